@@ -1,0 +1,1 @@
+//! Text traces of sched events turned into replayable threads

@@ -1,0 +1,2 @@
+//! The vcoop command
+fn main() {}

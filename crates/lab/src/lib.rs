@@ -1,0 +1,1 @@
+//! Runs plans on a backend, repeats, compares, reproduces

@@ -1,0 +1,343 @@
+//! A plan: one scenario, one policy, one cell of its matrix, resolved and validated.
+//!
+//! A plan holds no unit strings, no defaults and no references to files: it says the experiment
+//! completely, in integer nanoseconds, and both backends run it as it stands. Repeats differ by
+//! seed only.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use vcoop_policy::config::{DynamicConfig, Means, WakeBoostConfig};
+use vcoop_sched::config::{LevelConfig, Policy};
+
+use crate::profile::Costs;
+
+/// Integer nanoseconds.
+pub type Ns = u64;
+
+/// One runnable experiment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// Scenario name.
+    pub scenario: String,
+    /// Name of the policy under test, as the series shows it.
+    pub policy_name: String,
+    /// Matrix coordinates of this cell: path as the user wrote it, value as text.
+    pub params: BTreeMap<String, String>,
+    /// Measured time after the warm-up.
+    pub duration_ns: Ns,
+    /// Dropped at the start.
+    pub warmup_ns: Ns,
+    /// Independent repeats.
+    pub repeats: u32,
+    /// Seed of repeat 0.
+    pub seed: u64,
+    /// The machine.
+    pub host: HostPlan,
+    /// Threads of the host that are not vCPUs: loads and host probes.
+    pub host_tasks: Vec<TaskPlan>,
+    /// Virtual machines.
+    pub vms: Vec<VmPlan>,
+    /// The policy under test.
+    pub policy: PolicyPlan,
+    /// What to report, in order.
+    pub probes: Vec<ProbePlan>,
+    /// Switches thrown while running, sorted by time (counted from the start of the warm-up).
+    pub timeline: Vec<TimelineEvent>,
+}
+
+/// The host.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HostPlan {
+    /// Name of the profile the costs came from.
+    pub profile: String,
+    /// What each mechanism costs on this machine.
+    pub costs: Costs,
+    /// Scheduler; `level.topology` holds the pCPUs, `level.groups[i]` the weight of VM `i`
+    /// where it has one.
+    pub level: LevelConfig,
+    /// When a kernel-mode section can be preempted.
+    pub preemption: Preemption,
+}
+
+/// Kernel preemption model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preemption {
+    /// PREEMPT_NONE: a kernel section runs to its end.
+    None,
+    /// PREEMPT_VOLUNTARY: a kernel section yields at its next scheduling point
+    /// (`Costs::voluntary_point_ns` apart).
+    Voluntary,
+    /// PREEMPT_LAZY: as full for RT, as none for fair.
+    Lazy,
+    /// PREEMPT: at once, outside preempt-disabled sections.
+    Full,
+}
+
+/// A thread of the host or a task of a guest.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TaskPlan {
+    /// Unique within its level (`build/3` for the fourth thread of load `build`).
+    pub name: String,
+    /// Index of the report group ("who ran instead"), into `Plan::groups()`; loads of one name
+    /// share it.
+    pub label: String,
+    /// What it does.
+    pub program: Program,
+    /// Scheduling policy.
+    pub policy: Policy,
+    /// CPUs it may use (pCPUs for host threads, vCPUs for guest tasks); empty = all.
+    pub cpus: Vec<u32>,
+    /// Time it starts, from the start of the warm-up.
+    pub start_ns: Ns,
+    /// Timer slack of its sleeps (0 for RT; 50 us is Linux's default for the rest).
+    pub timer_slack_ns: Ns,
+}
+
+/// What a task does: the workload nouns both levels share.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Program {
+    /// Wake at a period, note how late.
+    Cyclictest {
+        /// Period.
+        interval_ns: Ns,
+        /// Absolute due times (`next += interval`, as cyclictest) or relative sleeps (`-r`).
+        absolute: bool,
+        /// CPU time per wake-up, after the sample is taken.
+        work: Dist,
+    },
+    /// A loop over phases; a CPU hog is one endless `Run`.
+    Cycle {
+        /// Executed in order, for ever.
+        phases: Vec<Phase>,
+    },
+    /// An audio callback: each `period` a burst of samples is due, `work` CPU time later it is
+    /// written; it glitches when that is more than `buffer` after it was due.
+    Audio {
+        /// Time between callbacks.
+        period_ns: Ns,
+        /// Audio queued ahead of the device.
+        buffer_ns: Ns,
+        /// CPU time of a callback.
+        work: Dist,
+        /// Woken by a device interrupt (else by a timer of its own).
+        device: bool,
+    },
+    /// Steps played in a loop: a captured thread.
+    Script {
+        /// The steps.
+        steps: Arc<Vec<Step>>,
+        /// Start again at the end.
+        repeat: bool,
+    },
+    /// A guest task that abuses the boost request of its vCPU.
+    Rogue {
+        /// How.
+        mode: RogueMode,
+    },
+}
+
+/// One phase of a [`Program::Cycle`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Use the CPU.
+    Run {
+        /// For how long.
+        time: Dist,
+        /// In which mode.
+        mode: Mode,
+    },
+    /// Sleep.
+    Sleep {
+        /// For how long.
+        time: Dist,
+    },
+    /// Sleep to the next multiple of a period (phase-locked duty cycles).
+    Align {
+        /// The period.
+        period_ns: Ns,
+    },
+}
+
+/// Whether a run can be preempted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// User mode: any time.
+    User,
+    /// Kernel mode: as the [`Preemption`] model allows.
+    Kernel,
+    /// Preemption disabled: not before its end.
+    PreemptOff,
+    /// Interrupts disabled: not even an interrupt before its end.
+    IrqOff,
+}
+
+/// A distribution of times.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dist {
+    /// Always the same.
+    Const(Ns),
+    /// Evenly between two bounds (inclusive).
+    Uniform(Ns, Ns),
+    /// Exponential with this mean, cut at the bound.
+    Exp {
+        /// Mean before the cut.
+        mean_ns: Ns,
+        /// Cut.
+        max_ns: Ns,
+    },
+}
+
+/// One step of a [`Program::Script`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// Use the CPU for this long.
+    Run(Ns),
+    /// Sleep for this long (from the moment it is reached).
+    Sleep(Ns),
+    /// Sleep until the peer wakes us; already-delivered wake-ups are consumed first. Gives up
+    /// after the second value, so that a looped script cannot hang on a cut trace.
+    Wait(Ns),
+    /// Wake the task of the same level with this index offset in its capture.
+    Wake(u32),
+    /// Change own scheduling policy.
+    SetPolicy(Policy),
+    /// Leave (only with `repeat = false`, or to mark the end of a short-lived thread's life).
+    Exit,
+}
+
+/// How a rogue guest abuses the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RogueMode {
+    /// Ask for a boost for ever and never give it back.
+    Forever,
+    /// Toggle the preempt-off flag, so that no single section is ever too long.
+    Toggle {
+        /// Time between toggles.
+        period_ns: Ns,
+    },
+}
+
+/// A virtual machine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VmPlan {
+    /// Name.
+    pub name: String,
+    /// Guest scheduler; `level.topology` holds the vCPUs.
+    pub level: LevelConfig,
+    /// Guest kernel preemption.
+    pub preemption: Preemption,
+    /// pCPUs each vCPU may use; one entry a vCPU, empty = all.
+    pub vcpu_cpus: Vec<Vec<u32>>,
+    /// Scheduling policy of the vCPU threads when not boosted, one a vCPU.
+    pub vcpu_policy: Vec<Policy>,
+    /// Means of boosting, one a vCPU (`None`: the policy's own).
+    pub vcpu_means: Vec<Option<Means>>,
+    /// Index into the host level's groups.
+    pub group: Option<u16>,
+    /// Tasks of the guest.
+    pub tasks: Vec<TaskPlan>,
+    /// Interrupt sources outside the guest.
+    pub devices: Vec<DevicePlan>,
+    /// Guest takes part in the boost protocol (advertised and registered).
+    pub cooperative: bool,
+    /// Interrupts reach a running guest without an exit (APICv/AVIC posted interrupts).
+    pub posted_interrupts: bool,
+}
+
+/// A device that interrupts a guest at a period.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DevicePlan {
+    /// Name.
+    pub name: String,
+    /// Time between interrupts.
+    pub period: Dist,
+    /// vCPU that takes it.
+    pub vcpu: u32,
+    /// Injected as an NMI.
+    pub nmi: bool,
+    /// CPU time of the guest's softirq half, after the interrupt handler.
+    pub softirq: Dist,
+    /// Index of the guest task it wakes.
+    pub wakes: Option<u32>,
+}
+
+/// The policy under test.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "policy", rename_all = "kebab-case")]
+pub enum PolicyPlan {
+    /// Do nothing.
+    Vanilla,
+    /// vCPU threads at these means for life.
+    Static {
+        /// The means.
+        means: Means,
+    },
+    /// Seed 0: boost with the guest's help.
+    Dynamic(DynamicConfig),
+    /// Boost on wake-up without the guest's help.
+    WakeBoost(WakeBoostConfig),
+}
+
+/// What to report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbePlan {
+    /// `host.NAME` or `VM.NAME`: a task that measures.
+    pub probe: String,
+    /// Where it is.
+    pub target: Target,
+}
+
+/// A task of the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// `host_tasks[i]`.
+    Host(u32),
+    /// `vms[vm].tasks[task]`.
+    Guest {
+        /// VM.
+        vm: u32,
+        /// Task.
+        task: u32,
+    },
+}
+
+/// A switch thrown while running.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimelineEvent {
+    /// When, from the start of the warm-up.
+    pub at_ns: Ns,
+    /// What.
+    pub action: TimelineAction,
+}
+
+/// Things that can change while running.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimelineAction {
+    /// Switch boosting on or off, for one VM or for all.
+    Boost {
+        /// VM index; `None` = global.
+        vm: Option<u32>,
+        /// On or off.
+        on: bool,
+    },
+    /// Change a VM's vCPU baseline (what a boost returns to).
+    VcpuPolicy {
+        /// VM index.
+        vm: u32,
+        /// vCPU index.
+        vcpu: u32,
+        /// New baseline.
+        policy: Policy,
+    },
+}

@@ -1,0 +1,155 @@
+//! What one run of one plan measured.
+//!
+//! Memory is flat in measured time: histograms and sums, and the worst few samples.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+
+use crate::plan::Ns;
+
+/// Everything a backend gives back for one repeat.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// Latency series, in the order of `Plan::probes`.
+    pub latencies: Vec<LatencyRecord>,
+    /// Scalar results, keyed by `(probe, metric)`; order is that of the key.
+    pub scalars: BTreeMap<(String, String), Scalar>,
+    /// Engine accounting (simulator only).
+    pub engine: Option<EngineStats>,
+}
+
+/// A scalar result and its unit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scalar {
+    /// Unit in plain text (`1/s`, `%`, `count`, `us`).
+    pub unit: &'static str,
+    /// Value.
+    pub value: f64,
+}
+
+/// Counted the same way whatever the queue does inside.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EngineStats {
+    /// Model events executed.
+    pub events: u64,
+    /// CPU time (user + system) of the thread that ran them.
+    pub cpu_ns: u64,
+    /// Simulated time.
+    pub sim_ns: u64,
+}
+
+/// Where the time of a sample went. The parts of a sample add up to it exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Part {
+    /// Deliberate timer lateness (slack).
+    TimerSlack,
+    /// Leaving an idle state of the pCPU, incl. the IPI that wakes it.
+    CState,
+    /// Host interrupt handling, and waiting for a host CPU that has interrupts off.
+    HostIrq,
+    /// vCPU (or host thread) on a run queue since its wake-up.
+    WakeToRun,
+    /// vCPU (or host thread) on a run queue since it was preempted.
+    PreemptedToRun,
+    /// Held back by RT throttling or a bandwidth limit.
+    Throttled,
+    /// Host scheduler, context switch, priority changes.
+    HostSwitch,
+    /// VM exits and entries, and the work done for them.
+    EntryExit,
+    /// Interrupt pending but not taken: posted while the guest runs something else or has
+    /// interrupts off.
+    Delivery,
+    /// Guest interrupt and softirq handlers.
+    GuestIrq,
+    /// Guest run queue: another guest task had the vCPU.
+    GuestWait,
+    /// Guest scheduler and context switch.
+    GuestSwitch,
+}
+
+impl Part {
+    /// How many there are.
+    pub const COUNT: usize = 12;
+
+    /// All, in order.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::TimerSlack,
+        Self::CState,
+        Self::HostIrq,
+        Self::WakeToRun,
+        Self::PreemptedToRun,
+        Self::Throttled,
+        Self::HostSwitch,
+        Self::EntryExit,
+        Self::Delivery,
+        Self::GuestIrq,
+        Self::GuestWait,
+        Self::GuestSwitch,
+    ];
+
+    /// Name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TimerSlack => "timer_slack",
+            Self::CState => "cstate",
+            Self::HostIrq => "host_irq",
+            Self::WakeToRun => "wake_to_run",
+            Self::PreemptedToRun => "preempted_to_run",
+            Self::Throttled => "throttled",
+            Self::HostSwitch => "host_switch",
+            Self::EntryExit => "entry_exit",
+            Self::Delivery => "delivery",
+            Self::GuestIrq => "guest_irq",
+            Self::GuestWait => "guest_wait",
+            Self::GuestSwitch => "guest_switch",
+        }
+    }
+}
+
+/// One value a part.
+pub type Parts = [Ns; Part::COUNT];
+
+/// A latency series of one repeat.
+#[derive(Clone, Debug)]
+pub struct LatencyRecord {
+    /// `host.cyclictest`, `guest.cyclictest`, ...
+    pub probe: String,
+    /// `latency` (cyclictest: due to first instruction; audio: due to written).
+    pub metric: &'static str,
+    /// Nanoseconds, 3 significant digits, to 60 s.
+    pub hist: Histogram<u64>,
+    /// Periods that passed without a sample (the task was still late when they were due).
+    pub missed: u64,
+    /// Sum over all samples, exactly.
+    pub sum_ns: u128,
+    /// Smallest sample, exactly.
+    pub min_ns: Ns,
+    /// Largest sample, exactly.
+    pub max_ns: Ns,
+    /// Sum of each part over all samples; the total equals `sum_ns`.
+    pub parts_sum: [u128; Part::COUNT],
+    /// The same by size of the sample: bucket `b` holds samples with `floor(log2(ns)) == b`.
+    pub parts_by_log2: Box<[[u128; Part::COUNT]; 64]>,
+    /// Samples in each such bucket.
+    pub count_by_log2: [u64; 64],
+    /// Who had the pCPU while this one waited for it: label to total time.
+    pub ran_instead: BTreeMap<String, u128>,
+    /// The worst samples, largest first.
+    pub worst: Vec<WorstSample>,
+}
+
+/// One of the worst samples.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorstSample {
+    /// When it was due, from the start of the measurement.
+    pub due_ns: Ns,
+    /// How late it was.
+    pub latency_ns: Ns,
+    /// Its parts.
+    pub parts: Parts,
+    /// Who had the pCPU while it waited: label and time, largest first.
+    pub ran_instead: Vec<(String, Ns)>,
+}

@@ -1,0 +1,216 @@
+//! What a level is told about its machine and its tunables.
+//!
+//! Every constant of the algorithms is a named field here, in nanoseconds unless the name says
+//! otherwise. The defaults are the kernel's own, scaled by the number of CPUs where the kernel
+//! scales them (`sched_tunable_scaling = LOG`).
+
+/// Integer nanoseconds, on the clock of whoever drives the level.
+pub type Ns = u64;
+
+/// How a CPU's fair class orders its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Fair {
+    /// The completely fair scheduler, as of Linux 6.5.
+    Cfs(CfsTunables),
+    /// Earliest eligible virtual deadline first, as of Linux 6.15.
+    Eevdf(EevdfTunables),
+}
+
+/// CFS constants (`kernel/sched/fair.c`, 6.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct CfsTunables {
+    /// Period in which every runnable entity should run once.
+    pub sched_latency_ns: Ns,
+    /// No slice is shorter than this.
+    pub min_granularity_ns: Ns,
+    /// A waking entity preempts only when its virtual-time lead exceeds this.
+    pub wakeup_granularity_ns: Ns,
+    /// Place a sleeper at `min_vruntime - latency/2` rather than a whole latency behind.
+    pub gentle_sleepers: bool,
+}
+
+impl CfsTunables {
+    /// The kernel's unscaled values times `1 + ilog2(min(cpus, 8))`.
+    pub fn for_cpus(cpus: u32) -> Self {
+        let f = scale(cpus);
+        Self {
+            sched_latency_ns: 6_000_000 * f,
+            min_granularity_ns: 750_000 * f,
+            wakeup_granularity_ns: 1_000_000 * f,
+            gentle_sleepers: true,
+        }
+    }
+}
+
+/// EEVDF constants and features (`kernel/sched/{fair.c,features.h}`, 6.15).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct EevdfTunables {
+    /// The request size of an entity without a slice of its own.
+    pub base_slice_ns: Ns,
+    /// Let the running entity keep the CPU until it has used its slice or is no longer eligible.
+    pub run_to_parity: bool,
+    /// Let a waking entity with a shorter slice break that protection.
+    pub preempt_short: bool,
+    /// Keep lag across sleep.
+    pub place_lag: bool,
+    /// Keep a sleeper with negative lag queued until its lag is gone.
+    pub delay_dequeue: bool,
+}
+
+impl EevdfTunables {
+    /// 0.70 ms (6.15) times `1 + ilog2(min(cpus, 8))`.
+    pub fn for_cpus(cpus: u32) -> Self {
+        Self {
+            base_slice_ns: 700_000 * scale(cpus),
+            run_to_parity: true,
+            preempt_short: true,
+            place_lag: true,
+            delay_dequeue: true,
+        }
+    }
+}
+
+fn scale(cpus: u32) -> u64 {
+    1 + u64::from(cpus.clamp(1, 8).ilog2())
+}
+
+/// What keeps real-time entities from starving the fair ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum RtGuard {
+    /// Nothing (`sched_rt_runtime_us = -1`).
+    Off,
+    /// RT throttling per CPU: `runtime` of RT in each `period` (kernels before 6.12: 950/1000 ms).
+    Throttle {
+        /// RT time allowed in a period.
+        runtime_ns: Ns,
+        /// The period.
+        period_ns: Ns,
+    },
+    /// The fair server (6.12 and later: 50 ms in each 1000 ms, deferred): starved fair entities
+    /// get `runtime` in each `period`, at its zero-laxity point.
+    FairServer {
+        /// Fair time granted in a period.
+        runtime_ns: Ns,
+        /// The period.
+        period_ns: Ns,
+    },
+}
+
+/// Load-balancing constants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Balance {
+    /// Periodic balancing on the tick.
+    pub periodic: bool,
+    /// Pull when a CPU is about to go idle.
+    pub newidle: bool,
+    /// An entity that ran within this time is cache-hot and not pulled at first.
+    pub migration_cost_ns: Ns,
+    /// Busiest must exceed local by this many percent (117 within an LLC, 125 across).
+    pub imbalance_pct: u32,
+    /// A busy CPU balances this many times less often than an idle one.
+    pub busy_factor: u32,
+}
+
+impl Default for Balance {
+    fn default() -> Self {
+        Self {
+            periodic: true,
+            newidle: true,
+            migration_cost_ns: 500_000,
+            imbalance_pct: 117,
+            busy_factor: 16,
+        }
+    }
+}
+
+/// Where CPUs sit: all equal-sized, numbered threads first, then cores, then LLCs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Topology {
+    /// Hardware threads a core.
+    pub threads_per_core: u32,
+    /// Cores that share a last-level cache (a socket, here).
+    pub cores_per_llc: u32,
+    /// Sockets.
+    pub llcs: u32,
+}
+
+impl Topology {
+    /// One LLC, no SMT.
+    pub fn flat(cpus: u32) -> Self {
+        Self { threads_per_core: 1, cores_per_llc: cpus, llcs: 1 }
+    }
+
+    /// Number of CPUs.
+    pub fn cpus(&self) -> u32 {
+        self.threads_per_core * self.cores_per_llc * self.llcs
+    }
+
+    /// The LLC of a CPU.
+    pub fn llc(&self, cpu: u32) -> u32 {
+        cpu / (self.threads_per_core * self.cores_per_llc)
+    }
+
+    /// The core of a CPU.
+    pub fn core(&self, cpu: u32) -> u32 {
+        cpu / self.threads_per_core
+    }
+}
+
+/// Scheduling policy of an entity, with the parameters user space can set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Policy {
+    /// SCHED_FIFO, priority 1..=99 (99 the most urgent).
+    Fifo(u8),
+    /// SCHED_RR, priority 1..=99.
+    Rr(u8),
+    /// SCHED_OTHER with a nice value (-20..=19) and, for EEVDF, a slice (0.1..100 ms).
+    Normal {
+        /// Nice value.
+        nice: i8,
+        /// Custom slice; `None` takes the level's base slice.
+        slice_ns: Option<Ns>,
+    },
+    /// SCHED_IDLE: weight 3, never preempts on wake-up.
+    Idle,
+}
+
+impl Policy {
+    /// SCHED_OTHER, nice 0.
+    pub const NORMAL: Self = Self::Normal { nice: 0, slice_ns: None };
+
+    /// Whether this is a real-time policy.
+    pub fn is_rt(&self) -> bool {
+        matches!(self, Self::Fifo(_) | Self::Rr(_))
+    }
+}
+
+/// Everything a [`Level`](crate::Level) needs to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct LevelConfig {
+    /// CPUs of the level.
+    pub topology: Topology,
+    /// Tick period (`1/HZ`).
+    pub tick_ns: Ns,
+    /// Fair class.
+    pub fair: Fair,
+    /// Round-robin slice of SCHED_RR (100 ms).
+    pub rr_slice_ns: Ns,
+    /// Starvation guard.
+    pub rt_guard: RtGuard,
+    /// Load balancing.
+    pub balance: Balance,
+    /// cgroup `cpu.weight`-like shares (1024 = one nice-0 task's worth a CPU), one entry a group.
+    /// Entities name their group by index; `None` puts them at the root.
+    pub groups: alloc::vec::Vec<u64>,
+}

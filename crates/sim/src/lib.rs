@@ -1,0 +1,1 @@
+//! The two-level vCPU scheduling simulator
