@@ -1,1 +1,53 @@
-//! The two-level vCPU scheduling simulator
+//! The two-level vCPU scheduling simulator.
+//!
+//! [`run`] takes one [`Plan`] and a seed and gives back one [`Recording`]. The same plan and seed
+//! give the same recording on any machine, but for the CPU time it took.
+//!
+//! ```text
+//! queue    what happens next: one pending event per timer-owning entity
+//! world    the state of a run, and its loop
+//! host     pCPUs and host threads: interrupts, the scheduler, idle
+//! vmx      VM entries and exits
+//! guest    vCPUs and guest tasks: interrupts, the guest's scheduler, timers
+//! boost    drives vcoop-policy on simulated threads and a simulated page
+//! program  what a task does next, on either level
+//! track    attribution: where the time of a latency sample went
+//! probe    samples into histograms; result: counters into a recording
+//! ```
+
+mod boost;
+mod guest;
+mod host;
+pub mod probe;
+pub mod program;
+pub mod queue;
+mod result;
+pub mod rng;
+mod setup;
+pub mod track;
+mod vmx;
+mod world;
+
+use vcoop_model::plan::Plan;
+use vcoop_model::recording::Recording;
+
+pub use vcoop_sched::ConfigError;
+
+/// Runs a plan with a seed; `stop` is asked now and then and ends the run early when it answers
+/// true (what was measured until then is in the recording).
+///
+/// # Errors
+/// When a level of the plan cannot be built: more CPUs than a level can hold, or a group it does
+/// not have. Plans made from scenarios are checked before.
+pub fn run(plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, ConfigError> {
+    let before = cpu_time_ns();
+    let mut world = setup::build(plan, seed)?;
+    let (start, end) = world.run(stop);
+    Ok(world.finish(&start, &end, cpu_time_ns() - before))
+}
+
+/// CPU time (user + system) of the calling thread, in nanoseconds.
+pub fn cpu_time_ns() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}

@@ -1,0 +1,226 @@
+//! The driver of the boost policies: carries their actions out on simulated threads, and plays the
+//! guest's half of the protocol on a simulated page.
+
+use vcoop_abi::{BoostRequest, CsState, GuestWords, Intent, Status, TaskIntent};
+use vcoop_model::plan::TimelineAction;
+use vcoop_policy::config::Means;
+use vcoop_policy::guest::{HostView, Stores};
+use vcoop_policy::{Action, Actions, Event, GuestEvent, HostPolicy, Injection};
+use vcoop_sched::config::Policy;
+
+use crate::world::{Exit, World};
+
+/// The shared page of one vCPU, as both sides see it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Page {
+    intent: Intent,
+    cs: CsState,
+    request: BoostRequest,
+    ack: u64,
+    status: Status,
+    ticket: u64,
+    /// The guest's kernel is hostile: it writes what it likes and never ends a boost.
+    rogue: bool,
+}
+
+impl Page {
+    fn words(&self) -> GuestWords {
+        GuestWords::new(self.intent, self.cs, self.request, self.ack)
+    }
+
+    fn view(&self) -> HostView {
+        HostView { status: self.status, ticket: self.ticket }
+    }
+
+    fn store(&mut self, stores: &Stores) {
+        self.intent = stores.intent.unwrap_or(self.intent);
+        self.cs = stores.cs.unwrap_or(self.cs);
+        self.request = stores.request.unwrap_or(self.request);
+        self.ack = stores.ack.unwrap_or(self.ack);
+    }
+
+    /// Asks for a boost, and claims to have begun another critical section.
+    pub(crate) fn go_rogue(&mut self, preempt_off: bool) {
+        self.rogue = true;
+        self.request = BoostRequest::Boost;
+        self.cs = CsState {
+            preempt_off,
+            section: self.cs.section.wrapping_add(u32::from(preempt_off)),
+            ..CsState::default()
+        };
+    }
+}
+
+/// How a guest describes a task of this policy.
+pub(crate) fn intent(policy: Policy) -> TaskIntent {
+    match policy {
+        Policy::Fifo(prio) => TaskIntent::fifo(prio),
+        Policy::Rr(prio) => TaskIntent::rr(prio),
+        Policy::Normal { nice, .. } => {
+            TaskIntent { prio: (i16::from(nice) + 20) as u8, ..TaskIntent::FAIR }.canonical()
+        }
+        Policy::Idle => TaskIntent { prio: 39, ..TaskIntent::FAIR },
+    }
+}
+
+/// The scheduling policy of a thread that is boosted by these means over its baseline.
+pub(crate) fn boosted(means: Means, baseline: Policy) -> Policy {
+    let (nice, slice_ns) = match baseline {
+        Policy::Normal { nice, slice_ns } => (nice, slice_ns),
+        _ => (0, None),
+    };
+    match means {
+        Means::Fifo(prio) => Policy::Fifo(prio),
+        Means::Rr(prio) => Policy::Rr(prio),
+        Means::Nice(nice) => Policy::Normal { nice, slice_ns },
+        Means::Slice(ns) => Policy::Normal { nice, slice_ns: Some(ns) },
+    }
+}
+
+impl World<'_> {
+    /// Tells a vCPU's policy what happened and does what it says.
+    fn tell(&mut self, v: u32, event: Event) {
+        let vcpu = &mut self.vcpus[v as usize];
+        if matches!(vcpu.policy, HostPolicy::Vanilla) {
+            return;
+        }
+        let shared = &mut self.vms[vcpu.vm as usize].shared;
+        let actions = vcpu.policy.on(self.now, event, shared);
+        self.carry_out(v, &actions);
+    }
+
+    fn carry_out(&mut self, v: u32, actions: &Actions) {
+        for &action in actions.iter() {
+            match action {
+                Action::Ticket(n) => self.vcpus[v as usize].page.ticket = n,
+                Action::Status(status) => self.vcpus[v as usize].page.status = status,
+                Action::Boost(means) => {
+                    let baseline = self.vcpus[v as usize].baseline;
+                    self.set_thread_policy(v, boosted(means, baseline));
+                }
+                Action::Restore => {
+                    let baseline = self.vcpus[v as usize].baseline;
+                    self.set_thread_policy(v, baseline);
+                }
+                Action::ArmTimer(at) => self.queue.set(self.slots.boost + v, at.max(self.now)),
+                Action::CancelTimer => self.queue.cancel(self.slots.boost + v),
+                Action::Recheck => {
+                    let words = self.vcpus[v as usize].page.words();
+                    self.tell(v, Event::Recheck(words));
+                }
+                Action::Denied(_) => {}
+            }
+        }
+    }
+
+    /// `sched_setattr` on a vCPU thread, paid by the pCPU that does it.
+    fn set_thread_policy(&mut self, v: u32, policy: Policy) {
+        let thread = self.thread_of(v);
+        if self.host.policy(thread) == policy {
+            return;
+        }
+        self.pcpus[self.cpu as usize].extra += self.costs.setattr_ns;
+        self.host.set_policy(self.now, thread, policy);
+        self.host_notes();
+    }
+
+    fn words(&self, v: u32) -> GuestWords {
+        self.vcpus[v as usize].page.words()
+    }
+
+    pub(crate) fn boost_injected(&mut self, v: u32, kind: Injection) {
+        self.tell(v, Event::Injected(kind));
+    }
+
+    pub(crate) fn boost_exit(&mut self, v: u32) {
+        self.tell(v, Event::Exit(self.words(v)));
+    }
+
+    pub(crate) fn boost_notify(&mut self, v: u32) {
+        self.tell(v, Event::Notify(self.words(v)));
+    }
+
+    pub(crate) fn boost_halted(&mut self, v: u32) {
+        self.tell(v, Event::Halted(self.words(v)));
+    }
+
+    pub(crate) fn boost_woken(&mut self, v: u32) {
+        self.tell(v, Event::Woken);
+    }
+
+    pub(crate) fn boost_timer(&mut self, v: u32) {
+        self.tell(v, Event::Timer);
+    }
+
+    /// The first events of every vCPU.
+    pub(crate) fn boost_begins(&mut self) {
+        for v in 0..self.vcpus.len() as u32 {
+            let vm = self.vcpus[v as usize].vm;
+            if self.plan.vms[vm as usize].cooperative {
+                self.tell(v, Event::Registered(true));
+            }
+            self.tell(v, Event::Enable);
+        }
+    }
+
+    /// Something happened in a guest's kernel: its half of the protocol.
+    #[inline]
+    pub(crate) fn guest_event(&mut self, v: u32, event: GuestEvent) {
+        let vcpu = &mut self.vcpus[v as usize];
+        let page = &mut vcpu.page;
+        if page.status == Status::Disabled || page.rogue {
+            return;
+        }
+        let step = vcpu.half.on(event, page.view());
+        page.store(&step.stores);
+        if !step.check {
+            return;
+        }
+        let end = vcpu.half.check(page.view());
+        page.store(&end.stores);
+        if end.notify && !vcpu.exits.contains(&Exit::Notify) {
+            vcpu.exits.push_back(Exit::Notify);
+        }
+    }
+
+    /// A switch of the timeline.
+    pub(crate) fn throw(&mut self, action: &TimelineAction) {
+        match *action {
+            TimelineAction::Boost { vm, on } => {
+                for (i, shared) in self.vms.iter_mut().map(|vm| &mut vm.shared).enumerate() {
+                    match vm {
+                        None => shared.set_global(on),
+                        Some(vm) if vm as usize == i => shared.set_vm(on),
+                        Some(_) => {}
+                    }
+                }
+                for v in 0..self.vcpus.len() as u32 {
+                    self.tell(v, Event::Enable);
+                }
+            }
+            TimelineAction::VcpuPolicy { vm, vcpu, policy } => {
+                let v = self.vms[vm as usize].first + vcpu;
+                self.vcpus[v as usize].baseline = policy;
+                if !self.vcpus[v as usize].policy.is_boosted() {
+                    self.set_thread_policy(v, policy);
+                }
+                let outranks = self.means(vm, vcpu).is_some_and(|m| outranks(policy, m));
+                self.tell(v, Event::Baseline { outranks });
+            }
+        }
+    }
+
+    fn means(&self, vm: u32, vcpu: u32) -> Option<Means> {
+        crate::setup::means(self.plan, vm as usize, vcpu as usize)
+    }
+}
+
+/// Whether a baseline is at least as urgent as the means of boosting.
+fn outranks(baseline: Policy, means: Means) -> bool {
+    match (baseline, means) {
+        (Policy::Fifo(b) | Policy::Rr(b), Means::Fifo(m) | Means::Rr(m)) => b >= m,
+        (Policy::Fifo(_) | Policy::Rr(_), Means::Nice(_) | Means::Slice(_)) => true,
+        (Policy::Normal { nice, .. }, Means::Nice(m)) => nice <= m,
+        _ => false,
+    }
+}

@@ -1,0 +1,546 @@
+//! The guest level: what a vCPU does in guest mode.
+//!
+//! ```text
+//!            +--------- pending exits ---------> Exit (host) --> Entry (host) --+
+//!            |                                                                  v
+//! goes on ---+--> Irq --> [Softirq] --> [Overhead] --> [Switch] --> User --> goes on
+//!            |
+//!            +--> nothing to run: HLT exit
+//! ```
+//!
+//! A host interrupt stops any of these with what is left of it. Guest kernel segments run with
+//! guest interrupts off.
+
+use vcoop_model::plan::Mode;
+use vcoop_policy::{GuestEvent, Injection};
+use vcoop_sched::{EntId, Leave, Note};
+
+use crate::host::{FREE_OPS, FREE_RUN, preemptible};
+use crate::program::Op;
+use crate::queue::Ns;
+use crate::track::{NONE, State};
+use crate::world::{Exit, GuestSegment, Segment, Wait, World, gtimer, vector};
+
+impl World<'_> {
+    /// Begins or resumes a guest segment on the vCPU's pCPU.
+    fn guest_begin(&mut self, v: u32, segment: GuestSegment, ns: Ns) {
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.segment = segment;
+        vcpu.left = ns;
+        vcpu.since = self.now;
+        let (p, track) = (vcpu.pcpu, vcpu.track);
+        let state = match segment {
+            GuestSegment::Irq(_) | GuestSegment::Softirq(_) | GuestSegment::Overhead => {
+                State::GuestIrq
+            }
+            GuestSegment::Switch => State::GuestSwitch,
+            GuestSegment::User | GuestSegment::None => State::Run,
+        };
+        self.state(track, state);
+        self.begin(p, Segment::Guest, ns);
+    }
+
+    /// Guest mode is left: the segment keeps what is left of it.
+    pub(crate) fn stop_guest(&mut self, p: u32) {
+        let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
+        let vcpu = &mut self.vcpus[v as usize];
+        let ran = self.now - vcpu.since;
+        vcpu.left -= ran;
+        vcpu.since = self.now;
+        if vcpu.segment == GuestSegment::User {
+            let work = &mut self.vms[vcpu.vm as usize].tasks[vcpu.current as usize];
+            work.left -= ran;
+            work.done += ran;
+        }
+    }
+
+    /// A guest segment has run to its end.
+    pub(crate) fn guest_segment_ends(&mut self, p: u32) {
+        self.stop_guest(p);
+        let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
+        let ended = std::mem::replace(&mut self.vcpus[v as usize].segment, GuestSegment::None);
+        match ended {
+            GuestSegment::Irq(which) => self.guest_irq_done(v, which),
+            GuestSegment::Softirq(d) => {
+                self.device_wakes(v, d);
+                self.guest_event(v, GuestEvent::SoftirqExit);
+            }
+            GuestSegment::None
+            | GuestSegment::Overhead
+            | GuestSegment::Switch
+            | GuestSegment::User => {}
+        }
+        self.guest_goes_on(v);
+    }
+
+    /// In guest mode between two segments, or just entered: what comes next.
+    pub(crate) fn guest_goes_on(&mut self, v: u32) {
+        for free in 0.. {
+            let vcpu = &mut self.vcpus[v as usize];
+            if let Some(reason) = vcpu.exits.pop_front() {
+                let p = vcpu.pcpu;
+                return self.exit(p, reason);
+            }
+            if vcpu.segment != GuestSegment::None && vcpu.segment != GuestSegment::User {
+                let (segment, left) = (vcpu.segment, vcpu.left);
+                return self.guest_begin(v, segment, left);
+            }
+            if vcpu.irr != 0 && self.guest_takes_irqs(v) {
+                return self.guest_take_irq(v);
+            }
+            let vcpu = &mut self.vcpus[v as usize];
+            vcpu.segment = GuestSegment::None;
+            if vcpu.extra > 0 {
+                let ns = std::mem::take(&mut vcpu.extra);
+                return self.guest_begin(v, GuestSegment::Overhead, ns);
+            }
+            let current = vcpu.current;
+            if vcpu.resched && (current == NONE || self.guest_may_preempt(v, current)) {
+                if self.guest_reschedule(v, Leave::Preempted) {
+                    return;
+                }
+                continue;
+            }
+            if current == NONE {
+                self.guest_idle(v);
+                continue;
+            }
+            let vm = vcpu.vm as usize;
+            let thread = vcpu.thread as usize;
+            if self.vms[vm].tasks[current as usize].left > 0 {
+                let work = &mut self.vms[vm].tasks[current as usize];
+                work.left += std::mem::take(&mut self.threads[thread].work.refill);
+                let ns = work.left;
+                self.guest_event(v, GuestEvent::UserReturn);
+                if self.vcpus[v as usize].exits.is_empty() {
+                    return self.guest_begin(v, GuestSegment::User, ns);
+                }
+                continue;
+            }
+            if self.guest_op(v, current, free >= FREE_OPS) {
+                return;
+            }
+        }
+    }
+
+    fn guest_takes_irqs(&self, v: u32) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        if vcpu.irr & vector::NMI != 0 || vcpu.current == NONE {
+            return true;
+        }
+        let work = &self.vms[vcpu.vm as usize].tasks[vcpu.current as usize];
+        work.left == 0 || work.mode != Mode::IrqOff
+    }
+
+    fn guest_may_preempt(&self, v: u32, task: u32) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        let vm = &self.vms[vcpu.vm as usize];
+        let work = &vm.tasks[task as usize];
+        // A guest kernel section has its scheduling points no denser than the guest can see: it is
+        // preempted at the next interrupt that comes in it.
+        preemptible(work.mode, work.left, vm.preemption, vcpu.eager, true)
+    }
+
+    /// Takes the most urgent pending interrupt.
+    fn guest_take_irq(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        let which = 1 << vcpu.irr.trailing_zeros();
+        vcpu.irr &= !which;
+        let nmi = which == vector::NMI;
+        self.guest_event(v, if nmi { GuestEvent::NmiEnter } else { GuestEvent::IrqEnter });
+        self.guest_begin(v, GuestSegment::Irq(which), self.costs.guest_irq_ns);
+    }
+
+    /// The handler's effects.
+    fn guest_irq_done(&mut self, v: u32, which: u8) {
+        let mut softirq = false;
+        match which {
+            vector::TIMER => self.guest_timer(v),
+            vector::DEVICE => softirq = self.guest_device(v),
+            _ => {}
+        }
+        if which == vector::NMI {
+            self.guest_event(v, GuestEvent::NmiExit);
+        } else {
+            self.guest_event(v, GuestEvent::IrqExit { softirq_pending: softirq });
+        }
+    }
+
+    /// Fires every guest timer that is due on this vCPU.
+    fn guest_timer(&mut self, v: u32) {
+        self.vcpus[v as usize].programmed = Ns::MAX;
+        while let Some(&(at, what)) = self.vcpus[v as usize].timers.last() {
+            if at > self.now {
+                break;
+            }
+            let vcpu = &mut self.vcpus[v as usize];
+            vcpu.timers.pop();
+            let (vm, cpu) = (vcpu.vm, vcpu.cpu);
+            match what {
+                gtimer::TICK => {
+                    vcpu.extra += self.costs.guest_tick_ns;
+                    vcpu.eager |= vcpu.resched;
+                    let tick = self.vms[vm as usize].tick_ns;
+                    self.vms[vm as usize].level.tick(self.now, cpu);
+                    self.guest_notes(v);
+                    self.set_guest_timer(v, gtimer::TICK, (self.now / tick + 1) * tick);
+                }
+                gtimer::LEVEL => {
+                    self.vms[vm as usize].level.on_deadline(self.now, cpu);
+                    self.guest_notes(v);
+                }
+                task => {
+                    let t = task - gtimer::TASKS;
+                    let wait = self.vms[vm as usize].tasks[t as usize].wait;
+                    if matches!(wait, Wait::Timer | Wait::Peer) {
+                        self.guest_wake(v, t);
+                    }
+                }
+            }
+        }
+        self.guest_program(v);
+    }
+
+    /// Sets one timer of a vCPU; replaces the one of the same name.
+    pub(crate) fn set_guest_timer(&mut self, v: u32, what: u32, at: Ns) {
+        self.cancel_guest_timer(v, what);
+        let timers = &mut self.vcpus[v as usize].timers;
+        let i = timers.partition_point(|&(t, w)| (t, w) > (at, what));
+        timers.insert(i, (at, what));
+    }
+
+    fn cancel_guest_timer(&mut self, v: u32, what: u32) {
+        let timers = &mut self.vcpus[v as usize].timers;
+        if let Some(i) = timers.iter().position(|&(_, w)| w == what) {
+            timers.remove(i);
+        }
+    }
+
+    /// Writes the deadline MSR when the next timer is not the one it holds: one exit.
+    fn guest_program(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        let next = vcpu.timers.last().map_or(Ns::MAX, |t| t.0);
+        if next != vcpu.programmed && !vcpu.exits.contains(&Exit::Timer) {
+            vcpu.exits.push_back(Exit::Timer);
+        }
+    }
+
+    /// A device interrupt was taken; true when its softirq half is to follow.
+    fn guest_device(&mut self, v: u32) -> bool {
+        let Some(d) = self.vcpus[v as usize].devices.pop_front() else { return false };
+        if !self.vcpus[v as usize].devices.is_empty() {
+            self.vcpus[v as usize].irr |= vector::DEVICE;
+        }
+        let (vm, i) = self.devices[d as usize];
+        let softirq = self.plan.vms[vm as usize].devices[i as usize].softirq;
+        let ns = self.device_streams[d as usize].draw(&softirq);
+        if ns == 0 {
+            self.device_wakes(v, d);
+            return false;
+        }
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.segment = GuestSegment::Softirq(d);
+        vcpu.left = ns;
+        self.guest_event(v, GuestEvent::SoftirqEnter);
+        true
+    }
+
+    /// Wakes the task behind a device, if it waits for an event that has come.
+    fn device_wakes(&mut self, v: u32, d: u32) {
+        let (vm, i) = self.devices[d as usize];
+        let Some(t) = self.plan.vms[vm as usize].devices[i as usize].wakes else { return };
+        let work = &mut self.vms[vm as usize].tasks[t as usize];
+        if let Wait::Device(due) = work.wait
+            && self.now >= due
+        {
+            self.guest_wake(v, t);
+        }
+    }
+
+    /// Wakes a guest task from code that runs on vCPU `v`.
+    fn guest_wake(&mut self, v: u32, t: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.extra += self.costs.guest_wakeup_ns;
+        let (vm, cpu) = (vcpu.vm as usize, vcpu.cpu);
+        let first = self.vms[vm].first;
+        let work = &mut self.vms[vm].tasks[t as usize];
+        work.wait = Wait::No;
+        let sampler = work.sampler;
+        let Some(to) = self.vms[vm].level.wake(self.now, EntId(t), Some(cpu)) else { return };
+        if sampler != NONE {
+            let track = self.vcpus[(first + to.0) as usize].track;
+            self.tracks.event(sampler, track, self.now);
+        }
+        if to == cpu && self.vms[vm].level.policy(EntId(t)).is_rt() {
+            let intent = crate::boost::intent(self.vms[vm].level.policy(EntId(t)));
+            self.guest_event(v, GuestEvent::RtEnqueued(intent));
+        }
+        self.guest_notes(v);
+    }
+
+    /// Carries out what the guest's scheduler asked for, on vCPU `v`.
+    pub(crate) fn guest_notes(&mut self, v: u32) {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let first = self.vms[vm].first;
+        while let Some(note) = self.vms[vm].level.pop_note() {
+            match note {
+                Note::Kick { cpu, eager } => {
+                    let target = first + cpu.0;
+                    let to = &mut self.vcpus[target as usize];
+                    to.resched = true;
+                    to.eager |= eager;
+                    let ipi = Exit::Ipi(target);
+                    if target != v && !self.vcpus[v as usize].exits.contains(&ipi) {
+                        self.vcpus[v as usize].exits.push_back(ipi);
+                    }
+                }
+                Note::Moved { ent, to, .. } => {
+                    let sampler = self.vms[vm].tasks[ent.index()].sampler;
+                    if sampler != NONE {
+                        let track = self.vcpus[(first + to.0) as usize].track;
+                        self.tracks.moved(sampler, track, self.now);
+                    }
+                }
+                Note::Throttled { .. } | Note::Unthrottled { .. } => {}
+                Note::DeadlineChanged { cpu } => {
+                    // Set on the vCPU concerned; it programs its hardware when it next runs.
+                    let target = first + cpu.0;
+                    match self.vms[vm].level.deadline(cpu) {
+                        Some(at) => self.set_guest_timer(target, gtimer::LEVEL, at),
+                        None => self.cancel_guest_timer(target, gtimer::LEVEL),
+                    }
+                    if target == v {
+                        self.guest_program(v);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs the guest's scheduler; true when a context switch was begun.
+    fn guest_reschedule(&mut self, v: u32, leave: Leave) -> bool {
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.resched = false;
+        vcpu.eager = false;
+        let (vm, cpu, prev) = (vcpu.vm as usize, vcpu.cpu, vcpu.current);
+        let next = self.vms[vm].level.schedule(self.now, cpu, leave).map_or(NONE, |e| e.0);
+        self.guest_notes(v);
+        if next == prev {
+            return false;
+        }
+        self.vcpus[v as usize].current = next;
+        if next == NONE {
+            return false;
+        }
+        let policy = self.vms[vm].level.policy(EntId(next));
+        self.guest_event(
+            v,
+            GuestEvent::TaskSwitch { next: crate::boost::intent(policy), pending: None },
+        );
+        let tick = self.vms[vm].tick_ns;
+        if !self.vcpus[v as usize].timers.iter().any(|t| t.1 == gtimer::TICK) {
+            self.set_guest_timer(v, gtimer::TICK, (self.now / tick + 1) * tick);
+            self.guest_program(v);
+        }
+        // An exit that the switch asked for comes after it.
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.segment = GuestSegment::Switch;
+        vcpu.left = self.costs.guest_switch_ns;
+        if vcpu.exits.is_empty() {
+            self.guest_begin(v, GuestSegment::Switch, self.costs.guest_switch_ns);
+            return true;
+        }
+        false
+    }
+
+    /// Nothing to run: stop the tick, program what is left, halt.
+    fn guest_idle(&mut self, v: u32) {
+        self.cancel_guest_timer(v, gtimer::TICK);
+        self.guest_program(v);
+        self.guest_event(v, GuestEvent::IdleEnter);
+        self.vcpus[v as usize].exits.push_back(Exit::Halt);
+    }
+
+    /// Interprets one operation of the current task; true when the vCPU is busy with it or has
+    /// left guest mode.
+    fn guest_op(&mut self, v: u32, t: u32, spins: bool) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        let (vm, track) = (vcpu.vm as usize, vcpu.track);
+        let now = self.now;
+        let work = &mut self.vms[vm].tasks[t as usize];
+        let Some(runner) = work.runner.as_mut() else { return false };
+        let was = work.mode;
+        let op = if spins { FREE_RUN } else { runner.next(now) };
+        if was == Mode::PreemptOff && !matches!(op, Op::Run { mode: Mode::PreemptOff, .. }) {
+            work.mode = Mode::User;
+            self.guest_event(v, GuestEvent::PreemptOn);
+        }
+        let work = &mut self.vms[vm].tasks[t as usize];
+        match op {
+            Op::Run { ns, mode } => {
+                work.left = ns;
+                work.mode = mode;
+                if mode == Mode::PreemptOff && was != mode {
+                    self.guest_event(v, GuestEvent::PreemptOff);
+                }
+                false
+            }
+            Op::SleepUntil { at, sample } => {
+                if at <= now && !sample {
+                    return false;
+                }
+                work.wait = Wait::Timer;
+                let (sampler, at) = (work.sampler, at.max(now));
+                let fires = at + work.slack;
+                if sample {
+                    self.tracks.arm(sampler, track, at);
+                }
+                self.guest_sleep(v, t, Some(fires))
+            }
+            Op::WaitDevice { due } => {
+                let due = due.max(now);
+                work.wait = Wait::Device(due);
+                let sampler = work.sampler;
+                // The device interrupts the vCPU it is routed to; the wait is explained there.
+                let track = self.device_track(vm, t).unwrap_or(track);
+                self.tracks.arm(sampler, track, due);
+                self.guest_sleep(v, t, None)
+            }
+            Op::Wait { timeout } => {
+                if std::mem::take(&mut work.woken) {
+                    return false;
+                }
+                work.wait = Wait::Peer;
+                self.guest_sleep(v, t, Some(now + timeout))
+            }
+            Op::Wake(peer) => {
+                let peer = work.peers + peer;
+                self.guest_wake_peer(v, peer);
+                false
+            }
+            Op::Sample => {
+                let (sampler, probe) = (work.sampler, work.probe);
+                self.sample(sampler, probe);
+                false
+            }
+            Op::Missed(n) => {
+                let probe = work.probe;
+                if probe != NONE {
+                    self.probes[probe as usize].missed(n, now);
+                }
+                false
+            }
+            Op::Glitches(n) => {
+                work.glitches += n;
+                false
+            }
+            Op::SetPolicy(policy) => {
+                self.vms[vm].level.set_policy(now, EntId(t), policy);
+                self.guest_notes(v);
+                false
+            }
+            Op::Rogue { preempt_off } => {
+                self.vcpus[v as usize].page.go_rogue(preempt_off);
+                false
+            }
+            Op::Exit => {
+                work.wait = Wait::Dead;
+                self.guest_reschedule(v, Leave::Exit)
+            }
+        }
+    }
+
+    /// Blocks the current task, with a timer on this vCPU or without.
+    fn guest_sleep(&mut self, v: u32, t: u32, until: Option<Ns>) -> bool {
+        if let Some(at) = until {
+            self.set_guest_timer(v, gtimer::TASKS + t, at);
+            let vcpu = &self.vcpus[v as usize];
+            if vcpu.timers.last().is_some_and(|first| first.0 < vcpu.programmed) {
+                self.guest_program(v);
+            }
+        }
+        self.guest_reschedule(v, Leave::Blocked)
+    }
+
+    fn guest_wake_peer(&mut self, v: u32, t: u32) {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let Some(work) = self.vms[vm].tasks.get_mut(t as usize) else { return };
+        if work.wait == Wait::Peer {
+            // The timer that would give up stays where it is and finds nobody waiting.
+            self.guest_wake(v, t);
+        } else {
+            work.woken = true;
+        }
+    }
+
+    /// The track of the vCPU that a task's device interrupts.
+    fn device_track(&self, vm: usize, t: u32) -> Option<u32> {
+        let device = self.plan.vms[vm].devices.iter().find(|d| d.wakes == Some(t))?;
+        Some(self.vcpus[(self.vms[vm].first + device.vcpu) as usize].track)
+    }
+
+    /// The vCPU's timer fired on the host: put the interrupt into the guest.
+    pub(crate) fn timer_interrupt(&mut self, v: u32) {
+        self.inject(v, vector::TIMER, Injection::Timer);
+    }
+
+    /// A device fires: an interrupt on the host pCPU where its vCPU ran last.
+    pub(crate) fn device_fires(&mut self, d: u32) {
+        let (vm, i) = self.devices[d as usize];
+        let plan = &self.plan.vms[vm as usize].devices[i as usize];
+        let wait = self.device_streams[d as usize].draw(&plan.period);
+        self.queue.set(self.slots.device + d, self.now + wait.max(1));
+        let v = self.vms[vm as usize].first + plan.vcpu;
+        let (home, track) = (self.vcpus[v as usize].home, self.vcpus[v as usize].track);
+        if self.vcpus[v as usize].halted {
+            self.event_on_its_way(track, home);
+        }
+        self.interrupt(home, crate::world::Irq::Device(d));
+    }
+
+    /// The host's half of a device interrupt is done.
+    pub(crate) fn device_interrupt(&mut self, d: u32) {
+        let (vm, i) = self.devices[d as usize];
+        let plan = &self.plan.vms[vm as usize].devices[i as usize];
+        let v = self.vms[vm as usize].first + plan.vcpu;
+        if plan.nmi {
+            return self.inject(v, vector::NMI, Injection::Nmi);
+        }
+        let queue = &mut self.vcpus[v as usize].devices;
+        if !queue.contains(&d) {
+            queue.push_back(d);
+        }
+        self.inject(v, vector::DEVICE, Injection::Device);
+    }
+
+    /// Makes an interrupt pending for a vCPU and sees to it that the vCPU takes it.
+    pub(crate) fn inject(&mut self, v: u32, which: u8, kind: Injection) {
+        self.boost_injected(v, kind);
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.irr |= which;
+        vcpu.injections += 1;
+        if vcpu.halted {
+            vcpu.halted = false;
+            let thread = vcpu.thread;
+            self.boost_woken(v);
+            return self.wake_thread(thread);
+        }
+        let p = vcpu.pcpu;
+        if p == NONE || p == self.cpu {
+            return;
+        }
+        if self.pcpus[p as usize].segment != Segment::Guest {
+            return; // it looks at what is pending before it enters
+        }
+        if !self.vms[vcpu.vm as usize].posted {
+            return self.send_ipi(p);
+        }
+        // A posted interrupt reaches the running guest without an exit; its flight is paid as part
+        // of the sender's work.
+        self.pcpus[self.cpu as usize].extra += self.costs.ipi_send_ns;
+        if self.guest_takes_irqs(v) && self.vcpus[v as usize].segment == GuestSegment::User {
+            self.stop_guest(p);
+            self.guest_goes_on(v);
+        }
+    }
+}

@@ -1,0 +1,587 @@
+//! The host level: what a pCPU does next.
+//!
+//! ```text
+//! Idle --interrupt--> CState --> Irq --> [Overhead] --> [Switch] --> User | Entry --> Guest
+//!   ^                             ^                                   |        ^        |
+//!   |                             +------------- interrupt -----------+        |        v
+//!   +---------------------- nothing to run <--- block, halt ---------- Exit <--+--------+
+//! ```
+//!
+//! Kernel segments (everything but `User` and `Guest`) run with interrupts off: what arrives then
+//! is taken at their end.
+
+use vcoop_model::plan::{Mode, Preemption};
+use vcoop_sched::{CpuId, EntId, Leave, Note};
+
+use crate::program::Op;
+use crate::queue::Ns;
+use crate::track::{NONE, State};
+use crate::world::{Exit, Irq, Segment, Wait, World};
+
+/// A program that computes nothing for this many operations in a row is given a microsecond of
+/// CPU time, so that a script without runs cannot stop the clock.
+pub(crate) const FREE_OPS: u32 = 1000;
+
+impl World<'_> {
+    /// Starts a segment of a known length.
+    #[inline]
+    pub(crate) fn begin(&mut self, p: u32, segment: Segment, ns: Ns) {
+        let pc = &mut self.pcpus[p as usize];
+        pc.segment = segment;
+        pc.since = self.now;
+        self.queue.set(self.slots.segment + p, self.now + ns);
+    }
+
+    /// An interrupt arrives at a pCPU.
+    pub(crate) fn interrupt(&mut self, p: u32, irq: Irq) {
+        if irq == Irq::Tick {
+            self.queue.set(self.slots.tick + p, self.now + self.plan.host.level.tick_ns);
+        }
+        self.pcpus[p as usize].irqs.push_back(irq);
+        match self.pcpus[p as usize].segment {
+            Segment::Idle => self.leave_idle(p),
+            Segment::User => {
+                let thread = self.pcpus[p as usize].current;
+                if self.threads[thread as usize].work.mode != Mode::IrqOff {
+                    self.stop_user(p);
+                    self.take_irq(p);
+                }
+            }
+            Segment::Guest => {
+                self.stop_guest(p);
+                self.exit(p, Exit::Interrupt);
+            }
+            _ => {}
+        }
+    }
+
+    /// Stops user work with what is left of it.
+    fn stop_user(&mut self, p: u32) {
+        let pc = &self.pcpus[p as usize];
+        let ran = self.now - pc.since;
+        let work = &mut self.threads[pc.current as usize].work;
+        work.left -= ran;
+        work.done += ran;
+    }
+
+    /// Begins the handler of the first queued interrupt.
+    fn take_irq(&mut self, p: u32) {
+        let pc = &self.pcpus[p as usize];
+        let c = self.costs;
+        let ns = match pc.irqs[0] {
+            Irq::Tick => c.tick_ns,
+            Irq::Ipi => c.ipi_receive_ns,
+            Irq::Sched | Irq::Lapic(_) | Irq::Sleep(_) | Irq::Boost(_) => c.timer_irq_ns,
+            Irq::Device(_) => c.device_irq_ns,
+        };
+        if pc.current != NONE {
+            self.state(self.threads[pc.current as usize].track, State::HostIrq);
+        }
+        self.begin(p, Segment::Irq, ns);
+    }
+
+    /// The one pending event of a pCPU: its segment is over.
+    pub(crate) fn segment_ends(&mut self, p: u32) {
+        self.cpu = p;
+        match self.pcpus[p as usize].segment {
+            Segment::Irq => {
+                if let Some(irq) = self.pcpus[p as usize].irqs.pop_front() {
+                    self.handle_irq(p, irq);
+                }
+            }
+            Segment::CState => self.awake(p),
+            Segment::User => {
+                self.stop_user(p);
+                // Ended with work left: a voluntary preemption point.
+                let pc = &mut self.pcpus[p as usize];
+                pc.at_point = self.threads[pc.current as usize].work.left > 0;
+            }
+            Segment::Guest => return self.guest_segment_ends(p),
+            Segment::Exit(reason) => {
+                if self.handle_exit(p, reason) {
+                    return;
+                }
+            }
+            Segment::Entry => {
+                let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
+                let pc = &self.pcpus[p as usize];
+                if pc.irqs.is_empty() && !pc.resched {
+                    return self.guest_goes_on(v);
+                }
+            }
+            Segment::Idle | Segment::Overhead | Segment::Switch => {}
+        }
+        self.goes_on(p);
+    }
+
+    /// In the kernel between two segments: what comes next.
+    pub(crate) fn goes_on(&mut self, p: u32) {
+        self.cpu = p;
+        let pc = &mut self.pcpus[p as usize];
+        if !pc.irqs.is_empty() {
+            return self.take_irq(p);
+        }
+        if pc.extra > 0 {
+            let ns = std::mem::take(&mut pc.extra);
+            let current = pc.current;
+            if current != NONE {
+                self.state(self.threads[current as usize].track, State::Switch);
+            }
+            return self.begin(p, Segment::Overhead, ns);
+        }
+        let current = pc.current;
+        if pc.resched && (current == NONE || self.may_preempt(p, current)) {
+            return self.reschedule(p, Leave::Preempted);
+        }
+        if current == NONE {
+            return self.idle(p);
+        }
+        let thread = &self.threads[current as usize];
+        if thread.vcpu == NONE {
+            self.run_thread(p, current);
+        } else {
+            self.enter(p, thread.vcpu);
+        }
+    }
+
+    /// Whether the current thread can be preempted where it stands.
+    fn may_preempt(&self, p: u32, thread: u32) -> bool {
+        let pc = &self.pcpus[p as usize];
+        let work = &self.threads[thread as usize].work;
+        preemptible(work.mode, work.left, self.plan.host.preemption, pc.eager, pc.at_point)
+    }
+
+    /// Runs the scheduler and switches to its choice.
+    pub(crate) fn reschedule(&mut self, p: u32, leave: Leave) {
+        let pc = &mut self.pcpus[p as usize];
+        pc.resched = false;
+        pc.eager = false;
+        pc.at_point = false;
+        let prev = pc.current;
+        let next = self.host.schedule(self.now, CpuId(p), leave).map_or(NONE, |e| e.0);
+        self.host_notes();
+        if next == prev {
+            return self.goes_on(p);
+        }
+        self.charge_ran(p);
+        if prev != NONE {
+            self.switch_out(p, prev, leave);
+        }
+        let waking = std::mem::replace(&mut self.pcpus[p as usize].waking, NONE);
+        if waking != NONE && self.tracks.state(waking) == State::CState {
+            // The idle exit was for it; somebody else was chosen, or it will be chosen now.
+            self.tracks.set(waking, State::WakeToRun, self.now);
+        }
+        let pc = &mut self.pcpus[p as usize];
+        pc.current = next;
+        if next == NONE {
+            return self.goes_on(p);
+        }
+        pc.ran_label = self.threads[next as usize].work.label;
+        let ns = self.costs.context_switch_ns + std::mem::take(&mut pc.extra) + self.switch_in(p, next);
+        if self.queue.time(self.slots.tick + p).is_none() {
+            let tick = self.plan.host.level.tick_ns;
+            self.queue.set(self.slots.tick + p, (self.now / tick + 1) * tick);
+        }
+        self.begin(p, Segment::Switch, ns);
+    }
+
+    fn switch_out(&mut self, p: u32, prev: u32, leave: Leave) {
+        let thread = &mut self.threads[prev as usize];
+        thread.last_cpu = p;
+        let (track, vcpu) = (thread.track, thread.vcpu);
+        self.pcpus[p as usize].last = prev;
+        if vcpu != NONE {
+            let v = &mut self.vcpus[vcpu as usize];
+            v.pcpu = NONE;
+            v.off_since = self.now;
+        }
+        if track == NONE {
+            return;
+        }
+        if leave == Leave::Preempted {
+            self.tracks.set(track, State::Preempted, self.now);
+            self.queued(prev);
+        } else {
+            self.tracks.set(track, State::Asleep, self.now);
+        }
+    }
+
+    /// A tracked thread begins to wait on its run queue.
+    fn queued(&mut self, thread: u32) {
+        let track = self.threads[thread as usize].track;
+        if track == NONE {
+            return;
+        }
+        let cpu = self.host.cpu_of(EntId(thread)).0;
+        self.charge_ran(cpu);
+        self.tracks.wait_begins(track, &self.pcpus[cpu as usize].ran);
+        if self.host.is_throttled(EntId(thread)) {
+            self.tracks.set(track, State::Throttled, self.now);
+        }
+    }
+
+    /// Loads the next thread: what it costs besides the switch itself.
+    fn switch_in(&mut self, p: u32, next: u32) -> Ns {
+        let c = self.costs;
+        let last = self.pcpus[p as usize].last;
+        let thread = &mut self.threads[next as usize];
+        if thread.last_cpu != p && thread.last_cpu != NONE {
+            thread.work.refill = c.migration_refill_ns;
+        } else if last != next && last != NONE {
+            thread.work.refill = thread.work.refill.max(c.switch_refill_ns);
+        }
+        let (track, vcpu) = (thread.track, thread.vcpu);
+        if track != NONE {
+            self.tracks.wait_counts(track, &self.pcpus[p as usize].ran);
+            self.tracks.set(track, State::Switch, self.now);
+        }
+        if vcpu == NONE {
+            return 0;
+        }
+        let v = &mut self.vcpus[vcpu as usize];
+        v.pcpu = p;
+        v.home = p;
+        if v.current != NONE && !v.halted {
+            let stolen = self.now - v.off_since;
+            let (vm, cpu) = (v.vm, v.cpu);
+            self.vms[vm as usize].level.stolen(cpu, stolen);
+        }
+        c.vcpu_load_ns
+    }
+
+    /// Interprets the program of the current thread until it uses the CPU or leaves it.
+    fn run_thread(&mut self, p: u32, t: u32) {
+        for free in 0.. {
+            if self.threads[t as usize].work.left > 0 {
+                return self.run_user(p, t);
+            }
+            if self.pcpus[p as usize].resched {
+                // Between two operations there is no kernel section to protect.
+                return self.reschedule(p, Leave::Preempted);
+            }
+            let now = self.now;
+            let work = &mut self.threads[t as usize].work;
+            let Some(runner) = work.runner.as_mut() else { return };
+            match if free < FREE_OPS { runner.next(now) } else { FREE_RUN } {
+                Op::Run { ns, mode } => {
+                    work.left = ns + if ns > 0 { std::mem::take(&mut work.refill) } else { 0 };
+                    work.mode = mode;
+                }
+                Op::SleepUntil { at, sample } => {
+                    if at <= now && !sample {
+                        continue;
+                    }
+                    work.wait = Wait::Timer;
+                    let (sampler, fires) = (work.sampler, at.max(now) + work.slack);
+                    if sample {
+                        self.tracks.arm(sampler, self.threads[t as usize].track, at);
+                    }
+                    return self.sleep(p, t, fires);
+                }
+                Op::Wait { timeout } => {
+                    if std::mem::take(&mut work.woken) {
+                        continue;
+                    }
+                    work.wait = Wait::Peer;
+                    return self.sleep(p, t, now + timeout);
+                }
+                Op::WaitDevice { due } => {
+                    // Host threads have no device of their own: a timer stands in.
+                    work.wait = Wait::Timer;
+                    let sampler = work.sampler;
+                    self.tracks.arm(sampler, self.threads[t as usize].track, due.max(now));
+                    return self.sleep(p, t, due.max(now));
+                }
+                Op::Wake(peer) => {
+                    let peer = work.peers + peer;
+                    self.wake_peer(peer);
+                }
+                Op::Sample => {
+                    let (sampler, probe) = (work.sampler, work.probe);
+                    self.sample(sampler, probe);
+                }
+                Op::Missed(n) => {
+                    if work.probe != NONE {
+                        let probe = work.probe;
+                        self.probes[probe as usize].missed(n, now);
+                    }
+                }
+                Op::Glitches(n) => work.glitches += n,
+                Op::SetPolicy(policy) => {
+                    self.host.set_policy(now, EntId(t), policy);
+                    self.pcpus[p as usize].extra += self.costs.setattr_ns;
+                    self.host_notes();
+                }
+                Op::Rogue { .. } => {}
+                Op::Exit => {
+                    work.wait = Wait::Dead;
+                    return self.reschedule(p, Leave::Exit);
+                }
+            }
+        }
+    }
+
+    /// Begins or resumes user work; a kernel section with a preemption pending stops at its next
+    /// voluntary point.
+    fn run_user(&mut self, p: u32, t: u32) {
+        let thread = &self.threads[t as usize];
+        let mut ns = thread.work.left;
+        if self.pcpus[p as usize].resched
+            && thread.work.mode == Mode::Kernel
+            && self.plan.host.preemption == Preemption::Voluntary
+        {
+            ns = ns.min(self.costs.voluntary_point_ns.max(1));
+        }
+        let track = thread.track;
+        self.state(track, State::Run);
+        self.begin(p, Segment::User, ns);
+    }
+
+    /// Blocks the current thread until a time, or until somebody wakes it.
+    fn sleep(&mut self, p: u32, t: u32, until: Ns) {
+        self.queue.set(self.slots.sleep + t, until);
+        self.pcpus[p as usize].extra += self.costs.timer_program_ns;
+        self.reschedule(p, Leave::Blocked);
+    }
+
+    /// A thread's sleep timer fires, on the pCPU where the thread set it.
+    pub(crate) fn sleep_expires(&mut self, t: u32) {
+        let thread = &self.threads[t as usize];
+        let p = if thread.last_cpu == NONE { self.host.cpu_of(EntId(t)).0 } else { thread.last_cpu };
+        self.event_on_its_way(thread.track, p);
+        self.interrupt(p, Irq::Sleep(t));
+    }
+
+    /// A vCPU's timer fires on the host.
+    pub(crate) fn lapic_expires(&mut self, v: u32) {
+        let vcpu = &self.vcpus[v as usize];
+        let (track, p) = (vcpu.track, vcpu.home);
+        if vcpu.halted {
+            self.event_on_its_way(track, p);
+        }
+        self.interrupt(p, Irq::Lapic(v));
+    }
+
+    /// An interrupt that will wake a sleeping thread is about to arrive at `p`.
+    pub(crate) fn event_on_its_way(&mut self, track: u32, p: u32) {
+        let idle = self.pcpus[p as usize].segment == Segment::Idle;
+        self.state(track, if idle { State::CState } else { State::HostIrq });
+    }
+
+    fn handle_irq(&mut self, p: u32, irq: Irq) {
+        match irq {
+            Irq::Tick => {
+                self.host.tick(self.now, CpuId(p));
+                let pc = &mut self.pcpus[p as usize];
+                pc.eager |= pc.resched;
+                self.host_notes();
+            }
+            Irq::Ipi => {}
+            Irq::Sched => {
+                self.host.on_deadline(self.now, CpuId(p));
+                self.host_notes();
+            }
+            Irq::Lapic(v) => self.timer_interrupt(v),
+            Irq::Boost(v) => self.boost_timer(v),
+            Irq::Device(d) => self.device_interrupt(d),
+            Irq::Sleep(t) => self.wake_sleeper(t),
+        }
+    }
+
+    fn wake_sleeper(&mut self, t: u32) {
+        let work = &mut self.threads[t as usize].work;
+        if matches!(work.wait, Wait::Timer | Wait::Peer | Wait::Device(_)) {
+            work.wait = Wait::No;
+            self.wake_thread(t);
+        }
+    }
+
+    fn wake_peer(&mut self, t: u32) {
+        let Some(thread) = self.threads.get_mut(t as usize) else { return };
+        if thread.work.wait == Wait::Peer {
+            thread.work.wait = Wait::No;
+            self.queue.cancel(self.slots.sleep + t);
+            self.wake_thread(t);
+        } else {
+            thread.work.woken = true;
+        }
+    }
+
+    /// Wakes a blocked thread from whatever runs on `self.cpu`.
+    pub(crate) fn wake_thread(&mut self, t: u32) {
+        self.pcpus[self.cpu as usize].extra += self.costs.wakeup_ns;
+        let Some(cpu) = self.host.wake(self.now, EntId(t), Some(CpuId(self.cpu))) else { return };
+        let thread = &self.threads[t as usize];
+        let (track, sampler) = (thread.track, thread.work.sampler);
+        if track != NONE {
+            let target = &mut self.pcpus[cpu.index()];
+            let idle = matches!(target.segment, Segment::Idle | Segment::CState);
+            if idle && target.waking == NONE {
+                target.waking = track;
+                self.tracks.set(track, State::CState, self.now);
+            } else {
+                self.tracks.set(track, State::WakeToRun, self.now);
+            }
+            if sampler != NONE {
+                self.tracks.event(sampler, track, self.now);
+            }
+            self.queued(t);
+        }
+        self.host_notes();
+    }
+
+    /// Carries out what the host's scheduler asked for.
+    pub(crate) fn host_notes(&mut self) {
+        while let Some(note) = self.host.pop_note() {
+            match note {
+                Note::Kick { cpu, eager } => {
+                    let pc = &mut self.pcpus[cpu.index()];
+                    pc.resched = true;
+                    pc.eager |= eager;
+                    if eager || self.plan.host.preemption != Preemption::Lazy {
+                        self.send_ipi(cpu.0);
+                    }
+                }
+                Note::Moved { ent, from, to } => self.thread_moved(ent.0, from.0, to.0),
+                Note::Throttled { cpu } => self.throttle(cpu, true),
+                Note::Unthrottled { cpu } => self.throttle(cpu, false),
+                Note::DeadlineChanged { cpu } => {
+                    let slot = self.slots.sched + cpu.0;
+                    match self.host.deadline(cpu) {
+                        Some(at) => self.queue.set(slot, at.max(self.now)),
+                        None => self.queue.cancel(slot),
+                    }
+                }
+            }
+        }
+    }
+
+    fn thread_moved(&mut self, t: u32, from: u32, to: u32) {
+        let track = self.threads[t as usize].track;
+        if track != NONE && self.host.is_queued(EntId(t)) {
+            self.charge_ran(from);
+            self.tracks.wait_counts(track, &self.pcpus[from as usize].ran);
+            self.charge_ran(to);
+            self.tracks.wait_begins(track, &self.pcpus[to as usize].ran);
+        }
+    }
+
+    fn throttle(&mut self, cpu: CpuId, on: bool) {
+        for t in 0..self.threads.len() as u32 {
+            let track = self.threads[t as usize].track;
+            let e = EntId(t);
+            if track == NONE || self.host.cpu_of(e) != cpu || !self.host.is_queued(e) {
+                continue;
+            }
+            let state = self.tracks.state(track);
+            if on && self.host.is_throttled(e) {
+                self.tracks.set(track, State::Throttled, self.now);
+            } else if !on && state == State::Throttled {
+                self.tracks.set(track, State::Preempted, self.now);
+            }
+        }
+    }
+
+    /// Interrupts another pCPU; several requests in flight are one interrupt.
+    pub(crate) fn send_ipi(&mut self, to: u32) {
+        if to == self.cpu {
+            return;
+        }
+        self.pcpus[self.cpu as usize].extra += self.costs.ipi_send_ns;
+        let slot = self.slots.ipi + to;
+        if self.queue.time(slot).is_none() {
+            self.queue.set(slot, self.now + self.costs.ipi_flight_ns);
+        }
+    }
+
+    /// Nothing to run.
+    fn idle(&mut self, p: u32) {
+        self.queue.cancel(self.slots.tick + p);
+        self.charge_ran(p);
+        let idle_label = self.labels.len() as u16;
+        let pc = &mut self.pcpus[p as usize];
+        pc.ran_label = idle_label;
+        pc.segment = Segment::Idle;
+        pc.since = self.now;
+    }
+
+    /// An interrupt finds the pCPU idle: it leaves the idle state its governor had chosen.
+    fn leave_idle(&mut self, p: u32) {
+        let expected = self.pcpus[p as usize].typical_idle();
+        let pc = &mut self.pcpus[p as usize];
+        let slept = self.now - pc.since;
+        pc.idle_ns += slept;
+        pc.idle_times[pc.idle_next] = slept;
+        pc.idle_next = (pc.idle_next + 1) % pc.idle_times.len();
+        // The governor chose by what it expected; the state is at most as deep as that.
+        let states = &self.costs.cstates;
+        let state = states.iter().rev().find(|s| s.residency_ns <= expected).or(states.first());
+        let ns = state.map_or(0, |s| s.exit_ns);
+        self.begin(p, Segment::CState, ns);
+    }
+
+    /// Out of the idle state: what waited for that now waits for the handler.
+    fn awake(&mut self, p: u32) {
+        let waking = self.pcpus[p as usize].waking;
+        if waking != NONE && self.tracks.state(waking) == State::CState {
+            self.tracks.set(waking, State::HostIrq, self.now);
+        }
+        for i in 0..self.pcpus[p as usize].irqs.len() {
+            let track = match self.pcpus[p as usize].irqs[i] {
+                Irq::Lapic(v) => self.vcpus[v as usize].track,
+                Irq::Sleep(t) => self.threads[t as usize].track,
+                _ => continue,
+            };
+            if track != NONE && self.tracks.state(track) == State::CState {
+                self.tracks.set(track, State::HostIrq, self.now);
+            }
+        }
+    }
+
+    /// A measuring task's first instruction.
+    pub(crate) fn sample(&mut self, sampler: u32, probe: u32) {
+        if sampler == NONE {
+            return;
+        }
+        if let Some(sample) = self.tracks.sample(sampler, self.now)
+            && probe != NONE
+        {
+            self.probes[probe as usize].record(&sample);
+        }
+    }
+}
+
+pub(crate) const FREE_RUN: Op = Op::Run { ns: 1000, mode: Mode::User };
+
+/// Whether work in `mode` with `left` to go can be preempted under a preemption model.
+pub(crate) fn preemptible(mode: Mode, left: Ns, model: Preemption, eager: bool, at_point: bool) -> bool {
+    if left == 0 {
+        return true;
+    }
+    match (mode, model) {
+        (Mode::User, _) | (Mode::Kernel, Preemption::Full) => true,
+        (Mode::Kernel, Preemption::Lazy) => eager,
+        (Mode::Kernel, Preemption::Voluntary) => at_point,
+        (Mode::Kernel, Preemption::None) | (Mode::PreemptOff | Mode::IrqOff, _) => false,
+    }
+}
+
+impl crate::world::Pcpu {
+    /// What the idle governor expects: the mean of the recent idle times, leaving out, one by one,
+    /// the longest ones while they spread too far (the idea of the menu governor's typical
+    /// interval).
+    pub(crate) fn typical_idle(&self) -> Ns {
+        let mut times = self.idle_times;
+        times.sort_unstable();
+        let mut n = times.len();
+        loop {
+            let mean = times[..n].iter().sum::<Ns>() / n as Ns;
+            let spread = times[n - 1] - times[0];
+            if n <= times.len() / 2 || spread <= mean {
+                return mean;
+            }
+            n -= 1;
+        }
+    }
+}

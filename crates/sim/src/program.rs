@@ -1,0 +1,317 @@
+//! Programs: what a task does next. The same state machine runs as a host thread and as a guest
+//! task; whoever runs it interprets its operations on its own level.
+
+use std::sync::Arc;
+
+use vcoop_model::plan::{Dist, Mode, Phase, Program, RogueMode, Step};
+use vcoop_sched::config::Policy;
+
+use crate::queue::Ns;
+use crate::rng::Stream;
+
+/// One operation of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Use the CPU.
+    Run {
+        /// For this long.
+        ns: Ns,
+        /// In this mode.
+        mode: Mode,
+    },
+    /// Sleep until a time; `sample` asks for the lateness of the next instruction to be explained.
+    SleepUntil {
+        /// When.
+        at: Ns,
+        /// Measure.
+        sample: bool,
+    },
+    /// Sleep until a device event that is due at a time (measured), or go on at once if it has
+    /// already come.
+    WaitDevice {
+        /// When it is due.
+        due: Ns,
+    },
+    /// Sleep until woken by a peer, or until the time runs out.
+    Wait {
+        /// Give up after.
+        timeout: Ns,
+    },
+    /// Wake a peer (index within its capture).
+    Wake(u32),
+    /// The first instruction after a measured sleep: take the sample.
+    Sample,
+    /// Periods that passed without a sample.
+    Missed(u64),
+    /// Audio: so many glitches.
+    Glitches(u64),
+    /// Change own policy.
+    SetPolicy(Policy),
+    /// A hostile guest kernel writes its page: ask for a boost, and claim to be in a
+    /// preempt-disabled section (or not).
+    Rogue {
+        /// The claimed preempt-off state.
+        preempt_off: bool,
+    },
+    /// Leave for good.
+    Exit,
+}
+
+/// A program in execution.
+#[derive(Clone, Debug)]
+pub struct Runner {
+    kind: Kind,
+    rng: Stream,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Cyclictest { interval: Ns, absolute: bool, work: Dist, due: Ns, at: Stage },
+    Cycle { phases: Box<[Phase]>, next: usize },
+    Audio { period: Ns, buffer: Ns, work: Dist, device: bool, due: Ns, at: Stage },
+    Script { steps: Arc<Vec<Step>>, next: usize, repeat: bool },
+    Rogue { mode: RogueMode, on: bool, asked: bool },
+}
+
+/// Where a measuring program is in its period.
+///
+/// `Start -> Arm -> Woken -> Sampled -> Worked -> Arm -> ...`; an audio callback that is behind
+/// goes from `Worked` to `Sampled`, without a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Start,
+    Arm,
+    Woken,
+    Sampled,
+    Worked,
+}
+
+impl Runner {
+    /// A program at its start, drawing from its own stream.
+    pub fn new(program: &Program, rng: Stream) -> Self {
+        let kind = match program {
+            &Program::Cyclictest { interval_ns, absolute, work } => {
+                Kind::Cyclictest { interval: interval_ns, absolute, work, due: 0, at: Stage::Start }
+            }
+            Program::Cycle { phases } => Kind::Cycle { phases: phases.clone().into(), next: 0 },
+            &Program::Audio { period_ns, buffer_ns, work, device } => Kind::Audio {
+                period: period_ns,
+                buffer: buffer_ns,
+                work,
+                device,
+                due: 0,
+                at: Stage::Start,
+            },
+            Program::Script { steps, repeat } => {
+                Kind::Script { steps: Arc::clone(steps), next: 0, repeat: *repeat }
+            }
+            &Program::Rogue { mode } => Kind::Rogue { mode, on: false, asked: false },
+        };
+        Self { kind, rng }
+    }
+
+    /// Whether it takes latency samples.
+    pub fn measures(program: &Program) -> bool {
+        matches!(program, Program::Cyclictest { .. } | Program::Audio { .. })
+    }
+
+    /// The next operation, asked for when the last one is done.
+    pub fn next(&mut self, now: Ns) -> Op {
+        let rng = &mut self.rng;
+        match &mut self.kind {
+            Kind::Cyclictest { interval, absolute, work, due, at } => {
+                if *at == Stage::Start {
+                    *due = now + *interval;
+                    *at = Stage::Arm;
+                } else if *at == Stage::Worked {
+                    // A period that is already over is skipped and counted, as cyclictest does:
+                    // sampling it would count one long stall many times.
+                    *due = if *absolute { *due + *interval } else { now + *interval };
+                    *at = Stage::Arm;
+                    let missed = skip_past(due, *interval, now);
+                    if missed > 0 {
+                        return Op::Missed(missed);
+                    }
+                }
+                match *at {
+                    Stage::Arm => {
+                        *at = Stage::Woken;
+                        Op::SleepUntil { at: *due, sample: true }
+                    }
+                    Stage::Woken => {
+                        *at = Stage::Sampled;
+                        Op::Sample
+                    }
+                    _ => {
+                        *at = Stage::Worked;
+                        Op::Run { ns: rng.draw(work), mode: Mode::User }
+                    }
+                }
+            }
+            Kind::Audio { period, buffer, work, device, due, at } => {
+                if *at == Stage::Start {
+                    *due = (now / *period + 1) * *period;
+                    *at = Stage::Arm;
+                } else if *at == Stage::Worked {
+                    let late = now > *due + *buffer;
+                    *due += *period;
+                    // Audio whose buffer ran dry before its callback could start is lost whole.
+                    let lost = skip_past(due, *period, now.saturating_sub(*buffer));
+                    // A callback that is merely behind catches up at once, without a sample.
+                    *at = if *due <= now { Stage::Sampled } else { Stage::Arm };
+                    let glitches = lost + u64::from(late);
+                    if glitches > 0 {
+                        return Op::Glitches(glitches);
+                    }
+                }
+                match *at {
+                    Stage::Arm => {
+                        *at = Stage::Woken;
+                        if *device {
+                            Op::WaitDevice { due: *due }
+                        } else {
+                            Op::SleepUntil { at: *due, sample: true }
+                        }
+                    }
+                    Stage::Woken => {
+                        *at = Stage::Sampled;
+                        Op::Sample
+                    }
+                    _ => {
+                        *at = Stage::Worked;
+                        Op::Run { ns: rng.draw(work), mode: Mode::User }
+                    }
+                }
+            }
+            Kind::Cycle { phases, next } => {
+                let phase = &phases[*next];
+                *next = (*next + 1) % phases.len();
+                match phase {
+                    Phase::Run { time, mode } => Op::Run { ns: rng.draw(time), mode: *mode },
+                    Phase::Sleep { time } => {
+                        Op::SleepUntil { at: now + rng.draw(time), sample: false }
+                    }
+                    Phase::Align { period_ns } => {
+                        Op::SleepUntil { at: (now / period_ns + 1) * period_ns, sample: false }
+                    }
+                }
+            }
+            Kind::Script { steps, next, repeat } => {
+                if *next == steps.len() {
+                    if !*repeat || steps.is_empty() {
+                        return Op::Exit;
+                    }
+                    *next = 0;
+                }
+                let step = steps[*next];
+                *next += 1;
+                match step {
+                    Step::Run(ns) => Op::Run { ns, mode: Mode::User },
+                    Step::Sleep(ns) => Op::SleepUntil { at: now + ns, sample: false },
+                    Step::Wait(timeout) => Op::Wait { timeout },
+                    Step::Wake(peer) => Op::Wake(peer),
+                    Step::SetPolicy(policy) => Op::SetPolicy(policy),
+                    Step::Exit => Op::Exit,
+                }
+            }
+            Kind::Rogue { mode, on, asked } => {
+                let period = match *mode {
+                    RogueMode::Forever => 1_000_000,
+                    RogueMode::Toggle { period_ns } => period_ns,
+                };
+                *asked = !*asked;
+                if *asked {
+                    *on = !*on || *mode == RogueMode::Forever;
+                    Op::Rogue { preempt_off: *on }
+                } else {
+                    Op::Run { ns: period, mode: Mode::User }
+                }
+            }
+        }
+    }
+}
+
+/// Moves `due` past `now` in whole periods; how many it skipped.
+fn skip_past(due: &mut Ns, period: Ns, now: Ns) -> u64 {
+    if *due > now {
+        return 0;
+    }
+    let n = (now - *due) / period + 1;
+    *due += n * period;
+    n
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runner(program: &Program) -> Runner {
+        Runner::new(program, Stream::new(1, &[]))
+    }
+
+    fn run(ns: Ns) -> Op {
+        Op::Run { ns, mode: Mode::User }
+    }
+
+    #[test]
+    fn absolute_cyclictest_keeps_its_grid_and_counts_what_it_missed() {
+        let work = Dist::Const(10);
+        let mut r = runner(&Program::Cyclictest { interval_ns: 100, absolute: true, work });
+        assert_eq!(r.next(0), Op::SleepUntil { at: 100, sample: true });
+        assert_eq!(r.next(130), Op::Sample);
+        assert_eq!(r.next(130), run(10));
+        assert_eq!(r.next(140), Op::SleepUntil { at: 200, sample: true });
+        assert_eq!(r.next(460), Op::Sample);
+        assert_eq!(r.next(460), run(10));
+        assert_eq!(r.next(470), Op::Missed(2)); // 300 and 400
+        assert_eq!(r.next(470), Op::SleepUntil { at: 500, sample: true });
+    }
+
+    #[test]
+    fn relative_cyclictest_counts_from_its_own_wake_up() {
+        let work = Dist::Const(10);
+        let mut r = runner(&Program::Cyclictest { interval_ns: 100, absolute: false, work });
+        r.next(0);
+        r.next(460);
+        r.next(460);
+        assert_eq!(r.next(470), Op::SleepUntil { at: 570, sample: true });
+    }
+
+    #[test]
+    fn audio_glitches_when_written_later_than_its_buffer_lasts() {
+        let mut r = runner(&Program::Audio {
+            period_ns: 100,
+            buffer_ns: 100,
+            work: Dist::Const(30),
+            device: true,
+        });
+        assert_eq!(r.next(0), Op::WaitDevice { due: 100 });
+        assert_eq!(r.next(110), Op::Sample);
+        assert_eq!(r.next(110), run(30));
+        assert_eq!(r.next(140), Op::WaitDevice { due: 200 });
+        r.next(250);
+        r.next(250);
+        // Written at 320, due 200 + 100: a glitch; the next is due 300, behind: no sample.
+        assert_eq!(r.next(320), Op::Glitches(1));
+        assert_eq!(r.next(320), run(30));
+        assert_eq!(r.next(350), Op::WaitDevice { due: 400 });
+        r.next(750);
+        r.next(750);
+        // Due 400, written 780: late. 500 and 600 were lost whole; 700 can still be written.
+        assert_eq!(r.next(780), Op::Glitches(3));
+        assert_eq!(r.next(780), run(30));
+        assert_eq!(r.next(790), Op::WaitDevice { due: 800 });
+    }
+
+    #[test]
+    fn a_script_loops_or_ends() {
+        let steps = Arc::new(vec![Step::Run(5), Step::Wake(2), Step::Sleep(7)]);
+        let mut r = runner(&Program::Script { steps: Arc::clone(&steps), repeat: true });
+        let ops: Vec<_> = (0..4).map(|_| r.next(10)).collect();
+        let sleep = Op::SleepUntil { at: 17, sample: false };
+        assert_eq!(ops, [run(5), Op::Wake(2), sleep, run(5)]);
+        let mut r = runner(&Program::Script { steps, repeat: false });
+        let last = (0..4).map(|_| r.next(0)).last();
+        assert_eq!(last, Some(Op::Exit));
+    }
+}

@@ -1,0 +1,142 @@
+//! From a finished world to a [`Recording`].
+
+use std::collections::BTreeMap;
+
+use vcoop_model::recording::{EngineStats, Recording, Scalar};
+use vcoop_policy::PolicyStats;
+use vcoop_sched::EntId;
+
+use crate::queue::Ns;
+use crate::world::{EXIT_NAMES, World};
+
+/// Counters at one moment; a result is the difference of two.
+#[derive(Clone, Debug)]
+pub(crate) struct Totals {
+    now: Ns,
+    /// CPU time of their own by host label.
+    host_done: Vec<Ns>,
+    idle_ns: Ns,
+    switches: u64,
+    vms: Vec<VmTotals>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct VmTotals {
+    exec_ns: Ns,
+    steal_ns: Ns,
+    exits: [u64; EXIT_NAMES.len()],
+    injections: u64,
+    boosts: u64,
+    throttles: u64,
+    denied: u64,
+    boosted_ns: Ns,
+    /// CPU time of its own and glitches, by task.
+    tasks: Vec<(Ns, u64)>,
+}
+
+impl World<'_> {
+    /// The counters now.
+    pub(crate) fn totals(&mut self) -> Totals {
+        let mut host_done = vec![0; self.labels.len()];
+        let mut switches = 0;
+        for (t, thread) in self.threads.iter().enumerate() {
+            host_done[thread.work.label as usize] += thread.work.done;
+            switches += self.host.stats(EntId(t as u32)).switches_in;
+        }
+        let now = self.now;
+        let idle_ns = self
+            .pcpus
+            .iter()
+            .map(|p| {
+                let idle = p.segment == crate::world::Segment::Idle;
+                p.idle_ns + if idle { now - p.since } else { 0 }
+            })
+            .sum();
+        let mut vms: Vec<VmTotals> = self
+            .vms
+            .iter()
+            .map(|vm| VmTotals {
+                tasks: vm.tasks.iter().map(|t| (t.done, t.glitches)).collect(),
+                ..VmTotals::default()
+            })
+            .collect();
+        for v in &self.vcpus {
+            let vm = &mut vms[v.vm as usize];
+            let stats = self.host.stats(EntId(v.thread));
+            vm.exec_ns += stats.exec_ns;
+            vm.steal_ns += stats.wait_ns;
+            vm.injections += v.injections;
+            for (sum, n) in vm.exits.iter_mut().zip(v.exit_counts) {
+                *sum += n;
+            }
+            let PolicyStats { boosts, throttles, denied, boosted_ns, .. } = v.policy.stats();
+            vm.boosts += boosts;
+            vm.throttles += throttles;
+            vm.denied += denied;
+            vm.boosted_ns += boosted_ns;
+        }
+        Totals { now, host_done, idle_ns, switches, vms }
+    }
+
+    /// The recording of the time between two moments.
+    pub(crate) fn finish(mut self, start: &Totals, end: &Totals, cpu_ns: u64) -> Recording {
+        let ns = (end.now - start.now).max(1) as f64;
+        let mut scalars = BTreeMap::new();
+        let mut put = |probe: &str, metric: &str, unit: &'static str, value: f64| {
+            scalars.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });
+        };
+        let seconds = ns / 1e9;
+        let pcpus = self.pcpus.len() as f64;
+        let idle = end.idle_ns.saturating_sub(start.idle_ns) as f64;
+        put("host", "cpu", "%", 100.0 * (1.0 - idle / (ns * pcpus)));
+        put("host", "switches", "1/s", (end.switches - start.switches) as f64 / seconds);
+        for (i, label) in self.labels.iter().enumerate() {
+            if self.plan.vms.iter().any(|vm| &vm.name == label) {
+                continue;
+            }
+            let done = (end.host_done[i] - start.host_done[i]) as f64;
+            put(&format!("host.{label}"), "throughput", "cpu", done / ns);
+        }
+        for (vm, (a, b)) in self.plan.vms.iter().zip(start.vms.iter().zip(&end.vms)) {
+            let name = &vm.name;
+            put(name, "cpu", "cpu", (b.exec_ns - a.exec_ns) as f64 / ns);
+            let vcpus = f64::from(vm.level.topology.cpus());
+            put(name, "steal", "%", 100.0 * (b.steal_ns - a.steal_ns) as f64 / (ns * vcpus));
+            put(name, "injections", "1/s", (b.injections - a.injections) as f64 / seconds);
+            for (i, reason) in EXIT_NAMES.iter().enumerate() {
+                let n = (b.exits[i] - a.exits[i]) as f64;
+                put(name, &format!("exits.{reason}"), "1/s", n / seconds);
+            }
+            let exits: u64 = b.exits.iter().zip(a.exits).map(|(b, a)| b - a).sum();
+            put(name, "exits", "1/s", exits as f64 / seconds);
+            put(name, "boosts", "1/s", (b.boosts - a.boosts) as f64 / seconds);
+            put(name, "throttles", "1/s", (b.throttles - a.throttles) as f64 / seconds);
+            put(name, "denied", "1/s", (b.denied - a.denied) as f64 / seconds);
+            put(name, "boosted", "%", 100.0 * (b.boosted_ns - a.boosted_ns) as f64 / (ns * vcpus));
+            let mut by_label: BTreeMap<&str, (Ns, u64)> = BTreeMap::new();
+            for (task, (x, y)) in vm.tasks.iter().zip(a.tasks.iter().zip(&b.tasks)) {
+                let sum = by_label.entry(&task.label).or_default();
+                sum.0 += y.0 - x.0;
+                sum.1 += y.1 - x.1;
+            }
+            for (label, (done, glitches)) in by_label {
+                let probe = format!("{name}.{label}");
+                put(&probe, "throughput", "cpu", done as f64 / ns);
+                let audio = |t: &vcoop_model::plan::TaskPlan| {
+                    t.label == label
+                        && matches!(t.program, vcoop_model::plan::Program::Audio { .. })
+                };
+                if vm.tasks.iter().any(audio) {
+                    put(&probe, "glitches", "1/min", glitches as f64 * 60.0 / seconds);
+                }
+            }
+        }
+        self.probes.sort_by_key(|p| p.index);
+        let labels = &self.labels;
+        Recording {
+            latencies: self.probes.into_iter().map(|p| p.finish(labels)).collect(),
+            scalars,
+            engine: Some(EngineStats { events: self.events, cpu_ns, sim_ns: end.now }),
+        }
+    }
+}

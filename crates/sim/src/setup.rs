@@ -1,0 +1,317 @@
+//! From a plan to a world at time zero.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use vcoop_model::plan::{Mode, Plan, PolicyPlan, Target, TaskPlan};
+use vcoop_policy::config::Means;
+use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
+use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Level};
+
+use crate::boost::Page;
+use crate::probe::Probe;
+use crate::program::Runner;
+use crate::queue::{EventQueue, Ns};
+use crate::rng::Stream;
+use crate::track::{NONE, Tracks};
+use crate::world::{
+    GuestSegment, Pcpu, Segment, Thread, Vcpu, Vm, Wait, Work, World, gtimer, number,
+};
+
+/// Streams are named by (kind, VM, index).
+const HOST_TASK: u64 = 1;
+const GUEST_TASK: u64 = 2;
+const DEVICE: u64 = 3;
+
+/// The means a vCPU is boosted by under the plan's policy.
+pub(crate) fn means(plan: &Plan, vm: usize, vcpu: usize) -> Option<Means> {
+    let own = plan.vms[vm].vcpu_means.get(vcpu).copied().flatten();
+    let general = match &plan.policy {
+        PolicyPlan::Vanilla => return None,
+        PolicyPlan::Static { means } => *means,
+        PolicyPlan::Dynamic(c) => c.means,
+        PolicyPlan::WakeBoost(c) => c.means,
+    };
+    Some(own.unwrap_or(general))
+}
+
+pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
+    let mut labels = Labels::default();
+    let mut host = Level::new(&plan.host.level)?;
+    let pcpus = plan.host.level.topology.cpus();
+    let vcpu_total: u32 = plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum();
+    let threads_total = plan.host_tasks.len() as u32 + vcpu_total;
+    let device_total: u32 = plan.vms.iter().map(|vm| vm.devices.len() as u32).sum();
+    let (slots, kinds) = number(pcpus, vcpu_total, threads_total, device_total);
+    let mut queue = EventQueue::new(kinds.len());
+
+    for task in &plan.host_tasks {
+        labels.of(&task.label);
+    }
+    let vm_labels: Vec<u16> = plan.vms.iter().map(|vm| labels.of(&vm.name)).collect();
+    // One more label than there are names: an idle pCPU.
+    let width = labels.names.len() + 1;
+    let mut tracks = Tracks::new(width);
+    let mut probes = Vec::new();
+
+    let mut threads = Vec::new();
+    for (i, task) in plan.host_tasks.iter().enumerate() {
+        let home = home(&task.cpus, i as u32, pcpus);
+        let cpus = task.cpus.iter().map(|&c| CpuId(c)).collect();
+        host.add(Attr { policy: task.policy, cpus, group: None }, home);
+        let target = Target::Host(i as u32);
+        let mut work = work(
+            task,
+            Stream::new(seed, &[HOST_TASK, i as u64]),
+            labels.of(&task.label),
+            plan.host_tasks.iter().position(|t| t.label == task.label),
+        );
+        let track = if Runner::measures(&task.program) { tracks.add_track() } else { NONE };
+        measure(plan, target, &mut work, task, &mut tracks, &mut probes, width);
+        queue.set(slots.sleep + i as u32, task.start_ns);
+        threads.push(Thread { work, vcpu: NONE, track, last_cpu: home.0 });
+    }
+
+    let mut vcpus: Vec<Vcpu> = Vec::new();
+    let mut vms = Vec::new();
+    let mut devices = Vec::new();
+    let mut device_streams = Vec::new();
+    for (m, vm) in plan.vms.iter().enumerate() {
+        let first = vcpus.len() as u32;
+        let n = vm.level.topology.cpus();
+        for c in 0..n {
+            let allowed = &vm.vcpu_cpus[c as usize];
+            let home = home(allowed, first + c, pcpus);
+            let cpus: CpuSet = allowed.iter().map(|&c| CpuId(c)).collect();
+            let baseline = vm.vcpu_policy[c as usize];
+            let e = host.add(Attr { policy: baseline, cpus, group: vm.group }, home);
+            let track = tracks.add_track();
+            let mut thread = Thread {
+                work: blank(vm_labels[m]),
+                vcpu: vcpus.len() as u32,
+                track,
+                last_cpu: NONE,
+            };
+            thread.work.runner = None;
+            threads.push(thread);
+            vcpus.push(vcpu(plan, m, c, e.0, home.0, track, baseline));
+        }
+        let mut level = Level::new(&vm.level)?;
+        let mut tasks = Vec::new();
+        for (i, task) in vm.tasks.iter().enumerate() {
+            let home = home(&task.cpus, i as u32, n);
+            let cpus = task.cpus.iter().map(|&c| CpuId(c)).collect();
+            level.add(Attr { policy: task.policy, cpus, group: None }, home);
+            let target = Target::Guest { vm: m as u32, task: i as u32 };
+            let mut work = work(
+                task,
+                Stream::new(seed, &[GUEST_TASK, m as u64, i as u64]),
+                vm_labels[m],
+                vm.tasks.iter().position(|t| t.label == task.label),
+            );
+            measure(plan, target, &mut work, task, &mut tracks, &mut probes, width);
+            tasks.push(work);
+            // The guest boots halted, with a timer for the start of each task.
+            let v = &mut vcpus[(first + home.0) as usize];
+            let at = v.timers.partition_point(|&t| t > (task.start_ns, gtimer::TASKS + i as u32));
+            v.timers.insert(at, (task.start_ns, gtimer::TASKS + i as u32));
+        }
+        for v in first..first + n {
+            let v = &mut vcpus[v as usize];
+            if let Some(&(at, _)) = v.timers.last() {
+                v.programmed = at;
+                queue.set(slots.lapic + first + v.cpu.0, at);
+            }
+        }
+        for (i, device) in vm.devices.iter().enumerate() {
+            let d = devices.len() as u64;
+            let mut stream = Stream::new(seed, &[DEVICE, d]);
+            queue.set(slots.device + d as u32, stream.draw(&device.period));
+            device_streams.push(stream);
+            devices.push((m as u32, i as u32));
+        }
+        vms.push(Vm {
+            level,
+            tasks,
+            first,
+            vcpus: n,
+            preemption: vm.preemption,
+            tick_ns: vm.level.tick_ns,
+            posted: vm.posted_interrupts,
+            shared: shared(plan),
+        });
+    }
+
+    let mut world = World {
+        plan,
+        costs: &plan.host.costs,
+        now: 0,
+        queue,
+        slots,
+        kinds,
+        events: 0,
+        host,
+        pcpus: (0..pcpus).map(|_| pcpu(width)).collect(),
+        threads,
+        vcpus,
+        vms,
+        devices,
+        device_streams,
+        tracks,
+        probes,
+        labels: labels.names,
+        cpu: 0,
+        next_timeline: 0,
+    };
+    world.boost_begins();
+    Ok(world)
+}
+
+#[derive(Default)]
+struct Labels {
+    names: Vec<String>,
+    index: BTreeMap<String, u16>,
+}
+
+impl Labels {
+    fn of(&mut self, name: &str) -> u16 {
+        *self.index.entry(name.to_owned()).or_insert_with(|| {
+            self.names.push(name.to_owned());
+            self.names.len() as u16 - 1
+        })
+    }
+}
+
+fn home(allowed: &[u32], i: u32, cpus: u32) -> CpuId {
+    if allowed.is_empty() {
+        CpuId(i % cpus)
+    } else {
+        CpuId(allowed[i as usize % allowed.len()])
+    }
+}
+
+fn blank(label: u16) -> Work {
+    Work {
+        runner: None,
+        label,
+        left: 0,
+        mode: Mode::User,
+        refill: 0,
+        wait: Wait::Timer,
+        woken: false,
+        done: 0,
+        slack: 0,
+        peers: 0,
+        sampler: NONE,
+        probe: NONE,
+        glitches: 0,
+    }
+}
+
+fn work(task: &TaskPlan, rng: Stream, label: u16, peers: Option<usize>) -> Work {
+    Work {
+        runner: Some(Runner::new(&task.program, rng)),
+        slack: task.timer_slack_ns,
+        peers: peers.unwrap_or(0) as u32,
+        ..blank(label)
+    }
+}
+
+/// Gives a measuring task its sampler, and a probe if the plan asks for it.
+fn measure(
+    plan: &Plan,
+    target: Target,
+    work: &mut Work,
+    task: &TaskPlan,
+    tracks: &mut Tracks,
+    probes: &mut Vec<Probe>,
+    labels: usize,
+) {
+    if !Runner::measures(&task.program) {
+        return;
+    }
+    work.sampler = tracks.add_sampler();
+    if let Some(i) = plan.probes.iter().position(|p| p.target == target) {
+        // Probes are made in the order of the tasks and put in the plan's order at the end.
+        work.probe = probes.len() as u32;
+        probes.push(Probe::new(i, &plan.probes[i].probe, plan.warmup_ns, labels));
+    }
+}
+
+fn vcpu(
+    plan: &Plan,
+    vm: usize,
+    cpu: u32,
+    thread: u32,
+    home: u32,
+    track: u32,
+    baseline: vcoop_sched::config::Policy,
+) -> Vcpu {
+    let own = means(plan, vm, cpu as usize);
+    let policy = match (&plan.policy, own) {
+        (PolicyPlan::Static { .. }, Some(means)) => HostPolicy::fixed(means),
+        (PolicyPlan::Dynamic(c), Some(means)) => {
+            HostPolicy::dynamic(vcoop_policy::config::DynamicConfig { means, ..*c }, 0)
+        }
+        (PolicyPlan::WakeBoost(c), Some(means)) => {
+            HostPolicy::wake_boost(vcoop_policy::config::WakeBoostConfig { means, ..*c }, 0)
+        }
+        _ => HostPolicy::Vanilla,
+    };
+    Vcpu {
+        vm: vm as u32,
+        cpu: CpuId(cpu),
+        thread,
+        pcpu: NONE,
+        home,
+        halted: true,
+        segment: GuestSegment::None,
+        left: 0,
+        since: 0,
+        current: NONE,
+        irr: 0,
+        devices: VecDeque::with_capacity(4),
+        resched: false,
+        eager: false,
+        extra: 0,
+        exits: VecDeque::with_capacity(8),
+        timers: Vec::with_capacity(16),
+        programmed: Ns::MAX,
+        off_since: 0,
+        track,
+        baseline,
+        policy,
+        half: GuestHalf::new(),
+        page: Page::default(),
+        exit_counts: Default::default(),
+        injections: 0,
+    }
+}
+
+fn shared(plan: &Plan) -> VmShared {
+    match &plan.policy {
+        PolicyPlan::Dynamic(c) => VmShared::new(c.vm_budget, 0),
+        PolicyPlan::WakeBoost(c) => VmShared::new(c.vm_budget, 0),
+        PolicyPlan::Vanilla | PolicyPlan::Static { .. } => VmShared::unbudgeted(0),
+    }
+}
+
+fn pcpu(labels: usize) -> Pcpu {
+    Pcpu {
+        segment: Segment::Idle,
+        since: 0,
+        current: NONE,
+        irqs: VecDeque::with_capacity(8),
+        resched: false,
+        eager: false,
+        at_point: false,
+        extra: 0,
+        ran: vec![0; labels].into_boxed_slice(),
+        ran_since: 0,
+        ran_label: labels as u16 - 1,
+        last: NONE,
+        waking: NONE,
+        idle_times: [0; 8],
+        idle_next: 0,
+        idle_ns: 0,
+    }
+}

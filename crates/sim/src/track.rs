@@ -1,0 +1,364 @@
+//! Attribution: where the time of a latency sample went.
+//!
+//! A *track* follows one host thread (a vCPU, or a host thread that measures) through the states
+//! in which it can be; it is in exactly one of them at any time, and keeps the time spent in each.
+//! A *sampler* follows one measuring task from the moment it is due to its first instruction: it
+//! remembers the track's times at the start and takes the difference at the end, so that its
+//! parts add up to the sample exactly, by construction. A guest task changes tracks when it
+//! changes vCPUs.
+//!
+//! One state can mean two things to a sample. While the task still sleeps (*waiting for the
+//! event*), a vCPU that runs other guest code is late in taking the interrupt; once the task is
+//! runnable (*waiting for the CPU*), the same state is a wait in the guest's run queue.
+
+use vcoop_model::recording::{Part, Parts};
+
+use crate::queue::Ns;
+
+/// What a tracked thread is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// Blocked (a vCPU: halted) and nothing is on its way.
+    Asleep,
+    /// Its pCPU is leaving an idle state for it.
+    CState,
+    /// A host interrupt handler runs in its way.
+    HostIrq,
+    /// Queued since a wake-up.
+    WakeToRun,
+    /// Queued since a preemption.
+    Preempted,
+    /// Queued, and its class is throttled.
+    Throttled,
+    /// Being switched to, or its pCPU does scheduler work.
+    Switch,
+    /// In a VM exit or entry.
+    ExitEntry,
+    /// In guest mode: interrupt or softirq handler.
+    GuestIrq,
+    /// In guest mode: guest scheduler and switch.
+    GuestSwitch,
+    /// Running its own work (a vCPU: in guest mode, a guest task).
+    Run,
+}
+
+const STATES: usize = 11;
+
+/// Nobody.
+pub const NONE: u32 = u32::MAX;
+
+const fn parts(asleep: Part, run: Part) -> [Part; STATES] {
+    [
+        asleep,
+        Part::CState,
+        Part::HostIrq,
+        Part::WakeToRun,
+        Part::PreemptedToRun,
+        Part::Throttled,
+        Part::HostSwitch,
+        Part::EntryExit,
+        Part::GuestIrq,
+        Part::GuestSwitch,
+        run,
+    ]
+}
+
+/// What the states mean while the sampled task waits for its event.
+const BEFORE_EVENT: [Part; STATES] = parts(Part::TimerSlack, Part::Delivery);
+/// What the states mean once it is runnable: a halted vCPU has an IPI on its way.
+const AFTER_EVENT: [Part; STATES] = parts(Part::Delivery, Part::GuestWait);
+
+/// The history of one thread. See the [module](self).
+#[derive(Clone, Debug)]
+struct Track {
+    state: State,
+    since: Ns,
+    spent: [Ns; STATES],
+    /// Samplers that wait for their due time on this track.
+    armed: Vec<u32>,
+    /// Earliest due time among `armed`.
+    next_due: Ns,
+    /// Time others ran while this one waited, by label, up to `ran_mark`.
+    ran_instead: Box<[Ns]>,
+    /// Snapshot of the pCPU's run times by label, while queued there.
+    ran_mark: Box<[Ns]>,
+}
+
+/// One measuring task's sample in the making.
+#[derive(Clone, Debug)]
+struct Sampler {
+    due: Ns,
+    phase: Phase,
+    track: u32,
+    snapshot: [Ns; STATES],
+    parts: Parts,
+    ran_snapshot: Box<[Ns]>,
+    ran_instead: Box<[Ns]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No sample in the making.
+    Idle,
+    /// The due time lies ahead.
+    Armed,
+    /// Due; the event has not reached the task.
+    BeforeEvent,
+    /// The task is runnable.
+    AfterEvent,
+}
+
+/// A finished sample.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<'a> {
+    /// When it was due.
+    pub due: Ns,
+    /// How late.
+    pub latency: Ns,
+    /// Parts; they add up to `latency`.
+    pub parts: &'a Parts,
+    /// Who ran while it waited, by label.
+    pub ran_instead: &'a [Ns],
+}
+
+/// All tracks and samplers of a run.
+#[derive(Clone, Debug)]
+pub struct Tracks {
+    tracks: Vec<Track>,
+    samplers: Vec<Sampler>,
+    labels: usize,
+}
+
+impl Tracks {
+    /// No tracks yet; `labels` is the number of distinct answers to "who ran instead".
+    pub fn new(labels: usize) -> Self {
+        Self { tracks: Vec::new(), samplers: Vec::new(), labels }
+    }
+
+    /// A new track, asleep at time 0.
+    pub fn add_track(&mut self) -> u32 {
+        let zero = vec![0; self.labels].into_boxed_slice();
+        self.tracks.push(Track {
+            state: State::Asleep,
+            since: 0,
+            spent: [0; STATES],
+            armed: Vec::with_capacity(4),
+            next_due: Ns::MAX,
+            ran_instead: zero.clone(),
+            ran_mark: zero,
+        });
+        self.tracks.len() as u32 - 1
+    }
+
+    /// A new sampler.
+    pub fn add_sampler(&mut self) -> u32 {
+        let zero = vec![0; self.labels].into_boxed_slice();
+        self.samplers.push(Sampler {
+            due: 0,
+            phase: Phase::Idle,
+            track: NONE,
+            snapshot: [0; STATES],
+            parts: Parts::default(),
+            ran_snapshot: zero.clone(),
+            ran_instead: zero,
+        });
+        self.samplers.len() as u32 - 1
+    }
+
+    /// The state of a track.
+    #[inline]
+    pub fn state(&self, track: u32) -> State {
+        self.tracks[track as usize].state
+    }
+
+    /// Changes state. Time never goes back on a track.
+    #[inline]
+    pub fn set(&mut self, track: u32, state: State, now: Ns) {
+        let t = &mut self.tracks[track as usize];
+        if t.state == state {
+            return;
+        }
+        if t.next_due < now {
+            self.start_due(track, now);
+        }
+        let t = &mut self.tracks[track as usize];
+        debug_assert!(t.since <= now, "a track's time went back");
+        t.spent[t.state as usize] += now - t.since;
+        t.state = state;
+        t.since = now;
+    }
+
+    /// The thread starts to wait on a pCPU whose run times by label are `ran`.
+    #[inline]
+    pub fn wait_begins(&mut self, track: u32, ran: &[Ns]) {
+        self.tracks[track as usize].ran_mark.copy_from_slice(ran);
+    }
+
+    /// The wait goes on or ends: what ran on that pCPU since ran instead.
+    #[inline]
+    pub fn wait_counts(&mut self, track: u32, ran: &[Ns]) {
+        let t = &mut self.tracks[track as usize];
+        for ((sum, mark), &ran) in t.ran_instead.iter_mut().zip(t.ran_mark.iter_mut()).zip(ran) {
+            *sum += ran - *mark;
+            *mark = ran;
+        }
+    }
+
+    /// A sample will be due at `due` (not before now) on this track.
+    pub fn arm(&mut self, sampler: u32, track: u32, due: Ns) {
+        let s = &mut self.samplers[sampler as usize];
+        s.due = due;
+        s.phase = Phase::Armed;
+        s.track = track;
+        s.parts = Parts::default();
+        s.ran_instead.fill(0);
+        let t = &mut self.tracks[track as usize];
+        t.armed.push(sampler);
+        t.next_due = t.next_due.min(due);
+    }
+
+    /// Whether a sample in the making waits for its event.
+    pub fn is_armed(&self, sampler: u32) -> bool {
+        matches!(self.samplers[sampler as usize].phase, Phase::Armed | Phase::BeforeEvent)
+    }
+
+    /// Starts every sample of the track that is due by `now`.
+    #[cold]
+    fn start_due(&mut self, track: u32, now: Ns) {
+        let t = &mut self.tracks[track as usize];
+        let mut next = Ns::MAX;
+        let mut i = 0;
+        while i < t.armed.len() {
+            let s = &mut self.samplers[t.armed[i] as usize];
+            if s.due > now {
+                next = next.min(s.due);
+                i += 1;
+                continue;
+            }
+            t.armed.swap_remove(i);
+            s.phase = Phase::BeforeEvent;
+            s.snapshot = t.spent;
+            // The current state began before the sample was due, or at that moment.
+            debug_assert!(s.due >= t.since, "a sample was due in a state that is over");
+            s.snapshot[t.state as usize] += s.due - t.since;
+            s.ran_snapshot.copy_from_slice(&t.ran_instead);
+        }
+        t.next_due = next;
+    }
+
+    /// The event reached the task, which is runnable from now on, on this track.
+    pub fn event(&mut self, sampler: u32, track: u32, now: Ns) {
+        let s = &self.samplers[sampler as usize];
+        match s.phase {
+            Phase::Idle => return,
+            Phase::Armed => self.start_due(s.track, now),
+            Phase::BeforeEvent | Phase::AfterEvent => {}
+        }
+        self.flush(sampler, now);
+        self.samplers[sampler as usize].phase = Phase::AfterEvent;
+        self.follow(sampler, track, now);
+    }
+
+    /// The runnable task moved to another track.
+    pub fn moved(&mut self, sampler: u32, track: u32, now: Ns) {
+        let s = &self.samplers[sampler as usize];
+        if s.phase == Phase::AfterEvent && s.track != track {
+            self.flush(sampler, now);
+            self.follow(sampler, track, now);
+        }
+    }
+
+    /// The first instruction: the sample is complete. `None` if none was in the making.
+    pub fn sample(&mut self, sampler: u32, now: Ns) -> Option<Sample<'_>> {
+        if self.samplers[sampler as usize].phase != Phase::AfterEvent {
+            return None;
+        }
+        self.flush(sampler, now);
+        let s = &mut self.samplers[sampler as usize];
+        s.phase = Phase::Idle;
+        let latency = now - s.due;
+        debug_assert_eq!(s.parts.iter().sum::<Ns>(), latency, "parts add up to the sample");
+        Some(Sample { due: s.due, latency, parts: &s.parts, ran_instead: &s.ran_instead })
+    }
+
+    /// Adds the time since the snapshot to the parts.
+    fn flush(&mut self, sampler: u32, now: Ns) {
+        let s = &mut self.samplers[sampler as usize];
+        let t = &self.tracks[s.track as usize];
+        let meaning = if s.phase == Phase::AfterEvent { &AFTER_EVENT } else { &BEFORE_EVENT };
+        for (i, part) in meaning.iter().enumerate() {
+            s.parts[*part as usize] += t.spent[i] - s.snapshot[i].min(t.spent[i]);
+        }
+        // The state in progress: its start may lie before the snapshot, which then already
+        // counts part of it.
+        let i = t.state as usize;
+        let counted = s.snapshot[i].saturating_sub(t.spent[i]);
+        s.parts[meaning[i] as usize] += now - t.since - counted;
+        for ((sum, snap), &ran) in
+            s.ran_instead.iter_mut().zip(s.ran_snapshot.iter()).zip(t.ran_instead.iter())
+        {
+            *sum += ran - snap;
+        }
+    }
+
+    fn follow(&mut self, sampler: u32, track: u32, now: Ns) {
+        let t = &self.tracks[track as usize];
+        let s = &mut self.samplers[sampler as usize];
+        s.track = track;
+        s.snapshot = t.spent;
+        s.snapshot[t.state as usize] += now - t.since;
+        s.ran_snapshot.copy_from_slice(&t.ran_instead);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_the_states_between_due_and_first_instruction() {
+        let mut t = Tracks::new(2);
+        let track = t.add_track();
+        let s = t.add_sampler();
+        t.set(track, State::Run, 5);
+        t.set(track, State::Asleep, 10);
+        t.arm(s, track, 100);
+        t.set(track, State::Preempted, 40); // not due yet: counts from 100 on
+        t.wait_begins(track, &[0, 0]);
+        t.wait_counts(track, &[60, 0]);
+        t.set(track, State::Switch, 130);
+        t.wait_counts(track, &[60, 30]);
+        t.set(track, State::GuestIrq, 135);
+        t.event(s, track, 140);
+        t.set(track, State::Run, 140);
+        t.set(track, State::GuestSwitch, 150);
+        t.set(track, State::Run, 153);
+        let sample = t.sample(s, 153).expect("a sample was armed");
+        assert_eq!(sample.latency, 53);
+        let mut want = Parts::default();
+        want[Part::PreemptedToRun as usize] = 30;
+        want[Part::HostSwitch as usize] = 5;
+        want[Part::GuestIrq as usize] = 5;
+        want[Part::GuestWait as usize] = 10;
+        want[Part::GuestSwitch as usize] = 3;
+        assert_eq!(*sample.parts, want);
+    }
+
+    #[test]
+    fn a_task_that_moves_takes_its_sample_along() {
+        let mut t = Tracks::new(1);
+        let (a, b) = (t.add_track(), t.add_track());
+        let s = t.add_sampler();
+        t.set(b, State::Run, 1);
+        t.arm(s, a, 10);
+        t.event(s, b, 17);
+        t.set(b, State::WakeToRun, 20);
+        t.set(b, State::Run, 29);
+        let sample = t.sample(s, 29).expect("a sample was armed");
+        assert_eq!(sample.latency, 19);
+        assert_eq!(sample.parts[Part::TimerSlack as usize], 7);
+        assert_eq!(sample.parts[Part::GuestWait as usize], 3);
+        assert_eq!(sample.parts[Part::WakeToRun as usize], 9);
+    }
+}

@@ -1,0 +1,408 @@
+//! The state of a run, and the loop that takes it from event to event.
+//!
+//! Two levels of the same thing: host threads on pCPUs ([`host`](crate::host)) and guest tasks on
+//! vCPUs ([`guest`](crate::guest)). A vCPU is a host thread whose work is whatever its guest does.
+//! Every pCPU is in one *segment* at a time (an interrupt handler, a context switch, a VM exit, user
+//! work, guest mode); the end of the segment is its one pending event. Work that is interrupted keeps
+//! what is left of it: progress is computed when it stops, never in steps.
+
+use std::collections::VecDeque;
+
+use vcoop_model::plan::{Mode, Plan, Preemption};
+use vcoop_model::profile::Costs;
+use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
+use vcoop_sched::config::Policy;
+use vcoop_sched::{CpuId, EntId, Level};
+
+use crate::boost::Page;
+use crate::probe::Probe;
+use crate::program::Runner;
+use crate::queue::{EventQueue, Ns};
+use crate::track::{NONE, State, Tracks};
+
+/// What a pCPU is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Segment {
+    /// Nothing.
+    Idle,
+    /// Leaving an idle state.
+    CState,
+    /// Handling the first interrupt of its queue.
+    Irq,
+    /// Scheduler and policy work that the last handler left behind.
+    Overhead,
+    /// Switching to the current thread.
+    Switch,
+    /// VM entry.
+    Entry,
+    /// VM exit and its handling.
+    Exit(Exit),
+    /// User or kernel work of a host thread.
+    User,
+    /// Guest mode.
+    Guest,
+}
+
+/// Why a vCPU left guest mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// A host interrupt.
+    Interrupt,
+    /// HLT.
+    Halt,
+    /// A write of the TSC-deadline MSR.
+    Timer,
+    /// An ICR write to another vCPU of the VM (global index).
+    Ipi(u32),
+    /// The synchronous end of a boost.
+    Notify,
+}
+
+impl Exit {
+    /// Index into the counters, in the order of [`EXIT_NAMES`].
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Self::Interrupt => 0,
+            Self::Halt => 1,
+            Self::Timer => 2,
+            Self::Ipi(_) => 3,
+            Self::Notify => 4,
+        }
+    }
+}
+
+/// Exit reasons as reported.
+pub(crate) const EXIT_NAMES: [&str; 5] = ["interrupt", "hlt", "msr_timer", "msr_icr", "notify"];
+
+/// An interrupt at a pCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Irq {
+    /// The scheduler tick.
+    Tick,
+    /// An inter-processor interrupt: look at the resched flag, leave guest mode.
+    Ipi,
+    /// The scheduler's own timer (throttling, fair server).
+    Sched,
+    /// The timer behind a vCPU's LAPIC.
+    Lapic(u32),
+    /// A thread's sleep is over.
+    Sleep(u32),
+    /// A policy's timer for a vCPU.
+    Boost(u32),
+    /// A device of a VM (index over all VMs).
+    Device(u32),
+}
+
+/// A physical CPU.
+#[derive(Debug)]
+pub(crate) struct Pcpu {
+    pub(crate) segment: Segment,
+    /// Start of the segment.
+    pub(crate) since: Ns,
+    /// Thread loaded.
+    pub(crate) current: u32,
+    pub(crate) irqs: VecDeque<Irq>,
+    /// The scheduler wants to run.
+    pub(crate) resched: bool,
+    /// ... and at once, not at the next tick.
+    pub(crate) eager: bool,
+    /// The running kernel section has reached a voluntary preemption point.
+    pub(crate) at_point: bool,
+    /// Work left behind by handlers, to be paid before anything else.
+    pub(crate) extra: Ns,
+    /// Time each label ran here.
+    pub(crate) ran: Box<[Ns]>,
+    pub(crate) ran_since: Ns,
+    pub(crate) ran_label: u16,
+    /// Thread that ran here last.
+    pub(crate) last: u32,
+    /// Track of the thread that an idle exit is for.
+    pub(crate) waking: u32,
+    /// Recent idle times, for the idle governor.
+    pub(crate) idle_times: [Ns; 8],
+    pub(crate) idle_next: usize,
+    pub(crate) idle_ns: Ns,
+}
+
+/// What keeps a task from running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Nothing.
+    No,
+    /// A timer.
+    Timer,
+    /// A peer's wake-up, or the timer that gives up.
+    Peer,
+    /// A device event due at this time.
+    Device(Ns),
+    /// Gone.
+    Dead,
+}
+
+/// A program in execution on either level.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) runner: Option<Runner>,
+    pub(crate) label: u16,
+    /// What is left of the current run.
+    pub(crate) left: Ns,
+    pub(crate) mode: Mode,
+    /// Cold-cache debt, paid with the next run.
+    pub(crate) refill: Ns,
+    pub(crate) wait: Wait,
+    /// A peer woke it while it did not wait.
+    pub(crate) woken: bool,
+    /// CPU time of its own that it has had.
+    pub(crate) done: Ns,
+    pub(crate) slack: Ns,
+    /// First task of its capture: `Op::Wake` counts from there.
+    pub(crate) peers: u32,
+    pub(crate) sampler: u32,
+    pub(crate) probe: u32,
+    pub(crate) glitches: u64,
+}
+
+/// A host thread.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    pub(crate) work: Work,
+    /// The vCPU it is, if any.
+    pub(crate) vcpu: u32,
+    pub(crate) track: u32,
+    pub(crate) last_cpu: u32,
+}
+
+/// What a vCPU does in guest mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GuestSegment {
+    /// Nothing begun.
+    None,
+    /// Handler of one interrupt.
+    Irq(u8),
+    /// Softirq half of a device interrupt (index over all VMs).
+    Softirq(u32),
+    /// Kernel work left behind by a handler.
+    Overhead,
+    /// Context switch.
+    Switch,
+    /// A task's work.
+    User,
+}
+
+/// Pending-interrupt bits of a vCPU, most urgent first.
+pub(crate) mod vector {
+    pub(crate) const NMI: u8 = 1;
+    pub(crate) const IPI: u8 = 2;
+    pub(crate) const TIMER: u8 = 4;
+    pub(crate) const DEVICE: u8 = 8;
+}
+
+/// Guest timers by what they are for; tasks are numbered from `TASKS`.
+pub(crate) mod gtimer {
+    pub(crate) const TICK: u32 = 0;
+    pub(crate) const LEVEL: u32 = 1;
+    pub(crate) const TASKS: u32 = 2;
+}
+
+/// A virtual CPU: a thread to the host, a CPU to its guest.
+#[derive(Debug)]
+pub(crate) struct Vcpu {
+    pub(crate) vm: u32,
+    /// Number within the VM.
+    pub(crate) cpu: CpuId,
+    pub(crate) thread: u32,
+    /// pCPU it is loaded on.
+    pub(crate) pcpu: u32,
+    /// pCPU whose timer hardware holds its deadline.
+    pub(crate) home: u32,
+    pub(crate) halted: bool,
+    pub(crate) segment: GuestSegment,
+    /// What is left of the segment, but for `User`, where the task knows.
+    pub(crate) left: Ns,
+    pub(crate) since: Ns,
+    /// Guest task loaded.
+    pub(crate) current: u32,
+    /// Pending interrupts.
+    pub(crate) irr: u8,
+    pub(crate) devices: VecDeque<u32>,
+    pub(crate) resched: bool,
+    pub(crate) eager: bool,
+    pub(crate) extra: Ns,
+    pub(crate) exits: VecDeque<Exit>,
+    /// invariant: sorted by time, latest first.
+    pub(crate) timers: Vec<(Ns, u32)>,
+    /// Deadline the hardware holds.
+    pub(crate) programmed: Ns,
+    /// When it was preempted off its pCPU.
+    pub(crate) off_since: Ns,
+    pub(crate) track: u32,
+    pub(crate) baseline: Policy,
+    pub(crate) policy: HostPolicy,
+    pub(crate) half: GuestHalf,
+    pub(crate) page: Page,
+    pub(crate) exit_counts: [u64; EXIT_NAMES.len()],
+    pub(crate) injections: u64,
+}
+
+/// A virtual machine.
+#[derive(Debug)]
+pub(crate) struct Vm {
+    pub(crate) level: Level,
+    pub(crate) tasks: Vec<Work>,
+    /// Its first vCPU.
+    pub(crate) first: u32,
+    pub(crate) vcpus: u32,
+    pub(crate) preemption: Preemption,
+    pub(crate) tick_ns: Ns,
+    pub(crate) posted: bool,
+    pub(crate) shared: VmShared,
+}
+
+/// What a slot of the event queue stands for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Slot {
+    Segment(u32),
+    Irq(u32, Irq),
+    Lapic(u32),
+    Sleep(u32),
+    Boost(u32),
+    Device(u32),
+    Timeline,
+    End,
+}
+
+/// First slot of each kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Slots {
+    pub(crate) segment: u32,
+    pub(crate) tick: u32,
+    pub(crate) ipi: u32,
+    pub(crate) sched: u32,
+    pub(crate) lapic: u32,
+    pub(crate) boost: u32,
+    pub(crate) sleep: u32,
+    pub(crate) device: u32,
+    pub(crate) timeline: u32,
+    pub(crate) end: u32,
+}
+
+/// Everything. See the [module](self).
+#[derive(Debug)]
+pub(crate) struct World<'p> {
+    pub(crate) plan: &'p Plan,
+    pub(crate) costs: &'p Costs,
+    pub(crate) now: Ns,
+    pub(crate) queue: EventQueue,
+    pub(crate) slots: Slots,
+    pub(crate) kinds: Box<[Slot]>,
+    pub(crate) events: u64,
+    pub(crate) host: Level,
+    pub(crate) pcpus: Vec<Pcpu>,
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) vcpus: Vec<Vcpu>,
+    pub(crate) vms: Vec<Vm>,
+    /// (VM, index in its plan) of each device.
+    pub(crate) devices: Vec<(u32, u32)>,
+    pub(crate) device_streams: Vec<crate::rng::Stream>,
+    pub(crate) tracks: Tracks,
+    pub(crate) probes: Vec<Probe>,
+    pub(crate) labels: Vec<String>,
+    /// The pCPU that executes what happens now, and pays for it.
+    pub(crate) cpu: u32,
+    pub(crate) next_timeline: usize,
+}
+
+impl World<'_> {
+    /// Runs to the end of the plan; the snapshot taken when the warm-up ends and the one at the
+    /// end. `stop` is asked now and then: true ends the run early.
+    pub(crate) fn run(&mut self, stop: &dyn Fn() -> bool) -> (crate::result::Totals, crate::result::Totals) {
+        let warmup = self.plan.warmup_ns;
+        let mut start = None;
+        self.queue.set(self.slots.end, warmup);
+        if let Some(first) = self.plan.timeline.first() {
+            self.queue.set(self.slots.timeline, first.at_ns);
+        }
+        while let Some((time, slot)) = self.queue.pop() {
+            debug_assert!(time >= self.now, "time went back");
+            self.now = time;
+            self.events += 1;
+            if self.events & 0xffff == 0 && stop() {
+                break;
+            }
+            match self.kinds[slot as usize] {
+                Slot::Segment(p) => self.segment_ends(p),
+                Slot::Irq(p, irq) => self.interrupt(p, irq),
+                Slot::Lapic(v) => self.lapic_expires(v),
+                Slot::Sleep(t) => self.sleep_expires(t),
+                Slot::Boost(v) => self.interrupt(self.vcpus[v as usize].home, Irq::Boost(v)),
+                Slot::Device(d) => self.device_fires(d),
+                Slot::Timeline => self.timeline(),
+                Slot::End if start.is_none() => {
+                    start = Some(self.totals());
+                    self.queue.set(self.slots.end, warmup + self.plan.duration_ns);
+                }
+                Slot::End => break,
+            }
+        }
+        let end = self.totals();
+        (start.unwrap_or_else(|| end.clone()), end)
+    }
+
+    fn timeline(&mut self) {
+        let plan = self.plan;
+        while let Some(event) = plan.timeline.get(self.next_timeline) {
+            if event.at_ns > self.now {
+                self.queue.set(self.slots.timeline, event.at_ns);
+                return;
+            }
+            self.next_timeline += 1;
+            self.throw(&event.action);
+            if self.pcpus[self.cpu as usize].resched {
+                self.interrupt(self.cpu, Irq::Ipi);
+            }
+        }
+    }
+
+    /// Time each label had on a pCPU, up to now.
+    pub(crate) fn charge_ran(&mut self, p: u32) {
+        let pc = &mut self.pcpus[p as usize];
+        pc.ran[pc.ran_label as usize] += self.now - pc.ran_since;
+        pc.ran_since = self.now;
+    }
+
+    /// Changes a thread's attribution state, if it is tracked.
+    #[inline]
+    pub(crate) fn state(&mut self, track: u32, state: State) {
+        if track != NONE {
+            self.tracks.set(track, state, self.now);
+        }
+    }
+
+    pub(crate) fn thread_of(&self, v: u32) -> EntId {
+        EntId(self.vcpus[v as usize].thread)
+    }
+}
+
+/// Names every slot, in the order of [`Slots`].
+pub(crate) fn number(pcpus: u32, vcpus: u32, threads: u32, devices: u32) -> (Slots, Box<[Slot]>) {
+    let mut kinds = Vec::new();
+    let slots = Slots {
+        segment: extend(&mut kinds, pcpus, Slot::Segment),
+        tick: extend(&mut kinds, pcpus, |p| Slot::Irq(p, Irq::Tick)),
+        ipi: extend(&mut kinds, pcpus, |p| Slot::Irq(p, Irq::Ipi)),
+        sched: extend(&mut kinds, pcpus, |p| Slot::Irq(p, Irq::Sched)),
+        lapic: extend(&mut kinds, vcpus, Slot::Lapic),
+        boost: extend(&mut kinds, vcpus, Slot::Boost),
+        sleep: extend(&mut kinds, threads, Slot::Sleep),
+        device: extend(&mut kinds, devices, Slot::Device),
+        timeline: extend(&mut kinds, 1, |_| Slot::Timeline),
+        end: extend(&mut kinds, 1, |_| Slot::End),
+    };
+    (slots, kinds.into())
+}
+
+fn extend(kinds: &mut Vec<Slot>, n: u32, f: impl Fn(u32) -> Slot) -> u32 {
+    let first = kinds.len() as u32;
+    kinds.extend((0..n).map(f));
+    first
+}
