@@ -1,2 +1,96 @@
-//! House chores.
-fn main() {}
+//! House chores: `cargo xtask test` runs every layer of tests there is, `cargo xtask ci` what the
+//! continuous integration runs.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+mod layers;
+
+use layers::{Layer, Outcome};
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let result = match args.next().as_deref() {
+        Some("test") => test(),
+        Some("lint") => lint(),
+        Some("ci") => lint().and_then(|()| test()),
+        _ => {
+            eprintln!("usage: cargo xtask test | lint | ci");
+            eprintln!("  test  every layer of tests; says what it skips and why");
+            eprintln!("  lint  format check, clippy with warnings denied, docs build, house rules");
+            eprintln!("  ci    lint, then test");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs all layers, then prints one line a layer and the sum, in that order, last.
+fn test() -> anyhow::Result<()> {
+    let results: Vec<(Layer, Outcome)> = layers::all()
+        .into_iter()
+        .map(|layer| {
+            let outcome = layer.run();
+            (layer, outcome)
+        })
+        .collect();
+    println!();
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    for (layer, outcome) in &results {
+        println!("{:<12} {outcome}", layer.name);
+        match outcome {
+            Outcome::Ran { passed: p, failed: f } => {
+                passed += p;
+                failed += f;
+            }
+            Outcome::Skipped(_) => skipped += 1,
+        }
+    }
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
+    anyhow::ensure!(failed == 0, "{failed} tests failed");
+    anyhow::ensure!(passed > 0, "no test ran");
+    Ok(())
+}
+
+fn lint() -> anyhow::Result<()> {
+    cargo(&["fmt", "--all", "--check"], &[])?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
+    cargo(&["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings")])?;
+    house_rules(Path::new("."))
+}
+
+fn cargo(args: &[&str], env: &[(&str, &str)]) -> anyhow::Result<()> {
+    println!("+ cargo {}", args.join(" "));
+    let status = Command::new(env!("CARGO")).args(args).envs(env.iter().copied()).status()?;
+    anyhow::ensure!(status.success(), "cargo {} failed", args[0]);
+    Ok(())
+}
+
+/// No file longer than a reader wants to scroll through.
+fn house_rules(root: &Path) -> anyhow::Result<()> {
+    const MOST_LINES: usize = 900;
+    let mut stack = vec![root.join("crates"), root.join("xtask")];
+    let mut long = Vec::new();
+    while let Some(dir) = stack.pop() {
+        for entry in std::fs::read_dir(&dir)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                stack.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let lines = std::fs::read_to_string(&path)?.lines().count();
+                if lines > MOST_LINES {
+                    long.push(format!("{} has {lines} lines", path.display()));
+                }
+            }
+        }
+    }
+    anyhow::ensure!(long.is_empty(), "over {MOST_LINES} lines: {}", long.join(", "));
+    println!("+ house rules: no file over {MOST_LINES} lines");
+    Ok(())
+}

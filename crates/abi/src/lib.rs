@@ -1,1 +1,51 @@
-//! The shared page between a vcoop guest and its host: words, layout, discovery
+//! The shared page between a vcoop guest and its host: words, layout, discovery.
+//!
+//! A vCPU and its host share a *pair* of areas. The guest writes the [`GuestArea`] and the host
+//! reads it; the host writes the [`HostArea`] and the guest reads it. Every fact is one aligned
+//! little-endian 64-bit word with a single writer, so a reader sees either the old or the new fact
+//! and never a mixture, and no fact needs a lock.
+//!
+//! * [`words`]: what a word means, and how it is encoded.
+//! * [`layout`]: where a word is.
+//! * [`taint`]: [`FromGuest`], the wrapper around everything a guest wrote.
+//! * [`discovery`]: how a guest finds the host, and registers its area.
+//! * [`pvsched`]: conversion to and from the public pvsched page shape.
+//! * [`conformance`]: holds anybody's guest or host against the protocol.
+//!
+//! # Ordering
+//!
+//! A boost that lands while the guest decides that it needs none must not survive. Both sides run
+//! the same handshake, mirrored:
+//!
+//! ```text
+//! guest, leaving its urgent work        host, boosting
+//!   store request, intent, cs, ack        store ticket, status = boosted
+//!   full fence                            full fence
+//!   load status                           load request, intent, cs, ack
+//!   boosted: notify                       nothing urgent and ack >= ticket: restore
+//! ```
+//!
+//! The two full fences order each side's stores before its own loads. So at least one of the two
+//! sees the other's stores, and whoever sees them ends the boost. With either fence left out
+//! (x86 reorders a store with a later load) both may read the old value, and the boost stays until
+//! its budget is empty. [`GuestArea::fence`] is that fence, on both sides.
+#![no_std]
+
+pub mod conformance;
+pub mod discovery;
+pub mod layout;
+pub mod pvsched;
+pub mod taint;
+pub mod words;
+
+pub use layout::{GuestArea, GuestWords, HostArea};
+pub use taint::FromGuest;
+pub use words::{BoostRequest, Class, CsState, Header, Hints, Intent, Status, TaskIntent, Word};
+
+/// Version of the words and the layout in this crate. A host and a guest that disagree on it do
+/// not cooperate: the host keeps the status at [`Status::Disabled`].
+pub const ABI_VERSION: u16 = 1;
+
+/// The handshake of this crate (ticket, ack, synchronous unboost). Another way to use the same
+/// words gets another number.
+pub const PROTOCOL: u16 = 1;

@@ -205,7 +205,8 @@ pub enum Step {
     /// Sleep until the peer wakes us; already-delivered wake-ups are consumed first. Gives up
     /// after the second value, so that a looped script cannot hang on a cut trace.
     Wait(Ns),
-    /// Wake the task of the same level with this index offset in its capture.
+    /// Wake the task of the same level with this index offset in its capture. Tasks of one capture
+    /// stand side by side and are the only ones with their label: the index counts from the first.
     Wake(u32),
     /// Change own scheduling policy.
     SetPolicy(Policy),

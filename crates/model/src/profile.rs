@@ -1,8 +1,34 @@
 //! What mechanisms cost on a machine.
 
+mod load;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
+use vcoop_sched::config::Topology;
+
 use crate::plan::Ns;
+
+/// A machine: its shape, and what each mechanism costs on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Name, as `host.profile` says it.
+    pub name: String,
+    /// One line for lists.
+    pub title: String,
+    /// What machine this is and how its numbers came about.
+    pub about: String,
+    /// Its CPUs, which a scenario takes unless it says otherwise.
+    pub topology: Topology,
+    /// The costs.
+    pub costs: Costs,
+    /// Where each number is from, by key (`exit`, `cstate.C6`): `measured ...`, `published: ...`,
+    /// `derived: ...` or `assumed: ...`.
+    pub sources: BTreeMap<String, String>,
+}
 
 /// Costs of one machine, in nanoseconds of the CPU that pays for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,4 +1,44 @@
-//! vCPU-scheduling policies as sans-I/O state machines, shared by simulator and lab
+//! vCPU-scheduling policies as sans-I/O state machines, shared by simulator and lab.
+//!
+//! A policy owns no clock, makes no system call and allocates nothing: a driver tells it what
+//! happened and when ([`Event`], with the time in nanoseconds), and it answers what to do
+//! ([`Actions`]). The simulator's driver carries the actions out on simulated threads, the lab's on
+//! real ones.
+//!
+//! * [`host::HostPolicy`]: one a vCPU, the driver's entry point on the host.
+//! * [`host::VmShared`]: what the vCPUs of one VM share: switches and the VM's budget.
+//! * [`guest::GuestHalf`]: one a vCPU, inside the guest.
+//! * [`budget::Bucket`]: the token bucket behind every bound.
+//! * [`catalogue`]: which policies there are, and who can run them.
+//!
+//! # What a driver owes
+//!
+//! 1. One thread at a time calls a vCPU's policy, and the actions of a call have taken effect, in
+//!    their order, before the next call for that vCPU. With several threads: a lock held over both.
+//! 2. Times never go back between calls for one VM. An earlier time is read as the latest seen.
+//! 3. `Event::Timer` comes at the armed time or later, never before. Lateness is charged: it
+//!    becomes debt in the bucket.
+//! 4. [`Action::Ticket`] is carried out before the interrupt becomes visible to the guest.
+//! 5. After [`Action::Recheck`] (for an injection: after the interrupt is visible, too) it runs the
+//!    full fence of the handshake (`vcoop_abi`, "Ordering"), reads the guest's words again and
+//!    feeds them as [`Event::Recheck`]. Until then the boost may be one that nobody will end.
+//! 6. It restores the captured baseline itself when it ends without being told to (drop, panic,
+//!    SIGTERM).
 #![no_std]
 
+pub mod action;
+pub mod boost;
+pub mod budget;
+pub mod catalogue;
 pub mod config;
+mod control;
+pub mod event;
+pub mod guest;
+pub mod host;
+mod meter;
+pub mod wake_boost;
+
+pub use action::{Action, Actions, Reason};
+pub use event::{Event, Injection};
+pub use guest::{GuestEvent, GuestHalf};
+pub use host::{HostPolicy, PolicyStats, VmShared};

@@ -1,5 +1,35 @@
-//! Run queues and scheduling levels: RT, CFS, EEVDF, one code for host and guest
+//! Run queues and scheduling levels: RT, CFS, EEVDF, one code for host and guest.
+//!
+//! A [`Level`] is one scheduler: a set of CPUs, the entities that want to run on them, and the
+//! kernel's rules for who runs where. It is sans-I/O: a driver owns the clock, tells the level
+//! what happened ([`Level::wake`], [`Level::schedule`], [`Level::tick`], ...) and drains what
+//! the level wants done ([`Level::pop_note`]). A level does not know whether its entities are
+//! threads on pCPUs or tasks on vCPUs; the host and every guest are instances of this one type.
+//!
+//! # The contract of a driver
+//!
+//! - Time given to calls never decreases.
+//! - After every call that takes `&mut self`, drain [`Level::pop_note`] until it is `None`.
+//! - A [`Note::Kick`] means: call [`Level::schedule`] on that CPU once it can be interrupted,
+//!   with [`Leave::Preempted`] if an entity runs there. A kicked CPU is not kicked again before
+//!   it has scheduled, except when a lazy kick becomes an eager one.
+//! - Call [`Level::tick`] every [`LevelConfig::tick_ns`](config::LevelConfig) on CPUs where
+//!   [`Level::tick_needed`] holds, and [`Level::on_deadline`] at [`Level::deadline`].
+//! - Time in which a CPU did not execute (steal) is reported by [`Level::stolen`] before the
+//!   next charge, and is then not charged to the current entity.
 #![no_std]
 extern crate alloc;
 
+mod class;
 pub mod config;
+mod cpuset;
+mod fair;
+mod guard;
+mod heap;
+mod level;
+mod rt;
+mod types;
+
+pub use cpuset::{CpuSet, MAX_CPUS};
+pub use level::Level;
+pub use types::{Attr, ConfigError, CpuId, EntId, EntStats, Leave, Note};

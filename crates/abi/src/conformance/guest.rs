@@ -1,0 +1,182 @@
+//! The guest's rules.
+
+use super::{Actor, Area, Limits, Record, Report, Rule, What, at, is_canonical};
+use crate::words::{BoostRequest, CsState, Header, Intent, Status, Word};
+
+/// What is known of both sides while a trace is read.
+struct State {
+    limits: Limits,
+    report: Report,
+    header: Option<u64>,
+    registered: bool,
+    status: Status,
+    /// When the status became what it is.
+    status_since: u64,
+    /// When the status was last boosted.
+    boosted_until: Option<u64>,
+    ticket: u64,
+    ack: u64,
+    intent: Intent,
+    cs: CsState,
+    request: BoostRequest,
+    halted: bool,
+    /// Since when the guest owes the end of a boost.
+    owes_since: Option<u64>,
+}
+
+/// Holds the guest of a trace against the protocol. The trace must hold the host's stores to
+/// status and ticket, too.
+pub fn check_guest(trace: impl IntoIterator<Item = Record>, limits: Limits) -> Report {
+    let mut s = State {
+        limits,
+        report: Report::default(),
+        header: None,
+        registered: false,
+        status: Status::Disabled,
+        status_since: 0,
+        boosted_until: None,
+        ticket: 0,
+        ack: 0,
+        intent: Intent::default(),
+        cs: CsState::default(),
+        request: BoostRequest::None,
+        halted: false,
+        owes_since: None,
+    };
+    for record in trace {
+        s.report.records += 1;
+        s.overdue(record.at);
+        s.record(record);
+        s.owe(record.at);
+    }
+    s.report
+}
+
+impl State {
+    fn record(&mut self, Record { at: now, by, what }: Record) {
+        match (by, what) {
+            (Actor::Host, What::Store { area: Area::Host, offset, value, .. }) => {
+                self.host_stored(offset, value, now);
+            }
+            (Actor::Guest, What::Store { area: Area::Guest, offset, size, value }) => {
+                self.stored(offset, size, value, now);
+            }
+            (Actor::Guest | Actor::OtherVcpu, What::Store { .. }) => {
+                self.report.broken(Rule::SingleWriter, now);
+            }
+            (Actor::Guest, What::Notify) => self.notified(now),
+            (_, What::Registered(on)) => {
+                self.registered = on;
+                let ours = |word| Header::from_word(word).is_compatible();
+                self.report.require(Rule::HeaderFirst, !on || self.header.is_some_and(ours), now);
+                self.ack = self.ticket.min(self.ack);
+            }
+            (_, What::Halted(on)) => self.halted = on,
+            _ => {}
+        }
+    }
+
+    fn host_stored(&mut self, offset: u16, value: u64, now: u64) {
+        match offset {
+            at::STATUS => {
+                let new = Status::from_word(value);
+                if self.status == Status::Boosted {
+                    self.boosted_until = Some(now);
+                }
+                if new != self.status {
+                    self.status_since = now;
+                }
+                self.status = new;
+            }
+            at::TICKET => self.ticket = value,
+            _ => {}
+        }
+    }
+
+    fn stored(&mut self, offset: u16, size: u8, value: u64, now: u64) {
+        let known = matches!(
+            offset,
+            at::HEADER | at::INTENT | at::CS | at::REQUEST | at::ACK | at::DEADLINE
+        );
+        self.report.require(Rule::WholeWords, known && size == 8, now);
+        if !known || size != 8 {
+            return;
+        }
+        if offset == at::HEADER {
+            let changed = self.header.is_some_and(|h| h != value) && self.registered;
+            self.report.require(Rule::HeaderFirst, !changed, now);
+            self.header = Some(value);
+            return;
+        }
+        // Whoever looked at the status just before it changed may still store.
+        let gated = self.status == Status::Disabled && self.past_grace(self.status_since, now);
+        self.report.require(Rule::StatusGates, !(gated && self.registered), now);
+        let canonical = match offset {
+            at::INTENT => {
+                self.intent = Intent::from_word(value);
+                is_canonical::<Intent>(value)
+            }
+            at::CS => {
+                self.cs = CsState::from_word(value);
+                is_canonical::<CsState>(value)
+            }
+            at::REQUEST => {
+                self.request = BoostRequest::from_word(value);
+                let unboost = self.request == BoostRequest::Unboost;
+                let fits = !unboost || self.was_boosted(now);
+                self.report.require(Rule::UnboostWhenBoosted, fits, now);
+                is_canonical::<BoostRequest>(value)
+            }
+            at::ACK => {
+                self.report.require(Rule::AckWithinTicket, value <= self.ticket, now);
+                self.report.require(Rule::AckMonotone, value >= self.ack, now);
+                self.ack = value;
+                true
+            }
+            _ => true,
+        };
+        self.report.require(Rule::DefinedEncoding, canonical, now);
+    }
+
+    fn notified(&mut self, now: u64) {
+        self.report.require(Rule::UnboostWhenBoosted, self.was_boosted(now), now);
+        let means_it = self.request == BoostRequest::Unboost && !self.is_urgent();
+        self.report.require(Rule::NotifyMeansIt, means_it, now);
+        let gated = self.status == Status::Disabled && self.past_grace(self.status_since, now);
+        self.report.require(Rule::StatusGates, !gated, now);
+        // The rest is the host's.
+        self.owes_since = None;
+    }
+
+    fn is_urgent(&self) -> bool {
+        self.cs.in_interrupt() || self.intent.is_urgent()
+    }
+
+    fn was_boosted(&self, now: u64) -> bool {
+        self.status == Status::Boosted
+            || self.boosted_until.is_some_and(|until| !self.past_grace(until, now))
+    }
+
+    fn past_grace(&self, since: u64, now: u64) -> bool {
+        now.saturating_sub(since) > self.limits.grace_ns
+    }
+
+    /// Starts or stops the clock of an unanswered boost. An unacknowledged ticket stops it: the
+    /// interrupt will bring the guest back to its check.
+    fn owe(&mut self, now: u64) {
+        let owes = self.registered
+            && self.status == Status::Boosted
+            && !self.halted
+            && !self.is_urgent()
+            && !self.cs.preempt_off
+            && !self.intent.idle
+            && self.request == BoostRequest::None
+            && self.ack >= self.ticket;
+        self.owes_since = if owes { self.owes_since.or(Some(now)) } else { None };
+    }
+
+    fn overdue(&mut self, now: u64) {
+        let late = self.owes_since.is_some_and(|since| self.past_grace(since, now));
+        self.report.require(Rule::BoostIsAnswered, !late, now);
+    }
+}

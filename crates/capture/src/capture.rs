@@ -1,0 +1,220 @@
+//! A capture: the threads of a recorded machine, and what was lost on the way.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use vcoop_model::plan::Ns;
+use vcoop_sched::config::Policy;
+
+use crate::input::{Lines, Text, text};
+use crate::line::{self, Line};
+use crate::losses::Losses;
+use crate::turn::{Act, Turned, Turner};
+use crate::{CaptureError, Limits};
+
+/// A recorded machine's threads.
+#[derive(Clone, Debug)]
+pub struct Capture {
+    /// The threads, in the order in which they first appeared. Idle threads are not among them.
+    pub threads: Vec<Thread>,
+    /// Time from the first event to the last: the length of every thread's loop.
+    pub span_ns: Ns,
+    /// CPUs of the recorded machine, as far as the trace shows.
+    pub cpus: u32,
+    /// What was lost.
+    pub losses: Losses,
+}
+
+/// A recorded thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Its last name (a thread is renamed when it execs).
+    pub name: String,
+    /// Its id on the recorded machine.
+    pub tid: i32,
+    /// Policy at its first event. Kernel priorities 0..=98 are SCHED_FIFO, as the events do not
+    /// tell FIFO from RR; -1 (SCHED_DEADLINE) is FIFO 99. SCHED_BATCH, SCHED_IDLE and custom
+    /// slices do not show.
+    pub policy: Policy,
+    /// The CPU a per-CPU kernel thread is bound to (`ksoftirqd/1`, `kworker/1:2`: the number in
+    /// the name, if it ran nowhere else); empty for all others, as events do not show affinity.
+    pub cpus: Vec<u32>,
+    /// CPU time it used, over all its runs.
+    pub demand_ns: Ns,
+    /// What it did; peers are indices into [`Capture::threads`].
+    pub(crate) acts: Vec<Act>,
+}
+
+impl Capture {
+    /// Reads a trace, compressed or not, to its end.
+    ///
+    /// Memory grows with threads and steps, not with lines: neighbouring pieces of a run are
+    /// merged as they are read.
+    ///
+    /// # Errors
+    ///
+    /// The input as a whole is of no use: not text, no switches, larger than `limits`, or
+    /// unreadable. Single lines that make no sense are counted in [`Losses`] instead.
+    pub fn read(input: impl Read, limits: &Limits) -> Result<Self, CaptureError> {
+        let mut lines = Lines::new(text(input)?, limits.max_line_bytes);
+        let mut turner = Turner::new(*limits);
+        loop {
+            let done = lines.count;
+            let next = lines.next().map_err(|source| CaptureError::Read { lines: done, source })?;
+            let Some(next) = next else { break };
+            turner.losses.lines += 1;
+            match next {
+                Text::TooLong => turner.losses.line_not_understood("line too long"),
+                Text::Line(l) if l.contains('\0') => return Err(CaptureError::NotText),
+                Text::Line(l) => take(&mut turner, line::parse(&l))?,
+            }
+            if lines.bytes > limits.max_text_bytes {
+                return Err(CaptureError::Limit {
+                    what: "bytes of text",
+                    name: "max_text_bytes",
+                    limit: limits.max_text_bytes,
+                    remedy: "record fewer seconds or fewer events",
+                });
+            }
+        }
+        if turner.switches == 0 {
+            let first = turner.losses.first_not_understood.first();
+            let first = first.map(|(line, why)| format!("line {line}: {why}"));
+            return Err(CaptureError::NoSwitches { lines: lines.count, first });
+        }
+        let (turned, span_ns, cpus, losses) = turner.finish();
+        Ok(Self::assemble(turned, span_ns, cpus, losses))
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    ///
+    /// As [`Capture::read`], and where the file cannot be opened.
+    pub fn open(path: &Path, limits: &Limits) -> Result<Self, CaptureError> {
+        Self::read(File::open(path).map_err(CaptureError::Open)?, limits)
+    }
+
+    /// A capture that ships with the program: `build-serve`, five seconds of a parallel compile
+    /// and of request serving on a 2-CPU machine.
+    ///
+    /// # Errors
+    ///
+    /// There is none of that name.
+    pub fn builtin(name: &str) -> Result<Self, CaptureError> {
+        let Some((_, bytes)) = BUILTIN.iter().find(|(known, _)| *known == name) else {
+            let known: Vec<&str> = Self::builtin_names().collect();
+            return Err(CaptureError::UnknownBuiltin {
+                name: name.to_owned(),
+                known: known.join(", "),
+            });
+        };
+        Self::read(*bytes, &Limits::default())
+    }
+
+    /// Names [`Capture::builtin`] knows.
+    pub fn builtin_names() -> impl Iterator<Item = &'static str> {
+        BUILTIN.iter().map(|(name, _)| *name)
+    }
+
+    /// CPU time of all threads.
+    pub fn demand_ns(&self) -> Ns {
+        self.threads.iter().map(|t| t.demand_ns).fold(0, u64::saturating_add)
+    }
+
+    /// Keeps the threads that did something, and renumbers their peers.
+    fn assemble(turned: Vec<Turned>, span_ns: Ns, cpus: u32, mut losses: Losses) -> Self {
+        let active = |t: &Turned| {
+            t.acts.iter().any(|a| matches!(a, Act::Run(_) | Act::Wake(_) | Act::Wait { .. }))
+        };
+        let mut kept = 0;
+        let renumbered: Vec<Option<u32>> = turned
+            .iter()
+            .map(|t| {
+                let index = active(t).then_some(kept);
+                kept += u32::from(index.is_some());
+                index
+            })
+            .collect();
+        let mut threads = Vec::with_capacity(kept as usize);
+        for t in turned.into_iter().filter(active) {
+            let acts = t.acts.into_iter().filter_map(|act| act.renumbered(&renumbered)).collect();
+            losses.deadline_threads += u64::from(t.first_prio < 0);
+            let cpus = bound_to(&t.name, t.only_cpu).into_iter().collect();
+            threads.push(Thread {
+                name: t.name,
+                tid: t.tid,
+                policy: policy(t.first_prio),
+                cpus,
+                demand_ns: t.demand_ns,
+                acts,
+            });
+        }
+        losses.silent_threads = renumbered.iter().filter(|index| index.is_none()).count() as u64;
+        Self { threads, span_ns, cpus, losses }
+    }
+}
+
+const BUILTIN: &[(&str, &[u8])] =
+    &[("build-serve", include_bytes!("../../../captures/build-serve.txt.gz"))];
+
+fn take(turner: &mut Turner, line: Line<'_>) -> Result<(), CaptureError> {
+    match line {
+        Line::Record(record) => turner.record(&record)?,
+        Line::Lost { cpu, count } => turner.lost(cpu, count),
+        Line::BufferStarts { cpu } => turner.buffer_starts(cpu),
+        Line::Overwritten { events, cpus } => {
+            turner.losses.overwritten = turner.losses.overwritten.saturating_add(events);
+            turner.announce_cpus(cpus);
+        }
+        Line::Cpus(cpus) => turner.announce_cpus(cpus),
+        Line::Nothing => {}
+        Line::NotUnderstood(why) => turner.losses.line_not_understood(why),
+    }
+    Ok(())
+}
+
+/// The policy behind a kernel priority.
+pub(crate) fn policy(prio: i32) -> Policy {
+    match prio {
+        ..0 => Policy::Fifo(99),
+        0..100 => Policy::Fifo((99 - prio).max(1) as u8),
+        _ => Policy::Normal { nice: (prio - 120).clamp(-20, 19) as i8, slice_ns: None },
+    }
+}
+
+/// The CPU in a per-CPU kernel thread's name, if that is where it ran.
+fn bound_to(name: &str, only_cpu: Option<u32>) -> Option<u32> {
+    let (_, number) = name.split_once('/')?;
+    let digits = number.bytes().take_while(u8::is_ascii_digit).count();
+    let (digits, rest) = number.split_at(digits);
+    let named: u32 = digits.parse().ok()?;
+    let per_cpu = rest.is_empty() || rest.starts_with(':');
+    (per_cpu && only_cpu == Some(named)).then_some(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_priorities_become_policies() {
+        assert_eq!(policy(-1), Policy::Fifo(99));
+        assert_eq!(policy(0), Policy::Fifo(99));
+        assert_eq!(policy(98), Policy::Fifo(1));
+        assert_eq!(policy(100), Policy::Normal { nice: -20, slice_ns: None });
+        assert_eq!(policy(120), Policy::NORMAL);
+        assert_eq!(policy(139), Policy::Normal { nice: 19, slice_ns: None });
+    }
+
+    #[test]
+    fn only_per_cpu_kernel_threads_are_bound() {
+        assert_eq!(bound_to("ksoftirqd/1", Some(1)), Some(1));
+        assert_eq!(bound_to("kworker/3:1H", Some(3)), Some(3));
+        assert_eq!(bound_to("ksoftirqd/1", None), None);
+        assert_eq!(bound_to("kworker/u8:1", Some(1)), None);
+        assert_eq!(bound_to("CPU 1/KVM", Some(1)), None);
+        assert_eq!(bound_to("ksoftirqd/1", Some(0)), None);
+    }
+}

@@ -1,0 +1,77 @@
+//! What can be wrong with an input as a whole.
+//!
+//! A single line that is not understood is no error: it is counted in
+//! [`Losses`](crate::Losses).
+
+use std::io;
+
+/// Why an input gave no capture. The variant's message is what the user reads.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CaptureError {
+    /// The file could not be opened.
+    #[error("cannot open: {0}")]
+    Open(#[source] io::Error),
+    /// Reading or decompressing failed part way.
+    #[error("cannot read on after {lines} lines: {source}")]
+    Read {
+        /// Lines read until then.
+        lines: u64,
+        /// The system's or the decompressor's word.
+        source: io::Error,
+    },
+    /// A compression this program does not read.
+    #[error("{kind} is not read here; recompress it: `{remedy}`")]
+    Compression {
+        /// Name of the format.
+        kind: &'static str,
+        /// Command that converts it.
+        remedy: &'static str,
+    },
+    /// A binary trace file.
+    #[error("this is a binary {kind}, and captures are read as text; convert it: `{remedy}`")]
+    BinaryTrace {
+        /// Name of the format.
+        kind: &'static str,
+        /// Command that converts it.
+        remedy: &'static str,
+    },
+    /// Not text at all.
+    #[error(
+        "this is not text; a capture is the output of `perf script`, `trace-cmd report` or the \
+         tracefs file `trace`, plain or compressed with gzip or zstd"
+    )]
+    NotText,
+    /// No line was a `sched_switch`.
+    #[error("no sched_switch event in {lines} lines{}", first_problem(.first))]
+    NoSwitches {
+        /// Lines read.
+        lines: u64,
+        /// Why the first line that was not understood was not, if there was one.
+        first: Option<String>,
+    },
+    /// The input is larger than what is replayed with bounded memory.
+    #[error("more than {limit} {what} (limit `{name}`): {remedy}")]
+    Limit {
+        /// What there was too much of.
+        what: &'static str,
+        /// Field of [`Limits`](crate::Limits) that was reached.
+        name: &'static str,
+        /// Its value.
+        limit: u64,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// No capture of that name ships with the program.
+    #[error("no built-in capture is named `{name}`; there is {known}")]
+    UnknownBuiltin {
+        /// Name asked for.
+        name: String,
+        /// Names there are.
+        known: String,
+    },
+}
+
+fn first_problem(first: &Option<String>) -> String {
+    first.as_ref().map_or_else(String::new, |f| format!("; {f}"))
+}

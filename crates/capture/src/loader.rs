@@ -1,0 +1,56 @@
+//! The door through which scenario files get their captures.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use vcoop_model::capture::{CaptureLoader, CapturedThread};
+
+use crate::{Capture, CaptureError, Limits, Shape};
+
+/// Loads captures by path or as `builtin:NAME`, each once.
+#[derive(Debug, Default)]
+pub struct Loader {
+    limits: Limits,
+    shape: Shape,
+    loaded: Mutex<BTreeMap<String, Arc<Capture>>>,
+}
+
+impl Loader {
+    /// A loader whose captures are all cut to `shape`; the default keeps them whole.
+    pub fn new(limits: Limits, shape: Shape) -> Self {
+        Self { limits, shape, loaded: Mutex::default() }
+    }
+
+    /// The capture itself, with its losses.
+    ///
+    /// # Errors
+    ///
+    /// As [`Capture::open`] and [`Capture::builtin`].
+    pub fn capture(&self, path_or_builtin: &str) -> Result<Arc<Capture>, CaptureError> {
+        // A poisoned lock means that a reader panicked; what is in the map was put in whole.
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(capture) = loaded.get(path_or_builtin) {
+            return Ok(Arc::clone(capture));
+        }
+        let capture = Arc::new(match path_or_builtin.strip_prefix("builtin:") {
+            Some(name) => Capture::builtin(name)?,
+            None => Capture::open(Path::new(path_or_builtin), &self.limits)?,
+        });
+        loaded.insert(path_or_builtin.to_owned(), Arc::clone(&capture));
+        Ok(capture)
+    }
+
+    /// Everything loaded so far, by the name it was asked for: for reports of what was lost.
+    pub fn loaded(&self) -> Vec<(String, Arc<Capture>)> {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.iter().map(|(name, capture)| (name.clone(), Arc::clone(capture))).collect()
+    }
+}
+
+impl CaptureLoader for Loader {
+    fn load(&self, path_or_builtin: &str) -> Result<Vec<CapturedThread>, String> {
+        let capture = self.capture(path_or_builtin).map_err(|e| e.to_string())?;
+        Ok(capture.replay(&self.shape).threads)
+    }
+}

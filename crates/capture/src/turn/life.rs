@@ -1,0 +1,103 @@
+//! Threads are born, renamed and gone.
+
+use crate::CaptureError;
+use crate::line::Record;
+
+use super::Turner;
+use super::cpu::Current;
+use super::thread::{Act, Building, State};
+
+impl Turner {
+    pub(super) fn living(&self, tid: i32) -> Option<usize> {
+        self.live.get(&tid).map(|&t| t as usize)
+    }
+
+    /// The living thread of this id, made if need be; `None` for idle and unknown ones.
+    pub(super) fn thread(&mut self, tid: i32) -> Result<Option<usize>, CaptureError> {
+        if tid <= 0 {
+            return Ok(None);
+        }
+        match self.living(tid) {
+            Some(t) => Ok(Some(t)),
+            None => self.born(tid, State::Fresh).map(Some),
+        }
+    }
+
+    pub(super) fn born(&mut self, tid: i32, state: State) -> Result<usize, CaptureError> {
+        if self.threads.len() >= self.limits.max_threads {
+            return Err(CaptureError::Limit {
+                what: "threads",
+                name: "max_threads",
+                limit: self.limits.max_threads as u64,
+                remedy: "record fewer seconds",
+            });
+        }
+        let index = self.threads.len();
+        self.threads.push(Building::new(tid, state));
+        self.live.insert(tid, index as u32);
+        Ok(index)
+    }
+
+    pub(super) fn fork(
+        &mut self,
+        r: &Record<'_>,
+        child: i32,
+        comm: &str,
+    ) -> Result<(), CaptureError> {
+        if child <= 0 {
+            return Ok(());
+        }
+        self.occupy(r.cpu, r.tid)?;
+        if let Some(old) = self.living(child) {
+            // The id is used again: the end of its last owner was lost.
+            if let State::Running { cpu } = self.threads[old].state {
+                self.lose_current(cpu, None);
+            }
+            self.end(old);
+        }
+        let start = self.start_ns.unwrap_or(self.now);
+        let t = self.born(child, State::Asleep { since: start })?;
+        let slept = self.now - start;
+        match self.waker(r, t) {
+            Some(parent) => {
+                self.account(r.cpu, self.now);
+                self.push(parent, Act::Wake(t as u32));
+                self.push(t, Act::Wait { by: parent as u32, slept });
+            }
+            None => self.push(t, Act::Sleep(slept)),
+        }
+        self.threads[t].name = comm.chars().take(64).collect();
+        self.threads[t].state = State::Runnable { since: self.now };
+        Ok(())
+    }
+
+    /// A thread that is not its group's leader takes the leader's id when it execs, and the
+    /// leader is gone.
+    pub(super) fn exec(&mut self, tid: i32, old_tid: i32) {
+        if tid == old_tid || tid <= 0 {
+            return;
+        }
+        let Some(t) = self.living(old_tid) else { return };
+        if let Some(leader) = self.living(tid) {
+            if let State::Running { cpu } = self.threads[leader].state {
+                self.lose_current(cpu, None);
+            }
+            self.end(leader);
+        }
+        self.live.remove(&old_tid);
+        self.live.insert(tid, t as u32);
+        self.threads[t].tid = tid;
+        if let State::Running { cpu } = self.threads[t].state
+            && let Some(Current::Known { tid: current, .. }) =
+                self.cpus.get_mut(&cpu).map(|c| &mut c.current)
+        {
+            *current = tid;
+        }
+    }
+
+    pub(super) fn end(&mut self, t: usize) {
+        self.threads[t].flush();
+        self.threads[t].state = State::Dead;
+        self.live.remove(&self.threads[t].tid);
+    }
+}

@@ -1,0 +1,159 @@
+//! One thread while its capture is being read.
+
+use vcoop_model::plan::Ns;
+
+/// What a thread did, before it is known which threads will be replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    /// Used the CPU.
+    Run(Ns),
+    /// Slept until a timer, a device or something unknown woke it.
+    Sleep(Ns),
+    /// Slept until the thread at this index woke it.
+    Wait { by: u32, slept: Ns },
+    /// Woke the thread at this index.
+    Wake(u32),
+    /// Got this kernel priority.
+    Prio(i32),
+}
+
+/// Where a thread is, as far as the events told.
+///
+/// ```text
+///            switch in              switch out, R
+/// Runnable ------------> Running ------------------> Runnable
+///    ^                      | switch out, S or D
+///    |  waking, fork        v                 lost events
+///    +------------------- Asleep    Running --------------> Gap (until its next event)
+/// ```
+///
+/// `Fresh` is before a thread's first event, `Dead` after its last switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Fresh,
+    Runnable {
+        since: Ns,
+    },
+    /// invariant: the CPU's `current` is this thread, and holds since when.
+    Running {
+        cpu: u32,
+    },
+    Asleep {
+        since: Ns,
+    },
+    Gap {
+        since: Ns,
+    },
+    Dead,
+}
+
+/// CPUs a thread was seen to run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RanOn {
+    Nowhere,
+    Only(u32),
+    Several,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Building {
+    pub(super) tid: i32,
+    pub(super) name: String,
+    pub(super) state: State,
+    /// CPU time since the last act that is not a run.
+    burst_ns: Ns,
+    /// All CPU time.
+    pub(super) demand_ns: Ns,
+    pub(super) acts: Vec<Act>,
+    /// Kernel priority when first seen.
+    pub(super) first_prio: Option<i32>,
+    prio: Option<i32>,
+    /// Priority to return to while another is inherited.
+    inherits_over: Option<i32>,
+    pub(super) ran_on: RanOn,
+    pub(super) exiting: bool,
+}
+
+impl Building {
+    pub(super) fn new(tid: i32, state: State) -> Self {
+        Self {
+            tid,
+            name: String::new(),
+            state,
+            burst_ns: 0,
+            demand_ns: 0,
+            acts: Vec::new(),
+            first_prio: None,
+            prio: None,
+            inherits_over: None,
+            ran_on: RanOn::Nowhere,
+            exiting: false,
+        }
+    }
+
+    /// Adds CPU time, in however many pieces preemption cut it.
+    pub(super) fn ran(&mut self, ns: Ns) {
+        self.burst_ns = self.burst_ns.saturating_add(ns);
+        self.demand_ns = self.demand_ns.saturating_add(ns);
+    }
+
+    pub(super) fn runs_on(&mut self, cpu: u32) {
+        self.ran_on = match self.ran_on {
+            RanOn::Nowhere => RanOn::Only(cpu),
+            RanOn::Only(c) if c == cpu => RanOn::Only(cpu),
+            _ => RanOn::Several,
+        };
+    }
+
+    /// Ends a burst: what follows in `acts` happens after it.
+    pub(super) fn flush(&mut self) {
+        let ns = std::mem::take(&mut self.burst_ns);
+        if ns == 0 {
+            return;
+        }
+        match self.acts.last_mut() {
+            Some(Act::Run(last)) => *last = last.saturating_add(ns),
+            _ => self.acts.push(Act::Run(ns)),
+        }
+    }
+
+    pub(super) fn push(&mut self, act: Act) {
+        self.flush();
+        match (act, self.acts.last_mut()) {
+            (Act::Sleep(0), _) => {}
+            (Act::Sleep(ns), Some(Act::Sleep(last))) => *last = last.saturating_add(ns),
+            _ => self.acts.push(act),
+        }
+    }
+
+    /// Takes note of a name and a priority that an event gives.
+    ///
+    /// A change becomes part of the script, unless it is priority inheritance: that comes from
+    /// the locks of the recorded run, which the replay does not take.
+    pub(super) fn seen_as(&mut self, comm: &str, prio: i32) {
+        // Names perf and ftrace make up where they do not know better.
+        if comm != "<...>" && !comm.starts_with(':') && !comm.is_empty() && self.name != comm {
+            self.name.clear();
+            let visible = |c: char| if c.is_control() { '?' } else { c };
+            self.name.extend(comm.chars().take(64).map(visible));
+        }
+        if self.first_prio.is_none() {
+            self.first_prio = Some(prio);
+        } else if self.prio != Some(prio) {
+            if self.inherits_over.is_some() {
+                return;
+            }
+            self.push(Act::Prio(prio));
+        }
+        self.prio = Some(prio);
+    }
+
+    /// A `sched_pi_setprio`: a smaller number is more urgent.
+    pub(super) fn inherits(&mut self, old: i32, new: i32) {
+        match self.inherits_over {
+            None if new < old => self.inherits_over = Some(old),
+            Some(base) if new >= base => self.inherits_over = None,
+            _ => {}
+        }
+    }
+}

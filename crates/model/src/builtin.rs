@@ -1,0 +1,36 @@
+//! Scenarios that ship with the program.
+
+/// A scenario that ships with the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Builtin {
+    /// Its name, as `vcoop run` takes it and the file says it.
+    pub name: &'static str,
+    /// The text of its file.
+    pub text: &'static str,
+}
+
+macro_rules! builtin {
+    ($($name:literal),+ $(,)?) => {
+        &[$( Builtin {
+            name: $name,
+            text: include_str!(concat!("../../../scenarios/", $name, ".toml")),
+        } ),+]
+    };
+}
+
+/// The scenarios that ship with the program, the flagship first.
+pub fn builtin_scenarios() -> &'static [Builtin] {
+    builtin![
+        "busy-host",
+        "busy-host-1",
+        "pvsched-idle",
+        "pvsched-busy",
+        "pvsched-audio",
+        "rogue-guest",
+    ]
+}
+
+/// The text of a scenario that ships with the program.
+pub fn builtin_scenario(name: &str) -> Option<&'static str> {
+    builtin_scenarios().iter().find(|b| b.name == name).map(|b| b.text)
+}

@@ -1,0 +1,356 @@
+//! Profile files.
+//!
+//! A profile is refused unless it gives every cost, with a source for each: a missing number would
+//! silently be a free mechanism.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+
+use schemars::{Schema, SchemaGenerator};
+use vcoop_sched::config::Topology;
+
+use super::{CState, Costs, Profile};
+use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, nearest};
+use crate::plan::Ns;
+use crate::toml_read::node::parse_document;
+use crate::toml_read::table::{read_table, table};
+use crate::toml_read::units::{Time, show};
+use crate::toml_read::value::{Int, Name, Prose};
+use crate::toml_read::{At, Node, Text, Value};
+use crate::topology::{TopologyKeys, topology};
+
+/// Profiles that ship with the program: name and text.
+const BUILTIN: [(&str, &str); 3] = [
+    ("celeron-n4500", include_str!("../../../../profiles/celeron-n4500.toml")),
+    ("xeon-server", include_str!("../../../../profiles/xeon-server.toml")),
+    ("zero", include_str!("../../../../profiles/zero.toml")),
+];
+
+/// Largest single cost taken: 100 ms. Anything above is a slip of the unit.
+const MAX_COST: i64 = 100_000_000;
+
+/// Largest profile file taken, in bytes.
+const MAX_FILE: u64 = 1 << 20;
+
+impl Profile {
+    /// Names of the profiles that ship with the program.
+    pub fn builtin_names() -> impl Iterator<Item = &'static str> {
+        BUILTIN.iter().map(|(name, _)| *name)
+    }
+
+    /// The text of a profile that ships with the program.
+    pub fn builtin_text(name: &str) -> Option<&'static str> {
+        BUILTIN.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
+    }
+
+    /// A profile by built-in name, or from a file where the name is a path (it holds a `/` or
+    /// ends in `.toml`).
+    ///
+    /// # Errors
+    ///
+    /// No such profile or file, or what is wrong in it, with line and column.
+    pub fn load(name_or_path: &str) -> Result<Self, Diagnostics> {
+        if let Some(text) = Self::builtin_text(name_or_path) {
+            return Self::parse(name_or_path, text);
+        }
+        if !Self::is_path(name_or_path) {
+            let names: Vec<&str> = Self::builtin_names().collect();
+            let help = nearest(name_or_path, "built-in profiles", &names) + "; or a path to a file";
+            let message = format!("there is no profile `{name_or_path}`");
+            return Err(Diagnostic::whole("profile", message, Some(help)).into());
+        }
+        match read_file(Path::new(name_or_path)) {
+            Ok(text) => Self::parse(name_or_path, &text),
+            Err(error) => {
+                let message = format!("cannot read the profile: {error}");
+                Err(Diagnostic::whole(name_or_path, message, None).into())
+            }
+        }
+    }
+
+    /// Whether a name is that of a file rather than of a built-in profile.
+    pub(crate) fn is_path(name: &str) -> bool {
+        name.contains('/') || name.ends_with(".toml")
+    }
+
+    /// A profile from its text; `file` is what diagnostics call it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong in it: unknown or missing keys, costs without a source, idle states out of
+    /// order.
+    pub fn parse(file: &str, text: &str) -> Result<Self, Diagnostics> {
+        let mut sources = Sources::default();
+        let source = sources.add(file, text);
+        let root = parse_document(&sources, source, text)?;
+        let mut errors = Collector::new(&sources);
+        let keys: Option<ProfileKeys> = read_table(&root, &mut errors);
+        let profile = keys.and_then(|keys| keys.resolve(&mut errors));
+        errors.finish(profile)
+    }
+
+    /// The profile as a file [`Profile::parse`] reads back to the same value.
+    pub fn to_toml(&self) -> String {
+        let mut out = String::new();
+        let text = |s: &str| toml::Value::String(s.to_owned()).to_string();
+        let source = |key: &str| text(self.sources.get(key).map_or("", String::as_str));
+        let Topology { threads_per_core, cores_per_llc, llcs } = self.topology;
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "name = {}\ntitle = {}", text(&self.name), text(&self.title));
+        let _ = writeln!(out, "about = {}", text(&self.about));
+        let _ = write!(out, "topology = {{ threads_per_core = {threads_per_core}, ");
+        let _ = writeln!(out, "cores_per_llc = {cores_per_llc}, llcs = {llcs} }}\n\n[costs]");
+        for (key, ns) in self.costs.entries() {
+            let _ = writeln!(out, "{key} = {{ ns = {ns}, source = {} }}", source(key));
+        }
+        for state in &self.costs.cstates {
+            let key = format!("cstate.{}", state.name);
+            let _ = writeln!(out, "\n[[cstate]]\nname = {}", text(&state.name));
+            let _ = writeln!(out, "exit = \"{}\"", show(state.exit_ns));
+            let _ = writeln!(out, "residency = \"{}\"", show(state.residency_ns));
+            let _ = writeln!(out, "source = {}", source(&key));
+        }
+        out
+    }
+}
+
+/// A regular file's text; a device or a pipe named by mistake could be endless.
+fn read_file(path: &Path) -> io::Result<String> {
+    let about = std::fs::metadata(path)?;
+    if !about.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
+    }
+    if about.len() > MAX_FILE {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB"));
+    }
+    std::fs::read_to_string(path)
+}
+
+/// Where a number is from.
+#[derive(Clone, Debug)]
+struct SourceText(String);
+
+impl Text for SourceText {
+    const WHAT: &'static str =
+        "\"published: ...\", \"derived: ...\", \"assumed: ...\" or \"measured ...\"";
+    const PATTERN: &'static str = "^(published: |derived: |assumed: |measured ).+";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let kinds = ["published: ", "derived: ", "assumed: ", "measured "];
+        match kinds.iter().any(|k| text.strip_prefix(k).is_some_and(|rest| !rest.trim().is_empty()))
+        {
+            true => Ok(Self(text.to_owned())),
+            false => Err("this does not say where the number is from".to_owned()),
+        }
+    }
+}
+
+table! {
+    /// One cost and where it is from.
+    struct CostKeys {
+        /// Nanoseconds of the CPU that pays.
+        ns: At<Int<0, MAX_COST>>,
+        /// Where the number is from.
+        source: At<SourceText>,
+    }
+}
+
+/// `{ ns = ..., source = ... }`.
+#[derive(Clone, Debug)]
+struct Cost {
+    ns: Ns,
+    source: String,
+}
+
+impl Value for Cost {
+    fn what() -> String {
+        "{ ns = NUMBER, source = \"published: ...\" }".to_owned()
+    }
+
+    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+        if node.as_table().is_none() {
+            let message = format!("expected a cost, found {}", node.what());
+            errors.error_help(node.span, message, format!("write {}", Self::what()));
+            return None;
+        }
+        let keys: CostKeys = read_table(node, errors)?;
+        Some(Self { ns: keys.ns.value.get(), source: keys.source.value.0 })
+    }
+
+    fn schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<CostKeys>()
+    }
+}
+
+table! {
+    /// An idle state of the machine.
+    struct CStateKeys {
+        /// Name (`C1`, `C6`, ...).
+        name: At<Name>,
+        /// Time to leave it.
+        exit: At<Time>,
+        /// Predicted idle time from which the governor chooses it.
+        residency: At<Time>,
+        /// Where the numbers are from.
+        source: At<SourceText>,
+    }
+}
+
+/// Declares `[costs]` with one key for each cost field, and the way between the two.
+macro_rules! costs {
+    ($( $(#[doc = $doc:literal])+ $key:ident => $field:ident ),+ $(,)?) => {
+        table! {
+            /// What each mechanism costs.
+            struct CostsKeys { $( $(#[doc = $doc])+ $key: At<Cost>, )+ }
+        }
+
+        impl CostsKeys {
+            fn resolve(self, cstates: Vec<CState>, from: &mut BTreeMap<String, String>) -> Costs {
+                $( from.insert(stringify!($key).to_owned(), self.$key.value.source); )+
+                Costs { $( $field: self.$key.value.ns, )+ cstates }
+            }
+        }
+
+        impl Costs {
+            /// Every cost by its key in profile files, in their order; idle states apart.
+            pub fn entries(&self) -> Vec<(&'static str, Ns)> {
+                vec![$( (stringify!($key), self.$field) ),+]
+            }
+        }
+    };
+}
+
+costs! {
+    /// Host tick handler.
+    tick => tick_ns,
+    /// Host timer interrupt (hrtimer): entry, handler, exit.
+    timer_irq => timer_irq_ns,
+    /// Program a host timer.
+    timer_program => timer_program_ns,
+    /// Send an IPI (paid by the sender).
+    ipi_send => ipi_send_ns,
+    /// Time an IPI travels.
+    ipi_flight => ipi_flight_ns,
+    /// Take an IPI (paid by the receiver).
+    ipi_receive => ipi_receive_ns,
+    /// Device interrupt on the host, with the irqfd path to the injection.
+    device_irq => device_irq_ns,
+    /// Wake a thread: placement and enqueue (paid by the waker).
+    wakeup => wakeup_ns,
+    /// Pick and switch to another thread.
+    context_switch => context_switch_ns,
+    /// Progress lost to cold caches when a thread resumes on another CPU than its last.
+    migration_refill => migration_refill_ns,
+    /// Progress lost to cold caches when a thread resumes on its CPU after another ran there.
+    switch_refill => switch_refill_ns,
+    /// Change a thread's policy (dequeue, enqueue, resched).
+    setattr => setattr_ns,
+    /// Leave guest mode and come to KVM's handler, any reason.
+    exit => exit_ns,
+    /// From KVM's loop back into guest mode.
+    entry => entry_ns,
+    /// Put an interrupt into the guest at entry.
+    inject => inject_ns,
+    /// Handle a TSC-deadline write: cancel and start the timer behind it.
+    handle_timer_msr => handle_timer_msr_ns,
+    /// Handle an ICR write (one IPI), besides the kick itself.
+    handle_icr => handle_icr_ns,
+    /// Handle an EOI write (without posted interrupts).
+    handle_eoi => handle_eoi_ns,
+    /// Handle a hypercall or a synchronous notification MSR.
+    handle_hypercall => handle_hypercall_ns,
+    /// Handle HLT up to the point where the thread sleeps.
+    handle_hlt => handle_hlt_ns,
+    /// Load a vCPU on the pCPU it was just switched to.
+    vcpu_load => vcpu_load_ns,
+    /// Guest interrupt handler for a timer or IPI (entry, handler, exit).
+    guest_irq => guest_irq_ns,
+    /// Guest tick work on top of the interrupt.
+    guest_tick => guest_tick_ns,
+    /// Guest wakes a task.
+    guest_wakeup => guest_wakeup_ns,
+    /// Guest context switch.
+    guest_switch => guest_switch_ns,
+    /// Distance of voluntary preemption points in kernel sections; a distance, so never 0.
+    voluntary_point => voluntary_point_ns,
+}
+
+table! {
+    /// A machine profile: its CPUs, and what each mechanism costs on it.
+    struct ProfileKeys {
+        /// Name.
+        name: At<Name>,
+        /// One line for lists.
+        title: At<Prose>,
+        /// What machine this is and how its numbers came about.
+        about: At<Prose> = "''",
+        /// CPUs: threads a core, cores that share a last-level cache, such groups.
+        topology: At<TopologyKeys>,
+        /// Costs.
+        costs: At<CostsValue>,
+        /// Idle states, shallowest first.
+        cstate: Vec<CStateKeys>,
+    }
+}
+
+/// `[costs]`, which must be there: a profile without it would blame every key at line 1.
+#[derive(Clone, Debug)]
+struct CostsValue(CostsKeys);
+
+impl Value for CostsValue {
+    fn what() -> String {
+        "a table [costs]".to_owned()
+    }
+
+    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+        read_table(node, errors).map(Self)
+    }
+
+    fn schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<CostsKeys>()
+    }
+}
+
+impl ProfileKeys {
+    fn resolve(self, errors: &mut Collector<'_>) -> Option<Profile> {
+        let topology = topology(&self.topology, None, errors)?;
+        let mut sources = BTreeMap::new();
+        let voluntary = &self.costs.value.0.voluntary_point;
+        if voluntary.value.ns == 0 {
+            errors.error(voluntary.span, "voluntary_point is a distance: it cannot be 0");
+        }
+        if self.cstate.is_empty() {
+            let help = "add [[cstate]] with name, exit, residency and source";
+            errors.error_help(self.name.span, "a profile needs at least one idle state", help);
+        }
+        let mut cstates: Vec<CState> = Vec::new();
+        for state in self.cstate {
+            let name = state.name.value.0;
+            let this = CState {
+                name: name.clone(),
+                exit_ns: state.exit.value.0,
+                residency_ns: state.residency.value.0,
+            };
+            if let Some(last) = cstates.last()
+                && (this.exit_ns < last.exit_ns || this.residency_ns < last.residency_ns)
+            {
+                let message = format!("idle state {name} is shallower than {}", last.name);
+                errors.error_help(state.name.span, message, "order them shallowest first");
+            }
+            if sources.insert(format!("cstate.{name}"), state.source.value.0).is_some() {
+                errors.error(state.name.span, format!("there are two idle states {name}"));
+            }
+            cstates.push(this);
+        }
+        Some(Profile {
+            name: self.name.value.0,
+            title: self.title.value.0,
+            about: self.about.value.0,
+            topology,
+            costs: self.costs.value.0.resolve(cstates, &mut sources),
+            sources,
+        })
+    }
+}

@@ -1,0 +1,84 @@
+use super::*;
+use crate::diagnostic::Diagnostics;
+
+const ZERO: &str = "zero";
+
+fn refused(text: &str) -> Diagnostics {
+    Profile::parse("p.toml", text).expect_err("refused")
+}
+
+fn zero() -> String {
+    Profile::builtin_text(ZERO).unwrap().to_owned()
+}
+
+#[test]
+fn built_ins_parse_and_round_trip() {
+    for name in Profile::builtin_names() {
+        let profile = Profile::load(name).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(profile.name, name);
+        assert_eq!(
+            profile.sources.len(),
+            profile.costs.entries().len() + profile.costs.cstates.len()
+        );
+        let again = Profile::parse("again", &profile.to_toml()).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(again, profile);
+    }
+}
+
+#[test]
+fn machines_are_what_they_say() {
+    assert_eq!(Profile::load("celeron-n4500").unwrap().topology.cpus(), 4);
+    assert_eq!(Profile::load("xeon-server").unwrap().topology.cpus(), 48);
+    let zero = Profile::load(ZERO).unwrap().costs;
+    assert!(zero.entries().iter().all(|(key, ns)| *ns == 0 || *key == "voluntary_point"));
+}
+
+#[test]
+fn unknown_profile_names_the_nearest() {
+    let text = Profile::load("celeron-n450").unwrap_err().to_string();
+    assert!(text.contains("did you mean `celeron-n4500`?"), "{text}");
+    assert!(Profile::load("no/such.toml").unwrap_err().to_string().contains("cannot read"));
+    assert!(Profile::load("/dev/zero").unwrap_err().to_string().contains("it is not a file"));
+}
+
+#[test]
+fn a_missing_cost_is_refused_at_costs() {
+    let text = zero();
+    let line = text.lines().position(|l| l.starts_with("wakeup =")).unwrap();
+    let without: Vec<&str> =
+        text.lines().enumerate().filter(|(i, _)| *i != line).map(|(_, l)| l).collect();
+    let found = refused(&without.join("\n"));
+    assert_eq!(found.0.len(), 1);
+    assert_eq!(found.0[0].message, "missing key `wakeup`");
+    assert_eq!(found.0[0].snippet, "[costs]");
+}
+
+#[test]
+fn several_slips_are_reported_at_once() {
+    let text = zero()
+        .replace("\nwakeup = { ns = 0,", "\nwakeup = { ns = -1,")
+        .replacen("\nexit = { ns", "\nexitt = { ns", 1)
+        .replacen("setattr = { ns = 0, source = \"assumed: ", "setattr = { ns = 0, source = \"", 1);
+    let found = refused(&text);
+    let all = found.to_string();
+    assert!(all.contains("-1 is out of range"), "{all}");
+    assert!(all.contains("unknown key `exitt`") && all.contains("did you mean `exit`?"), "{all}");
+    assert!(all.contains("missing key `exit`"), "{all}");
+    assert!(all.contains("does not say where the number is from"), "{all}");
+    assert_eq!(found.0.len(), 4);
+}
+
+#[test]
+fn idle_states_must_deepen() {
+    let deep = "\n[[cstate]]\nname = \"C9\"\nexit = \"9us\"\nresidency = \"9us\"\nsource = \"assumed: x\"\n";
+    let shallow = deep.replace("C9", "C2").replace("9us", "2us");
+    let found = refused(&format!("{}{deep}{shallow}", zero()));
+    assert_eq!(found.0[0].message, "idle state C2 is shallower than C9");
+}
+
+#[test]
+fn a_distance_of_zero_is_refused() {
+    let found =
+        refused(&zero().replace("voluntary_point = { ns = 50000", "voluntary_point = { ns = 0"));
+    assert!(found.to_string().contains("it cannot be 0"), "{found}");
+}

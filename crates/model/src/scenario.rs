@@ -1,0 +1,210 @@
+//! Scenario files: reading, checking, and turning into plans.
+//!
+//! A text goes through four steps, each in its module: a tree with positions (`toml_read`),
+//! overrides and matrix cells on the tree (`set`, `matrix`), typed tables (`keys`, `workload`,
+//! `sched`, `policies`), and plans (`resolve`, `host`, `expand`). An error of any step names the
+//! place in the text, or in the `--set`, it came from. Errors of one step are reported together;
+//! a step begins only if the one before found none, so that one slip does not cause ten messages.
+
+mod captures;
+mod expand;
+mod host;
+mod keys;
+mod matrix;
+mod policies;
+mod resolve;
+mod sched;
+mod schema;
+mod set;
+#[cfg(test)]
+mod tests;
+mod texts;
+mod workload;
+
+use std::collections::BTreeMap;
+
+use crate::capture::CaptureLoader;
+use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, Span, nearest};
+use crate::plan::Plan;
+use crate::profile::Profile;
+use crate::toml_read::Node;
+use crate::toml_read::node::parse_document;
+use crate::toml_read::table::{Keyed, read_table};
+
+pub use schema::{reference, schema};
+pub use set::Set;
+
+use captures::Captures;
+use keys::{PolicyKeys, ScenarioKeys};
+use matrix::Axis;
+use resolve::{Outside, Resolved};
+use set::Path;
+
+/// Most tasks in all cells of a matrix: they are all kept, so that `plans` cannot fail on them.
+const MAX_MATRIX_TASKS: usize = 2_000_000;
+
+/// A scenario: checked, with every cell of its matrix resolved.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Name, as results show it.
+    pub name: String,
+    /// One line for lists.
+    pub title: String,
+    /// What the experiment is.
+    pub about: String,
+    /// What is assumed in it because nobody published or measured it.
+    pub assumptions: Vec<String>,
+    /// Names of the policies it compares, in the order of the report.
+    pub compared: Vec<String>,
+    /// The policy that ratios are taken to; one of `compared`.
+    pub baseline: String,
+    /// Paths its matrix varies, as written, in order; of several that change together, the first.
+    pub axes: Vec<String>,
+    cells: Vec<Resolved>,
+}
+
+impl Scenario {
+    /// Reads a scenario.
+    ///
+    /// `name` is the path of the file, or the name of a built-in scenario: diagnostics show it, and
+    /// capture files are found relative to it. `overrides` are applied to the text in their order,
+    /// before the matrix is expanded. Captures come from `loader`.
+    ///
+    /// # Errors
+    ///
+    /// Everything wrong with the text or an override that could be told at once.
+    pub fn parse(
+        name: &str,
+        text: &str,
+        overrides: &[Set],
+        loader: &dyn CaptureLoader,
+    ) -> Result<Self, Diagnostics> {
+        let mut sources = Sources::default();
+        let file = sources.add(name, text);
+        let mut tree = parse_document(&sources, file, text)?;
+        let places: Vec<usize> = overrides.iter().map(|set| set.add_to(&mut sources)).collect();
+        let policies_source = sources.add("built-in policies", policies::BUILTIN);
+        let builtin_policies = builtin_policies(&sources, policies_source)?;
+
+        let mut errors = Collector::new(&sources);
+        for (set, place) in overrides.iter().zip(&places) {
+            set.apply(*place, &mut tree, &mut errors);
+        }
+        errors.finish(Some(()))?;
+        let keys = read(&tree, &sources)?;
+
+        let mut captures = Captures::new(loader, name);
+        let mut profiles: BTreeMap<String, Profile> = BTreeMap::new();
+        let mut outside = Outside {
+            captures: &mut captures,
+            profiles: &mut profiles,
+            builtin_policies: &builtin_policies,
+        };
+        // The text as it stands must hold, also where the matrix replaces all of it.
+        let mut errors = Collector::new(&sources);
+        let base = resolve::resolve(&keys, BTreeMap::new(), &mut outside, &mut errors);
+        let axes = match &keys.matrix {
+            Some(matrix) => matrix::axes(&matrix.value.0, &mut errors),
+            None => Vec::new(),
+        };
+        let base = errors.finish(base)?;
+        let mut cells = Vec::new();
+        let mut tasks = 0;
+        for cell in matrix::cells(&axes) {
+            if axes.is_empty() {
+                cells.push(base.clone());
+                break;
+            }
+            let cell = resolve_cell(&tree, &axes, &cell, &sources, &mut outside)?;
+            tasks += cell.plan.host_tasks.len();
+            tasks += cell.plan.vms.iter().map(|vm| vm.tasks.len() + 1).sum::<usize>();
+            if tasks > MAX_MATRIX_TASKS {
+                let mut errors = Collector::new(&sources);
+                let message = format!("the cells together have more than {MAX_MATRIX_TASKS} tasks");
+                errors.error(axes.first().map_or_else(Span::default, |axis| axis.span), message);
+                errors.finish(None::<()>)?;
+            }
+            cells.push(cell);
+        }
+        Ok(Self {
+            name: keys.name.value.0,
+            title: keys.title.value.0,
+            about: keys.about.value.0,
+            assumptions: keys.assumptions.value.into_iter().map(|a| a.value.0).collect(),
+            compared: base.compared,
+            baseline: base.baseline,
+            axes: axes.iter().map(|axis| axis.name().to_owned()).collect(),
+            cells,
+        })
+    }
+
+    /// The plans, cell by cell, and in each cell policy by policy: those compared, or those asked
+    /// for.
+    ///
+    /// # Errors
+    ///
+    /// A policy asked for that the scenario does not have.
+    pub fn plans(&self, policies: Option<&[String]>) -> Result<Vec<Plan>, Diagnostics> {
+        let mut plans = Vec::new();
+        for cell in &self.cells {
+            for name in policies.unwrap_or(&self.compared) {
+                let Some(policy) = cell.policies.get(name) else {
+                    return Err(self.no_policy(name).into());
+                };
+                let mut plan = cell.plan.clone();
+                plan.policy_name.clone_from(name);
+                plan.policy = policy.clone();
+                plans.push(plan);
+            }
+        }
+        Ok(plans)
+    }
+
+    /// Every policy the scenario knows: the built-in ones, and its own.
+    pub fn policies(&self) -> impl Iterator<Item = &str> {
+        self.cells.first().into_iter().flat_map(|cell| cell.policies.keys().map(String::as_str))
+    }
+
+    fn no_policy(&self, name: &str) -> Diagnostic {
+        let known: Vec<&str> = self.policies().collect();
+        let message = format!("scenario {} has no policy `{name}`", self.name);
+        Diagnostic::whole("--policy", message, Some(nearest(name, "policies", &known)))
+    }
+}
+
+fn read(tree: &Node, sources: &Sources) -> Result<ScenarioKeys, Diagnostics> {
+    let mut errors = Collector::new(sources);
+    let keys = read_table(tree, &mut errors);
+    errors.finish(keys)
+}
+
+fn builtin_policies(sources: &Sources, source: usize) -> Result<Keyed<PolicyKeys>, Diagnostics> {
+    let tree = parse_document(sources, source, policies::BUILTIN)?;
+    let mut errors = Collector::new(sources);
+    let file: Option<policies::PolicyFile> = read_table(&tree, &mut errors);
+    errors.finish(file).map(|file| file.policy)
+}
+
+fn resolve_cell(
+    tree: &Node,
+    axes: &[Axis],
+    cell: &[usize],
+    sources: &Sources,
+    outside: &mut Outside<'_, '_>,
+) -> Result<Resolved, Diagnostics> {
+    let mut errors = Collector::new(sources);
+    let mut tree = tree.clone();
+    let mut params = BTreeMap::new();
+    for (axis, index) in axes.iter().zip(cell) {
+        let value = axis.values[*index].clone();
+        params.insert(axis.name().to_owned(), value.text());
+        for path in &axis.paths {
+            Path::at(path, axis.span).set(&mut tree, value.clone(), &mut errors);
+        }
+    }
+    errors.finish(Some(()))?;
+    let keys = read(&tree, sources)?;
+    let mut errors = Collector::new(sources);
+    let resolved = resolve::resolve(&keys, params, outside, &mut errors);
+    errors.finish(resolved)
+}

@@ -1,0 +1,357 @@
+//! From workload tables to tasks and programs.
+
+use vcoop_sched::config::Policy;
+
+use super::captures::{Captures, least_length};
+use super::workload::{
+    Abuse, Audio, AudioSource, AudioTime, Browser, Capture, CommonKeys, CpuMap, CyclicMode,
+    Cyclictest, Duty, Hog, Kind, Rogue, Stress, Workload,
+};
+use crate::diagnostic::{Collector, Span};
+use crate::plan::{DevicePlan, Dist, Mode, Ns, Phase, Program, RogueMode, TaskPlan};
+use crate::toml_read::At;
+use crate::toml_read::units::Times;
+
+/// Linux's default timer slack.
+const SLACK_NS: Ns = 50_000;
+/// A hog's run without kernel sections; its length is of no consequence.
+const SECOND_NS: Ns = 1_000_000_000;
+/// Most tasks the host, or all guests together, may have.
+pub(crate) const MAX_TASKS: usize = 100_000;
+/// Least time one round of a looped program may take: below, events would fill the run.
+const MIN_ROUND_NS: Ns = 1_000;
+
+/// A level that workloads are put on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Its CPUs.
+    pub(crate) cpus: u32,
+    /// A guest, or the host.
+    pub(crate) guest: bool,
+}
+
+impl Place {
+    fn cpu_word(self) -> &'static str {
+        if self.guest { "vCPU" } else { "pCPU" }
+    }
+}
+
+/// Tasks of a level, and the devices they brought along.
+#[derive(Debug, Default)]
+pub(crate) struct Expanded {
+    /// Tasks.
+    pub(crate) tasks: Vec<TaskPlan>,
+    /// Devices that wake them.
+    pub(crate) devices: Vec<DevicePlan>,
+}
+
+/// Expands one workload after those already there.
+pub(crate) fn expand(
+    workload: &Workload,
+    place: Place,
+    captures: &mut Captures<'_>,
+    out: &mut Expanded,
+    errors: &mut Collector<'_>,
+) {
+    let common = &workload.common;
+    check_cpus(&common.cpus.value.0, common.cpus.span, place, errors);
+    let threads = match &workload.kind {
+        Kind::Cyclictest(keys) => cyclictest(keys, common),
+        Kind::Hog(keys) => copies(common, hog(keys, errors)),
+        Kind::Duty(keys) => copies(common, duty(keys, errors)),
+        Kind::Bursty(keys) => {
+            needs_time(&keys.burst, "burst", errors);
+            copies(common, cycle(vec![user(keys.burst.value), sleep(keys.idle.value)]))
+        }
+        Kind::Stress(keys) => copies(common, stress(keys, errors)),
+        Kind::Browser(keys) => browser(keys, common, errors),
+        Kind::Audio(keys) => return audio(keys, common, place, out, errors),
+        Kind::Rogue(keys) => copies(common, rogue(keys)),
+        Kind::Capture(keys) => return capture(keys, common, place, captures, out, errors),
+    };
+    if !common.enabled.value {
+        return;
+    }
+    for (name, program) in threads {
+        push(out, task(name, program, common), common, errors);
+    }
+}
+
+fn push(out: &mut Expanded, task: TaskPlan, common: &CommonKeys, errors: &mut Collector<'_>) {
+    if out.tasks.len() < MAX_TASKS {
+        out.tasks.push(task);
+    } else {
+        errors.error(common.count.span, format!("this makes more than {MAX_TASKS} tasks"));
+    }
+}
+
+/// Refuses CPUs the level does not have.
+pub(crate) fn check_cpus(cpus: &[u32], span: Span, place: Place, errors: &mut Collector<'_>) {
+    if let Some(cpu) = cpus.iter().find(|cpu| **cpu >= place.cpus) {
+        let (word, last) = (place.cpu_word(), place.cpus.saturating_sub(1));
+        let message = format!("there is no {word} {cpu}");
+        errors.error_help(span, message, format!("{word}s go from 0 to {last}"));
+    }
+}
+
+fn task(name: String, program: Program, common: &CommonKeys) -> TaskPlan {
+    let policy = common.policy.as_ref().map_or(Policy::NORMAL, |p| p.value.0);
+    let cyclic = matches!(program, Program::Cyclictest { .. });
+    let default_slack = if policy.is_rt() || cyclic { 0 } else { SLACK_NS };
+    TaskPlan {
+        name,
+        label: common.name.value.0.clone(),
+        program,
+        policy,
+        cpus: common.cpus.value.0.clone(),
+        start_ns: common.start.value.0,
+        timer_slack_ns: common.slack.as_ref().map_or(default_slack, |s| s.value.0),
+    }
+}
+
+type Threads = Vec<(String, Program)>;
+
+/// The name of copy `i`; a lone one has no number.
+fn copy_name(common: &CommonKeys, i: u64) -> String {
+    let name = &common.name.value.0;
+    if common.count.value.get() == 1 { name.clone() } else { format!("{name}/{i}") }
+}
+
+fn copies(common: &CommonKeys, program: Program) -> Threads {
+    (0..common.count.value.get()).map(|i| (copy_name(common, i), program.clone())).collect()
+}
+
+fn user(time: Times) -> Phase {
+    Phase::Run { time: time.0, mode: Mode::User }
+}
+
+fn kernel(time: Times) -> Phase {
+    Phase::Run { time: time.0, mode: Mode::Kernel }
+}
+
+fn sleep(time: Times) -> Phase {
+    Phase::Sleep { time: time.0 }
+}
+
+fn cycle(phases: Vec<Phase>) -> Program {
+    // A sleep of nothing is no phase.
+    let idle = |phase: &Phase| matches!(phase, Phase::Sleep { time: Dist::Const(0) });
+    Program::Cycle { phases: phases.into_iter().filter(|p| !idle(p)).collect() }
+}
+
+/// A loop that uses no time would never let time pass.
+fn needs_time(key: &At<Times>, name: &str, errors: &mut Collector<'_>) {
+    if key.value.mean() < MIN_ROUND_NS {
+        let help = "at least 1us on average";
+        errors.error_help(key.span, format!("`{name}` is too short for a loop"), help);
+    }
+}
+
+fn cyclictest(keys: &Cyclictest, common: &CommonKeys) -> Threads {
+    (0..common.count.value.get())
+        .map(|i| {
+            let program = Program::Cyclictest {
+                interval_ns: keys.interval.value.0 + i * keys.distance.value.0,
+                absolute: keys.mode.value == CyclicMode::Absolute,
+                work: keys.work.value.0,
+            };
+            (copy_name(common, i), program)
+        })
+        .collect()
+}
+
+/// User time between kernel sections follows from their share: `section * (1 - k) / k`.
+fn hog(keys: &Hog, errors: &mut Collector<'_>) -> Program {
+    let kernel_ppm = u64::from(keys.kernel.value.ppm);
+    if kernel_ppm == 0 {
+        return cycle(vec![Phase::Run { time: Dist::Const(SECOND_NS), mode: Mode::User }]);
+    }
+    needs_time(&keys.section, "section", errors);
+    let section = keys.section.value;
+    let user_ppm = 1_000_000 - kernel_ppm;
+    let mean = u128::from(section.mean()) * u128::from(user_ppm) / u128::from(kernel_ppm);
+    let mean_ns = Ns::try_from(mean).unwrap_or(Ns::MAX).min(SECOND_NS);
+    let mut phases = vec![kernel(section)];
+    if mean_ns > 0 {
+        let time = Dist::Exp { mean_ns, max_ns: mean_ns.saturating_mul(10) };
+        phases.insert(0, Phase::Run { time, mode: Mode::User });
+    }
+    cycle(phases)
+}
+
+fn duty(keys: &Duty, errors: &mut Collector<'_>) -> Program {
+    let period_ns = keys.period.value.0;
+    let share = |ppm: u32| {
+        Ns::try_from(u128::from(period_ns) * u128::from(ppm) / 1_000_000).unwrap_or(period_ns)
+    };
+    let (on_ns, span) = match (&keys.on, &keys.util) {
+        (Some(on), Some(util)) => {
+            errors.error_help(util.span, "`on` and `util` say the same thing", "give one of them");
+            (on.value.0, on.span)
+        }
+        (Some(on), None) => (on.value.0, on.span),
+        (None, Some(util)) => (share(util.value.ppm), util.span),
+        (None, None) => (period_ns / 2, keys.period.span),
+    };
+    if on_ns == 0 {
+        errors.error(span, "with no CPU time this load is none: take it out");
+    } else if on_ns > period_ns {
+        errors.error_help(span, "more CPU time than the period has", "up to the period");
+    }
+    let run = Phase::Run { time: Dist::Const(on_ns), mode: Mode::User };
+    if keys.phase_locked.value {
+        cycle(vec![Phase::Align { period_ns }, run])
+    } else {
+        let time = Dist::Const(period_ns.saturating_sub(on_ns));
+        cycle(vec![run, Phase::Sleep { time }])
+    }
+}
+
+fn stress(keys: &Stress, errors: &mut Collector<'_>) -> Program {
+    needs_time(&keys.user, "user", errors);
+    let mut phases = Vec::new();
+    for _ in 0..keys.rounds.value.get() {
+        phases.extend([user(keys.user.value), kernel(keys.kernel.value)]);
+    }
+    phases.extend([kernel(keys.long.value), sleep(keys.sleep.value)]);
+    cycle(phases)
+}
+
+/// Threads of a browser: main, compositor, raster, workers.
+fn browser(keys: &Browser, common: &CommonKeys, errors: &mut Collector<'_>) -> Threads {
+    needs_time(&keys.main_burst, "main_burst", errors);
+    needs_time(&keys.worker_burst, "worker_burst", errors);
+    let syscall = keys.syscall.value;
+    let frame = Phase::Align { period_ns: keys.frame.value.0 };
+    let bursts = |burst, idle| cycle(vec![user(burst), kernel(syscall), sleep(idle)]);
+    let frames = |work| cycle(vec![frame.clone(), user(work), kernel(syscall)]);
+    let mut threads = Vec::new();
+    for i in 0..common.count.value.get() {
+        let name = copy_name(common, i);
+        let main = bursts(keys.main_burst.value, keys.main_idle.value);
+        threads.push((format!("{name}/main"), main));
+        threads.push((format!("{name}/compositor"), frames(keys.compose.value)));
+        threads.push((format!("{name}/raster"), frames(keys.raster.value)));
+        for worker in 0..keys.workers.value.get() {
+            let program = bursts(keys.worker_burst.value, keys.worker_idle.value);
+            threads.push((format!("{name}/worker-{worker}"), program));
+        }
+    }
+    threads
+}
+
+fn rogue(keys: &Rogue) -> Program {
+    let mode = match keys.mode.value {
+        Abuse::Forever => RogueMode::Forever,
+        Abuse::Toggle => RogueMode::Toggle { period_ns: keys.period.value.0 },
+    };
+    Program::Rogue { mode }
+}
+
+fn audio(
+    keys: &Audio,
+    common: &CommonKeys,
+    place: Place,
+    out: &mut Expanded,
+    errors: &mut Collector<'_>,
+) {
+    let rate = keys.rate.value.get();
+    // At most 10^7 frames and 10^9 ns: the product fits.
+    let ns = |time| match time {
+        AudioTime::Ns(ns) => ns,
+        AudioTime::Frames(frames) => frames * 1_000_000_000 / rate,
+    };
+    let (period_ns, buffer_ns) = (ns(keys.period.value), ns(keys.buffer.value));
+    if period_ns < MIN_ROUND_NS {
+        errors.error_help(keys.period.span, "the burst is too short", "at least 1us");
+    }
+    if buffer_ns < period_ns {
+        let message = "the buffer holds less than one burst";
+        errors.error_help(keys.buffer.span, message, "at least `period`");
+    }
+    let device = match (keys.source.as_ref(), place.guest) {
+        (Some(At { value: AudioSource::Device, span }), false) => {
+            let help = "write source = \"timer\"";
+            errors.error_help(*span, "devices interrupt guests; this is the host", help);
+            false
+        }
+        (Some(source), _) => source.value == AudioSource::Device,
+        (None, guest) => guest,
+    };
+    let vcpu = keys.irq_vcpu.value.get32();
+    if device {
+        check_cpus(&[vcpu], keys.irq_vcpu.span, place, errors);
+    }
+    if !common.enabled.value {
+        return;
+    }
+    let program = Program::Audio { period_ns, buffer_ns, work: keys.work.value.0, device };
+    for (name, program) in copies(common, program) {
+        if device {
+            out.devices.push(DevicePlan {
+                name: name.clone(),
+                period: Dist::Const(period_ns),
+                vcpu,
+                nmi: false,
+                softirq: Dist::Const(0),
+                wakes: u32::try_from(out.tasks.len()).ok(),
+            });
+        }
+        push(out, task(name, program, common), common, errors);
+    }
+}
+
+fn capture(
+    keys: &Capture,
+    common: &CommonKeys,
+    place: Place,
+    captures: &mut Captures<'_>,
+    out: &mut Expanded,
+    errors: &mut Collector<'_>,
+) {
+    if common.count.value.get() != 1 {
+        // Wake-ups find their thread by its place among those of one name.
+        let help = "add a second table with a name of its own";
+        errors.error_help(common.count.span, "a capture cannot have copies", help);
+    }
+    let limit = keys.threads.as_ref().map_or(usize::MAX, |t| t.value.get() as usize);
+    let from_set = keys.file.span.source != 0;
+    let file = &keys.file.value.0;
+    let threads = match captures.get(file, from_set, keys.scale.value.ppm, limit) {
+        Ok(threads) => threads,
+        Err(why) => {
+            let help = "a text capture, or \"builtin:build-serve\"";
+            errors.error_help(keys.file.span, format!("cannot use `{file}`: {why}"), help);
+            return;
+        }
+    };
+    if !common.enabled.value {
+        return;
+    }
+    let total = threads.len() as u64;
+    for (i, thread) in (0u64..).zip(threads.iter()) {
+        let repeat = keys.r#loop.value && thread.repeat;
+        if repeat && least_length(&thread.steps) < MIN_ROUND_NS {
+            let message = format!("thread {i} ({}) would loop without using time", thread.name);
+            errors.error(keys.file.span, message);
+            return;
+        }
+        let name = format!("{}/{i}", common.name.value.0);
+        let program = Program::Script { steps: thread.steps.clone(), repeat };
+        let mut task = task(name, program, common);
+        if common.policy.is_none() {
+            task.policy = thread.policy;
+            if common.slack.is_none() {
+                task.timer_slack_ns = if task.policy.is_rt() { 0 } else { SLACK_NS };
+            }
+        }
+        if task.cpus.is_empty() && keys.cpu_map.value == CpuMap::Wrap {
+            task.cpus = thread.cpus.iter().map(|cpu| cpu % place.cpus.max(1)).collect();
+            task.cpus.sort_unstable();
+            task.cpus.dedup();
+        }
+        let spread = u128::from(keys.jitter.value.0) * u128::from(i) / u128::from(total.max(1));
+        task.start_ns += Ns::try_from(spread).unwrap_or(0);
+        push(out, task, common, errors);
+    }
+}

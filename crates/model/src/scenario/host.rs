@@ -1,0 +1,260 @@
+//! From `[host]` and `[[vm]]` to the plan's host and VMs.
+
+use vcoop_policy::config::Means;
+use vcoop_sched::config::{Policy, Topology};
+
+use super::captures::Captures;
+use super::expand::{Expanded, Place, check_cpus, expand};
+use super::keys::{HostKeys, MAX_VCPUS, VmKeys};
+use super::sched::{FairKind, LevelShape, SchedKeys, tick_ns};
+use super::texts::{MeansText, PolicyText};
+use super::workload::Workload;
+use crate::diagnostic::{Collector, Span, nearest};
+use crate::plan::{DevicePlan, HostPlan, TaskPlan, VmPlan};
+use crate::profile::{CState, Profile};
+use crate::toml_read::table::Sub;
+use crate::toml_read::value::OneOrEach;
+use crate::toml_read::{At, Value};
+use crate::topology::topology;
+
+/// The host of a plan, without groups.
+pub(crate) fn host(
+    keys: &Sub<HostKeys>,
+    profile: &Profile,
+    errors: &mut Collector<'_>,
+) -> Option<HostPlan> {
+    let host = &keys.value;
+    let pcpus = host.pcpus.as_ref().map(|p| p.value.get32());
+    let topology = match &host.topology {
+        Some(given) => topology(given, pcpus, errors)?,
+        None => fit(profile.topology, pcpus.unwrap_or_else(|| profile.topology.cpus())),
+    };
+    let shape = LevelShape { topology, tick_ns: tick_ns(&host.tick_hz) };
+    let mut costs = profile.costs.clone();
+    if let Some(limit) = &host.cpu_dma_latency {
+        costs.cstates.retain(|state| state.exit_ns <= limit.value.0);
+        if costs.cstates.is_empty() {
+            costs.cstates.push(CState { name: "POLL".to_owned(), exit_ns: 0, residency_ns: 0 });
+        }
+    }
+    Some(HostPlan {
+        profile: profile.name.clone(),
+        costs,
+        level: host.sched.value.level(shape, errors),
+        preemption: host.preemption.value.resolve(),
+    })
+}
+
+/// The profile's machine with another number of CPUs: whole caches if they divide it, else whole
+/// cores in one cache if they do, else single threads in one cache.
+fn fit(machine: Topology, cpus: u32) -> Topology {
+    let Topology { threads_per_core, cores_per_llc, .. } = machine;
+    let per_llc = threads_per_core * cores_per_llc;
+    if cpus.is_multiple_of(per_llc) {
+        Topology { llcs: cpus / per_llc, ..machine }
+    } else if cpus.is_multiple_of(threads_per_core) {
+        Topology { threads_per_core, cores_per_llc: cpus / threads_per_core, llcs: 1 }
+    } else {
+        Topology::flat(cpus)
+    }
+}
+
+/// What VMs are resolved against.
+#[derive(Debug)]
+pub(crate) struct HostFacts {
+    /// The host's CPUs.
+    pub(crate) place: Place,
+    /// Whether the host's fair class knows slices.
+    pub(crate) eevdf: bool,
+}
+
+/// One VM; its weight joins `groups`.
+pub(crate) fn vm(
+    keys: &VmKeys,
+    host: &HostFacts,
+    groups: &mut Vec<u64>,
+    captures: &mut Captures<'_>,
+    errors: &mut Collector<'_>,
+) -> Option<VmPlan> {
+    let vcpus = keys.vcpus.value.get32();
+    let place = Place { cpus: vcpus, guest: true };
+    let topology = match &keys.topology {
+        Some(given) => topology(given, Some(vcpus), errors)?,
+        None => Topology::flat(vcpus),
+    };
+    debug_assert!(i64::from(vcpus) <= MAX_VCPUS);
+    let shape = LevelShape { topology, tick_ns: tick_ns(&keys.tick_hz) };
+    let level = keys.sched.value.level(shape, errors);
+
+    let pins = each(&keys.pin, vcpus, errors);
+    let vcpu_cpus = pins
+        .into_iter()
+        .map(|(list, span)| {
+            check_cpus(&list.0, span, host.place, errors);
+            list.0
+        })
+        .collect();
+    let vcpu_policy = each(&keys.vcpu_policy, vcpus, errors)
+        .into_iter()
+        .map(|(PolicyText(policy), span)| {
+            check_policy_slice(policy, span, host.eevdf, "host", errors);
+            policy
+        })
+        .collect();
+    let vcpu_means = match &keys.means {
+        None => vec![None; vcpus as usize],
+        Some(means) => each(means, vcpus, errors)
+            .into_iter()
+            .map(|(MeansText(means), span)| {
+                if matches!(means, Means::Slice(_)) && !host.eevdf {
+                    refuse_slice(span, "host", errors);
+                }
+                Some(means)
+            })
+            .collect(),
+    };
+    let workloads: Vec<&Workload> = keys.task.iter().map(|task| &task.0).collect();
+    let Expanded { tasks, mut devices } =
+        workloads_of(&workloads, place, &keys.sched.value, captures, errors);
+    explicit_devices(keys, place, &workloads, &tasks, &mut devices, errors);
+    let group = keys.weight.as_ref().and_then(|weight| {
+        groups.push(weight.value.get());
+        u16::try_from(groups.len() - 1).ok()
+    });
+    Some(VmPlan {
+        name: keys.name.value.0.clone(),
+        level,
+        preemption: keys.preemption.value.resolve(),
+        vcpu_cpus,
+        vcpu_policy,
+        vcpu_means,
+        group,
+        tasks,
+        devices,
+        cooperative: keys.cooperative.value,
+        posted_interrupts: keys.posted_interrupts.value,
+    })
+}
+
+/// Tasks of a level, after checks that names differ and slices mean something.
+pub(crate) fn workloads_of(
+    workloads: &[&Workload],
+    place: Place,
+    sched: &SchedKeys,
+    captures: &mut Captures<'_>,
+    errors: &mut Collector<'_>,
+) -> Expanded {
+    let level = if place.guest { "guest" } else { "host" };
+    distinct(
+        workloads.iter().map(|w| &w.common.name).map(|n| (n.value.0.as_str(), n.span)),
+        errors,
+    );
+    let mut out = Expanded::default();
+    for workload in workloads {
+        if let Some(policy) = &workload.common.policy {
+            let eevdf = sched.fair.value == FairKind::Eevdf;
+            check_policy_slice(policy.value.0, policy.span, eevdf, level, errors);
+        }
+        expand(workload, place, captures, &mut out, errors);
+    }
+    out
+}
+
+fn explicit_devices(
+    keys: &VmKeys,
+    place: Place,
+    workloads: &[&Workload],
+    tasks: &[TaskPlan],
+    devices: &mut Vec<DevicePlan>,
+    errors: &mut Collector<'_>,
+) {
+    let taken: Vec<(String, Span)> =
+        devices.iter().map(|d| (d.name.clone(), keys.name.span)).collect();
+    let own = keys.device.iter().map(|d| (d.name.value.0.as_str(), d.name.span));
+    distinct(taken.iter().map(|(name, span)| (name.as_str(), *span)).chain(own), errors);
+    for device in &keys.device {
+        let vcpu = device.vcpu.value.get32();
+        check_cpus(&[vcpu], device.vcpu.span, place, errors);
+        if device.period.value.mean() < 1_000 {
+            let message = "the device interrupts too often";
+            errors.error_help(device.period.span, message, "at least 1us apart on average");
+        }
+        let wakes = device.wakes.as_ref().and_then(|wakes| {
+            let name = wakes.value.0.as_str();
+            if !workloads.iter().any(|w| w.common.name.value.0 == name) {
+                let names: Vec<&str> =
+                    workloads.iter().map(|w| w.common.name.value.0.as_str()).collect();
+                let message = format!("there is no task `{name}` in this VM");
+                errors.error_help(wakes.span, message, nearest(name, "tasks", &names));
+            }
+            // A task that is not enabled is not there to be woken.
+            tasks.iter().position(|task| task.label == name).and_then(|i| u32::try_from(i).ok())
+        });
+        devices.push(DevicePlan {
+            name: device.name.value.0.clone(),
+            period: device.period.value.0,
+            vcpu,
+            nmi: device.nmi.value,
+            softirq: device.softirq.value.0,
+            wakes,
+        });
+    }
+}
+
+/// One value for each vCPU, and where it is written.
+fn each<T: Value + Clone>(
+    given: &At<OneOrEach<T>>,
+    vcpus: u32,
+    errors: &mut Collector<'_>,
+) -> Vec<(T, Span)> {
+    match &given.value {
+        OneOrEach::One(value) => vec![(value.clone(), given.span); vcpus as usize],
+        OneOrEach::Each(values) => {
+            if values.len() != vcpus as usize {
+                let message = format!("a list of {} for {vcpus} vCPUs", values.len());
+                errors.error_help(given.span, message, "one entry for each vCPU, or one for all");
+            }
+            values.iter().map(|at| (at.value.clone(), at.span)).collect()
+        }
+    }
+}
+
+/// Refuses names given twice.
+pub(crate) fn distinct<'n>(
+    names: impl Iterator<Item = (&'n str, Span)>,
+    errors: &mut Collector<'_>,
+) {
+    let mut seen: Vec<&str> = Vec::new();
+    for (name, span) in names {
+        if seen.contains(&name) {
+            let help = "give each a name of its own";
+            errors.error_help(span, format!("the name `{name}` is used twice"), help);
+        }
+        seen.push(name);
+    }
+}
+
+/// Refuses a slice of its own under a fair class that has none.
+pub(crate) fn check_policy_slice(
+    policy: Policy,
+    span: Span,
+    eevdf: bool,
+    level: &str,
+    errors: &mut Collector<'_>,
+) {
+    if matches!(policy, Policy::Normal { slice_ns: Some(_), .. }) && !eevdf {
+        refuse_slice(span, level, errors);
+    }
+}
+
+/// The message for a slice without EEVDF.
+pub(crate) fn refuse_slice(span: Span, level: &str, errors: &mut Collector<'_>) {
+    let help = format!(
+        "set fair = \"eevdf\" in [{}.sched], or choose another policy",
+        match level {
+            "host" => "host",
+            _ => "vm",
+        }
+    );
+    errors.error_help(span, format!("the {level}'s fair class is cfs, which has no slices"), help);
+}

@@ -1,0 +1,232 @@
+//! The tables of a scenario file, except workloads.
+//!
+//! What is declared here is the file format: reader, `--set`, JSON schema and reference all come
+//! from it.
+
+use super::sched::SchedKeys;
+use super::texts::{MeansText, PolicyText};
+use super::workload::{GuestTask, HostLoad};
+use crate::plan::Preemption;
+use crate::toml_read::At;
+use crate::toml_read::table::{Keyed, Sub, table};
+use crate::toml_read::units::{AtLeast, CpuList, Percent, Span1, Time, Times};
+use crate::toml_read::value::{Int, Name, OneOrEach, Prose, Raw, choice};
+use crate::topology::{MAX_PCPUS, TopologyKeys};
+
+/// Most vCPUs a VM can have.
+pub(crate) const MAX_VCPUS: i64 = 256;
+
+table! {
+    /// A scenario: one experiment, run for each policy compared and each cell of the matrix.
+    pub(crate) struct ScenarioKeys {
+        /// Name, as results show it.
+        name: At<Name>,
+        /// One line for lists.
+        title: At<Prose>,
+        /// What the experiment is and why it is shaped like this.
+        about: At<Prose> = "''",
+        /// What is assumed because nobody published or measured it, one sentence each.
+        assumptions: At<Vec<At<Prose>>> = "[]",
+        /// Measured time, after the warm-up.
+        duration: At<AtLeast<1_000_000>> = "5s",
+        /// Dropped at the start.
+        warmup: At<Time> = "500ms",
+        /// Independent repeats, each with a seed of its own.
+        repeats: At<Int<1, 10_000>> = "10",
+        /// Seed of the first repeat.
+        seed: At<Int<0, { i64::MAX }>> = "1",
+        /// The machine and its kernel.
+        host: Sub<HostKeys>,
+        /// Threads of the host that are not vCPUs: loads and probes.
+        load: Vec<HostLoad>,
+        /// Virtual machines.
+        vm: Vec<VmKeys>,
+        /// Parameters of built-in policies, and policies of the user's own.
+        policy: Keyed<PolicyKeys>,
+        /// Which policies to compare.
+        compare: Sub<CompareKeys>,
+        /// What to report; without any, every task that measures.
+        probe: Vec<ProbeKeys>,
+        /// Fields to vary: path (as in `--set`) = list of values. Every combination is run; paths
+        /// joined by a comma in one key change together.
+        matrix: Option<At<Raw>>,
+        /// Switches thrown while running.
+        at: Vec<AtKeys>,
+    }
+}
+
+choice! {
+    /// When a kernel-mode section can be preempted.
+    pub(crate) enum PreemptionKind {
+        /// Not before its end.
+        None = "none",
+        /// At its next voluntary preemption point.
+        Voluntary = "voluntary",
+        /// At once by real-time threads, at its end by fair ones.
+        Lazy = "lazy",
+        /// At once.
+        Full = "full",
+    }
+}
+
+impl PreemptionKind {
+    /// As the plan says it.
+    pub(crate) fn resolve(self) -> Preemption {
+        match self {
+            Self::None => Preemption::None,
+            Self::Voluntary => Preemption::Voluntary,
+            Self::Lazy => Preemption::Lazy,
+            Self::Full => Preemption::Full,
+        }
+    }
+}
+
+table! {
+    /// The host.
+    pub(crate) struct HostKeys {
+        /// Machine profile: a built-in name, or a profile file relative to the scenario's.
+        profile: At<Prose> = "xeon-server",
+        /// Number of pCPUs. Default: those of the topology, else of the profile.
+        pcpus: Option<At<Int<1, MAX_PCPUS>>>,
+        /// Where pCPUs sit. Default: the profile's, where `pcpus` fits its cores and caches; else
+        /// one cache for all.
+        topology: Option<At<TopologyKeys>>,
+        /// Ticks a second.
+        tick_hz: At<Int<10, 10_000>> = "250",
+        /// Kernel preemption.
+        preemption: At<PreemptionKind> = "voluntary",
+        /// Longest wake-up latency an idle state may have, as `/dev/cpu_dma_latency` asks it;
+        /// deeper states are not entered, "0us" means polling. Default: no limit.
+        cpu_dma_latency: Option<At<Time>>,
+        /// Scheduler.
+        sched: Sub<SchedKeys>,
+    }
+}
+
+table! {
+    /// A virtual machine.
+    pub(crate) struct VmKeys {
+        /// Name.
+        name: At<Name>,
+        /// Left out entirely when false; a matrix can vary it.
+        enabled: At<bool> = "true",
+        /// Number of vCPUs.
+        vcpus: At<Int<1, MAX_VCPUS>>,
+        /// pCPUs the vCPUs may use: one list for all, or one each.
+        pin: At<OneOrEach<CpuList>> = "all",
+        /// cgroup weight of the VM (1024: a nice-0 thread's worth on each CPU). Default: no cgroup.
+        weight: Option<At<Int<2, 262_144>>>,
+        /// Scheduling policy of vCPU threads when not boosted: one for all, or one each.
+        vcpu_policy: At<OneOrEach<PolicyText>> = "other",
+        /// Means of boosting, instead of the policy's: one for all, or one each.
+        means: Option<At<OneOrEach<MeansText>>>,
+        /// Where vCPUs sit, as the guest sees it. Default: one cache for all, no SMT.
+        topology: Option<At<TopologyKeys>>,
+        /// Ticks a second of the guest.
+        tick_hz: At<Int<10, 10_000>> = "250",
+        /// Preemption of the guest's kernel.
+        preemption: At<PreemptionKind> = "voluntary",
+        /// The guest takes part in the boost protocol.
+        cooperative: At<bool> = "true",
+        /// Interrupts reach a running guest without an exit.
+        posted_interrupts: At<bool> = "false",
+        /// The guest's scheduler.
+        sched: Sub<SchedKeys>,
+        /// Tasks of the guest.
+        task: Vec<GuestTask>,
+        /// Devices that interrupt it.
+        device: Vec<DeviceKeys>,
+    }
+}
+
+table! {
+    /// A device that interrupts a guest.
+    pub(crate) struct DeviceKeys {
+        /// Name.
+        name: At<Name>,
+        /// Time between interrupts.
+        period: At<Times>,
+        /// vCPU that takes it.
+        vcpu: At<Int<0, 255>> = "0",
+        /// Injected as an NMI.
+        nmi: At<bool> = "false",
+        /// CPU time of the guest's softirq half.
+        softirq: At<Times> = "0us",
+        /// Guest task it wakes.
+        wakes: Option<At<Name>>,
+    }
+}
+
+table! {
+    /// A policy. A built-in one (`vanilla`, `static`, `dynamic`, `wake-boost`) keeps what is not
+    /// given here; one of another name starts from its `base`.
+    pub(crate) struct PolicyKeys {
+        /// Policy this one starts from.
+        base: Option<At<Prose>>,
+        /// What a boost is (`static`: what vCPU threads are for life).
+        means: Option<At<MeansText>>,
+        /// Boosted time a vCPU can use at once.
+        vcpu_burst: Option<At<Span1>>,
+        /// Boosted time a vCPU gains, as a share of elapsed time.
+        vcpu_refill: Option<At<Percent<100>>>,
+        /// Boosted time the vCPUs of a VM can use together at once.
+        vm_burst: Option<At<Span1>>,
+        /// Boosted time a VM gains, as a share of one CPU; several vCPUs can use more than one.
+        vm_refill: Option<At<Percent<4000>>>,
+        /// dynamic: longest that a preempt-disabled section holds a boost.
+        max_preempt_off: Option<At<Span1>>,
+        /// dynamic: boost when an interrupt is injected.
+        boost_on_injection: Option<At<bool>>,
+        /// dynamic: honour the guest's request at VM exits.
+        boost_on_request: Option<At<bool>>,
+        /// dynamic: boost when the vCPU halts, so that its wake-up is urgent already.
+        boost_across_idle: Option<At<bool>>,
+        /// wake-boost: longest a woken vCPU stays boosted.
+        run: Option<At<Span1>>,
+    }
+}
+
+table! {
+    /// What to compare.
+    pub(crate) struct CompareKeys {
+        /// Policies, in the order of the report.
+        policy: At<Vec<At<Prose>>> = "['vanilla', 'wake-boost', 'dynamic', 'static']",
+        /// Policy that ratios are taken to. Default: vanilla if it is compared, else the first.
+        baseline: Option<At<Prose>>,
+    }
+}
+
+table! {
+    /// A series to report.
+    pub(crate) struct ProbeKeys {
+        /// `host.LOAD` or `VM.TASK`; of several copies `host.LOAD/0`, or all of them without the
+        /// number.
+        task: At<Prose>,
+    }
+}
+
+choice! {
+    /// On or off.
+    pub(crate) enum Switch {
+        /// On.
+        On = "on",
+        /// Off.
+        Off = "off",
+    }
+}
+
+table! {
+    /// A switch thrown while running: `boost`, or `policy` of a vCPU.
+    pub(crate) struct AtKeys {
+        /// When, counted from the start of the warm-up.
+        time: At<Time>,
+        /// Switch boosting, for `vm` or for all.
+        boost: Option<At<Switch>>,
+        /// VM.
+        vm: Option<At<Prose>>,
+        /// vCPU whose `policy` changes.
+        vcpu: Option<At<Int<0, 255>>>,
+        /// New scheduling policy of the vCPU thread when not boosted.
+        policy: Option<At<PolicyText>>,
+    }
+}

@@ -1,0 +1,106 @@
+//! `[matrix]`: fields to vary.
+
+use super::set::Path;
+use crate::diagnostic::{Collector, Span};
+use crate::toml_read::{Node, NodeValue};
+
+/// Most cells a matrix may have.
+const MAX_CELLS: usize = 4096;
+/// Tables a matrix cannot vary: they say which experiment it is, not how it runs.
+const FIXED: [&str; 8] =
+    ["name", "title", "about", "assumptions", "matrix", "compare", "probe", "repeats"];
+
+/// One field and its values, or several fields that change together.
+#[derive(Clone, Debug)]
+pub(crate) struct Axis {
+    /// Paths as the user wrote them; the first names the axis.
+    pub(crate) paths: Vec<String>,
+    /// Where they are written.
+    pub(crate) span: Span,
+    /// Values.
+    pub(crate) values: Vec<Node>,
+}
+
+impl Axis {
+    /// What results call it.
+    pub(crate) fn name(&self) -> &str {
+        self.paths.first().map_or("", String::as_str)
+    }
+}
+
+/// One combination: an index into each axis' values.
+pub(crate) type Cell = Vec<usize>;
+
+/// Reads the axes. A key of several paths with commas between makes them change together. Keys
+/// without quotes nest (`vm.guest.vcpus = [1, 2]`): the path is put together again.
+pub(crate) fn axes(matrix: &Node, errors: &mut Collector<'_>) -> Vec<Axis> {
+    let mut found = Vec::new();
+    collect("", matrix, matrix.span, &mut found, errors);
+    let mut cells = 1usize;
+    for axis in &found {
+        cells = cells.saturating_mul(axis.values.len());
+        for path in &axis.paths {
+            let root = Path::at(path, axis.span).root().to_owned();
+            if FIXED.contains(&root.as_str()) {
+                errors.error(axis.span, format!("a matrix cannot vary `{root}`"));
+            }
+        }
+    }
+    if cells > MAX_CELLS {
+        let message = format!("the matrix has {cells} cells, more than {MAX_CELLS}");
+        errors.error(found.last().map_or(matrix.span, |axis| axis.span), message);
+        return Vec::new();
+    }
+    found
+}
+
+fn collect(
+    prefix: &str,
+    node: &Node,
+    span: Span,
+    found: &mut Vec<Axis>,
+    errors: &mut Collector<'_>,
+) {
+    match &node.value {
+        NodeValue::Table(table) => {
+            for (key, span, value) in &table.entries {
+                let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+                collect(&path, value, *span, found, errors);
+            }
+        }
+        NodeValue::Array(values) if !values.is_empty() => {
+            let paths: Vec<String> = prefix.split(',').map(|p| p.trim().to_owned()).collect();
+            for (i, path) in paths.iter().enumerate() {
+                let earlier = found.iter().flat_map(|axis| &axis.paths).chain(&paths[..i]);
+                if earlier.into_iter().any(|other| other == path) {
+                    errors.error(span, format!("`{path}` is varied twice"));
+                    return;
+                }
+            }
+            found.push(Axis { paths, span, values: values.clone() });
+        }
+        _ => {
+            let message = format!("`{prefix}` is {}, not a list of values", node.what());
+            let help = "write the values to try: \"vm.guest.vcpus\" = [1, 2, 4]";
+            errors.error_help(node.span, message, help);
+        }
+    }
+}
+
+/// Every combination, the last axis fastest; one empty cell for no axes.
+pub(crate) fn cells(axes: &[Axis]) -> Vec<Cell> {
+    let mut cells: Vec<Cell> = vec![Vec::new()];
+    for axis in axes {
+        cells = cells
+            .into_iter()
+            .flat_map(|cell| {
+                (0..axis.values.len()).map(move |i| {
+                    let mut longer = cell.clone();
+                    longer.push(i);
+                    longer
+                })
+            })
+            .collect();
+    }
+    cells
+}

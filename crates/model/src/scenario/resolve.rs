@@ -1,0 +1,391 @@
+//! From the tables of one matrix cell to a plan without its policy.
+
+use std::collections::BTreeMap;
+
+use super::captures::Captures;
+use super::expand::{Expanded, MAX_TASKS, Place};
+use super::host::{self, HostFacts, check_policy_slice, distinct, refuse_slice};
+use super::keys::{AtKeys, PolicyKeys, ScenarioKeys, Switch};
+use super::policies::Policies;
+use super::sched::FairKind;
+use super::workload::Workload;
+use crate::diagnostic::{Collector, nearest};
+use crate::plan::{
+    Ns, Plan, PolicyPlan, ProbePlan, Program, Target, TaskPlan, TimelineAction, TimelineEvent,
+    VmPlan,
+};
+use crate::profile::Profile;
+use crate::toml_read::At;
+use crate::toml_read::table::Keyed;
+use crate::toml_read::units::show;
+
+/// Most vCPUs of all VMs together.
+const MAX_TOTAL_VCPUS: usize = 65_536;
+
+/// A cell, ready but for the policy.
+#[derive(Clone, Debug)]
+pub(crate) struct Resolved {
+    /// The plan, under `vanilla`.
+    pub(crate) plan: Plan,
+    /// Every policy of the scenario.
+    pub(crate) policies: BTreeMap<String, PolicyPlan>,
+    /// Names of the policies compared.
+    pub(crate) compared: Vec<String>,
+    /// The one that ratios are taken to.
+    pub(crate) baseline: String,
+}
+
+/// What resolving needs from outside the file.
+#[derive(Debug)]
+pub(crate) struct Outside<'o, 'l> {
+    /// Captures loaded so far.
+    pub(crate) captures: &'o mut Captures<'l>,
+    /// Profiles loaded so far.
+    pub(crate) profiles: &'o mut BTreeMap<String, Profile>,
+    /// The built-in policies.
+    pub(crate) builtin_policies: &'o Keyed<PolicyKeys>,
+}
+
+/// Resolves the tables; `None` where an error keeps a plan from being made at all.
+pub(crate) fn resolve(
+    keys: &ScenarioKeys,
+    params: BTreeMap<String, String>,
+    outside: &mut Outside<'_, '_>,
+    errors: &mut Collector<'_>,
+) -> Option<Resolved> {
+    let profile = profile(keys, outside, errors)?;
+    let mut host_plan = host::host(&keys.host, &profile, errors)?;
+    let cpus = host_plan.level.topology.cpus();
+    let place = Place { cpus, guest: false };
+    let sched = &keys.host.value.sched.value;
+    let facts = HostFacts { place, eevdf: sched.fair.value == FairKind::Eevdf };
+
+    let loads: Vec<&Workload> = keys.load.iter().map(|load| &load.0).collect();
+    let Expanded { tasks: host_tasks, .. } =
+        host::workloads_of(&loads, place, sched, outside.captures, errors);
+    let vms = vms(keys, &loads, &facts, &mut host_plan.level.groups, outside, errors);
+
+    let (duration_ns, warmup_ns) = (keys.duration.value.0, keys.warmup.value.0);
+    if warmup_ns >= duration_ns {
+        let (warmup, duration) = (show(warmup_ns), show(duration_ns));
+        let message = format!("the warm-up ({warmup}) is not shorter than what is measured");
+        let help = format!("less than the duration, {duration}");
+        errors.error_help(keys.warmup.span, message, help);
+    }
+    if host_tasks.is_empty() && vms.as_ref().is_none_or(Vec::is_empty) {
+        let help = "add [[vm]] with [[vm.task]], or [[load]]";
+        errors.error_help(keys.name.span, "there is nothing to run", help);
+    }
+    let policies = Policies::resolve(&keys.policy, outside.builtin_policies, errors);
+    if !facts.eevdf {
+        policies.slices.iter().for_each(|span| refuse_slice(*span, "host", errors));
+    }
+    let (compared, baseline) = compared(keys, &policies, errors)?;
+    // Only now: what refers to VMs would call all of them unknown if one is wrong.
+    let vms = vms?;
+    let probes = probes(keys, &loads, &host_tasks, &vms, errors);
+    let end_ns = warmup_ns + duration_ns;
+    let timeline = timeline(&keys.at, keys, &vms, end_ns, facts.eevdf, errors);
+    let plan = Plan {
+        scenario: keys.name.value.0.clone(),
+        policy_name: "vanilla".to_owned(),
+        params,
+        duration_ns,
+        warmup_ns,
+        repeats: keys.repeats.value.get32(),
+        seed: keys.seed.value.get(),
+        host: host_plan,
+        host_tasks,
+        vms,
+        policy: PolicyPlan::Vanilla,
+        probes,
+        timeline,
+    };
+    Some(Resolved { plan, policies: policies.plans, compared, baseline })
+}
+
+fn profile(
+    keys: &ScenarioKeys,
+    outside: &mut Outside<'_, '_>,
+    errors: &mut Collector<'_>,
+) -> Option<Profile> {
+    let At { value, span } = &keys.host.value.profile;
+    let mut name = value.0.clone();
+    if Profile::is_path(&name) {
+        name = outside.captures.locate(&name, span.source != 0);
+    }
+    if let Some(profile) = outside.profiles.get(&name) {
+        return Some(profile.clone());
+    }
+    match Profile::load(&name) {
+        Ok(profile) => {
+            outside.profiles.insert(name, profile.clone());
+            Some(profile)
+        }
+        Err(found) => {
+            for problem in found.0 {
+                if problem.snippet.is_empty() {
+                    let help = problem.help.unwrap_or_default();
+                    errors.error_help(*span, problem.message, help);
+                } else {
+                    errors.foreign(problem);
+                }
+            }
+            None
+        }
+    }
+}
+
+fn vms(
+    keys: &ScenarioKeys,
+    loads: &[&Workload],
+    facts: &HostFacts,
+    groups: &mut Vec<u64>,
+    outside: &mut Outside<'_, '_>,
+    errors: &mut Collector<'_>,
+) -> Option<Vec<VmPlan>> {
+    // Reports name loads and VMs side by side ("who ran instead"), so all names differ.
+    let names = loads.iter().map(|l| &l.common.name).chain(keys.vm.iter().map(|v| &v.name));
+    if keys.vm.iter().any(|vm| loads.iter().any(|l| l.common.name.value == vm.name.value))
+        || keys
+            .vm
+            .iter()
+            .enumerate()
+            .any(|(i, vm)| keys.vm[..i].iter().any(|o| o.name.value == vm.name.value))
+    {
+        distinct(names.map(|n| (n.value.0.as_str(), n.span)), errors);
+    }
+    let mut all = Vec::new();
+    let mut complete = true;
+    let (mut vcpus, mut tasks) = (0, 0);
+    for vm in &keys.vm {
+        if vm.name.value.0 == "host" {
+            let help = "probes call the host so: choose another name";
+            errors.error_help(vm.name.span, "a VM cannot be named `host`", help);
+        }
+        // A VM that is left out is checked all the same, against groups that are not kept.
+        let mut unused = Vec::new();
+        let groups = if vm.enabled.value { &mut *groups } else { &mut unused };
+        let plan = host::vm(vm, facts, groups, outside.captures, errors);
+        complete &= plan.is_some();
+        vcpus += vm.vcpus.value.get() as usize;
+        if vcpus > MAX_TOTAL_VCPUS {
+            let message = format!("more than {MAX_TOTAL_VCPUS} vCPUs in all");
+            errors.error(vm.vcpus.span, message);
+            return None;
+        }
+        tasks += plan.as_ref().map_or(0, |plan| plan.tasks.len());
+        if tasks > MAX_TASKS {
+            errors.error(vm.name.span, format!("more than {MAX_TASKS} guest tasks in all"));
+            return None;
+        }
+        all.extend(plan.filter(|_| vm.enabled.value));
+    }
+    complete.then_some(all)
+}
+
+fn compared(
+    keys: &ScenarioKeys,
+    policies: &Policies,
+    errors: &mut Collector<'_>,
+) -> Option<(Vec<String>, String)> {
+    let known: Vec<&str> = policies.plans.keys().map(String::as_str).collect();
+    let compare = &keys.compare.value;
+    let mut names: Vec<String> = Vec::new();
+    for name in &compare.policy.value {
+        if !known.contains(&name.value.0.as_str()) {
+            let message = format!("there is no policy `{}`", name.value.0);
+            errors.error_help(name.span, message, nearest(&name.value.0, "policies", &known));
+        } else if names.contains(&name.value.0) {
+            errors.error(name.span, format!("`{}` is compared twice", name.value.0));
+        } else {
+            names.push(name.value.0.clone());
+        }
+    }
+    if compare.policy.value.is_empty() {
+        let help = nearest("", "policies", &known);
+        errors.error_help(compare.policy.span, "there is no policy to run", help);
+    }
+    let default = if names.iter().any(|n| n == "vanilla") { "vanilla" } else { names.first()? };
+    let baseline = match &compare.baseline {
+        None => default.to_owned(),
+        Some(baseline) => {
+            if !names.contains(&baseline.value.0) {
+                let message = format!("the baseline `{}` is not compared", baseline.value.0);
+                let compared: Vec<&str> = names.iter().map(String::as_str).collect();
+                let help = nearest(&baseline.value.0, "compared", &compared);
+                errors.error_help(baseline.span, message, help);
+            }
+            baseline.value.0.clone()
+        }
+    };
+    Some((names, baseline))
+}
+
+/// A task as a probe can name it.
+struct Candidate {
+    /// `guest.cyclictest/0`.
+    name: String,
+    /// `guest.cyclictest`.
+    group: String,
+    target: Target,
+    measures: bool,
+}
+
+fn candidates(host_tasks: &[TaskPlan], vms: &[VmPlan]) -> Vec<Candidate> {
+    let measures = |task: &TaskPlan| {
+        matches!(task.program, Program::Cyclictest { .. } | Program::Audio { .. })
+    };
+    let of = |level: &str, task: &TaskPlan, target| Candidate {
+        name: format!("{level}.{}", task.name),
+        group: format!("{level}.{}", task.label),
+        target,
+        measures: measures(task),
+    };
+    let mut all = Vec::new();
+    for (vm, plan) in (0..).zip(vms) {
+        for (task, t) in (0..).zip(&plan.tasks) {
+            all.push(of(&plan.name, t, Target::Guest { vm, task }));
+        }
+    }
+    for (i, task) in (0..).zip(host_tasks) {
+        all.push(of("host", task, Target::Host(i)));
+    }
+    all
+}
+
+/// What to report: what `[[probe]]` names, or every task that measures, guests first.
+fn probes(
+    keys: &ScenarioKeys,
+    loads: &[&Workload],
+    host_tasks: &[TaskPlan],
+    vms: &[VmPlan],
+    errors: &mut Collector<'_>,
+) -> Vec<ProbePlan> {
+    let all = candidates(host_tasks, vms);
+    let plan = |c: &Candidate| ProbePlan { probe: c.name.clone(), target: c.target };
+    if keys.probe.is_empty() {
+        return all.iter().filter(|c| c.measures).map(plan).collect();
+    }
+    let mut chosen: Vec<ProbePlan> = Vec::new();
+    for probe in &keys.probe {
+        let At { value, span } = &probe.task;
+        let named: Vec<&Candidate> =
+            all.iter().filter(|c| c.name == value.0 || c.group == value.0).collect();
+        if named.is_empty() {
+            if is_disabled(&value.0, keys, loads) {
+                continue;
+            }
+            let mut names: Vec<&str> =
+                all.iter().filter(|c| c.measures).map(|c| c.group.as_str()).collect();
+            names.dedup();
+            let message = format!("the probe names no task: `{}`", value.0);
+            errors.error_help(*span, message, nearest(&value.0, "tasks that measure", &names));
+        } else if !named.iter().any(|c| c.measures) {
+            let message = format!("`{}` measures nothing", value.0);
+            let help = "kinds that measure: cyclictest, audio";
+            errors.error_help(*span, message, help);
+        }
+        for candidate in named.into_iter().filter(|c| c.measures) {
+            if chosen.iter().any(|p| p.target == candidate.target) {
+                errors.error(*span, format!("`{}` is probed twice", candidate.name));
+            } else {
+                chosen.push(plan(candidate));
+            }
+        }
+    }
+    chosen
+}
+
+/// Whether a probe names something that is there but switched off.
+fn is_disabled(probe: &str, keys: &ScenarioKeys, loads: &[&Workload]) -> bool {
+    let Some((level, task)) = probe.split_once('.') else { return false };
+    let base = task.split('/').next().unwrap_or(task);
+    let off = |w: &Workload| w.common.name.value.0 == base && !w.common.enabled.value;
+    if level == "host" {
+        return loads.iter().any(|w| off(w));
+    }
+    keys.vm.iter().filter(|vm| vm.name.value.0 == level).any(|vm| {
+        let named = |w: &Workload| w.common.name.value.0 == base;
+        vm.task.iter().any(|t| off(&t.0) || (!vm.enabled.value && named(&t.0)))
+    })
+}
+
+fn timeline(
+    switches: &[AtKeys],
+    keys: &ScenarioKeys,
+    vms: &[VmPlan],
+    end_ns: Ns,
+    eevdf: bool,
+    errors: &mut Collector<'_>,
+) -> Vec<TimelineEvent> {
+    let mut events = Vec::new();
+    for switch in switches {
+        if switch.time.value.0 >= end_ns {
+            let message = format!("the run ends at {}, before this", show(end_ns));
+            errors.error(switch.time.span, message);
+        }
+        let vm = match &switch.vm {
+            None => None,
+            Some(name) => match vms.iter().position(|vm| vm.name == name.value.0) {
+                Some(index) => u32::try_from(index).ok(),
+                None => {
+                    if !keys.vm.iter().any(|vm| vm.name.value.0 == name.value.0) {
+                        let names: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
+                        let message = format!("there is no VM `{}`", name.value.0);
+                        errors.error_help(
+                            name.span,
+                            message,
+                            nearest(&name.value.0, "VMs", &names),
+                        );
+                    }
+                    // A VM that is left out has nothing to switch.
+                    continue;
+                }
+            },
+        };
+        if let Some(action) = action(switch, vm, vms, eevdf, errors) {
+            events.push(TimelineEvent { at_ns: switch.time.value.0, action });
+        }
+    }
+    events.sort_by_key(|event| event.at_ns);
+    events
+}
+
+fn action(
+    switch: &AtKeys,
+    vm: Option<u32>,
+    vms: &[VmPlan],
+    eevdf: bool,
+    errors: &mut Collector<'_>,
+) -> Option<TimelineAction> {
+    match (&switch.boost, &switch.policy) {
+        (Some(boost), None) => {
+            if let Some(vcpu) = &switch.vcpu {
+                errors.error(vcpu.span, "boosting is switched for whole VMs: take out `vcpu`");
+            }
+            Some(TimelineAction::Boost { vm, on: boost.value == Switch::On })
+        }
+        (None, Some(policy)) => {
+            let (Some(vm), Some(vcpu)) = (vm, &switch.vcpu) else {
+                let help = "add `vm = ...` and `vcpu = ...`";
+                errors.error_help(policy.span, "whose policy is not said", help);
+                return None;
+            };
+            let vcpus = vms.get(vm as usize).map_or(0, |vm| vm.vcpu_policy.len());
+            if vcpu.value.get() as usize >= vcpus {
+                let message = format!("there is no vCPU {}", vcpu.value.get());
+                let help = format!("vCPUs go from 0 to {}", vcpus.saturating_sub(1));
+                errors.error_help(vcpu.span, message, help);
+            }
+            check_policy_slice(policy.value.0, policy.span, eevdf, "host", errors);
+            let vcpu = vcpu.value.get32();
+            Some(TimelineAction::VcpuPolicy { vm, vcpu, policy: policy.value.0 })
+        }
+        _ => {
+            let help = "give `boost`, or `vm`, `vcpu` and `policy`";
+            errors.error_help(switch.time.span, "one thing is switched at a time", help);
+            None
+        }
+    }
+}

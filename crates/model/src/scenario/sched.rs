@@ -1,0 +1,217 @@
+//! `[host.sched]` and `[vm.sched]`: every tunable of a scheduling level.
+
+use vcoop_sched::config::{
+    Balance, CfsTunables, EevdfTunables, Fair, LevelConfig, RtGuard, Topology,
+};
+
+use crate::diagnostic::{Collector, Span};
+use crate::plan::Ns;
+use crate::toml_read::At;
+use crate::toml_read::table::table;
+use crate::toml_read::units::{Span1, Time, show};
+use crate::toml_read::value::{Int, choice};
+
+choice! {
+    /// Which fair class.
+    pub(crate) enum FairKind {
+        /// The completely fair scheduler, as of Linux 6.5.
+        Cfs = "cfs",
+        /// Earliest eligible virtual deadline first, as of Linux 6.15.
+        Eevdf = "eevdf",
+    }
+}
+
+choice! {
+    /// What keeps real-time threads from starving the rest.
+    pub(crate) enum GuardKind {
+        /// Nothing.
+        Off = "off",
+        /// RT throttling (before Linux 6.12).
+        Throttle = "throttle",
+        /// The fair server (Linux 6.12 and later).
+        FairServer = "fair-server",
+    }
+}
+
+table! {
+    /// A scheduler and its tunables. Times not given are the kernel's own for this number of CPUs
+    /// (`sched_tunable_scaling = LOG`: times 1, 2, 3, 4 at 1, 2, 4, 8 CPUs).
+    pub(crate) struct SchedKeys {
+        /// Fair class.
+        fair: At<FairKind> = "eevdf",
+        /// CFS: period in which every runnable entity should run once. Kernel: 6 ms, scaled.
+        sched_latency: Option<At<Span1>>,
+        /// CFS: no slice is shorter. Kernel: 0.75 ms, scaled.
+        min_granularity: Option<At<Span1>>,
+        /// CFS: lead a waking entity needs to preempt. Kernel: 1 ms, scaled.
+        wakeup_granularity: Option<At<Time>>,
+        /// CFS: place a sleeper half a latency behind rather than a whole one. Kernel: true.
+        gentle_sleepers: Option<At<bool>>,
+        /// EEVDF: request size of an entity without a slice of its own. Kernel: 0.7 ms, scaled.
+        base_slice: Option<At<Span1>>,
+        /// EEVDF: the running entity keeps the CPU until its slice is used or it is not eligible.
+        /// Kernel: true.
+        run_to_parity: Option<At<bool>>,
+        /// EEVDF: a waking entity with a shorter slice may break that protection. Kernel: true.
+        preempt_short: Option<At<bool>>,
+        /// EEVDF: keep lag across sleep. Kernel: true.
+        place_lag: Option<At<bool>>,
+        /// EEVDF: keep a sleeper with negative lag queued until the lag is gone. Kernel: true.
+        delay_dequeue: Option<At<bool>>,
+        /// Slice of SCHED_RR.
+        rr_slice: At<Span1> = "100ms",
+        /// Starvation guard. Default: what kernels with this fair class have, `throttle` with cfs
+        /// and `fair-server` with eevdf.
+        rt_guard: Option<At<GuardKind>>,
+        /// RT time allowed in a period (throttle: 950ms), or fair time granted in one
+        /// (fair-server: 50ms).
+        rt_runtime: Option<At<Span1>>,
+        /// The period. Default: 1s.
+        rt_period: Option<At<Span1>>,
+        /// Balance load on the tick.
+        balance_periodic: At<bool> = "true",
+        /// Pull when a CPU is about to go idle.
+        balance_newidle: At<bool> = "true",
+        /// An entity that ran within this time is cache-hot: not pulled at first.
+        migration_cost: At<Time> = "500us",
+        /// Busiest must exceed local by this many percent, 117 meaning 17 % more.
+        imbalance_pct: At<Int<100, 1000>> = "117",
+        /// A busy CPU balances this many times less often than an idle one.
+        busy_factor: At<Int<1, 1024>> = "16",
+    }
+}
+
+/// What a level needs besides its `sched` table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LevelShape {
+    /// CPUs.
+    pub(crate) topology: Topology,
+    /// Tick period.
+    pub(crate) tick_ns: Ns,
+}
+
+impl SchedKeys {
+    /// The level's configuration, without groups.
+    pub(crate) fn level(&self, shape: LevelShape, errors: &mut Collector<'_>) -> LevelConfig {
+        LevelConfig {
+            topology: shape.topology,
+            tick_ns: shape.tick_ns,
+            fair: self.fair(shape.topology.cpus(), errors),
+            rr_slice_ns: self.rr_slice.value.0,
+            rt_guard: self.guard(errors),
+            balance: Balance {
+                periodic: self.balance_periodic.value,
+                newidle: self.balance_newidle.value,
+                migration_cost_ns: self.migration_cost.value.0,
+                imbalance_pct: self.imbalance_pct.value.get32(),
+                busy_factor: self.busy_factor.value.get32(),
+            },
+            groups: Vec::new(),
+        }
+    }
+
+    fn fair(&self, cpus: u32, errors: &mut Collector<'_>) -> Fair {
+        let cfs_only = [
+            ("sched_latency", self.sched_latency.as_ref().map(|k| k.span)),
+            ("min_granularity", self.min_granularity.as_ref().map(|k| k.span)),
+            ("wakeup_granularity", self.wakeup_granularity.as_ref().map(|k| k.span)),
+            ("gentle_sleepers", self.gentle_sleepers.as_ref().map(|k| k.span)),
+        ];
+        let eevdf_only = [
+            ("base_slice", self.base_slice.as_ref().map(|k| k.span)),
+            ("run_to_parity", self.run_to_parity.as_ref().map(|k| k.span)),
+            ("preempt_short", self.preempt_short.as_ref().map(|k| k.span)),
+            ("place_lag", self.place_lag.as_ref().map(|k| k.span)),
+            ("delay_dequeue", self.delay_dequeue.as_ref().map(|k| k.span)),
+        ];
+        match self.fair.value {
+            FairKind::Cfs => {
+                refuse_foreign(&eevdf_only, "eevdf", "cfs", errors);
+                let kernel = CfsTunables::for_cpus(cpus);
+                let ns =
+                    |key: &Option<At<Span1>>, default| key.as_ref().map_or(default, |k| k.value.0);
+                let granularity = self.wakeup_granularity.as_ref().map(|k| k.value.0);
+                Fair::Cfs(CfsTunables {
+                    sched_latency_ns: ns(&self.sched_latency, kernel.sched_latency_ns),
+                    min_granularity_ns: ns(&self.min_granularity, kernel.min_granularity_ns),
+                    wakeup_granularity_ns: granularity.unwrap_or(kernel.wakeup_granularity_ns),
+                    gentle_sleepers: or(&self.gentle_sleepers, kernel.gentle_sleepers),
+                })
+            }
+            FairKind::Eevdf => {
+                refuse_foreign(&cfs_only, "cfs", "eevdf", errors);
+                let kernel = EevdfTunables::for_cpus(cpus);
+                let slice = self.base_slice.as_ref().map(|k| k.value.0);
+                Fair::Eevdf(EevdfTunables {
+                    base_slice_ns: slice.unwrap_or(kernel.base_slice_ns),
+                    run_to_parity: or(&self.run_to_parity, kernel.run_to_parity),
+                    preempt_short: or(&self.preempt_short, kernel.preempt_short),
+                    place_lag: or(&self.place_lag, kernel.place_lag),
+                    delay_dequeue: or(&self.delay_dequeue, kernel.delay_dequeue),
+                })
+            }
+        }
+    }
+
+    fn guard(&self, errors: &mut Collector<'_>) -> RtGuard {
+        let kind = self.rt_guard.as_ref().map_or(
+            match self.fair.value {
+                FairKind::Cfs => GuardKind::Throttle,
+                FairKind::Eevdf => GuardKind::FairServer,
+            },
+            |guard| guard.value,
+        );
+        let period_ns = self.rt_period.as_ref().map_or(1_000_000_000, |k| k.value.0);
+        let share = |parts: Ns| period_ns / 1000 * parts;
+        let runtime = |default: Ns| self.rt_runtime.as_ref().map_or(default, |k| k.value.0);
+        let (runtime_ns, guard) = match kind {
+            GuardKind::Off => {
+                for key in [&self.rt_runtime, &self.rt_period].into_iter().flatten() {
+                    errors.error(key.span, "with rt_guard = \"off\" this has no meaning");
+                }
+                return RtGuard::Off;
+            }
+            GuardKind::Throttle => {
+                let runtime_ns = runtime(share(950));
+                (runtime_ns, RtGuard::Throttle { runtime_ns, period_ns })
+            }
+            GuardKind::FairServer => {
+                let runtime_ns = runtime(share(50));
+                (runtime_ns, RtGuard::FairServer { runtime_ns, period_ns })
+            }
+        };
+        if runtime_ns > period_ns
+            && let Some(key) = self.rt_runtime.as_ref().or(self.rt_period.as_ref())
+        {
+            let (runtime, period) = (show(runtime_ns), show(period_ns));
+            let message = format!("rt_runtime {runtime} is more than its period {period}");
+            errors.error_help(key.span, message, "rt_runtime goes up to rt_period");
+        }
+        guard
+    }
+}
+
+fn or(key: &Option<At<bool>>, default: bool) -> bool {
+    key.as_ref().map_or(default, |k| k.value)
+}
+
+/// A tunable of the other class would silently do nothing.
+fn refuse_foreign(
+    keys: &[(&str, Option<Span>)],
+    owner: &str,
+    fair: &str,
+    errors: &mut Collector<'_>,
+) {
+    for (key, span) in keys {
+        if let Some(span) = span {
+            let message = format!("`{key}` is a tunable of {owner}, but fair = \"{fair}\"");
+            let help = format!("set fair = \"{owner}\", or take `{key}` out");
+            errors.error_help(*span, message, help);
+        }
+    }
+}
+
+/// The period of a tick rate.
+pub(crate) fn tick_ns(hz: &At<Int<10, 10_000>>) -> Ns {
+    1_000_000_000 / hz.value.get()
+}

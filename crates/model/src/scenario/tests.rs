@@ -1,0 +1,100 @@
+mod builtins;
+mod overrides;
+mod plans;
+mod refusals;
+
+use std::sync::Arc;
+
+use vcoop_sched::config::Policy;
+
+use super::*;
+use crate::capture::CapturedThread;
+use crate::plan::Step;
+
+/// A loader of one small capture, under any name but `missing`.
+struct Stub;
+
+impl CaptureLoader for Stub {
+    fn load(&self, path: &str) -> Result<Vec<CapturedThread>, String> {
+        if path.contains("missing") {
+            return Err("no such capture".to_owned());
+        }
+        let thread = |name: &str, steps: Vec<Step>, cpu| CapturedThread {
+            name: name.to_owned(),
+            policy: Policy::Normal { nice: 5, slice_ns: None },
+            cpus: vec![cpu],
+            steps: Arc::new(steps),
+            repeat: true,
+        };
+        Ok(vec![
+            thread("cc1", vec![Step::Run(1_000_000), Step::Wake(1), Step::Sleep(500_000)], 0),
+            thread("nginx", vec![Step::Wait(9_000_000), Step::Run(200_000)], 5),
+            thread("kworker", vec![Step::Sleep(4_000_000), Step::Run(10_000)], 1),
+        ])
+    }
+}
+
+/// A small scenario that uses every kind of table.
+const SMALL: &str = r#"name = "small"
+title = "For tests"
+duration = "2s"
+warmup = "100ms"
+repeats = 3
+
+[host]
+profile = "celeron-n4500"
+
+[[load]]
+name = "build"
+kind = "capture"
+file = "a.txt"
+
+[[load]]
+name = "probe"
+kind = "cyclictest"
+interval = "500us"
+
+[[vm]]
+name = "guest"
+vcpus = 2
+pin = ["0", "1-2"]
+weight = 2048
+
+[[vm.task]]
+name = "cyclictest"
+kind = "cyclictest"
+policy = "fifo 80"
+count = 2
+
+[[vm.task]]
+name = "background"
+kind = "bursty"
+
+[[vm.device]]
+name = "net"
+period = "exp 1ms"
+wakes = "background"
+
+[policy.dynamic-nice]
+base = "dynamic"
+means = "nice -20"
+
+[[at]]
+time = "1s"
+boost = "off"
+vm = "guest"
+"#;
+
+fn parse(text: &str) -> Result<Scenario, Diagnostics> {
+    Scenario::parse("dir/small.toml", text, &[], &Stub)
+}
+
+fn parse_set(text: &str, sets: &[&str]) -> Result<Scenario, Diagnostics> {
+    let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).unwrap()).collect();
+    Scenario::parse("dir/small.toml", text, &sets, &Stub)
+}
+
+fn small_plans(sets: &[&str]) -> Vec<Plan> {
+    let scenario = parse_set(SMALL, sets).unwrap_or_else(|e| panic!("{e}"));
+    scenario.plans(None).unwrap_or_else(|e| panic!("{e}"))
+}

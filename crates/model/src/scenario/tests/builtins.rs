@@ -1,0 +1,161 @@
+use serde_json::Value;
+
+use super::*;
+use crate::builtin::builtin_scenarios;
+use crate::plan::{Program, Target};
+
+#[test]
+fn all_parse_and_give_plans_that_survive_serialisation() {
+    for builtin in builtin_scenarios() {
+        let scenario = Scenario::parse(builtin.name, builtin.text, &[], &Stub)
+            .unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(scenario.name, builtin.name);
+        let plans = scenario.plans(None).unwrap();
+        assert!(!plans.is_empty());
+        for plan in &plans {
+            assert!(!plan.probes.is_empty() && !plan.vms.is_empty(), "{}", builtin.name);
+            for probe in &plan.probes {
+                let task = match probe.target {
+                    Target::Host(i) => &plan.host_tasks[i as usize],
+                    Target::Guest { vm, task } => &plan.vms[vm as usize].tasks[task as usize],
+                };
+                assert!(probe.probe.ends_with(&task.name));
+                assert!(matches!(task.program, Program::Cyclictest { .. } | Program::Audio { .. }));
+            }
+            let text = serde_json::to_string(plan).unwrap();
+            let back: Plan = serde_json::from_str(&text).unwrap();
+            assert_eq!(serde_json::to_string(&back).unwrap(), text);
+        }
+    }
+}
+
+#[test]
+fn cells_and_policies_are_those_of_the_seed() {
+    let cells = |name| {
+        let text = crate::builtin::builtin_scenario(name).unwrap();
+        Scenario::parse(name, text, &[], &Stub).unwrap().plans(None).unwrap()
+    };
+    assert_eq!(cells("pvsched-idle").len(), 2 * 3);
+    assert_eq!(cells("pvsched-busy").len(), 2 * 3);
+    assert_eq!(cells("pvsched-audio").len(), 2 * 3 * 2);
+    assert_eq!(cells("busy-host").len(), 4);
+    // Host and guest intervals change together.
+    for plan in cells("pvsched-busy") {
+        let interval = |program: &Program| match program {
+            Program::Cyclictest { interval_ns, .. } => *interval_ns,
+            other => panic!("{other:?}"),
+        };
+        let host = plan.host_tasks.iter().find(|t| t.label == "cyclictest").unwrap();
+        assert_eq!(interval(&host.program), interval(&plan.vms[0].tasks[0].program));
+        assert_eq!(plan.params.len(), 1);
+    }
+}
+
+#[test]
+fn flagship_takes_another_number_of_cpus() {
+    let text = crate::builtin::builtin_scenario("busy-host").unwrap();
+    let sets = ["host.pcpus=8", "vm.guest.vcpus=2", "load.build.file=mine.txt"];
+    let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).unwrap()).collect();
+    let scenario =
+        Scenario::parse("busy-host", text, &sets, &Stub).unwrap_or_else(|e| panic!("{e}"));
+    let plan = &scenario.plans(None).unwrap()[0];
+    assert_eq!(plan.host.level.topology.cpus(), 8);
+    assert_eq!(plan.host.level.topology.llcs, 2);
+}
+
+/// Just enough of JSON schema for what `schema()` emits.
+fn valid(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+    if let Some(reference) = schema["$ref"].as_str() {
+        let name = reference.rsplit('/').next().unwrap();
+        valid(root, &root["definitions"][name], value, at)?;
+    }
+    for key in ["oneOf", "anyOf"] {
+        if let Some(options) = schema[key].as_array() {
+            let passed = options.iter().filter(|o| valid(root, o, value, at).is_ok()).count();
+            let all: Vec<_> = options.iter().map(|o| valid(root, o, value, at)).collect();
+            let fine = if key == "oneOf" { passed == 1 } else { passed > 0 };
+            if !fine {
+                return Err(format!("{at}: {passed} of {key} pass: {all:?}"));
+            }
+        }
+    }
+    if let Some(words) = schema["enum"].as_array()
+        && !words.contains(value)
+    {
+        return Err(format!("{at}: {value} not in {words:?}"));
+    }
+    if !schema["const"].is_null() && schema["const"] != *value {
+        return Err(format!("{at}: {value} is not {}", schema["const"]));
+    }
+    let kinds = match &schema["type"] {
+        Value::String(kind) => vec![kind.as_str()],
+        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let is = |kind: &str| match kind {
+        "string" => value.is_string(),
+        "integer" => value.is_i64(),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        other => panic!("type {other}"),
+    };
+    if !kinds.is_empty() && !kinds.iter().any(|k| is(k)) {
+        return Err(format!("{at}: {value} is not {kinds:?}"));
+    }
+    if let Some(items) = value.as_array() {
+        for (i, item) in items.iter().enumerate() {
+            valid(root, &schema["items"], item, &format!("{at}[{i}]"))?;
+        }
+    }
+    if let Some(object) = value.as_object() {
+        for (key, item) in object {
+            let known = &schema["properties"][key];
+            let schema = if known.is_null() { &schema["additionalProperties"] } else { known };
+            if *schema == Value::Bool(false) {
+                return Err(format!("{at}: unknown key {key}"));
+            }
+            valid(root, schema, item, &format!("{at}.{key}"))?;
+        }
+        for key in schema["required"].as_array().into_iter().flatten() {
+            if !object.contains_key(key.as_str().unwrap()) {
+                return Err(format!("{at}: missing {key}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn schema_accepts_what_the_reader_accepts_and_refuses_slips() {
+    let schema = schema();
+    for builtin in builtin_scenarios() {
+        let value: Value = toml::from_str(builtin.text).unwrap();
+        valid(&schema, &schema, &value, builtin.name).unwrap_or_else(|e| panic!("{e}"));
+    }
+    for (right, wrong) in [
+        ("interval = \"500us\"", "intervall = \"500us\""),
+        ("kind = \"bursty\"", "kind = \"burst\""),
+        ("vcpus = 2", "vcpus = \"2\""),
+    ] {
+        let value: Value = toml::from_str(&SMALL.replace(right, wrong)).unwrap();
+        assert!(valid(&schema, &schema, &value, "small").is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn schema_carries_defaults_and_reference_names_every_key() {
+    let schema = schema();
+    assert_eq!(schema["properties"]["duration"]["default"], "5s");
+    assert_eq!(schema["definitions"]["HostKeys"]["properties"]["tick_hz"]["default"], 250);
+    let text = reference();
+    for definition in schema["definitions"].as_object().unwrap().values() {
+        for key in definition["properties"].as_object().into_iter().flatten().map(|(k, _)| k) {
+            assert!(text.contains(&format!("- `{key}`:")), "{key} is not in the reference");
+        }
+    }
+    for word in workload::Kind::WORDS {
+        assert!(text.contains(&format!("### kind = \"{word}\"")));
+    }
+}

@@ -1,0 +1,172 @@
+use vcoop_policy::config::{Budget, Means};
+use vcoop_sched::config::{Fair, RtGuard};
+
+use super::*;
+use crate::plan::{Dist, Mode, Phase, PolicyPlan, Program, Target, TimelineAction};
+
+#[test]
+fn the_small_scenario_becomes_what_it_says() {
+    let plans = small_plans(&[]);
+    let names: Vec<&str> = plans.iter().map(|p| p.policy_name.as_str()).collect();
+    assert_eq!(names, ["vanilla", "wake-boost", "dynamic", "static"]);
+    let plan = &plans[0];
+    assert_eq!((plan.duration_ns, plan.warmup_ns, plan.repeats), (2_000_000_000, 100_000_000, 3));
+    assert_eq!(plan.host.level.groups, [2048]);
+    let vm = &plan.vms[0];
+    assert_eq!(vm.group, Some(0));
+    assert_eq!(vm.vcpu_cpus, [vec![0], vec![1, 2]]);
+    let tasks: Vec<&str> = vm.tasks.iter().map(|t| t.name.as_str()).collect();
+    assert_eq!(tasks, ["cyclictest/0", "cyclictest/1", "background"]);
+    assert_eq!(vm.devices[0].wakes, Some(2));
+    let probes: Vec<&str> = plan.probes.iter().map(|p| p.probe.as_str()).collect();
+    assert_eq!(probes, ["guest.cyclictest/0", "guest.cyclictest/1", "host.probe"]);
+    assert_eq!(plan.probes[2].target, Target::Host(3));
+    assert_eq!(plan.timeline[0].action, TimelineAction::Boost { vm: Some(0), on: false });
+}
+
+#[test]
+fn user_policies_inherit() {
+    let scenario = parse(SMALL).unwrap();
+    let plans = scenario.plans(Some(&["dynamic-nice".to_owned()])).unwrap();
+    let PolicyPlan::Dynamic(config) = &plans[0].policy else { panic!("{:?}", plans[0].policy) };
+    assert_eq!(config.means, Means::Nice(-20));
+    assert_eq!(config.vcpu_budget, Budget { burst_ns: 3_000_000, refill_ppm: 250_000 });
+    let error = scenario.plans(Some(&["dynamc".to_owned()])).unwrap_err().to_string();
+    assert!(error.contains("did you mean `dynamic`?"), "{error}");
+}
+
+#[test]
+fn built_in_policies_are_those_of_the_seed() {
+    let plan = |name: &str| {
+        parse(SMALL).unwrap().plans(Some(&[name.to_owned()])).unwrap()[0].policy.clone()
+    };
+    assert_eq!(plan("vanilla"), PolicyPlan::Vanilla);
+    assert_eq!(plan("static"), PolicyPlan::Static { means: Means::Rr(8) });
+    let PolicyPlan::Dynamic(dynamic) = plan("dynamic") else { panic!() };
+    assert_eq!((dynamic.means, dynamic.max_preempt_off_ns), (Means::Rr(8), 3_000_000));
+    assert!(matches!(plan("wake-boost"), PolicyPlan::WakeBoost(_)));
+}
+
+#[test]
+fn captures_are_scaled_limited_and_mapped() {
+    let plan = &small_plans(&[
+        "load.build.scale=2.5",
+        "load.build.threads=2",
+        "load.build.cpu_map=wrap",
+        "load.build.jitter=10ms",
+    ])[0];
+    let build: Vec<_> = plan.host_tasks.iter().filter(|t| t.label == "build").collect();
+    assert_eq!(build.len(), 2);
+    let Program::Script { steps, repeat: true } = &build[0].program else { panic!() };
+    assert_eq!(**steps, [Step::Run(2_500_000), Step::Wake(1), Step::Sleep(500_000)]);
+    assert_eq!(build[1].cpus, [1], "CPU 5 of the capture on a host of four");
+    assert_eq!(build[1].start_ns, 5_000_000);
+    assert_eq!(build[0].policy, Policy::Normal { nice: 5, slice_ns: None });
+    assert_eq!(build[0].timer_slack_ns, 50_000);
+}
+
+fn tasks(kind: &str) -> Vec<crate::plan::TaskPlan> {
+    let text = format!(
+        "name = \"k\"\ntitle = \"t\"\n[[vm]]\nname = \"vm\"\nvcpus = 2\n[[vm.task]]\nname = \"x\"\n{kind}"
+    );
+    parse(&text).unwrap_or_else(|e| panic!("{e}")).plans(None).unwrap()[0].vms[0].tasks.clone()
+}
+
+#[test]
+fn workloads_become_programs() {
+    let duty = tasks("kind = \"duty\"\nperiod = \"10ms\"\nutil = \"30%\"");
+    let Program::Cycle { phases } = &duty[0].program else { panic!() };
+    let run = Phase::Run { time: Dist::Const(3_000_000), mode: Mode::User };
+    assert_eq!(phases[..], [Phase::Align { period_ns: 10_000_000 }, run]);
+
+    let stress = tasks("kind = \"stress\"\nrounds = 3\nsleep = \"0us\"");
+    let Program::Cycle { phases } = &stress[0].program else { panic!() };
+    assert_eq!(phases.len(), 7, "three rounds, a long section, no sleep: {phases:?}");
+    let kernel = |p: &&Phase| matches!(p, Phase::Run { mode: Mode::Kernel, .. });
+    assert_eq!(phases.iter().filter(kernel).count(), 4);
+
+    let browser = tasks("kind = \"browser\"\nworkers = 2\ncount = 2");
+    assert_eq!(browser.len(), 10);
+    assert_eq!(browser[8].name, "x/1/worker-0");
+    assert!(browser.iter().all(|t| t.label == "x"));
+
+    // A hog in the kernel a fifth of its time: sections of 50 us, 200 us of user time between.
+    let hog = tasks("kind = \"hog\"\nkernel = \"20%\"");
+    let Program::Cycle { phases } = &hog[0].program else { panic!() };
+    let Phase::Run { time: Dist::Exp { mean_ns, .. }, mode: Mode::User } = phases[0] else {
+        panic!("{phases:?}")
+    };
+    assert_eq!(mean_ns, 200_000);
+}
+
+#[test]
+fn audio_counts_in_frames_and_brings_its_device() {
+    let text = "name = \"k\"\ntitle = \"t\"\n[[vm]]\nname = \"vm\"\nvcpus = 2\n[[vm.task]]\n\
+        name = \"bg\"\nkind = \"hog\"\n[[vm.task]]\nname = \"a\"\nkind = \"audio\"\n\
+        buffer = \"256 frames\"\nirq_vcpu = 1\npolicy = \"fifo 2\"";
+    let plan = parse(text).unwrap_or_else(|e| panic!("{e}")).plans(None).unwrap().remove(0);
+    let vm = &plan.vms[0];
+    let Program::Audio { period_ns, buffer_ns, device, .. } = vm.tasks[1].program else { panic!() };
+    assert_eq!((period_ns, buffer_ns, device), (2_000_000, 5_333_333, true));
+    let irq = &vm.devices[0];
+    assert_eq!((irq.vcpu, irq.wakes, irq.period), (1, Some(1), Dist::Const(2_000_000)));
+    assert_eq!(vm.tasks[1].timer_slack_ns, 0, "real-time tasks have no slack");
+    assert_eq!(vm.tasks[0].timer_slack_ns, 50_000);
+}
+
+#[test]
+fn tunables_scale_with_cpus_and_guards_follow_the_class() {
+    let level = |sets: &[&str]| small_plans(sets)[0].host.level.clone();
+    let eevdf = level(&[]);
+    let Fair::Eevdf(tunables) = eevdf.fair else { panic!() };
+    assert_eq!(tunables.base_slice_ns, 2_100_000, "0.7 ms times 3 at four CPUs");
+    let fair_server = RtGuard::FairServer { runtime_ns: 50_000_000, period_ns: 1_000_000_000 };
+    assert_eq!(eevdf.rt_guard, fair_server);
+    let cfs = level(&["host.sched.fair=cfs", "host.sched.sched_latency=10ms"]);
+    let Fair::Cfs(tunables) = cfs.fair else { panic!() };
+    assert_eq!((tunables.sched_latency_ns, tunables.min_granularity_ns), (10_000_000, 2_250_000));
+    let throttle = RtGuard::Throttle { runtime_ns: 950_000_000, period_ns: 1_000_000_000 };
+    assert_eq!(cfs.rt_guard, throttle);
+}
+
+#[test]
+fn idle_states_obey_the_latency_limit() {
+    let states = |limit: &str| {
+        let plan = small_plans(&[&format!("host.cpu_dma_latency={limit}")]).remove(0);
+        plan.host.costs.cstates.iter().map(|s| s.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(states("1ms"), ["C1", "C1E", "C6"]);
+    assert_eq!(states("15us"), ["C1", "C1E"]);
+    assert_eq!(states("0us"), ["POLL"]);
+}
+
+#[test]
+fn a_matrix_is_a_cartesian_product() {
+    let matrix = "\n[matrix]\n\"vm.guest.task.background.burst\" = [\"1ms\", \"2ms\", \"3ms\"]\n\
+        host.sched.fair = [\"cfs\", \"eevdf\"]\n";
+    let scenario = parse(&format!("{SMALL}{matrix}")).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(scenario.axes, ["vm.guest.task.background.burst", "host.sched.fair"]);
+    let plans = scenario.plans(Some(&["vanilla".to_owned()])).unwrap();
+    let seen: Vec<(&str, &str)> = plans
+        .iter()
+        .map(|p| (p.params[&scenario.axes[0]].as_str(), p.params[&scenario.axes[1]].as_str()))
+        .collect();
+    assert_eq!(seen[..3], [("1ms", "cfs"), ("1ms", "eevdf"), ("2ms", "cfs")]);
+    assert_eq!(seen.len(), 6);
+    for plan in &plans {
+        let cfs = matches!(plan.host.level.fair, Fair::Cfs(_));
+        assert_eq!(cfs, plan.params["host.sched.fair"] == "cfs");
+    }
+}
+
+#[test]
+fn what_is_off_is_left_out() {
+    let plan =
+        &small_plans(&["load.build.enabled=false", "vm.guest.task.background.enabled=false"])[0];
+    assert!(plan.host_tasks.iter().all(|t| t.label != "build"));
+    assert_eq!(plan.vms[0].tasks.len(), 2);
+    assert_eq!(plan.vms[0].devices[0].wakes, None);
+    let text = format!("{SMALL}[[probe]]\ntask = \"host.probe\"\n");
+    let off = parse_set(&text, &["load.probe.enabled=false"]).unwrap();
+    assert!(off.plans(None).unwrap()[0].probes.is_empty());
+}

@@ -1,0 +1,342 @@
+//! One case for each thing that is refused: what is underlined, what is said, what is advised.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Replaces `from` in [`SMALL`] and expects one error, under `marked`, with these texts.
+#[track_caller]
+fn refused(from: &str, to: &str, marked: &str, message: &str, help: &str) {
+    assert!(SMALL.contains(from), "{from}");
+    check(&SMALL.replacen(from, to, 1), marked, message, help);
+}
+
+/// Expects the same of [`SMALL`] with `tail` appended.
+#[track_caller]
+fn refused_tail(tail: &str, marked: &str, message: &str, help: &str) {
+    check(&format!("{SMALL}{tail}"), marked, message, help);
+}
+
+#[track_caller]
+fn check(text: &str, marked: &str, message: &str, help: &str) {
+    let found = match parse(text) {
+        Ok(scenario) => panic!("accepted: {scenario:?}"),
+        Err(found) => found,
+    };
+    let rendered = found.to_string();
+    assert_eq!(found.0.len(), 1, "{rendered}");
+    let one = &found.0[0];
+    assert!(one.message.contains(message), "{rendered}");
+    assert!(one.help.as_deref().unwrap_or_default().contains(help), "{rendered}");
+    assert_eq!(one.file, "dir/small.toml");
+    let line = text.lines().nth(one.line as usize - 1).unwrap_or_default();
+    let under: String =
+        line.chars().skip(one.column as usize - 1).take(one.length as usize).collect();
+    assert_eq!(under, marked, "{rendered}");
+    assert!(rendered.lines().all(|l| l.chars().count() <= 100), "{rendered}");
+}
+
+#[test]
+fn unknown_keys_and_words() {
+    refused(
+        "repeats = 3",
+        "repeat = 3",
+        "repeat",
+        "unknown key `repeat`",
+        "did you mean `repeats`?",
+    );
+    refused("pin = [", "pins = [", "pins", "unknown key `pins`", "did you mean `pin`?");
+    refused("interval = \"500us\"", "intervl = \"1ms\"", "intervl", "unknown key", "`interval`?");
+    refused("[[vm.device]]", "[[vm.devices]]", "devices", "unknown key", "did you mean `device`?");
+    let (from, to) = ("kind = \"bursty\"", "kind = \"brusty\"");
+    refused(from, to, "\"brusty\"", "there is no kind `brusty`", "did you mean `bursty`?");
+    refused("boost = \"off\"", "boost = \"oof\"", "\"oof\"", "`oof` is not known", "`off`?");
+    refused("base = \"dynamic\"", "base = \"dinamic\"", "\"dinamic\"", "no policy", "`dynamic`?");
+    let (from, to) = ("celeron-n4500", "celeron-n450");
+    refused(from, to, "\"celeron-n450\"", "there is no profile", "did you mean `celeron-n4500`?");
+    let tail = "[compare]\npolicy = [\"vanilla\", \"dynamc\"]\n";
+    refused_tail(tail, "\"dynamc\"", "there is no policy `dynamc`", "did you mean `dynamic`?");
+    refused("kind = \"bursty\"", "", "[[vm.task]]", "missing key `kind`", "one of cyclictest, hog");
+    refused("title = \"For tests\"", "", "n", "missing key `title`", "a string");
+}
+
+#[test]
+fn the_host_has_no_rogues() {
+    let tail = "[[load]]\nname = \"r\"\nkind = \"rogue\"\n";
+    refused_tail(tail, "\"rogue\"", "there is no kind `rogue` on the host", "kinds: cyclictest");
+}
+
+#[test]
+fn units() {
+    refused("\"2s\"", "\"2\"", "\"2\"", "`2` has no unit", "a duration with its unit");
+    refused("\"2s\"", "2", "2", "expected a string, found an integer", "like \"500us\"");
+    refused("\"2s\"", "\"2 sec\"", "\"2 sec\"", "`sec` is not a unit", "\"500us\"");
+    refused("\"2s\"", "\"1.5ns\"", "\"1.5ns\"", "whole nanoseconds", "");
+    refused("\"exp 1ms\"", "\"exp 5\"", "\"exp 5\"", "`5` has no unit", "exponential");
+    refused("\"nice -20\"", "\"nice\"", "\"nice\"", "is not a means", "\"fifo 1..99\"");
+    let tail = "[policy.dynamic]\nvcpu_refill = \"25\"\n";
+    refused_tail(tail, "\"25\"", "lacks its percent sign", "\"25%\"");
+}
+
+#[test]
+fn types() {
+    refused(
+        "vcpus = 2",
+        "vcpus = \"2\"",
+        "\"2\"",
+        "expected an integer, found a string",
+        "1 to 256",
+    );
+    refused("repeats = 3", "repeats = 3.5", "3.5", "found a float", "1 to 10000");
+    let (from, to) = ("profile = \"celeron-n4500\"", "profile = 5");
+    refused(from, to, "5", "expected a string, found an integer", "");
+    refused("weight = 2048", "cooperative = \"yes\"", "\"yes\"", "true or false", "without quotes");
+    let small = SMALL.replace("[[load]]\nname = \"build\"", "[load]\nname = \"build\"");
+    let small = small.replace("[[load]]\nname = \"probe\"", "[[vm]]\nname = \"probe\"");
+    let found = parse(&small).unwrap_err().to_string();
+    assert!(found.contains("array of tables: [[...load]]"), "{found}");
+}
+
+#[test]
+fn impossible_numbers() {
+    refused("vcpus = 2", "vcpus = 0", "0", "0 is out of range", "from 1 to 256");
+    refused("vcpus = 2", "vcpus = 257", "257", "out of range", "from 1 to 256");
+    refused("repeats = 3", "repeats = 0", "0", "out of range", "from 1 to 10000");
+    refused("\"500us\"", "\"0us\"", "\"0us\"", "it cannot be 0", "");
+    refused("\"500us\"", "\"10ns\"", "\"10ns\"", "at least 1us", "");
+    refused("weight = 2048", "tick_hz = 0", "0", "out of range", "from 10 to 10000");
+    refused("weight = 2048", "weight = 1", "1", "out of range", "from 2 to 262144");
+    let (from, to) = ("profile = \"c", "pcpus = 1025\nprofile = \"c");
+    refused(from, to, "1025", "1025 is out of range", "from 1 to 1024");
+    refused("fifo 80", "fifo 100", "\"fifo 100\"", "real-time priority", "fifo 1..99");
+    refused("fifo 80", "rr 0", "\"rr 0\"", "real-time priority", "rr 1..99");
+    refused("nice -20", "nice 20", "\"nice 20\"", "nice value", "-20..19");
+    refused("nice -20", "slice 50us", "\"slice 50us\"", "100us to 100ms", "");
+    refused("fifo 80", "slice 200ms", "\"slice 200ms\"", "100us to 100ms", "");
+    refused_tail("[policy.dynamic]\nvcpu_burst = \"0ms\"\n", "\"0ms\"", "it cannot be 0", "");
+    let tail = "[policy.dynamic]\nvcpu_refill = \"101%\"\n";
+    refused_tail(tail, "\"101%\"", "more than 100%", "a percentage");
+    refused("file = \"a.txt\"", "file = \"a.txt\"\nscale = 0", "0", "out of range", "above 0");
+    refused(
+        "vcpus = 2",
+        "vcpus = 99999999999999999999",
+        "99999999999999999999",
+        "out of range",
+        "",
+    );
+}
+
+#[test]
+fn workloads_that_cannot_be() {
+    let (from, to) = ("kind = \"bursty\"", "kind = \"bursty\"\nburst = \"0us\"");
+    refused(from, to, "\"0us\"", "too short for a loop", "at least 1us");
+    let (from, to) = ("kind = \"bursty\"", "kind = \"duty\"\non = \"20ms\"");
+    refused(from, to, "\"20ms\"", "more CPU time than the period", "");
+    let (from, to) = ("kind = \"bursty\"", "kind = \"duty\"\nutil = \"0%\"");
+    refused(from, to, "\"0%\"", "no CPU time", "");
+    let (from, to) = ("kind = \"bursty\"", "kind = \"duty\"\non = \"1ms\"\nutil = \"5%\"");
+    refused(from, to, "\"5%\"", "say the same thing", "");
+    let (from, to) = ("kind = \"bursty\"", "kind = \"audio\"\nbuffer = \"48 frames\"");
+    refused(from, to, "\"48 frames\"", "less than one burst", "");
+    let tail = "[[load]]\nname = \"a\"\nkind = \"audio\"\nsource = \"device\"\n";
+    refused_tail(tail, "\"device\"", "this is the host", "timer");
+    refused("a.txt", "missing.txt", "\"missing.txt\"", "no such capture", "builtin:build-serve");
+    let (from, to) = ("file = \"a.txt\"", "file = \"a.txt\"\ncount = 2");
+    refused(from, to, "2", "a capture cannot have copies", "second table");
+    refused("\"exp 1ms\"", "\"exp 10ns\"", "\"exp 10ns\"", "interrupts too often", "1us");
+}
+
+#[test]
+fn cpus_that_are_not_there() {
+    refused("\"1-2\"", "\"1-4\"", "\"1-4\"", "there is no pCPU 4", "from 0 to 3");
+    refused("\"1-2\"", "\"2-1\"", "\"2-1\"", "runs backwards", "CPU list");
+    refused("\"1-2\"", "\"x\"", "\"x\"", "no CPU number", "\"0,2-5\"");
+    refused("count = 2", "cpus = \"2\"", "\"2\"", "there is no vCPU 2", "from 0 to 1");
+    refused("period = \"exp", "vcpu = 2\nperiod = \"exp", "2", "there is no vCPU 2", "0 to 1");
+    let (from, to) = ("interval = \"500us\"", "cpus = \"4000000000\"");
+    refused(from, to, "\"4000000000\"", "above 1023", "");
+    let (from, to) = ("pin = [\"0\", \"1-2\"]", "pin = [\"0\"]");
+    refused(from, to, "[\"0\"]", "a list of 1 for 2 vCPUs", "one for all");
+}
+
+#[test]
+fn names() {
+    refused("name = \"probe\"", "name = \"build\"", "\"build\"", "used twice", "of its own");
+    let text = SMALL.replace("vm = \"guest\"", "").replace("\"guest\"", "\"build\"");
+    check(&text, "\"build\"", "used twice", "of its own");
+    let text = SMALL.replace("wakes = \"background\"", "");
+    let text = text.replace("\"background\"", "\"cyclictest\"");
+    check(&text, "\"cyclictest\"", "used twice", "");
+    let text = SMALL.replace("vm = \"guest\"", "").replace("\"guest\"", "\"host\"");
+    check(&text, "\"host\"", "cannot be named `host`", "another name");
+    refused("name = \"probe\"", "name = \"a.b\"", "\"a.b\"", "cannot contain `.`", "letters");
+    refused("name = \"probe\"", "name = \"\"", "\"\"", "cannot be empty", "");
+    refused(
+        "\"background\"\n\n[p",
+        "\"ground\"\n\n[p",
+        "\"ground\"",
+        "no task `ground`",
+        "`background`?",
+    );
+    refused("vm = \"guest\"", "vm = \"gust\"", "\"gust\"", "there is no VM `gust`", "`guest`?");
+}
+
+#[test]
+fn probes() {
+    let probe = |task: &str| format!("[[probe]]\ntask = \"{task}\"\n");
+    let help = "did you mean `guest.cyclictest`?";
+    refused_tail(&probe("guest.cyclictst"), "\"guest.cyclictst\"", "names no task", help);
+    refused_tail(&probe("guest.background"), "\"guest.background\"", "measures nothing", "audio");
+    let twice = probe("guest.cyclictest/0") + &probe("guest.cyclictest");
+    refused_tail(&twice, "\"guest.cyclictest\"", "probed twice", "");
+}
+
+#[test]
+fn times_that_contradict() {
+    refused("\"100ms\"", "\"2s\"", "\"2s\"", "the warm-up (2s)", "less than the duration, 2s");
+    refused("time = \"1s\"", "time = \"3s\"", "\"3s\"", "the run ends at 2100ms", "");
+    refused("boost = \"off\"", "", "\"1s\"", "one thing is switched at a time", "give `boost`");
+    let (from, to) = ("boost = \"off\"", "vcpu = 2\npolicy = \"idle\"");
+    refused(from, to, "2", "there is no vCPU 2", "from 0 to 1");
+}
+
+#[test]
+fn machines_and_schedulers_that_contradict() {
+    let host = "profile = \"celeron-n4500\"";
+    let with = |keys: &str| format!("{host}\n{keys}");
+    let topology = "{ threads_per_core = 2, cores_per_llc = 4 }";
+    let to = with(&format!("pcpus = 4\ntopology = {topology}"));
+    refused(host, &to, topology, "2 threads x 4 cores x 1 LLCs = 8 CPUs, but there are 4", "");
+    let topology = "{ threads_per_core = 2, cores_per_llc = 1024 }";
+    let to = with(&format!("topology = {topology}"));
+    refused(host, &to, topology, "more than 1024", "");
+    let to = with("sched = { fair = \"cfs\", base_slice = \"1ms\" }");
+    refused(host, &to, "\"1ms\"", "`base_slice` is a tunable of eevdf", "set fair = \"eevdf\"");
+    let to = with("sched = { rt_runtime = \"2s\" }");
+    refused(host, &to, "\"2s\"", "rt_runtime 2s is more than its period 1s", "");
+    let to = with("sched = { rt_guard = \"off\", rt_runtime = \"2s\" }");
+    refused(host, &to, "\"2s\"", "has no meaning", "");
+    let to = with("sched = { fair = \"cfs\" }");
+    let text = SMALL.replacen(host, &to, 1).replace("\"nice -20\"", "\"slice 1ms\"");
+    check(&text, "\"slice 1ms\"", "cfs, which has no slices", "[host.sched]");
+    let text = SMALL.replacen("weight = 2048", "sched = { fair = \"cfs\" }", 1);
+    let text = text.replace("\"fifo 80\"", "\"slice 1ms\"");
+    check(&text, "\"slice 1ms\"", "the guest's fair class is cfs", "[vm.sched]");
+}
+
+#[test]
+fn policies_that_contradict() {
+    refused("base = \"dynamic\"", "", "dynamic-nice", "has no base", "one of");
+    let base = "base = \"dynamic\"";
+    refused(base, "base = \"dynamic-nice\"", "\"dynamic-nice\"", "leads back to itself", "");
+    let tail = "[policy.static]\nvcpu_burst = \"1ms\"\n";
+    refused_tail(tail, "\"1ms\"", "`vcpu_burst` means nothing to `static`", "means");
+    let tail = "[policy.dynamic]\nbase = \"static\"\n";
+    refused_tail(tail, "\"static\"", "it has no base", "a name of its own");
+    let tail = "[compare]\npolicy = [\"vanilla\"]\nbaseline = \"dynamic\"\n";
+    refused_tail(tail, "\"dynamic\"", "baseline `dynamic` is not compared", "compared: vanilla");
+    refused_tail("[compare]\npolicy = []\n", "[]", "there is no policy to run", "policies: ");
+    let tail = "[compare]\npolicy = [\"static\", \"static\"]\n";
+    refused_tail(tail, "\"static\"", "compared twice", "");
+}
+
+#[test]
+fn matrices() {
+    let matrix = |line: &str| format!("[matrix]\n{line}\n");
+    let line = "\"vm.gest.vcpus\" = [1, 2]";
+    refused_tail(&matrix(line), "\"vm.gest.vcpus\"", "`vm` has no entry `gest`", "`guest`?");
+    let line = "\"vm.guest.vcpu\" = [1, 2]";
+    refused_tail(&matrix(line), "\"vm.guest.vcpu\"", "unknown key `vcpu`", "`vcpus`?");
+    refused_tail(&matrix("seed = 5"), "5", "not a list of values", "the values to try");
+    refused_tail(&matrix("seed = []"), "[]", "not a list of values", "the values to try");
+    refused_tail(&matrix("name = [\"a\"]"), "name", "a matrix cannot vary `name`", "");
+    let line = "\"host.tick_hz\" = [100, 0]";
+    refused_tail(&matrix(line), "0", "0 is out of range", "from 10 to 10000");
+    let line = "\"seed, seed\" = [1]";
+    refused_tail(&matrix(line), "\"seed, seed\"", "`seed` is varied twice", "");
+    let many = vec!["1"; 70].join(", ");
+    let lines = format!("seed = [{many}]\n\"host.tick_hz\" = [{many}]");
+    refused_tail(&matrix(&lines), "\"host.tick_hz\"", "4900 cells, more than 4096", "");
+}
+
+#[test]
+fn broken_syntax_has_a_place() {
+    let found = parse("name = \"x\"\ntitle = = 3\n").unwrap_err();
+    assert_eq!(found.0[0].line, 2);
+    assert!(found.0[0].message.starts_with("not valid TOML"), "{found}");
+    let twice = parse("seed = 1\nseed = 2\n").unwrap_err();
+    assert_eq!((twice.0[0].line, twice.0[0].column), (2, 1), "{twice}");
+}
+
+#[test]
+fn an_empty_scenario_is_refused() {
+    check("name = \"x\"\ntitle = \"t\"\n", "\"x\"", "there is nothing to run", "[[vm]]");
+}
+
+#[test]
+fn several_errors_come_together() {
+    let text = SMALL
+        .replace("repeats = 3", "repeats = 0")
+        .replace("interval", "intervl")
+        .replace("vcpus = 2", "vcpus = 0");
+    assert_eq!(parse(&text).unwrap_err().0.len(), 3);
+    let text = SMALL.replace("\"1-2\"", "\"9\"").replace("\"100ms\"", "\"9s\"");
+    assert_eq!(parse(&text).unwrap_err().0.len(), 2);
+}
+
+/// Text pieces a slip of the hand, or a mean user, may put anywhere.
+const PIECES: [&str; 18] = [
+    "0",
+    "-1",
+    "99999999999",
+    "\"",
+    "[",
+    "]",
+    "=",
+    "\n",
+    ".",
+    "\"exp 1ns\"",
+    "1e400",
+    "\u{1F980}",
+    "name = \"x\"\n",
+    "[[vm]]\n",
+    "[matrix]\nseed = [1, 2]\n",
+    "\"99999d\"",
+    "true",
+    "{}",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever becomes of a scenario's text, it is read or refused, and errors can be shown.
+    #[test]
+    fn mutated_text_never_panics(
+        which in 0usize..7,
+        edits in prop::collection::vec((0usize..10_000, 0usize..12, 0usize..PIECES.len()), 1..4),
+    ) {
+        let builtin = crate::builtin::builtin_scenarios();
+        let mut text: Vec<char> = builtin.get(which).map_or(SMALL, |b| b.text).chars().collect();
+        for (at, cut, piece) in edits {
+            let at = at % text.len().max(1);
+            let end = (at + cut).min(text.len());
+            text.splice(at..end, PIECES[piece].chars());
+        }
+        let text: String = text.into_iter().collect();
+        match parse(&text) {
+            Ok(scenario) => prop_assert!(scenario.plans(None).is_ok()),
+            Err(found) => prop_assert!(!found.to_string().is_empty()),
+        }
+    }
+
+    /// The same for overrides.
+    #[test]
+    fn overrides_never_panic(path in "[a-z.0-9\"]{0,24}", value in "\\PC{0,12}") {
+        if let Ok(set) = Set::parse(&format!("{path}={value}")) {
+            let read = Scenario::parse("small.toml", SMALL, &[set], &Stub);
+            if let Err(found) = read {
+                prop_assert!(!found.to_string().is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! The workload tables: `[[load]]` on the host, `[[vm.task]]` in a guest.
+//!
+//! Both levels share the kinds. A table has the keys common to all kinds and those of its `kind`.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+use super::texts::PolicyText;
+use crate::diagnostic::nearest;
+use crate::toml_read::table::table;
+use crate::toml_read::units::{CpuList, Percent, Period, Span1, Time, Times};
+use crate::toml_read::value::{Factor, Int, Name, Prose, choice};
+use crate::toml_read::{At, Reader, Table, TableSchema, Text};
+
+table! {
+    /// Keys of every workload.
+    pub(crate) struct CommonKeys {
+        /// Name; probes, `--set` and reports refer to it.
+        name: At<Name>,
+        /// Left out entirely when false; a matrix can vary it.
+        enabled: At<bool> = "true",
+        /// Copies, named NAME/0, NAME/1, ... when there are several.
+        count: At<Int<1, 1024>> = "1",
+        /// Scheduling policy. Default: other; threads of a capture keep the captured one.
+        policy: Option<At<PolicyText>>,
+        /// CPUs it may use: pCPUs for a load, vCPUs for a guest task.
+        cpus: At<CpuList> = "all",
+        /// When it starts, from the start of the warm-up.
+        start: At<Time> = "0s",
+        /// Timer slack of its sleeps. Default: none under fifo and rr, none for cyclictest, which
+        /// sets it so, and 50 us for the rest, as Linux has it.
+        slack: Option<At<Time>>,
+    }
+}
+
+choice! {
+    /// How cyclictest counts.
+    pub(crate) enum CyclicMode {
+        /// Absolute due times.
+        Absolute = "absolute",
+        /// Each sleep starts when the last one's work ended (`-r`).
+        Relative = "relative",
+    }
+}
+
+table! {
+    /// Wakes at a period and notes how late it was. Measures.
+    pub(crate) struct Cyclictest {
+        /// Period.
+        interval: At<Period> = "1ms",
+        /// Each copy's period is longer than the last one's by this (`-d`).
+        distance: At<Time> = "0us",
+        /// Due times: absolute, or counted from the end of the last work.
+        mode: At<CyclicMode> = "absolute",
+        /// CPU time after each wake-up.
+        work: At<Times> = "5us",
+    }
+}
+
+table! {
+    /// Uses the CPU without end.
+    pub(crate) struct Hog {
+        /// Share of its time spent in kernel sections.
+        kernel: At<Percent<100>> = "0%",
+        /// Length of a kernel section.
+        section: At<Times> = "exp 50us",
+    }
+}
+
+table! {
+    /// Runs for a fixed part of each period.
+    pub(crate) struct Duty {
+        /// Period.
+        period: At<Period> = "10ms",
+        /// CPU time in each period. Instead of `util`.
+        on: Option<At<Span1>>,
+        /// CPU time as a share of the period. Default, without `on`: 50%.
+        util: Option<At<Percent<100>>>,
+        /// Periods start at multiples of the period; else each sleep follows the work.
+        phase_locked: At<bool> = "true",
+    }
+}
+
+table! {
+    /// Runs and sleeps for random times.
+    pub(crate) struct Bursty {
+        /// CPU time of a burst.
+        burst: At<Times> = "exp 4ms",
+        /// Sleep between bursts.
+        idle: At<Times> = "exp 6ms",
+    }
+}
+
+table! {
+    /// A stress-ng-like mix: user compute broken by system calls, now and then a long kernel
+    /// section, now and then a short sleep.
+    pub(crate) struct Stress {
+        /// User compute between system calls.
+        user: At<Times> = "exp 400us",
+        /// A system call.
+        kernel: At<Times> = "exp 20us",
+        /// Rounds of the two before a long section.
+        rounds: At<Int<1, 64>> = "16",
+        /// A long kernel section (page reclaim, truncation, ...).
+        long: At<Times> = "exp 300us max 2ms",
+        /// Sleep after the long section (waiting for a lock, a pipe, a disk).
+        sleep: At<Times> = "exp 200us",
+    }
+}
+
+table! {
+    /// A browser at a benchmark: a main thread that computes in bursts, a compositor and a raster
+    /// thread at the frame rate, workers (script compilation, garbage collection).
+    pub(crate) struct Browser {
+        /// Burst of the main thread.
+        main_burst: At<Times> = "exp 6ms",
+        /// What the main thread waits for between bursts.
+        main_idle: At<Times> = "exp 300us",
+        /// System call after a burst of any thread.
+        syscall: At<Times> = "exp 30us",
+        /// Frame period.
+        frame: At<Period> = "16667us",
+        /// Compositor's work for a frame.
+        compose: At<Times> = "exp 2ms",
+        /// Rasteriser's work for a frame.
+        raster: At<Times> = "exp 4ms",
+        /// Workers.
+        workers: At<Int<0, 64>> = "3",
+        /// Burst of a worker.
+        worker_burst: At<Times> = "exp 3ms",
+        /// A worker's wait for its next job.
+        worker_idle: At<Times> = "exp 2ms",
+    }
+}
+
+/// A duration, or a number of audio frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AudioTime {
+    /// Nanoseconds.
+    Ns(u64),
+    /// Frames at the stream's rate.
+    Frames(u64),
+}
+
+impl Text for AudioTime {
+    const WHAT: &'static str = "a number of frames (\"96 frames\") or a duration (\"2ms\")";
+    const PATTERN: &'static str = r"^\s*[0-9]+(\.[0-9]+)?\s*(frames|ns|us|µs|ms|s)\s*$";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let Some(number) = text.trim().strip_suffix("frames") else {
+            return Period::parse(text).map(|time| Self::Ns(time.0));
+        };
+        match number.trim().parse() {
+            Ok(frames @ 1..=10_000_000) => Ok(Self::Frames(frames)),
+            _ => Err(format!("`{}` is no possible number of frames", number.trim())),
+        }
+    }
+}
+
+choice! {
+    /// What wakes an audio callback.
+    pub(crate) enum AudioSource {
+        /// A device interrupt (guests only).
+        Device = "device",
+        /// A timer of its own.
+        Timer = "timer",
+    }
+}
+
+table! {
+    /// An audio callback: each period a burst is due; written later than the buffer holds, it
+    /// glitches. Measures.
+    pub(crate) struct Audio {
+        /// Frames a second.
+        rate: At<Int<1_000, 1_000_000>> = "48000",
+        /// A burst: what the device takes at once, and so the time between callbacks.
+        period: At<AudioTime> = "96 frames",
+        /// Audio queued ahead of the device.
+        buffer: At<AudioTime> = "192 frames",
+        /// CPU time of a callback.
+        work: At<Times> = "200us",
+        /// What wakes it. Default: a device in a guest, a timer on the host.
+        source: Option<At<AudioSource>>,
+        /// vCPU that takes the device's interrupt.
+        irq_vcpu: At<Int<0, 255>> = "0",
+    }
+}
+
+choice! {
+    /// What becomes of the CPUs a captured thread was bound to.
+    pub(crate) enum CpuMap {
+        /// CPU n of the captured machine becomes n modulo the CPUs here.
+        Wrap = "wrap",
+        /// Bindings are dropped.
+        Free = "free",
+    }
+}
+
+table! {
+    /// Threads of a recorded machine, played back: their CPU demand, sleeps and wake-ups.
+    pub(crate) struct Capture {
+        /// A capture file, relative to the scenario's, or `builtin:NAME`.
+        file: At<Prose>,
+        /// CPU demand times this; sleeps stay.
+        scale: At<Factor> = "1.0",
+        /// Start again at the end.
+        r#loop: At<bool> = "true",
+        /// Keep only this many threads, those with the most CPU demand.
+        threads: Option<At<Int<1, 100_000>>>,
+        /// Spread the threads' starts evenly over this time.
+        jitter: At<Time> = "0s",
+        /// What becomes of captured CPU bindings.
+        cpu_map: At<CpuMap> = "free",
+    }
+}
+
+choice! {
+    /// How a rogue guest abuses the boost protocol.
+    pub(crate) enum Abuse {
+        /// Asks for a boost for ever.
+        Forever = "forever",
+        /// Toggles its preempt-disabled flag, so that no section is ever too long.
+        Toggle = "toggle",
+    }
+}
+
+table! {
+    /// A guest task that uses the CPU without end and abuses the boost protocol (guests only).
+    pub(crate) struct Rogue {
+        /// How.
+        mode: At<Abuse> = "forever",
+        /// Time between toggles.
+        period: At<Period> = "1ms",
+    }
+}
+
+/// Declares the kinds: word and table.
+macro_rules! kinds {
+    ($( $word:literal => $table:ident ),+ $(,)?) => {
+        /// What a workload does.
+        #[derive(Clone, Debug)]
+        pub(crate) enum Kind {
+            $( #[doc = concat!("`kind = \"", $word, "\"`.")] $table($table), )+
+        }
+
+        impl Kind {
+            /// Every kind, in order.
+            pub(crate) const WORDS: &'static [&'static str] = &[$($word),+];
+
+            fn read(word: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
+                match word {
+                    $( $word => $table::read_fields(reader).map(Self::$table), )+
+                    _ => None,
+                }
+            }
+
+            fn schemas(generator: &mut SchemaGenerator, guest: bool) -> Vec<Schema> {
+                let mut all = Vec::new();
+                $( if guest || $word != "rogue" {
+                    let mut schema = TableSchema::new(generator);
+                    schema.constant("kind", $word, $table::ABOUT.trim());
+                    CommonKeys::describe(&mut schema);
+                    $table::describe(&mut schema);
+                    all.push(schema.finish($table::ABOUT));
+                } )+
+                all
+            }
+        }
+    };
+}
+
+kinds! {
+    "cyclictest" => Cyclictest,
+    "hog" => Hog,
+    "duty" => Duty,
+    "bursty" => Bursty,
+    "stress" => Stress,
+    "browser" => Browser,
+    "audio" => Audio,
+    "capture" => Capture,
+    "rogue" => Rogue,
+}
+
+/// A workload table of either level.
+#[derive(Clone, Debug)]
+pub(crate) struct Workload {
+    /// Keys of every kind.
+    pub(crate) common: CommonKeys,
+    /// Keys of its kind.
+    pub(crate) kind: Kind,
+}
+
+fn read_workload(reader: &mut Reader<'_, '_, '_>, guest: bool) -> Option<Workload> {
+    let words: Vec<&str> =
+        Kind::WORDS.iter().copied().filter(|word| guest || *word != "rogue").collect();
+    let word: Option<At<Prose>> = reader.field("kind", "").flatten();
+    let common = CommonKeys::read_fields(reader);
+    let Some(At { value: Prose(word), span }) = word else {
+        if reader.table.get("kind").is_none() {
+            let help = format!("add `kind = ...`, one of {}", words.join(", "));
+            reader.errors.error_help(reader.span, "missing key `kind`", help);
+        }
+        // Without its kind, which keys belong is not known: none is called unknown.
+        reader.accept_all();
+        return None;
+    };
+    if !words.contains(&word.as_str()) {
+        let help = nearest(&word, "kinds", &words);
+        let place = if guest { "" } else { " on the host" };
+        reader.errors.error_help(span, format!("there is no kind `{word}`{place}"), help);
+        reader.accept_all();
+        return None;
+    }
+    let kind = Kind::read(&word, reader);
+    Some(Workload { common: common?, kind: kind? })
+}
+
+/// Declares the workload table of a level.
+macro_rules! level_table {
+    ($(#[doc = $about:literal])+ $name:ident, guest = $guest:literal) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Debug)]
+        pub(crate) struct $name(pub(crate) Workload);
+
+        impl Table for $name {
+            const ABOUT: &'static str = concat!($($about),+);
+
+            fn read_fields(reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
+                read_workload(reader, $guest).map(Self)
+            }
+
+            fn describe(_: &mut TableSchema<'_>) {}
+        }
+
+        impl JsonSchema for $name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+                let kinds = Kind::schemas(generator, $guest);
+                json_schema!({ "description": Self::ABOUT.trim(), "oneOf": kinds })
+            }
+        }
+    };
+}
+
+level_table! {
+    /// A load or probe of the host.
+    HostLoad, guest = false
+}
+level_table! {
+    /// A task of a guest.
+    GuestTask, guest = true
+}

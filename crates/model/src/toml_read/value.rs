@@ -1,0 +1,333 @@
+//! Scalars and lists: the shapes every table is made of.
+//!
+//! What a value may be is checked here, at the value; what values may be *together* is checked
+//! when a plan is resolved.
+
+use schemars::{Schema, SchemaGenerator, json_schema};
+
+use super::node::{Node, NodeValue};
+use super::table::At;
+use crate::diagnostic::Collector;
+
+/// A type a key's value can have.
+pub(crate) trait Value: Sized {
+    /// What is allowed, for messages: "a duration like "500us"".
+    fn what() -> String;
+
+    /// Reads it; reports what is wrong and gives `None`.
+    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self>;
+
+    /// Its JSON schema.
+    fn schema(generator: &mut SchemaGenerator) -> Schema;
+}
+
+/// A value written as a string with a grammar of its own.
+pub(crate) trait Text: Sized {
+    /// What is allowed: a noun phrase with examples.
+    const WHAT: &'static str;
+    /// Regular expression of the grammar, for editors; ranges are checked by `parse` only.
+    const PATTERN: &'static str;
+    /// Whether a bare integer is taken as its own text.
+    const INTEGERS: bool = false;
+
+    /// Reads the text; the error says what is wrong with it.
+    fn parse(text: &str) -> Result<Self, String>;
+}
+
+impl<T: Text> Value for T {
+    fn what() -> String {
+        T::WHAT.to_owned()
+    }
+
+    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+        let integer;
+        let text = match &node.value {
+            NodeValue::String(text) => text.as_str(),
+            NodeValue::Integer(Some(i)) if T::INTEGERS => {
+                integer = i.to_string();
+                &integer
+            }
+            _ => {
+                let message = format!("expected a string, found {}", node.what());
+                errors.error_help(node.span, message, format!("write {}", T::WHAT));
+                return None;
+            }
+        };
+        match T::parse(text) {
+            Ok(value) => Some(value),
+            Err(message) => {
+                errors.error_help(node.span, message, format!("write {}", T::WHAT));
+                None
+            }
+        }
+    }
+
+    fn schema(_: &mut SchemaGenerator) -> Schema {
+        let kinds = if T::INTEGERS { vec!["string", "integer"] } else { vec!["string"] };
+        json_schema!({ "type": kinds, "pattern": T::PATTERN })
+    }
+}
+
+/// Any text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Prose(pub(crate) String);
+
+impl Text for Prose {
+    const WHAT: &'static str = "a string";
+    const PATTERN: &'static str = "";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// A name other parts of the file (and `--set` paths, and reports) refer to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Name(pub(crate) String);
+
+/// Longest name; reports print them in table columns.
+const MAX_NAME: usize = 48;
+
+impl Text for Name {
+    const WHAT: &'static str =
+        "a name of at most 48 letters, digits, `-` and `_`, like \"build-1\"";
+    const PATTERN: &'static str = "^[A-Za-z0-9_-]{1,48}$";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if text.is_empty() {
+            Err("a name cannot be empty".to_owned())
+        } else if text.len() > MAX_NAME {
+            Err(format!("a name longer than {MAX_NAME} characters"))
+        } else if let Some(bad) = text.chars().find(|c| !legal(*c)) {
+            Err(format!("a name cannot contain `{}`", bad.escape_default()))
+        } else {
+            Ok(Self(text.to_owned()))
+        }
+    }
+}
+
+impl Value for bool {
+    fn what() -> String {
+        "true or false".to_owned()
+    }
+
+    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+        if let NodeValue::Bool(value) = node.value {
+            return Some(value);
+        }
+        let message = format!("expected true or false, found {}", node.what());
+        errors.error_help(node.span, message, "write true or false, without quotes");
+        None
+    }
+
+    fn schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "boolean" })
+    }
+}
+
+/// An integer from `MIN` to `MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Int<const MIN: i64, const MAX: i64>(i64);
+
+impl<const MIN: i64, const MAX: i64> Int<MIN, MAX> {
+    /// The number, for ranges without negative numbers (anything below 0 gives 0).
+    pub(crate) fn get(self) -> u64 {
+        u64::try_from(self.0).unwrap_or(0)
+    }
+
+    /// The number, for ranges that fit 32 bits (anything above gives the largest).
+    pub(crate) fn get32(self) -> u32 {
+        u32::try_from(self.get()).unwrap_or(u32::MAX)
+    }
+}
+
+impl<const MIN: i64, const MAX: i64> Value for Int<MIN, MAX> {
+    fn what() -> String {
+        if MAX == i64::MAX {
+            format!("an integer of at least {MIN}")
+        } else {
+            format!("an integer from {MIN} to {MAX}")
+        }
+    }
+
+    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+        let problem = match node.value {
+            NodeValue::Integer(Some(i)) if (MIN..=MAX).contains(&i) => return Some(Self(i)),
+            NodeValue::Integer(Some(i)) => format!("{i} is out of range"),
+            NodeValue::Integer(None) => "the number is out of range".to_owned(),
+            _ => format!("expected an integer, found {}", node.what()),
+        };
+        errors.error_help(node.span, problem, format!("write {}", Self::what()));
+        None
+    }
+
+    fn schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "integer", "minimum": MIN, "maximum": MAX })
+    }
+}
+
+/// A positive factor up to 1000, kept in millionths so that nothing downstream needs floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Factor {
+    /// Millionths.
+    pub(crate) ppm: u64,
+}
+
+impl Value for Factor {
+    fn what() -> String {
+        "a factor above 0 and up to 1000, like 1.5".to_owned()
+    }
+
+    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+        let value = match node.value {
+            NodeValue::Integer(Some(i @ 1..=1000)) => i as f64,
+            NodeValue::Float(x) => x,
+            NodeValue::Integer(_) => 0.0,
+            _ => {
+                let message = format!("expected a number, found {}", node.what());
+                errors.error_help(node.span, message, format!("write {}", Self::what()));
+                return None;
+            }
+        };
+        // IEEE multiplication, rounding and comparison are exact by definition: the same
+        // everywhere, unlike the transcendental functions.
+        let ppm = (value * 1e6).round();
+        if !(1.0..=1e9).contains(&ppm) {
+            let help = format!("write {}", Self::what());
+            errors.error_help(node.span, "the factor is out of range", help);
+            return None;
+        }
+        Some(Self { ppm: ppm as u64 })
+    }
+
+    fn schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "number", "exclusiveMinimum": 0, "maximum": 1000 })
+    }
+}
+
+/// A list; every wrong item is reported.
+impl<T: Value> Value for Vec<At<T>> {
+    fn what() -> String {
+        format!("a list, each item {}", T::what())
+    }
+
+    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+        let NodeValue::Array(items) = &node.value else {
+            let message = format!("expected a list, found {}", node.what());
+            errors.error_help(node.span, message, format!("write {}", Self::what()));
+            return None;
+        };
+        let mut read = Self::new();
+        for item in items {
+            if let Some(value) = T::read(item, errors) {
+                read.push(At { value, span: item.span });
+            }
+        }
+        (read.len() == items.len()).then_some(read)
+    }
+
+    fn schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "array", "items": T::schema(generator) })
+    }
+}
+
+/// One value for all, or a list with one for each.
+#[derive(Clone, Debug)]
+pub(crate) enum OneOrEach<T> {
+    /// For all.
+    One(T),
+    /// One each.
+    Each(Vec<At<T>>),
+}
+
+impl<T: Value> Value for OneOrEach<T> {
+    fn what() -> String {
+        format!("{}, or a list with one for each vCPU", T::what())
+    }
+
+    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+        match node.value {
+            NodeValue::Array(_) => Vec::read(node, errors).map(Self::Each),
+            _ => T::read(node, errors).map(Self::One),
+        }
+    }
+
+    fn schema(generator: &mut SchemaGenerator) -> Schema {
+        let one = T::schema(generator);
+        json_schema!({ "anyOf": [one, { "type": "array", "items": one }] })
+    }
+}
+
+/// A table read later, as it stands (`[matrix]`: its keys are paths).
+#[derive(Clone, Debug)]
+pub(crate) struct Raw(pub(crate) Node);
+
+impl Value for Raw {
+    fn what() -> String {
+        "a table".to_owned()
+    }
+
+    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+        if node.as_table().is_some() {
+            return Some(Self(node.clone()));
+        }
+        errors.error(node.span, format!("expected a table, found {}", node.what()));
+        None
+    }
+
+    fn schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "object" })
+    }
+}
+
+/// Declares an enum whose variants are written as words.
+macro_rules! choice {
+    (
+        $(#[doc = $about:literal])+
+        $vis:vis enum $name:ident { $( $(#[doc = $doc:literal])+ $variant:ident = $word:literal ),+ $(,)? }
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $vis enum $name { $( $(#[doc = $doc])+ $variant, )+ }
+
+        impl $name {
+            /// Every word, in order.
+            pub(crate) const WORDS: &'static [&'static str] = &[$($word),+];
+        }
+
+        impl $crate::toml_read::Value for $name {
+            fn what() -> String {
+                let words: Vec<String> = Self::WORDS.iter().map(|w| format!("\"{w}\"")).collect();
+                format!("one of {}", words.join(", "))
+            }
+
+            fn read(
+                node: &$crate::toml_read::Node,
+                errors: &mut $crate::diagnostic::Collector<'_>,
+            ) -> Option<Self> {
+                match node.as_str() {
+                    $( Some($word) => Some(Self::$variant), )+
+                    Some(other) => {
+                        let help = $crate::diagnostic::nearest(other, "allowed", Self::WORDS);
+                        let message = format!("`{other}` is not known here");
+                        errors.error_help(node.span, message, help);
+                        None
+                    }
+                    None => {
+                        let message = format!("expected a string, found {}", node.what());
+                        errors.error_help(node.span, message, format!("write {}", Self::what()));
+                        None
+                    }
+                }
+            }
+
+            fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                let words = Self::WORDS;
+                let abouts = [$(concat!($($doc),+).trim()),+];
+                schemars::json_schema!({ "enum": words, "markdownEnumDescriptions": abouts })
+            }
+        }
+    };
+}
+pub(crate) use choice;

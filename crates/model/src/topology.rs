@@ -1,0 +1,68 @@
+//! CPU topologies in files: `{ threads_per_core = 1, cores_per_llc = 4, llcs = 1 }`.
+
+use schemars::{Schema, SchemaGenerator};
+use vcoop_sched::config::Topology;
+
+use crate::diagnostic::Collector;
+use crate::toml_read::table::{read_table, table};
+use crate::toml_read::value::Int;
+use crate::toml_read::{At, Node, Value};
+
+/// Most pCPUs a host can have.
+pub(crate) const MAX_PCPUS: i64 = 1024;
+
+table! {
+    /// Where CPUs sit. The product of the three is the number of CPUs.
+    pub(crate) struct TopologyTable {
+        /// Hardware threads a core.
+        threads_per_core: At<Int<1, 8>> = "1",
+        /// Cores that share a last-level cache.
+        cores_per_llc: At<Int<1, MAX_PCPUS>>,
+        /// Last-level caches (sockets, here).
+        llcs: At<Int<1, MAX_PCPUS>> = "1",
+    }
+}
+
+/// A topology as written.
+#[derive(Clone, Debug)]
+pub(crate) struct TopologyKeys(TopologyTable);
+
+impl Value for TopologyKeys {
+    fn what() -> String {
+        "{ threads_per_core = 1, cores_per_llc = 4, llcs = 1 }".to_owned()
+    }
+
+    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+        read_table(node, errors).map(Self)
+    }
+
+    fn schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<TopologyTable>()
+    }
+}
+
+/// The topology, if it has a possible number of CPUs, and this one where one is given.
+pub(crate) fn topology(
+    keys: &At<TopologyKeys>,
+    cpus: Option<u32>,
+    errors: &mut Collector<'_>,
+) -> Option<Topology> {
+    let TopologyTable { threads_per_core, cores_per_llc, llcs } = &keys.value.0;
+    let (threads, cores, llcs) =
+        (threads_per_core.value.get32(), cores_per_llc.value.get32(), llcs.value.get32());
+    // Each factor is at most 1024: the product of three fits.
+    let product = threads * cores * llcs;
+    let formula = format!("{threads} threads x {cores} cores x {llcs} LLCs = {product} CPUs");
+    match cpus {
+        Some(cpus) if cpus != product => {
+            let message = format!("{formula}, but there are {cpus}");
+            errors.error_help(keys.span, message, "change the topology or the number of CPUs");
+            None
+        }
+        _ if i64::from(product) > MAX_PCPUS => {
+            errors.error(keys.span, format!("{formula}: more than {MAX_PCPUS}"));
+            None
+        }
+        _ => Some(Topology { threads_per_core: threads, cores_per_llc: cores, llcs }),
+    }
+}

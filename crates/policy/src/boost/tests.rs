@@ -1,0 +1,272 @@
+use vcoop_abi::{BoostRequest, Class, CsState, GuestWords, Intent, Status, TaskIntent};
+
+use super::Dynamic;
+use crate::action::{Action, Actions, Reason};
+use crate::config::{Budget, DynamicConfig, Means, Ns};
+use crate::event::{Event, Injection};
+use crate::host::VmShared;
+
+const MEANS: Means = Means::Rr(8);
+const BUDGET: Budget = Budget { burst_ns: 3_000_000, refill_ppm: 250_000 };
+const VM: Budget = Budget { burst_ns: 1_000_000_000, refill_ppm: 0 };
+const CONFIG: DynamicConfig = DynamicConfig {
+    means: MEANS,
+    vcpu_budget: BUDGET,
+    vm_budget: VM,
+    max_preempt_off_ns: 3_000_000,
+    boost_on_injection: true,
+    boost_on_request: true,
+    boost_across_idle: true,
+};
+const QUIET: GuestWords = GuestWords::SILENT;
+const INJECT: Event = Event::Injected(Injection::Timer);
+
+struct Rig {
+    d: Dynamic,
+    vm: VmShared,
+}
+
+impl Rig {
+    fn with(config: DynamicConfig) -> Self {
+        let mut rig = Self { d: Dynamic::new(config, 0), vm: VmShared::new(config.vm_budget, 0) };
+        assert!(rig.on(0, Event::Enable).is_empty(), "not registered yet");
+        assert_eq!(*rig.on(0, Event::Registered(true)), [Action::Status(Status::Normal)]);
+        rig
+    }
+
+    fn new() -> Self {
+        Self::with(CONFIG)
+    }
+
+    fn on(&mut self, now: Ns, event: Event) -> Actions {
+        self.d.on(now, event, &mut self.vm)
+    }
+
+    fn status_after(&mut self, now: Ns, event: Event) -> Status {
+        self.on(now, event);
+        self.d.status()
+    }
+}
+
+fn asks() -> GuestWords {
+    GuestWords::new(Intent::default(), CsState::default(), BoostRequest::Boost, 0)
+}
+
+fn acks(ack: u64) -> GuestWords {
+    GuestWords::new(Intent::default(), CsState::default(), BoostRequest::Unboost, ack)
+}
+
+fn section(number: u32) -> GuestWords {
+    let cs = CsState { preempt_off: true, section: number, ..CsState::default() };
+    GuestWords::new(Intent::default(), cs, BoostRequest::None, 0)
+}
+
+#[test]
+fn injection_publishes_the_ticket_boosts_and_rechecks() {
+    let mut rig = Rig::new();
+    let out = rig.on(10, INJECT);
+    assert_eq!(
+        out[..3],
+        [Action::Ticket(1), Action::Status(Status::Boosted), Action::Boost(MEANS)]
+    );
+    assert!(out.contains(&Action::Recheck));
+    // Boosted already: the ticket alone.
+    assert_eq!(*rig.on(20, INJECT), [Action::Ticket(2)]);
+}
+
+#[test]
+fn unanswered_interrupt_outlasts_exits_and_an_early_notification() {
+    let mut rig = Rig::new();
+    rig.on(10, INJECT);
+    assert_eq!(rig.status_after(20, Event::Exit(QUIET)), Status::Boosted);
+    rig.on(30, INJECT);
+    assert_eq!(rig.status_after(40, Event::Notify(acks(1))), Status::Boosted);
+    let out = rig.on(50, Event::Notify(acks(2)));
+    assert_eq!(*out, [Action::Restore, Action::Status(Status::Normal)]);
+    assert_eq!(rig.d.stats().notified, 1);
+}
+
+#[test]
+fn recheck_ends_a_boost_that_nobody_will_end() {
+    let mut rig = Rig::new();
+    rig.on(10, INJECT);
+    assert_eq!(rig.status_after(11, Event::Recheck(acks(1))), Status::Normal);
+    assert_eq!(rig.d.stats().raced, 1);
+    // A section does not save it: the guest may have left it without looking.
+    rig.on(20, INJECT);
+    let cs = CsState { preempt_off: true, ..CsState::default() };
+    let words = GuestWords::new(Intent::default(), cs, BoostRequest::None, 2);
+    assert_eq!(rig.status_after(21, Event::Recheck(words)), Status::Normal);
+}
+
+#[test]
+fn ack_from_the_future_is_ignored() {
+    let mut rig = Rig::new();
+    rig.on(10, INJECT);
+    assert_eq!(rig.status_after(20, Event::Notify(acks(2))), Status::Boosted);
+    assert_eq!(rig.status_after(30, Event::Notify(acks(u64::MAX))), Status::Boosted);
+}
+
+#[test]
+fn request_is_read_at_exits_without_a_recheck_and_sampled_with_one() {
+    let mut rig = Rig::new();
+    let out = rig.on(10, Event::Exit(asks()));
+    assert!(out.contains(&Action::Boost(MEANS)) && !out.contains(&Action::Recheck));
+    assert_eq!(rig.status_after(20, Event::Exit(QUIET)), Status::Normal);
+    assert!(rig.on(30, Event::Sampled(asks())).contains(&Action::Recheck));
+}
+
+#[test]
+fn facts_count_without_a_request() {
+    let rt = TaskIntent { class: Class::Deadline, prio: 0 };
+    let cases = [
+        (Intent { pending: Some(rt), ..Intent::default() }, CsState::default()),
+        (Intent { running: rt, ..Intent::default() }, CsState::default()),
+        (Intent::default(), CsState { softirq: 1, ..CsState::default() }),
+        (Intent::default(), CsState { nmi: 1, ..CsState::default() }),
+    ];
+    for (intent, cs) in cases {
+        let words = GuestWords::new(intent, cs, BoostRequest::None, 0);
+        assert_eq!(Rig::new().status_after(10, Event::Exit(words)), Status::Boosted);
+    }
+}
+
+#[test]
+fn sections_boost_until_they_are_too_long_and_new_ones_start_anew() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.status_after(0, Event::Exit(section(1))), Status::Boosted);
+    assert_eq!(rig.status_after(2_999_999, Event::Exit(section(1))), Status::Boosted);
+    assert!(
+        rig.on(3_000_000, Event::Exit(section(1))).contains(&Action::Denied(Reason::LongSection))
+    );
+    assert_eq!(rig.d.status(), Status::Normal);
+    // Another one: seen as such although the host saw no gap.
+    assert_eq!(rig.status_after(3_000_001, Event::Exit(section(2))), Status::Boosted);
+}
+
+#[test]
+fn a_long_section_does_not_cancel_a_pending_interrupt() {
+    let mut rig = Rig::new();
+    rig.on(0, Event::Exit(section(1)));
+    rig.on(3_500_000, Event::Exit(section(1)));
+    rig.on(3_600_000, INJECT);
+    assert_eq!(rig.status_after(3_700_000, Event::Exit(section(1))), Status::Boosted);
+}
+
+#[test]
+fn a_section_is_bounded_without_any_exit() {
+    let long = Budget { burst_ns: 50_000_000, refill_ppm: 0 };
+    let mut rig = Rig::with(DynamicConfig { vcpu_budget: long, ..CONFIG });
+    let out = rig.on(0, Event::Exit(section(1)));
+    assert!(out.contains(&Action::ArmTimer(3_000_000)), "{:?}", &*out);
+    assert!(rig.on(3_000_000, Event::Timer).contains(&Action::Recheck));
+    assert_eq!(rig.status_after(3_000_000, Event::Recheck(section(1))), Status::Normal);
+    assert_eq!(rig.d.stats().raced, 0);
+}
+
+#[test]
+fn a_sampled_section_neither_begins_nor_ends_a_boost() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.status_after(0, Event::Sampled(section(1))), Status::Normal);
+    rig.on(10, Event::Exit(section(2)));
+    assert_eq!(rig.status_after(20, Event::Sampled(section(2))), Status::Boosted);
+}
+
+#[test]
+fn halted_time_is_free_and_the_wake_is_urgent() {
+    let mut rig = Rig::new();
+    let out = rig.on(0, Event::Halted(QUIET));
+    assert_eq!(*out, [Action::Status(Status::Boosted), Action::Boost(MEANS)], "and no timer");
+    rig.on(1_000_000_000, Event::Woken);
+    assert_eq!(rig.d.budget_left(1_000_000_000), BUDGET.burst_ns);
+    // Still in the idle loop: the reason for the wake-up is on its way.
+    let idle = Intent { idle: true, ..Intent::default() };
+    let words = GuestWords::new(idle, CsState::default(), BoostRequest::None, 0);
+    assert_eq!(rig.status_after(1_000_001_000, Event::Exit(words)), Status::Boosted);
+    assert_eq!(rig.status_after(1_000_002_000, Event::Exit(QUIET)), Status::Normal);
+    assert_eq!(rig.d.stats().boosted_ns, 2_000);
+}
+
+#[test]
+fn without_boosting_across_idle_a_halt_ends_the_boost() {
+    let mut rig = Rig::with(DynamicConfig { boost_across_idle: false, ..CONFIG });
+    rig.on(0, Event::Exit(asks()));
+    assert_eq!(rig.status_after(10, Event::Halted(QUIET)), Status::Normal);
+    assert_eq!(rig.status_after(20, INJECT), Status::Boosted);
+    assert_eq!(rig.d.budget_left(1_000_000), BUDGET.burst_ns, "not awake yet");
+}
+
+#[test]
+fn empty_bucket_throttles_until_half_full() {
+    let mut rig = Rig::new();
+    let out = rig.on(0, Event::Exit(asks()));
+    // 3 ms of burst, a quarter of it refilled while it lasts.
+    assert!(out.contains(&Action::ArmTimer(4_000_000)), "{:?}", &*out);
+    let out = rig.on(4_000_000, Event::Timer);
+    assert_eq!(
+        *out,
+        [
+            Action::Restore,
+            Action::Status(Status::Throttled),
+            Action::Denied(Reason::VcpuBudget),
+            Action::ArmTimer(10_000_000),
+        ]
+    );
+    assert_eq!(*rig.on(5_000_000, Event::Exit(asks())), [Action::Denied(Reason::VcpuBudget)]);
+    assert_eq!(*rig.on(6_000_000, Event::Halted(asks())), [Action::Denied(Reason::VcpuBudget)]);
+    rig.on(7_000_000, Event::Woken);
+    assert_eq!(*rig.on(10_000_000, Event::Timer), [Action::Status(Status::Normal)]);
+    assert_eq!(rig.status_after(10_000_001, Event::Exit(asks())), Status::Boosted);
+}
+
+#[test]
+fn the_vm_bucket_throttles_too() {
+    let small = Budget { burst_ns: 1_000_000, refill_ppm: 100_000 };
+    let mut rig = Rig::with(DynamicConfig { vm_budget: small, ..CONFIG });
+    rig.on(0, Event::Exit(asks()));
+    let mut now = 0;
+    while rig.d.status() == Status::Boosted {
+        now += 1_000;
+        rig.on(now, Event::Timer);
+    }
+    assert!((1_000_000..1_200_000).contains(&now), "{now}");
+    assert!(rig.on(now, Event::Exit(asks())).contains(&Action::Denied(Reason::VmBudget)));
+}
+
+#[test]
+fn disabling_restores_and_registering_again_does_not_end_throttling() {
+    let mut rig = Rig::new();
+    rig.on(0, Event::Exit(asks()));
+    rig.vm.set_vm(false);
+    let out = rig.on(10, Event::Enable);
+    assert_eq!(*out, [Action::Restore, Action::Status(Status::Disabled), Action::CancelTimer]);
+    assert!(rig.on(20, INJECT).is_empty() && rig.on(30, Event::Exit(asks())).is_empty());
+    rig.vm.set_vm(true);
+    assert_eq!(rig.status_after(40, Event::Enable), Status::Normal);
+    rig.on(40, Event::Exit(asks()));
+    rig.on(4_100_000, Event::Timer);
+    assert_eq!(rig.d.status(), Status::Throttled);
+    rig.on(4_200_000, Event::Registered(false));
+    assert_eq!(rig.status_after(4_300_000, Event::Registered(true)), Status::Throttled);
+}
+
+#[test]
+fn a_baseline_above_the_means_is_never_lowered() {
+    let mut rig = Rig::new();
+    rig.on(0, INJECT);
+    assert_eq!(rig.status_after(10, Event::Baseline { outranks: true }), Status::Normal);
+    assert!(rig.on(20, INJECT).contains(&Action::Denied(Reason::Baseline)));
+    rig.on(30, Event::Baseline { outranks: false });
+    assert_eq!(rig.status_after(40, INJECT), Status::Boosted);
+}
+
+#[test]
+fn the_timer_is_not_touched_by_short_boosts() {
+    let mut rig = Rig::new();
+    let arms = |out: Actions| out.iter().filter(|a| matches!(a, Action::ArmTimer(_))).count();
+    assert_eq!(arms(rig.on(0, Event::Exit(asks()))), 1);
+    for i in 1..100 {
+        assert_eq!(arms(rig.on(i * 20_000, Event::Exit(QUIET))), 0);
+        assert_eq!(arms(rig.on(i * 20_000 + 10_000, Event::Exit(asks()))), 0);
+    }
+}

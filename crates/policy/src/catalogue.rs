@@ -1,0 +1,80 @@
+//! Which policies there are, and who can run them.
+
+/// One policy, as a list of policies shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Name in scenario files.
+    pub name: &'static str,
+    /// One line.
+    pub about: &'static str,
+    /// What it needs of the guest; empty: nothing.
+    pub guest: &'static str,
+    /// `None`: the simulator runs it. `Some`: it does not, and why.
+    pub not_on_sim: Option<&'static str>,
+    /// `None`: the lab runs it as it is, on any `/dev/kvm`. `Some`: what is missing or different
+    /// there, and why.
+    pub not_on_kvm: Option<&'static str>,
+}
+
+/// All policies, in the order they are shown.
+pub const fn list() -> &'static [Entry] {
+    &LIST
+}
+
+/// The entry with this name.
+pub fn find(name: &str) -> Option<&'static Entry> {
+    LIST.iter().find(|e| e.name == name)
+}
+
+static LIST: [Entry; 4] = [
+    Entry {
+        name: "vanilla",
+        about: "do nothing: vCPU threads compete at their baseline",
+        guest: "",
+        not_on_sim: None,
+        not_on_kvm: None,
+    },
+    Entry {
+        name: "static",
+        about: "vCPU threads keep the means (fifo, rr, nice, slice) for life",
+        guest: "",
+        not_on_sim: None,
+        not_on_kvm: None,
+    },
+    Entry {
+        name: "wake-boost",
+        about: "boosted while halted and for a bounded run after the wake-up; bounded by a budget",
+        guest: "",
+        not_on_sim: None,
+        not_on_kvm: Some(
+            "user space sees a halt only if HLT exits to it: without the in-kernel interrupt \
+             controller, or in the lab's own guest, which announces it in the shared page",
+        ),
+    },
+    Entry {
+        name: "dynamic",
+        about: "boosted on injection and on the guest's word, across idle, until the guest ends it; \
+                bounded by a budget",
+        guest: "registers a shared page and runs the guest half",
+        not_on_sim: None,
+        not_on_kvm: Some(
+            "an unpatched KVM handles most exits without telling user space: the request is read \
+             at exits to user space and sampled by the injector, later than at every exit",
+        ),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::{find, list};
+
+    #[test]
+    fn names_are_unique_and_lines_are_lines() {
+        for e in list() {
+            assert_eq!(find(e.name), Some(e));
+            assert_eq!(list().iter().filter(|o| o.name == e.name).count(), 1);
+            assert!(!e.about.is_empty() && !e.about.contains('\n'));
+        }
+        assert_eq!(find("none"), None);
+    }
+}

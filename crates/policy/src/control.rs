@@ -1,0 +1,257 @@
+//! What `dynamic` and `wake-boost` have in common: one vCPU's boost, its status word, its budget
+//! timer. When to boost is the policies' own.
+
+use vcoop_abi::Status;
+
+use crate::action::{Action, Actions, Reason};
+use crate::config::{Budget, Means, Ns};
+use crate::host::{PolicyStats, VmShared};
+use crate::meter::Meter;
+
+/// One vCPU's boost.
+///
+/// The state is the status word itself, so the word cannot disagree with it. A policy that does
+/// without the guest does not publish it, or the guest's hooks would wake up and notify in vain.
+///
+/// | from | event | to | actions |
+/// | --- | --- | --- | --- |
+/// | `Disabled` | enabled | `Normal`, or `Throttled` while the latch holds | `Status` |
+/// | any | disabled | `Disabled` | `Restore` if boosted, `Status`, `CancelTimer` |
+/// | `Normal` | a reason, budget there | `Boosted` | `Status`, `Boost` |
+/// | `Normal` | a reason, budget empty | `Throttled` | `Status`, `Denied` |
+/// | `Normal`, `Throttled` | a reason, baseline outranks the means | same | `Denied` |
+/// | `Throttled` | a reason | `Throttled` | `Denied` |
+/// | `Boosted` | no reason left | `Normal` | `Restore`, `Status` |
+/// | `Boosted` | budget empty | `Throttled` | `Restore`, `Status`, `Denied` |
+/// | `Throttled` | both buckets at half their burst | `Normal` | `Status` |
+///
+/// Half the burst is the hysteresis: with a threshold at zero a vCPU that always has a reason would
+/// be boosted and restored every few microseconds, and each change costs the host more than the
+/// boost is worth. The latch survives disabling, so that a guest cannot shorten its throttling by
+/// registering again.
+///
+/// A boosted vCPU that is halted uses no CPU, so its time is not charged.
+///
+/// Order: `Status(Boosted)` goes before `Boost`, and `Restore` before any other status. So whenever
+/// the means are applied the word says so, and a guest that reads another status need not notify.
+///
+/// The timer is lazy. Ending a boost leaves it armed, beginning one re-arms only to an earlier
+/// time, and one that fires early re-arms itself: a vCPU boosted ten thousand times a second costs
+/// one timer event a budget, not ten thousand.
+#[derive(Clone, Debug)]
+pub(crate) struct Control {
+    means: Means,
+    /// The guest takes part: status changes are published.
+    published: bool,
+    status: Status,
+    halted: bool,
+    outranked: bool,
+    /// Throttled, or disabled while throttled.
+    latched: Option<Reason>,
+    meter: Meter,
+    timer: Option<Ns>,
+    stats: PolicyStats,
+}
+
+impl Control {
+    pub(crate) fn new(means: Means, budget: Budget, published: bool, now: Ns) -> Self {
+        Self {
+            means,
+            published,
+            status: Status::Disabled,
+            halted: false,
+            outranked: false,
+            latched: None,
+            meter: Meter::new(budget, now),
+            timer: None,
+            stats: PolicyStats::default(),
+        }
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.status
+    }
+
+    pub(crate) fn is_boosted(&self) -> bool {
+        self.status == Status::Boosted
+    }
+
+    pub(crate) fn is_halted(&self) -> bool {
+        self.halted
+    }
+
+    pub(crate) fn budget_left(&self, now: Ns) -> Ns {
+        self.meter.level_at(now)
+    }
+
+    pub(crate) fn stats(&self) -> PolicyStats {
+        PolicyStats { boosted_ns: self.meter.boosted_ns(), ..self.stats }
+    }
+
+    /// Counts a boost that a recheck ended.
+    pub(crate) fn count_raced(&mut self) {
+        self.stats.raced += 1;
+    }
+
+    /// Counts a boost that the guest ended.
+    pub(crate) fn count_notified(&mut self) {
+        self.stats.notified += 1;
+    }
+
+    /// Brings the accounts up to `now`; first thing on every event.
+    pub(crate) fn settle(&mut self, now: Ns, vm: &mut VmShared) {
+        self.meter.settle(now, &mut vm.bucket);
+    }
+
+    pub(crate) fn set_enabled(&mut self, on: bool, vm: &mut VmShared, out: &mut Actions) {
+        match (self.status, on) {
+            (Status::Disabled, true) => {
+                if self.meter.recovery(&vm.bucket) == Some(0) {
+                    self.latched = None;
+                }
+                let throttled = self.latched.is_some();
+                self.set(if throttled { Status::Throttled } else { Status::Normal }, out);
+            }
+            (Status::Disabled, false) | (_, true) => {}
+            (_, false) => {
+                self.restore(Status::Disabled, vm, out);
+                if self.timer.take().is_some() {
+                    out.push(Action::CancelTimer);
+                }
+            }
+        }
+    }
+
+    /// The baseline changed. Boosting a thread whose baseline outranks the means would lower it.
+    pub(crate) fn set_outranked(&mut self, outranked: bool, vm: &mut VmShared, out: &mut Actions) {
+        self.outranked = outranked;
+        if outranked && self.is_boosted() {
+            self.restore(Status::Normal, vm, out);
+        }
+    }
+
+    /// A reason to boost. True if the means were applied by this call.
+    pub(crate) fn boost(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) -> bool {
+        match self.status {
+            Status::Disabled | Status::Boosted => return false,
+            _ if self.outranked => {
+                self.deny(Reason::Baseline, out);
+                return false;
+            }
+            Status::Throttled => {
+                self.deny(self.latched.unwrap_or(Reason::VcpuBudget), out);
+                return false;
+            }
+            Status::Normal => {}
+        }
+        let granted = if self.halted {
+            self.meter.can_start(&vm.bucket)
+        } else {
+            self.meter.start(now, &mut vm.bucket)
+        };
+        if let Err(reason) = granted {
+            self.throttle(reason, vm, out);
+            return false;
+        }
+        self.stats.boosts += 1;
+        self.set(Status::Boosted, out);
+        out.push(Action::Boost(self.means));
+        true
+    }
+
+    /// No reason left. True if the means were applied until now.
+    pub(crate) fn end(&mut self, vm: &mut VmShared, out: &mut Actions) -> bool {
+        let boosted = self.is_boosted();
+        if boosted {
+            self.restore(Status::Normal, vm, out);
+        }
+        boosted
+    }
+
+    /// The vCPU sleeps: nothing is charged from here on.
+    pub(crate) fn halt(&mut self, vm: &mut VmShared) {
+        self.halted = true;
+        self.meter.stop(&mut vm.bucket);
+    }
+
+    /// The vCPU is awake: a boost is charged from here on, or ends if there is no budget.
+    pub(crate) fn wake(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
+        self.halted = false;
+        if self.is_boosted()
+            && let Err(reason) = self.meter.start(now, &mut vm.bucket)
+        {
+            self.throttle(reason, vm, out);
+        }
+    }
+
+    /// The armed time has come: ends a boost whose budget is used up, and a throttling whose
+    /// buckets have recovered.
+    pub(crate) fn on_timer(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
+        if self.timer.is_some_and(|at| at <= now) {
+            self.timer = None;
+        }
+        match self.status {
+            Status::Boosted if !self.halted => {
+                if let Err(reason) = self.meter.renew(&mut vm.bucket) {
+                    self.throttle(reason, vm, out);
+                }
+            }
+            Status::Throttled if self.meter.recovery(&vm.bucket) == Some(0) => {
+                self.latched = None;
+                self.set(Status::Normal, out);
+            }
+            _ => {}
+        }
+    }
+
+    /// Sees to it that the timer fires when the budget or `also` (an absolute time) needs it; last
+    /// thing on every event.
+    pub(crate) fn arm(&mut self, now: Ns, also: Option<Ns>, vm: &VmShared, out: &mut Actions) {
+        let own = match self.status {
+            Status::Boosted if !self.halted => Some(self.meter.time_left()),
+            // At least one nanosecond ahead: recovery that is due is noticed by a timer event.
+            Status::Throttled => self.meter.recovery(&vm.bucket).map(|t| t.max(1)),
+            _ => None,
+        };
+        let own = own.map(|t| now.saturating_add(t));
+        let also = also.filter(|_| self.is_boosted());
+        let Some(at) = own.into_iter().chain(also).min() else { return };
+        if at != Ns::MAX && self.timer.is_none_or(|armed| at < armed) {
+            self.timer = Some(at);
+            out.push(Action::ArmTimer(at));
+        }
+    }
+
+    fn deny(&mut self, reason: Reason, out: &mut Actions) {
+        self.stats.denied += 1;
+        out.push(Action::Denied(reason));
+    }
+
+    /// Counts a reason that does not count any more.
+    pub(crate) fn deny_long_section(&mut self, out: &mut Actions) {
+        self.deny(Reason::LongSection, out);
+    }
+
+    fn throttle(&mut self, reason: Reason, vm: &mut VmShared, out: &mut Actions) {
+        self.stats.throttles += 1;
+        self.latched = Some(reason);
+        self.restore(Status::Throttled, vm, out);
+        self.deny(reason, out);
+    }
+
+    /// Takes the means away, if they are applied, and goes to another status.
+    fn restore(&mut self, to: Status, vm: &mut VmShared, out: &mut Actions) {
+        if self.is_boosted() {
+            self.meter.stop(&mut vm.bucket);
+            out.push(Action::Restore);
+        }
+        self.set(to, out);
+    }
+
+    fn set(&mut self, status: Status, out: &mut Actions) {
+        self.status = status;
+        if self.published {
+            out.push(Action::Status(status));
+        }
+    }
+}

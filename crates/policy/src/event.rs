@@ -1,0 +1,53 @@
+//! What a driver tells a host policy.
+
+use vcoop_abi::GuestWords;
+
+/// What kind of interrupt is about to be injected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Injection {
+    /// The vCPU's own timer.
+    Timer,
+    /// A device.
+    Device,
+    /// Another vCPU.
+    Ipi,
+    /// A non-maskable interrupt.
+    Nmi,
+}
+
+/// Something that happened to a vCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The switches of the VM ([`VmShared`](crate::VmShared)) may have changed; also the first
+    /// event of every vCPU.
+    Enable,
+    /// The vCPU's guest area was registered (`true`) or taken away. Tickets go on counting;
+    /// interrupts from before count as answered.
+    Registered(bool),
+    /// An interrupt is about to be injected. The call comes before the interrupt is made visible
+    /// to the guest, and so does the ticket it answers with. Whether the boost goes before or after
+    /// is the driver's choice: before is faster for the guest, after is allowed.
+    Injected(Injection),
+    /// The vCPU left guest mode for any reason but a halt; the words were read while it was out.
+    Exit(GuestWords),
+    /// The words were read while the vCPU may be running: by a host that samples them because it
+    /// does not see the exits. Preempt-disabled sections do not count as a reason here (see
+    /// [`boost`](crate::boost)).
+    Sampled(GuestWords),
+    /// Answer to [`Action::Recheck`](crate::Action::Recheck).
+    Recheck(GuestWords),
+    /// The guest's synchronous end of a boost (an exit by MSR write), with the words read then.
+    Notify(GuestWords),
+    /// The vCPU halted and its thread is about to sleep. Replaces the `Exit` of that exit.
+    Halted(GuestWords),
+    /// The halted vCPU's thread was woken.
+    Woken,
+    /// The armed time has come.
+    Timer,
+    /// Somebody else changed the baseline of the vCPU thread (an administrator, a timeline). A
+    /// later [`Action::Restore`](crate::Action::Restore) means the new one.
+    Baseline {
+        /// The new baseline is at least as urgent as the means of boosting.
+        outranks: bool,
+    },
+}

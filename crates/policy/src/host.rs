@@ -1,0 +1,197 @@
+//! A driver's view of the host side: one policy a vCPU, one shared part a VM.
+
+use vcoop_abi::Status;
+
+use crate::action::{Action, Actions};
+use crate::boost::Dynamic;
+use crate::budget::Bucket;
+use crate::config::{Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
+use crate::event::Event;
+use crate::wake_boost::WakeBoost;
+
+/// What the vCPUs of one VM share.
+#[derive(Clone, Debug)]
+pub struct VmShared {
+    pub(crate) bucket: Bucket,
+    global_on: bool,
+    vm_on: bool,
+}
+
+impl VmShared {
+    /// Both switches on, bucket full at time `now`.
+    pub fn new(budget: Budget, now: Ns) -> Self {
+        Self { bucket: Bucket::new(budget, now), global_on: true, vm_on: true }
+    }
+
+    /// For policies without a VM budget (`vanilla`, `static`).
+    pub fn unbudgeted(now: Ns) -> Self {
+        Self::new(Budget { burst_ns: 0, refill_ppm: 0 }, now)
+    }
+
+    /// The host-wide switch. Feed [`Event::Enable`] to every vCPU afterwards.
+    pub fn set_global(&mut self, on: bool) {
+        self.global_on = on;
+    }
+
+    /// The VM's own switch. Feed [`Event::Enable`] to every vCPU of the VM afterwards.
+    pub fn set_vm(&mut self, on: bool) {
+        self.vm_on = on;
+    }
+
+    /// Level of the VM's bucket at its last use, in nanoseconds; what vCPUs have leased is not in
+    /// it.
+    pub fn budget_left(&self) -> Ns {
+        self.bucket.level()
+    }
+
+    /// Whether both switches are on.
+    pub fn is_on(&self) -> bool {
+        self.global_on && self.vm_on
+    }
+}
+
+/// Counters of one vCPU's policy, since its creation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyStats {
+    /// Times the means were applied.
+    pub boosts: u64,
+    /// Times a boost was ended by the guest's synchronous notification.
+    pub notified: u64,
+    /// Times the budget ended or prevented a boost and the state became throttled.
+    pub throttles: u64,
+    /// Boosts that were due and not given.
+    pub denied: u64,
+    /// Boosts that a recheck found without a reason, and ended.
+    pub raced: u64,
+    /// Boosted and not halted, in nanoseconds: what the budgets were charged.
+    pub boosted_ns: Ns,
+}
+
+/// The policy of one vCPU.
+#[derive(Clone, Debug)]
+pub enum HostPolicy {
+    /// Does nothing.
+    Vanilla,
+    /// The means for as long as the switches are on.
+    Static {
+        /// The means.
+        means: Means,
+        /// Whether they are applied.
+        applied: bool,
+    },
+    /// Boost with the guest's help.
+    Dynamic(Dynamic),
+    /// Boost on wake-up, without the guest's help.
+    WakeBoost(WakeBoost),
+}
+
+impl HostPolicy {
+    /// `static`.
+    pub fn fixed(means: Means) -> Self {
+        Self::Static { means, applied: false }
+    }
+
+    /// `dynamic`, starting disabled at time `now`. For a vCPU with means of its own, put them into
+    /// `config.means`.
+    pub fn dynamic(config: DynamicConfig, now: Ns) -> Self {
+        Self::Dynamic(Dynamic::new(config, now))
+    }
+
+    /// `wake-boost`, starting disabled at time `now`.
+    pub fn wake_boost(config: WakeBoostConfig, now: Ns) -> Self {
+        Self::WakeBoost(WakeBoost::new(config, now))
+    }
+
+    /// What happened at time `now`, and what to do about it. The same event at the same time in the
+    /// same state gives the same actions.
+    pub fn on(&mut self, now: Ns, event: Event, vm: &mut VmShared) -> Actions {
+        match self {
+            Self::Vanilla => Actions::new(),
+            Self::Static { means, applied } => {
+                let mut out = Actions::new();
+                if event == Event::Enable && vm.is_on() != *applied {
+                    *applied = !*applied;
+                    out.push(if *applied { Action::Boost(*means) } else { Action::Restore });
+                }
+                out
+            }
+            Self::Dynamic(machine) => machine.on(now, event, vm),
+            Self::WakeBoost(machine) => machine.on(now, event, vm),
+        }
+    }
+
+    /// The status the guest should see. Only `dynamic` cooperates.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Dynamic(machine) => machine.status(),
+            Self::Vanilla | Self::Static { .. } | Self::WakeBoost(_) => Status::Disabled,
+        }
+    }
+
+    /// Whether the means are applied to the thread.
+    pub fn is_boosted(&self) -> bool {
+        match self {
+            Self::Vanilla => false,
+            Self::Static { applied, .. } => *applied,
+            Self::Dynamic(machine) => machine.status() == Status::Boosted,
+            Self::WakeBoost(machine) => machine.status() == Status::Boosted,
+        }
+    }
+
+    /// Whether the policy wants the guest's words: events that carry them may come without (as
+    /// [`GuestWords::SILENT`](vcoop_abi::GuestWords::SILENT)), or not at all, where it does not.
+    pub fn reads_guest(&self) -> bool {
+        matches!(self, Self::Dynamic(_))
+    }
+
+    /// Boosted time left in the vCPU's own bucket as of `now`; what the host publishes as
+    /// `budget_left_ns`. Zero for policies without a budget.
+    pub fn budget_left(&self, now: Ns) -> Ns {
+        match self {
+            Self::Vanilla | Self::Static { .. } => 0,
+            Self::Dynamic(machine) => machine.budget_left(now),
+            Self::WakeBoost(machine) => machine.budget_left(now),
+        }
+    }
+
+    /// Counters. All zero for `vanilla` and `static`.
+    pub fn stats(&self) -> PolicyStats {
+        match self {
+            Self::Vanilla | Self::Static { .. } => PolicyStats::default(),
+            Self::Dynamic(machine) => machine.stats(),
+            Self::WakeBoost(machine) => machine.stats(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vcoop_abi::GuestWords;
+
+    use super::{HostPolicy, VmShared};
+    use crate::action::Action;
+    use crate::config::Means;
+    use crate::event::{Event, Injection};
+
+    #[test]
+    fn vanilla_does_nothing() {
+        let mut vm = VmShared::unbudgeted(0);
+        let mut p = HostPolicy::Vanilla;
+        for event in [Event::Enable, Event::Injected(Injection::Nmi), Event::Woken, Event::Timer] {
+            assert!(p.on(5, event, &mut vm).is_empty());
+        }
+    }
+
+    #[test]
+    fn static_follows_the_switches_only() {
+        let mut vm = VmShared::unbudgeted(0);
+        let mut p = HostPolicy::fixed(Means::Nice(-20));
+        assert_eq!(*p.on(0, Event::Enable, &mut vm), [Action::Boost(Means::Nice(-20))]);
+        assert!(p.on(1, Event::Enable, &mut vm).is_empty());
+        assert!(p.on(2, Event::Halted(GuestWords::SILENT), &mut vm).is_empty());
+        assert!(p.is_boosted());
+        vm.set_global(false);
+        assert_eq!(*p.on(3, Event::Enable, &mut vm), [Action::Restore]);
+        assert!(!p.is_boosted());
+    }
+}

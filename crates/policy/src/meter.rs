@@ -1,0 +1,186 @@
+//! What one vCPU's boosted time costs: its own bucket, and leases on the VM's.
+
+use crate::action::Reason;
+use crate::budget::Bucket;
+use crate::config::{Budget, Ns};
+
+/// A boost that could not last this long is not started: applying and ending it costs two changes
+/// of a thread's scheduling attributes, a few microseconds in all.
+const MIN_BOOST_NS: Ns = 20_000;
+
+/// Part of the VM's level that one lease takes.
+const LEASE_SHARE: u64 = 8;
+
+/// Charges boosted time to the vCPU's bucket and to the VM's.
+///
+/// The vCPU's bucket is charged as time passes. The VM's bucket has many users, so a vCPU *leases*
+/// from it: at the start of a boost it takes an eighth of what is there, gives back at the end what
+/// it did not use, and takes again when the lease runs out. Tokens leave the VM's bucket before
+/// they are used, so the vCPUs of a VM can never use more than it held, and no vCPU has to be told
+/// that another one has begun to drain it. The price: a vCPU may find the bucket empty while others
+/// hold leases they will not use up. An eighth at a time keeps that small, and the lower bound on a
+/// lease keeps the number of timer events small as the level falls.
+#[derive(Clone, Debug)]
+pub(crate) struct Meter {
+    bucket: Bucket,
+    /// Tokens taken from the VM's bucket and not used yet. invariant: 0 unless draining.
+    lease: Ns,
+    /// Boosted and awake; time is charged up to here.
+    since: Option<Ns>,
+    boosted_ns: Ns,
+}
+
+impl Meter {
+    pub(crate) fn new(budget: Budget, now: Ns) -> Self {
+        Self { bucket: Bucket::new(budget, now), lease: 0, since: None, boosted_ns: 0 }
+    }
+
+    /// Charges the time since the last call, if it was boosted, and refills.
+    pub(crate) fn settle(&mut self, now: Ns, vm: &mut Bucket) {
+        if let Some(since) = self.since {
+            let ran = now.saturating_sub(since);
+            self.since = Some(since.max(now));
+            self.boosted_ns += ran;
+            self.bucket.charge(ran);
+            // A late timer: the lease was overrun, and the VM pays for it too.
+            vm.charge(ran.saturating_sub(self.lease));
+            self.lease = self.lease.saturating_sub(ran);
+        }
+        self.bucket.refill(now);
+        vm.refill(now);
+    }
+
+    /// Whether a boost could begin now. Expects settled accounts.
+    pub(crate) fn can_start(&self, vm: &Bucket) -> Result<(), Reason> {
+        if !self.bucket.has(least(&self.bucket)) {
+            return Err(Reason::VcpuBudget);
+        }
+        if !vm.has(least(vm)) {
+            return Err(Reason::VmBudget);
+        }
+        Ok(())
+    }
+
+    /// Begins to charge. Expects settled accounts.
+    pub(crate) fn start(&mut self, now: Ns, vm: &mut Bucket) -> Result<(), Reason> {
+        if self.since.is_some() {
+            return Ok(());
+        }
+        self.can_start(vm)?;
+        self.extend(vm);
+        self.since = Some(now);
+        Ok(())
+    }
+
+    /// Stops charging and gives the rest of the lease back. Expects settled accounts.
+    pub(crate) fn stop(&mut self, vm: &mut Bucket) {
+        self.since = None;
+        vm.give_back(self.lease);
+        self.lease = 0;
+    }
+
+    /// Called when [`time_left`](Self::time_left) may be over: takes another lease if that was the
+    /// limit. Expects settled accounts.
+    pub(crate) fn renew(&mut self, vm: &mut Bucket) -> Result<(), Reason> {
+        if self.bucket.time_to_empty() == Some(0) {
+            return Err(Reason::VcpuBudget);
+        }
+        if self.lease == 0 {
+            if !vm.has(least(vm)) {
+                return Err(Reason::VmBudget);
+            }
+            self.extend(vm);
+        }
+        Ok(())
+    }
+
+    /// How long the boost can go on before [`renew`](Self::renew) must be asked.
+    pub(crate) fn time_left(&self) -> Ns {
+        self.bucket.time_to_empty().unwrap_or(Ns::MAX).min(self.lease)
+    }
+
+    /// How long until both buckets are at half their burst. `None`: never. Expects settled
+    /// accounts and nothing being charged.
+    pub(crate) fn recovery(&self, vm: &Bucket) -> Option<Ns> {
+        let half = |b: &Bucket| b.time_until((b.burst() / 2).max(least(b)));
+        Some(half(&self.bucket)?.max(half(vm)?))
+    }
+
+    pub(crate) fn boosted_ns(&self) -> Ns {
+        self.boosted_ns
+    }
+
+    /// Level of the vCPU's bucket at `now`, as if settled.
+    pub(crate) fn level_at(&self, now: Ns) -> Ns {
+        let mut bucket = self.bucket;
+        if let Some(since) = self.since {
+            bucket.charge(now.saturating_sub(since));
+        }
+        bucket.refill(now);
+        bucket.level()
+    }
+
+    fn extend(&mut self, vm: &mut Bucket) {
+        let share = (vm.level() / LEASE_SHARE).max(least(vm));
+        self.lease += vm.take(share.min(self.bucket.time_to_empty().unwrap_or(share)));
+    }
+}
+
+/// Level below which a bucket counts as empty for a new boost or lease; never zero, so that an
+/// empty bucket always counts.
+fn least(bucket: &Bucket) -> Ns {
+    MIN_BOOST_NS.min(bucket.burst() / 4).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bucket, Budget, Meter, Reason};
+
+    const BIG: Budget = Budget { burst_ns: 100_000_000, refill_ppm: 0 };
+    const VM: Budget = Budget { burst_ns: 8_000_000, refill_ppm: 0 };
+
+    #[test]
+    fn unused_lease_goes_back() {
+        let (mut vm, mut m) = (Bucket::new(VM, 0), Meter::new(BIG, 0));
+        m.start(0, &mut vm).unwrap();
+        assert_eq!(vm.level(), 7_000_000);
+        m.settle(30_000, &mut vm);
+        m.stop(&mut vm);
+        assert_eq!((vm.level(), m.boosted_ns()), (7_970_000, 30_000));
+    }
+
+    #[test]
+    fn a_lone_vcpu_can_use_the_vm_budget_up_but_for_one_least_lease() {
+        let (mut vm, mut m) = (Bucket::new(VM, 0), Meter::new(BIG, 0));
+        m.start(0, &mut vm).unwrap();
+        let mut now = 0;
+        let end = loop {
+            now += m.time_left();
+            m.settle(now, &mut vm);
+            if let Err(reason) = m.renew(&mut vm) {
+                break reason;
+            }
+        };
+        assert_eq!(end, Reason::VmBudget);
+        assert!((7_980_000..=8_000_000).contains(&now), "{now}");
+    }
+
+    #[test]
+    fn overrun_lease_is_the_vms_debt() {
+        let (mut vm, mut m) = (Bucket::new(VM, 0), Meter::new(BIG, 0));
+        m.start(0, &mut vm).unwrap();
+        m.settle(20_000_000, &mut vm);
+        m.stop(&mut vm);
+        assert_eq!((vm.level(), vm.debt()), (0, 12_000_000));
+    }
+
+    #[test]
+    fn an_empty_budget_never_starts() {
+        let none = Budget { burst_ns: 0, refill_ppm: 500_000 };
+        let mut vm = Bucket::new(VM, 0);
+        assert_eq!(Meter::new(none, 0).start(0, &mut vm), Err(Reason::VcpuBudget));
+        let mut vm = Bucket::new(none, 0);
+        assert_eq!(Meter::new(BIG, 0).start(0, &mut vm), Err(Reason::VmBudget));
+        assert_eq!(Meter::new(BIG, 0).recovery(&vm), None);
+    }
+}

@@ -1,0 +1,165 @@
+//! `wake-boost`: boosted while halted, and for a bounded run after the wake-up. The guest does not
+//! take part, so this works with any guest; what it cannot know is whether the wake-up is for
+//! something urgent.
+
+use vcoop_abi::Status;
+
+use crate::action::Actions;
+use crate::config::{Ns, WakeBoostConfig};
+use crate::control::Control;
+use crate::event::Event;
+use crate::host::{PolicyStats, VmShared};
+
+/// The machine of one vCPU.
+///
+/// | state | event | then |
+/// | --- | --- | --- |
+/// | `Normal` | `Halted` | `Boosted`: the coming wake-up finds a thread that outranks the host's load |
+/// | `Boosted`, halted | `Woken` | the run begins; it is charged from here on |
+/// | `Boosted`, awake | `run_ns` since the wake-up, or budget empty | `Normal`, or `Throttled` |
+/// | `Boosted`, awake | `Halted` | stays boosted, no longer charged |
+///
+/// The run is wall time since the wake-up, waiting for the pCPU included: it bounds how long the
+/// host can be held up, not how much the guest gets done. Everything else is
+/// as in the other boosting policy (its transition table is that of the private `Control`).
+#[derive(Clone, Debug)]
+pub struct WakeBoost {
+    config: WakeBoostConfig,
+    control: Control,
+    /// End of the current run; `None` while halted or not boosted.
+    run_end: Option<Ns>,
+}
+
+impl WakeBoost {
+    /// Disabled, awake, with a full bucket, at time `now`.
+    pub fn new(config: WakeBoostConfig, now: Ns) -> Self {
+        let control = Control::new(config.means, config.vcpu_budget, false, now);
+        Self { config, control, run_end: None }
+    }
+
+    /// What happened at time `now`, and what to do about it.
+    pub fn on(&mut self, now: Ns, event: Event, vm: &mut VmShared) -> Actions {
+        let mut out = Actions::new();
+        self.control.settle(now, vm);
+        match event {
+            Event::Enable => self.control.set_enabled(vm.is_on(), vm, &mut out),
+            Event::Baseline { outranks } => self.control.set_outranked(outranks, vm, &mut out),
+            Event::Halted(_) => {
+                self.control.halt(vm);
+                self.run_end = None;
+                self.control.boost(now, vm, &mut out);
+            }
+            Event::Woken => {
+                self.control.wake(now, vm, &mut out);
+                self.run_end = Some(now.saturating_add(self.config.run_ns));
+            }
+            Event::Timer => {
+                if self.run_end.is_some_and(|end| end <= now) {
+                    self.control.end(vm, &mut out);
+                }
+                self.control.on_timer(now, vm, &mut out);
+            }
+            Event::Registered(_)
+            | Event::Injected(_)
+            | Event::Exit(_)
+            | Event::Sampled(_)
+            | Event::Recheck(_)
+            | Event::Notify(_) => {}
+        }
+        if !self.control.is_boosted() {
+            self.run_end = None;
+        }
+        self.control.arm(now, self.run_end, vm, &mut out);
+        out
+    }
+
+    /// The state. No guest is told: its own status word stays `Disabled`.
+    pub fn status(&self) -> Status {
+        self.control.status()
+    }
+
+    /// Level of the vCPU's bucket as of `now`.
+    pub fn budget_left(&self, now: Ns) -> Ns {
+        self.control.budget_left(now)
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> PolicyStats {
+        self.control.stats()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vcoop_abi::{GuestWords, Status};
+
+    use super::WakeBoost;
+    use crate::action::Action;
+    use crate::config::{Budget, Means, Ns, WakeBoostConfig};
+    use crate::event::Event;
+    use crate::host::VmShared;
+
+    const BUDGET: Budget = Budget { burst_ns: 3_000_000, refill_ppm: 250_000 };
+    const HALT: Event = Event::Halted(GuestWords::SILENT);
+
+    fn rig(run_ns: Ns) -> (WakeBoost, VmShared) {
+        let config = WakeBoostConfig {
+            means: Means::Fifo(1),
+            run_ns,
+            vcpu_budget: BUDGET,
+            vm_budget: BUDGET,
+        };
+        let (mut w, mut vm) = (WakeBoost::new(config, 0), VmShared::new(BUDGET, 0));
+        assert!(w.on(0, Event::Enable, &mut vm).is_empty(), "the guest is told nothing");
+        (w, vm)
+    }
+
+    #[test]
+    fn boosted_while_halted_and_for_a_run_after_the_wake_up() {
+        let (mut w, mut vm) = rig(200_000);
+        assert_eq!(*w.on(0, HALT, &mut vm), [Action::Boost(Means::Fifo(1))]);
+        let out = w.on(5_000_000, Event::Woken, &mut vm);
+        assert_eq!(*out, [Action::ArmTimer(5_200_000)]);
+        let out = w.on(5_200_000, Event::Timer, &mut vm);
+        assert_eq!(*out, [Action::Restore]);
+        assert_eq!(w.stats().boosted_ns, 200_000);
+    }
+
+    #[test]
+    fn each_wake_up_has_a_run_of_its_own() {
+        let (mut w, mut vm) = rig(200_000);
+        w.on(0, HALT, &mut vm);
+        w.on(100_000, Event::Woken, &mut vm);
+        // Halts before its run is over; the lazy timer of the first run must not end the second.
+        assert!(w.on(150_000, HALT, &mut vm).is_empty());
+        w.on(250_000, Event::Woken, &mut vm);
+        let out = w.on(300_000, Event::Timer, &mut vm);
+        assert_eq!(*out, [Action::ArmTimer(450_000)]);
+        w.on(450_000, Event::Timer, &mut vm);
+        assert_eq!((w.status(), w.stats().boosted_ns), (Status::Normal, 250_000));
+    }
+
+    #[test]
+    fn a_run_longer_than_the_budget_is_throttled() {
+        let (mut w, mut vm) = rig(1_000_000_000);
+        w.on(0, HALT, &mut vm);
+        let mut now = 0;
+        w.on(now, Event::Woken, &mut vm);
+        while w.status() == Status::Boosted {
+            now += 1_000;
+            w.on(now, Event::Timer, &mut vm);
+        }
+        assert_eq!(w.status(), Status::Throttled);
+        assert!(now <= 4_000_000, "{now}");
+        assert!(w.on(now, HALT, &mut vm).iter().all(|a| !matches!(a, Action::Boost(_))));
+    }
+
+    #[test]
+    fn interrupts_and_guest_words_change_nothing() {
+        let (mut w, mut vm) = rig(200_000);
+        let asks = GuestWords::from_raw(u64::MAX, u64::MAX, 2, 0);
+        for event in [Event::Exit(asks), Event::Sampled(asks), Event::Notify(asks)] {
+            assert!(w.on(10, event, &mut vm).is_empty());
+        }
+    }
+}

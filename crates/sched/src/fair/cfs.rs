@@ -1,0 +1,123 @@
+//! CFS, the completely fair scheduler, as of Linux 6.5.
+//!
+//! The entity with the smallest virtual runtime runs. How long depends on the tick: an entity is
+//! sent back when it ran its *slice*, its weighted part of a period in which everybody should
+//! run once, or when it is ahead of the leftmost by more than a slice.
+
+use super::{FairClass, weight};
+use crate::class::Enqueue;
+use crate::config::{CfsTunables, Ns};
+use crate::heap::NONE;
+
+impl FairClass {
+    /// How long `s` should run at a time: its part of the latency period, which stretches to
+    /// `tasks * min_granularity` where the latency would cut slices below that.
+    ///
+    /// `s` counts even if it is not on the queue yet.
+    pub(super) fn slice_cfs(&self, r: usize, s: usize, c: &CfsTunables) -> Ns {
+        let root = self.rqs[r].cpu as usize;
+        let nr = u64::from(self.rqs[root].tasks.max(1));
+        let mut slice = c.sched_latency_ns.max(nr * c.min_granularity_ns);
+        let (mut r, mut s) = (r, s);
+        loop {
+            let (rq, se) = (&self.rqs[r], &self.ses[s]);
+            let load = if se.on_rq { rq.load } else { rq.load + se.weight };
+            slice = weight::share(slice, se.weight, load);
+            if rq.se == NONE {
+                return slice.max(c.min_granularity_ns);
+            }
+            (r, s) = (root, rq.se as usize);
+        }
+    }
+
+    /// Chooses the vruntime of an entity that is about to join the queue.
+    ///
+    /// A sleeper may come in somewhat left of the others (half a period with gentle sleepers), but
+    /// is never moved back: sleeping gains nothing. A newcomer waits for one slice first.
+    pub(super) fn place_cfs(&mut self, r: usize, s: usize, how: Enqueue, c: &CfsTunables) {
+        let min = self.rqs[r].min_vruntime;
+        if self.ses[s].relative {
+            self.ses[s].vruntime += min;
+            self.ses[s].relative = false;
+        }
+        let place = match how {
+            Enqueue::Restore | Enqueue::RestoreHead => return,
+            Enqueue::Initial => {
+                min + weight::virtual_time(self.slice_cfs(r, s, c), self.ses[s].weight)
+            }
+            Enqueue::Wakeup => {
+                let lead = if self.ses[s].idle { c.min_granularity_ns } else { c.sched_latency_ns };
+                min - (if c.gentle_sleepers { lead / 2 } else { lead }) as i64
+            }
+        };
+        let se = &mut self.ses[s];
+        se.vruntime = se.vruntime.max(place);
+    }
+
+    /// Whether the current entity `s` ran long enough.
+    pub(super) fn tick_cfs(&mut self, r: usize, s: usize, c: &CfsTunables) -> bool {
+        if self.rqs[r].nr < 2 {
+            return false;
+        }
+        let slice = self.slice_cfs(r, s, c).min(c.sched_latency_ns);
+        let se = &self.ses[s];
+        if se.ran > slice {
+            // Whoever preempted by waking has had its favour.
+            self.rqs[r].next = NONE;
+            return true;
+        }
+        // Whatever the slice, a wake-up storm shall not cut runs below this.
+        if se.ran < c.min_granularity_ns {
+            return false;
+        }
+        let lag = self.rqs[r].heap.first().map_or(0, |n| se.vruntime - n.vruntime);
+        lag > slice as i64
+    }
+
+    /// Whether `p` is far enough behind `s` to take its CPU: more than the wake-up granularity,
+    /// in virtual time of `p`, so that light entities find it harder.
+    fn leads_cfs(&self, s: usize, p: usize, c: &CfsTunables) -> bool {
+        let gran = weight::virtual_time(c.wakeup_granularity_ns, self.ses[p].weight);
+        self.ses[s].vruntime - self.ses[p].vruntime > gran
+    }
+
+    pub(super) fn preempts_cfs(&mut self, r: usize, s: usize, p: usize, c: &CfsTunables) -> bool {
+        let wins = self.leads_cfs(s, p, c);
+        if wins {
+            self.rqs[r].next = p as u32;
+        }
+        wins
+    }
+
+    /// The leftmost; but not who yielded, if the second is nearly as good, and rather who caused
+    /// the preemption, if that is not too unfair to the leftmost. The queue must not be empty.
+    pub(super) fn pick_cfs(&self, r: usize, c: &CfsTunables) -> usize {
+        let rq = &self.rqs[r];
+        let vruntime = |s: u32| self.ses[s as usize].vruntime;
+        // The current one wins only if it is strictly to the left.
+        let lefter = |a: Option<u32>, b: u32| match a {
+            Some(a) if b == NONE || vruntime(a) <= vruntime(b) => Some(a),
+            _ => (b != NONE).then_some(b),
+        };
+        let first = rq.heap.first().map(|n| n.se);
+        let left = lefter(first, rq.curr).expect("not empty") as usize;
+        let fair_enough = |s: u32| !self.leads_cfs(s as usize, left, c);
+        let mut best = left;
+        if rq.skip == left as u32 {
+            let second = if rq.skip == rq.curr {
+                first
+            } else {
+                lefter(rq.heap.second().map(|n| n.se), rq.curr)
+            };
+            if let Some(second) = second
+                && fair_enough(second)
+            {
+                best = second as usize;
+            }
+        }
+        if rq.next != NONE && fair_enough(rq.next) {
+            best = rq.next as usize;
+        }
+        best
+    }
+}

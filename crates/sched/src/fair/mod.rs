@@ -1,0 +1,345 @@
+//! The fair class: CFS as of Linux 6.5 or EEVDF as of 6.15, on the same queues.
+//!
+//! Every task has a [`Se`]; so has every group on every CPU where it ever had a task. A [`Rq`]
+//! orders the Ses of one CPU (root) or of one group on one CPU. Both are numbered: root queue
+//! `c` is queue `c`, queues of groups follow in the order in which they were first needed.
+//!
+//! Virtual times are `i64` nanoseconds that never wrap: at the smallest weight (2 of 1024)
+//! virtual time runs 512 times as fast as the clock, which leaves months of simulated time.
+//!
+//! What differs between the two schedulers is in [`cfs`] and [`eevdf`]; what they share, moving
+//! entities on and off queues, in [`queue`]; the weight of groups in [`group`].
+
+mod cfs;
+mod check;
+mod eevdf;
+mod group;
+mod queue;
+#[cfg(test)]
+mod tests;
+pub(crate) mod weight;
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::class::{Class, Dequeue, Enqueue};
+use crate::config::{Fair, LevelConfig, Ns, Policy};
+use crate::heap::NONE;
+use crate::{CpuId, EntId};
+use group::Group;
+use queue::{Rq, Se};
+
+/// Bounds of a custom slice, as `sched_setattr` clamps them.
+const SLICE_RANGE: (Ns, Ns) = (100_000, 100_000_000);
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct FairClass {
+    kind: Fair,
+    tick_ns: Ns,
+    base_slice: Ns,
+    ses: Vec<Se>,
+    /// Heap position of each Se; [`NONE`] if it is not in a heap.
+    pos: Vec<u32>,
+    rqs: Vec<Rq>,
+    /// Entity to Se.
+    task_se: Vec<u32>,
+    /// Group of each entity.
+    task_group: Vec<u32>,
+    groups: Vec<Group>,
+    /// `group * cpus + cpu` to queue, [`NONE`] until needed.
+    group_rq: Vec<u32>,
+    cpus: usize,
+}
+
+impl FairClass {
+    pub(crate) fn new(cfg: &LevelConfig) -> Self {
+        let cpus = cfg.topology.cpus() as usize;
+        Self {
+            kind: cfg.fair,
+            tick_ns: cfg.tick_ns,
+            base_slice: match cfg.fair {
+                Fair::Cfs(c) => c.min_granularity_ns,
+                Fair::Eevdf(t) => t.base_slice_ns,
+            },
+            ses: Vec::new(),
+            pos: Vec::new(),
+            rqs: (0..cpus).map(|c| Rq::new(c as u32, NONE, NONE)).collect(),
+            task_se: Vec::new(),
+            task_group: Vec::new(),
+            groups: cfg.groups.iter().map(|&w| Group::new(w)).collect(),
+            group_rq: vec![NONE; cpus * cfg.groups.len()],
+            cpus,
+        }
+    }
+
+    /// Adds entity number `task_se.len()`, off every queue.
+    pub(crate) fn add(&mut self, e: EntId, policy: Policy, group: Option<u16>) {
+        debug_assert_eq!(e.index(), self.task_se.len());
+        let s = self.new_se(e.0, NONE);
+        self.task_se.push(s as u32);
+        self.task_group.push(group.map_or(NONE, u32::from));
+        self.ses[s].rq = NONE;
+        self.set_policy(e, policy);
+    }
+
+    fn new_se(&mut self, ent: u32, owns: u32) -> usize {
+        self.ses.push(Se::new(ent, owns, self.base_slice));
+        self.pos.push(NONE);
+        self.ses.len() - 1
+    }
+
+    #[inline]
+    fn is_eevdf(&self) -> bool {
+        matches!(self.kind, Fair::Eevdf(_))
+    }
+
+    #[inline]
+    fn se_of(&self, e: EntId) -> usize {
+        self.task_se[e.index()] as usize
+    }
+
+    /// Takes over weight, slice and SCHED_IDLE from a policy, wherever the entity is. A new slice
+    /// counts from the next request on: the pending one keeps its deadline.
+    pub(crate) fn set_policy(&mut self, e: EntId, policy: Policy) {
+        let s = self.se_of(e);
+        let custom = match policy {
+            Policy::Normal { slice_ns, .. } => slice_ns,
+            _ => None,
+        };
+        self.set_slice(s, custom.map(|ns| ns.clamp(SLICE_RANGE.0, SLICE_RANGE.1)));
+        self.ses[s].idle = policy == Policy::Idle;
+        let w = weight::of_policy(policy);
+        if w != self.ses[s].weight {
+            let r = self.ses[s].rq;
+            self.reweight(r, s, w);
+            if self.ses[s].on_rq {
+                self.update_group_weight(r as usize);
+            }
+        }
+    }
+
+    /// Whether the entity sleeps but is still queued, to work off its negative lag.
+    #[inline]
+    pub(crate) fn is_delayed(&self, e: EntId) -> bool {
+        self.ses[self.se_of(e)].delayed
+    }
+
+    /// A delayed sleeper wakes: it is runnable where it is.
+    pub(crate) fn wake_delayed(&mut self, e: EntId) {
+        let s = self.se_of(e);
+        let r = self.ses[s].rq as usize;
+        self.requeue_delayed(r, s);
+        let cpu = self.rqs[r].cpu as usize;
+        self.rqs[cpu].tasks += 1;
+    }
+
+    /// A delayed sleeper leaves its queue at once (its attributes change, or it is gone).
+    pub(crate) fn forget_delayed(&mut self, e: EntId) {
+        let s = self.se_of(e);
+        if self.ses[s].delayed {
+            self.dequeue_se_up(s, Dequeue::Sleep);
+        }
+    }
+
+    /// A blocked entity will wake on another CPU than the one it slept on. CFS has to carry its
+    /// virtual time over, relative to each queue's minimum; EEVDF keeps a lag, which is relative.
+    pub(crate) fn migrate_blocked(&mut self, e: EntId) {
+        let s = self.se_of(e);
+        if !self.is_eevdf() && self.ses[s].rq != NONE && !self.ses[s].relative {
+            let min = self.rqs[self.ses[s].rq as usize].min_vruntime;
+            self.ses[s].vruntime -= min;
+            self.ses[s].relative = true;
+        }
+    }
+
+    /// Weight of all that is on the root queue of `cpu`.
+    #[inline]
+    pub(crate) fn load(&self, cpu: CpuId) -> u64 {
+        self.rqs[cpu.index()].load
+    }
+
+    /// What the entity adds to the load of its CPU: its weight, times its group's share there.
+    pub(crate) fn load_of(&self, e: EntId) -> u64 {
+        let se = &self.ses[self.se_of(e)];
+        match self.rqs.get(se.rq as usize) {
+            Some(rq) if rq.se != NONE => {
+                weight::share(se.weight, self.ses[rq.se as usize].weight, rq.load.max(se.weight))
+            }
+            _ => se.weight,
+        }
+    }
+
+    /// Runnable entities on `cpu`, without delayed sleepers.
+    pub(crate) fn tasks(&self, cpu: CpuId) -> u32 {
+        self.rqs[cpu.index()].tasks
+    }
+
+    /// Visits runnable entities that wait on `cpu`, least urgent ones first (roughly), until
+    /// `visit` returns true.
+    pub(crate) fn any_queued(&self, cpu: CpuId, mut visit: impl FnMut(EntId) -> bool) -> bool {
+        let root = &self.rqs[cpu.index()];
+        let curr = (root.curr != NONE).then_some(root.curr);
+        let queued = root.heap.nodes().iter().rev().map(|n| n.se);
+        queued.chain(curr).any(|s| {
+            let se = &self.ses[s as usize];
+            if se.owns == NONE {
+                return s != root.curr && !se.delayed && visit(EntId(se.ent));
+            }
+            self.rqs[se.owns as usize].heap.nodes().iter().rev().any(|n| {
+                let se = &self.ses[n.se as usize];
+                !se.delayed && visit(EntId(se.ent))
+            })
+        })
+    }
+
+    /// The queue a task of this group uses on `cpu`.
+    fn rq_for(&mut self, e: EntId, cpu: CpuId) -> usize {
+        match self.task_group[e.index()] {
+            NONE => cpu.index(),
+            g => self.group_queue(g, cpu),
+        }
+    }
+}
+
+impl Class for FairClass {
+    fn enqueue(&mut self, cpu: CpuId, e: EntId, how: Enqueue) {
+        let s = self.se_of(e);
+        let r = self.rq_for(e, cpu);
+        self.ses[s].rq = r as u32;
+        self.rqs[cpu.index()].tasks += 1;
+        self.enqueue_se(r, s, how);
+        let g = self.rqs[r].se;
+        if g == NONE {
+            return;
+        }
+        let (g, root) = (g as usize, cpu.index());
+        self.update_group_weight(r);
+        self.update_group_slice(r);
+        if !self.ses[g].on_rq {
+            self.enqueue_se(root, g, Enqueue::Wakeup);
+        } else if self.ses[g].delayed {
+            self.requeue_delayed(root, g);
+        }
+    }
+
+    fn dequeue(&mut self, cpu: CpuId, e: EntId, how: Dequeue) -> bool {
+        self.rqs[cpu.index()].tasks -= 1;
+        self.dequeue_se_up(self.se_of(e), how)
+    }
+
+    #[inline]
+    fn pick(&mut self, cpu: CpuId) -> Option<EntId> {
+        'again: loop {
+            let mut r = cpu.index();
+            loop {
+                if self.rqs[r].nr == 0 {
+                    debug_assert_eq!(r, cpu.index(), "an empty group is not queued");
+                    return None;
+                }
+                let s = match self.kind {
+                    Fair::Cfs(c) => self.pick_cfs(r, &c),
+                    Fair::Eevdf(t) => self.pick_eevdf(r, &t),
+                };
+                let se = &self.ses[s];
+                if se.delayed {
+                    // Nothing is owed any more: the sleeper leaves, and we look again.
+                    self.dequeue_se_up(s, Dequeue::Sleep);
+                    continue 'again;
+                }
+                if se.owns == NONE {
+                    return Some(EntId(se.ent));
+                }
+                r = se.owns as usize;
+            }
+        }
+    }
+
+    #[inline]
+    fn put_prev(&mut self, cpu: CpuId, prev: EntId, next: Option<EntId>) {
+        let s = self.se_of(prev);
+        let r = self.ses[s].rq as usize;
+        if self.rqs[r].curr == s as u32 {
+            self.put_se(r, s);
+        }
+        let g = self.rqs[r].se;
+        // A group that keeps the CPU keeps its slice, whichever of its tasks runs.
+        let stays = next.is_some_and(|n| self.ses[self.se_of(n)].rq == r as u32);
+        if g != NONE && !stays && self.rqs[cpu.index()].curr == g {
+            self.put_se(cpu.index(), g as usize);
+        }
+    }
+
+    #[inline]
+    fn set_next(&mut self, cpu: CpuId, e: EntId) {
+        let s = self.se_of(e);
+        let r = self.ses[s].rq as usize;
+        let g = self.rqs[r].se;
+        if g != NONE && self.rqs[cpu.index()].curr != g {
+            self.set_se(cpu.index(), g as usize);
+        }
+        self.set_se(r, s);
+    }
+
+    #[inline]
+    fn charge(&mut self, cpu: CpuId, e: EntId, ran: Ns) -> bool {
+        let s = self.se_of(e);
+        let r = self.ses[s].rq as usize;
+        let mut resched = self.charge_se(r, s, ran);
+        let g = self.rqs[r].se;
+        if g != NONE {
+            resched |= self.charge_se(cpu.index(), g as usize, ran);
+        }
+        resched
+    }
+
+    fn tick(&mut self, cpu: CpuId, e: EntId) -> bool {
+        let s = self.se_of(e);
+        let r = self.ses[s].rq as usize;
+        let g = self.rqs[r].se;
+        if g != NONE {
+            self.update_group_weight(r);
+        }
+        let Fair::Cfs(c) = self.kind else {
+            return false;
+        };
+        self.tick_cfs(r, s, &c) || g != NONE && self.tick_cfs(cpu.index(), g as usize, &c)
+    }
+
+    #[inline]
+    fn check_preempt(&mut self, cpu: CpuId, curr: EntId, woken: EntId) -> bool {
+        let (mut s, mut p) = (self.se_of(curr), self.se_of(woken));
+        let (curr_idle, woken_idle) = (self.ses[s].idle, self.ses[p].idle);
+        // Compare where the two share a queue.
+        if self.ses[s].rq != self.ses[p].rq {
+            s = self.root_se(s);
+            p = self.root_se(p);
+        }
+        let r = self.ses[s].rq as usize;
+        debug_assert!(r == cpu.index() || self.rqs[r].cpu == cpu.0);
+        if curr_idle && !woken_idle {
+            // SCHED_IDLE gives way to anything else, protected or not.
+            self.ses[s].protect = i64::MIN;
+            return true;
+        }
+        if woken_idle {
+            return false;
+        }
+        match self.kind {
+            Fair::Cfs(c) => self.preempts_cfs(r, s, p, &c),
+            Fair::Eevdf(t) => self.preempts_eevdf(r, s, p, &t),
+        }
+    }
+
+    fn yield_current(&mut self, _cpu: CpuId, e: EntId) {
+        let s = self.se_of(e);
+        let r = self.ses[s].rq as usize;
+        match self.kind {
+            Fair::Cfs(_) => self.rqs[r].skip = s as u32,
+            Fair::Eevdf(_) => {
+                let se = &mut self.ses[s];
+                se.deadline += weight::virtual_time(se.slice, se.weight);
+            }
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Fair entities and their queues, and how entities move on and off them.
+
+use super::{FairClass, weight};
+use crate::class::{Dequeue, Enqueue};
+use crate::config::{Fair, Ns};
+use crate::heap::{Heap, NONE};
+
+/// A schedulable entity of the fair class: a task, or a group on one CPU.
+#[derive(Clone, Debug)]
+pub(crate) struct Se {
+    /// Execution time scaled by weight, in nanoseconds of nice 0. If `relative` and CFS: less the
+    /// minimum of the queue it left.
+    pub(crate) vruntime: i64,
+    /// EEVDF: virtual time at which the current request should be done. If `relative`: less
+    /// `vruntime`.
+    pub(crate) deadline: i64,
+    /// EEVDF, off the queue: lag, that is queue average less `vruntime`, when it left.
+    pub(crate) vlag: i64,
+    /// EEVDF, while current: the deadline when it was switched in. As long as `deadline` equals
+    /// it, the entity has not used its slice and run-to-parity protects it.
+    pub(crate) protect: i64,
+    /// Load weight.
+    pub(crate) weight: u64,
+    /// Request size.
+    pub(crate) slice: Ns,
+    /// Executed since it was switched in.
+    pub(crate) ran: Ns,
+    /// The queue it is, or was last, on.
+    pub(crate) rq: u32,
+    /// The queue it stands for, if it is a group's; else [`NONE`].
+    pub(crate) owns: u32,
+    /// The task it stands for; else [`NONE`].
+    pub(crate) ent: u32,
+    /// On a queue: waiting, current, or delayed.
+    pub(crate) on_rq: bool,
+    /// Asleep, but queued until its lag is not negative any more.
+    pub(crate) delayed: bool,
+    /// See `vruntime` and `deadline`.
+    pub(crate) relative: bool,
+    /// The slice was asked for, not the level's.
+    pub(crate) custom: bool,
+    /// SCHED_IDLE.
+    pub(crate) idle: bool,
+}
+
+impl Se {
+    pub(crate) fn new(ent: u32, owns: u32, slice: Ns) -> Self {
+        Self {
+            vruntime: 0,
+            deadline: 0,
+            vlag: 0,
+            protect: i64::MIN,
+            weight: weight::NICE_0,
+            slice,
+            ran: 0,
+            rq: NONE,
+            owns,
+            ent,
+            on_rq: false,
+            delayed: false,
+            relative: false,
+            custom: false,
+            idle: false,
+        }
+    }
+}
+
+/// The fair queue of a CPU, or of a group on a CPU.
+#[derive(Clone, Debug)]
+pub(crate) struct Rq {
+    /// Waiting entities: by vruntime (CFS) or by deadline (EEVDF). The current one is not in it.
+    pub(crate) heap: Heap,
+    /// The running entity, if it is of this queue. Always on the queue.
+    pub(crate) curr: u32,
+    /// CFS: who caused the preemption, and so should run next.
+    pub(crate) next: u32,
+    /// CFS: who yielded, and so should not.
+    pub(crate) skip: u32,
+    /// Entities on the queue, with the current and the delayed ones.
+    pub(crate) nr: u32,
+    /// Root: runnable tasks at and below, without delayed ones.
+    pub(crate) tasks: u32,
+    /// Of those counted by `nr`, how many have a slice of their own.
+    pub(crate) customs: u32,
+    /// Never goes back; no entity is placed far below it.
+    pub(crate) min_vruntime: i64,
+    /// EEVDF: sum over the heap of `(vruntime - min_vruntime) * weight`.
+    pub(crate) sum_wv: i128,
+    /// EEVDF: sum over the heap of `weight`.
+    pub(crate) sum_w: u64,
+    /// Weight of all on the queue, with the current.
+    pub(crate) load: u64,
+    /// The group's entity on the root queue; [`NONE`] if this is a root queue.
+    pub(crate) se: u32,
+    /// Its group.
+    pub(crate) group: u32,
+    /// Its CPU.
+    pub(crate) cpu: u32,
+}
+
+impl Rq {
+    pub(crate) fn new(cpu: u32, se: u32, group: u32) -> Self {
+        Self {
+            heap: Heap::default(),
+            curr: NONE,
+            next: NONE,
+            skip: NONE,
+            nr: 0,
+            tasks: 0,
+            customs: 0,
+            min_vruntime: 0,
+            sum_wv: 0,
+            sum_w: 0,
+            load: 0,
+            se,
+            group,
+            cpu,
+        }
+    }
+}
+
+impl FairClass {
+    /// The entity that stands for `s` on the root queue: itself, or its group's.
+    #[inline]
+    pub(super) fn root_se(&self, s: usize) -> usize {
+        match self.rqs[self.ses[s].rq as usize].se {
+            NONE => s,
+            g => g as usize,
+        }
+    }
+
+    /// Into the heap.
+    #[inline]
+    pub(super) fn heap_in(&mut self, r: usize, s: usize) {
+        let (rq, se) = (&mut self.rqs[r], &self.ses[s]);
+        let key = match self.kind {
+            Fair::Cfs(_) => se.vruntime,
+            Fair::Eevdf(_) => {
+                rq.sum_wv += i128::from(se.vruntime - rq.min_vruntime) * i128::from(se.weight);
+                rq.sum_w += se.weight;
+                se.deadline
+            }
+        };
+        rq.heap.insert(&mut self.pos, s as u32, key, se.vruntime);
+    }
+
+    /// Out of the heap.
+    #[inline]
+    fn heap_out(&mut self, r: usize, s: usize) {
+        let (rq, se) = (&mut self.rqs[r], &self.ses[s]);
+        if let Fair::Eevdf(_) = self.kind {
+            rq.sum_wv -= i128::from(se.vruntime - rq.min_vruntime) * i128::from(se.weight);
+            rq.sum_w -= se.weight;
+        }
+        rq.heap.remove(&mut self.pos, s as u32);
+    }
+
+    /// Raises `min_vruntime` to the smallest vruntime on the queue, and with it the point that
+    /// `sum_wv` counts from.
+    #[inline]
+    pub(super) fn update_min_vruntime(&mut self, r: usize) {
+        let rq = &mut self.rqs[r];
+        let curr = self.ses.get(rq.curr as usize).map(|se| se.vruntime);
+        let min = match (curr, rq.heap.min_vruntime()) {
+            (Some(a), Some(b)) => a.min(b),
+            (Some(a), None) | (None, Some(a)) => a,
+            (None, None) => return,
+        };
+        if min > rq.min_vruntime {
+            rq.sum_wv -= i128::from(min - rq.min_vruntime) * i128::from(rq.sum_w);
+            rq.min_vruntime = min;
+        }
+    }
+
+    /// Changes the weight on the queue, and of its group.
+    #[inline]
+    pub(super) fn add_load(&mut self, r: usize, w: u64) {
+        let rq = &mut self.rqs[r];
+        rq.load += w;
+        if rq.group != NONE {
+            self.groups[rq.group as usize].load += w;
+        }
+    }
+
+    #[inline]
+    fn sub_load(&mut self, r: usize, w: u64) {
+        let rq = &mut self.rqs[r];
+        rq.load -= w;
+        if rq.group != NONE {
+            self.groups[rq.group as usize].load -= w;
+        }
+    }
+
+    /// Puts an entity on a queue, to wait.
+    #[inline]
+    pub(super) fn enqueue_se(&mut self, r: usize, s: usize, how: Enqueue) {
+        self.ses[s].rq = r as u32;
+        match self.kind {
+            Fair::Cfs(c) => self.place_cfs(r, s, how, &c),
+            Fair::Eevdf(t) => self.place_eevdf(r, s, how, &t),
+        }
+        self.add_load(r, self.ses[s].weight);
+        self.rqs[r].nr += 1;
+        self.rqs[r].customs += u32::from(self.ses[s].custom);
+        self.ses[s].on_rq = true;
+        self.heap_in(r, s);
+        self.update_min_vruntime(r);
+    }
+
+    /// Takes an entity, and its group's if it was the last there, off their queues. False if the
+    /// entity itself stays as a delayed sleeper.
+    pub(super) fn dequeue_se_up(&mut self, s: usize, how: Dequeue) -> bool {
+        let r = self.ses[s].rq as usize;
+        if !self.dequeue_se(r, s, how) {
+            return false;
+        }
+        let g = self.rqs[r].se;
+        if g != NONE {
+            if self.rqs[r].nr == 0 {
+                self.dequeue_se(self.rqs[r].cpu as usize, g as usize, Dequeue::Sleep);
+            } else {
+                self.update_group_weight(r);
+                self.update_group_slice(r);
+            }
+        }
+        true
+    }
+
+    fn dequeue_se(&mut self, r: usize, s: usize, how: Dequeue) -> bool {
+        let is_curr = self.rqs[r].curr == s as u32;
+        let was_delayed = self.ses[s].delayed;
+        match self.kind {
+            Fair::Cfs(_) => {
+                if how == Dequeue::Save {
+                    self.ses[s].vruntime -= self.rqs[r].min_vruntime;
+                    self.ses[s].relative = true;
+                }
+            }
+            Fair::Eevdf(t) => {
+                let delay = t.delay_dequeue && how == Dequeue::Sleep && !was_delayed;
+                if delay && !self.eligible(r, self.ses[s].vruntime) {
+                    self.ses[s].delayed = true;
+                    if is_curr {
+                        self.put_se(r, s);
+                    }
+                    return false;
+                }
+                self.update_lag(r, s);
+                let se = &mut self.ses[s];
+                if was_delayed {
+                    // It stayed to pay back, not to earn.
+                    se.vlag = se.vlag.min(0);
+                    se.delayed = false;
+                }
+                if how == Dequeue::Save {
+                    se.deadline -= se.vruntime;
+                    se.relative = true;
+                }
+            }
+        }
+        if is_curr {
+            self.rqs[r].curr = NONE;
+        } else {
+            self.heap_out(r, s);
+        }
+        self.forget_buddy(r, s);
+        self.ses[s].on_rq = false;
+        self.rqs[r].nr -= 1;
+        self.rqs[r].customs -= u32::from(self.ses[s].custom);
+        self.sub_load(r, self.ses[s].weight);
+        self.update_min_vruntime(r);
+        true
+    }
+
+    /// A delayed sleeper on `r` is runnable again. Lag that it gained while it slept is void.
+    pub(super) fn requeue_delayed(&mut self, r: usize, s: usize) {
+        let Fair::Eevdf(t) = self.kind else { return };
+        debug_assert!(self.ses[s].delayed && self.rqs[r].curr != s as u32);
+        self.update_lag(r, s);
+        if self.ses[s].vlag > 0 {
+            self.rqs[r].nr -= 1;
+            self.heap_out(r, s);
+            self.ses[s].vlag = 0;
+            self.place_eevdf(r, s, Enqueue::Wakeup, &t);
+            self.heap_in(r, s);
+            self.rqs[r].nr += 1;
+        }
+        self.ses[s].delayed = false;
+    }
+
+    /// The current entity of `r` goes back to wait.
+    #[inline]
+    pub(super) fn put_se(&mut self, r: usize, s: usize) {
+        self.rqs[r].curr = NONE;
+        self.heap_in(r, s);
+    }
+
+    /// A waiting entity becomes the current of `r`.
+    #[inline]
+    pub(super) fn set_se(&mut self, r: usize, s: usize) {
+        debug_assert_eq!(self.rqs[r].curr, NONE);
+        self.heap_out(r, s);
+        self.forget_buddy(r, s);
+        self.rqs[r].curr = s as u32;
+        let se = &mut self.ses[s];
+        se.protect = se.deadline;
+        se.ran = 0;
+    }
+
+    #[inline]
+    fn forget_buddy(&mut self, r: usize, s: usize) {
+        let rq = &mut self.rqs[r];
+        if rq.next == s as u32 {
+            rq.next = NONE;
+        }
+        if rq.skip == s as u32 {
+            rq.skip = NONE;
+        }
+    }
+
+    /// The current entity of `r` executed. True if it should give way.
+    #[inline]
+    pub(super) fn charge_se(&mut self, r: usize, s: usize, ran: Ns) -> bool {
+        let se = &mut self.ses[s];
+        se.vruntime += weight::virtual_time(ran, se.weight);
+        se.ran += ran;
+        let done = match self.kind {
+            Fair::Cfs(_) => false,
+            Fair::Eevdf(_) => self.update_deadline(s),
+        };
+        self.update_min_vruntime(r);
+        match self.kind {
+            Fair::Eevdf(t) if self.rqs[r].nr > 1 => done || self.was_outrun(r, s, &t),
+            _ => false,
+        }
+    }
+
+    /// Gives an entity another weight. It keeps its place in CFS, its lag in EEVDF: what it is
+    /// owed in nanoseconds does not change, so its virtual lag is rescaled.
+    pub(super) fn reweight(&mut self, r: u32, s: usize, new: u64) {
+        let old = self.ses[s].weight;
+        let on_rq = self.ses[s].on_rq;
+        let r = r as usize;
+        let Fair::Eevdf(t) = self.kind else {
+            self.ses[s].weight = new;
+            if on_rq {
+                self.sub_load(r, old);
+                self.add_load(r, new);
+            }
+            return;
+        };
+        let is_curr = on_rq && self.rqs[r].curr == s as u32;
+        let mut protected = false;
+        if on_rq {
+            self.update_lag(r, s);
+            if !is_curr {
+                self.heap_out(r, s);
+            }
+            let se = &mut self.ses[s];
+            protected = se.protect == se.deadline;
+            se.deadline -= se.vruntime;
+            se.relative = true;
+            self.rqs[r].nr -= 1;
+            self.sub_load(r, old);
+        }
+        self.ses[s].weight = new;
+        let rescale = |v: i64| (i128::from(v) * i128::from(old) / i128::from(new)) as i64;
+        let se = &mut self.ses[s];
+        se.vlag = rescale(se.vlag);
+        if se.relative {
+            se.deadline = rescale(se.deadline);
+        }
+        if on_rq {
+            self.place_eevdf(r, s, Enqueue::Restore, &t);
+            if protected {
+                self.ses[s].protect = self.ses[s].deadline;
+            }
+            self.add_load(r, new);
+            if !is_curr {
+                self.heap_in(r, s);
+            }
+            self.rqs[r].nr += 1;
+            self.update_min_vruntime(r);
+        }
+    }
+
+    /// Sets or clears a slice of an entity's own.
+    pub(super) fn set_slice(&mut self, s: usize, custom: Option<Ns>) {
+        let se = &mut self.ses[s];
+        if se.on_rq {
+            let customs = &mut self.rqs[se.rq as usize].customs;
+            *customs = *customs + u32::from(custom.is_some()) - u32::from(se.custom);
+        }
+        se.custom = custom.is_some();
+        se.slice = custom.unwrap_or(self.base_slice);
+    }
+}

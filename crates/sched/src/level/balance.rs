@@ -1,0 +1,242 @@
+//! Spreading fair entities over CPUs.
+//!
+//! Three ways, as in the kernel:
+//! - a CPU about to go idle *pulls* from a CPU where somebody waits (newidle balancing);
+//! - a busy CPU's tick hands a waiting entity to an idle CPU. In the kernel an idle CPU is woken
+//!   to come and fetch it (nohz idle balancing); the outcome is the same;
+//! - every so often a busy CPU compares its load with that of the busiest CPU, first of its LLC,
+//!   then of all, and pulls what evens them out (periodic balancing).
+//!
+//! Only the last walks over CPUs, at intervals that grow with their number.
+
+use super::Level;
+use crate::config::Ns;
+use crate::heap::NONE;
+use crate::{CpuId, EntId};
+
+/// Capacity of a CPU without RT work.
+pub(super) const FULL: u64 = 1024;
+
+/// The LLC, and the whole level.
+pub(super) const DOMAINS: usize = 2;
+
+/// How long RT time is averaged for the capacity.
+const CAPACITY_WINDOW: Ns = 32_000_000;
+
+/// Crowded CPUs that a CPU about to go idle looks at in its LLC, and then elsewhere. More would
+/// find a slightly busier one, at a cost that grows with the machine.
+const NEWIDLE_SCAN: usize = 8;
+
+/// Entities moved by one periodic balancing at most (`sched_nr_migrate`).
+const MAX_MOVES: usize = 32;
+
+/// After this many failures even a cache-hot entity moves (`cache_nice_tries`).
+const NICE_TRIES: u32 = 1;
+
+/// A millisecond of interval for every CPU of a domain.
+const INTERVAL_PER_CPU: Ns = 1_000_000;
+
+/// More imbalance is accepted across LLCs than within one, by this many percent.
+const ACROSS_PCT: u64 = 8;
+
+impl Level {
+    /// What RT leaves of a CPU, of [`FULL`].
+    #[inline]
+    pub(super) fn capacity(&self, cpu: CpuId) -> u64 {
+        self.cpus[cpu.index()].capacity
+    }
+
+    /// Fair load of a CPU as if it had all its capacity for it.
+    #[inline]
+    pub(super) fn scaled_load(&self, cpu: CpuId) -> u64 {
+        self.fair.load(cpu) * FULL / self.capacity(cpu)
+    }
+
+    /// A CPU about to go idle takes one waiting entity from another. True if it did.
+    pub(super) fn pull_newidle(&mut self, now: Ns, cpu: CpuId) -> bool {
+        let (lo, hi) = self.llc(cpu);
+        let all = self.cpus.len() as u32;
+        // Own LLC, then the CPUs above it, then those below.
+        self.pull_from(now, cpu, lo, hi)
+            || self.pull_from(now, cpu, hi, all)
+            || self.pull_from(now, cpu, 0, lo)
+    }
+
+    /// The same, from the busiest of a few crowded CPUs of `lo..hi`.
+    fn pull_from(&mut self, now: Ns, cpu: CpuId, lo: u32, hi: u32) -> bool {
+        let start = if (lo..hi).contains(&cpu.0) { cpu.0 + 1 } else { lo };
+        let mut seen = [(0, CpuId(0)); NEWIDLE_SCAN];
+        let mut n = 0;
+        for (a, b) in [(start, hi), (lo, start)] {
+            let mut at = a;
+            while n < NEWIDLE_SCAN
+                && let Some(src) = self.sets.crowded.find(None, at, b)
+            {
+                seen[n] = (self.cpus[src.index()].nr_fair, src);
+                n += 1;
+                at = src.0 + 1;
+            }
+        }
+        let mut left = &mut seen[..n];
+        while let Some(best) = (0..left.len()).max_by_key(|&i| (left[i].0, usize::MAX - i)) {
+            let src = left[best].1;
+            let mut found = None;
+            self.fair.any_queued(src, |e| {
+                let ok = self.may_use(e, cpu) && !self.is_hot(now, e);
+                if ok {
+                    found = Some(e);
+                }
+                ok
+            });
+            if let Some(e) = found {
+                self.transfer(now, e, cpu);
+                return true;
+            }
+            let last = left.len() - 1;
+            left.swap(best, last);
+            left = &mut left[..last];
+        }
+        false
+    }
+
+    /// Whether an entity ran so lately that its cache is worth more than a CPU right now.
+    fn is_hot(&self, now: Ns, e: EntId) -> bool {
+        let ent = &self.ents[e.index()];
+        ent.stats.switches_in > 0
+            && now.saturating_sub(ent.last_ran) < self.cfg.balance.migration_cost_ns
+    }
+
+    /// The balancing part of a busy CPU's tick.
+    pub(super) fn balance_tick(&mut self, now: Ns, cpu: CpuId) {
+        self.update_capacity(now, cpu);
+        if self.sets.crowded.contains(cpu) {
+            self.offload(now, cpu);
+        }
+        let busy = u64::from(self.cfg.balance.busy_factor.max(1));
+        let spans = [self.llc_cpus, self.cpus.len() as u32];
+        for (d, &span) in spans.iter().enumerate() {
+            if span < 2 || d == 1 && spans[0] == spans[1] {
+                continue;
+            }
+            if now >= self.cpus[cpu.index()].next_balance[d] {
+                let interval = u64::from(span) * INTERVAL_PER_CPU * busy;
+                self.cpus[cpu.index()].next_balance[d] = now + interval;
+                self.balance(now, cpu, d);
+            }
+        }
+    }
+
+    fn update_capacity(&mut self, now: Ns, cpu: CpuId) {
+        let c = &mut self.cpus[cpu.index()];
+        let window = now - c.window;
+        if window >= CAPACITY_WINDOW {
+            let used = (c.rt_ns * FULL / window).min(FULL - 1);
+            // A CPU without RT work for a while is as good as new; else half new, half old.
+            c.capacity = if used == 0 { FULL } else { (c.capacity + FULL - used).div_ceil(2) };
+            c.rt_ns = 0;
+            c.window = now;
+        }
+    }
+
+    /// Hands a waiting entity of a crowded CPU to an idle CPU, of its own LLC if possible.
+    fn offload(&mut self, now: Ns, cpu: CpuId) {
+        if self.sets.idle.is_empty() {
+            return;
+        }
+        let (lo, hi) = self.llc(cpu);
+        let all = self.cpus.len() as u32;
+        let hot_too = self.cpus[cpu.index()].offload_failed;
+        let mut found = None;
+        let mut tried = 0;
+        self.fair.any_queued(cpu, |e| {
+            tried += 1;
+            if hot_too || !self.is_hot(now, e) {
+                let mask = self.mask(e);
+                let near = self.idle_in(mask, cpu.0, lo, hi);
+                let to = near.or_else(|| self.idle_in(mask, cpu.0, 0, all));
+                found = to.map(|to| (e, to));
+            }
+            found.is_some() || tried == MAX_MOVES
+        });
+        self.cpus[cpu.index()].offload_failed = found.is_none();
+        if let Some((e, to)) = found {
+            self.transfer(now, e, to);
+        }
+    }
+
+    /// Pulls to `cpu` what evens it out with the busiest CPU of domain `d`.
+    fn balance(&mut self, now: Ns, cpu: CpuId, d: usize) {
+        let pct = u64::from(self.cfg.balance.imbalance_pct);
+        let span = if d == 0 { Some(self.llc(cpu)) } else { self.busiest_llc(cpu, pct) };
+        let Some((lo, hi)) = span else { return };
+        let local = self.scaled_load(cpu);
+        let mut busiest: Option<(u64, CpuId)> = None;
+        let (mut total, mut capacity) = (0, 0);
+        for i in lo..hi {
+            let src = CpuId(i);
+            total += self.fair.load(src);
+            capacity += self.capacity(src);
+            if src != cpu && self.sets.crowded.contains(src) {
+                let load = self.scaled_load(src);
+                if busiest.is_none_or(|(b, _)| load > b) {
+                    busiest = Some((load, src));
+                }
+            }
+        }
+        let Some((most, src)) = busiest.filter(|(most, _)| most * 100 > pct * local) else {
+            self.cpus[cpu.index()].failed[d] = 0;
+            return;
+        };
+        // Neither end should cross the mean.
+        let mean = total * FULL / capacity.max(1);
+        let room = if d == 0 { mean.saturating_sub(local) } else { most.saturating_sub(local) / 2 };
+        let imbalance = room.min(most.saturating_sub(mean).max(1));
+        if room == 0 {
+            return;
+        }
+        let failed = self.cpus[cpu.index()].failed[d];
+        let mut moves = [EntId(NONE); MAX_MOVES];
+        let (mut n, mut looked, mut left) = (0, 0, imbalance);
+        self.fair.any_queued(src, |e| {
+            looked += 1;
+            let hot = failed <= NICE_TRIES && self.is_hot(now, e);
+            let load = self.fair.load_of(e);
+            // With every failure, larger entities than the imbalance may move: otherwise an odd
+            // one out would never share its bad luck.
+            if self.may_use(e, cpu) && !hot && load >> failed.min(8) <= left {
+                moves[n] = e;
+                n += 1;
+                left = left.saturating_sub(load);
+            }
+            left == 0 || n == MAX_MOVES || looked == MAX_MOVES
+        });
+        for &e in &moves[..n] {
+            self.transfer(now, e, cpu);
+        }
+        let failed = &mut self.cpus[cpu.index()].failed[d];
+        *failed = if n == 0 { *failed + 1 } else { 0 };
+    }
+
+    /// The LLC with the highest load for its capacity, if that exceeds the local one's and if
+    /// `cpu` is the one of its LLC that has to care: the first that is busy.
+    fn busiest_llc(&self, cpu: CpuId, pct: u64) -> Option<(u32, u32)> {
+        let (lo, hi) = self.llc(cpu);
+        if (lo..cpu.0).any(|c| !self.sets.idle.contains(CpuId(c))) {
+            return None;
+        }
+        let load = |(lo, hi): (u32, u32)| {
+            let sums = (lo..hi).fold((0, 0), |(l, c), i| {
+                (l + self.fair.load(CpuId(i)), c + self.capacity(CpuId(i)))
+            });
+            sums.0 * FULL / sums.1.max(1)
+        };
+        let spans = (0..self.topology().llcs).map(|l| (l * self.llc_cpus, (l + 1) * self.llc_cpus));
+        let local = load((lo, hi));
+        let (most, span) = spans
+            .filter(|&s| s != (lo, hi))
+            .map(|s| (load(s), s))
+            // The first of equals.
+            .fold((0, None), |best, (l, s)| if l > best.0 { (l, Some(s)) } else { best });
+        span.filter(|_| most * 100 > (pct + ACROSS_PCT) * local)
+    }
+}

@@ -1,0 +1,70 @@
+//! Everything that must hold between calls, checked the slow way.
+
+use super::{Level, State};
+use crate::CpuId;
+use crate::heap::NONE;
+
+impl Level {
+    /// Panics, naming what is wrong, if an internal invariant does not hold. Costs *O*(everything);
+    /// for tests, also those of drivers.
+    ///
+    /// Among others: heap order and subtree minima; sums behind the EEVDF mean, the mean and the
+    /// pick against a plain recomputation; RT lists; idle, crowded and priority sets; counts,
+    /// loads and states; every waiting entity on a CPU it may use.
+    pub fn check(&self) {
+        for i in 0..self.cpus.len() {
+            self.check_cpu(CpuId(i as u32));
+        }
+        for (i, ent) in self.ents.iter().enumerate() {
+            let id = crate::EntId(i as u32);
+            assert_eq!(ent.allowed, self.masks[i].len(), "{id}: allowed CPUs");
+            match ent.state {
+                State::Running => assert_eq!(self.current(ent.cpu), Some(id), "{id} runs"),
+                State::Queued => assert!(
+                    self.may_use(id, ent.cpu),
+                    "{id} waits on {}, allowed {:?}",
+                    ent.cpu,
+                    self.masks[i]
+                ),
+                State::Blocked | State::Dead => {}
+            }
+        }
+        self.fair.check();
+    }
+
+    fn check_cpu(&self, cpu: CpuId) {
+        let c = &self.cpus[cpu.index()];
+        let here = || {
+            self.ents
+                .iter()
+                .filter(|e| e.cpu == cpu && matches!(e.state, State::Queued | State::Running))
+        };
+        let rt = here().filter(|e| e.policy.is_rt()).count() as u32;
+        assert_eq!(rt, c.nr_rt, "{cpu}: RT entities");
+        assert_eq!(here().count() as u32 - rt, c.nr_fair, "{cpu}: fair entities");
+        assert_eq!(c.nr_fair, self.fair.tasks(cpu), "{cpu}: tasks of the fair class");
+        let idle = here().filter(|e| e.policy == crate::config::Policy::Idle).count() as u32;
+        assert_eq!(idle, c.nr_idle, "{cpu}: SCHED_IDLE entities");
+        assert_eq!(here().filter(|e| e.state == State::Running).count(), (c.curr != NONE).into());
+
+        let waiting = self.rt.check(cpu);
+        let curr_rt = self.current(cpu).is_some_and(|e| self.policy(e).is_rt());
+        assert_eq!(waiting.len() as u32 + u32::from(curr_rt), rt, "{cpu}: RT lists");
+        assert_eq!(self.pri.level(cpu), self.rt.highest(cpu), "{cpu}: best priority");
+
+        let held = if self.guard.holds_rt(cpu) { rt } else { 0 };
+        let nr = rt - held + c.nr_fair;
+        assert_eq!(self.sets.idle.contains(cpu), nr == 0, "{cpu}: idle set");
+        assert_eq!(self.sets.crowded.contains(cpu), nr >= 2 && c.nr_fair > 0, "{cpu}: crowded");
+        assert_eq!(self.sets.only_idle.contains(cpu), nr > 0 && nr == idle, "{cpu}: only idle");
+        let t = self.topology();
+        if t.threads_per_core > 1 {
+            let first = t.core(cpu.0) * t.threads_per_core;
+            let all =
+                (first..first + t.threads_per_core).all(|i| self.sets.idle.contains(CpuId(i)));
+            assert_eq!(self.sets.idle_cores.contains(CpuId(first)), all, "{cpu}: idle core");
+        }
+        // Whoever could run is either running or has been announced.
+        assert!(c.curr != NONE || nr == 0 || self.is_kicked(cpu), "{cpu} idles beside work");
+    }
+}

@@ -1,0 +1,356 @@
+//! A level: CPUs, entities, and everything that concerns more than one queue.
+
+mod balance;
+mod change;
+mod check;
+mod place;
+mod rt_move;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::config::{LevelConfig, Ns, Policy, RtGuard, Topology};
+use crate::cpuset::MAX_CPUS;
+use crate::fair::{FairClass, weight};
+use crate::guard::Guard;
+use crate::heap::NONE;
+use crate::rt::{CpuPri, RtClass};
+use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Note};
+
+/// Where an entity is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Blocked,
+    Queued,
+    Running,
+    Dead,
+}
+
+#[derive(Clone, Debug)]
+struct Ent {
+    policy: Policy,
+    state: State,
+    /// Where it runs, waits, or last ran.
+    cpu: CpuId,
+    /// How many CPUs it may use.
+    allowed: u32,
+    /// It never woke before.
+    fresh: bool,
+    /// When it last stopped running.
+    last_ran: Ns,
+    /// Since when it has been waiting.
+    queued_at: Ns,
+    stats: EntStats,
+    /// Whom it woke last, how often that changed lately, and when that count was last halved.
+    wakee: u32,
+    flips: u32,
+    flips_at: Ns,
+    /// The CPU before its last move by a wake-up.
+    recent: CpuId,
+}
+
+/// Whether a CPU was asked to schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kicked {
+    No,
+    Lazy,
+    Eager,
+    /// It is in `schedule` right now.
+    Serving,
+}
+
+#[derive(Clone, Debug)]
+struct Cpu {
+    /// The running entity, or [`NONE`].
+    curr: u32,
+    kicked: Kicked,
+    /// Up to when the current entity is charged.
+    charged_to: Ns,
+    /// Reported stolen, not yet seen by a charge.
+    stolen: Ns,
+    /// Runnable entities, the running one included.
+    nr_rt: u32,
+    nr_fair: u32,
+    /// Of `nr_fair`: SCHED_IDLE.
+    nr_idle: u32,
+    /// What RT leaves of the CPU, of [`balance::FULL`].
+    capacity: u64,
+    /// RT time since `window`, when the capacity was last computed.
+    rt_ns: Ns,
+    window: Ns,
+    /// When each domain is balanced next, and how often that failed.
+    next_balance: [Ns; balance::DOMAINS],
+    failed: [u32; balance::DOMAINS],
+    offload_failed: bool,
+}
+
+/// Sets of CPUs that answer placement questions without a walk.
+#[derive(Clone, Debug)]
+struct Sets {
+    /// Nothing runs and nothing waits (RT held back by throttling does not count).
+    idle: CpuSet,
+    /// First CPU of every core all of whose CPUs are in `idle`. Only kept with SMT.
+    idle_cores: CpuSet,
+    /// Everything there is SCHED_IDLE.
+    only_idle: CpuSet,
+    /// Two or more are runnable, and one of them is fair.
+    crowded: CpuSet,
+}
+
+/// One scheduler: CPUs, entities, and the kernel's rules for who runs where.
+///
+/// See the crate documentation for what a driver has to do.
+#[derive(Clone, Debug)]
+pub struct Level {
+    cfg: LevelConfig,
+    /// CPUs an LLC.
+    llc_cpus: u32,
+    ents: Vec<Ent>,
+    masks: Vec<CpuSet>,
+    cpus: Vec<Cpu>,
+    /// Idle CPUs of each core.
+    core_idle: Vec<u32>,
+    sets: Sets,
+    rt: RtClass,
+    fair: FairClass,
+    guard: Guard,
+    pri: CpuPri,
+    notes: VecDeque<Note>,
+}
+
+impl Level {
+    /// Builds an idle level.
+    ///
+    /// # Errors
+    /// [`ConfigError`] says which field cannot be, and what it may be.
+    pub fn new(cfg: &LevelConfig) -> Result<Self, ConfigError> {
+        validate(cfg)?;
+        let n = cfg.topology.cpus();
+        let cpu = Cpu {
+            curr: NONE,
+            kicked: Kicked::No,
+            charged_to: 0,
+            stolen: 0,
+            nr_rt: 0,
+            nr_fair: 0,
+            nr_idle: 0,
+            capacity: balance::FULL,
+            rt_ns: 0,
+            window: 0,
+            next_balance: [0; balance::DOMAINS],
+            failed: [0; balance::DOMAINS],
+            offload_failed: false,
+        };
+        let threads = cfg.topology.threads_per_core;
+        let cores = n / threads;
+        Ok(Self {
+            cfg: cfg.clone(),
+            llc_cpus: threads * cfg.topology.cores_per_llc,
+            ents: Vec::new(),
+            masks: Vec::new(),
+            cpus: vec![cpu; n as usize],
+            core_idle: vec![threads; cores as usize],
+            sets: Sets {
+                idle: CpuSet::first_n(n),
+                idle_cores: (0..cores).map(|c| CpuId(c * threads)).collect(),
+                only_idle: CpuSet::EMPTY,
+                crowded: CpuSet::EMPTY,
+            },
+            rt: RtClass::new(cfg),
+            fair: FairClass::new(cfg),
+            guard: Guard::new(cfg.rt_guard, n),
+            pri: CpuPri::new(n),
+            notes: VecDeque::with_capacity(64),
+        })
+    }
+
+    /// Adds an entity, blocked at first, and returns its id: dense from 0, in order of addition.
+    ///
+    /// Its first wake-up places it on an idle or the least loaded CPU, `home` before its equals.
+    ///
+    /// # Panics
+    /// If `home` or the group is not in the level.
+    pub fn add(&mut self, attr: Attr, home: CpuId) -> EntId {
+        assert!(home.index() < self.cpus.len(), "{home} is not in the level");
+        let groups = self.cfg.groups.len();
+        assert!(attr.group.is_none_or(|g| usize::from(g) < groups), "no such group");
+        let e = EntId(self.ents.len() as u32);
+        let mask = self.clip(attr.cpus);
+        let allowed = mask.len();
+        self.masks.push(mask);
+        self.ents.push(Ent {
+            policy: attr.policy,
+            state: State::Blocked,
+            cpu: if mask.contains(home) { home } else { mask.first().unwrap_or(home) },
+            allowed,
+            fresh: true,
+            last_ran: 0,
+            queued_at: 0,
+            stats: EntStats::default(),
+            wakee: NONE,
+            flips: 0,
+            flips_at: 0,
+            recent: home,
+        });
+        self.rt.add(e, attr.policy, allowed > 1);
+        self.fair.add(e, attr.policy, attr.group);
+        e
+    }
+
+    /// Cuts an affinity to the level; nothing left means everything.
+    fn clip(&self, cpus: CpuSet) -> CpuSet {
+        let all = CpuSet::first_n(self.cpus.len() as u32);
+        let cut = cpus.and(&all);
+        if cut.is_empty() { all } else { cut }
+    }
+
+    /// What the level was built from, with the group weights as they are now.
+    pub fn config(&self) -> &LevelConfig {
+        &self.cfg
+    }
+
+    /// Takes the oldest note; `None` when there is none left.
+    #[inline]
+    pub fn pop_note(&mut self) -> Option<Note> {
+        self.notes.pop_front()
+    }
+
+    /// When [`Level::on_deadline`] is due on `cpu`. [`Note::DeadlineChanged`] tells of changes.
+    #[inline]
+    pub fn deadline(&self, cpu: CpuId) -> Option<Ns> {
+        self.guard.deadline(cpu)
+    }
+
+    /// Who runs on `cpu`.
+    #[inline]
+    pub fn current(&self, cpu: CpuId) -> Option<EntId> {
+        let c = self.cpus[cpu.index()].curr;
+        (c != NONE).then_some(EntId(c))
+    }
+
+    /// The CPU an entity runs or waits on, or the last it did.
+    #[inline]
+    pub fn cpu_of(&self, e: EntId) -> CpuId {
+        self.ents[e.index()].cpu
+    }
+
+    /// The entity's policy.
+    #[inline]
+    pub fn policy(&self, e: EntId) -> Policy {
+        self.ents[e.index()].policy
+    }
+
+    /// The CPUs the entity may use.
+    pub fn cpus(&self, e: EntId) -> &CpuSet {
+        &self.masks[e.index()]
+    }
+
+    /// Whether the entity can run, but has no CPU.
+    #[inline]
+    pub fn is_queued(&self, e: EntId) -> bool {
+        self.ents[e.index()].state == State::Queued
+    }
+
+    /// Whether the entity has a CPU.
+    #[inline]
+    pub fn is_running(&self, e: EntId) -> bool {
+        self.ents[e.index()].state == State::Running
+    }
+
+    /// Whether the entity is a waiting RT entity that throttling of its CPU holds back.
+    pub fn is_throttled(&self, e: EntId) -> bool {
+        let ent = &self.ents[e.index()];
+        ent.state == State::Queued && ent.policy.is_rt() && self.guard.holds_rt(ent.cpu)
+    }
+
+    /// Runnable entities of `cpu`: the running one and those that wait. Sleepers that EEVDF keeps
+    /// queued for their negative lag do not count.
+    #[inline]
+    pub fn nr_running(&self, cpu: CpuId) -> u32 {
+        let c = &self.cpus[cpu.index()];
+        c.nr_rt + c.nr_fair
+    }
+
+    /// Whether `cpu` needs ticks (it is not idle).
+    #[inline]
+    pub fn tick_needed(&self, cpu: CpuId) -> bool {
+        self.cpus[cpu.index()].curr != NONE
+    }
+
+    /// Counters of an entity. Running and waiting that has not ended yet is not in them:
+    /// [`Level::charge`] brings `exec_ns` up to date, `wait_ns` grows when the wait ends.
+    pub fn stats(&self, e: EntId) -> EntStats {
+        self.ents[e.index()].stats
+    }
+
+    fn topology(&self) -> &Topology {
+        &self.cfg.topology
+    }
+
+    /// First and one-past-last CPU of the LLC of `cpu`.
+    #[inline]
+    fn llc(&self, cpu: CpuId) -> (u32, u32) {
+        let first = cpu.0 - cpu.0 % self.llc_cpus;
+        (first, first + self.llc_cpus)
+    }
+
+    /// Whether an entity may use a CPU: the one place where affinity is decided.
+    #[inline]
+    fn may_use(&self, e: EntId, cpu: CpuId) -> bool {
+        self.masks[e.index()].contains(cpu)
+    }
+
+    /// The entity's affinity, or `None` if it may run anywhere.
+    #[inline]
+    fn mask(&self, e: EntId) -> Option<&CpuSet> {
+        let all = self.ents[e.index()].allowed as usize == self.cpus.len();
+        (!all).then(|| &self.masks[e.index()])
+    }
+}
+
+fn validate(cfg: &LevelConfig) -> Result<(), ConfigError> {
+    let t = &cfg.topology;
+    let cpus = u64::from(t.threads_per_core)
+        .saturating_mul(u64::from(t.cores_per_llc))
+        .saturating_mul(u64::from(t.llcs));
+    if cpus == 0 || cpus > u64::from(MAX_CPUS) {
+        return Err(ConfigError::CpuCount { cpus });
+    }
+    let guard = match cfg.rt_guard {
+        RtGuard::Off => (1, 1),
+        RtGuard::Throttle { runtime_ns, period_ns }
+        | RtGuard::FairServer { runtime_ns, period_ns } => (runtime_ns, period_ns),
+    };
+    let (min_gran, latency) = match cfg.fair {
+        crate::config::Fair::Cfs(c) => (c.min_granularity_ns, c.sched_latency_ns),
+        crate::config::Fair::Eevdf(t) => (t.base_slice_ns, 1),
+    };
+    for (field, value) in [
+        ("tick_ns", cfg.tick_ns),
+        ("rr_slice_ns", cfg.rr_slice_ns),
+        ("runtime_ns", guard.0),
+        ("period_ns", guard.1),
+        ("min_granularity_ns or base_slice_ns", min_gran),
+        ("sched_latency_ns", latency),
+    ] {
+        if value == 0 {
+            return Err(ConfigError::Zero { field });
+        }
+    }
+    if guard.0 > guard.1 {
+        return Err(ConfigError::RuntimeOverPeriod { runtime_ns: guard.0, period_ns: guard.1 });
+    }
+    if cfg.groups.len() > usize::from(u16::MAX) {
+        return Err(ConfigError::TooManyGroups { groups: cfg.groups.len() });
+    }
+    for (group, &weight) in cfg.groups.iter().enumerate() {
+        if !(weight::MIN_GROUP..=weight::MAX_GROUP).contains(&weight) {
+            return Err(ConfigError::GroupWeight { group, weight });
+        }
+    }
+    Ok(())
+}

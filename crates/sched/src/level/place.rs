@@ -1,0 +1,218 @@
+//! Where a waking entity goes.
+//!
+//! Fair entities follow the kernel's `select_task_rq_fair`: choose between the CPU they slept on
+//! and the waker's, then look for an idle CPU that shares its cache. The kernel bounds that
+//! search, because it reads a run queue per CPU; here idle CPUs are bits, the search always
+//! succeeds if there is one, and costs a few instructions for every 64 CPUs.
+
+use super::Level;
+use crate::config::Ns;
+use crate::heap::NONE;
+use crate::{CpuId, CpuSet, EntId};
+
+/// How often the count of changed wakees is halved.
+const FLIPS_DECAY: Ns = 1_000_000_000;
+
+impl Level {
+    pub(super) fn place(&mut self, now: Ns, e: EntId, waker: Option<CpuId>) -> CpuId {
+        let ent = &self.ents[e.index()];
+        let (prev, fresh) = (ent.cpu, ent.fresh);
+        let by = waker.and_then(|w| self.current(w));
+        if let Some(by) = by {
+            self.record_wakee(now, by, e);
+        }
+        let ent = &self.ents[e.index()];
+        if ent.allowed == 1 {
+            return self.masks[e.index()].first().unwrap_or(prev);
+        }
+        if ent.policy.is_rt() {
+            return self.place_rt(e, prev, waker);
+        }
+        if fresh {
+            return self.idlest(e, prev);
+        }
+        let mut target = prev;
+        if let Some(w) = waker
+            && w != prev
+            && self.may_use(e, w)
+            && !by.is_some_and(|by| self.wakes_wide(by, e))
+        {
+            target = self.wake_affine(e, w, prev);
+        }
+        let to = self.idle_sibling(e, prev, target);
+        if to != prev {
+            self.ents[e.index()].recent = prev;
+        }
+        to
+    }
+
+    /// Counts how often an entity wakes another one than before, to tell a dispatcher of many
+    /// from one of a pair.
+    fn record_wakee(&mut self, now: Ns, by: EntId, e: EntId) {
+        let ent = &mut self.ents[by.index()];
+        if now > ent.flips_at + FLIPS_DECAY {
+            ent.flips /= 2;
+            ent.flips_at = now;
+        }
+        if ent.wakee != e.0 {
+            ent.wakee = e.0;
+            ent.flips += 1;
+        }
+    }
+
+    /// Whether waker and wakee belong to a fan-out wider than a cache: pulling its workers to the
+    /// dispatcher would only pile them up.
+    fn wakes_wide(&self, by: EntId, e: EntId) -> bool {
+        let (a, b) = (self.ents[by.index()].flips, self.ents[e.index()].flips);
+        let (most, least) = (a.max(b), a.min(b));
+        least >= self.llc_cpus && most >= least * self.llc_cpus
+    }
+
+    /// The waker's CPU or the previous one: whichever is idle, else the less loaded.
+    fn wake_affine(&self, e: EntId, waker: CpuId, prev: CpuId) -> CpuId {
+        let (waker_idle, prev_idle) = (self.is_idle(waker), self.is_idle(prev));
+        if prev_idle {
+            return prev;
+        }
+        if waker_idle && self.llc(waker) == self.llc(prev) {
+            return waker;
+        }
+        let bias = 100 + u64::from(self.cfg.balance.imbalance_pct.saturating_sub(100)) / 2;
+        let here = (self.fair.load(waker) + self.fair.load_of(e)) * 100;
+        let there = self.fair.load(prev) * bias;
+        // Compared per capacity, without dividing.
+        let (cap_here, cap_there) = (self.capacity(waker), self.capacity(prev));
+        let less =
+            u128::from(here) * u128::from(cap_there) < u128::from(there) * u128::from(cap_here);
+        if less { waker } else { prev }
+    }
+
+    #[inline]
+    fn is_idle(&self, cpu: CpuId) -> bool {
+        self.sets.idle.contains(cpu)
+    }
+
+    /// Idle, or as good as idle to a fair entity that is not SCHED_IDLE.
+    #[inline]
+    fn is_free(&self, cpu: CpuId) -> bool {
+        self.sets.idle.contains(cpu) || self.sets.only_idle.contains(cpu)
+    }
+
+    /// An idle CPU in the cache of `target`, else `target`.
+    fn idle_sibling(&self, e: EntId, prev: CpuId, target: CpuId) -> CpuId {
+        if self.is_free(target) && self.may_use(e, target) {
+            return target;
+        }
+        let (lo, hi) = self.llc(target);
+        let near = |c: CpuId| c != target && (lo..hi).contains(&c.0);
+        if near(prev) && self.is_free(prev) && self.may_use(e, prev) {
+            return prev;
+        }
+        let recent = self.ents[e.index()].recent;
+        if near(recent) && self.is_free(recent) && self.may_use(e, recent) {
+            return recent;
+        }
+        let mask = self.mask(e);
+        if let Some(cpu) = self.idle_in(mask, target.0 + 1, lo, hi) {
+            return cpu;
+        }
+        if let Some(cpu) = self.sets.only_idle.find_from(mask, target.0 + 1, lo, hi) {
+            return cpu;
+        }
+        if self.may_use(e, target) { target } else { self.fallback(e) }
+    }
+
+    /// An idle CPU of `lo..hi`, one on an idle core if there is one, searching upwards from `from`.
+    #[inline]
+    pub(super) fn idle_in(
+        &self,
+        mask: Option<&CpuSet>,
+        from: u32,
+        lo: u32,
+        hi: u32,
+    ) -> Option<CpuId> {
+        if self.cfg.topology.threads_per_core > 1 {
+            let cores = &self.sets.idle_cores;
+            let mut at = cores.find_from(None, from, lo, hi);
+            // The entity may be confined to some of the core's threads, or to none.
+            for _ in 0..8 {
+                let Some(core) = at else { break };
+                let end = core.0 + self.cfg.topology.threads_per_core;
+                if let Some(cpu) = self.sets.idle.find(mask, core.0, end) {
+                    return Some(cpu);
+                }
+                at = cores.find(None, end, hi);
+            }
+        }
+        self.sets.idle.find_from(mask, from, lo, hi)
+    }
+
+    /// For an entity that cannot stay where it is: an idle CPU near, an idle CPU, or the first
+    /// allowed one near or anywhere.
+    pub(super) fn fallback(&self, e: EntId) -> CpuId {
+        let cpu = self.ents[e.index()].cpu;
+        let mask = &self.masks[e.index()];
+        let (lo, hi) = self.llc(cpu);
+        let all = self.cpus.len() as u32;
+        self.idle_in(Some(mask), cpu.0, lo, hi)
+            .or_else(|| self.idle_in(Some(mask), cpu.0, 0, all))
+            .or_else(|| self.least_loaded(mask, cpu, lo, hi))
+            .or_else(|| self.least_loaded(mask, cpu, 0, all))
+            .unwrap_or(cpu)
+    }
+
+    /// Where a new entity starts: an idle CPU, in the LLC that has most of them, or the least
+    /// loaded. *O*(CPUs), once an entity.
+    fn idlest(&self, e: EntId, home: CpuId) -> CpuId {
+        let mask = &self.masks[e.index()];
+        let all = self.cpus.len() as u32;
+        let idle = self.sets.idle.and(mask);
+        if idle.is_empty() {
+            return self.least_loaded(mask, home, 0, all).unwrap_or(home);
+        }
+        if idle.contains(home) && self.cfg.topology.threads_per_core == 1 {
+            return home;
+        }
+        let (lo, hi) = self.llc(home);
+        let mut best = (idle.len_in(lo, hi), lo, hi);
+        for l in 0..self.topology().llcs {
+            let (lo, hi) = (l * self.llc_cpus, (l + 1) * self.llc_cpus);
+            let n = idle.len_in(lo, hi);
+            if n > best.0 {
+                best = (n, lo, hi);
+            }
+        }
+        self.idle_in(Some(mask), home.0, best.1, best.2).unwrap_or(home)
+    }
+
+    /// The CPU of `lo..hi` with the least fair load for its capacity, `near` before its equals.
+    fn least_loaded(&self, mask: &CpuSet, near: CpuId, lo: u32, hi: u32) -> Option<CpuId> {
+        let mut best: Option<(u64, CpuId)> = None;
+        let mut at = mask.find(None, lo, hi);
+        while let Some(cpu) = at {
+            let load = self.scaled_load(cpu);
+            if best.is_none_or(|(b, _)| load < b || load == b && cpu == near) {
+                best = Some((load, cpu));
+            }
+            at = mask.find(None, cpu.0 + 1, hi);
+        }
+        best.map(|(_, c)| c)
+    }
+
+    /// RT: stay, unless the CPU runs something that would not give way (or could not go away);
+    /// then the CPU with the least urgent work.
+    fn place_rt(&self, e: EntId, prev: CpuId, waker: Option<CpuId>) -> CpuId {
+        if !self.may_use(e, prev) {
+            return self.lowest(e, waker).unwrap_or_else(|| self.fallback(e));
+        }
+        let c = self.cpus[prev.index()].curr;
+        if c == NONE || !self.ents[c as usize].policy.is_rt() {
+            return prev;
+        }
+        let curr = EntId(c);
+        if !self.rt.is_movable(curr) || self.rt.prio(curr) >= self.rt.prio(e) {
+            return self.lowest(e, waker).unwrap_or(prev);
+        }
+        prev
+    }
+}

@@ -1,0 +1,403 @@
+//! Waking, running and charging: the calls a driver makes all the time.
+
+use super::{Kicked, Level, State};
+use crate::class::{Class, Dequeue, Enqueue};
+use crate::config::{Ns, Policy};
+use crate::guard::Effect;
+use crate::heap::NONE;
+use crate::{CpuId, EntId, Leave, Note};
+
+impl Level {
+    /// Makes a blocked entity runnable, places it, and returns where; `None` if it was not
+    /// blocked (or is gone). `waker` is the CPU that did it; `None` if none of this level did.
+    ///
+    /// An idle CPU, or one whose current entity should give way, gets a [`Note::Kick`].
+    pub fn wake(&mut self, now: Ns, e: EntId, waker: Option<CpuId>) -> Option<CpuId> {
+        if self.ents[e.index()].state != State::Blocked {
+            return None;
+        }
+        if self.fair.is_delayed(e) {
+            // Still on its queue: it goes on where it is, as in the kernel.
+            let cpu = self.ents[e.index()].cpu;
+            self.charge(now, cpu);
+            self.fair.wake_delayed(e);
+            self.ents[e.index()].state = State::Queued;
+            self.ents[e.index()].queued_at = now;
+            self.count(now, e, cpu, true);
+            self.check_preempt(cpu, e);
+            return Some(cpu);
+        }
+        let to = self.place(now, e, waker);
+        let ent = &mut self.ents[e.index()];
+        let from = ent.cpu;
+        let how = if ent.fresh { Enqueue::Initial } else { Enqueue::Wakeup };
+        ent.fresh = false;
+        ent.queued_at = now;
+        if from != to {
+            self.fair.migrate_blocked(e);
+            self.moved(e, from, to);
+        }
+        self.charge(now, to);
+        self.activate(now, e, to, how);
+        self.check_preempt(to, e);
+        if self.ents[e.index()].policy.is_rt() {
+            self.push_woken(now, to, e);
+        }
+        Some(self.ents[e.index()].cpu)
+    }
+
+    /// Puts the current entity of `cpu` aside, as `leave` says (ignored if the CPU was idle), and
+    /// picks who runs from now on; `None` = idle.
+    ///
+    /// Call it when the current entity blocks, yields or exits, and to serve a [`Note::Kick`].
+    /// Serving a kick that has no reason any more is harmless: the current entity stays.
+    pub fn schedule(&mut self, now: Ns, cpu: CpuId, leave: Leave) -> Option<EntId> {
+        let i = cpu.index();
+        self.cpus[i].kicked = Kicked::Serving;
+        self.charge(now, cpu);
+        let prev = self.current(cpu);
+        let mut prev_prio = 0;
+        // Whether `prev` still waits here if it is not picked.
+        let mut stays = false;
+        if let Some(p) = prev {
+            let rt = self.ents[p.index()].policy.is_rt();
+            if rt {
+                prev_prio = self.rt.prio(p);
+            }
+            match leave {
+                Leave::Blocked => self.stop(p, Dequeue::Sleep, State::Blocked),
+                Leave::Exit => self.stop(p, Dequeue::Exit, State::Dead),
+                Leave::Yield if rt => self.rt.yield_current(cpu, p),
+                Leave::Yield => self.fair.yield_current(cpu, p),
+                Leave::Preempted => {}
+            }
+            stays = matches!(leave, Leave::Preempted | Leave::Yield);
+            if stays && !self.may_use(p, cpu) {
+                self.expel(now, p);
+                stays = false;
+            }
+        }
+        if prev_prio > self.rt.highest(cpu) {
+            self.pull_rt(now, cpu);
+        }
+        let mut next = self.pick(cpu);
+        if next.is_none() && self.cfg.balance.newidle && self.pull_newidle(now, cpu) {
+            next = self.pick(cpu);
+        }
+        if next != prev {
+            self.switch(now, cpu, prev, next, stays && leave == Leave::Preempted);
+        }
+        self.cpus[i].kicked = Kicked::No;
+        if self.rt.overloaded().contains(cpu)
+            && next.is_some_and(|n| self.ents[n.index()].policy.is_rt())
+        {
+            self.push_rt(now, cpu);
+        }
+        next
+    }
+
+    /// The tick of a CPU that is not idle: charges, ends slices, and balances now and then.
+    pub fn tick(&mut self, now: Ns, cpu: CpuId) {
+        let Some(e) = self.current(cpu) else { return };
+        self.charge(now, cpu);
+        if self.ents[e.index()].policy.is_rt() {
+            if self.rt.tick(cpu, e) {
+                self.kick(cpu, true);
+            }
+        } else if self.fair.tick(cpu, e) {
+            self.kick(cpu, false);
+        }
+        if self.cfg.balance.periodic {
+            self.balance_tick(now, cpu);
+        }
+    }
+
+    /// Brings the accounting of the CPU's current entity up to `now`. May kick the CPU: a slice
+    /// or a throttling budget can end here.
+    #[inline]
+    pub fn charge(&mut self, now: Ns, cpu: CpuId) {
+        let c = &mut self.cpus[cpu.index()];
+        let elapsed = now.saturating_sub(c.charged_to);
+        if c.curr == NONE || elapsed == 0 {
+            return;
+        }
+        let stolen = c.stolen.min(elapsed);
+        c.stolen -= stolen;
+        c.charged_to = now;
+        let ran = elapsed - stolen;
+        if ran > 0 {
+            self.charge_current(now, cpu, ran);
+        }
+    }
+
+    fn charge_current(&mut self, now: Ns, cpu: CpuId, ran: Ns) {
+        let c = &mut self.cpus[cpu.index()];
+        let e = EntId(c.curr);
+        let ent = &mut self.ents[e.index()];
+        ent.stats.exec_ns += ran;
+        if ent.policy.is_rt() {
+            c.rt_ns += ran;
+            self.rt.charge(cpu, e, ran);
+            if self.guard.charge_rt(cpu, ran) {
+                self.notes.push_back(Note::Throttled { cpu });
+                self.refresh(cpu);
+                self.kick(cpu, true);
+            }
+            return;
+        }
+        if self.fair.charge(cpu, e, ran) {
+            self.kick(cpu, false);
+        }
+        if self.guard.charge_fair(now, cpu, ran) && self.cpus[cpu.index()].nr_rt > 0 {
+            self.kick(cpu, true);
+        }
+    }
+
+    /// Since it was last charged, the current entity of `cpu` did not execute for `ns` (steal):
+    /// the next charge, or the following ones, leave that much out.
+    #[inline]
+    pub fn stolen(&mut self, cpu: CpuId, ns: Ns) {
+        let c = &mut self.cpus[cpu.index()];
+        if c.curr != NONE {
+            c.stolen += ns;
+        }
+    }
+
+    /// The time [`Level::deadline`] named has come on `cpu`. Harmless when it has not.
+    pub fn on_deadline(&mut self, now: Ns, cpu: CpuId) {
+        self.charge(now, cpu);
+        let before = self.guard.deadline(cpu);
+        let c = &self.cpus[cpu.index()];
+        let (rt, fair) = (c.nr_rt > 0, c.nr_fair > 0);
+        match self.guard.on_timer(now, cpu, rt, fair) {
+            Effect::Nothing => {}
+            Effect::Unthrottle => {
+                self.notes.push_back(Note::Unthrottled { cpu });
+                self.refresh(cpu);
+                if rt {
+                    self.kick(cpu, true);
+                }
+            }
+            Effect::FairFirst => {
+                let curr = self.current(cpu);
+                if curr.is_some_and(|e| self.ents[e.index()].policy.is_rt()) {
+                    self.kick(cpu, true);
+                }
+            }
+        }
+        if self.guard.deadline(cpu) != before {
+            self.notes.push_back(Note::DeadlineChanged { cpu });
+        }
+    }
+
+    /// The classes, in their order.
+    #[inline]
+    fn pick(&mut self, cpu: CpuId) -> Option<EntId> {
+        let c = &self.cpus[cpu.index()];
+        if c.nr_rt > 0 && !self.guard.holds_rt(cpu) {
+            let first = if self.guard.fair_first(cpu) { self.fair.pick(cpu) } else { None };
+            return first.or_else(|| self.rt.pick(cpu)).or_else(|| self.fair.pick(cpu));
+        }
+        self.fair.pick(cpu)
+    }
+
+    fn switch(
+        &mut self,
+        now: Ns,
+        cpu: CpuId,
+        prev: Option<EntId>,
+        next: Option<EntId>,
+        preempted: bool,
+    ) {
+        let next_fair = next.filter(|n| !self.ents[n.index()].policy.is_rt());
+        // An expelled entity was put aside already, and is another CPU's now.
+        if let Some(p) = prev.filter(|p| self.ents[p.index()].cpu == cpu) {
+            let ent = &mut self.ents[p.index()];
+            ent.last_ran = now;
+            ent.stats.preempted += u64::from(preempted);
+            if ent.state == State::Running {
+                ent.state = State::Queued;
+                ent.queued_at = now;
+            }
+            if ent.policy.is_rt() {
+                self.rt.put_prev(cpu, p, None);
+            } else {
+                self.fair.put_prev(cpu, p, next_fair);
+            }
+        }
+        let c = &mut self.cpus[cpu.index()];
+        c.curr = next.map_or(NONE, |n| n.0);
+        c.charged_to = now;
+        c.stolen = 0;
+        if let Some(n) = next {
+            let ent = &mut self.ents[n.index()];
+            ent.state = State::Running;
+            ent.stats.switches_in += 1;
+            ent.stats.wait_ns += now - ent.queued_at;
+            match next_fair {
+                Some(_) => self.fair.set_next(cpu, n),
+                None => self.rt.set_next(cpu, n),
+            }
+        }
+    }
+
+    /// The current entity sleeps or exits.
+    fn stop(&mut self, e: EntId, how: Dequeue, state: State) {
+        self.ents[e.index()].state = state;
+        self.deactivate(e, how);
+    }
+
+    /// The current entity may not use its CPU any more: it goes to another.
+    fn expel(&mut self, now: Ns, e: EntId) {
+        let ent = &mut self.ents[e.index()];
+        let from = ent.cpu;
+        ent.state = State::Queued;
+        ent.queued_at = now;
+        ent.last_ran = now;
+        self.put_aside(e, from);
+        let to = self.new_home(e);
+        self.transfer(now, e, to);
+    }
+
+    /// Moves a waiting entity to another CPU's queue.
+    pub(super) fn transfer(&mut self, now: Ns, e: EntId, to: CpuId) {
+        let from = self.ents[e.index()].cpu;
+        self.charge(now, from);
+        self.charge(now, to);
+        self.deactivate(e, Dequeue::Save);
+        self.moved(e, from, to);
+        self.activate(now, e, to, Enqueue::Restore);
+        self.check_preempt(to, e);
+    }
+
+    /// The current entity goes back to wait on its queue.
+    pub(super) fn put_aside(&mut self, e: EntId, cpu: CpuId) {
+        if self.ents[e.index()].policy.is_rt() {
+            self.rt.put_prev(cpu, e, None);
+        } else {
+            self.fair.put_prev(cpu, e, None);
+        }
+    }
+
+    fn moved(&mut self, ent: EntId, from: CpuId, to: CpuId) {
+        self.ents[ent.index()].cpu = to;
+        self.ents[ent.index()].stats.migrations += 1;
+        self.notes.push_back(Note::Moved { ent, from, to });
+    }
+
+    /// Puts an entity on the queue of `cpu`.
+    pub(super) fn activate(&mut self, now: Ns, e: EntId, cpu: CpuId, how: Enqueue) {
+        let ent = &mut self.ents[e.index()];
+        ent.state = State::Queued;
+        if ent.policy.is_rt() {
+            self.rt.enqueue(cpu, e, how);
+        } else {
+            self.fair.enqueue(cpu, e, how);
+        }
+        self.count(now, e, cpu, true);
+    }
+
+    /// Takes an entity off its queue.
+    pub(super) fn deactivate(&mut self, e: EntId, how: Dequeue) {
+        let ent = &self.ents[e.index()];
+        let cpu = ent.cpu;
+        if ent.policy.is_rt() {
+            self.rt.dequeue(cpu, e, how);
+        } else {
+            self.fair.dequeue(cpu, e, how);
+        }
+        self.count(0, e, cpu, false);
+    }
+
+    /// Counts an entity in or out, and starts what has to watch it.
+    #[inline]
+    fn count(&mut self, now: Ns, e: EntId, cpu: CpuId, on: bool) {
+        let c = &mut self.cpus[cpu.index()];
+        let policy = self.ents[e.index()].policy;
+        let d = if on { 1 } else { u32::MAX };
+        let timer;
+        if policy.is_rt() {
+            c.nr_rt = c.nr_rt.wrapping_add(d);
+            self.pri.set(cpu, self.rt.highest(cpu));
+            timer = on && self.guard.rt_started(now, cpu);
+        } else {
+            c.nr_fair = c.nr_fair.wrapping_add(d);
+            if policy == Policy::Idle {
+                c.nr_idle = c.nr_idle.wrapping_add(d);
+            }
+            timer = on && c.nr_fair == 1 && self.guard.fair_started(now, cpu);
+        }
+        if timer {
+            self.notes.push_back(Note::DeadlineChanged { cpu });
+        }
+        self.refresh(cpu);
+    }
+
+    /// Recomputes in which sets a CPU is.
+    #[inline]
+    pub(super) fn refresh(&mut self, cpu: CpuId) {
+        let c = &self.cpus[cpu.index()];
+        let rt = if self.guard.holds_rt(cpu) { 0 } else { c.nr_rt };
+        let nr = rt + c.nr_fair;
+        let idle = nr == 0;
+        put(&mut self.sets.crowded, cpu, nr >= 2 && c.nr_fair > 0);
+        put(&mut self.sets.only_idle, cpu, nr > 0 && nr == c.nr_idle);
+        if idle != self.sets.idle.contains(cpu) {
+            put(&mut self.sets.idle, cpu, idle);
+            let threads = self.cfg.topology.threads_per_core;
+            if threads > 1 {
+                let core = self.cfg.topology.core(cpu.0);
+                let n = &mut self.core_idle[core as usize];
+                *n = if idle { *n + 1 } else { *n - 1 };
+                put(&mut self.sets.idle_cores, CpuId(core * threads), *n == threads);
+            }
+        }
+    }
+
+    /// Asks a CPU to schedule, once.
+    #[inline]
+    pub(super) fn kick(&mut self, cpu: CpuId, eager: bool) {
+        let c = &mut self.cpus[cpu.index()];
+        let kicked = if eager { Kicked::Eager } else { Kicked::Lazy };
+        if kicked > c.kicked {
+            c.kicked = kicked;
+            self.notes.push_back(Note::Kick { cpu, eager });
+        }
+    }
+
+    /// Kicks `cpu` if `e`, which just came onto its queue, should run at once.
+    #[inline]
+    pub(super) fn check_preempt(&mut self, cpu: CpuId, e: EntId) {
+        let rt = self.ents[e.index()].policy.is_rt();
+        if rt && self.guard.holds_rt(cpu) {
+            return;
+        }
+        let c = &self.cpus[cpu.index()];
+        if c.kicked >= Kicked::Eager {
+            return;
+        }
+        if c.curr == NONE {
+            return self.kick(cpu, true);
+        }
+        let (curr, kicked) = (EntId(c.curr), c.kicked);
+        let curr_rt = self.ents[curr.index()].policy.is_rt();
+        match (curr_rt, rt) {
+            (true, true) if self.rt.check_preempt(cpu, curr, e) => self.kick(cpu, true),
+            (false, true) if !self.guard.fair_first(cpu) => self.kick(cpu, true),
+            (true, false) if self.guard.fair_first(cpu) => self.kick(cpu, true),
+            (false, false) if kicked == Kicked::No && self.fair.check_preempt(cpu, curr, e) => {
+                self.kick(cpu, false);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[inline]
+fn put(set: &mut crate::CpuSet, cpu: CpuId, member: bool) {
+    if member {
+        set.insert(cpu);
+    } else {
+        set.remove(cpu);
+    }
+}

@@ -1,0 +1,139 @@
+//! What only the inside can see.
+
+use super::Level;
+use crate::config::{
+    Balance, CfsTunables, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
+};
+use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, Leave, Note};
+use alloc::vec;
+use alloc::vec::Vec;
+use proptest::prelude::*;
+
+fn config(cpus: u32, eevdf: bool) -> LevelConfig {
+    LevelConfig {
+        topology: Topology::flat(cpus),
+        tick_ns: 1_000_000,
+        fair: if eevdf {
+            Fair::Eevdf(EevdfTunables::for_cpus(cpus))
+        } else {
+            Fair::Cfs(CfsTunables::for_cpus(cpus))
+        },
+        rr_slice_ns: 100_000_000,
+        rt_guard: RtGuard::Off,
+        balance: Balance::default(),
+        groups: vec![1024],
+    }
+}
+
+fn serve(level: &mut Level, now: u64) {
+    while let Some(note) = level.pop_note() {
+        if let Note::Kick { cpu, .. } = note {
+            level.schedule(now, cpu, Leave::Preempted);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn min_vruntime_never_goes_back(
+        eevdf in any::<bool>(),
+        ops in proptest::collection::vec((0u8..6, 0u32..8, 1u64..4_000_000), 1..200)
+    ) {
+        let mut level = Level::new(&config(2, eevdf)).unwrap();
+        let ids: Vec<EntId> = (0..8)
+            .map(|i| {
+                let policy = Policy::Normal { nice: i as i8 * 4 - 16, slice_ns: None };
+                let group = (i % 3 == 0).then_some(0);
+                level.add(Attr { policy, cpus: CpuSet::EMPTY, group }, CpuId(i % 2))
+            })
+            .collect();
+        let mut now = 0;
+        let mut minima = level.fair.minima();
+        for (op, i, ns) in ops {
+            now += ns;
+            let cpu = CpuId(i % 2);
+            let e = ids[i as usize];
+            match op {
+                0 | 1 => {
+                    level.wake(now, e, None);
+                }
+                2 => {
+                    level.schedule(now, cpu, Leave::Blocked);
+                }
+                3 => level.tick(now, cpu),
+                4 => level.set_cpus(now, e, CpuSet::one(cpu)),
+                _ => level.set_policy(now, e, Policy::Normal { nice: i as i8, slice_ns: None }),
+            }
+            serve(&mut level, now);
+            level.check();
+            let after = level.fair.minima();
+            prop_assert!(minima.iter().zip(&after).all(|(a, b)| a <= b));
+            minima = after;
+        }
+    }
+}
+
+#[test]
+fn a_woken_entity_goes_to_an_idle_core() {
+    let mut cfg = config(8, true);
+    cfg.topology = Topology { threads_per_core: 2, cores_per_llc: 2, llcs: 2 };
+    let mut level = Level::new(&cfg).unwrap();
+    let mut wake = |home| {
+        let e = level.add(Attr::anywhere(Policy::NORMAL), CpuId(home));
+        let cpu = level.wake(0, e, None).unwrap();
+        serve(&mut level, 0);
+        cpu.0
+    };
+    let first = [wake(0), wake(0), wake(0), wake(0)];
+    let mut cores: Vec<u32> = first.iter().map(|c| c / 2).collect();
+    cores.sort_unstable();
+    assert_eq!(cores, [0, 1, 2, 3], "one a core before any core is shared: {first:?}");
+    let mut rest = [wake(0), wake(0), wake(0), wake(0)];
+    rest.sort_unstable();
+    let mut all: Vec<u32> = first.iter().chain(&rest).copied().collect();
+    all.sort_unstable();
+    assert_eq!(all, (0..8).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_wakee_stays_near_its_cache() {
+    let mut cfg = config(8, true);
+    cfg.topology = Topology { threads_per_core: 1, cores_per_llc: 4, llcs: 2 };
+    let mut level = Level::new(&cfg).unwrap();
+    let sleeper = level.add(Attr::anywhere(Policy::NORMAL), CpuId(5));
+    assert_eq!(level.wake(0, sleeper, None), Some(CpuId(5)));
+    serve(&mut level, 0);
+    level.schedule(1_000_000, CpuId(5), Leave::Blocked);
+    let other =
+        level.add(Attr { cpus: CpuSet::one(CpuId(5)), ..Attr::anywhere(Policy::NORMAL) }, CpuId(5));
+    level.wake(1_000_000, other, None);
+    serve(&mut level, 1_000_000);
+    // Its CPU is taken: the next idle one of the same LLC, not one of the other.
+    assert_eq!(level.wake(2_000_000, sleeper, None), Some(CpuId(6)));
+    // An idle CPU with something queued does not count as idle.
+    let third =
+        level.add(Attr { cpus: CpuSet::range(6, 8), ..Attr::anywhere(Policy::NORMAL) }, CpuId(6));
+    assert_eq!(level.wake(2_000_000, third, None), Some(CpuId(7)));
+}
+
+#[test]
+fn impossible_configs_are_refused() {
+    let refused = |change: fn(&mut LevelConfig)| {
+        let mut cfg = config(1, true);
+        change(&mut cfg);
+        Level::new(&cfg).unwrap_err()
+    };
+    assert_eq!(refused(|c| c.topology.llcs = 0), ConfigError::CpuCount { cpus: 0 });
+    assert_eq!(refused(|c| c.topology.llcs = 1025), ConfigError::CpuCount { cpus: 1025 });
+    assert_eq!(refused(|c| c.tick_ns = 0), ConfigError::Zero { field: "tick_ns" });
+    assert_eq!(
+        refused(|c| c.rt_guard = RtGuard::Throttle { runtime_ns: 2, period_ns: 1 }),
+        ConfigError::RuntimeOverPeriod { runtime_ns: 2, period_ns: 1 }
+    );
+    assert_eq!(
+        refused(|c| c.groups = vec![9, 1]),
+        ConfigError::GroupWeight { group: 1, weight: 1 }
+    );
+}

@@ -1,0 +1,91 @@
+//! Which CPUs run at which RT priority: how a waking or waiting RT entity finds the CPU that
+//! does the least urgent work, without looking at every CPU.
+//!
+//! As in the kernel's `cpupri`, every CPU without RT entities counts as equal, idle or not: an RT
+//! entity would rather preempt a fair one on its own, cache-warm CPU than wake an idle one.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::PRIOS;
+use crate::{CpuId, CpuSet};
+
+#[derive(Clone, Debug)]
+pub(crate) struct CpuPri {
+    /// CPUs by the best priority they have (0 = none).
+    sets: Vec<CpuSet>,
+    /// How many CPUs each set holds.
+    counts: Vec<u32>,
+    /// Bit `p`: set `p` is not empty.
+    used: u128,
+    level: Vec<u8>,
+}
+
+impl CpuPri {
+    pub(crate) fn new(cpus: u32) -> Self {
+        let mut sets = vec![CpuSet::EMPTY; PRIOS];
+        sets[0] = CpuSet::first_n(cpus);
+        let mut counts = vec![0; PRIOS];
+        counts[0] = cpus;
+        Self { sets, counts, used: 1, level: vec![0; cpus as usize] }
+    }
+
+    #[inline]
+    pub(crate) fn level(&self, cpu: CpuId) -> u8 {
+        self.level[cpu.index()]
+    }
+
+    /// Records the best priority of a CPU. *O*(1).
+    #[inline]
+    pub(crate) fn set(&mut self, cpu: CpuId, prio: u8) {
+        let old = core::mem::replace(&mut self.level[cpu.index()], prio);
+        if old == prio {
+            return;
+        }
+        let (old, new) = (usize::from(old), usize::from(prio));
+        self.sets[old].remove(cpu);
+        self.counts[old] -= 1;
+        if self.counts[old] == 0 {
+            self.used &= !(1 << old);
+        }
+        self.sets[new].insert(cpu);
+        self.counts[new] += 1;
+        self.used |= 1 << new;
+    }
+
+    /// Of the CPUs in `allowed` with a priority below `prio`, those with the lowest.
+    pub(crate) fn lowest(&self, prio: u8, allowed: &CpuSet) -> Option<CpuSet> {
+        let mut left = self.used & ((1 << prio) - 1);
+        while left != 0 {
+            let p = left.trailing_zeros();
+            left &= left - 1;
+            let found = self.sets[p as usize].and(allowed);
+            if !found.is_empty() {
+                return Some(found);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_least_urgent_cpus() {
+        let mut p = CpuPri::new(4);
+        let all = CpuSet::first_n(4);
+        for (cpu, prio) in [(0, 50), (1, 10), (2, 10), (3, 0)] {
+            p.set(CpuId(cpu), prio);
+        }
+        assert_eq!(p.lowest(1, &all), Some(CpuSet::one(CpuId(3))));
+        let busy = CpuSet::first_n(3);
+        assert_eq!(p.lowest(99, &busy), Some([1u32, 2].into_iter().collect()));
+        assert_eq!(p.lowest(10, &busy), None);
+        p.set(CpuId(1), 60);
+        p.set(CpuId(2), 60);
+        assert_eq!(p.lowest(60, &busy), Some(CpuSet::one(CpuId(0))));
+        assert_eq!(p.level(CpuId(2)), 60);
+    }
+}

@@ -1,0 +1,184 @@
+//! The words a level and its driver share.
+
+use core::fmt;
+
+use crate::CpuSet;
+use crate::config::{Ns, Policy};
+
+/// A CPU of a level, numbered from 0 as [`Topology`](crate::config::Topology) lays them out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CpuId(pub u32);
+
+/// A schedulable entity of a level, numbered from 0 in the order of [`Level::add`](crate::Level::add).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntId(pub u32);
+
+impl CpuId {
+    /// Index into per-CPU arrays.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl EntId {
+    /// Index into per-entity arrays.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for CpuId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cpu{}", self.0)
+    }
+}
+
+impl fmt::Display for EntId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ent{}", self.0)
+    }
+}
+
+/// What an entity is when it is added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Scheduling policy and its parameters.
+    pub policy: Policy,
+    /// CPUs it may run on. Empty, after CPUs outside the level are dropped, means all.
+    pub cpus: CpuSet,
+    /// Index into `LevelConfig::groups`; `None` is the root. RT entities ignore it while RT.
+    pub group: Option<u16>,
+}
+
+impl Attr {
+    /// A root entity that may run anywhere.
+    pub fn anywhere(policy: Policy) -> Self {
+        Self { policy, cpus: CpuSet::EMPTY, group: None }
+    }
+}
+
+/// Why the current entity gives its CPU back. Ignored when the CPU was idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Leave {
+    /// It can still run: a kick was served.
+    Preempted,
+    /// It sleeps until [`Level::wake`](crate::Level::wake).
+    Blocked,
+    /// It can still run, but asked to stand back (`sched_yield`).
+    Yield,
+    /// It is gone for good; its id is never reused.
+    Exit,
+}
+
+/// What a level tells its driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Note {
+    /// `cpu` should call [`Level::schedule`](crate::Level::schedule).
+    Kick {
+        /// The CPU to interrupt.
+        cpu: CpuId,
+        /// True: an RT entity, a forced move, or an idle CPU; interrupt it now. False: one fair
+        /// entity should give way to another, which lazy preemption may leave to the next tick.
+        eager: bool,
+    },
+    /// An entity changed its CPU: woken elsewhere, pushed, pulled or balanced.
+    Moved {
+        /// The entity.
+        ent: EntId,
+        /// Where it was.
+        from: CpuId,
+        /// Where it is now.
+        to: CpuId,
+    },
+    /// RT entities of the CPU used up their runtime and are held back.
+    Throttled {
+        /// The CPU.
+        cpu: CpuId,
+    },
+    /// RT entities of the CPU may run again.
+    Unthrottled {
+        /// The CPU.
+        cpu: CpuId,
+    },
+    /// [`Level::deadline`](crate::Level::deadline) of the CPU has another value now.
+    DeadlineChanged {
+        /// The CPU.
+        cpu: CpuId,
+    },
+}
+
+/// Counters of one entity since it was added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EntStats {
+    /// Time executed (charged; steal is not in it).
+    pub exec_ns: Ns,
+    /// Time runnable but not running.
+    pub wait_ns: Ns,
+    /// Times it changed its CPU.
+    pub migrations: u64,
+    /// Times it was switched in.
+    pub switches_in: u64,
+    /// Times it lost the CPU while it could still run.
+    pub preempted: u64,
+}
+
+/// Why a [`LevelConfig`](crate::config::LevelConfig) cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The topology has no CPU, or more than [`MAX_CPUS`](crate::MAX_CPUS).
+    CpuCount {
+        /// CPUs asked for.
+        cpus: u64,
+    },
+    /// The field must not be 0.
+    Zero {
+        /// Name of the field.
+        field: &'static str,
+    },
+    /// The guard's runtime exceeds its period.
+    RuntimeOverPeriod {
+        /// Runtime asked for.
+        runtime_ns: Ns,
+        /// Period asked for.
+        period_ns: Ns,
+    },
+    /// A group's weight lies outside what cgroups accept.
+    GroupWeight {
+        /// Index of the group.
+        group: usize,
+        /// Weight asked for.
+        weight: u64,
+    },
+    /// More groups than an index can name.
+    TooManyGroups {
+        /// Groups asked for.
+        groups: usize,
+    },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CpuCount { cpus } => {
+                write!(f, "a level of {cpus} CPUs: it takes 1 to {}", crate::MAX_CPUS)
+            }
+            Self::Zero { field } => write!(f, "`{field}` is 0: it must be at least 1"),
+            Self::RuntimeOverPeriod { runtime_ns, period_ns } => write!(
+                f,
+                "RT guard grants {runtime_ns} ns in a period of {period_ns} ns: the runtime \
+                 cannot exceed the period"
+            ),
+            Self::GroupWeight { group, weight } => {
+                write!(f, "group {group} has weight {weight}: it takes 2 to 262144")
+            }
+            Self::TooManyGroups { groups } => {
+                write!(f, "{groups} groups: a level takes up to 65535")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ConfigError {}

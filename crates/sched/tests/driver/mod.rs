@@ -1,0 +1,280 @@
+//! The smallest driver that follows the level's contract: kicks are served at once, ticks come on
+//! time, nothing costs anything. It finds the next event by looking at everything.
+
+#![allow(dead_code, unreachable_pub)]
+
+use vcoop_sched::config::{
+    Balance, CfsTunables, EevdfTunables, Fair, LevelConfig, Ns, Policy, RtGuard, Topology,
+};
+use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, Level, Note};
+
+pub const MS: Ns = 1_000_000;
+pub const US: Ns = 1_000;
+
+/// What an entity does: runs and sleeps in turn; `sleep == 0` never sleeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    pub run: Ns,
+    pub sleep: Ns,
+}
+
+pub const HOG: Work = Work { run: Ns::MAX, sleep: 0 };
+
+#[derive(Debug)]
+struct Task {
+    work: Work,
+    /// Left of the current run.
+    left: Ns,
+    wakes_at: Option<Ns>,
+}
+
+#[derive(Debug)]
+pub struct Machine {
+    pub level: Level,
+    pub now: Ns,
+    tasks: Vec<Task>,
+    /// Next tick of each CPU.
+    ticks: Vec<Ns>,
+    /// When the running entity of each CPU got there.
+    since: Vec<Ns>,
+    /// Time during which each CPU was not idle.
+    pub busy: Vec<Ns>,
+    tick_ns: Ns,
+    /// Every switch: when, where, to whom.
+    pub log: Vec<(Ns, CpuId, Option<EntId>)>,
+    pub logging: bool,
+    pub checking: bool,
+    pub throttles: u32,
+}
+
+pub fn cfs(cpus: u32) -> LevelConfig {
+    config(cpus, Fair::Cfs(CfsTunables::for_cpus(cpus)))
+}
+
+pub fn eevdf(cpus: u32) -> LevelConfig {
+    config(cpus, Fair::Eevdf(EevdfTunables::for_cpus(cpus)))
+}
+
+pub fn config(cpus: u32, fair: Fair) -> LevelConfig {
+    LevelConfig {
+        topology: Topology::flat(cpus),
+        tick_ns: MS,
+        fair,
+        rr_slice_ns: 100 * MS,
+        rt_guard: RtGuard::Off,
+        balance: Balance::default(),
+        groups: Vec::new(),
+    }
+}
+
+pub fn nice(nice: i8) -> Policy {
+    Policy::Normal { nice, slice_ns: None }
+}
+
+impl Machine {
+    pub fn new(cfg: &LevelConfig) -> Self {
+        let n = cfg.topology.cpus() as usize;
+        Self {
+            level: Level::new(cfg).expect("valid"),
+            now: 0,
+            tasks: Vec::new(),
+            ticks: vec![0; n],
+            since: vec![0; n],
+            busy: vec![0; n],
+            tick_ns: cfg.tick_ns,
+            log: Vec::new(),
+            logging: false,
+            checking: false,
+            throttles: 0,
+        }
+    }
+
+    /// Adds an entity that starts now.
+    pub fn start(&mut self, attr: Attr, home: u32, work: Work) -> EntId {
+        let e = self.add(attr, home, work);
+        self.wake(e, None);
+        e
+    }
+
+    pub fn spawn(&mut self, policy: Policy, work: Work) -> EntId {
+        self.start(Attr::anywhere(policy), 0, work)
+    }
+
+    pub fn pinned(&mut self, policy: Policy, cpu: u32, work: Work) -> EntId {
+        let attr = Attr { policy, cpus: CpuSet::one(CpuId(cpu)), group: None };
+        self.start(attr, cpu, work)
+    }
+
+    /// Adds an entity that sleeps until it is woken.
+    pub fn add(&mut self, attr: Attr, home: u32, work: Work) -> EntId {
+        let e = self.level.add(attr, CpuId(home));
+        self.tasks.push(Task { work, left: work.run, wakes_at: None });
+        e
+    }
+
+    pub fn wake(&mut self, e: EntId, waker: Option<u32>) {
+        self.tasks[e.0 as usize].wakes_at = None;
+        self.account();
+        self.level.wake(self.now, e, waker.map(CpuId));
+        self.serve();
+    }
+
+    pub fn set_policy(&mut self, e: EntId, p: Policy) {
+        self.account();
+        self.level.set_policy(self.now, e, p);
+        self.serve();
+    }
+
+    pub fn set_cpus(&mut self, e: EntId, cpus: CpuSet) {
+        self.account();
+        self.level.set_cpus(self.now, e, cpus);
+        self.serve();
+    }
+
+    pub fn schedule(&mut self, cpu: u32, leave: Leave) {
+        self.account();
+        self.switch(CpuId(cpu), leave);
+        self.serve();
+    }
+
+    pub fn exec(&mut self, e: EntId) -> Ns {
+        self.account();
+        let cpu = self.level.cpu_of(e);
+        self.level.charge(self.now, cpu);
+        self.serve();
+        self.level.stats(e).exec_ns
+    }
+
+    pub fn current(&self, cpu: u32) -> Option<EntId> {
+        self.level.current(CpuId(cpu))
+    }
+
+    pub fn run_for(&mut self, ns: Ns) {
+        self.run_until(self.now + ns);
+    }
+
+    pub fn run_until(&mut self, end: Ns) {
+        loop {
+            let next = self.next_event();
+            if next > end {
+                self.now = end;
+                self.account();
+                return;
+            }
+            // A jump may have left events behind.
+            self.now = next.max(self.now);
+            self.account();
+            self.events();
+        }
+    }
+
+    /// Lets time pass in which nothing happens.
+    pub fn jump(&mut self, to: Ns) {
+        self.now = to;
+        self.account();
+    }
+
+    fn cpus(&self) -> impl Iterator<Item = CpuId> + use<> {
+        (0..self.ticks.len() as u32).map(CpuId)
+    }
+
+    fn next_event(&self) -> Ns {
+        let mut t = Ns::MAX;
+        for cpu in self.cpus() {
+            if let Some(e) = self.level.current(cpu) {
+                t = t.min(self.ticks[cpu.index()]);
+                t = t.min(self.now.saturating_add(self.tasks[e.0 as usize].left));
+            }
+            t = t.min(self.level.deadline(cpu).unwrap_or(Ns::MAX).max(self.now));
+        }
+        self.tasks.iter().filter_map(|task| task.wakes_at).fold(t, Ns::min)
+    }
+
+    /// Brings runs and busy time up to now.
+    fn account(&mut self) {
+        for cpu in self.cpus() {
+            let i = cpu.index();
+            let ran = self.now - self.since[i];
+            self.since[i] = self.now;
+            if let Some(e) = self.level.current(cpu) {
+                self.busy[i] += ran;
+                let left = &mut self.tasks[e.0 as usize].left;
+                *left = left.saturating_sub(if *left == Ns::MAX { 0 } else { ran });
+            }
+        }
+    }
+
+    fn events(&mut self) {
+        for cpu in self.cpus() {
+            if self.level.deadline(cpu).is_some_and(|d| d <= self.now) {
+                self.level.on_deadline(self.now, cpu);
+                self.serve();
+            }
+            if let Some(e) = self.level.current(cpu)
+                && self.tasks[e.0 as usize].left == 0
+            {
+                let task = &mut self.tasks[e.0 as usize];
+                task.left = task.work.run;
+                task.wakes_at = Some(self.now + task.work.sleep);
+                self.switch(cpu, Leave::Blocked);
+                self.serve();
+            }
+            if self.level.current(cpu).is_some() && self.ticks[cpu.index()] <= self.now {
+                self.ticks[cpu.index()] = self.now + self.tick_ns;
+                self.level.tick(self.now, cpu);
+                self.serve();
+            }
+        }
+        for i in 0..self.tasks.len() {
+            if self.tasks[i].wakes_at.is_some_and(|t| t <= self.now) {
+                self.wake(EntId(i as u32), None);
+            }
+        }
+    }
+
+    fn switch(&mut self, cpu: CpuId, leave: Leave) {
+        let before = self.level.current(cpu);
+        let next = self.level.schedule(self.now, cpu, leave);
+        assert_eq!(next, self.level.current(cpu));
+        if before.is_none() && next.is_some() {
+            // The tick starts again on its grid.
+            self.ticks[cpu.index()] = (self.now / self.tick_ns + 1) * self.tick_ns;
+        }
+        if self.logging && before != next {
+            self.log.push((self.now, cpu, next));
+        }
+    }
+
+    pub fn serve(&mut self) {
+        let mut kicked = Vec::new();
+        loop {
+            while let Some(note) = self.level.pop_note() {
+                match note {
+                    Note::Kick { cpu, .. } => kicked.push(cpu),
+                    Note::Moved { ent, from, to } => {
+                        assert_ne!(from, to);
+                        assert!(self.level.cpus(ent).contains(to), "{ent} moved to {to}");
+                    }
+                    Note::Throttled { .. } => self.throttles += 1,
+                    _ => {}
+                }
+            }
+            if self.checking {
+                self.level.check();
+            }
+            if kicked.is_empty() {
+                return;
+            }
+            let cpu = kicked.remove(0);
+            self.switch(cpu, Leave::Preempted);
+        }
+    }
+}
+
+/// Asserts that `a / b` is `want` within `percent`.
+#[track_caller]
+pub fn assert_ratio(a: Ns, b: Ns, want: f64, percent: f64) {
+    let got = a as f64 / b as f64;
+    let off = (got / want - 1.0).abs() * 100.0;
+    assert!(off <= percent, "{a} / {b} = {got:.4}, want {want:.4}: off by {off:.2} %");
+}

@@ -1,0 +1,138 @@
+//! Fair entities share CPUs in proportion to their weights.
+
+mod driver;
+
+use driver::{HOG, MS, Machine, US, Work, assert_ratio, cfs, eevdf, nice};
+use vcoop_sched::config::{LevelConfig, Policy};
+use vcoop_sched::{Attr, CpuId, CpuSet};
+
+fn both(cpus: u32) -> [LevelConfig; 2] {
+    [cfs(cpus), eevdf(cpus)]
+}
+
+#[test]
+fn nice_weights_on_one_cpu() {
+    for cfg in both(1) {
+        let mut m = Machine::new(&cfg);
+        m.checking = true;
+        let a = m.spawn(nice(0), HOG);
+        let b = m.spawn(nice(5), HOG);
+        let c = m.spawn(nice(-5), HOG);
+        m.run_for(20_000 * MS);
+        assert_ratio(m.exec(a), m.exec(b), 1024.0 / 335.0, 1.0);
+        assert_ratio(m.exec(c), m.exec(a), 3121.0 / 1024.0, 1.0);
+    }
+}
+
+#[test]
+fn idle_policy_gets_the_crumbs() {
+    for cfg in both(1) {
+        let mut m = Machine::new(&cfg);
+        let a = m.spawn(nice(0), HOG);
+        let b = m.spawn(Policy::Idle, HOG);
+        m.run_for(100_000 * MS);
+        assert_ratio(m.exec(a), m.exec(b), 1024.0 / 3.0, 3.0);
+    }
+}
+
+#[test]
+fn balancing_keeps_the_shares_on_four_cpus() {
+    for cfg in both(4) {
+        let mut m = Machine::new(&cfg);
+        let light: Vec<_> = (0..4).map(|_| m.spawn(nice(5), HOG)).collect();
+        let heavy: Vec<_> = (0..4).map(|_| m.spawn(nice(0), HOG)).collect();
+        m.run_for(30_000 * MS);
+        let sum = |m: &mut Machine, es: &[_]| es.iter().map(|&e| m.exec(e)).sum::<u64>();
+        let (h, l) = (sum(&mut m, &heavy), sum(&mut m, &light));
+        assert_eq!(h + l, 4 * 30_000 * MS, "no CPU idles");
+        assert_ratio(h, l, 1024.0 / 335.0, 2.0);
+        for &e in &heavy {
+            assert_ratio(m.exec(e) * 4, h, 1.0, 3.0);
+        }
+    }
+}
+
+#[test]
+fn an_odd_one_out_goes_round() {
+    // Five equal hogs on four CPUs: each should get 4/5 of a CPU.
+    for cfg in both(4) {
+        let mut m = Machine::new(&cfg);
+        let all: Vec<_> = (0..5).map(|_| m.spawn(nice(0), HOG)).collect();
+        m.run_for(60_000 * MS);
+        for &e in &all {
+            assert_ratio(m.exec(e), 60_000 * MS, 0.8, 12.0);
+        }
+    }
+}
+
+#[test]
+fn groups_share_by_their_weight() {
+    for mut cfg in both(1) {
+        cfg.groups = vec![1024, 2048];
+        let mut m = Machine::new(&cfg);
+        m.checking = true;
+        let member = |m: &mut Machine, g, n| -> Vec<_> {
+            let attr = Attr { policy: nice(0), cpus: CpuSet::EMPTY, group: g };
+            (0..n).map(|_| m.start(attr.clone(), 0, HOG)).collect()
+        };
+        let a = member(&mut m, Some(0), 5);
+        let b = member(&mut m, Some(1), 1);
+        let root = member(&mut m, None, 1);
+        m.run_for(40_000 * MS);
+        let sum = |m: &mut Machine, es: &[_]| es.iter().map(|&e| m.exec(e)).sum::<u64>();
+        assert_ratio(sum(&mut m, &a), 40_000 * MS, 0.25, 1.0);
+        assert_ratio(sum(&mut m, &b), 40_000 * MS, 0.50, 1.0);
+        assert_ratio(sum(&mut m, &root), 40_000 * MS, 0.25, 1.0);
+        for &e in &a {
+            assert_ratio(m.exec(e), 40_000 * MS, 0.05, 2.0);
+        }
+        m.level.set_group_weight(m.now, 0, 9216);
+        let before = sum(&mut m, &a);
+        m.run_for(40_000 * MS);
+        assert_ratio(sum(&mut m, &a) - before, 40_000 * MS, 0.75, 1.0);
+    }
+}
+
+#[test]
+fn a_group_splits_its_weight_over_cpus() {
+    // Group 0 has a member on each of two CPUs, group 1 one on CPU 0: half of group 0's weight
+    // competes there, so it gets a third of the CPU.
+    for mut cfg in both(2) {
+        cfg.groups = vec![1024, 1024];
+        let mut m = Machine::new(&cfg);
+        let on = |cpu, g| Attr { policy: nice(0), cpus: CpuSet::one(CpuId(cpu)), group: Some(g) };
+        let a = m.start(on(0, 0), 0, HOG);
+        let other = m.start(on(1, 0), 1, HOG);
+        let b = m.start(on(0, 1), 0, HOG);
+        m.run_for(20_000 * MS);
+        assert_ratio(m.exec(a), 20_000 * MS, 1.0 / 3.0, 1.0);
+        assert_ratio(m.exec(b), 20_000 * MS, 2.0 / 3.0, 1.0);
+        assert_eq!(m.exec(other), 20_000 * MS);
+    }
+}
+
+#[test]
+fn sleepers_do_not_gain_by_sleeping() {
+    // 1 ms of work every 2 ms against a hog: at most half the CPU, and not much less.
+    for cfg in both(1) {
+        let mut m = Machine::new(&cfg);
+        m.checking = true;
+        let hog = m.spawn(nice(0), HOG);
+        let duty = m.spawn(nice(0), Work { run: MS, sleep: MS });
+        m.run_for(20_000 * MS);
+        let share = m.exec(duty) as f64 / (20_000 * MS) as f64;
+        assert!((0.28..=0.51).contains(&share), "{share}");
+        assert_eq!(m.exec(hog) + m.exec(duty), 20_000 * MS);
+    }
+}
+
+#[test]
+fn stolen_time_is_not_charged() {
+    let mut m = Machine::new(&eevdf(1));
+    let a = m.spawn(nice(0), HOG);
+    m.run_for(300 * US);
+    m.level.stolen(CpuId(0), 100 * US);
+    assert_eq!(m.exec(a), 200 * US);
+    m.run_for(100 * US);
+    assert_eq!(m.exec(a), 300 * US);
+}

@@ -1,0 +1,246 @@
+//! Random lives: whatever happens, nothing gets lost and the invariants hold.
+
+mod driver;
+
+use driver::{HOG, MS, Machine, US, Work, cfs, eevdf, nice};
+use proptest::prelude::*;
+use vcoop_sched::config::{Fair, LevelConfig, Policy, RtGuard, Topology};
+use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave};
+
+#[derive(Clone, Debug)]
+enum Op {
+    Run(u64),
+    Wake(usize, Option<u32>),
+    Leave(u32, Leave),
+    SetPolicy(usize, Policy),
+    SetCpus(usize, u64),
+    SetWeight(u16, u64),
+    Steal(u32, u64),
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    prop_oneof![
+        4 => (-20i8..=19).prop_map(nice),
+        2 => (-20i8..=19, 100u64..100_000).prop_map(|(nice, us)| Policy::Normal {
+            nice,
+            slice_ns: Some(us * US)
+        }),
+        1 => Just(Policy::Idle),
+        1 => (1u8..=99).prop_map(Policy::Fifo),
+        1 => (1u8..=4).prop_map(Policy::Rr),
+    ]
+}
+
+fn op(ents: usize, cpus: u32) -> impl Strategy<Value = Op> {
+    let leave = prop_oneof![
+        6 => Just(Leave::Blocked),
+        6 => Just(Leave::Preempted),
+        6 => Just(Leave::Yield),
+        1 => Just(Leave::Exit),
+    ];
+    prop_oneof![
+        8 => (1u64..20_000).prop_map(|us| Op::Run(us * US)),
+        6 => (0..ents, proptest::option::of(0..cpus)).prop_map(|(e, w)| Op::Wake(e, w)),
+        6 => (0..cpus, leave).prop_map(|(c, l)| Op::Leave(c, l)),
+        3 => (0..ents, policy()).prop_map(|(e, p)| Op::SetPolicy(e, p)),
+        2 => (0..ents, any::<u64>()).prop_map(|(e, m)| Op::SetCpus(e, m)),
+        1 => (0u16..2, 2u64..10_000).prop_map(|(g, w)| Op::SetWeight(g, w)),
+        1 => (0..cpus, 1u64..500).prop_map(|(c, us)| Op::Steal(c, us * US)),
+    ]
+}
+
+fn base() -> impl Strategy<Value = LevelConfig> {
+    let topology = prop_oneof![
+        Just(Topology::flat(1)),
+        Just(Topology::flat(3)),
+        Just(Topology { threads_per_core: 2, cores_per_llc: 2, llcs: 2 }),
+    ];
+    let guard = prop_oneof![
+        Just(RtGuard::Off),
+        Just(RtGuard::Throttle { runtime_ns: 9 * MS, period_ns: 10 * MS }),
+        Just(RtGuard::FairServer { runtime_ns: MS, period_ns: 10 * MS }),
+    ];
+    (any::<bool>(), topology, guard, any::<bool>()).prop_map(|(is_cfs, topology, guard, bal)| {
+        let n = topology.cpus();
+        let mut cfg = if is_cfs { cfs(n) } else { eevdf(n) };
+        cfg.topology = topology;
+        cfg.rt_guard = guard;
+        cfg.groups = vec![1024, 300];
+        cfg.balance.newidle = bal;
+        cfg.balance.periodic = bal;
+        cfg
+    })
+}
+
+fn set(mask: u64, cpus: u32) -> CpuSet {
+    (0..cpus).filter(|c| mask >> c & 1 != 0).collect()
+}
+
+/// Policy, affinity, group.
+type Spec = (Policy, u64, Option<u16>);
+
+/// Entities in the order of their ids.
+fn entities() -> impl Strategy<Value = Vec<Spec>> {
+    let one = (policy(), prop_oneof![3 => Just(0u64), 1 => any::<u64>()]);
+    let group = prop_oneof![2 => Just(None), 1 => (0u16..2).prop_map(Some)];
+    proptest::collection::vec((one, group).prop_map(|((p, m), g)| (p, m, g)), 2..12)
+}
+
+fn scenario() -> impl Strategy<Value = (LevelConfig, Vec<Spec>, Vec<Op>)> {
+    (base(), entities()).prop_flat_map(|(cfg, ents)| {
+        let ops = proptest::collection::vec(op(ents.len(), cfg.topology.cpus()), 1..150);
+        (Just(cfg), Just(ents), ops)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
+
+    /// `Level::check` after every call (the driver does that), affinity at every switch, and the
+    /// books: what entities executed is what CPUs were busy, less what was stolen.
+    #[test]
+    fn nothing_is_lost((cfg, ents, ops) in scenario()) {
+        let cpus = cfg.topology.cpus();
+        let throttles = matches!(cfg.rt_guard, RtGuard::Throttle { .. });
+        let mut m = Machine::new(&cfg);
+        m.checking = true;
+        let mut stolen = 0;
+        let ids: Vec<EntId> = ents
+            .iter()
+            .map(|&(policy, mask, group)| {
+                m.add(Attr { policy, cpus: set(mask, cpus), group }, 0, HOG)
+            })
+            .collect();
+        let mut awake = vec![false; ids.len()];
+        let mut dead = vec![false; ids.len()];
+        for op in ops {
+            match op {
+                Op::Run(ns) => m.run_for(ns),
+                Op::Wake(i, waker) => {
+                    m.wake(ids[i], waker);
+                    awake[i] = !dead[i];
+                }
+                Op::Leave(c, leave) => {
+                    if matches!(leave, Leave::Blocked | Leave::Exit) && let Some(e) = m.current(c) {
+                        awake[e.0 as usize] = false;
+                        dead[e.0 as usize] = leave == Leave::Exit;
+                    }
+                    m.schedule(c, leave);
+                }
+                Op::SetPolicy(i, p) => m.set_policy(ids[i], p),
+                Op::SetCpus(i, mask) => m.set_cpus(ids[i], set(mask, cpus)),
+                Op::SetWeight(g, w) => m.level.set_group_weight(m.now, g, w),
+                Op::Steal(c, ns) => {
+                    if m.current(c).is_some() {
+                        // Stolen just now: the CPU stood still for that long.
+                        m.run_for(0);
+                        m.exec(m.current(c).unwrap());
+                        let c = CpuId(c);
+                        if let Some(e) = m.level.current(c) {
+                            let before = m.level.stats(e).exec_ns;
+                            let t = m.now + ns;
+                            // Nothing else may happen in between.
+                            m.level.stolen(c, ns);
+                            m.jump(t);
+                            m.level.charge(t, c);
+                            prop_assert_eq!(m.level.stats(e).exec_ns, before);
+                            stolen += ns;
+                            m.serve();
+                        }
+                    }
+                }
+            }
+            for (i, &e) in ids.iter().enumerate() {
+                prop_assert_eq!(m.level.is_queued(e) || m.level.is_running(e), awake[i]);
+                if m.level.is_running(e) {
+                    prop_assert!(m.level.cpus(e).contains(m.level.cpu_of(e)));
+                }
+            }
+            for c in 0..cpus {
+                let nr = m.level.nr_running(CpuId(c));
+                let idle = m.current(c).is_none();
+                prop_assert!(!idle || nr == 0 || throttles, "cpu {} idles beside {}", c, nr);
+            }
+        }
+        let exec: u64 = ids.iter().map(|&e| m.exec(e)).sum();
+        prop_assert_eq!(exec + stolen, m.busy.iter().sum::<u64>());
+    }
+
+    /// With newidle balancing, no affinity and nothing cache-hot, nobody waits while a CPU idles.
+    #[test]
+    fn work_is_conserved(
+        is_cfs in any::<bool>(),
+        loads in proptest::collection::vec((200u64..3000, 0u64..3000), 1..14)
+    ) {
+        let mut cfg = if is_cfs { cfs(4) } else { eevdf(4) };
+        cfg.balance.migration_cost_ns = 0;
+        // A delayed sleeper wakes where it is, beside idle CPUs or not.
+        if let Fair::Eevdf(t) = &mut cfg.fair {
+            t.delay_dequeue = false;
+        }
+        let mut m = Machine::new(&cfg);
+        for (run, sleep) in loads {
+            m.spawn(nice(0), Work { run: run * US, sleep: sleep * US });
+        }
+        for _ in 0..1000 {
+            m.run_for(97 * US);
+            let idle = (0..4).any(|c| m.current(c).is_none());
+            let waiting = (0..4).any(|c| m.level.nr_running(CpuId(c)) > 1);
+            prop_assert!(!idle || !waiting);
+        }
+    }
+
+    /// With all defaults, waiting beside an idle CPU is what it is in the kernel: an exception,
+    /// and gone at the next ticks.
+    #[test]
+    fn work_is_nearly_conserved(
+        is_cfs in any::<bool>(),
+        loads in proptest::collection::vec((1000u64..3000, 500u64..3000), 1..14)
+    ) {
+        let mut m = Machine::new(&if is_cfs { cfs(4) } else { eevdf(4) });
+        for (run, sleep) in loads {
+            m.spawn(nice(0), Work { run: run * US, sleep: sleep * US });
+        }
+        let mut waited = 0;
+        for _ in 0..1000 {
+            m.run_for(97 * US);
+            let idle = (0..4).any(|c| m.current(c).is_none());
+            let waiting = (0..4).any(|c| m.level.nr_running(CpuId(c)) > 1);
+            waited += u32::from(idle && waiting);
+        }
+        prop_assert!(waited <= 200, "{} of 1000 samples", waited);
+    }
+
+    /// Under either guard a fair entity gets its five percent, whatever RT does.
+    #[test]
+    fn fair_never_starves_under_a_guard(
+        server in any::<bool>(),
+        rts in proptest::collection::vec((1u8..=99, 1u64..200, 0u64..5), 1..5)
+    ) {
+        let mut cfg = eevdf(1);
+        let (runtime_ns, period_ns) = (50 * MS, 1000 * MS);
+        cfg.rt_guard = if server {
+            RtGuard::FairServer { runtime_ns, period_ns }
+        } else {
+            RtGuard::Throttle { runtime_ns: period_ns - runtime_ns, period_ns }
+        };
+        let mut m = Machine::new(&cfg);
+        let fair = m.spawn(nice(19), HOG);
+        for (prio, run, sleep) in rts {
+            m.spawn(Policy::Rr(prio), Work { run: run * MS, sleep: sleep * MS });
+        }
+        m.run_for(10_000 * MS);
+        prop_assert!(m.exec(fair) >= 440 * MS, "{} ns", m.exec(fair));
+    }
+
+    /// Equal round-robin entities get equal time.
+    #[test]
+    fn round_robin_is_fair(n in 2u64..7) {
+        let mut m = Machine::new(&cfs(1));
+        let all: Vec<_> = (0..n).map(|_| m.spawn(Policy::Rr(7), HOG)).collect();
+        m.run_for(n * 1000 * MS);
+        for e in all {
+            prop_assert_eq!(m.exec(e), 1000 * MS);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The layers of tests.
+
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+/// How a layer ended.
+pub(crate) enum Outcome {
+    /// It ran.
+    Ran {
+        /// Tests passed.
+        passed: u64,
+        /// Tests failed; a layer that broke without saying so counts one.
+        failed: u64,
+    },
+    /// It did not run, because of this.
+    Skipped(String),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ran { passed, failed } => write!(f, "{passed} passed, {failed} failed"),
+            Self::Skipped(why) => write!(f, "skipped: {why}"),
+        }
+    }
+}
+
+/// One layer: a command, and what must be there for it.
+pub(crate) struct Layer {
+    pub(crate) name: &'static str,
+    needs: fn() -> Result<(), String>,
+    command: &'static [&'static str],
+    dir: &'static str,
+}
+
+/// Every layer there is, fastest feedback first.
+pub(crate) fn all() -> Vec<Layer> {
+    vec![
+        Layer {
+            name: "workspace",
+            needs: || Ok(()),
+            command: &["cargo", "test", "--workspace", "--no-fail-fast"],
+            dir: ".",
+        },
+        Layer {
+            name: "benches",
+            needs: || Ok(()),
+            command: &["cargo", "test", "--benches", "--package", "vcoop-sim"],
+            dir: ".",
+        },
+        Layer {
+            name: "fuzz",
+            needs: fuzz_tools,
+            command: &["cargo", "+nightly", "fuzz", "run", "scenario", "--", "-max_total_time=20"],
+            dir: "fuzz",
+        },
+        Layer {
+            name: "fuzz-capture",
+            needs: fuzz_tools,
+            command: &["cargo", "+nightly", "fuzz", "run", "capture", "--", "-max_total_time=20"],
+            dir: "fuzz",
+        },
+        Layer {
+            name: "book",
+            needs: || tool("mdbook", &["--version"], "cargo install mdbook"),
+            command: &["mdbook", "build", "docs"],
+            dir: ".",
+        },
+    ]
+}
+
+impl Layer {
+    /// Runs the layer; its output goes through as it comes.
+    pub(crate) fn run(&self) -> Outcome {
+        println!("\n== {}: {}", self.name, self.command.join(" "));
+        if let Err(why) = (self.needs)() {
+            println!("skipped: {why}");
+            return Outcome::Skipped(why);
+        }
+        match self.execute() {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                eprintln!("{}: {error}", self.name);
+                Outcome::Ran { passed: 0, failed: 1 }
+            }
+        }
+    }
+
+    fn execute(&self) -> std::io::Result<Outcome> {
+        let mut child = Command::new(self.command[0])
+            .args(&self.command[1..])
+            .current_dir(self.dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (mut passed, mut failed) = (0, 0);
+        if let Some(stdout) = child.stdout.take() {
+            for line in BufReader::new(stdout).lines() {
+                let line = line?;
+                println!("{line}");
+                if let Some((p, f)) = cargo_result(&line) {
+                    passed += p;
+                    failed += f;
+                }
+            }
+        }
+        let ok = child.wait()?.success();
+        if passed + failed == 0 {
+            // A layer that is one check: a fuzz campaign, a book that builds.
+            passed = u64::from(ok);
+        }
+        if !ok && failed == 0 {
+            failed = 1;
+        }
+        Ok(Outcome::Ran { passed, failed })
+    }
+}
+
+/// Reads `test result: ok. 3 passed; 0 failed; ...`.
+fn cargo_result(line: &str) -> Option<(u64, u64)> {
+    let rest = line.trim().strip_prefix("test result: ")?;
+    let number = |word: &str| {
+        let at = rest.find(word)?;
+        rest[..at].split_whitespace().next_back()?.parse().ok()
+    };
+    Some((number(" passed")?, number(" failed")?))
+}
+
+fn fuzz_tools() -> Result<(), String> {
+    tool("cargo", &["+nightly", "--version"], "rustup toolchain install nightly")?;
+    tool("cargo", &["fuzz", "--version"], "cargo install cargo-fuzz")
+}
+
+fn tool(name: &str, args: &[&str], remedy: &str) -> Result<(), String> {
+    let found = Command::new(name)
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success());
+    if found { Ok(()) } else { Err(format!("{name} {} not found; {remedy}", args.join(" "))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cargo_result;
+
+    #[test]
+    fn reads_what_cargo_prints() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 0 ignored; 0 measured";
+        assert_eq!(cargo_result(line), Some((12, 3)));
+        assert_eq!(cargo_result("running 5 tests"), None);
+    }
+}
