@@ -168,7 +168,9 @@ impl World<'_> {
     pub(crate) fn guest_event(&mut self, v: u32, event: GuestEvent) {
         let vcpu = &mut self.vcpus[v as usize];
         let page = &mut vcpu.page;
-        if page.status == Status::Disabled || page.rogue {
+        // A half that nobody listens to need not run: switching the policy on is not possible for a
+        // vCPU without one, and a rogue kernel never had it.
+        if !vcpu.policy.reads_guest() || page.rogue {
             return;
         }
         let step = vcpu.half.on(event, page.view());

@@ -28,6 +28,7 @@ impl World<'_> {
         vcpu.segment = segment;
         vcpu.left = ns;
         vcpu.since = self.now;
+        vcpu.in_kernel |= segment != GuestSegment::User;
         let (p, track) = (vcpu.pcpu, vcpu.track);
         let state = match segment {
             GuestSegment::Irq(_) | GuestSegment::Softirq(_) | GuestSegment::Overhead => {
@@ -94,8 +95,9 @@ impl World<'_> {
                 let ns = std::mem::take(&mut vcpu.extra);
                 return self.guest_begin(v, GuestSegment::Overhead, ns);
             }
-            let current = vcpu.current;
-            if vcpu.resched && (current == NONE || self.guest_may_preempt(v, current)) {
+            let (current, resched) = (vcpu.current, vcpu.resched);
+            let (vm, thread) = (vcpu.vm as usize, vcpu.thread as usize);
+            if resched && (current == NONE || self.guest_may_preempt(v, current)) {
                 if self.guest_reschedule(v, Leave::Preempted) {
                     return;
                 }
@@ -105,17 +107,19 @@ impl World<'_> {
                 self.guest_idle(v);
                 continue;
             }
-            let vm = vcpu.vm as usize;
-            let thread = vcpu.thread as usize;
             if self.vms[vm].tasks[current as usize].left > 0 {
                 let work = &mut self.vms[vm].tasks[current as usize];
                 work.left += std::mem::take(&mut self.threads[thread].work.refill);
                 let ns = work.left;
-                self.guest_event(v, GuestEvent::UserReturn);
-                if self.vcpus[v as usize].exits.is_empty() {
-                    return self.guest_begin(v, GuestSegment::User, ns);
+                if work.mode == Mode::User
+                    && std::mem::take(&mut self.vcpus[v as usize].in_kernel)
+                {
+                    self.guest_event(v, GuestEvent::UserReturn);
+                    if !self.vcpus[v as usize].exits.is_empty() {
+                        continue;
+                    }
                 }
-                continue;
+                return self.guest_begin(v, GuestSegment::User, ns);
             }
             if self.guest_op(v, current, free >= FREE_OPS) {
                 return;
@@ -364,7 +368,8 @@ impl World<'_> {
     /// Interprets one operation of the current task; true when the vCPU is busy with it or has
     /// left guest mode.
     fn guest_op(&mut self, v: u32, t: u32, spins: bool) -> bool {
-        let vcpu = &self.vcpus[v as usize];
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.in_kernel = true;
         let (vm, track) = (vcpu.vm as usize, vcpu.track);
         let now = self.now;
         let work = &mut self.vms[vm].tasks[t as usize];

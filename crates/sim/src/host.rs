@@ -121,17 +121,17 @@ impl World<'_> {
         if !pc.irqs.is_empty() {
             return self.take_irq(p);
         }
-        if pc.extra > 0 {
-            let ns = std::mem::take(&mut pc.extra);
-            let current = pc.current;
+        let current = pc.current;
+        let extra = pc.extra;
+        if pc.resched && (current == NONE || self.may_preempt(p, current)) {
+            return self.reschedule(p, Leave::Preempted);
+        }
+        if extra > 0 {
+            self.pcpus[p as usize].extra = 0;
             if current != NONE {
                 self.state(self.threads[current as usize].track, State::Switch);
             }
-            return self.begin(p, Segment::Overhead, ns);
-        }
-        let current = pc.current;
-        if pc.resched && (current == NONE || self.may_preempt(p, current)) {
-            return self.reschedule(p, Leave::Preempted);
+            return self.begin(p, Segment::Overhead, extra);
         }
         if current == NONE {
             return self.idle(p);
@@ -233,8 +233,8 @@ impl World<'_> {
         }
         let (track, vcpu) = (thread.track, thread.vcpu);
         if track != NONE {
-            self.tracks.wait_counts(track, &self.pcpus[p as usize].ran);
             self.tracks.set(track, State::Switch, self.now);
+            self.tracks.wait_ends(track, &self.pcpus[p as usize].ran);
         }
         if vcpu == NONE {
             return 0;
@@ -359,6 +359,11 @@ impl World<'_> {
         let (track, p) = (vcpu.track, vcpu.home);
         if vcpu.halted {
             self.event_on_its_way(track, p);
+        } else if self.tracks.waits(track) {
+            // Due while the vCPU waits for a pCPU: who ran before does not count.
+            let cpu = self.host.cpu_of(self.thread_of(v)).0;
+            self.charge_ran(cpu);
+            self.tracks.due_while_waiting(track, &self.pcpus[cpu as usize].ran, self.now);
         }
         self.interrupt(p, Irq::Lapic(v));
     }
@@ -411,7 +416,11 @@ impl World<'_> {
     /// Wakes a blocked thread from whatever runs on `self.cpu`.
     pub(crate) fn wake_thread(&mut self, t: u32) {
         self.pcpus[self.cpu as usize].extra += self.costs.wakeup_ns;
-        let Some(cpu) = self.host.wake(self.now, EntId(t), Some(CpuId(self.cpu))) else { return };
+        if self.host.wake(self.now, EntId(t), Some(CpuId(self.cpu))).is_none() {
+            return;
+        }
+        self.host_notes();
+        let cpu = self.host.cpu_of(EntId(t));
         let thread = &self.threads[t as usize];
         let (track, sampler) = (thread.track, thread.work.sampler);
         if track != NONE {
@@ -428,7 +437,6 @@ impl World<'_> {
             }
             self.queued(t);
         }
-        self.host_notes();
     }
 
     /// Carries out what the host's scheduler asked for.
@@ -459,9 +467,9 @@ impl World<'_> {
 
     fn thread_moved(&mut self, t: u32, from: u32, to: u32) {
         let track = self.threads[t as usize].track;
-        if track != NONE && self.host.is_queued(EntId(t)) {
+        if track != NONE && self.tracks.waits(track) {
             self.charge_ran(from);
-            self.tracks.wait_counts(track, &self.pcpus[from as usize].ran);
+            self.tracks.wait_ends(track, &self.pcpus[from as usize].ran);
             self.charge_ran(to);
             self.tracks.wait_begins(track, &self.pcpus[to as usize].ran);
         }

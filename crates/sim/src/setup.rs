@@ -268,6 +268,7 @@ fn vcpu(
         left: 0,
         since: 0,
         current: NONE,
+        in_kernel: true,
         irr: 0,
         devices: VecDeque::with_capacity(4),
         resched: false,

@@ -83,6 +83,7 @@ struct Track {
     ran_instead: Box<[Ns]>,
     /// Snapshot of the pCPU's run times by label, while queued there.
     ran_mark: Box<[Ns]>,
+    waiting: bool,
 }
 
 /// One measuring task's sample in the making.
@@ -147,6 +148,7 @@ impl Tracks {
             next_due: Ns::MAX,
             ran_instead: zero.clone(),
             ran_mark: zero,
+            waiting: false,
         });
         self.tracks.len() as u32 - 1
     }
@@ -192,17 +194,34 @@ impl Tracks {
     /// The thread starts to wait on a pCPU whose run times by label are `ran`.
     #[inline]
     pub fn wait_begins(&mut self, track: u32, ran: &[Ns]) {
-        self.tracks[track as usize].ran_mark.copy_from_slice(ran);
+        let t = &mut self.tracks[track as usize];
+        t.ran_mark.copy_from_slice(ran);
+        t.waiting = true;
     }
 
-    /// The wait goes on or ends: what ran on that pCPU since ran instead.
+    /// Whether it waits on a pCPU.
     #[inline]
-    pub fn wait_counts(&mut self, track: u32, ran: &[Ns]) {
+    pub fn waits(&self, track: u32) -> bool {
+        self.tracks[track as usize].waiting
+    }
+
+    /// The wait on a pCPU ends: what ran there since it began ran instead.
+    #[inline]
+    pub fn wait_ends(&mut self, track: u32, ran: &[Ns]) {
         let t = &mut self.tracks[track as usize];
-        for ((sum, mark), &ran) in t.ran_instead.iter_mut().zip(t.ran_mark.iter_mut()).zip(ran) {
-            *sum += ran - *mark;
-            *mark = ran;
+        if !std::mem::take(&mut t.waiting) {
+            return;
         }
+        for ((sum, mark), &ran) in t.ran_instead.iter_mut().zip(t.ran_mark.iter()).zip(ran) {
+            *sum += ran - *mark;
+        }
+    }
+
+    /// Samples are due at this moment, in the middle of a wait.
+    pub fn due_while_waiting(&mut self, track: u32, ran: &[Ns], now: Ns) {
+        self.wait_ends(track, ran);
+        self.start_due(track, now);
+        self.wait_begins(track, ran);
     }
 
     /// A sample will be due at `due` (not before now) on this track.
@@ -325,10 +344,9 @@ mod tests {
         t.set(track, State::Asleep, 10);
         t.arm(s, track, 100);
         t.set(track, State::Preempted, 40); // not due yet: counts from 100 on
-        t.wait_begins(track, &[0, 0]);
-        t.wait_counts(track, &[60, 0]);
+        t.wait_begins(track, &[60, 0]);
         t.set(track, State::Switch, 130);
-        t.wait_counts(track, &[60, 30]);
+        t.wait_ends(track, &[60, 90]);
         t.set(track, State::GuestIrq, 135);
         t.event(s, track, 140);
         t.set(track, State::Run, 140);
@@ -343,6 +361,7 @@ mod tests {
         want[Part::GuestWait as usize] = 10;
         want[Part::GuestSwitch as usize] = 3;
         assert_eq!(*sample.parts, want);
+        assert_eq!(sample.ran_instead, [0, 90]);
     }
 
     #[test]

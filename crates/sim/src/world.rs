@@ -222,6 +222,8 @@ pub(crate) struct Vcpu {
     pub(crate) since: Ns,
     /// Guest task loaded.
     pub(crate) current: u32,
+    /// Guest kernel code has run since it last returned to user mode.
+    pub(crate) in_kernel: bool,
     /// Pending interrupts.
     pub(crate) irr: u8,
     pub(crate) devices: VecDeque<u32>,
@@ -257,6 +259,9 @@ pub(crate) struct Vm {
     pub(crate) posted: bool,
     pub(crate) shared: VmShared,
 }
+
+/// More events than this at one moment are a defect of the model, not a scenario.
+const STANDSTILL: u64 = 1 << 20;
 
 /// What a slot of the event queue stands for.
 #[derive(Clone, Copy, Debug)]
@@ -318,14 +323,23 @@ impl World<'_> {
     pub(crate) fn run(&mut self, stop: &dyn Fn() -> bool) -> (crate::result::Totals, crate::result::Totals) {
         let warmup = self.plan.warmup_ns;
         let mut start = None;
+        let mut moved = 0;
         self.queue.set(self.slots.end, warmup);
         if let Some(first) = self.plan.timeline.first() {
             self.queue.set(self.slots.timeline, first.at_ns);
         }
         while let Some((time, slot)) = self.queue.pop() {
             debug_assert!(time >= self.now, "time went back");
-            self.now = time;
+            if time > self.now {
+                self.now = time;
+                moved = self.events;
+            }
             self.events += 1;
+            assert!(
+                self.events - moved < STANDSTILL,
+                "the model stands still at {} ns: {STANDSTILL} events at one moment",
+                self.now
+            );
             if self.events & 0xffff == 0 && stop() {
                 break;
             }

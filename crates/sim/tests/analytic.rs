@@ -1,0 +1,161 @@
+//! Small cases whose answers are known without a simulator.
+
+mod support;
+
+use support::*;
+use vcoop_model::plan::{Dist, Program};
+use vcoop_model::recording::Part;
+use vcoop_sched::config::{Policy, RtGuard};
+
+const RT: Policy = Policy::Fifo(50);
+
+/// Throughput of the closed queue M/M/1//N: N sources with exponential think time `z`, one FIFO
+/// server with exponential service `s`. Probability that the server is idle:
+/// p0 = 1 / sum_k N!/(N-k)! (s/z)^k.
+fn machine_repairman_busy(n: u32, s: f64, z: f64) -> f64 {
+    let mut term = 1.0;
+    let mut sum = 1.0;
+    for k in 0..n {
+        term *= f64::from(n - k) * s / z;
+        sum += term;
+    }
+    1.0 - 1.0 / sum
+}
+
+#[test]
+fn closed_markov_queue_has_the_textbook_utilisation() {
+    for (n, think) in [(4, 400 * US), (10, 900 * US), (10, 4 * MS)] {
+        let mut p = plan(cfs(1), free());
+        p.duration_ns = 60 * S;
+        // RT throttling would cap the server.
+        p.host.level.rt_guard = RtGuard::Off;
+        let exp = |mean| Dist::Exp { mean_ns: mean, max_ns: 100 * mean };
+        for i in 0..n {
+            let program = cycle(exp(100 * US), exp(think));
+            p.host_tasks.push(task(&format!("source/{i}"), program, RT, &[]));
+        }
+        let r = run(&p);
+        let busy: f64 = (0..n).map(|i| scalar(&r, &format!("host.source/{i}"), "throughput")).sum();
+        let want = machine_repairman_busy(n, 100.0, think as f64 / 1e3);
+        assert!((busy / want - 1.0).abs() < 0.01, "N={n} Z={think}: busy {busy}, want {want}");
+    }
+}
+
+#[test]
+fn rate_monotonic_start_latency_at_the_critical_instant() {
+    // Periods 10, 20, 50 ms with 3, 4, 5 ms of work, released together: the middle one starts
+    // after the first's 3 ms, the last after 3 + 4 = 7 ms; both are their worst cases.
+    let mut p = plan(cfs(1), free());
+    p.duration_ns = 10 * S;
+    for (name, period, work, prio) in [("a", 10, 3, 30), ("b", 20, 4, 20), ("c", 50, 5, 10)] {
+        let program = cyclictest(period * MS, work * MS);
+        p.host_tasks.push(task(name, program, Policy::Fifo(prio), &[]));
+    }
+    probe_all(&mut p);
+    let r = run(&p);
+    assert_eq!(latency(&r, "host.a").max_ns, 0);
+    assert_eq!(latency(&r, "host.b").max_ns, 3 * MS);
+    assert_eq!(latency(&r, "host.c").max_ns, 7 * MS);
+    assert_eq!(latency(&r, "host.c").hist.len(), 200 - 1);
+    assert!((scalar(&r, "host", "cpu") - 60.0).abs() < 0.2);
+}
+
+#[test]
+fn round_robin_shares_by_slices() {
+    let mut p = plan(cfs(1), free());
+    p.duration_ns = 9 * S;
+    p.host.level.rt_guard = RtGuard::Off;
+    for i in 0..3 {
+        p.host_tasks.push(task(&format!("hog/{i}"), hog(), Policy::Rr(1), &[]));
+    }
+    let r = run(&p);
+    for i in 0..3 {
+        let share = scalar(&r, &format!("host.hog/{i}"), "throughput");
+        assert!((share - 1.0 / 3.0).abs() < 0.012, "hog {i} had {share}");
+    }
+    // Slices of 100 ms: ten switches a second.
+    let switches = scalar(&r, "host", "switches");
+    assert!((9.0..12.0).contains(&switches), "{switches} switches a second");
+}
+
+#[test]
+fn fair_classes_share_by_weight_on_both_levels() {
+    for level in [cfs as fn(u32) -> _, eevdf] {
+        let nice = |n| Policy::Normal { nice: n, slice_ns: None };
+        let tasks = || vec![task("a", hog(), nice(0), &[]), task("b", hog(), nice(5), &[])];
+        // 1024 : 335
+        let want = 1024.0 / (1024.0 + 335.0);
+        let mut p = plan(level(1), free());
+        p.duration_ns = 20 * S;
+        p.host_tasks = tasks();
+        let share = scalar(&run(&p), "host.a", "throughput");
+        assert!((share - want).abs() < 0.01, "host: {share}, want {want}");
+
+        let mut p = plan(level(1), free());
+        p.duration_ns = 20 * S;
+        p.vms = vec![vm("guest", level(1), tasks())];
+        let share = scalar(&run(&p), "guest.a", "throughput");
+        assert!((share - want).abs() < 0.01, "guest: {share}, want {want}");
+    }
+}
+
+#[test]
+fn rt_throttling_leaves_fair_work_its_twentieth() {
+    let mut p = plan(cfs(1), free());
+    p.duration_ns = 20 * S;
+    p.host_tasks =
+        vec![task("rt", hog(), RT, &[]), task("fair", hog(), Policy::NORMAL, &[])];
+    let share = scalar(&run(&p), "host.fair", "throughput");
+    assert!((share - 0.05).abs() < 0.003, "fair had {share}");
+}
+
+#[test]
+fn a_vcpu_that_shares_its_pcpu_has_half_of_it_and_half_steal() {
+    let mut p = plan(cfs(1), free());
+    p.duration_ns = 20 * S;
+    p.host_tasks = vec![task("hog", hog(), Policy::NORMAL, &[])];
+    p.vms = vec![vm("guest", cfs(1), vec![task("work", hog(), Policy::NORMAL, &[])])];
+    let r = run(&p);
+    assert!((scalar(&r, "guest.work", "throughput") - 0.5).abs() < 0.01);
+    assert!((scalar(&r, "guest", "steal") - 50.0).abs() < 1.0);
+}
+
+#[test]
+fn an_idle_machine_has_the_latency_of_its_costs() {
+    // One cyclictest in a guest, alone: every part of its latency is a cost of the profile.
+    let mut costs = dear();
+    costs.cstates.truncate(1);
+    let c = costs.clone();
+    let mut p = plan(cfs(1), costs);
+    let mut guest = cfs(1);
+    guest.rt_guard = RtGuard::Off; // its period timer would be one more deadline to write
+    p.vms = vec![vm("guest", guest, vec![task("cyclictest", cyclictest(MS, 0), RT, &[])])];
+    probe_all(&mut p);
+    let r = run(&p);
+    let l = latency(&r, "guest.cyclictest");
+    let wake = c.cstates[0].exit_ns + c.timer_irq_ns + c.wakeup_ns + c.context_switch_ns;
+    let enter = c.vcpu_load_ns + c.entry_ns + c.inject_ns;
+    let guest = c.guest_irq_ns + c.guest_wakeup_ns + c.guest_switch_ns;
+    let exits = l.min_ns - (wake + enter + guest);
+    // Leaving idle, the guest starts its tick again: one exit and entry.
+    assert_eq!(exits, c.exit_ns + c.handle_timer_msr_ns + c.entry_ns);
+    assert_eq!(l.missed, 0);
+    let part = |p: Part| (l.parts_sum[p as usize] / u128::from(l.hist.len())) as u64;
+    assert_eq!(part(Part::CState), c.cstates[0].exit_ns);
+    assert_eq!(part(Part::HostIrq), c.timer_irq_ns);
+    assert_eq!(part(Part::GuestIrq), c.guest_irq_ns + c.guest_wakeup_ns);
+    assert_eq!(part(Part::WakeToRun), 0);
+}
+
+#[test]
+fn relative_sleeps_drift_and_absolute_ones_do_not() {
+    let count = |absolute| {
+        let mut p = plan(cfs(1), free());
+        let program = Program::Cyclictest { interval_ns: MS, absolute, work: Dist::Const(MS / 2) };
+        p.host_tasks = vec![task("c", program, RT, &[])];
+        probe_all(&mut p);
+        latency(&run(&p), "host.c").hist.len()
+    };
+    assert_eq!(count(true), 999);
+    assert_eq!(count(false), 666);
+}

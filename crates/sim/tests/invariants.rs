@@ -1,0 +1,230 @@
+//! What must hold in any scenario: random machines, loads, guests and policies.
+
+mod support;
+
+use proptest::prelude::*;
+use support::*;
+use vcoop_model::plan::{
+    DevicePlan, Dist, Mode, Phase, Plan, PolicyPlan, Preemption, Program, RogueMode, TaskPlan,
+    TimelineAction, TimelineEvent,
+};
+use vcoop_policy::config::{Budget, DynamicConfig, Means, WakeBoostConfig};
+use vcoop_sched::config::{Policy, RtGuard};
+
+fn dist() -> impl Strategy<Value = Dist> {
+    prop_oneof![
+        (1u64..2_000).prop_map(|us| Dist::Const(us * US)),
+        (1u64..500, 0u64..500).prop_map(|(lo, d)| Dist::Uniform(lo * US, (lo + d) * US)),
+        (1u64..1_000)
+            .prop_map(|us| Dist::Exp { mean_ns: us * US, max_ns: 20 * us * US }),
+    ]
+}
+
+fn mode() -> impl Strategy<Value = Mode> {
+    prop_oneof![
+        4 => Just(Mode::User),
+        1 => Just(Mode::Kernel),
+        1 => Just(Mode::PreemptOff),
+        1 => Just(Mode::IrqOff),
+    ]
+}
+
+fn sched_policy() -> impl Strategy<Value = Policy> {
+    prop_oneof![
+        4 => (-20i8..20).prop_map(|nice| Policy::Normal { nice, slice_ns: None }),
+        1 => Just(Policy::Normal { nice: 0, slice_ns: Some(MS) }),
+        1 => Just(Policy::Idle),
+        1 => (1u8..99).prop_map(Policy::Fifo),
+        1 => (1u8..99).prop_map(Policy::Rr),
+    ]
+}
+
+fn program(guest: bool) -> impl Strategy<Value = Program> {
+    prop_oneof![
+        2 => Just(hog()),
+        3 => (dist(), mode(), dist()).prop_map(|(run, mode, sleep)| Program::Cycle {
+            phases: vec![Phase::Run { time: run, mode }, Phase::Sleep { time: sleep }],
+        }),
+        3 => (2u64..40, any::<bool>(), 0u64..100).prop_map(|(i, absolute, work)| {
+            Program::Cyclictest { interval_ns: i * 100 * US, absolute, work: Dist::Const(work * US) }
+        }),
+        2 => (1u64..5, 0u64..10, 1u64..1_500).prop_map(|(p, b, work)| Program::Audio {
+            period_ns: p * MS,
+            buffer_ns: b * MS,
+            work: Dist::Const(work * US),
+            device: false,
+        }),
+        1 => (1u64..5).prop_map(move |p| if guest {
+            Program::Rogue { mode: RogueMode::Toggle { period_ns: p * MS } }
+        } else {
+            hog()
+        }),
+    ]
+}
+
+fn tasks(cpus: u32, guest: bool) -> impl Strategy<Value = Vec<TaskPlan>> {
+    let one = (program(guest), sched_policy(), prop::option::of(0..cpus), 0u64..20_000);
+    prop::collection::vec(one, 0..6).prop_map(move |list| {
+        list.into_iter()
+            .enumerate()
+            .map(|(i, (program, policy, pin, start))| TaskPlan {
+                start_ns: start * US,
+                timer_slack_ns: if policy.is_rt() { 0 } else { 50 * US },
+                ..task(&format!("t{i}"), program, policy, pin.as_slice())
+            })
+            .collect()
+    })
+}
+
+fn means() -> impl Strategy<Value = Means> {
+    prop_oneof![
+        Just(Means::Rr(8)),
+        Just(Means::Fifo(60)),
+        Just(Means::Nice(-20)),
+        Just(Means::Slice(200 * US)),
+    ]
+}
+
+fn policy() -> impl Strategy<Value = PolicyPlan> {
+    let budget = |ms| Budget { burst_ns: ms * MS, refill_ppm: 200_000 };
+    prop_oneof![
+        Just(PolicyPlan::Vanilla),
+        means().prop_map(|means| PolicyPlan::Static { means }),
+        means().prop_map(move |means| PolicyPlan::Dynamic(DynamicConfig {
+            means,
+            vcpu_budget: budget(3),
+            vm_budget: budget(6),
+            max_preempt_off_ns: 3 * MS,
+            boost_on_injection: true,
+            boost_on_request: true,
+            boost_across_idle: true,
+        })),
+        means().prop_map(move |means| PolicyPlan::WakeBoost(WakeBoostConfig {
+            means,
+            run_ns: 200 * US,
+            vcpu_budget: budget(3),
+            vm_budget: budget(6),
+        })),
+    ]
+}
+
+fn scenario() -> impl Strategy<Value = Plan> {
+    (1u32..5, any::<bool>(), 0usize..4, 0usize..3, any::<bool>()).prop_flat_map(
+        |(cpus, modern, preemption, guard, costly)| {
+            let guests = prop::collection::vec((1u32..4).prop_flat_map(|n| (Just(n), tasks(n, true))), 0..3);
+            (tasks(cpus, false), guests, policy(), 0u64..u64::MAX, prop::option::of(10u64..150))
+                .prop_map(move |(host_tasks, guests, policy, seed, switch_off)| {
+                    let mut host = if modern { eevdf(cpus) } else { cfs(cpus) };
+                    host.rt_guard = [
+                        RtGuard::Off,
+                        RtGuard::Throttle { runtime_ns: 95 * MS, period_ns: 100 * MS },
+                        RtGuard::FairServer { runtime_ns: 5 * MS, period_ns: 100 * MS },
+                    ][guard];
+                    host.groups = vec![1024, 512];
+                    let mut p = plan(host, if costly { dear() } else { free() });
+                    p.host.preemption = [
+                        Preemption::None,
+                        Preemption::Voluntary,
+                        Preemption::Lazy,
+                        Preemption::Full,
+                    ][preemption];
+                    p.duration_ns = 200 * MS;
+                    p.seed = seed;
+                    p.host_tasks = host_tasks;
+                    p.policy = policy;
+                    for (i, (n, tasks)) in guests.into_iter().enumerate() {
+                        let level = if modern { cfs(n) } else { eevdf(n) };
+                        let mut vm = vm(&format!("vm{i}"), level, tasks);
+                        vm.group = (i < 2).then_some(i as u16);
+                        vm.posted_interrupts = i == 1;
+                        vm.devices.push(DevicePlan {
+                            name: "net".into(),
+                            period: Dist::Exp { mean_ns: 3 * MS, max_ns: 50 * MS },
+                            vcpu: n - 1,
+                            nmi: i == 0,
+                            softirq: Dist::Const(20 * US),
+                            wakes: None,
+                        });
+                        p.vms.push(vm);
+                    }
+                    if let Some(ms) = switch_off {
+                        p.timeline.push(TimelineEvent {
+                            at_ns: ms * MS,
+                            action: TimelineAction::Boost { vm: None, on: false },
+                        });
+                    }
+                    probe_all(&mut p);
+                    p
+                })
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 400, ..ProptestConfig::default() })]
+
+    /// Debug assertions along the way: time never goes back, parts add up sample by sample.
+    #[test]
+    fn any_scenario_keeps_its_books(p in scenario()) {
+        let r = run(&p);
+        for l in &r.latencies {
+            prop_assert_eq!(l.parts_sum.iter().sum::<u128>(), l.sum_ns, "{}", &l.probe);
+            prop_assert_eq!(l.count_by_log2.iter().sum::<u64>(), l.hist.len());
+            for w in &l.worst {
+                prop_assert_eq!(w.parts.iter().sum::<u64>(), w.latency_ns);
+            }
+        }
+        // No CPU does more than a CPU can, and what ran was not idle.
+        let cpus = f64::from(p.host.level.topology.cpus());
+        let busy = scalar(&r, "host", "cpu") / 100.0 * cpus;
+        let mut had: f64 = r.scalars.iter()
+            .filter(|((probe, metric), _)| metric == "throughput" && probe.starts_with("host."))
+            .map(|(_, s)| s.value)
+            .sum();
+        for vm in &p.vms {
+            had += scalar(&r, &vm.name, "cpu");
+        }
+        prop_assert!(had <= busy + 1e-6, "had {had} of {busy} busy CPUs");
+        prop_assert!(busy <= cpus + 1e-9);
+    }
+
+    #[test]
+    fn same_seed_same_result(p in scenario()) {
+        let text = |p: &Plan| {
+            let mut r = run(p);
+            if let Some(e) = r.engine.as_mut() { e.cpu_ns = 0; }
+            format!("{r:?}")
+        };
+        prop_assert_eq!(text(&p), text(&p));
+    }
+
+    /// A free machine that conserves work: as long as somebody wants a CPU, none is lost.
+    #[test]
+    fn hogs_fill_a_free_machine(cpus in 1u32..5, hogs in 1usize..9, modern: bool) {
+        let mut p = plan(if modern { eevdf(cpus) } else { cfs(cpus) }, free());
+        p.duration_ns = 500 * MS;
+        p.warmup_ns = 100 * MS;
+        for i in 0..hogs {
+            p.host_tasks.push(task(&format!("hog/{i}"), hog(), Policy::NORMAL, &[]));
+        }
+        let r = run(&p);
+        let want = 100.0 * (hogs as f64 / f64::from(cpus)).min(1.0);
+        let busy = scalar(&r, "host", "cpu");
+        prop_assert!((busy - want).abs() < 1e-6, "{busy} % busy, want {want} %");
+    }
+
+    /// No lost wake-up: a measured task above everything is seen at every period.
+    #[test]
+    fn every_period_is_sampled_or_missed(p in scenario(), interval in 5u64..20) {
+        let mut p = p;
+        let program = cyclictest(interval * 100 * US, 0);
+        p.host_tasks.push(task("watch", program, Policy::Fifo(99), &[]));
+        probe_all(&mut p);
+        let r = run(&p);
+        let l = latency(&r, "host.watch");
+        let periods = p.duration_ns / (interval * 100 * US);
+        let seen = l.hist.len() + l.missed;
+        // Another FIFO 99 or an interrupt-off section may hold the last ones back at the end.
+        prop_assert!(seen + 60 >= periods && seen <= periods, "{seen} of {periods}");
+    }
+}

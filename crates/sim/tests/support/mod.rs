@@ -1,0 +1,200 @@
+//! Plans for tests: a machine where everything is free, to be made dearer where a test wants it.
+#![allow(dead_code)] // each test file uses its own part
+
+use std::collections::BTreeMap;
+
+use vcoop_model::plan::{
+    Dist, HostPlan, Mode, Ns, Phase, Plan, PolicyPlan, Preemption, ProbePlan, Program, Target,
+    TaskPlan, VmPlan,
+};
+use vcoop_model::profile::{CState, Costs};
+use vcoop_model::recording::{LatencyRecord, Recording};
+use vcoop_sched::config::{
+    Balance, CfsTunables, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
+};
+
+pub const US: Ns = 1_000;
+pub const MS: Ns = 1_000_000;
+pub const S: Ns = 1_000_000_000;
+
+/// Everything free, no idle states.
+pub fn free() -> Costs {
+    Costs {
+        tick_ns: 0,
+        timer_irq_ns: 0,
+        timer_program_ns: 0,
+        ipi_send_ns: 0,
+        ipi_flight_ns: 0,
+        ipi_receive_ns: 0,
+        device_irq_ns: 0,
+        wakeup_ns: 0,
+        context_switch_ns: 0,
+        migration_refill_ns: 0,
+        switch_refill_ns: 0,
+        setattr_ns: 0,
+        exit_ns: 0,
+        entry_ns: 0,
+        inject_ns: 0,
+        handle_timer_msr_ns: 0,
+        handle_icr_ns: 0,
+        handle_eoi_ns: 0,
+        handle_hypercall_ns: 0,
+        handle_hlt_ns: 0,
+        vcpu_load_ns: 0,
+        guest_irq_ns: 0,
+        guest_tick_ns: 0,
+        guest_wakeup_ns: 0,
+        guest_switch_ns: 0,
+        voluntary_point_ns: 100 * US,
+        cstates: vec![],
+    }
+}
+
+/// Round numbers for every mechanism.
+pub fn dear() -> Costs {
+    Costs {
+        tick_ns: 900,
+        timer_irq_ns: 700,
+        timer_program_ns: 200,
+        ipi_send_ns: 300,
+        ipi_flight_ns: 800,
+        ipi_receive_ns: 500,
+        device_irq_ns: 1_500,
+        wakeup_ns: 600,
+        context_switch_ns: 1_100,
+        migration_refill_ns: 5_000,
+        switch_refill_ns: 1_000,
+        setattr_ns: 1_300,
+        exit_ns: 700,
+        entry_ns: 600,
+        inject_ns: 150,
+        handle_timer_msr_ns: 400,
+        handle_icr_ns: 500,
+        handle_eoi_ns: 300,
+        handle_hypercall_ns: 450,
+        handle_hlt_ns: 800,
+        vcpu_load_ns: 900,
+        guest_irq_ns: 1_000,
+        guest_tick_ns: 1_200,
+        guest_wakeup_ns: 700,
+        guest_switch_ns: 1_000,
+        voluntary_point_ns: 100 * US,
+        cstates: vec![
+            CState { name: "C1".into(), exit_ns: 2 * US, residency_ns: 0 },
+            CState { name: "C6".into(), exit_ns: 60 * US, residency_ns: 200 * US },
+        ],
+    }
+}
+
+pub fn level(cpus: u32, fair: Fair) -> LevelConfig {
+    LevelConfig {
+        topology: Topology::flat(cpus),
+        tick_ns: MS,
+        fair,
+        rr_slice_ns: 100 * MS,
+        rt_guard: RtGuard::Throttle { runtime_ns: 950 * MS, period_ns: S },
+        balance: Balance::default(),
+        groups: vec![],
+    }
+}
+
+pub fn cfs(cpus: u32) -> LevelConfig {
+    level(cpus, Fair::Cfs(CfsTunables::for_cpus(cpus)))
+}
+
+pub fn eevdf(cpus: u32) -> LevelConfig {
+    level(cpus, Fair::Eevdf(EevdfTunables::for_cpus(cpus)))
+}
+
+pub fn plan(host: LevelConfig, costs: Costs) -> Plan {
+    Plan {
+        scenario: "test".into(),
+        policy_name: "vanilla".into(),
+        params: BTreeMap::new(),
+        duration_ns: S,
+        warmup_ns: 0,
+        repeats: 1,
+        seed: 1,
+        host: HostPlan { profile: "test".into(), costs, level: host, preemption: Preemption::Full },
+        host_tasks: vec![],
+        vms: vec![],
+        policy: PolicyPlan::Vanilla,
+        probes: vec![],
+        timeline: vec![],
+    }
+}
+
+pub fn task(name: &str, program: Program, policy: Policy, cpus: &[u32]) -> TaskPlan {
+    TaskPlan {
+        name: name.into(),
+        label: name.into(),
+        program,
+        policy,
+        cpus: cpus.to_vec(),
+        start_ns: 0,
+        timer_slack_ns: 0,
+    }
+}
+
+pub fn hog() -> Program {
+    Program::Cycle { phases: vec![Phase::Run { time: Dist::Const(S), mode: Mode::User }] }
+}
+
+pub fn cycle(run: Dist, sleep: Dist) -> Program {
+    Program::Cycle {
+        phases: vec![Phase::Run { time: run, mode: Mode::User }, Phase::Sleep { time: sleep }],
+    }
+}
+
+pub fn cyclictest(interval_ns: Ns, work_ns: Ns) -> Program {
+    Program::Cyclictest { interval_ns, absolute: true, work: Dist::Const(work_ns) }
+}
+
+pub fn vm(name: &str, guest: LevelConfig, tasks: Vec<TaskPlan>) -> VmPlan {
+    let n = guest.topology.cpus() as usize;
+    VmPlan {
+        name: name.into(),
+        level: guest,
+        preemption: Preemption::Full,
+        vcpu_cpus: vec![vec![]; n],
+        vcpu_policy: vec![Policy::NORMAL; n],
+        vcpu_means: vec![None; n],
+        group: None,
+        tasks,
+        devices: vec![],
+        cooperative: true,
+        posted_interrupts: false,
+    }
+}
+
+/// Asks for a series of every measuring task.
+pub fn probe_all(plan: &mut Plan) {
+    let measures = |t: &TaskPlan| vcoop_sim::program::Runner::measures(&t.program);
+    let mut probes = vec![];
+    for (i, t) in plan.host_tasks.iter().enumerate().filter(|(_, t)| measures(t)) {
+        let target = Target::Host(i as u32);
+        probes.push(ProbePlan { probe: format!("host.{}", t.name), target });
+    }
+    for (m, vm) in plan.vms.iter().enumerate() {
+        for (i, t) in vm.tasks.iter().enumerate().filter(|(_, t)| measures(t)) {
+            let target = Target::Guest { vm: m as u32, task: i as u32 };
+            probes.push(ProbePlan { probe: format!("{}.{}", vm.name, t.name), target });
+        }
+    }
+    plan.probes = probes;
+}
+
+pub fn run(plan: &Plan) -> Recording {
+    vcoop_sim::run(plan, plan.seed, &|| false).expect("a test plan can be built")
+}
+
+pub fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
+    r.scalars
+        .get(&(probe.to_owned(), metric.to_owned()))
+        .unwrap_or_else(|| panic!("no {probe} {metric} in {:?}", r.scalars.keys()))
+        .value
+}
+
+pub fn latency<'r>(r: &'r Recording, probe: &str) -> &'r LatencyRecord {
+    r.latencies.iter().find(|l| l.probe == probe).expect("the probe exists")
+}
