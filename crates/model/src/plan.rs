@@ -108,6 +108,8 @@ pub enum Program {
         absolute: bool,
         /// CPU time per wake-up, after the sample is taken.
         work: Dist,
+        /// Offset of the first due time, drawn once: where the periods lie between the ticks.
+        phase: Dist,
     },
     /// A loop over phases; a CPU hog is one endless `Run`.
     Cycle {

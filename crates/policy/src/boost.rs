@@ -77,7 +77,7 @@ use crate::host::{PolicyStats, VmShared};
 /// | `Boosted` | `Baseline { outranks: true }` | `Normal` |
 /// | `Boosted`, awake | `Timer` with a bucket empty; `Woken` with one empty | `Throttled` |
 /// | `Normal` | a reason, but a bucket empty | `Throttled` |
-/// | `Throttled` | `Timer` with both buckets at half their burst | `Normal` |
+/// | `Throttled` | `Timer` with both buckets at half their burst, penalty over | `Normal` |
 /// | any | `Enable`, `Registered`: a switch off or guest gone | `Disabled` |
 ///
 /// Every other pair leaves the state as it is.
@@ -146,12 +146,12 @@ impl Dynamic {
         let mut out = Actions::new();
         self.control.settle(now, vm);
         match event {
-            Event::Enable => self.switch(vm, &mut out),
+            Event::Enable => self.switch(now, vm, &mut out),
             Event::Registered(registered) => {
                 self.registered = registered;
                 self.acked = self.ticket;
                 self.section = None;
-                self.switch(vm, &mut out);
+                self.switch(now, vm, &mut out);
             }
             Event::Baseline { outranks } => self.control.set_outranked(outranks, vm, &mut out),
             Event::Injected(_) => self.injected(now, vm, &mut out),
@@ -205,13 +205,13 @@ impl Dynamic {
         self.control.status() == Status::Disabled
     }
 
-    fn switch(&mut self, vm: &mut VmShared, out: &mut Actions) {
+    fn switch(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
         let on = self.registered && vm.is_on();
         if on && self.is_disabled() {
             // What was injected while the guest's hooks were off will never be acknowledged.
             self.acked = self.ticket;
         }
-        self.control.set_enabled(on, vm, out);
+        self.control.set_enabled(now, on, vm, out);
     }
 
     fn injected(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
@@ -280,7 +280,7 @@ impl Dynamic {
     }
 
     fn halted(&mut self, now: Ns, words: &GuestWords, vm: &mut VmShared, out: &mut Actions) {
-        self.control.halt(vm);
+        self.control.halt(vm, out);
         if self.is_disabled() {
             return;
         }

@@ -23,7 +23,7 @@ use crate::meter::Meter;
 /// | `Throttled` | a reason | `Throttled` | `Denied` |
 /// | `Boosted` | no reason left | `Normal` | `Restore`, `Status` |
 /// | `Boosted` | budget empty | `Throttled` | `Restore`, `Status`, `Denied` |
-/// | `Throttled` | both buckets at half their burst | `Normal` | `Status` |
+/// | `Throttled` | both buckets at half their burst, penalty over | `Normal` | `Status` |
 ///
 /// Half the burst is the hysteresis: with a threshold at zero a vCPU that always has a reason would
 /// be boosted and restored every few microseconds, and each change costs the host more than the
@@ -32,12 +32,20 @@ use crate::meter::Meter;
 ///
 /// A boosted vCPU that is halted uses no CPU, so its time is not charged.
 ///
+/// A budget alone lets a guest that never gives a boost back hold one for the whole refill rate, for
+/// ever: within its budget, and still in everybody's way for milliseconds at a time. So each time the
+/// budget has to end a boost counts as a *strike*, and from the second one in a row the throttling lasts
+/// twice as long as the time before ([`PENALTY_NS`], at most [`MOST_STRIKES`] doublings). A boost that
+/// ends because its reason is gone wipes the strikes out: an honest guest that was overrun once pays
+/// nothing, and one that takes turns is bounded by its bucket as before.
+///
 /// Order: `Status(Boosted)` goes before `Boost`, and `Restore` before any other status. So whenever
 /// the means are applied the word says so, and a guest that reads another status need not notify.
 ///
 /// The timer is lazy. Ending a boost leaves it armed, beginning one re-arms only to an earlier
 /// time, and one that fires early re-arms itself: a vCPU boosted ten thousand times a second costs
-/// one timer event a budget, not ten thousand.
+/// one timer event a budget, not ten thousand. A halt cancels it: a timer that finds the vCPU asleep
+/// would wake an idle pCPU for nothing, and mislead its idle governor.
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
     means: Means,
@@ -49,9 +57,19 @@ pub(crate) struct Control {
     /// Throttled, or disabled while throttled.
     latched: Option<Reason>,
     meter: Meter,
+    /// Boosts in a row that the budget had to end.
+    strikes: u32,
+    /// Throttled at least until then.
+    held_until: Ns,
     timer: Option<Ns>,
     stats: PolicyStats,
 }
+
+/// Throttling after the second strike in a row; doubled by each further one.
+const PENALTY_NS: Ns = 20_000_000;
+
+/// Doublings of the penalty: 20 ms times 2^9 is a good ten seconds.
+const MOST_STRIKES: u32 = 9;
 
 impl Control {
     pub(crate) fn new(means: Means, budget: Budget, published: bool, now: Ns) -> Self {
@@ -63,6 +81,8 @@ impl Control {
             outranked: false,
             latched: None,
             meter: Meter::new(budget, now),
+            strikes: 0,
+            held_until: 0,
             timer: None,
             stats: PolicyStats::default(),
         }
@@ -103,10 +123,10 @@ impl Control {
         self.meter.settle(now, &mut vm.bucket);
     }
 
-    pub(crate) fn set_enabled(&mut self, on: bool, vm: &mut VmShared, out: &mut Actions) {
+    pub(crate) fn set_enabled(&mut self, now: Ns, on: bool, vm: &mut VmShared, out: &mut Actions) {
         match (self.status, on) {
             (Status::Disabled, true) => {
-                if self.meter.recovery(&vm.bucket) == Some(0) {
+                if self.recovery(now, vm) == Some(0) {
                     self.latched = None;
                 }
                 let throttled = self.latched.is_some();
@@ -163,15 +183,19 @@ impl Control {
     pub(crate) fn end(&mut self, vm: &mut VmShared, out: &mut Actions) -> bool {
         let boosted = self.is_boosted();
         if boosted {
+            self.strikes = 0;
             self.restore(Status::Normal, vm, out);
         }
         boosted
     }
 
     /// The vCPU sleeps: nothing is charged from here on.
-    pub(crate) fn halt(&mut self, vm: &mut VmShared) {
+    pub(crate) fn halt(&mut self, vm: &mut VmShared, out: &mut Actions) {
         self.halted = true;
         self.meter.stop(&mut vm.bucket);
+        if self.status != Status::Throttled && self.timer.take().is_some() {
+            out.push(Action::CancelTimer);
+        }
     }
 
     /// The vCPU is awake: a boost is charged from here on, or ends if there is no budget.
@@ -193,10 +217,15 @@ impl Control {
         match self.status {
             Status::Boosted if !self.halted => {
                 if let Err(reason) = self.meter.renew(&mut vm.bucket) {
+                    if self.strikes > 0 {
+                        let doublings = (self.strikes - 1).min(MOST_STRIKES);
+                        self.held_until = now.saturating_add(PENALTY_NS << doublings);
+                    }
+                    self.strikes = self.strikes.saturating_add(1);
                     self.throttle(reason, vm, out);
                 }
             }
-            Status::Throttled if self.meter.recovery(&vm.bucket) == Some(0) => {
+            Status::Throttled if self.recovery(now, vm) == Some(0) => {
                 self.latched = None;
                 self.set(Status::Normal, out);
             }
@@ -210,7 +239,7 @@ impl Control {
         let own = match self.status {
             Status::Boosted if !self.halted => Some(self.meter.time_left()),
             // At least one nanosecond ahead: recovery that is due is noticed by a timer event.
-            Status::Throttled => self.meter.recovery(&vm.bucket).map(|t| t.max(1)),
+            Status::Throttled => self.recovery(now, vm).map(|t| t.max(1)),
             _ => None,
         };
         let own = own.map(|t| now.saturating_add(t));
@@ -220,6 +249,11 @@ impl Control {
             self.timer = Some(at);
             out.push(Action::ArmTimer(at));
         }
+    }
+
+    /// How long until a throttling is over. `None`: never.
+    fn recovery(&self, now: Ns, vm: &VmShared) -> Option<Ns> {
+        Some(self.meter.recovery(&vm.bucket)?.max(self.held_until.saturating_sub(now)))
     }
 
     fn deny(&mut self, reason: Reason, out: &mut Actions) {

@@ -42,10 +42,10 @@ impl WakeBoost {
         let mut out = Actions::new();
         self.control.settle(now, vm);
         match event {
-            Event::Enable => self.control.set_enabled(vm.is_on(), vm, &mut out),
+            Event::Enable => self.control.set_enabled(now, vm.is_on(), vm, &mut out),
             Event::Baseline { outranks } => self.control.set_outranked(outranks, vm, &mut out),
             Event::Halted(_) => {
-                self.control.halt(vm);
+                self.control.halt(vm, &mut out);
                 self.run_end = None;
                 self.control.boost(now, vm, &mut out);
             }
@@ -130,11 +130,12 @@ mod tests {
         let (mut w, mut vm) = rig(200_000);
         w.on(0, HALT, &mut vm);
         w.on(100_000, Event::Woken, &mut vm);
-        // Halts before its run is over; the lazy timer of the first run must not end the second.
-        assert!(w.on(150_000, HALT, &mut vm).is_empty());
-        w.on(250_000, Event::Woken, &mut vm);
-        let out = w.on(300_000, Event::Timer, &mut vm);
-        assert_eq!(*out, [Action::ArmTimer(450_000)]);
+        // Halts before its run is over: no timer is left to wake an idle pCPU.
+        assert_eq!(*w.on(150_000, HALT, &mut vm), [Action::CancelTimer]);
+        assert_eq!(*w.on(250_000, Event::Woken, &mut vm), [Action::ArmTimer(450_000)]);
+        // A timer that was on its way all the same must not end the second run.
+        assert_eq!(*w.on(300_000, Event::Timer, &mut vm), []);
+        assert_eq!(w.status(), Status::Boosted);
         w.on(450_000, Event::Timer, &mut vm);
         assert_eq!((w.status(), w.stats().boosted_ns), (Status::Normal, 250_000));
     }

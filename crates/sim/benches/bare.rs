@@ -4,8 +4,8 @@
 //! are the smallest ones that exercise a scheduler's queue: every event sets the slot it came
 //! from again (`rr-jitter`), or sets another slot far away (`jsq`).
 
-use std::collections::{BinaryHeap, VecDeque};
 use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::hint::black_box;
 
 use vcoop_sim::queue::EventQueue;
@@ -91,7 +91,8 @@ fn jsq<Q: Queue>() -> u64 {
     const SERVERS: usize = 94;
     let mut q = Q::new(TASKS as usize + SERVERS);
     let mut rng = Stream::new(2, &[]);
-    let mut queues: Vec<VecDeque<u32>> = (0..SERVERS).map(|_| VecDeque::with_capacity(64)).collect();
+    let mut queues: Vec<VecDeque<u32>> =
+        (0..SERVERS).map(|_| VecDeque::with_capacity(64)).collect();
     // by_len[l] is the set of servers with l tasks, as a bitset: the shortest is the first bit
     // of the first set that is not empty.
     let mut by_len = vec![0u128; TASKS as usize + 1];

@@ -102,8 +102,14 @@ impl World<'_> {
                     let baseline = self.vcpus[v as usize].baseline;
                     self.set_thread_policy(v, baseline);
                 }
-                Action::ArmTimer(at) => self.queue.set(self.slots.boost + v, at.max(self.now)),
-                Action::CancelTimer => self.queue.cancel(self.slots.boost + v),
+                Action::ArmTimer(at) => {
+                    self.pcpus[self.cpu as usize].extra += self.costs.timer_program_ns;
+                    self.queue.set(self.slots.boost + v, at.max(self.now));
+                }
+                Action::CancelTimer => {
+                    self.pcpus[self.cpu as usize].extra += self.costs.timer_program_ns;
+                    self.queue.cancel(self.slots.boost + v);
+                }
                 Action::Recheck => {
                     let words = self.vcpus[v as usize].page.words();
                     self.tell(v, Event::Recheck(words));

@@ -111,8 +111,7 @@ impl World<'_> {
                 let work = &mut self.vms[vm].tasks[current as usize];
                 work.left += std::mem::take(&mut self.threads[thread].work.refill);
                 let ns = work.left;
-                if work.mode == Mode::User
-                    && std::mem::take(&mut self.vcpus[v as usize].in_kernel)
+                if work.mode == Mode::User && std::mem::take(&mut self.vcpus[v as usize].in_kernel)
                 {
                     self.guest_event(v, GuestEvent::UserReturn);
                     if !self.vcpus[v as usize].exits.is_empty() {
@@ -184,10 +183,10 @@ impl World<'_> {
                 gtimer::TICK => {
                     vcpu.extra += self.costs.guest_tick_ns;
                     vcpu.eager |= vcpu.resched;
-                    let tick = self.vms[vm as usize].tick_ns;
+                    let next = self.vms[vm as usize].ticks.after(self.now);
                     self.vms[vm as usize].level.tick(self.now, cpu);
                     self.guest_notes(v);
-                    self.set_guest_timer(v, gtimer::TICK, (self.now / tick + 1) * tick);
+                    self.set_guest_timer(v, gtimer::TICK, next);
                 }
                 gtimer::LEVEL => {
                     self.vms[vm as usize].level.on_deadline(self.now, cpu);
@@ -341,9 +340,8 @@ impl World<'_> {
             v,
             GuestEvent::TaskSwitch { next: crate::boost::intent(policy), pending: None },
         );
-        let tick = self.vms[vm].tick_ns;
         if !self.vcpus[v as usize].timers.iter().any(|t| t.1 == gtimer::TICK) {
-            self.set_guest_timer(v, gtimer::TICK, (self.now / tick + 1) * tick);
+            self.set_guest_timer(v, gtimer::TICK, self.vms[vm].ticks.after(self.now));
             self.guest_program(v);
         }
         // An exit that the switch asked for comes after it.

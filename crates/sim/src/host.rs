@@ -35,7 +35,7 @@ impl World<'_> {
     /// An interrupt arrives at a pCPU.
     pub(crate) fn interrupt(&mut self, p: u32, irq: Irq) {
         if irq == Irq::Tick {
-            self.queue.set(self.slots.tick + p, self.now + self.plan.host.level.tick_ns);
+            self.queue.set(self.slots.tick + p, self.now + self.ticks.period);
         }
         self.pcpus[p as usize].irqs.push_back(irq);
         match self.pcpus[p as usize].segment {
@@ -178,10 +178,10 @@ impl World<'_> {
             return self.goes_on(p);
         }
         pc.ran_label = self.threads[next as usize].work.label;
-        let ns = self.costs.context_switch_ns + std::mem::take(&mut pc.extra) + self.switch_in(p, next);
+        let ns =
+            self.costs.context_switch_ns + std::mem::take(&mut pc.extra) + self.switch_in(p, next);
         if self.queue.time(self.slots.tick + p).is_none() {
-            let tick = self.plan.host.level.tick_ns;
-            self.queue.set(self.slots.tick + p, (self.now / tick + 1) * tick);
+            self.queue.set(self.slots.tick + p, self.ticks.after(self.now));
         }
         self.begin(p, Segment::Switch, ns);
     }
@@ -348,7 +348,8 @@ impl World<'_> {
     /// A thread's sleep timer fires, on the pCPU where the thread set it.
     pub(crate) fn sleep_expires(&mut self, t: u32) {
         let thread = &self.threads[t as usize];
-        let p = if thread.last_cpu == NONE { self.host.cpu_of(EntId(t)).0 } else { thread.last_cpu };
+        let p =
+            if thread.last_cpu == NONE { self.host.cpu_of(EntId(t)).0 } else { thread.last_cpu };
         self.event_on_its_way(thread.track, p);
         self.interrupt(p, Irq::Sleep(t));
     }
@@ -563,7 +564,13 @@ impl World<'_> {
 pub(crate) const FREE_RUN: Op = Op::Run { ns: 1000, mode: Mode::User };
 
 /// Whether work in `mode` with `left` to go can be preempted under a preemption model.
-pub(crate) fn preemptible(mode: Mode, left: Ns, model: Preemption, eager: bool, at_point: bool) -> bool {
+pub(crate) fn preemptible(
+    mode: Mode,
+    left: Ns,
+    model: Preemption,
+    eager: bool,
+    at_point: bool,
+) -> bool {
     if left == 0 {
         return true;
     }

@@ -66,7 +66,7 @@ pub struct Runner {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Cyclictest { interval: Ns, absolute: bool, work: Dist, due: Ns, at: Stage },
+    Cyclictest { interval: Ns, absolute: bool, work: Dist, phase: Dist, due: Ns, at: Stage },
     Cycle { phases: Box<[Phase]>, next: usize },
     Audio { period: Ns, buffer: Ns, work: Dist, device: bool, due: Ns, at: Stage },
     Script { steps: Arc<Vec<Step>>, next: usize, repeat: bool },
@@ -90,9 +90,14 @@ impl Runner {
     /// A program at its start, drawing from its own stream.
     pub fn new(program: &Program, rng: Stream) -> Self {
         let kind = match program {
-            &Program::Cyclictest { interval_ns, absolute, work } => {
-                Kind::Cyclictest { interval: interval_ns, absolute, work, due: 0, at: Stage::Start }
-            }
+            &Program::Cyclictest { interval_ns, absolute, work, phase } => Kind::Cyclictest {
+                interval: interval_ns,
+                absolute,
+                work,
+                phase,
+                due: 0,
+                at: Stage::Start,
+            },
             Program::Cycle { phases } => Kind::Cycle { phases: phases.clone().into(), next: 0 },
             &Program::Audio { period_ns, buffer_ns, work, device } => Kind::Audio {
                 period: period_ns,
@@ -119,9 +124,9 @@ impl Runner {
     pub fn next(&mut self, now: Ns) -> Op {
         let rng = &mut self.rng;
         match &mut self.kind {
-            Kind::Cyclictest { interval, absolute, work, due, at } => {
+            Kind::Cyclictest { interval, absolute, work, phase, due, at } => {
                 if *at == Stage::Start {
-                    *due = now + *interval;
+                    *due = now + *interval + rng.draw(phase);
                     *at = Stage::Arm;
                 } else if *at == Stage::Worked {
                     // A period that is already over is skipped and counted, as cyclictest does:
@@ -256,7 +261,12 @@ mod tests {
     #[test]
     fn absolute_cyclictest_keeps_its_grid_and_counts_what_it_missed() {
         let work = Dist::Const(10);
-        let mut r = runner(&Program::Cyclictest { interval_ns: 100, absolute: true, work });
+        let mut r = runner(&Program::Cyclictest {
+            interval_ns: 100,
+            absolute: true,
+            work,
+            phase: Dist::Const(0),
+        });
         assert_eq!(r.next(0), Op::SleepUntil { at: 100, sample: true });
         assert_eq!(r.next(130), Op::Sample);
         assert_eq!(r.next(130), run(10));
@@ -270,7 +280,12 @@ mod tests {
     #[test]
     fn relative_cyclictest_counts_from_its_own_wake_up() {
         let work = Dist::Const(10);
-        let mut r = runner(&Program::Cyclictest { interval_ns: 100, absolute: false, work });
+        let mut r = runner(&Program::Cyclictest {
+            interval_ns: 100,
+            absolute: false,
+            work,
+            phase: Dist::Const(0),
+        });
         r.next(0);
         r.next(460);
         r.next(460);

@@ -14,13 +14,14 @@ use crate::queue::{EventQueue, Ns};
 use crate::rng::Stream;
 use crate::track::{NONE, Tracks};
 use crate::world::{
-    GuestSegment, Pcpu, Segment, Thread, Vcpu, Vm, Wait, Work, World, gtimer, number,
+    GuestSegment, Pcpu, Segment, Thread, Ticks, Vcpu, Vm, Wait, Work, World, gtimer, number,
 };
 
 /// Streams are named by (kind, VM, index).
 const HOST_TASK: u64 = 1;
 const GUEST_TASK: u64 = 2;
 const DEVICE: u64 = 3;
+const TICK: u64 = 4;
 
 /// The means a vCPU is boosted by under the plan's policy.
 pub(crate) fn means(plan: &Plan, vm: usize, vcpu: usize) -> Option<Means> {
@@ -135,7 +136,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             first,
             vcpus: n,
             preemption: vm.preemption,
-            tick_ns: vm.level.tick_ns,
+            ticks: ticks(vm.level.tick_ns, seed, m as u64 + 1),
             posted: vm.posted_interrupts,
             shared: shared(plan),
         });
@@ -159,6 +160,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         tracks,
         probes,
         labels: labels.names,
+        ticks: ticks(plan.host.level.tick_ns, seed, 0),
         cpu: 0,
         next_timeline: 0,
     };
@@ -182,11 +184,7 @@ impl Labels {
 }
 
 fn home(allowed: &[u32], i: u32, cpus: u32) -> CpuId {
-    if allowed.is_empty() {
-        CpuId(i % cpus)
-    } else {
-        CpuId(allowed[i as usize % allowed.len()])
-    }
+    if allowed.is_empty() { CpuId(i % cpus) } else { CpuId(allowed[i as usize % allowed.len()]) }
 }
 
 fn blank(label: u16) -> Work {
@@ -286,6 +284,12 @@ fn vcpu(
         exit_counts: Default::default(),
         injections: 0,
     }
+}
+
+/// Ticks of machine number `machine` (0: the host), at a phase of its own.
+fn ticks(period: Ns, seed: u64, machine: u64) -> Ticks {
+    let phase = Stream::new(seed, &[TICK, machine]).below(period);
+    Ticks { period, phase }
 }
 
 fn shared(plan: &Plan) -> VmShared {

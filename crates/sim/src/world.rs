@@ -255,13 +255,31 @@ pub(crate) struct Vm {
     pub(crate) first: u32,
     pub(crate) vcpus: u32,
     pub(crate) preemption: Preemption,
-    pub(crate) tick_ns: Ns,
+    pub(crate) ticks: Ticks,
     pub(crate) posted: bool,
     pub(crate) shared: VmShared,
 }
 
 /// More events than this at one moment are a defect of the model, not a scenario.
 const STANDSTILL: u64 = 1 << 20;
+
+/// When a level's ticks come: all its CPUs at once, at a phase of the machine's own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticks {
+    pub(crate) period: Ns,
+    /// invariant: `< period`.
+    pub(crate) phase: Ns,
+}
+
+impl Ticks {
+    /// The first tick after `now`.
+    pub(crate) fn after(&self, now: Ns) -> Ns {
+        if now < self.phase {
+            return self.phase;
+        }
+        self.phase + ((now - self.phase) / self.period + 1) * self.period
+    }
+}
 
 /// What a slot of the event queue stands for.
 #[derive(Clone, Copy, Debug)]
@@ -312,6 +330,7 @@ pub(crate) struct World<'p> {
     pub(crate) tracks: Tracks,
     pub(crate) probes: Vec<Probe>,
     pub(crate) labels: Vec<String>,
+    pub(crate) ticks: Ticks,
     /// The pCPU that executes what happens now, and pays for it.
     pub(crate) cpu: u32,
     pub(crate) next_timeline: usize,
@@ -320,7 +339,10 @@ pub(crate) struct World<'p> {
 impl World<'_> {
     /// Runs to the end of the plan; the snapshot taken when the warm-up ends and the one at the
     /// end. `stop` is asked now and then: true ends the run early.
-    pub(crate) fn run(&mut self, stop: &dyn Fn() -> bool) -> (crate::result::Totals, crate::result::Totals) {
+    pub(crate) fn run(
+        &mut self,
+        stop: &dyn Fn() -> bool,
+    ) -> (crate::result::Totals, crate::result::Totals) {
         let warmup = self.plan.warmup_ns;
         let mut start = None;
         let mut moved = 0;

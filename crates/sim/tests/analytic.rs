@@ -103,8 +103,7 @@ fn fair_classes_share_by_weight_on_both_levels() {
 fn rt_throttling_leaves_fair_work_its_twentieth() {
     let mut p = plan(cfs(1), free());
     p.duration_ns = 20 * S;
-    p.host_tasks =
-        vec![task("rt", hog(), RT, &[]), task("fair", hog(), Policy::NORMAL, &[])];
+    p.host_tasks = vec![task("rt", hog(), RT, &[]), task("fair", hog(), Policy::NORMAL, &[])];
     let share = scalar(&run(&p), "host.fair", "throughput");
     assert!((share - 0.05).abs() < 0.003, "fair had {share}");
 }
@@ -151,7 +150,12 @@ fn an_idle_machine_has_the_latency_of_its_costs() {
 fn relative_sleeps_drift_and_absolute_ones_do_not() {
     let count = |absolute| {
         let mut p = plan(cfs(1), free());
-        let program = Program::Cyclictest { interval_ns: MS, absolute, work: Dist::Const(MS / 2) };
+        let program = Program::Cyclictest {
+            interval_ns: MS,
+            absolute,
+            work: Dist::Const(MS / 2),
+            phase: Dist::Const(0),
+        };
         p.host_tasks = vec![task("c", program, RT, &[])];
         probe_all(&mut p);
         latency(&run(&p), "host.c").hist.len()

@@ -15,8 +15,7 @@ fn dist() -> impl Strategy<Value = Dist> {
     prop_oneof![
         (1u64..2_000).prop_map(|us| Dist::Const(us * US)),
         (1u64..500, 0u64..500).prop_map(|(lo, d)| Dist::Uniform(lo * US, (lo + d) * US)),
-        (1u64..1_000)
-            .prop_map(|us| Dist::Exp { mean_ns: us * US, max_ns: 20 * us * US }),
+        (1u64..1_000).prop_map(|us| Dist::Exp { mean_ns: us * US, max_ns: 20 * us * US }),
     ]
 }
 
@@ -46,7 +45,7 @@ fn program(guest: bool) -> impl Strategy<Value = Program> {
             phases: vec![Phase::Run { time: run, mode }, Phase::Sleep { time: sleep }],
         }),
         3 => (2u64..40, any::<bool>(), 0u64..100).prop_map(|(i, absolute, work)| {
-            Program::Cyclictest { interval_ns: i * 100 * US, absolute, work: Dist::Const(work * US) }
+            Program::Cyclictest { interval_ns: i * 100 * US, absolute, work: Dist::Const(work * US), phase: Dist::Uniform(0, 99 * US) }
         }),
         2 => (1u64..5, 0u64..10, 1u64..1_500).prop_map(|(p, b, work)| Program::Audio {
             period_ns: p * MS,
@@ -111,7 +110,8 @@ fn policy() -> impl Strategy<Value = PolicyPlan> {
 fn scenario() -> impl Strategy<Value = Plan> {
     (1u32..5, any::<bool>(), 0usize..4, 0usize..3, any::<bool>()).prop_flat_map(
         |(cpus, modern, preemption, guard, costly)| {
-            let guests = prop::collection::vec((1u32..4).prop_flat_map(|n| (Just(n), tasks(n, true))), 0..3);
+            let guests =
+                prop::collection::vec((1u32..4).prop_flat_map(|n| (Just(n), tasks(n, true))), 0..3);
             (tasks(cpus, false), guests, policy(), 0u64..u64::MAX, prop::option::of(10u64..150))
                 .prop_map(move |(host_tasks, guests, policy, seed, switch_off)| {
                     let mut host = if modern { eevdf(cpus) } else { cfs(cpus) };

@@ -150,10 +150,13 @@ fn needs_time(key: &At<Times>, name: &str, errors: &mut Collector<'_>) {
 fn cyclictest(keys: &Cyclictest, common: &CommonKeys) -> Threads {
     (0..common.count.value.get())
         .map(|i| {
+            let interval_ns = keys.interval.value.0 + i * keys.distance.value.0;
             let program = Program::Cyclictest {
-                interval_ns: keys.interval.value.0 + i * keys.distance.value.0,
+                interval_ns,
                 absolute: keys.mode.value == CyclicMode::Absolute,
                 work: keys.work.value.0,
+                // Where its periods lie between the ticks is nobody's choice on a real machine.
+                phase: Dist::Uniform(0, interval_ns - 1),
             };
             (copy_name(common, i), program)
         })

@@ -1,3 +1,7 @@
+extern crate std;
+
+use std::vec::Vec;
+
 use vcoop_abi::{BoostRequest, Class, CsState, GuestWords, Intent, Status, TaskIntent};
 
 use super::Dynamic;
@@ -217,6 +221,50 @@ fn empty_bucket_throttles_until_half_full() {
     rig.on(7_000_000, Event::Woken);
     assert_eq!(*rig.on(10_000_000, Event::Timer), [Action::Status(Status::Normal)]);
     assert_eq!(rig.status_after(10_000_001, Event::Exit(asks())), Status::Boosted);
+}
+
+/// Asks for ever from `now` on; when each boost began and how long it lasted.
+fn greedy(rig: &mut Rig, mut now: Ns, until: Ns) -> Vec<(Ns, Ns)> {
+    let mut boosts = Vec::new();
+    let mut since = None;
+    while now < until {
+        rig.on(now, Event::Timer);
+        rig.on(now, Event::Exit(asks()));
+        match (rig.d.status() == Status::Boosted, since) {
+            (true, None) => since = Some(now),
+            (false, Some(start)) => {
+                boosts.push((start, now - start));
+                since = None;
+            }
+            _ => {}
+        }
+        now += 100_000;
+    }
+    boosts
+}
+
+#[test]
+fn a_guest_that_never_gives_back_is_held_off_twice_as_long_each_time() {
+    let mut rig = Rig::new();
+    let boosts = greedy(&mut rig, 0, 2_000_000_000);
+    let gaps: Vec<Ns> = boosts.windows(2).map(|w| (w[1].0 - w[0].0 - w[0].1) / 1_000_000).collect();
+    // The first time the bucket alone decides: half the burst at a quarter's refill, 6 ms.
+    assert_eq!(gaps[..5], [6, 20, 40, 80, 160], "{boosts:?}");
+    let boosted: Ns = boosts.iter().map(|b| b.1).sum();
+    assert!(boosted < 40_000_000, "{boosted} ns of two seconds");
+}
+
+#[test]
+fn one_boost_given_back_wipes_the_strikes_out() {
+    let mut rig = Rig::new();
+    greedy(&mut rig, 0, 500_000_000);
+    let now = 2_000_000_000;
+    rig.on(now, Event::Timer);
+    assert_eq!(rig.status_after(now, Event::Exit(asks())), Status::Boosted);
+    assert_eq!(rig.status_after(now + 10_000, Event::Notify(QUIET)), Status::Normal);
+    let boosts = greedy(&mut rig, now + 20_000, now + 50_000_000);
+    let gap = (boosts[1].0 - boosts[0].0 - boosts[0].1) / 1_000_000;
+    assert_eq!(gap, 6, "{boosts:?}");
 }
 
 #[test]

@@ -147,7 +147,12 @@ pub fn cycle(run: Dist, sleep: Dist) -> Program {
 }
 
 pub fn cyclictest(interval_ns: Ns, work_ns: Ns) -> Program {
-    Program::Cyclictest { interval_ns, absolute: true, work: Dist::Const(work_ns) }
+    Program::Cyclictest {
+        interval_ns,
+        absolute: true,
+        work: Dist::Const(work_ns),
+        phase: Dist::Const(0),
+    }
 }
 
 pub fn vm(name: &str, guest: LevelConfig, tasks: Vec<TaskPlan>) -> VmPlan {
