@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_capture::{Limits, Loader, Shape};
+use vcoop_capture::{Limits, Loader};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "builtin:build-serve".to_owned());
-    let capture = Loader::new(Limits::default(), Shape::default()).capture(&name)?;
+    let capture = Loader::new(Limits::default()).capture(&name)?;
     let mut by_name: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
     for thread in &capture.threads {
         let entry = by_name.entry(&thread.name).or_default();

@@ -12,14 +12,13 @@ use crate::{Capture, CaptureError, Limits, Shape};
 #[derive(Debug, Default)]
 pub struct Loader {
     limits: Limits,
-    shape: Shape,
     loaded: Mutex<BTreeMap<String, Arc<Capture>>>,
 }
 
 impl Loader {
-    /// A loader whose captures are all cut to `shape`; the default keeps them whole.
-    pub fn new(limits: Limits, shape: Shape) -> Self {
-        Self { limits, shape, loaded: Mutex::default() }
+    /// A loader that refuses captures beyond these limits.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, loaded: Mutex::default() }
     }
 
     /// The capture itself, with its losses.
@@ -49,8 +48,8 @@ impl Loader {
 }
 
 impl CaptureLoader for Loader {
-    fn load(&self, path_or_builtin: &str) -> Result<Vec<CapturedThread>, String> {
+    fn load(&self, path_or_builtin: &str, shape: &Shape) -> Result<Vec<CapturedThread>, String> {
         let capture = self.capture(path_or_builtin).map_err(|e| e.to_string())?;
-        Ok(capture.replay(&self.shape).threads)
+        Ok(capture.replay(shape).threads)
     }
 }

@@ -2,29 +2,11 @@
 
 use std::sync::Arc;
 
-use vcoop_model::capture::CapturedThread;
+use vcoop_model::capture::{CapturedThread, Shape};
 use vcoop_model::plan::{Ns, Step};
 
 use crate::capture::{Capture, Thread, policy};
 use crate::turn::Act;
-
-/// How a capture is replayed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// CPU demand in parts per million of what was recorded; sleeps stay as they were.
-    pub demand_ppm: u64,
-    /// Keep at most so many threads, those with the largest demand.
-    pub max_threads: Option<usize>,
-    /// Keep threads of these names only: whole names, or beginnings followed by `*`. Empty: all.
-    pub comms: Vec<String>,
-}
-
-impl Default for Shape {
-    /// Everything, as recorded.
-    fn default() -> Self {
-        Self { demand_ppm: PPM, max_threads: None, comms: Vec::new() }
-    }
-}
 
 const PPM: u64 = 1_000_000;
 

@@ -39,7 +39,7 @@ fn build_serve_loads_in_well_under_a_second() {
 
 #[test]
 fn build_serve_serves_requests_and_compiles() {
-    let threads = Loader::new(Limits::default(), Shape::default()).load("builtin:build-serve");
+    let threads = Loader::new(Limits::default()).load("builtin:build-serve", &Shape::default());
     let threads = threads.unwrap();
     let of = |name: &str| threads.iter().filter(|t| t.name == name).collect::<Vec<_>>();
     assert!(of("cc1").len() > 10 && of("make").len() == 1);
@@ -58,6 +58,6 @@ fn the_loader_loads_once_and_answers_in_one_sentence() {
     let again = loader.capture("builtin:build-serve").unwrap();
     assert!(std::sync::Arc::ptr_eq(&first, &again));
     assert_eq!(loader.loaded().len(), 1);
-    let error = loader.load("no/such/file").unwrap_err();
+    let error = loader.load("no/such/file", &Shape::default()).unwrap_err();
     assert!(error.starts_with("cannot open"), "{error}");
 }

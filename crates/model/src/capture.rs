@@ -25,9 +25,27 @@ pub struct CapturedThread {
     pub repeat: bool,
 }
 
+/// How a capture is replayed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Shape {
+    /// CPU demand in parts per million of what was recorded; sleeps stay as they were.
+    pub demand_ppm: u64,
+    /// Keep at most so many threads, those with the largest demand.
+    pub max_threads: Option<usize>,
+    /// Keep threads of these names only: whole names, or beginnings followed by `*`. Empty: all.
+    pub comms: Vec<String>,
+}
+
+impl Default for Shape {
+    /// Everything, as recorded.
+    fn default() -> Self {
+        Self { demand_ppm: 1_000_000, max_threads: None, comms: Vec::new() }
+    }
+}
+
 /// Reads captures for [`Scenario::parse`](crate::scenario::Scenario::parse).
 pub trait CaptureLoader {
-    /// The threads of a capture.
+    /// The threads of a capture, cut and scaled.
     ///
     /// `path_or_builtin` is a path, already resolved against the directory of the scenario file,
     /// or `builtin:NAME` for a capture that ships with the program.
@@ -36,7 +54,7 @@ pub trait CaptureLoader {
     ///
     /// One sentence for the user, without the file name: the scenario reader adds file, line and
     /// column of the `file = ...` field that asked for it.
-    fn load(&self, path_or_builtin: &str) -> Result<Vec<CapturedThread>, String>;
+    fn load(&self, path_or_builtin: &str, shape: &Shape) -> Result<Vec<CapturedThread>, String>;
 }
 
 /// Knows no captures: for tests, and for programs that read scenarios but do not run them.
@@ -44,7 +62,7 @@ pub trait CaptureLoader {
 pub struct NoCaptures;
 
 impl CaptureLoader for NoCaptures {
-    fn load(&self, _: &str) -> Result<Vec<CapturedThread>, String> {
+    fn load(&self, _: &str, _: &Shape) -> Result<Vec<CapturedThread>, String> {
         Err("captures are not available here".to_owned())
     }
 }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use vcoop_sched::config::Policy;
 
 use super::*;
-use crate::capture::CapturedThread;
+use crate::capture::{CapturedThread, Shape};
 use crate::plan::Step;
 
 /// A loader of one small capture, under any name but `missing`.
 struct Stub;
 
 impl CaptureLoader for Stub {
-    fn load(&self, path: &str) -> Result<Vec<CapturedThread>, String> {
+    fn load(&self, path: &str, shape: &Shape) -> Result<Vec<CapturedThread>, String> {
         if path.contains("missing") {
             return Err("no such capture".to_owned());
         }
@@ -26,11 +26,14 @@ impl CaptureLoader for Stub {
             steps: Arc::new(steps),
             repeat: true,
         };
-        Ok(vec![
-            thread("cc1", vec![Step::Run(1_000_000), Step::Wake(1), Step::Sleep(500_000)], 0),
-            thread("nginx", vec![Step::Wait(9_000_000), Step::Run(200_000)], 5),
-            thread("kworker", vec![Step::Sleep(4_000_000), Step::Run(10_000)], 1),
-        ])
+        let run = |ns: u64| Step::Run(ns * shape.demand_ppm / 1_000_000);
+        let mut threads = vec![
+            thread("cc1", vec![run(1_000_000), Step::Wake(1), Step::Sleep(500_000)], 0),
+            thread("nginx", vec![Step::Wait(9_000_000), run(200_000)], 5),
+            thread("kworker", vec![Step::Sleep(4_000_000), run(10_000)], 1),
+        ];
+        threads.truncate(shape.max_threads.unwrap_or(usize::MAX));
+        Ok(threads)
     }
 }
 

@@ -42,9 +42,9 @@ fn files_of_the_command_line_are_relative_to_the_working_directory() {
     // The loader sees the path: the scenario's own is relative to the scenario.
     struct Paths(std::cell::RefCell<Vec<String>>);
     impl CaptureLoader for Paths {
-        fn load(&self, path: &str) -> Result<Vec<CapturedThread>, String> {
+        fn load(&self, path: &str, shape: &Shape) -> Result<Vec<CapturedThread>, String> {
             self.0.borrow_mut().push(path.to_owned());
-            Stub.load(path)
+            Stub.load(path, shape)
         }
     }
     let paths = Paths(std::cell::RefCell::default());
