@@ -1,2 +1,35 @@
-//! The vcoop command
-fn main() {}
+//! The vcoop command.
+
+mod args;
+mod capture;
+mod doctor;
+mod failure;
+mod folder;
+mod interrupt;
+mod list;
+mod output;
+mod progress;
+mod reproduce;
+mod run;
+mod scenario;
+mod shell;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Reproduce(args) => reproduce::run(&args),
+        Command::List(args) => list::run(&args),
+        Command::Schema => output::print(&list::schema()),
+        Command::Capture(args) => capture::run(&args),
+        Command::Doctor => doctor::run(),
+        Command::Completions(args) => shell::completions(&args),
+        Command::Man(args) => shell::man(&args),
+    };
+    done.map_or_else(failure::Failure::report, |()| ExitCode::SUCCESS)
+}

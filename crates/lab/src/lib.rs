@@ -1,1 +1,26 @@
-//! Runs plans on a backend, repeats, compares, reproduces
+//! Runs plans on a backend, repeats, compares, reproduces.
+//!
+//! ```text
+//! Plans --runner--> Measured --analysis--> Document --verdict--> Verdict
+//!         |             |                     |
+//!      backend       digest: one repeat    result: what `--json` prints,
+//!                    of one plan, small    what the report draws from
+//!
+//! published --reproduce--> plans, Document --> Reproduction (published against simulated)
+//! ```
+//!
+//! Everything after the runner is a function of what was measured: no clock, no thread count and
+//! no platform float reaches a result, so the same plans and seed give the same document.
+
+pub mod analysis;
+pub mod backend;
+pub mod digest;
+pub mod human;
+pub mod params;
+pub mod published;
+pub mod reproduce;
+pub mod result;
+pub mod round;
+pub mod runner;
+pub mod stats;
+pub mod verdict;

@@ -34,10 +34,10 @@ use crate::meter::Meter;
 ///
 /// A budget alone lets a guest that never gives a boost back hold one for the whole refill rate, for
 /// ever: within its budget, and still in everybody's way for milliseconds at a time. So each time the
-/// budget has to end a boost counts as a *strike*, and from the second one in a row the throttling lasts
-/// twice as long as the time before ([`PENALTY_NS`], at most [`MOST_STRIKES`] doublings). A boost that
-/// ends because its reason is gone wipes the strikes out: an honest guest that was overrun once pays
-/// nothing, and one that takes turns is bounded by its bucket as before.
+/// budget has to end a boost counts as a *strike*; after [`FREE_STRIKES`] in a row each further one makes
+/// the throttling last twice as long ([`PENALTY_NS`], at most [`MOST_DOUBLINGS`] times). A boost that
+/// ends because its reason is gone wipes the strikes out. So an honest guest that was overrun has a few
+/// bursts to work off what piled up meanwhile, and one that takes turns is bounded by its bucket alone.
 ///
 /// Order: `Status(Boosted)` goes before `Boost`, and `Restore` before any other status. So whenever
 /// the means are applied the word says so, and a guest that reads another status need not notify.
@@ -65,11 +65,14 @@ pub(crate) struct Control {
     stats: PolicyStats,
 }
 
-/// Throttling after the second strike in a row; doubled by each further one.
+/// Strikes in a row that only the buckets answer.
+const FREE_STRIKES: u32 = 4;
+
+/// Throttling after the first strike beyond those; doubled by each further one.
 const PENALTY_NS: Ns = 20_000_000;
 
 /// Doublings of the penalty: 20 ms times 2^9 is a good ten seconds.
-const MOST_STRIKES: u32 = 9;
+const MOST_DOUBLINGS: u32 = 9;
 
 impl Control {
     pub(crate) fn new(means: Means, budget: Budget, published: bool, now: Ns) -> Self {
@@ -217,9 +220,9 @@ impl Control {
         match self.status {
             Status::Boosted if !self.halted => {
                 if let Err(reason) = self.meter.renew(&mut vm.bucket) {
-                    if self.strikes > 0 {
-                        let doublings = (self.strikes - 1).min(MOST_STRIKES);
-                        self.held_until = now.saturating_add(PENALTY_NS << doublings);
+                    if let Some(doublings) = self.strikes.checked_sub(FREE_STRIKES) {
+                        let penalty = PENALTY_NS << doublings.min(MOST_DOUBLINGS);
+                        self.held_until = now.saturating_add(penalty);
                     }
                     self.strikes = self.strikes.saturating_add(1);
                     self.throttle(reason, vm, out);

@@ -14,6 +14,11 @@
 //!
 //! An idle loop that polls instead of halting is boosted while it polls, at its budget's expense.
 //!
+//! One duty is the caller's alone: a task of an urgent class that it puts on *another* vCPU's queue
+//! gets that vCPU a reschedule IPI in any case, also when the vCPU has been told to reschedule already.
+//! A kernel saves that IPI, and is right to on hardware. But the vCPU may have lost its pCPU between the
+//! flag and the schedule, and without an injection the host cannot know that it is urgent now.
+//!
 //! The caller runs one of these a vCPU, on that vCPU, and calls it for every event, also while the
 //! status is disabled (or the nesting would be wrong ever after):
 //!

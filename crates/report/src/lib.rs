@@ -1,1 +1,16 @@
-//! Views of a result: terminal tables and JSON
+//! Views of a result: terminal tables and JSON.
+//!
+//! A view is a function of a document ([`vcoop_lab::result::Document`]) and says nothing the
+//! document does not say. JSON is the document itself (`Document::to_json`).
+
+mod compare;
+mod cost;
+mod latency;
+mod parts;
+mod reproduce;
+mod style;
+mod text;
+
+pub use reproduce::render_reproduction;
+pub use style::{Style, wrap};
+pub use text::render;

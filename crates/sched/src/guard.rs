@@ -124,8 +124,15 @@ impl Guard {
             return false;
         };
         let c = &mut self.cpus[cpu.index()];
-        // Within its period the server goes on where it was: sleeping earns no second runtime.
-        if c.server == Server::Off || now >= c.due {
+        // Within its period the server goes on where it was: sleeping earns no second runtime. But a
+        // runtime that no longer fits into what is left of the period (the wake-up rule of constant
+        // bandwidth servers) begins a new one: who slept through the period was not starved in it.
+        let overflows = || {
+            u128::from(c.left) * u128::from(period_ns)
+                > u128::from(c.due - now) * u128::from(runtime_ns)
+        };
+        let deferred = c.server == Server::Deferred;
+        if c.server == Server::Off || now >= c.due || (deferred && overflows()) {
             c.server = Server::Deferred;
             c.left = runtime_ns;
             c.due = now + period_ns;
@@ -267,6 +274,18 @@ mod tests {
         assert_eq!(g.server(C), Server::Depleted);
         // Still starving at the next period: no second deferral.
         assert_eq!(g.on_timer(1050 * MS, C, true, true), Effect::FairFirst);
+    }
+
+    #[test]
+    fn fair_work_that_slept_through_a_period_was_not_starved_in_it() {
+        let mut g = server();
+        assert!(g.fair_started(0, C));
+        assert!(!g.charge_fair(10 * MS, C, 10 * MS));
+        // Asleep from 10 ms to 900 ms: 40 ms of runtime do not fit 100 ms at a twentieth.
+        g.fair_started(900 * MS, C);
+        assert_eq!(g.on_timer(960 * MS, C, true, true), Effect::Nothing);
+        assert_eq!(g.deadline(C), Some(1850 * MS));
+        assert_eq!(g.on_timer(1850 * MS, C, true, true), Effect::FairFirst);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use vcoop_policy::guest::{HostView, Stores};
 use vcoop_policy::{Action, Actions, Event, GuestEvent, HostPolicy, Injection};
 use vcoop_sched::config::Policy;
 
-use crate::world::{Exit, World};
+use crate::world::{Exit, Vcpu, World};
 
 /// The shared page of one vCPU, as both sides see it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,6 +74,13 @@ pub(crate) fn boosted(means: Means, baseline: Policy) -> Policy {
         Means::Rr(prio) => Policy::Rr(prio),
         Means::Nice(nice) => Policy::Normal { nice, slice_ns },
         Means::Slice(ns) => Policy::Normal { nice, slice_ns: Some(ns) },
+    }
+}
+
+impl Vcpu {
+    /// Whether its kernel plays its part in boosting right now.
+    pub(crate) fn cooperates(&self) -> bool {
+        self.page.status != Status::Disabled && !self.page.rogue
     }
 }
 

@@ -274,11 +274,18 @@ impl World<'_> {
             let track = self.vcpus[(first + to.0) as usize].track;
             self.tracks.event(sampler, track, self.now);
         }
-        if to == cpu && self.vms[vm].level.policy(EntId(t)).is_rt() {
-            let intent = crate::boost::intent(self.vms[vm].level.policy(EntId(t)));
-            self.guest_event(v, GuestEvent::RtEnqueued(intent));
+        let policy = self.vms[vm].level.policy(EntId(t));
+        if to == cpu && policy.is_rt() {
+            self.guest_event(v, GuestEvent::RtEnqueued(crate::boost::intent(policy)));
         }
         self.guest_notes(v);
+        let ipi = Exit::Ipi(first + to.0);
+        let vcpu = &mut self.vcpus[v as usize];
+        if to != cpu && policy.is_rt() && vcpu.cooperates() && !vcpu.exits.contains(&ipi) {
+            // The target was told to reschedule before, so its kernel sees no need for another
+            // IPI. But its vCPU may have lost its pCPU since, and only an injection tells the host.
+            vcpu.exits.push_back(ipi);
+        }
     }
 
     /// Carries out what the guest's scheduler asked for, on vCPU `v`.

@@ -1,0 +1,149 @@
+//! What the command line can say.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+const EXIT: &str = "\
+Exit codes: 0 done; 1 the run failed; 2 bad usage or bad scenario; 3 a needed facility is missing;
+130 interrupted (what was measured until then is still printed).";
+
+/// Cooperative vCPU scheduling: what each policy does to guest latency, and what the host pays.
+#[derive(Debug, Parser)]
+#[command(name = "vcoop", version, after_help = EXIT, max_term_width = 100)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a scenario and compare policies.
+    Run(RunArgs),
+    /// Hold published tables and claims against the simulator.
+    Reproduce(ReproduceArgs),
+    /// List what there is: scenarios, profiles, policies, published tables and claims.
+    List(ListArgs),
+    /// Print the JSON schema of scenario files, for editors.
+    Schema,
+    /// Show what a capture becomes as a load, and what was lost in turning it.
+    Capture(CaptureArgs),
+    /// Say what works on this host, what is missing, and how to get it.
+    Doctor,
+    /// Print shell completions.
+    Completions(CompletionsArgs),
+    /// Write man pages into a folder, or print the first one.
+    Man(ManArgs),
+}
+
+/// Where to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BackendArg {
+    /// Every backend that works on this host
+    Auto,
+    /// The simulator
+    Sim,
+    /// Real vCPUs on /dev/kvm
+    Kvm,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct RunArgs {
+    /// A scenario file, or the name of a built-in scenario (see `vcoop list scenarios`)
+    pub(crate) scenario: String,
+    /// Where to run
+    #[arg(long, value_enum, default_value_t = BackendArg::Auto)]
+    pub(crate) backend: BackendArg,
+    /// Policies to compare instead of the scenario's, with commas between
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) policy: Vec<String>,
+    /// Change a field: host.pcpus=8, vm.guest.vcpus=2, load.build.file=my.txt.gz
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub(crate) sets: Vec<String>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Write result.json, report.txt, plan.json and scenario.toml into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Run twice, with different numbers of jobs, and compare the results byte by byte
+    #[arg(long)]
+    pub(crate) check_determinism: bool,
+}
+
+/// What `run` and `reproduce` share.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Common {
+    /// Measured time of a repeat, with a unit: 500ms, 10s
+    #[arg(long, value_name = "TIME")]
+    pub(crate) duration: Option<String>,
+    /// Time dropped before it; it must be shorter
+    #[arg(long, value_name = "TIME")]
+    pub(crate) warmup: Option<String>,
+    /// Repeats, each with a seed of its own; a claim takes 5, better 10
+    #[arg(long, value_name = "N")]
+    pub(crate) repeats: Option<String>,
+    /// Seed of the first repeat
+    #[arg(long, value_name = "SEED")]
+    pub(crate) seed: Option<String>,
+    /// Runs at the same time; it changes nothing but the time it takes. Default: one a CPU
+    #[arg(long, value_name = "N")]
+    pub(crate) jobs: Option<usize>,
+    /// Print one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress and no notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// Say on stderr how fast it was, and what captures lost
+    #[arg(long, short, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ReproduceArgs {
+    /// Publications, tables or claims (see `vcoop list published`); all where left out
+    #[arg(value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// What to list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ListWhat {
+    /// Built-in scenarios
+    Scenarios,
+    /// Built-in machine profiles
+    Profiles,
+    /// Policies
+    Policies,
+    /// Published tables and claims
+    Published,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ListArgs {
+    /// What to list; everything where left out
+    #[arg(value_enum)]
+    pub(crate) what: Option<ListWhat>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CaptureArgs {
+    /// A capture file (`perf script`, `trace-cmd report` or ftrace text, plain or compressed), or
+    /// builtin:NAME
+    pub(crate) file: String,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CompletionsArgs {
+    /// Shell
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ManArgs {
+    /// Folder for one page a command; without it the first page is printed
+    pub(crate) dir: Option<PathBuf>,
+}

@@ -1,0 +1,44 @@
+//! `vcoop capture`: what a capture becomes.
+
+use vcoop_capture::{Capture, Limits, Replay, Shape};
+use vcoop_lab::human;
+
+use crate::args::CaptureArgs;
+use crate::failure::Failure;
+use crate::output::print;
+
+/// Threads shown, those with the most demand.
+const SHOWN: usize = 10;
+
+pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
+    let capture = match args.file.strip_prefix("builtin:") {
+        Some(name) => Capture::builtin(name),
+        None => Capture::open(args.file.as_ref(), &Limits::default()),
+    };
+    let capture = capture.map_err(|e| Failure::usage(format!("{}: {e}", args.file)))?;
+    let replay = capture.replay(&Shape::default());
+    print(&describe(&args.file, &capture, &replay))
+}
+
+fn describe(name: &str, capture: &Capture, replay: &Replay) -> String {
+    let time = |ns: u64| human::time(ns as f64 / 1e3);
+    let demand = replay.demand_ns as f64 / replay.span_ns.max(1) as f64;
+    let (threads, span) = (replay.threads.len(), time(replay.span_ns));
+    let mut out = format!("{name}: {threads} threads, a loop of {span}, ");
+    out +=
+        &format!("CPU demand {} ({} CPUs' worth)\n", time(replay.demand_ns), human::digits(demand));
+    for line in capture.losses.to_string().lines() {
+        out += &format!("  {line}\n");
+    }
+    let mut busiest: Vec<_> = capture.threads.iter().collect();
+    busiest.sort_by_key(|thread| std::cmp::Reverse(thread.demand_ns));
+    out += "busiest threads\n";
+    for thread in busiest.iter().take(SHOWN) {
+        out += &format!("  {:16} {:>8}\n", thread.name, time(thread.demand_ns));
+    }
+    if busiest.len() > SHOWN {
+        let rest: u64 = busiest[SHOWN..].iter().map(|thread| thread.demand_ns).sum();
+        out += &format!("  {:16} {:>8}\n", format!("{} more", busiest.len() - SHOWN), time(rest));
+    }
+    out
+}

@@ -1,0 +1,46 @@
+//! How a command can fail, and the exit code that says so.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+use crate::output::note;
+
+/// Why a command did not end well.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The run, or something around it, failed: 1.
+    Run(String),
+    /// Bad usage or a bad scenario: 2.
+    Usage(String),
+    /// A needed facility is missing: 3.
+    Missing(String),
+    /// Interrupted; the result so far is printed already: 130.
+    Interrupted,
+    /// The reader of stdout is gone: nobody is left to tell, and nothing is wrong.
+    ClosedPipe,
+}
+
+impl Failure {
+    /// A failed run.
+    pub(crate) fn run(why: impl Display) -> Self {
+        Self::Run(why.to_string())
+    }
+
+    /// Bad usage or a bad scenario.
+    pub(crate) fn usage(why: impl Display) -> Self {
+        Self::Usage(why.to_string())
+    }
+
+    /// Says why, on stderr; the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        let (code, text) = match self {
+            Self::Run(text) => (1, text),
+            Self::Usage(text) => (2, text),
+            Self::Missing(text) => (3, text),
+            Self::Interrupted => (130, "interrupted".to_owned()),
+            Self::ClosedPipe => return ExitCode::SUCCESS,
+        };
+        note(&format!("vcoop: {text}"));
+        ExitCode::from(code)
+    }
+}

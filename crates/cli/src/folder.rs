@@ -1,0 +1,97 @@
+//! `--out DIR`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use vcoop_lab::result::Document;
+use vcoop_model::plan::Plan;
+
+use crate::failure::Failure;
+
+/// Name of the file that says whose folder it is.
+const RESULT: &str = "result.json";
+
+/// A folder for the results of one scenario.
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes the folder before the run, so that a run is not wasted on one that cannot be written.
+    /// A folder that holds another scenario's result, or files that are not ours, is refused.
+    pub(crate) fn new(dir: &Path, scenario: &str) -> Result<Self, Failure> {
+        let this = Self(dir.to_owned());
+        match fs::read_to_string(dir.join(RESULT)) {
+            Ok(text) => {
+                let found: Option<Value> = serde_json::from_str(&text).ok();
+                let field = |key: &str| Some(found.as_ref()?.get(key)?.as_str()?.to_owned());
+                let ours = field("schema").is_some_and(|s| s.starts_with("vcoop.result/"));
+                match field("scenario") {
+                    Some(other) if ours && other == scenario => {}
+                    Some(other) if ours => {
+                        return Err(this.refuse(&format!("holds a result of scenario {other}")));
+                    }
+                    _ => return Err(this.refuse("has a result.json that vcoop did not write")),
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                for name in ["plan.json", "scenario.toml", "report.txt"] {
+                    if dir.join(name).exists() {
+                        return Err(this.refuse(&format!("has a {name} that vcoop did not write")));
+                    }
+                }
+            }
+            Err(e) => return Err(Failure::run(format!("cannot read {}: {e}", dir.display()))),
+        }
+        fs::create_dir_all(dir)
+            .map_err(|e| Failure::run(format!("cannot make {}: {e}", dir.display())))?;
+        Ok(this)
+    }
+
+    fn refuse(&self, why: &str) -> Failure {
+        let dir = self.0.display();
+        Failure::usage(format!(
+            "--out {dir}: it {why}; nothing was overwritten. Name another folder"
+        ))
+    }
+
+    /// Writes everything. `result.json` comes last: where it is, the rest is.
+    pub(crate) fn write(
+        &self,
+        result: &Document,
+        report: &str,
+        plans: &[Plan],
+        scenario: &str,
+    ) -> Result<(), Failure> {
+        self.file("scenario.toml", scenario)?;
+        self.file("plan.json", &plans_json(plans).map_err(Failure::run)?)?;
+        self.file("report.txt", report)?;
+        self.file(RESULT, &result.to_json())
+    }
+
+    /// Writes a file under another name first, so that a reader never sees half of it.
+    fn file(&self, name: &str, text: &str) -> Result<(), Failure> {
+        let (part, path) = (self.0.join(format!(".{name}.part")), self.0.join(name));
+        fs::write(&part, text)
+            .and_then(|()| fs::rename(&part, &path))
+            .map_err(|e| Failure::run(format!("cannot write {}: {e}", path.display())))
+    }
+}
+
+/// The plans: policies by name, and one plan a cell of the matrix (they differ in the policy
+/// only, and a captured load is long).
+fn plans_json(plans: &[Plan]) -> serde_json::Result<String> {
+    let policies: BTreeMap<&str, &vcoop_model::plan::PolicyPlan> =
+        plans.iter().map(|plan| (plan.policy_name.as_str(), &plan.policy)).collect();
+    let mut cells: Vec<&Plan> = Vec::new();
+    for plan in plans {
+        if !cells.iter().any(|cell| cell.params == plan.params) {
+            cells.push(plan);
+        }
+    }
+    let policies = serde_json::to_string(&policies)?;
+    let cells = serde_json::to_string(&cells)?;
+    Ok(format!("{{\"schema\":\"vcoop.plan/1\",\"policies\":{policies},\"cells\":{cells}}}\n"))
+}

@@ -1,0 +1,21 @@
+//! Ctrl-C.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::output::note;
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// The flag Ctrl-C sets. The first one asks the run to end and to show what it has; the second
+/// ends the process at once.
+pub(crate) fn stop_flag() -> &'static AtomicBool {
+    // Without a handler Ctrl-C still ends the process, only less politely. A second call finds the
+    // handler in place.
+    let _ = ctrlc::set_handler(|| {
+        if STOP.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        note("vcoop: stopping; what was measured follows (Ctrl-C again to end at once)");
+    });
+    &STOP
+}

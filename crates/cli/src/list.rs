@@ -1,0 +1,90 @@
+//! `vcoop list` and `vcoop schema`.
+
+use vcoop_capture::Loader;
+use vcoop_lab::published::Publication;
+use vcoop_model::builtin::builtin_scenarios;
+use vcoop_model::profile::Profile;
+use vcoop_model::scenario::Scenario;
+use vcoop_report::wrap;
+
+use crate::args::{ListArgs, ListWhat};
+use crate::failure::Failure;
+use crate::output::print;
+use crate::scenario::refuse;
+
+/// The policies of this version, and where they run.
+const POLICIES: [(&str, &str); 4] = [
+    ("vanilla", "do nothing: the baseline"),
+    ("wake-boost", "boost a vCPU when it wakes, without the guest's help, for a bounded run"),
+    (
+        "dynamic",
+        "boost on injected interrupts and on the guest's request, within a budget; unboost at once",
+    ),
+    ("static", "vCPU threads real-time (or nice, or a short slice) for life: what people do today"),
+];
+
+pub(crate) fn run(args: &ListArgs) -> Result<(), Failure> {
+    let all = [ListWhat::Scenarios, ListWhat::Profiles, ListWhat::Policies, ListWhat::Published];
+    let mut text = String::new();
+    for what in all {
+        if args.what.is_some_and(|wanted| wanted != what) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        let (heading, rows) = match what {
+            ListWhat::Scenarios => ("Scenarios", scenarios()?),
+            ListWhat::Profiles => ("Profiles", profiles()?),
+            ListWhat::Policies => ("Policies (backend sim)", policies()),
+            ListWhat::Published => ("Published", published()),
+        };
+        text.push_str(heading);
+        text.push('\n');
+        let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        for (name, about) in rows {
+            text.push_str(&wrap(&format!("  {name:width$}  {about}"), width + 4));
+        }
+    }
+    print(&text)
+}
+
+/// The JSON schema of scenario files.
+pub(crate) fn schema() -> String {
+    format!("{:#}\n", vcoop_model::scenario::schema())
+}
+
+type Rows = Vec<(String, String)>;
+
+fn scenarios() -> Result<Rows, Failure> {
+    let loader = Loader::default();
+    let row = |builtin: &vcoop_model::builtin::Builtin| {
+        let scenario = Scenario::parse(builtin.name, builtin.text, &[], &loader).map_err(refuse)?;
+        Ok((builtin.name.to_owned(), scenario.title))
+    };
+    builtin_scenarios().iter().map(row).collect()
+}
+
+fn profiles() -> Result<Rows, Failure> {
+    let row = |name: &str| {
+        let profile = Profile::load(name).map_err(refuse)?;
+        Ok((name.to_owned(), profile.title))
+    };
+    Profile::builtin_names().map(row).collect()
+}
+
+fn policies() -> Rows {
+    POLICIES.iter().map(|(name, about)| ((*name).to_owned(), (*about).to_owned())).collect()
+}
+
+fn published() -> Rows {
+    let mut rows = Vec::new();
+    for publication in Publication::builtin() {
+        rows.push((publication.name, publication.title));
+        let tables = publication.tables.into_iter();
+        rows.extend(tables.map(|t| (format!("  {}", t.id), format!("table: {}", t.title))));
+        let claims = publication.claims.into_iter();
+        rows.extend(claims.map(|c| (format!("  {}", c.id), format!("claim: {}", c.statement))));
+    }
+    rows
+}

@@ -1,0 +1,44 @@
+//! A progress bar for long runs.
+
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use vcoop_lab::runner;
+
+/// Runs shorter than this show no bar.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Shows how far a run is, on stderr, if that is a terminal.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    started: Instant,
+    wanted: bool,
+}
+
+impl Progress {
+    /// Nothing to see yet.
+    pub(crate) fn new(quiet: bool) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        let shape = "{bar:40} {pos}/{len} runs, {elapsed} gone, {eta} to go";
+        if let Ok(style) = ProgressStyle::with_template(shape) {
+            bar.set_style(style);
+        }
+        Self { bar, started: Instant::now(), wanted: !quiet && io::stderr().is_terminal() }
+    }
+
+    /// Takes note of a finished repeat.
+    pub(crate) fn tell(&self, progress: runner::Progress) {
+        self.bar.set_length(progress.total as u64);
+        self.bar.set_position(progress.done as u64);
+        if self.wanted && self.bar.is_hidden() && self.started.elapsed() > PATIENCE {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+    }
+
+    /// Wipes the bar.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

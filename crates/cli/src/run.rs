@@ -1,0 +1,177 @@
+//! `vcoop run`.
+
+use vcoop_capture::Loader;
+use vcoop_lab::analysis::{About, document};
+use vcoop_lab::backend::{Backend, Choice, select};
+use vcoop_lab::result::{Document, Engine};
+use vcoop_lab::runner::{Control, Experiment};
+use vcoop_model::plan::Plan;
+use vcoop_report::{Style, render};
+
+use crate::args::{BackendArg, RunArgs};
+use crate::failure::Failure;
+use crate::folder::Folder;
+use crate::interrupt::stop_flag;
+use crate::output::{note, print, style};
+use crate::progress::Progress;
+use crate::scenario::{Overrides, jobs, parse, refuse, say_losses, source};
+
+pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
+    // From here on an interrupt ends the run, not the process.
+    stop_flag();
+    let jobs = jobs(&args.common)?;
+    let source = source(&args.scenario)?;
+    let overrides = Overrides::new(&args.sets, &args.common)?;
+    let loader = Loader::default();
+    let scenario = parse(&source, &overrides, &loader)?;
+    let policies = (!args.policy.is_empty()).then_some(args.policy.as_slice());
+    refuse_twice(&args.policy)?;
+    let plans = scenario.plans(policies).map_err(refuse)?;
+    let folder = args.out.as_deref().map(|dir| Folder::new(dir, &scenario.name)).transpose()?;
+    let choice = match args.backend {
+        BackendArg::Auto => Choice::Auto,
+        BackendArg::Sim => Choice::Sim,
+        BackendArg::Kvm => Choice::Kvm,
+    };
+    let selection = select(choice).map_err(|why| Failure::Missing(why.to_string()))?;
+    if let Some(why) = selection.note.filter(|_| !args.common.quiet) {
+        note(&why);
+    }
+    say_losses(&loader, &args.common);
+
+    let about = About {
+        title: scenario.title.clone(),
+        command: command(args, plans.first()),
+        baseline: scenario.baseline.clone(),
+    };
+    let once = |jobs| measure(&plans, &selection.backends, jobs, about.clone(), args.common.quiet);
+    let result = once(if args.check_determinism { 1 } else { jobs })?;
+    if args.common.verbose
+        && let Some(engine) = &result.engine
+    {
+        note(&speed(engine));
+    }
+    if let Some(folder) = folder {
+        folder.write(&result, &render(&result, Style::default()), &plans, &source.text)?;
+    }
+    let text = if args.common.json { result.to_json() } else { render(&result, style()) };
+    print(&text)?;
+    if result.interrupted {
+        return Err(Failure::Interrupted);
+    }
+    if args.check_determinism {
+        let jobs = jobs.max(2);
+        compare(&result, &once(jobs)?, jobs)?;
+    }
+    Ok(())
+}
+
+fn measure(
+    plans: &[Plan],
+    backends: &[&'static dyn Backend],
+    jobs: usize,
+    about: About,
+    quiet: bool,
+) -> Result<Document, Failure> {
+    let progress = Progress::new(quiet);
+    let control = Control { stop: stop_flag(), progress: &|p| progress.tell(p) };
+    let measured = Experiment { plans, backends, jobs }.run(control);
+    progress.finish();
+    Ok(document(plans, &measured.map_err(Failure::run)?, about))
+}
+
+fn refuse_twice(policies: &[String]) -> Result<(), Failure> {
+    let twice = policies.iter().enumerate().find(|(i, p)| policies[..*i].contains(p));
+    twice.map_or(Ok(()), |(_, policy)| {
+        Err(Failure::usage(format!("--policy names `{policy}` twice")))
+    })
+}
+
+/// The command that gives the same result, without what does not change it.
+fn command(args: &RunArgs, first: Option<&Plan>) -> String {
+    let mut words = vec!["vcoop".to_owned(), "run".to_owned(), args.scenario.clone()];
+    if args.backend != BackendArg::Auto {
+        let backend = if args.backend == BackendArg::Sim { "sim" } else { "kvm" };
+        words.extend(["--backend".to_owned(), backend.to_owned()]);
+    }
+    if !args.policy.is_empty() {
+        words.extend(["--policy".to_owned(), args.policy.join(",")]);
+    }
+    for set in &args.sets {
+        words.extend(["--set".to_owned(), set.clone()]);
+    }
+    let common = &args.common;
+    let options = [
+        ("--duration", &common.duration),
+        ("--warmup", &common.warmup),
+        ("--repeats", &common.repeats),
+    ];
+    for (option, value) in options {
+        if let Some(value) = value {
+            words.extend([option.to_owned(), value.clone()]);
+        }
+    }
+    if let Some(plan) = first {
+        words.extend(["--seed".to_owned(), plan.seed.to_string()]);
+    }
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+fn speed(engine: &Engine) -> String {
+    let rate = engine.events as f64 / engine.cpu_s.max(1e-6) / 1e6;
+    let (events, cpu, sim) = (engine.events, engine.cpu_s, engine.sim_s);
+    format!("{events} events, {sim} simulated s in {cpu:.3} CPU s: {rate:.2} M events per CPU s")
+}
+
+fn compare(one: &Document, other: &Document, jobs: usize) -> Result<(), Failure> {
+    let (a, b) = (one.without_timing().to_json(), other.without_timing().to_json());
+    if a == b {
+        let (bytes, hash) = (a.len(), fnv(a.as_bytes()));
+        note(&format!(
+            "deterministic: 1 job and {jobs} jobs gave the same {bytes} bytes (but for \
+             engine.cpu_s), FNV-1a {hash:016x}"
+        ));
+        return Ok(());
+    }
+    let differs = a.lines().zip(b.lines()).find(|(x, y)| x != y);
+    let (x, y) = differs.unwrap_or(("the end", "more"));
+    Err(Failure::run(format!(
+        "not deterministic: first difference:\n  {}\n  {}",
+        x.trim(),
+        y.trim()
+    )))
+}
+
+/// FNV-1a, 64 bits: to tell two results apart at a glance, not to secure them.
+fn fnv(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_split_them() {
+        assert_eq!(quoted("host.pcpus=8"), "host.pcpus=8");
+        assert_eq!(quoted("policy.dynamic.means=nice -20"), "'policy.dynamic.means=nice -20'");
+        assert_eq!(quoted("a'b"), r"'a'\''b'");
+        assert_eq!(quoted(""), "''");
+    }
+
+    #[test]
+    fn fnv_known_answers() {
+        assert_eq!(fnv(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv(b"foobar"), 0x8594_4171_f739_67e8);
+    }
+}

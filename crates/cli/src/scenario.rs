@@ -1,0 +1,143 @@
+//! Finding and reading scenarios.
+
+use std::path::Path;
+use std::thread;
+
+use vcoop_capture::Loader;
+use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
+use vcoop_model::diagnostic::Diagnostics;
+use vcoop_model::scenario::{Scenario, Set};
+use vcoop_report::wrap;
+
+use crate::args::Common;
+use crate::failure::Failure;
+use crate::output::note;
+
+/// Largest scenario file: far beyond any that people write, and no trouble to hold.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Where a scenario's text came from, and the text.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// Path, or name of a built-in scenario.
+    pub(crate) name: String,
+    /// The file.
+    pub(crate) text: String,
+}
+
+/// Reads a scenario's text. A name without a slash or `.toml` is a built-in scenario first.
+pub(crate) fn source(name: &str) -> Result<Source, Failure> {
+    let path_like = name.contains('/') || name.ends_with(".toml");
+    let builtin = builtin_scenario(name).filter(|_| !path_like);
+    let text = match builtin {
+        Some(text) => text.to_owned(),
+        None if path_like || Path::new(name).exists() => read(name)?,
+        None => return Err(unknown(name)),
+    };
+    Ok(Source { name: name.to_owned(), text })
+}
+
+fn read(path: &str) -> Result<String, Failure> {
+    let size = std::fs::metadata(path).map(|m| m.len()).unwrap_or(0);
+    if size > MAX_BYTES {
+        return Err(Failure::usage(format!("{path} is no scenario: it has {size} bytes")));
+    }
+    std::fs::read_to_string(path)
+        .map_err(|e| Failure::usage(format!("cannot read scenario {path}: {e}")))
+}
+
+fn unknown(name: &str) -> Failure {
+    let names: Vec<&str> = builtin_scenarios().iter().map(|b| b.name).collect();
+    let guess = nearest(name, &names).map(|n| format!("did you mean {n}? ")).unwrap_or_default();
+    let known = wrap(&format!("  {guess}built-in scenarios: {}", names.join(", ")), 4);
+    Failure::Usage(format!("no scenario and no file `{name}`\n{}", known.trim_end()))
+}
+
+/// The name most like what was typed, if it is like enough to be a slip.
+pub(crate) fn nearest<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str> {
+    let distance = |name: &str| strsim::damerau_levenshtein(typed, name);
+    let near = names.iter().map(|name| (distance(name), *name));
+    near.filter(|(d, name)| *d <= 1 + name.len() / 3).min().map(|(_, name)| name)
+}
+
+/// What `--set` is called in diagnostics.
+const SET: &str = "--set";
+
+/// Overrides: every `--set` in its order, then the shortcuts, which are the same in other words.
+#[derive(Debug)]
+pub(crate) struct Overrides {
+    /// As the model takes them.
+    pub(crate) sets: Vec<Set>,
+    /// Text of the shortcuts, and the option each came from.
+    shortcuts: Vec<(String, &'static str)>,
+}
+
+impl Overrides {
+    /// Reads the options.
+    pub(crate) fn new(sets: &[String], common: &Common) -> Result<Self, Failure> {
+        let mut shortcuts = Vec::new();
+        let times = [("--duration", &common.duration), ("--warmup", &common.warmup)];
+        for (option, value) in times {
+            let key = option.trim_start_matches('-');
+            shortcuts.extend(value.as_ref().map(|v| (format!("{key}=\"{v}\""), option)));
+        }
+        for (option, value) in [("--repeats", &common.repeats), ("--seed", &common.seed)] {
+            let key = option.trim_start_matches('-');
+            shortcuts.extend(value.as_ref().map(|v| (format!("{key}={v}"), option)));
+        }
+        let texts = sets.iter().chain(shortcuts.iter().map(|(text, _)| text));
+        let mut overrides = Self { sets: Vec::new(), shortcuts: Vec::new() };
+        overrides.sets =
+            texts.map(|text| Set::parse(text)).collect::<Result<_, _>>().map_err(refuse)?;
+        overrides.shortcuts = shortcuts;
+        Ok(overrides)
+    }
+
+    /// Refuses in the user's own words: `--duration`, where that is what was written.
+    pub(crate) fn refuse(&self, mut diagnostics: Diagnostics) -> Failure {
+        for diagnostic in diagnostics.0.iter_mut().filter(|d| d.file == SET) {
+            let own = self.shortcuts.iter().find(|(text, _)| *text == diagnostic.snippet);
+            if let Some((_, option)) = own {
+                diagnostic.file = (*option).to_owned();
+            }
+        }
+        refuse(diagnostics)
+    }
+}
+
+/// Parses a scenario and its captures.
+pub(crate) fn parse(
+    source: &Source,
+    overrides: &Overrides,
+    loader: &Loader,
+) -> Result<Scenario, Failure> {
+    Scenario::parse(&source.name, &source.text, &overrides.sets, loader)
+        .map_err(|found| overrides.refuse(found))
+}
+
+/// Diagnostics stand for themselves, below a line that counts them.
+pub(crate) fn refuse(diagnostics: Diagnostics) -> Failure {
+    let count = diagnostics.0.len();
+    let plural = if count == 1 { "" } else { "s" };
+    Failure::Usage(format!("{count} error{plural}\n{diagnostics}"))
+}
+
+/// Says what captures lost: briefly where it matters, in full when asked.
+pub(crate) fn say_losses(loader: &Loader, common: &Common) {
+    for (name, capture) in loader.loaded() {
+        if common.verbose {
+            note(&format!("capture {name}: {}", capture.losses));
+        } else if capture.losses.is_lossy() && !common.quiet {
+            note(&format!("capture {name} has gaps; `vcoop capture {name}` says which"));
+        }
+    }
+}
+
+/// Threads to use.
+pub(crate) fn jobs(common: &Common) -> Result<usize, Failure> {
+    match common.jobs {
+        Some(0) => Err(Failure::usage("--jobs 0: nothing would run; give 1 or more")),
+        Some(jobs) => Ok(jobs),
+        None => Ok(thread::available_parallelism().map_or(1, usize::from)),
+    }
+}

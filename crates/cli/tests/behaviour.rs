@@ -1,0 +1,235 @@
+//! What holds of every run: what goes to stdout, exit codes, files, interruption.
+
+use std::fs;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const SHORT: [&str; 7] =
+    ["busy-host-1", "--duration", "100ms", "--warmup", "10ms", "--repeats", "5"];
+
+fn vcoop(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+    command.args(args).stdin(Stdio::null()).env_remove("NO_COLOR");
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    vcoop(args).output().unwrap()
+}
+
+fn short(extra: &[&str]) -> Output {
+    run(&[&["run"], &SHORT[..], extra].concat())
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// A fresh folder of a test's own.
+fn folder(name: &str) -> PathBuf {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&dir);
+    dir
+}
+
+#[test]
+fn json_is_all_there_is_on_stdout_and_jobs_change_nothing() {
+    let document = |jobs| {
+        let output = short(&["--json", "--jobs", jobs]);
+        assert!(output.status.success());
+        let mut json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(json["engine"]["cpu_s"].is_number());
+        json["engine"]["cpu_s"] = Value::Null;
+        json.to_string()
+    };
+    assert_eq!(document("1"), document("2"));
+}
+
+#[test]
+fn notes_go_to_stderr_and_quiet_silences_them() {
+    let loud = short(&[]);
+    assert!(text(&loud.stderr).contains("simulating"), "{}", text(&loud.stderr));
+    let quiet = short(&["--quiet"]);
+    assert_eq!(text(&quiet.stderr), "");
+    assert_eq!(loud.stdout, quiet.stdout);
+    let verbose = short(&["-v"]);
+    assert!(text(&verbose.stderr).contains("events per CPU s"));
+}
+
+#[test]
+fn the_flagship_report_fits_and_is_plain_in_a_pipe() {
+    let args = ["run", "busy-host", "--duration", "200ms", "--warmup", "20ms", "--repeats", "5"];
+    let output = run(&args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = text(&output.stdout);
+    assert!(!report.contains('\u{1b}'), "colour belongs to terminals");
+    for line in report.lines().filter(|line| !line.starts_with("Again: ")) {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+    for part in ["vanilla", "wake-boost", "dynamic", "static", "guest.cyclictest", "Best here"] {
+        assert!(report.contains(part), "{part} in\n{report}");
+    }
+    assert!(report.contains("Again: vcoop run busy-host --duration 200ms"), "{report}");
+}
+
+#[test]
+fn the_matrix_report_fits_too() {
+    let output = run(&["run", "pvsched-audio", "--duration", "200ms", "--warmup", "0s"]);
+    let report = text(&output.stdout);
+    assert!(report.contains("browser_enabled true, buffer_frames 96"), "{report}");
+    for line in report.lines().filter(|line| !line.starts_with("Again: ")) {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+}
+
+#[test]
+fn the_command_to_repeat_gives_the_same_again() {
+    let sets = ["--policy", "vanilla,static", "--set", "policy.static.means=fifo 50"];
+    let first = short(&sets);
+    let report = text(&first.stdout);
+    let again = report.lines().find_map(|line| line.strip_prefix("Again: vcoop ")).unwrap();
+    let shell = format!("\"$0\" {again}");
+    let command = env!("CARGO_BIN_EXE_vcoop");
+    let second = Command::new("sh").args(["-c", &shell, command]).output().unwrap();
+    assert_eq!(report, text(&second.stdout));
+}
+
+#[test]
+fn check_determinism_says_identical() {
+    let output = short(&["--check-determinism", "--quiet"]);
+    assert!(output.status.success());
+    assert!(text(&output.stderr).contains("deterministic: 1 job and"));
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    for args in [&["schema"][..], &["list"], &["run", "busy-host-1", "--duration", "600ms"]] {
+        let mut child = vcoop(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(!text(&output.stderr).contains("panicked"), "{}", text(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = vcoop(&["list"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot write to stdout"));
+}
+
+#[test]
+fn out_writes_everything_and_spares_other_results() {
+    let dir = folder("out");
+    let path = dir.to_str().unwrap();
+    assert!(short(&["--out", path]).status.success());
+    let result: Value =
+        serde_json::from_str(&fs::read_to_string(dir.join("result.json")).unwrap()).unwrap();
+    assert_eq!(result["schema"], "vcoop.result/1");
+    let plan: Value =
+        serde_json::from_str(&fs::read_to_string(dir.join("plan.json")).unwrap()).unwrap();
+    assert_eq!(plan["cells"].as_array().unwrap().len(), 1);
+    assert!(plan["policies"]["dynamic"].is_object());
+    assert!(fs::read_to_string(dir.join("scenario.toml")).unwrap().contains("busy-host-1"));
+    assert!(fs::read_to_string(dir.join("report.txt")).unwrap().contains("Best here"));
+    // The same scenario again may take its place, another may not.
+    assert!(short(&["--out", path]).status.success());
+    let other = run(&["run", "rogue-guest", "--out", path]);
+    assert_eq!(other.status.code(), Some(2));
+    assert!(text(&other.stderr).contains("holds a result of scenario busy-host-1"));
+    let result_after: Value =
+        serde_json::from_str(&fs::read_to_string(dir.join("result.json")).unwrap()).unwrap();
+    assert_eq!(result_after["scenario"], "busy-host-1");
+}
+
+#[test]
+fn out_spares_files_of_others() {
+    let dir = folder("foreign");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("plan.json"), "mine").unwrap();
+    let output = short(&["--out", dir.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(fs::read_to_string(dir.join("plan.json")).unwrap(), "mine");
+}
+
+/// Waits for the end, but not for ever.
+fn end_of(child: &mut std::process::Child) -> Option<i32> {
+    let limit = Instant::now() + Duration::from_secs(30);
+    while Instant::now() < limit {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().unwrap();
+    panic!("it did not end");
+}
+
+#[test]
+fn an_interrupt_shows_what_was_measured() {
+    let args = ["run", "busy-host-1", "--repeats", "10000", "--duration", "1s", "--json"];
+    let mut child = vcoop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let reader = thread::spawn(move || {
+        let mut text = String::new();
+        stdout.read_to_string(&mut text).map(|_| text)
+    });
+    // The first note comes when the handler is in place.
+    let mut first = [0];
+    child.stderr.as_mut().unwrap().read_exact(&mut first).unwrap();
+    thread::sleep(Duration::from_millis(500));
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert_eq!(end_of(&mut child), Some(130));
+    let json: Value = serde_json::from_str(&reader.join().unwrap().unwrap()).unwrap();
+    assert_eq!(json["interrupted"], true);
+    assert!(json["series"].as_array().is_some_and(|series| !series.is_empty()));
+}
+
+#[test]
+fn reproduce_gives_a_document() {
+    let args = ["reproduce", "audio", "audio-small-buffers", "--duration", "2s", "--json", "-q"];
+    let output = run(&args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["schema"], "vcoop.reproduce/1");
+    assert_eq!(json["cells"].as_array().unwrap().len(), 12);
+    let report = run(&args[..5]);
+    for line in text(&report.stdout).lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+}
+
+#[test]
+fn schema_completions_man_and_doctor_print_something_sound() {
+    let schema: Value = serde_json::from_slice(&run(&["schema"]).stdout).unwrap();
+    assert!(schema["$schema"].is_string(), "it names its own dialect");
+    for shell in ["bash", "zsh", "fish"] {
+        let output = run(&["completions", shell]);
+        assert!(text(&output.stdout).contains("vcoop"), "{shell}");
+    }
+    let dir = folder("man");
+    assert!(run(&["man", dir.to_str().unwrap()]).status.success());
+    assert!(fs::read_to_string(dir.join("vcoop-run.1")).unwrap().contains("SCENARIO"));
+    let doctor = run(&["doctor"]);
+    assert!(doctor.status.success());
+    for line in text(&doctor.stdout).lines() {
+        let known = ["  ok ", "  missing ", "           remedy: "];
+        assert!(known.iter().any(|start| line.starts_with(start)), "{line}");
+    }
+}
+
+#[test]
+fn captures_are_described() {
+    let output = run(&["capture", "builtin:build-serve"]);
+    let report = text(&output.stdout);
+    assert!(report.starts_with("builtin:build-serve: "), "{report}");
+    assert!(report.contains("busiest threads"));
+}

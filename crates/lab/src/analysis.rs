@@ -1,0 +1,348 @@
+//! From what was measured to the result document.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use vcoop_model::plan::Plan;
+use vcoop_model::recording::Part;
+
+use crate::digest::{Digest, Latency};
+use crate::params;
+use crate::result::{
+    Document, Engine, Interval, Key, LatencySeries, RatioIntervals, Ratios, SCHEMA, ScalarSeries,
+    Series, Worst,
+};
+use crate::round::{mean_us, ratio, scalar, us, us_f};
+use crate::runner::{Measured, PlanRuns};
+use crate::stats::{Block, MAX_BLOCKS, Pool, Resamples, carries, quotient, weighted_mean};
+use crate::verdict;
+
+/// The quantiles of a series, in millionths: p50, p90, p99, p999, p9999.
+const QUANTILES: [u64; 5] = [500_000, 900_000, 990_000, 999_000, 999_900];
+
+/// How many of the worst samples a series shows.
+const WORST: usize = 5;
+
+/// What the document says about the experiment besides what was measured.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    /// One line about the scenario.
+    pub title: String,
+    /// The command that gives the result again.
+    pub command: String,
+    /// Policy that ratios are taken to; the first one where it is not among the plans.
+    pub baseline: String,
+}
+
+/// Makes the document of an experiment.
+pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
+    let mut policies: Vec<String> = Vec::new();
+    for plan in plans {
+        if !policies.contains(&plan.policy_name) {
+            policies.push(plan.policy_name.clone());
+        }
+    }
+    let mut backends: Vec<String> = Vec::new();
+    for run in &measured.runs {
+        if backends.last().is_none_or(|last| last != run.backend) {
+            backends.push(run.backend.to_owned());
+        }
+    }
+    let known = policies.contains(&about.baseline);
+    let baseline =
+        if known { about.baseline } else { policies.first().cloned().unwrap_or_default() };
+    let mut draws = Draws::default();
+    let mut series = Vec::new();
+    for run in &measured.runs {
+        let plan = &plans[run.plan];
+        let base = measured.runs.iter().find(|other| {
+            let p = &plans[other.plan];
+            other.backend == run.backend && p.policy_name == baseline && p.params == plan.params
+        });
+        let base = base.filter(|base| base.plan != run.plan);
+        one_plan(plan, run, base, &mut draws, &mut series);
+    }
+    let first = plans.first();
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let mut document = Document {
+        schema: SCHEMA.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        scenario: first.map_or_else(String::new, |p| p.scenario.clone()),
+        title: about.title,
+        seed: first.map_or(0, |p| p.seed),
+        backends,
+        command: about.command,
+        baseline,
+        policies,
+        repeats: first.map_or(0, |p| p.repeats),
+        duration_s: first.map_or(0.0, |p| seconds(p.duration_ns)),
+        warmup_s: first.map_or(0.0, |p| seconds(p.warmup_ns)),
+        interrupted: measured.interrupted,
+        series,
+        verdicts: Vec::new(),
+        engine: engine(measured),
+    };
+    document.verdicts = verdict::verdicts(&document);
+    document
+}
+
+fn engine(measured: &Measured) -> Option<Engine> {
+    let digests = measured.runs.iter().flat_map(|run| run.repeats.iter().flatten());
+    let stats: Vec<_> = digests.filter_map(|digest| digest.engine).collect();
+    if stats.is_empty() {
+        return None;
+    }
+    let sum = |f: fn(&vcoop_model::recording::EngineStats) -> u64| stats.iter().map(f).sum::<u64>();
+    // CPU time to the microsecond: the clock is no finer.
+    let cpu_s = (sum(|s| s.cpu_ns) / 1000) as f64 / 1e6;
+    Some(Engine { events: sum(|s| s.events), cpu_s, sim_s: sum(|s| s.sim_ns) as f64 / 1e9 })
+}
+
+/// Resamples by number of blocks: nearly always one and the same.
+#[derive(Debug, Default)]
+struct Draws(BTreeMap<usize, Option<Rc<Resamples>>>);
+
+impl Draws {
+    fn of(&mut self, repeats: usize) -> Option<Rc<Resamples>> {
+        let blocks = repeats.min(MAX_BLOCKS);
+        self.0.entry(blocks).or_insert_with(|| Resamples::new(blocks).map(Rc::new)).clone()
+    }
+}
+
+/// The repeats that count: those that came to their end, or, if none did, what there is.
+fn usable(run: &PlanRuns) -> Vec<(u32, &Digest)> {
+    let numbered = (0..).zip(&run.repeats).filter_map(|(r, d)| Some((r, d.as_ref()?)));
+    let all: Vec<(u32, &Digest)> = numbered.collect();
+    let complete: Vec<_> = all.iter().copied().filter(|(_, d)| d.complete).collect();
+    if complete.is_empty() { all } else { complete }
+}
+
+fn one_plan(
+    plan: &Plan,
+    run: &PlanRuns,
+    base: Option<&PlanRuns>,
+    draws: &mut Draws,
+    series: &mut Vec<Series>,
+) {
+    let own = usable(run);
+    let base = base.map(usable).unwrap_or_default();
+    let mut paired = (Vec::new(), Vec::new());
+    for (repeat, digest) in &own {
+        if let Some((_, other)) = base.iter().find(|(r, _)| r == repeat) {
+            paired.0.push(*digest);
+            paired.1.push(*other);
+        }
+    }
+    let key = |probe: &str, metric: &str, unit: &str| Key {
+        backend: run.backend.to_owned(),
+        policy: plan.policy_name.clone(),
+        params: params::short(&plan.params),
+        cell: plan.params.clone(),
+        probe: probe.to_owned(),
+        metric: metric.to_owned(),
+        unit: unit.to_owned(),
+        repeats: own.len() as u32,
+    };
+    let Some((_, any)) = own.first() else { return };
+    for (index, first) in any.latencies.iter().enumerate() {
+        let own: Vec<(u32, &Latency)> =
+            own.iter().filter_map(|(r, d)| Some((*r, d.latencies.get(index)?))).collect();
+        let side = |digests: &[&'_ Digest]| -> Vec<Block> {
+            let records: Vec<&Latency> =
+                digests.iter().filter_map(|d| d.latencies.get(index)).collect();
+            blocks(&records)
+        };
+        let pair = (!paired.0.is_empty())
+            .then(|| (Pool::new(&side(&paired.0)), Pool::new(&side(&paired.1)), paired.0.len()));
+        let key = key(&first.probe, first.metric, "us");
+        if let Some(one) = latency(key, &own, pair, draws) {
+            series.push(Series::Latency(Box::new(one)));
+        }
+    }
+    for ((probe, metric), first) in &any.scalars {
+        let values = |digests: &mut dyn Iterator<Item = &&Digest>| -> Vec<f64> {
+            let id = (probe.clone(), metric.clone());
+            digests.filter_map(|d| d.scalars.get(&id)).map(|s| s.value).collect()
+        };
+        let mine = values(&mut own.iter().map(|(_, d)| d));
+        let pair = (values(&mut paired.0.iter()), values(&mut paired.1.iter()));
+        let one = number(key(probe, metric, first.unit), &mine, &pair, draws);
+        series.push(Series::Scalar(Box::new(one)));
+    }
+}
+
+/// Blocks to resample: a repeat each, or several where there are very many.
+fn blocks(records: &[&Latency]) -> Vec<Block> {
+    let mut blocks = vec![Block::default(); records.len().min(MAX_BLOCKS)];
+    for (i, record) in records.iter().enumerate() {
+        let block = &mut blocks[i % MAX_BLOCKS];
+        block.count += record.count;
+        block.sum_ns += record.sum_ns;
+        block.bins.extend_from_slice(&record.bins);
+    }
+    if records.len() > MAX_BLOCKS {
+        for block in &mut blocks {
+            block.bins.sort_unstable();
+            block.bins.dedup_by(|bin, kept| {
+                let same = bin.0 == kept.0;
+                kept.1 += if same { bin.1 } else { 0 };
+                same
+            });
+        }
+    }
+    blocks
+}
+
+/// A statistic of a pool under weights: the mean, or a quantile.
+fn statistic(pool: &Pool, weights: &[u16], ppm: Option<u64>) -> f64 {
+    ppm.map_or_else(|| pool.mean(weights), |ppm| pool.quantile(weights, ppm))
+}
+
+fn latency(
+    key: Key,
+    own: &[(u32, &Latency)],
+    pair: Option<(Pool, Pool, usize)>,
+    draws: &mut Draws,
+) -> Option<LatencySeries> {
+    let records: Vec<&Latency> = own.iter().map(|(_, l)| *l).collect();
+    let pool = Pool::new(&blocks(&records));
+    let count = pool.count();
+    if count == 0 {
+        return None;
+    }
+    let resamples = draws.of(own.len());
+    let interval = |ppm: Option<u64>| -> Option<Interval> {
+        let [lo, hi] = resamples.as_ref()?.interval(|w| statistic(&pool, w, ppm))?;
+        Some([us_f(lo), us_f(hi)])
+    };
+    let ones = pool.ones();
+    let shown = QUANTILES.map(|ppm| carries(count, ppm));
+    let points: [Option<f64>; 5] =
+        std::array::from_fn(|i| shown[i].then(|| us_f(pool.quantile(&ones, QUANTILES[i]))));
+    let bounds: [Option<Interval>; 5] =
+        std::array::from_fn(|i| if shown[i] { interval(Some(QUANTILES[i])) } else { None });
+    let (ratios, ratio_intervals) = pair
+        .map(|(mine, base, repeats)| compare(&mine, &base, draws.of(repeats).as_deref()))
+        .unzip();
+    let mut maxima: Vec<u64> = records.iter().filter(|r| r.count > 0).map(|r| r.max_ns).collect();
+    maxima.sort_unstable();
+    Some(LatencySeries {
+        key,
+        count,
+        missed: records.iter().map(|r| r.missed).sum(),
+        min: us(records.iter().map(|r| r.min_ns).min()?),
+        mean: mean_us(pool.sum_ns(), count),
+        mean_ci95: interval(None),
+        p50: points[0],
+        p90: points[1],
+        p99: points[2],
+        p999: points[3],
+        p9999: points[4],
+        max: us(*maxima.last()?),
+        max_per_repeat: us(median(&maxima)),
+        p50_ci95: bounds[0],
+        p90_ci95: bounds[1],
+        p99_ci95: bounds[2],
+        p999_ci95: bounds[3],
+        p9999_ci95: bounds[4],
+        ratio_to_baseline: ratios,
+        ratio_ci95: ratio_intervals,
+        parts_mean: parts(&records, count),
+        ran_instead_mean: ran_instead(&records, count),
+        worst: worst(own),
+    })
+}
+
+/// Ratios of paired pools, and their intervals.
+fn compare(mine: &Pool, base: &Pool, resamples: Option<&Resamples>) -> (Ratios, RatioIntervals) {
+    let enough = |ppm: Option<u64>| {
+        let both = mine.count().min(base.count());
+        ppm.map_or(both > 0, |ppm| carries(both, ppm))
+    };
+    let at = |weights: &[u16], ppm: Option<u64>| {
+        quotient(statistic(mine, weights, ppm), statistic(base, weights, ppm))
+    };
+    let ones = mine.ones();
+    let point = |ppm| {
+        let value = if enough(ppm) { at(&ones, ppm) } else { f64::NAN };
+        value.is_finite().then(|| ratio(value))
+    };
+    let bounds = |ppm| -> Option<Interval> {
+        let [lo, hi] = resamples.filter(|_| enough(ppm))?.interval(|w| at(w, ppm))?;
+        Some([ratio(lo), ratio(hi)])
+    };
+    let [p50, p90, p99, p999, p9999] = QUANTILES.map(|ppm| point(Some(ppm)));
+    let points = Ratios { mean: point(None), p50, p90, p99, p999, p9999 };
+    let [p50, p90, p99, p999, p9999] = QUANTILES.map(|ppm| bounds(Some(ppm)));
+    (points, RatioIntervals { mean: bounds(None), p50, p90, p99, p999, p9999 })
+}
+
+/// Middle of sorted values; the mean of the middle two. Zero for none.
+fn median(sorted: &[u64]) -> u64 {
+    match (sorted.get(sorted.len().wrapping_sub(1) / 2), sorted.get(sorted.len() / 2)) {
+        (Some(a), Some(b)) => a.midpoint(*b),
+        _ => 0,
+    }
+}
+
+fn parts(records: &[&Latency], count: u64) -> BTreeMap<String, f64> {
+    let sum = |part: Part| records.iter().map(|r| r.parts_sum[part as usize]).sum::<u128>();
+    let mut parts: BTreeMap<String, f64> =
+        Part::ALL.iter().map(|p| (p.name().to_owned(), mean_us(sum(*p), count))).collect();
+    let steal = sum(Part::WakeToRun) + sum(Part::PreemptedToRun);
+    parts.insert("host_wait".to_owned(), mean_us(steal, count));
+    parts
+}
+
+fn ran_instead(records: &[&Latency], count: u64) -> BTreeMap<String, f64> {
+    let mut sums: BTreeMap<&str, u128> = BTreeMap::new();
+    for (label, ns) in records.iter().flat_map(|r| &r.ran_instead) {
+        *sums.entry(label).or_default() += ns;
+    }
+    sums.into_iter().map(|(label, ns)| (label.to_owned(), mean_us(ns, count))).collect()
+}
+
+fn worst(own: &[(u32, &Latency)]) -> Vec<Worst> {
+    let mut all: Vec<_> =
+        own.iter().flat_map(|(repeat, l)| l.worst.iter().map(move |w| (*repeat, w))).collect();
+    all.sort_by_key(|(repeat, w)| (std::cmp::Reverse(w.latency_ns), *repeat, w.due_ns));
+    let shown = all.into_iter().take(WORST);
+    let parts = |w: &vcoop_model::recording::WorstSample| {
+        let pairs = Part::ALL.iter().zip(w.parts).filter(|(_, ns)| *ns > 0);
+        pairs.map(|(part, ns)| (part.name().to_owned(), us(ns))).collect()
+    };
+    shown
+        .map(|(repeat, w)| Worst {
+            repeat,
+            due_us: us(w.due_ns),
+            latency_us: us(w.latency_ns),
+            parts: parts(w),
+            ran_instead: w.ran_instead.iter().map(|(l, ns)| (l.clone(), us(*ns))).collect(),
+        })
+        .collect()
+}
+
+fn number(key: Key, own: &[f64], pair: &(Vec<f64>, Vec<f64>), draws: &mut Draws) -> ScalarSeries {
+    let mean = |values: &[f64]| weighted_mean(&vec![1; values.len()], values);
+    // Scalars are few bytes, but the weights are those of the blocks: fold alike.
+    let (own, mine, base) = (fold(own), fold(&pair.0), fold(&pair.1));
+    let value_ci95 = draws.of(own.len()).and_then(|r| r.interval(|w| weighted_mean(w, &own)));
+    let quotient_at = |w: &[u16]| quotient(weighted_mean(w, &mine), weighted_mean(w, &base));
+    let paired = !mine.is_empty() && mine.len() == base.len();
+    let point = if paired { quotient(mean(&mine), mean(&base)) } else { f64::NAN };
+    let draw = draws.of(mine.len()).filter(|_| paired);
+    ScalarSeries {
+        key,
+        value: scalar(mean(&own)),
+        value_ci95: value_ci95.map(|ends| ends.map(scalar)),
+        ratio_to_baseline: point.is_finite().then(|| ratio(point)),
+        ratio_ci95: draw.and_then(|r| r.interval(quotient_at)).map(|ends| ends.map(ratio)),
+    }
+}
+
+/// Means of blocks, formed as [`blocks`] forms them.
+fn fold(values: &[f64]) -> Vec<f64> {
+    let blocks = values.len().min(MAX_BLOCKS);
+    let of_block = |b: usize| values.iter().skip(b).step_by(MAX_BLOCKS);
+    (0..blocks).map(|b| of_block(b).sum::<f64>() / of_block(b).count() as f64).collect()
+}

@@ -1,0 +1,82 @@
+//! One repeat of one plan, in the form it is kept until all repeats are there.
+//!
+//! A [`Recording`] holds dense histograms, about half a megabyte a probe. The digest keeps the
+//! buckets that have samples: some ten kilobytes, whatever the simulated time.
+
+use std::collections::BTreeMap;
+
+use vcoop_model::plan::Ns;
+use vcoop_model::recording::{EngineStats, LatencyRecord, Part, Recording, Scalar, WorstSample};
+
+/// One repeat.
+#[derive(Clone, Debug)]
+pub struct Digest {
+    /// Latency series, in the order of the plan's probes.
+    pub latencies: Vec<Latency>,
+    /// Scalars by (probe, metric).
+    pub scalars: BTreeMap<(String, String), Scalar>,
+    /// Engine accounting.
+    pub engine: Option<EngineStats>,
+    /// Whether the run came to its end (else it was interrupted).
+    pub complete: bool,
+}
+
+/// A latency series of one repeat.
+#[derive(Clone, Debug)]
+pub struct Latency {
+    /// Probe.
+    pub probe: String,
+    /// Metric.
+    pub metric: &'static str,
+    /// Buckets with samples: largest value of the bucket in nanoseconds, samples; ascending.
+    pub bins: Vec<(Ns, u64)>,
+    /// Samples.
+    pub count: u64,
+    /// Periods without a sample.
+    pub missed: u64,
+    /// Sum of all samples, exactly.
+    pub sum_ns: u128,
+    /// Smallest sample.
+    pub min_ns: Ns,
+    /// Largest sample.
+    pub max_ns: Ns,
+    /// Sum of each part over all samples.
+    pub parts_sum: [u128; Part::COUNT],
+    /// Who had the pCPU: label to total time.
+    pub ran_instead: BTreeMap<String, u128>,
+    /// The worst samples, largest first.
+    pub worst: Vec<WorstSample>,
+}
+
+impl Digest {
+    /// Digests a recording.
+    pub fn new(recording: Recording, complete: bool) -> Self {
+        let Recording { latencies, scalars, engine } = recording;
+        let latencies = latencies.into_iter().map(Latency::new).collect();
+        Self { latencies, scalars, engine, complete }
+    }
+}
+
+impl Latency {
+    fn new(record: LatencyRecord) -> Self {
+        let bins: Vec<(Ns, u64)> = record
+            .hist
+            .iter_recorded()
+            // The bucket's upper end, but never more than was seen.
+            .map(|bin| (bin.value_iterated_to().min(record.max_ns), bin.count_at_value()))
+            .collect();
+        Self {
+            probe: record.probe,
+            metric: record.metric,
+            count: record.hist.len(),
+            bins,
+            missed: record.missed,
+            sum_ns: record.sum_ns,
+            min_ns: record.min_ns,
+            max_ns: record.max_ns,
+            parts_sum: record.parts_sum,
+            ran_instead: record.ran_instead,
+            worst: record.worst,
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Published tables and claims as data: what was printed, and what it maps to here.
+//!
+//! The files stand in `published/` of the source and ship with the program. A cell is a scenario,
+//! a cell of its matrix, a policy, a probe and a quantity; a claim is a list of bounds on such
+//! quantities or on what two policies make of them.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// Path of the scenario to value, as text: the coordinates of a matrix cell. A scenario's cell
+/// fits if it has at least these.
+pub type Coordinates = BTreeMap<String, String>;
+
+/// A publication.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Publication {
+    /// Name, as `vcoop reproduce NAME` takes it.
+    pub name: String,
+    /// One line for lists.
+    pub title: String,
+    /// Who, what, when.
+    pub source: String,
+    /// What a reader of the comparison must know.
+    pub notes: Vec<String>,
+    /// Tables.
+    #[serde(rename = "table")]
+    pub tables: Vec<Table>,
+    /// Claims.
+    #[serde(rename = "claim")]
+    pub claims: Vec<Claim>,
+}
+
+/// A published table.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// Name, unique over all publications.
+    pub id: String,
+    /// Caption.
+    pub title: String,
+    /// Unit of the published values.
+    pub unit: String,
+    /// Scenario that stands for the experiment.
+    pub scenario: String,
+    /// Metric of the probe.
+    #[serde(default = "latency")]
+    pub metric: String,
+    /// Quantity of the series.
+    pub quantity: Quantity,
+    /// Unit of the simulated values, where it is not that of the published ones.
+    pub simulated_unit: Option<String>,
+    /// Whether a simulated value can be held against the published one by itself (else only
+    /// against other cells).
+    #[serde(default = "yes")]
+    pub comparable: bool,
+    /// What the rows are.
+    pub row_name: String,
+    /// Rows.
+    pub rows: Vec<Row>,
+    /// Columns.
+    pub columns: Vec<Column>,
+    /// The published values, row by row.
+    pub values: Vec<Vec<f64>>,
+}
+
+/// A row of a table.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// As printed.
+    pub name: String,
+    /// Where it is in the matrix.
+    #[serde(default)]
+    pub cell: Coordinates,
+}
+
+/// A column of a table.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Column {
+    /// As printed.
+    pub name: String,
+    /// Policy.
+    pub policy: String,
+    /// Probe.
+    pub probe: String,
+    /// Where it is in the matrix, besides the row.
+    #[serde(default)]
+    pub cell: Coordinates,
+}
+
+/// A published finding, checked by bounds.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// Name, unique over all publications.
+    pub id: String,
+    /// The finding.
+    pub statement: String,
+    /// What was assumed in turning it into bounds.
+    pub assumption: Option<String>,
+    /// All of them must hold.
+    #[serde(rename = "check")]
+    pub checks: Vec<Check>,
+}
+
+/// One bound of a claim.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Check {
+    /// Scenario.
+    pub scenario: String,
+    /// Cells in which it must hold; all of them where left out.
+    #[serde(default)]
+    pub cells: Vec<Coordinates>,
+    /// Probe.
+    pub probe: String,
+    /// Metric of the probe.
+    #[serde(default = "latency")]
+    pub metric: String,
+    /// Quantity; `share` takes the mean.
+    #[serde(default)]
+    pub quantity: Quantity,
+    /// What is made of it.
+    pub form: Form,
+    /// Policy it is about.
+    pub policy: String,
+    /// Policy it is compared with, for `ratio` and `difference`.
+    pub to: Option<String>,
+    /// Part of the latency, for `share`.
+    pub part: Option<String>,
+    /// Lower bound.
+    pub at_least: Option<f64>,
+    /// Upper bound.
+    pub at_most: Option<f64>,
+}
+
+/// A number of a series.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantity {
+    /// Mean of a latency.
+    #[default]
+    Mean,
+    /// Median.
+    P50,
+    /// 99 % quantile.
+    P99,
+    /// 99.9 % quantile.
+    P999,
+    /// Median over repeats of the largest sample of each.
+    MaxPerRepeat,
+    /// Value of a scalar.
+    Value,
+}
+
+/// What a check makes of a quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// As it is.
+    Value,
+    /// Of `policy` over that of `to`.
+    Ratio,
+    /// Of `policy` minus that of `to`.
+    Difference,
+    /// Mean of `part` over the mean.
+    Share,
+}
+
+fn latency() -> String {
+    "latency".to_owned()
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Publication {
+    /// Reads a file of `published/`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, with its place: a field that does not belong, a table whose values do not
+    /// fit its rows and columns, a check without what its form needs.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let this: Self = toml::from_str(text).map_err(|e| e.to_string())?;
+        for table in &this.tables {
+            let widths = table.values.iter().map(Vec::len);
+            if table.values.len() != table.rows.len()
+                || !widths.eq(table.rows.iter().map(|_| table.columns.len()))
+            {
+                return Err(format!("table {}: values do not fit rows and columns", table.id));
+            }
+        }
+        for claim in &this.claims {
+            for check in &claim.checks {
+                check.complete().map_err(|why| format!("claim {}: {why}", claim.id))?;
+            }
+        }
+        Ok(this)
+    }
+
+    /// Everything that ships with the program.
+    pub fn builtin() -> Vec<Self> {
+        const TEXTS: [&str; 1] = [include_str!("../../../published/pvsched.toml")];
+        // A test parses them all: none is lost here.
+        TEXTS.iter().filter_map(|text| Self::parse(text).ok()).collect()
+    }
+}
+
+impl Check {
+    fn complete(&self) -> Result<(), &'static str> {
+        let compares = matches!(self.form, Form::Ratio | Form::Difference);
+        if compares != self.to.is_some() {
+            return Err("`to` belongs to ratio and difference, and to nothing else");
+        }
+        if (self.form == Form::Share) != self.part.is_some() {
+            return Err("`part` belongs to share, and to nothing else");
+        }
+        if self.at_least.is_none() && self.at_most.is_none() {
+            return Err("a check without a bound holds always");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ships_can_be_read_and_names_are_unique() {
+        let all = Publication::builtin();
+        assert_eq!(all.len(), 1);
+        let mut ids: Vec<&str> = all.iter().map(|p| p.name.as_str()).collect();
+        ids.extend(all.iter().flat_map(|p| p.tables.iter().map(|t| t.id.as_str())));
+        ids.extend(all.iter().flat_map(|p| p.claims.iter().map(|c| c.id.as_str())));
+        let count = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), count);
+        let cells: usize = all[0].tables.iter().map(|t| t.rows.len() * t.columns.len()).sum();
+        assert_eq!(cells, 60, "seed 0 has five tables: 4 of 12 latencies, and 12 glitch counts");
+    }
+
+    #[test]
+    fn incomplete_files_are_refused() {
+        let text = include_str!("../../../published/pvsched.toml");
+        let parse = |from: &str, to: &str| {
+            assert!(text.contains(from), "{from}");
+            Publication::parse(&text.replacen(from, to, 1)).unwrap_err()
+        };
+        assert!(parse("[9, 9, 10, 5, 3, 3],", "[9, 9],").contains("idle-avg"));
+        assert!(parse("to = \"static\"\n", "").contains("busy-near-static"));
+        assert!(parse("at_most = 0.05\n", "").contains("without a bound"));
+        assert!(parse("row_name", "row_nam").contains("row_nam"));
+    }
+}

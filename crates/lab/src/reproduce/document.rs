@@ -1,0 +1,120 @@
+//! The document of a reproduction.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::published::Coordinates;
+use crate::result::Interval;
+
+/// Name and version of the format.
+pub const SCHEMA: &str = "vcoop.reproduce/1";
+
+/// The document of `vcoop reproduce --json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Reproduction {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// Version of vcoop.
+    pub version: &'static str,
+    /// Whether it was ended early: some cells have no simulated value.
+    pub interrupted: bool,
+    /// Cells of the tables.
+    pub cells: Vec<Cell>,
+    /// Claims.
+    pub claims: Vec<ClaimResult>,
+    /// The sum of it.
+    pub summary: Summary,
+    /// What to know about the published numbers.
+    pub notes: Vec<String>,
+    /// What the scenarios assume, by scenario.
+    pub assumptions: BTreeMap<String, Vec<String>>,
+}
+
+/// A published value and ours.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cell {
+    /// Table.
+    pub table: String,
+    /// Row, as printed.
+    pub row: String,
+    /// Column, as printed.
+    pub column: String,
+    /// Unit of the published value.
+    pub unit: String,
+    /// The published value.
+    pub published: f64,
+    /// Ours; null if it was not run.
+    pub simulated: Option<f64>,
+    /// Ours over theirs; null where theirs is zero.
+    pub ratio: Option<f64>,
+    /// Unit of ours.
+    pub simulated_unit: String,
+    /// Whether the two can be held against each other one by one.
+    pub comparable: bool,
+    /// Within a factor of two (both zero counts).
+    pub within_2x: bool,
+}
+
+/// A claim, and whether it holds here.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ClaimResult {
+    /// Name.
+    pub id: String,
+    /// The finding.
+    pub statement: String,
+    /// Whether every check holds.
+    pub holds: bool,
+    /// What it rests on.
+    pub evidence: Evidence,
+}
+
+/// What a claim's verdict rests on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Evidence {
+    /// What was assumed in turning the finding into bounds.
+    pub assumption: Option<String>,
+    /// The checks, in each cell.
+    pub checks: Vec<CheckResult>,
+}
+
+/// One check in one cell.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CheckResult {
+    /// Scenario.
+    pub scenario: String,
+    /// Cell of its matrix.
+    pub cell: Coordinates,
+    /// What is compared, in words.
+    pub what: String,
+    /// Value; null if it was not measured.
+    pub value: Option<f64>,
+    /// Its 95 % interval, for ratios of means and quantiles to the baseline.
+    pub ci95: Option<Interval>,
+    /// Lower bound.
+    pub at_least: Option<f64>,
+    /// Upper bound.
+    pub at_most: Option<f64>,
+    /// Whether the value keeps the bounds.
+    pub holds: bool,
+}
+
+/// The sum of a reproduction.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Cells, none left out.
+    pub cells: usize,
+    /// Of them within a factor of two.
+    pub within_2x: usize,
+    /// Cells whose values can be compared one by one.
+    pub cells_comparable: usize,
+    /// Of them within a factor of two.
+    pub within_2x_comparable: usize,
+    /// Median of |log2(ratio)| over the comparable cells; a simulated zero is infinitely far. Null
+    /// if that is the median.
+    pub median_abs_log2: Option<f64>,
+    /// Claims.
+    pub claims: usize,
+    /// Of them held.
+    pub claims_held: usize,
+}

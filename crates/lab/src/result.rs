@@ -1,0 +1,296 @@
+//! The result document: what `--json` prints, what views draw from.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Name and version of the format.
+pub const SCHEMA: &str = "vcoop.result/1";
+
+/// Cell coordinates: short name with its unit, and value (`{"interval_us": 500}`).
+pub type Params = BTreeMap<String, Value>;
+
+/// A 95 % interval: lower and upper bound.
+pub type Interval = [f64; 2];
+
+/// One experiment's result. The same scenario, seed and version give the same bytes on any
+/// machine and with any number of jobs, but for [`Engine::cpu_s`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Document {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Version of vcoop.
+    pub version: String,
+    /// Scenario name.
+    pub scenario: String,
+    /// One line about the scenario.
+    pub title: String,
+    /// Seed of repeat 0.
+    pub seed: u64,
+    /// Backends, in order.
+    pub backends: Vec<String>,
+    /// The command that gives this result again.
+    pub command: String,
+    /// Policy that ratios are taken to.
+    pub baseline: String,
+    /// Policies, in the order of the report.
+    pub policies: Vec<String>,
+    /// Repeats planned.
+    pub repeats: u32,
+    /// Measured time of a repeat, in seconds.
+    pub duration_s: f64,
+    /// Time dropped before it, in seconds.
+    pub warmup_s: f64,
+    /// Ended early: some series have fewer repeats than planned, or none.
+    pub interrupted: bool,
+    /// Everything measured.
+    pub series: Vec<Series>,
+    /// What to make of it, a verdict for each backend and cell.
+    pub verdicts: Vec<Verdict>,
+    /// Engine accounting; simulator only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub engine: Option<Engine>,
+}
+
+/// What the simulator did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Engine {
+    /// Model events executed, over all runs.
+    pub events: u64,
+    /// CPU seconds (user and system) they took: the only number that differs between two runs.
+    pub cpu_s: f64,
+    /// Simulated seconds, warm-up included.
+    pub sim_s: f64,
+}
+
+/// A series: latencies, or a single number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Series {
+    /// A distribution.
+    Latency(Box<LatencySeries>),
+    /// A number.
+    Scalar(Box<ScalarSeries>),
+}
+
+/// What a series is about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Key {
+    /// Backend.
+    pub backend: String,
+    /// Policy.
+    pub policy: String,
+    /// Cell of the matrix.
+    pub params: Params,
+    /// The same as the matrix has it: path (of several that change together, the first) to value.
+    /// Left out where there is no matrix.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub cell: BTreeMap<String, String>,
+    /// Probe.
+    pub probe: String,
+    /// What was measured.
+    pub metric: String,
+    /// Unit of all values but counts.
+    pub unit: String,
+    /// Repeats that are in it.
+    pub repeats: u32,
+}
+
+/// Latencies of one probe under one policy, all repeats pooled, in microseconds.
+///
+/// A quantile is null where fewer than 10 samples lie beyond it. Intervals are over repeats
+/// ([`crate::stats`]) and null with fewer than two.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LatencySeries {
+    /// What it is about.
+    #[serde(flatten)]
+    pub key: Key,
+    /// Samples.
+    pub count: u64,
+    /// Periods that passed without a sample.
+    pub missed: u64,
+    /// Smallest sample.
+    pub min: f64,
+    /// Mean, exact but for rounding to whole nanoseconds.
+    pub mean: f64,
+    /// Its interval.
+    pub mean_ci95: Option<Interval>,
+    /// Median.
+    pub p50: Option<f64>,
+    /// 90 % quantile.
+    pub p90: Option<f64>,
+    /// 99 % quantile.
+    pub p99: Option<f64>,
+    /// 99.9 % quantile.
+    pub p999: Option<f64>,
+    /// 99.99 % quantile.
+    pub p9999: Option<f64>,
+    /// Largest sample that was seen: no bound.
+    pub max: f64,
+    /// Median over repeats of each repeat's largest sample: what one run of this length shows.
+    pub max_per_repeat: f64,
+    /// Interval of the median; likewise the following.
+    pub p50_ci95: Option<Interval>,
+    /// Of the 90 % quantile.
+    pub p90_ci95: Option<Interval>,
+    /// Of the 99 % quantile.
+    pub p99_ci95: Option<Interval>,
+    /// Of the 99.9 % quantile.
+    pub p999_ci95: Option<Interval>,
+    /// Of the 99.99 % quantile.
+    pub p9999_ci95: Option<Interval>,
+    /// Statistics over the baseline policy's, paired by repeat; null for the baseline.
+    pub ratio_to_baseline: Option<Ratios>,
+    /// Intervals of these ratios. A policy differs only where 1 is outside.
+    pub ratio_ci95: Option<RatioIntervals>,
+    /// Mean time a sample spent in each part. Parts add up to the mean, but for rounding; besides
+    /// them `host_wait` is `wake_to_run` plus `preempted_to_run`, the steal.
+    pub parts_mean: BTreeMap<String, f64>,
+    /// Who had the pCPU while samples waited for it: label to mean time a sample.
+    pub ran_instead_mean: BTreeMap<String, f64>,
+    /// The worst samples, largest first.
+    pub worst: Vec<Worst>,
+}
+
+/// Ratios of a series' statistics to the baseline's; null where either is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ratios {
+    /// Of means.
+    pub mean: Option<f64>,
+    /// Of medians.
+    pub p50: Option<f64>,
+    /// Of 90 % quantiles.
+    pub p90: Option<f64>,
+    /// Of 99 % quantiles.
+    pub p99: Option<f64>,
+    /// Of 99.9 % quantiles.
+    pub p999: Option<f64>,
+    /// Of 99.99 % quantiles.
+    pub p9999: Option<f64>,
+}
+
+/// Their intervals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RatioIntervals {
+    /// Of means.
+    pub mean: Option<Interval>,
+    /// Of medians.
+    pub p50: Option<Interval>,
+    /// Of 90 % quantiles.
+    pub p90: Option<Interval>,
+    /// Of 99 % quantiles.
+    pub p99: Option<Interval>,
+    /// Of 99.9 % quantiles.
+    pub p999: Option<Interval>,
+    /// Of 99.99 % quantiles.
+    pub p9999: Option<Interval>,
+}
+
+/// One of the worst samples, in microseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Worst {
+    /// Repeat it is from.
+    pub repeat: u32,
+    /// When it was due, from the start of that repeat's measurement.
+    pub due_us: f64,
+    /// How late it was.
+    pub latency_us: f64,
+    /// Its parts, those that are not zero; they add up to it exactly.
+    pub parts: BTreeMap<String, f64>,
+    /// Who had the pCPU meanwhile.
+    pub ran_instead: BTreeMap<String, f64>,
+}
+
+/// A number, as the mean over repeats.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScalarSeries {
+    /// What it is about.
+    #[serde(flatten)]
+    pub key: Key,
+    /// Mean over repeats.
+    pub value: f64,
+    /// Its interval over repeats.
+    pub value_ci95: Option<Interval>,
+    /// Over the baseline's, paired by repeat; null for the baseline and where that is zero.
+    pub ratio_to_baseline: Option<f64>,
+    /// Its interval.
+    pub ratio_ci95: Option<Interval>,
+}
+
+/// What a cell says about the policies; the rules are in [`crate::verdict`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Backend.
+    pub backend: String,
+    /// Cell.
+    pub params: Params,
+    /// Best policy; null where none is better than the baseline at an acceptable cost.
+    pub best: Option<String>,
+    /// One or two sentences.
+    pub text: String,
+}
+
+impl Series {
+    /// What it is about.
+    pub fn key(&self) -> &Key {
+        match self {
+            Self::Latency(series) => &series.key,
+            Self::Scalar(series) => &series.key,
+        }
+    }
+}
+
+impl Document {
+    /// Latency series, in order.
+    pub fn latencies(&self) -> impl Iterator<Item = &LatencySeries> {
+        self.series.iter().filter_map(|series| match series {
+            Series::Latency(series) => Some(&**series),
+            Series::Scalar(_) => None,
+        })
+    }
+
+    /// Scalar series, in order.
+    pub fn scalars(&self) -> impl Iterator<Item = &ScalarSeries> {
+        self.series.iter().filter_map(|series| match series {
+            Series::Scalar(series) => Some(&**series),
+            Series::Latency(_) => None,
+        })
+    }
+
+    /// Backends and cells that have series, in order: each is one experiment of its own.
+    pub fn cells(&self) -> Vec<(String, Params)> {
+        let mut cells = Vec::new();
+        for key in self.series.iter().map(Series::key) {
+            let cell = (key.backend.clone(), key.params.clone());
+            if !cells.contains(&cell) {
+                cells.push(cell);
+            }
+        }
+        cells
+    }
+
+    /// The document as pretty JSON with a newline at its end.
+    pub fn to_json(&self) -> String {
+        // Maps have string keys and numbers are finite: nothing here can fail.
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
+    /// The same without what differs between two runs: [`Engine::cpu_s`].
+    pub fn without_timing(&self) -> Self {
+        let mut same = self.clone();
+        if let Some(engine) = &mut same.engine {
+            engine.cpu_s = 0.0;
+        }
+        same
+    }
+}
+
+impl Key {
+    /// Whether it belongs to a cell of [`Document::cells`].
+    pub fn is_in(&self, cell: &(String, Params)) -> bool {
+        self.backend == cell.0 && self.params == cell.1
+    }
+}

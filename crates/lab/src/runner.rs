@@ -1,0 +1,229 @@
+//! Plans times repeats, on all cores.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use vcoop_model::plan::Plan;
+
+use crate::backend::Backend;
+use crate::digest::Digest;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Experiment<'a> {
+    /// Plans: cells of the matrix times policies.
+    pub plans: &'a [Plan],
+    /// Backends, each of which runs every plan.
+    pub backends: &'a [&'static dyn Backend],
+    /// Threads to use; never more than there are runs.
+    pub jobs: usize,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Repeats done, over all plans and backends.
+    pub done: usize,
+    /// Repeats there are.
+    pub total: usize,
+}
+
+/// Control over a run, from another thread or a signal handler.
+#[derive(Clone, Copy)]
+pub struct Control<'a> {
+    /// Set it to end early: what runs is cut short, what was measured stays.
+    pub stop: &'a AtomicBool,
+    /// Called after each repeat, on the thread that ran it.
+    pub progress: &'a (dyn Fn(Progress) + Sync),
+}
+
+impl fmt::Debug for Control<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control").field("stop", &self.stop).finish_non_exhaustive()
+    }
+}
+
+/// What one plan gave on one backend.
+#[derive(Clone, Debug)]
+pub struct PlanRuns {
+    /// Backend.
+    pub backend: &'static str,
+    /// Index of the plan.
+    pub plan: usize,
+    /// By repeat; `None` where it was not run.
+    pub repeats: Vec<Option<Digest>>,
+}
+
+/// Everything measured.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Backend by backend, plan by plan.
+    pub runs: Vec<PlanRuns>,
+    /// Whether it was ended early.
+    pub interrupted: bool,
+}
+
+/// A run that failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{scenario}, policy {policy}, repeat {repeat} (seed {seed}) failed on {backend}: {cause}")]
+pub struct RunError {
+    /// Scenario.
+    pub scenario: String,
+    /// Policy.
+    pub policy: String,
+    /// Repeat, from 0.
+    pub repeat: u32,
+    /// Its seed.
+    pub seed: u64,
+    /// Backend.
+    pub backend: &'static str,
+    /// Why.
+    pub cause: String,
+}
+
+/// Odd, and without a short pattern: multiples of it do not meet (2^64 divided by the golden
+/// ratio).
+const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The seed of a repeat. It depends on nothing else, so repeat `r` of every policy and every cell
+/// sees the same workload: common random numbers. Repeats of neighbouring first seeds do not
+/// meet, as they would if seeds were counted up.
+pub fn repeat_seed(seed: u64, repeat: u32) -> u64 {
+    seed.wrapping_add(SEED_STEP.wrapping_mul(u64::from(repeat)))
+}
+
+impl Experiment<'_> {
+    /// Runs everything. Results stand at their place whatever the order in which threads finish.
+    ///
+    /// Repeats are started before plans: first repeat 0 of every plan, so that an early end
+    /// leaves every plan with about as many repeats as the others.
+    ///
+    /// # Errors
+    ///
+    /// The first run (in order) that failed. Runs that have begun are finished, no others are begun.
+    pub fn run(&self, control: Control<'_>) -> Result<Measured, RunError> {
+        let order = self.order();
+        let slots: Vec<Mutex<Option<Result<Digest, RunError>>>> =
+            order.iter().map(|_| Mutex::new(None)).collect();
+        let (next, done, failed) =
+            (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+        let work = || {
+            // Relaxed: the counter hands out numbers, the slots carry the data.
+            while !control.stop.load(Ordering::Relaxed) && !failed.load(Ordering::Relaxed) {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                let Some(job) = order.get(i) else { return };
+                let result = self.one(job, control.stop);
+                failed.fetch_or(result.is_err(), Ordering::Relaxed);
+                *slots[i].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+                (control.progress)(Progress { done, total: order.len() });
+            }
+        };
+        let jobs = self.jobs.clamp(1, order.len().max(1));
+        match rayon::ThreadPoolBuilder::new().num_threads(jobs).build() {
+            Ok(pool) => pool.scope(|scope| (0..jobs).for_each(|_| scope.spawn(|_| work()))),
+            // No threads to be had: the calling one is left.
+            Err(_) => work(),
+        }
+        let mut runs = self.empty();
+        for (job, slot) in order.iter().zip(slots) {
+            if let Some(result) = slot.into_inner().unwrap_or_else(PoisonError::into_inner) {
+                let place = job.backend * self.plans.len() + job.plan;
+                runs[place].repeats[job.repeat as usize] = Some(result?);
+            }
+        }
+        let complete =
+            |run: &PlanRuns| run.repeats.iter().all(|d| matches!(d, Some(d) if d.complete));
+        Ok(Measured { interrupted: !runs.iter().all(complete), runs })
+    }
+
+    fn one(&self, job: &Job, stop: &AtomicBool) -> Result<Digest, RunError> {
+        let (plan, backend) = (&self.plans[job.plan], self.backends[job.backend]);
+        let seed = repeat_seed(plan.seed, job.repeat);
+        let stopped = || stop.load(Ordering::Relaxed);
+        let outcome = catch_unwind(AssertUnwindSafe(|| backend.run(plan, seed, &stopped)));
+        let recording = outcome.unwrap_or_else(|panic| Err(panic_text(&*panic)));
+        match recording {
+            Ok(recording) => {
+                let planned = plan.warmup_ns.saturating_add(plan.duration_ns);
+                let complete = match recording.engine {
+                    Some(engine) => engine.sim_ns >= planned,
+                    None => !stopped(),
+                };
+                Ok(Digest::new(recording, complete))
+            }
+            Err(cause) => Err(RunError {
+                scenario: plan.scenario.clone(),
+                policy: plan.policy_name.clone(),
+                repeat: job.repeat,
+                seed,
+                backend: backend.name(),
+                cause,
+            }),
+        }
+    }
+
+    fn order(&self) -> Vec<Job> {
+        let most = self.plans.iter().map(|plan| plan.repeats).max().unwrap_or(0);
+        let mut order = Vec::new();
+        for repeat in 0..most {
+            for backend in 0..self.backends.len() {
+                for (plan, p) in self.plans.iter().enumerate() {
+                    if repeat < p.repeats {
+                        order.push(Job { backend, plan, repeat });
+                    }
+                }
+            }
+        }
+        order
+    }
+
+    fn empty(&self) -> Vec<PlanRuns> {
+        let mut runs = Vec::new();
+        for backend in self.backends {
+            for (plan, p) in self.plans.iter().enumerate() {
+                let repeats = vec![None; p.repeats as usize];
+                runs.push(PlanRuns { backend: backend.name(), plan, repeats });
+            }
+        }
+        runs
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    backend: usize,
+    plan: usize,
+    repeat: u32,
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("internal error, please report it: {}", text.unwrap_or("panic without a message"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeats_share_seeds_and_differ_from_each_other() {
+        assert_eq!(repeat_seed(7, 0), 7);
+        let mut seen: Vec<u64> =
+            (1..50).flat_map(|seed| (0..50).map(move |r| repeat_seed(seed, r))).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 49 * 50);
+    }
+
+    #[test]
+    fn panics_become_sentences() {
+        let panic = catch_unwind(|| panic!("boom {}", 1)).unwrap_err();
+        assert!(panic_text(&*panic).ends_with("boom 1"));
+    }
+}

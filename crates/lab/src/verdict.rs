@@ -1,0 +1,318 @@
+//! What a comparison says, in a line.
+//!
+//! The rules, for each backend and cell:
+//!
+//! 1. **Gain.** Each guest latency series counts with the ratio of its p99 to the baseline's, or
+//!    of its mean where it has too few samples for a p99. A policy's gain is the geometric mean of
+//!    these ratios; it improves the guest if that is below 1 and at least one ratio's interval
+//!    lies below 1. A series that misses a larger share of its periods than under the baseline, or
+//!    glitches more often, is not better, whatever its quantiles: the samples it lacks would have
+//!    been the worst.
+//! 2. **Cost.** A policy costs too much if, beyond noise (the ratio's interval excludes 1, by more
+//!    than half a percent), a host
+//!    probe's mean rises by more than 10 % or its p99 by more than 25 %, or a host load loses more
+//!    than 5 % of its throughput ([`LIMITS`]). Loads below 1 % of a CPU do not count. What the
+//!    guest's own other work loses is named, but is the guest's bargain.
+//! 3. **Best** is the policy with the smallest gain ratio among those that improve the guest and
+//!    do not cost too much. The others that improve it are named with what they cost.
+//! 4. Nothing is claimed from fewer than [`LEAST_REPEATS`] repeats: intervals from fewer are too
+//!    narrow.
+
+use crate::human;
+use crate::params;
+use crate::result::{Document, Interval, LatencySeries, Params, ScalarSeries, Verdict};
+
+/// Repeats from which something is claimed.
+pub const LEAST_REPEATS: u32 = 5;
+
+/// What a policy may cost the host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Largest ratio of a host probe's means.
+    pub probe_mean: f64,
+    /// Largest ratio of a host probe's p99s.
+    pub probe_p99: f64,
+    /// Smallest ratio of a host load's throughputs.
+    pub load: f64,
+}
+
+/// The limits in force.
+pub const LIMITS: Limits = Limits { probe_mean: 1.10, probe_p99: 1.25, load: 0.95 };
+
+/// CPUs a load must use under the baseline to count.
+const LEAST_LOAD: f64 = 0.01;
+
+/// Ratios nearer to 1 than this are no difference, however sharp: it is what two decimals show.
+const LEAST_DIFFERENCE: f64 = 0.005;
+
+/// Whether a ratio's interval lies below 1, by more than half a percent.
+pub fn clearly_below(interval: Option<Interval>) -> bool {
+    interval.is_some_and(|[_, hi]| hi < 1.0 - LEAST_DIFFERENCE)
+}
+
+/// Whether a ratio's interval lies above 1, by more than half a percent.
+pub fn clearly_above(interval: Option<Interval>) -> bool {
+    interval.is_some_and(|[lo, _]| lo > 1.0 + LEAST_DIFFERENCE)
+}
+
+/// Most guest series a verdict names.
+const MOST_SHOWN: usize = 3;
+
+/// Share of missed periods that is worth a word.
+const LEAST_MISSED: f64 = 0.001;
+
+type Cell = (String, Params);
+
+/// The verdicts of a document, one for each of its cells.
+pub fn verdicts(document: &Document) -> Vec<Verdict> {
+    document.cells().into_iter().map(|cell| verdict(document, cell)).collect()
+}
+
+/// A policy that improves the guest.
+#[derive(Clone, Debug)]
+struct Candidate<'d> {
+    policy: &'d str,
+    /// Geometric mean of ratios.
+    gain: f64,
+    /// What is clearly better: probe, statistic, baseline's value and own.
+    shown: String,
+    /// Costs beyond the limits.
+    excess: Vec<String>,
+    /// What it costs, in any case.
+    price: String,
+}
+
+fn verdict(document: &Document, cell: Cell) -> Verdict {
+    let base = document.baseline.as_str();
+    let others: Vec<&str> =
+        document.policies.iter().map(String::as_str).filter(|p| *p != base).collect();
+    let in_cell = |s: &&LatencySeries| s.key.is_in(&cell);
+    let repeats = document.latencies().filter(in_cell).map(|s| s.key.repeats).min().unwrap_or(0);
+    let guests = document.latencies().filter(in_cell).filter(|s| !s.key.probe.starts_with("host."));
+    let done = |best: Option<&str>, text: String| {
+        let (backend, params) = cell.clone();
+        Verdict { backend, params, best: best.map(str::to_owned), text }
+    };
+    if others.is_empty() {
+        return done(None, format!("only {base} was run: there is nothing to compare"));
+    }
+    if guests.count() == 0 {
+        return done(None, "no guest latency was measured: there is nothing to compare".to_owned());
+    }
+    if repeats < LEAST_REPEATS {
+        let text = format!(
+            "no verdict from {repeats} repeats: it takes {LEAST_REPEATS} (--repeats), better 10"
+        );
+        return done(None, text);
+    }
+    let mut found: Vec<Candidate<'_>> =
+        others.iter().filter_map(|policy| candidate(document, &cell, policy)).collect();
+    found.sort_by(|a, b| a.gain.total_cmp(&b.gain));
+    let best = found.iter().find(|c| c.excess.is_empty());
+    match (best, found.first()) {
+        (None, None) => done(None, format!("no policy differs from {base} beyond noise")),
+        (None, Some(first)) => {
+            let text = format!(
+                "none without a price: {} brings {}, but {}",
+                first.policy,
+                first.shown,
+                first.excess.join(", ")
+            );
+            done(None, text)
+        }
+        (Some(best), _) => {
+            let mut text = format!("{}: {}. {}", best.policy, best.shown, best.price);
+            if let Some(other) = found.iter().take_while(|c| c.policy != best.policy).next() {
+                let (gain, excess) =
+                    (human::ratio(other.gain / best.gain), other.excess.join(", "));
+                text +=
+                    &format!(". {} gets the guest to {gain} of that, but {excess}", other.policy);
+            }
+            done(Some(best.policy), text)
+        }
+    }
+}
+
+/// The statistic a guest series counts with: name, ratio, interval, value.
+fn counted(s: &LatencySeries) -> Option<(&'static str, f64, Option<Interval>, f64)> {
+    let (ratios, intervals) = (s.ratio_to_baseline?, s.ratio_ci95.unwrap_or_default());
+    match (ratios.p99, s.p99) {
+        (Some(ratio), Some(value)) => Some(("p99", ratio, intervals.p99, value)),
+        _ => Some(("mean", ratios.mean?, intervals.mean, s.mean)),
+    }
+}
+
+/// Periods without a sample, of all that were due.
+fn missed_share(series: &LatencySeries) -> f64 {
+    let due = series.count + series.missed;
+    if due == 0 { 0.0 } else { series.missed as f64 / due as f64 }
+}
+
+/// Glitches a minute of an audio probe; none of any other.
+fn glitches(document: &Document, cell: &Cell, policy: &str, probe: &str) -> f64 {
+    let found = document.scalars().find(|s| {
+        s.key.is_in(cell)
+            && s.key.policy == policy
+            && s.key.probe == probe
+            && s.key.metric == "glitches"
+    });
+    found.map_or(0.0, |s| s.value)
+}
+
+fn candidate<'d>(document: &'d Document, cell: &Cell, policy: &'d str) -> Option<Candidate<'d>> {
+    let of = |policy: &str| {
+        let policy = policy.to_owned();
+        document.latencies().filter(move |s| s.key.is_in(cell) && s.key.policy == policy)
+    };
+    let mut logs = Vec::new();
+    let mut better: Vec<String> = Vec::new();
+    let mut missed: Vec<String> = Vec::new();
+    for series in of(policy).filter(|s| !s.key.probe.starts_with("host.")) {
+        let Some((name, ratio, interval, value)) = counted(series) else { continue };
+        let probe = &series.key.probe;
+        let Some(base) = of(&document.baseline).find(|s| s.key.probe == *probe) else { continue };
+        logs.push(libm::log(ratio.max(f64::MIN_POSITIVE)));
+        let (gone, gone_before) = (missed_share(series), missed_share(base));
+        if gone >= LEAST_MISSED {
+            let percent = |share: f64| human::digits(share * 100.0);
+            let (now, before) = (percent(gone), percent(gone_before));
+            let baseline = &document.baseline;
+            missed.push(format!("{probe} misses {now} % of its periods ({baseline} {before} %)"));
+        }
+        let heard = glitches(document, cell, policy, probe);
+        let heard_before = glitches(document, cell, &document.baseline, probe);
+        if heard > heard_before {
+            let (now, before) = (human::digits(heard), human::digits(heard_before));
+            let baseline = &document.baseline;
+            missed.push(format!("{probe} glitches {now} times a minute ({baseline} {before})"));
+        }
+        let clearly = clearly_below(interval) && gone <= gone_before && heard <= heard_before;
+        if clearly {
+            let before = if name == "p99" { base.p99? } else { base.mean };
+            let (before, after) = (human::time(before), human::time(value));
+            let text = format!("{probe} {name} {before} -> {after} ({})", human::ratio(ratio));
+            better.push(text);
+        }
+    }
+    let gain = libm::exp(logs.iter().sum::<f64>() / logs.len().max(1) as f64);
+    if gain >= 1.0 || better.is_empty() {
+        return None;
+    }
+    better.truncate(MOST_SHOWN);
+    let mut shown = better.join(", ");
+    for text in missed {
+        shown += &format!("; {text}");
+    }
+    let costs = costs(document, cell, policy);
+    let excess = costs.iter().filter(|c| c.excessive).map(|c| c.text.clone()).collect();
+    Some(Candidate { policy, gain, shown, excess, price: price(&costs) })
+}
+
+/// A cost to the host.
+#[derive(Clone, Debug)]
+struct Cost {
+    text: String,
+    /// How bad: the ratio, turned so that more is worse.
+    weight: f64,
+    beyond_noise: bool,
+    excessive: bool,
+}
+
+/// What the host pays. Of each probe the mean, and the p99 where that is beyond its limit.
+fn costs(document: &Document, cell: &Cell, policy: &str) -> Vec<Cost> {
+    let mut costs = Vec::new();
+    let find = |policy: &str, probe: &str| {
+        document
+            .latencies()
+            .find(|s| s.key.is_in(cell) && s.key.policy == policy && s.key.probe == probe)
+    };
+    let hosts = document.latencies().filter(|s| {
+        s.key.is_in(cell) && s.key.policy == policy && s.key.probe.starts_with("host.")
+    });
+    for series in hosts {
+        let probe = &series.key.probe;
+        let Some(base) = find(&document.baseline, probe) else { continue };
+        let ratios = series.ratio_to_baseline.unwrap_or_default();
+        let intervals = series.ratio_ci95.unwrap_or_default();
+        let mut one = |name, ratio: Option<f64>, interval: Option<Interval>, from, to, limit| {
+            let (Some(ratio), Some(from), Some(to)) = (ratio, from, to) else { return };
+            let beyond_noise = clearly_above(interval);
+            let excessive = beyond_noise && ratio > limit;
+            if name == "mean" || excessive {
+                let (from, to) = (human::time(from), human::time(to));
+                let text = format!("{probe} {name} {from} -> {to} ({})", human::ratio(ratio));
+                costs.push(Cost { text, weight: ratio, beyond_noise, excessive });
+            }
+        };
+        let (from, to) = (Some(base.mean), Some(series.mean));
+        one("mean", ratios.mean, intervals.mean, from, to, LIMITS.probe_mean);
+        one("p99", ratios.p99, intervals.p99, base.p99, series.p99, LIMITS.probe_p99);
+    }
+    let loads = loads(document, cell, policy);
+    for (series, base) in loads {
+        let hosts = series.key.probe.starts_with("host.");
+        let Some(ratio) = series.ratio_to_baseline else { continue };
+        let beyond_noise = clearly_below(series.ratio_ci95);
+        let (from, to) =
+            (human::with_unit(base.value, "cpu"), human::with_unit(series.value, "cpu"));
+        let text = format!("{} {from} -> {to} ({})", series.key.probe, human::ratio(ratio));
+        let excessive = hosts && beyond_noise && ratio < LIMITS.load;
+        costs.push(Cost { text, weight: 1.0 / ratio.max(1e-9), beyond_noise, excessive });
+    }
+    costs
+}
+
+/// Loads of host and guests that count: throughput under the policy and under the baseline. Probes
+/// are no load.
+pub fn loads<'d>(
+    document: &'d Document,
+    cell: &(String, Params),
+    policy: &str,
+) -> Vec<(&'d ScalarSeries, &'d ScalarSeries)> {
+    let throughput = |policy: &str| {
+        let policy = policy.to_owned();
+        document.scalars().filter(move |s| {
+            s.key.is_in(cell) && s.key.policy == policy && s.key.metric == "throughput"
+        })
+    };
+    let is_probe = |name: &str| {
+        document.latencies().any(|s| {
+            // `host.probe/0` is a copy of `host.probe`.
+            s.key.probe.split('/').next() == Some(name)
+        })
+    };
+    throughput(policy)
+        .filter(|s| !is_probe(&s.key.probe))
+        .filter_map(|s| {
+            let base = throughput(&document.baseline).find(|b| b.key.probe == s.key.probe)?;
+            (base.value >= LEAST_LOAD).then_some((s, base))
+        })
+        .collect()
+}
+
+/// The costs in words: those beyond noise, or that there is none and the largest of the rest.
+fn price(costs: &[Cost]) -> String {
+    let mut sorted: Vec<&Cost> = costs.iter().collect();
+    sorted.sort_by(|a, b| b.weight.total_cmp(&a.weight));
+    let real: Vec<&str> = sorted
+        .iter()
+        .filter(|c| c.beyond_noise && c.weight > 1.0)
+        .map(|c| c.text.as_str())
+        .collect();
+    if !real.is_empty() {
+        return format!("It costs: {}", real.join(", "));
+    }
+    match sorted.first() {
+        None => {
+            "What it costs the host was not measured: the scenario has no host probe".to_owned()
+        }
+        Some(most) => format!("It costs nothing beyond noise; most: {}", most.text),
+    }
+}
+
+/// A verdict as the line a report ends with.
+pub fn line(verdict: &Verdict) -> String {
+    let cell = params::words(&verdict.params);
+    let place = if cell.is_empty() { String::new() } else { format!(" ({cell})") };
+    format!("Best here{place}: {}.", verdict.text)
+}

@@ -1,0 +1,121 @@
+//! What is said of results that are known.
+
+mod common;
+
+use common::{Fake, plans, run};
+use vcoop_lab::backend::Backend;
+use vcoop_lab::result::Document;
+
+/// A thousand and more samples around a level, which shifts a little from repeat to repeat.
+fn around(level: u64, seed: u64) -> Vec<u64> {
+    let drift = seed % 7;
+    (0..2000).map(|i| level + level * (i % 10) / 100 + level * drift / 100).collect()
+}
+
+fn no_miss(_: &str) -> u64 {
+    0
+}
+
+fn same_load(_: &str) -> f64 {
+    1.5
+}
+
+/// `dynamic` helps the guest; `static` helps it more, but hurts the host.
+fn usual(policy: &str, probe: &str, seed: u64) -> Vec<u64> {
+    let level = match (policy, probe.starts_with("host.")) {
+        ("vanilla", false) => 1_000_000,
+        ("dynamic", false) => 20_000,
+        ("static", false) => 18_000,
+        ("static", true) => 50_000,
+        (_, true) => 5_000,
+        _ => 1_000_000,
+    };
+    around(level, seed)
+}
+
+fn of(backend: &'static dyn Backend, repeats: u32) -> Document {
+    let repeats = format!("repeats={repeats}");
+    let sets = ["duration=100ms", "warmup=0s", repeats.as_str()];
+    run(&plans("busy-host-1", &sets, &["vanilla", "dynamic", "static"]), backend, 2)
+}
+
+#[test]
+fn the_best_is_the_one_the_host_can_pay() {
+    static FAKE: Fake = Fake { law: usual, missed: no_miss, load: same_load };
+    let document = of(&FAKE, 10);
+    let verdict = &document.verdicts[0];
+    assert_eq!(verdict.best.as_deref(), Some("dynamic"), "{}", verdict.text);
+    assert!(verdict.text.contains("guest.cyclictest p99"), "{}", verdict.text);
+    assert!(
+        verdict.text.contains("static gets the guest to 0.90x of that, but host.cyclictest mean")
+    );
+}
+
+#[test]
+fn few_repeats_carry_no_verdict() {
+    static FAKE: Fake = Fake { law: usual, missed: no_miss, load: same_load };
+    let verdict = of(&FAKE, 3).verdicts.remove(0);
+    assert_eq!(verdict.best, None);
+    assert!(verdict.text.starts_with("no verdict from 3 repeats"), "{}", verdict.text);
+}
+
+#[test]
+fn equal_policies_do_not_differ() {
+    fn law(_: &str, _: &str, seed: u64) -> Vec<u64> {
+        around(30_000, seed)
+    }
+    static FAKE: Fake = Fake { law, missed: no_miss, load: same_load };
+    let verdict = of(&FAKE, 10).verdicts.remove(0);
+    assert_eq!(verdict.best, None);
+    assert_eq!(verdict.text, "no policy differs from vanilla beyond noise");
+}
+
+#[test]
+fn a_load_that_loses_a_tenth_is_too_much() {
+    fn load(policy: &str) -> f64 {
+        if policy == "dynamic" { 1.35 } else { 1.5 }
+    }
+    static FAKE: Fake = Fake { law: usual, missed: no_miss, load };
+    let verdict = of(&FAKE, 10).verdicts.remove(0);
+    assert_eq!(verdict.best, None);
+    assert!(verdict.text.starts_with("none without a price: static"), "{}", verdict.text);
+}
+
+#[test]
+fn missing_more_periods_is_not_better() {
+    fn missed(policy: &str) -> u64 {
+        if policy == "vanilla" { 1 } else { 500 }
+    }
+    static FAKE: Fake = Fake { law: usual, missed, load: same_load };
+    let verdict = of(&FAKE, 10).verdicts.remove(0);
+    assert_eq!(verdict.text, "no policy differs from vanilla beyond noise");
+}
+
+#[test]
+fn statistics_of_a_known_law() {
+    fn law(policy: &str, _: &str, seed: u64) -> Vec<u64> {
+        // What repeats differ in is large, and common to both policies.
+        let factor = if policy == "vanilla" { 2 } else { 1 };
+        (1..=1000).map(|i| i * 1000 * factor * (1 + seed % 5)).collect()
+    }
+    static FAKE: Fake = Fake { law, missed: no_miss, load: same_load };
+    let document = of(&FAKE, 10);
+    let find = |policy: &str| {
+        document.latencies().find(|s| s.key.policy == policy && s.key.probe == "guest.cyclictest")
+    };
+    let (base, dynamic) = (find("vanilla").unwrap(), find("dynamic").unwrap());
+    assert_eq!(base.count, 10_000);
+    assert!(base.p99.is_some() && base.p999.is_some(), "10 000 samples carry a p99.9");
+    assert!(base.p9999.is_none(), "but no p99.99");
+    assert_eq!(base.ratio_to_baseline, None);
+    let (ratios, intervals) = (dynamic.ratio_to_baseline.unwrap(), dynamic.ratio_ci95.unwrap());
+    assert_eq!(ratios.mean, Some(0.5));
+    let [lo, hi] = intervals.mean.unwrap();
+    assert!((0.4999..=0.5).contains(&lo) && (0.5..=0.5001).contains(&hi), "{lo} {hi}");
+    let [lo, hi] = base.mean_ci95.unwrap();
+    assert!(lo < base.mean && base.mean < hi && hi / lo > 1.2);
+    let wait = base.parts_mean["wake_to_run"] + base.parts_mean["preempted_to_run"];
+    assert!((base.parts_mean["host_wait"] - wait).abs() < 0.002);
+    assert!((base.parts_mean["host_wait"] - base.mean).abs() < 0.002);
+    assert_eq!(base.ran_instead_mean["hog"], base.mean);
+}

@@ -1,0 +1,66 @@
+//! A ratio and its interval, in words and in a mark.
+
+use vcoop_lab::human;
+use vcoop_lab::result::Interval;
+use vcoop_lab::verdict;
+
+use crate::style::Tone;
+
+/// Which way is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Better {
+    Less,
+    More,
+    /// Neither: it is shown, not judged.
+    Neutral,
+}
+
+/// What the interval says of a ratio: `+` better, `-` worse, `~` no difference beyond noise; empty
+/// without an interval.
+pub(crate) fn mark(interval: Option<Interval>, better: Better) -> (&'static str, Tone) {
+    if interval.is_none() {
+        return ("", Tone::Plain);
+    }
+    let (below, above) = (verdict::clearly_below(interval), verdict::clearly_above(interval));
+    match better {
+        _ if !below && !above => ("~", Tone::Faint),
+        Better::Neutral => ("", Tone::Plain),
+        Better::Less if below => ("+", Tone::Good),
+        Better::More if above => ("+", Tone::Good),
+        Better::Less | Better::More => ("-", Tone::Bad),
+    }
+}
+
+/// `0.0122x [0.0101, 0.0147]`.
+pub(crate) fn with_interval(ratio: Option<f64>, interval: Option<Interval>) -> String {
+    let Some(ratio) = ratio else { return "n/a".to_owned() };
+    match interval {
+        Some([lo, hi]) => {
+            format!("{} [{}, {}]", human::ratio(ratio), human::bound(lo), human::bound(hi))
+        }
+        None => human::ratio(ratio),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_takes_an_interval_without_one() {
+        assert_eq!(mark(Some([0.2, 0.9]), Better::Less).0, "+");
+        assert_eq!(mark(Some([1.1, 1.9]), Better::Less).0, "-");
+        assert_eq!(mark(Some([0.9, 1.1]), Better::Less).0, "~");
+        assert_eq!(mark(Some([0.9, 1.0]), Better::Less).0, "~");
+        assert_eq!(mark(Some([1.001, 1.003]), Better::Less).0, "~", "sharp, but nothing");
+        assert_eq!(mark(Some([0.2, 0.9]), Better::More).0, "-");
+        assert_eq!(mark(None, Better::Less).0, "");
+    }
+
+    #[test]
+    fn ratios_show_their_interval() {
+        assert_eq!(with_interval(Some(0.5), Some([0.4, 0.6])), "0.50x [0.40, 0.60]");
+        assert_eq!(with_interval(Some(2.0), None), "2.00x");
+        assert_eq!(with_interval(None, None), "n/a");
+    }
+}

@@ -1,0 +1,147 @@
+//! Glitches, what it costs the host, what the guest gets: a row a quantity, a column a policy.
+
+use vcoop_lab::human;
+use vcoop_lab::result::{Document, Interval, LatencySeries, Params, Series};
+use vcoop_lab::verdict;
+
+use crate::compare::{Better, mark};
+use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side};
+
+/// A number of a policy.
+struct Entry {
+    text: String,
+    ratio: Option<f64>,
+    interval: Option<Interval>,
+}
+
+struct Row {
+    label: String,
+    better: Better,
+    entries: Vec<Option<Entry>>,
+}
+
+/// The costs of a cell.
+pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
+    let rows = rows(document, cell);
+    side_by_side(document, |columns| {
+        let mut header = vec![String::new()];
+        header.extend(columns.iter().map(|policy| cut(policy, POLICY)));
+        let mut table = style.table(header.iter().map(String::as_str));
+        for row in &rows {
+            let mut cells = vec![style.cell(name(&row.label), Tone::Plain)];
+            for policy in columns {
+                let place = document.policies.iter().position(|p| p == policy);
+                let entry = place.and_then(|i| row.entries.get(i)).and_then(Option::as_ref);
+                cells.push(match entry {
+                    Some(entry) => {
+                        let (sign, tone) = mark(entry.interval, row.better);
+                        let ratio = entry.ratio.map(human::ratio).unwrap_or_default();
+                        let text = format!("{} {ratio:>6} {sign:1}", entry.text);
+                        style.cell(text.trim_end_matches(' '), tone)
+                    }
+                    None => style.cell("", Tone::Plain),
+                });
+            }
+            table.add_row(cells);
+        }
+        finish(table, 1)
+    })
+}
+
+fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for probe in probes_with(document, cell, "glitches") {
+        let label = format!("{probe} glitches");
+        rows.push(scalar_row(document, cell, label, probe, "glitches", Better::Less));
+    }
+    let mut probes: Vec<&str> = Vec::new();
+    for series in document.latencies().filter(|s| s.key.is_in(cell)) {
+        if series.key.probe.starts_with("host.") && !probes.contains(&series.key.probe.as_str()) {
+            probes.push(&series.key.probe);
+        }
+    }
+    for probe in probes {
+        let of = |policy: &str| {
+            document
+                .latencies()
+                .find(|s| s.key.is_in(cell) && s.key.probe == probe && s.key.policy == policy)
+        };
+        rows.push(latency_row(document, format!("{probe} mean"), of, |s| Entry {
+            text: human::time(s.mean),
+            ratio: s.ratio_to_baseline.and_then(|r| r.mean),
+            interval: s.ratio_ci95.and_then(|r| r.mean),
+        }));
+        rows.push(latency_row(document, format!("{probe} p99"), of, |s| Entry {
+            text: s.p99.map_or_else(|| "n/a".to_owned(), human::time),
+            ratio: s.ratio_to_baseline.and_then(|r| r.p99),
+            interval: s.ratio_ci95.and_then(|r| r.p99),
+        }));
+    }
+    for (load, _) in verdict::loads(document, cell, &document.baseline) {
+        let label = format!("{} work", load.key.probe);
+        rows.push(scalar_row(document, cell, label, &load.key.probe, "throughput", Better::More));
+    }
+    let host = |label: &str, metric| {
+        scalar_row(document, cell, label.to_owned(), "host", metric, Better::Neutral)
+    };
+    rows.push(host("host CPU", "cpu"));
+    rows.push(host("host switches", "switches"));
+    for guest in probes_with(document, cell, "steal") {
+        for (metric, word) in [("cpu", "CPU"), ("steal", "steal"), ("boosted", "boosted")] {
+            let label = format!("{guest} {word}");
+            rows.push(scalar_row(document, cell, label, guest, metric, Better::Neutral));
+        }
+    }
+    rows.retain(|row| row.entries.iter().any(Option::is_some));
+    rows
+}
+
+/// Probes that have a scalar of this metric, in order.
+fn probes_with<'d>(document: &'d Document, cell: &(String, Params), metric: &str) -> Vec<&'d str> {
+    let mut probes: Vec<&str> = Vec::new();
+    for series in document.scalars().filter(|s| s.key.is_in(cell) && s.key.metric == metric) {
+        if !probes.contains(&series.key.probe.as_str()) {
+            probes.push(&series.key.probe);
+        }
+    }
+    probes
+}
+
+fn latency_row<'d>(
+    document: &Document,
+    label: String,
+    of: impl Fn(&str) -> Option<&'d LatencySeries>,
+    entry: impl Fn(&LatencySeries) -> Entry,
+) -> Row {
+    let entries = document.policies.iter().map(|policy| of(policy).map(&entry)).collect();
+    Row { label, better: Better::Less, entries }
+}
+
+fn scalar_row(
+    document: &Document,
+    cell: &(String, Params),
+    label: String,
+    probe: &str,
+    metric: &str,
+    better: Better,
+) -> Row {
+    let of = |policy: &String| {
+        let series = document.series.iter().find_map(|series| match series {
+            Series::Scalar(s)
+                if s.key.is_in(cell)
+                    && s.key.probe == probe
+                    && s.key.metric == metric
+                    && s.key.policy == *policy =>
+            {
+                Some(s)
+            }
+            _ => None,
+        })?;
+        Some(Entry {
+            text: human::with_unit(series.value, &series.key.unit),
+            ratio: series.ratio_to_baseline,
+            interval: series.ratio_ci95,
+        })
+    };
+    Row { label, better, entries: document.policies.iter().map(of).collect() }
+}

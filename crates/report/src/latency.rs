@@ -1,0 +1,77 @@
+//! The latency table: a row a policy under each probe.
+
+use vcoop_lab::human;
+use vcoop_lab::result::{Document, LatencySeries, Params};
+
+use crate::compare::{Better, mark, with_interval};
+use crate::style::{Style, Tone, cut, finish, wrap};
+
+/// Width of names: what the numbers leave.
+const NAME: usize = 18;
+
+/// Guest and host probes of a cell, and what is not available in them and why.
+pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
+    let in_cell: Vec<&LatencySeries> = document.latencies().filter(|s| s.key.is_in(cell)).collect();
+    if in_cell.is_empty() {
+        return String::new();
+    }
+    let ratio = format!("p99 / {}", cut(&document.baseline, NAME));
+    let header = ["", "mean", "p50", "p99", "p99.9", "max", "missed", ratio.as_str(), ""];
+    let mut table = style.table(header);
+    let mut probes: Vec<&str> = Vec::new();
+    for series in &in_cell {
+        if !probes.contains(&series.key.probe.as_str()) {
+            probes.push(&series.key.probe);
+        }
+    }
+    // The guest is what the policies are for: it comes first.
+    probes.sort_by_key(|probe| probe.starts_with("host."));
+    let (mut by_mean, mut absent) = (false, false);
+    for probe in probes {
+        table.add_row([style.cell(cut(probe, NAME), Tone::Plain)]);
+        for series in in_cell.iter().filter(|s| s.key.probe == probe) {
+            let time = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), human::time);
+            absent |= series.p999.is_none() || series.p99.is_none() || series.p50.is_none();
+            let (text, (sign, tone)) = match (&series.ratio_to_baseline, &series.ratio_ci95) {
+                (Some(ratios), intervals) => {
+                    let intervals = intervals.unwrap_or_default();
+                    let mean = ratios.p99.is_none();
+                    by_mean |= mean;
+                    let (ratio, interval) = if mean {
+                        (ratios.mean, intervals.mean)
+                    } else {
+                        (ratios.p99, intervals.p99)
+                    };
+                    let star = if mean { "*" } else { "" };
+                    let text = format!("{star}{}", with_interval(ratio, interval));
+                    (text, mark(interval, Better::Less))
+                }
+                (None, _) => (String::new(), ("", Tone::Plain)),
+            };
+            let numbers = [
+                human::time(series.mean),
+                time(series.p50),
+                time(series.p99),
+                time(series.p999),
+                human::time(series.max),
+                series.missed.to_string(),
+            ];
+            let mut row =
+                vec![style.cell(format!("  {}", cut(&series.key.policy, NAME - 2)), Tone::Plain)];
+            row.extend(numbers.iter().map(|text| style.cell(text, Tone::Plain)));
+            row.push(style.cell(text, tone));
+            row.push(style.cell(sign, tone));
+            table.add_row(row);
+        }
+    }
+    let mut out = finish(table, 1);
+    if absent {
+        let most = in_cell.iter().map(|s| s.count).max().unwrap_or(0);
+        let note = format!("n/a: fewer than 10 samples lie beyond it (n = {most} at most)");
+        out.push_str(&wrap(&format!("  {note}"), 2));
+    }
+    if by_mean {
+        out.push_str(&wrap("  *: ratio of means, for want of a p99", 2));
+    }
+    out
+}

@@ -1,0 +1,116 @@
+//! Where the time of the mean sample went, and who had the pCPU meanwhile.
+
+use std::collections::BTreeMap;
+
+use vcoop_lab::human;
+use vcoop_lab::result::{Document, LatencySeries, Params};
+use vcoop_model::recording::Part;
+
+use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side, wrap};
+
+/// A part is shown if it has this share of the mean under any policy.
+const LEAST_SHARE: f64 = 0.02;
+/// Most parts shown.
+const MOST_PARTS: usize = 6;
+/// Most names in "ran instead".
+const MOST_NAMES: usize = 3;
+
+/// What a part is called here.
+fn words(part: Part) -> &'static str {
+    match part {
+        Part::TimerSlack => "timer slack",
+        Part::CState => "pCPU leaves idle",
+        Part::HostIrq => "host interrupts",
+        Part::WakeToRun => "host wait since wake-up",
+        Part::PreemptedToRun => "host wait, preempted",
+        Part::Throttled => "RT throttling",
+        Part::HostSwitch => "host scheduler",
+        Part::EntryExit => "VM exits and entries",
+        Part::Delivery => "interrupt not yet taken",
+        Part::GuestIrq => "guest interrupts",
+        Part::GuestWait => "guest run queue",
+        Part::GuestSwitch => "guest scheduler",
+    }
+}
+
+/// The decomposition of each guest probe of a cell.
+pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
+    let guests: Vec<&LatencySeries> = document
+        .latencies()
+        .filter(|s| s.key.is_in(cell) && !s.key.probe.starts_with("host."))
+        .collect();
+    let mut probes: Vec<&str> = Vec::new();
+    for series in &guests {
+        if !probes.contains(&series.key.probe.as_str()) {
+            probes.push(&series.key.probe);
+        }
+    }
+    let mut out = String::new();
+    for probe in probes {
+        let own: Vec<&LatencySeries> =
+            guests.iter().copied().filter(|s| s.key.probe == probe).collect();
+        out.push_str(&side_by_side(document, |columns| table(probe, &own, columns, style)));
+        out.push_str(&instead(&own));
+    }
+    out
+}
+
+fn share(series: &LatencySeries, part: Part) -> f64 {
+    let value = series.parts_mean.get(part.name()).copied().unwrap_or(0.0);
+    if series.mean > 0.0 { value / series.mean } else { 0.0 }
+}
+
+fn table(probe: &str, own: &[&LatencySeries], columns: &[&str], style: Style) -> String {
+    let mut parts: Vec<(Part, f64)> = Part::ALL
+        .iter()
+        .map(|part| (*part, own.iter().map(|s| share(s, *part)).fold(0.0, f64::max)))
+        .filter(|(_, most)| *most >= LEAST_SHARE)
+        .collect();
+    parts.sort_by(|a, b| b.1.total_cmp(&a.1));
+    parts.truncate(MOST_PARTS);
+    let title = name(&format!("{probe} mean"));
+    let mut header = vec![title.as_str()];
+    let names: Vec<String> = columns.iter().map(|c| cut(c, POLICY)).collect();
+    header.extend(names.iter().map(String::as_str));
+    let mut table = style.table(header);
+    let of = |policy: &str| own.iter().find(|s| s.key.policy == policy);
+    for (part, _) in &parts {
+        let mut row = vec![style.cell(format!("  {}", words(*part)), Tone::Plain)];
+        row.extend(columns.iter().map(|policy| match of(policy) {
+            Some(series) => {
+                let value = series.parts_mean.get(part.name()).copied().unwrap_or(0.0);
+                let percent = (share(series, *part) * 100.0).round();
+                let tone = if percent < 1.0 { Tone::Faint } else { Tone::Plain };
+                style.cell(format!("{} {percent:>3} %", human::time(value)), tone)
+            }
+            None => style.cell("", Tone::Plain),
+        }));
+        table.add_row(row);
+    }
+    finish(table, 1)
+}
+
+/// Who ran while the guest waited for a pCPU, where that was a good part of the time.
+fn instead(own: &[&LatencySeries]) -> String {
+    let mut lines = BTreeMap::new();
+    for (order, series) in own.iter().enumerate() {
+        let total: f64 = series.ran_instead_mean.values().sum();
+        if total <= 0.0 || total < series.mean * 0.1 {
+            continue;
+        }
+        let mut names: Vec<(&String, &f64)> = series.ran_instead_mean.iter().collect();
+        names.sort_by(|a, b| b.1.total_cmp(a.1).then(a.0.cmp(b.0)));
+        let shown: Vec<String> = names
+            .iter()
+            .take(MOST_NAMES)
+            .filter(|(_, time)| **time >= total * LEAST_SHARE)
+            .map(|(label, time)| format!("{label} {:.0} %", **time / total * 100.0))
+            .collect();
+        lines.insert(order, format!("{}: {}", series.key.policy, shown.join(", ")));
+    }
+    if lines.is_empty() {
+        return String::new();
+    }
+    let all: Vec<String> = lines.into_values().collect();
+    wrap(&format!("    ran instead under {}", all.join("; ")), 6)
+}

@@ -1,0 +1,134 @@
+//! The report of `vcoop reproduce`.
+
+use vcoop_lab::human;
+use vcoop_lab::params;
+use vcoop_lab::reproduce::{Cell, CheckResult, ClaimResult, Reproduction};
+
+use crate::style::{Style, Tone, finish, wrap};
+
+/// Published against simulated, cell by cell; claims with what they rest on; the sum.
+pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String {
+    let mut out = String::new();
+    let mut tables: Vec<&str> = Vec::new();
+    for cell in &reproduction.cells {
+        if !tables.contains(&cell.table.as_str()) {
+            tables.push(&cell.table);
+        }
+    }
+    for id in tables {
+        let cells = reproduction.cells.iter().filter(|cell| cell.table == id);
+        out.push_str(&table(id, cells, style));
+        out.push('\n');
+    }
+    if !reproduction.claims.is_empty() {
+        out.push_str(&style.heading("Claims"));
+        out.push('\n');
+    }
+    for one in &reproduction.claims {
+        out.push_str(&claim(one));
+    }
+    if !reproduction.claims.is_empty() {
+        out.push('\n');
+    }
+    for note in &reproduction.notes {
+        out.push_str(&wrap(note, 2));
+    }
+    if !reproduction.assumptions.is_empty() {
+        out.push_str("What the scenarios assume: --json has it, as have their files.\n");
+    }
+    out.push('\n');
+    if reproduction.interrupted {
+        out.push_str("Interrupted: what was not measured counts as not reproduced.\n");
+    }
+    out.push_str(&style.heading(&wrap(&sum(reproduction), 2)));
+    out
+}
+
+fn table<'r>(id: &str, cells: impl Iterator<Item = &'r Cell>, style: Style) -> String {
+    let mut table = style.table(["row", "column", "published", "simulated", "ratio", "verdict"]);
+    let mut unit = String::new();
+    for cell in cells {
+        unit.clone_from(&cell.unit);
+        let (verdict, tone) = verdict(cell);
+        let simulated = cell.simulated.map_or_else(|| "n/a".to_owned(), human::digits);
+        table.add_row([
+            style.cell(&cell.row, Tone::Plain),
+            style.cell(&cell.column, Tone::Plain),
+            style.cell(cell.published, Tone::Plain),
+            style.cell(simulated, Tone::Plain),
+            style.cell(cell.ratio.map_or_else(|| "-".to_owned(), human::ratio), Tone::Plain),
+            style.cell(verdict, tone),
+        ]);
+        if cell.simulated_unit != cell.unit {
+            unit = format!("{} published, {} simulated", cell.unit, cell.simulated_unit);
+        }
+    }
+    format!("{}\n{}", style.heading(&format!("{id} ({unit})")), finish(table, 2))
+}
+
+/// What is to be said of a cell.
+fn verdict(cell: &Cell) -> (String, Tone) {
+    let text = match (cell.simulated, cell.ratio) {
+        (None, _) => "not measured".to_owned(),
+        (Some(_), None) if cell.within_2x => "both zero".to_owned(),
+        (Some(_), None) => "published zero".to_owned(),
+        (Some(_), Some(_)) if !cell.comparable => "units differ".to_owned(),
+        (Some(_), Some(_)) if cell.within_2x => "within 2x".to_owned(),
+        (Some(_), Some(0.0)) => "zero here".to_owned(),
+        (Some(_), Some(ratio)) if ratio > 1.0 => format!("{} too large", human::ratio(ratio)),
+        (Some(_), Some(ratio)) => format!("{} too small", human::ratio(1.0 / ratio)),
+    };
+    let tone = match (cell.within_2x, cell.comparable) {
+        (true, true) => Tone::Good,
+        (false, true) => Tone::Bad,
+        (_, false) => Tone::Faint,
+    };
+    (text, tone)
+}
+
+fn claim(claim: &ClaimResult) -> String {
+    let word = if claim.holds { "holds" } else { "FAILS" };
+    let mut out = wrap(&format!("  {word}  {}: {}", claim.id, claim.statement), 9);
+    for check in &claim.evidence.checks {
+        out.push_str(&wrap(&format!("           {}", evidence(check)), 13));
+    }
+    out
+}
+
+fn evidence(check: &CheckResult) -> String {
+    let value = check.value.map_or_else(|| "not measured".to_owned(), human::digits);
+    let bounds = match (check.at_least, check.at_most) {
+        (Some(lo), Some(hi)) => format!("{lo} to {hi}"),
+        (Some(lo), None) => format!("at least {lo}"),
+        (None, Some(hi)) => format!("at most {hi}"),
+        (None, None) => "anything".to_owned(),
+    };
+    let interval = check
+        .ci95
+        .map(|[lo, hi]| format!(" [{}, {}]", human::digits(lo), human::digits(hi)))
+        .unwrap_or_default();
+    let cell = params::words(&params::short(&check.cell));
+    let place = if cell.is_empty() { String::new() } else { format!(" ({cell})") };
+    let sign = if check.holds { "" } else { "  <- not so" };
+    format!("{}{place}: {} = {value}{interval}, asked: {bounds}{sign}", check.scenario, check.what)
+}
+
+fn sum(reproduction: &Reproduction) -> String {
+    let s = &reproduction.summary;
+    let median = s.median_abs_log2.map_or_else(
+        || "n/a".to_owned(),
+        |log2| format!("{log2} (a factor of {})", human::digits(factor(log2))),
+    );
+    format!(
+        "{} of {} comparable cells within 2x ({} of all {}), median |log2 ratio| {median}; \
+         {} of {} claims hold.",
+        s.within_2x_comparable, s.cells_comparable, s.within_2x, s.cells, s.claims_held, s.claims
+    )
+}
+
+/// `2^log2`, by steps of a tenth: it is for reading.
+fn factor(log2: f64) -> f64 {
+    /// The tenth root of two.
+    const TENTH: f64 = 1.071_773_462_536_293;
+    (0..(log2 * 10.0).round() as u32).fold(1.0, |product, _| product * TENTH)
+}

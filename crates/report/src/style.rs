@@ -1,0 +1,160 @@
+//! Width, colour and the plain shape all tables share.
+
+use comfy_table::{Attribute, Cell, CellAlignment, Color, Table, presets};
+use vcoop_lab::result::Document;
+
+/// Columns a report may use.
+pub(crate) const WIDTH: usize = 100;
+/// Most policies side by side.
+const SIDE_BY_SIDE: usize = 4;
+/// Longest policy name at the head of a column.
+pub(crate) const POLICY: usize = 17;
+/// Longest name shown whole.
+const NAME: usize = 26;
+
+/// How to print.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Style {
+    /// Use colour: only where the reader is a terminal and has not refused it (`NO_COLOR`).
+    pub colour: bool,
+}
+
+/// What a number means for the reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tone {
+    Plain,
+    Good,
+    Bad,
+    Faint,
+}
+
+impl Style {
+    /// A heading.
+    pub(crate) fn heading(self, text: &str) -> String {
+        if self.colour { format!("\u{1b}[1m{text}\u{1b}[0m") } else { text.to_owned() }
+    }
+
+    /// An empty table: no lines but the one under the header, two spaces between columns.
+    pub(crate) fn table<'t>(self, header: impl IntoIterator<Item = &'t str>) -> Table {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        if self.colour {
+            table.enforce_styling();
+        } else {
+            table.force_no_tty();
+        }
+        let cells = header.into_iter().map(|text| {
+            let cell = Cell::new(text);
+            if self.colour { cell.add_attribute(Attribute::Dim) } else { cell }
+        });
+        table.set_header(cells.collect::<Vec<_>>());
+        table
+    }
+
+    /// A cell.
+    pub(crate) fn cell(self, text: impl ToString, tone: Tone) -> Cell {
+        let cell = Cell::new(text);
+        match tone {
+            _ if !self.colour => cell,
+            Tone::Plain => cell,
+            Tone::Good => cell.fg(Color::Green),
+            Tone::Bad => cell.fg(Color::Red),
+            Tone::Faint => cell.add_attribute(Attribute::Dim),
+        }
+    }
+}
+
+/// Prints a table: the first `names` columns left, numbers right, nothing after the last of them.
+pub(crate) fn finish(mut table: Table, names: usize) -> String {
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((if i == 0 { 2 } else { 1 }, 1));
+        let left = i < names;
+        column.set_cell_alignment(if left { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    let mut text = table.trim_fmt();
+    text.push('\n');
+    text
+}
+
+/// A name that fits the first column.
+pub(crate) fn name(text: &str) -> String {
+    cut(text, NAME)
+}
+
+/// A name that is at most `most` wide.
+pub(crate) fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    let head: String = text.chars().take(most.saturating_sub(3)).collect();
+    format!("{head}...")
+}
+
+/// The policies in groups, the baseline first in each, side by side in tables that `render` makes:
+/// as many as fit.
+pub(crate) fn side_by_side(document: &Document, render: impl Fn(&[&str]) -> String) -> String {
+    let base = document.baseline.as_str();
+    let others: Vec<&str> =
+        document.policies.iter().map(String::as_str).filter(|p| *p != base).collect();
+    let mut text = String::new();
+    for others_beside in (1..SIDE_BY_SIDE).rev() {
+        text = if others.is_empty() {
+            render(&[base])
+        } else {
+            let groups = others.chunks(others_beside);
+            groups.map(|group| render(&[&[base], group].concat())).collect()
+        };
+        if text.lines().all(|line| line.chars().count() <= WIDTH) {
+            break;
+        }
+    }
+    text
+}
+
+/// Breaks at spaces to fit the 100 columns of a report. The first line keeps its leading spaces; the others start
+/// with `indent` of them.
+pub fn wrap(text: &str, indent: usize) -> String {
+    let words = text.trim_start_matches(' ');
+    let mut out = " ".repeat(text.len() - words.len());
+    let (mut used, mut fresh) = (out.len(), true);
+    for word in words.split(' ') {
+        let size = word.chars().count();
+        if !fresh && used + 1 + size > WIDTH {
+            out.push('\n');
+            out.push_str(&" ".repeat(indent));
+            (used, fresh) = (indent, true);
+        }
+        if !fresh {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(word);
+        used += size;
+        fresh = false;
+    }
+    out.push('\n');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wraps_within_the_width() {
+        let text = wrap(&format!("  {}", "word ".repeat(60).trim_end()), 4);
+        assert!(text.starts_with("  word"));
+        assert!(text.lines().all(|l| l.chars().count() <= WIDTH), "{text}");
+        assert!(text.lines().skip(1).all(|l| l.starts_with("    ")));
+        assert_eq!(text.split_whitespace().count(), 60);
+    }
+
+    #[test]
+    fn plain_tables_have_no_escape() {
+        let plain = Style { colour: false };
+        let mut table = plain.table(["a", "b"]);
+        table.add_row([plain.cell("x", Tone::Bad), plain.cell(1, Tone::Good)]);
+        assert!(!finish(table, 1).contains('\u{1b}'));
+        assert!(Style { colour: true }.heading("x").contains('\u{1b}'));
+    }
+}

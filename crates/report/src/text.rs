@@ -1,0 +1,83 @@
+//! The report of `vcoop run`.
+
+use vcoop_lab::params;
+use vcoop_lab::result::Document;
+use vcoop_lab::verdict;
+
+use crate::style::{Style, wrap};
+use crate::{cost, latency, parts};
+
+/// A report that fits 100 columns: latency by probe and policy, what the host pays, where the
+/// time went, what is best, and the command that gives it again.
+///
+/// With one cell everything is shown; a matrix has the first two and the verdict for each cell.
+pub fn render(document: &Document, style: Style) -> String {
+    let mut out = style.heading(&format!("{}: {}", document.scenario, document.title));
+    out = wrap(&out, 2);
+    out.push_str(&wrap(&setting(document), 2));
+    let cells = document.cells();
+    let alone = cells.len() == 1;
+    for cell in &cells {
+        let (backend, words) = (&cell.0, params::words(&cell.1));
+        let title = match (document.backends.len() > 1, words.is_empty()) {
+            (true, true) => backend.clone(),
+            (true, false) => format!("{backend}, {words}"),
+            (false, _) => words,
+        };
+        out.push('\n');
+        if !title.is_empty() {
+            out.push_str(&style.heading(&title));
+            out.push('\n');
+        }
+        out.push_str(&style.heading("Latency"));
+        out.push('\n');
+        out.push_str(&latency::render(document, cell, style));
+        out.push_str(&style.heading("Costs and counts"));
+        out.push('\n');
+        out.push_str(&cost::render(document, cell, style));
+        if alone {
+            out.push_str(&style.heading("Where the time went"));
+            out.push('\n');
+            out.push_str(&parts::render(document, cell, style));
+        }
+    }
+    if cells.is_empty() {
+        out.push_str("\nNothing was measured.\n");
+    }
+    out.push('\n');
+    out.push_str(&wrap(&legend(document), 2));
+    if document.interrupted {
+        out.push_str("Interrupted: some policies have fewer repeats than planned, or none.\n");
+    }
+    for verdict in &document.verdicts {
+        out.push_str(&style.heading(&wrap(&verdict::line(verdict), 2)));
+    }
+    if !document.command.is_empty() {
+        // One line whatever its length: it is there to be copied.
+        out.push_str(&format!("Again: {}\n", document.command));
+    }
+    out
+}
+
+fn setting(document: &Document) -> String {
+    let plural = if document.repeats == 1 { "" } else { "s" };
+    format!(
+        "{}; {} repeat{plural} of {} s after {} s of warm-up, seed {}",
+        document.backends.join(" and "),
+        document.repeats,
+        document.duration_s,
+        document.warmup_s,
+        document.seed
+    )
+}
+
+fn legend(document: &Document) -> String {
+    if document.policies.len() < 2 {
+        return "max is the largest sample seen, not a bound".to_owned();
+    }
+    let base = &document.baseline;
+    format!(
+        "Ratios are to {base}, paired by repeat, with 95 % intervals over repeats: + better, \
+         - worse, ~ no difference beyond noise. max is the largest sample seen, not a bound."
+    )
+}

@@ -1,0 +1,92 @@
+//! A report fits its 100 columns whatever people name things, and says what it must.
+
+use std::fmt::Write as _;
+use std::sync::atomic::AtomicBool;
+
+use vcoop_lab::analysis::{About, document};
+use vcoop_lab::backend::{Backend, Sim};
+use vcoop_lab::result::Document;
+use vcoop_lab::runner::{Control, Experiment};
+use vcoop_model::capture::NoCaptures;
+use vcoop_model::scenario::Scenario;
+use vcoop_report::{Style, render};
+
+/// A scenario with long names and more policies than fit side by side.
+fn scenario() -> String {
+    let mut text = r#"
+name = "names"
+title = "A scenario whose author likes long names, and whose title goes on until it has to be broken"
+duration = "60ms"
+warmup = "5ms"
+repeats = 5
+[host]
+profile = "zero"
+pcpus = 1
+[host.sched]
+fair = "eevdf"
+[[load]]
+name = "a-load-of-the-host-with-a-very-long-name"
+kind = "hog"
+[[load]]
+name = "a-probe-of-the-host-with-a-very-long-name"
+kind = "cyclictest"
+[[vm]]
+name = "a-guest-with-a-very-long-name"
+vcpus = 1
+[[vm.task]]
+name = "a-probe-of-the-guest-with-a-very-long-name"
+kind = "cyclictest"
+policy = "fifo 80"
+[[vm.task]]
+name = "background"
+kind = "hog"
+[compare]
+policy = ["vanilla", "p0-with-a-very-long-name-indeed", "p1", "p2", "p3", "p4", "dynamic"]
+[policy.p0-with-a-very-long-name-indeed]
+base = "static"
+means = "fifo 50"
+"#
+    .to_owned();
+    for i in 1..5 {
+        let _ = write!(text, "[policy.p{i}]\nbase = \"static\"\nmeans = \"nice -{i}\"\n");
+    }
+    text
+}
+
+fn measured() -> Document {
+    let scenario = Scenario::parse("names", &scenario(), &[], &NoCaptures).unwrap();
+    let plans = scenario.plans(None).unwrap();
+    let stop = AtomicBool::new(false);
+    let backends: [&'static dyn Backend; 1] = [&Sim];
+    let experiment = Experiment { plans: &plans, backends: &backends, jobs: 2 };
+    let runs = experiment.run(Control { stop: &stop, progress: &|_| () }).unwrap();
+    let about = About {
+        title: scenario.title,
+        command: "vcoop run names".to_owned(),
+        baseline: scenario.baseline,
+    };
+    document(&plans, &runs, about)
+}
+
+#[test]
+fn nothing_is_wider_than_a_hundred_columns() {
+    let report = render(&measured(), Style { colour: false });
+    assert!(!report.contains('\u{1b}'));
+    for line in report.lines() {
+        assert!(line.chars().count() <= 100, "{} {line}", line.chars().count());
+        assert_eq!(line.trim_end(), line, "no spaces at the end");
+    }
+    for policy in ["vanilla", "p0-with-a-very-long", "p1", "p2", "p3", "p4", "dynamic"] {
+        assert!(report.contains(policy), "{policy} in\n{report}");
+    }
+    assert!(report.ends_with("Again: vcoop run names\n"));
+}
+
+#[test]
+fn an_interrupted_run_says_so() {
+    let mut document = measured();
+    document.interrupted = true;
+    assert!(render(&document, Style::default()).contains("Interrupted"));
+    document.series.clear();
+    assert!(render(&document, Style::default()).contains("Nothing was measured"));
+}
