@@ -35,7 +35,7 @@ use crate::meter::Meter;
 /// A budget alone lets a guest that never gives a boost back hold one for the whole refill rate, for
 /// ever: within its budget, and still in everybody's way for milliseconds at a time. So each time the
 /// budget has to end a boost counts as a *strike*; after [`FREE_STRIKES`] in a row each further one makes
-/// the throttling last twice as long ([`PENALTY_NS`], at most [`MOST_DOUBLINGS`] times). A boost that
+/// the throttling last four times as long ([`PENALTY_NS`], at most [`MOST_STEPS`] times). A boost that
 /// ends because its reason is gone wipes the strikes out. So an honest guest that was overrun has a few
 /// bursts to work off what piled up meanwhile, and one that takes turns is bounded by its bucket alone.
 ///
@@ -68,11 +68,11 @@ pub(crate) struct Control {
 /// Strikes in a row that only the buckets answer.
 const FREE_STRIKES: u32 = 4;
 
-/// Throttling after the first strike beyond those; doubled by each further one.
+/// Throttling after the first strike beyond those; each further one makes it four times as long.
 const PENALTY_NS: Ns = 20_000_000;
 
-/// Doublings of the penalty: 20 ms times 2^9 is a good ten seconds.
-const MOST_DOUBLINGS: u32 = 9;
+/// Steps of the penalty: 20 ms times 4^5 is a good twenty seconds.
+const MOST_STEPS: u32 = 5;
 
 impl Control {
     pub(crate) fn new(means: Means, budget: Budget, published: bool, now: Ns) -> Self {
@@ -220,8 +220,8 @@ impl Control {
         match self.status {
             Status::Boosted if !self.halted => {
                 if let Err(reason) = self.meter.renew(&mut vm.bucket) {
-                    if let Some(doublings) = self.strikes.checked_sub(FREE_STRIKES) {
-                        let penalty = PENALTY_NS << doublings.min(MOST_DOUBLINGS);
+                    if let Some(steps) = self.strikes.checked_sub(FREE_STRIKES) {
+                        let penalty = PENALTY_NS << (2 * steps.min(MOST_STEPS));
                         self.held_until = now.saturating_add(penalty);
                     }
                     self.strikes = self.strikes.saturating_add(1);

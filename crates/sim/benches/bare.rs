@@ -1,13 +1,18 @@
-//! The bare engine against a hand-written loop over `std::collections::BinaryHeap`, interleaved.
+//! The bare engine against a hand-written loop over `std::collections::BinaryHeap`, interleaved, and each alone under
+//! criterion.
 //!
-//! Prints events per CPU-second of both and the ratio, median of several rounds. The two models
+//! Prints events per CPU-second of both and their ratio, median of several rounds. The two models
 //! are the smallest ones that exercise a scheduler's queue: every event sets the slot it came
 //! from again (`rr-jitter`), or sets another slot far away (`jsq`).
+
+mod cpu_time;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::hint::black_box;
 
+use cpu_time::CpuTime;
+use criterion::{Criterion, Throughput, criterion_group};
 use vcoop_sim::queue::EventQueue;
 use vcoop_sim::rng::Stream;
 
@@ -132,14 +137,10 @@ fn jsq<Q: Queue>() -> u64 {
     black_box(last)
 }
 
-fn cpu_seconds() -> f64 {
-    vcoop_sim::cpu_time_ns() as f64 / 1e9
-}
-
 fn rate(f: fn() -> u64) -> (f64, u64) {
-    let start = cpu_seconds();
+    let start = vcoop_sim::cpu_time_ns();
     let check = f();
-    (EVENTS as f64 / (cpu_seconds() - start), check)
+    (EVENTS as f64 * 1e3 / (vcoop_sim::cpu_time_ns() - start) as f64, check)
 }
 
 fn median(v: &mut [f64]) -> f64 {
@@ -147,28 +148,59 @@ fn median(v: &mut [f64]) -> f64 {
     v[v.len() / 2]
 }
 
-fn main() {
-    // `cargo test --benches` passes --test: one short round then, as a smoke test.
-    let rounds = if std::env::args().any(|a| a == "--test") { 1 } else { 9 };
-    let cases: [(&str, fn() -> u64, fn() -> u64); 2] = [
-        ("rr-jitter", rr_jitter::<EventQueue>, rr_jitter::<Reference>),
-        ("jsq", jsq::<EventQueue>, jsq::<Reference>),
-    ];
-    for (name, ours, reference) in cases {
+/// One model on both queues.
+struct Case {
+    name: &'static str,
+    ours: fn() -> u64,
+    reference: fn() -> u64,
+}
+
+const CASES: [Case; 2] = [
+    Case { name: "rr-jitter", ours: rr_jitter::<EventQueue>, reference: rr_jitter::<Reference> },
+    Case { name: "jsq", ours: jsq::<EventQueue>, reference: jsq::<Reference> },
+];
+
+fn bare(c: &mut Criterion<CpuTime>) {
+    for case in &CASES {
+        let mut group = c.benchmark_group(case.name);
+        group.throughput(Throughput::Elements(EVENTS)).sample_size(10);
+        group.bench_function("event-queue", |b| b.iter(case.ours));
+        group.bench_function("binary-heap", |b| b.iter(case.reference));
+        group.finish();
+    }
+}
+
+/// Both loops by turns, so that a noisy neighbour disturbs them alike: the ratio is the result.
+fn interleaved(rounds: usize) {
+    for case in &CASES {
         let (mut a, mut b, mut r) = (vec![], vec![], vec![]);
         for _ in 0..rounds {
-            let (x, cx) = rate(ours);
-            let (y, cy) = rate(reference);
+            let (x, cx) = rate(case.ours);
+            let (y, cy) = rate(case.reference);
             assert_eq!(cx, cy, "both loops simulate the same events");
-            a.push(x / 1e6);
-            b.push(y / 1e6);
+            a.push(x);
+            b.push(y);
             r.push(x / y);
         }
         println!(
-            "{name:10} {:6.1} M events/CPU-s, BinaryHeap {:6.1} M, ratio {:.2} (median of {rounds})",
+            "{:10} {:6.1} M events/CPU-s, BinaryHeap {:6.1} M, ratio {:.2} (median of {rounds})",
+            case.name,
             median(&mut a),
             median(&mut b),
             median(&mut r)
         );
     }
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().with_measurement(CpuTime);
+    targets = bare
+}
+
+fn main() {
+    benches();
+    // `cargo test --benches` runs each benchmark once, as a smoke test.
+    interleaved(if std::env::args().any(|a| a == "--bench") { 9 } else { 1 });
+    Criterion::default().configure_from_args().final_summary();
 }

@@ -360,7 +360,7 @@ impl World<'_> {
         let (track, p) = (vcpu.track, vcpu.home);
         if vcpu.halted {
             self.event_on_its_way(track, p);
-        } else if self.tracks.waits(track) {
+        } else if track != NONE && self.tracks.waits(track) {
             // Due while the vCPU waits for a pCPU: who ran before does not count.
             let cpu = self.host.cpu_of(self.thread_of(v)).0;
             self.charge_ran(cpu);

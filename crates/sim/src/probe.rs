@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
-use vcoop_model::recording::{LatencyRecord, Part, WorstSample};
+use vcoop_model::recording::{LatencyRecord, Part, Parts, WorstSample};
 
 use crate::queue::Ns;
 use crate::track::Sample;
@@ -23,7 +23,17 @@ pub struct Probe {
     start: Ns,
     record: LatencyRecord,
     ran_instead: Box<[u128]>,
-    worst: Vec<(Ns, Ns, [Ns; Part::COUNT], Box<[Ns]>)>,
+    /// invariant: sorted by latency, largest first; at most [`WORST`].
+    worst: Vec<Kept>,
+}
+
+/// A sample among the worst.
+#[derive(Debug)]
+struct Kept {
+    latency: Ns,
+    due: Ns,
+    parts: Parts,
+    ran_instead: Box<[Ns]>,
 }
 
 impl Probe {
@@ -72,15 +82,16 @@ impl Probe {
         for (sum, &ns) in self.ran_instead.iter_mut().zip(sample.ran_instead) {
             *sum += u128::from(ns);
         }
-        let floor = self.worst.last().map_or(0, |w| w.0);
-        if self.worst.len() < WORST || sample.latency > floor {
-            let at = self.worst.partition_point(|w| w.0 >= sample.latency);
+        let at = self.worst.partition_point(|w| w.latency >= sample.latency);
+        if at < WORST {
             self.worst.truncate(WORST - 1);
-            let due = sample.due - self.start;
-            self.worst.insert(
-                at.min(self.worst.len()),
-                (sample.latency, due, *sample.parts, sample.ran_instead.into()),
-            );
+            let kept = Kept {
+                latency: sample.latency,
+                due: sample.due - self.start,
+                parts: *sample.parts,
+                ran_instead: sample.ran_instead.into(),
+            };
+            self.worst.insert(at, kept);
         }
     }
 
@@ -94,26 +105,30 @@ impl Probe {
     /// The record, with labels by name.
     pub fn finish(self, labels: &[String]) -> LatencyRecord {
         let mut r = self.record;
-        r.ran_instead = labels
-            .iter()
-            .zip(self.ran_instead.iter())
-            .filter(|(_, ns)| **ns > 0)
-            .map(|(l, ns)| (l.clone(), *ns))
-            .collect();
+        r.ran_instead = named(labels, &self.ran_instead).collect();
         r.worst = self
             .worst
-            .into_iter()
-            .map(|(latency_ns, due_ns, parts, ran)| {
-                let mut ran_instead: Vec<(String, Ns)> = labels
-                    .iter()
-                    .zip(ran.iter())
-                    .filter(|(_, ns)| **ns > 0)
-                    .map(|(l, ns)| (l.clone(), *ns))
-                    .collect();
+            .iter()
+            .map(|kept| {
+                let mut ran_instead: Vec<(String, Ns)> = named(labels, &kept.ran_instead).collect();
                 ran_instead.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
-                WorstSample { due_ns, latency_ns, parts, ran_instead }
+                WorstSample {
+                    due_ns: kept.due,
+                    latency_ns: kept.latency,
+                    parts: kept.parts,
+                    ran_instead,
+                }
             })
             .collect();
         r
     }
+}
+
+/// The times that are not zero, by label. The last entry, an idle pCPU, has no name.
+fn named<'a, T: Copy + PartialEq + From<u8>>(
+    labels: &'a [String],
+    times: &'a [T],
+) -> impl Iterator<Item = (String, T)> + 'a {
+    let ran = move |(_, ns): &(_, &T)| **ns != T::from(0);
+    labels.iter().zip(times).filter(ran).map(|(l, ns)| (l.clone(), *ns))
 }

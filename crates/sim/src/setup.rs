@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use vcoop_model::plan::{Mode, Plan, PolicyPlan, Target, TaskPlan};
+use vcoop_model::plan::{Mode, Plan, PolicyPlan, ProbePlan, Target, TaskPlan};
 use vcoop_policy::config::Means;
 use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
 use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Level};
@@ -43,7 +43,8 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let threads_total = plan.host_tasks.len() as u32 + vcpu_total;
     let device_total: u32 = plan.vms.iter().map(|vm| vm.devices.len() as u32).sum();
     let (slots, kinds) = number(pcpus, vcpu_total, threads_total, device_total);
-    let mut queue = EventQueue::new(kinds.len());
+    // About one event a bucket: a small host has one every few microseconds.
+    let mut queue = EventQueue::with_shift(kinds.len(), 12 - (pcpus / 16).max(1).ilog2().min(6));
 
     for task in &plan.host_tasks {
         labels.of(&task.label);
@@ -66,8 +67,8 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             labels.of(&task.label),
             plan.host_tasks.iter().position(|t| t.label == task.label),
         );
-        let track = if Runner::measures(&task.program) { tracks.add_track() } else { NONE };
-        measure(plan, target, &mut work, task, &mut tracks, &mut probes, width);
+        measure(plan, target, &mut work, &mut tracks, &mut probes, width);
+        let track = if work.sampler == NONE { NONE } else { tracks.add_track() };
         queue.set(slots.sleep + i as u32, task.start_ns);
         threads.push(Thread { work, vcpu: NONE, track, last_cpu: home.0 });
     }
@@ -79,13 +80,16 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     for (m, vm) in plan.vms.iter().enumerate() {
         let first = vcpus.len() as u32;
         let n = vm.level.topology.cpus();
+        let own = |p: &ProbePlan| matches!(p.target, Target::Guest { vm, .. } if vm as usize == m);
+        let probed = plan.probes.iter().any(own);
         for c in 0..n {
             let allowed = &vm.vcpu_cpus[c as usize];
             let home = home(allowed, first + c, pcpus);
             let cpus: CpuSet = allowed.iter().map(|&c| CpuId(c)).collect();
             let baseline = vm.vcpu_policy[c as usize];
             let e = host.add(Attr { policy: baseline, cpus, group: vm.group }, home);
-            let track = tracks.add_track();
+            // Attribution costs time: only guests that are probed have it.
+            let track = if probed { tracks.add_track() } else { NONE };
             let mut thread = Thread {
                 work: blank(vm_labels[m]),
                 vcpu: vcpus.len() as u32,
@@ -109,7 +113,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
                 vm_labels[m],
                 vm.tasks.iter().position(|t| t.label == task.label),
             );
-            measure(plan, target, &mut work, task, &mut tracks, &mut probes, width);
+            measure(plan, target, &mut work, &mut tracks, &mut probes, width);
             tasks.push(work);
             // The guest boots halted, with a timer for the start of each task.
             let v = &mut vcpus[(first + home.0) as usize];
@@ -134,7 +138,6 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             level,
             tasks,
             first,
-            vcpus: n,
             preemption: vm.preemption,
             ticks: ticks(vm.level.tick_ns, seed, m as u64 + 1),
             posted: vm.posted_interrupts,
@@ -214,21 +217,17 @@ fn work(task: &TaskPlan, rng: Stream, label: u16, peers: Option<usize>) -> Work 
     }
 }
 
-/// Gives a measuring task its sampler, and a probe if the plan asks for it.
+/// Gives a task a sampler and a probe if the plan asks for it.
 fn measure(
     plan: &Plan,
     target: Target,
     work: &mut Work,
-    task: &TaskPlan,
     tracks: &mut Tracks,
     probes: &mut Vec<Probe>,
     labels: usize,
 ) {
-    if !Runner::measures(&task.program) {
-        return;
-    }
-    work.sampler = tracks.add_sampler();
     if let Some(i) = plan.probes.iter().position(|p| p.target == target) {
+        work.sampler = tracks.add_sampler();
         // Probes are made in the order of the tasks and put in the plan's order at the end.
         work.probe = probes.len() as u32;
         probes.push(Probe::new(i, &plan.probes[i].probe, plan.warmup_ns, labels));

@@ -224,8 +224,12 @@ impl Tracks {
         self.wait_begins(track, ran);
     }
 
-    /// A sample will be due at `due` (not before now) on this track.
+    /// A sample will be due at `due` (not before now) on this track; a task that nobody probes has
+    /// the sampler [`NONE`].
     pub fn arm(&mut self, sampler: u32, track: u32, due: Ns) {
+        if sampler == NONE {
+            return;
+        }
         let s = &mut self.samplers[sampler as usize];
         s.due = due;
         s.phase = Phase::Armed;

@@ -253,7 +253,6 @@ pub(crate) struct Vm {
     pub(crate) tasks: Vec<Work>,
     /// Its first vCPU.
     pub(crate) first: u32,
-    pub(crate) vcpus: u32,
     pub(crate) preemption: Preemption,
     pub(crate) ticks: Ticks,
     pub(crate) posted: bool,

@@ -13,12 +13,12 @@ use vcoop_sched::config::{
     Balance, CfsTunables, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
 };
 
-pub const US: Ns = 1_000;
-pub const MS: Ns = 1_000_000;
-pub const S: Ns = 1_000_000_000;
+pub(crate) const US: Ns = 1_000;
+pub(crate) const MS: Ns = 1_000_000;
+pub(crate) const S: Ns = 1_000_000_000;
 
 /// Everything free, no idle states.
-pub fn free() -> Costs {
+pub(crate) fn free() -> Costs {
     Costs {
         tick_ns: 0,
         timer_irq_ns: 0,
@@ -51,7 +51,7 @@ pub fn free() -> Costs {
 }
 
 /// Round numbers for every mechanism.
-pub fn dear() -> Costs {
+pub(crate) fn dear() -> Costs {
     Costs {
         tick_ns: 900,
         timer_irq_ns: 700,
@@ -86,7 +86,7 @@ pub fn dear() -> Costs {
     }
 }
 
-pub fn level(cpus: u32, fair: Fair) -> LevelConfig {
+pub(crate) fn level(cpus: u32, fair: Fair) -> LevelConfig {
     LevelConfig {
         topology: Topology::flat(cpus),
         tick_ns: MS,
@@ -98,15 +98,15 @@ pub fn level(cpus: u32, fair: Fair) -> LevelConfig {
     }
 }
 
-pub fn cfs(cpus: u32) -> LevelConfig {
+pub(crate) fn cfs(cpus: u32) -> LevelConfig {
     level(cpus, Fair::Cfs(CfsTunables::for_cpus(cpus)))
 }
 
-pub fn eevdf(cpus: u32) -> LevelConfig {
+pub(crate) fn eevdf(cpus: u32) -> LevelConfig {
     level(cpus, Fair::Eevdf(EevdfTunables::for_cpus(cpus)))
 }
 
-pub fn plan(host: LevelConfig, costs: Costs) -> Plan {
+pub(crate) fn plan(host: LevelConfig, costs: Costs) -> Plan {
     Plan {
         scenario: "test".into(),
         policy_name: "vanilla".into(),
@@ -124,7 +124,7 @@ pub fn plan(host: LevelConfig, costs: Costs) -> Plan {
     }
 }
 
-pub fn task(name: &str, program: Program, policy: Policy, cpus: &[u32]) -> TaskPlan {
+pub(crate) fn task(name: &str, program: Program, policy: Policy, cpus: &[u32]) -> TaskPlan {
     TaskPlan {
         name: name.into(),
         label: name.into(),
@@ -136,17 +136,17 @@ pub fn task(name: &str, program: Program, policy: Policy, cpus: &[u32]) -> TaskP
     }
 }
 
-pub fn hog() -> Program {
+pub(crate) fn hog() -> Program {
     Program::Cycle { phases: vec![Phase::Run { time: Dist::Const(S), mode: Mode::User }] }
 }
 
-pub fn cycle(run: Dist, sleep: Dist) -> Program {
+pub(crate) fn cycle(run: Dist, sleep: Dist) -> Program {
     Program::Cycle {
         phases: vec![Phase::Run { time: run, mode: Mode::User }, Phase::Sleep { time: sleep }],
     }
 }
 
-pub fn cyclictest(interval_ns: Ns, work_ns: Ns) -> Program {
+pub(crate) fn cyclictest(interval_ns: Ns, work_ns: Ns) -> Program {
     Program::Cyclictest {
         interval_ns,
         absolute: true,
@@ -155,7 +155,7 @@ pub fn cyclictest(interval_ns: Ns, work_ns: Ns) -> Program {
     }
 }
 
-pub fn vm(name: &str, guest: LevelConfig, tasks: Vec<TaskPlan>) -> VmPlan {
+pub(crate) fn vm(name: &str, guest: LevelConfig, tasks: Vec<TaskPlan>) -> VmPlan {
     let n = guest.topology.cpus() as usize;
     VmPlan {
         name: name.into(),
@@ -173,7 +173,7 @@ pub fn vm(name: &str, guest: LevelConfig, tasks: Vec<TaskPlan>) -> VmPlan {
 }
 
 /// Asks for a series of every measuring task.
-pub fn probe_all(plan: &mut Plan) {
+pub(crate) fn probe_all(plan: &mut Plan) {
     let measures = |t: &TaskPlan| vcoop_sim::program::Runner::measures(&t.program);
     let mut probes = vec![];
     for (i, t) in plan.host_tasks.iter().enumerate().filter(|(_, t)| measures(t)) {
@@ -189,17 +189,17 @@ pub fn probe_all(plan: &mut Plan) {
     plan.probes = probes;
 }
 
-pub fn run(plan: &Plan) -> Recording {
+pub(crate) fn run(plan: &Plan) -> Recording {
     vcoop_sim::run(plan, plan.seed, &|| false).expect("a test plan can be built")
 }
 
-pub fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
+pub(crate) fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
     r.scalars
         .get(&(probe.to_owned(), metric.to_owned()))
         .unwrap_or_else(|| panic!("no {probe} {metric} in {:?}", r.scalars.keys()))
         .value
 }
 
-pub fn latency<'r>(r: &'r Recording, probe: &str) -> &'r LatencyRecord {
+pub(crate) fn latency<'r>(r: &'r Recording, probe: &str) -> &'r LatencyRecord {
     r.latencies.iter().find(|l| l.probe == probe).expect("the probe exists")
 }

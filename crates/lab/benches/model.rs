@@ -1,0 +1,103 @@
+//! The whole model: the flagship's rate, what a mechanism costs that is switched off, and how the
+//! cost of an event grows with the host.
+
+use criterion::{Criterion, Throughput, criterion_group};
+use vcoop_capture::Loader;
+use vcoop_model::builtin::builtin_scenario;
+use vcoop_model::plan::Plan;
+use vcoop_model::scenario::{Scenario, Set};
+
+fn plan(scenario: &str, policy: &str, sets: &[&str]) -> Plan {
+    let text = builtin_scenario(scenario).expect("a built-in scenario");
+    let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).expect("a path and a value")).collect();
+    Scenario::parse(scenario, text, &sets, &Loader::default())
+        .and_then(|s| s.plans(Some(&[policy.to_owned()])))
+        .unwrap_or_else(|e| panic!("{e}"))
+        .remove(0)
+}
+
+/// Runs once: events, CPU nanoseconds.
+fn run(plan: &Plan) -> (u64, u64) {
+    let recording = vcoop_sim::run(plan, plan.seed, &|| false).expect("a valid plan");
+    let engine = recording.engine.expect("the simulator counts its events");
+    (engine.events, engine.cpu_ns)
+}
+
+/// A host of `pcpus` with a hog and a half a pCPU and a guest for every four pCPUs.
+fn host_of(pcpus: u32) -> Plan {
+    let mut plan = plan("busy-host-1", "dynamic", &["duration=2s", "warmup=100ms"]);
+    let (vm, hog) = (plan.vms.remove(0), plan.host_tasks[0].clone());
+    plan.host.level.topology = vcoop_sched::config::Topology {
+        threads_per_core: 1,
+        cores_per_llc: pcpus.min(24),
+        llcs: pcpus.div_ceil(24),
+    };
+    plan.probes.clear();
+    plan.host_tasks = (0..pcpus * 3 / 2)
+        .map(|i| {
+            let mut hog = hog.clone();
+            hog.name = format!("hog/{i}");
+            hog.cpus.clear();
+            hog
+        })
+        .collect();
+    plan.vms = (0..pcpus / 4)
+        .map(|i| {
+            let mut vm = vm.clone();
+            vm.name = format!("vm{i}");
+            vm.vcpu_cpus = vec![vec![]; vm.vcpu_cpus.len()];
+            vm
+        })
+        .collect();
+    plan
+}
+
+fn cases() -> Vec<(&'static str, Plan)> {
+    vec![
+        ("busy-host/vanilla", plan("busy-host", "vanilla", &[])),
+        ("busy-host/dynamic", plan("busy-host", "dynamic", &[])),
+        ("pcpus/24", host_of(24)),
+        ("pcpus/384", host_of(384)),
+    ]
+}
+
+fn model(c: &mut Criterion) {
+    for (name, plan) in cases() {
+        let events = run(&plan).0;
+        let mut group = c.benchmark_group(name);
+        group.throughput(Throughput::Elements(events)).sample_size(10);
+        group.bench_function("run", |b| b.iter(|| run(&plan)));
+        group.finish();
+    }
+}
+
+/// By turns: medians of CPU time an event, and the ratio of the large host to the small one.
+fn interleaved(rounds: usize) {
+    let cases = cases();
+    let mut costs = vec![vec![]; cases.len()];
+    for _ in 0..rounds {
+        for ((_, plan), costs) in cases.iter().zip(&mut costs) {
+            let (events, cpu_ns) = run(plan);
+            costs.push(cpu_ns as f64 / events as f64);
+        }
+    }
+    let medians: Vec<f64> = costs
+        .iter_mut()
+        .map(|v| {
+            v.sort_by(f64::total_cmp);
+            v[v.len() / 2]
+        })
+        .collect();
+    for ((name, _), ns) in cases.iter().zip(&medians) {
+        println!("{name:20} {ns:6.1} ns an event, {:5.1} M events/CPU-s", 1e3 / ns);
+    }
+    println!("pcpus 384 / 24       {:6.2}x the cost of an event", medians[3] / medians[2]);
+}
+
+criterion_group!(benches, model);
+
+fn main() {
+    benches();
+    interleaved(if std::env::args().any(|a| a == "--bench") { 9 } else { 1 });
+    Criterion::default().configure_from_args().final_summary();
+}
