@@ -27,11 +27,7 @@ impl<'l> Captures<'l> {
     /// None loaded yet. `scenario` is the path of the scenario file.
     pub(crate) fn new(loader: &'l dyn CaptureLoader, scenario: &str) -> Self {
         let parent = Path::new(scenario).parent().map(|p| p.to_string_lossy().into_owned());
-        Self {
-            loader,
-            directory: parent.unwrap_or_default(),
-            loaded: BTreeMap::new(),
-        }
+        Self { loader, directory: parent.unwrap_or_default(), loaded: BTreeMap::new() }
     }
 
     /// Where a file named in the scenario is. Names from the command line are relative to the
@@ -53,8 +49,7 @@ impl<'l> Captures<'l> {
         limit: usize,
     ) -> Result<Threads, String> {
         let path = self.locate(file, from_command_line);
-        let shape =
-            Shape { demand_ppm: scale_ppm, max_threads: Some(limit), ..Shape::default() };
+        let shape = Shape { demand_ppm: scale_ppm, max_threads: Some(limit), ..Shape::default() };
         let loader = self.loader;
         let threads = self
             .loaded

@@ -1,0 +1,278 @@
+//! Every built-in scenario, end to end on shortened runs: what it is there to show, it shows.
+//!
+//! The bounds are those of the published claims where a claim exists, and are loose elsewhere: a
+//! test that fails here says that a mechanism broke, not that a number moved.
+
+use std::sync::atomic::AtomicBool;
+
+use vcoop_capture::Loader;
+use vcoop_lab::analysis::{About, document};
+use vcoop_lab::backend::{Backend, Sim};
+use vcoop_lab::result::{Document, LatencySeries};
+use vcoop_lab::runner::{Control, Experiment};
+use vcoop_model::builtin::builtin_scenario;
+use vcoop_model::scenario::{Scenario, Set};
+
+/// Runs a scenario's text with overrides and some of its policies (none: all it compares).
+fn run_text(text: &str, sets: &[&str], policies: &[&str], jobs: usize) -> Document {
+    let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).unwrap()).collect();
+    let scenario = Scenario::parse("test", text, &sets, &Loader::default()).unwrap();
+    let policies: Vec<String> = policies.iter().map(|p| (*p).to_owned()).collect();
+    let plans = scenario.plans((!policies.is_empty()).then_some(&policies)).unwrap();
+    let stop = AtomicBool::new(false);
+    let control = Control { stop: &stop, progress: &|_| () };
+    let backends: [&'static dyn Backend; 1] = [&Sim];
+    let measured = Experiment { plans: &plans, backends: &backends, jobs }.run(control).unwrap();
+    let about = About { baseline: "vanilla".to_owned(), ..About::default() };
+    document(&plans, &measured, about)
+}
+
+/// The same for a built-in one, with as many jobs as these tests can expect to have.
+fn run(name: &str, sets: &[&str], policies: &[&str]) -> Document {
+    run_text(builtin_scenario(name).unwrap(), sets, policies, 2)
+}
+
+/// The latency series of a probe under a policy, one for each cell of the matrix.
+fn latencies<'d>(d: &'d Document, probe: &str, policy: &str) -> Vec<&'d LatencySeries> {
+    let found: Vec<_> =
+        d.latencies().filter(|s| s.key.probe == probe && s.key.policy == policy).collect();
+    assert!(!found.is_empty(), "no latency of {probe} under {policy}");
+    found
+}
+
+fn latency<'d>(d: &'d Document, probe: &str, policy: &str) -> &'d LatencySeries {
+    latencies(d, probe, policy)[0]
+}
+
+/// The scalar of a probe under a policy, one for each cell.
+fn scalars(d: &Document, probe: &str, metric: &str, policy: &str) -> Vec<f64> {
+    let is =
+        |k: &vcoop_lab::result::Key| k.probe == probe && k.metric == metric && k.policy == policy;
+    let found: Vec<f64> = d.scalars().filter(|s| is(&s.key)).map(|s| s.value).collect();
+    assert!(!found.is_empty(), "no {metric} of {probe} under {policy}");
+    found
+}
+
+fn scalar(d: &Document, probe: &str, metric: &str, policy: &str) -> f64 {
+    scalars(d, probe, metric, policy)[0]
+}
+
+/// Share of the mean latency that is waiting in the host's run queue.
+fn host_wait(s: &LatencySeries) -> f64 {
+    s.parts_mean["host_wait"] / s.mean
+}
+
+/// Of the periods that came due, those with a sample.
+fn kept(s: &LatencySeries) -> f64 {
+    s.count as f64 / (s.count + s.missed) as f64
+}
+
+#[test]
+fn busy_host_waits_under_vanilla_and_not_under_dynamic() {
+    let sets = ["duration=1500ms", "warmup=300ms", "repeats=4"];
+    let d = run("busy-host", &sets, &["vanilla", "dynamic", "static"]);
+    let guest = |policy| latency(&d, "guest.cyclictest", policy);
+    let (vanilla, dynamic, fixed) = (guest("vanilla"), guest("dynamic"), guest("static"));
+    assert!(host_wait(vanilla) > 0.5, "{}", host_wait(vanilla));
+    assert!(host_wait(dynamic) < 0.5, "{}", host_wait(dynamic));
+    let (v, s) = (vanilla.p99.unwrap(), fixed.p99.unwrap());
+    assert!(dynamic.p99.unwrap() < v / 10.0, "{:?} of {v}", dynamic.p99);
+    assert!(dynamic.p99.unwrap() < 2.0 * s, "{:?} beside {s}", dynamic.p99);
+    assert!(kept(vanilla) < kept(dynamic));
+    let glitches = |policy| scalar(&d, "guest.audio", "glitches", policy);
+    assert!(glitches("vanilla") > 20.0 && glitches("dynamic") <= glitches("vanilla") / 5.0);
+    // What real-time vCPUs cost shows on the host, and a boost that is given back does not.
+    let host = |policy| latency(&d, "host.cyclictest", policy).mean;
+    assert!(host("dynamic") < 1.1 * host("vanilla"), "{} {}", host("dynamic"), host("vanilla"));
+    assert!(host("static") > 1.2 * host("vanilla"), "{} {}", host("static"), host("vanilla"));
+    // The host has four pCPUs, and who uses them adds up.
+    for policy in ["vanilla", "dynamic", "static"] {
+        let used = scalar(&d, "guest", "cpu", policy)
+            + scalar(&d, "host.build", "throughput", policy)
+            + scalar(&d, "host.cyclictest", "throughput", policy);
+        let busy = 4.0 * scalar(&d, "host", "cpu", policy) / 100.0;
+        assert!(used < busy + 0.01 && used > 0.93 * busy, "{policy}: {used} of {busy}");
+    }
+}
+
+#[test]
+fn one_busy_vcpu_waits_for_hogs_unless_boosted() {
+    let sets = ["duration=2s", "warmup=200ms", "repeats=2"];
+    let d = run("busy-host-1", &sets, &["vanilla", "wake-boost", "dynamic"]);
+    let guest = |policy| latency(&d, "guest.cyclictest", policy);
+    assert!(host_wait(guest("vanilla")) > 0.9);
+    assert!(guest("dynamic").mean * 20.0 < guest("vanilla").mean);
+    assert!(guest("dynamic").missed == 0 && kept(guest("vanilla")) < 0.9);
+    // A vCPU that never halts never wakes: without the guest's help nothing changes.
+    let wakeless = (guest("wake-boost").mean - guest("vanilla").mean).abs();
+    assert!(wakeless < 1e-9, "{wakeless}");
+    // Three equal hogs share one pCPU, and EEVDF keeps a vCPU's share through its boosts.
+    for policy in ["vanilla", "dynamic"] {
+        let cpu = scalar(&d, "guest", "cpu", policy);
+        assert!((0.31..0.36).contains(&cpu), "{policy}: {cpu}");
+        let hogs = scalar(&d, "host.hog", "throughput", policy);
+        assert!((0.62..0.68).contains(&hogs), "{policy}: {hogs}");
+    }
+    // Boosted for interrupts and for the task only: far below the quarter that the budget grants.
+    let boosted = scalar(&d, "guest", "boosted", "dynamic");
+    assert!(boosted > 0.1 && boosted < 5.0, "{boosted}");
+}
+
+#[test]
+fn idle_host_shows_no_policy() {
+    let d = run("pvsched-idle", &["duration=500ms", "warmup=50ms", "repeats=2"], &[]);
+    for policy in ["dynamic", "static"] {
+        let pairs = latencies(&d, "guest.cyclictest", "vanilla");
+        for (vanilla, s) in pairs.iter().zip(latencies(&d, "guest.cyclictest", policy)) {
+            let ratio = s.mean / vanilla.mean;
+            assert!((0.9..1.1).contains(&ratio), "{policy}: {ratio}");
+            assert_eq!(s.missed, 0, "{policy}");
+        }
+    }
+}
+
+#[test]
+fn busy_dynamic_is_near_static_and_far_below_vanilla() {
+    let d = run("pvsched-busy", &["duration=6s", "warmup=500ms", "repeats=2"], &[]);
+    let guest = |policy| latencies(&d, "guest.cyclictest", policy);
+    let cells = guest("vanilla").into_iter().zip(guest("dynamic")).zip(guest("static"));
+    for ((vanilla, dynamic), fixed) in cells {
+        let interval = &vanilla.key.params;
+        let (v, d, s) = (vanilla.mean, dynamic.mean, fixed.mean);
+        assert!(d <= v / 15.0, "{interval:?}: {d} is not far below {v}");
+        assert!(d <= 2.0 * s, "{interval:?}: {d} is not near {s}");
+        assert!(host_wait(vanilla) > 0.5 && host_wait(dynamic) < 0.5, "{interval:?}");
+        assert_eq!(dynamic.missed, 0, "{interval:?}");
+    }
+    let host = |policy| latencies(&d, "host.cyclictest", policy);
+    let cells = host("vanilla").into_iter().zip(host("dynamic")).zip(host("static"));
+    for ((vanilla, dynamic), fixed) in cells {
+        let interval = &vanilla.key.params;
+        assert!(dynamic.mean < 1.1 * vanilla.mean, "{interval:?}");
+        let ratio = fixed.max_per_repeat / vanilla.max_per_repeat;
+        assert!(ratio > 3.0, "{interval:?}: static's host maximum is {ratio} times vanilla's");
+    }
+}
+
+#[test]
+fn audio_glitches_fall_on_a_busy_host() {
+    let sets = ["duration=3s", "warmup=200ms", "repeats=2"];
+    let d = run("pvsched-audio", &sets, &[]);
+    let glitches = |policy| scalars(&d, "android.audio", "glitches", policy);
+    let (vanilla, dynamic) = (glitches("vanilla"), glitches("dynamic"));
+    assert_eq!((vanilla.len(), dynamic.len()), (6, 6));
+    assert!(vanilla[..3].iter().chain(&dynamic[..3]).all(|g| *g == 0.0), "idle host");
+    for buffer in 3..5 {
+        assert!(vanilla[buffer] > 40.0, "cell {buffer}: {}", vanilla[buffer]);
+        assert!(dynamic[buffer] <= vanilla[buffer] / 5.0, "cell {buffer}: {}", dynamic[buffer]);
+    }
+    // A longer buffer cannot glitch more.
+    assert!(vanilla[3] > vanilla[4] && vanilla[4] >= vanilla[5], "{vanilla:?}");
+}
+
+#[test]
+fn rogue_guest_gains_no_more_than_its_budget() {
+    let sets = ["duration=5s", "warmup=3s", "repeats=3"];
+    for mode in ["forever", "toggle"] {
+        let mode = format!("vm.rogue.task.rogue.mode={mode}");
+        let d = run("rogue-guest", &[&sets[..], &[&mode]].concat(), &[]);
+        let cpu = |policy| scalar(&d, "rogue", "cpu", policy);
+        // 5 s at one CPU's worth of refill, and a burst of 12 ms.
+        assert!(cpu("dynamic") - cpu("vanilla") <= 1.0 + 0.012 / 5.0, "{mode}");
+        assert!(scalar(&d, "rogue", "boosted", "dynamic") <= 25.0 + 100.0 * 0.003 / 5.0, "{mode}");
+        let rt = |policy| latency(&d, "host.cyclictest-rt", policy).mean;
+        assert!(rt("dynamic") < 1.1 * rt("vanilla"), "{mode}: {} {}", rt("dynamic"), rt("vanilla"));
+        // Without a budget the same guest takes what RT throttling leaves.
+        assert!(cpu("static") > 3.5, "{mode}: {}", cpu("static"));
+        let fair = |policy| latency(&d, "host.cyclictest", policy);
+        assert!(kept(fair("dynamic")) > 0.99 && kept(fair("static")) < 0.3, "{mode}");
+    }
+}
+
+/// Two vCPUs, each on a pCPU of its own with a hog, each with a task that measures.
+const TWO: &str = r#"
+name = "two"
+title = "Two vCPUs, each beside a hog"
+duration = "1s"
+warmup = "100ms"
+repeats = 2
+seed = 1
+[host]
+profile = "xeon-server"
+pcpus = 2
+topology = { cores_per_llc = 2 }
+tick_hz = 1000
+[host.sched]
+fair = "eevdf"
+[[load]]
+name = "hog"
+kind = "hog"
+count = 2
+[[vm]]
+name = "guest"
+vcpus = 2
+pin = ["0", "1"]
+[[vm.task]]
+name = "first"
+kind = "cyclictest"
+policy = "fifo 80"
+cpus = "0"
+[[vm.task]]
+name = "second"
+kind = "cyclictest"
+policy = "fifo 80"
+cpus = "1"
+[[vm.task]]
+name = "background"
+kind = "hog"
+count = 2
+"#;
+
+#[test]
+fn each_vcpu_has_its_means() {
+    // Nice 0 is what a vCPU has anyhow: boosting by it is no boost.
+    let sets = [r#"vm.guest.means=["rr 8", "nice 0"]"#];
+    let d = run_text(TWO, &sets, &["vanilla", "dynamic"], 2);
+    let mean = |probe, policy| latency(&d, probe, policy).mean;
+    let (first, second) = (mean("guest.first", "dynamic"), mean("guest.second", "dynamic"));
+    assert!(first * 10.0 < mean("guest.first", "vanilla"), "{first}");
+    assert!(second * 2.0 > mean("guest.second", "vanilla"), "{second}");
+    let d = run_text(TWO, &[], &["vanilla", "dynamic"], 2);
+    let second = latency(&d, "guest.second", "dynamic").mean;
+    assert!(second * 10.0 < latency(&d, "guest.second", "vanilla").mean, "{second}");
+}
+
+#[test]
+fn boosting_is_switched_while_running() {
+    // Counted from the start of the warm-up, so this is 500 ms into what is measured.
+    let switched = |at: &str| format!("{TWO}\n[[at]]\ntime = \"0s\"\nboost = \"off\"\n{at}");
+    let on = "[[at]]\ntime = \"600ms\"\nboost = \"on\"\n";
+    let always = run_text(TWO, &[], &["vanilla", "dynamic"], 2);
+    let never = run_text(&switched(""), &[], &["vanilla", "dynamic"], 2);
+    let half = run_text(&switched(on), &[], &["vanilla", "dynamic"], 2);
+    let boosts = |d| scalar(d, "guest", "boosts", "dynamic");
+    assert!(boosts(&never).abs() < 1e-9, "{}", boosts(&never));
+    let share = boosts(&half) / boosts(&always);
+    assert!((0.4..0.6).contains(&share), "boosted {share} of the time");
+    for probe in ["guest.first", "guest.second"] {
+        let vanilla = latency(&never, probe, "vanilla").mean;
+        let off = latency(&never, probe, "dynamic").mean;
+        assert!((off / vanilla - 1.0).abs() < 0.1, "{probe}: {off} beside {vanilla}");
+        // Everything slow was due before boosting came on.
+        let worst = &latency(&half, probe, "dynamic").worst;
+        let slow: Vec<_> = worst.iter().filter(|w| w.latency_us > 300.0).collect();
+        assert!(slow.len() >= 4, "{probe}");
+        assert!(slow.iter().all(|w| w.due_us < 502_000.0), "{probe}: {slow:?}");
+    }
+}
+
+#[test]
+fn jobs_change_nothing_on_a_captured_load() {
+    let sets = ["duration=200ms", "warmup=50ms", "repeats=3"];
+    let text = builtin_scenario("busy-host").unwrap();
+    let json = |jobs| run_text(text, &sets, &[], jobs).without_timing().to_json();
+    let one = json(1);
+    assert_eq!(one, json(3));
+    let sets = [&sets[..], &["seed=2"]].concat();
+    assert_ne!(one, run_text(text, &sets, &[], 3).without_timing().to_json());
+}
