@@ -170,6 +170,17 @@ fn audio_glitches_fall_on_a_busy_host() {
     assert!(vanilla[3] > vanilla[4] && vanilla[4] >= vanilla[5], "{vanilla:?}");
 }
 
+/// Over the scenario's own time: each of its rare boosts takes a neighbour's pCPU for milliseconds.
+#[test]
+fn rogue_guest_leaves_the_host_its_latency() {
+    let d = run("rogue-guest", &["repeats=3"], &["vanilla", "dynamic"]);
+    for probe in ["host.cyclictest", "host.cyclictest-rt"] {
+        let mean = |policy| latency(&d, probe, policy).mean;
+        let (dynamic, vanilla) = (mean("dynamic"), mean("vanilla"));
+        assert!(dynamic < 1.1 * vanilla, "{probe}: {dynamic} beside {vanilla}");
+    }
+}
+
 #[test]
 fn rogue_guest_gains_no_more_than_its_budget() {
     let sets = ["duration=5s", "warmup=3s", "repeats=3"];

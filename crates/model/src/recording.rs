@@ -68,11 +68,13 @@ pub enum Part {
     GuestWait,
     /// Guest scheduler and context switch.
     GuestSwitch,
+    /// The task itself was still busy with an earlier period, or held up in it.
+    Overrun,
 }
 
 impl Part {
     /// How many there are.
-    pub const COUNT: usize = 12;
+    pub const COUNT: usize = 13;
 
     /// All, in order.
     pub const ALL: [Self; Self::COUNT] = [
@@ -88,6 +90,7 @@ impl Part {
         Self::GuestIrq,
         Self::GuestWait,
         Self::GuestSwitch,
+        Self::Overrun,
     ];
 
     /// Name in files.
@@ -105,6 +108,7 @@ impl Part {
             Self::GuestIrq => "guest_irq",
             Self::GuestWait => "guest_wait",
             Self::GuestSwitch => "guest_switch",
+            Self::Overrun => "overrun",
         }
     }
 }
@@ -121,13 +125,15 @@ pub struct LatencyRecord {
     pub metric: &'static str,
     /// Nanoseconds, 3 significant digits, to 60 s.
     pub hist: Histogram<u64>,
-    /// Periods that passed without a sample (the task was still late when they were due).
+    /// Periods that passed without a sample: the task was still late when they were due. Those
+    /// that were still open when the run ended count too.
     pub missed: u64,
     /// Sum over all samples, exactly.
     pub sum_ns: u128,
     /// Smallest sample, exactly.
     pub min_ns: Ns,
-    /// Largest sample, exactly.
+    /// Largest sample, exactly; or the lateness, so far, of a sample that was still open when the
+    /// run ended, if that is larger.
     pub max_ns: Ns,
     /// Sum of each part over all samples; the total equals `sum_ns`.
     pub parts_sum: [u128; Part::COUNT],

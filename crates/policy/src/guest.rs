@@ -6,7 +6,7 @@
 //!
 //! | the guest is | it publishes | it notifies |
 //! | --- | --- | --- |
-//! | in an interrupt or softirq, or owes a softirq | boost | no |
+//! | in an interrupt or softirq, or owes a softirq or a reschedule | boost | no |
 //! | running or about to run an urgent task | boost | no |
 //! | in a preempt-disabled section | the section | no: the end of the section does |
 //! | idle | idle | no: halting boosted costs nothing and makes the wake-up urgent |
@@ -70,6 +70,10 @@ pub enum GuestEvent {
     },
     /// A task of an urgent class was put on this vCPU's run queue.
     RtEnqueued(TaskIntent),
+    /// The kernel owes this vCPU a reschedule: its flag is set as an interrupt ends. A task that
+    /// another vCPU queued here is nobody's running or pending task yet, and must not lose the boost
+    /// that its own IPI brought. `TaskSwitch`, `IdleEnter` or `UserReturn` follows.
+    NeedResched,
     /// The idle loop takes the vCPU and is about to halt.
     IdleEnter,
     /// The kernel is about to return to user mode.
@@ -147,6 +151,7 @@ pub struct GuestHalf {
     intent: Intent,
     cs: CsState,
     softirq_owed: bool,
+    resched_owed: bool,
     /// Last ticket seen when an interrupt began.
     taken: u64,
     /// Highest ticket to acknowledge. invariant: `<= taken`.
@@ -252,6 +257,7 @@ impl GuestHalf {
             }
             GuestEvent::PreemptOn => self.cs.preempt_off = false,
             GuestEvent::TaskSwitch { next, pending } => {
+                self.resched_owed = false;
                 self.intent = Intent { running: next, pending, idle: false };
             }
             GuestEvent::RtEnqueued(task) => {
@@ -262,9 +268,11 @@ impl GuestHalf {
                 }
             }
             GuestEvent::IdleEnter => {
+                self.resched_owed = false;
                 self.intent = Intent { running: TaskIntent::default(), pending: None, idle: true };
             }
-            GuestEvent::UserReturn => {}
+            GuestEvent::NeedResched => self.resched_owed = true,
+            GuestEvent::UserReturn => self.resched_owed = false,
         }
     }
 
@@ -278,7 +286,7 @@ impl GuestHalf {
 
     /// Whether a boost is wanted.
     fn is_urgent(&self) -> bool {
-        self.cs.in_interrupt() || self.softirq_owed || self.intent.is_urgent()
+        self.cs.in_interrupt() || self.softirq_owed || self.resched_owed || self.intent.is_urgent()
     }
 
     /// Whether a boost has nobody who needs it.
@@ -317,6 +325,23 @@ mod tests {
         g.on(E::TaskSwitch { next: TaskIntent::FAIR, pending: None }, NORMAL);
         g.check(NORMAL);
         g
+    }
+
+    #[test]
+    fn a_reschedule_that_is_owed_keeps_the_boost_until_it_is_done() {
+        let mut g = busy();
+        g.on(E::IrqEnter, BOOSTED);
+        g.on(E::NeedResched, BOOSTED);
+        let s = g.on(E::IrqExit { softirq_pending: false }, BOOSTED);
+        assert!(!s.check, "the task that the IPI announced is not known yet");
+        assert_eq!(s.stores.request, None, "still a boost");
+        assert!(!g.on(E::TaskSwitch { next: RT, pending: None }, BOOSTED).check);
+        assert!(g.on(E::TaskSwitch { next: TaskIntent::FAIR, pending: None }, BOOSTED).check);
+        // The flag was raised for nothing: the return to user mode ends it.
+        g.on(E::IrqEnter, BOOSTED);
+        g.on(E::NeedResched, BOOSTED);
+        assert!(!g.on(E::IrqExit { softirq_pending: false }, BOOSTED).check);
+        assert!(g.on(E::UserReturn, BOOSTED).check);
     }
 
     #[test]

@@ -30,6 +30,7 @@ fn words(part: Part) -> &'static str {
         Part::GuestIrq => "guest interrupts",
         Part::GuestWait => "guest run queue",
         Part::GuestSwitch => "guest scheduler",
+        Part::Overrun => "own earlier period",
     }
 }
 

@@ -49,9 +49,7 @@ impl World<'_> {
         vcpu.left -= ran;
         vcpu.since = self.now;
         if vcpu.segment == GuestSegment::User {
-            let work = &mut self.vms[vcpu.vm as usize].tasks[vcpu.current as usize];
-            work.left -= ran;
-            work.done += ran;
+            self.vms[vcpu.vm as usize].tasks[vcpu.current as usize].ran(ran);
         }
     }
 
@@ -109,8 +107,8 @@ impl World<'_> {
             }
             if self.vms[vm].tasks[current as usize].left > 0 {
                 let work = &mut self.vms[vm].tasks[current as usize];
-                work.left += std::mem::take(&mut self.threads[thread].work.refill);
-                let ns = work.left;
+                work.refill += std::mem::take(&mut self.threads[thread].work.refill);
+                let ns = work.needs();
                 if work.mode == Mode::User && std::mem::take(&mut self.vcpus[v as usize].in_kernel)
                 {
                     self.guest_event(v, GuestEvent::UserReturn);
@@ -161,6 +159,9 @@ impl World<'_> {
             vector::TIMER => self.guest_timer(v),
             vector::DEVICE => softirq = self.guest_device(v),
             _ => {}
+        }
+        if self.vcpus[v as usize].resched {
+            self.guest_event(v, GuestEvent::NeedResched);
         }
         if which == vector::NMI {
             self.guest_event(v, GuestEvent::NmiExit);
@@ -271,6 +272,7 @@ impl World<'_> {
         let sampler = work.sampler;
         let Some(to) = self.vms[vm].level.wake(self.now, EntId(t), Some(cpu)) else { return };
         if sampler != NONE {
+            self.settle_wait(first + to.0);
             let track = self.vcpus[(first + to.0) as usize].track;
             self.tracks.event(sampler, track, self.now);
         }
@@ -304,9 +306,11 @@ impl World<'_> {
                         self.vcpus[v as usize].exits.push_back(ipi);
                     }
                 }
-                Note::Moved { ent, to, .. } => {
+                Note::Moved { ent, from, to } => {
                     let sampler = self.vms[vm].tasks[ent.index()].sampler;
                     if sampler != NONE {
+                        self.settle_wait(first + from.0);
+                        self.settle_wait(first + to.0);
                         let track = self.vcpus[(first + to.0) as usize].track;
                         self.tracks.moved(sampler, track, self.now);
                     }
@@ -336,6 +340,10 @@ impl World<'_> {
         let next = self.vms[vm].level.schedule(self.now, cpu, leave).map_or(NONE, |e| e.0);
         self.guest_notes(v);
         if next == prev {
+            if next != NONE {
+                // The reschedule that was owed changed nothing.
+                self.guest_event(v, GuestEvent::UserReturn);
+            }
             return false;
         }
         self.vcpus[v as usize].current = next;
@@ -400,20 +408,19 @@ impl World<'_> {
                     return false;
                 }
                 work.wait = Wait::Timer;
-                let (sampler, at) = (work.sampler, at.max(now));
-                let fires = at + work.slack;
+                let sampler = work.sampler;
+                let fires = at.max(now) + work.slack;
                 if sample {
-                    self.tracks.arm(sampler, track, at);
+                    self.tracks.arm(sampler, track, at, now);
                 }
                 self.guest_sleep(v, t, Some(fires))
             }
             Op::WaitDevice { due } => {
-                let due = due.max(now);
                 work.wait = Wait::Device(due);
                 let sampler = work.sampler;
                 // The device interrupts the vCPU it is routed to; the wait is explained there.
                 let track = self.device_track(vm, t).unwrap_or(track);
-                self.tracks.arm(sampler, track, due);
+                self.tracks.arm(sampler, track, due, now);
                 self.guest_sleep(v, t, None)
             }
             Op::Wait { timeout } => {
@@ -440,8 +447,12 @@ impl World<'_> {
                 }
                 false
             }
-            Op::Glitches(n) => {
-                work.glitches += n;
+            Op::Glitches { glitches, missed } => {
+                work.glitches += glitches;
+                let probe = work.probe;
+                if probe != NONE {
+                    self.probes[probe as usize].missed(missed, now);
+                }
                 false
             }
             Op::SetPolicy(policy) => {
@@ -472,11 +483,25 @@ impl World<'_> {
         self.guest_reschedule(v, Leave::Blocked)
     }
 
+    /// Books who ran so far while a vCPU waits for a pCPU, before a sample begins or ends there.
+    fn settle_wait(&mut self, v: u32) {
+        let track = self.vcpus[v as usize].track;
+        if track != NONE && self.tracks.waits(track) {
+            let cpu = self.host.cpu_of(self.thread_of(v)).0;
+            self.charge_ran(cpu);
+            self.tracks.wait_goes_on(track, &self.pcpus[cpu as usize].ran, self.now);
+        }
+    }
+
     fn guest_wake_peer(&mut self, v: u32, t: u32) {
         let vm = self.vcpus[v as usize].vm as usize;
         let Some(work) = self.vms[vm].tasks.get_mut(t as usize) else { return };
         if work.wait == Wait::Peer {
-            // The timer that would give up stays where it is and finds nobody waiting.
+            // The timer that would give up is on the vCPU where the task went to sleep.
+            let first = self.vms[vm].first;
+            for c in 0..self.plan.vms[vm].level.topology.cpus() {
+                self.cancel_guest_timer(first + c, gtimer::TASKS + t);
+            }
             self.guest_wake(v, t);
         } else {
             work.woken = true;

@@ -59,9 +59,7 @@ impl World<'_> {
     fn stop_user(&mut self, p: u32) {
         let pc = &self.pcpus[p as usize];
         let ran = self.now - pc.since;
-        let work = &mut self.threads[pc.current as usize].work;
-        work.left -= ran;
-        work.done += ran;
+        self.threads[pc.current as usize].work.ran(ran);
     }
 
     /// Begins the handler of the first queued interrupt.
@@ -158,6 +156,7 @@ impl World<'_> {
         pc.eager = false;
         pc.at_point = false;
         let prev = pc.current;
+        let waking = std::mem::replace(&mut pc.waking, NONE);
         let next = self.host.schedule(self.now, CpuId(p), leave).map_or(NONE, |e| e.0);
         self.host_notes();
         if next == prev {
@@ -167,7 +166,6 @@ impl World<'_> {
         if prev != NONE {
             self.switch_out(p, prev, leave);
         }
-        let waking = std::mem::replace(&mut self.pcpus[p as usize].waking, NONE);
         if waking != NONE && self.tracks.state(waking) == State::CState {
             // The idle exit was for it; somebody else was chosen, or it will be chosen now.
             self.tracks.set(waking, State::WakeToRun, self.now);
@@ -234,7 +232,7 @@ impl World<'_> {
         let (track, vcpu) = (thread.track, thread.vcpu);
         if track != NONE {
             self.tracks.set(track, State::Switch, self.now);
-            self.tracks.wait_ends(track, &self.pcpus[p as usize].ran);
+            self.tracks.wait_ends(track, &self.pcpus[p as usize].ran, self.now);
         }
         if vcpu == NONE {
             return 0;
@@ -265,7 +263,7 @@ impl World<'_> {
             let Some(runner) = work.runner.as_mut() else { return };
             match if free < FREE_OPS { runner.next(now) } else { FREE_RUN } {
                 Op::Run { ns, mode } => {
-                    work.left = ns + if ns > 0 { std::mem::take(&mut work.refill) } else { 0 };
+                    work.left = ns;
                     work.mode = mode;
                 }
                 Op::SleepUntil { at, sample } => {
@@ -275,7 +273,7 @@ impl World<'_> {
                     work.wait = Wait::Timer;
                     let (sampler, fires) = (work.sampler, at.max(now) + work.slack);
                     if sample {
-                        self.tracks.arm(sampler, self.threads[t as usize].track, at);
+                        self.tracks.arm(sampler, self.threads[t as usize].track, at, now);
                     }
                     return self.sleep(p, t, fires);
                 }
@@ -290,7 +288,7 @@ impl World<'_> {
                     // Host threads have no device of their own: a timer stands in.
                     work.wait = Wait::Timer;
                     let sampler = work.sampler;
-                    self.tracks.arm(sampler, self.threads[t as usize].track, due.max(now));
+                    self.tracks.arm(sampler, self.threads[t as usize].track, due, now);
                     return self.sleep(p, t, due.max(now));
                 }
                 Op::Wake(peer) => {
@@ -307,7 +305,13 @@ impl World<'_> {
                         self.probes[probe as usize].missed(n, now);
                     }
                 }
-                Op::Glitches(n) => work.glitches += n,
+                Op::Glitches { glitches, missed } => {
+                    work.glitches += glitches;
+                    if work.probe != NONE {
+                        let probe = work.probe;
+                        self.probes[probe as usize].missed(missed, now);
+                    }
+                }
                 Op::SetPolicy(policy) => {
                     self.host.set_policy(now, EntId(t), policy);
                     self.pcpus[p as usize].extra += self.costs.setattr_ns;
@@ -326,7 +330,7 @@ impl World<'_> {
     /// voluntary point.
     fn run_user(&mut self, p: u32, t: u32) {
         let thread = &self.threads[t as usize];
-        let mut ns = thread.work.left;
+        let mut ns = thread.work.needs();
         if self.pcpus[p as usize].resched
             && thread.work.mode == Mode::Kernel
             && self.plan.host.preemption == Preemption::Voluntary
@@ -371,7 +375,7 @@ impl World<'_> {
 
     /// An interrupt that will wake a sleeping thread is about to arrive at `p`.
     pub(crate) fn event_on_its_way(&mut self, track: u32, p: u32) {
-        let idle = self.pcpus[p as usize].segment == Segment::Idle;
+        let idle = matches!(self.pcpus[p as usize].segment, Segment::Idle | Segment::CState);
         self.state(track, if idle { State::CState } else { State::HostIrq });
     }
 
@@ -396,8 +400,10 @@ impl World<'_> {
     }
 
     fn wake_sleeper(&mut self, t: u32) {
+        // A timer that was set again while this interrupt waited belongs to a later sleep.
+        let stale = self.queue.time(self.slots.sleep + t).is_some();
         let work = &mut self.threads[t as usize].work;
-        if matches!(work.wait, Wait::Timer | Wait::Peer | Wait::Device(_)) {
+        if !stale && matches!(work.wait, Wait::Timer | Wait::Peer | Wait::Device(_)) {
             work.wait = Wait::No;
             self.wake_thread(t);
         }
@@ -470,7 +476,7 @@ impl World<'_> {
         let track = self.threads[t as usize].track;
         if track != NONE && self.tracks.waits(track) {
             self.charge_ran(from);
-            self.tracks.wait_ends(track, &self.pcpus[from as usize].ran);
+            self.tracks.wait_ends(track, &self.pcpus[from as usize].ran, self.now);
             self.charge_ran(to);
             self.tracks.wait_begins(track, &self.pcpus[to as usize].ran);
         }

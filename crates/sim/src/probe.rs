@@ -102,6 +102,14 @@ impl Probe {
         }
     }
 
+    /// The run ends: a sample that is open by then, and periods that passed without one.
+    pub fn end(&mut self, (late, missed): (Option<Ns>, u64), now: Ns) {
+        // What lies before the start is warm-up, also for a task that was stuck all the way.
+        let measured = now.saturating_sub(self.start);
+        self.record.max_ns = self.record.max_ns.max(late.map_or(0, |late| late.min(measured)));
+        self.record.missed += missed;
+    }
+
     /// The record, with labels by name.
     pub fn finish(self, labels: &[String]) -> LatencyRecord {
         let mut r = self.record;
@@ -124,11 +132,12 @@ impl Probe {
     }
 }
 
-/// The times that are not zero, by label. The last entry, an idle pCPU, has no name.
+/// The times that are not zero, by label. The last entry is an idle pCPU.
 fn named<'a, T: Copy + PartialEq + From<u8>>(
     labels: &'a [String],
     times: &'a [T],
 ) -> impl Iterator<Item = (String, T)> + 'a {
     let ran = move |(_, ns): &(_, &T)| **ns != T::from(0);
-    labels.iter().zip(times).filter(ran).map(|(l, ns)| (l.clone(), *ns))
+    let names = labels.iter().map(String::as_str).chain(std::iter::once("(idle)"));
+    names.zip(times).filter(ran).map(|(l, ns)| (l.to_owned(), *ns))
 }

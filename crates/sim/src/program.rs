@@ -43,8 +43,13 @@ pub enum Op {
     Sample,
     /// Periods that passed without a sample.
     Missed(u64),
-    /// Audio: so many glitches.
-    Glitches(u64),
+    /// Audio: so many glitches, and so many callbacks without a sample.
+    Glitches {
+        /// Written too late, or lost.
+        glitches: u64,
+        /// Lost, or made up for without a sample.
+        missed: u64,
+    },
     /// Change own policy.
     SetPolicy(Policy),
     /// A hostile guest kernel writes its page: ask for a boost, and claim to be in a
@@ -66,11 +71,37 @@ pub struct Runner {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Cyclictest { interval: Ns, absolute: bool, work: Dist, phase: Dist, due: Ns, at: Stage },
-    Cycle { phases: Box<[Phase]>, next: usize },
-    Audio { period: Ns, buffer: Ns, work: Dist, device: bool, due: Ns, at: Stage },
-    Script { steps: Arc<Vec<Step>>, next: usize, repeat: bool },
-    Rogue { mode: RogueMode, on: bool, asked: bool },
+    Cyclictest {
+        interval: Ns,
+        absolute: bool,
+        work: Dist,
+        phase: Dist,
+        due: Ns,
+        woke: Ns,
+        at: Stage,
+    },
+    Cycle {
+        phases: Box<[Phase]>,
+        next: usize,
+    },
+    Audio {
+        period: Ns,
+        buffer: Ns,
+        work: Dist,
+        device: bool,
+        due: Ns,
+        at: Stage,
+    },
+    Script {
+        steps: Arc<Vec<Step>>,
+        next: usize,
+        repeat: bool,
+    },
+    Rogue {
+        mode: RogueMode,
+        on: bool,
+        asked: bool,
+    },
 }
 
 /// Where a measuring program is in its period.
@@ -96,6 +127,7 @@ impl Runner {
                 work,
                 phase,
                 due: 0,
+                woke: 0,
                 at: Stage::Start,
             },
             Program::Cycle { phases } => Kind::Cycle { phases: phases.clone().into(), next: 0 },
@@ -124,16 +156,17 @@ impl Runner {
     pub fn next(&mut self, now: Ns) -> Op {
         let rng = &mut self.rng;
         match &mut self.kind {
-            Kind::Cyclictest { interval, absolute, work, phase, due, at } => {
+            Kind::Cyclictest { interval, absolute, work, phase, due, woke, at } => {
                 if *at == Stage::Start {
                     *due = now + *interval + rng.draw(phase);
                     *at = Stage::Arm;
                 } else if *at == Stage::Worked {
-                    // A period that is already over is skipped and counted, as cyclictest does:
-                    // sampling it would count one long stall many times.
+                    // A period that was already over at the wake-up is skipped and counted, as
+                    // cyclictest does: sampling it would count one long stall many times. One
+                    // that ran out during the work is not: what held the work up shows there.
                     *due = if *absolute { *due + *interval } else { now + *interval };
                     *at = Stage::Arm;
-                    let missed = skip_past(due, *interval, now);
+                    let missed = skip_past(due, *interval, *woke);
                     if missed > 0 {
                         return Op::Missed(missed);
                     }
@@ -145,6 +178,7 @@ impl Runner {
                     }
                     Stage::Woken => {
                         *at = Stage::Sampled;
+                        *woke = now;
                         Op::Sample
                     }
                     _ => {
@@ -163,10 +197,11 @@ impl Runner {
                     // Audio whose buffer ran dry before its callback could start is lost whole.
                     let lost = skip_past(due, *period, now.saturating_sub(*buffer));
                     // A callback that is merely behind catches up at once, without a sample.
-                    *at = if *due <= now { Stage::Sampled } else { Stage::Arm };
-                    let glitches = lost + u64::from(late);
-                    if glitches > 0 {
-                        return Op::Glitches(glitches);
+                    let behind = *due <= now;
+                    *at = if behind { Stage::Sampled } else { Stage::Arm };
+                    let (glitches, missed) = (lost + u64::from(late), lost + u64::from(behind));
+                    if glitches + missed > 0 {
+                        return Op::Glitches { glitches, missed };
                     }
                 }
                 match *at {
@@ -236,6 +271,26 @@ impl Runner {
     }
 }
 
+impl Runner {
+    /// What is open when a run ends: how late the sample in the making is by now, if it is due, and
+    /// how many periods have passed without one.
+    pub fn open(&self, now: Ns) -> (Option<Ns>, u64) {
+        let (due, period, at) = match self.kind {
+            Kind::Cyclictest { due, interval, at, .. } => (due, interval, at),
+            Kind::Audio { due, period, at, .. } => (due, period, at),
+            Kind::Cycle { .. } | Kind::Script { .. } | Kind::Rogue { .. } => return (None, 0),
+        };
+        if due > now {
+            return (None, 0);
+        }
+        match at {
+            Stage::Woken => (Some(now - due), (now - due) / period + 1),
+            Stage::Sampled | Stage::Worked => (None, (now - due) / period),
+            Stage::Start | Stage::Arm => (None, 0),
+        }
+    }
+}
+
 /// Moves `due` past `now` in whole periods; how many it skipped.
 fn skip_past(due: &mut Ns, period: Ns, now: Ns) -> u64 {
     if *due > now {
@@ -275,6 +330,16 @@ mod tests {
         assert_eq!(r.next(460), run(10));
         assert_eq!(r.next(470), Op::Missed(2)); // 300 and 400
         assert_eq!(r.next(470), Op::SleepUntil { at: 500, sample: true });
+        // Woken in time, held up in its work until 1250: one late sample for 600, and the periods
+        // that were over when that one was taken are missed.
+        r.next(505);
+        r.next(505);
+        assert_eq!(r.next(1250), Op::SleepUntil { at: 600, sample: true });
+        assert_eq!(r.open(1250), (Some(650), 7));
+        assert_eq!(r.next(1250), Op::Sample);
+        r.next(1250);
+        assert_eq!(r.next(1260), Op::Missed(6)); // 700 to 1200
+        assert_eq!(r.next(1260), Op::SleepUntil { at: 1300, sample: true });
     }
 
     #[test]
@@ -307,13 +372,13 @@ mod tests {
         r.next(250);
         r.next(250);
         // Written at 320, due 200 + 100: a glitch; the next is due 300, behind: no sample.
-        assert_eq!(r.next(320), Op::Glitches(1));
+        assert_eq!(r.next(320), Op::Glitches { glitches: 1, missed: 1 });
         assert_eq!(r.next(320), run(30));
         assert_eq!(r.next(350), Op::WaitDevice { due: 400 });
         r.next(750);
         r.next(750);
         // Due 400, written 780: late. 500 and 600 were lost whole; 700 can still be written.
-        assert_eq!(r.next(780), Op::Glitches(3));
+        assert_eq!(r.next(780), Op::Glitches { glitches: 3, missed: 3 });
         assert_eq!(r.next(780), run(30));
         assert_eq!(r.next(790), Op::WaitDevice { due: 800 });
     }

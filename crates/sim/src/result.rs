@@ -7,6 +7,7 @@ use vcoop_policy::PolicyStats;
 use vcoop_sched::EntId;
 
 use crate::queue::Ns;
+use crate::track::NONE;
 use crate::world::{EXIT_NAMES, World};
 
 /// Counters at one moment; a result is the difference of two.
@@ -39,6 +40,11 @@ impl World<'_> {
     pub(crate) fn totals(&mut self) -> Totals {
         let mut host_done = vec![0; self.labels.len()];
         let mut switches = 0;
+        for p in 0..self.pcpus.len() as u32 {
+            // What runs has run until now.
+            self.host.charge(self.now, vcoop_sched::CpuId(p));
+        }
+        self.host_notes();
         for (t, thread) in self.threads.iter().enumerate() {
             host_done[thread.work.label as usize] += thread.work.done;
             switches += self.host.stats(EntId(t as u32)).switches_in;
@@ -129,6 +135,12 @@ impl World<'_> {
                 if vm.tasks.iter().any(audio) {
                     put(&probe, "glitches", "1/min", glitches as f64 * 60.0 / seconds);
                 }
+            }
+        }
+        let guests = self.vms.iter().flat_map(|vm| &vm.tasks);
+        for work in self.threads.iter().map(|t| &t.work).chain(guests) {
+            if let (Some(runner), true) = (&work.runner, work.probe != NONE) {
+                self.probes[work.probe as usize].end(runner.open(end.now), end.now);
             }
         }
         self.probes.sort_by_key(|p| p.index);

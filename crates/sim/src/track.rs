@@ -207,26 +207,37 @@ impl Tracks {
 
     /// The wait on a pCPU ends: what ran there since it began ran instead.
     #[inline]
-    pub fn wait_ends(&mut self, track: u32, ran: &[Ns]) {
+    pub fn wait_ends(&mut self, track: u32, ran: &[Ns], now: Ns) {
         let t = &mut self.tracks[track as usize];
         if !std::mem::take(&mut t.waiting) {
             return;
         }
+        if t.next_due < now {
+            // Due in the middle of this wait: it gets the whole of it, and its share at the end.
+            self.start_due(track, now);
+        }
+        let t = &mut self.tracks[track as usize];
         for ((sum, mark), &ran) in t.ran_instead.iter_mut().zip(t.ran_mark.iter()).zip(ran) {
             *sum += ran - *mark;
         }
     }
 
+    /// Books who ran so far in a wait that goes on.
+    pub fn wait_goes_on(&mut self, track: u32, ran: &[Ns], now: Ns) {
+        self.wait_ends(track, ran, now);
+        self.wait_begins(track, ran);
+    }
+
     /// Samples are due at this moment, in the middle of a wait.
     pub fn due_while_waiting(&mut self, track: u32, ran: &[Ns], now: Ns) {
-        self.wait_ends(track, ran);
+        self.wait_ends(track, ran, now);
         self.start_due(track, now);
         self.wait_begins(track, ran);
     }
 
-    /// A sample will be due at `due` (not before now) on this track; a task that nobody probes has
-    /// the sampler [`NONE`].
-    pub fn arm(&mut self, sampler: u32, track: u32, due: Ns) {
+    /// A sample will be due at `due` on this track, or has been for a while: that time is the
+    /// task's own overrun. A task that nobody probes has the sampler [`NONE`].
+    pub fn arm(&mut self, sampler: u32, track: u32, due: Ns, now: Ns) {
         if sampler == NONE {
             return;
         }
@@ -236,6 +247,11 @@ impl Tracks {
         s.track = track;
         s.parts = Parts::default();
         s.ran_instead.fill(0);
+        if due < now {
+            s.parts[Part::Overrun as usize] = now - due;
+            s.phase = Phase::BeforeEvent;
+            return self.follow(sampler, track, now);
+        }
         let t = &mut self.tracks[track as usize];
         t.armed.push(sampler);
         t.next_due = t.next_due.min(due);
@@ -302,6 +318,18 @@ impl Tracks {
         s.phase = Phase::Idle;
         let latency = now - s.due;
         debug_assert_eq!(s.parts.iter().sum::<Ns>(), latency, "parts add up to the sample");
+        // A wait that began before the sample was due is known as a whole only: who ran in it has
+        // a share of the part that counts.
+        let waited = [Part::WakeToRun, Part::PreemptedToRun, Part::Throttled, Part::CState]
+            .iter()
+            .map(|p| s.parts[*p as usize])
+            .sum::<Ns>();
+        let ran = s.ran_instead.iter().sum::<Ns>();
+        if ran > waited {
+            for r in &mut s.ran_instead {
+                *r = (u128::from(*r) * u128::from(waited) / u128::from(ran)) as Ns;
+            }
+        }
         Some(Sample { due: s.due, latency, parts: &s.parts, ran_instead: &s.ran_instead })
     }
 
@@ -346,11 +374,11 @@ mod tests {
         let s = t.add_sampler();
         t.set(track, State::Run, 5);
         t.set(track, State::Asleep, 10);
-        t.arm(s, track, 100);
+        t.arm(s, track, 100, 10);
         t.set(track, State::Preempted, 40); // not due yet: counts from 100 on
         t.wait_begins(track, &[60, 0]);
         t.set(track, State::Switch, 130);
-        t.wait_ends(track, &[60, 90]);
+        t.wait_ends(track, &[60, 90], 130);
         t.set(track, State::GuestIrq, 135);
         t.event(s, track, 140);
         t.set(track, State::Run, 140);
@@ -365,7 +393,7 @@ mod tests {
         want[Part::GuestWait as usize] = 10;
         want[Part::GuestSwitch as usize] = 3;
         assert_eq!(*sample.parts, want);
-        assert_eq!(sample.ran_instead, [0, 90]);
+        assert_eq!(sample.ran_instead, [0, 30], "no more than the wait");
     }
 
     #[test]
@@ -374,7 +402,7 @@ mod tests {
         let (a, b) = (t.add_track(), t.add_track());
         let s = t.add_sampler();
         t.set(b, State::Run, 1);
-        t.arm(s, a, 10);
+        t.arm(s, a, 10, 1);
         t.event(s, b, 17);
         t.set(b, State::WakeToRun, 20);
         t.set(b, State::Run, 29);

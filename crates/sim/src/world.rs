@@ -147,7 +147,7 @@ pub(crate) struct Work {
     /// What is left of the current run.
     pub(crate) left: Ns,
     pub(crate) mode: Mode,
-    /// Cold-cache debt, paid with the next run.
+    /// Time that cold caches still take from its next run: no work of its own.
     pub(crate) refill: Ns,
     pub(crate) wait: Wait,
     /// A peer woke it while it did not wait.
@@ -160,6 +160,21 @@ pub(crate) struct Work {
     pub(crate) sampler: u32,
     pub(crate) probe: u32,
     pub(crate) glitches: u64,
+}
+
+impl Work {
+    /// CPU time until the current run is done.
+    pub(crate) fn needs(&self) -> Ns {
+        self.left + self.refill
+    }
+
+    /// It had the CPU for so long.
+    pub(crate) fn ran(&mut self, ran: Ns) {
+        let cold = ran.min(self.refill);
+        self.refill -= cold;
+        self.left -= ran - cold;
+        self.done += ran - cold;
+    }
 }
 
 /// A host thread.
