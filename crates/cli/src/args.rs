@@ -74,16 +74,16 @@ pub(crate) struct RunArgs {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Common {
     /// Measured time of a repeat, with a unit: 500ms, 10s
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) duration: Option<String>,
     /// Time dropped before it; it must be shorter
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) warmup: Option<String>,
     /// Repeats, each with a seed of its own; a claim takes 5, better 10
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) repeats: Option<String>,
     /// Seed of the first repeat
-    #[arg(long, value_name = "SEED")]
+    #[arg(long, value_name = "SEED", allow_hyphen_values = true)]
     pub(crate) seed: Option<String>,
     /// Runs at the same time; it changes nothing but the time it takes. Default: one a CPU
     #[arg(long, value_name = "N")]

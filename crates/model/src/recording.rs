@@ -117,6 +117,9 @@ impl Part {
 pub type Parts = [Ns; Part::COUNT];
 
 /// A latency series of one repeat.
+///
+/// A sample that is due but still open when the run ends is taken as far as it has come: its latency is
+/// a lower bound. Without it a task that is starved to the end would look better than one that is late.
 #[derive(Clone, Debug)]
 pub struct LatencyRecord {
     /// `host.cyclictest`, `guest.cyclictest`, ...
@@ -132,8 +135,7 @@ pub struct LatencyRecord {
     pub sum_ns: u128,
     /// Smallest sample, exactly.
     pub min_ns: Ns,
-    /// Largest sample, exactly; or the lateness, so far, of a sample that was still open when the
-    /// run ended, if that is larger.
+    /// Largest sample, exactly.
     pub max_ns: Ns,
     /// Sum of each part over all samples; the total equals `sum_ns`.
     pub parts_sum: [u128; Part::COUNT],

@@ -35,10 +35,11 @@ pub fn render(document: &Document, style: Style) -> String {
         out.push_str(&style.heading("Costs and counts"));
         out.push('\n');
         out.push_str(&cost::render(document, cell, style));
-        if alone {
+        let parts = if alone { parts::render(document, cell, style) } else { String::new() };
+        if !parts.is_empty() {
             out.push_str(&style.heading("Where the time went"));
             out.push('\n');
-            out.push_str(&parts::render(document, cell, style));
+            out.push_str(&parts);
         }
     }
     if cells.is_empty() {

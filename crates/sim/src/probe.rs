@@ -63,11 +63,15 @@ impl Probe {
         }
     }
 
-    /// Takes a sample in.
+    /// Takes a sample in, unless it belongs to the warm-up.
     pub fn record(&mut self, sample: &Sample<'_>) {
-        if sample.due < self.start {
-            return;
+        if sample.due >= self.start {
+            self.record_open(sample);
         }
+    }
+
+    /// Takes in a sample that the end of the run cut off, whenever it was due.
+    pub fn record_open(&mut self, sample: &Sample<'_>) {
         let r = &mut self.record;
         r.hist.saturating_record(sample.latency);
         r.sum_ns += u128::from(sample.latency);
@@ -87,7 +91,7 @@ impl Probe {
             self.worst.truncate(WORST - 1);
             let kept = Kept {
                 latency: sample.latency,
-                due: sample.due - self.start,
+                due: sample.due.saturating_sub(self.start),
                 parts: *sample.parts,
                 ran_instead: sample.ran_instead.into(),
             };
@@ -100,14 +104,6 @@ impl Probe {
         if now >= self.start {
             self.record.missed += n;
         }
-    }
-
-    /// The run ends: a sample that is open by then, and periods that passed without one.
-    pub fn end(&mut self, (late, missed): (Option<Ns>, u64), now: Ns) {
-        // What lies before the start is warm-up, also for a task that was stuck all the way.
-        let measured = now.saturating_sub(self.start);
-        self.record.max_ns = self.record.max_ns.max(late.map_or(0, |late| late.min(measured)));
-        self.record.missed += missed;
     }
 
     /// The record, with labels by name.

@@ -272,21 +272,21 @@ impl Runner {
 }
 
 impl Runner {
-    /// What is open when a run ends: how late the sample in the making is by now, if it is due, and
-    /// how many periods have passed without one.
-    pub fn open(&self, now: Ns) -> (Option<Ns>, u64) {
+    /// What is open when a run ends: whether a sample is in the making that was due by now, and how
+    /// many periods besides have passed without one.
+    pub fn open(&self, now: Ns) -> (bool, u64) {
         let (due, period, at) = match self.kind {
             Kind::Cyclictest { due, interval, at, .. } => (due, interval, at),
             Kind::Audio { due, period, at, .. } => (due, period, at),
-            Kind::Cycle { .. } | Kind::Script { .. } | Kind::Rogue { .. } => return (None, 0),
+            Kind::Cycle { .. } | Kind::Script { .. } | Kind::Rogue { .. } => return (false, 0),
         };
         if due > now {
-            return (None, 0);
+            return (false, 0);
         }
         match at {
-            Stage::Woken => (Some(now - due), (now - due) / period + 1),
-            Stage::Sampled | Stage::Worked => (None, (now - due) / period),
-            Stage::Start | Stage::Arm => (None, 0),
+            Stage::Woken => (true, (now - due) / period),
+            Stage::Sampled | Stage::Worked => (false, (now - due) / period),
+            Stage::Start | Stage::Arm => (false, 0),
         }
     }
 }
@@ -335,7 +335,7 @@ mod tests {
         r.next(505);
         r.next(505);
         assert_eq!(r.next(1250), Op::SleepUntil { at: 600, sample: true });
-        assert_eq!(r.open(1250), (Some(650), 7));
+        assert_eq!(r.open(1250), (true, 6));
         assert_eq!(r.next(1250), Op::Sample);
         r.next(1250);
         assert_eq!(r.next(1260), Op::Missed(6)); // 700 to 1200

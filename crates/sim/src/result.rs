@@ -137,10 +137,19 @@ impl World<'_> {
                 }
             }
         }
+        // A task that is late when the run ends must not look like one that was never late.
         let guests = self.vms.iter().flat_map(|vm| &vm.tasks);
         for work in self.threads.iter().map(|t| &t.work).chain(guests) {
-            if let (Some(runner), true) = (&work.runner, work.probe != NONE) {
-                self.probes[work.probe as usize].end(runner.open(end.now), end.now);
+            let (Some(runner), true) = (&work.runner, work.probe != NONE) else { continue };
+            let probe = &mut self.probes[work.probe as usize];
+            let (open, missed) = runner.open(end.now);
+            probe.missed(missed, end.now);
+            // One that is late by less than a period is cut off like any other at the end.
+            if open
+                && missed > 0
+                && let Some(sample) = self.tracks.close(work.sampler, end.now)
+            {
+                probe.record_open(&sample);
             }
         }
         self.probes.sort_by_key(|p| p.index);

@@ -333,6 +333,24 @@ impl Tracks {
         Some(Sample { due: s.due, latency, parts: &s.parts, ran_instead: &s.ran_instead })
     }
 
+    /// The run ends in the middle of a sample: as much of it as there is. `None` if none is due.
+    pub fn close(&mut self, sampler: u32, now: Ns) -> Option<Sample<'_>> {
+        let s = &self.samplers[sampler as usize];
+        if s.phase == Phase::Idle || s.due > now {
+            return None;
+        }
+        if s.phase == Phase::Armed {
+            self.start_due(s.track, now);
+        }
+        if self.samplers[sampler as usize].phase == Phase::BeforeEvent {
+            self.flush(sampler, now);
+            let track = self.samplers[sampler as usize].track;
+            self.follow(sampler, track, now);
+            self.samplers[sampler as usize].phase = Phase::AfterEvent;
+        }
+        self.sample(sampler, now)
+    }
+
     /// Adds the time since the snapshot to the parts.
     fn flush(&mut self, sampler: u32, now: Ns) {
         let s = &mut self.samplers[sampler as usize];

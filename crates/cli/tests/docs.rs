@@ -1,0 +1,427 @@
+//! The documentation is true: commands run, outputs are what the program prints, tables are what
+//! the types are, links lead somewhere.
+//!
+//! `UPDATE_DOCS=1 cargo test -p vcoop --test docs` writes the generated parts anew: `scenario.md`,
+//! and every fenced block after a line `<!-- output: COMMAND -->`. Such a line may end in
+//! `| from TEXT` and `| until TEXT`: the block then begins with the first line that starts with the
+//! one and ends before the next line that starts with the other. Blocks after
+//! `<!-- slow output: COMMAND -->` are written when updating, and not checked otherwise.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::mem::{offset_of, size_of};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use vcoop_abi::conformance::Rule;
+use vcoop_abi::discovery::{self, Features};
+use vcoop_abi::{BoostRequest, CsState, GuestArea, Header, Hints, HostArea, Intent, Status, Word};
+
+/// The root of the source tree.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn updating() -> bool {
+    std::env::var_os("UPDATE_DOCS").is_some_and(|value| value == "1")
+}
+
+/// Every page: path and text, in a fixed order.
+fn pages() -> Vec<(PathBuf, String)> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(root().join("docs/src"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == "md"))
+        .collect();
+    paths.sort();
+    paths.push(root().join("README.md"));
+    paths.push(root().join("captures/README.md"));
+    paths.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
+}
+
+fn page(name: &str) -> String {
+    fs::read_to_string(root().join("docs/src").join(name)).unwrap()
+}
+
+/// A folder with the files that the commands of the docs speak of: somebody's own capture, and the
+/// scenario of the tutorial.
+fn workshop(name: &str) -> PathBuf {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    let capture = root().join("captures/build-serve.txt.gz");
+    fs::copy(capture, dir.join("mine.txt.gz")).unwrap();
+    let tutorial = page("tutorial.md");
+    let blocks = tutorial.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let scenario = blocks.clone().find(|block| block.starts_with("name = ")).unwrap();
+    fs::write(dir.join("control-loop.toml"), scenario).unwrap();
+    dir
+}
+
+fn vcoop(args: &[String], dir: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vcoop"))
+        .args(args)
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// The words of a shell command up to a pipe, a redirection or a comment.
+fn words(command: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    for c in command.chars() {
+        match (quote, c) {
+            (Some(q), c) if c == q => quote = None,
+            (Some(_), c) => word.get_or_insert_default().push(c),
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, '|' | '>' | '&' | ';') => break,
+            (None, '#') if word.is_none() => break,
+            (None, ' ') => words.extend(word.take()),
+            (None, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// The arguments of every vcoop command a page quotes, in code blocks and code spans.
+fn commands(text: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let mut fenced = false;
+    for line in text.lines() {
+        fenced ^= line.starts_with("```");
+        let code = fenced || line.starts_with("    ");
+        let whole =
+            code.then(|| line.trim().trim_start_matches("$ ").trim_start_matches("Again: "));
+        let spans = (!code).then(|| line.split('`').skip(1).step_by(2));
+        for command in whole.into_iter().chain(spans.into_iter().flatten()) {
+            for program in ["vcoop ", "cargo run --release -- "] {
+                found.extend(command.strip_prefix(program).map(words));
+            }
+        }
+    }
+    found
+}
+
+/// What says nothing about whether a command works is made short.
+fn shortened(args: &[String]) -> Vec<String> {
+    let mut short = Vec::new();
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        if ["--duration", "--warmup", "--repeats"].contains(&arg.as_str()) {
+            rest.next();
+        } else {
+            short.push(arg.clone());
+        }
+    }
+    if short.len() == 1 && ["run", "capture", "completions"].contains(&short[0].as_str()) {
+        // The name of a command, rather than a command.
+        short.push("--help".to_owned());
+    } else if ["run", "reproduce"].contains(&short[0].as_str()) {
+        let options = ["--duration", "200ms", "--warmup", "50ms", "--repeats", "2"];
+        short.extend(options.map(str::to_owned));
+    }
+    short
+}
+
+#[test]
+fn every_command_works() {
+    let dir = workshop("docs-commands");
+    let mut seen: BTreeMap<Vec<String>, PathBuf> = BTreeMap::new();
+    for (path, text) in pages() {
+        for command in commands(&text) {
+            seen.entry(shortened(&command)).or_insert_with(|| path.clone());
+        }
+    }
+    assert!(seen.len() > 20, "the docs quote more commands than {}", seen.len());
+    for (args, path) in seen {
+        let output = vcoop(&args, &dir);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: vcoop {}\n{error}", path.display(), args.join(" "));
+    }
+}
+
+/// What follows `<!-- output: ` in a page.
+struct Quoted {
+    command: Vec<String>,
+    from: Option<String>,
+    until: Option<String>,
+    slow: bool,
+}
+
+impl Quoted {
+    fn parse(line: &str) -> Option<Self> {
+        let (slow, rest) = match line.strip_prefix("<!-- slow output: ") {
+            Some(rest) => (true, rest),
+            None => (false, line.strip_prefix("<!-- output: ")?),
+        };
+        let mut parts = rest.strip_suffix(" -->")?.split(" | ");
+        let command = words(parts.next()?.strip_prefix("vcoop ")?);
+        let mut this = Self { command, from: None, until: None, slow };
+        for part in parts {
+            match part.split_once(' ')? {
+                ("from", text) => this.from = Some(text.to_owned()),
+                ("until", text) => this.until = Some(text.to_owned()),
+                _ => return None,
+            }
+        }
+        Some(this)
+    }
+
+    /// The part of the command's output that the page shows. `known`: outputs by command.
+    fn output(&self, dir: &Path, known: &mut BTreeMap<Vec<String>, String>) -> String {
+        let text = known.entry(self.command.clone()).or_insert_with(|| {
+            let output = vcoop(&self.command, dir);
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        });
+        let starts = |line: &&str, with: &Option<String>| {
+            with.as_ref().is_some_and(|with| line.trim_start().starts_with(with))
+        };
+        let begun = text.lines().skip_while(|l| self.from.is_some() && !starts(l, &self.from));
+        let lines: Vec<&str> = begun
+            .enumerate()
+            .take_while(|(i, l)| *i == 0 || !starts(l, &self.until))
+            .map(|(_, l)| l)
+            .collect();
+        assert!(!lines.is_empty(), "nothing starts with {:?}", self.from);
+        lines.join("\n").trim_end().to_owned() + "\n"
+    }
+}
+
+/// The page with the blocks after output marks as the program prints them now.
+fn with_outputs(text: &str, dir: &Path, known: &mut BTreeMap<Vec<String>, String>) -> String {
+    let mut out = String::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        out += &format!("{line}\n");
+        if !line.contains("output: vcoop") || !line.starts_with("<!--") {
+            continue;
+        }
+        let quoted = Quoted::parse(line).unwrap_or_else(|| panic!("cannot read {line}"));
+        if quoted.slow && !updating() {
+            continue;
+        }
+        assert_eq!(lines.next(), Some("```text"), "after {line}");
+        out += &format!("```text\n{}```\n", quoted.output(dir, known));
+        assert!(lines.any(|line| line == "```"), "the block after {line} does not end");
+    }
+    out
+}
+
+#[test]
+fn quoted_outputs_are_what_the_program_prints() {
+    let dir = workshop("docs-outputs");
+    let mut known = BTreeMap::new();
+    for (path, text) in pages() {
+        let now = with_outputs(&text, &dir, &mut known);
+        if now == text {
+            continue;
+        }
+        if updating() {
+            fs::write(&path, now).unwrap();
+            continue;
+        }
+        let old = text.lines().zip(now.lines()).find(|(a, b)| a != b);
+        panic!("{}: set UPDATE_DOCS=1; first difference: {old:#?}", path.display());
+    }
+}
+
+#[test]
+fn the_scenario_reference_is_that_of_the_types() {
+    let path = root().join("docs/src/scenario.md");
+    let old = fs::read_to_string(&path).unwrap();
+    let mark = "<!-- generated from here on -->\n\n";
+    let (head, _) = old.split_once(mark).unwrap();
+    let reference = vcoop_model::scenario::reference();
+    let now = format!("{head}{mark}{}\n", reference.trim_end());
+    if updating() {
+        fs::write(&path, now).unwrap();
+    } else {
+        assert!(old == now, "docs/src/scenario.md is not what the types say: set UPDATE_DOCS=1");
+    }
+}
+
+/// The rows of a page's tables that begin with this word's name, as `(first cell, second cell)`.
+fn rows(text: &str, section: &str) -> Vec<(String, String)> {
+    let (_, rest) = text.split_once(&format!("## {section}\n")).unwrap();
+    let part = rest.split("\n## ").next().unwrap().split("\n### ").next().unwrap();
+    part.lines()
+        .filter(|line| line.starts_with("| ") && line.as_bytes()[2].is_ascii_digit())
+        .map(|line| {
+            let mut cells = line.split('|').map(str::trim).skip(1);
+            (cells.next().unwrap().to_owned(), cells.next().unwrap().to_owned())
+        })
+        .collect()
+}
+
+/// Two tables say the same: a row for each, in order.
+fn assert_rows(text: &str, section: &str, expected: &[(String, &str)]) {
+    let expected: Vec<(String, String)> =
+        expected.iter().map(|(a, b)| (a.clone(), (*b).to_owned())).collect();
+    assert_eq!(rows(text, section), expected, "{section}");
+}
+
+#[test]
+fn the_abi_page_has_the_offsets_of_the_types() {
+    let text = page("abi.md");
+    macro_rules! offsets {
+        ($area:ident: $($field:ident),*) => {
+            [$((offset_of!($area, $field).to_string(), concat!("`", stringify!($field), "`"))),*]
+        };
+    }
+    let guest = offsets!(GuestArea: header, intent, cs, request, ack, deadline_tsc);
+    assert_rows(&text, "Guest area", &guest);
+    let host =
+        offsets!(HostArea: header, status, ticket, budget_left_ns, steal_ns, hints, preferred);
+    assert_rows(&text, "Host area", &host);
+    for size in [size_of::<GuestArea>(), size_of::<HostArea>()] {
+        assert!(text.contains(&format!("{size} bytes")), "{size}");
+    }
+}
+
+#[test]
+fn the_abi_page_has_the_bits_of_the_encodings() {
+    let text = page("abi.md");
+    let bits = |mask: u64| match (mask.trailing_zeros(), 63 - mask.leading_zeros()) {
+        (lo, hi) if lo == hi => lo.to_string(),
+        (lo, hi) => format!("{lo}-{hi}"),
+    };
+    let cs = |set: fn(&mut CsState)| {
+        let mut cs = CsState::default();
+        set(&mut cs);
+        bits(cs.to_word())
+    };
+    let sections = [
+        (cs(|c| c.nmi = u8::MAX), "NMI depth"),
+        (cs(|c| c.hardirq = u8::MAX), "hard interrupt depth"),
+        (cs(|c| c.softirq = u8::MAX), "softirq depth"),
+        (cs(|c| c.preempt_off = true), "preemption off"),
+        (cs(|c| c.section = u32::MAX), "section number"),
+    ];
+    assert_rows(&text, "Critical-section word", &sections);
+    // The bytes of a task: found by what decodes from them.
+    let byte = |n: u32| bits(0xff << (8 * n));
+    let running = Intent::from_word(0x5002).running;
+    assert_eq!((running.class as u8, running.prio), (2, 80));
+    let pending = Intent::from_word(0x5002_0000 | Intent::PENDING_VALID).pending.unwrap();
+    assert_eq!((pending.class as u8, pending.prio), (2, 80));
+    let intent = [
+        (byte(0), "class of the running task"),
+        (byte(1), "its priority"),
+        (byte(2), "class of the pending task"),
+        (byte(3), "its priority"),
+        (bits(Intent::PENDING_VALID), "the pending half counts"),
+        (bits(Intent::IDLE), "idle loop"),
+    ];
+    assert_rows(&text, "Intent word", &intent);
+    let hint = |set: fn(&mut Hints)| {
+        let mut hints = Hints::default();
+        set(&mut hints);
+        bits(hints.to_word())
+    };
+    let hints = [
+        (hint(|h| h.dedicated = true), "dedicated"),
+        (hint(|h| h.unpreempted_when_boosted = true), "unpreempted when boosted"),
+        (hint(|h| h.preferred_valid = true), "preferred mask valid"),
+        (hint(|h| h.steal_valid = true), "steal valid"),
+        (hint(|h| h.exitless_timer = true), "exitless timer"),
+    ];
+    assert_rows(&text, "Hints word", &hints);
+    let feature = |f: Features| bits(u64::from(f.0));
+    let features = [
+        (feature(Features::BOOST), "boost"),
+        (feature(Features::EXITLESS_TIMER), "exitless timer"),
+        (feature(Features::PREFERRED), "preferred mask"),
+        (feature(Features::STEAL), "steal clock"),
+    ];
+    assert_rows(&text, "Features", &features);
+    let ours = Header::OURS;
+    let header = [
+        (bits(Header { abi: u16::MAX, protocol: 0, ..ours }.to_word() & 0xffff), "ABI version"),
+        (bits(0xffff_0000), "protocol"),
+        (bits(u64::from(u32::MAX) << 32), "magic"),
+    ];
+    assert_eq!(Header { abi: 0, protocol: 1, ..ours }.to_word() & 0xffff_ffff, 1 << 16);
+    assert_rows(&text, "Header word", &header);
+}
+
+#[test]
+fn the_abi_page_has_the_values_and_every_rule() {
+    let text = page("abi.md");
+    let values = [
+        (Status::Disabled as u64, "disabled"),
+        (Status::Normal as u64, "normal"),
+        (Status::Boosted as u64, "boosted"),
+        (Status::Throttled as u64, "throttled"),
+    ];
+    assert_rows(&text, "Status word", &values.map(|(v, name)| (v.to_string(), name)));
+    let values = [
+        (BoostRequest::None as u64, "none"),
+        (BoostRequest::Unboost as u64, "unboost"),
+        (BoostRequest::Boost as u64, "boost"),
+    ];
+    assert_rows(&text, "Request word", &values.map(|(v, name)| (v.to_string(), name)));
+    for number in [
+        discovery::LEAF_BASE,
+        discovery::LEAF_FIRST,
+        discovery::LEAF_STEP,
+        discovery::MSR_REGISTER,
+        discovery::MSR_NOTIFY,
+        Header::MAGIC,
+    ] {
+        assert!(text.contains(&format!("`{number:#x}`")), "{number:#x}");
+    }
+    let rules = [
+        Rule::SingleWriter,
+        Rule::WholeWords,
+        Rule::HeaderFirst,
+        Rule::DefinedEncoding,
+        Rule::StatusGates,
+        Rule::AckWithinTicket,
+        Rule::AckMonotone,
+        Rule::UnboostWhenBoosted,
+        Rule::NotifyMeansIt,
+        Rule::BoostIsAnswered,
+        Rule::TicketMonotone,
+        Rule::TicketBeforeInterrupt,
+        Rule::StatusCoversBoost,
+        Rule::DisabledUntilRegistered,
+        Rule::NotifyEndsBoost,
+        Rule::WithinBudget,
+    ];
+    assert_eq!(rules.len(), Rule::COUNT);
+    for rule in rules {
+        assert!(text.contains(&format!("| `{rule:?}` |")), "{rule:?}");
+    }
+}
+
+#[test]
+fn links_lead_somewhere() {
+    for (path, text) in pages() {
+        for rest in text.split("](").skip(1) {
+            let target = rest.split([')', '#', ' ']).next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") {
+                continue;
+            }
+            let found = path.parent().unwrap().join(target);
+            assert!(found.exists(), "{}: no {target}", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_summary_has_every_page() {
+    let summary = page("SUMMARY.md");
+    for (path, _) in pages().iter().filter(|(path, _)| path.parent().unwrap().ends_with("src")) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(name == "SUMMARY.md" || summary.contains(&format!("({name})")), "{name}");
+    }
+    for name in summary.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+        assert!(root().join("docs/src").join(name).exists(), "{name}");
+    }
+}
