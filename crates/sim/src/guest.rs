@@ -12,7 +12,7 @@
 //! guest interrupts off.
 
 use vcoop_model::plan::Mode;
-use vcoop_policy::{GuestEvent, Injection};
+use vcoop_policy::GuestEvent;
 use vcoop_sched::{EntId, Leave, Note};
 
 use crate::host::{FREE_OPS, FREE_RUN, preemptible};
@@ -124,7 +124,7 @@ impl World<'_> {
         }
     }
 
-    fn guest_takes_irqs(&self, v: u32) -> bool {
+    pub(crate) fn guest_takes_irqs(&self, v: u32) -> bool {
         let vcpu = &self.vcpus[v as usize];
         if vcpu.irr & vector::NMI != 0 || vcpu.current == NONE {
             return true;
@@ -170,65 +170,6 @@ impl World<'_> {
         }
     }
 
-    /// Fires every guest timer that is due on this vCPU.
-    fn guest_timer(&mut self, v: u32) {
-        self.vcpus[v as usize].programmed = Ns::MAX;
-        while let Some(&(at, what)) = self.vcpus[v as usize].timers.last() {
-            if at > self.now {
-                break;
-            }
-            let vcpu = &mut self.vcpus[v as usize];
-            vcpu.timers.pop();
-            let (vm, cpu) = (vcpu.vm, vcpu.cpu);
-            match what {
-                gtimer::TICK => {
-                    vcpu.extra += self.costs.guest_tick_ns;
-                    vcpu.eager |= vcpu.resched;
-                    let next = self.vms[vm as usize].ticks.after(self.now);
-                    self.vms[vm as usize].level.tick(self.now, cpu);
-                    self.guest_notes(v);
-                    self.set_guest_timer(v, gtimer::TICK, next);
-                }
-                gtimer::LEVEL => {
-                    self.vms[vm as usize].level.on_deadline(self.now, cpu);
-                    self.guest_notes(v);
-                }
-                task => {
-                    let t = task - gtimer::TASKS;
-                    let wait = self.vms[vm as usize].tasks[t as usize].wait;
-                    if matches!(wait, Wait::Timer | Wait::Peer) {
-                        self.guest_wake(v, t);
-                    }
-                }
-            }
-        }
-        self.guest_program(v);
-    }
-
-    /// Sets one timer of a vCPU; replaces the one of the same name.
-    pub(crate) fn set_guest_timer(&mut self, v: u32, what: u32, at: Ns) {
-        self.cancel_guest_timer(v, what);
-        let timers = &mut self.vcpus[v as usize].timers;
-        let i = timers.partition_point(|&(t, w)| (t, w) > (at, what));
-        timers.insert(i, (at, what));
-    }
-
-    fn cancel_guest_timer(&mut self, v: u32, what: u32) {
-        let timers = &mut self.vcpus[v as usize].timers;
-        if let Some(i) = timers.iter().position(|&(_, w)| w == what) {
-            timers.remove(i);
-        }
-    }
-
-    /// Writes the deadline MSR when the next timer is not the one it holds: one exit.
-    fn guest_program(&mut self, v: u32) {
-        let vcpu = &mut self.vcpus[v as usize];
-        let next = vcpu.timers.last().map_or(Ns::MAX, |t| t.0);
-        if next != vcpu.programmed && !vcpu.exits.contains(&Exit::Timer) {
-            vcpu.exits.push_back(Exit::Timer);
-        }
-    }
-
     /// A device interrupt was taken; true when its softirq half is to follow.
     fn guest_device(&mut self, v: u32) -> bool {
         let Some(d) = self.vcpus[v as usize].devices.pop_front() else { return false };
@@ -262,7 +203,7 @@ impl World<'_> {
     }
 
     /// Wakes a guest task from code that runs on vCPU `v`.
-    fn guest_wake(&mut self, v: u32, t: u32) {
+    pub(crate) fn guest_wake(&mut self, v: u32, t: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.extra += self.costs.guest_wakeup_ns;
         let (vm, cpu) = (vcpu.vm as usize, vcpu.cpu);
@@ -512,70 +453,5 @@ impl World<'_> {
     fn device_track(&self, vm: usize, t: u32) -> Option<u32> {
         let device = self.plan.vms[vm].devices.iter().find(|d| d.wakes == Some(t))?;
         Some(self.vcpus[(self.vms[vm].first + device.vcpu) as usize].track)
-    }
-
-    /// The vCPU's timer fired on the host: put the interrupt into the guest.
-    pub(crate) fn timer_interrupt(&mut self, v: u32) {
-        self.inject(v, vector::TIMER, Injection::Timer);
-    }
-
-    /// A device fires: an interrupt on the host pCPU where its vCPU ran last.
-    pub(crate) fn device_fires(&mut self, d: u32) {
-        let (vm, i) = self.devices[d as usize];
-        let plan = &self.plan.vms[vm as usize].devices[i as usize];
-        let wait = self.device_streams[d as usize].draw(&plan.period);
-        self.queue.set(self.slots.device + d, self.now + wait.max(1));
-        let v = self.vms[vm as usize].first + plan.vcpu;
-        let (home, track) = (self.vcpus[v as usize].home, self.vcpus[v as usize].track);
-        if self.vcpus[v as usize].halted {
-            self.event_on_its_way(track, home);
-        }
-        self.interrupt(home, crate::world::Irq::Device(d));
-    }
-
-    /// The host's half of a device interrupt is done.
-    pub(crate) fn device_interrupt(&mut self, d: u32) {
-        let (vm, i) = self.devices[d as usize];
-        let plan = &self.plan.vms[vm as usize].devices[i as usize];
-        let v = self.vms[vm as usize].first + plan.vcpu;
-        if plan.nmi {
-            return self.inject(v, vector::NMI, Injection::Nmi);
-        }
-        let queue = &mut self.vcpus[v as usize].devices;
-        if !queue.contains(&d) {
-            queue.push_back(d);
-        }
-        self.inject(v, vector::DEVICE, Injection::Device);
-    }
-
-    /// Makes an interrupt pending for a vCPU and sees to it that the vCPU takes it.
-    pub(crate) fn inject(&mut self, v: u32, which: u8, kind: Injection) {
-        self.boost_injected(v, kind);
-        let vcpu = &mut self.vcpus[v as usize];
-        vcpu.irr |= which;
-        vcpu.injections += 1;
-        if vcpu.halted {
-            vcpu.halted = false;
-            let thread = vcpu.thread;
-            self.boost_woken(v);
-            return self.wake_thread(thread);
-        }
-        let p = vcpu.pcpu;
-        if p == NONE || p == self.cpu {
-            return;
-        }
-        if self.pcpus[p as usize].segment != Segment::Guest {
-            return; // it looks at what is pending before it enters
-        }
-        if !self.vms[vcpu.vm as usize].posted {
-            return self.send_ipi(p);
-        }
-        // A posted interrupt reaches the running guest without an exit; its flight is paid as part
-        // of the sender's work.
-        self.pcpus[self.cpu as usize].extra += self.costs.ipi_send_ns;
-        if self.guest_takes_irqs(v) && self.vcpus[v as usize].segment == GuestSegment::User {
-            self.stop_guest(p);
-            self.guest_goes_on(v);
-        }
     }
 }

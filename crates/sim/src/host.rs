@@ -11,7 +11,7 @@
 //! is taken at their end.
 
 use vcoop_model::plan::{Mode, Preemption};
-use vcoop_sched::{CpuId, EntId, Leave, Note};
+use vcoop_sched::{CpuId, EntId, Leave};
 
 use crate::program::Op;
 use crate::queue::Ns;
@@ -205,20 +205,6 @@ impl World<'_> {
         }
     }
 
-    /// A tracked thread begins to wait on its run queue.
-    fn queued(&mut self, thread: u32) {
-        let track = self.threads[thread as usize].track;
-        if track == NONE {
-            return;
-        }
-        let cpu = self.host.cpu_of(EntId(thread)).0;
-        self.charge_ran(cpu);
-        self.tracks.wait_begins(track, &self.pcpus[cpu as usize].ran);
-        if self.host.is_throttled(EntId(thread)) {
-            self.tracks.set(track, State::Throttled, self.now);
-        }
-    }
-
     /// Loads the next thread: what it costs besides the switch itself.
     fn switch_in(&mut self, p: u32, next: u32) -> Ns {
         let c = self.costs;
@@ -342,22 +328,6 @@ impl World<'_> {
         self.begin(p, Segment::User, ns);
     }
 
-    /// Blocks the current thread until a time, or until somebody wakes it.
-    fn sleep(&mut self, p: u32, t: u32, until: Ns) {
-        self.queue.set(self.slots.sleep + t, until);
-        self.pcpus[p as usize].extra += self.costs.timer_program_ns;
-        self.reschedule(p, Leave::Blocked);
-    }
-
-    /// A thread's sleep timer fires, on the pCPU where the thread set it.
-    pub(crate) fn sleep_expires(&mut self, t: u32) {
-        let thread = &self.threads[t as usize];
-        let p =
-            if thread.last_cpu == NONE { self.host.cpu_of(EntId(t)).0 } else { thread.last_cpu };
-        self.event_on_its_way(thread.track, p);
-        self.interrupt(p, Irq::Sleep(t));
-    }
-
     /// A vCPU's timer fires on the host.
     pub(crate) fn lapic_expires(&mut self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
@@ -371,12 +341,6 @@ impl World<'_> {
             self.tracks.due_while_waiting(track, &self.pcpus[cpu as usize].ran, self.now);
         }
         self.interrupt(p, Irq::Lapic(v));
-    }
-
-    /// An interrupt that will wake a sleeping thread is about to arrive at `p`.
-    pub(crate) fn event_on_its_way(&mut self, track: u32, p: u32) {
-        let idle = matches!(self.pcpus[p as usize].segment, Segment::Idle | Segment::CState);
-        self.state(track, if idle { State::CState } else { State::HostIrq });
     }
 
     fn handle_irq(&mut self, p: u32, irq: Irq) {
@@ -396,161 +360,6 @@ impl World<'_> {
             Irq::Boost(v) => self.boost_timer(v),
             Irq::Device(d) => self.device_interrupt(d),
             Irq::Sleep(t) => self.wake_sleeper(t),
-        }
-    }
-
-    fn wake_sleeper(&mut self, t: u32) {
-        // A timer that was set again while this interrupt waited belongs to a later sleep.
-        let stale = self.queue.time(self.slots.sleep + t).is_some();
-        let work = &mut self.threads[t as usize].work;
-        if !stale && matches!(work.wait, Wait::Timer | Wait::Peer | Wait::Device(_)) {
-            work.wait = Wait::No;
-            self.wake_thread(t);
-        }
-    }
-
-    fn wake_peer(&mut self, t: u32) {
-        let Some(thread) = self.threads.get_mut(t as usize) else { return };
-        if thread.work.wait == Wait::Peer {
-            thread.work.wait = Wait::No;
-            self.queue.cancel(self.slots.sleep + t);
-            self.wake_thread(t);
-        } else {
-            thread.work.woken = true;
-        }
-    }
-
-    /// Wakes a blocked thread from whatever runs on `self.cpu`.
-    pub(crate) fn wake_thread(&mut self, t: u32) {
-        self.pcpus[self.cpu as usize].extra += self.costs.wakeup_ns;
-        if self.host.wake(self.now, EntId(t), Some(CpuId(self.cpu))).is_none() {
-            return;
-        }
-        self.host_notes();
-        let cpu = self.host.cpu_of(EntId(t));
-        let thread = &self.threads[t as usize];
-        let (track, sampler) = (thread.track, thread.work.sampler);
-        if track != NONE {
-            let target = &mut self.pcpus[cpu.index()];
-            let idle = matches!(target.segment, Segment::Idle | Segment::CState);
-            if idle && target.waking == NONE {
-                target.waking = track;
-                self.tracks.set(track, State::CState, self.now);
-            } else {
-                self.tracks.set(track, State::WakeToRun, self.now);
-            }
-            if sampler != NONE {
-                self.tracks.event(sampler, track, self.now);
-            }
-            self.queued(t);
-        }
-    }
-
-    /// Carries out what the host's scheduler asked for.
-    pub(crate) fn host_notes(&mut self) {
-        while let Some(note) = self.host.pop_note() {
-            match note {
-                Note::Kick { cpu, eager } => {
-                    let pc = &mut self.pcpus[cpu.index()];
-                    pc.resched = true;
-                    pc.eager |= eager;
-                    if eager || self.plan.host.preemption != Preemption::Lazy {
-                        self.send_ipi(cpu.0);
-                    }
-                }
-                Note::Moved { ent, from, to } => self.thread_moved(ent.0, from.0, to.0),
-                Note::Throttled { cpu } => self.throttle(cpu, true),
-                Note::Unthrottled { cpu } => self.throttle(cpu, false),
-                Note::DeadlineChanged { cpu } => {
-                    let slot = self.slots.sched + cpu.0;
-                    match self.host.deadline(cpu) {
-                        Some(at) => self.queue.set(slot, at.max(self.now)),
-                        None => self.queue.cancel(slot),
-                    }
-                }
-            }
-        }
-    }
-
-    fn thread_moved(&mut self, t: u32, from: u32, to: u32) {
-        let track = self.threads[t as usize].track;
-        if track != NONE && self.tracks.waits(track) {
-            self.charge_ran(from);
-            self.tracks.wait_ends(track, &self.pcpus[from as usize].ran, self.now);
-            self.charge_ran(to);
-            self.tracks.wait_begins(track, &self.pcpus[to as usize].ran);
-        }
-    }
-
-    fn throttle(&mut self, cpu: CpuId, on: bool) {
-        for t in 0..self.threads.len() as u32 {
-            let track = self.threads[t as usize].track;
-            let e = EntId(t);
-            if track == NONE || self.host.cpu_of(e) != cpu || !self.host.is_queued(e) {
-                continue;
-            }
-            let state = self.tracks.state(track);
-            if on && self.host.is_throttled(e) {
-                self.tracks.set(track, State::Throttled, self.now);
-            } else if !on && state == State::Throttled {
-                self.tracks.set(track, State::Preempted, self.now);
-            }
-        }
-    }
-
-    /// Interrupts another pCPU; several requests in flight are one interrupt.
-    pub(crate) fn send_ipi(&mut self, to: u32) {
-        if to == self.cpu {
-            return;
-        }
-        self.pcpus[self.cpu as usize].extra += self.costs.ipi_send_ns;
-        let slot = self.slots.ipi + to;
-        if self.queue.time(slot).is_none() {
-            self.queue.set(slot, self.now + self.costs.ipi_flight_ns);
-        }
-    }
-
-    /// Nothing to run.
-    fn idle(&mut self, p: u32) {
-        self.queue.cancel(self.slots.tick + p);
-        self.charge_ran(p);
-        let idle_label = self.labels.len() as u16;
-        let pc = &mut self.pcpus[p as usize];
-        pc.ran_label = idle_label;
-        pc.segment = Segment::Idle;
-        pc.since = self.now;
-    }
-
-    /// An interrupt finds the pCPU idle: it leaves the idle state its governor had chosen.
-    fn leave_idle(&mut self, p: u32) {
-        let expected = self.pcpus[p as usize].typical_idle();
-        let pc = &mut self.pcpus[p as usize];
-        let slept = self.now - pc.since;
-        pc.idle_ns += slept;
-        pc.idle_times[pc.idle_next] = slept;
-        pc.idle_next = (pc.idle_next + 1) % pc.idle_times.len();
-        // The governor chose by what it expected; the state is at most as deep as that.
-        let states = &self.costs.cstates;
-        let state = states.iter().rev().find(|s| s.residency_ns <= expected).or(states.first());
-        let ns = state.map_or(0, |s| s.exit_ns);
-        self.begin(p, Segment::CState, ns);
-    }
-
-    /// Out of the idle state: what waited for that now waits for the handler.
-    fn awake(&mut self, p: u32) {
-        let waking = self.pcpus[p as usize].waking;
-        if waking != NONE && self.tracks.state(waking) == State::CState {
-            self.tracks.set(waking, State::HostIrq, self.now);
-        }
-        for i in 0..self.pcpus[p as usize].irqs.len() {
-            let track = match self.pcpus[p as usize].irqs[i] {
-                Irq::Lapic(v) => self.vcpus[v as usize].track,
-                Irq::Sleep(t) => self.threads[t as usize].track,
-                _ => continue,
-            };
-            if track != NONE && self.tracks.state(track) == State::CState {
-                self.tracks.set(track, State::HostIrq, self.now);
-            }
         }
     }
 
@@ -585,24 +394,5 @@ pub(crate) fn preemptible(
         (Mode::Kernel, Preemption::Lazy) => eager,
         (Mode::Kernel, Preemption::Voluntary) => at_point,
         (Mode::Kernel, Preemption::None) | (Mode::PreemptOff | Mode::IrqOff, _) => false,
-    }
-}
-
-impl crate::world::Pcpu {
-    /// What the idle governor expects: the mean of the recent idle times, leaving out, one by one,
-    /// the longest ones while they spread too far (the idea of the menu governor's typical
-    /// interval).
-    pub(crate) fn typical_idle(&self) -> Ns {
-        let mut times = self.idle_times;
-        times.sort_unstable();
-        let mut n = times.len();
-        loop {
-            let mean = times[..n].iter().sum::<Ns>() / n as Ns;
-            let spread = times[n - 1] - times[0];
-            if n <= times.len() / 2 || spread <= mean {
-                return mean;
-            }
-            n -= 1;
-        }
     }
 }

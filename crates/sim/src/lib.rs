@@ -6,9 +6,9 @@
 //! ```text
 //! queue    what happens next: one pending event per timer-owning entity
 //! world    the state of a run, and its loop
-//! host     pCPUs and host threads: interrupts, the scheduler, idle
-//! vmx      VM entries and exits
-//! guest    vCPUs and guest tasks: interrupts, the guest's scheduler, timers
+//! host     pCPUs and host threads; wake: sleeping and waking; idle: pCPUs at rest
+//! vmx      VM entries and exits; inject: interrupts on their way into a guest
+//! guest    vCPUs and guest tasks; guest_timer: their tick and sleeps
 //! boost    drives vcoop-policy on simulated threads and a simulated page
 //! program  what a task does next, on either level
 //! track    attribution: where the time of a latency sample went
@@ -17,7 +17,10 @@
 
 mod boost;
 mod guest;
+mod guest_timer;
 mod host;
+mod idle;
+mod inject;
 pub mod probe;
 pub mod program;
 pub mod queue;
@@ -26,6 +29,7 @@ pub mod rng;
 mod setup;
 pub mod track;
 mod vmx;
+mod wake;
 mod world;
 
 use vcoop_model::plan::Plan;

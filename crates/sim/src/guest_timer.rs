@@ -1,0 +1,65 @@
+//! A guest's timers: its tick, its sleeps, and the one deadline the hardware holds.
+
+use crate::queue::Ns;
+use crate::world::{Exit, Wait, World, gtimer};
+
+impl World<'_> {
+    /// Fires every guest timer that is due on this vCPU.
+    pub(crate) fn guest_timer(&mut self, v: u32) {
+        self.vcpus[v as usize].programmed = Ns::MAX;
+        while let Some(&(at, what)) = self.vcpus[v as usize].timers.last() {
+            if at > self.now {
+                break;
+            }
+            let vcpu = &mut self.vcpus[v as usize];
+            vcpu.timers.pop();
+            let (vm, cpu) = (vcpu.vm, vcpu.cpu);
+            match what {
+                gtimer::TICK => {
+                    vcpu.extra += self.costs.guest_tick_ns;
+                    vcpu.eager |= vcpu.resched;
+                    let next = self.vms[vm as usize].ticks.after(self.now);
+                    self.vms[vm as usize].level.tick(self.now, cpu);
+                    self.guest_notes(v);
+                    self.set_guest_timer(v, gtimer::TICK, next);
+                }
+                gtimer::LEVEL => {
+                    self.vms[vm as usize].level.on_deadline(self.now, cpu);
+                    self.guest_notes(v);
+                }
+                task => {
+                    let t = task - gtimer::TASKS;
+                    let wait = self.vms[vm as usize].tasks[t as usize].wait;
+                    if matches!(wait, Wait::Timer | Wait::Peer) {
+                        self.guest_wake(v, t);
+                    }
+                }
+            }
+        }
+        self.guest_program(v);
+    }
+
+    /// Sets one timer of a vCPU; replaces the one of the same name.
+    pub(crate) fn set_guest_timer(&mut self, v: u32, what: u32, at: Ns) {
+        self.cancel_guest_timer(v, what);
+        let timers = &mut self.vcpus[v as usize].timers;
+        let i = timers.partition_point(|&(t, w)| (t, w) > (at, what));
+        timers.insert(i, (at, what));
+    }
+
+    pub(crate) fn cancel_guest_timer(&mut self, v: u32, what: u32) {
+        let timers = &mut self.vcpus[v as usize].timers;
+        if let Some(i) = timers.iter().position(|&(_, w)| w == what) {
+            timers.remove(i);
+        }
+    }
+
+    /// Writes the deadline MSR when the next timer is not the one it holds: one exit.
+    pub(crate) fn guest_program(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        let next = vcpu.timers.last().map_or(Ns::MAX, |t| t.0);
+        if next != vcpu.programmed && !vcpu.exits.contains(&Exit::Timer) {
+            vcpu.exits.push_back(Exit::Timer);
+        }
+    }
+}

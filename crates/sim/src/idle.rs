@@ -1,0 +1,70 @@
+//! The pCPU at rest: idle states and their governor.
+
+use crate::queue::Ns;
+use crate::track::{NONE, State};
+use crate::world::{Irq, Pcpu, Segment, World};
+
+impl World<'_> {
+    /// Nothing to run.
+    pub(crate) fn idle(&mut self, p: u32) {
+        self.queue.cancel(self.slots.tick + p);
+        self.charge_ran(p);
+        let idle_label = self.labels.len() as u16;
+        let pc = &mut self.pcpus[p as usize];
+        pc.ran_label = idle_label;
+        pc.segment = Segment::Idle;
+        pc.since = self.now;
+    }
+
+    /// An interrupt finds the pCPU idle: it leaves the idle state its governor had chosen.
+    pub(crate) fn leave_idle(&mut self, p: u32) {
+        let expected = self.pcpus[p as usize].typical_idle();
+        let pc = &mut self.pcpus[p as usize];
+        let slept = self.now - pc.since;
+        pc.idle_ns += slept;
+        pc.idle_times[pc.idle_next] = slept;
+        pc.idle_next = (pc.idle_next + 1) % pc.idle_times.len();
+        // The governor chose by what it expected; the state is at most as deep as that.
+        let states = &self.costs.cstates;
+        let state = states.iter().rev().find(|s| s.residency_ns <= expected).or(states.first());
+        let ns = state.map_or(0, |s| s.exit_ns);
+        self.begin(p, Segment::CState, ns);
+    }
+
+    /// Out of the idle state: what waited for that now waits for the handler.
+    pub(crate) fn awake(&mut self, p: u32) {
+        let waking = self.pcpus[p as usize].waking;
+        if waking != NONE && self.tracks.state(waking) == State::CState {
+            self.tracks.set(waking, State::HostIrq, self.now);
+        }
+        for i in 0..self.pcpus[p as usize].irqs.len() {
+            let track = match self.pcpus[p as usize].irqs[i] {
+                Irq::Lapic(v) => self.vcpus[v as usize].track,
+                Irq::Sleep(t) => self.threads[t as usize].track,
+                _ => continue,
+            };
+            if track != NONE && self.tracks.state(track) == State::CState {
+                self.tracks.set(track, State::HostIrq, self.now);
+            }
+        }
+    }
+}
+
+impl Pcpu {
+    /// What the idle governor expects: the mean of the recent idle times, leaving out, one by one,
+    /// the longest ones while they spread too far (the idea of the menu governor's typical
+    /// interval).
+    fn typical_idle(&self) -> Ns {
+        let mut times = self.idle_times;
+        times.sort_unstable();
+        let mut n = times.len();
+        loop {
+            let mean = times[..n].iter().sum::<Ns>() / n as Ns;
+            let spread = times[n - 1] - times[0];
+            if n <= times.len() / 2 || spread <= mean {
+                return mean;
+            }
+            n -= 1;
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Interrupts on their way into a guest: from timers, devices and other vCPUs.
+
+use vcoop_policy::Injection;
+
+use crate::track::NONE;
+use crate::world::{GuestSegment, Irq, Segment, World, vector};
+
+impl World<'_> {
+    /// The vCPU's timer fired on the host: put the interrupt into the guest.
+    pub(crate) fn timer_interrupt(&mut self, v: u32) {
+        self.inject(v, vector::TIMER, Injection::Timer);
+    }
+
+    /// A device fires: an interrupt on the host pCPU where its vCPU ran last.
+    pub(crate) fn device_fires(&mut self, d: u32) {
+        let (vm, i) = self.devices[d as usize];
+        let plan = &self.plan.vms[vm as usize].devices[i as usize];
+        let wait = self.device_streams[d as usize].draw(&plan.period);
+        self.queue.set(self.slots.device + d, self.now + wait.max(1));
+        let v = self.vms[vm as usize].first + plan.vcpu;
+        let (home, track) = (self.vcpus[v as usize].home, self.vcpus[v as usize].track);
+        if self.vcpus[v as usize].halted {
+            self.event_on_its_way(track, home);
+        }
+        self.interrupt(home, Irq::Device(d));
+    }
+
+    /// The host's half of a device interrupt is done.
+    pub(crate) fn device_interrupt(&mut self, d: u32) {
+        let (vm, i) = self.devices[d as usize];
+        let plan = &self.plan.vms[vm as usize].devices[i as usize];
+        let v = self.vms[vm as usize].first + plan.vcpu;
+        if plan.nmi {
+            return self.inject(v, vector::NMI, Injection::Nmi);
+        }
+        let queue = &mut self.vcpus[v as usize].devices;
+        if !queue.contains(&d) {
+            queue.push_back(d);
+        }
+        self.inject(v, vector::DEVICE, Injection::Device);
+    }
+
+    /// Makes an interrupt pending for a vCPU and sees to it that the vCPU takes it.
+    pub(crate) fn inject(&mut self, v: u32, which: u8, kind: Injection) {
+        self.boost_injected(v, kind);
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.irr |= which;
+        vcpu.injections += 1;
+        if vcpu.halted {
+            vcpu.halted = false;
+            let thread = vcpu.thread;
+            self.boost_woken(v);
+            return self.wake_thread(thread);
+        }
+        let p = vcpu.pcpu;
+        if p == NONE || p == self.cpu {
+            return;
+        }
+        if self.pcpus[p as usize].segment != Segment::Guest {
+            return; // it looks at what is pending before it enters
+        }
+        if !self.vms[vcpu.vm as usize].posted {
+            return self.send_ipi(p);
+        }
+        // A posted interrupt reaches the running guest without an exit; its flight is paid as part
+        // of the sender's work.
+        self.pcpus[self.cpu as usize].extra += self.costs.ipi_send_ns;
+        if self.guest_takes_irqs(v) && self.vcpus[v as usize].segment == GuestSegment::User {
+            self.stop_guest(p);
+            self.guest_goes_on(v);
+        }
+    }
+}
