@@ -1,0 +1,323 @@
+//! The kernel's port: contexts, timer, hooks, and the entry from the gates.
+
+use core::sync::atomic::Ordering;
+
+use vcoop_abi::discovery::{Discovery, MSR_NOTIFY, MSR_REGISTER, REGISTER_ENABLE};
+use vcoop_abi::words::Word;
+use vcoop_abi::{GuestArea, Header, HostArea, Status};
+use vcoop_guest::kernel::{Cause, Kernel, Port};
+use vcoop_guest::layout::{
+    CONTROL, Control, GATES, MAX_TASKS, MAX_VCPUS, PORT_DOORBELL, STATS, TaskStats, USER_CS,
+    USER_SS, VECTOR_IPI, VECTOR_TIMER, VcpuWords, area, gate, kernel_stack_top, task_stack_top,
+};
+use vcoop_guest::program::{Call, Kind};
+use vcoop_policy::{GuestEvent, GuestHalf};
+
+use crate::gates::{Exit, Leave, cpuid, out, tsc, work, wrmsr};
+
+const IA32_TSC_DEADLINE: u32 = 0x6e0;
+const X2APIC_EOI: u32 = 0x80b;
+const X2APIC_SPURIOUS: u32 = 0x80f;
+const X2APIC_ICR: u32 = 0x830;
+const X2APIC_LVT_TIMER: u32 = 0x832;
+
+/// Interrupts on.
+const RFLAGS: u64 = 0x202;
+
+/// Registers of a task that does not run.
+#[repr(C, align(16))]
+#[derive(Debug)]
+pub(crate) struct Context {
+    rax: u64,
+    pub(crate) rbx: u64,
+    rcx: u64,
+    rdx: u64,
+    rsi: u64,
+    rdi: u64,
+    rbp: u64,
+    r8_to_r14: [u64; 7],
+    pub(crate) r15: u64,
+    rip: u64,
+    rflags: u64,
+    rsp: u64,
+    /// FXSAVE image.
+    pub(crate) fx: [u8; 512],
+}
+
+impl Context {
+    const fn new() -> Self {
+        let mut fx = [0; 512];
+        // x87 control word and MXCSR as after reset: all exceptions masked.
+        fx[0] = 0x7f;
+        fx[1] = 0x03;
+        fx[24] = 0x80;
+        fx[25] = 0x1f;
+        Self {
+            rax: 0,
+            rbx: 0,
+            rcx: 0,
+            rdx: 0,
+            rsi: 0,
+            rdi: 0,
+            rbp: 0,
+            r8_to_r14: [0; 7],
+            r15: 0,
+            rip: 0,
+            rflags: RFLAGS,
+            rsp: 0,
+            fx,
+        }
+    }
+}
+
+/// A vCPU.
+#[derive(Debug)]
+pub(crate) struct Vcpu {
+    kernel: Kernel,
+    machine: Machine,
+}
+
+#[derive(Debug)]
+struct Machine {
+    number: u64,
+    /// Set after registration.
+    link: Option<Link>,
+    exitless: bool,
+    /// A task of this vCPU writes the area itself: the hooks keep off.
+    rogue: bool,
+}
+
+/// What the boost protocol needs.
+#[derive(Debug)]
+struct Link {
+    half: GuestHalf,
+    host: &'static HostArea,
+}
+
+static mut VCPUS: [Vcpu; MAX_VCPUS] = [const {
+    Vcpu {
+        kernel: Kernel::new(),
+        machine: Machine { number: 0, link: None, exitless: false, rogue: false },
+    }
+}; MAX_VCPUS];
+
+static mut CONTEXTS: [Context; MAX_TASKS] = [const { Context::new() }; MAX_TASKS];
+/// Where the registers of an idle vCPU go.
+static mut IDLE: [Context; MAX_VCPUS] = [const { Context::new() }; MAX_VCPUS];
+
+/// What the host said.
+pub(crate) fn control() -> &'static Control {
+    // SAFETY: the host wrote a `Control` there before the first instruction, and changes only its
+    // atomics afterwards.
+    unsafe { &*(CONTROL as *const Control) }
+}
+
+/// A vCPU's guest area.
+pub(crate) fn guest_area(vcpu: u64) -> &'static GuestArea {
+    // SAFETY: zeroed memory of this vCPU, made of atomics.
+    unsafe { &*(area(vcpu) as *const GuestArea) }
+}
+
+/// A task's counters.
+pub(crate) fn stats(task: usize) -> &'static TaskStats {
+    // SAFETY: zeroed memory, one entry a task, made of atomics.
+    unsafe { &*(STATS as *const TaskStats).add(task) }
+}
+
+/// Waits a moment for a host that is watching to take the boost back; true if it did. The request
+/// to do so is in the page already.
+fn given_back(host: &HostArea, words: &VcpuWords) -> bool {
+    /// Some tens of microseconds: what the host needs, or the exit would take.
+    const PATIENCE: u64 = 100_000;
+    let ticket = host.ticket();
+    let until = words.attended_until.load(Ordering::Acquire).min(tsc() + PATIENCE);
+    while tsc() < until && host.status() == Status::Boosted {}
+    // Taking the boost back may have cost the vCPU its pCPU right here, until the next boost: then
+    // there is a new interrupt, whose handler will answer for it.
+    host.status() != Status::Boosted || host.ticket() != ticket
+}
+
+fn context_of(vcpu: u64, task: Option<usize>) -> *mut Context {
+    match task {
+        // SAFETY: only takes an address; the index is one the kernel handed out.
+        Some(task) => unsafe { (&raw mut CONTEXTS).cast::<Context>().add(task) },
+        // SAFETY: the same; the number was bounded at boot.
+        None => unsafe { (&raw mut IDLE).cast::<Context>().add(vcpu as usize) },
+    }
+}
+
+impl Port for Machine {
+    fn now(&mut self) -> u64 {
+        tsc()
+    }
+
+    fn wait_until(&mut self, at: u64) {
+        while tsc() < at {
+            core::hint::spin_loop();
+        }
+    }
+
+    fn hook(&mut self, event: GuestEvent) {
+        if event == GuestEvent::IdleEnter {
+            control().vcpu[self.number as usize].idle.store(1, Ordering::Release);
+        }
+        if let Some(Link { half, host }) = &mut self.link
+            && !self.rogue
+            && half.run(event, guest_area(self.number), host)
+            && !given_back(host, &control().vcpu[self.number as usize])
+        {
+            wrmsr(MSR_NOTIFY, 0);
+        }
+    }
+
+    fn set_timer(&mut self, deadline: u64) {
+        if !self.exitless {
+            wrmsr(IA32_TSC_DEADLINE, deadline);
+            return;
+        }
+        guest_area(self.number).deadline_tsc.store(deadline, Ordering::Release);
+        // Pairs with the host's fence between storing its next look and reading the deadline: one
+        // of the two sees the other.
+        GuestArea::fence();
+        let next_look = control().vcpu[self.number as usize].next_look.load(Ordering::Acquire);
+        if deadline != 0 && deadline < next_look {
+            out(PORT_DOORBELL, 0);
+        }
+    }
+
+    fn woken(&mut self, task: usize, now: u64, idle: bool) {
+        let stats = stats(task);
+        stats.woken.store(now, Ordering::Relaxed);
+        stats.woken_idle.store(u64::from(idle), Ordering::Relaxed);
+    }
+
+    fn work(&mut self, iterations: u64) {
+        work(iterations);
+    }
+
+    fn wake_remote(&mut self, vcpu: u64, task: usize) {
+        let Some(words) = control().vcpu.get(vcpu as usize) else { return };
+        words.remote_wakes.fetch_or(1 << task, Ordering::AcqRel);
+        wrmsr(X2APIC_ICR, vcpu << 32 | u64::from(VECTOR_IPI));
+    }
+
+    fn take_remote(&mut self) -> u64 {
+        control().vcpu[self.number as usize].remote_wakes.swap(0, Ordering::AcqRel)
+    }
+}
+
+/// From a gate, with interrupts off, on the vCPU's kernel stack.
+pub(crate) extern "sysv64" fn enter(number: u64, cause: u64) -> Exit {
+    // SAFETY: each vCPU uses its own entry, and the kernel is not entered twice on a vCPU: its
+    // interrupts are off.
+    let vcpu = unsafe { &mut *(&raw mut VCPUS).cast::<Vcpu>().add(number as usize) };
+    let words = &control().vcpu[number as usize];
+    if words.idle.load(Ordering::Relaxed) != 0 {
+        words.idle.store(0, Ordering::Release);
+    }
+    words.entries.store(words.entries.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    let before = vcpu.kernel.current();
+    let context = context_of(number, before);
+    let frame = (GATES + number * 0x1000 + gate::INTERRUPTED) as *const [u64; 5];
+    // SAFETY: the gate left the interrupted frame there, and the context is the one the gate saved
+    // the registers in.
+    let (op, arg) = unsafe {
+        let [rip, _, rflags, rsp, _] = frame.read_volatile();
+        (*context).rip = rip;
+        (*context).rflags = rflags;
+        (*context).rsp = rsp;
+        ((*context).rdi, (*context).rsi)
+    };
+    let cause = Cause::from_index(cause);
+    let interrupt = cause != Cause::Trap;
+    if interrupt {
+        vcpu.kernel.interrupt(cause, &mut vcpu.machine);
+        vcpu.in_call(before, false);
+    } else {
+        vcpu.in_call(before, true);
+        vcpu.kernel.call(Call::from_words(op, arg), &mut vcpu.machine);
+    }
+    vcpu.exit(number, interrupt)
+}
+
+/// One bit a task: it is in a call, so its caller-saved registers are dead.
+static mut IN_CALL: [u64; MAX_VCPUS] = [0; MAX_VCPUS];
+
+impl Vcpu {
+    fn in_call(&mut self, task: Option<usize>, yes: bool) {
+        let Some(task) = task else { return };
+        // SAFETY: each vCPU uses its own word, with interrupts off.
+        let word =
+            unsafe { &mut *(&raw mut IN_CALL).cast::<u64>().add(self.machine.number as usize) };
+        *word = *word & !(1 << task) | u64::from(yes) << task;
+    }
+
+    fn is_in_call(&self, task: usize) -> bool {
+        // SAFETY: as above.
+        unsafe { (*(&raw const IN_CALL))[self.machine.number as usize] >> task & 1 != 0 }
+    }
+
+    /// Prepares the way to the task that the kernel chose.
+    fn exit(&mut self, number: u64, interrupt: bool) -> Exit {
+        let next = self.kernel.current();
+        let context = context_of(number, next);
+        // SAFETY: the slot above the kernel stack is this vCPU's, and so is the resume frame; both
+        // are read by the gates only after this function.
+        unsafe {
+            ((kernel_stack_top(number) + 8) as *mut u64).write_volatile(context as u64);
+            let frame = (GATES + number * 0x1000 + gate::RESUME) as *mut [u64; 5];
+            let c = &*context;
+            frame.write_volatile([c.rip, USER_CS.into(), c.rflags, c.rsp, USER_SS.into()]);
+        }
+        let how = match next {
+            Some(task) if interrupt && self.is_in_call(task) => Leave::Quick,
+            Some(_) => Leave::Full,
+            None => Leave::Idle,
+        };
+        if interrupt && !matches!(how, Leave::Quick) {
+            wrmsr(X2APIC_EOI, 0);
+        }
+        Exit { context, how }
+    }
+}
+
+/// First instruction of a vCPU, with interrupts off.
+pub(crate) extern "sysv64" fn boot(number: u64) -> Exit {
+    let number = number.min(MAX_VCPUS as u64 - 1);
+    let control = control();
+    // SAFETY: as in `enter`.
+    let vcpu = unsafe { &mut *(&raw mut VCPUS).cast::<Vcpu>().add(number as usize) };
+    vcpu.machine.number = number;
+    vcpu.machine.exitless = control.exitless != 0;
+    let tasks = &control.task[..(control.tasks as usize).min(MAX_TASKS)];
+    for (i, spec) in tasks.iter().enumerate().filter(|(_, t)| t.vcpu == number) {
+        let context = context_of(number, Some(i));
+        // SAFETY: the task belongs to this vCPU and has not started.
+        unsafe {
+            (*context).rip = crate::tasks::main as *const () as u64;
+            // As if called: the stack is 8 off its alignment.
+            (*context).rsp = task_stack_top(i as u64) - 8;
+            (*context).rdi = i as u64;
+        }
+        let kind = Kind::from_word(spec.kind);
+        vcpu.machine.rogue |= matches!(kind, Kind::RogueForever | Kind::RogueToggle);
+    }
+    wrmsr(X2APIC_SPURIOUS, 0x1ff);
+    const TSC_DEADLINE_MODE: u64 = 2 << 17;
+    wrmsr(X2APIC_LVT_TIMER, TSC_DEADLINE_MODE | u64::from(VECTOR_TIMER));
+    if control.register != 0
+        && let Some(host) = Discovery::find(cpuid)
+    {
+        guest_area(number).header.store(Header::OURS.to_word(), Ordering::Release);
+        wrmsr(MSR_REGISTER, area(number) | REGISTER_ENABLE);
+        // SAFETY: the host says that its area is mapped there, readable, for as long as the VM
+        // lives; it is made of atomics.
+        let area = unsafe { &*(host.host_area(number as u32) as *const HostArea) };
+        let link = Link { half: GuestHalf::new(), host: area };
+        vcpu.machine.link = area.is_compatible().then_some(link);
+    }
+    vcpu.kernel.boot(number, control.slice_tsc, tasks, &control.device);
+    vcpu.kernel.set_advance(control.advance_tsc);
+    vcpu.kernel.start(&mut vcpu.machine);
+    vcpu.exit(number, false)
+}

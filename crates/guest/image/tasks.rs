@@ -1,0 +1,195 @@
+//! The tasks: ring 3, interrupts on.
+
+use core::sync::atomic::Ordering;
+
+use vcoop_abi::words::Word;
+use vcoop_abi::{BoostRequest, CsState, Intent, TaskIntent};
+use vcoop_guest::layout::{MAX_RINGS, MAX_STEPS, RING_STRIDE, RINGS, STEPS};
+use vcoop_guest::program::{Call, Kind, Step, StepOp, TaskSpec, flag};
+use vcoop_guest::ring::{Ring, Sample};
+
+use crate::gates::{self, tsc, work};
+use crate::machine::{control, guest_area, stats};
+
+/// Iterations between two updates of a task's progress: a few microseconds.
+const CHUNK: u64 = 8192;
+
+/// Where every task starts.
+pub(crate) extern "sysv64" fn main(task: usize) -> ! {
+    let spec = &control().task[task];
+    let task = Task { number: task, spec };
+    task.sleep_until(control().start_tsc + spec.start_tsc);
+    match Kind::from_word(spec.kind) {
+        Kind::Cyclictest => task.cyclictest(),
+        Kind::Audio => task.audio(),
+        Kind::RogueForever | Kind::RogueToggle => task.rogue(),
+        Kind::Loop => task.follow(),
+        Kind::None => {}
+    }
+    loop {
+        task.sleep_until(u64::MAX);
+    }
+}
+
+struct Task {
+    number: usize,
+    spec: &'static TaskSpec,
+}
+
+impl Task {
+    fn call(&self, call: Call) {
+        let (op, arg) = call.to_words();
+        gates::call(op, arg);
+    }
+
+    fn sleep_until(&self, at: u64) {
+        self.call(Call::SleepUntil(at));
+    }
+
+    fn step(&self, i: u64) -> Step {
+        let i = self.spec.first_step + i % self.spec.steps.max(1);
+        // SAFETY: the table was written before the guest started and lies in its memory.
+        unsafe { *(STEPS as *const Step).add((i as usize).min(MAX_STEPS - 1)) }
+    }
+
+    fn ring(&self) -> Option<&'static Ring> {
+        // SAFETY: zeroed memory for this many rings, made of atomics; one task writes each.
+        (self.spec.ring < MAX_RINGS as u64)
+            .then(|| unsafe { &*((RINGS + self.spec.ring * RING_STRIDE) as *const Ring) })
+    }
+
+    fn work(&self, mut iterations: u64) {
+        let done = &stats(self.number).done;
+        while iterations > 0 {
+            let n = iterations.min(CHUNK);
+            work(n);
+            done.store(done.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+            iterations -= n;
+        }
+    }
+
+    fn sample(&self, due: u64, taken: u64, missed: u64) {
+        let Some(ring) = self.ring() else { return };
+        let s = stats(self.number);
+        ring.push(Sample {
+            due,
+            taken,
+            woken: s.woken.load(Ordering::Relaxed),
+            fired: control().vcpu[self.spec.vcpu as usize].fired.load(Ordering::Relaxed),
+            missed,
+            from_idle: s.woken_idle.load(Ordering::Relaxed) != 0,
+        });
+    }
+
+    fn cyclictest(&self) {
+        let spec = self.spec;
+        let mut due = tsc() + spec.period_tsc + spec.phase_tsc;
+        let (mut round, mut missed) = (0, 0);
+        loop {
+            self.sleep_until(due);
+            let taken = tsc();
+            self.sample(due, taken, missed);
+            self.work(self.step(round).arg);
+            round += 1;
+            let now = tsc();
+            let from = if spec.flags & flag::ABSOLUTE != 0 { due } else { now };
+            due = from + spec.period_tsc;
+            missed = skip_past(&mut due, spec.period_tsc, now);
+        }
+    }
+
+    fn audio(&self) {
+        let spec = self.spec;
+        let start = control().start_tsc;
+        let period = spec.period_tsc.max(1);
+        let mut due = start + ((tsc() - start) / period + 1) * period;
+        let (mut round, mut behind) = (0, false);
+        loop {
+            if !behind {
+                if spec.flags & flag::DEVICE != 0 {
+                    // An interrupt from before, that came while it was behind, is not this one.
+                    while tsc() < due {
+                        self.call(Call::WaitDevice);
+                    }
+                } else {
+                    self.sleep_until(due);
+                }
+            }
+            let taken = tsc();
+            self.work(self.step(round).arg);
+            round += 1;
+            let done = tsc();
+            if !behind {
+                self.sample(due, taken, 0);
+            }
+            let late = u64::from(done > due + spec.buffer_tsc);
+            due += period;
+            // Audio whose buffer ran dry before its callback could start is lost whole; one that is
+            // merely behind catches up at once.
+            let lost = skip_past(&mut due, period, done.saturating_sub(spec.buffer_tsc));
+            let glitches = &stats(self.number).glitches;
+            glitches.store(glitches.load(Ordering::Relaxed) + lost + late, Ordering::Relaxed);
+            behind = due <= done;
+        }
+    }
+
+    /// A hostile guest kernel: it writes its area itself and never gives a boost back. It also
+    /// claims to halt, because halted time is not charged.
+    fn rogue(&self) {
+        let idle = &control().vcpu[self.spec.vcpu as usize].idle;
+        let area = guest_area(self.spec.vcpu);
+        let toggles = Kind::from_word(self.spec.kind) == Kind::RogueToggle;
+        let mut section = 0_u32;
+        let mut next = 0;
+        loop {
+            if tsc() >= next {
+                next = tsc() + self.spec.period_tsc;
+                section = section.wrapping_add(1);
+                let cs = CsState { preempt_off: toggles, section, ..CsState::default() };
+                let asked = if toggles { BoostRequest::None } else { BoostRequest::Boost };
+                let intent = Intent { running: TaskIntent::FAIR, ..Intent::default() };
+                area.intent.store(intent.to_word(), Ordering::Release);
+                area.cs.store(cs.to_word(), Ordering::Release);
+                area.request.store(asked.to_word(), Ordering::Release);
+                area.ack.store(0, Ordering::Release);
+                idle.store(1, Ordering::Release);
+            }
+            self.work(CHUNK);
+        }
+    }
+
+    fn follow(&self) {
+        let start = control().start_tsc;
+        let mut i = 0;
+        loop {
+            let Step { op, arg } = self.step(i);
+            i += 1;
+            const RUN_PREEMPT_OFF: u64 = StepOp::RunPreemptOff as u64;
+            const SLEEP: u64 = StepOp::Sleep as u64;
+            const ALIGN: u64 = StepOp::Align as u64;
+            match op {
+                RUN_PREEMPT_OFF => {
+                    self.call(Call::PreemptOff);
+                    self.work(arg);
+                    self.call(Call::PreemptOn);
+                }
+                SLEEP => self.sleep_until(tsc() + arg),
+                ALIGN => {
+                    let period = arg.max(1);
+                    self.sleep_until(start + ((tsc() - start) / period + 1) * period);
+                }
+                _ => self.work(if arg == 0 { u64::MAX } else { arg }),
+            }
+        }
+    }
+}
+
+/// Moves `due` beyond `now` by whole periods, and says by how many.
+fn skip_past(due: &mut u64, period: u64, now: u64) -> u64 {
+    if *due > now {
+        return 0;
+    }
+    let periods = (now - *due) / period.max(1) + 1;
+    *due += periods * period;
+    periods
+}

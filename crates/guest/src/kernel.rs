@@ -1,0 +1,366 @@
+//! The kernel of one vCPU as a state machine: who runs, when the timer must fire, and which hooks
+//! of the boost protocol run on the way.
+//!
+//! Tasks belong to one vCPU for life. Real-time tasks go first, by priority, FIFO among equals; fair
+//! tasks take turns; SCHED_IDLE tasks run when nobody else does. There is no tick: the timer is set
+//! to the next sleep that ends, and to the end of a slice only where somebody waits for it.
+//!
+//! | state of a task | event | next |
+//! | --- | --- | --- |
+//! | `Ready` | sleeps, waits for its device | `Sleeping`, `Waiting` |
+//! | `Sleeping` | its time has come, seen at any entry into the kernel | `Ready` |
+//! | `Waiting` | its device interrupts | `Ready` |
+
+use vcoop_abi::{Class, TaskIntent};
+use vcoop_policy::GuestEvent;
+
+use crate::layout::{MAX_DEVICES, MAX_TASKS};
+use crate::program::{Call, DeviceSpec, Kind, TaskSpec};
+
+/// Why the kernel was entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The timer, or the host's message in its place.
+    Timer,
+    /// Another vCPU.
+    Ipi,
+    /// The NMI gate.
+    Nmi,
+    /// A task's call.
+    Trap,
+    /// A device.
+    Device(u8),
+}
+
+impl Cause {
+    /// From the number of a gate.
+    pub fn from_index(index: u64) -> Self {
+        match index {
+            0 => Self::Timer,
+            1 => Self::Ipi,
+            2 => Self::Nmi,
+            3 => Self::Trap,
+            n => Self::Device((n.saturating_sub(4)).min(MAX_DEVICES as u64 - 1) as u8),
+        }
+    }
+}
+
+/// What the kernel needs of the machine.
+pub trait Port {
+    /// The TSC.
+    fn now(&mut self) -> u64;
+    /// Waits, interrupts off, until the TSC shows `at`.
+    fn wait_until(&mut self, at: u64);
+    /// A hook of the boost protocol.
+    fn hook(&mut self, event: GuestEvent);
+    /// Program the timer; 0 = none.
+    fn set_timer(&mut self, deadline: u64);
+    /// A task was made ready by an interrupt that found the vCPU `idle` or not.
+    fn woken(&mut self, task: usize, now: u64, idle: bool);
+    /// Use the CPU: the softirq half of a device.
+    fn work(&mut self, iterations: u64);
+    /// Have another vCPU wake a task of its own, by an interrupt.
+    fn wake_remote(&mut self, vcpu: u64, task: usize);
+    /// The tasks that other vCPUs want woken here, one bit each; asking forgets them.
+    fn take_remote(&mut self) -> u64;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Absent,
+    Ready,
+    Sleeping(u64),
+    Waiting,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    state: State,
+    intent: TaskIntent,
+    /// The vCPU it belongs to.
+    vcpu: u64,
+    /// Place among equals: smaller is earlier.
+    place: u64,
+    /// Its device has interrupted since it last waited.
+    device_pending: bool,
+}
+
+/// The kernel of one vCPU.
+#[derive(Debug)]
+pub struct Kernel {
+    tasks: [Entry; MAX_TASKS],
+    devices: [DeviceSpec; MAX_DEVICES],
+    vcpu: u64,
+    current: Option<usize>,
+    last_place: u64,
+    slice: u64,
+    slice_end: u64,
+    preempt_off: bool,
+    advance: u64,
+    /// What the timer is set to; 0 = nothing.
+    timer: u64,
+}
+
+impl Kernel {
+    /// No tasks.
+    pub const fn new() -> Self {
+        const NONE: Entry = Entry {
+            state: State::Absent,
+            intent: TaskIntent { class: Class::None, prio: 0 },
+            vcpu: 0,
+            place: 0,
+            device_pending: false,
+        };
+        Self {
+            tasks: [NONE; MAX_TASKS],
+            devices: [DeviceSpec { wakes: 0, softirq: 0, nmi: 0, vcpu: 0 }; MAX_DEVICES],
+            vcpu: 0,
+            current: None,
+            last_place: 0,
+            slice: u64::MAX,
+            slice_end: u64::MAX,
+            preempt_off: false,
+            advance: 0,
+            timer: 0,
+        }
+    }
+
+    /// Timer interrupts may come early by at most so many cycles: the kernel waits them out. A host
+    /// that sends them early hides the time of their delivery, at the price of the wait.
+    pub fn set_advance(&mut self, cycles: u64) {
+        self.advance = cycles;
+    }
+
+    /// Takes the tasks of `vcpu`, all ready. `slice`: round-robin slice of fair tasks, in cycles.
+    pub fn boot(&mut self, vcpu: u64, slice: u64, tasks: &[TaskSpec], devices: &[DeviceSpec]) {
+        self.vcpu = vcpu;
+        self.slice = slice;
+        self.devices[..devices.len()].copy_from_slice(devices);
+        for (entry, spec) in self.tasks.iter_mut().zip(tasks) {
+            entry.vcpu = spec.vcpu;
+            if spec.vcpu == vcpu && Kind::from_word(spec.kind) != Kind::None {
+                entry.state = State::Ready;
+                entry.intent = intent(spec);
+                self.last_place += 1;
+                entry.place = self.last_place;
+            }
+        }
+    }
+
+    /// The running task; `None` = idle.
+    pub fn current(&self) -> Option<usize> {
+        self.current
+    }
+
+    /// First entry: picks who runs.
+    pub fn start(&mut self, port: &mut impl Port) {
+        let now = port.now();
+        self.leave(now, port);
+    }
+
+    /// An interrupt. Afterwards [`current`](Self::current) runs.
+    pub fn interrupt(&mut self, cause: Cause, port: &mut impl Port) {
+        let nmi = cause == Cause::Nmi;
+        port.hook(if nmi { GuestEvent::NmiEnter } else { GuestEvent::IrqEnter });
+        let mut now = port.now();
+        if cause == Cause::Timer && now < self.timer && self.timer - now <= self.advance {
+            port.wait_until(self.timer);
+            now = port.now().max(self.timer);
+        }
+        if self.timer != 0 && now >= self.timer {
+            // It fired, by whoever: it is set to nothing now.
+            self.timer = 0;
+        }
+        let idle = self.current.is_none();
+        self.expire(now, idle, port);
+        if cause == Cause::Ipi {
+            let wanted = port.take_remote();
+            for task in (0..MAX_TASKS).filter(|t| wanted >> t & 1 != 0) {
+                self.device_came(task, now, idle, port);
+            }
+        }
+        let mut softirq = 0;
+        for i in 0..self.devices.len() {
+            let d = self.devices[i];
+            let fired = match cause {
+                Cause::Device(n) => usize::from(n) == i,
+                Cause::Nmi => d.nmi != 0 && d.vcpu == self.vcpu,
+                _ => false,
+            };
+            if fired {
+                softirq += d.softirq;
+                self.wake_by_device(d.wakes, now, idle, port);
+            }
+        }
+        if nmi {
+            port.hook(GuestEvent::NmiExit);
+        } else {
+            port.hook(GuestEvent::IrqExit { softirq_pending: softirq > 0 });
+        }
+        if softirq > 0 {
+            port.hook(GuestEvent::SoftirqEnter);
+            port.work(softirq);
+            port.hook(GuestEvent::SoftirqExit);
+        }
+        self.leave(now, port);
+    }
+
+    /// A call of the running task. Afterwards [`current`](Self::current) runs.
+    pub fn call(&mut self, call: Call, port: &mut impl Port) {
+        let now = port.now();
+        let Some(current) = self.current else { return self.leave(now, port) };
+        match call {
+            Call::SleepUntil(at) => {
+                if at > now {
+                    self.tasks[current].state = State::Sleeping(at);
+                    self.preempt_off = false;
+                }
+            }
+            Call::WaitDevice => {
+                if !core::mem::take(&mut self.tasks[current].device_pending) {
+                    self.tasks[current].state = State::Waiting;
+                    self.preempt_off = false;
+                }
+            }
+            Call::PreemptOff => {
+                self.preempt_off = true;
+                port.hook(GuestEvent::PreemptOff);
+            }
+            Call::PreemptOn => {
+                self.preempt_off = false;
+                port.hook(GuestEvent::PreemptOn);
+            }
+        }
+        self.expire(now, false, port);
+        self.leave(now, port);
+    }
+
+    fn wake_by_device(&mut self, wakes: u64, now: u64, idle: bool, port: &mut impl Port) {
+        let Some(task) = (wakes as usize).checked_sub(1).filter(|t| *t < MAX_TASKS) else { return };
+        let home = self.tasks[task].vcpu;
+        if home == self.vcpu {
+            self.device_came(task, now, idle, port);
+        } else {
+            port.wake_remote(home, task);
+        }
+    }
+
+    fn device_came(&mut self, task: usize, now: u64, idle: bool, port: &mut impl Port) {
+        match self.tasks[task].state {
+            State::Waiting => self.make_ready(task, now, idle, port),
+            State::Absent => {}
+            State::Ready | State::Sleeping(_) => self.tasks[task].device_pending = true,
+        }
+    }
+
+    /// Makes ready whose sleep is over.
+    fn expire(&mut self, now: u64, idle: bool, port: &mut impl Port) {
+        for task in 0..MAX_TASKS {
+            if matches!(self.tasks[task].state, State::Sleeping(at) if at <= now) {
+                self.make_ready(task, now, idle, port);
+            }
+        }
+    }
+
+    fn make_ready(&mut self, task: usize, now: u64, idle: bool, port: &mut impl Port) {
+        self.last_place += 1;
+        let entry = &mut self.tasks[task];
+        entry.state = State::Ready;
+        entry.place = self.last_place;
+        port.woken(task, now, idle);
+        if entry.intent.class.is_urgent() {
+            port.hook(GuestEvent::RtEnqueued(entry.intent));
+        }
+    }
+
+    /// Picks who runs, sets the timer for it, and tells the host.
+    fn leave(&mut self, now: u64, port: &mut impl Port) {
+        let stays = self.current.filter(|c| self.tasks[*c].state == State::Ready);
+        if let Some(c) = stays
+            && now >= self.slice_end
+        {
+            // The slice is over: behind its equals. A FIFO task has none.
+            self.last_place += 1;
+            self.tasks[c].place = self.last_place;
+            self.slice_end = u64::MAX;
+        }
+        let next = if self.preempt_off { stays } else { None }.or_else(|| self.best(None));
+        if next != self.current || self.slice_end == u64::MAX {
+            self.slice_end = now.saturating_add(self.slice);
+        }
+        self.set_timer(next, port);
+        match next {
+            None => port.hook(GuestEvent::IdleEnter),
+            Some(task) if next != self.current => {
+                let pending = self.best(next).map(|t| self.tasks[t].intent);
+                let pending = pending.filter(|t| t.class.is_urgent());
+                // It has looked for a boost already: no second hook on the way out.
+                port.hook(GuestEvent::TaskSwitch { next: self.tasks[task].intent, pending });
+            }
+            Some(_) => port.hook(GuestEvent::UserReturn),
+        }
+        self.current = next;
+    }
+
+    fn set_timer(&mut self, next: Option<usize>, port: &mut impl Port) {
+        let sleeps = self.tasks.iter().filter_map(|t| match t.state {
+            State::Sleeping(at) => Some(at),
+            _ => None,
+        });
+        let mut at = sleeps.min().unwrap_or(u64::MAX);
+        if let Some(task) = next {
+            let mine = rank(&self.tasks[task]);
+            let rivals =
+                |(i, t): (usize, &Entry)| i != task && t.state == State::Ready && rank(t) == mine;
+            let sliced = self.tasks[task].intent.class != Class::Fifo;
+            if sliced && self.tasks.iter().enumerate().any(rivals) {
+                at = at.min(self.slice_end);
+            } else {
+                self.slice_end = u64::MAX;
+            }
+        }
+        let at = if at == u64::MAX { 0 } else { at };
+        if at != self.timer {
+            self.timer = at;
+            port.set_timer(at);
+        }
+    }
+
+    /// The most urgent ready task, `but` excepted.
+    fn best(&self, but: Option<usize>) -> Option<usize> {
+        let ready = self
+            .tasks
+            .iter()
+            .enumerate()
+            .filter(|(i, t)| t.state == State::Ready && Some(*i) != but);
+        ready.max_by_key(|(_, t)| (rank(t), core::cmp::Reverse(t.place))).map(|(i, _)| i)
+    }
+}
+
+impl Default for Kernel {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Real-time tasks by priority, then all fair ones alike, then SCHED_IDLE.
+fn rank(t: &Entry) -> u8 {
+    match t.intent.class {
+        Class::Fair => 2,
+        Class::Idle | Class::None => 1,
+        _ => t.intent.urgency(),
+    }
+}
+
+fn intent(spec: &TaskSpec) -> TaskIntent {
+    let class = match spec.class {
+        2 => Class::Fifo,
+        3 => Class::Rr,
+        5 => Class::Idle,
+        _ => Class::Fair,
+    };
+    TaskIntent { class, prio: spec.prio.min(99) as u8 }.canonical()
+}
+
+#[cfg(test)]
+mod tests;

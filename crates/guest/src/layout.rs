@@ -1,0 +1,239 @@
+//! The guest's memory map, and the words through which the VMM configures and watches the guest.
+//!
+//! These words are the lab's own; what a vcoop guest and host share by contract is in `vcoop-abi`.
+
+use core::sync::atomic::AtomicU64;
+
+use crate::program::{DeviceSpec, TaskSpec};
+
+/// Guest memory, in bytes, from address 0. All of it is identity-mapped and open to ring 3.
+pub const RAM: u64 = 32 << 20;
+
+/// Guest-physical (and virtual) address of the read-only host areas.
+pub const HOST_WINDOW: u64 = RAM;
+
+/// Most vCPUs.
+pub const MAX_VCPUS: usize = 8;
+
+/// Most tasks of a VM.
+pub const MAX_TASKS: usize = 64;
+
+/// Most devices of a VM.
+pub const MAX_DEVICES: usize = 16;
+
+/// Most steps of all tasks of a VM together.
+pub const MAX_STEPS: usize = 16_384;
+
+/// Most tasks of a VM that measure.
+pub const MAX_RINGS: usize = 16;
+
+/// Top-level page table.
+pub const PML4: u64 = 0x1000;
+/// Second-level page table.
+pub const PDPT: u64 = 0x2000;
+/// Page directory of 2 MiB pages.
+pub const PD: u64 = 0x3000;
+/// Segment descriptors.
+pub const GDT: u64 = 0x4000;
+/// Interrupt descriptors.
+pub const IDT: u64 = 0x5000;
+/// Task state segments, [`TSS_STRIDE`] apart.
+pub const TSS: u64 = 0x6000;
+/// Distance of task state segments.
+pub const TSS_STRIDE: u64 = 0x100;
+/// Gate pages, one a vCPU; see [`gate`].
+pub const GATES: u64 = 0x8000;
+/// Guest areas of the boost protocol, one page a vCPU.
+pub const AREAS: u64 = 0x1_0000;
+/// [`Control`].
+pub const CONTROL: u64 = 0x2_0000;
+/// Table of [`Step`](crate::program::Step)s.
+pub const STEPS: u64 = 0x4_0000;
+/// The image.
+pub const IMAGE: u64 = 0x10_0000;
+/// Most bytes the image may have.
+pub const IMAGE_MAX: u64 = 0x10_0000;
+/// Kernel stacks, one a vCPU.
+pub const KERNEL_STACKS: u64 = 0x20_0000;
+/// Task stacks.
+pub const TASK_STACKS: u64 = 0x28_0000;
+/// Size of each stack.
+pub const STACK: u64 = 0x4000;
+/// Table of [`TaskStats`].
+pub const STATS: u64 = 0x40_0000;
+/// Sample rings ([`Ring`](crate::ring::Ring)), [`RING_STRIDE`] apart.
+pub const RINGS: u64 = 0x80_0000;
+/// Distance of sample rings.
+pub const RING_STRIDE: u64 = 0x10_0000;
+
+/// Code segment of the gates.
+pub const KERNEL_CS: u16 = 0x08;
+/// Code segment of everything else.
+pub const USER_CS: u16 = 0x1b;
+/// Stack segment of ring 3.
+pub const USER_SS: u16 = 0x23;
+/// First task state segment selector; the others follow 16 apart.
+pub const TSS_SELECTOR: u16 = 0x28;
+
+/// Vector of the local timer, and of the host's message in its place.
+pub const VECTOR_TIMER: u8 = 0xec;
+/// Vector of the interrupt between vCPUs.
+pub const VECTOR_IPI: u8 = 0xfb;
+/// Vector by which the NMI gate hands over to the kernel.
+pub const VECTOR_NMI_SELF: u8 = 0xf0;
+/// Vector of device 0.
+pub const VECTOR_DEVICE: u8 = 0x40;
+
+/// Port of a fault: written with vector + this.
+pub const PORT_FAULT: u16 = 0x80;
+/// Port of the doorbell: a deadline earlier than the host's next look was stored.
+pub const PORT_DOORBELL: u16 = 0xa0;
+/// Port of a guest that gave up (a panic of its kernel).
+pub const PORT_PANIC: u16 = 0xa1;
+
+/// Offsets in a gate page.
+pub mod gate {
+    /// Top of the ring-0 stack. An interrupt finds it empty, always: gates run with interrupts off.
+    pub const STACK_TOP: u64 = 0x400;
+    /// Size of the frame that an interrupt pushes and `iretq` pops: rip, cs, rflags, rsp, ss.
+    pub const FRAME: u64 = 40;
+    /// Where the interrupted frame is while the kernel runs.
+    pub const INTERRUPTED: u64 = STACK_TOP - FRAME;
+    /// Frames that lead into the kernel, one a [cause](crate::kernel::Cause); the host fills them.
+    pub const UPCALLS: u64 = STACK_TOP;
+    /// Number of causes.
+    pub const CAUSES: u64 = 4 + super::MAX_DEVICES as u64;
+    /// The frame that leads back to a task; the kernel fills it.
+    pub const RESUME: u64 = 0x780;
+    /// Top of the NMI stack.
+    pub const NMI_TOP: u64 = 0xc00;
+}
+
+/// What the host finds at the start of the image.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Header {
+    /// [`HEADER_MAGIC`].
+    pub magic: u64,
+    /// First instruction of a vCPU, in ring 3; `rdi` = vCPU number, `rsp` = its kernel stack.
+    pub boot: u64,
+    /// Interrupt gates by cause. The trap's is [`gate_breakpoint`](Self::gate_breakpoint).
+    pub gates: [u64; gate::CAUSES as usize],
+    /// First instruction in the kernel by cause.
+    pub upcalls: [u64; gate::CAUSES as usize],
+    /// Gate of `int3`.
+    pub gate_breakpoint: u64,
+    /// Gate of `ud2`.
+    pub gate_resume: u64,
+    /// Gate of the NMI.
+    pub gate_nmi: u64,
+    /// Gates of the exceptions that nobody expects, by vector (0..32).
+    pub gate_faults: [u64; 32],
+}
+
+/// First word of the image.
+pub const HEADER_MAGIC: u64 = u64::from_le_bytes(*b"vcoopimg");
+
+/// What the host tells the guest before it starts.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Control {
+    /// Number of vCPUs.
+    pub vcpus: u64,
+    /// Number of tasks.
+    pub tasks: u64,
+    /// 1: the deadline goes to the shared page; 0: to the local timer.
+    pub exitless: u64,
+    /// 1: the vCPUs register their guest areas.
+    pub register: u64,
+    /// Round-robin slice of fair tasks, in TSC cycles.
+    pub slice_tsc: u64,
+    /// TSC at the start of the warm-up: the origin of all phases.
+    pub start_tsc: u64,
+    /// A timer interrupt that comes early by at most this many cycles is waited out.
+    pub advance_tsc: u64,
+    /// Per vCPU, words that change while running.
+    pub vcpu: [VcpuWords; MAX_VCPUS],
+    /// Tasks.
+    pub task: [TaskSpec; MAX_TASKS],
+    /// Devices.
+    pub device: [DeviceSpec; MAX_DEVICES],
+}
+
+/// Words of one vCPU that change while running, each with one writer.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct VcpuWords {
+    /// Host: TSC at which it will look at the deadline again, unless the doorbell rings.
+    pub next_look: AtomicU64,
+    /// Host: TSC at which it last injected a timer or device interrupt.
+    pub fired: AtomicU64,
+    /// Guest: 1 while it halts or is about to.
+    pub idle: AtomicU64,
+    /// Guest: kernel entries so far.
+    pub entries: AtomicU64,
+    /// Host: TSC until which it watches the guest's request, so that a boost can be given back
+    /// without an exit.
+    pub attended_until: AtomicU64,
+    /// Guest: tasks that other vCPUs want woken, one bit each; any vCPU sets, this one clears.
+    pub remote_wakes: AtomicU64,
+    reserved: [u64; 2],
+}
+
+impl VcpuWords {
+    /// All zero.
+    pub const fn new() -> Self {
+        Self {
+            next_look: AtomicU64::new(0),
+            fired: AtomicU64::new(0),
+            idle: AtomicU64::new(0),
+            entries: AtomicU64::new(0),
+            attended_until: AtomicU64::new(0),
+            remote_wakes: AtomicU64::new(0),
+            reserved: [0; 2],
+        }
+    }
+}
+
+/// What one task has done; guest-written.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct TaskStats {
+    /// Iterations of the [unit of work](crate::program) done.
+    pub done: AtomicU64,
+    /// Audio: glitches.
+    pub glitches: AtomicU64,
+    /// TSC at which the kernel last made it ready.
+    pub woken: AtomicU64,
+    /// 1: the vCPU was idle then.
+    pub woken_idle: AtomicU64,
+    /// Times it was switched to.
+    pub switches: AtomicU64,
+    reserved: [u64; 3],
+}
+
+/// Top of a vCPU's kernel stack. Above it lie two words: the vCPU's number and the current context.
+pub const fn kernel_stack_top(vcpu: u64) -> u64 {
+    KERNEL_STACKS + (vcpu + 1) * STACK - 64
+}
+
+/// Top of a task's stack.
+pub const fn task_stack_top(task: u64) -> u64 {
+    TASK_STACKS + (task + 1) * STACK - 64
+}
+
+/// Address of a vCPU's guest area.
+pub const fn area(vcpu: u64) -> u64 {
+    AREAS + vcpu * vcoop_abi::layout::PAGE_SIZE
+}
+
+const _: () = {
+    assert!(gate::UPCALLS + gate::CAUSES * gate::FRAME <= gate::RESUME);
+    assert!(size_of::<Control>() as u64 <= STEPS - CONTROL);
+    assert!(MAX_STEPS as u64 * 16 <= IMAGE - STEPS);
+    assert!(TASK_STACKS + MAX_TASKS as u64 * STACK <= STATS);
+    assert!(KERNEL_STACKS + MAX_VCPUS as u64 * STACK <= TASK_STACKS);
+    assert!(RINGS + MAX_RINGS as u64 * RING_STRIDE <= RAM);
+    assert!(size_of::<crate::ring::Ring>() as u64 <= RING_STRIDE);
+    assert!(AREAS + MAX_VCPUS as u64 * 4096 <= CONTROL && GATES + MAX_VCPUS as u64 * 4096 <= AREAS);
+};

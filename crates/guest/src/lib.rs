@@ -1,0 +1,32 @@
+//! The freestanding x86-64 guest of the lab.
+//!
+//! The guest is a small kernel with static per-vCPU task lists, real-time above fair, and the guest
+//! half of the boost protocol in its hooks. This library holds what can be tested on any machine:
+//! the kernel as a state machine, the memory map and the words that it shares with the VMM. The
+//! [`IMAGE`] is the same library plus `image/`: gates, contexts and the tasks themselves.
+//!
+//! # Where the kernel runs
+//!
+//! In ring 3. Ring 0 holds *gates* only: a handful of instructions each that switch stacks and
+//! return to ring 3 with interrupts off, write an MSR, or halt. On a KVM that is virtualised in
+//! software each ring-0 instruction is emulated, for about half a microsecond, while ring 3 runs
+//! natively; the classic arrangement would measure its own emulation. On VMX and SVM the extra
+//! change of rings costs some hundred nanoseconds per interrupt.
+//!
+//! ```text
+//! interrupt -> gate: 2 instructions -> kernel, native, interrupts off
+//!           -> gate: 4 instructions (end of interrupt) -> task, native
+//! ```
+//!
+//! Isolation inside the guest is given up for that, and is nobody's subject here: to the host, the
+//! guest is one hostile whole anyway.
+#![no_std]
+
+pub mod kernel;
+pub mod layout;
+pub mod program;
+pub mod ring;
+
+/// The image, to be placed at [`layout::IMAGE`]. Empty on targets other than x86-64 Linux.
+#[cfg(not(vcoop_image))]
+pub static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest.bin"));

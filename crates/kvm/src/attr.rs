@@ -1,0 +1,181 @@
+//! Scheduling attributes of threads: what a boost changes, and what it gives back.
+#![allow(unsafe_code, reason = "sched_setattr, affinity and prctl have no safe wrapper")]
+
+use vcoop_policy::config::Means;
+use vcoop_sched::config::Policy;
+
+use crate::error::{Error, Whom};
+
+/// The kernel's `struct sched_attr`, first published size.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Attr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+const SIZE: u32 = size_of::<Attr>() as u32;
+/// Children start with the default policy: a leaked fork cannot inherit a boost.
+const RESET_ON_FORK: u64 = 1;
+
+impl Attr {
+    fn of(policy: i32, priority: u8, nice: i8, slice_ns: u64) -> Self {
+        Self {
+            size: SIZE,
+            policy: policy as u32,
+            flags: RESET_ON_FORK,
+            nice: i32::from(nice),
+            priority: u32::from(priority),
+            // For SCHED_OTHER this is the EEVDF slice; 0 = the default. Older kernels ignore it.
+            runtime: slice_ns,
+            ..Self::default()
+        }
+    }
+
+    /// The attributes that a plan's policy means.
+    pub(crate) fn from_policy(policy: &Policy) -> Self {
+        match *policy {
+            Policy::Fifo(p) => Self::of(libc::SCHED_FIFO, p, 0, 0),
+            Policy::Rr(p) => Self::of(libc::SCHED_RR, p, 0, 0),
+            Policy::Normal { nice, slice_ns } => {
+                Self::of(libc::SCHED_OTHER, 0, nice, slice_ns.unwrap_or(0))
+            }
+            Policy::Idle => Self::of(libc::SCHED_IDLE, 0, 0, 0),
+        }
+    }
+
+    /// The attributes that boosting by these means gives.
+    pub(crate) fn from_means(means: Means) -> Self {
+        match means {
+            Means::Fifo(p) => Self::of(libc::SCHED_FIFO, p, 0, 0),
+            Means::Rr(p) => Self::of(libc::SCHED_RR, p, 0, 0),
+            Means::Nice(nice) => Self::of(libc::SCHED_OTHER, 0, nice, 0),
+            Means::Slice(ns) => Self::of(libc::SCHED_OTHER, 0, 0, ns),
+        }
+    }
+
+    /// What a thread has now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`].
+    pub(crate) fn get(tid: i32, whom: &Whom) -> Result<Self, Error> {
+        let mut attr = Self::default();
+        // SAFETY: the kernel writes at most `SIZE` bytes.
+        let rc = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attr, SIZE, 0_u32) };
+        if rc == 0 { Ok(attr) } else { Err(Error::last_os("sched_getattr", whom.clone())) }
+    }
+
+    /// Gives them to a thread; 0 = the calling one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`].
+    pub(crate) fn set(&self, tid: i32, whom: &Whom) -> Result<(), Error> {
+        let attr = Self { size: SIZE, ..*self };
+        // SAFETY: reads `SIZE` bytes.
+        let rc = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attr, 0_u32) };
+        if rc == 0 { Ok(()) } else { Err(Error::last_os("sched_setattr", whom.clone())) }
+    }
+
+    /// Whether a thread with these is at least as urgent as one boosted by `means`.
+    pub(crate) fn outranks(&self, means: Means) -> bool {
+        let real_time = |a: &Self| match a.policy as i32 {
+            libc::SCHED_FIFO | libc::SCHED_RR => a.priority,
+            _ => 0,
+        };
+        let (mine, theirs) = (real_time(self), real_time(&Self::from_means(means)));
+        match means {
+            Means::Fifo(_) | Means::Rr(_) => mine >= theirs,
+            Means::Nice(nice) => mine > 0 || self.nice <= i32::from(nice),
+            Means::Slice(ns) => mine > 0 || (self.runtime > 0 && self.runtime <= ns),
+        }
+    }
+}
+
+/// The calling thread.
+pub(crate) fn gettid() -> i32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::gettid() }
+}
+
+/// CPUs the process may use, ascending.
+///
+/// # Errors
+///
+/// [`Error::Kernel`].
+pub(crate) fn allowed_cpus() -> Result<Vec<u32>, Error> {
+    // SAFETY: a cpu_set_t is plain bits, and the kernel writes at most its size.
+    let set = unsafe {
+        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
+        let pid = libc::getpid();
+        if libc::sched_getaffinity(pid, size_of::<libc::cpu_set_t>(), &raw mut set) != 0 {
+            return Err(Error::last_os("sched_getaffinity", Whom::Host));
+        }
+        set
+    };
+    let n = libc::CPU_SETSIZE as u32;
+    // SAFETY: the index is below CPU_SETSIZE.
+    Ok((0..n).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu as usize, &set) }).collect())
+}
+
+/// Pins the calling thread; an empty list leaves it alone.
+///
+/// # Errors
+///
+/// [`Error::Kernel`].
+pub(crate) fn pin(cpus: &[u32], whom: &Whom) -> Result<(), Error> {
+    if cpus.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the indices come from `allowed_cpus`, so they are below CPU_SETSIZE.
+    let rc = unsafe {
+        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
+        for cpu in cpus {
+            libc::CPU_SET(*cpu as usize, &mut set);
+        }
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
+    };
+    if rc == 0 { Ok(()) } else { Err(Error::last_os("sched_setaffinity", whom.clone())) }
+}
+
+/// Sets the calling thread's timer slack, at least 1 ns (0 would mean the default).
+pub(crate) fn timer_slack(ns: u64) {
+    // SAFETY: a plain number; failure leaves the default, which only makes sleeps later.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, ns.max(1)) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Attr, gettid};
+    use crate::error::Whom;
+    use vcoop_policy::config::Means;
+    use vcoop_sched::config::Policy;
+
+    #[test]
+    fn reads_back_what_it_sets() {
+        std::thread::spawn(|| {
+            let wanted = Attr::from_policy(&Policy::Normal { nice: 3, slice_ns: None });
+            wanted.set(0, &Whom::Host).unwrap();
+            let got = Attr::get(gettid(), &Whom::Host).unwrap();
+            assert_eq!((got.policy, got.nice), (wanted.policy, 3));
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn ranks() {
+        let fifo = Attr::from_policy(&Policy::Fifo(50));
+        let fair = Attr::from_policy(&Policy::NORMAL);
+        assert!(fifo.outranks(Means::Fifo(50)) && !fifo.outranks(Means::Rr(51)));
+        assert!(!fair.outranks(Means::Fifo(1)) && !fair.outranks(Means::Nice(-1)));
+        assert!(fifo.outranks(Means::Nice(-20)) && !fair.outranks(Means::Slice(100_000)));
+    }
+}

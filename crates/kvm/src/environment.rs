@@ -1,0 +1,141 @@
+//! What this host is, as far as it matters to a result.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+
+/// Facts about this host by name, for the result of a run: KVM flavour, kernel, CPU, clock source,
+/// real-time limits, frequency governor, cgroup, and what the host itself loses to its own host.
+/// What cannot be read is left out.
+pub fn environment() -> BTreeMap<String, String> {
+    let mut facts = BTreeMap::new();
+    let mut put = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            facts.insert(name.to_owned(), value);
+        }
+    };
+    put("kvm", Some(flavour().to_owned()));
+    put("kernel", read("/proc/sys/kernel/osrelease"));
+    put("kernel_build", read("/proc/sys/kernel/version"));
+    put("cpu", cpuinfo("model name"));
+    put("hypervisor", Some(if is_guest() { "yes: this host is a guest" } else { "no" }.to_owned()));
+    put("clocksource", read("/sys/devices/system/clocksource/clocksource0/current_clocksource"));
+    put("sched_rt_runtime_us", read("/proc/sys/kernel/sched_rt_runtime_us"));
+    put("sched_rt_period_us", read("/proc/sys/kernel/sched_rt_period_us"));
+    put("governor", read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
+    put("cpuidle_driver", read("/sys/devices/system/cpu/cpuidle/current_driver"));
+    put("halt_poll_ns", read("/sys/module/kvm/parameters/halt_poll_ns"));
+    put("load_average", read("/proc/loadavg"));
+    put("cpu_cgroup", cgroup("cpu"));
+    let cpus = crate::attr::allowed_cpus().map(|c| c.len().to_string());
+    put("cpus", cpus.ok());
+    facts
+}
+
+/// Which implementation stands behind /dev/kvm. Results differ by an order of magnitude between
+/// them, so none is without it.
+fn flavour() -> &'static str {
+    let has = |path: &str| fs::metadata(path).is_ok();
+    if has("/sys/module/kvm_intel") {
+        "vmx"
+    } else if has("/sys/module/kvm_amd") {
+        "svm"
+    } else if has("/sys/module/kvm_pvm") {
+        "pvm (virtualised in software)"
+    } else {
+        "unknown"
+    }
+}
+
+fn is_guest() -> bool {
+    cpuinfo("flags").is_some_and(|flags| flags.split(' ').any(|f| f == "hypervisor"))
+}
+
+fn cpuinfo(key: &str) -> Option<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|l| l.split(':').next().is_some_and(|k| k.trim() == key))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn cgroup(controller: &str) -> Option<String> {
+    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let of = |line: &str| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let named = fields.next()?.split(',').any(|c| c == controller);
+        if named { fields.next().map(str::to_owned) } else { None }
+    };
+    text.lines().find_map(of)
+}
+
+fn read(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned()).filter(|s| !s.is_empty())
+}
+
+/// Whether the TSC is the kernel's own clock: then it is synchronous and constant, and times taken
+/// on different CPUs can be compared.
+pub(crate) fn has_reliable_tsc() -> bool {
+    read("/sys/devices/system/clocksource/clocksource0/current_clocksource").as_deref()
+        == Some("tsc")
+}
+
+/// Keeps CPUs out of deep idle states while it lives, where the kernel lets us.
+#[derive(Debug)]
+pub(crate) struct NoDeepIdle(
+    #[allow(dead_code, reason = "held open: closing ends the request")] Option<fs::File>,
+);
+
+impl NoDeepIdle {
+    pub(crate) fn hold() -> Self {
+        let open = fs::OpenOptions::new().write(true).open("/dev/cpu_dma_latency");
+        let held = open.and_then(|mut f| f.write_all(&0_i32.to_ne_bytes()).map(|()| f));
+        Self(held.ok())
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+/// CPU time used and time waited for a CPU by a thread of this process, in nanoseconds.
+pub(crate) fn schedstat(tid: i32) -> (u64, u64) {
+    let text = read(&format!("/proc/self/task/{tid}/schedstat")).unwrap_or_default();
+    let mut words = text.split(' ').map(|w| w.parse().unwrap_or(0));
+    (words.next().unwrap_or(0), words.next().unwrap_or(0))
+}
+
+/// Whether a thread of this process sleeps: then it uses no CPU, whatever its guest says.
+pub(crate) fn is_asleep(tid: i32) -> bool {
+    let text = read(&format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
+    // The name, in parentheses, may contain anything.
+    text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['S', 'D']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{environment, is_asleep};
+    use crate::attr::gettid;
+    use std::sync::mpsc;
+
+    #[test]
+    fn sees_who_sleeps() {
+        assert!(!is_asleep(gettid()));
+        let (tid, tids) = mpsc::channel();
+        let (wake, woken) = mpsc::channel::<()>();
+        let sleeper = std::thread::spawn(move || {
+            tid.send(gettid()).unwrap();
+            let _ = woken.recv();
+        });
+        let tid = tids.recv().unwrap();
+        assert!((0..200).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            is_asleep(tid)
+        }));
+        drop(wake);
+        sleeper.join().unwrap();
+    }
+
+    #[test]
+    fn the_flavour_of_kvm_is_always_named() {
+        assert!(environment().contains_key("kvm"));
+    }
+}

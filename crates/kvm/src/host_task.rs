@@ -1,0 +1,150 @@
+//! Threads of the host that are not vCPUs: loads, and the latency probe.
+
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use vcoop_model::plan::{Mode, Ns, Phase, Program, TaskPlan};
+use vcoop_model::recording::Part;
+
+use crate::attr::{self, Attr};
+use crate::clock::{self, monotonic, spin};
+use crate::draw::Stream;
+use crate::driver::Common;
+use crate::error::{Error, Whom};
+use crate::probe::Probe;
+use crate::translate::Rates;
+
+/// Iterations between two looks at the clock: some microseconds.
+const CHUNK: u64 = 16_384;
+
+/// What other threads see of one of these.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// Thread id; 0 until it runs.
+    pub(crate) tid: AtomicI32,
+    /// Iterations of the unit of work done.
+    pub(crate) done: AtomicU64,
+}
+
+/// A thread of the plan.
+#[derive(Debug)]
+pub(crate) struct HostTask<'a> {
+    pub(crate) plan: &'a TaskPlan,
+    pub(crate) cpus: Vec<u32>,
+    pub(crate) progress: &'a Progress,
+    pub(crate) stream: Stream,
+    pub(crate) rates: Rates,
+    /// CLOCK_MONOTONIC at the start of the warm-up.
+    pub(crate) start: Ns,
+    pub(crate) probe: Option<Probe>,
+}
+
+impl HostTask<'_> {
+    /// Whether a thread can do what the plan says.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`].
+    pub(crate) fn check(plan: &TaskPlan) -> Result<(), Error> {
+        let why = match plan.program {
+            Program::Cyclictest { .. } | Program::Cycle { .. } => return Ok(()),
+            Program::Script { .. } => "captured threads are played back by the simulator only",
+            Program::Audio { .. } => "an audio callback runs in a guest only",
+            Program::Rogue { .. } => "a rogue is a guest",
+        };
+        Err(Error::Unsupported { what: format!("load {}", plan.name), why: why.to_owned() })
+    }
+
+    /// Runs until the run is over, and gives back what it measured.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`]: its CPUs or its policy were refused.
+    pub(crate) fn run(mut self, common: &Common) -> Result<Option<Probe>, Error> {
+        let whom = Whom::Thread(self.plan.name.clone());
+        attr::pin(&self.cpus, &whom)?;
+        attr::timer_slack(self.plan.timer_slack_ns);
+        Attr::from_policy(&self.plan.policy).set(0, &whom)?;
+        self.progress.tid.store(attr::gettid(), Ordering::Release);
+        self.sleep(common, self.start + self.plan.start_ns);
+        match &self.plan.program {
+            Program::Cycle { phases } => self.cycle(common, phases),
+            Program::Cyclictest { interval_ns, absolute, work, phase } => {
+                let first = interval_ns + self.stream.draw(phase);
+                let mut due = monotonic() + first;
+                let mut missed = 0;
+                while !common.is_over() {
+                    clock::sleep_until(due);
+                    let now = monotonic();
+                    if now < due {
+                        continue;
+                    }
+                    if let Some(probe) = &mut self.probe {
+                        // One part: without a trace nobody knows how much of it was the timer's.
+                        let mut parts = [0; Part::COUNT];
+                        parts[Part::WakeToRun as usize] = now - due;
+                        probe.record(due.saturating_sub(self.start), now - due, &parts, missed);
+                    }
+                    let ns = self.stream.draw(work);
+                    if ns > 0 {
+                        self.work(common, self.rates.iterations(ns));
+                    }
+                    let now = monotonic();
+                    due = if *absolute { due } else { now } + interval_ns;
+                    // A period that is already over is skipped and counted, as cyclictest does.
+                    missed = if due <= now { (now - due) / interval_ns + 1 } else { 0 };
+                    due += missed * interval_ns;
+                }
+            }
+            Program::Script { .. } | Program::Audio { .. } | Program::Rogue { .. } => {}
+        }
+        Ok(self.probe)
+    }
+
+    fn cycle(&mut self, common: &Common, phases: &[Phase]) {
+        while !common.is_over() {
+            for phase in phases {
+                match phase {
+                    Phase::Run { time, mode: Mode::User | Mode::Kernel }
+                    | Phase::Run { time, mode: Mode::PreemptOff | Mode::IrqOff } => {
+                        let ns = self.stream.draw(time);
+                        self.work(common, self.rates.iterations(ns));
+                    }
+                    Phase::Sleep { time } => {
+                        let ns = self.stream.draw(time);
+                        self.sleep(common, monotonic() + ns);
+                    }
+                    Phase::Align { period_ns } => {
+                        let period = (*period_ns).max(1);
+                        let since = monotonic().saturating_sub(self.start);
+                        self.sleep(common, self.start + (since / period + 1) * period);
+                    }
+                }
+                if common.is_over() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Uses the CPU for so many iterations: CPU time, not wall time, whoever else wants the CPU.
+    fn work(&self, common: &Common, mut iterations: u64) {
+        while iterations > 0 && !common.is_over() {
+            let n = iterations.min(CHUNK);
+            spin(n);
+            self.progress.done.fetch_add(n, Ordering::Relaxed);
+            iterations -= n;
+        }
+    }
+
+    /// Sleeps, but not beyond the end of the run by more than a little.
+    fn sleep(&self, common: &Common, until: Ns) {
+        const STEP: Ns = 20_000_000;
+        loop {
+            let now = monotonic();
+            if now >= until || common.is_over() {
+                return;
+            }
+            clock::sleep_until(until.min(now + STEP));
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! The injector: fires deadlines, device interrupts and policy timers, from a CPU away from the
+//! vCPUs where the host has one.
+//!
+//! # Exitless timers
+//!
+//! A guest stores its deadline in the shared page; nothing exits. The injector must find it there
+//! in time without looking all the time, so the two agree on when it looks next:
+//!
+//! ```text
+//! guest                                injector
+//!   store deadline                       store next_look
+//!   full fence                           full fence
+//!   load next_look                       load deadline
+//!   deadline < next_look: doorbell       sleep until the earlier of the two
+//! ```
+//!
+//! One of the two sees the other. The injector looks at least every [`LOOK_NS`], so a periodic
+//! guest whose next deadline is further away than that never rings.
+//!
+//! It sleeps to a little before the earliest event and spins the rest, as long as its recent
+//! wake-ups were late: waking a halted CPU takes longer than the whole boosted path.
+
+use std::sync::atomic::Ordering;
+
+use vcoop_abi::GuestArea;
+use vcoop_guest::layout::{VECTOR_DEVICE, VECTOR_TIMER};
+use vcoop_model::plan::{DevicePlan, Dist, Ns, TimelineAction, TimelineEvent};
+use vcoop_policy::{Event, Injection};
+
+use crate::attr::{self, Attr};
+use crate::clock::{monotonic, tsc};
+use crate::draw::Stream;
+use crate::driver::{Common, NEVER, VmDriver};
+use crate::error::{Error, Whom};
+
+/// Longest time between two looks at a deadline word that something may be stored in.
+const LOOK_NS: Ns = 250_000;
+
+/// Longest sleep with nothing to look for.
+const REST_NS: Ns = 10_000_000;
+
+/// Shortest time between two timer interrupts of a vCPU: a guest that stores one past deadline after
+/// the other must not keep the injector from the others.
+const LEAST_GAP_NS: Ns = 20_000;
+
+/// How long it watches a vCPU that it has boosted, to take the boost back as soon as the guest says
+/// that it is done. A guest that needs longer is heard by a kick.
+const ATTEND_NS: Ns = 150_000;
+
+/// Bounds of the time spun before an event.
+const SPIN_NS: (Ns, Ns) = (5_000, 80_000);
+
+/// How to look after the guests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Duties {
+    /// Fire deadlines of the shared page.
+    pub(crate) exitless: bool,
+    /// Fire this early.
+    pub(crate) advance: Ns,
+    /// Watch for halts and sample requests, this often.
+    pub(crate) watch: Option<Ns>,
+}
+
+/// A device of a VM.
+#[derive(Debug)]
+struct Device<'a> {
+    vm: usize,
+    number: u8,
+    plan: &'a DevicePlan,
+    next: Ns,
+    stream: Stream,
+}
+
+/// The injector of a run.
+#[derive(Debug)]
+pub(crate) struct Injector<'a> {
+    common: &'a Common,
+    vms: &'a [VmDriver],
+    duties: Duties,
+    devices: Vec<Device<'a>>,
+    timeline: &'a [TimelineEvent],
+    /// Per vCPU of all VMs: deadline last fired (TSC), and when.
+    fired: Vec<Vec<(u64, Ns)>>,
+    spin: Ns,
+    watched: Ns,
+    /// vCPUs it watches: VM, vCPU, and until when.
+    attended: Vec<(usize, u32, Ns)>,
+}
+
+impl<'a> Injector<'a> {
+    /// `devices`: VM index and device, in the order of the guests' device tables.
+    pub(crate) fn new(
+        common: &'a Common,
+        vms: &'a [VmDriver],
+        duties: Duties,
+        devices: impl Iterator<Item = (usize, u8, &'a DevicePlan)>,
+        timeline: &'a [TimelineEvent],
+        seed: u64,
+    ) -> Self {
+        let devices = devices
+            .map(|(vm, number, plan)| {
+                let name = [u64::from(b'd'), vm as u64, u64::from(number)];
+                let mut stream = Stream::new(seed, &name);
+                let next = stream.draw(&plan.period);
+                Device { vm, number, plan, next, stream }
+            })
+            .collect();
+        let fired = vms.iter().map(|vm| vec![(0, 0); vm.vcpus.len()]).collect();
+        Self {
+            common,
+            vms,
+            duties,
+            devices,
+            timeline,
+            fired,
+            spin: SPIN_NS.1,
+            watched: 0,
+            attended: Vec::new(),
+        }
+    }
+
+    /// Runs until the run is over.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`].
+    pub(crate) fn run(mut self) -> Result<(), Error> {
+        // Its sleeps are part of what guests see.
+        attr::timer_slack(1);
+        let fifo = Attr::from_policy(&vcoop_sched::config::Policy::Fifo(95));
+        fifo.set(0, &Whom::Thread("injector".to_owned()))?;
+        while !self.common.is_over() {
+            self.fire_due()?;
+            // What was kicked about until here is seen by what follows.
+            let armed = self.common.kick.arm();
+            let (look, exact) = self.earliest();
+            let exact = self.publish(look.min(exact), exact);
+            self.wait(armed, look, exact);
+        }
+        Ok(())
+    }
+
+    /// Fires everything whose time has come.
+    fn fire_due(&mut self) -> Result<(), Error> {
+        let common = self.common;
+        let now = common.clock.now();
+        let advance = self.duties.advance;
+        if self.duties.exitless {
+            for (i, (vm, fired)) in self.vms.iter().zip(&mut self.fired).enumerate() {
+                for (n, fired) in fired.iter_mut().enumerate() {
+                    if let Some((deadline, at)) = deadline(vm, n, *fired, common, advance)
+                        && at <= now
+                    {
+                        *fired = (deadline, now);
+                        if vm.inject(common, n as u32, Injection::Timer, VECTOR_TIMER)? {
+                            attend(&mut self.attended, common, vm, (i, n as u32));
+                        }
+                    }
+                }
+            }
+        }
+        for d in &mut self.devices {
+            if d.next > now {
+                continue;
+            }
+            let kind = if d.plan.nmi { Injection::Nmi } else { Injection::Device };
+            let vm = &self.vms[d.vm];
+            if vm.inject(common, d.plan.vcpu, kind, VECTOR_DEVICE + d.number)? {
+                attend(&mut self.attended, common, vm, (d.vm, d.plan.vcpu));
+            }
+            d.next = match d.plan.period {
+                // Absolute: a late one does not shift those after it.
+                Dist::Const(period) => {
+                    d.next + period.max(1) * ((now - d.next) / period.max(1) + 1)
+                }
+                _ => now + d.stream.draw(&d.plan.period).max(1),
+            };
+        }
+        for (i, vm) in self.vms.iter().enumerate() {
+            for (n, v) in vm.vcpus.iter().enumerate() {
+                if v.timer() <= now {
+                    vm.feed(common, n as u32, Event::Timer)?;
+                }
+                if vm.answer(common, n as u32)? {
+                    self.attended.retain(|a| (a.0, a.1) != (i, n as u32));
+                }
+            }
+        }
+        while let [event, rest @ ..] = self.timeline
+            && event.at_ns <= now
+        {
+            self.throw(&event.action)?;
+            self.timeline = rest;
+        }
+        if self.duties.watch.is_some_and(|every| now >= self.watched + every) {
+            self.watched = now;
+            for vm in self.vms {
+                for n in 0..vm.vcpus.len() {
+                    vm.look(common, n as u32)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn throw(&self, action: &TimelineAction) -> Result<(), Error> {
+        match action {
+            TimelineAction::Boost { vm, on } => {
+                for (i, driver) in self.vms.iter().enumerate() {
+                    match vm {
+                        None => driver.shared.lock().set_global(*on),
+                        Some(vm) if *vm as usize == i => driver.shared.lock().set_vm(*on),
+                        Some(_) => continue,
+                    }
+                    for n in 0..driver.vcpus.len() {
+                        driver.feed(self.common, n as u32, Event::Enable)?;
+                    }
+                }
+                Ok(())
+            }
+            TimelineAction::VcpuPolicy { vm, vcpu, policy } => {
+                self.vms[*vm as usize].rebase(self.common, *vcpu, Attr::from_policy(policy))
+            }
+        }
+    }
+
+    /// When the next look is due, and when the next thing of the plan or of a policy.
+    fn earliest(&self) -> (Ns, Ns) {
+        let mut look = self.common.clock.now() + REST_NS;
+        if self.duties.exitless {
+            look = look.min(self.common.clock.now() + LOOK_NS);
+        }
+        if let Some(every) = self.duties.watch {
+            look = look.min(self.watched + every);
+        }
+        let exact = self.devices.iter().map(|d| d.next).min().unwrap_or(NEVER);
+        (look, self.timeline.first().map_or(exact, |e| exact.min(e.at_ns)))
+    }
+
+    /// Says that it will look at `at`, and looks once more: the earliest of `exact`, the deadlines
+    /// and the policies' timers.
+    fn publish(&self, at: Ns, mut exact: Ns) -> Ns {
+        // A sleep can end late by as much as is spun before exact times, and deadlines are fired
+        // early: one that comes so shortly after the look must ring as well.
+        let margin = SPIN_NS.1 + self.duties.advance;
+        let look = self.common.clock.tsc_at(at.saturating_add(margin));
+        if self.duties.exitless {
+            for vm in self.vms {
+                for (n, _) in vm.vcpus.iter().enumerate() {
+                    vm.control().vcpu[n].next_look.store(look, Ordering::Release);
+                }
+            }
+        }
+        self.common.horizon.store(at, Ordering::Release);
+        GuestArea::fence();
+        for (vm, fired) in self.vms.iter().zip(&self.fired) {
+            for (n, (v, fired)) in vm.vcpus.iter().zip(fired).enumerate() {
+                exact = exact.min(v.timer());
+                if self.duties.exitless
+                    && let Some((_, due)) =
+                        deadline(vm, n, *fired, self.common, self.duties.advance)
+                {
+                    exact = exact.min(due);
+                }
+            }
+        }
+        exact
+    }
+
+    /// Sleeps to `look`, or to a little before `exact` and spins the rest.
+    fn wait(&mut self, armed: u32, look: Ns, exact: Ns) {
+        let (common, clock) = (self.common, self.common.clock);
+        if !common.attend {
+            // It shares its CPU with those it would make wait.
+            self.spin = 0;
+        }
+        let wake = look.min(exact.saturating_sub(self.spin));
+        let mut now = clock.now();
+        self.attended.retain(|a| now < a.2);
+        if let Some(until) = self.attended.iter().map(|a| a.2).max() {
+            let until = clock.tsc_at(until.min(exact));
+            let done = |a: &(usize, u32, Ns)| self.vms[a.0].is_done(a.1);
+            while tsc() < until {
+                if common.kick.arm() != armed || self.attended.iter().any(done) {
+                    return;
+                }
+            }
+            now = clock.now();
+        }
+        if wake > now {
+            common.kick.wait_until(armed, monotonic() + (wake - now));
+            if common.kick.arm() != armed {
+                return;
+            }
+            // Late by how much: what the next spin must cover, forgotten slowly.
+            let late = clock.now().saturating_sub(wake);
+            self.spin = (self.spin - self.spin / 16).max(late).clamp(SPIN_NS.0, SPIN_NS.1);
+        }
+        if exact.saturating_sub(clock.now()) > self.spin {
+            return;
+        }
+        let until = clock.tsc_at(exact);
+        while tsc() < until && common.kick.arm() == armed {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Watches a vCPU that was boosted, if there is a CPU to do it on.
+fn attend(
+    attended: &mut Vec<(usize, u32, Ns)>,
+    common: &Common,
+    vm: &VmDriver,
+    (i, n): (usize, u32),
+) {
+    if common.attend {
+        let until = common.clock.now() + ATTEND_NS;
+        vm.attend(n, common.clock.tsc_at(until));
+        attended.retain(|a| (a.0, a.1) != (i, n));
+        attended.push((i, n, until));
+    }
+}
+
+/// A vCPU's deadline and when to fire it, if there is one that has not been fired. Any word is a
+/// deadline: one in the past fires now, but not before the least gap is over.
+fn deadline(
+    vm: &VmDriver,
+    n: usize,
+    fired: (u64, Ns),
+    common: &Common,
+    advance: Ns,
+) -> Option<(u64, Ns)> {
+    let tsc = vm.area(&vm.vcpus[n])?.read_deadline_tsc().bounded(u64::MAX);
+    if tsc == 0 || tsc == fired.0 {
+        return None;
+    }
+    let at = common.clock.ns_at(tsc).saturating_sub(advance).max(fired.1 + LEAST_GAP_NS);
+    (at < NEVER).then_some((tsc, at))
+}

@@ -1,0 +1,156 @@
+//! From samples to a [`LatencyRecord`]: flat in memory whatever the number of samples.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use vcoop_model::plan::Ns;
+use vcoop_model::recording::{LatencyRecord, Part, Parts, WorstSample};
+
+/// How many of the worst samples are kept.
+const WORST: usize = 16;
+
+/// One minute: beyond it a histogram saturates (sum, min and max stay exact).
+const HIGHEST_NS: u64 = 60_000_000_000;
+
+/// The measured time, from the start of the warm-up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub(crate) from: Ns,
+    pub(crate) to: Ns,
+}
+
+/// Collects the samples of one probe.
+#[derive(Debug)]
+pub(crate) struct Probe {
+    window: Window,
+    interval: Ns,
+    last_due: Option<Ns>,
+    /// Sum and number of the lateness of all periods, those without a sample included.
+    all: (u128, u64),
+    record: LatencyRecord,
+}
+
+impl Probe {
+    /// An empty probe. `interval`: time between two due times.
+    pub(crate) fn new(name: &str, window: Window, interval: Ns) -> Self {
+        let hist = Histogram::new_with_max(HIGHEST_NS, 3)
+            .expect("one minute with three digits is a valid histogram");
+        Self {
+            window,
+            interval: interval.max(1),
+            last_due: None,
+            all: (0, 0),
+            record: LatencyRecord {
+                probe: name.to_owned(),
+                metric: "latency",
+                hist,
+                missed: 0,
+                sum_ns: 0,
+                min_ns: Ns::MAX,
+                max_ns: 0,
+                parts_sum: [0; Part::COUNT],
+                parts_by_log2: Box::new([[0; Part::COUNT]; 64]),
+                count_by_log2: [0; 64],
+                ran_instead: BTreeMap::new(),
+                worst: Vec::new(),
+            },
+        }
+    }
+
+    /// Takes a sample in: due at `due`, so late, for these reasons (they add up to it), after so
+    /// many periods without a sample.
+    pub(crate) fn record(&mut self, due: Ns, latency: Ns, parts: &Parts, missed: u64) {
+        debug_assert_eq!(parts.iter().sum::<Ns>(), latency);
+        if due < self.window.from || due >= self.window.to {
+            return;
+        }
+        self.last_due = Some(due);
+        // The periods that fell due meanwhile were served by the same wake-up, each an interval
+        // less late.
+        let more = u128::from(latency / self.interval);
+        let (late, interval) = (u128::from(latency), u128::from(self.interval));
+        self.all.0 += late * (more + 1) - interval * more * (more + 1) / 2;
+        self.all.1 += more as u64 + 1;
+        let r = &mut self.record;
+        // More than the periods since the window began were not missed in it.
+        r.missed += missed.min((due - self.window.from) / self.interval + 1);
+        r.hist.saturating_record(latency);
+        r.sum_ns += u128::from(latency);
+        r.min_ns = r.min_ns.min(latency);
+        r.max_ns = r.max_ns.max(latency);
+        let bucket = latency.max(1).ilog2() as usize;
+        r.count_by_log2[bucket] += 1;
+        for (i, &ns) in parts.iter().enumerate() {
+            r.parts_sum[i] += u128::from(ns);
+            r.parts_by_log2[bucket][i] += u128::from(ns);
+        }
+        if r.worst.len() < WORST || r.worst.last().is_some_and(|w| latency > w.latency_ns) {
+            let at = r.worst.partition_point(|w| w.latency_ns >= latency);
+            r.worst.truncate(WORST - 1);
+            let due_ns = due - self.window.from;
+            let worst =
+                WorstSample { due_ns, latency_ns: latency, parts: *parts, ran_instead: vec![] };
+            r.worst.insert(at.min(r.worst.len()), worst);
+        }
+    }
+
+    /// Mean lateness of all periods, those without a sample included, in nanoseconds: what a mean of
+    /// samples alone leaves out is what a task that is late for several periods suffers most from.
+    pub(crate) fn mean_with_missed(&self) -> Option<f64> {
+        (self.all.1 > 0).then(|| self.all.0 as f64 / self.all.1 as f64)
+    }
+
+    /// The record of a run that ended at `end`. A task that was still waiting for its turn then has
+    /// missed the periods since its last sample, except one that may just be on its way.
+    pub(crate) fn finish(mut self, end: Ns) -> LatencyRecord {
+        let end = end.min(self.window.to);
+        let last = self.last_due.unwrap_or(self.window.from);
+        let open = end.saturating_sub(last) / self.interval;
+        self.record.missed += open.saturating_sub(1);
+        self.record
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Probe, Window};
+    use vcoop_model::recording::{Part, Parts};
+
+    const WINDOW: Window = Window { from: 1_000_000, to: 11_000_000 };
+
+    fn parts(latency: u64) -> Parts {
+        let mut parts = [0; Part::COUNT];
+        parts[Part::WakeToRun as usize] = latency;
+        parts
+    }
+
+    #[test]
+    fn warm_up_and_what_comes_after_the_end_are_dropped() {
+        let mut p = Probe::new("p", WINDOW, 1_000_000);
+        for due in [0, 999_999, 1_000_000, 10_999_999, 11_000_000] {
+            p.record(due, 5, &parts(5), 0);
+        }
+        let r = p.finish(20_000_000);
+        assert_eq!((r.hist.len(), r.missed, r.sum_ns), (2, 0, 10));
+    }
+
+    #[test]
+    fn periods_without_a_sample_are_counted_also_at_the_end() {
+        let mut p = Probe::new("p", WINDOW, 1_000_000);
+        p.record(1_000_000, 2_500_000, &parts(2_500_000), 0);
+        p.record(4_000_000, 7, &parts(7), 2);
+        // 2.5, 1.5 and 0.5 ms late, and the sample of 7 ns.
+        assert_eq!(p.mean_with_missed(), Some((4_500_000.0 + 7.0) / 4.0));
+        // 5, 6, 7, 8, 9, 10 ms: five are lost for sure.
+        let r = p.finish(30_000_000);
+        assert_eq!(r.missed, 2 + 6);
+        assert_eq!((r.worst[0].latency_ns, r.worst[0].due_ns, r.max_ns), (2_500_000, 0, 2_500_000));
+    }
+
+    #[test]
+    fn a_hostile_missed_count_is_bounded_by_the_time_there_was() {
+        let mut p = Probe::new("p", WINDOW, 1_000_000);
+        p.record(5_000_000, 7, &parts(7), u64::MAX);
+        assert!(p.finish(5_000_000).missed <= 5);
+    }
+}

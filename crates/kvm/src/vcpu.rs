@@ -1,0 +1,182 @@
+//! A vCPU's thread.
+#![allow(unsafe_code, reason = "installs a signal handler and signals a thread")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kvm_ioctls::{VcpuExit, VcpuFd};
+use vcoop_abi::discovery::{MSR_NOTIFY, MSR_REGISTER};
+use vcoop_guest::layout::{PORT_DOORBELL, PORT_FAULT, PORT_PANIC};
+use vcoop_policy::Event;
+
+use crate::attr;
+use crate::driver::{Common, VmDriver};
+use crate::error::Error;
+
+/// Exits to user space, by kind.
+#[derive(Debug, Default)]
+pub(crate) struct Exits {
+    /// Deadlines announced with an exit.
+    pub(crate) doorbell: AtomicU64,
+    /// Notifications: ends of boosts.
+    pub(crate) notify: AtomicU64,
+    /// Registrations, refused ones included.
+    pub(crate) register: AtomicU64,
+    /// Refused registrations, and other MSR accesses without a meaning.
+    pub(crate) refused: AtomicU64,
+    /// Stores to the read-only host area, and accesses outside of memory.
+    pub(crate) mmio: AtomicU64,
+}
+
+/// What one exit asks for.
+enum Asked {
+    Nothing,
+    Doorbell,
+    Notify,
+    Register,
+    Refused,
+    Mmio,
+    Fault(u16),
+}
+
+/// Runs a vCPU until the run is over.
+///
+/// # Errors
+///
+/// [`Error::Kernel`], [`Error::Guest`].
+pub(crate) fn run(
+    common: &Common,
+    vm: &VmDriver,
+    n: u32,
+    fd: &mut VcpuFd,
+    exits: &Exits,
+) -> Result<(), Error> {
+    let guest = |what: String| Error::Guest { whom: vm.machine.whom_vcpu(n), what };
+    let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
+    while !common.is_over() {
+        let asked = match fd.run() {
+            Ok(VcpuExit::IoOut(port, _)) => match port {
+                PORT_DOORBELL => Asked::Doorbell,
+                PORT_PANIC => return Err(guest("the guest kernel panicked".to_owned())),
+                _ if (PORT_FAULT..PORT_FAULT + 32).contains(&port) => {
+                    Asked::Fault(port - PORT_FAULT)
+                }
+                _ => Asked::Nothing,
+            },
+            Ok(VcpuExit::X86Wrmsr(exit)) => match exit.index {
+                MSR_NOTIFY => Asked::Notify,
+                MSR_REGISTER if vm.register(common, n, exit.data)? => Asked::Register,
+                _ => {
+                    // A general protection fault in the guest.
+                    *exit.error = 1;
+                    Asked::Refused
+                }
+            },
+            Ok(VcpuExit::X86Rdmsr(exit)) => {
+                match exit.index {
+                    MSR_REGISTER => *exit.data = vm.vcpus[n as usize].registration(),
+                    MSR_NOTIFY => *exit.data = 0,
+                    _ => *exit.error = 1,
+                }
+                Asked::Nothing
+            }
+            Ok(VcpuExit::MmioRead(_, data)) => {
+                data.fill(0xff);
+                Asked::Mmio
+            }
+            Ok(VcpuExit::MmioWrite(..)) => Asked::Mmio,
+            Ok(VcpuExit::IoIn(_, data)) => {
+                data.fill(0xff);
+                Asked::Nothing
+            }
+            Ok(VcpuExit::Intr | VcpuExit::Hlt) => Asked::Nothing,
+            Ok(VcpuExit::Shutdown) => return Err(guest("triple fault".to_owned())),
+            Ok(VcpuExit::InternalError) => {
+                return Err(guest("KVM could not emulate an instruction of the guest".to_owned()));
+            }
+            Ok(other) => {
+                let what = format!("exit that the lab does not expect: {other:?}");
+                return Err(guest(what));
+            }
+            Err(e) if e.errno() == libc::EINTR || e.errno() == libc::EAGAIN => Asked::Nothing,
+            Err(e) => return Err(Error::kvm("KVM_RUN", &vm.machine.whom_vcpu(n))(e)),
+        };
+        let v = &vm.vcpus[n as usize];
+        match asked {
+            Asked::Notify => {
+                count(&exits.notify);
+                vm.notify(common, n)?;
+                continue;
+            }
+            Asked::Doorbell => {
+                count(&exits.doorbell);
+                common.kick.kick();
+            }
+            Asked::Register => {
+                count(&exits.register);
+            }
+            Asked::Refused => {
+                count(&exits.refused);
+            }
+            Asked::Mmio => {
+                count(&exits.mmio);
+            }
+            Asked::Fault(vector) => return Err(guest(fault(vm, fd, vector))),
+            Asked::Nothing => {}
+        }
+        if v.is_registered() {
+            vm.feed(common, n, Event::Exit(vm.words(v)))?;
+        }
+    }
+    Ok(())
+}
+
+/// What is known about an exception that nobody expects. Its gate has not touched the stack: there
+/// is the frame, above an error code for some vectors.
+fn fault(vm: &VmDriver, fd: &VcpuFd, vector: u16) -> String {
+    let coded = matches!(vector, 8 | 10..=14 | 17 | 21 | 29 | 30);
+    let rsp = fd.get_regs().map_or(0, |regs| regs.rsp);
+    let word = |i: u64| {
+        let at = rsp.saturating_add(8 * i);
+        let inside = at.is_multiple_of(8) && at <= vm.machine.ram.len() - 8;
+        if inside { vm.machine.ram.read_word(at) } else { 0 }
+    };
+    let (code, rip) = if coded { (word(0), word(1)) } else { (0, word(0)) };
+    format!("exception {vector} (code {code:#x}) at {rip:#x}")
+}
+
+/// The signal that gets a thread out of KVM_RUN.
+fn signal() -> libc::c_int {
+    libc::SIGRTMIN()
+}
+
+/// Makes the signal harmless: it only interrupts. Once a process.
+pub(crate) fn install_handler() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: the handler does nothing, so it may run anywhere; without SA_RESTART system calls
+    // end with EINTR, which is the point.
+    unsafe {
+        let mut action = std::mem::zeroed::<libc::sigaction>();
+        action.sa_sigaction = nothing as *const () as usize;
+        libc::sigaction(signal(), &raw const action, std::ptr::null_mut());
+    }
+}
+
+/// Gets a thread of this process out of KVM_RUN. One that is just about to enter it is missed: the
+/// caller repeats until the thread has ended.
+pub(crate) fn interrupt(tid: i32) {
+    // SAFETY: signals a thread of our own process, or nobody if it has ended.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, signal()) };
+}
+
+/// Names the calling thread and pins it.
+///
+/// # Errors
+///
+/// [`Error::Kernel`].
+pub(crate) fn prepare(vm: &VmDriver, n: u32, cpus: &[u32]) -> Result<i32, Error> {
+    attr::pin(cpus, &vm.machine.whom_vcpu(n))?;
+    Ok(attr::gettid())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! What happens to a guest that misbehaves: small programs in ring 3 in place of the image's first
+//! instructions, on a vCPU of this host's KVM. Without one, the tests say so and pass.
+
+use std::sync::atomic::Ordering;
+
+use kvm_ioctls::Kvm;
+use vcoop_abi::discovery::{Features, MSR_REGISTER};
+use vcoop_guest::layout;
+use vcoop_model::plan::PolicyPlan;
+use vcoop_sched::config::Policy;
+
+use super::{Exits, run};
+use crate::attr::{Attr, gettid};
+use crate::clock::{Clock, tsc};
+use crate::driver::{self, Common, VcpuDriver, VmDriver};
+use crate::error::Error;
+use crate::machine::Machine;
+
+/// Where code for ring 0 is put: free memory.
+const RING0: u64 = 0x9_0000;
+
+/// `hlt`: a general protection fault in ring 3, and so the end of a test program.
+const HLT: u8 = 0xf4;
+
+/// Runs a program as the first thing a vCPU does. `ring0` takes the place of the gate of `int3`.
+fn guest(code: &[u8], ring0: &[u8]) -> Option<(Result<(), Error>, VmDriver, Exits)> {
+    if let Err(missing) = crate::available() {
+        eprintln!("skipped: {missing}");
+        return None;
+    }
+    let kvm = Kvm::new().unwrap();
+    let machine = Machine::new(&kvm, "test", 1).unwrap();
+    machine.ram.write(machine.ram.read_word(layout::IMAGE + 8), code);
+    if !ring0.is_empty() {
+        machine.ram.write(RING0, ring0);
+        let low = RING0 & 0xffff | u64::from(layout::KERNEL_CS) << 16 | 0xee << 40;
+        let gate = [low | (RING0 >> 16 & 0xffff) << 48, RING0 >> 32];
+        machine.ram.write_words(layout::IDT + 3 * 16, &gate);
+    }
+    let mut fd = machine.vcpu(&kvm, 0, Features::default()).unwrap();
+    let (policy, means) = driver::policy(&PolicyPlan::Vanilla, None, 0);
+    let baseline = Attr::from_policy(&Policy::NORMAL);
+    let vcpus = vec![VcpuDriver::new(0, policy, means, baseline)];
+    let vm = VmDriver::new(machine, driver::shared(&PolicyPlan::Vanilla, 0), vcpus);
+    let common = Common::new(Clock::new(tsc(), 1_000_000), false);
+    let exits = Exits::default();
+    vm.attach(&common, 0, gettid()).unwrap();
+    let result = run(&common, &vm, 0, &mut fd, &exits);
+    vm.detach(0);
+    Some((result, vm, exits))
+}
+
+fn what(result: Result<(), Error>) -> String {
+    match result {
+        Err(Error::Guest { what, .. }) => what,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_exception_is_named_with_its_address() {
+    let Some((result, vm, _)) = guest(&[0x90, HLT], &[]) else { return };
+    let boot = vm.machine.ram.read_word(layout::IMAGE + 8);
+    assert_eq!(what(result), format!("exception 13 (code 0x0) at {:#x}", boot + 1));
+}
+
+#[test]
+fn a_triple_fault_ends_the_run_with_its_name() {
+    // A stack for ring 0 that does not exist: neither the fault nor the double fault can be told.
+    let mut code = vec![0x48, 0xc7, 0x04, 0x25];
+    code.extend((layout::TSS as u32 + 4).to_le_bytes());
+    code.extend([0, 0, 0, 0xf0, HLT]);
+    let Some((result, ..)) = guest(&code, &[]) else { return };
+    assert_eq!(what(result), "triple fault");
+}
+
+#[test]
+fn the_host_area_cannot_be_written() {
+    // mov [host window + 64], rax
+    let mut code = vec![0x48, 0xa3];
+    code.extend((layout::HOST_WINDOW + 64).to_le_bytes());
+    code.push(HLT);
+    let Some((result, vm, exits)) = guest(&code, &[]) else { return };
+    assert!(what(result).starts_with("exception 13"));
+    assert_eq!(exits.mmio.load(Ordering::Relaxed), 1);
+    assert_eq!(vm.machine.host_area(0).status.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn hostile_registrations_are_refused_with_a_fault() {
+    let beyond = layout::RAM | 1;
+    for (value, accepted) in [(beyond, false), (3, false), (u64::MAX, false), (0x1_0001, true)] {
+        // mov ecx, MSR; mov eax, low; mov edx, high; int3; hlt
+        let mut code = vec![0xb9];
+        code.extend(MSR_REGISTER.to_le_bytes());
+        code.push(0xb8);
+        code.extend((value as u32).to_le_bytes());
+        code.push(0xba);
+        code.extend(((value >> 32) as u32).to_le_bytes());
+        code.extend([0xcc, HLT]);
+        // wrmsr; iretq
+        let Some((result, vm, exits)) = guest(&code, &[0x0f, 0x30, 0x48, 0xcf]) else { return };
+        let told = what(result);
+        assert!(told.starts_with("exception 13"), "{told}");
+        assert_eq!(told.ends_with(&format!("{RING0:#x}")), !accepted, "{told}");
+        assert_eq!(exits.refused.load(Ordering::Relaxed), u64::from(!accepted));
+        assert_eq!(vm.vcpus[0].registration(), if accepted { value } else { 0 });
+    }
+}

@@ -1,0 +1,367 @@
+//! The lab on this host's `/dev/kvm`. Without one, every test says so and passes.
+//!
+//! The host may be busy with anything: no test asserts a time. Ratios have wide margins, are taken
+//! from runs next to each other, and get a second chance.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use vcoop_kvm::{Error, Options, Timer};
+use vcoop_model::capture::NoCaptures;
+use vcoop_model::plan::Plan;
+use vcoop_model::recording::{LatencyRecord, Part, Recording};
+use vcoop_model::scenario::{Scenario, Set};
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// `None`, said aloud, if the lab cannot run here. Held for the whole test: tests that measure
+/// must not run beside each other.
+fn lab() -> Option<MutexGuard<'static, ()>> {
+    match vcoop_kvm::available() {
+        Ok(()) => Some(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)),
+        Err(missing) => {
+            eprintln!("skipped: {missing}");
+            None
+        }
+    }
+}
+
+/// One busy vCPU, two hogs on its CPU.
+const BUSY: &str = r#"
+name = "busy"
+title = "busy"
+duration = "1s"
+warmup = "200ms"
+
+[host]
+profile = "xeon-server"
+pcpus = 2
+topology = { cores_per_llc = 2 }
+
+[host.sched]
+fair = "eevdf"
+
+[[load]]
+name = "hog"
+kind = "hog"
+count = 2
+cpus = "0"
+
+[[load]]
+name = "cyclictest"
+kind = "cyclictest"
+interval = "1ms"
+policy = "other"
+cpus = "0"
+
+[[vm]]
+name = "guest"
+vcpus = 1
+pin = "0"
+
+[[vm.task]]
+name = "cyclictest"
+kind = "cyclictest"
+interval = "1ms"
+policy = "fifo 80"
+work = "5us"
+
+[[vm.task]]
+name = "background"
+kind = "hog"
+"#;
+
+/// A guest that sleeps between its periods, on a host that does nothing else.
+const IDLE: &str = r#"
+name = "idle"
+title = "idle"
+duration = "600ms"
+warmup = "100ms"
+
+[host]
+profile = "xeon-server"
+pcpus = 2
+topology = { cores_per_llc = 2 }
+
+[host.sched]
+fair = "eevdf"
+
+[[vm]]
+name = "guest"
+vcpus = 2
+
+[[vm.task]]
+name = "timer"
+kind = "cyclictest"
+interval = "2ms"
+policy = "fifo 80"
+cpus = "0"
+
+[[vm.task]]
+name = "sound"
+kind = "audio"
+policy = "fifo 60"
+period = "2ms"
+buffer = "4ms"
+work = "20us..40us"
+irq_vcpu = 1
+cpus = "0"
+
+[[vm.task]]
+name = "other"
+kind = "cyclictest"
+interval = "3ms"
+policy = "fifo 10"
+cpus = "1"
+
+[[vm.device]]
+name = "alarm"
+period = "20ms"
+vcpu = 1
+nmi = true
+"#;
+
+fn plan(text: &str, policy: &str, sets: &[&str]) -> Plan {
+    let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).unwrap()).collect();
+    let scenario = match Scenario::parse("test", text, &sets, &NoCaptures) {
+        Ok(scenario) => scenario,
+        Err(errors) => panic!("{errors}"),
+    };
+    scenario.plans(Some(&[policy.to_owned()])).unwrap().remove(0)
+}
+
+fn run(plan: &Plan) -> Recording {
+    run_with(plan, Options::default())
+}
+
+fn run_with(plan: &Plan, options: Options) -> Recording {
+    match vcoop_kvm::run_with(plan, 1, &|| false, &options) {
+        Ok(recording) => recording,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+fn latency<'a>(r: &'a Recording, probe: &str) -> &'a LatencyRecord {
+    r.latencies.iter().find(|l| l.probe == probe).unwrap_or_else(|| panic!("no probe {probe}"))
+}
+
+fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
+    let key = (probe.to_owned(), metric.to_owned());
+    r.scalars.get(&key).unwrap_or_else(|| panic!("no scalar {probe} {metric}")).value
+}
+
+/// Holds at once, or the second time.
+fn twice(mut holds: impl FnMut() -> Result<(), String>) {
+    if let Err(first) = holds() {
+        eprintln!("once more: {first}");
+        holds().unwrap_or_else(|second| panic!("{first}; then {second}"));
+    }
+}
+
+/// Every period has a sample or is counted as missed, and the parts of the samples add up.
+fn assert_complete(l: &LatencyRecord, periods: u64) {
+    let seen = l.hist.len() + l.missed;
+    let near = periods - periods / 10 - 2..=periods + periods / 10 + 2;
+    assert!(near.contains(&seen), "{}: {seen} of {periods} periods", l.probe);
+    assert_eq!(l.parts_sum.iter().sum::<u128>(), l.sum_ns, "{}", l.probe);
+    assert!(!l.hist.is_empty() && l.min_ns <= l.max_ns, "{}", l.probe);
+}
+
+#[test]
+fn dynamic_beats_vanilla_on_a_busy_cpu() {
+    let Some(_lab) = lab() else { return };
+    twice(|| {
+        let vanilla = run(&plan(BUSY, "vanilla", &[]));
+        let dynamic = run(&plan(BUSY, "dynamic", &[]));
+        for r in [&vanilla, &dynamic] {
+            assert_complete(latency(r, "guest.cyclictest"), 1_000);
+            assert_complete(latency(r, "host.cyclictest"), 1_000);
+            assert_eq!(scalar(r, "lab", "samples_invalid"), 0.0);
+        }
+        assert_eq!(scalar(&vanilla, "guest", "boosts"), 0.0);
+        let boosts = scalar(&dynamic, "guest", "boosts");
+        let boosted = scalar(&dynamic, "guest", "boosted");
+        let p90 = |r| latency(r, "guest.cyclictest").hist.value_at_quantile(0.9);
+        let (a, b) = (p90(&vanilla), p90(&dynamic));
+        let load = |r| scalar(r, "host.hog", "throughput");
+        let ok = a > 5 * b && boosts > 500.0 && load(&dynamic) > 0.5 * load(&vanilla);
+        // The default budget: 3 ms at once, a quarter of the time, in a second.
+        let bounded = boosted <= 25.0 + 0.3 + 2.0;
+        let told = format!("p90 {a} and {b} ns, {boosts} boosts/s, boosted {boosted} %");
+        if ok && bounded { Ok(()) } else { Err(told) }
+    });
+}
+
+#[test]
+fn both_timers_work_without_a_boost() {
+    let Some(_lab) = lab() else { return };
+    for timer in [Timer::Lapic, Timer::Exitless] {
+        let r = run_with(
+            &plan(IDLE, "vanilla", &[]),
+            Options { timer: Some(timer), ..Options::default() },
+        );
+        assert_complete(latency(&r, "guest.timer"), 300);
+        assert_eq!(scalar(&r, "guest", "boosts"), 0.0);
+        let slack = latency(&r, "guest.timer").parts_sum[Part::TimerSlack as usize];
+        assert_eq!(slack > 0, timer == Timer::Exitless, "who fired: {timer:?}");
+    }
+}
+
+#[test]
+fn an_interrupt_sent_early_is_not_taken_early() {
+    let Some(_lab) = lab() else { return };
+    twice(|| {
+        let run = |advance_ns| {
+            let timer = Some(Timer::Exitless);
+            run_with(&plan(IDLE, "vanilla", &[]), Options { timer, advance_ns: Some(advance_ns) })
+        };
+        let (plain, early) = (run(0), run(100_000));
+        assert_eq!(scalar(&early, "lab", "samples_invalid"), 0.0);
+        let p50 = |r| latency(r, "guest.timer").hist.value_at_quantile(0.5);
+        let (a, b) = (p50(&plain), p50(&early));
+        if b < a { Ok(()) } else { Err(format!("p50 {a} ns, then {b} ns")) }
+    });
+}
+
+#[test]
+fn every_task_of_every_vcpu_runs_and_devices_reach_them() {
+    let Some(_lab) = lab() else { return };
+    for policy in ["vanilla", "dynamic", "wake-boost"] {
+        let r = run(&plan(IDLE, policy, &[]));
+        assert_complete(latency(&r, "guest.timer"), 300);
+        assert_complete(latency(&r, "guest.other"), 200);
+        // Its device interrupts vCPU 1, which wakes it on vCPU 0.
+        assert_complete(latency(&r, "guest.sound"), 300);
+        // Boosted across idle: rarely begun, but charged while awake.
+        let boosted = scalar(&r, "guest", "boosted");
+        assert_eq!(boosted > 0.0, policy != "vanilla", "{policy}: {boosted}");
+    }
+}
+
+#[test]
+fn without_a_cpu_for_the_injector_vcpus_end_their_own_boosts() {
+    let Some(_lab) = lab() else { return };
+    let r = run(&plan(BUSY, "dynamic", &["vm.guest.pin=\"0-1\""]));
+    assert_complete(latency(&r, "guest.cyclictest"), 1_000);
+    let (boosts, notified) = (scalar(&r, "guest", "boosts"), scalar(&r, "guest", "notified"));
+    assert!(boosts > 100.0 && notified > 0.5 * boosts, "{boosts} boosts, {notified} notified");
+}
+
+#[test]
+fn eight_vcpus_run() {
+    let Some(_lab) = lab() else { return };
+    let text = IDLE.replace("cpus = \"1\"", "cpus = \"7\"").replace("vcpus = 2", "vcpus = 8");
+    for policy in ["vanilla", "dynamic"] {
+        let r = run(&plan(&text, policy, &["duration=300ms"]));
+        assert_complete(latency(&r, "guest.timer"), 150);
+        assert_complete(latency(&r, "guest.other"), 100);
+    }
+}
+
+#[test]
+fn a_rogue_gets_what_its_budget_grants() {
+    let Some(_lab) = lab() else { return };
+    for mode in ["forever", "toggle"] {
+        let text = BUSY
+            .replace("name = \"background\"\nkind = \"hog\"", "name = \"rogue\"\nkind = \"rogue\"");
+        let mode_is = format!("vm.guest.task.rogue.mode={mode}");
+        // Alone, so that nothing but itself ever gives its boost back.
+        let alone = "vm.guest.task.cyclictest.enabled=false";
+        let refill = "policy.dynamic.vcpu_refill=10%";
+        let r = run(&plan(&text, "dynamic", &[&mode_is, alone, refill]));
+        let boosted = scalar(&r, "guest", "boosted");
+        // What it took by lies would be missing here: the hogs' share is two thirds without a boost
+        // and some hundredths beside a real-time loop.
+        let hogs = scalar(&r, "host.hog", "throughput");
+        assert!(hogs > 0.2, "{mode}: the hogs got {hogs} CPUs");
+        // Burst and refill of a second, and a timer that may be late.
+        assert!(boosted <= 10.0 + 0.3 + 1.5, "{mode}: boosted {boosted} %");
+        if mode == "forever" {
+            assert!(scalar(&r, "guest", "throttles") > 0.0);
+        }
+    }
+}
+
+#[test]
+fn static_keeps_its_means_and_nothing_else_is_changed() {
+    let Some(_lab) = lab() else { return };
+    // Other tests' threads come and go: only a run's own count.
+    let left = || -> Vec<String> {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = tasks.filter_map(|t| std::fs::read_to_string(t.path().join("comm")).ok());
+        let ours = ["vcpu", "injector", "hog", "cyclictest"];
+        names.filter(|n| ours.iter().any(|o| n.starts_with(o))).collect()
+    };
+    for means in ["nice -20", "fifo 8", "rr 8", "slice 1ms"] {
+        let set = format!("policy.static.means=\"{means}\"");
+        let r = run(&plan(BUSY, "static", &[&set, "duration=300ms"]));
+        assert!(latency(&r, "guest.cyclictest").hist.len() > 50, "{means}");
+    }
+    // The kernel takes a moment to forget a thread that has ended.
+    twice(|| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        if left().is_empty() { Ok(()) } else { Err(format!("{:?}", left())) }
+    });
+}
+
+#[test]
+fn boosting_can_be_switched_off_while_running() {
+    let Some(_lab) = lab() else { return };
+    use vcoop_model::plan::{TimelineAction, TimelineEvent};
+    let mut plan = plan(BUSY, "dynamic", &[]);
+    let boosts = |r: &Recording| scalar(r, "guest", "boosts");
+    let on = boosts(&run(&plan));
+    let at_ns = plan.warmup_ns + plan.duration_ns / 2;
+    let action = TimelineAction::Boost { vm: None, on: false };
+    plan.timeline.push(TimelineEvent { at_ns, action });
+    let half = boosts(&run(&plan));
+    assert!(half > 0.2 * on && half < 0.8 * on, "{on} per second, then {half}");
+}
+
+#[test]
+fn ends_early_when_asked_and_keeps_what_it_has() {
+    let Some(_lab) = lab() else { return };
+    let mut plan = plan(BUSY, "dynamic", &[]);
+    plan.duration_ns = 60_000_000_000;
+    let start = Instant::now();
+    let stop = || start.elapsed().as_millis() > 700;
+    let r = vcoop_kvm::run(&plan, 1, &stop).unwrap_or_else(|e| panic!("{e}"));
+    assert!(start.elapsed().as_secs() < 10);
+    let l = latency(&r, "guest.cyclictest");
+    assert!((50..2_000).contains(&l.hist.len()), "{}", l.hist.len());
+    assert!(l.missed < 2_000, "periods after the end are not missed: {}", l.missed);
+}
+
+#[test]
+fn refuses_what_this_host_cannot_do() {
+    let Some(_lab) = lab() else { return };
+    let mut large = plan(BUSY, "vanilla", &[]);
+    large.host.level.topology.cores_per_llc = 4096;
+    assert!(vcoop_kvm::check(&plan(BUSY, "dynamic", &[])).is_ok());
+    assert!(matches!(vcoop_kvm::check(&large), Err(Error::Missing(_))));
+    match vcoop_kvm::run(&large, 1, &|| false) {
+        Err(Error::Missing(missing)) => assert!(missing.what.contains("4096 pCPUs"), "{missing}"),
+        other => panic!("{other:?}"),
+    }
+    let mut captured = plan(BUSY, "vanilla", &[]);
+    captured.host_tasks[0].program =
+        vcoop_model::plan::Program::Script { steps: Vec::new().into(), repeat: true };
+    assert!(matches!(vcoop_kvm::check(&captured), Err(Error::Unsupported { .. })));
+    assert!(matches!(vcoop_kvm::run(&captured, 1, &|| false), Err(Error::Unsupported { .. })));
+}
+
+#[test]
+fn a_panic_in_the_caller_ends_the_run() {
+    let Some(_lab) = lab() else { return };
+    let plan = plan(BUSY, "static", &[]);
+    let asked = std::cell::Cell::new(0);
+    let stop = || {
+        asked.set(asked.get() + 1);
+        assert!(asked.get() < 5, "the caller's own trouble");
+        false
+    };
+    let run = std::panic::AssertUnwindSafe(|| vcoop_kvm::run(&plan, 1, &stop));
+    assert!(std::panic::catch_unwind(run).is_err());
+    // And the next run finds the lab as it should be.
+    assert!(!self::run(&self::plan(IDLE, "vanilla", &[])).latencies.is_empty());
+}
