@@ -38,11 +38,23 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         note(&why);
     }
     say_losses(&loader, &args.common);
+    let live = args.backend == BackendArg::Kvm;
+    if live && args.check_determinism {
+        return Err(Failure::usage("--check-determinism is for the simulator: live runs differ"));
+    }
+    for backend in &selection.backends {
+        for plan in &plans {
+            backend.check(plan).map_err(|why| Failure::Missing(why.to_string()))?;
+        }
+    }
+    // Live runs have the host to themselves.
+    let jobs = if live { 1 } else { jobs };
 
     let about = About {
         title: scenario.title.clone(),
         command: command(args, plans.first()),
         baseline: scenario.baseline.clone(),
+        environment: selection.backends.iter().flat_map(|b| b.environment()).collect(),
     };
     let once = |jobs| measure(&plans, &selection.backends, jobs, about.clone(), args.common.quiet);
     let result = once(if args.check_determinism { 1 } else { jobs })?;

@@ -233,3 +233,29 @@ fn captures_are_described() {
     assert!(report.starts_with("builtin:build-serve: "), "{report}");
     assert!(report.contains("busiest threads"));
 }
+
+#[test]
+fn what_the_lab_cannot_run_is_refused_with_exit_code_3() {
+    // A capture as load; and where there is no KVM, everything.
+    let out = run(&["run", "busy-host", "--backend", "kvm"]);
+    assert_eq!(out.status.code(), Some(3), "{}", text(&out.stderr));
+    assert!(out.stdout.is_empty());
+    let said = text(&out.stderr);
+    assert!(said.contains("backend kvm") && said.contains("remedy: "), "{said}");
+}
+
+#[test]
+fn the_lab_answers_in_the_same_document() {
+    let out = short(&["--backend", "kvm", "--policy", "vanilla,dynamic", "--json", "--quiet"]);
+    if out.status.code() == Some(3) {
+        eprintln!("skipped: {}", text(&out.stderr));
+        return;
+    }
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    let json: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(json["backends"], serde_json::json!(["kvm"]));
+    assert!(json["environment"]["kernel"].is_string() && json["engine"].is_null());
+    let series = json["series"].as_array().unwrap();
+    let guest = |s: &&Value| s["probe"] == "guest.cyclictest" && s["metric"] == "latency";
+    assert!(series.iter().filter(guest).all(|s| s["count"].as_u64().unwrap() > 0));
+}

@@ -32,6 +32,8 @@ pub struct About {
     pub command: String,
     /// Policy that ratios are taken to; the first one where it is not among the plans.
     pub baseline: String,
+    /// [`Backend::environment`](crate::backend::Backend::environment) of a live backend.
+    pub environment: BTreeMap<String, String>,
 }
 
 /// Makes the document of an experiment.
@@ -80,6 +82,7 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
         interrupted: measured.interrupted,
         series,
         verdicts: Vec::new(),
+        environment: about.environment,
         engine: engine(measured),
     };
     document.verdicts = verdict::verdicts(&document);

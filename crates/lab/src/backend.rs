@@ -1,5 +1,6 @@
 //! Where a plan can run.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use vcoop_model::plan::Plan;
@@ -16,6 +17,20 @@ pub trait Backend: Sync + fmt::Debug {
     ///
     /// What is missing, and how to get it.
     fn available(&self) -> Result<(), Unavailable>;
+
+    /// Whether this plan can run here.
+    ///
+    /// # Errors
+    ///
+    /// What the plan needs and this host, or this backend, does not have.
+    fn check(&self, _plan: &Plan) -> Result<(), Unavailable> {
+        self.available()
+    }
+
+    /// Facts about the host that a reader of the result needs; none for a simulated one.
+    fn environment(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
 
     /// Runs a plan once. `stop` is asked now and then; when it answers true the run ends early and
     /// gives back what it has.
@@ -71,21 +86,34 @@ impl Backend for Kvm {
     }
 
     fn available(&self) -> Result<(), Unavailable> {
-        Err(Unavailable {
-            what: "backend kvm is missing: this version has no micro-VM lab".to_owned(),
+        vcoop_kvm::available().map_err(|missing| Unavailable {
+            what: format!("backend kvm: {}", missing.what),
+            remedy: missing.remedy,
+        })
+    }
+
+    fn check(&self, plan: &Plan) -> Result<(), Unavailable> {
+        self.available()?;
+        vcoop_kvm::check(plan).map_err(|error| Unavailable {
+            what: format!("backend kvm cannot run {}: {error}", plan.scenario),
             remedy: "use --backend sim, which simulates the host the scenario describes".to_owned(),
         })
     }
 
-    fn run(&self, _: &Plan, _: u64, _: &dyn Fn() -> bool) -> Result<Recording, String> {
-        Err(self.available().map_or_else(|why| why.to_string(), |()| String::new()))
+    fn environment(&self) -> BTreeMap<String, String> {
+        vcoop_kvm::environment()
+    }
+
+    fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
+        vcoop_kvm::run(plan, seed, stop).map_err(|e| e.to_string())
     }
 }
 
 /// What `--backend` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Every backend that works here.
+    /// The simulator; says how to measure on real vCPUs where that works. Live runs take their full time
+    /// and load the host, so they are asked for by name.
     Auto,
     /// The simulator.
     Sim,
@@ -114,12 +142,13 @@ pub fn select(choice: Choice) -> Result<Selection, Unavailable> {
     match choice {
         Choice::Sim => only(&Sim),
         Choice::Kvm => only(&Kvm),
-        Choice::Auto => Ok(match Kvm.available() {
-            Ok(()) => Selection { backends: vec![&Sim, &Kvm], note: None },
-            Err(why) => {
-                Selection { backends: vec![&Sim], note: Some(format!("simulating ({})", why.what)) }
-            }
-        }),
+        Choice::Auto => {
+            let note = match Kvm.available() {
+                Ok(()) => "simulating; --backend kvm measures on this host's real vCPUs".to_owned(),
+                Err(why) => format!("simulating ({})", why.what),
+            };
+            Ok(Selection { backends: vec![&Sim], note: Some(note) })
+        }
     }
 }
 
@@ -136,8 +165,10 @@ mod tests {
     }
 
     #[test]
-    fn kvm_by_name_is_refused_with_a_remedy() {
-        let why = select(Choice::Kvm).unwrap_err();
-        assert!(why.what.contains("kvm") && why.remedy.contains("--backend sim"));
+    fn kvm_by_name_works_or_is_refused_with_a_remedy() {
+        match select(Choice::Kvm) {
+            Ok(selection) => assert_eq!(selection.backends[0].name(), "kvm"),
+            Err(why) => assert!(why.what.contains("kvm") && !why.remedy.is_empty()),
+        }
     }
 }

@@ -48,6 +48,9 @@ pub struct Document {
     pub series: Vec<Series>,
     /// What to make of it, a verdict for each backend and cell.
     pub verdicts: Vec<Verdict>,
+    /// The host it was measured on; live backends only.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub environment: BTreeMap<String, String>,
     /// Engine accounting; simulator only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub engine: Option<Engine>,

@@ -100,7 +100,8 @@ impl Experiment<'_> {
     /// Runs everything. Results stand at their place whatever the order in which threads finish.
     ///
     /// Repeats are started before plans: first repeat 0 of every plan, so that an early end
-    /// leaves every plan with about as many repeats as the others.
+    /// leaves every plan with about as many repeats as the others. Odd repeats go through the plans
+    /// backwards (ABBA), so that a live host that drifts treats them alike.
     ///
     /// # Errors
     ///
@@ -172,10 +173,14 @@ impl Experiment<'_> {
         let mut order = Vec::new();
         for repeat in 0..most {
             for backend in 0..self.backends.len() {
-                for (plan, p) in self.plans.iter().enumerate() {
-                    if repeat < p.repeats {
-                        order.push(Job { backend, plan, repeat });
-                    }
+                let plans = 0..self.plans.len();
+                let round = |plan: usize| {
+                    (repeat < self.plans[plan].repeats).then_some(Job { backend, plan, repeat })
+                };
+                if repeat % 2 == 0 {
+                    order.extend(plans.filter_map(round));
+                } else {
+                    order.extend(plans.rev().filter_map(round));
                 }
             }
         }

@@ -64,6 +64,7 @@ fn measured() -> Document {
         title: scenario.title,
         command: "vcoop run names".to_owned(),
         baseline: scenario.baseline,
+        ..About::default()
     };
     document(&plans, &runs, about)
 }
