@@ -133,7 +133,7 @@ fn idle_host_shows_no_policy() {
 
 #[test]
 fn busy_dynamic_is_near_static_and_far_below_vanilla() {
-    let d = run("pvsched-busy", &["duration=6s", "warmup=500ms", "repeats=2"], &[]);
+    let d = run("pvsched-busy", &["duration=30s", "warmup=500ms", "repeats=3"], &[]);
     let guest = |policy| latencies(&d, "guest.cyclictest", policy);
     let cells = guest("vanilla").into_iter().zip(guest("dynamic")).zip(guest("static"));
     for ((vanilla, dynamic), fixed) in cells {
