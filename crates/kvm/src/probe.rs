@@ -1,16 +1,9 @@
 //! From samples to a [`LatencyRecord`]: flat in memory whatever the number of samples.
 
-use std::collections::BTreeMap;
-
-use hdrhistogram::Histogram;
 use vcoop_model::plan::Ns;
-use vcoop_model::recording::{LatencyRecord, Part, Parts, WorstSample};
+use vcoop_model::recording::{LatencyRecord, Parts, WorstSample};
 
-/// How many of the worst samples are kept.
-const WORST: usize = 16;
-
-/// One minute: beyond it a histogram saturates (sum, min and max stay exact).
-const HIGHEST_NS: u64 = 60_000_000_000;
+const WORST: usize = LatencyRecord::WORST;
 
 /// The measured time, from the start of the warm-up.
 #[derive(Clone, Copy, Debug)]
@@ -33,27 +26,12 @@ pub(crate) struct Probe {
 impl Probe {
     /// An empty probe. `interval`: time between two due times.
     pub(crate) fn new(name: &str, window: Window, interval: Ns) -> Self {
-        let hist = Histogram::new_with_max(HIGHEST_NS, 3)
-            .expect("one minute with three digits is a valid histogram");
         Self {
             window,
             interval: interval.max(1),
             last_due: None,
             all: (0, 0),
-            record: LatencyRecord {
-                probe: name.to_owned(),
-                metric: "latency",
-                hist,
-                missed: 0,
-                sum_ns: 0,
-                min_ns: Ns::MAX,
-                max_ns: 0,
-                parts_sum: [0; Part::COUNT],
-                parts_by_log2: Box::new([[0; Part::COUNT]; 64]),
-                count_by_log2: [0; 64],
-                ran_instead: BTreeMap::new(),
-                worst: Vec::new(),
-            },
+            record: LatencyRecord::new(name),
         }
     }
 
@@ -74,16 +52,7 @@ impl Probe {
         let r = &mut self.record;
         // More than the periods since the window began were not missed in it.
         r.missed += missed.min((due - self.window.from) / self.interval + 1);
-        r.hist.saturating_record(latency);
-        r.sum_ns += u128::from(latency);
-        r.min_ns = r.min_ns.min(latency);
-        r.max_ns = r.max_ns.max(latency);
-        let bucket = latency.max(1).ilog2() as usize;
-        r.count_by_log2[bucket] += 1;
-        for (i, &ns) in parts.iter().enumerate() {
-            r.parts_sum[i] += u128::from(ns);
-            r.parts_by_log2[bucket][i] += u128::from(ns);
-        }
+        r.book(latency, parts);
         if r.worst.len() < WORST || r.worst.last().is_some_and(|w| latency > w.latency_ns) {
             let at = r.worst.partition_point(|w| w.latency_ns >= latency);
             r.worst.truncate(WORST - 1);

@@ -149,6 +149,48 @@ pub struct LatencyRecord {
     pub worst: Vec<WorstSample>,
 }
 
+/// One minute: beyond it a histogram saturates (sum, min and max stay exact).
+const HIGHEST_NS: Ns = 60_000_000_000;
+
+impl LatencyRecord {
+    /// How many of the worst samples a backend keeps.
+    pub const WORST: usize = 16;
+
+    /// A series without samples.
+    pub fn new(probe: &str) -> Self {
+        let hist = Histogram::new_with_max(HIGHEST_NS, 3)
+            .expect("one minute with three digits is a valid histogram");
+        Self {
+            probe: probe.to_owned(),
+            metric: "latency",
+            hist,
+            missed: 0,
+            sum_ns: 0,
+            min_ns: Ns::MAX,
+            max_ns: 0,
+            parts_sum: [0; Part::COUNT],
+            parts_by_log2: Box::new([[0; Part::COUNT]; 64]),
+            count_by_log2: [0; 64],
+            ran_instead: BTreeMap::new(),
+            worst: Vec::new(),
+        }
+    }
+
+    /// Books a sample, but for who ran instead and for the worst ones.
+    pub fn book(&mut self, latency: Ns, parts: &Parts) {
+        self.hist.saturating_record(latency);
+        self.sum_ns += u128::from(latency);
+        self.min_ns = self.min_ns.min(latency);
+        self.max_ns = self.max_ns.max(latency);
+        let bucket = latency.max(1).ilog2() as usize;
+        self.count_by_log2[bucket] += 1;
+        for (i, &ns) in parts.iter().enumerate() {
+            self.parts_sum[i] += u128::from(ns);
+            self.parts_by_log2[bucket][i] += u128::from(ns);
+        }
+    }
+}
+
 /// One of the worst samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorstSample {

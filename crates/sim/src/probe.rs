@@ -1,18 +1,11 @@
 //! From samples to a [`LatencyRecord`]: flat in memory whatever the number of samples.
 
-use std::collections::BTreeMap;
-
-use hdrhistogram::Histogram;
-use vcoop_model::recording::{LatencyRecord, Part, Parts, WorstSample};
+use vcoop_model::recording::{LatencyRecord, Parts, WorstSample};
 
 use crate::queue::Ns;
 use crate::track::Sample;
 
-/// How many of the worst samples are kept.
-const WORST: usize = 16;
-
-/// One minute: beyond it a histogram saturates (sum, min and max stay exact).
-const HIGHEST_NS: u64 = 60_000_000_000;
+const WORST: usize = LatencyRecord::WORST;
 
 /// Collects the samples of one probe.
 #[derive(Debug)]
@@ -39,25 +32,10 @@ struct Kept {
 impl Probe {
     /// An empty probe.
     pub fn new(index: usize, name: &str, start: Ns, labels: usize) -> Self {
-        let hist = Histogram::new_with_max(HIGHEST_NS, 3)
-            .expect("one minute with three digits is a valid histogram");
         Self {
             index,
             start,
-            record: LatencyRecord {
-                probe: name.to_owned(),
-                metric: "latency",
-                hist,
-                missed: 0,
-                sum_ns: 0,
-                min_ns: Ns::MAX,
-                max_ns: 0,
-                parts_sum: [0; Part::COUNT],
-                parts_by_log2: Box::new([[0; Part::COUNT]; 64]),
-                count_by_log2: [0; 64],
-                ran_instead: BTreeMap::new(),
-                worst: Vec::new(),
-            },
+            record: LatencyRecord::new(name),
             ran_instead: vec![0; labels].into_boxed_slice(),
             worst: Vec::with_capacity(WORST + 1),
         }
@@ -72,17 +50,7 @@ impl Probe {
 
     /// Takes in a sample that the end of the run cut off, whenever it was due.
     pub fn record_open(&mut self, sample: &Sample<'_>) {
-        let r = &mut self.record;
-        r.hist.saturating_record(sample.latency);
-        r.sum_ns += u128::from(sample.latency);
-        r.min_ns = r.min_ns.min(sample.latency);
-        r.max_ns = r.max_ns.max(sample.latency);
-        let bucket = sample.latency.max(1).ilog2() as usize;
-        r.count_by_log2[bucket] += 1;
-        for (i, &ns) in sample.parts.iter().enumerate() {
-            r.parts_sum[i] += u128::from(ns);
-            r.parts_by_log2[bucket][i] += u128::from(ns);
-        }
+        self.record.book(sample.latency, sample.parts);
         for (sum, &ns) in self.ran_instead.iter_mut().zip(sample.ran_instead) {
             *sum += u128::from(ns);
         }

@@ -90,13 +90,12 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             let e = host.add(Attr { policy: baseline, cpus, group: vm.group }, home);
             // Attribution costs time: only guests that are probed have it.
             let track = if probed { tracks.add_track() } else { NONE };
-            let mut thread = Thread {
+            let thread = Thread {
                 work: blank(vm_labels[m]),
                 vcpu: vcpus.len() as u32,
                 track,
                 last_cpu: NONE,
             };
-            thread.work.runner = None;
             threads.push(thread);
             vcpus.push(vcpu(plan, m, c, e.0, home.0, track, baseline));
         }
