@@ -13,7 +13,7 @@ use crate::clock::{Clock, tsc};
 use crate::driver::VmDriver;
 use crate::environment::schedstat;
 use crate::host_task::Progress;
-use crate::lab::interval;
+use crate::lab::{interval, is_exitless};
 use crate::probe::{Probe, Window};
 use crate::translate::Rates;
 use crate::vcpu::Exits;
@@ -126,7 +126,7 @@ impl<'a> Collector<'a> {
     }
 
     /// The recording; `ended`: when the run did.
-    pub(crate) fn finish(self, host: Vec<Option<Probe>>, ended: Ns, exitless: bool) -> Recording {
+    pub(crate) fn finish(self, host: Vec<Option<Probe>>, ended: Ns) -> Recording {
         let mut scalars = BTreeMap::new();
         let mut put = |probe: &str, metric: &str, unit: &'static str, value: f64| {
             scalars.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });
@@ -139,7 +139,6 @@ impl<'a> Collector<'a> {
         }
         put("lab", "samples_lost", "count", lost as f64);
         put("lab", "samples_invalid", "count", invalid as f64);
-        put("lab", "exitless_timer", "count", f64::from(u8::from(exitless)));
         if let (Some(a), Some(b)) = (&self.first, &self.last) {
             scalars_between(self.plan, a, b, &mut put);
         }
@@ -260,6 +259,7 @@ fn scalars_between(
         let name = &vm.name;
         let vcpus = vm.vcpu_cpus.len().max(1) as f64;
         let (p, q) = (&a.policy, &b.policy);
+        put(name, "exitless_timer", "count", f64::from(u8::from(is_exitless(plan, vm))));
         put(name, "cpu", "cpu", since(b.exec_ns, a.exec_ns) / ns);
         put(name, "steal", "%", 100.0 * since(b.wait_ns, a.wait_ns) / (ns * vcpus));
         put(name, "boosts", "1/s", since(q.boosts, p.boosts) / seconds);

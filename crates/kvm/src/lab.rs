@@ -9,7 +9,7 @@ use std::time::Duration;
 use kvm_ioctls::{Kvm, VcpuFd};
 use vcoop_abi::discovery::Features;
 use vcoop_guest::layout;
-use vcoop_model::plan::{Ns, Plan, PolicyPlan, Program, Target, VmPlan};
+use vcoop_model::plan::{GuestTimer, Ns, Plan, PolicyPlan, Program, Target, VmPlan};
 use vcoop_model::recording::Recording;
 
 use crate::attr::{self, Attr};
@@ -25,7 +25,7 @@ use crate::machine::Machine;
 use crate::probe::{Probe, Window};
 use crate::translate::{Guest, Rates};
 use crate::vcpu::{self, Exits};
-use crate::{ADVANCE_NS, MAX_ADVANCE_NS, Options, Timer};
+use crate::{ADVANCE_NS, MAX_ADVANCE_NS, Options};
 
 /// Time for all threads to be in place before the warm-up starts.
 const GET_READY_NS: Ns = 30_000_000;
@@ -147,7 +147,6 @@ pub fn run_with(
     let clock = Clock::new(tsc(), khz);
     let rates = Rates { clock, per_ms: clock::iterations_per_ms(&clock) };
     let boosts = matches!(plan.policy, PolicyPlan::Dynamic(_) | PolicyPlan::WakeBoost(_));
-    let exitless = options.timer.map_or(boosts, |timer| timer == Timer::Exitless);
     let advance = options.advance_ns.unwrap_or(if boosts { ADVANCE_NS } else { 0 });
     let advance = advance.min(MAX_ADVANCE_NS);
     let mut vms = Vec::new();
@@ -155,7 +154,7 @@ pub fn run_with(
     for (i, vm) in plan.vms.iter().enumerate() {
         let rings = rings(plan, i);
         let guest = Guest::new(vm, i as u64, seed, &rates, &rings)?;
-        let (driver, vcpus) = build(&kvm, plan, vm, &guest, &rates, exitless)?;
+        let (driver, vcpus) = build(&kvm, plan, vm, &guest, &rates)?;
         vms.push(driver);
         fds.push(vcpus);
     }
@@ -169,6 +168,7 @@ pub fn run_with(
         });
     }
     let common = Common::new(Clock::new(origin, khz), !cpus.injector.is_empty());
+    let exitless = plan.vms.iter().any(|vm| is_exitless(plan, vm));
     let run = Run { plan, seed, cpus, common, vms, rates, start, exitless, advance };
     let mut recording = run.go(fds, stop)?;
     recording.scalars.insert(
@@ -198,6 +198,13 @@ fn tsc_khz(kvm: &Kvm) -> Result<u32, Error> {
     vcpu.get_tsc_khz().map_err(Error::kvm("KVM_GET_TSC_KHZ", &Whom::Host))
 }
 
+/// Whether the injector fires the VM's deadlines: by default under the policies that boost, because
+/// nothing else brings a boost with the interrupt.
+pub(crate) fn is_exitless(plan: &Plan, vm: &VmPlan) -> bool {
+    let boosts = matches!(plan.policy, PolicyPlan::Dynamic(_) | PolicyPlan::WakeBoost(_));
+    vm.timer.map_or(boosts, |timer| timer == GuestTimer::Exitless)
+}
+
 /// A VM with its tables filled, and its vCPUs.
 fn build(
     kvm: &Kvm,
@@ -205,10 +212,10 @@ fn build(
     vm: &VmPlan,
     guest: &Guest,
     rates: &Rates,
-    exitless: bool,
 ) -> Result<(VmDriver, Vec<VcpuFd>), Error> {
     let vcpus = vm.vcpu_cpus.len() as u32;
     let machine = Machine::new(kvm, &vm.name, vcpus)?;
+    let exitless = is_exitless(plan, vm);
     let cooperates = vm.cooperative && matches!(plan.policy, PolicyPlan::Dynamic(_));
     machine.ram.control(layout::CONTROL, |control| {
         guest.fill(control, &rates.clock, vcpus);
@@ -260,16 +267,10 @@ impl Cpus {
                 remedy: "simulate it (--backend sim), or shrink it (--set host.pcpus=N)".to_owned(),
             }));
         }
-        let vcpus = || plan.vms.iter().flat_map(|vm| vm.vcpu_cpus.iter());
-        let loads = || plan.host_tasks.iter().map(|t| &t.cpus);
-        let free = |cpu: usize, mut lists: Box<dyn Iterator<Item = &Vec<u32>> + '_>| {
-            lists.all(|l| !l.is_empty() && !l.contains(&(cpu as u32)))
-        };
-        // Best a CPU nobody is pinned to, else one without vCPUs, else any.
-        let mut candidates = (0..real.len()).rev();
-        let quiet = candidates.clone().find(|c| free(*c, Box::new(vcpus().chain(loads()))));
-        let injector = quiet.or_else(|| candidates.find(|c| free(*c, Box::new(vcpus()))));
-        Ok(Self { injector: injector.map(|c| real[c]).into_iter().collect(), real })
+        let injector =
+            plan.housekeeping().or_else(|| (real.len() > wanted as usize).then_some(wanted));
+        let injector = injector.map(|cpu| real[cpu as usize]);
+        Ok(Self { injector: injector.into_iter().collect(), real })
     }
 
     /// The real CPUs of a list of the plan.
@@ -370,7 +371,7 @@ impl Run<'_> {
         if let Some(error) = self.common.take_failure() {
             return Err(error);
         }
-        Ok(collector.finish(host_probes, ended, self.exitless))
+        Ok(collector.finish(host_probes, ended))
     }
 
     /// Collects until the time is over or somebody ends it; when that was.

@@ -68,23 +68,9 @@ pub use environment::environment;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use lab::{available, check, run, run_with};
 
-/// Who fires the guests' deadlines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Timer {
-    /// KVM's in-kernel TSC-deadline timer: programming it is an exit, firing it is not seen by the
-    /// lab, so no boost goes with it.
-    Lapic,
-    /// The injector, from the deadline in the shared page; a boost goes with it if the policy gives
-    /// one.
-    Exitless,
-}
-
 /// What a plan does not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// `None`: exitless for the policies that boost, the in-kernel timer for the others, as on a
-    /// host without vcoop.
-    pub timer: Option<Timer>,
     /// How early the injector sends timer interrupts, in nanoseconds, at most [`MAX_ADVANCE_NS`]:
     /// delivery overlaps with the wait, which the guest's kernel spins out. With a boost, the vCPU
     /// is boosted for that time too. `None`: [`ADVANCE_NS`] for the policies that boost, else 0.

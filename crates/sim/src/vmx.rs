@@ -56,7 +56,7 @@ impl World<'_> {
     }
 
     /// Starts, moves or stops the host timer behind the guest's deadline.
-    fn arm_lapic(&mut self, v: u32) {
+    pub(crate) fn arm_lapic(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.programmed = vcpu.timers.last().map_or(Ns::MAX, |t| t.0);
         let slot = self.slots.lapic + v;

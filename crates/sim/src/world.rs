@@ -271,6 +271,8 @@ pub(crate) struct Vm {
     pub(crate) preemption: Preemption,
     pub(crate) ticks: Ticks,
     pub(crate) posted: bool,
+    /// Its deadlines are fired by the housekeeping pCPU.
+    pub(crate) exitless: bool,
     pub(crate) shared: VmShared,
 }
 
@@ -345,6 +347,8 @@ pub(crate) struct World<'p> {
     pub(crate) probes: Vec<Probe>,
     pub(crate) labels: Vec<String>,
     pub(crate) ticks: Ticks,
+    /// pCPU that fires exitless timers; [`NONE`]: the one where the vCPU ran last.
+    pub(crate) housekeeping: u32,
     /// The pCPU that executes what happens now, and pays for it.
     pub(crate) cpu: u32,
     pub(crate) next_timeline: usize,
