@@ -22,6 +22,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Hold published tables and claims against the simulator.
     Reproduce(ReproduceArgs),
+    /// Run scenarios simulated and on real vCPUs, and show how far the two are apart.
+    Validate(ValidateArgs),
     /// List what there is: scenarios, profiles, policies, published tables and claims.
     List(ListArgs),
     /// Print the JSON schema of scenario files, for editors.
@@ -39,9 +41,9 @@ pub(crate) enum Command {
 /// Where to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackendArg {
-    /// Every backend that works on this host
+    /// Real vCPUs beside a simulation of this host where they work and the scenario fits; else sim
     Auto,
-    /// The simulator
+    /// The simulator, on the host that the scenario describes
     Sim,
     /// Real vCPUs on /dev/kvm
     Kvm,
@@ -52,8 +54,14 @@ pub(crate) struct RunArgs {
     /// A scenario file, or the name of a built-in scenario (see `vcoop list scenarios`)
     pub(crate) scenario: String,
     /// Where to run
-    #[arg(long, value_enum, default_value_t = BackendArg::Auto)]
+    #[arg(long, value_enum, env = "VCOOP_BACKEND", default_value_t = BackendArg::Auto)]
     pub(crate) backend: BackendArg,
+    /// Scale a scenario that needs more CPUs than this host has down to it, in proportion
+    #[arg(long)]
+    pub(crate) fit: bool,
+    /// This host's costs (from `vcoop calibrate -o FILE`), for the simulation beside real vCPUs
+    #[arg(long, value_name = "FILE", env = "VCOOP_CALIBRATION")]
+    pub(crate) calibration: Option<PathBuf>,
     /// Policies to compare instead of the scenario's, with commas between
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) policy: Vec<String>,
@@ -104,6 +112,21 @@ pub(crate) struct ReproduceArgs {
     /// Publications, tables or claims (see `vcoop list published`); all where left out
     #[arg(value_name = "ID")]
     pub(crate) ids: Vec<String>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ValidateArgs {
+    /// Scenarios; where left out, those that two CPUs can run
+    #[arg(value_name = "SCENARIO")]
+    pub(crate) scenarios: Vec<String>,
+    /// Scale scenarios that need more CPUs than this host has down to it, in proportion
+    #[arg(long)]
+    pub(crate) fit: bool,
+    /// This host's costs (from `vcoop calibrate -o FILE`), for the simulation
+    #[arg(long, value_name = "FILE", env = "VCOOP_CALIBRATION")]
+    pub(crate) calibration: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) common: Common,
 }

@@ -13,6 +13,7 @@ mod reproduce;
 mod run;
 mod scenario;
 mod shell;
+mod validate;
 
 use std::process::ExitCode;
 
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
+        Command::Validate(args) => validate::run(&args),
         Command::List(args) => list::run(&args),
         Command::Schema => output::print(&list::schema()),
         Command::Capture(args) => capture::run(&args),

@@ -19,6 +19,7 @@ use crate::draw::Stream;
 use crate::driver::{self, Common, VcpuDriver, VmDriver};
 use crate::environment::{NoDeepIdle, has_reliable_tsc};
 use crate::error::{Error, Missing, Whom};
+use crate::facts::host_facts;
 use crate::host_task::{HostTask, Progress};
 use crate::injector::{Duties, Injector};
 use crate::machine::Machine;
@@ -256,7 +257,8 @@ struct Cpus {
 
 impl Cpus {
     fn new(plan: &Plan) -> Result<Self, Error> {
-        let real = attr::allowed_cpus()?;
+        // In the order in which the simulator numbers them.
+        let real = host_facts().cpus;
         let wanted = plan.host.level.topology.cpus();
         if wanted as usize > real.len() {
             return Err(Error::Missing(Missing {
@@ -264,7 +266,10 @@ impl Cpus {
                     "the scenario's host has {wanted} pCPUs, and this one has {}",
                     real.len()
                 ),
-                remedy: "simulate it (--backend sim), or shrink it (--set host.pcpus=N)".to_owned(),
+                remedy:
+                    "simulate it (--backend sim), scale it down in proportion (--fit), or shrink \
+                         it (--set host.pcpus=N)"
+                        .to_owned(),
             }));
         }
         let injector =

@@ -14,7 +14,7 @@ use vcoop_model::plan::Plan;
 use vcoop_model::scenario::{Scenario, Set};
 
 use crate::analysis::{About, document};
-use crate::backend::{Backend, Sim};
+use crate::backend::{Column, Sim};
 use crate::published::{Claim, Publication, Table};
 use crate::result::Document;
 pub use document::{Cell, CheckResult, ClaimResult, Evidence, Reproduction, SCHEMA, Summary};
@@ -136,8 +136,8 @@ impl Setup {
         jobs: usize,
         control: Control<'_>,
     ) -> Result<Reproduction, ReproduceError> {
-        let backends: [&'static dyn Backend; 1] = [&Sim];
-        let experiment = Experiment { plans: &self.plans, backends: &backends, jobs };
+        let columns = [Column::all(&Sim, self.plans.len())];
+        let experiment = Experiment { plans: &self.plans, columns: &columns, jobs };
         let measured = experiment.run(control)?;
         let documents = self.documents(&measured);
         Ok(compare::compare(selection, &documents, self.assumptions(), measured.interrupted))
