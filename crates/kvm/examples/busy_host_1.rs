@@ -49,7 +49,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut plan = plans.remove(0);
         plan.duration_ns = seconds * 1_000_000_000;
         plan.warmup_ns = 300_000_000;
-        Ok(Row { title, plan, options: Options { timer, advance_ns: None }, rounds: Vec::new() })
+        Ok(Row {
+            title,
+            plan,
+            options: Options { timer, ..Options::default() },
+            rounds: Vec::new(),
+        })
     };
     let mut rows = vec![
         row("vanilla", "vanilla", "", None)?,
