@@ -5,7 +5,8 @@
 //! `cargo run -p vcoop-kvm --example busy_host_1 --release [-- SECONDS [ROUNDS]]`
 //!
 //! In the environment: `VCOOP_ONLY`, rows to run, with `;` between; `VCOOP_SET`, overrides of the
-//! scenario, with spaces between; `VCOOP_SCALARS`, set to print everything measured.
+//! scenario, with spaces between; `VCOOP_SCALARS`, set to print everything measured;
+//! `VCOOP_NO_TRACE`, set to record nothing of the host's scheduler.
 
 use std::error::Error;
 
@@ -49,12 +50,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut plan = plans.remove(0);
         plan.duration_ns = seconds * 1_000_000_000;
         plan.warmup_ns = 300_000_000;
-        Ok(Row {
-            title,
-            plan,
-            options: Options { timer, ..Options::default() },
-            rounds: Vec::new(),
-        })
+        let trace = std::env::var_os("VCOOP_NO_TRACE").is_none();
+        let options = Options { timer, trace, ..Options::default() };
+        Ok(Row { title, plan, options, rounds: Vec::new() })
     };
     let mut rows = vec![
         row("vanilla", "vanilla", "", None)?,

@@ -40,7 +40,7 @@
 //!
 //! Who had the CPU during `wake_to_run` and `preempted_to_run` is booked by label: loads and VMs by
 //! their names, the lab's own threads as `injector` and `collector`, others by the name of the
-//! thread up to a slash.
+//! thread up to a space or a slash.
 //!
 //! Without a trace, or where it has a gap (`lab.samples_coarse` counts these), the decomposition is
 //! coarse. With the exitless timer, `timer_slack` is the injector's lateness; with the in-kernel one,

@@ -29,13 +29,13 @@ pub(crate) struct Instance {
 /// Where tracefs is mounted.
 fn mount_point() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    let listed = mounts.lines().filter_map(|line| {
+    let mut listed = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
         let (at, kind) = (fields.next()?, fields.next()?);
         (kind == "tracefs").then(|| PathBuf::from(at))
     });
-    let usual = USUAL.map(PathBuf::from);
-    listed.chain(usual).find(|at| at.join("instances").is_dir())
+    let mut usual = USUAL.into_iter().map(PathBuf::from).filter(|at| at.join("instances").is_dir());
+    listed.next().or_else(|| usual.next())
 }
 
 /// The text of a file that gives nothing more after its first read, however short that was: so does
@@ -204,6 +204,7 @@ fn remove_stale(instances: &Path) {
 #[cfg(test)]
 mod tests {
     use super::Instance;
+    use crate::trace::page::Page;
     use std::fs;
     use std::path::PathBuf;
 
@@ -229,6 +230,33 @@ mod tests {
             panic!("while it is there");
         });
         assert!(panics.is_err() && !path.exists());
+    }
+
+    #[test]
+    fn what_the_kernel_overwrites_is_told_in_the_pages_and_counted() {
+        let Some(instance) = instance("-lossy") else { return };
+        instance.write("buffer_size_kb", "8").unwrap();
+        instance.write("events/sched/sched_waking/enable", "1").unwrap();
+        instance.write("tracing_on", "1").unwrap();
+        // Some hundred pages of wake-ups.
+        std::thread::spawn(|| {
+            for _ in 0..20_000 {
+                std::thread::sleep(std::time::Duration::from_nanos(1));
+            }
+        })
+        .join()
+        .unwrap();
+        instance.write("tracing_on", "0").unwrap();
+        let (layout, mut told, mut events) = (instance.layout(), 0, 0);
+        let all = instance.read(1_000, |_, bytes| {
+            let page = Page::new(bytes, &layout).unwrap();
+            told += u64::from(page.missed().is_some());
+            let mut records = page.records();
+            events += records.by_ref().count();
+            assert!(!records.is_broken());
+        });
+        assert_eq!(all, Ok(true));
+        assert!(told > 0 && events > 0 && instance.lost() > 1_000, "{told} {events}");
     }
 
     #[test]

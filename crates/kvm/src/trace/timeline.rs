@@ -436,12 +436,16 @@ fn push<T>(queue: &mut VecDeque<T>, item: T) {
     queue.push_back(item);
 }
 
-/// A foreign thread's name as a label: what stands before a CPU or a worker's number, in printable
-/// characters.
+/// A foreign thread's name as a label, in printable characters: its first word, up to a slash, which
+/// is what `kworker/0:1`, `lto cgu.3` and `lto cgu.4` share. QEMU's vCPUs (`CPU 0/KVM`) keep what
+/// they are.
 fn readable(comm: &Comm) -> String {
     let end = comm.iter().position(|b| *b == 0).unwrap_or(comm.len());
     let text = String::from_utf8_lossy(&comm[..end]);
-    let text = text.split('/').next().unwrap_or_default();
+    if text.starts_with("CPU ") && text.ends_with("/KVM") {
+        return "CPU/KVM".to_owned();
+    }
+    let text = text.split(['/', ' ']).next().unwrap_or_default();
     let name: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     if name.is_empty() { "nameless".to_owned() } else { name }
 }

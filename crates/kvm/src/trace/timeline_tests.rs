@@ -150,6 +150,19 @@ fn meters_are_read_where_asked() {
 }
 
 #[test]
+fn names_of_strangers_are_grouped_and_printable() {
+    for (name, label) in [
+        ("kworker/0:1", "kworker"),
+        ("lto cgu.3", "lto"),
+        ("CPU 12/KVM", "CPU/KVM"),
+        ("x\x1b[31m", "x?[31m"),
+        ("", "nameless"),
+    ] {
+        assert_eq!(super::readable(&comm(name)), label);
+    }
+}
+
+#[test]
 fn history_and_names_are_bounded() {
     let mut t = timeline(&[]);
     for i in 0..200_000_u64 {
