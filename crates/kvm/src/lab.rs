@@ -163,6 +163,9 @@ pub fn run_with(
         vms.push(driver);
         fds.push(vcpus);
     }
+    // Before the threads start, so that no state of theirs is missed. It takes its time, so before
+    // the origin of theirs. Why it could not start is in the environment.
+    let trace = options.trace.then(|| Recorder::start(&cpus.measured(plan), clock).ok());
     // The tables are there; the origin of all times is shortly ahead.
     let origin = tsc() + clock.to_cycles(GET_READY_NS);
     let start = monotonic() + GET_READY_NS;
@@ -173,9 +176,6 @@ pub fn run_with(
         });
     }
     let common = Common::new(Clock::new(origin, khz), !cpus.injector.is_empty());
-    // Before the threads start, so that no state of theirs is missed. Why it could not is in the
-    // environment.
-    let trace = options.trace.then(|| Recorder::start(&cpus.measured(plan), common.clock).ok());
     let firing = Firing { exitless, advance };
     let run = Run { plan, seed, cpus, common, vms, rates, start, firing };
     let mut recording = run.go(fds, trace.flatten(), stop)?;
