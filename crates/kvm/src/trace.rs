@@ -246,6 +246,12 @@ impl Recorder {
             }
             last.insert(cpu, at);
         });
+        let now = tsc();
+        let result = result.and_then(|all| {
+            // Then nothing of it can be held against a sample.
+            let ahead = self.last.values().any(|time| *time > now);
+            if ahead { Err("the trace's clock is not the TSC".to_owned()) } else { Ok(all) }
+        });
         result.unwrap_or_else(|why| {
             self.broken = Some(why);
             false
