@@ -79,6 +79,23 @@ pub(crate) fn tick_ns() -> Option<Ns> {
     (rc == 0).then_some(t.tv_sec as Ns * 1_000_000_000 + t.tv_nsec as Ns)
 }
 
+/// The TSC at a time of CLOCK_MONOTONIC shortly ago.
+pub(crate) fn tsc_of(clock: &Clock, at: Ns) -> u64 {
+    /// An interruption between the two clocks makes their readings a bad pair.
+    const CLOSE_NS: Ns = 2_000;
+    let mut pair = (0, 0);
+    for _ in 0..3 {
+        let before = tsc();
+        let ns = monotonic();
+        let width = tsc() - before;
+        pair = (before + width / 2, ns);
+        if width <= clock.to_cycles(CLOSE_NS) {
+            break;
+        }
+    }
+    pair.0.saturating_sub(clock.to_cycles(pair.1.saturating_sub(at)))
+}
+
 fn timespec(ns: Ns) -> libc::timespec {
     libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
@@ -175,7 +192,7 @@ pub(crate) fn spin(iterations: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Clock, Kick, monotonic};
+    use super::{Clock, Kick, monotonic, tsc, tsc_of};
 
     #[test]
     fn conversions_are_inverse_to_a_nanosecond() {
@@ -184,6 +201,15 @@ mod tests {
             assert!(clock.ns_at(clock.tsc_at(ns)).abs_diff(ns) <= 1);
         }
         assert_eq!(clock.ns_at(0), 0, "before the origin");
+    }
+
+    #[test]
+    fn times_of_one_clock_are_found_in_the_other() {
+        // Any rate will do for a time just now.
+        let clock = Clock::new(0, 3_000_000);
+        let (before, at) = (tsc(), monotonic());
+        let found = tsc_of(&clock, at);
+        assert!(found <= tsc() && before.abs_diff(found) < clock.to_cycles(1_000_000_000));
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::fs;
 use std::io::Write;
 
 /// Facts about this host by name, for the result of a run: KVM flavour, kernel, CPU, clock source,
-/// real-time limits, frequency governor, cgroup, and what the host itself loses to its own host.
+/// real-time limits, frequency governor, cgroup, whether the host itself is a guest, and the events of
+/// the host's scheduler that a run records, or why it cannot (`trace`).
 /// What cannot be read is left out.
 pub fn environment() -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
@@ -27,6 +28,7 @@ pub fn environment() -> BTreeMap<String, String> {
     put("halt_poll_ns", read("/sys/module/kvm/parameters/halt_poll_ns"));
     put("load_average", read("/proc/loadavg"));
     put("cpu_cgroup", cgroup("cpu"));
+    put("trace", Some(crate::trace::describe()));
     let cpus = crate::attr::allowed_cpus().map(|c| c.len().to_string());
     put("cpus", cpus.ok());
     facts

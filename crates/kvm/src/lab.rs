@@ -1,9 +1,11 @@
 //! One run of one plan.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Mutex, PoisonError};
-use std::thread::{self, ScopedJoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use kvm_ioctls::{Kvm, VcpuFd};
@@ -12,9 +14,9 @@ use vcoop_guest::layout;
 use vcoop_model::plan::{GuestTimer, Ns, Plan, PolicyPlan, Program, Target, VmPlan};
 use vcoop_model::recording::Recording;
 
-use crate::attr::{self, Attr};
+use crate::attr::{self, Attr, Stay};
 use crate::clock::{self, Clock, monotonic, tsc};
-use crate::collect::{Collector, Counters};
+use crate::collect::{Collector, Counters, Firing};
 use crate::draw::Stream;
 use crate::driver::{self, Common, VcpuDriver, VmDriver};
 use crate::environment::{NoDeepIdle, has_reliable_tsc};
@@ -23,7 +25,9 @@ use crate::facts::host_facts;
 use crate::host_task::{HostTask, Progress};
 use crate::injector::{Duties, Injector};
 use crate::machine::Machine;
-use crate::probe::{Probe, Window};
+use crate::probe::Window;
+use crate::series::HostSample;
+use crate::trace::Recorder;
 use crate::translate::{Guest, Rates};
 use crate::vcpu::{self, Exits};
 use crate::{ADVANCE_NS, MAX_ADVANCE_NS, Options};
@@ -159,6 +163,9 @@ pub fn run_with(
         vms.push(driver);
         fds.push(vcpus);
     }
+    // Before the threads start, so that no state of theirs is missed. It takes its time, so before
+    // the origin of theirs. Why it could not start is in the environment.
+    let trace = options.trace.then(|| Recorder::start(&cpus.measured(plan), clock).ok());
     // The tables are there; the origin of all times is shortly ahead.
     let origin = tsc() + clock.to_cycles(GET_READY_NS);
     let start = monotonic() + GET_READY_NS;
@@ -170,8 +177,9 @@ pub fn run_with(
     }
     let common = Common::new(Clock::new(origin, khz), !cpus.injector.is_empty());
     let exitless = plan.vms.iter().any(|vm| is_exitless(plan, vm));
-    let run = Run { plan, seed, cpus, common, vms, rates, start, exitless, advance };
-    let mut recording = run.go(fds, stop)?;
+    let firing = Firing { exitless, advance };
+    let run = Run { plan, seed, cpus, common, vms, rates, start, firing };
+    let mut recording = run.go(fds, trace.flatten(), stop)?;
     recording.scalars.insert(
         ("lab".to_owned(), "cpu_dma_latency_held".to_owned()),
         crate::collect::count(u64::from(idle.is_held())),
@@ -284,6 +292,17 @@ impl Cpus {
         let list = if list.is_empty() { &all } else { list };
         list.iter().filter_map(|c| self.real.get(*c as usize).copied()).collect()
     }
+
+    /// Real CPUs that a thread with samples may use, ascending.
+    fn measured(&self, plan: &Plan) -> Vec<u32> {
+        let vcpus = plan.vms.iter().flat_map(|vm| vm.vcpu_cpus.iter());
+        let tasks = plan.probes.iter().filter_map(|p| match p.target {
+            Target::Host(i) => Some(&plan.host_tasks[i as usize].cpus),
+            Target::Guest { .. } => None,
+        });
+        let cpus: BTreeSet<u32> = vcpus.chain(tasks).flat_map(|list| self.of(list, plan)).collect();
+        cpus.into_iter().collect()
+    }
 }
 
 /// A run that is set up.
@@ -296,8 +315,7 @@ struct Run<'a> {
     vms: Vec<VmDriver>,
     rates: Rates,
     start: Ns,
-    exitless: bool,
-    advance: Ns,
+    firing: Firing,
 }
 
 /// Ends the threads of a run however its owner leaves.
@@ -320,7 +338,12 @@ impl Drop for Ender<'_> {
 }
 
 impl Run<'_> {
-    fn go(self, fds: Vec<Vec<VcpuFd>>, stop: &dyn Fn() -> bool) -> Result<Recording, Error> {
+    fn go(
+        self,
+        fds: Vec<Vec<VcpuFd>>,
+        trace: Option<Recorder>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Recording, Error> {
         let progress: Vec<Progress> =
             self.plan.host_tasks.iter().map(|_| Progress::default()).collect();
         let exits: Vec<Exits> = self.vms.iter().map(|_| Exits::default()).collect();
@@ -336,8 +359,10 @@ impl Run<'_> {
             injector: &injector_tid,
             rates: &self.rates,
         };
-        let mut collector = Collector::new(self.plan, &self.vms, self.common.clock, window);
-        let (host_probes, ended) = thread::scope(|scope| {
+        let clock = self.common.clock;
+        let (mut collector, mut senders) =
+            Collector::new(self.plan, &self.vms, clock, window, self.firing, trace);
+        let ended = thread::scope(|scope| {
             let ender = Ender { common: &self.common, vms: &self.vms, running: &running };
             for ((i, fds), exits) in fds.into_iter().enumerate().zip(&exits) {
                 for (n, fd) in fds.into_iter().enumerate() {
@@ -354,7 +379,8 @@ impl Run<'_> {
                 .enumerate()
                 .map(|(i, progress)| {
                     let run = &self;
-                    let body = move || run.host_thread(i, progress, window);
+                    let samples = senders.remove(&i);
+                    let body = move || run.host_thread(i, progress, samples);
                     let name = self.plan.host_tasks[i].name.clone();
                     thread::Builder::new().name(name).spawn_scoped(scope, body)
                 })
@@ -369,14 +395,12 @@ impl Run<'_> {
             }
             let ended = self.watch(&mut collector, &counters, window, stop);
             drop(ender);
-            let probes: Vec<Option<Probe>> =
-                tasks.into_iter().map(|t| t.ok().and_then(|t| join(t, &self.common))).collect();
-            (probes, ended)
+            ended
         });
         if let Some(error) = self.common.take_failure() {
             return Err(error);
         }
-        Ok(collector.finish(host_probes, ended))
+        Ok(collector.finish(ended, &counters))
     }
 
     /// Collects until the time is over or somebody ends it; when that was.
@@ -387,8 +411,11 @@ impl Run<'_> {
         window: Window,
         stop: &dyn Fn() -> bool,
     ) -> Ns {
+        // Away from those it watches; threads started before are not moved by this.
+        let _stay = Stay::on(&self.cpus.injector);
         loop {
             thread::sleep(COLLECT);
+            collector.introduce(counters);
             let now = self.common.clock.now();
             if now >= window.from && !collector.has_begun() {
                 collector.begin(now, counters);
@@ -419,11 +446,8 @@ impl Run<'_> {
         }
     }
 
-    fn host_thread(&self, i: usize, progress: &Progress, window: Window) -> Option<Probe> {
+    fn host_thread(&self, i: usize, progress: &Progress, samples: Option<SyncSender<HostSample>>) {
         let plan = &self.plan.host_tasks[i];
-        let target = Target::Host(i as u32);
-        let name = self.plan.probes.iter().find(|p| p.target == target).map(|p| &p.probe);
-        let probe = name.map(|name| Probe::new(name, window, interval(&plan.program)));
         let task = HostTask {
             plan,
             cpus: self.cpus.of(&plan.cpus, self.plan),
@@ -431,14 +455,13 @@ impl Run<'_> {
             stream: Stream::new(self.seed, &[u64::from(b'h'), i as u64]),
             rates: self.rates,
             start: self.start,
-            probe,
+            samples,
         };
         match catch_unwind(AssertUnwindSafe(|| task.run(&self.common))) {
-            Ok(Ok(probe)) => return probe,
+            Ok(Ok(())) => {}
             Ok(Err(e)) => self.common.fail(e),
             Err(_) => self.common.fail(Error::Panicked(Whom::Thread(plan.name.clone()))),
         }
-        None
     }
 
     fn injector_thread(&self, tid: &AtomicI32) {
@@ -449,7 +472,8 @@ impl Run<'_> {
             PolicyPlan::Dynamic(_) => Some(WATCH_NS.0),
             PolicyPlan::WakeBoost(_) => Some(WATCH_NS.1),
         };
-        let duties = Duties { exitless: self.exitless, advance: self.advance, watch };
+        let Firing { exitless, advance } = self.firing;
+        let duties = Duties { exitless, advance, watch };
         let devices = self.plan.vms.iter().enumerate().flat_map(|(vm, plan)| {
             plan.devices.iter().enumerate().map(move |(d, plan)| (vm, d as u8, plan))
         });
@@ -476,13 +500,6 @@ fn spawn<'scope>(
     if thread::Builder::new().name(name).spawn_scoped(scope, body).is_err() {
         running.fetch_sub(1, Ordering::AcqRel);
     }
-}
-
-fn join(task: ScopedJoinHandle<'_, Option<Probe>>, common: &Common) -> Option<Probe> {
-    task.join().unwrap_or_else(|_| {
-        common.fail(Error::Panicked(Whom::Host));
-        None
-    })
 }
 
 /// Time between two samples of a program.

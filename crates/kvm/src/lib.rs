@@ -18,11 +18,36 @@
 //!
 //! # What a sample's parts are here
 //!
-//! Without a trace of the host's scheduler the decomposition is coarse. With the exitless timer,
-//! `timer_slack` is the injector's lateness; with the in-kernel one, nobody saw the expiry, and it
-//! counts as host time. From there to the guest's kernel is host time, exits and delivery included:
-//! `wake_to_run` if the vCPU was idle, `preempted_to_run` if not. From there to the task's first
-//! instruction it is `guest_switch`, waiting for other tasks of the guest included.
+//! With a trace of the host's scheduler (see [`Options::trace`]), a sample is cut wherever the state
+//! of its thread changes, and the parts add up to it exactly:
+//!
+//! | part | a guest's sample | a host thread's |
+//! | --- | --- | --- |
+//! | `timer_slack` | exitless timer: the injector's lateness; in-kernel timer: vCPU halted, until KVM wakes its thread | asleep until it is woken |
+//! | `cstate` | woken, and its CPU idles still | the same |
+//! | `wake_to_run` | woken, another thread has its CPU | the same |
+//! | `preempted_to_run` | taken off its CPU, wants it | the same |
+//! | `delivery` | halted, though the injector has fired, or in guest mode, until the guest's kernel has the interrupt | |
+//! | `entry_exit` | on a CPU, outside of guest mode | |
+//! | `host_switch` | | on its CPU, until it has taken the sample |
+//! | `guest_switch` | from the guest's kernel to the task's first instruction, other tasks of the guest included | |
+//!
+//! Where KVM does not trace entries and exits (a software-virtualised one may not), a vCPU on a CPU
+//! may be in guest mode or not: before the guest's kernel has the interrupt all of it is
+//! `entry_exit`, delivery included, and afterwards all of it is `guest_switch`. The halt of a vCPU
+//! that KVM polls for counts as halted. Throttling by the host cannot be told from preemption. The
+//! switch itself, from the scheduler's decision on, is in what follows it.
+//!
+//! Who had the CPU during `wake_to_run` and `preempted_to_run` is booked by label: loads and VMs by
+//! their names, the lab's own threads as `injector` and `collector`, others by the name of the
+//! thread up to a space or a slash.
+//!
+//! Without a trace, or where it has a gap (`lab.samples_coarse` counts these), the decomposition is
+//! coarse. With the exitless timer, `timer_slack` is the injector's lateness; with the in-kernel one,
+//! nobody saw the expiry, and it counts as host time. From there to the guest's kernel is host time,
+//! exits and delivery included: `wake_to_run` if the vCPU was idle, `preempted_to_run` if not. From
+//! there to the task's first instruction it is `guest_switch`. A host thread's sample is all
+//! `wake_to_run`.
 #![cfg_attr(
     not(all(target_os = "linux", target_arch = "x86_64")),
     allow(dead_code, unused_imports, reason = "there is no lab on other targets")
@@ -58,6 +83,10 @@ mod pi;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod probe;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod series;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod trace;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod translate;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod vcpu;
@@ -71,13 +100,22 @@ pub use environment::environment;
 pub use lab::{available, check, run, run_with};
 
 /// What a plan does not say.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How early the injector sends timer interrupts, in nanoseconds, at most [`MAX_ADVANCE_NS`]:
     /// delivery overlaps with the wait, which the guest's kernel spins out. With a boost, the vCPU
     /// is boosted for that time too. `None`: [`ADVANCE_NS`] for the policies that boost, else 0.
     /// Without effect on the in-kernel timer.
     pub advance_ns: Option<u64>,
+    /// Record the host's scheduler through tracefs, where this host lets us, to tell where the time
+    /// of samples went. Default: yes.
+    pub trace: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { advance_ns: None, trace: true }
+    }
 }
 
 /// Default of [`Options::advance_ns`]: less than any delivery takes on a software-virtualised KVM,
