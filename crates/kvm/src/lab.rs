@@ -137,6 +137,21 @@ pub fn run_with(
     stop: &dyn Fn() -> bool,
     options: &Options,
 ) -> Result<Recording, Error> {
+    let (recording, failure) = run_partly(plan, seed, stop, options)?;
+    failure.map_or(Ok(recording), Err)
+}
+
+/// [`run_with`], but a run that failed gives what it had measured until then beside its error.
+///
+/// # Errors
+///
+/// [`Error`]: the run failed before it had measured anything.
+pub fn run_partly(
+    plan: &Plan,
+    seed: u64,
+    stop: &dyn Fn() -> bool,
+    options: &Options,
+) -> Result<(Recording, Option<Error>), Error> {
     check(plan)?;
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let cpus = Cpus::new(plan)?;
@@ -170,12 +185,15 @@ pub fn run_with(
     }
     let common = Common::new(Clock::new(origin, khz), !cpus.injector.is_empty());
     let run = Run { plan, seed, cpus, common, vms, rates, start, exitless, advance };
-    let mut recording = run.go(fds, stop)?;
+    let (mut recording, failure) = run.go(fds, stop);
     recording.scalars.insert(
         ("lab".to_owned(), "cpu_dma_latency_held".to_owned()),
         crate::collect::count(u64::from(idle.is_held())),
     );
-    Ok(recording)
+    match failure {
+        Some(error) if recording.latencies.iter().all(|l| l.hist.is_empty()) => Err(error),
+        failure => Ok((recording, failure)),
+    }
 }
 
 /// The sample ring of each task of a VM.
@@ -314,7 +332,8 @@ impl Drop for Ender<'_> {
 }
 
 impl Run<'_> {
-    fn go(self, fds: Vec<Vec<VcpuFd>>, stop: &dyn Fn() -> bool) -> Result<Recording, Error> {
+    /// Runs, and gives back what was measured, and what went wrong if anything did.
+    fn go(self, fds: Vec<Vec<VcpuFd>>, stop: &dyn Fn() -> bool) -> (Recording, Option<Error>) {
         let progress: Vec<Progress> =
             self.plan.host_tasks.iter().map(|_| Progress::default()).collect();
         let exits: Vec<Exits> = self.vms.iter().map(|_| Exits::default()).collect();
@@ -340,7 +359,12 @@ impl Run<'_> {
                         let run = &self;
                         move || run.vcpu_thread(i, n as u32, fd, exits, running)
                     };
-                    spawn(scope, format!("vcpu{n}:{}", self.plan.vms[i].name), &running, body);
+                    let name = format!("vcpu{n}:{}", self.plan.vms[i].name);
+                    if let Err(e) = thread::Builder::new().name(name).spawn_scoped(scope, body) {
+                        running.fetch_sub(1, Ordering::AcqRel);
+                        let whom = self.vms[i].machine.whom_vcpu(n as u32);
+                        self.common.fail(no_thread(whom, e));
+                    }
                 }
             }
             let tasks: Vec<_> = progress
@@ -350,7 +374,9 @@ impl Run<'_> {
                     let run = &self;
                     let body = move || run.host_thread(i, progress, window);
                     let name = self.plan.host_tasks[i].name.clone();
-                    thread::Builder::new().name(name).spawn_scoped(scope, body)
+                    let whom = Whom::Thread(name.clone());
+                    let spawned = thread::Builder::new().name(name).spawn_scoped(scope, body);
+                    spawned.map_err(|e| self.common.fail(no_thread(whom, e)))
                 })
                 .collect();
             let injector_tid = &injector_tid;
@@ -358,8 +384,8 @@ impl Run<'_> {
             let injector = move || run.injector_thread(injector_tid);
             let injector =
                 thread::Builder::new().name("injector".into()).spawn_scoped(scope, injector);
-            if injector.is_err() || tasks.iter().any(Result::is_err) {
-                self.common.fail(Error::last_os("create a thread", Whom::Host));
+            if let Err(e) = injector {
+                self.common.fail(no_thread(Whom::Thread("injector".to_owned()), e));
             }
             let ended = self.watch(&mut collector, &counters, window, stop);
             drop(ender);
@@ -367,10 +393,8 @@ impl Run<'_> {
                 tasks.into_iter().map(|t| t.ok().and_then(|t| join(t, &self.common))).collect();
             (probes, ended)
         });
-        if let Some(error) = self.common.take_failure() {
-            return Err(error);
-        }
-        Ok(collector.finish(host_probes, ended, self.exitless))
+        let failure = self.common.take_failure();
+        (collector.finish(host_probes, ended, self.exitless), failure)
     }
 
     /// Collects until the time is over or somebody ends it; when that was.
@@ -460,16 +484,9 @@ impl Run<'_> {
     }
 }
 
-/// Starts a vCPU thread. One that cannot be started counts as ended, and ends the run.
-fn spawn<'scope>(
-    scope: &'scope thread::Scope<'scope, '_>,
-    name: String,
-    running: &&'scope AtomicUsize,
-    body: impl FnOnce() + Send + 'scope,
-) {
-    if thread::Builder::new().name(name).spawn_scoped(scope, body).is_err() {
-        running.fetch_sub(1, Ordering::AcqRel);
-    }
+/// A thread that could not be started; it ends the run.
+fn no_thread(whom: Whom, e: std::io::Error) -> Error {
+    Error::io("create a thread", whom, e)
 }
 
 fn join(task: ScopedJoinHandle<'_, Option<Probe>>, common: &Common) -> Option<Probe> {
