@@ -39,6 +39,21 @@ pub trait Backend: Sync + fmt::Debug {
     ///
     /// Why the run failed, in one sentence without the plan's name: the caller adds it.
     fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String>;
+
+    /// [`run`](Self::run), but a run that failed half way gives what it had measured beside the
+    /// reason, where the backend can.
+    ///
+    /// # Errors
+    ///
+    /// Why the run failed, with nothing measured.
+    fn run_partly(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(Recording, Option<String>), String> {
+        self.run(plan, seed, stop).map(|recording| (recording, None))
+    }
 }
 
 /// A facility that is not there: exit code 3.
@@ -106,6 +121,18 @@ impl Backend for Kvm {
 
     fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
         vcoop_kvm::run(plan, seed, stop).map_err(|e| e.to_string())
+    }
+
+    fn run_partly(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(Recording, Option<String>), String> {
+        let (recording, failure) =
+            vcoop_kvm::run_partly(plan, seed, stop, &vcoop_kvm::Options::default())
+                .map_err(|e| e.to_string())?;
+        Ok((recording, failure.map(|e| e.to_string())))
     }
 }
 
