@@ -531,3 +531,6 @@ impl VmDriver {
         }
     }
 }
+
+#[cfg(test)]
+mod race;

@@ -197,7 +197,7 @@ pub fn run_partly(
 }
 
 /// The sample ring of each task of a VM.
-fn rings(plan: &Plan, vm: usize) -> Vec<Option<u64>> {
+pub(crate) fn rings(plan: &Plan, vm: usize) -> Vec<Option<u64>> {
     let mut next = 0;
     let mut ring = |task: usize| {
         let target = Target::Guest { vm: vm as u32, task: task as u32 };
@@ -210,14 +210,14 @@ fn rings(plan: &Plan, vm: usize) -> Vec<Option<u64>> {
 }
 
 /// Cycles a millisecond, as KVM has measured it.
-fn tsc_khz(kvm: &Kvm) -> Result<u32, Error> {
+pub(crate) fn tsc_khz(kvm: &Kvm) -> Result<u32, Error> {
     let vm = kvm.create_vm().map_err(Error::kvm("KVM_CREATE_VM", &Whom::Host))?;
     let vcpu = vm.create_vcpu(0).map_err(Error::kvm("KVM_CREATE_VCPU", &Whom::Host))?;
     vcpu.get_tsc_khz().map_err(Error::kvm("KVM_GET_TSC_KHZ", &Whom::Host))
 }
 
 /// A VM with its tables filled, and its vCPUs.
-fn build(
+pub(crate) fn build(
     kvm: &Kvm,
     plan: &Plan,
     vm: &VmPlan,
