@@ -112,7 +112,7 @@ fn group(pgid: u32) -> Vec<String> {
 
 fn holds(pid: u32, device: &str) -> bool {
     let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|to| to == PathBuf::from(device))
+    fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|to| to.as_os_str() == device)
 }
 
 /// Starts a run and waits until its guest runs; `None`, said aloud, where there is no KVM.
