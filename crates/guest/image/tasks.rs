@@ -106,7 +106,7 @@ impl Task {
         let start = control().start_tsc;
         let period = spec.period_tsc.max(1);
         let mut due = start + ((tsc() - start) / period + 1) * period;
-        let (mut round, mut behind) = (0, false);
+        let (mut round, mut behind, mut missed) = (0, false, 0);
         loop {
             if !behind {
                 if spec.flags & flag::DEVICE != 0 {
@@ -123,7 +123,8 @@ impl Task {
             round += 1;
             let done = tsc();
             if !behind {
-                self.sample(due, taken, 0);
+                self.sample(due, taken, missed);
+                missed = 0;
             }
             let late = u64::from(done > due + spec.buffer_tsc);
             due += period;
@@ -133,6 +134,8 @@ impl Task {
             let glitches = &stats(self.number).glitches;
             glitches.store(glitches.load(Ordering::Relaxed) + lost + late, Ordering::Relaxed);
             behind = due <= done;
+            // Neither what was lost nor what only catches up has a sample of its own.
+            missed += lost + u64::from(behind);
         }
     }
 
