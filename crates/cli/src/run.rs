@@ -4,7 +4,7 @@ use vcoop_capture::Loader;
 use vcoop_lab::analysis::{About, document};
 use vcoop_lab::backend::{Choice, Column, Request, Selection, select};
 use vcoop_lab::result::{Document, Engine};
-use vcoop_lab::runner::{Control, Experiment};
+use vcoop_lab::runner::{Control, Experiment, RunError};
 use vcoop_model::plan::Plan;
 use vcoop_report::{Style, render};
 
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         missing: selection.missing.clone(),
     };
     let once = |jobs| measure(plans, &columns, jobs, about.clone(), args.common.quiet);
-    let result = once(if args.check_determinism { 1 } else { jobs })?;
+    let (result, failure) = once(if args.check_determinism { 1 } else { jobs })?;
     if args.common.verbose
         && let Some(engine) = &result.engine
     {
@@ -61,12 +61,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     let text = if args.common.json { result.to_json() } else { render(&result, style()) };
     print(&text)?;
+    if let Some(failure) = failure {
+        return Err(Failure::run(failure));
+    }
     if result.interrupted {
         return Err(Failure::Interrupted);
     }
     if args.check_determinism {
         let jobs = jobs.max(2);
-        compare(&result, &once(jobs)?, jobs)?;
+        compare(&result, &once(jobs)?.0, jobs)?;
     }
     Ok(())
 }
@@ -83,18 +86,21 @@ fn selected(args: &RunArgs, plans: Vec<Plan>) -> Result<Selection, Failure> {
     select(request, plans).map_err(|why| Failure::Missing(why.to_string()))
 }
 
+/// What was measured, and the run that failed beside it.
 fn measure(
     plans: &[Plan],
     columns: &[Column<'_>],
     jobs: usize,
     about: About,
     quiet: bool,
-) -> Result<Document, Failure> {
+) -> Result<(Document, Option<RunError>), Failure> {
     let progress = Progress::new(quiet);
     let control = Control { stop: stop_flag(), progress: &|p| progress.tell(p) };
     let measured = Experiment { plans, columns, jobs }.run(control);
     progress.finish();
-    Ok(document(plans, &measured.map_err(Failure::run)?, about))
+    let mut measured = measured.map_err(Failure::run)?;
+    let failure = measured.failure.take();
+    Ok((document(plans, &measured, about), failure))
 }
 
 fn refuse_twice(policies: &[String]) -> Result<(), Failure> {

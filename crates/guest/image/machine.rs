@@ -299,8 +299,7 @@ pub(crate) extern "sysv64" fn boot(number: u64) -> Exit {
             (*context).rsp = task_stack_top(i as u64) - 8;
             (*context).rdi = i as u64;
         }
-        let kind = Kind::from_word(spec.kind);
-        vcpu.machine.rogue |= matches!(kind, Kind::RogueForever | Kind::RogueToggle);
+        vcpu.machine.rogue |= Kind::from_word(spec.kind).writes_own_area();
     }
     wrmsr(X2APIC_SPURIOUS, 0x1ff);
     const TSC_DEADLINE_MODE: u64 = 2 << 17;

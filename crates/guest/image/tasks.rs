@@ -2,17 +2,15 @@
 
 use core::sync::atomic::Ordering;
 
-use vcoop_abi::words::Word;
-use vcoop_abi::{BoostRequest, CsState, Intent, TaskIntent};
 use vcoop_guest::layout::{MAX_RINGS, MAX_STEPS, RING_STRIDE, RINGS, STEPS};
 use vcoop_guest::program::{Call, Kind, Step, StepOp, TaskSpec, flag};
 use vcoop_guest::ring::{Ring, Sample};
 
 use crate::gates::{self, tsc, work};
-use crate::machine::{control, guest_area, stats};
+use crate::machine::{control, stats};
 
 /// Iterations between two updates of a task's progress: a few microseconds.
-const CHUNK: u64 = 8192;
+pub(crate) const CHUNK: u64 = 8192;
 
 /// Where every task starts.
 pub(crate) extern "sysv64" fn main(task: usize) -> ! {
@@ -22,7 +20,12 @@ pub(crate) extern "sysv64" fn main(task: usize) -> ! {
     match Kind::from_word(spec.kind) {
         Kind::Cyclictest => task.cyclictest(),
         Kind::Audio => task.audio(),
-        Kind::RogueForever | Kind::RogueToggle => task.rogue(),
+        Kind::RogueForever
+        | Kind::RogueToggle
+        | Kind::RogueScribble
+        | Kind::RogueMsrFlood
+        | Kind::RogueHostileGpa
+        | Kind::RogueTripleFault => task.rogue(),
         Kind::Loop => task.follow(),
         Kind::None => {}
     }
@@ -31,9 +34,9 @@ pub(crate) extern "sysv64" fn main(task: usize) -> ! {
     }
 }
 
-struct Task {
+pub(crate) struct Task {
     number: usize,
-    spec: &'static TaskSpec,
+    pub(crate) spec: &'static TaskSpec,
 }
 
 impl Task {
@@ -58,7 +61,7 @@ impl Task {
             .then(|| unsafe { &*((RINGS + self.spec.ring * RING_STRIDE) as *const Ring) })
     }
 
-    fn work(&self, mut iterations: u64) {
+    pub(crate) fn work(&self, mut iterations: u64) {
         let done = &stats(self.number).done;
         while iterations > 0 {
             let n = iterations.min(CHUNK);
@@ -103,7 +106,7 @@ impl Task {
         let start = control().start_tsc;
         let period = spec.period_tsc.max(1);
         let mut due = start + ((tsc() - start) / period + 1) * period;
-        let (mut round, mut behind) = (0, false);
+        let (mut round, mut behind, mut missed) = (0, false, 0);
         loop {
             if !behind {
                 if spec.flags & flag::DEVICE != 0 {
@@ -120,7 +123,8 @@ impl Task {
             round += 1;
             let done = tsc();
             if !behind {
-                self.sample(due, taken, 0);
+                self.sample(due, taken, missed);
+                missed = 0;
             }
             let late = u64::from(done > due + spec.buffer_tsc);
             due += period;
@@ -130,31 +134,8 @@ impl Task {
             let glitches = &stats(self.number).glitches;
             glitches.store(glitches.load(Ordering::Relaxed) + lost + late, Ordering::Relaxed);
             behind = due <= done;
-        }
-    }
-
-    /// A hostile guest kernel: it writes its area itself and never gives a boost back. It also
-    /// claims to halt, because halted time is not charged.
-    fn rogue(&self) {
-        let idle = &control().vcpu[self.spec.vcpu as usize].idle;
-        let area = guest_area(self.spec.vcpu);
-        let toggles = Kind::from_word(self.spec.kind) == Kind::RogueToggle;
-        let mut section = 0_u32;
-        let mut next = 0;
-        loop {
-            if tsc() >= next {
-                next = tsc() + self.spec.period_tsc;
-                section = section.wrapping_add(1);
-                let cs = CsState { preempt_off: toggles, section, ..CsState::default() };
-                let asked = if toggles { BoostRequest::None } else { BoostRequest::Boost };
-                let intent = Intent { running: TaskIntent::FAIR, ..Intent::default() };
-                area.intent.store(intent.to_word(), Ordering::Release);
-                area.cs.store(cs.to_word(), Ordering::Release);
-                area.request.store(asked.to_word(), Ordering::Release);
-                area.ack.store(0, Ordering::Release);
-                idle.store(1, Ordering::Release);
-            }
-            self.work(CHUNK);
+            // Neither what was lost nor what only catches up has a sample of its own.
+            missed += lost + u64::from(behind);
         }
     }
 

@@ -18,7 +18,7 @@ pub struct TaskSpec {
     pub flags: u64,
     /// Cycles after `Control::start_tsc` at which it starts.
     pub start_tsc: u64,
-    /// Period (cyclictest, audio), toggle time (rogue).
+    /// Period (cyclictest, audio), toggle time or time to the fault (rogue).
     pub period_tsc: u64,
     /// Audio: how late a callback may be done.
     pub buffer_tsc: u64,
@@ -60,6 +60,14 @@ pub enum Kind {
     RogueForever = 4,
     /// Toggles its preempt-off flag.
     RogueToggle = 5,
+    /// Scribbles over another vCPU's area.
+    RogueScribble = 6,
+    /// Floods the host with MSR writes and doorbells.
+    RogueMsrFlood = 7,
+    /// Registers what must be refused, and its own area anew.
+    RogueHostileGpa = 8,
+    /// Works for a period, then loses its interrupt descriptors and faults.
+    RogueTripleFault = 9,
 }
 
 impl Kind {
@@ -71,8 +79,20 @@ impl Kind {
             3 => Self::Audio,
             4 => Self::RogueForever,
             5 => Self::RogueToggle,
+            6 => Self::RogueScribble,
+            7 => Self::RogueMsrFlood,
+            8 => Self::RogueHostileGpa,
+            9 => Self::RogueTripleFault,
             _ => Self::None,
         }
+    }
+
+    /// Whether it writes its own vCPU's area, so that the kernel's hooks must keep off.
+    pub fn writes_own_area(self) -> bool {
+        matches!(
+            self,
+            Self::RogueForever | Self::RogueToggle | Self::RogueMsrFlood | Self::RogueHostileGpa
+        )
     }
 }
 

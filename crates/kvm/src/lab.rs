@@ -142,6 +142,21 @@ pub fn run_with(
     stop: &dyn Fn() -> bool,
     options: &Options,
 ) -> Result<Recording, Error> {
+    let (recording, failure) = run_partly(plan, seed, stop, options)?;
+    failure.map_or(Ok(recording), Err)
+}
+
+/// [`run_with`], but a run that failed gives what it had measured until then beside its error.
+///
+/// # Errors
+///
+/// [`Error`]: the run failed before it had measured anything.
+pub fn run_partly(
+    plan: &Plan,
+    seed: u64,
+    stop: &dyn Fn() -> bool,
+    options: &Options,
+) -> Result<(Recording, Option<Error>), Error> {
     check(plan)?;
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let cpus = Cpus::new(plan)?;
@@ -179,16 +194,19 @@ pub fn run_with(
     let exitless = plan.vms.iter().any(|vm| is_exitless(plan, vm));
     let firing = Firing { exitless, advance };
     let run = Run { plan, seed, cpus, common, vms, rates, start, firing };
-    let mut recording = run.go(fds, trace.flatten(), stop)?;
+    let (mut recording, failure) = run.go(fds, trace.flatten(), stop);
     recording.scalars.insert(
         ("lab".to_owned(), "cpu_dma_latency_held".to_owned()),
         crate::collect::count(u64::from(idle.is_held())),
     );
-    Ok(recording)
+    match failure {
+        Some(error) if recording.latencies.iter().all(|l| l.hist.is_empty()) => Err(error),
+        failure => Ok((recording, failure)),
+    }
 }
 
 /// The sample ring of each task of a VM.
-fn rings(plan: &Plan, vm: usize) -> Vec<Option<u64>> {
+pub(crate) fn rings(plan: &Plan, vm: usize) -> Vec<Option<u64>> {
     let mut next = 0;
     let mut ring = |task: usize| {
         let target = Target::Guest { vm: vm as u32, task: task as u32 };
@@ -201,7 +219,7 @@ fn rings(plan: &Plan, vm: usize) -> Vec<Option<u64>> {
 }
 
 /// Cycles a millisecond, as KVM has measured it.
-fn tsc_khz(kvm: &Kvm) -> Result<u32, Error> {
+pub(crate) fn tsc_khz(kvm: &Kvm) -> Result<u32, Error> {
     let vm = kvm.create_vm().map_err(Error::kvm("KVM_CREATE_VM", &Whom::Host))?;
     let vcpu = vm.create_vcpu(0).map_err(Error::kvm("KVM_CREATE_VCPU", &Whom::Host))?;
     vcpu.get_tsc_khz().map_err(Error::kvm("KVM_GET_TSC_KHZ", &Whom::Host))
@@ -215,7 +233,7 @@ pub(crate) fn is_exitless(plan: &Plan, vm: &VmPlan) -> bool {
 }
 
 /// A VM with its tables filled, and its vCPUs.
-fn build(
+pub(crate) fn build(
     kvm: &Kvm,
     plan: &Plan,
     vm: &VmPlan,
@@ -338,12 +356,13 @@ impl Drop for Ender<'_> {
 }
 
 impl Run<'_> {
+    /// Runs, and gives back what was measured, and what went wrong if anything did.
     fn go(
         self,
         fds: Vec<Vec<VcpuFd>>,
         trace: Option<Recorder>,
         stop: &dyn Fn() -> bool,
-    ) -> Result<Recording, Error> {
+    ) -> (Recording, Option<Error>) {
         let progress: Vec<Progress> =
             self.plan.host_tasks.iter().map(|_| Progress::default()).collect();
         let exits: Vec<Exits> = self.vms.iter().map(|_| Exits::default()).collect();
@@ -371,36 +390,39 @@ impl Run<'_> {
                         let run = &self;
                         move || run.vcpu_thread(i, n as u32, fd, exits, running)
                     };
-                    spawn(scope, format!("vcpu{n}:{}", self.plan.vms[i].name), &running, body);
+                    let name = format!("vcpu{n}:{}", self.plan.vms[i].name);
+                    if let Err(e) = thread::Builder::new().name(name).spawn_scoped(scope, body) {
+                        running.fetch_sub(1, Ordering::AcqRel);
+                        let whom = self.vms[i].machine.whom_vcpu(n as u32);
+                        self.common.fail(no_thread(whom, e));
+                    }
                 }
             }
-            let tasks: Vec<_> = progress
-                .iter()
-                .enumerate()
-                .map(|(i, progress)| {
-                    let run = &self;
-                    let samples = senders.remove(&i);
-                    let body = move || run.host_thread(i, progress, samples);
-                    let name = self.plan.host_tasks[i].name.clone();
-                    thread::Builder::new().name(name).spawn_scoped(scope, body)
-                })
-                .collect();
+            for (i, progress) in progress.iter().enumerate() {
+                let run = &self;
+                let samples = senders.remove(&i);
+                let body = move || run.host_thread(i, progress, samples);
+                let name = self.plan.host_tasks[i].name.clone();
+                let whom = Whom::Thread(name.clone());
+                let spawned = thread::Builder::new().name(name).spawn_scoped(scope, body);
+                if let Err(e) = spawned {
+                    self.common.fail(no_thread(whom, e));
+                }
+            }
             let injector_tid = &injector_tid;
             let run = &self;
             let injector = move || run.injector_thread(injector_tid);
             let injector =
                 thread::Builder::new().name("injector".into()).spawn_scoped(scope, injector);
-            if injector.is_err() || tasks.iter().any(Result::is_err) {
-                self.common.fail(Error::last_os("create a thread", Whom::Host));
+            if let Err(e) = injector {
+                self.common.fail(no_thread(Whom::Thread("injector".to_owned()), e));
             }
             let ended = self.watch(&mut collector, &counters, window, stop);
             drop(ender);
             ended
         });
-        if let Some(error) = self.common.take_failure() {
-            return Err(error);
-        }
-        Ok(collector.finish(ended, &counters))
+        let failure = self.common.take_failure();
+        (collector.finish(ended, &counters), failure)
     }
 
     /// Collects until the time is over or somebody ends it; when that was.
@@ -490,16 +512,9 @@ impl Run<'_> {
     }
 }
 
-/// Starts a vCPU thread. One that cannot be started counts as ended, and ends the run.
-fn spawn<'scope>(
-    scope: &'scope thread::Scope<'scope, '_>,
-    name: String,
-    running: &&'scope AtomicUsize,
-    body: impl FnOnce() + Send + 'scope,
-) {
-    if thread::Builder::new().name(name).spawn_scoped(scope, body).is_err() {
-        running.fetch_sub(1, Ordering::AcqRel);
-    }
+/// A thread that could not be started; it ends the run.
+fn no_thread(whom: Whom, e: std::io::Error) -> Error {
+    Error::io("create a thread", whom, e)
 }
 
 /// Time between two samples of a program.

@@ -97,7 +97,7 @@ pub use facts::{Fact, HostFacts, IdleFacts, IdleState, Release, host_facts};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use environment::environment;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use lab::{available, check, run, run_with};
+pub use lab::{available, check, run, run_partly, run_with};
 
 /// What a plan does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,6 +179,20 @@ mod elsewhere {
         Ok(Recording { latencies: vec![], scalars: BTreeMap::new(), engine: None })
     }
 
+    /// Runs a plan once, and gives what it had measured if it failed.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, on this target.
+    pub fn run_partly(
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+        options: &Options,
+    ) -> Result<(Recording, Option<Error>), Error> {
+        run_with(plan, seed, stop, options).map(|recording| (recording, None))
+    }
+
     /// Nothing is known here.
     pub fn environment() -> BTreeMap<String, String> {
         BTreeMap::new()
@@ -186,4 +200,4 @@ mod elsewhere {
 }
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-pub use elsewhere::{available, check, environment, run, run_with};
+pub use elsewhere::{available, check, environment, run, run_partly, run_with};

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use vcoop_kvm::{Options, Timer};
+use vcoop_kvm::Options;
 use vcoop_model::capture::NoCaptures;
-use vcoop_model::plan::Plan;
+use vcoop_model::plan::{GuestTimer, Plan};
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
 use vcoop_model::scenario::{Scenario, Set};
 
@@ -193,9 +193,10 @@ fn the_trace_agrees_with_schedstat() {
 #[test]
 fn an_idle_guest_waits_for_its_wake_up_not_for_others() {
     let Some(_lab) = traced() else { return };
-    for timer in [Timer::Lapic, Timer::Exitless] {
-        let options = Options { timer: Some(timer), ..Options::default() };
-        let r = run(&plan(&idle(), "vanilla", &["duration=600ms"]), options);
+    for timer in [GuestTimer::Lapic, GuestTimer::Exitless] {
+        let mut plan = plan(&idle(), "vanilla", &["duration=600ms"]);
+        plan.vms[0].timer = Some(timer);
+        let r = run(&plan, Options::default());
         let l = latency(&r, "guest.cyclictest");
         assert_sums(l);
         assert_sums(latency(&r, "host.cyclictest"));

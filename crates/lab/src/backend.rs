@@ -52,6 +52,21 @@ pub trait Backend: Sync + fmt::Debug {
     ///
     /// Why the run failed, in one sentence without the plan's name: the caller adds it.
     fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String>;
+
+    /// [`run`](Self::run), but a run that failed half way gives what it had measured beside the
+    /// reason, where the backend can.
+    ///
+    /// # Errors
+    ///
+    /// Why the run failed, with nothing measured.
+    fn run_partly(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(Recording, Option<String>), String> {
+        self.run(plan, seed, stop).map(|recording| (recording, None))
+    }
 }
 
 /// A backend, and which plans it runs.

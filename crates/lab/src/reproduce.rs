@@ -138,7 +138,10 @@ impl Setup {
     ) -> Result<Reproduction, ReproduceError> {
         let columns = [Column::all(&Sim, self.plans.len())];
         let experiment = Experiment { plans: &self.plans, columns: &columns, jobs };
-        let measured = experiment.run(control)?;
+        let mut measured = experiment.run(control)?;
+        if let Some(failure) = measured.failure.take() {
+            return Err(failure.into());
+        }
         let documents = self.documents(&measured);
         Ok(compare::compare(selection, &documents, self.assumptions(), measured.interrupted))
     }
@@ -152,7 +155,7 @@ impl Setup {
             for run in &mut runs {
                 run.plan -= first;
             }
-            let part = Measured { runs, interrupted: measured.interrupted };
+            let part = Measured { runs, interrupted: measured.interrupted, failure: None };
             let about = About { baseline: scenario.baseline.clone(), ..About::default() };
             documents.push(document(&self.plans[range], &part, about));
             first += count;

@@ -66,6 +66,8 @@ pub struct Measured {
     pub runs: Vec<PlanRuns>,
     /// Whether it was ended early.
     pub interrupted: bool,
+    /// The first run that failed, if others, or its own beginning, were measured all the same.
+    pub failure: Option<RunError>,
 }
 
 /// A run that failed.
@@ -106,7 +108,8 @@ impl Experiment<'_> {
     ///
     /// # Errors
     ///
-    /// The first run (in order) that failed. Runs that have begun are finished, no others are begun.
+    /// The first run (in order) that failed, if nothing was measured; else it is in
+    /// [`Measured::failure`]. Runs that have begun are finished, no others are begun.
     pub fn run(&self, control: Control<'_>) -> Result<Measured, RunError> {
         let quiet = |live: bool| -> Vec<usize> {
             let columns = self.columns.iter().enumerate();
@@ -118,14 +121,19 @@ impl Experiment<'_> {
         let mut slots = self.all(&simulated, self.jobs, &tally, control);
         slots.extend(self.all(&live, 1, &tally, control));
         let mut runs = self.empty();
+        let (mut failure, mut measured) = (None, false);
         for (job, slot) in simulated.iter().chain(&live).zip(slots) {
-            if let Some(result) = slot {
-                runs[job.place].repeats[job.repeat as usize] = Some(result?);
-            }
+            let Some((digest, error)) = slot else { continue };
+            measured |= digest.is_some();
+            runs[job.place].repeats[job.repeat as usize] = digest;
+            failure = failure.or(error);
+        }
+        if let Some(error) = failure.take_if(|_| !measured) {
+            return Err(error);
         }
         let complete =
             |run: &PlanRuns| run.repeats.iter().all(|d| matches!(d, Some(d) if d.complete));
-        Ok(Measured { interrupted: !runs.iter().all(complete), runs })
+        Ok(Measured { interrupted: !runs.iter().all(complete), runs, failure })
     }
 
     /// Runs these, so many at a time; `None` for what was not begun.
@@ -135,9 +143,8 @@ impl Experiment<'_> {
         jobs: usize,
         tally: &Tally,
         control: Control<'_>,
-    ) -> Vec<Option<Result<Digest, RunError>>> {
-        let slots: Vec<Mutex<Option<Result<Digest, RunError>>>> =
-            order.iter().map(|_| Mutex::new(None)).collect();
+    ) -> Vec<Option<Ended>> {
+        let slots: Vec<Mutex<Option<Ended>>> = order.iter().map(|_| Mutex::new(None)).collect();
         let next = AtomicUsize::new(0);
         let work = || {
             // Relaxed: the counter hands out numbers, the slots carry the data.
@@ -145,7 +152,7 @@ impl Experiment<'_> {
                 let i = next.fetch_add(1, Ordering::Relaxed);
                 let Some(job) = order.get(i) else { return };
                 let result = self.one(job, control.stop);
-                tally.failed.fetch_or(result.is_err(), Ordering::Relaxed);
+                tally.failed.fetch_or(result.1.is_some(), Ordering::Relaxed);
                 *slots[i].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
                 let done = tally.done.fetch_add(1, Ordering::Relaxed) + 1;
                 (control.progress)(Progress { done, total: tally.total });
@@ -165,29 +172,29 @@ impl Experiment<'_> {
         slots.into_iter().map(taken).collect()
     }
 
-    fn one(&self, job: &Job, stop: &AtomicBool) -> Result<Digest, RunError> {
+    fn one(&self, job: &Job, stop: &AtomicBool) -> Ended {
         let (plan, backend) = (&self.plans[job.plan], self.columns[job.column].backend);
         let seed = repeat_seed(plan.seed, job.repeat);
         let stopped = || stop.load(Ordering::Relaxed);
-        let outcome = catch_unwind(AssertUnwindSafe(|| backend.run(plan, seed, &stopped)));
-        let recording = outcome.unwrap_or_else(|panic| Err(panic_text(&*panic)));
-        match recording {
-            Ok(recording) => {
+        let outcome = catch_unwind(AssertUnwindSafe(|| backend.run_partly(plan, seed, &stopped)));
+        let failed = |cause| RunError {
+            scenario: plan.scenario.clone(),
+            policy: plan.policy_name.clone(),
+            repeat: job.repeat,
+            seed,
+            backend: backend.name(),
+            cause,
+        };
+        match outcome.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
+            Ok((recording, failure)) => {
                 let planned = plan.warmup_ns.saturating_add(plan.duration_ns);
                 let complete = match recording.engine {
                     Some(engine) => engine.sim_ns >= planned,
                     None => !stopped(),
-                };
-                Ok(Digest::new(recording, complete))
+                } && failure.is_none();
+                (Some(Digest::new(recording, complete)), failure.map(failed))
             }
-            Err(cause) => Err(RunError {
-                scenario: plan.scenario.clone(),
-                policy: plan.policy_name.clone(),
-                repeat: job.repeat,
-                seed,
-                backend: backend.name(),
-                cause,
-            }),
+            Err(cause) => (None, Some(failed(cause))),
         }
     }
 
@@ -231,6 +238,9 @@ struct Tally {
     total: usize,
     failed: AtomicBool,
 }
+
+/// How one run ended: what it measured, and why it failed.
+type Ended = (Option<Digest>, Option<RunError>);
 
 #[derive(Clone, Copy, Debug)]
 struct Job {

@@ -241,6 +241,18 @@ pub enum RogueMode {
         /// Time between toggles.
         period_ns: Ns,
     },
+    /// Write nonsense into the guest area of the VM's next vCPU (its own, if it is alone), so that
+    /// the words change while the host reads them.
+    Scribble,
+    /// Write the notify MSR without end, and now and then the registration MSR.
+    MsrFlood,
+    /// Register guest areas that must be refused, and end and renew the own one, without end.
+    HostileGpa,
+    /// Compute, and end the VM by a triple fault.
+    TripleFault {
+        /// How long after its start.
+        after_ns: Ns,
+    },
 }
 
 /// A virtual machine.

@@ -401,8 +401,8 @@ impl World<'_> {
                 self.guest_notes(v);
                 false
             }
-            Op::Rogue { preempt_off } => {
-                self.vcpus[v as usize].page.go_rogue(preempt_off);
+            Op::Rogue(deed) => {
+                self.misdeed(v, deed);
                 false
             }
             Op::Exit => {

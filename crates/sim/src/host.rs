@@ -303,7 +303,7 @@ impl World<'_> {
                     self.pcpus[p as usize].extra += self.costs.setattr_ns;
                     self.host_notes();
                 }
-                Op::Rogue { .. } => {}
+                Op::Rogue(_) => {}
                 Op::Exit => {
                     work.wait = Wait::Dead;
                     return self.reschedule(p, Leave::Exit);

@@ -56,6 +56,8 @@ pub(crate) enum Exit {
     Ipi(u32),
     /// The synchronous end of a boost.
     Notify,
+    /// A write of the registration MSR: the guest area, none, or (`None`) refused.
+    Register(Option<bool>),
 }
 
 impl Exit {
@@ -67,12 +69,15 @@ impl Exit {
             Self::Timer => 2,
             Self::Ipi(_) => 3,
             Self::Notify => 4,
+            Self::Register(Some(_)) => 5,
+            Self::Register(None) => 6,
         }
     }
 }
 
 /// Exit reasons as reported.
-pub(crate) const EXIT_NAMES: [&str; 5] = ["interrupt", "hlt", "msr_timer", "msr_icr", "notify"];
+pub(crate) const EXIT_NAMES: [&str; 7] =
+    ["interrupt", "hlt", "msr_timer", "msr_icr", "notify", "register", "refused"];
 
 /// An interrupt at a pCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use vcoop_guest::layout;
 use vcoop_model::plan::PolicyPlan;
 use vcoop_sched::config::Policy;
 
-use super::{Exits, run};
+use super::{Exits, Kicks, run};
 use crate::attr::{Attr, gettid};
 use crate::clock::{Clock, tsc};
 use crate::driver::{self, Common, VcpuDriver, VmDriver};
@@ -106,4 +106,16 @@ fn hostile_registrations_are_refused_with_a_fault() {
         assert_eq!(exits.refused.load(Ordering::Relaxed), u64::from(!accepted));
         assert_eq!(vm.vcpus[0].registration(), if accepted { value } else { 0 });
     }
+}
+
+#[test]
+fn a_flood_of_kicks_is_bounded_and_an_honest_guest_is_not() {
+    let mut kicks = Kicks::new(0);
+    // One exit a microsecond, for a second.
+    let flood = (0..1_000_000).filter(|us| kicks.allow(us * 1_000)).count();
+    assert!((20_000..=20_016).contains(&flood), "{flood}");
+    let mut kicks = Kicks::new(0);
+    assert!((0..10_000).all(|i| kicks.allow(i * 100_000)));
+    let mut kicks = Kicks::new(u64::MAX - 5);
+    assert!(kicks.allow(u64::MAX));
 }

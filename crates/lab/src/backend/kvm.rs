@@ -50,4 +50,16 @@ impl Backend for Kvm {
     fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
         vcoop_kvm::run(plan, seed, stop).map_err(|e| e.to_string())
     }
+
+    fn run_partly(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(Recording, Option<String>), String> {
+        let (recording, failure) =
+            vcoop_kvm::run_partly(plan, seed, stop, &vcoop_kvm::Options::default())
+                .map_err(|e| e.to_string())?;
+        Ok((recording, failure.map(|e| e.to_string())))
+    }
 }
