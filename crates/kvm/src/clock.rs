@@ -71,6 +71,14 @@ pub(crate) fn monotonic() -> Ns {
     kernel_clock(libc::CLOCK_MONOTONIC)
 }
 
+/// The tick's period: the coarse clocks move once a tick.
+pub(crate) fn tick_ns() -> Option<Ns> {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to `t` only.
+    let rc = unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut t) };
+    (rc == 0).then_some(t.tv_sec as Ns * 1_000_000_000 + t.tv_nsec as Ns)
+}
+
 fn timespec(ns: Ns) -> libc::timespec {
     libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }

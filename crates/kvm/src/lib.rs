@@ -29,6 +29,7 @@
 )]
 
 mod error;
+mod facts;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod attr;
@@ -62,6 +63,7 @@ mod translate;
 mod vcpu;
 
 pub use error::{Error, Missing, Whom};
+pub use facts::{Fact, HostFacts, IdleFacts, IdleState, Release, host_facts};
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use environment::environment;
