@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
@@ -39,6 +39,11 @@ const WATCH_NS: (Ns, Ns) = (250_000, 100_000);
 
 /// Two runs at a time would measure each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Waits until nobody else in this process measures.
+pub(crate) fn one_at_a_time() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Whether the lab can run here: `/dev/kvm` with what it needs, a reliable TSC, and the right to
 /// use real-time policies.
@@ -192,7 +197,7 @@ fn rings(plan: &Plan, vm: usize) -> Vec<Option<u64>> {
 }
 
 /// Cycles a millisecond, as KVM has measured it.
-fn tsc_khz(kvm: &Kvm) -> Result<u32, Error> {
+pub(crate) fn tsc_khz(kvm: &Kvm) -> Result<u32, Error> {
     let vm = kvm.create_vm().map_err(Error::kvm("KVM_CREATE_VM", &Whom::Host))?;
     let vcpu = vm.create_vcpu(0).map_err(Error::kvm("KVM_CREATE_VCPU", &Whom::Host))?;
     vcpu.get_tsc_khz().map_err(Error::kvm("KVM_GET_TSC_KHZ", &Whom::Host))
