@@ -31,6 +31,7 @@
 mod calibrate;
 mod error;
 mod facts;
+mod survey;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod attr;
@@ -71,6 +72,7 @@ pub use calibrate::{
 };
 pub use error::{Error, Missing, Whom};
 pub use facts::{Fact, HostFacts, IdleFacts, IdleState, Release, host_facts};
+pub use survey::{Finding, State, survey};
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use environment::environment;
