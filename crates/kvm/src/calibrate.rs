@@ -80,6 +80,8 @@ pub struct Conditions {
     pub memory_locked: bool,
     /// `/dev/cpu_dma_latency` could be held while guests were measured.
     pub cpu_dma_latency_held: bool,
+    /// KVM's halt polling could be switched off where it was to be; `None` without guests.
+    pub halt_polling_off: Option<bool>,
     /// CPU under measurement.
     pub cpu: u32,
     /// The other CPU, for what takes two.

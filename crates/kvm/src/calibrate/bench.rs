@@ -32,6 +32,8 @@ pub(crate) struct Bench<'a> {
     pub(crate) skipped: Vec<Skipped>,
     /// Whether the measuring threads may be real-time.
     pub(crate) fifo: bool,
+    /// Whether halt polling could be switched off in all guests so far that should not have it.
+    pub(crate) halt_polling_off: bool,
     /// What reading the clock twice costs, in cycles: in every sample, and taken off it.
     pub(crate) floor: u64,
 }

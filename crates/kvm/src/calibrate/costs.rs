@@ -248,11 +248,11 @@ impl Known<'_> {
     /// What the source says of a measure.
     fn evidence(&self, value: &Value) -> String {
         let seen = value.of.and_then(|name| Some((name, self.seen(name)?)));
+        let plain = value.of == Some(value.formula.as_ref());
         let evidence = seen.map_or_else(String::new, |(name, d)| {
-            format!(
-                "; {name}: n={}, median {} ns, p10..p90 {}..{} ns",
-                d.n, d.median_ns, d.p10_ns, d.p90_ns
-            )
+            let of = if plain { String::new() } else { format!("; {name}") };
+            let (n, median, p10, p90) = (d.n, d.median_ns, d.p10_ns, d.p90_ns);
+            format!("{of}: n={n}, median {median} ns, p10..p90 {p10}..{p90} ns")
         });
         let word = if value.origin == Origin::Measured {
             "measured by vcoop calibrate"

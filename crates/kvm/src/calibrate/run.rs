@@ -81,6 +81,7 @@ fn measure(
         measures: Vec::new(),
         skipped: Vec::new(),
         fifo,
+        halt_polling_off: true,
         floor: 0,
     };
     host::measure(&mut bench)?;
@@ -97,6 +98,7 @@ fn measure(
         fifo,
         memory_locked: locked.0,
         cpu_dma_latency_held: held,
+        halt_polling_off: kvm.as_ref().map(|_| bench.halt_polling_off),
         cpu,
         other_cpu: other,
         load_average,

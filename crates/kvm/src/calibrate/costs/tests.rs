@@ -121,7 +121,7 @@ fn what_was_not_measured_is_the_base_profiles_and_says_so() {
         assert_eq!(profile.costs.exit_ns, base.costs.exit_ns);
         let tick = costs.iter().find(|c| c.key == "tick").unwrap();
         assert_eq!((tick.ns, tick.origin), (2_000, Origin::Measured));
-        let said = "measured by vcoop calibrate on a test, Linux 0, 2026-01-01: tick; tick: \
+        let said = "measured by vcoop calibrate on a test, Linux 0, 2026-01-01: tick: \
                     n=100, median 2000 ns, p10..p90 2000..2001 ns";
         assert_eq!(tick.source, said);
     });
