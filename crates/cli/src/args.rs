@@ -30,8 +30,10 @@ pub(crate) enum Command {
     Schema,
     /// Show what a capture becomes as a load, and what was lost in turning it.
     Capture(CaptureArgs),
+    /// Measure what mechanisms cost on this host, and write a profile for the simulator.
+    Calibrate(CalibrateArgs),
     /// Say what works on this host, what is missing, and how to get it.
-    Doctor,
+    Doctor(DoctorArgs),
     /// Print shell completions.
     Completions(CompletionsArgs),
     /// Write man pages into a folder, or print the first one.
@@ -156,6 +158,42 @@ pub(crate) struct CaptureArgs {
     /// A capture file (`perf script`, `trace-cmd report` or ftrace text, plain or compressed), or
     /// builtin:NAME
     pub(crate) file: String,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CalibrateArgs {
+    /// Write the profile into this file, for `--set host.profile=FILE`
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Some ten seconds instead of a minute at most; fewer medians settle
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Leave guests out: the host's own costs only, without KVM
+    #[arg(long)]
+    pub(crate) host_only: bool,
+    /// Print one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress and no notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+/// What must work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Requirement {
+    /// The micro-VM lab on /dev/kvm
+    Kvm,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DoctorArgs {
+    /// Exit with 3 if this does not work
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) require: Option<Requirement>,
+    /// Print one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, ClapArgs)]

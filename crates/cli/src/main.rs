@@ -1,6 +1,7 @@
 //! The vcoop command.
 
 mod args;
+mod calibrate;
 mod capture;
 mod doctor;
 mod failure;
@@ -29,7 +30,8 @@ fn main() -> ExitCode {
         Command::List(args) => list::run(&args),
         Command::Schema => output::print(&list::schema()),
         Command::Capture(args) => capture::run(&args),
-        Command::Doctor => doctor::run(),
+        Command::Calibrate(args) => calibrate::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
     };

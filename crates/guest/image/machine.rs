@@ -15,10 +15,10 @@ use vcoop_policy::{GuestEvent, GuestHalf};
 
 use crate::gates::{Exit, Leave, cpuid, out, tsc, work, wrmsr};
 
-const IA32_TSC_DEADLINE: u32 = 0x6e0;
-const X2APIC_EOI: u32 = 0x80b;
+pub(crate) const IA32_TSC_DEADLINE: u32 = 0x6e0;
+pub(crate) const X2APIC_EOI: u32 = 0x80b;
 const X2APIC_SPURIOUS: u32 = 0x80f;
-const X2APIC_ICR: u32 = 0x830;
+pub(crate) const X2APIC_ICR: u32 = 0x830;
 const X2APIC_LVT_TIMER: u32 = 0x832;
 
 /// Interrupts on.

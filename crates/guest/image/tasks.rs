@@ -6,6 +6,8 @@ use vcoop_guest::layout::{MAX_RINGS, MAX_STEPS, RING_STRIDE, RINGS, STEPS};
 use vcoop_guest::program::{Call, Kind, Step, StepOp, TaskSpec, flag};
 use vcoop_guest::ring::{Ring, Sample};
 
+mod calibrate;
+
 use crate::gates::{self, tsc, work};
 use crate::machine::{control, stats};
 
@@ -27,6 +29,7 @@ pub(crate) extern "sysv64" fn main(task: usize) -> ! {
         | Kind::RogueHostileGpa
         | Kind::RogueTripleFault => task.rogue(),
         Kind::Loop => task.follow(),
+        Kind::Calibrate => calibrate::run(&task),
         Kind::None => {}
     }
     loop {

@@ -152,9 +152,18 @@ impl Kick {
     /// Ends the wait. Does not block.
     pub(crate) fn kick(&self) {
         self.count.fetch_add(1, Ordering::SeqCst);
-        if !self.asleep.load(Ordering::SeqCst) {
-            return;
+        if self.is_waiting() {
+            self.wake_syscall();
         }
+    }
+
+    /// Whether a thread sleeps here, or is about to.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.asleep.load(Ordering::SeqCst)
+    }
+
+    /// The system call of a kick, without its count.
+    pub(crate) fn wake_syscall(&self) {
         // SAFETY: the futex word lives as long as the call.
         unsafe {
             libc::syscall(

@@ -77,7 +77,7 @@ impl HostFacts {
     /// Reads them below `root`, for the CPUs `allowed`. `tick_ns`: the resolution of a coarse
     /// clock, which is the tick's, if the caller could ask for it.
     pub fn read(root: &Path, allowed: &[u32], tick_ns: Option<Ns>) -> Self {
-        let root = Root(root.to_owned());
+        let root = Root::new(root);
         let release = root.text("proc/sys/kernel/osrelease").unwrap_or_default();
         let version = Release::parse(&release);
         let config = kernel::Config::load(&root, &release);
@@ -127,12 +127,16 @@ pub fn host_facts() -> HostFacts {
 pub(crate) struct Root(PathBuf);
 
 impl Root {
-    fn path(&self, path: &str) -> PathBuf {
+    pub(crate) fn new(root: &Path) -> Self {
+        Self(root.to_owned())
+    }
+
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.0.join(path)
     }
 
     /// A file's text without surrounding space; `None` if it is empty or cannot be read.
-    fn text(&self, path: &str) -> Option<String> {
+    pub(crate) fn text(&self, path: &str) -> Option<String> {
         let text = fs::read_to_string(self.path(path)).ok()?;
         Some(text.trim().to_owned()).filter(|s| !s.is_empty())
     }

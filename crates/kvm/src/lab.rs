@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use kvm_ioctls::{Kvm, VcpuFd};
+use kvm_ioctls::{Cap, Kvm, VcpuFd};
 use vcoop_abi::discovery::Features;
 use vcoop_guest::layout;
 use vcoop_model::plan::{GuestTimer, Ns, Plan, PolicyPlan, Program, Target, VmPlan};
@@ -45,6 +45,22 @@ const WATCH_NS: (Ns, Ns) = (250_000, 100_000);
 /// Two runs at a time would measure each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
+/// What the lab needs of KVM, and how it is called.
+pub(crate) const CAPABILITIES: [(Cap, &str); 7] = [
+    (Cap::Irqchip, "the in-kernel interrupt controller"),
+    (Cap::SignalMsi, "KVM_SIGNAL_MSI"),
+    (Cap::ReadonlyMem, "read-only memory slots"),
+    (Cap::TscDeadlineTimer, "the TSC-deadline timer"),
+    (Cap::ImmediateExit, "immediate exit"),
+    (Cap::X86UserSpaceMsr, "MSR exits to user space (Linux 5.10)"),
+    (Cap::X86MsrFilter, "the MSR filter (Linux 5.10)"),
+];
+
+/// Waits until nobody else in this process measures.
+pub(crate) fn one_at_a_time() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Whether the lab can run here: `/dev/kvm` with what it needs, a reliable TSC, and the right to
 /// use real-time policies.
 ///
@@ -68,16 +84,7 @@ pub fn available() -> Result<(), Missing> {
             return missing(&what, "run as root or as a member of group kvm");
         }
     };
-    use kvm_ioctls::Cap;
-    for (cap, name) in [
-        (Cap::Irqchip, "the in-kernel interrupt controller"),
-        (Cap::SignalMsi, "KVM_SIGNAL_MSI"),
-        (Cap::ReadonlyMem, "read-only memory slots"),
-        (Cap::TscDeadlineTimer, "the TSC-deadline timer"),
-        (Cap::ImmediateExit, "immediate exit"),
-        (Cap::X86UserSpaceMsr, "MSR exits to user space (Linux 5.10)"),
-        (Cap::X86MsrFilter, "the MSR filter (Linux 5.10)"),
-    ] {
+    for (cap, name) in CAPABILITIES {
         if !kvm.check_extension(cap) {
             return missing(&format!("this KVM lacks {name}"), "use a newer kernel");
         }

@@ -53,8 +53,10 @@
     allow(dead_code, unused_imports, reason = "there is no lab on other targets")
 )]
 
+mod calibrate;
 mod error;
 mod facts;
+mod survey;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod attr;
@@ -91,8 +93,15 @@ mod translate;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod vcpu;
 
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub use calibrate::calibrate;
+pub use calibrate::{
+    BASE_PROFILE, CalibrateOptions, Calibration, Conditions, Cost, Distribution, Measure, Origin,
+    Skipped, TOLERANCE_PERCENT,
+};
 pub use error::{Error, Missing, Whom};
 pub use facts::{Fact, HostFacts, IdleFacts, IdleState, Release, host_facts};
+pub use survey::{Finding, State, survey};
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use environment::environment;
@@ -132,7 +141,7 @@ mod elsewhere {
     use vcoop_model::plan::Plan;
     use vcoop_model::recording::Recording;
 
-    use crate::{Error, Missing, Options};
+    use crate::{CalibrateOptions, Calibration, Error, Missing, Options};
 
     /// Whether the lab can run here.
     ///
@@ -193,6 +202,20 @@ mod elsewhere {
         run_with(plan, seed, stop, options).map(|recording| (recording, None))
     }
 
+    /// Measures this host's costs.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, on this target.
+    pub fn calibrate(
+        _: CalibrateOptions,
+        _: &(dyn Fn() -> bool + Sync),
+        _: &(dyn Fn(&str) + Sync),
+    ) -> Result<Calibration, Error> {
+        let what = "calibration".to_owned();
+        Err(Error::Unsupported { what, why: "it needs x86-64 Linux".to_owned() })
+    }
+
     /// Nothing is known here.
     pub fn environment() -> BTreeMap<String, String> {
         BTreeMap::new()
@@ -200,4 +223,4 @@ mod elsewhere {
 }
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-pub use elsewhere::{available, check, environment, run, run_partly, run_with};
+pub use elsewhere::{available, calibrate, check, environment, run, run_partly, run_with};
