@@ -32,6 +32,8 @@ pub(crate) struct Policies {
     pub(crate) plans: BTreeMap<String, PolicyPlan>,
     /// Where a means was set to an EEVDF slice, if by the user.
     pub(crate) slices: Vec<Span>,
+    /// Where a means was set to a reservation, by policy.
+    pub(crate) deadlines: BTreeMap<String, Span>,
 }
 
 impl Policies {
@@ -50,10 +52,14 @@ impl Policies {
             let Some((kind, keys)) = chain(&name.value, name.span, user, builtin, 0, errors) else {
                 continue;
             };
-            if let Some(means) = &keys.means
-                && matches!(means.value.0, Means::Slice(_))
-            {
-                all.slices.push(means.span);
+            if let Some(means) = &keys.means {
+                match means.value.0 {
+                    Means::Slice(_) => all.slices.push(means.span),
+                    Means::Deadline { .. } => {
+                        all.deadlines.insert(name.value.clone(), means.span);
+                    }
+                    Means::Fifo(_) | Means::Rr(_) | Means::Nice(_) => {}
+                }
             }
             if let Some(plan) = plan(&kind, &keys, name.span, errors) {
                 all.plans.insert(name.value.clone(), plan);
