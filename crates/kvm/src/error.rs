@@ -51,6 +51,15 @@ pub enum Error {
     /// Something the plan needs is not on this host.
     #[error("{0}")]
     Missing(#[from] Missing),
+    /// The kernel refuses the means of boosting of this plan's policy to a thread of it. Other
+    /// policies of the scenario may run: it is this one that has no result.
+    #[error("policy {policy}: {missing}")]
+    PolicyMissing {
+        /// The policy.
+        policy: String,
+        /// What it needs, and how to get it.
+        missing: Missing,
+    },
     /// The plan asks for something that this backend cannot do.
     #[error("{what} cannot run on real vCPUs: {why}")]
     Unsupported {
@@ -88,6 +97,12 @@ impl Error {
         Self::Kernel { asked, whom, source: io::Error::last_os_error() }
     }
 
+    /// Refused for lack of something that others have at the moment (EBUSY).
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self, Self::Kernel { source, .. } if source.raw_os_error() == Some(libc::EBUSY))
+    }
+
     /// A refused ioctl.
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     pub(crate) fn kvm(
@@ -104,9 +119,13 @@ fn hint(asked: &str, e: &io::Error) -> &'static str {
     let scheduling = asked.starts_with("sched_setattr");
     match e.raw_os_error() {
         Some(libc::EPERM) if scheduling => {
-            " (needs CAP_SYS_NICE; in a cgroup with RT group scheduling also its cpu.rt_runtime_us)"
+            " (needs CAP_SYS_NICE; in a cgroup with RT group scheduling also its cpu.rt_runtime_us; \
+             a deadline has to be of a thread that may use all CPUs of its root domain)"
         }
         Some(libc::EBUSY) if scheduling => " (deadline bandwidth is exhausted)",
+        Some(libc::EBUSY) if asked == "sched_setaffinity" => {
+            " (a deadline thread cannot be confined to some CPUs)"
+        }
         Some(libc::EINVAL) if scheduling => " (this kernel does not know the policy or the slice)",
         Some(libc::EACCES | libc::EPERM) => " (needs access to /dev/kvm)",
         Some(libc::ENOMEM) => " (memory or the limit on locked memory is exhausted)",

@@ -57,6 +57,8 @@ mod pi;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod probe;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod reservation;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod translate;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod vcpu;
