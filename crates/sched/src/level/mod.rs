@@ -121,12 +121,13 @@ pub struct Level {
     /// Idle CPUs of each core.
     core_idle: Vec<u32>,
     sets: Sets,
-    dl: DlClass,
     rt: RtClass,
     fair: FairClass,
     guard: Guard,
     pri: CpuPri,
     notes: VecDeque<Note>,
+    /// Last, because most levels have no entity of it.
+    dl: DlClass,
     /// Room for the entities a timer brings back.
     back: Vec<EntId>,
 }

@@ -178,20 +178,25 @@ impl Level {
                     self.kick(cpu, true);
                 }
             }
-            ClassId::Dl => {
-                c.rt_ns += ran;
-                if self.guard.charge_dl(cpu, ran) {
-                    self.notes.push_back(Note::Throttled { cpu });
-                    self.refresh(cpu);
-                }
-                if self.dl.charge(cpu, e, ran) {
-                    self.exhausted(now, cpu, e);
-                }
-            }
+            ClassId::Dl => self.charge_dl(now, cpu, e, ran),
+        }
+    }
+
+    // What only deadline entities need is out of line: most levels have none.
+    #[cold]
+    fn charge_dl(&mut self, now: Ns, cpu: CpuId, e: EntId, ran: Ns) {
+        self.cpus[cpu.index()].rt_ns += ran;
+        if self.guard.charge_dl(cpu, ran) {
+            self.notes.push_back(Note::Throttled { cpu });
+            self.refresh(cpu);
+        }
+        if self.dl.charge(cpu, e, ran) {
+            self.exhausted(now, cpu, e);
         }
     }
 
     /// The current deadline entity has nothing left to run, or gives it up.
+    #[cold]
     fn exhausted(&mut self, now: Ns, cpu: CpuId, e: EntId) {
         let before = self.deadline(cpu);
         if self.dl.exhaust(now, cpu, e) {
@@ -279,6 +284,7 @@ impl Level {
     }
 
     /// Throttled deadline entities of `cpu` whose period has ended may run again.
+    #[cold]
     fn replenish(&mut self, now: Ns, cpu: CpuId) {
         let mut back = core::mem::take(&mut self.back);
         self.dl.on_timer(now, cpu, &mut back);
@@ -308,10 +314,9 @@ impl Level {
     fn pick(&mut self, cpu: CpuId) -> Option<EntId> {
         let c = &self.cpus[cpu.index()];
         if c.nr_dl > 0
-            && let Some(e) = self.dl.pick(cpu)
+            && let Some(e) = self.pick_dl(cpu)
         {
-            let first = self.fair_before(cpu, self.dl.due(e));
-            return if first { self.fair.pick(cpu) } else { None }.or(Some(e));
+            return Some(e);
         }
         let c = &self.cpus[cpu.index()];
         if c.nr_rt > 0 && !self.guard.holds_rt(cpu) {
@@ -319,6 +324,14 @@ impl Level {
             return first.or_else(|| self.rt.pick(cpu)).or_else(|| self.fair.pick(cpu));
         }
         self.fair.pick(cpu)
+    }
+
+    /// The earliest deadline, or whom the fair server puts before it.
+    #[cold]
+    fn pick_dl(&mut self, cpu: CpuId) -> Option<EntId> {
+        let e = self.dl.pick(cpu)?;
+        let first = self.fair_before(cpu, self.dl.due(e));
+        if first { self.fair.pick(cpu) } else { None }.or(Some(e))
     }
 
     fn switch(
@@ -358,17 +371,22 @@ impl Level {
             match ent.policy.class() {
                 ClassId::Fair => self.fair.set_next(cpu, n),
                 ClassId::Rt => self.rt.set_next(cpu, n),
-                ClassId::Dl => {
-                    let before = self.deadline(cpu);
-                    self.dl.set_next(cpu, n);
-                    self.dl.set_exhaustion(now, cpu);
-                    self.announce(cpu, before);
-                }
+                ClassId::Dl => self.set_dl(now, cpu, n),
             }
         }
     }
 
+    /// A waiting deadline entity becomes current.
+    #[cold]
+    fn set_dl(&mut self, now: Ns, cpu: CpuId, e: EntId) {
+        let before = self.deadline(cpu);
+        self.dl.set_next(cpu, e);
+        self.dl.set_exhaustion(now, cpu);
+        self.announce(cpu, before);
+    }
+
     /// The current deadline entity goes to wait, or is held.
+    #[cold]
     fn put_dl(&mut self, cpu: CpuId, e: EntId) {
         let before = self.deadline(cpu);
         let held = self.dl.is_current(cpu, e) && self.dl.is_held(e);
@@ -434,11 +452,7 @@ impl Level {
         match ent.policy.class() {
             ClassId::Fair => self.fair.enqueue(cpu, e, how),
             ClassId::Rt => self.rt.enqueue(cpu, e, how),
-            ClassId::Dl => {
-                let before = self.deadline(cpu);
-                self.dl.enqueue(cpu, e, how);
-                self.announce(cpu, before);
-            }
+            ClassId::Dl => self.enqueue_dl(e, cpu, how),
         }
         self.count(now, e, cpu, true);
     }
@@ -454,16 +468,26 @@ impl Level {
             ClassId::Rt => {
                 self.rt.dequeue(cpu, e, how);
             }
-            ClassId::Dl => {
-                let before = self.deadline(cpu);
-                // One that runs counts as one that may, until it is put aside.
-                let held = self.dl.is_held(e) && !self.dl.is_current(cpu, e);
-                self.dl.dequeue(cpu, e, how);
-                self.announce(cpu, before);
-                return self.count_dl(cpu, held, false);
-            }
+            ClassId::Dl => return self.dequeue_dl(e, cpu, how),
         }
         self.count(0, e, cpu, false);
+    }
+
+    #[cold]
+    fn enqueue_dl(&mut self, e: EntId, cpu: CpuId, how: Enqueue) {
+        let before = self.deadline(cpu);
+        self.dl.enqueue(cpu, e, how);
+        self.announce(cpu, before);
+    }
+
+    #[cold]
+    fn dequeue_dl(&mut self, e: EntId, cpu: CpuId, how: Dequeue) {
+        let before = self.deadline(cpu);
+        // One that runs counts as one that may, until it is put aside.
+        let held = self.dl.is_held(e) && !self.dl.is_current(cpu, e);
+        self.dl.dequeue(cpu, e, how);
+        self.announce(cpu, before);
+        self.count_dl(cpu, held, false);
     }
 
     /// Counts an entity in or out, and starts what has to watch it.
@@ -495,6 +519,7 @@ impl Level {
     }
 
     /// The same for a deadline entity.
+    #[cold]
     fn count_dl(&mut self, cpu: CpuId, held: bool, on: bool) {
         let c = &mut self.cpus[cpu.index()];
         let n = if held { &mut c.nr_held } else { &mut c.nr_dl };
