@@ -26,6 +26,7 @@ use crate::host_task::{HostTask, Progress};
 use crate::injector::{Duties, Injector};
 use crate::machine::Machine;
 use crate::probe::Window;
+use crate::reservation;
 use crate::series::HostSample;
 use crate::trace::Recorder;
 use crate::translate::{Guest, Rates};
@@ -118,14 +119,14 @@ pub fn available() -> Result<(), Missing> {
 /// [`Error::Missing`], [`Error::Unsupported`].
 pub fn check(plan: &Plan) -> Result<(), Error> {
     available()?;
-    Cpus::new(plan)?;
+    let cpus = Cpus::new(plan)?;
     plan.host_tasks.iter().try_for_each(HostTask::check)?;
     // Any rates will do to see whether it can be said to a guest.
     let rates = Rates { clock: Clock::new(0, 1_000_000), per_ms: 1_000 };
     for (i, vm) in plan.vms.iter().enumerate() {
         Guest::new(vm, i as u64, 0, &rates, &rings(plan, i))?;
     }
-    Ok(())
+    reservation::check(plan, &|list| cpus.of(list, plan))
 }
 
 /// Runs a plan once. `stop` is asked every few milliseconds; when it answers true the run ends early

@@ -7,6 +7,7 @@
 //! a step begins only if the one before found none, so that one slip does not cause ten messages.
 
 mod captures;
+mod deadline;
 mod expand;
 mod host;
 mod keys;

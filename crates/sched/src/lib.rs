@@ -1,4 +1,4 @@
-//! Run queues and scheduling levels: RT, CFS, EEVDF, one code for host and guest.
+//! Run queues and scheduling levels: deadline, RT, CFS, EEVDF, one code for host and guest.
 //!
 //! A [`Level`] is one scheduler: a set of CPUs, the entities that want to run on them, and the
 //! kernel's rules for who runs where. It is sans-I/O: a driver owns the clock, tells the level
@@ -23,6 +23,7 @@ extern crate alloc;
 mod class;
 pub mod config;
 mod cpuset;
+mod dl;
 mod fair;
 mod guard;
 mod heap;
@@ -31,5 +32,6 @@ mod rt;
 mod types;
 
 pub use cpuset::{CpuSet, MAX_CPUS};
+pub use dl::check_reservation;
 pub use level::Level;
-pub use types::{Attr, ConfigError, CpuId, EntId, EntStats, Leave, Note};
+pub use types::{Attr, ConfigError, CpuId, EntId, EntStats, Leave, Note, Refusal};

@@ -218,13 +218,14 @@ impl World<'_> {
             self.tracks.event(sampler, track, self.now);
         }
         let policy = self.vms[vm].level.policy(EntId(t));
-        if to == cpu && policy.is_rt() {
+        let urgent = policy.is_rt() || policy.is_deadline();
+        if to == cpu && urgent {
             self.guest_event(v, GuestEvent::RtEnqueued(crate::boost::intent(policy)));
         }
         self.guest_notes(v);
         let ipi = Exit::Ipi(first + to.0);
         let vcpu = &mut self.vcpus[v as usize];
-        if to != cpu && policy.is_rt() && vcpu.cooperates() && !vcpu.exits.contains(&ipi) {
+        if to != cpu && urgent && vcpu.cooperates() && !vcpu.exits.contains(&ipi) {
             // The target was told to reschedule before, so its kernel sees no need for another
             // IPI. But its vCPU may have lost its pCPU since, and only an injection tells the host.
             vcpu.exits.push_back(ipi);

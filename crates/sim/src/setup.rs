@@ -59,7 +59,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     for (i, task) in plan.host_tasks.iter().enumerate() {
         let home = home(&task.cpus, i as u32, pcpus);
         let cpus = task.cpus.iter().map(|&c| CpuId(c)).collect();
-        host.add(Attr { policy: task.policy, cpus, group: None }, home);
+        host.try_add(Attr { policy: task.policy, cpus, group: None }, home)?;
         let target = Target::Host(i as u32);
         let mut work = work(
             task,
@@ -87,7 +87,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             let home = home(allowed, first + c, pcpus);
             let cpus: CpuSet = allowed.iter().map(|&c| CpuId(c)).collect();
             let baseline = vm.vcpu_policy[c as usize];
-            let e = host.add(Attr { policy: baseline, cpus, group: vm.group }, home);
+            let e = host.try_add(Attr { policy: baseline, cpus, group: vm.group }, home)?;
             // Attribution costs time: only guests that are probed have it.
             let track = if probed { tracks.add_track() } else { NONE };
             let thread = Thread {
@@ -104,7 +104,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         for (i, task) in vm.tasks.iter().enumerate() {
             let home = home(&task.cpus, i as u32, n);
             let cpus = task.cpus.iter().map(|&c| CpuId(c)).collect();
-            level.add(Attr { policy: task.policy, cpus, group: None }, home);
+            level.try_add(Attr { policy: task.policy, cpus, group: None }, home)?;
             let target = Target::Guest { vm: m as u32, task: i as u32 };
             let mut work = work(
                 task,
@@ -169,6 +169,10 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         next_timeline: 0,
     };
     world.boost_begins();
+    // For life is for life: a run without would pass for one with.
+    if let PolicyPlan::Static { .. } = plan.policy {
+        world.insist_on_means()?;
+    }
     Ok(world)
 }
 

@@ -64,6 +64,8 @@ impl World<'_> {
         if track != NONE {
             let target = &mut self.pcpus[cpu.index()];
             let idle = matches!(target.segment, Segment::Idle | Segment::CState);
+            // A throttled one wakes nobody.
+            let idle = idle && !self.host.is_throttled(EntId(t));
             if idle && target.waking == NONE {
                 target.waking = track;
                 self.tracks.set(track, State::CState, self.now);
@@ -137,7 +139,7 @@ impl World<'_> {
             let state = self.tracks.state(track);
             if on && self.host.is_throttled(e) {
                 self.tracks.set(track, State::Throttled, self.now);
-            } else if !on && state == State::Throttled {
+            } else if !on && state == State::Throttled && !self.host.is_throttled(e) {
                 self.tracks.set(track, State::Preempted, self.now);
             }
         }

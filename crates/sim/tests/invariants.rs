@@ -35,6 +35,11 @@ fn sched_policy() -> impl Strategy<Value = Policy> {
         1 => Just(Policy::Idle),
         1 => (1u8..99).prop_map(Policy::Fifo),
         1 => (1u8..99).prop_map(Policy::Rr),
+        1 => (1u64..40, 0u64..40).prop_map(|(run, more)| Policy::Deadline {
+            runtime_ns: run * 100 * US,
+            deadline_ns: (run + more) * 100 * US,
+            period_ns: (run + 2 * more) * 100 * US,
+        }),
     ]
 }
 
@@ -68,7 +73,7 @@ fn tasks(cpus: u32, guest: bool) -> impl Strategy<Value = Vec<TaskPlan>> {
             .enumerate()
             .map(|(i, (program, policy, pin, start))| TaskPlan {
                 start_ns: start * US,
-                timer_slack_ns: if policy.is_rt() { 0 } else { 50 * US },
+                timer_slack_ns: if policy.is_rt() || policy.is_deadline() { 0 } else { 50 * US },
                 ..task(&format!("t{i}"), program, policy, pin.as_slice())
             })
             .collect()
@@ -81,6 +86,7 @@ fn means() -> impl Strategy<Value = Means> {
         Just(Means::Fifo(60)),
         Just(Means::Nice(-20)),
         Just(Means::Slice(200 * US)),
+        Just(Means::Deadline { runtime_ns: MS, deadline_ns: 2 * MS, period_ns: 4 * MS }),
     ]
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::captures::Captures;
+use super::deadline;
 use super::expand::{Expanded, MAX_TASKS, Place};
 use super::host::{self, HostFacts, check_policy_slice, distinct, refuse_slice};
 use super::keys::{AtKeys, PolicyKeys, ScenarioKeys, Switch};
@@ -101,6 +102,7 @@ pub(crate) fn resolve(
         probes,
         timeline,
     };
+    deadline::check(keys, &plan, &policies, &compared, errors);
     Some(Resolved { plan, policies: policies.plans, compared, baseline })
 }
 

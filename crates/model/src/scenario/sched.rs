@@ -1,7 +1,7 @@
 //! `[host.sched]` and `[vm.sched]`: every tunable of a scheduling level.
 
 use vcoop_sched::config::{
-    Balance, CfsTunables, EevdfTunables, Fair, LevelConfig, RtGuard, Topology,
+    Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, RtGuard, Topology,
 };
 
 use crate::diagnostic::{Collector, Span};
@@ -68,6 +68,13 @@ table! {
         rt_runtime: Option<At<Span1>>,
         /// The period. Default: 1s.
         rt_period: Option<At<Span1>>,
+        /// Admission control of SCHED_DEADLINE: reservations may take 95 % of the CPUs, less what fair
+        /// servers have, and their threads may not be confined to some CPUs. False is Linux's
+        /// `sched_rt_runtime_us = -1`.
+        dl_admission: At<bool> = "true",
+        /// A timer ends a deadline thread's runtime when it is used up, as with the kernel's feature
+        /// HRTICK_DL, not the next tick.
+        dl_hrtick: At<bool> = "false",
         /// Balance load on the tick.
         balance_periodic: At<bool> = "true",
         /// Pull when a CPU is about to go idle.
@@ -99,6 +106,7 @@ impl SchedKeys {
             fair: self.fair(shape.topology.cpus(), errors),
             rr_slice_ns: self.rr_slice.value.0,
             rt_guard: self.guard(errors),
+            dl: DlConfig { admission: self.dl_admission.value, hrtick: self.dl_hrtick.value },
             balance: Balance {
                 periodic: self.balance_periodic.value,
                 newidle: self.balance_newidle.value,

@@ -10,7 +10,7 @@ use vcoop_model::plan::{
 use vcoop_model::profile::{CState, Costs};
 use vcoop_model::recording::{LatencyRecord, Recording};
 use vcoop_sched::config::{
-    Balance, CfsTunables, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
+    Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
 };
 
 pub(crate) const US: Ns = 1_000;
@@ -93,6 +93,8 @@ pub(crate) fn level(cpus: u32, fair: Fair) -> LevelConfig {
         fair,
         rr_slice_ns: 100 * MS,
         rt_guard: RtGuard::Throttle { runtime_ns: 950 * MS, period_ns: S },
+        // Tests confine what they like.
+        dl: DlConfig { admission: false, hrtick: false },
         balance: Balance::default(),
         groups: vec![],
     }

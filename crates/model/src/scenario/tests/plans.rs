@@ -170,3 +170,16 @@ fn what_is_off_is_left_out() {
     let off = parse_set(&text, &["load.probe.enabled=false"]).unwrap();
     assert!(off.plans(None).unwrap()[0].probes.is_empty());
 }
+
+#[test]
+fn reservations_are_read_with_and_without_a_deadline_of_their_own() {
+    let read = |text: &str| {
+        let text = SMALL.replacen("\"nice -20\"", &format!("\"{text}\""), 1);
+        let plans = parse(&text).unwrap().plans(Some(&["dynamic-nice".to_owned()])).unwrap();
+        let PolicyPlan::Dynamic(config) = &plans[0].policy else { panic!() };
+        let Means::Deadline { runtime_ns, deadline_ns, period_ns } = config.means else { panic!() };
+        (runtime_ns, deadline_ns, period_ns)
+    };
+    assert_eq!(read("deadline 1ms/4ms"), (1_000_000, 4_000_000, 4_000_000));
+    assert_eq!(read(" deadline  500us / 2.5ms/ 4ms "), (500_000, 2_500_000, 4_000_000));
+}
