@@ -106,6 +106,10 @@ impl World<'_> {
                 Note::Moved { ent, from, to } => self.thread_moved(ent.0, from.0, to.0),
                 Note::Throttled { cpu } => self.throttle(cpu, true),
                 Note::Unthrottled { cpu } => self.throttle(cpu, false),
+                Note::Parked { ent } => self.park(ent.0, State::Throttled),
+                Note::Unparked { ent } => self.park(ent.0, State::Preempted),
+                // Nobody has switched the trace on.
+                Note::Credit { .. } => {}
                 Note::DeadlineChanged { cpu } => {
                     let slot = self.slots.sched + cpu.0;
                     match self.host.deadline(cpu) {
@@ -140,6 +144,14 @@ impl World<'_> {
             } else if !on && state == State::Throttled {
                 self.tracks.set(track, State::Preempted, self.now);
             }
+        }
+    }
+
+    /// A waiting thread loses its right to run, or has it again.
+    fn park(&mut self, t: u32, state: State) {
+        let track = self.threads[t as usize].track;
+        if track != NONE && self.tracks.waits(track) {
+            self.tracks.set(track, state, self.now);
         }
     }
 
