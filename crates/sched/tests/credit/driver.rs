@@ -94,6 +94,11 @@ impl Machine {
         self.serve();
     }
 
+    /// A sleeper sleeps until then.
+    pub(crate) fn put_off(&mut self, e: EntId, until: Ns) {
+        self.tasks[e.index()].wakes_at = Some(until);
+    }
+
     pub(crate) fn schedule(&mut self, cpu: u32, leave: Leave) {
         self.account();
         self.switch(CpuId(cpu), leave);
