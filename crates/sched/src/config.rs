@@ -4,6 +4,10 @@
 //! otherwise. The defaults are the kernel's own, scaled by the number of CPUs where the kernel
 //! scales them (`sched_tunable_scaling = LOG`).
 
+mod credit1;
+
+pub use credit1::{BoostPreempts, Burn, Credit1Config, Domain, Patch, Patches, XenVersion};
+
 /// Integer nanoseconds, on the clock of whoever drives the level.
 pub type Ns = u64;
 

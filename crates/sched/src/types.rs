@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use crate::CpuSet;
 use crate::config::{Ns, Policy};
+use crate::{CpuSet, Decision};
 
 /// A CPU of a level, numbered from 0 as [`Topology`](crate::config::Topology) lays them out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -107,6 +107,25 @@ pub enum Note {
         /// The CPU.
         cpu: CpuId,
     },
+    /// The entity's domain has used up its cap: it waits (or wakes up) without a queue.
+    Parked {
+        /// The entity.
+        ent: EntId,
+    },
+    /// The entity may run again, and waits on a queue.
+    Unparked {
+        /// The entity.
+        ent: EntId,
+    },
+    /// A credit scheduler whose trace is on decided something.
+    Credit {
+        /// What.
+        what: Decision,
+        /// The entity it is about.
+        ent: EntId,
+        /// The CPU it is about.
+        cpu: CpuId,
+    },
 }
 
 /// Counters of one entity since it was added.
@@ -182,6 +201,17 @@ pub enum ConfigError {
     },
     /// An entity cannot have the deadline policy it should start with.
     Refused(Refusal),
+    /// A field lies outside what it can be.
+    Range {
+        /// Name of the field.
+        field: &'static str,
+        /// Value asked for.
+        value: u64,
+        /// Least.
+        min: u64,
+        /// Most.
+        max: u64,
+    },
     /// More groups than an index can name.
     TooManyGroups {
         /// Groups asked for.
@@ -205,6 +235,9 @@ impl fmt::Display for ConfigError {
                 write!(f, "group {group} has weight {weight}: it takes 2 to 262144")
             }
             Self::Refused(refusal) => refusal.fmt(f),
+            Self::Range { field, value, min, max } => {
+                write!(f, "`{field}` is {value}: it takes {min} to {max}")
+            }
             Self::TooManyGroups { groups } => {
                 write!(f, "{groups} groups: a level takes up to 65535")
             }

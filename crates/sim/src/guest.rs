@@ -257,7 +257,12 @@ impl World<'_> {
                         self.tracks.moved(sampler, track, self.now);
                     }
                 }
-                Note::Throttled { .. } | Note::Unthrottled { .. } => {}
+                // Guests are Linux: nothing parks a task, and a throttled one is not tracked.
+                Note::Throttled { .. }
+                | Note::Unthrottled { .. }
+                | Note::Parked { .. }
+                | Note::Unparked { .. }
+                | Note::Credit { .. } => {}
                 Note::DeadlineChanged { cpu } => {
                     // Set on the vCPU concerned; it programs its hardware when it next runs.
                     let target = first + cpu.0;

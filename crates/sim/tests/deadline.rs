@@ -27,7 +27,7 @@ fn dynamic(means: Means) -> PolicyPlan {
 fn busy(cpus: u32, pin: &[u32], dl: DlConfig, policy: PolicyPlan) -> Plan {
     let mut p = plan(eevdf(cpus), free());
     p.duration_ns = 4 * S;
-    p.host.level.dl = dl;
+    p.host.sched.linux_mut().unwrap().dl = dl;
     for i in 0..2 * cpus {
         p.host_tasks.push(task(&format!("hog/{i}"), hog(), Policy::NORMAL, &[]));
     }
@@ -92,7 +92,7 @@ fn a_static_reservation_throttles_what_exceeds_it() {
 #[test]
 fn a_plan_that_reserves_too_much_is_refused() {
     let mut p = plan(eevdf(1), free());
-    p.host.level.dl = ON;
+    p.host.sched.linux_mut().unwrap().dl = ON;
     let half = Policy::Deadline { runtime_ns: MS, deadline_ns: 2 * MS, period_ns: 2 * MS };
     p.host_tasks = vec![task("a", hog(), half, &[]), task("b", hog(), half, &[])];
     let refused = vcoop_sim::run(&p, 1, &|| false).unwrap_err();
