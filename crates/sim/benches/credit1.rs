@@ -26,6 +26,7 @@ fn guest() -> LevelConfig {
         rt_guard: RtGuard::Off,
         balance: Balance::default(),
         groups: vec![],
+        dl: vcoop_sched::config::DlConfig::default(),
     }
 }
 
@@ -55,6 +56,7 @@ fn vm(i: u32, run: Ns, sleep: Ns) -> VmPlan {
         devices: vec![],
         cooperative: false,
         posted_interrupts: false,
+        timer: None,
     }
 }
 
