@@ -30,6 +30,8 @@ fn words(part: Part) -> &'static str {
         Part::GuestIrq => "guest interrupts",
         Part::GuestWait => "guest run queue",
         Part::GuestSwitch => "guest scheduler",
+        Part::ServiceQueue => "server's earlier calls",
+        Part::Service => "server's work",
         Part::Overrun => "own earlier period",
     }
 }

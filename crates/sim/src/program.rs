@@ -143,13 +143,17 @@ impl Runner {
                 Kind::Script { steps: Arc::clone(steps), next: 0, repeat: *repeat }
             }
             &Program::Rogue { mode } => Kind::Rogue { mode, on: false, asked: false },
+            // Calls are not carried yet: who would call or answer sits out the run.
+            Program::Serve { .. } | Program::Ping { .. } => {
+                Kind::Script { steps: Arc::new(Vec::new()), next: 0, repeat: false }
+            }
         };
         Self { kind, rng }
     }
 
     /// Whether it takes latency samples.
     pub fn measures(program: &Program) -> bool {
-        matches!(program, Program::Cyclictest { .. } | Program::Audio { .. })
+        program.measures()
     }
 
     /// The next operation, asked for when the last one is done.
@@ -234,6 +238,7 @@ impl Runner {
                     Phase::Align { period_ns } => {
                         Op::SleepUntil { at: (now / period_ns + 1) * period_ns, sample: false }
                     }
+                    Phase::Call { .. } => Op::Exit,
                 }
             }
             Kind::Script { steps, next, repeat } => {
