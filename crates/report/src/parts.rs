@@ -36,11 +36,17 @@ fn words(part: Part) -> &'static str {
     }
 }
 
-/// The decomposition of each guest probe of a cell.
+/// Whether its samples are round trips, which cross the levels wherever they begin.
+fn is_round_trip(series: &LatencySeries) -> bool {
+    share(series, Part::Service) + share(series, Part::ServiceQueue) > 0.0
+}
+
+/// The decomposition of each guest probe of a cell, and of each round trip.
 pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
     let guests: Vec<&LatencySeries> = document
         .latencies()
-        .filter(|s| s.key.is_in(cell) && !s.key.probe.starts_with("host."))
+        .filter(|s| s.key.is_in(cell))
+        .filter(|s| !s.key.probe.starts_with("host.") || is_round_trip(s))
         .collect();
     let mut probes: Vec<&str> = Vec::new();
     for series in &guests {

@@ -19,6 +19,10 @@ pub(crate) struct Totals {
     idle_ns: Ns,
     switches: u64,
     vms: Vec<VmTotals>,
+    /// Calls made, by client.
+    called: Vec<u64>,
+    /// Calls answered, by server.
+    served: Vec<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -81,7 +85,9 @@ impl World<'_> {
             vm.denied += denied;
             vm.boosted_ns += boosted_ns;
         }
-        Totals { now, host_done, idle_ns, switches, vms }
+        let called = self.calls.clients.iter().map(|c| c.calls).collect();
+        let served = self.calls.servers.iter().map(|s| s.served).collect();
+        Totals { now, host_done, idle_ns, switches, vms, called, served }
     }
 
     /// The recording of the time between two moments.
@@ -102,6 +108,18 @@ impl World<'_> {
             }
             let done = (end.host_done[i] - start.host_done[i]) as f64;
             put(&format!("host.{label}"), "throughput", "cpu", done / ns);
+        }
+        let mut calls: BTreeMap<(String, &str), u64> = BTreeMap::new();
+        let counts = self.calls.clients.iter().zip(start.called.iter().zip(&end.called));
+        for (client, (a, b)) in counts {
+            *calls.entry((client.probe(self.plan), "calls")).or_default() += b - a;
+        }
+        let counts = self.calls.servers.iter().zip(start.served.iter().zip(&end.served));
+        for (server, (a, b)) in counts {
+            *calls.entry((server.probe(self.plan), "served")).or_default() += b - a;
+        }
+        for ((probe, metric), n) in calls {
+            put(&probe, metric, "1/s", n as f64 / seconds);
         }
         for (vm, (a, b)) in self.plan.vms.iter().zip(start.vms.iter().zip(&end.vms)) {
             let name = &vm.name;
