@@ -36,18 +36,10 @@ fn words(part: Part) -> &'static str {
     }
 }
 
-/// Whether its samples are round trips, which cross the levels wherever they begin.
-fn is_round_trip(series: &LatencySeries) -> bool {
-    share(series, Part::Service) + share(series, Part::ServiceQueue) > 0.0
-}
-
-/// The decomposition of each guest probe of a cell, and of each round trip.
+/// The decomposition of each guest probe of a cell, and of each round trip through a guest.
 pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
-    let guests: Vec<&LatencySeries> = document
-        .latencies()
-        .filter(|s| s.key.is_in(cell))
-        .filter(|s| !s.key.probe.starts_with("host.") || is_round_trip(s))
-        .collect();
+    let guests: Vec<&LatencySeries> =
+        document.latencies().filter(|s| s.key.is_in(cell) && s.is_of_a_guest()).collect();
     let mut probes: Vec<&str> = Vec::new();
     for series in &guests {
         if !probes.contains(&series.key.probe.as_str()) {
