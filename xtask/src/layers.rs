@@ -62,6 +62,36 @@ pub(crate) fn all() -> Vec<Layer> {
             dir: "fuzz",
         },
         Layer {
+            name: "fuzz-ring",
+            needs: fuzz_tools,
+            command: &["cargo", "+nightly", "fuzz", "run", "ring", "--", "-max_total_time=20"],
+            dir: "fuzz",
+        },
+        Layer {
+            name: "fuzz-words",
+            needs: fuzz_tools,
+            command: &["cargo", "+nightly", "fuzz", "run", "words", "--", "-max_total_time=20"],
+            dir: "fuzz",
+        },
+        // Only what lies in the crates themselves: the searches in their tests take the interpreter
+        // hours. The page's memory model is tried by loom, which is one of the workspace's tests.
+        Layer {
+            name: "miri",
+            needs: miri_tools,
+            command: &[
+                "cargo",
+                "+nightly",
+                "miri",
+                "test",
+                "--lib",
+                "--package",
+                "vcoop-abi",
+                "--package",
+                "vcoop-policy",
+            ],
+            dir: ".",
+        },
+        Layer {
             name: "book",
             needs: || tool("mdbook", &["--version"], "cargo install mdbook"),
             command: &["mdbook", "build", "docs"],
@@ -125,6 +155,11 @@ fn cargo_result(line: &str) -> Option<(u64, u64)> {
         rest[..at].split_whitespace().next_back()?.parse().ok()
     };
     Some((number(" passed")?, number(" failed")?))
+}
+
+fn miri_tools() -> Result<(), String> {
+    let get = "rustup component add --toolchain nightly miri rust-src";
+    tool("cargo", &["+nightly", "miri", "--version"], get)
 }
 
 fn fuzz_tools() -> Result<(), String> {

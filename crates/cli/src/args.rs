@@ -22,14 +22,18 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Hold published tables and claims against the simulator.
     Reproduce(ReproduceArgs),
+    /// Run scenarios simulated and on real vCPUs, and show how far the two are apart.
+    Validate(ValidateArgs),
     /// List what there is: scenarios, profiles, policies, published tables and claims.
     List(ListArgs),
     /// Print the JSON schema of scenario files, for editors.
     Schema,
     /// Show what a capture becomes as a load, and what was lost in turning it.
     Capture(CaptureArgs),
+    /// Measure what mechanisms cost on this host, and write a profile for the simulator.
+    Calibrate(CalibrateArgs),
     /// Say what works on this host, what is missing, and how to get it.
-    Doctor,
+    Doctor(DoctorArgs),
     /// Print shell completions.
     Completions(CompletionsArgs),
     /// Write man pages into a folder, or print the first one.
@@ -39,9 +43,9 @@ pub(crate) enum Command {
 /// Where to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackendArg {
-    /// Every backend that works on this host
+    /// Real vCPUs beside a simulation of this host where they work and the scenario fits; else sim
     Auto,
-    /// The simulator
+    /// The simulator, on the host that the scenario describes
     Sim,
     /// Real vCPUs on /dev/kvm
     Kvm,
@@ -52,8 +56,14 @@ pub(crate) struct RunArgs {
     /// A scenario file, or the name of a built-in scenario (see `vcoop list scenarios`)
     pub(crate) scenario: String,
     /// Where to run
-    #[arg(long, value_enum, default_value_t = BackendArg::Auto)]
+    #[arg(long, value_enum, env = "VCOOP_BACKEND", default_value_t = BackendArg::Auto)]
     pub(crate) backend: BackendArg,
+    /// Scale a scenario that needs more CPUs than this host has down to it, in proportion
+    #[arg(long)]
+    pub(crate) fit: bool,
+    /// This host's costs (from `vcoop calibrate -o FILE`), for the simulation beside real vCPUs
+    #[arg(long, value_name = "FILE", env = "VCOOP_CALIBRATION")]
+    pub(crate) calibration: Option<PathBuf>,
     /// Policies to compare instead of the scenario's, with commas between
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) policy: Vec<String>,
@@ -108,6 +118,21 @@ pub(crate) struct ReproduceArgs {
     pub(crate) common: Common,
 }
 
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ValidateArgs {
+    /// Scenarios; where left out, those that two CPUs can run
+    #[arg(value_name = "SCENARIO")]
+    pub(crate) scenarios: Vec<String>,
+    /// Scale scenarios that need more CPUs than this host has down to it, in proportion
+    #[arg(long)]
+    pub(crate) fit: bool,
+    /// This host's costs (from `vcoop calibrate -o FILE`), for the simulation
+    #[arg(long, value_name = "FILE", env = "VCOOP_CALIBRATION")]
+    pub(crate) calibration: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
 /// What to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ListWhat {
@@ -133,6 +158,42 @@ pub(crate) struct CaptureArgs {
     /// A capture file (`perf script`, `trace-cmd report` or ftrace text, plain or compressed), or
     /// builtin:NAME
     pub(crate) file: String,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CalibrateArgs {
+    /// Write the profile into this file, for `--set host.profile=FILE`
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Some ten seconds instead of a minute at most; fewer medians settle
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Leave guests out: the host's own costs only, without KVM
+    #[arg(long)]
+    pub(crate) host_only: bool,
+    /// Print one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress and no notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+/// What must work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Requirement {
+    /// The micro-VM lab on /dev/kvm
+    Kvm,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DoctorArgs {
+    /// Exit with 3 if this does not work
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) require: Option<Requirement>,
+    /// Print one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, ClapArgs)]

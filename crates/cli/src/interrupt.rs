@@ -1,4 +1,4 @@
-//! Ctrl-C.
+//! Ctrl-C, and the requests to end by SIGTERM and SIGHUP, which are treated alike.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

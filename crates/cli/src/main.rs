@@ -1,6 +1,7 @@
 //! The vcoop command.
 
 mod args;
+mod calibrate;
 mod capture;
 mod doctor;
 mod failure;
@@ -13,6 +14,7 @@ mod reproduce;
 mod run;
 mod scenario;
 mod shell;
+mod validate;
 
 use std::process::ExitCode;
 
@@ -24,10 +26,12 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
+        Command::Validate(args) => validate::run(&args),
         Command::List(args) => list::run(&args),
         Command::Schema => output::print(&list::schema()),
         Command::Capture(args) => capture::run(&args),
-        Command::Doctor => doctor::run(),
+        Command::Calibrate(args) => calibrate::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
     };

@@ -2,9 +2,9 @@
 
 use vcoop_capture::Loader;
 use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Backend, Choice, select};
+use vcoop_lab::backend::{Choice, Column, Request, Selection, select};
 use vcoop_lab::result::{Document, Engine};
-use vcoop_lab::runner::{Control, Experiment};
+use vcoop_lab::runner::{Control, Experiment, RunError};
 use vcoop_model::plan::Plan;
 use vcoop_report::{Style, render};
 
@@ -14,7 +14,7 @@ use crate::folder::Folder;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::progress::Progress;
-use crate::scenario::{Overrides, jobs, parse, refuse, say_losses, source};
+use crate::scenario::{Overrides, calibration, jobs, parse, refuse, say_losses, source};
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     // From here on an interrupt ends the run, not the process.
@@ -28,68 +28,79 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     refuse_twice(&args.policy)?;
     let plans = scenario.plans(policies).map_err(refuse)?;
     let folder = args.out.as_deref().map(|dir| Folder::new(dir, &scenario.name)).transpose()?;
-    let choice = match args.backend {
-        BackendArg::Auto => Choice::Auto,
-        BackendArg::Sim => Choice::Sim,
-        BackendArg::Kvm => Choice::Kvm,
-    };
-    let selection = select(choice).map_err(|why| Failure::Missing(why.to_string()))?;
-    if let Some(why) = selection.note.filter(|_| !args.common.quiet) {
-        note(&why);
+    let selection = selected(args, plans)?;
+    if !args.common.quiet {
+        selection.note.iter().chain(&selection.fitted).for_each(|why| note(why));
     }
     say_losses(&loader, &args.common);
-    let live = args.backend == BackendArg::Kvm;
-    if live && args.check_determinism {
-        return Err(Failure::usage("--check-determinism is for the simulator: live runs differ"));
+    if selection.is_live() && args.check_determinism {
+        let help = "--check-determinism is for the simulator (--backend sim): live runs differ";
+        return Err(Failure::usage(help));
     }
-    for backend in &selection.backends {
-        for plan in &plans {
-            backend.check(plan).map_err(|why| Failure::Missing(why.to_string()))?;
-        }
-    }
-    // Live runs have the host to themselves.
-    let jobs = if live { 1 } else { jobs };
-
+    let (plans, columns) = (&selection.plans, selection.columns());
+    let title = match &selection.fitted {
+        Some(how) => format!("{} ({how})", scenario.title),
+        None => scenario.title.clone(),
+    };
     let about = About {
-        title: scenario.title.clone(),
+        title,
         command: command(args, plans.first()),
         baseline: scenario.baseline.clone(),
-        environment: selection.backends.iter().flat_map(|b| b.environment()).collect(),
+        environment: columns.iter().flat_map(|c| c.backend.environment()).collect(),
+        missing: selection.missing.clone(),
     };
-    let once = |jobs| measure(&plans, &selection.backends, jobs, about.clone(), args.common.quiet);
-    let result = once(if args.check_determinism { 1 } else { jobs })?;
+    let once = |jobs| measure(plans, &columns, jobs, about.clone(), args.common.quiet);
+    let (result, failure) = once(if args.check_determinism { 1 } else { jobs })?;
     if args.common.verbose
         && let Some(engine) = &result.engine
     {
         note(&speed(engine));
     }
     if let Some(folder) = folder {
-        folder.write(&result, &render(&result, Style::default()), &plans, &source.text)?;
+        folder.write(&result, &render(&result, Style::default()), plans, &source.text)?;
     }
     let text = if args.common.json { result.to_json() } else { render(&result, style()) };
     print(&text)?;
+    if let Some(failure) = failure {
+        return Err(Failure::run(failure));
+    }
     if result.interrupted {
         return Err(Failure::Interrupted);
     }
     if args.check_determinism {
         let jobs = jobs.max(2);
-        compare(&result, &once(jobs)?, jobs)?;
+        compare(&result, &once(jobs)?.0, jobs)?;
     }
     Ok(())
 }
 
+/// Who runs which of the plans.
+fn selected(args: &RunArgs, plans: Vec<Plan>) -> Result<Selection, Failure> {
+    let choice = match args.backend {
+        BackendArg::Auto => Choice::Auto,
+        BackendArg::Sim => Choice::Sim,
+        BackendArg::Kvm => Choice::Kvm,
+    };
+    let profile = args.calibration.as_deref().map(calibration).transpose()?;
+    let request = Request { choice, fit: args.fit, profile: profile.as_ref() };
+    select(request, plans).map_err(|why| Failure::Missing(why.to_string()))
+}
+
+/// What was measured, and the run that failed beside it.
 fn measure(
     plans: &[Plan],
-    backends: &[&'static dyn Backend],
+    columns: &[Column<'_>],
     jobs: usize,
     about: About,
     quiet: bool,
-) -> Result<Document, Failure> {
+) -> Result<(Document, Option<RunError>), Failure> {
     let progress = Progress::new(quiet);
     let control = Control { stop: stop_flag(), progress: &|p| progress.tell(p) };
-    let measured = Experiment { plans, backends, jobs }.run(control);
+    let measured = Experiment { plans, columns, jobs }.run(control);
     progress.finish();
-    Ok(document(plans, &measured.map_err(Failure::run)?, about))
+    let mut measured = measured.map_err(Failure::run)?;
+    let failure = measured.failure.take();
+    Ok((document(plans, &measured, about), failure))
 }
 
 fn refuse_twice(policies: &[String]) -> Result<(), Failure> {
@@ -105,6 +116,12 @@ fn command(args: &RunArgs, first: Option<&Plan>) -> String {
     if args.backend != BackendArg::Auto {
         let backend = if args.backend == BackendArg::Sim { "sim" } else { "kvm" };
         words.extend(["--backend".to_owned(), backend.to_owned()]);
+    }
+    if args.fit {
+        words.push("--fit".to_owned());
+    }
+    if let Some(file) = &args.calibration {
+        words.extend(["--calibration".to_owned(), file.display().to_string()]);
     }
     if !args.policy.is_empty() {
         words.extend(["--policy".to_owned(), args.policy.join(",")]);

@@ -6,6 +6,7 @@ use std::thread;
 use vcoop_capture::Loader;
 use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
 use vcoop_model::diagnostic::Diagnostics;
+use vcoop_model::profile::Profile;
 use vcoop_model::scenario::{Scenario, Set};
 use vcoop_report::wrap;
 
@@ -131,6 +132,11 @@ pub(crate) fn say_losses(loader: &Loader, common: &Common) {
             note(&format!("capture {name} has gaps; `vcoop capture {name}` says which"));
         }
     }
+}
+
+/// Reads a profile of this host.
+pub(crate) fn calibration(file: &Path) -> Result<Profile, Failure> {
+    Profile::load(&file.display().to_string()).map_err(refuse)
 }
 
 /// Threads to use.

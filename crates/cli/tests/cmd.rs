@@ -4,5 +4,9 @@
 
 #[test]
 fn golden() {
-    trycmd::TestCases::new().env("NO_COLOR", "1").env("COLUMNS", "100").case("tests/cmd/*.trycmd");
+    trycmd::TestCases::new()
+        .env("NO_COLOR", "1")
+        .env("COLUMNS", "100")
+        .env("VCOOP_BACKEND", "sim")
+        .case("tests/cmd/*.trycmd");
 }

@@ -56,6 +56,24 @@ global_asm!(
     "  push \\i",
     "  jmp upcall",
     ".endm",
+    // A refused MSR write of `wrmsr_checked` is no fault: back to the task behind it, from the frame
+    // that brought it into ring 0, with 0 in r11.
+    ".macro general_protection_gate",
+    "  .balign 8",
+    "gate_fault_13:",
+    "  push rax",
+    "  lea rax, [rip + ring0_wrmsr_checked]",
+    "  cmp [rsp + 16], rax",
+    "  pop rax",
+    "  jne 2f",
+    "  xor r11d, r11d",
+    "  and rsp, -4096",
+    "  add rsp, {interrupted}",
+    "  iretq",
+    "2: out 0x80 + 13, al",
+    "1: hlt",
+    "  jmp 1b",
+    ".endm",
     ".macro fault_gate i",
     "  .balign 8",
     "gate_fault_\\i:",
@@ -71,7 +89,11 @@ global_asm!(
     ".endr",
     ".set i, 0",
     ".rept 32",
+    ".if i - 13",
     "  fault_gate %i",
+    ".else",
+    "  general_protection_gate",
+    ".endif",
     "  .set i, i + 1",
     ".endr",
     ".balign 16",
@@ -100,11 +122,16 @@ global_asm!(
     "ring0_wrmsr: wrmsr",
     "  iretq",
     ".balign 16",
+    "ring0_wrmsr_checked: wrmsr",
+    "  iretq",
+    ".balign 16",
     "ring0_cpuid: cpuid",
     "  iretq",
     ".balign 16",
     "ring0_out: out dx, al",
     "  iretq",
+    ".balign 16",
+    "ring0_null: iretq",
     ".balign 16",
     "ring0_trap:",
     "  add rsp, {frame} * 4",
@@ -233,6 +260,7 @@ global_asm!(
     causes = const gate::CAUSES,
     frame = const gate::FRAME,
     to_resume = const gate::RESUME - gate::INTERRUPTED,
+    interrupted = const gate::INTERRUPTED,
     enter = sym crate::machine::enter,
     boot = sym crate::machine::boot,
 );
@@ -268,6 +296,26 @@ pub(crate) fn wrmsr(msr: u32, value: u64) {
             in("ecx") msr, in("eax") value as u32, in("edx") (value >> 32) as u32, out("r11") _,
         );
     }
+}
+
+/// Writes an MSR that the host may refuse; false: it did, by a general protection fault.
+pub(crate) fn wrmsr_checked(msr: u32, value: u64) -> bool {
+    let done: u64;
+    // SAFETY: as above; the gate of the fault comes back here too, with 0 in r11.
+    unsafe {
+        asm!(
+            "lea r11, [rip + ring0_wrmsr_checked]", "int3",
+            in("ecx") msr, in("eax") value as u32, in("edx") (value >> 32) as u32,
+            out("r11") done,
+        );
+    }
+    done != 0
+}
+
+/// Nothing, in ring 0: what every gate costs.
+pub(crate) fn null() {
+    // SAFETY: `int3` returns from ring 0 at once.
+    unsafe { asm!("lea r11, [rip + ring0_null]", "int3", out("r11") _) };
 }
 
 /// Writes a byte to a port.

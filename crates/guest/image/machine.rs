@@ -15,10 +15,10 @@ use vcoop_policy::{GuestEvent, GuestHalf};
 
 use crate::gates::{Exit, Leave, cpuid, out, tsc, work, wrmsr};
 
-const IA32_TSC_DEADLINE: u32 = 0x6e0;
-const X2APIC_EOI: u32 = 0x80b;
+pub(crate) const IA32_TSC_DEADLINE: u32 = 0x6e0;
+pub(crate) const X2APIC_EOI: u32 = 0x80b;
 const X2APIC_SPURIOUS: u32 = 0x80f;
-const X2APIC_ICR: u32 = 0x830;
+pub(crate) const X2APIC_ICR: u32 = 0x830;
 const X2APIC_LVT_TIMER: u32 = 0x832;
 
 /// Interrupts on.
@@ -299,8 +299,7 @@ pub(crate) extern "sysv64" fn boot(number: u64) -> Exit {
             (*context).rsp = task_stack_top(i as u64) - 8;
             (*context).rdi = i as u64;
         }
-        let kind = Kind::from_word(spec.kind);
-        vcpu.machine.rogue |= matches!(kind, Kind::RogueForever | Kind::RogueToggle);
+        vcpu.machine.rogue |= Kind::from_word(spec.kind).writes_own_area();
     }
     wrmsr(X2APIC_SPURIOUS, 0x1ff);
     const TSC_DEADLINE_MODE: u64 = 2 << 17;

@@ -2,8 +2,6 @@
 
 use core::sync::atomic::Ordering;
 
-use vcoop_abi::words::Word;
-use vcoop_abi::{BoostRequest, CsState, Intent, TaskIntent};
 use vcoop_guest::layout::{
     LINE_STRIDE, LINES, MAX_LINES, MAX_RINGS, MAX_STEPS, PORT_CALL, RING_STRIDE, RINGS, STEPS,
 };
@@ -11,11 +9,13 @@ use vcoop_guest::line::{Line, Served, oldest};
 use vcoop_guest::program::{Call, Kind, LineSpec, Step, StepOp, TaskSpec, flag};
 use vcoop_guest::ring::{Ring, Sample};
 
+mod calibrate;
+
 use crate::gates::{self, tsc, work};
-use crate::machine::{control, guest_area, stats};
+use crate::machine::{control, stats};
 
 /// Iterations between two updates of a task's progress: a few microseconds.
-const CHUNK: u64 = 8192;
+pub(crate) const CHUNK: u64 = 8192;
 
 /// Where every task starts.
 pub(crate) extern "sysv64" fn main(task: usize) -> ! {
@@ -25,8 +25,14 @@ pub(crate) extern "sysv64" fn main(task: usize) -> ! {
     match Kind::from_word(spec.kind) {
         Kind::Cyclictest => task.cyclictest(),
         Kind::Audio => task.audio(),
-        Kind::RogueForever | Kind::RogueToggle => task.rogue(),
+        Kind::RogueForever
+        | Kind::RogueToggle
+        | Kind::RogueScribble
+        | Kind::RogueMsrFlood
+        | Kind::RogueHostileGpa
+        | Kind::RogueTripleFault => task.rogue(),
         Kind::Loop => task.follow(),
+        Kind::Calibrate => calibrate::run(&task),
         Kind::Serve => task.serve(),
         Kind::Ping => task.ping(),
         Kind::None => {}
@@ -36,9 +42,9 @@ pub(crate) extern "sysv64" fn main(task: usize) -> ! {
     }
 }
 
-struct Task {
+pub(crate) struct Task {
     number: usize,
-    spec: &'static TaskSpec,
+    pub(crate) spec: &'static TaskSpec,
 }
 
 impl Task {
@@ -63,7 +69,7 @@ impl Task {
             .then(|| unsafe { &*((RINGS + self.spec.ring * RING_STRIDE) as *const Ring) })
     }
 
-    fn work(&self, mut iterations: u64) {
+    pub(crate) fn work(&self, mut iterations: u64) {
         let done = &stats(self.number).done;
         while iterations > 0 {
             let n = iterations.min(CHUNK);
@@ -168,7 +174,7 @@ impl Task {
         let start = control().start_tsc;
         let period = spec.period_tsc.max(1);
         let mut due = start + ((tsc() - start) / period + 1) * period;
-        let (mut round, mut behind) = (0, false);
+        let (mut round, mut behind, mut missed) = (0, false, 0);
         loop {
             if !behind {
                 if spec.flags & flag::DEVICE != 0 {
@@ -185,7 +191,8 @@ impl Task {
             round += 1;
             let done = tsc();
             if !behind {
-                self.sample(due, taken, 0);
+                self.sample(due, taken, missed);
+                missed = 0;
             }
             let late = u64::from(done > due + spec.buffer_tsc);
             due += period;
@@ -195,31 +202,8 @@ impl Task {
             let glitches = &stats(self.number).glitches;
             glitches.store(glitches.load(Ordering::Relaxed) + lost + late, Ordering::Relaxed);
             behind = due <= done;
-        }
-    }
-
-    /// A hostile guest kernel: it writes its area itself and never gives a boost back. It also
-    /// claims to halt, because halted time is not charged.
-    fn rogue(&self) {
-        let idle = &control().vcpu[self.spec.vcpu as usize].idle;
-        let area = guest_area(self.spec.vcpu);
-        let toggles = Kind::from_word(self.spec.kind) == Kind::RogueToggle;
-        let mut section = 0_u32;
-        let mut next = 0;
-        loop {
-            if tsc() >= next {
-                next = tsc() + self.spec.period_tsc;
-                section = section.wrapping_add(1);
-                let cs = CsState { preempt_off: toggles, section, ..CsState::default() };
-                let asked = if toggles { BoostRequest::None } else { BoostRequest::Boost };
-                let intent = Intent { running: TaskIntent::FAIR, ..Intent::default() };
-                area.intent.store(intent.to_word(), Ordering::Release);
-                area.cs.store(cs.to_word(), Ordering::Release);
-                area.request.store(asked.to_word(), Ordering::Release);
-                area.ack.store(0, Ordering::Release);
-                idle.store(1, Ordering::Release);
-            }
-            self.work(CHUNK);
+            // Neither what was lost nor what only catches up has a sample of its own.
+            missed += lost + u64::from(behind);
         }
     }
 

@@ -93,12 +93,16 @@ pub const VECTOR_DEVICE: u8 = 0x40;
 
 /// Port of a fault: written with vector + this.
 pub const PORT_FAULT: u16 = 0x80;
-/// Port of the doorbell: a deadline earlier than the host's next look was stored.
-pub const PORT_DOORBELL: u16 = 0xa0;
-/// Port of calls to outside of the VM, and of answers: the number of the line, as one byte.
-pub const PORT_CALL: u16 = 0xa2;
+/// Port of the doorbell: a deadline earlier than the host's next look was stored. No port of a device
+/// that KVM has in the kernel, which would take the write without an exit: the interrupt controllers
+/// are at 0x20, 0x21, 0xa0, 0xa1, 0x4d0 and 0x4d1.
+pub const PORT_DOORBELL: u16 = 0xb0;
 /// Port of a guest that gave up (a panic of its kernel).
-pub const PORT_PANIC: u16 = 0xa1;
+pub const PORT_PANIC: u16 = 0xb1;
+/// Port of nothing: a calibrating guest writes to it to time the exit.
+pub const PORT_NOTHING: u16 = 0xb2;
+/// Port of calls to outside of the VM, and of answers: the number of the line, as one byte.
+pub const PORT_CALL: u16 = 0xb3;
 
 /// Offsets in a gate page.
 pub mod gate {
@@ -177,7 +181,8 @@ pub struct Control {
 pub struct VcpuWords {
     /// Host: TSC at which it will look at the deadline again, unless the doorbell rings.
     pub next_look: AtomicU64,
-    /// Host: TSC at which it last injected a timer or device interrupt.
+    /// Host: TSC at which it last injected a timer or device interrupt. While calibrating: TSC just
+    /// before whoever interrupts this vCPU, host or guest, began to.
     pub fired: AtomicU64,
     /// Guest: 1 while it halts or is about to.
     pub idle: AtomicU64,

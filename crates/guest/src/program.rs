@@ -18,9 +18,9 @@ pub struct TaskSpec {
     pub flags: u64,
     /// Cycles after `Control::start_tsc` at which it starts.
     pub start_tsc: u64,
-    /// Period (cyclictest, audio), toggle time (rogue).
+    /// Period (cyclictest, audio), toggle time or time to the fault (rogue).
     pub period_tsc: u64,
-    /// Audio: how late a callback may be done.
+    /// Audio: how late a callback may be done. Calibrate: the least gap.
     pub buffer_tsc: u64,
     /// Cyclictest: first due time after the first period.
     pub phase_tsc: u64,
@@ -32,12 +32,12 @@ pub struct TaskSpec {
     pub ring: u64,
     /// Number of the measuring task in the plan, for the sample.
     pub task: u64,
+    /// Calibrate: [`Op`] as a number.
+    pub op: u64,
     /// First of the lines it calls on (ping) or serves.
     pub first_line: u64,
     /// Server: number of them.
     pub lines: u64,
-    /// Zero.
-    pub reserved: [u64; 1],
 }
 
 /// Bits of [`TaskSpec::flags`].
@@ -64,10 +64,20 @@ pub enum Kind {
     RogueForever = 4,
     /// Toggles its preempt-off flag.
     RogueToggle = 5,
+    /// Scribbles over another vCPU's area.
+    RogueScribble = 6,
+    /// Floods the host with MSR writes and doorbells.
+    RogueMsrFlood = 7,
+    /// Registers what must be refused, and its own area anew.
+    RogueHostileGpa = 8,
+    /// Works for a period, then loses its interrupt descriptors and faults.
+    RogueTripleFault = 9,
+    /// Does one [`Op`] again and again, and samples how long it took.
+    Calibrate = 10,
     /// Serves its lines.
-    Serve = 6,
+    Serve = 11,
     /// Calls at a period, samples the round trip, works.
-    Ping = 7,
+    Ping = 12,
 }
 
 impl Kind {
@@ -79,10 +89,82 @@ impl Kind {
             3 => Self::Audio,
             4 => Self::RogueForever,
             5 => Self::RogueToggle,
-            6 => Self::Serve,
-            7 => Self::Ping,
+            6 => Self::RogueScribble,
+            7 => Self::RogueMsrFlood,
+            8 => Self::RogueHostileGpa,
+            9 => Self::RogueTripleFault,
+            10 => Self::Calibrate,
+            11 => Self::Serve,
+            12 => Self::Ping,
             _ => Self::None,
         }
+    }
+
+    /// Whether it writes its own vCPU's area, so that the kernel's hooks must keep off.
+    pub fn writes_own_area(self) -> bool {
+        matches!(
+            self,
+            Self::RogueForever | Self::RogueToggle | Self::RogueMsrFlood | Self::RogueHostileGpa
+        )
+    }
+}
+
+/// What a calibrating task times. A sample's `due` is the time before the operation, its `taken`
+/// the time after, unless the operation says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Op {
+    /// Nothing: what reading the clock twice costs.
+    Clock = 0,
+    /// Into ring 0 and back: what all the following have in common.
+    Gate = 1,
+    /// CPUID: an exit that the kernel handles.
+    Cpuid = 2,
+    /// The local timer's deadline set, far away, and never reached.
+    TimerMsr = 3,
+    /// An interrupt sent to a vCPU that does not exist.
+    IcrNobody = 4,
+    /// The end of an interrupt that is not in service.
+    Eoi = 5,
+    /// A byte written to a port that only user space knows.
+    Port = 6,
+    /// An MSR written that only user space knows.
+    NotifyMsr = 7,
+    /// A store to the read-only host area: an exit to user space.
+    Store = 8,
+    /// An interrupt to itself, of device 1, which wakes nobody.
+    SelfInterrupt = 9,
+    /// An interrupt to itself, of device 0, which wakes an [`Echo`](Self::Echo) task.
+    SelfWake = 10,
+    /// Each period, device 0's interrupt sent to vCPU 1. The time is noted in that vCPU's
+    /// [`fired`](crate::layout::VcpuWords::fired).
+    Interrupt = 11,
+    /// Waits for its device, for ever; `due` is the time of its vCPU's `fired`.
+    Echo = 12,
+    /// Reads the clock for ever; a sample is a gap of more than [`TaskSpec::buffer_tsc`].
+    Gaps = 13,
+}
+
+impl Op {
+    /// From [`TaskSpec::op`]; unknown numbers do nothing.
+    pub fn from_word(word: u64) -> Self {
+        const ALL: [Op; 14] = [
+            Op::Clock,
+            Op::Gate,
+            Op::Cpuid,
+            Op::TimerMsr,
+            Op::IcrNobody,
+            Op::Eoi,
+            Op::Port,
+            Op::NotifyMsr,
+            Op::Store,
+            Op::SelfInterrupt,
+            Op::SelfWake,
+            Op::Interrupt,
+            Op::Echo,
+            Op::Gaps,
+        ];
+        ALL.into_iter().find(|op| *op as u64 == word).unwrap_or(Self::Clock)
     }
 }
 

@@ -41,6 +41,31 @@ pub struct Ring {
 }
 
 impl Ring {
+    /// Words of a ring.
+    pub const WORDS: usize = 8 + 8 * CAPACITY as usize;
+
+    /// Empty.
+    pub const fn new() -> Self {
+        Self {
+            head: AtomicU64::new(0),
+            reserved: [0; 7],
+            slots: [const { [const { AtomicU64::new(0) }; 8] }; CAPACITY as usize],
+        }
+    }
+
+    /// Any word of the ring, as a hostile guest may store it: word 0 is the count, the slots begin at
+    /// word 8. For those who try the reader; others [`push`](Self::push).
+    pub fn scribble(&self, at: usize, word: u64) {
+        let place = match at.checked_sub(8) {
+            None if at == 0 => Some(&self.head),
+            None => None,
+            Some(at) => self.slots.get(at / 8).and_then(|slot| slot.get(at % 8)),
+        };
+        if let Some(place) = place {
+            place.store(word, Ordering::Release);
+        }
+    }
+
     /// Guest: appends.
     pub fn push(&self, s: Sample) {
         let head = self.head.load(Ordering::Relaxed);
@@ -53,6 +78,12 @@ impl Ring {
         }
         // Pairs with the acquire in `Reader::read`: who sees the count sees the sample.
         self.head.store(head + 1, Ordering::Release);
+    }
+}
+
+impl Default for Ring {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -108,16 +139,12 @@ mod tests {
     extern crate std;
 
     use super::{CAPACITY, Reader, Ring, Sample};
-    use core::sync::atomic::{AtomicU64, Ordering};
+    use core::sync::atomic::Ordering;
     use std::boxed::Box;
     use std::vec::Vec;
 
     fn ring() -> Box<Ring> {
-        Box::new(Ring {
-            head: AtomicU64::new(0),
-            reserved: [0; 7],
-            slots: [const { [const { AtomicU64::new(0) }; 8] }; CAPACITY as usize],
-        })
+        Box::new(Ring::new())
     }
 
     fn drain(reader: &mut Reader, ring: &Ring) -> Vec<u64> {
@@ -154,5 +181,16 @@ mod tests {
         assert!(drain(&mut reader, &ring).len() as u64 <= CAPACITY);
         ring.head.store(5, Ordering::Relaxed);
         assert_eq!(drain(&mut reader, &ring), [], "a count that goes back gives nothing");
+    }
+
+    #[test]
+    fn a_scribbled_slot_is_handed_out_as_it_is_and_once() {
+        let (ring, mut reader) = (ring(), Reader::new());
+        ring.scribble(8 + 8 * 2, u64::MAX);
+        ring.scribble(0, 3);
+        ring.scribble(Ring::WORDS, 7);
+        ring.scribble(1, 7);
+        assert_eq!(drain(&mut reader, &ring), [0, 0, u64::MAX]);
+        assert_eq!(drain(&mut reader, &ring), []);
     }
 }

@@ -111,11 +111,16 @@ pub(crate) fn gettid() -> i32 {
 ///
 /// [`Error::Kernel`].
 pub(crate) fn allowed_cpus() -> Result<Vec<u32>, Error> {
+    // SAFETY: no arguments, cannot fail.
+    cpus_of(unsafe { libc::getpid() })
+}
+
+/// CPUs a thread may use, ascending; 0 = the calling one.
+fn cpus_of(tid: i32) -> Result<Vec<u32>, Error> {
     // SAFETY: a cpu_set_t is plain bits, and the kernel writes at most its size.
     let set = unsafe {
         let mut set = std::mem::zeroed::<libc::cpu_set_t>();
-        let pid = libc::getpid();
-        if libc::sched_getaffinity(pid, size_of::<libc::cpu_set_t>(), &raw mut set) != 0 {
+        if libc::sched_getaffinity(tid, size_of::<libc::cpu_set_t>(), &raw mut set) != 0 {
             return Err(Error::last_os("sched_getaffinity", Whom::Host));
         }
         set
@@ -145,6 +150,26 @@ pub(crate) fn pin(cpus: &[u32], whom: &Whom) -> Result<(), Error> {
     if rc == 0 { Ok(()) } else { Err(Error::last_os("sched_setaffinity", whom.clone())) }
 }
 
+/// Keeps the calling thread on some CPUs while it lives, where that can be had; it goes back to
+/// those it had on drop. Does not leave its thread.
+#[derive(Debug)]
+pub(crate) struct Stay(Vec<u32>, std::marker::PhantomData<*const ()>);
+
+impl Stay {
+    pub(crate) fn on(cpus: &[u32]) -> Self {
+        let before = cpus_of(0).unwrap_or_default();
+        let kept = pin(cpus, &Whom::Host).map(|()| before);
+        Self(kept.unwrap_or_default(), std::marker::PhantomData)
+    }
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        // There is nobody to tell if this fails.
+        let _ = pin(&self.0, &Whom::Host);
+    }
+}
+
 /// Sets the calling thread's timer slack, at least 1 ns (0 would mean the default).
 pub(crate) fn timer_slack(ns: u64) {
     // SAFETY: a plain number; failure leaves the default, which only makes sleeps later.
@@ -153,7 +178,7 @@ pub(crate) fn timer_slack(ns: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Attr, gettid};
+    use super::{Attr, Stay, cpus_of, gettid};
     use crate::error::Whom;
     use vcoop_policy::config::Means;
     use vcoop_sched::config::Policy;
@@ -165,6 +190,19 @@ mod tests {
             wanted.set(0, &Whom::Host).unwrap();
             let got = Attr::get(gettid(), &Whom::Host).unwrap();
             assert_eq!((got.policy, got.nice), (wanted.policy, 3));
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn who_stayed_goes_back() {
+        std::thread::spawn(|| {
+            let before = cpus_of(0).unwrap();
+            let stay = Stay::on(&before[..1]);
+            assert_eq!(cpus_of(0).unwrap(), before[..1]);
+            drop(stay);
+            assert_eq!(cpus_of(0).unwrap(), before);
         })
         .join()
         .unwrap();

@@ -71,6 +71,31 @@ pub(crate) fn monotonic() -> Ns {
     kernel_clock(libc::CLOCK_MONOTONIC)
 }
 
+/// The tick's period: the coarse clocks move once a tick.
+pub(crate) fn tick_ns() -> Option<Ns> {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to `t` only.
+    let rc = unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut t) };
+    (rc == 0).then_some(t.tv_sec as Ns * 1_000_000_000 + t.tv_nsec as Ns)
+}
+
+/// The TSC at a time of CLOCK_MONOTONIC shortly ago.
+pub(crate) fn tsc_of(clock: &Clock, at: Ns) -> u64 {
+    /// An interruption between the two clocks makes their readings a bad pair.
+    const CLOSE_NS: Ns = 2_000;
+    let mut pair = (0, 0);
+    for _ in 0..3 {
+        let before = tsc();
+        let ns = monotonic();
+        let width = tsc() - before;
+        pair = (before + width / 2, ns);
+        if width <= clock.to_cycles(CLOSE_NS) {
+            break;
+        }
+    }
+    pair.0.saturating_sub(clock.to_cycles(pair.1.saturating_sub(at)))
+}
+
 fn timespec(ns: Ns) -> libc::timespec {
     libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
@@ -127,9 +152,18 @@ impl Kick {
     /// Ends the wait. Does not block.
     pub(crate) fn kick(&self) {
         self.count.fetch_add(1, Ordering::SeqCst);
-        if !self.asleep.load(Ordering::SeqCst) {
-            return;
+        if self.is_waiting() {
+            self.wake_syscall();
         }
+    }
+
+    /// Whether a thread sleeps here, or is about to.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.asleep.load(Ordering::SeqCst)
+    }
+
+    /// The system call of a kick, without its count.
+    pub(crate) fn wake_syscall(&self) {
         // SAFETY: the futex word lives as long as the call.
         unsafe {
             libc::syscall(
@@ -167,7 +201,7 @@ pub(crate) fn spin(iterations: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Clock, Kick, monotonic};
+    use super::{Clock, Kick, monotonic, tsc, tsc_of};
 
     #[test]
     fn conversions_are_inverse_to_a_nanosecond() {
@@ -176,6 +210,15 @@ mod tests {
             assert!(clock.ns_at(clock.tsc_at(ns)).abs_diff(ns) <= 1);
         }
         assert_eq!(clock.ns_at(0), 0, "before the origin");
+    }
+
+    #[test]
+    fn times_of_one_clock_are_found_in_the_other() {
+        // Any rate will do for a time just now.
+        let clock = Clock::new(0, 3_000_000);
+        let (before, at) = (tsc(), monotonic());
+        let found = tsc_of(&clock, at);
+        assert!(found <= tsc() && before.abs_diff(found) < clock.to_cycles(1_000_000_000));
     }
 
     #[test]

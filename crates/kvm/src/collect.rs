@@ -2,19 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender};
 
 use vcoop_guest::layout::{RING_STRIDE, RINGS, STATS, TaskStats};
 use vcoop_guest::ring::{Reader, Ring, Sample};
 use vcoop_model::plan::{Ns, Plan, Program, Target};
-use vcoop_model::recording::{LatencyRecord, Part, Parts, Recording, Scalar};
+use vcoop_model::recording::{LatencyRecord, Recording, Scalar};
 use vcoop_policy::PolicyStats;
 
+use crate::attr;
 use crate::clock::{Clock, tsc};
-use crate::driver::VmDriver;
+use crate::driver::{VcpuDriver, VmDriver};
 use crate::environment::schedstat;
 use crate::host_task::Progress;
-use crate::lab::interval;
+use crate::lab::{interval, is_exitless};
 use crate::probe::{Probe, Window};
+use crate::series::{self, Held, HostSample, Series, Source};
+use crate::trace::{Meter, Recorder, Thread, Tid};
 use crate::translate::{Rates, places};
 use crate::trip::{Other, Trip};
 use crate::vcpu::Exits;
@@ -58,17 +62,49 @@ struct VmTotals {
 
 const EXIT_NAMES: [&str; 6] = ["doorbell", "notify", "register", "refused", "mmio", "send"];
 
-/// One guest probe.
+/// A guest's ring.
 #[derive(Debug)]
-struct GuestProbe {
+struct GuestOrigin {
     vm: usize,
+    /// vCPU that the samples are about.
+    vcpu: usize,
     ring: u64,
-    reader: Reader,
-    probe: Probe,
-    invalid: u64,
-    /// Its samples are round trips to a server there.
+    /// An interrupt of the injector's wakes the task, whoever fires timers.
+    device: bool,
+    /// Samples are round trips, to a server there.
     server: Option<Other>,
+    reader: Reader,
+    /// Samples with times that cannot be.
+    invalid: u64,
 }
+
+/// Where a probe's samples come from.
+#[derive(Debug)]
+enum Origin {
+    /// A ring of a guest.
+    Guest(GuestOrigin),
+    /// A thread of the host.
+    Host { task: usize, samples: Receiver<HostSample> },
+}
+
+/// One probe.
+#[derive(Debug)]
+struct Line {
+    origin: Origin,
+    series: Series,
+}
+
+/// How timers are fired.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Firing {
+    /// By the injector.
+    pub(crate) exitless: bool,
+    /// So early, in nanoseconds.
+    pub(crate) advance: Ns,
+}
+
+/// The injector can be earlier than its advance by a little: it rounds, and looks ahead.
+const EARLY_NS: Ns = 100_000;
 
 /// Collects a run.
 #[derive(Debug)]
@@ -76,29 +112,62 @@ pub(crate) struct Collector<'a> {
     plan: &'a Plan,
     clock: Clock,
     origin: u64,
-    /// By index of the plan's probes; `None` for host probes.
-    guests: Vec<Option<GuestProbe>>,
+    firing: Firing,
+    /// In the order of the plan's probes.
+    lines: Vec<Line>,
+    trace: Option<Recorder>,
+    /// Threads of the VMs' vCPUs, once they are known to the trace.
+    vcpus: Vec<Vec<Tid>>,
     first: Option<Totals>,
     last: Option<Totals>,
 }
 
 impl<'a> Collector<'a> {
-    pub(crate) fn new(plan: &'a Plan, vms: &[VmDriver], clock: Clock, window: Window) -> Self {
-        let guests = plan.probes.iter().map(|p| {
-            let Target::Guest { vm, task } = p.target else { return None };
-            let program = &plan.vms[vm as usize].tasks[task as usize].program;
-            let ring = vms[vm as usize].control().task[task as usize].ring;
-            Some(GuestProbe {
-                vm: vm as usize,
-                ring,
-                reader: Reader::new(),
-                probe: Probe::new(&p.probe, window, interval(program)),
-                invalid: 0,
-                server: server(plan, p.target),
-            })
+    /// For a run that has not begun. Also gives the host tasks, by number, somewhere to send their
+    /// samples.
+    pub(crate) fn new(
+        plan: &'a Plan,
+        vms: &[VmDriver],
+        clock: Clock,
+        window: Window,
+        firing: Firing,
+        trace: Option<Recorder>,
+    ) -> (Self, BTreeMap<usize, SyncSender<HostSample>>) {
+        let mut senders = BTreeMap::new();
+        let lines = plan.probes.iter().map(|p| {
+            let (origin, program) = match p.target {
+                Target::Guest { vm, task } => {
+                    let (vm, task) = (vm as usize, task as usize);
+                    let program = &plan.vms[vm].tasks[task].program;
+                    // Read before a guest can write there.
+                    let spec = &vms[vm].control().task[task];
+                    let device = matches!(program, Program::Audio { device: true, .. });
+                    let origin = GuestOrigin {
+                        vm,
+                        vcpu: spec.vcpu as usize,
+                        ring: spec.ring,
+                        device,
+                        server: server(plan, p.target),
+                        reader: Reader::new(),
+                        invalid: 0,
+                    };
+                    (Origin::Guest(origin), program)
+                }
+                Target::Host(task) => {
+                    let task = task as usize;
+                    let (sender, samples) = series::channel();
+                    senders.insert(task, sender);
+                    (Origin::Host { task, samples }, &plan.host_tasks[task].program)
+                }
+            };
+            let probe = Probe::new(&p.probe, window, interval(program));
+            Line { origin, series: Series::new(probe) }
         });
-        let guests = guests.collect();
-        Self { plan, clock, origin: clock.tsc_at(0), guests, first: None, last: None }
+        let lines = lines.collect();
+        let origin = clock.tsc_at(0);
+        let vcpus = Vec::new();
+        let (first, last) = (None, None);
+        (Self { plan, clock, origin, firing, lines, trace, vcpus, first, last }, senders)
     }
 
     pub(crate) fn has_begun(&self) -> bool {
@@ -107,80 +176,170 @@ impl<'a> Collector<'a> {
 
     /// The warm-up is over.
     pub(crate) fn begin(&mut self, now: Ns, counters: &Counters<'_>) {
+        self.mark();
         self.first = Some(counters.totals(now));
     }
 
     /// The measurement is over.
     pub(crate) fn end(&mut self, now: Ns, counters: &Counters<'_>) {
+        self.mark();
         self.last = Some(counters.totals(now));
     }
 
-    /// Takes in what the guests have written since the last time.
-    pub(crate) fn collect(&mut self, vms: &[VmDriver]) {
-        let (clock, origin) = (self.clock, self.origin);
-        for g in self.guests.iter_mut().flatten() {
-            let ring: &Ring = vms[g.vm].machine.ram.at(RINGS + g.ring * RING_STRIDE);
-            let GuestProbe { reader, probe, invalid, server, .. } = g;
-            reader.read(ring, |s| {
-                // Guest-written: a time that cannot be is no sample.
-                if s.due < origin || s.taken < s.due || s.taken > tsc() {
-                    *invalid += 1;
-                    return;
-                }
-                let latency = clock.to_ns(s.taken - s.due);
-                let parts = match *server {
-                    None => parts(&clock, &s, latency),
-                    Some(server) => {
-                        let Sample { due: called, served, taken: back, .. } = s;
-                        let (woken, server) = (Some((s.woken, s.from_idle)), Some(server));
-                        Trip { called, served, woken, back, server }.parts(&clock, latency)
-                    }
-                };
-                probe.record(clock.ns_at(s.due), latency, &parts, s.missed);
-            });
+    /// The trace's meters are to be compared with counters read now.
+    fn mark(&mut self) {
+        if let Some(trace) = &mut self.trace {
+            trace.mark(tsc());
         }
     }
 
-    /// The recording; `ended`: when the run did.
-    pub(crate) fn finish(self, host: Vec<Option<Probe>>, ended: Ns, exitless: bool) -> Recording {
+    /// Tells the trace who is who, once all threads run.
+    pub(crate) fn introduce(&mut self, counters: &Counters<'_>) {
+        let Some(trace) = self.trace.as_mut().filter(|t| !t.is_ready()) else { return };
+        let load = |tid: &AtomicI32| tid.load(Ordering::Acquire);
+        let vcpus = counters.vms.iter().map(|vm| vm.vcpus.iter().map(VcpuDriver::tid).collect());
+        let vcpus: Vec<Vec<Tid>> = vcpus.collect();
+        let tasks: Vec<Tid> = counters.progress.iter().map(|p| load(&p.tid)).collect();
+        let injector = load(counters.injector);
+        if injector == 0 || vcpus.iter().flatten().chain(&tasks).any(|tid| *tid == 0) {
+            return;
+        }
+        for Line { origin, series } in &mut self.lines {
+            series.tid = match origin {
+                Origin::Guest(g) => vcpus[g.vm].get(g.vcpu).copied().unwrap_or_default(),
+                Origin::Host { task, .. } => tasks[*task],
+            };
+        }
+        let mut threads = Vec::new();
+        let mut add = |tid, label: &str, measured, vcpu| {
+            threads.push(Thread { tid, label: label.to_owned(), measured, vcpu });
+        };
+        for (vm, tids) in self.plan.vms.iter().zip(&vcpus) {
+            tids.iter().for_each(|tid| add(*tid, &vm.name, true, true));
+        }
+        for (i, (task, tid)) in self.plan.host_tasks.iter().zip(&tasks).enumerate() {
+            let measures = |l: &Line| matches!(l.origin, Origin::Host { task, .. } if task == i);
+            add(*tid, &task.label, self.lines.iter().any(measures), false);
+        }
+        add(injector, "injector", false, false);
+        add(attr::gettid(), "collector", false, false);
+        trace.know(&threads);
+        self.vcpus = vcpus;
+    }
+
+    /// Takes in what was measured since the last time, and records what the trace can explain.
+    pub(crate) fn collect(&mut self, vms: &[VmDriver]) {
+        self.gather(vms);
+        if let Some(trace) = &mut self.trace {
+            trace.drain();
+        }
+        self.release(false);
+    }
+
+    fn gather(&mut self, vms: &[VmDriver]) {
+        let (clock, origin) = (self.clock, self.origin);
+        let early = clock.to_cycles(self.firing.advance + EARLY_NS);
+        let exitless = self.firing.exitless;
+        for Line { origin: from, series } in &mut self.lines {
+            match from {
+                Origin::Guest(GuestOrigin {
+                    vm, ring, device, server, reader, invalid, ..
+                }) => {
+                    let ring: &Ring = vms[*vm].machine.ram.at(RINGS + *ring * RING_STRIDE);
+                    let ours = exitless || *device;
+                    reader.read(ring, |s| {
+                        // Guest-written: a time that cannot be is no sample.
+                        if s.due < origin || s.taken < s.due || s.taken > tsc() {
+                            *invalid += 1;
+                            return;
+                        }
+                        let source = match *server {
+                            Some(server) => Source::Trip(Trip::of(&s, server)),
+                            None => of_period(s, ours, early),
+                        };
+                        series.hold(Held {
+                            due: clock.ns_at(s.due),
+                            latency: clock.to_ns(s.taken - s.due),
+                            missed: s.missed,
+                            source,
+                        });
+                    });
+                }
+                Origin::Host { samples, .. } => {
+                    for HostSample { due, latency, taken, missed, trip } in samples.try_iter() {
+                        let asleep = || Source::Host {
+                            due: taken.saturating_sub(clock.to_cycles(latency)),
+                            taken,
+                        };
+                        let source = trip.map_or_else(asleep, Source::Trip);
+                        series.hold(Held { due, latency, missed, source });
+                    }
+                }
+            }
+        }
+    }
+
+    fn release(&mut self, all: bool) {
+        let timeline = self.trace.as_ref().map(Recorder::timeline);
+        for line in &mut self.lines {
+            line.series.release(&self.clock, timeline, all);
+        }
+    }
+
+    /// The recording; `ended`: when the run did. Its threads have ended.
+    pub(crate) fn finish(mut self, ended: Ns, counters: &Counters<'_>) -> Recording {
+        self.gather(counters.vms);
+        if let Some(trace) = &mut self.trace {
+            trace.end();
+        }
+        self.release(true);
         let mut scalars = BTreeMap::new();
         let mut put = |probe: &str, metric: &str, unit: &'static str, value: f64| {
             scalars.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });
         };
-        let mut lost = 0;
-        let mut invalid = 0;
-        for g in self.guests.iter().flatten() {
-            lost += g.reader.lost();
-            invalid += g.invalid;
+        let mut lost: u64 = counters.progress.iter().map(|p| p.lost.load(Ordering::Relaxed)).sum();
+        let (mut bad, mut coarse) = (0, 0);
+        for Line { origin, series } in &self.lines {
+            if let Origin::Guest(g) = origin {
+                lost += g.reader.lost();
+                bad += g.invalid;
+            }
+            coarse += series.coarse();
         }
         put("lab", "samples_lost", "count", lost as f64);
-        put("lab", "samples_invalid", "count", invalid as f64);
-        put("lab", "exitless_timer", "count", f64::from(u8::from(exitless)));
+        put("lab", "samples_invalid", "count", bad as f64);
+        put("lab", "samples_coarse", "count", coarse as f64);
         if let (Some(a), Some(b)) = (&self.first, &self.last) {
             scalars_between(self.plan, a, b, &mut put);
+            if let Some(trace) = &self.trace {
+                compare(self.plan, (a, b), trace, (&self.vcpus, &self.clock), &mut put);
+            }
         }
-        let mut host = host;
-        for (i, p) in self.plan.probes.iter().enumerate() {
-            let probe = match p.target {
-                Target::Host(i) => host.get(i as usize).and_then(Option::as_ref),
-                Target::Guest { .. } => self.guests[i].as_ref().map(|g| &g.probe),
-            };
-            if let Some(mean) = probe.and_then(Probe::mean_with_missed) {
+        if let Some(trace) = &self.trace {
+            let (events, lost) = trace.counts();
+            put("lab", "trace_events", "count", events as f64);
+            put("lab", "trace_lost", "count", lost as f64);
+        }
+        for (p, line) in self.plan.probes.iter().zip(&self.lines) {
+            if let Some(mean) = line.series.probe.mean_with_missed() {
                 put(&p.probe, "mean_with_missed", "us", mean / 1e3);
             }
         }
-        let latencies: Vec<LatencyRecord> = self
-            .plan
-            .probes
-            .iter()
-            .zip(self.guests)
-            .filter_map(|(p, guest)| match (p.target, guest) {
-                (Target::Host(i), _) => host.get_mut(i as usize)?.take().map(|p| p.finish(ended)),
-                (_, guest) => guest.map(|g| g.probe.finish(ended)),
-            })
-            .collect();
+        let latencies: Vec<LatencyRecord> =
+            self.lines.into_iter().map(|l| l.series.probe.finish(ended)).collect();
         Recording { latencies, scalars, engine: None }
     }
+}
+
+/// What a guest wrote about one period. `ours`: the injector fires for it, at most `early` cycles
+/// before it is due.
+fn of_period(mut s: Sample, ours: bool, early: u64) -> Source {
+    // Times out of order count as the earlier one.
+    s.woken = s.woken.clamp(s.due, s.taken);
+    // A firing that is not of this period says nothing about it.
+    let this = s.due.saturating_sub(early)..=s.woken;
+    let fired = (ours && this.contains(&s.fired)).then_some(s.fired.max(s.due));
+    Source::Guest { sample: s, fired }
 }
 
 /// Where the server of a guest's ping is.
@@ -198,20 +357,36 @@ fn server(plan: &Plan, ping: Target) -> Option<Other> {
     })
 }
 
-/// Where the time of a sample went, as far as it can be told without a trace (see the crate's
-/// documentation). Guest-written times out of order count as the earlier one.
-fn parts(clock: &Clock, s: &Sample, latency: Ns) -> Parts {
-    let mut parts = [0; Part::COUNT];
-    let woken = s.woken.clamp(s.due, s.taken);
-    // A firing that is not of this period says nothing about it.
-    let fired = if (s.due..=woken).contains(&s.fired) { s.fired } else { s.due };
-    let injector = clock.to_ns(fired - s.due).min(latency);
-    let guest = clock.to_ns(s.taken - woken).min(latency - injector);
-    let waited = if s.from_idle { Part::WakeToRun } else { Part::PreemptedToRun };
-    parts[Part::TimerSlack as usize] = injector;
-    parts[Part::GuestSwitch as usize] = guest;
-    parts[waited as usize] = latency - injector - guest;
-    parts
+/// Holds the trace against what the kernel counted for the vCPUs' threads in the same time.
+fn compare(
+    plan: &Plan,
+    (a, b): (&Totals, &Totals),
+    trace: &Recorder,
+    (vcpus, clock): (&[Vec<Tid>], &Clock),
+    put: &mut dyn FnMut(&str, &str, &'static str, f64),
+) {
+    let [first, last] = trace.timeline().meters() else { return };
+    let (mut exec, mut wait) = ([0, 0], [0, 0]);
+    let since = |read: fn(&Meter) -> u64, tid: &Tid| {
+        let at = |meters: &BTreeMap<Tid, Meter>| meters.get(tid).map_or(0, read);
+        clock.to_ns(at(last).saturating_sub(at(first)))
+    };
+    for (i, (vm, tids)) in plan.vms.iter().zip(vcpus).enumerate() {
+        let waited: Ns = tids.iter().map(|tid| since(|m| m.wait, tid)).sum();
+        let ns = (b.now - a.now).max(1) as f64 * tids.len().max(1) as f64;
+        put(&vm.name, "steal_trace", "%", 100.0 * waited as f64 / ns);
+        wait[0] += waited;
+        exec[0] += tids.iter().map(|tid| since(|m| m.exec, tid)).sum::<Ns>();
+        wait[1] += b.vms[i].wait_ns.saturating_sub(a.vms[i].wait_ns);
+        exec[1] += b.vms[i].exec_ns.saturating_sub(a.vms[i].exec_ns);
+    }
+    for (metric, [trace, schedstat]) in
+        [("trace_vs_schedstat_exec", exec), ("trace_vs_schedstat_wait", wait)]
+    {
+        if schedstat > 0 {
+            put("lab", metric, "%", 100.0 * trace as f64 / schedstat as f64);
+        }
+    }
 }
 
 /// A count as a scalar.
@@ -311,6 +486,7 @@ fn scalars_between(
         let name = &vm.name;
         let vcpus = vm.vcpu_cpus.len().max(1) as f64;
         let (p, q) = (&a.policy, &b.policy);
+        put(name, "exitless_timer", "count", f64::from(u8::from(is_exitless(plan, vm))));
         put(name, "cpu", "cpu", since(b.exec_ns, a.exec_ns) / ns);
         put(name, "steal", "%", 100.0 * since(b.wait_ns, a.wait_ns) / (ns * vcpus));
         put(name, "boosts", "1/s", since(q.boosts, p.boosts) / seconds);

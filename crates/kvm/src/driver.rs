@@ -91,8 +91,10 @@ pub(crate) struct VmDriver {
     pub(crate) machine: Machine,
     /// The policies' shared part.
     pub(crate) shared: PiMutex<VmShared>,
-    /// Registrations in force, by vCPU.
-    registrations: Mutex<Vec<Registration>>,
+    /// Registrations in force, by vCPU. Taken with a vCPU's state locked, which the injector may wait
+    /// for: so this inherits priority too, or a guest that registers without end could make the
+    /// injector wait for a vCPU thread that has lost its CPU.
+    registrations: PiMutex<Vec<Registration>>,
     /// vCPUs.
     pub(crate) vcpus: Vec<VcpuDriver>,
     /// Bells behind bytes written to the port of calls.
@@ -198,7 +200,7 @@ impl VcpuDriver {
 
 impl VmDriver {
     pub(crate) fn new(machine: Machine, shared: VmShared, vcpus: Vec<VcpuDriver>) -> Self {
-        let registrations = Mutex::new(vec![Registration::None; vcpus.len()]);
+        let registrations = PiMutex::new(vec![Registration::None; vcpus.len()]);
         Self { machine, shared: PiMutex::new(shared), registrations, vcpus, bells: Vec::new() }
     }
 
@@ -255,12 +257,15 @@ impl VmDriver {
     /// the guest: it watches a boosted vCPU anyway. It reads the words while the vCPU may run again,
     /// hence as a sample.
     ///
+    /// `may_kick`: a guest that notifies without end must not keep the injector from its sleep, so
+    /// beyond its [allowance](crate::vcpu::Kicks) its own thread does the work.
+    ///
     /// # Errors
     ///
     /// [`Error::Kernel`].
-    pub(crate) fn notify(&self, common: &Common, n: u32) -> Result<(), Error> {
+    pub(crate) fn notify(&self, common: &Common, n: u32, may_kick: bool) -> Result<(), Error> {
         let v = &self.vcpus[n as usize];
-        if common.attend {
+        if common.attend && may_kick {
             v.notified.store(true, Ordering::Release);
             common.kick.kick();
             return Ok(());
@@ -408,7 +413,7 @@ impl VmDriver {
         let v = &self.vcpus[n as usize];
         let mut state = v.state.lock();
         let new = {
-            let mut all = self.registrations.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.registrations.lock();
             let others = all.iter().enumerate().filter(|(i, _)| *i != n as usize).map(|(_, r)| r);
             let Ok(new) = Registration::write(value, self.machine.ram.len(), others) else {
                 return Ok(false);
@@ -529,3 +534,6 @@ impl VmDriver {
         }
     }
 }
+
+#[cfg(test)]
+mod race;

@@ -5,7 +5,8 @@ use std::fs;
 use std::io::Write;
 
 /// Facts about this host by name, for the result of a run: KVM flavour, kernel, CPU, clock source,
-/// real-time limits, frequency governor, cgroup, and what the host itself loses to its own host.
+/// real-time limits, frequency governor, cgroup, whether the host itself is a guest, and the events of
+/// the host's scheduler that a run records, or why it cannot (`trace`).
 /// What cannot be read is left out.
 pub fn environment() -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
@@ -27,6 +28,7 @@ pub fn environment() -> BTreeMap<String, String> {
     put("halt_poll_ns", read("/sys/module/kvm/parameters/halt_poll_ns"));
     put("load_average", read("/proc/loadavg"));
     put("cpu_cgroup", cgroup("cpu"));
+    put("trace", Some(crate::trace::describe()));
     let cpus = crate::attr::allowed_cpus().map(|c| c.len().to_string());
     put("cpus", cpus.ok());
     facts
@@ -34,7 +36,7 @@ pub fn environment() -> BTreeMap<String, String> {
 
 /// Which implementation stands behind /dev/kvm. Results differ by an order of magnitude between
 /// them, so none is without it.
-fn flavour() -> &'static str {
+pub(crate) fn flavour() -> &'static str {
     let has = |path: &str| fs::metadata(path).is_ok();
     if has("/sys/module/kvm_intel") {
         "vmx"
@@ -101,6 +103,20 @@ pub(crate) fn schedstat(tid: i32) -> (u64, u64) {
     let text = read(&format!("/proc/self/task/{tid}/schedstat")).unwrap_or_default();
     let mut words = text.split(' ').map(|w| w.parse().unwrap_or(0));
     (words.next().unwrap_or(0), words.next().unwrap_or(0))
+}
+
+/// `/proc/loadavg`.
+pub(crate) fn load_average() -> String {
+    read("/proc/loadavg").unwrap_or_default()
+}
+
+/// Stolen and all time of all CPUs since boot, in ticks of user space's clock.
+pub(crate) fn steal() -> Option<(u64, u64)> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let numbers = text.lines().next()?.strip_prefix("cpu ")?;
+    // user nice system idle iowait irq softirq steal; guest time is in user time already.
+    let n: Vec<u64> = numbers.split_whitespace().take(8).map_while(|w| w.parse().ok()).collect();
+    Some((*n.get(7)?, n.iter().sum()))
 }
 
 /// Whether a thread of this process sleeps: then it uses no CPU, whatever its guest says.

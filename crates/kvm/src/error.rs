@@ -83,6 +83,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// A refused request that comes as an [`io::Error`].
+    pub(crate) fn io(asked: &'static str, whom: Whom, source: io::Error) -> Self {
+        Self::Kernel { asked, whom, source }
+    }
+
     /// The kernel's refusal in errno.
     pub(crate) fn last_os(asked: &'static str, whom: Whom) -> Self {
         Self::Kernel { asked, whom, source: io::Error::last_os_error() }
@@ -99,19 +104,88 @@ impl Error {
     }
 }
 
-/// What an errno means for this request, where that is not obvious.
+/// What an errno means for this request, and what to do, where that is not obvious. Every request
+/// of the lab has its line; what is left says the kernel's own words.
 fn hint(asked: &str, e: &io::Error) -> &'static str {
-    let scheduling = asked.starts_with("sched_setattr");
-    match e.raw_os_error() {
-        Some(libc::EPERM) if scheduling => {
+    let Some(errno) = e.raw_os_error() else { return "" };
+    let is = |start: &str| asked.starts_with(start);
+    match errno {
+        libc::EPERM if is("sched_setattr") => {
             " (needs CAP_SYS_NICE; in a cgroup with RT group scheduling also its cpu.rt_runtime_us)"
         }
-        Some(libc::EBUSY) if scheduling => " (deadline bandwidth is exhausted)",
-        Some(libc::EINVAL) if scheduling => " (this kernel does not know the policy or the slice)",
-        Some(libc::EACCES | libc::EPERM) => " (needs access to /dev/kvm)",
-        Some(libc::ENOMEM) => " (memory or the limit on locked memory is exhausted)",
-        Some(libc::EBUSY) => " (another hypervisor holds the virtualisation extensions)",
-        Some(libc::ENXIO | libc::ENOTTY) => " (this KVM does not implement it)",
+        libc::EBUSY if is("sched_setattr") => " (deadline bandwidth is exhausted)",
+        libc::EINVAL if is("sched_setattr") => {
+            " (this kernel does not know the policy or the slice)"
+        }
+        libc::ESRCH if is("sched_") => " (the thread has ended)",
+        libc::EINVAL if is("sched_setaffinity") => {
+            " (none of these CPUs is online and in this process's cpuset)"
+        }
+        libc::EPERM if is("sched_setaffinity") => " (needs CAP_SYS_NICE)",
+        libc::EAGAIN if is("create a thread") => {
+            " (the limit on threads is reached: ulimit -u, the cgroup's pids.max)"
+        }
+        libc::ENOMEM if is("mmap") => " (there is not that much free memory)",
+        libc::EAGAIN if is("mmap") => " (the limit on locked memory is reached: ulimit -l)",
+        libc::EMFILE | libc::ENFILE => " (too many open files: ulimit -n)",
+        libc::EEXIST if is("KVM_CREATE_VCPU") => " (the VM has a vCPU of this number already)",
+        libc::EINVAL if is("KVM_CREATE_VCPU") => " (more vCPUs than this KVM allows a VM)",
+        libc::EEXIST if is("KVM_SET_USER_MEMORY_REGION") => " (the slot overlaps another one)",
+        libc::EEXIST if is("KVM_CREATE_IRQCHIP") => {
+            " (the VM has vCPUs or an interrupt controller already)"
+        }
+        libc::E2BIG if is("KVM_GET_SUPPORTED_CPUID") => " (more CPUID leaves than KVM takes)",
+        libc::EFAULT if is("KVM_RUN") => " (the guest's memory is not backed by the host's)",
+        libc::EINVAL if is("KVM_RUN") => " (KVM refuses the vCPU's registers as they are)",
+        libc::EIO if is("KVM_") => " (the VM is dead: KVM found it in a state it cannot be in)",
+        libc::EINVAL if is("KVM_SIGNAL_MSI") => " (no vCPU has this APIC id)",
+        libc::EINVAL if is("KVM_") => " (this KVM does not accept the value)",
+        libc::EACCES | libc::EPERM if is("open /dev/kvm") || is("KVM_") => {
+            " (needs access to /dev/kvm)"
+        }
+        libc::ENODEV if is("open /dev/kvm") || is("KVM_CREATE_VM") => {
+            " (no virtualisation extensions, or switched off in the firmware)"
+        }
+        libc::EBUSY if is("KVM_") => " (another hypervisor holds the virtualisation extensions)",
+        libc::ENXIO | libc::ENOTTY if is("KVM_") => " (this KVM does not implement it)",
+        libc::ENOMEM => " (memory, or the limit on locked memory, is exhausted)",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::{Error, Whom};
+
+    fn said(asked: &'static str, whom: Whom, errno: i32) -> String {
+        Error::Kernel { asked, whom, source: io::Error::from_raw_os_error(errno) }.to_string()
+    }
+
+    #[test]
+    fn an_error_says_what_was_asked_for_whom_and_what_errno_means() {
+        let vcpu = Whom::Vcpu("guest".to_owned(), 3);
+        let text = said("KVM_RUN", vcpu.clone(), libc::EFAULT);
+        for part in ["VM guest, vCPU 3", "KVM_RUN", "Bad address", "not backed"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let text = said("sched_setattr", vcpu, libc::EPERM);
+        assert!(text.contains("CAP_SYS_NICE"), "{text}");
+        let text = said("KVM_CREATE_VM", Whom::Vm("guest".to_owned()), libc::EBUSY);
+        assert!(text.contains("VM guest") && text.contains("another hypervisor"), "{text}");
+    }
+
+    #[test]
+    fn errno_is_read_in_the_light_of_the_request() {
+        let host = || Whom::Host;
+        let busy = said("sched_setattr", host(), libc::EBUSY);
+        assert!(busy.contains("bandwidth") && !busy.contains("hypervisor"), "{busy}");
+        let full = said("create a thread", host(), libc::EAGAIN);
+        assert!(full.contains("pids.max"), "{full}");
+        let denied = said("sched_setaffinity", host(), libc::EPERM);
+        assert!(!denied.contains("/dev/kvm"), "{denied}");
+        // One that nothing is known about still has the kernel's own words.
+        assert!(said("KVM_RUN", host(), libc::EDOM).contains("Numerical argument"));
     }
 }

@@ -9,6 +9,7 @@ use crate::clock::{self, monotonic, tsc};
 use crate::driver::Common;
 use crate::error::Error;
 use crate::host_task::HostTask;
+use crate::series::HostSample;
 use crate::trip::Trip;
 use crate::wiring::Wire;
 
@@ -60,12 +61,13 @@ impl HostTask<'_> {
             }
             let Some((called, served)) = self.call(common, server)? else { break };
             let back = tsc();
-            if let Some(probe) = &mut self.probe {
-                let latency = common.clock.to_ns(back - called);
-                let trip = Trip { called, served, woken: None, back, server: None };
-                let parts = trip.parts(&common.clock, latency);
-                probe.record(common.clock.ns_at(called), latency, &parts, missed);
-            }
+            self.send(HostSample {
+                due: common.clock.ns_at(called),
+                latency: common.clock.to_ns(back - called),
+                taken: back,
+                missed,
+                trip: Some(Trip { called, served, woken: None, back, server: None }),
+            });
             self.draw_work(common, work);
             // A closed loop: what fell due before now had no call.
             due += interval_ns;

@@ -1,16 +1,16 @@
 //! Threads of the host that are not vCPUs: loads, and the latency probe.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
 
 use vcoop_model::plan::{Dist, Mode, Ns, Phase, Program, TaskPlan};
-use vcoop_model::recording::Part;
 
 use crate::attr::{self, Attr};
 use crate::clock::{self, monotonic, spin};
 use crate::draw::Stream;
 use crate::driver::{Common, VmDriver};
 use crate::error::{Error, Whom};
-use crate::probe::Probe;
+use crate::series::HostSample;
 use crate::translate::Rates;
 use crate::wiring::Wiring;
 
@@ -24,6 +24,8 @@ pub(crate) struct Progress {
     pub(crate) tid: AtomicI32,
     /// Iterations of the unit of work done.
     pub(crate) done: AtomicU64,
+    /// Samples that could not be handed over.
+    pub(crate) lost: AtomicU64,
     /// Calls made or served.
     pub(crate) calls: AtomicU64,
     /// Rings that no message came with.
@@ -40,7 +42,9 @@ pub(crate) struct HostTask<'a> {
     pub(crate) rates: Rates,
     /// CLOCK_MONOTONIC at the start of the warm-up.
     pub(crate) start: Ns,
-    pub(crate) probe: Option<Probe>,
+    /// Where its samples go, if it measures. Sending never waits: what there is no room for is lost,
+    /// and counted in `lost`.
+    pub(crate) samples: Option<SyncSender<HostSample>>,
     /// Its number in the plan.
     pub(crate) number: u32,
     pub(crate) vms: &'a [VmDriver],
@@ -66,12 +70,12 @@ impl HostTask<'_> {
         Err(Error::Unsupported { what: format!("load {}", plan.name), why: why.to_owned() })
     }
 
-    /// Runs until the run is over, and gives back what it measured.
+    /// Runs until the run is over.
     ///
     /// # Errors
     ///
     /// [`Error::Kernel`]: its CPUs or its policy were refused.
-    pub(crate) fn run(mut self, common: &Common) -> Result<Option<Probe>, Error> {
+    pub(crate) fn run(mut self, common: &Common) -> Result<(), Error> {
         let whom = Whom::Thread(self.plan.name.clone());
         attr::pin(&self.cpus, &whom)?;
         attr::timer_slack(self.plan.timer_slack_ns);
@@ -94,16 +98,14 @@ impl HostTask<'_> {
                     if now < due {
                         continue;
                     }
-                    if let Some(probe) = &mut self.probe {
-                        // One part: without a trace nobody knows how much of it was the timer's.
-                        let mut parts = [0; Part::COUNT];
-                        parts[Part::WakeToRun as usize] = now - due;
-                        probe.record(due.saturating_sub(self.start), now - due, &parts, missed);
-                    }
-                    let ns = self.stream.draw(work);
-                    if ns > 0 {
-                        self.work(common, self.rates.iterations(ns));
-                    }
+                    self.send(HostSample {
+                        due: due.saturating_sub(self.start),
+                        latency: now - due,
+                        taken: clock::tsc_of(&common.clock, now),
+                        missed,
+                        trip: None,
+                    });
+                    self.draw_work(common, work);
                     let now = monotonic();
                     due = if *absolute { due } else { now } + interval_ns;
                     // A period that is already over is skipped and counted, as cyclictest does.
@@ -113,7 +115,7 @@ impl HostTask<'_> {
             }
             Program::Script { .. } | Program::Audio { .. } | Program::Rogue { .. } => {}
         }
-        Ok(self.probe)
+        Ok(())
     }
 
     fn cycle(&mut self, common: &Common, phases: &[Phase]) -> Result<(), Error> {
@@ -144,6 +146,15 @@ impl HostTask<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Hands a sample over, if somebody wants it.
+    pub(crate) fn send(&self, sample: HostSample) {
+        if let Some(samples) = &self.samples
+            && samples.try_send(sample).is_err()
+        {
+            self.progress.lost.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Uses the CPU for a time drawn, if that is not 0.

@@ -1,32 +1,37 @@
 //! One run of one plan.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread::{self, ScopedJoinHandle};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
-use kvm_ioctls::{Kvm, VcpuFd};
+use kvm_ioctls::{Cap, Kvm, VcpuFd};
 use vcoop_abi::discovery::Features;
 use vcoop_guest::layout;
-use vcoop_model::plan::{Ns, Plan, PolicyPlan, Program, Target, VmPlan};
+use vcoop_model::plan::{GuestTimer, Ns, Plan, PolicyPlan, Program, Target, VmPlan};
 use vcoop_model::recording::Recording;
 
-use crate::attr::{self, Attr};
+use crate::attr::{self, Attr, Stay};
 use crate::clock::{self, Clock, monotonic, tsc};
-use crate::collect::{Collector, Counters};
+use crate::collect::{Collector, Counters, Firing};
 use crate::draw::Stream;
 use crate::driver::{self, Common, VcpuDriver, VmDriver};
 use crate::environment::{NoDeepIdle, has_reliable_tsc};
 use crate::error::{Error, Missing, Whom};
+use crate::facts::host_facts;
 use crate::host_task::{HostTask, Progress};
 use crate::injector::{Duties, Injector};
 use crate::machine::Machine;
-use crate::probe::{Probe, Window};
+use crate::probe::Window;
+use crate::series::HostSample;
+use crate::trace::Recorder;
 use crate::translate::{Guest, Rates};
 use crate::vcpu::{self, Exits};
 use crate::wiring::Wiring;
-use crate::{ADVANCE_NS, MAX_ADVANCE_NS, Options, Timer};
+use crate::{ADVANCE_NS, MAX_ADVANCE_NS, Options};
 
 /// Time for all threads to be in place before the warm-up starts.
 const GET_READY_NS: Ns = 30_000_000;
@@ -40,6 +45,22 @@ const WATCH_NS: (Ns, Ns) = (250_000, 100_000);
 
 /// Two runs at a time would measure each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// What the lab needs of KVM, and how it is called.
+pub(crate) const CAPABILITIES: [(Cap, &str); 7] = [
+    (Cap::Irqchip, "the in-kernel interrupt controller"),
+    (Cap::SignalMsi, "KVM_SIGNAL_MSI"),
+    (Cap::ReadonlyMem, "read-only memory slots"),
+    (Cap::TscDeadlineTimer, "the TSC-deadline timer"),
+    (Cap::ImmediateExit, "immediate exit"),
+    (Cap::X86UserSpaceMsr, "MSR exits to user space (Linux 5.10)"),
+    (Cap::X86MsrFilter, "the MSR filter (Linux 5.10)"),
+];
+
+/// Waits until nobody else in this process measures.
+pub(crate) fn one_at_a_time() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Whether the lab can run here: `/dev/kvm` with what it needs, a reliable TSC, and the right to
 /// use real-time policies.
@@ -64,16 +85,7 @@ pub fn available() -> Result<(), Missing> {
             return missing(&what, "run as root or as a member of group kvm");
         }
     };
-    use kvm_ioctls::Cap;
-    for (cap, name) in [
-        (Cap::Irqchip, "the in-kernel interrupt controller"),
-        (Cap::SignalMsi, "KVM_SIGNAL_MSI"),
-        (Cap::ReadonlyMem, "read-only memory slots"),
-        (Cap::TscDeadlineTimer, "the TSC-deadline timer"),
-        (Cap::ImmediateExit, "immediate exit"),
-        (Cap::X86UserSpaceMsr, "MSR exits to user space (Linux 5.10)"),
-        (Cap::X86MsrFilter, "the MSR filter (Linux 5.10)"),
-    ] {
+    for (cap, name) in CAPABILITIES {
         if !kvm.check_extension(cap) {
             return missing(&format!("this KVM lacks {name}"), "use a newer kernel");
         }
@@ -139,6 +151,21 @@ pub fn run_with(
     stop: &dyn Fn() -> bool,
     options: &Options,
 ) -> Result<Recording, Error> {
+    let (recording, failure) = run_partly(plan, seed, stop, options)?;
+    failure.map_or(Ok(recording), Err)
+}
+
+/// [`run_with`], but a run that failed gives what it had measured until then beside its error.
+///
+/// # Errors
+///
+/// [`Error`]: the run failed before it had measured anything.
+pub fn run_partly(
+    plan: &Plan,
+    seed: u64,
+    stop: &dyn Fn() -> bool,
+    options: &Options,
+) -> Result<(Recording, Option<Error>), Error> {
     check(plan)?;
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let cpus = Cpus::new(plan)?;
@@ -149,7 +176,6 @@ pub fn run_with(
     let clock = Clock::new(tsc(), khz);
     let rates = Rates { clock, per_ms: clock::iterations_per_ms(&clock) };
     let boosts = matches!(plan.policy, PolicyPlan::Dynamic(_) | PolicyPlan::WakeBoost(_));
-    let exitless = options.timer.map_or(boosts, |timer| timer == Timer::Exitless);
     let advance = options.advance_ns.unwrap_or(if boosts { ADVANCE_NS } else { 0 });
     let advance = advance.min(MAX_ADVANCE_NS);
     let wiring = Wiring::new(plan)?;
@@ -158,11 +184,14 @@ pub fn run_with(
     for (i, vm) in plan.vms.iter().enumerate() {
         let rings = rings(plan, i);
         let guest = Guest::new(vm, i as u64, seed, &rates, &rings, &wiring.guests[i])?;
-        let (mut driver, vcpus) = build(&kvm, plan, vm, &guest, &rates, exitless)?;
+        let (mut driver, vcpus) = build(&kvm, plan, vm, &guest, &rates)?;
         wiring.connect(i as u32, &mut driver);
         vms.push(driver);
         fds.push(vcpus);
     }
+    // Before the threads start, so that no state of theirs is missed. It takes its time, so before
+    // the origin of theirs. Why it could not start is in the environment.
+    let trace = options.trace.then(|| Recorder::start(&cpus.measured(plan), clock).ok());
     // The tables are there; the origin of all times is shortly ahead.
     let origin = tsc() + clock.to_cycles(GET_READY_NS);
     let start = monotonic() + GET_READY_NS;
@@ -173,17 +202,22 @@ pub fn run_with(
         });
     }
     let common = Common::new(Clock::new(origin, khz), !cpus.injector.is_empty());
-    let run = Run { plan, seed, cpus, common, vms, wiring, rates, start, exitless, advance };
-    let mut recording = run.go(fds, stop)?;
+    let exitless = plan.vms.iter().any(|vm| is_exitless(plan, vm));
+    let firing = Firing { exitless, advance };
+    let run = Run { plan, seed, cpus, common, vms, wiring, rates, start, firing };
+    let (mut recording, failure) = run.go(fds, trace.flatten(), stop);
     recording.scalars.insert(
         ("lab".to_owned(), "cpu_dma_latency_held".to_owned()),
         crate::collect::count(u64::from(idle.is_held())),
     );
-    Ok(recording)
+    match failure {
+        Some(error) if recording.latencies.iter().all(|l| l.hist.is_empty()) => Err(error),
+        failure => Ok((recording, failure)),
+    }
 }
 
 /// The sample ring of each task of a VM.
-fn rings(plan: &Plan, vm: usize) -> Vec<Option<u64>> {
+pub(crate) fn rings(plan: &Plan, vm: usize) -> Vec<Option<u64>> {
     let mut next = 0;
     let mut ring = |task: usize| {
         let target = Target::Guest { vm: vm as u32, task: task as u32 };
@@ -196,23 +230,30 @@ fn rings(plan: &Plan, vm: usize) -> Vec<Option<u64>> {
 }
 
 /// Cycles a millisecond, as KVM has measured it.
-fn tsc_khz(kvm: &Kvm) -> Result<u32, Error> {
+pub(crate) fn tsc_khz(kvm: &Kvm) -> Result<u32, Error> {
     let vm = kvm.create_vm().map_err(Error::kvm("KVM_CREATE_VM", &Whom::Host))?;
     let vcpu = vm.create_vcpu(0).map_err(Error::kvm("KVM_CREATE_VCPU", &Whom::Host))?;
     vcpu.get_tsc_khz().map_err(Error::kvm("KVM_GET_TSC_KHZ", &Whom::Host))
 }
 
+/// Whether the injector fires the VM's deadlines: by default under the policies that boost, because
+/// nothing else brings a boost with the interrupt.
+pub(crate) fn is_exitless(plan: &Plan, vm: &VmPlan) -> bool {
+    let boosts = matches!(plan.policy, PolicyPlan::Dynamic(_) | PolicyPlan::WakeBoost(_));
+    vm.timer.map_or(boosts, |timer| timer == GuestTimer::Exitless)
+}
+
 /// A VM with its tables filled, and its vCPUs.
-fn build(
+pub(crate) fn build(
     kvm: &Kvm,
     plan: &Plan,
     vm: &VmPlan,
     guest: &Guest,
     rates: &Rates,
-    exitless: bool,
 ) -> Result<(VmDriver, Vec<VcpuFd>), Error> {
     let vcpus = vm.vcpu_cpus.len() as u32;
     let machine = Machine::new(kvm, &vm.name, vcpus)?;
+    let exitless = is_exitless(plan, vm);
     let cooperates = vm.cooperative && matches!(plan.policy, PolicyPlan::Dynamic(_));
     machine.ram.control(layout::CONTROL, |control| {
         guest.fill(control, &rates.clock, vcpus);
@@ -253,7 +294,8 @@ struct Cpus {
 
 impl Cpus {
     fn new(plan: &Plan) -> Result<Self, Error> {
-        let real = attr::allowed_cpus()?;
+        // In the order in which the simulator numbers them.
+        let real = host_facts().cpus;
         let wanted = plan.host.level.topology.cpus();
         if wanted as usize > real.len() {
             return Err(Error::Missing(Missing {
@@ -261,19 +303,16 @@ impl Cpus {
                     "the scenario's host has {wanted} pCPUs, and this one has {}",
                     real.len()
                 ),
-                remedy: "simulate it (--backend sim), or shrink it (--set host.pcpus=N)".to_owned(),
+                remedy:
+                    "simulate it (--backend sim), scale it down in proportion (--fit), or shrink \
+                         it (--set host.pcpus=N)"
+                        .to_owned(),
             }));
         }
-        let vcpus = || plan.vms.iter().flat_map(|vm| vm.vcpu_cpus.iter());
-        let loads = || plan.host_tasks.iter().map(|t| &t.cpus);
-        let free = |cpu: usize, mut lists: Box<dyn Iterator<Item = &Vec<u32>> + '_>| {
-            lists.all(|l| !l.is_empty() && !l.contains(&(cpu as u32)))
-        };
-        // Best a CPU nobody is pinned to, else one without vCPUs, else any.
-        let mut candidates = (0..real.len()).rev();
-        let quiet = candidates.clone().find(|c| free(*c, Box::new(vcpus().chain(loads()))));
-        let injector = quiet.or_else(|| candidates.find(|c| free(*c, Box::new(vcpus()))));
-        Ok(Self { injector: injector.map(|c| real[c]).into_iter().collect(), real })
+        let injector =
+            plan.housekeeping().or_else(|| (real.len() > wanted as usize).then_some(wanted));
+        let injector = injector.map(|cpu| real[cpu as usize]);
+        Ok(Self { injector: injector.into_iter().collect(), real })
     }
 
     /// The real CPUs of a list of the plan.
@@ -281,6 +320,17 @@ impl Cpus {
         let all: Vec<u32> = (0..plan.host.level.topology.cpus()).collect();
         let list = if list.is_empty() { &all } else { list };
         list.iter().filter_map(|c| self.real.get(*c as usize).copied()).collect()
+    }
+
+    /// Real CPUs that a thread with samples may use, ascending.
+    fn measured(&self, plan: &Plan) -> Vec<u32> {
+        let vcpus = plan.vms.iter().flat_map(|vm| vm.vcpu_cpus.iter());
+        let tasks = plan.probes.iter().filter_map(|p| match p.target {
+            Target::Host(i) => Some(&plan.host_tasks[i as usize].cpus),
+            Target::Guest { .. } => None,
+        });
+        let cpus: BTreeSet<u32> = vcpus.chain(tasks).flat_map(|list| self.of(list, plan)).collect();
+        cpus.into_iter().collect()
     }
 }
 
@@ -295,8 +345,7 @@ struct Run<'a> {
     wiring: Wiring,
     rates: Rates,
     start: Ns,
-    exitless: bool,
-    advance: Ns,
+    firing: Firing,
 }
 
 /// Ends the threads of a run however its owner leaves.
@@ -319,7 +368,13 @@ impl Drop for Ender<'_> {
 }
 
 impl Run<'_> {
-    fn go(self, fds: Vec<Vec<VcpuFd>>, stop: &dyn Fn() -> bool) -> Result<Recording, Error> {
+    /// Runs, and gives back what was measured, and what went wrong if anything did.
+    fn go(
+        self,
+        fds: Vec<Vec<VcpuFd>>,
+        trace: Option<Recorder>,
+        stop: &dyn Fn() -> bool,
+    ) -> (Recording, Option<Error>) {
         let progress: Vec<Progress> =
             self.plan.host_tasks.iter().map(|_| Progress::default()).collect();
         let exits: Vec<Exits> = self.vms.iter().map(|_| Exits::default()).collect();
@@ -335,8 +390,10 @@ impl Run<'_> {
             injector: &injector_tid,
             rates: &self.rates,
         };
-        let mut collector = Collector::new(self.plan, &self.vms, self.common.clock, window);
-        let (host_probes, ended) = thread::scope(|scope| {
+        let clock = self.common.clock;
+        let (mut collector, mut senders) =
+            Collector::new(self.plan, &self.vms, clock, window, self.firing, trace);
+        let ended = thread::scope(|scope| {
             let ender = Ender { common: &self.common, vms: &self.vms, running: &running };
             for ((i, fds), exits) in fds.into_iter().enumerate().zip(&exits) {
                 for (n, fd) in fds.into_iter().enumerate() {
@@ -345,37 +402,39 @@ impl Run<'_> {
                         let run = &self;
                         move || run.vcpu_thread(i, n as u32, fd, exits, running)
                     };
-                    spawn(scope, format!("vcpu{n}:{}", self.plan.vms[i].name), &running, body);
+                    let name = format!("vcpu{n}:{}", self.plan.vms[i].name);
+                    if let Err(e) = thread::Builder::new().name(name).spawn_scoped(scope, body) {
+                        running.fetch_sub(1, Ordering::AcqRel);
+                        let whom = self.vms[i].machine.whom_vcpu(n as u32);
+                        self.common.fail(no_thread(whom, e));
+                    }
                 }
             }
-            let tasks: Vec<_> = progress
-                .iter()
-                .enumerate()
-                .map(|(i, progress)| {
-                    let run = &self;
-                    let body = move || run.host_thread(i, progress, window);
-                    let name = self.plan.host_tasks[i].name.clone();
-                    thread::Builder::new().name(name).spawn_scoped(scope, body)
-                })
-                .collect();
+            for (i, progress) in progress.iter().enumerate() {
+                let run = &self;
+                let samples = senders.remove(&i);
+                let body = move || run.host_thread(i, progress, samples);
+                let name = self.plan.host_tasks[i].name.clone();
+                let whom = Whom::Thread(name.clone());
+                let spawned = thread::Builder::new().name(name).spawn_scoped(scope, body);
+                if let Err(e) = spawned {
+                    self.common.fail(no_thread(whom, e));
+                }
+            }
             let injector_tid = &injector_tid;
             let run = &self;
             let injector = move || run.injector_thread(injector_tid);
             let injector =
                 thread::Builder::new().name("injector".into()).spawn_scoped(scope, injector);
-            if injector.is_err() || tasks.iter().any(Result::is_err) {
-                self.common.fail(Error::last_os("create a thread", Whom::Host));
+            if let Err(e) = injector {
+                self.common.fail(no_thread(Whom::Thread("injector".to_owned()), e));
             }
             let ended = self.watch(&mut collector, &counters, window, stop);
             drop(ender);
-            let probes: Vec<Option<Probe>> =
-                tasks.into_iter().map(|t| t.ok().and_then(|t| join(t, &self.common))).collect();
-            (probes, ended)
+            ended
         });
-        if let Some(error) = self.common.take_failure() {
-            return Err(error);
-        }
-        Ok(collector.finish(host_probes, ended, self.exitless))
+        let failure = self.common.take_failure();
+        (collector.finish(ended, &counters), failure)
     }
 
     /// Collects until the time is over or somebody ends it; when that was.
@@ -386,8 +445,11 @@ impl Run<'_> {
         window: Window,
         stop: &dyn Fn() -> bool,
     ) -> Ns {
+        // Away from those it watches; threads started before are not moved by this.
+        let _stay = Stay::on(&self.cpus.injector);
         loop {
             thread::sleep(COLLECT);
+            collector.introduce(counters);
             let now = self.common.clock.now();
             if now >= window.from && !collector.has_begun() {
                 collector.begin(now, counters);
@@ -418,11 +480,8 @@ impl Run<'_> {
         }
     }
 
-    fn host_thread(&self, i: usize, progress: &Progress, window: Window) -> Option<Probe> {
+    fn host_thread(&self, i: usize, progress: &Progress, samples: Option<SyncSender<HostSample>>) {
         let plan = &self.plan.host_tasks[i];
-        let target = Target::Host(i as u32);
-        let name = self.plan.probes.iter().find(|p| p.target == target).map(|p| &p.probe);
-        let probe = name.map(|name| Probe::new(name, window, interval(&plan.program)));
         let task = HostTask {
             plan,
             cpus: self.cpus.of(&plan.cpus, self.plan),
@@ -430,17 +489,16 @@ impl Run<'_> {
             stream: Stream::new(self.seed, &[u64::from(b'h'), i as u64]),
             rates: self.rates,
             start: self.start,
-            probe,
+            samples,
             number: i as u32,
             vms: &self.vms,
             wiring: &self.wiring,
         };
         match catch_unwind(AssertUnwindSafe(|| task.run(&self.common))) {
-            Ok(Ok(probe)) => return probe,
+            Ok(Ok(())) => {}
             Ok(Err(e)) => self.common.fail(e),
             Err(_) => self.common.fail(Error::Panicked(Whom::Thread(plan.name.clone()))),
         }
-        None
     }
 
     fn injector_thread(&self, tid: &AtomicI32) {
@@ -451,7 +509,8 @@ impl Run<'_> {
             PolicyPlan::Dynamic(_) => Some(WATCH_NS.0),
             PolicyPlan::WakeBoost(_) => Some(WATCH_NS.1),
         };
-        let duties = Duties { exitless: self.exitless, advance: self.advance, watch };
+        let Firing { exitless, advance } = self.firing;
+        let duties = Duties { exitless, advance, watch };
         let devices = self.plan.vms.iter().enumerate().flat_map(|(vm, plan)| {
             plan.devices.iter().enumerate().map(move |(d, plan)| (vm, d as u8, plan))
         });
@@ -468,23 +527,9 @@ impl Run<'_> {
     }
 }
 
-/// Starts a vCPU thread. One that cannot be started counts as ended, and ends the run.
-fn spawn<'scope>(
-    scope: &'scope thread::Scope<'scope, '_>,
-    name: String,
-    running: &&'scope AtomicUsize,
-    body: impl FnOnce() + Send + 'scope,
-) {
-    if thread::Builder::new().name(name).spawn_scoped(scope, body).is_err() {
-        running.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-fn join(task: ScopedJoinHandle<'_, Option<Probe>>, common: &Common) -> Option<Probe> {
-    task.join().unwrap_or_else(|_| {
-        common.fail(Error::Panicked(Whom::Host));
-        None
-    })
+/// A thread that could not be started; it ends the run.
+fn no_thread(whom: Whom, e: std::io::Error) -> Error {
+    Error::io("create a thread", whom, e)
 }
 
 /// Time between two samples of a program.

@@ -18,17 +18,52 @@
 //!
 //! # What a sample's parts are here
 //!
-//! Without a trace of the host's scheduler the decomposition is coarse. With the exitless timer,
-//! `timer_slack` is the injector's lateness; with the in-kernel one, nobody saw the expiry, and it
-//! counts as host time. From there to the guest's kernel is host time, exits and delivery included:
-//! `wake_to_run` if the vCPU was idle, `preempted_to_run` if not. From there to the task's first
-//! instruction it is `guest_switch`, waiting for other tasks of the guest included.
+//! With a trace of the host's scheduler (see [`Options::trace`]), a sample is cut wherever the state
+//! of its thread changes, and the parts add up to it exactly:
+//!
+//! | part | a guest's sample | a host thread's |
+//! | --- | --- | --- |
+//! | `timer_slack` | exitless timer: the injector's lateness; in-kernel timer: vCPU halted, until KVM wakes its thread | asleep until it is woken |
+//! | `cstate` | woken, and its CPU idles still | the same |
+//! | `wake_to_run` | woken, another thread has its CPU | the same |
+//! | `preempted_to_run` | taken off its CPU, wants it | the same |
+//! | `delivery` | halted, though the injector has fired, or in guest mode, until the guest's kernel has the interrupt | |
+//! | `entry_exit` | on a CPU, outside of guest mode | |
+//! | `host_switch` | | on its CPU, until it has taken the sample |
+//! | `guest_switch` | from the guest's kernel to the task's first instruction, other tasks of the guest included | |
+//!
+//! Where KVM does not trace entries and exits (a software-virtualised one may not), a vCPU on a CPU
+//! may be in guest mode or not: before the guest's kernel has the interrupt all of it is
+//! `entry_exit`, delivery included, and afterwards all of it is `guest_switch`. The halt of a vCPU
+//! that KVM polls for counts as halted. Throttling by the host cannot be told from preemption. The
+//! switch itself, from the scheduler's decision on, is in what follows it.
+//!
+//! Who had the CPU during `wake_to_run` and `preempted_to_run` is booked by label: loads and VMs by
+//! their names, the lab's own threads as `injector` and `collector`, others by the name of the
+//! thread up to a space or a slash.
+//!
+//! Without a trace, or where it has a gap (`lab.samples_coarse` counts these), the decomposition is
+//! coarse. With the exitless timer, `timer_slack` is the injector's lateness; with the in-kernel one,
+//! nobody saw the expiry, and it counts as host time. From there to the guest's kernel is host time,
+//! exits and delivery included: `wake_to_run` if the vCPU was idle, `preempted_to_run` if not. From
+//! there to the task's first instruction it is `guest_switch`. A host thread's sample is all
+//! `wake_to_run`.
+//!
+//! A call's round trip is not explained by the trace, and counts as coarse always: two threads and
+//! more take part. Its parts lie between five times, those of the call, of the server's taking and
+//! answering it, of the caller's kernel waking it, and of its return. `service` is the server's; a
+//! way to a thread of the host is `wake_to_run`; one to a guest is `wake_to_run` if the vCPU was idle
+//! and `preempted_to_run` if not, calls served before this one included; from the caller's kernel to
+//! the caller, and between tasks of one vCPU, it is `guest_switch`.
 #![cfg_attr(
     not(all(target_os = "linux", target_arch = "x86_64")),
     allow(dead_code, unused_imports, reason = "there is no lab on other targets")
 )]
 
+mod calibrate;
 mod error;
+mod facts;
+mod survey;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod attr;
@@ -61,6 +96,10 @@ mod pi;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod probe;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod series;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod trace;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod translate;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod trip;
@@ -69,35 +108,38 @@ mod vcpu;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod wiring;
 
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub use calibrate::calibrate;
+pub use calibrate::{
+    BASE_PROFILE, CalibrateOptions, Calibration, Conditions, Cost, Distribution, Measure, Origin,
+    Skipped, TOLERANCE_PERCENT,
+};
 pub use error::{Error, Missing, Whom};
+pub use facts::{Fact, HostFacts, IdleFacts, IdleState, Release, host_facts};
+pub use survey::{Finding, State, survey};
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use environment::environment;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use lab::{available, check, run, run_with};
-
-/// Who fires the guests' deadlines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Timer {
-    /// KVM's in-kernel TSC-deadline timer: programming it is an exit, firing it is not seen by the
-    /// lab, so no boost goes with it.
-    Lapic,
-    /// The injector, from the deadline in the shared page; a boost goes with it if the policy gives
-    /// one.
-    Exitless,
-}
+pub use lab::{available, check, run, run_partly, run_with};
 
 /// What a plan does not say.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// `None`: exitless for the policies that boost, the in-kernel timer for the others, as on a
-    /// host without vcoop.
-    pub timer: Option<Timer>,
     /// How early the injector sends timer interrupts, in nanoseconds, at most [`MAX_ADVANCE_NS`]:
     /// delivery overlaps with the wait, which the guest's kernel spins out. With a boost, the vCPU
     /// is boosted for that time too. `None`: [`ADVANCE_NS`] for the policies that boost, else 0.
     /// Without effect on the in-kernel timer.
     pub advance_ns: Option<u64>,
+    /// Record the host's scheduler through tracefs, where this host lets us, to tell where the time
+    /// of samples went. Default: yes.
+    pub trace: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { advance_ns: None, trace: true }
+    }
 }
 
 /// Default of [`Options::advance_ns`]: less than any delivery takes on a software-virtualised KVM,
@@ -114,7 +156,7 @@ mod elsewhere {
     use vcoop_model::plan::Plan;
     use vcoop_model::recording::Recording;
 
-    use crate::{Error, Missing, Options};
+    use crate::{CalibrateOptions, Calibration, Error, Missing, Options};
 
     /// Whether the lab can run here.
     ///
@@ -161,6 +203,34 @@ mod elsewhere {
         Ok(Recording { latencies: vec![], scalars: BTreeMap::new(), engine: None })
     }
 
+    /// Runs a plan once, and gives what it had measured if it failed.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, on this target.
+    pub fn run_partly(
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+        options: &Options,
+    ) -> Result<(Recording, Option<Error>), Error> {
+        run_with(plan, seed, stop, options).map(|recording| (recording, None))
+    }
+
+    /// Measures this host's costs.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, on this target.
+    pub fn calibrate(
+        _: CalibrateOptions,
+        _: &(dyn Fn() -> bool + Sync),
+        _: &(dyn Fn(&str) + Sync),
+    ) -> Result<Calibration, Error> {
+        let what = "calibration".to_owned();
+        Err(Error::Unsupported { what, why: "it needs x86-64 Linux".to_owned() })
+    }
+
     /// Nothing is known here.
     pub fn environment() -> BTreeMap<String, String> {
         BTreeMap::new()
@@ -168,4 +238,4 @@ mod elsewhere {
 }
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-pub use elsewhere::{available, check, environment, run, run_with};
+pub use elsewhere::{available, calibrate, check, environment, run, run_partly, run_with};

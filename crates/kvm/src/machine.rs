@@ -3,9 +3,9 @@
 use std::os::fd::AsRawFd;
 
 use kvm_bindings::{
-    CpuId, KVM_CAP_X86_USER_SPACE_MSR, KVM_MEM_READONLY, KVM_MP_STATE_RUNNABLE, KVM_VCPU_TSC_CTRL,
-    KVM_VCPU_TSC_OFFSET, kvm_cpuid_entry2, kvm_device_attr, kvm_enable_cap, kvm_mp_state, kvm_msi,
-    kvm_regs, kvm_segment, kvm_userspace_memory_region,
+    CpuId, KVM_CAP_HALT_POLL, KVM_CAP_X86_USER_SPACE_MSR, KVM_MEM_READONLY, KVM_MP_STATE_RUNNABLE,
+    KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, kvm_cpuid_entry2, kvm_device_attr, kvm_enable_cap,
+    kvm_mp_state, kvm_msi, kvm_regs, kvm_segment, kvm_userspace_memory_region,
 };
 use kvm_ioctls::{
     IoEventAddress, Kvm, MsrExitReason, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags,
@@ -104,6 +104,13 @@ impl Machine {
         self.vm
             .set_msr_filter(MsrFilterDefaultAction::ALLOW, &[ours])
             .map_err(Error::kvm("KVM_X86_SET_MSR_FILTER", &whom))
+    }
+
+    /// Has halted vCPUs sleep at once. False if this KVM cannot be told; then they poll as the host
+    /// has it set.
+    pub(crate) fn no_halt_polling(&self) -> bool {
+        let cap = kvm_enable_cap { cap: KVM_CAP_HALT_POLL, ..kvm_enable_cap::default() };
+        self.vm.enable_cap(&cap).is_ok()
     }
 
     /// Page tables, descriptors, gates and the image.

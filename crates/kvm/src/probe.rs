@@ -36,11 +36,20 @@ impl Probe {
     }
 
     /// Takes a sample in: due at `due`, so late, for these reasons (they add up to it), after so
-    /// many periods without a sample.
-    pub(crate) fn record(&mut self, due: Ns, latency: Ns, parts: &Parts, missed: u64) {
+    /// many periods without a sample. `ran`: who had the CPU while it waited, largest first.
+    ///
+    /// False: it is not of the measured time, and does not count.
+    pub(crate) fn record<'a>(
+        &mut self,
+        due: Ns,
+        latency: Ns,
+        parts: &Parts,
+        missed: u64,
+        ran: impl Iterator<Item = (&'a str, Ns)> + Clone,
+    ) -> bool {
         debug_assert_eq!(parts.iter().sum::<Ns>(), latency);
         if due < self.window.from || due >= self.window.to {
-            return;
+            return false;
         }
         self.last_due = Some(due);
         // The periods that fell due meanwhile were served by the same wake-up, each an interval
@@ -53,14 +62,24 @@ impl Probe {
         // More than the periods since the window began were not missed in it.
         r.missed += missed.min((due - self.window.from) / self.interval + 1);
         r.book(latency, parts);
+        for (who, ns) in ran.clone() {
+            // A name is copied only when it is new.
+            match r.ran_instead.get_mut(who) {
+                Some(sum) => *sum += u128::from(ns),
+                None => {
+                    r.ran_instead.insert(who.to_owned(), u128::from(ns));
+                }
+            }
+        }
         if r.worst.len() < WORST || r.worst.last().is_some_and(|w| latency > w.latency_ns) {
             let at = r.worst.partition_point(|w| w.latency_ns >= latency);
             r.worst.truncate(WORST - 1);
             let due_ns = due - self.window.from;
-            let worst =
-                WorstSample { due_ns, latency_ns: latency, parts: *parts, ran_instead: vec![] };
+            let ran_instead = ran.map(|(who, ns)| (who.to_owned(), ns)).collect();
+            let worst = WorstSample { due_ns, latency_ns: latency, parts: *parts, ran_instead };
             r.worst.insert(at.min(r.worst.len()), worst);
         }
+        true
     }
 
     /// Mean lateness of all periods, those without a sample included, in nanoseconds: what a mean of
@@ -97,7 +116,7 @@ mod tests {
     fn warm_up_and_what_comes_after_the_end_are_dropped() {
         let mut p = Probe::new("p", WINDOW, 1_000_000);
         for due in [0, 999_999, 1_000_000, 10_999_999, 11_000_000] {
-            p.record(due, 5, &parts(5), 0);
+            p.record(due, 5, &parts(5), 0, [].into_iter());
         }
         let r = p.finish(20_000_000);
         assert_eq!((r.hist.len(), r.missed, r.sum_ns), (2, 0, 10));
@@ -106,8 +125,8 @@ mod tests {
     #[test]
     fn periods_without_a_sample_are_counted_also_at_the_end() {
         let mut p = Probe::new("p", WINDOW, 1_000_000);
-        p.record(1_000_000, 2_500_000, &parts(2_500_000), 0);
-        p.record(4_000_000, 7, &parts(7), 2);
+        p.record(1_000_000, 2_500_000, &parts(2_500_000), 0, [].into_iter());
+        p.record(4_000_000, 7, &parts(7), 2, [].into_iter());
         // 2.5, 1.5 and 0.5 ms late, and the sample of 7 ns.
         assert_eq!(p.mean_with_missed(), Some((4_500_000.0 + 7.0) / 4.0));
         // 5, 6, 7, 8, 9, 10 ms: five are lost for sure.
@@ -117,9 +136,23 @@ mod tests {
     }
 
     #[test]
+    fn who_ran_instead_adds_up_and_stays_with_the_worst() {
+        let mut p = Probe::new("p", WINDOW, 1_000_000);
+        let hogs = [("hog", 3), ("make", 1)];
+        assert!(!p.record(0, 5, &parts(5), 0, hogs.into_iter()), "warm-up");
+        assert!(p.record(2_000_000, 5, &parts(5), 0, hogs.into_iter()));
+        assert!(p.record(3_000_000, 9, &parts(9), 0, [("hog", 8)].into_iter()));
+        let r = p.finish(4_000_000);
+        let sums: Vec<_> = r.ran_instead.iter().map(|(who, ns)| (who.as_str(), *ns)).collect();
+        assert_eq!(sums, [("hog", 11), ("make", 1)]);
+        assert_eq!(r.worst[0].ran_instead, [("hog".to_owned(), 8)]);
+        assert_eq!(r.worst[1].ran_instead.len(), 2);
+    }
+
+    #[test]
     fn a_hostile_missed_count_is_bounded_by_the_time_there_was() {
         let mut p = Probe::new("p", WINDOW, 1_000_000);
-        p.record(5_000_000, 7, &parts(7), u64::MAX);
+        p.record(5_000_000, 7, &parts(7), u64::MAX, [].into_iter());
         assert!(p.finish(5_000_000).missed <= 5);
     }
 }

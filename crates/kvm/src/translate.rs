@@ -151,6 +151,19 @@ impl Guest {
                 spec.kind = Kind::RogueToggle as u64;
                 spec.period_tsc = cycles(*period_ns);
             }
+            Program::Rogue { mode: RogueMode::Scribble } => {
+                spec.kind = Kind::RogueScribble as u64;
+            }
+            Program::Rogue { mode: RogueMode::MsrFlood } => {
+                spec.kind = Kind::RogueMsrFlood as u64;
+            }
+            Program::Rogue { mode: RogueMode::HostileGpa } => {
+                spec.kind = Kind::RogueHostileGpa as u64;
+            }
+            Program::Rogue { mode: RogueMode::TripleFault { after_ns } } => {
+                spec.kind = Kind::RogueTripleFault as u64;
+                spec.period_tsc = cycles(*after_ns);
+            }
             Program::Script { .. } => {
                 return Err(Error::Unsupported {
                     what: format!("task {vm}.{}", task.name),

@@ -5,6 +5,7 @@
 //! the guest's; to a thread of the host, its wake-up. Calls served before this one are in the way in.
 
 use vcoop_guest::line::Served;
+use vcoop_guest::ring::Sample;
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{Part, Parts};
 
@@ -34,6 +35,13 @@ pub(crate) struct Trip {
 }
 
 impl Trip {
+    /// Of a guest's sample about a call to a server there.
+    pub(crate) fn of(s: &Sample, server: Other) -> Self {
+        let woken = Some((s.woken, s.from_idle));
+        let Sample { due: called, served, taken: back, .. } = *s;
+        Self { called, served, woken, back, server: Some(server) }
+    }
+
     /// Its parts; they add up to `latency`, which is `back - called` in nanoseconds.
     pub(crate) fn parts(&self, clock: &Clock, latency: Ns) -> Parts {
         let taken = self.served.taken.clamp(self.called, self.back);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use vcoop_abi::discovery::{MSR_NOTIFY, MSR_REGISTER};
 use vcoop_guest::layout::{PORT_CALL, PORT_DOORBELL, PORT_FAULT, PORT_PANIC};
+use vcoop_model::plan::Ns;
 use vcoop_policy::Event;
 
 use crate::attr;
@@ -41,6 +42,39 @@ enum Asked {
     Fault(u16),
 }
 
+/// How often a vCPU may wake the injector: a burst, and so many a second. An honest guest does so once a
+/// boost or a near deadline; one that floods would hold the injector, a thread above almost
+/// everything on the host, at its guest's work for ever. What is not kicked about is not lost: a
+/// notification is then answered on the vCPU's own thread, and a deadline is found at the
+/// injector's next look.
+#[derive(Debug)]
+pub(crate) struct Kicks {
+    left: u64,
+    /// When `left` was last topped up.
+    at: Ns,
+}
+
+impl Kicks {
+    const BURST: u64 = 16;
+    /// Time for one more.
+    const EVERY_NS: Ns = 50_000;
+
+    /// The whole burst, at time `now`.
+    pub(crate) fn new(now: Ns) -> Self {
+        Self { left: Self::BURST, at: now }
+    }
+
+    /// Whether one more is allowed; it counts then.
+    pub(crate) fn allow(&mut self, now: Ns) -> bool {
+        let more = now.saturating_sub(self.at) / Self::EVERY_NS;
+        self.at = self.at.saturating_add(more * Self::EVERY_NS);
+        self.left = self.left.saturating_add(more).min(Self::BURST);
+        let allowed = self.left > 0;
+        self.left -= u64::from(allowed);
+        allowed
+    }
+}
+
 /// Runs a vCPU until the run is over.
 ///
 /// # Errors
@@ -55,6 +89,7 @@ pub(crate) fn run(
 ) -> Result<(), Error> {
     let guest = |what: String| Error::Guest { whom: vm.machine.whom_vcpu(n), what };
     let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
+    let mut kicks = Kicks::new(common.clock.now());
     while !common.is_over() {
         let asked = match fd.run() {
             Ok(VcpuExit::IoOut(port, data)) => match port {
@@ -108,12 +143,15 @@ pub(crate) fn run(
         match asked {
             Asked::Notify => {
                 count(&exits.notify);
-                vm.notify(common, n)?;
+                let may_kick = kicks.allow(common.clock.now());
+                vm.notify(common, n, may_kick)?;
                 continue;
             }
             Asked::Doorbell => {
                 count(&exits.doorbell);
-                common.kick.kick();
+                if kicks.allow(common.clock.now()) {
+                    common.kick.kick();
+                }
             }
             Asked::Register => {
                 count(&exits.register);

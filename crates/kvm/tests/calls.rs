@@ -179,6 +179,9 @@ fn everybody_reaches_everybody() {
                 let service = l.parts_sum[Part::Service as usize] / u128::from(l.hist.len());
                 assert!(service > 1_000, "{policy}: {probe} served in {service} ns");
             }
+            // With or without a trace, a round trip has the parts of its own times.
+            let measured: u64 = r.latencies.iter().map(|l| l.hist.len()).sum();
+            assert_eq!(scalar(&r, "lab", "samples_coarse"), measured as f64);
             // Also those whose round trips nobody measures get their answers.
             let served = scalar(&r, "host.backend", "served") * 0.6;
             let measured = ["guest.up", "host.thread"].map(|p| latency(&r, p).hist.len());

@@ -9,8 +9,8 @@ use vcoop_model::recording::Part;
 use crate::digest::{Digest, Latency};
 use crate::params;
 use crate::result::{
-    Document, Engine, Interval, Key, LatencySeries, RatioIntervals, Ratios, SCHEMA, ScalarSeries,
-    Series, Worst,
+    Document, Engine, Interval, Key, LatencySeries, Missing, RatioIntervals, Ratios, SCHEMA,
+    ScalarSeries, Series, Worst,
 };
 use crate::round::{mean_us, ratio, scalar, us, us_f};
 use crate::runner::{Measured, PlanRuns};
@@ -32,8 +32,10 @@ pub struct About {
     pub command: String,
     /// Policy that ratios are taken to; the first one where it is not among the plans.
     pub baseline: String,
-    /// [`Backend::environment`](crate::backend::Backend::environment) of a live backend.
+    /// [`Backend::environment`](crate::backend::Backend::environment) of the backends.
     pub environment: BTreeMap<String, String>,
+    /// What a backend could not run here.
+    pub missing: Vec<Missing>,
 }
 
 /// Makes the document of an experiment.
@@ -82,6 +84,7 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
         interrupted: measured.interrupted,
         series,
         verdicts: Vec::new(),
+        missing: about.missing,
         environment: about.environment,
         engine: engine(measured),
     };

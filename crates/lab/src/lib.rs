@@ -14,7 +14,10 @@
 
 pub mod analysis;
 pub mod backend;
+pub mod beside;
 pub mod digest;
+pub mod fit;
+pub mod here;
 pub mod human;
 pub mod params;
 pub mod published;
@@ -23,4 +26,5 @@ pub mod result;
 pub mod round;
 pub mod runner;
 pub mod stats;
+pub mod validate;
 pub mod verdict;

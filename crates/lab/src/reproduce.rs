@@ -14,7 +14,7 @@ use vcoop_model::plan::Plan;
 use vcoop_model::scenario::{Scenario, Set};
 
 use crate::analysis::{About, document};
-use crate::backend::{Backend, Sim};
+use crate::backend::{Column, Sim};
 use crate::published::{Claim, Publication, Table};
 use crate::result::Document;
 pub use document::{Cell, CheckResult, ClaimResult, Evidence, Reproduction, SCHEMA, Summary};
@@ -136,9 +136,12 @@ impl Setup {
         jobs: usize,
         control: Control<'_>,
     ) -> Result<Reproduction, ReproduceError> {
-        let backends: [&'static dyn Backend; 1] = [&Sim];
-        let experiment = Experiment { plans: &self.plans, backends: &backends, jobs };
-        let measured = experiment.run(control)?;
+        let columns = [Column::all(&Sim, self.plans.len())];
+        let experiment = Experiment { plans: &self.plans, columns: &columns, jobs };
+        let mut measured = experiment.run(control)?;
+        if let Some(failure) = measured.failure.take() {
+            return Err(failure.into());
+        }
         let documents = self.documents(&measured);
         Ok(compare::compare(selection, &documents, self.assumptions(), measured.interrupted))
     }
@@ -152,7 +155,7 @@ impl Setup {
             for run in &mut runs {
                 run.plan -= first;
             }
-            let part = Measured { runs, interrupted: measured.interrupted };
+            let part = Measured { runs, interrupted: measured.interrupted, failure: None };
             let about = About { baseline: scenario.baseline.clone(), ..About::default() };
             documents.push(document(&self.plans[range], &part, about));
             first += count;

@@ -49,6 +49,9 @@ pub struct Document {
     pub series: Vec<Series>,
     /// What to make of it, a verdict for each backend and cell.
     pub verdicts: Vec<Verdict>,
+    /// Rows of the table that a backend cannot run here, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub missing: Vec<Missing>,
     /// The host it was measured on; live backends only.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub environment: BTreeMap<String, String>,
@@ -230,6 +233,21 @@ pub struct ScalarSeries {
     pub ratio_to_baseline: Option<f64>,
     /// Its interval.
     pub ratio_ci95: Option<Interval>,
+}
+
+/// What a backend cannot run on this host, though it runs the rest of the table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Backend.
+    pub backend: String,
+    /// Policy.
+    pub policy: String,
+    /// Cell.
+    pub params: Params,
+    /// Why not.
+    pub why: String,
+    /// What to do about it.
+    pub remedy: String,
 }
 
 /// What a cell says about the policies; the rules are in [`crate::verdict`].

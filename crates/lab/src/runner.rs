@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use vcoop_model::plan::Plan;
 
-use crate::backend::Backend;
+use crate::backend::Column;
 use crate::digest::Digest;
 
 /// What to run.
@@ -17,9 +17,10 @@ use crate::digest::Digest;
 pub struct Experiment<'a> {
     /// Plans: cells of the matrix times policies.
     pub plans: &'a [Plan],
-    /// Backends, each of which runs every plan.
-    pub backends: &'a [&'static dyn Backend],
-    /// Threads to use; never more than there are runs.
+    /// Backends, and what each runs. The live ones come last, one run at a time: they have the host
+    /// to themselves.
+    pub columns: &'a [Column<'a>],
+    /// Threads to use for the others; never more than there are runs.
     pub jobs: usize,
 }
 
@@ -65,6 +66,8 @@ pub struct Measured {
     pub runs: Vec<PlanRuns>,
     /// Whether it was ended early.
     pub interrupted: bool,
+    /// The first run that failed, if others, or its own beginning, were measured all the same.
+    pub failure: Option<RunError>,
 }
 
 /// A run that failed.
@@ -105,77 +108,106 @@ impl Experiment<'_> {
     ///
     /// # Errors
     ///
-    /// The first run (in order) that failed. Runs that have begun are finished, no others are begun.
+    /// The first run (in order) that failed, if nothing was measured; else it is in
+    /// [`Measured::failure`]. Runs that have begun are finished, no others are begun.
     pub fn run(&self, control: Control<'_>) -> Result<Measured, RunError> {
-        let order = self.order();
-        let slots: Vec<Mutex<Option<Result<Digest, RunError>>>> =
-            order.iter().map(|_| Mutex::new(None)).collect();
-        let (next, done, failed) =
-            (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
-        let work = || {
-            // Relaxed: the counter hands out numbers, the slots carry the data.
-            while !control.stop.load(Ordering::Relaxed) && !failed.load(Ordering::Relaxed) {
-                let i = next.fetch_add(1, Ordering::Relaxed);
-                let Some(job) = order.get(i) else { return };
-                let result = self.one(job, control.stop);
-                failed.fetch_or(result.is_err(), Ordering::Relaxed);
-                *slots[i].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-                (control.progress)(Progress { done, total: order.len() });
-            }
+        let quiet = |live: bool| -> Vec<usize> {
+            let columns = self.columns.iter().enumerate();
+            columns.filter(|(_, c)| c.backend.is_live() == live).map(|(i, _)| i).collect()
         };
-        let jobs = self.jobs.clamp(1, order.len().max(1));
-        match rayon::ThreadPoolBuilder::new().num_threads(jobs).build() {
-            Ok(pool) => pool.scope(|scope| (0..jobs).for_each(|_| scope.spawn(|_| work()))),
-            // No threads to be had: the calling one is left.
-            Err(_) => work(),
-        }
+        let (simulated, live) = (self.order(&quiet(false)), self.order(&quiet(true)));
+        let total = simulated.len() + live.len();
+        let tally = Tally { done: AtomicUsize::new(0), total, failed: AtomicBool::new(false) };
+        let mut slots = self.all(&simulated, self.jobs, &tally, control);
+        slots.extend(self.all(&live, 1, &tally, control));
         let mut runs = self.empty();
-        for (job, slot) in order.iter().zip(slots) {
-            if let Some(result) = slot.into_inner().unwrap_or_else(PoisonError::into_inner) {
-                let place = job.backend * self.plans.len() + job.plan;
-                runs[place].repeats[job.repeat as usize] = Some(result?);
-            }
+        let (mut failure, mut measured) = (None, false);
+        for (job, slot) in simulated.iter().chain(&live).zip(slots) {
+            let Some((digest, error)) = slot else { continue };
+            measured |= digest.is_some();
+            runs[job.place].repeats[job.repeat as usize] = digest;
+            failure = failure.or(error);
+        }
+        if let Some(error) = failure.take_if(|_| !measured) {
+            return Err(error);
         }
         let complete =
             |run: &PlanRuns| run.repeats.iter().all(|d| matches!(d, Some(d) if d.complete));
-        Ok(Measured { interrupted: !runs.iter().all(complete), runs })
+        Ok(Measured { interrupted: !runs.iter().all(complete), runs, failure })
     }
 
-    fn one(&self, job: &Job, stop: &AtomicBool) -> Result<Digest, RunError> {
-        let (plan, backend) = (&self.plans[job.plan], self.backends[job.backend]);
+    /// Runs these, so many at a time; `None` for what was not begun.
+    fn all(
+        &self,
+        order: &[Job],
+        jobs: usize,
+        tally: &Tally,
+        control: Control<'_>,
+    ) -> Vec<Option<Ended>> {
+        let slots: Vec<Mutex<Option<Ended>>> = order.iter().map(|_| Mutex::new(None)).collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            // Relaxed: the counter hands out numbers, the slots carry the data.
+            while !control.stop.load(Ordering::Relaxed) && !tally.failed.load(Ordering::Relaxed) {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                let Some(job) = order.get(i) else { return };
+                let result = self.one(job, control.stop);
+                tally.failed.fetch_or(result.1.is_some(), Ordering::Relaxed);
+                *slots[i].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+                let done = tally.done.fetch_add(1, Ordering::Relaxed) + 1;
+                (control.progress)(Progress { done, total: tally.total });
+            }
+        };
+        let jobs = jobs.clamp(1, order.len().max(1));
+        if jobs == 1 {
+            work();
+        } else {
+            match rayon::ThreadPoolBuilder::new().num_threads(jobs).build() {
+                Ok(pool) => pool.scope(|scope| (0..jobs).for_each(|_| scope.spawn(|_| work()))),
+                // No threads to be had: the calling one is left.
+                Err(_) => work(),
+            }
+        }
+        let taken = |slot: Mutex<_>| slot.into_inner().unwrap_or_else(PoisonError::into_inner);
+        slots.into_iter().map(taken).collect()
+    }
+
+    fn one(&self, job: &Job, stop: &AtomicBool) -> Ended {
+        let (plan, backend) = (&self.plans[job.plan], self.columns[job.column].backend);
         let seed = repeat_seed(plan.seed, job.repeat);
         let stopped = || stop.load(Ordering::Relaxed);
-        let outcome = catch_unwind(AssertUnwindSafe(|| backend.run(plan, seed, &stopped)));
-        let recording = outcome.unwrap_or_else(|panic| Err(panic_text(&*panic)));
-        match recording {
-            Ok(recording) => {
+        let outcome = catch_unwind(AssertUnwindSafe(|| backend.run_partly(plan, seed, &stopped)));
+        let failed = |cause| RunError {
+            scenario: plan.scenario.clone(),
+            policy: plan.policy_name.clone(),
+            repeat: job.repeat,
+            seed,
+            backend: backend.name(),
+            cause,
+        };
+        match outcome.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
+            Ok((recording, failure)) => {
                 let planned = plan.warmup_ns.saturating_add(plan.duration_ns);
                 let complete = match recording.engine {
                     Some(engine) => engine.sim_ns >= planned,
                     None => !stopped(),
-                };
-                Ok(Digest::new(recording, complete))
+                } && failure.is_none();
+                (Some(Digest::new(recording, complete)), failure.map(failed))
             }
-            Err(cause) => Err(RunError {
-                scenario: plan.scenario.clone(),
-                policy: plan.policy_name.clone(),
-                repeat: job.repeat,
-                seed,
-                backend: backend.name(),
-                cause,
-            }),
+            Err(cause) => (None, Some(failed(cause))),
         }
     }
 
-    fn order(&self) -> Vec<Job> {
+    fn order(&self, columns: &[usize]) -> Vec<Job> {
         let most = self.plans.iter().map(|plan| plan.repeats).max().unwrap_or(0);
         let mut order = Vec::new();
         for repeat in 0..most {
-            for backend in 0..self.backends.len() {
-                let plans = 0..self.plans.len();
-                let round = |plan: usize| {
-                    (repeat < self.plans[plan].repeats).then_some(Job { backend, plan, repeat })
+            for &column in columns {
+                let before: usize = self.columns[..column].iter().map(|c| c.plans.len()).sum();
+                let plans = self.columns[column].plans.iter().enumerate();
+                let round = |(i, &plan): (usize, &usize)| {
+                    let job = Job { column, plan, place: before + i, repeat };
+                    (repeat < self.plans[plan].repeats).then_some(job)
                 };
                 if repeat % 2 == 0 {
                     order.extend(plans.filter_map(round));
@@ -189,20 +221,33 @@ impl Experiment<'_> {
 
     fn empty(&self) -> Vec<PlanRuns> {
         let mut runs = Vec::new();
-        for backend in self.backends {
-            for (plan, p) in self.plans.iter().enumerate() {
-                let repeats = vec![None; p.repeats as usize];
-                runs.push(PlanRuns { backend: backend.name(), plan, repeats });
+        for column in self.columns {
+            for &plan in &column.plans {
+                let repeats = vec![None; self.plans[plan].repeats as usize];
+                runs.push(PlanRuns { backend: column.backend.name(), plan, repeats });
             }
         }
         runs
     }
 }
 
+/// How far all of it is.
+#[derive(Debug)]
+struct Tally {
+    done: AtomicUsize,
+    total: usize,
+    failed: AtomicBool,
+}
+
+/// How one run ended: what it measured, and why it failed.
+type Ended = (Option<Digest>, Option<RunError>);
+
 #[derive(Clone, Copy, Debug)]
 struct Job {
-    backend: usize,
+    column: usize,
     plan: usize,
+    /// Index into the runs of the result.
+    place: usize,
     repeat: u32,
 }
 

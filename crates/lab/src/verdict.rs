@@ -310,9 +310,14 @@ fn price(costs: &[Cost]) -> String {
     }
 }
 
-/// A verdict as the line a report ends with.
-pub fn line(verdict: &Verdict) -> String {
+/// A verdict as the line a report ends with; `backend`: whether there are several to tell apart.
+pub fn line(verdict: &Verdict, backend: bool) -> String {
     let cell = params::words(&verdict.params);
-    let place = if cell.is_empty() { String::new() } else { format!(" ({cell})") };
+    let place = match (backend, cell.is_empty()) {
+        (false, true) => String::new(),
+        (false, false) => format!(" ({cell})"),
+        (true, true) => format!(" ({})", verdict.backend),
+        (true, false) => format!(" ({}, {cell})", verdict.backend),
+    };
     format!("Best here{place}: {}.", verdict.text)
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::{plans, record, run};
 use serde_json::Value;
 use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Backend, Sim, Unavailable};
+use vcoop_lab::backend::{Backend, Column, Sim, Unavailable};
 use vcoop_lab::runner::{Control, Experiment, repeat_seed};
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
@@ -149,8 +149,8 @@ fn an_early_end_keeps_what_was_measured() {
         stop.store(p.done >= 5, Ordering::Relaxed);
     };
     let control = Control { stop: &stop, progress: &progress };
-    let backends: [&'static dyn Backend; 1] = [&NOTES];
-    let measured = Experiment { plans: &plans, backends: &backends, jobs: 1 }.run(control).unwrap();
+    let columns = [Column::all(&NOTES, plans.len())];
+    let measured = Experiment { plans: &plans, columns: &columns, jobs: 1 }.run(control).unwrap();
     assert!(measured.interrupted);
     let document = document(&plans, &measured, About::default());
     assert!(document.interrupted);
@@ -168,9 +168,9 @@ fn runs_cut_short_do_not_count_beside_whole_ones() {
     let plans = plans("busy-host-1", &sets, &["vanilla"]);
     let stop = AtomicBool::new(false);
     let control = Control { stop: &stop, progress: &|_| () };
-    let backends: [&'static dyn Backend; 1] = [&Sim];
+    let columns = [Column::all(&Sim, plans.len())];
     let mut measured =
-        Experiment { plans: &plans, backends: &backends, jobs: 1 }.run(control).unwrap();
+        Experiment { plans: &plans, columns: &columns, jobs: 1 }.run(control).unwrap();
     assert!(!measured.interrupted);
     let whole = document(&plans, &measured, About::default());
     measured.runs[0].repeats[1].as_mut().unwrap().complete = false;
@@ -206,8 +206,8 @@ fn failures_name_the_run_that_failed() {
         let plans = plans("busy-host-1", &["repeats=1"], &[policy]);
         let stop = AtomicBool::new(false);
         let control = Control { stop: &stop, progress: &|_| () };
-        let backends: [&'static dyn Backend; 1] = [&Broken];
-        let error = Experiment { plans: &plans, backends: &backends, jobs: 1 }.run(control);
+        let columns = [Column::all(&Broken, plans.len())];
+        let error = Experiment { plans: &plans, columns: &columns, jobs: 1 }.run(control);
         let text = error.unwrap_err().to_string();
         for part in ["busy-host-1", policy, "repeat 0", "seed 1", "broken", cause] {
             assert!(text.contains(part), "{text}");

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use vcoop_capture::Loader;
 use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Backend, Sim};
+use vcoop_lab::backend::{Column, Sim};
 use vcoop_lab::result::{Document, LatencySeries};
 use vcoop_lab::runner::{Control, Experiment};
 use vcoop_model::builtin::builtin_scenario;
@@ -21,8 +21,8 @@ fn run_text(text: &str, sets: &[&str], policies: &[&str], jobs: usize) -> Docume
     let plans = scenario.plans((!policies.is_empty()).then_some(&policies)).unwrap();
     let stop = AtomicBool::new(false);
     let control = Control { stop: &stop, progress: &|_| () };
-    let backends: [&'static dyn Backend; 1] = [&Sim];
-    let measured = Experiment { plans: &plans, backends: &backends, jobs }.run(control).unwrap();
+    let columns = [Column::all(&Sim, plans.len())];
+    let measured = Experiment { plans: &plans, columns: &columns, jobs }.run(control).unwrap();
     let about = About { baseline: "vanilla".to_owned(), ..About::default() };
     document(&plans, &measured, about)
 }
@@ -331,4 +331,75 @@ fn a_ping_between_vcpus_is_two_ipis() {
         assert!((calls - 1_000.0).abs() < 5.0, "{policy}: {calls} calls");
         assert!((ipis / calls - 2.0).abs() < 0.05, "{policy}: {ipis} IPIs, {calls} calls");
     }
+}
+
+const FEW: [&str; 3] = ["duration=1500ms", "warmup=300ms", "repeats=4"];
+
+/// No policy makes an idle guest's mean worse by more than a tenth.
+#[test]
+fn on_an_idle_host_no_policy_costs_a_tenth() {
+    let d = run("idle-host-1", &FEW, &[]);
+    let vanilla = latency(&d, "guest.cyclictest", "vanilla").mean;
+    for policy in ["wake-boost", "lapic-dynamic", "dynamic", "static"] {
+        let mean = latency(&d, "guest.cyclictest", policy).mean;
+        assert!(mean < 1.1 * vanilla, "{policy}: {mean} us, vanilla {vanilla}");
+    }
+}
+
+/// Beside loads that leave the pCPU now and then, dynamic helps as much as beside hogs.
+#[test]
+fn loads_that_come_and_go_change_nothing_for_dynamic() {
+    for name in ["duty-host-1", "bursty-host-1"] {
+        let d = run(name, &FEW, &["vanilla", "dynamic"]);
+        let p99 = |policy| latency(&d, "guest.cyclictest", policy).p99.unwrap();
+        assert!(p99("dynamic") < p99("vanilla") / 20.0, "{name}: {} us", p99("dynamic"));
+        let work = |policy| scalar(&d, "guest.background", "throughput", policy);
+        assert!((work("dynamic") / work("vanilla") - 1.0).abs() < 0.05, "{name}");
+    }
+}
+
+/// Guests that both boost share the pCPU as before, and each is served in time.
+#[test]
+fn two_guests_that_boost_take_turns() {
+    let d = run("two-guests-1", &FEW, &["vanilla", "dynamic"]);
+    for guest in ["a", "b"] {
+        let p99 = |policy| latency(&d, &format!("{guest}.cyclictest"), policy).p99.unwrap();
+        assert!(p99("dynamic") < p99("vanilla") / 10.0, "{guest}: {} us", p99("dynamic"));
+        let work = scalar(&d, &format!("{guest}.background"), "throughput", "dynamic");
+        assert!((0.44..0.5).contains(&work), "{guest} had {work} CPU");
+    }
+}
+
+#[test]
+fn a_boost_at_the_devices_injection_saves_the_audio_callback() {
+    let d = run("audio-host-1", &FEW, &["vanilla", "dynamic"]);
+    assert!(scalar(&d, "guest.audio", "glitches", "vanilla") > 60.0);
+    assert_eq!(scalar(&d, "guest.audio", "glitches", "dynamic"), 0.0);
+}
+
+/// Of the means for life each misses either the guest or the load; on demand the real-time ones
+/// miss neither.
+#[test]
+fn on_demand_beats_every_means_for_life_on_guest_and_load_together() {
+    let d = run("boost-means", &FEW, &[]);
+    let p99 = |policy: &str| latency(&d, "guest.cyclictest", policy).p99.unwrap();
+    let load = |policy: &str| scalar(&d, "host.hog", "throughput", policy);
+    assert!(load("dynamic-rr") > 0.95 * load("vanilla"), "{}", load("dynamic-rr"));
+    assert!(p99("dynamic-rr") < p99("vanilla") / 20.0, "{}", p99("dynamic-rr"));
+    for policy in ["static-fifo", "static-rr", "static-nice", "static-slice"] {
+        let late = p99(policy) > 10.0 * p99("dynamic-rr");
+        let starved = load(policy) < 0.5 * load("vanilla");
+        assert!(late || starved, "{policy}: p99 {} us, load {}", p99(policy), load(policy));
+    }
+}
+
+/// The exitless timer alone gains nothing against hogs; with the boost it saves what the exits cost.
+#[test]
+fn the_boost_is_what_counts_and_the_timer_sharpens_it() {
+    let d = run("timer-ablation", &FEW, &[]);
+    let mean = |policy: &str| latency(&d, "guest.cyclictest", policy).mean;
+    assert!(mean("exitless") > 0.5 * mean("vanilla"), "{}", mean("exitless"));
+    assert!(mean("boost") < mean("vanilla") / 20.0, "{}", mean("boost"));
+    assert!(mean("exitless-boost") < mean("boost"), "{}", mean("exitless-boost"));
+    assert_eq!(scalar(&d, "guest", "exits.msr_timer", "exitless-boost"), 0.0);
 }

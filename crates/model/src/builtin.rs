@@ -23,6 +23,13 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
     builtin![
         "busy-host",
         "busy-host-1",
+        "idle-host-1",
+        "duty-host-1",
+        "bursty-host-1",
+        "two-guests-1",
+        "audio-host-1",
+        "boost-means",
+        "timer-ablation",
         "pvsched-idle",
         "pvsched-busy",
         "pvsched-audio",

@@ -47,6 +47,20 @@ pub struct Plan {
     pub timeline: Vec<TimelineEvent>,
 }
 
+impl Plan {
+    /// Where housekeeping for guests goes (exitless timers, an injector thread): the last pCPU
+    /// nobody is pinned to, else the last one without vCPUs; `None` where vCPUs may use all.
+    pub fn housekeeping(&self) -> Option<u32> {
+        let cpus = self.host.level.topology.cpus();
+        let misses = |list: &Vec<u32>, cpu: u32| !list.is_empty() && !list.contains(&cpu);
+        let of_vcpus =
+            |cpu: &u32| self.vms.iter().flat_map(|vm| &vm.vcpu_cpus).all(|list| misses(list, *cpu));
+        let of_loads = |cpu: &u32| self.host_tasks.iter().all(|task| misses(&task.cpus, *cpu));
+        let candidates: Vec<u32> = (0..cpus).rev().filter(of_vcpus).collect();
+        candidates.iter().copied().find(of_loads).or(candidates.first().copied())
+    }
+}
+
 /// The host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HostPlan {
@@ -280,6 +294,18 @@ pub enum RogueMode {
         /// Time between toggles.
         period_ns: Ns,
     },
+    /// Write nonsense into the guest area of the VM's next vCPU (its own, if it is alone), so that
+    /// the words change while the host reads them.
+    Scribble,
+    /// Write the notify MSR without end, and now and then the registration MSR.
+    MsrFlood,
+    /// Register guest areas that must be refused, and end and renew the own one, without end.
+    HostileGpa,
+    /// Compute, and end the VM by a triple fault.
+    TripleFault {
+        /// How long after its start.
+        after_ns: Ns,
+    },
 }
 
 /// A virtual machine.
@@ -307,6 +333,20 @@ pub struct VmPlan {
     pub cooperative: bool,
     /// Interrupts reach a running guest without an exit (APICv/AVIC posted interrupts).
     pub posted_interrupts: bool,
+    /// Who fires its timer deadlines; `None` leaves it to the backend.
+    pub timer: Option<GuestTimer>,
+}
+
+/// Who fires a guest's timer deadlines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GuestTimer {
+    /// KVM's in-kernel LAPIC timer: writing the deadline is an exit, and it fires on the pCPU
+    /// where the vCPU ran last.
+    Lapic,
+    /// A housekeeping CPU of the host, from a deadline in the shared page (the KVM tax cut's
+    /// exitless timer): writing it is a store, and the vCPU's pCPU takes no timer interrupt.
+    Exitless,
 }
 
 /// A device that interrupts a guest at a period.

@@ -154,7 +154,10 @@ impl Scenario {
                 };
                 let mut plan = cell.plan.clone();
                 plan.policy_name.clone_from(name);
-                plan.policy = policy.clone();
+                plan.policy = policy.plan.clone();
+                for vm in &mut plan.vms {
+                    vm.timer = policy.timer.or(vm.timer);
+                }
                 plans.push(plan);
             }
         }

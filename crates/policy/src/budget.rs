@@ -216,6 +216,7 @@ mod tests {
     proptest! {
         /// No token is lost to rounding: however elapsed time is cut up, the balance is the same.
         #[test]
+        #[cfg_attr(miri, ignore = "random cases are for the processor, not its interpreter")]
         fn refill_does_not_depend_on_the_steps(
             ppm in 0u32..=1_000_000,
             charge in 0u64..10_000_000,
@@ -236,6 +237,7 @@ mod tests {
 
         /// What was spent and what is left is what there was and what came in.
         #[test]
+        #[cfg_attr(miri, ignore = "random cases are for the processor, not its interpreter")]
         fn tokens_are_conserved(
             ppm in 1u32..1_000_000,
             burst in 1u64..10_000_000,
@@ -259,6 +261,7 @@ mod tests {
         }
 
         #[test]
+        #[cfg_attr(miri, ignore = "random cases are for the processor, not its interpreter")]
         fn times_are_exact(ppm in 1u32..1_000_000, level in 0u64..3_000_000, waited in 0u64..999) {
             let mut b = Bucket::new(Budget { burst_ns: 3_000_000, refill_ppm: ppm }, 0);
             b.charge(3_000_000 - level);

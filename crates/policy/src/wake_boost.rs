@@ -141,6 +141,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "seconds of a vCPU's life, minutes of the interpreter's")]
     fn a_run_longer_than_the_budget_is_throttled() {
         let (mut w, mut vm) = rig(1_000_000_000);
         w.on(0, HALT, &mut vm);

@@ -3,6 +3,7 @@
 //! A view is a function of a document ([`vcoop_lab::result::Document`]) and says nothing the
 //! document does not say. JSON is the document itself (`Document::to_json`).
 
+mod beside;
 mod compare;
 mod cost;
 mod latency;
@@ -10,7 +11,9 @@ mod parts;
 mod reproduce;
 mod style;
 mod text;
+mod validate;
 
 pub use reproduce::render_reproduction;
 pub use style::{Style, wrap};
 pub use text::render;
+pub use validate::render_validation;

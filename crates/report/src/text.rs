@@ -5,7 +5,7 @@ use vcoop_lab::result::Document;
 use vcoop_lab::verdict;
 
 use crate::style::{Style, wrap};
-use crate::{cost, latency, parts};
+use crate::{beside, cost, latency, parts};
 
 /// A report that fits 100 columns: latency by probe and policy, what the host pays, where the
 /// time went, what is best, and the command that gives it again.
@@ -16,7 +16,7 @@ pub fn render(document: &Document, style: Style) -> String {
     out = wrap(&out, 2);
     out.push_str(&wrap(&setting(document), 2));
     let cells = document.cells();
-    let alone = cells.len() == 1;
+    let alone = cells.len() == document.backends.len();
     for cell in &cells {
         let (backend, words) = (&cell.0, params::words(&cell.1));
         let title = match (document.backends.len() > 1, words.is_empty()) {
@@ -42,16 +42,20 @@ pub fn render(document: &Document, style: Style) -> String {
             out.push_str(&parts);
         }
     }
+    out.push_str(&beside::render(document, style));
     if cells.is_empty() {
         out.push_str("\nNothing was measured.\n");
     }
     out.push('\n');
     out.push_str(&wrap(&legend(document), 2));
+    out.push_str(&beside::missing(&document.missing));
     if document.interrupted {
         out.push_str("Interrupted: some policies have fewer repeats than planned, or none.\n");
     }
     for verdict in &document.verdicts {
-        out.push_str(&style.heading(&wrap(&verdict::line(verdict), 2)));
+        out.push_str(
+            &style.heading(&wrap(&verdict::line(verdict, document.backends.len() > 1), 2)),
+        );
     }
     if !document.command.is_empty() {
         // One line whatever its length: it is there to be copied.

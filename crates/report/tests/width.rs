@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::AtomicBool;
 
 use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Backend, Sim};
+use vcoop_lab::backend::{Column, Sim};
 use vcoop_lab::result::Document;
 use vcoop_lab::runner::{Control, Experiment};
 use vcoop_model::capture::NoCaptures;
@@ -57,8 +57,8 @@ fn measured() -> Document {
     let scenario = Scenario::parse("names", &scenario(), &[], &NoCaptures).unwrap();
     let plans = scenario.plans(None).unwrap();
     let stop = AtomicBool::new(false);
-    let backends: [&'static dyn Backend; 1] = [&Sim];
-    let experiment = Experiment { plans: &plans, backends: &backends, jobs: 2 };
+    let columns = [Column::all(&Sim, plans.len())];
+    let experiment = Experiment { plans: &plans, columns: &columns, jobs: 2 };
     let runs = experiment.run(Control { stop: &stop, progress: &|_| () }).unwrap();
     let about = About {
         title: scenario.title,

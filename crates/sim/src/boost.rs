@@ -8,6 +8,7 @@ use vcoop_policy::guest::{HostView, Stores};
 use vcoop_policy::{Action, Actions, Event, GuestEvent, HostPolicy, Injection};
 use vcoop_sched::config::Policy;
 
+use crate::program::Misdeed;
 use crate::world::{Exit, Vcpu, World};
 
 /// The shared page of one vCPU, as both sides see it.
@@ -21,11 +22,27 @@ pub(crate) struct Page {
     ticket: u64,
     /// The guest's kernel is hostile: it writes what it likes and never ends a boost.
     rogue: bool,
+    /// State of the nonsense that another vCPU scribbles here; 0 = nobody does.
+    scribbled: u64,
 }
 
 impl Page {
-    fn words(&self) -> GuestWords {
-        GuestWords::new(self.intent, self.cs, self.request, self.ack)
+    /// One reading by the host. Under a scribbler each word is nonsense, and another one the next
+    /// time; half of them are small, so that they hit the defined values or just miss them.
+    fn words(&mut self) -> GuestWords {
+        if self.scribbled == 0 {
+            return GuestWords::new(self.intent, self.cs, self.request, self.ack);
+        }
+        let mut word = || {
+            // xorshift64 (Marsaglia, 2003): never 0, and one word of state in a `Copy` page.
+            self.scribbled ^= self.scribbled << 13;
+            self.scribbled ^= self.scribbled >> 7;
+            self.scribbled ^= self.scribbled << 17;
+            let word = self.scribbled;
+            if word & 1 << 40 == 0 { word } else { word >> 32 & 0xf }
+        };
+        let (intent, cs, request) = (word(), word(), word());
+        GuestWords::from_raw(intent, cs, request, word())
     }
 
     fn view(&self) -> HostView {
@@ -40,7 +57,7 @@ impl Page {
     }
 
     /// Asks for a boost, and claims to have begun another critical section.
-    pub(crate) fn go_rogue(&mut self, preempt_off: bool) {
+    fn ask(&mut self, preempt_off: bool) {
         self.rogue = true;
         self.request = BoostRequest::Boost;
         self.cs = CsState {
@@ -137,8 +154,38 @@ impl World<'_> {
         self.host_notes();
     }
 
-    fn words(&self, v: u32) -> GuestWords {
+    fn words(&mut self, v: u32) -> GuestWords {
         self.vcpus[v as usize].page.words()
+    }
+
+    /// What a hostile kernel on vCPU `v` does.
+    pub(crate) fn misdeed(&mut self, v: u32, deed: Misdeed) {
+        let (first, vcpus) = {
+            let vm = self.vcpus[v as usize].vm as usize;
+            (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus())
+        };
+        let vcpu = &mut self.vcpus[v as usize];
+        match deed {
+            Misdeed::Ask { preempt_off } => vcpu.page.ask(preempt_off),
+            Misdeed::Scribble => {
+                let next = first + (v - first + 1) % vcpus;
+                self.vcpus[next as usize].page.scribbled = u64::from(next) + 1;
+            }
+            Misdeed::Notify(request) => {
+                vcpu.page.rogue = true;
+                vcpu.page.request = request;
+                vcpu.exits.push_back(Exit::Notify);
+            }
+            Misdeed::Register(what) => {
+                vcpu.page.rogue = true;
+                vcpu.page.request = BoostRequest::Boost;
+                vcpu.exits.push_back(Exit::Register(what));
+            }
+        }
+    }
+
+    pub(crate) fn boost_registered(&mut self, v: u32, on: bool) {
+        self.tell(v, Event::Registered(on));
     }
 
     pub(crate) fn boost_injected(&mut self, v: u32, kind: Injection) {
@@ -146,15 +193,18 @@ impl World<'_> {
     }
 
     pub(crate) fn boost_exit(&mut self, v: u32) {
-        self.tell(v, Event::Exit(self.words(v)));
+        let words = self.words(v);
+        self.tell(v, Event::Exit(words));
     }
 
     pub(crate) fn boost_notify(&mut self, v: u32) {
-        self.tell(v, Event::Notify(self.words(v)));
+        let words = self.words(v);
+        self.tell(v, Event::Notify(words));
     }
 
     pub(crate) fn boost_halted(&mut self, v: u32) {
-        self.tell(v, Event::Halted(self.words(v)));
+        let words = self.words(v);
+        self.tell(v, Event::Halted(words));
     }
 
     pub(crate) fn boost_woken(&mut self, v: u32) {

@@ -415,8 +415,8 @@ impl World<'_> {
             op @ (Op::Call { .. } | Op::Await | Op::TakeCall | Op::Answer) => {
                 self.guest_call_op(v, t, op)
             }
-            Op::Rogue { preempt_off } => {
-                self.vcpus[v as usize].page.go_rogue(preempt_off);
+            Op::Rogue(deed) => {
+                self.misdeed(v, deed);
                 false
             }
             Op::Exit => {

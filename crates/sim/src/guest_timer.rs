@@ -54,11 +54,18 @@ impl World<'_> {
         }
     }
 
-    /// Writes the deadline MSR when the next timer is not the one it holds: one exit.
+    /// Writes the deadline when the next timer is not the one it holds: an MSR and so an exit, or,
+    /// where a housekeeping CPU watches it, a word of the shared page. (The doorbell that the lab's
+    /// guest rings for a deadline sooner than the next look is left out.)
     pub(crate) fn guest_program(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let next = vcpu.timers.last().map_or(Ns::MAX, |t| t.0);
-        if next != vcpu.programmed && !vcpu.exits.contains(&Exit::Timer) {
+        if next == vcpu.programmed {
+            return;
+        }
+        if self.vms[vcpu.vm as usize].exitless {
+            self.arm_lapic(v);
+        } else if !vcpu.exits.contains(&Exit::Timer) {
             vcpu.exits.push_back(Exit::Timer);
         }
     }

@@ -311,7 +311,7 @@ impl World<'_> {
                         return;
                     }
                 }
-                Op::Rogue { .. } => {}
+                Op::Rogue(_) => {}
                 Op::Exit => {
                     work.wait = Wait::Dead;
                     return self.reschedule(p, Leave::Exit);
@@ -339,7 +339,8 @@ impl World<'_> {
     /// A vCPU's timer fires on the host.
     pub(crate) fn lapic_expires(&mut self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
-        let (track, p) = (vcpu.track, vcpu.home);
+        let away = self.vms[vcpu.vm as usize].exitless && self.housekeeping != NONE;
+        let (track, p) = (vcpu.track, if away { self.housekeeping } else { vcpu.home });
         if vcpu.halted {
             self.event_on_its_way(track, p);
         } else if track != NONE && self.tracks.waits(track) {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use vcoop_abi::BoostRequest;
 use vcoop_model::plan::{Dist, Mode, Phase, Program, RogueMode, Step, Target};
 use vcoop_sched::config::Policy;
 
@@ -65,14 +66,26 @@ pub enum Op {
     },
     /// Change own policy.
     SetPolicy(Policy),
-    /// A hostile guest kernel writes its page: ask for a boost, and claim to be in a
-    /// preempt-disabled section (or not).
-    Rogue {
+    /// A hostile guest kernel does this.
+    Rogue(Misdeed),
+    /// Leave for good.
+    Exit,
+}
+
+/// What a hostile guest kernel does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misdeed {
+    /// Ask for a boost, and claim to be in a preempt-disabled section (or not).
+    Ask {
         /// The claimed preempt-off state.
         preempt_off: bool,
     },
-    /// Leave for good.
-    Exit,
+    /// From now on, the words of the VM's next vCPU are nonsense whenever the host reads them.
+    Scribble,
+    /// Write the notify MSR.
+    Notify(BoostRequest),
+    /// Write the registration MSR: the own area, none, or (`None`) what must be refused.
+    Register(Option<bool>),
 }
 
 /// A program in execution.
@@ -114,8 +127,8 @@ enum Kind {
     },
     Rogue {
         mode: RogueMode,
-        on: bool,
-        asked: bool,
+        /// Operations so far.
+        done: u64,
     },
     Serve {
         work: Dist,
@@ -193,7 +206,7 @@ impl Runner {
             Program::Script { steps, repeat } => {
                 Kind::Script { steps: Arc::clone(steps), next: 0, repeat: *repeat }
             }
-            &Program::Rogue { mode } => Kind::Rogue { mode, on: false, asked: false },
+            &Program::Rogue { mode } => Kind::Rogue { mode, done: 0 },
             &Program::Serve { work, .. } => Kind::Serve { work, at: Service::Free },
             &Program::Ping { interval_ns, phase, server, irq_vcpu, work } => Kind::Ping {
                 interval: interval_ns,
@@ -363,20 +376,43 @@ impl Runner {
                 *at = then;
                 op
             }
-            Kind::Rogue { mode, on, asked } => {
-                let period = match *mode {
-                    RogueMode::Forever => 1_000_000,
-                    RogueMode::Toggle { period_ns } => period_ns,
-                };
-                *asked = !*asked;
-                if *asked {
-                    *on = !*on || *mode == RogueMode::Forever;
-                    Op::Rogue { preempt_off: *on }
-                } else {
-                    Op::Run { ns: period, mode: Mode::User }
-                }
+            Kind::Rogue { mode, done } => {
+                *done += 1;
+                misdeed(*mode, *done - 1)
             }
         }
+    }
+}
+
+/// Operation `n` of a rogue: a misdeed and some work by turns.
+fn misdeed(mode: RogueMode, n: u64) -> Op {
+    let work = |ns| Op::Run { ns, mode: Mode::User };
+    let deed = n / 2;
+    let acts = n.is_multiple_of(2);
+    match mode {
+        RogueMode::Forever if acts => Op::Rogue(Misdeed::Ask { preempt_off: true }),
+        RogueMode::Forever => work(1_000_000),
+        RogueMode::Toggle { .. } if acts => {
+            Op::Rogue(Misdeed::Ask { preempt_off: deed.is_multiple_of(2) })
+        }
+        RogueMode::Toggle { period_ns } => work(period_ns),
+        RogueMode::Scribble if n == 0 => Op::Rogue(Misdeed::Scribble),
+        RogueMode::Scribble => work(1_000_000),
+        // As the live guest: 64 exits with each request; the registration renewed every 32nd.
+        RogueMode::MsrFlood if acts && deed % 32 == 31 => Op::Rogue(Misdeed::Register(Some(true))),
+        RogueMode::MsrFlood if acts => {
+            let asks = [BoostRequest::Boost, BoostRequest::Unboost, BoostRequest::None];
+            Op::Rogue(Misdeed::Notify(asks[(deed / 64 % 3) as usize]))
+        }
+        // Nine refusals, then none, then the own area.
+        RogueMode::HostileGpa if acts => Op::Rogue(Misdeed::Register(match deed % 11 {
+            9 => Some(false),
+            10 => Some(true),
+            _ => None,
+        })),
+        RogueMode::MsrFlood | RogueMode::HostileGpa => work(1_000),
+        RogueMode::TripleFault { after_ns } if n == 0 => work(after_ns),
+        RogueMode::TripleFault { .. } => Op::Exit,
     }
 }
 

@@ -129,7 +129,10 @@ impl World<'_> {
             put(name, "injections", "1/s", (b.injections - a.injections) as f64 / seconds);
             for (i, reason) in EXIT_NAMES.iter().enumerate() {
                 let n = (b.exits[i] - a.exits[i]) as f64;
-                put(name, &format!("exits.{reason}"), "1/s", n / seconds);
+                // Only a rogue registers while it runs.
+                if n > 0.0 || !matches!(*reason, "register" | "refused") {
+                    put(name, &format!("exits.{reason}"), "1/s", n / seconds);
+                }
             }
             let exits: u64 = b.exits.iter().zip(a.exits).map(|(b, a)| b - a).sum();
             put(name, "exits", "1/s", exits as f64 / seconds);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use vcoop_model::plan::{Mode, Plan, PolicyPlan, ProbePlan, Target, TaskPlan};
+use vcoop_model::plan::{GuestTimer, Mode, Plan, PolicyPlan, ProbePlan, Target, TaskPlan};
 use vcoop_policy::config::Means;
 use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
 use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Level};
@@ -147,6 +147,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             preemption: vm.preemption,
             ticks: ticks(vm.level.tick_ns, seed, m as u64 + 1),
             posted: vm.posted_interrupts,
+            exitless: vm.timer == Some(GuestTimer::Exitless),
             shared: shared(plan),
         });
     }
@@ -176,6 +177,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         probes,
         labels: labels.names,
         ticks: ticks(plan.host.level.tick_ns, seed, 0),
+        housekeeping: plan.housekeeping().unwrap_or(NONE),
         cpu: 0,
         next_timeline: 0,
     };

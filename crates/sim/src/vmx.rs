@@ -26,7 +26,7 @@ impl World<'_> {
             Exit::Halt => c.handle_hlt_ns,
             Exit::Timer => c.handle_timer_msr_ns,
             Exit::Ipi(_) => c.handle_icr_ns,
-            Exit::Notify | Exit::Send(_) => c.handle_hypercall_ns,
+            Exit::Notify | Exit::Register(_) | Exit::Send(_) => c.handle_hypercall_ns,
         };
         let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
         let vcpu = &mut self.vcpus[v as usize];
@@ -50,6 +50,9 @@ impl World<'_> {
                 self.inject(target, vector::IPI, Injection::Ipi);
             }
             Exit::Notify => self.boost_notify(v),
+            Exit::Register(Some(on)) => self.boost_registered(v, on),
+            // A fault for the guest, and for the policy an exit like any other.
+            Exit::Register(None) => self.boost_exit(v),
             Exit::Send(message) => {
                 self.boost_exit(v);
                 self.send(message);
@@ -60,7 +63,7 @@ impl World<'_> {
     }
 
     /// Starts, moves or stops the host timer behind the guest's deadline.
-    fn arm_lapic(&mut self, v: u32) {
+    pub(crate) fn arm_lapic(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.programmed = vcpu.timers.last().map_or(Ns::MAX, |t| t.0);
         let slot = self.slots.lapic + v;

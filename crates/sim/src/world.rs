@@ -57,6 +57,8 @@ pub(crate) enum Exit {
     Ipi(u32),
     /// The synchronous end of a boost.
     Notify,
+    /// A write of the registration MSR: the guest area, none, or (`None`) refused.
+    Register(Option<bool>),
     /// A doorbell or hypercall: a message to somebody outside of the VM.
     Send(Message),
 }
@@ -70,14 +72,16 @@ impl Exit {
             Self::Timer => 2,
             Self::Ipi(_) => 3,
             Self::Notify => 4,
-            Self::Send(_) => 5,
+            Self::Register(Some(_)) => 5,
+            Self::Register(None) => 6,
+            Self::Send(_) => 7,
         }
     }
 }
 
 /// Exit reasons as reported.
-pub(crate) const EXIT_NAMES: [&str; 6] =
-    ["interrupt", "hlt", "msr_timer", "msr_icr", "notify", "send"];
+pub(crate) const EXIT_NAMES: [&str; 8] =
+    ["interrupt", "hlt", "msr_timer", "msr_icr", "notify", "register", "refused", "send"];
 
 /// An interrupt at a pCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -287,6 +291,8 @@ pub(crate) struct Vm {
     pub(crate) preemption: Preemption,
     pub(crate) ticks: Ticks,
     pub(crate) posted: bool,
+    /// Its deadlines are fired by the housekeeping pCPU.
+    pub(crate) exitless: bool,
     pub(crate) shared: VmShared,
 }
 
@@ -362,6 +368,8 @@ pub(crate) struct World<'p> {
     pub(crate) probes: Vec<Probe>,
     pub(crate) labels: Vec<String>,
     pub(crate) ticks: Ticks,
+    /// pCPU that fires exitless timers; [`NONE`]: the one where the vCPU ran last.
+    pub(crate) housekeeping: u32,
     /// The pCPU that executes what happens now, and pays for it.
     pub(crate) cpu: u32,
     pub(crate) next_timeline: usize,

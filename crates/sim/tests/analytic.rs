@@ -3,7 +3,7 @@
 mod support;
 
 use support::*;
-use vcoop_model::plan::{Dist, Program};
+use vcoop_model::plan::{Dist, GuestTimer, Program};
 use vcoop_model::recording::Part;
 use vcoop_sched::config::{Policy, RtGuard};
 
@@ -162,4 +162,30 @@ fn relative_sleeps_drift_and_absolute_ones_do_not() {
     };
     assert_eq!(count(true), 999);
     assert_eq!(count(false), 666);
+}
+
+#[test]
+fn an_exitless_timer_costs_its_guest_no_exit_and_is_fired_from_elsewhere() {
+    let mut costs = dear();
+    costs.cstates.truncate(1);
+    let c = costs.clone();
+    let mut p = plan(cfs(2), costs);
+    let mut guest = cfs(1);
+    guest.rt_guard = RtGuard::Off;
+    let mut vm = vm("guest", guest, vec![task("cyclictest", cyclictest(MS, 0), RT, &[])]);
+    vm.vcpu_cpus = vec![vec![0]];
+    p.vms = vec![vm];
+    probe_all(&mut p);
+    let lapic = run(&p);
+    p.vms[0].timer = Some(GuestTimer::Exitless);
+    assert_eq!(p.housekeeping(), Some(1));
+    let r = run(&p);
+    assert!(scalar(&lapic, "guest", "exits.msr_timer") > 1000.0);
+    assert_eq!(scalar(&r, "guest", "exits.msr_timer"), 0.0);
+    // Both pCPUs leave idle, one after the other; no deadline is written on the way.
+    let fire = c.cstates[0].exit_ns + c.timer_irq_ns;
+    let kick = c.ipi_flight_ns + c.cstates[0].exit_ns + c.ipi_receive_ns;
+    let switch = c.context_switch_ns + c.vcpu_load_ns + c.entry_ns + c.inject_ns;
+    let guest = c.guest_irq_ns + c.guest_wakeup_ns + c.guest_switch_ns;
+    assert_eq!(latency(&r, "guest.cyclictest").min_ns, fire + kick + switch + guest);
 }

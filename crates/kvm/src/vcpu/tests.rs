@@ -10,7 +10,7 @@ use vcoop_guest::layout;
 use vcoop_model::plan::PolicyPlan;
 use vcoop_sched::config::Policy;
 
-use super::{Exits, run};
+use super::{Exits, Kicks, run};
 use crate::attr::{Attr, gettid};
 use crate::bell::Bell;
 use crate::clock::{Clock, tsc};
@@ -140,4 +140,16 @@ fn a_guest_that_rings_for_nothing_is_heard_once_and_counted() {
     // Byte 9 is no line; byte 3 is taken by KVM where it can.
     let seen = exits.send.load(Ordering::Relaxed);
     assert!(seen == 500 || seen == 1_000, "{seen}");
+}
+
+#[test]
+fn a_flood_of_kicks_is_bounded_and_an_honest_guest_is_not() {
+    let mut kicks = Kicks::new(0);
+    // One exit a microsecond, for a second.
+    let flood = (0..1_000_000).filter(|us| kicks.allow(us * 1_000)).count();
+    assert!((20_000..=20_016).contains(&flood), "{flood}");
+    let mut kicks = Kicks::new(0);
+    assert!((0..10_000).all(|i| kicks.allow(i * 100_000)));
+    let mut kicks = Kicks::new(u64::MAX - 5);
+    assert!(kicks.allow(u64::MAX));
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use hdrhistogram::Histogram;
 use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Backend, Unavailable};
+use vcoop_lab::backend::{Backend, Column, Unavailable};
 use vcoop_lab::result::Document;
 use vcoop_lab::runner::{Control, Experiment};
 use vcoop_model::builtin::builtin_scenario;
@@ -28,7 +28,8 @@ pub(crate) fn plans(name: &str, sets: &[&str], policies: &[&str]) -> Vec<Plan> {
 pub(crate) fn run(plans: &[Plan], backend: &'static dyn Backend, jobs: usize) -> Document {
     let stop = AtomicBool::new(false);
     let control = Control { stop: &stop, progress: &|_| () };
-    let measured = Experiment { plans, backends: &[backend], jobs }.run(control).unwrap();
+    let columns = [Column::all(backend, plans.len())];
+    let measured = Experiment { plans, columns: &columns, jobs }.run(control).unwrap();
     let about = About { baseline: "vanilla".to_owned(), ..About::default() };
     document(plans, &measured, about)
 }

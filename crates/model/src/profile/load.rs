@@ -218,6 +218,12 @@ macro_rules! costs {
             pub fn entries(&self) -> Vec<(&'static str, Ns)> {
                 vec![$( (stringify!($key), self.$field) ),+]
             }
+
+            /// These costs with the value that `ns` gives for each key; idle states stay.
+            #[must_use]
+            pub fn with(&self, ns: impl Fn(&str) -> Ns) -> Self {
+                Self { $( $field: ns(stringify!($key)), )+ cstates: self.cstates.clone() }
+            }
         }
     };
 }

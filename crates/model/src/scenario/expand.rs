@@ -284,6 +284,10 @@ fn rogue(keys: &Rogue) -> Program {
     let mode = match keys.mode.value {
         Abuse::Forever => RogueMode::Forever,
         Abuse::Toggle => RogueMode::Toggle { period_ns: keys.period.value.0 },
+        Abuse::Scribble => RogueMode::Scribble,
+        Abuse::MsrFlood => RogueMode::MsrFlood,
+        Abuse::HostileGpa => RogueMode::HostileGpa,
+        Abuse::TripleFault => RogueMode::TripleFault { after_ns: keys.period.value.0 },
     };
     Program::Rogue { mode }
 }

@@ -133,6 +133,7 @@ pub(crate) fn vm(
         devices,
         cooperative: keys.cooperative.value,
         posted_interrupts: keys.posted_interrupts.value,
+        timer: keys.timer.as_ref().map(|timer| timer.value.resolve()),
     })
 }
 

@@ -6,7 +6,7 @@
 use super::sched::SchedKeys;
 use super::texts::{MeansText, PolicyText};
 use super::workload::{GuestTask, HostLoad};
-use crate::plan::Preemption;
+use crate::plan::{GuestTimer, Preemption};
 use crate::toml_read::At;
 use crate::toml_read::table::{Keyed, Sub, table};
 use crate::toml_read::units::{AtLeast, CpuList, Percent, Span1, Time, Times};
@@ -66,6 +66,26 @@ choice! {
         Lazy = "lazy",
         /// At once.
         Full = "full",
+    }
+}
+
+choice! {
+    /// Who fires a guest's timer deadlines.
+    pub(crate) enum TimerKind {
+        /// KVM's in-kernel LAPIC timer.
+        Lapic = "lapic",
+        /// A housekeeping CPU, from a deadline in the shared page.
+        Exitless = "exitless",
+    }
+}
+
+impl TimerKind {
+    /// As the plan says it.
+    pub(crate) fn resolve(self) -> GuestTimer {
+        match self {
+            Self::Lapic => GuestTimer::Lapic,
+            Self::Exitless => GuestTimer::Exitless,
+        }
     }
 }
 
@@ -130,6 +150,9 @@ table! {
         cooperative: At<bool> = "true",
         /// Interrupts reach a running guest without an exit.
         posted_interrupts: At<bool> = "false",
+        /// Who fires its timer deadlines. Default: the policy's, else `lapic`; on real vCPUs
+        /// `exitless` under policies that boost, as nothing else brings a boost with the interrupt.
+        timer: Option<At<TimerKind>>,
         /// The guest's scheduler.
         sched: Sub<SchedKeys>,
         /// Tasks of the guest.
@@ -183,6 +206,8 @@ table! {
         boost_across_idle: Option<At<bool>>,
         /// wake-boost: longest a woken vCPU stays boosted.
         run: Option<At<Span1>>,
+        /// Who fires the guests' timer deadlines under this policy, whatever the VM says.
+        timer: Option<At<TimerKind>>,
     }
 }
 

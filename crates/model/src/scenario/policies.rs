@@ -6,7 +6,7 @@ use vcoop_policy::config::{Budget, DynamicConfig, Means, WakeBoostConfig};
 
 use super::keys::PolicyKeys;
 use crate::diagnostic::{Collector, Span, nearest};
-use crate::plan::PolicyPlan;
+use crate::plan::{GuestTimer, PolicyPlan};
 use crate::toml_read::At;
 use crate::toml_read::table::{Keyed, table};
 
@@ -25,11 +25,20 @@ table! {
     }
 }
 
+/// A policy under a name.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    /// The policy.
+    pub(crate) plan: PolicyPlan,
+    /// Who fires the guests' deadlines under it, if it says so.
+    pub(crate) timer: Option<GuestTimer>,
+}
+
 /// Every policy of a scenario by name: built-in ones and the user's own.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Policies {
     /// Name to policy.
-    pub(crate) plans: BTreeMap<String, PolicyPlan>,
+    pub(crate) plans: BTreeMap<String, Named>,
     /// Where a means was set to an EEVDF slice, if by the user.
     pub(crate) slices: Vec<Span>,
 }
@@ -56,7 +65,8 @@ impl Policies {
                 all.slices.push(means.span);
             }
             if let Some(plan) = plan(&kind, &keys, name.span, errors) {
-                all.plans.insert(name.value.clone(), plan);
+                let timer = keys.timer.as_ref().map(|timer| timer.value.resolve());
+                all.plans.insert(name.value.clone(), Named { plan, timer });
             }
         }
         all
@@ -105,21 +115,22 @@ fn chain(
     Some((kind, over(keys, inherited)))
 }
 
-/// Every key and whether the built-in policies `static`, `dynamic`, `wake-boost` have it; the only
-/// list of keys besides the declaration.
+/// Every key and whether the built-in policies `vanilla`, `static`, `dynamic`, `wake-boost` have it;
+/// the only list of keys besides the declaration.
 macro_rules! each_key {
     ($run:ident) => {
         $run! {
-            means: true, true, true;
-            vcpu_burst: false, true, true;
-            vcpu_refill: false, true, true;
-            vm_burst: false, true, true;
-            vm_refill: false, true, true;
-            max_preempt_off: false, true, false;
-            boost_on_injection: false, true, false;
-            boost_on_request: false, true, false;
-            boost_across_idle: false, true, false;
-            run: false, false, true;
+            means: false, true, true, true;
+            vcpu_burst: false, false, true, true;
+            vcpu_refill: false, false, true, true;
+            vm_burst: false, false, true, true;
+            vm_refill: false, false, true, true;
+            max_preempt_off: false, false, true, false;
+            boost_on_injection: false, false, true, false;
+            boost_on_request: false, false, true, false;
+            boost_across_idle: false, false, true, false;
+            run: false, false, false, true;
+            timer: true, true, true, true;
         }
     };
 }
@@ -127,7 +138,7 @@ macro_rules! each_key {
 /// `keys`, and what they lack from `under`.
 fn over(keys: PolicyKeys, under: PolicyKeys) -> PolicyKeys {
     macro_rules! merge {
-        ($( $key:ident: $a:literal, $b:literal, $c:literal; )+) => {
+        ($( $key:ident: $v:literal, $a:literal, $b:literal, $c:literal; )+) => {
             PolicyKeys { base: None, $( $key: keys.$key.or(under.$key), )+ }
         };
     }
@@ -138,15 +149,15 @@ fn over(keys: PolicyKeys, under: PolicyKeys) -> PolicyKeys {
 fn refuse_foreign(kind: &str, keys: &PolicyKeys, errors: &mut Collector<'_>) {
     let mut allowed = Vec::new();
     let mut wrong = Vec::new();
-    let column = |in_static, in_dynamic, in_wake| match kind {
+    let column = |in_vanilla, in_static, in_dynamic, in_wake| match kind {
         "static" => in_static,
         "dynamic" => in_dynamic,
         "wake-boost" => in_wake,
-        _ => false,
+        _ => in_vanilla,
     };
     macro_rules! sort {
-        ($( $key:ident: $a:literal, $b:literal, $c:literal; )+) => {
-            $( if column($a, $b, $c) {
+        ($( $key:ident: $v:literal, $a:literal, $b:literal, $c:literal; )+) => {
+            $( if column($v, $a, $b, $c) {
                 allowed.push(stringify!($key));
             } else if let Some(key) = &keys.$key {
                 wrong.push((stringify!($key), key.span));
@@ -156,11 +167,7 @@ fn refuse_foreign(kind: &str, keys: &PolicyKeys, errors: &mut Collector<'_>) {
     each_key!(sort);
     for (key, span) in wrong {
         let message = format!("`{key}` means nothing to `{kind}`");
-        let help = if allowed.is_empty() {
-            format!("`{kind}` has no parameters")
-        } else {
-            format!("parameters of `{kind}`: {}", allowed.join(", "))
-        };
+        let help = format!("parameters of `{kind}`: {}", allowed.join(", "));
         errors.error_help(span, message, help);
     }
 }

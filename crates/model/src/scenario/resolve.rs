@@ -7,7 +7,7 @@ use super::captures::Captures;
 use super::expand::{Expanded, MAX_TASKS, Place};
 use super::host::{self, HostFacts, check_policy_slice, distinct, refuse_slice};
 use super::keys::{AtKeys, PolicyKeys, ScenarioKeys, Switch};
-use super::policies::Policies;
+use super::policies::{Named, Policies};
 use super::sched::FairKind;
 use super::workload::Workload;
 use crate::diagnostic::{Collector, nearest};
@@ -28,7 +28,7 @@ pub(crate) struct Resolved {
     /// The plan, under `vanilla`.
     pub(crate) plan: Plan,
     /// Every policy of the scenario.
-    pub(crate) policies: BTreeMap<String, PolicyPlan>,
+    pub(crate) policies: BTreeMap<String, Named>,
     /// Names of the policies compared.
     pub(crate) compared: Vec<String>,
     /// The one that ratios are taken to.

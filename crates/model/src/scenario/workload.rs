@@ -254,6 +254,14 @@ choice! {
         Forever = "forever",
         /// Toggles its preempt-disabled flag, so that no section is ever too long.
         Toggle = "toggle",
+        /// Writes nonsense into the page of another vCPU of its VM, while the host reads it.
+        Scribble = "scribble",
+        /// Writes the notify and the registration MSR without end.
+        MsrFlood = "msr-flood",
+        /// Registers pages that must be refused, and its own anew, without end.
+        HostileGpa = "hostile-gpa",
+        /// Ends its VM by a triple fault. A live run ends there; simulated, only the task does.
+        TripleFault = "triple-fault",
     }
 }
 
@@ -262,7 +270,7 @@ table! {
     pub(crate) struct Rogue {
         /// How.
         mode: At<Abuse> = "forever",
-        /// Time between toggles.
+        /// Time between toggles; with `triple-fault`, from the task's start to the fault.
         period: At<Period> = "1ms",
     }
 }

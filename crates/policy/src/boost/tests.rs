@@ -244,6 +244,7 @@ fn greedy(rig: &mut Rig, mut now: Ns, until: Ns) -> Vec<(Ns, Ns)> {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "seconds of a vCPU's life, minutes of the interpreter's")]
 fn a_guest_that_never_gives_back_is_held_off_longer_each_time() {
     let mut rig = Rig::new();
     let boosts = greedy(&mut rig, 0, 2_000_000_000);
@@ -255,6 +256,7 @@ fn a_guest_that_never_gives_back_is_held_off_longer_each_time() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "seconds of a vCPU's life, minutes of the interpreter's")]
 fn one_boost_given_back_wipes_the_strikes_out() {
     let mut rig = Rig::new();
     greedy(&mut rig, 0, 500_000_000);

@@ -169,6 +169,7 @@ pub(crate) fn vm(name: &str, guest: LevelConfig, tasks: Vec<TaskPlan>) -> VmPlan
         devices: vec![],
         cooperative: true,
         posted_interrupts: false,
+        timer: None,
     }
 }
 

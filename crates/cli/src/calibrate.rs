@@ -1,0 +1,192 @@
+//! `vcoop calibrate`: what mechanisms cost on this host.
+
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use serde::Serialize;
+use vcoop_kvm::{
+    BASE_PROFILE, CalibrateOptions, Calibration, Error, Measure, Origin, TOLERANCE_PERCENT,
+    calibrate,
+};
+
+use crate::args::CalibrateArgs;
+use crate::failure::Failure;
+use crate::interrupt::stop_flag;
+use crate::output::{note, print};
+
+/// The document of `--json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    version: &'static str,
+    base_profile: &'static str,
+    #[serde(flatten)]
+    calibration: &'a Calibration,
+    profile_toml: String,
+}
+
+pub(crate) fn run(args: &CalibrateArgs) -> Result<(), Failure> {
+    if let Some(path) = &args.output {
+        check(path)?;
+    }
+    let stop = stop_flag();
+    let options = CalibrateOptions { quick: args.quick, host_only: args.host_only };
+    let shown = !args.quiet && io::stderr().is_terminal();
+    // One line, written over: as progress bars, it vanishes.
+    let line = |text: &str| {
+        let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
+    };
+    let progress = |name: &str| {
+        if shown {
+            line(&format!("measuring {name}"));
+        }
+    };
+    let found = calibrate(options, &|| stop.load(Ordering::Relaxed), &progress);
+    if shown {
+        line("");
+    }
+    let found = found.map_err(failure)?;
+    let toml = found.profile.to_toml();
+    if args.json {
+        let document = Document {
+            schema: "vcoop.calibration/1",
+            version: env!("CARGO_PKG_VERSION"),
+            base_profile: BASE_PROFILE,
+            calibration: &found,
+            profile_toml: toml.clone(),
+        };
+        let text = serde_json::to_string_pretty(&document).map_err(Failure::run)?;
+        print(
+            &(text
+                + "
+"),
+        )?;
+    } else {
+        print(&table(&found))?;
+    }
+    if !found.complete {
+        if let Some(path) = &args.output {
+            note(&format!(
+                "vcoop: {} was not written: the profile is not complete",
+                path.display()
+            ));
+        }
+        return Err(Failure::Interrupted);
+    }
+    if let Some(path) = &args.output {
+        let failed = |e| Failure::Run(format!("cannot write {}: {e}", path.display()));
+        fs::write(path, toml).map_err(failed)?;
+    }
+    if !args.quiet {
+        notes(&found, args);
+    }
+    Ok(())
+}
+
+/// Before a minute is spent: whether there is a place for the file.
+fn check(path: &Path) -> Result<(), Failure> {
+    let refuse = |why: &str| Err(Failure::usage(format!("-o {}: {why}", path.display())));
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+    if path.is_dir() {
+        refuse("it is a folder; name a file")
+    } else if path.extension().is_none_or(|e| e != "toml") {
+        refuse("a profile's name ends in .toml")
+    } else if parent.is_some_and(|p| !p.is_dir()) {
+        refuse("there is no such folder")
+    } else {
+        Ok(())
+    }
+}
+
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Missing(missing) => {
+            let or = if missing.what.contains("TSC") { "" } else { ", or --host-only" };
+            Failure::Missing(format!("{}\n  remedy: {}{or}", missing.what, missing.remedy))
+        }
+        other => Failure::run(other),
+    }
+}
+
+/// What was timed, then what became of it.
+fn table(found: &Calibration) -> String {
+    let mut text = format!(
+        "{}, Linux {}, {} CPUs, KVM: {}\n\n",
+        found.facts.cpu_model.as_deref().unwrap_or("an unknown CPU"),
+        found.facts.release,
+        found.facts.cpus.len(),
+        found.kvm.as_deref().unwrap_or("left out"),
+    );
+    let head = ["timed, ns", "median", "p10", "p90", "n", "stable"];
+    text += &row(head[0], &head[1..]);
+    for Measure { name, distribution: d, stable, .. } in &found.measures {
+        let cells = [d.median_ns, d.p10_ns, d.p90_ns, d.n].map(|n| n.to_string());
+        let [median, p10, p90, n] = cells.each_ref().map(String::as_str);
+        text += &row(name, &[median, p10, p90, n, if *stable { "yes" } else { "no" }]);
+    }
+    text += &format!("\n  {:22} {:>9}  from\n", "cost, ns", "value");
+    for cost in &found.costs {
+        let word = match cost.origin {
+            Origin::Measured => "measured",
+            Origin::Derived => "derived",
+            Origin::Assumed => cost.source.split(':').next().unwrap_or("assumed"),
+        };
+        text += &format!("  {:22} {:>9}  {word}\n", cost.key, cost.ns);
+    }
+    text
+}
+
+fn row(name: &str, cells: &[&str]) -> String {
+    let mut line = format!("  {name:22}");
+    for cell in cells {
+        line += &format!(" {cell:>9}");
+    }
+    line + "\n"
+}
+
+/// What a reader must know to believe the numbers.
+fn notes(found: &Calibration, args: &CalibrateArgs) {
+    for skipped in &found.skipped {
+        note(&format!("not measured: {}: {}", skipped.name, skipped.why));
+    }
+    let assumed: Vec<&str> = found
+        .costs
+        .iter()
+        .filter(|c| c.source.starts_with("assumed"))
+        .map(|c| c.key.as_str())
+        .collect();
+    if !assumed.is_empty() {
+        note(&format!("assumed, as in profile {BASE_PROFILE}: {}", assumed.join(", ")));
+    }
+    let unstable: Vec<&str> = found.measures.iter().filter(|m| !m.stable).map(|m| m.name).collect();
+    if !unstable.is_empty() {
+        note(&format!(
+            "the last three block medians did not agree within {TOLERANCE_PERCENT} % in the time \
+             there was: {}",
+            unstable.join(", ")
+        ));
+    }
+    let c = &found.conditions;
+    if !c.fifo {
+        note("the measuring threads were not real-time: others ran in between");
+    }
+    let running = c.load_average.split(' ').next().and_then(|n| n.parse::<f64>().ok());
+    if running.is_some_and(|n| n > 0.5) {
+        note(&format!(
+            "the host was not idle (load average {}): idle wake-ups are wake-ups over its work",
+            c.load_average
+        ));
+    }
+    if found.facts.is_guest {
+        note("this host is itself a guest: its hypervisor's costs are in every number");
+    }
+    match &args.output {
+        Some(path) => note(&format!(
+            "wrote {0}; simulate this host with --set host.profile={0}",
+            path.display()
+        )),
+        None => note("-o FILE.toml writes the profile, for --set host.profile=FILE.toml"),
+    }
+}

@@ -1,0 +1,73 @@
+//! `vcoop validate`.
+
+use vcoop_capture::Loader;
+use vcoop_lab::analysis::{About, document};
+use vcoop_lab::backend::{Choice, Request, select};
+use vcoop_lab::result::Document;
+use vcoop_lab::runner::{Control, Experiment};
+use vcoop_lab::validate::{SCENARIOS, validation};
+use vcoop_report::render_validation;
+
+use crate::args::ValidateArgs;
+use crate::failure::Failure;
+use crate::interrupt::stop_flag;
+use crate::output::{note, print, style};
+use crate::progress::Progress;
+use crate::scenario::{Overrides, calibration, jobs, parse, source};
+
+pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
+    let stop = stop_flag();
+    let jobs = jobs(&args.common)?;
+    let profile = args.calibration.as_deref().map(calibration).transpose()?;
+    let overrides = Overrides::new(&[], &args.common)?;
+    let loader = Loader::default();
+    let builtin: Vec<String> = SCENARIOS.iter().map(|name| (*name).to_owned()).collect();
+    let names = if args.scenarios.is_empty() { &builtin } else { &args.scenarios };
+    // All of them first: a mistake in the last must not cost the time of the others.
+    let mut scenarios = Vec::new();
+    for name in names {
+        let source = source(name)?;
+        scenarios.push(parse(&source, &overrides, &loader)?);
+    }
+    let mut documents: Vec<Document> = Vec::new();
+    for (i, scenario) in scenarios.iter().enumerate() {
+        let plans = scenario.plans(None).map_err(crate::scenario::refuse)?;
+        let request = Request { choice: Choice::Auto, fit: args.fit, profile: profile.as_ref() };
+        let selection = select(request, plans).map_err(|e| Failure::Missing(e.to_string()))?;
+        if !selection.is_live() {
+            let why = selection.note.unwrap_or_default();
+            return Err(Failure::Missing(format!(
+                "{} cannot be measured here, so there is nothing to hold the simulation against\n  {why}",
+                scenario.name
+            )));
+        }
+        if !args.common.quiet {
+            note(&format!("{} of {}: {}", i + 1, scenarios.len(), scenario.name));
+        }
+        let (plans, columns) = (&selection.plans, selection.columns());
+        let progress = Progress::new(args.common.quiet);
+        let control = Control { stop, progress: &|p| progress.tell(p) };
+        let measured = Experiment { plans, columns: &columns, jobs }.run(control);
+        progress.finish();
+        let about = About {
+            title: scenario.title.clone(),
+            baseline: scenario.baseline.clone(),
+            environment: columns.iter().flat_map(|c| c.backend.environment()).collect(),
+            missing: selection.missing.clone(),
+            ..About::default()
+        };
+        documents.push(document(plans, &measured.map_err(Failure::run)?, about));
+        if documents.last().is_some_and(|d| d.interrupted) {
+            break;
+        }
+    }
+    let result = validation(&documents);
+    let text = if args.common.json {
+        let json = serde_json::to_string_pretty(&result).map_err(Failure::run)?;
+        format!("{json}\n")
+    } else {
+        render_validation(&result, style())
+    };
+    print(&text)?;
+    if result.interrupted { Err(Failure::Interrupted) } else { Ok(()) }
+}

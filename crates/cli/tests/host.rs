@@ -1,0 +1,104 @@
+//! `vcoop doctor` and `vcoop calibrate` on whatever host this is.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+fn vcoop(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    vcoop(args).output().unwrap()
+}
+
+/// True, said aloud, if this host lacks what it takes.
+fn skipped(output: &Output) -> bool {
+    let lacks = output.status.code() == Some(3);
+    if lacks {
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert!(why.contains("remedy: "), "{why}");
+        eprintln!("skipped: {why}");
+    }
+    lacks
+}
+
+#[test]
+fn the_doctor_tells_programs_the_same() {
+    let output = run(&["doctor", "--json"]);
+    assert!(output.status.success());
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["schema"], "vcoop.doctor/1");
+    let findings = json["findings"].as_array().unwrap();
+    assert_eq!(findings[0]["facility"], "simulator");
+    for finding in findings {
+        let state = finding["state"].as_str().unwrap();
+        assert!(["ok", "limited", "missing"].contains(&state), "{finding}");
+        assert_eq!(finding["remedy"].is_null(), state == "ok", "{finding}");
+    }
+    assert!(json["host"]["tick_ns"]["value"].as_u64().unwrap() > 0);
+    let human = run(&["doctor"]);
+    let text = String::from_utf8(human.stdout).unwrap();
+    for finding in findings {
+        let name = finding["facility"].as_str().unwrap();
+        assert!(text.contains(&format!("{name}: ")), "{name} in\n{text}");
+    }
+}
+
+#[test]
+fn a_requirement_that_is_not_met_is_exit_code_3() {
+    let lab =
+        run(&["run", "busy-host-1", "--backend", "kvm", "--duration", "20ms", "--warmup", "1ms"]);
+    let required = run(&["doctor", "--require", "kvm"]);
+    assert_eq!(required.status.code() == Some(3), lab.status.code() == Some(3));
+    assert!(!required.stdout.is_empty(), "it says what there is either way");
+}
+
+#[test]
+fn a_calibrated_profile_is_one_the_simulator_takes() {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("calibrated");
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("host.toml");
+    let path = path.to_str().unwrap();
+    let output = run(&["calibrate", "--quick", "--host-only", "--json", "-o", path]);
+    if skipped(&output) {
+        return;
+    }
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    assert!(error.contains("assumed, as in profile xeon-server: "), "{error}");
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["schema"], "vcoop.calibration/1");
+    assert_eq!(json["profile_toml"].as_str().unwrap(), fs::read_to_string(path).unwrap());
+    let set = format!("host.profile={path}");
+    let args = ["run", "busy-host-1", "--backend", "sim", "--set", &set, "--json", "--quiet"];
+    let short = ["--duration", "50ms", "--warmup", "10ms", "--repeats", "1"];
+    let output = run(&[&args[..], &short].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn an_interrupted_calibration_writes_no_profile() {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("interrupted.toml");
+    let _ = fs::remove_file(&path);
+    let args = ["calibrate", "--host-only", "--json", "-o", path.to_str().unwrap()];
+    let child = vcoop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    thread::sleep(Duration::from_millis(1500));
+    let pid = child.id().to_string();
+    let _ = Command::new("kill").args(["-INT", &pid]).status();
+    let output = child.wait_with_output().unwrap();
+    if skipped(&output) {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["complete"], false);
+    assert!(!path.exists());
+}

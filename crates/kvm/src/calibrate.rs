@@ -1,0 +1,124 @@
+//! What mechanisms cost on this host, measured: the profile that the simulator needs to predict it.
+//!
+//! Everything is timed from user space and from inside guests of the lab: what a number holds is what
+//! lies between two readings of the TSC, no more and no less, and each [`Measure`] says what that is.
+//! The simulator's costs are finer: `costs` has the rules by which measures become [`Cost`]s, and
+//! each cost says in its source which rule, of which measures, with how many samples.
+//!
+//! Interference: the measuring threads are pinned and, where the host lets them, real-time (FIFO 10);
+//! memory is locked; `/dev/cpu_dma_latency` is held at 0 while guests are measured (as in the lab),
+//! not while idle wake-ups are. All of it ends with [`calibrate`].
+
+mod costs;
+mod settle;
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod bench;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod gaps;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod guest;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod host;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod run;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod timer;
+
+use serde::Serialize;
+use vcoop_model::plan::Ns;
+use vcoop_model::profile::Profile;
+
+use crate::facts::HostFacts;
+
+pub use costs::{BASE_PROFILE, Cost, Origin};
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub use run::calibrate;
+pub use settle::{Distribution, TOLERANCE_PERCENT};
+
+/// How to calibrate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CalibrateOptions {
+    /// A tenth of the time for each measurement: medians settle less often.
+    pub quick: bool,
+    /// Leave guests out: no KVM is needed.
+    pub host_only: bool,
+}
+
+/// One thing that was timed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Measure {
+    /// Name.
+    pub name: &'static str,
+    /// What exactly was timed.
+    pub about: &'static str,
+    /// The samples.
+    #[serde(flatten)]
+    pub distribution: Distribution,
+    /// Blocks they came in, the first left out.
+    pub blocks: usize,
+    /// Whether the last three block medians agreed within [`TOLERANCE_PERCENT`] before the time was
+    /// up.
+    pub stable: bool,
+}
+
+/// One thing that could not be timed here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Skipped {
+    /// Name.
+    pub name: &'static str,
+    /// Why.
+    pub why: String,
+}
+
+/// Under which conditions was measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Conditions {
+    /// The measuring threads were real-time.
+    pub fifo: bool,
+    /// Memory was locked.
+    pub memory_locked: bool,
+    /// `/dev/cpu_dma_latency` could be held while guests were measured.
+    pub cpu_dma_latency_held: bool,
+    /// KVM's halt polling could be switched off where it was to be; `None` without guests.
+    pub halt_polling_off: Option<bool>,
+    /// CPU under measurement.
+    pub cpu: u32,
+    /// The other CPU, for what takes two.
+    pub other_cpu: Option<u32>,
+    /// `/proc/loadavg` before.
+    pub load_average: String,
+    /// Part of the time, in permille, that this host's own hypervisor kept its CPUs from it.
+    pub steal_permille: Option<u64>,
+    /// How long it all took, in nanoseconds.
+    pub took_ns: Ns,
+}
+
+/// The result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Calibration {
+    /// This host.
+    pub facts: HostFacts,
+    /// Which implementation stands behind `/dev/kvm`; `None` if guests were left out.
+    pub kvm: Option<String>,
+    /// Conditions.
+    pub conditions: Conditions,
+    /// What was timed.
+    pub measures: Vec<Measure>,
+    /// What could not be timed.
+    pub skipped: Vec<Skipped>,
+    /// The simulator's costs, in the order of profile files.
+    pub costs: Vec<Cost>,
+    /// The profile; [`Profile::to_toml`] gives the file.
+    #[serde(skip)]
+    pub profile: Profile,
+    /// Whether it ended by itself, rather than by the caller's wish.
+    pub complete: bool,
+}
+
+impl Calibration {
+    /// Whether every median has settled.
+    pub fn is_stable(&self) -> bool {
+        self.measures.iter().all(|m| m.stable)
+    }
+}

@@ -1,0 +1,101 @@
+//! Runs one measurement after the other, each until it settles or its time is up.
+
+use std::thread;
+use std::time::Duration;
+
+use vcoop_model::plan::Ns;
+
+use super::settle::{Blocks, Distribution};
+use super::{Measure, Skipped};
+use crate::clock::{Clock, monotonic};
+use crate::error::Error;
+
+/// Break between two blocks. A measuring thread is real-time: without breaks it would meet the
+/// kernel's limit, and starve whoever else uses its CPU.
+const BREAK: Duration = Duration::from_millis(6);
+
+/// Length of a block.
+pub(crate) const BLOCK_NS: Ns = 40_000_000;
+
+/// The order of measuring, its clock, and what has been found.
+pub(crate) struct Bench<'a> {
+    pub(crate) clock: Clock,
+    /// CPU under measurement.
+    pub(crate) cpu: u32,
+    /// Another one, that shares no core with it where there is such.
+    pub(crate) other: Option<u32>,
+    /// Most time for one measurement.
+    pub(crate) budget: Ns,
+    pub(crate) stop: &'a (dyn Fn() -> bool + Sync),
+    pub(crate) progress: &'a (dyn Fn(&str) + Sync),
+    pub(crate) measures: Vec<Measure>,
+    pub(crate) skipped: Vec<Skipped>,
+    /// Whether the measuring threads may be real-time.
+    pub(crate) fifo: bool,
+    /// Whether halt polling could be switched off in all guests so far that should not have it.
+    pub(crate) halt_polling_off: bool,
+    /// What reading the clock twice costs, in cycles: in every sample, and taken off it.
+    pub(crate) floor: u64,
+}
+
+impl std::fmt::Debug for Bench<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bench").field("measures", &self.measures).finish_non_exhaustive()
+    }
+}
+
+impl Bench<'_> {
+    /// Measures `name`: `block` fills in the samples of one block, in cycles, the clock's floor
+    /// included, and takes about [`BLOCK_NS`].
+    ///
+    /// # Errors
+    ///
+    /// Those of `block`.
+    pub(crate) fn measure(
+        &mut self,
+        name: &'static str,
+        about: &'static str,
+        mut block: impl FnMut(&mut Vec<u64>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        (self.progress)(name);
+        let until = monotonic() + self.budget;
+        let (mut blocks, mut cycles) = (Blocks::default(), Vec::new());
+        while !blocks.is_stable() && !(self.stop)() && monotonic() < until {
+            cycles.clear();
+            block(&mut cycles)?;
+            let mut ns: Vec<Ns> =
+                cycles.iter().map(|c| self.clock.to_ns(c.saturating_sub(self.floor))).collect();
+            blocks.push(&mut ns);
+            thread::sleep(BREAK);
+        }
+        let (stable, n) = (blocks.is_stable(), blocks.len());
+        match blocks.distribution() {
+            Some(distribution) => {
+                self.measures.push(Measure { name, about, distribution, blocks: n, stable });
+            }
+            None if (self.stop)() => {}
+            None => self.skip(name, "no sample came in the time it had"),
+        }
+        Ok(())
+    }
+
+    /// Says that something is not measured.
+    pub(crate) fn skip(&mut self, name: &'static str, why: &str) {
+        self.skipped.push(Skipped { name, why: why.to_owned() });
+    }
+
+    /// What was found for `name`.
+    pub(crate) fn found(&self, name: &str) -> Option<Distribution> {
+        self.measures.iter().find(|m| m.name == name).map(|m| m.distribution)
+    }
+}
+
+/// Does something when it goes, also when a panic takes it: a scope waits for its threads, and they
+/// wait to be told.
+pub(crate) struct Finally<F: FnMut()>(pub(crate) F);
+
+impl<F: FnMut()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}

@@ -1,0 +1,426 @@
+//! From measures to the simulator's costs.
+//!
+//! Written as `result = formula`, in medians; every difference stops at 0. `call` is `syscall`; sums
+//! that cannot be told apart from outside are split as in the base profile, and say so.
+//!
+//! | cost | formula | why |
+//! | --- | --- | --- |
+//! | `tick`, `timer_irq`, `ipi_receive` | the gaps themselves | all that the interrupted thread loses |
+//! | `timer_program` | `timer-program - call` | |
+//! | `ipi_send + ipi_flight` | `ipi-travel - call/2` | the call is half over when the interrupt leaves |
+//! | `device_irq` | `timer_irq + msi-call-running - call - ipi_send` | an interrupt of the host, and what irqfd does then: the call's work without its kick |
+//! | `wakeup` | `wake-here - futex-wake-nobody` | |
+//! | `context_switch` | `switch-pair/2 - call` | |
+//! | `setattr` | `setattr-own - call` | |
+//! | `exit + entry` | the smaller of `exit-interrupt - ipi_receive` and `exit-cpuid - guest-gate` (`guest-gate` where ring 0 is emulated) | the cheapest way out and back; what an exit takes more is its handling. An interrupt has none in the simulator: where it takes more than a trap, the simulator charges too little |
+//! | `handle_*` | the exit of its kind less `exit + entry`; less `guest-gate` too, unless ring 0 is emulated | there the way to ring 0 is itself an exit |
+//! | `inject` | `msi-running` less its call, flight, `ipi_receive`, `exit`, `entry` | what is left of a delivery |
+//! | `guest_irq` | `self-interrupt - exit-icr - inject`, at most `guest-wake-switch` | the way back to what was interrupted can be longer than to a task that slept |
+//! | `guest_wakeup + guest_switch` | `guest-wake-switch - guest_irq` | handler to task; on one CPU from `self-wake` |
+//! | `vcpu_load` | `msi-halted - wake-polling - entry - inject` | what waking a vCPU takes more than waking a thread |
+//! | `handle_hlt` | `halt-cycle-cpu` less all else the cycle is charged | so that a simulated halt costs the CPU what a real one does |
+//! | first idle state | `wake-idle` less all else it is charged | |
+//!
+//! A software-virtualised KVM emulates ring 0: there the guest's gates and what they lead to are in
+//! the same numbers, and `guest-gate` is what both share.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+use vcoop_model::plan::Ns;
+use vcoop_model::profile::{CState, Costs, Profile};
+
+use super::{Measure, settle::Distribution};
+use crate::facts::HostFacts;
+
+/// Where a cost that cannot be measured comes from.
+pub const BASE_PROFILE: &str = "xeon-server";
+
+/// Largest cost a profile file takes.
+const MAX_NS: Ns = 100_000_000;
+
+/// How a cost is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// One measure, less its own overhead.
+    Measured,
+    /// What is left of one after others.
+    Derived,
+    /// Not measurable here: the base profile's.
+    Assumed,
+}
+
+/// A cost of the simulator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cost {
+    /// Its key in profile files.
+    pub key: String,
+    /// Its value, in nanoseconds.
+    pub ns: Ns,
+    /// How it is known.
+    pub origin: Origin,
+    /// Where it is from, as the profile file says it.
+    pub source: String,
+}
+
+/// What is known when costs are worked out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known<'a> {
+    pub(crate) measures: &'a [Measure],
+    pub(crate) facts: &'a HostFacts,
+    /// Ring 0 of guests is emulated.
+    pub(crate) software: bool,
+    /// `CPU, Linux RELEASE, DATE`.
+    pub(crate) place: &'a str,
+    pub(crate) base: &'a Profile,
+}
+
+/// One value on its way to a cost.
+#[derive(Clone, Debug)]
+struct Value {
+    ns: Ns,
+    origin: Origin,
+    formula: Cow<'static, str>,
+    /// The measure whose distribution stands for it.
+    of: Option<&'static str>,
+}
+
+impl Known<'_> {
+    fn seen(&self, name: &str) -> Option<Distribution> {
+        self.measures.iter().find(|m| m.name == name).map(|m| m.distribution)
+    }
+
+    /// A median.
+    fn m(&self, name: &str) -> Option<Ns> {
+        self.seen(name).map(|d| d.median_ns)
+    }
+
+    fn base(&self, key: &str) -> Ns {
+        self.base.costs.entries().into_iter().find(|(k, _)| *k == key).map_or(0, |(_, ns)| ns)
+    }
+
+    /// Splits a sum as the base profile does.
+    fn split(&self, sum: Ns, first: &str, second: &str) -> (Ns, Ns) {
+        let (a, b) = (self.base(first), self.base(second));
+        let part = sum * a / (a + b).max(1);
+        (part, sum - part)
+    }
+
+    /// Every cost that can be worked out here, in an order in which each finds what it builds on.
+    fn values(&self) -> Values {
+        let mut v = Values(Vec::new());
+        let call = self.m("syscall").unwrap_or(0);
+        let own = |name: &'static str, less: Ns| self.m(name).map(|ns| ns.saturating_sub(less));
+        v.measured("tick", own("tick", 0), "tick", "tick");
+        v.measured("timer_irq", own("timer-interrupt", 0), "timer-interrupt", "timer-interrupt");
+        let program = own("timer-program", call);
+        v.measured("timer_program", program, "timer-program - syscall", "timer-program");
+        v.measured("ipi_receive", own("ipi-receive", 0), "ipi-receive", "ipi-receive");
+        let wake = own("wake-here", self.m("futex-wake-nobody").unwrap_or(call));
+        v.measured("wakeup", wake, "wake-here - futex-wake-nobody", "wake-here");
+        let switch = self.m("switch-pair").map(|ns| (ns / 2).saturating_sub(call));
+        v.measured("context_switch", switch, "switch-pair / 2 - syscall", "switch-pair");
+        v.measured("setattr", own("setattr-own", call), "setattr-own - syscall", "setattr-own");
+        if let Some(travel) = own("ipi-travel", call / 2) {
+            let (send, flight) = self.split(travel, "ipi_send", "ipi_flight");
+            let formula = "ipi-travel - syscall / 2, split into send and flight as in xeon-server";
+            v.derived("ipi_send", send, formula, Some("ipi-travel"));
+            v.derived("ipi_flight", flight, formula, Some("ipi-travel"));
+        }
+        if let (Some(msi), Some(irq)) = (own("msi-call-running", call), self.m("timer-interrupt")) {
+            let ns = irq + msi.saturating_sub(v.get("ipi_send").unwrap_or(0));
+            let formula = "timer_irq + msi-call-running - syscall - ipi_send";
+            v.derived("device_irq", ns, formula, Some("msi-call-running"));
+        }
+        self.exits(&mut v);
+        self.deliveries(&mut v);
+        self.halts(&mut v);
+        v
+    }
+
+    /// Out of the guest and back.
+    fn exits(&self, v: &mut Values) {
+        let Some(gate) = self.m("guest-gate") else { return };
+        let trap = if self.software {
+            Some((gate, "guest-gate"))
+        } else {
+            self.m("exit-cpuid").map(|ns| (ns.saturating_sub(gate), "exit-cpuid"))
+        };
+        let received = v.get("ipi_receive").unwrap_or(0);
+        let gap =
+            self.m("exit-interrupt").map(|ns| (ns.saturating_sub(received), "exit-interrupt"));
+        let Some((bare, of)) = [trap, gap].into_iter().flatten().min() else { return };
+        let formula = match of {
+            "exit-interrupt" => "exit-interrupt - ipi_receive, split as in xeon-server",
+            "guest-gate" => "guest-gate (ring 0 is emulated), split as in xeon-server",
+            _ => "exit-cpuid - guest-gate, split as in xeon-server",
+        };
+        let (exit, entry) = self.split(bare, "exit", "entry");
+        v.derived("exit", exit, formula, Some(of));
+        v.derived("entry", entry, formula, Some(of));
+        // Where ring 0 is emulated, the way there is part of what an exit costs.
+        let round = if self.software { bare } else { gate + bare };
+        let kinds: [(&str, &str, &'static str); 4] = [
+            ("handle_timer_msr", "exit-timer-msr", "exit-timer-msr"),
+            ("handle_icr", "exit-icr", "exit-icr"),
+            ("handle_eoi", "exit-eoi", "exit-eoi, with no interrupt in service,"),
+            (
+                "handle_hypercall",
+                "exit-user-msr",
+                "exit-user-msr (vcoop's notification, which user space handles)",
+            ),
+        ];
+        for (key, name, what) in kinds {
+            let Some(measure) = self.measures.iter().find(|m| m.name == name) else { continue };
+            let ns = measure.distribution.median_ns.saturating_sub(round);
+            let less = if self.software { "exit and entry" } else { "guest-gate, exit and entry" };
+            v.measured(key, Some(ns), format!("{what} less {less}"), measure.name);
+        }
+    }
+
+    /// Into a running guest, and what the guest does then.
+    fn deliveries(&self, v: &mut Values) {
+        let (Some(own), Some(icr)) = (self.m("self-interrupt"), self.m("exit-icr")) else { return };
+        let handled = own.saturating_sub(icr);
+        let get = |v: &Values, key: &str| v.get(key).unwrap_or_else(|| self.base(key));
+        if let (Some(running), Some(called)) = (self.m("msi-running"), self.m("msi-call-running")) {
+            let way = called.saturating_sub(self.m("syscall").unwrap_or(0) / 2)
+                + get(v, "ipi_flight")
+                + get(v, "ipi_receive")
+                + get(v, "exit")
+                + get(v, "entry");
+            let ns = running.saturating_sub(way).min(handled);
+            let formula = "msi-running less its call, ipi_flight, ipi_receive, exit and entry; at \
+                           most self-interrupt - exit-icr";
+            v.derived("inject", ns, formula, Some("msi-running"));
+        }
+        let inject = get(v, "inject");
+        let irq = handled.saturating_sub(inject);
+        let own_wake = || Some(self.m("self-wake")?.saturating_sub(icr).saturating_sub(inject));
+        let woken = self.m("guest-wake-switch").or_else(own_wake);
+        // The way back to what was interrupted is longer than the way to a task that slept.
+        let irq_ns = woken.map_or(irq, |w| w.min(irq));
+        let formula = "self-interrupt less exit-icr and inject, at most guest-wake-switch; with the \
+                       end of the interrupt";
+        v.derived("guest_irq", irq_ns, formula, Some("self-interrupt"));
+        if let Some(woken) = woken {
+            let sum = woken.saturating_sub(irq_ns);
+            let (wakeup, switch) = self.split(sum, "guest_wakeup", "guest_switch");
+            let formula = "guest-wake-switch (or self-wake less exit-icr and inject) less guest_irq, \
+                           split as in xeon-server; the lab's guest, not Linux";
+            v.derived("guest_wakeup", wakeup, formula, Some("guest-wake-switch"));
+            v.derived("guest_switch", switch, formula, Some("guest-wake-switch"));
+        }
+    }
+
+    /// Into sleep and out of it.
+    fn halts(&self, v: &mut Values) {
+        let get = |v: &Values, key: &str| v.get(key).unwrap_or_else(|| self.base(key));
+        let sum = |v: &Values, keys: &[&str]| keys.iter().map(|key| get(v, key)).sum::<Ns>();
+        let wake = self.m("wake-polling").or_else(|| self.m("wake-idle"));
+        if let (Some(halted), Some(wake)) = (self.m("msi-halted"), wake) {
+            let ns = halted.saturating_sub(wake + sum(v, &["entry", "inject"]));
+            let formula = "msi-halted - wake-polling - entry - inject: what waking a vCPU takes \
+                           more than waking a thread";
+            v.derived("vcpu_load", ns, formula, Some("msi-halted"));
+        }
+        if let Some(cycle) = self.m("halt-cycle-cpu") {
+            let rest = sum(
+                v,
+                &[
+                    "context_switch",
+                    "vcpu_load",
+                    "entry",
+                    "inject",
+                    "guest_irq",
+                    "guest_wakeup",
+                    "guest_switch",
+                    "exit",
+                ],
+            );
+            let formula = "halt-cycle-cpu less context_switch, vcpu_load, entry, inject, \
+                           guest_irq, guest_wakeup, guest_switch and exit";
+            v.derived("handle_hlt", cycle.saturating_sub(rest), formula, Some("halt-cycle-cpu"));
+        }
+    }
+
+    /// What the source says of a measure.
+    fn evidence(&self, value: &Value) -> String {
+        let seen = value.of.and_then(|name| Some((name, self.seen(name)?)));
+        let plain = value.of == Some(value.formula.as_ref());
+        let evidence = seen.map_or_else(String::new, |(name, d)| {
+            let of = if plain { String::new() } else { format!("; {name}") };
+            let (n, median, p10, p90) = (d.n, d.median_ns, d.p10_ns, d.p90_ns);
+            format!("{of}: n={n}, median {median} ns, p10..p90 {p10}..{p90} ns")
+        });
+        let word = if value.origin == Origin::Measured {
+            "measured by vcoop calibrate"
+        } else {
+            "derived: from measures of vcoop calibrate"
+        };
+        format!("{word} on {}: {}{evidence}", self.place, value.formula)
+    }
+
+    /// All costs, and the idle states.
+    pub(crate) fn costs(&self) -> (Vec<Cost>, Vec<CState>) {
+        let values = self.values();
+        let mut costs: Vec<Cost> = Vec::new();
+        for (key, base) in self.base.costs.entries() {
+            let of = |value: &Value| Cost {
+                key: key.to_owned(),
+                ns: value.ns.min(MAX_NS),
+                origin: value.origin,
+                source: self.evidence(value),
+            };
+            costs.push(values.find(key).map_or_else(|| self.assumed(key, base), of));
+        }
+        let (states, sources) = self.idle(&values);
+        costs.extend(sources);
+        (costs, states)
+    }
+
+    fn assumed(&self, key: &str, ns: Ns) -> Cost {
+        let source = format!(
+            "assumed: as {BASE_PROFILE}; vcoop calibrate could not measure it {}",
+            self.place
+        );
+        Cost { key: key.to_owned(), ns, origin: Origin::Assumed, source }
+    }
+
+    /// The driver's idle states that halt, the first with its measured way out.
+    fn idle(&self, values: &Values) -> (Vec<CState>, Vec<Cost>) {
+        let idle = &self.facts.idle;
+        let mut states: Vec<CState> = Vec::new();
+        for state in idle.states.iter().filter(|s| !s.is_poll() && !s.disabled) {
+            let name: String = state
+                .name
+                .chars()
+                .map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' })
+                .take(48)
+                .collect();
+            if name.is_empty() || states.iter().any(|s| s.name == name) {
+                continue;
+            }
+            // Firmware may say what it likes; a profile's states only deepen.
+            let last = states.last().map_or((0, 0), |s| (s.exit_ns, s.residency_ns));
+            states.push(CState {
+                name,
+                exit_ns: state.exit_ns.max(last.0).min(MAX_NS),
+                residency_ns: state.residency_ns.max(last.1).min(MAX_NS),
+            });
+        }
+        let driver = idle.driver.as_deref().unwrap_or("none");
+        let stated = format!("published: by this host's idle driver ({driver}), the worst case");
+        if states.is_empty() {
+            states.push(CState { name: "HLT".to_owned(), exit_ns: 0, residency_ns: 0 });
+        }
+        let mut sources: Vec<(String, Origin)> =
+            states.iter().map(|_| (stated.clone(), Origin::Assumed)).collect();
+        let get = |key: &str| values.get(key).unwrap_or_else(|| self.base(key));
+        if let Some(wake) = self.m("wake-idle") {
+            let keys = ["wakeup", "ipi_send", "ipi_flight", "ipi_receive", "context_switch"];
+            let charged: Ns = keys.iter().map(|key| get(key)).sum();
+            let ns = wake.saturating_sub(charged + self.m("syscall").unwrap_or(0));
+            let value = Value {
+                ns,
+                origin: Origin::Derived,
+                formula: "wake-idle less syscall, wakeup, ipi_send, ipi_flight, ipi_receive and \
+                          context_switch"
+                    .into(),
+                of: Some("wake-idle"),
+            };
+            sources[0] = (self.evidence(&value), Origin::Derived);
+            states[0].exit_ns = ns.min(MAX_NS);
+            let mut last = 0;
+            for state in &mut states {
+                last = state.exit_ns.max(last);
+                state.exit_ns = last;
+            }
+        } else if idle.states.is_empty() {
+            sources[0] = (
+                "assumed: a plain HLT without a way out that could be measured".to_owned(),
+                Origin::Assumed,
+            );
+        }
+        let costs = states.iter().zip(sources).map(|(state, (source, origin))| Cost {
+            key: format!("cstate.{}", state.name),
+            ns: state.exit_ns,
+            origin,
+            source,
+        });
+        let costs = costs.collect();
+        (states, costs)
+    }
+
+    /// The profile.
+    ///
+    /// # Panics
+    ///
+    /// Never: every key of the base profile's costs is among the costs.
+    pub(crate) fn profile(&self) -> (Vec<Cost>, Profile) {
+        let (costs, cstates) = self.costs();
+        let ns = |key: &str| costs.iter().find(|c| c.key == key).map_or(0, |c| c.ns);
+        let mut profile = self.base.clone();
+        profile.costs = Costs { cstates, ..self.base.costs.with(ns) };
+        // A distance, which cannot be 0.
+        profile.costs.voluntary_point_ns = profile.costs.voluntary_point_ns.max(1);
+        "this-host".clone_into(&mut profile.name);
+        let cpu = self.facts.cpu_model.as_deref().unwrap_or("an unknown CPU");
+        profile.title =
+            format!("{cpu}, {} CPUs, Linux {}", self.facts.cpus.len(), self.facts.release);
+        profile.about = format!(
+            "Written by vcoop calibrate on {}. What could not be measured is as in {BASE_PROFILE}, \
+             and says so.",
+            self.place
+        );
+        let topology = self.facts.topology.value;
+        profile.topology = if topology.cpus() <= 1024 && topology.threads_per_core <= 8 {
+            topology
+        } else {
+            vcoop_sched::config::Topology::flat(topology.cpus().min(1024))
+        };
+        profile.sources = costs.iter().map(|c| (c.key.clone(), c.source.clone())).collect();
+        (costs, profile)
+    }
+}
+
+/// Values by key.
+#[derive(Debug)]
+struct Values(Vec<(&'static str, Value)>);
+
+impl Values {
+    fn find(&self, key: &str) -> Option<&Value> {
+        self.0.iter().find(|(k, _)| *k == key).map(|(_, v)| v)
+    }
+
+    fn get(&self, key: &str) -> Option<Ns> {
+        self.find(key).map(|v| v.ns)
+    }
+
+    fn measured(
+        &mut self,
+        key: &'static str,
+        ns: Option<Ns>,
+        formula: impl Into<Cow<'static, str>>,
+        of: &'static str,
+    ) {
+        if let Some(ns) = ns {
+            let (origin, formula) = (Origin::Measured, formula.into());
+            self.0.push((key, Value { ns, origin, formula, of: Some(of) }));
+        }
+    }
+
+    fn derived(
+        &mut self,
+        key: &'static str,
+        ns: Ns,
+        formula: &'static str,
+        of: Option<&'static str>,
+    ) {
+        self.0.push((key, Value { ns, origin: Origin::Derived, formula: formula.into(), of }));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+use std::path::Path;
+
+use super::*;
+
+fn measure(name: &'static str, ns: Ns) -> Measure {
+    let distribution = Distribution {
+        n: 100,
+        min_ns: ns,
+        p10_ns: ns,
+        median_ns: ns,
+        p90_ns: ns + 1,
+        max_ns: ns + 2,
+    };
+    Measure { name, about: "", distribution, blocks: 4, stable: true }
+}
+
+/// A hardware KVM: an exit of 1 us behind a gate of 200 ns.
+const MEASURES: [(&str, Ns); 26] = [
+    ("syscall", 100),
+    ("tick", 2_000),
+    ("timer-interrupt", 1_000),
+    ("timer-program", 400),
+    ("futex-wake-nobody", 150),
+    ("wake-here", 950),
+    ("switch-pair", 2_200),
+    ("setattr-own", 1_100),
+    ("ipi-travel", 600),
+    ("ipi-receive", 700),
+    ("wake-idle", 5_000),
+    ("wake-polling", 3_000),
+    ("guest-gate", 200),
+    ("exit-cpuid", 1_200),
+    ("exit-interrupt", 1_900),
+    ("guest-wake-switch", 900),
+    ("exit-timer-msr", 1_700),
+    ("exit-icr", 1_500),
+    ("exit-eoi", 1_150),
+    ("exit-user-msr", 3_200),
+    ("self-interrupt", 2_400),
+    ("self-wake", 2_900),
+    ("msi-call-running", 1_000),
+    ("msi-running", 4_000),
+    ("msi-halted", 4_500),
+    ("halt-cycle-cpu", 9_000),
+];
+
+fn known<R>(
+    software: bool,
+    measures: &[(&'static str, Ns)],
+    with: impl FnOnce(Known<'_>) -> R,
+) -> R {
+    let measures: Vec<Measure> = measures.iter().map(|(name, ns)| measure(name, *ns)).collect();
+    let facts = HostFacts::read(Path::new("/nowhere"), &[0, 1], None);
+    let base = Profile::load(BASE_PROFILE).unwrap();
+    let place = "a test, Linux 0, 2026-01-01";
+    with(Known { measures: &measures, facts: &facts, software, place, base: &base })
+}
+
+fn cost(costs: &[Cost], key: &str) -> Ns {
+    costs.iter().find(|c| c.key == key).unwrap_or_else(|| panic!("{key}")).ns
+}
+
+#[test]
+fn a_hardware_kvm_charges_exit_and_entry_once() {
+    known(false, &MEASURES, |known| {
+        let (costs, _) = known.profile();
+        let of = |key: &str| cost(&costs, key);
+        assert_eq!(of("exit") + of("entry"), 1_000);
+        assert_eq!(of("handle_timer_msr"), 500);
+        assert_eq!(of("handle_eoi"), 0, "never below zero");
+        assert_eq!(of("context_switch"), 1_000);
+        assert_eq!(of("wakeup"), 800);
+        assert_eq!(of("ipi_send") + of("ipi_flight"), 550);
+        // A whole delivery is charged what it took.
+        let way = 950 + of("ipi_flight") + of("ipi_receive") + 1_000 + of("inject");
+        assert!(way <= 4_000 && of("inject") <= 900, "{way}");
+        // And so is a whole halt.
+        let keys = ["context_switch", "vcpu_load", "entry", "inject", "guest_irq"];
+        let more = ["guest_wakeup", "guest_switch", "exit", "handle_hlt"];
+        let sum: Ns = keys.iter().chain(&more).map(|key| of(key)).sum();
+        assert_eq!(sum, 9_000);
+    });
+}
+
+#[test]
+fn a_software_kvm_exits_at_the_gate() {
+    known(true, &MEASURES, |known| {
+        let (costs, _) = known.profile();
+        assert_eq!(cost(&costs, "exit") + cost(&costs, "entry"), 200);
+        assert_eq!(cost(&costs, "handle_timer_msr"), 1_500);
+    });
+}
+
+#[test]
+fn the_profile_reads_back_as_it_was_written() {
+    for (software, n) in [(false, MEASURES.len()), (true, MEASURES.len()), (false, 12), (false, 0)]
+    {
+        known(software, &MEASURES[..n], |known| {
+            let (costs, profile) = known.profile();
+            let again =
+                Profile::parse("again", &profile.to_toml()).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(again, profile);
+            assert_eq!(costs.len(), profile.sources.len());
+            for (key, ns) in profile.costs.entries() {
+                assert_eq!(cost(&costs, key), ns, "{key}");
+            }
+        });
+    }
+}
+
+#[test]
+fn what_was_not_measured_is_the_base_profiles_and_says_so() {
+    known(false, &MEASURES[..12], |known| {
+        let (costs, profile) = known.profile();
+        let base = Profile::load(BASE_PROFILE).unwrap();
+        for key in ["exit", "handle_hlt", "guest_tick", "voluntary_point", "migration_refill"] {
+            let cost = costs.iter().find(|c| c.key == key).unwrap();
+            assert_eq!(cost.origin, Origin::Assumed, "{key}");
+            assert!(cost.source.starts_with("assumed: as xeon-server"), "{}", cost.source);
+        }
+        assert_eq!(profile.costs.exit_ns, base.costs.exit_ns);
+        let tick = costs.iter().find(|c| c.key == "tick").unwrap();
+        assert_eq!((tick.ns, tick.origin), (2_000, Origin::Measured));
+        let said = "measured by vcoop calibrate on a test, Linux 0, 2026-01-01: tick: \
+                    n=100, median 2000 ns, p10..p90 2000..2001 ns";
+        assert_eq!(tick.source, said);
+    });
+}
+
+#[test]
+fn the_way_out_of_idle_is_what_waking_takes_more() {
+    known(false, &MEASURES, |known| {
+        let (costs, profile) = known.profile();
+        assert_eq!(profile.costs.cstates[0].name, "HLT", "this machine names none");
+        // 5000 less the call and 800 + 550 + 700 + 1000.
+        assert_eq!(cost(&costs, "cstate.HLT"), 1_850);
+    });
+}

@@ -1,0 +1,542 @@
+//! Costs of guests: exits by kind, interrupts on their way in, timers, wake-ups.
+//!
+//! Each measurement has a VM of its own with the lab's guest in it, whose task does one operation
+//! again and again. Its vCPUs are real-time like everything that measures, and stand still between
+//! blocks.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use kvm_ioctls::{Kvm, VcpuExit, VcpuFd};
+use vcoop_abi::discovery::Features;
+use vcoop_guest::layout::{
+    self, Control, PORT_FAULT, PORT_PANIC, RING_STRIDE, RINGS, VECTOR_DEVICE,
+};
+use vcoop_guest::program::{DeviceSpec, Kind, Op, Step, StepOp, TaskSpec};
+use vcoop_guest::ring::{Reader, Ring, Sample};
+use vcoop_model::plan::Ns;
+
+use super::bench::{BLOCK_NS, Bench, Finally};
+use super::gaps::{can_interrupt_others, interrupt_others, least};
+use super::host::prepare;
+use crate::attr::gettid;
+use crate::clock::{monotonic, sleep_until, tsc};
+use crate::environment::schedstat;
+use crate::error::{Error, Whom};
+use crate::machine::Machine;
+use crate::vcpu::{install_handler, interrupt};
+
+/// Time between two interrupts of a measurement: the vCPU has halted, or gone back to its work.
+const PERIOD_NS: Ns = 250_000;
+
+/// `vcoop_abi::Class::Fifo` and `Fair` as numbers.
+const FIFO: u64 = 2;
+const FAIR: u64 = 1;
+
+/// A guest to measure with.
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    /// What task 0, on vCPU 0, does.
+    op: Op,
+    /// Pause between its operations, asleep.
+    period_ns: Ns,
+    /// An echo task on this vCPU.
+    echo: Option<u32>,
+    /// A task that never sleeps on this vCPU.
+    hog: Option<u32>,
+    /// Keep KVM's halt polling as the host has it; else none.
+    polling: bool,
+}
+
+impl Setup {
+    fn of(op: Op) -> Self {
+        Self { op, period_ns: 0, echo: None, hog: None, polling: false }
+    }
+
+    fn vcpus(&self) -> u32 {
+        [self.echo, self.hog].into_iter().flatten().max().unwrap_or(0) + 1
+    }
+
+    /// Tasks in the order of their rings.
+    fn fill(&self, control: &mut Control, b: &Bench<'_>) {
+        let task = |kind: Kind, vcpu: u32, class: u64| TaskSpec {
+            kind: kind as u64,
+            vcpu: vcpu.into(),
+            class,
+            ring: u64::MAX,
+            ..TaskSpec::default()
+        };
+        let operating = TaskSpec {
+            op: self.op as u64,
+            period_tsc: b.clock.to_cycles(self.period_ns),
+            buffer_tsc: least(b),
+            ring: 0,
+            ..task(Kind::Calibrate, 0, FAIR)
+        };
+        let mut n = 0;
+        let mut add = |spec: TaskSpec| {
+            control.task[n] = spec;
+            n += 1;
+            n as u64
+        };
+        // `Echo` as the operation: nobody operates but the host.
+        if self.op != Op::Echo {
+            add(operating);
+        }
+        if let Some(vcpu) = self.echo {
+            let spec =
+                TaskSpec { op: Op::Echo as u64, ring: 1, ..task(Kind::Calibrate, vcpu, FIFO) };
+            let place = add(TaskSpec { prio: 1, ..spec });
+            control.device[0] =
+                DeviceSpec { wakes: place, vcpu: vcpu.into(), ..DeviceSpec::default() };
+        }
+        if let Some(vcpu) = self.hog {
+            add(TaskSpec { steps: 1, ..task(Kind::Loop, vcpu, FAIR) });
+        }
+        control.tasks = n as u64;
+        control.vcpus = self.vcpus().into();
+        control.slice_tsc = b.clock.to_cycles(3_000_000);
+        control.start_tsc = tsc();
+    }
+}
+
+/// Lets vCPUs run for a block and stand still between blocks.
+#[derive(Debug, Default)]
+struct Gate {
+    open: Mutex<bool>,
+    changed: Condvar,
+    running: AtomicBool,
+    over: AtomicBool,
+    inside: AtomicU32,
+}
+
+impl Gate {
+    /// Waits for it to open; false when all is over.
+    fn pass(&self) -> bool {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*open && !self.over.load(Ordering::Acquire) {
+            open = self.changed.wait(open).unwrap_or_else(PoisonError::into_inner);
+        }
+        !self.over.load(Ordering::Acquire)
+    }
+
+    fn set(&self, open: bool) {
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = open;
+        self.running.store(open, Ordering::Release);
+        self.changed.notify_all();
+    }
+}
+
+/// A guest whose vCPUs stand at the gate.
+struct Running<'a> {
+    machine: &'a Machine,
+    gate: &'a Gate,
+    tids: &'a [AtomicI32],
+    failed: &'a Mutex<Option<Error>>,
+}
+
+impl Running<'_> {
+    /// Runs the vCPUs while `during` does what it does.
+    fn block(&self, during: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        self.gate.set(true);
+        let done = during();
+        self.gate.set(false);
+        self.stop();
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        failed.map_or(done, Err)
+    }
+
+    /// Gets the vCPUs out of guest mode, and sees to it.
+    fn stop(&self) {
+        while self.gate.inside.load(Ordering::Acquire) > 0 {
+            self.tids
+                .iter()
+                .map(|t| t.load(Ordering::Acquire))
+                .filter(|t| *t > 0)
+                .for_each(interrupt);
+            thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Where the time of an interrupt to a vCPU is noted.
+    fn fired(&self, vcpu: usize) -> &AtomicU64 {
+        &self.machine.ram.at::<Control>(layout::CONTROL).vcpu[vcpu].fired
+    }
+
+    fn ring(&self, n: u64) -> &Ring {
+        self.machine.ram.at(RINGS + n * RING_STRIDE)
+    }
+}
+
+/// Samples of a ring whose times can be: a guest's fault must not become a number.
+fn read(ring: &Ring, reader: &mut Reader, from: u64, mut each: impl FnMut(Sample)) {
+    reader.read(ring, |s| {
+        if s.due >= from && s.taken >= s.due && s.taken <= tsc() {
+            each(s);
+        }
+    });
+}
+
+fn run_vcpu(fd: &mut VcpuFd, n: u32, gate: &Gate) -> Result<(), Error> {
+    let whom = Whom::Vcpu("calibration".to_owned(), n);
+    let guest = |what: String| Error::Guest { whom: whom.clone(), what };
+    while gate.pass() {
+        gate.inside.fetch_add(1, Ordering::AcqRel);
+        let done = loop {
+            if !gate.running.load(Ordering::Acquire) {
+                break Ok(());
+            }
+            match fd.run() {
+                Ok(VcpuExit::IoOut(PORT_PANIC, _)) => {
+                    break Err(guest("the guest kernel panicked".to_owned()));
+                }
+                Ok(VcpuExit::IoOut(port, _)) if (PORT_FAULT..PORT_FAULT + 32).contains(&port) => {
+                    break Err(guest(format!("exception {}", port - PORT_FAULT)));
+                }
+                Ok(
+                    VcpuExit::IoOut(..)
+                    | VcpuExit::X86Wrmsr(_)
+                    | VcpuExit::MmioWrite(..)
+                    | VcpuExit::Intr
+                    | VcpuExit::Hlt,
+                ) => {}
+                Ok(other) => break Err(guest(format!("unexpected exit: {other:?}"))),
+                Err(e) if e.errno() == libc::EINTR || e.errno() == libc::EAGAIN => {}
+                Err(e) => break Err(Error::kvm("KVM_RUN", &whom)(e)),
+            }
+        };
+        gate.inside.fetch_sub(1, Ordering::AcqRel);
+        done?;
+    }
+    Ok(())
+}
+
+/// Builds the guest, starts its vCPUs on `cpus`, and hands it to `body`.
+fn with_guest(
+    b: &mut Bench<'_>,
+    kvm: &Kvm,
+    setup: Setup,
+    cpus: &[u32],
+    body: impl FnOnce(&mut Bench<'_>, &Running<'_>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    if (b.stop)() {
+        return Ok(());
+    }
+    let vcpus = setup.vcpus();
+    let machine = Machine::new(kvm, "calibration", vcpus)?;
+    if !setup.polling {
+        b.halt_polling_off &= machine.no_halt_polling();
+    }
+    machine.ram.control(layout::CONTROL, |control| setup.fill(control, b));
+    machine.ram.write_words(layout::STEPS, &[Step { op: StepOp::Run as u64, arg: 0 }.op, 0]);
+    let mut fds = (0..vcpus)
+        .map(|n| machine.vcpu(kvm, n, Features::default()))
+        .collect::<Result<Vec<_>, _>>()?;
+    let (gate, failed) = (Gate::default(), Mutex::new(None));
+    let tids: Vec<AtomicI32> = fds.iter().map(|_| AtomicI32::new(0)).collect();
+    let fifo = b.fifo;
+    thread::scope(|s| {
+        for (n, fd) in fds.iter_mut().enumerate() {
+            let (gate, failed, tid, cpu) = (&gate, &failed, &tids[n], cpus[n % cpus.len()]);
+            s.spawn(move || {
+                // Below the thread that measures: where both share a CPU, that one must not wait.
+                let done = prepare(cpu, fifo, 1);
+                tid.store(gettid(), Ordering::Release);
+                if let Err(e) = done.and_then(|()| run_vcpu(fd, n as u32, gate)) {
+                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+                }
+            });
+        }
+        while tids.iter().any(|t| t.load(Ordering::Acquire) == 0) {
+            thread::sleep(Duration::from_micros(200));
+        }
+        let running = Running { machine: &machine, gate: &gate, tids: &tids, failed: &failed };
+        let _end = Finally(|| {
+            gate.over.store(true, Ordering::Release);
+            gate.set(false);
+            running.stop();
+        });
+        body(b, &running)
+    })
+}
+
+/// All of them.
+///
+/// # Errors
+///
+/// [`Error::Kernel`], [`Error::Guest`].
+pub(crate) fn measure(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
+    install_handler();
+    operations(b, kvm)?;
+    host_interrupts(b, kvm)?;
+    own_interrupts(b, kvm)?;
+    timers(b, kvm)?;
+    messages(b, kvm)?;
+    between(b, kvm)
+}
+
+/// Operations of one vCPU, timed by the guest itself.
+fn operations(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
+    let all = [
+        (Op::Clock, "guest-clock", "reading the clock twice, in the guest"),
+        (Op::Gate, "guest-gate", "into the guest's ring 0 and back, with nothing done there"),
+        (Op::Cpuid, "exit-cpuid", "the same with CPUID: an exit that the kernel handles"),
+        (Op::TimerMsr, "exit-timer-msr", "the same with a write of the TSC deadline"),
+        (Op::IcrNobody, "exit-icr", "the same with an interrupt to a vCPU that is not there"),
+        (Op::Eoi, "exit-eoi", "the same with an end of interrupt that ends nothing"),
+        (Op::Port, "exit-user-port", "the same with a port that user space handles"),
+        (Op::NotifyMsr, "exit-user-msr", "the same with an MSR that user space handles"),
+        (Op::Store, "exit-user-mmio", "a store to read-only memory, which user space handles"),
+    ];
+    let cpu = [b.cpu];
+    for (op, name, about) in all {
+        with_guest(b, kvm, Setup::of(op), &cpu, |b, guest| {
+            let mut reader = Reader::new();
+            b.measure(name, about, |out| {
+                guest.block(|| {
+                    collect(guest, 0, &mut reader, BLOCK_NS, |s| out.push(s.taken - s.due));
+                    Ok(())
+                })
+            })
+        })?;
+    }
+    Ok(())
+}
+
+/// Reads a ring for a time.
+fn collect(
+    guest: &Running<'_>,
+    ring: u64,
+    reader: &mut Reader,
+    ns: Ns,
+    mut each: impl FnMut(Sample),
+) {
+    // Not what is left from before the vCPUs stood still: that sample took the break in.
+    let (from, until) = (tsc(), monotonic() + ns);
+    while monotonic() < until {
+        sleep_until(monotonic() + 2_000_000);
+        read(guest.ring(ring), reader, from, &mut each);
+    }
+}
+
+/// An interrupt of the host that is not for the guest: out of it and back for nothing.
+fn host_interrupts(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
+    const NAME: &str = "exit-interrupt";
+    let Some(other) = b.other.filter(|_| can_interrupt_others()) else {
+        b.skip(NAME, "it takes two CPUs and expedited membarrier");
+        return Ok(());
+    };
+    with_guest(b, kvm, Setup::of(Op::Gaps), &[other], |b, guest| {
+        let mut reader = Reader::new();
+        let about = "the gap that ipi-receive's interrupt makes in a guest that reads the clock";
+        b.measure(NAME, about, |out| {
+            guest.block(|| {
+                sleep_until(monotonic() + 3_000_000);
+                let (from, until) = (tsc(), monotonic() + BLOCK_NS);
+                let mut sent = Vec::new();
+                while monotonic() < until {
+                    let before = tsc();
+                    interrupt_others();
+                    sent.push((before, tsc()));
+                    sleep_until(monotonic() + 100_000);
+                }
+                read(guest.ring(0), &mut reader, from, |s| {
+                    // Both are in the order of time; a guest's lies only cost it samples.
+                    let ours = sent.partition_point(|(_, after)| *after < s.due);
+                    if sent.get(ours).is_some_and(|(before, _)| *before <= s.taken) {
+                        out.push(s.taken - s.due);
+                    }
+                });
+                Ok(())
+            })
+        })
+    })
+}
+
+/// Interrupts that a vCPU sends to itself: delivery and handling without anybody else's part.
+fn own_interrupts(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
+    let cpu = [b.cpu];
+    with_guest(b, kvm, Setup::of(Op::SelfInterrupt), &cpu, |b, guest| {
+        let mut reader = Reader::new();
+        let about = "an interrupt to itself whose handler does nothing, sent, taken and ended";
+        b.measure("self-interrupt", about, |out| {
+            guest.block(|| {
+                collect(guest, 0, &mut reader, BLOCK_NS, |s| out.push(s.taken - s.due));
+                Ok(())
+            })
+        })
+    })?;
+    let setup = Setup { echo: Some(0), ..Setup::of(Op::SelfWake) };
+    with_guest(b, kvm, setup, &cpu, |b, guest| {
+        let mut reader = Reader::new();
+        let about = "an interrupt to itself whose handler wakes a task, until that task runs";
+        b.measure("self-wake", about, |out| {
+            guest.block(|| {
+                collect(guest, 1, &mut reader, BLOCK_NS, |s| out.push(s.taken - s.due));
+                Ok(())
+            })
+        })
+    })
+}
+
+/// KVM's own timer, with the vCPU halted and with it busy.
+fn timers(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
+    let all = [
+        (None, "timer-halted", "TSC deadline to the handler's first instruction, vCPU halted"),
+        (Some(0), "timer-running", "the same, vCPU busy"),
+    ];
+    let cpu = [b.cpu];
+    for (hog, name, about) in all {
+        // A task that only sleeps; its wake-up time is when the kernel made it ready.
+        let setup = Setup { hog, ..Setup::of(Op::Clock) };
+        with_guest(b, kvm, setup, &cpu, |b, guest| {
+            let period = b.clock.to_cycles(PERIOD_NS);
+            guest.machine.ram.control(layout::CONTROL, |control| {
+                control.task[0] = TaskSpec {
+                    kind: Kind::Cyclictest as u64,
+                    class: FIFO,
+                    prio: 1,
+                    period_tsc: period,
+                    steps: 1,
+                    ring: 0,
+                    ..TaskSpec::default()
+                };
+            });
+            let mut reader = Reader::new();
+            b.measure(name, about, |out| {
+                guest.block(|| {
+                    collect(guest, 0, &mut reader, BLOCK_NS, |s| {
+                        // It sleeps again from now on: no period is due before.
+                        out.extend(s.woken.checked_sub(s.due).filter(|late| *late < period));
+                    });
+                    Ok(())
+                })
+            })
+        })?;
+    }
+    Ok(())
+}
+
+/// Messages from the host: `KVM_SIGNAL_MSI` from another CPU.
+fn messages(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
+    /// What of a message is timed.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Part {
+        /// The call, on the sender's side.
+        Call,
+        /// From before the call to the handler's first instruction.
+        Delivery,
+        /// From there to the first instruction of the task it wakes.
+        Task,
+        /// CPU time of the vCPU's thread for each message.
+        CpuTime,
+    }
+    let idle = Setup { echo: Some(0), ..Setup::of(Op::Echo) };
+    let busy = Setup { hog: Some(0), ..idle };
+    let polling = Setup { polling: true, ..idle };
+    let all = [
+        (idle, Part::Call, "msi-call-halted", "KVM_SIGNAL_MSI to a halted vCPU, for the sender"),
+        (busy, Part::Call, "msi-call-running", "the same to a running vCPU"),
+        (
+            idle,
+            Part::Delivery,
+            "msi-halted",
+            "from before it to the handler's first instruction, vCPU halted",
+        ),
+        (busy, Part::Delivery, "msi-running", "the same, vCPU running"),
+        (
+            polling,
+            Part::Delivery,
+            "msi-halted-polling",
+            "vCPU halted, with the host's halt polling",
+        ),
+        (
+            busy,
+            Part::Task,
+            "guest-wake-switch",
+            "from there to the first instruction of the task it wakes",
+        ),
+        (
+            idle,
+            Part::CpuTime,
+            "halt-cycle-cpu",
+            "CPU time of a vCPU's thread to be woken, handle it, and halt again",
+        ),
+    ];
+    let Some(other) = b.other else {
+        for (_, _, name, _) in all {
+            b.skip(name, "there is only one CPU");
+        }
+        return Ok(());
+    };
+    // The vCPU goes elsewhere; this thread sends.
+    for (setup, part, name, about) in all {
+        with_guest(b, kvm, setup, &[other], |b, guest| {
+            let (mut reader, floor) = (Reader::new(), b.floor);
+            let clock = b.clock;
+            b.measure(name, about, |out| {
+                guest.block(|| {
+                    let fired = guest.fired(0);
+                    let tid = guest.tids[0].load(Ordering::Acquire);
+                    sleep_until(monotonic() + 3_000_000);
+                    let (from, until) = (tsc(), monotonic() + BLOCK_NS);
+                    let (cpu_before, mut sent) = (schedstat(tid).0, 0_u64);
+                    while monotonic() < until {
+                        let before = tsc();
+                        fired.store(before, Ordering::Release);
+                        guest.machine.signal(0, VECTOR_DEVICE, false)?;
+                        let after = tsc();
+                        sent += 1;
+                        if part == Part::Call {
+                            out.push(after - before);
+                        }
+                        sleep_until(monotonic() + PERIOD_NS);
+                    }
+                    read(guest.ring(1), &mut reader, from, |s| match part {
+                        Part::Delivery => out.extend(s.woken.checked_sub(s.due)),
+                        Part::Task => out.extend(s.taken.checked_sub(s.woken)),
+                        Part::Call | Part::CpuTime => {}
+                    });
+                    if part == Part::CpuTime && sent > 0 {
+                        let used = schedstat(tid).0.saturating_sub(cpu_before);
+                        out.push(clock.to_cycles(used / sent) + floor);
+                    }
+                    Ok(())
+                })
+            })
+        })?;
+    }
+    Ok(())
+}
+
+/// Interrupts from one vCPU to another, on different CPUs.
+fn between(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
+    let from = Setup { period_ns: PERIOD_NS, echo: Some(1), ..Setup::of(Op::Interrupt) };
+    let all = [
+        (from, "ipi-halted", "an IPI from one vCPU to another that is halted, until its handler"),
+        (Setup { hog: Some(1), ..from }, "ipi-running", "the same to one that runs"),
+    ];
+    let Some(other) = b.other else {
+        for (_, name, _) in all {
+            b.skip(name, "there is only one CPU");
+        }
+        return Ok(());
+    };
+    let cpus = [b.cpu, other];
+    for (setup, name, about) in all {
+        with_guest(b, kvm, setup, &cpus, |b, guest| {
+            let mut reader = Reader::new();
+            b.measure(name, about, |out| {
+                guest.block(|| {
+                    collect(guest, 1, &mut reader, BLOCK_NS, |s| {
+                        out.extend(s.woken.checked_sub(s.due));
+                    });
+                    Ok(())
+                })
+            })
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,436 @@
+//! Costs of the host alone: system calls, switches, wake-ups, timers.
+#![allow(unsafe_code, reason = "times raw system calls")]
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::thread;
+
+use vcoop_model::plan::Ns;
+use vcoop_sched::config::Policy;
+
+use super::bench::{BLOCK_NS, Bench, Finally};
+use super::timer::TimerFd;
+use crate::attr::{self, Attr, gettid};
+use crate::clock::{Kick, monotonic, sleep_until, tsc};
+use crate::environment::{NoDeepIdle, is_asleep};
+use crate::error::{Error, Whom};
+
+/// Priority of the measuring thread.
+const PRIORITY: u8 = 10;
+
+/// Makes the calling thread the measuring one.
+///
+/// # Errors
+///
+/// [`Error::Kernel`].
+pub(crate) fn prepare(cpu: u32, fifo: bool, below: u8) -> Result<(), Error> {
+    let whom = Whom::Thread("calibration".to_owned());
+    attr::pin(&[cpu], &whom)?;
+    attr::timer_slack(1);
+    if fifo { Attr::from_policy(&Policy::Fifo(PRIORITY - below)).set(0, &whom) } else { Ok(()) }
+}
+
+fn syscall() {
+    // SAFETY: no arguments, cannot fail. By number, because libc might answer from memory.
+    unsafe { libc::syscall(libc::SYS_getppid) };
+}
+
+/// All of them.
+///
+/// # Errors
+///
+/// [`Error::Kernel`].
+pub(crate) fn measure(b: &mut Bench<'_>) -> Result<(), Error> {
+    let timed = |b: &mut Bench<'_>, name, about, op: fn()| {
+        let timer = Timer::of(b);
+        b.measure(name, about, |out| {
+            timer.time(out, op);
+            Ok(())
+        })
+    };
+    timed(b, "clock", "reading the clock twice; taken off everything below", || ())?;
+    b.floor = b.found("clock").map_or(0, |d| b.clock.to_cycles(d.median_ns));
+    timed(b, "syscall", "getppid: into the kernel and back", syscall)?;
+    let kick = Kick::default();
+    let timer = Timer::of(b);
+    b.measure("futex-wake-nobody", "futex wake with nobody waiting", |out| {
+        timer.time(out, || kick.wake_syscall());
+        Ok(())
+    })?;
+    timer_program(b)?;
+    setattr(b)?;
+    switch(b)?;
+    wake_here(b)?;
+    eventfd(b)?;
+    sleep(b)?;
+    wake_there(b)
+}
+
+/// [`Bench::time`] without the borrow.
+#[derive(Clone, Copy, Debug)]
+struct Timer {
+    block: u64,
+}
+
+impl Timer {
+    fn of(b: &Bench<'_>) -> Self {
+        Self { block: b.clock.to_cycles(BLOCK_NS) }
+    }
+
+    fn time(self, out: &mut Vec<u64>, mut op: impl FnMut()) {
+        let until = tsc() + self.block;
+        while out.len() < 20_000 {
+            let before = tsc();
+            op();
+            let after = tsc();
+            out.push(after - before);
+            if after > until {
+                break;
+            }
+        }
+    }
+}
+
+/// Programs a timer that comes before everybody else's, so that the hardware is programmed too.
+fn timer_program(b: &mut Bench<'_>) -> Result<(), Error> {
+    let timer = TimerFd::new()?;
+    let block = Timer::of(b).block;
+    b.measure(
+        "timer-program",
+        "timerfd_settime, 30 us ahead, from disarmed: earlier than any other timer",
+        |out| {
+            let until = tsc() + block;
+            while tsc() < until && out.len() < 20_000 {
+                let before = tsc();
+                timer.set(30_000);
+                out.push(tsc() - before);
+                timer.set(0);
+            }
+            Ok(())
+        },
+    )
+}
+
+fn setattr(b: &mut Bench<'_>) -> Result<(), Error> {
+    if !b.fifo {
+        b.skip("setattr", "real-time scheduling is not permitted");
+        return Ok(());
+    }
+    let (fair, fifo) =
+        (Attr::from_policy(&Policy::NORMAL), Attr::from_policy(&Policy::Fifo(PRIORITY)));
+    let whom = Whom::Thread("calibration".to_owned());
+    let timer = Timer::of(b);
+    let toggle = |out: &mut Vec<u64>, tid: i32| {
+        let mut failed = None;
+        let mut boost = true;
+        timer.time(out, || {
+            if let Err(e) = (if boost { &fifo } else { &fair }).set(tid, &whom) {
+                failed = Some(e);
+            }
+            boost = !boost;
+        });
+        let _ = fair.set(tid, &whom);
+        failed.map_or(Ok(()), Err)
+    };
+    let about = "sched_setattr on itself, FIFO and back";
+    b.measure("setattr-own", about, |out| {
+        let done = toggle(out, 0);
+        fifo.set(0, &whom)?;
+        done
+    })?;
+    let cpu = b.cpu;
+    Helper::sleeping(cpu, || {}).with(|tid| {
+        b.measure("setattr-sleeping", "the same on a thread that sleeps", |out| toggle(out, tid))
+    })?;
+    let Some(other) = b.other else {
+        b.skip("setattr-running", "there is only one CPU");
+        return Ok(());
+    };
+    Helper::spinning(other).with(|tid| {
+        b.measure("setattr-running", "the same on a thread that runs on another CPU", |out| {
+            toggle(out, tid)
+        })
+    })
+}
+
+/// A thread to measure on. Ends with its scope.
+#[derive(Clone, Copy, Debug)]
+struct Helper<F> {
+    cpu: u32,
+    spins: bool,
+    /// What it does first.
+    first: F,
+}
+
+impl Helper<fn()> {
+    fn spinning(cpu: u32) -> Self {
+        Self { cpu, spins: true, first: || {} }
+    }
+}
+
+impl<F: FnOnce() + Send> Helper<F> {
+    fn sleeping(cpu: u32, first: F) -> Self {
+        Self { cpu, spins: false, first }
+    }
+
+    fn with(self, body: impl FnOnce(i32) -> Result<(), Error>) -> Result<(), Error> {
+        let (over, kick, tid) = (AtomicBool::new(false), Kick::default(), AtomicI32::new(0));
+        thread::scope(|s| {
+            s.spawn(|| {
+                let fair = Attr::from_policy(&Policy::NORMAL);
+                let pinned =
+                    attr::pin(&[self.cpu], &Whom::Host).and_then(|()| fair.set(0, &Whom::Host));
+                (self.first)();
+                tid.store(if pinned.is_ok() { gettid() } else { -1 }, Ordering::Release);
+                while !over.load(Ordering::Acquire) {
+                    if self.spins {
+                        crate::clock::spin(1000);
+                    } else {
+                        let armed = kick.arm();
+                        kick.wait_until(armed, monotonic() + 1_000_000_000);
+                    }
+                }
+            });
+            // It may have to wait for its CPU: this thread may be in its way.
+            while tid.load(Ordering::Acquire) == 0 {
+                sleep_until(monotonic() + 200_000);
+            }
+            let id = tid.load(Ordering::Acquire);
+            while !self.spins && id > 0 && !is_asleep(id) {
+                sleep_until(monotonic() + 200_000);
+            }
+            let _end = Finally(|| {
+                over.store(true, Ordering::Release);
+                kick.kick();
+            });
+            body(id)
+        })
+    }
+}
+
+/// Two real-time threads of one priority hand the CPU to each other: each time it comes back, it has
+/// been switched twice.
+fn switch(b: &mut Bench<'_>) -> Result<(), Error> {
+    if !b.fifo {
+        b.skip("switch-pair", "real-time scheduling is not permitted");
+        return Ok(());
+    }
+    let (cpu, block) = (b.cpu, Timer::of(b).block);
+    b.measure("switch-pair", "sched_yield between two FIFO threads: two switches", |out| {
+        let (ready, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|s| {
+            let peer = s.spawn(|| {
+                prepare(cpu, true, 0)?;
+                ready.store(true, Ordering::Release);
+                while !over.load(Ordering::Acquire) {
+                    thread::yield_now();
+                }
+                Ok(())
+            });
+            while !ready.load(Ordering::Acquire) && !peer.is_finished() {
+                sleep_until(monotonic() + 200_000);
+            }
+            let until = tsc() + block;
+            let mut last = tsc();
+            while last < until && out.len() < 20_000 {
+                let before = tsc();
+                thread::yield_now();
+                last = tsc();
+                out.push(last - before);
+            }
+            over.store(true, Ordering::Release);
+            peer.join().unwrap_or(Err(Error::Panicked(Whom::Host)))
+        })
+    })
+}
+
+/// A thread that waits on a futex on `cpu`, and notes when it runs again.
+struct Sleeper {
+    kick: Kick,
+    ran: AtomicU64,
+    tid: AtomicI32,
+    over: AtomicBool,
+}
+
+impl Sleeper {
+    fn run(&self, cpu: u32, fifo: bool, below: u8) -> Result<(), Error> {
+        let done = prepare(cpu, fifo, below);
+        self.tid.store(if done.is_ok() { gettid() } else { -1 }, Ordering::Release);
+        while done.is_ok() && !self.over.load(Ordering::Acquire) {
+            let armed = self.kick.arm();
+            self.kick.wait_until(armed, monotonic() + 1_000_000_000);
+            self.ran.store(tsc(), Ordering::Release);
+        }
+        done
+    }
+
+    /// Kicks it every 150 us for a block; `sample` gets the times before and after the kick, and when
+    /// the sleeper ran.
+    fn kicks(&self, block: u64, mut sample: impl FnMut(u64, u64, u64)) {
+        let until = tsc() + block;
+        while tsc() < until {
+            sleep_until(monotonic() + 150_000);
+            if !self.kick.is_waiting() {
+                continue;
+            }
+            self.ran.store(0, Ordering::Release);
+            let before = tsc();
+            self.kick.kick();
+            let after = tsc();
+            let patience = monotonic() + 2_000_000;
+            let mut ran = self.ran.load(Ordering::Acquire);
+            while ran == 0 && monotonic() < patience {
+                sleep_until(monotonic() + 20_000);
+                ran = self.ran.load(Ordering::Acquire);
+            }
+            if ran != 0 {
+                sample(before, after, ran);
+            }
+        }
+    }
+
+    fn with(
+        cpu: u32,
+        fifo: bool,
+        below: u8,
+        body: impl FnOnce(&Self) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let sleeper = Self {
+            kick: Kick::default(),
+            ran: AtomicU64::new(0),
+            tid: AtomicI32::new(0),
+            over: AtomicBool::new(false),
+        };
+        thread::scope(|s| {
+            let thread = s.spawn(|| sleeper.run(cpu, fifo, below));
+            while sleeper.tid.load(Ordering::Acquire) == 0 && !thread.is_finished() {
+                sleep_until(monotonic() + 200_000);
+            }
+            let end = Finally(|| {
+                sleeper.over.store(true, Ordering::Release);
+                sleeper.kick.kick();
+            });
+            let done = body(&sleeper);
+            drop(end);
+            let ended = thread.join().unwrap_or(Err(Error::Panicked(Whom::Host)));
+            done.and(ended)
+        })
+    }
+}
+
+/// What a wake-up costs the waker: the thread woken may not run yet, and no CPU is interrupted.
+fn wake_here(b: &mut Bench<'_>) -> Result<(), Error> {
+    if !b.fifo {
+        b.skip("wake-here", "real-time scheduling is not permitted");
+        return Ok(());
+    }
+    let (cpu, block) = (b.cpu, Timer::of(b).block);
+    Sleeper::with(cpu, true, 1, |sleeper| {
+        b.measure("wake-here", "futex wake of a less urgent thread on the same CPU", |out| {
+            sleeper.kicks(block, |before, after, _| out.push(after - before));
+            Ok(())
+        })
+    })
+}
+
+/// From a futex wake to the sleeper's first instruction, on another CPU that idles (or is taken from
+/// fair work).
+fn wake_there(b: &mut Bench<'_>) -> Result<(), Error> {
+    let (block, fifo) = (Timer::of(b).block, b.fifo);
+    let Some(other) = b.other else {
+        b.skip("wake-idle", "there is only one CPU");
+        return Ok(());
+    };
+    let about = "futex wake to first instruction on another CPU that idles";
+    Sleeper::with(other, fifo, 0, |sleeper| {
+        b.measure("wake-idle", about, |out| {
+            sleeper.kicks(block, |before, _, ran| out.push(ran.saturating_sub(before)));
+            Ok(())
+        })
+    })?;
+    let held = NoDeepIdle::hold();
+    if !held.is_held() {
+        b.skip("wake-polling", "/dev/cpu_dma_latency cannot be held");
+        return Ok(());
+    }
+    let about = "the same with /dev/cpu_dma_latency held at 0";
+    Sleeper::with(other, fifo, 0, |sleeper| {
+        b.measure("wake-polling", about, |out| {
+            sleeper.kicks(block, |before, _, ran| out.push(ran.saturating_sub(before)));
+            Ok(())
+        })
+    })
+}
+
+/// Two threads on one CPU pass a number to and fro.
+fn eventfd(b: &mut Bench<'_>) -> Result<(), Error> {
+    let (cpu, fifo, timer) = (b.cpu, b.fifo, Timer::of(b));
+    let (there, back) = (EventFd::new()?, EventFd::new()?);
+    let over = AtomicBool::new(false);
+    thread::scope(|s| {
+        let peer = s.spawn(|| {
+            prepare(cpu, fifo, 0)?;
+            loop {
+                there.read();
+                if over.load(Ordering::Acquire) {
+                    return Ok(());
+                }
+                back.write();
+            }
+        });
+        let end = Finally(|| {
+            over.store(true, Ordering::Release);
+            there.write();
+        });
+        let about = "two threads on one CPU pass an eventfd to and fro: two wake-ups, two switches";
+        let done = b.measure("eventfd-round-trip", about, |out| {
+            timer.time(out, || {
+                there.write();
+                back.read();
+            });
+            Ok(())
+        });
+        drop(end);
+        done.and(peer.join().unwrap_or(Err(Error::Panicked(Whom::Host))))
+    })
+}
+
+#[derive(Debug)]
+struct EventFd(std::fs::File);
+
+impl EventFd {
+    fn new() -> Result<Self, Error> {
+        use std::os::fd::FromRawFd;
+        // SAFETY: creates a descriptor.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(Error::last_os("eventfd", Whom::Host));
+        }
+        // SAFETY: a descriptor of our own, owned from here on.
+        Ok(Self(unsafe { std::fs::File::from_raw_fd(fd) }))
+    }
+
+    fn write(&self) {
+        use std::io::Write;
+        let _ = (&self.0).write_all(&1_u64.to_ne_bytes());
+    }
+
+    fn read(&self) {
+        use std::io::Read;
+        let _ = (&self.0).read_exact(&mut [0; 8]);
+    }
+}
+
+/// How late a thread that slept to a time runs.
+fn sleep(b: &mut Bench<'_>) -> Result<(), Error> {
+    const AHEAD_NS: Ns = 200_000;
+    let (block, ahead) = (Timer::of(b).block, b.clock.to_cycles(AHEAD_NS));
+    b.measure("sleep-late", "clock_nanosleep to a time: how late the thread runs", |out| {
+        let until = tsc() + block;
+        while tsc() < until {
+            let (due, at) = (tsc() + ahead, monotonic() + AHEAD_NS);
+            sleep_until(at);
+            out.push(tsc().saturating_sub(due));
+        }
+        Ok(())
+    })
+}

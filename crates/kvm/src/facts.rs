@@ -1,0 +1,153 @@
+//! What this host is: the part of a host description that needs no measuring.
+//!
+//! Everything comes from files of procfs and sysfs (and from debugfs where it is mounted and
+//! readable), so [`HostFacts::read`] takes the root they hang from, and tests give it a tree of
+//! their own. Nothing here fails: what cannot be read is inferred, and a [`Fact`] says which.
+
+mod idle;
+mod kernel;
+mod topology;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use vcoop_model::plan::{Ns, Preemption};
+use vcoop_sched::config::{Fair, RtGuard, Topology};
+
+pub use idle::{IdleFacts, IdleState};
+pub use kernel::Release;
+
+/// A value, and how it is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fact<T> {
+    /// The value.
+    pub value: T,
+    /// Where it is from: `read from ...`, or `inferred: ...`.
+    pub source: String,
+    /// Whether it was read from this host, rather than inferred.
+    pub read: bool,
+}
+
+impl<T> Fact<T> {
+    pub(crate) fn read(value: T, from: &str) -> Self {
+        Self { value, source: format!("read from {from}"), read: true }
+    }
+
+    pub(crate) fn inferred(value: T, why: &str) -> Self {
+        Self { value, source: format!("inferred: {why}"), read: false }
+    }
+}
+
+/// This host, as a scenario's `[host]` would have to say it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HostFacts {
+    /// CPU model, as the processor names itself.
+    pub cpu_model: Option<String>,
+    /// Whether this host is itself a guest: then its hypervisor's costs are in every number.
+    pub is_guest: bool,
+    /// Kernel release (`6.18.44-generic`).
+    pub release: String,
+    /// CPUs that this process may use, in the order of the simulator's numbering (threads of a core
+    /// side by side, then cores, then caches): the simulator's CPU `i` is the kernel's `cpus[i]`.
+    pub cpus: Vec<u32>,
+    /// Where they sit. If the real shape is not regular, one cache of single threads.
+    pub topology: Fact<Topology>,
+    /// Tick period: `1/HZ`, in nanoseconds.
+    pub tick_ns: Fact<Ns>,
+    /// Preemption model.
+    pub preemption: Fact<Preemption>,
+    /// Fair class and its tunables.
+    pub fair: Fact<Fair>,
+    /// Slice of SCHED_RR, in nanoseconds.
+    pub rr_slice_ns: Fact<Ns>,
+    /// What keeps real-time threads from starving the rest.
+    pub rt_guard: Fact<RtGuard>,
+    /// `sched_rt_runtime_us` and `sched_rt_period_us` in nanoseconds; `None` = no limit. On 6.12 and
+    /// later they bound groups and admission only.
+    pub rt_limit: Option<(Ns, Ns)>,
+    /// Idle states.
+    pub idle: IdleFacts,
+}
+
+impl HostFacts {
+    /// Reads them below `root`, for the CPUs `allowed`. `tick_ns`: the resolution of a coarse
+    /// clock, which is the tick's, if the caller could ask for it.
+    pub fn read(root: &Path, allowed: &[u32], tick_ns: Option<Ns>) -> Self {
+        let root = Root::new(root);
+        let release = root.text("proc/sys/kernel/osrelease").unwrap_or_default();
+        let version = Release::parse(&release);
+        let config = kernel::Config::load(&root, &release);
+        let (cpus, topology) = topology::read(&root, allowed);
+        let n = u32::try_from(cpus.len()).unwrap_or(1);
+        Self {
+            cpu_model: root.cpuinfo("model name"),
+            is_guest: root
+                .cpuinfo("flags")
+                .is_some_and(|flags| flags.split(' ').any(|f| f == "hypervisor")),
+            cpus,
+            topology,
+            tick_ns: kernel::tick(tick_ns, &config),
+            preemption: kernel::preemption(&root, &config),
+            fair: kernel::fair(&root, version, n),
+            rr_slice_ns: kernel::rr_slice(&root),
+            rt_guard: kernel::rt_guard(&root, version),
+            rt_limit: kernel::rt_limit(&root),
+            idle: idle::read(&root),
+            release,
+        }
+    }
+
+    /// Kernel release as two numbers.
+    pub fn version(&self) -> Release {
+        Release::parse(&self.release)
+    }
+
+    /// Tick rate, in hertz.
+    pub fn hz(&self) -> u64 {
+        1_000_000_000 / self.tick_ns.value.max(1)
+    }
+}
+
+/// This host's facts.
+pub fn host_facts() -> HostFacts {
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    let (allowed, tick) =
+        (crate::attr::allowed_cpus().unwrap_or_default(), crate::clock::tick_ns());
+    #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+    let (allowed, tick) = (Vec::new(), None);
+    HostFacts::read(Path::new("/"), &allowed, tick)
+}
+
+/// Where procfs and sysfs hang.
+#[derive(Debug)]
+pub(crate) struct Root(PathBuf);
+
+impl Root {
+    pub(crate) fn new(root: &Path) -> Self {
+        Self(root.to_owned())
+    }
+
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.0.join(path)
+    }
+
+    /// A file's text without surrounding space; `None` if it is empty or cannot be read.
+    pub(crate) fn text(&self, path: &str) -> Option<String> {
+        let text = fs::read_to_string(self.path(path)).ok()?;
+        Some(text.trim().to_owned()).filter(|s| !s.is_empty())
+    }
+
+    fn number<T: std::str::FromStr>(&self, path: &str) -> Option<T> {
+        self.text(path)?.parse().ok()
+    }
+
+    fn cpuinfo(&self, key: &str) -> Option<String> {
+        let text = fs::read_to_string(self.path("proc/cpuinfo")).ok()?;
+        let line = text.lines().find(|l| l.split(':').next().is_some_and(|k| k.trim() == key))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    }
+}

@@ -1,0 +1,214 @@
+//! What the kernel was built with, and what it was told since.
+
+use std::fs::File;
+use std::io::Read;
+
+use flate2::read::GzDecoder;
+use serde::Serialize;
+use vcoop_model::plan::{Ns, Preemption};
+use vcoop_sched::config::{CfsTunables, EevdfTunables, Fair, RtGuard};
+
+use super::{Fact, Root};
+
+/// The first two numbers of a kernel release; they order as versions do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Release {
+    /// `6` in 6.18.
+    pub major: u32,
+    /// `18` in 6.18.
+    pub minor: u32,
+}
+
+impl Release {
+    /// From `uname -r`; what is not a number counts as 0.
+    pub fn parse(text: &str) -> Self {
+        let mut numbers = text
+            .split('.')
+            .map(|part| part.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default())
+            .map(|digits| digits.parse().unwrap_or(0));
+        Self { major: numbers.next().unwrap_or(0), minor: numbers.next().unwrap_or(0) }
+    }
+
+    /// From its numbers.
+    pub const fn new(major: u32, minor: u32) -> Self {
+        Self { major, minor }
+    }
+}
+
+/// The kernel's build configuration, where the host shows it.
+#[derive(Debug, Default)]
+pub(super) struct Config {
+    text: String,
+    from: &'static str,
+}
+
+impl Config {
+    /// More than any kernel's.
+    const MAX: u64 = 4 << 20;
+
+    pub(super) fn load(root: &Root, release: &str) -> Self {
+        let plain = |path: String| {
+            let mut text = String::new();
+            let file = File::open(root.path(&path)).ok()?;
+            file.take(Self::MAX).read_to_string(&mut text).ok().map(|_| text)
+        };
+        let packed = || {
+            let mut text = String::new();
+            let file = File::open(root.path("proc/config.gz")).ok()?;
+            GzDecoder::new(file).take(Self::MAX).read_to_string(&mut text).ok().map(|_| text)
+        };
+        if let Some(text) = packed() {
+            return Self { text, from: "/proc/config.gz" };
+        }
+        match plain(format!("boot/config-{release}")) {
+            Some(text) => Self { text, from: "/boot/config-<release>" },
+            None => Self::default(),
+        }
+    }
+
+    fn value(&self, key: &str) -> Option<&str> {
+        self.text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+    }
+
+    fn is_on(&self, key: &str) -> bool {
+        self.value(key) == Some("y")
+    }
+}
+
+/// The tick. The coarse clocks move once a tick, and their resolution is its period.
+pub(super) fn tick(coarse: Option<Ns>, config: &Config) -> Fact<Ns> {
+    let plausible = |ns: &Ns| (100_000..=100_000_000).contains(ns);
+    if let Some(ns) = coarse.filter(plausible) {
+        return Fact::read(ns, "clock_getres(CLOCK_MONOTONIC_COARSE)");
+    }
+    let hz: Option<Ns> = config.value("CONFIG_HZ").and_then(|hz| hz.parse().ok());
+    match hz.and_then(|hz| 1_000_000_000_u64.checked_div(hz)).filter(plausible) {
+        Some(ns) => Fact::read(ns, &format!("CONFIG_HZ in {}", config.from)),
+        None => Fact::inferred(4_000_000, "HZ=250, as most distributions"),
+    }
+}
+
+/// The preemption model: what debugfs says is in force, else the boot option, else what the kernel
+/// was built with.
+pub(super) fn preemption(root: &Root, config: &Config) -> Fact<Preemption> {
+    let named = |name: &str| match name {
+        "none" => Some(Preemption::None),
+        "voluntary" => Some(Preemption::Voluntary),
+        "lazy" => Some(Preemption::Lazy),
+        "full" => Some(Preemption::Full),
+        _ => None,
+    };
+    // `none voluntary (full) lazy`.
+    if let Some(text) = root.text("sys/kernel/debug/sched/preempt")
+        && let Some(chosen) = text
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix('(')?.strip_suffix(')'))
+            .and_then(named)
+    {
+        return Fact::read(chosen, "/sys/kernel/debug/sched/preempt");
+    }
+    let version = root.text("proc/sys/kernel/version").unwrap_or_default();
+    let says = |word: &str| version.split_whitespace().any(|w| w == word);
+    if says("PREEMPT_RT") {
+        // Beyond the model's four: also locks are preemptible.
+        return Fact::read(Preemption::Full, "/proc/sys/kernel/version (PREEMPT_RT)");
+    }
+    let dynamic = says("PREEMPT_DYNAMIC") || config.is_on("CONFIG_PREEMPT_DYNAMIC");
+    let cmdline = root.text("proc/cmdline").unwrap_or_default();
+    let asked = cmdline.split_whitespace().filter_map(|w| w.strip_prefix("preempt=")).next_back();
+    if dynamic && let Some(chosen) = asked.and_then(named) {
+        return Fact::read(chosen, "/proc/cmdline (preempt=)");
+    }
+    let built = [
+        ("CONFIG_PREEMPT_NONE", Preemption::None),
+        ("CONFIG_PREEMPT_VOLUNTARY", Preemption::Voluntary),
+        ("CONFIG_PREEMPT_LAZY", Preemption::Lazy),
+        ("CONFIG_PREEMPT", Preemption::Full),
+    ];
+    if let Some((key, model)) = built.into_iter().find(|(key, _)| config.is_on(key)) {
+        return Fact::read(model, &format!("{key} in {}", config.from));
+    }
+    if says("PREEMPT") {
+        return Fact::read(Preemption::Full, "/proc/sys/kernel/version");
+    }
+    Fact::inferred(Preemption::Voluntary, "the kernel does not say; most distributions")
+}
+
+/// The fair class of this release with its default tunables, and the base slice in force where
+/// debugfs shows it.
+///
+/// CFS until 6.5, EEVDF from 6.6; delayed dequeue and short-slice preemption from 6.12; the base
+/// slice is 0.75 ms until 6.14 and 0.70 ms from 6.15, times `1 + ilog2(min(cpus, 8))`
+/// (`kernel/sched/fair.c` of these releases).
+pub(super) fn fair(root: &Root, release: Release, cpus: u32) -> Fact<Fair> {
+    if release < Release::new(6, 6) {
+        let why = "Linux before 6.6 has CFS; tunables are its defaults";
+        return Fact::inferred(Fair::Cfs(CfsTunables::for_cpus(cpus)), why);
+    }
+    let mut eevdf = EevdfTunables::for_cpus(cpus);
+    if release < Release::new(6, 15) {
+        eevdf.base_slice_ns = eevdf.base_slice_ns / 700 * 750;
+    }
+    eevdf.preempt_short = release >= Release::new(6, 12);
+    eevdf.delay_dequeue = eevdf.preempt_short;
+    match root.number("sys/kernel/debug/sched/base_slice_ns") {
+        Some(ns) if ns > 0 => {
+            eevdf.base_slice_ns = ns;
+            Fact::read(Fair::Eevdf(eevdf), "/sys/kernel/debug/sched/base_slice_ns")
+        }
+        _ => {
+            Fact::inferred(Fair::Eevdf(eevdf), "Linux since 6.6 has EEVDF; the release's defaults")
+        }
+    }
+}
+
+pub(super) fn rr_slice(root: &Root) -> Fact<Ns> {
+    match root.number::<Ns>("proc/sys/kernel/sched_rr_timeslice_ms") {
+        Some(ms) if (1..=10_000).contains(&ms) => {
+            Fact::read(ms * 1_000_000, "/proc/sys/kernel/sched_rr_timeslice_ms")
+        }
+        _ => Fact::inferred(100_000_000, "the kernel's default"),
+    }
+}
+
+/// `sched_rt_runtime_us` within `sched_rt_period_us`, in nanoseconds; `None` = unlimited or unknown.
+pub(super) fn rt_limit(root: &Root) -> Option<(Ns, Ns)> {
+    // -1 does not parse: no limit.
+    let runtime: Ns = root.number("proc/sys/kernel/sched_rt_runtime_us")?;
+    let period: Ns = root.number("proc/sys/kernel/sched_rt_period_us")?;
+    Some((runtime.checked_mul(1000)?, period.checked_mul(1000)?))
+}
+
+/// RT throttling until 6.11, the fair server from 6.12 on.
+pub(super) fn rt_guard(root: &Root, release: Release) -> Fact<RtGuard> {
+    if release < Release::new(6, 12) {
+        let from = "/proc/sys/kernel/sched_rt_{runtime,period}_us";
+        return match rt_limit(root) {
+            Some((runtime, period)) if runtime >= period => Fact::read(RtGuard::Off, from),
+            Some((runtime_ns, period_ns)) => {
+                Fact::read(RtGuard::Throttle { runtime_ns, period_ns }, from)
+            }
+            None if root.text("proc/sys/kernel/sched_rt_runtime_us").as_deref() == Some("-1") => {
+                Fact::read(RtGuard::Off, from)
+            }
+            None => {
+                let (runtime_ns, period_ns) = (950_000_000, 1_000_000_000);
+                let guard = RtGuard::Throttle { runtime_ns, period_ns };
+                Fact::inferred(guard, "the kernel's default")
+            }
+        };
+    }
+    let of =
+        |file: &str| root.number::<Ns>(&format!("sys/kernel/debug/sched/fair_server/cpu0/{file}"));
+    match (of("runtime"), of("period")) {
+        (Some(0), _) => Fact::read(RtGuard::Off, "/sys/kernel/debug/sched/fair_server"),
+        (Some(runtime_ns), Some(period_ns)) if period_ns > 0 => Fact::read(
+            RtGuard::FairServer { runtime_ns, period_ns },
+            "/sys/kernel/debug/sched/fair_server",
+        ),
+        _ => Fact::inferred(
+            RtGuard::FairServer { runtime_ns: 50_000_000, period_ns: 1_000_000_000 },
+            "Linux since 6.12 has the fair server; its defaults",
+        ),
+    }
+}

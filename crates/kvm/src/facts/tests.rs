@@ -1,0 +1,163 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+/// A tree of a test's own, with these files.
+fn tree(name: &str, files: &[(&str, &str)]) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("vcoop-facts-{}-{name}", std::process::id()));
+    let _ = fs::remove_dir_all(&dir);
+    for (path, text) in files {
+        let path = dir.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    dir
+}
+
+fn read(dir: &Path, allowed: &[u32], tick: Option<Ns>) -> HostFacts {
+    let facts = HostFacts::read(dir, allowed, tick);
+    fs::remove_dir_all(dir).unwrap();
+    facts
+}
+
+/// A two-socket machine as Linux numbers it: the second threads of all cores come last.
+fn two_sockets() -> Vec<(String, String)> {
+    (0..8)
+        .flat_map(|cpu| {
+            let (core, socket) = (cpu % 4, cpu % 4 / 2);
+            let dir = format!("sys/devices/system/cpu/cpu{cpu}");
+            let (a, b) = (socket * 2, socket * 2 + 1);
+            [
+                (format!("{dir}/topology/core_cpus_list"), format!("{core},{}\n", core + 4)),
+                (format!("{dir}/cache/index0/level"), "1\n".to_owned()),
+                (format!("{dir}/cache/index0/shared_cpu_list"), format!("{core},{}\n", core + 4)),
+                (format!("{dir}/cache/index3/level"), "3\n".to_owned()),
+                (
+                    format!("{dir}/cache/index3/shared_cpu_list"),
+                    format!("{a}-{b},{}-{}\n", a + 4, b + 4),
+                ),
+            ]
+        })
+        .collect()
+}
+
+#[test]
+fn cpus_are_renumbered_core_by_core() {
+    let files = two_sockets();
+    let files: Vec<(&str, &str)> = files.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+    let facts = read(&tree("sockets", &files), &[0, 1, 2, 3, 4, 5, 6, 7], None);
+    let shape = Topology { threads_per_core: 2, cores_per_llc: 2, llcs: 2 };
+    assert_eq!((facts.topology.value, facts.topology.read), (shape, true));
+    assert_eq!(facts.cpus, [0, 4, 1, 5, 2, 6, 3, 7]);
+    // A process that may use three of them has no regular machine.
+    let facts = read(&tree("three", &files), &[0, 4, 1], None);
+    assert_eq!((facts.topology.value, facts.topology.read), (Topology::flat(3), false));
+}
+
+#[test]
+fn an_old_kernel_is_known_by_its_release() {
+    let dir = tree(
+        "old",
+        &[
+            ("proc/sys/kernel/osrelease", "6.1.0-28-amd64\n"),
+            ("proc/sys/kernel/version", "#1 SMP PREEMPT_DYNAMIC Debian\n"),
+            ("proc/sys/kernel/sched_rt_runtime_us", "-1\n"),
+            ("proc/sys/kernel/sched_rt_period_us", "1000000\n"),
+            (
+                "boot/config-6.1.0-28-amd64",
+                "# CONFIG_PREEMPT_NONE is not set\nCONFIG_PREEMPT_VOLUNTARY=y\nCONFIG_HZ=1000\n",
+            ),
+            ("proc/cmdline", "quiet preempt=full\n"),
+            ("sys/devices/system/cpu/online", "0-3\n"),
+        ],
+    );
+    let facts = read(&dir, &[], None);
+    assert_eq!(facts.fair.value, Fair::Cfs(vcoop_sched::config::CfsTunables::for_cpus(4)));
+    assert_eq!(facts.rt_guard.value, RtGuard::Off);
+    assert_eq!((facts.hz(), facts.tick_ns.read), (1000, true));
+    assert_eq!(facts.preemption.value, Preemption::Full, "the boot option wins");
+    assert_eq!(facts.cpus, [0, 1, 2, 3]);
+}
+
+#[test]
+fn debugfs_wins_where_it_can_be_read() {
+    let dir = tree(
+        "debugfs",
+        &[
+            ("proc/sys/kernel/osrelease", "6.18.44\n"),
+            ("proc/sys/kernel/version", "#1 SMP PREEMPT_DYNAMIC\n"),
+            ("proc/cmdline", "preempt=none\n"),
+            ("sys/kernel/debug/sched/preempt", "none voluntary full (lazy)\n"),
+            ("sys/kernel/debug/sched/base_slice_ns", "3000000\n"),
+            ("sys/kernel/debug/sched/fair_server/cpu0/runtime", "20000000\n"),
+            ("sys/kernel/debug/sched/fair_server/cpu0/period", "500000000\n"),
+        ],
+    );
+    let facts = read(&dir, &[0, 1], Some(4_000_000));
+    assert_eq!(facts.preemption.value, Preemption::Lazy);
+    let Fair::Eevdf(eevdf) = facts.fair.value else { panic!("EEVDF since 6.6") };
+    assert_eq!((eevdf.base_slice_ns, eevdf.delay_dequeue), (3_000_000, true));
+    let guard = RtGuard::FairServer { runtime_ns: 20_000_000, period_ns: 500_000_000 };
+    assert_eq!((facts.rt_guard.value, facts.rt_guard.read), (guard, true));
+    assert_eq!(facts.hz(), 250);
+}
+
+#[test]
+fn slices_and_features_follow_the_release() {
+    let of = |release: &str| {
+        let dir = tree("release", &[("proc/sys/kernel/osrelease", release)]);
+        match read(&dir, &[0, 1], None).fair.value {
+            Fair::Eevdf(e) => (e.base_slice_ns, e.preempt_short),
+            Fair::Cfs(_) => panic!("{release}"),
+        }
+    };
+    assert_eq!(of("6.6.9"), (1_500_000, false));
+    assert_eq!(of("6.12.1"), (1_500_000, true));
+    assert_eq!(of("6.15-rc1"), (1_400_000, true));
+}
+
+#[test]
+fn idle_states_keep_their_order() {
+    let state = |i: u32, file: &str| format!("sys/devices/system/cpu/cpu0/cpuidle/state{i}/{file}");
+    let files = [
+        (state(0, "name"), "POLL"),
+        (state(0, "latency"), "0"),
+        (state(0, "residency"), "0"),
+        (state(1, "name"), "C6"),
+        (state(1, "desc"), "MWAIT 0x20"),
+        (state(1, "latency"), "170"),
+        (state(1, "residency"), "600"),
+        (state(1, "disable"), "1"),
+    ];
+    let mut files: Vec<(&str, &str)> = files.iter().map(|(p, t)| (p.as_str(), *t)).collect();
+    files.push(("sys/devices/system/cpu/cpuidle/current_driver", "intel_idle"));
+    let idle = read(&tree("idle", &files), &[0], None).idle;
+    assert_eq!(idle.driver.as_deref(), Some("intel_idle"));
+    assert!(idle.states[0].is_poll() && !idle.states[0].disabled);
+    let c6 = &idle.states[1];
+    assert_eq!((c6.exit_ns, c6.residency_ns, c6.disabled), (170_000, 600_000, true));
+}
+
+#[test]
+fn an_empty_machine_is_still_described() {
+    let dir = tree("empty", &[("x", "")]);
+    let facts = read(&dir, &[], None);
+    assert_eq!((facts.cpus.as_slice(), facts.topology.value.cpus()), (&[0][..], 1));
+    assert!(!facts.tick_ns.read && !facts.preemption.read && facts.idle.states.is_empty());
+}
+
+#[test]
+fn cpu_lists() {
+    assert_eq!(topology::list("0-2,5,8-9"), [0, 1, 2, 5, 8, 9]);
+    assert_eq!(topology::list("x,7-,0-99999999"), Vec::<u32>::new());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn this_host_has_cpus_and_a_release() {
+    let facts = host_facts();
+    assert!(!facts.cpus.is_empty() && facts.version() > Release::new(2, 6));
+    assert_eq!(facts.topology.value.cpus() as usize, facts.cpus.len());
+    assert!((10..=10_000).contains(&facts.hz()));
+}

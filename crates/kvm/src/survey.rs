@@ -1,0 +1,93 @@
+//! What works on this host: one finding for each facility that the lab, calibration or recording
+//! uses, or that changes what their numbers mean.
+//!
+//! Looking changes nothing: what is opened is closed, what is locked is unlocked, what is created (an
+//! instance of tracefs) is removed again.
+
+mod files;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod kvm;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod limits;
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::facts::{HostFacts, Root};
+
+/// How far something works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It does.
+    Ok,
+    /// It does, but numbers mean less than elsewhere, or a part is missing.
+    Limited,
+    /// It does not.
+    Missing,
+}
+
+/// One facility.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Name.
+    pub facility: String,
+    /// How far it works.
+    pub state: State,
+    /// What was seen.
+    pub evidence: String,
+    /// How to get it, or what to do without; `None` where there is nothing to do.
+    pub remedy: Option<String>,
+}
+
+impl Finding {
+    pub(crate) fn ok(facility: &str, evidence: impl Into<String>) -> Self {
+        let (facility, evidence) = (facility.to_owned(), evidence.into());
+        Self { facility, state: State::Ok, evidence, remedy: None }
+    }
+
+    pub(crate) fn limited(facility: &str, evidence: impl Into<String>, remedy: &str) -> Self {
+        let remedy = Some(remedy.to_owned());
+        Self { state: State::Limited, remedy, ..Self::ok(facility, evidence) }
+    }
+
+    pub(crate) fn missing(facility: &str, evidence: impl Into<String>, remedy: &str) -> Self {
+        let remedy = Some(remedy.to_owned());
+        Self { state: State::Missing, remedy, ..Self::ok(facility, evidence) }
+    }
+}
+
+/// Everything there is to say about this host, the most needed first. `facts`: those of this host.
+pub fn survey(facts: &HostFacts) -> Vec<Finding> {
+    let root = Root::new(Path::new("/"));
+    let mut found = Vec::new();
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    {
+        found.extend(kvm::findings(&root));
+        found.extend(limits::findings(&root, facts));
+    }
+    #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+    found.push(Finding::missing(
+        "micro-VM lab",
+        "it needs x86-64 Linux with KVM",
+        "use the simulator",
+    ));
+    found.extend(files::findings(&root, facts));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_does_not_work_has_a_remedy() {
+        let found = survey(&crate::host_facts());
+        for f in &found {
+            assert!(!f.facility.is_empty() && !f.evidence.is_empty(), "{f:?}");
+            assert_eq!(f.remedy.is_none(), f.state == State::Ok, "{f:?}");
+            assert_eq!(found.iter().filter(|g| g.facility == f.facility).count(), 1, "{f:?}");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Findings from procfs, sysfs and PATH.
+
+use std::fs;
+
+use vcoop_sched::config::RtGuard;
+
+use super::Finding;
+use crate::facts::{HostFacts, Root};
+
+pub(super) fn findings(root: &Root, facts: &HostFacts) -> Vec<Finding> {
+    vec![
+        cpus(root, facts),
+        smt(root),
+        guard(facts),
+        guest(root, facts),
+        busy(root),
+        governor(root),
+        idle(facts),
+        cgroup(root),
+        schedstat(root),
+        tracefs(root),
+        lockdown(root),
+        bpf(root),
+        in_path("perf", "records captures", "install linux-perf; or record through tracefs"),
+        in_path(
+            "stress-ng",
+            "optional load",
+            "install stress-ng; the lab's own loads do without it",
+        ),
+    ]
+}
+
+fn cpus(root: &Root, facts: &HostFacts) -> Finding {
+    let list = |path: &str| root.text(path).unwrap_or_else(|| "none".to_owned());
+    let evidence = format!(
+        "{} usable; isolated: {}; nohz_full: {}",
+        facts.cpus.len(),
+        list("sys/devices/system/cpu/isolated"),
+        list("sys/devices/system/cpu/nohz_full"),
+    );
+    if facts.cpus.len() < 2 {
+        let remedy = "use a host with two CPUs: the injector needs one of its own, and calibration \
+                      two for whatever goes between CPUs";
+        return Finding::limited("CPUs", evidence, remedy);
+    }
+    Finding::ok("CPUs", evidence)
+}
+
+fn smt(root: &Root) -> Finding {
+    match root.text("sys/devices/system/cpu/smt/active").as_deref() {
+        Some("1") => Finding::limited(
+            "SMT",
+            "on: a busy sibling thread slows a vCPU down",
+            "pin vCPUs to one thread a core, or echo off > /sys/devices/system/cpu/smt/control",
+        ),
+        Some(_) => Finding::ok("SMT", "off"),
+        None => Finding::ok("SMT", "the kernel knows of none"),
+    }
+}
+
+fn guard(facts: &HostFacts) -> Finding {
+    let ms = |ns: u64| ns / 1_000_000;
+    let source = &facts.rt_guard.source;
+    match facts.rt_guard.value {
+        RtGuard::Off => Finding::limited(
+            "starvation guard",
+            format!("none: a real-time vCPU can hold its CPU for ever ({source})"),
+            "echo 950000 > /proc/sys/kernel/sched_rt_runtime_us",
+        ),
+        RtGuard::Throttle { runtime_ns, period_ns } => Finding::ok(
+            "starvation guard",
+            format!("RT throttling, {} of {} ms ({source})", ms(runtime_ns), ms(period_ns)),
+        ),
+        RtGuard::FairServer { runtime_ns, period_ns } => Finding::ok(
+            "starvation guard",
+            format!("fair server, {} of {} ms ({source})", ms(runtime_ns), ms(period_ns)),
+        ),
+    }
+}
+
+fn guest(root: &Root, facts: &HostFacts) -> Finding {
+    if !facts.is_guest {
+        return Finding::ok("bare metal", "this host is no guest");
+    }
+    let stat = root.text("proc/stat").unwrap_or_default();
+    let fields: Vec<u64> = stat
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip(1)
+        .take(8)
+        .map_while(|n| n.parse().ok())
+        .collect();
+    let all = fields.iter().sum::<u64>().max(1);
+    let stolen = fields.get(7).map_or(0, |steal| steal * 1000 / all);
+    Finding::limited(
+        "bare metal",
+        format!(
+            "this host is itself a guest; since boot {}.{} % of its CPU time was stolen",
+            stolen / 10,
+            stolen % 10
+        ),
+        "for absolute numbers measure on bare metal; ratios within a run stand",
+    )
+}
+
+fn busy(root: &Root) -> Finding {
+    let load = root.text("proc/loadavg").unwrap_or_default();
+    let one = load.split(' ').next().unwrap_or("unknown").to_owned();
+    let evidence = format!("load average {one}");
+    if one.parse::<f64>().is_ok_and(|n| n > 0.5) {
+        let remedy = "stop other work before measuring: what runs beside is in the numbers";
+        return Finding::limited("quiet host", evidence, remedy);
+    }
+    Finding::ok("quiet host", evidence)
+}
+
+fn governor(root: &Root) -> Finding {
+    match root.text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").as_deref() {
+        Some("performance") => Finding::ok("frequency governor", "performance"),
+        Some(other) => Finding::limited(
+            "frequency governor",
+            format!("{other}: CPUs speed up and slow down with their load"),
+            "cpupower frequency-set -g performance",
+        ),
+        None => Finding::ok("frequency governor", "none: firmware or a hypervisor decides"),
+    }
+}
+
+fn idle(facts: &HostFacts) -> Finding {
+    let idle = &facts.idle;
+    let states: Vec<String> = idle
+        .states
+        .iter()
+        .filter(|s| !s.disabled)
+        .map(|s| format!("{} {} us", s.name, s.exit_ns / 1000))
+        .collect();
+    let states = if states.is_empty() { "a plain HLT".to_owned() } else { states.join(", ") };
+    let name = |n: &Option<String>| n.clone().unwrap_or_else(|| "none".to_owned());
+    let (driver, governor) = (name(&idle.driver), name(&idle.governor));
+    Finding::ok("idle states", format!("driver {driver}, governor {governor}: {states}"))
+}
+
+/// Where the process is in the hierarchy of the `cpu` controller, and what limits it there.
+fn cgroup(root: &Root) -> Finding {
+    const NAME: &str = "cgroup CPU limits";
+    let text = root.text("proc/self/cgroup").unwrap_or_default();
+    let path = |wanted: fn(&str) -> bool| {
+        text.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            fields.next().filter(|c| wanted(c))?;
+            fields.next().map(|p| p.trim_matches('/').to_owned())
+        })
+    };
+    if let Some(path) = path(|c| c.split(',').any(|c| c == "cpu")) {
+        let file = |file: &str| root.text(&format!("sys/fs/cgroup/cpu/{path}/{file}"));
+        let quota = file("cpu.cfs_quota_us").filter(|q| q != "-1");
+        let rt = file("cpu.rt_runtime_us");
+        let evidence = format!(
+            "v1, /{path}: quota {}, rt_runtime_us {}",
+            quota.as_deref().unwrap_or("none"),
+            rt.as_deref().unwrap_or("not grouped")
+        );
+        return if rt.as_deref() == Some("0") {
+            let remedy = "write a runtime into this group's cpu.rt_runtime_us: without one its \
+                          threads cannot become real-time";
+            Finding::limited(NAME, evidence, remedy)
+        } else if quota.is_some() {
+            Finding::limited(NAME, evidence, "run in a group without cpu.cfs_quota_us")
+        } else {
+            Finding::ok(NAME, evidence)
+        };
+    }
+    let path = path(str::is_empty).unwrap_or_default();
+    match root.text(&format!("sys/fs/cgroup/{path}/cpu.max")) {
+        Some(max) if !max.starts_with("max") => Finding::limited(
+            NAME,
+            format!("v2, /{path}: cpu.max {max}"),
+            "run in a group without cpu.max",
+        ),
+        Some(_) => Finding::ok(NAME, format!("v2, /{path}: no quota")),
+        None => Finding::ok(NAME, format!("v2, /{path}: the cpu controller is not in use here")),
+    }
+}
+
+fn schedstat(root: &Root) -> Finding {
+    let text = root.text("proc/self/schedstat").unwrap_or_default();
+    if text.split(' ').next().is_some_and(|n| n.parse::<u64>().is_ok_and(|n| n > 0)) {
+        return Finding::ok("schedstat of threads", "CPU time and waiting time are counted");
+    }
+    let remedy =
+        "use a kernel with CONFIG_SCHED_INFO (any with task delay accounting or schedstats)";
+    Finding::missing("schedstat of threads", "/proc/self/schedstat counts nothing", remedy)
+}
+
+/// Recording of captures, and the live decomposition.
+fn tracefs(root: &Root) -> Finding {
+    const NAME: &str = "tracefs";
+    const EVENTS: [&str; 6] = [
+        "sched/sched_switch",
+        "sched/sched_waking",
+        "sched/sched_wakeup",
+        "kvm/kvm_entry",
+        "kvm/kvm_exit",
+        "kvm/kvm_vcpu_wakeup",
+    ];
+    let mounted = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
+    let Some(at) = mounted.into_iter().find(|at| root.path(&format!("{at}/events")).is_dir())
+    else {
+        let remedy = "be root, and mount -t tracefs tracefs /sys/kernel/tracing";
+        return Finding::missing(NAME, "not mounted, or not readable", remedy);
+    };
+    let (there, absent): (Vec<&str>, Vec<&str>) =
+        EVENTS.into_iter().partition(|e| root.path(&format!("{at}/events/{e}")).is_dir());
+    let instance = root.path(&format!("{at}/instances/vcoop-doctor-{}", std::process::id()));
+    let made = fs::create_dir(&instance);
+    let evidence = format!("/{at}; events: {}", there.join(", "));
+    match made {
+        Err(e) => {
+            let evidence = format!("{evidence}; an instance cannot be made: {e}");
+            Finding::limited(NAME, evidence, "be root, without lockdown=confidentiality")
+        }
+        Ok(()) => {
+            let switch = instance.join("events/sched/sched_switch/enable");
+            let enabled = fs::write(&switch, "1").and_then(|()| fs::write(&switch, "0"));
+            let _ = fs::remove_dir(&instance);
+            match enabled {
+                Err(e) => Finding::limited(
+                    NAME,
+                    format!("{evidence}; sched_switch cannot be switched on: {e}"),
+                    "be root, without lockdown=confidentiality",
+                ),
+                Ok(()) if absent.is_empty() => Finding::ok(NAME, evidence),
+                Ok(()) => Finding::limited(
+                    NAME,
+                    format!("{evidence}; not there: {}", absent.join(", ")),
+                    "load KVM for its events; without them the decomposition is coarser",
+                ),
+            }
+        }
+    }
+}
+
+fn lockdown(root: &Root) -> Finding {
+    let text = root.text("sys/kernel/security/lockdown");
+    let chosen = text.as_deref().and_then(|t| t.split('[').nth(1)?.split(']').next());
+    match chosen {
+        Some("none") => Finding::ok("kernel lockdown", "none"),
+        Some(mode) => Finding::limited(
+            "kernel lockdown",
+            format!("{mode}: parts of debugfs and tracing are refused"),
+            "boot without lockdown=, or do without what is refused",
+        ),
+        None => Finding::ok("kernel lockdown", "the kernel does not say"),
+    }
+}
+
+fn bpf(root: &Root) -> Finding {
+    if root.path("sys/kernel/btf/vmlinux").exists() {
+        return Finding::ok("BPF types", "/sys/kernel/btf/vmlinux; nothing here needs it yet");
+    }
+    let remedy = "use a kernel with CONFIG_DEBUG_INFO_BTF; nothing here needs it yet";
+    Finding::missing("BPF types", "no /sys/kernel/btf/vmlinux", remedy)
+}
+
+fn in_path(program: &str, what: &str, remedy: &str) -> Finding {
+    let facility = format!("{program} ({what})");
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&paths).map(|dir| dir.join(program)).find(|p| p.is_file());
+    match found {
+        Some(path) => Finding::ok(&facility, path.display().to_string()),
+        None => Finding::missing(&facility, "not in PATH", remedy),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::super::State;
+    use super::*;
+
+    fn tree(name: &str, files: &[(&str, &str)]) -> (PathBuf, Root) {
+        let dir = std::env::temp_dir().join(format!("vcoop-survey-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        for (path, text) in files {
+            let path = dir.join(path);
+            fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        (dir.clone(), Root::new(&dir))
+    }
+
+    #[test]
+    fn a_group_without_rt_runtime_is_named() {
+        let (dir, root) = tree(
+            "rt",
+            &[
+                ("proc/self/cgroup", "4:memory:/x\n1:cpu,cpuacct:/jobs\n0::/\n"),
+                ("sys/fs/cgroup/cpu/jobs/cpu.rt_runtime_us", "0\n"),
+                ("sys/fs/cgroup/cpu/jobs/cpu.cfs_quota_us", "-1\n"),
+            ],
+        );
+        let found = cgroup(&root);
+        assert_eq!(found.state, State::Limited);
+        assert!(found.evidence.contains("/jobs") && found.remedy.unwrap().contains("real-time"));
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn quotas_of_version_2_are_seen() {
+        let (dir, root) = tree(
+            "v2",
+            &[
+                ("proc/self/cgroup", "0::/user.slice\n"),
+                ("sys/fs/cgroup/user.slice/cpu.max", "50000 100000\n"),
+            ],
+        );
+        assert_eq!(cgroup(&root).state, State::Limited);
+        fs::write(dir.join("sys/fs/cgroup/user.slice/cpu.max"), "max 100000\n").unwrap();
+        assert_eq!(cgroup(&root).state, State::Ok);
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn lockdown_and_governor() {
+        let (dir, root) = tree(
+            "lockdown",
+            &[
+                ("sys/kernel/security/lockdown", "none [integrity] confidentiality\n"),
+                ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n"),
+            ],
+        );
+        assert!(lockdown(&root).evidence.starts_with("integrity"));
+        assert_eq!(governor(&root).state, State::Limited);
+        assert_eq!(tracefs(&root).state, State::Missing);
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,160 @@
+//! The trace events that the lab looks at, out of their bytes.
+
+use super::format::{Field, Format};
+
+/// A thread id of the kernel; 0 is the idle thread of each CPU.
+pub(crate) type Tid = i32;
+
+/// A thread's name, as the kernel has it: up to 15 bytes and a zero, anything in them.
+pub(crate) type Comm = [u8; 16];
+
+/// One event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// TSC.
+    pub(crate) time: u64,
+    /// The CPU that wrote it.
+    pub(crate) cpu: u32,
+    /// What happened.
+    pub(crate) what: What,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// The CPU goes from one thread to another. `runnable`: the one before still wants it.
+    Switch { prev: Tid, runnable: bool, next: Tid, comm: Comm },
+    /// A thread is being woken (by the thread that wakes it, perhaps on another CPU).
+    Waking { tid: Tid, cpu: u32 },
+    /// It is on a run queue.
+    Wakeup { tid: Tid, cpu: u32 },
+    /// A vCPU's thread enters guest mode.
+    Entry { tid: Tid },
+    /// It has left guest mode.
+    Exit { tid: Tid },
+    /// A vCPU's halt is over, after so many nanoseconds; the kernel polls before it sleeps.
+    HaltOver { tid: Tid, ns: u64 },
+    /// Events of this CPU were lost, after the one before (`since`) and before this time.
+    Lost { since: u64 },
+}
+
+/// Bits of `prev_state` that say why a thread does not run; without any it is runnable, preempted or
+/// not (the kernel reports that in a bit above these).
+const BLOCKED: u64 = 0xff;
+
+/// Fields of an event, by what it is.
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    Switch { prev: Field, state: Field, next: Field, comm: Field },
+    Waking { tid: Field, cpu: Field },
+    Wakeup { tid: Field, cpu: Field },
+    Entry { tid: Field },
+    Exit { tid: Field },
+    HaltOver { tid: Field, ns: Field },
+}
+
+/// Reads events of the formats it was given.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Decoder {
+    shapes: Vec<(u16, Shape)>,
+}
+
+impl Decoder {
+    /// Takes an event of this name in; false: unknown, or its fields are not those expected.
+    pub(crate) fn learn(&mut self, name: &str, format: &Format) -> bool {
+        let shape = || {
+            let field = |name| format.field(name);
+            Some(match name {
+                "sched_switch" => Shape::Switch {
+                    prev: field("prev_pid")?,
+                    state: field("prev_state")?,
+                    next: field("next_pid")?,
+                    comm: field("next_comm")?,
+                },
+                "sched_waking" => Shape::Waking { tid: field("pid")?, cpu: field("target_cpu")? },
+                "sched_wakeup" => Shape::Wakeup { tid: field("pid")?, cpu: field("target_cpu")? },
+                "kvm_entry" => Shape::Entry { tid: field("common_pid")? },
+                "kvm_exit" => Shape::Exit { tid: field("common_pid")? },
+                "kvm_vcpu_wakeup" => {
+                    Shape::HaltOver { tid: field("common_pid")?, ns: field("ns")? }
+                }
+                _ => return None,
+            })
+        };
+        let Some(shape) = shape() else { return false };
+        self.shapes.push((format.id, shape));
+        true
+    }
+
+    /// What an event's bytes say; `None` for an event it does not know, or one cut short.
+    pub(crate) fn decode(&self, data: &[u8]) -> Option<What> {
+        let id = u16::try_from(Format::TYPE.unsigned(data)?).ok()?;
+        let (_, shape) = self.shapes.iter().find(|(i, _)| *i == id)?;
+        let tid = |f: &Field| Tid::try_from(f.signed(data)?).ok();
+        let cpu = |f: &Field| u32::try_from(f.signed(data)?).ok();
+        Some(match shape {
+            Shape::Switch { prev, state, next, comm } => {
+                let mut name = Comm::default();
+                let bytes = comm.bytes(data)?;
+                let n = bytes.len().min(name.len());
+                name[..n].copy_from_slice(&bytes[..n]);
+                let runnable = state.unsigned(data)? & BLOCKED == 0;
+                What::Switch { prev: tid(prev)?, runnable, next: tid(next)?, comm: name }
+            }
+            Shape::Waking { tid: t, cpu: c } => What::Waking { tid: tid(t)?, cpu: cpu(c)? },
+            Shape::Wakeup { tid: t, cpu: c } => What::Wakeup { tid: tid(t)?, cpu: cpu(c)? },
+            Shape::Entry { tid: t } => What::Entry { tid: tid(t)? },
+            Shape::Exit { tid: t } => What::Exit { tid: tid(t)? },
+            Shape::HaltOver { tid: t, ns } => {
+                What::HaltOver { tid: tid(t)?, ns: ns.unsigned(data)? }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Decoder, What};
+    use crate::trace::format::Format;
+
+    fn format() -> Format {
+        Format::parse(
+            "ID: 7\n field:unsigned short common_type; offset:0; size:2;\n \
+             field:int prev_pid; offset:4; size:4;\n field:long prev_state; offset:8; size:8;\n \
+             field:char next_comm[16]; offset:16; size:16;\n field:int next_pid; offset:32; size:4;",
+        )
+        .unwrap()
+    }
+
+    fn switch(state: u64) -> Vec<u8> {
+        let mut data = vec![7, 0, 0, 0];
+        data.extend(41_u32.to_le_bytes());
+        data.extend(state.to_le_bytes());
+        data.extend(*b"swapper/0\0\0\0\0\0\0\0");
+        data.extend(0_u32.to_le_bytes());
+        data
+    }
+
+    #[test]
+    fn a_switch_tells_who_still_wants_the_cpu() {
+        let mut decoder = Decoder::default();
+        assert!(decoder.learn("sched_switch", &format()));
+        // Running, preempted, interruptible, uninterruptible, dead.
+        for (state, runs) in [(0, true), (0x100, true), (1, false), (2, false), (0x10, false)] {
+            let what = decoder.decode(&switch(state)).unwrap();
+            let What::Switch { prev, runnable, next, comm } = what else { panic!("{what:?}") };
+            assert_eq!((prev, runnable, next, &comm[..7]), (41, runs, 0, b"swapper".as_slice()));
+        }
+    }
+
+    #[test]
+    fn what_is_unknown_or_cut_short_is_not_decoded() {
+        let mut decoder = Decoder::default();
+        assert!(!decoder.learn("sched_waking", &format()), "other fields");
+        assert!(!decoder.learn("kvm_emulate_insn", &format()));
+        assert_eq!(decoder.decode(&switch(0)), None);
+        decoder.learn("sched_switch", &format());
+        assert_eq!(decoder.decode(&switch(0)[..35]), None);
+        assert_eq!(decoder.decode(&[]), None);
+    }
+}

@@ -1,0 +1,150 @@
+//! `format` files of trace events: where a field is in an event's bytes.
+//!
+//! Field offsets differ between kernels, so they are never assumed. The text is the kernel's, but no
+//! text makes this code panic.
+
+/// A field: its place in the event's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    offset: usize,
+    size: usize,
+}
+
+impl Field {
+    /// Its value as an unsigned number, of 1, 2, 4 or 8 bytes, little endian.
+    pub fn unsigned(&self, data: &[u8]) -> Option<u64> {
+        let mut word = [0; 8];
+        word.get_mut(..self.size)?.copy_from_slice(self.bytes(data)?);
+        Some(u64::from_le_bytes(word))
+    }
+
+    /// The same as a signed number.
+    pub fn signed(&self, data: &[u8]) -> Option<i64> {
+        let unused = 64_u32.checked_sub(8 * u32::try_from(self.size).ok()?)?;
+        let word = self.unsigned(data)?;
+        Some(if unused == 64 { 0 } else { (word << unused).cast_signed() >> unused })
+    }
+
+    /// Its bytes.
+    pub fn bytes<'a>(&self, data: &'a [u8]) -> Option<&'a [u8]> {
+        data.get(self.offset..self.offset.checked_add(self.size)?)
+    }
+}
+
+/// A format file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Format {
+    /// The event's number in the common field [`TYPE`](Self::TYPE).
+    pub id: u16,
+    fields: Vec<(String, Field)>,
+}
+
+impl Format {
+    /// Bytes of an event that say which it is: the first field of every format.
+    pub const TYPE: Field = Field { offset: 0, size: 2 };
+
+    /// From the file's text; `None` if it is not one, or events of it do not begin with their type.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut id = None;
+        let mut fields = Vec::new();
+        for line in text.lines() {
+            if let Some(number) = line.strip_prefix("ID:") {
+                id = number.trim().parse().ok();
+            } else if let Some(declaration) = declaration(line) {
+                let name = name(declaration)?;
+                let (offset, size) = place(line)?;
+                fields.push((name.to_owned(), Field { offset, size }));
+            }
+        }
+        let format = Self { id: id?, fields };
+        (format.field("common_type")? == Self::TYPE).then_some(format)
+    }
+
+    /// A field by name.
+    pub fn field(&self, name: &str) -> Option<Field> {
+        self.fields.iter().find(|(n, _)| n == name).map(|(_, f)| *f)
+    }
+}
+
+fn declaration(line: &str) -> Option<&str> {
+    let (declaration, _) = line.trim_start().strip_prefix("field:")?.split_once(';')?;
+    Some(declaration)
+}
+
+/// The name in a C declaration: `char next_comm[16]`, `pid_t pid`.
+fn name(declaration: &str) -> Option<&str> {
+    let last = declaration.split_whitespace().next_back()?;
+    let name = last.split('[').next()?.trim_start_matches('*');
+    (!name.is_empty()).then_some(name)
+}
+
+/// Whether a line declares this field.
+pub(crate) fn declares(line: &str, field: &str) -> bool {
+    declaration(line).and_then(name) == Some(field)
+}
+
+/// Offset and size in a line.
+pub(crate) fn place(line: &str) -> Option<(usize, usize)> {
+    let number = |key: &str| {
+        let (_, rest) = line.split_once(key)?;
+        rest.split(';').next()?.trim().parse().ok()
+    };
+    Some((number("offset:")?, number("size:")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Format;
+    use proptest::prelude::*;
+
+    const SWITCH: &str = "name: sched_switch\nID: 372\nformat:\n\
+        \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+        \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+        \tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\
+        \tfield:pid_t prev_pid;\toffset:24;\tsize:4;\tsigned:1;\n\
+        \tfield:long prev_state;\toffset:32;\tsize:8;\tsigned:1;\n\n\
+        print fmt: \"prev_comm=%s\", REC->prev_comm\n";
+
+    #[test]
+    fn fields_are_found_and_read() {
+        let format = Format::parse(SWITCH).unwrap();
+        assert_eq!(format.id, 372);
+        let mut event = vec![0; 40];
+        event[0..2].copy_from_slice(&372_u16.to_le_bytes());
+        event[8..12].copy_from_slice(b"make");
+        event[24..28].copy_from_slice(&(-7_i32).to_le_bytes());
+        event[32..40].copy_from_slice(&256_u64.to_le_bytes());
+        assert_eq!(Format::TYPE.unsigned(&event), Some(372));
+        assert_eq!(format.field("prev_pid").unwrap().signed(&event), Some(-7));
+        assert_eq!(format.field("prev_state").unwrap().unsigned(&event), Some(256));
+        let comm = format.field("prev_comm").unwrap();
+        assert!(comm.bytes(&event).unwrap().starts_with(b"make\0"));
+        assert_eq!(comm.unsigned(&event), None, "no number has 16 bytes");
+        assert_eq!(format.field("prev_state").unwrap().signed(&event[..36]), None, "cut short");
+        assert_eq!(format.field("next_pid"), None);
+    }
+
+    #[test]
+    fn what_is_no_format_is_refused() {
+        for text in ["", "ID: 3\n", &SWITCH.replace("ID: 372", "ID: 99999999"), "field:;offset:1;"]
+        {
+            assert_eq!(Format::parse(text), None, "{text}");
+        }
+        assert_eq!(Format::parse(&SWITCH.replacen("size:2", "size:4", 1)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(
+            text in "(ID: [0-9]{1,6}\n|\tfield:[a-z \\[\\]*]{0,20};\t?(offset:[0-9]{0,21};)?(size:[0-9]{0,21};)?\n|.{0,9}\n){0,8}",
+            data in prop::collection::vec(any::<u8>(), 0..64),
+        ) {
+            if let Some(format) = Format::parse(&text) {
+                for (name, _) in format.fields.clone() {
+                    let field = format.field(&name).unwrap();
+                    let _ = (field.unsigned(&data), field.signed(&data), field.bytes(&data));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! What each thread of ours was doing, and who had each CPU, from the events in order of time.
+//!
+//! | event | state of the thread |
+//! | --- | --- |
+//! | switched to | [`Running`](State::Running) |
+//! | switched from, runnable | [`Preempted`](State::Preempted) |
+//! | switched from, else | [`Asleep`](State::Asleep) |
+//! | waking or on a queue, while asleep | [`Waking`](State::Waking) |
+//! | enters, leaves guest mode, while running | [`Guest`](State::Guest), `Running` |
+//! | end of a halt | its running part was [`Polling`](State::Polling) |
+//! | events lost | [`Unknown`](State::Unknown), until it is switched to or from |
+//!
+//! A waking that comes while a thread still runs is not looked at: either it is for nothing, or the
+//! thread is on its way to sleep and will be seen on a queue afterwards.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::event::{Comm, Event, Tid, What};
+use crate::clock::Clock;
+
+/// What a thread is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nobody knows.
+    Unknown,
+    /// It sleeps; a vCPU's: it halts.
+    Asleep,
+    /// It has been woken and has not run yet.
+    Waking,
+    /// It was taken off its CPU and wants it.
+    Preempted,
+    /// It has a CPU.
+    Running,
+    /// It has a CPU and is in guest mode. Only where the kernel tells.
+    Guest,
+    /// A vCPU's: it halts, and the host's kernel polls for its wake-up.
+    Polling,
+}
+
+/// A stretch of time in one state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) state: State,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    /// The CPU that it runs on, or that it waits for.
+    pub(crate) cpu: u32,
+}
+
+/// CPU time and waits of a thread since the beginning, in cycles, as the kernel counts them in
+/// `schedstat`: a wait counts when it is over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Meter {
+    pub(crate) exec: u64,
+    pub(crate) wait: u64,
+}
+
+/// Who had a CPU: nobody, nobody knows, or a label.
+pub(crate) type Label = u32;
+/// Nobody: the idle thread.
+pub(crate) const IDLE: Label = 0;
+/// Nobody knows.
+const UNKNOWN: Label = 1;
+/// All names that there was no room for.
+const OTHERS: Label = 2;
+
+/// Names of foreign threads are theirs to choose: so many are kept apart, and so many threads
+/// remembered.
+const MOST_LABELS: usize = 256;
+const MOST_THREADS: usize = 4096;
+
+/// History kept, of a thread and of a CPU: some seconds of a busy one.
+const MOST_SEGMENTS: usize = 1 << 16;
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    from: u64,
+    state: State,
+    cpu: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Track {
+    /// The last goes on.
+    segments: VecDeque<Segment>,
+    /// On a queue since.
+    queued: Option<u64>,
+    /// On a CPU since.
+    running: Option<u64>,
+    meter: Meter,
+    /// It has been seen to enter guest mode.
+    enters: bool,
+}
+
+/// The history of a run's threads and CPUs. See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Timeline {
+    clock: Clock,
+    tracks: BTreeMap<Tid, Track>,
+    /// Who has each CPU, from when on.
+    cpus: BTreeMap<u32, VecDeque<(u64, Label)>>,
+    names: Vec<String>,
+    ids: BTreeMap<String, Label>,
+    ours: BTreeMap<Tid, Label>,
+    foreign: BTreeMap<Tid, (Comm, Label)>,
+    /// Nothing before this time is missing any more.
+    covered: u64,
+    marks: VecDeque<u64>,
+    snapshots: Vec<BTreeMap<Tid, Meter>>,
+}
+
+impl Timeline {
+    pub(crate) fn new(clock: Clock) -> Self {
+        let names = ["idle", "unknown", "others"].map(str::to_owned).to_vec();
+        Self {
+            clock,
+            tracks: BTreeMap::new(),
+            cpus: BTreeMap::new(),
+            ids: (0..).zip(&names).map(|(i, n)| (n.clone(), i)).collect(),
+            names,
+            ours: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            covered: 0,
+            marks: VecDeque::new(),
+            snapshots: Vec::new(),
+        }
+    }
+
+    /// A thread of ours has this label; `track`: its states are kept.
+    pub(crate) fn know(&mut self, tid: Tid, label: &str, track: bool) {
+        let label = self.label(label.to_owned());
+        self.ours.insert(tid, label);
+        if track {
+            let unknown = Segment { from: 0, state: State::Unknown, cpu: 0 };
+            let segments = VecDeque::from([unknown]);
+            let (queued, running) = (None, None);
+            let track = Track { segments, queued, running, meter: Meter::default(), enters: false };
+            self.tracks.insert(tid, track);
+        }
+    }
+
+    fn label(&mut self, name: String) -> Label {
+        if let Some(id) = self.ids.get(&name) {
+            return *id;
+        }
+        if self.names.len() >= MOST_LABELS {
+            return OTHERS;
+        }
+        let id = self.names.len() as Label;
+        self.names.push(name.clone());
+        self.ids.insert(name, id);
+        id
+    }
+
+    /// A label's name.
+    pub(crate) fn name(&self, label: Label) -> &str {
+        self.names.get(label as usize).map_or("", String::as_str)
+    }
+
+    /// Whose a thread is that is switched to.
+    fn whose(&mut self, tid: Tid, comm: Comm) -> Label {
+        if tid == 0 {
+            return IDLE;
+        }
+        if let Some(label) = self.ours.get(&tid) {
+            return *label;
+        }
+        match self.foreign.get(&tid) {
+            Some((known, label)) if *known == comm => *label,
+            _ => {
+                let label = self.label(readable(&comm));
+                if self.foreign.len() >= MOST_THREADS {
+                    self.foreign.clear();
+                }
+                self.foreign.insert(tid, (comm, label));
+                label
+            }
+        }
+    }
+
+    /// Takes an event in. Events come in order of time.
+    pub(crate) fn apply(&mut self, event: &Event) {
+        self.pass(event.time);
+        let (time, cpu) = (event.time, event.cpu);
+        match event.what {
+            What::Switch { prev, runnable, next, comm } => {
+                let label = self.whose(next, comm);
+                push(self.cpus.entry(cpu).or_default(), (time, label));
+                if let Some(t) = self.tracks.get_mut(&prev) {
+                    t.leave(time, cpu, runnable);
+                }
+                if let Some(t) = self.tracks.get_mut(&next) {
+                    t.arrive(time, cpu);
+                }
+            }
+            What::Waking { tid, cpu } | What::Wakeup { tid, cpu } => {
+                let queued = matches!(event.what, What::Wakeup { .. });
+                if let Some(t) = self.tracks.get_mut(&tid) {
+                    t.wake(time, cpu, queued);
+                }
+            }
+            What::Entry { tid } => {
+                if let Some(t) = self.tracks.get_mut(&tid) {
+                    t.enters = true;
+                    t.change(State::Running, State::Guest, time);
+                }
+            }
+            What::Exit { tid } => {
+                if let Some(t) = self.tracks.get_mut(&tid) {
+                    t.change(State::Guest, State::Running, time);
+                }
+            }
+            What::HaltOver { tid, ns } => {
+                let since = time.saturating_sub(self.clock.to_cycles(ns));
+                if let Some(t) = self.tracks.get_mut(&tid) {
+                    t.polled(since, time);
+                }
+            }
+            What::Lost { since } => {
+                for t in self.tracks.values_mut() {
+                    t.forget(since);
+                }
+                let line = self.cpus.entry(cpu).or_default();
+                while line.back().is_some_and(|(from, _)| *from >= since) {
+                    line.pop_back();
+                }
+                push(line, (since, UNKNOWN));
+            }
+        }
+    }
+
+    /// All events before this time have been taken in.
+    pub(crate) fn settle(&mut self, covered: u64) {
+        self.pass(covered);
+        self.covered = self.covered.max(covered);
+    }
+
+    /// Takes the meters that were asked for up to now.
+    fn pass(&mut self, now: u64) {
+        while let Some(at) = self.marks.front().copied()
+            && at <= now
+        {
+            self.marks.pop_front();
+            let meters = self.tracks.iter().map(|(tid, t)| (*tid, t.meter_at(at)));
+            self.snapshots.push(meters.collect());
+        }
+    }
+
+    /// Has the meters read at this time, which has not been settled yet.
+    pub(crate) fn mark(&mut self, at: u64) {
+        self.marks.push_back(at);
+    }
+
+    /// The meters of the marks so far, in their order.
+    pub(crate) fn meters(&self) -> &[BTreeMap<Tid, Meter>] {
+        &self.snapshots
+    }
+
+    /// Before this time nothing is missing any more.
+    pub(crate) fn covered(&self) -> u64 {
+        self.covered
+    }
+
+    /// Whether the kernel tells when this thread enters guest mode.
+    pub(crate) fn sees_entries(&self, tid: Tid) -> bool {
+        self.tracks.get(&tid).is_some_and(|t| t.enters)
+    }
+
+    /// What a thread did from one time to another, without a gap; `None` if any of it is not known.
+    pub(crate) fn spans(&self, tid: Tid, from: u64, to: u64) -> Option<Vec<Span>> {
+        if from >= to {
+            return Some(Vec::new());
+        }
+        let segments = &self.tracks.get(&tid)?.segments;
+        let after = segments.partition_point(|s| s.from <= from);
+        if after == 0 || to > self.covered {
+            return None;
+        }
+        let mut spans = Vec::new();
+        for i in after - 1..segments.len() {
+            let s = segments[i];
+            let end = segments.get(i + 1).map_or(to, |next| next.from).min(to);
+            let start = s.from.max(from);
+            if end > start {
+                if s.state == State::Unknown {
+                    return None;
+                }
+                spans.push(Span { state: s.state, from: start, to: end, cpu: s.cpu });
+            }
+            if end >= to {
+                break;
+            }
+        }
+        Some(spans)
+    }
+
+    /// Who had a CPU from one time to another, in order, without a gap; `None`: nobody knows.
+    pub(crate) fn ran(
+        &self,
+        cpu: u32,
+        from: u64,
+        to: u64,
+        mut each: impl FnMut(Option<Label>, u64, u64),
+    ) {
+        let mut at = from;
+        if let Some(line) = self.cpus.get(&cpu) {
+            let after = line.partition_point(|(start, _)| *start <= from);
+            let mut label = after.checked_sub(1).map_or(UNKNOWN, |i| line[i].1);
+            for (start, next) in line.range(after..) {
+                let end = (*start).min(to);
+                if end > at {
+                    each((label != UNKNOWN).then_some(label), at, end);
+                    at = end;
+                }
+                if *start >= to {
+                    break;
+                }
+                label = *next;
+            }
+            if to > at {
+                each((label != UNKNOWN).then_some(label), at, to);
+            }
+        } else if to > from {
+            each(None, from, to);
+        }
+    }
+
+    /// Forgets what was over before this time.
+    pub(crate) fn prune(&mut self, before: u64) {
+        for t in self.tracks.values_mut() {
+            while t.segments.get(1).is_some_and(|s| s.from <= before) {
+                t.segments.pop_front();
+            }
+        }
+        for line in self.cpus.values_mut() {
+            while line.get(1).is_some_and(|(from, _)| *from <= before) {
+                line.pop_front();
+            }
+        }
+    }
+}
+
+impl Track {
+    fn state(&self) -> State {
+        self.segments.back().map_or(State::Unknown, |s| s.state)
+    }
+
+    fn set(&mut self, state: State, from: u64, cpu: u32) {
+        push(&mut self.segments, Segment { from, state, cpu });
+    }
+
+    fn change(&mut self, from: State, to: State, time: u64) {
+        if let Some(last) = self.segments.back().copied()
+            && last.state == from
+        {
+            self.set(to, time, last.cpu);
+        }
+    }
+
+    fn leave(&mut self, time: u64, cpu: u32, runnable: bool) {
+        if let Some(since) = self.running.take() {
+            self.meter.exec += time.saturating_sub(since);
+        }
+        self.queued = runnable.then_some(time);
+        self.set(if runnable { State::Preempted } else { State::Asleep }, time, cpu);
+    }
+
+    fn arrive(&mut self, time: u64, cpu: u32) {
+        if let Some(since) = self.queued.take() {
+            self.meter.wait += time.saturating_sub(since);
+        }
+        // It may have been moved while it waited; it waited for the CPU that it got, mostly.
+        if let Some(last) = self.segments.back_mut()
+            && matches!(last.state, State::Waking | State::Preempted)
+        {
+            last.cpu = cpu;
+        }
+        self.running = Some(time);
+        self.set(State::Running, time, cpu);
+    }
+
+    fn wake(&mut self, time: u64, cpu: u32, queued: bool) {
+        if self.state() == State::Asleep {
+            self.set(State::Waking, time, cpu);
+        }
+        if queued && self.state() == State::Waking {
+            self.queued.get_or_insert(time);
+        }
+    }
+
+    /// It halted at `since`, up to now: as long as it did not sleep, it polled.
+    fn polled(&mut self, since: u64, now: u64) {
+        if self.state() == State::Unknown {
+            return;
+        }
+        let first = self.segments.partition_point(|s| s.from <= since).saturating_sub(1);
+        let mut split = None;
+        let mut slept = false;
+        for (i, s) in self.segments.iter_mut().enumerate().skip(first) {
+            match s.state {
+                State::Running if s.from >= since => s.state = State::Polling,
+                State::Running => split = Some((i + 1, s.cpu)),
+                State::Asleep => {
+                    slept = true;
+                    break;
+                }
+                _ => {}
+            }
+        }
+        if let Some((at, cpu)) = split {
+            self.segments.insert(at, Segment { from: since, state: State::Polling, cpu });
+        }
+        if !slept {
+            self.change(State::Polling, State::Running, now);
+        }
+    }
+
+    fn forget(&mut self, since: u64) {
+        while self.segments.back().is_some_and(|s| s.from >= since) {
+            self.segments.pop_back();
+        }
+        self.set(State::Unknown, since, 0);
+        (self.queued, self.running) = (None, None);
+    }
+
+    fn meter_at(&self, at: u64) -> Meter {
+        let running = self.running.map_or(0, |since| at.saturating_sub(since));
+        Meter { exec: self.meter.exec + running, wait: self.meter.wait }
+    }
+}
+
+fn push<T>(queue: &mut VecDeque<T>, item: T) {
+    if queue.len() >= MOST_SEGMENTS {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+}
+
+/// A foreign thread's name as a label, in printable characters: its first word, up to a slash, which
+/// is what `kworker/0:1`, `lto cgu.3` and `lto cgu.4` share. QEMU's vCPUs (`CPU 0/KVM`) keep what
+/// they are.
+fn readable(comm: &Comm) -> String {
+    let end = comm.iter().position(|b| *b == 0).unwrap_or(comm.len());
+    let text = String::from_utf8_lossy(&comm[..end]);
+    if text.starts_with("CPU ") && text.ends_with("/KVM") {
+        return "CPU/KVM".to_owned();
+    }
+    let text = text.split(['/', ' ']).next().unwrap_or_default();
+    let name: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    if name.is_empty() { "nameless".to_owned() } else { name }
+}
+
+#[cfg(test)]
+#[path = "timeline_tests.rs"]
+mod tests;

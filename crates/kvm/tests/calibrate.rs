@@ -1,0 +1,98 @@
+//! A quick calibration of this host. Without KVM, it says so and measures the host alone.
+//!
+//! The host may be busy with anything: no test asserts a time, only what must be larger than what.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use vcoop_kvm::{CalibrateOptions, Calibration, Distribution, calibrate};
+use vcoop_model::profile::Profile;
+
+fn median(found: &Calibration, name: &str) -> Option<u64> {
+    found.measures.iter().find(|m| m.name == name).map(|m| m.distribution.median_ns)
+}
+
+#[test]
+fn what_takes_more_takes_longer() {
+    let host_only = match vcoop_kvm::available() {
+        Ok(()) => false,
+        Err(missing) => {
+            eprintln!("skipped, but for the host's own costs: {missing}");
+            true
+        }
+    };
+    let options = CalibrateOptions { quick: true, host_only };
+    // A host under load may turn one pair round; not twice.
+    let mut wrong = Vec::new();
+    for _ in 0..2 {
+        let found = match calibrate(options, &|| false, &|_| {}) {
+            Ok(found) => found,
+            Err(vcoop_kvm::Error::Missing(missing)) => {
+                eprintln!("skipped: {missing}");
+                return;
+            }
+            Err(e) => panic!("{e}"),
+        };
+        assert!(found.complete);
+        structure(&found, host_only);
+        wrong = pairs(&found);
+        if wrong.is_empty() {
+            return;
+        }
+    }
+    panic!("{wrong:?}");
+}
+
+fn structure(found: &Calibration, host_only: bool) {
+    for m in &found.measures {
+        let Distribution { n, min_ns, p10_ns, median_ns, p90_ns, max_ns } = m.distribution;
+        let ordered = [min_ns, p10_ns, median_ns, p90_ns, max_ns];
+        assert!(n > 0 && ordered.is_sorted(), "{m:?}");
+        assert!(median_ns > 0 || m.name.ends_with("clock"), "{m:?}");
+    }
+    let names = |name: &str| found.measures.iter().filter(|m| m.name == name).count();
+    assert!(found.measures.iter().all(|m| names(m.name) == 1));
+    assert_eq!(found.kvm.is_none(), host_only);
+    if !host_only {
+        for name in ["exit-cpuid", "exit-user-port", "timer-halted", "timer-running"] {
+            assert!(median(found, name).is_some(), "{name}");
+        }
+    }
+    let again = Profile::parse("again", &found.profile.to_toml()).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(again, found.profile);
+    assert_eq!(again.topology.cpus() as usize, found.facts.cpus.len());
+}
+
+/// Pairs of which the second must not take less; those that do.
+fn pairs(found: &Calibration) -> Vec<(&'static str, &'static str)> {
+    let pairs = [
+        ("clock", "syscall"),
+        ("syscall", "futex-wake-nobody"),
+        ("syscall", "setattr-own"),
+        ("syscall", "switch-pair"),
+        ("switch-pair", "eventfd-round-trip"),
+        ("guest-clock", "guest-gate"),
+        ("exit-cpuid", "exit-user-port"),
+        ("exit-icr", "exit-user-msr"),
+        ("exit-icr", "self-interrupt"),
+        ("msi-running", "msi-halted"),
+        ("ipi-running", "ipi-halted"),
+        ("msi-call-running", "msi-running"),
+    ];
+    let less = |(small, large): &(&'static str, &'static str)| matches!((median(found, small), median(found, large)), (Some(a), Some(b)) if b < a);
+    pairs.into_iter().filter(less).collect()
+}
+
+#[test]
+fn the_callers_wish_ends_it() {
+    let asked = AtomicU32::new(0);
+    let stop = || asked.fetch_add(1, Ordering::Relaxed) >= 3;
+    let options = CalibrateOptions { quick: true, host_only: vcoop_kvm::available().is_err() };
+    match calibrate(options, &stop, &|_| {}) {
+        Ok(found) => {
+            assert!(!found.complete && found.measures.len() <= 1, "{:?}", found.measures);
+            assert!(found.costs.iter().all(|c| !c.source.is_empty()));
+        }
+        Err(vcoop_kvm::Error::Missing(missing)) => eprintln!("skipped: {missing}"),
+        Err(e) => panic!("{e}"),
+    }
+}

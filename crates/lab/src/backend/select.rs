@@ -1,0 +1,212 @@
+//! From what `--backend` asks for to who runs which plan.
+
+use vcoop_model::plan::Plan;
+use vcoop_model::profile::Profile;
+
+use super::{Backend, Column, Kvm, Sim, SimHere, Unavailable};
+use crate::fit::fit;
+use crate::here::Here;
+use crate::params;
+use crate::result::Missing;
+
+/// What `--backend` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Real vCPUs with the simulation of this host beside them, where that works; else the simulator
+    /// of the host that the scenario describes.
+    Auto,
+    /// The simulator of the host that the scenario describes.
+    Sim,
+    /// The micro-VM lab; it must work.
+    Kvm,
+}
+
+/// Where plans are to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Backends.
+    pub choice: Choice,
+    /// Scale plans that need more CPUs than this host has down to it.
+    pub fit: bool,
+    /// This host's costs, for the simulation beside a live column; the plans' own where not given.
+    pub profile: Option<&'a Profile>,
+}
+
+/// Who runs which plan.
+#[derive(Debug)]
+pub struct Selection {
+    /// The plans, scaled where that was asked for.
+    pub plans: Vec<Plan>,
+    /// Backends in the order of the report, and the plans of each.
+    backends: Vec<(Box<dyn Backend>, Vec<usize>)>,
+    /// What cannot run on a backend that runs others.
+    pub missing: Vec<Missing>,
+    /// How plans were scaled.
+    pub fitted: Option<String>,
+    /// What `auto` left out and why: one line for stderr.
+    pub note: Option<String>,
+}
+
+impl Selection {
+    /// As the runner takes them.
+    pub fn columns(&self) -> Vec<Column<'_>> {
+        let columns = self.backends.iter();
+        columns.map(|(b, plans)| Column { backend: &**b, plans: plans.clone() }).collect()
+    }
+
+    /// Whether anything is measured live.
+    pub fn is_live(&self) -> bool {
+        self.backends.iter().any(|(backend, _)| backend.is_live())
+    }
+}
+
+/// Turns a request into backends, and says which plans each runs. A live backend runs what it can
+/// of a table and says what it cannot; if that is all, it is not selected.
+///
+/// # Errors
+///
+/// The backend that was asked for by name cannot run here, or none of the plans on it.
+pub fn select(request: Request<'_>, plans: Vec<Plan>) -> Result<Selection, Unavailable> {
+    let (plans, fitted) = if request.fit { fitted(plans) } else { (plans, None) };
+    let mut selection =
+        Selection { plans, backends: Vec::new(), missing: Vec::new(), fitted, note: None };
+    let simulate = |mut selection: Selection, note: Option<String>| {
+        let all = (0..selection.plans.len()).collect();
+        selection.backends.push((Box::new(Sim), all));
+        selection.note = note;
+        selection
+    };
+    if request.choice == Choice::Sim {
+        return Ok(simulate(selection, None));
+    }
+    let live = match live(&selection.plans) {
+        Ok(live) => live,
+        Err(why) if request.choice == Choice::Kvm => return Err(why),
+        Err(why) => {
+            let note = format!("simulating the host that the scenario describes ({})", why.what);
+            return Ok(simulate(selection, Some(note)));
+        }
+    };
+    if request.choice == Choice::Auto {
+        let here = SimHere(Here::new(request.profile));
+        selection.note = Some(format!("simulating this host beside it: {}", here.0.describe()));
+        selection.backends.push((Box::new(here), live.plans.clone()));
+    }
+    selection.backends.push((Box::new(Kvm), live.plans));
+    selection.missing = live.missing;
+    Ok(selection)
+}
+
+/// What the lab runs of these plans, and what it does not.
+struct Live {
+    plans: Vec<usize>,
+    missing: Vec<Missing>,
+}
+
+fn live(plans: &[Plan]) -> Result<Live, Unavailable> {
+    Kvm.available()?;
+    let mut live = Live { plans: Vec::new(), missing: Vec::new() };
+    let mut first = None;
+    for (i, plan) in plans.iter().enumerate() {
+        match Kvm.check(plan) {
+            Ok(()) => live.plans.push(i),
+            Err(why) => {
+                live.missing.push(Missing {
+                    backend: Kvm.name().to_owned(),
+                    policy: plan.policy_name.clone(),
+                    params: params::short(&plan.params),
+                    why: why.what.clone(),
+                    remedy: why.remedy.clone(),
+                });
+                first.get_or_insert(why);
+            }
+        }
+    }
+    match first {
+        Some(why) if live.plans.is_empty() => Err(why),
+        _ => Ok(live),
+    }
+}
+
+fn fitted(plans: Vec<Plan>) -> (Vec<Plan>, Option<String>) {
+    let cpus = Here::new(None).cpus();
+    let mut words = None;
+    let plans = plans.into_iter().map(|plan| match fit(&plan, cpus) {
+        Some((scaled, how)) => {
+            words.get_or_insert(how);
+            scaled
+        }
+        None => plan,
+    });
+    (plans.collect(), words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vcoop_model::builtin::builtin_scenario;
+    use vcoop_model::capture::NoCaptures;
+    use vcoop_model::scenario::{Scenario, Set};
+
+    fn plans(cpus: u32) -> Vec<Plan> {
+        let shape = format!("host.topology.cores_per_llc={cpus}");
+        let sets = [format!("host.pcpus={cpus}"), shape].map(|set| Set::parse(&set).unwrap());
+        let text = builtin_scenario("busy-host-1").unwrap();
+        Scenario::parse("busy-host-1", text, &sets, &NoCaptures).unwrap().plans(None).unwrap()
+    }
+
+    fn request(choice: Choice) -> Request<'static> {
+        Request { choice, fit: false, profile: None }
+    }
+
+    fn names(selection: &Selection) -> Vec<&'static str> {
+        selection.columns().iter().map(|column| column.backend.name()).collect()
+    }
+
+    #[test]
+    fn sim_by_name_simulates_what_the_scenario_describes() {
+        let selection = select(request(Choice::Sim), plans(2)).unwrap();
+        assert_eq!(names(&selection), ["sim"]);
+        assert!(!selection.is_live() && selection.note.is_none());
+        assert_eq!(selection.columns()[0].plans.len(), selection.plans.len());
+    }
+
+    #[test]
+    fn auto_on_a_host_that_is_too_small_simulates_and_says_why() {
+        let selection = select(request(Choice::Auto), plans(1000));
+        let selection = selection.unwrap();
+        assert_eq!(names(&selection), ["sim"]);
+        assert!(selection.note.unwrap().starts_with("simulating the host that the scenario"));
+    }
+
+    #[test]
+    fn kvm_by_name_works_or_is_refused_with_a_remedy() {
+        match select(request(Choice::Kvm), plans(1000)) {
+            Ok(_) => panic!("no test machine has so many CPUs"),
+            Err(why) => assert!(why.what.contains("kvm") && !why.remedy.is_empty()),
+        }
+    }
+
+    #[test]
+    fn auto_where_it_fits_stands_side_by_side() {
+        if let Err(why) = Kvm.available() {
+            eprintln!("skipped: {why}");
+            return;
+        }
+        // The scenario needs two CPUs, and one is as good here.
+        let selection = select(request(Choice::Auto), plans(1));
+        let selection = selection.unwrap();
+        assert_eq!(names(&selection), ["sim", "kvm"]);
+        assert!(selection.is_live() && selection.missing.is_empty());
+    }
+
+    #[test]
+    fn what_is_too_big_fits_when_scaled() {
+        let mut request = request(Choice::Kvm);
+        request.fit = true;
+        match select(request, plans(1000)) {
+            Ok(selection) => assert!(selection.fitted.unwrap().contains("1000")),
+            Err(why) => eprintln!("skipped: {why}"),
+        }
+    }
+}

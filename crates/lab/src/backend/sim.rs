@@ -1,0 +1,49 @@
+//! The simulator: of the host that a plan describes, or of this one.
+
+use std::collections::BTreeMap;
+
+use vcoop_model::plan::Plan;
+use vcoop_model::recording::Recording;
+
+use super::{Backend, Unavailable};
+use crate::here::Here;
+
+/// The simulator of the host that the plan describes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sim;
+
+impl Backend for Sim {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn available(&self) -> Result<(), Unavailable> {
+        Ok(())
+    }
+
+    fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
+        vcoop_sim::run(plan, seed, stop).map_err(|e| e.to_string())
+    }
+}
+
+/// The simulator of this host, whatever host the plan describes: what stands beside a live column.
+#[derive(Clone, Debug)]
+pub struct SimHere(pub Here);
+
+impl Backend for SimHere {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn available(&self) -> Result<(), Unavailable> {
+        Ok(())
+    }
+
+    fn environment(&self) -> BTreeMap<String, String> {
+        BTreeMap::from([("simulated_host".to_owned(), self.0.describe())])
+    }
+
+    fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
+        Sim.run(&self.0.plan(plan), seed, stop)
+    }
+}

@@ -1,0 +1,259 @@
+//! Scaling an experiment to a smaller host.
+
+use std::collections::BTreeMap;
+
+use vcoop_model::plan::{Plan, Program, Target, TaskPlan, VmPlan};
+use vcoop_sched::config::Topology;
+
+/// A plan scaled down in proportion to so many pCPUs, and how, in words; `None` if it fits as it is.
+///
+/// vCPUs of each VM, threads of each load and tasks of each guest are reduced in proportion, to one at
+/// least. Where that leaves more vCPUs a pCPU than before, VMs that measure nothing are left out, the
+/// last first. Captured threads stay together. What is pinned stays pinned at the same place in the row.
+pub fn fit(plan: &Plan, cpus: u32) -> Option<(Plan, String)> {
+    let from = plan.host.level.topology.cpus();
+    if from <= cpus || cpus == 0 {
+        return None;
+    }
+    let mut fitted = plan.clone();
+    fitted.host.level.topology = Topology::flat(cpus);
+    let (tasks, kept) = scaled(&plan.host_tasks, cpus, from);
+    fitted.host_tasks = tasks;
+    let mut probes = Vec::new();
+    for probe in &plan.probes {
+        if let Target::Host(i) = probe.target
+            && let Some(&to) = kept.get(&(i as usize))
+        {
+            let mut probe = probe.clone();
+            probe.target = Target::Host(to as u32);
+            probes.push(probe);
+        }
+    }
+    let vcpus = |vms: &[VmPlan]| vms.iter().map(|vm| vm.vcpu_cpus.len()).sum::<usize>();
+    let before = vcpus(&plan.vms);
+    let wanted = shrink(before, cpus, from);
+    let mut vms: Vec<(usize, VmPlan, BTreeMap<usize, usize>)> = Vec::new();
+    for (i, vm) in plan.vms.iter().enumerate() {
+        let (vm, kept) = smaller(vm, cpus, from);
+        vms.push((i, vm, kept));
+    }
+    let measures = |i: usize| {
+        plan.probes.iter().any(|p| matches!(p.target, Target::Guest { vm, .. } if vm as usize == i))
+    };
+    let timed = |i: usize| {
+        plan.timeline.iter().any(|event| match event.action {
+            vcoop_model::plan::TimelineAction::Boost { vm, .. } => vm == Some(i as u32),
+            vcoop_model::plan::TimelineAction::VcpuPolicy { vm, .. } => vm as usize == i,
+        })
+    };
+    while vms.iter().map(|(_, vm, _)| vm.vcpu_cpus.len()).sum::<usize>() > wanted {
+        let Some(last) = vms.iter().rposition(|(i, _, _)| !measures(*i) && !timed(*i)) else {
+            break;
+        };
+        vms.remove(last);
+    }
+    for probe in &plan.probes {
+        let Target::Guest { vm, task } = probe.target else { continue };
+        let Some(place) = vms.iter().position(|(i, _, _)| *i == vm as usize) else { continue };
+        if let Some(&to) = vms[place].2.get(&(task as usize)) {
+            let mut probe = probe.clone();
+            probe.target = Target::Guest { vm: place as u32, task: to as u32 };
+            probes.push(probe);
+        }
+    }
+    for event in &mut fitted.timeline {
+        let place =
+            |vm: u32| vms.iter().position(|(i, _, _)| *i == vm as usize).unwrap_or(0) as u32;
+        match &mut event.action {
+            vcoop_model::plan::TimelineAction::Boost { vm, .. } => *vm = vm.map(place),
+            vcoop_model::plan::TimelineAction::VcpuPolicy { vm, vcpu, .. } => {
+                *vm = place(*vm);
+                let vcpus = vms[*vm as usize].1.vcpu_cpus.len() as u32;
+                *vcpu = (*vcpu).min(vcpus - 1);
+            }
+        }
+    }
+    let dropped = plan.vms.len() - vms.len();
+    fitted.vms = vms.into_iter().map(|(_, vm, _)| vm).collect();
+    fitted.probes = probes;
+    let after = vcpus(&fitted.vms);
+    let (threads, of) = (fitted.host_tasks.len(), plan.host_tasks.len());
+    let mut how = format!(
+        "scaled from {from} to {cpus} pCPUs: {before} to {after} vCPUs, {of} to {threads} host threads"
+    );
+    if dropped > 0 {
+        how.push_str(&format!(", {dropped} of {} VMs left out", plan.vms.len()));
+    }
+    Some((fitted, how))
+}
+
+/// In proportion, to the nearest, one at least.
+fn shrink(n: usize, to: u32, from: u32) -> usize {
+    let (to, from) = (to as usize, from as usize);
+    ((n * to + from / 2) / from).clamp(1, n.max(1))
+}
+
+/// CPUs of a list at their place in the shorter row.
+fn places(list: &[u32], to: u32, from: u32) -> Vec<u32> {
+    let mut list: Vec<u32> = list.iter().map(|cpu| cpu * to / from).collect();
+    list.dedup();
+    list
+}
+
+/// The first tasks of each label, in proportion, and where each of them went.
+fn scaled(tasks: &[TaskPlan], to: u32, from: u32) -> (Vec<TaskPlan>, BTreeMap<usize, usize>) {
+    let of = |label: &str| tasks.iter().filter(|task| task.label == label).count();
+    let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut kept = BTreeMap::new();
+    let mut out = Vec::new();
+    for (i, task) in tasks.iter().enumerate() {
+        let taken = taken.entry(&task.label).or_default();
+        let captured = matches!(task.program, Program::Script { .. });
+        if !captured && *taken >= shrink(of(&task.label), to, from) {
+            continue;
+        }
+        *taken += 1;
+        kept.insert(i, out.len());
+        let mut task = task.clone();
+        task.cpus = places(&task.cpus, to, from);
+        out.push(task);
+    }
+    (out, kept)
+}
+
+/// A VM with fewer vCPUs and tasks, and where its tasks went.
+fn smaller(vm: &VmPlan, cpus: u32, from: u32) -> (VmPlan, BTreeMap<usize, usize>) {
+    let vcpus = vm.vcpu_cpus.len();
+    let n = shrink(vcpus, cpus, from);
+    let (to, of) = (n as u32, vcpus as u32);
+    let mut out = vm.clone();
+    out.level.topology = Topology::flat(to);
+    let (tasks, kept) = scaled(&vm.tasks, to, of);
+    out.tasks = tasks;
+    // vCPU `i` of the smaller VM is the first of those that fall on its place.
+    let first = |i: usize| (i * vcpus).div_ceil(n);
+    out.vcpu_cpus = (0..n).map(|i| places(&vm.vcpu_cpus[first(i)], cpus, from)).collect();
+    out.vcpu_policy = (0..n).map(|i| vm.vcpu_policy[first(i)]).collect();
+    out.vcpu_means = (0..n).map(|i| vm.vcpu_means[first(i)]).collect();
+    out.devices.retain_mut(|device| {
+        device.vcpu = device.vcpu * to / of;
+        match device.wakes {
+            None => true,
+            Some(task) => match kept.get(&(task as usize)) {
+                Some(&now) => {
+                    device.wakes = Some(now as u32);
+                    true
+                }
+                None => false,
+            },
+        }
+    });
+    (out, kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vcoop_model::builtin::builtin_scenario;
+    use vcoop_model::capture::NoCaptures;
+    use vcoop_model::scenario::{Scenario, Set};
+
+    const TEXT: &str = r#"
+name = "big"
+title = "Something big"
+[host]
+pcpus = 24
+[[load]]
+name = "hog"
+kind = "hog"
+count = 36
+[[load]]
+name = "probe"
+kind = "cyclictest"
+cpus = "12-23"
+[[vm]]
+name = "measured"
+vcpus = 12
+pin = "0-11"
+[[vm.task]]
+name = "rt"
+kind = "cyclictest"
+count = 12
+policy = "fifo 80"
+[[vm.task]]
+name = "sound"
+kind = "audio"
+irq_vcpu = 11
+[[vm]]
+name = "a"
+vcpus = 1
+[[vm.task]]
+name = "work"
+kind = "hog"
+[[vm]]
+name = "b"
+vcpus = 1
+[[vm.task]]
+name = "work"
+kind = "hog"
+"#;
+
+    fn plan() -> Plan {
+        Scenario::parse("big", TEXT, &[], &NoCaptures).unwrap().plans(None).unwrap().remove(0)
+    }
+
+    #[test]
+    fn what_fits_is_left_alone() {
+        assert!(fit(&plan(), 24).is_none());
+        assert!(fit(&plan(), 100).is_none());
+    }
+
+    #[test]
+    fn a_twelfth_of_the_host_gets_a_twelfth_of_the_work() {
+        let (small, how) = fit(&plan(), 2).unwrap();
+        assert_eq!(small.host.level.topology.cpus(), 2);
+        let hogs = small.host_tasks.iter().filter(|t| t.label == "hog").count();
+        assert_eq!(hogs, 3);
+        // 14 vCPUs become one; both VMs without a probe are too many then.
+        assert_eq!(small.vms.len(), 1);
+        assert_eq!(small.vms[0].vcpu_cpus, [vec![0]]);
+        assert_eq!(
+            how,
+            "scaled from 24 to 2 pCPUs: 14 to 1 vCPUs, 37 to 4 host threads, 2 of 3 VMs left out"
+        );
+    }
+
+    #[test]
+    fn probes_devices_and_pins_follow_their_tasks() {
+        let (small, _) = fit(&plan(), 4).unwrap();
+        assert_eq!(small.vms[0].vcpu_cpus, [vec![0, 1], vec![0, 1]]);
+        for probe in &small.probes {
+            let name = match probe.target {
+                Target::Host(i) => format!("host.{}", small.host_tasks[i as usize].name),
+                Target::Guest { vm, task } => {
+                    let vm = &small.vms[vm as usize];
+                    format!("{}.{}", vm.name, vm.tasks[task as usize].name)
+                }
+            };
+            assert_eq!(name, probe.probe);
+        }
+        let device = &small.vms[0].devices[0];
+        assert_eq!(device.vcpu, 1);
+        assert_eq!(small.vms[0].tasks[device.wakes.unwrap() as usize].name, "sound");
+        assert_eq!(small.host_tasks.last().unwrap().cpus, [2, 3]);
+    }
+
+    #[test]
+    fn every_builtin_scenario_fits_somehow_and_can_be_simulated() {
+        for name in ["busy-host-1", "pvsched-audio", "rogue-guest"] {
+            let set =
+                [Set::parse("duration=\"20ms\"").unwrap(), Set::parse("warmup=\"1ms\"").unwrap()];
+            let text = builtin_scenario(name).unwrap();
+            let plans =
+                Scenario::parse(name, text, &set, &NoCaptures).unwrap().plans(None).unwrap();
+            let (small, _) = fit(&plans[0], 1).unwrap();
+            assert_eq!(small.probes.is_empty(), plans[0].probes.is_empty());
+            vcoop_sim::run(&small, 1, &|| false).unwrap();
+        }
+    }
+}

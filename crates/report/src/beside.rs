@@ -1,0 +1,87 @@
+//! Simulated beside measured.
+
+use vcoop_lab::beside::{Beside, Pair, beside};
+use vcoop_lab::human;
+use vcoop_lab::params;
+use vcoop_lab::result::{Document, Missing};
+
+use crate::style::{Style, Tone, cut, finish, wrap};
+
+/// Width of the first column.
+const NAME: usize = 30;
+
+/// The series that both backends have, a row each: mean, median, p99 of both and their ratios;
+/// nothing unless there are two backends.
+pub(crate) fn render(document: &Document, style: Style) -> String {
+    let rows = beside(document);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from("\n");
+    out.push_str(&style.heading("Simulated beside measured (sim, kvm, sim / kvm)"));
+    out.push('\n');
+    out.push_str(&table(&rows, style));
+    out
+}
+
+/// Rows of any documents.
+pub(crate) fn table(rows: &[Beside], style: Style) -> String {
+    let mut table = style.table([
+        "", "mean sim", "kvm", "ratio", "p50 sim", "kvm", "ratio", "p99 sim", "kvm", "ratio",
+    ]);
+    let mut group = String::new();
+    for row in rows {
+        let words = params::words(&row.params);
+        let what = if row.metric == "latency" { "" } else { " throughput" };
+        let title = match words.is_empty() {
+            true => format!("{}{what}", row.probe),
+            false => format!("{}{what}, {words}", row.probe),
+        };
+        if title != group {
+            table.add_row([style.cell(cut(&title, 40), Tone::Plain)]);
+            group = title;
+        }
+        let mut cells = vec![style.cell(format!("  {}", cut(&row.policy, NAME - 2)), Tone::Plain)];
+        for pair in [&row.mean, &row.p50, &row.p99] {
+            cells.extend(three(pair, row.metric == "latency", style));
+        }
+        table.add_row(cells);
+    }
+    finish(table, 1)
+}
+
+fn three(pair: &Pair, time: bool, style: Style) -> [comfy_table::Cell; 3] {
+    let text = |v: Option<f64>| match v {
+        Some(v) if time => human::time(v),
+        Some(v) => format!("{v:.3}"),
+        None => "n/a".to_owned(),
+    };
+    let tone = match pair.ratio {
+        Some(ratio) if (0.5..=2.0).contains(&ratio) => Tone::Good,
+        Some(_) => Tone::Bad,
+        None => Tone::Faint,
+    };
+    let both_missing = pair.sim.is_none() && pair.kvm.is_none();
+    let show = |s: String| if both_missing && !time { String::new() } else { s };
+    let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), human::ratio);
+    [
+        style.cell(show(text(pair.sim)), Tone::Plain),
+        style.cell(show(text(pair.kvm)), Tone::Plain),
+        style.cell(show(ratio), tone),
+    ]
+}
+
+/// What could not be run here, and why.
+pub(crate) fn missing(missing: &[Missing]) -> String {
+    let mut out = String::new();
+    for row in missing {
+        let words = params::words(&row.params);
+        let cell = if words.is_empty() { String::new() } else { format!(" ({words})") };
+        let text = format!(
+            "Not run on {}: {}{cell}: {}; {}",
+            row.backend, row.policy, row.why, row.remedy
+        );
+        out.push_str(&wrap(&text, 2));
+    }
+    out
+}

@@ -1,0 +1,63 @@
+//! The report of `vcoop validate`.
+
+use vcoop_lab::human;
+use vcoop_lab::validate::Validation;
+
+use crate::beside;
+use crate::style::{Style, Tone, finish, wrap};
+
+/// Every series, simulated beside measured, then the errors in sum and the largest of them.
+pub fn render_validation(validation: &Validation, style: Style) -> String {
+    let mut out = String::new();
+    for scenario in &validation.scenarios {
+        let title = format!(
+            "{}: {} ({} repeats of {} s)",
+            scenario.scenario, scenario.title, scenario.repeats, scenario.duration_s
+        );
+        out.push_str(&wrap(&style.heading(&title), 2));
+        out.push_str(&beside::table(&scenario.series, style));
+        out.push('\n');
+    }
+    out.push_str(&style.heading("Prediction error (sim / kvm)"));
+    out.push('\n');
+    let mut table = style.table(["", "", "series", "bias", "median factor", "within 2x"]);
+    for row in &validation.summary {
+        table.add_row([
+            style.cell(row.of, Tone::Plain),
+            style.cell(row.statistic, Tone::Plain),
+            style.cell(row.count, Tone::Plain),
+            style.cell(human::ratio(row.bias), Tone::Plain),
+            style.cell(human::ratio(row.median_factor), Tone::Plain),
+            style.cell(format!("{:.0} %", 100.0 * row.within_2x), Tone::Plain),
+        ]);
+    }
+    out.push_str(&finish(table, 2));
+    if !validation.largest.is_empty() {
+        out.push_str(&style.heading("Largest errors"));
+        out.push('\n');
+    }
+    for error in &validation.largest {
+        let value = |v: Option<f64>| match v {
+            Some(v) if error.unit == "us" => human::time(v),
+            Some(v) => format!("{v:.3} {}", error.unit),
+            None => "n/a".to_owned(),
+        };
+        let ratio = error.pair.ratio.map_or_else(|| "n/a".to_owned(), human::ratio);
+        let line = format!(
+            "  {}: {} {}: {} simulated, {} measured, {ratio}",
+            error.scenario,
+            error.series,
+            error.statistic,
+            value(error.pair.sim),
+            value(error.pair.kvm),
+        );
+        out.push_str(&wrap(&line, 4));
+    }
+    if let Some(host) = validation.environment.get("simulated_host") {
+        out.push_str(&wrap(&format!("Simulated host: {host}"), 2));
+    }
+    if validation.interrupted {
+        out.push_str("Interrupted: some series have fewer repeats than planned, or none.\n");
+    }
+    out
+}
