@@ -144,7 +144,9 @@ impl Task {
                 continue;
             };
             let n = first + i as u64;
-            line(n).take(tsc(), stats(self.number).woken_idle.load(Ordering::Relaxed) != 0);
+            let s = stats(self.number);
+            let idle = s.woken_idle.load(Ordering::Relaxed) != 0;
+            line(n).take(tsc(), s.woken.load(Ordering::Relaxed), idle);
             self.work(self.step(round).arg);
             round += 1;
             line(n).answer(request, tsc());

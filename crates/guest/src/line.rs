@@ -1,4 +1,4 @@
-//! A line between a caller and a server: four words in guest memory (or the host's, between two of
+//! A line between a caller and a server: some words in guest memory (or the host's, between two of
 //! its threads), and a notification that goes another way.
 //!
 //! ```text
@@ -24,7 +24,8 @@ pub struct Line {
     done: AtomicU64,
     /// 1: the server's vCPU was idle when the call came.
     idle: AtomicU64,
-    reserved: [u64; 3],
+    woken: AtomicU64,
+    reserved: [u64; 2],
 }
 
 /// How a call was served, as the server says. TSC.
@@ -34,7 +35,10 @@ pub struct Served {
     pub taken: u64,
     /// Last one before the answer.
     pub done: u64,
-    /// Its vCPU was idle when the call came.
+    /// When its kernel last made it ready; for this call only if that is after the call. 0: a thread
+    /// of the host, of which nobody knows.
+    pub woken: u64,
+    /// Its vCPU was idle then.
     pub idle: bool,
 }
 
@@ -52,7 +56,8 @@ impl Line {
         }
         let word = |w: &AtomicU64| w.load(Ordering::Relaxed);
         let idle = word(&self.idle) & 1 != 0;
-        Some(Served { taken: word(&self.taken), done: word(&self.done), idle })
+        let (taken, done, woken) = (word(&self.taken), word(&self.done), word(&self.woken));
+        Some(Served { taken, done, woken, idle })
     }
 
     /// Server: the call that waits, if any.
@@ -61,9 +66,10 @@ impl Line {
         (request != 0 && request != self.answer.load(Ordering::Relaxed)).then_some(request)
     }
 
-    /// Server: begins with the call.
-    pub fn take(&self, now: u64, idle: bool) {
+    /// Server: begins with the call; `woken` and `idle` as in [`Served`].
+    pub fn take(&self, now: u64, woken: u64, idle: bool) {
         self.taken.store(now, Ordering::Relaxed);
+        self.woken.store(woken, Ordering::Relaxed);
         self.idle.store(u64::from(idle), Ordering::Relaxed);
     }
 
@@ -90,9 +96,9 @@ mod tests {
         assert_eq!(line.waiting(), None);
         line.call(100);
         assert_eq!((line.waiting(), line.answered(100)), (Some(100), None));
-        line.take(110, true);
+        line.take(110, 105, true);
         line.answer(100, 120);
-        let served = Served { taken: 110, done: 120, idle: true };
+        let served = Served { taken: 110, done: 120, woken: 105, idle: true };
         assert_eq!((line.waiting(), line.answered(100)), (None, Some(served)));
         line.call(200);
         assert_eq!(line.answered(200), None, "the last answer is not this one's");

@@ -71,7 +71,7 @@ struct GuestOrigin {
     ring: u64,
     /// An interrupt of the injector's wakes the task, whoever fires timers.
     device: bool,
-    /// Samples are round trips, to a server there.
+    /// Where the server is, if samples are round trips.
     server: Option<Other>,
     reader: Reader,
     /// Samples with times that cannot be.

@@ -10,7 +10,7 @@ use crate::driver::Common;
 use crate::error::Error;
 use crate::host_task::HostTask;
 use crate::series::HostSample;
-use crate::trip::Trip;
+use crate::trip::{Other, Trip};
 use crate::wiring::Wire;
 
 /// Rings without a message, one after the other, that a thread answers at once: a guest that rings
@@ -34,7 +34,7 @@ impl HostTask<'_> {
             };
             in_vain = 0;
             let line = wires[i].line(vms);
-            line.take(tsc(), false);
+            line.take(tsc(), 0, false);
             self.draw_work(common, work);
             line.answer(request, tsc());
             wires[i].tell_caller(common, vms)?;
@@ -53,6 +53,10 @@ impl HostTask<'_> {
         work: &Dist,
     ) -> Result<(), Error> {
         let mut due = monotonic() + interval_ns + self.stream.draw(phase);
+        let other = match server {
+            Target::Host(_) => Other::Host,
+            Target::Guest { .. } => Other::Vcpu,
+        };
         let mut missed = 0;
         while !common.is_over() {
             clock::sleep_until(due);
@@ -66,7 +70,7 @@ impl HostTask<'_> {
                 latency: common.clock.to_ns(back - called),
                 taken: back,
                 missed,
-                trip: Some(Trip { called, served, woken: None, back, server: None }),
+                trip: Some(Trip { called, served, woken: None, back, server: other }),
             });
             self.draw_work(common, work);
             // A closed loop: what fell due before now had no call.

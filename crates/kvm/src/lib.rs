@@ -50,11 +50,12 @@
 //! `wake_to_run`.
 //!
 //! A call's round trip is not explained by the trace, and counts as coarse always: two threads and
-//! more take part. Its parts lie between five times, those of the call, of the server's taking and
-//! answering it, of the caller's kernel waking it, and of its return. `service` is the server's; a
-//! way to a thread of the host is `wake_to_run`; one to a guest is `wake_to_run` if the vCPU was idle
-//! and `preempted_to_run` if not, calls served before this one included; from the caller's kernel to
-//! the caller, and between tasks of one vCPU, it is `guest_switch`.
+//! more take part. Its parts lie between its own times, those of the call, of the server's being
+//! woken, taking and answering it, of the caller's being woken, and of its return. `service` is the
+//! server's; a way to a thread of the host is `wake_to_run`; one to a guest's kernel is `wake_to_run`
+//! if the vCPU was idle and `preempted_to_run` if not, as is all of the way to a guest's server that
+//! was up with another call; from a guest's kernel to its task, and between tasks of one vCPU, it is
+//! `guest_switch`.
 #![cfg_attr(
     not(all(target_os = "linux", target_arch = "x86_64")),
     allow(dead_code, unused_imports, reason = "there is no lab on other targets")

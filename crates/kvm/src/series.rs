@@ -162,7 +162,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::probe::{Probe, Window};
     use crate::trace::Timeline;
-    use crate::trip::Trip;
+    use crate::trip::{Other, Trip};
     use vcoop_guest::line::Served;
     use vcoop_guest::ring::Sample;
     use vcoop_model::recording::Part;
@@ -193,8 +193,8 @@ mod tests {
         let clock = Clock::new(0, 1_000_000);
         let mut timeline = Timeline::new(clock);
         timeline.settle(1_000);
-        let served = Served { taken: 140, done: 150, idle: true };
-        let trip = Trip { called: 100, served, woken: None, back: 190, server: None };
+        let served = Served { taken: 140, done: 150, woken: 130, idle: true };
+        let trip = Trip { called: 100, served, woken: None, back: 190, server: Other::Vcpu };
         let mut series = Series::new(Probe::new("p", WINDOW, 1_000));
         let source = Source::Trip(trip);
         series.hold(Held { due: 100, latency: 90, missed: 0, source });

@@ -1,4 +1,4 @@
-//! Where the time of a round trip went, as far as its five times tell.
+//! Where the time of a round trip went, as far as its times tell.
 //!
 //! Between two of them lies what the crate's documentation says of any wait: from a message to the
 //! kernel of the guest it is for, host time, by whether the vCPU was idle; from there to the task,
@@ -11,12 +11,12 @@ use vcoop_model::recording::{Part, Parts};
 
 use crate::clock::Clock;
 
-/// Where the other end of a line is, seen from one of a VM.
+/// Where a server is, seen from its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Other {
-    /// On the same vCPU.
+    /// On the caller's vCPU.
     Here,
-    /// On another vCPU of the VM.
+    /// On another vCPU, or on one at all if the caller is on the host.
     Vcpu,
     /// On the host.
     Host,
@@ -30,8 +30,7 @@ pub(crate) struct Trip {
     /// When the caller's kernel woke it, if that is a guest's, and whether its vCPU was idle.
     pub(crate) woken: Option<(u64, bool)>,
     pub(crate) back: u64,
-    /// Where the server is, if the caller is in a VM.
-    pub(crate) server: Option<Other>,
+    pub(crate) server: Other,
 }
 
 impl Trip {
@@ -39,7 +38,7 @@ impl Trip {
     pub(crate) fn of(s: &Sample, server: Other) -> Self {
         let woken = Some((s.woken, s.from_idle));
         let Sample { due: called, served, taken: back, .. } = *s;
-        Self { called, served, woken, back, server: Some(server) }
+        Self { called, served, woken, back, server }
     }
 
     /// Its parts; they add up to `latency`, which is `back - called` in nanoseconds.
@@ -47,14 +46,18 @@ impl Trip {
         let taken = self.served.taken.clamp(self.called, self.back);
         let done = self.served.done.clamp(taken, self.back);
         let asleep = |idle| if idle { Part::WakeToRun } else { Part::PreemptedToRun };
-        let way_in = match self.server {
+        // Not woken for this call, it was up with another: then its vCPU was not idle, and all of the
+        // way is taken for a wait.
+        let for_this = (self.called..=taken).contains(&self.served.woken);
+        let (ready, way_in) = match self.server {
             // To a thread of the host: its wake-up.
-            Some(Other::Host) => Part::WakeToRun,
-            Some(Other::Here) => Part::GuestSwitch,
-            Some(Other::Vcpu) | None => asleep(self.served.idle),
+            Other::Host => (taken, Part::WakeToRun),
+            Other::Here => (taken, Part::GuestSwitch),
+            Other::Vcpu if for_this => (self.served.woken, asleep(self.served.idle)),
+            Other::Vcpu => (taken, Part::PreemptedToRun),
         };
         let (woken, way_back) = match (self.woken, self.server) {
-            (Some((at, idle)), Some(Other::Host | Other::Vcpu)) => {
+            (Some((at, idle)), Other::Host | Other::Vcpu) => {
                 (at.clamp(done, self.back), asleep(idle))
             }
             (Some(_), _) => (done, Part::GuestSwitch),
@@ -63,7 +66,9 @@ impl Trip {
         let at = |tsc: u64| clock.to_ns(tsc - self.called).min(latency);
         let mut parts = Parts::default();
         let (a, b, c) = (at(taken), at(done), at(woken));
-        parts[way_in as usize] += a;
+        let to_kernel = at(ready);
+        parts[way_in as usize] += to_kernel;
+        parts[Part::GuestSwitch as usize] += a - to_kernel;
         parts[Part::Service as usize] += b - a;
         parts[way_back as usize] += c - b;
         parts[Part::GuestSwitch as usize] += latency - c;
@@ -88,27 +93,47 @@ mod tests {
 
     #[test]
     fn from_the_host_to_a_guest_and_back() {
-        let served = Served { taken: 140, done: 150, idle: false };
-        let trip = Trip { called: 100, served, woken: None, back: 190, server: None };
-        let want = [(Part::WakeToRun, 40), (Part::PreemptedToRun, 40), (Part::Service, 10)];
+        let served = Served { taken: 140, done: 150, woken: 133, idle: false };
+        let server = Other::Vcpu;
+        let trip = Trip { called: 100, served, woken: None, back: 190, server };
+        let common = [(Part::WakeToRun, 40), (Part::PreemptedToRun, 33)];
+        let want = [&common[..], &[(Part::GuestSwitch, 7), (Part::Service, 10)]].concat();
         assert_eq!(sums(&trip), want);
+        // It was up already, for a call before this one.
+        let busy = Trip { served: Served { woken: 90, idle: true, ..served }, ..trip };
+        let want = [(Part::WakeToRun, 40), (Part::PreemptedToRun, 40), (Part::Service, 10)];
+        assert_eq!(sums(&busy), want);
+    }
+
+    #[test]
+    fn between_threads_of_the_host() {
+        let served = Served { taken: 140, done: 150, ..Served::default() };
+        let server = Other::Host;
+        let trip = Trip { called: 100, served, woken: None, back: 190, server };
+        assert_eq!(sums(&trip), [(Part::WakeToRun, 80), (Part::Service, 10)]);
     }
 
     #[test]
     fn between_vcpus() {
-        let served = Served { taken: 130, done: 132, idle: true };
-        let server = Some(Other::Vcpu);
+        let served = Served { taken: 130, done: 132, woken: 127, idle: true };
+        let server = Other::Vcpu;
         let trip = Trip { called: 100, served, woken: Some((160, true)), back: 165, server };
-        let want = [(Part::WakeToRun, 30 + 28), (Part::GuestSwitch, 5), (Part::Service, 2)];
+        let want = [(Part::WakeToRun, 27 + 28), (Part::GuestSwitch, 3 + 5), (Part::Service, 2)];
         assert_eq!(sums(&trip), want);
     }
 
     #[test]
     fn times_that_cannot_be_still_add_up() {
         for (taken, done, woken) in [(0, 0, 0), (u64::MAX, 5, u64::MAX), (150, 120, 7)] {
-            for server in [None, Some(Other::Here), Some(Other::Vcpu), Some(Other::Host)] {
-                let served = Served { taken, done, idle: true };
-                let woken = server.map(|_| (woken, false));
+            for (server, host) in [
+                (Other::Here, false),
+                (Other::Vcpu, false),
+                (Other::Vcpu, true),
+                (Other::Host, false),
+                (Other::Host, true),
+            ] {
+                let served = Served { taken, done, woken: taken, idle: true };
+                let woken = (!host).then_some((woken, false));
                 sums(&Trip { called: 100, served, woken, back: 190, server });
             }
         }

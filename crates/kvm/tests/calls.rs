@@ -207,6 +207,8 @@ fn a_boost_answers_the_ping_of_a_busy_guest() {
         else {
             return Ok(());
         };
+        // What makes a round trip from the host one about a guest, for verdicts and tables.
+        assert!(a.parts_sum[Part::GuestSwitch as usize] > 0);
         let p99 = |l: &LatencyRecord| l.hist.value_at_quantile(0.99);
         let (a, b) = (p99(a), p99(b));
         let boosts = scalar(&dynamic, "guest", "boosts");
