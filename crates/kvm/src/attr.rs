@@ -21,8 +21,11 @@ pub(crate) struct Attr {
 }
 
 const SIZE: u32 = size_of::<Attr>() as u32;
-/// Children start with the default policy: a leaked fork cannot inherit a boost.
+/// Children start with the default policy: a leaked fork cannot inherit a boost. A deadline thread
+/// cannot fork (or start a thread) without it: the kernel answers EAGAIN.
 const RESET_ON_FORK: u64 = 1;
+/// `linux/sched.h`; not in every libc.
+const SCHED_DEADLINE: i32 = 6;
 
 impl Attr {
     fn of(policy: i32, priority: u8, nice: i8, slice_ns: u64) -> Self {
@@ -38,6 +41,16 @@ impl Attr {
         }
     }
 
+    /// A reservation of `runtime` in each `period`, within `deadline`.
+    fn reservation(runtime: u64, deadline: u64, period: u64) -> Self {
+        Self { deadline, period, ..Self::of(SCHED_DEADLINE, 0, 0, runtime) }
+    }
+
+    /// Whether this is a reservation, which the kernel may refuse where it takes anything else.
+    pub(crate) fn is_deadline(&self) -> bool {
+        self.policy as i32 == SCHED_DEADLINE
+    }
+
     /// The attributes that a plan's policy means.
     pub(crate) fn from_policy(policy: &Policy) -> Self {
         match *policy {
@@ -47,6 +60,9 @@ impl Attr {
                 Self::of(libc::SCHED_OTHER, 0, nice, slice_ns.unwrap_or(0))
             }
             Policy::Idle => Self::of(libc::SCHED_IDLE, 0, 0, 0),
+            Policy::Deadline { runtime_ns, deadline_ns, period_ns } => {
+                Self::reservation(runtime_ns, deadline_ns, period_ns)
+            }
         }
     }
 
@@ -57,6 +73,9 @@ impl Attr {
             Means::Rr(p) => Self::of(libc::SCHED_RR, p, 0, 0),
             Means::Nice(nice) => Self::of(libc::SCHED_OTHER, 0, nice, 0),
             Means::Slice(ns) => Self::of(libc::SCHED_OTHER, 0, 0, ns),
+            Means::Deadline { runtime_ns, deadline_ns, period_ns } => {
+                Self::reservation(runtime_ns, deadline_ns, period_ns)
+            }
         }
     }
 
@@ -88,6 +107,7 @@ impl Attr {
     pub(crate) fn outranks(&self, means: Means) -> bool {
         let real_time = |a: &Self| match a.policy as i32 {
             libc::SCHED_FIFO | libc::SCHED_RR => a.priority,
+            SCHED_DEADLINE => 100,
             _ => 0,
         };
         let (mine, theirs) = (real_time(self), real_time(&Self::from_means(means)));
@@ -95,6 +115,12 @@ impl Attr {
             Means::Fifo(_) | Means::Rr(_) => mine >= theirs,
             Means::Nice(nice) => mine > 0 || self.nice <= i32::from(nice),
             Means::Slice(ns) => mine > 0 || (self.runtime > 0 && self.runtime <= ns),
+            Means::Deadline { runtime_ns, deadline_ns, period_ns } => {
+                let share = |runtime, period| u128::from(runtime) * u128::from(period);
+                self.is_deadline()
+                    && self.deadline <= deadline_ns
+                    && share(self.runtime, period_ns) >= share(runtime_ns, self.period)
+            }
         }
     }
 }
@@ -179,7 +205,7 @@ pub(crate) fn timer_slack(ns: u64) {
 #[cfg(test)]
 mod tests {
     use super::{Attr, Stay, cpus_of, gettid};
-    use crate::error::Whom;
+    use crate::error::{Error, Whom};
     use vcoop_policy::config::Means;
     use vcoop_sched::config::Policy;
 
@@ -215,5 +241,55 @@ mod tests {
         assert!(fifo.outranks(Means::Fifo(50)) && !fifo.outranks(Means::Rr(51)));
         assert!(!fair.outranks(Means::Fifo(1)) && !fair.outranks(Means::Nice(-1)));
         assert!(fifo.outranks(Means::Nice(-20)) && !fair.outranks(Means::Slice(100_000)));
+        let [quarter, half] =
+            [1_000_000, 2_000_000].map(|ns| Attr::reservation(ns, 4_000_000, 4_000_000));
+        let means = |runtime_ns| Means::Deadline {
+            runtime_ns,
+            deadline_ns: 4_000_000,
+            period_ns: 4_000_000,
+        };
+        assert!(quarter.outranks(Means::Fifo(99)) && quarter.outranks(Means::Nice(-20)));
+        assert!(half.outranks(means(1_000_000)) && !quarter.outranks(means(2_000_000)));
+        assert!(!fifo.outranks(means(1_000_000)));
+    }
+
+    /// What the kernel does with reservations, as far as the lab depends on it.
+    #[test]
+    fn reservations_on_this_kernel() {
+        let quarter = Attr::reservation(1_000_000, 4_000_000, 4_000_000);
+        let baseline = Attr::from_policy(&Policy::Normal { nice: 3, slice_ns: None });
+        let cpus = super::allowed_cpus().unwrap();
+        let (free, pinned) = std::thread::spawn(move || {
+            baseline.set(0, &Whom::Host).unwrap();
+            let before = Attr::get(gettid(), &Whom::Host).unwrap();
+            let free = quarter.set(0, &Whom::Host);
+            if free.is_ok() {
+                assert_eq!(Attr::get(gettid(), &Whom::Host).unwrap(), quarter);
+                // With the flag that resets it, a deadline thread may start another.
+                let child = std::thread::spawn(|| Attr::get(gettid(), &Whom::Host).unwrap());
+                assert!(!child.join().unwrap().is_deadline());
+                before.set(0, &Whom::Host).unwrap();
+                assert_eq!(Attr::get(gettid(), &Whom::Host).unwrap(), before);
+            }
+            super::pin(&cpus[..1], &Whom::Host).unwrap();
+            let pinned = if cpus.len() > 1 { Some(quarter.set(0, &Whom::Host)) } else { None };
+            (free, pinned)
+        })
+        .join()
+        .unwrap();
+        let errno = |e: &Error| match e {
+            Error::Kernel { source, .. } => source.raw_os_error(),
+            _ => None,
+        };
+        if let Err(e) = free {
+            eprintln!("skipped: {e}");
+            return;
+        }
+        let admission = std::fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us").unwrap();
+        if let Some(pinned) = pinned
+            && admission.trim() != "-1"
+        {
+            assert_eq!(pinned.as_ref().map_err(errno), Err(Some(libc::EPERM)));
+        }
     }
 }

@@ -487,13 +487,27 @@ impl VmDriver {
         let actions = state.policy.on(now, event, &mut self.shared.lock());
         let host = self.machine.host_area(v.number);
         let mut again = false;
+        // Deadline bandwidth is a host's, and somebody else may have it now.
+        let mut refused = false;
         for action in actions {
             match action {
                 Action::Ticket(ticket) => host.ticket.store(ticket, Ordering::Release),
                 Action::Status(status) => host.status.store(status.to_word(), Ordering::Release),
                 Action::Boost(means) => {
                     fire()?;
-                    self.apply(v, &Attr::from_means(means))?;
+                    let attr = Attr::from_means(means);
+                    match self.apply(v, &attr) {
+                        Ok(()) => {}
+                        // For life is for life: a run without is not what was asked for.
+                        Err(e)
+                            if attr.is_deadline()
+                                && e.is_busy()
+                                && !matches!(state.policy, HostPolicy::Static { .. }) =>
+                        {
+                            refused = true;
+                        }
+                        Err(e) => return Err(e),
+                    }
                 }
                 Action::Restore => self.apply(v, &state.baseline)?,
                 Action::ArmTimer(at) => {
@@ -506,6 +520,14 @@ impl VmDriver {
             }
         }
         fire()?;
+        if refused {
+            let answer = state.policy.on(now, Event::Refused, &mut self.shared.lock());
+            for action in answer {
+                if let Action::Status(status) = action {
+                    host.status.store(status.to_word(), Ordering::Release);
+                }
+            }
+        }
         if event == Event::Timer {
             // Fired; unless the call armed it anew.
             let rearmed = actions.iter().any(|a| matches!(a, Action::ArmTimer(_)));

@@ -51,6 +51,15 @@ pub enum Error {
     /// Something the plan needs is not on this host.
     #[error("{0}")]
     Missing(#[from] Missing),
+    /// The kernel refuses the means of boosting of this plan's policy to a thread of it. Other
+    /// policies of the scenario may run: it is this one that has no result.
+    #[error("policy {policy}: {missing}")]
+    PolicyMissing {
+        /// The policy.
+        policy: String,
+        /// What it needs, and how to get it.
+        missing: Missing,
+    },
     /// The plan asks for something that this backend cannot do.
     #[error("{what} cannot run on real vCPUs: {why}")]
     Unsupported {
@@ -93,6 +102,12 @@ impl Error {
         Self::Kernel { asked, whom, source: io::Error::last_os_error() }
     }
 
+    /// Refused for lack of something that others have at the moment (EBUSY).
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self, Self::Kernel { source, .. } if source.raw_os_error() == Some(libc::EBUSY))
+    }
+
     /// A refused ioctl.
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     pub(crate) fn kvm(
@@ -111,7 +126,8 @@ fn hint(asked: &str, e: &io::Error) -> &'static str {
     let is = |start: &str| asked.starts_with(start);
     match errno {
         libc::EPERM if is("sched_setattr") => {
-            " (needs CAP_SYS_NICE; in a cgroup with RT group scheduling also its cpu.rt_runtime_us)"
+            " (needs CAP_SYS_NICE; in a cgroup with RT group scheduling also its cpu.rt_runtime_us; \
+              a deadline has to be of a thread that may use all CPUs of its root domain)"
         }
         libc::EBUSY if is("sched_setattr") => " (deadline bandwidth is exhausted)",
         libc::EINVAL if is("sched_setattr") => {
@@ -120,6 +136,9 @@ fn hint(asked: &str, e: &io::Error) -> &'static str {
         libc::ESRCH if is("sched_") => " (the thread has ended)",
         libc::EINVAL if is("sched_setaffinity") => {
             " (none of these CPUs is online and in this process's cpuset)"
+        }
+        libc::EBUSY if is("sched_setaffinity") => {
+            " (a deadline thread cannot be confined to some CPUs)"
         }
         libc::EPERM if is("sched_setaffinity") => " (needs CAP_SYS_NICE)",
         libc::EAGAIN if is("create a thread") => {

@@ -26,6 +26,7 @@ use crate::host_task::{HostTask, Progress};
 use crate::injector::{Duties, Injector};
 use crate::machine::Machine;
 use crate::probe::Window;
+use crate::reservation;
 use crate::series::HostSample;
 use crate::trace::Recorder;
 use crate::translate::{Guest, Rates};
@@ -118,8 +119,14 @@ pub fn available() -> Result<(), Missing> {
 ///
 /// [`Error::Missing`], [`Error::Unsupported`].
 pub fn check(plan: &Plan) -> Result<(), Error> {
+    if plan.host.sched.linux().is_none() {
+        return Err(Error::Unsupported {
+            what: "class = \"credit1\"".to_owned(),
+            why: "Linux schedules this host".to_owned(),
+        });
+    }
     available()?;
-    Cpus::new(plan)?;
+    let cpus = Cpus::new(plan)?;
     plan.host_tasks.iter().try_for_each(HostTask::check)?;
     let wiring = Wiring::new(plan)?;
     // Any rates will do to see whether it can be said to a guest.
@@ -127,7 +134,7 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
     for (i, vm) in plan.vms.iter().enumerate() {
         Guest::new(vm, i as u64, 0, &rates, &rings(plan, i), &wiring.guests[i])?;
     }
-    Ok(())
+    reservation::check(plan, &|list| cpus.of(list, plan))
 }
 
 /// Runs a plan once. `stop` is asked every few milliseconds; when it answers true the run ends early
@@ -296,7 +303,7 @@ impl Cpus {
     fn new(plan: &Plan) -> Result<Self, Error> {
         // In the order in which the simulator numbers them.
         let real = host_facts().cpus;
-        let wanted = plan.host.level.topology.cpus();
+        let wanted = plan.host.sched.cpus();
         if wanted as usize > real.len() {
             return Err(Error::Missing(Missing {
                 what: format!(
@@ -317,7 +324,7 @@ impl Cpus {
 
     /// The real CPUs of a list of the plan.
     fn of(&self, list: &[u32], plan: &Plan) -> Vec<u32> {
-        let all: Vec<u32> = (0..plan.host.level.topology.cpus()).collect();
+        let all: Vec<u32> = (0..plan.host.sched.cpus()).collect();
         let list = if list.is_empty() { &all } else { list };
         list.iter().filter_map(|c| self.real.get(*c as usize).copied()).collect()
     }

@@ -97,6 +97,8 @@ mod pi;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod probe;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod reservation;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod series;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod trace;

@@ -80,7 +80,10 @@ impl Guest {
             let at = Target::Guest { vm: index as u32, task: i as u32 };
             let mut spec = guest.program(task, &mut stream, rates, &vm.name, (at, lines))?;
             spec.vcpu = places[i];
-            (spec.class, spec.prio) = class(&task.policy);
+            (spec.class, spec.prio) = class(&task.policy).ok_or_else(|| Error::Unsupported {
+                what: format!("task {}.{}", vm.name, task.name),
+                why: "its guest's scheduler knows no deadlines".to_owned(),
+            })?;
             spec.start_tsc = rates.clock.to_cycles(task.start_ns);
             spec.ring = rings[i].unwrap_or(u64::MAX);
             spec.task = i as u64;
@@ -230,13 +233,14 @@ fn step(phase: &Phase, stream: &mut Stream, rates: &Rates, line: impl Fn(Target)
     Step { op: op as u64, arg }
 }
 
-fn class(policy: &Policy) -> (u64, u64) {
-    match *policy {
+fn class(policy: &Policy) -> Option<(u64, u64)> {
+    Some(match *policy {
         Policy::Fifo(p) => (2, p.into()),
         Policy::Rr(p) => (3, p.into()),
         Policy::Normal { nice, .. } => (1, u64::from((nice.clamp(-20, 19) + 20).unsigned_abs())),
         Policy::Idle => (5, 0),
-    }
+        Policy::Deadline { .. } => return None,
+    })
 }
 
 /// A vCPU for each task: of those it may use the one with the fewest tasks so far, real-time tasks

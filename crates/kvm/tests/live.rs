@@ -337,7 +337,7 @@ fn ends_early_when_asked_and_keeps_what_it_has() {
 fn refuses_what_this_host_cannot_do() {
     let Some(_lab) = lab() else { return };
     let mut large = plan(BUSY, "vanilla", &[]);
-    large.host.level.topology.cores_per_llc = 4096;
+    large.host.sched.topology_mut().cores_per_llc = 4096;
     assert!(vcoop_kvm::check(&plan(BUSY, "dynamic", &[])).is_ok());
     assert!(matches!(vcoop_kvm::check(&large), Err(Error::Missing(_))));
     match vcoop_kvm::run(&large, 1, &|| false) {
@@ -365,4 +365,47 @@ fn a_panic_in_the_caller_ends_the_run() {
     assert!(std::panic::catch_unwind(run).is_err());
     // And the next run finds the lab as it should be.
     assert!(!self::run(&self::plan(IDLE, "vanilla", &[])).latencies.is_empty());
+}
+
+/// A policy whose boost is a quarter of a CPU by reservation.
+const RESERVED: &str = r#"
+[policy.reserved]
+base = "dynamic"
+means = "deadline 1ms/4ms"
+"#;
+
+#[test]
+fn a_reservation_runs_unpinned_and_is_refused_pinned() {
+    let Some(_lab) = lab() else { return };
+    let text = format!("{IDLE}{RESERVED}");
+    let unpinned = plan(&text, "reserved", &[]);
+    match vcoop_kvm::check(&unpinned) {
+        // Only on a kernel or in a cpuset that takes none at all, or with fewer or more CPUs.
+        Err(e) => eprintln!("skipped: {e}"),
+        Ok(()) => {
+            let r = run(&unpinned);
+            assert!(scalar(&r, "guest", "boosts") > 0.0);
+            assert_complete(latency(&r, "guest.timer"), 300);
+        }
+    }
+    let admission = std::fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us");
+    if admission.is_ok_and(|us| us.trim() == "-1") {
+        return;
+    }
+    let pinned = plan(&format!("{BUSY}{RESERVED}"), "reserved", &[]);
+    match vcoop_kvm::check(&pinned) {
+        Err(Error::PolicyMissing { policy, missing }) => {
+            assert_eq!(policy, "reserved");
+            assert!(missing.what.contains("guest, vCPU 0"), "{}", missing.what);
+            assert!(missing.remedy.contains("pinning"), "{}", missing.remedy);
+        }
+        // No second CPU, or no lab for such a host.
+        Err(Error::Missing(missing)) => eprintln!("skipped: {missing}"),
+        other => panic!("{other:?}"),
+    }
+    // The scenario's other policies are not concerned.
+    assert!(!matches!(
+        vcoop_kvm::check(&plan(&format!("{BUSY}{RESERVED}"), "dynamic", &[])),
+        Err(Error::PolicyMissing { .. })
+    ));
 }

@@ -11,12 +11,12 @@ use vcoop_sched::config::Topology;
 /// least. Where that leaves more vCPUs a pCPU than before, VMs that measure nothing are left out, the
 /// last first. Captured threads stay together. What is pinned stays pinned at the same place in the row.
 pub fn fit(plan: &Plan, cpus: u32) -> Option<(Plan, String)> {
-    let from = plan.host.level.topology.cpus();
+    let from = plan.host.sched.cpus();
     if from <= cpus || cpus == 0 {
         return None;
     }
     let mut fitted = plan.clone();
-    fitted.host.level.topology = Topology::flat(cpus);
+    *fitted.host.sched.topology_mut() = Topology::flat(cpus);
     let (tasks, kept) = scaled(&plan.host_tasks, cpus, from);
     fitted.host_tasks = tasks;
     let mut probes = Vec::new();
@@ -211,7 +211,7 @@ kind = "hog"
     #[test]
     fn a_twelfth_of_the_host_gets_a_twelfth_of_the_work() {
         let (small, how) = fit(&plan(), 2).unwrap();
-        assert_eq!(small.host.level.topology.cpus(), 2);
+        assert_eq!(small.host.sched.cpus(), 2);
         let hogs = small.host_tasks.iter().filter(|t| t.label == "hog").count();
         assert_eq!(hogs, 3);
         // 14 vCPUs become one; both VMs without a probe are too many then.

@@ -52,10 +52,11 @@ impl Here {
     /// the first of this host's; who may use all of the plan's may use those.
     pub fn plan(&self, plan: &Plan) -> Plan {
         let facts = &self.facts;
-        let wanted = plan.host.level.topology.cpus();
+        let wanted = plan.host.sched.cpus();
         let mut here = plan.clone();
-        let level = &mut here.host.level;
         let cpus = self.cpus();
+        // The lab refuses every other scheduler.
+        let Some(level) = here.host.sched.linux_mut() else { return here };
         level.topology = match facts.topology.value {
             topology if topology.cpus() == cpus => topology,
             _ => Topology::flat(cpus),

@@ -41,6 +41,8 @@ pub enum Reason {
     LongSection,
     /// The baseline already outranks the means: a boost would lower it.
     Baseline,
+    /// The host refused the means: see [`Means::Deadline`].
+    Refused,
 }
 
 /// The actions of one call: a list of at most [`Actions::CAPACITY`] on the stack.

@@ -74,7 +74,7 @@ use crate::host::{PolicyStats, VmShared};
 /// | `Normal` | `Injected`; `Exit`, `Sampled`, `Notify` with a reason; `Halted` | `Boosted` |
 /// | `Boosted` | `Exit`, `Sampled`, `Notify`, `Recheck` without a reason | `Normal` |
 /// | `Boosted` | `Halted` without a reason, boosting across idle off | `Normal` |
-/// | `Boosted` | `Baseline { outranks: true }` | `Normal` |
+/// | `Boosted` | `Baseline { outranks: true }`, `Refused` | `Normal` |
 /// | `Boosted`, awake | `Timer` with a bucket empty; `Woken` with one empty | `Throttled` |
 /// | `Normal` | a reason, but a bucket empty | `Throttled` |
 /// | `Throttled` | `Timer` with both buckets at half their burst, penalty over | `Normal` |
@@ -154,6 +154,7 @@ impl Dynamic {
                 self.switch(now, vm, &mut out);
             }
             Event::Baseline { outranks } => self.control.set_outranked(outranks, vm, &mut out),
+            Event::Refused => self.control.refused(vm, &mut out),
             Event::Injected(_) => self.injected(now, vm, &mut out),
             Event::Exit(words) => self.look(now, &words, Vcpu::Out, vm, &mut out),
             Event::Sampled(words) => self.look(now, &words, Vcpu::MayRun, vm, &mut out),

@@ -16,6 +16,18 @@ pub enum Means {
     Nice(i8),
     /// SCHED_OTHER with this EEVDF slice, in nanoseconds.
     Slice(Ns),
+    /// SCHED_DEADLINE: `runtime` in each `period`, within `deadline` of its start, and nothing beyond
+    /// that, however idle the CPU is. A host may refuse it
+    /// ([`Event::Refused`](crate::Event::Refused)): the bandwidth of all may not exceed 95 % of its
+    /// CPUs, and the thread has to be allowed on every one of them.
+    Deadline {
+        /// CPU time in a period.
+        runtime_ns: Ns,
+        /// Relative deadline.
+        deadline_ns: Ns,
+        /// Period.
+        period_ns: Ns,
+    },
 }
 
 /// A token bucket: `burst` of boosted time at once, refilled at `refill_ppm` of elapsed time.

@@ -22,6 +22,7 @@ use crate::meter::Meter;
 /// | `Normal`, `Throttled` | a reason, baseline outranks the means | same | `Denied` |
 /// | `Throttled` | a reason | `Throttled` | `Denied` |
 /// | `Boosted` | no reason left | `Normal` | `Restore`, `Status` |
+/// | `Boosted` | the host refused the means | `Normal` | `Status`, `Denied` |
 /// | `Boosted` | budget empty | `Throttled` | `Restore`, `Status`, `Denied` |
 /// | `Throttled` | both buckets at half their burst, penalty over | `Normal` | `Status` |
 ///
@@ -150,6 +151,16 @@ impl Control {
         self.outranked = outranked;
         if outranked && self.is_boosted() {
             self.restore(Status::Normal, vm, out);
+        }
+    }
+
+    /// The means were not applied after all: the host refused them.
+    pub(crate) fn refused(&mut self, vm: &mut VmShared, out: &mut Actions) {
+        if self.is_boosted() {
+            self.meter.stop(&mut vm.bucket);
+            self.stats.boosts = self.stats.boosts.saturating_sub(1);
+            self.set(Status::Normal, out);
+            self.deny(Reason::Refused, out);
         }
     }
 

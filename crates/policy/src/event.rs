@@ -50,4 +50,8 @@ pub enum Event {
         /// The new baseline is at least as urgent as the means of boosting.
         outranks: bool,
     },
+    /// The host refused the means that the last [`Action::Boost`](crate::Action::Boost) asked for: the
+    /// thread has its baseline still. Fed at once, before the actions that follow it. The next reason
+    /// asks again.
+    Refused,
 }

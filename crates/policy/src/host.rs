@@ -2,7 +2,7 @@
 
 use vcoop_abi::Status;
 
-use crate::action::{Action, Actions};
+use crate::action::{Action, Actions, Reason};
 use crate::boost::Dynamic;
 use crate::budget::Bucket;
 use crate::config::{Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
@@ -109,6 +109,10 @@ impl HostPolicy {
             Self::Vanilla => Actions::new(),
             Self::Static { means, applied } => {
                 let mut out = Actions::new();
+                if event == Event::Refused && *applied {
+                    *applied = false;
+                    out.push(Action::Denied(Reason::Refused));
+                }
                 if event == Event::Enable && vm.is_on() != *applied {
                     *applied = !*applied;
                     out.push(if *applied { Action::Boost(*means) } else { Action::Restore });
@@ -169,7 +173,7 @@ mod tests {
     use vcoop_abi::GuestWords;
 
     use super::{HostPolicy, VmShared};
-    use crate::action::Action;
+    use crate::action::{Action, Reason};
     use crate::config::Means;
     use crate::event::{Event, Injection};
 
@@ -193,5 +197,18 @@ mod tests {
         vm.set_global(false);
         assert_eq!(*p.on(3, Event::Enable, &mut vm), [Action::Restore]);
         assert!(!p.is_boosted());
+    }
+
+    #[test]
+    fn refused_means_are_not_in_force() {
+        let means =
+            Means::Deadline { runtime_ns: 1_000_000, deadline_ns: 4_000_000, period_ns: 4_000_000 };
+        let mut vm = VmShared::unbudgeted(0);
+        let mut p = HostPolicy::fixed(means);
+        assert_eq!(*p.on(0, Event::Enable, &mut vm), [Action::Boost(means)]);
+        assert_eq!(*p.on(0, Event::Refused, &mut vm), [Action::Denied(Reason::Refused)]);
+        assert!(!p.is_boosted());
+        // The next look at the switches asks again.
+        assert_eq!(*p.on(1, Event::Enable, &mut vm), [Action::Boost(means)]);
     }
 }

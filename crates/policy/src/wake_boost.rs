@@ -44,6 +44,7 @@ impl WakeBoost {
         match event {
             Event::Enable => self.control.set_enabled(now, vm.is_on(), vm, &mut out),
             Event::Baseline { outranks } => self.control.set_outranked(outranks, vm, &mut out),
+            Event::Refused => self.control.refused(vm, &mut out),
             Event::Halted(_) => {
                 self.control.halt(vm, &mut out);
                 self.run_end = None;

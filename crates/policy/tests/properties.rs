@@ -83,6 +83,8 @@ impl Rig {
             Event::Halted(_) => t.halted = true,
             Event::Woken => t.halted = false,
             Event::Registered(on) => t.registered = on,
+            // Whatever was applied is not.
+            Event::Refused => t.applied = false,
             _ => {}
         }
         let mut recheck = false;
@@ -206,6 +208,7 @@ fn op() -> impl Strategy<Value = Op> {
         5 => words().prop_map(Op::HaltOrWake),
         1 => any::<bool>().prop_map(|on| Op::Event(Event::Registered(on))),
         1 => any::<bool>().prop_map(|outranks| Op::Event(Event::Baseline { outranks })),
+        1 => Just(Op::Event(Event::Refused)),
         1 => Just(Op::Event(Event::Timer)),
         1 => prop_oneof![Just(true), any::<bool>()].prop_map(Op::Global),
         1 => prop_oneof![Just(true), any::<bool>()].prop_map(Op::Vm),

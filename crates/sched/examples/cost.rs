@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use vcoop_sched::config::{
-    Balance, CfsTunables, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
+    Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
 };
 use vcoop_sched::{Attr, CpuId, EntId, Leave, Level, Note};
 
@@ -19,6 +19,7 @@ fn config(cpus: u32, fair: Fair, groups: usize) -> LevelConfig {
         fair,
         rr_slice_ns: 100_000_000,
         rt_guard: RtGuard::FairServer { runtime_ns: 50_000_000, period_ns: 1_000_000_000 },
+        dl: DlConfig::default(),
         balance: Balance::default(),
         groups: vec![1024; groups],
     }

@@ -4,6 +4,10 @@
 //! otherwise. The defaults are the kernel's own, scaled by the number of CPUs where the kernel
 //! scales them (`sched_tunable_scaling = LOG`).
 
+mod credit1;
+
+pub use credit1::{BoostPreempts, Burn, Credit1Config, Domain, Patch, Patches, XenVersion};
+
 /// Integer nanoseconds, on the clock of whoever drives the level.
 pub type Ns = u64;
 
@@ -102,6 +106,24 @@ pub enum RtGuard {
     },
 }
 
+/// What `sched_setattr` and the scheduler know about SCHED_DEADLINE besides its entities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct DlConfig {
+    /// Admission control: reservations fit into 95 % of the CPUs (less what fair servers have), and
+    /// nobody who has one is confined to some of them. Off is `sched_rt_runtime_us = -1`.
+    pub admission: bool,
+    /// A timer ends a runtime when it is used up (HRTICK_DL, off in the kernel by default), not the
+    /// next tick.
+    pub hrtick: bool,
+}
+
+impl Default for DlConfig {
+    fn default() -> Self {
+        Self { admission: true, hrtick: false }
+    }
+}
+
 /// Load-balancing constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -182,6 +204,16 @@ pub enum Policy {
     },
     /// SCHED_IDLE: weight 3, never preempts on wake-up.
     Idle,
+    /// SCHED_DEADLINE: `runtime` in each `period`, to be had within `deadline` of its start. What the
+    /// kernel takes: [`check_reservation`](crate::check_reservation).
+    Deadline {
+        /// CPU time reserved in a period.
+        runtime_ns: Ns,
+        /// Relative deadline.
+        deadline_ns: Ns,
+        /// Period.
+        period_ns: Ns,
+    },
 }
 
 impl Policy {
@@ -192,6 +224,29 @@ impl Policy {
     pub fn is_rt(&self) -> bool {
         matches!(self, Self::Fifo(_) | Self::Rr(_))
     }
+
+    /// Whether this is SCHED_DEADLINE.
+    pub fn is_deadline(&self) -> bool {
+        matches!(self, Self::Deadline { .. })
+    }
+
+    /// The class, in the order in which classes come first.
+    #[inline]
+    pub(crate) fn class(&self) -> ClassId {
+        match self {
+            Self::Normal { .. } | Self::Idle => ClassId::Fair,
+            Self::Fifo(_) | Self::Rr(_) => ClassId::Rt,
+            Self::Deadline { .. } => ClassId::Dl,
+        }
+    }
+}
+
+/// Scheduling classes; the greater goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ClassId {
+    Fair,
+    Rt,
+    Dl,
 }
 
 /// Everything a [`Level`](crate::Level) needs to know.
@@ -208,6 +263,9 @@ pub struct LevelConfig {
     pub rr_slice_ns: Ns,
     /// Starvation guard.
     pub rt_guard: RtGuard,
+    /// SCHED_DEADLINE.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub dl: DlConfig,
     /// Load balancing.
     pub balance: Balance,
     /// cgroup `cpu.weight`-like shares (1024 = one nice-0 task's worth a CPU), one entry a group.

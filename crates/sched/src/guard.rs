@@ -164,6 +164,19 @@ impl Guard {
         true
     }
 
+    /// Time of the deadline class was charged: throttling counts it as RT time while it counts, and
+    /// holds RT back for it, never the deadline class itself. True if RT is throttled from now on.
+    #[inline]
+    pub(crate) fn charge_dl(&mut self, cpu: CpuId, ran: Ns) -> bool {
+        self.cpus[cpu.index()].timer.is_some() && self.charge_rt(cpu, ran)
+    }
+
+    /// Until when the server has its precedence: its place among deadlines.
+    #[inline]
+    pub(crate) fn due(&self, cpu: CpuId) -> Ns {
+        self.cpus[cpu.index()].due
+    }
+
     /// Fair time was charged. True if the server just lost its precedence.
     #[inline]
     pub(crate) fn charge_fair(&mut self, now: Ns, cpu: CpuId, ran: Ns) -> bool {

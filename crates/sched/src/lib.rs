@@ -1,4 +1,5 @@
-//! Run queues and scheduling levels: RT, CFS, EEVDF, one code for host and guest.
+//! Run queues and scheduling levels: deadline, RT, CFS, EEVDF, one code for host and guest; and Xen's
+//! credit1 as another scheduler of a host.
 //!
 //! A [`Level`] is one scheduler: a set of CPUs, the entities that want to run on them, and the
 //! kernel's rules for who runs where. It is sans-I/O: a driver owns the clock, tells the level
@@ -15,6 +16,7 @@
 //!   it has scheduled, except when a lazy kick becomes an eager one.
 //! - Call [`Level::tick`] every [`LevelConfig::tick_ns`](config::LevelConfig) on CPUs where
 //!   [`Level::tick_needed`] holds, and [`Level::on_deadline`] at [`Level::deadline`].
+//! - A [`Scheduler`] is either a [`Level`] or a [`Credit1`]; both are driven the same way.
 //! - Time in which a CPU did not execute (steal) is reported by [`Level::stolen`] before the
 //!   next charge, and is then not charged to the current entity.
 #![no_std]
@@ -23,13 +25,19 @@ extern crate alloc;
 mod class;
 pub mod config;
 mod cpuset;
+mod credit;
+mod dl;
 mod fair;
 mod guard;
 mod heap;
 mod level;
 mod rt;
+mod scheduler;
 mod types;
 
 pub use cpuset::{CpuSet, MAX_CPUS};
+pub use credit::{Credit1, CreditCounters, Decision, Observed, Pri, Waker};
+pub use dl::check_reservation;
 pub use level::Level;
-pub use types::{Attr, ConfigError, CpuId, EntId, EntStats, Leave, Note};
+pub use scheduler::Scheduler;
+pub use types::{Attr, ConfigError, CpuId, EntId, EntStats, Leave, Note, Refusal};

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use crate::CpuSet;
 use crate::config::{Ns, Policy};
+use crate::{CpuSet, Decision};
 
 /// A CPU of a level, numbered from 0 as [`Topology`](crate::config::Topology) lays them out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,7 +79,7 @@ pub enum Note {
     Kick {
         /// The CPU to interrupt.
         cpu: CpuId,
-        /// True: an RT entity, a forced move, or an idle CPU; interrupt it now. False: one fair
+        /// True: an RT or deadline entity, a forced move, or an idle CPU; interrupt it now. False: one fair
         /// entity should give way to another, which lazy preemption may leave to the next tick.
         eager: bool,
     },
@@ -107,6 +107,25 @@ pub enum Note {
         /// The CPU.
         cpu: CpuId,
     },
+    /// The entity's domain has used up its cap: it waits (or wakes up) without a queue.
+    Parked {
+        /// The entity.
+        ent: EntId,
+    },
+    /// The entity may run again, and waits on a queue.
+    Unparked {
+        /// The entity.
+        ent: EntId,
+    },
+    /// A credit scheduler whose trace is on decided something.
+    Credit {
+        /// What.
+        what: Decision,
+        /// The entity it is about.
+        ent: EntId,
+        /// The CPU it is about.
+        cpu: CpuId,
+    },
 }
 
 /// Counters of one entity since it was added.
@@ -123,6 +142,34 @@ pub struct EntStats {
     /// Times it lost the CPU while it could still run.
     pub preempted: u64,
 }
+
+/// Why an entity cannot have a deadline policy, or be confined while it has one: what `sched_setattr`
+/// and `sched_setaffinity` answer on Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// Runtime, deadline or period out of the kernel's limits (EINVAL).
+    Parameters,
+    /// All reservations together would exceed what admission control grants (EBUSY).
+    Bandwidth,
+    /// Its affinity does not cover the level (EPERM for a policy, EBUSY for an affinity).
+    Affinity,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Parameters => {
+                "runtime (1.024us or more) <= deadline <= period (100us to 4.19s) does not hold"
+            }
+            Self::Bandwidth => {
+                "all reservations exceed 95 % of the CPUs, less what fair servers have"
+            }
+            Self::Affinity => "a deadline thread has to be allowed on every CPU",
+        })
+    }
+}
+
+impl core::error::Error for Refusal {}
 
 /// Why a [`LevelConfig`](crate::config::LevelConfig) cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,6 +199,19 @@ pub enum ConfigError {
         /// Weight asked for.
         weight: u64,
     },
+    /// An entity cannot have the deadline policy it should start with.
+    Refused(Refusal),
+    /// A field lies outside what it can be.
+    Range {
+        /// Name of the field.
+        field: &'static str,
+        /// Value asked for.
+        value: u64,
+        /// Least.
+        min: u64,
+        /// Most.
+        max: u64,
+    },
     /// More groups than an index can name.
     TooManyGroups {
         /// Groups asked for.
@@ -174,6 +234,10 @@ impl fmt::Display for ConfigError {
             Self::GroupWeight { group, weight } => {
                 write!(f, "group {group} has weight {weight}: it takes 2 to 262144")
             }
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Range { field, value, min, max } => {
+                write!(f, "`{field}` is {value}: it takes {min} to {max}")
+            }
             Self::TooManyGroups { groups } => {
                 write!(f, "{groups} groups: a level takes up to 65535")
             }
@@ -182,3 +246,9 @@ impl fmt::Display for ConfigError {
 }
 
 impl core::error::Error for ConfigError {}
+
+impl From<Refusal> for ConfigError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}

@@ -1,11 +1,12 @@
 //! The driver of the boost policies: carries their actions out on simulated threads, and plays the
 //! guest's half of the protocol on a simulated page.
 
-use vcoop_abi::{BoostRequest, CsState, GuestWords, Intent, Status, TaskIntent};
+use vcoop_abi::{BoostRequest, Class, CsState, GuestWords, Intent, Status, TaskIntent};
 use vcoop_model::plan::TimelineAction;
 use vcoop_policy::config::Means;
 use vcoop_policy::guest::{HostView, Stores};
 use vcoop_policy::{Action, Actions, Event, GuestEvent, HostPolicy, Injection};
+use vcoop_sched::Refusal;
 use vcoop_sched::config::Policy;
 
 use crate::program::Misdeed;
@@ -77,6 +78,7 @@ pub(crate) fn intent(policy: Policy) -> TaskIntent {
             TaskIntent { prio: (i16::from(nice) + 20) as u8, ..TaskIntent::FAIR }.canonical()
         }
         Policy::Idle => TaskIntent { prio: 39, ..TaskIntent::FAIR },
+        Policy::Deadline { .. } => TaskIntent { class: Class::Deadline, prio: 0 },
     }
 }
 
@@ -91,6 +93,9 @@ pub(crate) fn boosted(means: Means, baseline: Policy) -> Policy {
         Means::Rr(prio) => Policy::Rr(prio),
         Means::Nice(nice) => Policy::Normal { nice, slice_ns },
         Means::Slice(ns) => Policy::Normal { nice, slice_ns: Some(ns) },
+        Means::Deadline { runtime_ns, deadline_ns, period_ns } => {
+            Policy::Deadline { runtime_ns, deadline_ns, period_ns }
+        }
     }
 }
 
@@ -120,11 +125,16 @@ impl World<'_> {
                 Action::Status(status) => self.vcpus[v as usize].page.status = status,
                 Action::Boost(means) => {
                     let baseline = self.vcpus[v as usize].baseline;
-                    self.set_thread_policy(v, boosted(means, baseline));
+                    if self.set_thread_policy(v, boosted(means, baseline)).is_err() {
+                        self.tell(v, Event::Refused);
+                    }
                 }
                 Action::Restore => {
                     let baseline = self.vcpus[v as usize].baseline;
-                    self.set_thread_policy(v, baseline);
+                    // Refused: somebody else has taken the reservation it had. It is boosted no longer.
+                    if self.set_thread_policy(v, baseline).is_err() {
+                        let _ = self.set_thread_policy(v, Policy::NORMAL);
+                    }
                 }
                 Action::ArmTimer(at) => {
                     self.pcpus[self.cpu as usize].extra += self.costs.timer_program_ns;
@@ -144,14 +154,15 @@ impl World<'_> {
     }
 
     /// `sched_setattr` on a vCPU thread, paid by the pCPU that does it.
-    fn set_thread_policy(&mut self, v: u32, policy: Policy) {
+    fn set_thread_policy(&mut self, v: u32, policy: Policy) -> Result<(), Refusal> {
         let thread = self.thread_of(v);
         if self.host.policy(thread) == policy {
-            return;
+            return Ok(());
         }
         self.pcpus[self.cpu as usize].extra += self.costs.setattr_ns;
-        self.host.set_policy(self.now, thread, policy);
+        let done = self.host.try_set_policy(self.now, thread, policy);
         self.host_notes();
+        done
     }
 
     fn words(&mut self, v: u32) -> GuestWords {
@@ -226,6 +237,21 @@ impl World<'_> {
         }
     }
 
+    /// Why a vCPU that should have its means by now has not.
+    ///
+    /// # Errors
+    /// What the host's scheduler answers.
+    pub(crate) fn insist_on_means(&mut self) -> Result<(), Refusal> {
+        for v in 0..self.vcpus.len() as u32 {
+            let vcpu = &self.vcpus[v as usize];
+            let means = self.means(vcpu.vm, vcpu.cpu.0);
+            if let Some(means) = means.filter(|_| !vcpu.policy.is_boosted()) {
+                self.set_thread_policy(v, boosted(means, vcpu.baseline))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Something happened in a guest's kernel: its half of the protocol.
     #[inline]
     pub(crate) fn guest_event(&mut self, v: u32, event: GuestEvent) {
@@ -267,7 +293,8 @@ impl World<'_> {
                 let v = self.vms[vm as usize].first + vcpu;
                 self.vcpus[v as usize].baseline = policy;
                 if !self.vcpus[v as usize].policy.is_boosted() {
-                    self.set_thread_policy(v, policy);
+                    // Refused: it keeps what it had, as after a failed `chrt`.
+                    let _ = self.set_thread_policy(v, policy);
                 }
                 let outranks = self.means(vm, vcpu).is_some_and(|m| outranks(policy, m));
                 self.tell(v, Event::Baseline { outranks });
@@ -286,6 +313,14 @@ fn outranks(baseline: Policy, means: Means) -> bool {
         (Policy::Fifo(b) | Policy::Rr(b), Means::Fifo(m) | Means::Rr(m)) => b >= m,
         (Policy::Fifo(_) | Policy::Rr(_), Means::Nice(_) | Means::Slice(_)) => true,
         (Policy::Normal { nice, .. }, Means::Nice(m)) => nice <= m,
+        (
+            Policy::Deadline { runtime_ns, deadline_ns, period_ns },
+            Means::Deadline { runtime_ns: r, deadline_ns: d, period_ns: p },
+        ) => {
+            let share = |runtime, period| u128::from(runtime) * u128::from(period);
+            deadline_ns <= d && share(runtime_ns, p) >= share(r, period_ns)
+        }
+        (Policy::Deadline { .. }, _) => true,
         _ => false,
     }
 }

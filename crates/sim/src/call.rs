@@ -290,7 +290,8 @@ impl World<'_> {
         self.received(m, waits);
         if waits {
             // Wakes a caller with its sample.
-            self.wake_thread(t);
+            let by = self.waker();
+            self.wake_thread(t, by);
         } else {
             self.settle_thread(t);
         }

@@ -224,13 +224,14 @@ impl World<'_> {
         }
         self.server_is(first + to.0, t, false);
         let policy = self.vms[vm].level.policy(EntId(t));
-        if to == cpu && policy.is_rt() {
+        let urgent = policy.is_rt() || policy.is_deadline();
+        if to == cpu && urgent {
             self.guest_event(v, GuestEvent::RtEnqueued(crate::boost::intent(policy)));
         }
         self.guest_notes(v);
         let ipi = Exit::Ipi(first + to.0);
         let vcpu = &mut self.vcpus[v as usize];
-        if to != cpu && policy.is_rt() && vcpu.cooperates() && !vcpu.exits.contains(&ipi) {
+        if to != cpu && urgent && vcpu.cooperates() && !vcpu.exits.contains(&ipi) {
             // The target was told to reschedule before, so its kernel sees no need for another
             // IPI. But its vCPU may have lost its pCPU since, and only an injection tells the host.
             vcpu.exits.push_back(ipi);
@@ -263,7 +264,12 @@ impl World<'_> {
                     }
                     self.server_is(first + to.0, ent.0, false);
                 }
-                Note::Throttled { .. } | Note::Unthrottled { .. } => {}
+                // Guests are Linux: nothing parks a task, and a throttled one is not tracked.
+                Note::Throttled { .. }
+                | Note::Unthrottled { .. }
+                | Note::Parked { .. }
+                | Note::Unparked { .. }
+                | Note::Credit { .. } => {}
                 Note::DeadlineChanged { cpu } => {
                     // Set on the vCPU concerned; it programs its hardware when it next runs.
                     let target = first + cpu.0;

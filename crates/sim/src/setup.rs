@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use vcoop_model::plan::{GuestTimer, Mode, Plan, PolicyPlan, ProbePlan, Target, TaskPlan};
+use vcoop_model::plan::{
+    GuestTimer, HostSched, Mode, Plan, PolicyPlan, ProbePlan, Target, TaskPlan,
+};
 use vcoop_policy::config::Means;
 use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
-use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Level};
+use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Scheduler};
 
 use crate::boost::Page;
 use crate::call::{Calls, probed_servers};
@@ -38,8 +40,11 @@ pub(crate) fn means(plan: &Plan, vm: usize, vcpu: usize) -> Option<Means> {
 
 pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let mut labels = Labels::default();
-    let mut host = Level::new(&plan.host.level)?;
-    let pcpus = plan.host.level.topology.cpus();
+    let mut host = match &plan.host.sched {
+        HostSched::Linux(level) => Scheduler::Linux(Level::new(level)?),
+        HostSched::Credit1(credit1) => Scheduler::Credit1(Credit1::new(credit1)?),
+    };
+    let pcpus = plan.host.sched.cpus();
     let vcpu_total: u32 = plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum();
     let threads_total = plan.host_tasks.len() as u32 + vcpu_total;
     let device_total: u32 = plan.vms.iter().map(|vm| vm.devices.len() as u32).sum();
@@ -62,7 +67,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     for (i, task) in plan.host_tasks.iter().enumerate() {
         let home = home(&task.cpus, i as u32, pcpus);
         let cpus = task.cpus.iter().map(|&c| CpuId(c)).collect();
-        host.add(Attr { policy: task.policy, cpus, group: None }, home);
+        host.try_add(Attr { policy: task.policy, cpus, group: None }, home)?;
         let target = Target::Host(i as u32);
         let mut work = work(
             task,
@@ -93,7 +98,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             let home = home(allowed, first + c, pcpus);
             let cpus: CpuSet = allowed.iter().map(|&c| CpuId(c)).collect();
             let baseline = vm.vcpu_policy[c as usize];
-            let e = host.add(Attr { policy: baseline, cpus, group: vm.group }, home);
+            let e = host.try_add(Attr { policy: baseline, cpus, group: vm.group }, home)?;
             // Attribution costs time: only guests that are probed have it.
             let track = if probed { tracks.add_track() } else { NONE };
             let thread = Thread {
@@ -110,7 +115,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         for (i, task) in vm.tasks.iter().enumerate() {
             let home = home(&task.cpus, i as u32, n);
             let cpus = task.cpus.iter().map(|&c| CpuId(c)).collect();
-            level.add(Attr { policy: task.policy, cpus, group: None }, home);
+            level.try_add(Attr { policy: task.policy, cpus, group: None }, home)?;
             let target = Target::Guest { vm: m as u32, task: i as u32 };
             let mut work = work(
                 task,
@@ -176,12 +181,18 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         tracks,
         probes,
         labels: labels.names,
-        ticks: ticks(plan.host.level.tick_ns, seed, 0),
+        ticks: ticks(plan.host.sched.tick_ns(), seed, 0),
         housekeeping: plan.housekeeping().unwrap_or(NONE),
         cpu: 0,
         next_timeline: 0,
     };
     world.boost_begins();
+    // For life is for life: a run without would pass for one with.
+    if let PolicyPlan::Static { .. } = plan.policy {
+        world.insist_on_means()?;
+    }
+    // A scheduler may have timers before anything runs.
+    world.host_notes();
     Ok(world)
 }
 

@@ -1,7 +1,7 @@
 //! Host threads falling asleep and waking up, and what the host's scheduler asks for meanwhile.
 
 use vcoop_model::plan::Preemption;
-use vcoop_sched::{CpuId, EntId, Leave, Note};
+use vcoop_sched::{CpuId, EntId, Leave, Note, Waker};
 
 use crate::queue::Ns;
 use crate::track::{NONE, State};
@@ -36,7 +36,7 @@ impl World<'_> {
         let work = &mut self.threads[t as usize].work;
         if !stale && matches!(work.wait, Wait::Timer | Wait::Peer | Wait::Device(_)) {
             work.wait = Wait::No;
-            self.wake_thread(t);
+            self.wake_thread(t, Waker::default());
         }
     }
 
@@ -45,16 +45,23 @@ impl World<'_> {
         if thread.work.wait == Wait::Peer {
             thread.work.wait = Wait::No;
             self.queue.cancel(self.slots.sleep + t);
-            self.wake_thread(t);
+            self.wake_thread(t, self.waker());
         } else {
             thread.work.woken = true;
         }
     }
 
-    /// Wakes a blocked thread from whatever runs on `self.cpu`.
-    pub(crate) fn wake_thread(&mut self, t: u32) {
+    /// The thread that runs on `self.cpu`, as one that wakes another.
+    pub(crate) fn waker(&self) -> Waker {
+        let current = self.pcpus[self.cpu as usize].current;
+        Waker { ent: (current != NONE).then_some(EntId(current)), ..Waker::default() }
+    }
+
+    /// Wakes a blocked thread on `self.cpu`; `by` says for whose sake.
+    pub(crate) fn wake_thread(&mut self, t: u32, by: Waker) {
         self.pcpus[self.cpu as usize].extra += self.costs.wakeup_ns;
-        if self.host.wake(self.now, EntId(t), Some(CpuId(self.cpu))).is_none() {
+        let by = Waker { cpu: Some(CpuId(self.cpu)), ..by };
+        if self.host.wake(self.now, EntId(t), by).is_none() {
             return;
         }
         self.host_notes();
@@ -64,6 +71,8 @@ impl World<'_> {
         if track != NONE {
             let target = &mut self.pcpus[cpu.index()];
             let idle = matches!(target.segment, Segment::Idle | Segment::CState);
+            // A throttled one wakes nobody.
+            let idle = idle && !self.host.is_throttled(EntId(t));
             if idle && target.waking == NONE {
                 target.waking = track;
                 self.tracks.set(track, State::CState, self.now);
@@ -106,6 +115,10 @@ impl World<'_> {
                 Note::Moved { ent, from, to } => self.thread_moved(ent.0, from.0, to.0),
                 Note::Throttled { cpu } => self.throttle(cpu, true),
                 Note::Unthrottled { cpu } => self.throttle(cpu, false),
+                Note::Parked { ent } => self.park(ent.0, State::Throttled),
+                Note::Unparked { ent } => self.park(ent.0, State::Preempted),
+                // Nobody has switched the trace on.
+                Note::Credit { .. } => {}
                 Note::DeadlineChanged { cpu } => {
                     let slot = self.slots.sched + cpu.0;
                     match self.host.deadline(cpu) {
@@ -147,9 +160,17 @@ impl World<'_> {
             let state = self.tracks.state(track);
             if on && self.host.is_throttled(e) {
                 self.tracks.set(track, State::Throttled, self.now);
-            } else if !on && state == State::Throttled {
+            } else if !on && state == State::Throttled && !self.host.is_throttled(e) {
                 self.tracks.set(track, State::Preempted, self.now);
             }
+        }
+    }
+
+    /// A waiting thread loses its right to run, or has it again.
+    fn park(&mut self, t: u32, state: State) {
+        let track = self.threads[t as usize].track;
+        if track != NONE && self.tracks.waits(track) {
+            self.tracks.set(track, state, self.now);
         }
     }
 

@@ -28,7 +28,7 @@ fn closed_markov_queue_has_the_textbook_utilisation() {
         let mut p = plan(cfs(1), free());
         p.duration_ns = 60 * S;
         // RT throttling would cap the server.
-        p.host.level.rt_guard = RtGuard::Off;
+        p.host.sched.linux_mut().expect("Linux").rt_guard = RtGuard::Off;
         let exp = |mean| Dist::Exp { mean_ns: mean, max_ns: 100 * mean };
         for i in 0..n {
             let program = cycle(exp(100 * US), exp(think));
@@ -64,7 +64,7 @@ fn rate_monotonic_start_latency_at_the_critical_instant() {
 fn round_robin_shares_by_slices() {
     let mut p = plan(cfs(1), free());
     p.duration_ns = 9 * S;
-    p.host.level.rt_guard = RtGuard::Off;
+    p.host.sched.linux_mut().expect("Linux").rt_guard = RtGuard::Off;
     for i in 0..3 {
         p.host_tasks.push(task(&format!("hog/{i}"), hog(), Policy::Rr(1), &[]));
     }
@@ -188,4 +188,57 @@ fn an_exitless_timer_costs_its_guest_no_exit_and_is_fired_from_elsewhere() {
     let switch = c.context_switch_ns + c.vcpu_load_ns + c.entry_ns + c.inject_ns;
     let guest = c.guest_irq_ns + c.guest_wakeup_ns + c.guest_switch_ns;
     assert_eq!(latency(&r, "guest.cyclictest").min_ns, fire + kick + switch + guest);
+}
+
+#[test]
+fn earliest_deadline_first_meets_what_fixed_priorities_miss() {
+    // 5 ms in each 10 and 6.9 ms in each 14 use 99.3 % of a CPU. By priorities the second needs
+    // 6.9 + 2 * 5 = 16.9 ms after a common start, which is more than its period; in the order of their
+    // deadlines both are in time for ever.
+    let set = [("a", 10 * MS, 5 * MS), ("b", 14 * MS, 6_900 * US)];
+    let late = |deadline: bool| {
+        let mut p = plan(cfs(1), free());
+        p.duration_ns = 10 * S;
+        // In a guest, whose level is like the host's.
+        let mut guest = cfs(1);
+        guest.rt_guard = RtGuard::Off;
+        guest.dl.hrtick = true;
+        let mut tasks = Vec::new();
+        for (i, (name, period_ns, work)) in set.into_iter().enumerate() {
+            let policy = if deadline {
+                Policy::Deadline { runtime_ns: work + US, deadline_ns: period_ns, period_ns }
+            } else {
+                Policy::Fifo(20 - i as u8)
+            };
+            // Late is what is not done a period after it was due.
+            let (work, buffer_ns) = (Dist::Const(work), period_ns);
+            let program = Program::Audio { period_ns, buffer_ns, work, device: false };
+            tasks.push(task(name, program, policy, &[]));
+        }
+        p.vms = vec![vm("g", guest, tasks)];
+        probe_all(&mut p);
+        let r = run(&p);
+        assert!(latency(&r, "g.b").hist.len() > 100);
+        ["g.a", "g.b"].map(|probe| scalar(&r, probe, "glitches"))
+    };
+    assert_eq!(late(true), [0.0, 0.0]);
+    let [a, b] = late(false);
+    assert_eq!(a, 0.0);
+    assert!(b > 0.0, "rate-monotonic priorities cannot do it");
+}
+
+#[test]
+fn a_reservation_is_what_a_greedy_thread_gets() {
+    for hrtick in [false, true] {
+        let mut p = plan(cfs(1), free());
+        p.duration_ns = 10 * S;
+        p.host.sched.linux_mut().unwrap().dl.hrtick = hrtick;
+        let quarter = Policy::Deadline { runtime_ns: MS, deadline_ns: 4 * MS, period_ns: 4 * MS };
+        p.host_tasks =
+            vec![task("dl", hog(), quarter, &[]), task("fair", hog(), Policy::NORMAL, &[])];
+        let r = run(&p);
+        let share = scalar(&r, "host.dl", "throughput");
+        assert!((share - 0.25).abs() < 0.001, "{share}");
+        assert!((scalar(&r, "host.fair", "throughput") - 0.75).abs() < 0.001);
+    }
 }

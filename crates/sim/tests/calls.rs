@@ -199,7 +199,7 @@ fn many_callers_see_the_textbook_response_time() {
     }
     let program = Program::Serve { work: exp(s as Ns), irq_vcpu: 0 };
     p.host_tasks.push(task("server", program, RT, &[n]));
-    p.host.level.rt_guard = vcoop_sched::config::RtGuard::Off;
+    p.host.sched.linux_mut().unwrap().rt_guard = vcoop_sched::config::RtGuard::Off;
     let r = run(&p);
     let (mut term, mut sum) = (1.0, 1.0);
     for k in 0..n {
@@ -220,7 +220,7 @@ fn a_call_that_is_out_at_the_end_is_not_forgotten() {
         task("server", serve(US), Policy::Idle, &[1]),
         task("hog", hog(), Policy::Fifo(60), &[1]),
     ];
-    p.host.level.rt_guard = vcoop_sched::config::RtGuard::Off;
+    p.host.sched.linux_mut().unwrap().rt_guard = vcoop_sched::config::RtGuard::Off;
     let l = only(&mut p, "host.ping");
     assert_eq!((l.hist.len(), l.missed), (1, 99));
     assert_eq!(l.max_ns, 990 * MS);

@@ -36,6 +36,11 @@ fn sched_policy() -> impl Strategy<Value = Policy> {
         1 => Just(Policy::Idle),
         1 => (1u8..99).prop_map(Policy::Fifo),
         1 => (1u8..99).prop_map(Policy::Rr),
+        1 => (1u64..40, 0u64..40).prop_map(|(run, more)| Policy::Deadline {
+            runtime_ns: run * 100 * US,
+            deadline_ns: (run + more) * 100 * US,
+            period_ns: (run + 2 * more) * 100 * US,
+        }),
     ]
 }
 
@@ -90,7 +95,7 @@ fn tasks(cpus: u32, guest: bool) -> impl Strategy<Value = Vec<TaskPlan>> {
             .enumerate()
             .map(|(i, (program, policy, pin, start))| TaskPlan {
                 start_ns: start * US,
-                timer_slack_ns: if policy.is_rt() { 0 } else { 50 * US },
+                timer_slack_ns: if policy.is_rt() || policy.is_deadline() { 0 } else { 50 * US },
                 ..task(&format!("t{i}"), program, policy, pin.as_slice())
             })
             .collect()
@@ -103,6 +108,7 @@ fn means() -> impl Strategy<Value = Means> {
         Just(Means::Fifo(60)),
         Just(Means::Nice(-20)),
         Just(Means::Slice(200 * US)),
+        Just(Means::Deadline { runtime_ns: MS, deadline_ns: 2 * MS, period_ns: 4 * MS }),
     ]
 }
 
@@ -241,7 +247,7 @@ proptest! {
             }
         }
         // No CPU does more than a CPU can, and what ran was not idle.
-        let cpus = f64::from(p.host.level.topology.cpus());
+        let cpus = f64::from(p.host.sched.cpus());
         let busy = scalar(&r, "host", "cpu") / 100.0 * cpus;
         let mut had: f64 = r.scalars.iter()
             .filter(|((probe, metric), _)| metric == "throughput" && probe.starts_with("host."))
@@ -284,7 +290,7 @@ proptest! {
     #[test]
     fn every_call_is_answered(p in scenario(), interval in 2u64..20, work in 0u64..90, vm in 0usize..3) {
         let mut p = p;
-        p.host.level.rt_guard = RtGuard::Off;
+        p.host.sched.linux_mut().unwrap().rt_guard = RtGuard::Off;
         let serve = Program::Serve { work: Dist::Const(work * US), irq_vcpu: 0 };
         let server = match p.vms.get_mut(vm) {
             Some(m) => {

@@ -98,7 +98,7 @@ pub(crate) fn check_cpus(cpus: &[u32], span: Span, place: Place, errors: &mut Co
 fn task(name: String, program: Program, common: &CommonKeys) -> TaskPlan {
     let policy = common.policy.as_ref().map_or(Policy::NORMAL, |p| p.value.0);
     let cyclic = matches!(program, Program::Cyclictest { .. } | Program::Ping { .. });
-    let default_slack = if policy.is_rt() || cyclic { 0 } else { SLACK_NS };
+    let default_slack = if policy.is_rt() || policy.is_deadline() || cyclic { 0 } else { SLACK_NS };
     TaskPlan {
         name,
         label: common.name.value.0.clone(),
@@ -386,7 +386,8 @@ fn capture(
         if common.policy.is_none() {
             task.policy = thread.policy;
             if common.slack.is_none() {
-                task.timer_slack_ns = if task.policy.is_rt() { 0 } else { SLACK_NS };
+                task.timer_slack_ns =
+                    if task.policy.is_rt() || task.policy.is_deadline() { 0 } else { SLACK_NS };
             }
         }
         if task.cpus.is_empty() && keys.cpu_map.value == CpuMap::Wrap {

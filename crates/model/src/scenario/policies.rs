@@ -41,6 +41,8 @@ pub(crate) struct Policies {
     pub(crate) plans: BTreeMap<String, Named>,
     /// Where a means was set to an EEVDF slice, if by the user.
     pub(crate) slices: Vec<Span>,
+    /// Where a means was set to a reservation, by policy.
+    pub(crate) deadlines: BTreeMap<String, Span>,
 }
 
 impl Policies {
@@ -59,10 +61,14 @@ impl Policies {
             let Some((kind, keys)) = chain(&name.value, name.span, user, builtin, 0, errors) else {
                 continue;
             };
-            if let Some(means) = &keys.means
-                && matches!(means.value.0, Means::Slice(_))
-            {
-                all.slices.push(means.span);
+            if let Some(means) = &keys.means {
+                match means.value.0 {
+                    Means::Slice(_) => all.slices.push(means.span),
+                    Means::Deadline { .. } => {
+                        all.deadlines.insert(name.value.clone(), means.span);
+                    }
+                    Means::Fifo(_) | Means::Rr(_) | Means::Nice(_) => {}
+                }
             }
             if let Some(plan) = plan(&kind, &keys, name.span, errors) {
                 let timer = keys.timer.as_ref().map(|timer| timer.value.resolve());

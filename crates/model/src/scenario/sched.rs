@@ -1,7 +1,7 @@
 //! `[host.sched]` and `[vm.sched]`: every tunable of a scheduling level.
 
 use vcoop_sched::config::{
-    Balance, CfsTunables, EevdfTunables, Fair, LevelConfig, RtGuard, Topology,
+    Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, RtGuard, Topology,
 };
 
 use crate::diagnostic::{Collector, Span};
@@ -10,6 +10,16 @@ use crate::toml_read::At;
 use crate::toml_read::table::table;
 use crate::toml_read::units::{Span1, Time, show};
 use crate::toml_read::value::{Int, choice};
+
+choice! {
+    /// Whose scheduler.
+    pub(crate) enum ClassKind {
+        /// Linux's classes.
+        Linux = "linux",
+        /// Xen's credit1.
+        Credit1 = "credit1",
+    }
+}
 
 choice! {
     /// Which fair class.
@@ -37,6 +47,9 @@ table! {
     /// A scheduler and its tunables. Times not given are the kernel's own for this number of CPUs
     /// (`sched_tunable_scaling = LOG`: times 1, 2, 3, 4 at 1, 2, 4, 8 CPUs).
     pub(crate) struct SchedKeys {
+        /// Whose scheduler; guests have Linux's. Everything else here is about Linux's: credit1 has
+        /// a table of its own, `[host.credit1]`.
+        class: At<ClassKind> = "linux",
         /// Fair class.
         fair: At<FairKind> = "eevdf",
         /// CFS: period in which every runnable entity should run once. Kernel: 6 ms, scaled.
@@ -68,6 +81,13 @@ table! {
         rt_runtime: Option<At<Span1>>,
         /// The period. Default: 1s.
         rt_period: Option<At<Span1>>,
+        /// Admission control of SCHED_DEADLINE: reservations may take 95 % of the CPUs, less what fair
+        /// servers have, and their threads may not be confined to some CPUs. False is Linux's
+        /// `sched_rt_runtime_us = -1`.
+        dl_admission: At<bool> = "true",
+        /// A timer ends a deadline thread's runtime when it is used up, as with the kernel's feature
+        /// HRTICK_DL, not the next tick.
+        dl_hrtick: At<bool> = "false",
         /// Balance load on the tick.
         balance_periodic: At<bool> = "true",
         /// Pull when a CPU is about to go idle.
@@ -99,6 +119,7 @@ impl SchedKeys {
             fair: self.fair(shape.topology.cpus(), errors),
             rr_slice_ns: self.rr_slice.value.0,
             rt_guard: self.guard(errors),
+            dl: DlConfig { admission: self.dl_admission.value, hrtick: self.dl_hrtick.value },
             balance: Balance {
                 periodic: self.balance_periodic.value,
                 newidle: self.balance_newidle.value,

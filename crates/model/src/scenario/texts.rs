@@ -1,6 +1,7 @@
 //! Scheduling policies and boost means, as files write them.
 
 use vcoop_policy::config::Means;
+use vcoop_sched::check_reservation;
 use vcoop_sched::config::Policy;
 
 use crate::plan::Ns;
@@ -16,8 +17,9 @@ pub(crate) struct PolicyText(pub(crate) Policy);
 
 impl Text for PolicyText {
     const WHAT: &'static str = "\"other\", \"idle\", \"fifo 1..99\", \"rr 1..99\", \"nice -20..19\", \
-         \"slice 0.1ms..100ms\" (EEVDF) or \"nice N slice T\"";
-    const PATTERN: &'static str = r"^\s*(other|idle|(fifo|rr)\s+[0-9]+|nice\s+-?[0-9]+(\s+slice\s+\S+)?|slice\s+\S+(\s+\S+)?)\s*$";
+         \"slice 0.1ms..100ms\" (EEVDF), \"nice N slice T\", \"deadline RUNTIME/PERIOD\" or \
+         \"deadline RUNTIME/DEADLINE/PERIOD\"";
+    const PATTERN: &'static str = r"^\s*(other|idle|(fifo|rr)\s+[0-9]+|nice\s+-?[0-9]+(\s+slice\s+\S+)?|slice\s+\S+(\s+\S+)?|deadline\s.+/.+)\s*$";
 
     fn parse(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -31,6 +33,10 @@ impl Text for PolicyText {
             ["nice", value, "slice", time] => {
                 Policy::Normal { nice: nice(value)?, slice_ns: Some(slice(time)?) }
             }
+            ["deadline", ..] => {
+                let (runtime_ns, deadline_ns, period_ns) = reservation(text)?;
+                Policy::Deadline { runtime_ns, deadline_ns, period_ns }
+            }
             _ => return Err(format!("`{text}` is not a scheduling policy")),
         };
         Ok(Self(policy))
@@ -42,9 +48,10 @@ impl Text for PolicyText {
 pub(crate) struct MeansText(pub(crate) Means);
 
 impl Text for MeansText {
-    const WHAT: &'static str =
-        "\"fifo 1..99\", \"rr 1..99\", \"nice -20..19\" or \"slice 0.1ms..100ms\" (EEVDF)";
-    const PATTERN: &'static str = r"^\s*((fifo|rr)\s+[0-9]+|nice\s+-?[0-9]+|slice\s+\S+)\s*$";
+    const WHAT: &'static str = "\"fifo 1..99\", \"rr 1..99\", \"nice -20..19\", \"slice 0.1ms..100ms\" (EEVDF), \
+         \"deadline RUNTIME/PERIOD\" or \"deadline RUNTIME/DEADLINE/PERIOD\"";
+    const PATTERN: &'static str =
+        r"^\s*((fifo|rr)\s+[0-9]+|nice\s+-?[0-9]+|slice\s+\S+|deadline\s.+/.+)\s*$";
 
     fn parse(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -53,6 +60,10 @@ impl Text for MeansText {
             ["rr", priority] => Means::Rr(rt_priority(priority)?),
             ["nice", value] => Means::Nice(nice(value)?),
             ["slice", time] => Means::Slice(slice(time)?),
+            ["deadline", ..] => {
+                let (runtime_ns, deadline_ns, period_ns) = reservation(text)?;
+                Means::Deadline { runtime_ns, deadline_ns, period_ns }
+            }
             _ => return Err(format!("`{text}` is not a means of boosting")),
         };
         Ok(Self(means))
@@ -80,4 +91,21 @@ fn slice(text: &str) -> Result<Ns, String> {
     } else {
         Err(format!("`{text}` is no slice the kernel takes: they go from 100us to 100ms"))
     }
+}
+
+/// Runtime, deadline and period of `deadline RUNTIME/PERIOD` or `deadline RUNTIME/DEADLINE/PERIOD`.
+fn reservation(text: &str) -> Result<(Ns, Ns, Ns), String> {
+    let times = text.trim_start().strip_prefix("deadline").unwrap_or_default();
+    let times: Result<Vec<Ns>, String> =
+        times.split('/').map(|t| AtLeast::<1>::parse(t.trim()).map(|AtLeast(ns)| ns)).collect();
+    let (runtime, deadline, period) = match times?[..] {
+        [runtime, period] => (runtime, period, period),
+        [runtime, deadline, period] => (runtime, deadline, period),
+        _ => {
+            let text = text.trim();
+            return Err(format!("`{text}` is not `deadline 1ms/4ms` or `deadline 1ms/2ms/4ms`"));
+        }
+    };
+    check_reservation(runtime, deadline, period).map_err(|why| why.to_string())?;
+    Ok((runtime, deadline, period))
 }

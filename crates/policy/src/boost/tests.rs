@@ -8,7 +8,7 @@ use super::Dynamic;
 use crate::action::{Action, Actions, Reason};
 use crate::config::{Budget, DynamicConfig, Means, Ns};
 use crate::event::{Event, Injection};
-use crate::host::VmShared;
+use crate::host::{PolicyStats, VmShared};
 
 const MEANS: Means = Means::Rr(8);
 const BUDGET: Budget = Budget { burst_ns: 3_000_000, refill_ppm: 250_000 };
@@ -308,6 +308,21 @@ fn a_baseline_above_the_means_is_never_lowered() {
     assert!(rig.on(20, INJECT).contains(&Action::Denied(Reason::Baseline)));
     rig.on(30, Event::Baseline { outranks: false });
     assert_eq!(rig.status_after(40, INJECT), Status::Boosted);
+}
+
+#[test]
+fn refused_means_cost_no_budget_and_are_asked_for_again() {
+    let mut rig = Rig::new();
+    assert!(rig.on(0, INJECT).contains(&Action::Boost(MEANS)));
+    let out = rig.on(0, Event::Refused);
+    assert_eq!(*out, [Action::Status(Status::Normal), Action::Denied(Reason::Refused)]);
+    // The recheck that the injection asked for finds nothing to end.
+    assert!(rig.on(0, Event::Recheck(QUIET)).is_empty());
+    assert!(rig.on(0, Event::Refused).is_empty(), "nothing was asked for");
+    let left = rig.d.budget_left(1_000_000);
+    assert_eq!(left, rig.d.budget_left(0));
+    assert_eq!(rig.d.stats(), PolicyStats { denied: 1, ..PolicyStats::default() });
+    assert!(rig.on(2_000_000, INJECT).contains(&Action::Boost(MEANS)));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::FairClass;
 use crate::class::{Class, Dequeue, Enqueue};
 use crate::config::{
-    Balance, CfsTunables, EevdfTunables, Fair, LevelConfig, Ns, Policy, RtGuard, Topology,
+    Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Ns, Policy, RtGuard, Topology,
 };
 use crate::{CpuId, EntId};
 use alloc::vec::Vec;
@@ -20,6 +20,7 @@ fn class(fair: Fair, policies: &[Policy]) -> FairClass {
         fair,
         rr_slice_ns: 100 * MS,
         rt_guard: RtGuard::Off,
+        dl: DlConfig::default(),
         balance: Balance::default(),
         groups: Vec::new(),
     });

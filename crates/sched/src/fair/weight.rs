@@ -35,7 +35,7 @@ pub(crate) fn of_policy(p: Policy) -> u64 {
     let w = match p {
         Policy::Normal { nice, .. } => BY_NICE[(i32::from(nice).clamp(-20, 19) + 20) as usize],
         Policy::Idle => IDLE,
-        Policy::Fifo(_) | Policy::Rr(_) => 1024,
+        Policy::Fifo(_) | Policy::Rr(_) | Policy::Deadline { .. } => 1024,
     };
     w << SHIFT
 }

@@ -2,20 +2,39 @@
 
 use super::{Kicked, Level, State};
 use crate::class::{Class, Dequeue, Enqueue};
-use crate::config::{Ns, Policy};
+use crate::config::{ClassId, Ns, Policy};
+use crate::dl::NEVER;
 use crate::fair::weight;
-use crate::{CpuId, CpuSet, EntId};
+use crate::{CpuId, CpuSet, EntId, Refusal};
 
 impl Level {
     /// Changes the policy of an entity in any state, as `sched_setattr` does.
     ///
     /// A running entity keeps its CPU until the next [`Level::schedule`], which a
     /// [`Note::Kick`](crate::Note::Kick) asks for if somebody else should run now. EEVDF lag and virtual time
-    /// survive a spell as RT; a new EEVDF slice counts from the entity's next request on.
+    /// survive a spell as RT; a new EEVDF slice counts from the entity's next request on. Deadline and
+    /// runtime left of a deadline entity survive a spell as something else until its zero-lag time.
+    ///
+    /// A deadline policy that [`Level::try_set_policy`] would refuse changes nothing.
     pub fn set_policy(&mut self, now: Ns, e: EntId, policy: Policy) {
+        // The entity stays what it was.
+        let _ = self.try_set_policy(now, e, policy);
+    }
+
+    /// [`Level::set_policy`], with the kernel's answer to a deadline policy.
+    ///
+    /// # Errors
+    /// [`Refusal`]; the entity is as it was.
+    pub fn try_set_policy(&mut self, now: Ns, e: EntId, policy: Policy) -> Result<(), Refusal> {
         let old = self.ents[e.index()].policy;
         if old == policy {
-            return;
+            return Ok(());
+        }
+        if policy.is_deadline() {
+            if self.ents[e.index()].state == State::Running {
+                self.charge(now, self.ents[e.index()].cpu);
+            }
+            self.dl.admit(now, e, policy, &self.masks[e.index()])?;
         }
         self.fair.forget_delayed(e);
         let cpu = self.ents[e.index()].cpu;
@@ -23,21 +42,25 @@ impl Level {
             State::Blocked | State::Dead => self.store_policy(e, policy),
             State::Queued | State::Running => {
                 self.charge(now, cpu);
-                match (old.is_rt(), policy.is_rt()) {
-                    (false, false) => self.change_fair(e, cpu, old, policy),
-                    (true, true) => self.change_rt(now, e, cpu, policy),
+                match (old.class(), policy.class()) {
+                    (ClassId::Fair, ClassId::Fair) => self.change_fair(e, cpu, old, policy),
+                    (ClassId::Rt, ClassId::Rt) => self.change_rt(now, e, cpu, policy),
                     _ => self.change_class(now, e, cpu, policy),
                 }
             }
         }
+        if old.is_deadline() && !policy.is_deadline() {
+            self.dl.left(e);
+        }
+        Ok(())
     }
 
     fn store_policy(&mut self, e: EntId, policy: Policy) {
         self.ents[e.index()].policy = policy;
-        if policy.is_rt() {
-            self.rt.set_policy(e, policy);
-        } else {
-            self.fair.set_policy(e, policy);
+        match policy.class() {
+            ClassId::Fair => self.fair.set_policy(e, policy),
+            ClassId::Rt => self.rt.set_policy(e, policy),
+            ClassId::Dl => self.dl.set_policy(e, policy),
         }
     }
 
@@ -64,13 +87,13 @@ impl Level {
             let down = self.rt.prio(e) < before;
             let how = if down { Enqueue::RestoreHead } else { Enqueue::Restore };
             self.rt.enqueue(cpu, e, how);
-            self.pri.set(cpu, self.rt.highest(cpu));
+            self.update_pri(cpu);
             self.check_preempt(cpu, e);
             self.push_woken(now, cpu, e);
             return;
         }
         self.store_policy(e, policy);
-        self.pri.set(cpu, self.rt.highest(cpu));
+        self.update_pri(cpu);
         if self.rt.prio(e) < before {
             self.pull_rt(now, cpu);
             if self.rt.waiting(cpu) > self.rt.prio(e) && !self.guard.holds_rt(cpu) {
@@ -79,7 +102,7 @@ impl Level {
         }
     }
 
-    /// Fair to RT or back: off one class's queue, onto the other's.
+    /// From class to class, or from one reservation to another: off one queue, onto the other.
     fn change_class(&mut self, now: Ns, e: EntId, cpu: CpuId, policy: Policy) {
         let running = self.ents[e.index()].state == State::Running;
         if running {
@@ -87,32 +110,71 @@ impl Level {
         }
         self.deactivate(e, Dequeue::Save);
         self.store_policy(e, policy);
+        if policy.is_deadline() {
+            self.dl.join(now, e);
+        }
         self.activate(now, e, cpu, Enqueue::Restore);
         if !running {
             self.check_preempt(cpu, e);
-            if policy.is_rt() {
-                self.push_woken(now, cpu, e);
+            match policy.class() {
+                ClassId::Fair => {}
+                ClassId::Rt => self.push_woken(now, cpu, e),
+                ClassId::Dl => self.push_woken_dl(now, cpu, e),
             }
             return;
         }
         self.ents[e.index()].state = State::Running;
-        if policy.is_rt() {
-            self.rt.set_next(cpu, e);
-            // Throttled, or the fair server's turn: it has to wait like any RT entity.
-            let c = &self.cpus[cpu.index()];
-            if self.guard.holds_rt(cpu) || self.guard.fair_first(cpu) && c.nr_fair > 0 {
-                self.kick(cpu, true);
+        match policy.class() {
+            ClassId::Rt => {
+                self.rt.set_next(cpu, e);
+                self.pull_dl(now, cpu);
+                // Throttled, the fair server's turn, or a deadline waits: it has to wait as well.
+                let c = &self.cpus[cpu.index()];
+                let fair_first = self.guard.fair_first(cpu) && c.nr_fair > 0;
+                if c.nr_dl > 0 || self.guard.holds_rt(cpu) || fair_first {
+                    self.kick(cpu, true);
+                }
+                if self.rt.overloaded().contains(cpu) {
+                    self.push_rt(now, cpu);
+                }
             }
-            if self.rt.overloaded().contains(cpu) {
-                self.push_rt(now, cpu);
+            ClassId::Fair => {
+                self.fair.set_next(cpu, e);
+                self.pull_dl(now, cpu);
+                if self.dl.earliest(cpu) == NEVER {
+                    self.pull_rt(now, cpu);
+                }
+                // Its protection and its precedence are gone: everybody who waits is a candidate.
+                if self.nr_running(cpu) > 1 {
+                    self.kick(cpu, true);
+                }
             }
-        } else {
-            self.fair.set_next(cpu, e);
-            self.pull_rt(now, cpu);
-            // Its protection and its precedence are gone: everybody who waits is a candidate.
-            if self.nr_running(cpu) > 1 {
-                self.kick(cpu, true);
-            }
+            ClassId::Dl => self.run_dl(now, e, cpu),
+        }
+    }
+
+    /// An entity that runs has become one of the deadline class.
+    fn run_dl(&mut self, now: Ns, e: EntId, cpu: CpuId) {
+        if self.dl.is_held(e) {
+            // It came back within a period that it has used up. It runs on until it is put aside.
+            let c = &mut self.cpus[cpu.index()];
+            c.nr_held -= 1;
+            c.nr_dl += 1;
+        }
+        let before = self.deadline(cpu);
+        self.dl.set_next(cpu, e);
+        self.dl.set_exhaustion(now, cpu);
+        self.update_pri(cpu);
+        self.refresh(cpu);
+        self.announce(cpu, before);
+        let c = &self.cpus[cpu.index()];
+        let due = self.dl.due(e);
+        let fair_first = c.nr_fair > 0 && self.fair_before(cpu, due);
+        if self.dl.is_held(e) || self.dl.waiting(cpu) < due || fair_first {
+            self.kick(cpu, true);
+        }
+        if self.dl.overloaded().contains(cpu) {
+            self.push_dl(now, cpu);
         }
     }
 
@@ -121,10 +183,26 @@ impl Level {
     ///
     /// A waiting entity that may not stay moves at once. A running one gets its CPU kicked and
     /// moves at the next [`Level::schedule`] there. A blocked one is placed when it wakes.
+    ///
+    /// What [`Level::try_set_cpus`] would refuse changes nothing.
     pub fn set_cpus(&mut self, now: Ns, e: EntId, cpus: CpuSet) {
+        // The entity stays where it may be.
+        let _ = self.try_set_cpus(now, e, cpus);
+    }
+
+    /// [`Level::set_cpus`], with the kernel's answer for a deadline entity.
+    ///
+    /// # Errors
+    /// [`Refusal::Affinity`]; the entity is as it was.
+    pub fn try_set_cpus(&mut self, now: Ns, e: EntId, cpus: CpuSet) -> Result<(), Refusal> {
         let mask = self.clip(cpus);
         if mask == self.masks[e.index()] {
-            return;
+            return Ok(());
+        }
+        let everywhere = mask.len() as usize == self.cpus.len();
+        let class = self.ents[e.index()].policy.class();
+        if class == ClassId::Dl && !everywhere && !self.dl.may_confine() {
+            return Err(Refusal::Affinity);
         }
         self.fair.forget_delayed(e);
         let allowed = mask.len();
@@ -132,10 +210,11 @@ impl Level {
         let ent = &mut self.ents[e.index()];
         ent.allowed = allowed;
         let (cpu, state) = (ent.cpu, ent.state);
-        let waits = state == State::Queued && ent.policy.is_rt();
-        self.rt.set_movable(e, allowed > 1, waits.then_some(cpu));
+        let queued = |of| (state == State::Queued && class == of).then_some(cpu);
+        self.rt.set_movable(e, allowed > 1, queued(ClassId::Rt));
+        self.dl.set_movable(e, allowed > 1, queued(ClassId::Dl));
         if mask.contains(cpu) {
-            return;
+            return Ok(());
         }
         match state {
             State::Queued => {
@@ -145,6 +224,7 @@ impl Level {
             State::Running => self.kick(cpu, true),
             State::Blocked | State::Dead => {}
         }
+        Ok(())
     }
 
     /// Changes the weight of a group (1024 = one nice-0 task), on all CPUs at once. Weights out
@@ -170,8 +250,11 @@ impl Level {
 
     /// Where an entity goes that may not stay.
     pub(super) fn new_home(&self, e: EntId) -> CpuId {
-        let rt = self.ents[e.index()].policy.is_rt();
-        let lowest = if rt { self.lowest(e, None) } else { None };
-        lowest.unwrap_or_else(|| self.fallback(e))
+        let best = match self.ents[e.index()].policy.class() {
+            ClassId::Fair => None,
+            ClassId::Rt => self.lowest(e, None),
+            ClassId::Dl => self.latest(e, None),
+        };
+        best.unwrap_or_else(|| self.fallback(e))
     }
 }

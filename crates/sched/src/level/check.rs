@@ -2,7 +2,9 @@
 
 use super::{Level, State};
 use crate::CpuId;
+use crate::dl::NEVER;
 use crate::heap::NONE;
+use crate::rt::DEADLINE;
 
 impl Level {
     /// Panics, naming what is wrong, if an internal invariant does not hold. Costs *O*(everything);
@@ -41,7 +43,9 @@ impl Level {
         };
         let rt = here().filter(|e| e.policy.is_rt()).count() as u32;
         assert_eq!(rt, c.nr_rt, "{cpu}: RT entities");
-        assert_eq!(here().count() as u32 - rt, c.nr_fair, "{cpu}: fair entities");
+        let dl = here().filter(|e| e.policy.is_deadline()).count() as u32;
+        assert_eq!(dl, c.nr_dl + c.nr_held, "{cpu}: deadline entities");
+        assert_eq!(here().count() as u32 - rt - dl, c.nr_fair, "{cpu}: fair entities");
         assert_eq!(c.nr_fair, self.fair.tasks(cpu), "{cpu}: tasks of the fair class");
         let idle = here().filter(|e| e.policy == crate::config::Policy::Idle).count() as u32;
         assert_eq!(idle, c.nr_idle, "{cpu}: SCHED_IDLE entities");
@@ -50,10 +54,14 @@ impl Level {
         let waiting = self.rt.check(cpu);
         let curr_rt = self.current(cpu).is_some_and(|e| self.policy(e).is_rt());
         assert_eq!(waiting.len() as u32 + u32::from(curr_rt), rt, "{cpu}: RT lists");
-        assert_eq!(self.pri.level(cpu), self.rt.highest(cpu), "{cpu}: best priority");
+        let (waiting, held) = self.dl.check(cpu);
+        let curr_dl = self.current(cpu).is_some_and(|e| self.policy(e).is_deadline());
+        assert_eq!((waiting + u32::from(curr_dl), held), (c.nr_dl, c.nr_held), "{cpu}: deadlines");
+        let best = if self.dl.earliest(cpu) != NEVER { DEADLINE } else { self.rt.highest(cpu) };
+        assert_eq!(self.pri.level(cpu), best, "{cpu}: best priority");
 
         let held = if self.guard.holds_rt(cpu) { rt } else { 0 };
-        let nr = rt - held + c.nr_fair;
+        let nr = rt - held + c.nr_dl + c.nr_fair;
         assert_eq!(self.sets.idle.contains(cpu), nr == 0, "{cpu}: idle set");
         assert_eq!(self.sets.crowded.contains(cpu), nr >= 2 && c.nr_fair > 0, "{cpu}: crowded");
         assert_eq!(self.sets.only_idle.contains(cpu), nr > 0 && nr == idle, "{cpu}: only idle");

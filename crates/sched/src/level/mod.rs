@@ -3,6 +3,7 @@
 mod balance;
 mod change;
 mod check;
+mod dl_move;
 mod place;
 mod rt_move;
 mod run;
@@ -13,13 +14,14 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::config::{LevelConfig, Ns, Policy, RtGuard, Topology};
+use crate::config::{ClassId, LevelConfig, Ns, Policy, RtGuard, Topology};
 use crate::cpuset::MAX_CPUS;
+use crate::dl::{DlClass, NEVER};
 use crate::fair::{FairClass, weight};
 use crate::guard::Guard;
 use crate::heap::NONE;
 use crate::rt::{CpuPri, RtClass};
-use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Note};
+use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Note, Refusal};
 
 /// Where an entity is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +76,16 @@ struct Cpu {
     stolen: Ns,
     /// Runnable entities, the running one included.
     nr_rt: u32,
+    /// Of the deadline class, those that are not throttled, or still run.
+    nr_dl: u32,
+    /// Those that are throttled.
+    nr_held: u32,
     nr_fair: u32,
     /// Of `nr_fair`: SCHED_IDLE.
     nr_idle: u32,
-    /// What RT leaves of the CPU, of [`balance::FULL`].
+    /// What RT and deadline entities leave of the CPU, of [`balance::FULL`].
     capacity: u64,
-    /// RT time since `window`, when the capacity was last computed.
+    /// Their time since `window`, when the capacity was last computed.
     rt_ns: Ns,
     window: Ns,
     /// When each domain is balanced next, and how often that failed.
@@ -91,7 +97,7 @@ struct Cpu {
 /// Sets of CPUs that answer placement questions without a walk.
 #[derive(Clone, Debug)]
 struct Sets {
-    /// Nothing runs and nothing waits (RT held back by throttling does not count).
+    /// Nothing runs and nothing waits (who is held back by throttling does not count).
     idle: CpuSet,
     /// First CPU of every core all of whose CPUs are in `idle`. Only kept with SMT.
     idle_cores: CpuSet,
@@ -120,6 +126,10 @@ pub struct Level {
     guard: Guard,
     pri: CpuPri,
     notes: VecDeque<Note>,
+    /// Last, because most levels have no entity of it.
+    dl: DlClass,
+    /// Room for the entities a timer brings back.
+    back: Vec<EntId>,
 }
 
 impl Level {
@@ -136,6 +146,8 @@ impl Level {
             charged_to: 0,
             stolen: 0,
             nr_rt: 0,
+            nr_dl: 0,
+            nr_held: 0,
             nr_fair: 0,
             nr_idle: 0,
             capacity: balance::FULL,
@@ -160,11 +172,13 @@ impl Level {
                 only_idle: CpuSet::EMPTY,
                 crowded: CpuSet::EMPTY,
             },
+            dl: DlClass::new(cfg),
             rt: RtClass::new(cfg),
             fair: FairClass::new(cfg),
             guard: Guard::new(cfg.rt_guard, n),
             pri: CpuPri::new(n),
             notes: VecDeque::with_capacity(64),
+            back: Vec::new(),
         })
     }
 
@@ -173,14 +187,29 @@ impl Level {
     /// Its first wake-up places it on an idle or the least loaded CPU, `home` before its equals.
     ///
     /// # Panics
-    /// If `home` or the group is not in the level.
+    /// If `home` or the group is not in the level, or [`Level::try_add`] would refuse.
     pub fn add(&mut self, attr: Attr, home: CpuId) -> EntId {
+        match self.try_add(attr, home) {
+            Ok(e) => e,
+            Err(refusal) => panic!("{refusal}"),
+        }
+    }
+
+    /// [`Level::add`], with the kernel's tests of a deadline policy.
+    ///
+    /// # Errors
+    /// [`Refusal`]; the level is as it was.
+    ///
+    /// # Panics
+    /// If `home` or the group is not in the level.
+    pub fn try_add(&mut self, attr: Attr, home: CpuId) -> Result<EntId, Refusal> {
         assert!(home.index() < self.cpus.len(), "{home} is not in the level");
         let groups = self.cfg.groups.len();
         assert!(attr.group.is_none_or(|g| usize::from(g) < groups), "no such group");
         let e = EntId(self.ents.len() as u32);
         let mask = self.clip(attr.cpus);
         let allowed = mask.len();
+        self.dl.admit(0, e, attr.policy, &mask)?;
         self.masks.push(mask);
         self.ents.push(Ent {
             policy: attr.policy,
@@ -196,9 +225,11 @@ impl Level {
             flips_at: 0,
             recent: home,
         });
+        self.dl.add(e, allowed > 1);
+        self.dl.set_policy(e, attr.policy);
         self.rt.add(e, attr.policy, allowed > 1);
         self.fair.add(e, attr.policy, attr.group);
-        e
+        Ok(e)
     }
 
     /// Cuts an affinity to the level; nothing left means everything.
@@ -222,7 +253,8 @@ impl Level {
     /// When [`Level::on_deadline`] is due on `cpu`. [`Note::DeadlineChanged`] tells of changes.
     #[inline]
     pub fn deadline(&self, cpu: CpuId) -> Option<Ns> {
-        self.guard.deadline(cpu)
+        let at = self.guard.deadline(cpu).unwrap_or(NEVER).min(self.dl.timer(cpu));
+        (at != NEVER).then_some(at)
     }
 
     /// Who runs on `cpu`.
@@ -261,10 +293,23 @@ impl Level {
         self.ents[e.index()].state == State::Running
     }
 
-    /// Whether the entity is a waiting RT entity that throttling of its CPU holds back.
+    /// Whether the entity waits because it is throttled: an RT entity by the guard of its CPU, a
+    /// deadline entity by its own reservation.
     pub fn is_throttled(&self, e: EntId) -> bool {
         let ent = &self.ents[e.index()];
-        ent.state == State::Queued && ent.policy.is_rt() && self.guard.holds_rt(ent.cpu)
+        ent.state == State::Queued
+            && match ent.policy.class() {
+                ClassId::Dl => self.dl.is_held(e),
+                ClassId::Rt => self.guard.holds_rt(ent.cpu),
+                ClassId::Fair => false,
+            }
+    }
+
+    /// Absolute deadline of an entity with a deadline policy, and what is left of its runtime as of
+    /// its last charge (below 0 after an overrun). `None` for other policies.
+    pub fn reservation(&self, e: EntId) -> Option<(Ns, i64)> {
+        let own = self.ents[e.index()].policy.is_deadline();
+        own.then(|| (self.dl.due(e), self.dl.runtime_left(e)))
     }
 
     /// Runnable entities of `cpu`: the running one and those that wait. Sleepers that EEVDF keeps
@@ -272,7 +317,7 @@ impl Level {
     #[inline]
     pub fn nr_running(&self, cpu: CpuId) -> u32 {
         let c = &self.cpus[cpu.index()];
-        c.nr_rt + c.nr_fair
+        c.nr_dl + c.nr_held + c.nr_rt + c.nr_fair
     }
 
     /// Whether `cpu` needs ticks (it is not idle).

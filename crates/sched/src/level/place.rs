@@ -6,7 +6,7 @@
 //! succeeds if there is one, and costs a few instructions for every 64 CPUs.
 
 use super::Level;
-use crate::config::Ns;
+use crate::config::{ClassId, Ns};
 use crate::heap::NONE;
 use crate::{CpuId, CpuSet, EntId};
 
@@ -25,8 +25,10 @@ impl Level {
         if ent.allowed == 1 {
             return self.masks[e.index()].first().unwrap_or(prev);
         }
-        if ent.policy.is_rt() {
-            return self.place_rt(e, prev, waker);
+        match ent.policy.class() {
+            ClassId::Fair => {}
+            ClassId::Rt => return self.place_rt(e, prev, waker),
+            ClassId::Dl => return self.place_dl(e, prev, waker),
         }
         if fresh {
             return self.idlest(e, prev);
@@ -206,12 +208,29 @@ impl Level {
             return self.lowest(e, waker).unwrap_or_else(|| self.fallback(e));
         }
         let c = self.cpus[prev.index()].curr;
-        if c == NONE || !self.ents[c as usize].policy.is_rt() {
+        if c == NONE || self.rank(EntId(c)) == 0 {
             return prev;
         }
         let curr = EntId(c);
-        if !self.rt.is_movable(curr) || self.rt.prio(curr) >= self.rt.prio(e) {
+        if !self.rt.is_movable(curr) || self.rank(curr) >= self.rt.prio(e) {
             return self.lowest(e, waker).unwrap_or(prev);
+        }
+        prev
+    }
+
+    /// Deadline: stay, unless the CPU runs an earlier deadline (or one that could not go away); then
+    /// the CPU with the latest.
+    fn place_dl(&self, e: EntId, prev: CpuId, waker: Option<CpuId>) -> CpuId {
+        if !self.may_use(e, prev) {
+            return self.latest(e, waker).unwrap_or_else(|| self.fallback(e));
+        }
+        let c = self.cpus[prev.index()].curr;
+        if c == NONE || self.ents[c as usize].policy.class() != ClassId::Dl || self.dl.is_held(e) {
+            return prev;
+        }
+        let curr = EntId(c);
+        if !self.dl.is_movable(curr) || self.dl.due(curr) <= self.dl.due(e) {
+            return self.latest(e, waker).unwrap_or(prev);
         }
         prev
     }

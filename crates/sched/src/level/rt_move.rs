@@ -32,10 +32,10 @@ impl Level {
     /// An RT entity woke on `cpu`: if it has to wait there for another, it may go elsewhere.
     pub(super) fn push_woken(&mut self, now: Ns, cpu: CpuId, e: EntId) {
         let c = self.cpus[cpu.index()].curr;
-        if c == NONE || !self.rt.is_movable(e) || !self.ents[c as usize].policy.is_rt() {
+        if c == NONE || !self.rt.is_movable(e) {
             return;
         }
-        if self.rt.prio(EntId(c)) >= self.rt.prio(e) {
+        if self.rank(EntId(c)) >= self.rt.prio(e) {
             self.push_rt(now, cpu);
         }
     }
@@ -43,11 +43,7 @@ impl Level {
     /// Sends waiting RT entities to CPUs with less urgent work, the most urgent first.
     pub(super) fn push_rt(&mut self, now: Ns, cpu: CpuId) {
         let curr = self.cpus[cpu.index()].curr;
-        let curr_prio = if curr == NONE || !self.ents[curr as usize].policy.is_rt() {
-            0
-        } else {
-            self.rt.prio(EntId(curr))
-        };
+        let curr_prio = if curr == NONE { 0 } else { self.rank(EntId(curr)) };
         for _ in 0..MAX_PUSH {
             let Some(e) = self.rt.movable(cpu, |_| true) else { return };
             if self.rt.prio(e) > curr_prio {
@@ -76,10 +72,7 @@ impl Level {
             let Some(e) = self.rt.movable(src, fits) else { continue };
             let c = self.cpus[src.index()].curr;
             // Who is more urgent than what runs there was just woken, and gets that CPU.
-            let runs = c != NONE && {
-                let curr_rt = self.ents[c as usize].policy.is_rt();
-                curr_rt && self.rt.prio(EntId(c)) >= self.rt.prio(e)
-            };
+            let runs = c != NONE && self.rank(EntId(c)) >= self.rt.prio(e);
             if runs && self.rt.prio(e) > here {
                 self.transfer(now, e, cpu);
             }

@@ -2,9 +2,11 @@
 
 use super::{Kicked, Level, State};
 use crate::class::{Class, Dequeue, Enqueue};
-use crate::config::{Ns, Policy};
+use crate::config::{ClassId, Ns, Policy};
+use crate::dl::NEVER;
 use crate::guard::Effect;
 use crate::heap::NONE;
+use crate::rt::DEADLINE;
 use crate::{CpuId, EntId, Leave, Note};
 
 impl Level {
@@ -27,6 +29,10 @@ impl Level {
             self.check_preempt(cpu, e);
             return Some(cpu);
         }
+        let class = self.ents[e.index()].policy.class();
+        if class == ClassId::Dl {
+            self.dl.wake(now, e);
+        }
         let to = self.place(now, e, waker);
         let ent = &mut self.ents[e.index()];
         let from = ent.cpu;
@@ -40,8 +46,10 @@ impl Level {
         self.charge(now, to);
         self.activate(now, e, to, how);
         self.check_preempt(to, e);
-        if self.ents[e.index()].policy.is_rt() {
-            self.push_woken(now, to, e);
+        match class {
+            ClassId::Fair => {}
+            ClassId::Rt => self.push_woken(now, to, e),
+            ClassId::Dl => self.push_woken_dl(now, to, e),
         }
         Some(self.ents[e.index()].cpu)
     }
@@ -56,19 +64,31 @@ impl Level {
         self.cpus[i].kicked = Kicked::Serving;
         self.charge(now, cpu);
         let prev = self.current(cpu);
-        let mut prev_prio = 0;
+        let mut prev_rank = 0;
+        let mut prev_dl = false;
         // Whether `prev` still waits here if it is not picked.
         let mut stays = false;
         if let Some(p) = prev {
-            let rt = self.ents[p.index()].policy.is_rt();
-            if rt {
-                prev_prio = self.rt.prio(p);
-            }
+            let class = self.ents[p.index()].policy.class();
+            prev_dl = class == ClassId::Dl;
+            prev_rank = self.rank(p);
             match leave {
                 Leave::Blocked => self.stop(p, Dequeue::Sleep, State::Blocked),
-                Leave::Exit => self.stop(p, Dequeue::Exit, State::Dead),
-                Leave::Yield if rt => self.rt.yield_current(cpu, p),
-                Leave::Yield => self.fair.yield_current(cpu, p),
+                Leave::Exit => {
+                    self.stop(p, Dequeue::Exit, State::Dead);
+                    if prev_dl {
+                        self.dl.left(p);
+                    }
+                }
+                Leave::Yield => match class {
+                    ClassId::Fair => self.fair.yield_current(cpu, p),
+                    ClassId::Rt => self.rt.yield_current(cpu, p),
+                    ClassId::Dl if self.dl.is_held(p) => {}
+                    ClassId::Dl => {
+                        self.dl.yield_current(cpu, p);
+                        self.exhausted(now, cpu, p);
+                    }
+                },
                 Leave::Preempted => {}
             }
             stays = matches!(leave, Leave::Preempted | Leave::Yield);
@@ -77,7 +97,11 @@ impl Level {
                 stays = false;
             }
         }
-        if prev_prio > self.rt.highest(cpu) {
+        // The current entity has the last word on being throttled when it is put aside.
+        if prev_dl && (!stays || prev.is_some_and(|p| self.dl.is_held(p))) {
+            self.pull_dl(now, cpu);
+        }
+        if prev_rank > self.rt.highest(cpu) && self.dl.earliest(cpu) == NEVER {
             self.pull_rt(now, cpu);
         }
         let mut next = self.pick(cpu);
@@ -88,10 +112,10 @@ impl Level {
             self.switch(now, cpu, prev, next, stays && leave == Leave::Preempted);
         }
         self.cpus[i].kicked = Kicked::No;
-        if self.rt.overloaded().contains(cpu)
-            && next.is_some_and(|n| self.ents[n.index()].policy.is_rt())
-        {
-            self.push_rt(now, cpu);
+        match next.map(|n| self.ents[n.index()].policy.class()) {
+            Some(ClassId::Rt) if self.rt.overloaded().contains(cpu) => self.push_rt(now, cpu),
+            Some(ClassId::Dl) if self.dl.overloaded().contains(cpu) => self.push_dl(now, cpu),
+            _ => {}
         }
         next
     }
@@ -100,12 +124,11 @@ impl Level {
     pub fn tick(&mut self, now: Ns, cpu: CpuId) {
         let Some(e) = self.current(cpu) else { return };
         self.charge(now, cpu);
-        if self.ents[e.index()].policy.is_rt() {
-            if self.rt.tick(cpu, e) {
-                self.kick(cpu, true);
-            }
-        } else if self.fair.tick(cpu, e) {
-            self.kick(cpu, false);
+        match self.ents[e.index()].policy.class() {
+            ClassId::Fair if self.fair.tick(cpu, e) => self.kick(cpu, false),
+            ClassId::Rt if self.rt.tick(cpu, e) => self.kick(cpu, true),
+            // A deadline entity is charged, and that is all.
+            _ => {}
         }
         if self.cfg.balance.periodic {
             self.balance_tick(now, cpu);
@@ -135,22 +158,86 @@ impl Level {
         let e = EntId(c.curr);
         let ent = &mut self.ents[e.index()];
         ent.stats.exec_ns += ran;
-        if ent.policy.is_rt() {
-            c.rt_ns += ran;
-            self.rt.charge(cpu, e, ran);
-            if self.guard.charge_rt(cpu, ran) {
-                self.notes.push_back(Note::Throttled { cpu });
-                self.refresh(cpu);
-                self.kick(cpu, true);
+        match ent.policy.class() {
+            ClassId::Rt => {
+                c.rt_ns += ran;
+                self.rt.charge(cpu, e, ran);
+                if self.guard.charge_rt(cpu, ran) {
+                    self.notes.push_back(Note::Throttled { cpu });
+                    self.refresh(cpu);
+                    self.kick(cpu, true);
+                }
             }
-            return;
+            ClassId::Fair => {
+                if self.fair.charge(cpu, e, ran) {
+                    self.kick(cpu, false);
+                }
+                let c = &self.cpus[cpu.index()];
+                let waited = c.nr_rt + c.nr_dl > 0;
+                if self.guard.charge_fair(now, cpu, ran) && waited {
+                    self.kick(cpu, true);
+                }
+            }
+            ClassId::Dl => self.charge_dl(now, cpu, e, ran),
         }
-        if self.fair.charge(cpu, e, ran) {
-            self.kick(cpu, false);
+    }
+
+    // What only deadline entities need is out of line: most levels have none.
+    #[cold]
+    fn charge_dl(&mut self, now: Ns, cpu: CpuId, e: EntId, ran: Ns) {
+        self.cpus[cpu.index()].rt_ns += ran;
+        if self.guard.charge_dl(cpu, ran) {
+            self.notes.push_back(Note::Throttled { cpu });
+            self.refresh(cpu);
         }
-        if self.guard.charge_fair(now, cpu, ran) && self.cpus[cpu.index()].nr_rt > 0 {
+        if self.dl.charge(cpu, e, ran) {
+            self.exhausted(now, cpu, e);
+        }
+    }
+
+    /// The current deadline entity has nothing left to run, or gives it up.
+    #[cold]
+    fn exhausted(&mut self, now: Ns, cpu: CpuId, e: EntId) {
+        let before = self.deadline(cpu);
+        if self.dl.exhaust(now, cpu, e) {
+            if self.dl.is_held(e) {
+                self.notes.push_back(Note::Throttled { cpu });
+            }
             self.kick(cpu, true);
         }
+        self.dl.set_exhaustion(now, cpu);
+        self.update_pri(cpu);
+        self.announce(cpu, before);
+    }
+
+    /// Tells of another [`Level::deadline`] than before.
+    pub(super) fn announce(&mut self, cpu: CpuId, before: Option<Ns>) {
+        if self.deadline(cpu) != before {
+            self.notes.push_back(Note::DeadlineChanged { cpu });
+        }
+    }
+
+    /// How urgent an entity is to RT entities: 0 if it is fair.
+    #[inline]
+    pub(super) fn rank(&self, e: EntId) -> u8 {
+        match self.ents[e.index()].policy.class() {
+            ClassId::Fair => 0,
+            ClassId::Rt => self.rt.prio(e),
+            ClassId::Dl => DEADLINE,
+        }
+    }
+
+    /// Records how urgent what a CPU has is.
+    #[inline]
+    pub(super) fn update_pri(&mut self, cpu: CpuId) {
+        let dl = self.cpus[cpu.index()].nr_dl > 0 && self.dl.earliest(cpu) != NEVER;
+        self.pri.set(cpu, if dl { DEADLINE } else { self.rt.highest(cpu) });
+    }
+
+    /// Whether the fair entities of a CPU go ahead of a deadline: the fair server is one itself.
+    #[inline]
+    pub(super) fn fair_before(&self, cpu: CpuId, due: Ns) -> bool {
+        self.guard.fair_first(cpu) && self.guard.due(cpu) < due
     }
 
     /// Since it was last charged, the current entity of `cpu` did not execute for `ns` (steal):
@@ -166,7 +253,10 @@ impl Level {
     /// The time [`Level::deadline`] named has come on `cpu`. Harmless when it has not.
     pub fn on_deadline(&mut self, now: Ns, cpu: CpuId) {
         self.charge(now, cpu);
-        let before = self.guard.deadline(cpu);
+        let before = self.deadline(cpu);
+        if self.dl.timer(cpu) <= now {
+            self.replenish(now, cpu);
+        }
         let c = &self.cpus[cpu.index()];
         let (rt, fair) = (c.nr_rt > 0, c.nr_fair > 0);
         match self.guard.on_timer(now, cpu, rt, fair) {
@@ -179,14 +269,43 @@ impl Level {
                 }
             }
             Effect::FairFirst => {
-                let curr = self.current(cpu);
-                if curr.is_some_and(|e| self.ents[e.index()].policy.is_rt()) {
+                let behind =
+                    self.current(cpu).is_some_and(|e| match self.ents[e.index()].policy.class() {
+                        ClassId::Fair => false,
+                        ClassId::Rt => true,
+                        ClassId::Dl => self.fair_before(cpu, self.dl.due(e)),
+                    });
+                if behind {
                     self.kick(cpu, true);
                 }
             }
         }
-        if self.guard.deadline(cpu) != before {
-            self.notes.push_back(Note::DeadlineChanged { cpu });
+        self.announce(cpu, before);
+    }
+
+    /// Throttled deadline entities of `cpu` whose period has ended may run again.
+    #[cold]
+    fn replenish(&mut self, now: Ns, cpu: CpuId) {
+        let mut back = core::mem::take(&mut self.back);
+        self.dl.on_timer(now, cpu, &mut back);
+        self.dl.set_exhaustion(now, cpu);
+        let n = back.len() as u32;
+        let c = &mut self.cpus[cpu.index()];
+        c.nr_held -= n;
+        c.nr_dl += n;
+        self.update_pri(cpu);
+        if n > 0 {
+            self.notes.push_back(Note::Unthrottled { cpu });
+            self.refresh(cpu);
+        }
+        for e in back.drain(..) {
+            if self.ents[e.index()].cpu == cpu {
+                self.check_preempt(cpu, e);
+            }
+        }
+        self.back = back;
+        if self.dl.overloaded().contains(cpu) {
+            self.push_dl(now, cpu);
         }
     }
 
@@ -194,11 +313,25 @@ impl Level {
     #[inline]
     fn pick(&mut self, cpu: CpuId) -> Option<EntId> {
         let c = &self.cpus[cpu.index()];
+        if c.nr_dl > 0
+            && let Some(e) = self.pick_dl(cpu)
+        {
+            return Some(e);
+        }
+        let c = &self.cpus[cpu.index()];
         if c.nr_rt > 0 && !self.guard.holds_rt(cpu) {
             let first = if self.guard.fair_first(cpu) { self.fair.pick(cpu) } else { None };
             return first.or_else(|| self.rt.pick(cpu)).or_else(|| self.fair.pick(cpu));
         }
         self.fair.pick(cpu)
+    }
+
+    /// The earliest deadline, or whom the fair server puts before it.
+    #[cold]
+    fn pick_dl(&mut self, cpu: CpuId) -> Option<EntId> {
+        let e = self.dl.pick(cpu)?;
+        let first = self.fair_before(cpu, self.dl.due(e));
+        if first { self.fair.pick(cpu) } else { None }.or(Some(e))
     }
 
     fn switch(
@@ -209,7 +342,8 @@ impl Level {
         next: Option<EntId>,
         preempted: bool,
     ) {
-        let next_fair = next.filter(|n| !self.ents[n.index()].policy.is_rt());
+        let class = |level: &Self, e: EntId| level.ents[e.index()].policy.class();
+        let next_fair = next.filter(|&n| class(self, n) == ClassId::Fair);
         // An expelled entity was put aside already, and is another CPU's now.
         if let Some(p) = prev.filter(|p| self.ents[p.index()].cpu == cpu) {
             let ent = &mut self.ents[p.index()];
@@ -219,10 +353,10 @@ impl Level {
                 ent.state = State::Queued;
                 ent.queued_at = now;
             }
-            if ent.policy.is_rt() {
-                self.rt.put_prev(cpu, p, None);
-            } else {
-                self.fair.put_prev(cpu, p, next_fair);
+            match ent.policy.class() {
+                ClassId::Fair => self.fair.put_prev(cpu, p, next_fair),
+                ClassId::Rt => self.rt.put_prev(cpu, p, None),
+                ClassId::Dl => self.put_dl(cpu, p),
             }
         }
         let c = &mut self.cpus[cpu.index()];
@@ -234,11 +368,37 @@ impl Level {
             ent.state = State::Running;
             ent.stats.switches_in += 1;
             ent.stats.wait_ns += now - ent.queued_at;
-            match next_fair {
-                Some(_) => self.fair.set_next(cpu, n),
-                None => self.rt.set_next(cpu, n),
+            match ent.policy.class() {
+                ClassId::Fair => self.fair.set_next(cpu, n),
+                ClassId::Rt => self.rt.set_next(cpu, n),
+                ClassId::Dl => self.set_dl(now, cpu, n),
             }
         }
+    }
+
+    /// A waiting deadline entity becomes current.
+    #[cold]
+    fn set_dl(&mut self, now: Ns, cpu: CpuId, e: EntId) {
+        let before = self.deadline(cpu);
+        self.dl.set_next(cpu, e);
+        self.dl.set_exhaustion(now, cpu);
+        self.announce(cpu, before);
+    }
+
+    /// The current deadline entity goes to wait, or is held.
+    #[cold]
+    fn put_dl(&mut self, cpu: CpuId, e: EntId) {
+        let before = self.deadline(cpu);
+        let held = self.dl.is_current(cpu, e) && self.dl.is_held(e);
+        self.dl.put_prev(cpu, e, None);
+        if held {
+            let c = &mut self.cpus[cpu.index()];
+            c.nr_dl -= 1;
+            c.nr_held += 1;
+            self.update_pri(cpu);
+            self.refresh(cpu);
+        }
+        self.announce(cpu, before);
     }
 
     /// The current entity sleeps or exits.
@@ -272,10 +432,10 @@ impl Level {
 
     /// The current entity goes back to wait on its queue.
     pub(super) fn put_aside(&mut self, e: EntId, cpu: CpuId) {
-        if self.ents[e.index()].policy.is_rt() {
-            self.rt.put_prev(cpu, e, None);
-        } else {
-            self.fair.put_prev(cpu, e, None);
+        match self.ents[e.index()].policy.class() {
+            ClassId::Fair => self.fair.put_prev(cpu, e, None),
+            ClassId::Rt => self.rt.put_prev(cpu, e, None),
+            ClassId::Dl => self.put_dl(cpu, e),
         }
     }
 
@@ -289,10 +449,10 @@ impl Level {
     pub(super) fn activate(&mut self, now: Ns, e: EntId, cpu: CpuId, how: Enqueue) {
         let ent = &mut self.ents[e.index()];
         ent.state = State::Queued;
-        if ent.policy.is_rt() {
-            self.rt.enqueue(cpu, e, how);
-        } else {
-            self.fair.enqueue(cpu, e, how);
+        match ent.policy.class() {
+            ClassId::Fair => self.fair.enqueue(cpu, e, how),
+            ClassId::Rt => self.rt.enqueue(cpu, e, how),
+            ClassId::Dl => self.enqueue_dl(e, cpu, how),
         }
         self.count(now, e, cpu, true);
     }
@@ -301,12 +461,33 @@ impl Level {
     pub(super) fn deactivate(&mut self, e: EntId, how: Dequeue) {
         let ent = &self.ents[e.index()];
         let cpu = ent.cpu;
-        if ent.policy.is_rt() {
-            self.rt.dequeue(cpu, e, how);
-        } else {
-            self.fair.dequeue(cpu, e, how);
+        match ent.policy.class() {
+            ClassId::Fair => {
+                self.fair.dequeue(cpu, e, how);
+            }
+            ClassId::Rt => {
+                self.rt.dequeue(cpu, e, how);
+            }
+            ClassId::Dl => return self.dequeue_dl(e, cpu, how),
         }
         self.count(0, e, cpu, false);
+    }
+
+    #[cold]
+    fn enqueue_dl(&mut self, e: EntId, cpu: CpuId, how: Enqueue) {
+        let before = self.deadline(cpu);
+        self.dl.enqueue(cpu, e, how);
+        self.announce(cpu, before);
+    }
+
+    #[cold]
+    fn dequeue_dl(&mut self, e: EntId, cpu: CpuId, how: Dequeue) {
+        let before = self.deadline(cpu);
+        // One that runs counts as one that may, until it is put aside.
+        let held = self.dl.is_held(e) && !self.dl.is_current(cpu, e);
+        self.dl.dequeue(cpu, e, how);
+        self.announce(cpu, before);
+        self.count_dl(cpu, held, false);
     }
 
     /// Counts an entity in or out, and starts what has to watch it.
@@ -316,20 +497,34 @@ impl Level {
         let policy = self.ents[e.index()].policy;
         let d = if on { 1 } else { u32::MAX };
         let timer;
-        if policy.is_rt() {
-            c.nr_rt = c.nr_rt.wrapping_add(d);
-            self.pri.set(cpu, self.rt.highest(cpu));
-            timer = on && self.guard.rt_started(now, cpu);
-        } else {
-            c.nr_fair = c.nr_fair.wrapping_add(d);
-            if policy == Policy::Idle {
-                c.nr_idle = c.nr_idle.wrapping_add(d);
+        match policy.class() {
+            ClassId::Rt => {
+                c.nr_rt = c.nr_rt.wrapping_add(d);
+                self.update_pri(cpu);
+                timer = on && self.guard.rt_started(now, cpu);
             }
-            timer = on && c.nr_fair == 1 && self.guard.fair_started(now, cpu);
+            ClassId::Fair => {
+                c.nr_fair = c.nr_fair.wrapping_add(d);
+                if policy == Policy::Idle {
+                    c.nr_idle = c.nr_idle.wrapping_add(d);
+                }
+                timer = on && c.nr_fair == 1 && self.guard.fair_started(now, cpu);
+            }
+            ClassId::Dl => return self.count_dl(cpu, self.dl.is_held(e), on),
         }
         if timer {
             self.notes.push_back(Note::DeadlineChanged { cpu });
         }
+        self.refresh(cpu);
+    }
+
+    /// The same for a deadline entity.
+    #[cold]
+    fn count_dl(&mut self, cpu: CpuId, held: bool, on: bool) {
+        let c = &mut self.cpus[cpu.index()];
+        let n = if held { &mut c.nr_held } else { &mut c.nr_dl };
+        *n = if on { *n + 1 } else { *n - 1 };
+        self.update_pri(cpu);
         self.refresh(cpu);
     }
 
@@ -338,7 +533,7 @@ impl Level {
     pub(super) fn refresh(&mut self, cpu: CpuId) {
         let c = &self.cpus[cpu.index()];
         let rt = if self.guard.holds_rt(cpu) { 0 } else { c.nr_rt };
-        let nr = rt + c.nr_fair;
+        let nr = rt + c.nr_dl + c.nr_fair;
         let idle = nr == 0;
         put(&mut self.sets.crowded, cpu, nr >= 2 && c.nr_fair > 0);
         put(&mut self.sets.only_idle, cpu, nr > 0 && nr == c.nr_idle);
@@ -368,8 +563,13 @@ impl Level {
     /// Kicks `cpu` if `e`, which just came onto its queue, should run at once.
     #[inline]
     pub(super) fn check_preempt(&mut self, cpu: CpuId, e: EntId) {
-        let rt = self.ents[e.index()].policy.is_rt();
-        if rt && self.guard.holds_rt(cpu) {
+        let class = self.ents[e.index()].policy.class();
+        let held = match class {
+            ClassId::Fair => false,
+            ClassId::Rt => self.guard.holds_rt(cpu),
+            ClassId::Dl => self.dl.is_held(e),
+        };
+        if held {
             return;
         }
         let c = &self.cpus[cpu.index()];
@@ -380,15 +580,25 @@ impl Level {
             return self.kick(cpu, true);
         }
         let (curr, kicked) = (EntId(c.curr), c.kicked);
-        let curr_rt = self.ents[curr.index()].policy.is_rt();
-        match (curr_rt, rt) {
-            (true, true) if self.rt.check_preempt(cpu, curr, e) => self.kick(cpu, true),
-            (false, true) if !self.guard.fair_first(cpu) => self.kick(cpu, true),
-            (true, false) if self.guard.fair_first(cpu) => self.kick(cpu, true),
-            (false, false) if kicked == Kicked::No && self.fair.check_preempt(cpu, curr, e) => {
-                self.kick(cpu, false);
+        use ClassId::{Dl, Fair, Rt};
+        let eager = match (self.ents[curr.index()].policy.class(), class) {
+            (Fair, Fair) => {
+                if kicked == Kicked::No && self.fair.check_preempt(cpu, curr, e) {
+                    self.kick(cpu, false);
+                }
+                false
             }
-            _ => {}
+            (Rt, Rt) => self.rt.check_preempt(cpu, curr, e),
+            (Fair, Rt) => !self.guard.fair_first(cpu),
+            (Rt, Fair) => self.guard.fair_first(cpu),
+            (Dl, Dl) => self.dl.check_preempt(cpu, curr, e),
+            (Fair, Dl) => !self.fair_before(cpu, self.dl.due(e)),
+            (Rt, Dl) => true,
+            (Dl, Fair) => self.fair_before(cpu, self.dl.due(curr)),
+            (Dl, Rt) => false,
+        };
+        if eager {
+            self.kick(cpu, true);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Level;
 use crate::config::{
-    Balance, CfsTunables, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
+    Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
 };
 use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, Leave, Note};
 use alloc::vec;
@@ -20,6 +20,7 @@ fn config(cpus: u32, eevdf: bool) -> LevelConfig {
         },
         rr_slice_ns: 100_000_000,
         rt_guard: RtGuard::Off,
+        dl: DlConfig::default(),
         balance: Balance::default(),
         groups: vec![1024],
     }

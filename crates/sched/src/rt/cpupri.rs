@@ -2,13 +2,17 @@
 //! does the least urgent work, without looking at every CPU.
 //!
 //! As in the kernel's `cpupri`, every CPU without RT entities counts as equal, idle or not: an RT
-//! entity would rather preempt a fair one on its own, cache-warm CPU than wake an idle one.
+//! entity would rather preempt a fair one on its own, cache-warm CPU than wake an idle one. A CPU with
+//! deadline entities counts as more urgent than all of them.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::PRIOS;
 use crate::{CpuId, CpuSet};
+
+/// The level of a CPU with deadline entities that may run.
+pub(crate) const DEADLINE: u8 = PRIOS as u8;
 
 #[derive(Clone, Debug)]
 pub(crate) struct CpuPri {
@@ -23,9 +27,9 @@ pub(crate) struct CpuPri {
 
 impl CpuPri {
     pub(crate) fn new(cpus: u32) -> Self {
-        let mut sets = vec![CpuSet::EMPTY; PRIOS];
+        let mut sets = vec![CpuSet::EMPTY; PRIOS + 1];
         sets[0] = CpuSet::first_n(cpus);
-        let mut counts = vec![0; PRIOS];
+        let mut counts = vec![0; PRIOS + 1];
         counts[0] = cpus;
         Self { sets, counts, used: 1, level: vec![0; cpus as usize] }
     }
@@ -83,6 +87,9 @@ mod tests {
         let busy = CpuSet::first_n(3);
         assert_eq!(p.lowest(99, &busy), Some([1u32, 2].into_iter().collect()));
         assert_eq!(p.lowest(10, &busy), None);
+        p.set(CpuId(0), DEADLINE);
+        assert_eq!(p.lowest(99, &CpuSet::one(CpuId(0))), None);
+        p.set(CpuId(0), 50);
         p.set(CpuId(1), 60);
         p.set(CpuId(2), 60);
         assert_eq!(p.lowest(60, &busy), Some(CpuSet::one(CpuId(0))));

@@ -13,7 +13,7 @@ use crate::class::{Class, Dequeue, Enqueue};
 use crate::config::{LevelConfig, Ns, Policy};
 use crate::heap::NONE;
 use crate::{CpuId, CpuSet, EntId};
-pub(crate) use cpupri::CpuPri;
+pub(crate) use cpupri::{CpuPri, DEADLINE};
 
 /// Priorities, with 0 for "no RT".
 pub(crate) const PRIOS: usize = 100;
@@ -87,7 +87,7 @@ impl RtClass {
         let (prio, rr) = match policy {
             Policy::Fifo(p) => (p, false),
             Policy::Rr(p) => (p, true),
-            Policy::Normal { .. } | Policy::Idle => return,
+            Policy::Normal { .. } | Policy::Idle | Policy::Deadline { .. } => return,
         };
         ent.prio = prio.clamp(1, 99);
         if rr != ent.rr {

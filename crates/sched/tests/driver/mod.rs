@@ -4,7 +4,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 use vcoop_sched::config::{
-    Balance, CfsTunables, EevdfTunables, Fair, LevelConfig, Ns, Policy, RtGuard, Topology,
+    Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Ns, Policy, RtGuard, Topology,
 };
 use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, Level, Note};
 
@@ -62,6 +62,7 @@ pub fn config(cpus: u32, fair: Fair) -> LevelConfig {
         fair,
         rr_slice_ns: 100 * MS,
         rt_guard: RtGuard::Off,
+        dl: DlConfig::default(),
         balance: Balance::default(),
         groups: Vec::new(),
     }

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 use vcoop_model::plan::{
-    Dist, HostPlan, Mode, Ns, Phase, Plan, PolicyPlan, Preemption, ProbePlan, Program, Target,
-    TaskPlan, VmPlan,
+    Dist, HostPlan, HostSched, Mode, Ns, Phase, Plan, PolicyPlan, Preemption, ProbePlan, Program,
+    Target, TaskPlan, VmPlan,
 };
 use vcoop_model::profile::{CState, Costs};
 use vcoop_model::recording::{LatencyRecord, Recording};
 use vcoop_sched::config::{
-    Balance, CfsTunables, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
+    Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
 };
 
 pub(crate) const US: Ns = 1_000;
@@ -93,6 +93,8 @@ pub(crate) fn level(cpus: u32, fair: Fair) -> LevelConfig {
         fair,
         rr_slice_ns: 100 * MS,
         rt_guard: RtGuard::Throttle { runtime_ns: 950 * MS, period_ns: S },
+        // Tests confine what they like.
+        dl: DlConfig { admission: false, hrtick: false },
         balance: Balance::default(),
         groups: vec![],
     }
@@ -115,7 +117,12 @@ pub(crate) fn plan(host: LevelConfig, costs: Costs) -> Plan {
         warmup_ns: 0,
         repeats: 1,
         seed: 1,
-        host: HostPlan { profile: "test".into(), costs, level: host, preemption: Preemption::Full },
+        host: HostPlan {
+            profile: "test".into(),
+            costs,
+            sched: HostSched::Linux(host),
+            preemption: Preemption::Full,
+        },
         host_tasks: vec![],
         vms: vec![],
         policy: PolicyPlan::Vanilla,

@@ -18,7 +18,7 @@ fn refused_tail(tail: &str, marked: &str, message: &str, help: &str) {
 }
 
 #[track_caller]
-fn check(text: &str, marked: &str, message: &str, help: &str) {
+pub(super) fn check(text: &str, marked: &str, message: &str, help: &str) {
     let found = match parse(text) {
         Ok(scenario) => panic!("accepted: {scenario:?}"),
         Err(found) => found,
@@ -361,5 +361,77 @@ proptest! {
                 prop_assert!(!found.to_string().is_empty());
             }
         }
+    }
+}
+
+/// A host with two pCPUs, and one VM.
+const PAIR: &str = r#"name = "pair"
+title = "For tests"
+duration = "2s"
+warmup = "100ms"
+
+[host]
+profile = "celeron-n4500"
+pcpus = 2
+
+[[load]]
+name = "probe"
+kind = "cyclictest"
+interval = "500us"
+policy = "other"
+
+[[vm]]
+name = "guest"
+vcpus = 2
+pin = "0-1"
+
+[[vm.task]]
+name = "work"
+kind = "hog"
+
+[policy.reserved]
+base = "static"
+means = "deadline 2ms/4ms"
+
+[compare]
+policy = ["vanilla", "reserved"]
+"#;
+
+#[test]
+fn reservations_that_the_kernel_would_refuse() {
+    let pair = |from: &str, to: &str| {
+        assert!(PAIR.contains(from), "{from}");
+        PAIR.replacen(from, to, 1)
+    };
+    let scenario = parse(PAIR).unwrap();
+    assert_eq!(scenario.plans(None).unwrap().len(), 2);
+    let means = "\"deadline 2ms/4ms\"";
+    let off = "dl_admission = false in [host.sched]";
+    check(&pair("\"0-1\"", "\"0\""), means, "allowed on every CPU", off);
+    check(&pair("2ms/4ms", "3800us/4ms"), "\"deadline 3800us/4ms\"", "exceed 95 %", off);
+    // 95 % less 5 % for the fair servers.
+    parse(&pair("2ms/4ms", "3600us/4ms")).unwrap();
+    let load = "\"deadline 1ms/1s\"";
+    let text = pair("\"other\"", load).replacen("2ms/4ms", "3600us/4ms", 1);
+    check(&text, "\"deadline 3600us/4ms\"", "exceed 95 %", off);
+    let text = pair("\"other\"", &format!("{load}\ncpus = \"1\""));
+    check(&text, load, "allowed on every CPU", off);
+    let text =
+        pair("kind = \"hog\"", "kind = \"hog\"\npolicy = \"deadline 1ms/2ms\"\ncpus = \"1\"");
+    check(&text, "\"deadline 1ms/2ms\"", "allowed on every CPU", "in [vm.sched]");
+    let text = pair("pin = \"0-1\"", "pin = \"1\"\nvcpu_policy = \"deadline 1ms/2ms\"");
+    let text = text.replacen("\"vanilla\", \"reserved\"", "\"vanilla\"", 1);
+    check(&text, "\"deadline 1ms/2ms\"", "allowed on every CPU", off);
+    // A boost that comes and goes is refused while running; and without admission control, nothing is.
+    let text = pair("\"0-1\"", "\"0\"").replacen("\"static\"", "\"dynamic\"", 1);
+    parse(&text).unwrap();
+    let text =
+        pair("\"0-1\"", "\"0\"").replacen("-n4500\"", "-n4500\"\nsched.dl_admission = false", 1);
+    parse(&text).unwrap();
+    for wrong in ["deadline 2ms", "deadline 2ms/4ms/6ms/8ms"] {
+        check(&pair("deadline 2ms/4ms", wrong), &format!("\"{wrong}\""), "is not `deadline", "");
+    }
+    for wrong in ["deadline 4ms/2ms", "deadline 1us/1ms", "deadline 10us/50us", "deadline 1s/5s"] {
+        check(&pair("deadline 2ms/4ms", wrong), &format!("\"{wrong}\""), "does not hold", "");
     }
 }

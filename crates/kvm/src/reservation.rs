@@ -1,0 +1,146 @@
+//! Whether this host's kernel takes the reservations of a plan: asked before anything is built.
+//!
+//! Linux refuses SCHED_DEADLINE to a thread that may not use every CPU of its root domain (EPERM), and
+//! when the bandwidth of all would exceed `sched_rt_runtime_us` of `sched_rt_period_us`, less what fair
+//! servers have (EBUSY). Both depend on the machine: cpusets, other deadline threads, the kernel. So
+//! the answer comes from the kernel itself: as many threads as the plan has reservations for life take
+//! them, on the CPUs they will have, all at once; or one thread after the other where they come and go.
+
+use std::sync::Barrier;
+use std::thread;
+
+use vcoop_model::plan::{Plan, PolicyPlan};
+use vcoop_policy::config::Means;
+use vcoop_sched::config::Policy;
+
+use crate::attr::{self, Attr};
+use crate::error::{Error, Missing, Whom};
+
+/// One thread that will have a reservation.
+#[derive(Debug)]
+struct Wanted {
+    attr: Attr,
+    cpus: Vec<u32>,
+    whom: Whom,
+    /// For life, or while boosted only.
+    stays: bool,
+    /// It comes from the policy under test, not from the scenario.
+    by_policy: bool,
+}
+
+/// Asks for what the plan reserves; `real` gives the CPUs a list of the plan means here.
+///
+/// # Errors
+///
+/// [`Error::PolicyMissing`] for the means of the policy, [`Error::Missing`] for loads and baselines.
+pub(crate) fn check(plan: &Plan, real: &dyn Fn(&[u32]) -> Vec<u32>) -> Result<(), Error> {
+    let wanted = wanted(plan, real);
+    let (stay, pass): (Vec<_>, Vec<_>) = wanted.iter().partition(|w| w.stays);
+    // The scenario's own, then all that stay, then each that comes and goes beside them.
+    let own: Vec<&Wanted> = stay.iter().copied().filter(|w| !w.by_policy).collect();
+    probe(&own).and_then(|()| probe(&stay)).map_err(|refused| refused.of(plan))?;
+    for w in pass {
+        let mut all = stay.clone();
+        all.push(w);
+        probe(&all).map_err(|refused| refused.of(plan))?;
+    }
+    Ok(())
+}
+
+fn wanted(plan: &Plan, real: &dyn Fn(&[u32]) -> Vec<u32>) -> Vec<Wanted> {
+    let mut all = Vec::new();
+    let mut own = |policy: &Policy, cpus: &[u32], whom| {
+        if policy.is_deadline() {
+            let attr = Attr::from_policy(policy);
+            all.push(Wanted { attr, cpus: real(cpus), whom, stays: true, by_policy: false });
+        }
+    };
+    for task in &plan.host_tasks {
+        own(&task.policy, &task.cpus, Whom::Thread(task.name.clone()));
+    }
+    for vm in &plan.vms {
+        for (n, (policy, cpus)) in vm.vcpu_policy.iter().zip(&vm.vcpu_cpus).enumerate() {
+            own(policy, cpus, Whom::Vcpu(vm.name.clone(), n as u32));
+        }
+    }
+    let (general, stays) = match &plan.policy {
+        PolicyPlan::Vanilla => return all,
+        PolicyPlan::Static { means } => (*means, true),
+        PolicyPlan::Dynamic(c) => (c.means, false),
+        PolicyPlan::WakeBoost(c) => (c.means, false),
+    };
+    for vm in &plan.vms {
+        for (n, cpus) in vm.vcpu_cpus.iter().enumerate() {
+            let means = vm.vcpu_means.get(n).copied().flatten().unwrap_or(general);
+            if matches!(means, Means::Deadline { .. }) {
+                all.push(Wanted {
+                    attr: Attr::from_means(means),
+                    cpus: real(cpus),
+                    whom: Whom::Vcpu(vm.name.clone(), n as u32),
+                    stays,
+                    by_policy: true,
+                });
+            }
+        }
+    }
+    all
+}
+
+/// A thread that did not get its reservation.
+struct Refused<'a> {
+    wanted: &'a Wanted,
+    error: Error,
+}
+
+impl Refused<'_> {
+    fn of(self, plan: &Plan) -> Error {
+        let remedy = match &self.error {
+            Error::Kernel { source, .. } => match source.raw_os_error() {
+                Some(libc::EPERM) => {
+                    "take out the pinning (all CPUs of the root domain), or run in an exclusive \
+                     cpuset of just these CPUs without load balancing above it, or set \
+                     sched_rt_runtime_us to -1; needs CAP_SYS_NICE in any case"
+                }
+                Some(libc::EBUSY) => {
+                    "reserve less, end other deadline threads, or set sched_rt_runtime_us to -1"
+                }
+                Some(libc::EINVAL) => "see sched_deadline_period_min_us and _max_us",
+                _ => "use other means",
+            },
+            _ => return self.error,
+        };
+        let what = format!("the kernel takes no deadline: {}", self.error);
+        let missing = Missing { what, remedy: remedy.to_owned() };
+        if self.wanted.by_policy {
+            Error::PolicyMissing { policy: plan.policy_name.clone(), missing }
+        } else {
+            Error::Missing(missing)
+        }
+    }
+}
+
+/// Has a thread for each take its reservation, beside the others.
+fn probe<'a>(wanted: &[&'a Wanted]) -> Result<(), Refused<'a>> {
+    let together = Barrier::new(wanted.len());
+    let together = &together;
+    thread::scope(|scope| {
+        let threads: Vec<_> = wanted
+            .iter()
+            .map(|&w| {
+                let take = move || {
+                    let taken = attr::pin(&w.cpus, &w.whom).and_then(|()| w.attr.set(0, &w.whom));
+                    together.wait();
+                    taken.map_err(|error| Refused { wanted: w, error })
+                };
+                scope.spawn(take)
+            })
+            .collect();
+        let mut first = Ok(());
+        for (thread, w) in threads.into_iter().zip(wanted) {
+            let panicked = |_| Err(Refused { wanted: w, error: Error::Panicked(w.whom.clone()) });
+            let taken = thread.join().unwrap_or_else(panicked);
+            first = first.and(taken);
+        }
+        first
+    })
+}

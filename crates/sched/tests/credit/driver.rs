@@ -1,0 +1,240 @@
+//! The smallest driver of a credit scheduler: kicks are served at once, timers fire on time, nothing
+//! costs anything. It finds the next event by looking at everything.
+
+#![allow(dead_code)]
+
+use vcoop_sched::config::{Credit1Config, Domain, Ns, Policy, Topology};
+use vcoop_sched::{Attr, CpuId, CpuSet, Credit1, Decision, EntId, Leave, Note, Waker};
+
+pub(crate) const MS: Ns = 1_000_000;
+pub(crate) const US: Ns = 1_000;
+
+/// Runs and sleeps in turn, and asks for its next wake-up by I/O.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    pub(crate) run: Ns,
+    pub(crate) sleep: Ns,
+}
+
+pub(crate) const HOG: Work = Work { run: Ns::MAX, sleep: 0 };
+
+#[derive(Debug)]
+struct Task {
+    work: Work,
+    left: Ns,
+    wakes_at: Option<Ns>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) credit: Credit1,
+    pub(crate) now: Ns,
+    tasks: Vec<Task>,
+    since: Vec<Ns>,
+    pub(crate) busy: Vec<Ns>,
+    /// Every switch: when, where, to whom.
+    pub(crate) log: Vec<(Ns, CpuId, Option<EntId>)>,
+    pub(crate) decisions: Vec<(Ns, Decision, EntId, CpuId)>,
+    /// Times a CPU scheduled.
+    pub(crate) schedules: u64,
+    pub(crate) checking: bool,
+}
+
+/// One guest domain after dom0, on a flat machine.
+pub(crate) fn config(cpus: u32, guests: usize) -> Credit1Config {
+    let mut domains = vec![Domain::DOM0];
+    domains.resize(guests + 1, Domain::default());
+    Credit1Config::new(Topology::flat(cpus), domains)
+}
+
+impl Machine {
+    pub(crate) fn new(cfg: &Credit1Config) -> Self {
+        let n = cfg.topology.cpus() as usize;
+        let mut credit = Credit1::new(cfg).expect("valid");
+        credit.set_trace(true);
+        let mut this = Self {
+            credit,
+            now: 0,
+            tasks: Vec::new(),
+            since: vec![0; n],
+            busy: vec![0; n],
+            log: Vec::new(),
+            decisions: Vec::new(),
+            schedules: 0,
+            checking: true,
+        };
+        this.serve();
+        this
+    }
+
+    /// A vCPU that sleeps until it is woken.
+    pub(crate) fn add(&mut self, domain: u16, cpus: &[u32], work: Work) -> EntId {
+        let cpus: CpuSet = cpus.iter().copied().collect();
+        let home = cpus.first().unwrap_or(CpuId(0));
+        let attr = Attr { policy: Policy::NORMAL, cpus, group: Some(domain) };
+        let e = self.credit.add(attr, home);
+        self.tasks.push(Task { work, left: work.run, wakes_at: None });
+        e
+    }
+
+    pub(crate) fn start(&mut self, domain: u16, cpus: &[u32], work: Work) -> EntId {
+        let e = self.add(domain, cpus, work);
+        self.wake(e);
+        e
+    }
+
+    pub(crate) fn wake(&mut self, e: EntId) {
+        self.wake_by(e, Waker::default());
+    }
+
+    pub(crate) fn wake_by(&mut self, e: EntId, by: Waker) {
+        self.account();
+        self.tasks[e.index()].wakes_at = None;
+        self.credit.wake(self.now, e, by);
+        self.serve();
+    }
+
+    /// A sleeper sleeps until then.
+    pub(crate) fn put_off(&mut self, e: EntId, until: Ns) {
+        self.tasks[e.index()].wakes_at = Some(until);
+    }
+
+    pub(crate) fn schedule(&mut self, cpu: u32, leave: Leave) {
+        self.account();
+        self.switch(CpuId(cpu), leave);
+        self.serve();
+    }
+
+    pub(crate) fn exec(&mut self, e: EntId) -> Ns {
+        self.account();
+        self.credit.charge(self.now, self.credit.cpu_of(e));
+        self.credit.stats(e).exec_ns
+    }
+
+    pub(crate) fn current(&self, cpu: u32) -> Option<EntId> {
+        self.credit.current(CpuId(cpu))
+    }
+
+    pub(crate) fn queue(&self, cpu: u32) -> Vec<EntId> {
+        self.credit.waiting(CpuId(cpu)).collect()
+    }
+
+    pub(crate) fn count(&self, what: Decision) -> usize {
+        self.decisions.iter().filter(|d| d.1 == what).count()
+    }
+
+    /// When `e` was switched in first at or after `from`.
+    pub(crate) fn ran_at(&self, e: EntId, from: Ns) -> Option<Ns> {
+        self.log.iter().find(|l| l.0 >= from && l.2 == Some(e)).map(|l| l.0)
+    }
+
+    pub(crate) fn run_for(&mut self, ns: Ns) {
+        let end = self.now + ns;
+        loop {
+            let next = self.next_event();
+            if next > end {
+                self.now = end;
+                return self.account();
+            }
+            self.now = next;
+            self.account();
+            self.events();
+        }
+    }
+
+    fn cpus(&self) -> impl Iterator<Item = CpuId> + use<> {
+        (0..self.since.len() as u32).map(CpuId)
+    }
+
+    fn next_event(&self) -> Ns {
+        let mut t = Ns::MAX;
+        for cpu in self.cpus() {
+            if let Some(e) = self.credit.current(cpu) {
+                t = t.min(self.now.saturating_add(self.tasks[e.index()].left));
+            }
+            t = t.min(self.credit.deadline(cpu).unwrap_or(Ns::MAX).max(self.now));
+        }
+        self.tasks.iter().filter_map(|task| task.wakes_at).fold(t, Ns::min)
+    }
+
+    fn account(&mut self) {
+        for cpu in self.cpus() {
+            let i = cpu.index();
+            let ran = self.now - self.since[i];
+            self.since[i] = self.now;
+            if let Some(e) = self.credit.current(cpu) {
+                self.busy[i] += ran;
+                let left = &mut self.tasks[e.index()].left;
+                *left -= if *left == Ns::MAX { 0 } else { ran };
+            }
+        }
+    }
+
+    fn events(&mut self) {
+        for cpu in self.cpus() {
+            if let Some(e) = self.credit.current(cpu)
+                && self.tasks[e.index()].left == 0
+            {
+                let task = &mut self.tasks[e.index()];
+                task.left = task.work.run;
+                task.wakes_at = Some(self.now + task.work.sleep);
+                self.switch(cpu, Leave::Blocked);
+                self.serve();
+            }
+            if self.credit.deadline(cpu).is_some_and(|d| d <= self.now) {
+                self.credit.on_deadline(self.now, cpu);
+                self.serve();
+            }
+        }
+        for i in 0..self.tasks.len() {
+            if self.tasks[i].wakes_at.is_some_and(|t| t <= self.now) {
+                self.wake_by(EntId(i as u32), Waker { io: true, ..Waker::default() });
+            }
+        }
+    }
+
+    fn switch(&mut self, cpu: CpuId, leave: Leave) {
+        self.schedules += 1;
+        let before = self.credit.current(cpu);
+        let next = self.credit.schedule(self.now, cpu, leave);
+        assert_eq!(next, self.credit.current(cpu));
+        if before != next {
+            self.log.push((self.now, cpu, next));
+        }
+    }
+
+    pub(crate) fn serve(&mut self) {
+        let mut kicked = Vec::new();
+        loop {
+            while let Some(note) = self.credit.pop_note() {
+                match note {
+                    Note::Kick { cpu, .. } => kicked.push(cpu),
+                    Note::Moved { ent, from, to } => {
+                        assert_ne!(from, to);
+                        assert!(self.credit.cpus(ent).contains(to), "{ent} moved to {to}");
+                    }
+                    Note::Credit { what, ent, cpu } => {
+                        self.decisions.push((self.now, what, ent, cpu));
+                    }
+                    _ => {}
+                }
+            }
+            if self.checking {
+                self.credit.check();
+            }
+            if kicked.is_empty() {
+                return;
+            }
+            let cpu = kicked.remove(0);
+            self.switch(cpu, Leave::Preempted);
+        }
+    }
+}
+
+/// Asserts that `a / b` is `want` within `percent`.
+#[track_caller]
+pub(crate) fn assert_ratio(a: Ns, b: Ns, want: f64, percent: f64) {
+    let got = a as f64 / b as f64;
+    let off = (got / want - 1.0).abs() * 100.0;
+    assert!(off <= percent, "{a} / {b} = {got:.4}, want {want:.4}: off by {off:.2} %");
+}
