@@ -34,8 +34,10 @@ pub struct TaskSpec {
     pub task: u64,
     /// Calibrate: [`Op`] as a number.
     pub op: u64,
-    /// Zero.
-    pub reserved: [u64; 2],
+    /// First of the lines it calls on (ping) or serves.
+    pub first_line: u64,
+    /// Server: number of them.
+    pub lines: u64,
 }
 
 /// Bits of [`TaskSpec::flags`].
@@ -72,6 +74,10 @@ pub enum Kind {
     RogueTripleFault = 9,
     /// Does one [`Op`] again and again, and samples how long it took.
     Calibrate = 10,
+    /// Serves its lines.
+    Serve = 11,
+    /// Calls at a period, samples the round trip, works.
+    Ping = 12,
 }
 
 impl Kind {
@@ -88,6 +94,8 @@ impl Kind {
             8 => Self::RogueHostileGpa,
             9 => Self::RogueTripleFault,
             10 => Self::Calibrate,
+            11 => Self::Serve,
+            12 => Self::Ping,
             _ => Self::None,
         }
     }
@@ -182,6 +190,8 @@ pub enum StepOp {
     Sleep = 2,
     /// Sleep to the next multiple of so many cycles after the start.
     Align = 3,
+    /// Call on the line of this number, and wait for the answer.
+    Call = 4,
 }
 
 /// A device.
@@ -198,6 +208,16 @@ pub struct DeviceSpec {
     pub vcpu: u64,
 }
 
+/// The ends of a line. One of the two is in this VM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct LineSpec {
+    /// Task that calls, plus 1; 0 = somebody outside.
+    pub caller: u64,
+    /// Task that serves, plus 1; 0 = somebody outside.
+    pub server: u64,
+}
+
 /// What a task asks of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
@@ -209,6 +229,9 @@ pub enum Call {
     PreemptOff,
     /// Preemption on.
     PreemptOn,
+    /// Wake a task, on whatever vCPU, that waits as for a device; if it does not, it will not wait
+    /// the next time.
+    Wake(u64),
 }
 
 impl Call {
@@ -219,6 +242,7 @@ impl Call {
             Self::WaitDevice => (1, 0),
             Self::PreemptOff => (2, 0),
             Self::PreemptOn => (3, 0),
+            Self::Wake(task) => (4, task),
         }
     }
 
@@ -228,6 +252,7 @@ impl Call {
             1 => Self::WaitDevice,
             2 => Self::PreemptOff,
             3 => Self::PreemptOn,
+            4 => Self::Wake(arg),
             _ => Self::SleepUntil(arg),
         }
     }

@@ -6,6 +6,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
+use crate::line::Served;
+
 /// Samples in a ring.
 pub const CAPACITY: u64 = 8192;
 
@@ -20,10 +22,12 @@ pub struct Sample {
     pub woken: u64,
     /// When the host last injected a timer or device interrupt, as the guest saw it.
     pub fired: u64,
-    /// Periods without a sample since the one before.
+    /// Periods without a sample since the one before, less than 2^62.
     pub missed: u64,
     /// The vCPU was idle when the interrupt came.
     pub from_idle: bool,
+    /// Of a round trip: how the call was served.
+    pub served: Served,
 }
 
 /// The ring.
@@ -66,7 +70,9 @@ impl Ring {
     pub fn push(&self, s: Sample) {
         let head = self.head.load(Ordering::Relaxed);
         let slot = &self.slots[(head % CAPACITY) as usize];
-        let words = [s.due, s.taken, s.woken, s.fired, s.missed, u64::from(s.from_idle)];
+        let Served { taken, done, woken, idle } = s.served;
+        let count = s.missed << 2 | u64::from(idle) << 1 | u64::from(s.from_idle);
+        let words = [s.due, s.taken, s.woken, s.fired, count, taken, done, woken];
         for (place, word) in slot.iter().zip(words) {
             place.store(word, Ordering::Relaxed);
         }
@@ -111,7 +117,7 @@ impl Reader {
         }
         while self.tail < head {
             let slot = &ring.slots[(self.tail % CAPACITY) as usize];
-            let [due, taken, woken, fired, missed, idle] =
+            let [due, taken, woken, fired, count, begun, done, ready] =
                 core::array::from_fn(|i| slot[i].load(Ordering::Relaxed));
             // The slot may have been overwritten meanwhile; pairs with the release in `push`.
             fence(Ordering::Acquire);
@@ -119,7 +125,9 @@ impl Reader {
             if now.saturating_sub(self.tail) >= CAPACITY {
                 self.lost = self.lost.saturating_add(1);
             } else {
-                each(Sample { due, taken, woken, fired, missed, from_idle: idle & 1 != 0 });
+                let served = Served { taken: begun, done, woken: ready, idle: count & 2 != 0 };
+                let (missed, from_idle) = (count >> 2, count & 1 != 0);
+                each(Sample { due, taken, woken, fired, missed, from_idle, served });
             }
             self.tail += 1;
         }
@@ -131,6 +139,7 @@ mod tests {
     extern crate std;
 
     use super::{CAPACITY, Reader, Ring, Sample};
+    use crate::line::Served;
     use core::sync::atomic::Ordering;
     use std::boxed::Box;
     use std::vec::Vec;
@@ -153,6 +162,20 @@ mod tests {
         }
         assert_eq!(drain(&mut reader, &ring), [0, 1, 2]);
         assert_eq!(drain(&mut reader, &ring), []);
+    }
+
+    #[test]
+    fn every_field_comes_out_as_it_went_in() {
+        let (ring, mut reader) = (ring(), Reader::new());
+        let served = Served { taken: 6, done: 7, woken: 8, idle: true };
+        let one =
+            Sample { due: 1, taken: 2, woken: 3, fired: 4, missed: 5, served, from_idle: false };
+        let two = Sample { from_idle: true, served: Served { idle: false, ..served }, ..one };
+        ring.push(one);
+        ring.push(two);
+        let mut out = Vec::new();
+        reader.read(&ring, |s| out.push(s));
+        assert_eq!(out, [one, two]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 
 use vcoop_guest::layout::{RING_STRIDE, RINGS, STATS, TaskStats};
-use vcoop_guest::ring::{Reader, Ring};
+use vcoop_guest::ring::{Reader, Ring, Sample};
 use vcoop_model::plan::{Ns, Plan, Program, Target};
 use vcoop_model::recording::{LatencyRecord, Recording, Scalar};
 use vcoop_policy::PolicyStats;
@@ -19,7 +19,8 @@ use crate::lab::{interval, is_exitless};
 use crate::probe::{Probe, Window};
 use crate::series::{self, Held, HostSample, Series, Source};
 use crate::trace::{Meter, Recorder, Thread, Tid};
-use crate::translate::Rates;
+use crate::translate::{Rates, places};
+use crate::trip::{Other, Trip};
 use crate::vcpu::Exits;
 
 /// Where counters are.
@@ -39,6 +40,10 @@ struct Totals {
     now: Ns,
     /// CPU time and iterations of each host thread.
     host: Vec<(Ns, u64)>,
+    /// Calls made or served by each host thread.
+    calls: Vec<u64>,
+    /// Rings that no message came with.
+    spurious: u64,
     injector_ns: Ns,
     vms: Vec<VmTotals>,
     per_ms: u64,
@@ -50,19 +55,34 @@ struct VmTotals {
     wait_ns: Ns,
     policy: PolicyStats,
     /// Exits by name.
-    exits: [u64; 5],
+    exits: [u64; 6],
     /// Iterations and glitches of each task.
     tasks: Vec<(u64, u64)>,
 }
 
-const EXIT_NAMES: [&str; 5] = ["doorbell", "notify", "register", "refused", "mmio"];
+const EXIT_NAMES: [&str; 6] = ["doorbell", "notify", "register", "refused", "mmio", "send"];
+
+/// A guest's ring.
+#[derive(Debug)]
+struct GuestOrigin {
+    vm: usize,
+    /// vCPU that the samples are about.
+    vcpu: usize,
+    ring: u64,
+    /// An interrupt of the injector's wakes the task, whoever fires timers.
+    device: bool,
+    /// Where the server is, if samples are round trips.
+    server: Option<Other>,
+    reader: Reader,
+    /// Samples with times that cannot be.
+    invalid: u64,
+}
 
 /// Where a probe's samples come from.
 #[derive(Debug)]
 enum Origin {
-    /// A ring of a guest, about a task on this vCPU. `device`: an interrupt of the injector's wakes
-    /// it, whoever fires timers.
-    Guest { vm: usize, vcpu: usize, ring: u64, device: bool, reader: Reader, invalid: u64 },
+    /// A ring of a guest.
+    Guest(GuestOrigin),
     /// A thread of the host.
     Host { task: usize, samples: Receiver<HostSample> },
 }
@@ -122,9 +142,16 @@ impl<'a> Collector<'a> {
                     // Read before a guest can write there.
                     let spec = &vms[vm].control().task[task];
                     let device = matches!(program, Program::Audio { device: true, .. });
-                    let (vcpu, ring) = (spec.vcpu as usize, spec.ring);
-                    let reader = Reader::new();
-                    (Origin::Guest { vm, vcpu, ring, device, reader, invalid: 0 }, program)
+                    let origin = GuestOrigin {
+                        vm,
+                        vcpu: spec.vcpu as usize,
+                        ring: spec.ring,
+                        device,
+                        server: server(plan, p.target),
+                        reader: Reader::new(),
+                        invalid: 0,
+                    };
+                    (Origin::Guest(origin), program)
                 }
                 Target::Host(task) => {
                     let task = task as usize;
@@ -179,9 +206,7 @@ impl<'a> Collector<'a> {
         }
         for Line { origin, series } in &mut self.lines {
             series.tid = match origin {
-                Origin::Guest { vm, vcpu, .. } => {
-                    vcpus[*vm].get(*vcpu).copied().unwrap_or_default()
-                }
+                Origin::Guest(g) => vcpus[g.vm].get(g.vcpu).copied().unwrap_or_default(),
                 Origin::Host { task, .. } => tasks[*task],
             };
         }
@@ -214,36 +239,39 @@ impl<'a> Collector<'a> {
     fn gather(&mut self, vms: &[VmDriver]) {
         let (clock, origin) = (self.clock, self.origin);
         let early = clock.to_cycles(self.firing.advance + EARLY_NS);
+        let exitless = self.firing.exitless;
         for Line { origin: from, series } in &mut self.lines {
             match from {
-                Origin::Guest { vm, ring, device, reader, invalid, .. } => {
+                Origin::Guest(GuestOrigin {
+                    vm, ring, device, server, reader, invalid, ..
+                }) => {
                     let ring: &Ring = vms[*vm].machine.ram.at(RINGS + *ring * RING_STRIDE);
-                    reader.read(ring, |mut s| {
+                    let ours = exitless || *device;
+                    reader.read(ring, |s| {
                         // Guest-written: a time that cannot be is no sample.
                         if s.due < origin || s.taken < s.due || s.taken > tsc() {
                             *invalid += 1;
                             return;
                         }
-                        // Those out of order count as the earlier one.
-                        s.woken = s.woken.clamp(s.due, s.taken);
-                        let ours = self.firing.exitless || *device;
-                        // A firing that is not of this period says nothing about it.
-                        let this = s.due.saturating_sub(early)..=s.woken;
-                        let fired = (ours && this.contains(&s.fired)).then_some(s.fired.max(s.due));
+                        let source = match *server {
+                            Some(server) => Source::Trip(Trip::of(&s, server)),
+                            None => of_period(s, ours, early),
+                        };
                         series.hold(Held {
                             due: clock.ns_at(s.due),
                             latency: clock.to_ns(s.taken - s.due),
                             missed: s.missed,
-                            source: Source::Guest { sample: s, fired },
+                            source,
                         });
                     });
                 }
                 Origin::Host { samples, .. } => {
-                    for HostSample { due, latency, taken, missed } in samples.try_iter() {
-                        let source = Source::Host {
+                    for HostSample { due, latency, taken, missed, trip } in samples.try_iter() {
+                        let asleep = || Source::Host {
                             due: taken.saturating_sub(clock.to_cycles(latency)),
                             taken,
                         };
+                        let source = trip.map_or_else(asleep, Source::Trip);
                         series.hold(Held { due, latency, missed, source });
                     }
                 }
@@ -272,9 +300,9 @@ impl<'a> Collector<'a> {
         let mut lost: u64 = counters.progress.iter().map(|p| p.lost.load(Ordering::Relaxed)).sum();
         let (mut bad, mut coarse) = (0, 0);
         for Line { origin, series } in &self.lines {
-            if let Origin::Guest { reader, invalid, .. } = origin {
-                lost += reader.lost();
-                bad += invalid;
+            if let Origin::Guest(g) = origin {
+                lost += g.reader.lost();
+                bad += g.invalid;
             }
             coarse += series.coarse();
         }
@@ -301,6 +329,32 @@ impl<'a> Collector<'a> {
             self.lines.into_iter().map(|l| l.series.probe.finish(ended)).collect();
         Recording { latencies, scalars, engine: None }
     }
+}
+
+/// What a guest wrote about one period. `ours`: the injector fires for it, at most `early` cycles
+/// before it is due.
+fn of_period(mut s: Sample, ours: bool, early: u64) -> Source {
+    // Times out of order count as the earlier one.
+    s.woken = s.woken.clamp(s.due, s.taken);
+    // A firing that is not of this period says nothing about it.
+    let this = s.due.saturating_sub(early)..=s.woken;
+    let fired = (ours && this.contains(&s.fired)).then_some(s.fired.max(s.due));
+    Source::Guest { sample: s, fired }
+}
+
+/// Where the server of a guest's ping is.
+fn server(plan: &Plan, ping: Target) -> Option<Other> {
+    let Target::Guest { vm, task } = ping else { return None };
+    let guest = &plan.vms[vm as usize];
+    let Program::Ping { server, .. } = &guest.tasks[task as usize].program else { return None };
+    Some(match *server {
+        Target::Host(_) => Other::Host,
+        Target::Guest { task: server, .. } => {
+            let places = places(guest);
+            let here = places[task as usize] == places[server as usize];
+            if here { Other::Here } else { Other::Vcpu }
+        }
+    })
 }
 
 /// Holds the trace against what the kernel counted for the vCPUs' threads in the same time.
@@ -363,9 +417,15 @@ impl Counters<'_> {
                 sum.boosted_ns += s.boosted_ns;
             }
             let n = |c: &std::sync::atomic::AtomicU64| c.load(Ordering::Relaxed);
-            totals.exits =
-                [&exits.doorbell, &exits.notify, &exits.register, &exits.refused, &exits.mmio]
-                    .map(n);
+            totals.exits = [
+                &exits.doorbell,
+                &exits.notify,
+                &exits.register,
+                &exits.refused,
+                &exits.mmio,
+                &exits.send,
+            ]
+            .map(n);
             totals.tasks = (0..plan.tasks.len() as u64)
                 .map(|t| {
                     let at = STATS + t * size_of::<TaskStats>() as u64;
@@ -378,6 +438,8 @@ impl Counters<'_> {
         Totals {
             now,
             host: host.collect(),
+            calls: self.progress.iter().map(|p| p.calls.load(Ordering::Relaxed)).collect(),
+            spurious: self.progress.iter().map(|p| p.spurious.load(Ordering::Relaxed)).sum(),
             injector_ns: cpu(self.injector.load(Ordering::Acquire)).0,
             vms: vms.collect(),
             per_ms: self.rates.per_ms,
@@ -396,6 +458,18 @@ fn scalars_between(
     let per_ms = b.per_ms.max(1) as f64;
     let since = |b: u64, a: u64| b.saturating_sub(a) as f64;
     put("lab", "injector_cpu", "%", 100.0 * since(b.injector_ns, a.injector_ns) / ns);
+    put("lab", "rings_without_message", "count", since(b.spurious, a.spurious));
+    let mut calls: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+    for (task, (a, b)) in plan.host_tasks.iter().zip(a.calls.iter().zip(&b.calls)) {
+        let serves = matches!(task.program, Program::Serve { .. });
+        if serves || task.program.servers().next().is_some() {
+            let metric = if serves { "served" } else { "calls" };
+            *calls.entry((&task.label, metric)).or_default() += since(*b, *a);
+        }
+    }
+    for ((label, metric), n) in calls {
+        put(&format!("host.{label}"), metric, "1/s", n / seconds);
+    }
     let mut loads: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
     for (task, (a, b)) in plan.host_tasks.iter().zip(a.host.iter().zip(&b.host)) {
         let sum = loads.entry(&task.label).or_default();

@@ -3,15 +3,16 @@
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 
-use vcoop_model::plan::{Mode, Ns, Phase, Program, TaskPlan};
+use vcoop_model::plan::{Dist, Mode, Ns, Phase, Program, TaskPlan};
 
 use crate::attr::{self, Attr};
 use crate::clock::{self, monotonic, spin};
 use crate::draw::Stream;
-use crate::driver::Common;
+use crate::driver::{Common, VmDriver};
 use crate::error::{Error, Whom};
 use crate::series::HostSample;
 use crate::translate::Rates;
+use crate::wiring::Wiring;
 
 /// Iterations between two looks at the clock: some microseconds.
 const CHUNK: u64 = 16_384;
@@ -25,6 +26,10 @@ pub(crate) struct Progress {
     pub(crate) done: AtomicU64,
     /// Samples that could not be handed over.
     pub(crate) lost: AtomicU64,
+    /// Calls made or served.
+    pub(crate) calls: AtomicU64,
+    /// Rings that no message came with.
+    pub(crate) spurious: AtomicU64,
 }
 
 /// A thread of the plan.
@@ -40,6 +45,10 @@ pub(crate) struct HostTask<'a> {
     /// Where its samples go, if it measures. Sending never waits: what there is no room for is lost,
     /// and counted in `lost`.
     pub(crate) samples: Option<SyncSender<HostSample>>,
+    /// Its number in the plan.
+    pub(crate) number: u32,
+    pub(crate) vms: &'a [VmDriver],
+    pub(crate) wiring: &'a Wiring,
 }
 
 impl HostTask<'_> {
@@ -50,7 +59,10 @@ impl HostTask<'_> {
     /// [`Error::Unsupported`].
     pub(crate) fn check(plan: &TaskPlan) -> Result<(), Error> {
         let why = match plan.program {
-            Program::Cyclictest { .. } | Program::Cycle { .. } => return Ok(()),
+            Program::Cyclictest { .. }
+            | Program::Cycle { .. }
+            | Program::Serve { .. }
+            | Program::Ping { .. } => return Ok(()),
             Program::Script { .. } => "captured threads are played back by the simulator only",
             Program::Audio { .. } => "an audio callback runs in a guest only",
             Program::Rogue { .. } => "a rogue is a guest",
@@ -71,7 +83,11 @@ impl HostTask<'_> {
         self.progress.tid.store(attr::gettid(), Ordering::Release);
         self.sleep(common, self.start + self.plan.start_ns);
         match &self.plan.program {
-            Program::Cycle { phases } => self.cycle(common, phases),
+            Program::Cycle { phases } => self.cycle(common, phases)?,
+            Program::Serve { work, .. } => self.serve(common, work)?,
+            Program::Ping { interval_ns, phase, server, work, .. } => {
+                self.ping(common, *interval_ns, phase, *server, work)?;
+            }
             Program::Cyclictest { interval_ns, absolute, work, phase } => {
                 let first = interval_ns + self.stream.draw(phase);
                 let mut due = monotonic() + first;
@@ -82,21 +98,14 @@ impl HostTask<'_> {
                     if now < due {
                         continue;
                     }
-                    if let Some(samples) = &self.samples {
-                        let sample = HostSample {
-                            due: due.saturating_sub(self.start),
-                            latency: now - due,
-                            taken: clock::tsc_of(&common.clock, now),
-                            missed,
-                        };
-                        if samples.try_send(sample).is_err() {
-                            self.progress.lost.fetch_add(1, Ordering::Relaxed);
-                        }
-                    }
-                    let ns = self.stream.draw(work);
-                    if ns > 0 {
-                        self.work(common, self.rates.iterations(ns));
-                    }
+                    self.send(HostSample {
+                        due: due.saturating_sub(self.start),
+                        latency: now - due,
+                        taken: clock::tsc_of(&common.clock, now),
+                        missed,
+                        trip: None,
+                    });
+                    self.draw_work(common, work);
                     let now = monotonic();
                     due = if *absolute { due } else { now } + interval_ns;
                     // A period that is already over is skipped and counted, as cyclictest does.
@@ -109,7 +118,7 @@ impl HostTask<'_> {
         Ok(())
     }
 
-    fn cycle(&mut self, common: &Common, phases: &[Phase]) {
+    fn cycle(&mut self, common: &Common, phases: &[Phase]) -> Result<(), Error> {
         while !common.is_over() {
             for phase in phases {
                 match phase {
@@ -127,11 +136,32 @@ impl HostTask<'_> {
                         let since = monotonic().saturating_sub(self.start);
                         self.sleep(common, self.start + (since / period + 1) * period);
                     }
+                    Phase::Call { server, .. } => {
+                        self.call(common, *server)?;
+                    }
                 }
                 if common.is_over() {
-                    return;
+                    return Ok(());
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Hands a sample over, if somebody wants it.
+    pub(crate) fn send(&self, sample: HostSample) {
+        if let Some(samples) = &self.samples
+            && samples.try_send(sample).is_err()
+        {
+            self.progress.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Uses the CPU for a time drawn, if that is not 0.
+    pub(crate) fn draw_work(&mut self, common: &Common, work: &Dist) {
+        let ns = self.stream.draw(work);
+        if ns > 0 {
+            self.work(common, self.rates.iterations(ns));
         }
     }
 
@@ -146,7 +176,7 @@ impl HostTask<'_> {
     }
 
     /// Sleeps, but not beyond the end of the run by more than a little.
-    fn sleep(&self, common: &Common, until: Ns) {
+    pub(crate) fn sleep(&self, common: &Common, until: Ns) {
         const STEP: Ns = 20_000_000;
         loop {
             let now = monotonic();

@@ -31,6 +31,7 @@ use crate::series::HostSample;
 use crate::trace::Recorder;
 use crate::translate::{Guest, Rates};
 use crate::vcpu::{self, Exits};
+use crate::wiring::Wiring;
 use crate::{ADVANCE_NS, MAX_ADVANCE_NS, Options};
 
 /// Time for all threads to be in place before the warm-up starts.
@@ -127,10 +128,11 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
     available()?;
     let cpus = Cpus::new(plan)?;
     plan.host_tasks.iter().try_for_each(HostTask::check)?;
+    let wiring = Wiring::new(plan)?;
     // Any rates will do to see whether it can be said to a guest.
     let rates = Rates { clock: Clock::new(0, 1_000_000), per_ms: 1_000 };
     for (i, vm) in plan.vms.iter().enumerate() {
-        Guest::new(vm, i as u64, 0, &rates, &rings(plan, i))?;
+        Guest::new(vm, i as u64, 0, &rates, &rings(plan, i), &wiring.guests[i])?;
     }
     reservation::check(plan, &|list| cpus.of(list, plan))
 }
@@ -183,12 +185,14 @@ pub fn run_partly(
     let boosts = matches!(plan.policy, PolicyPlan::Dynamic(_) | PolicyPlan::WakeBoost(_));
     let advance = options.advance_ns.unwrap_or(if boosts { ADVANCE_NS } else { 0 });
     let advance = advance.min(MAX_ADVANCE_NS);
+    let wiring = Wiring::new(plan)?;
     let mut vms = Vec::new();
     let mut fds = Vec::new();
     for (i, vm) in plan.vms.iter().enumerate() {
         let rings = rings(plan, i);
-        let guest = Guest::new(vm, i as u64, seed, &rates, &rings)?;
-        let (driver, vcpus) = build(&kvm, plan, vm, &guest, &rates)?;
+        let guest = Guest::new(vm, i as u64, seed, &rates, &rings, &wiring.guests[i])?;
+        let (mut driver, vcpus) = build(&kvm, plan, vm, &guest, &rates)?;
+        wiring.connect(i as u32, &mut driver);
         vms.push(driver);
         fds.push(vcpus);
     }
@@ -207,7 +211,7 @@ pub fn run_partly(
     let common = Common::new(Clock::new(origin, khz), !cpus.injector.is_empty());
     let exitless = plan.vms.iter().any(|vm| is_exitless(plan, vm));
     let firing = Firing { exitless, advance };
-    let run = Run { plan, seed, cpus, common, vms, rates, start, firing };
+    let run = Run { plan, seed, cpus, common, vms, wiring, rates, start, firing };
     let (mut recording, failure) = run.go(fds, trace.flatten(), stop);
     recording.scalars.insert(
         ("lab".to_owned(), "cpu_dma_latency_held".to_owned()),
@@ -345,6 +349,7 @@ struct Run<'a> {
     cpus: Cpus,
     common: Common,
     vms: Vec<VmDriver>,
+    wiring: Wiring,
     rates: Rates,
     start: Ns,
     firing: Firing,
@@ -492,6 +497,9 @@ impl Run<'_> {
             rates: self.rates,
             start: self.start,
             samples,
+            number: i as u32,
+            vms: &self.vms,
+            wiring: &self.wiring,
         };
         match catch_unwind(AssertUnwindSafe(|| task.run(&self.common))) {
             Ok(Ok(())) => {}
@@ -534,7 +542,7 @@ fn no_thread(whom: Whom, e: std::io::Error) -> Error {
 /// Time between two samples of a program.
 pub(crate) fn interval(program: &Program) -> Ns {
     match program {
-        Program::Cyclictest { interval_ns, .. } => *interval_ns,
+        Program::Cyclictest { interval_ns, .. } | Program::Ping { interval_ns, .. } => *interval_ns,
         Program::Audio { period_ns, .. } => *period_ns,
         _ => Ns::MAX,
     }

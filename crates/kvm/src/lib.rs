@@ -48,6 +48,14 @@
 //! exits and delivery included: `wake_to_run` if the vCPU was idle, `preempted_to_run` if not. From
 //! there to the task's first instruction it is `guest_switch`. A host thread's sample is all
 //! `wake_to_run`.
+//!
+//! A call's round trip is not explained by the trace, and counts as coarse always: two threads and
+//! more take part. Its parts lie between its own times, those of the call, of the server's being
+//! woken, taking and answering it, of the caller's being woken, and of its return. `service` is the
+//! server's; a way to a thread of the host is `wake_to_run`; one to a guest's kernel is `wake_to_run`
+//! if the vCPU was idle and `preempted_to_run` if not, as is all of the way to a guest's server that
+//! was up with another call; from a guest's kernel to its task, and between tasks of one vCPU, it is
+//! `guest_switch`.
 #![cfg_attr(
     not(all(target_os = "linux", target_arch = "x86_64")),
     allow(dead_code, unused_imports, reason = "there is no lab on other targets")
@@ -61,6 +69,8 @@ mod survey;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod attr;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod bell;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod clock;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod collect;
@@ -70,6 +80,8 @@ mod draw;
 mod driver;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod environment;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod host_call;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod host_task;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -93,7 +105,11 @@ pub mod trace;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod translate;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod trip;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod vcpu;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod wiring;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use calibrate::calibrate;

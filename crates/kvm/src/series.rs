@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::probe::Probe;
 use crate::trace::attribute::{self, Attributed};
 use crate::trace::{Tid, Timeline};
+use crate::trip::Trip;
 
 /// Samples held for one probe; a probe every 10 us takes two thirds of a second to fill it.
 const MOST_HELD: usize = 1 << 16;
@@ -30,6 +31,8 @@ pub(crate) struct HostSample {
     pub(crate) taken: u64,
     /// Periods without a sample since the one before.
     pub(crate) missed: u64,
+    /// The times of a call, if it is about one; `latency` is then how long it took.
+    pub(crate) trip: Option<Trip>,
 }
 
 /// The way of a host thread's samples to the collector.
@@ -44,6 +47,8 @@ pub(crate) enum Source {
     Guest { sample: Sample, fired: Option<u64> },
     /// A host thread's: due and taken by the TSC.
     Host { due: u64, taken: u64 },
+    /// A call's, whoever made it. No trace explains it: two threads and more take part.
+    Trip(Trip),
 }
 
 /// A sample before it is recorded.
@@ -61,6 +66,7 @@ impl Held {
         match self.source {
             Source::Guest { sample, .. } => sample.taken,
             Source::Host { taken, .. } => taken,
+            Source::Trip(trip) => trip.back,
         }
     }
 
@@ -73,6 +79,7 @@ impl Held {
             Source::Host { due, taken } => {
                 attribute::host(timeline, clock, tid, (due, taken), self.latency)
             }
+            Source::Trip(_) => None,
         }
     }
 
@@ -92,6 +99,7 @@ impl Held {
             }
             // One part: without a trace nobody knows how much of it was the timer's.
             Source::Host { .. } => parts[Part::WakeToRun as usize] = latency,
+            Source::Trip(trip) => parts = trip.parts(clock, latency),
         }
         parts
     }
@@ -154,6 +162,8 @@ mod tests {
     use crate::clock::Clock;
     use crate::probe::{Probe, Window};
     use crate::trace::Timeline;
+    use crate::trip::{Other, Trip};
+    use vcoop_guest::line::Served;
     use vcoop_guest::ring::Sample;
     use vcoop_model::recording::Part;
 
@@ -176,6 +186,24 @@ mod tests {
         let part = |p: Part| r.parts_sum[p as usize];
         let parts = (part(Part::TimerSlack), part(Part::PreemptedToRun), part(Part::GuestSwitch));
         assert_eq!((parts, r.sum_ns), ((2, 45, 3), 50));
+    }
+
+    #[test]
+    fn a_round_trip_keeps_its_own_parts_beside_a_trace() {
+        let clock = Clock::new(0, 1_000_000);
+        let mut timeline = Timeline::new(clock);
+        timeline.settle(1_000);
+        let served = Served { taken: 140, done: 150, woken: 130, idle: true };
+        let trip = Trip { called: 100, served, woken: None, back: 190, server: Other::Vcpu };
+        let mut series = Series::new(Probe::new("p", WINDOW, 1_000));
+        let source = Source::Trip(trip);
+        series.hold(Held { due: 100, latency: 90, missed: 0, source });
+        series.release(&clock, Some(&timeline), false);
+        assert_eq!(series.coarse(), 1, "and counts as not explained");
+        let r = series.probe.finish(1_000);
+        let want = trip.parts(&clock, 90).map(u128::from);
+        assert_eq!((r.parts_sum, r.sum_ns), (want, 90));
+        assert_eq!(want.iter().sum::<u128>(), 90);
     }
 
     #[test]

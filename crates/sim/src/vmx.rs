@@ -26,7 +26,7 @@ impl World<'_> {
             Exit::Halt => c.handle_hlt_ns,
             Exit::Timer => c.handle_timer_msr_ns,
             Exit::Ipi(_) => c.handle_icr_ns,
-            Exit::Notify | Exit::Register(_) => c.handle_hypercall_ns,
+            Exit::Notify | Exit::Register(_) | Exit::Send(_) => c.handle_hypercall_ns,
         };
         let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
         let vcpu = &mut self.vcpus[v as usize];
@@ -53,6 +53,10 @@ impl World<'_> {
             Exit::Register(Some(on)) => self.boost_registered(v, on),
             // A fault for the guest, and for the policy an exit like any other.
             Exit::Register(None) => self.boost_exit(v),
+            Exit::Send(message) => {
+                self.boost_exit(v);
+                self.send(message);
+            }
             Exit::Halt => return self.halt(p, v),
         }
         false

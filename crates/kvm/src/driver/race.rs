@@ -29,6 +29,7 @@ use crate::error::Whom;
 use crate::lab::{build, rings, tsc_khz};
 use crate::translate::{Guest, Rates};
 use crate::vcpu::{self, Exits};
+use crate::wiring::GuestLines;
 
 const GAP_NS: u64 = 3_000_000;
 /// Longer than the way of any notification, and half of the gap.
@@ -95,7 +96,8 @@ fn stress(recheck: bool) -> (u64, PolicyStats) {
     let khz = tsc_khz(&kvm).unwrap();
     let clock = Clock::new(tsc(), khz);
     let rates = Rates { clock, per_ms: clock::iterations_per_ms(&clock) };
-    let guest = Guest::new(&plan.vms[0], 0, 1, &rates, &rings(&plan, 0)).unwrap();
+    let lines = GuestLines::default();
+    let guest = Guest::new(&plan.vms[0], 0, 1, &rates, &rings(&plan, 0), &lines).unwrap();
     let (vm, mut fds) = build(&kvm, &plan, &plan.vms[0], &guest, &rates).unwrap();
     let origin = tsc();
     vm.machine.ram.control(layout::CONTROL, |c| c.start_tsc = origin);
