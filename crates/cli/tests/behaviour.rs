@@ -241,8 +241,9 @@ fn captures_are_described() {
 
 #[test]
 fn what_the_lab_cannot_run_is_refused_with_exit_code_3() {
-    // A capture as load; and where there is no KVM, everything.
-    let out = run(&["run", "busy-host", "--backend", "kvm"]);
+    // More CPUs than any host that runs tests has; and where there is no KVM, everything.
+    let shape = ["--set", "host.pcpus=1000", "--set", "host.topology.cores_per_llc=1000"];
+    let out = run(&[&["run", "busy-host-1", "--backend", "kvm"], &shape[..]].concat());
     assert_eq!(out.status.code(), Some(3), "{}", text(&out.stderr));
     assert!(out.stdout.is_empty());
     let said = text(&out.stderr);
@@ -263,4 +264,16 @@ fn the_lab_answers_in_the_same_document() {
     let series = json["series"].as_array().unwrap();
     let guest = |s: &&Value| s["probe"] == "guest.cyclictest" && s["metric"] == "latency";
     assert!(series.iter().filter(guest).all(|s| s["count"].as_u64().unwrap() > 0));
+}
+
+#[test]
+fn what_is_too_big_for_this_host_runs_scaled_down_and_says_so() {
+    let shape = ["--set", "host.pcpus=64", "--set", "host.topology.cores_per_llc=64"];
+    let out = short(&[&["--backend", "kvm", "--policy", "vanilla", "--fit"], &shape[..]].concat());
+    if out.status.code() == Some(3) {
+        eprintln!("skipped: {}", text(&out.stderr));
+        return;
+    }
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    assert!(text(&out.stdout).contains("scaled from 64 to "), "{}", text(&out.stdout));
 }

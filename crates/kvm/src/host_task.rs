@@ -10,6 +10,7 @@ use crate::clock::{self, monotonic, spin};
 use crate::draw::Stream;
 use crate::driver::{Common, VmDriver};
 use crate::error::{Error, Whom};
+use crate::playback::Inbox;
 use crate::series::HostSample;
 use crate::translate::Rates;
 use crate::wiring::Wiring;
@@ -30,6 +31,8 @@ pub(crate) struct Progress {
     pub(crate) calls: AtomicU64,
     /// Rings that no message came with.
     pub(crate) spurious: AtomicU64,
+    /// Wake-ups by other threads of its capture.
+    pub(crate) inbox: Inbox,
 }
 
 /// A thread of the plan.
@@ -38,6 +41,8 @@ pub(crate) struct HostTask<'a> {
     pub(crate) plan: &'a TaskPlan,
     pub(crate) cpus: Vec<u32>,
     pub(crate) progress: &'a Progress,
+    /// The threads of its capture, which stand side by side; others follow.
+    pub(crate) capture: &'a [Progress],
     pub(crate) stream: Stream,
     pub(crate) rates: Rates,
     /// CLOCK_MONOTONIC at the start of the warm-up.
@@ -62,8 +67,8 @@ impl HostTask<'_> {
             Program::Cyclictest { .. }
             | Program::Cycle { .. }
             | Program::Serve { .. }
+            | Program::Script { .. }
             | Program::Ping { .. } => return Ok(()),
-            Program::Script { .. } => "captured threads are played back by the simulator only",
             Program::Audio { .. } => "an audio callback runs in a guest only",
             Program::Rogue { .. } => "a rogue is a guest",
         };
@@ -113,7 +118,8 @@ impl HostTask<'_> {
                     due += missed * interval_ns;
                 }
             }
-            Program::Script { .. } | Program::Audio { .. } | Program::Rogue { .. } => {}
+            Program::Script { steps, repeat } => self.play(common, steps, *repeat)?,
+            Program::Audio { .. } | Program::Rogue { .. } => {}
         }
         Ok(())
     }
@@ -166,7 +172,7 @@ impl HostTask<'_> {
     }
 
     /// Uses the CPU for so many iterations: CPU time, not wall time, whoever else wants the CPU.
-    fn work(&self, common: &Common, mut iterations: u64) {
+    pub(crate) fn work(&self, common: &Common, mut iterations: u64) {
         while iterations > 0 && !common.is_over() {
             let n = iterations.min(CHUNK);
             spin(n);

@@ -417,10 +417,11 @@ impl Run<'_> {
                     }
                 }
             }
-            for (i, progress) in progress.iter().enumerate() {
+            for i in 0..progress.len() {
                 let run = &self;
                 let samples = senders.remove(&i);
-                let body = move || run.host_thread(i, progress, samples);
+                let all = &progress;
+                let body = move || run.host_thread(i, all, samples);
                 let name = self.plan.host_tasks[i].name.clone();
                 let whom = Whom::Thread(name.clone());
                 let spawned = thread::Builder::new().name(name).spawn_scoped(scope, body);
@@ -487,12 +488,14 @@ impl Run<'_> {
         }
     }
 
-    fn host_thread(&self, i: usize, progress: &Progress, samples: Option<SyncSender<HostSample>>) {
+    fn host_thread(&self, i: usize, all: &[Progress], samples: Option<SyncSender<HostSample>>) {
         let plan = &self.plan.host_tasks[i];
+        let first = self.plan.host_tasks.iter().position(|task| task.label == plan.label);
         let task = HostTask {
             plan,
             cpus: self.cpus.of(&plan.cpus, self.plan),
-            progress,
+            progress: &all[i],
+            capture: &all[first.unwrap_or(i)..],
             stream: Stream::new(self.seed, &[u64::from(b'h'), i as u64]),
             rates: self.rates,
             start: self.start,

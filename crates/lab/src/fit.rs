@@ -1,15 +1,16 @@
 //! Scaling an experiment to a smaller host.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use vcoop_model::plan::{Plan, Program, Target, TaskPlan, VmPlan};
+use vcoop_model::plan::{Plan, Program, Step, Target, TaskPlan, VmPlan};
 use vcoop_sched::config::Topology;
 
 /// A plan scaled down in proportion to so many pCPUs, and how, in words; `None` if it fits as it is.
 ///
 /// vCPUs of each VM, threads of each load and tasks of each guest are reduced in proportion, to one at
 /// least. Where that leaves more vCPUs a pCPU than before, VMs that measure nothing are left out, the
-/// last first. Captured threads stay together. What is pinned stays pinned at the same place in the row.
+/// last first. Captured threads stay together, each with its share of the CPU demand. What is pinned stays pinned at the same place in the row.
 pub fn fit(plan: &Plan, cpus: u32) -> Option<(Plan, String)> {
     let from = plan.host.sched.cpus();
     if from <= cpus || cpus == 0 {
@@ -116,9 +117,20 @@ fn scaled(tasks: &[TaskPlan], to: u32, from: u32) -> (Vec<TaskPlan>, BTreeMap<us
         kept.insert(i, out.len());
         let mut task = task.clone();
         task.cpus = places(&task.cpus, to, from);
+        if let Program::Script { steps, .. } = &mut task.program {
+            *steps = Arc::new(steps.iter().map(|step| demand(step, to, from)).collect());
+        }
         out.push(task);
     }
     (out, kept)
+}
+
+/// A captured step with its share of the CPU demand.
+fn demand(step: &Step, to: u32, from: u32) -> Step {
+    match *step {
+        Step::Run(ns) => Step::Run(ns * u64::from(to) / u64::from(from)),
+        other => other,
+    }
 }
 
 /// A VM with fewer vCPUs and tasks, and where its tasks went.
