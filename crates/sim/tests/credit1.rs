@@ -3,7 +3,7 @@
 mod support;
 
 use support::*;
-use vcoop_model::plan::{HostSched, Plan, VmPlan};
+use vcoop_model::plan::{Dist, HostSched, Plan, Program, Target, VmPlan};
 use vcoop_sched::config::{Credit1Config, Domain, Policy, Topology, XenVersion};
 
 /// A host of `pcpus` with one domain for each VM.
@@ -115,4 +115,28 @@ fn costs_are_paid_and_books_balance() {
     let host = scalar(&r, "host", "cpu") / 100.0 * 4.0;
     assert!(used <= host + 1e-9 && used > 0.98 * host, "{used} of {host}");
     assert!(latency(&r, "pinged.cyclictest").hist.len() > 1000);
+}
+
+#[test]
+fn an_event_channel_of_dom0_is_dom0s_wakeup() {
+    let migrations = |local| {
+        let server = Target::Guest { vm: 1, task: 0 };
+        let (phase, work) = (Dist::Const(0), Dist::Const(0));
+        let ping = Program::Ping { interval_ns: MS, phase, server, irq_vcpu: 0, work };
+        let serve = Program::Serve { work, irq_vcpu: 0 };
+        let ping = task("ping", ping, Policy::Fifo(1), &[]);
+        let busy = task("loop", hog(), Policy::NORMAL, &[]);
+        let pong = task("pong", serve, Policy::Fifo(1), &[]);
+        let dom0 = vm("dom0", eevdf(1), vec![ping, busy]);
+        let mut p = xen(2, vec![dom0, vm("server", eevdf(1), vec![pong])]);
+        p.vms[0].vcpu_cpus = vec![vec![0]];
+        p.duration_ns = 2 * S;
+        config(&mut p).domains[0] = Domain::DOM0;
+        config(&mut p).patches.waker_local = local;
+        scalar(&run(&p), "host", "migrations")
+    };
+    // Left alone, the server stays where it is; sent to dom0's pCPU, it is stolen from there by its
+    // own, which is idle, at each call.
+    let (apart, local) = (migrations(false), migrations(true));
+    assert!(apart < 1.0 && local > 1_900.0, "{apart} and {local}");
 }
