@@ -163,7 +163,7 @@ impl<'a> Collector<'a> {
                 (_, guest) => guest.map(|g| g.probe.finish(ended)),
             })
             .collect();
-        Recording { latencies, scalars, engine: None }
+        Recording { latencies, scalars, ..Recording::default() }
     }
 }
 

@@ -57,6 +57,7 @@ impl HostTask<'_> {
             Program::Script { .. } => "captured threads are played back by the simulator only",
             Program::Audio { .. } => "an audio callback runs in a guest only",
             Program::Rogue { .. } => "a rogue is a guest",
+            Program::Boot { .. } | Program::Desktop { .. } => "it runs in a guest only",
         };
         Err(Error::Unsupported { what: format!("load {}", plan.name), why: why.to_owned() })
     }
@@ -105,6 +106,8 @@ impl HostTask<'_> {
             Program::Script { .. }
             | Program::Audio { .. }
             | Program::Rogue { .. }
+            | Program::Boot { .. }
+            | Program::Desktop { .. }
             | Program::Serve { .. }
             | Program::Ping { .. } => {}
         }

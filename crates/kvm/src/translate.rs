@@ -151,6 +151,12 @@ impl Guest {
                     why: "captured threads are played back by the simulator only".to_owned(),
                 });
             }
+            Program::Boot { .. } | Program::Desktop { .. } => {
+                return Err(Error::Unsupported {
+                    what: format!("task {vm}.{}", task.name),
+                    why: "VMs boot in the simulator only".to_owned(),
+                });
+            }
             Program::Cycle { .. } | Program::Serve { .. } | Program::Ping { .. } => {
                 return Err(Error::Unsupported {
                     what: format!("task {vm}.{}", task.name),

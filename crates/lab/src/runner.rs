@@ -155,7 +155,9 @@ impl Experiment<'_> {
                     Some(engine) => engine.sim_ns >= planned,
                     None => !stopped(),
                 };
-                Ok(Digest::new(recording, complete))
+                let digest = Digest::new(recording, complete);
+                // Views are those of the first repeat.
+                Ok(if job.repeat == 0 { digest } else { digest.without_views() })
             }
             Err(cause) => Err(RunError {
                 scenario: plan.scenario.clone(),

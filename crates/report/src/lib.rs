@@ -5,6 +5,7 @@
 
 mod compare;
 mod cost;
+mod curves;
 mod latency;
 mod parts;
 mod reproduce;

@@ -40,6 +40,15 @@ impl World<'_> {
         self.inject(v, vector::DEVICE, Injection::Device);
     }
 
+    /// A halted vCPU has something to take.
+    pub(crate) fn unhalt(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.halted = false;
+        let thread = vcpu.thread;
+        self.boost_woken(v);
+        self.wake_thread(thread);
+    }
+
     /// Makes an interrupt pending for a vCPU and sees to it that the vCPU takes it.
     pub(crate) fn inject(&mut self, v: u32, which: u8, kind: Injection) {
         self.boost_injected(v, kind);
@@ -47,10 +56,10 @@ impl World<'_> {
         vcpu.irr |= which;
         vcpu.injections += 1;
         if vcpu.halted {
-            vcpu.halted = false;
-            let thread = vcpu.thread;
-            self.boost_woken(v);
-            return self.wake_thread(thread);
+            if self.vms[vcpu.vm as usize].started {
+                self.unhalt(v);
+            }
+            return;
         }
         let p = vcpu.pcpu;
         if p == NONE || p == self.cpu {

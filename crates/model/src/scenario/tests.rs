@@ -2,6 +2,7 @@ mod builtins;
 mod overrides;
 mod plans;
 mod refusals;
+mod storms;
 
 use std::sync::Arc;
 
