@@ -327,7 +327,7 @@ impl<'a> Collector<'a> {
         }
         let latencies: Vec<LatencyRecord> =
             self.lines.into_iter().map(|l| l.series.probe.finish(ended)).collect();
-        Recording { latencies, scalars, engine: None }
+        Recording { latencies, scalars, ..Recording::default() }
     }
 }
 

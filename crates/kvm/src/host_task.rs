@@ -71,6 +71,7 @@ impl HostTask<'_> {
             | Program::Ping { .. } => return Ok(()),
             Program::Audio { .. } => "an audio callback runs in a guest only",
             Program::Rogue { .. } => "a rogue is a guest",
+            Program::Boot { .. } | Program::Desktop { .. } => "it runs in a guest only",
         };
         Err(Error::Unsupported { what: format!("load {}", plan.name), why: why.to_owned() })
     }
@@ -119,7 +120,10 @@ impl HostTask<'_> {
                 }
             }
             Program::Script { steps, repeat } => self.play(common, steps, *repeat)?,
-            Program::Audio { .. } | Program::Rogue { .. } => {}
+            Program::Audio { .. }
+            | Program::Rogue { .. }
+            | Program::Boot { .. }
+            | Program::Desktop { .. } => {}
         }
         Ok(())
     }

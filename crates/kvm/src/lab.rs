@@ -127,6 +127,18 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
     }
     available()?;
     let cpus = Cpus::new(plan)?;
+    let refuse = |what: &str, why: &str| {
+        Err(Error::Unsupported { what: what.to_owned(), why: why.to_owned() })
+    };
+    if let Some(storm) = plan.storms.first() {
+        return refuse(&format!("the storm of {}", storm.label), "VMs come in the simulator only");
+    }
+    if let Some(vm) = plan.vms.iter().find(|vm| vm.name != vm.label) {
+        return refuse(&format!("VM {}", vm.name), "the lab has no copies of VMs");
+    }
+    if !plan.views.is_empty() {
+        return refuse("[[view]]", "single runs are recorded in the simulator only");
+    }
     plan.host_tasks.iter().try_for_each(HostTask::check)?;
     let wiring = Wiring::new(plan)?;
     // Any rates will do to see whether it can be said to a guest.

@@ -185,6 +185,12 @@ impl Guest {
                 spec.first_line = lines.between(at, *server);
                 self.amounts(work, stream, rates);
             }
+            Program::Boot { .. } | Program::Desktop { .. } => {
+                return Err(Error::Unsupported {
+                    what: format!("task {vm}.{}", task.name),
+                    why: "VMs boot in the simulator only".to_owned(),
+                });
+            }
         }
         spec.steps = self.steps.len() as u64 - spec.first_step;
         Ok(spec)

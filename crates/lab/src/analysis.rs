@@ -1,5 +1,7 @@
 //! From what was measured to the result document.
 
+mod views;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -16,6 +18,7 @@ use crate::round::{mean_us, ratio, scalar, us, us_f};
 use crate::runner::{Measured, PlanRuns};
 use crate::stats::{Block, MAX_BLOCKS, Pool, Resamples, carries, quotient, weighted_mean};
 use crate::verdict;
+use views::Views;
 
 /// The quantiles of a series, in millionths: p50, p90, p99, p999, p9999.
 const QUANTILES: [u64; 5] = [500_000, 900_000, 990_000, 999_000, 999_900];
@@ -57,6 +60,7 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
         if known { about.baseline } else { policies.first().cloned().unwrap_or_default() };
     let mut draws = Draws::default();
     let mut series = Vec::new();
+    let mut views = Views::default();
     for run in &measured.runs {
         let plan = &plans[run.plan];
         let base = measured.runs.iter().find(|other| {
@@ -65,6 +69,7 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
         });
         let base = base.filter(|base| base.plan != run.plan);
         one_plan(plan, run, base, &mut draws, &mut series);
+        views.add(plan, run, &mut draws);
     }
     let first = plans.first();
     let seconds = |ns: u64| ns as f64 / 1e9;
@@ -83,6 +88,9 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
         warmup_s: first.map_or(0.0, |p| seconds(p.warmup_ns)),
         interrupted: measured.interrupted,
         series,
+        curves: views.curves,
+        scatters: views.scatters,
+        intervals: views.intervals,
         verdicts: Vec::new(),
         missing: about.missing,
         environment: about.environment,
@@ -331,19 +339,27 @@ fn worst(own: &[(u32, &Latency)]) -> Vec<Worst> {
 fn number(key: Key, own: &[f64], pair: &(Vec<f64>, Vec<f64>), draws: &mut Draws) -> ScalarSeries {
     let mean = |values: &[f64]| weighted_mean(&vec![1; values.len()], values);
     // Scalars are few bytes, but the weights are those of the blocks: fold alike.
-    let (own, mine, base) = (fold(own), fold(&pair.0), fold(&pair.1));
-    let value_ci95 = draws.of(own.len()).and_then(|r| r.interval(|w| weighted_mean(w, &own)));
+    let (mine, base) = (fold(&pair.0), fold(&pair.1));
+    let (value, value_ci95) = mean_of(own, draws);
     let quotient_at = |w: &[u16]| quotient(weighted_mean(w, &mine), weighted_mean(w, &base));
     let paired = !mine.is_empty() && mine.len() == base.len();
     let point = if paired { quotient(mean(&mine), mean(&base)) } else { f64::NAN };
     let draw = draws.of(mine.len()).filter(|_| paired);
     ScalarSeries {
         key,
-        value: scalar(mean(&own)),
-        value_ci95: value_ci95.map(|ends| ends.map(scalar)),
+        value,
+        value_ci95,
         ratio_to_baseline: point.is_finite().then(|| ratio(point)),
         ratio_ci95: draw.and_then(|r| r.interval(quotient_at)).map(|ends| ends.map(ratio)),
     }
+}
+
+/// The mean over repeats, and its interval.
+fn mean_of(values: &[f64], draws: &mut Draws) -> (f64, Option<Interval>) {
+    let blocks = fold(values);
+    let interval = draws.of(blocks.len()).and_then(|r| r.interval(|w| weighted_mean(w, &blocks)));
+    let mean = weighted_mean(&vec![1; blocks.len()], &blocks);
+    (scalar(mean), interval.map(|ends| ends.map(scalar)))
 }
 
 /// Means of blocks, formed as [`blocks`] forms them.

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use vcoop_model::plan::Ns;
-use vcoop_model::recording::{EngineStats, LatencyRecord, Part, Recording, Scalar, WorstSample};
+use vcoop_model::recording::{
+    EngineStats, Intervals, LatencyRecord, Mark, Part, Recording, Scalar, Scatter, WorstSample,
+};
 
 /// One repeat.
 #[derive(Clone, Debug)]
@@ -15,6 +17,12 @@ pub struct Digest {
     pub latencies: Vec<Latency>,
     /// Scalars by (probe, metric).
     pub scalars: BTreeMap<(String, String), Scalar>,
+    /// What became of the VMs of storms.
+    pub marks: Vec<Mark>,
+    /// Scatter views, in the order of the plan.
+    pub scatters: Vec<Scatter>,
+    /// Interval views, in the order of the plan.
+    pub intervals: Vec<Intervals>,
     /// Engine accounting.
     pub engine: Option<EngineStats>,
     /// Whether the run came to its end (else it was interrupted).
@@ -51,9 +59,16 @@ pub struct Latency {
 impl Digest {
     /// Digests a recording.
     pub fn new(recording: Recording, complete: bool) -> Self {
-        let Recording { latencies, scalars, engine } = recording;
+        let Recording { latencies, scalars, engine, marks, scatters, intervals } = recording;
         let latencies = latencies.into_iter().map(Latency::new).collect();
-        Self { latencies, scalars, engine, complete }
+        Self { latencies, scalars, marks, scatters, intervals, engine, complete }
+    }
+
+    /// The same without views of a single run, which can be large.
+    pub fn without_views(mut self) -> Self {
+        self.scatters = Vec::new();
+        self.intervals = Vec::new();
+        self
     }
 }
 

@@ -1,10 +1,14 @@
 //! The result document: what `--json` prints, what views draw from.
 
+mod views;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vcoop_model::recording::Part;
+
+pub use views::{Curve, CurvePoint, IntervalView, Place, ScatterView, SpanView, ViewMark};
 
 /// Name and version of the format.
 pub const SCHEMA: &str = "vcoop.result/1";
@@ -47,6 +51,15 @@ pub struct Document {
     pub interrupted: bool,
     /// Everything measured.
     pub series: Vec<Series>,
+    /// When the VMs of storms started and logged in; left out where no VM comes.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub curves: Vec<Curve>,
+    /// Single samples of the first repeat; left out where no view asks for them.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub scatters: Vec<ScatterView>,
+    /// Who ran when on a pCPU in the first repeat; left out where no view asks for it.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub intervals: Vec<IntervalView>,
     /// What to make of it, a verdict for each backend and cell.
     pub verdicts: Vec<Verdict>,
     /// Rows of the table that a backend cannot run here, and why.

@@ -192,7 +192,10 @@ impl Experiment<'_> {
                     Some(engine) => engine.sim_ns >= planned,
                     None => !stopped(),
                 } && failure.is_none();
-                (Some(Digest::new(recording, complete)), failure.map(failed))
+                let digest = Digest::new(recording, complete);
+                // Views are those of the first repeat.
+                let digest = if job.repeat == 0 { digest } else { digest.without_views() };
+                (Some(digest), failure.map(failed))
             }
             Err(cause) => (None, Some(failed(cause))),
         }

@@ -119,7 +119,7 @@ impl Backend for Notes {
     fn run(&self, plan: &Plan, seed: u64, _: &dyn Fn() -> bool) -> Result<Recording, String> {
         self.0.lock().unwrap().push((plan.policy_name.clone(), seed));
         let latencies = plan.probes.iter().map(|p| record(&p.probe, &[seed % 100 + 1], 0));
-        Ok(Recording { latencies: latencies.collect(), scalars: Default::default(), engine: None })
+        Ok(Recording { latencies: latencies.collect(), ..Recording::default() })
     }
 }
 

@@ -36,6 +36,8 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "rogue-guest",
         "vmping",
         "ipi-ping",
+        "xen-bootstorm",
+        "xen-vmping",
     ]
 }
 

@@ -4,6 +4,8 @@
 //! completely, in integer nanoseconds, and both backends run it as it stands. Repeats differ by
 //! seed only.
 
+mod storm;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,6 +14,7 @@ use vcoop_policy::config::{DynamicConfig, Means, WakeBoostConfig};
 use vcoop_sched::config::{Credit1Config, LevelConfig, Policy, Topology};
 
 use crate::profile::Costs;
+pub use storm::{DensityPlan, Milestone, Score, StormPlan, ViewPlan, ViewStart};
 
 /// Integer nanoseconds.
 pub type Ns = u64;
@@ -41,10 +44,14 @@ pub struct Plan {
     pub vms: Vec<VmPlan>,
     /// The policy under test.
     pub policy: PolicyPlan,
-    /// What to report, in order.
+    /// What to report, in order. Several of one name are one series: the copies of a VM.
     pub probes: Vec<ProbePlan>,
     /// Switches thrown while running, sorted by time (counted from the start of the warm-up).
     pub timeline: Vec<TimelineEvent>,
+    /// VMs that come while the run goes on.
+    pub storms: Vec<StormPlan>,
+    /// Views of single runs.
+    pub views: Vec<ViewPlan>,
 }
 
 impl Plan {
@@ -169,8 +176,10 @@ pub struct TaskPlan {
     pub policy: Policy,
     /// CPUs it may use (pCPUs for host threads, vCPUs for guest tasks); empty = all.
     pub cpus: Vec<u32>,
-    /// Time it starts, from the start of the warm-up.
+    /// Time it starts, from the start of the warm-up; in a VM of a storm from VMStart.
     pub start_ns: Ns,
+    /// In a guest: `start_ns` counts from the end of the VM's boot program.
+    pub after_login: bool,
     /// Timer slack of its sleeps (0 for RT; 50 us is Linux's default for the rest).
     pub timer_slack_ns: Ns,
 }
@@ -223,6 +232,8 @@ pub enum Program {
     Serve {
         /// CPU time of a call.
         work: Dist,
+        /// Sleep after it and before the answer (a disk), which holds up the calls behind.
+        wait: Dist,
         /// In a guest: vCPU that takes the interrupts by which calls from outside of the VM come.
         irq_vcpu: u32,
     },
@@ -241,12 +252,47 @@ pub enum Program {
         /// CPU time after the answer, when the sample is taken.
         work: Dist,
     },
+    /// A guest that boots, until VMLogin: rounds of compute and one I/O call each.
+    Boot {
+        /// Rounds.
+        rounds: u32,
+        /// CPU time before each call.
+        burst: Dist,
+        /// Every so many rounds there is a longer burst; 0: never.
+        every: u32,
+        /// Its CPU time, besides the round's own.
+        long: Dist,
+        /// A [`Program::Serve`] that does the I/O; `None`: there is none.
+        server: Option<Target>,
+        /// vCPU that takes the interrupts by which answers from outside of the VM come.
+        irq_vcpu: u32,
+        /// Uses the CPU without end after VMLogin; else the task ends.
+        hog: bool,
+    },
+    /// Somebody at an office desktop: thinks, then does something that takes bursts of CPU with an
+    /// I/O call after each but the last. The response time is the sample: from the end of the thinking
+    /// to the end of the last burst.
+    Desktop {
+        /// Time between two actions.
+        think: Dist,
+        /// Bursts of an action, at least 1.
+        bursts: u32,
+        /// CPU time of a burst.
+        burst: Dist,
+        /// A [`Program::Serve`] that does the I/O; `None`: there is none.
+        server: Option<Target>,
+        /// vCPU that takes the interrupts by which answers from outside of the VM come.
+        irq_vcpu: u32,
+    },
 }
 
 impl Program {
     /// Whether it takes latency samples.
     pub fn measures(&self) -> bool {
-        matches!(self, Self::Cyclictest { .. } | Self::Audio { .. } | Self::Ping { .. })
+        matches!(
+            self,
+            Self::Cyclictest { .. } | Self::Audio { .. } | Self::Ping { .. } | Self::Desktop { .. }
+        )
     }
 
     /// The servers it calls.
@@ -255,15 +301,16 @@ impl Program {
             Self::Cycle { phases } => phases.as_slice(),
             _ => &[],
         };
-        let ping = match self {
+        let own = match self {
             Self::Ping { server, .. } => Some(*server),
+            Self::Boot { server, .. } | Self::Desktop { server, .. } => *server,
             _ => None,
         };
         let called = |phase: &Phase| match phase {
             Phase::Call { server, .. } => Some(*server),
             _ => None,
         };
-        ping.into_iter().chain(phases.iter().filter_map(called))
+        own.into_iter().chain(phases.iter().filter_map(called))
     }
 }
 
@@ -376,8 +423,10 @@ pub enum RogueMode {
 /// A virtual machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VmPlan {
-    /// Name.
+    /// Name: unique (`desktop/3` for the fourth copy of `desktop`).
     pub name: String,
+    /// Report group: the copies of a VM share it, a VM alone has its name.
+    pub label: String,
     /// Guest scheduler; `level.topology` holds the vCPUs.
     pub level: LevelConfig,
     /// Guest kernel preemption.

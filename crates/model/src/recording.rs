@@ -2,21 +2,30 @@
 //!
 //! Memory is flat in measured time: histograms and sums, and the worst few samples.
 
+mod views;
+
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
 use crate::plan::Ns;
+pub use views::{Intervals, Mark, MarkKind, Scatter, Span};
 
 /// Everything a backend gives back for one repeat.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Recording {
-    /// Latency series, in the order of `Plan::probes`.
+    /// Latency series, in the order of the names in `Plan::probes`.
     pub latencies: Vec<LatencyRecord>,
     /// Scalar results, keyed by `(probe, metric)`; order is that of the key.
     pub scalars: BTreeMap<(String, String), Scalar>,
     /// Engine accounting (simulator only).
     pub engine: Option<EngineStats>,
+    /// What became of the VMs of storms, by time.
+    pub marks: Vec<Mark>,
+    /// Scatter views, in the order of the plan.
+    pub scatters: Vec<Scatter>,
+    /// Interval views, in the order of the plan.
+    pub intervals: Vec<Intervals>,
 }
 
 /// A scalar result and its unit.
@@ -70,7 +79,8 @@ pub enum Part {
     GuestSwitch,
     /// Of a round trip: the server worked on calls that came before.
     ServiceQueue,
-    /// Of a round trip: the server's work on this call, cold caches included.
+    /// Of a round trip: the server's work on this call, cold caches included, and what it waits for in
+    /// it. Of a desktop's response time also the desktop's own work.
     Service,
     /// The task itself was still busy with an earlier period, or held up in it.
     Overrun,
@@ -133,7 +143,7 @@ pub struct LatencyRecord {
     /// `host.cyclictest`, `guest.cyclictest`, ...
     pub probe: String,
     /// `latency` (cyclictest and audio: due to first instruction; ping: the round trip, call to
-    /// first instruction after the answer).
+    /// first instruction after the answer; desktop: the response time, due to the end of the action).
     pub metric: &'static str,
     /// Nanoseconds, 3 significant digits, to 60 s.
     pub hist: Histogram<u64>,

@@ -19,6 +19,7 @@ mod resolve;
 mod sched;
 mod schema;
 mod set;
+mod storm;
 #[cfg(test)]
 mod tests;
 mod texts;

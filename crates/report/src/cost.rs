@@ -81,6 +81,13 @@ fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
         let label = format!("{} work", load.key.probe);
         rows.push(scalar_row(document, cell, label, &load.key.probe, "throughput", Better::More));
     }
+    for guest in probes_with(document, cell, "started") {
+        rows.push(density_row(document, cell, guest));
+        for (metric, word) in [("start_mean", "VMStart mean"), ("login_mean", "VMLogin mean")] {
+            let label = format!("{guest} {word}");
+            rows.push(scalar_row(document, cell, label, guest, metric, Better::Less));
+        }
+    }
     let host = |label: &str, metric| {
         scalar_row(document, cell, label.to_owned(), "host", metric, Better::Neutral)
     };
@@ -115,6 +122,25 @@ fn latency_row<'d>(
 ) -> Row {
     let entries = document.policies.iter().map(|policy| of(policy).map(&entry)).collect();
     Row { label, better: Better::Less, entries }
+}
+
+/// How many VMs the host carries; where not every repeat passed the limit, at least so many.
+fn density_row(document: &Document, cell: &(String, Params), guest: &str) -> Row {
+    let label = format!("{guest} density");
+    let mut row = scalar_row(document, cell, label, guest, "density", Better::More);
+    for (policy, entry) in document.policies.iter().zip(&mut row.entries) {
+        let is = |key: &vcoop_lab::result::Key| {
+            key.is_in(cell)
+                && key.probe == guest
+                && key.metric == "limit_passed"
+                && key.policy == *policy
+        };
+        let passed = document.scalars().find(|s| is(&s.key)).is_some_and(|s| s.value >= 1.0);
+        if let (Some(entry), false) = (entry, passed) {
+            entry.text = format!(">= {}", entry.text);
+        }
+    }
+    row
 }
 
 fn scalar_row(

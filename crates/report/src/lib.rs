@@ -6,6 +6,7 @@
 mod beside;
 mod compare;
 mod cost;
+mod curves;
 mod latency;
 mod parts;
 mod reproduce;

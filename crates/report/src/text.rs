@@ -5,10 +5,10 @@ use vcoop_lab::result::Document;
 use vcoop_lab::verdict;
 
 use crate::style::{Style, wrap};
-use crate::{beside, cost, latency, parts};
+use crate::{beside, cost, curves, latency, parts};
 
-/// A report that fits 100 columns: latency by probe and policy, what the host pays, where the
-/// time went, what is best, and the command that gives it again.
+/// A report that fits 100 columns: latency by probe and policy, when VMs had come, what the host pays,
+/// where the time went, what is best, and the command that gives it again.
 ///
 /// With one cell everything is shown; a matrix has the first two and the verdict for each cell.
 pub fn render(document: &Document, style: Style) -> String {
@@ -29,9 +29,19 @@ pub fn render(document: &Document, style: Style) -> String {
             out.push_str(&style.heading(&title));
             out.push('\n');
         }
-        out.push_str(&style.heading("Latency"));
-        out.push('\n');
-        out.push_str(&latency::render(document, cell, style));
+        if document.latencies().any(|series| series.key.is_in(cell)) {
+            out.push_str(&style.heading("Latency"));
+            out.push('\n');
+            out.push_str(&latency::render(document, cell, style));
+        }
+        let curves = curves::render(document, cell, style);
+        if !curves.is_empty() {
+            out.push_str(
+                &style.heading("Time from the first request until so many VMs were there"),
+            );
+            out.push('\n');
+            out.push_str(&curves);
+        }
         out.push_str(&style.heading("Costs and counts"));
         out.push('\n');
         out.push_str(&cost::render(document, cell, style));

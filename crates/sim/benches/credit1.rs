@@ -38,6 +38,7 @@ fn vm(i: u32, run: Ns, sleep: Ns) -> VmPlan {
     }
     VmPlan {
         name: format!("vm{i}"),
+        label: format!("vm{i}"),
         level: guest(),
         preemption: Preemption::Full,
         vcpu_cpus: vec![vec![]],
@@ -52,6 +53,7 @@ fn vm(i: u32, run: Ns, sleep: Ns) -> VmPlan {
             cpus: vec![],
             start_ns: u64::from(i) * 100_000,
             timer_slack_ns: 0,
+            after_login: false,
         }],
         devices: vec![],
         cooperative: false,
@@ -87,6 +89,8 @@ fn plan(pcpus: u32, duration_ns: Ns, mixed: bool) -> Plan {
         policy: PolicyPlan::Vanilla,
         probes: vec![],
         timeline: vec![],
+        storms: vec![],
+        views: vec![],
     }
 }
 

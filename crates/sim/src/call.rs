@@ -18,7 +18,7 @@ use vcoop_sched::{EntId, Leave};
 
 use crate::program::Op;
 use crate::track::{Leg, NONE};
-use crate::world::{Exit, Wait, World, vector};
+use crate::world::{Exit, Vm, Wait, World, vector};
 
 /// A request or its answer, named by who calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub(crate) struct Client {
     /// The answer came while it did not wait.
     answered: bool,
     sampler: u32,
+    /// The VM of a storm that it builds; [`NONE`] for a task.
+    pub(crate) builds: u32,
     /// Calls made.
     pub(crate) calls: u64,
 }
@@ -81,6 +83,7 @@ impl Calls {
                 server: NONE,
                 answered: false,
                 sampler,
+                builds: NONE,
                 calls: 0,
             });
         }
@@ -95,6 +98,29 @@ impl Calls {
             });
         }
         (client, server)
+    }
+
+    /// Enters who builds a VM of a storm, beside the task `at` on whose level the answers are to come.
+    pub(crate) fn enter_builder(&mut self, builds: u32, at: Target, first: u32) -> u32 {
+        let at = match at {
+            Target::Host(_) => Target::Host(NONE),
+            Target::Guest { vm, .. } => Target::Guest { vm, task: NONE },
+        };
+        self.clients.push(Client {
+            at,
+            irq_vcpu: first,
+            server: NONE,
+            answered: false,
+            sampler: NONE,
+            builds,
+            calls: 0,
+        });
+        self.clients.len() as u32 - 1
+    }
+
+    /// Whether a server works on a call.
+    fn is_busy(&self, server: u32) -> bool {
+        self.servers.get(server as usize).is_some_and(|s| s.serving != NONE)
     }
 
     /// Room for what usually comes at once.
@@ -130,6 +156,14 @@ pub(crate) fn probed_servers(plan: &Plan) -> Vec<Target> {
 }
 
 impl Client {
+    /// vCPU of its VM that answers interrupt; 0 on the host.
+    pub(crate) fn irq_vcpu(&self, vms: &[Vm]) -> u32 {
+        match self.at {
+            Target::Host(_) => 0,
+            Target::Guest { vm, .. } => self.irq_vcpu - vms[vm as usize].first,
+        }
+    }
+
     /// Its task.
     pub(crate) fn probe(&self, plan: &Plan) -> String {
         name(plan, self.at)
@@ -148,7 +182,7 @@ fn name(plan: &Plan, at: Target) -> String {
     let label = &task(plan, at).label;
     match at {
         Target::Host(_) => format!("host.{label}"),
-        Target::Guest { vm, .. } => format!("{}.{label}", plan.vms[vm as usize].name),
+        Target::Guest { vm, .. } => format!("{}.{label}", plan.vms[vm as usize].label),
     }
 }
 
@@ -209,7 +243,13 @@ impl World<'_> {
     }
 
     /// A call begins.
-    fn call(&mut self, client: u32, server: Target, irq_vcpu: u32, track: u32) -> Message {
+    pub(crate) fn call(
+        &mut self,
+        client: u32,
+        server: Target,
+        irq_vcpu: u32,
+        track: u32,
+    ) -> Message {
         let index = match server {
             Target::Host(t) => self.threads[t as usize].work.server,
             Target::Guest { vm, task } => self.vms[vm as usize].tasks[task as usize].server,
@@ -249,7 +289,7 @@ impl World<'_> {
         true
     }
 
-    fn receiver(&self, m: Message) -> Target {
+    pub(crate) fn receiver(&self, m: Message) -> Target {
         let client = &self.calls.clients[m.client as usize];
         if m.answer { client.at } else { self.calls.servers[client.server as usize].at }
     }
@@ -279,13 +319,18 @@ impl World<'_> {
 
     fn deliver_to_host(&mut self, m: Message) {
         let Target::Host(t) = self.receiver(m) else { return };
-        let (waits, track) = {
+        if t == NONE {
+            return self.build_goes_on(self.calls.clients[m.client as usize].builds, None);
+        }
+        let (waits, sleeps, track) = {
             let thread = &mut self.threads[t as usize];
             let waits = thread.work.wait == Wait::Message;
+            let busy = self.calls.is_busy(thread.work.server);
+            let sleeps = thread.work.wait == Wait::Timer && busy;
             if waits {
                 thread.work.wait = Wait::No;
             }
-            (waits, thread.track)
+            (waits, sleeps, thread.track)
         };
         self.received(m, waits);
         if waits {
@@ -299,6 +344,7 @@ impl World<'_> {
             (true, true) => {}
             (true, false) => self.leg(m.client, Leg::Arrived, track),
             (false, true) => self.leg(m.client, Leg::Served, track),
+            (false, false) if sleeps => self.leg(m.client, Leg::Behind, track),
             // On its own track a host thread runs for nobody but itself.
             (false, false) => self.leg(m.client, Leg::Queued, track),
         }
@@ -307,7 +353,11 @@ impl World<'_> {
     /// The guest's half of a message's way, on vCPU `v`.
     pub(crate) fn deliver_to_guest(&mut self, v: u32, m: Message) {
         let Target::Guest { vm, task: t } = self.receiver(m) else { return };
-        let waits = self.vms[vm as usize].tasks[t as usize].wait == Wait::Message;
+        if t == NONE {
+            return self.build_goes_on(self.calls.clients[m.client as usize].builds, Some(v));
+        }
+        let wait = self.vms[vm as usize].tasks[t as usize].wait;
+        let waits = wait == Wait::Message;
         self.received(m, waits);
         if waits {
             // Takes the samples along.
@@ -316,7 +366,12 @@ impl World<'_> {
         let vm = &self.vms[vm as usize];
         let home = vm.first + vm.level.cpu_of(EntId(t)).0;
         let runs = self.vcpus[home as usize].current == t;
-        let leg = if runs && !m.answer { Leg::Queued } else { Leg::Arrived };
+        let server = vm.tasks[t as usize].server;
+        let leg = match m.answer {
+            false if wait == Wait::Timer && self.calls.is_busy(server) => Leg::Behind,
+            false if runs => Leg::Queued,
+            _ => Leg::Arrived,
+        };
         self.settle_wait(home);
         self.leg(m.client, leg, self.vcpus[home as usize].track);
     }
@@ -340,17 +395,39 @@ impl World<'_> {
     /// before it wait for is something else from now on.
     pub(crate) fn server_is(&mut self, v: u32, t: u32, runs: bool) {
         let vcpu = &self.vcpus[v as usize];
-        let server = self.vms[vcpu.vm as usize].tasks[t as usize].server;
-        if server == NONE || vcpu.track == NONE {
+        let (vm, track) = (vcpu.vm as usize, vcpu.track);
+        let server = self.vms[vm].tasks[t as usize].server;
+        if server == NONE || track == NONE {
             return;
         }
-        let track = vcpu.track;
         if !runs {
             self.settle_wait(v);
         }
+        // Before it has started it waits for a timer, too.
+        let wait = self.vms[vm].tasks[t as usize].wait;
+        let sleeps = wait == Wait::Timer && self.calls.is_busy(server);
+        let (served, queued) = match (runs, sleeps) {
+            (true, _) => (Leg::Served, Leg::Queued),
+            (false, true) => (Leg::Held, Leg::Behind),
+            (false, false) => (Leg::Arrived, Leg::Arrived),
+        };
+        self.legs(server, served, queued, track);
+    }
+
+    /// A server among the host's threads goes to sleep in the middle of a call, or wakes up.
+    pub(crate) fn host_server_sleeps(&mut self, t: u32, sleeps: bool) {
+        let thread = &self.threads[t as usize];
+        let (server, track) = (thread.work.server, thread.track);
+        if server != NONE && track != NONE {
+            let (served, queued) =
+                if sleeps { (Leg::Held, Leg::Behind) } else { (Leg::Served, Leg::Queued) };
+            self.legs(server, served, queued, track);
+        }
+    }
+
+    /// The call that a server works on, and those behind it, come to other legs.
+    fn legs(&mut self, server: u32, served: Leg, queued: Leg, track: u32) {
         let s = &self.calls.servers[server as usize];
-        let (served, queued) =
-            if runs { (Leg::Served, Leg::Queued) } else { (Leg::Arrived, Leg::Arrived) };
         let sampler = |c: u32| self.calls.clients[c as usize].sampler;
         if s.serving != NONE {
             self.tracks.leg(sampler(s.serving), served, track, self.now);
@@ -358,6 +435,23 @@ impl World<'_> {
         for &client in &s.queue {
             self.tracks.leg(sampler(client), queued, track, self.now);
         }
+    }
+
+    /// A task gets its vCPU or loses it: an action of its own goes on or stops.
+    pub(crate) fn actor_is(&mut self, v: u32, t: u32, runs: bool) {
+        let vcpu = &self.vcpus[v as usize];
+        let vm = &self.vms[vcpu.vm as usize];
+        let sampler = vm.tasks[t as usize].sampler;
+        if sampler == NONE {
+            return;
+        }
+        // It may have been moved already.
+        let home = vm.first + vm.level.cpu_of(EntId(t)).0;
+        if home != v {
+            self.settle_wait(home);
+        }
+        let track = self.vcpus[home as usize].track;
+        self.tracks.acts(sampler, runs, track, self.now);
     }
 
     fn leg(&mut self, client: u32, leg: Leg, track: u32) {

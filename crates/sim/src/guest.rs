@@ -303,11 +303,13 @@ impl World<'_> {
         self.vcpus[v as usize].current = next;
         if prev != NONE {
             self.server_is(v, prev, false);
+            self.actor_is(v, prev, false);
         }
         if next == NONE {
             return false;
         }
         self.server_is(v, next, true);
+        self.actor_is(v, next, true);
         let policy = self.vms[vm].level.policy(EntId(next));
         self.guest_event(
             v,
@@ -396,6 +398,21 @@ impl World<'_> {
             Op::Sample => {
                 let (sampler, probe) = (work.sampler, work.probe);
                 self.sample(sampler, probe);
+                false
+            }
+            Op::Act => {
+                let sampler = work.sampler;
+                self.tracks.acts(sampler, true, track, now);
+                false
+            }
+            Op::Respond { due } => {
+                let (sampler, probe) = (work.sampler, work.probe);
+                self.sample(sampler, probe);
+                self.responded(vm as u32, due, now - due);
+                false
+            }
+            Op::Login => {
+                self.logged_in(v);
                 false
             }
             Op::Missed(n) => {

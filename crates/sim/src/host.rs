@@ -70,7 +70,7 @@ impl World<'_> {
             Irq::Tick => c.tick_ns,
             Irq::Ipi => c.ipi_receive_ns,
             Irq::Sched | Irq::Lapic(_) | Irq::Sleep(_) | Irq::Boost(_) => c.timer_irq_ns,
-            Irq::Device(_) => c.device_irq_ns,
+            Irq::Device(_) | Irq::Storm(_) => c.device_irq_ns,
         };
         if pc.current != NONE {
             self.state(self.threads[pc.current as usize].track, State::HostIrq);
@@ -163,6 +163,9 @@ impl World<'_> {
             return self.goes_on(p);
         }
         self.charge_ran(p);
+        if self.views.open != 0 {
+            self.views_switch(p, next);
+        }
         if prev != NONE {
             self.switch_out(p, prev, leave);
         }
@@ -261,6 +264,9 @@ impl World<'_> {
                     }
                     work.wait = Wait::Timer;
                     let (sampler, fires) = (work.sampler, at.max(now) + work.slack);
+                    if work.server != NONE {
+                        self.host_server_sleeps(t, true);
+                    }
                     if sample {
                         self.tracks.arm(sampler, self.threads[t as usize].track, at, now);
                     }
@@ -311,7 +317,8 @@ impl World<'_> {
                         return;
                     }
                 }
-                Op::Rogue(_) => {}
+                // Guests only.
+                Op::Rogue(_) | Op::Act | Op::Respond { .. } | Op::Login => {}
                 Op::Exit => {
                     work.wait = Wait::Dead;
                     return self.reschedule(p, Leave::Exit);
@@ -369,6 +376,7 @@ impl World<'_> {
             Irq::Boost(v) => self.boost_timer(v),
             Irq::Device(d) => self.device_interrupt(d),
             Irq::Sleep(t) => self.wake_sleeper(t),
+            Irq::Storm(s) => self.batch_begins(s),
         }
     }
 

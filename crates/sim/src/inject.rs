@@ -41,6 +41,15 @@ impl World<'_> {
         self.inject(v, vector::DEVICE, Injection::Device);
     }
 
+    /// A halted vCPU has something to take.
+    pub(crate) fn unhalt(&mut self, v: u32, by: Waker) {
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.halted = false;
+        let thread = vcpu.thread;
+        self.boost_woken(v);
+        self.wake_thread(thread, by);
+    }
+
     /// Makes an interrupt pending for a vCPU and sees to it that the vCPU takes it.
     pub(crate) fn inject(&mut self, v: u32, which: u8, kind: Injection) {
         self.boost_injected(v, kind);
@@ -48,17 +57,19 @@ impl World<'_> {
         vcpu.irr |= which;
         vcpu.injections += 1;
         if vcpu.halted {
-            vcpu.halted = false;
-            let thread = vcpu.thread;
-            self.boost_woken(v);
-            let by = match kind {
-                Injection::Ipi => self.waker(),
-                // An event channel: somebody asked for it.
-                Injection::Device if which == vector::MESSAGE => Waker { io: true, ..self.waker() },
-                Injection::Device => Waker { io: true, ..Waker::default() },
-                _ => Waker::default(),
-            };
-            return self.wake_thread(thread, by);
+            if self.vms[vcpu.vm as usize].started {
+                let by = match kind {
+                    Injection::Ipi => self.waker(),
+                    // An event channel: somebody asked for it.
+                    Injection::Device if which == vector::MESSAGE => {
+                        Waker { io: true, ..self.waker() }
+                    }
+                    Injection::Device => Waker { io: true, ..Waker::default() },
+                    _ => Waker::default(),
+                };
+                self.unhalt(v, by);
+            }
+            return;
         }
         let p = vcpu.pcpu;
         if p == NONE || p == self.cpu {

@@ -10,6 +10,7 @@
 //! vmx      VM entries and exits; inject: interrupts on their way into a guest
 //! guest    vCPUs and guest tasks; guest_timer: their tick and sleeps
 //! call     requests and answers between tasks of any level
+//! storm    VMs that come while the run goes on; view: who ran when on one pCPU
 //! boost    drives vcoop-policy on simulated threads and a simulated page
 //! program  what a task does next, on either level
 //! track    attribution: where the time of a latency sample went
@@ -29,7 +30,9 @@ pub mod queue;
 mod result;
 pub mod rng;
 mod setup;
+mod storm;
 pub mod track;
+mod view;
 mod vmx;
 mod wake;
 mod world;

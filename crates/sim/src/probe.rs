@@ -1,6 +1,6 @@
 //! From samples to a [`LatencyRecord`]: flat in memory whatever the number of samples.
 
-use vcoop_model::recording::{LatencyRecord, Parts, WorstSample};
+use vcoop_model::recording::{LatencyRecord, Parts, Scatter, WorstSample};
 
 use crate::queue::Ns;
 use crate::track::Sample;
@@ -18,6 +18,9 @@ pub struct Probe {
     ran_instead: Box<[u128]>,
     /// invariant: sorted by latency, largest first; at most [`WORST`].
     worst: Vec<Kept>,
+    /// Every sample (due, latency), where a view asks for it, and how many at most.
+    every: Option<(Vec<(Ns, Ns)>, usize)>,
+    dropped: u64,
 }
 
 /// A sample among the worst.
@@ -30,15 +33,22 @@ struct Kept {
 }
 
 impl Probe {
-    /// An empty probe.
-    pub fn new(index: usize, name: &str, start: Ns, labels: usize) -> Self {
+    /// An empty probe; it keeps that many samples one by one.
+    pub fn new(index: usize, name: &str, start: Ns, labels: usize, keep: Option<u32>) -> Self {
         Self {
             index,
             start,
             record: LatencyRecord::new(name),
             ran_instead: vec![0; labels].into_boxed_slice(),
             worst: Vec::with_capacity(WORST + 1),
+            every: keep.map(|most| (Vec::new(), most as usize)),
+            dropped: 0,
         }
+    }
+
+    /// Its name in the plan.
+    pub fn name(&self) -> &str {
+        &self.record.probe
     }
 
     /// Takes a sample in, unless it belongs to the warm-up.
@@ -53,6 +63,13 @@ impl Probe {
         self.record.book(sample.latency, sample.parts);
         for (sum, &ns) in self.ran_instead.iter_mut().zip(sample.ran_instead) {
             *sum += u128::from(ns);
+        }
+        if let Some((every, most)) = &mut self.every {
+            if every.len() < *most {
+                every.push((sample.due.saturating_sub(self.start), sample.latency));
+            } else {
+                self.dropped += 1;
+            }
         }
         let at = self.worst.partition_point(|w| w.latency >= sample.latency);
         if at < WORST {
@@ -72,6 +89,12 @@ impl Probe {
         if now >= self.start {
             self.record.missed += n;
         }
+    }
+
+    /// The samples one by one, if a view asked for them.
+    pub fn scatter(&mut self) -> Option<Scatter> {
+        let (points, _) = self.every.take()?;
+        Some(Scatter { probe: self.record.probe.clone(), points, dropped: self.dropped })
     }
 
     /// The record, with labels by name.

@@ -1,8 +1,11 @@
 //! Programs: what a task does next. The same state machine runs as a host thread and as a guest
 //! task; whoever runs it interprets its operations on its own level.
 
+mod desk;
+
 use std::sync::Arc;
 
+use desk::{Acting, Boot, Booting, Desktop};
 use vcoop_abi::BoostRequest;
 use vcoop_model::plan::{Dist, Mode, Phase, Program, RogueMode, Step, Target};
 use vcoop_sched::config::Policy;
@@ -68,6 +71,15 @@ pub enum Op {
     SetPolicy(Policy),
     /// A hostile guest kernel does this.
     Rogue(Misdeed),
+    /// The first instruction of an own part of an action: what it uses of the CPU from here on is work.
+    Act,
+    /// The action that was due at a time is done: take the sample.
+    Respond {
+        /// When it was due.
+        due: Ns,
+    },
+    /// The VM has booted.
+    Login,
     /// Leave for good.
     Exit,
 }
@@ -132,6 +144,7 @@ enum Kind {
     },
     Serve {
         work: Dist,
+        wait: Dist,
         at: Service,
     },
     Ping {
@@ -143,13 +156,16 @@ enum Kind {
         due: Ns,
         at: Trip,
     },
+    Boot(Boot),
+    Desktop(Desktop),
 }
 
-/// Where a server is with a call: `Free -> Taken -> Done -> Free -> ...`
+/// Where a server is with a call: `Free -> Taken -> Worked -> Done -> Free -> ...`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Service {
     Free,
     Taken,
+    Worked,
     Done,
 }
 
@@ -207,7 +223,17 @@ impl Runner {
                 Kind::Script { steps: Arc::clone(steps), next: 0, repeat: *repeat }
             }
             &Program::Rogue { mode } => Kind::Rogue { mode, done: 0 },
-            &Program::Serve { work, .. } => Kind::Serve { work, at: Service::Free },
+            &Program::Serve { work, wait, .. } => Kind::Serve { work, wait, at: Service::Free },
+            &Program::Boot { rounds, burst, every, long, server, irq_vcpu, hog } => {
+                let server = server.map(|server| (server, irq_vcpu));
+                let at = Booting::Burst;
+                Kind::Boot(Boot { rounds, burst, every, long, server, hog, done: 0, at })
+            }
+            &Program::Desktop { think, bursts, burst, server, irq_vcpu } => {
+                let server = server.map(|server| (server, irq_vcpu));
+                let at = Acting::Think;
+                Kind::Desktop(Desktop { think, bursts, burst, server, due: 0, done: 0, at })
+            }
             &Program::Ping { interval_ns, phase, server, irq_vcpu, work } => Kind::Ping {
                 interval: interval_ns,
                 phase,
@@ -335,14 +361,19 @@ impl Runner {
                     Step::Exit => Op::Exit,
                 }
             }
-            Kind::Serve { work, at } => match *at {
+            Kind::Serve { work, wait, at } => match *at {
                 Service::Free => {
                     *at = Service::Taken;
                     Op::TakeCall
                 }
                 Service::Taken => {
-                    *at = Service::Done;
+                    let waits = *wait != Dist::Const(0);
+                    *at = if waits { Service::Worked } else { Service::Done };
                     Op::Run { ns: rng.draw(work), mode: Mode::User }
+                }
+                Service::Worked => {
+                    *at = Service::Done;
+                    Op::SleepUntil { at: now + rng.draw(wait), sample: false }
                 }
                 Service::Done => {
                     *at = Service::Free;
@@ -376,6 +407,8 @@ impl Runner {
                 *at = then;
                 op
             }
+            Kind::Boot(boot) => boot.next(rng),
+            Kind::Desktop(desktop) => desktop.next(now, rng),
             Kind::Rogue { mode, done } => {
                 *done += 1;
                 misdeed(*mode, *done - 1)
@@ -417,28 +450,45 @@ fn misdeed(mode: RogueMode, n: u64) -> Op {
 }
 
 impl Runner {
-    /// What is open when a run ends: whether a sample is in the making that was due by now, and how
-    /// many periods besides have passed without one.
+    /// What is open when a run ends: whether a sample is in the making that has become late by a whole
+    /// period (of a desktop: by the mean time between two actions), and how many periods have passed
+    /// without one.
     pub fn open(&self, now: Ns) -> (bool, u64) {
-        let (due, period, at) = match self.kind {
-            Kind::Cyclictest { due, interval, at, .. } => (due, interval, at),
-            Kind::Audio { due, period, at, .. } => (due, period, at),
+        let (due, period, at) = match &self.kind {
+            Kind::Cyclictest { due, interval, at, .. } => (*due, *interval, *at),
+            Kind::Audio { due, period, at, .. } => (*due, *period, *at),
             Kind::Ping { due, interval, at, .. } => {
                 let out = matches!(at, Trip::Called | Trip::Awaited);
-                let passed = if at == Trip::Start { 0 } else { now.saturating_sub(due) / interval };
-                return (out, passed);
+                let passed =
+                    if *at == Trip::Start { 0 } else { now.saturating_sub(*due) / interval };
+                return (out && passed > 0, passed);
             }
-            Kind::Cycle { .. } | Kind::Script { .. } | Kind::Rogue { .. } | Kind::Serve { .. } => {
-                return (false, 0);
+            Kind::Desktop(desktop) => {
+                let late = |due: Ns| now - due >= desktop.think_ns();
+                return (desktop.open(now).is_some_and(late), 0);
             }
+            Kind::Cycle { .. }
+            | Kind::Script { .. }
+            | Kind::Rogue { .. }
+            | Kind::Serve { .. }
+            | Kind::Boot(_) => return (false, 0),
         };
         if due > now {
             return (false, 0);
         }
+        let passed = (now - due) / period;
         match at {
-            Stage::Woken => (true, (now - due) / period),
-            Stage::Sampled | Stage::Worked => (false, (now - due) / period),
+            Stage::Woken => (passed > 0, passed),
+            Stage::Sampled | Stage::Worked => (false, passed),
             Stage::Start | Stage::Arm => (false, 0),
+        }
+    }
+
+    /// When the action of a desktop that is under way was due.
+    pub(crate) fn acting_since(&self, now: Ns) -> Option<Ns> {
+        match &self.kind {
+            Kind::Desktop(desktop) => desktop.open(now),
+            _ => None,
         }
     }
 }
@@ -566,9 +616,53 @@ mod tests {
 
     #[test]
     fn a_server_takes_works_and_answers() {
-        let mut r = runner(&Program::Serve { work: Dist::Const(5), irq_vcpu: 0 });
+        let mut r =
+            runner(&Program::Serve { work: Dist::Const(5), wait: Dist::Const(0), irq_vcpu: 0 });
         let ops: Vec<_> = (0..4).map(|_| r.next(0)).collect();
         assert_eq!(ops, [Op::TakeCall, run(5), Op::Answer, Op::TakeCall]);
+        let (work, wait) = (Dist::Const(5), Dist::Const(30));
+        let mut r = runner(&Program::Serve { work, wait, irq_vcpu: 0 });
+        let ops: Vec<_> = (0..4).map(|_| r.next(7)).collect();
+        let disk = Op::SleepUntil { at: 37, sample: false };
+        assert_eq!(ops, [Op::TakeCall, run(5), disk, Op::Answer]);
+    }
+
+    #[test]
+    fn a_boot_ends_with_its_login() {
+        let server = Target::Host(3);
+        let mut r = runner(&Program::Boot {
+            rounds: 2,
+            burst: Dist::Const(10),
+            every: 2,
+            long: Dist::Const(7),
+            server: Some(server),
+            irq_vcpu: 1,
+            hog: false,
+        });
+        let ops: Vec<_> = (0..8).map(|_| r.next(0)).collect();
+        let call = Op::Call { server, irq_vcpu: 1 };
+        let (await_, login) = (Op::Await, Op::Login);
+        assert_eq!(ops, [run(10), call, await_, run(17), call, await_, login, Op::Exit]);
+    }
+
+    #[test]
+    fn an_action_is_its_bursts_with_calls_between_them() {
+        let server = Target::Host(3);
+        let mut r = runner(&Program::Desktop {
+            think: Dist::Const(100),
+            bursts: 2,
+            burst: Dist::Const(10),
+            server: Some(server),
+            irq_vcpu: 0,
+        });
+        assert_eq!(r.open(500), (false, 0));
+        let ops: Vec<_> = (0..8).map(|_| r.next(5)).collect();
+        let call = Op::Call { server, irq_vcpu: 0 };
+        let think = Op::SleepUntil { at: 105, sample: true };
+        let respond = Op::Respond { due: 105 };
+        assert_eq!(ops, [think, Op::Act, run(10), call, Op::Await, Op::Act, run(10), respond]);
+        assert_eq!(r.next(300), Op::SleepUntil { at: 400, sample: true });
+        assert_eq!((r.open(399), r.open(450), r.open(500)), ((false, 0), (false, 0), (true, 0)));
     }
 
     #[test]

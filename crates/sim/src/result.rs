@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use vcoop_model::plan::{Plan, Program, ViewPlan};
 use vcoop_model::recording::{EngineStats, Recording, Scalar};
 use vcoop_policy::PolicyStats;
 use vcoop_sched::{CreditCounters, EntId};
 
+use crate::probe::Probe;
 use crate::queue::Ns;
 use crate::track::NONE;
 use crate::world::{EXIT_NAMES, World};
@@ -38,6 +40,35 @@ struct VmTotals {
     boosted_ns: Ns,
     /// CPU time of its own and glitches, by task.
     tasks: Vec<(Ns, u64)>,
+}
+
+impl VmTotals {
+    /// Together with those of another copy; tasks are left out.
+    fn plus(mut self, other: &Self) -> Self {
+        self.exec_ns += other.exec_ns;
+        self.steal_ns += other.steal_ns;
+        self.exits.iter_mut().zip(other.exits).for_each(|(sum, n)| *sum += n);
+        self.injections += other.injections;
+        self.boosts += other.boosts;
+        self.throttles += other.throttles;
+        self.denied += other.denied;
+        self.boosted_ns += other.boosted_ns;
+        self
+    }
+}
+
+/// VMs by report label, in the order of their first copies.
+fn groups(plan: &Plan) -> Vec<(&str, Vec<usize>)> {
+    let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    for (i, vm) in plan.vms.iter().enumerate() {
+        let place = *places.entry(&vm.label).or_insert(groups.len());
+        if place == groups.len() {
+            groups.push((&vm.label, Vec::new()));
+        }
+        groups[place].1.push(i);
+    }
+    groups
 }
 
 impl World<'_> {
@@ -119,7 +150,7 @@ impl World<'_> {
             }
         }
         for (i, label) in self.labels.iter().enumerate() {
-            if self.plan.vms.iter().any(|vm| &vm.name == label) {
+            if self.plan.vms.iter().any(|vm| &vm.label == label) {
                 continue;
             }
             let done = (end.host_done[i] - start.host_done[i]) as f64;
@@ -127,7 +158,7 @@ impl World<'_> {
         }
         let mut calls: BTreeMap<(String, &str), u64> = BTreeMap::new();
         let counts = self.calls.clients.iter().zip(start.called.iter().zip(&end.called));
-        for (client, (a, b)) in counts {
+        for (client, (a, b)) in counts.filter(|(client, _)| client.builds == NONE) {
             *calls.entry((client.probe(self.plan), "calls")).or_default() += b - a;
         }
         let counts = self.calls.servers.iter().zip(start.served.iter().zip(&end.served));
@@ -137,10 +168,14 @@ impl World<'_> {
         for ((probe, metric), n) in calls {
             put(&probe, metric, "1/s", n as f64 / seconds);
         }
-        for (vm, (a, b)) in self.plan.vms.iter().zip(start.vms.iter().zip(&end.vms)) {
-            let name = &vm.name;
+        for (name, copies) in groups(self.plan) {
+            let of = |totals: &Totals| {
+                copies.iter().fold(VmTotals::default(), |sum, vm| sum.plus(&totals.vms[*vm]))
+            };
+            let (a, b) = (&of(start), &of(end));
             put(name, "cpu", "cpu", (b.exec_ns - a.exec_ns) as f64 / ns);
-            let vcpus = f64::from(vm.level.topology.cpus());
+            let of_one = |vm: &usize| self.plan.vms[*vm].level.topology.cpus();
+            let vcpus = f64::from(copies.iter().map(of_one).sum::<u32>());
             put(name, "steal", "%", 100.0 * (b.steal_ns - a.steal_ns) as f64 / (ns * vcpus));
             put(name, "injections", "1/s", (b.injections - a.injections) as f64 / seconds);
             for (i, reason) in EXIT_NAMES.iter().enumerate() {
@@ -156,24 +191,27 @@ impl World<'_> {
             put(name, "throttles", "1/s", (b.throttles - a.throttles) as f64 / seconds);
             put(name, "denied", "1/s", (b.denied - a.denied) as f64 / seconds);
             put(name, "boosted", "%", 100.0 * (b.boosted_ns - a.boosted_ns) as f64 / (ns * vcpus));
-            let mut by_label: BTreeMap<&str, (Ns, u64)> = BTreeMap::new();
-            for (task, (x, y)) in vm.tasks.iter().zip(a.tasks.iter().zip(&b.tasks)) {
-                let sum = by_label.entry(&task.label).or_default();
-                sum.0 += y.0 - x.0;
-                sum.1 += y.1 - x.1;
+            // By label: CPU time, glitches, whether it is audio.
+            let mut by_label: BTreeMap<&str, (Ns, u64, bool)> = BTreeMap::new();
+            for &vm in &copies {
+                let counts = start.vms[vm].tasks.iter().zip(&end.vms[vm].tasks);
+                for (task, (x, y)) in self.plan.vms[vm].tasks.iter().zip(counts) {
+                    let sum = by_label.entry(&task.label).or_default();
+                    sum.0 += y.0 - x.0;
+                    sum.1 += y.1 - x.1;
+                    sum.2 |= matches!(task.program, Program::Audio { .. });
+                }
             }
-            for (label, (done, glitches)) in by_label {
+            for (label, (done, glitches, audio)) in by_label {
                 let probe = format!("{name}.{label}");
                 put(&probe, "throughput", "cpu", done as f64 / ns);
-                let audio = |t: &vcoop_model::plan::TaskPlan| {
-                    t.label == label
-                        && matches!(t.program, vcoop_model::plan::Program::Audio { .. })
-                };
-                if vm.tasks.iter().any(audio) {
+                if audio {
                     put(&probe, "glitches", "1/min", glitches as f64 * 60.0 / seconds);
                 }
             }
         }
+        self.respond_open(end.now);
+        self.storms.scalars(self.plan, end.now, &mut put);
         // A task that is late when the run ends must not look like one that was never late.
         let guests = self.vms.iter().flat_map(|vm| &vm.tasks);
         for work in self.threads.iter().map(|t| &t.work).chain(guests) {
@@ -182,19 +220,28 @@ impl World<'_> {
             let (open, missed) = runner.open(end.now);
             probe.missed(missed, end.now);
             // One that is late by less than a period is cut off like any other at the end.
-            if open
-                && missed > 0
-                && let Some(sample) = self.tracks.close(work.sampler, end.now)
-            {
+            if open && let Some(sample) = self.tracks.close(work.sampler, end.now) {
                 probe.record_open(&sample);
             }
         }
         self.probes.sort_by_key(|p| p.index);
+        let of_view = |view: &ViewPlan| match view {
+            ViewPlan::Scatter { probe, .. } => Some(probe.clone()),
+            ViewPlan::Intervals { .. } => None,
+        };
+        let scatters = self.plan.views.iter().filter_map(of_view).filter_map(|probe| {
+            self.probes.iter_mut().find(|p| *p.name() == probe).and_then(Probe::scatter)
+        });
+        let scatters = scatters.collect();
+        let intervals = self.finish_views(end.now);
         let labels = &self.labels;
         Recording {
             latencies: self.probes.into_iter().map(|p| p.finish(labels)).collect(),
             scalars,
             engine: Some(EngineStats { events: self.events, cpu_ns, sim_ns: end.now }),
+            marks: self.storms.marks,
+            scatters,
+            intervals,
         }
     }
 }

@@ -1,9 +1,9 @@
 //! From a plan to a world at time zero.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use vcoop_model::plan::{
-    GuestTimer, HostSched, Mode, Plan, PolicyPlan, ProbePlan, Target, TaskPlan,
+    GuestTimer, HostSched, Mode, Plan, PolicyPlan, ProbePlan, Target, TaskPlan, ViewPlan,
 };
 use vcoop_policy::config::Means;
 use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
@@ -15,9 +15,12 @@ use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
 use crate::rng::Stream;
+use crate::storm::Storms;
 use crate::track::{NONE, Tracks};
+use crate::view::Views;
 use crate::world::{
-    GuestSegment, Pcpu, Segment, Thread, Ticks, Vcpu, Vm, Wait, Work, World, gtimer, number,
+    Entities, GuestSegment, Pcpu, Segment, Thread, Ticks, Vcpu, Vm, Wait, Work, World, gtimer,
+    number,
 };
 
 /// Streams are named by (kind, VM, index).
@@ -48,14 +51,22 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let vcpu_total: u32 = plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum();
     let threads_total = plan.host_tasks.len() as u32 + vcpu_total;
     let device_total: u32 = plan.vms.iter().map(|vm| vm.devices.len() as u32).sum();
-    let (slots, kinds) = number(pcpus, vcpu_total, threads_total, device_total);
+    let (views, view_times) = Views::new(plan);
+    let (slots, kinds) = number(Entities {
+        pcpus,
+        vcpus: vcpu_total,
+        threads: threads_total,
+        devices: device_total,
+        storms: plan.storms.len() as u32,
+        views: view_times.len() as u32,
+    });
     // About one event a bucket: a small host has one every few microseconds.
     let mut queue = EventQueue::with_shift(kinds.len(), 12 - (pcpus / 16).max(1).ilog2().min(6));
 
     for task in &plan.host_tasks {
         labels.of(&task.label);
     }
-    let vm_labels: Vec<u16> = plan.vms.iter().map(|vm| labels.of(&vm.name)).collect();
+    let vm_labels: Vec<u16> = plan.vms.iter().map(|vm| labels.of(&vm.label)).collect();
     // One more label than there are names: an idle pCPU.
     let width = labels.names.len() + 1;
     let mut tracks = Tracks::new(width);
@@ -84,7 +95,8 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     }
 
     let mut vcpus: Vec<Vcpu> = Vec::new();
-    let mut vms = Vec::new();
+    let mut vms: Vec<Vm> = Vec::new();
+    let in_storm: BTreeSet<u32> = plan.storms.iter().flat_map(|s| s.vms.iter().copied()).collect();
     let mut devices = Vec::new();
     let mut device_streams = Vec::new();
     for (m, vm) in plan.vms.iter().enumerate() {
@@ -126,12 +138,16 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             measure(plan, target, &mut work, &mut tracks, &mut probes, width);
             (work.client, work.server) = calls.enter(task, target, first, work.sampler);
             tasks.push(work);
+            if task.after_login {
+                continue;
+            }
             // The guest boots halted, with a timer for the start of each task.
             let v = &mut vcpus[(first + home.0) as usize];
             let at = v.timers.partition_point(|&t| t > (task.start_ns, gtimer::TASKS + i as u32));
             v.timers.insert(at, (task.start_ns, gtimer::TASKS + i as u32));
         }
-        for v in first..first + n {
+        let started = !in_storm.contains(&(m as u32));
+        for v in (first..first + n).filter(|_| started) {
             let v = &mut vcpus[v as usize];
             if let Some(&(at, _)) = v.timers.last() {
                 v.programmed = at;
@@ -141,7 +157,9 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         for (i, device) in vm.devices.iter().enumerate() {
             let d = devices.len() as u64;
             let mut stream = Stream::new(seed, &[DEVICE, d]);
-            queue.set(slots.device + d as u32, stream.draw(&device.period));
+            if started {
+                queue.set(slots.device + d as u32, stream.draw(&device.period));
+            }
             device_streams.push(stream);
             devices.push((m as u32, i as u32));
         }
@@ -154,7 +172,19 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             posted: vm.posted_interrupts,
             exitless: vm.timer == Some(GuestTimer::Exitless),
             shared: shared(plan),
+            started,
+            birth: NONE,
         });
+    }
+    let storms = Storms::new(plan, &mut calls, |vm| vms[vm as usize].first);
+    for (b, birth) in (0..).zip(&storms.births) {
+        vms[birth.vm as usize].birth = b;
+    }
+    for (s, storm) in (0..).zip(&plan.storms).filter(|(_, storm)| !storm.vms.is_empty()) {
+        queue.set(slots.storm + s, storm.begin_ns);
+    }
+    for (i, at) in (0..).zip(view_times) {
+        at.into_iter().for_each(|at| queue.set(slots.view + i, at));
     }
 
     calls.reserve();
@@ -178,6 +208,8 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         devices,
         device_streams,
         calls,
+        storms,
+        views,
         tracks,
         probes,
         labels: labels.names,
@@ -256,9 +288,18 @@ fn measure(
 ) {
     if let Some(i) = plan.probes.iter().position(|p| p.target == target) {
         work.sampler = tracks.add_sampler();
-        // Probes are made in the order of the tasks and put in the plan's order at the end.
-        work.probe = probes.len() as u32;
-        probes.push(Probe::new(i, &plan.probes[i].probe, plan.warmup_ns, labels));
+        // Copies of a VM have one series. Probes are made in the order of the tasks and put in the plan's
+        // order at the end.
+        let name = &plan.probes[i].probe;
+        let same = probes.iter().position(|p| p.name() == name);
+        work.probe = same.unwrap_or(probes.len()) as u32;
+        if same.is_none() {
+            let kept = plan.views.iter().find_map(|view| match view {
+                ViewPlan::Scatter { probe, most } if probe == name => Some(*most),
+                _ => None,
+            });
+            probes.push(Probe::new(i, name, plan.warmup_ns, labels, kept));
+        }
     }
 }
 

@@ -79,6 +79,13 @@ const QUEUED: [Part; STATES] = parts(Part::Delivery, Part::ServiceQueue);
 /// What the states mean to the call that is served, where the server runs.
 const SERVED: [Part; STATES] = parts(Part::Delivery, Part::Service);
 
+/// What the states mean to an action, where its task runs.
+const ACTING: [Part; STATES] = parts(Part::Delivery, Part::Service);
+/// The call that is served, while its server waits for a device: all of it is service.
+const HELD: [Part; STATES] = [Part::Service; STATES];
+/// The calls behind that one.
+const BEHIND: [Part; STATES] = [Part::ServiceQueue; STATES];
+
 /// Where a round trip has got to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leg {
@@ -91,6 +98,10 @@ pub enum Leg {
     Queued,
     /// A server that has its (v)CPU works on it.
     Served,
+    /// Its server waits for a device.
+    Held,
+    /// It waits at a server that waits for a device.
+    Behind,
 }
 
 /// The history of one thread. See the [module](self).
@@ -138,6 +149,12 @@ enum Phase {
     Queued,
     /// Of a round trip: [`Leg::Served`].
     Served,
+    /// Of a round trip: [`Leg::Held`].
+    Held,
+    /// Of a round trip: [`Leg::Behind`].
+    Behind,
+    /// Of an action: the task has its (v)CPU and works.
+    Acting,
 }
 
 impl Phase {
@@ -149,6 +166,9 @@ impl Phase {
             Self::Flight => &FLIGHT,
             Self::Queued => &QUEUED,
             Self::Served => &SERVED,
+            Self::Held => &HELD,
+            Self::Behind => &BEHIND,
+            Self::Acting => &ACTING,
         }
     }
 }
@@ -300,11 +320,14 @@ impl Tracks {
         t.next_due = t.next_due.min(due);
     }
 
-    /// A round trip begins now, on its caller's track. A caller that nobody probes has the sampler
-    /// [`NONE`].
+    /// A round trip begins now, on its caller's track; in an action it is a leg of that. A caller that
+    /// nobody probes has the sampler [`NONE`].
     pub fn call(&mut self, sampler: u32, track: u32, now: Ns) {
         if sampler == NONE {
             return;
+        }
+        if self.samplers[sampler as usize].phase != Phase::Idle {
+            return self.leg(sampler, Leg::Flight, track, now);
         }
         let s = &mut self.samplers[sampler as usize];
         s.due = now;
@@ -325,8 +348,27 @@ impl Tracks {
             Leg::Arrived => Phase::AfterEvent,
             Leg::Queued => Phase::Queued,
             Leg::Served => Phase::Served,
+            Leg::Held => Phase::Held,
+            Leg::Behind => Phase::Behind,
         };
         self.follow(sampler, track, now);
+    }
+
+    /// The task of an action that is under way gets its (v)CPU and works, or loses it, on this track.
+    pub fn acts(&mut self, sampler: u32, works: bool, track: u32, now: Ns) {
+        if sampler == NONE {
+            return;
+        }
+        let (from, to) = match works {
+            true => (Phase::AfterEvent, Phase::Acting),
+            false => (Phase::Acting, Phase::AfterEvent),
+        };
+        // On its way with a call it does not work: it waits for the answer.
+        if self.samplers[sampler as usize].phase == from {
+            self.flush(sampler, now);
+            self.samplers[sampler as usize].phase = to;
+            self.follow(sampler, track, now);
+        }
     }
 
     /// Starts every sample of the track that is due by `now`.
@@ -363,7 +405,10 @@ impl Tracks {
             | Phase::AfterEvent
             | Phase::Flight
             | Phase::Queued
-            | Phase::Served => {}
+            | Phase::Served
+            | Phase::Held
+            | Phase::Behind
+            | Phase::Acting => {}
         }
         self.flush(sampler, now);
         self.samplers[sampler as usize].phase = Phase::AfterEvent;
@@ -379,9 +424,11 @@ impl Tracks {
         }
     }
 
-    /// The first instruction: the sample is complete. `None` if none was in the making.
+    /// The first instruction, or the end of an action: the sample is complete. `None` if none was in
+    /// the making.
     pub fn sample(&mut self, sampler: u32, now: Ns) -> Option<Sample<'_>> {
-        if self.samplers[sampler as usize].phase != Phase::AfterEvent {
+        let phase = self.samplers[sampler as usize].phase;
+        if !matches!(phase, Phase::AfterEvent | Phase::Acting) {
             return None;
         }
         self.flush(sampler, now);

@@ -26,7 +26,9 @@ impl World<'_> {
             Exit::Halt => c.handle_hlt_ns,
             Exit::Timer => c.handle_timer_msr_ns,
             Exit::Ipi(_) => c.handle_icr_ns,
-            Exit::Notify | Exit::Register(_) | Exit::Send(_) => c.handle_hypercall_ns,
+            Exit::Notify | Exit::Register(_) | Exit::Send(_) | Exit::Start(_) => {
+                c.handle_hypercall_ns
+            }
         };
         let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
         let vcpu = &mut self.vcpus[v as usize];
@@ -56,6 +58,10 @@ impl World<'_> {
             Exit::Send(message) => {
                 self.boost_exit(v);
                 self.send(message);
+            }
+            Exit::Start(birth) => {
+                self.boost_exit(v);
+                self.vm_starts(birth);
             }
             Exit::Halt => return self.halt(p, v),
         }

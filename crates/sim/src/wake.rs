@@ -36,6 +36,9 @@ impl World<'_> {
         let work = &mut self.threads[t as usize].work;
         if !stale && matches!(work.wait, Wait::Timer | Wait::Peer | Wait::Device(_)) {
             work.wait = Wait::No;
+            if work.server != NONE {
+                self.host_server_sleeps(t, false);
+            }
             self.wake_thread(t, Waker::default());
         }
     }

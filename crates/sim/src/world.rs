@@ -19,7 +19,9 @@ use crate::call::{Calls, Message};
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
+use crate::storm::Storms;
 use crate::track::{NONE, State, Tracks};
+use crate::view::Views;
 
 /// What a pCPU is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +63,8 @@ pub(crate) enum Exit {
     Register(Option<bool>),
     /// A doorbell or hypercall: a message to somebody outside of the VM.
     Send(Message),
+    /// A hypercall of the toolstack: a VM of a storm may run.
+    Start(u32),
 }
 
 impl Exit {
@@ -74,7 +78,7 @@ impl Exit {
             Self::Notify => 4,
             Self::Register(Some(_)) => 5,
             Self::Register(None) => 6,
-            Self::Send(_) => 7,
+            Self::Send(_) | Self::Start(_) => 7,
         }
     }
 }
@@ -100,6 +104,8 @@ pub(crate) enum Irq {
     Boost(u32),
     /// A device of a VM (index over all VMs).
     Device(u32),
+    /// The next batch of a storm is asked for.
+    Storm(u32),
 }
 
 /// A physical CPU.
@@ -294,6 +300,10 @@ pub(crate) struct Vm {
     /// Its deadlines are fired by the housekeeping pCPU.
     pub(crate) exitless: bool,
     pub(crate) shared: VmShared,
+    /// A VM of a storm is not there before its VMStart: nothing runs, nothing wakes it.
+    pub(crate) started: bool,
+    /// Its place among the VMs of storms.
+    pub(crate) birth: u32,
 }
 
 /// More events than this at one moment are a defect of the model, not a scenario.
@@ -326,7 +336,9 @@ pub(crate) enum Slot {
     Sleep(u32),
     Boost(u32),
     Device(u32),
+    Storm(u32),
     Timeline,
+    View(u32),
     End,
 }
 
@@ -341,7 +353,9 @@ pub(crate) struct Slots {
     pub(crate) boost: u32,
     pub(crate) sleep: u32,
     pub(crate) device: u32,
+    pub(crate) storm: u32,
     pub(crate) timeline: u32,
+    pub(crate) view: u32,
     pub(crate) end: u32,
 }
 
@@ -364,6 +378,8 @@ pub(crate) struct World<'p> {
     pub(crate) devices: Vec<(u32, u32)>,
     pub(crate) device_streams: Vec<crate::rng::Stream>,
     pub(crate) calls: Calls,
+    pub(crate) storms: Storms,
+    pub(crate) views: Views,
     pub(crate) tracks: Tracks,
     pub(crate) probes: Vec<Probe>,
     pub(crate) labels: Vec<String>,
@@ -411,7 +427,9 @@ impl World<'_> {
                 Slot::Sleep(t) => self.sleep_expires(t),
                 Slot::Boost(v) => self.interrupt(self.vcpus[v as usize].home, Irq::Boost(v)),
                 Slot::Device(d) => self.device_fires(d),
+                Slot::Storm(s) => self.storm_asks(s),
                 Slot::Timeline => self.timeline(),
+                Slot::View(i) => self.view_turns(i),
                 Slot::End if start.is_none() => {
                     start = Some(self.totals());
                     self.queue.set(self.slots.end, warmup + self.plan.duration_ns);
@@ -458,19 +476,32 @@ impl World<'_> {
     }
 }
 
+/// How many there are of each entity that has slots.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Entities {
+    pub(crate) pcpus: u32,
+    pub(crate) vcpus: u32,
+    pub(crate) threads: u32,
+    pub(crate) devices: u32,
+    pub(crate) storms: u32,
+    pub(crate) views: u32,
+}
+
 /// Names every slot, in the order of [`Slots`].
-pub(crate) fn number(pcpus: u32, vcpus: u32, threads: u32, devices: u32) -> (Slots, Box<[Slot]>) {
+pub(crate) fn number(n: Entities) -> (Slots, Box<[Slot]>) {
     let mut kinds = Vec::new();
     let slots = Slots {
-        segment: extend(&mut kinds, pcpus, Slot::Segment),
-        tick: extend(&mut kinds, pcpus, |p| Slot::Irq(p, Irq::Tick)),
-        ipi: extend(&mut kinds, pcpus, |p| Slot::Irq(p, Irq::Ipi)),
-        sched: extend(&mut kinds, pcpus, |p| Slot::Irq(p, Irq::Sched)),
-        lapic: extend(&mut kinds, vcpus, Slot::Lapic),
-        boost: extend(&mut kinds, vcpus, Slot::Boost),
-        sleep: extend(&mut kinds, threads, Slot::Sleep),
-        device: extend(&mut kinds, devices, Slot::Device),
+        segment: extend(&mut kinds, n.pcpus, Slot::Segment),
+        tick: extend(&mut kinds, n.pcpus, |p| Slot::Irq(p, Irq::Tick)),
+        ipi: extend(&mut kinds, n.pcpus, |p| Slot::Irq(p, Irq::Ipi)),
+        sched: extend(&mut kinds, n.pcpus, |p| Slot::Irq(p, Irq::Sched)),
+        lapic: extend(&mut kinds, n.vcpus, Slot::Lapic),
+        boost: extend(&mut kinds, n.vcpus, Slot::Boost),
+        sleep: extend(&mut kinds, n.threads, Slot::Sleep),
+        device: extend(&mut kinds, n.devices, Slot::Device),
+        storm: extend(&mut kinds, n.storms, Slot::Storm),
         timeline: extend(&mut kinds, 1, |_| Slot::Timeline),
+        view: extend(&mut kinds, n.views, Slot::View),
         end: extend(&mut kinds, 1, |_| Slot::End),
     };
     (slots, kinds.into())

@@ -5,10 +5,10 @@ mod support;
 use proptest::prelude::*;
 use support::*;
 use vcoop_model::plan::{
-    DevicePlan, Dist, Mode, Phase, Plan, PolicyPlan, Preemption, Program, RogueMode, Target,
-    TaskPlan, TimelineAction, TimelineEvent,
+    DevicePlan, Dist, Milestone, Mode, Phase, Plan, PolicyPlan, Preemption, Program, RogueMode,
+    StormPlan, Target, TaskPlan, TimelineAction, TimelineEvent,
 };
-use vcoop_model::recording::Part;
+use vcoop_model::recording::{MarkKind, Part};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, WakeBoostConfig};
 use vcoop_sched::config::{Policy, RtGuard};
 
@@ -51,6 +51,7 @@ fn program(guest: bool) -> impl Strategy<Value = Program> {
     prop_oneof![
         3 => (0u64..300).prop_map(|us| Program::Serve {
             work: Dist::Uniform(0, us * US),
+            wait: Dist::Const(if us % 3 == 0 { us * US } else { 0 }),
             irq_vcpu: 0,
         }),
         3 => (1u64..40, 0u64..50).prop_map(|(i, work)| Program::Ping {
@@ -79,6 +80,17 @@ fn program(guest: bool) -> impl Strategy<Value = Program> {
             buffer_ns: b * MS,
             work: Dist::Const(work * US),
             device: false,
+        }),
+        1 => (1u64..60, 0u64..200, 1u64..6, any::<bool>()).prop_map(move |(think, us, n, io)| if guest {
+            Program::Desktop {
+                think: Dist::Exp { mean_ns: think * MS, max_ns: S },
+                bursts: n as u32,
+                burst: Dist::Uniform(0, us * US),
+                server: io.then_some(SOMEBODY),
+                irq_vcpu: 0,
+            }
+        } else {
+            hog()
         }),
         1 => (1u64..5).prop_map(move |p| if guest {
             Program::Rogue { mode: RogueMode::Toggle { period_ns: p * MS } }
@@ -160,6 +172,15 @@ fn connect(p: &mut Plan, mut seed: u64) {
         match &mut task.program {
             Program::Serve { irq_vcpu, .. } => *irq_vcpu = pick(vcpus) as u32,
             program if program.servers().next().is_none() => {}
+            Program::Boot { server, .. } | Program::Desktop { server, .. }
+                if servers.is_empty() =>
+            {
+                *server = None;
+            }
+            Program::Boot { server, irq_vcpu, .. } | Program::Desktop { server, irq_vcpu, .. } => {
+                *server = server.map(|_| servers[pick(servers.len())]);
+                *irq_vcpu = pick(vcpus) as u32;
+            }
             program if servers.is_empty() => *program = hog(),
             Program::Ping { server, irq_vcpu, .. } => {
                 *server = servers[pick(servers.len())];
@@ -176,6 +197,55 @@ fn connect(p: &mut Plan, mut seed: u64) {
             _ => {}
         }
     }
+}
+
+/// The last VM comes later, in copies, in half of the cases.
+fn weather(p: &mut Plan, seed: u64) {
+    let Some(last) = p.vms.pop() else { return };
+    if seed.is_multiple_of(2) {
+        p.vms.push(last);
+        return;
+    }
+    let first = p.vms.len() as u32;
+    let copies = 1 + (seed >> 8) as u32 % 5;
+    for i in 0..copies {
+        let mut copy = last.clone();
+        copy.name = format!("{}/{i}", last.name);
+        let boot = Program::Boot {
+            rounds: 1 + (seed >> 16) as u32 % 400,
+            burst: Dist::Exp { mean_ns: 10 * US, max_ns: 100 * US },
+            every: 7,
+            long: Dist::Const(50 * US),
+            server: Some(SOMEBODY),
+            irq_vcpu: 0,
+            hog: seed & 2 == 0,
+        };
+        copy.tasks.push(task("boot", boot, Policy::NORMAL, &[]));
+        if let Some(task) = copy.tasks.first_mut() {
+            task.after_login =
+                copies.is_multiple_of(2) && !matches!(task.program, Program::Boot { .. });
+        }
+        p.vms.push(copy);
+    }
+    let serves = |t: &TaskPlan| matches!(t.program, Program::Serve { .. });
+    let hosts = (0..).zip(&p.host_tasks).filter(|(_, t)| serves(t));
+    let mut servers: Vec<Target> = hosts.map(|(i, _)| Target::Host(i)).collect();
+    for (vm, plan) in (0..first).zip(&p.vms) {
+        let tasks = (0..).zip(&plan.tasks).filter(|(_, t)| serves(t));
+        servers.extend(tasks.map(|(task, _)| Target::Guest { vm, task }));
+    }
+    p.storms.push(StormPlan {
+        label: last.label,
+        vms: (first..first + copies).collect(),
+        batch: 1 + (seed >> 24) as u32 % 3,
+        next: if seed & 4 == 0 { Milestone::Start } else { Milestone::Login },
+        begin_ns: (seed >> 32) % (50 * MS),
+        gap_ns: (seed >> 40) % MS,
+        toolstack: servers.iter().rev().take(1).copied().collect(),
+        devices: if servers.is_empty() { 0 } else { (seed >> 48) as u32 % 4 },
+        backend: servers,
+        density: None,
+    });
 }
 
 fn scenario() -> impl Strategy<Value = Plan> {
@@ -224,6 +294,7 @@ fn scenario() -> impl Strategy<Value = Plan> {
                             action: TimelineAction::Boost { vm: None, on: false },
                         });
                     }
+                    weather(&mut p, seed);
                     connect(&mut p, seed);
                     probe_all(&mut p);
                     p
@@ -253,11 +324,36 @@ proptest! {
             .filter(|((probe, metric), _)| metric == "throughput" && probe.starts_with("host."))
             .map(|(_, s)| s.value)
             .sum();
-        for vm in &p.vms {
-            had += scalar(&r, &vm.name, "cpu");
+        let labels: std::collections::BTreeSet<_> = p.vms.iter().map(|vm| &vm.label).collect();
+        for label in labels {
+            had += scalar(&r, label, "cpu");
         }
         prop_assert!(had <= busy + 1e-6, "had {had} of {busy} busy CPUs");
         prop_assert!(busy <= cpus + 1e-9);
+        // Each VM of a storm is asked for, starts and logs in, in this order, once, and by batches.
+        for (s, storm) in p.storms.iter().enumerate() {
+            let at = |kind, vm| {
+                let mut all = r.marks.iter()
+                    .filter(|m| (m.storm as usize, m.kind, m.vm) == (s, kind, vm));
+                (all.next().map(|m| m.at_ns), all.next())
+            };
+            let mut free = true;
+            for vm in 1..=storm.vms.len() as u32 {
+                let [asked, started, login] =
+                    [MarkKind::Requested, MarkKind::Started, MarkKind::LoggedIn].map(|k| at(k, vm));
+                prop_assert!(asked.1.is_none() && started.1.is_none() && login.1.is_none());
+                prop_assert!(started.0.is_none() || asked.0 <= started.0);
+                prop_assert!(login.0.is_none() || started.0.is_some() && started.0 <= login.0);
+                prop_assert!(asked.0.is_none() || free, "a batch begins before the last is there");
+                if vm % storm.batch == 0 {
+                    let first = vm + 1 - storm.batch;
+                    free = (first..=vm).all(|vm| match storm.next {
+                        Milestone::Start => at(MarkKind::Started, vm).0.is_some(),
+                        Milestone::Login => at(MarkKind::LoggedIn, vm).0.is_some(),
+                    });
+                }
+            }
+        }
     }
 
     #[test]
@@ -291,7 +387,8 @@ proptest! {
     fn every_call_is_answered(p in scenario(), interval in 2u64..20, work in 0u64..90, vm in 0usize..3) {
         let mut p = p;
         p.host.sched.linux_mut().unwrap().rt_guard = RtGuard::Off;
-        let serve = Program::Serve { work: Dist::Const(work * US), irq_vcpu: 0 };
+        p.storms.clear(); // all VMs are there
+        let serve = Program::Serve { work: Dist::Const(work * US), wait: Dist::Const(0), irq_vcpu: 0 };
         let server = match p.vms.get_mut(vm) {
             Some(m) => {
                 // With its vCPUs above everything as well, or it may wait for ever.
@@ -316,7 +413,7 @@ proptest! {
         probe_all(&mut p);
         let r = run(&p);
         let l = latency(&r, "host.asks");
-        let level = p.vms.get(vm).map_or("host", |m| &m.name);
+        let level = p.vms.get(vm).map_or("host", |m| &m.label);
         let per_s = 5.0; // the run is 200 ms
         let served = scalar(&r, &format!("{level}.answers"), "served") / per_s;
         let calls = scalar(&r, "host.asks", "calls") / per_s;

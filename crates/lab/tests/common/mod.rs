@@ -67,7 +67,7 @@ impl Backend for Fake {
         Ok(Recording {
             latencies: probes.collect(),
             scalars: BTreeMap::from([(key, load)]),
-            engine: None,
+            ..Recording::default()
         })
     }
 }

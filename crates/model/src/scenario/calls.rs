@@ -2,6 +2,7 @@
 //!
 //! Callers and servers can be anywhere, so this is done when the host and all VMs have their tasks.
 
+use super::host::runs;
 use super::keys::VmKeys;
 use super::workload::{Kind, Workload};
 use crate::diagnostic::{Collector, nearest};
@@ -17,12 +18,15 @@ fn server_of(workload: &Workload) -> Option<&At<Prose>> {
     match &workload.kind {
         Kind::Ping(keys) => Some(&keys.server),
         Kind::Bursty(keys) => keys.server.as_ref(),
+        Kind::Boot(keys) => keys.server.as_ref(),
+        Kind::Desktop(keys) => keys.server.as_ref(),
         _ => None,
     }
 }
 
 /// A workload of the scenario, whether it is switched on or not.
-struct Named<'k> {
+#[derive(Debug)]
+pub(crate) struct Named<'k> {
     level: &'k str,
     workload: &'k Workload,
     enabled: bool,
@@ -38,35 +42,48 @@ impl Named<'_> {
     }
 }
 
-/// Puts the servers into the programs that call them.
-pub(crate) fn link(
-    loads: &[&Workload],
-    vm_keys: &[VmKeys],
-    host_tasks: &mut [TaskPlan],
-    vms: &mut [VmPlan],
-    errors: &mut Collector<'_>,
-) {
+/// All workloads of a scenario.
+pub(crate) fn all<'k>(loads: &[&'k Workload], vm_keys: &'k [VmKeys]) -> Vec<Named<'k>> {
     let on_host =
         loads.iter().map(|w| Named { level: "host", workload: w, enabled: w.common.enabled.value });
     let in_guests = vm_keys.iter().flat_map(|vm| {
         vm.task.iter().map(|task| Named {
             level: &vm.name.value.0,
             workload: &task.0,
-            enabled: vm.enabled.value && task.0.common.enabled.value,
+            enabled: vm.enabled.value && runs(vm, &task.0),
         })
     });
-    let all: Vec<Named<'_>> = on_host.chain(in_guests).collect();
-    for caller in &all {
+    on_host.chain(in_guests).collect()
+}
+
+/// Puts the servers into the programs that call them: of several callers and several servers, the
+/// `n`th calls the `n`th modulo their number, and a caller one in its own VM if there is one.
+pub(crate) fn link(
+    all: &[Named<'_>],
+    host_tasks: &mut [TaskPlan],
+    vms: &mut [VmPlan],
+    errors: &mut Collector<'_>,
+) {
+    for caller in all {
         let Some(server) = server_of(caller.workload) else { continue };
-        let Some(servers) = find(caller, server, &all, host_tasks, vms, errors) else { continue };
+        let own = Some(caller.workload);
+        let found = find(own, caller.enabled, server, all, host_tasks, vms, errors);
+        let Some(servers) = found else { continue };
         let label = &caller.workload.common.name.value.0;
-        let tasks = match vms.iter_mut().find(|vm| vm.name == caller.level) {
-            Some(vm) => vm.tasks.as_mut_slice(),
-            None => &mut *host_tasks,
+        let mut turn = servers.iter().cycle();
+        let mut put_all = |tasks: &mut [TaskPlan], vm: Option<u32>| {
+            let here = |t: &&Target| matches!(t, Target::Guest { vm: at, .. } if Some(*at) == vm);
+            let mut beside = servers.iter().filter(here).cycle().peekable();
+            for task in tasks.iter_mut().filter(|task| task.label == *label) {
+                let server = beside.next().or_else(|| turn.next());
+                server.iter().for_each(|server| put(&mut task.program, **server));
+            }
         };
-        let copies = tasks.iter_mut().filter(|task| task.label == *label);
-        for (task, server) in copies.zip(servers.iter().cycle()) {
-            put(&mut task.program, *server);
+        if caller.level == "host" {
+            put_all(host_tasks, None);
+        }
+        for (i, vm) in (0..).zip(vms.iter_mut()).filter(|(_, vm)| vm.label == caller.level) {
+            put_all(&mut vm.tasks, Some(i));
         }
     }
 }
@@ -74,6 +91,7 @@ pub(crate) fn link(
 fn put(program: &mut Program, target: Target) {
     match program {
         Program::Ping { server, .. } => *server = target,
+        Program::Boot { server, .. } | Program::Desktop { server, .. } => *server = Some(target),
         Program::Cycle { phases } => {
             for phase in phases {
                 if let Phase::Call { server, .. } = phase {
@@ -86,9 +104,10 @@ fn put(program: &mut Program, target: Target) {
 }
 
 /// The tasks behind a name; `None` where the call cannot be made, or need not because the caller is
-/// left out.
-fn find(
-    caller: &Named<'_>,
+/// left out. `caller` is `None` for a storm.
+pub(crate) fn find(
+    caller: Option<&Workload>,
+    enabled: bool,
     server: &At<Prose>,
     all: &[Named<'_>],
     host_tasks: &[TaskPlan],
@@ -96,19 +115,22 @@ fn find(
     errors: &mut Collector<'_>,
 ) -> Option<Vec<Target>> {
     let At { value: Prose(text), span } = server;
-    let whole = text.split('/').next().unwrap_or(text);
+    // `VM/3.TASK/1` is a task of `VM.TASK`.
+    let (level, task) = text.split_once('.').unwrap_or((text, ""));
+    let base = |name: &str| name.split('/').next().unwrap_or(name).to_owned();
+    let whole = format!("{}.{}", base(level), base(task));
     let Some(named) = all.iter().find(|n| n.name() == whole) else {
         let names: Vec<String> = all.iter().filter(|n| n.serves()).map(Named::name).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let help = if names.is_empty() {
             "add a task of kind = \"server\"".to_owned()
         } else {
-            nearest(whole, "servers", &names)
+            nearest(text, "servers", &names)
         };
-        errors.error_help(*span, format!("there is no task `{whole}` to call"), help);
+        errors.error_help(*span, format!("there is no task `{text}` to call"), help);
         return None;
     };
-    if std::ptr::eq(named.workload, caller.workload) {
+    if caller.is_some_and(|caller| std::ptr::eq(named.workload, caller)) {
         errors.error_help(*span, "it would call itself", "name a task of kind = \"server\"");
         return None;
     }
@@ -117,7 +139,7 @@ fn find(
         errors.error_help(*span, format!("`{whole}` does not serve"), help);
         return None;
     }
-    if !caller.enabled {
+    if !enabled {
         return None;
     }
     if !named.enabled {
@@ -125,21 +147,21 @@ fn find(
         errors.error_help(*span, message, "enable both or none of the two");
         return None;
     }
-    let index = |i: usize| u32::try_from(i).unwrap_or(u32::MAX);
-    let (vm, tasks) = match vms.iter().position(|vm| vm.name == named.level) {
-        Some(vm) => (Some(index(vm)), vms[vm].tasks.as_slice()),
-        None => (None, host_tasks),
-    };
     let label = &named.workload.common.name.value.0;
-    let is_named = |t: &TaskPlan| text == whole || *text == format!("{}.{}", named.level, t.name);
-    let servers: Vec<Target> = (0..)
-        .zip(tasks)
-        .filter(|(_, task)| task.label == *label && is_named(task))
-        .map(|(task, _)| vm.map_or(Target::Host(task), |vm| Target::Guest { vm, task }))
-        .collect();
+    let is_named = |t: &TaskPlan| t.label == *label && (task == *label || task == t.name);
+    let mut servers = Vec::new();
+    if named.level == "host" {
+        let found = (0..).zip(host_tasks).filter(|(_, t)| is_named(t));
+        servers.extend(found.map(|(i, _)| Target::Host(i)));
+    }
+    let is_meant = |vm: &VmPlan| vm.label == named.level && (level == vm.label || level == vm.name);
+    for (vm, plan) in (0..).zip(vms).filter(|(_, vm)| is_meant(vm)) {
+        let found = (0..).zip(&plan.tasks).filter(|(_, t)| is_named(t));
+        servers.extend(found.map(|(task, _)| Target::Guest { vm, task }));
+    }
     if servers.is_empty() {
-        let count = named.workload.common.count.value.get();
         let message = format!("there is no copy `{text}`");
+        let count = named.workload.common.count.value.get();
         let help = format!("`{whole}` has {count}; leave out the number to call them in turn");
         errors.error_help(*span, message, help);
         return None;

@@ -294,6 +294,10 @@ pub(crate) fn pin_dom0(
         errors.error(span, format!("there are two dom0s: `{name}` is the other one"));
         return;
     }
+    if let Some(dom0) = first.filter(|k| k.count.value.get() > 1) {
+        errors.error(dom0.count.span, "there is one dom0");
+        return;
+    }
     let Some(pin) = pin else { return };
     let Some(dom0) = first else {
         errors.error_help(pin.span, "there is no dom0 to pin", "mark a VM by `dom0 = true`");
@@ -329,7 +333,7 @@ pub(crate) fn pin_dom0(
             if cpus.is_empty() {
                 let span = keys
                     .iter()
-                    .find(|k| k.name.value.0 == vm.name)
+                    .find(|k| k.name.value.0 == vm.label)
                     .map_or(pin.span, |k| if own == pcpus { pin.span } else { k.pin.span });
                 let message = format!("`{}` has no pCPU left: dom0 has 0 to {}", vm.name, own - 1);
                 errors.error_help(span, message, "fewer vCPUs for dom0, or another `pin`");

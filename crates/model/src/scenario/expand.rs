@@ -5,8 +5,8 @@ use vcoop_sched::config::Policy;
 use super::calls::UNKNOWN;
 use super::captures::{Captures, least_length};
 use super::workload::{
-    Abuse, Audio, AudioSource, AudioTime, Browser, Bursty, Capture, CommonKeys, CpuMap, CyclicMode,
-    Cyclictest, Duty, Hog, Kind, Ping, Rogue, Server, Stress, Workload,
+    Abuse, Audio, AudioSource, AudioTime, Boot, Browser, Bursty, Capture, CommonKeys, CpuMap,
+    CyclicMode, Cyclictest, Desktop, Duty, Hog, Kind, Ping, Rogue, Server, Stress, Then, Workload,
 };
 use crate::diagnostic::{Collector, Span};
 use crate::plan::{DevicePlan, Dist, Mode, Ns, Phase, Program, RogueMode, TaskPlan};
@@ -66,6 +66,8 @@ pub(crate) fn expand(
         Kind::Browser(keys) => browser(keys, common, errors),
         Kind::Server(keys) => copies(common, server(keys, place, errors)),
         Kind::Ping(keys) => copies(common, ping(keys, place, errors)),
+        Kind::Boot(keys) => copies(common, boot(keys, place, errors)),
+        Kind::Desktop(keys) => copies(common, desktop(keys, place, errors)),
         Kind::Audio(keys) => return audio(keys, common, place, out, errors),
         Kind::Rogue(keys) => copies(common, rogue(keys)),
         Kind::Capture(keys) => return capture(keys, common, place, captures, out, errors),
@@ -97,15 +99,23 @@ pub(crate) fn check_cpus(cpus: &[u32], span: Span, place: Place, errors: &mut Co
 
 fn task(name: String, program: Program, common: &CommonKeys) -> TaskPlan {
     let policy = common.policy.as_ref().map_or(Policy::NORMAL, |p| p.value.0);
-    let cyclic = matches!(program, Program::Cyclictest { .. } | Program::Ping { .. });
-    let default_slack = if policy.is_rt() || policy.is_deadline() || cyclic { 0 } else { SLACK_NS };
+    // Cyclictest and ping set it so; what ends a server's or a desktop's sleep is no timer.
+    let none = matches!(
+        program,
+        Program::Cyclictest { .. }
+            | Program::Ping { .. }
+            | Program::Serve { .. }
+            | Program::Desktop { .. }
+    );
+    let default_slack = if policy.is_rt() || policy.is_deadline() || none { 0 } else { SLACK_NS };
     TaskPlan {
         name,
         label: common.name.value.0.clone(),
         program,
         policy,
         cpus: common.cpus.value.0.clone(),
-        start_ns: common.start.value.0,
+        start_ns: common.start.value.ns,
+        after_login: common.start.value.login,
         timer_slack_ns: common.slack.as_ref().map_or(default_slack, |s| s.value.0),
     }
 }
@@ -224,7 +234,30 @@ fn bursty(keys: &Bursty, place: Place, errors: &mut Collector<'_>) -> Program {
 
 fn server(keys: &Server, place: Place, errors: &mut Collector<'_>) -> Program {
     let irq_vcpu = irq_vcpu(&keys.irq_vcpu, place, errors);
-    Program::Serve { work: keys.work.value.0, irq_vcpu }
+    Program::Serve { work: keys.work.value.0, wait: keys.wait.value.0, irq_vcpu }
+}
+
+fn boot(keys: &Boot, place: Place, errors: &mut Collector<'_>) -> Program {
+    Program::Boot {
+        rounds: keys.rounds.value.get32(),
+        burst: keys.burst.value.0,
+        every: keys.every.value.get32(),
+        long: keys.long.value.0,
+        server: keys.server.as_ref().map(|_| UNKNOWN),
+        irq_vcpu: irq_vcpu(&keys.irq_vcpu, place, errors),
+        hog: keys.then.value == Then::Hog,
+    }
+}
+
+fn desktop(keys: &Desktop, place: Place, errors: &mut Collector<'_>) -> Program {
+    needs_time(&keys.think, "think", errors);
+    Program::Desktop {
+        think: keys.think.value.0,
+        bursts: keys.bursts.value.get32(),
+        burst: keys.burst.value.0,
+        server: keys.server.as_ref().map(|_| UNKNOWN),
+        irq_vcpu: irq_vcpu(&keys.irq_vcpu, place, errors),
+    }
 }
 
 fn ping(keys: &Ping, place: Place, errors: &mut Collector<'_>) -> Program {

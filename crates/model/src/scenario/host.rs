@@ -8,8 +8,9 @@ use super::credit1::{self, is_credit1, only_credit1, only_linux};
 use super::expand::{Expanded, Place, check_cpus, expand};
 use super::keys::{HostKeys, MAX_VCPUS, VmKeys};
 use super::sched::{FairKind, LevelShape, SchedKeys, tick_ns};
+use super::storm::never_logged_in;
 use super::texts::{MeansText, PolicyText};
-use super::workload::Workload;
+use super::workload::{Kind, Workload};
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::{DevicePlan, HostPlan, HostSched, TaskPlan, VmPlan};
 use crate::profile::{CState, Profile};
@@ -134,7 +135,10 @@ pub(crate) fn vm(
             })
             .collect(),
     };
-    let workloads: Vec<&Workload> = keys.task.iter().map(|task| &task.0).collect();
+    check_boot(keys, errors);
+    let mut tasks: Vec<Workload> = keys.task.iter().map(|task| task.0.clone()).collect();
+    tasks.iter_mut().for_each(|task| task.common.enabled.value = runs(keys, task));
+    let workloads: Vec<&Workload> = tasks.iter().collect();
     let Expanded { tasks, mut devices } =
         workloads_of(&workloads, place, &keys.sched.value, captures, errors);
     explicit_devices(keys, place, &workloads, &tasks, &mut devices, errors);
@@ -151,6 +155,7 @@ pub(crate) fn vm(
     };
     Some(VmPlan {
         name: keys.name.value.0.clone(),
+        label: keys.name.value.0.clone(),
         level,
         preemption: keys.preemption.value.resolve(),
         vcpu_cpus,
@@ -191,6 +196,28 @@ fn refuse_linux_keys(keys: &VmKeys, policies: &[Policy], errors: &mut Collector<
     }
 }
 
+/// Whether a task of a VM runs, at some time, if the VM does.
+pub(crate) fn runs(vm: &VmKeys, task: &Workload) -> bool {
+    task.common.enabled.value && !(task.common.start.value.login && never_logged_in(vm))
+}
+
+/// One boot program a VM, and one where something waits for its end.
+fn check_boot(keys: &VmKeys, errors: &mut Collector<'_>) {
+    let mut boots = keys.task.iter().filter(|t| matches!(t.0.kind, Kind::Boot(_)));
+    let first = boots.next();
+    for common in first.iter().map(|t| &t.0.common).filter(|c| c.count.value.get() > 1) {
+        errors.error(common.count.span, "a VM boots once");
+    }
+    for other in boots {
+        errors.error(other.0.common.name.span, "a VM boots once: this is its second boot program");
+    }
+    let starts = keys.task.iter().map(|t| &t.0.common.start).filter(|start| start.value.login);
+    for start in starts.filter(|_| first.is_none_or(|boot| !boot.0.common.enabled.value)) {
+        let help = "add a [[vm.task]] of kind = \"boot\"";
+        errors.error_help(start.span, "this VM never logs in: it has no boot program", help);
+    }
+}
+
 /// Tasks of a level, after checks that names differ and slices mean something.
 pub(crate) fn workloads_of(
     workloads: &[&Workload],
@@ -206,6 +233,10 @@ pub(crate) fn workloads_of(
     );
     let mut out = Expanded::default();
     for workload in workloads {
+        let start = &workload.common.start;
+        if start.value.login && !place.guest {
+            errors.error_help(start.span, "the host logs in nowhere", "give a time");
+        }
         if let Some(policy) = &workload.common.policy {
             let eevdf = sched.fair.value == FairKind::Eevdf;
             check_policy_slice(policy.value.0, policy.span, eevdf, level, errors);

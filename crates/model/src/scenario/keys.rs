@@ -5,6 +5,7 @@
 
 use super::credit1::{Credit1Keys, Dom0Pin};
 use super::sched::SchedKeys;
+use super::storm::{StormKeys, ViewKeys};
 use super::texts::{MeansText, PolicyText};
 use super::workload::{GuestTask, HostLoad};
 use crate::plan::{GuestTimer, Preemption};
@@ -53,6 +54,10 @@ table! {
         matrix: Option<At<Raw>>,
         /// Switches thrown while running.
         at: Vec<AtKeys>,
+        /// VMs created while the run goes on.
+        storm: Vec<StormKeys>,
+        /// Views of single runs.
+        view: Vec<ViewKeys>,
     }
 }
 
@@ -135,6 +140,9 @@ table! {
         name: At<Name>,
         /// Left out entirely when false; a matrix can vary it.
         enabled: At<bool> = "true",
+        /// Copies, named NAME/0, NAME/1, ... when there are several. Series and numbers of all are shown
+        /// as one, under NAME.
+        count: At<Int<1, 1024>> = "1",
         /// Number of vCPUs.
         vcpus: At<Int<1, MAX_VCPUS>>,
         /// pCPUs the vCPUs may use: one list for all, or one each.
@@ -235,7 +243,7 @@ table! {
     /// A series to report.
     pub(crate) struct ProbeKeys {
         /// `host.LOAD` or `VM.TASK`; of several copies `host.LOAD/0`, or all of them without the
-        /// number.
+        /// number. All copies of a VM are one series, `VM/3.TASK` is that of one.
         task: At<Prose>,
     }
 }

@@ -11,6 +11,7 @@ use super::host::{self, HostFacts, Shares, check_policy_slice, distinct, refuse_
 use super::keys::{AtKeys, PolicyKeys, ScenarioKeys, Switch};
 use super::policies::{Named, Policies};
 use super::sched::FairKind;
+use super::storm;
 use super::workload::Workload;
 use crate::diagnostic::{Collector, nearest};
 use crate::plan::{
@@ -105,8 +106,10 @@ pub(crate) fn resolve(
     }
     // Only now: what refers to VMs would call all of them unknown if one is wrong.
     let mut vms = vms?;
-    calls::link(&loads, &keys.vm, &mut host_tasks, &mut vms, errors);
-    let probes = probes(keys, &loads, &host_tasks, &vms, errors);
+    let named = calls::all(&loads, &keys.vm);
+    calls::link(&named, &mut host_tasks, &mut vms, errors);
+    let storms = storm::storms(keys, &named, &host_tasks, &vms, errors);
+    let probes = probes(keys, &host_tasks, &vms, errors);
     let end_ns = warmup_ns + duration_ns;
     if facts.credit1 {
         let keys = keys.at.iter().flat_map(|at| {
@@ -116,7 +119,7 @@ pub(crate) fn resolve(
         keys.flatten().for_each(|(key, span)| only_linux(key, span, errors));
     }
     let timeline = timeline(&keys.at, keys, &vms, end_ns, facts.eevdf, errors);
-    let plan = Plan {
+    let mut plan = Plan {
         scenario: keys.name.value.0.clone(),
         policy_name: "vanilla".to_owned(),
         params,
@@ -130,8 +133,11 @@ pub(crate) fn resolve(
         policy: PolicyPlan::Vanilla,
         probes,
         timeline,
+        storms,
+        views: Vec::new(),
     };
     deadline::check(keys, &plan, &policies, &compared, errors);
+    plan.views = storm::views(keys, &plan, errors);
     Some(Resolved { plan, policies: policies.plans, compared, baseline })
 }
 
@@ -199,20 +205,46 @@ fn vms(
         let shares = if vm.enabled.value { &mut *shares } else { &mut unused };
         let plan = host::vm(vm, facts, shares, outside.captures, errors);
         complete &= plan.is_some();
-        vcpus += vm.vcpus.value.get() as usize;
+        let copies = vm.count.value.get() as usize;
+        vcpus += vm.vcpus.value.get() as usize * copies;
         if vcpus > MAX_TOTAL_VCPUS {
             let message = format!("more than {MAX_TOTAL_VCPUS} vCPUs in all");
             errors.error(vm.vcpus.span, message);
             return None;
         }
-        tasks += plan.as_ref().map_or(0, |plan| plan.tasks.len());
+        tasks += plan.as_ref().map_or(0, |plan| plan.tasks.len()) * copies;
         if tasks > MAX_TASKS {
             errors.error(vm.name.span, format!("more than {MAX_TASKS} guest tasks in all"));
             return None;
         }
-        all.extend(plan.filter(|_| vm.enabled.value));
+        all.extend(
+            plan.filter(|_| vm.enabled.value).into_iter().flat_map(|p| copy(p, copies, shares)),
+        );
     }
     complete.then_some(all)
+}
+
+/// The copies of a VM, each with a cgroup or a domain of its own where it has one.
+fn copy(plan: VmPlan, copies: usize, shares: &mut Shares) -> Vec<VmPlan> {
+    if copies == 1 {
+        return vec![plan];
+    }
+    let one = |i: usize| {
+        let mut copy = VmPlan { name: format!("{}/{i}", plan.label), ..plan.clone() };
+        if let (Some(group), 1..) = (plan.group, i) {
+            let group = usize::from(group);
+            let len = if let Some(domain) = shares.domains.get(group).copied() {
+                shares.domains.push(domain);
+                shares.domains.len()
+            } else {
+                shares.groups.push(shares.groups[group]);
+                shares.groups.len()
+            };
+            copy.group = u16::try_from(len - 1).ok();
+        }
+        copy
+    };
+    (0..copies).map(one).collect()
 }
 
 fn compared(
@@ -268,29 +300,35 @@ fn compared(
 
 /// A task as a probe can name it.
 struct Candidate {
-    /// `guest.cyclictest/0`.
+    /// `guest.cyclictest/0`, in a copy of a VM `guest/3.cyclictest/0`.
     name: String,
-    /// `guest.cyclictest`.
+    /// `guest.cyclictest`, `guest/3.cyclictest`.
     group: String,
+    /// The series of all copies of its VM: `guest.cyclictest/0`.
+    pooled: String,
+    /// `guest.cyclictest`.
+    pooled_group: String,
     target: Target,
     measures: bool,
 }
 
 fn candidates(host_tasks: &[TaskPlan], vms: &[VmPlan]) -> Vec<Candidate> {
-    let of = |level: &str, task: &TaskPlan, target| Candidate {
+    let of = |level: &str, label: &str, task: &TaskPlan, target| Candidate {
         name: format!("{level}.{}", task.name),
         group: format!("{level}.{}", task.label),
+        pooled: format!("{label}.{}", task.name),
+        pooled_group: format!("{label}.{}", task.label),
         target,
         measures: task.program.measures(),
     };
     let mut all = Vec::new();
     for (vm, plan) in (0..).zip(vms) {
         for (task, t) in (0..).zip(&plan.tasks) {
-            all.push(of(&plan.name, t, Target::Guest { vm, task }));
+            all.push(of(&plan.name, &plan.label, t, Target::Guest { vm, task }));
         }
     }
     for (i, task) in (0..).zip(host_tasks) {
-        all.push(of("host", task, Target::Host(i)));
+        all.push(of("host", "host", task, Target::Host(i)));
     }
     all
 }
@@ -298,40 +336,41 @@ fn candidates(host_tasks: &[TaskPlan], vms: &[VmPlan]) -> Vec<Candidate> {
 /// What to report: what `[[probe]]` names, or every task that measures, guests first.
 fn probes(
     keys: &ScenarioKeys,
-    loads: &[&Workload],
     host_tasks: &[TaskPlan],
     vms: &[VmPlan],
     errors: &mut Collector<'_>,
 ) -> Vec<ProbePlan> {
     let all = candidates(host_tasks, vms);
-    let plan = |c: &Candidate| ProbePlan { probe: c.name.clone(), target: c.target };
+    let plan = |c: &Candidate, name: &String| ProbePlan { probe: name.clone(), target: c.target };
     if keys.probe.is_empty() {
-        return all.iter().filter(|c| c.measures).map(plan).collect();
+        return all.iter().filter(|c| c.measures).map(|c| plan(c, &c.pooled)).collect();
     }
     let mut chosen: Vec<ProbePlan> = Vec::new();
     for probe in &keys.probe {
         let At { value, span } = &probe.task;
-        let named: Vec<&Candidate> =
-            all.iter().filter(|c| c.name == value.0 || c.group == value.0).collect();
+        let one = |c: &Candidate| c.name == value.0 || c.group == value.0;
+        let copies = |c: &Candidate| c.pooled == value.0 || c.pooled_group == value.0;
+        let named: Vec<&Candidate> = all.iter().filter(|c| one(c) || copies(c)).collect();
         if named.is_empty() {
-            if is_disabled(&value.0, keys, loads) {
+            if is_disabled(&value.0, keys) {
                 continue;
             }
             let mut names: Vec<&str> =
-                all.iter().filter(|c| c.measures).map(|c| c.group.as_str()).collect();
+                all.iter().filter(|c| c.measures).map(|c| c.pooled_group.as_str()).collect();
             names.dedup();
             let message = format!("the probe names no task: `{}`", value.0);
             errors.error_help(*span, message, nearest(&value.0, "tasks that measure", &names));
         } else if !named.iter().any(|c| c.measures) {
             let message = format!("`{}` measures nothing", value.0);
-            let help = "kinds that measure: cyclictest, audio, ping";
+            let help = "kinds that measure: cyclictest, audio, ping, desktop";
             errors.error_help(*span, message, help);
         }
         for candidate in named.into_iter().filter(|c| c.measures) {
             if chosen.iter().any(|p| p.target == candidate.target) {
                 errors.error(*span, format!("`{}` is probed twice", candidate.name));
             } else {
-                chosen.push(plan(candidate));
+                let name = if one(candidate) { &candidate.name } else { &candidate.pooled };
+                chosen.push(plan(candidate, name));
             }
         }
     }
@@ -339,16 +378,16 @@ fn probes(
 }
 
 /// Whether a probe names something that is there but switched off.
-fn is_disabled(probe: &str, keys: &ScenarioKeys, loads: &[&Workload]) -> bool {
+pub(crate) fn is_disabled(probe: &str, keys: &ScenarioKeys) -> bool {
     let Some((level, task)) = probe.split_once('.') else { return false };
     let base = task.split('/').next().unwrap_or(task);
-    let off = |w: &Workload| w.common.name.value.0 == base && !w.common.enabled.value;
+    let is_named = |w: &Workload| w.common.name.value.0 == base;
     if level == "host" {
-        return loads.iter().any(|w| off(w));
+        return keys.load.iter().any(|w| is_named(&w.0) && !w.0.common.enabled.value);
     }
-    keys.vm.iter().filter(|vm| vm.name.value.0 == level).any(|vm| {
-        let named = |w: &Workload| w.common.name.value.0 == base;
-        vm.task.iter().any(|t| off(&t.0) || (!vm.enabled.value && named(&t.0)))
+    let label = level.split('/').next().unwrap_or(level);
+    keys.vm.iter().filter(|vm| vm.name.value.0 == label).any(|vm| {
+        vm.task.iter().any(|t| is_named(&t.0) && !(vm.enabled.value && host::runs(vm, &t.0)))
     })
 }
 
@@ -367,10 +406,11 @@ fn timeline(
             errors.error(switch.time.span, message);
         }
         let vm = match &switch.vm {
-            None => None,
-            Some(name) => match vms.iter().position(|vm| vm.name == name.value.0) {
-                Some(index) => u32::try_from(index).ok(),
-                None => {
+            None => vec![None],
+            // All copies of a VM.
+            Some(name) => match places(vms, &name.value.0) {
+                some if !some.is_empty() => some,
+                _ => {
                     if !keys.vm.iter().any(|vm| vm.name.value.0 == name.value.0) {
                         let names: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
                         let message = format!("there is no VM `{}`", name.value.0);
@@ -385,12 +425,22 @@ fn timeline(
                 }
             },
         };
-        if let Some(action) = action(switch, vm, vms, eevdf, errors) {
-            events.push(TimelineEvent { at_ns: switch.time.value.0, action });
+        for vm in vm {
+            if let Some(action) = action(switch, vm, vms, eevdf, errors) {
+                events.push(TimelineEvent { at_ns: switch.time.value.0, action });
+            } else {
+                break;
+            }
         }
     }
     events.sort_by_key(|event| event.at_ns);
     events
+}
+
+/// The VMs of a name.
+fn places(vms: &[VmPlan], name: &str) -> Vec<Option<u32>> {
+    let named = vms.iter().enumerate().filter(|(_, vm)| vm.label == name || vm.name == name);
+    named.map(|(i, _)| u32::try_from(i).ok()).collect()
 }
 
 fn action(

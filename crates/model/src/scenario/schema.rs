@@ -39,6 +39,8 @@ pub fn reference() -> String {
         ("[compare]", "CompareKeys"),
         ("[[probe]]", "ProbeKeys"),
         ("[[at]]", "AtKeys"),
+        ("[[storm]]", "StormKeys"),
+        ("[[view]]", "ViewKeys"),
     ];
     for (title, name) in tables {
         if let Some(table) = defs.get(name) {

@@ -7,12 +7,12 @@ use crate::toml_read::{Node, NodeValue, TableNode};
 /// What diagnostics call the option.
 const OPTION: &str = "--set";
 /// Keys that hold arrays of tables, which `--set` can change but not create.
-const ARRAYS: [&str; 6] = ["load", "vm", "task", "device", "probe", "at"];
+const ARRAYS: [&str; 8] = ["load", "vm", "task", "device", "probe", "at", "storm", "view"];
 
 /// One override of a field.
 ///
-/// The path goes from table to table by key; entries of `[[load]]`, `[[vm]]`, `[[vm.task]]` and
-/// `[[vm.device]]` are addressed by their `name`, those without a name by their index. The value
+/// The path goes from table to table by key; entries of `[[load]]`, `[[vm]]`, `[[vm.task]]`,
+/// `[[vm.device]]` and `[[storm]]` are addressed by their `name`, those without a name by their index. The value
 /// is TOML, where plain words need no quotes: `vm.guest.task.cyclictest.interval=1ms`,
 /// `compare.policy=["vanilla","dynamic"]`, `policy.dynamic.means=nice -20`.
 #[derive(Clone, Debug, PartialEq, Eq)]

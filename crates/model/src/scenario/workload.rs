@@ -13,6 +13,33 @@ use crate::toml_read::units::{CpuList, Percent, Period, Span1, Time, Times};
 use crate::toml_read::value::{Factor, Int, Name, Prose, choice};
 use crate::toml_read::{At, Reader, Table, TableSchema, Text};
 
+/// When a task starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StartTime {
+    /// Nanoseconds from there.
+    pub(crate) ns: u64,
+    /// From the login of its VM, not from the start.
+    pub(crate) login: bool,
+}
+
+impl Text for StartTime {
+    const WHAT: &'static str = "a time (\"5s\"), \"login\" or \"login + 5s\"";
+    const PATTERN: &'static str =
+        r"^\s*(login(\s*\+\s*[0-9]+(\.[0-9]+)?\s*\S+)?|[0-9]+(\.[0-9]+)?\s*\S+)\s*$";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let Some(rest) = text.trim().strip_prefix("login") else {
+            return Time::parse(text).map(|time| Self { ns: time.0, login: false });
+        };
+        let ns = match rest.trim_start().strip_prefix('+') {
+            Some(time) => Time::parse(time)?.0,
+            None if rest.is_empty() => 0,
+            None => return Err(format!("`{}` is no time", text.trim())),
+        };
+        Ok(Self { ns, login: true })
+    }
+}
+
 table! {
     /// Keys of every workload.
     pub(crate) struct CommonKeys {
@@ -26,8 +53,9 @@ table! {
         policy: Option<At<PolicyText>>,
         /// CPUs it may use: pCPUs for a load, vCPUs for a guest task.
         cpus: At<CpuList> = "all",
-        /// When it starts, from the start of the warm-up.
-        start: At<Time> = "0s",
+        /// When it starts, from the start of the warm-up; in a VM of a storm from its VMStart; "login" or
+        /// "login + 5s": from the end of its VM's boot program.
+        start: At<StartTime> = "0s",
         /// Timer slack of its sleeps. Default: none under fifo and rr, none for cyclictest and ping, which
         /// set it so, and 50 us for the rest, as Linux has it.
         slack: Option<At<Time>>,
@@ -197,6 +225,9 @@ table! {
     pub(crate) struct Server {
         /// CPU time of a call.
         work: At<Times> = "2us",
+        /// Sleep after the work and before the answer, as for a disk. It holds up the calls behind this
+        /// one: more copies serve in parallel.
+        wait: At<Times> = "0us",
         /// vCPU that takes the interrupts of calls from outside of the VM.
         irq_vcpu: At<Int<0, 255>> = "0",
     }
@@ -214,6 +245,59 @@ table! {
         interval: At<Period> = "1ms",
         /// CPU time after each answer.
         work: At<Times> = "0us",
+        /// vCPU that takes the interrupts of answers from outside of the VM.
+        irq_vcpu: At<Int<0, 255>> = "0",
+    }
+}
+
+choice! {
+    /// What a VM does when it has booted.
+    pub(crate) enum Then {
+        /// Its tasks with start = "login".
+        Tasks = "tasks",
+        /// A CPU loop, and none of these tasks.
+        Hog = "hog",
+        /// Nothing: none of these tasks.
+        None = "none",
+    }
+}
+
+table! {
+    /// Boots, until VMLogin: rounds of a burst of compute and an I/O call, now and then a longer burst
+    /// (guests only).
+    pub(crate) struct Boot {
+        /// Rounds.
+        rounds: At<Int<1, 10_000_000>> = "1000",
+        /// CPU time before each call.
+        burst: At<Times> = "exp 10us",
+        /// Rounds from one longer burst to the next; 0: there are none.
+        every: At<Int<0, 10_000_000>> = "0",
+        /// CPU time of a longer burst, besides the round's own.
+        long: At<Times> = "exp 1ms",
+        /// Server that does the I/O: `host.LOAD` or `VM.TASK`; of several copies the one of the caller's
+        /// number. Default: no I/O.
+        server: Option<At<Prose>>,
+        /// vCPU that takes the interrupts of answers from outside of the VM.
+        irq_vcpu: At<Int<0, 255>> = "0",
+        /// What follows VMLogin.
+        then: At<Then> = "tasks",
+    }
+}
+
+table! {
+    /// Somebody at an office desktop (LoginVSI-like): thinks, then starts an action of several bursts of
+    /// CPU with an I/O call between each two (guests only). Measures the response time: from the end of
+    /// the thinking to the end of the last burst.
+    pub(crate) struct Desktop {
+        /// Time between two actions.
+        think: At<Times> = "exp 2s",
+        /// Bursts of an action.
+        bursts: At<Int<1, 100_000>> = "20",
+        /// CPU time of a burst.
+        burst: At<Times> = "exp 1ms",
+        /// Server that does the I/O: `host.LOAD` or `VM.TASK`; of several copies the one of the caller's
+        /// number. Default: no I/O.
+        server: Option<At<Prose>>,
         /// vCPU that takes the interrupts of answers from outside of the VM.
         irq_vcpu: At<Int<0, 255>> = "0",
     }
@@ -275,6 +359,9 @@ table! {
     }
 }
 
+/// Kinds that the host does not have.
+const GUEST_ONLY: [&str; 3] = ["rogue", "boot", "desktop"];
+
 /// Declares the kinds: word and table.
 macro_rules! kinds {
     ($( $word:literal => $table:ident ),+ $(,)?) => {
@@ -297,7 +384,7 @@ macro_rules! kinds {
 
             fn schemas(generator: &mut SchemaGenerator, guest: bool) -> Vec<Schema> {
                 let mut all = Vec::new();
-                $( if guest || $word != "rogue" {
+                $( if guest || !GUEST_ONLY.contains(&$word) {
                     let mut schema = TableSchema::new(generator);
                     schema.constant("kind", $word, $table::ABOUT.trim());
                     CommonKeys::describe(&mut schema);
@@ -320,6 +407,8 @@ kinds! {
     "audio" => Audio,
     "server" => Server,
     "ping" => Ping,
+    "boot" => Boot,
+    "desktop" => Desktop,
     "capture" => Capture,
     "rogue" => Rogue,
 }
@@ -335,7 +424,7 @@ pub(crate) struct Workload {
 
 fn read_workload(reader: &mut Reader<'_, '_, '_>, guest: bool) -> Option<Workload> {
     let words: Vec<&str> =
-        Kind::WORDS.iter().copied().filter(|word| guest || *word != "rogue").collect();
+        Kind::WORDS.iter().copied().filter(|word| guest || !GUEST_ONLY.contains(word)).collect();
     let word: Option<At<Prose>> = reader.field("kind", "").flatten();
     let common = CommonKeys::read_fields(reader);
     let Some(At { value: Prose(word), span }) = word else {

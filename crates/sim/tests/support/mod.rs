@@ -128,6 +128,8 @@ pub(crate) fn plan(host: LevelConfig, costs: Costs) -> Plan {
         policy: PolicyPlan::Vanilla,
         probes: vec![],
         timeline: vec![],
+        storms: vec![],
+        views: vec![],
     }
 }
 
@@ -139,6 +141,7 @@ pub(crate) fn task(name: &str, program: Program, policy: Policy, cpus: &[u32]) -
         policy,
         cpus: cpus.to_vec(),
         start_ns: 0,
+        after_login: false,
         timer_slack_ns: 0,
     }
 }
@@ -166,6 +169,7 @@ pub(crate) fn vm(name: &str, guest: LevelConfig, tasks: Vec<TaskPlan>) -> VmPlan
     let n = guest.topology.cpus() as usize;
     VmPlan {
         name: name.into(),
+        label: name.into(),
         level: guest,
         preemption: Preemption::Full,
         vcpu_cpus: vec![vec![]; n],

@@ -212,14 +212,14 @@ fn calls_go_to_the_servers_they_name() {
     let Program::Ping { irq_vcpu: 1, interval_ns: 1_000_000, .. } = guest[0].program else {
         panic!("{:?}", guest[0])
     };
-    let pong = Program::Serve { work: Dist::Const(7_000), irq_vcpu: 1 };
+    let pong = Program::Serve { work: Dist::Const(7_000), wait: Dist::Const(0), irq_vcpu: 1 };
     assert_eq!(format!("{:?}", guest[3].program), format!("{pong:?}"));
     let Program::Cycle { phases } = &plan.host_tasks[2].program else { panic!() };
     let server = Target::Guest { vm: 0, task: 3 };
     assert_eq!(phases[1], Phase::Call { server, irq_vcpu: 0 });
     let probes: Vec<&str> = plan.probes.iter().map(|p| p.probe.as_str()).collect();
     assert_eq!(probes, ["guest.ping/0", "guest.ping/1", "guest.ping/2", "guest.one"]);
-    assert_eq!((guest[0].timer_slack_ns, guest[3].timer_slack_ns), (0, 50_000));
+    assert_eq!((guest[0].timer_slack_ns, guest[3].timer_slack_ns), (0, 0));
 }
 
 #[test]

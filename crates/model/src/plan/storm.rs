@@ -1,0 +1,117 @@
+//! Virtual machines that come while the run goes on, and views of single runs.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Ns, Target};
+
+/// VMs that are created one batch after the other (a boot storm).
+///
+/// For each VM of a batch somebody beside the toolstack, whose own work is free, calls the toolstack once
+/// and then the backends, one call after the other. With the last answer the VM's vCPUs may run:
+/// *VMStart*. Its boot program ends with *VMLogin*. Until VMStart a VM has no timers and takes no CPU;
+/// interrupts and messages for it wait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StormPlan {
+    /// Report label of the VMs.
+    pub label: String,
+    /// The VMs, in the order of their creation.
+    pub vms: Vec<u32>,
+    /// VMs a batch.
+    pub batch: u32,
+    /// What all VMs of a batch must have reached before the next one begins.
+    pub next: Milestone,
+    /// When the first batch begins, from the start of the warm-up; not before its end.
+    pub begin_ns: Ns,
+    /// Time from a batch's end to the next one's begin.
+    pub gap_ns: Ns,
+    /// Servers called for the build of a domain, VM `n` the `n`th of them modulo their number;
+    /// none: building takes no time.
+    pub toolstack: Vec<Target>,
+    /// Calls for the set-up of each VM's devices.
+    pub devices: u32,
+    /// Servers that take them, likewise.
+    pub backend: Vec<Target>,
+    /// The response time to hold; `None`: no density score.
+    pub density: Option<DensityPlan>,
+}
+
+/// What a VM of a storm has reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Milestone {
+    /// VMStart: its vCPUs begin to run.
+    Start,
+    /// VMLogin: its boot program is done.
+    Login,
+}
+
+impl Milestone {
+    /// Name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Login => "login",
+        }
+    }
+}
+
+/// How many VMs a host carries: those logged in before the response time of the storm's desktop
+/// tasks passes a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DensityPlan {
+    /// The limit.
+    pub limit_ns: Ns,
+    /// What is held against it.
+    pub score: Score,
+    /// Actions count that were begun within this time of the last login; `None`: all until the next.
+    pub window_ns: Option<Ns>,
+}
+
+/// A statistic of response times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Score {
+    /// 95 % quantile.
+    P95,
+    /// Mean.
+    Mean,
+}
+
+/// A view of single runs beside the series.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ViewPlan {
+    /// Every sample of a probe, with its time.
+    Scatter {
+        /// Name in [`Plan::probes`](super::Plan::probes).
+        probe: String,
+        /// Most samples kept; those after them are counted.
+        most: u32,
+    },
+    /// Who ran when on one pCPU.
+    Intervals {
+        /// The pCPU; `None`: the first on which the VM of the milestone runs from then on.
+        pcpu: Option<u32>,
+        /// When it begins.
+        at: ViewStart,
+        /// How long it goes on.
+        length_ns: Ns,
+    },
+}
+
+/// When a view begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ViewStart {
+    /// At a time, from the start of the warm-up.
+    Time(Ns),
+    /// When that many VMs of a storm have reached a milestone.
+    Reached {
+        /// Index of the storm.
+        storm: u32,
+        /// Which milestone.
+        milestone: Milestone,
+        /// How many VMs, from 1.
+        number: u32,
+    },
+}

@@ -1,0 +1,69 @@
+//! When the VMs of a storm had started and logged in: a row a policy and event, a column a number of VMs.
+
+use vcoop_lab::human;
+use vcoop_lab::result::{Curve, Document, Interval, Params};
+
+use crate::style::{POLICY, Style, Tone, cut, finish};
+
+/// Numbers of VMs shown, as far as there are so many; and the last.
+const SHOWN: [u32; 4] = [10, 20, 40, 60];
+
+/// The curves of a cell; empty where no VM comes.
+pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
+    let curves: Vec<&Curve> = document
+        .curves
+        .iter()
+        .filter(|c| c.place.backend == cell.0 && c.place.params == cell.1)
+        .collect();
+    let mut groups: Vec<(&str, &str)> = Vec::new();
+    for curve in &curves {
+        if !groups.contains(&(&curve.vm, &curve.event)) {
+            groups.push((&curve.vm, &curve.event));
+        }
+    }
+    let mut out = String::new();
+    for (vm, event) in groups {
+        let of: Vec<&&Curve> = curves.iter().filter(|c| c.vm == vm && c.event == event).collect();
+        out.push_str(&table(vm, event, &of, style));
+    }
+    out
+}
+
+fn table(vm: &str, event: &str, curves: &[&&Curve], style: Style) -> String {
+    let planned = curves.iter().map(|c| c.planned).max().unwrap_or(0);
+    let mut shown: Vec<u32> = SHOWN.into_iter().filter(|n| *n < planned).collect();
+    if planned <= SHOWN[3] || shown.is_empty() {
+        shown.push(planned);
+    }
+    let columns = shown.iter().map(|n| format!("VM {n}"));
+    let header: Vec<String> = [format!("{vm} {event}")]
+        .into_iter()
+        .chain(columns)
+        .chain(["reached".to_owned()])
+        .collect();
+    let mut table = style.table(header.iter().map(String::as_str));
+    for curve in curves {
+        let mut cells = vec![style.cell(cut(&curve.place.policy, POLICY), Tone::Plain)];
+        for n in &shown {
+            let point = curve.points.iter().find(|p| p.vm == *n);
+            let text = point.map_or_else(
+                || "n/a".to_owned(),
+                |p| format!("{}{}", human::with_unit(p.mean_s, "s"), half(p.mean_s_ci95)),
+            );
+            cells.push(style.cell(text, Tone::Plain));
+        }
+        let least = curve.reached.iter().min().copied().unwrap_or(0);
+        let most = curve.reached.iter().max().copied().unwrap_or(0);
+        let range = if least == most { least.to_string() } else { format!("{least}-{most}") };
+        let tone = if least < curve.planned { Tone::Bad } else { Tone::Plain };
+        cells.push(style.cell(format!("{range} of {}", curve.planned), tone));
+        table.add_row(cells);
+    }
+    finish(table, 1)
+}
+
+/// Half the width of an interval.
+fn half(interval: Option<Interval>) -> String {
+    interval
+        .map_or_else(String::new, |[lo, hi]| format!(" \u{b1}{}", human::digits((hi - lo) / 2.0)))
+}
