@@ -46,7 +46,7 @@ fn program(guest: bool) -> impl Strategy<Value = Program> {
     prop_oneof![
         3 => (0u64..300).prop_map(|us| Program::Serve {
             work: Dist::Uniform(0, us * US),
-            wait: Dist::Const(if us % 3 == 0 { us * US } else { 0 }),
+            wait: Dist::Const(if us.is_multiple_of(3) { us * US } else { 0 }),
             irq_vcpu: 0,
         }),
         3 => (1u64..40, 0u64..50).prop_map(|(i, work)| Program::Ping {
@@ -196,7 +196,7 @@ fn connect(p: &mut Plan, mut seed: u64) {
 /// The last VM comes later, in copies, in half of the cases.
 fn weather(p: &mut Plan, seed: u64) {
     let Some(last) = p.vms.pop() else { return };
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         p.vms.push(last);
         return;
     }
@@ -216,7 +216,8 @@ fn weather(p: &mut Plan, seed: u64) {
         };
         copy.tasks.push(task("boot", boot, Policy::NORMAL, &[]));
         if let Some(task) = copy.tasks.first_mut() {
-            task.after_login = copies % 2 == 0 && !matches!(task.program, Program::Boot { .. });
+            task.after_login =
+                copies.is_multiple_of(2) && !matches!(task.program, Program::Boot { .. });
         }
         p.vms.push(copy);
     }
