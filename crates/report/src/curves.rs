@@ -3,7 +3,7 @@
 use vcoop_lab::human;
 use vcoop_lab::result::{Curve, Document, Interval, Params};
 
-use crate::style::{POLICY, Style, Tone, cut, finish};
+use crate::style::{POLICY, Style, Tone, cut, finish, name};
 
 /// Numbers of VMs shown, as far as there are so many; and the last.
 const SHOWN: [u32; 4] = [10, 20, 40, 60];
@@ -36,7 +36,7 @@ fn table(vm: &str, event: &str, curves: &[&&Curve], style: Style) -> String {
         shown.push(planned);
     }
     let columns = shown.iter().map(|n| format!("VM {n}"));
-    let header: Vec<String> = [format!("{vm} {event}")]
+    let header: Vec<String> = [format!("{} {event}", name(vm))]
         .into_iter()
         .chain(columns)
         .chain(["reached".to_owned()])

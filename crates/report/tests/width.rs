@@ -40,6 +40,19 @@ policy = "fifo 80"
 [[vm.task]]
 name = "background"
 kind = "hog"
+[[vm]]
+name = "a-group-of-guests-with-a-name-as-long-as-can-be"
+count = 12
+vcpus = 1
+[[vm.task]]
+name = "boot"
+kind = "boot"
+rounds = 5
+[[storm]]
+name = "boots"
+vm = "a-group-of-guests-with-a-name-as-long-as-can-be"
+next = "start"
+gap = "300us"
 [compare]
 policy = ["vanilla", "p0-with-a-very-long-name-indeed", "p1", "p2", "p3", "p4", "dynamic"]
 [policy.p0-with-a-very-long-name-indeed]
@@ -80,6 +93,11 @@ fn nothing_is_wider_than_a_hundred_columns() {
     for policy in ["vanilla", "p0-with-a-very-long", "p1", "p2", "p3", "p4", "dynamic"] {
         assert!(report.contains(policy), "{policy} in\n{report}");
     }
+    // Twelve VMs are few enough for a column of their own, beside that of the tenth.
+    let header = "a-group-of-guests-with-... start";
+    let line = report.lines().find(|line| line.contains(header)).expect("a table of the starts");
+    assert_eq!(line.split("  ").filter(|s| s.contains("VM ")).count(), 2, "{line}");
+    assert!(report.contains(" of 12"), "{report}");
     assert!(report.ends_with("Again: vcoop run names\n"));
 }
 

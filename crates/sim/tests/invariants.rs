@@ -51,7 +51,7 @@ fn program(guest: bool) -> impl Strategy<Value = Program> {
     prop_oneof![
         3 => (0u64..300).prop_map(|us| Program::Serve {
             work: Dist::Uniform(0, us * US),
-            wait: Dist::Const(if us % 3 == 0 { us * US } else { 0 }),
+            wait: Dist::Const(if us.is_multiple_of(3) { us * US } else { 0 }),
             irq_vcpu: 0,
         }),
         3 => (1u64..40, 0u64..50).prop_map(|(i, work)| Program::Ping {

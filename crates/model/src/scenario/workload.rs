@@ -56,8 +56,8 @@ table! {
         /// When it starts, from the start of the warm-up; in a VM of a storm from its VMStart; "login" or
         /// "login + 5s": from the end of its VM's boot program.
         start: At<StartTime> = "0s",
-        /// Timer slack of its sleeps. Default: none under fifo and rr, none for cyclictest and ping, which
-        /// set it so, and 50 us for the rest, as Linux has it.
+        /// Timer slack of its sleeps. Default: none under fifo and rr, for cyclictest and ping, which set it
+        /// so, and for servers and desktops, whose sleeps no timer ends; else 50 us, as Linux has it.
         slack: Option<At<Time>>,
     }
 }
