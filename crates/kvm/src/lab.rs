@@ -105,6 +105,12 @@ pub fn available() -> Result<(), Missing> {
 ///
 /// [`Error::Missing`], [`Error::Unsupported`].
 pub fn check(plan: &Plan) -> Result<(), Error> {
+    if plan.host.sched.linux().is_none() {
+        return Err(Error::Unsupported {
+            what: "class = \"credit1\"".to_owned(),
+            why: "Linux schedules this host".to_owned(),
+        });
+    }
     available()?;
     Cpus::new(plan)?;
     plan.host_tasks.iter().try_for_each(HostTask::check)?;
@@ -250,7 +256,7 @@ struct Cpus {
 impl Cpus {
     fn new(plan: &Plan) -> Result<Self, Error> {
         let real = attr::allowed_cpus()?;
-        let wanted = plan.host.level.topology.cpus();
+        let wanted = plan.host.sched.cpus();
         if wanted as usize > real.len() {
             return Err(Error::Missing(Missing {
                 what: format!(
@@ -274,7 +280,7 @@ impl Cpus {
 
     /// The real CPUs of a list of the plan.
     fn of(&self, list: &[u32], plan: &Plan) -> Vec<u32> {
-        let all: Vec<u32> = (0..plan.host.level.topology.cpus()).collect();
+        let all: Vec<u32> = (0..plan.host.sched.cpus()).collect();
         let list = if list.is_empty() { &all } else { list };
         list.iter().filter_map(|c| self.real.get(*c as usize).copied()).collect()
     }

@@ -336,7 +336,7 @@ fn ends_early_when_asked_and_keeps_what_it_has() {
 fn refuses_what_this_host_cannot_do() {
     let Some(_lab) = lab() else { return };
     let mut large = plan(BUSY, "vanilla", &[]);
-    large.host.level.topology.cores_per_llc = 4096;
+    large.host.sched.topology_mut().cores_per_llc = 4096;
     assert!(vcoop_kvm::check(&plan(BUSY, "dynamic", &[])).is_ok());
     assert!(matches!(vcoop_kvm::check(&large), Err(Error::Missing(_))));
     match vcoop_kvm::run(&large, 1, &|| false) {

@@ -27,7 +27,7 @@ fn run(plan: &Plan) -> (u64, u64) {
 fn host_of(pcpus: u32) -> Plan {
     let mut plan = plan("busy-host-1", "dynamic", &["duration=2s", "warmup=100ms"]);
     let (vm, hog) = (plan.vms.remove(0), plan.host_tasks[0].clone());
-    plan.host.level.topology = vcoop_sched::config::Topology {
+    *plan.host.sched.topology_mut() = vcoop_sched::config::Topology {
         threads_per_core: 1,
         cores_per_llc: pcpus.min(24),
         llcs: pcpus.div_ceil(24),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use vcoop_policy::config::{DynamicConfig, Means, WakeBoostConfig};
-use vcoop_sched::config::{LevelConfig, Policy};
+use vcoop_sched::config::{Credit1Config, LevelConfig, Policy, Topology};
 
 use crate::profile::Costs;
 
@@ -54,11 +54,76 @@ pub struct HostPlan {
     pub profile: String,
     /// What each mechanism costs on this machine.
     pub costs: Costs,
-    /// Scheduler; `level.topology` holds the pCPUs, `level.groups[i]` the weight of VM `i`
-    /// where it has one.
-    pub level: LevelConfig,
+    /// Scheduler, with the topology of the pCPUs.
+    pub sched: HostSched,
     /// When a kernel-mode section can be preempted.
     pub preemption: Preemption,
+}
+
+/// Whose scheduler a host has.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(clippy::large_enum_variant, reason = "one a plan")]
+pub enum HostSched {
+    /// Linux's classes; `groups[i]` is the weight of the VM whose group is `i`.
+    Linux(LevelConfig),
+    /// Xen's credit1; `domains[i]` is VM `i`.
+    Credit1(Credit1Config),
+}
+
+impl HostSched {
+    /// The host's pCPUs.
+    pub fn topology(&self) -> &Topology {
+        match self {
+            Self::Linux(level) => &level.topology,
+            Self::Credit1(credit1) => &credit1.topology,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn topology_mut(&mut self) -> &mut Topology {
+        match self {
+            Self::Linux(level) => &mut level.topology,
+            Self::Credit1(credit1) => &mut credit1.topology,
+        }
+    }
+
+    /// Number of pCPUs.
+    pub fn cpus(&self) -> u32 {
+        self.topology().cpus()
+    }
+
+    /// Period of the scheduler's tick.
+    pub fn tick_ns(&self) -> Ns {
+        match self {
+            Self::Linux(level) => level.tick_ns,
+            Self::Credit1(credit1) => credit1.tick_ns(),
+        }
+    }
+
+    /// Linux's scheduler, if it is that.
+    pub fn linux(&self) -> Option<&LevelConfig> {
+        match self {
+            Self::Linux(level) => Some(level),
+            Self::Credit1(_) => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn linux_mut(&mut self) -> Option<&mut LevelConfig> {
+        match self {
+            Self::Linux(level) => Some(level),
+            Self::Credit1(_) => None,
+        }
+    }
+
+    /// Xen's scheduler, if it is that.
+    pub fn credit1(&self) -> Option<&Credit1Config> {
+        match self {
+            Self::Linux(_) => None,
+            Self::Credit1(credit1) => Some(credit1),
+        }
+    }
 }
 
 /// Kernel preemption model.
@@ -244,7 +309,7 @@ pub struct VmPlan {
     pub vcpu_policy: Vec<Policy>,
     /// Means of boosting, one a vCPU (`None`: the policy's own).
     pub vcpu_means: Vec<Option<Means>>,
-    /// Index into the host level's groups.
+    /// Index into the groups of a Linux host, or the domains of credit1.
     pub group: Option<u16>,
     /// Tasks of the guest.
     pub tasks: Vec<TaskPlan>,

@@ -7,6 +7,7 @@
 //! a step begins only if the one before found none, so that one slip does not cause ten messages.
 
 mod captures;
+mod credit1;
 mod expand;
 mod host;
 mod keys;
@@ -168,7 +169,14 @@ impl Scenario {
     fn no_policy(&self, name: &str) -> Diagnostic {
         let known: Vec<&str> = self.policies().collect();
         let message = format!("scenario {} has no policy `{name}`", self.name);
-        Diagnostic::whole("--policy", message, Some(nearest(name, "policies", &known)))
+        let xen = self.cells.iter().any(|cell| cell.plan.host.sched.credit1().is_some());
+        let help = if xen {
+            "under class = \"credit1\" only vanilla runs: there are no Linux threads to boost"
+                .to_owned()
+        } else {
+            nearest(name, "policies", &known)
+        };
+        Diagnostic::whole("--policy", message, Some(help))
     }
 }
 

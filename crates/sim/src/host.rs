@@ -178,7 +178,7 @@ impl World<'_> {
         pc.ran_label = self.threads[next as usize].work.label;
         let ns =
             self.costs.context_switch_ns + std::mem::take(&mut pc.extra) + self.switch_in(p, next);
-        if self.queue.time(self.slots.tick + p).is_none() {
+        if self.queue.time(self.slots.tick + p).is_none() && self.host.tick_needed(CpuId(p)) {
             self.queue.set(self.slots.tick + p, self.ticks.after(self.now));
         }
         self.begin(p, Segment::Switch, ns);

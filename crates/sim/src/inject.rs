@@ -1,6 +1,7 @@
 //! Interrupts on their way into a guest: from timers, devices and other vCPUs.
 
 use vcoop_policy::Injection;
+use vcoop_sched::Waker;
 
 use crate::track::NONE;
 use crate::world::{GuestSegment, Irq, Segment, World, vector};
@@ -50,7 +51,12 @@ impl World<'_> {
             vcpu.halted = false;
             let thread = vcpu.thread;
             self.boost_woken(v);
-            return self.wake_thread(thread);
+            let by = match kind {
+                Injection::Ipi => self.waker(),
+                Injection::Device => Waker { io: true, ..Waker::default() },
+                _ => Waker::default(),
+            };
+            return self.wake_thread(thread, by);
         }
         let p = vcpu.pcpu;
         if p == NONE || p == self.cpu {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use vcoop_model::recording::{EngineStats, Recording, Scalar};
 use vcoop_policy::PolicyStats;
-use vcoop_sched::EntId;
+use vcoop_sched::{CreditCounters, EntId};
 
 use crate::queue::Ns;
 use crate::track::NONE;
@@ -18,6 +18,7 @@ pub(crate) struct Totals {
     host_done: Vec<Ns>,
     idle_ns: Ns,
     switches: u64,
+    credit1: Option<CreditCounters>,
     vms: Vec<VmTotals>,
 }
 
@@ -81,7 +82,8 @@ impl World<'_> {
             vm.denied += denied;
             vm.boosted_ns += boosted_ns;
         }
-        Totals { now, host_done, idle_ns, switches, vms }
+        let credit1 = self.host.credit1().map(vcoop_sched::Credit1::counters);
+        Totals { now, host_done, idle_ns, switches, credit1, vms }
     }
 
     /// The recording of the time between two moments.
@@ -96,6 +98,20 @@ impl World<'_> {
         let idle = end.idle_ns.saturating_sub(start.idle_ns) as f64;
         put("host", "cpu", "%", 100.0 * (1.0 - idle / (ns * pcpus)));
         put("host", "switches", "1/s", (end.switches - start.switches) as f64 / seconds);
+        if let (Some(a), Some(b)) = (start.credit1, end.credit1) {
+            for (metric, count) in [
+                ("boosts", b.boosts - a.boosts),
+                ("ratelimit_holds", b.ratelimit_holds - a.ratelimit_holds),
+                ("tickles", b.tickles - a.tickles),
+                ("tickles.idle", b.idle_tickles - a.idle_tickles),
+                ("steals", b.steals - a.steals),
+                ("parks", b.parks - a.parks),
+                ("migrations", b.migrations - a.migrations),
+                ("yields", b.yields - a.yields),
+            ] {
+                put("host", metric, "1/s", count as f64 / seconds);
+            }
+        }
         for (i, label) in self.labels.iter().enumerate() {
             if self.plan.vms.iter().any(|vm| &vm.name == label) {
                 continue;

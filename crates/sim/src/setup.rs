@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use vcoop_model::plan::{Mode, Plan, PolicyPlan, ProbePlan, Target, TaskPlan};
+use vcoop_model::plan::{HostSched, Mode, Plan, PolicyPlan, ProbePlan, Target, TaskPlan};
 use vcoop_policy::config::Means;
 use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
-use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Level};
+use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Scheduler};
 
 use crate::boost::Page;
 use crate::probe::Probe;
@@ -37,8 +37,11 @@ pub(crate) fn means(plan: &Plan, vm: usize, vcpu: usize) -> Option<Means> {
 
 pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let mut labels = Labels::default();
-    let mut host = Level::new(&plan.host.level)?;
-    let pcpus = plan.host.level.topology.cpus();
+    let mut host = match &plan.host.sched {
+        HostSched::Linux(level) => Scheduler::Linux(Level::new(level)?),
+        HostSched::Credit1(credit1) => Scheduler::Credit1(Credit1::new(credit1)?),
+    };
+    let pcpus = plan.host.sched.cpus();
     let vcpu_total: u32 = plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum();
     let threads_total = plan.host_tasks.len() as u32 + vcpu_total;
     let device_total: u32 = plan.vms.iter().map(|vm| vm.devices.len() as u32).sum();
@@ -162,11 +165,13 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         tracks,
         probes,
         labels: labels.names,
-        ticks: ticks(plan.host.level.tick_ns, seed, 0),
+        ticks: ticks(plan.host.sched.tick_ns(), seed, 0),
         cpu: 0,
         next_timeline: 0,
     };
     world.boost_begins();
+    // A scheduler may have timers before anything runs.
+    world.host_notes();
     Ok(world)
 }
 

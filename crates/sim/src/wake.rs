@@ -1,7 +1,7 @@
 //! Host threads falling asleep and waking up, and what the host's scheduler asks for meanwhile.
 
 use vcoop_model::plan::Preemption;
-use vcoop_sched::{CpuId, EntId, Leave, Note};
+use vcoop_sched::{CpuId, EntId, Leave, Note, Waker};
 
 use crate::queue::Ns;
 use crate::track::{NONE, State};
@@ -36,7 +36,7 @@ impl World<'_> {
         let work = &mut self.threads[t as usize].work;
         if !stale && matches!(work.wait, Wait::Timer | Wait::Peer | Wait::Device(_)) {
             work.wait = Wait::No;
-            self.wake_thread(t);
+            self.wake_thread(t, Waker::default());
         }
     }
 
@@ -45,16 +45,23 @@ impl World<'_> {
         if thread.work.wait == Wait::Peer {
             thread.work.wait = Wait::No;
             self.queue.cancel(self.slots.sleep + t);
-            self.wake_thread(t);
+            self.wake_thread(t, self.waker());
         } else {
             thread.work.woken = true;
         }
     }
 
-    /// Wakes a blocked thread from whatever runs on `self.cpu`.
-    pub(crate) fn wake_thread(&mut self, t: u32) {
+    /// The thread that runs on `self.cpu`, as one that wakes another.
+    pub(crate) fn waker(&self) -> Waker {
+        let current = self.pcpus[self.cpu as usize].current;
+        Waker { ent: (current != NONE).then_some(EntId(current)), ..Waker::default() }
+    }
+
+    /// Wakes a blocked thread on `self.cpu`; `by` says for whose sake.
+    pub(crate) fn wake_thread(&mut self, t: u32, by: Waker) {
         self.pcpus[self.cpu as usize].extra += self.costs.wakeup_ns;
-        if self.host.wake(self.now, EntId(t), Some(CpuId(self.cpu))).is_none() {
+        let by = Waker { cpu: Some(CpuId(self.cpu)), ..by };
+        if self.host.wake(self.now, EntId(t), by).is_none() {
             return;
         }
         self.host_notes();

@@ -12,7 +12,7 @@ use vcoop_model::plan::{Mode, Plan, Preemption};
 use vcoop_model::profile::Costs;
 use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
 use vcoop_sched::config::Policy;
-use vcoop_sched::{CpuId, EntId, Level};
+use vcoop_sched::{CpuId, EntId, Level, Scheduler};
 
 use crate::boost::Page;
 use crate::probe::Probe;
@@ -333,7 +333,7 @@ pub(crate) struct World<'p> {
     pub(crate) slots: Slots,
     pub(crate) kinds: Box<[Slot]>,
     pub(crate) events: u64,
-    pub(crate) host: Level,
+    pub(crate) host: Scheduler,
     pub(crate) pcpus: Vec<Pcpu>,
     pub(crate) threads: Vec<Thread>,
     pub(crate) vcpus: Vec<Vcpu>,

@@ -28,7 +28,7 @@ fn closed_markov_queue_has_the_textbook_utilisation() {
         let mut p = plan(cfs(1), free());
         p.duration_ns = 60 * S;
         // RT throttling would cap the server.
-        p.host.level.rt_guard = RtGuard::Off;
+        p.host.sched.linux_mut().expect("Linux").rt_guard = RtGuard::Off;
         let exp = |mean| Dist::Exp { mean_ns: mean, max_ns: 100 * mean };
         for i in 0..n {
             let program = cycle(exp(100 * US), exp(think));
@@ -64,7 +64,7 @@ fn rate_monotonic_start_latency_at_the_critical_instant() {
 fn round_robin_shares_by_slices() {
     let mut p = plan(cfs(1), free());
     p.duration_ns = 9 * S;
-    p.host.level.rt_guard = RtGuard::Off;
+    p.host.sched.linux_mut().expect("Linux").rt_guard = RtGuard::Off;
     for i in 0..3 {
         p.host_tasks.push(task(&format!("hog/{i}"), hog(), Policy::Rr(1), &[]));
     }

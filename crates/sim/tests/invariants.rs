@@ -175,7 +175,7 @@ proptest! {
             }
         }
         // No CPU does more than a CPU can, and what ran was not idle.
-        let cpus = f64::from(p.host.level.topology.cpus());
+        let cpus = f64::from(p.host.sched.cpus());
         let busy = scalar(&r, "host", "cpu") / 100.0 * cpus;
         let mut had: f64 = r.scalars.iter()
             .filter(|((probe, metric), _)| metric == "throughput" && probe.starts_with("host."))

@@ -1,16 +1,17 @@
 //! From `[host]` and `[[vm]]` to the plan's host and VMs.
 
 use vcoop_policy::config::Means;
-use vcoop_sched::config::{Policy, Topology};
+use vcoop_sched::config::{Domain, Policy, Topology};
 
 use super::captures::Captures;
+use super::credit1::{self, is_credit1, only_credit1, only_linux};
 use super::expand::{Expanded, Place, check_cpus, expand};
 use super::keys::{HostKeys, MAX_VCPUS, VmKeys};
 use super::sched::{FairKind, LevelShape, SchedKeys, tick_ns};
 use super::texts::{MeansText, PolicyText};
 use super::workload::Workload;
 use crate::diagnostic::{Collector, Span, nearest};
-use crate::plan::{DevicePlan, HostPlan, TaskPlan, VmPlan};
+use crate::plan::{DevicePlan, HostPlan, HostSched, TaskPlan, VmPlan};
 use crate::profile::{CState, Profile};
 use crate::toml_read::table::Sub;
 use crate::toml_read::value::OneOrEach;
@@ -29,6 +30,11 @@ pub(crate) fn host(
         Some(given) => topology(given, pcpus, errors)?,
         None => fit(profile.topology, pcpus.unwrap_or_else(|| profile.topology.cpus())),
     };
+    credit1::refuse_unused(host, errors);
+    if is_credit1(&host.sched.value) {
+        let linux = |(key, _): &&(String, Span)| matches!(key.as_str(), "tick_hz" | "preemption");
+        keys.given.iter().filter(linux).for_each(|(key, span)| only_linux(key, *span, errors));
+    }
     let shape = LevelShape { topology, tick_ns: tick_ns(&host.tick_hz) };
     let mut costs = profile.costs.clone();
     if let Some(limit) = &host.cpu_dma_latency {
@@ -40,7 +46,11 @@ pub(crate) fn host(
     Some(HostPlan {
         profile: profile.name.clone(),
         costs,
-        level: host.sched.value.level(shape, errors),
+        sched: if is_credit1(&host.sched.value) {
+            HostSched::Credit1(host.credit1.value.resolve(topology, errors))
+        } else {
+            HostSched::Linux(host.sched.value.level(shape, errors))
+        },
         preemption: host.preemption.value.resolve(),
     })
 }
@@ -66,13 +76,24 @@ pub(crate) struct HostFacts {
     pub(crate) place: Place,
     /// Whether the host's fair class knows slices.
     pub(crate) eevdf: bool,
+    /// Whether the host's scheduler is Xen's.
+    pub(crate) credit1: bool,
 }
 
-/// One VM; its weight joins `groups`.
+/// What VMs weigh on their host.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shares {
+    /// Linux: weights of those that have a cgroup.
+    pub(crate) groups: Vec<u64>,
+    /// credit1: every VM's domain.
+    pub(crate) domains: Vec<Domain>,
+}
+
+/// One VM; its weight joins `shares`.
 pub(crate) fn vm(
     keys: &VmKeys,
     host: &HostFacts,
-    groups: &mut Vec<u64>,
+    shares: &mut Shares,
     captures: &mut Captures<'_>,
     errors: &mut Collector<'_>,
 ) -> Option<VmPlan> {
@@ -94,7 +115,7 @@ pub(crate) fn vm(
             list.0
         })
         .collect();
-    let vcpu_policy = each(&keys.vcpu_policy, vcpus, errors)
+    let vcpu_policy: Vec<Policy> = each(&keys.vcpu_policy, vcpus, errors)
         .into_iter()
         .map(|(PolicyText(policy), span)| {
             check_policy_slice(policy, span, host.eevdf, "host", errors);
@@ -117,10 +138,17 @@ pub(crate) fn vm(
     let Expanded { tasks, mut devices } =
         workloads_of(&workloads, place, &keys.sched.value, captures, errors);
     explicit_devices(keys, place, &workloads, &tasks, &mut devices, errors);
-    let group = keys.weight.as_ref().and_then(|weight| {
-        groups.push(weight.value.get());
-        u16::try_from(groups.len() - 1).ok()
-    });
+    if is_credit1(&keys.sched.value) {
+        let message = "a guest's scheduler is Linux's";
+        errors.error_help(keys.sched.value.class.span, message, "take `class` out");
+    }
+    let group = if host.credit1 {
+        refuse_linux_keys(keys, &vcpu_policy, errors);
+        shares.domains.push(credit1::domain(keys, errors));
+        u16::try_from(shares.domains.len() - 1).ok()
+    } else {
+        linux_group(keys, &mut shares.groups, errors)
+    };
     Some(VmPlan {
         name: keys.name.value.0.clone(),
         level,
@@ -134,6 +162,32 @@ pub(crate) fn vm(
         cooperative: keys.cooperative.value,
         posted_interrupts: keys.posted_interrupts.value,
     })
+}
+
+/// The cgroup of a VM on Linux, if it has one.
+fn linux_group(keys: &VmKeys, groups: &mut Vec<u64>, errors: &mut Collector<'_>) -> Option<u16> {
+    let cap = keys.cap.as_ref().map(|k| ("cap", k.span));
+    let dom0 = keys.dom0.as_ref().map(|k| ("dom0", k.span));
+    for (key, span) in [cap, dom0].into_iter().flatten() {
+        only_credit1(key, span, errors);
+    }
+    let weight = keys.weight.as_ref()?;
+    if weight.value.get() < 2 {
+        let message = format!("{} is out of range", weight.value.get());
+        errors.error_help(weight.span, message, "write an integer from 2 to 262144");
+    }
+    groups.push(weight.value.get());
+    u16::try_from(groups.len() - 1).ok()
+}
+
+/// Xen knows neither policies of vCPU threads nor boosts.
+fn refuse_linux_keys(keys: &VmKeys, policies: &[Policy], errors: &mut Collector<'_>) {
+    if policies.iter().any(|policy| *policy != Policy::NORMAL) {
+        only_linux("vcpu_policy", keys.vcpu_policy.span, errors);
+    }
+    if let Some(means) = &keys.means {
+        only_linux("means", means.span, errors);
+    }
 }
 
 /// Tasks of a level, after checks that names differ and slices mean something.

@@ -3,6 +3,7 @@
 //! What is declared here is the file format: reader, `--set`, JSON schema and reference all come
 //! from it.
 
+use super::credit1::{Credit1Keys, Dom0Pin};
 use super::sched::SchedKeys;
 use super::texts::{MeansText, PolicyText};
 use super::workload::{GuestTask, HostLoad};
@@ -100,6 +101,10 @@ table! {
         cpu_dma_latency: Option<At<Time>>,
         /// Scheduler.
         sched: Sub<SchedKeys>,
+        /// credit1: its tunables.
+        credit1: Sub<Credit1Keys>,
+        /// credit1: where dom0 runs. Default: as its `pin` says.
+        dom0_pin: Option<At<Dom0Pin>>,
     }
 }
 
@@ -114,8 +119,13 @@ table! {
         vcpus: At<Int<1, MAX_VCPUS>>,
         /// pCPUs the vCPUs may use: one list for all, or one each.
         pin: At<OneOrEach<CpuList>> = "all",
-        /// cgroup weight of the VM (1024: a nice-0 thread's worth on each CPU). Default: no cgroup.
-        weight: Option<At<Int<2, 262_144>>>,
+        /// Linux: cgroup weight of the VM, 2 to 262144 (1024: a nice-0 thread's worth on each CPU);
+        /// default: no cgroup. credit1: weight of each of its active vCPUs, 1 to 65535; default: 256.
+        weight: Option<At<Int<0, 262_144>>>,
+        /// credit1: most CPU it gets, in percent of one pCPU; 0: no cap.
+        cap: Option<At<Int<0, 25_600>>>,
+        /// credit1: this VM is dom0, which patches and `dom0_pin` treat apart.
+        dom0: Option<At<bool>>,
         /// Scheduling policy of vCPU threads when not boosted: one for all, or one each.
         vcpu_policy: At<OneOrEach<PolicyText>> = "other",
         /// Means of boosting, instead of the policy's: one for all, or one each.

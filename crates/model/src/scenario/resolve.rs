@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 
 use super::captures::Captures;
+use super::credit1::{self, is_credit1, only_linux};
 use super::expand::{Expanded, MAX_TASKS, Place};
-use super::host::{self, HostFacts, check_policy_slice, distinct, refuse_slice};
+use super::host::{self, HostFacts, Shares, check_policy_slice, distinct, refuse_slice};
 use super::keys::{AtKeys, PolicyKeys, ScenarioKeys, Switch};
 use super::policies::Policies;
 use super::sched::FairKind;
 use super::workload::Workload;
 use crate::diagnostic::{Collector, nearest};
 use crate::plan::{
-    Ns, Plan, PolicyPlan, ProbePlan, Program, Target, TaskPlan, TimelineAction, TimelineEvent,
-    VmPlan,
+    HostSched, Ns, Plan, PolicyPlan, ProbePlan, Program, Target, TaskPlan, TimelineAction,
+    TimelineEvent, VmPlan,
 };
 use crate::profile::Profile;
 use crate::toml_read::At;
@@ -55,15 +56,31 @@ pub(crate) fn resolve(
 ) -> Option<Resolved> {
     let profile = profile(keys, outside, errors)?;
     let mut host_plan = host::host(&keys.host, &profile, errors)?;
-    let cpus = host_plan.level.topology.cpus();
+    let cpus = host_plan.sched.cpus();
     let place = Place { cpus, guest: false };
     let sched = &keys.host.value.sched.value;
-    let facts = HostFacts { place, eevdf: sched.fair.value == FairKind::Eevdf };
+    let facts =
+        HostFacts { place, eevdf: sched.fair.value == FairKind::Eevdf, credit1: is_credit1(sched) };
 
     let loads: Vec<&Workload> = keys.load.iter().map(|load| &load.0).collect();
     let Expanded { tasks: host_tasks, .. } =
         host::workloads_of(&loads, place, sched, outside.captures, errors);
-    let vms = vms(keys, &loads, &facts, &mut host_plan.level.groups, outside, errors);
+    if let (true, Some(load)) = (facts.credit1, loads.first()) {
+        let message = "Xen has no threads of its own that could be loads";
+        errors.error_help(load.common.name.span, message, "make it a task of dom0");
+    }
+    let mut shares = Shares::default();
+    let mut vms = vms(keys, &loads, &facts, &mut shares, outside, errors);
+    match &mut host_plan.sched {
+        HostSched::Linux(level) => level.groups = shares.groups,
+        HostSched::Credit1(credit1) => {
+            credit1.domains = shares.domains;
+            if let Some(vms) = &mut vms {
+                let pin = keys.host.value.dom0_pin.as_ref();
+                credit1::pin_dom0(pin, &keys.vm, vms, cpus, errors);
+            }
+        }
+    }
 
     let (duration_ns, warmup_ns) = (keys.duration.value.0, keys.warmup.value.0);
     if warmup_ns >= duration_ns {
@@ -76,15 +93,25 @@ pub(crate) fn resolve(
         let help = "add [[vm]] with [[vm.task]], or [[load]]";
         errors.error_help(keys.name.span, "there is nothing to run", help);
     }
-    let policies = Policies::resolve(&keys.policy, outside.builtin_policies, errors);
+    let mut policies = Policies::resolve(&keys.policy, outside.builtin_policies, errors);
     if !facts.eevdf {
         policies.slices.iter().for_each(|span| refuse_slice(*span, "host", errors));
     }
-    let (compared, baseline) = compared(keys, &policies, errors)?;
+    let (compared, baseline) = compared(keys, &policies, facts.credit1, errors)?;
+    if facts.credit1 {
+        policies.plans.retain(|_, policy| *policy == PolicyPlan::Vanilla);
+    }
     // Only now: what refers to VMs would call all of them unknown if one is wrong.
     let vms = vms?;
     let probes = probes(keys, &loads, &host_tasks, &vms, errors);
     let end_ns = warmup_ns + duration_ns;
+    if facts.credit1 {
+        let keys = keys.at.iter().flat_map(|at| {
+            let boost = at.boost.as_ref().map(|k| ("boost", k.span));
+            [boost, at.policy.as_ref().map(|k| ("policy", k.span))]
+        });
+        keys.flatten().for_each(|(key, span)| only_linux(key, span, errors));
+    }
     let timeline = timeline(&keys.at, keys, &vms, end_ns, facts.eevdf, errors);
     let plan = Plan {
         scenario: keys.name.value.0.clone(),
@@ -140,7 +167,7 @@ fn vms(
     keys: &ScenarioKeys,
     loads: &[&Workload],
     facts: &HostFacts,
-    groups: &mut Vec<u64>,
+    shares: &mut Shares,
     outside: &mut Outside<'_, '_>,
     errors: &mut Collector<'_>,
 ) -> Option<Vec<VmPlan>> {
@@ -164,9 +191,9 @@ fn vms(
             errors.error_help(vm.name.span, "a VM cannot be named `host`", help);
         }
         // A VM that is left out is checked all the same, against groups that are not kept.
-        let mut unused = Vec::new();
-        let groups = if vm.enabled.value { &mut *groups } else { &mut unused };
-        let plan = host::vm(vm, facts, groups, outside.captures, errors);
+        let mut unused = Shares::default();
+        let shares = if vm.enabled.value { &mut *shares } else { &mut unused };
+        let plan = host::vm(vm, facts, shares, outside.captures, errors);
         complete &= plan.is_some();
         vcpus += vm.vcpus.value.get() as usize;
         if vcpus > MAX_TOTAL_VCPUS {
@@ -187,12 +214,24 @@ fn vms(
 fn compared(
     keys: &ScenarioKeys,
     policies: &Policies,
+    credit1: bool,
     errors: &mut Collector<'_>,
 ) -> Option<(Vec<String>, String)> {
     let known: Vec<&str> = policies.plans.keys().map(String::as_str).collect();
     let compare = &keys.compare.value;
     let mut names: Vec<String> = Vec::new();
+    // Nothing but vanilla runs under credit1; a comparison nobody wrote is not held against anybody.
+    let written = keys.compare.given.iter().any(|(key, _)| key == "policy");
     for name in &compare.policy.value {
+        let boosts = policies.plans.get(&name.value.0).is_some_and(|p| *p != PolicyPlan::Vanilla);
+        if credit1 && boosts {
+            if written {
+                let message = format!("`{}` boosts Linux threads: there are none", name.value.0);
+                let help = "under class = \"credit1\" only vanilla runs";
+                errors.error_help(name.span, message, help);
+            }
+            continue;
+        }
         if !known.contains(&name.value.0.as_str()) {
             let message = format!("there is no policy `{}`", name.value.0);
             errors.error_help(name.span, message, nearest(&name.value.0, "policies", &known));

@@ -12,6 +12,16 @@ use crate::toml_read::units::{Span1, Time, show};
 use crate::toml_read::value::{Int, choice};
 
 choice! {
+    /// Whose scheduler.
+    pub(crate) enum ClassKind {
+        /// Linux's classes.
+        Linux = "linux",
+        /// Xen's credit1.
+        Credit1 = "credit1",
+    }
+}
+
+choice! {
     /// Which fair class.
     pub(crate) enum FairKind {
         /// The completely fair scheduler, as of Linux 6.5.
@@ -37,6 +47,9 @@ table! {
     /// A scheduler and its tunables. Times not given are the kernel's own for this number of CPUs
     /// (`sched_tunable_scaling = LOG`: times 1, 2, 3, 4 at 1, 2, 4, 8 CPUs).
     pub(crate) struct SchedKeys {
+        /// Whose scheduler; guests have Linux's. Everything else here is about Linux's: credit1 has
+        /// a table of its own, `[host.credit1]`.
+        class: At<ClassKind> = "linux",
         /// Fair class.
         fair: At<FairKind> = "eevdf",
         /// CFS: period in which every runnable entity should run once. Kernel: 6 ms, scaled.

@@ -30,6 +30,8 @@ pub fn reference() -> String {
     let tables = [
         ("[host]", "HostKeys"),
         ("[host.sched] and [vm.sched]", "SchedKeys"),
+        ("[host.credit1]", "Credit1Keys"),
+        ("[host.credit1.patches]", "PatchKeys"),
         ("topology", "TopologyTable"),
         ("[[vm]]", "VmKeys"),
         ("[[vm.device]]", "DeviceKeys"),

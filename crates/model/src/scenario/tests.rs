@@ -1,4 +1,5 @@
 mod builtins;
+mod credit1;
 mod overrides;
 mod plans;
 mod refusals;

@@ -172,6 +172,8 @@ impl<T: Table + JsonSchema> Field for Vec<T> {
 pub(crate) struct Sub<T> {
     /// The table read.
     pub(crate) value: T,
+    /// The keys that are written there, and where.
+    pub(crate) given: Vec<(String, Span)>,
 }
 
 impl<T: Table + JsonSchema> Field for Sub<T> {
@@ -185,7 +187,10 @@ impl<T: Table + JsonSchema> Field for Sub<T> {
                 &empty
             }
         };
-        Some(Self { value: read_table(node, reader.errors)? })
+        let keys = node.as_table().map(|t| t.entries.iter());
+        let given = keys.into_iter().flatten().map(|(key, span, _)| (key.clone(), *span));
+        let given = given.collect();
+        Some(Self { value: read_table(node, reader.errors)?, given })
     }
 
     fn schema(generator: &mut SchemaGenerator) -> Schema {

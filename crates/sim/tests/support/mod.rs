@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use vcoop_model::plan::{
-    Dist, HostPlan, Mode, Ns, Phase, Plan, PolicyPlan, Preemption, ProbePlan, Program, Target,
-    TaskPlan, VmPlan,
+    Dist, HostPlan, HostSched, Mode, Ns, Phase, Plan, PolicyPlan, Preemption, ProbePlan, Program,
+    Target, TaskPlan, VmPlan,
 };
 use vcoop_model::profile::{CState, Costs};
 use vcoop_model::recording::{LatencyRecord, Recording};
@@ -115,7 +115,12 @@ pub(crate) fn plan(host: LevelConfig, costs: Costs) -> Plan {
         warmup_ns: 0,
         repeats: 1,
         seed: 1,
-        host: HostPlan { profile: "test".into(), costs, level: host, preemption: Preemption::Full },
+        host: HostPlan {
+            profile: "test".into(),
+            costs,
+            sched: HostSched::Linux(host),
+            preemption: Preemption::Full,
+        },
         host_tasks: vec![],
         vms: vec![],
         policy: PolicyPlan::Vanilla,

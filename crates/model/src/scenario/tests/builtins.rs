@@ -59,8 +59,8 @@ fn flagship_takes_another_number_of_cpus() {
     let scenario =
         Scenario::parse("busy-host", text, &sets, &Stub).unwrap_or_else(|e| panic!("{e}"));
     let plan = &scenario.plans(None).unwrap()[0];
-    assert_eq!(plan.host.level.topology.cpus(), 8);
-    assert_eq!(plan.host.level.topology.llcs, 2);
+    assert_eq!(plan.host.sched.cpus(), 8);
+    assert_eq!(plan.host.sched.topology().llcs, 2);
 }
 
 /// Just enough of JSON schema for what `schema()` emits.

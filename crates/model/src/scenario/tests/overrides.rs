@@ -19,7 +19,7 @@ fn every_documented_form_works() {
     ]);
     assert_eq!(plans.len(), 2);
     let plan = &plans[1];
-    assert_eq!(plan.host.level.topology.cpus(), 8);
+    assert_eq!(plan.host.sched.cpus(), 8);
     assert_eq!(plan.vms[0].level.topology.cpus(), 3);
     assert_eq!(plan.vms[0].devices[0].vcpu, 1);
     assert_eq!(plan.seed, 7);
@@ -27,7 +27,7 @@ fn every_documented_form_works() {
     assert_eq!(interval_ns, 2_000_000);
     let crate::plan::PolicyPlan::Dynamic(config) = &plan.policy else { panic!() };
     assert_eq!(config.means, Means::Nice(-20));
-    assert!(matches!(plan.host.level.fair, vcoop_sched::config::Fair::Cfs(_)));
+    assert!(matches!(plan.host.sched.linux().unwrap().fair, vcoop_sched::config::Fair::Cfs(_)));
 }
 
 #[test]

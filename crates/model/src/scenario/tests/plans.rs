@@ -11,7 +11,7 @@ fn the_small_scenario_becomes_what_it_says() {
     assert_eq!(names, ["vanilla", "wake-boost", "dynamic", "static"]);
     let plan = &plans[0];
     assert_eq!((plan.duration_ns, plan.warmup_ns, plan.repeats), (2_000_000_000, 100_000_000, 3));
-    assert_eq!(plan.host.level.groups, [2048]);
+    assert_eq!(plan.host.sched.linux().unwrap().groups, [2048]);
     let vm = &plan.vms[0];
     assert_eq!(vm.group, Some(0));
     assert_eq!(vm.vcpu_cpus, [vec![0], vec![1, 2]]);
@@ -116,7 +116,7 @@ fn audio_counts_in_frames_and_brings_its_device() {
 
 #[test]
 fn tunables_scale_with_cpus_and_guards_follow_the_class() {
-    let level = |sets: &[&str]| small_plans(sets)[0].host.level.clone();
+    let level = |sets: &[&str]| small_plans(sets)[0].host.sched.linux().unwrap().clone();
     let eevdf = level(&[]);
     let Fair::Eevdf(tunables) = eevdf.fair else { panic!() };
     assert_eq!(tunables.base_slice_ns, 2_100_000, "0.7 ms times 3 at four CPUs");
@@ -154,7 +154,7 @@ fn a_matrix_is_a_cartesian_product() {
     assert_eq!(seen[..3], [("1ms", "cfs"), ("1ms", "eevdf"), ("2ms", "cfs")]);
     assert_eq!(seen.len(), 6);
     for plan in &plans {
-        let cfs = matches!(plan.host.level.fair, Fair::Cfs(_));
+        let cfs = matches!(plan.host.sched.linux().unwrap().fair, Fair::Cfs(_));
         assert_eq!(cfs, plan.params["host.sched.fair"] == "cfs");
     }
 }

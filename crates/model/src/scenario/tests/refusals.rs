@@ -18,7 +18,7 @@ fn refused_tail(tail: &str, marked: &str, message: &str, help: &str) {
 }
 
 #[track_caller]
-fn check(text: &str, marked: &str, message: &str, help: &str) {
+pub(super) fn check(text: &str, marked: &str, message: &str, help: &str) {
     let found = match parse(text) {
         Ok(scenario) => panic!("accepted: {scenario:?}"),
         Err(found) => found,

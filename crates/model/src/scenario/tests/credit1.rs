@@ -1,0 +1,160 @@
+//! Hosts under Xen's credit1.
+
+use vcoop_sched::config::{BoostPreempts, Burn, Domain, Patch, Patches, XenVersion};
+
+use super::refusals::check;
+use super::*;
+use crate::plan::PolicyPlan;
+
+/// dom0 and a guest on four pCPUs.
+const XEN: &str = r#"name = "xen"
+title = "For tests"
+
+[host]
+pcpus = 4
+
+[host.sched]
+class = "credit1"
+
+[host.credit1]
+version = "4.2"
+ratelimit = "500us"
+
+[host.credit1.patches]
+boost_preempts_ratelimit = "v2"
+
+[[vm]]
+name = "dom0"
+dom0 = true
+vcpus = 2
+
+[[vm.task]]
+name = "toolstack"
+kind = "hog"
+
+[[vm]]
+name = "guest"
+vcpus = 1
+weight = 512
+cap = 50
+
+[[vm.task]]
+name = "hog"
+kind = "hog"
+"#;
+
+fn plan_of(text: &str) -> Plan {
+    let scenario = parse(text).unwrap_or_else(|found| panic!("{found}"));
+    scenario.plans(None).expect("the policies it compares").remove(0)
+}
+
+#[track_caller]
+fn refused(from: &str, to: &str, marked: &str, message: &str, help: &str) {
+    assert!(XEN.contains(from), "{from}");
+    check(&XEN.replacen(from, to, 1), marked, message, help);
+}
+
+#[test]
+fn tables_become_a_configuration() {
+    let plan = plan_of(XEN);
+    let cfg = plan.host.sched.credit1().expect("credit1");
+    assert_eq!((cfg.version, cfg.burn), (XenVersion::V4_2, Burn::Exact));
+    assert_eq!((cfg.tslice_ns, cfg.ratelimit_ns), (30_000_000, 500_000));
+    assert_eq!(cfg.patches.boost_preempts_ratelimit, BoostPreempts::V2);
+    let guest = Domain { weight: 512, cap_pct: 50, privileged: false };
+    assert_eq!(cfg.domains, [Domain::DOM0, guest]);
+    assert_eq!((plan.vms[0].group, plan.vms[1].group), (Some(0), Some(1)));
+    assert_eq!(plan.host.sched.cpus(), 4);
+}
+
+#[test]
+fn nothing_but_vanilla_is_compared_unless_written() {
+    let scenario = parse(XEN).expect("valid");
+    let plans = scenario.plans(None).expect("valid");
+    assert_eq!(plans.len(), 1);
+    assert_eq!(plans[0].policy, PolicyPlan::Vanilla);
+    let found = scenario.plans(Some(&["dynamic".to_owned()])).unwrap_err().to_string();
+    assert!(found.contains("only vanilla runs"), "{found}");
+    let tail = "\n[compare]\npolicy = [\"vanilla\", \"dynamic\"]\n";
+    let help = "only vanilla runs";
+    check(&format!("{XEN}{tail}"), "\"dynamic\"", "boosts Linux threads", help);
+}
+
+#[test]
+fn a_preset_and_patches_of_ones_own() {
+    let text = XEN.replace(
+        "boost_preempts_ratelimit = \"v2\"",
+        "preset = \"xpin-like\"\nkeep_dom0_boost = \"as-meant\"",
+    );
+    let want = Patches { keep_dom0_boost: Patch::AsMeant, ..Patches::xpin_like() };
+    assert_eq!(plan_of(&text).host.sched.credit1().expect("credit1").patches, want);
+}
+
+#[test]
+fn dom0_can_be_pinned_alone_or_to_the_exclusion_of_others() {
+    let pinned = |how: &str| {
+        plan_of(&XEN.replacen("pcpus = 4", &format!("pcpus = 4\ndom0_pin = \"{how}\""), 1))
+            .vms
+            .into_iter()
+            .map(|vm| vm.vcpu_cpus)
+            .collect::<Vec<Vec<Vec<u32>>>>()
+    };
+    assert_eq!(pinned("nopin"), [vec![Vec::<u32>::new(); 2], vec![Vec::<u32>::new()]]);
+    assert_eq!(pinned("pin"), [vec![vec![0], vec![1]], vec![Vec::<u32>::new()]]);
+    assert_eq!(pinned("xpin"), [vec![vec![0], vec![1]], vec![vec![2, 3]]]);
+}
+
+#[test]
+fn numbers_out_of_xens_ranges() {
+    refused("weight = 512", "weight = 0", "0", "out of range", "from 1 to 65535");
+    refused("weight = 512", "weight = 65536", "65536", "out of range", "from 1 to 65535");
+    refused("cap = 50", "cap = 101", "101", "more than its vCPUs can use", "up to 100");
+    let from = "ratelimit = \"500us\"";
+    refused(from, "timeslice = \"2s\"", "\"2s\"", "`timeslice` cannot be 2s", "1ms to 1s");
+    refused(from, "ratelimit = \"50us\"", "\"50us\"", "`ratelimit` cannot be 50us", "100us to");
+    let to = "ratelimit = \"31ms\"";
+    refused(from, to, "\"31ms\"", "above the timeslice 30ms", "up to the timeslice");
+    let to = "migration_delay = \"200ms\"";
+    refused(from, to, "\"200ms\"", "`migration_delay` cannot be 200ms", "100ms");
+    refused(from, "burn = \"x\"", "\"x\"", "`x` is not known", "exact");
+    let (from, to) = ("= \"v2\"", "= \"v3\"");
+    refused(from, to, "\"v3\"", "`v3` is not known", "v1");
+}
+
+#[test]
+fn dom0s() {
+    refused("weight = 512", "dom0 = true", "true", "two dom0s: `dom0`", "");
+    let xpin = "pcpus = 4\ndom0_pin = \"xpin\"";
+    let none = XEN.replacen("pcpus = 4", xpin, 1).replacen("dom0 = true\n", "", 1);
+    check(&none, "\"xpin\"", "there is no dom0 to pin", "dom0 = true");
+    let full = XEN.replacen("pcpus = 4", &xpin.replace('4', "2"), 1);
+    check(&full, "\"xpin\"", "`guest` has no pCPU left", "fewer vCPUs");
+    let pin = XEN.replacen("pcpus = 4", xpin, 1).replacen("weight = 512", "pin = \"0-1\"", 1);
+    check(&pin, "\"0-1\"", "`guest` has no pCPU left", "another `pin`");
+    let twice =
+        XEN.replacen("pcpus = 4", xpin, 1).replacen("vcpus = 2", "vcpus = 2\npin = \"3\"", 1);
+    check(&twice, "\"3\"", "pinned twice", "take one");
+}
+
+#[test]
+fn what_means_nothing_under_the_scheduler() {
+    let credit1 = "class = \"credit1\"";
+    let to = format!("{credit1}\nfair = \"cfs\"");
+    refused(credit1, &to, "fair", "a tunable of Linux", "class = \"linux\"");
+    refused("pcpus = 4", "pcpus = 4\ntick_hz = 250", "tick_hz", "needs Linux's scheduler", "");
+    let (from, fifo) = ("weight = 512", "vcpu_policy = \"fifo 1\"");
+    refused(from, fifo, "\"fifo 1\"", "`vcpu_policy` needs Linux", "");
+    refused(from, "means = \"fifo 1\"", "\"fifo 1\"", "`means` needs Linux", "");
+    let load = "\n[[load]]\nname = \"build\"\nkind = \"hog\"\n";
+    check(&format!("{XEN}{load}"), "\"build\"", "Xen has no threads", "a task of dom0");
+    let guest = "[vm.sched]\nclass = \"credit1\"\n";
+    check(&format!("{XEN}{guest}"), "\"credit1\"", "a guest's scheduler is Linux's", "take");
+    // The other way round.
+    let small = |to: &str| SMALL.replacen("weight = 2048", to, 1);
+    check(&small("cap = 10"), "10", "`cap` needs Xen's scheduler", "class = \"credit1\"");
+    check(&small("dom0 = true"), "true", "`dom0` needs Xen's scheduler", "class = \"credit1\"");
+    let pin = SMALL.replacen("[host]", "[host]\ndom0_pin = \"xpin\"", 1);
+    check(&pin, "\"xpin\"", "`dom0_pin` needs Xen's scheduler", "");
+    let table = SMALL.replacen("[[load]]", "[host.credit1]\nburn = \"exact\"\n\n[[load]]", 1);
+    check(&table, "burn", "a tunable of credit1", "class = \"credit1\"");
+}

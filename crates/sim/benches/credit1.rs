@@ -1,0 +1,123 @@
+//! Xen's credit1 as the host's scheduler: the case of the study that took a 24-pCPU host and a
+//! minute, and how the cost of an event grows with the host.
+//!
+//! `cargo bench -p vcoop-sim --bench credit1`. CPU time (user + system) of the thread, by turns,
+//! medians of several rounds.
+
+use std::collections::BTreeMap;
+
+use vcoop_model::plan::{
+    Dist, HostPlan, HostSched, Mode, Ns, Phase, Plan, PolicyPlan, Preemption, Program, TaskPlan,
+    VmPlan,
+};
+use vcoop_model::profile::Profile;
+use vcoop_sched::config::{
+    Balance, Credit1Config, Domain, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
+};
+
+const MS: Ns = 1_000_000;
+
+fn guest() -> LevelConfig {
+    LevelConfig {
+        topology: Topology::flat(1),
+        tick_ns: 4 * MS,
+        fair: Fair::Eevdf(EevdfTunables::for_cpus(1)),
+        rr_slice_ns: 100 * MS,
+        rt_guard: RtGuard::Off,
+        balance: Balance::default(),
+        groups: vec![],
+    }
+}
+
+/// A VM of one vCPU; `sleep` 0 is a CPU loop.
+fn vm(i: u32, run: Ns, sleep: Ns) -> VmPlan {
+    let mut phases = vec![Phase::Run { time: Dist::Const(run), mode: Mode::User }];
+    if sleep > 0 {
+        phases.push(Phase::Sleep { time: Dist::Exp { mean_ns: sleep, max_ns: 10 * sleep } });
+    }
+    VmPlan {
+        name: format!("vm{i}"),
+        level: guest(),
+        preemption: Preemption::Full,
+        vcpu_cpus: vec![vec![]],
+        vcpu_policy: vec![Policy::NORMAL],
+        vcpu_means: vec![None],
+        group: u16::try_from(i).ok(),
+        tasks: vec![TaskPlan {
+            name: "loop".into(),
+            label: "loop".into(),
+            program: Program::Cycle { phases },
+            policy: Policy::NORMAL,
+            cpus: vec![],
+            start_ns: u64::from(i) * 100_000,
+            timer_slack_ns: 0,
+        }],
+        devices: vec![],
+        cooperative: false,
+        posted_interrupts: false,
+    }
+}
+
+/// 2.5 VMs a pCPU; `mixed`: every other one sleeps now and then.
+fn plan(pcpus: u32, duration_ns: Ns, mixed: bool) -> Plan {
+    let n = pcpus * 5 / 2;
+    let topology = Topology { threads_per_core: 2, cores_per_llc: 6, llcs: pcpus / 12 };
+    let domains = vec![Domain::default(); n as usize];
+    let profile = Profile::load("xeon-server").expect("a built-in profile");
+    Plan {
+        scenario: "bench".into(),
+        policy_name: "vanilla".into(),
+        params: BTreeMap::new(),
+        duration_ns,
+        warmup_ns: 0,
+        repeats: 1,
+        seed: 1,
+        host: HostPlan {
+            profile: profile.name.clone(),
+            costs: profile.costs,
+            sched: HostSched::Credit1(Credit1Config::new(topology, domains)),
+            preemption: Preemption::Full,
+        },
+        host_tasks: vec![],
+        vms: (0..n)
+            .map(|i| if mixed && i % 2 == 0 { vm(i, 50_000, 2 * MS) } else { vm(i, 1000 * MS, 0) })
+            .collect(),
+        policy: PolicyPlan::Vanilla,
+        probes: vec![],
+        timeline: vec![],
+    }
+}
+
+/// Runs once: events, CPU nanoseconds.
+fn run(plan: &Plan) -> (u64, u64) {
+    let recording = vcoop_sim::run(plan, plan.seed, &|| false).expect("a valid plan");
+    let engine = recording.engine.expect("the simulator counts its events");
+    (engine.events, engine.cpu_ns)
+}
+
+fn main() {
+    let rounds = if std::env::args().any(|a| a == "--bench") { 5 } else { 1 };
+    let cases = [
+        ("60 cpu-loop VMs, 24 pCPUs, 60 s", plan(24, 60_000 * MS, false)),
+        ("60 mixed VMs, 24 pCPUs, 4 s", plan(24, 4_000 * MS, true)),
+        ("960 mixed VMs, 384 pCPUs, 1 s", plan(384, 1_000 * MS, true)),
+    ];
+    let mut costs = vec![vec![]; cases.len()];
+    for _ in 0..rounds {
+        for ((_, plan), costs) in cases.iter().zip(&mut costs) {
+            costs.push(run(plan));
+        }
+    }
+    let mut each = vec![];
+    for ((name, _), costs) in cases.iter().zip(&mut costs) {
+        costs.sort_by_key(|c| c.1);
+        let (events, cpu) = costs[costs.len() / 2];
+        each.push(cpu as f64 / events as f64);
+        println!(
+            "{name:34} {events:>9} events, {:.3} CPU-s, {:6.1} ns an event",
+            cpu as f64 / 1e9,
+            cpu as f64 / events as f64
+        );
+    }
+    println!("384 / 24 pCPUs: {:.2}x the cost of an event", each[2] / each[1]);
+}
