@@ -16,6 +16,9 @@ use crate::translate::Rates;
 /// Iterations between two looks at the clock: some microseconds.
 const CHUNK: u64 = 16_384;
 
+/// Why calls are refused.
+const CALLS: &str = "calls between tasks are made in the simulator only";
+
 /// What other threads see of one of these.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
@@ -45,7 +48,11 @@ impl HostTask<'_> {
     ///
     /// [`Error::Unsupported`].
     pub(crate) fn check(plan: &TaskPlan) -> Result<(), Error> {
-        let why = match plan.program {
+        let why = match &plan.program {
+            Program::Serve { .. } | Program::Ping { .. } => CALLS,
+            Program::Cycle { phases } if phases.iter().any(|p| matches!(p, Phase::Call { .. })) => {
+                CALLS
+            }
             Program::Cyclictest { .. } | Program::Cycle { .. } => return Ok(()),
             Program::Script { .. } => "captured threads are played back by the simulator only",
             Program::Audio { .. } => "an audio callback runs in a guest only",
@@ -95,7 +102,11 @@ impl HostTask<'_> {
                     due += missed * interval_ns;
                 }
             }
-            Program::Script { .. } | Program::Audio { .. } | Program::Rogue { .. } => {}
+            Program::Script { .. }
+            | Program::Audio { .. }
+            | Program::Rogue { .. }
+            | Program::Serve { .. }
+            | Program::Ping { .. } => {}
         }
         Ok(self.probe)
     }
@@ -118,6 +129,7 @@ impl HostTask<'_> {
                         let since = monotonic().saturating_sub(self.start);
                         self.sleep(common, self.start + (since / period + 1) * period);
                     }
+                    Phase::Call { .. } => {}
                 }
                 if common.is_over() {
                     return;

@@ -488,7 +488,7 @@ fn join(task: ScopedJoinHandle<'_, Option<Probe>>, common: &Common) -> Option<Pr
 /// Time between two samples of a program.
 pub(crate) fn interval(program: &Program) -> Ns {
     match program {
-        Program::Cyclictest { interval_ns, .. } => *interval_ns,
+        Program::Cyclictest { interval_ns, .. } | Program::Ping { interval_ns, .. } => *interval_ns,
         Program::Audio { period_ns, .. } => *period_ns,
         _ => Ns::MAX,
     }

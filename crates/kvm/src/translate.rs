@@ -123,13 +123,15 @@ impl Guest {
                 spec.buffer_tsc = cycles(*buffer_ns);
                 self.amounts(work, stream, rates);
             }
-            Program::Cycle { phases } => {
+            Program::Cycle { phases }
+                if !phases.iter().any(|p| matches!(p, Phase::Call { .. })) =>
+            {
                 spec.kind = Kind::Loop as u64;
                 let random = phases.iter().any(|p| match p {
                     Phase::Run { time, .. } | Phase::Sleep { time } => {
                         !matches!(time, Dist::Const(_))
                     }
-                    Phase::Align { .. } => false,
+                    Phase::Align { .. } | Phase::Call { .. } => false,
                 });
                 for _ in 0..if random { DRAWS } else { 1 } {
                     self.steps.extend(phases.iter().map(|p| step(p, stream, rates)));
@@ -147,6 +149,12 @@ impl Guest {
                 return Err(Error::Unsupported {
                     what: format!("task {vm}.{}", task.name),
                     why: "captured threads are played back by the simulator only".to_owned(),
+                });
+            }
+            Program::Cycle { .. } | Program::Serve { .. } | Program::Ping { .. } => {
+                return Err(Error::Unsupported {
+                    what: format!("task {vm}.{}", task.name),
+                    why: "calls between tasks are made in the simulator only".to_owned(),
                 });
             }
         }
@@ -191,6 +199,8 @@ fn step(phase: &Phase, stream: &mut Stream, rates: &Rates) -> Step {
         }
         Phase::Sleep { time } => (StepOp::Sleep, rates.clock.to_cycles(stream.draw(time))),
         Phase::Align { period_ns } => (StepOp::Align, rates.clock.to_cycles(*period_ns)),
+        // Refused before.
+        Phase::Call { .. } => (StepOp::Run, 1),
     };
     Step { op: op as u64, arg }
 }

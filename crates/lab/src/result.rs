@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use vcoop_model::recording::Part;
 
 /// Name and version of the format.
 pub const SCHEMA: &str = "vcoop.result/1";
@@ -154,6 +155,16 @@ pub struct LatencySeries {
     pub ran_instead_mean: BTreeMap<String, f64>,
     /// The worst samples, largest first.
     pub worst: Vec<Worst>,
+}
+
+impl LatencySeries {
+    /// Whether guests are what it is about: a probe in one, or a round trip from the host through
+    /// one. The host's other probes show what it pays.
+    pub fn is_of_a_guest(&self) -> bool {
+        let guests = [Part::GuestIrq, Part::GuestWait, Part::GuestSwitch];
+        let inside = |part: &Part| self.parts_mean.get(part.name()).is_some_and(|us| *us > 0.0);
+        !self.key.probe.starts_with("host.") || guests.iter().any(inside)
+    }
 }
 
 /// Ratios of a series' statistics to the baseline's; null where either is.

@@ -88,7 +88,7 @@ fn verdict(document: &Document, cell: Cell) -> Verdict {
         document.policies.iter().map(String::as_str).filter(|p| *p != base).collect();
     let in_cell = |s: &&LatencySeries| s.key.is_in(&cell);
     let repeats = document.latencies().filter(in_cell).map(|s| s.key.repeats).min().unwrap_or(0);
-    let guests = document.latencies().filter(in_cell).filter(|s| !s.key.probe.starts_with("host."));
+    let guests = document.latencies().filter(in_cell).filter(|s| s.is_of_a_guest());
     let done = |best: Option<&str>, text: String| {
         let (backend, params) = cell.clone();
         Verdict { backend, params, best: best.map(str::to_owned), text }
@@ -167,7 +167,7 @@ fn candidate<'d>(document: &'d Document, cell: &Cell, policy: &'d str) -> Option
     let mut logs = Vec::new();
     let mut better: Vec<String> = Vec::new();
     let mut missed: Vec<String> = Vec::new();
-    for series in of(policy).filter(|s| !s.key.probe.starts_with("host.")) {
+    for series in of(policy).filter(|s| s.is_of_a_guest()) {
         let Some((name, ratio, interval, value)) = counted(series) else { continue };
         let probe = &series.key.probe;
         let Some(base) = of(&document.baseline).find(|s| s.key.probe == *probe) else { continue };
@@ -226,9 +226,9 @@ fn costs(document: &Document, cell: &Cell, policy: &str) -> Vec<Cost> {
             .latencies()
             .find(|s| s.key.is_in(cell) && s.key.policy == policy && s.key.probe == probe)
     };
-    let hosts = document.latencies().filter(|s| {
-        s.key.is_in(cell) && s.key.policy == policy && s.key.probe.starts_with("host.")
-    });
+    let hosts = document
+        .latencies()
+        .filter(|s| s.key.is_in(cell) && s.key.policy == policy && !s.is_of_a_guest());
     for series in hosts {
         let probe = &series.key.probe;
         let Some(base) = find(&document.baseline, probe) else { continue };

@@ -287,3 +287,48 @@ fn jobs_change_nothing_on_a_captured_load() {
     let sets = [&sets[..], &["seed=2"]].concat();
     assert_ne!(one, run_text(text, &sets, &[], 3).without_timing().to_json());
 }
+
+#[test]
+fn a_pinged_guest_answers_at_once_or_a_slice_later() {
+    let sets = ["duration=2s", "warmup=200ms", "repeats=2"];
+    let d = run("vmping", &sets, &["vanilla", "dynamic"]);
+    let cells = |policy| latencies(&d, "host.ping", policy);
+    // Loaded, then alone.
+    let [vanilla, quiet] = cells("vanilla")[..] else { panic!("two cells") };
+    let [dynamic, dynamic_quiet] = cells("dynamic")[..] else { panic!("two cells") };
+    // The first cluster is that of a vCPU that has its pCPU, the second that of one that waits.
+    assert!(vanilla.p50.unwrap() < 40.0 && vanilla.max > 1_000.0, "{:?}", vanilla.p50);
+    assert!(vanilla.p99.unwrap() > 1_000.0 && vanilla.missed > 0);
+    assert!(host_wait(vanilla) > 0.9, "{}", host_wait(vanilla));
+    assert!(dynamic.p99.unwrap() < 40.0 && dynamic.missed == 0, "{:?}", dynamic.p99);
+    let hog = |policy| scalar(&d, "host.hog", "throughput", policy);
+    assert!(hog("dynamic") > 0.9 * hog("vanilla"), "{} {}", hog("dynamic"), hog("vanilla"));
+    // Typical values of the published scale of measure are 20 to 40 us on hardware of 2012.
+    assert!((5.0..40.0).contains(&quiet.mean), "{}", quiet.mean);
+    assert!(dynamic_quiet.mean < 1.1 * quiet.mean, "{}", dynamic_quiet.mean);
+    for series in d.latencies() {
+        assert!(
+            (series.parts_mean["service"] - 2.0).abs() < 2.0,
+            "{}",
+            series.parts_mean["service"]
+        );
+        assert!(series.is_of_a_guest());
+    }
+}
+
+#[test]
+fn a_ping_between_vcpus_is_two_ipis() {
+    let sets = ["duration=500ms", "warmup=100ms", "repeats=2"];
+    let d = run("ipi-ping", &sets, &["vanilla", "dynamic"]);
+    for policy in ["vanilla", "dynamic"] {
+        let ping = latency(&d, "guest.ping", policy);
+        assert!((5.0..40.0).contains(&ping.mean) && ping.missed == 0, "{policy}: {}", ping.mean);
+        let way = ping.parts_mean["entry_exit"] + ping.parts_mean["delivery"];
+        assert!(way > 0.1 * ping.mean, "{policy}: {way}");
+        let (calls, ipis) = ("calls", "exits.msr_icr");
+        let calls = scalar(&d, "guest.ping", calls, policy);
+        let ipis = scalar(&d, "guest", ipis, policy);
+        assert!((calls - 5_000.0).abs() < 15.0, "{policy}: {calls} calls");
+        assert!((ipis / calls - 2.0).abs() < 0.05, "{policy}: {ipis} IPIs, {calls} calls");
+    }
+}

@@ -27,6 +27,8 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "pvsched-busy",
         "pvsched-audio",
         "rogue-guest",
+        "vmping",
+        "ipi-ping",
     ]
 }
 

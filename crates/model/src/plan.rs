@@ -205,6 +205,52 @@ pub enum Program {
         /// How.
         mode: RogueMode,
     },
+    /// Waits for calls, takes them in the order they come, uses the CPU for each and answers it.
+    Serve {
+        /// CPU time of a call.
+        work: Dist,
+        /// In a guest: vCPU that takes the interrupts by which calls from outside of the VM come.
+        irq_vcpu: u32,
+    },
+    /// Calls a server at a period and measures the round trip on its own clock: from the call to
+    /// its first instruction after the answer. A closed loop: while one call is out there is no
+    /// other, and periods that pass meanwhile are missed.
+    Ping {
+        /// Period.
+        interval_ns: Ns,
+        /// Offset of the first call, drawn once.
+        phase: Dist,
+        /// A [`Program::Serve`].
+        server: Target,
+        /// In a guest: vCPU that takes the interrupts by which answers from outside of the VM come.
+        irq_vcpu: u32,
+        /// CPU time after the answer, when the sample is taken.
+        work: Dist,
+    },
+}
+
+impl Program {
+    /// Whether it takes latency samples.
+    pub fn measures(&self) -> bool {
+        matches!(self, Self::Cyclictest { .. } | Self::Audio { .. } | Self::Ping { .. })
+    }
+
+    /// The servers it calls.
+    pub fn servers(&self) -> impl Iterator<Item = Target> {
+        let phases = match self {
+            Self::Cycle { phases } => phases.as_slice(),
+            _ => &[],
+        };
+        let ping = match self {
+            Self::Ping { server, .. } => Some(*server),
+            _ => None,
+        };
+        let called = |phase: &Phase| match phase {
+            Phase::Call { server, .. } => Some(*server),
+            _ => None,
+        };
+        ping.into_iter().chain(phases.iter().filter_map(called))
+    }
 }
 
 /// One phase of a [`Program::Cycle`].
@@ -227,6 +273,13 @@ pub enum Phase {
     Align {
         /// The period.
         period_ns: Ns,
+    },
+    /// Call a server and wait for its answer.
+    Call {
+        /// A [`Program::Serve`].
+        server: Target,
+        /// In a guest: vCPU that takes the interrupts by which answers from outside of the VM come.
+        irq_vcpu: u32,
     },
 }
 
@@ -365,6 +418,11 @@ pub struct ProbePlan {
 }
 
 /// A task of the plan.
+///
+/// How a message gets from one to another: within a level by a wake-up, with an IPI where the other
+/// sits on another (v)CPU; from the host into a VM by an interrupt at its `irq_vcpu`, as irqfd and
+/// Xen's event channels have it; from a VM to the host by an exit (doorbell, hypercall) that wakes
+/// the thread; from one VM to another by an exit and an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {

@@ -55,12 +55,12 @@ pub enum Part {
     PreemptedToRun,
     /// Held back by RT throttling or a bandwidth limit.
     Throttled,
-    /// Host scheduler, context switch, priority changes.
+    /// Host scheduler, context switch, priority changes, signals to other threads.
     HostSwitch,
     /// VM exits and entries, and the work done for them.
     EntryExit,
     /// Interrupt pending but not taken: posted while the guest runs something else or has
-    /// interrupts off.
+    /// interrupts off. Of a round trip also the flight of IPIs.
     Delivery,
     /// Guest interrupt and softirq handlers.
     GuestIrq,
@@ -68,13 +68,17 @@ pub enum Part {
     GuestWait,
     /// Guest scheduler and context switch.
     GuestSwitch,
+    /// Of a round trip: the server worked on calls that came before.
+    ServiceQueue,
+    /// Of a round trip: the server's work on this call, cold caches included.
+    Service,
     /// The task itself was still busy with an earlier period, or held up in it.
     Overrun,
 }
 
 impl Part {
     /// How many there are.
-    pub const COUNT: usize = 13;
+    pub const COUNT: usize = 15;
 
     /// All, in order.
     pub const ALL: [Self; Self::COUNT] = [
@@ -90,6 +94,8 @@ impl Part {
         Self::GuestIrq,
         Self::GuestWait,
         Self::GuestSwitch,
+        Self::ServiceQueue,
+        Self::Service,
         Self::Overrun,
     ];
 
@@ -108,6 +114,8 @@ impl Part {
             Self::GuestIrq => "guest_irq",
             Self::GuestWait => "guest_wait",
             Self::GuestSwitch => "guest_switch",
+            Self::ServiceQueue => "service_queue",
+            Self::Service => "service",
             Self::Overrun => "overrun",
         }
     }
@@ -124,7 +132,8 @@ pub type Parts = [Ns; Part::COUNT];
 pub struct LatencyRecord {
     /// `host.cyclictest`, `guest.cyclictest`, ...
     pub probe: String,
-    /// `latency` (cyclictest: due to first instruction; audio: due to written).
+    /// `latency` (cyclictest and audio: due to first instruction; ping: the round trip, call to
+    /// first instruction after the answer).
     pub metric: &'static str,
     /// Nanoseconds, 3 significant digits, to 60 s.
     pub hist: Histogram<u64>,

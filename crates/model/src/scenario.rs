@@ -6,6 +6,7 @@
 //! place in the text, or in the `--set`, it came from. Errors of one step are reported together;
 //! a step begins only if the one before found none, so that one slip does not cause ten messages.
 
+mod calls;
 mod captures;
 mod credit1;
 mod expand;

@@ -56,7 +56,7 @@ fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
     }
     let mut probes: Vec<&str> = Vec::new();
     for series in document.latencies().filter(|s| s.key.is_in(cell)) {
-        if series.key.probe.starts_with("host.") && !probes.contains(&series.key.probe.as_str()) {
+        if !series.is_of_a_guest() && !probes.contains(&series.key.probe.as_str()) {
             probes.push(&series.key.probe);
         }
     }

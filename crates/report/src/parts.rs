@@ -30,16 +30,16 @@ fn words(part: Part) -> &'static str {
         Part::GuestIrq => "guest interrupts",
         Part::GuestWait => "guest run queue",
         Part::GuestSwitch => "guest scheduler",
+        Part::ServiceQueue => "server's earlier calls",
+        Part::Service => "server's work",
         Part::Overrun => "own earlier period",
     }
 }
 
-/// The decomposition of each guest probe of a cell.
+/// The decomposition of each guest probe of a cell, and of each round trip through a guest.
 pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
-    let guests: Vec<&LatencySeries> = document
-        .latencies()
-        .filter(|s| s.key.is_in(cell) && !s.key.probe.starts_with("host."))
-        .collect();
+    let guests: Vec<&LatencySeries> =
+        document.latencies().filter(|s| s.key.is_in(cell) && s.is_of_a_guest()).collect();
     let mut probes: Vec<&str> = Vec::new();
     for series in &guests {
         if !probes.contains(&series.key.probe.as_str()) {

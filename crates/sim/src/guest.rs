@@ -158,6 +158,11 @@ impl World<'_> {
         match which {
             vector::TIMER => self.guest_timer(v),
             vector::DEVICE => softirq = self.guest_device(v),
+            vector::MESSAGE => {
+                while let Some(message) = self.vcpus[v as usize].messages.pop_front() {
+                    self.deliver_to_guest(v, message);
+                }
+            }
             _ => {}
         }
         if self.vcpus[v as usize].resched {
@@ -217,6 +222,7 @@ impl World<'_> {
             let track = self.vcpus[(first + to.0) as usize].track;
             self.tracks.event(sampler, track, self.now);
         }
+        self.server_is(first + to.0, t, false);
         let policy = self.vms[vm].level.policy(EntId(t));
         if to == cpu && policy.is_rt() {
             self.guest_event(v, GuestEvent::RtEnqueued(crate::boost::intent(policy)));
@@ -255,6 +261,7 @@ impl World<'_> {
                         let track = self.vcpus[(first + to.0) as usize].track;
                         self.tracks.moved(sampler, track, self.now);
                     }
+                    self.server_is(first + to.0, ent.0, false);
                 }
                 // Guests are Linux: nothing parks a task, and a throttled one is not tracked.
                 Note::Throttled { .. }
@@ -293,9 +300,13 @@ impl World<'_> {
             return false;
         }
         self.vcpus[v as usize].current = next;
+        if prev != NONE {
+            self.server_is(v, prev, false);
+        }
         if next == NONE {
             return false;
         }
+        self.server_is(v, next, true);
         let policy = self.vms[vm].level.policy(EntId(next));
         self.guest_event(
             v,
@@ -406,6 +417,9 @@ impl World<'_> {
                 self.guest_notes(v);
                 false
             }
+            op @ (Op::Call { .. } | Op::Await | Op::TakeCall | Op::Answer) => {
+                self.guest_call_op(v, t, op)
+            }
             Op::Rogue { preempt_off } => {
                 self.vcpus[v as usize].page.go_rogue(preempt_off);
                 false
@@ -418,7 +432,7 @@ impl World<'_> {
     }
 
     /// Blocks the current task, with a timer on this vCPU or without.
-    fn guest_sleep(&mut self, v: u32, t: u32, until: Option<Ns>) -> bool {
+    pub(crate) fn guest_sleep(&mut self, v: u32, t: u32, until: Option<Ns>) -> bool {
         if let Some(at) = until {
             self.set_guest_timer(v, gtimer::TASKS + t, at);
             let vcpu = &self.vcpus[v as usize];
@@ -430,13 +444,8 @@ impl World<'_> {
     }
 
     /// Books who ran so far while a vCPU waits for a pCPU, before a sample begins or ends there.
-    fn settle_wait(&mut self, v: u32) {
-        let track = self.vcpus[v as usize].track;
-        if track != NONE && self.tracks.waits(track) {
-            let cpu = self.host.cpu_of(self.thread_of(v)).0;
-            self.charge_ran(cpu);
-            self.tracks.wait_goes_on(track, &self.pcpus[cpu as usize].ran, self.now);
-        }
+    pub(crate) fn settle_wait(&mut self, v: u32) {
+        self.settle_thread(self.vcpus[v as usize].thread);
     }
 
     fn guest_wake_peer(&mut self, v: u32, t: u32) {

@@ -236,6 +236,9 @@ impl World<'_> {
 
     /// Interprets the program of the current thread until it uses the CPU or leaves it.
     fn run_thread(&mut self, p: u32, t: u32) {
+        if let Some(message) = self.threads[t as usize].work.outbox.take() {
+            self.signal(message);
+        }
         for free in 0.. {
             if self.threads[t as usize].work.left > 0 {
                 return self.run_user(p, t);
@@ -302,6 +305,11 @@ impl World<'_> {
                     self.host.set_policy(now, EntId(t), policy);
                     self.pcpus[p as usize].extra += self.costs.setattr_ns;
                     self.host_notes();
+                }
+                op @ (Op::Call { .. } | Op::Await | Op::TakeCall | Op::Answer) => {
+                    if self.call_op(p, t, op) {
+                        return;
+                    }
                 }
                 Op::Rogue { .. } => {}
                 Op::Exit => {

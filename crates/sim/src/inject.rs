@@ -53,6 +53,8 @@ impl World<'_> {
             self.boost_woken(v);
             let by = match kind {
                 Injection::Ipi => self.waker(),
+                // An event channel: whoever runs here has sent it.
+                Injection::Device if which == vector::MESSAGE => Waker { io: true, ..self.waker() },
                 Injection::Device => Waker { io: true, ..Waker::default() },
                 _ => Waker::default(),
             };

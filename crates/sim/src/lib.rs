@@ -9,6 +9,7 @@
 //! host     pCPUs and host threads; wake: sleeping and waking; idle: pCPUs at rest
 //! vmx      VM entries and exits; inject: interrupts on their way into a guest
 //! guest    vCPUs and guest tasks; guest_timer: their tick and sleeps
+//! call     requests and answers between tasks of any level
 //! boost    drives vcoop-policy on simulated threads and a simulated page
 //! program  what a task does next, on either level
 //! track    attribution: where the time of a latency sample went
@@ -16,6 +17,7 @@
 //! ```
 
 mod boost;
+mod call;
 mod guest;
 mod guest_timer;
 mod host;

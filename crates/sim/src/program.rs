@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use vcoop_model::plan::{Dist, Mode, Phase, Program, RogueMode, Step};
+use vcoop_model::plan::{Dist, Mode, Phase, Program, RogueMode, Step, Target};
 use vcoop_sched::config::Policy;
 
 use crate::queue::Ns;
@@ -39,6 +39,19 @@ pub enum Op {
     },
     /// Wake a peer (index within its capture).
     Wake(u32),
+    /// Send a request.
+    Call {
+        /// To whom.
+        server: Target,
+        /// vCPU that the answer interrupts, if it comes from outside of the VM.
+        irq_vcpu: u32,
+    },
+    /// Sleep until the answer is there.
+    Await,
+    /// Sleep until there is a call, and take it.
+    TakeCall,
+    /// Answer the call that was taken last.
+    Answer,
     /// The first instruction after a measured sleep: take the sample.
     Sample,
     /// Periods that passed without a sample.
@@ -83,6 +96,8 @@ enum Kind {
     Cycle {
         phases: Box<[Phase]>,
         next: usize,
+        /// A call was made.
+        awaits: bool,
     },
     Audio {
         period: Ns,
@@ -102,6 +117,40 @@ enum Kind {
         on: bool,
         asked: bool,
     },
+    Serve {
+        work: Dist,
+        at: Service,
+    },
+    Ping {
+        interval: Ns,
+        phase: Dist,
+        server: Target,
+        irq_vcpu: u32,
+        work: Dist,
+        due: Ns,
+        at: Trip,
+    },
+}
+
+/// Where a server is with a call: `Free -> Taken -> Done -> Free -> ...`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Service {
+    Free,
+    Taken,
+    Done,
+}
+
+/// Where a ping is in its period: `Start -> Arm -> Woken -> Called -> Awaited -> Sampled -> Worked ->
+/// Arm -> ...`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trip {
+    Start,
+    Arm,
+    Woken,
+    Called,
+    Awaited,
+    Sampled,
+    Worked,
 }
 
 /// Where a measuring program is in its period.
@@ -130,7 +179,9 @@ impl Runner {
                 woke: 0,
                 at: Stage::Start,
             },
-            Program::Cycle { phases } => Kind::Cycle { phases: phases.clone().into(), next: 0 },
+            Program::Cycle { phases } => {
+                Kind::Cycle { phases: phases.clone().into(), next: 0, awaits: false }
+            }
             &Program::Audio { period_ns, buffer_ns, work, device } => Kind::Audio {
                 period: period_ns,
                 buffer: buffer_ns,
@@ -143,13 +194,23 @@ impl Runner {
                 Kind::Script { steps: Arc::clone(steps), next: 0, repeat: *repeat }
             }
             &Program::Rogue { mode } => Kind::Rogue { mode, on: false, asked: false },
+            &Program::Serve { work, .. } => Kind::Serve { work, at: Service::Free },
+            &Program::Ping { interval_ns, phase, server, irq_vcpu, work } => Kind::Ping {
+                interval: interval_ns,
+                phase,
+                server,
+                irq_vcpu,
+                work,
+                due: 0,
+                at: Trip::Start,
+            },
         };
         Self { kind, rng }
     }
 
     /// Whether it takes latency samples.
     pub fn measures(program: &Program) -> bool {
-        matches!(program, Program::Cyclictest { .. } | Program::Audio { .. })
+        program.measures()
     }
 
     /// The next operation, asked for when the last one is done.
@@ -223,7 +284,10 @@ impl Runner {
                     }
                 }
             }
-            Kind::Cycle { phases, next } => {
+            Kind::Cycle { phases, next, awaits } => {
+                if std::mem::take(awaits) {
+                    return Op::Await;
+                }
                 let phase = &phases[*next];
                 *next = (*next + 1) % phases.len();
                 match phase {
@@ -233,6 +297,10 @@ impl Runner {
                     }
                     Phase::Align { period_ns } => {
                         Op::SleepUntil { at: (now / period_ns + 1) * period_ns, sample: false }
+                    }
+                    &Phase::Call { server, irq_vcpu } => {
+                        *awaits = true;
+                        Op::Call { server, irq_vcpu }
                     }
                 }
             }
@@ -253,6 +321,47 @@ impl Runner {
                     Step::SetPolicy(policy) => Op::SetPolicy(policy),
                     Step::Exit => Op::Exit,
                 }
+            }
+            Kind::Serve { work, at } => match *at {
+                Service::Free => {
+                    *at = Service::Taken;
+                    Op::TakeCall
+                }
+                Service::Taken => {
+                    *at = Service::Done;
+                    Op::Run { ns: rng.draw(work), mode: Mode::User }
+                }
+                Service::Done => {
+                    *at = Service::Free;
+                    Op::Answer
+                }
+            },
+            Kind::Ping { interval, phase, server, irq_vcpu, work, due, at } => {
+                let (then, op) = match *at {
+                    Trip::Start => {
+                        *due = now + *interval + rng.draw(phase);
+                        (Trip::Woken, Op::SleepUntil { at: *due, sample: false })
+                    }
+                    Trip::Arm => (Trip::Woken, Op::SleepUntil { at: *due, sample: false }),
+                    Trip::Woken => {
+                        (Trip::Called, Op::Call { server: *server, irq_vcpu: *irq_vcpu })
+                    }
+                    Trip::Called => (Trip::Awaited, Op::Await),
+                    Trip::Awaited => (Trip::Sampled, Op::Sample),
+                    Trip::Sampled => {
+                        (Trip::Worked, Op::Run { ns: rng.draw(work), mode: Mode::User })
+                    }
+                    Trip::Worked => {
+                        // A closed loop: what fell due before now had no call, whatever held it up.
+                        *due += *interval;
+                        match skip_past(due, *interval, now) {
+                            0 => (Trip::Woken, Op::SleepUntil { at: *due, sample: false }),
+                            missed => (Trip::Arm, Op::Missed(missed)),
+                        }
+                    }
+                };
+                *at = then;
+                op
             }
             Kind::Rogue { mode, on, asked } => {
                 let period = match *mode {
@@ -278,7 +387,14 @@ impl Runner {
         let (due, period, at) = match self.kind {
             Kind::Cyclictest { due, interval, at, .. } => (due, interval, at),
             Kind::Audio { due, period, at, .. } => (due, period, at),
-            Kind::Cycle { .. } | Kind::Script { .. } | Kind::Rogue { .. } => return (false, 0),
+            Kind::Ping { due, interval, at, .. } => {
+                let out = matches!(at, Trip::Called | Trip::Awaited);
+                let passed = if at == Trip::Start { 0 } else { now.saturating_sub(due) / interval };
+                return (out, passed);
+            }
+            Kind::Cycle { .. } | Kind::Script { .. } | Kind::Rogue { .. } | Kind::Serve { .. } => {
+                return (false, 0);
+            }
         };
         if due > now {
             return (false, 0);
@@ -381,6 +497,42 @@ mod tests {
         assert_eq!(r.next(780), Op::Glitches { glitches: 3, missed: 3 });
         assert_eq!(r.next(780), run(30));
         assert_eq!(r.next(790), Op::WaitDevice { due: 800 });
+    }
+
+    #[test]
+    fn a_ping_is_a_closed_loop_on_a_fixed_grid() {
+        let server = Target::Host(7);
+        let mut r = runner(&Program::Ping {
+            interval_ns: 100,
+            phase: Dist::Const(20),
+            server,
+            irq_vcpu: 1,
+            work: Dist::Const(10),
+        });
+        let sleep = |at| Op::SleepUntil { at, sample: false };
+        assert_eq!(r.next(0), sleep(120));
+        assert_eq!(r.next(125), Op::Call { server, irq_vcpu: 1 });
+        assert_eq!(r.next(126), Op::Await);
+        assert_eq!(r.next(140), Op::Sample);
+        assert_eq!(r.next(140), run(10));
+        assert_eq!(r.next(150), sleep(220));
+        r.next(230);
+        r.next(231);
+        // The call is out for more than two periods.
+        assert_eq!(r.open(480), (true, 2));
+        r.next(480);
+        assert_eq!(r.open(480), (false, 2));
+        r.next(480);
+        assert_eq!(r.next(490), Op::Missed(2)); // 320 and 420
+        assert_eq!(r.next(490), sleep(520));
+        assert_eq!(r.open(510), (false, 0));
+    }
+
+    #[test]
+    fn a_server_takes_works_and_answers() {
+        let mut r = runner(&Program::Serve { work: Dist::Const(5), irq_vcpu: 0 });
+        let ops: Vec<_> = (0..4).map(|_| r.next(0)).collect();
+        assert_eq!(ops, [Op::TakeCall, run(5), Op::Answer, Op::TakeCall]);
     }
 
     #[test]

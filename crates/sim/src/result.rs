@@ -20,6 +20,10 @@ pub(crate) struct Totals {
     switches: u64,
     credit1: Option<CreditCounters>,
     vms: Vec<VmTotals>,
+    /// Calls made, by client.
+    called: Vec<u64>,
+    /// Calls answered, by server.
+    served: Vec<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -83,7 +87,9 @@ impl World<'_> {
             vm.boosted_ns += boosted_ns;
         }
         let credit1 = self.host.credit1().map(vcoop_sched::Credit1::counters);
-        Totals { now, host_done, idle_ns, switches, credit1, vms }
+        let called = self.calls.clients.iter().map(|c| c.calls).collect();
+        let served = self.calls.servers.iter().map(|s| s.served).collect();
+        Totals { now, host_done, idle_ns, switches, credit1, vms, called, served }
     }
 
     /// The recording of the time between two moments.
@@ -118,6 +124,18 @@ impl World<'_> {
             }
             let done = (end.host_done[i] - start.host_done[i]) as f64;
             put(&format!("host.{label}"), "throughput", "cpu", done / ns);
+        }
+        let mut calls: BTreeMap<(String, &str), u64> = BTreeMap::new();
+        let counts = self.calls.clients.iter().zip(start.called.iter().zip(&end.called));
+        for (client, (a, b)) in counts {
+            *calls.entry((client.probe(self.plan), "calls")).or_default() += b - a;
+        }
+        let counts = self.calls.servers.iter().zip(start.served.iter().zip(&end.served));
+        for (server, (a, b)) in counts {
+            *calls.entry((server.probe(self.plan), "served")).or_default() += b - a;
+        }
+        for ((probe, metric), n) in calls {
+            put(&probe, metric, "1/s", n as f64 / seconds);
         }
         for (vm, (a, b)) in self.plan.vms.iter().zip(start.vms.iter().zip(&end.vms)) {
             let name = &vm.name;

@@ -8,6 +8,7 @@ use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
 use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Scheduler};
 
 use crate::boost::Page;
+use crate::call::{Calls, probed_servers};
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
@@ -57,6 +58,8 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let width = labels.names.len() + 1;
     let mut tracks = Tracks::new(width);
     let mut probes = Vec::new();
+    let mut calls = Calls::default();
+    let servers = probed_servers(plan);
 
     let mut threads = Vec::new();
     for (i, task) in plan.host_tasks.iter().enumerate() {
@@ -71,7 +74,9 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             plan.host_tasks.iter().position(|t| t.label == task.label),
         );
         measure(plan, target, &mut work, &mut tracks, &mut probes, width);
-        let track = if work.sampler == NONE { NONE } else { tracks.add_track() };
+        (work.client, work.server) = calls.enter(task, target, 0, work.sampler);
+        let tracked = work.sampler != NONE || servers.contains(&target);
+        let track = if tracked { tracks.add_track() } else { NONE };
         queue.set(slots.sleep + i as u32, task.start_ns);
         threads.push(Thread { work, vcpu: NONE, track, last_cpu: home.0 });
     }
@@ -84,7 +89,8 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         let first = vcpus.len() as u32;
         let n = vm.level.topology.cpus();
         let own = |p: &ProbePlan| matches!(p.target, Target::Guest { vm, .. } if vm as usize == m);
-        let probed = plan.probes.iter().any(own);
+        let serves = |s: &Target| matches!(s, Target::Guest { vm, .. } if *vm as usize == m);
+        let probed = plan.probes.iter().any(own) || servers.iter().any(serves);
         for c in 0..n {
             let allowed = &vm.vcpu_cpus[c as usize];
             let home = home(allowed, first + c, pcpus);
@@ -116,6 +122,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
                 vm.tasks.iter().position(|t| t.label == task.label),
             );
             measure(plan, target, &mut work, &mut tracks, &mut probes, width);
+            (work.client, work.server) = calls.enter(task, target, first, work.sampler);
             tasks.push(work);
             // The guest boots halted, with a timer for the start of each task.
             let v = &mut vcpus[(first + home.0) as usize];
@@ -147,6 +154,11 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         });
     }
 
+    calls.reserve();
+    for vcpu in &mut vcpus {
+        vcpu.messages.reserve_exact(calls.room());
+    }
+
     let mut world = World {
         plan,
         costs: &plan.host.costs,
@@ -162,6 +174,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         vms,
         devices,
         device_streams,
+        calls,
         tracks,
         probes,
         labels: labels.names,
@@ -209,6 +222,9 @@ fn blank(label: u16) -> Work {
         sampler: NONE,
         probe: NONE,
         glitches: 0,
+        client: NONE,
+        server: NONE,
+        outbox: None,
     }
 }
 
@@ -272,6 +288,7 @@ fn vcpu(
         in_kernel: true,
         irr: 0,
         devices: VecDeque::with_capacity(4),
+        messages: VecDeque::new(),
         resched: false,
         eager: false,
         extra: 0,

@@ -10,6 +10,10 @@
 //! One state can mean two things to a sample. While the task still sleeps (*waiting for the
 //! event*), a vCPU that runs other guest code is late in taking the interrupt; once the task is
 //! runnable (*waiting for the CPU*), the same state is a wait in the guest's run queue.
+//!
+//! A round trip begins with the call and changes tracks with the message: the caller's while it is
+//! sent, the vCPU's that takes the interrupt, the server's, and all the way back. What a state means
+//! on it is its [`Leg`].
 
 use vcoop_model::recording::{Part, Parts};
 
@@ -68,6 +72,26 @@ const fn parts(asleep: Part, run: Part) -> [Part; STATES] {
 const BEFORE_EVENT: [Part; STATES] = parts(Part::TimerSlack, Part::Delivery);
 /// What the states mean once it is runnable: a halted vCPU has an IPI on its way.
 const AFTER_EVENT: [Part; STATES] = parts(Part::Delivery, Part::GuestWait);
+/// What the states mean to a message on its way.
+const FLIGHT: [Part; STATES] = parts(Part::Delivery, Part::Delivery);
+/// What the states mean to a call that waits for those before it, where the server runs.
+const QUEUED: [Part; STATES] = parts(Part::Delivery, Part::ServiceQueue);
+/// What the states mean to the call that is served, where the server runs.
+const SERVED: [Part; STATES] = parts(Part::Delivery, Part::Service);
+
+/// Where a round trip has got to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leg {
+    /// The request or the answer is being sent or is on its way; the track is that of whoever sends
+    /// it, then that of the vCPU that it interrupts.
+    Flight,
+    /// It has arrived at a task that does not have its (v)CPU.
+    Arrived,
+    /// It waits at a server that has its (v)CPU, behind other calls.
+    Queued,
+    /// A server that has its (v)CPU works on it.
+    Served,
+}
 
 /// The history of one thread. See the [module](self).
 #[derive(Clone, Debug)]
@@ -108,6 +132,25 @@ enum Phase {
     BeforeEvent,
     /// The task is runnable.
     AfterEvent,
+    /// Of a round trip: [`Leg::Flight`].
+    Flight,
+    /// Of a round trip: [`Leg::Queued`].
+    Queued,
+    /// Of a round trip: [`Leg::Served`].
+    Served,
+}
+
+impl Phase {
+    /// What the states mean.
+    fn meaning(self) -> &'static [Part; STATES] {
+        match self {
+            Self::Idle | Self::Armed | Self::BeforeEvent => &BEFORE_EVENT,
+            Self::AfterEvent => &AFTER_EVENT,
+            Self::Flight => &FLIGHT,
+            Self::Queued => &QUEUED,
+            Self::Served => &SERVED,
+        }
+    }
 }
 
 /// A finished sample.
@@ -257,9 +300,33 @@ impl Tracks {
         t.next_due = t.next_due.min(due);
     }
 
-    /// Whether a sample in the making waits for its event.
-    pub fn is_armed(&self, sampler: u32) -> bool {
-        matches!(self.samplers[sampler as usize].phase, Phase::Armed | Phase::BeforeEvent)
+    /// A round trip begins now, on its caller's track. A caller that nobody probes has the sampler
+    /// [`NONE`].
+    pub fn call(&mut self, sampler: u32, track: u32, now: Ns) {
+        if sampler == NONE {
+            return;
+        }
+        let s = &mut self.samplers[sampler as usize];
+        s.due = now;
+        s.phase = Phase::Flight;
+        s.parts = Parts::default();
+        s.ran_instead.fill(0);
+        self.follow(sampler, track, now);
+    }
+
+    /// A round trip comes to another leg, on this track.
+    pub fn leg(&mut self, sampler: u32, leg: Leg, track: u32, now: Ns) {
+        if sampler == NONE {
+            return;
+        }
+        self.flush(sampler, now);
+        self.samplers[sampler as usize].phase = match leg {
+            Leg::Flight => Phase::Flight,
+            Leg::Arrived => Phase::AfterEvent,
+            Leg::Queued => Phase::Queued,
+            Leg::Served => Phase::Served,
+        };
+        self.follow(sampler, track, now);
     }
 
     /// Starts every sample of the track that is due by `now`.
@@ -292,7 +359,11 @@ impl Tracks {
         match s.phase {
             Phase::Idle => return,
             Phase::Armed => self.start_due(s.track, now),
-            Phase::BeforeEvent | Phase::AfterEvent => {}
+            Phase::BeforeEvent
+            | Phase::AfterEvent
+            | Phase::Flight
+            | Phase::Queued
+            | Phase::Served => {}
         }
         self.flush(sampler, now);
         self.samplers[sampler as usize].phase = Phase::AfterEvent;
@@ -342,12 +413,11 @@ impl Tracks {
         if s.phase == Phase::Armed {
             self.start_due(s.track, now);
         }
-        if self.samplers[sampler as usize].phase == Phase::BeforeEvent {
-            self.flush(sampler, now);
-            let track = self.samplers[sampler as usize].track;
-            self.follow(sampler, track, now);
-            self.samplers[sampler as usize].phase = Phase::AfterEvent;
-        }
+        // It ends as it stands: what the states mean in its last phase counts.
+        self.flush(sampler, now);
+        let track = self.samplers[sampler as usize].track;
+        self.follow(sampler, track, now);
+        self.samplers[sampler as usize].phase = Phase::AfterEvent;
         self.sample(sampler, now)
     }
 
@@ -355,7 +425,7 @@ impl Tracks {
     fn flush(&mut self, sampler: u32, now: Ns) {
         let s = &mut self.samplers[sampler as usize];
         let t = &self.tracks[s.track as usize];
-        let meaning = if s.phase == Phase::AfterEvent { &AFTER_EVENT } else { &BEFORE_EVENT };
+        let meaning = s.phase.meaning();
         for (i, part) in meaning.iter().enumerate() {
             s.parts[*part as usize] += t.spent[i] - s.snapshot[i].min(t.spent[i]);
         }
@@ -412,6 +482,36 @@ mod tests {
         want[Part::GuestSwitch as usize] = 3;
         assert_eq!(*sample.parts, want);
         assert_eq!(sample.ran_instead, [0, 30], "no more than the wait");
+    }
+
+    #[test]
+    fn a_round_trip_takes_its_parts_from_every_track_it_crosses() {
+        let mut t = Tracks::new(1);
+        let (caller, server) = (t.add_track(), t.add_track());
+        let s = t.add_sampler();
+        t.set(caller, State::Run, 5);
+        t.call(s, caller, 10);
+        t.set(caller, State::ExitEntry, 10);
+        t.leg(s, Leg::Queued, server, 14);
+        t.set(server, State::Run, 14);
+        t.leg(s, Leg::Served, server, 20);
+        t.set(server, State::Preempted, 23);
+        t.set(server, State::Run, 30);
+        t.leg(s, Leg::Flight, server, 31);
+        t.set(caller, State::Asleep, 14);
+        t.leg(s, Leg::Flight, caller, 33);
+        t.event(s, caller, 36);
+        t.set(caller, State::WakeToRun, 36);
+        let sample = t.sample(s, 40).expect("a call was made");
+        assert_eq!((sample.due, sample.latency), (10, 30));
+        let mut want = Parts::default();
+        want[Part::EntryExit as usize] = 4;
+        want[Part::ServiceQueue as usize] = 6;
+        want[Part::Service as usize] = 3 + 1;
+        want[Part::PreemptedToRun as usize] = 7;
+        want[Part::Delivery as usize] = 2 + 3;
+        want[Part::WakeToRun as usize] = 4;
+        assert_eq!(*sample.parts, want);
     }
 
     #[test]

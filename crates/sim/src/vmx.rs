@@ -26,7 +26,7 @@ impl World<'_> {
             Exit::Halt => c.handle_hlt_ns,
             Exit::Timer => c.handle_timer_msr_ns,
             Exit::Ipi(_) => c.handle_icr_ns,
-            Exit::Notify => c.handle_hypercall_ns,
+            Exit::Notify | Exit::Send(_) => c.handle_hypercall_ns,
         };
         let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
         let vcpu = &mut self.vcpus[v as usize];
@@ -50,6 +50,10 @@ impl World<'_> {
                 self.inject(target, vector::IPI, Injection::Ipi);
             }
             Exit::Notify => self.boost_notify(v),
+            Exit::Send(message) => {
+                self.boost_exit(v);
+                self.send(message);
+            }
             Exit::Halt => return self.halt(p, v),
         }
         false

@@ -128,6 +128,16 @@ impl World<'_> {
         }
     }
 
+    /// Books who ran so far while a thread waits for a pCPU.
+    pub(crate) fn settle_thread(&mut self, t: u32) {
+        let track = self.threads[t as usize].track;
+        if track != NONE && self.tracks.waits(track) {
+            let cpu = self.host.cpu_of(EntId(t)).0;
+            self.charge_ran(cpu);
+            self.tracks.wait_goes_on(track, &self.pcpus[cpu as usize].ran, self.now);
+        }
+    }
+
     pub(crate) fn thread_moved(&mut self, t: u32, from: u32, to: u32) {
         let track = self.threads[t as usize].track;
         if track != NONE && self.tracks.waits(track) {

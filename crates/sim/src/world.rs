@@ -15,6 +15,7 @@ use vcoop_sched::config::Policy;
 use vcoop_sched::{CpuId, EntId, Level, Scheduler};
 
 use crate::boost::Page;
+use crate::call::{Calls, Message};
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
@@ -56,6 +57,8 @@ pub(crate) enum Exit {
     Ipi(u32),
     /// The synchronous end of a boost.
     Notify,
+    /// A doorbell or hypercall: a message to somebody outside of the VM.
+    Send(Message),
 }
 
 impl Exit {
@@ -67,12 +70,14 @@ impl Exit {
             Self::Timer => 2,
             Self::Ipi(_) => 3,
             Self::Notify => 4,
+            Self::Send(_) => 5,
         }
     }
 }
 
 /// Exit reasons as reported.
-pub(crate) const EXIT_NAMES: [&str; 5] = ["interrupt", "hlt", "msr_timer", "msr_icr", "notify"];
+pub(crate) const EXIT_NAMES: [&str; 6] =
+    ["interrupt", "hlt", "msr_timer", "msr_icr", "notify", "send"];
 
 /// An interrupt at a pCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +140,8 @@ pub(crate) enum Wait {
     Peer,
     /// A device event due at this time.
     Device(Ns),
+    /// A call, or the answer to its own.
+    Message,
     /// Gone.
     Dead,
 }
@@ -160,6 +167,12 @@ pub(crate) struct Work {
     pub(crate) sampler: u32,
     pub(crate) probe: u32,
     pub(crate) glitches: u64,
+    /// Its number among those who call.
+    pub(crate) client: u32,
+    /// Its number among those who serve.
+    pub(crate) server: u32,
+    /// What the system call that it is in will send.
+    pub(crate) outbox: Option<Message>,
 }
 
 impl Work {
@@ -210,6 +223,8 @@ pub(crate) mod vector {
     pub(crate) const IPI: u8 = 2;
     pub(crate) const TIMER: u8 = 4;
     pub(crate) const DEVICE: u8 = 8;
+    /// One for all messages, as an event channel's upcall.
+    pub(crate) const MESSAGE: u8 = 16;
 }
 
 /// Guest timers by what they are for; tasks are numbered from `TASKS`.
@@ -242,6 +257,7 @@ pub(crate) struct Vcpu {
     /// Pending interrupts.
     pub(crate) irr: u8,
     pub(crate) devices: VecDeque<u32>,
+    pub(crate) messages: VecDeque<Message>,
     pub(crate) resched: bool,
     pub(crate) eager: bool,
     pub(crate) extra: Ns,
@@ -341,6 +357,7 @@ pub(crate) struct World<'p> {
     /// (VM, index in its plan) of each device.
     pub(crate) devices: Vec<(u32, u32)>,
     pub(crate) device_streams: Vec<crate::rng::Stream>,
+    pub(crate) calls: Calls,
     pub(crate) tracks: Tracks,
     pub(crate) probes: Vec<Probe>,
     pub(crate) labels: Vec<String>,

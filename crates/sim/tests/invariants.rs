@@ -5,9 +5,10 @@ mod support;
 use proptest::prelude::*;
 use support::*;
 use vcoop_model::plan::{
-    DevicePlan, Dist, Mode, Phase, Plan, PolicyPlan, Preemption, Program, RogueMode, TaskPlan,
-    TimelineAction, TimelineEvent,
+    DevicePlan, Dist, Mode, Phase, Plan, PolicyPlan, Preemption, Program, RogueMode, Target,
+    TaskPlan, TimelineAction, TimelineEvent,
 };
+use vcoop_model::recording::Part;
 use vcoop_policy::config::{Budget, DynamicConfig, Means, WakeBoostConfig};
 use vcoop_sched::config::{Policy, RtGuard};
 
@@ -38,8 +39,29 @@ fn sched_policy() -> impl Strategy<Value = Policy> {
     ]
 }
 
+/// Whom it calls is chosen later, when there is somebody.
+const SOMEBODY: Target = Target::Host(u32::MAX);
+
 fn program(guest: bool) -> impl Strategy<Value = Program> {
     prop_oneof![
+        3 => (0u64..300).prop_map(|us| Program::Serve {
+            work: Dist::Uniform(0, us * US),
+            irq_vcpu: 0,
+        }),
+        3 => (1u64..40, 0u64..50).prop_map(|(i, work)| Program::Ping {
+            interval_ns: i * 50 * US,
+            phase: Dist::Uniform(0, 99 * US),
+            server: SOMEBODY,
+            irq_vcpu: 0,
+            work: Dist::Const(work * US),
+        }),
+        1 => (dist(), mode(), 0u64..2_000).prop_map(|(run, mode, us)| Program::Cycle {
+            phases: vec![
+                Phase::Run { time: run, mode },
+                Phase::Call { server: SOMEBODY, irq_vcpu: 0 },
+                Phase::Sleep { time: Dist::Const(us * US) },
+            ],
+        }),
         2 => Just(hog()),
         3 => (dist(), mode(), dist()).prop_map(|(run, mode, sleep)| Program::Cycle {
             phases: vec![Phase::Run { time: run, mode }, Phase::Sleep { time: sleep }],
@@ -107,6 +129,49 @@ fn policy() -> impl Strategy<Value = PolicyPlan> {
     ]
 }
 
+/// Everybody who calls calls one of the servers there are, if any; interrupts go to any vCPU.
+fn connect(p: &mut Plan, mut seed: u64) {
+    let mut servers = Vec::new();
+    let serves = |t: &TaskPlan| matches!(t.program, Program::Serve { .. });
+    for (i, _) in p.host_tasks.iter().enumerate().filter(|(_, t)| serves(t)) {
+        servers.push(Target::Host(i as u32));
+    }
+    for (m, vm) in p.vms.iter().enumerate() {
+        for (i, _) in vm.tasks.iter().enumerate().filter(|(_, t)| serves(t)) {
+            servers.push(Target::Guest { vm: m as u32, task: i as u32 });
+        }
+    }
+    let mut pick = |n: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) as usize % n
+    };
+    let host = p.host_tasks.iter_mut().map(|t| (t, 1));
+    let guests = p.vms.iter_mut().flat_map(|vm| {
+        let n = vm.level.topology.cpus() as usize;
+        vm.tasks.iter_mut().map(move |t| (t, n))
+    });
+    for (task, vcpus) in host.chain(guests) {
+        match &mut task.program {
+            Program::Serve { irq_vcpu, .. } => *irq_vcpu = pick(vcpus) as u32,
+            program if program.servers().next().is_none() => {}
+            program if servers.is_empty() => *program = hog(),
+            Program::Ping { server, irq_vcpu, .. } => {
+                *server = servers[pick(servers.len())];
+                *irq_vcpu = pick(vcpus) as u32;
+            }
+            Program::Cycle { phases } => {
+                for phase in phases {
+                    if let Phase::Call { server, irq_vcpu } = phase {
+                        *server = servers[pick(servers.len())];
+                        *irq_vcpu = pick(vcpus) as u32;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 fn scenario() -> impl Strategy<Value = Plan> {
     (1u32..5, any::<bool>(), 0usize..4, 0usize..3, any::<bool>()).prop_flat_map(
         |(cpus, modern, preemption, guard, costly)| {
@@ -153,6 +218,7 @@ fn scenario() -> impl Strategy<Value = Plan> {
                             action: TimelineAction::Boost { vm: None, on: false },
                         });
                     }
+                    connect(&mut p, seed);
                     probe_all(&mut p);
                     p
                 })
@@ -211,6 +277,56 @@ proptest! {
         let want = 100.0 * (hogs as f64 / f64::from(cpus)).min(1.0);
         let busy = scalar(&r, "host", "cpu");
         prop_assert!((busy - want).abs() < 1e-6, "{busy} % busy, want {want} %");
+    }
+
+    /// No lost call: a server above everything answers all calls but those under way, and each
+    /// caller samples or misses every period.
+    #[test]
+    fn every_call_is_answered(p in scenario(), interval in 2u64..20, work in 0u64..90, vm in 0usize..3) {
+        let mut p = p;
+        let level = p.host.sched.linux_mut();
+        level.expect("Linux").rt_guard = RtGuard::Off;
+        let serve = Program::Serve { work: Dist::Const(work * US), irq_vcpu: 0 };
+        let server = match p.vms.get_mut(vm) {
+            Some(m) => {
+                // With its vCPUs above everything as well, or it may wait for ever.
+                m.vcpu_policy.fill(Policy::Fifo(98));
+                m.tasks.push(task("answers", serve, Policy::Fifo(99), &[]));
+                Target::Guest { vm: vm as u32, task: m.tasks.len() as u32 - 1 }
+            }
+            None => {
+                p.host_tasks.push(task("answers", serve, Policy::Fifo(99), &[]));
+                Target::Host(p.host_tasks.len() as u32 - 1)
+            }
+        };
+        let interval_ns = interval * 100 * US;
+        let asks = Program::Ping {
+            interval_ns,
+            phase: Dist::Const(0),
+            server,
+            irq_vcpu: 0,
+            work: Dist::Const(0),
+        };
+        p.host_tasks.push(task("asks", asks, Policy::Fifo(99), &[]));
+        probe_all(&mut p);
+        let r = run(&p);
+        let l = latency(&r, "host.asks");
+        let level = p.vms.get(vm).map_or("host", |m| &m.name);
+        let per_s = 5.0; // the run is 200 ms
+        let served = scalar(&r, &format!("{level}.answers"), "served") / per_s;
+        let calls = scalar(&r, "host.asks", "calls") / per_s;
+        prop_assert!(calls - served <= 1.0 + 1e-6, "{calls} calls, {served} answers");
+        let seen = l.hist.len() + l.missed;
+        let periods = p.duration_ns / interval_ns;
+        prop_assert!(seen + 100 >= periods && seen <= periods, "{seen} of {periods}");
+        prop_assert!(!l.hist.is_empty(), "nothing came back");
+        if p.host.costs.entry_ns == 0 {
+            // No cold caches: the server's part is its work, whoever preempts it. The last call may
+            // be cut off.
+            let service = l.parts_sum[Part::Service as usize] / u128::from(US);
+            let all = u128::from(l.hist.len() * work);
+            prop_assert!(service <= all && service + u128::from(work) >= all, "{service} of {all}");
+        }
     }
 
     /// No lost wake-up: a measured task above everything is seen at every period.

@@ -2,15 +2,17 @@
 
 use vcoop_sched::config::Policy;
 
+use super::calls::UNKNOWN;
 use super::captures::{Captures, least_length};
 use super::workload::{
-    Abuse, Audio, AudioSource, AudioTime, Browser, Capture, CommonKeys, CpuMap, CyclicMode,
-    Cyclictest, Duty, Hog, Kind, Rogue, Stress, Workload,
+    Abuse, Audio, AudioSource, AudioTime, Browser, Bursty, Capture, CommonKeys, CpuMap, CyclicMode,
+    Cyclictest, Duty, Hog, Kind, Ping, Rogue, Server, Stress, Workload,
 };
 use crate::diagnostic::{Collector, Span};
 use crate::plan::{DevicePlan, Dist, Mode, Ns, Phase, Program, RogueMode, TaskPlan};
 use crate::toml_read::At;
 use crate::toml_read::units::Times;
+use crate::toml_read::value::Int;
 
 /// Linux's default timer slack.
 const SLACK_NS: Ns = 50_000;
@@ -59,12 +61,11 @@ pub(crate) fn expand(
         Kind::Cyclictest(keys) => cyclictest(keys, common),
         Kind::Hog(keys) => copies(common, hog(keys, errors)),
         Kind::Duty(keys) => copies(common, duty(keys, errors)),
-        Kind::Bursty(keys) => {
-            needs_time(&keys.burst, "burst", errors);
-            copies(common, cycle(vec![user(keys.burst.value), sleep(keys.idle.value)]))
-        }
+        Kind::Bursty(keys) => copies(common, bursty(keys, place, errors)),
         Kind::Stress(keys) => copies(common, stress(keys, errors)),
         Kind::Browser(keys) => browser(keys, common, errors),
+        Kind::Server(keys) => copies(common, server(keys, place, errors)),
+        Kind::Ping(keys) => copies(common, ping(keys, place, errors)),
         Kind::Audio(keys) => return audio(keys, common, place, out, errors),
         Kind::Rogue(keys) => copies(common, rogue(keys)),
         Kind::Capture(keys) => return capture(keys, common, place, captures, out, errors),
@@ -96,7 +97,7 @@ pub(crate) fn check_cpus(cpus: &[u32], span: Span, place: Place, errors: &mut Co
 
 fn task(name: String, program: Program, common: &CommonKeys) -> TaskPlan {
     let policy = common.policy.as_ref().map_or(Policy::NORMAL, |p| p.value.0);
-    let cyclic = matches!(program, Program::Cyclictest { .. });
+    let cyclic = matches!(program, Program::Cyclictest { .. } | Program::Ping { .. });
     let default_slack = if policy.is_rt() || cyclic { 0 } else { SLACK_NS };
     TaskPlan {
         name,
@@ -208,6 +209,42 @@ fn duty(keys: &Duty, errors: &mut Collector<'_>) -> Program {
         let time = Dist::Const(period_ns.saturating_sub(on_ns));
         cycle(vec![run, Phase::Sleep { time }])
     }
+}
+
+fn bursty(keys: &Bursty, place: Place, errors: &mut Collector<'_>) -> Program {
+    needs_time(&keys.burst, "burst", errors);
+    let mut phases = vec![user(keys.burst.value)];
+    if keys.server.is_some() {
+        let irq_vcpu = irq_vcpu(&keys.irq_vcpu, place, errors);
+        phases.push(Phase::Call { server: UNKNOWN, irq_vcpu });
+    }
+    phases.push(sleep(keys.idle.value));
+    cycle(phases)
+}
+
+fn server(keys: &Server, place: Place, errors: &mut Collector<'_>) -> Program {
+    let irq_vcpu = irq_vcpu(&keys.irq_vcpu, place, errors);
+    Program::Serve { work: keys.work.value.0, irq_vcpu }
+}
+
+fn ping(keys: &Ping, place: Place, errors: &mut Collector<'_>) -> Program {
+    let interval_ns = keys.interval.value.0;
+    Program::Ping {
+        interval_ns,
+        phase: Dist::Uniform(0, interval_ns - 1),
+        server: UNKNOWN,
+        irq_vcpu: irq_vcpu(&keys.irq_vcpu, place, errors),
+        work: keys.work.value.0,
+    }
+}
+
+/// On the host it has no meaning, and no effect.
+fn irq_vcpu(key: &At<Int<0, 255>>, place: Place, errors: &mut Collector<'_>) -> u32 {
+    let vcpu = key.value.get32();
+    if place.guest {
+        check_cpus(&[vcpu], key.span, place, errors);
+    }
+    vcpu
 }
 
 fn stress(keys: &Stress, errors: &mut Collector<'_>) -> Program {

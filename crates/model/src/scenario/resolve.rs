@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::calls;
 use super::captures::Captures;
 use super::credit1::{self, is_credit1, only_linux};
 use super::expand::{Expanded, MAX_TASKS, Place};
@@ -12,8 +13,8 @@ use super::sched::FairKind;
 use super::workload::Workload;
 use crate::diagnostic::{Collector, nearest};
 use crate::plan::{
-    HostSched, Ns, Plan, PolicyPlan, ProbePlan, Program, Target, TaskPlan, TimelineAction,
-    TimelineEvent, VmPlan,
+    HostSched, Ns, Plan, PolicyPlan, ProbePlan, Target, TaskPlan, TimelineAction, TimelineEvent,
+    VmPlan,
 };
 use crate::profile::Profile;
 use crate::toml_read::At;
@@ -63,7 +64,7 @@ pub(crate) fn resolve(
         HostFacts { place, eevdf: sched.fair.value == FairKind::Eevdf, credit1: is_credit1(sched) };
 
     let loads: Vec<&Workload> = keys.load.iter().map(|load| &load.0).collect();
-    let Expanded { tasks: host_tasks, .. } =
+    let Expanded { tasks: mut host_tasks, .. } =
         host::workloads_of(&loads, place, sched, outside.captures, errors);
     if let (true, Some(load)) = (facts.credit1, loads.first()) {
         let message = "Xen has no threads of its own that could be loads";
@@ -102,7 +103,8 @@ pub(crate) fn resolve(
         policies.plans.retain(|_, policy| *policy == PolicyPlan::Vanilla);
     }
     // Only now: what refers to VMs would call all of them unknown if one is wrong.
-    let vms = vms?;
+    let mut vms = vms?;
+    calls::link(&loads, &keys.vm, &mut host_tasks, &mut vms, errors);
     let probes = probes(keys, &loads, &host_tasks, &vms, errors);
     let end_ns = warmup_ns + duration_ns;
     if facts.credit1 {
@@ -272,14 +274,11 @@ struct Candidate {
 }
 
 fn candidates(host_tasks: &[TaskPlan], vms: &[VmPlan]) -> Vec<Candidate> {
-    let measures = |task: &TaskPlan| {
-        matches!(task.program, Program::Cyclictest { .. } | Program::Audio { .. })
-    };
     let of = |level: &str, task: &TaskPlan, target| Candidate {
         name: format!("{level}.{}", task.name),
         group: format!("{level}.{}", task.label),
         target,
-        measures: measures(task),
+        measures: task.program.measures(),
     };
     let mut all = Vec::new();
     for (vm, plan) in (0..).zip(vms) {
@@ -322,7 +321,7 @@ fn probes(
             errors.error_help(*span, message, nearest(&value.0, "tasks that measure", &names));
         } else if !named.iter().any(|c| c.measures) {
             let message = format!("`{}` measures nothing", value.0);
-            let help = "kinds that measure: cyclictest, audio";
+            let help = "kinds that measure: cyclictest, audio, ping";
             errors.error_help(*span, message, help);
         }
         for candidate in named.into_iter().filter(|c| c.measures) {

@@ -28,8 +28,8 @@ table! {
         cpus: At<CpuList> = "all",
         /// When it starts, from the start of the warm-up.
         start: At<Time> = "0s",
-        /// Timer slack of its sleeps. Default: none under fifo and rr, none for cyclictest, which
-        /// sets it so, and 50 us for the rest, as Linux has it.
+        /// Timer slack of its sleeps. Default: none under fifo and rr, none for cyclictest and ping, which
+        /// set it so, and 50 us for the rest, as Linux has it.
         slack: Option<At<Time>>,
     }
 }
@@ -89,6 +89,11 @@ table! {
         burst: At<Times> = "exp 4ms",
         /// Sleep between bursts.
         idle: At<Times> = "exp 6ms",
+        /// Server that it calls after each burst, and whose answer it waits for: `host.LOAD` or
+        /// `VM.TASK`. Of several copies on both sides, copy n calls copy n modulo the servers.
+        server: Option<At<Prose>>,
+        /// vCPU that takes the interrupts of answers from outside of the VM.
+        irq_vcpu: At<Int<0, 255>> = "0",
     }
 }
 
@@ -187,6 +192,33 @@ table! {
     }
 }
 
+table! {
+    /// Waits for calls, takes them in their order, uses the CPU for each and answers it.
+    pub(crate) struct Server {
+        /// CPU time of a call.
+        work: At<Times> = "2us",
+        /// vCPU that takes the interrupts of calls from outside of the VM.
+        irq_vcpu: At<Int<0, 255>> = "0",
+    }
+}
+
+table! {
+    /// Calls a server at a period and notes the round trip on its own clock (vmping, TCP_RR). A
+    /// closed loop: periods that pass while a call is out, or before it could be made, are missed.
+    /// Measures.
+    pub(crate) struct Ping {
+        /// Server that it calls: `host.LOAD` or `VM.TASK`; of several copies `VM.TASK/0`, or without
+        /// the number copy n modulo the servers.
+        server: At<Prose>,
+        /// Period.
+        interval: At<Period> = "1ms",
+        /// CPU time after each answer.
+        work: At<Times> = "0us",
+        /// vCPU that takes the interrupts of answers from outside of the VM.
+        irq_vcpu: At<Int<0, 255>> = "0",
+    }
+}
+
 choice! {
     /// What becomes of the CPUs a captured thread was bound to.
     pub(crate) enum CpuMap {
@@ -278,6 +310,8 @@ kinds! {
     "stress" => Stress,
     "browser" => Browser,
     "audio" => Audio,
+    "server" => Server,
+    "ping" => Ping,
     "capture" => Capture,
     "rogue" => Rogue,
 }

@@ -170,3 +170,62 @@ fn what_is_off_is_left_out() {
     let off = parse_set(&text, &["load.probe.enabled=false"]).unwrap();
     assert!(off.plans(None).unwrap()[0].probes.is_empty());
 }
+
+/// A host with two servers and a bursty caller, and a guest with as many pings.
+const CALLS: &str = r#"name = "calls"
+title = "For tests"
+[[load]]
+name = "backend"
+kind = "server"
+count = 2
+[[load]]
+name = "batch"
+kind = "bursty"
+server = "guest.pong"
+[[vm]]
+name = "guest"
+vcpus = 2
+[[vm.task]]
+name = "ping"
+kind = "ping"
+count = 3
+server = "host.backend"
+irq_vcpu = 1
+[[vm.task]]
+name = "pong"
+kind = "server"
+work = "7us"
+irq_vcpu = 1
+[[vm.task]]
+name = "one"
+kind = "ping"
+server = "host.backend/1"
+"#;
+
+#[test]
+fn calls_go_to_the_servers_they_name() {
+    let plan = &parse(CALLS).unwrap_or_else(|e| panic!("{e}")).plans(None).unwrap()[0];
+    let guest = &plan.vms[0].tasks;
+    let servers: Vec<Vec<Target>> = guest.iter().map(|t| t.program.servers().collect()).collect();
+    let host = |i| vec![Target::Host(i)];
+    assert_eq!(servers, [host(0), host(1), host(0), vec![], host(1)]);
+    let Program::Ping { irq_vcpu: 1, interval_ns: 1_000_000, .. } = guest[0].program else {
+        panic!("{:?}", guest[0])
+    };
+    let pong = Program::Serve { work: Dist::Const(7_000), irq_vcpu: 1 };
+    assert_eq!(format!("{:?}", guest[3].program), format!("{pong:?}"));
+    let Program::Cycle { phases } = &plan.host_tasks[2].program else { panic!() };
+    let server = Target::Guest { vm: 0, task: 3 };
+    assert_eq!(phases[1], Phase::Call { server, irq_vcpu: 0 });
+    let probes: Vec<&str> = plan.probes.iter().map(|p| p.probe.as_str()).collect();
+    assert_eq!(probes, ["guest.ping/0", "guest.ping/1", "guest.ping/2", "guest.one"]);
+    assert_eq!((guest[0].timer_slack_ns, guest[3].timer_slack_ns), (0, 50_000));
+}
+
+#[test]
+fn a_caller_that_is_left_out_needs_no_server() {
+    let text = CALLS.replacen("name = \"batch\"", "name = \"batch\"\nenabled = false", 1);
+    let text = text.replacen("name = \"pong\"", "name = \"pong\"\nenabled = false", 1);
+    let plan = &parse(&text).unwrap_or_else(|e| panic!("{e}")).plans(None).unwrap()[0];
+    assert_eq!((plan.host_tasks.len(), plan.vms[0].tasks.len()), (2, 4));
+}

@@ -67,6 +67,29 @@ fn the_host_has_no_rogues() {
 }
 
 #[test]
+fn calls_that_nobody_would_answer() {
+    let tail = |server: &str, more: &str| {
+        format!("[[load]]\nname = \"p\"\nkind = \"ping\"\nserver = \"{server}\"\n{more}")
+    };
+    let serve = "[[load]]\nname = \"s\"\nkind = \"server\"\n";
+    let check = |server: &str, more: &str, message: &str, help: &str| {
+        refused_tail(&tail(server, more), &format!("\"{server}\""), message, help);
+    };
+    check("host.x", "", "there is no task `host.x` to call", "add a task of kind = \"server\"");
+    check("host.t", serve, "there is no task `host.t` to call", "did you mean `host.s`?");
+    check("guest.background", "", "`guest.background` does not serve", "kind = \"server\"");
+    check("host.p", "", "it would call itself", "kind = \"server\"");
+    let off = format!("{serve}enabled = false\n");
+    check("host.s", &off, "`host.s` is not enabled", "enable both");
+    let two = format!("{serve}count = 2\n");
+    check("host.s/2", &two, "there is no copy `host.s/2`", "`host.s` has 2");
+    let (from, to) = ("kind = \"bursty\"", "kind = \"bursty\"\nserver = \"host.build\"");
+    refused(from, to, "\"host.build\"", "`host.build` does not serve", "kind = \"server\"");
+    let (from, to) = ("kind = \"bursty\"", "kind = \"server\"\nirq_vcpu = 2");
+    refused(from, to, "2", "there is no vCPU 2", "vCPUs go from 0 to 1");
+}
+
+#[test]
 fn units() {
     refused("\"2s\"", "\"2\"", "\"2\"", "`2` has no unit", "a duration with its unit");
     refused("\"2s\"", "2", "2", "expected a string, found an integer", "like \"500us\"");

@@ -1,0 +1,366 @@
+//! Calls: requests and answers on their way between tasks of any level.
+//!
+//! ```text
+//! same level     a wake-up, with an IPI where the other's (v)CPU needs one
+//! host -> guest  signal: an interrupt at the other's irq_vcpu, whose handler wakes the task
+//! guest -> host  an exit, whose handler wakes the thread
+//! guest -> guest an exit, whose handler signals the other VM
+//! ```
+//!
+//! A caller has one call out at a time, so a server never has more calls before it than it has
+//! callers: its queue does not grow.
+
+use std::collections::VecDeque;
+
+use vcoop_model::plan::{Plan, Program, Target, TaskPlan};
+use vcoop_policy::Injection;
+use vcoop_sched::{EntId, Leave};
+
+use crate::program::Op;
+use crate::track::{Leg, NONE};
+use crate::world::{Exit, Wait, World, vector};
+
+/// A request or its answer, named by who calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Message {
+    client: u32,
+    answer: bool,
+}
+
+/// A task that calls.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Client {
+    at: Target,
+    /// vCPU (over all VMs) that the answer interrupts, if it comes from outside of the VM.
+    irq_vcpu: u32,
+    /// Server of the call that is out.
+    server: u32,
+    /// The answer came while it did not wait.
+    answered: bool,
+    sampler: u32,
+    /// Calls made.
+    pub(crate) calls: u64,
+}
+
+/// A task that answers calls.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    at: Target,
+    /// vCPU (over all VMs) that calls from outside of the VM interrupt.
+    irq_vcpu: u32,
+    /// Whose call it works on.
+    serving: u32,
+    /// Whose calls wait.
+    queue: VecDeque<u32>,
+    /// Calls answered.
+    pub(crate) served: u64,
+}
+
+/// Everybody who calls or serves.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    pub(crate) clients: Vec<Client>,
+    pub(crate) servers: Vec<Server>,
+}
+
+impl Calls {
+    /// Enters a task; its numbers as client and as server. `first` is the first vCPU of its VM.
+    pub(crate) fn enter(
+        &mut self,
+        task: &TaskPlan,
+        at: Target,
+        first: u32,
+        sampler: u32,
+    ) -> (u32, u32) {
+        let (mut client, mut server) = (NONE, NONE);
+        if task.program.servers().next().is_some() {
+            client = self.clients.len() as u32;
+            self.clients.push(Client {
+                at,
+                irq_vcpu: first,
+                server: NONE,
+                answered: false,
+                sampler,
+                calls: 0,
+            });
+        }
+        if let Program::Serve { irq_vcpu, .. } = task.program {
+            server = self.servers.len() as u32;
+            self.servers.push(Server {
+                at,
+                irq_vcpu: first + irq_vcpu,
+                serving: NONE,
+                queue: VecDeque::new(),
+                served: 0,
+            });
+        }
+        (client, server)
+    }
+
+    /// Room for what usually comes at once.
+    pub(crate) fn room(&self) -> usize {
+        self.clients.len().min(64)
+    }
+
+    /// Gives the servers that room.
+    pub(crate) fn reserve(&mut self) {
+        let room = self.room();
+        self.servers.iter_mut().for_each(|s| s.queue.reserve_exact(room));
+    }
+}
+
+/// The task of a plan.
+fn task(plan: &Plan, at: Target) -> &TaskPlan {
+    match at {
+        Target::Host(i) => &plan.host_tasks[i as usize],
+        Target::Guest { vm, task } => &plan.vms[vm as usize].tasks[task as usize],
+    }
+}
+
+/// Those who serve somebody whose round trips are probed: their tracks are needed.
+pub(crate) fn probed_servers(plan: &Plan) -> Vec<Target> {
+    let servers = plan.probes.iter().flat_map(|probe| task(plan, probe.target).program.servers());
+    let mut distinct = Vec::new();
+    for server in servers {
+        if !distinct.contains(&server) {
+            distinct.push(server);
+        }
+    }
+    distinct
+}
+
+impl Client {
+    /// Its task.
+    pub(crate) fn probe(&self, plan: &Plan) -> String {
+        name(plan, self.at)
+    }
+}
+
+impl Server {
+    /// Its task.
+    pub(crate) fn probe(&self, plan: &Plan) -> String {
+        name(plan, self.at)
+    }
+}
+
+/// How scalars name a task: by its label.
+fn name(plan: &Plan, at: Target) -> String {
+    let label = &task(plan, at).label;
+    match at {
+        Target::Host(_) => format!("host.{label}"),
+        Target::Guest { vm, .. } => format!("{}.{label}", plan.vms[vm as usize].name),
+    }
+}
+
+impl World<'_> {
+    /// A host thread comes to an operation of a call; true when it has left the CPU or is busy.
+    pub(crate) fn call_op(&mut self, p: u32, t: u32, op: Op) -> bool {
+        let work = &self.threads[t as usize].work;
+        let (client, server, track) = (work.client, work.server, self.threads[t as usize].track);
+        let message = match op {
+            Op::Call { server, irq_vcpu } => self.call(client, server, irq_vcpu, track),
+            Op::Answer => self.answer(server, track),
+            _ => {
+                if self.goes_on_at_once(op, client, server, track) {
+                    return false;
+                }
+                self.threads[t as usize].work.wait = Wait::Message;
+                self.reschedule(p, Leave::Blocked);
+                return true;
+            }
+        };
+        if matches!(self.receiver(message), Target::Host(_)) {
+            self.deliver_to_host(message);
+            return false;
+        }
+        if self.costs.handle_hypercall_ns == 0 {
+            self.signal(message);
+            return false;
+        }
+        // The signal goes out when the system call has come to it.
+        self.threads[t as usize].work.outbox = Some(message);
+        self.pcpus[p as usize].extra += self.costs.handle_hypercall_ns;
+        self.goes_on(p);
+        true
+    }
+
+    /// A guest task comes to an operation of a call; true when it has left the vCPU.
+    pub(crate) fn guest_call_op(&mut self, v: u32, t: u32, op: Op) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        let (vm, track) = (vcpu.vm, vcpu.track);
+        let work = &self.vms[vm as usize].tasks[t as usize];
+        let (client, server) = (work.client, work.server);
+        let message = match op {
+            Op::Call { server, irq_vcpu } => self.call(client, server, irq_vcpu, track),
+            Op::Answer => self.answer(server, track),
+            _ => {
+                if self.goes_on_at_once(op, client, server, track) {
+                    return false;
+                }
+                self.vms[vm as usize].tasks[t as usize].wait = Wait::Message;
+                return self.guest_sleep(v, t, None);
+            }
+        };
+        match self.receiver(message) {
+            Target::Guest { vm: to, .. } if to == vm => self.deliver_to_guest(v, message),
+            _ => self.vcpus[v as usize].exits.push_back(Exit::Send(message)),
+        }
+        false
+    }
+
+    /// A call begins.
+    fn call(&mut self, client: u32, server: Target, irq_vcpu: u32, track: u32) -> Message {
+        let index = match server {
+            Target::Host(t) => self.threads[t as usize].work.server,
+            Target::Guest { vm, task } => self.vms[vm as usize].tasks[task as usize].server,
+        };
+        let c = &mut self.calls.clients[client as usize];
+        if let Target::Guest { vm, .. } = c.at {
+            c.irq_vcpu = self.vms[vm as usize].first + irq_vcpu;
+        }
+        c.server = index;
+        c.calls += 1;
+        self.tracks.call(c.sampler, track, self.now);
+        Message { client, answer: false }
+    }
+
+    /// The call that a server has worked on is answered.
+    fn answer(&mut self, server: u32, track: u32) -> Message {
+        let s = &mut self.calls.servers[server as usize];
+        let client = std::mem::replace(&mut s.serving, NONE);
+        s.served += 1;
+        self.leg(client, Leg::Flight, track);
+        Message { client, answer: true }
+    }
+
+    /// Whether who waits for an answer, or for a call, need not.
+    fn goes_on_at_once(&mut self, op: Op, client: u32, server: u32, track: u32) -> bool {
+        if op == Op::Await {
+            return std::mem::take(&mut self.calls.clients[client as usize].answered);
+        }
+        let s = &mut self.calls.servers[server as usize];
+        if s.serving != NONE {
+            // Handed over with the wake-up.
+            return true;
+        }
+        let Some(next) = s.queue.pop_front() else { return false };
+        s.serving = next;
+        self.leg(next, Leg::Served, track);
+        true
+    }
+
+    fn receiver(&self, m: Message) -> Target {
+        let client = &self.calls.clients[m.client as usize];
+        if m.answer { client.at } else { self.calls.servers[client.server as usize].at }
+    }
+
+    /// Sends a message from host context.
+    pub(crate) fn send(&mut self, m: Message) {
+        match self.receiver(m) {
+            Target::Host(_) => self.deliver_to_host(m),
+            Target::Guest { .. } => self.signal(m),
+        }
+    }
+
+    /// Interrupts the vCPU behind which a message's receiver is.
+    pub(crate) fn signal(&mut self, m: Message) {
+        let client = &self.calls.clients[m.client as usize];
+        let v = match m.answer {
+            true => client.irq_vcpu,
+            false => self.calls.servers[client.server as usize].irq_vcpu,
+        };
+        self.settle_wait(v);
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.messages.push_back(m);
+        let track = vcpu.track;
+        self.leg(m.client, Leg::Flight, track);
+        self.inject(v, vector::MESSAGE, Injection::Device);
+    }
+
+    fn deliver_to_host(&mut self, m: Message) {
+        let Target::Host(t) = self.receiver(m) else { return };
+        let (waits, track) = {
+            let thread = &mut self.threads[t as usize];
+            let waits = thread.work.wait == Wait::Message;
+            if waits {
+                thread.work.wait = Wait::No;
+            }
+            (waits, thread.track)
+        };
+        self.received(m, waits);
+        if waits {
+            // Wakes a caller with its sample.
+            self.wake_thread(t, self.waker());
+        } else {
+            self.settle_thread(t);
+        }
+        match (m.answer, waits) {
+            (true, true) => {}
+            (true, false) => self.leg(m.client, Leg::Arrived, track),
+            (false, true) => self.leg(m.client, Leg::Served, track),
+            // On its own track a host thread runs for nobody but itself.
+            (false, false) => self.leg(m.client, Leg::Queued, track),
+        }
+    }
+
+    /// The guest's half of a message's way, on vCPU `v`.
+    pub(crate) fn deliver_to_guest(&mut self, v: u32, m: Message) {
+        let Target::Guest { vm, task: t } = self.receiver(m) else { return };
+        let waits = self.vms[vm as usize].tasks[t as usize].wait == Wait::Message;
+        self.received(m, waits);
+        if waits {
+            // Takes the samples along.
+            return self.guest_wake(v, t);
+        }
+        let vm = &self.vms[vm as usize];
+        let home = vm.first + vm.level.cpu_of(EntId(t)).0;
+        let runs = self.vcpus[home as usize].current == t;
+        let leg = if runs && !m.answer { Leg::Queued } else { Leg::Arrived };
+        self.settle_wait(home);
+        self.leg(m.client, leg, self.vcpus[home as usize].track);
+    }
+
+    /// Books a message at its receiver, which waits for it or not.
+    fn received(&mut self, m: Message, waits: bool) {
+        let client = &mut self.calls.clients[m.client as usize];
+        if m.answer {
+            client.answered = !waits;
+            return;
+        }
+        let server = &mut self.calls.servers[client.server as usize];
+        if waits {
+            server.serving = m.client;
+        } else {
+            server.queue.push_back(m.client);
+        }
+    }
+
+    /// A guest's server was woken on a vCPU or moved there, or gets it, or loses it: what the calls
+    /// before it wait for is something else from now on.
+    pub(crate) fn server_is(&mut self, v: u32, t: u32, runs: bool) {
+        let vcpu = &self.vcpus[v as usize];
+        let server = self.vms[vcpu.vm as usize].tasks[t as usize].server;
+        if server == NONE || vcpu.track == NONE {
+            return;
+        }
+        let track = vcpu.track;
+        if !runs {
+            self.settle_wait(v);
+        }
+        let s = &self.calls.servers[server as usize];
+        let (served, queued) =
+            if runs { (Leg::Served, Leg::Queued) } else { (Leg::Arrived, Leg::Arrived) };
+        let sampler = |c: u32| self.calls.clients[c as usize].sampler;
+        if s.serving != NONE {
+            self.tracks.leg(sampler(s.serving), served, track, self.now);
+        }
+        for &client in &s.queue {
+            self.tracks.leg(sampler(client), queued, track, self.now);
+        }
+    }
+
+    fn leg(&mut self, client: u32, leg: Leg, track: u32) {
+        let sampler = self.calls.clients[client as usize].sampler;
+        self.tracks.leg(sampler, leg, track, self.now);
+    }
+}
