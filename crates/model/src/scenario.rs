@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 
 use crate::capture::CaptureLoader;
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, Span, nearest};
-use crate::plan::Plan;
+use crate::plan::{HostSched, Plan, PolicyPlan};
 use crate::profile::Profile;
 use crate::toml_read::Node;
 use crate::toml_read::node::parse_document;
@@ -39,6 +39,7 @@ pub use set::Set;
 use captures::Captures;
 use keys::{PolicyKeys, ScenarioKeys};
 use matrix::Axis;
+use policies::Unfit;
 use resolve::{Outside, Resolved};
 use set::Path;
 
@@ -156,6 +157,16 @@ impl Scenario {
                 let mut plan = cell.plan.clone();
                 plan.policy_name.clone_from(name);
                 plan.policy = policy.clone();
+                if let HostSched::Credit1(credit1) = &mut plan.host.sched {
+                    if let Some(patches) = cell.patches.get(name) {
+                        credit1.patches = *patches;
+                    }
+                    if let PolicyPlan::RatelimitAuto(config) = &mut plan.policy {
+                        config.max_ns = config.max_ns.min(credit1.tslice_ns);
+                        config.min_ns = config.min_ns.min(config.max_ns);
+                        credit1.short_run_ns = config.brief_ns;
+                    }
+                }
                 plans.push(plan);
             }
         }
@@ -170,12 +181,10 @@ impl Scenario {
     fn no_policy(&self, name: &str) -> Diagnostic {
         let known: Vec<&str> = self.policies().collect();
         let message = format!("scenario {} has no policy `{name}`", self.name);
-        let xen = self.cells.iter().any(|cell| cell.plan.host.sched.credit1().is_some());
-        let help = if xen {
-            "under class = \"credit1\" only vanilla runs: there are no Linux threads to boost"
-                .to_owned()
-        } else {
-            nearest(name, "policies", &known)
+        let unfit = self.cells.iter().find_map(|cell| cell.unfit.get(name));
+        let (message, help) = match unfit {
+            Some(Unfit { message, help }) => (message.clone(), help.clone()),
+            None => (message, nearest(name, "policies", &known)),
         };
         Diagnostic::whole("--policy", message, Some(help))
     }

@@ -10,14 +10,15 @@
 //! vmx      VM entries and exits; inject: interrupts on their way into a guest
 //! guest    vCPUs and guest tasks; guest_timer: their tick and sleeps
 //! call     requests and answers between tasks of any level
-//! boost    drives vcoop-policy on simulated threads and a simulated page
+//! boost    drives vcoop-policy on simulated threads and a simulated page; tune: on credit1
 //! program  what a task does next, on either level
 //! track    attribution: where the time of a latency sample went
-//! probe    samples into histograms; result: counters into a recording
+//! probe    samples into histograms; result: counters into a recording; fairness: of shares
 //! ```
 
 mod boost;
 mod call;
+mod fairness;
 mod guest;
 mod guest_timer;
 mod host;
@@ -30,6 +31,7 @@ mod result;
 pub mod rng;
 mod setup;
 pub mod track;
+mod tune;
 mod vmx;
 mod wake;
 mod world;

@@ -14,6 +14,7 @@ use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
 use crate::rng::Stream;
 use crate::track::{NONE, Tracks};
+use crate::tune::Tuner;
 use crate::world::{
     GuestSegment, Pcpu, Segment, Thread, Ticks, Vcpu, Vm, Wait, Work, World, gtimer, number,
 };
@@ -28,7 +29,7 @@ const TICK: u64 = 4;
 pub(crate) fn means(plan: &Plan, vm: usize, vcpu: usize) -> Option<Means> {
     let own = plan.vms[vm].vcpu_means.get(vcpu).copied().flatten();
     let general = match &plan.policy {
-        PolicyPlan::Vanilla => return None,
+        PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => return None,
         PolicyPlan::Static { means } => *means,
         PolicyPlan::Dynamic(c) => c.means,
         PolicyPlan::WakeBoost(c) => c.means,
@@ -181,7 +182,11 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         ticks: ticks(plan.host.sched.tick_ns(), seed, 0),
         cpu: 0,
         next_timeline: 0,
+        tuner: Tuner::of(plan),
     };
+    if let Some(tuner) = &world.tuner {
+        world.queue.set(slots.tune, tuner.first());
+    }
     world.boost_begins();
     // A scheduler may have timers before anything runs.
     world.host_notes();
@@ -316,7 +321,9 @@ fn shared(plan: &Plan) -> VmShared {
     match &plan.policy {
         PolicyPlan::Dynamic(c) => VmShared::new(c.vm_budget, 0),
         PolicyPlan::WakeBoost(c) => VmShared::new(c.vm_budget, 0),
-        PolicyPlan::Vanilla | PolicyPlan::Static { .. } => VmShared::unbudgeted(0),
+        PolicyPlan::Vanilla | PolicyPlan::Static { .. } | PolicyPlan::RatelimitAuto(_) => {
+            VmShared::unbudgeted(0)
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
 use crate::track::{NONE, State, Tracks};
+use crate::tune::Tuner;
 
 /// What a pCPU is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +97,8 @@ pub(crate) enum Irq {
     Boost(u32),
     /// A device of a VM (index over all VMs).
     Device(u32),
+    /// `ratelimit-auto` looks at the domains.
+    Tune,
 }
 
 /// A physical CPU.
@@ -320,6 +323,7 @@ pub(crate) enum Slot {
     Sleep(u32),
     Boost(u32),
     Device(u32),
+    Tune,
     Timeline,
     End,
 }
@@ -335,6 +339,7 @@ pub(crate) struct Slots {
     pub(crate) boost: u32,
     pub(crate) sleep: u32,
     pub(crate) device: u32,
+    pub(crate) tune: u32,
     pub(crate) timeline: u32,
     pub(crate) end: u32,
 }
@@ -365,6 +370,8 @@ pub(crate) struct World<'p> {
     /// The pCPU that executes what happens now, and pays for it.
     pub(crate) cpu: u32,
     pub(crate) next_timeline: usize,
+    /// Sets ratelimits, if the policy is that.
+    pub(crate) tuner: Option<Tuner>,
 }
 
 impl World<'_> {
@@ -403,6 +410,7 @@ impl World<'_> {
                 Slot::Sleep(t) => self.sleep_expires(t),
                 Slot::Boost(v) => self.interrupt(self.vcpus[v as usize].home, Irq::Boost(v)),
                 Slot::Device(d) => self.device_fires(d),
+                Slot::Tune => self.tune_due(),
                 Slot::Timeline => self.timeline(),
                 Slot::End if start.is_none() => {
                     start = Some(self.totals());
@@ -462,6 +470,7 @@ pub(crate) fn number(pcpus: u32, vcpus: u32, threads: u32, devices: u32) -> (Slo
         boost: extend(&mut kinds, vcpus, Slot::Boost),
         sleep: extend(&mut kinds, threads, Slot::Sleep),
         device: extend(&mut kinds, devices, Slot::Device),
+        tune: extend(&mut kinds, 1, |_| Slot::Tune),
         timeline: extend(&mut kinds, 1, |_| Slot::Timeline),
         end: extend(&mut kinds, 1, |_| Slot::End),
     };
