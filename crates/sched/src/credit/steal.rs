@@ -37,7 +37,15 @@ impl Credit1 {
         let t = self.cfg.topology;
         let per = t.threads_per_core * t.cores_per_llc;
         let own = t.llc(cpu.0);
-        for step in 0..t.llcs {
+        let mut step = 0;
+        while step < t.llcs {
+            let at = (own + step) % t.llcs;
+            // On to the next node where anybody waits.
+            let next = self.peers(pri).find_from(None, at * per, 0, per * t.llcs)?;
+            step += (t.llc(next.0) + t.llcs - at) % t.llcs;
+            if step >= t.llcs {
+                return None;
+            }
             let node = (own + step) % t.llcs;
             let (lo, hi) = (node * per, (node + 1) * per);
             let from = (self.bias[node as usize] + 1).clamp(lo, hi);
@@ -46,6 +54,7 @@ impl Credit1 {
             if found.is_some() {
                 return found;
             }
+            step += 1;
         }
         None
     }

@@ -49,7 +49,7 @@ fn a_slice_is_30_ms_and_equals_take_turns() {
     let b = m.start(2, &[0], HOG);
     m.run_for(65 * MS);
     let turns: Vec<_> = m.log.iter().map(|l| (l.0, l.2)).collect();
-    // B, never charged before 60 ms, runs on: both have credit, and A waits for the third turn.
+    // Whoever's slice ends has credit still (B is charged at 60 ms), and goes behind the other.
     assert_eq!(turns, [(0, Some(a)), (30 * MS, Some(b)), (60 * MS, Some(a))]);
 }
 
