@@ -4,8 +4,11 @@ use core::sync::atomic::Ordering;
 
 use vcoop_abi::words::Word;
 use vcoop_abi::{BoostRequest, CsState, Intent, TaskIntent};
-use vcoop_guest::layout::{MAX_RINGS, MAX_STEPS, RING_STRIDE, RINGS, STEPS};
-use vcoop_guest::program::{Call, Kind, Step, StepOp, TaskSpec, flag};
+use vcoop_guest::layout::{
+    LINE_STRIDE, LINES, MAX_LINES, MAX_RINGS, MAX_STEPS, PORT_CALL, RING_STRIDE, RINGS, STEPS,
+};
+use vcoop_guest::line::{Line, Served, oldest};
+use vcoop_guest::program::{Call, Kind, LineSpec, Step, StepOp, TaskSpec, flag};
 use vcoop_guest::ring::{Ring, Sample};
 
 use crate::gates::{self, tsc, work};
@@ -24,6 +27,8 @@ pub(crate) extern "sysv64" fn main(task: usize) -> ! {
         Kind::Audio => task.audio(),
         Kind::RogueForever | Kind::RogueToggle => task.rogue(),
         Kind::Loop => task.follow(),
+        Kind::Serve => task.serve(),
+        Kind::Ping => task.ping(),
         Kind::None => {}
     }
     loop {
@@ -69,6 +74,10 @@ impl Task {
     }
 
     fn sample(&self, due: u64, taken: u64, missed: u64) {
+        self.sample_trip(due, taken, missed, Served::default());
+    }
+
+    fn sample_trip(&self, due: u64, taken: u64, missed: u64, served: Served) {
         let Some(ring) = self.ring() else { return };
         let s = stats(self.number);
         ring.push(Sample {
@@ -78,7 +87,63 @@ impl Task {
             fired: control().vcpu[self.spec.vcpu as usize].fired.load(Ordering::Relaxed),
             missed,
             from_idle: s.woken_idle.load(Ordering::Relaxed) != 0,
+            served,
         });
+    }
+
+    /// Tells the other end of a line: a task plus 1, or 0 for somebody outside.
+    fn notify(&self, line: u64, end: u64) {
+        match end.checked_sub(1) {
+            Some(task) => self.call(Call::Wake(task)),
+            None => gates::out(PORT_CALL, line as u8),
+        }
+    }
+
+    /// A call: when it was made, and how it was served.
+    fn request(&self, n: u64) -> (u64, Served) {
+        let line = line(n);
+        let now = tsc();
+        line.call(now);
+        self.notify(n, line_spec(n).server);
+        loop {
+            if let Some(served) = line.answered(now) {
+                return (now, served);
+            }
+            self.call(Call::WaitDevice);
+        }
+    }
+
+    fn ping(&self) {
+        let spec = self.spec;
+        let mut due = tsc() + spec.period_tsc + spec.phase_tsc;
+        let (mut round, mut missed) = (0, 0);
+        loop {
+            self.sleep_until(due);
+            let (sent, served) = self.request(spec.first_line);
+            let taken = tsc();
+            self.sample_trip(sent, taken, missed, served);
+            self.work(self.step(round).arg);
+            round += 1;
+            due += spec.period_tsc;
+            missed = skip_past(&mut due, spec.period_tsc, tsc());
+        }
+    }
+
+    fn serve(&self) {
+        let first = self.spec.first_line;
+        let mut round = 0;
+        loop {
+            let Some((i, request)) = oldest((first..first + self.spec.lines).map(line)) else {
+                self.call(Call::WaitDevice);
+                continue;
+            };
+            let n = first + i as u64;
+            line(n).take(tsc(), stats(self.number).woken_idle.load(Ordering::Relaxed) != 0);
+            self.work(self.step(round).arg);
+            round += 1;
+            line(n).answer(request, tsc());
+            self.notify(n, line_spec(n).caller);
+        }
     }
 
     fn cyclictest(&self) {
@@ -167,6 +232,7 @@ impl Task {
             const RUN_PREEMPT_OFF: u64 = StepOp::RunPreemptOff as u64;
             const SLEEP: u64 = StepOp::Sleep as u64;
             const ALIGN: u64 = StepOp::Align as u64;
+            const CALL: u64 = StepOp::Call as u64;
             match op {
                 RUN_PREEMPT_OFF => {
                     self.call(Call::PreemptOff);
@@ -174,6 +240,9 @@ impl Task {
                     self.call(Call::PreemptOn);
                 }
                 SLEEP => self.sleep_until(tsc() + arg),
+                CALL => {
+                    self.request(arg);
+                }
                 ALIGN => {
                     let period = arg.max(1);
                     self.sleep_until(start + ((tsc() - start) / period + 1) * period);
@@ -182,6 +251,18 @@ impl Task {
             }
         }
     }
+}
+
+/// A line of the table.
+fn line(n: u64) -> &'static Line {
+    let n = n.min(MAX_LINES as u64 - 1);
+    // SAFETY: zeroed memory for this many lines, made of atomics.
+    unsafe { &*((LINES + n * LINE_STRIDE) as *const Line) }
+}
+
+/// Who its ends are.
+fn line_spec(n: u64) -> LineSpec {
+    control().line[(n as usize).min(MAX_LINES - 1)]
 }
 
 /// Moves `due` beyond `now` by whole periods, and says by how many.

@@ -230,13 +230,21 @@ impl Kernel {
                 self.preempt_off = false;
                 port.hook(GuestEvent::PreemptOn);
             }
+            Call::Wake(task) => self.wake(task, now, false, port),
         }
         self.expire(now, false, port);
         self.leave(now, port);
     }
 
     fn wake_by_device(&mut self, wakes: u64, now: u64, idle: bool, port: &mut impl Port) {
-        let Some(task) = (wakes as usize).checked_sub(1).filter(|t| *t < MAX_TASKS) else { return };
+        if let Some(task) = wakes.checked_sub(1) {
+            self.wake(task, now, idle, port);
+        }
+    }
+
+    /// Wakes a task of any vCPU; there is none beyond the table.
+    fn wake(&mut self, task: u64, now: u64, idle: bool, port: &mut impl Port) {
+        let Some(task) = usize::try_from(task).ok().filter(|t| *t < MAX_TASKS) else { return };
         let home = self.tasks[task].vcpu;
         if home == self.vcpu {
             self.device_came(task, now, idle, port);

@@ -4,7 +4,7 @@
 
 use core::sync::atomic::AtomicU64;
 
-use crate::program::{DeviceSpec, TaskSpec};
+use crate::program::{DeviceSpec, LineSpec, TaskSpec};
 
 /// Guest memory, in bytes, from address 0. All of it is identity-mapped and open to ring 3.
 pub const RAM: u64 = 32 << 20;
@@ -23,6 +23,9 @@ pub const MAX_DEVICES: usize = 16;
 
 /// Most steps of all tasks of a VM together.
 pub const MAX_STEPS: usize = 16_384;
+
+/// Most lines between callers and servers, of those that have an end in a VM.
+pub const MAX_LINES: usize = 64;
 
 /// Most tasks of a VM that measure.
 pub const MAX_RINGS: usize = 16;
@@ -47,6 +50,10 @@ pub const GATES: u64 = 0x8000;
 pub const AREAS: u64 = 0x1_0000;
 /// [`Control`].
 pub const CONTROL: u64 = 0x2_0000;
+/// Table of [`Line`](crate::line::Line)s.
+pub const LINES: u64 = 0x3_0000;
+/// Distance of lines.
+pub const LINE_STRIDE: u64 = 64;
 /// Table of [`Step`](crate::program::Step)s.
 pub const STEPS: u64 = 0x4_0000;
 /// The image.
@@ -88,6 +95,8 @@ pub const VECTOR_DEVICE: u8 = 0x40;
 pub const PORT_FAULT: u16 = 0x80;
 /// Port of the doorbell: a deadline earlier than the host's next look was stored.
 pub const PORT_DOORBELL: u16 = 0xa0;
+/// Port of calls to outside of the VM, and of answers: the number of the line, as one byte.
+pub const PORT_CALL: u16 = 0xa2;
 /// Port of a guest that gave up (a panic of its kernel).
 pub const PORT_PANIC: u16 = 0xa1;
 
@@ -158,6 +167,8 @@ pub struct Control {
     pub task: [TaskSpec; MAX_TASKS],
     /// Devices.
     pub device: [DeviceSpec; MAX_DEVICES],
+    /// Lines.
+    pub line: [LineSpec; MAX_LINES],
 }
 
 /// Words of one vCPU that change while running, each with one writer.
@@ -229,7 +240,9 @@ pub const fn area(vcpu: u64) -> u64 {
 
 const _: () = {
     assert!(gate::UPCALLS + gate::CAUSES * gate::FRAME <= gate::RESUME);
-    assert!(size_of::<Control>() as u64 <= STEPS - CONTROL);
+    assert!(size_of::<Control>() as u64 <= LINES - CONTROL);
+    assert!(LINES + MAX_LINES as u64 * LINE_STRIDE <= STEPS);
+    assert!(size_of::<crate::line::Line>() as u64 == LINE_STRIDE);
     assert!(MAX_STEPS as u64 * 16 <= IMAGE - STEPS);
     assert!(TASK_STACKS + MAX_TASKS as u64 * STACK <= STATS);
     assert!(KERNEL_STACKS + MAX_VCPUS as u64 * STACK <= TASK_STACKS);

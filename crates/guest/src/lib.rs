@@ -24,6 +24,7 @@
 
 pub mod kernel;
 pub mod layout;
+pub mod line;
 pub mod program;
 pub mod ring;
 

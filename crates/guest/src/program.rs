@@ -32,8 +32,12 @@ pub struct TaskSpec {
     pub ring: u64,
     /// Number of the measuring task in the plan, for the sample.
     pub task: u64,
+    /// First of the lines it calls on (ping) or serves.
+    pub first_line: u64,
+    /// Server: number of them.
+    pub lines: u64,
     /// Zero.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 1],
 }
 
 /// Bits of [`TaskSpec::flags`].
@@ -60,6 +64,10 @@ pub enum Kind {
     RogueForever = 4,
     /// Toggles its preempt-off flag.
     RogueToggle = 5,
+    /// Serves its lines.
+    Serve = 6,
+    /// Calls at a period, samples the round trip, works.
+    Ping = 7,
 }
 
 impl Kind {
@@ -71,6 +79,8 @@ impl Kind {
             3 => Self::Audio,
             4 => Self::RogueForever,
             5 => Self::RogueToggle,
+            6 => Self::Serve,
+            7 => Self::Ping,
             _ => Self::None,
         }
     }
@@ -98,6 +108,8 @@ pub enum StepOp {
     Sleep = 2,
     /// Sleep to the next multiple of so many cycles after the start.
     Align = 3,
+    /// Call on the line of this number, and wait for the answer.
+    Call = 4,
 }
 
 /// A device.
@@ -114,6 +126,16 @@ pub struct DeviceSpec {
     pub vcpu: u64,
 }
 
+/// The ends of a line. One of the two is in this VM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct LineSpec {
+    /// Task that calls, plus 1; 0 = somebody outside.
+    pub caller: u64,
+    /// Task that serves, plus 1; 0 = somebody outside.
+    pub server: u64,
+}
+
 /// What a task asks of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
@@ -125,6 +147,9 @@ pub enum Call {
     PreemptOff,
     /// Preemption on.
     PreemptOn,
+    /// Wake a task, on whatever vCPU, that waits as for a device; if it does not, it will not wait
+    /// the next time.
+    Wake(u64),
 }
 
 impl Call {
@@ -135,6 +160,7 @@ impl Call {
             Self::WaitDevice => (1, 0),
             Self::PreemptOff => (2, 0),
             Self::PreemptOn => (3, 0),
+            Self::Wake(task) => (4, task),
         }
     }
 
@@ -144,6 +170,7 @@ impl Call {
             1 => Self::WaitDevice,
             2 => Self::PreemptOff,
             3 => Self::PreemptOn,
+            4 => Self::Wake(arg),
             _ => Self::SleepUntil(arg),
         }
     }

@@ -6,6 +6,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
+use crate::line::Served;
+
 /// Samples in a ring.
 pub const CAPACITY: u64 = 8192;
 
@@ -24,6 +26,8 @@ pub struct Sample {
     pub missed: u64,
     /// The vCPU was idle when the interrupt came.
     pub from_idle: bool,
+    /// Of a round trip: how the call was served.
+    pub served: Served,
 }
 
 /// The ring.
@@ -41,7 +45,9 @@ impl Ring {
     pub fn push(&self, s: Sample) {
         let head = self.head.load(Ordering::Relaxed);
         let slot = &self.slots[(head % CAPACITY) as usize];
-        let words = [s.due, s.taken, s.woken, s.fired, s.missed, u64::from(s.from_idle)];
+        let idle = u64::from(s.from_idle) | u64::from(s.served.idle) << 1;
+        let words =
+            [s.due, s.taken, s.woken, s.fired, s.missed, idle, s.served.taken, s.served.done];
         for (place, word) in slot.iter().zip(words) {
             place.store(word, Ordering::Relaxed);
         }
@@ -80,7 +86,7 @@ impl Reader {
         }
         while self.tail < head {
             let slot = &ring.slots[(self.tail % CAPACITY) as usize];
-            let [due, taken, woken, fired, missed, idle] =
+            let [due, taken, woken, fired, missed, idle, begun, done] =
                 core::array::from_fn(|i| slot[i].load(Ordering::Relaxed));
             // The slot may have been overwritten meanwhile; pairs with the release in `push`.
             fence(Ordering::Acquire);
@@ -88,7 +94,9 @@ impl Reader {
             if now.saturating_sub(self.tail) >= CAPACITY {
                 self.lost = self.lost.saturating_add(1);
             } else {
-                each(Sample { due, taken, woken, fired, missed, from_idle: idle & 1 != 0 });
+                let served = Served { taken: begun, done, idle: idle & 2 != 0 };
+                let from_idle = idle & 1 != 0;
+                each(Sample { due, taken, woken, fired, missed, from_idle, served });
             }
             self.tail += 1;
         }

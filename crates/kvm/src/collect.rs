@@ -15,7 +15,8 @@ use crate::environment::schedstat;
 use crate::host_task::Progress;
 use crate::lab::interval;
 use crate::probe::{Probe, Window};
-use crate::translate::Rates;
+use crate::translate::{Rates, places};
+use crate::trip::{Other, Trip};
 use crate::vcpu::Exits;
 
 /// Where counters are.
@@ -35,6 +36,10 @@ struct Totals {
     now: Ns,
     /// CPU time and iterations of each host thread.
     host: Vec<(Ns, u64)>,
+    /// Calls made or served by each host thread.
+    calls: Vec<u64>,
+    /// Rings that no message came with.
+    spurious: u64,
     injector_ns: Ns,
     vms: Vec<VmTotals>,
     per_ms: u64,
@@ -46,12 +51,12 @@ struct VmTotals {
     wait_ns: Ns,
     policy: PolicyStats,
     /// Exits by name.
-    exits: [u64; 5],
+    exits: [u64; 6],
     /// Iterations and glitches of each task.
     tasks: Vec<(u64, u64)>,
 }
 
-const EXIT_NAMES: [&str; 5] = ["doorbell", "notify", "register", "refused", "mmio"];
+const EXIT_NAMES: [&str; 6] = ["doorbell", "notify", "register", "refused", "mmio", "send"];
 
 /// One guest probe.
 #[derive(Debug)]
@@ -61,6 +66,8 @@ struct GuestProbe {
     reader: Reader,
     probe: Probe,
     invalid: u64,
+    /// Its samples are round trips to a server there.
+    server: Option<Other>,
 }
 
 /// Collects a run.
@@ -87,6 +94,7 @@ impl<'a> Collector<'a> {
                 reader: Reader::new(),
                 probe: Probe::new(&p.probe, window, interval(program)),
                 invalid: 0,
+                server: server(plan, p.target),
             })
         });
         let guests = guests.collect();
@@ -112,7 +120,7 @@ impl<'a> Collector<'a> {
         let (clock, origin) = (self.clock, self.origin);
         for g in self.guests.iter_mut().flatten() {
             let ring: &Ring = vms[g.vm].machine.ram.at(RINGS + g.ring * RING_STRIDE);
-            let GuestProbe { reader, probe, invalid, .. } = g;
+            let GuestProbe { reader, probe, invalid, server, .. } = g;
             reader.read(ring, |s| {
                 // Guest-written: a time that cannot be is no sample.
                 if s.due < origin || s.taken < s.due || s.taken > tsc() {
@@ -120,7 +128,15 @@ impl<'a> Collector<'a> {
                     return;
                 }
                 let latency = clock.to_ns(s.taken - s.due);
-                probe.record(clock.ns_at(s.due), latency, &parts(&clock, &s, latency), s.missed);
+                let parts = match *server {
+                    None => parts(&clock, &s, latency),
+                    Some(server) => {
+                        let Sample { due: called, served, taken: back, .. } = s;
+                        let (woken, server) = (Some((s.woken, s.from_idle)), Some(server));
+                        Trip { called, served, woken, back, server }.parts(&clock, latency)
+                    }
+                };
+                probe.record(clock.ns_at(s.due), latency, &parts, s.missed);
             });
         }
     }
@@ -167,6 +183,21 @@ impl<'a> Collector<'a> {
     }
 }
 
+/// Where the server of a guest's ping is.
+fn server(plan: &Plan, ping: Target) -> Option<Other> {
+    let Target::Guest { vm, task } = ping else { return None };
+    let guest = &plan.vms[vm as usize];
+    let Program::Ping { server, .. } = &guest.tasks[task as usize].program else { return None };
+    Some(match *server {
+        Target::Host(_) => Other::Host,
+        Target::Guest { task: server, .. } => {
+            let places = places(guest);
+            let here = places[task as usize] == places[server as usize];
+            if here { Other::Here } else { Other::Vcpu }
+        }
+    })
+}
+
 /// Where the time of a sample went, as far as it can be told without a trace (see the crate's
 /// documentation). Guest-written times out of order count as the earlier one.
 fn parts(clock: &Clock, s: &Sample, latency: Ns) -> Parts {
@@ -211,9 +242,15 @@ impl Counters<'_> {
                 sum.boosted_ns += s.boosted_ns;
             }
             let n = |c: &std::sync::atomic::AtomicU64| c.load(Ordering::Relaxed);
-            totals.exits =
-                [&exits.doorbell, &exits.notify, &exits.register, &exits.refused, &exits.mmio]
-                    .map(n);
+            totals.exits = [
+                &exits.doorbell,
+                &exits.notify,
+                &exits.register,
+                &exits.refused,
+                &exits.mmio,
+                &exits.send,
+            ]
+            .map(n);
             totals.tasks = (0..plan.tasks.len() as u64)
                 .map(|t| {
                     let at = STATS + t * size_of::<TaskStats>() as u64;
@@ -226,6 +263,8 @@ impl Counters<'_> {
         Totals {
             now,
             host: host.collect(),
+            calls: self.progress.iter().map(|p| p.calls.load(Ordering::Relaxed)).collect(),
+            spurious: self.progress.iter().map(|p| p.spurious.load(Ordering::Relaxed)).sum(),
             injector_ns: cpu(self.injector.load(Ordering::Acquire)).0,
             vms: vms.collect(),
             per_ms: self.rates.per_ms,
@@ -244,6 +283,18 @@ fn scalars_between(
     let per_ms = b.per_ms.max(1) as f64;
     let since = |b: u64, a: u64| b.saturating_sub(a) as f64;
     put("lab", "injector_cpu", "%", 100.0 * since(b.injector_ns, a.injector_ns) / ns);
+    put("lab", "rings_without_message", "count", since(b.spurious, a.spurious));
+    let mut calls: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+    for (task, (a, b)) in plan.host_tasks.iter().zip(a.calls.iter().zip(&b.calls)) {
+        let serves = matches!(task.program, Program::Serve { .. });
+        if serves || task.program.servers().next().is_some() {
+            let metric = if serves { "served" } else { "calls" };
+            *calls.entry((&task.label, metric)).or_default() += since(*b, *a);
+        }
+    }
+    for ((label, metric), n) in calls {
+        put(&format!("host.{label}"), metric, "1/s", n / seconds);
+    }
     let mut loads: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
     for (task, (a, b)) in plan.host_tasks.iter().zip(a.host.iter().zip(&b.host)) {
         let sum = loads.entry(&task.label).or_default();

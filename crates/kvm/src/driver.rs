@@ -4,7 +4,7 @@
 //! priority (see [`pi`](crate::pi)), because both the injector and the vCPU's own thread take it.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use vcoop_abi::discovery::{REGISTER_ENABLE, Registration};
 use vcoop_abi::{BoostRequest, GuestArea, GuestWords, Status, Word};
@@ -14,6 +14,7 @@ use vcoop_policy::config::Means;
 use vcoop_policy::{Action, Event, HostPolicy, Injection, PolicyStats, VmShared};
 
 use crate::attr::Attr;
+use crate::bell::Bell;
 use crate::clock::{Clock, Kick};
 use crate::environment::is_asleep;
 use crate::error::{Error, Whom};
@@ -94,6 +95,8 @@ pub(crate) struct VmDriver {
     registrations: Mutex<Vec<Registration>>,
     /// vCPUs.
     pub(crate) vcpus: Vec<VcpuDriver>,
+    /// Bells behind bytes written to the port of calls.
+    pub(crate) bells: Vec<(u8, Arc<Bell>)>,
 }
 
 /// The driver of one vCPU.
@@ -201,7 +204,7 @@ impl VcpuDriver {
 impl VmDriver {
     pub(crate) fn new(machine: Machine, shared: VmShared, vcpus: Vec<VcpuDriver>) -> Self {
         let registrations = Mutex::new(vec![Registration::None; vcpus.len()]);
-        Self { machine, shared: PiMutex::new(shared), registrations, vcpus }
+        Self { machine, shared: PiMutex::new(shared), registrations, vcpus, bells: Vec::new() }
     }
 
     /// The words of a vCPU, each read once; silent while there is no registered area.

@@ -2,22 +2,20 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use vcoop_model::plan::{Mode, Ns, Phase, Program, TaskPlan};
+use vcoop_model::plan::{Dist, Mode, Ns, Phase, Program, TaskPlan};
 use vcoop_model::recording::Part;
 
 use crate::attr::{self, Attr};
 use crate::clock::{self, monotonic, spin};
 use crate::draw::Stream;
-use crate::driver::Common;
+use crate::driver::{Common, VmDriver};
 use crate::error::{Error, Whom};
 use crate::probe::Probe;
 use crate::translate::Rates;
+use crate::wiring::Wiring;
 
 /// Iterations between two looks at the clock: some microseconds.
 const CHUNK: u64 = 16_384;
-
-/// Why calls are refused.
-const CALLS: &str = "calls between tasks are made in the simulator only";
 
 /// What other threads see of one of these.
 #[derive(Debug, Default)]
@@ -26,6 +24,10 @@ pub(crate) struct Progress {
     pub(crate) tid: AtomicI32,
     /// Iterations of the unit of work done.
     pub(crate) done: AtomicU64,
+    /// Calls made or served.
+    pub(crate) calls: AtomicU64,
+    /// Rings that no message came with.
+    pub(crate) spurious: AtomicU64,
 }
 
 /// A thread of the plan.
@@ -39,6 +41,10 @@ pub(crate) struct HostTask<'a> {
     /// CLOCK_MONOTONIC at the start of the warm-up.
     pub(crate) start: Ns,
     pub(crate) probe: Option<Probe>,
+    /// Its number in the plan.
+    pub(crate) number: u32,
+    pub(crate) vms: &'a [VmDriver],
+    pub(crate) wiring: &'a Wiring,
 }
 
 impl HostTask<'_> {
@@ -48,12 +54,11 @@ impl HostTask<'_> {
     ///
     /// [`Error::Unsupported`].
     pub(crate) fn check(plan: &TaskPlan) -> Result<(), Error> {
-        let why = match &plan.program {
-            Program::Serve { .. } | Program::Ping { .. } => CALLS,
-            Program::Cycle { phases } if phases.iter().any(|p| matches!(p, Phase::Call { .. })) => {
-                CALLS
-            }
-            Program::Cyclictest { .. } | Program::Cycle { .. } => return Ok(()),
+        let why = match plan.program {
+            Program::Cyclictest { .. }
+            | Program::Cycle { .. }
+            | Program::Serve { .. }
+            | Program::Ping { .. } => return Ok(()),
             Program::Script { .. } => "captured threads are played back by the simulator only",
             Program::Audio { .. } => "an audio callback runs in a guest only",
             Program::Rogue { .. } => "a rogue is a guest",
@@ -74,7 +79,11 @@ impl HostTask<'_> {
         self.progress.tid.store(attr::gettid(), Ordering::Release);
         self.sleep(common, self.start + self.plan.start_ns);
         match &self.plan.program {
-            Program::Cycle { phases } => self.cycle(common, phases),
+            Program::Cycle { phases } => self.cycle(common, phases)?,
+            Program::Serve { work, .. } => self.serve(common, work)?,
+            Program::Ping { interval_ns, phase, server, work, .. } => {
+                self.ping(common, *interval_ns, phase, *server, work)?;
+            }
             Program::Cyclictest { interval_ns, absolute, work, phase } => {
                 let first = interval_ns + self.stream.draw(phase);
                 let mut due = monotonic() + first;
@@ -102,16 +111,12 @@ impl HostTask<'_> {
                     due += missed * interval_ns;
                 }
             }
-            Program::Script { .. }
-            | Program::Audio { .. }
-            | Program::Rogue { .. }
-            | Program::Serve { .. }
-            | Program::Ping { .. } => {}
+            Program::Script { .. } | Program::Audio { .. } | Program::Rogue { .. } => {}
         }
         Ok(self.probe)
     }
 
-    fn cycle(&mut self, common: &Common, phases: &[Phase]) {
+    fn cycle(&mut self, common: &Common, phases: &[Phase]) -> Result<(), Error> {
         while !common.is_over() {
             for phase in phases {
                 match phase {
@@ -129,12 +134,23 @@ impl HostTask<'_> {
                         let since = monotonic().saturating_sub(self.start);
                         self.sleep(common, self.start + (since / period + 1) * period);
                     }
-                    Phase::Call { .. } => {}
+                    Phase::Call { server, .. } => {
+                        self.call(common, *server)?;
+                    }
                 }
                 if common.is_over() {
-                    return;
+                    return Ok(());
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Uses the CPU for a time drawn, if that is not 0.
+    pub(crate) fn draw_work(&mut self, common: &Common, work: &Dist) {
+        let ns = self.stream.draw(work);
+        if ns > 0 {
+            self.work(common, self.rates.iterations(ns));
         }
     }
 
@@ -149,7 +165,7 @@ impl HostTask<'_> {
     }
 
     /// Sleeps, but not beyond the end of the run by more than a little.
-    fn sleep(&self, common: &Common, until: Ns) {
+    pub(crate) fn sleep(&self, common: &Common, until: Ns) {
         const STEP: Ns = 20_000_000;
         loop {
             let now = monotonic();

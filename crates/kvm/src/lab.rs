@@ -25,6 +25,7 @@ use crate::machine::Machine;
 use crate::probe::{Probe, Window};
 use crate::translate::{Guest, Rates};
 use crate::vcpu::{self, Exits};
+use crate::wiring::Wiring;
 use crate::{ADVANCE_NS, MAX_ADVANCE_NS, Options, Timer};
 
 /// Time for all threads to be in place before the warm-up starts.
@@ -114,10 +115,11 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
     available()?;
     Cpus::new(plan)?;
     plan.host_tasks.iter().try_for_each(HostTask::check)?;
+    let wiring = Wiring::new(plan)?;
     // Any rates will do to see whether it can be said to a guest.
     let rates = Rates { clock: Clock::new(0, 1_000_000), per_ms: 1_000 };
     for (i, vm) in plan.vms.iter().enumerate() {
-        Guest::new(vm, i as u64, 0, &rates, &rings(plan, i))?;
+        Guest::new(vm, i as u64, 0, &rates, &rings(plan, i), &wiring.guests[i])?;
     }
     Ok(())
 }
@@ -156,12 +158,14 @@ pub fn run_with(
     let exitless = options.timer.map_or(boosts, |timer| timer == Timer::Exitless);
     let advance = options.advance_ns.unwrap_or(if boosts { ADVANCE_NS } else { 0 });
     let advance = advance.min(MAX_ADVANCE_NS);
+    let wiring = Wiring::new(plan)?;
     let mut vms = Vec::new();
     let mut fds = Vec::new();
     for (i, vm) in plan.vms.iter().enumerate() {
         let rings = rings(plan, i);
-        let guest = Guest::new(vm, i as u64, seed, &rates, &rings)?;
-        let (driver, vcpus) = build(&kvm, plan, vm, &guest, &rates, exitless)?;
+        let guest = Guest::new(vm, i as u64, seed, &rates, &rings, &wiring.guests[i])?;
+        let (mut driver, vcpus) = build(&kvm, plan, vm, &guest, &rates, exitless)?;
+        wiring.connect(i as u32, &mut driver);
         vms.push(driver);
         fds.push(vcpus);
     }
@@ -175,7 +179,7 @@ pub fn run_with(
         });
     }
     let common = Common::new(Clock::new(origin, khz), !cpus.injector.is_empty());
-    let run = Run { plan, seed, cpus, common, vms, rates, start, exitless, advance };
+    let run = Run { plan, seed, cpus, common, vms, wiring, rates, start, exitless, advance };
     let mut recording = run.go(fds, stop)?;
     recording.scalars.insert(
         ("lab".to_owned(), "cpu_dma_latency_held".to_owned()),
@@ -294,6 +298,7 @@ struct Run<'a> {
     cpus: Cpus,
     common: Common,
     vms: Vec<VmDriver>,
+    wiring: Wiring,
     rates: Rates,
     start: Ns,
     exitless: bool,
@@ -432,6 +437,9 @@ impl Run<'_> {
             rates: self.rates,
             start: self.start,
             probe,
+            number: i as u32,
+            vms: &self.vms,
+            wiring: &self.wiring,
         };
         match catch_unwind(AssertUnwindSafe(|| task.run(&self.common))) {
             Ok(Ok(probe)) => return probe,

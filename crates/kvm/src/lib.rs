@@ -33,6 +33,8 @@ mod error;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod attr;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod bell;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod clock;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod collect;
@@ -42,6 +44,8 @@ mod draw;
 mod driver;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod environment;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod host_call;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod host_task;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -59,7 +63,11 @@ mod probe;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod translate;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod trip;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod vcpu;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod wiring;
 
 pub use error::{Error, Missing, Whom};
 

@@ -7,13 +7,16 @@ use kvm_bindings::{
     KVM_VCPU_TSC_OFFSET, kvm_cpuid_entry2, kvm_device_attr, kvm_enable_cap, kvm_mp_state, kvm_msi,
     kvm_regs, kvm_segment, kvm_userspace_memory_region,
 };
-use kvm_ioctls::{Kvm, MsrExitReason, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags};
+use kvm_ioctls::{
+    IoEventAddress, Kvm, MsrExitReason, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags,
+};
 use kvm_ioctls::{VcpuFd, VmFd};
 use vcoop_abi::discovery::{Discovery, Features, LEAF_BASE, MSR_REGISTER};
 use vcoop_abi::layout::PAGE_SIZE;
 use vcoop_abi::{Header, HostArea, Word};
 use vcoop_guest::layout::{self, HEADER_MAGIC, gate, kernel_stack_top};
 
+use crate::bell::Bell;
 use crate::error::{Error, Whom};
 use crate::memory::Memory;
 
@@ -227,6 +230,12 @@ impl Machine {
         vcpu.set_mp_state(runnable).map_err(Error::kvm("KVM_SET_MP_STATE", &whom))?;
         set_tsc_offset_zero(&vcpu).map_err(Error::kvm("KVM_VCPU_TSC_OFFSET", &whom))?;
         Ok(vcpu)
+    }
+
+    /// Has KVM ring a bell when the guest writes this byte to a port. A KVM that cannot leaves the
+    /// write to the vCPU's thread.
+    pub(crate) fn ring_on_write(&self, port: u16, byte: u8, bell: &Bell) {
+        let _ = self.vm.register_ioevent(bell.fd(), &IoEventAddress::Pio(port.into()), byte);
     }
 
     /// Sends an interrupt to a vCPU, or an NMI.

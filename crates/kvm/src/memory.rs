@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 
 use vcoop_abi::{GuestArea, HostArea};
 use vcoop_guest::layout::{Control, TaskStats};
+use vcoop_guest::line::Line;
 use vcoop_guest::ring::Ring;
 
 use crate::error::{Error, Whom};
@@ -24,6 +25,8 @@ unsafe impl Shared for HostArea {}
 unsafe impl Shared for TaskStats {}
 // SAFETY: the same.
 unsafe impl Shared for Ring {}
+// SAFETY: atomics, and reserved words that nobody reads.
+unsafe impl Shared for Line {}
 // SAFETY: words; the host reads no field but the atomic ones of `vcpu` after the guest has started.
 unsafe impl Shared for Control {}
 

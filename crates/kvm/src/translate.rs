@@ -2,13 +2,14 @@
 //! time, draws instead of distributions, and a vCPU for each task.
 
 use vcoop_guest::layout::{Control, MAX_DEVICES, MAX_RINGS, MAX_STEPS, MAX_TASKS, MAX_VCPUS};
-use vcoop_guest::program::{DeviceSpec, Kind, Step, StepOp, TaskSpec, flag};
-use vcoop_model::plan::{Dist, Mode, Ns, Phase, Program, RogueMode, TaskPlan, VmPlan};
+use vcoop_guest::program::{DeviceSpec, Kind, LineSpec, Step, StepOp, TaskSpec, flag};
+use vcoop_model::plan::{Dist, Mode, Ns, Phase, Program, RogueMode, Target, TaskPlan, VmPlan};
 use vcoop_sched::config::Policy;
 
 use crate::clock::Clock;
 use crate::draw::Stream;
 use crate::error::Error;
+use crate::wiring::GuestLines;
 
 /// Draws of a random amount; the guest takes them in turn, in a loop.
 const DRAWS: usize = 64;
@@ -22,6 +23,7 @@ pub(crate) struct Guest {
     pub(crate) tasks: Vec<TaskSpec>,
     pub(crate) devices: Vec<DeviceSpec>,
     pub(crate) steps: Vec<Step>,
+    pub(crate) lines: Vec<LineSpec>,
     /// Slice of fair tasks, in nanoseconds.
     pub(crate) slice_ns: Ns,
 }
@@ -54,6 +56,7 @@ impl Guest {
         seed: u64,
         rates: &Rates,
         rings: &[Option<u64>],
+        lines: &GuestLines,
     ) -> Result<Self, Error> {
         let at_most = |what: &str, n: usize, max: usize| {
             if n <= max {
@@ -64,7 +67,7 @@ impl Guest {
         };
         at_most("vCPUs", vm.vcpu_cpus.len(), MAX_VCPUS)?;
         at_most("tasks", vm.tasks.len(), MAX_TASKS)?;
-        at_most("devices", vm.devices.len(), MAX_DEVICES)?;
+        at_most("devices", vm.devices.len() + lines.devices.len(), MAX_DEVICES)?;
         at_most("measuring tasks", rings.iter().flatten().count(), MAX_RINGS)?;
         let slice_ns = match vm.level.fair {
             vcoop_sched::config::Fair::Cfs(t) => t.min_granularity_ns,
@@ -74,7 +77,8 @@ impl Guest {
         let places = places(vm);
         for (i, task) in vm.tasks.iter().enumerate() {
             let mut stream = Stream::new(seed, &[u64::from(b'g'), index, i as u64]);
-            let mut spec = guest.program(task, &mut stream, rates, &vm.name)?;
+            let at = Target::Guest { vm: index as u32, task: i as u32 };
+            let mut spec = guest.program(task, &mut stream, rates, &vm.name, (at, lines))?;
             spec.vcpu = places[i];
             (spec.class, spec.prio) = class(&task.policy);
             spec.start_tsc = rates.clock.to_cycles(task.start_ns);
@@ -96,6 +100,8 @@ impl Guest {
                 vcpu: d.vcpu.into(),
             });
         }
+        guest.devices.extend(&lines.devices);
+        guest.lines.clone_from(&lines.specs);
         Ok(guest)
     }
 
@@ -105,6 +111,7 @@ impl Guest {
         stream: &mut Stream,
         rates: &Rates,
         vm: &str,
+        (at, lines): (Target, &GuestLines),
     ) -> Result<TaskSpec, Error> {
         let mut spec = TaskSpec { first_step: self.steps.len() as u64, ..TaskSpec::default() };
         let cycles = |ns| rates.clock.to_cycles(ns);
@@ -123,9 +130,7 @@ impl Guest {
                 spec.buffer_tsc = cycles(*buffer_ns);
                 self.amounts(work, stream, rates);
             }
-            Program::Cycle { phases }
-                if !phases.iter().any(|p| matches!(p, Phase::Call { .. })) =>
-            {
+            Program::Cycle { phases } => {
                 spec.kind = Kind::Loop as u64;
                 let random = phases.iter().any(|p| match p {
                     Phase::Run { time, .. } | Phase::Sleep { time } => {
@@ -134,7 +139,8 @@ impl Guest {
                     Phase::Align { .. } | Phase::Call { .. } => false,
                 });
                 for _ in 0..if random { DRAWS } else { 1 } {
-                    self.steps.extend(phases.iter().map(|p| step(p, stream, rates)));
+                    let line = |server| lines.between(at, server);
+                    self.steps.extend(phases.iter().map(|p| step(p, stream, rates, line)));
                 }
             }
             Program::Rogue { mode: RogueMode::Forever } => {
@@ -151,11 +157,17 @@ impl Guest {
                     why: "captured threads are played back by the simulator only".to_owned(),
                 });
             }
-            Program::Cycle { .. } | Program::Serve { .. } | Program::Ping { .. } => {
-                return Err(Error::Unsupported {
-                    what: format!("task {vm}.{}", task.name),
-                    why: "calls between tasks are made in the simulator only".to_owned(),
-                });
+            Program::Serve { work, .. } => {
+                spec.kind = Kind::Serve as u64;
+                (spec.first_line, spec.lines) = lines.served_by(at);
+                self.amounts(work, stream, rates);
+            }
+            Program::Ping { interval_ns, phase, server, work, .. } => {
+                spec.kind = Kind::Ping as u64;
+                spec.period_tsc = cycles(*interval_ns);
+                spec.phase_tsc = cycles(stream.draw(phase));
+                spec.first_line = lines.between(at, *server);
+                self.amounts(work, stream, rates);
             }
         }
         spec.steps = self.steps.len() as u64 - spec.first_step;
@@ -178,6 +190,7 @@ impl Guest {
         control.slice_tsc = clock.to_cycles(self.slice_ns);
         control.task[..self.tasks.len()].copy_from_slice(&self.tasks);
         control.device[..self.devices.len()].copy_from_slice(&self.devices);
+        control.line[..self.lines.len()].copy_from_slice(&self.lines);
     }
 
     /// The step table as words.
@@ -187,7 +200,7 @@ impl Guest {
 }
 
 /// One phase. Kernel mode is user mode here: the guest's tasks have no kernel half.
-fn step(phase: &Phase, stream: &mut Stream, rates: &Rates) -> Step {
+fn step(phase: &Phase, stream: &mut Stream, rates: &Rates, line: impl Fn(Target) -> u64) -> Step {
     let (op, arg) = match phase {
         Phase::Run { time, mode } => {
             let ns = stream.draw(time);
@@ -199,8 +212,7 @@ fn step(phase: &Phase, stream: &mut Stream, rates: &Rates) -> Step {
         }
         Phase::Sleep { time } => (StepOp::Sleep, rates.clock.to_cycles(stream.draw(time))),
         Phase::Align { period_ns } => (StepOp::Align, rates.clock.to_cycles(*period_ns)),
-        // Refused before.
-        Phase::Call { .. } => (StepOp::Run, 1),
+        Phase::Call { server, .. } => (StepOp::Call, line(*server)),
     };
     Step { op: op as u64, arg }
 }
@@ -216,7 +228,7 @@ fn class(policy: &Policy) -> (u64, u64) {
 
 /// A vCPU for each task: of those it may use the one with the fewest tasks so far, real-time tasks
 /// and others counted apart, so that each kind is spread.
-fn places(vm: &VmPlan) -> Vec<u64> {
+pub(crate) fn places(vm: &VmPlan) -> Vec<u64> {
     let vcpus = vm.vcpu_cpus.len();
     let mut load = vec![[0_u32; 2]; vcpus];
     let place = |task: &TaskPlan| {

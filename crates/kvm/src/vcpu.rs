@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use vcoop_abi::discovery::{MSR_NOTIFY, MSR_REGISTER};
-use vcoop_guest::layout::{PORT_DOORBELL, PORT_FAULT, PORT_PANIC};
+use vcoop_guest::layout::{PORT_CALL, PORT_DOORBELL, PORT_FAULT, PORT_PANIC};
 use vcoop_policy::Event;
 
 use crate::attr;
@@ -25,6 +25,8 @@ pub(crate) struct Exits {
     pub(crate) refused: AtomicU64,
     /// Stores to the read-only host area, and accesses outside of memory.
     pub(crate) mmio: AtomicU64,
+    /// Messages to outside of the VM that KVM did not take, those on lines that are none included.
+    pub(crate) send: AtomicU64,
 }
 
 /// What one exit asks for.
@@ -35,6 +37,7 @@ enum Asked {
     Register,
     Refused,
     Mmio,
+    Send(u8),
     Fault(u16),
 }
 
@@ -54,8 +57,9 @@ pub(crate) fn run(
     let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
     while !common.is_over() {
         let asked = match fd.run() {
-            Ok(VcpuExit::IoOut(port, _)) => match port {
+            Ok(VcpuExit::IoOut(port, data)) => match port {
                 PORT_DOORBELL => Asked::Doorbell,
+                PORT_CALL => Asked::Send(data.first().copied().unwrap_or(u8::MAX)),
                 PORT_PANIC => return Err(guest("the guest kernel panicked".to_owned())),
                 _ if (PORT_FAULT..PORT_FAULT + 32).contains(&port) => {
                     Asked::Fault(port - PORT_FAULT)
@@ -119,6 +123,12 @@ pub(crate) fn run(
             }
             Asked::Mmio => {
                 count(&exits.mmio);
+            }
+            Asked::Send(line) => {
+                count(&exits.send);
+                if let Some((_, bell)) = vm.bells.iter().find(|(n, _)| *n == line) {
+                    bell.ring();
+                }
             }
             Asked::Fault(vector) => return Err(guest(fault(vm, fd, vector))),
             Asked::Nothing => {}

@@ -182,3 +182,25 @@ fn an_early_timer_interrupt_is_waited_out_if_it_is_not_too_early() {
     k.interrupt(Cause::Timer, &mut m);
     assert_eq!((k.current(), m.now), (Some(0), 50));
 }
+
+#[test]
+fn a_task_wakes_another_that_waits_or_will() {
+    let (mut k, mut m) = rig();
+    // Task 0 goes to wait; task 1 runs, and wakes it.
+    k.call(Call::WaitDevice, &mut m);
+    assert_eq!(k.current(), Some(1));
+    k.call(Call::Wake(0), &mut m);
+    assert_eq!((k.current(), m.woken.as_slice()), (Some(0), [0].as_slice()));
+    // It wakes task 1, which does not wait: that will not wait the next time.
+    k.call(Call::Wake(1), &mut m);
+    k.call(Call::SleepUntil(1_000_000), &mut m);
+    assert_eq!(k.current(), Some(1));
+    k.call(Call::WaitDevice, &mut m);
+    assert_eq!(k.current(), Some(1), "somebody woke it before");
+    // One of another vCPU gets an interrupt; one that does not exist gets nothing.
+    k.call(Call::Wake(3), &mut m);
+    assert_eq!(m.asked, [(1, 3)]);
+    k.call(Call::Wake(u64::MAX), &mut m);
+    k.call(Call::Wake(64), &mut m);
+    assert_eq!((m.asked.len(), k.current()), (1, Some(1)));
+}

@@ -1,6 +1,7 @@
 //! What happens to a guest that misbehaves: small programs in ring 3 in place of the image's first
 //! instructions, on a vCPU of this host's KVM. Without one, the tests say so and pass.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use kvm_ioctls::Kvm;
@@ -11,6 +12,7 @@ use vcoop_sched::config::Policy;
 
 use super::{Exits, run};
 use crate::attr::{Attr, gettid};
+use crate::bell::Bell;
 use crate::clock::{Clock, tsc};
 use crate::driver::{self, Common, VcpuDriver, VmDriver};
 use crate::error::Error;
@@ -24,6 +26,15 @@ const HLT: u8 = 0xf4;
 
 /// Runs a program as the first thing a vCPU does. `ring0` takes the place of the gate of `int3`.
 fn guest(code: &[u8], ring0: &[u8]) -> Option<(Result<(), Error>, VmDriver, Exits)> {
+    guest_with(code, ring0, None)
+}
+
+/// The same, with a bell behind a byte written to the port of calls.
+fn guest_with(
+    code: &[u8],
+    ring0: &[u8],
+    bell: Option<(u8, Arc<Bell>)>,
+) -> Option<(Result<(), Error>, VmDriver, Exits)> {
     if let Err(missing) = crate::available() {
         eprintln!("skipped: {missing}");
         return None;
@@ -41,7 +52,11 @@ fn guest(code: &[u8], ring0: &[u8]) -> Option<(Result<(), Error>, VmDriver, Exit
     let (policy, means) = driver::policy(&PolicyPlan::Vanilla, None, 0);
     let baseline = Attr::from_policy(&Policy::NORMAL);
     let vcpus = vec![VcpuDriver::new(0, policy, means, baseline)];
-    let vm = VmDriver::new(machine, driver::shared(&PolicyPlan::Vanilla, 0), vcpus);
+    let mut vm = VmDriver::new(machine, driver::shared(&PolicyPlan::Vanilla, 0), vcpus);
+    if let Some((byte, bell)) = &bell {
+        vm.machine.ring_on_write(layout::PORT_CALL, *byte, bell);
+    }
+    vm.bells.extend(bell);
     let common = Common::new(Clock::new(tsc(), 1_000_000), false);
     let exits = Exits::default();
     vm.attach(&common, 0, gettid()).unwrap();
@@ -106,4 +121,23 @@ fn hostile_registrations_are_refused_with_a_fault() {
         assert_eq!(exits.refused.load(Ordering::Relaxed), u64::from(!accepted));
         assert_eq!(vm.vcpus[0].registration(), if accepted { value } else { 0 });
     }
+}
+
+#[test]
+fn a_guest_that_rings_for_nothing_is_heard_once_and_counted() {
+    // mov ebx, 500; loop: mov dx, port; mov al, 3; int3; mov al, 9; int3; dec ebx; jnz loop; hlt
+    let mut code = vec![0xbb, 0xf4, 0x01, 0, 0, 0x66, 0xba];
+    code.extend(layout::PORT_CALL.to_le_bytes());
+    code.extend([0xb0, 3, 0xcc, 0xb0, 9, 0xcc, 0xff, 0xcb, 0x75, 0xf2, HLT]);
+    let bell = Arc::new(Bell::new().unwrap());
+    let connected = Some((3, Arc::clone(&bell)));
+    // out dx, al; iretq
+    let Some((result, _, exits)) = guest_with(&code, &[0xee, 0x48, 0xcf], connected) else {
+        return;
+    };
+    assert!(what(result).starts_with("exception 13"));
+    assert!(bell.wait() && !bell.wait(), "any number of rings is one");
+    // Byte 9 is no line; byte 3 is taken by KVM where it can.
+    let seen = exits.send.load(Ordering::Relaxed);
+    assert!(seen == 500 || seen == 1_000, "{seen}");
 }
