@@ -332,3 +332,55 @@ fn a_ping_between_vcpus_is_two_ipis() {
         assert!((ipis / calls - 2.0).abs() < 0.05, "{policy}: {ipis} IPIs, {calls} calls");
     }
 }
+
+/// Who wakes up behind a CPU loop waits for its ratelimit: today for what is left of it, in 4.2 for
+/// all of it again (and once more where another wake-up comes in between), and without one not at all.
+#[test]
+fn a_ratelimit_bounds_the_wait_by_the_rules_of_its_version() {
+    let sets = ["duration=600ms", "warmup=300ms", "repeats=2"];
+    let d = run("xen-ratelimit", &sets, &["vanilla", "ratelimit-auto"]);
+    let cell = |k: &vcoop_lab::result::Key, load: bool, limit: &str, version: &str| {
+        k.cell["vm.load.enabled"] == load.to_string()
+            && k.cell["host.credit1.ratelimit"].trim_matches('"') == limit
+            && k.cell["host.credit1.version"].trim_matches('"') == version
+    };
+    let max = |load, limit, version, policy| {
+        let all = latencies(&d, "timer.cyclictest", policy);
+        all.iter().find(|s| cell(&s.key, load, limit, version)).unwrap().max
+    };
+    let of = |limit, version, probe, metric, policy: &str| {
+        let is = |k: &vcoop_lab::result::Key| {
+            k.probe == probe && k.metric == metric && k.policy == policy
+        };
+        let all: Vec<_> = d.scalars().filter(|s| is(&s.key)).collect();
+        all.iter().find(|s| cell(&s.key, true, limit, version)).unwrap().value
+    };
+    for (limit, us) in [("100us", 100.0), ("1ms", 1000.0)] {
+        // Other short work and costs come on top.
+        let (old, new) =
+            (max(true, limit, "4.2", "vanilla"), max(true, limit, "current", "vanilla"));
+        assert!((0.8 * us..us + 100.0).contains(&new), "{limit}: {new} today");
+        assert!((1.1 * us..2.0 * us + 100.0).contains(&old), "{limit}: {old} in 4.2");
+    }
+    for version in ["4.2", "current"] {
+        let off = max(true, "0us", version, "vanilla");
+        assert!(off < 100.0, "{version}: {off} without");
+        assert_eq!(of("0us", version, "host", "ratelimit_holds", "vanilla"), 0.0);
+        let alone = ["0us", "1ms"].map(|limit| max(false, limit, version, "vanilla"));
+        assert!(alone.iter().all(|us| *us < 20.0), "{version}: {alone:?} with idle pCPUs");
+
+        // What the policy starts from does not matter, and little I/O waits longer than its least.
+        for limit in ["0us", "1ms"] {
+            assert_eq!(of(limit, version, "load", "ratelimit", "ratelimit-auto"), 100.0);
+            let auto = max(true, limit, version, "ratelimit-auto");
+            assert!(auto < 300.0, "{version}, from {limit}: {auto}");
+        }
+        let gain = |probe, metric| {
+            let [auto, vanilla] =
+                ["ratelimit-auto", "vanilla"].map(|p| of("1ms", version, probe, metric, p));
+            auto / vanilla
+        };
+        let (io, work) = (gain("io.boot", "throughput"), gain("load.loop", "throughput"));
+        assert!(io > 2.0 && work > 0.95, "{version}: {io} times the I/O, {work} of the loops");
+    }
+}

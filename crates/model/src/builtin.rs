@@ -29,6 +29,7 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "rogue-guest",
         "vmping",
         "ipi-ping",
+        "xen-ratelimit",
     ]
 }
 

@@ -35,6 +35,8 @@ use crate::toml_read::table::{Keyed, read_table};
 
 pub use schema::{reference, schema};
 pub use set::Set;
+/// The patches that a policy's `patches` can name.
+pub use vcoop_sched::config::{NamedPatch, patches};
 
 use captures::Captures;
 use keys::{PolicyKeys, ScenarioKeys};
