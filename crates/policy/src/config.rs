@@ -79,7 +79,7 @@ pub struct RatelimitConfig {
     pub brief_ns: Ns,
     /// ... and it does so until its mean run is at least this.
     pub busy_ns: Ns,
-    /// Short challenges in a second of its running that make a domain yield.
+    /// Short challenges a second, averaged over some eight intervals, that make a domain yield.
     pub pressed_per_s: u32,
     /// ... until they are at most so many.
     pub calm_per_s: u32,

@@ -16,13 +16,17 @@
 //! challenged by short work as little as possible, and one that computes unchallenged as long as
 //! possible.
 //!
+//! Challenges are counted in real time, whatever the domain's size: yielding to them costs two
+//! switches each, on however many vCPUs, and those that nobody challenges lose nothing.
+//!
 //! # Why it does not swing
 //!
 //! How often a domain is challenged does not depend on its ratelimit, unlike how often the
 //! ratelimit held somebody up: that number falls when the ratelimit falls, and a controller that
 //! goes by it raises the ratelimit again. What coupling there is has the other sign: work that
-//! waits less comes back sooner, and challenges more. Every threshold is a pair, a change of mind
-//! must be confirmed, and a ratelimit moves towards its target by steps and lands on it.
+//! waits less comes back sooner, and challenges more. The rate is averaged, every threshold is a
+//! pair, a change of mind must be confirmed, and a ratelimit moves towards its target by steps and
+//! lands on it.
 
 use crate::config::{Ns, RATELIMIT_FLOOR_NS, RatelimitConfig};
 
@@ -36,6 +40,10 @@ const RUNS: Ns = 2;
 const DOWN: Ns = 4;
 /// ... and rises by this one: nobody does.
 const UP: Ns = 2;
+/// Weight of the past in the averaged rate of challenges: seven parts to one of the last interval.
+const PAST: u64 = 7;
+/// The average goes no higher than this many times the threshold, so that it comes down in time.
+const HEIGHT: u64 = 4;
 
 /// Counters of a domain's vCPUs since they were added, summed up. They never fall.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,16 +77,17 @@ pub enum Phase {
 /// | any | neither 8 blocks nor 1 ms of CPU time | same; it counts with the next | same |
 /// | any | mean run at most `brief` | `Brief` | twice the mean run, as a power of two of 100 us |
 /// | `Brief` | mean run below `busy` | `Brief` | the same; kept while it is within a factor of 2 |
-/// | others | `pressed` short challenges a second, or more | `Pressed` | `min` |
-/// | `Pressed` | more than `calm` of them | `Pressed` | `min` |
+/// | others | on average `pressed` short challenges a second, or more | `Pressed` | `min` |
+/// | `Pressed` | on average more than `calm` of them | `Pressed` | `min` |
 /// | others | none of these | `Free` | `max` |
 ///
 /// The ratelimit falls to a quarter or doubles towards its target each interval. Targets lie
 /// between `min` and `max`.
 ///
-/// With the same counts in every interval (enough of them for a verdict) the phase is settled after
-/// `confirm` intervals, and the ratelimit [`Ratelimit::most_steps`] intervals later; from then on
-/// nothing changes.
+/// With the same counts in every interval (enough of them for a verdict) the average is settled on
+/// its side of the thresholds after [`Ratelimit::most_averaged`] intervals, the phase `confirm`
+/// intervals later, and the ratelimit [`Ratelimit::most_steps`] after that; from then on nothing
+/// changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ratelimit {
     config: RatelimitConfig,
@@ -90,9 +99,13 @@ pub struct Ratelimit {
     limit_ns: Ns,
     /// invariant: between `min` and `max`, once the phase is not `Watching`.
     target_ns: Ns,
+    /// Averaged short challenges in a thousand seconds.
+    pressure: u64,
     /// Counters at the last verdict.
     last: Seen,
-    next: Ns,
+    /// The last interval's end, and its count of short challenges.
+    at: Ns,
+    short: u64,
     changes: u64,
 }
 
@@ -114,8 +127,10 @@ impl Ratelimit {
             agreed: 0,
             limit_ns: own_ns,
             target_ns: own_ns,
+            pressure: 0,
             last: Seen::default(),
-            next: now.saturating_add(config.interval_ns),
+            at: now,
+            short: 0,
             changes: 0,
         }
     }
@@ -141,28 +156,49 @@ impl Ratelimit {
         (self.config.max_ns / RATELIMIT_FLOOR_NS).ilog2() + 2
     }
 
+    /// Most intervals of equal counts until the averaged rate has passed all thresholds that it will.
+    pub fn most_averaged(&self) -> u32 {
+        // Each interval takes an eighth of the way, and a distance below 8 is none: 6 intervals more
+        // than halve it.
+        6 * (self.ceiling().max(8).ilog2() + 1)
+    }
+
+    fn ceiling(&self) -> u64 {
+        HEIGHT * 1000 * u64::from(self.config.pressed_per_s)
+    }
+
     /// The counters at time `now`: the ratelimit to set from now on, if it is another one. Calls
     /// before the interval is over change nothing; one that comes late has more to go by.
     pub fn on(&mut self, now: Ns, seen: Seen) -> Option<Ns> {
-        if now < self.next {
+        let elapsed = now.saturating_sub(self.at);
+        if elapsed < self.config.interval_ns {
             return None;
         }
-        self.next = now.saturating_add(self.config.interval_ns);
+        self.at = now;
+        self.average(seen.short_challenges, elapsed);
         self.look(seen);
         (self.phase != Phase::Watching).then(|| self.step()).flatten()
+    }
+
+    /// Takes an interval's challenges into the average.
+    fn average(&mut self, short: u64, elapsed: Ns) {
+        let new = u128::from(short.saturating_sub(self.short)) * 1_000_000_000_000;
+        self.short = short;
+        let ceiling = self.ceiling();
+        let rate = (new / u128::from(elapsed.max(1))).min(u128::from(ceiling)) as u64;
+        self.pressure = (PAST * self.pressure + rate) / (PAST + 1);
     }
 
     /// Comes to a verdict, if there is enough to go by.
     fn look(&mut self, seen: Seen) {
         let blocks = seen.blocks.saturating_sub(self.last.blocks);
         let run_ns = seen.run_ns.saturating_sub(self.last.run_ns);
-        let short = seen.short_challenges.saturating_sub(self.last.short_challenges);
         if blocks < LEAST_BLOCKS && run_ns < LEAST_RUN_NS {
             return;
         }
         self.last = seen;
         let mean = run_ns.checked_div(blocks).unwrap_or(Ns::MAX);
-        let verdict = self.judge(mean, run_ns, short);
+        let verdict = self.judge(mean);
         if verdict == self.phase {
             self.agreed = 0;
         } else {
@@ -180,17 +216,15 @@ impl Ratelimit {
     }
 
     /// What an interval shows by itself, given what the domain is taken for.
-    fn judge(&self, mean: Ns, run_ns: Ns, short: u64) -> Phase {
+    fn judge(&self, mean: Ns) -> Phase {
         let c = &self.config;
         let brief = if self.phase == Phase::Brief { mean < c.busy_ns } else { mean <= c.brief_ns };
         if brief {
             return Phase::Brief;
         }
-        // Challenges in a second of running, without a division.
-        let challenged = u128::from(short) * 1_000_000_000;
-        let at = |per_s: u32| u128::from(per_s) * u128::from(run_ns);
-        let pressed = challenged >= at(c.pressed_per_s);
-        if short > 0 && pressed || self.phase == Phase::Pressed && challenged > at(c.calm_per_s) {
+        let at = |per_s: u32| 1000 * u64::from(per_s);
+        let pressed = self.pressure > 0 && self.pressure >= at(c.pressed_per_s);
+        if pressed || self.phase == Phase::Pressed && self.pressure > at(c.calm_per_s) {
             Phase::Pressed
         } else {
             Phase::Free

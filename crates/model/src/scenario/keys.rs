@@ -209,8 +209,7 @@ table! {
         brief: Option<At<Span1>>,
         /// ratelimit-auto: it does so until its mean run is at least this.
         busy: Option<At<Span1>>,
-        /// ratelimit-auto: short wake-ups of others, in a second of its running, that make a domain
-        /// yield.
+        /// ratelimit-auto: short wake-ups of others a second, on average, that make a domain yield.
         pressed: Option<At<Int<1, 1_000_000>>>,
         /// ratelimit-auto: it does so until they are at most so many.
         calm: Option<At<Int<0, 1_000_000>>>,

@@ -220,9 +220,9 @@ fn wrong_patches_and_ratelimits() {
     let most = "max_ratelimit = \"501ms\"";
     wrong(from, most, "\"501ms\"", "cannot be 501ms", "100us to 500ms");
     wrong(from, "min_ratelimit = \"99us\"", "\"99us\"", "cannot be 99us", "0us (off), or");
-    wrong(from, "min_ratelimit = \"6ms\"", "ratelimit-auto", "is above `max_ratelimit`", "");
+    wrong(from, "min_ratelimit = \"2ms\"", "ratelimit-auto", "is above `max_ratelimit`", "");
     wrong(from, "busy = \"49us\"", "ratelimit-auto", "`brief` is above `busy`", "at most");
-    wrong(from, "calm = 51", "ratelimit-auto", "`calm` is above `pressed`", "at most");
+    wrong(from, "calm = 21", "ratelimit-auto", "`calm` is above `pressed`", "at most");
     wrong(from, "run = \"1ms\"", "\"1ms\"", "`run` means nothing to `ratelimit-auto`", "confirm");
     let dynamic = "[policy.dynamic]\npatches = [\"waker-local\"]\n\n[policy.none]";
     wrong("[policy.none]", dynamic, "[\"waker-local\"]", "means nothing to `dynamic`", "means");
