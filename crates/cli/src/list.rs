@@ -4,7 +4,7 @@ use vcoop_capture::Loader;
 use vcoop_lab::published::Publication;
 use vcoop_model::builtin::builtin_scenarios;
 use vcoop_model::profile::Profile;
-use vcoop_model::scenario::Scenario;
+use vcoop_model::scenario::{self, NamedPatch, Scenario};
 use vcoop_report::wrap;
 
 use crate::args::{ListArgs, ListWhat};
@@ -13,7 +13,7 @@ use crate::output::print;
 use crate::scenario::refuse;
 
 /// The policies of this version, and where they run.
-const POLICIES: [(&str, &str); 4] = [
+const POLICIES: [(&str, &str); 5] = [
     ("vanilla", "do nothing: the baseline"),
     ("wake-boost", "boost a vCPU when it wakes, without the guest's help, for a bounded run"),
     (
@@ -21,6 +21,10 @@ const POLICIES: [(&str, &str); 4] = [
         "boost on injected interrupts and on the guest's request, within a budget; unboost at once",
     ),
     ("static", "vCPU threads real-time (or nice, or a short slice) for life: what people do today"),
+    (
+        "ratelimit-auto",
+        "credit1: a ratelimit for each domain, from how it runs and whom it holds up",
+    ),
 ];
 
 pub(crate) fn run(args: &ListArgs) -> Result<(), Failure> {
@@ -39,14 +43,26 @@ pub(crate) fn run(args: &ListArgs) -> Result<(), Failure> {
             ListWhat::Policies => ("Policies (backend sim)", policies()),
             ListWhat::Published => ("Published", published()),
         };
-        text.push_str(heading);
-        text.push('\n');
-        let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-        for (name, about) in rows {
-            text.push_str(&wrap(&format!("  {name:width$}  {about}"), width + 4));
+        section(&mut text, heading, rows);
+        if what == ListWhat::Policies {
+            text.push('\n');
+            section(&mut text, PATCHES, patches());
         }
     }
     print(&text)
+}
+
+/// Heading of the patches.
+const PATCHES: &str =
+    "Patches of credit1, for policies with base = \"vanilla\" and patches = [\"...\"]";
+
+fn section(text: &mut String, heading: &str, rows: Rows) {
+    text.push_str(heading);
+    text.push('\n');
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    for (name, about) in rows {
+        text.push_str(&wrap(&format!("  {name:width$}  {about}"), width + 4));
+    }
 }
 
 /// The JSON schema of scenario files.
@@ -75,6 +91,14 @@ fn profiles() -> Result<Rows, Failure> {
 
 fn policies() -> Rows {
     POLICIES.iter().map(|(name, about)| ((*name).to_owned(), (*about).to_owned())).collect()
+}
+
+fn patches() -> Rows {
+    let row = |patch: &NamedPatch| {
+        let cannot = patch.cannot.map(|why| format!(". Cannot work: {why}"));
+        (patch.name.to_owned(), format!("{}{}", patch.about, cannot.unwrap_or_default()))
+    };
+    scenario::patches().iter().map(row).collect()
 }
 
 fn published() -> Rows {

@@ -130,7 +130,8 @@ struct State {
 /// The policy that a plan means for a vCPU. `own`: the vCPU's own means.
 pub(crate) fn policy(plan: &PolicyPlan, own: Option<Means>, now: Ns) -> (HostPolicy, Means) {
     match plan {
-        PolicyPlan::Vanilla => (HostPolicy::Vanilla, Means::Nice(0)),
+        // Ratelimits are Xen's: the lab refuses such a host.
+        PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => (HostPolicy::Vanilla, Means::Nice(0)),
         PolicyPlan::Static { means } => {
             let means = own.unwrap_or(*means);
             (HostPolicy::fixed(means), means)
@@ -153,7 +154,9 @@ pub(crate) fn policy(plan: &PolicyPlan, own: Option<Means>, now: Ns) -> (HostPol
 /// The part of a policy that a VM's vCPUs share.
 pub(crate) fn shared(plan: &PolicyPlan, now: Ns) -> VmShared {
     match plan {
-        PolicyPlan::Vanilla | PolicyPlan::Static { .. } => VmShared::unbudgeted(now),
+        PolicyPlan::Vanilla | PolicyPlan::Static { .. } | PolicyPlan::RatelimitAuto(_) => {
+            VmShared::unbudgeted(now)
+        }
         PolicyPlan::Dynamic(config) => VmShared::new(config.vm_budget, now),
         PolicyPlan::WakeBoost(config) => VmShared::new(config.vm_budget, now),
     }

@@ -527,7 +527,7 @@ impl Run<'_> {
         let whom = Whom::Thread("injector".to_owned());
         tid.store(attr::gettid(), Ordering::Release);
         let watch = match self.plan.policy {
-            PolicyPlan::Vanilla | PolicyPlan::Static { .. } => None,
+            PolicyPlan::Vanilla | PolicyPlan::Static { .. } | PolicyPlan::RatelimitAuto(_) => None,
             PolicyPlan::Dynamic(_) => Some(WATCH_NS.0),
             PolicyPlan::WakeBoost(_) => Some(WATCH_NS.1),
         };

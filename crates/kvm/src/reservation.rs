@@ -64,7 +64,7 @@ fn wanted(plan: &Plan, real: &dyn Fn(&[u32]) -> Vec<u32>) -> Vec<Wanted> {
         }
     }
     let (general, stays) = match &plan.policy {
-        PolicyPlan::Vanilla => return all,
+        PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => return all,
         PolicyPlan::Static { means } => (*means, true),
         PolicyPlan::Dynamic(c) => (c.means, false),
         PolicyPlan::WakeBoost(c) => (c.means, false),

@@ -403,3 +403,81 @@ fn the_boost_is_what_counts_and_the_timer_sharpens_it() {
     assert!(mean("exitless-boost") < mean("boost"), "{}", mean("exitless-boost"));
     assert_eq!(scalar(&d, "guest", "exits.msr_timer", "exitless-boost"), 0.0);
 }
+
+/// A scalar in the cell of `xen-ratelimit` with these coordinates.
+fn in_cell(d: &Document, at: [&str; 3], probe: &str, metric: &str, policy: &str) -> f64 {
+    let found = d.scalars().find(|s| {
+        s.key.probe == probe
+            && s.key.metric == metric
+            && s.key.policy == policy
+            && is_cell(&s.key.cell, at)
+    });
+    found.unwrap_or_else(|| panic!("no {metric} of {probe} at {at:?}")).value
+}
+
+fn is_cell(cell: &std::collections::BTreeMap<String, String>, at: [&str; 3]) -> bool {
+    let paths = ["host.dom0_pin", "host.credit1.version", "host.credit1.ratelimit"];
+    paths.iter().zip(at).all(|(path, value)| cell[*path].trim_matches('"') == value)
+}
+
+/// Who wakes up behind a CPU loop waits for its ratelimit: today for what is left of it, in 4.2 for
+/// all of it again (and once more where another wake-up comes in between), and without one not at all.
+#[test]
+fn a_ratelimit_bounds_the_wait_by_the_rules_of_its_version() {
+    let sets = ["duration=600ms", "warmup=300ms", "repeats=3"];
+    let d = run("xen-ratelimit", &sets, &["vanilla", "ratelimit-auto"]);
+    let max = |at, policy| {
+        let all = latencies(&d, "timer.cyclictest", policy);
+        all.iter().find(|s| is_cell(&s.key.cell, at)).unwrap().max
+    };
+    for (limit, us) in [("100us", 100.0), ("1ms", 1000.0)] {
+        // Other short work and costs come on top.
+        let new = max(["nopin", "current", limit], "vanilla");
+        let old = max(["nopin", "4.2", limit], "vanilla");
+        assert!((0.8 * us..us + 100.0).contains(&new), "{limit}: {new} today");
+        assert!((1.1 * us..2.0 * us + 100.0).contains(&old), "{limit}: {old} in 4.2");
+    }
+    for version in ["4.2", "current"] {
+        let off = max(["nopin", version, "0us"], "vanilla");
+        assert!(off < 200.0, "{version}: {off} without");
+        let holds = in_cell(&d, ["nopin", version, "0us"], "host", "ratelimit_holds", "vanilla");
+        assert_eq!(holds, 0.0);
+        let auto = max(["nopin", version, "1ms"], "ratelimit-auto");
+        assert!(auto < 300.0, "{version}: {auto} tuned");
+    }
+}
+
+/// Seed 1's puzzle, and its answer. A booting VM and its backend in an unpinned dom0 come to share a
+/// pCPU: each runs where the other blocks. With dom0 on pCPUs of its own a CPU loop runs in between,
+/// for a ratelimit each time; without ratelimits the difference is gone.
+#[test]
+fn an_exclusively_pinned_dom0_makes_each_io_wait_a_ratelimit() {
+    let sets = ["duration=600ms", "warmup=300ms", "repeats=3"];
+    let d = run("xen-ratelimit", &sets, &["vanilla", "ratelimit-auto"]);
+    for version in ["4.2", "current"] {
+        let io = |pin, limit, policy| {
+            in_cell(&d, [pin, version, limit], "dom0.backend", "served", policy)
+        };
+        let xpin = io("xpin", "1ms", "vanilla");
+        assert!((800.0..1_500.0).contains(&xpin), "{version}: {xpin} a second, one a ratelimit");
+        assert!(io("nopin", "1ms", "vanilla") > 5.0 * xpin, "{version}: chunks on one pCPU");
+        let (off, off_nopin) = (io("xpin", "0us", "vanilla"), io("nopin", "0us", "vanilla"));
+        assert!(off > off_nopin && off > 5.0 * xpin, "{version}: {off} and {off_nopin}");
+        // The tuner gives most of it back, from wherever it starts, for a few percent of the loops.
+        let tuned = [io("xpin", "1ms", "ratelimit-auto"), io("xpin", "0us", "ratelimit-auto")];
+        assert!(tuned.iter().all(|io| *io > 4.0 * xpin), "{version}: {tuned:?}");
+        let loops = ["vanilla", "ratelimit-auto"]
+            .map(|p| in_cell(&d, ["xpin", version, "1ms"], "load.loop", "throughput", p));
+        assert!(loops[1] > 0.95 * loops[0], "{version}: {loops:?}");
+        for limit in ["0us", "1ms"] {
+            let at = ["xpin", version, limit];
+            assert_eq!(in_cell(&d, at, "load", "ratelimit", "ratelimit-auto"), 100.0);
+        }
+    }
+    // Without load nobody runs whom a ratelimit could protect.
+    let idle = ["duration=300ms", "warmup=100ms", "repeats=2", "vm.load.enabled=false"];
+    let d = run("xen-ratelimit", &idle, &["vanilla"]);
+    let io = |limit| in_cell(&d, ["nopin", "current", limit], "dom0.backend", "served", "vanilla");
+    let ratio = io("0us") / io("1ms");
+    assert!((0.9..1.1).contains(&ratio), "{ratio}");
+}

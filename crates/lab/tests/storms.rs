@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use vcoop_capture::Loader;
 use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Backend, Sim};
+use vcoop_lab::backend::{Column, Sim};
 use vcoop_lab::result::{Curve, Document};
 use vcoop_lab::runner::{Control, Experiment};
 use vcoop_model::scenario::{Scenario, Set};
@@ -77,8 +77,8 @@ fn run(text: &str, sets: &[&str], jobs: usize) -> Document {
     let plans = scenario.plans(None).unwrap();
     let stop = AtomicBool::new(false);
     let control = Control { stop: &stop, progress: &|_| () };
-    let backends: [&'static dyn Backend; 1] = [&Sim];
-    let measured = Experiment { plans: &plans, backends: &backends, jobs }.run(control).unwrap();
+    let columns = [Column::all(&Sim, plans.len())];
+    let measured = Experiment { plans: &plans, columns: &columns, jobs }.run(control).unwrap();
     document(&plans, &measured, About { baseline: "vanilla".to_owned(), ..About::default() })
 }
 

@@ -38,6 +38,7 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "ipi-ping",
         "xen-bootstorm",
         "xen-vmping",
+        "xen-ratelimit",
     ]
 }
 

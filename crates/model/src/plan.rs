@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use vcoop_policy::config::{DynamicConfig, Means, WakeBoostConfig};
+use vcoop_policy::config::{DynamicConfig, Means, RatelimitConfig, WakeBoostConfig};
 use vcoop_sched::config::{Credit1Config, LevelConfig, Policy, Topology};
 
 use crate::profile::Costs;
@@ -495,6 +495,8 @@ pub enum PolicyPlan {
     Dynamic(DynamicConfig),
     /// Boost on wake-up without the guest's help.
     WakeBoost(WakeBoostConfig),
+    /// Seed 1: a ratelimit for each domain of credit1, from what it does.
+    RatelimitAuto(RatelimitConfig),
 }
 
 /// What to report.

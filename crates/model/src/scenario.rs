@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 
 use crate::capture::CaptureLoader;
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, Span, nearest};
-use crate::plan::Plan;
+use crate::plan::{HostSched, Plan, PolicyPlan};
 use crate::profile::Profile;
 use crate::toml_read::Node;
 use crate::toml_read::node::parse_document;
@@ -37,10 +37,13 @@ use crate::toml_read::table::{Keyed, read_table};
 
 pub use schema::{reference, schema};
 pub use set::Set;
+/// The patches that a policy's `patches` can name.
+pub use vcoop_sched::config::{NamedPatch, patches};
 
 use captures::Captures;
 use keys::{PolicyKeys, ScenarioKeys};
 use matrix::Axis;
+use policies::Unfit;
 use resolve::{Outside, Resolved};
 use set::Path;
 
@@ -161,6 +164,16 @@ impl Scenario {
                 for vm in &mut plan.vms {
                     vm.timer = policy.timer.or(vm.timer);
                 }
+                if let HostSched::Credit1(credit1) = &mut plan.host.sched {
+                    if let Some(patches) = cell.patches.get(name) {
+                        credit1.patches = *patches;
+                    }
+                    if let PolicyPlan::RatelimitAuto(config) = &mut plan.policy {
+                        config.max_ns = config.max_ns.min(credit1.tslice_ns);
+                        config.min_ns = config.min_ns.min(config.max_ns);
+                        credit1.short_run_ns = config.brief_ns;
+                    }
+                }
                 plans.push(plan);
             }
         }
@@ -175,12 +188,10 @@ impl Scenario {
     fn no_policy(&self, name: &str) -> Diagnostic {
         let known: Vec<&str> = self.policies().collect();
         let message = format!("scenario {} has no policy `{name}`", self.name);
-        let xen = self.cells.iter().any(|cell| cell.plan.host.sched.credit1().is_some());
-        let help = if xen {
-            "under class = \"credit1\" only vanilla runs: there are no Linux threads to boost"
-                .to_owned()
-        } else {
-            nearest(name, "policies", &known)
+        let unfit = self.cells.iter().find_map(|cell| cell.unfit.get(name));
+        let (message, help) = match unfit {
+            Some(Unfit { message, help }) => (message.clone(), help.clone()),
+            None => (message, nearest(name, "policies", &known)),
         };
         Diagnostic::whole("--policy", message, Some(help))
     }

@@ -26,7 +26,7 @@ pub fn find(name: &str) -> Option<&'static Entry> {
     LIST.iter().find(|e| e.name == name)
 }
 
-static LIST: [Entry; 4] = [
+static LIST: [Entry; 5] = [
     Entry {
         name: "vanilla",
         about: "do nothing: vCPU threads compete at their baseline",
@@ -61,6 +61,13 @@ static LIST: [Entry; 4] = [
             "an unpatched KVM handles most exits without telling user space: the request is read \
              at exits to user space and sampled by the injector, later than at every exit",
         ),
+    },
+    Entry {
+        name: "ratelimit-auto",
+        about: "a ratelimit for each domain of a credit1 host, from how it runs and whom it holds up",
+        guest: "",
+        not_on_sim: None,
+        not_on_kvm: Some("Linux's scheduler has no ratelimit, and the lab runs on Linux"),
     },
 ];
 

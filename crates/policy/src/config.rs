@@ -73,3 +73,34 @@ pub struct WakeBoostConfig {
     /// Budget of each VM.
     pub vm_budget: Budget,
 }
+
+/// Parameters of `ratelimit-auto`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct RatelimitConfig {
+    /// Time between two looks at a domain.
+    pub interval_ns: Ns,
+    /// Least ratelimit: what bounds the cost, since a vCPU so protected is preempted at most
+    /// `1 / min` times a second. 0 = off is allowed, else [`RATELIMIT_FLOOR_NS`] or more.
+    pub min_ns: Ns,
+    /// Largest ratelimit, at least [`RATELIMIT_FLOOR_NS`] and `min_ns`. What bounds the harm: the
+    /// first wake-ups of a new I/O phase wait so long at most.
+    pub max_ns: Ns,
+    /// A domain whose mean run from wake-up to block is at most this runs briefly. Runs of others
+    /// below it count as short where they challenge it.
+    pub brief_ns: Ns,
+    /// ... and it does so until its mean run is at least this.
+    pub busy_ns: Ns,
+    /// Short challenges a second, averaged over some eight intervals, that make a domain yield.
+    pub pressed_per_s: u32,
+    /// ... until they are at most so many.
+    pub calm_per_s: u32,
+    /// Intervals in a row that must say the same before it counts. At least 1.
+    pub confirm: u32,
+}
+
+/// The least ratelimit that Xen accepts, but for 0 (`XEN_SYSCTL_SCHED_RATELIMIT_MIN`).
+pub const RATELIMIT_FLOOR_NS: Ns = 100_000;
+
+/// The largest ratelimit that Xen accepts (`XEN_SYSCTL_SCHED_RATELIMIT_MAX`).
+pub const RATELIMIT_CEILING_NS: Ns = 500_000_000;

@@ -8,6 +8,7 @@
 //! * [`host::HostPolicy`]: one a vCPU, the driver's entry point on the host.
 //! * [`host::VmShared`]: what the vCPUs of one VM share: switches and the VM's budget.
 //! * [`guest::GuestHalf`]: one a vCPU, inside the guest.
+//! * [`ratelimit::Ratelimit`]: one a domain of a Xen host; it boosts nobody.
 //! * [`budget::Bucket`]: the token bucket behind every bound.
 //! * [`catalogue`]: which policies there are, and who can run them.
 //!
@@ -36,6 +37,7 @@ pub mod event;
 pub mod guest;
 pub mod host;
 mod meter;
+pub mod ratelimit;
 pub mod wake_boost;
 
 pub use action::{Action, Actions, Reason};

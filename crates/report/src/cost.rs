@@ -93,6 +93,8 @@ fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
     };
     rows.push(host("host CPU", "cpu"));
     rows.push(host("host switches", "switches"));
+    let label = "host unfairness".to_owned();
+    rows.push(scalar_row(document, cell, label, "host", "fairness_error", Better::Less));
     for guest in probes_with(document, cell, "steal") {
         for (metric, word) in [("cpu", "CPU"), ("steal", "steal"), ("boosted", "boosted")] {
             let label = format!("{guest} {word}");

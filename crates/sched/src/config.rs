@@ -5,8 +5,10 @@
 //! scales them (`sched_tunable_scaling = LOG`).
 
 mod credit1;
+mod patches;
 
 pub use credit1::{BoostPreempts, Burn, Credit1Config, Domain, Patch, Patches, XenVersion};
+pub use patches::{NamedPatch, find_patch, patches};
 
 /// Integer nanoseconds, on the clock of whoever drives the level.
 pub type Ns = u64;

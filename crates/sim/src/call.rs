@@ -335,8 +335,7 @@ impl World<'_> {
         self.received(m, waits);
         if waits {
             // Wakes a caller with its sample.
-            let by = self.waker();
-            self.wake_thread(t, by);
+            self.wake_thread(t, self.waker());
         } else {
             self.settle_thread(t);
         }

@@ -11,14 +11,15 @@
 //! guest    vCPUs and guest tasks; guest_timer: their tick and sleeps
 //! call     requests and answers between tasks of any level
 //! storm    VMs that come while the run goes on; view: who ran when on one pCPU
-//! boost    drives vcoop-policy on simulated threads and a simulated page
+//! boost    drives vcoop-policy on simulated threads and a simulated page; tune: on credit1
 //! program  what a task does next, on either level
 //! track    attribution: where the time of a latency sample went
-//! probe    samples into histograms; result: counters into a recording
+//! probe    samples into histograms; result: counters into a recording; fairness: of shares
 //! ```
 
 mod boost;
 mod call;
+mod fairness;
 mod guest;
 mod guest_timer;
 mod host;
@@ -32,6 +33,7 @@ pub mod rng;
 mod setup;
 mod storm;
 pub mod track;
+mod tune;
 mod view;
 mod vmx;
 mod wake;

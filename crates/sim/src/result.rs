@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_model::plan::{Plan, Program, ViewPlan};
+use vcoop_model::plan::{Plan, Program, ViewPlan, VmPlan};
 use vcoop_model::recording::{EngineStats, Recording, Scalar};
 use vcoop_policy::PolicyStats;
 use vcoop_sched::{CreditCounters, EntId};
 
+use crate::fairness::{self, Share};
 use crate::probe::Probe;
 use crate::queue::Ns;
 use crate::track::NONE;
+use crate::tune::Tuner;
 use crate::world::{EXIT_NAMES, World};
 
 /// Counters at one moment; a result is the difference of two.
@@ -21,6 +23,8 @@ pub(crate) struct Totals {
     idle_ns: Ns,
     switches: u64,
     credit1: Option<CreditCounters>,
+    /// Ratelimits that a policy set.
+    tuned: u64,
     vms: Vec<VmTotals>,
     /// Calls made, by client.
     called: Vec<u64>,
@@ -120,7 +124,26 @@ impl World<'_> {
         let credit1 = self.host.credit1().map(vcoop_sched::Credit1::counters);
         let called = self.calls.clients.iter().map(|c| c.calls).collect();
         let served = self.calls.servers.iter().map(|s| s.served).collect();
-        Totals { now, host_done, idle_ns, switches, credit1, vms, called, served }
+        let tuned = self.tuner.as_ref().map_or(0, Tuner::changes);
+        Totals { now, host_done, idle_ns, switches, credit1, tuned, vms, called, served }
+    }
+
+    /// How unfair a credit scheduler was to those who always wanted CPU.
+    fn fairness_error(&self, start: &Totals, end: &Totals) -> Option<f64> {
+        let credit1 = self.host.credit1()?;
+        let of = |(vm, (a, b)): (&VmPlan, (&VmTotals, &VmTotals))| {
+            let domain = credit1.config().domains[usize::from(vm.group.unwrap_or(0))];
+            Share {
+                weight: domain.weight,
+                vcpus: vm.level.topology.cpus(),
+                cap_pct: domain.cap_pct,
+                exec_ns: b.exec_ns - a.exec_ns,
+                wait_ns: b.steal_ns - a.steal_ns,
+            }
+        };
+        let vms = start.vms.iter().zip(&end.vms);
+        let shares: Vec<Share> = self.plan.vms.iter().zip(vms).map(of).collect();
+        fairness::error_pct(&shares, (end.now - start.now).max(1))
     }
 
     /// The recording of the time between two moments.
@@ -147,6 +170,15 @@ impl World<'_> {
                 ("yields", b.yields - a.yields),
             ] {
                 put("host", metric, "1/s", count as f64 / seconds);
+            }
+        }
+        if let Some(error) = self.fairness_error(start, end) {
+            put("host", "fairness_error", "%", error);
+        }
+        if let Some(tuner) = &self.tuner {
+            put("host", "ratelimits_set", "1/s", (end.tuned - start.tuned) as f64 / seconds);
+            for (m, vm) in self.plan.vms.iter().enumerate() {
+                put(&vm.name, "ratelimit", "us", tuner.limit(m) as f64 / 1e3);
             }
         }
         for (i, label) in self.labels.iter().enumerate() {

@@ -17,6 +17,7 @@ use crate::queue::{EventQueue, Ns};
 use crate::rng::Stream;
 use crate::storm::Storms;
 use crate::track::{NONE, Tracks};
+use crate::tune::Tuner;
 use crate::view::Views;
 use crate::world::{
     Entities, GuestSegment, Pcpu, Segment, Thread, Ticks, Vcpu, Vm, Wait, Work, World, gtimer,
@@ -33,7 +34,7 @@ const TICK: u64 = 4;
 pub(crate) fn means(plan: &Plan, vm: usize, vcpu: usize) -> Option<Means> {
     let own = plan.vms[vm].vcpu_means.get(vcpu).copied().flatten();
     let general = match &plan.policy {
-        PolicyPlan::Vanilla => return None,
+        PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => return None,
         PolicyPlan::Static { means } => *means,
         PolicyPlan::Dynamic(c) => c.means,
         PolicyPlan::WakeBoost(c) => c.means,
@@ -217,7 +218,11 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         housekeeping: plan.housekeeping().unwrap_or(NONE),
         cpu: 0,
         next_timeline: 0,
+        tuner: Tuner::of(plan),
     };
+    if let Some(tuner) = &world.tuner {
+        world.queue.set(slots.tune, tuner.first());
+    }
     world.boost_begins();
     // For life is for life: a run without would pass for one with.
     if let PolicyPlan::Static { .. } = plan.policy {
@@ -365,7 +370,9 @@ fn shared(plan: &Plan) -> VmShared {
     match &plan.policy {
         PolicyPlan::Dynamic(c) => VmShared::new(c.vm_budget, 0),
         PolicyPlan::WakeBoost(c) => VmShared::new(c.vm_budget, 0),
-        PolicyPlan::Vanilla | PolicyPlan::Static { .. } => VmShared::unbudgeted(0),
+        PolicyPlan::Vanilla | PolicyPlan::Static { .. } | PolicyPlan::RatelimitAuto(_) => {
+            VmShared::unbudgeted(0)
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
 use crate::storm::Storms;
 use crate::track::{NONE, State, Tracks};
+use crate::tune::Tuner;
 use crate::view::Views;
 
 /// What a pCPU is doing.
@@ -106,6 +107,8 @@ pub(crate) enum Irq {
     Device(u32),
     /// The next batch of a storm is asked for.
     Storm(u32),
+    /// `ratelimit-auto` looks at the domains.
+    Tune,
 }
 
 /// A physical CPU.
@@ -337,6 +340,7 @@ pub(crate) enum Slot {
     Boost(u32),
     Device(u32),
     Storm(u32),
+    Tune,
     Timeline,
     View(u32),
     End,
@@ -354,6 +358,7 @@ pub(crate) struct Slots {
     pub(crate) sleep: u32,
     pub(crate) device: u32,
     pub(crate) storm: u32,
+    pub(crate) tune: u32,
     pub(crate) timeline: u32,
     pub(crate) view: u32,
     pub(crate) end: u32,
@@ -389,6 +394,8 @@ pub(crate) struct World<'p> {
     /// The pCPU that executes what happens now, and pays for it.
     pub(crate) cpu: u32,
     pub(crate) next_timeline: usize,
+    /// Sets ratelimits, if the policy is that.
+    pub(crate) tuner: Option<Tuner>,
 }
 
 impl World<'_> {
@@ -428,6 +435,7 @@ impl World<'_> {
                 Slot::Boost(v) => self.interrupt(self.vcpus[v as usize].home, Irq::Boost(v)),
                 Slot::Device(d) => self.device_fires(d),
                 Slot::Storm(s) => self.storm_asks(s),
+                Slot::Tune => self.tune_due(),
                 Slot::Timeline => self.timeline(),
                 Slot::View(i) => self.view_turns(i),
                 Slot::End if start.is_none() => {
@@ -500,6 +508,7 @@ pub(crate) fn number(n: Entities) -> (Slots, Box<[Slot]>) {
         sleep: extend(&mut kinds, n.threads, Slot::Sleep),
         device: extend(&mut kinds, n.devices, Slot::Device),
         storm: extend(&mut kinds, n.storms, Slot::Storm),
+        tune: extend(&mut kinds, 1, |_| Slot::Tune),
         timeline: extend(&mut kinds, 1, |_| Slot::Timeline),
         view: extend(&mut kinds, n.views, Slot::View),
         end: extend(&mut kinds, 1, |_| Slot::End),

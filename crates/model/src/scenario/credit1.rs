@@ -1,12 +1,13 @@
 //! `[host.credit1]`: the tunables of Xen's scheduler, and who dom0 is.
 
 use vcoop_sched::config::{
-    BoostPreempts, Burn, Credit1Config, Domain, Patch, Patches, Topology, XenVersion,
+    BoostPreempts, Burn, Credit1Config, Domain, Patch, Patches, Topology, XenVersion, find_patch,
+    patches,
 };
 
-use super::keys::{HostKeys, VmKeys};
+use super::keys::{HostKeys, PolicyKeys, VmKeys};
 use super::sched::{ClassKind, SchedKeys};
-use crate::diagnostic::{Collector, Span};
+use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::{Ns, VmPlan};
 use crate::toml_read::At;
 use crate::toml_read::table::{Sub, table};
@@ -211,6 +212,34 @@ impl PatchKeys {
             ..base
         }
     }
+}
+
+/// The patches that a policy names; `None` if it leaves those of the host.
+pub(crate) fn policy_patches(keys: &PolicyKeys, errors: &mut Collector<'_>) -> Option<Patches> {
+    if keys.patches.is_none() && keys.preset.is_none() {
+        return None;
+    }
+    let mut out = match &keys.preset {
+        None => Patches::default(),
+        Some(At { value: PresetKind::XpinLike, .. }) => Patches::xpin_like(),
+    };
+    let mut seen: Vec<&str> = Vec::new();
+    for At { value: name, span } in keys.patches.iter().flat_map(|k| &k.value) {
+        let Some(patch) = find_patch(&name.0) else {
+            let names: Vec<&str> = patches().iter().map(|p| p.name).collect();
+            let help = nearest(&name.0, "patches", &names);
+            errors.error_help(*span, format!("there is no patch `{}`", name.0), help);
+            continue;
+        };
+        let versions = ["-as-posted", "-as-meant", "-v1", "-v2"];
+        let stem = versions.iter().find_map(|v| patch.name.strip_suffix(v)).unwrap_or(patch.name);
+        if seen.contains(&stem) {
+            errors.error(*span, format!("`{stem}` is patched twice"));
+        }
+        seen.push(stem);
+        (patch.apply)(&mut out);
+    }
+    Some(out)
 }
 
 /// Which scheduler the host has.

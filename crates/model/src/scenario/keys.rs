@@ -3,7 +3,7 @@
 //! What is declared here is the file format: reader, `--set`, JSON schema and reference all come
 //! from it.
 
-use super::credit1::{Credit1Keys, Dom0Pin};
+use super::credit1::{Credit1Keys, Dom0Pin, PresetKind};
 use super::sched::SchedKeys;
 use super::storm::{StormKeys, ViewKeys};
 use super::texts::{MeansText, PolicyText};
@@ -199,8 +199,8 @@ table! {
 }
 
 table! {
-    /// A policy. A built-in one (`vanilla`, `static`, `dynamic`, `wake-boost`) keeps what is not
-    /// given here; one of another name starts from its `base`.
+    /// A policy. A built-in one (`vanilla`, `static`, `dynamic`, `wake-boost`, `ratelimit-auto`)
+    /// keeps what is not given here; one of another name starts from its `base`.
     pub(crate) struct PolicyKeys {
         /// Policy this one starts from.
         base: Option<At<Prose>>,
@@ -226,6 +226,28 @@ table! {
         run: Option<At<Span1>>,
         /// Who fires the guests' timer deadlines under this policy, whatever the VM says.
         timer: Option<At<TimerKind>>,
+        /// vanilla and ratelimit-auto, on a credit1 host: patches of the scheduler by name, in
+        /// place of those in `[host.credit1.patches]`. `vcoop list policies` has the names.
+        patches: Option<At<Vec<At<Prose>>>>,
+        /// Likewise: patches to start from.
+        preset: Option<At<PresetKind>>,
+        /// ratelimit-auto: time between two looks at a domain.
+        interval: Option<At<AtLeast<1_000_000>>>,
+        /// ratelimit-auto: least ratelimit, 0us (off) or 100us to 500ms.
+        min_ratelimit: Option<At<Time>>,
+        /// ratelimit-auto: largest ratelimit, 100us to 500ms; of it, at most the timeslice.
+        max_ratelimit: Option<At<Time>>,
+        /// ratelimit-auto: a domain whose mean run from wake-up to block is at most this runs
+        /// briefly; and so short are the wake-ups that others yield to.
+        brief: Option<At<Span1>>,
+        /// ratelimit-auto: it does so until its mean run is at least this.
+        busy: Option<At<Span1>>,
+        /// ratelimit-auto: short wake-ups of others a second, on average, that make a domain yield.
+        pressed: Option<At<Int<1, 1_000_000>>>,
+        /// ratelimit-auto: it does so until they are at most so many.
+        calm: Option<At<Int<0, 1_000_000>>>,
+        /// ratelimit-auto: intervals in a row that must show the same before it counts.
+        confirm: Option<At<Int<1, 100>>>,
     }
 }
 

@@ -2,18 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_policy::config::{Budget, DynamicConfig, Means, WakeBoostConfig};
+use vcoop_policy::config::{
+    Budget, DynamicConfig, Means, RATELIMIT_CEILING_NS, RATELIMIT_FLOOR_NS, RatelimitConfig,
+    WakeBoostConfig,
+};
+use vcoop_sched::config::Patches;
 
+use super::credit1::policy_patches;
 use super::keys::PolicyKeys;
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::{GuestTimer, PolicyPlan};
 use crate::toml_read::At;
 use crate::toml_read::table::{Keyed, table};
+use crate::toml_read::units::{Time, show};
 
 /// The built-in policies and their parameters, in the format of scenario files.
 pub(crate) const BUILTIN: &str = include_str!("policies.toml");
 /// Names of the built-in policies, in the order lists show them.
-pub(crate) const NAMES: [&str; 4] = ["vanilla", "wake-boost", "dynamic", "static"];
+pub(crate) const NAMES: [&str; 5] =
+    ["vanilla", "wake-boost", "dynamic", "static", "ratelimit-auto"];
 /// Longest chain of `base`; longer ones go in a circle.
 const MAX_BASES: usize = 16;
 
@@ -39,6 +46,8 @@ pub(crate) struct Named {
 pub(crate) struct Policies {
     /// Name to policy.
     pub(crate) plans: BTreeMap<String, Named>,
+    /// Patches of credit1 in place of the host's, of policies that name some.
+    pub(crate) patches: BTreeMap<String, Patches>,
     /// Where a means was set to an EEVDF slice, if by the user.
     pub(crate) slices: Vec<Span>,
     /// Where a means was set to a reservation, by policy.
@@ -70,6 +79,9 @@ impl Policies {
                     Means::Fifo(_) | Means::Rr(_) | Means::Nice(_) => {}
                 }
             }
+            if let Some(patches) = policy_patches(&keys, errors) {
+                all.patches.insert(name.value.clone(), patches);
+            }
             if let Some(plan) = plan(&kind, &keys, name.span, errors) {
                 let timer = keys.timer.as_ref().map(|timer| timer.value.resolve());
                 all.plans.insert(name.value.clone(), Named { plan, timer });
@@ -77,6 +89,37 @@ impl Policies {
         }
         all
     }
+
+    /// Why a policy cannot run on this host, and what can; `None` if it can, or is not there.
+    pub(crate) fn unfit(&self, name: &str, credit1: bool) -> Option<Unfit> {
+        let plan = &self.plans.get(name)?.plan;
+        let boosts = !matches!(plan, PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_));
+        let (message, help) = if credit1 && boosts {
+            let help = "under class = \"credit1\" there are vanilla, ratelimit-auto, and policies \
+                        with `patches`";
+            (format!("`{name}` boosts Linux threads: there are none"), help)
+        } else if credit1 {
+            return None;
+        } else if matches!(plan, PolicyPlan::RatelimitAuto(_)) {
+            let message = format!("`{name}` sets ratelimits: Linux's scheduler has none");
+            (message, "it needs class = \"credit1\" in [host.sched]")
+        } else if self.patches.contains_key(name) {
+            let message = format!("`{name}` patches Xen's scheduler, and this host has Linux's");
+            (message, "it needs class = \"credit1\" in [host.sched]")
+        } else {
+            return None;
+        };
+        Some(Unfit { message, help: help.to_owned() })
+    }
+}
+
+/// Why a policy cannot run on a host.
+#[derive(Clone, Debug)]
+pub(crate) struct Unfit {
+    /// What is wrong.
+    pub(crate) message: String,
+    /// What is allowed.
+    pub(crate) help: String,
 }
 
 /// The built-in policy at the end of the chain of bases, and all keys set along it.
@@ -121,22 +164,32 @@ fn chain(
     Some((kind, over(keys, inherited)))
 }
 
-/// Every key and whether the built-in policies `vanilla`, `static`, `dynamic`, `wake-boost` have it;
-/// the only list of keys besides the declaration.
+/// Every key and whether the built-in policies `static`, `dynamic`, `wake-boost`, `ratelimit-auto`
+/// and `vanilla` have it; the only list of keys besides the declaration.
 macro_rules! each_key {
     ($run:ident) => {
         $run! {
-            means: false, true, true, true;
-            vcpu_burst: false, false, true, true;
-            vcpu_refill: false, false, true, true;
-            vm_burst: false, false, true, true;
-            vm_refill: false, false, true, true;
-            max_preempt_off: false, false, true, false;
-            boost_on_injection: false, false, true, false;
-            boost_on_request: false, false, true, false;
-            boost_across_idle: false, false, true, false;
-            run: false, false, false, true;
-            timer: true, true, true, true;
+            means: true, true, true, false, false;
+            vcpu_burst: false, true, true, false, false;
+            vcpu_refill: false, true, true, false, false;
+            vm_burst: false, true, true, false, false;
+            vm_refill: false, true, true, false, false;
+            max_preempt_off: false, true, false, false, false;
+            boost_on_injection: false, true, false, false, false;
+            boost_on_request: false, true, false, false, false;
+            boost_across_idle: false, true, false, false, false;
+            run: false, false, true, false, false;
+            patches: false, false, false, true, true;
+            preset: false, false, false, true, true;
+            interval: false, false, false, true, false;
+            min_ratelimit: false, false, false, true, false;
+            max_ratelimit: false, false, false, true, false;
+            brief: false, false, false, true, false;
+            busy: false, false, false, true, false;
+            pressed: false, false, false, true, false;
+            calm: false, false, false, true, false;
+            confirm: false, false, false, true, false;
+            timer: true, true, true, true, true;
         }
     };
 }
@@ -144,7 +197,7 @@ macro_rules! each_key {
 /// `keys`, and what they lack from `under`.
 fn over(keys: PolicyKeys, under: PolicyKeys) -> PolicyKeys {
     macro_rules! merge {
-        ($( $key:ident: $v:literal, $a:literal, $b:literal, $c:literal; )+) => {
+        ($( $key:ident: $a:literal, $b:literal, $c:literal, $d:literal, $e:literal; )+) => {
             PolicyKeys { base: None, $( $key: keys.$key.or(under.$key), )+ }
         };
     }
@@ -155,15 +208,16 @@ fn over(keys: PolicyKeys, under: PolicyKeys) -> PolicyKeys {
 fn refuse_foreign(kind: &str, keys: &PolicyKeys, errors: &mut Collector<'_>) {
     let mut allowed = Vec::new();
     let mut wrong = Vec::new();
-    let column = |in_vanilla, in_static, in_dynamic, in_wake| match kind {
+    let column = |in_static, in_dynamic, in_wake, in_auto, in_vanilla| match kind {
         "static" => in_static,
         "dynamic" => in_dynamic,
         "wake-boost" => in_wake,
+        "ratelimit-auto" => in_auto,
         _ => in_vanilla,
     };
     macro_rules! sort {
-        ($( $key:ident: $v:literal, $a:literal, $b:literal, $c:literal; )+) => {
-            $( if column($v, $a, $b, $c) {
+        ($( $key:ident: $a:literal, $b:literal, $c:literal, $d:literal, $e:literal; )+) => {
+            $( if column($a, $b, $c, $d, $e) {
                 allowed.push(stringify!($key));
             } else if let Some(key) = &keys.$key {
                 wrong.push((stringify!($key), key.span));
@@ -211,13 +265,59 @@ fn plan(
                 vcpu_budget: vcpu?,
                 vm_budget: vm?,
             }),
+            "ratelimit-auto" => PolicyPlan::RatelimitAuto(RatelimitConfig {
+                interval_ns: keys.interval.as_ref()?.value.0,
+                min_ns: keys.min_ratelimit.as_ref()?.value.0,
+                max_ns: keys.max_ratelimit.as_ref()?.value.0,
+                brief_ns: keys.brief.as_ref()?.value.0,
+                busy_ns: keys.busy.as_ref()?.value.0,
+                pressed_per_s: keys.pressed.as_ref()?.value.get32(),
+                calm_per_s: keys.calm.as_ref()?.value.get32(),
+                confirm: keys.confirm.as_ref()?.value.get32(),
+            }),
             _ => PolicyPlan::Vanilla,
         })
     };
     let plan = complete();
+    if let Some(PolicyPlan::RatelimitAuto(config)) = &plan {
+        check_ratelimits(config, keys, span, errors);
+    }
     if plan.is_none() {
         // Only if the built-in defaults lack a key, which their test excludes.
         errors.error(span, format!("policy `{kind}` lacks a parameter"));
     }
     plan
+}
+
+/// Ratelimits that Xen accepts, and thresholds in their order.
+fn check_ratelimits(
+    config: &RatelimitConfig,
+    keys: &PolicyKeys,
+    span: Span,
+    errors: &mut Collector<'_>,
+) {
+    let (floor, ceiling) = (show(RATELIMIT_FLOOR_NS), show(RATELIMIT_CEILING_NS));
+    let range = RATELIMIT_FLOOR_NS..=RATELIMIT_CEILING_NS;
+    let mut bound = |name: &str, key: &Option<At<Time>>, off: &str| {
+        if let Some(At { value, span }) = key
+            && !range.contains(&value.0)
+            && (off.is_empty() || value.0 != 0)
+        {
+            let message = format!("`{name}` cannot be {}", show(value.0));
+            errors.error_help(*span, message, format!("{off}{floor} to {ceiling}"));
+        }
+    };
+    bound("min_ratelimit", &keys.min_ratelimit, "0us (off), or ");
+    bound("max_ratelimit", &keys.max_ratelimit, "");
+    // Of two that contradict each other one may be a default: the policy is marked.
+    let mut order = |least: &str, most: &str, wrong: bool| {
+        if wrong {
+            let help = format!("`{least}` is at most `{most}`");
+            errors.error_help(span, format!("`{least}` is above `{most}`"), help);
+        }
+    };
+    let c = config;
+    order("min_ratelimit", "max_ratelimit", c.min_ns > c.max_ns);
+    order("brief", "busy", c.brief_ns > c.busy_ns);
+    order("calm", "pressed", c.calm_per_s > c.pressed_per_s);
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use vcoop_sched::config::Patches;
+
 use super::calls;
 use super::captures::Captures;
 use super::credit1::{self, is_credit1, only_linux};
@@ -9,7 +11,7 @@ use super::deadline;
 use super::expand::{Expanded, MAX_TASKS, Place};
 use super::host::{self, HostFacts, Shares, check_policy_slice, distinct, refuse_slice};
 use super::keys::{AtKeys, PolicyKeys, ScenarioKeys, Switch};
-use super::policies::{Named, Policies};
+use super::policies::{Named, Policies, Unfit};
 use super::sched::FairKind;
 use super::storm;
 use super::workload::Workload;
@@ -31,8 +33,12 @@ const MAX_TOTAL_VCPUS: usize = 65_536;
 pub(crate) struct Resolved {
     /// The plan, under `vanilla`.
     pub(crate) plan: Plan,
-    /// Every policy of the scenario.
+    /// Every policy of the scenario that its host can run.
     pub(crate) policies: BTreeMap<String, Named>,
+    /// Patches of credit1 in place of the host's, by policy.
+    pub(crate) patches: BTreeMap<String, Patches>,
+    /// The policies that it cannot run.
+    pub(crate) unfit: BTreeMap<String, Unfit>,
     /// Names of the policies compared.
     pub(crate) compared: Vec<String>,
     /// The one that ratios are taken to.
@@ -101,9 +107,12 @@ pub(crate) fn resolve(
         policies.slices.iter().for_each(|span| refuse_slice(*span, "host", errors));
     }
     let (compared, baseline) = compared(keys, &policies, facts.credit1, errors)?;
-    if facts.credit1 {
-        policies.plans.retain(|_, policy| policy.plan == PolicyPlan::Vanilla);
-    }
+    let unfit: BTreeMap<String, Unfit> = policies
+        .plans
+        .keys()
+        .filter_map(|name| Some((name.clone(), policies.unfit(name, facts.credit1)?)))
+        .collect();
+    policies.plans.retain(|name, _| !unfit.contains_key(name));
     // Only now: what refers to VMs would call all of them unknown if one is wrong.
     let mut vms = vms?;
     let named = calls::all(&loads, &keys.vm);
@@ -138,7 +147,8 @@ pub(crate) fn resolve(
     };
     deadline::check(keys, &plan, &policies, &compared, errors);
     plan.views = storm::views(keys, &plan, errors);
-    Some(Resolved { plan, policies: policies.plans, compared, baseline })
+    let Policies { plans: policies, patches, .. } = policies;
+    Some(Resolved { plan, policies, patches, unfit, compared, baseline })
 }
 
 fn profile(
@@ -256,15 +266,11 @@ fn compared(
     let known: Vec<&str> = policies.plans.keys().map(String::as_str).collect();
     let compare = &keys.compare.value;
     let mut names: Vec<String> = Vec::new();
-    // Nothing but vanilla runs under credit1; a comparison nobody wrote is not held against anybody.
+    // A comparison nobody wrote is not held against anybody.
     let written = keys.compare.given.iter().any(|(key, _)| key == "policy");
     for name in &compare.policy.value {
-        let boosts =
-            policies.plans.get(&name.value.0).is_some_and(|p| p.plan != PolicyPlan::Vanilla);
-        if credit1 && boosts {
+        if let Some(Unfit { message, help }) = policies.unfit(&name.value.0, credit1) {
             if written {
-                let message = format!("`{}` boosts Linux threads: there are none", name.value.0);
-                let help = "under class = \"credit1\" only vanilla runs";
                 errors.error_help(name.span, message, help);
             }
             continue;

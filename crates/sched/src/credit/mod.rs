@@ -132,6 +132,12 @@ pub struct Observed {
     pub short_runs: u64,
     /// CPU time.
     pub run_ns: Ns,
+    /// Times somebody more urgent woke up for the CPU it was running on: what its ratelimit holds
+    /// up. How long the ratelimit is changes how long they wait, not how many they are.
+    pub challenges: u64,
+    /// Of these: by entities whose run before was short, so that letting them go first costs
+    /// little.
+    pub short_challenges: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,6 +171,8 @@ struct Ent {
     io: bool,
     /// It waits because it woke up, not because it was preempted.
     woke: bool,
+    /// Its last run to a block was short.
+    brief: bool,
     fresh: bool,
     /// How many CPUs it may use.
     allowed: u32,
@@ -338,6 +346,7 @@ impl Credit1 {
             yielding: false,
             io: false,
             woke: false,
+            brief: false,
             fresh: true,
             allowed: mask.len(),
             last_ran: 0,

@@ -137,7 +137,8 @@ impl Credit1 {
         match leave {
             Leave::Blocked => {
                 ent.seen.blocks += 1;
-                ent.seen.short_runs += u64::from(ent.run_ns < short);
+                ent.brief = ent.run_ns < short;
+                ent.seen.short_runs += u64::from(ent.brief);
                 ent.yielding = false;
                 None
             }

@@ -1,6 +1,6 @@
 //! Who is told that somebody waits.
 
-use super::{Credit1, Decision};
+use super::{Credit1, Decision, Ent};
 use crate::heap::NONE;
 use crate::{CpuId, CpuSet, EntId};
 
@@ -21,6 +21,7 @@ impl Credit1 {
     fn tickle_4_2(&mut self, cpu: CpuId, e: EntId) {
         let curr = self.pri_on(cpu);
         if self.ents[e.index()].pri > curr {
+            self.challenge(cpu, e);
             self.poke(cpu, e);
         }
         if curr > Pri::Idle {
@@ -48,12 +49,24 @@ impl Credit1 {
         if !urgent {
             return;
         }
+        self.challenge(cpu, e);
         let curr = EntId(curr);
         if !self.idlers.and(&self.masks[curr.index()]).is_empty() {
             self.ents[curr.index()].migrating = true;
             self.note(Decision::Migrate, curr, cpu);
         }
         self.poke(cpu, e);
+    }
+
+    /// Counts a wake-up of somebody more urgent against whoever runs on its CPU.
+    fn challenge(&mut self, cpu: CpuId, e: EntId) {
+        let Ent { woke, brief, .. } = self.ents[e.index()];
+        let curr = self.cpus[cpu.index()].curr;
+        if curr != NONE && woke {
+            let seen = &mut self.ents[curr as usize].seen;
+            seen.challenges += 1;
+            seen.short_challenges += u64::from(brief);
+        }
     }
 
     fn tickle_idlers(&mut self, idlers: &CpuSet, e: EntId) {

@@ -416,3 +416,45 @@ fn runs_are_observed() {
     assert_eq!(m.credit.observed(long).short_runs, 0);
     assert!(m.credit.observed(long).blocks >= 9);
 }
+
+/// What a ratelimit holds up is counted against whoever it protects, and however long it is: a
+/// policy that sets ratelimits by this count does not chase its own doing.
+#[test]
+fn challenges_count_whatever_the_ratelimit() {
+    for version in [XenVersion::V4_2, XenVersion::Current] {
+        for limit in [0, 100 * US, MS] {
+            let (mut m, hog) = hog_since_now(&Credit1Config { version, ..config(1, 4) });
+            m.credit.set_ratelimit(1, Some(limit));
+            let before = m.credit.observed(hog);
+            let short = m.add(3, &[0], SLEEPER);
+            let long = m.add(4, &[0], Work { run: 3 * MS, ..SLEEPER });
+            for e in [short, long] {
+                // The first run of each shows how long its runs are.
+                for _ in 0..2 {
+                    m.run_for(20 * MS);
+                    assert_eq!(m.current(0), Some(hog));
+                    m.wake(e);
+                }
+            }
+            m.run_for(20 * MS);
+            let seen = m.credit.observed(hog);
+            assert_eq!(seen.challenges - before.challenges, 4, "{version:?} {limit}");
+            assert_eq!(seen.short_challenges - before.short_challenges, 1, "{version:?} {limit}");
+        }
+    }
+}
+
+/// Nobody is challenged by an equal, or where an idle CPU takes the work.
+#[test]
+fn what_leaves_the_running_one_alone_is_no_challenge() {
+    let (mut m, hog) = hog_since_now(&config(2, 2));
+    let e = m.start(2, &[0], SLEEPER);
+    m.run_for(20 * MS);
+    let before = m.credit.observed(hog).challenges;
+    m.credit.set_cpus(m.now, e, CpuSet::EMPTY);
+    assert_eq!((m.current(0), m.credit.cpu_of(e)), (Some(hog), CpuId(0)));
+    m.wake(e);
+    m.run_for(MS);
+    assert_eq!(m.credit.cpu_of(e), CpuId(1));
+    assert_eq!(m.credit.observed(hog).challenges, before);
+}

@@ -4,7 +4,7 @@ use vcoop_sched::config::{BoostPreempts, Burn, Domain, Patch, Patches, XenVersio
 
 use super::refusals::check;
 use super::*;
-use crate::plan::PolicyPlan;
+use crate::plan::{HostSched, PolicyPlan};
 
 /// dom0 and a guest on four pCPUs.
 const XEN: &str = r#"name = "xen"
@@ -74,9 +74,9 @@ fn nothing_but_vanilla_is_compared_unless_written() {
     assert_eq!(plans.len(), 1);
     assert_eq!(plans[0].policy, PolicyPlan::Vanilla);
     let found = scenario.plans(Some(&["dynamic".to_owned()])).unwrap_err().to_string();
-    assert!(found.contains("only vanilla runs"), "{found}");
+    assert!(found.contains("boosts Linux threads"), "{found}");
     let tail = "\n[compare]\npolicy = [\"vanilla\", \"dynamic\"]\n";
-    let help = "only vanilla runs";
+    let help = "there are vanilla, ratelimit-auto, and policies with `patches`";
     check(&format!("{XEN}{tail}"), "\"dynamic\"", "boosts Linux threads", help);
 }
 
@@ -157,4 +157,87 @@ fn what_means_nothing_under_the_scheduler() {
     check(&pin, "\"xpin\"", "`dom0_pin` needs Xen's scheduler", "");
     let table = SMALL.replacen("[[load]]", "[host.credit1]\nburn = \"exact\"\n\n[[load]]", 1);
     check(&table, "burn", "a tunable of credit1", "class = \"credit1\"");
+}
+
+/// A patched scheduler and a tuned one beside vanilla.
+const ROWS: &str = r#"
+[policy.v1]
+base = "vanilla"
+patches = ["boost-preempts-ratelimit-v1", "migrate-if-blocked-as-posted"]
+
+[policy.xpin]
+base = "v1"
+patches = ["keep-dom0-boost-as-meant"]
+preset = "xpin-like"
+
+[policy.none]
+base = "vanilla"
+patches = []
+
+[policy.ratelimit-auto]
+max_ratelimit = "50ms"
+brief = "50us"
+
+[compare]
+policy = ["vanilla", "v1", "xpin", "none", "ratelimit-auto"]
+"#;
+
+#[test]
+fn patches_and_ratelimits_are_rows_of_one_table() {
+    let scenario = parse(&format!("{XEN}{ROWS}")).unwrap_or_else(|found| panic!("{found}"));
+    let plans = scenario.plans(None).expect("what it compares");
+    let patches = |i: usize| plans[i].host.sched.credit1().expect("credit1").patches;
+    let v2 = Patches { boost_preempts_ratelimit: BoostPreempts::V2, ..Patches::default() };
+    assert_eq!(patches(0), v2, "those of the host");
+    let v1 = Patches {
+        boost_preempts_ratelimit: BoostPreempts::V1,
+        migrate_if_blocked: Patch::AsPosted,
+        ..Patches::default()
+    };
+    assert_eq!(patches(1), v1);
+    let xpin = Patches { keep_dom0_boost: Patch::AsMeant, ..Patches::xpin_like() };
+    assert_eq!(patches(2), xpin);
+    assert_eq!(patches(3), Patches::default());
+    assert_eq!(patches(4), v2, "the tuner leaves patches alone");
+    let PolicyPlan::RatelimitAuto(config) = plans[4].policy else { panic!("a tuner") };
+    assert_eq!((config.min_ns, config.max_ns), (100_000, 30_000_000), "at most a timeslice");
+    let HostSched::Credit1(credit1) = &plans[4].host.sched else { panic!("credit1") };
+    assert_eq!(credit1.short_run_ns, 50_000, "short to the scheduler is brief to the policy");
+}
+
+#[test]
+fn wrong_patches_and_ratelimits() {
+    let wrong = |from: &str, to: &str, marked: &str, message: &str, help: &str| {
+        assert!(ROWS.contains(from), "{from}");
+        check(&format!("{XEN}{}", ROWS.replacen(from, to, 1)), marked, message, help);
+    };
+    let (name, typo) = ("keep-dom0-boost-as-meant", "keep-dom0-boost-as-ment");
+    wrong(name, typo, &format!("\"{typo}\""), "there is no patch", name);
+    let both = "migrate-if-blocked-as-posted\", \"migrate-if-blocked-as-meant";
+    let meant = "\"migrate-if-blocked-as-meant\"";
+    wrong("migrate-if-blocked-as-posted", both, meant, "`migrate-if-blocked` is patched twice", "");
+    let from = "max_ratelimit = \"50ms\"";
+    let most = "max_ratelimit = \"501ms\"";
+    wrong(from, most, "\"501ms\"", "cannot be 501ms", "100us to 500ms");
+    wrong(from, "min_ratelimit = \"99us\"", "\"99us\"", "cannot be 99us", "0us (off), or");
+    wrong(from, "min_ratelimit = \"2ms\"", "ratelimit-auto", "is above `max_ratelimit`", "");
+    wrong(from, "busy = \"49us\"", "ratelimit-auto", "`brief` is above `busy`", "at most");
+    wrong(from, "calm = 21", "ratelimit-auto", "`calm` is above `pressed`", "at most");
+    wrong(from, "run = \"1ms\"", "\"1ms\"", "`run` means nothing to `ratelimit-auto`", "confirm");
+    let dynamic = "[policy.dynamic]\npatches = [\"waker-local\"]\n\n[policy.none]";
+    wrong("[policy.none]", dynamic, "[\"waker-local\"]", "means nothing to `dynamic`", "means");
+}
+
+#[test]
+fn linux_has_no_ratelimits_and_no_patches_of_xens() {
+    let small = |policy: &str| {
+        let own = "[policy.patched]\nbase = \"vanilla\"\npatches = [\"waker-local\"]";
+        format!("{SMALL}\n{own}\n\n[compare]\npolicy = [\"vanilla\", \"{policy}\"]\n")
+    };
+    let needs = "class = \"credit1\"";
+    check(&small("ratelimit-auto"), "\"ratelimit-auto\"", "Linux's scheduler has none", needs);
+    check(&small("patched"), "\"patched\"", "patches Xen's scheduler", needs);
+    let scenario = parse(SMALL).expect("valid");
+    let found = scenario.plans(Some(&["ratelimit-auto".to_owned()])).unwrap_err().to_string();
+    assert!(found.contains("Linux's scheduler has none"), "{found}");
 }
