@@ -48,7 +48,7 @@ fn table(vm: &str, event: &str, curves: &[&&Curve], style: Style) -> String {
             let point = curve.points.iter().find(|p| p.vm == *n);
             let text = point.map_or_else(
                 || "n/a".to_owned(),
-                |p| format!("{}{}", human::with_unit(p.mean_s, "s"), half(p.mean_s_ci95)),
+                |p| format!("{}{}", human::with_unit(p.mean_s, "s"), half(p.mean_s, p.mean_s_ci95)),
             );
             cells.push(style.cell(text, Tone::Plain));
         }
@@ -62,8 +62,10 @@ fn table(vm: &str, event: &str, curves: &[&&Curve], style: Style) -> String {
     finish(table, 1)
 }
 
-/// Half the width of an interval.
-fn half(interval: Option<Interval>) -> String {
-    interval
-        .map_or_else(String::new, |[lo, hi]| format!(" \u{b1}{}", human::digits((hi - lo) / 2.0)))
+/// Half the width of an interval, as a share of the mean.
+fn half(mean: f64, interval: Option<Interval>) -> String {
+    match interval {
+        Some([lo, hi]) if mean > 0.0 => format!(" \u{b1}{:.0} %", 50.0 * (hi - lo) / mean),
+        _ => String::new(),
+    }
 }
