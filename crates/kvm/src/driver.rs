@@ -129,9 +129,7 @@ struct State {
 pub(crate) fn policy(plan: &PolicyPlan, own: Option<Means>, now: Ns) -> (HostPolicy, Means) {
     match plan {
         // Ratelimits are Xen's: the lab refuses such a host.
-        PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => {
-            (HostPolicy::Vanilla, Means::Nice(0))
-        }
+        PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => (HostPolicy::Vanilla, Means::Nice(0)),
         PolicyPlan::Static { means } => {
             let means = own.unwrap_or(*means);
             (HostPolicy::fixed(means), means)
