@@ -34,7 +34,11 @@ enum State {
 
 #[derive(Clone, Debug)]
 struct Ent {
-    policy: Policy,
+    /// Of its policy, what every call asks for. The policy itself is kept apart
+    /// ([`Level::policies`]): with the parameters of a reservation it is as long as half of this.
+    class: ClassId,
+    /// SCHED_IDLE.
+    idle: bool,
     state: State,
     /// Where it runs, waits, or last ran.
     cpu: CpuId,
@@ -116,6 +120,7 @@ pub struct Level {
     /// CPUs an LLC.
     llc_cpus: u32,
     ents: Vec<Ent>,
+    policies: Vec<Policy>,
     masks: Vec<CpuSet>,
     cpus: Vec<Cpu>,
     /// Idle CPUs of each core.
@@ -163,6 +168,7 @@ impl Level {
             cfg: cfg.clone(),
             llc_cpus: threads * cfg.topology.cores_per_llc,
             ents: Vec::new(),
+            policies: Vec::new(),
             masks: Vec::new(),
             cpus: vec![cpu; n as usize],
             core_idle: vec![threads; cores as usize],
@@ -211,8 +217,10 @@ impl Level {
         let allowed = mask.len();
         self.dl.admit(0, e, attr.policy, &mask)?;
         self.masks.push(mask);
+        self.policies.push(attr.policy);
         self.ents.push(Ent {
-            policy: attr.policy,
+            class: attr.policy.class(),
+            idle: attr.policy.is_idle(),
             state: State::Blocked,
             cpu: if mask.contains(home) { home } else { mask.first().unwrap_or(home) },
             allowed,
@@ -273,7 +281,13 @@ impl Level {
     /// The entity's policy.
     #[inline]
     pub fn policy(&self, e: EntId) -> Policy {
-        self.ents[e.index()].policy
+        self.policies[e.index()]
+    }
+
+    /// The class of the entity's policy.
+    #[inline]
+    fn class(&self, e: EntId) -> ClassId {
+        self.ents[e.index()].class
     }
 
     /// The CPUs the entity may use.
@@ -298,7 +312,7 @@ impl Level {
     pub fn is_throttled(&self, e: EntId) -> bool {
         let ent = &self.ents[e.index()];
         ent.state == State::Queued
-            && match ent.policy.class() {
+            && match ent.class {
                 ClassId::Dl => self.dl.is_held(e),
                 ClassId::Rt => self.guard.holds_rt(ent.cpu),
                 ClassId::Fair => false,
@@ -308,7 +322,7 @@ impl Level {
     /// Absolute deadline of an entity with a deadline policy, and what is left of its runtime as of
     /// its last charge (below 0 after an overrun). `None` for other policies.
     pub fn reservation(&self, e: EntId) -> Option<(Ns, i64)> {
-        let own = self.ents[e.index()].policy.is_deadline();
+        let own = self.class(e) == ClassId::Dl;
         own.then(|| (self.dl.due(e), self.dl.runtime_left(e)))
     }
 
