@@ -232,8 +232,13 @@ impl Level {
     /// Records how urgent what a CPU has is.
     #[inline]
     pub(super) fn update_pri(&mut self, cpu: CpuId) {
-        let dl = self.cpus[cpu.index()].nr_dl > 0 && self.dl.earliest(cpu) != NEVER;
+        let dl = self.cpus[cpu.index()].nr_dl > 0 && self.has_dl(cpu);
         self.pri.set(cpu, if dl { DEADLINE } else { self.rt.highest(cpu) });
+    }
+
+    #[cold]
+    fn has_dl(&self, cpu: CpuId) -> bool {
+        self.dl.earliest(cpu) != NEVER
     }
 
     /// Whether the fair entities of a CPU go ahead of a deadline: the fair server is one itself.
@@ -326,6 +331,7 @@ impl Level {
     }
 
     /// The most urgent RT entity, or whom the fair server puts before it.
+    #[inline]
     fn pick_rt(&mut self, cpu: CpuId) -> Option<EntId> {
         if self.cpus[cpu.index()].nr_rt == 0 || self.guard.holds_rt(cpu) {
             return None;
@@ -409,6 +415,7 @@ impl Level {
     }
 
     /// The current entity sleeps or exits.
+    #[inline(always)]
     fn stop(&mut self, e: EntId, how: Dequeue, state: State) {
         self.ents[e.index()].state = state;
         self.deactivate(e, how);
@@ -453,7 +460,7 @@ impl Level {
     }
 
     /// Puts an entity on the queue of `cpu`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn activate(&mut self, now: Ns, e: EntId, cpu: CpuId, how: Enqueue) {
         let ent = &mut self.ents[e.index()];
         ent.state = State::Queued;
@@ -471,7 +478,7 @@ impl Level {
     }
 
     /// Takes an entity off its queue.
-    #[inline]
+    #[inline(always)]
     pub(super) fn deactivate(&mut self, e: EntId, how: Dequeue) {
         let ent = &self.ents[e.index()];
         let cpu = ent.cpu;
@@ -601,6 +608,7 @@ impl Level {
     }
 
     /// Whether `e` should run instead of `curr`, or of nothing; not both of them are fair.
+    #[inline(always)]
     fn is_urgent(&mut self, cpu: CpuId, curr: u32, e: EntId, class: ClassId) -> bool {
         use ClassId::{Dl, Fair, Rt};
         let held = match class {
