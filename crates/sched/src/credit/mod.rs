@@ -33,6 +33,7 @@ use alloc::vec::Vec;
 
 use crate::config::{Credit1Config, Domain, Ns, Policy, XenVersion};
 use crate::heap::NONE;
+use crate::notes::Notes;
 use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Note};
 
 /// Time one credit is worth (`CSCHED_CREDITS_PER_MSEC` = 10).
@@ -245,7 +246,7 @@ pub struct Credit1 {
     last_tickled: u32,
     counters: CreditCounters,
     trace: bool,
-    notes: VecDeque<Note>,
+    notes: Notes,
 }
 
 impl Credit1 {
@@ -301,7 +302,7 @@ impl Credit1 {
             last_tickled: 0,
             counters: CreditCounters::default(),
             trace: false,
-            notes: VecDeque::with_capacity(64),
+            notes: Notes::new(),
         };
         this.rearm(MASTER);
         Ok(this)

@@ -10,7 +10,6 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -20,6 +19,7 @@ use crate::dl::{DlClass, NEVER};
 use crate::fair::{FairClass, weight};
 use crate::guard::Guard;
 use crate::heap::NONE;
+use crate::notes::Notes;
 use crate::rt::{CpuPri, RtClass};
 use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Note, Refusal};
 
@@ -130,7 +130,7 @@ pub struct Level {
     fair: FairClass,
     guard: Guard,
     pri: CpuPri,
-    notes: VecDeque<Note>,
+    notes: Notes,
     /// Last, because most levels have no entity of it.
     dl: DlClass,
     /// Room for the entities a timer brings back.
@@ -183,7 +183,7 @@ impl Level {
             fair: FairClass::new(cfg),
             guard: Guard::new(cfg.rt_guard, n),
             pri: CpuPri::new(n),
-            notes: VecDeque::with_capacity(64),
+            notes: Notes::new(),
             back: Vec::new(),
         })
     }
