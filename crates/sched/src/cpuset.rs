@@ -137,7 +137,7 @@ impl CpuSet {
     /// Whether there is no CPU.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.words == [0; WORDS]
+        self.words.iter().fold(0, |all, w| all | w) == 0
     }
 
     /// Number of CPUs.

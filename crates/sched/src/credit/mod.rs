@@ -359,6 +359,24 @@ impl Credit1 {
         if cut.is_empty() { all } else { cut }
     }
 
+    /// Whether an entity may use a CPU.
+    #[inline]
+    fn may_use(&self, e: EntId, cpu: CpuId) -> bool {
+        self.is_free(e) || self.masks[e.index()].contains(cpu)
+    }
+
+    /// Whether an entity may use every CPU: most may, and then nobody has to look at its mask.
+    #[inline]
+    fn is_free(&self, e: EntId) -> bool {
+        self.ents[e.index()].allowed as usize == self.cpus.len()
+    }
+
+    /// The idlers that an entity may use.
+    #[inline]
+    fn idlers_for(&self, e: EntId) -> CpuSet {
+        if self.is_free(e) { self.idlers } else { self.idlers.and(&self.masks[e.index()]) }
+    }
+
     /// What the scheduler was built from, with weights and caps as they are now.
     pub fn config(&self) -> &Credit1Config {
         &self.cfg

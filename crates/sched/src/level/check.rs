@@ -65,6 +65,10 @@ impl Level {
 
         let held = if self.guard.holds_rt(cpu) { rt } else { 0 };
         let nr = rt - held + c.nr_dl + c.nr_fair;
+        if self.is_single() {
+            assert!(c.curr != NONE || nr == 0 || self.is_kicked(cpu), "{cpu} idles beside work");
+            return;
+        }
         assert_eq!(self.sets.idle.contains(cpu), nr == 0, "{cpu}: idle set");
         assert_eq!(self.sets.crowded.contains(cpu), nr >= 2 && c.nr_fair > 0, "{cpu}: crowded");
         assert_eq!(self.sets.only_idle.contains(cpu), nr > 0 && nr == idle, "{cpu}: only idle");

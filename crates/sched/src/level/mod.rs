@@ -98,7 +98,7 @@ struct Cpu {
     offload_failed: bool,
 }
 
-/// Sets of CPUs that answer placement questions without a walk.
+/// Sets of CPUs that answer placement questions without a walk. A level of one CPU does not keep them.
 #[derive(Clone, Debug)]
 struct Sets {
     /// Nothing runs and nothing waits (who is held back by throttling does not count).
@@ -360,7 +360,13 @@ impl Level {
     /// Whether an entity may use a CPU: the one place where affinity is decided.
     #[inline]
     fn may_use(&self, e: EntId, cpu: CpuId) -> bool {
-        self.masks[e.index()].contains(cpu)
+        self.mask(e).is_none_or(|mask| mask.contains(cpu))
+    }
+
+    /// Whether there is one CPU only: nothing to place, to balance, or to know CPUs by.
+    #[inline]
+    fn is_single(&self) -> bool {
+        self.cpus.len() == 1
     }
 
     /// The entity's affinity, or `None` if it may run anywhere.

@@ -22,6 +22,9 @@ impl Level {
             self.record_wakee(now, by, e);
         }
         let ent = &self.ents[e.index()];
+        if self.is_single() {
+            return prev;
+        }
         if ent.allowed == 1 {
             return self.masks[e.index()].first().unwrap_or(prev);
         }

@@ -107,7 +107,8 @@ impl Level {
             }
         }
         let mut next = self.pick(cpu);
-        if next.is_none() && self.cfg.balance.newidle && self.pull_newidle(now, cpu) {
+        let pulls = next.is_none() && !self.is_single() && self.cfg.balance.newidle;
+        if pulls && self.pull_newidle(now, cpu) {
             next = self.pick(cpu);
         }
         if next != prev {
@@ -554,8 +555,11 @@ impl Level {
     /// Recomputes in which sets a CPU is.
     #[inline]
     pub(super) fn refresh(&mut self, cpu: CpuId) {
+        if self.is_single() {
+            return;
+        }
         let c = &self.cpus[cpu.index()];
-        let rt = if self.guard.holds_rt(cpu) { 0 } else { c.nr_rt };
+        let rt = if c.nr_rt == 0 || self.guard.holds_rt(cpu) { 0 } else { c.nr_rt };
         let nr = rt + c.nr_dl + c.nr_fair;
         let idle = nr == 0;
         put(&mut self.sets.crowded, cpu, nr >= 2 && c.nr_fair > 0);
