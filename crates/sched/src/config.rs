@@ -232,6 +232,12 @@ impl Policy {
         matches!(self, Self::Deadline { .. })
     }
 
+    /// Whether this is SCHED_IDLE.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self, Self::Idle)
+    }
+
     /// The class, in the order in which classes come first.
     #[inline]
     pub(crate) fn class(&self) -> ClassId {

@@ -88,6 +88,21 @@ impl CpuSet {
         s
     }
 
+    /// The bitmap, lowest CPUs first.
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// CPUs in both sets, the other being the first words of a bitmap.
+    #[inline]
+    pub(crate) fn and_words(&self, other: &[u64]) -> Self {
+        let mut s = Self::EMPTY;
+        for ((w, a), b) in s.words.iter_mut().zip(&self.words).zip(other) {
+            *w = a & b;
+        }
+        s
+    }
+
     /// CPUs in this set and not in the other.
     #[inline]
     #[must_use]
@@ -122,7 +137,7 @@ impl CpuSet {
     /// Whether there is no CPU.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.words == [0; WORDS]
+        self.words.iter().fold(0, |all, w| all | w) == 0
     }
 
     /// Number of CPUs.

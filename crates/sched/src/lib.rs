@@ -31,6 +31,7 @@ mod fair;
 mod guard;
 mod heap;
 mod level;
+mod notes;
 mod rt;
 mod scheduler;
 mod types;

@@ -348,7 +348,7 @@ impl World<'_> {
     /// A vCPU's timer fires on the host.
     pub(crate) fn lapic_expires(&mut self, v: u32) {
         let vcpu = &self.vcpus[v as usize];
-        let away = self.vms[vcpu.vm as usize].exitless && self.housekeeping != NONE;
+        let away = self.housekeeping != NONE && self.vms[vcpu.vm as usize].exitless;
         let (track, p) = (vcpu.track, if away { self.housekeeping } else { vcpu.home });
         if vcpu.halted {
             self.event_on_its_way(track, p);

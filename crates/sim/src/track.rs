@@ -200,6 +200,12 @@ impl Tracks {
         Self { tracks: Vec::new(), samplers: Vec::new(), labels }
     }
 
+    /// Whether nobody is tracked.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.tracks.is_empty()
+    }
+
     /// A new track, asleep at time 0.
     pub fn add_track(&mut self) -> u32 {
         let zero = vec![0; self.labels].into_boxed_slice();

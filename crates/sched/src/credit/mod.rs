@@ -33,6 +33,7 @@ use alloc::vec::Vec;
 
 use crate::config::{Credit1Config, Domain, Ns, Policy, XenVersion};
 use crate::heap::NONE;
+use crate::notes::Notes;
 use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Note};
 
 /// Time one credit is worth (`CSCHED_CREDITS_PER_MSEC` = 10).
@@ -253,7 +254,7 @@ pub struct Credit1 {
     last_tickled: u32,
     counters: CreditCounters,
     trace: bool,
-    notes: VecDeque<Note>,
+    notes: Notes,
 }
 
 impl Credit1 {
@@ -309,7 +310,7 @@ impl Credit1 {
             last_tickled: 0,
             counters: CreditCounters::default(),
             trace: false,
-            notes: VecDeque::with_capacity(64),
+            notes: Notes::new(),
         };
         this.rearm(MASTER);
         Ok(this)
@@ -365,6 +366,24 @@ impl Credit1 {
         let all = CpuSet::first_n(self.cpus.len() as u32);
         let cut = cpus.and(&all);
         if cut.is_empty() { all } else { cut }
+    }
+
+    /// Whether an entity may use a CPU.
+    #[inline]
+    fn may_use(&self, e: EntId, cpu: CpuId) -> bool {
+        self.is_free(e) || self.masks[e.index()].contains(cpu)
+    }
+
+    /// Whether an entity may use every CPU: most may, and then nobody has to look at its mask.
+    #[inline]
+    fn is_free(&self, e: EntId) -> bool {
+        self.ents[e.index()].allowed as usize == self.cpus.len()
+    }
+
+    /// The idlers that an entity may use.
+    #[inline]
+    fn idlers_for(&self, e: EntId) -> CpuSet {
+        if self.is_free(e) { self.idlers } else { self.idlers.and(&self.masks[e.index()]) }
     }
 
     /// What the scheduler was built from, with weights and caps as they are now.

@@ -47,17 +47,13 @@ impl Credit1 {
             && let Some(waker) = by.ent
         {
             let waker = &self.ents[waker.index()];
-            if waker.dom0 && self.masks[e.index()].contains(waker.cpu) {
+            if waker.dom0 && self.may_use(e, waker.cpu) {
                 return waker.cpu;
             }
         }
         let crowds =
             ent.dom0 && self.cfg.patches.spread_dom0 && self.cpus[ent.cpu.index()].dom0 > 0;
-        if fresh || crowds || !self.masks[e.index()].contains(ent.cpu) {
-            self.pick(e, true)
-        } else {
-            ent.cpu
-        }
+        if fresh || crowds || !self.may_use(e, ent.cpu) { self.pick(e, true) } else { ent.cpu }
     }
 
     fn boost(&mut self, e: EntId) {

@@ -96,7 +96,7 @@ impl Credit1 {
 
     fn may_come(&self, now: Ns, e: EntId, cpu: CpuId) -> bool {
         let ent = &self.ents[e.index()];
-        if !self.masks[e.index()].contains(cpu) {
+        if !self.may_use(e, cpu) {
             return false;
         }
         let patches = &self.cfg.patches;

@@ -25,7 +25,7 @@ impl Credit1 {
             self.poke(cpu, e);
         }
         if curr > Pri::Idle {
-            let idlers = self.idlers.and(&self.masks[e.index()]);
+            let idlers = self.idlers_for(e);
             self.tickle_idlers(&idlers, e);
         }
     }
@@ -42,7 +42,7 @@ impl Credit1 {
         if curr == NONE {
             return self.poke(cpu, e);
         }
-        let suitable = self.idlers.and(&self.masks[e.index()]);
+        let suitable = self.idlers_for(e);
         if !suitable.is_empty() {
             return self.tickle_idlers(&suitable, e);
         }
@@ -51,7 +51,7 @@ impl Credit1 {
         }
         self.challenge(cpu, e);
         let curr = EntId(curr);
-        if !self.idlers.and(&self.masks[curr.index()]).is_empty() {
+        if !self.idlers_for(curr).is_empty() {
             self.ents[curr.index()].migrating = true;
             self.note(Decision::Migrate, curr, cpu);
         }

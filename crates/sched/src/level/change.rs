@@ -26,7 +26,7 @@ impl Level {
     /// # Errors
     /// [`Refusal`]; the entity is as it was.
     pub fn try_set_policy(&mut self, now: Ns, e: EntId, policy: Policy) -> Result<(), Refusal> {
-        let old = self.ents[e.index()].policy;
+        let old = self.policies[e.index()];
         if old == policy {
             return Ok(());
         }
@@ -56,7 +56,9 @@ impl Level {
     }
 
     fn store_policy(&mut self, e: EntId, policy: Policy) {
-        self.ents[e.index()].policy = policy;
+        self.policies[e.index()] = policy;
+        let ent = &mut self.ents[e.index()];
+        (ent.class, ent.idle) = (policy.class(), policy.is_idle());
         match policy.class() {
             ClassId::Fair => self.fair.set_policy(e, policy),
             ClassId::Rt => self.rt.set_policy(e, policy),
@@ -66,8 +68,8 @@ impl Level {
 
     fn change_fair(&mut self, e: EntId, cpu: CpuId, old: Policy, policy: Policy) {
         let c = &mut self.cpus[cpu.index()];
-        c.nr_idle += u32::from(policy == Policy::Idle);
-        c.nr_idle -= u32::from(old == Policy::Idle);
+        c.nr_idle += u32::from(policy.is_idle());
+        c.nr_idle -= u32::from(old.is_idle());
         let others = c.nr_fair > 1;
         self.store_policy(e, policy);
         self.refresh(cpu);
@@ -200,7 +202,7 @@ impl Level {
             return Ok(());
         }
         let everywhere = mask.len() as usize == self.cpus.len();
-        let class = self.ents[e.index()].policy.class();
+        let class = self.class(e);
         if class == ClassId::Dl && !everywhere && !self.dl.may_confine() {
             return Err(Refusal::Affinity);
         }
@@ -250,7 +252,7 @@ impl Level {
 
     /// Where an entity goes that may not stay.
     pub(super) fn new_home(&self, e: EntId) -> CpuId {
-        let best = match self.ents[e.index()].policy.class() {
+        let best = match self.class(e) {
             ClassId::Fair => None,
             ClassId::Rt => self.lowest(e, None),
             ClassId::Dl => self.latest(e, None),

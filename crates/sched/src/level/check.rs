@@ -2,6 +2,7 @@
 
 use super::{Level, State};
 use crate::CpuId;
+use crate::config::ClassId;
 use crate::dl::NEVER;
 use crate::heap::NONE;
 use crate::rt::DEADLINE;
@@ -20,6 +21,8 @@ impl Level {
         for (i, ent) in self.ents.iter().enumerate() {
             let id = crate::EntId(i as u32);
             assert_eq!(ent.allowed, self.masks[i].len(), "{id}: allowed CPUs");
+            let policy = self.policies[i];
+            assert_eq!((ent.class, ent.idle), (policy.class(), policy.is_idle()), "{id}: policy");
             match ent.state {
                 State::Running => assert_eq!(self.current(ent.cpu), Some(id), "{id} runs"),
                 State::Queued => assert!(
@@ -41,13 +44,13 @@ impl Level {
                 .iter()
                 .filter(|e| e.cpu == cpu && matches!(e.state, State::Queued | State::Running))
         };
-        let rt = here().filter(|e| e.policy.is_rt()).count() as u32;
+        let rt = here().filter(|e| e.class == ClassId::Rt).count() as u32;
         assert_eq!(rt, c.nr_rt, "{cpu}: RT entities");
-        let dl = here().filter(|e| e.policy.is_deadline()).count() as u32;
+        let dl = here().filter(|e| e.class == ClassId::Dl).count() as u32;
         assert_eq!(dl, c.nr_dl + c.nr_held, "{cpu}: deadline entities");
         assert_eq!(here().count() as u32 - rt - dl, c.nr_fair, "{cpu}: fair entities");
         assert_eq!(c.nr_fair, self.fair.tasks(cpu), "{cpu}: tasks of the fair class");
-        let idle = here().filter(|e| e.policy == crate::config::Policy::Idle).count() as u32;
+        let idle = here().filter(|e| e.idle).count() as u32;
         assert_eq!(idle, c.nr_idle, "{cpu}: SCHED_IDLE entities");
         assert_eq!(here().filter(|e| e.state == State::Running).count(), (c.curr != NONE).into());
 
@@ -62,6 +65,10 @@ impl Level {
 
         let held = if self.guard.holds_rt(cpu) { rt } else { 0 };
         let nr = rt - held + c.nr_dl + c.nr_fair;
+        if self.is_single() {
+            assert!(c.curr != NONE || nr == 0 || self.is_kicked(cpu), "{cpu} idles beside work");
+            return;
+        }
         assert_eq!(self.sets.idle.contains(cpu), nr == 0, "{cpu}: idle set");
         assert_eq!(self.sets.crowded.contains(cpu), nr >= 2 && c.nr_fair > 0, "{cpu}: crowded");
         assert_eq!(self.sets.only_idle.contains(cpu), nr > 0 && nr == idle, "{cpu}: only idle");

@@ -51,7 +51,7 @@ impl Level {
     /// The current entity, if it is of the deadline class and not throttled.
     fn current_dl(&self, cpu: CpuId) -> Option<EntId> {
         let c = self.cpus[cpu.index()].curr;
-        let dl = c != NONE && self.ents[c as usize].policy.class() == ClassId::Dl;
+        let dl = c != NONE && self.class(EntId(c)) == ClassId::Dl;
         (dl && !self.dl.is_held(EntId(c))).then_some(EntId(c))
     }
 

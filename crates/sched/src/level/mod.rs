@@ -10,7 +10,6 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -20,6 +19,7 @@ use crate::dl::{DlClass, NEVER};
 use crate::fair::{FairClass, weight};
 use crate::guard::Guard;
 use crate::heap::NONE;
+use crate::notes::Notes;
 use crate::rt::{CpuPri, RtClass};
 use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Note, Refusal};
 
@@ -34,7 +34,11 @@ enum State {
 
 #[derive(Clone, Debug)]
 struct Ent {
-    policy: Policy,
+    /// Of its policy, what every call asks for. The policy itself is kept apart
+    /// ([`Level::policies`]): with the parameters of a reservation it is as long as half of this.
+    class: ClassId,
+    /// SCHED_IDLE.
+    idle: bool,
     state: State,
     /// Where it runs, waits, or last ran.
     cpu: CpuId,
@@ -94,7 +98,7 @@ struct Cpu {
     offload_failed: bool,
 }
 
-/// Sets of CPUs that answer placement questions without a walk.
+/// Sets of CPUs that answer placement questions without a walk. A level of one CPU does not keep them.
 #[derive(Clone, Debug)]
 struct Sets {
     /// Nothing runs and nothing waits (who is held back by throttling does not count).
@@ -116,6 +120,7 @@ pub struct Level {
     /// CPUs an LLC.
     llc_cpus: u32,
     ents: Vec<Ent>,
+    policies: Vec<Policy>,
     masks: Vec<CpuSet>,
     cpus: Vec<Cpu>,
     /// Idle CPUs of each core.
@@ -125,7 +130,7 @@ pub struct Level {
     fair: FairClass,
     guard: Guard,
     pri: CpuPri,
-    notes: VecDeque<Note>,
+    notes: Notes,
     /// Last, because most levels have no entity of it.
     dl: DlClass,
     /// Room for the entities a timer brings back.
@@ -163,6 +168,7 @@ impl Level {
             cfg: cfg.clone(),
             llc_cpus: threads * cfg.topology.cores_per_llc,
             ents: Vec::new(),
+            policies: Vec::new(),
             masks: Vec::new(),
             cpus: vec![cpu; n as usize],
             core_idle: vec![threads; cores as usize],
@@ -177,7 +183,7 @@ impl Level {
             fair: FairClass::new(cfg),
             guard: Guard::new(cfg.rt_guard, n),
             pri: CpuPri::new(n),
-            notes: VecDeque::with_capacity(64),
+            notes: Notes::new(),
             back: Vec::new(),
         })
     }
@@ -211,8 +217,10 @@ impl Level {
         let allowed = mask.len();
         self.dl.admit(0, e, attr.policy, &mask)?;
         self.masks.push(mask);
+        self.policies.push(attr.policy);
         self.ents.push(Ent {
-            policy: attr.policy,
+            class: attr.policy.class(),
+            idle: attr.policy.is_idle(),
             state: State::Blocked,
             cpu: if mask.contains(home) { home } else { mask.first().unwrap_or(home) },
             allowed,
@@ -273,7 +281,13 @@ impl Level {
     /// The entity's policy.
     #[inline]
     pub fn policy(&self, e: EntId) -> Policy {
-        self.ents[e.index()].policy
+        self.policies[e.index()]
+    }
+
+    /// The class of the entity's policy.
+    #[inline]
+    fn class(&self, e: EntId) -> ClassId {
+        self.ents[e.index()].class
     }
 
     /// The CPUs the entity may use.
@@ -298,7 +312,7 @@ impl Level {
     pub fn is_throttled(&self, e: EntId) -> bool {
         let ent = &self.ents[e.index()];
         ent.state == State::Queued
-            && match ent.policy.class() {
+            && match ent.class {
                 ClassId::Dl => self.dl.is_held(e),
                 ClassId::Rt => self.guard.holds_rt(ent.cpu),
                 ClassId::Fair => false,
@@ -308,7 +322,7 @@ impl Level {
     /// Absolute deadline of an entity with a deadline policy, and what is left of its runtime as of
     /// its last charge (below 0 after an overrun). `None` for other policies.
     pub fn reservation(&self, e: EntId) -> Option<(Ns, i64)> {
-        let own = self.ents[e.index()].policy.is_deadline();
+        let own = self.class(e) == ClassId::Dl;
         own.then(|| (self.dl.due(e), self.dl.runtime_left(e)))
     }
 
@@ -346,7 +360,13 @@ impl Level {
     /// Whether an entity may use a CPU: the one place where affinity is decided.
     #[inline]
     fn may_use(&self, e: EntId, cpu: CpuId) -> bool {
-        self.masks[e.index()].contains(cpu)
+        self.mask(e).is_none_or(|mask| mask.contains(cpu))
+    }
+
+    /// Whether there is one CPU only: nothing to place, to balance, or to know CPUs by.
+    #[inline]
+    fn is_single(&self) -> bool {
+        self.cpus.len() == 1
     }
 
     /// The entity's affinity, or `None` if it may run anywhere.

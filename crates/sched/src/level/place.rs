@@ -22,10 +22,13 @@ impl Level {
             self.record_wakee(now, by, e);
         }
         let ent = &self.ents[e.index()];
+        if self.is_single() {
+            return prev;
+        }
         if ent.allowed == 1 {
             return self.masks[e.index()].first().unwrap_or(prev);
         }
-        match ent.policy.class() {
+        match ent.class {
             ClassId::Fair => {}
             ClassId::Rt => return self.place_rt(e, prev, waker),
             ClassId::Dl => return self.place_dl(e, prev, waker),
@@ -225,7 +228,7 @@ impl Level {
             return self.latest(e, waker).unwrap_or_else(|| self.fallback(e));
         }
         let c = self.cpus[prev.index()].curr;
-        if c == NONE || self.ents[c as usize].policy.class() != ClassId::Dl || self.dl.is_held(e) {
+        if c == NONE || self.class(EntId(c)) != ClassId::Dl || self.dl.is_held(e) {
             return prev;
         }
         let curr = EntId(c);

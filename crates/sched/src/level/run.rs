@@ -2,7 +2,7 @@
 
 use super::{Kicked, Level, State};
 use crate::class::{Class, Dequeue, Enqueue};
-use crate::config::{ClassId, Ns, Policy};
+use crate::config::{ClassId, Ns};
 use crate::dl::NEVER;
 use crate::guard::Effect;
 use crate::heap::NONE;
@@ -25,11 +25,11 @@ impl Level {
             self.fair.wake_delayed(e);
             self.ents[e.index()].state = State::Queued;
             self.ents[e.index()].queued_at = now;
-            self.count(now, e, cpu, true);
+            self.count_fair(now, e, cpu, true);
             self.check_preempt(cpu, e);
             return Some(cpu);
         }
-        let class = self.ents[e.index()].policy.class();
+        let class = self.class(e);
         if class == ClassId::Dl {
             self.dl.wake(now, e);
         }
@@ -69,7 +69,7 @@ impl Level {
         // Whether `prev` still waits here if it is not picked.
         let mut stays = false;
         if let Some(p) = prev {
-            let class = self.ents[p.index()].policy.class();
+            let class = self.class(p);
             prev_dl = class == ClassId::Dl;
             prev_rank = self.rank(p);
             match leave {
@@ -97,22 +97,25 @@ impl Level {
                 stays = false;
             }
         }
-        // The current entity has the last word on being throttled when it is put aside.
-        if prev_dl && (!stays || prev.is_some_and(|p| self.dl.is_held(p))) {
-            self.pull_dl(now, cpu);
-        }
-        if prev_rank > self.rt.highest(cpu) && self.dl.earliest(cpu) == NEVER {
-            self.pull_rt(now, cpu);
+        if prev_rank > 0 {
+            // The current entity has the last word on being throttled when it is put aside.
+            if prev_dl && (!stays || prev.is_some_and(|p| self.dl.is_held(p))) {
+                self.pull_dl(now, cpu);
+            }
+            if prev_rank > self.rt.highest(cpu) && self.dl.earliest(cpu) == NEVER {
+                self.pull_rt(now, cpu);
+            }
         }
         let mut next = self.pick(cpu);
-        if next.is_none() && self.cfg.balance.newidle && self.pull_newidle(now, cpu) {
+        let pulls = next.is_none() && !self.is_single() && self.cfg.balance.newidle;
+        if pulls && self.pull_newidle(now, cpu) {
             next = self.pick(cpu);
         }
         if next != prev {
             self.switch(now, cpu, prev, next, stays && leave == Leave::Preempted);
         }
         self.cpus[i].kicked = Kicked::No;
-        match next.map(|n| self.ents[n.index()].policy.class()) {
+        match next.map(|n| self.class(n)) {
             Some(ClassId::Rt) if self.rt.overloaded().contains(cpu) => self.push_rt(now, cpu),
             Some(ClassId::Dl) if self.dl.overloaded().contains(cpu) => self.push_dl(now, cpu),
             _ => {}
@@ -124,7 +127,7 @@ impl Level {
     pub fn tick(&mut self, now: Ns, cpu: CpuId) {
         let Some(e) = self.current(cpu) else { return };
         self.charge(now, cpu);
-        match self.ents[e.index()].policy.class() {
+        match self.class(e) {
             ClassId::Fair if self.fair.tick(cpu, e) => self.kick(cpu, false),
             ClassId::Rt if self.rt.tick(cpu, e) => self.kick(cpu, true),
             // A deadline entity is charged, and that is all.
@@ -158,7 +161,7 @@ impl Level {
         let e = EntId(c.curr);
         let ent = &mut self.ents[e.index()];
         ent.stats.exec_ns += ran;
-        match ent.policy.class() {
+        match ent.class {
             ClassId::Rt => {
                 c.rt_ns += ran;
                 self.rt.charge(cpu, e, ran);
@@ -220,7 +223,7 @@ impl Level {
     /// How urgent an entity is to RT entities: 0 if it is fair.
     #[inline]
     pub(super) fn rank(&self, e: EntId) -> u8 {
-        match self.ents[e.index()].policy.class() {
+        match self.class(e) {
             ClassId::Fair => 0,
             ClassId::Rt => self.rt.prio(e),
             ClassId::Dl => DEADLINE,
@@ -230,8 +233,13 @@ impl Level {
     /// Records how urgent what a CPU has is.
     #[inline]
     pub(super) fn update_pri(&mut self, cpu: CpuId) {
-        let dl = self.cpus[cpu.index()].nr_dl > 0 && self.dl.earliest(cpu) != NEVER;
+        let dl = self.cpus[cpu.index()].nr_dl > 0 && self.has_dl(cpu);
         self.pri.set(cpu, if dl { DEADLINE } else { self.rt.highest(cpu) });
+    }
+
+    #[cold]
+    fn has_dl(&self, cpu: CpuId) -> bool {
+        self.dl.earliest(cpu) != NEVER
     }
 
     /// Whether the fair entities of a CPU go ahead of a deadline: the fair server is one itself.
@@ -269,12 +277,11 @@ impl Level {
                 }
             }
             Effect::FairFirst => {
-                let behind =
-                    self.current(cpu).is_some_and(|e| match self.ents[e.index()].policy.class() {
-                        ClassId::Fair => false,
-                        ClassId::Rt => true,
-                        ClassId::Dl => self.fair_before(cpu, self.dl.due(e)),
-                    });
+                let behind = self.current(cpu).is_some_and(|e| match self.class(e) {
+                    ClassId::Fair => false,
+                    ClassId::Rt => true,
+                    ClassId::Dl => self.fair_before(cpu, self.dl.due(e)),
+                });
                 if behind {
                     self.kick(cpu, true);
                 }
@@ -313,17 +320,25 @@ impl Level {
     #[inline]
     fn pick(&mut self, cpu: CpuId) -> Option<EntId> {
         let c = &self.cpus[cpu.index()];
+        if c.nr_rt | c.nr_dl == 0 {
+            return self.fair.pick(cpu);
+        }
         if c.nr_dl > 0
             && let Some(e) = self.pick_dl(cpu)
         {
             return Some(e);
         }
-        let c = &self.cpus[cpu.index()];
-        if c.nr_rt > 0 && !self.guard.holds_rt(cpu) {
-            let first = if self.guard.fair_first(cpu) { self.fair.pick(cpu) } else { None };
-            return first.or_else(|| self.rt.pick(cpu)).or_else(|| self.fair.pick(cpu));
+        self.pick_rt(cpu).or_else(|| self.fair.pick(cpu))
+    }
+
+    /// The most urgent RT entity, or whom the fair server puts before it.
+    #[inline]
+    fn pick_rt(&mut self, cpu: CpuId) -> Option<EntId> {
+        if self.cpus[cpu.index()].nr_rt == 0 || self.guard.holds_rt(cpu) {
+            return None;
         }
-        self.fair.pick(cpu)
+        let first = if self.guard.fair_first(cpu) { self.fair.pick(cpu) } else { None };
+        first.or_else(|| self.rt.pick(cpu))
     }
 
     /// The earliest deadline, or whom the fair server puts before it.
@@ -342,8 +357,7 @@ impl Level {
         next: Option<EntId>,
         preempted: bool,
     ) {
-        let class = |level: &Self, e: EntId| level.ents[e.index()].policy.class();
-        let next_fair = next.filter(|&n| class(self, n) == ClassId::Fair);
+        let next_fair = next.filter(|&n| self.class(n) == ClassId::Fair);
         // An expelled entity was put aside already, and is another CPU's now.
         if let Some(p) = prev.filter(|p| self.ents[p.index()].cpu == cpu) {
             let ent = &mut self.ents[p.index()];
@@ -353,7 +367,7 @@ impl Level {
                 ent.state = State::Queued;
                 ent.queued_at = now;
             }
-            match ent.policy.class() {
+            match ent.class {
                 ClassId::Fair => self.fair.put_prev(cpu, p, next_fair),
                 ClassId::Rt => self.rt.put_prev(cpu, p, None),
                 ClassId::Dl => self.put_dl(cpu, p),
@@ -368,7 +382,7 @@ impl Level {
             ent.state = State::Running;
             ent.stats.switches_in += 1;
             ent.stats.wait_ns += now - ent.queued_at;
-            match ent.policy.class() {
+            match ent.class {
                 ClassId::Fair => self.fair.set_next(cpu, n),
                 ClassId::Rt => self.rt.set_next(cpu, n),
                 ClassId::Dl => self.set_dl(now, cpu, n),
@@ -402,6 +416,7 @@ impl Level {
     }
 
     /// The current entity sleeps or exits.
+    #[inline(always)]
     fn stop(&mut self, e: EntId, how: Dequeue, state: State) {
         self.ents[e.index()].state = state;
         self.deactivate(e, how);
@@ -432,7 +447,7 @@ impl Level {
 
     /// The current entity goes back to wait on its queue.
     pub(super) fn put_aside(&mut self, e: EntId, cpu: CpuId) {
-        match self.ents[e.index()].policy.class() {
+        match self.class(e) {
             ClassId::Fair => self.fair.put_prev(cpu, e, None),
             ClassId::Rt => self.rt.put_prev(cpu, e, None),
             ClassId::Dl => self.put_dl(cpu, e),
@@ -446,31 +461,39 @@ impl Level {
     }
 
     /// Puts an entity on the queue of `cpu`.
+    #[inline(always)]
     pub(super) fn activate(&mut self, now: Ns, e: EntId, cpu: CpuId, how: Enqueue) {
         let ent = &mut self.ents[e.index()];
         ent.state = State::Queued;
-        match ent.policy.class() {
-            ClassId::Fair => self.fair.enqueue(cpu, e, how),
-            ClassId::Rt => self.rt.enqueue(cpu, e, how),
+        match ent.class {
+            ClassId::Fair => {
+                self.fair.enqueue(cpu, e, how);
+                self.count_fair(now, e, cpu, true);
+            }
+            ClassId::Rt => {
+                self.rt.enqueue(cpu, e, how);
+                self.count_rt(now, cpu, true);
+            }
             ClassId::Dl => self.enqueue_dl(e, cpu, how),
         }
-        self.count(now, e, cpu, true);
     }
 
     /// Takes an entity off its queue.
+    #[inline(always)]
     pub(super) fn deactivate(&mut self, e: EntId, how: Dequeue) {
         let ent = &self.ents[e.index()];
         let cpu = ent.cpu;
-        match ent.policy.class() {
+        match ent.class {
             ClassId::Fair => {
                 self.fair.dequeue(cpu, e, how);
+                self.count_fair(0, e, cpu, false);
             }
             ClassId::Rt => {
                 self.rt.dequeue(cpu, e, how);
+                self.count_rt(0, cpu, false);
             }
-            ClassId::Dl => return self.dequeue_dl(e, cpu, how),
+            ClassId::Dl => self.dequeue_dl(e, cpu, how),
         }
-        self.count(0, e, cpu, false);
     }
 
     #[cold]
@@ -478,6 +501,7 @@ impl Level {
         let before = self.deadline(cpu);
         self.dl.enqueue(cpu, e, how);
         self.announce(cpu, before);
+        self.count_dl(cpu, self.dl.is_held(e), true);
     }
 
     #[cold]
@@ -490,29 +514,29 @@ impl Level {
         self.count_dl(cpu, held, false);
     }
 
-    /// Counts an entity in or out, and starts what has to watch it.
+    /// Counts a fair entity in or out, and starts what has to watch it.
     #[inline]
-    fn count(&mut self, now: Ns, e: EntId, cpu: CpuId, on: bool) {
-        let c = &mut self.cpus[cpu.index()];
-        let policy = self.ents[e.index()].policy;
+    fn count_fair(&mut self, now: Ns, e: EntId, cpu: CpuId, on: bool) {
         let d = if on { 1 } else { u32::MAX };
-        let timer;
-        match policy.class() {
-            ClassId::Rt => {
-                c.nr_rt = c.nr_rt.wrapping_add(d);
-                self.update_pri(cpu);
-                timer = on && self.guard.rt_started(now, cpu);
-            }
-            ClassId::Fair => {
-                c.nr_fair = c.nr_fair.wrapping_add(d);
-                if policy == Policy::Idle {
-                    c.nr_idle = c.nr_idle.wrapping_add(d);
-                }
-                timer = on && c.nr_fair == 1 && self.guard.fair_started(now, cpu);
-            }
-            ClassId::Dl => return self.count_dl(cpu, self.dl.is_held(e), on),
+        let c = &mut self.cpus[cpu.index()];
+        c.nr_fair = c.nr_fair.wrapping_add(d);
+        if self.ents[e.index()].idle {
+            c.nr_idle = c.nr_idle.wrapping_add(d);
         }
-        if timer {
+        if on && c.nr_fair == 1 && self.guard.fair_started(now, cpu) {
+            self.notes.push_back(Note::DeadlineChanged { cpu });
+        }
+        self.refresh(cpu);
+    }
+
+    /// The same for an RT entity.
+    #[inline]
+    fn count_rt(&mut self, now: Ns, cpu: CpuId, on: bool) {
+        let d = if on { 1 } else { u32::MAX };
+        let c = &mut self.cpus[cpu.index()];
+        c.nr_rt = c.nr_rt.wrapping_add(d);
+        self.update_pri(cpu);
+        if on && self.guard.rt_started(now, cpu) {
             self.notes.push_back(Note::DeadlineChanged { cpu });
         }
         self.refresh(cpu);
@@ -531,8 +555,11 @@ impl Level {
     /// Recomputes in which sets a CPU is.
     #[inline]
     pub(super) fn refresh(&mut self, cpu: CpuId) {
+        if self.is_single() {
+            return;
+        }
         let c = &self.cpus[cpu.index()];
-        let rt = if self.guard.holds_rt(cpu) { 0 } else { c.nr_rt };
+        let rt = if c.nr_rt == 0 || self.guard.holds_rt(cpu) { 0 } else { c.nr_rt };
         let nr = rt + c.nr_dl + c.nr_fair;
         let idle = nr == 0;
         put(&mut self.sets.crowded, cpu, nr >= 2 && c.nr_fair > 0);
@@ -563,31 +590,42 @@ impl Level {
     /// Kicks `cpu` if `e`, which just came onto its queue, should run at once.
     #[inline]
     pub(super) fn check_preempt(&mut self, cpu: CpuId, e: EntId) {
-        let class = self.ents[e.index()].policy.class();
-        let held = match class {
-            ClassId::Fair => false,
-            ClassId::Rt => self.guard.holds_rt(cpu),
-            ClassId::Dl => self.dl.is_held(e),
-        };
-        if held {
-            return;
-        }
         let c = &self.cpus[cpu.index()];
         if c.kicked >= Kicked::Eager {
             return;
         }
-        if c.curr == NONE {
-            return self.kick(cpu, true);
-        }
-        let (curr, kicked) = (EntId(c.curr), c.kicked);
-        use ClassId::{Dl, Fair, Rt};
-        let eager = match (self.ents[curr.index()].policy.class(), class) {
-            (Fair, Fair) => {
-                if kicked == Kicked::No && self.fair.check_preempt(cpu, curr, e) {
+        let (curr, kicked, class) = (c.curr, c.kicked, self.class(e));
+        if class == ClassId::Fair {
+            if curr == NONE {
+                return self.kick(cpu, true);
+            }
+            if self.class(EntId(curr)) == ClassId::Fair {
+                if kicked == Kicked::No && self.fair.check_preempt(cpu, EntId(curr), e) {
                     self.kick(cpu, false);
                 }
-                false
+                return;
             }
+        }
+        if self.is_urgent(cpu, curr, e, class) {
+            self.kick(cpu, true);
+        }
+    }
+
+    /// Whether `e` should run instead of `curr`, or of nothing; not both of them are fair.
+    #[inline(always)]
+    fn is_urgent(&mut self, cpu: CpuId, curr: u32, e: EntId, class: ClassId) -> bool {
+        use ClassId::{Dl, Fair, Rt};
+        let held = match class {
+            Fair => false,
+            Rt => self.guard.holds_rt(cpu),
+            Dl => self.dl.is_held(e),
+        };
+        if held || curr == NONE {
+            return !held;
+        }
+        let curr = EntId(curr);
+        match (self.class(curr), class) {
+            (Fair, Fair) => false,
             (Rt, Rt) => self.rt.check_preempt(cpu, curr, e),
             (Fair, Rt) => !self.guard.fair_first(cpu),
             (Rt, Fair) => self.guard.fair_first(cpu),
@@ -596,9 +634,6 @@ impl Level {
             (Rt, Dl) => true,
             (Dl, Fair) => self.fair_before(cpu, self.dl.due(curr)),
             (Dl, Rt) => false,
-        };
-        if eager {
-            self.kick(cpu, true);
         }
     }
 }

@@ -138,3 +138,24 @@ fn impossible_configs_are_refused() {
         ConfigError::GroupWeight { group: 1, weight: 1 }
     );
 }
+
+#[test]
+fn an_entity_does_not_grow_with_its_policies() {
+    // Every call fetches some entities: what a policy has for parameters is not among what it needs.
+    assert!(size_of::<super::Ent>() <= 88, "{} bytes", size_of::<super::Ent>());
+}
+
+#[test]
+fn a_level_of_one_cpu_places_without_sets() {
+    let mut level = Level::new(&config(1, true)).unwrap();
+    let add = |level: &mut Level| level.add(Attr::anywhere(Policy::NORMAL), CpuId(0));
+    let (a, b) = (add(&mut level), add(&mut level));
+    assert_eq!(level.wake(0, a, None), Some(CpuId(0)));
+    level.check();
+    assert_eq!(level.schedule(0, CpuId(0), Leave::Preempted), Some(a));
+    assert_eq!(level.wake(10, b, Some(CpuId(0))), Some(CpuId(0)));
+    assert_eq!(level.schedule(1000, CpuId(0), Leave::Blocked), Some(b));
+    level.check();
+    assert_eq!(level.schedule(2000, CpuId(0), Leave::Blocked), None, "nothing to pull from");
+    level.check();
+}

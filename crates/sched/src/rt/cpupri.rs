@@ -16,8 +16,12 @@ pub(crate) const DEADLINE: u8 = PRIOS as u8;
 
 #[derive(Clone, Debug)]
 pub(crate) struct CpuPri {
-    /// CPUs by the best priority they have (0 = none).
-    sets: Vec<CpuSet>,
+    /// CPUs by the best priority they have (0 = none): for each priority, as many words of a bitmap
+    /// as the level has CPUs for. Whole [`CpuSet`]s would be 13 KB for a guest of one CPU, and
+    /// hundreds of such guests would not fit a TLB.
+    sets: Vec<u64>,
+    /// Words of a set.
+    words: usize,
     /// How many CPUs each set holds.
     counts: Vec<u32>,
     /// Bit `p`: set `p` is not empty.
@@ -27,11 +31,12 @@ pub(crate) struct CpuPri {
 
 impl CpuPri {
     pub(crate) fn new(cpus: u32) -> Self {
-        let mut sets = vec![CpuSet::EMPTY; PRIOS + 1];
-        sets[0] = CpuSet::first_n(cpus);
+        let words = cpus.div_ceil(64) as usize;
+        let mut sets = vec![0; words * (PRIOS + 1)];
+        sets[..words].copy_from_slice(&CpuSet::first_n(cpus).words()[..words]);
         let mut counts = vec![0; PRIOS + 1];
         counts[0] = cpus;
-        Self { sets, counts, used: 1, level: vec![0; cpus as usize] }
+        Self { sets, words, counts, used: 1, level: vec![0; cpus as usize] }
     }
 
     #[inline]
@@ -47,12 +52,13 @@ impl CpuPri {
             return;
         }
         let (old, new) = (usize::from(old), usize::from(prio));
-        self.sets[old].remove(cpu);
+        let (word, bit) = (cpu.index() / 64, 1 << (cpu.0 % 64));
+        self.sets[old * self.words + word] &= !bit;
         self.counts[old] -= 1;
         if self.counts[old] == 0 {
             self.used &= !(1 << old);
         }
-        self.sets[new].insert(cpu);
+        self.sets[new * self.words + word] |= bit;
         self.counts[new] += 1;
         self.used |= 1 << new;
     }
@@ -63,7 +69,8 @@ impl CpuPri {
         while left != 0 {
             let p = left.trailing_zeros();
             left &= left - 1;
-            let found = self.sets[p as usize].and(allowed);
+            let at = p as usize * self.words;
+            let found = allowed.and_words(&self.sets[at..at + self.words]);
             if !found.is_empty() {
                 return Some(found);
             }
