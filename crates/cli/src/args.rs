@@ -56,13 +56,13 @@ pub(crate) struct RunArgs {
     /// A scenario file, or the name of a built-in scenario (see `vcoop list scenarios`)
     pub(crate) scenario: String,
     /// Where to run
-    #[arg(long, value_enum, env = "VCOOP_BACKEND", default_value_t = BackendArg::Auto)]
+    #[arg(long, value_enum, env = "VCOOP_BACKEND", hide_env_values = true, default_value_t = BackendArg::Auto)]
     pub(crate) backend: BackendArg,
     /// Scale a scenario that needs more CPUs than this host has down to it, in proportion
     #[arg(long)]
     pub(crate) fit: bool,
     /// This host's costs (from `vcoop calibrate -o FILE`), for the simulation beside real vCPUs
-    #[arg(long, value_name = "FILE", env = "VCOOP_CALIBRATION")]
+    #[arg(long, value_name = "FILE", env = "VCOOP_CALIBRATION", hide_env_values = true)]
     pub(crate) calibration: Option<PathBuf>,
     /// Policies to compare instead of the scenario's, with commas between
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
@@ -127,7 +127,7 @@ pub(crate) struct ValidateArgs {
     #[arg(long)]
     pub(crate) fit: bool,
     /// This host's costs (from `vcoop calibrate -o FILE`), for the simulation
-    #[arg(long, value_name = "FILE", env = "VCOOP_CALIBRATION")]
+    #[arg(long, value_name = "FILE", env = "VCOOP_CALIBRATION", hide_env_values = true)]
     pub(crate) calibration: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) common: Common,

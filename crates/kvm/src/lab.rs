@@ -136,6 +136,9 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
     if let Some(vm) = plan.vms.iter().find(|vm| vm.name != vm.label) {
         return refuse(&format!("VM {}", vm.name), "the lab has no copies of VMs");
     }
+    if let Some(vm) = plan.vms.iter().find(|vm| vm.group.is_some()) {
+        return refuse(&format!("weight of VM {}", vm.name), "the lab makes no cgroups");
+    }
     if !plan.views.is_empty() {
         return refuse("[[view]]", "single runs are recorded in the simulator only");
     }
