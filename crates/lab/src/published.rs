@@ -127,8 +127,14 @@ pub struct Check {
     pub form: Form,
     /// Policy it is about.
     pub policy: String,
-    /// Policy it is compared with, for `ratio` and `difference`.
+    /// Policy it is compared with, for `ratio` and `difference`; where only `to_cell` is given, its
+    /// own.
     pub to: Option<String>,
+    /// Cell it is compared with, for `ratio` and `difference`: its own, but for these coordinates.
+    #[serde(default)]
+    pub to_cell: Coordinates,
+    /// VMs of a storm, from one to another, for the quantity `curve`.
+    pub vms: Option<[u32; 2]>,
     /// Part of the latency, for `share`.
     pub part: Option<String>,
     /// Lower bound.
@@ -154,6 +160,13 @@ pub enum Quantity {
     MaxPerRepeat,
     /// Value of a scalar.
     Value,
+    /// Seconds in which a storm got from one VM to another (`vms`; 0 is its begin), by its curve:
+    /// `probe` is the VMs' name, `metric` is `start` or `login`.
+    Curve,
+    /// Of an interval view: the share of pauses in which a vCPU of a third VM had the pCPU. `metric`
+    /// is the view's `at`; a pause is what lies between two runs of the vCPU that the view begins
+    /// with, and `probe` the VM in which its I/O is served, which is no third.
+    Interleaved,
 }
 
 /// What a check makes of a quantity.
@@ -214,8 +227,11 @@ impl Publication {
 impl Check {
     fn complete(&self) -> Result<(), &'static str> {
         let compares = matches!(self.form, Form::Ratio | Form::Difference);
-        if compares != self.to.is_some() {
-            return Err("`to` belongs to ratio and difference, and to nothing else");
+        if compares != (self.to.is_some() || !self.to_cell.is_empty()) {
+            return Err("`to` and `to_cell` belong to ratio and difference, and to nothing else");
+        }
+        if (self.quantity == Quantity::Curve) != self.vms.is_some_and(|[from, to]| from < to) {
+            return Err("`vms`, a smaller and a larger one, belong to curve, and to nothing else");
         }
         if (self.form == Form::Share) != self.part.is_some() {
             return Err("`part` belongs to share, and to nothing else");
