@@ -25,7 +25,7 @@ pub struct Publication {
     /// What a reader of the comparison must know.
     pub notes: Vec<String>,
     /// Tables.
-    #[serde(rename = "table")]
+    #[serde(rename = "table", default)]
     pub tables: Vec<Table>,
     /// Claims.
     #[serde(rename = "claim")]
@@ -218,7 +218,10 @@ impl Publication {
 
     /// Everything that ships with the program.
     pub fn builtin() -> Vec<Self> {
-        const TEXTS: [&str; 1] = [include_str!("../../../published/pvsched.toml")];
+        const TEXTS: [&str; 2] = [
+            include_str!("../../../published/pvsched.toml"),
+            include_str!("../../../published/xen.toml"),
+        ];
         // A test parses them all: none is lost here.
         TEXTS.iter().filter_map(|text| Self::parse(text).ok()).collect()
     }
@@ -250,7 +253,7 @@ mod tests {
     #[test]
     fn what_ships_can_be_read_and_names_are_unique() {
         let all = Publication::builtin();
-        assert_eq!(all.len(), 1);
+        assert_eq!(all.len(), 2);
         let mut ids: Vec<&str> = all.iter().map(|p| p.name.as_str()).collect();
         ids.extend(all.iter().flat_map(|p| p.tables.iter().map(|t| t.id.as_str())));
         ids.extend(all.iter().flat_map(|p| p.claims.iter().map(|c| c.id.as_str())));
