@@ -25,7 +25,7 @@ pub struct Publication {
     /// What a reader of the comparison must know.
     pub notes: Vec<String>,
     /// Tables.
-    #[serde(rename = "table")]
+    #[serde(rename = "table", default)]
     pub tables: Vec<Table>,
     /// Claims.
     #[serde(rename = "claim")]
@@ -127,8 +127,14 @@ pub struct Check {
     pub form: Form,
     /// Policy it is about.
     pub policy: String,
-    /// Policy it is compared with, for `ratio` and `difference`.
+    /// Policy it is compared with, for `ratio` and `difference`; where only `to_cell` is given, its
+    /// own.
     pub to: Option<String>,
+    /// Cell it is compared with, for `ratio` and `difference`: its own, but for these coordinates.
+    #[serde(default)]
+    pub to_cell: Coordinates,
+    /// VMs of a storm, from one to another, for the quantity `curve`.
+    pub vms: Option<[u32; 2]>,
     /// Part of the latency, for `share`.
     pub part: Option<String>,
     /// Lower bound.
@@ -154,6 +160,13 @@ pub enum Quantity {
     MaxPerRepeat,
     /// Value of a scalar.
     Value,
+    /// Seconds in which a storm got from one VM to another (`vms`; 0 is its begin), by its curve:
+    /// `probe` is the VMs' name, `metric` is `start` or `login`.
+    Curve,
+    /// Of an interval view: the share of pauses in which a vCPU of a third VM had the pCPU. `metric`
+    /// is the view's `at`; a pause is what lies between two runs of the vCPU that the view begins
+    /// with, and `probe` the VM in which its I/O is served, which is no third.
+    Interleaved,
 }
 
 /// What a check makes of a quantity.
@@ -205,7 +218,10 @@ impl Publication {
 
     /// Everything that ships with the program.
     pub fn builtin() -> Vec<Self> {
-        const TEXTS: [&str; 1] = [include_str!("../../../published/pvsched.toml")];
+        const TEXTS: [&str; 2] = [
+            include_str!("../../../published/pvsched.toml"),
+            include_str!("../../../published/xen.toml"),
+        ];
         // A test parses them all: none is lost here.
         TEXTS.iter().filter_map(|text| Self::parse(text).ok()).collect()
     }
@@ -214,8 +230,11 @@ impl Publication {
 impl Check {
     fn complete(&self) -> Result<(), &'static str> {
         let compares = matches!(self.form, Form::Ratio | Form::Difference);
-        if compares != self.to.is_some() {
-            return Err("`to` belongs to ratio and difference, and to nothing else");
+        if compares != (self.to.is_some() || !self.to_cell.is_empty()) {
+            return Err("`to` and `to_cell` belong to ratio and difference, and to nothing else");
+        }
+        if (self.quantity == Quantity::Curve) != self.vms.is_some_and(|[from, to]| from < to) {
+            return Err("`vms`, a smaller and a larger one, belong to curve, and to nothing else");
         }
         if (self.form == Form::Share) != self.part.is_some() {
             return Err("`part` belongs to share, and to nothing else");
@@ -234,7 +253,7 @@ mod tests {
     #[test]
     fn what_ships_can_be_read_and_names_are_unique() {
         let all = Publication::builtin();
-        assert_eq!(all.len(), 1);
+        assert_eq!(all.len(), 2);
         let mut ids: Vec<&str> = all.iter().map(|p| p.name.as_str()).collect();
         ids.extend(all.iter().flat_map(|p| p.tables.iter().map(|t| t.id.as_str())));
         ids.extend(all.iter().flat_map(|p| p.claims.iter().map(|c| c.id.as_str())));

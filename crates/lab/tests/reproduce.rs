@@ -9,9 +9,13 @@ use vcoop_model::capture::NoCaptures;
 use vcoop_model::scenario::Set;
 
 fn reproduce(ids: &[&str], jobs: usize) -> Reproduction {
+    reproduce_with(ids, jobs, ["duration=1s", "warmup=100ms", "repeats=2"])
+}
+
+fn reproduce_with(ids: &[&str], jobs: usize, sets: [&str; 3]) -> Reproduction {
     let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
     let selection = Selection::new(&Publication::builtin(), &ids).unwrap();
-    let sets = ["duration=1s", "warmup=100ms", "repeats=2"].map(|s| Set::parse(s).unwrap());
+    let sets = sets.map(|s| Set::parse(s).unwrap());
     let setup = Setup::new(&selection, &sets, &NoCaptures).unwrap();
     let stop = AtomicBool::new(false);
     setup.run(&selection, jobs, Control { stop: &stop, progress: &|_| () }).unwrap()
@@ -78,5 +82,60 @@ fn names_that_are_nothing_are_refused() {
     let error = Selection::new(&Publication::builtin(), &names).unwrap_err();
     assert_eq!(error, "idle-average");
     let all = Selection::new(&Publication::builtin(), &[]).unwrap();
-    assert_eq!(all.scenarios().len(), 5);
+    assert_eq!(all.scenarios().len(), 10);
+}
+
+/// Cells under one policy, curves and interval views: none of them may be left unmeasured.
+#[test]
+fn cells_curves_and_views_can_be_compared() {
+    let result = reproduce_with(
+        &["xen-dom0-patch-xpin", "xen-dom0-patch-one", "xen-vmping-second-cluster"],
+        2,
+        ["duration=12s", "warmup=500ms", "repeats=1"],
+    );
+    let by = |id: &str| result.claims.iter().find(|c| c.id == id).unwrap();
+    // The curve is one of seconds, and the two policies differ on it.
+    let curve = &by("xen-dom0-patch-one").evidence.checks[0];
+    assert!(curve.what.contains("start of VMs 30 to 60"), "{}", curve.what);
+    assert!((0.3..3.0).contains(&curve.value.unwrap()), "{curve:?}");
+    // Where only dom0 is, dom0 meets nobody whose ratelimit could count.
+    for check in &by("xen-dom0-patch-xpin").evidence.checks {
+        assert_eq!(check.value, Some(1.0));
+    }
+    assert!(by("xen-vmping-second-cluster").evidence.checks.iter().all(|c| c.value.is_some()));
+}
+
+/// The ratio to another cell is that of the two values, whatever the policy.
+#[test]
+fn a_check_reaches_another_cell() {
+    let claim = r#"name = "n"
+title = "t"
+source = "s"
+notes = []
+[[claim]]
+id = "c"
+statement = "s"
+[[claim.check]]
+scenario = "xen-ratelimit"
+cells = [{ "host.dom0_pin" = "nopin", "host.credit1.version" = "4.2", "host.credit1.ratelimit" = "1ms" }]
+probe = "dom0.backend"
+metric = "served"
+quantity = "value"
+form = "ratio"
+policy = "vanilla"
+to_cell = { "host.dom0_pin" = "xpin" }
+at_least = 2
+"#;
+    let publication = Publication::parse(claim).unwrap();
+    let selection = Selection::new(&[publication], &[]).unwrap();
+    let sets = ["duration=300ms", "warmup=200ms", "repeats=1"].map(|s| Set::parse(s).unwrap());
+    let setup = Setup::new(&selection, &sets, &NoCaptures).unwrap();
+    let stop = AtomicBool::new(false);
+    let result = setup.run(&selection, 2, Control { stop: &stop, progress: &|_| () }).unwrap();
+    let [check] = &result.claims[0].evidence.checks[..] else { panic!("one cell") };
+    assert!(check.holds && check.what.ends_with("vanilla / vanilla at dom0_pin xpin"), "{check:?}");
+    let bad = claim.replace("to_cell = { \"host.dom0_pin\" = \"xpin\" }\n", "");
+    assert!(Publication::parse(&bad).unwrap_err().contains("to_cell"));
+    let bad = claim.replace("quantity = \"value\"", "quantity = \"curve\"");
+    assert!(Publication::parse(&bad).unwrap_err().contains("vms"));
 }

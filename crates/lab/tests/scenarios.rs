@@ -481,3 +481,127 @@ fn an_exclusively_pinned_dom0_makes_each_io_wait_a_ratelimit() {
     let ratio = io("0us") / io("1ms");
     assert!((0.9..1.1).contains(&ratio), "{ratio}");
 }
+
+/// The scalar of a storm's VMs in every cell in which all of `at` are (path and value).
+fn storm(d: &Document, metric: &str, policy: &str, at: &[(&str, &str)]) -> f64 {
+    let is = |k: &vcoop_lab::result::Key| {
+        k.probe == "desktop"
+            && k.metric == metric
+            && k.policy == policy
+            && at.iter().all(|(path, value)| k.cell[*path] == *value)
+    };
+    d.scalars().find(|s| is(&s.key)).unwrap_or_else(|| panic!("no {metric} at {at:?}")).value
+}
+
+const NOPIN: (&str, &str) = ("host.dom0_pin", "nopin");
+const XPIN: (&str, &str) = ("host.dom0_pin", "xpin");
+
+/// Seed 1's second cluster: a dom0 that shares its pCPUs meets the ratelimit of a loop that it let in.
+#[test]
+fn a_ping_from_dom0_meets_a_ratelimit_only_without_exclusive_pinning() {
+    let d = run("xen-vmping", &["repeats=2"], &[]);
+    let [nopin, xpin] = latencies(&d, "dom0.vmping", "vanilla")[..] else { panic!("two cells") };
+    assert_eq!(nopin.key.cell["host.dom0_pin"], "nopin");
+    assert!((10.0..40.0).contains(&nopin.p50.unwrap()), "{:?}", nopin.p50);
+    assert!((100.0..2_000.0).contains(&nopin.p99.unwrap()), "{:?}", nopin.p99);
+    assert!(xpin.p99.unwrap() < 40.0, "{:?}", xpin.p99);
+    // 60 loops came, and each has its mark beside the pings.
+    assert_eq!(d.scatters[0].marks.iter().filter(|m| m.event == "start").count(), 60);
+}
+
+/// Under CPU loops each I/O of a boot waits for a ratelimit where dom0 has pCPUs of its own, and
+/// where it has not as soon as the disk takes time; without load nobody does.
+#[test]
+fn a_storm_waits_for_ratelimits() {
+    let matrix = r#"matrix={"vm.desktop.task.boot.then"=["none","hog"],"host.dom0_pin"=["nopin","xpin"],"host.credit1.ratelimit"=["0us","1ms"],"vm.dom0.task.backend.wait"=["0us","100us"]}"#;
+    let d = run("xen-bootstorm", &["repeats=1", matrix], &[]);
+    let took = |then, pin, limit, wait| {
+        let axes = [
+            ("vm.desktop.task.boot.then", then),
+            pin,
+            ("host.credit1.ratelimit", limit),
+            ("vm.dom0.task.backend.wait", wait),
+        ];
+        assert_eq!(storm(&d, "logged_in", "vanilla", &axes), 60.0);
+        storm(&d, "login_total", "vanilla", &axes)
+    };
+    for wait in ["0us", "100us"] {
+        let (limited, free) = (took("hog", XPIN, "1ms", wait), took("hog", XPIN, "0us", wait));
+        assert!(free < 0.5 * limited, "{wait}: {free} of {limited}");
+        let nopin = took("hog", NOPIN, "0us", wait);
+        assert!((0.75..1.25).contains(&(free / nopin)), "{wait}: {free} beside {nopin}");
+        for pin in [NOPIN, XPIN] {
+            let ratio = took("none", pin, "0us", wait) / took("none", pin, "1ms", wait);
+            assert!((0.99..1.01).contains(&ratio), "{wait}: {ratio}");
+        }
+    }
+    let ratio = |wait| took("hog", NOPIN, "1ms", wait) / took("hog", XPIN, "1ms", wait);
+    assert!(ratio("0us") < 0.6 && ratio("100us") > 0.8, "{} {}", ratio("0us"), ratio("100us"));
+}
+
+/// What a posted patch cannot do it does not do, to the bit; what can help does.
+#[test]
+fn patches_that_do_nothing_do_nothing() {
+    let policies =
+        ["vanilla", "migrate-as-posted", "dom0-preempts-as-meant", "boost-v1", "ratelimit-auto"];
+    let d = run("xen-patches", &["repeats=1"], &policies);
+    let took = |policy| storm(&d, "login_total", policy, &[]);
+    let vanilla = took("vanilla");
+    assert_eq!(took("migrate-as-posted"), vanilla);
+    assert!(took("dom0-preempts-as-meant") < 0.7 * vanilla);
+    assert!(took("boost-v1") < 0.5 * vanilla);
+    assert!(took("ratelimit-auto") < 0.85 * vanilla);
+    // They take what they gain from no other VM.
+    for policy in policies {
+        let error = scalar(&d, "host", "fairness_error", policy);
+        assert!(error < 10.0, "{policy}: {error}");
+    }
+}
+
+/// A start is dom0's compute: what it waits for are timeslices, as it is out of credit.
+#[test]
+fn starts_wait_for_credit_and_not_for_ratelimits() {
+    let one = r#"matrix={"host.dom0_pin"=["nopin","xpin"]}"#;
+    let sets = ["duration=20s", "repeats=1", one];
+    let policies = ["vanilla", "dom0-preempts-as-posted", "dom0-front"];
+    let d = run("xen-vmstart", &sets, &policies);
+    let took = |policy, pin| storm(&d, "start_total", policy, &[pin]);
+    assert!(took("vanilla", NOPIN) > 1.1 * took("vanilla", XPIN));
+    for policy in &policies[1..] {
+        assert_eq!(took(policy, XPIN), took("vanilla", XPIN), "{policy}");
+        assert!(took(policy, NOPIN) > 0.9 * took("vanilla", NOPIN), "{policy}");
+    }
+    let rich = run("xen-vmstart", &[&sets[..], &["vm.dom0.weight=4096"]].concat(), &["vanilla"]);
+    let ratio = storm(&rich, "start_total", "vanilla", &[NOPIN]) / took("vanilla", XPIN);
+    assert!((0.9..1.05).contains(&ratio), "{ratio}");
+}
+
+/// A small host misses the pCPUs that dom0 keeps, once a boot computes; a large one does not.
+#[test]
+fn pinning_costs_a_small_host() {
+    let matrix = r#"matrix={"host.pcpus"=[8,24],"host.dom0_pin"=["nopin","xpin"]}"#;
+    let sets = [
+        "duration=30s",
+        "repeats=1",
+        "vm.desktop.task.boot.every=4",
+        "vm.desktop.task.boot.then=none",
+    ];
+    let d = run("xen-pinning", &[&sets[..], &[matrix]].concat(), &[]);
+    let ratio = |pcpus| {
+        let at = |pin| storm(&d, "login_total", "vanilla", &[("host.pcpus", pcpus), pin]);
+        at(XPIN) / at(NOPIN)
+    };
+    assert!(ratio("8") > 1.3, "{}", ratio("8"));
+    assert!((0.95..1.05).contains(&ratio("24")), "{}", ratio("24"));
+}
+
+/// The host is full at some number of desktops, which no ratelimit moves much.
+#[test]
+fn a_host_is_full_of_desktops() {
+    let d = run("xen-density", &["repeats=1"], &["vanilla", "boost-v1"]);
+    for policy in ["vanilla", "boost-v1"] {
+        assert_eq!(storm(&d, "limit_passed", policy, &[]), 1.0);
+        let density = storm(&d, "density", policy, &[]);
+        assert!((40.0..100.0).contains(&density), "{policy}: {density}");
+    }
+}

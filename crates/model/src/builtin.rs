@@ -39,6 +39,10 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "xen-bootstorm",
         "xen-vmping",
         "xen-ratelimit",
+        "xen-patches",
+        "xen-density",
+        "xen-pinning",
+        "xen-vmstart",
     ]
 }
 

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use super::Selection;
 use super::document::{Cell, CheckResult, ClaimResult, Evidence, Reproduction, SCHEMA, Summary};
+use crate::params;
 use crate::published::{Check, Claim, Coordinates, Form, Quantity, Table};
-use crate::result::{Document, Interval, Key, Series};
+use crate::result::{Document, Interval, Key, Series, SpanView};
 use crate::round::{ratio, scalar};
 
 /// Holds tables and claims against the documents of the scenarios.
@@ -118,25 +119,34 @@ fn claim(claim: &Claim, documents: &[Document]) -> ClaimResult {
 }
 
 fn result(check: &Check, document: Option<&Document>, place: Coordinates) -> CheckResult {
-    let series = |policy: &str| {
-        find(document?, policy, &check.probe, &check.metric, |key| key.cell == place)
+    let series = |policy: &str, place: &Coordinates| {
+        find(document?, policy, &check.probe, &check.metric, |key| key.cell == *place)
     };
-    let of = |policy: &str| quantity(series(policy)?, check.quantity);
+    let of = |policy: &str, place: &Coordinates| match check.quantity {
+        Quantity::Curve => between(document?, check, policy, place),
+        Quantity::Interleaved => interleaved(document?, check, policy, place),
+        of_a_series => quantity(series(policy, place)?, of_a_series),
+    };
+    let mut other_place = place.clone();
+    other_place.extend(check.to_cell.clone());
+    let other_policy = check.to.as_ref().unwrap_or(&check.policy);
     let value = || -> Option<f64> {
-        Some(match (check.form, &check.to) {
-            (Form::Value, _) => of(&check.policy)?,
-            (Form::Ratio, Some(to)) => ratio(of(&check.policy)? / of(to)?),
-            (Form::Difference, Some(to)) => scalar(of(&check.policy)? - of(to)?),
-            (Form::Share, _) => match series(&check.policy)? {
+        Some(match check.form {
+            Form::Value => of(&check.policy, &place)?,
+            Form::Ratio => ratio(of(&check.policy, &place)? / of(other_policy, &other_place)?),
+            Form::Difference => {
+                scalar(of(&check.policy, &place)? - of(other_policy, &other_place)?)
+            }
+            Form::Share => match series(&check.policy, &place)? {
                 Series::Latency(s) => ratio(s.parts_mean.get(check.part.as_deref()?)? / s.mean),
                 Series::Scalar(_) => return None,
             },
-            (_, None) => return None,
         })
     };
     let value = value().filter(|v| v.is_finite());
-    let to_baseline = document.is_some_and(|d| check.to.as_ref() == Some(&d.baseline));
-    let ci95 = series(&check.policy).filter(|_| check.form == Form::Ratio && to_baseline);
+    let to_baseline = document.is_some_and(|d| check.to.as_ref() == Some(&d.baseline))
+        && check.to_cell.is_empty();
+    let ci95 = series(&check.policy, &place).filter(|_| check.form == Form::Ratio && to_baseline);
     let ci95 = ci95.and_then(|series| interval(series, check.quantity));
     let keeps = |v: f64| {
         check.at_least.is_none_or(|bound| v >= bound)
@@ -154,6 +164,38 @@ fn result(check: &Check, document: Option<&Document>, place: Coordinates) -> Che
     }
 }
 
+/// Seconds between two points of a curve.
+fn between(d: &Document, check: &Check, policy: &str, place: &Coordinates) -> Option<f64> {
+    let curve = d.curves.iter().find(|c| {
+        c.vm == check.probe
+            && c.event == check.metric
+            && c.place.policy == policy
+            && c.place.cell == *place
+    })?;
+    let at = |n: u32| match n {
+        0 => Some(0.0),
+        n => curve.points.iter().find(|p| p.vm == n).map(|p| p.mean_s),
+    };
+    let [from, to] = check.vms?;
+    Some(scalar(at(to)? - at(from)?))
+}
+
+/// In how many of its pauses another VM ran, for the vCPU with which a view begins.
+fn interleaved(d: &Document, check: &Check, policy: &str, place: &Coordinates) -> Option<f64> {
+    let view = d
+        .intervals
+        .iter()
+        .find(|v| v.at == check.metric && v.place.policy == policy && v.place.cell == *place)?;
+    let own = &view.spans.first()?.who;
+    let served = format!("{}/", check.probe);
+    let mut pauses: Vec<_> = view.spans.split(|span| span.who == *own).skip(1).collect();
+    // What follows the last run is no pause between two.
+    pauses.pop();
+    let third = |pause: &&&[SpanView]| pause.iter().any(|s| !s.who.starts_with(&served));
+    let taken = pauses.iter().filter(third).count();
+    (!pauses.is_empty()).then(|| ratio(taken as f64 / pauses.len() as f64))
+}
+
 fn interval(series: &Series, quantity: Quantity) -> Option<Interval> {
     match series {
         Series::Latency(s) => {
@@ -163,7 +205,10 @@ fn interval(series: &Series, quantity: Quantity) -> Option<Interval> {
                 Quantity::P50 => intervals.p50,
                 Quantity::P99 => intervals.p99,
                 Quantity::P999 => intervals.p999,
-                Quantity::MaxPerRepeat | Quantity::Value => None,
+                Quantity::MaxPerRepeat
+                | Quantity::Value
+                | Quantity::Curve
+                | Quantity::Interleaved => None,
             }
         }
         Series::Scalar(s) => s.ratio_ci95.filter(|_| quantity == Quantity::Value),
@@ -172,15 +217,23 @@ fn interval(series: &Series, quantity: Quantity) -> Option<Interval> {
 
 fn words(check: &Check) -> String {
     let quantity = match check.quantity {
-        Quantity::Mean => "mean",
-        Quantity::P50 => "p50",
-        Quantity::P99 => "p99",
-        Quantity::P999 => "p99.9",
-        Quantity::MaxPerRepeat => "maximum",
-        Quantity::Value => check.metric.as_str(),
+        Quantity::Mean => "mean".to_owned(),
+        Quantity::P50 => "p50".to_owned(),
+        Quantity::P99 => "p99".to_owned(),
+        Quantity::P999 => "p99.9".to_owned(),
+        Quantity::MaxPerRepeat => "maximum".to_owned(),
+        Quantity::Value => check.metric.clone(),
+        Quantity::Curve => {
+            let [from, to] = check.vms.unwrap_or_default();
+            format!("{} of VMs {from} to {to}", check.metric)
+        }
+        Quantity::Interleaved => format!("interleaved at {}", check.metric),
     };
     let (probe, policy) = (&check.probe, &check.policy);
-    let to = check.to.as_deref().unwrap_or_default();
+    let mut to = check.to.clone().unwrap_or_else(|| policy.clone());
+    if !check.to_cell.is_empty() {
+        to = format!("{to} at {}", params::words(&params::short(&check.to_cell)));
+    }
     match check.form {
         Form::Value => format!("{probe} {quantity}, {policy}"),
         Form::Ratio => format!("{probe} {quantity}, {policy} / {to}"),

@@ -124,6 +124,7 @@ fn numbers_out_of_xens_ranges() {
 #[test]
 fn dom0s() {
     refused("weight = 512", "dom0 = true", "true", "two dom0s: `dom0`", "");
+    refused("vcpus = 2", "vcpus = 0", "0", "0 is out of range", "from 1 to 256");
     let xpin = "pcpus = 4\ndom0_pin = \"xpin\"";
     let none = XEN.replacen("pcpus = 4", xpin, 1).replacen("dom0 = true\n", "", 1);
     check(&none, "\"xpin\"", "there is no dom0 to pin", "dom0 = true");
