@@ -89,6 +89,10 @@ fn verdict(cell: &Cell) -> (String, Tone) {
 fn claim(claim: &ClaimResult) -> String {
     let word = if claim.holds { "holds" } else { "FAILS" };
     let mut out = wrap(&format!("  {word}  {}: {}", claim.id, claim.statement), 9);
+    // Where it fails, that is where the reason stands, as far as one was found.
+    if let Some(assumption) = claim.evidence.assumption.as_ref().filter(|_| !claim.holds) {
+        out.push_str(&wrap(&format!("           assumed: {assumption}"), 13));
+    }
     for check in &claim.evidence.checks {
         out.push_str(&wrap(&format!("           {}", evidence(check)), 13));
     }
