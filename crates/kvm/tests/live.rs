@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use vcoop_kvm::{Error, Options};
 use vcoop_model::capture::NoCaptures;
-use vcoop_model::plan::{GuestTimer, Plan};
+use vcoop_model::plan::{GuestTimer, Plan, Program, RogueMode};
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
 use vcoop_model::scenario::{Scenario, Set};
 
@@ -344,11 +344,10 @@ fn refuses_what_this_host_cannot_do() {
         Err(Error::Missing(missing)) => assert!(missing.what.contains("4096 pCPUs"), "{missing}"),
         other => panic!("{other:?}"),
     }
-    let mut captured = plan(BUSY, "vanilla", &[]);
-    captured.host_tasks[0].program =
-        vcoop_model::plan::Program::Script { steps: Vec::new().into(), repeat: true };
-    assert!(matches!(vcoop_kvm::check(&captured), Err(Error::Unsupported { .. })));
-    assert!(matches!(vcoop_kvm::run(&captured, 1, &|| false), Err(Error::Unsupported { .. })));
+    let mut misplaced = plan(BUSY, "vanilla", &[]);
+    misplaced.host_tasks[0].program = Program::Rogue { mode: RogueMode::Forever };
+    assert!(matches!(vcoop_kvm::check(&misplaced), Err(Error::Unsupported { .. })));
+    assert!(matches!(vcoop_kvm::run(&misplaced, 1, &|| false), Err(Error::Unsupported { .. })));
 }
 
 #[test]
@@ -384,7 +383,8 @@ fn a_reservation_runs_unpinned_and_is_refused_pinned() {
         Err(e) => eprintln!("skipped: {e}"),
         Ok(()) => {
             let r = run(&unpinned);
-            assert!(scalar(&r, "guest", "boosts") > 0.0);
+            // Boosted across idle: rarely begun, but charged while awake.
+            assert!(scalar(&r, "guest", "boosted") > 0.0);
             assert_complete(latency(&r, "guest.timer"), 300);
         }
     }
