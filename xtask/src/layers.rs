@@ -73,6 +73,20 @@ pub(crate) fn all() -> Vec<Layer> {
             command: &["cargo", "+nightly", "fuzz", "run", "words", "--", "-max_total_time=20"],
             dir: "fuzz",
         },
+        Layer {
+            name: "fuzz-trace",
+            needs: fuzz_tools,
+            command: &[
+                "cargo",
+                "+nightly",
+                "fuzz",
+                "run",
+                "trace_page",
+                "--",
+                "-max_total_time=20",
+            ],
+            dir: "fuzz",
+        },
         // Only what lies in the crates themselves: the searches in their tests take the interpreter
         // hours. The page's memory model is tried by loom, which is one of the workspace's tests.
         Layer {
