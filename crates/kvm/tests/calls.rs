@@ -1,27 +1,12 @@
 //! Calls between tasks on this host's `/dev/kvm`. Without one, every test says so and passes. As in
 //! `live.rs`, no test asserts a time: ratios have wide margins and get a second chance.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod support;
 
+use support::{lab, latency, plan, run, scalar, twice};
 use vcoop_kvm::Error;
 use vcoop_model::builtin::builtin_scenario;
-use vcoop_model::capture::NoCaptures;
-use vcoop_model::plan::Plan;
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
-use vcoop_model::scenario::{Scenario, Set};
-
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-/// `None`, said aloud, if the lab cannot run here. Held for the whole test.
-fn lab() -> Option<MutexGuard<'static, ()>> {
-    match vcoop_kvm::available() {
-        Ok(()) => Some(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)),
-        Err(missing) => {
-            eprintln!("skipped: {missing}");
-            None
-        }
-    }
-}
 
 /// Everybody calls somebody: host and guest, on one vCPU and on two, with and without a measure.
 const MESH: &str = r#"
@@ -108,39 +93,6 @@ idle = "1ms"
 server = "host.backend"
 cpus = "1"
 "#;
-
-fn plan(text: &str, policy: &str, sets: &[&str]) -> Plan {
-    let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).unwrap()).collect();
-    let scenario = match Scenario::parse("test", text, &sets, &NoCaptures) {
-        Ok(scenario) => scenario,
-        Err(errors) => panic!("{errors}"),
-    };
-    scenario.plans(Some(&[policy.to_owned()])).unwrap().remove(0)
-}
-
-fn run(plan: &Plan) -> Recording {
-    match vcoop_kvm::run(plan, 1, &|| false) {
-        Ok(recording) => recording,
-        Err(e) => panic!("{e}"),
-    }
-}
-
-fn latency<'a>(r: &'a Recording, probe: &str) -> &'a LatencyRecord {
-    r.latencies.iter().find(|l| l.probe == probe).unwrap_or_else(|| panic!("no probe {probe}"))
-}
-
-fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
-    let key = (probe.to_owned(), metric.to_owned());
-    r.scalars.get(&key).unwrap_or_else(|| panic!("no scalar {probe} {metric}")).value
-}
-
-/// Holds at once, or the second time.
-fn twice(mut holds: impl FnMut() -> Result<(), String>) {
-    if let Err(first) = holds() {
-        eprintln!("once more: {first}");
-        holds().unwrap_or_else(|second| panic!("{first}; then {second}"));
-    }
-}
 
 /// Every period has a round trip or is missed, and the parts add up. An error where there are none:
 /// but a host that is busy with other things may not run a fair vCPU for most of a run, which is said

@@ -1,25 +1,12 @@
 //! Hostile guests on real vCPUs: what they ask for without end, what their neighbours keep. Without
 //! KVM, every test says so and passes. Times are compared within one run only, and once more.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod support;
 
+use support::{lab, latency, run, scalar, twice};
 use vcoop_kvm::Error;
-use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::Plan;
-use vcoop_model::recording::{LatencyRecord, Recording};
-use vcoop_model::scenario::{Scenario, Set};
-
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-fn lab() -> Option<MutexGuard<'static, ()>> {
-    match vcoop_kvm::available() {
-        Ok(()) => Some(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)),
-        Err(missing) => {
-            eprintln!("skipped: {missing}");
-            None
-        }
-    }
-}
+use vcoop_model::recording::Recording;
 
 /// A rogue on vCPU 0, an honest measuring task on vCPU 1, hogs beside both; a host probe where they
 /// are, and one where the injector is, which a guest could keep busy.
@@ -77,38 +64,12 @@ cpus = "1"
 
 fn plan(mode: &str, policy: &str, sets: &[&str]) -> Plan {
     let mode = format!("vm.guest.task.rogue.mode={mode}");
-    let sets = sets.iter().copied().chain([mode.as_str()]);
-    let sets: Vec<Set> = sets.map(|s| Set::parse(s).unwrap()).collect();
-    let scenario = match Scenario::parse("test", ROGUE, &sets, &NoCaptures) {
-        Ok(scenario) => scenario,
-        Err(errors) => panic!("{errors}"),
-    };
-    scenario.plans(Some(&[policy.to_owned()])).unwrap().remove(0)
-}
-
-fn run(plan: &Plan) -> Recording {
-    vcoop_kvm::run(plan, 1, &|| false).unwrap_or_else(|e| panic!("{e}"))
-}
-
-fn latency<'a>(r: &'a Recording, probe: &str) -> &'a LatencyRecord {
-    r.latencies.iter().find(|l| l.probe == probe).unwrap_or_else(|| panic!("no probe {probe}"))
-}
-
-fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
-    let key = (probe.to_owned(), metric.to_owned());
-    r.scalars.get(&key).unwrap_or_else(|| panic!("no scalar {probe} {metric}")).value
+    let sets: Vec<&str> = sets.iter().copied().chain([mode.as_str()]).collect();
+    support::plan(ROGUE, policy, &sets)
 }
 
 fn guest(r: &Recording, metric: &str) -> f64 {
     scalar(r, "guest", metric)
-}
-
-/// Holds at once, or the second time.
-fn twice(mut holds: impl FnMut() -> Result<(), String>) {
-    if let Err(first) = holds() {
-        eprintln!("once more: {first}");
-        holds().unwrap_or_else(|second| panic!("{first}; then {second}"));
-    }
 }
 
 /// Under `dynamic` a rogue takes what its budget grants, and no more of the host's latency than it

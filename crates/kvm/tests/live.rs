@@ -3,73 +3,14 @@
 //! The host may be busy with anything: no test asserts a time. Ratios have wide margins, are taken
 //! from runs next to each other, and get a second chance.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod support;
+
 use std::time::Instant;
 
+use support::{BUSY, lab, latency, plan, run, run_with, scalar, twice};
 use vcoop_kvm::{Error, Options};
-use vcoop_model::capture::NoCaptures;
-use vcoop_model::plan::{GuestTimer, Plan, Program, RogueMode};
+use vcoop_model::plan::{GuestTimer, Program, RogueMode};
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
-use vcoop_model::scenario::{Scenario, Set};
-
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-/// `None`, said aloud, if the lab cannot run here. Held for the whole test: tests that measure
-/// must not run beside each other.
-fn lab() -> Option<MutexGuard<'static, ()>> {
-    match vcoop_kvm::available() {
-        Ok(()) => Some(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)),
-        Err(missing) => {
-            eprintln!("skipped: {missing}");
-            None
-        }
-    }
-}
-
-/// One busy vCPU, two hogs on its CPU.
-const BUSY: &str = r#"
-name = "busy"
-title = "busy"
-duration = "1s"
-warmup = "200ms"
-
-[host]
-profile = "xeon-server"
-pcpus = 2
-topology = { cores_per_llc = 2 }
-
-[host.sched]
-fair = "eevdf"
-
-[[load]]
-name = "hog"
-kind = "hog"
-count = 2
-cpus = "0"
-
-[[load]]
-name = "cyclictest"
-kind = "cyclictest"
-interval = "1ms"
-policy = "other"
-cpus = "0"
-
-[[vm]]
-name = "guest"
-vcpus = 1
-pin = "0"
-
-[[vm.task]]
-name = "cyclictest"
-kind = "cyclictest"
-interval = "1ms"
-policy = "fifo 80"
-work = "5us"
-
-[[vm.task]]
-name = "background"
-kind = "hog"
-"#;
 
 /// A guest that sleeps between its periods, on a host that does nothing else.
 const IDLE: &str = r#"
@@ -120,43 +61,6 @@ period = "20ms"
 vcpu = 1
 nmi = true
 "#;
-
-fn plan(text: &str, policy: &str, sets: &[&str]) -> Plan {
-    let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).unwrap()).collect();
-    let scenario = match Scenario::parse("test", text, &sets, &NoCaptures) {
-        Ok(scenario) => scenario,
-        Err(errors) => panic!("{errors}"),
-    };
-    scenario.plans(Some(&[policy.to_owned()])).unwrap().remove(0)
-}
-
-fn run(plan: &Plan) -> Recording {
-    run_with(plan, Options::default())
-}
-
-fn run_with(plan: &Plan, options: Options) -> Recording {
-    match vcoop_kvm::run_with(plan, 1, &|| false, &options) {
-        Ok(recording) => recording,
-        Err(e) => panic!("{e}"),
-    }
-}
-
-fn latency<'a>(r: &'a Recording, probe: &str) -> &'a LatencyRecord {
-    r.latencies.iter().find(|l| l.probe == probe).unwrap_or_else(|| panic!("no probe {probe}"))
-}
-
-fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
-    let key = (probe.to_owned(), metric.to_owned());
-    r.scalars.get(&key).unwrap_or_else(|| panic!("no scalar {probe} {metric}")).value
-}
-
-/// Holds at once, or the second time.
-fn twice(mut holds: impl FnMut() -> Result<(), String>) {
-    if let Err(first) = holds() {
-        eprintln!("once more: {first}");
-        holds().unwrap_or_else(|second| panic!("{first}; then {second}"));
-    }
-}
 
 /// Every period has a sample or is counted as missed, and the parts of the samples add up.
 fn assert_complete(l: &LatencyRecord, periods: u64) {

@@ -1,28 +1,16 @@
 //! The recorder of the host's scheduler, on this host's `/dev/kvm` and tracefs. Without one of them,
 //! every test that needs it says so and passes.
 
+mod support;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
+use support::{BUSY, lab, latency, plan, run, run_with, scalar_if, twice};
 use vcoop_kvm::Options;
-use vcoop_model::capture::NoCaptures;
-use vcoop_model::plan::{GuestTimer, Plan};
-use vcoop_model::recording::{LatencyRecord, Part, Recording};
-use vcoop_model::scenario::{Scenario, Set};
-
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-/// `None`, said aloud, if the lab cannot run here.
-fn lab() -> Option<MutexGuard<'static, ()>> {
-    match vcoop_kvm::available() {
-        Ok(()) => Some(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)),
-        Err(missing) => {
-            eprintln!("skipped: {missing}");
-            None
-        }
-    }
-}
+use vcoop_model::plan::GuestTimer;
+use vcoop_model::recording::{LatencyRecord, Part};
 
 /// The same, if runs cannot be recorded.
 fn traced() -> Option<MutexGuard<'static, ()>> {
@@ -35,88 +23,14 @@ fn traced() -> Option<MutexGuard<'static, ()>> {
     Some(lab)
 }
 
-/// One busy vCPU, two hogs on its CPU, and the host's probe there too.
-const BUSY: &str = r#"
-name = "busy"
-title = "busy"
-duration = "1500ms"
-warmup = "200ms"
-
-[host]
-profile = "xeon-server"
-pcpus = 2
-topology = { cores_per_llc = 2 }
-
-[host.sched]
-fair = "eevdf"
-
-[[load]]
-name = "hog"
-kind = "hog"
-count = 2
-cpus = "0"
-
-[[load]]
-name = "cyclictest"
-kind = "cyclictest"
-interval = "1ms"
-policy = "other"
-cpus = "0"
-
-[[vm]]
-name = "guest"
-vcpus = 1
-pin = "0"
-
-[[vm.task]]
-name = "cyclictest"
-kind = "cyclictest"
-interval = "1ms"
-policy = "fifo 80"
-work = "5us"
-
-[[vm.task]]
-name = "background"
-kind = "hog"
-"#;
-
 /// The same guest without background work, on a CPU of its own.
 fn idle() -> String {
     let hogs = "[[load]]\nname = \"hog\"\nkind = \"hog\"\ncount = 2\ncpus = \"0\"\n";
     BUSY.replace(hogs, "").replace("\n[[vm.task]]\nname = \"background\"\nkind = \"hog\"\n", "")
 }
 
-fn plan(text: &str, policy: &str, sets: &[&str]) -> Plan {
-    let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).unwrap()).collect();
-    let scenario = match Scenario::parse("test", text, &sets, &NoCaptures) {
-        Ok(scenario) => scenario,
-        Err(errors) => panic!("{errors}"),
-    };
-    scenario.plans(Some(&[policy.to_owned()])).unwrap().remove(0)
-}
-
-fn run(plan: &Plan, options: Options) -> Recording {
-    vcoop_kvm::run_with(plan, 1, &|| false, &options).unwrap_or_else(|e| panic!("{e}"))
-}
-
-fn latency<'a>(r: &'a Recording, probe: &str) -> &'a LatencyRecord {
-    r.latencies.iter().find(|l| l.probe == probe).unwrap_or_else(|| panic!("no probe {probe}"))
-}
-
-fn scalar(r: &Recording, probe: &str, metric: &str) -> Option<f64> {
-    r.scalars.get(&(probe.to_owned(), metric.to_owned())).map(|s| s.value)
-}
-
 fn part(l: &LatencyRecord, parts: &[Part]) -> u128 {
     parts.iter().map(|p| l.parts_sum[*p as usize]).sum()
-}
-
-/// Holds at once, or the second time.
-fn twice(mut holds: impl FnMut() -> Result<(), String>) {
-    if let Err(first) = holds() {
-        eprintln!("once more: {first}");
-        holds().unwrap_or_else(|second| panic!("{first}; then {second}"));
-    }
 }
 
 /// Our instances in tracefs, of this process or not.
@@ -146,7 +60,7 @@ fn assert_sums(l: &LatencyRecord) {
 fn hogs_are_what_ran_instead() {
     let Some(_lab) = traced() else { return };
     twice(|| {
-        let r = run(&plan(BUSY, "vanilla", &[]), Options::default());
+        let r = run(&plan(BUSY, "vanilla", &["duration=1500ms"]));
         let mut told = Vec::new();
         for probe in ["guest.cyclictest", "host.cyclictest"] {
             let l = latency(&r, probe);
@@ -166,7 +80,7 @@ fn hogs_are_what_ran_instead() {
         if !worst.ran_instead.iter().any(|(who, _)| who == "hog") {
             told.push(format!("the worst sample: {worst:?}"));
         }
-        let coarse = scalar(&r, "lab", "samples_coarse").unwrap();
+        let coarse = scalar_if(&r, "lab", "samples_coarse").unwrap();
         if coarse > 0.01 * guest.hist.len() as f64 {
             told.push(format!("{coarse} samples without a trace"));
         }
@@ -178,11 +92,11 @@ fn hogs_are_what_ran_instead() {
 fn the_trace_agrees_with_schedstat() {
     let Some(_lab) = traced() else { return };
     twice(|| {
-        let r = run(&plan(BUSY, "vanilla", &["duration=3s"]), Options::default());
-        let of = |what: &str| scalar(&r, "lab", &format!("trace_vs_schedstat_{what}")).unwrap();
+        let r = run(&plan(BUSY, "vanilla", &["duration=3s"]));
+        let of = |what: &str| scalar_if(&r, "lab", &format!("trace_vs_schedstat_{what}")).unwrap();
         let (exec, wait) = (of("exec"), of("wait"));
-        assert_eq!(scalar(&r, "lab", "trace_lost"), Some(0.0));
-        let steals = (scalar(&r, "guest", "steal"), scalar(&r, "guest", "steal_trace"));
+        assert_eq!(scalar_if(&r, "lab", "trace_lost"), Some(0.0));
+        let steals = (scalar_if(&r, "guest", "steal"), scalar_if(&r, "guest", "steal_trace"));
         let near = |percent: f64| (98.0..=102.0).contains(&percent);
         let told = format!("exec {exec} %, wait {wait} %, steal {steals:?}");
         eprintln!("{told}");
@@ -196,7 +110,7 @@ fn an_idle_guest_waits_for_its_wake_up_not_for_others() {
     for timer in [GuestTimer::Lapic, GuestTimer::Exitless] {
         let mut plan = plan(&idle(), "vanilla", &["duration=600ms"]);
         plan.vms[0].timer = Some(timer);
-        let r = run(&plan, Options::default());
+        let r = run(&plan);
         let l = latency(&r, "guest.cyclictest");
         assert_sums(l);
         assert_sums(latency(&r, "host.cyclictest"));
@@ -204,7 +118,7 @@ fn an_idle_guest_waits_for_its_wake_up_not_for_others() {
         assert!(part(l, &[Part::WakeToRun, Part::CState]) > 0, "{timer:?}");
         assert!(part(l, &[Part::TimerSlack]) > 0, "{timer:?}");
         assert!(part(l, &[Part::EntryExit]) > 0, "{timer:?}");
-        let coarse = scalar(&r, "lab", "samples_coarse").unwrap();
+        let coarse = scalar_if(&r, "lab", "samples_coarse").unwrap();
         assert!(coarse < 60.0, "{timer:?}: {coarse} without a trace");
     }
 }
@@ -213,10 +127,10 @@ fn an_idle_guest_waits_for_its_wake_up_not_for_others() {
 fn every_policy_is_explained() {
     let Some(_lab) = traced() else { return };
     for policy in ["dynamic", "static", "wake-boost"] {
-        let r = run(&plan(BUSY, policy, &[]), Options::default());
+        let r = run(&plan(BUSY, policy, &["duration=1500ms"]));
         assert_sums(latency(&r, "guest.cyclictest"));
         let (coarse, n) = (
-            scalar(&r, "lab", "samples_coarse").unwrap(),
+            scalar_if(&r, "lab", "samples_coarse").unwrap(),
             latency(&r, "guest.cyclictest").hist.len() as f64,
         );
         assert!(coarse < 0.05 * n, "{policy}: {coarse} of {n} without a trace");
@@ -227,7 +141,7 @@ fn every_policy_is_explained() {
 fn without_a_trace_the_parts_are_coarse() {
     let Some(_lab) = lab() else { return };
     let options = Options { trace: false, ..Options::default() };
-    let r = run(&plan(BUSY, "vanilla", &["duration=500ms"]), options);
+    let r = run_with(&plan(BUSY, "vanilla", &["duration=500ms"]), options);
     let (guest, host) = (latency(&r, "guest.cyclictest"), latency(&r, "host.cyclictest"));
     for l in [guest, host] {
         assert_eq!(l.parts_sum.iter().sum::<u128>(), l.sum_ns);
@@ -235,15 +149,15 @@ fn without_a_trace_the_parts_are_coarse() {
     }
     assert_eq!(part(host, &[Part::WakeToRun]), host.sum_ns);
     let coarse = (guest.hist.len() + host.hist.len()) as f64;
-    assert_eq!(scalar(&r, "lab", "samples_coarse"), Some(coarse));
-    assert_eq!(scalar(&r, "lab", "trace_events"), None);
-    assert!(scalar(&r, "guest", "steal").is_some());
+    assert_eq!(scalar_if(&r, "lab", "samples_coarse"), Some(coarse));
+    assert_eq!(scalar_if(&r, "lab", "trace_events"), None);
+    assert!(scalar_if(&r, "guest", "steal").is_some());
 }
 
 #[test]
 fn the_instance_is_there_during_a_run_and_gone_after_it() {
     let Some(_lab) = traced() else { return };
-    let mut long = plan(BUSY, "vanilla", &[]);
+    let mut long = plan(BUSY, "vanilla", &["duration=1500ms"]);
     long.duration_ns = 60_000_000_000;
     let asked = std::cell::Cell::new(0);
     let seen = std::cell::RefCell::new(BTreeSet::new());
@@ -271,6 +185,6 @@ fn what_a_killed_run_has_left_is_removed() {
     // Above the largest number of a process.
     let stale = root.join("vcoop-4194306");
     std::fs::create_dir(&stale).unwrap();
-    run(&plan(BUSY, "vanilla", &["duration=300ms"]), Options::default());
+    run(&plan(BUSY, "vanilla", &["duration=300ms"]));
     assert!(!stale.exists());
 }
