@@ -312,6 +312,22 @@ impl Program {
         };
         own.into_iter().chain(phases.iter().filter_map(called))
     }
+
+    /// The same servers at other places, after tasks were moved.
+    pub fn retarget(&mut self, to: &dyn Fn(Target) -> Target) {
+        match self {
+            Self::Cycle { phases } => {
+                for phase in phases {
+                    if let Phase::Call { server, .. } = phase {
+                        *server = to(*server);
+                    }
+                }
+            }
+            Self::Ping { server, .. } => *server = to(*server),
+            Self::Boot { server, .. } | Self::Desktop { server, .. } => *server = server.map(to),
+            _ => {}
+        }
+    }
 }
 
 /// One phase of a [`Program::Cycle`].
