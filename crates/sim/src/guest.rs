@@ -264,7 +264,9 @@ impl World<'_> {
                     to.eager |= eager;
                     let ipi = Exit::Ipi(target);
                     if target != v && self.guest_watches(target) {
-                        self.guest_sees(target);
+                        // The flag is set at the end of the wake-up.
+                        let after = self.vcpus[v as usize].extra;
+                        self.guest_sees(target, after);
                     } else if target != v && !self.vcpus[v as usize].exits.contains(&ipi) {
                         self.vcpus[v as usize].exits.push_back(ipi);
                     }

@@ -90,7 +90,7 @@ impl World<'_> {
                 self.stop_guest(p);
                 self.guest_goes_on(v);
             }
-            GuestSegment::Rest => self.guest_sees(v),
+            GuestSegment::Rest => self.guest_sees(v, 0),
             _ => {}
         }
     }

@@ -69,8 +69,14 @@ impl World<'_> {
         if hv && (vcpu.halted || vcpu.polling) {
             vcpu.cold.parked = fires;
             vcpu.wants |= wants::HV_TIMER;
-        } else if hv && self.start_hv_timer(v, fires) {
-            return;
+        } else if hv {
+            if self.start_hv_timer(v, fires) {
+                return;
+            }
+            // It is an hrtimer after all.
+            let c = self.costs;
+            self.pcpus[self.cpu as usize].extra +=
+                c.handle_timer_msr_ns.saturating_sub(c.set_hv_timer_ns);
         }
         self.queue.set(self.slots.lapic + v, fires);
     }

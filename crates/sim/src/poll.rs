@@ -226,9 +226,9 @@ impl World<'_> {
         }
     }
 
-    /// An idle vCPU in guest mode is to go on: it notices its reschedule flag, or a posted interrupt.
-    /// If it is not in guest mode, it sees that when it is next.
-    pub(crate) fn guest_sees(&mut self, v: u32) {
+    /// An idle vCPU in guest mode is to go on: in `after` it notices its reschedule flag, or a posted
+    /// interrupt. If it is not in guest mode, it sees that when it is next.
+    pub(crate) fn guest_sees(&mut self, v: u32, after: Ns) {
         let vcpu = &self.vcpus[v as usize];
         let p = vcpu.pcpu;
         if p == NONE || self.pcpus[p as usize].segment != Segment::Guest {
@@ -239,7 +239,7 @@ impl World<'_> {
             GuestSegment::Rest => self.rest_exit(v),
             _ => return,
         };
-        let (slot, at) = (self.slots.segment + p, self.now + ns);
+        let (slot, at) = (self.slots.segment + p, self.now + after + ns);
         if self.queue.time(slot).is_none_or(|due| due > at) {
             self.queue.set(slot, at);
         }
