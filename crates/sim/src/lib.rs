@@ -9,6 +9,8 @@
 //! host     pCPUs and host threads; wake: sleeping and waking; idle: pCPUs at rest
 //! vmx      VM entries and exits; inject: interrupts on their way into a guest
 //! guest    vCPUs and guest tasks; guest_timer: their tick and sleeps
+//! lapic    the timer behind a guest's deadline; hv_timer: the VMX preemption timer
+//! poll     idle vCPUs that do not sleep; cold: what most vCPUs do not need; counters
 //! call     requests and answers between tasks of any level
 //! storm    VMs that come while the run goes on; view: who ran when on one pCPU
 //! boost    drives vcoop-policy on simulated threads and a simulated page; tune: on credit1
@@ -19,12 +21,17 @@
 
 mod boost;
 mod call;
+mod cold;
+mod counters;
 mod fairness;
 mod guest;
 mod guest_timer;
 mod host;
+mod hv_timer;
 mod idle;
 mod inject;
+mod lapic;
+mod poll;
 pub mod probe;
 pub mod program;
 pub mod queue;

@@ -16,6 +16,8 @@ use vcoop_sched::{CpuId, EntId, Level, Scheduler};
 
 use crate::boost::Page;
 use crate::call::{Calls, Message};
+use crate::cold::{Cold, VmVirt};
+use crate::idle::IdleTimes;
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
@@ -45,6 +47,8 @@ pub(crate) enum Segment {
     User,
     /// Guest mode.
     Guest,
+    /// Polling for a halted vCPU, with interrupts on.
+    Poll,
 }
 
 /// Why a vCPU left guest mode.
@@ -66,6 +70,12 @@ pub(crate) enum Exit {
     Send(Message),
     /// A hypercall of the toolstack: a VM of a storm may run.
     Start(u32),
+    /// The VMX preemption timer.
+    HvTimer,
+    /// The end of an interrupt, where that is not virtualised.
+    Eoi,
+    /// The guest has become able to take an interrupt.
+    Window,
 }
 
 impl Exit {
@@ -80,13 +90,27 @@ impl Exit {
             Self::Register(Some(_)) => 5,
             Self::Register(None) => 6,
             Self::Send(_) | Self::Start(_) => 7,
+            Self::HvTimer => 8,
+            Self::Eoi => 9,
+            Self::Window => 10,
         }
     }
 }
 
 /// Exit reasons as reported.
-pub(crate) const EXIT_NAMES: [&str; 8] =
-    ["interrupt", "hlt", "msr_timer", "msr_icr", "notify", "register", "refused", "send"];
+pub(crate) const EXIT_NAMES: [&str; 11] = [
+    "interrupt",
+    "hlt",
+    "msr_timer",
+    "msr_icr",
+    "notify",
+    "register",
+    "refused",
+    "send",
+    "preemption_timer",
+    "eoi",
+    "interrupt_window",
+];
 
 /// An interrupt at a pCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,8 +161,7 @@ pub(crate) struct Pcpu {
     /// Track of the thread that an idle exit is for.
     pub(crate) waking: u32,
     /// Recent idle times, for the idle governor.
-    pub(crate) idle_times: [Ns; 8],
-    pub(crate) idle_next: usize,
+    pub(crate) idle_times: IdleTimes,
     pub(crate) idle_ns: Ns,
 }
 
@@ -228,6 +251,18 @@ pub(crate) enum GuestSegment {
     Switch,
     /// A task's work.
     User,
+    /// Nothing to run: polls for work.
+    Poll,
+    /// Nothing to run: HLT or MWAIT that does not exit.
+    Rest,
+}
+
+impl GuestSegment {
+    /// The guest's kernel at work, with interrupts off.
+    #[inline]
+    pub(crate) fn is_kernel(self) -> bool {
+        matches!(self, Self::Irq(_) | Self::Softirq(_) | Self::Overhead | Self::Switch)
+    }
 }
 
 /// Pending-interrupt bits of a vCPU, most urgent first.
@@ -259,6 +294,10 @@ pub(crate) struct Vcpu {
     /// pCPU whose timer hardware holds its deadline.
     pub(crate) home: u32,
     pub(crate) halted: bool,
+    /// It has halted, and the host polls for it.
+    pub(crate) polling: bool,
+    /// What to see to when it goes on; see [`wants`](crate::cold::wants).
+    pub(crate) wants: u8,
     pub(crate) segment: GuestSegment,
     /// What is left of the segment, but for `User`, where the task knows.
     pub(crate) left: Ns,
@@ -279,6 +318,10 @@ pub(crate) struct Vcpu {
     pub(crate) timers: Vec<(Ns, u32)>,
     /// Deadline the hardware holds.
     pub(crate) programmed: Ns,
+    /// The pCPU that fired its timer early waits until it is due.
+    pub(crate) waits_out: bool,
+    /// When the preemption timer is to fire; `Ns::MAX`: it is not in use.
+    pub(crate) hv_at: Ns,
     /// When it was preempted off its pCPU.
     pub(crate) off_since: Ns,
     pub(crate) track: u32,
@@ -286,8 +329,7 @@ pub(crate) struct Vcpu {
     pub(crate) policy: HostPolicy,
     pub(crate) half: GuestHalf,
     pub(crate) page: Page,
-    pub(crate) exit_counts: [u64; EXIT_NAMES.len()],
-    pub(crate) injections: u64,
+    pub(crate) cold: Box<Cold>,
 }
 
 /// A virtual machine.
@@ -299,9 +341,7 @@ pub(crate) struct Vm {
     pub(crate) first: u32,
     pub(crate) preemption: Preemption,
     pub(crate) ticks: Ticks,
-    pub(crate) posted: bool,
-    /// Its deadlines are fired by the housekeeping pCPU.
-    pub(crate) exitless: bool,
+    pub(crate) virt: VmVirt,
     pub(crate) shared: VmShared,
     /// A VM of a storm is not there before its VMStart: nothing runs, nothing wakes it.
     pub(crate) started: bool,
