@@ -9,6 +9,7 @@
 //! * [`host::VmShared`]: what the vCPUs of one VM share: switches and the VM's budget.
 //! * [`guest::GuestHalf`]: one a vCPU, inside the guest.
 //! * [`ratelimit::Ratelimit`]: one a domain of a Xen host; it boosts nobody.
+//! * [`govern::Governor`]: one a VM: how many of its vCPUs its guest should use.
 //! * [`budget::Bucket`]: the token bucket behind every bound.
 //! * [`catalogue`]: which policies there are, and who can run them.
 //!
@@ -34,6 +35,7 @@ pub mod catalogue;
 pub mod config;
 mod control;
 pub mod event;
+pub mod govern;
 pub mod guest;
 pub mod host;
 mod meter;
