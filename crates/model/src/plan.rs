@@ -5,6 +5,7 @@
 //! seed only.
 
 mod storm;
+pub mod virt;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use vcoop_sched::config::{Credit1Config, LevelConfig, Policy, Topology};
 
 use crate::profile::Costs;
 pub use storm::{DensityPlan, Milestone, Score, StormPlan, ViewPlan, ViewStart};
+pub use virt::{GuestTimer, Virt};
 
 /// Integer nanoseconds.
 pub type Ns = u64;
@@ -312,6 +314,22 @@ impl Program {
         };
         own.into_iter().chain(phases.iter().filter_map(called))
     }
+
+    /// The same servers at other places, after tasks were moved.
+    pub fn retarget(&mut self, to: &dyn Fn(Target) -> Target) {
+        match self {
+            Self::Cycle { phases } => {
+                for phase in phases {
+                    if let Phase::Call { server, .. } = phase {
+                        *server = to(*server);
+                    }
+                }
+            }
+            Self::Ping { server, .. } => *server = to(*server),
+            Self::Boot { server, .. } | Self::Desktop { server, .. } => *server = server.map(to),
+            _ => {}
+        }
+    }
 }
 
 /// One phase of a [`Program::Cycle`].
@@ -445,22 +463,8 @@ pub struct VmPlan {
     pub devices: Vec<DevicePlan>,
     /// Guest takes part in the boost protocol (advertised and registered).
     pub cooperative: bool,
-    /// Interrupts reach a running guest without an exit (APICv/AVIC posted interrupts).
-    pub posted_interrupts: bool,
-    /// Who fires its timer deadlines; `None` leaves it to the backend.
-    pub timer: Option<GuestTimer>,
-}
-
-/// Who fires a guest's timer deadlines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GuestTimer {
-    /// KVM's in-kernel LAPIC timer: writing the deadline is an exit, and it fires on the pCPU
-    /// where the vCPU ran last.
-    Lapic,
-    /// A housekeeping CPU of the host, from a deadline in the shared page (the KVM tax cut's
-    /// exitless timer): writing it is a store, and the vCPU's pCPU takes no timer interrupt.
-    Exitless,
+    /// How it is virtualised.
+    pub virt: Virt,
 }
 
 /// A device that interrupts a guest at a period.

@@ -277,7 +277,7 @@ fn scenario() -> impl Strategy<Value = Plan> {
                         let level = if modern { cfs(n) } else { eevdf(n) };
                         let mut vm = vm(&format!("vm{i}"), level, tasks);
                         vm.group = (i < 2).then_some(i as u16);
-                        vm.posted_interrupts = i == 1;
+                        vm.virt.apic.posted = i == 1;
                         vm.devices.push(DevicePlan {
                             name: "net".into(),
                             period: Dist::Exp { mean_ns: 3 * MS, max_ns: 50 * MS },

@@ -10,6 +10,7 @@ use super::keys::{HostKeys, MAX_VCPUS, VmKeys};
 use super::sched::{FairKind, LevelShape, SchedKeys, tick_ns};
 use super::storm::never_logged_in;
 use super::texts::{MeansText, PolicyText};
+use super::virt;
 use super::workload::{Kind, Workload};
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::{DevicePlan, HostPlan, HostSched, TaskPlan, VmPlan};
@@ -148,6 +149,7 @@ pub(crate) fn vm(
     }
     let group = if host.credit1 {
         refuse_linux_keys(keys, &vcpu_policy, errors);
+        virt::refuse_on_xen(&keys.virt.0, errors);
         shares.domains.push(credit1::domain(keys, errors));
         u16::try_from(shares.domains.len() - 1).ok()
     } else {
@@ -165,8 +167,7 @@ pub(crate) fn vm(
         tasks,
         devices,
         cooperative: keys.cooperative.value,
-        posted_interrupts: keys.posted_interrupts.value,
-        timer: keys.timer.as_ref().map(|timer| timer.value.resolve()),
+        virt: virt::resolve(keys, errors),
     })
 }
 

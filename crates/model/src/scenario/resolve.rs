@@ -14,6 +14,7 @@ use super::keys::{AtKeys, PolicyKeys, ScenarioKeys, Switch};
 use super::policies::{Named, Policies, Unfit};
 use super::sched::FairKind;
 use super::storm;
+use super::virt;
 use super::workload::Workload;
 use crate::diagnostic::{Collector, nearest};
 use crate::plan::{
@@ -115,6 +116,10 @@ pub(crate) fn resolve(
     policies.plans.retain(|name, _| !unfit.contains_key(name));
     // Only now: what refers to VMs would call all of them unknown if one is wrong.
     let mut vms = vms?;
+    virt::check_policies(&keys.vm, &vms, policies.plans.values().map(|named| &named.virt), errors);
+    if facts.credit1 {
+        policies.plans.values().for_each(|named| virt::refuse_on_xen(&named.virt, errors));
+    }
     let named = calls::all(&loads, &keys.vm);
     calls::link(&named, &mut host_tasks, &mut vms, errors);
     let storms = storm::storms(keys, &named, &host_tasks, &vms, errors);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use vcoop_model::plan::{
     Dist, HostPlan, HostSched, Mode, Ns, Phase, Plan, PolicyPlan, Preemption, ProbePlan, Program,
-    Target, TaskPlan, VmPlan,
+    Target, TaskPlan, Virt, VmPlan,
 };
 use vcoop_model::profile::{CState, Costs};
 use vcoop_model::recording::{LatencyRecord, Recording};
@@ -179,8 +179,7 @@ pub(crate) fn vm(name: &str, guest: LevelConfig, tasks: Vec<TaskPlan>) -> VmPlan
         tasks,
         devices: vec![],
         cooperative: true,
-        posted_interrupts: false,
-        timer: None,
+        virt: Virt::default(),
     }
 }
 
