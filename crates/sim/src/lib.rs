@@ -11,6 +11,7 @@
 //! guest    vCPUs and guest tasks; guest_timer: their tick and sleeps
 //! call     requests and answers between tasks of any level
 //! storm    VMs that come while the run goes on; view: who ran when on one pCPU
+//! govern   drives governors; mask: the vCPUs that a guest keeps off
 //! boost    drives vcoop-policy on simulated threads and a simulated page; tune: on credit1
 //! program  what a task does next, on either level
 //! track    attribution: where the time of a latency sample went
@@ -20,11 +21,13 @@
 mod boost;
 mod call;
 mod fairness;
+mod govern;
 mod guest;
 mod guest_timer;
 mod host;
 mod idle;
 mod inject;
+mod mask;
 pub mod probe;
 pub mod program;
 pub mod queue;

@@ -50,7 +50,7 @@ impl Level {
     ///
     /// # Errors
     /// [`MaskError`] if no online CPU is left; the mask is as it was.
-    pub fn set_avoided(&mut self, now: Ns, cpus: CpuSet) -> Result<(), MaskError> {
+    pub fn set_avoided(&mut self, cpus: CpuSet) -> Result<(), MaskError> {
         let all = CpuSet::first_n(self.cpus.len() as u32);
         let avoided = cpus.and(&all);
         if all.without(&avoided).without(&self.offline).is_empty() {
@@ -58,7 +58,7 @@ impl Level {
         }
         if avoided != self.avoided {
             self.avoided = avoided;
-            self.remask(now);
+            self.remask();
         }
         Ok(())
     }
@@ -84,7 +84,7 @@ impl Level {
             // What is left was to be avoided: the mask has no meaning any more.
             self.avoided = CpuSet::EMPTY;
         }
-        self.remask(now);
+        self.remask();
         for i in 0..self.ents.len() {
             let e = EntId(i as u32);
             let cpu = self.ents[i].cpu;
@@ -136,11 +136,10 @@ impl Level {
     }
 
     /// Takes over another mask, whatever entities are doing.
-    fn remask(&mut self, now: Ns) {
+    fn remask(&mut self) {
         let any = !self.avoided.is_empty() || !self.offline.is_empty();
         for i in 0..self.cpus.len() {
             let cpu = CpuId(i as u32);
-            self.charge(now, cpu);
             let closed = self.avoided.contains(cpu) || self.offline.contains(cpu);
             let c = &mut self.cpus[i];
             c.spared = closed;

@@ -135,7 +135,7 @@ impl Machine {
     /// Sets the CPUs to keep off.
     pub fn avoid(&mut self, cpus: CpuSet) {
         self.account();
-        self.level.set_avoided(self.now, cpus).expect("a CPU is left");
+        self.level.set_avoided(cpus).expect("a CPU is left");
         self.serve();
     }
 
