@@ -64,8 +64,8 @@ fn interval(host: Host, pcpus: u32, guests: &mut [Guest]) {
     let mut hints: Vec<Claim> = guests
         .iter()
         .map(|g| {
-            let full = g.wants() * 10 >= 9000 * u64::from(g.width());
-            let wanted_ns = if full { u64::from(g.vcpus) * S } else { g.wants() * (S / 1000) };
+            let used = CpuTime { busy_ns: g.wants() * (S / 1000), steal_ns: 0 };
+            let wanted_ns = Claim::wanting(used, S, g.width(), g.vcpus);
             Claim { wanted_ns, weight: g.weight, ..Claim::default() }
         })
         .collect();

@@ -123,14 +123,10 @@ impl World<'_> {
                 },
             );
             let since = difference(now, std::mem::replace(&mut driver.pool[m], now));
-            let wanted_ns = since.busy_ns + since.steal_ns;
-            let width = self.masks[m].width;
-            // Who is busy on all it uses may want more than that.
-            let full = 10 * wanted_ns >= 9 * u64::from(width) * elapsed_ns;
             let groups = self.plan.host.sched.linux().map_or(&[][..], |level| &level.groups);
             let weight = plan.group.and_then(|g| groups.get(usize::from(g))).copied();
             claims.push(Claim {
-                wanted_ns: if full { u64::from(vcpus) * elapsed_ns } else { wanted_ns },
+                wanted_ns: Claim::wanting(since, elapsed_ns, self.masks[m].width, vcpus),
                 weight: weight.unwrap_or(1024 * u64::from(vcpus)),
                 entitled_ns: u64::from(plan.virt.govern.entitled.unwrap_or(0)) * elapsed_ns,
                 given_ns: 0,

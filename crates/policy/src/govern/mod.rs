@@ -35,6 +35,10 @@ pub const INTERVAL_MIN_NS: Ns = 100_000_000;
 /// The longest interval (the merged driver's).
 pub const INTERVAL_MAX_NS: Ns = 100_000_000_000;
 
+/// How busy vCPUs may be, in percent, if who runs on them is not to wait for each other: at 60 % of
+/// many CPUs a queue is rare.
+pub const ROOM_PCT: u64 = 60;
+
 /// What a governor goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

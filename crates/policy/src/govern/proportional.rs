@@ -1,9 +1,11 @@
 //! Ours: folds as far as the steal shows, keeps what CPU time it had, and asks again.
 
-use super::{Cores, CpuTime, GovernorConfig, Ns, Seen};
+use super::{Cores, CpuTime, GovernorConfig, Ns, ROOM_PCT, Seen};
 
 /// vCPUs in use count as saturated when they wanted to run for this many percent of the time.
 const SATURATED_PCT: u128 = 90;
+/// In use above this, in percent, vCPUs that had room are crowded.
+const CROWDED_PCT: u128 = 80;
 /// First wait before a try, in intervals; it doubles with each try that fails.
 const FIRST_HOLD: u32 = 2;
 
@@ -26,18 +28,24 @@ pub enum State {
 /// not get. `had` is the CPU time got at full width under pressure; the governor *loses* when its vCPUs
 /// are saturated and have less than `keep` percent of that.
 ///
+/// How far it may fold depends on what the guest did with all its vCPUs. One that saturated them keeps
+/// as many as hold `keep` percent of `had`: what waits would wait anyway. One that did not has tasks
+/// that come and go, and would make them wait for each other: it keeps as many as are busy for
+/// [`ROOM_PCT`] percent of the time, and is *crowded* when they are busy for much more.
+///
 /// | state | seen | next |
 /// | --- | --- | --- |
-/// | `Open` | pressure above `high` | `Folded`: that share of the cores less, but enough for `keep` of `had` |
+/// | `Open` | pressure above `high` | `Folded`: that share of the cores less, but enough as said above |
 /// | `Open` | the same, after folding turned out to lose at any width, hold over | `Narrowing` |
 /// | `Open` | pressure up to `low` | what was learned is forgotten |
+/// | `Folded` | crowded | wider by as much as that is too much |
 /// | `Folded` | loses | wider by as much as it lost (`Open` if that is all); not narrower again |
 /// | `Folded` | pressure above `high`, room above the narrowest | narrower by that share |
 /// | `Folded` | the same at the narrowest, has all of `had`, hold over | `Narrowing`: one core less, or twice as many as last time |
 /// | `Folded` | pressure up to `low`, hold over | `Trying`: one core more |
 /// | `Trying` | pressure up to `low` | `Open` |
 /// | `Trying` | more | as before; the hold doubles |
-/// | `Narrowing` | loses | as before; the hold doubles |
+/// | `Narrowing` | loses, or is crowded | as before; the hold doubles |
 /// | `Narrowing` | does not | `Folded` |
 ///
 /// No steal while folded may mean that the contention is over, or that the width is just right, and
@@ -55,6 +63,9 @@ pub struct Proportional {
     used: u32,
     /// It does not fold below this. invariant: `floor <= narrowest <= all`.
     narrowest: u32,
+    /// What `had` needs, in cores; and whether that includes room.
+    least: u32,
+    roomy: bool,
     /// CPU time a second at full width, in nanoseconds.
     had: Ns,
     /// Intervals until the next try, and what they start from.
@@ -75,6 +86,8 @@ impl Proportional {
             state: State::Open,
             used: cores.all,
             narrowest: cores.floor,
+            least: cores.floor,
+            roomy: false,
             had: 0,
             hold: 0,
             next_hold: FIRST_HOLD,
@@ -101,11 +114,15 @@ impl Proportional {
         let rate = per_second(now.busy_ns, seen.elapsed_ns);
         let open = u128::from(seen.elapsed_ns) * u128::from(self.width());
         let saturated = wanted * 100 >= open * SATURATED_PCT;
+        let crowded = self.roomy && u128::from(now.busy_ns) * 100 > open * CROWDED_PCT;
         let loses = saturated && u128::from(rate) * 100 < self.kept();
         self.hold = self.hold.saturating_sub(1);
         let just_opened = core::mem::take(&mut self.just_opened);
         match self.state {
-            State::Open if high => self.pressed(rate, now, just_opened),
+            State::Open if high => {
+                self.roomy = !saturated;
+                self.pressed(rate, now, just_opened);
+            }
             State::Open if low => {
                 // Nobody competes: what was learned of those who did is over.
                 self.narrowest = self.cores.floor;
@@ -119,7 +136,7 @@ impl Proportional {
                 self.settle();
                 self.fail();
             }
-            State::Narrowing if loses => {
+            State::Narrowing if loses || crowded => {
                 self.used += self.step;
                 self.narrowest = self.used;
                 self.step = 1;
@@ -129,6 +146,13 @@ impl Proportional {
             State::Narrowing => {
                 self.step *= 2;
                 self.settle();
+            }
+            State::Folded if crowded => {
+                self.used = self.with_room(rate).max(self.used + 1).min(self.cores.all);
+                self.narrowest = self.used;
+                self.least = self.used;
+                self.settle();
+                self.fail();
             }
             State::Folded if loses => self.widen(rate),
             State::Folded if high && self.used > self.narrowest => self.fold(now),
@@ -144,11 +168,12 @@ impl Proportional {
     /// Pressure at full width.
     fn pressed(&mut self, rate: Ns, now: CpuTime, just_opened: bool) {
         self.had = rate;
+        self.least = if self.roomy { self.with_room(rate) } else { self.least_for(rate) };
         if self.narrowest == self.cores.all && !just_opened {
             // Folding cost too much a while ago.
             return self.narrow(rate);
         }
-        self.narrowest = self.least_for(rate);
+        self.narrowest = self.least;
         if just_opened {
             self.fail();
         }
@@ -159,7 +184,7 @@ impl Proportional {
     fn narrow(&mut self, rate: Ns) {
         let all = u128::from(self.had) * u128::from(100 + self.config.keep_pct) / 2;
         let has_all = u128::from(rate) * 100 >= all;
-        let room = self.used.saturating_sub(self.least_for(self.had));
+        let room = self.used.saturating_sub(self.least);
         if self.hold == 0 && has_all && room > 0 {
             self.step = self.step.min(room);
             self.used -= self.step;
@@ -182,6 +207,12 @@ impl Proportional {
     fn least_for(&self, rate: Ns) -> u32 {
         let kept = u128::from(rate) * u128::from(self.config.keep_pct) / 100;
         self.cores.holding(u64::try_from(kept).unwrap_or(u64::MAX), 1_000_000_000)
+    }
+
+    /// The fewest cores on which `rate` leaves room.
+    fn with_room(&self, rate: Ns) -> u32 {
+        let wanted = u128::from(rate) * 100 / u128::from(ROOM_PCT);
+        self.cores.holding(u64::try_from(wanted).unwrap_or(u64::MAX), 1_000_000_000)
     }
 
     /// Narrower by the share of time that was stolen.

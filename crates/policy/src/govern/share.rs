@@ -1,12 +1,11 @@
 //! What a host can give each VM: its capacity by weight, and what some leave by weight again.
 
-use super::{Grant, Ns};
+use super::{CpuTime, Grant, Ns};
 
 /// What a VM wants of the host in an interval, and what it is owed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// CPU time it would use: what its vCPUs ran and waited; where those in use were busy all the
-    /// time, what all of them could use, as nobody knows what they hold back.
+    /// CPU time it should have, if there is enough: see [`Claim::wanting`].
     pub wanted_ns: Ns,
     /// Weight in what is left when every VM has what it is entitled to. 0 counts as 1.
     pub weight: u64,
@@ -17,6 +16,18 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// What a VM wants that ran for `busy_ns` and waited for `steal_ns` of `elapsed_ns`, with `width` of
+    /// its `vcpus` in use: where those were busy all the time, what all of them could use, as nobody
+    /// knows what they hold back; else what it did with them, and room ([`ROOM_PCT`](super::ROOM_PCT)),
+    /// without which its tasks would wait for those of others.
+    pub fn wanting(used: CpuTime, elapsed_ns: Ns, width: u32, vcpus: u32) -> Ns {
+        let wanted = u128::from(used.busy_ns) + u128::from(used.steal_ns);
+        let all = u128::from(elapsed_ns) * u128::from(vcpus);
+        let full = wanted * 10 >= 9 * u128::from(elapsed_ns) * u128::from(width);
+        let roomy = u128::from(used.busy_ns) * 100 / u128::from(super::ROOM_PCT);
+        u64::try_from(if full { all } else { roomy.min(all) }).unwrap_or(u64::MAX)
+    }
+
     /// Its weight.
     fn parts(&self) -> u128 {
         u128::from(self.weight.max(1))
