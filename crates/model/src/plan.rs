@@ -4,6 +4,7 @@
 //! completely, in integer nanoseconds, and both backends run it as it stands. Repeats differ by
 //! seed only.
 
+pub mod govern;
 mod storm;
 pub mod virt;
 
@@ -563,5 +564,12 @@ pub enum TimelineAction {
         vcpu: u32,
         /// New baseline.
         policy: Policy,
+    },
+    /// Set the vCPUs that a guest prefers, as the mask in the shared page does; it keeps off the others.
+    Prefer {
+        /// VM index.
+        vm: u32,
+        /// vCPUs. Empty: all.
+        vcpus: Vec<u32>,
     },
 }
