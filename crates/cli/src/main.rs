@@ -14,6 +14,7 @@ mod reproduce;
 mod run;
 mod scenario;
 mod shell;
+mod sweep;
 mod validate;
 
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Validate(args) => validate::run(&args),
+        Command::Sweep(args) => sweep::run(&args),
         Command::List(args) => list::run(&args),
         Command::Schema => output::print(&list::schema()),
         Command::Capture(args) => capture::run(&args),
