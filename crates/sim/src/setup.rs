@@ -15,6 +15,7 @@ use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
 use crate::rng::Stream;
+use crate::span::Spans;
 use crate::storm::Storms;
 use crate::track::{NONE, Tracks};
 use crate::tune::Tuner;
@@ -219,6 +220,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         cpu: 0,
         next_timeline: 0,
         tuner: Tuner::of(plan),
+        spans: Spans::off(),
     };
     if let Some(tuner) = &world.tuner {
         world.queue.set(slots.tune, tuner.first());

@@ -19,6 +19,7 @@ use crate::call::{Calls, Message};
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
+use crate::span::Spans;
 use crate::storm::Storms;
 use crate::track::{NONE, State, Tracks};
 use crate::tune::Tuner;
@@ -396,6 +397,8 @@ pub(crate) struct World<'p> {
     pub(crate) next_timeline: usize,
     /// Sets ratelimits, if the policy is that.
     pub(crate) tuner: Option<Tuner>,
+    /// Who watches.
+    pub(crate) spans: Spans<'p>,
 }
 
 impl World<'_> {
@@ -414,6 +417,9 @@ impl World<'_> {
         }
         while let Some((time, slot)) = self.queue.pop() {
             debug_assert!(time >= self.now, "time went back");
+            if time >= self.spans.turns && self.span_turns(time) {
+                break;
+            }
             if time > self.now {
                 self.now = time;
                 moved = self.events;
@@ -445,6 +451,7 @@ impl World<'_> {
                 Slot::End => break,
             }
         }
+        self.span_ends();
         let end = self.totals();
         (start.unwrap_or_else(|| end.clone()), end)
     }
