@@ -14,6 +14,7 @@
 
 mod packets;
 mod samples;
+#[rustfmt::skip]
 #[allow(missing_docs, unreachable_pub, dead_code, clippy::all, reason = "generated")]
 mod schema;
 #[cfg(test)]

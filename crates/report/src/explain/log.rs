@@ -34,7 +34,7 @@ impl Log {
                 _ => merged.push((from, to)),
             }
         }
-        Self { events: vec![Vec::new(); 0], windows: merged, cast: Cast::default() }
+        Self { windows: merged, ..Self::default() }
     }
 
     /// The events of the window that holds a moment.
