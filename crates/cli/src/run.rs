@@ -4,7 +4,7 @@ use vcoop_capture::Loader;
 use vcoop_lab::analysis::{About, document};
 use vcoop_lab::backend::{Choice, Column, Request, Selection, select};
 use vcoop_lab::result::{Document, Engine};
-use vcoop_lab::runner::{Control, Experiment, RunError};
+use vcoop_lab::runner::{Control, Experiment, Measured, RunError};
 use vcoop_model::plan::Plan;
 use vcoop_report::{Style, render};
 
@@ -49,7 +49,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         environment: columns.iter().flat_map(|c| c.backend.environment()).collect(),
         missing: selection.missing.clone(),
     };
-    let once = |jobs| measure(plans, &columns, jobs, about.clone(), args.common.quiet);
+    let once = |jobs| {
+        let (measured, failure) = measured(plans, &columns, jobs, args.common.quiet)?;
+        Ok((document(plans, &measured, about.clone()), failure))
+    };
     let (result, failure) = once(if args.check_determinism { 1 } else { jobs })?;
     if args.common.verbose
         && let Some(engine) = &result.engine
@@ -87,20 +90,19 @@ fn selected(args: &RunArgs, plans: Vec<Plan>) -> Result<Selection, Failure> {
 }
 
 /// What was measured, and the run that failed beside it.
-fn measure(
+pub(crate) fn measured(
     plans: &[Plan],
     columns: &[Column<'_>],
     jobs: usize,
-    about: About,
     quiet: bool,
-) -> Result<(Document, Option<RunError>), Failure> {
+) -> Result<(Measured, Option<RunError>), Failure> {
     let progress = Progress::new(quiet);
     let control = Control { stop: stop_flag(), progress: &|p| progress.tell(p) };
     let measured = Experiment { plans, columns, jobs }.run(control);
     progress.finish();
     let mut measured = measured.map_err(Failure::run)?;
     let failure = measured.failure.take();
-    Ok((document(plans, &measured, about), failure))
+    Ok((measured, failure))
 }
 
 fn refuse_twice(policies: &[String]) -> Result<(), Failure> {

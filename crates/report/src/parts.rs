@@ -16,7 +16,7 @@ const MOST_PARTS: usize = 6;
 const MOST_NAMES: usize = 3;
 
 /// What a part is called here.
-fn words(part: Part) -> &'static str {
+pub(crate) fn words(part: Part) -> &'static str {
     match part {
         Part::TimerSlack => "timer slack",
         Part::CState => "pCPU leaves idle",

@@ -18,6 +18,7 @@ use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
 use crate::rng::Stream;
+use crate::span::Spans;
 use crate::storm::Storms;
 use crate::track::{NONE, Tracks};
 use crate::tune::Tuner;
@@ -224,6 +225,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         tuner: Tuner::of(plan),
         governors: Driver::all(plan),
         masks: plan.vms.iter().map(|vm| Mask::new(vm.level.topology.cpus())).collect(),
+        spans: Spans::off(),
     };
     for (vm, driver) in (0..).zip(&world.governors) {
         if let Some(driver) = driver {

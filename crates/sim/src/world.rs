@@ -23,6 +23,7 @@ use crate::mask::Mask;
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
+use crate::span::Spans;
 use crate::storm::Storms;
 use crate::track::{NONE, State, Tracks};
 use crate::tune::Tuner;
@@ -447,6 +448,8 @@ pub(crate) struct World<'p> {
     /// Of each VM: what decides how many vCPUs it uses, and how many it does.
     pub(crate) governors: Vec<Option<Driver>>,
     pub(crate) masks: Vec<Mask>,
+    /// Who watches.
+    pub(crate) spans: Spans<'p>,
 }
 
 impl World<'_> {
@@ -465,6 +468,9 @@ impl World<'_> {
         }
         while let Some((time, slot)) = self.queue.pop() {
             debug_assert!(time >= self.now, "time went back");
+            if time >= self.spans.turns && self.span_turns(time) {
+                break;
+            }
             if time > self.now {
                 self.now = time;
                 moved = self.events;
@@ -498,6 +504,7 @@ impl World<'_> {
                 Slot::End => break,
             }
         }
+        self.span_ends();
         let end = self.totals();
         (start.unwrap_or_else(|| end.clone()), end)
     }
