@@ -4,6 +4,7 @@
 //! completely, in integer nanoseconds, and both backends run it as it stands. Repeats differ by
 //! seed only.
 
+pub mod govern;
 mod storm;
 pub mod virt;
 
@@ -317,6 +318,22 @@ impl Program {
         };
         own.into_iter().chain(phases.iter().filter_map(called))
     }
+
+    /// The same servers at other places, after tasks were moved.
+    pub fn retarget(&mut self, to: &dyn Fn(Target) -> Target) {
+        match self {
+            Self::Cycle { phases } => {
+                for phase in phases {
+                    if let Phase::Call { server, .. } = phase {
+                        *server = to(*server);
+                    }
+                }
+            }
+            Self::Ping { server, .. } => *server = to(*server),
+            Self::Boot { server, .. } | Self::Desktop { server, .. } => *server = server.map(to),
+            _ => {}
+        }
+    }
 }
 
 /// One phase of a [`Program::Cycle`].
@@ -547,5 +564,12 @@ pub enum TimelineAction {
         vcpu: u32,
         /// New baseline.
         policy: Policy,
+    },
+    /// Set the vCPUs that a guest prefers, as the mask in the shared page does; it keeps off the others.
+    Prefer {
+        /// VM index.
+        vm: u32,
+        /// vCPUs. Empty: all.
+        vcpus: Vec<u32>,
     },
 }

@@ -308,7 +308,9 @@ impl World<'_> {
         vcpu.resched = false;
         vcpu.eager = false;
         let (vm, cpu, prev) = (vcpu.vm as usize, vcpu.cpu, vcpu.current);
+        let pushed = self.pushed_off(vm);
         let next = self.vms[vm].level.schedule(self.now, cpu, leave).map_or(NONE, |e| e.0);
+        self.charge_pushes(v, pushed);
         self.guest_notes(v);
         if next == prev {
             if next != NONE {

@@ -73,9 +73,12 @@ impl World<'_> {
         let ns = match pc.irqs[0] {
             Irq::Tick => c.tick_ns,
             Irq::Ipi => c.ipi_receive_ns,
-            Irq::Sched | Irq::Lapic(_) | Irq::Sleep(_) | Irq::Boost(_) | Irq::Tune => {
-                c.timer_irq_ns
-            }
+            Irq::Sched
+            | Irq::Lapic(_)
+            | Irq::Sleep(_)
+            | Irq::Boost(_)
+            | Irq::Tune
+            | Irq::Govern(_) => c.timer_irq_ns,
             Irq::Device(_) | Irq::Storm(_) => c.device_irq_ns,
         };
         if pc.current != NONE {
@@ -378,6 +381,7 @@ impl World<'_> {
             Irq::Lapic(v) => self.timer_interrupt(v),
             Irq::Boost(v) => self.boost_timer(v),
             Irq::Tune => self.tune(),
+            Irq::Govern(vm) => self.govern(vm),
             Irq::Device(d) => self.device_interrupt(d),
             Irq::Sleep(t) => self.wake_sleeper(t),
             Irq::Storm(s) => self.batch_begins(s),

@@ -13,6 +13,7 @@
 //! poll     idle vCPUs that do not sleep; cold: what most vCPUs do not need; counters
 //! call     requests and answers between tasks of any level
 //! storm    VMs that come while the run goes on; view: who ran when on one pCPU
+//! govern   drives governors; mask: the vCPUs that a guest keeps off
 //! boost    drives vcoop-policy on simulated threads and a simulated page; tune: on credit1
 //! program  what a task does next, on either level
 //! track    attribution: where the time of a latency sample went
@@ -24,6 +25,7 @@ mod call;
 mod cold;
 mod counters;
 mod fairness;
+mod govern;
 mod guest;
 mod guest_timer;
 mod host;
@@ -31,6 +33,7 @@ mod hv_timer;
 mod idle;
 mod inject;
 mod lapic;
+mod mask;
 mod poll;
 pub mod probe;
 pub mod program;

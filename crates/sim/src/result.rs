@@ -45,6 +45,12 @@ struct VmTotals {
     throttles: u64,
     denied: u64,
     boosted_ns: Ns,
+    /// Times a vCPU lost its pCPU while it could still run.
+    preempted: u64,
+    /// Changes of the mask, entities that it pushed off, and vCPUs in use, summed over time.
+    mask_changes: u64,
+    pushed_off: u64,
+    used_ns: Ns,
     /// CPU time of its own and glitches, by task.
     tasks: Vec<(Ns, u64)>,
 }
@@ -60,6 +66,10 @@ impl VmTotals {
         self.throttles += other.throttles;
         self.denied += other.denied;
         self.boosted_ns += other.boosted_ns;
+        self.preempted += other.preempted;
+        self.mask_changes += other.mask_changes;
+        self.pushed_off += other.pushed_off;
+        self.used_ns += other.used_ns;
         self
     }
 }
@@ -104,7 +114,11 @@ impl World<'_> {
         let mut vms: Vec<VmTotals> = self
             .vms
             .iter()
-            .map(|vm| VmTotals {
+            .zip(&self.masks)
+            .map(|(vm, mask)| VmTotals {
+                mask_changes: mask.changes,
+                pushed_off: vm.level.pushed_off(),
+                used_ns: mask.used_ns(now),
                 tasks: vm.tasks.iter().map(|t| (t.done, t.glitches)).collect(),
                 ..VmTotals::default()
             })
@@ -114,6 +128,7 @@ impl World<'_> {
             let stats = self.host.stats(EntId(v.thread));
             vm.exec_ns += stats.exec_ns;
             vm.steal_ns += stats.wait_ns;
+            vm.preempted += stats.preempted;
             vm.counters.add(&v.cold.counters);
             vm.advance_ns += v.cold.advance.ns();
             let PolicyStats { boosts, throttles, denied, boosted_ns, .. } = v.policy.stats();
@@ -218,6 +233,14 @@ impl World<'_> {
             let of_one = |vm: &usize| self.plan.vms[*vm].level.topology.cpus();
             let vcpus = f64::from(copies.iter().map(of_one).sum::<u32>());
             put(name, "steal", "%", 100.0 * (b.steal_ns - a.steal_ns) as f64 / (ns * vcpus));
+            put(name, "preemptions", "1/s", (b.preempted - a.preempted) as f64 / seconds);
+            if copies.iter().any(|vm| self.governors[*vm].is_some()) || b.mask_changes > 0 {
+                let changes = (b.mask_changes - a.mask_changes) as f64;
+                put(name, "mask_changes", "1/min", changes * 60.0 / seconds);
+                let pushed = (b.pushed_off - a.pushed_off) as f64;
+                put(name, "pushed_off", "1/s", pushed / seconds);
+                put(name, "vcpus_used", "vcpu", (b.used_ns - a.used_ns) as f64 / ns);
+            }
             let virt = &self.plan.vms[copies[0]].virt;
             for (metric, unit, value) in b.counters.since(&a.counters).scalars(virt, vcpus, ns) {
                 put(name, &metric, unit, value);

@@ -10,8 +10,10 @@ use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Scheduler};
 use crate::boost::Page;
 use crate::call::{Calls, probed_servers};
 use crate::cold::{Cold, VmVirt};
+use crate::govern::Driver;
 use crate::idle::IdleTimes;
 use crate::lapic;
+use crate::mask::Mask;
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
@@ -58,6 +60,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         pcpus,
         vcpus: vcpu_total,
         threads: threads_total,
+        vms: plan.vms.len() as u32,
         devices: device_total,
         storms: plan.storms.len() as u32,
         views: view_times.len() as u32,
@@ -219,7 +222,14 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         cpu: 0,
         next_timeline: 0,
         tuner: Tuner::of(plan),
+        governors: Driver::all(plan),
+        masks: plan.vms.iter().map(|vm| Mask::new(vm.level.topology.cpus())).collect(),
     };
+    for (vm, driver) in (0..).zip(&world.governors) {
+        if let Some(driver) = driver {
+            world.queue.set(slots.govern + vm, driver.first());
+        }
+    }
     if let Some(tuner) = &world.tuner {
         world.queue.set(slots.tune, tuner.first());
     }

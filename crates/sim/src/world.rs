@@ -17,7 +17,9 @@ use vcoop_sched::{CpuId, EntId, Level, Scheduler};
 use crate::boost::Page;
 use crate::call::{Calls, Message};
 use crate::cold::{Cold, VmVirt};
+use crate::govern::Driver;
 use crate::idle::IdleTimes;
+use crate::mask::Mask;
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
@@ -133,6 +135,8 @@ pub(crate) enum Irq {
     Storm(u32),
     /// `ratelimit-auto` looks at the domains.
     Tune,
+    /// The host looks what it can give a VM.
+    Govern(u32),
 }
 
 /// A physical CPU.
@@ -381,6 +385,8 @@ pub(crate) enum Slot {
     Device(u32),
     Storm(u32),
     Tune,
+    Govern(u32),
+    Plug(u32),
     Timeline,
     View(u32),
     End,
@@ -399,6 +405,8 @@ pub(crate) struct Slots {
     pub(crate) device: u32,
     pub(crate) storm: u32,
     pub(crate) tune: u32,
+    pub(crate) govern: u32,
+    pub(crate) plug: u32,
     pub(crate) timeline: u32,
     pub(crate) view: u32,
     pub(crate) end: u32,
@@ -436,6 +444,9 @@ pub(crate) struct World<'p> {
     pub(crate) next_timeline: usize,
     /// Sets ratelimits, if the policy is that.
     pub(crate) tuner: Option<Tuner>,
+    /// Of each VM: what decides how many vCPUs it uses, and how many it does.
+    pub(crate) governors: Vec<Option<Driver>>,
+    pub(crate) masks: Vec<Mask>,
 }
 
 impl World<'_> {
@@ -476,6 +487,8 @@ impl World<'_> {
                 Slot::Device(d) => self.device_fires(d),
                 Slot::Storm(s) => self.storm_asks(s),
                 Slot::Tune => self.tune_due(),
+                Slot::Govern(vm) => self.govern_due(vm),
+                Slot::Plug(vm) => self.plug(vm),
                 Slot::Timeline => self.timeline(),
                 Slot::View(i) => self.view_turns(i),
                 Slot::End if start.is_none() => {
@@ -534,6 +547,7 @@ pub(crate) struct Entities {
     pub(crate) pcpus: u32,
     pub(crate) vcpus: u32,
     pub(crate) threads: u32,
+    pub(crate) vms: u32,
     pub(crate) devices: u32,
     pub(crate) storms: u32,
     pub(crate) views: u32,
@@ -553,6 +567,8 @@ pub(crate) fn number(n: Entities) -> (Slots, Box<[Slot]>) {
         device: extend(&mut kinds, n.devices, Slot::Device),
         storm: extend(&mut kinds, n.storms, Slot::Storm),
         tune: extend(&mut kinds, 1, |_| Slot::Tune),
+        govern: extend(&mut kinds, n.vms, Slot::Govern),
+        plug: extend(&mut kinds, n.vms, Slot::Plug),
         timeline: extend(&mut kinds, 1, |_| Slot::Timeline),
         view: extend(&mut kinds, n.views, Slot::View),
         end: extend(&mut kinds, 1, |_| Slot::End),

@@ -6,6 +6,8 @@
 use serde::{Deserialize, Serialize};
 use vcoop_policy::config::{AdvanceConfig, GuestPollConfig, HostPollConfig};
 
+use super::govern::Govern;
+
 /// Everything by which one VM is virtualised.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Virt {
@@ -17,6 +19,8 @@ pub struct Virt {
     pub exits_off: ExitsOff,
     /// What its vCPUs do when they have nothing to run.
     pub idle: IdleVirt,
+    /// How many of its vCPUs its guest uses.
+    pub govern: Govern,
 }
 
 /// How a guest's deadlines are kept.

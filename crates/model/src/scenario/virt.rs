@@ -4,6 +4,7 @@
 //! policies can so add mechanisms one by one. What the keys of both say together must be something
 //! that KVM can have.
 
+mod govern;
 mod idle;
 mod timer;
 
@@ -21,6 +22,8 @@ use crate::profile::Cpu;
 use crate::toml_read::table::{Flat, Table};
 use crate::toml_read::value::choice;
 use crate::toml_read::{At, Reader, TableSchema};
+use govern::GovernKeys;
+pub(crate) use govern::check_capacity;
 use idle::IdleKeys;
 use timer::{TimerKeys, TimerKind};
 
@@ -91,7 +94,7 @@ macro_rules! groups {
     ($( $group:ident: $keys:ty ),+ $(,)?) => {
         /// Everything about virtualisation that a VM or a policy can say.
         #[derive(Clone, Debug)]
-        pub(crate) struct VirtKeys { $( $group: Flat<$keys>, )+ }
+        pub(crate) struct VirtKeys { $( pub(crate) $group: Flat<$keys>, )+ }
 
         impl Table for VirtKeys {
             const ABOUT: &'static str = "How a VM is virtualised.";
@@ -138,7 +141,7 @@ macro_rules! groups {
         }
     };
 }
-groups! { timer: TimerKeys, exits: ExitKeys, idle: IdleKeys }
+groups! { timer: TimerKeys, exits: ExitKeys, idle: IdleKeys, govern: GovernKeys }
 
 /// Puts a value where it belongs, if it is written.
 fn set<T, U>(key: &Option<At<T>>, to: &mut U, value: impl Fn(&T) -> U) {
@@ -223,28 +226,29 @@ fn conflicts(virt: &Virt, cpu: Option<Cpu>) -> Vec<Conflict> {
 }
 
 /// Refuses what cannot be together in a VM whose keys are `own`, under a policy whose keys are
-/// `over`. `vm` is where the VM is.
+/// `over`.
 fn refuse(
     virt: &Virt,
     own: &VirtKeys,
     over: Option<&VirtKeys>,
-    vm: Span,
+    vm: &VmKeys,
     cpu: Option<Cpu>,
     errors: &mut Collector<'_>,
 ) {
     let of_policy = over.map(VirtKeys::given).unwrap_or_default();
     let written: BTreeMap<&str, Span> = own.given().into_iter().chain(of_policy).collect();
     for Conflict { keys, message, help } in conflicts(virt, cpu) {
-        let place = keys.iter().find_map(|key| written.get(key)).copied().unwrap_or(vm);
+        let place = keys.iter().find_map(|key| written.get(key)).copied().unwrap_or(vm.name.span);
         errors.error_help(place, message, help);
     }
+    govern::refuse(virt, vm.vcpus.value.get32(), &written, errors);
 }
 
 /// A VM by its own keys.
 pub(crate) fn resolve(vm: &VmKeys, cpu: Option<Cpu>, errors: &mut Collector<'_>) -> Virt {
     let mut virt = Virt::default();
     vm.virt.0.apply(&mut virt);
-    refuse(&virt, &vm.virt.0, None, vm.name.span, cpu, errors);
+    refuse(&virt, &vm.virt.0, None, vm, cpu, errors);
     virt
 }
 
@@ -264,7 +268,7 @@ pub(crate) fn check_policies<'p>(
             // What is wrong without the policy has been said.
             if conflicts(&virt, cpu).is_empty() {
                 policy.apply(&mut virt);
-                refuse(&virt, &vm.virt.0, Some(policy), vm.name.span, cpu, errors);
+                refuse(&virt, &vm.virt.0, Some(policy), vm, cpu, errors);
             }
         }
     }

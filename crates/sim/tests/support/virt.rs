@@ -75,6 +75,7 @@ pub(crate) fn any_virt() -> impl Strategy<Value = Virt> {
                 mwait: mwait || idle.guest == GuestIdle::Mwait,
                 ..ExitsOff::default()
             },
+            ..Virt::default()
         },
     )
 }
