@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use vcoop_policy::config::{DynamicConfig, Means, RatelimitConfig, WakeBoostConfig};
 use vcoop_sched::config::{Credit1Config, LevelConfig, Policy, Topology};
 
-use crate::profile::Costs;
+use crate::profile::{Costs, Cpu};
 pub use storm::{DensityPlan, Milestone, Score, StormPlan, ViewPlan, ViewStart};
 pub use virt::{GuestTimer, Virt};
 
@@ -75,6 +75,9 @@ impl Plan {
 pub struct HostPlan {
     /// Name of the profile the costs came from.
     pub profile: String,
+    /// What its CPU's timers are, if the profile says so; what needs to know them is refused
+    /// without.
+    pub cpu: Option<Cpu>,
     /// What each mechanism costs on this machine.
     pub costs: Costs,
     /// Scheduler, with the topology of the pCPUs.

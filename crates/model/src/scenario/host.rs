@@ -14,7 +14,7 @@ use super::virt;
 use super::workload::{Kind, Workload};
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::{DevicePlan, HostPlan, HostSched, TaskPlan, VmPlan};
-use crate::profile::{CState, Profile};
+use crate::profile::{CState, Cpu, Profile};
 use crate::toml_read::table::Sub;
 use crate::toml_read::value::OneOrEach;
 use crate::toml_read::{At, Value};
@@ -47,6 +47,7 @@ pub(crate) fn host(
     }
     Some(HostPlan {
         profile: profile.name.clone(),
+        cpu: profile.cpu,
         costs,
         sched: if is_credit1(&host.sched.value) {
             HostSched::Credit1(host.credit1.value.resolve(topology, errors))
@@ -80,6 +81,8 @@ pub(crate) struct HostFacts {
     pub(crate) eevdf: bool,
     /// Whether the host's scheduler is Xen's.
     pub(crate) credit1: bool,
+    /// What its CPU's timers are.
+    pub(crate) cpu: Option<Cpu>,
 }
 
 /// What VMs weigh on their host.
@@ -167,7 +170,7 @@ pub(crate) fn vm(
         tasks,
         devices,
         cooperative: keys.cooperative.value,
-        virt: virt::resolve(keys, errors),
+        virt: virt::resolve(keys, host.cpu, errors),
     })
 }
 

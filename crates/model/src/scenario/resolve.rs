@@ -69,8 +69,12 @@ pub(crate) fn resolve(
     let cpus = host_plan.sched.cpus();
     let place = Place { cpus, guest: false };
     let sched = &keys.host.value.sched.value;
-    let facts =
-        HostFacts { place, eevdf: sched.fair.value == FairKind::Eevdf, credit1: is_credit1(sched) };
+    let facts = HostFacts {
+        place,
+        eevdf: sched.fair.value == FairKind::Eevdf,
+        credit1: is_credit1(sched),
+        cpu: profile.cpu,
+    };
 
     let loads: Vec<&Workload> = keys.load.iter().map(|load| &load.0).collect();
     let Expanded { tasks: mut host_tasks, .. } =
@@ -116,7 +120,13 @@ pub(crate) fn resolve(
     policies.plans.retain(|name, _| !unfit.contains_key(name));
     // Only now: what refers to VMs would call all of them unknown if one is wrong.
     let mut vms = vms?;
-    virt::check_policies(&keys.vm, &vms, policies.plans.values().map(|named| &named.virt), errors);
+    virt::check_policies(
+        &keys.vm,
+        &vms,
+        policies.plans.values().map(|named| &named.virt),
+        profile.cpu,
+        errors,
+    );
     if facts.credit1 {
         policies.plans.values().for_each(|named| virt::refuse_on_xen(&named.virt, errors));
     }

@@ -10,12 +10,14 @@ mod timer;
 use std::collections::BTreeMap;
 
 use schemars::SchemaGenerator;
+use vcoop_policy::config::AdvanceConfig;
 
 use super::credit1::only_linux;
 use super::keys::VmKeys;
 use crate::diagnostic::{Collector, Span};
 use crate::plan::VmPlan;
 use crate::plan::virt::{GuestIdle, GuestTimer, TimerMode, Virt};
+use crate::profile::Cpu;
 use crate::toml_read::table::{Flat, Table};
 use crate::toml_read::value::choice;
 use crate::toml_read::{At, Reader, TableSchema};
@@ -172,8 +174,8 @@ struct Conflict {
     help: &'static str,
 }
 
-/// What KVM cannot have.
-fn conflicts(virt: &Virt) -> Vec<Conflict> {
+/// What KVM cannot have, and what cannot be simulated on a machine whose `cpu` is not known.
+fn conflicts(virt: &Virt, cpu: Option<Cpu>) -> Vec<Conflict> {
     let mut found = Vec::new();
     let mut refuse = |wrong: bool, keys, message, help| {
         if wrong {
@@ -205,6 +207,18 @@ fn conflicts(virt: &Virt) -> Vec<Conflict> {
         "the shared page holds TSC deadlines and nothing else",
         "set timer_mode = \"tsc-deadline\", or another timer",
     );
+    refuse(
+        timer.source == Some(GuestTimer::HvTimer) && cpu.is_none(),
+        &["timer"],
+        "the profile does not say what this machine's preemption timer is",
+        "take another profile, or add [cpu] to it",
+    );
+    refuse(
+        timer.advance == AdvanceConfig::Adaptive && cpu.is_none(),
+        &["timer_advance"],
+        "KVM's bounds are in cycles, and the profile does not say how long they are",
+        "take another profile, or add [cpu] to it",
+    );
     found
 }
 
@@ -215,21 +229,22 @@ fn refuse(
     own: &VirtKeys,
     over: Option<&VirtKeys>,
     vm: Span,
+    cpu: Option<Cpu>,
     errors: &mut Collector<'_>,
 ) {
     let of_policy = over.map(VirtKeys::given).unwrap_or_default();
     let written: BTreeMap<&str, Span> = own.given().into_iter().chain(of_policy).collect();
-    for Conflict { keys, message, help } in conflicts(virt) {
+    for Conflict { keys, message, help } in conflicts(virt, cpu) {
         let place = keys.iter().find_map(|key| written.get(key)).copied().unwrap_or(vm);
         errors.error_help(place, message, help);
     }
 }
 
 /// A VM by its own keys.
-pub(crate) fn resolve(vm: &VmKeys, errors: &mut Collector<'_>) -> Virt {
+pub(crate) fn resolve(vm: &VmKeys, cpu: Option<Cpu>, errors: &mut Collector<'_>) -> Virt {
     let mut virt = Virt::default();
     vm.virt.0.apply(&mut virt);
-    refuse(&virt, &vm.virt.0, None, vm.name.span, errors);
+    refuse(&virt, &vm.virt.0, None, vm.name.span, cpu, errors);
     virt
 }
 
@@ -239,6 +254,7 @@ pub(crate) fn check_policies<'p>(
     vms: &[VmKeys],
     plans: &[VmPlan],
     policies: impl Iterator<Item = &'p VirtKeys>,
+    cpu: Option<Cpu>,
     errors: &mut Collector<'_>,
 ) {
     for policy in policies.filter(|policy| !policy.given().is_empty()) {
@@ -246,9 +262,9 @@ pub(crate) fn check_policies<'p>(
             let plan = plans.iter().find(|plan| plan.label == vm.name.value.0);
             let Some(mut virt) = plan.map(|plan| plan.virt.clone()) else { continue };
             // What is wrong without the policy has been said.
-            if conflicts(&virt).is_empty() {
+            if conflicts(&virt, cpu).is_empty() {
                 policy.apply(&mut virt);
-                refuse(&virt, &vm.virt.0, Some(policy), vm.name.span, errors);
+                refuse(&virt, &vm.virt.0, Some(policy), vm.name.span, cpu, errors);
             }
         }
     }
