@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use vcoop_model::plan::{Mode, Plan, Preemption};
+use vcoop_model::recording::PolicyEvents;
 use vcoop_model::profile::Costs;
 use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
 use vcoop_sched::config::Policy;
@@ -396,6 +397,8 @@ pub(crate) struct World<'p> {
     pub(crate) next_timeline: usize,
     /// Sets ratelimits, if the policy is that.
     pub(crate) tuner: Option<Tuner>,
+    /// Counts by time, where the plan asks for them.
+    pub(crate) policy_events: Vec<PolicyEvents>,
 }
 
 impl World<'_> {
