@@ -10,6 +10,7 @@ mod interrupt;
 mod list;
 mod output;
 mod progress;
+mod report;
 mod reproduce;
 mod run;
 mod scenario;
@@ -25,6 +26,7 @@ use args::{Args, Command};
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::List(args) => list::run(&args),

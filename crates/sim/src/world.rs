@@ -9,8 +9,8 @@
 use std::collections::VecDeque;
 
 use vcoop_model::plan::{Mode, Plan, Preemption};
-use vcoop_model::recording::PolicyEvents;
 use vcoop_model::profile::Costs;
+use vcoop_model::recording::PolicyEvents;
 use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
 use vcoop_sched::config::Policy;
 use vcoop_sched::{CpuId, EntId, Level, Scheduler};

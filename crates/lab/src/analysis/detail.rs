@@ -173,6 +173,9 @@ mod tests {
     #[test]
     fn quantiles_count_samples() {
         let bins = BTreeMap::from([(10, 98), (20, 1), (30, 1)]);
-        assert_eq!([500_000, 980_000, 990_000, 999_000].map(|p| at(&bins, 100, p)), [10, 10, 20, 30]);
+        assert_eq!(
+            [500_000, 980_000, 990_000, 999_000].map(|p| at(&bins, 100, p)),
+            [10, 10, 20, 30]
+        );
     }
 }

@@ -34,9 +34,10 @@ pub(super) fn compare(
     let claims: Vec<ClaimResult> = selection.claims.iter().map(|c| claim(c, documents)).collect();
     let summary = summary(&cells, &claims);
     Reproduction {
-        schema: SCHEMA,
-        version: env!("CARGO_PKG_VERSION"),
+        schema: SCHEMA.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
         interrupted,
+        titles: selection.tables.iter().map(|t| (t.id.clone(), t.title.clone())).collect(),
         cells,
         claims,
         summary,

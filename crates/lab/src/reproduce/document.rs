@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::published::Coordinates;
 use crate::result::Interval;
@@ -11,14 +11,17 @@ use crate::result::Interval;
 pub const SCHEMA: &str = "vcoop.reproduce/1";
 
 /// The document of `vcoop reproduce --json`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reproduction {
     /// [`SCHEMA`].
-    pub schema: &'static str,
+    pub schema: String,
     /// Version of vcoop.
-    pub version: &'static str,
+    pub version: String,
     /// Whether it was ended early: some cells have no simulated value.
     pub interrupted: bool,
+    /// What the tables show: their captions, by name.
+    #[serde(default)]
+    pub titles: BTreeMap<String, String>,
     /// Cells of the tables.
     pub cells: Vec<Cell>,
     /// Claims.
@@ -32,7 +35,7 @@ pub struct Reproduction {
 }
 
 /// A published value and ours.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// Table.
     pub table: String,
@@ -57,7 +60,7 @@ pub struct Cell {
 }
 
 /// A claim, and whether it holds here.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClaimResult {
     /// Name.
     pub id: String,
@@ -70,7 +73,7 @@ pub struct ClaimResult {
 }
 
 /// What a claim's verdict rests on.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// What was assumed in turning the finding into bounds.
     pub assumption: Option<String>,
@@ -79,7 +82,7 @@ pub struct Evidence {
 }
 
 /// One check in one cell.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckResult {
     /// Scenario.
     pub scenario: String,
@@ -100,7 +103,7 @@ pub struct CheckResult {
 }
 
 /// The sum of a reproduction.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Cells, none left out.
     pub cells: usize,
