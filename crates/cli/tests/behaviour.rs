@@ -340,6 +340,7 @@ fn a_reproduction_leaves_a_report_too() {
         assert!(page.contains(cell["column"].as_str().unwrap()));
     }
     assert_eq!(page.matches("<figure").count(), 2, "a chart a row");
+    assert!(page.contains(json["tables"]["idle-avg"]["title"].as_str().unwrap()));
     assert!(run(&["report", path]).status.success());
     assert_eq!(fs::read_to_string(dir.join("report.html")).unwrap(), page);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Selection;
-use super::document::{Cell, CheckResult, ClaimResult, Evidence, Reproduction, SCHEMA, Summary};
+use super::document::{Caption, Cell, CheckResult, ClaimResult, Evidence, Reproduction, SCHEMA, Summary};
 use crate::params;
 use crate::published::{Check, Claim, Coordinates, Form, Quantity, Table};
 use crate::result::{Document, Interval, Key, Series, SpanView};
@@ -37,13 +37,18 @@ pub(super) fn compare(
         schema: SCHEMA.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         interrupted,
-        titles: selection.tables.iter().map(|t| (t.id.clone(), t.title.clone())).collect(),
+        tables: selection.tables.iter().map(caption).collect(),
         cells,
         claims,
         summary,
         notes: notes(selection),
         assumptions,
     }
+}
+
+fn caption(table: &Table) -> (String, Caption) {
+    let (title, row_name) = (table.title.clone(), table.row_name.clone());
+    (table.id.clone(), Caption { title, row_name })
 }
 
 fn cell(table: &Table, row: &str, column: &str, published: f64, simulated: Option<f64>) -> Cell {

@@ -19,9 +19,9 @@ pub struct Reproduction {
     pub version: String,
     /// Whether it was ended early: some cells have no simulated value.
     pub interrupted: bool,
-    /// What the tables show: their captions, by name.
+    /// What the tables show, by name.
     #[serde(default)]
-    pub titles: BTreeMap<String, String>,
+    pub tables: BTreeMap<String, Caption>,
     /// Cells of the tables.
     pub cells: Vec<Cell>,
     /// Claims.
@@ -32,6 +32,15 @@ pub struct Reproduction {
     pub notes: Vec<String>,
     /// What the scenarios assume, by scenario.
     pub assumptions: BTreeMap<String, Vec<String>>,
+}
+
+/// What a table shows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Caption {
+    /// Its title.
+    pub title: String,
+    /// What its rows are.
+    pub row_name: String,
 }
 
 /// A published value and ours.

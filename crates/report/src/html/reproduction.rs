@@ -26,14 +26,16 @@ pub fn render_reproduction_html(reproduction: &Reproduction) -> String {
     }
     for table in tables {
         let cells: Vec<&Cell> = reproduction.cells.iter().filter(|c| c.table == table).collect();
-        let title = reproduction.titles.get(table).map_or(table, String::as_str);
+        let caption = reproduction.tables.get(table);
+        let title = caption.map_or(table, |caption| caption.title.as_str());
+        let row_name = caption.map_or("row", |caption| caption.row_name.as_str());
         let mut body = comparability(&cells);
         body.push_str("<div class=\"grid\">");
-        for chart in published::charts(title, table, &cells) {
+        for chart in published::charts(title, table, row_name, &cells) {
             body.push_str(&figure(&chart));
         }
         body.push_str("</div>");
-        body.push_str(&cells_table(title, &cells));
+        body.push_str(&cells_table(title, row_name, &cells));
         let name = if title == table { table.to_owned() } else { format!("{table}: {title}") };
         sections.push(Section { id: format!("table-{}", id(table)), title: name, body });
     }
@@ -74,10 +76,15 @@ fn comparability(cells: &[&Cell]) -> String {
     }
 }
 
-fn cells_table(title: &str, cells: &[&Cell]) -> String {
+fn cells_table(title: &str, row_name: &str, cells: &[&Cell]) -> String {
     let mut out = open_table(title);
     out.push_str("<thead><tr>");
-    for name in ["row", "column", "published", "simulated", "ratio", ""] {
+    let _ = write!(
+        out,
+        "<th scope=\"col\">{}</th><th scope=\"col\" class=\"words\">column</th>",
+        esc(row_name)
+    );
+    for name in ["published", "simulated", "ratio", ""] {
         let _ = write!(out, "<th scope=\"col\">{name}</th>");
     }
     out.push_str("</tr></thead><tbody>");

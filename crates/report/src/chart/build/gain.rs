@@ -49,7 +49,12 @@ pub(super) fn gain_and_cost(document: &Document) -> Group {
         chart.title = titled("Guest and host", &panel);
         chart
     });
-    group.add(charts.collect());
+    let mut charts: Vec<Chart> = charts.collect();
+    // One axis for all: they are there to be compared.
+    let ends = charts.iter().flat_map(|c| [c.x.min, c.x.max]).collect::<Vec<f64>>();
+    let x = Axis::over("ratio to the baseline", Unit::Ratio, Scale::Log, ends);
+    charts.iter_mut().for_each(|chart| chart.x = x.clone());
+    group.add(charts);
     group
 }
 
