@@ -150,6 +150,12 @@ pub(super) fn switches(plan: &Plan) -> Vec<Switch> {
             TimelineAction::VcpuPolicy { vm: of, vcpu, .. } => {
                 format!("{}/vcpu{vcpu} gets another baseline", vm(*of))
             }
+            TimelineAction::Prefer { vm: of, vcpus } if vcpus.is_empty() => {
+                format!("{} prefers all vCPUs", vm(*of))
+            }
+            TimelineAction::Prefer { vm: of, vcpus } => {
+                format!("{} prefers {} vCPUs", vm(*of), vcpus.len())
+            }
         };
         Switch { at_us: us(event.at_ns) - us(plan.warmup_ns), what }
     };
