@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Write a run as a Perfetto trace: who ran where and when, and what made samples late.
     Trace(TraceArgs),
+    /// Draw report.html again from a folder that --out wrote.
+    Report(ReportArgs),
     /// Hold published tables and claims against the simulator.
     Reproduce(ReproduceArgs),
     /// Run scenarios simulated and on real vCPUs, and show how far the two are apart.
@@ -76,7 +78,7 @@ pub(crate) struct RunArgs {
     pub(crate) sets: Vec<String>,
     #[command(flatten)]
     pub(crate) common: Common,
-    /// Write result.json, report.txt, plan.json and scenario.toml into this folder
+    /// Write report.html, report.txt, result.json, plan.json and scenario.toml into this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Run twice, with different numbers of jobs, and compare the results byte by byte
@@ -177,6 +179,18 @@ pub(crate) struct ReproduceArgs {
     pub(crate) ids: Vec<String>,
     #[command(flatten)]
     pub(crate) common: Common,
+    /// Write report.html, report.txt and reproduce.json into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ReportArgs {
+    /// A folder that `vcoop run --out` or `vcoop reproduce --out` wrote
+    pub(crate) dir: PathBuf,
+    /// Write every chart as a picture of its own into this folder, too
+    #[arg(long, value_name = "DIR")]
+    pub(crate) svg: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

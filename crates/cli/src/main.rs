@@ -11,6 +11,7 @@ mod interrupt;
 mod list;
 mod output;
 mod progress;
+mod report;
 mod reproduce;
 mod run;
 mod scenario;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::List(args) => list::run(&args),

@@ -16,6 +16,9 @@ use crate::output::{note, print, style};
 use crate::progress::Progress;
 use crate::scenario::{Overrides, calibration, jobs, parse, refuse, say_losses, source};
 
+/// Slices of the measured time that a report shows.
+const SLICES: u32 = 60;
+
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     // From here on an interrupt ends the run, not the process.
     stop_flag();
@@ -27,6 +30,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let policies = (!args.policy.is_empty()).then_some(args.policy.as_slice());
     refuse_twice(&args.policy)?;
     let plans = scenario.plans(policies).map_err(refuse)?;
+    let mut plans = plans;
+    if args.out.is_some() {
+        plans.iter_mut().for_each(|plan| plan.slices = SLICES);
+    }
     let folder = args.out.as_deref().map(|dir| Folder::new(dir, &scenario.name)).transpose()?;
     let selection = selected(args, plans)?;
     if !args.common.quiet {

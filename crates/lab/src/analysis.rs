@@ -1,5 +1,6 @@
 //! From what was measured to the result document.
 
+mod detail;
 mod views;
 
 use std::collections::BTreeMap;
@@ -91,6 +92,8 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
         curves: views.curves,
         scatters: views.scatters,
         intervals: views.intervals,
+        policy_events: views.policy_events,
+        switches: first.map(detail::switches).unwrap_or_default(),
         verdicts: Vec::new(),
         missing: about.missing,
         environment: about.environment,
@@ -169,7 +172,9 @@ fn one_plan(
         let pair = (!paired.0.is_empty())
             .then(|| (Pool::new(&side(&paired.0)), Pool::new(&side(&paired.1)), paired.0.len()));
         let key = key(&first.probe, first.metric, "us");
-        if let Some(one) = latency(key, &own, pair, draws) {
+        if let Some(mut one) = latency(key, &own, pair, draws) {
+            let records: Vec<&Latency> = own.iter().map(|(_, latency)| *latency).collect();
+            one.detail = (plan.slices > 0).then(|| Box::new(detail::of(&records)));
             series.push(Series::Latency(Box::new(one)));
         }
     }
@@ -264,6 +269,7 @@ fn latency(
         parts_mean: parts(&records, count),
         ran_instead_mean: ran_instead(&records, count),
         worst: worst(own, WORST),
+        detail: None,
     })
 }
 

@@ -1,13 +1,15 @@
-//! Views of a result: terminal tables and JSON.
+//! Views of a result: terminal tables, HTML, pictures and JSON.
 //!
 //! A view is a function of a document ([`vcoop_lab::result::Document`]) and says nothing the
 //! document does not say. JSON is the document itself (`Document::to_json`).
 
 mod beside;
+pub mod chart;
 mod compare;
 mod cost;
 mod curves;
 pub mod explain;
+mod html;
 mod latency;
 mod parts;
 pub mod perfetto;
@@ -16,6 +18,7 @@ mod style;
 mod text;
 mod validate;
 
+pub use html::{charts_of, pictures, render_html, render_reproduction_html};
 pub use reproduce::render_reproduction;
 pub use style::{Style, wrap};
 pub use text::render;

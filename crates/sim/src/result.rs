@@ -304,6 +304,7 @@ impl World<'_> {
             marks: self.storms.marks,
             scatters,
             intervals,
+            policy_events: self.policy_events,
         }
     }
 }
