@@ -18,6 +18,7 @@ mod shell;
 mod single;
 mod trace;
 mod validate;
+mod watch;
 
 use std::process::ExitCode;
 

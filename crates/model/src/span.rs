@@ -273,4 +273,7 @@ pub trait Observer: Debug {
 
     /// A sample is complete, whether a window is open or not.
     fn sample(&mut self, _at: Ns, _sample: &SampleEvent<'_>) {}
+
+    /// The run is over, however it ended.
+    fn ends(&mut self) {}
 }

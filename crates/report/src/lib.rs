@@ -7,8 +7,10 @@ mod beside;
 mod compare;
 mod cost;
 mod curves;
+pub mod data;
 pub mod explain;
 mod latency;
+mod metrics;
 mod parts;
 pub mod perfetto;
 mod reproduce;
@@ -16,6 +18,7 @@ mod style;
 mod text;
 mod validate;
 
+pub use metrics::open_metrics;
 pub use reproduce::render_reproduction;
 pub use style::{Style, wrap};
 pub use text::render;
