@@ -3,8 +3,8 @@
 use vcoop_capture::Loader;
 use vcoop_lab::analysis::{About, document};
 use vcoop_lab::backend::{Choice, Request, Selection, select};
-use vcoop_lab::result::{Document, Engine};
 use vcoop_lab::digest::Digest;
+use vcoop_lab::result::{Document, Engine};
 use vcoop_lab::runner::{Control, Experiment, Measured, RunError, RunId, Watch};
 use vcoop_model::plan::Plan;
 use vcoop_model::span::Observer;
@@ -152,9 +152,7 @@ impl Eyes<'_> {
 impl Watch for Eyes<'_> {
     fn begins(&self, run: RunId) -> Result<Option<Box<dyn Observer + '_>>, String> {
         let Some(spools) = self.spools else { return Ok(None) };
-        let spool = spools.begin(run, self.plans[run.plan].warmup_ns);
-        let spool = spool.map_err(|e| format!("cannot keep its samples: {e}"))?;
-        Ok(Some(Box::new(spool)))
+        Ok(Some(Box::new(spools.begin(run, &self.plans[run.plan])?)))
     }
 
     fn ended(&self, run: RunId, digest: &Digest) {

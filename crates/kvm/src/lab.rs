@@ -11,7 +11,9 @@ use std::time::Duration;
 use kvm_ioctls::{Cap, Kvm, VcpuFd};
 use vcoop_abi::discovery::Features;
 use vcoop_guest::layout;
-use vcoop_model::plan::{GuestTimer, Ns, Plan, PolicyPlan, Program, Target, VmPlan};
+use vcoop_model::plan::{
+    GuestTimer, Ns, Plan, PolicyPlan, Program, Target, TimelineAction, Virt, VmPlan,
+};
 use vcoop_model::recording::Recording;
 
 use crate::attr::{self, Attr, Stay};
@@ -139,6 +141,29 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
     if let Some(vm) = plan.vms.iter().find(|vm| vm.group.is_some()) {
         return refuse(&format!("weight of VM {}", vm.name), "the lab makes no cgroups");
     }
+    for vm in &plan.vms {
+        // Who fires the deadlines is a choice the lab has; the rest is as the host's KVM has it.
+        let mut plain = Virt::default();
+        plain.timer.source = vm.virt.timer.source;
+        // Nothing in the lab asks for it, and nothing forbids it.
+        plain.apic.posted = vm.virt.apic.posted;
+        if vm.virt.govern.config(1).is_some() {
+            let why = "the lab's guest does not read the mask of vCPUs to keep off";
+            return refuse(&format!("the governor of VM {}", vm.name), why);
+        }
+        plain.govern = vm.virt.govern.clone();
+        if vm.virt != plain {
+            return refuse(&format!("how VM {} is virtualised", vm.name), "KVM decides it here");
+        }
+        if matches!(vm.virt.timer.source, Some(GuestTimer::HvTimer | GuestTimer::Hrtimer)) {
+            let why = "KVM chooses what its timer stands on: write timer = \"lapic\"";
+            return refuse(&format!("the timer of VM {}", vm.name), why);
+        }
+    }
+    if plan.timeline.iter().any(|e| matches!(e.action, TimelineAction::Prefer { .. })) {
+        let why = "the lab's guest does not read the mask of vCPUs to keep off";
+        return refuse("a mask of preferred vCPUs", why);
+    }
     if !plan.views.is_empty() {
         return refuse("[[view]]", "single runs are recorded in the simulator only");
     }
@@ -262,7 +287,7 @@ pub(crate) fn tsc_khz(kvm: &Kvm) -> Result<u32, Error> {
 /// nothing else brings a boost with the interrupt.
 pub(crate) fn is_exitless(plan: &Plan, vm: &VmPlan) -> bool {
     let boosts = matches!(plan.policy, PolicyPlan::Dynamic(_) | PolicyPlan::WakeBoost(_));
-    vm.timer.map_or(boosts, |timer| timer == GuestTimer::Exitless)
+    vm.virt.timer.source.map_or(boosts, |timer| timer == GuestTimer::Exitless)
 }
 
 /// A VM with its tables filled, and its vCPUs.

@@ -101,7 +101,7 @@ fn both_timers_work_without_a_boost() {
     let Some(_lab) = lab() else { return };
     for timer in [GuestTimer::Lapic, GuestTimer::Exitless] {
         let mut plan = plan(IDLE, "vanilla", &[]);
-        plan.vms[0].timer = Some(timer);
+        plan.vms[0].virt.timer.source = Some(timer);
         // Without a trace the only one who can see a timer being late is the injector.
         let r = run_with(&plan, Options { trace: false, ..Options::default() });
         assert_complete(latency(&r, "guest.timer"), 300);
@@ -117,7 +117,7 @@ fn an_interrupt_sent_early_is_not_taken_early() {
     twice(|| {
         let run = |advance_ns| {
             let mut plan = plan(IDLE, "vanilla", &[]);
-            plan.vms[0].timer = Some(GuestTimer::Exitless);
+            plan.vms[0].virt.timer.source = Some(GuestTimer::Exitless);
             run_with(&plan, Options { advance_ns: Some(advance_ns), ..Options::default() })
         };
         let (plain, early) = (run(0), run(100_000));

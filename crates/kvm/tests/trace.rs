@@ -109,7 +109,7 @@ fn an_idle_guest_waits_for_its_wake_up_not_for_others() {
     let Some(_lab) = traced() else { return };
     for timer in [GuestTimer::Lapic, GuestTimer::Exitless] {
         let mut plan = plan(&idle(), "vanilla", &["duration=600ms"]);
-        plan.vms[0].timer = Some(timer);
+        plan.vms[0].virt.timer.source = Some(timer);
         let r = run(&plan);
         let l = latency(&r, "guest.cyclictest");
         assert_sums(l);

@@ -81,8 +81,9 @@ impl Here {
             });
         }
         let boosts = matches!(plan.policy, PolicyPlan::Dynamic(_) | PolicyPlan::WakeBoost(_));
-        for vm in here.vms.iter_mut().filter(|vm| vm.timer.is_none()) {
-            vm.timer = Some(if boosts { GuestTimer::Exitless } else { GuestTimer::Lapic });
+        for vm in here.vms.iter_mut().filter(|vm| vm.virt.timer.source.is_none()) {
+            vm.virt.timer.source =
+                Some(if boosts { GuestTimer::Exitless } else { GuestTimer::Lapic });
         }
         here
     }

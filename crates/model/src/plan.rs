@@ -4,7 +4,9 @@
 //! completely, in integer nanoseconds, and both backends run it as it stands. Repeats differ by
 //! seed only.
 
+pub mod govern;
 mod storm;
+pub mod virt;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,8 +15,9 @@ use serde::{Deserialize, Serialize};
 use vcoop_policy::config::{DynamicConfig, Means, RatelimitConfig, WakeBoostConfig};
 use vcoop_sched::config::{Credit1Config, LevelConfig, Policy, Topology};
 
-use crate::profile::Costs;
+use crate::profile::{Costs, Cpu};
 pub use storm::{DensityPlan, Milestone, Score, StormPlan, ViewPlan, ViewStart};
+pub use virt::{GuestTimer, Virt};
 
 /// Integer nanoseconds.
 pub type Ns = u64;
@@ -73,6 +76,9 @@ impl Plan {
 pub struct HostPlan {
     /// Name of the profile the costs came from.
     pub profile: String,
+    /// What its CPU's timers are, if the profile says so; what needs to know them is refused
+    /// without.
+    pub cpu: Option<Cpu>,
     /// What each mechanism costs on this machine.
     pub costs: Costs,
     /// Scheduler, with the topology of the pCPUs.
@@ -312,6 +318,22 @@ impl Program {
         };
         own.into_iter().chain(phases.iter().filter_map(called))
     }
+
+    /// The same servers at other places, after tasks were moved.
+    pub fn retarget(&mut self, to: &dyn Fn(Target) -> Target) {
+        match self {
+            Self::Cycle { phases } => {
+                for phase in phases {
+                    if let Phase::Call { server, .. } = phase {
+                        *server = to(*server);
+                    }
+                }
+            }
+            Self::Ping { server, .. } => *server = to(*server),
+            Self::Boot { server, .. } | Self::Desktop { server, .. } => *server = server.map(to),
+            _ => {}
+        }
+    }
 }
 
 /// One phase of a [`Program::Cycle`].
@@ -445,22 +467,8 @@ pub struct VmPlan {
     pub devices: Vec<DevicePlan>,
     /// Guest takes part in the boost protocol (advertised and registered).
     pub cooperative: bool,
-    /// Interrupts reach a running guest without an exit (APICv/AVIC posted interrupts).
-    pub posted_interrupts: bool,
-    /// Who fires its timer deadlines; `None` leaves it to the backend.
-    pub timer: Option<GuestTimer>,
-}
-
-/// Who fires a guest's timer deadlines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GuestTimer {
-    /// KVM's in-kernel LAPIC timer: writing the deadline is an exit, and it fires on the pCPU
-    /// where the vCPU ran last.
-    Lapic,
-    /// A housekeeping CPU of the host, from a deadline in the shared page (the KVM tax cut's
-    /// exitless timer): writing it is a store, and the vCPU's pCPU takes no timer interrupt.
-    Exitless,
+    /// How it is virtualised.
+    pub virt: Virt,
 }
 
 /// A device that interrupts a guest at a period.
@@ -556,5 +564,12 @@ pub enum TimelineAction {
         vcpu: u32,
         /// New baseline.
         policy: Policy,
+    },
+    /// Set the vCPUs that a guest prefers, as the mask in the shared page does; it keeps off the others.
+    Prefer {
+        /// VM index.
+        vm: u32,
+        /// vCPUs. Empty: all.
+        vcpus: Vec<u32>,
     },
 }

@@ -23,6 +23,7 @@ mod storm;
 #[cfg(test)]
 mod tests;
 mod texts;
+mod virt;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -171,7 +172,7 @@ impl Scenario {
                 plan.policy_name.clone_from(name);
                 plan.policy = policy.plan.clone();
                 for vm in &mut plan.vms {
-                    vm.timer = policy.timer.or(vm.timer);
+                    policy.virt.apply(&mut vm.virt);
                 }
                 if let HostSched::Credit1(credit1) = &mut plan.host.sched {
                     if let Some(patches) = cell.patches.get(name) {

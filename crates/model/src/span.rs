@@ -87,6 +87,8 @@ pub enum Work {
     Exit(&'static str),
     /// The thread's own work.
     User,
+    /// The host polls for a halted vCPU.
+    Poll,
     /// Guest mode.
     Guest(GuestWork),
 }
@@ -102,6 +104,10 @@ pub enum GuestWork {
     Kernel,
     /// The guest's context switch.
     Switch,
+    /// It has nothing to run, and polls.
+    Poll,
+    /// It has nothing to run, and rests without an exit.
+    Rest,
     /// The task that it has.
     Task,
 }
@@ -192,6 +198,13 @@ pub enum Event {
         what: &'static str,
         /// Boosted time that is left to it.
         budget_ns: Ns,
+    },
+    /// A VM uses so many of its vCPUs from now on: its mask changed, or a vCPU went or came.
+    Mask {
+        /// Index of the VM.
+        vm: u32,
+        /// vCPUs in use.
+        vcpus: u32,
     },
     /// A vCPU changes tasks; `None`: it has nothing to do.
     TaskSwitch {

@@ -104,3 +104,62 @@ pub const RATELIMIT_FLOOR_NS: Ns = 100_000;
 
 /// The largest ratelimit that Xen accepts (`XEN_SYSCTL_SCHED_RATELIMIT_MAX`).
 pub const RATELIMIT_CEILING_NS: Ns = 500_000_000;
+
+/// How early a guest's timer is fired, so that the guest has its interrupt when it is due.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum AdvanceConfig {
+    /// When it is due.
+    #[default]
+    None,
+    /// So many nanoseconds before.
+    Fixed(Ns),
+    /// As deliveries teach.
+    Adaptive,
+}
+
+/// How long the host polls for a halted vCPU's wake-up before it gives the CPU away: KVM's
+/// module parameters `halt_poll_ns*`, the cap also a VM's own (`KVM_CAP_HALT_POLL`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct HostPollConfig {
+    /// Longest poll; 0: it never polls.
+    pub max_ns: Ns,
+    /// Factor by which a vCPU's poll grows; 0: it does not grow.
+    pub grow: u32,
+    /// What it grows from, and below which it shrinks to nothing.
+    pub grow_start_ns: Ns,
+    /// Divisor by which it shrinks; 0: to nothing.
+    pub shrink: u32,
+}
+
+impl HostPollConfig {
+    /// Never.
+    pub const OFF: Self = Self { max_ns: 0, ..Self::KVM };
+    /// What Linux has on x86 since 6.11: 200 us, times 2 from 10 us, halved.
+    pub const KVM: Self = Self { max_ns: 200_000, grow: 2, grow_start_ns: 10_000, shrink: 2 };
+}
+
+/// How long a guest polls for work before it halts: the parameters `guest_halt_poll_*` of Linux's
+/// haltpoll governor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct GuestPollConfig {
+    /// Longest poll.
+    pub max_ns: Ns,
+    /// Factor by which a vCPU's poll grows.
+    pub grow: u32,
+    /// What it grows from.
+    pub grow_start_ns: Ns,
+    /// Divisor by which it shrinks; 0: to nothing.
+    pub shrink: u32,
+    /// Whether it shrinks at all.
+    pub allow_shrink: bool,
+}
+
+impl GuestPollConfig {
+    /// Linux's defaults: 200 us, times 2 from 50 us, halved.
+    pub const LINUX: Self =
+        Self { max_ns: 200_000, grow: 2, grow_start_ns: 50_000, shrink: 2, allow_shrink: true };
+}

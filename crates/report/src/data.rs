@@ -37,7 +37,7 @@ pub fn write(
     measured: &Measured,
     plans: &[Plan],
 ) -> Result<(), String> {
-    samples::write(&folder.join("samples.parquet"), spools, plans)?;
+    spools.join(&folder.join("samples.parquet"))?;
     file(&folder.join("compare.txt"), &table::table(document))?;
     let intervals: Vec<Interval<'_>> =
         measured.runs.iter().flat_map(|run| of_run(run, plans)).collect();

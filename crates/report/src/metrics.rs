@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use vcoop_lab::result::{Document, Key, LatencySeries};
+use vcoop_lab::round::significant;
 use vcoop_model::recording::Part;
 
 /// A family of metrics: type, unit, help, and its lines.
@@ -21,7 +22,13 @@ struct Family {
 struct Families(BTreeMap<String, Family>);
 
 impl Families {
-    fn add(&mut self, name: &str, kind: &'static str, unit: &'static str, help: &str) -> &mut Family {
+    fn add(
+        &mut self,
+        name: &str,
+        kind: &'static str,
+        unit: &'static str,
+        help: &str,
+    ) -> &mut Family {
         let new = || Family { kind, unit, help: help.to_owned(), lines: Vec::new() };
         self.0.entry(name.to_owned()).or_insert_with(new)
     }
@@ -53,7 +60,7 @@ pub fn open_metrics(document: &Document) -> String {
         };
         let help = format!("{} ({}), mean over repeats.", key.metric, key.unit);
         let family = families.add(&name, "gauge", unit, &help);
-        let line = format!("{name}{} {}", of(key, &[]), series.value * factor);
+        let line = format!("{name}{} {}", of(key, &[]), significant(series.value * factor, 9));
         family.lines.push(line);
     }
     if let Some(engine) = &document.engine {
@@ -113,7 +120,7 @@ fn latency(families: &mut Families, s: &LatencySeries) {
 }
 
 fn seconds(us: f64) -> f64 {
-    us / 1e6
+    significant(us / 1e6, 12)
 }
 
 /// The suffix of a unit, and what to multiply with.

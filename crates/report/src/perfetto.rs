@@ -191,7 +191,9 @@ impl<W: Write> Trace<W> {
             }
         }
         let kernel = match work {
-            Work::Idle | Work::User | Work::Entry | Work::Exit(_) | Work::Guest(_) => None,
+            Work::Idle | Work::User | Work::Entry | Work::Exit(_) | Work::Poll | Work::Guest(_) => {
+                None
+            }
             Work::CState => Some("leave idle"),
             Work::Irq(name) => Some(name),
             Work::Kernel => Some("kernel"),
@@ -210,6 +212,7 @@ impl<W: Write> Trace<W> {
                 let name = self.tracks.exit(reason);
                 self.thread_slice(thread, at, "exit", &name);
             }
+            Work::Poll => self.thread_slice(thread, at, "poll", "host polls"),
             Work::Guest(inner) => self.guest(at, thread, inner),
             _ => {}
         }
@@ -229,7 +232,7 @@ impl<W: Write> Trace<W> {
                 }
             }
             GuestWork::Softirq => flow = state.handles,
-            GuestWork::Kernel | GuestWork::Switch => {}
+            GuestWork::Kernel | GuestWork::Switch | GuestWork::Poll | GuestWork::Rest => {}
             GuestWork::Task => state.handles = None,
         }
         let task = state.task;
@@ -242,6 +245,8 @@ impl<W: Write> Trace<W> {
             GuestWork::Softirq => "softirq".to_owned(),
             GuestWork::Kernel => "guest kernel".to_owned(),
             GuestWork::Switch => "guest switch".to_owned(),
+            GuestWork::Poll => "guest polls".to_owned(),
+            GuestWork::Rest => "guest rests".to_owned(),
             GuestWork::Task => self.tracks.task_name(vm, task),
         };
         let track = self.tracks.thread(thread);
@@ -388,6 +393,9 @@ impl<W: Write> Trace<W> {
                 if self.pcpus[pcpu as usize].queue.replace(length) != Some(length) {
                     self.packets.counter(self.tracks.queue(pcpu), at, u64::from(length));
                 }
+            }
+            Event::Mask { vm, vcpus } => {
+                self.packets.counter(self.tracks.width(vm), at, u64::from(vcpus));
             }
             Event::Steal { thread, ns } => {
                 self.packets.counter(self.tracks.steal(thread), at, ns);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use vcoop_model::plan::{
     Dist, HostPlan, HostSched, Mode, Ns, Phase, Plan, PolicyPlan, Preemption, Program, TaskPlan,
-    VmPlan,
+    Virt, VmPlan,
 };
 use vcoop_model::profile::Profile;
 use vcoop_sched::config::{
@@ -57,8 +57,7 @@ fn vm(i: u32, run: Ns, sleep: Ns) -> VmPlan {
         }],
         devices: vec![],
         cooperative: false,
-        posted_interrupts: false,
-        timer: None,
+        virt: Virt::default(),
     }
 }
 
@@ -92,6 +91,7 @@ fn plan(pcpus: u32, duration_ns: Ns, mixed: bool) -> Plan {
         repeats: 1,
         seed: 1,
         host: HostPlan {
+            cpu: None,
             profile: profile.name.clone(),
             costs: profile.costs,
             sched: HostSched::Credit1(Credit1Config::new(topology, domains)),

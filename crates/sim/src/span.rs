@@ -119,6 +119,9 @@ impl World<'_> {
         for p in 0..self.pcpus.len() as u32 {
             self.span_begin(p);
         }
+        for vm in 0..self.masks.len() as u32 {
+            self.span_mask(vm);
+        }
     }
 
     fn span_closes(&mut self, at: Ns) {
@@ -149,6 +152,7 @@ impl World<'_> {
             Segment::Entry => Work::Entry,
             Segment::Exit(reason) => Work::Exit(EXIT_NAMES[reason.index()]),
             Segment::User => Work::User,
+            Segment::Poll => Work::Poll,
             Segment::Guest => {
                 let v = self.threads[pc.current as usize].vcpu;
                 Work::Guest(match self.vcpus[v as usize].segment {
@@ -156,6 +160,8 @@ impl World<'_> {
                     GuestSegment::Softirq(_) => GuestWork::Softirq,
                     GuestSegment::Overhead => GuestWork::Kernel,
                     GuestSegment::Switch => GuestWork::Switch,
+                    GuestSegment::Poll => GuestWork::Poll,
+                    GuestSegment::Rest => GuestWork::Rest,
                     GuestSegment::User | GuestSegment::None => GuestWork::Task,
                 })
             }
@@ -236,6 +242,13 @@ impl World<'_> {
         self.spans.tell(self.now, Event::TaskSwitch { thread, task, left: left(leave) });
     }
 
+    /// A VM uses another number of its vCPUs.
+    #[cold]
+    pub(crate) fn span_mask(&mut self, vm: u32) {
+        let vcpus = self.masks[vm as usize].width;
+        self.spans.tell(self.now, Event::Mask { vm, vcpus });
+    }
+
     /// A guest task was woken on vCPU `to` by code on vCPU `by`.
     #[cold]
     pub(crate) fn span_task_wake(&mut self, to: u32, t: u32, by: u32) {
@@ -296,6 +309,7 @@ fn irq_name(irq: Irq) -> &'static str {
         Irq::Device(_) => "device",
         Irq::Storm(_) => "storm",
         Irq::Tune => "ratelimit tuner",
+        Irq::Govern(_) => "governor",
     }
 }
 

@@ -16,6 +16,10 @@ use vcoop_sched::{CpuId, EntId, Level, Scheduler};
 
 use crate::boost::Page;
 use crate::call::{Calls, Message};
+use crate::cold::{Cold, VmVirt};
+use crate::govern::Driver;
+use crate::idle::IdleTimes;
+use crate::mask::Mask;
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
@@ -46,6 +50,8 @@ pub(crate) enum Segment {
     User,
     /// Guest mode.
     Guest,
+    /// Polling for a halted vCPU, with interrupts on.
+    Poll,
 }
 
 /// Why a vCPU left guest mode.
@@ -67,6 +73,12 @@ pub(crate) enum Exit {
     Send(Message),
     /// A hypercall of the toolstack: a VM of a storm may run.
     Start(u32),
+    /// The VMX preemption timer.
+    HvTimer,
+    /// The end of an interrupt, where that is not virtualised.
+    Eoi,
+    /// The guest has become able to take an interrupt.
+    Window,
 }
 
 impl Exit {
@@ -81,13 +93,27 @@ impl Exit {
             Self::Register(Some(_)) => 5,
             Self::Register(None) => 6,
             Self::Send(_) | Self::Start(_) => 7,
+            Self::HvTimer => 8,
+            Self::Eoi => 9,
+            Self::Window => 10,
         }
     }
 }
 
 /// Exit reasons as reported.
-pub(crate) const EXIT_NAMES: [&str; 8] =
-    ["interrupt", "hlt", "msr_timer", "msr_icr", "notify", "register", "refused", "send"];
+pub(crate) const EXIT_NAMES: [&str; 11] = [
+    "interrupt",
+    "hlt",
+    "msr_timer",
+    "msr_icr",
+    "notify",
+    "register",
+    "refused",
+    "send",
+    "preemption_timer",
+    "eoi",
+    "interrupt_window",
+];
 
 /// An interrupt at a pCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +136,8 @@ pub(crate) enum Irq {
     Storm(u32),
     /// `ratelimit-auto` looks at the domains.
     Tune,
+    /// The host looks what it can give a VM.
+    Govern(u32),
 }
 
 /// A physical CPU.
@@ -138,8 +166,7 @@ pub(crate) struct Pcpu {
     /// Track of the thread that an idle exit is for.
     pub(crate) waking: u32,
     /// Recent idle times, for the idle governor.
-    pub(crate) idle_times: [Ns; 8],
-    pub(crate) idle_next: usize,
+    pub(crate) idle_times: IdleTimes,
     pub(crate) idle_ns: Ns,
 }
 
@@ -229,6 +256,18 @@ pub(crate) enum GuestSegment {
     Switch,
     /// A task's work.
     User,
+    /// Nothing to run: polls for work.
+    Poll,
+    /// Nothing to run: HLT or MWAIT that does not exit.
+    Rest,
+}
+
+impl GuestSegment {
+    /// The guest's kernel at work, with interrupts off.
+    #[inline]
+    pub(crate) fn is_kernel(self) -> bool {
+        matches!(self, Self::Irq(_) | Self::Softirq(_) | Self::Overhead | Self::Switch)
+    }
 }
 
 /// Pending-interrupt bits of a vCPU, most urgent first.
@@ -260,6 +299,10 @@ pub(crate) struct Vcpu {
     /// pCPU whose timer hardware holds its deadline.
     pub(crate) home: u32,
     pub(crate) halted: bool,
+    /// It has halted, and the host polls for it.
+    pub(crate) polling: bool,
+    /// What to see to when it goes on; see [`wants`](crate::cold::wants).
+    pub(crate) wants: u8,
     pub(crate) segment: GuestSegment,
     /// What is left of the segment, but for `User`, where the task knows.
     pub(crate) left: Ns,
@@ -280,6 +323,10 @@ pub(crate) struct Vcpu {
     pub(crate) timers: Vec<(Ns, u32)>,
     /// Deadline the hardware holds.
     pub(crate) programmed: Ns,
+    /// The pCPU that fired its timer early waits until it is due.
+    pub(crate) waits_out: bool,
+    /// When the preemption timer is to fire; `Ns::MAX`: it is not in use.
+    pub(crate) hv_at: Ns,
     /// When it was preempted off its pCPU.
     pub(crate) off_since: Ns,
     pub(crate) track: u32,
@@ -287,8 +334,7 @@ pub(crate) struct Vcpu {
     pub(crate) policy: HostPolicy,
     pub(crate) half: GuestHalf,
     pub(crate) page: Page,
-    pub(crate) exit_counts: [u64; EXIT_NAMES.len()],
-    pub(crate) injections: u64,
+    pub(crate) cold: Box<Cold>,
 }
 
 /// A virtual machine.
@@ -300,9 +346,7 @@ pub(crate) struct Vm {
     pub(crate) first: u32,
     pub(crate) preemption: Preemption,
     pub(crate) ticks: Ticks,
-    pub(crate) posted: bool,
-    /// Its deadlines are fired by the housekeeping pCPU.
-    pub(crate) exitless: bool,
+    pub(crate) virt: VmVirt,
     pub(crate) shared: VmShared,
     /// A VM of a storm is not there before its VMStart: nothing runs, nothing wakes it.
     pub(crate) started: bool,
@@ -342,6 +386,8 @@ pub(crate) enum Slot {
     Device(u32),
     Storm(u32),
     Tune,
+    Govern(u32),
+    Plug(u32),
     Timeline,
     View(u32),
     End,
@@ -360,6 +406,8 @@ pub(crate) struct Slots {
     pub(crate) device: u32,
     pub(crate) storm: u32,
     pub(crate) tune: u32,
+    pub(crate) govern: u32,
+    pub(crate) plug: u32,
     pub(crate) timeline: u32,
     pub(crate) view: u32,
     pub(crate) end: u32,
@@ -397,6 +445,9 @@ pub(crate) struct World<'p> {
     pub(crate) next_timeline: usize,
     /// Sets ratelimits, if the policy is that.
     pub(crate) tuner: Option<Tuner>,
+    /// Of each VM: what decides how many vCPUs it uses, and how many it does.
+    pub(crate) governors: Vec<Option<Driver>>,
+    pub(crate) masks: Vec<Mask>,
     /// Who watches.
     pub(crate) spans: Spans<'p>,
 }
@@ -442,6 +493,8 @@ impl World<'_> {
                 Slot::Device(d) => self.device_fires(d),
                 Slot::Storm(s) => self.storm_asks(s),
                 Slot::Tune => self.tune_due(),
+                Slot::Govern(vm) => self.govern_due(vm),
+                Slot::Plug(vm) => self.plug(vm),
                 Slot::Timeline => self.timeline(),
                 Slot::View(i) => self.view_turns(i),
                 Slot::End if start.is_none() => {
@@ -501,6 +554,7 @@ pub(crate) struct Entities {
     pub(crate) pcpus: u32,
     pub(crate) vcpus: u32,
     pub(crate) threads: u32,
+    pub(crate) vms: u32,
     pub(crate) devices: u32,
     pub(crate) storms: u32,
     pub(crate) views: u32,
@@ -520,6 +574,8 @@ pub(crate) fn number(n: Entities) -> (Slots, Box<[Slot]>) {
         device: extend(&mut kinds, n.devices, Slot::Device),
         storm: extend(&mut kinds, n.storms, Slot::Storm),
         tune: extend(&mut kinds, 1, |_| Slot::Tune),
+        govern: extend(&mut kinds, n.vms, Slot::Govern),
+        plug: extend(&mut kinds, n.vms, Slot::Plug),
         timeline: extend(&mut kinds, 1, |_| Slot::Timeline),
         view: extend(&mut kinds, n.views, Slot::View),
         end: extend(&mut kinds, 1, |_| Slot::End),

@@ -177,7 +177,7 @@ fn an_exitless_timer_costs_its_guest_no_exit_and_is_fired_from_elsewhere() {
     p.vms = vec![vm];
     probe_all(&mut p);
     let lapic = run(&p);
-    p.vms[0].timer = Some(GuestTimer::Exitless);
+    p.vms[0].virt.timer.source = Some(GuestTimer::Exitless);
     assert_eq!(p.housekeeping(), Some(1));
     let r = run(&p);
     assert!(scalar(&lapic, "guest", "exits.msr_timer") > 1000.0);

@@ -3,10 +3,12 @@
 mod support;
 
 use proptest::prelude::*;
+use support::virt::any_virt;
 use support::*;
+use vcoop_model::plan::virt::GuestIdle;
 use vcoop_model::plan::{
     DevicePlan, Dist, Milestone, Mode, Phase, Plan, PolicyPlan, Preemption, Program, RogueMode,
-    StormPlan, Target, TaskPlan, TimelineAction, TimelineEvent,
+    StormPlan, Target, TaskPlan, TimelineAction, TimelineEvent, Virt,
 };
 use vcoop_model::recording::{MarkKind, Part};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, WakeBoostConfig};
@@ -248,11 +250,18 @@ fn weather(p: &mut Plan, seed: u64) {
     });
 }
 
+/// Plain half of the time.
+fn virt() -> impl Strategy<Value = Virt> {
+    prop_oneof![Just(Virt::default()), any_virt()]
+}
+
 fn scenario() -> impl Strategy<Value = Plan> {
     (1u32..5, any::<bool>(), 0usize..4, 0usize..3, any::<bool>()).prop_flat_map(
         |(cpus, modern, preemption, guard, costly)| {
-            let guests =
-                prop::collection::vec((1u32..4).prop_flat_map(|n| (Just(n), tasks(n, true))), 0..3);
+            let guests = prop::collection::vec(
+                (1u32..4).prop_flat_map(|n| (Just(n), tasks(n, true), virt())),
+                0..3,
+            );
             (tasks(cpus, false), guests, policy(), 0u64..u64::MAX, prop::option::of(10u64..150))
                 .prop_map(move |(host_tasks, guests, policy, seed, switch_off)| {
                     let mut host = if modern { eevdf(cpus) } else { cfs(cpus) };
@@ -273,11 +282,11 @@ fn scenario() -> impl Strategy<Value = Plan> {
                     p.seed = seed;
                     p.host_tasks = host_tasks;
                     p.policy = policy;
-                    for (i, (n, tasks)) in guests.into_iter().enumerate() {
+                    for (i, (n, tasks, virt)) in guests.into_iter().enumerate() {
                         let level = if modern { cfs(n) } else { eevdf(n) };
                         let mut vm = vm(&format!("vm{i}"), level, tasks);
                         vm.group = (i < 2).then_some(i as u16);
-                        vm.posted_interrupts = i == 1;
+                        vm.virt = virt;
                         vm.devices.push(DevicePlan {
                             name: "net".into(),
                             period: Dist::Exp { mean_ns: 3 * MS, max_ns: 50 * MS },
@@ -388,6 +397,11 @@ proptest! {
         let mut p = p;
         p.host.sched.linux_mut().unwrap().rt_guard = RtGuard::Off;
         p.storms.clear(); // all VMs are there
+        for m in &mut p.vms {
+            // A vCPU that never sleeps never lets another one have its pCPU.
+            m.virt.idle.guest = GuestIdle::Hlt;
+            m.virt.exits_off.hlt = false;
+        }
         let serve = Program::Serve { work: Dist::Const(work * US), wait: Dist::Const(0), irq_vcpu: 0 };
         let server = match p.vms.get_mut(vm) {
             Some(m) => {

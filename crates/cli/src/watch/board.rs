@@ -59,7 +59,8 @@ impl Board {
             let of = digest.scalars.iter().filter(|((_, m), _)| m == metric);
             of.map(|(_, s)| s.value).sum::<f64>()
         };
-        let (boosted, throttles, denied) = (scalar("boosted"), scalar("throttles"), scalar("denied"));
+        let (boosted, throttles, denied) =
+            (scalar("boosted"), scalar("throttles"), scalar("denied"));
         for (p, latency) in digest.latencies.iter().enumerate() {
             let key = (run.column, run.plan, p);
             let at = self.entries.partition_point(|e| e.key < key);

@@ -1,8 +1,8 @@
 //! The terminal: taken, drawn on, and given back.
 
 use std::io::{self, Stderr, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ratatui::Terminal;

@@ -65,7 +65,7 @@ fn plan() -> Plan {
         Err(errors) => panic!("{errors}"),
     };
     let mut plan = scenario.plans(Some(&["dynamic".to_owned()])).unwrap().remove(0);
-    plan.vms[0].timer = Some(GuestTimer::Lapic);
+    plan.vms[0].virt.timer.source = Some(GuestTimer::Lapic);
     plan.vms[0].tasks[0].program = Program::Cycle {
         phases: vec![
             Phase::Run { time: Dist::Const(5_000), mode: Mode::User },

@@ -10,10 +10,11 @@ use super::keys::{HostKeys, MAX_VCPUS, VmKeys};
 use super::sched::{FairKind, LevelShape, SchedKeys, tick_ns};
 use super::storm::never_logged_in;
 use super::texts::{MeansText, PolicyText};
+use super::virt;
 use super::workload::{Kind, Workload};
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::{DevicePlan, HostPlan, HostSched, TaskPlan, VmPlan};
-use crate::profile::{CState, Profile};
+use crate::profile::{CState, Cpu, Profile};
 use crate::toml_read::table::Sub;
 use crate::toml_read::value::OneOrEach;
 use crate::toml_read::{At, Value};
@@ -46,6 +47,7 @@ pub(crate) fn host(
     }
     Some(HostPlan {
         profile: profile.name.clone(),
+        cpu: profile.cpu,
         costs,
         sched: if is_credit1(&host.sched.value) {
             HostSched::Credit1(host.credit1.value.resolve(topology, errors))
@@ -79,6 +81,8 @@ pub(crate) struct HostFacts {
     pub(crate) eevdf: bool,
     /// Whether the host's scheduler is Xen's.
     pub(crate) credit1: bool,
+    /// What its CPU's timers are.
+    pub(crate) cpu: Option<Cpu>,
 }
 
 /// What VMs weigh on their host.
@@ -148,6 +152,7 @@ pub(crate) fn vm(
     }
     let group = if host.credit1 {
         refuse_linux_keys(keys, &vcpu_policy, errors);
+        virt::refuse_on_xen(&keys.virt.0, errors);
         shares.domains.push(credit1::domain(keys, errors));
         u16::try_from(shares.domains.len() - 1).ok()
     } else {
@@ -165,8 +170,7 @@ pub(crate) fn vm(
         tasks,
         devices,
         cooperative: keys.cooperative.value,
-        posted_interrupts: keys.posted_interrupts.value,
-        timer: keys.timer.as_ref().map(|timer| timer.value.resolve()),
+        virt: virt::resolve(keys, host.cpu, errors),
     })
 }
 
@@ -176,6 +180,12 @@ fn linux_group(keys: &VmKeys, groups: &mut Vec<u64>, errors: &mut Collector<'_>)
     let dom0 = keys.dom0.as_ref().map(|k| ("dom0", k.span));
     for (key, span) in [cap, dom0].into_iter().flatten() {
         only_credit1(key, span, errors);
+    }
+    let entitled = &keys.virt.0.govern.0.entitled;
+    if let (None, Some(entitled)) = (&keys.weight, entitled) {
+        // A pool keeps its promises by weights in proportion to them.
+        groups.push(entitled.value.get() * 1024);
+        return u16::try_from(groups.len() - 1).ok();
     }
     let weight = keys.weight.as_ref()?;
     if weight.value.get() < 2 {

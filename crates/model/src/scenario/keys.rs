@@ -7,10 +7,11 @@ use super::credit1::{Credit1Keys, Dom0Pin, PresetKind};
 use super::sched::SchedKeys;
 use super::storm::{StormKeys, ViewKeys};
 use super::texts::{MeansText, PolicyText};
+use super::virt::VirtKeys;
 use super::workload::{GuestTask, HostLoad};
-use crate::plan::{GuestTimer, Preemption};
+use crate::plan::Preemption;
 use crate::toml_read::At;
-use crate::toml_read::table::{Keyed, Sub, table};
+use crate::toml_read::table::{Flat, Keyed, Sub, table};
 use crate::toml_read::units::{AtLeast, CpuList, Percent, Span1, Time, Times};
 use crate::toml_read::value::{Int, Name, OneOrEach, Prose, Raw, choice};
 use crate::topology::{MAX_PCPUS, TopologyKeys};
@@ -72,26 +73,6 @@ choice! {
         Lazy = "lazy",
         /// At once.
         Full = "full",
-    }
-}
-
-choice! {
-    /// Who fires a guest's timer deadlines.
-    pub(crate) enum TimerKind {
-        /// KVM's in-kernel LAPIC timer.
-        Lapic = "lapic",
-        /// A housekeeping CPU, from a deadline in the shared page.
-        Exitless = "exitless",
-    }
-}
-
-impl TimerKind {
-    /// As the plan says it.
-    pub(crate) fn resolve(self) -> GuestTimer {
-        match self {
-            Self::Lapic => GuestTimer::Lapic,
-            Self::Exitless => GuestTimer::Exitless,
-        }
     }
 }
 
@@ -166,11 +147,8 @@ table! {
         preemption: At<PreemptionKind> = "voluntary",
         /// The guest takes part in the boost protocol.
         cooperative: At<bool> = "true",
-        /// Interrupts reach a running guest without an exit.
-        posted_interrupts: At<bool> = "false",
-        /// Who fires its timer deadlines. Default: the policy's, else `lapic`; on real vCPUs
-        /// `exitless` under policies that boost, as nothing else brings a boost with the interrupt.
-        timer: Option<At<TimerKind>>,
+        /// How it is virtualised.
+        virt: Flat<VirtKeys>,
         /// The guest's scheduler.
         sched: Sub<SchedKeys>,
         /// Tasks of the guest.
@@ -224,8 +202,6 @@ table! {
         boost_across_idle: Option<At<bool>>,
         /// wake-boost: longest a woken vCPU stays boosted.
         run: Option<At<Span1>>,
-        /// Who fires the guests' timer deadlines under this policy, whatever the VM says.
-        timer: Option<At<TimerKind>>,
         /// vanilla and ratelimit-auto, on a credit1 host: patches of the scheduler by name, in
         /// place of those in `[host.credit1.patches]`. `vcoop list policies` has the names.
         patches: Option<At<Vec<At<Prose>>>>,
@@ -248,6 +224,8 @@ table! {
         calm: Option<At<Int<0, 1_000_000>>>,
         /// ratelimit-auto: intervals in a row that must show the same before it counts.
         confirm: Option<At<Int<1, 100>>>,
+        /// Every policy: how VMs are virtualised under it, whatever they say themselves.
+        virt: Flat<VirtKeys>,
     }
 }
 
@@ -281,7 +259,7 @@ choice! {
 }
 
 table! {
-    /// A switch thrown while running: `boost`, or `policy` of a vCPU.
+    /// A switch thrown while running: `boost`, `policy` of a vCPU, or vCPUs to `prefer`.
     pub(crate) struct AtKeys {
         /// When, counted from the start of the warm-up.
         time: At<Time>,
@@ -293,5 +271,8 @@ table! {
         vcpu: Option<At<Int<0, 255>>>,
         /// New scheduling policy of the vCPU thread when not boosted.
         policy: Option<At<PolicyText>>,
+        /// vCPUs that the guest of `vm` prefers from now on: it keeps off the others. A governor that
+        /// the VM has sets others as it sees fit.
+        prefer: Option<At<CpuList>>,
     }
 }

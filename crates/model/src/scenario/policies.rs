@@ -10,17 +10,28 @@ use vcoop_sched::config::Patches;
 
 use super::credit1::policy_patches;
 use super::keys::PolicyKeys;
+use super::virt::VirtKeys;
 use crate::diagnostic::{Collector, Span, nearest};
-use crate::plan::{GuestTimer, PolicyPlan};
+use crate::plan::PolicyPlan;
 use crate::toml_read::At;
-use crate::toml_read::table::{Keyed, table};
+use crate::toml_read::table::{Flat, Keyed, table};
 use crate::toml_read::units::{Time, show};
 
 /// The built-in policies and their parameters, in the format of scenario files.
 pub(crate) const BUILTIN: &str = include_str!("policies.toml");
 /// Names of the built-in policies, in the order lists show them.
-pub(crate) const NAMES: [&str; 5] =
-    ["vanilla", "wake-boost", "dynamic", "static", "ratelimit-auto"];
+pub(crate) const NAMES: [&str; 10] = [
+    "vanilla",
+    "wake-boost",
+    "dynamic",
+    "static",
+    "ratelimit-auto",
+    "step",
+    "proportional",
+    "entitlement",
+    "host-hint",
+    "hotplug",
+];
 /// Longest chain of `base`; longer ones go in a circle.
 const MAX_BASES: usize = 16;
 
@@ -37,8 +48,8 @@ table! {
 pub(crate) struct Named {
     /// The policy.
     pub(crate) plan: PolicyPlan,
-    /// Who fires the guests' deadlines under it, if it says so.
-    pub(crate) timer: Option<GuestTimer>,
+    /// How VMs are virtualised under it, as far as it says so.
+    pub(crate) virt: VirtKeys,
 }
 
 /// Every policy of a scenario by name: built-in ones and the user's own.
@@ -83,8 +94,7 @@ impl Policies {
                 all.patches.insert(name.value.clone(), patches);
             }
             if let Some(plan) = plan(&kind, &keys, name.span, errors) {
-                let timer = keys.timer.as_ref().map(|timer| timer.value.resolve());
-                all.plans.insert(name.value.clone(), Named { plan, timer });
+                all.plans.insert(name.value.clone(), Named { plan, virt: keys.virt.0 });
             }
         }
         all
@@ -92,12 +102,16 @@ impl Policies {
 
     /// Why a policy cannot run on this host, and what can; `None` if it can, or is not there.
     pub(crate) fn unfit(&self, name: &str, credit1: bool) -> Option<Unfit> {
-        let plan = &self.plans.get(name)?.plan;
+        let Named { plan, virt } = self.plans.get(name)?;
+        let governs = virt.govern.0.governor.is_some();
         let boosts = !matches!(plan, PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_));
         let (message, help) = if credit1 && boosts {
             let help = "under class = \"credit1\" there are vanilla, ratelimit-auto, and policies \
                         with `patches`";
             (format!("`{name}` boosts Linux threads: there are none"), help)
+        } else if credit1 && governs {
+            let message = format!("`{name}` goes by the steal of a Linux host");
+            (message, "it needs class = \"linux\" in [host.sched], which is the default")
         } else if credit1 {
             return None;
         } else if matches!(plan, PolicyPlan::RatelimitAuto(_)) {
@@ -165,7 +179,8 @@ fn chain(
 }
 
 /// Every key and whether the built-in policies `static`, `dynamic`, `wake-boost`, `ratelimit-auto`
-/// and `vanilla` have it; the only list of keys besides the declaration.
+/// and `vanilla` have it; the only list of keys besides the declaration. How VMs are virtualised every
+/// policy can say.
 macro_rules! each_key {
     ($run:ident) => {
         $run! {
@@ -189,7 +204,6 @@ macro_rules! each_key {
             pressed: false, false, false, true, false;
             calm: false, false, false, true, false;
             confirm: false, false, false, true, false;
-            timer: true, true, true, true, true;
         }
     };
 }
@@ -198,7 +212,11 @@ macro_rules! each_key {
 fn over(keys: PolicyKeys, under: PolicyKeys) -> PolicyKeys {
     macro_rules! merge {
         ($( $key:ident: $a:literal, $b:literal, $c:literal, $d:literal, $e:literal; )+) => {
-            PolicyKeys { base: None, $( $key: keys.$key.or(under.$key), )+ }
+            PolicyKeys {
+                base: None,
+                virt: Flat(keys.virt.0.over(under.virt.0)),
+                $( $key: keys.$key.or(under.$key), )+
+            }
         };
     }
     each_key!(merge)

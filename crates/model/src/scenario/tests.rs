@@ -4,6 +4,7 @@ mod overrides;
 mod plans;
 mod refusals;
 mod storms;
+mod virt;
 
 use std::sync::Arc;
 

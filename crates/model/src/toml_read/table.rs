@@ -59,7 +59,9 @@ impl<'n, 'd, 's> Reader<'n, 'd, 's> {
     /// Reads one key as the field's type wants it.
     pub(crate) fn field<F: Field>(&mut self, key: &'static str, default: &str) -> Option<F> {
         let key = key.trim_start_matches("r#");
-        self.known.push(key);
+        if !F::FLAT {
+            self.known.push(key);
+        }
         F::read(self, key, default)
     }
 
@@ -100,6 +102,36 @@ pub(crate) trait Field: Sized {
 
     /// Whether the key must be there.
     const REQUIRED: bool;
+
+    /// Whether it is no key but the keys of another table.
+    const FLAT: bool = false;
+
+    /// Adds the key to the schema of a table.
+    fn describe(schema: &mut TableSchema<'_>, key: &str, default: &str, about: &str) {
+        schema.key::<Self>(key, default, about);
+    }
+}
+
+/// Keys that several tables have, declared once: they stand among the table's own.
+#[derive(Clone, Debug)]
+pub(crate) struct Flat<T>(pub(crate) T);
+
+impl<T: Table + JsonSchema> Field for Flat<T> {
+    fn read(reader: &mut Reader<'_, '_, '_>, _: &'static str, _: &str) -> Option<Self> {
+        T::read_fields(reader).map(Self)
+    }
+
+    fn schema(generator: &mut SchemaGenerator) -> Schema {
+        T::json_schema(generator)
+    }
+
+    const REQUIRED: bool = false;
+
+    const FLAT: bool = true;
+
+    fn describe(schema: &mut TableSchema<'_>, _: &str, _: &str, _: &str) {
+        T::describe(schema);
+    }
 }
 
 /// Required, unless the declaration gives a default.
@@ -243,8 +275,13 @@ impl<'g> TableSchema<'g> {
         Self { generator, properties: Map::new(), required: Vec::new() }
     }
 
-    /// Adds a key.
+    /// Adds a field: a key, or several.
     pub(crate) fn field<F: Field>(&mut self, key: &str, default: &str, about: &str) {
+        F::describe(self, key, default, about);
+    }
+
+    /// Adds a key.
+    fn key<F: Field>(&mut self, key: &str, default: &str, about: &str) {
         let key = key.trim_start_matches("r#");
         let mut schema = F::schema(self.generator).to_value();
         if let Some(object) = schema.as_object_mut() {
@@ -295,7 +332,7 @@ fn default_json(text: &str) -> Json {
 
 /// Declares a table: documentation, keys, types and defaults, once for reader, schema and
 /// reference. `key: At<T>` is required, `key: At<T> = "default"` is not, `key: Option<At<T>>` has
-/// no default value, `Vec<T>` is an array of tables.
+/// no default value, `Vec<T>` is an array of tables, `Flat<T>` are the keys of another table.
 macro_rules! table {
     (
         $(#[doc = $about:literal])+

@@ -132,7 +132,11 @@ pub(super) fn cyclictest(columns: &[Column<'_>]) -> String {
         line(&mut columns.iter().map(|(c, _)| of(&c.repeats)), 5, " ")
     };
     let total = |l: &[&Latency]| l.iter().map(|l| l.count).sum::<u64>();
-    let _ = writeln!(out, "# Total: {}", line(&mut columns.iter().map(|(c, _)| total(&c.repeats)), 9, " "));
+    let _ = writeln!(
+        out,
+        "# Total: {}",
+        line(&mut columns.iter().map(|(c, _)| total(&c.repeats)), 9, " ")
+    );
     let with_samples = |l: &[&Latency]| l.iter().any(|l| l.count > 0);
     let min = |l: &[&Latency]| match with_samples(l) {
         true => l.iter().filter(|l| l.count > 0).map(|l| l.min_ns / 1000).min().unwrap_or(0),

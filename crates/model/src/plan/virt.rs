@@ -1,0 +1,149 @@
+//! How a VM is virtualised: one field a mechanism, all of them independent.
+//!
+//! The default is the plain in-kernel APIC of KVM with a paravirtual EOI: every mechanism that a
+//! scenario does not switch on is off.
+
+use serde::{Deserialize, Serialize};
+use vcoop_policy::config::{AdvanceConfig, GuestPollConfig, HostPollConfig};
+
+use super::govern::Govern;
+
+/// Everything by which one VM is virtualised.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Virt {
+    /// Its timer.
+    pub timer: TimerVirt,
+    /// Its interrupt controller.
+    pub apic: ApicVirt,
+    /// Instructions that do not exit.
+    pub exits_off: ExitsOff,
+    /// What its vCPUs do when they have nothing to run.
+    pub idle: IdleVirt,
+    /// How many of its vCPUs its guest uses.
+    pub govern: Govern,
+}
+
+/// How a guest's deadlines are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimerVirt {
+    /// Who fires them; `None` leaves it to the backend.
+    pub source: Option<GuestTimer>,
+    /// How the guest programs them.
+    pub mode: TimerMode,
+    /// How early they are fired.
+    pub advance: AdvanceConfig,
+    /// With [`GuestTimer::HvTimer`]: an hrtimer stands in while the vCPU is preempted.
+    pub arm_sw_on_preempt: bool,
+    /// Cycles of the guest's TSC in a million of the host's (TSC scaling).
+    pub tsc_ratio_ppm: u64,
+}
+
+/// A guest's TSC that is the host's.
+pub const TSC_UNSCALED: u64 = 1_000_000;
+
+impl Default for TimerVirt {
+    fn default() -> Self {
+        Self {
+            source: None,
+            mode: TimerMode::default(),
+            advance: AdvanceConfig::None,
+            arm_sw_on_preempt: false,
+            tsc_ratio_ppm: TSC_UNSCALED,
+        }
+    }
+}
+
+/// Who fires a guest's timer deadlines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GuestTimer {
+    /// KVM's in-kernel LAPIC timer, by whatever means the host's KVM has: an hrtimer in the
+    /// simulator, on real vCPUs the preemption timer where the host uses it.
+    Lapic,
+    /// The in-kernel LAPIC timer on an hrtimer of the host: writing the deadline is an exit, and it
+    /// fires on the pCPU where the vCPU ran last.
+    Hrtimer,
+    /// The in-kernel LAPIC timer on the VMX preemption timer: it counts down in guest mode and ends
+    /// in an exit of its own, without a timer interrupt on the host. While the vCPU is halted, and
+    /// wherever KVM cannot use it, it is [`Hrtimer`](Self::Hrtimer).
+    HvTimer,
+    /// A housekeeping CPU of the host, from a deadline in the shared page (the KVM tax cut's
+    /// exitless timer): writing it is a store, and the vCPU's pCPU takes no timer interrupt.
+    Exitless,
+}
+
+/// How a guest programs its LAPIC timer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimerMode {
+    /// A point of the TSC for each event.
+    #[default]
+    TscDeadline,
+    /// A count of the APIC's bus clock for each event.
+    Oneshot,
+    /// One count for ever: the guest has no other timer than its tick, which never stops.
+    Periodic,
+}
+
+/// A guest's interrupt controller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApicVirt {
+    /// Interrupts reach a running guest without an exit (APICv/AVIC posted interrupts).
+    pub posted: bool,
+    /// The end of an interrupt exits: neither APICv nor a paravirtual EOI.
+    pub eoi_exits: bool,
+    /// An interrupt that the guest cannot take yet exits once more when it can.
+    pub window_exits: bool,
+    /// Timer and ICR writes are handled before the exit is complete, and the guest is entered again
+    /// at once (Linux 5.6 and later).
+    pub fastpath: bool,
+}
+
+/// Instructions that do not exit (`KVM_CAP_X86_DISABLE_EXITS`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitsOff {
+    /// HLT idles the pCPU in guest mode.
+    pub hlt: bool,
+    /// MWAIT does, and the guest may use it.
+    pub mwait: bool,
+    /// PAUSE loops run on.
+    pub pause: bool,
+    /// Reads of the C-state residency counters.
+    pub cstate: bool,
+}
+
+/// What vCPUs without work do, and what the host does then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdleVirt {
+    /// What the guest does.
+    pub guest: GuestIdle,
+    /// With [`GuestIdle::Haltpoll`]: for how long.
+    pub guest_poll: GuestPollConfig,
+    /// How long the host polls for a halted vCPU.
+    pub host_poll: HostPollConfig,
+}
+
+impl Default for IdleVirt {
+    fn default() -> Self {
+        Self {
+            guest: GuestIdle::Hlt,
+            guest_poll: GuestPollConfig::LINUX,
+            host_poll: HostPollConfig::OFF,
+        }
+    }
+}
+
+/// A guest's idle loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GuestIdle {
+    /// It halts.
+    #[default]
+    Hlt,
+    /// It polls for ever (`idle=poll`).
+    Poll,
+    /// It polls for a while, then halts (Linux's haltpoll governor).
+    Haltpoll,
+    /// It waits by MWAIT, which must not exit.
+    Mwait,
+}

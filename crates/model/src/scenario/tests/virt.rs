@@ -1,0 +1,108 @@
+//! How VMs are virtualised: what keys of a VM and of a policy say together.
+
+use vcoop_policy::config::AdvanceConfig;
+
+use super::*;
+use crate::plan::virt::{GuestIdle, GuestTimer, TimerMode, Virt};
+
+fn with(vm: &str, rest: &str) -> Result<Scenario, Diagnostics> {
+    let text = SMALL.replace("weight = 2048\n", vm);
+    parse(&format!("{text}{rest}"))
+}
+
+/// The VM under each policy compared, by name.
+fn virts(vm: &str, rest: &str) -> Vec<(String, Virt)> {
+    let scenario = with(vm, rest).unwrap_or_else(|e| panic!("{e}"));
+    let plans = scenario.plans(None).unwrap_or_else(|e| panic!("{e}"));
+    plans.into_iter().map(|plan| (plan.policy_name, plan.vms[0].virt.clone())).collect()
+}
+
+fn refused(vm: &str, rest: &str, line: &str, message: &str) {
+    let error = match with(vm, rest) {
+        Ok(_) => panic!("this should be refused: {vm}{rest}"),
+        Err(error) => error.to_string(),
+    };
+    assert!(error.contains(message), "{error}");
+    assert!(error.contains(line), "the line that is wrong: {error}");
+}
+
+#[test]
+fn nothing_is_switched_on_by_itself() {
+    for (name, virt) in virts("", "") {
+        assert_eq!(virt, Virt::default(), "{name}");
+    }
+}
+
+#[test]
+fn a_policy_says_it_over_the_vm_key_by_key() {
+    let vm = "timer = \"hv-timer\"\nhalt_poll = \"100us\"\nguest_halt_poll = \"50us\"\n";
+    let rest = "[compare]\npolicy = ['vanilla', 'base', 'more']\n\
+        [policy.base]\nbase = 'vanilla'\ntimer_advance = 'adaptive'\napicv = true\n\
+        [policy.more]\nbase = 'base'\nguest_idle = 'haltpoll'\ntimer = 'hrtimer'\n\
+        disable_exits = ['hlt', 'pause']\n";
+    let virts = virts(vm, rest);
+    let [vanilla, base, more] = [0, 1, 2].map(|i| &virts[i].1);
+    assert_eq!(vanilla.timer.source, Some(GuestTimer::HvTimer));
+    assert_eq!(vanilla.idle.host_poll.max_ns, 100_000);
+    assert_eq!((vanilla.timer.advance, vanilla.apic.posted), (AdvanceConfig::None, false));
+    assert_eq!(base.timer.source, Some(GuestTimer::HvTimer), "as the VM has it");
+    assert_eq!((base.timer.advance, base.apic.posted), (AdvanceConfig::Adaptive, true));
+    assert_eq!(more.timer.source, Some(GuestTimer::Hrtimer), "the policy, not the VM");
+    assert_eq!(more.timer.advance, AdvanceConfig::Adaptive, "of its base");
+    assert_eq!((more.idle.guest, more.idle.guest_poll.max_ns), (GuestIdle::Haltpoll, 50_000));
+    let off = more.exits_off;
+    assert_eq!((off.hlt, off.mwait, off.pause, off.cstate), (true, false, true, false));
+}
+
+#[test]
+fn every_key_arrives() {
+    let vm = "timer_mode = 'oneshot'\ntimer_advance = '2us'\ntsc_ratio = 0.5\napicv = false\n\
+        exit_fastpath = true\nguest_halt_poll_grow = 3\nguest_halt_poll_grow_start = '1us'\n\
+        guest_halt_poll_shrink = 4\nguest_halt_poll_allow_shrink = false\nhalt_poll_grow = 5\n\
+        halt_poll_grow_start = '6us'\nhalt_poll_shrink = 7\n";
+    let virt = &virts(vm, "")[0].1;
+    assert_eq!((virt.timer.mode, virt.timer.tsc_ratio_ppm), (TimerMode::Oneshot, 500_000));
+    assert_eq!(virt.timer.advance, AdvanceConfig::Fixed(2_000));
+    let apic = virt.apic;
+    assert_eq!(
+        (apic.posted, apic.eoi_exits, apic.window_exits, apic.fastpath),
+        (false, true, true, true)
+    );
+    let g = virt.idle.guest_poll;
+    assert_eq!((g.grow, g.grow_start_ns, g.shrink, g.allow_shrink), (3, 1_000, 4, false));
+    let h = virt.idle.host_poll;
+    assert_eq!((h.max_ns, h.grow, h.grow_start_ns, h.shrink), (0, 5, 6_000, 7));
+}
+
+#[test]
+fn what_kvm_cannot_have_is_refused_where_it_is_written() {
+    let vm = "apicv = false\nposted_interrupts = true\n";
+    refused(vm, "", "posted_interrupts = true", "a part of APICv");
+    refused("guest_idle = 'mwait'\n", "", "guest_idle = 'mwait'", "where it does not exit");
+    refused("arm_sw_on_preempt = true\n", "", "arm_sw_on_preempt", "something to stand in for it");
+    let mode = "timer = 'exitless'\ntimer_mode = 'periodic'\n";
+    refused(mode, "", "timer_mode = 'periodic'", "holds TSC deadlines");
+    refused("timer_advance = '2ms'\n", "", "timer_advance", "more than 1ms");
+    refused("disable_exits = ['hlt', 'cpuid']\n", "", "disable_exits", "`cpuid` is not known");
+    // Fine by itself, and not under this policy.
+    let rest = "[policy.odd]\nbase = 'vanilla'\ntimer = 'lapic'\n";
+    let vm = "timer = 'hv-timer'\narm_sw_on_preempt = true\n";
+    refused(vm, rest, "arm_sw_on_preempt = true", "something to stand in for it");
+    let rest = "[policy.odd]\nbase = 'vanilla'\ndisable_exits = []\n";
+    let vm = "guest_idle = 'mwait'\ndisable_exits = ['mwait']\n";
+    refused(vm, rest, "guest_idle = 'mwait'", "where it does not exit");
+}
+
+#[test]
+fn xen_has_other_mechanisms() {
+    let xen = "\n[host.sched]\nclass = \"credit1\"\n";
+    let text = "name = \"x\"\ntitle = \"x\"\n[host]\npcpus = 2\n".to_owned()
+        + xen
+        + "[[vm]]\nname = \"a\"\nvcpus = 1\nhalt_poll = \"1us\"\n\
+           [[vm.task]]\nname = \"h\"\nkind = \"hog\"\n";
+    let error = parse(&text).map(|_| ()).expect_err("KVM polls, Xen does not").to_string();
+    assert!(error.contains("halt_poll"), "{error}");
+    let timer = text.replace("halt_poll = \"1us\"", "timer = \"hv-timer\"");
+    let error = parse(&timer).map(|_| ()).expect_err("a KVM timer").to_string();
+    assert!(error.contains("hv-timer"), "{error}");
+}

@@ -1,0 +1,72 @@
+//! Keys of idle vCPUs.
+
+use super::{set, shared_keys};
+use crate::plan::virt::{GuestIdle, Virt};
+use crate::toml_read::units::Time;
+use crate::toml_read::value::{Int, choice};
+
+choice! {
+    /// A guest's idle loop.
+    pub(crate) enum IdleKind {
+        /// HLT.
+        Hlt = "hlt",
+        /// Polls for ever.
+        Poll = "poll",
+        /// Polls, then halts.
+        Haltpoll = "haltpoll",
+        /// MWAIT.
+        Mwait = "mwait",
+    }
+}
+
+shared_keys! {
+    /// Idle vCPUs.
+    pub(crate) struct IdleKeys {
+        /// What a vCPU without work does: `hlt`, `poll` (for ever, `idle=poll`), `haltpoll` (for a
+        /// while, then HLT: Linux's governor) or `mwait` (needs disable_exits = ["mwait"]).
+        /// Default: hlt.
+        guest_idle: IdleKind,
+        /// haltpoll: longest poll (`guest_halt_poll_ns`). Default: 200us.
+        guest_halt_poll: Time,
+        /// haltpoll: factor by which it grows. Default: 2.
+        guest_halt_poll_grow: Int<0, 1000>,
+        /// haltpoll: what it grows from. Default: 50us.
+        guest_halt_poll_grow_start: Time,
+        /// haltpoll: divisor by which it shrinks, 0: to nothing. Default: 2.
+        guest_halt_poll_shrink: Int<0, 1000>,
+        /// haltpoll: whether it shrinks. Default: true.
+        guest_halt_poll_allow_shrink: bool,
+        /// Longest that the host polls for a halted vCPU (`KVM_CAP_HALT_POLL`, else
+        /// `halt_poll_ns`; Linux has 200us on x86). Default: 0us, which is never.
+        halt_poll: Time,
+        /// Host polling: factor by which a vCPU's poll grows. Default: 2.
+        halt_poll_grow: Int<0, 1000>,
+        /// Host polling: what it grows from, and below which it shrinks to nothing. Default: 10us.
+        halt_poll_grow_start: Time,
+        /// Host polling: divisor by which it shrinks, 0: to nothing. Default: 2.
+        halt_poll_shrink: Int<0, 1000>,
+    }
+}
+
+impl IdleKeys {
+    pub(super) fn apply(&self, virt: &mut Virt) {
+        let idle = &mut virt.idle;
+        set(&self.guest_idle, &mut idle.guest, |kind| match kind {
+            IdleKind::Hlt => GuestIdle::Hlt,
+            IdleKind::Poll => GuestIdle::Poll,
+            IdleKind::Haltpoll => GuestIdle::Haltpoll,
+            IdleKind::Mwait => GuestIdle::Mwait,
+        });
+        let guest = &mut idle.guest_poll;
+        set(&self.guest_halt_poll, &mut guest.max_ns, |time| time.0);
+        set(&self.guest_halt_poll_grow, &mut guest.grow, |n| n.get32());
+        set(&self.guest_halt_poll_grow_start, &mut guest.grow_start_ns, |time| time.0);
+        set(&self.guest_halt_poll_shrink, &mut guest.shrink, |n| n.get32());
+        set(&self.guest_halt_poll_allow_shrink, &mut guest.allow_shrink, |on| *on);
+        let host = &mut idle.host_poll;
+        set(&self.halt_poll, &mut host.max_ns, |time| time.0);
+        set(&self.halt_poll_grow, &mut host.grow, |n| n.get32());
+        set(&self.halt_poll_grow_start, &mut host.grow_start_ns, |time| time.0);
+        set(&self.halt_poll_shrink, &mut host.shrink, |n| n.get32());
+    }
+}

@@ -1,0 +1,106 @@
+//! Keys of a guest's timer.
+
+use vcoop_policy::config::AdvanceConfig;
+
+use super::{set, shared_keys};
+use crate::plan::virt::{GuestTimer, TimerMode, Virt};
+use crate::toml_read::Text;
+use crate::toml_read::units::Time;
+use crate::toml_read::value::{Factor, choice};
+
+choice! {
+    /// Who fires a guest's timer deadlines.
+    pub(crate) enum TimerKind {
+        /// KVM's in-kernel LAPIC timer, by what the host's KVM has.
+        Lapic = "lapic",
+        /// An hrtimer of the host.
+        Hrtimer = "hrtimer",
+        /// The VMX preemption timer.
+        HvTimer = "hv-timer",
+        /// A housekeeping CPU, from a deadline in the shared page.
+        Exitless = "exitless",
+    }
+}
+
+choice! {
+    /// How a guest programs its LAPIC timer.
+    pub(crate) enum ModeKind {
+        /// A point of the TSC.
+        TscDeadline = "tsc-deadline",
+        /// A count for one event.
+        Oneshot = "oneshot",
+        /// A count for ever.
+        Periodic = "periodic",
+    }
+}
+
+/// How early a guest's timer is fired.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AdvanceText(AdvanceConfig);
+
+impl Text for AdvanceText {
+    const WHAT: &'static str = "\"none\", \"adaptive\", or a duration like \"2us\"";
+    const PATTERN: &'static str =
+        r"^\s*(none|adaptive|[0-9]+(\.[0-9]+)?\s*(ns|us|µs|ms|s|m|h))\s*$";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "none" => Ok(Self(AdvanceConfig::None)),
+            "adaptive" => Ok(Self(AdvanceConfig::Adaptive)),
+            other => {
+                let ns = Time::parse(other)?.0;
+                if ns > MAX_ADVANCE_NS {
+                    return Err(format!("`{other}` is more than 1ms"));
+                }
+                Ok(Self(AdvanceConfig::Fixed(ns)))
+            }
+        }
+    }
+}
+
+/// Longest fixed advance: the vCPU spins until the deadline.
+const MAX_ADVANCE_NS: u64 = 1_000_000;
+
+shared_keys! {
+    /// A guest's timer.
+    pub(crate) struct TimerKeys {
+        /// Who fires its timer deadlines: `lapic` (what the host's KVM does; in the simulator an
+        /// hrtimer), `hrtimer`, `hv-timer` (simulator), `exitless`. Default: the policy's, else `lapic`;
+        /// on real vCPUs `exitless` under policies that boost, as nothing else brings a boost with the
+        /// interrupt.
+        timer: TimerKind,
+        /// How the guest programs it. A guest with `periodic` has no other timer than its tick, which
+        /// never stops. Default: tsc-deadline.
+        timer_mode: ModeKind,
+        /// How early it is fired, so that the guest has the interrupt when it is due: "none", a
+        /// duration, or "adaptive" (KVM's `lapic_timer_advance`). Default: none.
+        timer_advance: AdvanceText,
+        /// hv-timer: an hrtimer stands in while the vCPU is preempted, so that its deadline is noticed
+        /// by the host (this program's own remedy; KVM has none). Default: false.
+        arm_sw_on_preempt: bool,
+        /// Cycles of the guest's TSC in one of the host's: with TSC scaling, other than 1. Default: 1.
+        tsc_ratio: Factor,
+    }
+}
+
+impl TimerKeys {
+    pub(super) fn apply(&self, virt: &mut Virt) {
+        let timer = &mut virt.timer;
+        set(&self.timer, &mut timer.source, |kind| {
+            Some(match kind {
+                TimerKind::Lapic => GuestTimer::Lapic,
+                TimerKind::Hrtimer => GuestTimer::Hrtimer,
+                TimerKind::HvTimer => GuestTimer::HvTimer,
+                TimerKind::Exitless => GuestTimer::Exitless,
+            })
+        });
+        set(&self.timer_mode, &mut timer.mode, |mode| match mode {
+            ModeKind::TscDeadline => TimerMode::TscDeadline,
+            ModeKind::Oneshot => TimerMode::Oneshot,
+            ModeKind::Periodic => TimerMode::Periodic,
+        });
+        set(&self.timer_advance, &mut timer.advance, |advance| advance.0);
+        set(&self.arm_sw_on_preempt, &mut timer.arm_sw_on_preempt, |on| *on);
+        set(&self.tsc_ratio, &mut timer.tsc_ratio_ppm, |ratio| ratio.ppm);
+    }
+}
