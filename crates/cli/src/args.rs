@@ -78,9 +78,16 @@ pub(crate) struct RunArgs {
     pub(crate) sets: Vec<String>,
     #[command(flatten)]
     pub(crate) common: Common,
-    /// Write report.html, report.txt, result.json, plan.json and scenario.toml into this folder
+    /// Write report.html, report.txt, result.json, plan.json, scenario.toml and the data files into
+    /// this folder: samples.parquet, latency.hlog, histograms, compare.txt
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// Write the result as OpenMetrics text
+    #[arg(long, value_name = "FILE")]
+    pub(crate) metrics: Option<PathBuf>,
+    /// Show a dashboard on the terminal while it runs
+    #[arg(long, conflicts_with = "quiet")]
+    pub(crate) watch: bool,
     /// Run twice, with different numbers of jobs, and compare the results byte by byte
     #[arg(long)]
     pub(crate) check_determinism: bool,

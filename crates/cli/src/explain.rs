@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use vcoop_lab::analysis::{About, document};
 use vcoop_lab::backend::{Backend, Choice, Request, Sim, select};
-use vcoop_lab::runner::repeat_seed;
+use vcoop_lab::runner::{Experiment, repeat_seed};
 use vcoop_model::recording::LatencyRecord;
 use vcoop_report::explain::explain;
 
@@ -12,7 +12,7 @@ use crate::args::{BackendArg, ExplainArgs};
 use crate::failure::Failure;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
-use crate::run::measured;
+use crate::run::{Eyes, measured};
 use crate::scenario::{Overrides, jobs, nearest};
 use crate::single::plan;
 
@@ -54,7 +54,8 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         missing: selection.missing.clone(),
     };
     let plans = &selection.plans;
-    let (measured, failure) = measured(plans, &columns, jobs, args.common.quiet)?;
+    let experiment = Experiment { plans, columns: &columns, jobs };
+    let (measured, failure) = measured(&experiment, &Eyes::default(), args.common.quiet)?;
     let result = document(plans, &measured, about);
     let stopped = || stop.load(Ordering::Relaxed);
     let mut look = |repeat: u32, log: &mut vcoop_report::explain::Log| {

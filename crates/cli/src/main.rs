@@ -19,6 +19,7 @@ mod shell;
 mod single;
 mod trace;
 mod validate;
+mod watch;
 
 use std::process::ExitCode;
 

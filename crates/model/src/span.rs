@@ -85,10 +85,10 @@ pub enum Work {
     Entry,
     /// VM exit and its handling, by reason.
     Exit(&'static str),
-    /// It polls for its halted vCPU, which keeps it meanwhile.
-    Poll,
     /// The thread's own work.
     User,
+    /// The host polls for a halted vCPU.
+    Poll,
     /// Guest mode.
     Guest(GuestWork),
 }
@@ -104,12 +104,12 @@ pub enum GuestWork {
     Kernel,
     /// The guest's context switch.
     Switch,
+    /// It has nothing to run, and polls.
+    Poll,
+    /// It has nothing to run, and rests without an exit.
+    Rest,
     /// The task that it has.
     Task,
-    /// It is idle, and polls.
-    Poll,
-    /// It is idle, and keeps its pCPU resting (HLT or MWAIT without an exit).
-    Rest,
 }
 
 /// Something happened.
@@ -199,6 +199,13 @@ pub enum Event {
         /// Boosted time that is left to it.
         budget_ns: Ns,
     },
+    /// A VM uses so many of its vCPUs from now on: its mask changed, or a vCPU went or came.
+    Mask {
+        /// Index of the VM.
+        vm: u32,
+        /// vCPUs in use.
+        vcpus: u32,
+    },
     /// A vCPU changes tasks; `None`: it has nothing to do.
     TaskSwitch {
         /// The vCPU.
@@ -279,4 +286,7 @@ pub trait Observer: Debug {
 
     /// A sample is complete, whether a window is open or not.
     fn sample(&mut self, _at: Ns, _sample: &SampleEvent<'_>) {}
+
+    /// The run is over, however it ended.
+    fn ends(&mut self) {}
 }

@@ -245,9 +245,9 @@ impl<W: Write> Trace<W> {
             GuestWork::Softirq => "softirq".to_owned(),
             GuestWork::Kernel => "guest kernel".to_owned(),
             GuestWork::Switch => "guest switch".to_owned(),
+            GuestWork::Poll => "guest polls".to_owned(),
+            GuestWork::Rest => "guest rests".to_owned(),
             GuestWork::Task => self.tracks.task_name(vm, task),
-            GuestWork::Poll => "idle, polls".to_owned(),
-            GuestWork::Rest => "idle, keeps its pCPU".to_owned(),
         };
         let track = self.tracks.thread(thread);
         let facts = Facts { category: "guest", name: &name, flow, flow_ends, ..Facts::default() };
@@ -393,6 +393,9 @@ impl<W: Write> Trace<W> {
                 if self.pcpus[pcpu as usize].queue.replace(length) != Some(length) {
                     self.packets.counter(self.tracks.queue(pcpu), at, u64::from(length));
                 }
+            }
+            Event::Mask { vm, vcpus } => {
+                self.packets.counter(self.tracks.width(vm), at, u64::from(vcpus));
             }
             Event::Steal { thread, ns } => {
                 self.packets.counter(self.tracks.steal(thread), at, ns);

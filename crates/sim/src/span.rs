@@ -119,6 +119,9 @@ impl World<'_> {
         for p in 0..self.pcpus.len() as u32 {
             self.span_begin(p);
         }
+        for vm in 0..self.masks.len() as u32 {
+            self.span_mask(vm);
+        }
     }
 
     fn span_closes(&mut self, at: Ns) {
@@ -148,8 +151,8 @@ impl World<'_> {
             Segment::Switch => Work::Switch,
             Segment::Entry => Work::Entry,
             Segment::Exit(reason) => Work::Exit(EXIT_NAMES[reason.index()]),
-            Segment::Poll => Work::Poll,
             Segment::User => Work::User,
+            Segment::Poll => Work::Poll,
             Segment::Guest => {
                 let v = self.threads[pc.current as usize].vcpu;
                 Work::Guest(match self.vcpus[v as usize].segment {
@@ -237,6 +240,13 @@ impl World<'_> {
         let vcpu = &self.vcpus[v as usize];
         let (thread, task) = (vcpu.thread, who(vcpu.current));
         self.spans.tell(self.now, Event::TaskSwitch { thread, task, left: left(leave) });
+    }
+
+    /// A VM uses another number of its vCPUs.
+    #[cold]
+    pub(crate) fn span_mask(&mut self, vm: u32) {
+        let vcpus = self.masks[vm as usize].width;
+        self.spans.tell(self.now, Event::Mask { vm, vcpus });
     }
 
     /// A guest task was woken on vCPU `to` by code on vCPU `by`.

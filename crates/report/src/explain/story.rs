@@ -199,6 +199,7 @@ impl Hero<'_> {
             Work::Irq(name) => {
                 Some(format!("pcpu{pcpu} handles {} {name} interrupt", article(name)))
             }
+            Work::Poll => Some("the host polls".to_owned()),
             Work::Exit(reason) => Some(format!("exit: {reason}")),
             Work::Guest(GuestWork::Irq(what)) => {
                 Some(format!("the guest takes the {what} interrupt"))

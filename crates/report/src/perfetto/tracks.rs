@@ -24,6 +24,7 @@ const BOOST: u64 = 7;
 const BUDGET: u64 = 8;
 const STEAL: u64 = 9;
 const SAMPLES: u64 = 10;
+const WIDTH: u64 = 11;
 
 /// Process of the host's own threads; 0 is the idle loop of every CPU.
 const HOST: i32 = 1;
@@ -89,6 +90,10 @@ impl Tracks {
 
     pub(super) fn steal(&self, thread: ThreadId) -> u64 {
         number(STEAL, u64::from(thread))
+    }
+
+    pub(super) fn width(&self, vm: u32) -> u64 {
+        number(WIDTH, u64::from(vm))
     }
 
     /// The VM of a vCPU.
@@ -170,8 +175,10 @@ impl Tracks {
         }
         for (vm, tasks) in self.cast.tasks.iter().enumerate() {
             let Some(pid) = self.pids.get(vm) else { continue };
+            let below = number(PROCESS, *pid as u64);
+            let name = format!("{} vCPUs in use", self.cast.vms[vm]);
+            packets.describe(counter(self.width(vm as u32), &name, below, Unit::Count));
             for (t, name) in tasks.iter().enumerate() {
-                let below = number(PROCESS, *pid as u64);
                 packets.describe(row(
                     self.task(vm, t as u32),
                     &format!("task {name}"),
