@@ -8,5 +8,6 @@ pub mod profile;
 pub mod recording;
 pub mod scenario;
 pub mod span;
+pub mod sweep;
 mod toml_read;
 mod topology;
