@@ -41,4 +41,4 @@ pub use credit::{Credit1, CreditCounters, Decision, Observed, Pri, Waker};
 pub use dl::check_reservation;
 pub use level::Level;
 pub use scheduler::Scheduler;
-pub use types::{Attr, ConfigError, CpuId, EntId, EntStats, Leave, Note, Refusal};
+pub use types::{Attr, ConfigError, CpuId, DirectedYield, EntId, EntStats, Leave, Note, Refusal};
