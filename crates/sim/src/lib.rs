@@ -9,7 +9,8 @@
 //! host     pCPUs and host threads; wake: sleeping and waking; idle: pCPUs at rest
 //! vmx      VM entries and exits; inject: interrupts on their way into a guest
 //! guest    vCPUs and guest tasks; guest_timer: their tick and sleeps
-//! call     requests and answers between tasks of any level
+//! lock     locks of a guest, spinning, and what the host does about it; ipi: function calls
+//! call     requests and answers between tasks of any level; mail: messages within a level
 //! storm    VMs that come while the run goes on; view: who ran when on one pCPU
 //! boost    drives vcoop-policy on simulated threads and a simulated page; tune: on credit1
 //! program  what a task does next, on either level
@@ -25,6 +26,9 @@ mod guest_timer;
 mod host;
 mod idle;
 mod inject;
+mod ipi;
+mod lock;
+mod mail;
 pub mod probe;
 pub mod program;
 pub mod queue;

@@ -6,6 +6,7 @@ mod desk;
 mod message;
 mod period;
 mod rogue;
+mod routine;
 mod script;
 
 use std::sync::Arc;
@@ -15,9 +16,10 @@ use desk::{Acting, Boot, Booting, Desktop};
 use message::{Ping, Serve};
 use period::{Audio, Cyclictest};
 use rogue::misdeed;
+use routine::Routine;
 use script::Script;
 use vcoop_abi::BoostRequest;
-use vcoop_model::plan::{Mode, Program, RogueMode, Target};
+use vcoop_model::plan::{IpiTo, Mode, Program, RogueMode, Target};
 use vcoop_sched::config::Policy;
 
 use crate::queue::Ns;
@@ -60,6 +62,13 @@ pub enum Op {
         /// vCPU that the answer interrupts, if it comes from outside of the VM.
         irq_vcpu: u32,
     },
+    /// Send a request to another machine, which has the answer on its way back after this time.
+    Remote {
+        /// Time until the answer reaches this machine.
+        ns: Ns,
+        /// vCPU that the answer interrupts.
+        irq_vcpu: u32,
+    },
     /// Sleep until the answer is there.
     Await,
     /// Sleep until there is a call, and take it.
@@ -90,6 +99,46 @@ pub enum Op {
     },
     /// The VM has booted.
     Login,
+    /// A sample begins.
+    Begin,
+    /// A unit of work is done.
+    Done,
+    /// Keep the CPU busy until a timer's interrupt; measured as a sleep is.
+    BusyUntil {
+        /// When it is due.
+        at: Ns,
+    },
+    /// Take a spinlock.
+    Lock(u32),
+    /// Release it.
+    Unlock(u32),
+    /// Take a sleeping lock.
+    Acquire(u32),
+    /// Release it.
+    Release(u32),
+    /// Have other vCPUs call a function.
+    Ipi {
+        /// Which.
+        to: IpiTo,
+        /// Spin until all have.
+        wait: bool,
+    },
+    /// Flush the TLB of the vCPUs that have it loaded; spin until all have.
+    Flush,
+    /// Put a message before a peer (index among those of its label).
+    Post {
+        /// The peer.
+        peer: u32,
+        /// Sleep while so many lie there.
+        room: u32,
+    },
+    /// Take a message, or sleep until there is one.
+    Receive {
+        /// The wake-up is measured.
+        sample: bool,
+    },
+    /// Post a message to the sender of the one taken last.
+    Reply,
     /// Leave for good.
     Exit,
 }
@@ -121,6 +170,7 @@ pub struct Runner {
 enum Kind {
     Cyclictest(Cyclictest),
     Cycle(Cycle),
+    Routine(Routine),
     Audio(Audio),
     Script(Script),
     Rogue {
@@ -142,6 +192,7 @@ impl Runner {
                 Kind::Cyclictest(Cyclictest::new(interval_ns, absolute, work, phase))
             }
             Program::Cycle { phases } => Kind::Cycle(Cycle::new(phases)),
+            Program::Routine { acts } => Kind::Routine(Routine::new(acts)),
             &Program::Audio { period_ns, buffer_ns, work, device } => {
                 Kind::Audio(Audio::new(period_ns, buffer_ns, work, device))
             }
@@ -179,6 +230,7 @@ impl Runner {
             Kind::Cyclictest(cyclictest) => cyclictest.next(now, rng),
             Kind::Audio(audio) => audio.next(now, rng),
             Kind::Cycle(cycle) => cycle.next(now, rng),
+            Kind::Routine(routine) => routine.next(now, rng),
             Kind::Script(script) => script.next(now),
             Kind::Serve(serve) => serve.next(now, rng),
             Kind::Ping(ping) => ping.next(now, rng),
@@ -204,6 +256,7 @@ impl Runner {
                 (desktop.open(now).is_some_and(late), 0)
             }
             Kind::Cycle(_)
+            | Kind::Routine(_)
             | Kind::Script(_)
             | Kind::Rogue { .. }
             | Kind::Serve(_)

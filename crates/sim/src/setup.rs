@@ -11,6 +11,8 @@ use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Scheduler};
 
 use crate::boost::Page;
 use crate::call::{Calls, probed_servers};
+use crate::lock::{Shared, Spin, SpinCpu};
+use crate::mail::Mailbox;
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
@@ -53,11 +55,14 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let threads_total = plan.host_tasks.len() as u32 + vcpu_total;
     let device_total: u32 = plan.vms.iter().map(|vm| vm.devices.len() as u32).sum();
     let (views, view_times) = Views::new(plan);
+    let all_tasks = || plan.host_tasks.iter().chain(plan.vms.iter().flat_map(|vm| &vm.tasks));
+    let remotes = all_tasks().filter(|task| task.program.is_remote()).count() as u32;
     let (slots, kinds) = number(Entities {
         pcpus,
         vcpus: vcpu_total,
         threads: threads_total,
         devices: device_total,
+        remotes,
         storms: plan.storms.len() as u32,
         views: view_times.len() as u32,
     });
@@ -73,6 +78,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let mut tracks = Tracks::new(width);
     let mut probes = Vec::new();
     let mut calls = Calls::default();
+    let mut mail = Vec::new();
     let servers = probed_servers(plan);
 
     let mut threads = Vec::new();
@@ -86,6 +92,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             Stream::new(seed, &[HOST_TASK, i as u64]),
             labels.of(&task.label),
             plan.host_tasks.iter().position(|t| t.label == task.label),
+            &mut mail,
         );
         measure(plan, target, &mut work, &mut tracks, &mut probes, width);
         (work.client, work.server) = calls.enter(task, target, 0, work.sampler);
@@ -135,6 +142,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
                 Stream::new(seed, &[GUEST_TASK, m as u64, i as u64]),
                 vm_labels[m],
                 vm.tasks.iter().position(|t| t.label == task.label),
+                &mut mail,
             );
             measure(plan, target, &mut work, &mut tracks, &mut probes, width);
             (work.client, work.server) = calls.enter(task, target, first, work.sampler);
@@ -170,6 +178,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             first,
             preemption: vm.preemption,
             ticks: ticks(vm.level.tick_ns, seed, m as u64 + 1),
+            sync: Shared::new(vm),
             posted: vm.virt.apic.posted,
             exitless: vm.virt.timer.source == Some(GuestTimer::Exitless),
             shared: shared(plan),
@@ -209,6 +218,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         devices,
         device_streams,
         calls,
+        mail,
         storms,
         views,
         tracks,
@@ -270,11 +280,25 @@ fn blank(label: u16) -> Work {
         client: NONE,
         server: NONE,
         outbox: None,
+        spin: Spin::No,
+        spun: 0,
+        holds: 0,
+        mail: NONE,
+        units: 0,
     }
 }
 
-fn work(task: &TaskPlan, rng: Stream, label: u16, peers: Option<usize>) -> Work {
+fn work(
+    task: &TaskPlan,
+    rng: Stream,
+    label: u16,
+    peers: Option<usize>,
+    mail: &mut Vec<Mailbox>,
+) -> Work {
+    let takes = task.program.takes_messages();
+    mail.extend(takes.then(Mailbox::new));
     Work {
+        mail: if takes { mail.len() as u32 - 1 } else { NONE },
         runner: Some(Runner::new(&task.program, rng)),
         slack: task.timer_slack_ns,
         peers: peers.unwrap_or(0) as u32,
@@ -357,6 +381,7 @@ fn vcpu(
         page: Page::default(),
         exit_counts: Default::default(),
         injections: 0,
+        spin: SpinCpu::default(),
     }
 }
 

@@ -16,6 +16,8 @@ use vcoop_sched::{CpuId, EntId, Level, Scheduler};
 
 use crate::boost::Page;
 use crate::call::{Calls, Message};
+use crate::lock::{Shared, Spin, SpinCpu};
+use crate::mail::Mailbox;
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
@@ -66,6 +68,21 @@ pub(crate) enum Exit {
     Send(Message),
     /// A hypercall of the toolstack: a VM of a storm may run.
     Start(u32),
+    /// A PAUSE loop.
+    Pause,
+    /// One ICR write or hypercall for several vCPUs: the next so many of the sender's multicast.
+    Multicast {
+        /// How many.
+        targets: u32,
+        /// A hypercall.
+        hypercall: bool,
+    },
+    /// A hypercall: a halted vCPU (global index) is next at a lock.
+    Kick(u32),
+    /// A hypercall: yield to a vCPU (global index).
+    Yield(u32),
+    /// A message to another machine, for this client.
+    Remote(u32),
 }
 
 impl Exit {
@@ -75,18 +92,30 @@ impl Exit {
             Self::Interrupt => 0,
             Self::Halt => 1,
             Self::Timer => 2,
-            Self::Ipi(_) => 3,
+            Self::Ipi(_) | Self::Multicast { hypercall: false, .. } => 3,
             Self::Notify => 4,
             Self::Register(Some(_)) => 5,
             Self::Register(None) => 6,
-            Self::Send(_) | Self::Start(_) => 7,
+            Self::Send(_) | Self::Start(_) | Self::Remote(_) => 7,
+            Self::Pause => 8,
+            Self::Multicast { hypercall: true, .. } | Self::Kick(_) | Self::Yield(_) => 9,
         }
     }
 }
 
 /// Exit reasons as reported.
-pub(crate) const EXIT_NAMES: [&str; 8] =
-    ["interrupt", "hlt", "msr_timer", "msr_icr", "notify", "register", "refused", "send"];
+pub(crate) const EXIT_NAMES: [&str; 10] = [
+    "interrupt",
+    "hlt",
+    "msr_timer",
+    "msr_icr",
+    "notify",
+    "register",
+    "refused",
+    "send",
+    "pause",
+    "hypercall",
+];
 
 /// An interrupt at a pCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +138,10 @@ pub(crate) enum Irq {
     Storm(u32),
     /// `ratelimit-auto` looks at the domains.
     Tune,
+    /// A vCPU that had halted has an IPI posted.
+    Posted(u32),
+    /// A message from another machine, for this client.
+    Remote(u32),
 }
 
 /// A physical CPU.
@@ -155,6 +188,12 @@ pub(crate) enum Wait {
     Device(Ns),
     /// A call, or the answer to its own.
     Message,
+    /// A message of a peer.
+    Mail,
+    /// Room for a message of its own.
+    Room,
+    /// A sleeping lock.
+    Lock,
     /// Gone.
     Dead,
 }
@@ -186,6 +225,16 @@ pub(crate) struct Work {
     pub(crate) server: u32,
     /// What the system call that it is in will send.
     pub(crate) outbox: Option<Message>,
+    /// What it keeps its CPU busy for without work of its own; `left` says nothing then.
+    pub(crate) spin: Spin,
+    /// How long it has spun in this spell.
+    pub(crate) spun: Ns,
+    /// Spinlocks that it holds or spins for.
+    pub(crate) holds: u32,
+    /// Its box, if it takes messages.
+    pub(crate) mail: u32,
+    /// Units of work done.
+    pub(crate) units: u64,
 }
 
 impl Work {
@@ -196,6 +245,10 @@ impl Work {
 
     /// It had the CPU for so long.
     pub(crate) fn ran(&mut self, ran: Ns) {
+        if self.spin != Spin::No {
+            self.spun += ran;
+            return;
+        }
         let cold = ran.min(self.refill);
         self.refill -= cold;
         self.left -= ran - cold;
@@ -288,6 +341,7 @@ pub(crate) struct Vcpu {
     pub(crate) page: Page,
     pub(crate) exit_counts: [u64; EXIT_NAMES.len()],
     pub(crate) injections: u64,
+    pub(crate) spin: SpinCpu,
 }
 
 /// A virtual machine.
@@ -303,6 +357,8 @@ pub(crate) struct Vm {
     /// Its deadlines are fired by the housekeeping pCPU.
     pub(crate) exitless: bool,
     pub(crate) shared: VmShared,
+    /// Locks, IPIs, and how its vCPUs spin.
+    pub(crate) sync: Shared,
     /// A VM of a storm is not there before its VMStart: nothing runs, nothing wakes it.
     pub(crate) started: bool,
     /// Its place among the VMs of storms.
@@ -339,6 +395,7 @@ pub(crate) enum Slot {
     Sleep(u32),
     Boost(u32),
     Device(u32),
+    Remote(u32),
     Storm(u32),
     Tune,
     Timeline,
@@ -357,6 +414,7 @@ pub(crate) struct Slots {
     pub(crate) boost: u32,
     pub(crate) sleep: u32,
     pub(crate) device: u32,
+    pub(crate) remote: u32,
     pub(crate) storm: u32,
     pub(crate) tune: u32,
     pub(crate) timeline: u32,
@@ -383,6 +441,7 @@ pub(crate) struct World<'p> {
     pub(crate) devices: Vec<(u32, u32)>,
     pub(crate) device_streams: Vec<crate::rng::Stream>,
     pub(crate) calls: Calls,
+    pub(crate) mail: Vec<Mailbox>,
     pub(crate) storms: Storms,
     pub(crate) views: Views,
     pub(crate) tracks: Tracks,
@@ -434,6 +493,7 @@ impl World<'_> {
                 Slot::Sleep(t) => self.sleep_expires(t),
                 Slot::Boost(v) => self.interrupt(self.vcpus[v as usize].home, Irq::Boost(v)),
                 Slot::Device(d) => self.device_fires(d),
+                Slot::Remote(r) => self.remote_answers(r),
                 Slot::Storm(s) => self.storm_asks(s),
                 Slot::Tune => self.tune_due(),
                 Slot::Timeline => self.timeline(),
@@ -495,6 +555,7 @@ pub(crate) struct Entities {
     pub(crate) vcpus: u32,
     pub(crate) threads: u32,
     pub(crate) devices: u32,
+    pub(crate) remotes: u32,
     pub(crate) storms: u32,
     pub(crate) views: u32,
 }
@@ -511,6 +572,7 @@ pub(crate) fn number(n: Entities) -> (Slots, Box<[Slot]>) {
         boost: extend(&mut kinds, n.vcpus, Slot::Boost),
         sleep: extend(&mut kinds, n.threads, Slot::Sleep),
         device: extend(&mut kinds, n.devices, Slot::Device),
+        remote: extend(&mut kinds, n.remotes, Slot::Remote),
         storm: extend(&mut kinds, n.storms, Slot::Storm),
         tune: extend(&mut kinds, 1, |_| Slot::Tune),
         timeline: extend(&mut kinds, 1, |_| Slot::Timeline),

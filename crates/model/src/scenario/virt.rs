@@ -5,6 +5,7 @@
 //! that KVM can have.
 
 mod idle;
+mod spin;
 mod timer;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use crate::toml_read::table::{Flat, Table};
 use crate::toml_read::value::choice;
 use crate::toml_read::{At, Reader, TableSchema};
 use idle::IdleKeys;
+use spin::{HintKeys, SpinKeys};
 use timer::{TimerKeys, TimerKind};
 
 /// Declares keys that VMs and policies share, all optional.
@@ -136,7 +138,8 @@ macro_rules! groups {
         }
     };
 }
-groups! { timer: TimerKeys, exits: ExitKeys, idle: IdleKeys }
+// A hint says several things at once: keys of one of them are put over it.
+groups! { timer: TimerKeys, exits: ExitKeys, hints: HintKeys, idle: IdleKeys, spin: SpinKeys }
 
 /// Puts a value where it belongs, if it is written.
 fn set<T, U>(key: &Option<At<T>>, to: &mut U, value: impl Fn(&T) -> U) {
