@@ -1,12 +1,35 @@
 //! Ring 0, and the border of the kernel.
 //!
-//! Every gate runs with interrupts off on the vCPU's gate page, whose ring-0 stack is empty between
-//! gates. So the frame that the processor pushes always lies at the same place, and the frames that
-//! lead on lie right above it: leaving a gate is to move `rsp` to one of them and return.
+//! Kernel and tasks run in ring 3. An interrupt enters ring 0 for a dozen instructions: its *gate*
+//! ends it at the local APIC and goes on to the kernel, or, where it has hit the kernel itself, takes
+//! a note and returns. Nothing else changes rings: a task calls the kernel by a jump, and the kernel
+//! returns to a task by one. So interrupts are on whenever a vCPU is in ring 3, and the kernel is
+//! protected by a flag, the bit [`gate::IN_KERNEL`] of the ring-0 stack pointer (see [`gate`]), as
+//! Linux does on machines whose hypervisor would make every change of the real flag expensive.
 //!
-//! Two exceptions are the ways into ring 0: `int3` continues at the address in `r11`, `ud2` resumes
-//! a task with all its registers. Software interrupts by number would be the obvious choice, but the
-//! software-virtualised KVM does not deliver them in long mode.
+//! | state | flag | event | next |
+//! | --- | --- | --- | --- |
+//! | task | 0 | interrupt: gate sets the flag | kernel, all registers saved |
+//! | task | 0 | `task_call` sets the flag | kernel, preserved registers saved |
+//! | kernel | 1 | interrupt: gate sets the cause's bit in [`gate::PENDING`] | kernel, where it was |
+//! | kernel | 1 | `leave` with a task: clears the flag | returning |
+//! | kernel | 1 | `leave` with none | halting |
+//! | returning | 0 | nothing pending, jumps | task |
+//! | returning | 0 | something pending: sets the flag | kernel, nothing saved |
+//! | returning | 0 | interrupt: gate sets the flag | kernel, nothing saved |
+//! | halting (ring 0) | 1 | something pending, looked at with interrupts off | kernel |
+//! | halting (ring 0) | 1 | nothing pending: `sti`, `hlt`; an interrupt sets its bit | halting |
+//!
+//! *Returning* is the code from `returning` to `returned`. Its last instruction that looks at what is
+//! pending comes after the flag is clear: an interrupt before that has set its bit, one after it enters
+//! the kernel by itself, and none is lost. Whoever enters the kernel from there abandons the return
+//! and saves nothing, because the task's context is still what it was: the return reads it and
+//! writes only to the task's stack below the red zone. Between finding something pending and
+//! setting the flag an interrupt may enter too; it takes what is pending along.
+//!
+//! `int3` is the way to ring 0 for the few instructions that need it, from kernel and tasks alike: it
+//! continues at the address in `r11`. A software interrupt by number would be the obvious choice,
+//! but the software-virtualised KVM does not deliver those in long mode.
 
 use core::arch::{asm, global_asm};
 
@@ -18,7 +41,8 @@ use crate::machine::Context;
 const _: () = {
     use core::mem::offset_of;
     assert!(offset_of!(Context, rbx) == 8 && offset_of!(Context, r15) == 112);
-    assert!(offset_of!(Context, fx) == 144);
+    assert!(offset_of!(Context, rip) == 120 && offset_of!(Context, rflags) == 128);
+    assert!(offset_of!(Context, rsp) == 136 && offset_of!(Context, fx) == 144);
 };
 
 global_asm!(
@@ -40,14 +64,29 @@ global_asm!(
     ".endm",
     "addresses gate_, 4, {causes}",
     "addresses upcall_, 0, {causes}",
-    ".quad gate_breakpoint, gate_resume, gate_nmi",
+    ".quad gate_breakpoint, gate_nmi",
     "addresses gate_fault_, 0, 32",
-    // Interrupts: on to the kernel, by the frame of this cause. No register is touched.
+    // Interrupts: the end of it first, then a note, or on to the kernel by the frame of this cause.
+    // Each instruction here is emulated where ring 0 is.
     ".section .gates, \"ax\"",
     ".macro interrupt_gate i",
     "  .balign 16",
     "gate_\\i:",
-    "  add rsp, {frame} * (\\i + 1)",
+    "  push rax",
+    "  push rcx",
+    "  push rdx",
+    "  mov ecx, 0x80b",
+    "  xor eax, eax",
+    "  xor edx, edx",
+    "  wrmsr",
+    "  bts dword ptr gs:[{rsp0}], {in_kernel}",
+    "  jc 2f",
+    "  add rsp, {upcalls} - {saved} + {frame} * \\i",
+    "  iretq",
+    "2: bts dword ptr gs:[{pending}], \\i",
+    "  pop rdx",
+    "  pop rcx",
+    "  pop rax",
     "  iretq",
     ".endm",
     ".macro upcall i",
@@ -56,8 +95,8 @@ global_asm!(
     "  push \\i",
     "  jmp upcall",
     ".endm",
-    // A refused MSR write of `wrmsr_checked` is no fault: back to the task behind it, from the frame
-    // that brought it into ring 0, with 0 in r11.
+    // A refused MSR write of `wrmsr_checked` is no fault: back to the caller behind it, from the
+    // frame that brought it into ring 0, with 0 in r11.
     ".macro general_protection_gate",
     "  .balign 8",
     "gate_fault_13:",
@@ -67,8 +106,8 @@ global_asm!(
     "  pop rax",
     "  jne 2f",
     "  xor r11d, r11d",
-    "  and rsp, -4096",
-    "  add rsp, {interrupted}",
+    "  or rsp, (1 << {in_kernel}) - 1",
+    "  sub rsp, {frame} - 1",
     "  iretq",
     "2: out 0x80 + 13, al",
     "1: hlt",
@@ -98,12 +137,7 @@ global_asm!(
     ".endr",
     ".balign 16",
     "gate_breakpoint: jmp r11",
-    ".balign 16",
-    "gate_resume:",
-    "  add rsp, {to_resume}",
-    "  iretq",
-    // An NMI can hit the kernel itself. It only sends the vCPU an interrupt, which comes when the
-    // kernel is done.
+    // An NMI can hit the kernel itself, and ring 0. It only sends the vCPU an interrupt.
     ".balign 16",
     "gate_nmi:",
     "  push rax",
@@ -132,30 +166,34 @@ global_asm!(
     "  iretq",
     ".balign 16",
     "ring0_null: iretq",
-    ".balign 16",
-    "ring0_trap:",
-    "  add rsp, {frame} * 4",
-    "  iretq",
-    ".balign 16",
-    "ring0_resume_eoi: wrmsr",
-    "  add rsp, {to_resume}",
-    "  iretq",
-    // Whoever interrupts this never comes back here: the kernel decides anew.
+    // Halts until something is pending. An interrupt finds the flag set, so its gate comes back here;
+    // one between the look and the halt is kept away by `cli` and the shadow of `sti`.
     ".balign 16",
     "ring0_idle:",
-    "  add rsp, {frame}",
-    "  sti",
-    "1: hlt",
-    "  jmp 1b",
-    // Into the kernel: save the interrupted registers in the current context. The stack is empty
-    // but for the cause; above it lie the vCPU's number and the current context's address.
+    "  cmp dword ptr gs:[{pending}], 0",
+    "  jne 2f",
+    "1: sti",
+    "  hlt",
+    "  cmp dword ptr gs:[{pending}], 0",
+    "  je 3f",
+    "2: iretq",
+    "3: cli",
+    "  cmp dword ptr gs:[{pending}], 0",
+    "  je 1b",
+    "  iretq",
+    // Into the kernel from a gate, which left rax, rcx and rdx beside the interrupted frame: save
+    // the registers, unless they are those of a return to a task.
     ".balign 16",
     "upcall:",
-    "  push rax",
-    "  mov rax, [rsp + 24]",
+    "  mov rcx, gs:[{interrupted}]",
+    "  lea rax, [rip + returning]",
+    "  cmp rcx, rax",
+    "  jb 1f",
+    "  lea rax, [rip + returned]",
+    "  cmp rcx, rax",
+    "  jb 2f",
+    "1: mov rax, gs:[{context}]",
     "  mov [rax + 8], rbx",
-    "  mov [rax + 16], rcx",
-    "  mov [rax + 24], rdx",
     "  mov [rax + 32], rsi",
     "  mov [rax + 40], rdi",
     "  mov [rax + 48], rbp",
@@ -167,55 +205,93 @@ global_asm!(
     "  mov [rax + 96], r13",
     "  mov [rax + 104], r14",
     "  mov [rax + 112], r15",
-    "  pop rcx",
+    "  mov rcx, gs:[{saved}]",
+    "  mov [rax + 24], rcx",
+    "  mov rcx, gs:[{saved} + 8]",
+    "  mov [rax + 16], rcx",
+    "  mov rcx, gs:[{saved} + 16]",
     "  mov [rax], rcx",
+    "  mov rcx, gs:[{interrupted}]",
+    "  mov [rax + 120], rcx",
+    "  mov rcx, gs:[{interrupted} + 16]",
+    "  mov [rax + 128], rcx",
+    "  mov rcx, gs:[{interrupted} + 24]",
+    "  mov [rax + 136], rcx",
     "  fxsave64 [rax + 144]",
-    "  pop rsi",
-    "  mov rdi, [rsp]",
+    "2: pop rsi",
+    "enter:",
+    "  mov rdi, gs:[{number}]",
     "  cld",
     "  call {enter}",
-    // Out of it: rax = context, rdx = how.
+    // Out of it: rax = context, or null.
     "leave:",
-    "  cmp edx, 1",
-    "  ja go_idle",
+    "  test rax, rax",
+    "  jz go_idle",
     "  fxrstor64 [rax + 144]",
+    "  mov rsp, [rax + 136]",
+    "  lea rsp, [rsp - {red_zone}]",
+    "  push qword ptr [rax + 120]",
+    "  push qword ptr [rax + 128]",
+    "  push qword ptr [rax]",
     "  mov rbx, [rax + 8]",
-    "  mov rbp, [rax + 48]",
-    "  mov r12, [rax + 88]",
-    "  mov r13, [rax + 96]",
-    "  mov r14, [rax + 104]",
-    "  mov r15, [rax + 112]",
-    "  je quick",
     "  mov rcx, [rax + 16]",
     "  mov rdx, [rax + 24]",
     "  mov rsi, [rax + 32]",
     "  mov rdi, [rax + 40]",
+    "  mov rbp, [rax + 48]",
     "  mov r8, [rax + 56]",
     "  mov r9, [rax + 64]",
     "  mov r10, [rax + 72]",
     "  mov r11, [rax + 80]",
-    "  mov rax, [rax]",
-    "  ud2",
-    // The task slept in a call: its caller-saved registers are dead, so the end of the interrupt
-    // and the return share one gate.
-    "quick:",
-    "  mov ecx, 0x80b",
-    "  xor eax, eax",
-    "  xor edx, edx",
-    "  lea r11, [rip + ring0_resume_eoi]",
-    "  int3",
+    "  mov r12, [rax + 88]",
+    "  mov r13, [rax + 96]",
+    "  mov r14, [rax + 104]",
+    "  mov r15, [rax + 112]",
+    "returning:",
+    "  btr dword ptr gs:[{rsp0}], {in_kernel}",
+    "  cmp dword ptr gs:[{pending}], 0",
+    "  jne 2f",
+    "  pop rax",
+    // In ring 3 this leaves the interrupt flag alone: it stays set.
+    "  popfq",
+    "  ret {red_zone}",
+    "2: bts dword ptr gs:[{rsp0}], {in_kernel}",
+    "returned:",
+    "  mov rsp, gs:[{stack}]",
+    "again:",
+    "  mov esi, {no_cause}",
+    "  jmp enter",
     "go_idle:",
     "  lea r11, [rip + ring0_idle]",
     "  int3",
+    "  jmp again",
     ".balign 16",
     "boot:",
     "  call {boot}",
     "  jmp leave",
+    // A task calls: what the calling convention has the callee preserve is saved, and the place
+    // behind the call.
+    ".balign 16",
     ".globl task_call",
     "task_call:",
-    "  lea r11, [rip + ring0_trap]",
-    "  int3",
-    "  ret",
+    "  bts dword ptr gs:[{rsp0}], {in_kernel}",
+    "  mov rax, gs:[{context}]",
+    "  mov [rax + 8], rbx",
+    "  mov [rax + 48], rbp",
+    "  mov [rax + 88], r12",
+    "  mov [rax + 96], r13",
+    "  mov [rax + 104], r14",
+    "  mov [rax + 112], r15",
+    "  pop qword ptr [rax + 120]",
+    "  mov qword ptr [rax + 128], 0x202",
+    "  mov [rax + 136], rsp",
+    "  fxsave64 [rax + 144]",
+    "  mov rdx, rsi",
+    "  mov rsi, rdi",
+    "  mov rdi, gs:[{number}]",
+    "  mov rsp, gs:[{stack}]",
+    "  call {call}",
+    "  jmp leave",
     // What the compiler may call.
     ".globl memcpy, memmove, memset, memcmp, bcmp",
     "memcpy:",
@@ -259,33 +335,24 @@ global_asm!(
     magic = const HEADER_MAGIC,
     causes = const gate::CAUSES,
     frame = const gate::FRAME,
-    to_resume = const gate::RESUME - gate::INTERRUPTED,
+    upcalls = const gate::UPCALLS,
     interrupted = const gate::INTERRUPTED,
-    enter = sym crate::machine::enter,
+    saved = const gate::SAVED,
+    rsp0 = const gate::RSP0,
+    in_kernel = const gate::IN_KERNEL,
+    pending = const gate::PENDING,
+    context = const gate::CONTEXT,
+    number = const gate::NUMBER,
+    stack = const gate::STACK,
+    no_cause = const gate::NO_CAUSE,
+    red_zone = const RED_ZONE,
+    enter = sym crate::machine::interrupted,
+    call = sym crate::machine::called,
     boot = sym crate::machine::boot,
 );
 
-/// How the kernel leaves; what `leave` expects in `rdx`.
-#[repr(u64)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Leave {
-    /// Back to an interrupted task; the end of the interrupt has been signalled.
-    Full = 0,
-    /// Back to a task that slept in a call, with the end of the interrupt.
-    Quick = 1,
-    /// Halt.
-    Idle = 2,
-}
-
-/// Two registers.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct Exit {
-    /// The context to resume.
-    pub(crate) context: *const Context,
-    /// How.
-    pub(crate) how: Leave,
-}
+/// What a function may use below its stack pointer (System V ABI).
+const RED_ZONE: u64 = 128;
 
 /// Writes an MSR. One exit of the gate kind, and whatever the MSR costs.
 pub(crate) fn wrmsr(msr: u32, value: u64) {

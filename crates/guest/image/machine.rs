@@ -1,19 +1,19 @@
 //! The kernel's port: contexts, timer, hooks, and the entry from the gates.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use vcoop_abi::discovery::{Discovery, MSR_NOTIFY, MSR_REGISTER, REGISTER_ENABLE};
 use vcoop_abi::words::Word;
 use vcoop_abi::{GuestArea, Header, HostArea, Status};
 use vcoop_guest::kernel::{Cause, Kernel, Port};
 use vcoop_guest::layout::{
-    CONTROL, Control, GATES, MAX_TASKS, MAX_VCPUS, PORT_DOORBELL, STATS, TaskStats, USER_CS,
-    USER_SS, VECTOR_IPI, VECTOR_TIMER, VcpuWords, area, gate, kernel_stack_top, task_stack_top,
+    CONTROL, Control, GATES, MAX_TASKS, MAX_VCPUS, PORT_DOORBELL, STATS, TaskStats, VECTOR_IPI,
+    VECTOR_TIMER, VcpuWords, area, gate, task_stack_top,
 };
 use vcoop_guest::program::{Call, Kind};
 use vcoop_policy::{GuestEvent, GuestHalf};
 
-use crate::gates::{Exit, Leave, cpuid, out, tsc, work, wrmsr};
+use crate::gates::{cpuid, out, tsc, work, wrmsr};
 
 pub(crate) const IA32_TSC_DEADLINE: u32 = 0x6e0;
 pub(crate) const X2APIC_EOI: u32 = 0x80b;
@@ -37,9 +37,9 @@ pub(crate) struct Context {
     rbp: u64,
     r8_to_r14: [u64; 7],
     pub(crate) r15: u64,
-    rip: u64,
-    rflags: u64,
-    rsp: u64,
+    pub(crate) rip: u64,
+    pub(crate) rflags: u64,
+    pub(crate) rsp: u64,
     /// FXSAVE image.
     pub(crate) fx: [u8; 512],
 }
@@ -102,8 +102,6 @@ static mut VCPUS: [Vcpu; MAX_VCPUS] = [const {
 }; MAX_VCPUS];
 
 static mut CONTEXTS: [Context; MAX_TASKS] = [const { Context::new() }; MAX_TASKS];
-/// Where the registers of an idle vCPU go.
-static mut IDLE: [Context; MAX_VCPUS] = [const { Context::new() }; MAX_VCPUS];
 
 /// What the host said.
 pub(crate) fn control() -> &'static Control {
@@ -137,13 +135,16 @@ fn given_back(host: &HostArea, words: &VcpuWords) -> bool {
     host.status() != Status::Boosted || host.ticket() != ticket
 }
 
-fn context_of(vcpu: u64, task: Option<usize>) -> *mut Context {
-    match task {
-        // SAFETY: only takes an address; the index is one the kernel handed out.
-        Some(task) => unsafe { (&raw mut CONTEXTS).cast::<Context>().add(task) },
-        // SAFETY: the same; the number was bounded at boot.
-        None => unsafe { (&raw mut IDLE).cast::<Context>().add(vcpu as usize) },
-    }
+fn context_of(task: usize) -> *mut Context {
+    // SAFETY: only takes an address; the index is one the kernel handed out.
+    unsafe { (&raw mut CONTEXTS).cast::<Context>().add(task) }
+}
+
+/// A word of a vCPU's gate page.
+fn gate_word(vcpu: u64, offset: u64) -> &'static AtomicU64 {
+    // SAFETY: an aligned word of memory that is there as long as the guest runs; this program and
+    // the gates access it by single instructions only.
+    unsafe { &*((GATES + vcpu * 0x1000 + offset) as *const AtomicU64) }
 }
 
 impl Port for Machine {
@@ -206,92 +207,67 @@ impl Port for Machine {
     }
 }
 
-/// From a gate, with interrupts off, on the vCPU's kernel stack.
-pub(crate) extern "sysv64" fn enter(number: u64, cause: u64) -> Exit {
-    // SAFETY: each vCPU uses its own entry, and the kernel is not entered twice on a vCPU: its
-    // interrupts are off.
-    let vcpu = unsafe { &mut *(&raw mut VCPUS).cast::<Vcpu>().add(number as usize) };
+/// From the gate of this cause, or [`gate::NO_CAUSE`]; and for all that came meanwhile. Gives the
+/// context to go on with, null for none.
+pub(crate) extern "sysv64" fn interrupted(number: u64, cause: u64) -> *const Context {
+    let vcpu = vcpu(number);
+    let mut causes = if cause == gate::NO_CAUSE { 0 } else { 1 << cause };
+    loop {
+        causes |= gate_word(number, gate::PENDING).swap(0, Ordering::Relaxed);
+        if causes == 0 {
+            return vcpu.exit(number);
+        }
+        let next = causes.trailing_zeros().into();
+        causes &= causes - 1;
+        entered(number);
+        vcpu.kernel.interrupt(Cause::from_index(next), &mut vcpu.machine);
+    }
+}
+
+/// From a task.
+pub(crate) extern "sysv64" fn called(number: u64, op: u64, arg: u64) -> *const Context {
+    let vcpu = vcpu(number);
+    entered(number);
+    vcpu.kernel.call(Call::from_words(op, arg), &mut vcpu.machine);
+    vcpu.exit(number)
+}
+
+fn vcpu(number: u64) -> &'static mut Vcpu {
+    // SAFETY: each vCPU uses its own entry, and the kernel is not entered twice on a vCPU: while it
+    // runs, gates only take notes.
+    unsafe { &mut *(&raw mut VCPUS).cast::<Vcpu>().add(number as usize) }
+}
+
+/// Tells the host. It compares the count with that of when it sent an interrupt, so each interrupt
+/// counts, those taken together included.
+fn entered(number: u64) {
     let words = &control().vcpu[number as usize];
     if words.idle.load(Ordering::Relaxed) != 0 {
         words.idle.store(0, Ordering::Release);
     }
     words.entries.store(words.entries.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    let before = vcpu.kernel.current();
-    let context = context_of(number, before);
-    let frame = (GATES + number * 0x1000 + gate::INTERRUPTED) as *const [u64; 5];
-    // SAFETY: the gate left the interrupted frame there, and the context is the one the gate saved
-    // the registers in.
-    let (op, arg) = unsafe {
-        let [rip, _, rflags, rsp, _] = frame.read_volatile();
-        (*context).rip = rip;
-        (*context).rflags = rflags;
-        (*context).rsp = rsp;
-        ((*context).rdi, (*context).rsi)
-    };
-    let cause = Cause::from_index(cause);
-    let interrupt = cause != Cause::Trap;
-    if interrupt {
-        vcpu.kernel.interrupt(cause, &mut vcpu.machine);
-        vcpu.in_call(before, false);
-    } else {
-        vcpu.in_call(before, true);
-        vcpu.kernel.call(Call::from_words(op, arg), &mut vcpu.machine);
-    }
-    vcpu.exit(number, interrupt)
 }
-
-/// One bit a task: it is in a call, so its caller-saved registers are dead.
-static mut IN_CALL: [u64; MAX_VCPUS] = [0; MAX_VCPUS];
 
 impl Vcpu {
-    fn in_call(&mut self, task: Option<usize>, yes: bool) {
-        let Some(task) = task else { return };
-        // SAFETY: each vCPU uses its own word, with interrupts off.
-        let word =
-            unsafe { &mut *(&raw mut IN_CALL).cast::<u64>().add(self.machine.number as usize) };
-        *word = *word & !(1 << task) | u64::from(yes) << task;
-    }
-
-    fn is_in_call(&self, task: usize) -> bool {
-        // SAFETY: as above.
-        unsafe { (*(&raw const IN_CALL))[self.machine.number as usize] >> task & 1 != 0 }
-    }
-
     /// Prepares the way to the task that the kernel chose.
-    fn exit(&mut self, number: u64, interrupt: bool) -> Exit {
-        let next = self.kernel.current();
-        let context = context_of(number, next);
-        // SAFETY: the slot above the kernel stack is this vCPU's, and so is the resume frame; both
-        // are read by the gates only after this function.
-        unsafe {
-            ((kernel_stack_top(number) + 8) as *mut u64).write_volatile(context as u64);
-            let frame = (GATES + number * 0x1000 + gate::RESUME) as *mut [u64; 5];
-            let c = &*context;
-            frame.write_volatile([c.rip, USER_CS.into(), c.rflags, c.rsp, USER_SS.into()]);
-        }
-        let how = match next {
-            Some(task) if interrupt && self.is_in_call(task) => Leave::Quick,
-            Some(_) => Leave::Full,
-            None => Leave::Idle,
-        };
-        if interrupt && !matches!(how, Leave::Quick) {
-            wrmsr(X2APIC_EOI, 0);
-        }
-        Exit { context, how }
+    fn exit(&self, number: u64) -> *const Context {
+        let Some(next) = self.kernel.current() else { return core::ptr::null() };
+        let context = context_of(next);
+        gate_word(number, gate::CONTEXT).store(context as u64, Ordering::Relaxed);
+        context
     }
 }
 
-/// First instruction of a vCPU, with interrupts off.
-pub(crate) extern "sysv64" fn boot(number: u64) -> Exit {
+/// First instruction of a vCPU.
+pub(crate) extern "sysv64" fn boot(number: u64) -> *const Context {
     let number = number.min(MAX_VCPUS as u64 - 1);
     let control = control();
-    // SAFETY: as in `enter`.
-    let vcpu = unsafe { &mut *(&raw mut VCPUS).cast::<Vcpu>().add(number as usize) };
+    let vcpu = vcpu(number);
     vcpu.machine.number = number;
     vcpu.machine.exitless = control.exitless != 0;
     let tasks = &control.task[..(control.tasks as usize).min(MAX_TASKS)];
     for (i, spec) in tasks.iter().enumerate().filter(|(_, t)| t.vcpu == number) {
-        let context = context_of(number, Some(i));
+        let context = context_of(i);
         // SAFETY: the task belongs to this vCPU and has not started.
         unsafe {
             (*context).rip = crate::tasks::main as *const () as u64;
@@ -318,5 +294,5 @@ pub(crate) extern "sysv64" fn boot(number: u64) -> Exit {
     vcpu.kernel.boot(number, control.slice_tsc, tasks, &control.device);
     vcpu.kernel.set_advance(control.advance_tsc);
     vcpu.kernel.start(&mut vcpu.machine);
-    vcpu.exit(number, false)
+    vcpu.exit(number)
 }

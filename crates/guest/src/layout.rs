@@ -40,10 +40,6 @@ pub const PD: u64 = 0x3000;
 pub const GDT: u64 = 0x4000;
 /// Interrupt descriptors.
 pub const IDT: u64 = 0x5000;
-/// Task state segments, [`TSS_STRIDE`] apart.
-pub const TSS: u64 = 0x6000;
-/// Distance of task state segments.
-pub const TSS_STRIDE: u64 = 0x100;
 /// Gate pages, one a vCPU; see [`gate`].
 pub const GATES: u64 = 0x8000;
 /// Guest areas of the boost protocol, one page a vCPU.
@@ -104,22 +100,48 @@ pub const PORT_NOTHING: u16 = 0xb2;
 /// Port of calls to outside of the VM, and of answers: the number of the line, as one byte.
 pub const PORT_CALL: u16 = 0xb3;
 
-/// Offsets in a gate page.
+/// Offsets in a gate page, which both rings reach by the `gs` segment.
+///
+/// The task state segment lies in it, and the processor takes the ring-0 stack for an event in ring 3
+/// from there. The kernel has that point to [`TASK_TOP`](gate::TASK_TOP) while a task runs, and to
+/// [`KERNEL_TOP`](gate::KERNEL_TOP) while it runs itself: so what an interrupt has pushed stays where
+/// it is until the kernel has read it, and the bit in which the two differ says what was interrupted.
 pub mod gate {
-    /// Top of the ring-0 stack. An interrupt finds it empty, always: gates run with interrupts off.
-    pub const STACK_TOP: u64 = 0x400;
+    /// Bit mask of causes that came while the kernel ran; gates set, the kernel takes.
+    pub const PENDING: u64 = 0x400;
+    /// Address of the context that a running task's registers go to; the kernel's.
+    pub const CONTEXT: u64 = 0x408;
+    /// The vCPU's number; the host fills it.
+    pub const NUMBER: u64 = 0x410;
+    /// Top of the kernel's stack; the host fills it.
+    pub const STACK: u64 = 0x418;
+    /// The task state segment.
+    pub const TSS: u64 = 0x500;
+    /// In it, the ring-0 stack.
+    pub const RSP0: u64 = TSS + 4;
+    /// In it, the stack of the NMI.
+    pub const IST1: u64 = TSS + 36;
+    /// Top of the NMI stack.
+    pub const NMI_TOP: u64 = 0x700;
+    /// Top of the ring-0 stack while a task runs. An interrupt finds it empty, always: gates run with
+    /// interrupts off.
+    pub const TASK_TOP: u64 = 0x800;
+    /// Top of the ring-0 stack while the kernel runs.
+    pub const KERNEL_TOP: u64 = 0xc00;
+    /// The bit in which the two differ, set while the kernel runs.
+    pub const IN_KERNEL: u64 = 10;
     /// Size of the frame that an interrupt pushes and `iretq` pops: rip, cs, rflags, rsp, ss.
     pub const FRAME: u64 = 40;
-    /// Where the interrupted frame is while the kernel runs.
-    pub const INTERRUPTED: u64 = STACK_TOP - FRAME;
+    /// Where an interrupted task's frame is.
+    pub const INTERRUPTED: u64 = TASK_TOP - FRAME;
+    /// Where a gate leaves rdx, rcx and rax, which it uses.
+    pub const SAVED: u64 = INTERRUPTED - 24;
     /// Frames that lead into the kernel, one a [cause](crate::kernel::Cause); the host fills them.
-    pub const UPCALLS: u64 = STACK_TOP;
+    pub const UPCALLS: u64 = TASK_TOP;
     /// Number of causes.
     pub const CAUSES: u64 = 4 + super::MAX_DEVICES as u64;
-    /// The frame that leads back to a task; the kernel fills it.
-    pub const RESUME: u64 = 0x780;
-    /// Top of the NMI stack.
-    pub const NMI_TOP: u64 = 0xc00;
+    /// The cause that stands for none but those [pending](PENDING).
+    pub const NO_CAUSE: u64 = 63;
 }
 
 /// What the host finds at the start of the image.
@@ -130,14 +152,12 @@ pub struct Header {
     pub magic: u64,
     /// First instruction of a vCPU, in ring 3; `rdi` = vCPU number, `rsp` = its kernel stack.
     pub boot: u64,
-    /// Interrupt gates by cause. The trap's is [`gate_breakpoint`](Self::gate_breakpoint).
+    /// Interrupt gates by cause. A task's call needs none.
     pub gates: [u64; gate::CAUSES as usize],
     /// First instruction in the kernel by cause.
     pub upcalls: [u64; gate::CAUSES as usize],
     /// Gate of `int3`.
     pub gate_breakpoint: u64,
-    /// Gate of `ud2`.
-    pub gate_resume: u64,
     /// Gate of the NMI.
     pub gate_nmi: u64,
     /// Gates of the exceptions that nobody expects, by vector (0..32).
@@ -228,7 +248,7 @@ pub struct TaskStats {
     reserved: [u64; 3],
 }
 
-/// Top of a vCPU's kernel stack. Above it lie two words: the vCPU's number and the current context.
+/// Top of a vCPU's kernel stack.
 pub const fn kernel_stack_top(vcpu: u64) -> u64 {
     KERNEL_STACKS + (vcpu + 1) * STACK - 64
 }
@@ -244,7 +264,11 @@ pub const fn area(vcpu: u64) -> u64 {
 }
 
 const _: () = {
-    assert!(gate::UPCALLS + gate::CAUSES * gate::FRAME <= gate::RESUME);
+    // Room for two frames with what a gate saves, above whatever lies below.
+    assert!(gate::UPCALLS + gate::CAUSES * gate::FRAME <= gate::KERNEL_TOP - 0xc0);
+    assert!(gate::NMI_TOP <= gate::TASK_TOP - 0xc0 && gate::TSS + 0x68 <= gate::NMI_TOP - 0xc0);
+    assert!(gate::TASK_TOP ^ gate::KERNEL_TOP == 1 << gate::IN_KERNEL);
+    assert!(gate::KERNEL_TOP & 1 << gate::IN_KERNEL != 0 && gate::CAUSES < gate::NO_CAUSE);
     assert!(size_of::<Control>() as u64 <= LINES - CONTROL);
     assert!(LINES + MAX_LINES as u64 * LINE_STRIDE <= STEPS);
     assert!(size_of::<crate::line::Line>() as u64 == LINE_STRIDE);

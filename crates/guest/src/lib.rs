@@ -7,16 +7,19 @@
 //!
 //! # Where the kernel runs
 //!
-//! In ring 3. Ring 0 holds *gates* only: a handful of instructions each that switch stacks and
-//! return to ring 3 with interrupts off, write an MSR, or halt. On a KVM that is virtualised in
-//! software each ring-0 instruction is emulated, for about half a microsecond, while ring 3 runs
-//! natively; the classic arrangement would measure its own emulation. On VMX and SVM the extra
-//! change of rings costs some hundred nanoseconds per interrupt.
+//! In ring 3. Ring 0 holds *gates* only: a dozen instructions for an interrupt, and single ones to
+//! write an MSR or halt. On a KVM that is virtualised in software each ring-0 instruction is emulated,
+//! for about half a microsecond, and each way into ring 0 is an exit, while ring 3 runs natively;
+//! the classic arrangement would measure its own emulation. On VMX and SVM the extra change of rings
+//! costs some hundred nanoseconds per interrupt.
 //!
 //! ```text
-//! interrupt -> gate: 2 instructions -> kernel, native, interrupts off
-//!           -> gate: 4 instructions (end of interrupt) -> task, native
+//! interrupt -> gate: end of interrupt, 11 instructions -> kernel, native -> task, native
+//! task -> kernel, native -> task, native
 //! ```
+//!
+//! Interrupts are always on in ring 3. What keeps the kernel from being interrupted is a flag that the
+//! gates heed: `image/gates.rs` has the states and their transitions.
 //!
 //! Isolation inside the guest is given up for that, and is nobody's subject here: to the host, the
 //! guest is one hostile whole anyway.

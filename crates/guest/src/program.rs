@@ -143,12 +143,15 @@ pub enum Op {
     Echo = 12,
     /// Reads the clock for ever; a sample is a gap of more than [`TaskSpec::buffer_tsc`].
     Gaps = 13,
+    /// Holds a value in every register, the flags and the red zone, for some microseconds. A
+    /// sample's `missed` is 1 if any of them has changed: then an interrupt was not transparent.
+    Registers = 14,
 }
 
 impl Op {
     /// From [`TaskSpec::op`]; unknown numbers do nothing.
     pub fn from_word(word: u64) -> Self {
-        const ALL: [Op; 14] = [
+        const ALL: [Op; 15] = [
             Op::Clock,
             Op::Gate,
             Op::Cpuid,
@@ -163,6 +166,7 @@ impl Op {
             Op::Interrupt,
             Op::Echo,
             Op::Gaps,
+            Op::Registers,
         ];
         ALL.into_iter().find(|op| *op as u64 == word).unwrap_or(Self::Clock)
     }

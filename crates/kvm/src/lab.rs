@@ -11,7 +11,9 @@ use std::time::Duration;
 use kvm_ioctls::{Cap, Kvm, VcpuFd};
 use vcoop_abi::discovery::Features;
 use vcoop_guest::layout;
-use vcoop_model::plan::{GuestTimer, Ns, Plan, PolicyPlan, Program, Target, Virt, VmPlan};
+use vcoop_model::plan::{
+    GuestTimer, Ns, Plan, PolicyPlan, Program, Target, TimelineAction, Virt, VmPlan,
+};
 use vcoop_model::recording::Recording;
 
 use crate::attr::{self, Attr, Stay};
@@ -145,6 +147,11 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
         plain.timer.source = vm.virt.timer.source;
         // Nothing in the lab asks for it, and nothing forbids it.
         plain.apic.posted = vm.virt.apic.posted;
+        if vm.virt.govern.config(1).is_some() {
+            let why = "the lab's guest does not read the mask of vCPUs to keep off";
+            return refuse(&format!("the governor of VM {}", vm.name), why);
+        }
+        plain.govern = vm.virt.govern.clone();
         if vm.virt != plain {
             return refuse(&format!("how VM {} is virtualised", vm.name), "KVM decides it here");
         }
@@ -152,6 +159,10 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
             let why = "KVM chooses what its timer stands on: write timer = \"lapic\"";
             return refuse(&format!("the timer of VM {}", vm.name), why);
         }
+    }
+    if plan.timeline.iter().any(|e| matches!(e.action, TimelineAction::Prefer { .. })) {
+        let why = "the lab's guest does not read the mask of vCPUs to keep off";
+        return refuse("a mask of preferred vCPUs", why);
     }
     if !plan.views.is_empty() {
         return refuse("[[view]]", "single runs are recorded in the simulator only");

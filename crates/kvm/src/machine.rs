@@ -20,6 +20,9 @@ use crate::bell::Bell;
 use crate::error::{Error, Whom};
 use crate::memory::Memory;
 
+/// Interrupts on.
+const RFLAGS: u64 = 0x202;
+
 /// A VM, ready to run.
 #[derive(Debug)]
 pub(crate) struct Machine {
@@ -140,16 +143,17 @@ impl Machine {
             0x00cf_f300_0000_ffff,
         ];
         for vcpu in 0..u64::from(vcpus) {
-            let tss = layout::TSS + vcpu * layout::TSS_STRIDE;
             let page = layout::GATES + vcpu * PAGE_SIZE;
+            let tss = page + gate::TSS;
             gdt.extend([0x0000_8900_0000_0067 | (tss & 0xff_ffff) << 16, 0]);
-            // rsp0 at 4, ist1 at 36.
-            ram.write(tss + 4, &(page + gate::STACK_TOP).to_le_bytes());
-            ram.write(tss + 36, &(page + gate::NMI_TOP).to_le_bytes());
-            ram.write_words(kernel_stack_top(vcpu), &[vcpu]);
+            // It starts in the kernel.
+            ram.write(page + gate::RSP0, &(page + gate::KERNEL_TOP).to_le_bytes());
+            ram.write(page + gate::IST1, &(page + gate::NMI_TOP).to_le_bytes());
+            ram.write_words(page + gate::NUMBER, &[vcpu]);
+            ram.write_words(page + gate::STACK, &[kernel_stack_top(vcpu)]);
             for cause in 0..gate::CAUSES {
                 let upcall = word(2 + gate::CAUSES + cause);
-                let frame = frame(upcall, kernel_stack_top(vcpu), 2);
+                let frame = frame(upcall, kernel_stack_top(vcpu), RFLAGS);
                 ram.write_words(page + gate::UPCALLS + cause * gate::FRAME, &frame);
             }
         }
@@ -172,12 +176,10 @@ impl Machine {
         };
         let after = 2 + 2 * gate::CAUSES;
         for vector in 0..32 {
-            set(vector, word(after + 3 + u64::from(vector)), RING0, 0);
+            set(vector, word(after + 2 + u64::from(vector)), RING0, 0);
         }
-        set(2, word(after + 2), RING0, 1);
+        set(2, word(after + 1), RING0, 1);
         set(3, word(after), RING3, 0);
-        // Raised by the processor, whatever the ring: no access check for `ud2`.
-        set(6, word(after + 1), RING0, 0);
         set(layout::VECTOR_TIMER, word(2), RING0, 0);
         set(layout::VECTOR_IPI, word(3), RING0, 0);
         set(layout::VECTOR_NMI_SELF, word(4), RING0, 0);
@@ -214,9 +216,11 @@ impl Machine {
         s.idt.limit = 0xfff;
         s.cs = segment(layout::USER_CS, 11, true);
         let data = segment(layout::USER_SS, 3, false);
-        (s.ds, s.es, s.fs, s.gs, s.ss) = (data, data, data, data, data);
+        (s.ds, s.es, s.fs, s.ss) = (data, data, data, data);
+        let page = layout::GATES + u64::from(n) * PAGE_SIZE;
+        s.gs = kvm_segment { base: page, ..data };
         s.tr = kvm_segment {
-            base: layout::TSS + u64::from(n) * layout::TSS_STRIDE,
+            base: page + gate::TSS,
             limit: 0x67,
             selector: layout::TSS_SELECTOR + 16 * n as u16,
             type_: 11,
@@ -228,7 +232,7 @@ impl Machine {
             rip: self.ram.read_word(layout::IMAGE + 8),
             rsp: kernel_stack_top(u64::from(n)),
             rdi: u64::from(n),
-            rflags: 2,
+            rflags: RFLAGS,
             ..kvm_regs::default()
         };
         vcpu.set_regs(&regs).map_err(Error::kvm("KVM_SET_REGS", &whom))?;

@@ -7,6 +7,8 @@ use vcoop_abi::{GuestArea, HostArea};
 use vcoop_guest::layout::{Control, TaskStats};
 use vcoop_guest::line::Line;
 use vcoop_guest::ring::Ring;
+use vm_memory::mmap::{MmapRegion, MmapRegionBuilder};
+use vm_memory::{VolatileMemory, VolatileSlice};
 
 use crate::error::{Error, Whom};
 
@@ -32,15 +34,7 @@ unsafe impl Shared for Control {}
 
 /// Anonymous memory, zeroed, unmapped on drop.
 #[derive(Debug)]
-pub(crate) struct Memory {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: the mapping belongs to the process; access is by atomics or before the guest runs.
-unsafe impl Send for Memory {}
-// SAFETY: the same.
-unsafe impl Sync for Memory {}
+pub(crate) struct Memory(MmapRegion);
 
 impl Memory {
     /// Maps `len` bytes, populated, and locked if the limits allow it: a page fault of the host in
@@ -50,27 +44,24 @@ impl Memory {
     ///
     /// [`Error::Kernel`].
     pub(crate) fn new(len: usize, whom: &Whom) -> Result<Self, Error> {
-        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let p = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
-        let base = NonNull::new(p.cast::<u8>()).filter(|_| p != libc::MAP_FAILED);
-        let Some(base) = base else {
-            return Err(Error::last_os("mmap of guest memory", whom.clone()));
-        };
+        let mapped = MmapRegionBuilder::new(len)
+            .with_mmap_flags(libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_POPULATE)
+            .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+            .build();
+        let region = mapped.map_err(|_| Error::last_os("mmap of guest memory", whom.clone()))?;
         // SAFETY: the range was just mapped. Failure only means it could be swapped out.
-        unsafe { libc::mlock(p, len) };
-        Ok(Self { base, len })
+        unsafe { libc::mlock(region.as_ptr().cast(), len) };
+        Ok(Self(region))
     }
 
     /// Host address, for the memory slot.
     pub(crate) fn host_address(&self) -> u64 {
-        self.base.as_ptr() as u64
+        self.0.as_ptr() as u64
     }
 
     /// Bytes.
     pub(crate) fn len(&self) -> u64 {
-        self.len as u64
+        self.0.size() as u64
     }
 
     /// Copies in. Only before the guest runs.
@@ -79,12 +70,7 @@ impl Memory {
     ///
     /// Outside of the memory: all addresses are ours.
     pub(crate) fn write(&self, at: u64, bytes: &[u8]) {
-        let at = usize::try_from(at).expect("guest addresses fit");
-        assert!(at.checked_add(bytes.len()).is_some_and(|end| end <= self.len), "{at:#x}");
-        // SAFETY: within the mapping; no guest runs, and no reference to it is alive.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len());
-        }
+        self.part(at, bytes.len()).copy_from(bytes);
     }
 
     /// Copies words in, as [`write`](Self::write) does.
@@ -100,33 +86,32 @@ impl Memory {
     ///
     /// Outside of the memory or unaligned: all addresses are ours.
     pub(crate) fn at<T: Shared>(&self, at: u64) -> &T {
-        let at = usize::try_from(at).expect("guest addresses fit");
-        assert!(at + size_of::<T>() <= self.len && at.is_multiple_of(align_of::<T>()), "{at:#x}");
-        // SAFETY: within the mapping, aligned, and of a type that stands being written by others.
-        unsafe { self.base.add(at).cast::<T>().as_ref() }
+        // SAFETY: of a type that stands being written by others.
+        unsafe { self.place::<T>(at).as_ref() }
     }
 
     /// One word, read once. For reports about a guest that has ended.
     pub(crate) fn read_word(&self, at: u64) -> u64 {
-        let at = usize::try_from(at).expect("guest addresses fit");
-        assert!(at + 8 <= self.len && at.is_multiple_of(8), "{at:#x}");
         // SAFETY: within the mapping and aligned.
-        unsafe { self.base.add(at).cast::<u64>().read_volatile() }
+        unsafe { self.place::<u64>(at).read_volatile() }
     }
 
     /// Fills a control block. Only before the guest runs.
     pub(crate) fn control(&self, at: u64, fill: impl FnOnce(&mut Control)) {
-        let offset = usize::try_from(at).expect("guest addresses fit");
-        assert!(offset + size_of::<Control>() <= self.len && offset.is_multiple_of(64));
-        // SAFETY: within the mapping and aligned; zero is a value of every field; nobody else holds
-        // a reference to it before the guest runs.
-        fill(unsafe { self.base.add(offset).cast::<Control>().as_mut() });
+        // SAFETY: zero is a value of every field; nobody else holds a reference to it before the
+        // guest runs.
+        fill(unsafe { self.place::<Control>(at).as_mut() });
     }
-}
 
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new`; the VM that uses it is closed before (field order of its owner).
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    fn part(&self, at: u64, len: usize) -> VolatileSlice<'_> {
+        let slice = usize::try_from(at).ok().and_then(|at| self.0.get_slice(at, len).ok());
+        slice.unwrap_or_else(|| panic!("{len} bytes at {at:#x} are outside of the guest's memory"))
+    }
+
+    /// Where a structure lies.
+    fn place<T>(&self, at: u64) -> NonNull<T> {
+        let start = self.part(at, size_of::<T>()).ptr_guard_mut().as_ptr().cast::<T>();
+        assert!(start.is_aligned(), "{at:#x} is not aligned");
+        NonNull::new(start).expect("a mapping does not begin at 0")
     }
 }

@@ -227,4 +227,6 @@ pub(crate) fn prepare(vm: &VmDriver, n: u32, cpus: &[u32]) -> Result<i32, Error>
 }
 
 #[cfg(test)]
+mod border;
+#[cfg(test)]
 mod tests;

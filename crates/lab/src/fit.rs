@@ -9,8 +9,8 @@ use vcoop_sched::config::Topology;
 /// A plan scaled down in proportion to so many pCPUs, and how, in words; `None` if it fits as it is.
 ///
 /// vCPUs of each VM, threads of each load and tasks of each guest are reduced in proportion, to one at
-/// least. Where that leaves more vCPUs a pCPU than before, VMs that measure nothing are left out, the
-/// last first. Captured threads stay together, each with its share of the CPU demand. What is pinned stays pinned at the same place in the row.
+/// least. Where that leaves more vCPUs a pCPU than before, VMs that measure nothing and that nobody
+/// outside of them calls are left out, the last first. Captured threads stay together, each with its share of the CPU demand. What is pinned stays pinned at the same place in the row.
 pub fn fit(plan: &Plan, cpus: u32) -> Option<(Plan, String)> {
     let from = plan.host.sched.cpus();
     if from <= cpus || cpus == 0 {
@@ -44,14 +44,43 @@ pub fn fit(plan: &Plan, cpus: u32) -> Option<(Plan, String)> {
     let timed = |i: usize| {
         plan.timeline.iter().any(|event| match event.action {
             vcoop_model::plan::TimelineAction::Boost { vm, .. } => vm == Some(i as u32),
-            vcoop_model::plan::TimelineAction::VcpuPolicy { vm, .. } => vm as usize == i,
+            vcoop_model::plan::TimelineAction::VcpuPolicy { vm, .. }
+            | vcoop_model::plan::TimelineAction::Prefer { vm, .. } => vm as usize == i,
         })
     };
+    let outside = |i: usize| plan.vms.iter().enumerate().filter(move |(j, _)| *j != i);
+    let called = |i: usize| {
+        let guests = outside(i).flat_map(|(_, vm)| &vm.tasks);
+        let servers = plan.host_tasks.iter().chain(guests).flat_map(|t| t.program.servers());
+        servers.into_iter().any(|at| matches!(at, Target::Guest { vm, .. } if vm as usize == i))
+    };
     while vms.iter().map(|(_, vm, _)| vm.vcpu_cpus.len()).sum::<usize>() > wanted {
-        let Some(last) = vms.iter().rposition(|(i, _, _)| !measures(*i) && !timed(*i)) else {
+        let spare = |i: usize| !measures(i) && !timed(i) && !called(i);
+        let Some(last) = vms.iter().rposition(|(i, _, _)| spare(*i)) else {
             break;
         };
         vms.remove(last);
+    }
+    // A server that was one of several may be gone: then the first of them takes its calls.
+    let kept_or_first = |kept: &BTreeMap<usize, usize>, tasks: &[TaskPlan], task: u32| {
+        let label = &tasks[task as usize].label;
+        let first = kept.iter().find(|(from, _)| tasks[**from].label == *label);
+        kept.get(&(task as usize)).or(first.map(|(_, to)| to)).map_or(task, |&to| to as u32)
+    };
+    let to = |at: Target| match at {
+        Target::Host(i) => Target::Host(kept_or_first(&kept, &plan.host_tasks, i)),
+        Target::Guest { vm, task } => {
+            let place = vms.iter().position(|(i, _, _)| *i == vm as usize);
+            place.map_or(at, |place| {
+                let task = kept_or_first(&vms[place].2, &plan.vms[vm as usize].tasks, task);
+                Target::Guest { vm: place as u32, task }
+            })
+        }
+    };
+    let mut moved: Vec<VmPlan> = vms.iter().map(|(_, vm, _)| vm.clone()).collect();
+    let guests = moved.iter_mut().flat_map(|vm| vm.tasks.iter_mut());
+    for task in fitted.host_tasks.iter_mut().chain(guests) {
+        task.program.retarget(&to);
     }
     for probe in &plan.probes {
         let Target::Guest { vm, task } = probe.target else { continue };
@@ -72,10 +101,15 @@ pub fn fit(plan: &Plan, cpus: u32) -> Option<(Plan, String)> {
                 let vcpus = vms[*vm as usize].1.vcpu_cpus.len() as u32;
                 *vcpu = (*vcpu).min(vcpus - 1);
             }
+            vcoop_model::plan::TimelineAction::Prefer { vm, vcpus } => {
+                *vm = place(*vm);
+                let left = vms[*vm as usize].1.vcpu_cpus.len() as u32;
+                vcpus.retain(|vcpu| *vcpu < left);
+            }
         }
     }
     let dropped = plan.vms.len() - vms.len();
-    fitted.vms = vms.into_iter().map(|(_, vm, _)| vm).collect();
+    fitted.vms = moved;
     fitted.probes = probes;
     let after = vcpus(&fitted.vms);
     let (threads, of) = (fitted.host_tasks.len(), plan.host_tasks.len());
@@ -253,6 +287,49 @@ kind = "hog"
         assert_eq!(device.vcpu, 1);
         assert_eq!(small.vms[0].tasks[device.wakes.unwrap() as usize].name, "sound");
         assert_eq!(small.host_tasks.last().unwrap().cpus, [2, 3]);
+    }
+
+    #[test]
+    fn calls_find_their_servers_in_the_smaller_plan() {
+        let text = r#"
+name = "calls"
+title = "A VM that is called behind one that is not"
+[host]
+pcpus = 8
+[[load]]
+name = "hog"
+kind = "hog"
+count = 8
+[[load]]
+name = "ping"
+kind = "ping"
+server = "called.pong"
+interval = "1ms"
+[[vm]]
+name = "idle"
+vcpus = 4
+[[vm.task]]
+name = "work"
+kind = "hog"
+[[vm]]
+name = "called"
+vcpus = 4
+[[vm.task]]
+name = "work"
+kind = "hog"
+count = 4
+[[vm.task]]
+name = "pong"
+kind = "server"
+work = "1us"
+"#;
+        let plans = Scenario::parse("calls", text, &[], &NoCaptures).unwrap().plans(None).unwrap();
+        let (small, _) = fit(&plans[0], 1).unwrap();
+        let ping = small.host_tasks.iter().find(|task| task.name == "ping").unwrap();
+        let servers: Vec<Target> = ping.program.servers().collect();
+        let [Target::Guest { vm, task }] = servers[..] else { panic!("{servers:?}") };
+        assert_eq!(small.vms.len(), 1, "the VM that nobody calls is left out");
+        assert_eq!(small.vms[vm as usize].tasks[task as usize].name, "pong");
     }
 
     #[test]

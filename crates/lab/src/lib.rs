@@ -25,6 +25,7 @@ pub mod reproduce;
 pub mod result;
 pub mod round;
 pub mod runner;
+pub mod stand_in;
 pub mod stats;
 pub mod validate;
 pub mod verdict;

@@ -4,6 +4,7 @@
 //! completely, in integer nanoseconds, and both backends run it as it stands. Repeats differ by
 //! seed only.
 
+pub mod govern;
 mod routine;
 mod storm;
 pub mod virt;
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use vcoop_policy::config::{DynamicConfig, Means, RatelimitConfig, WakeBoostConfig};
 use vcoop_sched::config::{Credit1Config, LevelConfig, Policy, Topology};
 
-use crate::profile::Costs;
+use crate::profile::{Costs, Cpu};
 pub use routine::{Act, IpiTo};
 pub use storm::{DensityPlan, Milestone, Score, StormPlan, ViewPlan, ViewStart};
 pub use virt::{GuestTimer, Virt};
@@ -77,6 +78,9 @@ impl Plan {
 pub struct HostPlan {
     /// Name of the profile the costs came from.
     pub profile: String,
+    /// What its CPU's timers are, if the profile says so; what needs to know them is refused
+    /// without.
+    pub cpu: Option<Cpu>,
     /// What each mechanism costs on this machine.
     pub costs: Costs,
     /// Scheduler, with the topology of the pCPUs.
@@ -366,6 +370,29 @@ impl Program {
         });
         own.into_iter().chain(phases.iter().filter_map(called)).chain(done)
     }
+
+    /// The same servers at other places, after tasks were moved.
+    pub fn retarget(&mut self, to: &dyn Fn(Target) -> Target) {
+        match self {
+            Self::Cycle { phases } => {
+                for phase in phases {
+                    if let Phase::Call { server, .. } = phase {
+                        *server = to(*server);
+                    }
+                }
+            }
+            Self::Routine { acts } => {
+                for act in acts {
+                    if let Act::Do(Phase::Call { server, .. }) = act {
+                        *server = to(*server);
+                    }
+                }
+            }
+            Self::Ping { server, .. } => *server = to(*server),
+            Self::Boot { server, .. } | Self::Desktop { server, .. } => *server = server.map(to),
+            _ => {}
+        }
+    }
 }
 
 /// One phase of a [`Program::Cycle`].
@@ -596,5 +623,12 @@ pub enum TimelineAction {
         vcpu: u32,
         /// New baseline.
         policy: Policy,
+    },
+    /// Set the vCPUs that a guest prefers, as the mask in the shared page does; it keeps off the others.
+    Prefer {
+        /// VM index.
+        vm: u32,
+        /// vCPUs. Empty: all.
+        vcpus: Vec<u32>,
     },
 }

@@ -23,11 +23,41 @@ pub struct Profile {
     pub about: String,
     /// Its CPUs, which a scenario takes unless it says otherwise.
     pub topology: Topology,
+    /// What its CPU's timers are, if that is known.
+    pub cpu: Option<Cpu>,
     /// The costs.
     pub costs: Costs,
     /// Where each number is from, by key (`exit`, `cstate.C6`): `measured ...`, `published: ...`,
     /// `derived: ...` or `assumed: ...`.
     pub sources: BTreeMap<String, String>,
+}
+
+/// What the timers of a machine's CPUs are. None of it is a cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cpu {
+    /// Frequency of the time-stamp counter.
+    pub tsc_khz: u32,
+    /// Family, model and stepping, as CPUID leaf 1 gives them in EAX.
+    pub signature: u32,
+    /// The VMX preemption timer counts once in `2^shift` cycles of the TSC (IA32_VMX_MISC, bits 4:0);
+    /// `None`: there is none.
+    pub preemption_timer_shift: Option<u32>,
+}
+
+/// CPUs whose preemption timer does not count as it should, by signature: those that KVM's
+/// `cpu_has_broken_vmx_preemption_timer` lists.
+const BROKEN_PREEMPTION_TIMER: [u32; 9] =
+    [0x206e6, 0x20652, 0x20655, 0x106e5, 0x106a0, 0x106a1, 0x106a4, 0x106a5, 0x306a8];
+
+impl Cpu {
+    /// Whether KVM leaves the preemption timer alone on this CPU: it has none, it is broken, or its
+    /// 32 bits last less than ten seconds.
+    pub fn shuns_preemption_timer(&self) -> bool {
+        let lasts_ms = |shift: u32| (1u64 << 32 << shift.min(31)) / u64::from(self.tsc_khz.max(1));
+        self.preemption_timer_shift.is_none_or(|shift| lasts_ms(shift) < 10_000)
+            || BROKEN_PREEMPTION_TIMER.contains(&self.signature)
+    }
 }
 
 /// Costs of one machine, in nanoseconds of the CPU that pays for them.
@@ -74,6 +104,18 @@ pub struct Costs {
     pub handle_hypercall_ns: Ns,
     /// Handle HLT up to the point where the thread sleeps.
     pub handle_hlt_ns: Ns,
+    /// Handle the exit by which a guest becomes able to take an interrupt (without posted ones).
+    pub handle_window_ns: Ns,
+    /// Handle the expiry of the VMX preemption timer.
+    pub handle_hv_timer_ns: Ns,
+    /// Handle a TSC-deadline write that only sets the VMX preemption timer.
+    pub set_hv_timer_ns: Ns,
+    /// Load the VMX preemption timer at a VM entry.
+    pub arm_hv_timer_ns: Ns,
+    /// A write that KVM handles on its fast path: exit, handling and entry together.
+    pub fastpath_ns: Ns,
+    /// How late a polling loop notices what it waits for.
+    pub poll_notice_ns: Ns,
     /// Load a vCPU on the pCPU it was just switched to.
     pub vcpu_load_ns: Ns,
     /// Guest interrupt handler for a timer or IPI (entry, handler, exit).

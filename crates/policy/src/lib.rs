@@ -9,6 +9,10 @@
 //! * [`host::VmShared`]: what the vCPUs of one VM share: switches and the VM's budget.
 //! * [`guest::GuestHalf`]: one a vCPU, inside the guest.
 //! * [`ratelimit::Ratelimit`]: one a domain of a Xen host; it boosts nobody.
+//! * [`advance::TimerAdvance`]: one a timer, how early to fire it.
+//! * [`halt_poll::HostHaltPoll`], [`halt_poll::GuestHaltPoll`]: one a vCPU, how long to poll instead of
+//!   sleeping.
+//! * [`govern::Governor`]: one a VM: how many of its vCPUs its guest should use.
 //! * [`budget::Bucket`]: the token bucket behind every bound.
 //! * [`catalogue`]: which policies there are, and who can run them.
 //!
@@ -28,19 +32,24 @@
 #![no_std]
 
 pub mod action;
+pub mod advance;
 pub mod boost;
 pub mod budget;
 pub mod catalogue;
 pub mod config;
 mod control;
 pub mod event;
+pub mod govern;
 pub mod guest;
+pub mod halt_poll;
 pub mod host;
 mod meter;
 pub mod ratelimit;
 pub mod wake_boost;
 
 pub use action::{Action, Actions, Reason};
+pub use advance::TimerAdvance;
 pub use event::{Event, Injection};
 pub use guest::{GuestEvent, GuestHalf};
+pub use halt_poll::{GuestHaltPoll, HostHaltPoll, Idle};
 pub use host::{HostPolicy, PolicyStats, VmShared};

@@ -182,6 +182,18 @@ impl fmt::Display for Refusal {
 
 impl core::error::Error for Refusal {}
 
+/// A mask of CPUs to keep off, or to take offline, that would leave none to run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MaskError;
+
+impl fmt::Display for MaskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the mask leaves no CPU to run on")
+    }
+}
+
+impl core::error::Error for MaskError {}
+
 /// Why a [`LevelConfig`](crate::config::LevelConfig) cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

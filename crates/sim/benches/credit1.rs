@@ -91,6 +91,7 @@ fn plan(pcpus: u32, duration_ns: Ns, mixed: bool) -> Plan {
         repeats: 1,
         seed: 1,
         host: HostPlan {
+            cpu: None,
             profile: profile.name.clone(),
             costs: profile.costs,
             sched: HostSched::Credit1(Credit1Config::new(topology, domains)),

@@ -299,6 +299,7 @@ impl World<'_> {
                 let outranks = self.means(vm, vcpu).is_some_and(|m| outranks(policy, m));
                 self.tell(v, Event::Baseline { outranks });
             }
+            TimelineAction::Prefer { .. } => self.prefer(action),
         }
     }
 

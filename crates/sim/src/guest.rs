@@ -38,6 +38,7 @@ impl World<'_> {
             }
             GuestSegment::Switch => State::GuestSwitch,
             GuestSegment::User | GuestSegment::None => State::Run,
+            GuestSegment::Poll | GuestSegment::Rest => State::Asleep,
         };
         self.state(track, state);
         self.begin(p, Segment::Guest, ns);
@@ -62,6 +63,7 @@ impl World<'_> {
         let ended = std::mem::replace(&mut self.vcpus[v as usize].segment, GuestSegment::None);
         match ended {
             GuestSegment::Irq(which) => self.guest_irq_done(v, which),
+            GuestSegment::Rest => self.rested(v),
             GuestSegment::Softirq(d) => {
                 self.device_wakes(v, d);
                 self.guest_event(v, GuestEvent::SoftirqExit);
@@ -73,7 +75,10 @@ impl World<'_> {
                     self.spell_ends(v);
                 }
             }
-            GuestSegment::None | GuestSegment::Overhead | GuestSegment::Switch => {}
+            GuestSegment::None
+            | GuestSegment::Overhead
+            | GuestSegment::Switch
+            | GuestSegment::Poll => {}
         }
         self.guest_goes_on(v);
     }
@@ -86,11 +91,16 @@ impl World<'_> {
                 let p = vcpu.pcpu;
                 return self.exit(p, reason);
             }
-            if vcpu.segment != GuestSegment::None && vcpu.segment != GuestSegment::User {
+            if vcpu.segment.is_kernel() {
                 let (segment, left) = (vcpu.segment, vcpu.left);
                 return self.guest_begin(v, segment, left);
             }
             if vcpu.irr != 0 && self.guest_takes_irqs(v) {
+                let vcpu = &mut self.vcpus[v as usize];
+                if std::mem::take(&mut vcpu.cold.window) {
+                    let p = vcpu.pcpu;
+                    return self.exit(p, Exit::Window);
+                }
                 return self.guest_take_irq(v);
             }
             let vcpu = &mut self.vcpus[v as usize];
@@ -108,7 +118,9 @@ impl World<'_> {
                 continue;
             }
             if current == NONE {
-                self.guest_idle(v);
+                if self.guest_idle(v) {
+                    return;
+                }
                 continue;
             }
             if self.vms[vm].tasks[current as usize].left > 0 {
@@ -193,6 +205,9 @@ impl World<'_> {
         if which == vector::NMI {
             self.guest_event(v, GuestEvent::NmiExit);
         } else {
+            if self.vms[self.vcpus[v as usize].vm as usize].virt.eoi_exits {
+                self.vcpus[v as usize].exits.push_back(Exit::Eoi);
+            }
             self.guest_event(v, GuestEvent::IrqExit { softirq_pending: softirq });
         }
     }
@@ -272,7 +287,11 @@ impl World<'_> {
                     let to = &mut self.vcpus[target as usize];
                     to.resched = true;
                     to.eager |= eager;
-                    if target != v {
+                    if target != v && self.guest_watches(target) {
+                        // The flag is set at the end of the wake-up.
+                        let after = self.vcpus[v as usize].extra;
+                        self.guest_sees(target, after);
+                    } else if target != v {
                         self.resched_ipi(v, target);
                     }
                 }
@@ -313,7 +332,9 @@ impl World<'_> {
         vcpu.resched = false;
         vcpu.eager = false;
         let (vm, cpu, prev) = (vcpu.vm as usize, vcpu.cpu, vcpu.current);
+        let pushed = self.pushed_off(vm);
         let next = self.vms[vm].level.schedule(self.now, cpu, leave).map_or(NONE, |e| e.0);
+        self.charge_pushes(v, pushed);
         self.guest_notes(v);
         if next == prev {
             if next != NONE {
@@ -329,6 +350,9 @@ impl World<'_> {
         }
         if next == NONE {
             return false;
+        }
+        if prev == NONE {
+            self.guest_idle_ends(v);
         }
         self.server_is(v, next, true);
         self.actor_is(v, next, true);
@@ -350,14 +374,6 @@ impl World<'_> {
             return true;
         }
         false
-    }
-
-    /// Nothing to run: stop the tick, program what is left, halt.
-    fn guest_idle(&mut self, v: u32) {
-        self.cancel_guest_timer(v, gtimer::TICK);
-        self.guest_program(v);
-        self.guest_event(v, GuestEvent::IdleEnter);
-        self.vcpus[v as usize].exits.push_back(Exit::Halt);
     }
 
     /// Interprets one operation of the current task; true when the vCPU is busy with it or has

@@ -1,5 +1,7 @@
 //! A guest's timers: its tick, its sleeps, and the one deadline the hardware holds.
 
+use vcoop_model::plan::virt::TimerMode;
+
 use crate::lock::Spin;
 use crate::queue::Ns;
 use crate::track::NONE;
@@ -83,7 +85,11 @@ impl World<'_> {
         if next == vcpu.programmed {
             return;
         }
-        if self.vms[vcpu.vm as usize].exitless {
+        let virt = &self.vms[vcpu.vm as usize].virt;
+        if virt.mode == TimerMode::Periodic {
+            return;
+        }
+        if virt.exitless {
             self.arm_lapic(v);
         } else if !vcpu.exits.contains(&Exit::Timer) {
             vcpu.exits.push_back(Exit::Timer);

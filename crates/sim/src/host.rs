@@ -52,6 +52,10 @@ impl World<'_> {
                 self.stop_guest(p);
                 self.exit(p, Exit::Interrupt);
             }
+            Segment::Poll => {
+                self.poll_stops(p);
+                self.take_irq(p);
+            }
             _ => {}
         }
     }
@@ -70,9 +74,12 @@ impl World<'_> {
         let ns = match pc.irqs[0] {
             Irq::Tick => c.tick_ns,
             Irq::Ipi | Irq::Posted(_) => c.ipi_receive_ns,
-            Irq::Sched | Irq::Lapic(_) | Irq::Sleep(_) | Irq::Boost(_) | Irq::Tune => {
-                c.timer_irq_ns
-            }
+            Irq::Sched
+            | Irq::Lapic(_)
+            | Irq::Sleep(_)
+            | Irq::Boost(_)
+            | Irq::Tune
+            | Irq::Govern(_) => c.timer_irq_ns,
             Irq::Device(_) | Irq::Remote(_) | Irq::Storm(_) => c.device_irq_ns,
         };
         if pc.current != NONE {
@@ -99,7 +106,8 @@ impl World<'_> {
             }
             Segment::Guest => return self.guest_segment_ends(p),
             Segment::Exit(reason) => {
-                if self.handle_exit(p, reason) {
+                let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
+                if self.handle_exit(p, reason) || self.fast_reentry(p, v, reason) {
                     return;
                 }
             }
@@ -107,9 +115,10 @@ impl World<'_> {
                 let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
                 let pc = &self.pcpus[p as usize];
                 if pc.irqs.is_empty() && !pc.resched {
-                    return self.guest_goes_on(v);
+                    return self.entered(p, v);
                 }
             }
+            Segment::Poll => self.poll_stops(p),
             Segment::Idle | Segment::Overhead | Segment::Switch => {}
         }
         self.goes_on(p);
@@ -125,6 +134,9 @@ impl World<'_> {
         let current = pc.current;
         let extra = pc.extra;
         if pc.resched && (current == NONE || self.may_preempt(p, current)) {
+            if let Some(v) = self.polled_for(current) {
+                return self.poll_goes_on(p, v);
+            }
             return self.reschedule(p, Leave::Preempted);
         }
         if extra > 0 {
@@ -199,6 +211,9 @@ impl World<'_> {
             let v = &mut self.vcpus[vcpu as usize];
             v.pcpu = NONE;
             v.off_since = self.now;
+            if v.hv_at != Ns::MAX && self.vms[v.vm as usize].virt.sw_on_preempt {
+                self.hv_to_sw(vcpu);
+            }
             if matches!(leave, Leave::Preempted | Leave::Yield) {
                 self.spin_preempted(vcpu);
             }
@@ -240,6 +255,11 @@ impl World<'_> {
             let stolen = self.now - v.off_since;
             let (vm, cpu) = (v.vm, v.cpu);
             self.vms[vm as usize].level.stolen(cpu, stolen);
+        }
+        if self.vcpus[vcpu as usize].wants != 0 {
+            self.tend(vcpu);
+        } else if self.vcpus[vcpu as usize].hv_at != Ns::MAX {
+            self.restart_hv_timer(vcpu);
         }
         c.vcpu_load_ns
     }
@@ -390,22 +410,6 @@ impl World<'_> {
         self.begin(p, Segment::User, ns);
     }
 
-    /// A vCPU's timer fires on the host.
-    pub(crate) fn lapic_expires(&mut self, v: u32) {
-        let vcpu = &self.vcpus[v as usize];
-        let away = self.housekeeping != NONE && self.vms[vcpu.vm as usize].exitless;
-        let (track, p) = (vcpu.track, if away { self.housekeeping } else { vcpu.home });
-        if vcpu.halted {
-            self.event_on_its_way(track, p);
-        } else if track != NONE && self.tracks.waits(track) {
-            // Due while the vCPU waits for a pCPU: who ran before does not count.
-            let cpu = self.host.cpu_of(self.thread_of(v)).0;
-            self.charge_ran(cpu);
-            self.tracks.due_while_waiting(track, &self.pcpus[cpu as usize].ran, self.now);
-        }
-        self.interrupt(p, Irq::Lapic(v));
-    }
-
     fn handle_irq(&mut self, p: u32, irq: Irq) {
         match irq {
             Irq::Tick => {
@@ -422,6 +426,7 @@ impl World<'_> {
             Irq::Lapic(v) => self.timer_interrupt(v),
             Irq::Boost(v) => self.boost_timer(v),
             Irq::Tune => self.tune(),
+            Irq::Govern(vm) => self.govern(vm),
             Irq::Device(d) => self.device_interrupt(d),
             Irq::Posted(v) => self.inject(v, vector::IPI, Injection::Ipi),
             Irq::Remote(client) => self.remote_arrived(client),

@@ -17,7 +17,7 @@ use vcoop_policy::{GuestEvent, Injection};
 
 use crate::lock::{Call, Count, Spin};
 use crate::track::NONE;
-use crate::world::{Exit, GuestSegment, Irq, Segment, World, vector};
+use crate::world::{Exit, Irq, Segment, World, vector};
 
 /// vCPUs of a cluster in x2APIC's logical mode.
 const CLUSTER: u32 = 16;
@@ -176,14 +176,15 @@ impl World<'_> {
             return;
         }
         target.irr |= vector::IPI;
-        target.injections += 1;
-        let takes = target.segment == GuestSegment::User;
-        if to == v || p == NONE || self.pcpus[p as usize].segment != Segment::Guest {
+        target.cold.counters.injections += 1;
+        target.cold.counters.posted += 1;
+        if to == v || p == NONE {
             return; // it looks at what is pending before it goes on
         }
-        if takes && self.guest_takes_irqs(to) {
-            self.stop_guest(p);
-            self.guest_goes_on(to);
+        match self.pcpus[p as usize].segment {
+            Segment::Guest => self.posted_now(p, to),
+            Segment::Poll => self.poll_sees(p),
+            _ => {}
         }
     }
 

@@ -9,9 +9,12 @@
 //! host     pCPUs and host threads; wake: sleeping and waking; idle: pCPUs at rest
 //! vmx      VM entries and exits; inject: interrupts on their way into a guest
 //! guest    vCPUs and guest tasks; guest_timer: their tick and sleeps
+//! lapic    the timer behind a guest's deadline; hv_timer: the VMX preemption timer
+//! poll     idle vCPUs that do not sleep; cold: what most vCPUs do not need; counters
 //! lock     locks of a guest, spinning, and what the host does about it; ipi: function calls
 //! call     requests and answers between tasks of any level; mail: messages within a level
 //! storm    VMs that come while the run goes on; view: who ran when on one pCPU
+//! govern   drives governors; mask: the vCPUs that a guest keeps off
 //! boost    drives vcoop-policy on simulated threads and a simulated page; tune: on credit1
 //! program  what a task does next, on either level
 //! track    attribution: where the time of a latency sample went
@@ -20,15 +23,22 @@
 
 mod boost;
 mod call;
+mod cold;
+mod counters;
 mod fairness;
+mod govern;
 mod guest;
 mod guest_timer;
 mod host;
+mod hv_timer;
 mod idle;
 mod inject;
 mod ipi;
+mod lapic;
 mod lock;
 mod mail;
+mod mask;
+mod poll;
 pub mod probe;
 pub mod program;
 pub mod queue;

@@ -160,7 +160,11 @@ impl Shared {
         Self {
             locks: vec![free; locks as usize],
             ipi: vm.virt.ipi,
-            spin: vm.virt.spin,
+            // KVM takes PV_UNHALT from a guest whose HLT does not exit.
+            spin: SpinVirt {
+                pv_locks: vm.virt.spin.pv_locks && !vm.virt.exits_off.hlt,
+                ..vm.virt.spin
+            },
             ple: !vm.virt.exits_off.pause,
             last_boosted: 0,
             counts: Counts::default(),

@@ -2,17 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use vcoop_model::plan::{
-    GuestTimer, HostSched, Mode, Plan, PolicyPlan, ProbePlan, Target, TaskPlan, ViewPlan,
-};
+use vcoop_model::plan::{HostSched, Mode, Plan, PolicyPlan, ProbePlan, Target, TaskPlan, ViewPlan};
 use vcoop_policy::config::Means;
 use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
 use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Scheduler};
 
 use crate::boost::Page;
 use crate::call::{Calls, probed_servers};
+use crate::cold::{Cold, VmVirt};
+use crate::govern::Driver;
+use crate::idle::IdleTimes;
+use crate::lapic;
 use crate::lock::{Shared, Spin, SpinCpu};
 use crate::mail::Mailbox;
+use crate::mask::Mask;
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
@@ -61,6 +64,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         pcpus,
         vcpus: vcpu_total,
         threads: threads_total,
+        vms: plan.vms.len() as u32,
         devices: device_total,
         remotes,
         storms: plan.storms.len() as u32,
@@ -155,12 +159,12 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             let at = v.timers.partition_point(|&t| t > (task.start_ns, gtimer::TASKS + i as u32));
             v.timers.insert(at, (task.start_ns, gtimer::TASKS + i as u32));
         }
+        let virt = VmVirt::new(&vm.virt, &plan.host);
+        let ticks = ticks(vm.level.tick_ns, seed, m as u64 + 1);
         let started = !in_storm.contains(&(m as u32));
         for v in (first..first + n).filter(|_| started) {
-            let v = &mut vcpus[v as usize];
-            if let Some(&(at, _)) = v.timers.last() {
-                v.programmed = at;
-                queue.set(slots.lapic + first + v.cpu.0, at);
+            if let Some(at) = lapic::boots(&mut vcpus[v as usize], &virt, &ticks, 0) {
+                queue.set(slots.lapic + v, at);
             }
         }
         for (i, device) in vm.devices.iter().enumerate() {
@@ -177,10 +181,9 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             tasks,
             first,
             preemption: vm.preemption,
-            ticks: ticks(vm.level.tick_ns, seed, m as u64 + 1),
+            ticks,
             sync: Shared::new(vm),
-            posted: vm.virt.apic.posted,
-            exitless: vm.virt.timer.source == Some(GuestTimer::Exitless),
+            virt,
             shared: shared(plan),
             started,
             birth: NONE,
@@ -229,7 +232,14 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         cpu: 0,
         next_timeline: 0,
         tuner: Tuner::of(plan),
+        governors: Driver::all(plan),
+        masks: plan.vms.iter().map(|vm| Mask::new(vm.level.topology.cpus())).collect(),
     };
+    for (vm, driver) in (0..).zip(&world.governors) {
+        if let Some(driver) = driver {
+            world.queue.set(slots.govern + vm, driver.first());
+        }
+    }
     if let Some(tuner) = &world.tuner {
         world.queue.set(slots.tune, tuner.first());
     }
@@ -359,6 +369,8 @@ fn vcpu(
         pcpu: NONE,
         home,
         halted: true,
+        polling: false,
+        wants: 0,
         segment: GuestSegment::None,
         left: 0,
         since: 0,
@@ -373,14 +385,15 @@ fn vcpu(
         exits: VecDeque::with_capacity(8),
         timers: Vec::with_capacity(16),
         programmed: Ns::MAX,
+        waits_out: false,
+        hv_at: Ns::MAX,
         off_since: 0,
         track,
         baseline,
         policy,
         half: GuestHalf::new(),
         page: Page::default(),
-        exit_counts: Default::default(),
-        injections: 0,
+        cold: Cold::new(plan, vm),
         spin: SpinCpu::default(),
     }
 }
@@ -416,8 +429,7 @@ fn pcpu(labels: usize) -> Pcpu {
         ran_label: labels as u16 - 1,
         last: NONE,
         waking: NONE,
-        idle_times: [0; 8],
-        idle_next: 0,
+        idle_times: IdleTimes::default(),
         idle_ns: 0,
     }
 }

@@ -69,6 +69,7 @@ impl World<'_> {
         }
         self.host_notes();
         let cpu = self.host.cpu_of(EntId(t));
+        self.poll_sees(cpu.0);
         let thread = &self.threads[t as usize];
         let (track, sampler) = (thread.track, thread.work.sampler);
         if track != NONE {
@@ -144,6 +145,7 @@ impl World<'_> {
     }
 
     pub(crate) fn thread_moved(&mut self, t: u32, from: u32, to: u32) {
+        self.poll_sees(to);
         let track = self.threads[t as usize].track;
         if track != NONE && self.tracks.waits(track) {
             self.charge_ran(from);

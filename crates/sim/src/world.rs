@@ -16,8 +16,12 @@ use vcoop_sched::{CpuId, EntId, Level, Scheduler};
 
 use crate::boost::Page;
 use crate::call::{Calls, Message};
+use crate::cold::{Cold, VmVirt};
+use crate::govern::Driver;
+use crate::idle::IdleTimes;
 use crate::lock::{Shared, Spin, SpinCpu};
 use crate::mail::Mailbox;
+use crate::mask::Mask;
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
@@ -47,6 +51,8 @@ pub(crate) enum Segment {
     User,
     /// Guest mode.
     Guest,
+    /// Polling for a halted vCPU, with interrupts on.
+    Poll,
 }
 
 /// Why a vCPU left guest mode.
@@ -68,6 +74,12 @@ pub(crate) enum Exit {
     Send(Message),
     /// A hypercall of the toolstack: a VM of a storm may run.
     Start(u32),
+    /// The VMX preemption timer.
+    HvTimer,
+    /// The end of an interrupt, where that is not virtualised.
+    Eoi,
+    /// The guest has become able to take an interrupt.
+    Window,
     /// A PAUSE loop.
     Pause,
     /// One ICR write or hypercall for several vCPUs: the next so many of the sender's multicast.
@@ -97,14 +109,17 @@ impl Exit {
             Self::Register(Some(_)) => 5,
             Self::Register(None) => 6,
             Self::Send(_) | Self::Start(_) | Self::Remote(_) => 7,
-            Self::Pause => 8,
-            Self::Multicast { hypercall: true, .. } | Self::Kick(_) | Self::Yield(_) => 9,
+            Self::HvTimer => 8,
+            Self::Eoi => 9,
+            Self::Window => 10,
+            Self::Pause => 11,
+            Self::Multicast { hypercall: true, .. } | Self::Kick(_) | Self::Yield(_) => 12,
         }
     }
 }
 
 /// Exit reasons as reported.
-pub(crate) const EXIT_NAMES: [&str; 10] = [
+pub(crate) const EXIT_NAMES: [&str; 13] = [
     "interrupt",
     "hlt",
     "msr_timer",
@@ -113,6 +128,9 @@ pub(crate) const EXIT_NAMES: [&str; 10] = [
     "register",
     "refused",
     "send",
+    "preemption_timer",
+    "eoi",
+    "interrupt_window",
     "pause",
     "hypercall",
 ];
@@ -138,6 +156,8 @@ pub(crate) enum Irq {
     Storm(u32),
     /// `ratelimit-auto` looks at the domains.
     Tune,
+    /// The host looks what it can give a VM.
+    Govern(u32),
     /// A vCPU that had halted has an IPI posted.
     Posted(u32),
     /// A message from another machine, for this client.
@@ -170,8 +190,7 @@ pub(crate) struct Pcpu {
     /// Track of the thread that an idle exit is for.
     pub(crate) waking: u32,
     /// Recent idle times, for the idle governor.
-    pub(crate) idle_times: [Ns; 8],
-    pub(crate) idle_next: usize,
+    pub(crate) idle_times: IdleTimes,
     pub(crate) idle_ns: Ns,
 }
 
@@ -281,6 +300,18 @@ pub(crate) enum GuestSegment {
     Switch,
     /// A task's work.
     User,
+    /// Nothing to run: polls for work.
+    Poll,
+    /// Nothing to run: HLT or MWAIT that does not exit.
+    Rest,
+}
+
+impl GuestSegment {
+    /// The guest's kernel at work, with interrupts off.
+    #[inline]
+    pub(crate) fn is_kernel(self) -> bool {
+        matches!(self, Self::Irq(_) | Self::Softirq(_) | Self::Overhead | Self::Switch)
+    }
 }
 
 /// Pending-interrupt bits of a vCPU, most urgent first.
@@ -312,6 +343,10 @@ pub(crate) struct Vcpu {
     /// pCPU whose timer hardware holds its deadline.
     pub(crate) home: u32,
     pub(crate) halted: bool,
+    /// It has halted, and the host polls for it.
+    pub(crate) polling: bool,
+    /// What to see to when it goes on; see [`wants`](crate::cold::wants).
+    pub(crate) wants: u8,
     pub(crate) segment: GuestSegment,
     /// What is left of the segment, but for `User`, where the task knows.
     pub(crate) left: Ns,
@@ -332,6 +367,10 @@ pub(crate) struct Vcpu {
     pub(crate) timers: Vec<(Ns, u32)>,
     /// Deadline the hardware holds.
     pub(crate) programmed: Ns,
+    /// The pCPU that fired its timer early waits until it is due.
+    pub(crate) waits_out: bool,
+    /// When the preemption timer is to fire; `Ns::MAX`: it is not in use.
+    pub(crate) hv_at: Ns,
     /// When it was preempted off its pCPU.
     pub(crate) off_since: Ns,
     pub(crate) track: u32,
@@ -339,8 +378,7 @@ pub(crate) struct Vcpu {
     pub(crate) policy: HostPolicy,
     pub(crate) half: GuestHalf,
     pub(crate) page: Page,
-    pub(crate) exit_counts: [u64; EXIT_NAMES.len()],
-    pub(crate) injections: u64,
+    pub(crate) cold: Box<Cold>,
     pub(crate) spin: SpinCpu,
 }
 
@@ -353,9 +391,7 @@ pub(crate) struct Vm {
     pub(crate) first: u32,
     pub(crate) preemption: Preemption,
     pub(crate) ticks: Ticks,
-    pub(crate) posted: bool,
-    /// Its deadlines are fired by the housekeeping pCPU.
-    pub(crate) exitless: bool,
+    pub(crate) virt: VmVirt,
     pub(crate) shared: VmShared,
     /// Locks, IPIs, and how its vCPUs spin.
     pub(crate) sync: Shared,
@@ -398,6 +434,8 @@ pub(crate) enum Slot {
     Remote(u32),
     Storm(u32),
     Tune,
+    Govern(u32),
+    Plug(u32),
     Timeline,
     View(u32),
     End,
@@ -417,6 +455,8 @@ pub(crate) struct Slots {
     pub(crate) remote: u32,
     pub(crate) storm: u32,
     pub(crate) tune: u32,
+    pub(crate) govern: u32,
+    pub(crate) plug: u32,
     pub(crate) timeline: u32,
     pub(crate) view: u32,
     pub(crate) end: u32,
@@ -455,6 +495,9 @@ pub(crate) struct World<'p> {
     pub(crate) next_timeline: usize,
     /// Sets ratelimits, if the policy is that.
     pub(crate) tuner: Option<Tuner>,
+    /// Of each VM: what decides how many vCPUs it uses, and how many it does.
+    pub(crate) governors: Vec<Option<Driver>>,
+    pub(crate) masks: Vec<Mask>,
 }
 
 impl World<'_> {
@@ -496,6 +539,8 @@ impl World<'_> {
                 Slot::Remote(r) => self.remote_answers(r),
                 Slot::Storm(s) => self.storm_asks(s),
                 Slot::Tune => self.tune_due(),
+                Slot::Govern(vm) => self.govern_due(vm),
+                Slot::Plug(vm) => self.plug(vm),
                 Slot::Timeline => self.timeline(),
                 Slot::View(i) => self.view_turns(i),
                 Slot::End if start.is_none() => {
@@ -554,6 +599,7 @@ pub(crate) struct Entities {
     pub(crate) pcpus: u32,
     pub(crate) vcpus: u32,
     pub(crate) threads: u32,
+    pub(crate) vms: u32,
     pub(crate) devices: u32,
     pub(crate) remotes: u32,
     pub(crate) storms: u32,
@@ -575,6 +621,8 @@ pub(crate) fn number(n: Entities) -> (Slots, Box<[Slot]>) {
         remote: extend(&mut kinds, n.remotes, Slot::Remote),
         storm: extend(&mut kinds, n.storms, Slot::Storm),
         tune: extend(&mut kinds, 1, |_| Slot::Tune),
+        govern: extend(&mut kinds, n.vms, Slot::Govern),
+        plug: extend(&mut kinds, n.vms, Slot::Plug),
         timeline: extend(&mut kinds, 1, |_| Slot::Timeline),
         view: extend(&mut kinds, n.views, Slot::View),
         end: extend(&mut kinds, 1, |_| Slot::End),

@@ -3,11 +3,12 @@
 mod support;
 
 use proptest::prelude::*;
+use support::virt::any_virt;
 use support::*;
-use vcoop_model::plan::virt::{IpiPath, IpiVirt, SpinVirt};
+use vcoop_model::plan::virt::{GuestIdle, IpiPath, IpiVirt, SpinVirt};
 use vcoop_model::plan::{
     Act, DevicePlan, Dist, IpiTo, Milestone, Mode, Phase, Plan, PolicyPlan, Preemption, Program,
-    RogueMode, StormPlan, Target, TaskPlan, TimelineAction, TimelineEvent,
+    RogueMode, StormPlan, Target, TaskPlan, TimelineAction, TimelineEvent, Virt,
 };
 use vcoop_model::recording::{MarkKind, Part};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, WakeBoostConfig};
@@ -321,11 +322,18 @@ fn weather(p: &mut Plan, seed: u64) {
     });
 }
 
+/// Plain half of the time.
+fn virt() -> impl Strategy<Value = Virt> {
+    prop_oneof![Just(Virt::default()), any_virt()]
+}
+
 fn scenario() -> impl Strategy<Value = Plan> {
     (1u32..5, any::<bool>(), 0usize..4, 0usize..3, any::<bool>()).prop_flat_map(
         |(cpus, modern, preemption, guard, costly)| {
-            let guests =
-                prop::collection::vec((1u32..4).prop_flat_map(|n| (Just(n), tasks(n, true))), 0..3);
+            let guests = prop::collection::vec(
+                (1u32..4).prop_flat_map(|n| (Just(n), tasks(n, true), virt())),
+                0..3,
+            );
             let switch_off = prop::option::of(10u64..150);
             (tasks(cpus, false), guests, policy(), 0u64..u64::MAX, switch_off, spinning()).prop_map(
                 move |(host_tasks, guests, policy, seed, switch_off, spinning)| {
@@ -347,11 +355,11 @@ fn scenario() -> impl Strategy<Value = Plan> {
                     p.seed = seed;
                     p.host_tasks = host_tasks;
                     p.policy = policy;
-                    for (i, (n, tasks)) in guests.into_iter().enumerate() {
+                    for (i, (n, tasks, virt)) in guests.into_iter().enumerate() {
                         let level = if modern { cfs(n) } else { eevdf(n) };
                         let mut vm = vm(&format!("vm{i}"), level, tasks);
                         vm.group = (i < 2).then_some(i as u16);
-                        vm.virt.apic.posted = i == 1;
+                        vm.virt = virt;
                         (vm.virt.ipi, vm.virt.spin, vm.virt.exits_off.pause) = spinning;
                         vm.devices.push(DevicePlan {
                             name: "net".into(),
@@ -467,6 +475,11 @@ proptest! {
         if let PolicyPlan::Static { means: Means::Deadline { .. } } = p.policy {
             // Enough vCPUs with a deadline leave nothing to a FIFO thread.
             p.policy = PolicyPlan::Vanilla;
+        }
+        for m in &mut p.vms {
+            // A vCPU that never sleeps never lets another one have its pCPU.
+            m.virt.idle.guest = GuestIdle::Hlt;
+            m.virt.exits_off.hlt = false;
         }
         let serve = Program::Serve { work: Dist::Const(work * US), wait: Dist::Const(0), irq_vcpu: 0 };
         let server = match p.vms.get_mut(vm) {

@@ -7,12 +7,16 @@ use vcoop_guest::layout::{HOST_WINDOW, PORT_NOTHING, VECTOR_DEVICE};
 use vcoop_guest::program::{Call, Op};
 use vcoop_guest::ring::Sample;
 
+mod registers;
+
 use super::Task;
 use crate::gates::{self, tsc, wrmsr};
 use crate::machine::{IA32_TSC_DEADLINE, X2APIC_EOI, X2APIC_ICR, control};
 
 /// A deadline this far away (10 s and more) is never reached.
 const FAR: u64 = 1 << 35;
+/// Turns of a loop of two instructions: some microseconds.
+const HELD: u64 = 8192;
 /// No vCPU has this number.
 const NOBODY: u64 = 200;
 
@@ -36,8 +40,10 @@ pub(super) fn run(task: &Task) -> ! {
             task.sleep_until(tsc() + spec.period_tsc);
         }
         let due = tsc();
+        let mut changed = false;
         match op {
             Op::Clock | Op::Echo | Op::Gaps => {}
+            Op::Registers => changed = registers::changed(due, HELD),
             Op::Gate => gates::null(),
             Op::Cpuid => {
                 gates::cpuid(0);
@@ -61,7 +67,7 @@ pub(super) fn run(task: &Task) -> ! {
         }
         let taken = tsc();
         if let Some(ring) = task.ring() {
-            ring.push(Sample { due, taken, ..Sample::default() });
+            ring.push(Sample { due, taken, missed: changed.into(), ..Sample::default() });
         }
     }
 }

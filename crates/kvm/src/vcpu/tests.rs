@@ -83,7 +83,7 @@ fn an_exception_is_named_with_its_address() {
 fn a_triple_fault_ends_the_run_with_its_name() {
     // A stack for ring 0 that does not exist: neither the fault nor the double fault can be told.
     let mut code = vec![0x48, 0xc7, 0x04, 0x25];
-    code.extend((layout::TSS as u32 + 4).to_le_bytes());
+    code.extend(((layout::GATES + layout::gate::RSP0) as u32).to_le_bytes());
     code.extend([0, 0, 0, 0xf0, HLT]);
     let Some((result, ..)) = guest(&code, &[]) else { return };
     assert_eq!(what(result), "triple fault");

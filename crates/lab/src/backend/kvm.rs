@@ -6,10 +6,20 @@ use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
 
 use super::{Backend, Unavailable};
+use crate::stand_in::stand_in;
 
 /// Real vCPUs on `/dev/kvm`.
 #[derive(Clone, Copy, Debug)]
 pub struct Kvm;
+
+/// What to do about a plan that the lab cannot run as it is.
+fn remedy(plan: &Plan) -> String {
+    let simulate = "use --backend sim, which simulates the host the scenario describes";
+    match stand_in(plan) {
+        Some(_) => format!("{simulate}, or --fit, with which this host stands in for Xen's"),
+        None => simulate.to_owned(),
+    }
+}
 
 impl Backend for Kvm {
     fn name(&self) -> &'static str {
@@ -34,10 +44,7 @@ impl Backend for Kvm {
                 vcoop_kvm::Error::Missing(missing) => {
                     (missing.what.clone(), missing.remedy.clone())
                 }
-                other => (
-                    other.to_string(),
-                    "use --backend sim, which simulates the host the scenario describes".to_owned(),
-                ),
+                other => (other.to_string(), remedy(plan)),
             };
             Unavailable { what: format!("backend kvm cannot run {}: {why}", plan.scenario), remedy }
         })

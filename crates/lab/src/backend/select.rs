@@ -8,6 +8,7 @@ use crate::fit::fit;
 use crate::here::Here;
 use crate::params;
 use crate::result::Missing;
+use crate::stand_in::stand_in;
 
 /// What `--backend` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub enum Choice {
 pub struct Request<'a> {
     /// Backends.
     pub choice: Choice,
-    /// Scale plans that need more CPUs than this host has down to it.
+    /// Scale plans that need more CPUs than this host has down to it, and let it stand in for Xen's.
     pub fit: bool,
     /// This host's costs, for the simulation beside a live column; the plans' own where not given.
     pub profile: Option<&'a Profile>,
@@ -41,7 +42,7 @@ pub struct Selection {
     backends: Vec<(Box<dyn Backend>, Vec<usize>)>,
     /// What cannot run on a backend that runs others.
     pub missing: Vec<Missing>,
-    /// How plans were scaled.
+    /// How plans were scaled, and what stands for what.
     pub fitted: Option<String>,
     /// What `auto` left out and why: one line for stderr.
     pub note: Option<String>,
@@ -131,12 +132,20 @@ fn live(plans: &[Plan]) -> Result<Live, Unavailable> {
 fn fitted(plans: Vec<Plan>) -> (Vec<Plan>, Option<String>) {
     let cpus = Here::new(None).cpus();
     let mut words = None;
-    let plans = plans.into_iter().map(|plan| match fit(&plan, cpus) {
-        Some((scaled, how)) => {
-            words.get_or_insert(how);
-            scaled
+    let plans = plans.into_iter().map(|plan| {
+        let (plan, stands_in) = match stand_in(&plan) {
+            Some((plan, how)) => (plan, Some(how)),
+            None => (plan, None),
+        };
+        let (plan, scaled) = match fit(&plan, cpus) {
+            Some((plan, how)) => (plan, Some(how)),
+            None => (plan, None),
+        };
+        let how: Vec<String> = stands_in.into_iter().chain(scaled).collect();
+        if !how.is_empty() {
+            words.get_or_insert(how.join("; "));
         }
-        None => plan,
+        plan
     });
     (plans.collect(), words)
 }
@@ -208,5 +217,23 @@ mod tests {
             Ok(selection) => assert!(selection.fitted.unwrap().contains("1000")),
             Err(why) => eprintln!("skipped: {why}"),
         }
+    }
+
+    #[test]
+    fn an_experiment_of_xen_runs_live_when_the_host_may_stand_in() {
+        if let Err(why) = Kvm.available() {
+            eprintln!("skipped: {why}");
+            return;
+        }
+        let text = builtin_scenario("xen-vmping").unwrap();
+        let plans =
+            || Scenario::parse("xen-vmping", text, &[], &NoCaptures).unwrap().plans(None).unwrap();
+        let refused = select(request(Choice::Kvm), plans()).unwrap_err();
+        assert!(refused.remedy.contains("--fit"), "{refused}");
+        let request = Request { fit: true, ..request(Choice::Kvm) };
+        let selection = select(request, plans()).unwrap();
+        assert_eq!(names(&selection), ["kvm"]);
+        assert!(selection.missing.is_empty());
+        assert!(selection.fitted.unwrap().contains("the host for dom0"));
     }
 }

@@ -8,6 +8,7 @@ mod spin;
 use serde::{Deserialize, Serialize};
 use vcoop_policy::config::{AdvanceConfig, GuestPollConfig, HostPollConfig};
 
+use super::govern::Govern;
 pub use spin::{IpiPath, IpiVirt, SpinVirt};
 
 /// Everything by which one VM is virtualised.
@@ -25,6 +26,8 @@ pub struct Virt {
     pub ipi: IpiVirt,
     /// How its vCPUs spin.
     pub spin: SpinVirt,
+    /// How many of its vCPUs its guest uses.
+    pub govern: Govern,
 }
 
 /// How a guest's deadlines are kept.

@@ -11,7 +11,7 @@ use std::path::Path;
 use schemars::{Schema, SchemaGenerator};
 use vcoop_sched::config::Topology;
 
-use super::{CState, Costs, Profile};
+use super::{CState, Costs, Cpu, Profile};
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, nearest};
 use crate::plan::Ns;
 use crate::toml_read::node::parse_document;
@@ -101,7 +101,15 @@ impl Profile {
         let _ = writeln!(out, "name = {}\ntitle = {}", text(&self.name), text(&self.title));
         let _ = writeln!(out, "about = {}", text(&self.about));
         let _ = write!(out, "topology = {{ threads_per_core = {threads_per_core}, ");
-        let _ = writeln!(out, "cores_per_llc = {cores_per_llc}, llcs = {llcs} }}\n\n[costs]");
+        let _ = writeln!(out, "cores_per_llc = {cores_per_llc}, llcs = {llcs} }}");
+        if let Some(Cpu { tsc_khz, signature, preemption_timer_shift }) = self.cpu {
+            let _ = writeln!(out, "\n[cpu]\ntsc_khz = {tsc_khz}\nsignature = \"{signature:X}\"");
+            if let Some(shift) = preemption_timer_shift {
+                let _ = writeln!(out, "preemption_timer_shift = {shift}");
+            }
+            let _ = writeln!(out, "source = {}", source("cpu"));
+        }
+        out.push_str("\n[costs]\n");
         for (key, ns) in self.costs.entries() {
             let _ = writeln!(out, "{key} = {{ ns = {ns}, source = {} }}", source(key));
         }
@@ -269,6 +277,18 @@ costs! {
     handle_hypercall => handle_hypercall_ns,
     /// Handle HLT up to the point where the thread sleeps.
     handle_hlt => handle_hlt_ns,
+    /// Handle the exit by which a guest becomes able to take an interrupt (without posted ones).
+    handle_window => handle_window_ns,
+    /// Handle the expiry of the VMX preemption timer.
+    handle_hv_timer => handle_hv_timer_ns,
+    /// Handle a TSC-deadline write that only sets the VMX preemption timer.
+    set_hv_timer => set_hv_timer_ns,
+    /// Load the VMX preemption timer at a VM entry.
+    arm_hv_timer => arm_hv_timer_ns,
+    /// A write that KVM handles on its fast path: exit, handling and entry together.
+    fastpath => fastpath_ns,
+    /// How late a polling loop notices what it waits for.
+    poll_notice => poll_notice_ns,
     /// Load a vCPU on the pCPU it was just switched to.
     vcpu_load => vcpu_load_ns,
     /// Guest interrupt handler for a timer or IPI (entry, handler, exit).
@@ -294,10 +314,66 @@ table! {
         about: At<Prose> = "''",
         /// CPUs: threads a core, cores that share a last-level cache, such groups.
         topology: At<TopologyKeys>,
+        /// What the timers of its CPUs are. Without it some mechanisms cannot be simulated.
+        cpu: Option<At<CpuValue>>,
         /// Costs.
         costs: At<CostsValue>,
         /// Idle states, shallowest first.
         cstate: Vec<CStateKeys>,
+    }
+}
+
+table! {
+    /// What the timers of a machine's CPUs are.
+    struct CpuKeys {
+        /// Frequency of the time-stamp counter, in kHz.
+        tsc_khz: At<Int<100_000, 10_000_000>>,
+        /// Family, model and stepping: EAX of CPUID leaf 1, in hexadecimal ("306F2").
+        signature: At<Signature>,
+        /// The VMX preemption timer counts once in 2 to this power cycles of the TSC. Default: there is
+        /// no such timer.
+        preemption_timer_shift: Option<At<Int<0, 31>>>,
+        /// Where the numbers are from.
+        source: At<SourceText>,
+    }
+}
+
+/// A CPUID signature.
+#[derive(Clone, Copy, Debug)]
+struct Signature(u32);
+
+impl Text for Signature {
+    const WHAT: &'static str = "hexadecimal digits, like \"306F2\"";
+    const PATTERN: &'static str = "^[0-9A-Fa-f]{1,8}$";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let legal = (1..=8).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let value = u32::from_str_radix(text, 16).ok().filter(|_| legal);
+        value.map(Self).ok_or_else(|| format!("`{text}` is no signature"))
+    }
+}
+
+/// `[cpu]`.
+#[derive(Clone, Debug)]
+struct CpuValue(Cpu, String);
+
+impl Value for CpuValue {
+    fn what() -> String {
+        "a table [cpu]".to_owned()
+    }
+
+    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+        let keys: CpuKeys = read_table(node, errors)?;
+        let cpu = Cpu {
+            tsc_khz: keys.tsc_khz.value.get32(),
+            signature: keys.signature.value.0,
+            preemption_timer_shift: keys.preemption_timer_shift.map(|shift| shift.value.get32()),
+        };
+        Some(Self(cpu, keys.source.value.0))
+    }
+
+    fn schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<CpuKeys>()
     }
 }
 
@@ -355,6 +431,10 @@ impl ProfileKeys {
             title: self.title.value.0,
             about: self.about.value.0,
             topology,
+            cpu: self.cpu.map(|cpu| {
+                sources.insert("cpu".to_owned(), cpu.value.1);
+                cpu.value.0
+            }),
             costs: self.costs.value.0.resolve(cstates, &mut sources),
             sources,
         })

@@ -14,7 +14,7 @@ use super::virt;
 use super::workload::{Kind, Workload};
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::{DevicePlan, HostPlan, HostSched, TaskPlan, VmPlan};
-use crate::profile::{CState, Profile};
+use crate::profile::{CState, Cpu, Profile};
 use crate::toml_read::table::Sub;
 use crate::toml_read::value::OneOrEach;
 use crate::toml_read::{At, Value};
@@ -47,6 +47,7 @@ pub(crate) fn host(
     }
     Some(HostPlan {
         profile: profile.name.clone(),
+        cpu: profile.cpu,
         costs,
         sched: if is_credit1(&host.sched.value) {
             HostSched::Credit1(host.credit1.value.resolve(topology, errors))
@@ -80,6 +81,8 @@ pub(crate) struct HostFacts {
     pub(crate) eevdf: bool,
     /// Whether the host's scheduler is Xen's.
     pub(crate) credit1: bool,
+    /// What its CPU's timers are.
+    pub(crate) cpu: Option<Cpu>,
 }
 
 /// What VMs weigh on their host.
@@ -167,7 +170,7 @@ pub(crate) fn vm(
         tasks,
         devices,
         cooperative: keys.cooperative.value,
-        virt: virt::resolve(keys, errors),
+        virt: virt::resolve(keys, host.cpu, errors),
     })
 }
 
@@ -177,6 +180,12 @@ fn linux_group(keys: &VmKeys, groups: &mut Vec<u64>, errors: &mut Collector<'_>)
     let dom0 = keys.dom0.as_ref().map(|k| ("dom0", k.span));
     for (key, span) in [cap, dom0].into_iter().flatten() {
         only_credit1(key, span, errors);
+    }
+    let entitled = &keys.virt.0.govern.0.entitled;
+    if let (None, Some(entitled)) = (&keys.weight, entitled) {
+        // A pool keeps its promises by weights in proportion to them.
+        groups.push(entitled.value.get() * 1024);
+        return u16::try_from(groups.len() - 1).ok();
     }
     let weight = keys.weight.as_ref()?;
     if weight.value.get() < 2 {

@@ -24,7 +24,7 @@ use crate::plan::{
 use crate::profile::Profile;
 use crate::toml_read::At;
 use crate::toml_read::table::Keyed;
-use crate::toml_read::units::show;
+use crate::toml_read::units::{CpuList, show};
 
 /// Most vCPUs of all VMs together.
 const MAX_TOTAL_VCPUS: usize = 65_536;
@@ -69,8 +69,12 @@ pub(crate) fn resolve(
     let cpus = host_plan.sched.cpus();
     let place = Place { cpus, guest: false };
     let sched = &keys.host.value.sched.value;
-    let facts =
-        HostFacts { place, eevdf: sched.fair.value == FairKind::Eevdf, credit1: is_credit1(sched) };
+    let facts = HostFacts {
+        place,
+        eevdf: sched.fair.value == FairKind::Eevdf,
+        credit1: is_credit1(sched),
+        cpu: profile.cpu,
+    };
 
     let loads: Vec<&Workload> = keys.load.iter().map(|load| &load.0).collect();
     let Expanded { tasks: mut host_tasks, .. } =
@@ -116,7 +120,14 @@ pub(crate) fn resolve(
     policies.plans.retain(|name, _| !unfit.contains_key(name));
     // Only now: what refers to VMs would call all of them unknown if one is wrong.
     let mut vms = vms?;
-    virt::check_policies(&keys.vm, &vms, policies.plans.values().map(|named| &named.virt), errors);
+    virt::check_policies(
+        &keys.vm,
+        &vms,
+        policies.plans.values().map(|named| &named.virt),
+        profile.cpu,
+        errors,
+    );
+    virt::check_capacity(&keys.vm, &vms, cpus, errors);
     if facts.credit1 {
         policies.plans.values().for_each(|named| virt::refuse_on_xen(&named.virt, errors));
     }
@@ -128,7 +139,8 @@ pub(crate) fn resolve(
     if facts.credit1 {
         let keys = keys.at.iter().flat_map(|at| {
             let boost = at.boost.as_ref().map(|k| ("boost", k.span));
-            [boost, at.policy.as_ref().map(|k| ("policy", k.span))]
+            let prefer = at.prefer.as_ref().map(|k| ("prefer", k.span));
+            [boost, at.policy.as_ref().map(|k| ("policy", k.span)), prefer]
         });
         keys.flatten().for_each(|(key, span)| only_linux(key, span, errors));
     }
@@ -480,6 +492,9 @@ fn action(
     eevdf: bool,
     errors: &mut Collector<'_>,
 ) -> Option<TimelineAction> {
+    if let Some(prefer) = &switch.prefer {
+        return prefers(switch, prefer, vm, vms, errors);
+    }
     match (&switch.boost, &switch.policy) {
         (Some(boost), None) => {
             if let Some(vcpu) = &switch.vcpu {
@@ -504,9 +519,35 @@ fn action(
             Some(TimelineAction::VcpuPolicy { vm, vcpu, policy: policy.value.0 })
         }
         _ => {
-            let help = "give `boost`, or `vm`, `vcpu` and `policy`";
+            let help = "give `boost`, or `vm`, `vcpu` and `policy`, or `vm` and `prefer`";
             errors.error_help(switch.time.span, "one thing is switched at a time", help);
             None
         }
     }
+}
+
+/// A mask set by hand.
+fn prefers(
+    switch: &AtKeys,
+    prefer: &At<CpuList>,
+    vm: Option<u32>,
+    vms: &[VmPlan],
+    errors: &mut Collector<'_>,
+) -> Option<TimelineAction> {
+    if switch.boost.is_some() || switch.policy.is_some() || switch.vcpu.is_some() {
+        errors.error_help(prefer.span, "one thing is switched at a time", "`vm` and `prefer`");
+        return None;
+    }
+    let Some(vm) = vm else {
+        errors.error_help(prefer.span, "whose vCPUs is not said", "add `vm = ...`");
+        return None;
+    };
+    let vcpus = vms.get(vm as usize)?.level.topology.cpus();
+    let list = prefer.value.0.clone();
+    if let Some(beyond) = list.iter().find(|cpu| **cpu >= vcpus) {
+        let help = format!("vCPUs go from 0 to {}", vcpus - 1);
+        errors.error_help(prefer.span, format!("there is no vCPU {beyond}"), help);
+        return None;
+    }
+    Some(TimelineAction::Prefer { vm, vcpus: list })
 }

@@ -4,6 +4,7 @@
 //! policies can so add mechanisms one by one. What the keys of both say together must be something
 //! that KVM can have.
 
+mod govern;
 mod idle;
 mod spin;
 mod timer;
@@ -11,15 +12,19 @@ mod timer;
 use std::collections::BTreeMap;
 
 use schemars::SchemaGenerator;
+use vcoop_policy::config::AdvanceConfig;
 
 use super::credit1::only_linux;
 use super::keys::VmKeys;
 use crate::diagnostic::{Collector, Span};
 use crate::plan::VmPlan;
 use crate::plan::virt::{GuestIdle, GuestTimer, TimerMode, Virt};
+use crate::profile::Cpu;
 use crate::toml_read::table::{Flat, Table};
 use crate::toml_read::value::choice;
 use crate::toml_read::{At, Reader, TableSchema};
+use govern::GovernKeys;
+pub(crate) use govern::check_capacity;
 use idle::IdleKeys;
 use spin::{HintKeys, SpinKeys};
 use timer::{TimerKeys, TimerKind};
@@ -91,7 +96,7 @@ macro_rules! groups {
     ($( $group:ident: $keys:ty ),+ $(,)?) => {
         /// Everything about virtualisation that a VM or a policy can say.
         #[derive(Clone, Debug)]
-        pub(crate) struct VirtKeys { $( $group: Flat<$keys>, )+ }
+        pub(crate) struct VirtKeys { $( pub(crate) $group: Flat<$keys>, )+ }
 
         impl Table for VirtKeys {
             const ABOUT: &'static str = "How a VM is virtualised.";
@@ -139,7 +144,10 @@ macro_rules! groups {
     };
 }
 // A hint says several things at once: keys of one of them are put over it.
-groups! { timer: TimerKeys, exits: ExitKeys, hints: HintKeys, idle: IdleKeys, spin: SpinKeys }
+groups! {
+    timer: TimerKeys, exits: ExitKeys, hints: HintKeys, idle: IdleKeys, spin: SpinKeys,
+    govern: GovernKeys
+}
 
 /// Puts a value where it belongs, if it is written.
 fn set<T, U>(key: &Option<At<T>>, to: &mut U, value: impl Fn(&T) -> U) {
@@ -175,8 +183,8 @@ struct Conflict {
     help: &'static str,
 }
 
-/// What KVM cannot have.
-fn conflicts(virt: &Virt) -> Vec<Conflict> {
+/// What KVM cannot have, and what cannot be simulated on a machine whose `cpu` is not known.
+fn conflicts(virt: &Virt, cpu: Option<Cpu>) -> Vec<Conflict> {
     let mut found = Vec::new();
     let mut refuse = |wrong: bool, keys, message, help| {
         if wrong {
@@ -208,31 +216,45 @@ fn conflicts(virt: &Virt) -> Vec<Conflict> {
         "the shared page holds TSC deadlines and nothing else",
         "set timer_mode = \"tsc-deadline\", or another timer",
     );
+    refuse(
+        timer.source == Some(GuestTimer::HvTimer) && cpu.is_none(),
+        &["timer"],
+        "the profile does not say what this machine's preemption timer is",
+        "take another profile, or add [cpu] to it",
+    );
+    refuse(
+        timer.advance == AdvanceConfig::Adaptive && cpu.is_none(),
+        &["timer_advance"],
+        "KVM's bounds are in cycles, and the profile does not say how long they are",
+        "take another profile, or add [cpu] to it",
+    );
     found
 }
 
 /// Refuses what cannot be together in a VM whose keys are `own`, under a policy whose keys are
-/// `over`. `vm` is where the VM is.
+/// `over`.
 fn refuse(
     virt: &Virt,
     own: &VirtKeys,
     over: Option<&VirtKeys>,
-    vm: Span,
+    vm: &VmKeys,
+    cpu: Option<Cpu>,
     errors: &mut Collector<'_>,
 ) {
     let of_policy = over.map(VirtKeys::given).unwrap_or_default();
     let written: BTreeMap<&str, Span> = own.given().into_iter().chain(of_policy).collect();
-    for Conflict { keys, message, help } in conflicts(virt) {
-        let place = keys.iter().find_map(|key| written.get(key)).copied().unwrap_or(vm);
+    for Conflict { keys, message, help } in conflicts(virt, cpu) {
+        let place = keys.iter().find_map(|key| written.get(key)).copied().unwrap_or(vm.name.span);
         errors.error_help(place, message, help);
     }
+    govern::refuse(virt, vm.vcpus.value.get32(), &written, errors);
 }
 
 /// A VM by its own keys.
-pub(crate) fn resolve(vm: &VmKeys, errors: &mut Collector<'_>) -> Virt {
+pub(crate) fn resolve(vm: &VmKeys, cpu: Option<Cpu>, errors: &mut Collector<'_>) -> Virt {
     let mut virt = Virt::default();
     vm.virt.0.apply(&mut virt);
-    refuse(&virt, &vm.virt.0, None, vm.name.span, errors);
+    refuse(&virt, &vm.virt.0, None, vm, cpu, errors);
     virt
 }
 
@@ -242,6 +264,7 @@ pub(crate) fn check_policies<'p>(
     vms: &[VmKeys],
     plans: &[VmPlan],
     policies: impl Iterator<Item = &'p VirtKeys>,
+    cpu: Option<Cpu>,
     errors: &mut Collector<'_>,
 ) {
     for policy in policies.filter(|policy| !policy.given().is_empty()) {
@@ -249,9 +272,9 @@ pub(crate) fn check_policies<'p>(
             let plan = plans.iter().find(|plan| plan.label == vm.name.value.0);
             let Some(mut virt) = plan.map(|plan| plan.virt.clone()) else { continue };
             // What is wrong without the policy has been said.
-            if conflicts(&virt).is_empty() {
+            if conflicts(&virt, cpu).is_empty() {
                 policy.apply(&mut virt);
-                refuse(&virt, &vm.virt.0, Some(policy), vm.name.span, errors);
+                refuse(&virt, &vm.virt.0, Some(policy), vm, cpu, errors);
             }
         }
     }

@@ -1,13 +1,15 @@
 //! Plans for tests: a machine where everything is free, to be made dearer where a test wants it.
 #![allow(dead_code)] // each test file uses its own part
 
+pub(crate) mod virt;
+
 use std::collections::BTreeMap;
 
 use vcoop_model::plan::{
     Dist, HostPlan, HostSched, Mode, Ns, Phase, Plan, PolicyPlan, Preemption, ProbePlan, Program,
     Target, TaskPlan, Virt, VmPlan,
 };
-use vcoop_model::profile::{CState, Costs};
+use vcoop_model::profile::{CState, Costs, Cpu};
 use vcoop_model::recording::{LatencyRecord, Recording};
 use vcoop_sched::config::{
     Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
@@ -16,6 +18,10 @@ use vcoop_sched::config::{
 pub(crate) const US: Ns = 1_000;
 pub(crate) const MS: Ns = 1_000_000;
 pub(crate) const S: Ns = 1_000_000_000;
+
+/// A cycle is a nanosecond, and the preemption timer counts every fourth.
+pub(crate) const CPU: Cpu =
+    Cpu { tsc_khz: 1_000_000, signature: 0x50654, preemption_timer_shift: Some(2) };
 
 /// Everything free, no idle states.
 pub(crate) fn free() -> Costs {
@@ -40,6 +46,12 @@ pub(crate) fn free() -> Costs {
         handle_eoi_ns: 0,
         handle_hypercall_ns: 0,
         handle_hlt_ns: 0,
+        handle_window_ns: 0,
+        handle_hv_timer_ns: 0,
+        set_hv_timer_ns: 0,
+        arm_hv_timer_ns: 0,
+        fastpath_ns: 0,
+        poll_notice_ns: 0,
         vcpu_load_ns: 0,
         guest_irq_ns: 0,
         guest_tick_ns: 0,
@@ -73,6 +85,12 @@ pub(crate) fn dear() -> Costs {
         handle_eoi_ns: 300,
         handle_hypercall_ns: 450,
         handle_hlt_ns: 800,
+        handle_window_ns: 250,
+        handle_hv_timer_ns: 350,
+        set_hv_timer_ns: 150,
+        arm_hv_timer_ns: 50,
+        fastpath_ns: 800,
+        poll_notice_ns: 120,
         vcpu_load_ns: 900,
         guest_irq_ns: 1_000,
         guest_tick_ns: 1_200,
@@ -119,6 +137,7 @@ pub(crate) fn plan(host: LevelConfig, costs: Costs) -> Plan {
         seed: 1,
         host: HostPlan {
             profile: "test".into(),
+            cpu: Some(CPU),
             costs,
             sched: HostSched::Linux(host),
             preemption: Preemption::Full,

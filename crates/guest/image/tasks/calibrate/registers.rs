@@ -1,0 +1,105 @@
+//! Whether interrupts leave a task's registers alone.
+
+use core::arch::{asm, global_asm};
+
+// rdi = seed, rsi = turns; 1 in rax if something has changed. Each register holds the seed and a
+// number of its own; the carry flag is set, and the loop leaves it alone. The red zone begins below
+// the two words on the stack.
+global_asm!(
+    ".section .text.hold_registers, \"ax\"",
+    "hold_registers:",
+    "  push rbx",
+    "  push rbp",
+    "  push r12",
+    "  push r13",
+    "  push r14",
+    "  push r15",
+    "  push rsi",
+    "  push rdi",
+    ".altmacro",
+    ".macro hold_xmm i",
+    "  lea rax, [rdi + 32 + \\i]",
+    "  movq xmm\\i, rax",
+    ".endm",
+    ".macro check_xmm i",
+    "  movq rax, xmm\\i",
+    "  sub rax, 32 + \\i",
+    "  cmp rax, rdi",
+    "  jne 9f",
+    ".endm",
+    ".macro each_xmm what",
+    "  .set n, 0",
+    "  .rept 16",
+    "    \\what %n",
+    "    .set n, n + 1",
+    "  .endr",
+    ".endm",
+    "  each_xmm hold_xmm",
+    ".noaltmacro",
+    ".macro each what",
+    "  \\what rax, 1",
+    "  \\what rbx, 2",
+    "  \\what rcx, 3",
+    "  \\what rdx, 4",
+    "  \\what rsi, 5",
+    "  \\what rbp, 6",
+    "  \\what r8, 8",
+    "  \\what r9, 9",
+    "  \\what r10, 10",
+    "  \\what r11, 11",
+    "  \\what r12, 12",
+    "  \\what r13, 13",
+    "  \\what r14, 14",
+    "  \\what r15, 15",
+    ".endm",
+    ".macro hold r, i",
+    "  lea \\r, [rdi + \\i]",
+    ".endm",
+    ".macro check r, i",
+    "  sub \\r, \\i",
+    "  cmp \\r, rdi",
+    "  jne 9f",
+    ".endm",
+    "  each hold",
+    "  mov [rsp - 8], rdi",
+    "  mov [rsp - 128], rdi",
+    "  stc",
+    "1: dec qword ptr [rsp + 8]",
+    "  jnz 1b",
+    "  jnc 9f",
+    "  cmp rdi, [rsp]",
+    "  jne 9f",
+    "  cmp [rsp - 8], rdi",
+    "  jne 9f",
+    "  cmp [rsp - 128], rdi",
+    "  jne 9f",
+    "  each check",
+    ".altmacro",
+    "  each_xmm check_xmm",
+    ".noaltmacro",
+    "  xor eax, eax",
+    "  jmp 8f",
+    "9: mov eax, 1",
+    "8: pop rdi",
+    "  pop rsi",
+    "  pop r15",
+    "  pop r14",
+    "  pop r13",
+    "  pop r12",
+    "  pop rbp",
+    "  pop rbx",
+    "  ret",
+);
+
+/// Holds registers for so many turns; true if one of them had another value afterwards.
+pub(super) fn changed(seed: u64, turns: u64) -> bool {
+    let changed: u64;
+    // SAFETY: `hold_registers` follows the C calling convention.
+    unsafe {
+        asm!(
+            "call hold_registers",
+            in("rdi") seed, in("rsi") turns, lateout("rax") changed, clobber_abi("sysv64"),
+        );
+    }
+    changed != 0
+}

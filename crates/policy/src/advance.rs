@@ -1,0 +1,134 @@
+//! How early to fire a guest's timer, so that the guest has its interrupt just when it is due.
+//!
+//! Between the host timer's expiry and the VM entry that brings the interrupt lies the host's own work. Who
+//! fires the timer that much earlier hides it, and spins away what is left at the entry, so that the
+//! interrupt never comes early. How much it is, is learned from how early or late the entry was, as KVM's
+//! `lapic_timer_advance` does (`arch/x86/kvm/lapic.c`, `adjust_lapic_timer_advance`): an eighth of the
+//! difference at a time, nothing from differences that are noise or that tell of something else, and back to
+//! the start where the result is implausible.
+
+use crate::config::{AdvanceConfig, Ns};
+
+/// Differences below this are noise: 100 cycles.
+const LEAST_CYCLES: u64 = 100;
+/// Differences above this tell of something else, such as a wait for the CPU: 10 000 cycles.
+const MOST_CYCLES: u64 = 10_000;
+/// What learning begins with, and returns to.
+const FIRST_NS: Ns = 1_000;
+/// An advance above this is implausible.
+const MOST_NS: Ns = 5_000;
+/// Share of a difference that is learned from one delivery: one in so many.
+const STEP: u64 = 8;
+
+/// The advance of one timer. Times in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimerAdvance {
+    now: Ns,
+    /// Differences outside of these teach nothing; an empty range: none does.
+    least: Ns,
+    most: Ns,
+}
+
+impl TimerAdvance {
+    /// An advance by its configuration, on a machine whose TSC runs at `tsc_khz`: KVM's bounds are in
+    /// cycles.
+    pub fn new(config: AdvanceConfig, tsc_khz: u32) -> Self {
+        let ns = |cycles: u64| cycles * 1_000_000 / u64::from(tsc_khz.max(1));
+        match config {
+            AdvanceConfig::None => Self::fixed(0),
+            AdvanceConfig::Fixed(ns) => Self::fixed(ns),
+            AdvanceConfig::Adaptive => {
+                Self { now: FIRST_NS, least: ns(LEAST_CYCLES), most: ns(MOST_CYCLES) }
+            }
+        }
+    }
+
+    /// An advance that stays.
+    pub const fn fixed(ns: Ns) -> Self {
+        Self { now: ns, least: 1, most: 0 }
+    }
+
+    /// How early to fire the next timer.
+    pub const fn ns(&self) -> Ns {
+        self.now
+    }
+
+    /// A delivery is ready to enter the guest, `late` after the deadline (negative: before it). What is
+    /// left then is for the caller to spin away: all of it, so that no interrupt comes early. (KVM
+    /// spins for the advance at most, which is less than what is left after an advance that has just
+    /// shrunk; that interrupt comes early.)
+    pub fn delivered(&mut self, late: i64) {
+        let off = late.unsigned_abs();
+        if !(self.least..=self.most).contains(&off) {
+            return;
+        }
+        let step = off / STEP;
+        let next = if late < 0 { self.now.checked_sub(step) } else { self.now.checked_add(step) };
+        self.now = next.filter(|ns| *ns <= MOST_NS).unwrap_or(FIRST_NS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KHZ: u32 = 2_000_000;
+
+    fn adaptive() -> TimerAdvance {
+        TimerAdvance::new(AdvanceConfig::Adaptive, KHZ)
+    }
+
+    /// Deliveries that take `takes`: late by what the advance does not cover.
+    fn after(mut advance: TimerAdvance, takes: impl Fn(u64) -> u64, n: u64) -> TimerAdvance {
+        for i in 0..n {
+            advance.delivered(takes(i) as i64 - advance.ns() as i64);
+        }
+        advance
+    }
+
+    #[test]
+    fn it_learns_an_eighth_at_a_time() {
+        let mut a = adaptive();
+        assert_eq!(a.ns(), 1_000);
+        a.delivered(800);
+        assert_eq!(a.ns(), 1_100);
+        a.delivered(-400);
+        assert_eq!(a.ns(), 1_050);
+    }
+
+    #[test]
+    fn noise_and_waits_teach_nothing() {
+        let mut a = adaptive();
+        for late in [49, -49, 5_001, -5_001, i64::MAX, i64::MIN] {
+            a.delivered(late);
+            assert_eq!(a.ns(), 1_000, "{late}");
+        }
+        a.delivered(50);
+        assert_eq!(a.ns(), 1_006, "100 cycles at 2 GHz");
+        a.delivered(5_000);
+        assert_eq!(a.ns(), 1_631, "10 000 cycles");
+    }
+
+    #[test]
+    fn an_implausible_advance_starts_again() {
+        let far = after(adaptive(), |_| 4_800, 200);
+        assert!((4_750..=5_000).contains(&far.ns()), "{far:?}");
+        let mut a = far;
+        a.delivered(4_000);
+        assert_eq!(a.ns(), 1_000, "above 5 us");
+        let mut a = adaptive();
+        for _ in 0..7 {
+            a.delivered(-1_000);
+        }
+        assert_eq!(a.ns(), 125);
+        a.delivered(-1_008);
+        assert_eq!(a.ns(), 1_000, "below nothing");
+    }
+
+    #[test]
+    fn a_fixed_one_stays() {
+        for (config, ns) in [(AdvanceConfig::None, 0), (AdvanceConfig::Fixed(7_000), 7_000)] {
+            assert_eq!(after(TimerAdvance::new(config, KHZ), |_| 3_000, 100).ns(), ns);
+        }
+    }
+}
