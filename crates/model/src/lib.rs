@@ -7,5 +7,6 @@ pub mod plan;
 pub mod profile;
 pub mod recording;
 pub mod scenario;
+pub mod span;
 mod toml_read;
 mod topology;
