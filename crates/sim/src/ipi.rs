@@ -53,7 +53,7 @@ impl World<'_> {
             let current = self.vcpus[c as usize].current;
             c != v && current != NONE && tasks[current as usize].peers == space
         }));
-        self.count(vm, Count::Shootdowns, 1);
+        self.tally(vm, Count::Shootdowns, 1);
         if self.vms[vm].sync.ipi.pv_tlb {
             let before = mask.len();
             mask.retain(|&c| {
@@ -61,7 +61,7 @@ impl World<'_> {
                 vcpu.spin.flush |= vcpu.pcpu == NONE;
                 vcpu.pcpu != NONE
             });
-            self.count(vm, Count::ShootdownsDeferred, (before - mask.len()) as u64);
+            self.tally(vm, Count::ShootdownsDeferred, (before - mask.len()) as u64);
         }
         self.send_calls(v, t, mask, true);
     }
@@ -77,7 +77,7 @@ impl World<'_> {
             calls.len() == 1
         });
         if mask.len() > 1 {
-            self.count(vm, Count::Multicasts, 1);
+            self.tally(vm, Count::Multicasts, 1);
         }
         self.send_to(v, &mask);
         let yields = self.vms[vm].sync.ipi.pv_yield && called > 1;
@@ -102,23 +102,23 @@ impl World<'_> {
         let n = targets.len() as u64;
         match (path, targets) {
             (IpiPath::Posted, _) => {
-                self.count(vm, Count::IpisPosted, n);
+                self.tally(vm, Count::IpisPosted, n);
                 targets.iter().for_each(|&to| self.post_ipi(v, to));
             }
             (IpiPath::Icr, _) | (IpiPath::Pv, [_]) => {
-                self.count(vm, Count::IpisIcr, n);
+                self.tally(vm, Count::IpisIcr, n);
                 let exits = &mut self.vcpus[v as usize].exits;
                 exits.extend(targets.iter().map(|&to| Exit::Ipi(to)));
             }
             (IpiPath::Cluster, _) => {
-                self.count(vm, Count::IpisCluster, n);
+                self.tally(vm, Count::IpisCluster, n);
                 let together = |a: &u32, b: &u32| (a - first) / CLUSTER == (b - first) / CLUSTER;
                 for group in targets.chunk_by(together) {
                     self.multicast(v, group, false);
                 }
             }
             (IpiPath::Pv, _) => {
-                self.count(vm, Count::IpisPv, n);
+                self.tally(vm, Count::IpisPv, n);
                 let mut rest = targets;
                 while let Some(&low) = rest.first() {
                     let (group, others) =
@@ -149,7 +149,7 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         let vm = vcpu.vm as usize;
         if self.vms[vm].sync.ipi.path == IpiPath::Posted {
-            self.count(vm, Count::IpisPosted, 1);
+            self.tally(vm, Count::IpisPosted, 1);
             return self.post_ipi(v, to);
         }
         let ipi = Exit::Ipi(to);

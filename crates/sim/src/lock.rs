@@ -173,7 +173,7 @@ impl Shared {
 }
 
 impl World<'_> {
-    pub(crate) fn count(&mut self, vm: usize, what: Count, n: u64) {
+    pub(crate) fn tally(&mut self, vm: usize, what: Count, n: u64) {
         self.vms[vm].sync.counts[what as usize] += n;
     }
 
@@ -221,7 +221,7 @@ impl World<'_> {
         let Some(&head) = lock.queue.front() else { return };
         let home = self.home_of(vm, head);
         if self.vcpus[home as usize].spin.parks {
-            self.count(vm, Count::PvKicks, 1);
+            self.tally(vm, Count::PvKicks, 1);
             self.vcpus[v as usize].exits.push_back(Exit::Kick(home));
             return;
         }
@@ -318,7 +318,7 @@ impl World<'_> {
                 vcpu.spin.parks = true;
                 vcpu.exits.push_back(Exit::Halt);
                 let vm = vcpu.vm as usize;
-                self.count(vm, Count::PvHalts, 1);
+                self.tally(vm, Count::PvHalts, 1);
             }
         }
     }
@@ -359,8 +359,8 @@ impl World<'_> {
         }
         let work = &self.vms[vm].tasks[t as usize];
         match work.spin {
-            Spin::Lock(_) => self.count(vm, Count::WaiterPreempted, 1),
-            _ if work.holds > 0 => self.count(vm, Count::HolderPreempted, 1),
+            Spin::Lock(_) => self.tally(vm, Count::WaiterPreempted, 1),
+            _ if work.holds > 0 => self.tally(vm, Count::HolderPreempted, 1),
             _ => {}
         }
     }
@@ -414,12 +414,12 @@ impl World<'_> {
     }
 
     fn yield_to(&mut self, p: u32, vm: usize, to: u32) -> DirectedYield {
-        self.count(vm, Count::YieldsTried, 1);
+        self.tally(vm, Count::YieldsTried, 1);
         let target = self.thread_of(to);
         let done = self.host.yield_to(self.now, vcoop_sched::CpuId(p), target);
         self.host_notes();
         if done == DirectedYield::Done {
-            self.count(vm, Count::YieldsWon, 1);
+            self.tally(vm, Count::YieldsWon, 1);
             self.reschedule(p, Leave::Yield);
         }
         done
