@@ -19,8 +19,8 @@ use crate::backend::{Column, Sim};
 use crate::published::{Claim, Histogram, Publication, Table};
 use crate::result::Document;
 pub use document::{
-    Bucket, Cell, CheckResult, ClaimResult, Evidence, HistogramResult, Reproduction, SCHEMA,
-    Summary,
+    Bucket, Caption, Cell, CheckResult, ClaimResult, Evidence, HistogramResult, Reproduction,
+    SCHEMA, Summary,
 };
 
 use crate::runner::{Control, Experiment, Measured, PlanRuns, RunError};

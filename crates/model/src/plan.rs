@@ -55,6 +55,9 @@ pub struct Plan {
     pub storms: Vec<StormPlan>,
     /// Views of single runs.
     pub views: Vec<ViewPlan>,
+    /// Slices of the measured time by which latencies and policy events are kept; 0: they are not.
+    #[serde(default)]
+    pub slices: u32,
 }
 
 impl Plan {

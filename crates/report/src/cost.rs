@@ -8,16 +8,17 @@ use crate::compare::{Better, mark};
 use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side};
 
 /// A number of a policy.
-struct Entry {
-    text: String,
-    ratio: Option<f64>,
-    interval: Option<Interval>,
+pub(crate) struct Entry {
+    pub(crate) text: String,
+    pub(crate) ratio: Option<f64>,
+    pub(crate) interval: Option<Interval>,
 }
 
-struct Row {
-    label: String,
-    better: Better,
-    entries: Vec<Option<Entry>>,
+/// A quantity: of each policy, in the order of the document.
+pub(crate) struct Row {
+    pub(crate) label: String,
+    pub(crate) better: Better,
+    pub(crate) entries: Vec<Option<Entry>>,
 }
 
 /// The costs of a cell.
@@ -48,7 +49,8 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     })
 }
 
-fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
+/// The quantities of a cell.
+pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
     let mut rows = Vec::new();
     for probe in probes_with(document, cell, "glitches") {
         let label = format!("{probe} glitches");

@@ -99,7 +99,8 @@ fn histogram(h: &HistogramResult, style: Style) -> String {
 }
 
 /// What is to be said of a cell.
-fn verdict(cell: &Cell) -> (String, Tone) {
+/// How far a cell is off, in words.
+pub(crate) fn verdict(cell: &Cell) -> (String, Tone) {
     let text = match (cell.simulated, cell.ratio) {
         (None, _) => "not measured".to_owned(),
         (Some(_), None) if cell.within_2x => "both zero".to_owned(),
@@ -131,7 +132,8 @@ fn claim(claim: &ClaimResult) -> String {
     out
 }
 
-fn evidence(check: &CheckResult) -> String {
+/// What a check says, in a line.
+pub(crate) fn evidence(check: &CheckResult) -> String {
     let value = check.value.map_or_else(|| "not measured".to_owned(), human::digits);
     let bounds = match (check.at_least, check.at_most) {
         (Some(lo), Some(hi)) => format!("{lo} to {hi}"),
@@ -149,7 +151,8 @@ fn evidence(check: &CheckResult) -> String {
     format!("{}{place}: {} = {value}{interval}, asked: {bounds}{sign}", check.scenario, check.what)
 }
 
-fn sum(reproduction: &Reproduction) -> String {
+/// The sum of it in a sentence.
+pub(crate) fn sum(reproduction: &Reproduction) -> String {
     let s = &reproduction.summary;
     let median = s.median_abs_log2.map_or_else(
         || "n/a".to_owned(),

@@ -230,6 +230,9 @@ impl World<'_> {
         work.wait = Wait::No;
         let sampler = work.sampler;
         let Some(to) = self.vms[vm].level.wake(self.now, EntId(t), Some(cpu)) else { return };
+        if self.spans.on {
+            self.span_task_wake(first + to.0, t, v);
+        }
         if sampler != NONE {
             self.settle_wait(first + to.0);
             let track = self.vcpus[(first + to.0) as usize].track;
@@ -320,6 +323,9 @@ impl World<'_> {
             return false;
         }
         self.vcpus[v as usize].current = next;
+        if self.spans.on {
+            self.span_task(v, leave);
+        }
         if prev != NONE {
             self.server_is(v, prev, false);
             self.actor_is(v, prev, false);

@@ -30,6 +30,9 @@ impl World<'_> {
         pc.segment = segment;
         pc.since = self.now;
         self.queue.set(self.slots.segment + p, self.now + ns);
+        if self.spans.on {
+            self.span_begin(p);
+        }
     }
 
     /// An interrupt arrives at a pCPU.
@@ -179,6 +182,9 @@ impl World<'_> {
         self.charge_ran(p);
         if self.views.open != 0 {
             self.views_switch(p, next);
+        }
+        if self.spans.on {
+            self.span_switch(p, prev, next, leave);
         }
         if prev != NONE {
             self.switch_out(p, prev, leave);
@@ -396,7 +402,9 @@ impl World<'_> {
         if let Some(sample) = self.tracks.sample(sampler, self.now)
             && probe != NONE
         {
-            self.probes[probe as usize].record(&sample);
+            let probe = &mut self.probes[probe as usize];
+            self.spans.sample(self.now, probe, &self.labels, &sample, false);
+            probe.record(&sample);
         }
     }
 }

@@ -47,6 +47,9 @@ impl World<'_> {
 
     /// Makes an interrupt pending for a vCPU and sees to it that the vCPU takes it.
     pub(crate) fn inject(&mut self, v: u32, which: u8, kind: Injection) {
+        if self.spans.on {
+            self.span_inject(v, which);
+        }
         self.boost_injected(v, kind);
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.irr |= which;

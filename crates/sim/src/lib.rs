@@ -17,6 +17,7 @@
 //! boost    drives vcoop-policy on simulated threads and a simulated page; tune: on credit1
 //! program  what a task does next, on either level
 //! track    attribution: where the time of a latency sample went
+//! span     tells an observer of it all
 //! probe    samples into histograms; result: counters into a recording; fairness: of shares
 //! ```
 
@@ -41,6 +42,7 @@ pub mod queue;
 mod result;
 pub mod rng;
 mod setup;
+mod span;
 mod storm;
 pub mod track;
 mod tune;
@@ -51,6 +53,7 @@ mod world;
 
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
+use vcoop_model::span::Observer;
 
 pub use vcoop_sched::ConfigError;
 
@@ -63,6 +66,25 @@ pub use vcoop_sched::ConfigError;
 pub fn run(plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, ConfigError> {
     let before = cpu_time_ns();
     let mut world = setup::build(plan, seed)?;
+    let (start, end) = world.run(stop);
+    Ok(world.finish(&start, &end, cpu_time_ns() - before))
+}
+
+/// [`run`], and tells an observer what happens. The recording is the same, but for a run that ends
+/// with its observer's windows.
+///
+/// # Errors
+/// As [`run`].
+pub fn observe<'p>(
+    plan: &'p Plan,
+    seed: u64,
+    stop: &dyn Fn() -> bool,
+    observer: &'p mut dyn Observer,
+) -> Result<Recording, ConfigError> {
+    let before = cpu_time_ns();
+    let mut world = setup::build(plan, seed)?;
+    world.spans = span::Spans::new(observer);
+    world.span_cast();
     let (start, end) = world.run(stop);
     Ok(world.finish(&start, &end, cpu_time_ns() - before))
 }

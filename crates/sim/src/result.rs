@@ -282,6 +282,7 @@ impl World<'_> {
             probe.missed(missed, end.now);
             // One that is late by less than a period is cut off like any other at the end.
             if open && let Some(sample) = self.tracks.close(work.sampler, end.now) {
+                self.spans.sample(end.now, probe, &self.labels, &sample, true);
                 probe.record_open(&sample);
             }
         }
@@ -303,6 +304,7 @@ impl World<'_> {
             marks: self.storms.marks,
             scatters,
             intervals,
+            policy_events: self.policy_events,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use vcoop_model::plan::{HostSched, Mode, Plan, PolicyPlan, ProbePlan, Target, TaskPlan, ViewPlan};
+use vcoop_model::recording::PolicyEvents;
 use vcoop_policy::config::Means;
 use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
 use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Scheduler};
@@ -18,6 +19,7 @@ use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
 use crate::rng::Stream;
+use crate::span::Spans;
 use crate::storm::Storms;
 use crate::track::{NONE, Tracks};
 use crate::tune::Tuner;
@@ -222,8 +224,10 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         cpu: 0,
         next_timeline: 0,
         tuner: Tuner::of(plan),
+        policy_events: policy_events(plan),
         governors: Driver::all(plan),
         masks: plan.vms.iter().map(|vm| Mask::new(vm.level.topology.cpus())).collect(),
+        spans: Spans::off(),
     };
     for (vm, driver) in (0..).zip(&world.governors) {
         if let Some(driver) = driver {
@@ -292,6 +296,17 @@ fn work(task: &TaskPlan, rng: Stream, label: u16, peers: Option<usize>) -> Work 
     }
 }
 
+/// Where policy events are counted: VMs of one name together; nowhere unless the plan has slices.
+fn policy_events(plan: &Plan) -> Vec<PolicyEvents> {
+    let mut all: Vec<PolicyEvents> = Vec::new();
+    for vm in plan.vms.iter().filter(|_| plan.slices > 0) {
+        if all.iter().all(|known| known.vm != vm.label) {
+            all.push(PolicyEvents::new(&vm.label, plan.slices, plan.duration_ns));
+        }
+    }
+    all
+}
+
 /// Gives a task a sampler and a probe if the plan asks for it.
 fn measure(
     plan: &Plan,
@@ -313,7 +328,8 @@ fn measure(
                 ViewPlan::Scatter { probe, most } if probe == name => Some(*most),
                 _ => None,
             });
-            probes.push(Probe::new(i, name, plan.warmup_ns, labels, kept));
+            let probe = Probe::new(i, name, plan.warmup_ns, labels, kept);
+            probes.push(probe.sliced(plan.slices, plan.duration_ns));
         }
     }
 }

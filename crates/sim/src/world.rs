@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use vcoop_model::plan::{Mode, Plan, Preemption};
 use vcoop_model::profile::Costs;
+use vcoop_model::recording::PolicyEvents;
 use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
 use vcoop_sched::config::Policy;
 use vcoop_sched::{CpuId, EntId, Level, Scheduler};
@@ -23,6 +24,7 @@ use crate::mask::Mask;
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
+use crate::span::Spans;
 use crate::storm::Storms;
 use crate::track::{NONE, State, Tracks};
 use crate::tune::Tuner;
@@ -444,9 +446,13 @@ pub(crate) struct World<'p> {
     pub(crate) next_timeline: usize,
     /// Sets ratelimits, if the policy is that.
     pub(crate) tuner: Option<Tuner>,
+    /// Counts by time, where the plan asks for them.
+    pub(crate) policy_events: Vec<PolicyEvents>,
     /// Of each VM: what decides how many vCPUs it uses, and how many it does.
     pub(crate) governors: Vec<Option<Driver>>,
     pub(crate) masks: Vec<Mask>,
+    /// Who watches.
+    pub(crate) spans: Spans<'p>,
 }
 
 impl World<'_> {
@@ -465,6 +471,9 @@ impl World<'_> {
         }
         while let Some((time, slot)) = self.queue.pop() {
             debug_assert!(time >= self.now, "time went back");
+            if time >= self.spans.turns && self.span_turns(time) {
+                break;
+            }
             if time > self.now {
                 self.now = time;
                 moved = self.events;
@@ -498,6 +507,7 @@ impl World<'_> {
                 Slot::End => break,
             }
         }
+        self.span_ends();
         let end = self.totals();
         (start.unwrap_or_else(|| end.clone()), end)
     }

@@ -317,13 +317,26 @@ proptest! {
 
     /// Debug assertions along the way: time never goes back, parts add up sample by sample.
     #[test]
-    fn any_scenario_keeps_its_books(p in scenario()) {
+    fn any_scenario_keeps_its_books(mut p in scenario()) {
+        p.slices = 7;
         let r = run(&p);
         for l in &r.latencies {
             prop_assert_eq!(l.parts_sum.iter().sum::<u128>(), l.sum_ns, "{}", &l.probe);
             prop_assert_eq!(l.count_by_log2.iter().sum::<u64>(), l.hist.len());
+            let slices: Vec<_> = l.slices.iter().flat_map(|slices| slices.iter()).collect();
+            let counts = slices.iter().flat_map(|slice| &slice.bins).map(|(_, n)| u64::from(*n));
+            prop_assert_eq!((slices.len(), counts.sum::<u64>()), (7, l.hist.len()));
+            prop_assert_eq!(slices.iter().map(|s| s.max_ns).max(), Some(l.max_ns));
             for w in &l.worst {
                 prop_assert_eq!(w.parts.iter().sum::<u64>(), w.latency_ns);
+            }
+        }
+        for events in &r.policy_events {
+            let seconds = p.duration_ns as f64 / 1e9;
+            for (kind, metric) in ["boosts", "throttles", "denied"].iter().enumerate() {
+                let by_time: u32 = events.counts.iter().map(|counts| counts[kind]).sum();
+                let all = scalar(&r, &events.vm, metric) * seconds;
+                prop_assert!((f64::from(by_time) - all).abs() < 0.5, "{metric}: {by_time}, {all}");
             }
         }
         // No CPU does more than a CPU can, and what ran was not idle.

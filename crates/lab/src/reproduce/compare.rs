@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::Selection;
 use super::document::{
-    Cell, CheckResult, ClaimResult, Evidence, HistogramResult, Reproduction, SCHEMA, Summary,
+    Caption, Cell, CheckResult, ClaimResult, Evidence, HistogramResult, Reproduction, SCHEMA,
+    Summary,
 };
 use crate::params;
 use crate::published::{Check, Claim, Coordinates, Form, Quantity, Table};
@@ -37,9 +38,10 @@ pub(super) fn compare(
     let claims: Vec<ClaimResult> = selection.claims.iter().map(|c| claim(c, documents)).collect();
     let summary = summary(&cells, &claims);
     Reproduction {
-        schema: SCHEMA,
-        version: env!("CARGO_PKG_VERSION"),
+        schema: SCHEMA.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
         interrupted,
+        tables: selection.tables.iter().map(caption).collect(),
         cells,
         histograms,
         claims,
@@ -47,6 +49,11 @@ pub(super) fn compare(
         notes: notes(selection),
         assumptions,
     }
+}
+
+fn caption(table: &Table) -> (String, Caption) {
+    let (title, row_name) = (table.title.clone(), table.row_name.clone());
+    (table.id.clone(), Caption { title, row_name })
 }
 
 fn cell(table: &Table, row: &str, column: &str, published: f64, simulated: Option<f64>) -> Cell {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::published::Coordinates;
 use crate::result::Interval;
@@ -11,14 +11,17 @@ use crate::result::Interval;
 pub const SCHEMA: &str = "vcoop.reproduce/1";
 
 /// The document of `vcoop reproduce --json`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reproduction {
     /// [`SCHEMA`].
-    pub schema: &'static str,
+    pub schema: String,
     /// Version of vcoop.
-    pub version: &'static str,
+    pub version: String,
     /// Whether it was ended early: some cells have no simulated value.
     pub interrupted: bool,
+    /// What the tables show, by name.
+    #[serde(default)]
+    pub tables: BTreeMap<String, Caption>,
     /// Cells of the tables.
     pub cells: Vec<Cell>,
     /// Histograms, a column of each at a time.
@@ -33,8 +36,17 @@ pub struct Reproduction {
     pub assumptions: BTreeMap<String, Vec<String>>,
 }
 
+/// What a table shows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Caption {
+    /// Its title.
+    pub title: String,
+    /// What its rows are.
+    pub row_name: String,
+}
+
 /// A published value and ours.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// Table.
     pub table: String,
@@ -59,7 +71,7 @@ pub struct Cell {
 }
 
 /// A published histogram and ours.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HistogramResult {
     /// Histogram.
     pub histogram: String,
@@ -84,7 +96,7 @@ pub struct HistogramResult {
 }
 
 /// A bucket of a histogram: latencies from `us` up to, but not including, one more.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bucket {
     /// Where it begins.
     pub us: u64,
@@ -99,7 +111,7 @@ pub struct Bucket {
 }
 
 /// A claim, and whether it holds here.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClaimResult {
     /// Name.
     pub id: String,
@@ -112,7 +124,7 @@ pub struct ClaimResult {
 }
 
 /// What a claim's verdict rests on.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// What was assumed in turning the finding into bounds.
     pub assumption: Option<String>,
@@ -121,7 +133,7 @@ pub struct Evidence {
 }
 
 /// One check in one cell.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckResult {
     /// Scenario.
     pub scenario: String,
@@ -142,7 +154,7 @@ pub struct CheckResult {
 }
 
 /// The sum of a reproduction.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Cells, none left out.
     pub cells: usize,

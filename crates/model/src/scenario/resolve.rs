@@ -161,6 +161,7 @@ pub(crate) fn resolve(
         timeline,
         storms,
         views: Vec::new(),
+        slices: 0,
     };
     deadline::check(keys, &plan, &policies, &compared, errors);
     plan.views = storm::views(keys, &plan, errors);
