@@ -34,6 +34,7 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "hv-timer-boost",
         "exitless-timer",
         "halt-polling",
+        "halt-polling-rr",
         "pvsched-idle",
         "pvsched-busy",
         "pvsched-audio",
