@@ -30,6 +30,8 @@ pub(crate) enum Command {
     Reproduce(ReproduceArgs),
     /// Run scenarios simulated and on real vCPUs, and show how far the two are apart.
     Validate(ValidateArgs),
+    /// Run a scenario at many points: axes, repeats until it is sharp, results as Parquet.
+    Sweep(SweepArgs),
     /// List what there is: scenarios, profiles, policies, published tables and claims.
     List(ListArgs),
     /// Print the JSON schema of scenario files, for editors.
@@ -213,6 +215,43 @@ pub(crate) struct ValidateArgs {
     pub(crate) calibration: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) common: Common,
+}
+
+/// Where a sweep's points run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineArg {
+    /// All cores of this machine
+    Local,
+    /// An existing Ray cluster, by way of the Python package
+    Ray,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SweepArgs {
+    /// A sweep file
+    #[arg(value_name = "SWEEP.toml")]
+    pub(crate) file: PathBuf,
+    /// Folder of the results. One of the same sweep is continued where it stopped
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Points at the same time; it changes nothing but the time it takes. Default: one a CPU
+    #[arg(long, value_name = "N")]
+    pub(crate) jobs: Option<usize>,
+    /// Where points run; it changes nothing in the results
+    #[arg(long, value_enum, default_value_t = EngineArg::Local)]
+    pub(crate) engine: EngineArg,
+    /// Address of the Ray cluster. Default: what Ray finds
+    #[arg(long, value_name = "ADDRESS", env = "RAY_ADDRESS", hide_env_values = true)]
+    pub(crate) ray_address: Option<String>,
+    /// Check everything and say what would run
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print a summary as one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress and no notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
 }
 
 /// What to list.

@@ -17,6 +17,7 @@ mod run;
 mod scenario;
 mod shell;
 mod single;
+mod sweep;
 mod trace;
 mod validate;
 mod watch;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Validate(args) => validate::run(&args),
+        Command::Sweep(args) => sweep::run(&args),
         Command::List(args) => list::run(&args),
         Command::Schema => output::print(&list::schema()),
         Command::Capture(args) => capture::run(&args),

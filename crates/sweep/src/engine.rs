@@ -34,7 +34,7 @@ pub struct Control<'a> {
     /// Set it to end early: points that run are dropped, those that ended are kept.
     pub stop: &'a AtomicBool,
     /// Called after each point.
-    pub progress: &'a dyn Fn(Progress),
+    pub progress: &'a (dyn Fn(Progress) + Sync),
 }
 
 impl std::fmt::Debug for Control<'_> {
