@@ -248,6 +248,8 @@ impl<'a> Injector<'a> {
             TimelineAction::VcpuPolicy { vm, vcpu, policy } => {
                 self.vms[*vm as usize].rebase(self.common, *vcpu, Attr::from_policy(policy))
             }
+            // Refused before the run: the guest does not read the mask.
+            TimelineAction::Prefer { .. } => Ok(()),
         }
     }
 

@@ -11,7 +11,9 @@ use std::time::Duration;
 use kvm_ioctls::{Cap, Kvm, VcpuFd};
 use vcoop_abi::discovery::Features;
 use vcoop_guest::layout;
-use vcoop_model::plan::{GuestTimer, Ns, Plan, PolicyPlan, Program, Target, VmPlan};
+use vcoop_model::plan::{
+    GuestTimer, Ns, Plan, PolicyPlan, Program, Target, TimelineAction, VmPlan,
+};
 use vcoop_model::recording::Recording;
 
 use crate::attr::{self, Attr, Stay};
@@ -141,6 +143,10 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
     }
     let kvm = Kvm::new().map_err(Error::kvm("open /dev/kvm", &Whom::Host))?;
     plan.vms.iter().try_for_each(|vm| virt::check(&kvm, plan, vm))?;
+    if plan.timeline.iter().any(|e| matches!(e.action, TimelineAction::Prefer { .. })) {
+        let why = "the lab's guest does not read the mask of vCPUs to keep off";
+        return refuse("a mask of preferred vCPUs", why);
+    }
     if !plan.views.is_empty() {
         return refuse("[[view]]", "single runs are recorded in the simulator only");
     }

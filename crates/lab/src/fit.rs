@@ -44,7 +44,8 @@ pub fn fit(plan: &Plan, cpus: u32) -> Option<(Plan, String)> {
     let timed = |i: usize| {
         plan.timeline.iter().any(|event| match event.action {
             vcoop_model::plan::TimelineAction::Boost { vm, .. } => vm == Some(i as u32),
-            vcoop_model::plan::TimelineAction::VcpuPolicy { vm, .. } => vm as usize == i,
+            vcoop_model::plan::TimelineAction::VcpuPolicy { vm, .. }
+            | vcoop_model::plan::TimelineAction::Prefer { vm, .. } => vm as usize == i,
         })
     };
     let outside = |i: usize| plan.vms.iter().enumerate().filter(move |(j, _)| *j != i);
@@ -99,6 +100,11 @@ pub fn fit(plan: &Plan, cpus: u32) -> Option<(Plan, String)> {
                 *vm = place(*vm);
                 let vcpus = vms[*vm as usize].1.vcpu_cpus.len() as u32;
                 *vcpu = (*vcpu).min(vcpus - 1);
+            }
+            vcoop_model::plan::TimelineAction::Prefer { vm, vcpus } => {
+                *vm = place(*vm);
+                let left = vms[*vm as usize].1.vcpu_cpus.len() as u32;
+                vcpus.retain(|vcpu| *vcpu < left);
             }
         }
     }

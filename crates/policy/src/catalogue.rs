@@ -26,7 +26,12 @@ pub fn find(name: &str) -> Option<&'static Entry> {
     LIST.iter().find(|e| e.name == name)
 }
 
-static LIST: [Entry; 5] = [
+/// What governors need of a guest.
+const KEEPS_OFF: &str = "keeps off CPUs that a mask names (`cpu_preferred_mask`)";
+const NOT_IN_THE_LAB: Option<&str> =
+    Some("not yet: the lab's guest does not read the mask, and no governor is run for it");
+
+static LIST: [Entry; 10] = [
     Entry {
         name: "vanilla",
         about: "do nothing: vCPU threads compete at their baseline",
@@ -68,6 +73,41 @@ static LIST: [Entry; 5] = [
         guest: "",
         not_on_sim: None,
         not_on_kvm: Some("Linux's scheduler has no ratelimit, and the lab runs on Linux"),
+    },
+    Entry {
+        name: "step",
+        about: "the guest keeps off one core more a second above 5 % steal, one less up to 2 %: as merged",
+        guest: KEEPS_OFF,
+        not_on_sim: None,
+        not_on_kvm: NOT_IN_THE_LAB,
+    },
+    Entry {
+        name: "proportional",
+        about: "the guest keeps off as many cores as the steal on those in use shows, and keeps its share",
+        guest: KEEPS_OFF,
+        not_on_sim: None,
+        not_on_kvm: NOT_IN_THE_LAB,
+    },
+    Entry {
+        name: "entitlement",
+        about: "the guest keeps off the cores it is not entitled to while the host's pool is contended",
+        guest: KEEPS_OFF,
+        not_on_sim: None,
+        not_on_kvm: NOT_IN_THE_LAB,
+    },
+    Entry {
+        name: "host-hint",
+        about: "the host says in the shared page how many vCPUs it can give, from who wants what",
+        guest: KEEPS_OFF,
+        not_on_sim: None,
+        not_on_kvm: NOT_IN_THE_LAB,
+    },
+    Entry {
+        name: "hotplug",
+        about: "as entitlement, but vCPUs go offline and online: what people do by hand, and its cost",
+        guest: "CPU hotplug",
+        not_on_sim: None,
+        not_on_kvm: Some("the lab's guest has no CPU hotplug, which is a thing of Linux guests"),
     },
 ];
 

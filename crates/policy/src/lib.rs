@@ -12,6 +12,7 @@
 //! * [`advance::TimerAdvance`]: one a timer, how early to fire it.
 //! * [`halt_poll::HostHaltPoll`], [`halt_poll::GuestHaltPoll`]: one a vCPU, how long to poll instead of
 //!   sleeping.
+//! * [`govern::Governor`]: one a VM: how many of its vCPUs its guest should use.
 //! * [`budget::Bucket`]: the token bucket behind every bound.
 //! * [`catalogue`]: which policies there are, and who can run them.
 //!
@@ -38,6 +39,7 @@ pub mod catalogue;
 pub mod config;
 mod control;
 pub mod event;
+pub mod govern;
 pub mod guest;
 pub mod halt_poll;
 pub mod host;

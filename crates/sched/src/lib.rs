@@ -39,6 +39,8 @@ mod types;
 pub use cpuset::{CpuSet, MAX_CPUS};
 pub use credit::{Credit1, CreditCounters, Decision, Observed, Pri, Waker};
 pub use dl::check_reservation;
-pub use level::Level;
+pub use level::{Level, Spare};
 pub use scheduler::Scheduler;
-pub use types::{Attr, ConfigError, CpuId, EntId, EntStats, Leave, Note, Refusal};
+pub use types::{
+    Attr, ConfigError, CpuId, DirectedYield, EntId, EntStats, Leave, MaskError, Note, Refusal,
+};

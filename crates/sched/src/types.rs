@@ -72,6 +72,17 @@ pub enum Leave {
     Exit,
 }
 
+/// What became of a directed yield.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DirectedYield {
+    /// Both are alone on their CPUs: there is nothing to gain (`-ESRCH`).
+    Alone,
+    /// The other does not wait, or one of the two is not fair.
+    Refused,
+    /// The other is next in its queue, as far as that is fair.
+    Done,
+}
+
 /// What a level tells its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Note {
@@ -170,6 +181,18 @@ impl fmt::Display for Refusal {
 }
 
 impl core::error::Error for Refusal {}
+
+/// A mask of CPUs to keep off, or to take offline, that would leave none to run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MaskError;
+
+impl fmt::Display for MaskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the mask leaves no CPU to run on")
+    }
+}
+
+impl core::error::Error for MaskError {}
 
 /// Why a [`LevelConfig`](crate::config::LevelConfig) cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,6 +16,8 @@ enum Op {
     SetCpus(usize, u64),
     SetWeight(u16, u64),
     Steal(u32, u64),
+    Avoid(u64),
+    Offline(u64),
 }
 
 fn policy() -> impl Strategy<Value = Policy> {
@@ -51,6 +53,8 @@ fn op(ents: usize, cpus: u32) -> impl Strategy<Value = Op> {
         2 => (0..ents, any::<u64>()).prop_map(|(e, m)| Op::SetCpus(e, m)),
         1 => (0u16..2, 2u64..10_000).prop_map(|(g, w)| Op::SetWeight(g, w)),
         1 => (0..cpus, 1u64..500).prop_map(|(c, us)| Op::Steal(c, us * US)),
+        2 => any::<u64>().prop_map(Op::Avoid),
+        1 => any::<u64>().prop_map(Op::Offline),
     ]
 }
 
@@ -141,6 +145,18 @@ proptest! {
                 }
                 Op::SetPolicy(i, p) => m.set_policy(ids[i], p),
                 Op::SetCpus(i, mask) => m.set_cpus(ids[i], set(mask, cpus)),
+                Op::Avoid(mask) => {
+                    let left = !set(!mask, cpus).without(m.level.offline()).is_empty();
+                    let before = *m.level.avoided();
+                    prop_assert_eq!(m.level.set_avoided(set(mask, cpus)).is_ok(), left);
+                    prop_assert!(left || *m.level.avoided() == before);
+                    m.serve();
+                }
+                Op::Offline(mask) => {
+                    let left = !set(!mask, cpus).is_empty();
+                    prop_assert_eq!(m.level.set_offline(m.now, set(mask, cpus)).is_ok(), left);
+                    m.serve();
+                }
                 Op::SetWeight(g, w) => m.level.set_group_weight(m.now, g, w),
                 Op::Steal(c, ns) => {
                     if m.current(c).is_some() {
@@ -165,7 +181,10 @@ proptest! {
             for (i, &e) in ids.iter().enumerate() {
                 prop_assert_eq!(m.level.is_queued(e) || m.level.is_running(e), awake[i]);
                 if m.level.is_running(e) {
-                    prop_assert!(m.level.cpus(e).contains(m.level.cpu_of(e)));
+                    let (own, cpu) = (m.level.cpus(e), m.level.cpu_of(e));
+                    prop_assert!(!m.level.offline().contains(cpu));
+                    let lost = own.without(m.level.offline()).is_empty();
+                    prop_assert!(own.contains(cpu) || lost);
                 }
             }
             for c in 0..cpus {

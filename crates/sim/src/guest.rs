@@ -12,10 +12,12 @@
 //! guest interrupts off.
 
 use vcoop_model::plan::Mode;
+use vcoop_model::plan::virt::IpiPath;
 use vcoop_policy::GuestEvent;
 use vcoop_sched::{EntId, Leave, Note};
 
 use crate::host::{FREE_OPS, FREE_RUN, preemptible};
+use crate::lock::Spin;
 use crate::program::Op;
 use crate::queue::Ns;
 use crate::track::{NONE, State};
@@ -23,7 +25,7 @@ use crate::world::{Exit, GuestSegment, Segment, Wait, World, gtimer, vector};
 
 impl World<'_> {
     /// Begins or resumes a guest segment on the vCPU's pCPU.
-    fn guest_begin(&mut self, v: u32, segment: GuestSegment, ns: Ns) {
+    pub(crate) fn guest_begin(&mut self, v: u32, segment: GuestSegment, ns: Ns) {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.segment = segment;
         vcpu.left = ns;
@@ -36,6 +38,7 @@ impl World<'_> {
             }
             GuestSegment::Switch => State::GuestSwitch,
             GuestSegment::User | GuestSegment::None => State::Run,
+            GuestSegment::Poll | GuestSegment::Rest => State::Asleep,
         };
         self.state(track, state);
         self.begin(p, Segment::Guest, ns);
@@ -60,14 +63,22 @@ impl World<'_> {
         let ended = std::mem::replace(&mut self.vcpus[v as usize].segment, GuestSegment::None);
         match ended {
             GuestSegment::Irq(which) => self.guest_irq_done(v, which),
+            GuestSegment::Rest => self.rested(v),
             GuestSegment::Softirq(d) => {
                 self.device_wakes(v, d);
                 self.guest_event(v, GuestEvent::SoftirqExit);
             }
+            GuestSegment::User => {
+                let vcpu = &self.vcpus[v as usize];
+                let work = &self.vms[vcpu.vm as usize].tasks[vcpu.current as usize];
+                if work.spin != Spin::No {
+                    self.spell_ends(v);
+                }
+            }
             GuestSegment::None
             | GuestSegment::Overhead
             | GuestSegment::Switch
-            | GuestSegment::User => {}
+            | GuestSegment::Poll => {}
         }
         self.guest_goes_on(v);
     }
@@ -80,11 +91,16 @@ impl World<'_> {
                 let p = vcpu.pcpu;
                 return self.exit(p, reason);
             }
-            if vcpu.segment != GuestSegment::None && vcpu.segment != GuestSegment::User {
+            if vcpu.segment.is_kernel() {
                 let (segment, left) = (vcpu.segment, vcpu.left);
                 return self.guest_begin(v, segment, left);
             }
             if vcpu.irr != 0 && self.guest_takes_irqs(v) {
+                let vcpu = &mut self.vcpus[v as usize];
+                if std::mem::take(&mut vcpu.cold.window) {
+                    let p = vcpu.pcpu;
+                    return self.exit(p, Exit::Window);
+                }
                 return self.guest_take_irq(v);
             }
             let vcpu = &mut self.vcpus[v as usize];
@@ -102,10 +118,20 @@ impl World<'_> {
                 continue;
             }
             if current == NONE {
-                self.guest_idle(v);
+                if self.guest_idle(v) {
+                    return;
+                }
                 continue;
             }
             if self.vms[vm].tasks[current as usize].left > 0 {
+                let spin = self.vms[vm].tasks[current as usize].spin;
+                let spell = match spin {
+                    Spin::No => None,
+                    _ => match self.spell(v, current) {
+                        Some(ns) => Some(ns),
+                        None => continue,
+                    },
+                };
                 let work = &mut self.vms[vm].tasks[current as usize];
                 work.refill += std::mem::take(&mut self.threads[thread].work.refill);
                 let ns = work.needs();
@@ -116,7 +142,11 @@ impl World<'_> {
                         continue;
                     }
                 }
-                return self.guest_begin(v, GuestSegment::User, ns);
+                self.guest_begin(v, GuestSegment::User, spell.unwrap_or(ns));
+                if spell.is_some() {
+                    self.spin_state(v, spin);
+                }
+                return;
             }
             if self.guest_op(v, current, free >= FREE_OPS) {
                 return;
@@ -137,6 +167,9 @@ impl World<'_> {
         let vcpu = &self.vcpus[v as usize];
         let vm = &self.vms[vcpu.vm as usize];
         let work = &vm.tasks[task as usize];
+        if work.holds > 0 {
+            return false;
+        }
         // A guest kernel section has its scheduling points no denser than the guest can see: it is
         // preempted at the next interrupt that comes in it.
         preemptible(work.mode, work.left, vm.preemption, vcpu.eager, true)
@@ -158,6 +191,7 @@ impl World<'_> {
         match which {
             vector::TIMER => self.guest_timer(v),
             vector::DEVICE => softirq = self.guest_device(v),
+            vector::IPI => self.calls_done(v),
             vector::MESSAGE => {
                 while let Some(message) = self.vcpus[v as usize].messages.pop_front() {
                     self.deliver_to_guest(v, message);
@@ -171,6 +205,9 @@ impl World<'_> {
         if which == vector::NMI {
             self.guest_event(v, GuestEvent::NmiExit);
         } else {
+            if self.vms[self.vcpus[v as usize].vm as usize].virt.eoi_exits {
+                self.vcpus[v as usize].exits.push_back(Exit::Eoi);
+            }
             self.guest_event(v, GuestEvent::IrqExit { softirq_pending: softirq });
         }
     }
@@ -217,6 +254,9 @@ impl World<'_> {
         work.wait = Wait::No;
         let sampler = work.sampler;
         let Some(to) = self.vms[vm].level.wake(self.now, EntId(t), Some(cpu)) else { return };
+        if self.spans.on {
+            self.span_task_wake(first + to.0, t, v);
+        }
         if sampler != NONE {
             self.settle_wait(first + to.0);
             let track = self.vcpus[(first + to.0) as usize].track;
@@ -230,8 +270,9 @@ impl World<'_> {
         }
         self.guest_notes(v);
         let ipi = Exit::Ipi(first + to.0);
+        let posted = self.vms[vm].sync.ipi.path == IpiPath::Posted;
         let vcpu = &mut self.vcpus[v as usize];
-        if to != cpu && urgent && vcpu.cooperates() && !vcpu.exits.contains(&ipi) {
+        if to != cpu && urgent && !posted && vcpu.cooperates() && !vcpu.exits.contains(&ipi) {
             // The target was told to reschedule before, so its kernel sees no need for another
             // IPI. But its vCPU may have lost its pCPU since, and only an injection tells the host.
             vcpu.exits.push_back(ipi);
@@ -249,9 +290,12 @@ impl World<'_> {
                     let to = &mut self.vcpus[target as usize];
                     to.resched = true;
                     to.eager |= eager;
-                    let ipi = Exit::Ipi(target);
-                    if target != v && !self.vcpus[v as usize].exits.contains(&ipi) {
-                        self.vcpus[v as usize].exits.push_back(ipi);
+                    if target != v && self.guest_watches(target) {
+                        // The flag is set at the end of the wake-up.
+                        let after = self.vcpus[v as usize].extra;
+                        self.guest_sees(target, after);
+                    } else if target != v {
+                        self.resched_ipi(v, target);
                     }
                 }
                 Note::Moved { ent, from, to } => {
@@ -291,7 +335,9 @@ impl World<'_> {
         vcpu.resched = false;
         vcpu.eager = false;
         let (vm, cpu, prev) = (vcpu.vm as usize, vcpu.cpu, vcpu.current);
+        let pushed = self.pushed_off(vm);
         let next = self.vms[vm].level.schedule(self.now, cpu, leave).map_or(NONE, |e| e.0);
+        self.charge_pushes(v, pushed);
         self.guest_notes(v);
         if next == prev {
             if next != NONE {
@@ -301,12 +347,18 @@ impl World<'_> {
             return false;
         }
         self.vcpus[v as usize].current = next;
+        if self.spans.on {
+            self.span_task(v, leave);
+        }
         if prev != NONE {
             self.server_is(v, prev, false);
             self.actor_is(v, prev, false);
         }
         if next == NONE {
             return false;
+        }
+        if prev == NONE {
+            self.guest_idle_ends(v);
         }
         self.server_is(v, next, true);
         self.actor_is(v, next, true);
@@ -330,14 +382,6 @@ impl World<'_> {
         false
     }
 
-    /// Nothing to run: stop the tick, program what is left, halt.
-    fn guest_idle(&mut self, v: u32) {
-        self.cancel_guest_timer(v, gtimer::TICK);
-        self.guest_program(v);
-        self.guest_event(v, GuestEvent::IdleEnter);
-        self.vcpus[v as usize].exits.push_back(Exit::Halt);
-    }
-
     /// Interprets one operation of the current task; true when the vCPU is busy with it or has
     /// left guest mode.
     fn guest_op(&mut self, v: u32, t: u32, spins: bool) -> bool {
@@ -347,15 +391,18 @@ impl World<'_> {
         let now = self.now;
         let work = &mut self.vms[vm].tasks[t as usize];
         let Some(runner) = work.runner.as_mut() else { return false };
-        let was = work.mode;
+        let (was, holds) = (work.mode, work.holds);
         let op = if spins { FREE_RUN } else { runner.next(now) };
-        if was == Mode::PreemptOff && !matches!(op, Op::Run { mode: Mode::PreemptOff, .. }) {
+        let unlocks = holds == 0 || holds == 1 && matches!(op, Op::Unlock(_));
+        let runs = matches!(op, Op::Run { mode: Mode::PreemptOff, .. });
+        if was == Mode::PreemptOff && unlocks && !runs {
             work.mode = Mode::User;
             self.guest_event(v, GuestEvent::PreemptOn);
         }
         let work = &mut self.vms[vm].tasks[t as usize];
         match op {
             Op::Run { ns, mode } => {
+                let mode = if holds > 0 { Mode::PreemptOff } else { mode };
                 work.left = ns;
                 work.mode = mode;
                 if mode == Mode::PreemptOff && was != mode {
@@ -438,6 +485,60 @@ impl World<'_> {
             op @ (Op::Call { .. } | Op::Await | Op::TakeCall | Op::Answer) => {
                 self.guest_call_op(v, t, op)
             }
+            Op::Remote { ns, irq_vcpu } => {
+                let client = work.client;
+                self.remote_call(client, ns, irq_vcpu, track);
+                self.vcpus[v as usize].exits.push_back(Exit::Remote(client));
+                false
+            }
+            Op::Begin => {
+                let sampler = work.sampler;
+                self.tracks.begin(sampler, track, now);
+                false
+            }
+            Op::Done => {
+                work.units += 1;
+                false
+            }
+            Op::BusyUntil { at } => {
+                let sampler = work.sampler;
+                self.tracks.arm(sampler, track, at, now);
+                self.spin(vm, t, Spin::Timer);
+                self.set_guest_timer(v, gtimer::TASKS + t, at);
+                self.guest_program(v);
+                false
+            }
+            Op::Lock(lock) => {
+                self.lock(v, t, lock);
+                false
+            }
+            Op::Unlock(lock) => {
+                self.unlock(v, t, lock);
+                false
+            }
+            Op::Acquire(lock) => self.acquire(v, t, lock),
+            Op::Release(lock) => {
+                self.release(v, t, lock);
+                false
+            }
+            Op::Ipi { to, wait } => {
+                self.call_function(v, t, to, wait);
+                false
+            }
+            Op::Flush => {
+                self.shoot_down(v, t);
+                false
+            }
+            Op::Post { peer, room } => {
+                let to = work.peers + peer;
+                self.guest_post(v, t, to, room)
+            }
+            Op::Reply => {
+                let mail = work.mail;
+                let to = self.correspondent(mail);
+                to.is_some_and(|to| self.guest_post(v, t, to, u32::MAX))
+            }
+            Op::Receive { sample } => self.guest_receive(v, t, sample),
             Op::Rogue(deed) => {
                 self.misdeed(v, deed);
                 false

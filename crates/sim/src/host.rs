@@ -11,12 +11,13 @@
 //! is taken at their end.
 
 use vcoop_model::plan::{Mode, Preemption};
+use vcoop_policy::Injection;
 use vcoop_sched::{CpuId, EntId, Leave};
 
 use crate::program::Op;
 use crate::queue::Ns;
 use crate::track::{NONE, State};
-use crate::world::{Exit, Irq, Segment, Wait, World};
+use crate::world::{Exit, Irq, Segment, Wait, World, vector};
 
 /// A program that computes nothing for this many operations in a row is given a microsecond of
 /// CPU time, so that a script without runs cannot stop the clock.
@@ -30,6 +31,9 @@ impl World<'_> {
         pc.segment = segment;
         pc.since = self.now;
         self.queue.set(self.slots.segment + p, self.now + ns);
+        if self.spans.on {
+            self.span_begin(p);
+        }
     }
 
     /// An interrupt arrives at a pCPU.
@@ -51,6 +55,10 @@ impl World<'_> {
                 self.stop_guest(p);
                 self.exit(p, Exit::Interrupt);
             }
+            Segment::Poll => {
+                self.poll_stops(p);
+                self.take_irq(p);
+            }
             _ => {}
         }
     }
@@ -68,11 +76,14 @@ impl World<'_> {
         let c = self.costs;
         let ns = match pc.irqs[0] {
             Irq::Tick => c.tick_ns,
-            Irq::Ipi => c.ipi_receive_ns,
-            Irq::Sched | Irq::Lapic(_) | Irq::Sleep(_) | Irq::Boost(_) | Irq::Tune => {
-                c.timer_irq_ns
-            }
-            Irq::Device(_) | Irq::Storm(_) => c.device_irq_ns,
+            Irq::Ipi | Irq::Posted(_) => c.ipi_receive_ns,
+            Irq::Sched
+            | Irq::Lapic(_)
+            | Irq::Sleep(_)
+            | Irq::Boost(_)
+            | Irq::Tune
+            | Irq::Govern(_) => c.timer_irq_ns,
+            Irq::Device(_) | Irq::Remote(_) | Irq::Storm(_) => c.device_irq_ns,
         };
         if pc.current != NONE {
             self.state(self.threads[pc.current as usize].track, State::HostIrq);
@@ -98,7 +109,8 @@ impl World<'_> {
             }
             Segment::Guest => return self.guest_segment_ends(p),
             Segment::Exit(reason) => {
-                if self.handle_exit(p, reason) {
+                let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
+                if self.handle_exit(p, reason) || self.fast_reentry(p, v, reason) {
                     return;
                 }
             }
@@ -106,9 +118,10 @@ impl World<'_> {
                 let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
                 let pc = &self.pcpus[p as usize];
                 if pc.irqs.is_empty() && !pc.resched {
-                    return self.guest_goes_on(v);
+                    return self.entered(p, v);
                 }
             }
+            Segment::Poll => self.poll_stops(p),
             Segment::Idle | Segment::Overhead | Segment::Switch => {}
         }
         self.goes_on(p);
@@ -124,6 +137,9 @@ impl World<'_> {
         let current = pc.current;
         let extra = pc.extra;
         if pc.resched && (current == NONE || self.may_preempt(p, current)) {
+            if let Some(v) = self.polled_for(current) {
+                return self.poll_goes_on(p, v);
+            }
             return self.reschedule(p, Leave::Preempted);
         }
         if extra > 0 {
@@ -168,6 +184,9 @@ impl World<'_> {
         if self.views.open != 0 {
             self.views_switch(p, next);
         }
+        if self.spans.on {
+            self.span_switch(p, prev, next, leave);
+        }
         if prev != NONE {
             self.switch_out(p, prev, leave);
         }
@@ -198,11 +217,17 @@ impl World<'_> {
             let v = &mut self.vcpus[vcpu as usize];
             v.pcpu = NONE;
             v.off_since = self.now;
+            if v.hv_at != Ns::MAX && self.vms[v.vm as usize].virt.sw_on_preempt {
+                self.hv_to_sw(vcpu);
+            }
+            if matches!(leave, Leave::Preempted | Leave::Yield) {
+                self.spin_preempted(vcpu);
+            }
         }
         if track == NONE {
             return;
         }
-        if leave == Leave::Preempted {
+        if matches!(leave, Leave::Preempted | Leave::Yield) {
             self.tracks.set(track, State::Preempted, self.now);
             self.queued(prev);
         } else {
@@ -228,6 +253,7 @@ impl World<'_> {
         if vcpu == NONE {
             return 0;
         }
+        self.spin_loaded(vcpu);
         let v = &mut self.vcpus[vcpu as usize];
         v.pcpu = p;
         v.home = p;
@@ -235,6 +261,11 @@ impl World<'_> {
             let stolen = self.now - v.off_since;
             let (vm, cpu) = (v.vm, v.cpu);
             self.vms[vm as usize].level.stolen(cpu, stolen);
+        }
+        if self.vcpus[vcpu as usize].wants != 0 {
+            self.tend(vcpu);
+        } else if self.vcpus[vcpu as usize].hv_at != Ns::MAX {
+            self.restart_hv_timer(vcpu);
         }
         c.vcpu_load_ns
     }
@@ -319,8 +350,48 @@ impl World<'_> {
                         return;
                     }
                 }
+                Op::Remote { ns, irq_vcpu } => {
+                    let (client, track) = (work.client, self.threads[t as usize].track);
+                    self.remote_call(client, ns, irq_vcpu, track);
+                    self.remote_sent(client);
+                }
+                Op::Begin => {
+                    let sampler = work.sampler;
+                    self.tracks.begin(sampler, self.threads[t as usize].track, now);
+                }
+                Op::Done => work.units += 1,
+                Op::Post { peer, room } => {
+                    let to = work.peers + peer;
+                    if self.post(p, t, to, room) {
+                        return;
+                    }
+                }
+                Op::Reply => {
+                    let mail = work.mail;
+                    let to = self.correspondent(mail);
+                    if let Some(to) = to
+                        && self.post(p, t, to, u32::MAX)
+                    {
+                        return;
+                    }
+                }
+                Op::Receive { sample } => {
+                    if self.receive(p, t, sample) {
+                        return;
+                    }
+                }
                 // Guests only.
-                Op::Rogue(_) | Op::Act | Op::Respond { .. } | Op::Login => {}
+                Op::Rogue(_)
+                | Op::Act
+                | Op::Respond { .. }
+                | Op::Login
+                | Op::BusyUntil { .. }
+                | Op::Lock(_)
+                | Op::Unlock(_)
+                | Op::Acquire(_)
+                | Op::Release(_)
+                | Op::Ipi { .. }
+                | Op::Flush => {}
                 Op::Exit => {
                     work.wait = Wait::Dead;
                     return self.reschedule(p, Leave::Exit);
@@ -345,22 +416,6 @@ impl World<'_> {
         self.begin(p, Segment::User, ns);
     }
 
-    /// A vCPU's timer fires on the host.
-    pub(crate) fn lapic_expires(&mut self, v: u32) {
-        let vcpu = &self.vcpus[v as usize];
-        let away = self.housekeeping != NONE && self.vms[vcpu.vm as usize].exitless;
-        let (track, p) = (vcpu.track, if away { self.housekeeping } else { vcpu.home });
-        if vcpu.halted {
-            self.event_on_its_way(track, p);
-        } else if track != NONE && self.tracks.waits(track) {
-            // Due while the vCPU waits for a pCPU: who ran before does not count.
-            let cpu = self.host.cpu_of(self.thread_of(v)).0;
-            self.charge_ran(cpu);
-            self.tracks.due_while_waiting(track, &self.pcpus[cpu as usize].ran, self.now);
-        }
-        self.interrupt(p, Irq::Lapic(v));
-    }
-
     fn handle_irq(&mut self, p: u32, irq: Irq) {
         match irq {
             Irq::Tick => {
@@ -377,7 +432,10 @@ impl World<'_> {
             Irq::Lapic(v) => self.timer_interrupt(v),
             Irq::Boost(v) => self.boost_timer(v),
             Irq::Tune => self.tune(),
+            Irq::Govern(vm) => self.govern(vm),
             Irq::Device(d) => self.device_interrupt(d),
+            Irq::Posted(v) => self.inject(v, vector::IPI, Injection::Ipi),
+            Irq::Remote(client) => self.remote_arrived(client),
             Irq::Sleep(t) => self.wake_sleeper(t),
             Irq::Storm(s) => self.batch_begins(s),
         }
@@ -391,7 +449,9 @@ impl World<'_> {
         if let Some(sample) = self.tracks.sample(sampler, self.now)
             && probe != NONE
         {
-            self.probes[probe as usize].record(&sample);
+            let probe = &mut self.probes[probe as usize];
+            self.spans.sample(self.now, probe, &self.labels, &sample, false);
+            probe.record(&sample);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::queue::Ns;
 use crate::track::{NONE, State};
-use crate::world::{Irq, Pcpu, Segment, World};
+use crate::world::{Irq, Segment, World};
 
 impl World<'_> {
     /// Nothing to run.
@@ -14,21 +14,28 @@ impl World<'_> {
         pc.ran_label = idle_label;
         pc.segment = Segment::Idle;
         pc.since = self.now;
+        if self.spans.on {
+            self.span_begin(p);
+        }
     }
 
     /// An interrupt finds the pCPU idle: it leaves the idle state its governor had chosen.
     pub(crate) fn leave_idle(&mut self, p: u32) {
-        let expected = self.pcpus[p as usize].typical_idle();
+        let expected = self.pcpus[p as usize].idle_times.typical();
         let pc = &mut self.pcpus[p as usize];
         let slept = self.now - pc.since;
         pc.idle_ns += slept;
-        pc.idle_times[pc.idle_next] = slept;
-        pc.idle_next = (pc.idle_next + 1) % pc.idle_times.len();
-        // The governor chose by what it expected; the state is at most as deep as that.
+        pc.idle_times.add(slept);
+        let ns = self.idle_state_exit(expected);
+        self.begin(p, Segment::CState, ns);
+    }
+
+    /// How long the idle state takes to leave that a governor chooses who expects so long an idle time:
+    /// the state is at most as deep as that.
+    pub(crate) fn idle_state_exit(&self, expected: Ns) -> Ns {
         let states = &self.costs.cstates;
         let state = states.iter().rev().find(|s| s.residency_ns <= expected).or(states.first());
-        let ns = state.map_or(0, |s| s.exit_ns);
-        self.begin(p, Segment::CState, ns);
+        state.map_or(0, |s| s.exit_ns)
     }
 
     /// Out of the idle state: what waited for that now waits for the handler.
@@ -50,12 +57,24 @@ impl World<'_> {
     }
 }
 
-impl Pcpu {
+/// Recent idle times of a CPU, as its idle governor remembers them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct IdleTimes {
+    times: [Ns; 8],
+    next: usize,
+}
+
+impl IdleTimes {
+    pub(crate) fn add(&mut self, ns: Ns) {
+        self.times[self.next] = ns;
+        self.next = (self.next + 1) % self.times.len();
+    }
+
     /// What the idle governor expects: the mean of the recent idle times, leaving out, one by one,
     /// the longest ones while they spread too far (the idea of the menu governor's typical
     /// interval).
-    fn typical_idle(&self) -> Ns {
-        let mut times = self.idle_times;
+    pub(crate) fn typical(self) -> Ns {
+        let mut times = self.times;
         times.sort_unstable();
         let mut n = times.len();
         loop {

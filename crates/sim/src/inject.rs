@@ -7,11 +7,6 @@ use crate::track::NONE;
 use crate::world::{GuestSegment, Irq, Segment, World, vector};
 
 impl World<'_> {
-    /// The vCPU's timer fired on the host: put the interrupt into the guest.
-    pub(crate) fn timer_interrupt(&mut self, v: u32) {
-        self.inject(v, vector::TIMER, Injection::Timer);
-    }
-
     /// A device fires: an interrupt on the host pCPU where its vCPU ran last.
     pub(crate) fn device_fires(&mut self, d: u32) {
         let (vm, i) = self.devices[d as usize];
@@ -20,7 +15,7 @@ impl World<'_> {
         self.queue.set(self.slots.device + d, self.now + wait.max(1));
         let v = self.vms[vm as usize].first + plan.vcpu;
         let (home, track) = (self.vcpus[v as usize].home, self.vcpus[v as usize].track);
-        if self.vcpus[v as usize].halted {
+        if self.vcpus[v as usize].halted || self.is_idle_awake(v) {
             self.event_on_its_way(track, home);
         }
         self.interrupt(home, Irq::Device(d));
@@ -52,10 +47,13 @@ impl World<'_> {
 
     /// Makes an interrupt pending for a vCPU and sees to it that the vCPU takes it.
     pub(crate) fn inject(&mut self, v: u32, which: u8, kind: Injection) {
+        if self.spans.on {
+            self.span_inject(v, which);
+        }
         self.boost_injected(v, kind);
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.irr |= which;
-        vcpu.injections += 1;
+        vcpu.cold.counters.injections += 1;
         if vcpu.halted {
             if self.vms[vcpu.vm as usize].started {
                 let by = match kind {
@@ -75,18 +73,33 @@ impl World<'_> {
         if p == NONE || p == self.cpu {
             return;
         }
-        if self.pcpus[p as usize].segment != Segment::Guest {
-            return; // it looks at what is pending before it enters
+        match self.pcpus[p as usize].segment {
+            Segment::Guest => {}
+            Segment::Poll => return self.poll_sees(p),
+            _ => return, // it looks at what is pending before it enters
         }
-        if !self.vms[vcpu.vm as usize].posted {
+        if !self.vms[vcpu.vm as usize].virt.posted {
             return self.send_ipi(p);
         }
+        vcpu.cold.counters.posted += 1;
         // A posted interrupt reaches the running guest without an exit; its flight is paid as part
         // of the sender's work.
         self.pcpus[self.cpu as usize].extra += self.costs.ipi_send_ns;
-        if self.guest_takes_irqs(v) && self.vcpus[v as usize].segment == GuestSegment::User {
-            self.stop_guest(p);
-            self.guest_goes_on(v);
+        self.posted_now(p, v);
+    }
+
+    /// A posted interrupt finds its vCPU in guest mode.
+    pub(crate) fn posted_now(&mut self, p: u32, v: u32) {
+        if !self.guest_takes_irqs(v) {
+            return;
+        }
+        match self.vcpus[v as usize].segment {
+            GuestSegment::User | GuestSegment::Poll => {
+                self.stop_guest(p);
+                self.guest_goes_on(v);
+            }
+            GuestSegment::Rest => self.guest_sees(v, 0),
+            _ => {}
         }
     }
 }

@@ -5,14 +5,17 @@ use std::collections::BTreeMap;
 use vcoop_model::plan::{Plan, Program, ViewPlan, VmPlan};
 use vcoop_model::recording::{EngineStats, Recording, Scalar};
 use vcoop_policy::PolicyStats;
+use vcoop_policy::config::AdvanceConfig;
 use vcoop_sched::{CreditCounters, EntId};
 
+use crate::counters::Counters;
 use crate::fairness::{self, Share};
+use crate::lock::{COUNT_NAMES, Counts};
 use crate::probe::Probe;
 use crate::queue::Ns;
 use crate::track::NONE;
 use crate::tune::Tuner;
-use crate::world::{EXIT_NAMES, World};
+use crate::world::World;
 
 /// Counters at one moment; a result is the difference of two.
 #[derive(Clone, Debug)]
@@ -20,6 +23,8 @@ pub(crate) struct Totals {
     now: Ns,
     /// CPU time of their own by host label.
     host_done: Vec<Ns>,
+    /// Units of work by host label.
+    host_units: Vec<u64>,
     idle_ns: Ns,
     switches: u64,
     credit1: Option<CreditCounters>,
@@ -36,14 +41,22 @@ pub(crate) struct Totals {
 struct VmTotals {
     exec_ns: Ns,
     steal_ns: Ns,
-    exits: [u64; EXIT_NAMES.len()],
-    injections: u64,
+    counters: Counters,
+    /// How early timers are fired, over its vCPUs.
+    advance_ns: Ns,
     boosts: u64,
     throttles: u64,
     denied: u64,
     boosted_ns: Ns,
-    /// CPU time of its own and glitches, by task.
-    tasks: Vec<(Ns, u64)>,
+    /// Times a vCPU lost its pCPU while it could still run.
+    preempted: u64,
+    /// Changes of the mask, entities that it pushed off, and vCPUs in use, summed over time.
+    mask_changes: u64,
+    pushed_off: u64,
+    used_ns: Ns,
+    counts: Counts,
+    /// CPU time of its own, glitches and units of work, by task.
+    tasks: Vec<(Ns, u64, u64)>,
 }
 
 impl VmTotals {
@@ -51,12 +64,17 @@ impl VmTotals {
     fn plus(mut self, other: &Self) -> Self {
         self.exec_ns += other.exec_ns;
         self.steal_ns += other.steal_ns;
-        self.exits.iter_mut().zip(other.exits).for_each(|(sum, n)| *sum += n);
-        self.injections += other.injections;
+        self.counters.add(&other.counters);
+        self.advance_ns += other.advance_ns;
         self.boosts += other.boosts;
         self.throttles += other.throttles;
         self.denied += other.denied;
         self.boosted_ns += other.boosted_ns;
+        self.counts.iter_mut().zip(other.counts).for_each(|(sum, n)| *sum += n);
+        self.preempted += other.preempted;
+        self.mask_changes += other.mask_changes;
+        self.pushed_off += other.pushed_off;
+        self.used_ns += other.used_ns;
         self
     }
 }
@@ -79,6 +97,7 @@ impl World<'_> {
     /// The counters now.
     pub(crate) fn totals(&mut self) -> Totals {
         let mut host_done = vec![0; self.labels.len()];
+        let mut host_units = vec![0; self.labels.len()];
         let mut switches = 0;
         for p in 0..self.pcpus.len() as u32 {
             // What runs has run until now.
@@ -87,6 +106,7 @@ impl World<'_> {
         self.host_notes();
         for (t, thread) in self.threads.iter().enumerate() {
             host_done[thread.work.label as usize] += thread.work.done;
+            host_units[thread.work.label as usize] += thread.work.units;
             switches += self.host.stats(EntId(t as u32)).switches_in;
         }
         let now = self.now;
@@ -101,8 +121,13 @@ impl World<'_> {
         let mut vms: Vec<VmTotals> = self
             .vms
             .iter()
-            .map(|vm| VmTotals {
-                tasks: vm.tasks.iter().map(|t| (t.done, t.glitches)).collect(),
+            .zip(&self.masks)
+            .map(|(vm, mask)| VmTotals {
+                mask_changes: mask.changes,
+                pushed_off: vm.level.pushed_off(),
+                used_ns: mask.used_ns(now),
+                tasks: vm.tasks.iter().map(|t| (t.done, t.glitches, t.units)).collect(),
+                counts: vm.sync.counts,
                 ..VmTotals::default()
             })
             .collect();
@@ -111,10 +136,9 @@ impl World<'_> {
             let stats = self.host.stats(EntId(v.thread));
             vm.exec_ns += stats.exec_ns;
             vm.steal_ns += stats.wait_ns;
-            vm.injections += v.injections;
-            for (sum, n) in vm.exits.iter_mut().zip(v.exit_counts) {
-                *sum += n;
-            }
+            vm.preempted += stats.preempted;
+            vm.counters.add(&v.cold.counters);
+            vm.advance_ns += v.cold.advance.ns();
             let PolicyStats { boosts, throttles, denied, boosted_ns, .. } = v.policy.stats();
             vm.boosts += boosts;
             vm.throttles += throttles;
@@ -125,7 +149,18 @@ impl World<'_> {
         let called = self.calls.clients.iter().map(|c| c.calls).collect();
         let served = self.calls.servers.iter().map(|s| s.served).collect();
         let tuned = self.tuner.as_ref().map_or(0, Tuner::changes);
-        Totals { now, host_done, idle_ns, switches, credit1, tuned, vms, called, served }
+        Totals {
+            now,
+            host_done,
+            host_units,
+            idle_ns,
+            switches,
+            credit1,
+            tuned,
+            vms,
+            called,
+            served,
+        }
     }
 
     /// How unfair a credit scheduler was to those who always wanted CPU.
@@ -157,6 +192,14 @@ impl World<'_> {
         let pcpus = self.pcpus.len() as f64;
         let idle = end.idle_ns.saturating_sub(start.idle_ns) as f64;
         put("host", "cpu", "%", 100.0 * (1.0 - idle / (ns * pcpus)));
+        let polled = |totals: &Totals| {
+            let of = |vm: &VmTotals| vm.counters.poll_won_ns + vm.counters.poll_lost_ns;
+            totals.vms.iter().map(of).sum::<Ns>()
+        };
+        if self.plan.vms.iter().any(|vm| vm.virt.idle.host_poll.max_ns > 0) {
+            let ran = polled(end) - polled(start);
+            put("host", "polling", "%", 100.0 * ran as f64 / (ns * pcpus));
+        }
         put("host", "switches", "1/s", (end.switches - start.switches) as f64 / seconds);
         if let (Some(a), Some(b)) = (start.credit1, end.credit1) {
             for (metric, count) in [
@@ -187,6 +230,10 @@ impl World<'_> {
             }
             let done = (end.host_done[i] - start.host_done[i]) as f64;
             put(&format!("host.{label}"), "throughput", "cpu", done / ns);
+            if self.plan.host_tasks.iter().any(|t| &t.label == label && t.program.counts()) {
+                let units = (end.host_units[i] - start.host_units[i]) as f64;
+                put(&format!("host.{label}"), "rate", "1/s", units / seconds);
+            }
         }
         let mut calls: BTreeMap<(String, &str), u64> = BTreeMap::new();
         let counts = self.calls.clients.iter().zip(start.called.iter().zip(&end.called));
@@ -209,34 +256,50 @@ impl World<'_> {
             let of_one = |vm: &usize| self.plan.vms[*vm].level.topology.cpus();
             let vcpus = f64::from(copies.iter().map(of_one).sum::<u32>());
             put(name, "steal", "%", 100.0 * (b.steal_ns - a.steal_ns) as f64 / (ns * vcpus));
-            put(name, "injections", "1/s", (b.injections - a.injections) as f64 / seconds);
-            for (i, reason) in EXIT_NAMES.iter().enumerate() {
-                let n = (b.exits[i] - a.exits[i]) as f64;
-                // Only a rogue registers while it runs.
-                if n > 0.0 || !matches!(*reason, "register" | "refused") {
-                    put(name, &format!("exits.{reason}"), "1/s", n / seconds);
+            put(name, "preemptions", "1/s", (b.preempted - a.preempted) as f64 / seconds);
+            if copies.iter().any(|vm| self.governors[*vm].is_some()) || b.mask_changes > 0 {
+                let changes = (b.mask_changes - a.mask_changes) as f64;
+                put(name, "mask_changes", "1/min", changes * 60.0 / seconds);
+                let pushed = (b.pushed_off - a.pushed_off) as f64;
+                put(name, "pushed_off", "1/s", pushed / seconds);
+                put(name, "vcpus_used", "vcpu", (b.used_ns - a.used_ns) as f64 / ns);
+            }
+            let virt = &self.plan.vms[copies[0]].virt;
+            for (metric, unit, value) in b.counters.since(&a.counters).scalars(virt, vcpus, ns) {
+                put(name, &metric, unit, value);
+            }
+            if virt.timer.advance != AdvanceConfig::None {
+                put(name, "timer.advance", "us", b.advance_ns as f64 / 1e3 / vcpus);
+            }
+            for (count, (a, b)) in COUNT_NAMES.iter().zip(a.counts.iter().zip(b.counts)) {
+                // Only guests that call functions or take locks have these.
+                if b > *a {
+                    put(name, count, "1/s", (b - a) as f64 / seconds);
                 }
             }
-            let exits: u64 = b.exits.iter().zip(a.exits).map(|(b, a)| b - a).sum();
-            put(name, "exits", "1/s", exits as f64 / seconds);
             put(name, "boosts", "1/s", (b.boosts - a.boosts) as f64 / seconds);
             put(name, "throttles", "1/s", (b.throttles - a.throttles) as f64 / seconds);
             put(name, "denied", "1/s", (b.denied - a.denied) as f64 / seconds);
             put(name, "boosted", "%", 100.0 * (b.boosted_ns - a.boosted_ns) as f64 / (ns * vcpus));
-            // By label: CPU time, glitches, whether it is audio.
-            let mut by_label: BTreeMap<&str, (Ns, u64, bool)> = BTreeMap::new();
+            // By label: CPU time, glitches, units of work, whether it is audio, whether it counts units.
+            let mut by_label: BTreeMap<&str, (Ns, u64, u64, bool, bool)> = BTreeMap::new();
             for &vm in &copies {
                 let counts = start.vms[vm].tasks.iter().zip(&end.vms[vm].tasks);
                 for (task, (x, y)) in self.plan.vms[vm].tasks.iter().zip(counts) {
                     let sum = by_label.entry(&task.label).or_default();
                     sum.0 += y.0 - x.0;
                     sum.1 += y.1 - x.1;
-                    sum.2 |= matches!(task.program, Program::Audio { .. });
+                    sum.2 += y.2 - x.2;
+                    sum.3 |= matches!(task.program, Program::Audio { .. });
+                    sum.4 |= task.program.counts();
                 }
             }
-            for (label, (done, glitches, audio)) in by_label {
+            for (label, (done, glitches, units, audio, counts)) in by_label {
                 let probe = format!("{name}.{label}");
                 put(&probe, "throughput", "cpu", done as f64 / ns);
+                if counts {
+                    put(&probe, "rate", "1/s", units as f64 / seconds);
+                }
                 if audio {
                     put(&probe, "glitches", "1/min", glitches as f64 * 60.0 / seconds);
                 }
@@ -253,6 +316,7 @@ impl World<'_> {
             probe.missed(missed, end.now);
             // One that is late by less than a period is cut off like any other at the end.
             if open && let Some(sample) = self.tracks.close(work.sampler, end.now) {
+                self.spans.sample(end.now, probe, &self.labels, &sample, true);
                 probe.record_open(&sample);
             }
         }
@@ -274,6 +338,7 @@ impl World<'_> {
             marks: self.storms.marks,
             scatters,
             intervals,
+            policy_events: self.policy_events,
         }
     }
 }

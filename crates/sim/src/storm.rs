@@ -17,6 +17,7 @@ use vcoop_policy::Injection;
 use vcoop_sched::Waker;
 
 use crate::call::Calls;
+use crate::lapic;
 use crate::queue::Ns;
 use crate::track::NONE;
 use crate::world::{Exit, Irq, World, gtimer, vector};
@@ -255,12 +256,11 @@ impl World<'_> {
             let vcpu = &mut self.vcpus[v as usize];
             // Its tasks' times count from now on.
             vcpu.timers.iter_mut().for_each(|(at, _)| *at += self.now);
-            let next = vcpu.timers.last().map_or(Ns::MAX, |t| t.0);
-            vcpu.programmed = next;
-            if next <= self.now {
-                self.inject(v, vector::TIMER, Injection::Timer);
-            } else if next < Ns::MAX {
-                self.queue.set(self.slots.lapic + v, next);
+            let vm = &self.vms[vm as usize];
+            match lapic::boots(vcpu, &vm.virt, &vm.ticks, self.now) {
+                None => {}
+                Some(at) if at <= self.now => self.inject(v, vector::TIMER, Injection::Timer),
+                Some(at) => self.queue.set(self.slots.lapic + v, at),
             }
             if self.vcpus[v as usize].halted && self.vcpus[v as usize].irr != 0 {
                 // A message came before.

@@ -1,48 +1,141 @@
 //! Entering and leaving guest mode, and what the host does for each exit.
 
 use vcoop_policy::Injection;
-use vcoop_sched::Leave;
 
 use crate::queue::Ns;
 use crate::track::State;
-use crate::world::{Exit, Segment, World, vector};
+use crate::world::{Exit, GuestSegment, Segment, World, vector};
 
 impl World<'_> {
     /// Begins a VM entry.
     pub(crate) fn enter(&mut self, p: u32, v: u32) {
         let vcpu = &self.vcpus[v as usize];
+        if vcpu.polling {
+            return self.poll_goes_on(p, v);
+        }
         let (irr, track) = (vcpu.irr, vcpu.track);
-        let inject = if irr != 0 { self.costs.inject_ns } else { 0 };
+        let mut ns = self.costs.entry_ns;
+        if vcpu.hv_at != Ns::MAX {
+            ns += self.costs.arm_hv_timer_ns;
+        }
+        if irr != 0 {
+            ns += self.entry_injects(v, ns);
+        }
         self.state(track, State::ExitEntry);
-        self.begin(p, Segment::Entry, self.costs.entry_ns + inject);
+        self.begin(p, Segment::Entry, ns);
+    }
+
+    /// What an entry that brings an interrupt takes longer, of which `host` comes before.
+    fn entry_injects(&mut self, v: u32, host: Ns) -> Ns {
+        let vcpu = &self.vcpus[v as usize];
+        let virt = &self.vms[vcpu.vm as usize].virt;
+        let (advance, window) = (virt.advance, virt.window_exits);
+        let mut ns = self.costs.inject_ns;
+        if advance && vcpu.irr & vector::TIMER != 0 {
+            ns += self.waits_for_deadline(v, host);
+        }
+        if window {
+            let vcpu = &self.vcpus[v as usize];
+            let waits = vcpu.segment.is_kernel() || !self.guest_takes_irqs(v);
+            self.vcpus[v as usize].cold.window = waits;
+        }
+        ns
+    }
+
+    /// Guest mode is reached.
+    pub(crate) fn entered(&mut self, p: u32, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        let cold = &mut vcpu.cold;
+        if cold.exit_at != Ns::MAX {
+            cold.counters.exit_ns[cold.exit_why] += self.now - cold.exit_at;
+            cold.exit_at = Ns::MAX;
+        }
+        if vcpu.hv_at == Ns::MAX {
+            self.guest_goes_on(v);
+        } else {
+            self.enter_with_hv_timer(p, v);
+        }
+    }
+
+    /// The host's work for an exit on KVM's fast path is done: back into the guest, if nothing is in the
+    /// way.
+    pub(crate) fn fast_reentry(&mut self, p: u32, v: u32, reason: Exit) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        let virt = &self.vms[vcpu.vm as usize].virt;
+        let pc = &self.pcpus[p as usize];
+        if !virt.is_fast(reason) || !pc.irqs.is_empty() || pc.resched {
+            return false;
+        }
+        if vcpu.irr != 0 && !virt.posted {
+            return false;
+        }
+        let mut ns = std::mem::take(&mut self.pcpus[p as usize].extra);
+        if self.vcpus[v as usize].irr != 0 {
+            ns += self.entry_injects(v, ns);
+        }
+        self.begin(p, Segment::Entry, ns);
+        true
     }
 
     /// Leaves guest mode (or never got there) for a reason; the segment covers the exit and its
     /// handling.
     pub(crate) fn exit(&mut self, p: u32, reason: Exit) {
         let c = self.costs;
+        let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
         let handling = match reason {
             Exit::Interrupt => 0,
             Exit::Halt => c.handle_hlt_ns,
             Exit::Timer => c.handle_timer_msr_ns,
-            Exit::Ipi(_) => c.handle_icr_ns,
-            Exit::Notify | Exit::Register(_) | Exit::Send(_) | Exit::Start(_) => {
-                c.handle_hypercall_ns
-            }
+            Exit::Ipi(_) | Exit::Multicast { hypercall: false, .. } => c.handle_icr_ns,
+            // What a PAUSE exit takes besides the search is taken to be a hypercall's.
+            Exit::Notify
+            | Exit::Register(_)
+            | Exit::Send(_)
+            | Exit::Start(_)
+            | Exit::Pause
+            | Exit::Multicast { hypercall: true, .. }
+            | Exit::Kick(_)
+            | Exit::Yield(_)
+            | Exit::Remote(_) => c.handle_hypercall_ns,
+            Exit::HvTimer => c.handle_hv_timer_ns,
+            Exit::Eoi => c.handle_eoi_ns,
+            Exit::Window => c.handle_window_ns,
         };
-        let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
         let vcpu = &mut self.vcpus[v as usize];
-        vcpu.exit_counts[reason.index()] += 1;
-        let track = vcpu.track;
+        let virt = &self.vms[vcpu.vm as usize].virt;
+        vcpu.cold.counters.exits[reason.index()] += 1;
+        vcpu.cold.exit_at = self.now;
+        vcpu.cold.exit_why = reason.index();
+        let mut ns = c.exit_ns + handling;
+        if virt.hv_timer {
+            if vcpu.hv_at != Ns::MAX {
+                self.queue.cancel(self.slots.lapic + v);
+            }
+            if reason == Exit::Timer {
+                ns = c.exit_ns + c.set_hv_timer_ns;
+            }
+        }
+        if virt.is_fast(reason) {
+            ns = c.fastpath_ns;
+        }
+        let (track, rests) = (vcpu.track, vcpu.segment == GuestSegment::Rest);
+        if rests {
+            ns += self.rest_exit(v);
+            self.rested(v);
+        }
         self.state(track, State::ExitEntry);
-        self.begin(p, Segment::Exit(reason), c.exit_ns + handling);
+        self.begin(p, Segment::Exit(reason), ns);
     }
 
     /// The host's work for an exit is done: its effects. True when the thread went to sleep.
     pub(crate) fn handle_exit(&mut self, p: u32, reason: Exit) -> bool {
         let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
         match reason {
-            Exit::Interrupt => self.boost_exit(v),
+            Exit::Interrupt | Exit::Eoi | Exit::Window => self.boost_exit(v),
+            Exit::HvTimer => {
+                self.hv_timer_expired(v);
+                self.boost_exit(v);
+            }
             Exit::Timer => {
                 self.arm_lapic(v);
                 self.boost_exit(v);
@@ -63,33 +156,50 @@ impl World<'_> {
                 self.boost_exit(v);
                 self.vm_starts(birth);
             }
+            Exit::Multicast { targets, .. } => {
+                self.boost_exit(v);
+                self.multicast_sent(v, targets);
+            }
+            Exit::Kick(target) => {
+                self.boost_exit(v);
+                self.kick(target);
+            }
+            Exit::Remote(client) => {
+                self.boost_exit(v);
+                self.remote_sent(client);
+            }
+            Exit::Pause => {
+                self.boost_exit(v);
+                return self.on_spin(p, v);
+            }
+            Exit::Yield(to) => {
+                self.boost_exit(v);
+                return self.on_yield(p, to);
+            }
             Exit::Halt => return self.halt(p, v),
         }
         false
     }
 
-    /// Starts, moves or stops the host timer behind the guest's deadline.
-    pub(crate) fn arm_lapic(&mut self, v: u32) {
-        let vcpu = &mut self.vcpus[v as usize];
-        vcpu.programmed = vcpu.timers.last().map_or(Ns::MAX, |t| t.0);
-        let slot = self.slots.lapic + v;
-        if vcpu.programmed == Ns::MAX {
-            self.queue.cancel(slot);
-        } else {
-            self.queue.set(slot, vcpu.programmed.max(self.now));
-        }
-    }
-
     /// HLT: with an interrupt pending the guest goes on, else the thread sleeps.
     fn halt(&mut self, p: u32, v: u32) -> bool {
-        if self.vcpus[v as usize].irr != 0 {
+        let parks = self.parks(v);
+        if self.vcpus[v as usize].irr != 0 || parks && self.was_kicked(v) {
             self.boost_exit(v);
             return false;
         }
-        self.vcpus[v as usize].halted = true;
-        self.boost_halted(v);
-        // What the priority change costs is paid with the switch.
-        self.reschedule(p, Leave::Blocked);
+        let vcpu = &self.vcpus[v as usize];
+        let polls = self.vms[vcpu.vm as usize].virt.host_polls && !parks;
+        if vcpu.hv_at != Ns::MAX {
+            self.hv_to_sw(v);
+        }
+        if !(polls && self.host_polls(p, v)) {
+            self.falls_asleep(p, v);
+        }
+        if parks {
+            // Asleep, but not for want of work.
+            self.state(self.vcpus[v as usize].track, State::Spin);
+        }
         true
     }
 }

@@ -67,8 +67,12 @@ impl World<'_> {
         if self.host.wake(self.now, EntId(t), by).is_none() {
             return;
         }
+        if self.spans.on {
+            self.span_wake(t);
+        }
         self.host_notes();
         let cpu = self.host.cpu_of(EntId(t));
+        self.poll_sees(cpu.0);
         let thread = &self.threads[t as usize];
         let (track, sampler) = (thread.track, thread.work.sampler);
         if track != NONE {
@@ -106,6 +110,9 @@ impl World<'_> {
     /// Carries out what the host's scheduler asked for.
     pub(crate) fn host_notes(&mut self) {
         while let Some(note) = self.host.pop_note() {
+            if self.spans.on {
+                self.span_note(note);
+            }
             match note {
                 Note::Kick { cpu, eager } => {
                     let pc = &mut self.pcpus[cpu.index()];
@@ -120,7 +127,7 @@ impl World<'_> {
                 Note::Unthrottled { cpu } => self.throttle(cpu, false),
                 Note::Parked { ent } => self.park(ent.0, State::Throttled),
                 Note::Unparked { ent } => self.park(ent.0, State::Preempted),
-                // Nobody has switched the trace on.
+                // For those who watch.
                 Note::Credit { .. } => {}
                 Note::DeadlineChanged { cpu } => {
                     let slot = self.slots.sched + cpu.0;
@@ -144,6 +151,7 @@ impl World<'_> {
     }
 
     pub(crate) fn thread_moved(&mut self, t: u32, from: u32, to: u32) {
+        self.poll_sees(to);
         let track = self.threads[t as usize].track;
         if track != NONE && self.tracks.waits(track) {
             self.charge_ran(from);

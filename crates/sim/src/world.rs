@@ -10,15 +10,23 @@ use std::collections::VecDeque;
 
 use vcoop_model::plan::{Mode, Plan, Preemption};
 use vcoop_model::profile::Costs;
+use vcoop_model::recording::PolicyEvents;
 use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
 use vcoop_sched::config::Policy;
 use vcoop_sched::{CpuId, EntId, Level, Scheduler};
 
 use crate::boost::Page;
 use crate::call::{Calls, Message};
+use crate::cold::{Cold, VmVirt};
+use crate::govern::Driver;
+use crate::idle::IdleTimes;
+use crate::lock::{Shared, Spin, SpinCpu};
+use crate::mail::Mailbox;
+use crate::mask::Mask;
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
+use crate::span::Spans;
 use crate::storm::Storms;
 use crate::track::{NONE, State, Tracks};
 use crate::tune::Tuner;
@@ -45,6 +53,8 @@ pub(crate) enum Segment {
     User,
     /// Guest mode.
     Guest,
+    /// Polling for a halted vCPU, with interrupts on.
+    Poll,
 }
 
 /// Why a vCPU left guest mode.
@@ -66,6 +76,27 @@ pub(crate) enum Exit {
     Send(Message),
     /// A hypercall of the toolstack: a VM of a storm may run.
     Start(u32),
+    /// The VMX preemption timer.
+    HvTimer,
+    /// The end of an interrupt, where that is not virtualised.
+    Eoi,
+    /// The guest has become able to take an interrupt.
+    Window,
+    /// A PAUSE loop.
+    Pause,
+    /// One ICR write or hypercall for several vCPUs: the next so many of the sender's multicast.
+    Multicast {
+        /// How many.
+        targets: u32,
+        /// A hypercall.
+        hypercall: bool,
+    },
+    /// A hypercall: a halted vCPU (global index) is next at a lock.
+    Kick(u32),
+    /// A hypercall: yield to a vCPU (global index).
+    Yield(u32),
+    /// A message to another machine, for this client.
+    Remote(u32),
 }
 
 impl Exit {
@@ -75,18 +106,36 @@ impl Exit {
             Self::Interrupt => 0,
             Self::Halt => 1,
             Self::Timer => 2,
-            Self::Ipi(_) => 3,
+            Self::Ipi(_) | Self::Multicast { hypercall: false, .. } => 3,
             Self::Notify => 4,
             Self::Register(Some(_)) => 5,
             Self::Register(None) => 6,
-            Self::Send(_) | Self::Start(_) => 7,
+            Self::Send(_) | Self::Start(_) | Self::Remote(_) => 7,
+            Self::HvTimer => 8,
+            Self::Eoi => 9,
+            Self::Window => 10,
+            Self::Pause => 11,
+            Self::Multicast { hypercall: true, .. } | Self::Kick(_) | Self::Yield(_) => 12,
         }
     }
 }
 
 /// Exit reasons as reported.
-pub(crate) const EXIT_NAMES: [&str; 8] =
-    ["interrupt", "hlt", "msr_timer", "msr_icr", "notify", "register", "refused", "send"];
+pub(crate) const EXIT_NAMES: [&str; 13] = [
+    "interrupt",
+    "hlt",
+    "msr_timer",
+    "msr_icr",
+    "notify",
+    "register",
+    "refused",
+    "send",
+    "preemption_timer",
+    "eoi",
+    "interrupt_window",
+    "pause",
+    "hypercall",
+];
 
 /// An interrupt at a pCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +158,12 @@ pub(crate) enum Irq {
     Storm(u32),
     /// `ratelimit-auto` looks at the domains.
     Tune,
+    /// The host looks what it can give a VM.
+    Govern(u32),
+    /// A vCPU that had halted has an IPI posted.
+    Posted(u32),
+    /// A message from another machine, for this client.
+    Remote(u32),
 }
 
 /// A physical CPU.
@@ -137,8 +192,7 @@ pub(crate) struct Pcpu {
     /// Track of the thread that an idle exit is for.
     pub(crate) waking: u32,
     /// Recent idle times, for the idle governor.
-    pub(crate) idle_times: [Ns; 8],
-    pub(crate) idle_next: usize,
+    pub(crate) idle_times: IdleTimes,
     pub(crate) idle_ns: Ns,
 }
 
@@ -155,6 +209,12 @@ pub(crate) enum Wait {
     Device(Ns),
     /// A call, or the answer to its own.
     Message,
+    /// A message of a peer.
+    Mail,
+    /// Room for a message of its own.
+    Room,
+    /// A sleeping lock.
+    Lock,
     /// Gone.
     Dead,
 }
@@ -186,6 +246,16 @@ pub(crate) struct Work {
     pub(crate) server: u32,
     /// What the system call that it is in will send.
     pub(crate) outbox: Option<Message>,
+    /// What it keeps its CPU busy for without work of its own; `left` says nothing then.
+    pub(crate) spin: Spin,
+    /// How long it has spun in this spell.
+    pub(crate) spun: Ns,
+    /// Spinlocks that it holds or spins for.
+    pub(crate) holds: u32,
+    /// Its box, if it takes messages.
+    pub(crate) mail: u32,
+    /// Units of work done.
+    pub(crate) units: u64,
 }
 
 impl Work {
@@ -196,6 +266,10 @@ impl Work {
 
     /// It had the CPU for so long.
     pub(crate) fn ran(&mut self, ran: Ns) {
+        if self.spin != Spin::No {
+            self.spun += ran;
+            return;
+        }
         let cold = ran.min(self.refill);
         self.refill -= cold;
         self.left -= ran - cold;
@@ -228,6 +302,18 @@ pub(crate) enum GuestSegment {
     Switch,
     /// A task's work.
     User,
+    /// Nothing to run: polls for work.
+    Poll,
+    /// Nothing to run: HLT or MWAIT that does not exit.
+    Rest,
+}
+
+impl GuestSegment {
+    /// The guest's kernel at work, with interrupts off.
+    #[inline]
+    pub(crate) fn is_kernel(self) -> bool {
+        matches!(self, Self::Irq(_) | Self::Softirq(_) | Self::Overhead | Self::Switch)
+    }
 }
 
 /// Pending-interrupt bits of a vCPU, most urgent first.
@@ -259,6 +345,10 @@ pub(crate) struct Vcpu {
     /// pCPU whose timer hardware holds its deadline.
     pub(crate) home: u32,
     pub(crate) halted: bool,
+    /// It has halted, and the host polls for it.
+    pub(crate) polling: bool,
+    /// What to see to when it goes on; see [`wants`](crate::cold::wants).
+    pub(crate) wants: u8,
     pub(crate) segment: GuestSegment,
     /// What is left of the segment, but for `User`, where the task knows.
     pub(crate) left: Ns,
@@ -279,6 +369,10 @@ pub(crate) struct Vcpu {
     pub(crate) timers: Vec<(Ns, u32)>,
     /// Deadline the hardware holds.
     pub(crate) programmed: Ns,
+    /// The pCPU that fired its timer early waits until it is due.
+    pub(crate) waits_out: bool,
+    /// When the preemption timer is to fire; `Ns::MAX`: it is not in use.
+    pub(crate) hv_at: Ns,
     /// When it was preempted off its pCPU.
     pub(crate) off_since: Ns,
     pub(crate) track: u32,
@@ -286,8 +380,8 @@ pub(crate) struct Vcpu {
     pub(crate) policy: HostPolicy,
     pub(crate) half: GuestHalf,
     pub(crate) page: Page,
-    pub(crate) exit_counts: [u64; EXIT_NAMES.len()],
-    pub(crate) injections: u64,
+    pub(crate) cold: Box<Cold>,
+    pub(crate) spin: SpinCpu,
 }
 
 /// A virtual machine.
@@ -299,10 +393,10 @@ pub(crate) struct Vm {
     pub(crate) first: u32,
     pub(crate) preemption: Preemption,
     pub(crate) ticks: Ticks,
-    pub(crate) posted: bool,
-    /// Its deadlines are fired by the housekeeping pCPU.
-    pub(crate) exitless: bool,
+    pub(crate) virt: VmVirt,
     pub(crate) shared: VmShared,
+    /// Locks, IPIs, and how its vCPUs spin.
+    pub(crate) sync: Shared,
     /// A VM of a storm is not there before its VMStart: nothing runs, nothing wakes it.
     pub(crate) started: bool,
     /// Its place among the VMs of storms.
@@ -339,8 +433,11 @@ pub(crate) enum Slot {
     Sleep(u32),
     Boost(u32),
     Device(u32),
+    Remote(u32),
     Storm(u32),
     Tune,
+    Govern(u32),
+    Plug(u32),
     Timeline,
     View(u32),
     End,
@@ -357,8 +454,11 @@ pub(crate) struct Slots {
     pub(crate) boost: u32,
     pub(crate) sleep: u32,
     pub(crate) device: u32,
+    pub(crate) remote: u32,
     pub(crate) storm: u32,
     pub(crate) tune: u32,
+    pub(crate) govern: u32,
+    pub(crate) plug: u32,
     pub(crate) timeline: u32,
     pub(crate) view: u32,
     pub(crate) end: u32,
@@ -383,6 +483,7 @@ pub(crate) struct World<'p> {
     pub(crate) devices: Vec<(u32, u32)>,
     pub(crate) device_streams: Vec<crate::rng::Stream>,
     pub(crate) calls: Calls,
+    pub(crate) mail: Vec<Mailbox>,
     pub(crate) storms: Storms,
     pub(crate) views: Views,
     pub(crate) tracks: Tracks,
@@ -396,6 +497,13 @@ pub(crate) struct World<'p> {
     pub(crate) next_timeline: usize,
     /// Sets ratelimits, if the policy is that.
     pub(crate) tuner: Option<Tuner>,
+    /// Counts by time, where the plan asks for them.
+    pub(crate) policy_events: Vec<PolicyEvents>,
+    /// Of each VM: what decides how many vCPUs it uses, and how many it does.
+    pub(crate) governors: Vec<Option<Driver>>,
+    pub(crate) masks: Vec<Mask>,
+    /// Who watches.
+    pub(crate) spans: Spans<'p>,
 }
 
 impl World<'_> {
@@ -414,6 +522,9 @@ impl World<'_> {
         }
         while let Some((time, slot)) = self.queue.pop() {
             debug_assert!(time >= self.now, "time went back");
+            if time >= self.spans.turns && self.span_turns(time) {
+                break;
+            }
             if time > self.now {
                 self.now = time;
                 moved = self.events;
@@ -434,8 +545,11 @@ impl World<'_> {
                 Slot::Sleep(t) => self.sleep_expires(t),
                 Slot::Boost(v) => self.interrupt(self.vcpus[v as usize].home, Irq::Boost(v)),
                 Slot::Device(d) => self.device_fires(d),
+                Slot::Remote(r) => self.remote_answers(r),
                 Slot::Storm(s) => self.storm_asks(s),
                 Slot::Tune => self.tune_due(),
+                Slot::Govern(vm) => self.govern_due(vm),
+                Slot::Plug(vm) => self.plug(vm),
                 Slot::Timeline => self.timeline(),
                 Slot::View(i) => self.view_turns(i),
                 Slot::End if start.is_none() => {
@@ -445,6 +559,7 @@ impl World<'_> {
                 Slot::End => break,
             }
         }
+        self.span_ends();
         let end = self.totals();
         (start.unwrap_or_else(|| end.clone()), end)
     }
@@ -494,7 +609,9 @@ pub(crate) struct Entities {
     pub(crate) pcpus: u32,
     pub(crate) vcpus: u32,
     pub(crate) threads: u32,
+    pub(crate) vms: u32,
     pub(crate) devices: u32,
+    pub(crate) remotes: u32,
     pub(crate) storms: u32,
     pub(crate) views: u32,
 }
@@ -511,8 +628,11 @@ pub(crate) fn number(n: Entities) -> (Slots, Box<[Slot]>) {
         boost: extend(&mut kinds, n.vcpus, Slot::Boost),
         sleep: extend(&mut kinds, n.threads, Slot::Sleep),
         device: extend(&mut kinds, n.devices, Slot::Device),
+        remote: extend(&mut kinds, n.remotes, Slot::Remote),
         storm: extend(&mut kinds, n.storms, Slot::Storm),
         tune: extend(&mut kinds, 1, |_| Slot::Tune),
+        govern: extend(&mut kinds, n.vms, Slot::Govern),
+        plug: extend(&mut kinds, n.vms, Slot::Plug),
         timeline: extend(&mut kinds, 1, |_| Slot::Timeline),
         view: extend(&mut kinds, n.views, Slot::View),
         end: extend(&mut kinds, 1, |_| Slot::End),

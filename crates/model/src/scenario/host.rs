@@ -181,6 +181,12 @@ fn linux_group(keys: &VmKeys, groups: &mut Vec<u64>, errors: &mut Collector<'_>)
     for (key, span) in [cap, dom0].into_iter().flatten() {
         only_credit1(key, span, errors);
     }
+    let entitled = &keys.virt.0.govern.0.entitled;
+    if let (None, Some(entitled)) = (&keys.weight, entitled) {
+        // A pool keeps its promises by weights in proportion to them.
+        groups.push(entitled.value.get() * 1024);
+        return u16::try_from(groups.len() - 1).ok();
+    }
     let weight = keys.weight.as_ref()?;
     if weight.value.get() < 2 {
         let message = format!("{} is out of range", weight.value.get());

@@ -259,7 +259,7 @@ choice! {
 }
 
 table! {
-    /// A switch thrown while running: `boost`, or `policy` of a vCPU.
+    /// A switch thrown while running: `boost`, `policy` of a vCPU, or vCPUs to `prefer`.
     pub(crate) struct AtKeys {
         /// When, counted from the start of the warm-up.
         time: At<Time>,
@@ -271,5 +271,8 @@ table! {
         vcpu: Option<At<Int<0, 255>>>,
         /// New scheduling policy of the vCPU thread when not boosted.
         policy: Option<At<PolicyText>>,
+        /// vCPUs that the guest of `vm` prefers from now on: it keeps off the others. A governor that
+        /// the VM has sets others as it sees fit.
+        prefer: Option<At<CpuList>>,
     }
 }

@@ -20,8 +20,18 @@ use crate::toml_read::units::{Time, show};
 /// The built-in policies and their parameters, in the format of scenario files.
 pub(crate) const BUILTIN: &str = include_str!("policies.toml");
 /// Names of the built-in policies, in the order lists show them.
-pub(crate) const NAMES: [&str; 5] =
-    ["vanilla", "wake-boost", "dynamic", "static", "ratelimit-auto"];
+pub(crate) const NAMES: [&str; 10] = [
+    "vanilla",
+    "wake-boost",
+    "dynamic",
+    "static",
+    "ratelimit-auto",
+    "step",
+    "proportional",
+    "entitlement",
+    "host-hint",
+    "hotplug",
+];
 /// Longest chain of `base`; longer ones go in a circle.
 const MAX_BASES: usize = 16;
 
@@ -92,12 +102,16 @@ impl Policies {
 
     /// Why a policy cannot run on this host, and what can; `None` if it can, or is not there.
     pub(crate) fn unfit(&self, name: &str, credit1: bool) -> Option<Unfit> {
-        let plan = &self.plans.get(name)?.plan;
+        let Named { plan, virt } = self.plans.get(name)?;
+        let governs = virt.govern.0.governor.is_some();
         let boosts = !matches!(plan, PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_));
         let (message, help) = if credit1 && boosts {
             let help = "under class = \"credit1\" there are vanilla, ratelimit-auto, and policies \
                         with `patches`";
             (format!("`{name}` boosts Linux threads: there are none"), help)
+        } else if credit1 && governs {
+            let message = format!("`{name}` goes by the steal of a Linux host");
+            (message, "it needs class = \"linux\" in [host.sched], which is the default")
         } else if credit1 {
             return None;
         } else if matches!(plan, PolicyPlan::RatelimitAuto(_)) {

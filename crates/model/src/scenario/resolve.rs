@@ -18,13 +18,13 @@ use super::virt;
 use super::workload::Workload;
 use crate::diagnostic::{Collector, nearest};
 use crate::plan::{
-    HostSched, Ns, Plan, PolicyPlan, ProbePlan, Target, TaskPlan, TimelineAction, TimelineEvent,
-    VmPlan,
+    HostSched, Ns, Plan, PolicyPlan, ProbePlan, Program, Target, TaskPlan, TimelineAction,
+    TimelineEvent, VmPlan,
 };
 use crate::profile::Profile;
 use crate::toml_read::At;
 use crate::toml_read::table::Keyed;
-use crate::toml_read::units::show;
+use crate::toml_read::units::{CpuList, show};
 
 /// Most vCPUs of all VMs together.
 const MAX_TOTAL_VCPUS: usize = 65_536;
@@ -127,6 +127,7 @@ pub(crate) fn resolve(
         profile.cpu,
         errors,
     );
+    virt::check_capacity(&keys.vm, &vms, cpus, errors);
     if facts.credit1 {
         policies.plans.values().for_each(|named| virt::refuse_on_xen(&named.virt, errors));
     }
@@ -138,7 +139,8 @@ pub(crate) fn resolve(
     if facts.credit1 {
         let keys = keys.at.iter().flat_map(|at| {
             let boost = at.boost.as_ref().map(|k| ("boost", k.span));
-            [boost, at.policy.as_ref().map(|k| ("policy", k.span))]
+            let prefer = at.prefer.as_ref().map(|k| ("prefer", k.span));
+            [boost, at.policy.as_ref().map(|k| ("policy", k.span)), prefer]
         });
         keys.flatten().for_each(|(key, span)| only_linux(key, span, errors));
     }
@@ -159,6 +161,7 @@ pub(crate) fn resolve(
         timeline,
         storms,
         views: Vec::new(),
+        slices: 0,
     };
     deadline::check(keys, &plan, &policies, &compared, errors);
     plan.views = storm::views(keys, &plan, errors);
@@ -331,6 +334,24 @@ struct Candidate {
     pooled_group: String,
     target: Target,
     measures: bool,
+    /// One series for all tasks of its label: they are many, and alike.
+    alike: bool,
+}
+
+impl Candidate {
+    /// The series of a task that `probe` names, or that is reported because it measures (`None`).
+    fn series(&self, probe: Option<&str>) -> &String {
+        let is = |name: &String| probe == Some(name.as_str());
+        if is(&self.name) || is(&self.group) && !self.alike {
+            &self.name
+        } else if is(&self.group) {
+            &self.group
+        } else if self.alike && !is(&self.pooled) {
+            &self.pooled_group
+        } else {
+            &self.pooled
+        }
+    }
 }
 
 fn candidates(host_tasks: &[TaskPlan], vms: &[VmPlan]) -> Vec<Candidate> {
@@ -341,6 +362,7 @@ fn candidates(host_tasks: &[TaskPlan], vms: &[VmPlan]) -> Vec<Candidate> {
         pooled_group: format!("{label}.{}", task.label),
         target,
         measures: task.program.measures(),
+        alike: matches!(task.program, Program::Routine { .. }),
     };
     let mut all = Vec::new();
     for (vm, plan) in (0..).zip(vms) {
@@ -364,7 +386,7 @@ fn probes(
     let all = candidates(host_tasks, vms);
     let plan = |c: &Candidate, name: &String| ProbePlan { probe: name.clone(), target: c.target };
     if keys.probe.is_empty() {
-        return all.iter().filter(|c| c.measures).map(|c| plan(c, &c.pooled)).collect();
+        return all.iter().filter(|c| c.measures).map(|c| plan(c, c.series(None))).collect();
     }
     let mut chosen: Vec<ProbePlan> = Vec::new();
     for probe in &keys.probe {
@@ -383,15 +405,15 @@ fn probes(
             errors.error_help(*span, message, nearest(&value.0, "tasks that measure", &names));
         } else if !named.iter().any(|c| c.measures) {
             let message = format!("`{}` measures nothing", value.0);
-            let help = "kinds that measure: cyclictest, audio, ping, desktop";
+            let help = "kinds that measure: cyclictest, audio, ping, desktop, client, pipe, \
+                        schbench, lock-workers, ipi-bench, timer-bench, rt-app";
             errors.error_help(*span, message, help);
         }
         for candidate in named.into_iter().filter(|c| c.measures) {
             if chosen.iter().any(|p| p.target == candidate.target) {
                 errors.error(*span, format!("`{}` is probed twice", candidate.name));
             } else {
-                let name = if one(candidate) { &candidate.name } else { &candidate.pooled };
-                chosen.push(plan(candidate, name));
+                chosen.push(plan(candidate, candidate.series(Some(&value.0))));
             }
         }
     }
@@ -471,6 +493,9 @@ fn action(
     eevdf: bool,
     errors: &mut Collector<'_>,
 ) -> Option<TimelineAction> {
+    if let Some(prefer) = &switch.prefer {
+        return prefers(switch, prefer, vm, vms, errors);
+    }
     match (&switch.boost, &switch.policy) {
         (Some(boost), None) => {
             if let Some(vcpu) = &switch.vcpu {
@@ -495,9 +520,35 @@ fn action(
             Some(TimelineAction::VcpuPolicy { vm, vcpu, policy: policy.value.0 })
         }
         _ => {
-            let help = "give `boost`, or `vm`, `vcpu` and `policy`";
+            let help = "give `boost`, or `vm`, `vcpu` and `policy`, or `vm` and `prefer`";
             errors.error_help(switch.time.span, "one thing is switched at a time", help);
             None
         }
     }
+}
+
+/// A mask set by hand.
+fn prefers(
+    switch: &AtKeys,
+    prefer: &At<CpuList>,
+    vm: Option<u32>,
+    vms: &[VmPlan],
+    errors: &mut Collector<'_>,
+) -> Option<TimelineAction> {
+    if switch.boost.is_some() || switch.policy.is_some() || switch.vcpu.is_some() {
+        errors.error_help(prefer.span, "one thing is switched at a time", "`vm` and `prefer`");
+        return None;
+    }
+    let Some(vm) = vm else {
+        errors.error_help(prefer.span, "whose vCPUs is not said", "add `vm = ...`");
+        return None;
+    };
+    let vcpus = vms.get(vm as usize)?.level.topology.cpus();
+    let list = prefer.value.0.clone();
+    if let Some(beyond) = list.iter().find(|cpu| **cpu >= vcpus) {
+        let help = format!("vCPUs go from 0 to {}", vcpus - 1);
+        errors.error_help(prefer.span, format!("there is no vCPU {beyond}"), help);
+        return None;
+    }
+    Some(TimelineAction::Prefer { vm, vcpus: list })
 }

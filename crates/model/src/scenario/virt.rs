@@ -4,7 +4,9 @@
 //! policies can so add mechanisms one by one. What the keys of both say together must be something
 //! that KVM can have.
 
+mod govern;
 mod idle;
+mod spin;
 mod timer;
 
 use std::collections::BTreeMap;
@@ -21,7 +23,10 @@ use crate::profile::Cpu;
 use crate::toml_read::table::{Flat, Table};
 use crate::toml_read::value::choice;
 use crate::toml_read::{At, Reader, TableSchema};
+use govern::GovernKeys;
+pub(crate) use govern::check_capacity;
 use idle::IdleKeys;
+use spin::{HintKeys, SpinKeys};
 use timer::{TimerKeys, TimerKind};
 
 /// Declares keys that VMs and policies share, all optional.
@@ -91,7 +96,7 @@ macro_rules! groups {
     ($( $group:ident: $keys:ty ),+ $(,)?) => {
         /// Everything about virtualisation that a VM or a policy can say.
         #[derive(Clone, Debug)]
-        pub(crate) struct VirtKeys { $( $group: Flat<$keys>, )+ }
+        pub(crate) struct VirtKeys { $( pub(crate) $group: Flat<$keys>, )+ }
 
         impl Table for VirtKeys {
             const ABOUT: &'static str = "How a VM is virtualised.";
@@ -138,7 +143,11 @@ macro_rules! groups {
         }
     };
 }
-groups! { timer: TimerKeys, exits: ExitKeys, idle: IdleKeys }
+// A hint says several things at once: keys of one of them are put over it.
+groups! {
+    timer: TimerKeys, exits: ExitKeys, hints: HintKeys, idle: IdleKeys, spin: SpinKeys,
+    govern: GovernKeys
+}
 
 /// Puts a value where it belongs, if it is written.
 fn set<T, U>(key: &Option<At<T>>, to: &mut U, value: impl Fn(&T) -> U) {
@@ -223,28 +232,29 @@ fn conflicts(virt: &Virt, cpu: Option<Cpu>) -> Vec<Conflict> {
 }
 
 /// Refuses what cannot be together in a VM whose keys are `own`, under a policy whose keys are
-/// `over`. `vm` is where the VM is.
+/// `over`.
 fn refuse(
     virt: &Virt,
     own: &VirtKeys,
     over: Option<&VirtKeys>,
-    vm: Span,
+    vm: &VmKeys,
     cpu: Option<Cpu>,
     errors: &mut Collector<'_>,
 ) {
     let of_policy = over.map(VirtKeys::given).unwrap_or_default();
     let written: BTreeMap<&str, Span> = own.given().into_iter().chain(of_policy).collect();
     for Conflict { keys, message, help } in conflicts(virt, cpu) {
-        let place = keys.iter().find_map(|key| written.get(key)).copied().unwrap_or(vm);
+        let place = keys.iter().find_map(|key| written.get(key)).copied().unwrap_or(vm.name.span);
         errors.error_help(place, message, help);
     }
+    govern::refuse(virt, vm.vcpus.value.get32(), &written, errors);
 }
 
 /// A VM by its own keys.
 pub(crate) fn resolve(vm: &VmKeys, cpu: Option<Cpu>, errors: &mut Collector<'_>) -> Virt {
     let mut virt = Virt::default();
     vm.virt.0.apply(&mut virt);
-    refuse(&virt, &vm.virt.0, None, vm.name.span, cpu, errors);
+    refuse(&virt, &vm.virt.0, None, vm, cpu, errors);
     virt
 }
 
@@ -264,7 +274,7 @@ pub(crate) fn check_policies<'p>(
             // What is wrong without the policy has been said.
             if conflicts(&virt, cpu).is_empty() {
                 policy.apply(&mut virt);
-                refuse(&virt, &vm.virt.0, Some(policy), vm.name.span, cpu, errors);
+                refuse(&virt, &vm.virt.0, Some(policy), vm, cpu, errors);
             }
         }
     }

@@ -126,7 +126,7 @@ impl Level {
         }
     }
 
-    fn update_capacity(&mut self, now: Ns, cpu: CpuId) {
+    pub(super) fn update_capacity(&mut self, now: Ns, cpu: CpuId) {
         let c = &mut self.cpus[cpu.index()];
         let window = now - c.window;
         if window >= CAPACITY_WINDOW {
@@ -174,6 +174,9 @@ impl Level {
         let (mut total, mut capacity) = (0, 0);
         for i in lo..hi {
             let src = CpuId(i);
+            if self.cpus[src.index()].spared {
+                continue;
+            }
             total += self.fair.load(src);
             capacity += self.capacity(src);
             if src != cpu && self.sets.crowded.contains(src) {
@@ -221,11 +224,12 @@ impl Level {
     /// `cpu` is the one of its LLC that has to care: the first that is busy.
     fn busiest_llc(&self, cpu: CpuId, pct: u64) -> Option<(u32, u32)> {
         let (lo, hi) = self.llc(cpu);
-        if (lo..cpu.0).any(|c| !self.sets.idle.contains(CpuId(c))) {
+        let takes_part = |c: &u32| !self.cpus[*c as usize].spared;
+        if (lo..cpu.0).filter(takes_part).any(|c| !self.sets.idle.contains(CpuId(c))) {
             return None;
         }
         let load = |(lo, hi): (u32, u32)| {
-            let sums = (lo..hi).fold((0, 0), |(l, c), i| {
+            let sums = (lo..hi).filter(takes_part).fold((0, 0), |(l, c), i| {
                 (l + self.fair.load(CpuId(i)), c + self.capacity(CpuId(i)))
             });
             sums.0 * FULL / sums.1.max(1)

@@ -58,7 +58,11 @@ impl Level {
     fn store_policy(&mut self, e: EntId, policy: Policy) {
         self.policies[e.index()] = policy;
         let ent = &mut self.ents[e.index()];
+        let same = ent.class == policy.class();
         (ent.class, ent.idle) = (policy.class(), policy.is_idle());
+        if !same {
+            self.reopen_class(e);
+        }
         match policy.class() {
             ClassId::Fair => self.fair.set_policy(e, policy),
             ClassId::Rt => self.rt.set_policy(e, policy),
@@ -209,13 +213,13 @@ impl Level {
         self.fair.forget_delayed(e);
         let allowed = mask.len();
         self.masks[e.index()] = mask;
-        let ent = &mut self.ents[e.index()];
-        ent.allowed = allowed;
+        self.reopen(e);
+        let ent = &self.ents[e.index()];
         let (cpu, state) = (ent.cpu, ent.state);
         let queued = |of| (state == State::Queued && class == of).then_some(cpu);
         self.rt.set_movable(e, allowed > 1, queued(ClassId::Rt));
         self.dl.set_movable(e, allowed > 1, queued(ClassId::Dl));
-        if mask.contains(cpu) {
+        if self.may_stay(e, cpu) {
             return Ok(());
         }
         match state {

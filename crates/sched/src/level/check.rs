@@ -8,6 +8,26 @@ use crate::heap::NONE;
 use crate::rt::DEADLINE;
 
 impl Level {
+    /// Where an entity should run, computed anew; and that the mask leaves some CPU.
+    fn check_open(&self, e: crate::EntId) {
+        let i = e.index();
+        let open = self.open[i];
+        assert!(!open.is_empty(), "{e}: no CPU to run on");
+        let closed = |c: CpuId| self.avoided.contains(c) || self.offline.contains(c);
+        let kept_off = open.iter().any(|c| self.avoided.contains(c));
+        let heeds = match self.class(e) {
+            ClassId::Fair => true,
+            ClassId::Rt => self.spare.rt,
+            ClassId::Dl => false,
+        };
+        assert!(!open.iter().any(|c| self.offline.contains(c)), "{e}: offline CPUs in {open:?}");
+        let own_open = self.masks[i].iter().any(|c| !closed(c));
+        assert!(!(heeds && kept_off && own_open), "{e}: CPUs to keep off in {open:?}");
+        for cpu in self.masks[i].iter().filter(|&c| !closed(c)) {
+            assert!(open.contains(cpu), "{e}: {cpu} is not in {open:?}");
+        }
+    }
+
     /// Panics, naming what is wrong, if an internal invariant does not hold. Costs *O*(everything);
     /// for tests, also those of drivers.
     ///
@@ -20,13 +40,14 @@ impl Level {
         }
         for (i, ent) in self.ents.iter().enumerate() {
             let id = crate::EntId(i as u32);
-            assert_eq!(ent.allowed, self.masks[i].len(), "{id}: allowed CPUs");
+            assert_eq!(ent.allowed, self.open[i].len(), "{id}: allowed CPUs");
+            self.check_open(id);
             let policy = self.policies[i];
             assert_eq!((ent.class, ent.idle), (policy.class(), policy.is_idle()), "{id}: policy");
             match ent.state {
                 State::Running => assert_eq!(self.current(ent.cpu), Some(id), "{id} runs"),
                 State::Queued => assert!(
-                    self.may_use(id, ent.cpu),
+                    self.may_stay(id, ent.cpu),
                     "{id} waits on {}, allowed {:?}",
                     ent.cpu,
                     self.masks[i]
@@ -70,7 +91,11 @@ impl Level {
             return;
         }
         assert_eq!(self.sets.idle.contains(cpu), nr == 0, "{cpu}: idle set");
-        assert_eq!(self.sets.crowded.contains(cpu), nr >= 2 && c.nr_fair > 0, "{cpu}: crowded");
+        assert_eq!(
+            self.sets.crowded.contains(cpu),
+            nr >= 2 && c.nr_fair > 0 && !c.spared,
+            "{cpu}: crowded"
+        );
         assert_eq!(self.sets.only_idle.contains(cpu), nr > 0 && nr == idle, "{cpu}: only idle");
         let t = self.topology();
         if t.threads_per_core > 1 {

@@ -15,7 +15,7 @@ impl Level {
     /// if it shares the cache, one that shares the cache, any), else that with the latest deadline, if
     /// that is later than its own.
     pub(super) fn latest(&self, e: EntId, waker: Option<CpuId>) -> Option<CpuId> {
-        let mask = &self.masks[e.index()];
+        let mask = &self.open[e.index()];
         let free = self.dl.free().and(mask);
         let cpu = self.ents[e.index()].cpu;
         if !free.is_empty() {
@@ -75,7 +75,7 @@ impl Level {
             if src == cpu || self.dl.waiting(src) >= self.dl.earliest(cpu) {
                 continue;
             }
-            let fits = |e: EntId| self.masks[e.index()].contains(cpu);
+            let fits = |e: EntId| self.open[e.index()].contains(cpu);
             let Some(e) = self.dl.movable(src, fits) else { continue };
             // Who is earlier than what runs there was just woken, and gets that CPU.
             let runs = self.current_dl(src).is_some_and(|c| self.dl.due(c) <= self.dl.due(e));

@@ -1,5 +1,6 @@
 //! A level: CPUs, entities, and everything that concerns more than one queue.
 
+mod avoid;
 mod balance;
 mod change;
 mod check;
@@ -9,6 +10,7 @@ mod rt_move;
 mod run;
 #[cfg(test)]
 mod tests;
+mod yield_to;
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -22,6 +24,7 @@ use crate::heap::NONE;
 use crate::notes::Notes;
 use crate::rt::{CpuPri, RtClass};
 use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Note, Refusal};
+pub use avoid::Spare;
 
 /// Where an entity is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +45,7 @@ struct Ent {
     state: State,
     /// Where it runs, waits, or last ran.
     cpu: CpuId,
-    /// How many CPUs it may use.
+    /// How many CPUs it should use: those of [`Level::open`].
     allowed: u32,
     /// It never woke before.
     fresh: bool,
@@ -96,6 +99,11 @@ struct Cpu {
     next_balance: [Ns; balance::DOMAINS],
     failed: [u32; balance::DOMAINS],
     offload_failed: bool,
+    /// To be kept off, or offline.
+    spared: bool,
+    nohz_full: bool,
+    /// Whom the tick wants pushed off, or [`NONE`].
+    push: u32,
 }
 
 /// Sets of CPUs that answer placement questions without a walk. A level of one CPU does not keep them.
@@ -122,6 +130,8 @@ pub struct Level {
     ents: Vec<Ent>,
     policies: Vec<Policy>,
     masks: Vec<CpuSet>,
+    /// Affinities without CPUs to keep off, or as they are where that would leave none.
+    open: Vec<CpuSet>,
     cpus: Vec<Cpu>,
     /// Idle CPUs of each core.
     core_idle: Vec<u32>,
@@ -135,6 +145,12 @@ pub struct Level {
     dl: DlClass,
     /// Room for the entities a timer brings back.
     back: Vec<EntId>,
+    avoided: CpuSet,
+    offline: CpuSet,
+    /// First CPU of every core with a CPU that is neither; `None`: all of them.
+    open_cores: Option<CpuSet>,
+    spare: Spare,
+    pushed_off: u64,
 }
 
 impl Level {
@@ -161,6 +177,9 @@ impl Level {
             next_balance: [0; balance::DOMAINS],
             failed: [0; balance::DOMAINS],
             offload_failed: false,
+            spared: false,
+            nohz_full: false,
+            push: NONE,
         };
         let threads = cfg.topology.threads_per_core;
         let cores = n / threads;
@@ -170,6 +189,7 @@ impl Level {
             ents: Vec::new(),
             policies: Vec::new(),
             masks: Vec::new(),
+            open: Vec::new(),
             cpus: vec![cpu; n as usize],
             core_idle: vec![threads; cores as usize],
             sets: Sets {
@@ -185,6 +205,11 @@ impl Level {
             pri: CpuPri::new(n),
             notes: Notes::new(),
             back: Vec::new(),
+            avoided: CpuSet::EMPTY,
+            offline: CpuSet::EMPTY,
+            open_cores: None,
+            spare: Spare::default(),
+            pushed_off: 0,
         })
     }
 
@@ -217,6 +242,7 @@ impl Level {
         let allowed = mask.len();
         self.dl.admit(0, e, attr.policy, &mask)?;
         self.masks.push(mask);
+        self.open.push(mask);
         self.policies.push(attr.policy);
         self.ents.push(Ent {
             class: attr.policy.class(),
@@ -237,6 +263,9 @@ impl Level {
         self.dl.set_policy(e, attr.policy);
         self.rt.add(e, attr.policy, allowed > 1);
         self.fair.add(e, attr.policy, attr.group);
+        if self.open_cores.is_some() {
+            self.reopen(e);
+        }
         Ok(e)
     }
 
@@ -334,10 +363,19 @@ impl Level {
         c.nr_dl + c.nr_held + c.nr_rt + c.nr_fair
     }
 
-    /// Whether `cpu` needs ticks (it is not idle).
+    /// Whether `cpu` needs ticks: it is not idle, nor a full-nohz CPU that runs one entity only.
     #[inline]
     pub fn tick_needed(&self, cpu: CpuId) -> bool {
-        self.cpus[cpu.index()].curr != NONE
+        let c = &self.cpus[cpu.index()];
+        let needed = c.curr != NONE;
+        if c.nohz_full { needed && self.tick_needed_nohz(cpu) } else { needed }
+    }
+
+    #[cold]
+    fn tick_needed_nohz(&self, cpu: CpuId) -> bool {
+        let c = &self.cpus[cpu.index()];
+        let fair = self.class(EntId(c.curr)) == ClassId::Fair;
+        !fair || self.nr_running(cpu) > 1 || c.spared && self.spare.tick
     }
 
     /// Counters of an entity. Running and waiting that has not ended yet is not in them:
@@ -357,7 +395,7 @@ impl Level {
         (first, first + self.llc_cpus)
     }
 
-    /// Whether an entity may use a CPU: the one place where affinity is decided.
+    /// Whether an entity may be put on a CPU: the one place where affinity is decided.
     #[inline]
     fn may_use(&self, e: EntId, cpu: CpuId) -> bool {
         self.mask(e).is_none_or(|mask| mask.contains(cpu))
@@ -369,11 +407,11 @@ impl Level {
         self.cpus.len() == 1
     }
 
-    /// The entity's affinity, or `None` if it may run anywhere.
+    /// Where the entity may be put, or `None` if anywhere.
     #[inline]
     fn mask(&self, e: EntId) -> Option<&CpuSet> {
         let all = self.ents[e.index()].allowed as usize == self.cpus.len();
-        (!all).then(|| &self.masks[e.index()])
+        (!all).then(|| &self.open[e.index()])
     }
 }
 

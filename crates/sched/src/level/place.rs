@@ -26,7 +26,7 @@ impl Level {
             return prev;
         }
         if ent.allowed == 1 {
-            return self.masks[e.index()].first().unwrap_or(prev);
+            return self.open[e.index()].first().unwrap_or(prev);
         }
         match ent.class {
             ClassId::Fair => {}
@@ -138,7 +138,8 @@ impl Level {
     ) -> Option<CpuId> {
         if self.cfg.topology.threads_per_core > 1 {
             let cores = &self.sets.idle_cores;
-            let mut at = cores.find_from(None, from, lo, hi);
+            let open = self.open_cores.as_ref();
+            let mut at = cores.find_from(open, from, lo, hi);
             // The entity may be confined to some of the core's threads, or to none.
             for _ in 0..8 {
                 let Some(core) = at else { break };
@@ -146,7 +147,7 @@ impl Level {
                 if let Some(cpu) = self.sets.idle.find(mask, core.0, end) {
                     return Some(cpu);
                 }
-                at = cores.find(None, end, hi);
+                at = cores.find(open, end, hi);
             }
         }
         self.sets.idle.find_from(mask, from, lo, hi)
@@ -156,7 +157,7 @@ impl Level {
     /// allowed one near or anywhere.
     pub(super) fn fallback(&self, e: EntId) -> CpuId {
         let cpu = self.ents[e.index()].cpu;
-        let mask = &self.masks[e.index()];
+        let mask = &self.open[e.index()];
         let (lo, hi) = self.llc(cpu);
         let all = self.cpus.len() as u32;
         self.idle_in(Some(mask), cpu.0, lo, hi)
@@ -169,7 +170,7 @@ impl Level {
     /// Where a new entity starts: an idle CPU, in the LLC that has most of them, or the least
     /// loaded. *O*(CPUs), once an entity.
     fn idlest(&self, e: EntId, home: CpuId) -> CpuId {
-        let mask = &self.masks[e.index()];
+        let mask = &self.open[e.index()];
         let all = self.cpus.len() as u32;
         let idle = self.sets.idle.and(mask);
         if idle.is_empty() {

@@ -16,7 +16,7 @@ impl Level {
     /// The CPU where `e` would displace the least urgent work: its own, the waker's if it shares
     /// the cache, one that shares the cache, or any.
     pub(super) fn lowest(&self, e: EntId, waker: Option<CpuId>) -> Option<CpuId> {
-        let found = self.pri.lowest(self.rt.prio(e), &self.masks[e.index()])?;
+        let found = self.pri.lowest(self.rt.prio(e), &self.open[e.index()])?;
         let cpu = self.ents[e.index()].cpu;
         if found.contains(cpu) {
             return Some(cpu);
@@ -68,7 +68,7 @@ impl Level {
             if self.rt.waiting(src) <= here {
                 continue;
             }
-            let fits = |e: EntId| self.masks[e.index()].contains(cpu);
+            let fits = |e: EntId| self.open[e.index()].contains(cpu);
             let Some(e) = self.rt.movable(src, fits) else { continue };
             let c = self.cpus[src.index()].curr;
             // Who is more urgent than what runs there was just woken, and gets that CPU.

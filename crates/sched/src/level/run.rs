@@ -62,6 +62,7 @@ impl Level {
     pub fn schedule(&mut self, now: Ns, cpu: CpuId, leave: Leave) -> Option<EntId> {
         let i = cpu.index();
         self.cpus[i].kicked = Kicked::Serving;
+        let push = core::mem::replace(&mut self.cpus[i].push, NONE);
         self.charge(now, cpu);
         let prev = self.current(cpu);
         let mut prev_rank = 0;
@@ -92,7 +93,7 @@ impl Level {
                 Leave::Preempted => {}
             }
             stays = matches!(leave, Leave::Preempted | Leave::Yield);
-            if stays && !self.may_use(p, cpu) {
+            if stays && (push == p.0 && self.is_pushed(cpu, p) || !self.may_stay(p, cpu)) {
                 self.expel(now, p);
                 stays = false;
             }
@@ -108,6 +109,7 @@ impl Level {
         }
         let mut next = self.pick(cpu);
         let pulls = next.is_none() && !self.is_single() && self.cfg.balance.newidle;
+        let pulls = pulls && !self.cpus[i].spared;
         if pulls && self.pull_newidle(now, cpu) {
             next = self.pick(cpu);
         }
@@ -132,6 +134,9 @@ impl Level {
             ClassId::Rt if self.rt.tick(cpu, e) => self.kick(cpu, true),
             // A deadline entity is charged, and that is all.
             _ => {}
+        }
+        if self.cpus[cpu.index()].spared {
+            return self.push_off(now, cpu, e);
         }
         if self.cfg.balance.periodic {
             self.balance_tick(now, cpu);
@@ -562,7 +567,7 @@ impl Level {
         let rt = if c.nr_rt == 0 || self.guard.holds_rt(cpu) { 0 } else { c.nr_rt };
         let nr = rt + c.nr_dl + c.nr_fair;
         let idle = nr == 0;
-        put(&mut self.sets.crowded, cpu, nr >= 2 && c.nr_fair > 0);
+        put(&mut self.sets.crowded, cpu, nr >= 2 && c.nr_fair > 0 && !c.spared);
         put(&mut self.sets.only_idle, cpu, nr > 0 && nr == c.nr_idle);
         if idle != self.sets.idle.contains(cpu) {
             put(&mut self.sets.idle, cpu, idle);

@@ -132,6 +132,20 @@ impl Machine {
         self.serve();
     }
 
+    /// Sets the CPUs to keep off.
+    pub fn avoid(&mut self, cpus: CpuSet) {
+        self.account();
+        self.level.set_avoided(cpus).expect("a CPU is left");
+        self.serve();
+    }
+
+    /// Takes CPUs offline, and the others online.
+    pub fn offline(&mut self, cpus: CpuSet) {
+        self.account();
+        self.level.set_offline(self.now, cpus).expect("a CPU is left");
+        self.serve();
+    }
+
     pub fn schedule(&mut self, cpu: u32, leave: Leave) {
         self.account();
         self.switch(CpuId(cpu), leave);
@@ -183,7 +197,9 @@ impl Machine {
         let mut t = Ns::MAX;
         for cpu in self.cpus() {
             if let Some(e) = self.level.current(cpu) {
-                t = t.min(self.ticks[cpu.index()]);
+                if self.level.tick_needed(cpu) {
+                    t = t.min(self.ticks[cpu.index()]);
+                }
                 t = t.min(self.now.saturating_add(self.tasks[e.0 as usize].left));
             }
             t = t.min(self.level.deadline(cpu).unwrap_or(Ns::MAX).max(self.now));
@@ -220,7 +236,7 @@ impl Machine {
                 self.switch(cpu, Leave::Blocked);
                 self.serve();
             }
-            if self.level.current(cpu).is_some() && self.ticks[cpu.index()] <= self.now {
+            if self.level.tick_needed(cpu) && self.ticks[cpu.index()] <= self.now {
                 self.ticks[cpu.index()] = self.now + self.tick_ns;
                 self.level.tick(self.now, cpu);
                 self.serve();
@@ -254,7 +270,9 @@ impl Machine {
                     Note::Kick { cpu, .. } => kicked.push(cpu),
                     Note::Moved { ent, from, to } => {
                         assert_ne!(from, to);
-                        assert!(self.level.cpus(ent).contains(to), "{ent} moved to {to}");
+                        let lost = self.level.cpus(ent).without(self.level.offline()).is_empty();
+                        let may = lost || self.level.cpus(ent).contains(to);
+                        assert!(may, "{ent} moved to {to}");
                     }
                     Note::Throttled { .. } => self.throttles += 1,
                     _ => {}

@@ -1,6 +1,8 @@
 //! Plans for tests: a machine where everything is free, to be made dearer where a test wants it.
 #![allow(dead_code)] // each test file uses its own part
 
+pub(crate) mod virt;
+
 use std::collections::BTreeMap;
 
 use vcoop_model::plan::{
@@ -147,6 +149,7 @@ pub(crate) fn plan(host: LevelConfig, costs: Costs) -> Plan {
         timeline: vec![],
         storms: vec![],
         views: vec![],
+        slices: 0,
     }
 }
 

@@ -1,0 +1,213 @@
+//! Governors: how many of its vCPUs a guest should use for now.
+//!
+//! When vCPUs of several VMs share pCPUs, a guest that spreads its work over all of its vCPUs has all
+//! of them preempted, locks held and tasks current. With fewer vCPUs in use it switches tasks instead,
+//! which is cheaper and which it can order ("paravirt CPUs", 2025; merged as `cpu_preferred_mask` with
+//! a steal governor). A governor says how many; the guest's scheduler keeps off the others.
+//!
+//! One shape for all: once an interval [`Governor::on`] gets what was [`Seen`], and answers with a new
+//! width, if it is another one: that many vCPUs, from 0 up, in whole cores. Nobody here chooses *which*
+//! (NUMA, caches): the lowest, as the merged driver does.
+//!
+//! | kind | goes by | in one interval |
+//! | --- | --- | --- |
+//! | [`Step`] | steal over all active vCPUs | one core less above `high`, one more up to `low` |
+//! | [`Proportional`] | steal on the vCPUs in use, and the CPU time they get | as far as it shows |
+//! | `Entitlement` | the host's word that the pool is contended | to the entitled width, or to all |
+//! | `HostHint` | what the host can give ([`share`]) | to that width |
+
+mod granted;
+mod proportional;
+mod share;
+mod step;
+
+pub use granted::Granted;
+pub use proportional::{Proportional, State};
+pub use share::{Claim, share};
+pub use step::Step;
+
+use crate::config::Ns;
+
+/// Most vCPUs of a VM: the bits of the page's mask.
+pub const MAX_VCPUS: u32 = 256;
+/// The least interval (the merged driver's, since its eighth version).
+pub const INTERVAL_MIN_NS: Ns = 100_000_000;
+/// The longest interval (the merged driver's).
+pub const INTERVAL_MAX_NS: Ns = 100_000_000_000;
+
+/// How busy vCPUs may be, in percent, if who runs on them is not to wait for each other: at 60 % of
+/// many CPUs a queue is rare.
+pub const ROOM_PCT: u64 = 60;
+
+/// What a governor goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
+pub enum Kind {
+    /// Entitled vCPUs while the host says that its pool is contended, else all: the seed's experiment.
+    Entitlement,
+    /// One core an interval by thresholds of steal, as merged in Linux.
+    Step,
+    /// As many cores as the steal on the vCPUs in use shows.
+    Proportional,
+    /// As many as the host says it can give.
+    HostHint,
+}
+
+/// Parameters of a governor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct GovernorConfig {
+    /// What it goes by.
+    pub kind: Kind,
+    /// Time between two looks.
+    pub interval_ns: Ns,
+    /// Steal above which the guest folds, in hundredths of a percent (merged: 500).
+    pub high_bp: u32,
+    /// Steal up to which it unfolds (merged: 200).
+    pub low_bp: u32,
+    /// Fewest vCPUs it keeps, rounded up to whole cores; never below one core.
+    pub floor: u32,
+    /// vCPUs that it is entitled to: what `Entitlement` folds to, and at least what `HostHint` is given.
+    pub entitled: u32,
+    /// `Proportional`: how much of the CPU time it had at full width it keeps while folded, in
+    /// percent. What is left is what folding may cost against VMs that do not fold.
+    pub keep_pct: u32,
+    /// `Proportional`: longest it stays folded without trying whether it still has to, in intervals.
+    pub patience: u32,
+}
+
+impl GovernorConfig {
+    /// The defaults of a kind. `Step`'s are the merged driver's.
+    pub fn new(kind: Kind) -> Self {
+        let interval_ns = match kind {
+            Kind::Step => 1_000_000_000,
+            Kind::Entitlement | Kind::Proportional | Kind::HostHint => 250_000_000,
+        };
+        Self {
+            kind,
+            interval_ns,
+            high_bp: 500,
+            low_bp: 200,
+            floor: 1,
+            entitled: 1,
+            keep_pct: 95,
+            patience: 32,
+        }
+    }
+}
+
+/// Time of one vCPU in an interval, as its guest accounts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// It ran.
+    pub busy_ns: Ns,
+    /// It wanted to run, and the host ran something else.
+    pub steal_ns: Ns,
+}
+
+/// What the host says, for the kinds that go by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// All VMs together want more than there is.
+    pub contended: bool,
+    /// CPU time that this VM can have in an interval as long as the last.
+    pub cpu_ns: Ns,
+}
+
+/// An interval, as a governor sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'s> {
+    /// How long it was.
+    pub elapsed_ns: Ns,
+    /// Every vCPU of the guest, from 0 up.
+    pub cpus: &'s [CpuTime],
+    /// The host's word; `None` where it gives none.
+    pub grant: Option<Grant>,
+}
+
+impl Seen<'_> {
+    /// Time of the first `width` vCPUs together.
+    pub(crate) fn sum(&self, width: u32) -> CpuTime {
+        let first = self.cpus.iter().take(width as usize);
+        first.fold(CpuTime::default(), |all, one| CpuTime {
+            busy_ns: all.busy_ns.saturating_add(one.busy_ns),
+            steal_ns: all.steal_ns.saturating_add(one.steal_ns),
+        })
+    }
+}
+
+/// The cores of a guest, for governors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cores {
+    threads: u32,
+    all: u32,
+    floor: u32,
+}
+
+impl Cores {
+    fn new(config: &GovernorConfig, vcpus: u32, threads: u32) -> Self {
+        let threads = threads.max(1);
+        let all = (vcpus / threads).max(1);
+        Self { threads, all, floor: config.floor.div_ceil(threads).clamp(1, all) }
+    }
+
+    /// vCPUs of so many cores.
+    fn width(&self, cores: u32) -> u32 {
+        cores * self.threads
+    }
+
+    /// Cores that have so much CPU time in `elapsed`, rounded up.
+    fn holding(&self, cpu_ns: Ns, elapsed_ns: Ns) -> u32 {
+        let core = u128::from(elapsed_ns.max(1)) * u128::from(self.threads);
+        let cores = u128::from(cpu_ns).div_ceil(core);
+        u32::try_from(cores).unwrap_or(u32::MAX).clamp(self.floor, self.all)
+    }
+}
+
+/// A governor of any kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Governor {
+    /// See [`Step`].
+    Step(Step),
+    /// See [`Proportional`].
+    Proportional(Proportional),
+    /// `Entitlement` and `HostHint`: see [`Granted`].
+    Granted(Granted),
+}
+
+impl Governor {
+    /// At full width. A guest has `vcpus` of them, `threads` to a core (of which it sees whole ones).
+    pub fn new(config: &GovernorConfig, vcpus: u32, threads: u32) -> Self {
+        match config.kind {
+            Kind::Step => Self::Step(Step::new(config, vcpus, threads)),
+            Kind::Proportional => Self::Proportional(Proportional::new(config, vcpus, threads)),
+            Kind::Entitlement | Kind::HostHint => {
+                Self::Granted(Granted::new(config, vcpus, threads))
+            }
+        }
+    }
+
+    /// An interval is over: how many vCPUs to use from now on, if that is another number.
+    pub fn on(&mut self, seen: &Seen<'_>) -> Option<u32> {
+        let before = self.width();
+        if seen.elapsed_ns > 0 {
+            match self {
+                Self::Step(g) => g.on(seen),
+                Self::Proportional(g) => g.on(seen),
+                Self::Granted(g) => g.on(seen),
+            }
+        }
+        let width = self.width();
+        (width != before).then_some(width)
+    }
+
+    /// How many vCPUs to use.
+    pub fn width(&self) -> u32 {
+        match self {
+            Self::Step(g) => g.width(),
+            Self::Proportional(g) => g.width(),
+            Self::Granted(g) => g.width(),
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Ours: folds as far as the steal shows, keeps what CPU time it had, and asks again.
+
+use super::{Cores, CpuTime, GovernorConfig, Ns, ROOM_PCT, Seen};
+
+/// vCPUs in use count as saturated when they wanted to run for this many percent of the time.
+const SATURATED_PCT: u128 = 90;
+/// In use above this, in percent, vCPUs that had room are crowded.
+const CROWDED_PCT: u128 = 80;
+/// First wait before a try, in intervals; it doubles with each try that fails.
+const FIRST_HOLD: u32 = 2;
+
+/// Where a [`Proportional`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// All cores are in use.
+    Open,
+    /// Some are not.
+    Folded,
+    /// One more than before is in use for an interval, to see whether it is still contended.
+    Trying,
+    /// Fewer are in use for an interval, to see whether that still costs CPU time.
+    Narrowing,
+}
+
+/// The governor of a guest that has nothing but its own steal and CPU time to go by.
+///
+/// *Pressure* is `steal / (steal + busy)` on the vCPUs in use: of the time they wanted, what they did
+/// not get. `had` is the CPU time got at full width under pressure; the governor *loses* when its vCPUs
+/// are saturated and have less than `keep` percent of that.
+///
+/// How far it may fold depends on what the guest did with all its vCPUs. One that saturated them keeps
+/// as many as hold `keep` percent of `had`: what waits would wait anyway. One that did not has tasks
+/// that come and go, and would make them wait for each other: it keeps as many as are busy for
+/// [`ROOM_PCT`] percent of the time, and is *crowded* when they are busy for much more.
+///
+/// | state | seen | next |
+/// | --- | --- | --- |
+/// | `Open` | pressure above `high` | `Folded`: that share of the cores less, but enough as said above |
+/// | `Open` | the same, after folding turned out to lose at any width, hold over | `Narrowing` |
+/// | `Open` | pressure up to `low` | what was learned is forgotten |
+/// | `Folded` | crowded | wider by as much as that is too much |
+/// | `Folded` | loses | wider by as much as it lost (`Open` if that is all); not narrower again |
+/// | `Folded` | pressure above `high`, room above the narrowest | narrower by that share |
+/// | `Folded` | the same at the narrowest, has all of `had`, hold over | `Narrowing`: one core less, or twice as many as last time |
+/// | `Folded` | pressure up to `low`, hold over | `Trying`: one core more |
+/// | `Trying` | pressure up to `low` | `Open` |
+/// | `Trying` | more | as before; the hold doubles |
+/// | `Narrowing` | loses, or is crowded | as before; the hold doubles |
+/// | `Narrowing` | does not | `Folded` |
+///
+/// No steal while folded may mean that the contention is over, or that the width is just right, and
+/// steal cannot tell which. So it has to try; one core for one interval is what a try costs, and a try
+/// that fails doubles the time to the next, up to `patience` intervals. Opening that turns out wrong
+/// is a failed try, too. So in a steady state there are at most two changes in `patience` intervals.
+///
+/// Where the host is fair to threads rather than VMs, whoever folds gets less. `keep` bounds what:
+/// against a VM that does not fold this governor does not fold either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proportional {
+    cores: Cores,
+    config: GovernorConfig,
+    state: State,
+    used: u32,
+    /// It does not fold below this. invariant: `floor <= narrowest <= all`.
+    narrowest: u32,
+    /// What `had` needs, in cores; and whether that includes room.
+    least: u32,
+    roomy: bool,
+    /// CPU time a second at full width, in nanoseconds.
+    had: Ns,
+    /// Intervals until the next try, and what they start from.
+    hold: u32,
+    next_hold: u32,
+    /// Cores that the next narrowing takes; what the last one may have to give back.
+    step: u32,
+    /// It opened after the last interval.
+    just_opened: bool,
+}
+
+impl Proportional {
+    pub(crate) fn new(config: &GovernorConfig, vcpus: u32, threads: u32) -> Self {
+        let cores = Cores::new(config, vcpus, threads);
+        Self {
+            cores,
+            config: *config,
+            state: State::Open,
+            used: cores.all,
+            narrowest: cores.floor,
+            least: cores.floor,
+            roomy: false,
+            had: 0,
+            hold: 0,
+            next_hold: FIRST_HOLD,
+            step: 1,
+            just_opened: false,
+        }
+    }
+
+    /// Where it is.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    pub(crate) fn width(&self) -> u32 {
+        self.cores.width(self.used)
+    }
+
+    pub(crate) fn on(&mut self, seen: &Seen<'_>) {
+        let now = seen.sum(self.width());
+        let wanted = u128::from(now.busy_ns) + u128::from(now.steal_ns);
+        let pressure = (10_000 * u128::from(now.steal_ns)).checked_div(wanted).unwrap_or(0) as u32;
+        let high = pressure > self.config.high_bp;
+        let low = pressure <= self.config.low_bp;
+        let rate = per_second(now.busy_ns, seen.elapsed_ns);
+        let open = u128::from(seen.elapsed_ns) * u128::from(self.width());
+        let saturated = wanted * 100 >= open * SATURATED_PCT;
+        let crowded = self.roomy && u128::from(now.busy_ns) * 100 > open * CROWDED_PCT;
+        let loses = saturated && u128::from(rate) * 100 < self.kept();
+        self.hold = self.hold.saturating_sub(1);
+        let just_opened = core::mem::take(&mut self.just_opened);
+        match self.state {
+            State::Open if high => {
+                self.roomy = !saturated;
+                self.pressed(rate, now, just_opened);
+            }
+            State::Open if low => {
+                // Nobody competes: what was learned of those who did is over.
+                self.narrowest = self.cores.floor;
+                self.next_hold = FIRST_HOLD;
+                self.hold = 0;
+            }
+            State::Open => {}
+            State::Trying if low => self.open(),
+            State::Trying => {
+                self.used -= 1;
+                self.settle();
+                self.fail();
+            }
+            State::Narrowing if loses || crowded => {
+                self.used += self.step;
+                self.narrowest = self.used;
+                self.step = 1;
+                self.settle();
+                self.fail();
+            }
+            State::Narrowing => {
+                self.step *= 2;
+                self.settle();
+            }
+            State::Folded if crowded => {
+                self.used = self.with_room(rate).max(self.used + 1).min(self.cores.all);
+                self.narrowest = self.used;
+                self.least = self.used;
+                self.settle();
+                self.fail();
+            }
+            State::Folded if loses => self.widen(rate),
+            State::Folded if high && self.used > self.narrowest => self.fold(now),
+            State::Folded if high => self.narrow(rate),
+            State::Folded if low && self.hold == 0 => {
+                self.used += 1;
+                self.state = State::Trying;
+            }
+            State::Folded => {}
+        }
+    }
+
+    /// Pressure at full width.
+    fn pressed(&mut self, rate: Ns, now: CpuTime, just_opened: bool) {
+        self.had = rate;
+        self.least = if self.roomy { self.with_room(rate) } else { self.least_for(rate) };
+        if self.narrowest == self.cores.all && !just_opened {
+            // Folding cost too much a while ago.
+            return self.narrow(rate);
+        }
+        self.narrowest = self.least;
+        if just_opened {
+            self.fail();
+        }
+        self.fold(now);
+    }
+
+    /// Tries fewer cores, now and then, if what it had could do with them.
+    fn narrow(&mut self, rate: Ns) {
+        let all = u128::from(self.had) * u128::from(100 + self.config.keep_pct) / 2;
+        let has_all = u128::from(rate) * 100 >= all;
+        let room = self.used.saturating_sub(self.least);
+        if self.hold == 0 && has_all && room > 0 {
+            self.step = self.step.min(room);
+            self.used -= self.step;
+            self.narrowest = self.used;
+            self.state = State::Narrowing;
+        }
+    }
+
+    /// Folded, or as good as open.
+    fn settle(&mut self) {
+        self.state = if self.used == self.cores.all { State::Open } else { State::Folded };
+    }
+
+    /// A hundred times the CPU time a second below which it loses.
+    fn kept(&self) -> u128 {
+        u128::from(self.had) * u128::from(self.config.keep_pct)
+    }
+
+    /// The fewest cores that can hold what is to be kept of `rate`.
+    fn least_for(&self, rate: Ns) -> u32 {
+        let kept = u128::from(rate) * u128::from(self.config.keep_pct) / 100;
+        self.cores.holding(u64::try_from(kept).unwrap_or(u64::MAX), 1_000_000_000)
+    }
+
+    /// The fewest cores on which `rate` leaves room.
+    fn with_room(&self, rate: Ns) -> u32 {
+        let wanted = u128::from(rate) * 100 / u128::from(ROOM_PCT);
+        self.cores.holding(u64::try_from(wanted).unwrap_or(u64::MAX), 1_000_000_000)
+    }
+
+    /// Narrower by the share of time that was stolen.
+    fn fold(&mut self, now: CpuTime) {
+        let wanted = u128::from(now.busy_ns) + u128::from(now.steal_ns);
+        let less = u128::from(self.used) * u128::from(now.steal_ns) / wanted.max(1);
+        let used = self.used - u32::try_from(less).unwrap_or(0).min(self.used);
+        self.used = used.max(self.narrowest);
+        self.settle();
+        self.hold = self.hold.max(self.next_hold);
+    }
+
+    /// Wider by what was lost, and not narrower again.
+    fn widen(&mut self, rate: Ns) {
+        let wanted = u128::from(self.used) * u128::from(self.had);
+        let used = wanted.div_ceil(u128::from(rate.max(1)));
+        let used = u32::try_from(used).unwrap_or(u32::MAX);
+        self.used = used.max(self.used + 1).min(self.cores.all);
+        self.narrowest = self.used;
+        self.settle();
+        self.fail();
+    }
+
+    fn open(&mut self) {
+        self.used = self.cores.all;
+        self.state = State::Open;
+        self.just_opened = true;
+    }
+
+    /// A try was wrong: the next one comes later.
+    fn fail(&mut self) {
+        self.next_hold = (2 * self.next_hold).min(self.config.patience.max(FIRST_HOLD));
+        self.hold = self.next_hold;
+    }
+}
+
+fn per_second(ns: Ns, elapsed_ns: Ns) -> Ns {
+    let rate = u128::from(ns) * 1_000_000_000 / u128::from(elapsed_ns.max(1));
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}

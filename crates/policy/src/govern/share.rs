@@ -1,0 +1,82 @@
+//! What a host can give each VM: its capacity by weight, and what some leave by weight again.
+
+use super::{CpuTime, Grant, Ns};
+
+/// What a VM wants of the host in an interval, and what it is owed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// CPU time it should have, if there is enough: see [`Claim::wanting`].
+    pub wanted_ns: Ns,
+    /// Weight in what is left when every VM has what it is entitled to. 0 counts as 1.
+    pub weight: u64,
+    /// CPU time it is owed before anybody gets more.
+    pub entitled_ns: Ns,
+    /// Set by [`share`].
+    pub given_ns: Ns,
+}
+
+impl Claim {
+    /// What a VM wants that ran for `busy_ns` and waited for `steal_ns` of `elapsed_ns`, with `width` of
+    /// its `vcpus` in use: where those were busy all the time, what all of them could use, as nobody
+    /// knows what they hold back; else what it did with them, and room ([`ROOM_PCT`](super::ROOM_PCT)),
+    /// without which its tasks would wait for those of others.
+    pub fn wanting(used: CpuTime, elapsed_ns: Ns, width: u32, vcpus: u32) -> Ns {
+        let wanted = u128::from(used.busy_ns) + u128::from(used.steal_ns);
+        let all = u128::from(elapsed_ns) * u128::from(vcpus);
+        let full = wanted * 10 >= 9 * u128::from(elapsed_ns) * u128::from(width);
+        let roomy = u128::from(used.busy_ns) * 100 / u128::from(super::ROOM_PCT);
+        u64::try_from(if full { all } else { roomy.min(all) }).unwrap_or(u64::MAX)
+    }
+
+    /// Its weight.
+    fn parts(&self) -> u128 {
+        u128::from(self.weight.max(1))
+    }
+
+    /// Wants more than it has.
+    fn wants(&self) -> bool {
+        self.given_ns < self.wanted_ns
+    }
+}
+
+/// Divides `capacity_ns` of CPU time: first to everybody what it is entitled to (together at most the
+/// capacity, else cut in proportion), then the rest by weight, and what one does not want to the others
+/// again. Nobody gets more than it wants. True if somebody gets less.
+///
+/// Takes at most one round for each claim, each *O*(claims).
+pub fn share(capacity_ns: Ns, claims: &mut [Claim]) -> bool {
+    let owed: u128 = claims.iter().map(|c| u128::from(c.entitled_ns)).sum();
+    let capacity = u128::from(capacity_ns);
+    let mut left = capacity;
+    for claim in &mut *claims {
+        let entitled = u128::from(claim.entitled_ns);
+        let cut = if owed > capacity { entitled * capacity / owed } else { entitled };
+        claim.given_ns = claim.wanted_ns.min(u64::try_from(cut).unwrap_or(u64::MAX));
+        left -= u128::from(claim.given_ns).min(left);
+    }
+    loop {
+        let total: u128 = claims.iter().filter(|c| c.wants()).map(|c| c.parts()).sum();
+        if total == 0 || left < total {
+            return claims.iter().any(Claim::wants);
+        }
+        let round = left;
+        let mut satisfied = false;
+        for claim in claims.iter_mut().filter(|c| c.wants()) {
+            let more = u64::try_from(round * claim.parts() / total).unwrap_or(u64::MAX);
+            let lacks = claim.wanted_ns - claim.given_ns;
+            satisfied |= more >= lacks;
+            claim.given_ns += more.min(lacks);
+            left -= u128::from(more.min(lacks));
+        }
+        if !satisfied {
+            return true;
+        }
+    }
+}
+
+impl Claim {
+    /// What the VM's governor is told.
+    pub fn grant(&self) -> Grant {
+        Grant { contended: self.wants(), cpu_ns: self.given_ns }
+    }
+}

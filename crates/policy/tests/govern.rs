@@ -1,0 +1,397 @@
+//! Governors: known answers, and what holds for every load. A tiny host divides its pCPUs by fluid
+//! shares; a guest runs its demand on the vCPUs it uses.
+
+use proptest::prelude::*;
+use vcoop_policy::config::Ns;
+use vcoop_policy::govern::{
+    Claim, CpuTime, Governor, GovernorConfig, Grant, Kind, Seen, State, share,
+};
+
+const S: Ns = 1_000_000_000;
+
+/// How the host divides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Host {
+    /// By VM: weights (cgroups, PowerVM's shared pool).
+    Weighted,
+    /// By thread: every vCPU alike.
+    Threads,
+}
+
+#[derive(Clone, Debug)]
+struct Guest {
+    governor: Option<Governor>,
+    vcpus: u32,
+    /// CPUs' worth of work, in thousandths.
+    demand: u64,
+    weight: u64,
+    got: u64,
+    changes: u32,
+}
+
+impl Guest {
+    fn new(kind: Option<Kind>, vcpus: u32, demand: u64) -> Self {
+        Self::with(kind.map(GovernorConfig::new), vcpus, demand)
+    }
+
+    fn with(config: Option<GovernorConfig>, vcpus: u32, demand: u64) -> Self {
+        let governor = config.map(|c| Governor::new(&c, vcpus, 1));
+        Self { governor, vcpus, demand, weight: 1, got: 0, changes: 0 }
+    }
+
+    fn width(&self) -> u32 {
+        self.governor.as_ref().map_or(self.vcpus, Governor::width)
+    }
+
+    fn wants(&self) -> u64 {
+        self.demand.min(1000 * u64::from(self.width()))
+    }
+}
+
+/// One interval of a second on `pcpus`, then every governor looks.
+fn interval(host: Host, pcpus: u32, guests: &mut [Guest]) {
+    let claim = |g: &Guest| Claim {
+        wanted_ns: g.wants() * (S / 1000),
+        weight: match host {
+            Host::Weighted => g.weight,
+            Host::Threads => g.wants(),
+        },
+        ..Claim::default()
+    };
+    let mut claims: Vec<Claim> = guests.iter().map(claim).collect();
+    share(u64::from(pcpus) * S, &mut claims);
+    // What the host knows goes by what a VM could use.
+    let mut hints: Vec<Claim> = guests
+        .iter()
+        .map(|g| {
+            let used = CpuTime { busy_ns: g.wants() * (S / 1000), steal_ns: 0 };
+            let wanted_ns = Claim::wanting(used, S, g.width(), g.vcpus);
+            Claim { wanted_ns, weight: g.weight, ..Claim::default() }
+        })
+        .collect();
+    share(u64::from(pcpus) * S, &mut hints);
+    for ((g, claim), hint) in guests.iter_mut().zip(&claims).zip(&hints) {
+        g.got = claim.given_ns / (S / 1000);
+        let width = u64::from(g.width());
+        let cpu = CpuTime {
+            busy_ns: claim.given_ns / width,
+            steal_ns: (claim.wanted_ns - claim.given_ns) / width,
+        };
+        let mut cpus = vec![cpu; width as usize];
+        cpus.resize(g.vcpus as usize, CpuTime::default());
+        let seen = Seen { elapsed_ns: S, cpus: &cpus, grant: Some(hint.grant()) };
+        let Some(governor) = &mut g.governor else { continue };
+        let before = governor.width();
+        let answer = governor.on(&seen);
+        assert_eq!(answer, (governor.width() != before).then_some(governor.width()));
+        g.changes += u32::from(answer.is_some());
+        assert!(governor.width() >= 1 && governor.width() <= g.vcpus);
+    }
+}
+
+fn widths(host: Host, pcpus: u32, guests: &mut [Guest], n: usize) -> Vec<u32> {
+    (0..n)
+        .map(|_| {
+            interval(host, pcpus, guests);
+            guests[0].width()
+        })
+        .collect()
+}
+
+/// One vCPU's steal of an interval of a second, for all vCPUs alike; how wide it is afterwards.
+fn feed(governor: &mut Governor, vcpus: u32, steal_ns: Ns) -> u32 {
+    let cpus = vec![CpuTime { busy_ns: S - steal_ns, steal_ns }; vcpus as usize];
+    governor.on(&Seen { elapsed_ns: S, cpus: &cpus, grant: None });
+    governor.width()
+}
+
+#[test]
+fn step_takes_one_core_a_second_by_its_thresholds() {
+    let mut g = Governor::new(&GovernorConfig::new(Kind::Step), 4, 1);
+    // 5.00 % is not above 5 %: hold. 5.01 % is.
+    assert_eq!(feed(&mut g, 4, 50_000_000), 4);
+    assert_eq!(feed(&mut g, 4, 50_100_000), 3);
+    // However great the overload.
+    assert_eq!(feed(&mut g, 4, S), 2);
+    // Between: hold. The ratio is cut to hundredths of a percent: 2.009 % counts as 2 %, and unfolds.
+    assert_eq!(feed(&mut g, 4, 30_000_000), 2);
+    assert_eq!(feed(&mut g, 4, 20_100_000), 2);
+    assert_eq!(feed(&mut g, 4, 20_090_000), 3);
+    assert_eq!(feed(&mut g, 4, 0), 4);
+    assert_eq!(feed(&mut g, 4, 0), 4);
+    // The first core stays whatever happens.
+    for _ in 0..10 {
+        feed(&mut g, 4, S);
+    }
+    assert_eq!(g.width(), 1);
+}
+
+#[test]
+fn step_needs_16_s_to_halve_32_vcpus_and_counts_cores_with_smt() {
+    let mut g = Governor::new(&GovernorConfig::new(Kind::Step), 32, 1);
+    let at = (1..).find(|_| feed(&mut g, 32, S / 2) == 16);
+    assert_eq!(at, Some(16));
+    let mut smt = Governor::new(&GovernorConfig::new(Kind::Step), 64, 8);
+    assert_eq!(feed(&mut smt, 64, S / 2), 56, "an SMT8 core at once");
+    assert_eq!(feed(&mut smt, 64, 0), 64);
+}
+
+#[test]
+fn a_folded_step_sees_its_pressure_diluted() {
+    // A quarter of 16 in use. They lose 8 %, which is 2 % of all: it unfolds. And it folds on only when
+    // they lose more than 20 %.
+    let look = |percent: u64| {
+        let mut g = Governor::new(&GovernorConfig::new(Kind::Step), 16, 1);
+        while feed(&mut g, 16, S) > 4 {}
+        let lost = CpuTime { busy_ns: 0, steal_ns: S / 100 * percent };
+        let mut cpus = [CpuTime::default(); 16];
+        cpus[..4].fill(lost);
+        g.on(&Seen { elapsed_ns: S, cpus: &cpus, grant: None });
+        g.width()
+    };
+    assert_eq!([8, 9, 20, 21].map(look), [5, 4, 4, 3]);
+}
+
+#[test]
+fn proportional_folds_to_what_it_gets_in_one_interval_and_opens_in_two() {
+    // 16 vCPUs, all busy, beside a VM of the same weight on 16 pCPUs: half is what there is.
+    let other = Guest::new(None, 16, 16_000);
+    let mut all = [Guest::new(Some(Kind::Proportional), 16, 16_000), other];
+    assert_eq!(widths(Host::Weighted, 16, &mut all, 1), [8]);
+    assert_eq!(widths(Host::Weighted, 16, &mut all, 2), [8, 9], "after its first hold it tries");
+    assert_eq!(widths(Host::Weighted, 16, &mut all, 1), [8], "which failed");
+    assert_eq!(all[0].got, 8_000, "it has lost nothing");
+    // The other goes: one try, and all are in use again.
+    all[1].demand = 0;
+    let back = widths(Host::Weighted, 16, &mut all, 6);
+    assert!(back.ends_with(&[9, 16]) || back.ends_with(&[16, 16]), "{back:?}");
+    // It comes back, for 10 intervals, and so on: folded in one each time.
+    for _ in 0..4 {
+        all[1].demand = 16_000;
+        assert_eq!(widths(Host::Weighted, 16, &mut all, 1), [8]);
+        widths(Host::Weighted, 16, &mut all, 9);
+        all[1].demand = 0;
+        widths(Host::Weighted, 16, &mut all, 40);
+        assert_eq!(all[0].width(), 16);
+    }
+}
+
+#[test]
+fn step_folds_away_its_share_where_threads_are_alike_and_proportional_does_not() {
+    let run = |kind| {
+        let mut all = [Guest::new(Some(kind), 8, 8_000), Guest::new(None, 8, 8_000)];
+        widths(Host::Threads, 8, &mut all, 120);
+        let mut got = 0;
+        for _ in 0..100 {
+            interval(Host::Threads, 8, &mut all);
+            got += all[0].got;
+        }
+        got / 100
+    };
+    // Its weight's worth is 4 CPUs.
+    let (step, ours) = (run(Kind::Step), run(Kind::Proportional));
+    assert!(step < 2_000, "{step}");
+    assert!(ours >= 3_900, "{ours}");
+}
+
+#[test]
+fn two_participants_settle_at_their_shares() {
+    for host in [Host::Weighted, Host::Threads] {
+        let guest = Guest::new(Some(Kind::Proportional), 8, 8_000);
+        let mut all = [guest.clone(), guest];
+        widths(host, 8, &mut all, 60);
+        let (a, b) = (all[0].width(), all[1].width());
+        assert!(a + b <= 10 && a.abs_diff(b) <= 1, "{a} and {b} of 8 on {host:?}");
+        assert!(all[0].got.abs_diff(all[1].got) <= 400, "{all:?}");
+    }
+}
+
+#[test]
+fn the_hosts_word_is_followed_at_once() {
+    let config = GovernorConfig { entitled: 6, ..GovernorConfig::new(Kind::Entitlement) };
+    let mut entitled = Governor::new(&config, 16, 2);
+    let mut hint = Governor::new(&GovernorConfig { kind: Kind::HostHint, ..config }, 16, 2);
+    let cpus = [CpuTime::default(); 16];
+    let mut say = |contended, tenths: u64| {
+        let grant = Some(Grant { contended, cpu_ns: S / 10 * tenths });
+        let seen = Seen { elapsed_ns: S, cpus: &cpus, grant };
+        entitled.on(&seen);
+        hint.on(&seen);
+        (entitled.width(), hint.width())
+    };
+    assert_eq!(say(false, 0), (16, 16));
+    assert_eq!(say(true, 95), (6, 10), "9.5 CPUs: five cores of two");
+    assert_eq!(say(true, 79), (6, 10), "less by a core's part: kept");
+    assert_eq!(say(true, 60), (6, 6));
+    assert_eq!(say(true, 61), (6, 8), "more: at once");
+    assert_eq!(say(false, 0), (16, 16));
+    // Nobody says anything: nothing happens.
+    assert_eq!(hint.on(&Seen { elapsed_ns: S, cpus: &cpus, grant: None }), None);
+}
+
+#[test]
+fn shares_go_by_entitlement_then_weight_and_leave_nothing() {
+    let claim =
+        |wanted_ns, weight, entitled_ns| Claim { wanted_ns, weight, entitled_ns, given_ns: 0 };
+    let given = |capacity, mut claims: Vec<Claim>| {
+        let contended = share(capacity, &mut claims);
+        (contended, claims.iter().map(|c| c.given_ns).collect::<Vec<_>>())
+    };
+    // Seed 3's machine, in cores: 94, of which 60 and 32 are guaranteed; both want all they can.
+    assert_eq!(given(94, vec![claim(90, 1, 60), claim(64, 1, 32)]), (true, vec![61, 33]));
+    assert_eq!(given(94, vec![claim(90, 1, 60), claim(0, 1, 32)]), (false, vec![90, 0]));
+    assert_eq!(given(100, vec![claim(90, 3, 0), claim(90, 1, 0)]), (true, vec![75, 25]));
+    assert_eq!(given(100, vec![claim(90, 3, 0), claim(10, 1, 0)]), (false, vec![90, 10]));
+    assert_eq!(given(50, vec![claim(90, 1, 60), claim(90, 1, 40)]), (true, vec![30, 20]));
+}
+
+#[test]
+fn nonsense_is_bounded() {
+    let wild = GovernorConfig {
+        floor: 900,
+        entitled: 0,
+        patience: 0,
+        keep_pct: 9000,
+        high_bp: 0,
+        low_bp: u32::MAX,
+        ..GovernorConfig::new(Kind::Proportional)
+    };
+    for kind in [Kind::Step, Kind::Proportional, Kind::Entitlement, Kind::HostHint] {
+        let mut g = Governor::new(&GovernorConfig { kind, ..wild }, 4, 0);
+        let cpus = [CpuTime { busy_ns: u64::MAX, steal_ns: u64::MAX }; 4];
+        let grant = Some(Grant { contended: true, cpu_ns: u64::MAX });
+        for elapsed_ns in [0, 1, S, u64::MAX] {
+            assert_eq!(g.on(&Seen { elapsed_ns, cpus: &cpus, grant }), None, "the floor is all");
+            g.on(&Seen { elapsed_ns, cpus: &[], grant });
+            assert_eq!(g.width(), 4);
+        }
+    }
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    prop_oneof![
+        Just(Kind::Step),
+        Just(Kind::Proportional),
+        Just(Kind::Entitlement),
+        Just(Kind::HostHint)
+    ]
+}
+
+fn host() -> impl Strategy<Value = Host> {
+    prop_oneof![Just(Host::Weighted), Just(Host::Threads)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
+
+    /// A VM that is never made to wait never folds, whatever it does.
+    #[test]
+    fn without_contention_nobody_folds(
+        kind in kind(),
+        loads in proptest::collection::vec((0u64..=16_000, 0u64..=16_000), 1..60)
+    ) {
+        let mut all = [Guest::new(Some(kind), 16, 0), Guest::new(Some(kind), 16, 0)];
+        for (a, b) in loads {
+            (all[0].demand, all[1].demand) = (a, b);
+            interval(Host::Threads, 32, &mut all);
+            prop_assert_eq!((all[0].width(), all[1].width()), (16, 16));
+        }
+        prop_assert_eq!(all[0].changes + all[1].changes, 0);
+    }
+
+    /// The floor is kept, in whole cores, whatever is seen.
+    #[test]
+    fn the_floor_is_kept(
+        kind in kind(),
+        floor in 1u32..20,
+        threads in 1u32..5,
+        seen in proptest::collection::vec((0u64..=S, 0u64..=S, any::<bool>(), 0u64..20 * S), 1..80)
+    ) {
+        let config = GovernorConfig { floor, ..GovernorConfig::new(kind) };
+        let mut g = Governor::new(&config, 24, threads);
+        let cores = 24 / threads;
+        let least = floor.div_ceil(threads).min(cores) * threads;
+        for (busy_ns, steal_ns, contended, cpu_ns) in seen {
+            let cpus = [CpuTime { busy_ns, steal_ns: steal_ns.min(S - busy_ns) }; 24];
+            g.on(&Seen { elapsed_ns: S, cpus: &cpus, grant: Some(Grant { contended, cpu_ns }) });
+            prop_assert!(g.width() >= least && g.width() <= 24);
+            prop_assert_eq!(g.width() % threads, 0);
+        }
+    }
+
+    /// Steady loads, whatever came before: `proportional` changes its mask at most twice for each
+    /// `patience` intervals (and one VM's try is the other's disturbance, so each may answer it), and
+    /// the kinds that go by the host's word come to rest.
+    #[test]
+    fn steady_loads_end_in_rest(
+        kind in prop_oneof![Just(Kind::Proportional), Just(Kind::HostHint), Just(Kind::Entitlement)],
+        host in host(),
+        pcpus in 2u32..20,
+        guests in proptest::collection::vec((1u32..17, 0u64..=17_000, 1u64..4, any::<bool>()), 1..5),
+        before in proptest::collection::vec(0u64..=17_000, 0..20),
+    ) {
+        let mut all: Vec<Guest> = guests.iter().enumerate().map(|(i, &(vcpus, demand, weight, takes))| {
+            // One takes part at least; two may.
+            let takes = i == 0 || takes && i == 1;
+            let demand = demand.min(1000 * u64::from(vcpus));
+            Guest { weight, ..Guest::new(takes.then_some(kind), vcpus, demand) }
+        }).collect();
+        let steady: Vec<u64> = all.iter().map(|g| g.demand).collect();
+        for demand in before {
+            for g in &mut all {
+                g.demand = (demand * u64::from(g.vcpus) / 17).min(1000 * u64::from(g.vcpus));
+            }
+            interval(host, pcpus, &mut all);
+        }
+        for (g, demand) in all.iter_mut().zip(steady) {
+            g.demand = demand;
+        }
+        widths(host, pcpus, &mut all, 400);
+        let changes: Vec<u32> = all.iter().map(|g| g.changes).collect();
+        widths(host, pcpus, &mut all, 320);
+        for (g, before) in all.iter().zip(changes) {
+            let bound = if kind == Kind::Proportional { 22 } else { 0 };
+            let now = g.changes - before;
+            prop_assert!(now <= bound, "{now} changes in 320 intervals: {g:?}");
+        }
+    }
+
+    /// Against VMs that do not fold, `proportional` keeps nearly what a VM without governor would have.
+    #[test]
+    fn proportional_keeps_its_share(
+        host in host(), vcpus in 2u32..17, others in proptest::collection::vec(1u32..17, 1..4),
+        pcpus in 2u32..24
+    ) {
+        let run = |kind| {
+            let mut all = vec![Guest::new(kind, vcpus, 1000 * u64::from(vcpus))];
+            all.extend(others.iter().map(|&n| Guest::new(None, n, 1000 * u64::from(n))));
+            widths(host, pcpus, &mut all, 200);
+            (0..100).map(|_| { interval(host, pcpus, &mut all); all[0].got }).sum::<u64>()
+        };
+        let (with, without) = (run(Some(Kind::Proportional)), run(None));
+        prop_assert!(with * 100 >= without * 93, "{with} of {without}");
+    }
+}
+
+#[test]
+fn states_are_as_the_table_says() {
+    let mut g = Governor::new(&GovernorConfig::new(Kind::Proportional), 8, 1);
+    let state = |g: &Governor| match g {
+        Governor::Proportional(p) => p.state(),
+        _ => unreachable!("it is proportional"),
+    };
+    let mut look = |busy_pct: u64, steal_pct: u64| {
+        let width = g.width() as usize;
+        let mut cpus = [CpuTime::default(); 8];
+        cpus[..width].fill(CpuTime { busy_ns: S / 100 * busy_pct, steal_ns: S / 100 * steal_pct });
+        g.on(&Seen { elapsed_ns: S, cpus: &cpus, grant: None });
+        (g.width(), state(&g))
+    };
+    assert_eq!(look(96, 4), (8, State::Open), "under the threshold");
+    assert_eq!(look(50, 50), (4, State::Folded));
+    assert_eq!(look(97, 3), (4, State::Folded), "between the thresholds: hold");
+    assert_eq!(look(100, 0), (5, State::Trying));
+    assert_eq!(look(80, 20), (4, State::Folded), "still contended");
+    assert_eq!(look(70, 30), (6, State::Folded), "it loses: 2.8 of 4 CPUs");
+    assert_eq!(look(66, 34), (6, State::Folded), "3.96 of 4");
+}

@@ -1,0 +1,222 @@
+//! CPUs to keep off: paravirt (later: preferred) CPUs, and CPU hotplug beside them.
+//!
+//! A guest that shares its pCPUs with others does better with fewer vCPUs than with all of them
+//! preempted. Which CPUs it should leave alone for now is a mask that may change at any time; the
+//! CPUs stay online. The rules are those of "paravirt CPUs" (RFC PATCH v3, September 2025), from which
+//! `cpu_preferred_mask` of Linux came; where that does less, [`Spare`] says so:
+//!
+//! - No wake-up, no new entity and no RT push or pull goes to an avoided CPU. A sleeper that EEVDF
+//!   keeps queued wakes where it is, as everywhere.
+//! - Avoided CPUs take no part in load balancing: nothing is pulled to them, and nothing from them.
+//! - The tick of an avoided CPU pushes off who *runs* there, one a tick. Who waits leaves when its
+//!   turn comes, or with its next sleep. So a CPU with many entities takes as many ticks.
+//! - Affinity is never broken: who may run on avoided CPUs only stays there, and is placed among
+//!   them.
+//! - Deadline entities ignore the mask, as in both kernels.
+//! - A full-nohz CPU that runs one entity has no tick, so nobody pushes that entity off. The authors
+//!   saw this, and left it open; [`Spare::tick`] is the repair of the next version.
+//!
+//! One difference: the kernel's stopper takes *any* allowed CPU for whom it pushes off and leaves the
+//! rest to balancing; here it goes to an idle one, or the least loaded.
+//!
+//! An offline CPU ([`Level::set_offline`]) is left at once and by everybody, and affinity gives way.
+//! What that costs (stopping the machine, rebuilding domains) is the driver's to charge.
+
+use super::{Level, State};
+use crate::config::{ClassId, Ns};
+use crate::heap::NONE;
+use crate::{CpuId, CpuSet, EntId, MaskError};
+
+/// What of an avoided CPU is pushed off at the tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spare {
+    /// RT entities, too, and they are placed elsewhere: the RFC. Without: what was merged, where the
+    /// mask is about the fair class only.
+    pub rt: bool,
+    /// A full-nohz CPU keeps its tick while it is avoided (RFC v4).
+    pub tick: bool,
+}
+
+impl Default for Spare {
+    /// The RFC with its repair.
+    fn default() -> Self {
+        Self { rt: true, tick: true }
+    }
+}
+
+impl Level {
+    /// Sets the CPUs to keep off, from now on; CPUs outside the level are dropped. Nothing moves at
+    /// once: see the [module](self) for when it does.
+    ///
+    /// # Errors
+    /// [`MaskError`] if no online CPU is left; the mask is as it was.
+    pub fn set_avoided(&mut self, cpus: CpuSet) -> Result<(), MaskError> {
+        let all = CpuSet::first_n(self.cpus.len() as u32);
+        let avoided = cpus.and(&all);
+        if all.without(&avoided).without(&self.offline).is_empty() {
+            return Err(MaskError);
+        }
+        if avoided != self.avoided {
+            self.avoided = avoided;
+            self.remask();
+        }
+        Ok(())
+    }
+
+    /// Takes CPUs offline, and back online those not named. Who waits there moves at once, who runs
+    /// there when its CPU serves the [`Note::Kick`](crate::Note::Kick) it gets. An entity confined to
+    /// offline CPUs may run anywhere, and goes back as soon as one of its own is online again.
+    /// (Linux forgets the affinity, but for what a cpuset restores.)
+    ///
+    /// # Errors
+    /// [`MaskError`] if no CPU is left; all is as it was.
+    pub fn set_offline(&mut self, now: Ns, cpus: CpuSet) -> Result<(), MaskError> {
+        let all = CpuSet::first_n(self.cpus.len() as u32);
+        let offline = cpus.and(&all);
+        if all.without(&offline).is_empty() {
+            return Err(MaskError);
+        }
+        if offline == self.offline {
+            return Ok(());
+        }
+        self.offline = offline;
+        if all.without(&offline).without(&self.avoided).is_empty() {
+            // What is left was to be avoided: the mask has no meaning any more.
+            self.avoided = CpuSet::EMPTY;
+        }
+        self.remask();
+        for i in 0..self.ents.len() {
+            let e = EntId(i as u32);
+            let cpu = self.ents[i].cpu;
+            if self.may_stay(e, cpu) {
+                continue;
+            }
+            self.fair.forget_delayed(e);
+            match self.ents[i].state {
+                State::Queued => {
+                    let to = self.new_home(e);
+                    self.transfer(now, e, to);
+                }
+                State::Running => self.kick(cpu, true),
+                State::Blocked | State::Dead => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Which entities the mask is about.
+    pub fn set_spare(&mut self, spare: Spare) {
+        self.spare = spare;
+        for i in 0..self.ents.len() {
+            self.reopen(EntId(i as u32));
+        }
+    }
+
+    /// Names the full-nohz CPUs: [`Level::tick_needed`] is false there while one entity runs alone.
+    /// A driver asks again whenever a queue's length changes.
+    pub fn set_nohz_full(&mut self, cpus: &CpuSet) {
+        for (i, c) in self.cpus.iter_mut().enumerate() {
+            c.nohz_full = cpus.contains(CpuId(i as u32));
+        }
+    }
+
+    /// The CPUs kept off.
+    pub fn avoided(&self) -> &CpuSet {
+        &self.avoided
+    }
+
+    /// The CPUs that are offline.
+    pub fn offline(&self) -> &CpuSet {
+        &self.offline
+    }
+
+    /// Entities pushed off avoided CPUs by ticks. Each takes a stopper thread's time there.
+    pub fn pushed_off(&self) -> u64 {
+        self.pushed_off
+    }
+
+    /// Takes over another mask, whatever entities are doing.
+    fn remask(&mut self) {
+        let any = !self.avoided.is_empty() || !self.offline.is_empty();
+        for i in 0..self.cpus.len() {
+            let cpu = CpuId(i as u32);
+            let closed = self.avoided.contains(cpu) || self.offline.contains(cpu);
+            let c = &mut self.cpus[i];
+            c.spared = closed;
+            c.push = if closed { c.push } else { NONE };
+        }
+        let threads = self.cfg.topology.threads_per_core;
+        self.open_cores = any.then(|| {
+            let open = (0..self.cpus.len() as u32).filter(|&i| !self.cpus[i as usize].spared);
+            open.map(|i| CpuId(i - i % threads)).collect()
+        });
+        for i in 0..self.ents.len() {
+            self.reopen(EntId(i as u32));
+        }
+        for i in 0..self.cpus.len() {
+            self.refresh(CpuId(i as u32));
+        }
+    }
+
+    /// Recomputes where an entity should run: its affinity without CPUs to keep off, if that leaves
+    /// any.
+    pub(super) fn reopen(&mut self, e: EntId) {
+        let own = self.masks[e.index()];
+        let open = self.open_for(e, &own);
+        self.open[e.index()] = open;
+        self.ents[e.index()].allowed = open.len();
+    }
+
+    fn open_for(&self, e: EntId, own: &CpuSet) -> CpuSet {
+        let all = CpuSet::first_n(self.cpus.len() as u32);
+        let online = own.without(&self.offline);
+        let base = if online.is_empty() { all.without(&self.offline) } else { online };
+        let heeds = match self.class(e) {
+            ClassId::Fair => true,
+            ClassId::Rt => self.spare.rt,
+            ClassId::Dl => false,
+        };
+        let open = if heeds { base.without(&self.avoided) } else { base };
+        if open.is_empty() { base } else { open }
+    }
+
+    /// The same after a change of class, which decides whether the mask is heeded.
+    #[inline]
+    pub(super) fn reopen_class(&mut self, e: EntId) {
+        if !self.avoided.is_empty() {
+            self.reopen(e);
+        }
+    }
+
+    /// Whether an entity may go on where it is: its affinity counts, not the mask.
+    #[inline]
+    pub(super) fn may_stay(&self, e: EntId, cpu: CpuId) -> bool {
+        self.may_use(e, cpu) || self.may_remain(e, cpu)
+    }
+
+    #[cold]
+    fn may_remain(&self, e: EntId, cpu: CpuId) -> bool {
+        let own = &self.masks[e.index()];
+        let given_way = || own.without(&self.offline).is_empty();
+        !self.offline.contains(cpu) && (own.contains(cpu) || given_way())
+    }
+
+    /// The tick of an avoided CPU: whoever runs there goes, if it may. It does not balance.
+    #[cold]
+    pub(super) fn push_off(&mut self, now: Ns, cpu: CpuId, e: EntId) {
+        self.update_capacity(now, cpu);
+        if !self.may_use(e, cpu) {
+            self.cpus[cpu.index()].push = e.0;
+            self.kick(cpu, true);
+        }
+    }
+
+    /// Whether `e`, which can go on and whom the tick wanted pushed off, still has to go: policy,
+    /// affinity and mask may have changed since.
+    #[cold]
+    pub(super) fn is_pushed(&mut self, cpu: CpuId, e: EntId) -> bool {
+        let goes = self.cpus[cpu.index()].spared && !self.may_use(e, cpu);
+        self.pushed_off += u64::from(goes);
+        goes
+    }
+}

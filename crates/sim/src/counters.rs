@@ -1,0 +1,132 @@
+//! What KVM counts for a vCPU.
+
+use vcoop_model::plan::virt::{GuestIdle, GuestTimer, Virt};
+use vcoop_policy::config::AdvanceConfig;
+
+use crate::queue::Ns;
+use crate::world::EXIT_NAMES;
+
+/// Declares the counters, and what is done with each of them.
+macro_rules! counters {
+    ($( $(#[doc = $doc:literal])+ $name:ident ),+ $(,)?) => {
+        /// Counters of a vCPU, or of several. They never fall.
+        #[derive(Clone, Copy, Debug, Default)]
+        pub(crate) struct Counters {
+            /// Exits by reason, in the order of [`EXIT_NAMES`].
+            pub(crate) exits: [u64; EXIT_NAMES.len()],
+            /// Time from these exits until the guest ran again.
+            pub(crate) exit_ns: [Ns; EXIT_NAMES.len()],
+            $( $(#[doc = $doc])+ pub(crate) $name: u64, )+
+        }
+
+        impl Counters {
+            /// Adds those of another vCPU.
+            pub(crate) fn add(&mut self, other: &Self) {
+                self.exits.iter_mut().zip(other.exits).for_each(|(sum, n)| *sum += n);
+                self.exit_ns.iter_mut().zip(other.exit_ns).for_each(|(sum, n)| *sum += n);
+                $( self.$name += other.$name; )+
+            }
+
+            /// What has been counted since.
+            pub(crate) fn since(&self, start: &Self) -> Self {
+                let mut since = *self;
+                since.exits.iter_mut().zip(start.exits).for_each(|(n, before)| *n -= before);
+                since.exit_ns.iter_mut().zip(start.exit_ns).for_each(|(n, before)| *n -= before);
+                $( since.$name -= start.$name; )+
+                since
+            }
+        }
+    };
+}
+
+counters! {
+    /// Interrupts made pending.
+    injections,
+    /// Of these, those that reached the running guest without an exit.
+    posted,
+    /// Polls of the host that caught the wake-up.
+    polls_won,
+    /// ... and those that did not.
+    polls_lost,
+    /// Time of the former.
+    poll_won_ns,
+    /// Time of the latter.
+    poll_lost_ns,
+    /// Polls of the guest that ended with work to do.
+    guest_polls_won,
+    /// ... and those that did not.
+    guest_polls_lost,
+    /// Time of both.
+    guest_poll_ns,
+    /// Time that a pCPU rested in guest mode.
+    rest_ns,
+    /// Deadlines moved from the preemption timer to an hrtimer.
+    hv_to_sw,
+    /// ... and back.
+    sw_to_hv,
+    /// Deadlines that the preemption timer could not hold.
+    hv_refused,
+    /// Deadlines that passed while the preemption timer stood still.
+    hv_blind,
+    /// Time until they were noticed.
+    hv_blind_ns,
+    /// Time spun away because a timer was fired early.
+    advance_ns,
+}
+
+/// A scalar: metric, unit, value.
+pub(crate) type Counted = (String, &'static str, f64);
+
+impl Counters {
+    /// What a VM of so many vCPUs, virtualised like this, has counted in `ns`. What it has not switched
+    /// on is left out.
+    pub(crate) fn scalars(&self, virt: &Virt, vcpus: f64, ns: f64) -> Vec<Counted> {
+        let mut all = Vec::new();
+        let seconds = ns / 1e9;
+        let rate = |metric: &str, n: u64| (metric.to_owned(), "1/s", n as f64 / seconds);
+        let share = |metric: &str, t: Ns| (metric.to_owned(), "%", 100.0 * t as f64 / (ns * vcpus));
+        let mean = |metric: &str, t: Ns, n: u64| {
+            (metric.to_owned(), "us", t as f64 / 1e3 / n.max(1) as f64)
+        };
+        all.push(rate("injections", self.injections));
+        if virt.apic.posted {
+            all.push(rate("injections.posted", self.posted));
+        }
+        for (i, reason) in EXIT_NAMES.iter().enumerate() {
+            if self.exits[i] > 0 || !RARE.contains(reason) {
+                all.push(rate(&format!("exits.{reason}"), self.exits[i]));
+                all.push(share(&format!("exit_time.{reason}"), self.exit_ns[i]));
+            }
+        }
+        all.push(rate("exits", self.exits.iter().sum()));
+        if virt.idle.host_poll.max_ns > 0 {
+            all.push(rate("halt_polls.won", self.polls_won));
+            all.push(rate("halt_polls.lost", self.polls_lost));
+            all.push(share("halt_poll", self.poll_won_ns + self.poll_lost_ns));
+            all.push(share("halt_poll.lost", self.poll_lost_ns));
+        }
+        if matches!(virt.idle.guest, GuestIdle::Poll | GuestIdle::Haltpoll) {
+            all.push(rate("guest_polls.won", self.guest_polls_won));
+            all.push(rate("guest_polls.lost", self.guest_polls_lost));
+            all.push(share("guest_poll", self.guest_poll_ns));
+        }
+        if virt.exits_off.hlt || virt.idle.guest == GuestIdle::Mwait {
+            all.push(share("guest_rest", self.rest_ns));
+        }
+        if virt.timer.source == Some(GuestTimer::HvTimer) {
+            all.push(rate("timer.hv_to_sw", self.hv_to_sw));
+            all.push(rate("timer.sw_to_hv", self.sw_to_hv));
+            all.push(rate("timer.hv_refused", self.hv_refused));
+            all.push(rate("timer.blind", self.hv_blind));
+            all.push(mean("timer.blind_time", self.hv_blind_ns, self.hv_blind));
+        }
+        if virt.timer.advance != AdvanceConfig::None {
+            all.push(share("timer.advance_wait", self.advance_ns));
+        }
+        all
+    }
+}
+
+/// Reasons that most VMs never have.
+const RARE: [&str; 7] =
+    ["register", "refused", "preemption_timer", "eoi", "interrupt_window", "pause", "hypercall"];

@@ -1,0 +1,154 @@
+//! The driver of governors: looks at a VM once an interval, and has its guest use more or fewer vCPUs.
+//!
+//! A governor that goes by steal is the guest's own: it costs vCPU 0 a tick's time, and sees what the
+//! guest's kernel sees (run time and run delay of each vCPU; a wait that is not over is in neither).
+//! One that goes by the host's word costs a pCPU a timer interrupt, and for each mask written what a
+//! change of a thread's policy costs, which is more work.
+
+use vcoop_model::plan::{Plan, TimelineAction};
+use vcoop_policy::govern::{Claim, CpuTime, Governor, Grant, Kind, Seen, share};
+use vcoop_sched::{CpuId, EntId};
+
+use crate::queue::Ns;
+use crate::tune::MASTER;
+use crate::world::{Irq, World};
+
+/// The governor of one VM.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    governor: Governor,
+    interval_ns: Ns,
+    /// Goes by the host's word.
+    by_host: bool,
+    /// Counters of each vCPU at the last look, and room for what came since.
+    last: Vec<CpuTime>,
+    since: Vec<CpuTime>,
+    last_at: Ns,
+    /// Of each VM, if it goes by the host's word; and of the host's own threads.
+    pool: Vec<CpuTime>,
+    host_ran: Ns,
+}
+
+impl Driver {
+    /// The governors of a plan, by VM, and when each looks first.
+    pub(crate) fn all(plan: &Plan) -> Vec<Option<Self>> {
+        (0..plan.vms.len()).map(|vm| Self::of(plan, vm)).collect()
+    }
+
+    fn of(plan: &Plan, vm: usize) -> Option<Self> {
+        let config = plan.governor(vm)?;
+        let topology = &plan.vms[vm].level.topology;
+        let (vcpus, threads) = (topology.cpus(), topology.threads_per_core);
+        let by_host = matches!(config.kind, Kind::Entitlement | Kind::HostHint);
+        Some(Self {
+            governor: Governor::new(&config, vcpus, threads),
+            interval_ns: config.interval_ns,
+            by_host,
+            last: vec![CpuTime::default(); vcpus as usize],
+            since: vec![CpuTime::default(); vcpus as usize],
+            last_at: 0,
+            pool: vec![CpuTime::default(); if by_host { plan.vms.len() } else { 0 }],
+            host_ran: 0,
+        })
+    }
+
+    /// When it looks for the first time.
+    pub(crate) fn first(&self) -> Ns {
+        self.interval_ns
+    }
+}
+
+impl World<'_> {
+    /// The interval of a VM's governor is over.
+    pub(crate) fn govern_due(&mut self, vm: u32) {
+        let Some(driver) = &self.governors[vm as usize] else { return };
+        self.queue.set(self.slots.govern + vm, self.now + driver.interval_ns);
+        if driver.by_host {
+            return self.interrupt(MASTER, Irq::Govern(vm));
+        }
+        let first = self.vms[vm as usize].first;
+        self.vcpus[first as usize].extra += self.costs.guest_tick_ns;
+        self.govern(vm);
+    }
+
+    /// A governor looks, and its word is carried out.
+    pub(crate) fn govern(&mut self, vm: u32) {
+        let m = vm as usize;
+        if !self.vms[m].started {
+            return;
+        }
+        for p in 0..self.pcpus.len() as u32 {
+            // What runs has run until now.
+            self.host.charge(self.now, CpuId(p));
+        }
+        self.host_notes();
+        let Some(mut driver) = self.governors[m].take() else { return };
+        let elapsed_ns = self.now - driver.last_at;
+        driver.last_at = self.now;
+        let first = self.vms[m].first;
+        for (v, (last, since)) in (first..).zip(driver.last.iter_mut().zip(&mut driver.since)) {
+            let now = self.time_of(v);
+            *since = difference(now, *last);
+            *last = now;
+        }
+        let grant = driver.by_host.then(|| self.grant(m, &mut driver, elapsed_ns));
+        let seen = Seen { elapsed_ns, cpus: &driver.since, grant };
+        let width = driver.governor.on(&seen);
+        let by_host = driver.by_host;
+        self.governors[m] = Some(driver);
+        if let Some(width) = width {
+            if by_host {
+                self.pcpus[MASTER as usize].extra += self.costs.setattr_ns;
+            }
+            self.fold(vm, width);
+        }
+    }
+
+    /// Run time and run delay of a vCPU since its thread began.
+    fn time_of(&self, v: u32) -> CpuTime {
+        let stats = self.host.stats(EntId(self.vcpus[v as usize].thread));
+        CpuTime { busy_ns: stats.exec_ns, steal_ns: stats.wait_ns }
+    }
+
+    /// What the host can give a VM: it knows what each of them ran and waited for.
+    fn grant(&self, vm: usize, driver: &mut Driver, elapsed_ns: Ns) -> Grant {
+        let mut claims = Vec::with_capacity(self.vms.len());
+        for (m, (state, plan)) in self.vms.iter().zip(&self.plan.vms).enumerate() {
+            let vcpus = plan.level.topology.cpus();
+            let now = (state.first..state.first + vcpus).map(|v| self.time_of(v)).fold(
+                CpuTime::default(),
+                |all, one| CpuTime {
+                    busy_ns: all.busy_ns + one.busy_ns,
+                    steal_ns: all.steal_ns + one.steal_ns,
+                },
+            );
+            let since = difference(now, std::mem::replace(&mut driver.pool[m], now));
+            let groups = self.plan.host.sched.linux().map_or(&[][..], |level| &level.groups);
+            let weight = plan.group.and_then(|g| groups.get(usize::from(g))).copied();
+            claims.push(Claim {
+                wanted_ns: Claim::wanting(since, elapsed_ns, self.masks[m].width, vcpus),
+                weight: weight.unwrap_or(1024 * u64::from(vcpus)),
+                entitled_ns: u64::from(plan.virt.govern.entitled.unwrap_or(0)) * elapsed_ns,
+                given_ns: 0,
+            });
+        }
+        let own = 0..self.plan.host_tasks.len() as u32;
+        let ran: Ns = own.map(|t| self.host.stats(EntId(t)).exec_ns).sum();
+        let others = ran - std::mem::replace(&mut driver.host_ran, ran);
+        let capacity = (self.pcpus.len() as u64 * elapsed_ns).saturating_sub(others);
+        share(capacity, &mut claims);
+        claims[vm].grant()
+    }
+
+    /// A switch of the timeline that sets a mask by hand.
+    pub(crate) fn prefer(&mut self, action: &TimelineAction) {
+        if let TimelineAction::Prefer { vm, vcpus } = action {
+            let preferred = vcpus.iter().map(|&c| CpuId(c)).collect();
+            self.set_mask(*vm, &preferred);
+        }
+    }
+}
+
+fn difference(now: CpuTime, before: CpuTime) -> CpuTime {
+    CpuTime { busy_ns: now.busy_ns - before.busy_ns, steal_ns: now.steal_ns - before.steal_ns }
+}

@@ -1,0 +1,225 @@
+//! Known answers of idle vCPUs: who polls, for how long, who is woken how, and who pays for it.
+
+mod support;
+
+use support::*;
+use vcoop_model::plan::virt::{GuestIdle, GuestTimer, Virt};
+use vcoop_model::plan::{Dist, Mode, Phase, Plan, Program, Target};
+use vcoop_model::recording::Recording;
+use vcoop_policy::config::HostPollConfig;
+use vcoop_sched::config::{Policy, RtGuard};
+
+/// One vCPU alone on its pCPU, a task at this interval, no ticks in sight.
+fn alone(interval: u64, virt: Virt) -> Plan {
+    let mut host = eevdf(2);
+    (host.tick_ns, host.rt_guard) = (100 * S, RtGuard::Off);
+    let mut p = plan(host, dear());
+    let mut guest = eevdf(1);
+    (guest.tick_ns, guest.rt_guard) = (100 * S, RtGuard::Off);
+    let mut vm = vm("g", guest, vec![task("t", cyclictest(interval, 0), Policy::Fifo(50), &[])]);
+    vm.vcpu_cpus = vec![vec![0]];
+    vm.virt = virt;
+    p.vms.push(vm);
+    p.warmup_ns = 100 * MS;
+    probe_all(&mut p);
+    p
+}
+
+fn mean(r: &Recording, probe: &str) -> f64 {
+    let l = latency(r, probe);
+    l.sum_ns as f64 / l.hist.len() as f64
+}
+
+fn host_polls() -> Virt {
+    let mut virt = Virt::default();
+    virt.idle.host_poll = HostPollConfig::KVM;
+    virt
+}
+
+fn guest(idle: GuestIdle) -> Virt {
+    let mut virt = Virt::default();
+    virt.idle.guest = idle;
+    virt
+}
+
+#[test]
+fn the_hosts_poll_catches_short_halts_and_burns_the_cpu() {
+    let interval = 150 * US;
+    let sleeps = run(&alone(interval, Virt::default()));
+    let polls = run(&alone(interval, host_polls()));
+    let n = 1e9 / interval as f64;
+    assert!((scalar(&polls, "g", "halt_polls.won") - n).abs() < 2.0, "every one");
+    assert_eq!(scalar(&polls, "g", "halt_polls.lost"), 0.0);
+    // No C-state, no wake-up, no switch, no loading: 2000 + 600 + 1100 + 900.
+    let saved = mean(&sleeps, "g.t") - mean(&polls, "g.t");
+    assert!((saved - 4_600.0).abs() < 1.0, "{saved}");
+    assert!(scalar(&sleeps, "host", "cpu") < 10.0);
+    // All of its pCPU, of two.
+    assert!((49.9..=50.1).contains(&scalar(&polls, "host", "cpu")));
+    let (polling, switches) =
+        (scalar(&polls, "host", "polling"), scalar(&polls, "host", "switches"));
+    assert!((44.0..50.0).contains(&polling) && switches < 1.0, "{polling} % {switches}");
+}
+
+#[test]
+fn adaptive_polling_costs_an_idle_guest_almost_nothing() {
+    let plain = run(&alone(10 * MS, Virt::default()));
+    let polls = run(&alone(10 * MS, host_polls()));
+    assert_eq!(scalar(&polls, "g", "halt_polls.won"), 0.0);
+    let cost = scalar(&polls, "host", "cpu") - scalar(&plain, "host", "cpu");
+    assert!(cost.abs() < 0.01, "{cost} %");
+}
+
+#[test]
+fn polling_ends_when_somebody_else_wants_the_pcpu() {
+    let mut p = alone(150 * US, host_polls());
+    p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[0]));
+    let r = run(&p);
+    let (won, lost) = (scalar(&r, "g", "halt_polls.won"), scalar(&r, "g", "halt_polls.lost"));
+    assert!(won < 1.0, "{won} won, {lost} lost");
+    assert_eq!(scalar(&r, "host", "polling"), 0.0, "not for a moment");
+    // One that comes while it polls ends it at once, on whatever class it is.
+    let mut p = alone(150 * US, host_polls());
+    let seldom = cycle(Dist::Const(500 * US), Dist::Const(700 * US));
+    p.host_tasks.push(task("seldom", seldom, Policy::Idle, &[0]));
+    let r = run(&p);
+    assert!(scalar(&r, "g", "halt_polls.won") > 500.0, "it polls in between");
+    assert!(scalar(&r, "g", "halt_polls.lost") > 500.0);
+    let had = scalar(&r, "host.seldom", "throughput");
+    assert!(had > 0.35, "the pCPU is its own while it runs: {had}");
+}
+
+/// A task on vCPU 0 wakes one on vCPU 1, again and again.
+fn pair(virt: Virt) -> Recording {
+    let mut p = alone(S, virt);
+    let mut level = eevdf(2);
+    (level.tick_ns, level.rt_guard) = (100 * S, RtGuard::Off);
+    let serve = Program::Serve { work: Dist::Const(0), wait: Dist::Const(0), irq_vcpu: 0 };
+    let ping = Program::Ping {
+        interval_ns: 40 * US,
+        phase: Dist::Const(0),
+        server: Target::Guest { vm: 0, task: 1 },
+        irq_vcpu: 0,
+        work: Dist::Const(0),
+    };
+    p.vms[0].level = level;
+    p.vms[0].vcpu_cpus = vec![vec![0], vec![1]];
+    p.vms[0].vcpu_policy = vec![Policy::NORMAL; 2];
+    p.vms[0].vcpu_means = vec![None; 2];
+    p.vms[0].tasks = vec![
+        task("ping", ping, Policy::Fifo(50), &[0]),
+        task("pong", serve, Policy::Fifo(50), &[1]),
+    ];
+    p.probes.clear();
+    probe_all(&mut p);
+    run(&p)
+}
+
+#[test]
+fn a_polling_guest_is_woken_without_an_ipi() {
+    let halts = pair(guest(GuestIdle::Hlt));
+    assert!(scalar(&halts, "g", "exits.msr_icr") > 49_000.0, "one each way");
+    for idle in [GuestIdle::Poll, GuestIdle::Haltpoll] {
+        let polls = pair(guest(idle));
+        assert!(scalar(&polls, "g", "exits.msr_icr") < 1.0, "{idle:?}");
+        assert!(scalar(&polls, "g", "exits.hlt") < 1.0, "{idle:?}");
+        // Two ways: notice, wake-up, switch; and one timer write.
+        let round = mean(&polls, "g.ping");
+        assert!(round < mean(&halts, "g.ping") / 2.0, "{round}");
+        assert!(round >= 2.0 * (120.0 + 700.0 + 1_000.0), "{round}");
+        assert!(scalar(&polls, "g", "guest_polls.won") > 49_000.0);
+    }
+    let mut polled = guest(GuestIdle::Hlt);
+    polled.idle.host_poll = HostPollConfig::KVM;
+    let (host, plain) = (mean(&pair(polled), "g.ping"), mean(&halts, "g.ping"));
+    let in_guest = mean(&pair(guest(GuestIdle::Haltpoll)), "g.ping");
+    assert!(in_guest < host && host < plain, "{in_guest} {host} {plain}");
+}
+
+#[test]
+fn a_guests_poll_that_finds_nothing_halts() {
+    let r = run(&alone(10 * MS, guest(GuestIdle::Haltpoll)));
+    // Long blocks: the limit goes to nothing, and it does not poll at all.
+    assert_eq!(scalar(&r, "g", "guest_polls.won"), 0.0);
+    assert!(scalar(&r, "g", "guest_poll") < 0.1);
+    assert!(scalar(&r, "g", "exits.hlt") > 99.0);
+    // Waits shorter than what its limit begins with: it polls for them.
+    let r = run(&alone(45 * US, guest(GuestIdle::Haltpoll)));
+    assert!(scalar(&r, "g", "guest_polls.won") > 20_000.0);
+    assert!(scalar(&r, "g", "exits.hlt") < 10.0);
+    assert!(scalar(&r, "g", "guest_poll") > 80.0);
+    // Waits of 170 us, in vain: the governor counts the halt alone. It polls for 100 us and halts for
+    // 70, which is not longer than its limit.
+    let r = run(&alone(180 * US, guest(GuestIdle::Haltpoll)));
+    assert_eq!(scalar(&r, "g", "guest_polls.won"), 0.0);
+    assert!(scalar(&r, "g", "guest_polls.lost") > 5_500.0);
+    assert!((54.0..57.0).contains(&scalar(&r, "g", "guest_poll")));
+}
+
+#[test]
+fn hlt_without_exits_keeps_the_pcpu() {
+    let mut virt = Virt::default();
+    virt.exits_off.hlt = true;
+    virt.timer.source = Some(GuestTimer::HvTimer);
+    let r = run(&alone(MS, virt));
+    assert_eq!(scalar(&r, "g", "exits.hlt"), 0.0);
+    assert!(scalar(&r, "host", "cpu") > 49.9, "the host sees it busy");
+    assert!(scalar(&r, "g", "guest_rest") > 98.0, "it is not");
+    // C1 is left, then exit, entry, guest, and the next deadline's write.
+    let l = latency(&r, "g.t");
+    // (The next deadline is the tick's, out of the preemption timer's range.)
+    let path = 2_000 + 700 + 350 + 600 + 150 + 1_000 + 700 + 1_000 + (700 + 400 + 600);
+    assert!(l.min_ns >= path && l.max_ns < path + 4, "{} to {}, {path}", l.min_ns, l.max_ns);
+    // Somebody else on the pCPU gets his share of it, which an exiting HLT would have left him whole.
+    let mut shared = alone(MS, {
+        let mut virt = Virt::default();
+        virt.exits_off.hlt = true;
+        virt
+    });
+    shared.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[0]));
+    if let Some(host) = shared.host.sched.linux_mut() {
+        host.tick_ns = MS;
+    }
+    let had = scalar(&run(&shared), "host.hog", "throughput");
+    assert!((0.4..0.6).contains(&had), "{had}");
+}
+
+#[test]
+fn mwait_goes_deeper_than_hlt_and_is_woken_without_an_ipi() {
+    let mut virt = guest(GuestIdle::Mwait);
+    virt.exits_off.mwait = true;
+    // Idle for 10 ms it uses C6, whose 60 us the next interrupt pays.
+    let r = run(&alone(10 * MS, virt.clone()));
+    assert!(latency(&r, "g.t").min_ns > 60_000, "deep");
+    let mut hlt = Virt::default();
+    hlt.exits_off.hlt = true;
+    assert!(latency(&run(&alone(10 * MS, hlt)), "g.t").max_ns < 20_000, "C1 only");
+    let r = pair(virt);
+    assert!(scalar(&r, "g", "exits.msr_icr") < 1.0, "it watches its flag");
+}
+
+#[test]
+fn idle_poll_never_leaves_guest_mode() {
+    let r = run(&alone(MS, guest(GuestIdle::Poll)));
+    assert_eq!(scalar(&r, "g", "exits.hlt"), 0.0);
+    assert!(scalar(&r, "host", "cpu") > 49.9);
+    assert!(scalar(&r, "g", "guest_poll") > 98.0);
+}
+
+#[test]
+fn an_idle_vcpus_work_is_not_lost() {
+    // Everything at once, under a load that preempts it all the time.
+    let mut virt = guest(GuestIdle::Haltpoll);
+    virt.idle.host_poll = HostPollConfig::KVM;
+    virt.timer.source = Some(GuestTimer::HvTimer);
+    virt.timer.arm_sw_on_preempt = true;
+    let mut p = alone(200 * US, virt);
+    let burst = Phase::Run { time: Dist::Exp { mean_ns: 90 * US, max_ns: MS }, mode: Mode::User };
+    let nap = Phase::Sleep { time: Dist::Exp { mean_ns: 200 * US, max_ns: 2 * MS } };
+    let load = Program::Cycle { phases: vec![burst, nap] };
+    p.host_tasks.push(task("load", load, Policy::Fifo(10), &[0]));
+    let r = run(&p);
+    let l = latency(&r, "g.t");
+    assert_eq!((l.hist.len() + l.missed) / 10, 500, "every period: {} {}", l.hist.len(), l.missed);
+    assert_eq!(l.parts_sum.iter().sum::<u128>(), l.sum_ns);
+}

@@ -1,0 +1,284 @@
+//! Known answers of a guest's timers: who fires them, in which mode, how early, and what that costs.
+
+mod support;
+
+use support::*;
+use vcoop_model::plan::virt::{GuestIdle, GuestTimer, TimerMode, Virt};
+use vcoop_model::plan::{Plan, PolicyPlan};
+use vcoop_model::recording::{Part, Recording};
+use vcoop_policy::config::{AdvanceConfig, Budget, DynamicConfig, Means};
+use vcoop_sched::config::{Policy, RtGuard};
+
+/// One vCPU alone on its pCPU, a task every millisecond, no ticks in sight.
+fn alone(virt: Virt) -> Plan {
+    let mut p = plan(eevdf(2), dear());
+    p.host.costs.cstates.clear();
+    let mut guest = eevdf(1);
+    guest.tick_ns = 100 * S;
+    guest.rt_guard = RtGuard::Off;
+    let mut vm = vm("g", guest, vec![task("t", cyclictest(MS, 0), Policy::Fifo(50), &[])]);
+    vm.vcpu_cpus = vec![vec![0]];
+    vm.virt = virt;
+    p.vms.push(vm);
+    if let Some(host) = p.host.sched.linux_mut() {
+        host.tick_ns = 100 * S;
+        host.rt_guard = RtGuard::Off;
+    }
+    probe_all(&mut p);
+    p
+}
+
+fn timer(source: GuestTimer, idle: GuestIdle) -> Virt {
+    let mut virt = Virt::default();
+    virt.timer.source = Some(source);
+    virt.idle.guest = idle;
+    virt
+}
+
+fn span(r: &Recording) -> (u64, u64) {
+    let l = latency(r, "g.t");
+    assert!(l.hist.len() > 900, "every period is seen: {} of them, {}", l.hist.len(), l.max_ns);
+    (l.min_ns, l.max_ns)
+}
+
+/// Injection, guest interrupt, wake-up and switch.
+const GUEST: u64 = 150 + 1_000 + 700 + 1_000;
+/// The guest's handler writes its next deadline, the tick's, before the switch.
+const WRITE: u64 = 700 + 400 + 600;
+/// ... which is cheaper with the preemption timer, but that is loaded at each entry.
+const HV_WRITE: u64 = 700 + 150 + 600 + 50;
+/// Exit, handler and entry, and the guest.
+const HRTIMER: u64 = 700 + 700 + 600 + GUEST + WRITE;
+/// The same without a host interrupt, but with the handling of the exit.
+const HV_TIMER: u64 = 700 + 350 + 600 + GUEST + HV_WRITE;
+
+#[test]
+fn a_polling_guests_timer_costs_what_its_path_costs() {
+    let r = run(&alone(timer(GuestTimer::Hrtimer, GuestIdle::Poll)));
+    assert_eq!(span(&r), (HRTIMER, HRTIMER));
+    assert!((998.0..=1_000.0).contains(&scalar(&r, "g", "exits.interrupt")), "one a period");
+    let r = run(&alone(timer(GuestTimer::HvTimer, GuestIdle::Poll)));
+    let (min, max) = span(&r);
+    assert!(min >= HV_TIMER && max < HV_TIMER + 4, "a count is 4 cycles: {min} to {max}");
+    assert_eq!(scalar(&r, "g", "exits.interrupt"), 0.0, "no timer interrupt on the host");
+    assert!((998.0..=1_000.0).contains(&scalar(&r, "g", "exits.preemption_timer")));
+    assert_eq!(scalar(&r, "g", "timer.hv_to_sw"), 0.0, "it never halts");
+}
+
+#[test]
+fn the_preemption_timer_is_switched_on_hlt_and_back() {
+    let sw = run(&alone(timer(GuestTimer::Hrtimer, GuestIdle::Hlt)));
+    let hv = run(&alone(timer(GuestTimer::HvTimer, GuestIdle::Hlt)));
+    let hv_span = span(&hv);
+    assert_eq!(span(&sw), (hv_span.0 + WRITE - HV_WRITE, hv_span.1 + WRITE - HV_WRITE));
+    assert_eq!(scalar(&hv, "g", "timer.hv_to_sw"), 1_000.0);
+    assert_eq!(scalar(&hv, "g", "timer.sw_to_hv"), 0.0, "that one has fired when it wakes");
+    // Woken by something else it goes back, and at the next halt away again.
+    let mut p = alone(timer(GuestTimer::HvTimer, GuestIdle::Hlt));
+    p.vms[0].devices.push(vcoop_model::plan::DevicePlan {
+        name: "d".into(),
+        period: vcoop_model::plan::Dist::Const(MS + 7 * US),
+        vcpu: 0,
+        nmi: false,
+        softirq: vcoop_model::plan::Dist::Const(0),
+        wakes: None,
+    });
+    let r = run(&p);
+    assert!(scalar(&r, "g", "timer.sw_to_hv") > 900.0);
+    assert!(scalar(&r, "g", "timer.hv_to_sw") > 1_900.0);
+    assert_eq!(latency(&r, "g.t").missed, 0);
+}
+
+#[test]
+fn where_kvm_cannot_use_it_it_is_an_hrtimer() {
+    let plain = run(&alone(timer(GuestTimer::Hrtimer, GuestIdle::Poll)));
+    let cases: [&dyn Fn(&mut Plan); 4] = [
+        &|p| p.host.cpu = Some(vcoop_model::profile::Cpu { signature: 0x306a8, ..CPU }),
+        &|p| p.host.cpu = None,
+        &|p| p.vms[0].virt.exits_off.mwait = true,
+        // A thousandth of the guest's cycles: the shifted delta does not fit after the division.
+        &|p| {
+            p.host.cpu = Some(vcoop_model::profile::Cpu { preemption_timer_shift: Some(0), ..CPU })
+        },
+    ];
+    for (i, change) in cases.iter().enumerate() {
+        let mut p = alone(timer(GuestTimer::HvTimer, GuestIdle::Poll));
+        change(&mut p);
+        let r = run(&p);
+        assert_eq!(span(&r), span(&plain), "case {i}");
+    }
+    // Out of range: a period of 20 s at 4 cycles a count and 1 GHz, 2^32 counts being 17 s.
+    let mut p = alone(timer(GuestTimer::HvTimer, GuestIdle::Poll));
+    p.vms[0].tasks[0].program = cyclictest(20 * S, 0);
+    p.duration_ns = 50 * S;
+    let r = run(&p);
+    assert!(scalar(&r, "g", "timer.hv_refused") > 0.0);
+    assert!(latency(&r, "g.t").max_ns <= HRTIMER);
+}
+
+/// A second thread wants the pCPU all the time, and the guest never sleeps.
+fn contended(virt: Virt, policy: PolicyPlan) -> Recording {
+    let mut p = alone(virt);
+    p.duration_ns = 5 * S;
+    p.policy = policy;
+    if let Some(host) = p.host.sched.linux_mut() {
+        host.tick_ns = MS;
+    }
+    p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[0]));
+    p.vms[0].tasks.push(task("work", hog(), Policy::NORMAL, &[]));
+    p.probes.clear();
+    probe_all(&mut p);
+    run(&p)
+}
+
+#[test]
+fn it_is_blind_while_the_vcpu_is_preempted() {
+    let hv = timer(GuestTimer::HvTimer, GuestIdle::Poll);
+    let r = contended(hv.clone(), PolicyPlan::Vanilla);
+    assert!(scalar(&r, "g", "timer.blind") > 100.0, "deadlines pass unseen");
+    let l = latency(&r, "g.t");
+    let waits = l.parts_sum[Part::PreemptedToRun as usize];
+    assert!(waits * 10 > l.sum_ns * 9, "and that is a wait for the pCPU: {waits} of {}", l.sum_ns);
+    let mut remedy = hv;
+    remedy.timer.arm_sw_on_preempt = true;
+    let r = contended(remedy, PolicyPlan::Vanilla);
+    assert_eq!(scalar(&r, "g", "timer.blind"), 0.0);
+    let (away, back) = (scalar(&r, "g", "timer.hv_to_sw"), scalar(&r, "g", "timer.sw_to_hv"));
+    assert!(away > 100.0 && back <= away, "{away} {back}");
+}
+
+#[test]
+fn boosting_needs_somebody_who_sees_the_deadline() {
+    let budget = Budget { burst_ns: 100 * MS, refill_ppm: 900_000 };
+    let boost = PolicyPlan::Dynamic(DynamicConfig {
+        means: Means::Rr(8),
+        vcpu_budget: budget,
+        vm_budget: budget,
+        max_preempt_off_ns: 3 * MS,
+        boost_on_injection: true,
+        boost_on_request: true,
+        boost_across_idle: true,
+    });
+    let mean = |virt| {
+        let r = contended(virt, boost.clone());
+        let l = latency(&r, "g.t");
+        l.sum_ns / u128::from(l.hist.len())
+    };
+    let sw = mean(timer(GuestTimer::Hrtimer, GuestIdle::Hlt));
+    let hv = mean(timer(GuestTimer::HvTimer, GuestIdle::Hlt));
+    let mut remedy = timer(GuestTimer::HvTimer, GuestIdle::Hlt);
+    remedy.timer.arm_sw_on_preempt = true;
+    let remedied = mean(remedy);
+    assert!(hv > 10 * sw, "blind to each other: {hv} against {sw}");
+    assert!(remedied < 2 * sw, "the remedy: {remedied} against {sw}");
+}
+
+#[test]
+fn an_early_timer_hides_the_hosts_work_and_is_never_early() {
+    for source in [GuestTimer::Hrtimer, GuestTimer::HvTimer] {
+        // From the end of the entry on.
+        let guest = GUEST + if source == GuestTimer::Hrtimer { WRITE } else { HV_WRITE };
+        let mut virt = timer(source, GuestIdle::Poll);
+        virt.timer.advance = AdvanceConfig::Fixed(3_000);
+        let r = run(&alone(virt.clone()));
+        assert_eq!(span(&r), (guest, guest), "all of it is hidden, and nothing more");
+        let takes = if source == GuestTimer::Hrtimer { 2_000.0 } else { 1_650.0 };
+        let spun = scalar(&r, "g", "timer.advance_wait") * 1e7 / 1_000.0;
+        assert!((spun - (3_000.0 - takes)).abs() < 4.0, "{spun} ns of each are left to spin");
+        virt.timer.advance = AdvanceConfig::Adaptive;
+        let mut p = alone(virt);
+        p.warmup_ns = 200 * MS;
+        let r = run(&p);
+        let (min, max) = span(&r);
+        assert!(min >= guest && max < guest + 105, "within KVM's 100 cycles: {min} to {max}");
+        let advance = scalar(&r, "g", "timer.advance") * 1e3;
+        assert!((advance - takes).abs() <= 105.0, "{advance} for {takes}");
+    }
+}
+
+#[test]
+fn a_posted_timer_is_waited_out_where_it_is_fired() {
+    let guest = 1_000 + 700 + 1_000;
+    let mut virt = timer(GuestTimer::Exitless, GuestIdle::Poll);
+    virt.apic.posted = true;
+    let plain = run(&alone(virt.clone()));
+    assert_eq!(span(&plain), (700 + guest, 700 + guest), "the housekeeping's interrupt");
+    assert_eq!(scalar(&plain, "g", "exits"), 0.0, "exitless");
+    virt.timer.advance = AdvanceConfig::Fixed(1_000);
+    assert_eq!(span(&run(&alone(virt))), (guest, guest));
+}
+
+#[test]
+fn one_shot_counts_from_the_hosts_now() {
+    let (deadline, _) = span(&run(&alone(timer(GuestTimer::Hrtimer, GuestIdle::Poll))));
+    let mut virt = timer(GuestTimer::Hrtimer, GuestIdle::Poll);
+    virt.timer.mode = TimerMode::Oneshot;
+    let (min, max) = span(&run(&alone(virt)));
+    let late = 700 + 400;
+    assert!(min >= deadline + late && max < deadline + late + 16, "{min} to {max}");
+}
+
+#[test]
+fn a_periodic_timer_is_never_written_and_has_no_other_times() {
+    for source in [GuestTimer::Hrtimer, GuestTimer::HvTimer] {
+        let mut virt = timer(source, GuestIdle::Hlt);
+        virt.timer.mode = TimerMode::Periodic;
+        let mut p = alone(virt);
+        p.vms[0].level.tick_ns = MS;
+        p.vms[0].tasks[0].program = cyclictest(4 * MS, 0);
+        let r = run(&p);
+        assert_eq!(scalar(&r, "g", "exits.msr_timer"), 0.0);
+        // It runs just after a tick, is due whole ticks later, and so the next one wakes it.
+        let l = latency(&r, "g.t");
+        assert_eq!((l.min_ns, l.max_ns), (MS, MS));
+        assert!(l.hist.len() > 245, "{}", l.hist.len());
+        let woken = scalar(&r, "g", "injections");
+        assert!((999.0..=1001.0).contains(&woken), "once a tick, idle or not: {woken}");
+    }
+}
+
+#[test]
+fn the_fast_path_replaces_exit_handling_and_entry() {
+    let mut virt = timer(GuestTimer::Hrtimer, GuestIdle::Poll);
+    let slow = run(&alone(virt.clone()));
+    virt.apic.fastpath = true;
+    let fast = run(&alone(virt));
+    let share = |ns: f64| ns * 1_000.0 / 1e9 * 100.0;
+    let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-3, "{a} {b}");
+    close(scalar(&slow, "g", "exit_time.msr_timer"), 2.0 * share(700.0 + 400.0 + 600.0));
+    close(scalar(&fast, "g", "exit_time.msr_timer"), 2.0 * share(800.0));
+    assert_eq!(scalar(&fast, "g", "exits.msr_timer"), scalar(&slow, "g", "exits.msr_timer"));
+}
+
+#[test]
+fn without_apicv_the_end_of_an_interrupt_exits() {
+    let mut virt = timer(GuestTimer::Hrtimer, GuestIdle::Hlt);
+    let r = run(&alone(virt.clone()));
+    assert!(!r.scalars.contains_key(&("g".into(), "exits.eoi".into())), "a paravirtual EOI");
+    virt.apic.eoi_exits = true;
+    let with = run(&alone(virt));
+    assert_eq!(scalar(&with, "g", "exits.eoi"), 1_000.0);
+    let late = 700 + 300 + 600;
+    assert_eq!(span(&with).0, span(&r).0 + late, "before the woken task runs");
+}
+
+#[test]
+fn an_interrupt_that_waits_for_the_guest_costs_another_exit() {
+    let mut virt = timer(GuestTimer::Hrtimer, GuestIdle::Poll);
+    virt.apic.window_exits = true;
+    let mut p = alone(virt);
+    // Half of the time with interrupts off, on the same vCPU.
+    let off = vcoop_model::plan::Phase::Run {
+        time: vcoop_model::plan::Dist::Const(300 * US),
+        mode: vcoop_model::plan::Mode::IrqOff,
+    };
+    let on = vcoop_model::plan::Phase::Run {
+        time: vcoop_model::plan::Dist::Const(317 * US),
+        mode: vcoop_model::plan::Mode::User,
+    };
+    let program = vcoop_model::plan::Program::Cycle { phases: vec![off, on] };
+    p.vms[0].tasks.push(task("off", program, Policy::NORMAL, &[]));
+    let r = run(&p);
+    let windows = scalar(&r, "g", "exits.interrupt_window");
+    assert!((300.0..700.0).contains(&windows), "about half of the interrupts: {windows}");
+}
