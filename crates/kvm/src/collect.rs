@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use vcoop_guest::layout::{RING_STRIDE, RINGS, STATS, TaskStats};
 use vcoop_guest::ring::{Reader, Ring, Sample};
+use vcoop_model::plan::virt::GuestIdle;
 use vcoop_model::plan::{Ns, Plan, Program, Target};
 use vcoop_model::recording::{LatencyRecord, Recording, Scalar};
 use vcoop_policy::PolicyStats;
@@ -58,6 +59,8 @@ struct VmTotals {
     exits: [u64; 6],
     /// Iterations and glitches of each task.
     tasks: Vec<(u64, u64)>,
+    /// Polls of its idle loop, won and lost.
+    guest_polls: (u64, u64),
 }
 
 const EXIT_NAMES: [&str; 6] = ["doorbell", "notify", "register", "refused", "mmio", "send"];
@@ -99,7 +102,7 @@ struct Line {
 pub(crate) struct Firing {
     /// By the injector.
     pub(crate) exitless: bool,
-    /// So early, in nanoseconds.
+    /// So early at most, in nanoseconds.
     pub(crate) advance: Ns,
 }
 
@@ -417,6 +420,12 @@ impl Counters<'_> {
                 sum.boosted_ns += s.boosted_ns;
             }
             let n = |c: &std::sync::atomic::AtomicU64| c.load(Ordering::Relaxed);
+            for words in &vm.control().vcpu[..vm.vcpus.len()] {
+                let (won, lost) = totals.guest_polls;
+                // The guest's own words.
+                let sum = |a: u64, c| a.wrapping_add(n(c));
+                totals.guest_polls = (sum(won, &words.polls_won), sum(lost, &words.polls_lost));
+            }
             totals.exits = [
                 &exits.doorbell,
                 &exits.notify,
@@ -495,6 +504,11 @@ fn scalars_between(
         put(name, "notified", "1/s", since(q.notified, p.notified) / seconds);
         put(name, "raced", "1/s", since(q.raced, p.raced) / seconds);
         put(name, "boosted", "%", 100.0 * since(q.boosted_ns, p.boosted_ns) / (ns * vcpus));
+        if matches!(vm.virt.idle.guest, GuestIdle::Poll | GuestIdle::Haltpoll) {
+            let (p, q) = (a.guest_polls, b.guest_polls);
+            put(name, "guest_polls.won", "1/s", since(q.0, p.0) / seconds);
+            put(name, "guest_polls.lost", "1/s", since(q.1, p.1) / seconds);
+        }
         for (exit, (a, b)) in EXIT_NAMES.iter().zip(a.exits.iter().zip(b.exits)) {
             put(name, &format!("exits.{exit}"), "1/s", since(b, *a) / seconds);
         }

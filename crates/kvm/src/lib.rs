@@ -111,6 +111,8 @@ mod trip;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod vcpu;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod virt;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod wiring;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -133,7 +135,8 @@ pub use lab::{available, check, run, run_partly, run_with};
 pub struct Options {
     /// How early the injector sends timer interrupts, in nanoseconds, at most [`MAX_ADVANCE_NS`]:
     /// delivery overlaps with the wait, which the guest's kernel spins out. With a boost, the vCPU
-    /// is boosted for that time too. `None`: [`ADVANCE_NS`] for the policies that boost, else 0.
+    /// is boosted for that time too. `None`: learned, from [`ADVANCE_NS`] on, for the policies that
+    /// boost, else 0.
     /// Without effect on the in-kernel timer.
     pub advance_ns: Option<u64>,
     /// Record the host's scheduler through tracefs, where this host lets us, to tell where the time
@@ -147,7 +150,7 @@ impl Default for Options {
     }
 }
 
-/// Default of [`Options::advance_ns`]: less than any delivery takes on a software-virtualised KVM,
+/// What the learned advance starts from: less than any delivery takes on a software-virtualised KVM,
 /// and about what it takes on VMX and SVM with the vCPU halted.
 pub const ADVANCE_NS: u64 = 20_000;
 
