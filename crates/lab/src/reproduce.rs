@@ -17,7 +17,9 @@ use crate::analysis::{About, document};
 use crate::backend::{Column, Sim};
 use crate::published::{Claim, Publication, Table};
 use crate::result::Document;
-pub use document::{Caption, Cell, CheckResult, ClaimResult, Evidence, Reproduction, SCHEMA, Summary};
+pub use document::{
+    Caption, Cell, CheckResult, ClaimResult, Evidence, Reproduction, SCHEMA, Summary,
+};
 
 use crate::runner::{Control, Experiment, Measured, RunError};
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::Selection;
-use super::document::{Caption, Cell, CheckResult, ClaimResult, Evidence, Reproduction, SCHEMA, Summary};
+use super::document::{
+    Caption, Cell, CheckResult, ClaimResult, Evidence, Reproduction, SCHEMA, Summary,
+};
 use crate::params;
 use crate::published::{Check, Claim, Coordinates, Form, Quantity, Table};
 use crate::result::{Document, Interval, Key, Series, SpanView};
