@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use vcoop_lab::result::Document;
 use vcoop_model::plan::Plan;
-use vcoop_report::render_html;
+use vcoop_report::{open_metrics, render_html};
 
 use crate::failure::Failure;
 
@@ -53,6 +53,11 @@ impl Folder {
         Ok(this)
     }
 
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
     fn refuse(&self, why: &str) -> Failure {
         let dir = self.0.display();
         Failure::usage(format!(
@@ -86,6 +91,27 @@ pub(crate) fn put(dir: &Path, name: &str, text: &str) -> Result<(), Failure> {
     fs::write(&part, text)
         .and_then(|()| fs::rename(&part, &path))
         .map_err(|e| Failure::run(format!("cannot write {}: {e}", path.display())))
+}
+
+/// `--metrics FILE`.
+#[derive(Debug)]
+pub(crate) struct MetricsFile(PathBuf);
+
+impl MetricsFile {
+    /// Sees before the run that the file can be written. What is in it stays until there is more.
+    pub(crate) fn new(path: &Path) -> Result<Self, Failure> {
+        let opened = fs::OpenOptions::new().append(true).create(true).open(path);
+        opened.map_err(|e| Failure::run(format!("cannot write {}: {e}", path.display())))?;
+        Ok(Self(path.to_owned()))
+    }
+
+    /// Writes the metrics under another name first: a collector never sees half of them.
+    pub(crate) fn write(&self, result: &Document) -> Result<(), Failure> {
+        let part = self.0.with_extension("part");
+        fs::write(&part, open_metrics(result))
+            .and_then(|()| fs::rename(&part, &self.0))
+            .map_err(|e| Failure::run(format!("cannot write {}: {e}", self.0.display())))
+    }
 }
 
 /// The plans: policies by name, and one plan a cell of the matrix (they differ in the policy

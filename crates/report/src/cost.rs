@@ -94,11 +94,21 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
         scalar_row(document, cell, label.to_owned(), "host", metric, Better::Neutral)
     };
     rows.push(host("host CPU", "cpu"));
+    rows.push(host("host polling", "polling"));
     rows.push(host("host switches", "switches"));
     let label = "host unfairness".to_owned();
     rows.push(scalar_row(document, cell, label, "host", "fairness_error", Better::Less));
     for guest in probes_with(document, cell, "steal") {
-        for (metric, word) in [("cpu", "CPU"), ("steal", "steal"), ("boosted", "boosted")] {
+        for (metric, word) in [
+            ("cpu", "CPU"),
+            ("steal", "steal"),
+            ("boosted", "boosted"),
+            ("exits", "exits"),
+            ("halt_poll", "halt polling"),
+            ("guest_poll", "own polling"),
+            ("guest_rest", "rest, no exit"),
+            ("timer.blind", "blind deadlines"),
+        ] {
             let label = format!("{guest} {word}");
             rows.push(scalar_row(document, cell, label, guest, metric, Better::Neutral));
         }

@@ -143,6 +143,9 @@ impl World<'_> {
 
     fn carry_out(&mut self, v: u32, actions: &Actions) {
         for &action in actions.iter() {
+            if self.spans.on {
+                self.span_action(v, action);
+            }
             match action {
                 Action::Ticket(n) => self.vcpus[v as usize].page.ticket = n,
                 Action::Status(status) => self.vcpus[v as usize].page.status = status,

@@ -57,6 +57,11 @@ impl Probe {
         &self.record.probe
     }
 
+    /// Whether a sample that was due then belongs to the measurement.
+    pub fn counts(&self, due: Ns) -> bool {
+        due >= self.start
+    }
+
     /// Takes a sample in, unless it belongs to the warm-up.
     pub fn record(&mut self, sample: &Sample<'_>) {
         if sample.due >= self.start {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::Selection;
 use super::document::{
-    Caption, Cell, CheckResult, ClaimResult, Evidence, Reproduction, SCHEMA, Summary,
+    Caption, Cell, CheckResult, ClaimResult, Evidence, HistogramResult, Reproduction, SCHEMA,
+    Summary,
 };
 use crate::params;
 use crate::published::{Check, Claim, Coordinates, Form, Quantity, Table};
@@ -15,6 +16,7 @@ use crate::round::{ratio, scalar};
 pub(super) fn compare(
     selection: &Selection,
     documents: &[Document],
+    histograms: Vec<HistogramResult>,
     assumptions: BTreeMap<String, Vec<String>>,
     interrupted: bool,
 ) -> Reproduction {
@@ -41,6 +43,7 @@ pub(super) fn compare(
         interrupted,
         tables: selection.tables.iter().map(caption).collect(),
         cells,
+        histograms,
         claims,
         summary,
         notes: notes(selection),
@@ -71,7 +74,7 @@ fn cell(table: &Table, row: &str, column: &str, published: f64, simulated: Optio
 }
 
 /// Whether a matrix cell has the coordinates.
-fn fits(cell: &Coordinates, asked: &Coordinates) -> bool {
+pub(super) fn fits(cell: &Coordinates, asked: &Coordinates) -> bool {
     asked.iter().all(|(path, value)| cell.get(path) == Some(value))
 }
 
@@ -91,6 +94,7 @@ fn find<'d>(
 fn quantity(series: &Series, quantity: Quantity) -> Option<f64> {
     match (series, quantity) {
         (Series::Latency(s), Quantity::Mean) => Some(s.mean),
+        (Series::Latency(s), Quantity::Min) => Some(s.min),
         (Series::Latency(s), Quantity::P50) => s.p50,
         (Series::Latency(s), Quantity::P99) => s.p99,
         (Series::Latency(s), Quantity::P999) => s.p999,
@@ -213,7 +217,8 @@ fn interval(series: &Series, quantity: Quantity) -> Option<Interval> {
                 Quantity::P50 => intervals.p50,
                 Quantity::P99 => intervals.p99,
                 Quantity::P999 => intervals.p999,
-                Quantity::MaxPerRepeat
+                Quantity::Min
+                | Quantity::MaxPerRepeat
                 | Quantity::Value
                 | Quantity::Curve
                 | Quantity::Interleaved => None,
@@ -226,6 +231,7 @@ fn interval(series: &Series, quantity: Quantity) -> Option<Interval> {
 fn words(check: &Check) -> String {
     let quantity = match check.quantity {
         Quantity::Mean => "mean".to_owned(),
+        Quantity::Min => "minimum".to_owned(),
         Quantity::P50 => "p50".to_owned(),
         Quantity::P99 => "p99".to_owned(),
         Quantity::P999 => "p99.9".to_owned(),

@@ -24,6 +24,9 @@ pub struct Reproduction {
     pub tables: BTreeMap<String, Caption>,
     /// Cells of the tables.
     pub cells: Vec<Cell>,
+    /// Histograms, a column of each at a time.
+    #[serde(default)]
+    pub histograms: Vec<HistogramResult>,
     /// Claims.
     pub claims: Vec<ClaimResult>,
     /// The sum of it.
@@ -66,6 +69,46 @@ pub struct Cell {
     pub comparable: bool,
     /// Within a factor of two (both zero counts).
     pub within_2x: bool,
+}
+
+/// A published histogram and ours.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HistogramResult {
+    /// Histogram.
+    pub histogram: String,
+    /// Column, as printed.
+    pub column: String,
+    /// Unit of the buckets and of the means.
+    pub unit: String,
+    /// Samples they took.
+    pub published_samples: u64,
+    /// Of them, those in the buckets that were printed.
+    pub published_listed: u64,
+    /// Samples of ours; 0 if it was not run.
+    pub simulated_samples: u64,
+    /// Mean of the buckets that were printed.
+    pub published_mean: Option<f64>,
+    /// Mean of ours, of whole microseconds as well.
+    pub simulated_mean: Option<f64>,
+    /// Wasserstein's distance: how far a sample of one has to be moved, on average, to make the other.
+    pub wasserstein_us: Option<f64>,
+    /// Every bucket in which one of the two has samples.
+    pub buckets: Vec<Bucket>,
+}
+
+/// A bucket of a histogram: latencies from `us` up to, but not including, one more.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// Where it begins.
+    pub us: u64,
+    /// Their samples.
+    pub published: u64,
+    /// As a share of those that were printed.
+    pub published_share: f64,
+    /// Our samples.
+    pub simulated: u64,
+    /// As a share of ours.
+    pub simulated_share: f64,
 }
 
 /// A claim, and whether it holds here.

@@ -3,6 +3,7 @@ mod credit1;
 mod overrides;
 mod plans;
 mod refusals;
+mod routines;
 mod storms;
 mod virt;
 
