@@ -105,6 +105,22 @@ pub(crate) fn all() -> Vec<Layer> {
             ],
             dir: ".",
         },
+        // The report in a browser; its screenshots are left in target/screenshots.
+        Layer {
+            name: "browser",
+            needs: || tool("chromium", &["--version"], "apt-get install chromium"),
+            command: &[
+                "cargo",
+                "test",
+                "--package",
+                "vcoop-report",
+                "--test",
+                "browser",
+                "--",
+                "--ignored",
+            ],
+            dir: ".",
+        },
         Layer {
             name: "book",
             needs: || tool("mdbook", &["--version"], "cargo install mdbook"),
