@@ -158,6 +158,9 @@ pub(crate) struct ExplainArgs {
 pub(crate) struct TraceArgs {
     #[command(flatten)]
     pub(crate) single: Single,
+    /// Where to run; auto is the simulator. A live run shows what tracefs tells of the host
+    #[arg(long, value_enum, default_value_t = BackendArg::Sim)]
+    pub(crate) backend: BackendArg,
     /// Where to write the trace; <https://ui.perfetto.dev> opens it
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: PathBuf,
