@@ -13,6 +13,9 @@ use vcoop_sched::config::Policy;
 use crate::queue::Ns;
 use crate::rng::Stream;
 
+/// How often [`Phase::Busy`] looks at the clock.
+const BUSY_STEP_NS: Ns = 1_000_000;
+
 /// One operation of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -328,8 +331,16 @@ impl Runner {
                     return Op::Await;
                 }
                 let phase = &phases[*next];
+                if let Phase::Busy { period_ns, on_ns } = phase
+                    && let Some(left @ 1..) = on_ns.checked_sub(now % period_ns)
+                {
+                    // Asked again and again: the clock goes on while it waits for a CPU.
+                    return Op::Run { ns: left.min(BUSY_STEP_NS), mode: Mode::User };
+                }
                 *next = (*next + 1) % phases.len();
                 match phase {
+                    // Over: the next one may be its turn.
+                    Phase::Busy { .. } => Op::SleepUntil { at: now, sample: false },
                     Phase::Run { time, mode } => Op::Run { ns: rng.draw(time), mode: *mode },
                     Phase::Sleep { time } => {
                         Op::SleepUntil { at: now + rng.draw(time), sample: false }
