@@ -4,17 +4,23 @@ mod args;
 mod calibrate;
 mod capture;
 mod doctor;
+mod explain;
 mod failure;
 mod folder;
 mod interrupt;
 mod list;
 mod output;
 mod progress;
+mod report;
 mod reproduce;
 mod run;
 mod scenario;
 mod shell;
+mod single;
+mod sweep;
+mod trace;
 mod validate;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -25,8 +31,12 @@ use args::{Args, Command};
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Trace(args) => trace::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Validate(args) => validate::run(&args),
+        Command::Sweep(args) => sweep::run(&args),
         Command::List(args) => list::run(&args),
         Command::Schema => output::print(&list::schema()),
         Command::Capture(args) => capture::run(&args),

@@ -76,15 +76,24 @@ pub(crate) struct Overrides {
 impl Overrides {
     /// Reads the options.
     pub(crate) fn new(sets: &[String], common: &Common) -> Result<Self, Failure> {
-        let mut shortcuts = Vec::new();
         let times = [("--duration", &common.duration), ("--warmup", &common.warmup)];
+        Self::of(sets, &times, &[("--repeats", &common.repeats), ("--seed", &common.seed)])
+    }
+
+    /// Reads options that are times, and such as are numbers.
+    pub(crate) fn of(
+        sets: &[String],
+        times: &[(&'static str, &Option<String>)],
+        numbers: &[(&'static str, &Option<String>)],
+    ) -> Result<Self, Failure> {
+        let mut shortcuts = Vec::new();
         for (option, value) in times {
             let key = option.trim_start_matches('-');
-            shortcuts.extend(value.as_ref().map(|v| (format!("{key}=\"{v}\""), option)));
+            shortcuts.extend(value.as_ref().map(|v| (format!("{key}=\"{v}\""), *option)));
         }
-        for (option, value) in [("--repeats", &common.repeats), ("--seed", &common.seed)] {
+        for (option, value) in numbers {
             let key = option.trim_start_matches('-');
-            shortcuts.extend(value.as_ref().map(|v| (format!("{key}={v}"), option)));
+            shortcuts.extend(value.as_ref().map(|v| (format!("{key}={v}"), *option)));
         }
         let texts = sets.iter().chain(shortcuts.iter().map(|(text, _)| text));
         let mut overrides = Self { sets: Vec::new(), shortcuts: Vec::new() };
@@ -141,7 +150,12 @@ pub(crate) fn calibration(file: &Path) -> Result<Profile, Failure> {
 
 /// Threads to use.
 pub(crate) fn jobs(common: &Common) -> Result<usize, Failure> {
-    match common.jobs {
+    threads(common.jobs)
+}
+
+/// Threads to use: so many, or one a CPU.
+pub(crate) fn threads(jobs: Option<usize>) -> Result<usize, Failure> {
+    match jobs {
         Some(0) => Err(Failure::usage("--jobs 0: nothing would run; give 1 or more")),
         Some(jobs) => Ok(jobs),
         None => Ok(thread::available_parallelism().map_or(1, usize::from)),

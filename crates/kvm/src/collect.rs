@@ -160,7 +160,7 @@ impl<'a> Collector<'a> {
                     (Origin::Host { task, samples }, &plan.host_tasks[task].program)
                 }
             };
-            let probe = Probe::new(&p.probe, window, interval(program));
+            let probe = Probe::new(&p.probe, window, interval(program)).sliced(plan.slices);
             Line { origin, series: Series::new(probe) }
         });
         let lines = lines.collect();

@@ -72,6 +72,7 @@ impl HostTask<'_> {
             Program::Audio { .. } => "an audio callback runs in a guest only",
             Program::Rogue { .. } => "a rogue is a guest",
             Program::Boot { .. } | Program::Desktop { .. } => "it runs in a guest only",
+            Program::Routine { .. } => "this kind runs in the simulator only",
         };
         Err(Error::Unsupported { what: format!("load {}", plan.name), why: why.to_owned() })
     }
@@ -122,6 +123,7 @@ impl HostTask<'_> {
             Program::Script { steps, repeat } => self.play(common, steps, *repeat)?,
             Program::Audio { .. }
             | Program::Rogue { .. }
+            | Program::Routine { .. }
             | Program::Boot { .. }
             | Program::Desktop { .. } => {}
         }

@@ -35,6 +35,13 @@ impl Probe {
         }
     }
 
+    /// The same by time, in so many slices of the measured time; none where that is 0.
+    pub(crate) fn sliced(mut self, slices: u32) -> Self {
+        let Window { from, to } = self.window;
+        self.record = self.record.sliced(slices, to - from);
+        self
+    }
+
     /// Takes a sample in: due at `due`, so late, for these reasons (they add up to it), after so
     /// many periods without a sample. `ran`: who had the CPU while it waited, largest first.
     ///
@@ -62,6 +69,9 @@ impl Probe {
         // More than the periods since the window began were not missed in it.
         r.missed += missed.min((due - self.window.from) / self.interval + 1);
         r.book(latency, parts);
+        if let Some(slices) = &mut r.slices {
+            slices.book(due - self.window.from, latency);
+        }
         for (who, ns) in ran.clone() {
             // A name is copied only when it is new.
             match r.ran_instead.get_mut(who) {

@@ -179,6 +179,12 @@ impl Guest {
                     why: "captured threads are played back by the simulator only".to_owned(),
                 });
             }
+            Program::Routine { .. } => {
+                return Err(Error::Unsupported {
+                    what: format!("task {vm}.{}", task.name),
+                    why: "this kind runs in the simulator only".to_owned(),
+                });
+            }
             Program::Serve { work, .. } => {
                 spec.kind = Kind::Serve as u64;
                 (spec.first_line, spec.lines) = lines.served_by(at);

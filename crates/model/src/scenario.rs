@@ -36,6 +36,7 @@ use crate::toml_read::Node;
 use crate::toml_read::node::parse_document;
 use crate::toml_read::table::{Keyed, read_table};
 
+pub(crate) use schema::section;
 pub use schema::{reference, schema};
 pub use set::Set;
 /// The patches that a policy's `patches` can name.
@@ -47,6 +48,15 @@ use matrix::Axis;
 use policies::Unfit;
 use resolve::{Outside, Resolved};
 use set::Path;
+
+/// Nanoseconds of a duration as scenarios write them: `500us`, `2.5ms`, `10s`.
+///
+/// # Errors
+///
+/// Why it is none.
+pub fn duration(text: &str) -> Result<crate::plan::Ns, String> {
+    crate::toml_read::units::duration(text)
+}
 
 /// Most tasks in all cells of a matrix: they are all kept, so that `plans` cannot fail on them.
 const MAX_MATRIX_TASKS: usize = 2_000_000;

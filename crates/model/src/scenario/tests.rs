@@ -4,6 +4,7 @@ mod govern;
 mod overrides;
 mod plans;
 mod refusals;
+mod routines;
 mod storms;
 mod virt;
 

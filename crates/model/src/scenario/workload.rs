@@ -6,12 +6,18 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
+mod routine;
+
 use super::texts::PolicyText;
 use crate::diagnostic::nearest;
 use crate::toml_read::table::table;
 use crate::toml_read::units::{CpuList, Percent, Period, Span1, Time, Times};
 use crate::toml_read::value::{Factor, Int, Name, Prose, choice};
 use crate::toml_read::{At, Reader, Table, TableSchema, Text};
+
+pub(crate) use routine::{
+    Client, Groups, IpiBench, IpiMode, LockWorkers, Pipe, Schbench, TimerBench, TimerWait,
+};
 
 /// When a task starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -363,7 +369,8 @@ table! {
 }
 
 /// Kinds that the host does not have.
-const GUEST_ONLY: [&str; 3] = ["rogue", "boot", "desktop"];
+const GUEST_ONLY: [&str; 6] =
+    ["rogue", "boot", "desktop", "lock-workers", "ipi-bench", "timer-bench"];
 
 /// Declares the kinds: word and table.
 macro_rules! kinds {
@@ -414,6 +421,13 @@ kinds! {
     "desktop" => Desktop,
     "capture" => Capture,
     "rogue" => Rogue,
+    "client" => Client,
+    "pipe" => Pipe,
+    "groups" => Groups,
+    "schbench" => Schbench,
+    "lock-workers" => LockWorkers,
+    "ipi-bench" => IpiBench,
+    "timer-bench" => TimerBench,
 }
 
 /// A workload table of either level.
