@@ -133,6 +133,19 @@ pub(crate) fn all() -> Vec<Layer> {
             dir: ".",
         },
         Layer {
+            name: "python",
+            needs: python_tools,
+            command: &["python3", "python/check.py", "test"],
+            dir: ".",
+        },
+        // Ray is large, and its cluster takes a while to come up: on demand.
+        Layer {
+            name: "python-ray",
+            needs: ray_wanted,
+            command: &["python3", "python/check.py", "test", "ray"],
+            dir: ".",
+        },
+        Layer {
             name: "book",
             needs: || tool("mdbook", &["--version"], "cargo install mdbook"),
             command: &["mdbook", "build", "docs"],
@@ -218,6 +231,27 @@ fn foreign_readers() -> Result<(), String> {
 fn fuzz_tools() -> Result<(), String> {
     tool("cargo", &["+nightly", "--version"], "rustup toolchain install nightly")?;
     tool("cargo", &["fuzz", "--version"], "cargo install cargo-fuzz")
+}
+
+fn python_tools() -> Result<(), String> {
+    let recent = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
+    tool("python3", &["-c", recent], "install Python 3.11 or newer, with venv")?;
+    prepare(&["python/check.py", "prepare"])
+}
+
+fn ray_wanted() -> Result<(), String> {
+    if std::env::var_os("VCOOP_TEST_RAY").is_none_or(|value| value != "1") {
+        return Err("set VCOOP_TEST_RAY=1 to run it".to_owned());
+    }
+    python_tools()?;
+    prepare(&["python/check.py", "prepare", "ray"])
+}
+
+/// Makes the Python environment; what it prints goes through.
+fn prepare(args: &[&str]) -> Result<(), String> {
+    let done = Command::new("python3").args(args).stdin(Stdio::null()).status();
+    let why = "the Python packages that the tests need cannot be installed; see above";
+    if done.is_ok_and(|status| status.success()) { Ok(()) } else { Err(why.to_owned()) }
 }
 
 fn tool(name: &str, args: &[&str], remedy: &str) -> Result<(), String> {

@@ -32,6 +32,10 @@ pub(crate) enum Command {
     Validate(ValidateArgs),
     /// Run a scenario at many points: axes, repeats until it is sharp, results as Parquet.
     Sweep(SweepArgs),
+    /// Search for the policy and settings that hold limits at the least cost.
+    Tune(TuneArgs),
+    /// Find how many VMs, or which ratio, fit before a limit breaks.
+    Capacity(CapacityArgs),
     /// List what there is: scenarios, profiles, policies, published tables and claims.
     List(ListArgs),
     /// Print the JSON schema of scenario files, for editors.
@@ -255,6 +259,67 @@ pub(crate) struct SweepArgs {
     /// No progress and no notes on stderr
     #[arg(long, short)]
     pub(crate) quiet: bool,
+}
+
+/// What `tune` and `capacity` share.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SearchArgs {
+    /// A scenario file, or the name of a built-in scenario (see `vcoop list scenarios`)
+    pub(crate) scenario: String,
+    /// A limit that must hold, like 'guest.cyclictest.p999 < 100us'; several: all of them
+    #[arg(long, value_name = "LIMIT", required = true)]
+    pub(crate) slo: Vec<String>,
+    /// Policies to look at, with commas between
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) policy: Vec<String>,
+    /// Change a field: host.pcpus=8, vm.guest.vcpus=2
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub(crate) sets: Vec<String>,
+    /// Measured time of a repeat, with a unit: 500ms, 10s
+    #[arg(long, value_name = "TIME")]
+    pub(crate) duration: Option<String>,
+    /// Repeats of each setting, each with a seed of its own
+    #[arg(long, value_name = "N")]
+    pub(crate) repeats: Option<String>,
+    /// Seed of the first repeat
+    #[arg(long, value_name = "SEED")]
+    pub(crate) seed: Option<String>,
+    /// Runs at the same time; it changes nothing but the time it takes. Default: one a CPU
+    #[arg(long, value_name = "N")]
+    pub(crate) jobs: Option<usize>,
+    /// Print one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress and no notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct TuneArgs {
+    #[command(flatten)]
+    pub(crate) search: SearchArgs,
+    /// What to make small among settings that hold every limit
+    #[arg(long, value_name = "NAME", default_value = "host.cpu")]
+    pub(crate) minimize: String,
+    /// Settings to try
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) trials: usize,
+    /// Repeats, with seeds that the search has not seen, of the best. Default: twice the scenario's
+    #[arg(long, value_name = "N")]
+    pub(crate) confirm: Option<u32>,
+    /// Seed of the search itself
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub(crate) search_seed: u64,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CapacityArgs {
+    #[command(flatten)]
+    pub(crate) search: SearchArgs,
+    /// What gets harder: host.pcpus=16..1. Default: the first VM's count, 1 to 64
+    #[arg(long, value_name = "PATH=EASY..HARD")]
+    pub(crate) vary: Option<String>,
 }
 
 /// What to list.
