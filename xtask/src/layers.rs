@@ -50,6 +50,17 @@ pub(crate) fn all() -> Vec<Layer> {
             dir: ".",
         },
         Layer {
+            name: "foreign",
+            needs: foreign_readers,
+            command: &[
+                "sh",
+                "-c",
+                "VCOOP_PYTHON=$PWD/target/foreign/bin/python \
+                 cargo test --package vcoop --test foreign -- --nocapture",
+            ],
+            dir: ".",
+        },
+        Layer {
             name: "fuzz",
             needs: fuzz_tools,
             command: &["cargo", "+nightly", "fuzz", "run", "scenario", "--", "-max_total_time=20"],
@@ -102,6 +113,22 @@ pub(crate) fn all() -> Vec<Layer> {
                 "vcoop-abi",
                 "--package",
                 "vcoop-policy",
+            ],
+            dir: ".",
+        },
+        // The report in a browser; its screenshots are left in target/screenshots.
+        Layer {
+            name: "browser",
+            needs: || tool("chromium", &["--version"], "apt-get install chromium"),
+            command: &[
+                "cargo",
+                "test",
+                "--package",
+                "vcoop-report",
+                "--test",
+                "browser",
+                "--",
+                "--ignored",
             ],
             dir: ".",
         },
@@ -187,6 +214,18 @@ fn cargo_result(line: &str) -> Option<(u64, u64)> {
 fn miri_tools() -> Result<(), String> {
     let get = "rustup component add --toolchain nightly miri rust-src";
     tool("cargo", &["+nightly", "miri", "--version"], get)
+}
+
+/// A Python with other people's readers of our files; made where it is not there yet.
+fn foreign_readers() -> Result<(), String> {
+    const PYTHON: &str = "target/foreign/bin/python";
+    let imports = "import perfetto, pyarrow, duckdb, hdrh";
+    if tool(PYTHON, &["-c", imports], "").is_ok() {
+        return Ok(());
+    }
+    tool("python3", &["-m", "venv", "target/foreign"], "needs python3 with venv")?;
+    let packages = ["-m", "pip", "install", "-q", "perfetto", "pyarrow", "duckdb", "hdrhistogram"];
+    tool(PYTHON, &packages, "needs PyPI")
 }
 
 fn fuzz_tools() -> Result<(), String> {

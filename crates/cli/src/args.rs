@@ -20,6 +20,12 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Run a scenario and compare policies.
     Run(RunArgs),
+    /// Tell what made the worst samples late, one by one and by cause.
+    Explain(ExplainArgs),
+    /// Write a run as a Perfetto trace: who ran where and when, and what made samples late.
+    Trace(TraceArgs),
+    /// Draw report.html again from a folder that --out wrote.
+    Report(ReportArgs),
     /// Hold published tables and claims against the simulator.
     Reproduce(ReproduceArgs),
     /// Run scenarios simulated and on real vCPUs, and show how far the two are apart.
@@ -78,9 +84,16 @@ pub(crate) struct RunArgs {
     pub(crate) sets: Vec<String>,
     #[command(flatten)]
     pub(crate) common: Common,
-    /// Write result.json, report.txt, plan.json and scenario.toml into this folder
+    /// Write report.html, report.txt, result.json, plan.json, scenario.toml and the data files into
+    /// this folder: samples.parquet, latency.hlog, histograms, compare.txt
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// Write the result as OpenMetrics text
+    #[arg(long, value_name = "FILE")]
+    pub(crate) metrics: Option<PathBuf>,
+    /// Show a dashboard on the terminal while it runs
+    #[arg(long, conflicts_with = "quiet")]
+    pub(crate) watch: bool,
     /// Run twice, with different numbers of jobs, and compare the results byte by byte
     #[arg(long)]
     pub(crate) check_determinism: bool,
@@ -115,6 +128,66 @@ pub(crate) struct Common {
     pub(crate) verbose: bool,
 }
 
+/// Which single run to look into.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Single {
+    /// A scenario file, or the name of a built-in scenario (see `vcoop list scenarios`)
+    pub(crate) scenario: String,
+    /// Policy; default: the one that the scenario compares the others with
+    #[arg(long, value_name = "NAME")]
+    pub(crate) policy: Option<String>,
+    /// Change a field: host.pcpus=8, vm.guest.vcpus=2, load.build.file=my.txt.gz
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub(crate) sets: Vec<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    pub(crate) single: Single,
+    /// Where to run; auto is the simulator, which alone can show what happened around a sample
+    #[arg(long, value_enum, default_value_t = BackendArg::Sim)]
+    pub(crate) backend: BackendArg,
+    /// Samples of each probe, at most 16
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) worst: usize,
+    /// Only this probe
+    #[arg(long, value_name = "NAME")]
+    pub(crate) probe: Option<String>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct TraceArgs {
+    #[command(flatten)]
+    pub(crate) single: Single,
+    /// Where to run; auto is the simulator. A live run shows what tracefs tells of the host
+    #[arg(long, value_enum, default_value_t = BackendArg::Sim)]
+    pub(crate) backend: BackendArg,
+    /// Where to write the trace; <https://ui.perfetto.dev> opens it
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// Begin of the window, from the start of the measurement, with a unit: 500ms
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) from: Option<String>,
+    /// End of the window; default: that of the run
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) to: Option<String>,
+    /// Measured time of the run, with a unit: 500ms, 10s
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) duration: Option<String>,
+    /// Time dropped before it; it must be shorter
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) warmup: Option<String>,
+    /// Seed of the run
+    #[arg(long, value_name = "SEED", allow_hyphen_values = true)]
+    pub(crate) seed: Option<String>,
+    /// No notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ReproduceArgs {
     /// Publications, tables or claims (see `vcoop list published`); all where left out
@@ -122,6 +195,18 @@ pub(crate) struct ReproduceArgs {
     pub(crate) ids: Vec<String>,
     #[command(flatten)]
     pub(crate) common: Common,
+    /// Write report.html, report.txt and reproduce.json into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ReportArgs {
+    /// A folder that `vcoop run --out` or `vcoop reproduce --out` wrote
+    pub(crate) dir: PathBuf,
+    /// Write every chart as a picture of its own into this folder, too
+    #[arg(long, value_name = "DIR")]
+    pub(crate) svg: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

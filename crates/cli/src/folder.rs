@@ -8,11 +8,14 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use vcoop_lab::result::Document;
 use vcoop_model::plan::Plan;
+use vcoop_report::{open_metrics, render_html};
 
 use crate::failure::Failure;
 
+/// Name of the page.
+pub(crate) const REPORT: &str = "report.html";
 /// Name of the file that says whose folder it is.
-const RESULT: &str = "result.json";
+pub(crate) const RESULT: &str = "result.json";
 
 /// A folder for the results of one scenario.
 #[derive(Debug)]
@@ -37,7 +40,7 @@ impl Folder {
                 }
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                for name in ["plan.json", "scenario.toml", "report.txt"] {
+                for name in ["plan.json", "scenario.toml", "report.txt", REPORT] {
                     if dir.join(name).exists() {
                         return Err(this.refuse(&format!("has a {name} that vcoop did not write")));
                     }
@@ -48,6 +51,11 @@ impl Folder {
         fs::create_dir_all(dir)
             .map_err(|e| Failure::run(format!("cannot make {}: {e}", dir.display())))?;
         Ok(this)
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 
     fn refuse(&self, why: &str) -> Failure {
@@ -68,15 +76,41 @@ impl Folder {
         self.file("scenario.toml", scenario)?;
         self.file("plan.json", &plans_json(plans).map_err(Failure::run)?)?;
         self.file("report.txt", report)?;
+        self.file(REPORT, &render_html(result))?;
         self.file(RESULT, &result.to_json())
     }
 
-    /// Writes a file under another name first, so that a reader never sees half of it.
     fn file(&self, name: &str, text: &str) -> Result<(), Failure> {
-        let (part, path) = (self.0.join(format!(".{name}.part")), self.0.join(name));
-        fs::write(&part, text)
-            .and_then(|()| fs::rename(&part, &path))
-            .map_err(|e| Failure::run(format!("cannot write {}: {e}", path.display())))
+        put(&self.0, name, text)
+    }
+}
+
+/// Writes a file under another name first, so that a reader never sees half of it.
+pub(crate) fn put(dir: &Path, name: &str, text: &str) -> Result<(), Failure> {
+    let (part, path) = (dir.join(format!(".{name}.part")), dir.join(name));
+    fs::write(&part, text)
+        .and_then(|()| fs::rename(&part, &path))
+        .map_err(|e| Failure::run(format!("cannot write {}: {e}", path.display())))
+}
+
+/// `--metrics FILE`.
+#[derive(Debug)]
+pub(crate) struct MetricsFile(PathBuf);
+
+impl MetricsFile {
+    /// Sees before the run that the file can be written. What is in it stays until there is more.
+    pub(crate) fn new(path: &Path) -> Result<Self, Failure> {
+        let opened = fs::OpenOptions::new().append(true).create(true).open(path);
+        opened.map_err(|e| Failure::run(format!("cannot write {}: {e}", path.display())))?;
+        Ok(Self(path.to_owned()))
+    }
+
+    /// Writes the metrics under another name first: a collector never sees half of them.
+    pub(crate) fn write(&self, result: &Document) -> Result<(), Failure> {
+        let part = self.0.with_extension("part");
+        fs::write(&part, open_metrics(result))
+            .and_then(|()| fs::rename(&part, &self.0))
+            .map_err(|e| Failure::run(format!("cannot write {}: {e}", self.0.display())))
     }
 }
 

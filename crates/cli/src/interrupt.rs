@@ -13,6 +13,7 @@ pub(crate) fn stop_flag() -> &'static AtomicBool {
     // handler in place.
     let _ = ctrlc::set_handler(|| {
         if STOP.swap(true, Ordering::Relaxed) {
+            crate::watch::restore();
             std::process::exit(130);
         }
         note("vcoop: stopping; what was measured follows (Ctrl-C again to end at once)");

@@ -107,6 +107,8 @@ fn published() -> Rows {
         rows.push((publication.name, publication.title));
         let tables = publication.tables.into_iter();
         rows.extend(tables.map(|t| (format!("  {}", t.id), format!("table: {}", t.title))));
+        let histograms = publication.histograms.into_iter();
+        rows.extend(histograms.map(|h| (format!("  {}", h.id), format!("histogram: {}", h.title))));
         let claims = publication.claims.into_iter();
         rows.extend(claims.map(|c| (format!("  {}", c.id), format!("claim: {}", c.statement))));
     }

@@ -4,19 +4,24 @@ mod args;
 mod calibrate;
 mod capture;
 mod doctor;
+mod explain;
 mod failure;
 mod folder;
 mod interrupt;
 mod list;
 mod output;
 mod progress;
+mod report;
 mod reproduce;
 mod run;
 mod scenario;
 mod search;
 mod shell;
+mod single;
 mod sweep;
+mod trace;
 mod validate;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -27,6 +32,9 @@ use args::{Args, Command};
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Trace(args) => trace::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Sweep(args) => sweep::run(&args),

@@ -1,19 +1,27 @@
 //! `vcoop reproduce`.
 
+use std::fs;
+use std::path::Path;
+
 use vcoop_capture::Loader;
 use vcoop_lab::published::Publication;
-use vcoop_lab::reproduce::{ReproduceError, Selection, Setup};
+use vcoop_lab::reproduce::{ReproduceError, Reproduction, Selection, Setup};
 use vcoop_lab::runner::Control;
-use vcoop_report::{render_reproduction, wrap};
+use vcoop_report::{Style, render_reproduction, render_reproduction_html, wrap};
 
 use crate::args::ReproduceArgs;
 use crate::failure::Failure;
+use crate::folder::{REPORT, put};
 use crate::interrupt::stop_flag;
 use crate::output::{print, style};
 use crate::progress::Progress;
+use crate::report::REPRODUCTION;
 use crate::scenario::{Overrides, jobs, nearest, say_losses};
 
 pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
+    if let Some(dir) = &args.out {
+        prepare(dir)?;
+    }
     let stop = stop_flag();
     let jobs = jobs(&args.common)?;
     let publications = Publication::builtin();
@@ -29,14 +37,40 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     let result = setup.run(&selection, jobs, control);
     progress.finish();
     let result = result.map_err(|e| failure(e, &overrides))?;
-    let text = if args.common.json {
-        let json = serde_json::to_string_pretty(&result).map_err(Failure::run)?;
-        format!("{json}\n")
-    } else {
-        render_reproduction(&result, style())
-    };
+    if let Some(dir) = &args.out {
+        write(dir, &result)?;
+    }
+    let text =
+        if args.common.json { json(&result)? } else { render_reproduction(&result, style()) };
     print(&text)?;
     if result.interrupted { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+fn json(result: &Reproduction) -> Result<String, Failure> {
+    let json = serde_json::to_string_pretty(result).map_err(Failure::run)?;
+    Ok(format!("{json}\n"))
+}
+
+/// Makes the folder before the runs, so that they are not wasted on one that cannot be written. A
+/// folder with files of the same names that no reproduction wrote is refused.
+fn prepare(dir: &Path) -> Result<(), Failure> {
+    let files = [REPORT, "report.txt"];
+    if !dir.join(REPRODUCTION).exists()
+        && let Some(name) = files.iter().find(|name| dir.join(name).exists())
+    {
+        return Err(Failure::usage(format!(
+            "--out {}: it has a {name} that `vcoop reproduce` did not write; nothing was overwritten. \
+             Name another folder",
+            dir.display()
+        )));
+    }
+    fs::create_dir_all(dir).map_err(|e| Failure::run(format!("cannot make {}: {e}", dir.display())))
+}
+
+fn write(dir: &Path, result: &Reproduction) -> Result<(), Failure> {
+    put(dir, "report.txt", &render_reproduction(result, Style::default()))?;
+    put(dir, REPORT, &render_reproduction_html(result))?;
+    put(dir, REPRODUCTION, &json(result)?)
 }
 
 fn failure(error: ReproduceError, overrides: &Overrides) -> Failure {

@@ -2,19 +2,26 @@
 
 use vcoop_capture::Loader;
 use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Choice, Column, Request, Selection, select};
+use vcoop_lab::backend::{Choice, Request, Selection, select};
+use vcoop_lab::digest::Digest;
 use vcoop_lab::result::{Document, Engine};
-use vcoop_lab::runner::{Control, Experiment, RunError};
+use vcoop_lab::runner::{Control, Experiment, Measured, RunError, RunId, Watch};
 use vcoop_model::plan::Plan;
+use vcoop_model::span::Observer;
+use vcoop_report::data::{self, Spools};
 use vcoop_report::{Style, render};
 
 use crate::args::{BackendArg, RunArgs};
 use crate::failure::Failure;
-use crate::folder::Folder;
+use crate::folder::{Folder, MetricsFile};
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::progress::Progress;
 use crate::scenario::{Overrides, calibration, jobs, parse, refuse, say_losses, source};
+use crate::watch::Dashboard;
+
+/// Slices of the measured time that a report shows.
+const SLICES: u32 = 60;
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     // From here on an interrupt ends the run, not the process.
@@ -27,6 +34,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let policies = (!args.policy.is_empty()).then_some(args.policy.as_slice());
     refuse_twice(&args.policy)?;
     let plans = scenario.plans(policies).map_err(refuse)?;
+    let mut plans = plans;
+    if args.out.is_some() {
+        plans.iter_mut().for_each(|plan| plan.slices = SLICES);
+    }
     let folder = args.out.as_deref().map(|dir| Folder::new(dir, &scenario.name)).transpose()?;
     let selection = selected(args, plans)?;
     if !args.common.quiet {
@@ -49,14 +60,38 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         environment: columns.iter().flat_map(|c| c.backend.environment()).collect(),
         missing: selection.missing.clone(),
     };
-    let once = |jobs| measure(plans, &columns, jobs, about.clone(), args.common.quiet);
-    let (result, failure) = once(if args.check_determinism { 1 } else { jobs })?;
+    let metrics = args.metrics.as_deref().map(MetricsFile::new).transpose()?;
+    let spools = folder.as_ref().map(|folder| Spools::new(folder.path()));
+    let once = |jobs, eyes: &Eyes<'_>| {
+        let experiment = Experiment { plans, columns: &columns, jobs };
+        let (measured, failure) = measured(&experiment, eyes, args.common.quiet)?;
+        Ok((document(plans, &measured, about.clone()), measured, failure))
+    };
+    let (result, measured, failure) = {
+        let dashboard = args.watch.then(|| Dashboard::show(&about.title, plans));
+        let dashboard = match dashboard {
+            Some(Err(why)) => {
+                note(&why);
+                None
+            }
+            Some(Ok(dashboard)) => Some(dashboard),
+            None => None,
+        };
+        let eyes = Eyes { plans, spools: spools.as_ref(), dashboard: dashboard.as_ref() };
+        once(if args.check_determinism { 1 } else { jobs }, &eyes)?
+    };
     if args.common.verbose
         && let Some(engine) = &result.engine
     {
         note(&speed(engine));
     }
+    if let Some(metrics) = metrics {
+        metrics.write(&result)?;
+    }
     if let Some(folder) = folder {
+        if let Some(spools) = &spools {
+            data::write(folder.path(), spools, &result, &measured, plans).map_err(Failure::run)?;
+        }
         folder.write(&result, &render(&result, Style::default()), plans, &source.text)?;
     }
     let text = if args.common.json { result.to_json() } else { render(&result, style()) };
@@ -69,7 +104,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     if args.check_determinism {
         let jobs = jobs.max(2);
-        compare(&result, &once(jobs)?.0, jobs)?;
+        compare(&result, &once(jobs, &Eyes::default())?.0, jobs)?;
     }
     Ok(())
 }
@@ -87,20 +122,49 @@ fn selected(args: &RunArgs, plans: Vec<Plan>) -> Result<Selection, Failure> {
 }
 
 /// What was measured, and the run that failed beside it.
-fn measure(
-    plans: &[Plan],
-    columns: &[Column<'_>],
-    jobs: usize,
-    about: About,
+pub(crate) fn measured(
+    experiment: &Experiment<'_>,
+    eyes: &Eyes<'_>,
     quiet: bool,
-) -> Result<(Document, Option<RunError>), Failure> {
-    let progress = Progress::new(quiet);
-    let control = Control { stop: stop_flag(), progress: &|p| progress.tell(p) };
-    let measured = Experiment { plans, columns, jobs }.run(control);
+) -> Result<(Measured, Option<RunError>), Failure> {
+    let progress = Progress::new(quiet || eyes.dashboard.is_some());
+    let tell = |p| {
+        progress.tell(p);
+        eyes.dashboard.iter().for_each(|dashboard| dashboard.tell(p));
+    };
+    let control = Control { stop: stop_flag(), progress: &tell };
+    let watch: Option<&dyn Watch> = if eyes.are_open() { Some(eyes) } else { None };
+    let measured = experiment.watched(control, watch);
     progress.finish();
     let mut measured = measured.map_err(Failure::run)?;
     let failure = measured.failure.take();
-    Ok((document(plans, &measured, about), failure))
+    Ok((measured, failure))
+}
+
+/// Who looks at the runs while they go on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Eyes<'a> {
+    plans: &'a [Plan],
+    /// Keeps every sample.
+    spools: Option<&'a Spools>,
+    dashboard: Option<&'a Dashboard>,
+}
+
+impl Eyes<'_> {
+    fn are_open(&self) -> bool {
+        self.spools.is_some() || self.dashboard.is_some()
+    }
+}
+
+impl Watch for Eyes<'_> {
+    fn begins(&self, run: RunId) -> Result<Option<Box<dyn Observer + '_>>, String> {
+        let Some(spools) = self.spools else { return Ok(None) };
+        Ok(Some(Box::new(spools.begin(run, &self.plans[run.plan])?)))
+    }
+
+    fn ended(&self, run: RunId, digest: &Digest) {
+        self.dashboard.iter().for_each(|dashboard| dashboard.ended(run, digest));
+    }
 }
 
 fn refuse_twice(policies: &[String]) -> Result<(), Failure> {

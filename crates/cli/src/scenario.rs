@@ -76,15 +76,24 @@ pub(crate) struct Overrides {
 impl Overrides {
     /// Reads the options.
     pub(crate) fn new(sets: &[String], common: &Common) -> Result<Self, Failure> {
-        let mut shortcuts = Vec::new();
         let times = [("--duration", &common.duration), ("--warmup", &common.warmup)];
+        Self::of(sets, &times, &[("--repeats", &common.repeats), ("--seed", &common.seed)])
+    }
+
+    /// Reads options that are times, and such as are numbers.
+    pub(crate) fn of(
+        sets: &[String],
+        times: &[(&'static str, &Option<String>)],
+        numbers: &[(&'static str, &Option<String>)],
+    ) -> Result<Self, Failure> {
+        let mut shortcuts = Vec::new();
         for (option, value) in times {
             let key = option.trim_start_matches('-');
-            shortcuts.extend(value.as_ref().map(|v| (format!("{key}=\"{v}\""), option)));
+            shortcuts.extend(value.as_ref().map(|v| (format!("{key}=\"{v}\""), *option)));
         }
-        for (option, value) in [("--repeats", &common.repeats), ("--seed", &common.seed)] {
+        for (option, value) in numbers {
             let key = option.trim_start_matches('-');
-            shortcuts.extend(value.as_ref().map(|v| (format!("{key}={v}"), option)));
+            shortcuts.extend(value.as_ref().map(|v| (format!("{key}={v}"), *option)));
         }
         let texts = sets.iter().chain(shortcuts.iter().map(|(text, _)| text));
         let mut overrides = Self { sets: Vec::new(), shortcuts: Vec::new() };

@@ -284,3 +284,63 @@ fn what_is_too_big_for_this_host_runs_scaled_down_and_says_so() {
     assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
     assert!(text(&out.stdout).contains("scaled from 64 to "), "{}", text(&out.stdout));
 }
+
+#[test]
+fn a_report_is_drawn_again_from_its_result() {
+    let dir = folder("report");
+    let path = dir.to_str().unwrap();
+    assert!(short(&["--out", path]).status.success());
+    let page = fs::read_to_string(dir.join("report.html")).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("Best here"));
+    fs::remove_file(dir.join("report.html")).unwrap();
+    let svg = dir.join("svg");
+    let output = run(&["report", path, "--svg", svg.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "");
+    assert_eq!(fs::read_to_string(dir.join("report.html")).unwrap(), page);
+    let pictures = fs::read_dir(&svg).unwrap().count();
+    assert_eq!(pictures, page.matches("<figure").count());
+}
+
+#[test]
+fn results_of_another_version_are_refused() {
+    let dir = folder("report-version");
+    fs::create_dir_all(&dir).unwrap();
+    let path = dir.to_str().unwrap();
+    let refused = |text_of: &str| {
+        fs::write(dir.join("result.json"), text_of).unwrap();
+        let output = run(&["report", path]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(!dir.join("report.html").exists());
+        text(&output.stderr).to_owned()
+    };
+    let newer = refused(r#"{"schema":"vcoop.result/9"}"#);
+    assert!(newer.contains("vcoop.result/9") && newer.contains("vcoop.result/1"), "{newer}");
+    assert!(refused("[1]").contains("schema none"));
+    assert!(refused("{").contains("is no JSON"));
+    assert!(refused(r#"{"schema":"vcoop.result/1"}"#).contains("missing field"));
+    let empty = folder("report-empty");
+    fs::create_dir_all(&empty).unwrap();
+    let output = run(&["report", empty.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("neither result.json nor reproduce.json"));
+}
+
+#[test]
+fn a_reproduction_leaves_a_report_too() {
+    let dir = folder("reproduction");
+    let path = dir.to_str().unwrap();
+    let args = ["reproduce", "idle-avg", "--duration", "50ms", "--warmup", "0s", "--repeats", "1"];
+    let output = run(&[&args[..], &["--out", path]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let page = fs::read_to_string(dir.join("report.html")).unwrap();
+    let json: Value =
+        serde_json::from_str(&fs::read_to_string(dir.join("reproduce.json")).unwrap()).unwrap();
+    for cell in json["cells"].as_array().unwrap() {
+        assert!(page.contains(cell["column"].as_str().unwrap()));
+    }
+    assert_eq!(page.matches("<figure").count(), 2, "a chart a row");
+    assert!(page.contains(json["tables"]["idle-avg"]["title"].as_str().unwrap()));
+    assert!(run(&["report", path]).status.success());
+    assert_eq!(fs::read_to_string(dir.join("report.html")).unwrap(), page);
+}

@@ -1,5 +1,6 @@
 //! From what was measured to the result document.
 
+mod detail;
 mod views;
 
 use std::collections::BTreeMap;
@@ -91,6 +92,8 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
         curves: views.curves,
         scatters: views.scatters,
         intervals: views.intervals,
+        policy_events: views.policy_events,
+        switches: first.map(detail::switches).unwrap_or_default(),
         verdicts: Vec::new(),
         missing: about.missing,
         environment: about.environment,
@@ -169,7 +172,9 @@ fn one_plan(
         let pair = (!paired.0.is_empty())
             .then(|| (Pool::new(&side(&paired.0)), Pool::new(&side(&paired.1)), paired.0.len()));
         let key = key(&first.probe, first.metric, "us");
-        if let Some(one) = latency(key, &own, pair, draws) {
+        if let Some(mut one) = latency(key, &own, pair, draws) {
+            let records: Vec<&Latency> = own.iter().map(|(_, latency)| *latency).collect();
+            one.detail = (plan.slices > 0).then(|| Box::new(detail::of(&records)));
             series.push(Series::Latency(Box::new(one)));
         }
     }
@@ -263,7 +268,8 @@ fn latency(
         ratio_ci95: ratio_intervals,
         parts_mean: parts(&records, count),
         ran_instead_mean: ran_instead(&records, count),
-        worst: worst(own),
+        worst: worst(own, WORST),
+        detail: None,
     })
 }
 
@@ -316,11 +322,25 @@ fn ran_instead(records: &[&Latency], count: u64) -> BTreeMap<String, f64> {
     sums.into_iter().map(|(label, ns)| (label.to_owned(), mean_us(ns, count))).collect()
 }
 
-fn worst(own: &[(u32, &Latency)]) -> Vec<Worst> {
+/// The worst samples of a probe over all repeats of a plan, largest first: so many, at most
+/// [`LatencyRecord::WORST`](vcoop_model::recording::LatencyRecord::WORST) are known.
+pub fn worst_of(runs: &PlanRuns, probe: &str, most: usize) -> Vec<Worst> {
+    let of = |digest: &'_ Digest| digest.latencies.iter().position(|l| l.probe == probe);
+    let own: Vec<(u32, &Latency)> = (0..)
+        .zip(&runs.repeats)
+        .filter_map(|(repeat, digest)| {
+            let digest = digest.as_ref()?;
+            Some((repeat, &digest.latencies[of(digest)?]))
+        })
+        .collect();
+    worst(&own, most)
+}
+
+fn worst(own: &[(u32, &Latency)], most: usize) -> Vec<Worst> {
     let mut all: Vec<_> =
         own.iter().flat_map(|(repeat, l)| l.worst.iter().map(move |w| (*repeat, w))).collect();
     all.sort_by_key(|(repeat, w)| (std::cmp::Reverse(w.latency_ns), *repeat, w.due_ns));
-    let shown = all.into_iter().take(WORST);
+    let shown = all.into_iter().take(most);
     let parts = |w: &vcoop_model::recording::WorstSample| {
         let pairs = Part::ALL.iter().zip(w.parts).filter(|(_, ns)| *ns > 0);
         pairs.map(|(part, ns)| (part.name().to_owned(), us(ns))).collect()

@@ -9,6 +9,7 @@ use std::fmt;
 
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
+use vcoop_model::span::Observer;
 
 pub use kvm::Kvm;
 pub use select::{Choice, Request, Selection, select};
@@ -66,6 +67,22 @@ pub trait Backend: Sync + fmt::Debug {
         stop: &dyn Fn() -> bool,
     ) -> Result<(Recording, Option<String>), String> {
         self.run(plan, seed, stop).map(|recording| (recording, None))
+    }
+
+    /// [`run_partly`](Self::run_partly), and tells an observer what happens as far as the backend
+    /// knows it: nothing, where it does not say otherwise.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn observe(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+        _observer: &mut dyn Observer,
+    ) -> Result<(Recording, Option<String>), String> {
+        self.run_partly(plan, seed, stop)
     }
 }
 

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{
-    EngineStats, Intervals, LatencyRecord, Mark, Part, Recording, Scalar, Scatter, WorstSample,
+    EngineStats, Intervals, LatencyRecord, Mark, Part, PolicyEvents, Recording, Scalar, Scatter,
+    Slice, WorstSample,
 };
 
 /// One repeat.
@@ -23,6 +24,8 @@ pub struct Digest {
     pub scatters: Vec<Scatter>,
     /// Interval views, in the order of the plan.
     pub intervals: Vec<Intervals>,
+    /// What the policy did by time, where the plan asked.
+    pub policy_events: Vec<PolicyEvents>,
     /// Engine accounting.
     pub engine: Option<EngineStats>,
     /// Whether the run came to its end (else it was interrupted).
@@ -50,6 +53,10 @@ pub struct Latency {
     pub max_ns: Ns,
     /// Sum of each part over all samples.
     pub parts_sum: [u128; Part::COUNT],
+    /// Samples and sums of their parts by octave: `floor(log2(ns))` to both; without empty ones.
+    pub by_log2: BTreeMap<u8, (u64, [u128; Part::COUNT])>,
+    /// Latencies by time, where the plan asked: length of a slice, and the slices.
+    pub slices: Option<(Ns, Vec<Slice>)>,
     /// Who had the pCPU: label to total time.
     pub ran_instead: BTreeMap<String, u128>,
     /// The worst samples, largest first.
@@ -59,9 +66,10 @@ pub struct Latency {
 impl Digest {
     /// Digests a recording.
     pub fn new(recording: Recording, complete: bool) -> Self {
-        let Recording { latencies, scalars, engine, marks, scatters, intervals } = recording;
+        let Recording { latencies, scalars, engine, marks, scatters, intervals, policy_events } =
+            recording;
         let latencies = latencies.into_iter().map(Latency::new).collect();
-        Self { latencies, scalars, marks, scatters, intervals, engine, complete }
+        Self { latencies, scalars, marks, scatters, intervals, policy_events, engine, complete }
     }
 
     /// The same without views of a single run, which can be large.
@@ -90,6 +98,12 @@ impl Latency {
             min_ns: record.min_ns,
             max_ns: record.max_ns,
             parts_sum: record.parts_sum,
+            by_log2: (0..64u8)
+                .map(|b| (b, record.count_by_log2[usize::from(b)]))
+                .filter(|(_, count)| *count > 0)
+                .map(|(b, count)| (b, (count, record.parts_by_log2[usize::from(b)])))
+                .collect(),
+            slices: record.slices.map(|slices| (slices.width_ns(), slices.iter().collect())),
             ran_instead: record.ran_instead,
             worst: record.worst,
         }

@@ -27,8 +27,11 @@ pub struct Publication {
     /// Tables.
     #[serde(rename = "table", default)]
     pub tables: Vec<Table>,
+    /// Histograms.
+    #[serde(rename = "histogram", default)]
+    pub histograms: Vec<Histogram>,
     /// Claims.
-    #[serde(rename = "claim")]
+    #[serde(rename = "claim", default)]
     pub claims: Vec<Claim>,
 }
 
@@ -91,6 +94,54 @@ pub struct Column {
     pub cell: Coordinates,
 }
 
+/// Published histograms of one experiment, in buckets of a microsecond as cyclictest prints them.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Histogram {
+    /// Name, unique over all publications.
+    pub id: String,
+    /// Caption.
+    pub title: String,
+    /// Scenario that stands for the experiment.
+    pub scenario: String,
+    /// Probe.
+    pub probe: String,
+    /// One for each setting.
+    #[serde(rename = "column")]
+    pub columns: Vec<HistogramColumn>,
+}
+
+/// One histogram.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HistogramColumn {
+    /// As printed.
+    pub name: String,
+    /// Policy.
+    pub policy: String,
+    /// Where it is in the matrix.
+    #[serde(default)]
+    pub cell: Coordinates,
+    /// Samples taken, those in buckets that were not printed too.
+    pub samples: u64,
+    /// Microseconds and samples of the buckets that were printed, ascending.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+impl Histogram {
+    fn complete(&self) -> Result<(), &'static str> {
+        for column in &self.columns {
+            if column.buckets.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
+                return Err("buckets are not in order");
+            }
+            if column.buckets.iter().map(|bucket| bucket.1).sum::<u64>() > column.samples {
+                return Err("more samples in the buckets than were taken");
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A published finding, checked by bounds.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -150,8 +201,12 @@ pub enum Quantity {
     /// Mean of a latency.
     #[default]
     Mean,
+    /// Smallest sample.
+    Min,
     /// Median.
     P50,
+    /// 90 % quantile.
+    P90,
     /// 99 % quantile.
     P99,
     /// 99.9 % quantile.
@@ -208,6 +263,9 @@ impl Publication {
                 return Err(format!("table {}: values do not fit rows and columns", table.id));
             }
         }
+        for histogram in &this.histograms {
+            histogram.complete().map_err(|why| format!("histogram {}: {why}", histogram.id))?;
+        }
         for claim in &this.claims {
             for check in &claim.checks {
                 check.complete().map_err(|why| format!("claim {}: {why}", claim.id))?;
@@ -218,9 +276,12 @@ impl Publication {
 
     /// Everything that ships with the program.
     pub fn builtin() -> Vec<Self> {
-        const TEXTS: [&str; 2] = [
+        const TEXTS: [&str; 5] = [
             include_str!("../../../published/pvsched.toml"),
             include_str!("../../../published/xen.toml"),
+            include_str!("../../../published/hv-timer.toml"),
+            include_str!("../../../published/tax-cut.toml"),
+            include_str!("../../../published/paravirt-cpus.toml"),
         ];
         // A test parses them all: none is lost here.
         TEXTS.iter().filter_map(|text| Self::parse(text).ok()).collect()
@@ -253,9 +314,10 @@ mod tests {
     #[test]
     fn what_ships_can_be_read_and_names_are_unique() {
         let all = Publication::builtin();
-        assert_eq!(all.len(), 2);
+        assert_eq!(all.len(), 5);
         let mut ids: Vec<&str> = all.iter().map(|p| p.name.as_str()).collect();
         ids.extend(all.iter().flat_map(|p| p.tables.iter().map(|t| t.id.as_str())));
+        ids.extend(all.iter().flat_map(|p| p.histograms.iter().map(|h| h.id.as_str())));
         ids.extend(all.iter().flat_map(|p| p.claims.iter().map(|c| c.id.as_str())));
         let count = ids.len();
         ids.sort_unstable();
@@ -263,6 +325,9 @@ mod tests {
         assert_eq!(ids.len(), count);
         let cells: usize = all[0].tables.iter().map(|t| t.rows.len() * t.columns.len()).sum();
         assert_eq!(cells, 60, "seed 0 has five tables: 4 of 12 latencies, and 12 glitch counts");
+        let hv = all[2].histograms[0].columns.iter();
+        let listed = hv.map(|c| c.buckets.iter().map(|b| b.1).sum::<u64>()).collect::<Vec<_>>();
+        assert_eq!(listed, [598_909, 599_928], "seed 2: 1085 and 65 are elided");
     }
 
     #[test]
@@ -276,5 +341,10 @@ mod tests {
         assert!(parse("to = \"static\"\n", "").contains("busy-near-static"));
         assert!(parse("at_most = 0.05\n", "").contains("without a bound"));
         assert!(parse("row_name", "row_nam").contains("row_nam"));
+        let text = include_str!("../../../published/hv-timer.toml");
+        let order = text.replacen("[5, 169]", "[7, 169]", 1);
+        assert!(Publication::parse(&order).unwrap_err().contains("not in order"));
+        let many = text.replacen("[5, 169]", "[5, 900000]", 1);
+        assert!(Publication::parse(&many).unwrap_err().contains("more samples"));
     }
 }

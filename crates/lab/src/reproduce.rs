@@ -4,6 +4,7 @@
 
 mod compare;
 mod document;
+mod histogram;
 
 use std::collections::BTreeMap;
 
@@ -15,17 +16,22 @@ use vcoop_model::scenario::{Scenario, Set};
 
 use crate::analysis::{About, document};
 use crate::backend::{Column, Sim};
-use crate::published::{Claim, Publication, Table};
+use crate::published::{Claim, Histogram, Publication, Table};
 use crate::result::Document;
-pub use document::{Cell, CheckResult, ClaimResult, Evidence, Reproduction, SCHEMA, Summary};
+pub use document::{
+    Bucket, Caption, Cell, CheckResult, ClaimResult, Evidence, HistogramResult, Reproduction,
+    SCHEMA, Summary,
+};
 
-use crate::runner::{Control, Experiment, Measured, RunError};
+use crate::runner::{Control, Experiment, Measured, PlanRuns, RunError};
 
 /// Tables and claims to reproduce.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// Tables.
     pub tables: Vec<Table>,
+    /// Histograms.
+    pub histograms: Vec<Histogram>,
     /// Claims.
     pub claims: Vec<Claim>,
     /// The publications they are from.
@@ -56,12 +62,20 @@ impl Selection {
                 .filter(|c| whole || names.contains(&c.id))
                 .cloned()
                 .collect();
+            let histograms: Vec<Histogram> = publication
+                .histograms
+                .iter()
+                .filter(|h| whole || names.contains(&h.id))
+                .cloned()
+                .collect();
             unknown.retain(|name| !tables.iter().any(|t| t.id == **name));
+            unknown.retain(|name| !histograms.iter().any(|h| h.id == **name));
             unknown.retain(|name| !claims.iter().any(|c| c.id == **name));
-            if !tables.is_empty() || !claims.is_empty() {
+            if !(tables.is_empty() && histograms.is_empty() && claims.is_empty()) {
                 chosen.publications.push(publication.clone());
             }
             chosen.tables.extend(tables);
+            chosen.histograms.extend(histograms);
             chosen.claims.extend(claims);
         }
         unknown.first().map_or(Ok(chosen), |name| Err((*name).clone()))
@@ -70,6 +84,7 @@ impl Selection {
     /// The scenarios it takes, in the order in which they first come up.
     pub fn scenarios(&self) -> Vec<&str> {
         let tables = self.tables.iter().map(|table| &table.scenario);
+        let tables = tables.chain(self.histograms.iter().map(|histogram| &histogram.scenario));
         let claims = self.claims.iter().flat_map(|c| c.checks.iter().map(|check| &check.scenario));
         let mut names: Vec<&str> = Vec::new();
         for name in tables.chain(claims) {
@@ -143,7 +158,19 @@ impl Setup {
             return Err(failure.into());
         }
         let documents = self.documents(&measured);
-        Ok(compare::compare(selection, &documents, self.assumptions(), measured.interrupted))
+        let histograms = self.histograms(selection, &measured);
+        let (assumptions, interrupted) = (self.assumptions(), measured.interrupted);
+        Ok(compare::compare(selection, &documents, histograms, assumptions, interrupted))
+    }
+
+    fn histograms(&self, selection: &Selection, measured: &Measured) -> Vec<HistogramResult> {
+        let mut all = Vec::new();
+        for histogram in &selection.histograms {
+            let of = |run: &&PlanRuns| self.plans[run.plan].scenario == histogram.scenario;
+            let runs: Vec<PlanRuns> = measured.runs.iter().filter(of).cloned().collect();
+            all.extend(histogram::compare(histogram, &self.plans, &runs));
+        }
+        all
     }
 
     fn documents(&self, measured: &Measured) -> Vec<Document> {

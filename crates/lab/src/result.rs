@@ -1,5 +1,6 @@
 //! The result document: what `--json` prints, what views draw from.
 
+mod detail;
 mod views;
 
 use std::collections::BTreeMap;
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vcoop_model::recording::Part;
 
+pub use detail::{Detail, Distribution, OverTime, PolicyEventSeries, SizeBand, Switch};
 pub use views::{Curve, CurvePoint, IntervalView, Place, ScatterView, SpanView, ViewMark};
 
 /// Name and version of the format.
@@ -60,6 +62,12 @@ pub struct Document {
     /// Who ran when on a pCPU in the first repeat; left out where no view asks for it.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub intervals: Vec<IntervalView>,
+    /// What policies did by time; left out unless the plans have slices.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub policy_events: Vec<PolicyEventSeries>,
+    /// What the scenario does at set times; left out where that is nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub switches: Vec<Switch>,
     /// What to make of it, a verdict for each backend and cell.
     pub verdicts: Vec<Verdict>,
     /// Rows of the table that a backend cannot run here, and why.
@@ -171,6 +179,9 @@ pub struct LatencySeries {
     pub ran_instead_mean: BTreeMap<String, f64>,
     /// The worst samples, largest first.
     pub worst: Vec<Worst>,
+    /// What a report draws; left out unless the plans have slices.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub detail: Option<Box<Detail>>,
 }
 
 impl LatencySeries {

@@ -8,6 +8,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use vcoop_model::plan::Plan;
+use vcoop_model::span::Observer;
 
 use crate::backend::Column;
 use crate::digest::Digest;
@@ -57,6 +58,34 @@ pub struct PlanRuns {
     pub plan: usize,
     /// By repeat; `None` where it was not run.
     pub repeats: Vec<Option<Digest>>,
+}
+
+/// A run of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunId {
+    /// Backend.
+    pub backend: &'static str,
+    /// Its place among the backends.
+    pub column: usize,
+    /// Index of the plan.
+    pub plan: usize,
+    /// Repeat, from 0.
+    pub repeat: u32,
+    /// Its seed.
+    pub seed: u64,
+}
+
+/// Somebody who sees every run as it goes on.
+pub trait Watch: Sync {
+    /// A run is about to begin, on the calling thread; who observes it, if anybody.
+    ///
+    /// # Errors
+    ///
+    /// Why nobody can observe it: the run fails.
+    fn begins(&self, run: RunId) -> Result<Option<Box<dyn Observer + '_>>, String>;
+
+    /// A run is over; this is what it measured.
+    fn ended(&self, _run: RunId, _digest: &Digest) {}
 }
 
 /// Everything measured.
@@ -111,8 +140,21 @@ impl Experiment<'_> {
     /// The first run (in order) that failed, if nothing was measured; else it is in
     /// [`Measured::failure`]. Runs that have begun are finished, no others are begun.
     pub fn run(&self, control: Control<'_>) -> Result<Measured, RunError> {
+        self.watched(control, None)
+    }
+
+    /// [`run`](Self::run), before somebody's eyes.
+    ///
+    /// # Errors
+    ///
+    /// As there; a run that nobody could observe has failed.
+    pub fn watched(
+        &self,
+        control: Control<'_>,
+        watch: Option<&dyn Watch>,
+    ) -> Result<Measured, RunError> {
         let nothing = Measured { runs: self.empty(), interrupted: true, failure: None };
-        self.extend(nothing, control)
+        self.go_on(nothing, control, watch)
     }
 
     /// Runs the repeats that the plans ask for beyond those that are there, and puts them beside
@@ -123,6 +165,15 @@ impl Experiment<'_> {
     ///
     /// As [`run`](Self::run).
     pub fn extend(&self, measured: Measured, control: Control<'_>) -> Result<Measured, RunError> {
+        self.go_on(measured, control, None)
+    }
+
+    fn go_on(
+        &self,
+        measured: Measured,
+        control: Control<'_>,
+        watch: Option<&dyn Watch>,
+    ) -> Result<Measured, RunError> {
         let quiet = |live: bool| -> Vec<usize> {
             let columns = self.columns.iter().enumerate();
             columns.filter(|(_, c)| c.backend.is_live() == live).map(|(i, _)| i).collect()
@@ -140,8 +191,8 @@ impl Experiment<'_> {
         let (simulated, live) = (missing(false), missing(true));
         let total = simulated.len() + live.len();
         let tally = Tally { done: AtomicUsize::new(0), total, failed: AtomicBool::new(false) };
-        let mut slots = self.all(&simulated, self.jobs, &tally, control);
-        slots.extend(self.all(&live, 1, &tally, control));
+        let mut slots = self.all(&simulated, self.jobs, &tally, control, watch);
+        slots.extend(self.all(&live, 1, &tally, control, watch));
         let mut measured = false;
         for (run, empty) in runs.iter_mut().zip(self.empty()) {
             measured |= run.repeats.iter().any(Option::is_some);
@@ -169,6 +220,7 @@ impl Experiment<'_> {
         jobs: usize,
         tally: &Tally,
         control: Control<'_>,
+        watch: Option<&dyn Watch>,
     ) -> Vec<Option<Ended>> {
         let slots: Vec<Mutex<Option<Ended>>> = order.iter().map(|_| Mutex::new(None)).collect();
         let next = AtomicUsize::new(0);
@@ -177,7 +229,7 @@ impl Experiment<'_> {
             while !control.stop.load(Ordering::Relaxed) && !tally.failed.load(Ordering::Relaxed) {
                 let i = next.fetch_add(1, Ordering::Relaxed);
                 let Some(job) = order.get(i) else { return };
-                let result = self.one(job, control.stop);
+                let result = self.one(job, control.stop, watch);
                 tally.failed.fetch_or(result.1.is_some(), Ordering::Relaxed);
                 *slots[i].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
                 let done = tally.done.fetch_add(1, Ordering::Relaxed) + 1;
@@ -198,11 +250,23 @@ impl Experiment<'_> {
         slots.into_iter().map(taken).collect()
     }
 
-    fn one(&self, job: &Job, stop: &AtomicBool) -> Ended {
+    fn one(&self, job: &Job, stop: &AtomicBool, watch: Option<&dyn Watch>) -> Ended {
         let (plan, backend) = (&self.plans[job.plan], self.columns[job.column].backend);
         let seed = repeat_seed(plan.seed, job.repeat);
         let stopped = || stop.load(Ordering::Relaxed);
-        let outcome = catch_unwind(AssertUnwindSafe(|| backend.run_partly(plan, seed, &stopped)));
+        let (column, repeat) = (job.column, job.repeat);
+        let run = RunId { backend: backend.name(), column, plan: job.plan, repeat, seed };
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let Some(watch) = watch else { return backend.run_partly(plan, seed, &stopped) };
+            match watch.begins(run)? {
+                Some(mut observer) => {
+                    let done = backend.observe(plan, seed, &stopped, &mut *observer);
+                    observer.ends();
+                    done
+                }
+                None => backend.run_partly(plan, seed, &stopped),
+            }
+        }));
         let failed = |cause| RunError {
             scenario: plan.scenario.clone(),
             policy: plan.policy_name.clone(),
@@ -219,6 +283,9 @@ impl Experiment<'_> {
                     None => !stopped(),
                 } && failure.is_none();
                 let digest = Digest::new(recording, complete);
+                if let Some(watch) = watch {
+                    watch.ended(run, &digest);
+                }
                 // Views are those of the first repeat.
                 let digest = if job.repeat == 0 { digest } else { digest.without_views() };
                 (Some(digest), failure.map(failed))

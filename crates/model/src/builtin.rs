@@ -30,6 +30,11 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "audio-host-1",
         "boost-means",
         "timer-ablation",
+        "hv-timer",
+        "hv-timer-boost",
+        "exitless-timer",
+        "halt-polling",
+        "halt-polling-rr",
         "pvsched-idle",
         "pvsched-busy",
         "pvsched-audio",
@@ -43,6 +48,10 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "xen-density",
         "xen-pinning",
         "xen-vmstart",
+        "paravirt-cpus",
+        "paravirt-duty",
+        "governor-compare",
+        "governor-unfair",
     ]
 }
 

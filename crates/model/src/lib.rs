@@ -7,6 +7,7 @@ pub mod plan;
 pub mod profile;
 pub mod recording;
 pub mod scenario;
+pub mod span;
 pub mod sweep;
 mod toml_read;
 mod topology;

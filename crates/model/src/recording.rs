@@ -2,6 +2,7 @@
 //!
 //! Memory is flat in measured time: histograms and sums, and the worst few samples.
 
+mod slices;
 mod views;
 
 use std::collections::BTreeMap;
@@ -9,6 +10,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 
 use crate::plan::Ns;
+pub use slices::{PolicyEvent, PolicyEvents, Slice, Slices};
 pub use views::{Intervals, Mark, MarkKind, Scatter, Span};
 
 /// Everything a backend gives back for one repeat.
@@ -26,6 +28,8 @@ pub struct Recording {
     pub scatters: Vec<Scatter>,
     /// Interval views, in the order of the plan.
     pub intervals: Vec<Intervals>,
+    /// What policies did by time, where a plan asks for slices; by VM, in the order of the plan.
+    pub policy_events: Vec<PolicyEvents>,
 }
 
 /// A scalar result and its unit.
@@ -84,11 +88,16 @@ pub enum Part {
     Service,
     /// The task itself was still busy with an earlier period, or held up in it.
     Overrun,
+    /// In guest mode: spinning for a spinlock, or halted for it; the task itself, or one that kept it from
+    /// its vCPU by that.
+    LockWait,
+    /// In guest mode: spinning until other vCPUs have called a function (a TLB shootdown), likewise.
+    CallWait,
 }
 
 impl Part {
     /// How many there are.
-    pub const COUNT: usize = 15;
+    pub const COUNT: usize = 17;
 
     /// All, in order.
     pub const ALL: [Self; Self::COUNT] = [
@@ -107,6 +116,8 @@ impl Part {
         Self::ServiceQueue,
         Self::Service,
         Self::Overrun,
+        Self::LockWait,
+        Self::CallWait,
     ];
 
     /// Name in files.
@@ -127,6 +138,8 @@ impl Part {
             Self::ServiceQueue => "service_queue",
             Self::Service => "service",
             Self::Overrun => "overrun",
+            Self::LockWait => "lock_wait",
+            Self::CallWait => "call_wait",
         }
     }
 }
@@ -166,6 +179,8 @@ pub struct LatencyRecord {
     pub ran_instead: BTreeMap<String, u128>,
     /// The worst samples, largest first.
     pub worst: Vec<WorstSample>,
+    /// Latencies by the time they were due, where a plan asks for it.
+    pub slices: Option<Box<Slices>>,
 }
 
 /// One minute: beyond it a histogram saturates (sum, min and max stay exact).
@@ -192,7 +207,14 @@ impl LatencyRecord {
             count_by_log2: [0; 64],
             ran_instead: BTreeMap::new(),
             worst: Vec::new(),
+            slices: None,
         }
+    }
+
+    /// The same by time, in so many slices of the measured time; none where that is 0.
+    pub fn sliced(mut self, slices: u32, duration_ns: Ns) -> Self {
+        self.slices = (slices > 0).then(|| Box::new(Slices::new(slices, duration_ns)));
+        self
     }
 
     /// Books a sample, but for who ran instead and for the worst ones.

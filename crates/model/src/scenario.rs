@@ -49,6 +49,15 @@ use policies::Unfit;
 use resolve::{Outside, Resolved};
 use set::Path;
 
+/// Nanoseconds of a duration as scenarios write them: `500us`, `2.5ms`, `10s`.
+///
+/// # Errors
+///
+/// Why it is none.
+pub fn duration(text: &str) -> Result<crate::plan::Ns, String> {
+    crate::toml_read::units::duration(text)
+}
+
 /// Most tasks in all cells of a matrix: they are all kept, so that `plans` cannot fail on them.
 const MAX_MATRIX_TASKS: usize = 2_000_000;
 

@@ -8,16 +8,17 @@ use crate::compare::{Better, mark};
 use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side};
 
 /// A number of a policy.
-struct Entry {
-    text: String,
-    ratio: Option<f64>,
-    interval: Option<Interval>,
+pub(crate) struct Entry {
+    pub(crate) text: String,
+    pub(crate) ratio: Option<f64>,
+    pub(crate) interval: Option<Interval>,
 }
 
-struct Row {
-    label: String,
-    better: Better,
-    entries: Vec<Option<Entry>>,
+/// A quantity: of each policy, in the order of the document.
+pub(crate) struct Row {
+    pub(crate) label: String,
+    pub(crate) better: Better,
+    pub(crate) entries: Vec<Option<Entry>>,
 }
 
 /// The costs of a cell.
@@ -48,7 +49,8 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     })
 }
 
-fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
+/// The quantities of a cell.
+pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
     let mut rows = Vec::new();
     for probe in probes_with(document, cell, "glitches") {
         let label = format!("{probe} glitches");
@@ -92,11 +94,21 @@ fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
         scalar_row(document, cell, label.to_owned(), "host", metric, Better::Neutral)
     };
     rows.push(host("host CPU", "cpu"));
+    rows.push(host("host polling", "polling"));
     rows.push(host("host switches", "switches"));
     let label = "host unfairness".to_owned();
     rows.push(scalar_row(document, cell, label, "host", "fairness_error", Better::Less));
     for guest in probes_with(document, cell, "steal") {
-        for (metric, word) in [("cpu", "CPU"), ("steal", "steal"), ("boosted", "boosted")] {
+        for (metric, word) in [
+            ("cpu", "CPU"),
+            ("steal", "steal"),
+            ("boosted", "boosted"),
+            ("exits", "exits"),
+            ("halt_poll", "halt polling"),
+            ("guest_poll", "own polling"),
+            ("guest_rest", "rest, no exit"),
+            ("timer.blind", "blind deadlines"),
+        ] {
             let label = format!("{guest} {word}");
             rows.push(scalar_row(document, cell, label, guest, metric, Better::Neutral));
         }

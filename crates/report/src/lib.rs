@@ -1,19 +1,30 @@
-//! Views of a result: terminal tables and JSON.
+//! Views of a result: terminal tables, HTML, pictures and JSON.
 //!
 //! A view is a function of a document ([`vcoop_lab::result::Document`]) and says nothing the
 //! document does not say. JSON is the document itself (`Document::to_json`).
+//!
+//! What looks into a run takes more than its document: [`perfetto`] and the samples of [`data`] observe
+//! it as it goes on, [`explain`] has a part of it run again.
 
 mod beside;
+pub mod chart;
 mod compare;
 mod cost;
 mod curves;
+pub mod data;
+pub mod explain;
+mod html;
 mod latency;
+mod metrics;
 mod parts;
+pub mod perfetto;
 mod reproduce;
 mod style;
 mod text;
 mod validate;
 
+pub use html::{charts_of, pictures, render_html, render_reproduction_html};
+pub use metrics::open_metrics;
 pub use reproduce::render_reproduction;
 pub use style::{Style, wrap};
 pub use text::render;

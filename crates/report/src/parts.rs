@@ -16,7 +16,7 @@ const MOST_PARTS: usize = 6;
 const MOST_NAMES: usize = 3;
 
 /// What a part is called here.
-fn words(part: Part) -> &'static str {
+pub(crate) fn words(part: Part) -> &'static str {
     match part {
         Part::TimerSlack => "timer slack",
         Part::CState => "pCPU leaves idle",
@@ -33,7 +33,20 @@ fn words(part: Part) -> &'static str {
         Part::ServiceQueue => "server's earlier calls",
         Part::Service => "server's work",
         Part::Overrun => "own earlier period",
+        Part::LockWait => "guest spinlocks",
+        Part::CallWait => "calls to other vCPUs",
     }
+}
+
+/// Parts by name in words, largest first; those below a hundredth are left out.
+pub(crate) fn named_parts(parts: &BTreeMap<String, f64>) -> String {
+    let all: f64 = parts.values().sum();
+    let mut found: Vec<(Part, f64)> =
+        Part::ALL.iter().filter_map(|p| Some((*p, *parts.get(p.name())?))).collect();
+    found.retain(|(_, us)| *us >= all * 0.01);
+    found.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let one = |(part, us): &(Part, f64)| format!("{} {}", words(*part), human::time(*us));
+    found.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// The decomposition of each guest probe of a cell, and of each round trip through a guest.

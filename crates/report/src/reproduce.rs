@@ -2,7 +2,7 @@
 
 use vcoop_lab::human;
 use vcoop_lab::params;
-use vcoop_lab::reproduce::{Cell, CheckResult, ClaimResult, Reproduction};
+use vcoop_lab::reproduce::{Cell, CheckResult, ClaimResult, HistogramResult, Reproduction};
 
 use crate::style::{Style, Tone, finish, wrap};
 
@@ -18,6 +18,10 @@ pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String 
     for id in tables {
         let cells = reproduction.cells.iter().filter(|cell| cell.table == id);
         out.push_str(&table(id, cells, style));
+        out.push('\n');
+    }
+    for one in &reproduction.histograms {
+        out.push_str(&histogram(one, style));
         out.push('\n');
     }
     if !reproduction.claims.is_empty() {
@@ -66,8 +70,37 @@ fn table<'r>(id: &str, cells: impl Iterator<Item = &'r Cell>, style: Style) -> S
     format!("{}\n{}", style.heading(&format!("{id} ({unit})")), finish(table, 2))
 }
 
+/// A histogram: every bucket, then means and distance.
+fn histogram(h: &HistogramResult, style: Style) -> String {
+    let mut table = style.table([h.unit.as_str(), "published", "share", "simulated", "share"]);
+    for bucket in &h.buckets {
+        let share = |share: f64| format!("{:.3}%", 100.0 * share);
+        table.add_row([
+            style.cell(bucket.us, Tone::Plain),
+            style.cell(bucket.published, Tone::Plain),
+            style.cell(share(bucket.published_share), Tone::Plain),
+            style.cell(bucket.simulated, Tone::Plain),
+            style.cell(share(bucket.simulated_share), Tone::Plain),
+        ]);
+    }
+    let number = |x: Option<f64>| x.map_or_else(|| "n/a".to_owned(), human::digits);
+    let sum = format!(
+        "  mean of whole {unit}: {} published ({} of {} samples are listed), {} simulated; \
+         Wasserstein distance {} {unit}",
+        number(h.published_mean),
+        h.published_listed,
+        h.published_samples,
+        number(h.simulated_mean),
+        number(h.wasserstein_us),
+        unit = h.unit,
+    );
+    let title = format!("{}: {}", h.histogram, h.column);
+    format!("{}\n{}{}", style.heading(&title), finish(table, 0), wrap(&sum, 4))
+}
+
 /// What is to be said of a cell.
-fn verdict(cell: &Cell) -> (String, Tone) {
+/// How far a cell is off, in words.
+pub(crate) fn verdict(cell: &Cell) -> (String, Tone) {
     let text = match (cell.simulated, cell.ratio) {
         (None, _) => "not measured".to_owned(),
         (Some(_), None) if cell.within_2x => "both zero".to_owned(),
@@ -99,7 +132,8 @@ fn claim(claim: &ClaimResult) -> String {
     out
 }
 
-fn evidence(check: &CheckResult) -> String {
+/// What a check says, in a line.
+pub(crate) fn evidence(check: &CheckResult) -> String {
     let value = check.value.map_or_else(|| "not measured".to_owned(), human::digits);
     let bounds = match (check.at_least, check.at_most) {
         (Some(lo), Some(hi)) => format!("{lo} to {hi}"),
@@ -117,7 +151,8 @@ fn evidence(check: &CheckResult) -> String {
     format!("{}{place}: {} = {value}{interval}, asked: {bounds}{sign}", check.scenario, check.what)
 }
 
-fn sum(reproduction: &Reproduction) -> String {
+/// The sum of it in a sentence.
+pub(crate) fn sum(reproduction: &Reproduction) -> String {
     let s = &reproduction.summary;
     let median = s.median_abs_log2.map_or_else(
         || "n/a".to_owned(),

@@ -74,7 +74,8 @@ pub fn render(document: &Document, style: Style) -> String {
     out
 }
 
-fn setting(document: &Document) -> String {
+/// How it was run, in a line.
+pub(crate) fn setting(document: &Document) -> String {
     let plural = if document.repeats == 1 { "" } else { "s" };
     format!(
         "{}; {} repeat{plural} of {} s after {} s of warm-up, seed {}",

@@ -106,6 +106,7 @@ fn plan(pcpus: u32, duration_ns: Ns, mixed: bool) -> Plan {
         timeline: vec![],
         storms: vec![],
         views: vec![],
+        slices: 0,
     }
 }
 

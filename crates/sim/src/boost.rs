@@ -3,9 +3,10 @@
 
 use vcoop_abi::{BoostRequest, Class, CsState, GuestWords, Intent, Status, TaskIntent};
 use vcoop_model::plan::TimelineAction;
+use vcoop_model::recording::PolicyEvent;
 use vcoop_policy::config::Means;
 use vcoop_policy::guest::{HostView, Stores};
-use vcoop_policy::{Action, Actions, Event, GuestEvent, HostPolicy, Injection};
+use vcoop_policy::{Action, Actions, Event, GuestEvent, HostPolicy, Injection, PolicyStats};
 use vcoop_sched::Refusal;
 use vcoop_sched::config::Policy;
 
@@ -114,12 +115,37 @@ impl World<'_> {
             return;
         }
         let shared = &mut self.vms[vcpu.vm as usize].shared;
-        let actions = vcpu.policy.on(self.now, event, shared);
-        self.carry_out(v, &actions);
+        if self.policy_events.is_empty() {
+            let actions = vcpu.policy.on(self.now, event, shared);
+            self.carry_out(v, &actions);
+        } else {
+            let before = vcpu.policy.stats();
+            let actions = vcpu.policy.on(self.now, event, shared);
+            let after = vcpu.policy.stats();
+            self.count(v, &before, &after);
+            self.carry_out(v, &actions);
+        }
+    }
+
+    /// Counts by time what a policy did.
+    fn count(&mut self, v: u32, before: &PolicyStats, after: &PolicyStats) {
+        let Some(at) = self.now.checked_sub(self.plan.warmup_ns) else { return };
+        let name = &self.plan.vms[self.vcpus[v as usize].vm as usize].label;
+        let Some(events) = self.policy_events.iter_mut().find(|e| e.vm == *name) else { return };
+        for (event, n) in [
+            (PolicyEvent::Boost, after.boosts - before.boosts),
+            (PolicyEvent::Throttle, after.throttles - before.throttles),
+            (PolicyEvent::Denied, after.denied - before.denied),
+        ] {
+            (0..n).for_each(|_| events.book(at, event));
+        }
     }
 
     fn carry_out(&mut self, v: u32, actions: &Actions) {
         for &action in actions.iter() {
+            if self.spans.on {
+                self.span_action(v, action);
+            }
             match action {
                 Action::Ticket(n) => self.vcpus[v as usize].page.ticket = n,
                 Action::Status(status) => self.vcpus[v as usize].page.status = status,

@@ -14,6 +14,9 @@ impl World<'_> {
         pc.ran_label = idle_label;
         pc.segment = Segment::Idle;
         pc.since = self.now;
+        if self.spans.on {
+            self.span_begin(p);
+        }
     }
 
     /// An interrupt finds the pCPU idle: it leaves the idle state its governor had chosen.

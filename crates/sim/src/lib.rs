@@ -11,12 +11,14 @@
 //! guest    vCPUs and guest tasks; guest_timer: their tick and sleeps
 //! lapic    the timer behind a guest's deadline; hv_timer: the VMX preemption timer
 //! poll     idle vCPUs that do not sleep; cold: what most vCPUs do not need; counters
-//! call     requests and answers between tasks of any level
+//! lock     locks of a guest, spinning, and what the host does about it; ipi: function calls
+//! call     requests and answers between tasks of any level; mail: messages within a level
 //! storm    VMs that come while the run goes on; view: who ran when on one pCPU
 //! govern   drives governors; mask: the vCPUs that a guest keeps off
 //! boost    drives vcoop-policy on simulated threads and a simulated page; tune: on credit1
 //! program  what a task does next, on either level
 //! track    attribution: where the time of a latency sample went
+//! span     tells an observer of it all
 //! probe    samples into histograms; result: counters into a recording; fairness: of shares
 //! ```
 
@@ -32,7 +34,10 @@ mod host;
 mod hv_timer;
 mod idle;
 mod inject;
+mod ipi;
 mod lapic;
+mod lock;
+mod mail;
 mod mask;
 mod poll;
 pub mod probe;
@@ -41,6 +46,7 @@ pub mod queue;
 mod result;
 pub mod rng;
 mod setup;
+mod span;
 mod storm;
 pub mod track;
 mod tune;
@@ -51,6 +57,7 @@ mod world;
 
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
+use vcoop_model::span::Observer;
 
 pub use vcoop_sched::ConfigError;
 
@@ -63,6 +70,25 @@ pub use vcoop_sched::ConfigError;
 pub fn run(plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, ConfigError> {
     let before = cpu_time_ns();
     let mut world = setup::build(plan, seed)?;
+    let (start, end) = world.run(stop);
+    Ok(world.finish(&start, &end, cpu_time_ns() - before))
+}
+
+/// [`run`], and tells an observer what happens. The recording is the same, but for a run that ends
+/// with its observer's windows.
+///
+/// # Errors
+/// As [`run`].
+pub fn observe<'p>(
+    plan: &'p Plan,
+    seed: u64,
+    stop: &dyn Fn() -> bool,
+    observer: &'p mut dyn Observer,
+) -> Result<Recording, ConfigError> {
+    let before = cpu_time_ns();
+    let mut world = setup::build(plan, seed)?;
+    world.spans = span::Spans::new(observer);
+    world.span_cast();
     let (start, end) = world.run(stop);
     Ok(world.finish(&start, &end, cpu_time_ns() - before))
 }

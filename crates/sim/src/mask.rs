@@ -80,6 +80,9 @@ impl World<'_> {
             let mask = &mut self.masks[m];
             mask.set(self.now, vcpus - avoided.len());
             mask.changes += 1;
+            if self.spans.on {
+                self.span_mask(vm);
+            }
         }
     }
 
@@ -105,6 +108,9 @@ impl World<'_> {
         mask.set(self.now, width);
         let done = width == mask.target;
         let step_ns = mask.step_ns;
+        if self.spans.on {
+            self.span_mask(vm);
+        }
         let vcpus = self.plan.vms[m].level.topology.cpus();
         // vCPU 0 is never among them.
         let _ = self.vms[m].level.set_offline(self.now, CpuSet::range(width, vcpus));

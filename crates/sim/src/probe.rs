@@ -46,9 +46,20 @@ impl Probe {
         }
     }
 
+    /// The same by time, in so many slices of the measured time; none where that is 0.
+    pub fn sliced(mut self, slices: u32, duration: Ns) -> Self {
+        self.record = self.record.sliced(slices, duration);
+        self
+    }
+
     /// Its name in the plan.
     pub fn name(&self) -> &str {
         &self.record.probe
+    }
+
+    /// Whether a sample that was due then belongs to the measurement.
+    pub fn counts(&self, due: Ns) -> bool {
+        due >= self.start
     }
 
     /// Takes a sample in, unless it belongs to the warm-up.
@@ -61,6 +72,9 @@ impl Probe {
     /// Takes in a sample that the end of the run cut off, whenever it was due.
     pub fn record_open(&mut self, sample: &Sample<'_>) {
         self.record.book(sample.latency, sample.parts);
+        if let Some(slices) = &mut self.record.slices {
+            slices.book(sample.due.saturating_sub(self.start), sample.latency);
+        }
         for (sum, &ns) in self.ran_instead.iter_mut().zip(sample.ran_instead) {
             *sum += u128::from(ns);
         }

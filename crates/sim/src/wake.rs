@@ -67,6 +67,9 @@ impl World<'_> {
         if self.host.wake(self.now, EntId(t), by).is_none() {
             return;
         }
+        if self.spans.on {
+            self.span_wake(t);
+        }
         self.host_notes();
         let cpu = self.host.cpu_of(EntId(t));
         self.poll_sees(cpu.0);
@@ -107,6 +110,9 @@ impl World<'_> {
     /// Carries out what the host's scheduler asked for.
     pub(crate) fn host_notes(&mut self) {
         while let Some(note) = self.host.pop_note() {
+            if self.spans.on {
+                self.span_note(note);
+            }
             match note {
                 Note::Kick { cpu, eager } => {
                     let pc = &mut self.pcpus[cpu.index()];
@@ -121,7 +127,7 @@ impl World<'_> {
                 Note::Unthrottled { cpu } => self.throttle(cpu, false),
                 Note::Parked { ent } => self.park(ent.0, State::Throttled),
                 Note::Unparked { ent } => self.park(ent.0, State::Preempted),
-                // Nobody has switched the trace on.
+                // For those who watch.
                 Note::Credit { .. } => {}
                 Note::DeadlineChanged { cpu } => {
                     let slot = self.slots.sched + cpu.0;

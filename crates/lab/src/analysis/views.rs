@@ -3,10 +3,12 @@
 use vcoop_model::plan::{Plan, StormPlan, ViewPlan, ViewStart};
 use vcoop_model::recording::{Mark, MarkKind, Scatter};
 
-use super::{Draws, mean_of, usable};
+use super::{Draws, detail, mean_of, usable};
 use crate::digest::Digest;
 use crate::params;
-use crate::result::{Curve, CurvePoint, IntervalView, Place, ScatterView, SpanView, ViewMark};
+use crate::result::{
+    Curve, CurvePoint, IntervalView, Place, PolicyEventSeries, ScatterView, SpanView, ViewMark,
+};
 use crate::round::us;
 use crate::runner::PlanRuns;
 
@@ -16,6 +18,7 @@ pub(super) struct Views {
     pub(super) curves: Vec<Curve>,
     pub(super) scatters: Vec<ScatterView>,
     pub(super) intervals: Vec<IntervalView>,
+    pub(super) policy_events: Vec<PolicyEventSeries>,
 }
 
 impl Views {
@@ -31,6 +34,7 @@ impl Views {
         if repeats.is_empty() {
             return;
         }
+        self.policy_events.extend(detail::policy_events(place, &repeats));
         for (index, storm) in (0..).zip(&plan.storms) {
             for (kind, event) in [(MarkKind::Started, "start"), (MarkKind::LoggedIn, "login")] {
                 self.curves.extend(curve(plan, storm, index, kind, &repeats, draws).map(
@@ -38,6 +42,7 @@ impl Views {
                         place: place(),
                         vm: storm.label.clone(),
                         event: event.to_owned(),
+                        begin_s: us(storm.begin_ns.saturating_sub(plan.warmup_ns)) / 1e6,
                         planned: u32::try_from(storm.vms.len()).unwrap_or(u32::MAX),
                         reached,
                         points,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
+use vcoop_model::span::Observer;
 
 use super::{Backend, Unavailable};
 use crate::here::Here;
@@ -23,6 +24,17 @@ impl Backend for Sim {
 
     fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
         vcoop_sim::run(plan, seed, stop).map_err(|e| e.to_string())
+    }
+
+    fn observe(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+        observer: &mut dyn Observer,
+    ) -> Result<(Recording, Option<String>), String> {
+        let recording = vcoop_sim::observe(plan, seed, stop, observer);
+        recording.map(|r| (r, None)).map_err(|e| e.to_string())
     }
 }
 
@@ -45,5 +57,15 @@ impl Backend for SimHere {
 
     fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
         Sim.run(&self.0.plan(plan), seed, stop)
+    }
+
+    fn observe(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+        observer: &mut dyn Observer,
+    ) -> Result<(Recording, Option<String>), String> {
+        Sim.observe(&self.0.plan(plan), seed, stop, observer)
     }
 }

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::Selection;
-use super::document::{Cell, CheckResult, ClaimResult, Evidence, Reproduction, SCHEMA, Summary};
+use super::document::{
+    Caption, Cell, CheckResult, ClaimResult, Evidence, HistogramResult, Reproduction, SCHEMA,
+    Summary,
+};
 use crate::params;
 use crate::published::{Check, Claim, Coordinates, Form, Quantity, Table};
 use crate::result::{Document, Interval, Key, Series, SpanView};
@@ -13,6 +16,7 @@ use crate::round::{ratio, scalar};
 pub(super) fn compare(
     selection: &Selection,
     documents: &[Document],
+    histograms: Vec<HistogramResult>,
     assumptions: BTreeMap<String, Vec<String>>,
     interrupted: bool,
 ) -> Reproduction {
@@ -34,15 +38,22 @@ pub(super) fn compare(
     let claims: Vec<ClaimResult> = selection.claims.iter().map(|c| claim(c, documents)).collect();
     let summary = summary(&cells, &claims);
     Reproduction {
-        schema: SCHEMA,
-        version: env!("CARGO_PKG_VERSION"),
+        schema: SCHEMA.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
         interrupted,
+        tables: selection.tables.iter().map(caption).collect(),
         cells,
+        histograms,
         claims,
         summary,
         notes: notes(selection),
         assumptions,
     }
+}
+
+fn caption(table: &Table) -> (String, Caption) {
+    let (title, row_name) = (table.title.clone(), table.row_name.clone());
+    (table.id.clone(), Caption { title, row_name })
 }
 
 fn cell(table: &Table, row: &str, column: &str, published: f64, simulated: Option<f64>) -> Cell {
@@ -63,7 +74,7 @@ fn cell(table: &Table, row: &str, column: &str, published: f64, simulated: Optio
 }
 
 /// Whether a matrix cell has the coordinates.
-fn fits(cell: &Coordinates, asked: &Coordinates) -> bool {
+pub(super) fn fits(cell: &Coordinates, asked: &Coordinates) -> bool {
     asked.iter().all(|(path, value)| cell.get(path) == Some(value))
 }
 
@@ -83,7 +94,9 @@ fn find<'d>(
 fn quantity(series: &Series, quantity: Quantity) -> Option<f64> {
     match (series, quantity) {
         (Series::Latency(s), Quantity::Mean) => Some(s.mean),
+        (Series::Latency(s), Quantity::Min) => Some(s.min),
         (Series::Latency(s), Quantity::P50) => s.p50,
+        (Series::Latency(s), Quantity::P90) => s.p90,
         (Series::Latency(s), Quantity::P99) => s.p99,
         (Series::Latency(s), Quantity::P999) => s.p999,
         (Series::Latency(s), Quantity::MaxPerRepeat) => Some(s.max_per_repeat),
@@ -203,9 +216,11 @@ fn interval(series: &Series, quantity: Quantity) -> Option<Interval> {
             match quantity {
                 Quantity::Mean => intervals.mean,
                 Quantity::P50 => intervals.p50,
+                Quantity::P90 => intervals.p90,
                 Quantity::P99 => intervals.p99,
                 Quantity::P999 => intervals.p999,
-                Quantity::MaxPerRepeat
+                Quantity::Min
+                | Quantity::MaxPerRepeat
                 | Quantity::Value
                 | Quantity::Curve
                 | Quantity::Interleaved => None,
@@ -218,7 +233,9 @@ fn interval(series: &Series, quantity: Quantity) -> Option<Interval> {
 fn words(check: &Check) -> String {
     let quantity = match check.quantity {
         Quantity::Mean => "mean".to_owned(),
+        Quantity::Min => "minimum".to_owned(),
         Quantity::P50 => "p50".to_owned(),
+        Quantity::P90 => "p90".to_owned(),
         Quantity::P99 => "p99".to_owned(),
         Quantity::P999 => "p99.9".to_owned(),
         Quantity::MaxPerRepeat => "maximum".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::published::Coordinates;
 use crate::result::Interval;
@@ -11,16 +11,22 @@ use crate::result::Interval;
 pub const SCHEMA: &str = "vcoop.reproduce/1";
 
 /// The document of `vcoop reproduce --json`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reproduction {
     /// [`SCHEMA`].
-    pub schema: &'static str,
+    pub schema: String,
     /// Version of vcoop.
-    pub version: &'static str,
+    pub version: String,
     /// Whether it was ended early: some cells have no simulated value.
     pub interrupted: bool,
+    /// What the tables show, by name.
+    #[serde(default)]
+    pub tables: BTreeMap<String, Caption>,
     /// Cells of the tables.
     pub cells: Vec<Cell>,
+    /// Histograms, a column of each at a time.
+    #[serde(default)]
+    pub histograms: Vec<HistogramResult>,
     /// Claims.
     pub claims: Vec<ClaimResult>,
     /// The sum of it.
@@ -31,8 +37,17 @@ pub struct Reproduction {
     pub assumptions: BTreeMap<String, Vec<String>>,
 }
 
+/// What a table shows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Caption {
+    /// Its title.
+    pub title: String,
+    /// What its rows are.
+    pub row_name: String,
+}
+
 /// A published value and ours.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// Table.
     pub table: String,
@@ -56,8 +71,48 @@ pub struct Cell {
     pub within_2x: bool,
 }
 
+/// A published histogram and ours.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HistogramResult {
+    /// Histogram.
+    pub histogram: String,
+    /// Column, as printed.
+    pub column: String,
+    /// Unit of the buckets and of the means.
+    pub unit: String,
+    /// Samples they took.
+    pub published_samples: u64,
+    /// Of them, those in the buckets that were printed.
+    pub published_listed: u64,
+    /// Samples of ours; 0 if it was not run.
+    pub simulated_samples: u64,
+    /// Mean of the buckets that were printed.
+    pub published_mean: Option<f64>,
+    /// Mean of ours, of whole microseconds as well.
+    pub simulated_mean: Option<f64>,
+    /// Wasserstein's distance: how far a sample of one has to be moved, on average, to make the other.
+    pub wasserstein_us: Option<f64>,
+    /// Every bucket in which one of the two has samples.
+    pub buckets: Vec<Bucket>,
+}
+
+/// A bucket of a histogram: latencies from `us` up to, but not including, one more.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// Where it begins.
+    pub us: u64,
+    /// Their samples.
+    pub published: u64,
+    /// As a share of those that were printed.
+    pub published_share: f64,
+    /// Our samples.
+    pub simulated: u64,
+    /// As a share of ours.
+    pub simulated_share: f64,
+}
+
 /// A claim, and whether it holds here.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClaimResult {
     /// Name.
     pub id: String,
@@ -70,7 +125,7 @@ pub struct ClaimResult {
 }
 
 /// What a claim's verdict rests on.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// What was assumed in turning the finding into bounds.
     pub assumption: Option<String>,
@@ -79,7 +134,7 @@ pub struct Evidence {
 }
 
 /// One check in one cell.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckResult {
     /// Scenario.
     pub scenario: String,
@@ -100,7 +155,7 @@ pub struct CheckResult {
 }
 
 /// The sum of a reproduction.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Cells, none left out.
     pub cells: usize,

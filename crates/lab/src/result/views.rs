@@ -30,6 +30,9 @@ pub struct Curve {
     pub vm: String,
     /// `start` or `login`.
     pub event: String,
+    /// When the storm begins, in seconds from the start of the measurement.
+    #[serde(default)]
+    pub begin_s: f64,
     /// VMs of the storm.
     pub planned: u32,
     /// How many had got there at the end of the run, by repeat.

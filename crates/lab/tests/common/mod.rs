@@ -93,5 +93,6 @@ pub(crate) fn record(probe: &str, values: &[u64], missed: u64) -> LatencyRecord 
         count_by_log2: [0; 64],
         ran_instead: BTreeMap::from([("hog".to_owned(), sum_ns)]),
         worst: Vec::new(),
+        slices: None,
     }
 }

@@ -40,7 +40,7 @@ impl<const MIN: Ns> Text for AtLeast<MIN> {
 }
 
 /// Nanoseconds of `"2.5ms"`.
-fn duration(text: &str) -> Result<Ns, String> {
+pub(crate) fn duration(text: &str) -> Result<Ns, String> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = (&text[..split], text[split..].trim_start());

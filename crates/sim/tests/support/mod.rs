@@ -149,6 +149,7 @@ pub(crate) fn plan(host: LevelConfig, costs: Costs) -> Plan {
         timeline: vec![],
         storms: vec![],
         views: vec![],
+        slices: 0,
     }
 }
 

@@ -1,0 +1,76 @@
+//! `vcoop explain`.
+
+use std::sync::atomic::Ordering;
+
+use vcoop_lab::analysis::{About, document};
+use vcoop_lab::backend::{Backend, Choice, Request, Sim, select};
+use vcoop_lab::runner::{Experiment, repeat_seed};
+use vcoop_model::recording::LatencyRecord;
+use vcoop_report::explain::explain;
+
+use crate::args::{BackendArg, ExplainArgs};
+use crate::failure::Failure;
+use crate::interrupt::stop_flag;
+use crate::output::{note, print, style};
+use crate::run::{Eyes, measured};
+use crate::scenario::{Overrides, jobs, nearest};
+use crate::single::plan;
+
+pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
+    let stop = stop_flag();
+    let jobs = jobs(&args.common)?;
+    if args.worst == 0 || args.worst > LatencyRecord::WORST {
+        let most = LatencyRecord::WORST;
+        return Err(Failure::usage(format!("--worst {}: give 1 to {most}", args.worst)));
+    }
+    let overrides = Overrides::new(&args.single.sets, &args.common)?;
+    let (scenario, plan) = plan(&args.single, &overrides, args.common.quiet)?;
+    let probe = args.probe.as_deref();
+    let probes: Vec<&str> = plan.probes.iter().map(|p| p.probe.as_str()).collect();
+    if let Some(probe) = probe.filter(|probe| !probes.contains(probe)) {
+        let guess = nearest(probe, &probes).map(|p| format!("did you mean {p}? "));
+        let guess = guess.unwrap_or_default();
+        let mut known = probes.clone();
+        known.dedup();
+        return Err(Failure::usage(format!(
+            "--probe: {} has no probe `{probe}`; {guess}probes: {}",
+            scenario.name,
+            known.join(", ")
+        )));
+    }
+    let choice = match args.backend {
+        BackendArg::Auto | BackendArg::Sim => Choice::Sim,
+        BackendArg::Kvm => Choice::Kvm,
+    };
+    let request = Request { choice, fit: false, profile: None };
+    let selection =
+        select(request, vec![plan.clone()]).map_err(|e| Failure::Missing(e.to_string()))?;
+    let columns = selection.columns();
+    let about = About {
+        title: scenario.title.clone(),
+        command: String::new(),
+        baseline: plan.policy_name.clone(),
+        environment: Default::default(),
+        missing: selection.missing.clone(),
+    };
+    let plans = &selection.plans;
+    let experiment = Experiment { plans, columns: &columns, jobs };
+    let (measured, failure) = measured(&experiment, &Eyes::default(), args.common.quiet)?;
+    let result = document(plans, &measured, about);
+    let stopped = || stop.load(Ordering::Relaxed);
+    let mut look = |repeat: u32, log: &mut vcoop_report::explain::Log| {
+        Sim.observe(&plan, repeat_seed(plan.seed, repeat), &stopped, log).map(drop)
+    };
+    let live = selection.is_live();
+    if live && !args.common.quiet {
+        note("a live run cannot be run again to look at it: causes, but no timelines");
+    }
+    let look: Option<vcoop_report::explain::Look<'_>> = if live { None } else { Some(&mut look) };
+    let found = explain(&result, &measured.runs[0], &plan, probe, args.worst, look)
+        .map_err(Failure::run)?;
+    print(&if args.common.json { found.to_json() } else { found.render(style()) })?;
+    if let Some(failure) = failure {
+        return Err(Failure::run(failure));
+    }
+    if stopped() { Err(Failure::Interrupted) } else { Ok(()) }
+}

@@ -1,0 +1,34 @@
+//! One run of a scenario, for the commands that look into a run rather than compare policies.
+
+use vcoop_capture::Loader;
+use vcoop_model::plan::Plan;
+use vcoop_model::scenario::Scenario;
+
+use crate::args::Single;
+use crate::failure::Failure;
+use crate::output::note;
+use crate::scenario::{Overrides, parse, refuse, source};
+
+/// The plan of the run; of a matrix the first cell, and a note says so.
+pub(crate) fn plan(
+    single: &Single,
+    overrides: &Overrides,
+    quiet: bool,
+) -> Result<(Scenario, Plan), Failure> {
+    let source = source(&single.scenario)?;
+    let scenario = parse(&source, overrides, &Loader::default())?;
+    let policy = single.policy.clone().unwrap_or_else(|| scenario.baseline.clone());
+    let mut plans = scenario.plans(Some(&[policy])).map_err(refuse)?;
+    if plans.is_empty() {
+        return Err(Failure::usage(format!("{} has nothing to run", scenario.name)));
+    }
+    let (cells, plan) = (plans.len(), plans.remove(0));
+    if cells > 1 && !quiet {
+        let of = plan.params.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>();
+        note(&format!(
+            "the matrix has {cells} cells, this is the first: {} (--set chooses another)",
+            of.join(", ")
+        ));
+    }
+    Ok((scenario, plan))
+}

@@ -1,0 +1,88 @@
+//! What a report draws of a series besides its statistics: distribution, parts by size, and time.
+//!
+//! [`LatencySeries`](super::LatencySeries) has it where [`Plan::slices`] is set (`--out` sets it).
+//!
+//! [`Plan::slices`]: vcoop_model::plan::Plan::slices
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Place;
+
+/// Detail of a latency series, all repeats pooled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Detail {
+    /// How latencies are distributed.
+    pub distribution: Distribution,
+    /// Where the time went, by size of the sample; ascending, without empty ones.
+    pub by_size: Vec<SizeBand>,
+    /// How latencies change with time; left out where nobody asked for it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub over_time: Option<OverTime>,
+}
+
+/// A histogram in two columns: buckets that have samples, ascending. An octave has 16 buckets, so a
+/// value is known to a sixteenth.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Distribution {
+    /// Largest latency of each bucket.
+    pub le_us: Vec<f64>,
+    /// Samples in it.
+    pub count: Vec<u64>,
+}
+
+/// Samples of one octave of latency.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SizeBand {
+    /// Smallest latency that belongs to it.
+    pub from_us: f64,
+    /// Smallest latency that no longer does: twice that.
+    pub until_us: f64,
+    /// Samples.
+    pub count: u64,
+    /// Mean time a sample of it spent in each part; those that are not zero. They add up to the
+    /// mean of these samples, but for rounding.
+    pub parts_mean: BTreeMap<String, f64>,
+}
+
+/// A series in slices of the measured time, by when samples were due. Columns of equal length.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OverTime {
+    /// Length of a slice.
+    pub width_us: f64,
+    /// Samples.
+    pub count: Vec<u64>,
+    /// Medians; null with fewer than 20 samples, as 10 must lie beyond. Quantiles are known to an
+    /// eighth here.
+    pub p50: Vec<Option<f64>>,
+    /// 99 % quantiles; null with fewer than 1000 samples.
+    pub p99: Vec<Option<f64>>,
+    /// Largest samples; null without one.
+    pub max: Vec<Option<f64>>,
+}
+
+/// How often a policy did something, by time: means over repeats.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PolicyEventSeries {
+    /// Where.
+    #[serde(flatten)]
+    pub place: Place,
+    /// The VMs' common name.
+    pub vm: String,
+    /// `boost`, `throttle` or `denied`.
+    pub event: String,
+    /// Length of a slice.
+    pub width_us: f64,
+    /// Events a second in each slice.
+    pub per_s: Vec<f64>,
+}
+
+/// Something the scenario does at a set time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Switch {
+    /// When, from the start of the measurement; negative within the warm-up.
+    pub at_us: f64,
+    /// What, in words.
+    pub what: String,
+}

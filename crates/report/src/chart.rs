@@ -1,0 +1,184 @@
+//! Charts as data: what a picture shows, without how it is drawn.
+//!
+//! Titles, axes, units and captions come from the model of what is measured ([`build`]), so that a
+//! new workload gets a fair picture without new drawing code. [`svg`] draws.
+
+pub(crate) mod axis;
+pub(crate) mod build;
+pub(crate) mod escape;
+pub(crate) mod svg;
+
+pub use axis::{Axis, Scale, Unit};
+
+/// A chart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chart {
+    /// Name for links and files: lower-case letters, digits and dashes.
+    pub id: String,
+    /// Title.
+    pub title: String,
+    /// What to see in it, and how to read it; a sentence or two.
+    pub caption: String,
+    /// Whether it deserves the whole width of a page. Others stand side by side.
+    pub wide: bool,
+    /// Height of the plot itself, in pixels.
+    pub height: f64,
+    /// Horizontal axis.
+    pub x: Axis,
+    /// Vertical axis.
+    pub y: Axis,
+    /// What is drawn, in this order.
+    pub layers: Vec<Layer>,
+    /// What the colours mean.
+    pub legend: Vec<Key>,
+    /// The same in numbers: a header, and rows.
+    pub table: Table,
+    /// Whether a reader gains by a closer look at parts of it.
+    pub zoom: bool,
+}
+
+/// A colour and a stroke, told apart also without colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// A policy, or whatever is compared, by its place; 0 is the baseline.
+    Series(usize),
+    /// A part of a latency, by its number.
+    Part(usize),
+    /// An event beside the data.
+    Event,
+}
+
+/// An entry of a legend.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Key {
+    /// Colour.
+    pub slot: Slot,
+    /// How it is shown.
+    pub sign: Sign,
+    /// Meaning.
+    pub label: String,
+}
+
+/// Shape of an entry in a legend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// A line.
+    Line,
+    /// A dot.
+    Dot,
+    /// A filled box.
+    Box,
+}
+
+/// Something drawn, in units of the axes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Layer {
+    /// A line through points.
+    Line {
+        /// Colour.
+        slot: Slot,
+        /// Name, for a closer look.
+        label: String,
+        /// Points, by x.
+        points: Vec<(f64, f64)>,
+        /// Whether a value holds until the next point.
+        step: bool,
+        /// Drawn thinner: what is less certain, or a bound.
+        faint: bool,
+    },
+    /// Dots.
+    Dots {
+        /// Colour.
+        slot: Slot,
+        /// Name, for a closer look.
+        label: String,
+        /// Where.
+        points: Vec<(f64, f64)>,
+        /// Diameter in pixels.
+        size: f64,
+    },
+    /// Boxes.
+    Boxes {
+        /// Colour.
+        slot: Slot,
+        /// Which.
+        boxes: Vec<Rect>,
+    },
+    /// Intervals, with a mark where the value is.
+    Whiskers {
+        /// Colour.
+        slot: Slot,
+        /// Which.
+        whiskers: Vec<Whisker>,
+    },
+    /// A line across the chart, with a word at its end.
+    Rule {
+        /// Whether it stands on the x axis.
+        vertical: bool,
+        /// Where.
+        at: f64,
+        /// Word; may be empty.
+        label: String,
+    },
+    /// Words.
+    Words {
+        /// Where they are centred, and what.
+        words: Vec<(f64, f64, String)>,
+    },
+}
+
+/// A box, and what it says when pointed at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rect {
+    /// From, until.
+    pub x: (f64, f64),
+    /// From, until.
+    pub y: (f64, f64),
+    /// What it is.
+    pub hint: String,
+}
+
+/// A value and its interval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Whisker {
+    /// Place on the other axis.
+    pub at: f64,
+    /// Value.
+    pub value: f64,
+    /// Interval, where there is one.
+    pub interval: Option<[f64; 2]>,
+    /// Whether values lie on the x axis.
+    pub horizontal: bool,
+    /// Whether to mark the value itself.
+    pub mark: bool,
+    /// What it is.
+    pub hint: String,
+}
+
+/// Numbers as text, a row at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// Names of the columns.
+    pub header: Vec<String>,
+    /// Rows.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table without rows.
+    pub fn new(header: &[&str]) -> Self {
+        Self { header: header.iter().map(|h| (*h).to_owned()).collect(), rows: Vec::new() }
+    }
+}
+
+impl Chart {
+    /// Whether there is nothing to see.
+    pub fn is_empty(&self) -> bool {
+        !self.layers.iter().any(|layer| match layer {
+            Layer::Line { points, .. } | Layer::Dots { points, .. } => !points.is_empty(),
+            Layer::Boxes { boxes, .. } => !boxes.is_empty(),
+            Layer::Whiskers { whiskers, .. } => !whiskers.is_empty(),
+            Layer::Rule { .. } | Layer::Words { .. } => false,
+        })
+    }
+}

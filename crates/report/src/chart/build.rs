@@ -1,0 +1,84 @@
+//! Which charts a result gives: the same rules for every scenario.
+
+mod distribution;
+mod gain;
+mod lanes;
+mod parts;
+pub(crate) mod published;
+mod storm;
+mod time;
+
+use std::collections::BTreeSet;
+
+use vcoop_lab::result::Document;
+
+use super::Chart;
+pub(crate) use lanes::{place_words, probes};
+pub(crate) use parts::slowest;
+
+/// Most charts of one kind for one probe; a large matrix has more cells than anybody looks at.
+const MOST: usize = 24;
+
+/// Charts that belong together.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Group {
+    /// Name for links.
+    pub id: &'static str,
+    /// Heading.
+    pub title: &'static str,
+    /// How to read them.
+    pub about: String,
+    /// Charts.
+    pub charts: Vec<Chart>,
+    /// Charts left out, for there would be too many.
+    pub left_out: usize,
+}
+
+/// Every chart of a result, in groups in the order of a report; groups without any are left out.
+pub(crate) fn groups(document: &Document) -> Vec<Group> {
+    let all = [
+        distribution::slower(document),
+        gain::gain_and_cost(document),
+        parts::by_size(document),
+        distribution::quantiles(document),
+        distribution::histograms(document),
+        storm::curves(document),
+        storm::scatters(document),
+        storm::intervals(document),
+        time::latency(document),
+        time::policy_events(document),
+    ];
+    let mut ids = BTreeSet::new();
+    let mut found = Vec::new();
+    for mut group in all {
+        group.charts.retain(|chart| !chart.is_empty());
+        for chart in &mut group.charts {
+            // Two probes may have names that make one.
+            while !ids.insert(chart.id.clone()) {
+                chart.id.push_str("-again");
+            }
+        }
+        if !group.charts.is_empty() {
+            found.push(group);
+        }
+    }
+    found
+}
+
+impl Group {
+    fn new(id: &'static str, title: &'static str, about: &str) -> Self {
+        Self { id, title, about: about.to_owned(), charts: Vec::new(), left_out: 0 }
+    }
+
+    /// Adds charts of one probe, as many as anybody looks at. Two or one have
+    /// room to be wide.
+    fn add(&mut self, mut charts: Vec<Chart>) {
+        charts.retain(|chart| !chart.is_empty());
+        if charts.len() <= 2 {
+            charts.iter_mut().for_each(|chart| chart.wide = true);
+        }
+        self.left_out += charts.len().saturating_sub(MOST);
+        charts.truncate(MOST);
+        self.charts.extend(charts);
+    }
+}

@@ -1,0 +1,332 @@
+//! Distributions: how many samples are slower, how latencies are spread, and quantiles side by side.
+
+use std::collections::BTreeMap;
+
+use vcoop_lab::human;
+use vcoop_lab::result::{Document, LatencySeries};
+
+use super::Group;
+use super::lanes::{Panel, panels, probes, titled};
+use crate::chart::escape::id;
+use crate::chart::{Axis, Chart, Layer, Rect, Scale, Sign, Table, Unit, Whisker};
+
+/// Bins of a drawn histogram by octave.
+const PER_OCTAVE: f64 = 4.0;
+/// Samples that must lie beyond a point for it to be more than anecdote.
+const BEYOND: u64 = 10;
+
+/// A quantile's share of slower samples, its name, its value and interval in a series.
+type Quantile = (f64, &'static str, fn(&LatencySeries) -> Option<f64>, Bounds);
+type Bounds = fn(&LatencySeries) -> Option<[f64; 2]>;
+
+const QUANTILES: [Quantile; 5] = [
+    (0.5, "p50", |s| s.p50, |s| s.p50_ci95),
+    (0.1, "p90", |s| s.p90, |s| s.p90_ci95),
+    (0.01, "p99", |s| s.p99, |s| s.p99_ci95),
+    (0.001, "p99.9", |s| s.p999, |s| s.p999_ci95),
+    (0.0001, "p99.99", |s| s.p9999, |s| s.p9999_ci95),
+];
+
+/// Range of latencies of a probe over the whole document, so that its charts can be compared.
+fn over(document: &Document, probe: &str, label: &str) -> Axis {
+    let of = document.latencies().filter(|s| s.key.probe == probe);
+    let values = of.flat_map(|s| [s.min, s.p50.unwrap_or(s.mean), s.max]);
+    Axis::over(label, Unit::Us, Scale::Log, values)
+}
+
+/// The share of samples that are slower than so much: the tail in full, on two logarithmic axes.
+pub(super) fn slower(document: &Document) -> Group {
+    let mut group = Group::new(
+        "slower",
+        "How late, how often",
+        "A point says which share of the samples is later than so much: further left is better, and \
+         the lower, the rarer. Dots mark the quantiles. Below ten samples a line is thin: it is what \
+         happened, and no quantile.",
+    );
+    for probe in probes(document) {
+        let most = document.latencies().filter(|s| s.key.probe == probe).map(|s| s.count).max();
+        let x = over(document, probe, "latency");
+        let rarest = 1.0 / most.unwrap_or(1).max(10) as f64;
+        let mut ticks = vec![(1.0, "all".to_owned())];
+        ticks.extend(QUANTILES.iter().filter(|q| q.0 >= rarest).map(|q| (q.0, q.1.to_owned())));
+        let y = Axis {
+            min: rarest,
+            max: 1.0,
+            ticks: Some(ticks),
+            ..Axis::over("samples later than this", Unit::Share, Scale::Log, [rarest, 1.0])
+        };
+        let panels = panels(document);
+        let charts = panels
+            .iter()
+            .enumerate()
+            .map(|(i, panel)| slower_panel(document, probe, i, panel, x.clone(), y.clone()));
+        group.add(charts.collect());
+    }
+    group
+}
+
+fn slower_panel(
+    document: &Document,
+    probe: &str,
+    index: usize,
+    panel: &Panel,
+    x: Axis,
+    y: Axis,
+) -> Chart {
+    let mut layers = Vec::new();
+    let mut dots = Vec::new();
+    let mut legend = Vec::new();
+    let mut table = Table::new(&["", "samples", "p50", "p90", "p99", "p99.9", "p99.99", "max"]);
+    for lane in &panel.lanes {
+        let Some(series) = lane.latency(document, probe) else { continue };
+        legend.push(lane.key(Sign::Line));
+        let time = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), human::time);
+        let mut row = vec![lane.label.clone(), series.count.to_string()];
+        row.extend(QUANTILES.iter().map(|q| time(q.2(series))));
+        row.push(human::time(series.max));
+        table.rows.push(row);
+        let Some(detail) = &series.detail else { continue };
+        let total: u64 = detail.distribution.count.iter().sum();
+        let share = |n: u64| n as f64 / total.max(1) as f64;
+        let (mut left, mut sure, mut rare) = (total, Vec::new(), Vec::new());
+        // A latency of zero has no place on a logarithmic axis: it goes to its end.
+        sure.push((series.min.max(x.min), 1.0));
+        for (le, n) in detail.distribution.le_us.iter().zip(&detail.distribution.count) {
+            left -= n;
+            let le = le.max(x.min);
+            if left >= BEYOND {
+                sure.push((le, share(left)));
+            } else {
+                if rare.is_empty() {
+                    rare.extend(sure.last().copied());
+                }
+                // The last sample of all: the line ends where it lies.
+                rare.push((le, share(left.max(1))));
+            }
+        }
+        for (points, faint) in [(sure, false), (rare, true)] {
+            let rest = if faint { ", last ten" } else { "" };
+            let (slot, label) = (lane.slot, format!("{}{rest}", lane.label));
+            layers.push(Layer::Line { slot, label, points, step: true, faint });
+        }
+        let marks = QUANTILES.iter().filter_map(|q| Some((q.2(series)?.max(x.min), q.0)));
+        let (slot, label) = (lane.slot, lane.label.clone());
+        dots.push(Layer::Dots { slot, label, points: marks.collect(), size: 7.0 });
+    }
+    layers.extend(dots);
+    Chart {
+        id: format!("slower-{}-{index}", id(probe)),
+        title: titled(probe, panel),
+        caption: "Share of samples later than a latency, both axes logarithmic.".to_owned(),
+        wide: false,
+        height: 230.0,
+        x,
+        y,
+        layers,
+        legend,
+        table,
+        zoom: true,
+    }
+}
+
+/// How latencies are spread.
+pub(super) fn histograms(document: &Document) -> Group {
+    let mut group = Group::new(
+        "histograms",
+        "Histograms",
+        "Share of samples in bins of equal width on the logarithmic axis, four to an octave. The \
+         vertical axis is logarithmic too: what is rare still shows.",
+    );
+    for probe in probes(document) {
+        let x = over(document, probe, "latency");
+        let panels = panels(document);
+        let bins = |panel: &Panel| -> Vec<Option<BTreeMap<i32, f64>>> {
+            panel.lanes.iter().map(|l| l.latency(document, probe).and_then(binned)).collect()
+        };
+        let all: Vec<_> = panels.iter().map(bins).collect();
+        let shares = all.iter().flatten().flatten().flat_map(|bins| bins.values().copied());
+        let y = Axis {
+            max: 1.0,
+            ..Axis::over(
+                "share of samples",
+                Unit::Share,
+                Scale::Log,
+                shares.map(|s| s / 2.0).chain([1.0]),
+            )
+        };
+        let charts = panels
+            .iter()
+            .zip(&all)
+            .enumerate()
+            .map(|(i, (panel, bins))| histogram(probe, i, panel, bins, x.clone(), y.clone()));
+        group.add(charts.collect());
+    }
+    group
+}
+
+/// Shares of samples by bin, if the distribution is known.
+fn binned(series: &LatencySeries) -> Option<BTreeMap<i32, f64>> {
+    let distribution = &series.detail.as_ref()?.distribution;
+    let total: u64 = distribution.count.iter().sum();
+    let mut bins = BTreeMap::new();
+    for (le, n) in distribution.le_us.iter().zip(&distribution.count) {
+        *bins.entry(bin(*le)).or_insert(0.0) += *n as f64 / total.max(1) as f64;
+    }
+    Some(bins)
+}
+
+fn bin(us: f64) -> i32 {
+    // In nanoseconds, so that nothing that was measured is below one.
+    (libm::log2((us * 1e3).max(1.0)) * PER_OCTAVE).floor() as i32
+}
+
+fn bin_from(bin: i32) -> f64 {
+    libm::exp2(f64::from(bin) / PER_OCTAVE) / 1e3
+}
+
+fn histogram(
+    probe: &str,
+    index: usize,
+    panel: &Panel,
+    bins: &[Option<BTreeMap<i32, f64>>],
+    x: Axis,
+    y: Axis,
+) -> Chart {
+    let (mut layers, mut legend) = (Vec::new(), Vec::new());
+    let mut header = vec!["from", "until"];
+    let mut columns: Vec<&BTreeMap<i32, f64>> = Vec::new();
+    for (lane, bins) in panel.lanes.iter().zip(bins) {
+        let Some(bins) = bins else { continue };
+        legend.push(lane.key(Sign::Line));
+        header.push(&lane.label);
+        columns.push(bins);
+        let mut points = Vec::new();
+        let bin_from = |bin: i32| bin_from(bin).max(x.min);
+        for (bin, share) in bins {
+            if !bins.contains_key(&(bin - 1)) {
+                points.push((bin_from(*bin), y.min));
+            }
+            points.push((bin_from(*bin), *share));
+            if !bins.contains_key(&(bin + 1)) {
+                points.push((bin_from(bin + 1), y.min));
+            }
+        }
+        let (slot, label) = (lane.slot, lane.label.clone());
+        layers.push(Layer::Line { slot, label, points, step: true, faint: false });
+    }
+    let mut table = Table::new(&header);
+    let mut every: Vec<i32> = columns.iter().flat_map(|bins| bins.keys().copied()).collect();
+    every.sort_unstable();
+    every.dedup();
+    for bin in every {
+        let mut row = vec![human::time(bin_from(bin)), human::time(bin_from(bin + 1))];
+        row.extend(columns.iter().map(|bins| match bins.get(&bin) {
+            Some(share) => format!("{} %", human::digits(share * 100.0)),
+            None => "0".to_owned(),
+        }));
+        table.rows.push(row);
+    }
+    Chart {
+        id: format!("histogram-{}-{index}", id(probe)),
+        title: titled(probe, panel),
+        caption: "Histogram of latencies, both axes logarithmic.".to_owned(),
+        wide: false,
+        height: 180.0,
+        x,
+        y,
+        layers,
+        legend,
+        table,
+        zoom: false,
+    }
+}
+
+/// Quantiles side by side, with their intervals.
+pub(super) fn quantiles(document: &Document) -> Group {
+    let mut group = Group::new(
+        "quantiles",
+        "Quantiles with their intervals",
+        "Whiskers are 95 % intervals over repeats. A quantile that fewer than ten samples exceed is \
+         left out.",
+    );
+    for probe in probes(document) {
+        let values = document.latencies().filter(|s| s.key.probe == probe).flat_map(|s| {
+            QUANTILES.iter().flat_map(move |q| {
+                let [lo, hi] = q.3(s).unwrap_or([f64::NAN; 2]);
+                [q.2(s).unwrap_or(f64::NAN), lo, hi]
+            })
+        });
+        let y = Axis::over("latency", Unit::Us, Scale::Log, values);
+        let panels = panels(document);
+        let charts = panels
+            .iter()
+            .enumerate()
+            .map(|(i, panel)| quantile_bars(document, probe, i, panel, y.clone()));
+        group.add(charts.collect());
+    }
+    group
+}
+
+fn quantile_bars(document: &Document, probe: &str, index: usize, panel: &Panel, y: Axis) -> Chart {
+    let found: Vec<_> = panel
+        .lanes
+        .iter()
+        .filter_map(|lane| Some((lane, lane.latency(document, probe)?)))
+        .collect();
+    let shown: Vec<&Quantile> =
+        QUANTILES.iter().filter(|q| found.iter().any(|(_, s)| q.2(s).is_some())).collect();
+    let mut table = Table::new(&["", "quantile", "value", "95 % interval"]);
+    let (mut layers, mut whiskers, mut legend) = (Vec::new(), Vec::new(), Vec::new());
+    let width = 0.8 / found.len().max(1) as f64;
+    for (n, (lane, series)) in found.iter().enumerate() {
+        legend.push(lane.key(Sign::Box));
+        let mut boxes = Vec::new();
+        let mut marks = Vec::new();
+        for (group, quantile) in shown.iter().enumerate() {
+            let Some(value) = quantile.2(series) else { continue };
+            let interval = quantile.3(series);
+            let from = group as f64 + 0.1 + n as f64 * width;
+            let bounds = interval.map_or_else(String::new, |[lo, hi]| {
+                format!("{} to {}", human::time(lo), human::time(hi))
+            });
+            let hint = format!("{} {} {}", lane.label, quantile.1, human::time(value));
+            boxes.push(Rect { x: (from, from + width), y: (y.min, value), hint: hint.clone() });
+            marks.push(Whisker {
+                at: from + width / 2.0,
+                value,
+                interval,
+                horizontal: false,
+                mark: false,
+                hint: format!("{hint}, {bounds}"),
+            });
+            let row = [lane.label.clone(), quantile.1.to_owned(), human::time(value), bounds];
+            table.rows.push(row.to_vec());
+        }
+        layers.push(Layer::Boxes { slot: lane.slot, boxes });
+        whiskers.push(Layer::Whiskers { slot: lane.slot, whiskers: marks });
+    }
+    layers.extend(whiskers);
+    let names = shown.iter().enumerate().map(|(i, q)| (i as f64 + 0.5, q.1.to_owned()));
+    let x = Axis {
+        label: String::new(),
+        scale: Scale::Linear,
+        unit: Unit::Count,
+        min: 0.0,
+        max: shown.len().max(1) as f64,
+        ticks: Some(names.collect()),
+        grid: false,
+    };
+    Chart {
+        id: format!("quantiles-{}-{index}", id(probe)),
+        title: titled(probe, panel),
+        caption: "Quantiles of latency on a logarithmic axis, with 95 % intervals.".to_owned(),
+        wide: false,
+        height: 180.0,
+        x,
+        y,
+        layers,
+        legend,
+        table,
+        zoom: false,
+    }
+}

@@ -1,0 +1,189 @@
+//! What the guest gains beside what the host pays: ratios to the baseline with their intervals.
+
+use vcoop_lab::human;
+use vcoop_lab::result::{Document, Interval, Params};
+use vcoop_lab::verdict;
+
+use super::Group;
+use super::lanes::{Lane, panels, probes, titled};
+use crate::chart::{Axis, Chart, Layer, Scale, Sign, Table, Unit, Whisker};
+
+/// Ratios beyond these are drawn at the edge.
+const EDGES: [f64; 2] = [1e-3, 1e3];
+/// Room of a policy in a row, and of a heading.
+const STEP: f64 = 13.0;
+
+/// A ratio to draw.
+struct Entry {
+    lane: usize,
+    ratio: f64,
+    interval: Option<Interval>,
+}
+
+struct Row {
+    label: String,
+    entries: Vec<Entry>,
+}
+
+/// Ratios of every policy but the baseline; a chart a cell.
+pub(super) fn gain_and_cost(document: &Document) -> Group {
+    let mut group = Group::new(
+        "cost",
+        "What the guest gains, and what the host pays",
+        &format!(
+            "Ratios to {} on a logarithmic axis with 95 % intervals: one that crosses the line at 1x \
+             says nothing. Of latencies less is better, of work done more.",
+            document.baseline
+        ),
+    );
+    if document.policies.len() < 2 {
+        return group;
+    }
+    let charts = panels(document).into_iter().enumerate().map(|(i, panel)| {
+        let lanes: Vec<Lane> =
+            panel.lanes.iter().filter(|l| !l.is_baseline(document)).cloned().collect();
+        let cell = cell_of(document, &panel.lanes);
+        let rows = cell.map(|cell| rows(document, &cell, &lanes)).unwrap_or_default();
+        let mut chart = forest(&lanes, &rows);
+        chart.id = format!("cost-{i}");
+        chart.title = titled(&format!("ratios to {}", document.baseline), &panel);
+        chart
+    });
+    let mut charts: Vec<Chart> = charts.collect();
+    // One axis for all: they are there to be compared.
+    let ends = charts.iter().flat_map(|c| [c.x.min, c.x.max]).collect::<Vec<f64>>();
+    let x = Axis::over("ratio to the baseline", Unit::Ratio, Scale::Log, ends);
+    charts.iter_mut().for_each(|chart| chart.x = x.clone());
+    group.add(charts);
+    group
+}
+
+fn cell_of(document: &Document, lanes: &[Lane]) -> Option<(String, Params)> {
+    let own = |s: &&vcoop_lab::result::Series| lanes.iter().any(|lane| lane.has(s.key()));
+    let key = document.series.iter().find(own)?.key();
+    Some((key.backend.clone(), key.params.clone()))
+}
+
+fn rows(document: &Document, cell: &(String, Params), lanes: &[Lane]) -> Vec<Row> {
+    let mut guests = Vec::new();
+    let mut hosts = Vec::new();
+    for probe in probes(document) {
+        let of = |lane: &Lane| lane.latency(document, probe);
+        let Some(any) = lanes.iter().find_map(of) else { continue };
+        let guest = any.is_of_a_guest();
+        let p99 = lanes
+            .iter()
+            .filter_map(of)
+            .all(|s| s.ratio_to_baseline.is_some_and(|r| r.p99.is_some()));
+        let entry = |(lane, own): (usize, &Lane)| {
+            let series = of(own)?;
+            let (ratios, intervals) = (series.ratio_to_baseline?, series.ratio_ci95);
+            let intervals = intervals.unwrap_or_default();
+            let (ratio, interval) =
+                if p99 { (ratios.p99?, intervals.p99) } else { (ratios.mean?, intervals.mean) };
+            Some(Entry { lane, ratio, interval })
+        };
+        let word = if p99 { "p99" } else { "mean" };
+        let entries = lanes.iter().enumerate().filter_map(entry).collect();
+        let rows = if guest { &mut guests } else { &mut hosts };
+        rows.push(Row { label: format!("{probe} {word}"), entries });
+        if !guest && p99 {
+            let entry = |(lane, own): (usize, &Lane)| {
+                let series = of(own)?;
+                let ratio = series.ratio_to_baseline?.mean?;
+                Some(Entry { lane, ratio, interval: series.ratio_ci95.and_then(|r| r.mean) })
+            };
+            let entries = lanes.iter().enumerate().filter_map(entry).collect();
+            rows.push(Row { label: format!("{probe} mean"), entries });
+        }
+    }
+    let loads = verdict::loads(document, cell, &document.baseline);
+    let work = loads.into_iter().map(|(load, _)| {
+        let of = |lane: &Lane| {
+            document.scalars().find(|s| {
+                s.key.probe == load.key.probe && s.key.metric == "throughput" && lane.has(&s.key)
+            })
+        };
+        let entry = |(lane, own): (usize, &Lane)| {
+            let series = of(own)?;
+            let ratio = series.ratio_to_baseline?;
+            Some(Entry { lane, ratio, interval: series.ratio_ci95 })
+        };
+        let entries = lanes.iter().enumerate().filter_map(entry).collect();
+        Row { label: format!("{} work", load.key.probe), entries }
+    });
+    let work: Vec<Row> = work.collect();
+    let mut all = Vec::new();
+    for (heading, rows) in [("GUEST LATENCY", guests), ("HOST LATENCY", hosts), ("WORK DONE", work)]
+    {
+        let rows: Vec<Row> = rows.into_iter().filter(|row| !row.entries.is_empty()).collect();
+        if !rows.is_empty() {
+            all.push(Row { label: heading.to_owned(), entries: Vec::new() });
+            all.extend(rows);
+        }
+    }
+    all
+}
+
+fn forest(lanes: &[Lane], rows: &[Row]) -> Chart {
+    let mut table = Table::new(&["", "policy", "ratio", "95 % interval"]);
+    let mut whiskers: Vec<Vec<Whisker>> = vec![Vec::new(); lanes.len()];
+    let mut ticks = Vec::new();
+    let mut values = vec![0.5, 2.0];
+    let edge = |v: f64| v.clamp(EDGES[0], EDGES[1]);
+    let mut depth = 0.0;
+    for row in rows {
+        let height = if row.entries.is_empty() { 1.6 } else { lanes.len() as f64 + 0.6 };
+        ticks.push((depth + height / 2.0, row.label.clone()));
+        for entry in &row.entries {
+            let interval = entry.interval.map(|ends| ends.map(edge));
+            values.push(edge(entry.ratio));
+            values.extend(interval.into_iter().flatten());
+            let bounds = entry.interval.map_or_else(
+                || "n/a".to_owned(),
+                |[lo, hi]| format!("{} to {}", human::bound(lo), human::ratio(hi)),
+            );
+            let policy = &lanes[entry.lane].label;
+            let ratio = human::ratio(entry.ratio);
+            whiskers[entry.lane].push(Whisker {
+                at: depth + 0.8 + entry.lane as f64,
+                value: edge(entry.ratio),
+                interval,
+                horizontal: true,
+                mark: true,
+                hint: format!("{}: {policy} {ratio} ({bounds})", row.label),
+            });
+            table.rows.push(vec![row.label.clone(), policy.clone(), ratio, bounds]);
+        }
+        depth += height;
+    }
+    let mut layers = vec![Layer::Rule { vertical: true, at: 1.0, label: String::new() }];
+    layers.extend(
+        lanes
+            .iter()
+            .zip(whiskers)
+            .map(|(lane, whiskers)| Layer::Whiskers { slot: lane.slot, whiskers }),
+    );
+    Chart {
+        id: String::new(),
+        title: String::new(),
+        caption: "Ratios to the baseline with 95 % intervals, on a logarithmic axis.".to_owned(),
+        wide: false,
+        height: (depth * STEP).max(40.0),
+        x: Axis::over("ratio to the baseline", Unit::Ratio, Scale::Log, values),
+        y: Axis {
+            label: String::new(),
+            scale: Scale::Linear,
+            unit: Unit::Count,
+            // Rows are read from above.
+            min: depth.max(1.0),
+            max: 0.0,
+            ticks: Some(ticks),
+            grid: false,
+        },
+        layers,
+        legend: lanes.iter().map(|lane| lane.key(Sign::Dot)).collect(),
+        table,
+        zoom: false,
+    }
+}

@@ -1,0 +1,145 @@
+//! What is laid over each other, and what stands side by side.
+//!
+//! A *lane* is a line of a chart: one policy in one cell on one backend. A *panel* is one chart: the
+//! policies of a cell; or, where only one policy was run, the cells of a matrix, for these are then
+//! what is compared.
+
+use vcoop_lab::params;
+use vcoop_lab::result::{Document, Key, LatencySeries, Params, Place};
+
+use crate::chart::{Key as LegendKey, Sign, Slot};
+
+/// Most lines over each other.
+const MOST_LANES: usize = 8;
+
+/// A line of a chart.
+#[derive(Clone, Debug)]
+pub(crate) struct Lane {
+    pub(crate) label: String,
+    pub(crate) slot: Slot,
+    backend: String,
+    policy: String,
+    params: Params,
+}
+
+/// A chart's worth of lanes.
+#[derive(Clone, Debug)]
+pub(crate) struct Panel {
+    /// What distinguishes it from the other panels; empty if there is but one.
+    pub(crate) title: String,
+    pub(crate) lanes: Vec<Lane>,
+}
+
+impl Lane {
+    /// Its series of a probe.
+    pub(crate) fn latency<'d>(
+        &self,
+        document: &'d Document,
+        probe: &str,
+    ) -> Option<&'d LatencySeries> {
+        document.latencies().find(|s| s.key.probe == probe && self.has(&s.key))
+    }
+
+    pub(crate) fn has(&self, key: &Key) -> bool {
+        key.backend == self.backend && key.policy == self.policy && key.params == self.params
+    }
+
+    pub(crate) fn is_at(&self, place: &Place) -> bool {
+        place.backend == self.backend && place.policy == self.policy && place.params == self.params
+    }
+
+    pub(crate) fn is_baseline(&self, document: &Document) -> bool {
+        self.policy == document.baseline
+    }
+
+    /// Its entry in a legend.
+    pub(crate) fn key(&self, sign: Sign) -> LegendKey {
+        LegendKey { slot: self.slot, sign, label: self.label.clone() }
+    }
+}
+
+/// A backend and a cell in words; empty where there is only one of both.
+pub(crate) fn place_words(document: &Document, backend: &str, params: &Params) -> String {
+    let words = params::words(params);
+    match (document.backends.len() > 1, words.is_empty()) {
+        (true, true) => backend.to_owned(),
+        (true, false) => format!("{backend}, {words}"),
+        (false, _) => words,
+    }
+}
+
+/// The panels of a document.
+pub(crate) fn panels(document: &Document) -> Vec<Panel> {
+    let cells = document.cells();
+    let lane = |label: String, n: usize, backend: &str, policy: &str, params: &Params| Lane {
+        label,
+        slot: Slot::Series(n),
+        backend: backend.to_owned(),
+        policy: policy.to_owned(),
+        params: params.clone(),
+    };
+    if document.policies.len() > 1 || cells.len() <= document.backends.len() {
+        let panel = |(backend, params): &(String, Params)| Panel {
+            title: place_words(document, backend, params),
+            lanes: document
+                .policies
+                .iter()
+                .enumerate()
+                .map(|(n, policy)| {
+                    lane(policy.clone(), place(document, n), backend, policy, params)
+                })
+                .collect(),
+        };
+        return cells.iter().map(panel).collect();
+    }
+    let mut all = Vec::new();
+    for backend in &document.backends {
+        let own: Vec<&Params> =
+            cells.iter().filter(|(b, _)| b == backend).map(|(_, params)| params).collect();
+        let chunks = own.chunks(MOST_LANES);
+        let several = document.backends.len() > 1;
+        for (i, chunk) in chunks.enumerate() {
+            let mut title = if several { backend.clone() } else { String::new() };
+            if own.len() > MOST_LANES {
+                let sep = if several { ", " } else { "" };
+                let (from, to) = (i * MOST_LANES + 1, i * MOST_LANES + chunk.len());
+                title += &format!("{sep}cells {from} to {to} of {}", own.len());
+            }
+            let lanes = chunk.iter().enumerate().flat_map(|(n, params)| {
+                document
+                    .policies
+                    .iter()
+                    .map(move |policy| lane(params::words(params), n, backend, policy, params))
+            });
+            all.push(Panel { title, lanes: lanes.collect() });
+        }
+    }
+    all
+}
+
+/// The colour of a policy: the baseline's is grey wherever it stands.
+fn place(document: &Document, n: usize) -> usize {
+    let base = document.policies.iter().position(|p| *p == document.baseline).unwrap_or(0);
+    match n {
+        _ if n == base => 0,
+        _ if n < base => n + 1,
+        _ => n,
+    }
+}
+
+/// Probes in the order of a report: guests first.
+pub(crate) fn probes(document: &Document) -> Vec<&str> {
+    let mut probes: Vec<&str> = Vec::new();
+    for series in document.latencies() {
+        if !probes.contains(&series.key.probe.as_str()) {
+            probes.push(&series.key.probe);
+        }
+    }
+    probes.sort_by_key(|probe| probe.starts_with("host."));
+    probes
+}
+
+/// A title with what distinguishes its panel.
+pub(crate) fn titled(title: &str, panel: &Panel) -> String {
+    if panel.title.is_empty() { title.to_owned() } else { format!("{title}: {}", panel.title) }
+}

@@ -1,0 +1,196 @@
+//! Latency and what policies did, over the measured time.
+
+use vcoop_lab::human;
+use vcoop_lab::result::{Document, OverTime};
+
+use super::Group;
+use super::lanes::{Panel, panels, probes, titled};
+use crate::chart::escape::id;
+use crate::chart::{Axis, Chart, Key, Layer, Scale, Sign, Slot, Table, Unit};
+
+/// A column of [`OverTime`], its name.
+type Column = (&'static str, fn(&OverTime) -> &[Option<f64>]);
+
+/// From the one that says most about the tail to the one that is always there.
+const COLUMNS: [Column; 3] = [("p99", |t| &t.p99), ("p50", |t| &t.p50), ("max", |t| &t.max)];
+
+/// Quantiles by slice of the measured time.
+pub(super) fn latency(document: &Document) -> Group {
+    let mut group = Group::new(
+        "time",
+        "Latency over time",
+        "All repeats pooled, by when samples were due. A line that climbs or falls says that the \
+         warm-up was too short or that the load changes; the thin line is the largest sample of each \
+         slice. Ticks along the bottom are starts of VMs.",
+    );
+    for probe in probes(document) {
+        let columns: Vec<&OverTime> = document
+            .latencies()
+            .filter(|s| s.key.probe == probe)
+            .filter_map(|s| s.detail.as_ref()?.over_time.as_ref())
+            .collect();
+        let filled = |column: &&Column| {
+            // Half of the slices, of somebody.
+            columns.iter().any(|t| 2 * column.1(t).iter().flatten().count() >= t.count.len().max(1))
+        };
+        let column = COLUMNS.iter().find(filled).unwrap_or(&COLUMNS[2]);
+        let values = columns.iter().flat_map(|t| column.1(t).iter().chain(&t.max)).flatten();
+        let label =
+            if column.0 == "max" { "largest".to_owned() } else { format!("{} and max", column.0) };
+        let y = Axis::over(&label, Unit::Us, Scale::Log, values.copied());
+        let panels = panels(document);
+        let charts = panels
+            .iter()
+            .enumerate()
+            .map(|(i, panel)| over_time(document, probe, i, panel, column, y.clone()));
+        group.add(charts.collect());
+    }
+    group
+}
+
+fn seconds(document: &Document) -> Axis {
+    Axis {
+        min: 0.0,
+        max: document.duration_s.max(1e-9),
+        ..Axis::over("time since the warm-up", Unit::S, Scale::Linear, [1.0])
+    }
+}
+
+fn over_time(
+    document: &Document,
+    probe: &str,
+    index: usize,
+    panel: &Panel,
+    column: &Column,
+    y: Axis,
+) -> Chart {
+    let (mut layers, mut legend) = (Vec::new(), Vec::new());
+    let mut table = Table::new(&["", "time", "samples", "p50", "p99", "max"]);
+    for lane in &panel.lanes {
+        let Some(series) = lane.latency(document, probe) else { continue };
+        let Some(time) = series.detail.as_ref().and_then(|d| d.over_time.as_ref()) else {
+            continue;
+        };
+        let width = time.width_us / 1e6;
+        let line = |values: &[Option<f64>]| -> Vec<(f64, f64)> {
+            let place = |i: usize| (i as f64 + 0.5) * width;
+            let one = |(i, v): (usize, &Option<f64>)| (place(i), v.unwrap_or(f64::NAN));
+            values.iter().enumerate().map(one).collect()
+        };
+        let (slot, label) = (lane.slot, lane.label.clone());
+        if column.0 != "max" {
+            let (label, points) = (format!("{label} max"), line(&time.max));
+            layers.insert(0, Layer::Line { slot, label, points, step: false, faint: true });
+        }
+        let (label, points) = (format!("{label} {}", column.0), line(column.1(time)));
+        layers.push(Layer::Line { slot, label, points, step: false, faint: false });
+        legend.push(lane.key(Sign::Line));
+        let word = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), human::time);
+        for (i, count) in time.count.iter().enumerate() {
+            table.rows.push(vec![
+                lane.label.clone(),
+                human::time(i as f64 * time.width_us),
+                count.to_string(),
+                word(time.p50[i]),
+                word(time.p99[i]),
+                word(time.max[i]),
+            ]);
+        }
+    }
+    marks(document, panel, y.min, &mut layers, &mut legend);
+    Chart {
+        id: format!("time-{}-{index}", id(probe)),
+        title: titled(probe, panel),
+        caption: format!("{} by time, on a logarithmic axis.", y.label),
+        wide: false,
+        height: 170.0,
+        x: seconds(document),
+        y,
+        layers,
+        legend,
+        table,
+        zoom: true,
+    }
+}
+
+/// Starts of VMs along the bottom, and what the scenario switches.
+pub(super) fn marks(
+    document: &Document,
+    panel: &Panel,
+    bottom: f64,
+    layers: &mut Vec<Layer>,
+    legend: &mut Vec<Key>,
+) {
+    for switch in document.switches.iter().filter(|s| s.at_us >= 0.0) {
+        let (at, label) = (switch.at_us / 1e6, switch.what.clone());
+        layers.push(Layer::Rule { vertical: true, at, label });
+    }
+    let starts = document.curves.iter().filter(|c| c.event == "start");
+    let of = starts.filter(|c| panel.lanes.first().is_some_and(|lane| lane.is_at(&c.place)));
+    for curve in of {
+        let label = format!("{} starts", curve.vm);
+        let points = curve.points.iter().map(|p| (curve.begin_s + p.mean_s, bottom)).collect();
+        legend.push(Key { slot: Slot::Event, sign: Sign::Dot, label: label.clone() });
+        layers.push(Layer::Dots { slot: Slot::Event, label, points, size: 5.0 });
+    }
+}
+
+/// What the policies did.
+pub(super) fn policy_events(document: &Document) -> Group {
+    let mut group = Group::new(
+        "events",
+        "What the policies did",
+        "Boosts, and budgets that ran out, in slices of the measured time; means over repeats.",
+    );
+    let mut kinds: Vec<(&str, &str)> = Vec::new();
+    for series in &document.policy_events {
+        if !kinds.contains(&(&series.vm, &series.event)) {
+            kinds.push((&series.vm, &series.event));
+        }
+    }
+    for (vm, event) in kinds {
+        let of = || document.policy_events.iter().filter(|s| s.vm == vm && s.event == event);
+        let word = match event {
+            "boost" => "boosts",
+            "throttle" => "throttles: a budget ran out",
+            _ => "boosts not given",
+        };
+        let values = of().flat_map(|s| s.per_s.iter().copied());
+        let y = Axis::over(word, Unit::PerSecond, Scale::Linear, values);
+        let charts = panels(document).into_iter().enumerate().map(|(i, panel)| {
+            let (mut layers, mut legend) = (Vec::new(), Vec::new());
+            let mut table = Table::new(&["", "time", "events a second"]);
+            for lane in &panel.lanes {
+                let Some(series) = of().find(|s| lane.is_at(&s.place)) else { continue };
+                let width = series.width_us / 1e6;
+                let at = |i: usize| (i as f64 + 0.5) * width;
+                let points = series.per_s.iter().enumerate().map(|(i, v)| (at(i), *v)).collect();
+                let (slot, label) = (lane.slot, lane.label.clone());
+                layers.push(Layer::Line { slot, label, points, step: false, faint: false });
+                legend.push(lane.key(Sign::Line));
+                table.rows.extend(series.per_s.iter().enumerate().map(|(i, v)| {
+                    let time = human::time(i as f64 * series.width_us);
+                    vec![lane.label.clone(), time, human::digits(*v)]
+                }));
+            }
+            if !layers.is_empty() {
+                marks(document, &panel, y.min, &mut layers, &mut legend);
+            }
+            Chart {
+                id: format!("events-{}-{}-{i}", id(vm), id(event)),
+                title: titled(&format!("{vm} {word}"), &panel),
+                caption: "Events a second by time.".to_owned(),
+                wide: false,
+                height: 120.0,
+                x: seconds(document),
+                y: y.clone(),
+                layers,
+                legend,
+                table,
+                zoom: false,
+            }
+        });
+        group.add(charts.collect());
+    }
+    group
+}

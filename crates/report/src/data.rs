@@ -1,0 +1,127 @@
+//! Data files beside a result, for people's own tools. docs/src/data.md has their schema.
+//!
+//! ```text
+//! samples.parquet        one row a sample
+//! latency.hlog           HdrHistogram log, one line a series and repeat
+//! hgrm/NAME.hgrm         percentile distribution of a series
+//! histograms/NAME.txt    as cyclictest -h prints them, a column a policy
+//! compare.txt            A/B tables as mmtests prints them
+//! ```
+
+mod histograms;
+mod samples;
+mod spool;
+mod table;
+
+use std::fs;
+use std::path::Path;
+
+use vcoop_lab::digest::Latency;
+use vcoop_lab::result::Document;
+use vcoop_lab::runner::{Measured, PlanRuns};
+use vcoop_model::plan::Plan;
+
+use histograms::{Column, Interval};
+pub use samples::SCHEMA as SAMPLES_SCHEMA;
+pub use spool::{Spool, Spools};
+
+/// Writes all of them into a folder, which is there.
+///
+/// # Errors
+///
+/// What could not be written, and why.
+pub fn write(
+    folder: &Path,
+    spools: &Spools,
+    document: &Document,
+    measured: &Measured,
+    plans: &[Plan],
+) -> Result<(), String> {
+    spools.join(&folder.join("samples.parquet"))?;
+    file(&folder.join("compare.txt"), &table::table(document))?;
+    let intervals: Vec<Interval<'_>> =
+        measured.runs.iter().flat_map(|run| of_run(run, plans)).collect();
+    file(&folder.join("latency.hlog"), &histograms::log(&intervals)?)?;
+    for sub in ["hgrm", "histograms"] {
+        let sub = folder.join(sub);
+        fs::create_dir_all(&sub).map_err(|e| format!("cannot make {}: {e}", sub.display()))?;
+    }
+    for run in &measured.runs {
+        let plan = &plans[run.plan];
+        for (probe, repeats) in probes(run) {
+            let name = format!("{}.{}.{probe}{}", run.backend, plan.policy_name, cell(plan));
+            let text = histograms::hgrm(&histograms::histogram(repeats.into_iter()));
+            file(&folder.join("hgrm").join(plain(&name) + ".hgrm"), &text)?;
+        }
+    }
+    // One a backend, cell and probe, all policies in it.
+    let mut done: Vec<String> = Vec::new();
+    for run in &measured.runs {
+        for (probe, _) in probes(run) {
+            let name = format!("{}.{probe}{}", run.backend, cell(&plans[run.plan]));
+            if done.contains(&name) {
+                continue;
+            }
+            let same = |other: &&PlanRuns| {
+                other.backend == run.backend && plans[other.plan].params == plans[run.plan].params
+            };
+            let columns: Vec<Column<'_>> = measured
+                .runs
+                .iter()
+                .filter(same)
+                .filter_map(|other| {
+                    let repeats = probes(other).into_iter().find(|(p, _)| *p == probe)?.1;
+                    Some(Column { policy: &plans[other.plan].policy_name, repeats })
+                })
+                .collect();
+            let text = histograms::cyclictest(&columns);
+            file(&folder.join("histograms").join(plain(&name) + ".txt"), &text)?;
+            done.push(name);
+        }
+    }
+    Ok(())
+}
+
+fn of_run<'a>(run: &'a PlanRuns, plans: &'a [Plan]) -> Vec<Interval<'a>> {
+    let (backend, plan) = (run.backend, &plans[run.plan]);
+    let digests = (0..).zip(&run.repeats).filter_map(|(i, d)| Some((i, d.as_ref()?)));
+    let of = |(repeat, digest): (u32, &'a vcoop_lab::digest::Digest)| {
+        let latencies = digest.latencies.iter().filter(|l| l.count > 0);
+        latencies.map(move |latency| Interval { backend, plan, repeat, latency })
+    };
+    digests.flat_map(of).collect()
+}
+
+/// The probes of a run and their repeats, those with samples.
+fn probes(run: &PlanRuns) -> Vec<(&str, Vec<&Latency>)> {
+    let mut probes: Vec<(&str, Vec<&Latency>)> = Vec::new();
+    for latency in run.repeats.iter().flatten().flat_map(|d| &d.latencies) {
+        if latency.count == 0 {
+            continue;
+        }
+        match probes.iter_mut().find(|(probe, _)| *probe == latency.probe) {
+            Some((_, repeats)) => repeats.push(latency),
+            None => probes.push((&latency.probe, vec![latency])),
+        }
+    }
+    probes
+}
+
+/// The cell of the matrix, as part of a file's name.
+fn cell(plan: &Plan) -> String {
+    plan.params.iter().map(|(k, v)| format!(".{k}={v}")).collect()
+}
+
+/// A file's name without what file systems and shells mind.
+fn plain(name: &str) -> String {
+    let ok = |c: char| c.is_ascii_alphanumeric() || "._-=+".contains(c);
+    name.chars().map(|c| if ok(c) { c } else { '_' }).collect()
+}
+
+/// Writes a file under another name first, so that a reader never sees half of it.
+fn file(path: &Path, text: &str) -> Result<(), String> {
+    let part = path.with_extension("part");
+    fs::write(&part, text)
+        .and_then(|()| fs::rename(&part, path))
+        .map_err(|e| format!("cannot write {}: {e}", path.display()))
+}

@@ -1,0 +1,102 @@
+//! Samples on their way to a file: each run encodes its own into the folder as they come, and at the
+//! end they are put together in the order of plans and repeats. What is kept in memory does not grow.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use vcoop_lab::runner::RunId;
+use vcoop_model::plan::{Ns, Plan};
+use vcoop_model::span::{Observer, SampleEvent};
+
+use super::samples::{Writer, join};
+
+/// Where the samples of all runs go.
+#[derive(Debug)]
+pub struct Spools {
+    folder: PathBuf,
+    runs: Mutex<Vec<Spooled>>,
+}
+
+/// One run's samples.
+#[derive(Clone, Debug)]
+struct Spooled {
+    run: RunId,
+    path: PathBuf,
+    failed: Option<String>,
+}
+
+/// Encodes the samples of one run.
+#[derive(Debug)]
+pub struct Spool<'a> {
+    all: &'a Spools,
+    run: RunId,
+    path: PathBuf,
+    writer: Option<Writer>,
+    failed: Option<String>,
+}
+
+impl Spools {
+    /// Runs write into this folder, which is there.
+    pub fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), runs: Mutex::default() }
+    }
+
+    /// Somewhere for a run to write to.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be made.
+    pub fn begin(&self, run: RunId, plan: &Plan) -> Result<Spool<'_>, String> {
+        let name = format!(".samples-{}-{}-{}.part", run.backend, run.plan, run.repeat);
+        let path = self.folder.join(name);
+        let writer = Writer::new(&path, run, plan)
+            .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        Ok(Spool { all: self, run, path, writer: Some(writer), failed: None })
+    }
+
+    /// Puts what there is into one file, in the order of backends, plans and repeats.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong, now or while the runs went on.
+    pub(super) fn join(&self, path: &Path) -> Result<(), String> {
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        runs.sort_by_key(|s| (s.run.column, s.run.plan, s.run.repeat));
+        if let Some((why, path)) = runs.iter().find_map(|r| Some((r.failed.as_ref()?, &r.path))) {
+            return Err(format!("cannot write {}: {why}", path.display()));
+        }
+        let parts: Vec<PathBuf> = runs.into_iter().map(|run| run.path).collect();
+        let half = path.with_extension("part");
+        join(&half, &parts)
+            .map_err(|e| e.to_string())
+            .and_then(|()| std::fs::rename(&half, path).map_err(|e| e.to_string()))
+            .map_err(|e| format!("cannot write {}: {e}", path.display()))
+    }
+}
+
+impl Drop for Spools {
+    fn drop(&mut self) {
+        for run in self.runs.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            let _ = std::fs::remove_file(&run.path);
+        }
+    }
+}
+
+impl Observer for Spool<'_> {
+    fn sample(&mut self, _: Ns, sample: &SampleEvent<'_>) {
+        if let Some(writer) = self.writer.as_mut().filter(|_| sample.counts)
+            && let Err(error) = writer.push(sample)
+        {
+            // What comes later is dropped: the file is of no use.
+            self.failed = Some(error.to_string());
+            self.writer = None;
+        }
+    }
+
+    fn ends(&mut self) {
+        let closed = self.writer.take().map_or(Ok(()), Writer::close);
+        let failed = self.failed.take().or(closed.err().map(|e| e.to_string()));
+        let spooled = Spooled { run: self.run, path: self.path.clone(), failed };
+        self.all.runs.lock().unwrap_or_else(PoisonError::into_inner).push(spooled);
+    }
+}

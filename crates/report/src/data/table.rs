@@ -1,0 +1,84 @@
+//! `compare.txt`: tables as mmtests' `compare-kernels.sh` prints them, for patch mails.
+
+use std::fmt::Write;
+
+use vcoop_lab::result::{Document, LatencySeries, Params, Ratios};
+
+/// One table a backend, cell and guest or host probe: rows are statistics in microseconds, columns
+/// policies. In brackets how much better (or worse, negative) than the first column; in `* *` where
+/// the 95 % interval of the ratio excludes 1, as mmtests marks what is significant.
+pub(super) fn table(document: &Document) -> String {
+    let mut out = String::new();
+    for cell in document.cells() {
+        let series: Vec<&LatencySeries> =
+            document.latencies().filter(|s| s.key.is_in(&cell)).collect();
+        let mut probes: Vec<&str> = Vec::new();
+        for s in &series {
+            if !probes.contains(&s.key.probe.as_str()) {
+                probes.push(&s.key.probe);
+            }
+        }
+        for probe in probes {
+            let own: Vec<&LatencySeries> =
+                series.iter().copied().filter(|s| s.key.probe == probe).collect();
+            one(&mut out, &cell, probe, &own);
+        }
+    }
+    out
+}
+
+/// A value, its ratio to the baseline, and whether 1 is outside of the ratio's interval.
+type Value = (Option<f64>, Option<f64>, bool);
+
+fn one(out: &mut String, cell: &(String, Params), probe: &str, own: &[&LatencySeries]) {
+    let params: String = cell.1.iter().map(|(k, v)| format!(" {k}={v}")).collect();
+    let _ = writeln!(out, "{probe} latency (us), {}{params}", cell.0);
+    let _ = write!(out, "{:<10}", "");
+    for s in own {
+        let _ = write!(out, "{:>26}", s.key.policy);
+    }
+    out.push('\n');
+    row(out, "Min", own, |s| (Some(s.min), None, false));
+    row(out, "Amean", own, |s| (Some(s.mean), ratio(s, |r| r.mean), sure(s, "mean")));
+    row(out, "p50", own, |s| (s.p50, ratio(s, |r| r.p50), sure(s, "p50")));
+    row(out, "p90", own, |s| (s.p90, ratio(s, |r| r.p90), sure(s, "p90")));
+    row(out, "p99", own, |s| (s.p99, ratio(s, |r| r.p99), sure(s, "p99")));
+    row(out, "p99.9", own, |s| (s.p999, ratio(s, |r| r.p999), sure(s, "p999")));
+    row(out, "Max", own, |s| (Some(s.max), None, false));
+    out.push('\n');
+}
+
+fn ratio(s: &LatencySeries, of: impl Fn(&Ratios) -> Option<f64>) -> Option<f64> {
+    s.ratio_to_baseline.as_ref().and_then(of)
+}
+
+/// Whether 1 is outside of the interval of a statistic's ratio.
+fn sure(s: &LatencySeries, of: &str) -> bool {
+    let Some(r) = &s.ratio_ci95 else { return false };
+    let interval = match of {
+        "mean" => r.mean,
+        "p50" => r.p50,
+        "p90" => r.p90,
+        "p99" => r.p99,
+        _ => r.p999,
+    };
+    interval.is_some_and(|i| i[0] > 1.0 || i[1] < 1.0)
+}
+
+fn row(out: &mut String, name: &str, own: &[&LatencySeries], of: impl Fn(&LatencySeries) -> Value) {
+    let _ = write!(out, "{name:<10}");
+    for s in own {
+        let (value, ratio, sure) = of(s);
+        let text = match (value, ratio) {
+            (None, _) => "n/a".to_owned(),
+            (Some(value), None) => format!("{value:.2} (        )"),
+            (Some(value), Some(ratio)) => {
+                let better = 100.0 * (1.0 - ratio);
+                let (open, close) = if sure { ('*', '*') } else { ('(', ')') };
+                format!("{value:.2} {open}{better:7.2}%{close}")
+            }
+        };
+        let _ = write!(out, "{text:>26}");
+    }
+    out.push('\n');
+}

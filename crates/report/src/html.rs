@@ -1,0 +1,324 @@
+//! The HTML report: one file without a network.
+//!
+//! Charts are SVG, drawn here, so that they are there without scripts, in print and for a screen
+//! reader; each is drawn wide and narrow, and the page shows what fits. uPlot, inlined, takes over a
+//! chart of many points when a reader wants a closer look.
+
+mod matrix;
+mod reproduction;
+mod tables;
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use vcoop_lab::params;
+use vcoop_lab::result::Document;
+use vcoop_lab::verdict;
+
+use crate::chart::build::{Group, groups};
+use crate::chart::escape::{script, text as esc};
+use crate::chart::svg::{DARK, LIGHT, STYLE, draw, file, legend};
+use crate::chart::{Chart, Key, Layer, Scale, Slot, Table};
+use crate::text::setting;
+pub use reproduction::render_reproduction_html;
+
+const PAGE_STYLE: &str = include_str!("../assets/page.css");
+const PAGE_SCRIPT: &str = include_str!("../assets/page.js");
+const UPLOT_STYLE: &str = include_str!("../assets/uplot/uPlot.min.css");
+/// It goes wherever the script goes.
+const UPLOT_LICENCE: &str = include_str!("../assets/uplot/LICENSE");
+const UPLOT_SCRIPT: &str = include_str!("../assets/uplot/uPlot.iife.min.js");
+
+/// Widths in pixels for which charts are drawn: a phone or a column, and a page.
+const NARROW: f64 = 328.0;
+const WIDE: f64 = 740.0;
+/// Width of a chart that stands in a file of its own.
+const PICTURE: f64 = 720.0;
+/// Most rows of numbers under a chart.
+const MOST_ROWS: usize = 400;
+/// Most points of a line for a closer look.
+const MOST_POINTS: usize = 20_000;
+
+/// A section of a page: name for links, heading, content.
+struct Section {
+    id: String,
+    title: String,
+    body: String,
+}
+
+/// The report of a result as one HTML page.
+pub fn render_html(document: &Document) -> String {
+    let mut sections = vec![Section {
+        id: "verdict".to_owned(),
+        title: "In short".to_owned(),
+        body: verdicts(document),
+    }];
+    let mut add = |id: &str, title: &str, body: String| {
+        if !body.is_empty() {
+            let (id, title) = (id.to_owned(), title.to_owned());
+            sections.push(Section { id, title, body });
+        }
+    };
+    add("matrix", "Cells at a glance", matrix::heat_maps(document));
+    for group in groups(document) {
+        add(group.id, group.title, charts(&group));
+    }
+    add("beside", "Simulated beside measured", tables::beside(document));
+    add("latency", "Latency in numbers", tables::latency(document));
+    add("costs", "Costs and counts in numbers", tables::costs(document));
+    add("worst", "The worst samples", tables::worst(document));
+    add("environment", "Where this comes from", tables::provenance(document));
+    let title = format!("{}: {}", document.scenario, document.title);
+    page(&title, &setting(document), &sections)
+}
+
+/// Every chart of a result, in the order of the report.
+pub fn charts_of(document: &Document) -> Vec<Chart> {
+    groups(document).into_iter().flat_map(|group| group.charts).collect()
+}
+
+/// Every chart of a result as a picture of its own: name of a file, and its text. Titles say what
+/// on a page the headings say.
+pub fn pictures(document: &Document) -> Vec<(String, String)> {
+    let one = |group: &Group, chart: Chart| {
+        let title = format!("{}: {}", group.title, chart.title);
+        (format!("{}.svg", chart.id), file(&Chart { title, ..chart }, PICTURE))
+    };
+    groups(document)
+        .iter()
+        .flat_map(|group| group.charts.iter().map(|chart| one(group, chart.clone())))
+        .collect()
+}
+
+/// What to make of it, before anything else.
+fn verdicts(document: &Document) -> String {
+    let mut out = String::new();
+    if document.interrupted {
+        out.push_str("<p class=\"note\">Interrupted: some policies have fewer repeats than planned, or none.</p>");
+    }
+    if document.cells().is_empty() {
+        out.push_str("<p class=\"note\">Nothing was measured.</p>");
+    }
+    let cells = document.cells().len();
+    if let ([policy], true) = (document.policies.as_slice(), cells > document.backends.len()) {
+        let _ = write!(
+            out,
+            "<p class=\"verdict\">Only {} was run, in {cells} cells: what is compared are the cells, and the \
+             charts lay them over each other.</p>",
+            esc(policy)
+        );
+        return out;
+    }
+    let several = document.backends.len() > 1;
+    let lines: Vec<String> =
+        document.verdicts.iter().map(|v| esc(&verdict::line(v, several))).collect();
+    match lines.as_slice() {
+        few if few.len() <= 3 => {
+            few.iter().for_each(|line| {
+                let _ = write!(out, "<p class=\"verdict\">{line}</p>");
+            });
+        }
+        many => {
+            let _ = write!(out, "<p class=\"verdict\">{}</p>", tally(document));
+            out.push_str("<details><summary>Every cell in a sentence</summary><ul>");
+            many.iter().for_each(|line| {
+                let _ = write!(out, "<li>{line}</li>");
+            });
+            out.push_str("</ul></details>");
+        }
+    }
+    for missing in &document.missing {
+        let words = params::words(&missing.params);
+        let cell = if words.is_empty() { String::new() } else { format!(" ({words})") };
+        let text = format!(
+            "Not run on {}: {}{cell}: {}; {}",
+            missing.backend, missing.policy, missing.why, missing.remedy
+        );
+        let _ = write!(out, "<p class=\"note\">{}</p>", esc(&text));
+    }
+    out
+}
+
+/// How often each policy is the best of a cell.
+fn tally(document: &Document) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for best in document.verdicts.iter().filter_map(|v| v.best.as_deref()) {
+        match counts.iter_mut().find(|(policy, _)| *policy == best) {
+            Some((_, n)) => *n += 1,
+            None => counts.push((best, 1)),
+        }
+    }
+    let all = document.verdicts.len();
+    let none = all - counts.iter().map(|(_, n)| n).sum::<usize>();
+    counts.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
+    let mut words: Vec<String> =
+        counts.iter().map(|(policy, n)| format!("{} in {n}", esc(policy))).collect();
+    if none > 0 {
+        words.push(format!("none without a price, or no verdict, in {none}"));
+    }
+    format!("Best of {all} cells: {}.", words.join(", "))
+}
+
+/// A group's charts; the first paragraph says how to read them.
+fn charts(group: &Group) -> String {
+    let mut out = format!("<p>{}</p>", esc(&group.about));
+    let mut grid = String::new();
+    // Parts have many colours, the same in all charts: one legend serves them.
+    let mut shared: Vec<Key> = Vec::new();
+    for chart in &group.charts {
+        let parts = |key: &Key| matches!(key.slot, Slot::Part(_));
+        if !chart.legend.iter().any(parts) {
+            grid.push_str(&figure(chart));
+            continue;
+        }
+        let new: Vec<Key> =
+            chart.legend.iter().filter(|key| !shared.contains(key)).cloned().collect();
+        shared.extend(new);
+        grid.push_str(&figure(&Chart { legend: Vec::new(), ..chart.clone() }));
+    }
+    if !shared.is_empty() {
+        out.push_str(&legend(&shared));
+    }
+    let _ = write!(out, "<div class=\"grid\">{grid}</div>");
+    if group.left_out > 0 {
+        let _ = write!(
+            out,
+            "<p class=\"note\">{} more charts of this kind are left out; the tables have their numbers.</p>",
+            group.left_out
+        );
+    }
+    out
+}
+
+/// A chart in both widths, with its caption and its numbers.
+fn figure(chart: &Chart) -> String {
+    let id = esc(&chart.id);
+    let class = if chart.wide { "figure wide" } else { "figure" };
+    let mut out =
+        format!("<figure class=\"{class}\" id=\"{id}\"><figcaption><h3>{}</h3>", esc(&chart.title));
+    let _ = write!(out, "<p>{}</p></figcaption>", esc(&chart.caption));
+    if chart.wide {
+        let _ = write!(out, "<div class=\"at-wide\">{}</div>", draw(chart, WIDE));
+    }
+    let _ = write!(out, "<div class=\"at-narrow\">{}</div>", draw(chart, NARROW));
+    if chart.zoom {
+        let _ = write!(
+            out,
+            "<script type=\"application/json\" class=\"zoom-data\">{}</script>",
+            script(&zoom_data(chart).to_string())
+        );
+    }
+    if !chart.table.rows.is_empty() {
+        let numbers = numbers(&chart.table, &format!("Numbers of {}", chart.title));
+        let _ = write!(out, "<details><summary>Numbers</summary>{numbers}</details>");
+    }
+    out.push_str("</figure>");
+    out
+}
+
+/// The lines of a chart for uPlot.
+fn zoom_data(chart: &Chart) -> Value {
+    let mut series = Vec::new();
+    for layer in &chart.layers {
+        let (slot, label, points, dots, step, faint) = match layer {
+            Layer::Line { slot, label, points, step, faint } => {
+                (slot, label, points, false, *step, *faint)
+            }
+            // Marks on the lines, and along the edges, are of no use there.
+            Layer::Dots { slot: slot @ Slot::Series(_), label, points, size } if *size < 4.0 => {
+                (slot, label, points, true, false, false)
+            }
+            _ => continue,
+        };
+        let each = points.len().div_ceil(MOST_POINTS).max(1);
+        let short = |v: &f64| if v.is_finite() { json!(significant(*v)) } else { Value::Null };
+        let x: Vec<Value> = points.iter().step_by(each).map(|(x, _)| short(x)).collect();
+        let y: Vec<Value> = points.iter().step_by(each).map(|(_, y)| short(y)).collect();
+        let slot = if let Slot::Series(n) = slot { n % 8 } else { 0 };
+        series.push(json!({
+            "slot": slot, "label": label, "x": x, "y": y, "dots": dots, "step": step, "faint": faint
+        }));
+    }
+    let axis = |axis: &crate::chart::Axis| {
+        json!({
+            "label": axis.label, "log": axis.scale == Scale::Log,
+            "unit": format!("{:?}", axis.unit), "min": axis.min, "max": axis.max
+        })
+    };
+    json!({"x": axis(&chart.x), "y": axis(&chart.y), "series": series})
+}
+
+fn significant(v: f64) -> f64 {
+    vcoop_lab::round::significant(v, 5)
+}
+
+/// A table of numbers that scrolls by itself where it is wider than the page.
+fn numbers(table: &Table, label: &str) -> String {
+    let mut out = open_table(label);
+    out.push_str("<thead><tr>");
+    for name in &table.header {
+        let _ = write!(out, "<th scope=\"col\">{}</th>", esc(name));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for row in table.rows.iter().take(MOST_ROWS) {
+        out.push_str("<tr>");
+        for (i, cell) in row.iter().enumerate() {
+            let cell = esc(cell);
+            let _ = match i {
+                0 => write!(out, "<th scope=\"row\">{cell}</th>"),
+                _ => write!(out, "<td>{cell}</td>"),
+            };
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div>");
+    if table.rows.len() > MOST_ROWS {
+        let _ = write!(
+            out,
+            "<p class=\"note\">The first {MOST_ROWS} of {} rows; result.json has all.</p>",
+            table.rows.len()
+        );
+    }
+    out
+}
+
+/// The begin of a table within what scrolls.
+fn open_table(label: &str) -> String {
+    format!(
+        "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{}\"><table>",
+        esc(label)
+    )
+}
+
+/// The whole page.
+fn page(title: &str, about: &str, sections: &[Section]) -> String {
+    let mut nav = String::new();
+    let mut main = String::new();
+    for Section { id, title, body } in sections {
+        let title = esc(title);
+        let _ = write!(nav, "<li><a href=\"#{id}\">{title}</a></li>");
+        let _ = write!(
+            main,
+            "<section id=\"{id}\" aria-labelledby=\"{id}-title\"><h2 id=\"{id}-title\">{title}</h2>{body}</section>"
+        );
+    }
+    let (title, about) = (esc(title), esc(about));
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <meta name=\"generator\" content=\"vcoop {version}\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
+         style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n\
+         <link rel=\"icon\" href=\"data:,\">\n\
+         <title>{title}</title>\n<style>:root{{{LIGHT}}}\
+         @media screen and (prefers-color-scheme:dark){{:root{{{DARK}}}}}\n{UPLOT_STYLE}\n{STYLE}\n{PAGE_STYLE}</style>\n\
+         </head>\n<body>\n<a class=\"skip\" href=\"#main\">Skip to the results</a>\n\
+         <header><h1>{title}</h1><p>{about}</p></header>\n\
+         <nav aria-label=\"Contents\"><ul>{nav}</ul></nav>\n<main id=\"main\" tabindex=\"-1\">{main}</main>\n\
+         <footer><p>vcoop {version}. Charts for a closer look are drawn by uPlot 1.6.32, \
+         MIT licence, \u{a9} 2022 Leon Sorokin.</p></footer>\n\
+         <script>/*\n{UPLOT_LICENCE}*/\n{UPLOT_SCRIPT}</script>\n<script>{PAGE_SCRIPT}</script>\n</body>\n</html>\n"
+    )
+}

@@ -1,0 +1,93 @@
+//! A matrix at a glance: ratios to the baseline as a heat map, a row a policy, a column a cell.
+
+use std::fmt::Write;
+
+use vcoop_lab::human;
+use vcoop_lab::params;
+use vcoop_lab::result::{Document, LatencySeries};
+
+use super::open_table;
+use crate::chart::build::probes;
+use crate::chart::escape::text as esc;
+use crate::compare::{Better, mark};
+
+/// A heat map for each probe and backend; nothing without a matrix, or with one policy alone.
+pub(super) fn heat_maps(document: &Document) -> String {
+    let mut out = String::new();
+    let cells = document.cells();
+    if cells.len() <= document.backends.len() || document.policies.len() < 2 {
+        return out;
+    }
+    out.push_str(
+        "<p>Ratios to the baseline of p99, or of means (marked *) where samples are too few. Green is \
+         better, orange worse, stronger where further from 1x; <b>+</b> and <b>\u{2212}</b> stand where the \
+         95 % interval excludes 1x, <b>~</b> where it does not.</p>",
+    );
+    for backend in &document.backends {
+        let own: Vec<_> = cells.iter().filter(|(b, _)| b == backend).collect();
+        for probe in probes(document) {
+            let title = match document.backends.len() {
+                1 => probe.to_owned(),
+                _ => format!("{probe} on {backend}"),
+            };
+            let _ = write!(out, "<h3>{}</h3>{}", esc(&title), open_table(&title));
+            out.push_str("<thead><tr><th scope=\"col\"></th>");
+            for (_, params) in &own {
+                let _ = write!(out, "<th scope=\"col\">{}</th>", esc(&params::words(params)));
+            }
+            out.push_str("</tr></thead><tbody>");
+            for policy in document.policies.iter().filter(|p| **p != document.baseline) {
+                let _ = write!(out, "<tr><th scope=\"row\">{}</th>", esc(policy));
+                for cell in &own {
+                    let series = document.latencies().find(|s| {
+                        s.key.is_in(cell) && s.key.probe == probe && s.key.policy == *policy
+                    });
+                    out.push_str(&series.map_or_else(|| "<td></td>".to_owned(), one));
+                }
+                out.push_str("</tr>");
+            }
+            out.push_str("</tbody></table></div>");
+        }
+    }
+    out
+}
+
+fn one(series: &LatencySeries) -> String {
+    let (Some(ratios), intervals) = (series.ratio_to_baseline, series.ratio_ci95) else {
+        return "<td>n/a</td>".to_owned();
+    };
+    let intervals = intervals.unwrap_or_default();
+    let (ratio, interval, star) = match ratios.p99 {
+        Some(ratio) => (Some(ratio), intervals.p99, ""),
+        None => (ratios.mean, intervals.mean, "*"),
+    };
+    let Some(ratio) = ratio else { return "<td>n/a</td>".to_owned() };
+    let (sign, _) = mark(interval, Better::Less);
+    let class = heat(ratio);
+    format!(
+        "<td class=\"{class}\">{}{star} <b>{}</b></td>",
+        human::ratio(ratio),
+        sign.replace('-', "\u{2212}")
+    )
+}
+
+/// The class of a ratio: two to the power of two a step.
+fn heat(ratio: f64) -> String {
+    let steps = (libm::log2(ratio.max(1e-6)) / 2.0).abs().ceil().min(4.0);
+    match ratio {
+        _ if (0.9..1.1).contains(&ratio) => String::new(),
+        _ if ratio < 1.0 => format!("better{steps}"),
+        _ => format!("worse{steps}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::heat;
+
+    #[test]
+    fn heat_grows_with_the_distance_from_one() {
+        let classes = [0.001, 0.1, 0.5, 1.05, 2.0, 20.0].map(heat);
+        assert_eq!(classes, ["better4", "better2", "better1", "", "worse1", "worse3"]);
+    }
+}

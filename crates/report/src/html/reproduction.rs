@@ -1,0 +1,181 @@
+//! The report of `vcoop reproduce`: every published table beside the simulated one.
+
+use std::fmt::Write;
+
+use vcoop_lab::human;
+use vcoop_lab::reproduce::{Cell, CheckResult, ClaimResult, Reproduction};
+
+use super::{Section, figure, open_table, page};
+use crate::chart::build::published;
+use crate::chart::escape::{id, text as esc};
+use crate::reproduce::{evidence, sum, verdict};
+use crate::style::Tone;
+
+/// A reproduction as one HTML page.
+pub fn render_reproduction_html(reproduction: &Reproduction) -> String {
+    let mut sections = vec![Section {
+        id: "sum".to_owned(),
+        title: "In short".to_owned(),
+        body: in_short(reproduction),
+    }];
+    let mut tables: Vec<&str> = Vec::new();
+    for cell in &reproduction.cells {
+        if !tables.contains(&cell.table.as_str()) {
+            tables.push(&cell.table);
+        }
+    }
+    for table in tables {
+        let cells: Vec<&Cell> = reproduction.cells.iter().filter(|c| c.table == table).collect();
+        let caption = reproduction.tables.get(table);
+        let title = caption.map_or(table, |caption| caption.title.as_str());
+        let row_name = caption.map_or("row", |caption| caption.row_name.as_str());
+        let mut body = comparability(&cells);
+        body.push_str("<div class=\"grid\">");
+        for chart in published::charts(title, table, row_name, &cells) {
+            body.push_str(&figure(&chart));
+        }
+        body.push_str("</div>");
+        body.push_str(&cells_table(title, row_name, &cells));
+        let name = if title == table { table.to_owned() } else { format!("{table}: {title}") };
+        sections.push(Section { id: format!("table-{}", id(table)), title: name, body });
+    }
+    sections.extend(histograms(reproduction));
+    if !reproduction.claims.is_empty() {
+        let body = claims(&reproduction.claims);
+        sections.push(Section { id: "claims".to_owned(), title: "Claims".to_owned(), body });
+    }
+    let body = notes(reproduction);
+    sections.push(Section { id: "notes".to_owned(), title: "What to know".to_owned(), body });
+    let about = format!("vcoop {}, simulated", reproduction.version);
+    page("Published beside simulated", &about, &sections)
+}
+
+fn in_short(reproduction: &Reproduction) -> String {
+    let mut out = String::new();
+    if reproduction.interrupted {
+        out.push_str("<p class=\"note\">Interrupted: some cells have no simulated value.</p>");
+    }
+    let _ = write!(out, "<p class=\"verdict\">{}</p>", esc(&sum(reproduction)));
+    let failed: Vec<&ClaimResult> = reproduction.claims.iter().filter(|c| !c.holds).collect();
+    if !failed.is_empty() {
+        out.push_str("<p>Claims that do not hold here:</p><ul>");
+        for claim in failed {
+            let (link, name) = (id(&claim.id), esc(&claim.id));
+            let statement = esc(&claim.statement);
+            let _ = write!(out, "<li><a href=\"#claim-{link}\">{name}</a>: {statement}</li>");
+        }
+        out.push_str("</ul>");
+    }
+    out
+}
+
+/// A section for each published histogram, a chart a column.
+fn histograms(reproduction: &Reproduction) -> Vec<Section> {
+    let mut names: Vec<&str> = Vec::new();
+    for histogram in &reproduction.histograms {
+        if !names.contains(&histogram.histogram.as_str()) {
+            names.push(&histogram.histogram);
+        }
+    }
+    let section = |name: &str| {
+        let own = reproduction.histograms.iter().filter(|h| h.histogram == name);
+        let charts: String = own.map(|h| figure(&published::histogram(h))).collect();
+        Section {
+            id: format!("histogram-{}", id(name)),
+            title: format!("{name}: histogram"),
+            body: format!("<div class=\"grid\">{charts}</div>"),
+        }
+    };
+    names.into_iter().map(section).collect()
+}
+
+fn comparability(cells: &[&Cell]) -> String {
+    match cells.iter().any(|c| c.comparable) {
+        true => String::new(),
+        false => "<p class=\"note\">The units differ: compare within a colour, not across.</p>"
+            .to_owned(),
+    }
+}
+
+fn cells_table(title: &str, row_name: &str, cells: &[&Cell]) -> String {
+    let mut out = open_table(title);
+    out.push_str("<thead><tr>");
+    let _ = write!(
+        out,
+        "<th scope=\"col\">{}</th><th scope=\"col\" class=\"words\">column</th>",
+        esc(row_name)
+    );
+    for name in ["published", "simulated", "ratio", ""] {
+        let _ = write!(out, "<th scope=\"col\">{name}</th>");
+    }
+    out.push_str("</tr></thead><tbody>");
+    for cell in cells {
+        let (word, tone) = verdict(cell);
+        let class = match tone {
+            Tone::Good => "good",
+            Tone::Bad => "bad",
+            Tone::Plain | Tone::Faint => "",
+        };
+        let simulated = cell.simulated.map_or_else(
+            || "n/a".to_owned(),
+            |v| format!("{} {}", human::digits(v), cell.simulated_unit),
+        );
+        let ratio = cell.ratio.map_or_else(|| "n/a".to_owned(), human::ratio);
+        let _ = write!(
+            out,
+            "<tr><th scope=\"row\">{}</th><td class=\"words\">{}</td><td>{} {}</td><td>{}</td><td>{ratio}</td>\
+             <td class=\"{class}\">{}</td></tr>",
+            esc(&cell.row),
+            esc(&cell.column),
+            human::digits(cell.published),
+            esc(&cell.unit),
+            esc(&simulated),
+            esc(&word)
+        );
+    }
+    out.push_str("</tbody></table></div>");
+    out
+}
+
+fn claims(claims: &[ClaimResult]) -> String {
+    let mut out = String::new();
+    for claim in claims {
+        let (class, word) = if claim.holds { ("good", "holds") } else { ("bad", "does not hold") };
+        let open = if claim.holds { "" } else { " open" };
+        let _ = write!(
+            out,
+            "<details id=\"claim-{}\"{open}><summary><b class=\"{class}\">{word}</b> {}: {}</summary>",
+            id(&claim.id),
+            esc(&claim.id),
+            esc(&claim.statement)
+        );
+        if let Some(assumption) = &claim.evidence.assumption {
+            let _ = write!(out, "<p>Assumed: {}</p>", esc(assumption));
+        }
+        out.push_str("<ul>");
+        claim.evidence.checks.iter().for_each(|check| out.push_str(&item(check)));
+        out.push_str("</ul></details>");
+    }
+    out
+}
+
+fn item(check: &CheckResult) -> String {
+    let class = if check.holds { "" } else { " class=\"bad\"" };
+    format!("<li{class}>{}</li>", esc(&evidence(check)))
+}
+
+fn notes(reproduction: &Reproduction) -> String {
+    let mut out = String::from("<ul>");
+    for note in &reproduction.notes {
+        let _ = write!(out, "<li>{}</li>", esc(note));
+    }
+    out.push_str("</ul>");
+    for (scenario, assumptions) in &reproduction.assumptions {
+        let _ = write!(out, "<details><summary>What {} assumes</summary><ul>", esc(scenario));
+        for assumption in assumptions {
+            let _ = write!(out, "<li>{}</li>", esc(assumption));
+        }
+        out.push_str("</ul></details>");
+    }
+    out
+}

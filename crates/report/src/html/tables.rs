@@ -1,0 +1,291 @@
+//! Tables: what the charts show in numbers, and where it all comes from.
+
+use std::fmt::Write;
+
+use vcoop_lab::beside;
+use vcoop_lab::human;
+use vcoop_lab::result::{Document, Interval, LatencySeries, Worst};
+
+use super::open_table;
+use crate::chart::build::{place_words, probes, slowest};
+use crate::chart::escape::text as esc;
+use crate::compare::{Better, mark, with_interval};
+use crate::cost;
+use crate::parts::named_parts;
+use crate::style::Tone;
+
+fn time(v: Option<f64>) -> String {
+    v.map_or_else(|| "n/a".to_owned(), human::time)
+}
+
+fn bounds(value: Option<f64>, interval: Option<Interval>) -> String {
+    match (value, interval) {
+        (Some(value), Some([lo, hi])) => format!(
+            "{} <small>{} \u{2013} {}</small>",
+            human::time(value),
+            human::time(lo),
+            human::time(hi)
+        ),
+        _ => time(value),
+    }
+}
+
+fn class(tone: Tone) -> &'static str {
+    match tone {
+        Tone::Good => "good",
+        Tone::Bad => "bad",
+        Tone::Plain | Tone::Faint => "",
+    }
+}
+
+/// Every latency series, with intervals; a table a probe.
+pub(super) fn latency(document: &Document) -> String {
+    let mut out = String::new();
+    if document.latencies().next().is_none() {
+        return out;
+    }
+    let _ = write!(
+        out,
+        "<p>Small: 95 % intervals over repeats. Ratios are to {}, paired by repeat. max is the largest \
+         sample seen, not a bound; n/a stands where fewer than 10 samples lie beyond.</p>",
+        esc(&document.baseline)
+    );
+    let head = [
+        "",
+        "samples",
+        "missed",
+        "mean",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "p99.99",
+        "max",
+        "p99 ratio",
+    ];
+    let cells = document.cells();
+    for probe in probes(document) {
+        let _ =
+            write!(out, "<h3>{}</h3>{}", esc(probe), open_table(&format!("Latency of {probe}")));
+        out.push_str("<thead><tr>");
+        for name in head {
+            let _ = write!(out, "<th scope=\"col\">{name}</th>");
+        }
+        out.push_str("</tr></thead><tbody>");
+        for cell in &cells {
+            let rows: Vec<&LatencySeries> = document
+                .latencies()
+                .filter(|s| s.key.is_in(cell) && s.key.probe == probe)
+                .collect();
+            let title = place_words(document, &cell.0, &cell.1);
+            if !rows.is_empty() && !title.is_empty() {
+                let title = esc(&title);
+                let _ = write!(
+                    out,
+                    "<tr class=\"group\"><th scope=\"rowgroup\" colspan=\"{}\">{title}</th></tr>",
+                    head.len()
+                );
+            }
+            rows.iter().for_each(|series| out.push_str(&latency_row(series)));
+        }
+        out.push_str("</tbody></table></div>");
+    }
+    out
+}
+
+fn latency_row(s: &LatencySeries) -> String {
+    let intervals = s.ratio_ci95.unwrap_or_default();
+    let (ratio, interval, star) = match s.ratio_to_baseline {
+        Some(ratios) if ratios.p99.is_some() => (ratios.p99, intervals.p99, ""),
+        Some(ratios) => (ratios.mean, intervals.mean, "* of means"),
+        None => (None, None, ""),
+    };
+    let (sign, tone) = mark(interval, Better::Less);
+    let ratio = match (ratio, &s.ratio_to_baseline) {
+        (_, None) => String::new(),
+        (ratio, _) => format!("{} {sign}{star}", with_interval(ratio, interval)),
+    };
+    let cells = [
+        s.count.to_string(),
+        s.missed.to_string(),
+        bounds(Some(s.mean), s.mean_ci95),
+        bounds(s.p50, s.p50_ci95),
+        bounds(s.p90, s.p90_ci95),
+        bounds(s.p99, s.p99_ci95),
+        bounds(s.p999, s.p999_ci95),
+        bounds(s.p9999, s.p9999_ci95),
+        time(Some(s.max)),
+    ];
+    let mut out = format!("<tr><th scope=\"row\">{}</th>", esc(&s.key.policy));
+    for cell in cells {
+        let _ = write!(out, "<td>{cell}</td>");
+    }
+    let _ = write!(out, "<td class=\"{}\">{}</td></tr>", class(tone), esc(&ratio));
+    out
+}
+
+/// Costs and counts, a table a cell.
+pub(super) fn costs(document: &Document) -> String {
+    let mut out = String::new();
+    let cells = document.cells();
+    for (i, cell) in cells.iter().enumerate() {
+        let rows = cost::rows(document, cell);
+        if rows.is_empty() {
+            continue;
+        }
+        let title = place_words(document, &cell.0, &cell.1);
+        let table = cost_table(document, &rows, &title);
+        let _ = match title.is_empty() {
+            true => write!(out, "{table}"),
+            false => {
+                let open = if i < 2 { " open" } else { "" };
+                write!(out, "<details{open}><summary>{}</summary>{table}</details>", esc(&title))
+            }
+        };
+    }
+    out
+}
+
+fn cost_table(document: &Document, rows: &[cost::Row], title: &str) -> String {
+    let mut out = open_table(&format!("Costs and counts {title}"));
+    out.push_str("<thead><tr><th scope=\"col\"></th>");
+    for policy in &document.policies {
+        let _ = write!(out, "<th scope=\"col\">{}</th>", esc(policy));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for row in rows {
+        let _ = write!(out, "<tr><th scope=\"row\">{}</th>", esc(&row.label));
+        for entry in &row.entries {
+            let Some(entry) = entry else {
+                out.push_str("<td></td>");
+                continue;
+            };
+            let (sign, tone) = mark(entry.interval, row.better);
+            let ratio = match entry.ratio {
+                Some(_) => {
+                    let ratio = with_interval(entry.ratio, entry.interval);
+                    format!(" <small>{}</small> {sign}", esc(&ratio))
+                }
+                None => String::new(),
+            };
+            let class = class(tone);
+            let _ = write!(out, "<td class=\"{class}\">{}{ratio}</td>", esc(&entry.text));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div>");
+    out
+}
+
+/// The worst samples of each series, with what held them up.
+pub(super) fn worst(document: &Document) -> String {
+    let mut out = String::new();
+    for series in document.latencies().filter(|s| !s.worst.is_empty()) {
+        let place = place_words(document, &series.key.backend, &series.key.params);
+        let place = if place.is_empty() { place } else { format!(", {place}") };
+        let title = format!("{} under {}{place}", series.key.probe, series.key.policy);
+        let _ = write!(out, "<details><summary>{}</summary>", esc(&title));
+        if let Some(tail) = slowest(series) {
+            let _ = write!(out, "<p>{}</p>", esc(&tail));
+        }
+        out.push_str(&open_table(&title));
+        out.push_str("<thead><tr><th scope=\"col\">latency</th><th scope=\"col\">due at</th>");
+        out.push_str("<th scope=\"col\">repeat</th><th scope=\"col\">where it went</th>");
+        out.push_str("<th scope=\"col\">who ran instead</th></tr></thead><tbody>");
+        series.worst.iter().for_each(|sample| out.push_str(&worst_row(sample)));
+        out.push_str("</tbody></table></div></details>");
+    }
+    out
+}
+
+fn worst_row(sample: &Worst) -> String {
+    let mut ran: Vec<(&String, &f64)> = sample.ran_instead.iter().collect();
+    ran.sort_by(|a, b| b.1.total_cmp(a.1).then(a.0.cmp(b.0)));
+    let one = |(who, us): &(&String, &f64)| format!("{who} {}", human::time(**us));
+    let ran: Vec<String> = ran.iter().take(4).map(one).collect();
+    format!(
+        "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td class=\"words\">{}</td>\
+         <td class=\"words\">{}</td></tr>",
+        human::time(sample.latency_us),
+        human::time(sample.due_us),
+        sample.repeat,
+        esc(&named_parts(&sample.parts)),
+        esc(&ran.join(", "))
+    )
+}
+
+/// Both backends' numbers side by side.
+pub(super) fn beside(document: &Document) -> String {
+    let rows = beside::beside(document);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut out = open_table("Simulated beside measured");
+    out.push_str("<thead><tr><th scope=\"col\"></th>");
+    for statistic in ["mean", "p50", "p99"] {
+        let _ = write!(
+            out,
+            "<th scope=\"col\">{statistic} sim</th><th scope=\"col\">kvm</th><th scope=\"col\">sim / kvm</th>"
+        );
+    }
+    out.push_str("</tr></thead><tbody>");
+    for row in rows {
+        let words = vcoop_lab::params::words(&row.params);
+        let words = if words.is_empty() { words } else { format!(", {words}") };
+        let what = if row.metric == "latency" { "" } else { " throughput" };
+        let title = format!("{}{what}, {}{words}", row.probe, row.policy);
+        let _ = write!(out, "<tr><th scope=\"row\">{}</th>", esc(&title));
+        for pair in [&row.mean, &row.p50, &row.p99] {
+            let value = |v: Option<f64>| {
+                v.map_or_else(|| "n/a".to_owned(), |v| human::with_unit(v, &row.unit))
+            };
+            let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), human::ratio);
+            let class = match pair.ratio {
+                Some(ratio) if !(0.5..=2.0).contains(&ratio) => "bad",
+                _ => "",
+            };
+            let (sim, kvm) = (esc(&value(pair.sim)), esc(&value(pair.kvm)));
+            let _ = write!(out, "<td>{sim}</td><td>{kvm}</td><td class=\"{class}\">{ratio}</td>");
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div>");
+    out
+}
+
+/// The command, the host, and what the engine did.
+pub(super) fn provenance(document: &Document) -> String {
+    let mut out = String::new();
+    if !document.command.is_empty() {
+        let _ = write!(
+            out,
+            "<p>The same again, with vcoop {}:</p><pre tabindex=\"0\"><code>{}</code></pre>",
+            esc(&document.version),
+            esc(&document.command)
+        );
+    }
+    let mut facts: Vec<(String, String)> = vec![
+        ("schema".to_owned(), document.schema.clone()),
+        ("repeats".to_owned(), document.repeats.to_string()),
+        ("measured".to_owned(), format!("{} s each", document.duration_s)),
+        ("warm-up".to_owned(), format!("{} s", document.warmup_s)),
+        ("seed".to_owned(), document.seed.to_string()),
+    ];
+    if let Some(engine) = &document.engine {
+        let speed = format!(
+            "{} events, {} simulated s in {:.3} CPU s",
+            engine.events, engine.sim_s, engine.cpu_s
+        );
+        facts.push(("simulator".to_owned(), speed));
+    }
+    facts.extend(document.environment.iter().map(|(k, v)| (k.clone(), v.clone())));
+    out.push_str("<dl>");
+    for (name, value) in facts {
+        let _ = write!(out, "<dt>{}</dt><dd>{}</dd>", esc(&name), esc(&value));
+    }
+    out.push_str("</dl>");
+    if document.environment.is_empty() {
+        out.push_str("<p>Simulated only: nothing of this host is in these numbers.</p>");
+    }
+    out
+}

@@ -1,0 +1,470 @@
+//! A run as a [Perfetto](https://perfetto.dev) trace.
+//!
+//! ```text
+//! host CPUs     kernel scheduling events: Perfetto draws who ran where, and what was runnable
+//! pcpuN         interrupts, scheduler work, idle exits; credit1's decisions; injected interrupts
+//! VM/vcpuN      entries, exits, and in guest mode interrupts, switches and tasks; boosts, budget, steal
+//! VM task T     runnable, on vcpuN, and in it: the vCPU waits for a pCPU
+//! samples       one slice a sample, named by what made it late
+//! ```
+//!
+//! An arrow leads from the interrupt's injection over the guest's handler to the first instruction of
+//! the task that it woke. Times are from the start of the measurement. The trace is written as the run
+//! goes on and takes no memory that grows with it.
+
+mod packets;
+mod samples;
+#[rustfmt::skip]
+#[allow(missing_docs, unreachable_pub, dead_code, clippy::all, reason = "generated")]
+mod schema;
+#[cfg(test)]
+mod tests;
+mod tracks;
+
+use std::fmt::Debug;
+use std::io::{self, Write};
+
+use vcoop_model::plan::Ns;
+use vcoop_model::span::{Cast, Event, GuestWork, Left, Observer, SampleEvent, ThreadId, Work};
+
+use packets::{Facts, Packets};
+use samples::Lanes;
+use schema::ftrace_event::Event as Kernel;
+use schema::track_event::Type;
+use schema::{SchedSwitch, SchedWaking};
+use tracks::Tracks;
+
+/// A trace in the making. See the [module](self).
+#[derive(Debug)]
+pub struct Trace<W> {
+    packets: Packets<W>,
+    tracks: Tracks,
+    /// When the measurement begins, from the start of the run.
+    zero: Ns,
+    window: (Ns, Ns),
+    on: bool,
+    pcpus: Vec<Pcpu>,
+    threads: Vec<Thread>,
+    /// By VM and task.
+    tasks: Vec<Vec<Task>>,
+    lanes: Lanes,
+    flows: u64,
+}
+
+/// What was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Pcpu {
+    current: Option<ThreadId>,
+    /// A slice of its own is open.
+    open: bool,
+    throttled: bool,
+    queue: Option<u32>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Thread {
+    /// Slices open on it: in guest mode two.
+    open: u32,
+    runs: bool,
+    task: Option<u32>,
+    boosted: bool,
+    budget: Option<Ns>,
+    /// Interrupts that are pending, and their arrows.
+    pending: Vec<(&'static str, u64)>,
+    /// Arrow of the interrupt that the guest works on.
+    handles: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Task {
+    runnable: bool,
+    /// Arrow that ends with its next instruction.
+    flow: Option<u64>,
+}
+
+impl<W: Write> Trace<W> {
+    /// A trace of the time between two moments of the measurement, which begins `zero` after the
+    /// run.
+    pub fn new(out: W, zero: Ns, window: (Ns, Ns)) -> Self {
+        Self {
+            packets: Packets::new(out),
+            tracks: Tracks::default(),
+            zero,
+            window: (window.0.saturating_add(zero), window.1.saturating_add(zero)),
+            on: false,
+            pcpus: Vec::new(),
+            threads: Vec::new(),
+            tasks: Vec::new(),
+            lanes: Lanes::default(),
+            flows: 0,
+        }
+    }
+
+    /// Ends the file.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong with the file, then or before.
+    pub fn finish(self) -> io::Result<(Written, W)> {
+        let (packets, bytes, out) = self.packets.finish()?;
+        Ok((Written { packets, bytes }, out))
+    }
+
+    fn switch(
+        &mut self,
+        at: Ns,
+        pcpu: u32,
+        from: Option<ThreadId>,
+        to: Option<ThreadId>,
+        left: Left,
+    ) {
+        if let Some(from) = from {
+            self.end_all(at, from);
+            self.threads[from as usize].runs = false;
+            self.task_waits(at, from);
+        }
+        let state = match left {
+            Left::Preempted => 0,
+            Left::Blocked => 1,
+            Left::Exited => 32,
+        };
+        let (prev_pid, prev_comm) = self.tracks.comm(from);
+        let (next_pid, next_comm) = self.tracks.comm(to);
+        let event = Kernel::SchedSwitch(SchedSwitch {
+            prev_comm: Some(prev_comm),
+            prev_pid: Some(prev_pid),
+            prev_prio: Some(120),
+            prev_state: Some(if from.is_some() { state } else { 0 }),
+            next_comm: Some(next_comm),
+            next_pid: Some(next_pid),
+            next_prio: Some(120),
+        });
+        self.packets.kernel(pcpu, at, prev_pid as u32, event);
+        self.pcpus[pcpu as usize].current = to;
+        if let Some(to) = to {
+            self.task_goes_on(at, to);
+            self.threads[to as usize].runs = true;
+        }
+    }
+
+    fn wake(&mut self, at: Ns, thread: ThreadId, pcpu: u32, by: u32) {
+        let (tid, comm) = self.tracks.comm(Some(thread));
+        let waker = self.tracks.comm(self.pcpus[by as usize].current).0;
+        let event = Kernel::SchedWaking(SchedWaking {
+            comm: Some(comm),
+            pid: Some(tid),
+            prio: Some(120),
+            success: Some(1),
+            target_cpu: Some(pcpu as i32),
+        });
+        self.packets.kernel(by, at, waker as u32, event);
+    }
+
+    /// Ends every slice of a thread.
+    fn end_all(&mut self, at: Ns, thread: ThreadId) {
+        for _ in 0..std::mem::take(&mut self.threads[thread as usize].open) {
+            self.packets.end(self.tracks.thread(thread), at);
+        }
+    }
+
+    fn begin(&mut self, at: Ns, pcpu: u32, work: Work) {
+        let own = self.tracks.pcpu(pcpu);
+        if std::mem::take(&mut self.pcpus[pcpu as usize].open) {
+            self.packets.end(own, at);
+        }
+        let current = self.pcpus[pcpu as usize].current;
+        let guest = matches!(work, Work::Guest(_));
+        if let Some(thread) = current {
+            // In guest mode the outer slice stays.
+            let keep = u32::from(guest && self.threads[thread as usize].open == 2);
+            while self.threads[thread as usize].open > keep {
+                self.threads[thread as usize].open -= 1;
+                self.packets.end(self.tracks.thread(thread), at);
+            }
+        }
+        let kernel = match work {
+            Work::Idle | Work::User | Work::Entry | Work::Exit(_) | Work::Poll | Work::Guest(_) => {
+                None
+            }
+            Work::CState => Some("leave idle"),
+            Work::Irq(name) => Some(name),
+            Work::Kernel => Some("kernel"),
+            Work::Switch => Some("switch"),
+        };
+        if let Some(name) = kernel {
+            let category = if matches!(work, Work::Irq(_)) { "irq" } else { "host" };
+            self.slice(own, at, category, name);
+            self.pcpus[pcpu as usize].open = true;
+            return;
+        }
+        let Some(thread) = current else { return };
+        match work {
+            Work::Entry => self.thread_slice(thread, at, "entry", "entry"),
+            Work::Exit(reason) => {
+                let name = self.tracks.exit(reason);
+                self.thread_slice(thread, at, "exit", &name);
+            }
+            Work::Poll => self.thread_slice(thread, at, "poll", "host polls"),
+            Work::Guest(inner) => self.guest(at, thread, inner),
+            _ => {}
+        }
+    }
+
+    fn guest(&mut self, at: Ns, thread: ThreadId, work: GuestWork) {
+        if self.threads[thread as usize].open == 0 {
+            self.thread_slice(thread, at, "guest", "guest mode");
+        }
+        let state = &mut self.threads[thread as usize];
+        let (mut flow, mut flow_ends) = (None, None);
+        match work {
+            GuestWork::Irq(what) => {
+                if let Some(i) = state.pending.iter().position(|p| p.0 == what) {
+                    state.handles = Some(state.pending.remove(i).1);
+                    flow = state.handles;
+                }
+            }
+            GuestWork::Softirq => flow = state.handles,
+            GuestWork::Kernel | GuestWork::Switch | GuestWork::Poll | GuestWork::Rest => {}
+            GuestWork::Task => state.handles = None,
+        }
+        let task = state.task;
+        let vm = self.tracks.vm_of(thread);
+        if let (GuestWork::Task, Some(task), Some(vm)) = (work, task, vm) {
+            flow_ends = self.tasks[vm][task as usize].flow.take();
+        }
+        let name = match work {
+            GuestWork::Irq(what) => format!("irq {what}"),
+            GuestWork::Softirq => "softirq".to_owned(),
+            GuestWork::Kernel => "guest kernel".to_owned(),
+            GuestWork::Switch => "guest switch".to_owned(),
+            GuestWork::Poll => "guest polls".to_owned(),
+            GuestWork::Rest => "guest rests".to_owned(),
+            GuestWork::Task => self.tracks.task_name(vm, task),
+        };
+        let track = self.tracks.thread(thread);
+        let facts = Facts { category: "guest", name: &name, flow, flow_ends, ..Facts::default() };
+        self.packets.event(track, at, Type::SliceBegin, facts);
+        self.threads[thread as usize].open += 1;
+    }
+
+    fn task_switch(&mut self, at: Ns, thread: ThreadId, task: Option<u32>, left: Left) {
+        let Some(vm) = self.tracks.vm_of(thread) else { return };
+        let vcpu = self.tracks.thread_name(thread);
+        let before = std::mem::replace(&mut self.threads[thread as usize].task, task);
+        if let Some(before) = before {
+            let track = self.tracks.task(vm, before);
+            self.packets.end(track, at);
+            if !self.threads[thread as usize].runs {
+                self.packets.end(track, at);
+            }
+            if left == Left::Preempted {
+                self.slice(track, at, "task", "runnable");
+                self.tasks[vm][before as usize].runnable = true;
+            }
+        }
+        if let Some(task) = task {
+            let track = self.tracks.task(vm, task);
+            if std::mem::take(&mut self.tasks[vm][task as usize].runnable) {
+                self.packets.end(track, at);
+            }
+            self.slice(track, at, "task", &format!("on {vcpu}"));
+            // Before it has run a moment its vCPU may have lost its pCPU.
+            if !self.threads[thread as usize].runs {
+                self.slice(track, at, "task", "vCPU waits");
+            }
+        }
+    }
+
+    /// The vCPU of a task lost its pCPU.
+    fn task_waits(&mut self, at: Ns, thread: ThreadId) {
+        if let (Some(vm), Some(task)) =
+            (self.tracks.vm_of(thread), self.threads[thread as usize].task)
+        {
+            self.slice(self.tracks.task(vm, task), at, "task", "vCPU waits");
+        }
+    }
+
+    /// ... and has one again.
+    fn task_goes_on(&mut self, at: Ns, thread: ThreadId) {
+        let state = &self.threads[thread as usize];
+        if let (Some(vm), Some(task), false) = (self.tracks.vm_of(thread), state.task, state.runs) {
+            self.packets.end(self.tracks.task(vm, task), at);
+        }
+    }
+
+    fn task_wake(&mut self, at: Ns, thread: ThreadId, task: u32, by: ThreadId) {
+        let Some(vm) = self.tracks.vm_of(thread) else { return };
+        let track = self.tracks.task(vm, task);
+        let woken = &mut self.tasks[vm][task as usize];
+        woken.flow = self.threads[by as usize].handles.or(woken.flow);
+        let runs = self.threads[thread as usize].task == Some(task);
+        if !runs && !std::mem::replace(&mut woken.runnable, true) {
+            self.slice(track, at, "task", "runnable");
+        }
+    }
+
+    fn inject(&mut self, at: Ns, thread: ThreadId, what: &'static str, by: u32) {
+        self.flows += 1;
+        let flow = self.flows;
+        let pending = &mut self.threads[thread as usize].pending;
+        // One that is pending already is one with this.
+        pending.retain(|p| p.0 != what);
+        pending.push((what, flow));
+        let name = format!("inject {what} into {}", self.tracks.thread_name(thread));
+        let track = self.tracks.pcpu(by);
+        let facts = Facts { category: "irq", name: &name, flow: Some(flow), ..Facts::default() };
+        self.packets.event(track, at, Type::Instant, facts);
+    }
+
+    fn boost(&mut self, at: Ns, thread: ThreadId, what: &'static str, budget: Ns) {
+        let track = self.tracks.boost(thread);
+        let boosted = &mut self.threads[thread as usize].boosted;
+        match what {
+            "boost" if !std::mem::replace(boosted, true) => {
+                self.slice(track, at, "policy", "boosted");
+            }
+            "restore" if std::mem::take(boosted) => self.packets.end(track, at),
+            "boost" | "restore" => {}
+            other => self.instant(track, at, "policy", other),
+        }
+        let before = self.threads[thread as usize].budget.replace(budget);
+        if before != Some(budget) {
+            self.packets.counter(self.tracks.budget(thread), at, budget);
+        }
+    }
+
+    fn slice(&mut self, track: u64, at: Ns, category: &'static str, name: &str) {
+        let facts = Facts { category, name, ..Facts::default() };
+        self.packets.event(track, at, Type::SliceBegin, facts);
+    }
+
+    fn thread_slice(&mut self, thread: ThreadId, at: Ns, category: &'static str, name: &str) {
+        self.slice(self.tracks.thread(thread), at, category, name);
+        self.threads[thread as usize].open += 1;
+    }
+
+    fn instant(&mut self, track: u64, at: Ns, category: &'static str, name: &str) {
+        let facts = Facts { category, name, ..Facts::default() };
+        self.packets.event(track, at, Type::Instant, facts);
+    }
+
+    fn told(&mut self, at: Ns, event: &Event) {
+        match *event {
+            Event::Switch { pcpu, from, to, left } => self.switch(at, pcpu, from, to, left),
+            Event::Begin { pcpu, work } => self.begin(at, pcpu, work),
+            Event::Wake { thread, pcpu, by } => self.wake(at, thread, pcpu, by),
+            // What it has waited for since before the window.
+            Event::Waits { thread, pcpu } => self.wake(at, thread, pcpu, pcpu),
+            Event::Move { thread, from, to } => {
+                let name =
+                    format!("{} moves: pcpu{from} to pcpu{to}", self.tracks.thread_name(thread));
+                self.instant(self.tracks.pcpu(to), at, "host", &name);
+            }
+            Event::Throttle { pcpu, on } => {
+                let was = std::mem::replace(&mut self.pcpus[pcpu as usize].throttled, on);
+                let track = self.tracks.throttle(pcpu);
+                match (was, on) {
+                    (false, true) => self.slice(track, at, "host", "RT throttled"),
+                    (true, false) => self.packets.end(track, at),
+                    _ => {}
+                }
+            }
+            Event::Park { thread, on } => {
+                let name = if on { "parked by its cap" } else { "unparked" };
+                self.instant(self.tracks.thread(thread), at, "host", name);
+            }
+            Event::Credit { what, thread, pcpu } => {
+                let name = format!("{what}: {}", self.tracks.thread_name(thread));
+                self.instant(self.tracks.pcpu(pcpu), at, "credit1", &name);
+            }
+            Event::Inject { thread, what, by } => self.inject(at, thread, what, by),
+            Event::Boost { thread, what, budget_ns } => self.boost(at, thread, what, budget_ns),
+            Event::TaskSwitch { thread, task, left } => self.task_switch(at, thread, task, left),
+            Event::TaskWake { thread, task, by } => self.task_wake(at, thread, task, by),
+            Event::Queue { pcpu, length } => {
+                if self.pcpus[pcpu as usize].queue.replace(length) != Some(length) {
+                    self.packets.counter(self.tracks.queue(pcpu), at, u64::from(length));
+                }
+            }
+            Event::Mask { vm, vcpus } => {
+                self.packets.counter(self.tracks.width(vm), at, u64::from(vcpus));
+            }
+            Event::Steal { thread, ns } => {
+                self.packets.counter(self.tracks.steal(thread), at, ns);
+            }
+        }
+    }
+}
+
+impl<W: Write + Debug> Observer for Trace<W> {
+    fn windows(&self) -> Vec<(Ns, Ns)> {
+        vec![self.window]
+    }
+
+    fn ends_with_windows(&self) -> bool {
+        true
+    }
+
+    fn cast(&mut self, cast: &Cast) {
+        self.tracks = Tracks::new(cast);
+        self.packets.cpus(cast.pcpus as usize);
+        self.pcpus = vec![Pcpu::default(); cast.pcpus as usize];
+        self.threads = vec![Thread::default(); cast.threads.len()];
+        self.tasks = cast.tasks.iter().map(|t| vec![Task::default(); t.len()]).collect();
+        self.tracks.describe(&mut self.packets);
+    }
+
+    fn opens(&mut self, _: Ns) {
+        self.on = true;
+    }
+
+    fn event(&mut self, at: Ns, event: &Event) {
+        self.told(at - self.zero, event);
+    }
+
+    fn closes(&mut self, at: Ns) {
+        let at = at - self.zero;
+        self.on = false;
+        for pcpu in 0..self.pcpus.len() as u32 {
+            if std::mem::take(&mut self.pcpus[pcpu as usize].open) {
+                self.packets.end(self.tracks.pcpu(pcpu), at);
+            }
+            if std::mem::take(&mut self.pcpus[pcpu as usize].throttled) {
+                self.packets.end(self.tracks.throttle(pcpu), at);
+            }
+        }
+        for thread in 0..self.threads.len() as u32 {
+            self.end_all(at, thread);
+            if std::mem::take(&mut self.threads[thread as usize].boosted) {
+                self.packets.end(self.tracks.boost(thread), at);
+            }
+            if let (Some(vm), Some(task)) =
+                (self.tracks.vm_of(thread), self.threads[thread as usize].task.take())
+            {
+                if !self.threads[thread as usize].runs {
+                    self.packets.end(self.tracks.task(vm, task), at);
+                }
+                self.packets.end(self.tracks.task(vm, task), at);
+            }
+        }
+        for vm in 0..self.tasks.len() {
+            for task in 0..self.tasks[vm].len() {
+                if std::mem::take(&mut self.tasks[vm][task].runnable) {
+                    self.packets.end(self.tracks.task(vm, task as u32), at);
+                }
+            }
+        }
+    }
+
+    fn sample(&mut self, _: Ns, sample: &SampleEvent<'_>) {
+        self.lanes.sample(&mut self.packets, self.zero, self.on, sample);
+    }
+}
