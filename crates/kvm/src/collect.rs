@@ -9,16 +9,19 @@ use vcoop_guest::ring::{Reader, Ring, Sample};
 use vcoop_model::plan::virt::GuestIdle;
 use vcoop_model::plan::{Ns, Plan, Program, Target};
 use vcoop_model::recording::{LatencyRecord, Recording, Scalar};
+use vcoop_model::span::Observer;
 use vcoop_policy::PolicyStats;
 
 use crate::attr;
 use crate::clock::{Clock, tsc};
 use crate::driver::{VcpuDriver, VmDriver};
 use crate::environment::schedstat;
+use crate::facts::host_facts;
 use crate::host_task::Progress;
 use crate::lab::{interval, is_exitless};
 use crate::probe::{Probe, Window};
 use crate::series::{self, Held, HostSample, Series, Source};
+use crate::trace::live::{Live, Tids};
 use crate::trace::{Meter, Recorder, Thread, Tid};
 use crate::translate::{Rates, places};
 use crate::trip::{Other, Trip};
@@ -123,6 +126,7 @@ pub(crate) struct Collector<'a> {
     vcpus: Vec<Vec<Tid>>,
     first: Option<Totals>,
     last: Option<Totals>,
+    observer: Option<&'a mut dyn Observer>,
 }
 
 impl<'a> Collector<'a> {
@@ -170,7 +174,16 @@ impl<'a> Collector<'a> {
         let origin = clock.tsc_at(0);
         let vcpus = Vec::new();
         let (first, last) = (None, None);
-        (Self { plan, clock, origin, firing, lines, trace, vcpus, first, last }, senders)
+        (
+            Self { plan, clock, origin, firing, lines, trace, vcpus, first, last, observer: None },
+            senders,
+        )
+    }
+
+    /// Tells somebody of every sample from now on.
+    pub(crate) fn observed(&mut self, observer: &'a mut dyn Observer) {
+        self.lines.iter_mut().for_each(|line| line.series.probe.listen());
+        self.observer = Some(observer);
     }
 
     pub(crate) fn has_begun(&self) -> bool {
@@ -227,6 +240,15 @@ impl<'a> Collector<'a> {
         add(injector, "injector", false, false);
         add(attr::gettid(), "collector", false, false);
         trace.know(&threads);
+        let window = self.observer.as_ref().and_then(|o| o.windows().first().copied());
+        if let (Some(observer), Some(window)) = (&mut self.observer, window) {
+            let cpus = host_facts().cpus.iter().max().map_or(1, |last| last + 1);
+            let collector = attr::gettid();
+            let tids = Tids { tasks: &tasks, vcpus: &vcpus, injector, collector };
+            let live = Live::new(self.plan, self.clock, tids, cpus, window);
+            observer.cast(&live.cast);
+            trace.live = Some(live);
+        }
         self.vcpus = vcpus;
     }
 
@@ -283,9 +305,16 @@ impl<'a> Collector<'a> {
     }
 
     fn release(&mut self, all: bool) {
+        let live = self.trace.as_mut().and_then(|trace| trace.live.as_mut());
+        if let (Some(live), Some(observer)) = (live, &mut self.observer) {
+            live.tell(*observer);
+        }
         let timeline = self.trace.as_ref().map(Recorder::timeline);
         for line in &mut self.lines {
             line.series.release(&self.clock, timeline, all);
+            if let Some(observer) = &mut self.observer {
+                line.series.probe.tell(*observer);
+            }
         }
     }
 
@@ -296,6 +325,10 @@ impl<'a> Collector<'a> {
             trace.end();
         }
         self.release(true);
+        let live = self.trace.as_mut().and_then(|trace| trace.live.as_mut());
+        if let (Some(live), Some(observer)) = (live, &mut self.observer) {
+            live.close(*observer, ended);
+        }
         let mut scalars = BTreeMap::new();
         let mut put = |probe: &str, metric: &str, unit: &'static str, value: f64| {
             scalars.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });

@@ -15,6 +15,7 @@ use vcoop_model::plan::{
     GuestTimer, Ns, Plan, PolicyPlan, Program, Target, TimelineAction, VmPlan,
 };
 use vcoop_model::recording::Recording;
+use vcoop_model::span::Observer;
 
 use crate::attr::{self, Attr, Stay};
 use crate::clock::{self, Clock, monotonic, tsc};
@@ -160,6 +161,24 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
     reservation::check(plan, &|list| cpus.of(list, plan))
 }
 
+/// Whether a run's host threads can be recorded on this host.
+///
+/// # Errors
+///
+/// They cannot.
+pub fn can_trace() -> Result<(), Missing> {
+    let events = crate::trace::describe();
+    match events.strip_prefix("no: ") {
+        None => Ok(()),
+        Some(why) => Err(Missing {
+            what: format!("a live trace needs tracefs: {why}"),
+            remedy: "as root: unshare -m sh -c 'mount -t tracefs nodev /sys/kernel/tracing && \
+                     vcoop trace ...', or --backend sim"
+                .to_owned(),
+        }),
+    }
+}
+
 /// Runs a plan once. `stop` is asked every few milliseconds; when it answers true the run ends early
 /// and gives back what it has. Runs of one process go one after the other.
 ///
@@ -195,6 +214,31 @@ pub fn run_partly(
     seed: u64,
     stop: &dyn Fn() -> bool,
     options: &Options,
+) -> Result<(Recording, Option<Error>), Error> {
+    one(plan, seed, stop, options, None)
+}
+
+/// [`run_partly`], and tells an observer of every sample of the measured time.
+///
+/// # Errors
+///
+/// As there.
+pub fn observe(
+    plan: &Plan,
+    seed: u64,
+    stop: &dyn Fn() -> bool,
+    options: &Options,
+    observer: &mut dyn Observer,
+) -> Result<(Recording, Option<Error>), Error> {
+    one(plan, seed, stop, options, Some(observer))
+}
+
+fn one(
+    plan: &Plan,
+    seed: u64,
+    stop: &dyn Fn() -> bool,
+    options: &Options,
+    observer: Option<&mut dyn Observer>,
 ) -> Result<(Recording, Option<Error>), Error> {
     check(plan)?;
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -234,7 +278,7 @@ pub fn run_partly(
     let advance = vms.iter().map(|vm| vm.advance.cap()).max().unwrap_or(0);
     let firing = Firing { exitless, advance };
     let run = Run { plan, seed, cpus, common, vms, wiring, rates, start, firing };
-    let (mut recording, failure) = run.go(fds, trace.flatten(), stop);
+    let (mut recording, failure) = run.go(fds, trace.flatten(), stop, observer);
     recording.scalars.insert(
         ("lab".to_owned(), "cpu_dma_latency_held".to_owned()),
         crate::collect::count(u64::from(idle.is_held())),
@@ -406,6 +450,7 @@ impl Run<'_> {
         fds: Vec<Vec<VcpuFd>>,
         trace: Option<Recorder>,
         stop: &dyn Fn() -> bool,
+        observer: Option<&mut dyn Observer>,
     ) -> (Recording, Option<Error>) {
         let progress: Vec<Progress> =
             self.plan.host_tasks.iter().map(|_| Progress::default()).collect();
@@ -425,6 +470,9 @@ impl Run<'_> {
         let clock = self.common.clock;
         let (mut collector, mut senders) =
             Collector::new(self.plan, &self.vms, clock, window, self.firing, trace);
+        if let Some(observer) = observer {
+            collector.observed(observer);
+        }
         let ended = thread::scope(|scope| {
             let ender = Ender { common: &self.common, vms: &self.vms, running: &running };
             for ((i, fds), exits) in fds.into_iter().enumerate().zip(&exits) {

@@ -128,7 +128,7 @@ pub use survey::{Finding, State, survey};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use environment::environment;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use lab::{available, check, run, run_partly, run_with};
+pub use lab::{available, can_trace, check, observe, run, run_partly, run_with};
 
 /// What a plan does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,6 +163,7 @@ mod elsewhere {
 
     use vcoop_model::plan::Plan;
     use vcoop_model::recording::Recording;
+    use vcoop_model::span::Observer;
 
     use crate::{CalibrateOptions, Calibration, Error, Missing, Options};
 
@@ -176,6 +177,15 @@ mod elsewhere {
             what: "the micro-VM lab needs x86-64 Linux with KVM".to_owned(),
             remedy: "use the simulator".to_owned(),
         })
+    }
+
+    /// Whether a run's host threads can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// They cannot, on this target.
+    pub fn can_trace() -> Result<(), Missing> {
+        available()
     }
 
     /// Whether this plan can run here.
@@ -225,6 +235,21 @@ mod elsewhere {
         run_with(plan, seed, stop, options).map(|recording| (recording, None))
     }
 
+    /// Runs a plan once, and tells an observer of every sample.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, on this target.
+    pub fn observe(
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+        options: &Options,
+        _: &mut dyn Observer,
+    ) -> Result<(Recording, Option<Error>), Error> {
+        run_partly(plan, seed, stop, options)
+    }
+
     /// Measures this host's costs.
     ///
     /// # Errors
@@ -246,4 +271,6 @@ mod elsewhere {
 }
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-pub use elsewhere::{available, calibrate, check, environment, run, run_partly, run_with};
+pub use elsewhere::{
+    available, calibrate, can_trace, check, environment, observe, run, run_partly, run_with,
+};
