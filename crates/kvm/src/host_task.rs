@@ -72,6 +72,7 @@ impl HostTask<'_> {
             Program::Audio { .. } => "an audio callback runs in a guest only",
             Program::Rogue { .. } => "a rogue is a guest",
             Program::Boot { .. } | Program::Desktop { .. } => "it runs in a guest only",
+            Program::Routine { .. } => "this kind runs in the simulator only",
         };
         Err(Error::Unsupported { what: format!("load {}", plan.name), why: why.to_owned() })
     }
@@ -122,6 +123,7 @@ impl HostTask<'_> {
             Program::Script { steps, repeat } => self.play(common, steps, *repeat)?,
             Program::Audio { .. }
             | Program::Rogue { .. }
+            | Program::Routine { .. }
             | Program::Boot { .. }
             | Program::Desktop { .. } => {}
         }
@@ -145,6 +147,12 @@ impl HostTask<'_> {
                         let period = (*period_ns).max(1);
                         let since = monotonic().saturating_sub(self.start);
                         self.sleep(common, self.start + (since / period + 1) * period);
+                    }
+                    Phase::Busy { period_ns, on_ns } => {
+                        let since = || monotonic().saturating_sub(self.start) % (*period_ns).max(1);
+                        while since() < *on_ns && !common.is_over() {
+                            self.work(common, self.rates.iterations(100_000));
+                        }
                     }
                     Phase::Call { server, .. } => {
                         self.call(common, *server)?;

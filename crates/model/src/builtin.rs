@@ -48,6 +48,10 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "xen-density",
         "xen-pinning",
         "xen-vmstart",
+        "paravirt-cpus",
+        "paravirt-duty",
+        "governor-compare",
+        "governor-unfair",
     ]
 }
 

@@ -5,6 +5,7 @@
 //! seed only.
 
 pub mod govern;
+mod routine;
 mod storm;
 pub mod virt;
 
@@ -16,6 +17,7 @@ use vcoop_policy::config::{DynamicConfig, Means, RatelimitConfig, WakeBoostConfi
 use vcoop_sched::config::{Credit1Config, LevelConfig, Policy, Topology};
 
 use crate::profile::{Costs, Cpu};
+pub use routine::{Act, IpiTo};
 pub use storm::{DensityPlan, Milestone, Score, StormPlan, ViewPlan, ViewStart};
 pub use virt::{GuestTimer, Virt};
 
@@ -213,6 +215,11 @@ pub enum Program {
         /// Executed in order, for ever.
         phases: Vec<Phase>,
     },
+    /// A loop over acts: what cycles do, and locks, IPIs, messages and samples between them.
+    Routine {
+        /// Executed in order, for ever.
+        acts: Vec<Act>,
+    },
     /// An audio callback: each `period` a burst of samples is due, `work` CPU time later it is
     /// written; it glitches when that is more than `buffer` after it was due.
     Audio {
@@ -298,10 +305,51 @@ pub enum Program {
 impl Program {
     /// Whether it takes latency samples.
     pub fn measures(&self) -> bool {
-        matches!(
-            self,
-            Self::Cyclictest { .. } | Self::Audio { .. } | Self::Ping { .. } | Self::Desktop { .. }
-        )
+        match self {
+            Self::Cyclictest { .. }
+            | Self::Audio { .. }
+            | Self::Ping { .. }
+            | Self::Desktop { .. } => true,
+            Self::Routine { acts } => acts.iter().any(Act::measures),
+            _ => false,
+        }
+    }
+
+    /// Whether it calls other machines.
+    pub fn is_remote(&self) -> bool {
+        self.acts().iter().any(|act| matches!(act, Act::Remote { .. }))
+    }
+
+    /// Whether it measures timers, which then have no slack.
+    pub fn is_timed(&self) -> bool {
+        self.acts().iter().any(|act| matches!(act, Act::Timer { .. }))
+    }
+
+    /// Whether it takes messages of its peers.
+    pub fn takes_messages(&self) -> bool {
+        self.acts().iter().any(|act| matches!(act, Act::Receive { .. }))
+    }
+
+    /// Whether it counts units of work.
+    pub fn counts(&self) -> bool {
+        self.acts().contains(&Act::Done)
+    }
+
+    /// One more than the largest number of a lock that it takes, if it takes any.
+    pub fn locks(&self) -> Option<u32> {
+        let locks = self.acts().iter().filter_map(|act| match act {
+            Act::Lock { lock } | Act::Acquire { lock } => Some(lock + 1),
+            _ => None,
+        });
+        locks.max()
+    }
+
+    /// Its acts, if it is a routine.
+    fn acts(&self) -> &[Act] {
+        match self {
+            Self::Routine { acts } => acts,
+            _ => &[],
+        }
     }
 
     /// The servers it calls.
@@ -319,7 +367,11 @@ impl Program {
             Phase::Call { server, .. } => Some(*server),
             _ => None,
         };
-        own.into_iter().chain(phases.iter().filter_map(called))
+        let done = self.acts().iter().filter_map(move |act| match act {
+            Act::Do(phase) => called(phase),
+            _ => None,
+        });
+        own.into_iter().chain(phases.iter().filter_map(called)).chain(done)
     }
 
     /// The same servers at other places, after tasks were moved.
@@ -328,6 +380,13 @@ impl Program {
             Self::Cycle { phases } => {
                 for phase in phases {
                     if let Phase::Call { server, .. } = phase {
+                        *server = to(*server);
+                    }
+                }
+            }
+            Self::Routine { acts } => {
+                for act in acts {
+                    if let Act::Do(Phase::Call { server, .. }) = act {
                         *server = to(*server);
                     }
                 }
@@ -359,6 +418,13 @@ pub enum Phase {
     Align {
         /// The period.
         period_ns: Ns,
+    },
+    /// Use the CPU, or try to, until so much of the period has passed by the clock.
+    Busy {
+        /// The period, counted from the start of the run.
+        period_ns: Ns,
+        /// From its start to this.
+        on_ns: Ns,
     },
     /// Call a server and wait for its answer.
     Call {

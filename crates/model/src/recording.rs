@@ -88,11 +88,16 @@ pub enum Part {
     Service,
     /// The task itself was still busy with an earlier period, or held up in it.
     Overrun,
+    /// In guest mode: spinning for a spinlock, or halted for it; the task itself, or one that kept it from
+    /// its vCPU by that.
+    LockWait,
+    /// In guest mode: spinning until other vCPUs have called a function (a TLB shootdown), likewise.
+    CallWait,
 }
 
 impl Part {
     /// How many there are.
-    pub const COUNT: usize = 15;
+    pub const COUNT: usize = 17;
 
     /// All, in order.
     pub const ALL: [Self; Self::COUNT] = [
@@ -111,6 +116,8 @@ impl Part {
         Self::ServiceQueue,
         Self::Service,
         Self::Overrun,
+        Self::LockWait,
+        Self::CallWait,
     ];
 
     /// Name in files.
@@ -131,6 +138,8 @@ impl Part {
             Self::ServiceQueue => "service_queue",
             Self::Service => "service",
             Self::Overrun => "overrun",
+            Self::LockWait => "lock_wait",
+            Self::CallWait => "call_wait",
         }
     }
 }

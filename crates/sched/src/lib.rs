@@ -41,4 +41,6 @@ pub use credit::{Credit1, CreditCounters, Decision, Observed, Pri, Waker};
 pub use dl::check_reservation;
 pub use level::{Level, Spare};
 pub use scheduler::Scheduler;
-pub use types::{Attr, ConfigError, CpuId, EntId, EntStats, Leave, MaskError, Note, Refusal};
+pub use types::{
+    Attr, ConfigError, CpuId, DirectedYield, EntId, EntStats, Leave, MaskError, Note, Refusal,
+};

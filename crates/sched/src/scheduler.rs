@@ -2,7 +2,9 @@
 
 use crate::config::{Ns, Policy};
 use crate::credit::Waker;
-use crate::{Attr, CpuId, CpuSet, Credit1, EntId, EntStats, Leave, Level, Note, Refusal};
+use crate::{
+    Attr, CpuId, CpuSet, Credit1, DirectedYield, EntId, EntStats, Leave, Level, Note, Refusal,
+};
 
 /// The scheduler of a host: Linux's classes or Xen's credit1. Guests are [`Level`]s always.
 #[derive(Clone, Debug)]
@@ -54,6 +56,14 @@ impl Scheduler {
     #[inline]
     pub fn schedule(&mut self, now: Ns, cpu: CpuId, leave: Leave) -> Option<EntId> {
         either!(self, s => s.schedule(now, cpu, leave))
+    }
+
+    /// [`Level::yield_to`]; Xen's credit1 knows no target: the current one just yields.
+    pub fn yield_to(&mut self, now: Ns, cpu: CpuId, to: EntId) -> DirectedYield {
+        match self {
+            Self::Linux(s) => s.yield_to(now, cpu, to),
+            Self::Credit1(_) => DirectedYield::Done,
+        }
     }
 
     /// [`Level::tick`].

@@ -72,6 +72,17 @@ pub enum Leave {
     Exit,
 }
 
+/// What became of a directed yield.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DirectedYield {
+    /// Both are alone on their CPUs: there is nothing to gain (`-ESRCH`).
+    Alone,
+    /// The other does not wait, or one of the two is not fair.
+    Refused,
+    /// The other is next in its queue, as far as that is fair.
+    Done,
+}
+
 /// What a level tells its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Note {

@@ -17,8 +17,9 @@ use vcoop_policy::Injection;
 use vcoop_sched::{EntId, Leave};
 
 use crate::program::Op;
+use crate::queue::Ns;
 use crate::track::{Leg, NONE};
-use crate::world::{Exit, Vm, Wait, World, vector};
+use crate::world::{Exit, Irq, Vm, Wait, World, vector};
 
 /// A request or its answer, named by who calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub(crate) struct Client {
     pub(crate) builds: u32,
     /// Calls made.
     pub(crate) calls: u64,
+    /// Its number among those who call other machines, and the time of the call that is out.
+    remote: (u32, Ns),
 }
 
 /// A task that answers calls.
@@ -63,6 +66,8 @@ pub(crate) struct Server {
 pub(crate) struct Calls {
     pub(crate) clients: Vec<Client>,
     pub(crate) servers: Vec<Server>,
+    /// Those who call other machines.
+    pub(crate) remotes: Vec<u32>,
 }
 
 impl Calls {
@@ -75,7 +80,7 @@ impl Calls {
         sampler: u32,
     ) -> (u32, u32) {
         let (mut client, mut server) = (NONE, NONE);
-        if task.program.servers().next().is_some() {
+        if task.program.servers().next().is_some() || task.program.is_remote() {
             client = self.clients.len() as u32;
             self.clients.push(Client {
                 at,
@@ -85,7 +90,11 @@ impl Calls {
                 sampler,
                 builds: NONE,
                 calls: 0,
+                remote: (self.remotes.len() as u32, 0),
             });
+            if task.program.is_remote() {
+                self.remotes.push(client);
+            }
         }
         if let Program::Serve { irq_vcpu, .. } = task.program {
             server = self.servers.len() as u32;
@@ -114,6 +123,7 @@ impl Calls {
             sampler: NONE,
             builds,
             calls: 0,
+            remote: (NONE, 0),
         });
         self.clients.len() as u32 - 1
     }
@@ -262,6 +272,49 @@ impl World<'_> {
         c.calls += 1;
         self.tracks.call(c.sampler, track, self.now);
         Message { client, answer: false }
+    }
+
+    /// A call to another machine begins.
+    pub(crate) fn remote_call(&mut self, client: u32, ns: Ns, irq_vcpu: u32, track: u32) {
+        let c = &mut self.calls.clients[client as usize];
+        if let Target::Guest { vm, .. } = c.at {
+            c.irq_vcpu = self.vms[vm as usize].first + irq_vcpu;
+        }
+        c.remote.1 = ns;
+        c.calls += 1;
+        self.tracks.call(c.sampler, track, self.now);
+    }
+
+    /// It has left this machine.
+    pub(crate) fn remote_sent(&mut self, client: u32) {
+        let c = &self.calls.clients[client as usize];
+        let (slot, ns) = c.remote;
+        let track = match c.at {
+            Target::Host(t) => self.threads[t as usize].track,
+            Target::Guest { .. } => self.vcpus[c.irq_vcpu as usize].track,
+        };
+        self.queue.set(self.slots.remote + slot, self.now + ns);
+        self.leg(client, Leg::Held, track);
+    }
+
+    /// Its answer reaches this machine: an interrupt where who takes it ran last.
+    pub(crate) fn remote_answers(&mut self, remote: u32) {
+        let client = self.calls.remotes[remote as usize];
+        let c = &self.calls.clients[client as usize];
+        let (track, p) = match c.at {
+            Target::Host(t) => (self.threads[t as usize].track, self.host.cpu_of(EntId(t)).0),
+            Target::Guest { .. } => {
+                let vcpu = &self.vcpus[c.irq_vcpu as usize];
+                (vcpu.track, vcpu.home)
+            }
+        };
+        self.leg(client, Leg::Flight, track);
+        self.interrupt(p, Irq::Remote(client));
+    }
+
+    /// The host's half of that interrupt is done.
+    pub(crate) fn remote_arrived(&mut self, client: u32) {
+        self.send(Message { client, answer: true });
     }
 
     /// The call that a server has worked on is answered.

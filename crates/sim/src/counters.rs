@@ -128,4 +128,5 @@ impl Counters {
 }
 
 /// Reasons that most VMs never have.
-const RARE: [&str; 5] = ["register", "refused", "preemption_timer", "eoi", "interrupt_window"];
+const RARE: [&str; 7] =
+    ["register", "refused", "preemption_timer", "eoi", "interrupt_window", "pause", "hypercall"];

@@ -12,10 +12,12 @@
 //! guest interrupts off.
 
 use vcoop_model::plan::Mode;
+use vcoop_model::plan::virt::IpiPath;
 use vcoop_policy::GuestEvent;
 use vcoop_sched::{EntId, Leave, Note};
 
 use crate::host::{FREE_OPS, FREE_RUN, preemptible};
+use crate::lock::Spin;
 use crate::program::Op;
 use crate::queue::Ns;
 use crate::track::{NONE, State};
@@ -66,11 +68,17 @@ impl World<'_> {
                 self.device_wakes(v, d);
                 self.guest_event(v, GuestEvent::SoftirqExit);
             }
+            GuestSegment::User => {
+                let vcpu = &self.vcpus[v as usize];
+                let work = &self.vms[vcpu.vm as usize].tasks[vcpu.current as usize];
+                if work.spin != Spin::No {
+                    self.spell_ends(v);
+                }
+            }
             GuestSegment::None
             | GuestSegment::Overhead
             | GuestSegment::Switch
-            | GuestSegment::Poll
-            | GuestSegment::User => {}
+            | GuestSegment::Poll => {}
         }
         self.guest_goes_on(v);
     }
@@ -116,6 +124,14 @@ impl World<'_> {
                 continue;
             }
             if self.vms[vm].tasks[current as usize].left > 0 {
+                let spin = self.vms[vm].tasks[current as usize].spin;
+                let spell = match spin {
+                    Spin::No => None,
+                    _ => match self.spell(v, current) {
+                        Some(ns) => Some(ns),
+                        None => continue,
+                    },
+                };
                 let work = &mut self.vms[vm].tasks[current as usize];
                 work.refill += std::mem::take(&mut self.threads[thread].work.refill);
                 let ns = work.needs();
@@ -126,7 +142,11 @@ impl World<'_> {
                         continue;
                     }
                 }
-                return self.guest_begin(v, GuestSegment::User, ns);
+                self.guest_begin(v, GuestSegment::User, spell.unwrap_or(ns));
+                if spell.is_some() {
+                    self.spin_state(v, spin);
+                }
+                return;
             }
             if self.guest_op(v, current, free >= FREE_OPS) {
                 return;
@@ -147,6 +167,9 @@ impl World<'_> {
         let vcpu = &self.vcpus[v as usize];
         let vm = &self.vms[vcpu.vm as usize];
         let work = &vm.tasks[task as usize];
+        if work.holds > 0 {
+            return false;
+        }
         // A guest kernel section has its scheduling points no denser than the guest can see: it is
         // preempted at the next interrupt that comes in it.
         preemptible(work.mode, work.left, vm.preemption, vcpu.eager, true)
@@ -168,6 +191,7 @@ impl World<'_> {
         match which {
             vector::TIMER => self.guest_timer(v),
             vector::DEVICE => softirq = self.guest_device(v),
+            vector::IPI => self.calls_done(v),
             vector::MESSAGE => {
                 while let Some(message) = self.vcpus[v as usize].messages.pop_front() {
                     self.deliver_to_guest(v, message);
@@ -246,8 +270,9 @@ impl World<'_> {
         }
         self.guest_notes(v);
         let ipi = Exit::Ipi(first + to.0);
+        let posted = self.vms[vm].sync.ipi.path == IpiPath::Posted;
         let vcpu = &mut self.vcpus[v as usize];
-        if to != cpu && urgent && vcpu.cooperates() && !vcpu.exits.contains(&ipi) {
+        if to != cpu && urgent && !posted && vcpu.cooperates() && !vcpu.exits.contains(&ipi) {
             // The target was told to reschedule before, so its kernel sees no need for another
             // IPI. But its vCPU may have lost its pCPU since, and only an injection tells the host.
             vcpu.exits.push_back(ipi);
@@ -265,13 +290,12 @@ impl World<'_> {
                     let to = &mut self.vcpus[target as usize];
                     to.resched = true;
                     to.eager |= eager;
-                    let ipi = Exit::Ipi(target);
                     if target != v && self.guest_watches(target) {
                         // The flag is set at the end of the wake-up.
                         let after = self.vcpus[v as usize].extra;
                         self.guest_sees(target, after);
-                    } else if target != v && !self.vcpus[v as usize].exits.contains(&ipi) {
-                        self.vcpus[v as usize].exits.push_back(ipi);
+                    } else if target != v {
+                        self.resched_ipi(v, target);
                     }
                 }
                 Note::Moved { ent, from, to } => {
@@ -367,15 +391,18 @@ impl World<'_> {
         let now = self.now;
         let work = &mut self.vms[vm].tasks[t as usize];
         let Some(runner) = work.runner.as_mut() else { return false };
-        let was = work.mode;
+        let (was, holds) = (work.mode, work.holds);
         let op = if spins { FREE_RUN } else { runner.next(now) };
-        if was == Mode::PreemptOff && !matches!(op, Op::Run { mode: Mode::PreemptOff, .. }) {
+        let unlocks = holds == 0 || holds == 1 && matches!(op, Op::Unlock(_));
+        let runs = matches!(op, Op::Run { mode: Mode::PreemptOff, .. });
+        if was == Mode::PreemptOff && unlocks && !runs {
             work.mode = Mode::User;
             self.guest_event(v, GuestEvent::PreemptOn);
         }
         let work = &mut self.vms[vm].tasks[t as usize];
         match op {
             Op::Run { ns, mode } => {
+                let mode = if holds > 0 { Mode::PreemptOff } else { mode };
                 work.left = ns;
                 work.mode = mode;
                 if mode == Mode::PreemptOff && was != mode {
@@ -458,6 +485,60 @@ impl World<'_> {
             op @ (Op::Call { .. } | Op::Await | Op::TakeCall | Op::Answer) => {
                 self.guest_call_op(v, t, op)
             }
+            Op::Remote { ns, irq_vcpu } => {
+                let client = work.client;
+                self.remote_call(client, ns, irq_vcpu, track);
+                self.vcpus[v as usize].exits.push_back(Exit::Remote(client));
+                false
+            }
+            Op::Begin => {
+                let sampler = work.sampler;
+                self.tracks.begin(sampler, track, now);
+                false
+            }
+            Op::Done => {
+                work.units += 1;
+                false
+            }
+            Op::BusyUntil { at } => {
+                let sampler = work.sampler;
+                self.tracks.arm(sampler, track, at, now);
+                self.spin(vm, t, Spin::Timer);
+                self.set_guest_timer(v, gtimer::TASKS + t, at);
+                self.guest_program(v);
+                false
+            }
+            Op::Lock(lock) => {
+                self.lock(v, t, lock);
+                false
+            }
+            Op::Unlock(lock) => {
+                self.unlock(v, t, lock);
+                false
+            }
+            Op::Acquire(lock) => self.acquire(v, t, lock),
+            Op::Release(lock) => {
+                self.release(v, t, lock);
+                false
+            }
+            Op::Ipi { to, wait } => {
+                self.call_function(v, t, to, wait);
+                false
+            }
+            Op::Flush => {
+                self.shoot_down(v, t);
+                false
+            }
+            Op::Post { peer, room } => {
+                let to = work.peers + peer;
+                self.guest_post(v, t, to, room)
+            }
+            Op::Reply => {
+                let mail = work.mail;
+                let to = self.correspondent(mail);
+                to.is_some_and(|to| self.guest_post(v, t, to, u32::MAX))
+            }
+            Op::Receive { sample } => self.guest_receive(v, t, sample),
             Op::Rogue(deed) => {
                 self.misdeed(v, deed);
                 false

@@ -2,7 +2,9 @@
 
 use vcoop_model::plan::virt::TimerMode;
 
+use crate::lock::Spin;
 use crate::queue::Ns;
+use crate::track::NONE;
 use crate::world::{Exit, Wait, World, gtimer};
 
 impl World<'_> {
@@ -31,7 +33,12 @@ impl World<'_> {
                 }
                 task => {
                     let t = task - gtimer::TASKS;
-                    let wait = self.vms[vm as usize].tasks[t as usize].wait;
+                    let work = &self.vms[vm as usize].tasks[t as usize];
+                    let (wait, sampler) = (work.wait, work.sampler);
+                    if work.spin == Spin::Timer {
+                        self.busy_until_now(v, t, sampler);
+                        continue;
+                    }
                     if matches!(wait, Wait::Timer | Wait::Peer) {
                         self.guest_wake(v, t);
                     }
@@ -39,6 +46,19 @@ impl World<'_> {
             }
         }
         self.guest_program(v);
+    }
+
+    /// The interrupt for which a task has kept its vCPU busy is there; on vCPU `v`, whereas the task may
+    /// have been moved.
+    fn busy_until_now(&mut self, v: u32, t: u32, sampler: u32) {
+        let vm = self.vcpus[v as usize].vm as usize;
+        if sampler != NONE {
+            let home = self.home_of(vm, t);
+            self.settle_wait(home);
+            let track = self.vcpus[home as usize].track;
+            self.tracks.event(sampler, track, self.now);
+        }
+        self.spin_ends(vm, t);
     }
 
     /// Sets one timer of a vCPU; replaces the one of the same name.

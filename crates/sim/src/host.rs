@@ -11,12 +11,13 @@
 //! is taken at their end.
 
 use vcoop_model::plan::{Mode, Preemption};
+use vcoop_policy::Injection;
 use vcoop_sched::{CpuId, EntId, Leave};
 
 use crate::program::Op;
 use crate::queue::Ns;
 use crate::track::{NONE, State};
-use crate::world::{Exit, Irq, Segment, Wait, World};
+use crate::world::{Exit, Irq, Segment, Wait, World, vector};
 
 /// A program that computes nothing for this many operations in a row is given a microsecond of
 /// CPU time, so that a script without runs cannot stop the clock.
@@ -75,14 +76,14 @@ impl World<'_> {
         let c = self.costs;
         let ns = match pc.irqs[0] {
             Irq::Tick => c.tick_ns,
-            Irq::Ipi => c.ipi_receive_ns,
+            Irq::Ipi | Irq::Posted(_) => c.ipi_receive_ns,
             Irq::Sched
             | Irq::Lapic(_)
             | Irq::Sleep(_)
             | Irq::Boost(_)
             | Irq::Tune
             | Irq::Govern(_) => c.timer_irq_ns,
-            Irq::Device(_) | Irq::Storm(_) => c.device_irq_ns,
+            Irq::Device(_) | Irq::Remote(_) | Irq::Storm(_) => c.device_irq_ns,
         };
         if pc.current != NONE {
             self.state(self.threads[pc.current as usize].track, State::HostIrq);
@@ -219,11 +220,14 @@ impl World<'_> {
             if v.hv_at != Ns::MAX && self.vms[v.vm as usize].virt.sw_on_preempt {
                 self.hv_to_sw(vcpu);
             }
+            if matches!(leave, Leave::Preempted | Leave::Yield) {
+                self.spin_preempted(vcpu);
+            }
         }
         if track == NONE {
             return;
         }
-        if leave == Leave::Preempted {
+        if matches!(leave, Leave::Preempted | Leave::Yield) {
             self.tracks.set(track, State::Preempted, self.now);
             self.queued(prev);
         } else {
@@ -249,6 +253,7 @@ impl World<'_> {
         if vcpu == NONE {
             return 0;
         }
+        self.spin_loaded(vcpu);
         let v = &mut self.vcpus[vcpu as usize];
         v.pcpu = p;
         v.home = p;
@@ -345,8 +350,48 @@ impl World<'_> {
                         return;
                     }
                 }
+                Op::Remote { ns, irq_vcpu } => {
+                    let (client, track) = (work.client, self.threads[t as usize].track);
+                    self.remote_call(client, ns, irq_vcpu, track);
+                    self.remote_sent(client);
+                }
+                Op::Begin => {
+                    let sampler = work.sampler;
+                    self.tracks.begin(sampler, self.threads[t as usize].track, now);
+                }
+                Op::Done => work.units += 1,
+                Op::Post { peer, room } => {
+                    let to = work.peers + peer;
+                    if self.post(p, t, to, room) {
+                        return;
+                    }
+                }
+                Op::Reply => {
+                    let mail = work.mail;
+                    let to = self.correspondent(mail);
+                    if let Some(to) = to
+                        && self.post(p, t, to, u32::MAX)
+                    {
+                        return;
+                    }
+                }
+                Op::Receive { sample } => {
+                    if self.receive(p, t, sample) {
+                        return;
+                    }
+                }
                 // Guests only.
-                Op::Rogue(_) | Op::Act | Op::Respond { .. } | Op::Login => {}
+                Op::Rogue(_)
+                | Op::Act
+                | Op::Respond { .. }
+                | Op::Login
+                | Op::BusyUntil { .. }
+                | Op::Lock(_)
+                | Op::Unlock(_)
+                | Op::Acquire(_)
+                | Op::Release(_)
+                | Op::Ipi { .. }
+                | Op::Flush => {}
                 Op::Exit => {
                     work.wait = Wait::Dead;
                     return self.reschedule(p, Leave::Exit);
@@ -389,6 +434,8 @@ impl World<'_> {
             Irq::Tune => self.tune(),
             Irq::Govern(vm) => self.govern(vm),
             Irq::Device(d) => self.device_interrupt(d),
+            Irq::Posted(v) => self.inject(v, vector::IPI, Injection::Ipi),
+            Irq::Remote(client) => self.remote_arrived(client),
             Irq::Sleep(t) => self.wake_sleeper(t),
             Irq::Storm(s) => self.batch_begins(s),
         }

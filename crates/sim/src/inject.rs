@@ -85,6 +85,11 @@ impl World<'_> {
         // A posted interrupt reaches the running guest without an exit; its flight is paid as part
         // of the sender's work.
         self.pcpus[self.cpu as usize].extra += self.costs.ipi_send_ns;
+        self.posted_now(p, v);
+    }
+
+    /// A posted interrupt finds its vCPU in guest mode.
+    pub(crate) fn posted_now(&mut self, p: u32, v: u32) {
         if !self.guest_takes_irqs(v) {
             return;
         }

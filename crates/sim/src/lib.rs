@@ -11,7 +11,8 @@
 //! guest    vCPUs and guest tasks; guest_timer: their tick and sleeps
 //! lapic    the timer behind a guest's deadline; hv_timer: the VMX preemption timer
 //! poll     idle vCPUs that do not sleep; cold: what most vCPUs do not need; counters
-//! call     requests and answers between tasks of any level
+//! lock     locks of a guest, spinning, and what the host does about it; ipi: function calls
+//! call     requests and answers between tasks of any level; mail: messages within a level
 //! storm    VMs that come while the run goes on; view: who ran when on one pCPU
 //! govern   drives governors; mask: the vCPUs that a guest keeps off
 //! boost    drives vcoop-policy on simulated threads and a simulated page; tune: on credit1
@@ -33,7 +34,10 @@ mod host;
 mod hv_timer;
 mod idle;
 mod inject;
+mod ipi;
 mod lapic;
+mod lock;
+mod mail;
 mod mask;
 mod poll;
 pub mod probe;

@@ -1,13 +1,25 @@
 //! Programs: what a task does next. The same state machine runs as a host thread and as a guest
 //! task; whoever runs it interprets its operations on its own level.
 
+mod cycle;
 mod desk;
+mod message;
+mod period;
+mod rogue;
+mod routine;
+mod script;
 
 use std::sync::Arc;
 
+use cycle::Cycle;
 use desk::{Acting, Boot, Booting, Desktop};
+use message::{Ping, Serve};
+use period::{Audio, Cyclictest};
+use rogue::misdeed;
+use routine::Routine;
+use script::Script;
 use vcoop_abi::BoostRequest;
-use vcoop_model::plan::{Dist, Mode, Phase, Program, RogueMode, Step, Target};
+use vcoop_model::plan::{IpiTo, Mode, Program, RogueMode, Target};
 use vcoop_sched::config::Policy;
 
 use crate::queue::Ns;
@@ -50,6 +62,13 @@ pub enum Op {
         /// vCPU that the answer interrupts, if it comes from outside of the VM.
         irq_vcpu: u32,
     },
+    /// Send a request to another machine, which has the answer on its way back after this time.
+    Remote {
+        /// Time until the answer reaches this machine.
+        ns: Ns,
+        /// vCPU that the answer interrupts.
+        irq_vcpu: u32,
+    },
     /// Sleep until the answer is there.
     Await,
     /// Sleep until there is a call, and take it.
@@ -80,6 +99,46 @@ pub enum Op {
     },
     /// The VM has booted.
     Login,
+    /// A sample begins.
+    Begin,
+    /// A unit of work is done.
+    Done,
+    /// Keep the CPU busy until a timer's interrupt; measured as a sleep is.
+    BusyUntil {
+        /// When it is due.
+        at: Ns,
+    },
+    /// Take a spinlock.
+    Lock(u32),
+    /// Release it.
+    Unlock(u32),
+    /// Take a sleeping lock.
+    Acquire(u32),
+    /// Release it.
+    Release(u32),
+    /// Have other vCPUs call a function.
+    Ipi {
+        /// Which.
+        to: IpiTo,
+        /// Spin until all have.
+        wait: bool,
+    },
+    /// Flush the TLB of the vCPUs that have it loaded; spin until all have.
+    Flush,
+    /// Put a message before a peer (index among those of its label).
+    Post {
+        /// The peer.
+        peer: u32,
+        /// Sleep while so many lie there.
+        room: u32,
+    },
+    /// Take a message, or sleep until there is one.
+    Receive {
+        /// The wake-up is measured.
+        sample: bool,
+    },
+    /// Post a message to the sender of the one taken last.
+    Reply,
     /// Leave for good.
     Exit,
 }
@@ -109,121 +168,39 @@ pub struct Runner {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Cyclictest {
-        interval: Ns,
-        absolute: bool,
-        work: Dist,
-        phase: Dist,
-        due: Ns,
-        woke: Ns,
-        at: Stage,
-    },
-    Cycle {
-        phases: Box<[Phase]>,
-        next: usize,
-        /// A call was made.
-        awaits: bool,
-    },
-    Audio {
-        period: Ns,
-        buffer: Ns,
-        work: Dist,
-        device: bool,
-        due: Ns,
-        at: Stage,
-    },
-    Script {
-        steps: Arc<Vec<Step>>,
-        next: usize,
-        repeat: bool,
-    },
+    Cyclictest(Cyclictest),
+    Cycle(Cycle),
+    Routine(Routine),
+    Audio(Audio),
+    Script(Script),
     Rogue {
         mode: RogueMode,
         /// Operations so far.
         done: u64,
     },
-    Serve {
-        work: Dist,
-        wait: Dist,
-        at: Service,
-    },
-    Ping {
-        interval: Ns,
-        phase: Dist,
-        server: Target,
-        irq_vcpu: u32,
-        work: Dist,
-        due: Ns,
-        at: Trip,
-    },
+    Serve(Serve),
+    Ping(Ping),
     Boot(Boot),
     Desktop(Desktop),
-}
-
-/// Where a server is with a call: `Free -> Taken -> Worked -> Done -> Free -> ...`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Service {
-    Free,
-    Taken,
-    Worked,
-    Done,
-}
-
-/// Where a ping is in its period: `Start -> Arm -> Woken -> Called -> Awaited -> Sampled -> Worked ->
-/// Arm -> ...`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trip {
-    Start,
-    Arm,
-    Woken,
-    Called,
-    Awaited,
-    Sampled,
-    Worked,
-}
-
-/// Where a measuring program is in its period.
-///
-/// `Start -> Arm -> Woken -> Sampled -> Worked -> Arm -> ...`; an audio callback that is behind
-/// goes from `Worked` to `Sampled`, without a sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Start,
-    Arm,
-    Woken,
-    Sampled,
-    Worked,
 }
 
 impl Runner {
     /// A program at its start, drawing from its own stream.
     pub fn new(program: &Program, rng: Stream) -> Self {
         let kind = match program {
-            &Program::Cyclictest { interval_ns, absolute, work, phase } => Kind::Cyclictest {
-                interval: interval_ns,
-                absolute,
-                work,
-                phase,
-                due: 0,
-                woke: 0,
-                at: Stage::Start,
-            },
-            Program::Cycle { phases } => {
-                Kind::Cycle { phases: phases.clone().into(), next: 0, awaits: false }
+            &Program::Cyclictest { interval_ns, absolute, work, phase } => {
+                Kind::Cyclictest(Cyclictest::new(interval_ns, absolute, work, phase))
             }
-            &Program::Audio { period_ns, buffer_ns, work, device } => Kind::Audio {
-                period: period_ns,
-                buffer: buffer_ns,
-                work,
-                device,
-                due: 0,
-                at: Stage::Start,
-            },
+            Program::Cycle { phases } => Kind::Cycle(Cycle::new(phases)),
+            Program::Routine { acts } => Kind::Routine(Routine::new(acts)),
+            &Program::Audio { period_ns, buffer_ns, work, device } => {
+                Kind::Audio(Audio::new(period_ns, buffer_ns, work, device))
+            }
             Program::Script { steps, repeat } => {
-                Kind::Script { steps: Arc::clone(steps), next: 0, repeat: *repeat }
+                Kind::Script(Script::new(Arc::clone(steps), *repeat))
             }
             &Program::Rogue { mode } => Kind::Rogue { mode, done: 0 },
-            &Program::Serve { work, wait, .. } => Kind::Serve { work, wait, at: Service::Free },
+            &Program::Serve { work, wait, .. } => Kind::Serve(Serve::new(work, wait)),
             &Program::Boot { rounds, burst, every, long, server, irq_vcpu, hog } => {
                 let server = server.map(|server| (server, irq_vcpu));
                 let at = Booting::Burst;
@@ -234,15 +211,9 @@ impl Runner {
                 let at = Acting::Think;
                 Kind::Desktop(Desktop { think, bursts, burst, server, due: 0, done: 0, at })
             }
-            &Program::Ping { interval_ns, phase, server, irq_vcpu, work } => Kind::Ping {
-                interval: interval_ns,
-                phase,
-                server,
-                irq_vcpu,
-                work,
-                due: 0,
-                at: Trip::Start,
-            },
+            &Program::Ping { interval_ns, phase, server, irq_vcpu, work } => {
+                Kind::Ping(Ping::new(interval_ns, phase, (server, irq_vcpu), work))
+            }
         };
         Self { kind, rng }
     }
@@ -256,157 +227,13 @@ impl Runner {
     pub fn next(&mut self, now: Ns) -> Op {
         let rng = &mut self.rng;
         match &mut self.kind {
-            Kind::Cyclictest { interval, absolute, work, phase, due, woke, at } => {
-                if *at == Stage::Start {
-                    *due = now + *interval + rng.draw(phase);
-                    *at = Stage::Arm;
-                } else if *at == Stage::Worked {
-                    // A period that was already over at the wake-up is skipped and counted, as
-                    // cyclictest does: sampling it would count one long stall many times. One
-                    // that ran out during the work is not: what held the work up shows there.
-                    *due = if *absolute { *due + *interval } else { now + *interval };
-                    *at = Stage::Arm;
-                    let missed = skip_past(due, *interval, *woke);
-                    if missed > 0 {
-                        return Op::Missed(missed);
-                    }
-                }
-                match *at {
-                    Stage::Arm => {
-                        *at = Stage::Woken;
-                        Op::SleepUntil { at: *due, sample: true }
-                    }
-                    Stage::Woken => {
-                        *at = Stage::Sampled;
-                        *woke = now;
-                        Op::Sample
-                    }
-                    _ => {
-                        *at = Stage::Worked;
-                        Op::Run { ns: rng.draw(work), mode: Mode::User }
-                    }
-                }
-            }
-            Kind::Audio { period, buffer, work, device, due, at } => {
-                if *at == Stage::Start {
-                    *due = (now / *period + 1) * *period;
-                    *at = Stage::Arm;
-                } else if *at == Stage::Worked {
-                    let late = now > *due + *buffer;
-                    *due += *period;
-                    // Audio whose buffer ran dry before its callback could start is lost whole.
-                    let lost = skip_past(due, *period, now.saturating_sub(*buffer));
-                    // A callback that is merely behind catches up at once, without a sample.
-                    let behind = *due <= now;
-                    *at = if behind { Stage::Sampled } else { Stage::Arm };
-                    let (glitches, missed) = (lost + u64::from(late), lost + u64::from(behind));
-                    if glitches + missed > 0 {
-                        return Op::Glitches { glitches, missed };
-                    }
-                }
-                match *at {
-                    Stage::Arm => {
-                        *at = Stage::Woken;
-                        if *device {
-                            Op::WaitDevice { due: *due }
-                        } else {
-                            Op::SleepUntil { at: *due, sample: true }
-                        }
-                    }
-                    Stage::Woken => {
-                        *at = Stage::Sampled;
-                        Op::Sample
-                    }
-                    _ => {
-                        *at = Stage::Worked;
-                        Op::Run { ns: rng.draw(work), mode: Mode::User }
-                    }
-                }
-            }
-            Kind::Cycle { phases, next, awaits } => {
-                if std::mem::take(awaits) {
-                    return Op::Await;
-                }
-                let phase = &phases[*next];
-                *next = (*next + 1) % phases.len();
-                match phase {
-                    Phase::Run { time, mode } => Op::Run { ns: rng.draw(time), mode: *mode },
-                    Phase::Sleep { time } => {
-                        Op::SleepUntil { at: now + rng.draw(time), sample: false }
-                    }
-                    Phase::Align { period_ns } => {
-                        Op::SleepUntil { at: (now / period_ns + 1) * period_ns, sample: false }
-                    }
-                    &Phase::Call { server, irq_vcpu } => {
-                        *awaits = true;
-                        Op::Call { server, irq_vcpu }
-                    }
-                }
-            }
-            Kind::Script { steps, next, repeat } => {
-                if *next == steps.len() {
-                    if !*repeat || steps.is_empty() {
-                        return Op::Exit;
-                    }
-                    *next = 0;
-                }
-                let step = steps[*next];
-                *next += 1;
-                match step {
-                    Step::Run(ns) => Op::Run { ns, mode: Mode::User },
-                    Step::Sleep(ns) => Op::SleepUntil { at: now + ns, sample: false },
-                    Step::Wait(timeout) => Op::Wait { timeout },
-                    Step::Wake(peer) => Op::Wake(peer),
-                    Step::SetPolicy(policy) => Op::SetPolicy(policy),
-                    Step::Exit => Op::Exit,
-                }
-            }
-            Kind::Serve { work, wait, at } => match *at {
-                Service::Free => {
-                    *at = Service::Taken;
-                    Op::TakeCall
-                }
-                Service::Taken => {
-                    let waits = *wait != Dist::Const(0);
-                    *at = if waits { Service::Worked } else { Service::Done };
-                    Op::Run { ns: rng.draw(work), mode: Mode::User }
-                }
-                Service::Worked => {
-                    *at = Service::Done;
-                    Op::SleepUntil { at: now + rng.draw(wait), sample: false }
-                }
-                Service::Done => {
-                    *at = Service::Free;
-                    Op::Answer
-                }
-            },
-            Kind::Ping { interval, phase, server, irq_vcpu, work, due, at } => {
-                let (then, op) = match *at {
-                    Trip::Start => {
-                        *due = now + *interval + rng.draw(phase);
-                        (Trip::Woken, Op::SleepUntil { at: *due, sample: false })
-                    }
-                    Trip::Arm => (Trip::Woken, Op::SleepUntil { at: *due, sample: false }),
-                    Trip::Woken => {
-                        (Trip::Called, Op::Call { server: *server, irq_vcpu: *irq_vcpu })
-                    }
-                    Trip::Called => (Trip::Awaited, Op::Await),
-                    Trip::Awaited => (Trip::Sampled, Op::Sample),
-                    Trip::Sampled => {
-                        (Trip::Worked, Op::Run { ns: rng.draw(work), mode: Mode::User })
-                    }
-                    Trip::Worked => {
-                        // A closed loop: what fell due before now had no call, whatever held it up.
-                        *due += *interval;
-                        match skip_past(due, *interval, now) {
-                            0 => (Trip::Woken, Op::SleepUntil { at: *due, sample: false }),
-                            missed => (Trip::Arm, Op::Missed(missed)),
-                        }
-                    }
-                };
-                *at = then;
-                op
-            }
+            Kind::Cyclictest(cyclictest) => cyclictest.next(now, rng),
+            Kind::Audio(audio) => audio.next(now, rng),
+            Kind::Cycle(cycle) => cycle.next(now, rng),
+            Kind::Routine(routine) => routine.next(now, rng),
+            Kind::Script(script) => script.next(now),
+            Kind::Serve(serve) => serve.next(now, rng),
+            Kind::Ping(ping) => ping.next(now, rng),
             Kind::Boot(boot) => boot.next(rng),
             Kind::Desktop(desktop) => desktop.next(now, rng),
             Kind::Rogue { mode, done } => {
@@ -415,72 +242,25 @@ impl Runner {
             }
         }
     }
-}
 
-/// Operation `n` of a rogue: a misdeed and some work by turns.
-fn misdeed(mode: RogueMode, n: u64) -> Op {
-    let work = |ns| Op::Run { ns, mode: Mode::User };
-    let deed = n / 2;
-    let acts = n.is_multiple_of(2);
-    match mode {
-        RogueMode::Forever if acts => Op::Rogue(Misdeed::Ask { preempt_off: true }),
-        RogueMode::Forever => work(1_000_000),
-        RogueMode::Toggle { .. } if acts => {
-            Op::Rogue(Misdeed::Ask { preempt_off: deed.is_multiple_of(2) })
-        }
-        RogueMode::Toggle { period_ns } => work(period_ns),
-        RogueMode::Scribble if n == 0 => Op::Rogue(Misdeed::Scribble),
-        RogueMode::Scribble => work(1_000_000),
-        // As the live guest: 64 exits with each request; the registration renewed every 32nd.
-        RogueMode::MsrFlood if acts && deed % 32 == 31 => Op::Rogue(Misdeed::Register(Some(true))),
-        RogueMode::MsrFlood if acts => {
-            let asks = [BoostRequest::Boost, BoostRequest::Unboost, BoostRequest::None];
-            Op::Rogue(Misdeed::Notify(asks[(deed / 64 % 3) as usize]))
-        }
-        // Nine refusals, then none, then the own area.
-        RogueMode::HostileGpa if acts => Op::Rogue(Misdeed::Register(match deed % 11 {
-            9 => Some(false),
-            10 => Some(true),
-            _ => None,
-        })),
-        RogueMode::MsrFlood | RogueMode::HostileGpa => work(1_000),
-        RogueMode::TripleFault { after_ns } if n == 0 => work(after_ns),
-        RogueMode::TripleFault { .. } => Op::Exit,
-    }
-}
-
-impl Runner {
     /// What is open when a run ends: whether a sample is in the making that has become late by a whole
     /// period (of a desktop: by the mean time between two actions), and how many periods have passed
     /// without one.
     pub fn open(&self, now: Ns) -> (bool, u64) {
-        let (due, period, at) = match &self.kind {
-            Kind::Cyclictest { due, interval, at, .. } => (*due, *interval, *at),
-            Kind::Audio { due, period, at, .. } => (*due, *period, *at),
-            Kind::Ping { due, interval, at, .. } => {
-                let out = matches!(at, Trip::Called | Trip::Awaited);
-                let passed =
-                    if *at == Trip::Start { 0 } else { now.saturating_sub(*due) / interval };
-                return (out && passed > 0, passed);
-            }
+        match &self.kind {
+            Kind::Cyclictest(cyclictest) => cyclictest.open(now),
+            Kind::Audio(audio) => audio.open(now),
+            Kind::Ping(ping) => ping.open(now),
             Kind::Desktop(desktop) => {
                 let late = |due: Ns| now - due >= desktop.think_ns();
-                return (desktop.open(now).is_some_and(late), 0);
+                (desktop.open(now).is_some_and(late), 0)
             }
-            Kind::Cycle { .. }
-            | Kind::Script { .. }
+            Kind::Cycle(_)
+            | Kind::Routine(_)
+            | Kind::Script(_)
             | Kind::Rogue { .. }
-            | Kind::Serve { .. }
-            | Kind::Boot(_) => return (false, 0),
-        };
-        if due > now {
-            return (false, 0);
-        }
-        let passed = (now - due) / period;
-        match at {
-            Stage::Woken => (passed > 0, passed),
-            Stage::Sampled | Stage::Worked => (false, passed),
-            Stage::Start | Stage::Arm => (false, 0),
+            | Kind::Serve(_)
+            | Kind::Boot(_) => (false, 0),
         }
     }
 
@@ -504,176 +284,4 @@ fn skip_past(due: &mut Ns, period: Ns, now: Ns) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn runner(program: &Program) -> Runner {
-        Runner::new(program, Stream::new(1, &[]))
-    }
-
-    fn run(ns: Ns) -> Op {
-        Op::Run { ns, mode: Mode::User }
-    }
-
-    #[test]
-    fn absolute_cyclictest_keeps_its_grid_and_counts_what_it_missed() {
-        let work = Dist::Const(10);
-        let mut r = runner(&Program::Cyclictest {
-            interval_ns: 100,
-            absolute: true,
-            work,
-            phase: Dist::Const(0),
-        });
-        assert_eq!(r.next(0), Op::SleepUntil { at: 100, sample: true });
-        assert_eq!(r.next(130), Op::Sample);
-        assert_eq!(r.next(130), run(10));
-        assert_eq!(r.next(140), Op::SleepUntil { at: 200, sample: true });
-        assert_eq!(r.next(460), Op::Sample);
-        assert_eq!(r.next(460), run(10));
-        assert_eq!(r.next(470), Op::Missed(2)); // 300 and 400
-        assert_eq!(r.next(470), Op::SleepUntil { at: 500, sample: true });
-        // Woken in time, held up in its work until 1250: one late sample for 600, and the periods
-        // that were over when that one was taken are missed.
-        r.next(505);
-        r.next(505);
-        assert_eq!(r.next(1250), Op::SleepUntil { at: 600, sample: true });
-        assert_eq!(r.open(1250), (true, 6));
-        assert_eq!(r.next(1250), Op::Sample);
-        r.next(1250);
-        assert_eq!(r.next(1260), Op::Missed(6)); // 700 to 1200
-        assert_eq!(r.next(1260), Op::SleepUntil { at: 1300, sample: true });
-    }
-
-    #[test]
-    fn relative_cyclictest_counts_from_its_own_wake_up() {
-        let work = Dist::Const(10);
-        let mut r = runner(&Program::Cyclictest {
-            interval_ns: 100,
-            absolute: false,
-            work,
-            phase: Dist::Const(0),
-        });
-        r.next(0);
-        r.next(460);
-        r.next(460);
-        assert_eq!(r.next(470), Op::SleepUntil { at: 570, sample: true });
-    }
-
-    #[test]
-    fn audio_glitches_when_written_later_than_its_buffer_lasts() {
-        let mut r = runner(&Program::Audio {
-            period_ns: 100,
-            buffer_ns: 100,
-            work: Dist::Const(30),
-            device: true,
-        });
-        assert_eq!(r.next(0), Op::WaitDevice { due: 100 });
-        assert_eq!(r.next(110), Op::Sample);
-        assert_eq!(r.next(110), run(30));
-        assert_eq!(r.next(140), Op::WaitDevice { due: 200 });
-        r.next(250);
-        r.next(250);
-        // Written at 320, due 200 + 100: a glitch; the next is due 300, behind: no sample.
-        assert_eq!(r.next(320), Op::Glitches { glitches: 1, missed: 1 });
-        assert_eq!(r.next(320), run(30));
-        assert_eq!(r.next(350), Op::WaitDevice { due: 400 });
-        r.next(750);
-        r.next(750);
-        // Due 400, written 780: late. 500 and 600 were lost whole; 700 can still be written.
-        assert_eq!(r.next(780), Op::Glitches { glitches: 3, missed: 3 });
-        assert_eq!(r.next(780), run(30));
-        assert_eq!(r.next(790), Op::WaitDevice { due: 800 });
-    }
-
-    #[test]
-    fn a_ping_is_a_closed_loop_on_a_fixed_grid() {
-        let server = Target::Host(7);
-        let mut r = runner(&Program::Ping {
-            interval_ns: 100,
-            phase: Dist::Const(20),
-            server,
-            irq_vcpu: 1,
-            work: Dist::Const(10),
-        });
-        let sleep = |at| Op::SleepUntil { at, sample: false };
-        assert_eq!(r.next(0), sleep(120));
-        assert_eq!(r.next(125), Op::Call { server, irq_vcpu: 1 });
-        assert_eq!(r.next(126), Op::Await);
-        assert_eq!(r.next(140), Op::Sample);
-        assert_eq!(r.next(140), run(10));
-        assert_eq!(r.next(150), sleep(220));
-        r.next(230);
-        r.next(231);
-        // The call is out for more than two periods.
-        assert_eq!(r.open(480), (true, 2));
-        r.next(480);
-        assert_eq!(r.open(480), (false, 2));
-        r.next(480);
-        assert_eq!(r.next(490), Op::Missed(2)); // 320 and 420
-        assert_eq!(r.next(490), sleep(520));
-        assert_eq!(r.open(510), (false, 0));
-    }
-
-    #[test]
-    fn a_server_takes_works_and_answers() {
-        let mut r =
-            runner(&Program::Serve { work: Dist::Const(5), wait: Dist::Const(0), irq_vcpu: 0 });
-        let ops: Vec<_> = (0..4).map(|_| r.next(0)).collect();
-        assert_eq!(ops, [Op::TakeCall, run(5), Op::Answer, Op::TakeCall]);
-        let (work, wait) = (Dist::Const(5), Dist::Const(30));
-        let mut r = runner(&Program::Serve { work, wait, irq_vcpu: 0 });
-        let ops: Vec<_> = (0..4).map(|_| r.next(7)).collect();
-        let disk = Op::SleepUntil { at: 37, sample: false };
-        assert_eq!(ops, [Op::TakeCall, run(5), disk, Op::Answer]);
-    }
-
-    #[test]
-    fn a_boot_ends_with_its_login() {
-        let server = Target::Host(3);
-        let mut r = runner(&Program::Boot {
-            rounds: 2,
-            burst: Dist::Const(10),
-            every: 2,
-            long: Dist::Const(7),
-            server: Some(server),
-            irq_vcpu: 1,
-            hog: false,
-        });
-        let ops: Vec<_> = (0..8).map(|_| r.next(0)).collect();
-        let call = Op::Call { server, irq_vcpu: 1 };
-        let (await_, login) = (Op::Await, Op::Login);
-        assert_eq!(ops, [run(10), call, await_, run(17), call, await_, login, Op::Exit]);
-    }
-
-    #[test]
-    fn an_action_is_its_bursts_with_calls_between_them() {
-        let server = Target::Host(3);
-        let mut r = runner(&Program::Desktop {
-            think: Dist::Const(100),
-            bursts: 2,
-            burst: Dist::Const(10),
-            server: Some(server),
-            irq_vcpu: 0,
-        });
-        assert_eq!(r.open(500), (false, 0));
-        let ops: Vec<_> = (0..8).map(|_| r.next(5)).collect();
-        let call = Op::Call { server, irq_vcpu: 0 };
-        let think = Op::SleepUntil { at: 105, sample: true };
-        let respond = Op::Respond { due: 105 };
-        assert_eq!(ops, [think, Op::Act, run(10), call, Op::Await, Op::Act, run(10), respond]);
-        assert_eq!(r.next(300), Op::SleepUntil { at: 400, sample: true });
-        assert_eq!((r.open(399), r.open(450), r.open(500)), ((false, 0), (false, 0), (true, 0)));
-    }
-
-    #[test]
-    fn a_script_loops_or_ends() {
-        let steps = Arc::new(vec![Step::Run(5), Step::Wake(2), Step::Sleep(7)]);
-        let mut r = runner(&Program::Script { steps: Arc::clone(&steps), repeat: true });
-        let ops: Vec<_> = (0..4).map(|_| r.next(10)).collect();
-        let sleep = Op::SleepUntil { at: 17, sample: false };
-        assert_eq!(ops, [run(5), Op::Wake(2), sleep, run(5)]);
-        let mut r = runner(&Program::Script { steps, repeat: false });
-        let last = (0..4).map(|_| r.next(0)).last();
-        assert_eq!(last, Some(Op::Exit));
-    }
-}
+mod tests;

@@ -10,6 +10,7 @@ use vcoop_sched::{CreditCounters, EntId};
 
 use crate::counters::Counters;
 use crate::fairness::{self, Share};
+use crate::lock::{COUNT_NAMES, Counts};
 use crate::probe::Probe;
 use crate::queue::Ns;
 use crate::track::NONE;
@@ -22,6 +23,8 @@ pub(crate) struct Totals {
     now: Ns,
     /// CPU time of their own by host label.
     host_done: Vec<Ns>,
+    /// Units of work by host label.
+    host_units: Vec<u64>,
     idle_ns: Ns,
     switches: u64,
     credit1: Option<CreditCounters>,
@@ -51,8 +54,9 @@ struct VmTotals {
     mask_changes: u64,
     pushed_off: u64,
     used_ns: Ns,
-    /// CPU time of its own and glitches, by task.
-    tasks: Vec<(Ns, u64)>,
+    counts: Counts,
+    /// CPU time of its own, glitches and units of work, by task.
+    tasks: Vec<(Ns, u64, u64)>,
 }
 
 impl VmTotals {
@@ -66,6 +70,7 @@ impl VmTotals {
         self.throttles += other.throttles;
         self.denied += other.denied;
         self.boosted_ns += other.boosted_ns;
+        self.counts.iter_mut().zip(other.counts).for_each(|(sum, n)| *sum += n);
         self.preempted += other.preempted;
         self.mask_changes += other.mask_changes;
         self.pushed_off += other.pushed_off;
@@ -92,6 +97,7 @@ impl World<'_> {
     /// The counters now.
     pub(crate) fn totals(&mut self) -> Totals {
         let mut host_done = vec![0; self.labels.len()];
+        let mut host_units = vec![0; self.labels.len()];
         let mut switches = 0;
         for p in 0..self.pcpus.len() as u32 {
             // What runs has run until now.
@@ -100,6 +106,7 @@ impl World<'_> {
         self.host_notes();
         for (t, thread) in self.threads.iter().enumerate() {
             host_done[thread.work.label as usize] += thread.work.done;
+            host_units[thread.work.label as usize] += thread.work.units;
             switches += self.host.stats(EntId(t as u32)).switches_in;
         }
         let now = self.now;
@@ -119,7 +126,8 @@ impl World<'_> {
                 mask_changes: mask.changes,
                 pushed_off: vm.level.pushed_off(),
                 used_ns: mask.used_ns(now),
-                tasks: vm.tasks.iter().map(|t| (t.done, t.glitches)).collect(),
+                tasks: vm.tasks.iter().map(|t| (t.done, t.glitches, t.units)).collect(),
+                counts: vm.sync.counts,
                 ..VmTotals::default()
             })
             .collect();
@@ -141,7 +149,18 @@ impl World<'_> {
         let called = self.calls.clients.iter().map(|c| c.calls).collect();
         let served = self.calls.servers.iter().map(|s| s.served).collect();
         let tuned = self.tuner.as_ref().map_or(0, Tuner::changes);
-        Totals { now, host_done, idle_ns, switches, credit1, tuned, vms, called, served }
+        Totals {
+            now,
+            host_done,
+            host_units,
+            idle_ns,
+            switches,
+            credit1,
+            tuned,
+            vms,
+            called,
+            served,
+        }
     }
 
     /// How unfair a credit scheduler was to those who always wanted CPU.
@@ -211,6 +230,10 @@ impl World<'_> {
             }
             let done = (end.host_done[i] - start.host_done[i]) as f64;
             put(&format!("host.{label}"), "throughput", "cpu", done / ns);
+            if self.plan.host_tasks.iter().any(|t| &t.label == label && t.program.counts()) {
+                let units = (end.host_units[i] - start.host_units[i]) as f64;
+                put(&format!("host.{label}"), "rate", "1/s", units / seconds);
+            }
         }
         let mut calls: BTreeMap<(String, &str), u64> = BTreeMap::new();
         let counts = self.calls.clients.iter().zip(start.called.iter().zip(&end.called));
@@ -248,24 +271,35 @@ impl World<'_> {
             if virt.timer.advance != AdvanceConfig::None {
                 put(name, "timer.advance", "us", b.advance_ns as f64 / 1e3 / vcpus);
             }
+            for (count, (a, b)) in COUNT_NAMES.iter().zip(a.counts.iter().zip(b.counts)) {
+                // Only guests that call functions or take locks have these.
+                if b > *a {
+                    put(name, count, "1/s", (b - a) as f64 / seconds);
+                }
+            }
             put(name, "boosts", "1/s", (b.boosts - a.boosts) as f64 / seconds);
             put(name, "throttles", "1/s", (b.throttles - a.throttles) as f64 / seconds);
             put(name, "denied", "1/s", (b.denied - a.denied) as f64 / seconds);
             put(name, "boosted", "%", 100.0 * (b.boosted_ns - a.boosted_ns) as f64 / (ns * vcpus));
-            // By label: CPU time, glitches, whether it is audio.
-            let mut by_label: BTreeMap<&str, (Ns, u64, bool)> = BTreeMap::new();
+            // By label: CPU time, glitches, units of work, whether it is audio, whether it counts units.
+            let mut by_label: BTreeMap<&str, (Ns, u64, u64, bool, bool)> = BTreeMap::new();
             for &vm in &copies {
                 let counts = start.vms[vm].tasks.iter().zip(&end.vms[vm].tasks);
                 for (task, (x, y)) in self.plan.vms[vm].tasks.iter().zip(counts) {
                     let sum = by_label.entry(&task.label).or_default();
                     sum.0 += y.0 - x.0;
                     sum.1 += y.1 - x.1;
-                    sum.2 |= matches!(task.program, Program::Audio { .. });
+                    sum.2 += y.2 - x.2;
+                    sum.3 |= matches!(task.program, Program::Audio { .. });
+                    sum.4 |= task.program.counts();
                 }
             }
-            for (label, (done, glitches, audio)) in by_label {
+            for (label, (done, glitches, units, audio, counts)) in by_label {
                 let probe = format!("{name}.{label}");
                 put(&probe, "throughput", "cpu", done as f64 / ns);
+                if counts {
+                    put(&probe, "rate", "1/s", units as f64 / seconds);
+                }
                 if audio {
                     put(&probe, "glitches", "1/min", glitches as f64 * 60.0 / seconds);
                 }

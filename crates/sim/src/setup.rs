@@ -14,6 +14,8 @@ use crate::cold::{Cold, VmVirt};
 use crate::govern::Driver;
 use crate::idle::IdleTimes;
 use crate::lapic;
+use crate::lock::{Shared, Spin, SpinCpu};
+use crate::mail::Mailbox;
 use crate::mask::Mask;
 use crate::probe::Probe;
 use crate::program::Runner;
@@ -58,12 +60,15 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let threads_total = plan.host_tasks.len() as u32 + vcpu_total;
     let device_total: u32 = plan.vms.iter().map(|vm| vm.devices.len() as u32).sum();
     let (views, view_times) = Views::new(plan);
+    let all_tasks = || plan.host_tasks.iter().chain(plan.vms.iter().flat_map(|vm| &vm.tasks));
+    let remotes = all_tasks().filter(|task| task.program.is_remote()).count() as u32;
     let (slots, kinds) = number(Entities {
         pcpus,
         vcpus: vcpu_total,
         threads: threads_total,
         vms: plan.vms.len() as u32,
         devices: device_total,
+        remotes,
         storms: plan.storms.len() as u32,
         views: view_times.len() as u32,
     });
@@ -79,6 +84,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let mut tracks = Tracks::new(width);
     let mut probes = Vec::new();
     let mut calls = Calls::default();
+    let mut mail = Vec::new();
     let servers = probed_servers(plan);
 
     let mut threads = Vec::new();
@@ -92,6 +98,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             Stream::new(seed, &[HOST_TASK, i as u64]),
             labels.of(&task.label),
             plan.host_tasks.iter().position(|t| t.label == task.label),
+            &mut mail,
         );
         measure(plan, target, &mut work, &mut tracks, &mut probes, width);
         (work.client, work.server) = calls.enter(task, target, 0, work.sampler);
@@ -141,6 +148,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
                 Stream::new(seed, &[GUEST_TASK, m as u64, i as u64]),
                 vm_labels[m],
                 vm.tasks.iter().position(|t| t.label == task.label),
+                &mut mail,
             );
             measure(plan, target, &mut work, &mut tracks, &mut probes, width);
             (work.client, work.server) = calls.enter(task, target, first, work.sampler);
@@ -176,6 +184,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             first,
             preemption: vm.preemption,
             ticks,
+            sync: Shared::new(vm),
             virt,
             shared: shared(plan),
             started,
@@ -214,6 +223,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         devices,
         device_streams,
         calls,
+        mail,
         storms,
         views,
         tracks,
@@ -284,11 +294,25 @@ fn blank(label: u16) -> Work {
         client: NONE,
         server: NONE,
         outbox: None,
+        spin: Spin::No,
+        spun: 0,
+        holds: 0,
+        mail: NONE,
+        units: 0,
     }
 }
 
-fn work(task: &TaskPlan, rng: Stream, label: u16, peers: Option<usize>) -> Work {
+fn work(
+    task: &TaskPlan,
+    rng: Stream,
+    label: u16,
+    peers: Option<usize>,
+    mail: &mut Vec<Mailbox>,
+) -> Work {
+    let takes = task.program.takes_messages();
+    mail.extend(takes.then(Mailbox::new));
     Work {
+        mail: if takes { mail.len() as u32 - 1 } else { NONE },
         runner: Some(Runner::new(&task.program, rng)),
         slack: task.timer_slack_ns,
         peers: peers.unwrap_or(0) as u32,
@@ -386,6 +410,7 @@ fn vcpu(
         half: GuestHalf::new(),
         page: Page::default(),
         cold: Cold::new(plan, vm),
+        spin: SpinCpu::default(),
     }
 }
 

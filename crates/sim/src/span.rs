@@ -307,6 +307,8 @@ fn irq_name(irq: Irq) -> &'static str {
         Irq::Sleep(_) => "sleep timer",
         Irq::Boost(_) => "policy timer",
         Irq::Device(_) => "device",
+        Irq::Posted(_) => "posted ipi",
+        Irq::Remote(_) => "network",
         Irq::Storm(_) => "storm",
         Irq::Tune => "ratelimit tuner",
         Irq::Govern(_) => "governor",

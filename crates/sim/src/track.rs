@@ -45,14 +45,18 @@ pub enum State {
     GuestSwitch,
     /// Running its own work (a vCPU: in guest mode, a guest task).
     Run,
+    /// In guest mode: spinning for a lock; or halted for it.
+    Spin,
+    /// In guest mode: spinning until other vCPUs have called a function.
+    CallWait,
 }
 
-const STATES: usize = 11;
+const STATES: usize = 13;
 
 /// Nobody.
 pub const NONE: u32 = u32::MAX;
 
-const fn parts(asleep: Part, run: Part) -> [Part; STATES] {
+const fn parts(asleep: Part, run: Part, [spin, call]: [Part; 2]) -> [Part; STATES] {
     [
         asleep,
         Part::CState,
@@ -65,22 +69,26 @@ const fn parts(asleep: Part, run: Part) -> [Part; STATES] {
         Part::GuestIrq,
         Part::GuestSwitch,
         run,
+        spin,
+        call,
     ]
 }
 
+/// Spinning keeps a task from its own work, or who is behind it from the vCPU.
+const SPINS: [Part; 2] = [Part::LockWait, Part::CallWait];
 /// What the states mean while the sampled task waits for its event.
-const BEFORE_EVENT: [Part; STATES] = parts(Part::TimerSlack, Part::Delivery);
+const BEFORE_EVENT: [Part; STATES] = parts(Part::TimerSlack, Part::Delivery, [Part::Delivery; 2]);
 /// What the states mean once it is runnable: a halted vCPU has an IPI on its way.
-const AFTER_EVENT: [Part; STATES] = parts(Part::Delivery, Part::GuestWait);
+const AFTER_EVENT: [Part; STATES] = parts(Part::Delivery, Part::GuestWait, SPINS);
 /// What the states mean to a message on its way.
-const FLIGHT: [Part; STATES] = parts(Part::Delivery, Part::Delivery);
+const FLIGHT: [Part; STATES] = parts(Part::Delivery, Part::Delivery, [Part::Delivery; 2]);
 /// What the states mean to a call that waits for those before it, where the server runs.
-const QUEUED: [Part; STATES] = parts(Part::Delivery, Part::ServiceQueue);
+const QUEUED: [Part; STATES] = parts(Part::Delivery, Part::ServiceQueue, [Part::ServiceQueue; 2]);
 /// What the states mean to the call that is served, where the server runs.
-const SERVED: [Part; STATES] = parts(Part::Delivery, Part::Service);
+const SERVED: [Part; STATES] = parts(Part::Delivery, Part::Service, SPINS);
 
 /// What the states mean to an action, where its task runs.
-const ACTING: [Part; STATES] = parts(Part::Delivery, Part::Service);
+const ACTING: [Part; STATES] = parts(Part::Delivery, Part::Service, SPINS);
 /// The call that is served, while its server waits for a device: all of it is service.
 const HELD: [Part; STATES] = [Part::Service; STATES];
 /// The calls behind that one.
@@ -338,6 +346,19 @@ impl Tracks {
         let s = &mut self.samplers[sampler as usize];
         s.due = now;
         s.phase = Phase::Flight;
+        s.parts = Parts::default();
+        s.ran_instead.fill(0);
+        self.follow(sampler, track, now);
+    }
+
+    /// A task begins to work on something that is measured to its end, on this track.
+    pub fn begin(&mut self, sampler: u32, track: u32, now: Ns) {
+        if sampler == NONE {
+            return;
+        }
+        let s = &mut self.samplers[sampler as usize];
+        s.due = now;
+        s.phase = Phase::Acting;
         s.parts = Parts::default();
         s.ran_instead.fill(0);
         self.follow(sampler, track, now);

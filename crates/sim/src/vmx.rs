@@ -86,10 +86,17 @@ impl World<'_> {
             Exit::Interrupt => 0,
             Exit::Halt => c.handle_hlt_ns,
             Exit::Timer => c.handle_timer_msr_ns,
-            Exit::Ipi(_) => c.handle_icr_ns,
-            Exit::Notify | Exit::Register(_) | Exit::Send(_) | Exit::Start(_) => {
-                c.handle_hypercall_ns
-            }
+            Exit::Ipi(_) | Exit::Multicast { hypercall: false, .. } => c.handle_icr_ns,
+            // What a PAUSE exit takes besides the search is taken to be a hypercall's.
+            Exit::Notify
+            | Exit::Register(_)
+            | Exit::Send(_)
+            | Exit::Start(_)
+            | Exit::Pause
+            | Exit::Multicast { hypercall: true, .. }
+            | Exit::Kick(_)
+            | Exit::Yield(_)
+            | Exit::Remote(_) => c.handle_hypercall_ns,
             Exit::HvTimer => c.handle_hv_timer_ns,
             Exit::Eoi => c.handle_eoi_ns,
             Exit::Window => c.handle_window_ns,
@@ -149,6 +156,26 @@ impl World<'_> {
                 self.boost_exit(v);
                 self.vm_starts(birth);
             }
+            Exit::Multicast { targets, .. } => {
+                self.boost_exit(v);
+                self.multicast_sent(v, targets);
+            }
+            Exit::Kick(target) => {
+                self.boost_exit(v);
+                self.kick(target);
+            }
+            Exit::Remote(client) => {
+                self.boost_exit(v);
+                self.remote_sent(client);
+            }
+            Exit::Pause => {
+                self.boost_exit(v);
+                return self.on_spin(p, v);
+            }
+            Exit::Yield(to) => {
+                self.boost_exit(v);
+                return self.on_yield(p, to);
+            }
             Exit::Halt => return self.halt(p, v),
         }
         false
@@ -156,17 +183,22 @@ impl World<'_> {
 
     /// HLT: with an interrupt pending the guest goes on, else the thread sleeps.
     fn halt(&mut self, p: u32, v: u32) -> bool {
-        if self.vcpus[v as usize].irr != 0 {
+        let parks = self.parks(v);
+        if self.vcpus[v as usize].irr != 0 || parks && self.was_kicked(v) {
             self.boost_exit(v);
             return false;
         }
         let vcpu = &self.vcpus[v as usize];
-        let polls = self.vms[vcpu.vm as usize].virt.host_polls;
+        let polls = self.vms[vcpu.vm as usize].virt.host_polls && !parks;
         if vcpu.hv_at != Ns::MAX {
             self.hv_to_sw(v);
         }
         if !(polls && self.host_polls(p, v)) {
             self.falls_asleep(p, v);
+        }
+        if parks {
+            // Asleep, but not for want of work.
+            self.state(self.vcpus[v as usize].track, State::Spin);
         }
         true
     }

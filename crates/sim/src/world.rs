@@ -20,6 +20,8 @@ use crate::call::{Calls, Message};
 use crate::cold::{Cold, VmVirt};
 use crate::govern::Driver;
 use crate::idle::IdleTimes;
+use crate::lock::{Shared, Spin, SpinCpu};
+use crate::mail::Mailbox;
 use crate::mask::Mask;
 use crate::probe::Probe;
 use crate::program::Runner;
@@ -80,6 +82,21 @@ pub(crate) enum Exit {
     Eoi,
     /// The guest has become able to take an interrupt.
     Window,
+    /// A PAUSE loop.
+    Pause,
+    /// One ICR write or hypercall for several vCPUs: the next so many of the sender's multicast.
+    Multicast {
+        /// How many.
+        targets: u32,
+        /// A hypercall.
+        hypercall: bool,
+    },
+    /// A hypercall: a halted vCPU (global index) is next at a lock.
+    Kick(u32),
+    /// A hypercall: yield to a vCPU (global index).
+    Yield(u32),
+    /// A message to another machine, for this client.
+    Remote(u32),
 }
 
 impl Exit {
@@ -89,20 +106,22 @@ impl Exit {
             Self::Interrupt => 0,
             Self::Halt => 1,
             Self::Timer => 2,
-            Self::Ipi(_) => 3,
+            Self::Ipi(_) | Self::Multicast { hypercall: false, .. } => 3,
             Self::Notify => 4,
             Self::Register(Some(_)) => 5,
             Self::Register(None) => 6,
-            Self::Send(_) | Self::Start(_) => 7,
+            Self::Send(_) | Self::Start(_) | Self::Remote(_) => 7,
             Self::HvTimer => 8,
             Self::Eoi => 9,
             Self::Window => 10,
+            Self::Pause => 11,
+            Self::Multicast { hypercall: true, .. } | Self::Kick(_) | Self::Yield(_) => 12,
         }
     }
 }
 
 /// Exit reasons as reported.
-pub(crate) const EXIT_NAMES: [&str; 11] = [
+pub(crate) const EXIT_NAMES: [&str; 13] = [
     "interrupt",
     "hlt",
     "msr_timer",
@@ -114,6 +133,8 @@ pub(crate) const EXIT_NAMES: [&str; 11] = [
     "preemption_timer",
     "eoi",
     "interrupt_window",
+    "pause",
+    "hypercall",
 ];
 
 /// An interrupt at a pCPU.
@@ -139,6 +160,10 @@ pub(crate) enum Irq {
     Tune,
     /// The host looks what it can give a VM.
     Govern(u32),
+    /// A vCPU that had halted has an IPI posted.
+    Posted(u32),
+    /// A message from another machine, for this client.
+    Remote(u32),
 }
 
 /// A physical CPU.
@@ -184,6 +209,12 @@ pub(crate) enum Wait {
     Device(Ns),
     /// A call, or the answer to its own.
     Message,
+    /// A message of a peer.
+    Mail,
+    /// Room for a message of its own.
+    Room,
+    /// A sleeping lock.
+    Lock,
     /// Gone.
     Dead,
 }
@@ -215,6 +246,16 @@ pub(crate) struct Work {
     pub(crate) server: u32,
     /// What the system call that it is in will send.
     pub(crate) outbox: Option<Message>,
+    /// What it keeps its CPU busy for without work of its own; `left` says nothing then.
+    pub(crate) spin: Spin,
+    /// How long it has spun in this spell.
+    pub(crate) spun: Ns,
+    /// Spinlocks that it holds or spins for.
+    pub(crate) holds: u32,
+    /// Its box, if it takes messages.
+    pub(crate) mail: u32,
+    /// Units of work done.
+    pub(crate) units: u64,
 }
 
 impl Work {
@@ -225,6 +266,10 @@ impl Work {
 
     /// It had the CPU for so long.
     pub(crate) fn ran(&mut self, ran: Ns) {
+        if self.spin != Spin::No {
+            self.spun += ran;
+            return;
+        }
         let cold = ran.min(self.refill);
         self.refill -= cold;
         self.left -= ran - cold;
@@ -336,6 +381,7 @@ pub(crate) struct Vcpu {
     pub(crate) half: GuestHalf,
     pub(crate) page: Page,
     pub(crate) cold: Box<Cold>,
+    pub(crate) spin: SpinCpu,
 }
 
 /// A virtual machine.
@@ -349,6 +395,8 @@ pub(crate) struct Vm {
     pub(crate) ticks: Ticks,
     pub(crate) virt: VmVirt,
     pub(crate) shared: VmShared,
+    /// Locks, IPIs, and how its vCPUs spin.
+    pub(crate) sync: Shared,
     /// A VM of a storm is not there before its VMStart: nothing runs, nothing wakes it.
     pub(crate) started: bool,
     /// Its place among the VMs of storms.
@@ -385,6 +433,7 @@ pub(crate) enum Slot {
     Sleep(u32),
     Boost(u32),
     Device(u32),
+    Remote(u32),
     Storm(u32),
     Tune,
     Govern(u32),
@@ -405,6 +454,7 @@ pub(crate) struct Slots {
     pub(crate) boost: u32,
     pub(crate) sleep: u32,
     pub(crate) device: u32,
+    pub(crate) remote: u32,
     pub(crate) storm: u32,
     pub(crate) tune: u32,
     pub(crate) govern: u32,
@@ -433,6 +483,7 @@ pub(crate) struct World<'p> {
     pub(crate) devices: Vec<(u32, u32)>,
     pub(crate) device_streams: Vec<crate::rng::Stream>,
     pub(crate) calls: Calls,
+    pub(crate) mail: Vec<Mailbox>,
     pub(crate) storms: Storms,
     pub(crate) views: Views,
     pub(crate) tracks: Tracks,
@@ -494,6 +545,7 @@ impl World<'_> {
                 Slot::Sleep(t) => self.sleep_expires(t),
                 Slot::Boost(v) => self.interrupt(self.vcpus[v as usize].home, Irq::Boost(v)),
                 Slot::Device(d) => self.device_fires(d),
+                Slot::Remote(r) => self.remote_answers(r),
                 Slot::Storm(s) => self.storm_asks(s),
                 Slot::Tune => self.tune_due(),
                 Slot::Govern(vm) => self.govern_due(vm),
@@ -559,6 +611,7 @@ pub(crate) struct Entities {
     pub(crate) threads: u32,
     pub(crate) vms: u32,
     pub(crate) devices: u32,
+    pub(crate) remotes: u32,
     pub(crate) storms: u32,
     pub(crate) views: u32,
 }
@@ -575,6 +628,7 @@ pub(crate) fn number(n: Entities) -> (Slots, Box<[Slot]>) {
         boost: extend(&mut kinds, n.vcpus, Slot::Boost),
         sleep: extend(&mut kinds, n.threads, Slot::Sleep),
         device: extend(&mut kinds, n.devices, Slot::Device),
+        remote: extend(&mut kinds, n.remotes, Slot::Remote),
         storm: extend(&mut kinds, n.storms, Slot::Storm),
         tune: extend(&mut kinds, 1, |_| Slot::Tune),
         govern: extend(&mut kinds, n.vms, Slot::Govern),

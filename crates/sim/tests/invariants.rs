@@ -5,10 +5,10 @@ mod support;
 use proptest::prelude::*;
 use support::virt::any_virt;
 use support::*;
-use vcoop_model::plan::virt::GuestIdle;
+use vcoop_model::plan::virt::{GuestIdle, IpiPath, IpiVirt, SpinVirt};
 use vcoop_model::plan::{
-    DevicePlan, Dist, Milestone, Mode, Phase, Plan, PolicyPlan, Preemption, Program, RogueMode,
-    StormPlan, Target, TaskPlan, TimelineAction, TimelineEvent, Virt,
+    Act, DevicePlan, Dist, IpiTo, Milestone, Mode, Phase, Plan, PolicyPlan, Preemption, Program,
+    RogueMode, StormPlan, Target, TaskPlan, TimelineAction, TimelineEvent, Virt,
 };
 use vcoop_model::recording::{MarkKind, Part};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, WakeBoostConfig};
@@ -49,8 +49,80 @@ fn sched_policy() -> impl Strategy<Value = Policy> {
 /// Whom it calls is chosen later, when there is somebody.
 const SOMEBODY: Target = Target::Host(u32::MAX);
 
+/// A part of a routine that leaves nothing behind: locks are released, messages taken.
+fn block() -> impl Strategy<Value = Vec<Act>> {
+    let run = |us: u64, mode| Act::Do(Phase::Run { time: Dist::Const(us * US), mode });
+    let to = prop_oneof![Just(IpiTo::Own), Just(IpiTo::Next), Just(IpiTo::Others)];
+    prop_oneof![
+        2 => (0u32..3, 0u64..2_000, mode()).prop_map(move |(lock, us, mode)| vec![
+            Act::Lock { lock }, run(us, mode), Act::Unlock { lock },
+        ]),
+        1 => (3u32..5, 0u64..2_000).prop_map(move |(lock, us)| vec![
+            Act::Acquire { lock }, run(us, Mode::User), Act::Release { lock },
+        ]),
+        2 => (to, any::<bool>()).prop_map(|(to, wait)| vec![Act::Ipi { to, wait }]),
+        1 => (0u32..3).prop_map(|lock| vec![
+            Act::Lock { lock }, Act::Ipi { to: IpiTo::Others, wait: true }, Act::Unlock { lock },
+        ]),
+        2 => Just(vec![Act::Flush]),
+        1 => (1u64..40, any::<bool>())
+            .prop_map(|(p, busy)| vec![Act::Timer { period_ns: p * 50 * US, busy }]),
+        1 => (1u64..400).prop_map(|us| vec![
+            Act::Remote { delay: Dist::Const(us * US), irq_vcpu: 0 }, Act::Sample,
+        ]),
+        1 => any::<bool>().prop_map(|sample| vec![
+            Act::Post { peer: 0, room: 2 }, Act::Receive { sample },
+        ]),
+        1 => (1u64..2_000).prop_map(|us| vec![
+            Act::Every { n: 3, skip: 1 }, Act::Do(Phase::Sleep { time: Dist::Const(us * US) }),
+        ]),
+    ]
+}
+
+fn routine() -> impl Strategy<Value = Program> {
+    (1u64..300, prop::collection::vec(block(), 1..5), any::<bool>()).prop_map(
+        |(us, blocks, whole)| {
+            let mut acts =
+                vec![Act::Do(Phase::Run { time: Dist::Const(us * US), mode: Mode::User })];
+            let samples = blocks.iter().flatten().any(Act::measures);
+            if whole && !samples {
+                acts.push(Act::Begin);
+            }
+            acts.extend(blocks.into_iter().flatten());
+            if whole && !samples {
+                acts.push(Act::Sample);
+            }
+            acts.push(Act::Done);
+            Program::Routine { acts }
+        },
+    )
+}
+
+/// Every switch of IPIs and spinning.
+fn spinning() -> impl Strategy<Value = (IpiVirt, SpinVirt, bool)> {
+    let path = prop_oneof![
+        Just(IpiPath::Icr),
+        Just(IpiPath::Cluster),
+        Just(IpiPath::Pv),
+        Just(IpiPath::Posted),
+    ];
+    (path, any::<[bool; 4]>(), 0u64..300, 1u64..50, 1u32..4).prop_map(
+        |(path, [pv_tlb, pv_yield, pv_locks, pause], threshold, window, ple_grow)| {
+            let spin = SpinVirt {
+                pv_locks,
+                threshold_ns: threshold * US,
+                ple_window_ns: window * US,
+                ple_grow,
+                handoff_ns: window,
+            };
+            (IpiVirt { path, pv_tlb, pv_yield }, spin, pause)
+        },
+    )
+}
+
 fn program(guest: bool) -> impl Strategy<Value = Program> {
     prop_oneof![
+        4 => routine(),
         3 => (0u64..300).prop_map(|us| Program::Serve {
             work: Dist::Uniform(0, us * US),
             wait: Dist::Const(if us.is_multiple_of(3) { us * US } else { 0 }),
@@ -262,8 +334,9 @@ fn scenario() -> impl Strategy<Value = Plan> {
                 (1u32..4).prop_flat_map(|n| (Just(n), tasks(n, true), virt())),
                 0..3,
             );
-            (tasks(cpus, false), guests, policy(), 0u64..u64::MAX, prop::option::of(10u64..150))
-                .prop_map(move |(host_tasks, guests, policy, seed, switch_off)| {
+            let switch_off = prop::option::of(10u64..150);
+            (tasks(cpus, false), guests, policy(), 0u64..u64::MAX, switch_off, spinning()).prop_map(
+                move |(host_tasks, guests, policy, seed, switch_off, spinning)| {
                     let mut host = if modern { eevdf(cpus) } else { cfs(cpus) };
                     host.rt_guard = [
                         RtGuard::Off,
@@ -287,6 +360,7 @@ fn scenario() -> impl Strategy<Value = Plan> {
                         let mut vm = vm(&format!("vm{i}"), level, tasks);
                         vm.group = (i < 2).then_some(i as u16);
                         vm.virt = virt;
+                        (vm.virt.ipi, vm.virt.spin, vm.virt.exits_off.pause) = spinning;
                         vm.devices.push(DevicePlan {
                             name: "net".into(),
                             period: Dist::Exp { mean_ns: 3 * MS, max_ns: 50 * MS },
@@ -307,7 +381,8 @@ fn scenario() -> impl Strategy<Value = Plan> {
                     connect(&mut p, seed);
                     probe_all(&mut p);
                     p
-                })
+                },
+            )
         },
     )
 }
@@ -410,6 +485,10 @@ proptest! {
         let mut p = p;
         p.host.sched.linux_mut().unwrap().rt_guard = RtGuard::Off;
         p.storms.clear(); // all VMs are there
+        if let PolicyPlan::Static { means: Means::Deadline { .. } } = p.policy {
+            // Enough vCPUs with a deadline leave nothing to a FIFO thread.
+            p.policy = PolicyPlan::Vanilla;
+        }
         for m in &mut p.vms {
             // A vCPU that never sleeps never lets another one have its pCPU.
             m.virt.idle.guest = GuestIdle::Hlt;

@@ -34,7 +34,7 @@ pub struct Control<'a> {
     /// Set it to end early: points that run are dropped, those that ended are kept.
     pub stop: &'a AtomicBool,
     /// Called after each point.
-    pub progress: &'a dyn Fn(Progress),
+    pub progress: &'a (dyn Fn(Progress) + Sync),
 }
 
 impl std::fmt::Debug for Control<'_> {
@@ -54,7 +54,7 @@ pub struct Outcome {
     pub failure: Option<(u32, String)>,
 }
 
-/// Parts that can be incomplete at a time.
+/// Parts that can be incomplete at a time, on machines with fewer cores than their points.
 const AHEAD: u32 = 2;
 
 /// What the threads share.
@@ -85,14 +85,14 @@ pub fn run(
         progress: Progress { done: before, before, total, failed: 0 },
         ..Outcome::default()
     };
-    let ahead = dataset.manifest().part_points * AHEAD;
+    let jobs = jobs.clamp(1, missing.len().max(1));
+    let ahead = (dataset.manifest().part_points * AHEAD).max(jobs as u32 * 4);
     let limit = |dataset: &Dataset| dataset.frontier().saturating_add(ahead);
     let shared = Shared {
         next: Mutex::new((0, limit(dataset))),
         moved: Condvar::new(),
         over: AtomicBool::new(false),
     };
-    let jobs = jobs.clamp(1, missing.len().max(1));
     let (sender, receiver) = mpsc::sync_channel::<PointRows>(jobs);
     let written = thread::scope(|scope| {
         for _ in 0..jobs {

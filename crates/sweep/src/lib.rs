@@ -12,6 +12,7 @@
 //! it, when, and beside what, leaves no trace. The dataset puts points where their numbers say.
 //! So a sweep that was killed, or that ran on a cluster, leaves the same bytes as any other.
 
+pub mod capacity;
 pub mod columns;
 pub mod dataset;
 pub mod design;
@@ -22,5 +23,8 @@ pub mod point;
 pub mod read;
 pub mod row;
 pub mod slo;
+pub mod space;
 pub mod stop;
 mod table;
+pub mod trial;
+pub mod tune;

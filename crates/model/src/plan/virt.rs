@@ -3,10 +3,13 @@
 //! The default is the plain in-kernel APIC of KVM with a paravirtual EOI: every mechanism that a
 //! scenario does not switch on is off.
 
+mod spin;
+
 use serde::{Deserialize, Serialize};
 use vcoop_policy::config::{AdvanceConfig, GuestPollConfig, HostPollConfig};
 
 use super::govern::Govern;
+pub use spin::{IpiPath, IpiVirt, SpinVirt};
 
 /// Everything by which one VM is virtualised.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +22,10 @@ pub struct Virt {
     pub exits_off: ExitsOff,
     /// What its vCPUs do when they have nothing to run.
     pub idle: IdleVirt,
+    /// How its IPIs get from vCPU to vCPU.
+    pub ipi: IpiVirt,
+    /// How its vCPUs spin.
+    pub spin: SpinVirt,
     /// How many of its vCPUs its guest uses.
     pub govern: Govern,
 }

@@ -6,7 +6,7 @@ use super::host::runs;
 use super::keys::VmKeys;
 use super::workload::{Kind, Workload};
 use crate::diagnostic::{Collector, nearest};
-use crate::plan::{Phase, Program, Target, TaskPlan, VmPlan};
+use crate::plan::{Act, Phase, Program, Target, TaskPlan, VmPlan};
 use crate::toml_read::At;
 use crate::toml_read::value::Prose;
 
@@ -20,6 +20,7 @@ fn server_of(workload: &Workload) -> Option<&At<Prose>> {
         Kind::Bursty(keys) => keys.server.as_ref(),
         Kind::Boot(keys) => keys.server.as_ref(),
         Kind::Desktop(keys) => keys.server.as_ref(),
+        Kind::Client(keys) => keys.server.as_ref(),
         _ => None,
     }
 }
@@ -95,6 +96,13 @@ fn put(program: &mut Program, target: Target) {
         Program::Cycle { phases } => {
             for phase in phases {
                 if let Phase::Call { server, .. } = phase {
+                    *server = target;
+                }
+            }
+        }
+        Program::Routine { acts } => {
+            for act in acts {
+                if let Act::Do(Phase::Call { server, .. }) = act {
                     *server = target;
                 }
             }

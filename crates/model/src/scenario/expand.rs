@@ -1,5 +1,7 @@
 //! From workload tables to tasks and programs.
 
+mod routine;
+
 use vcoop_sched::config::Policy;
 
 use super::calls::UNKNOWN;
@@ -68,6 +70,13 @@ pub(crate) fn expand(
         Kind::Ping(keys) => copies(common, ping(keys, place, errors)),
         Kind::Boot(keys) => copies(common, boot(keys, place, errors)),
         Kind::Desktop(keys) => copies(common, desktop(keys, place, errors)),
+        Kind::Client(keys) => routine::client(keys, common, place, errors),
+        Kind::Pipe(keys) => routine::pipe(keys, common, errors),
+        Kind::Groups(keys) => routine::groups(keys, common, errors),
+        Kind::Schbench(keys) => routine::schbench(keys, common, errors),
+        Kind::LockWorkers(keys) => copies(common, routine::lock_workers(keys, errors)),
+        Kind::IpiBench(keys) => copies(common, routine::ipi_bench(keys, errors)),
+        Kind::TimerBench(keys) => copies(common, routine::timer_bench(keys)),
         Kind::Audio(keys) => return audio(keys, common, place, out, errors),
         Kind::Rogue(keys) => copies(common, rogue(keys)),
         Kind::Capture(keys) => return capture(keys, common, place, captures, out, errors),
@@ -99,14 +108,14 @@ pub(crate) fn check_cpus(cpus: &[u32], span: Span, place: Place, errors: &mut Co
 
 fn task(name: String, program: Program, common: &CommonKeys) -> TaskPlan {
     let policy = common.policy.as_ref().map_or(Policy::NORMAL, |p| p.value.0);
-    // Cyclictest and ping set it so; what ends a server's or a desktop's sleep is no timer.
+    // Cyclictest, ping and timer-bench set it so; what ends a server's or a desktop's sleep is no timer.
     let none = matches!(
         program,
         Program::Cyclictest { .. }
             | Program::Ping { .. }
             | Program::Serve { .. }
             | Program::Desktop { .. }
-    );
+    ) || program.is_timed();
     let default_slack = if policy.is_rt() || policy.is_deadline() || none { 0 } else { SLACK_NS };
     TaskPlan {
         name,
@@ -212,9 +221,19 @@ fn duty(keys: &Duty, errors: &mut Collector<'_>) -> Program {
     } else if on_ns > period_ns {
         errors.error_help(span, "more CPU time than the period has", "up to the period");
     }
-    let run = Phase::Run { time: Dist::Const(on_ns), mode: Mode::User };
+    let run = if keys.by_clock.value {
+        if !keys.phase_locked.value {
+            let message = "the clock says when it is on: its periods cannot follow its work";
+            errors.error_help(keys.by_clock.span, message, "take out phase_locked = false");
+        }
+        Phase::Busy { period_ns, on_ns }
+    } else {
+        Phase::Run { time: Dist::Const(on_ns), mode: Mode::User }
+    };
     if keys.phase_locked.value {
-        cycle(vec![Phase::Align { period_ns }, run])
+        let align = Phase::Align { period_ns };
+        // By the clock it is on from the start of the run.
+        cycle(if keys.by_clock.value { vec![run, align] } else { vec![align, run] })
     } else {
         let time = Dist::Const(period_ns.saturating_sub(on_ns));
         cycle(vec![run, Phase::Sleep { time }])

@@ -18,8 +18,8 @@ use super::virt;
 use super::workload::Workload;
 use crate::diagnostic::{Collector, nearest};
 use crate::plan::{
-    HostSched, Ns, Plan, PolicyPlan, ProbePlan, Target, TaskPlan, TimelineAction, TimelineEvent,
-    VmPlan,
+    HostSched, Ns, Plan, PolicyPlan, ProbePlan, Program, Target, TaskPlan, TimelineAction,
+    TimelineEvent, VmPlan,
 };
 use crate::profile::Profile;
 use crate::toml_read::At;
@@ -334,6 +334,24 @@ struct Candidate {
     pooled_group: String,
     target: Target,
     measures: bool,
+    /// One series for all tasks of its label: they are many, and alike.
+    alike: bool,
+}
+
+impl Candidate {
+    /// The series of a task that `probe` names, or that is reported because it measures (`None`).
+    fn series(&self, probe: Option<&str>) -> &String {
+        let is = |name: &String| probe == Some(name.as_str());
+        if is(&self.name) || is(&self.group) && !self.alike {
+            &self.name
+        } else if is(&self.group) {
+            &self.group
+        } else if self.alike && !is(&self.pooled) {
+            &self.pooled_group
+        } else {
+            &self.pooled
+        }
+    }
 }
 
 fn candidates(host_tasks: &[TaskPlan], vms: &[VmPlan]) -> Vec<Candidate> {
@@ -344,6 +362,7 @@ fn candidates(host_tasks: &[TaskPlan], vms: &[VmPlan]) -> Vec<Candidate> {
         pooled_group: format!("{label}.{}", task.label),
         target,
         measures: task.program.measures(),
+        alike: matches!(task.program, Program::Routine { .. }),
     };
     let mut all = Vec::new();
     for (vm, plan) in (0..).zip(vms) {
@@ -367,7 +386,7 @@ fn probes(
     let all = candidates(host_tasks, vms);
     let plan = |c: &Candidate, name: &String| ProbePlan { probe: name.clone(), target: c.target };
     if keys.probe.is_empty() {
-        return all.iter().filter(|c| c.measures).map(|c| plan(c, &c.pooled)).collect();
+        return all.iter().filter(|c| c.measures).map(|c| plan(c, c.series(None))).collect();
     }
     let mut chosen: Vec<ProbePlan> = Vec::new();
     for probe in &keys.probe {
@@ -386,15 +405,15 @@ fn probes(
             errors.error_help(*span, message, nearest(&value.0, "tasks that measure", &names));
         } else if !named.iter().any(|c| c.measures) {
             let message = format!("`{}` measures nothing", value.0);
-            let help = "kinds that measure: cyclictest, audio, ping, desktop";
+            let help = "kinds that measure: cyclictest, audio, ping, desktop, client, pipe, \
+                        schbench, lock-workers, ipi-bench, timer-bench, rt-app";
             errors.error_help(*span, message, help);
         }
         for candidate in named.into_iter().filter(|c| c.measures) {
             if chosen.iter().any(|p| p.target == candidate.target) {
                 errors.error(*span, format!("`{}` is probed twice", candidate.name));
             } else {
-                let name = if one(candidate) { &candidate.name } else { &candidate.pooled };
-                chosen.push(plan(candidate, name));
+                chosen.push(plan(candidate, candidate.series(Some(&value.0))));
             }
         }
     }

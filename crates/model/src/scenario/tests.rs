@@ -1,8 +1,10 @@
 mod builtins;
 mod credit1;
+mod govern;
 mod overrides;
 mod plans;
 mod refusals;
+mod routines;
 mod storms;
 mod virt;
 

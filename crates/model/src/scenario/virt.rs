@@ -6,6 +6,7 @@
 
 mod govern;
 mod idle;
+mod spin;
 mod timer;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use crate::toml_read::{At, Reader, TableSchema};
 use govern::GovernKeys;
 pub(crate) use govern::check_capacity;
 use idle::IdleKeys;
+use spin::{HintKeys, SpinKeys};
 use timer::{TimerKeys, TimerKind};
 
 /// Declares keys that VMs and policies share, all optional.
@@ -141,7 +143,11 @@ macro_rules! groups {
         }
     };
 }
-groups! { timer: TimerKeys, exits: ExitKeys, idle: IdleKeys, govern: GovernKeys }
+// A hint says several things at once: keys of one of them are put over it.
+groups! {
+    timer: TimerKeys, exits: ExitKeys, hints: HintKeys, idle: IdleKeys, spin: SpinKeys,
+    govern: GovernKeys
+}
 
 /// Puts a value where it belongs, if it is written.
 fn set<T, U>(key: &Option<At<T>>, to: &mut U, value: impl Fn(&T) -> U) {

@@ -6,12 +6,18 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
+mod routine;
+
 use super::texts::PolicyText;
 use crate::diagnostic::nearest;
 use crate::toml_read::table::table;
 use crate::toml_read::units::{CpuList, Percent, Period, Span1, Time, Times};
 use crate::toml_read::value::{Factor, Int, Name, Prose, choice};
 use crate::toml_read::{At, Reader, Table, TableSchema, Text};
+
+pub(crate) use routine::{
+    Client, Groups, IpiBench, IpiMode, LockWorkers, Pipe, Schbench, TimerBench, TimerWait,
+};
 
 /// When a task starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +113,9 @@ table! {
         util: Option<At<Percent<100>>>,
         /// Periods start at multiples of the period; else each sleep follows the work.
         phase_locked: At<bool> = "true",
+        /// `on` is time by the clock, however much CPU it gets of it, as `stress-ng --timeout`, and
+        /// comes first in each period; needs `phase_locked`.
+        by_clock: At<bool> = "false",
     }
 }
 
@@ -360,7 +369,8 @@ table! {
 }
 
 /// Kinds that the host does not have.
-const GUEST_ONLY: [&str; 3] = ["rogue", "boot", "desktop"];
+const GUEST_ONLY: [&str; 6] =
+    ["rogue", "boot", "desktop", "lock-workers", "ipi-bench", "timer-bench"];
 
 /// Declares the kinds: word and table.
 macro_rules! kinds {
@@ -411,6 +421,13 @@ kinds! {
     "desktop" => Desktop,
     "capture" => Capture,
     "rogue" => Rogue,
+    "client" => Client,
+    "pipe" => Pipe,
+    "groups" => Groups,
+    "schbench" => Schbench,
+    "lock-workers" => LockWorkers,
+    "ipi-bench" => IpiBench,
+    "timer-bench" => TimerBench,
 }
 
 /// A workload table of either level.

@@ -128,6 +128,10 @@ impl FairClass {
         let Some(first) = rq.heap.first() else {
             return rq.curr as usize;
         };
+        // Somebody yielded to it (PICK_BUDDY).
+        if rq.next != NONE && eligible(self.ses[rq.next as usize].vruntime) {
+            return rq.next as usize;
+        }
         let mut curr = NONE;
         if rq.curr != NONE {
             let se = &self.ses[rq.curr as usize];

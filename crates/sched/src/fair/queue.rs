@@ -129,6 +129,19 @@ impl FairClass {
         }
     }
 
+    /// Makes a waiting entity the next buddy of its queue, and its group's of the root queue.
+    pub(crate) fn favour(&mut self, e: crate::EntId) {
+        let s = self.se_of(e);
+        let root = self.root_se(s);
+        for s in [s, root] {
+            let r = self.ses[s].rq as usize;
+            // A group that runs has its turn already.
+            if self.rqs[r].curr != s as u32 {
+                self.rqs[r].next = s as u32;
+            }
+        }
+    }
+
     /// Into the heap.
     #[inline]
     pub(super) fn heap_in(&mut self, r: usize, s: usize) {

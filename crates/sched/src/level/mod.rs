@@ -10,6 +10,7 @@ mod rt_move;
 mod run;
 #[cfg(test)]
 mod tests;
+mod yield_to;
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,0 +1,126 @@
+//! What a [`Program::Routine`](super::Program::Routine) is made of.
+
+use serde::{Deserialize, Serialize};
+use vcoop_sched::config::Policy;
+
+use super::{Dist, Ns, Phase};
+
+/// One act of a [`Program::Routine`](super::Program::Routine).
+///
+/// A task's *peers* are the tasks of its own level that have its label; they are numbered from the
+/// first. Acts marked *guests only* do nothing on the host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Act {
+    /// Run, sleep or call.
+    Do(Phase),
+    /// Call somebody on another machine and wait for the answer, which a device interrupt brings.
+    Remote {
+        /// Time on the network and over there; none of our CPUs has a part in it.
+        delay: Dist,
+        /// In a guest: vCPU that the device interrupts.
+        irq_vcpu: u32,
+    },
+    /// A latency sample begins here, but a call begins one itself.
+    Begin,
+    /// The sample ends here.
+    Sample,
+    /// Sleep to a time on a grid of this period, which begins when it is first reached; the
+    /// lateness of the next instruction is a sample. Grid points that have passed are missed.
+    Timer {
+        /// The period.
+        period_ns: Ns,
+        /// Guests only: keeps the CPU busy until the timer's interrupt, instead of sleeping.
+        busy: bool,
+    },
+    /// A unit of work is done: `rate` counts these.
+    Done,
+    /// Guests only: take a spinlock of the VM, with preemption off from here to its release.
+    Lock {
+        /// Its number, VM-wide.
+        lock: u32,
+    },
+    /// Guests only: release it.
+    Unlock {
+        /// Its number.
+        lock: u32,
+    },
+    /// Guests only: take a sleeping lock of the VM.
+    Acquire {
+        /// Its number; spinlocks and sleeping locks are numbered together.
+        lock: u32,
+    },
+    /// Guests only: release it.
+    Release {
+        /// Its number.
+        lock: u32,
+    },
+    /// Guests only: have other vCPUs call a function.
+    Ipi {
+        /// Which.
+        to: IpiTo,
+        /// Waits, spinning, until all have.
+        wait: bool,
+    },
+    /// Guests only: the address space of the task's peers has changed (munmap): flush the TLB of
+    /// every vCPU on which one of them is loaded, and wait for it.
+    Flush,
+    /// Put a message before a peer; sleeps while as many lie there as it has room for.
+    Post {
+        /// The peer.
+        peer: u32,
+        /// Its room.
+        room: u32,
+    },
+    /// Take a message; sleeps until there is one.
+    Receive {
+        /// A wake-up by the message is a sample: from the posting to the first instruction.
+        sample: bool,
+    },
+    /// Post a message to whoever sent the last one taken.
+    Reply,
+    /// Sleep until a peer wakes it (or goes on at once, if one already has).
+    Suspend,
+    /// Wake a peer.
+    Resume {
+        /// The peer.
+        peer: u32,
+    },
+    /// The next `skip` acts are done every `n`th time only.
+    Every {
+        /// At least 1.
+        n: u32,
+        /// Acts.
+        skip: u32,
+    },
+    /// Go back to an act until this one has been reached `times` times, and then go on.
+    Loop {
+        /// Its index.
+        to: u32,
+        /// At least 1.
+        times: u32,
+    },
+    /// Change own scheduling policy.
+    SetPolicy(Policy),
+    /// Leave for good.
+    Exit,
+}
+
+/// Who is to call a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IpiTo {
+    /// The vCPU itself.
+    Own,
+    /// The next vCPU of the VM, the first after the last.
+    Next,
+    /// All others of the VM.
+    Others,
+}
+
+impl Act {
+    /// Whether it takes latency samples.
+    pub fn measures(&self) -> bool {
+        matches!(self, Self::Sample | Self::Timer { .. } | Self::Receive { sample: true })
+    }
+}

@@ -1,0 +1,71 @@
+//! IPIs, and what guests spin for.
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Ns;
+
+/// How a guest's IPIs get from vCPU to vCPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IpiVirt {
+    /// By what.
+    pub path: IpiPath,
+    /// A TLB shootdown leaves out vCPUs that are not loaded, and has them flush when they are entered
+    /// (`KVM_FEATURE_PV_TLB_FLUSH`).
+    pub pv_tlb: bool,
+    /// Who has sent a function call to several vCPUs yields to the first of them that is preempted
+    /// (`KVM_FEATURE_PV_SCHED_YIELD`).
+    pub pv_yield: bool,
+}
+
+/// By what an IPI is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IpiPath {
+    /// x2APIC in physical mode: an ICR write, and so an exit, for each target.
+    #[default]
+    Icr,
+    /// x2APIC in cluster mode: an ICR write for all targets among 16 vCPUs side by side.
+    Cluster,
+    /// A hypercall for all targets among 128 vCPUs side by side (`KVM_HC_SEND_IPI`); a single target
+    /// has an ICR write, as in Linux in x2APIC mode.
+    Pv,
+    /// IPI virtualisation: an ICR write for each target, which does not exit.
+    Posted,
+}
+
+/// How a guest's vCPUs spin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpinVirt {
+    /// Spinlocks are paravirtual: a waiter halts after `threshold_ns`, and the next in line is kicked
+    /// by a hypercall (`KVM_FEATURE_PV_UNHALT`).
+    pub pv_locks: bool,
+    /// How long such a waiter spins.
+    pub threshold_ns: Ns,
+    /// How long a vCPU spins until the hardware ends it by an exit (PAUSE-loop exiting), the first
+    /// time since it was loaded; unless PAUSE does not exit.
+    pub ple_window_ns: Ns,
+    /// Each such exit makes the window so many times as long.
+    pub ple_grow: u32,
+    /// Time until a vCPU that spins sees what another one wrote: a cache line's way from core to core.
+    pub handoff_ns: Ns,
+}
+
+impl SpinVirt {
+    /// A window never grows beyond this: 2^32 - 1 cycles at 3 GHz.
+    pub const PLE_MAX_NS: Ns = 1_431_655_765;
+}
+
+impl Default for SpinVirt {
+    fn default() -> Self {
+        // Linux: 32768 turns of a loop around PAUSE (SPIN_THRESHOLD), 140 cycles each on Skylake and
+        // later; KVM: 4096 cycles (KVM_VMX_DEFAULT_PLE_WINDOW), doubled. At 3 GHz.
+        // 100 ns is a cache line from another core of the same package.
+        Self {
+            pv_locks: false,
+            threshold_ns: 1_529_000,
+            ple_window_ns: 1_365,
+            ple_grow: 2,
+            handoff_ns: 100,
+        }
+    }
+}

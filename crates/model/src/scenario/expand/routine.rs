@@ -1,0 +1,194 @@
+//! Routines from their tables.
+
+use super::{MAX_TASKS, Place, Threads, copies, copy_name, irq_vcpu, needs_time};
+use crate::diagnostic::Collector;
+use crate::plan::{Act, Dist, IpiTo, Mode, Phase, Program};
+use crate::scenario::calls::UNKNOWN;
+use crate::scenario::workload::{
+    Client, CommonKeys, Groups, IpiBench, IpiMode, LockWorkers, Pipe, Schbench, TimerBench,
+    TimerWait,
+};
+use crate::toml_read::units::Times;
+
+fn run(time: Times, mode: Mode) -> Act {
+    Act::Do(Phase::Run { time: time.0, mode })
+}
+
+/// A sleep of nothing is no act.
+fn sleep(time: Times) -> Option<Act> {
+    (time.0 != Dist::Const(0)).then_some(Act::Do(Phase::Sleep { time: time.0 }))
+}
+
+/// As in a plan: numbers of peers are small.
+fn index(n: u64) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// Most senders times receivers of `groups`: each sender knows all receivers of its group.
+const MAX_PAIRS: u64 = 200_000;
+
+/// Refuses what makes more than `most` of something, before it is made.
+fn are_few(n: u64, most: u64, what: &str, common: &CommonKeys, errors: &mut Collector<'_>) -> bool {
+    let all = n.saturating_mul(common.count.value.get());
+    if all > most {
+        let message = format!("this makes {all} {what}, more than {most}");
+        errors.error(common.name.span, message);
+    }
+    all <= most
+}
+
+pub(super) fn client(
+    keys: &Client,
+    common: &CommonKeys,
+    place: Place,
+    errors: &mut Collector<'_>,
+) -> Threads {
+    needs_time(&keys.work, "work", errors);
+    let irq_vcpu = irq_vcpu(&keys.irq_vcpu, place, errors);
+    let call = match (&keys.server, &keys.network) {
+        (Some(_), None) => Act::Do(Phase::Call { server: UNKNOWN, irq_vcpu }),
+        (None, Some(network)) => Act::Remote { delay: network.value.0, irq_vcpu },
+        (server, network) => {
+            let (message, span) = match (server, network) {
+                (Some(_), Some(network)) => {
+                    ("`server` and `network` exclude each other", network.span)
+                }
+                _ => ("whom it calls is not said", common.name.span),
+            };
+            let help = "give `server`, or `network` for one on another machine";
+            errors.error_help(span, message, help);
+            return Vec::new();
+        }
+    };
+    let mut acts: Vec<Act> = sleep(keys.think.value).into_iter().collect();
+    acts.extend([run(keys.work.value, Mode::User), call, Act::Sample, Act::Done]);
+    copies(common, Program::Routine { acts })
+}
+
+pub(super) fn pipe(keys: &Pipe, common: &CommonKeys, errors: &mut Collector<'_>) -> Threads {
+    needs_time(&keys.work, "work", errors);
+    let work = || run(keys.work.value, Mode::User);
+    let mut threads = Vec::new();
+    for i in 0..common.count.value.get() {
+        let (ping, pong) = (index(2 * i), index(2 * i + 1));
+        let receive = || Act::Receive { sample: false };
+        let there = Act::Post { peer: pong, room: 1 };
+        let acts = vec![Act::Begin, work(), there, receive(), Act::Sample, Act::Done];
+        let name = copy_name(common, i);
+        threads.push((format!("{name}/ping"), Program::Routine { acts }));
+        let acts = vec![receive(), work(), Act::Post { peer: ping, room: 1 }];
+        threads.push((format!("{name}/pong"), Program::Routine { acts }));
+    }
+    threads
+}
+
+pub(super) fn groups(keys: &Groups, common: &CommonKeys, errors: &mut Collector<'_>) -> Threads {
+    needs_time(&keys.send, "send", errors);
+    let (senders, receivers) = (keys.senders.value.get(), keys.receivers.value.get());
+    let (pairs, tasks) = (senders * receivers, senders + receivers);
+    let groups = keys.groups.value.get();
+    if !are_few(groups * pairs, MAX_PAIRS, "pairs of sender and receiver", common, errors)
+        || !are_few(groups * tasks, MAX_TASKS as u64, "tasks", common, errors)
+    {
+        return Vec::new();
+    }
+    let mut threads = Vec::new();
+    for i in 0..common.count.value.get() {
+        let name = copy_name(common, i);
+        for group in 0..groups {
+            let first = threads.len() as u64 + senders;
+            let mut acts = Vec::new();
+            for receiver in 0..receivers {
+                let room = keys.room.value.get32();
+                acts.push(run(keys.send.value, Mode::Kernel));
+                acts.push(Act::Post { peer: index(first + receiver), room });
+            }
+            acts.extend(sleep(keys.pause.value));
+            for sender in 0..senders {
+                let program = Program::Routine { acts: acts.clone() };
+                threads.push((format!("{name}/{group}-sender-{sender}"), program));
+            }
+            for receiver in 0..receivers {
+                let take = Act::Receive { sample: false };
+                let acts = vec![take, run(keys.receive.value, Mode::Kernel), Act::Done];
+                let program = Program::Routine { acts };
+                threads.push((format!("{name}/{group}-receiver-{receiver}"), program));
+            }
+        }
+    }
+    threads
+}
+
+pub(super) fn schbench(
+    keys: &Schbench,
+    common: &CommonKeys,
+    errors: &mut Collector<'_>,
+) -> Threads {
+    needs_time(&keys.work, "work", errors);
+    let (messengers, workers) = (keys.messengers.value.get(), keys.workers.value.get());
+    if !are_few(messengers * (1 + workers), MAX_TASKS as u64, "tasks", common, errors) {
+        return Vec::new();
+    }
+    let mut threads = Vec::new();
+    for i in 0..common.count.value.get() {
+        let name = copy_name(common, i);
+        let first = threads.len() as u64;
+        for m in 0..messengers {
+            let receive = Act::Receive { sample: false };
+            let acts = vec![receive, run(keys.message.value, Mode::User), Act::Reply];
+            threads.push((format!("{name}/messenger-{m}"), Program::Routine { acts }));
+        }
+        for w in 0..messengers * workers {
+            let peer = index(first + w / workers);
+            let mut acts = vec![Act::Post { peer, room: u32::MAX }, Act::Receive { sample: true }];
+            acts.extend(sleep(keys.think.value));
+            acts.extend([run(keys.work.value, Mode::User), Act::Done]);
+            threads.push((format!("{name}/worker-{w}"), Program::Routine { acts }));
+        }
+    }
+    threads
+}
+
+pub(super) fn lock_workers(keys: &LockWorkers, errors: &mut Collector<'_>) -> Program {
+    needs_time(&keys.work, "work", errors);
+    let lock = keys.lock.value.get32();
+    let mut acts = vec![
+        run(keys.work.value, Mode::User),
+        Act::Begin,
+        Act::Lock { lock },
+        run(keys.section.value, Mode::PreemptOff),
+        Act::Unlock { lock },
+    ];
+    let n = keys.flush_every.value.get32();
+    if n > 0 {
+        acts.extend([Act::Every { n, skip: 1 }, Act::Flush]);
+    }
+    acts.extend([Act::Sample, Act::Done]);
+    Program::Routine { acts }
+}
+
+pub(super) fn ipi_bench(keys: &IpiBench, errors: &mut Collector<'_>) -> Program {
+    needs_time(&keys.gap, "gap", errors);
+    let lock = keys.lock.value.get32();
+    let ipi = |to| vec![Act::Ipi { to, wait: true }];
+    let round = match keys.mode.value {
+        IpiMode::DryRun => vec![],
+        IpiMode::Own => ipi(IpiTo::Own),
+        IpiMode::Unicast => ipi(IpiTo::Next),
+        IpiMode::Broadcast => ipi(IpiTo::Others),
+        IpiMode::BroadcastLock => {
+            let call = Act::Ipi { to: IpiTo::Others, wait: true };
+            vec![Act::Lock { lock }, call, Act::Unlock { lock }]
+        }
+    };
+    let mut acts = vec![run(keys.gap.value, Mode::User), Act::Begin];
+    acts.extend(round);
+    acts.extend([Act::Sample, Act::Done]);
+    Program::Routine { acts }
+}
+
+pub(super) fn timer_bench(keys: &TimerBench) -> Program {
+    let timer =
+        Act::Timer { period_ns: keys.interval.value.0, busy: keys.wait.value == TimerWait::Busy };
+    Program::Routine { acts: vec![timer, Act::Done, run(keys.work.value, Mode::User)] }
+}

@@ -1,0 +1,179 @@
+//! Kinds whose tasks talk to each other, and how their guests spin.
+
+use super::*;
+use crate::plan::virt::{GuestIdle, IpiPath, Virt};
+use crate::plan::{Act, Dist, IpiTo, Mode, Phase, Program, Target};
+
+const HEAD: &str = "name = 'r'\ntitle = 't'\n[host]\nprofile = 'zero'\npcpus = 4\n";
+
+fn plan_of(rest: &str) -> Plan {
+    let scenario = parse(&format!("{HEAD}{rest}")).unwrap_or_else(|e| panic!("{e}"));
+    scenario.plans(None).unwrap_or_else(|e| panic!("{e}")).remove(0)
+}
+
+fn guest(task: &str) -> Plan {
+    plan_of(&format!("[[vm]]\nname = 'g'\nvcpus = 4\n[[vm.task]]\nname = 'x'\n{task}\n"))
+}
+
+fn refused(rest: &str, message: &str) {
+    let error = match parse(&format!("{HEAD}{rest}")) {
+        Ok(_) => panic!("this should be refused: {rest}"),
+        Err(error) => error.to_string(),
+    };
+    assert!(error.contains(message), "{error}");
+}
+
+fn acts(program: &Program) -> &[Act] {
+    match program {
+        Program::Routine { acts } => acts,
+        other => panic!("no routine: {other:?}"),
+    }
+}
+
+fn run(ns: u64, mode: Mode) -> Act {
+    Act::Do(Phase::Run { time: Dist::Const(ns), mode })
+}
+
+#[test]
+fn lock_workers_flush_every_so_many_rounds() {
+    let plan = guest(
+        "kind = 'lock-workers'\ncount = 3\nwork = '20us'\nsection = '2us'\nlock = 5\nflush_every = 7",
+    );
+    let tasks = &plan.vms[0].tasks;
+    assert_eq!(tasks.len(), 3);
+    let want = [
+        run(20_000, Mode::User),
+        Act::Begin,
+        Act::Lock { lock: 5 },
+        run(2_000, Mode::PreemptOff),
+        Act::Unlock { lock: 5 },
+        Act::Every { n: 7, skip: 1 },
+        Act::Flush,
+        Act::Sample,
+        Act::Done,
+    ];
+    assert_eq!(acts(&tasks[0].program), want);
+    assert_eq!(tasks[0].program.locks(), Some(6));
+    // One series for all of them.
+    assert_eq!(plan.probes.len(), 3);
+    assert!(plan.probes.iter().all(|p| p.probe == "g.x"));
+}
+
+#[test]
+fn an_ipi_bench_sends_what_its_mode_says() {
+    let sends = |mode: &str| {
+        let plan = guest(&format!("kind = 'ipi-bench'\nmode = '{mode}'"));
+        let acts = acts(&plan.vms[0].tasks[0].program).to_vec();
+        acts[2..acts.len() - 2].to_vec()
+    };
+    let ipi = |to| Act::Ipi { to, wait: true };
+    assert_eq!(sends("dry-run"), []);
+    assert_eq!(sends("self"), [ipi(IpiTo::Own)]);
+    assert_eq!(sends("unicast"), [ipi(IpiTo::Next)]);
+    assert_eq!(sends("broadcast"), [ipi(IpiTo::Others)]);
+    let locked = [Act::Lock { lock: 0 }, ipi(IpiTo::Others), Act::Unlock { lock: 0 }];
+    assert_eq!(sends("broadcast-lock"), locked);
+}
+
+#[test]
+fn a_client_calls_a_server_here_or_somewhere_else() {
+    let server = "[[vm.task]]\nname = 's'\nkind = 'server'\n";
+    let plan = guest(&format!("kind = 'client'\nserver = 'g.s'\nthink = '1ms'\n{server}"));
+    let client = acts(&plan.vms[0].tasks[0].program);
+    assert_eq!(client[0], Act::Do(Phase::Sleep { time: Dist::Const(1_000_000) }));
+    let server_is = Target::Guest { vm: 0, task: 1 };
+    assert_eq!(client[2], Act::Do(Phase::Call { server: server_is, irq_vcpu: 0 }));
+    assert_eq!(plan.vms[0].tasks[0].program.servers().collect::<Vec<_>>(), [server_is]);
+    let plan = guest("kind = 'client'\nnetwork = '50us'\nirq_vcpu = 1");
+    let remote = Act::Remote { delay: Dist::Const(50_000), irq_vcpu: 1 };
+    assert_eq!(acts(&plan.vms[0].tasks[0].program)[1], remote);
+    let task = "[[load]]\nname = 'x'\nkind = 'client'\n";
+    refused(task, "whom it calls is not said");
+    refused(&format!("{task}server = 'host.x'\nnetwork = '1us'\n"), "exclude each other");
+}
+
+#[test]
+fn everybody_in_a_group_knows_the_others() {
+    let plan = guest("kind = 'groups'\ngroups = 2\nsenders = 2\nreceivers = 3\ncount = 2");
+    let tasks = &plan.vms[0].tasks;
+    assert_eq!(tasks.len(), 2 * 2 * 5);
+    for (i, task) in tasks.iter().enumerate() {
+        let first = i / 5 * 5 + 2;
+        let peers: Vec<usize> = acts(&task.program)
+            .iter()
+            .filter_map(|act| match act {
+                Act::Post { peer, room: 64 } => Some(*peer as usize),
+                _ => None,
+            })
+            .collect();
+        let sends = i % 5 < 2;
+        assert_eq!(peers, if sends { vec![first, first + 1, first + 2] } else { vec![] }, "{i}");
+        assert_eq!(task.program.takes_messages(), !sends);
+        assert_eq!(task.program.counts(), !sends);
+    }
+    assert!(plan.probes.is_empty(), "they measure nothing but their rate");
+    let vm = "[[vm]]\nname = 'g'\nvcpus = 4\n[[vm.task]]\nname = 'x'\n";
+    let many = "kind = 'groups'\ngroups = 1000\nsenders = 100\nreceivers = 100\n";
+    refused(&format!("{vm}{many}"), "more than 200000");
+    let many = "kind = 'schbench'\nmessengers = 256\nworkers = 1024\n";
+    refused(&format!("{vm}{many}"), "more than 100000");
+}
+
+#[test]
+fn workers_ask_their_messenger() {
+    let plan = guest("kind = 'schbench'\nmessengers = 2\nworkers = 3\ncount = 2");
+    let tasks = &plan.vms[0].tasks;
+    assert_eq!(tasks.len(), 2 * (2 + 6));
+    let asks = |i: usize| match acts(&tasks[i].program)[0] {
+        Act::Post { peer, .. } => peer,
+        _ => panic!("{i} asks nobody"),
+    };
+    assert_eq!((2..8).map(asks).collect::<Vec<_>>(), [0, 0, 0, 1, 1, 1]);
+    assert_eq!((10..16).map(asks).collect::<Vec<_>>(), [8, 8, 8, 9, 9, 9]);
+    assert_eq!(plan.probes.len(), 12);
+    let names: Vec<&str> = tasks.iter().map(|t| t.name.as_str()).collect();
+    assert_eq!((names[1], names[10]), ("x/0/messenger-1", "x/1/worker-0"));
+}
+
+#[test]
+fn a_timer_bench_has_no_slack() {
+    let plan = guest("kind = 'timer-bench'\nwait = 'busy'");
+    assert_eq!(
+        acts(&plan.vms[0].tasks[0].program)[0],
+        Act::Timer { period_ns: 100_000, busy: true }
+    );
+    assert_eq!(plan.vms[0].tasks[0].timer_slack_ns, 0);
+    refused("[[load]]\nname = 'x'\nkind = 'timer-bench'\n", "no kind `timer-bench` on the host");
+}
+
+#[test]
+fn a_hint_is_several_switches_and_each_can_be_set_alone() {
+    let virt = |keys: &str| -> Virt {
+        let vm = format!("[[vm]]\nname = 'g'\nvcpus = 4\n{keys}\n");
+        let task = "[[vm.task]]\nname = 'x'\nkind = 'hog'\n";
+        plan_of(&format!("{vm}{task}")).vms[0].virt.clone()
+    };
+    let effects = |virt: Virt| {
+        let haltpoll = virt.idle.guest == GuestIdle::Haltpoll;
+        (virt.spin.pv_locks, virt.ipi.pv_tlb, virt.ipi.pv_yield, haltpoll)
+    };
+    assert_eq!(effects(virt("")), (false, false, false, false));
+    assert_eq!(effects(virt("hints = 'shared'")), (true, true, true, false));
+    assert_eq!(effects(virt("hints = 'dedicated'")), (false, false, false, true));
+    let own = "hints = 'dedicated'\nspinlocks = 'pv'\nguest_idle = 'hlt'";
+    assert_eq!(effects(virt(own)), (true, false, false, false));
+    let own = "hints = 'shared'\ntlb_shootdown = 'native'\npv_sched_yield = false";
+    assert_eq!(effects(virt(own)), (true, false, false, false));
+    for (word, path) in [
+        ("icr", IpiPath::Icr),
+        ("cluster", IpiPath::Cluster),
+        ("pv", IpiPath::Pv),
+        ("posted", IpiPath::Posted),
+    ] {
+        assert_eq!(virt(&format!("ipi = '{word}'")).ipi.path, path);
+    }
+    let spin =
+        virt("ple_window = '2us'\nple_grow = 1\nspin_threshold = '3us'\nspin_handoff = '0us'");
+    assert_eq!((spin.spin.ple_window_ns, spin.spin.ple_grow), (2_000, 1));
+    assert_eq!((spin.spin.threshold_ns, spin.spin.handoff_ns), (3_000, 0));
+}

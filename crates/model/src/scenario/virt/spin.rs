@@ -1,0 +1,109 @@
+//! Keys of a guest's IPIs and of its spinning.
+
+use super::{set, shared_keys};
+use crate::plan::virt::{GuestIdle, IpiPath, Virt};
+use crate::toml_read::units::{Span1, Time};
+use crate::toml_read::value::{Int, choice};
+
+choice! {
+    /// What KVM tells its guest about the pCPUs under it.
+    pub(crate) enum HintKind {
+        /// They are shared: paravirtual spinlocks, TLB shootdown and yield, as Linux guests of KVM use
+        /// them by default.
+        Shared = "shared",
+        /// They are the guest's own (`KVM_HINTS_REALTIME`): native spinlocks and TLB shootdown, no
+        /// yield, and the guest polls before it halts.
+        Dedicated = "dedicated",
+    }
+}
+
+choice! {
+    /// By what an IPI is sent.
+    pub(crate) enum PathKind {
+        /// x2APIC, physical: an exit a target.
+        Icr = "icr",
+        /// x2APIC, cluster: an exit for up to 16 targets.
+        Cluster = "cluster",
+        /// A hypercall for up to 128 targets.
+        Pv = "pv",
+        /// IPI virtualisation: no exit.
+        Posted = "posted",
+    }
+}
+
+choice! {
+    /// The bare-metal way, or the paravirtual one.
+    pub(crate) enum Way {
+        /// As on bare metal.
+        Native = "native",
+        /// Paravirtual.
+        Pv = "pv",
+    }
+}
+
+shared_keys! {
+    /// What a guest is told.
+    pub(crate) struct HintKeys {
+        /// What the guest is told about its pCPUs: `shared` (pv spinlocks, pv TLB shootdown, pv yield)
+        /// or `dedicated` (none of these, and guest_idle = "haltpoll"). Each effect can be set by its
+        /// own key as well. Default: neither; everything native, and the guest halts.
+        hints: HintKind,
+    }
+}
+
+impl HintKeys {
+    pub(super) fn apply(&self, virt: &mut Virt) {
+        let Some(hint) = &self.hints else { return };
+        let shared = hint.value == HintKind::Shared;
+        virt.spin.pv_locks = shared;
+        virt.ipi.pv_tlb = shared;
+        virt.ipi.pv_yield = shared;
+        virt.idle.guest = if shared { GuestIdle::Hlt } else { GuestIdle::Haltpoll };
+    }
+}
+
+shared_keys! {
+    /// A guest's IPIs and its spinning.
+    pub(crate) struct SpinKeys {
+        /// How IPIs are sent: `icr`, `cluster`, `pv` (to several targets; to one as `icr`) or `posted`.
+        /// Default: icr.
+        ipi: PathKind,
+        /// Spinlocks: a waiter spins to the end, or (`pv`) halts after a while and is kicked. Default:
+        /// native, or as `hints` says.
+        spinlocks: Way,
+        /// Longest that a waiter spins at a pv spinlock. Default: 1529us.
+        spin_threshold: Span1,
+        /// TLB shootdown: an IPI to every vCPU concerned, or (`pv`) to those that are loaded. Default:
+        /// native, or as `hints` says.
+        tlb_shootdown: Way,
+        /// Who has sent a function call to several vCPUs yields to one that is preempted. Default:
+        /// false, or as `hints` says.
+        pv_sched_yield: bool,
+        /// How long a vCPU spins before it exits, to yield to another of the VM; see
+        /// `disable_exits = ["pause"]`. Default: 1365ns, 4096 cycles at 3 GHz.
+        ple_window: Span1,
+        /// Each such exit makes the window so many times as long, until the vCPU is loaded anew.
+        /// Default: 2.
+        ple_grow: Int<1, 16>,
+        /// Time until a vCPU that spins sees what another one wrote. Default: 100ns.
+        spin_handoff: Time,
+    }
+}
+
+impl SpinKeys {
+    pub(super) fn apply(&self, virt: &mut Virt) {
+        set(&self.ipi, &mut virt.ipi.path, |path| match path {
+            PathKind::Icr => IpiPath::Icr,
+            PathKind::Cluster => IpiPath::Cluster,
+            PathKind::Pv => IpiPath::Pv,
+            PathKind::Posted => IpiPath::Posted,
+        });
+        set(&self.spinlocks, &mut virt.spin.pv_locks, |way| *way == Way::Pv);
+        set(&self.spin_threshold, &mut virt.spin.threshold_ns, |time| time.0);
+        set(&self.tlb_shootdown, &mut virt.ipi.pv_tlb, |way| *way == Way::Pv);
+        set(&self.pv_sched_yield, &mut virt.ipi.pv_yield, |on| *on);
+        set(&self.ple_window, &mut virt.spin.ple_window_ns, |time| time.0);
+        set(&self.ple_grow, &mut virt.spin.ple_grow, |times| times.get32());
+        set(&self.spin_handoff, &mut virt.spin.handoff_ns, |time| time.0);
+    }
+}

@@ -1,0 +1,143 @@
+//! Kinds whose tasks talk to each other, or keep each other waiting.
+
+use crate::toml_read::At;
+use crate::toml_read::table::table;
+use crate::toml_read::units::{Period, Times};
+use crate::toml_read::value::{Int, Prose, choice};
+
+table! {
+    /// Asks a server and waits for the answer, without end: TCP_RR, or with a think time a user of Redis,
+    /// memcached or a web server. Measures the round trip, from the call to the first instruction after the
+    /// answer; `rate` counts them.
+    pub(crate) struct Client {
+        /// Server that it calls, here or in another VM: `host.LOAD` or `VM.TASK`; of several copies
+        /// `VM.TASK/0`, or without the number copy n modulo the servers. Either this or `network`.
+        server: Option<At<Prose>>,
+        /// The server is on another machine: time from a call's leaving this one until the answer's
+        /// interrupt, the service over there included.
+        network: Option<At<Times>>,
+        /// Time between an answer and the next call.
+        think: At<Times> = "0us",
+        /// CPU time of a message before it is sent.
+        work: At<Times> = "2us",
+        /// vCPU that takes the interrupts of answers from outside of the VM.
+        irq_vcpu: At<Int<0, 255>> = "0",
+    }
+}
+
+table! {
+    /// Two tasks that send a message to and fro through two pipes (perf bench sched pipe): NAME/ping and
+    /// NAME/pong. Measures the round trip; `rate` counts them.
+    pub(crate) struct Pipe {
+        /// CPU time of each task before it writes.
+        work: At<Times> = "1us",
+    }
+}
+
+table! {
+    /// Groups of senders and receivers (hackbench): each sender of a group writes a message to each
+    /// receiver of it by turns, and sleeps while there is no room. `rate` counts messages received.
+    pub(crate) struct Groups {
+        /// Groups.
+        groups: At<Int<1, 1000>> = "10",
+        /// Senders of a group.
+        senders: At<Int<1, 1000>> = "20",
+        /// Receivers of a group.
+        receivers: At<Int<1, 1000>> = "20",
+        /// Messages that a receiver has room for.
+        room: At<Int<1, 1_000_000>> = "64",
+        /// CPU time of a message at its sender.
+        send: At<Times> = "1us",
+        /// CPU time of a message at its receiver.
+        receive: At<Times> = "1us",
+        /// A sender's sleep when it has written to all receivers once.
+        pause: At<Times> = "0us",
+    }
+}
+
+table! {
+    /// Message threads that hand requests to workers (schbench): NAME/messenger-0, NAME/worker-0, ... A
+    /// worker asks its messenger for a request, sleeps until it is woken for one, thinks and works.
+    /// Measures the wake-up latency of workers, from the message to the first instruction; `rate` counts
+    /// requests.
+    pub(crate) struct Schbench {
+        /// Message threads (`-m`).
+        messengers: At<Int<1, 256>> = "1",
+        /// Workers of each (`-t`).
+        workers: At<Int<1, 1024>> = "8",
+        /// CPU time of a messenger for each request.
+        message: At<Times> = "1us",
+        /// A worker's sleep before it works on a request.
+        think: At<Times> = "100us",
+        /// CPU time of a request.
+        work: At<Times> = "exp 1ms",
+    }
+}
+
+table! {
+    /// Works, and takes a spinlock of the VM for a part of it (ebizzy-like; guests only). Measures the time
+    /// from asking for the lock to the end of the round; `rate` counts rounds.
+    pub(crate) struct LockWorkers {
+        /// CPU time of a round outside of the lock.
+        work: At<Times> = "exp 20us",
+        /// CPU time under the lock, with preemption off.
+        section: At<Times> = "exp 2us",
+        /// The lock: workloads of a VM that give the same number share it.
+        lock: At<Int<0, 63>> = "0",
+        /// Rounds from one munmap, which flushes the TLBs of all vCPUs that run tasks of this name, to the
+        /// next; 0: none.
+        flush_every: At<Int<0, 1_000_000_000>> = "0",
+    }
+}
+
+choice! {
+    /// Which IPIs are sent.
+    pub(crate) enum IpiMode {
+        /// None: what the loop itself takes.
+        DryRun = "dry-run",
+        /// To the own vCPU.
+        Own = "self",
+        /// To the next vCPU.
+        Unicast = "unicast",
+        /// To all others.
+        Broadcast = "broadcast",
+        /// The same, under a spinlock.
+        BroadcastLock = "broadcast-lock",
+    }
+}
+
+table! {
+    /// Has other vCPUs call an empty function, waits until they have, and begins anew (guests only).
+    /// Measures the time of that; `rate` counts rounds.
+    pub(crate) struct IpiBench {
+        /// Which IPIs are sent.
+        mode: At<IpiMode> = "broadcast",
+        /// CPU time between two rounds.
+        gap: At<Times> = "1us",
+        /// broadcast-lock: the lock, as for `lock-workers`.
+        lock: At<Int<0, 63>> = "0",
+    }
+}
+
+choice! {
+    /// How a timer is waited for.
+    pub(crate) enum TimerWait {
+        /// Asleep: the vCPU halts, if it has nothing else to do.
+        Halt = "halt",
+        /// Spinning.
+        Busy = "busy",
+    }
+}
+
+table! {
+    /// Arms a timer, waits until it expires, and begins anew (guests only). Measures how late that is;
+    /// `rate` counts rounds.
+    pub(crate) struct TimerBench {
+        /// Time from one expiry to the next.
+        interval: At<Period> = "100us",
+        /// How it is waited for.
+        wait: At<TimerWait> = "halt",
+        /// CPU time after each expiry.
+        work: At<Times> = "1us",
+    }
+}

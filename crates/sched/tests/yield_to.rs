@@ -1,0 +1,54 @@
+//! Directed yield.
+
+mod driver;
+
+use driver::{HOG, MS, Machine, Work, cfs, eevdf};
+use vcoop_sched::config::Policy;
+use vcoop_sched::{CpuId, DirectedYield, Leave};
+
+#[test]
+fn the_target_is_next_if_that_is_fair() {
+    for config in [cfs(1), eevdf(1)] {
+        let build = || {
+            let mut m = Machine::new(&config);
+            m.checking = true;
+            let all: Vec<_> = (0..5).map(|_| m.spawn(Policy::NORMAL, HOG)).collect();
+            m.run_for(200 * MS);
+            (m, all)
+        };
+        let (mut m, all) = build();
+        let current = m.current(0).expect("there is work");
+        m.schedule(0, Leave::Yield);
+        assert_ne!(m.current(0), Some(current), "who yields stands back");
+        let mut served = 0;
+        for &target in all.iter().filter(|&&e| e != current) {
+            let (mut m, _) = build();
+            assert_eq!(m.level.yield_to(m.now, CpuId(0), target), DirectedYield::Done);
+            m.schedule(0, Leave::Yield);
+            served += u32::from(m.current(0) == Some(target));
+        }
+        // Without a favour it would be one and the same.
+        assert!(served >= 2, "{served} of 4 targets");
+    }
+}
+
+#[test]
+fn nothing_is_gained_by_those_who_are_alone_and_nothing_given_to_those_who_sleep() {
+    let mut m = Machine::new(&eevdf(2));
+    let a = m.spawn(Policy::NORMAL, HOG);
+    let b = m.spawn(Policy::NORMAL, HOG);
+    m.run_for(10 * MS);
+    let (here, there) = (m.level.cpu_of(a), m.level.cpu_of(b));
+    assert_ne!(here, there);
+    assert_eq!(m.level.yield_to(m.now, here, b), DirectedYield::Alone);
+    let sleeper = m.spawn(Policy::NORMAL, Work { run: 1, sleep: 1_000_000 * MS });
+    let rt = m.spawn(Policy::Fifo(1), Work { run: 1, sleep: 1_000_000 * MS });
+    let _third = m.spawn(Policy::NORMAL, HOG);
+    m.run_for(20 * MS);
+    let busy = (0..2).map(CpuId).find(|&c| m.level.nr_running(c) > 1).expect("three on two");
+    for target in [sleeper, rt] {
+        assert_eq!(m.level.yield_to(m.now, busy, target), DirectedYield::Refused);
+    }
+    let current = m.level.current(busy).expect("it is busy");
+    assert_eq!(m.level.yield_to(m.now, busy, current), DirectedYield::Refused);
+}

@@ -1,0 +1,116 @@
+//! Programs on both ends of a call: server and ping.
+
+use vcoop_model::plan::{Dist, Mode, Target};
+
+use super::{Op, skip_past};
+use crate::queue::Ns;
+use crate::rng::Stream;
+
+/// Where a server is with a call: `Free -> Taken -> Worked -> Done -> Free -> ...`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Service {
+    Free,
+    Taken,
+    Worked,
+    Done,
+}
+
+/// [`Program::Serve`](vcoop_model::plan::Program::Serve) in execution.
+#[derive(Clone, Debug)]
+pub(super) struct Serve {
+    work: Dist,
+    wait: Dist,
+    at: Service,
+}
+
+impl Serve {
+    pub(super) fn new(work: Dist, wait: Dist) -> Self {
+        Self { work, wait, at: Service::Free }
+    }
+
+    pub(super) fn next(&mut self, now: Ns, rng: &mut Stream) -> Op {
+        match self.at {
+            Service::Free => {
+                self.at = Service::Taken;
+                Op::TakeCall
+            }
+            Service::Taken => {
+                let waits = self.wait != Dist::Const(0);
+                self.at = if waits { Service::Worked } else { Service::Done };
+                Op::Run { ns: rng.draw(&self.work), mode: Mode::User }
+            }
+            Service::Worked => {
+                self.at = Service::Done;
+                Op::SleepUntil { at: now + rng.draw(&self.wait), sample: false }
+            }
+            Service::Done => {
+                self.at = Service::Free;
+                Op::Answer
+            }
+        }
+    }
+}
+
+/// Where a ping is in its period: `Start -> Arm -> Woken -> Called -> Awaited -> Sampled -> Worked ->
+/// Arm -> ...`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trip {
+    Start,
+    Arm,
+    Woken,
+    Called,
+    Awaited,
+    Sampled,
+    Worked,
+}
+
+/// [`Program::Ping`](vcoop_model::plan::Program::Ping) in execution.
+#[derive(Clone, Debug)]
+pub(super) struct Ping {
+    interval: Ns,
+    phase: Dist,
+    server: (Target, u32),
+    work: Dist,
+    due: Ns,
+    at: Trip,
+}
+
+impl Ping {
+    pub(super) fn new(interval: Ns, phase: Dist, server: (Target, u32), work: Dist) -> Self {
+        Self { interval, phase, server, work, due: 0, at: Trip::Start }
+    }
+
+    pub(super) fn next(&mut self, now: Ns, rng: &mut Stream) -> Op {
+        let (then, op) = match self.at {
+            Trip::Start => {
+                self.due = now + self.interval + rng.draw(&self.phase);
+                (Trip::Woken, Op::SleepUntil { at: self.due, sample: false })
+            }
+            Trip::Arm => (Trip::Woken, Op::SleepUntil { at: self.due, sample: false }),
+            Trip::Woken => {
+                let (server, irq_vcpu) = self.server;
+                (Trip::Called, Op::Call { server, irq_vcpu })
+            }
+            Trip::Called => (Trip::Awaited, Op::Await),
+            Trip::Awaited => (Trip::Sampled, Op::Sample),
+            Trip::Sampled => (Trip::Worked, Op::Run { ns: rng.draw(&self.work), mode: Mode::User }),
+            Trip::Worked => {
+                // A closed loop: what fell due before now had no call, whatever held it up.
+                self.due += self.interval;
+                match skip_past(&mut self.due, self.interval, now) {
+                    0 => (Trip::Woken, Op::SleepUntil { at: self.due, sample: false }),
+                    missed => (Trip::Arm, Op::Missed(missed)),
+                }
+            }
+        };
+        self.at = then;
+        op
+    }
+
+    pub(super) fn open(&self, now: Ns) -> (bool, u64) {
+        let out = matches!(self.at, Trip::Called | Trip::Awaited);
+        let begun = self.at != Trip::Start;
+        let passed = if begun { now.saturating_sub(self.due) / self.interval } else { 0 };
+        (out && passed > 0, passed)
+    }
+}

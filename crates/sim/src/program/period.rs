@@ -1,0 +1,144 @@
+//! Programs that measure at a period: cyclictest and the audio callback.
+
+use vcoop_model::plan::{Dist, Mode};
+
+use super::{Op, skip_past};
+use crate::queue::Ns;
+use crate::rng::Stream;
+
+/// Where a measuring program is in its period.
+///
+/// `Start -> Arm -> Woken -> Sampled -> Worked -> Arm -> ...`; an audio callback that is behind
+/// goes from `Worked` to `Sampled`, without a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Start,
+    Arm,
+    Woken,
+    Sampled,
+    Worked,
+}
+
+/// [`Program::Cyclictest`](vcoop_model::plan::Program::Cyclictest) in execution.
+#[derive(Clone, Debug)]
+pub(super) struct Cyclictest {
+    interval: Ns,
+    absolute: bool,
+    work: Dist,
+    phase: Dist,
+    due: Ns,
+    woke: Ns,
+    at: Stage,
+}
+
+impl Cyclictest {
+    pub(super) fn new(interval: Ns, absolute: bool, work: Dist, phase: Dist) -> Self {
+        Self { interval, absolute, work, phase, due: 0, woke: 0, at: Stage::Start }
+    }
+
+    pub(super) fn next(&mut self, now: Ns, rng: &mut Stream) -> Op {
+        if self.at == Stage::Start {
+            self.due = now + self.interval + rng.draw(&self.phase);
+            self.at = Stage::Arm;
+        } else if self.at == Stage::Worked {
+            // A period that was already over at the wake-up is skipped and counted, as cyclictest
+            // does: sampling it would count one long stall many times. One that ran out during the
+            // work is not: what held the work up shows there.
+            self.due = if self.absolute { self.due } else { now } + self.interval;
+            self.at = Stage::Arm;
+            let missed = skip_past(&mut self.due, self.interval, self.woke);
+            if missed > 0 {
+                return Op::Missed(missed);
+            }
+        }
+        match self.at {
+            Stage::Arm => {
+                self.at = Stage::Woken;
+                Op::SleepUntil { at: self.due, sample: true }
+            }
+            Stage::Woken => {
+                self.at = Stage::Sampled;
+                self.woke = now;
+                Op::Sample
+            }
+            _ => {
+                self.at = Stage::Worked;
+                Op::Run { ns: rng.draw(&self.work), mode: Mode::User }
+            }
+        }
+    }
+
+    pub(super) fn open(&self, now: Ns) -> (bool, u64) {
+        open(self.at, self.due, self.interval, now)
+    }
+}
+
+/// [`Program::Audio`](vcoop_model::plan::Program::Audio) in execution.
+#[derive(Clone, Debug)]
+pub(super) struct Audio {
+    period: Ns,
+    buffer: Ns,
+    work: Dist,
+    device: bool,
+    due: Ns,
+    at: Stage,
+}
+
+impl Audio {
+    pub(super) fn new(period: Ns, buffer: Ns, work: Dist, device: bool) -> Self {
+        Self { period, buffer, work, device, due: 0, at: Stage::Start }
+    }
+
+    pub(super) fn next(&mut self, now: Ns, rng: &mut Stream) -> Op {
+        if self.at == Stage::Start {
+            self.due = (now / self.period + 1) * self.period;
+            self.at = Stage::Arm;
+        } else if self.at == Stage::Worked {
+            let late = now > self.due + self.buffer;
+            self.due += self.period;
+            // Audio whose buffer ran dry before its callback could start is lost whole.
+            let lost = skip_past(&mut self.due, self.period, now.saturating_sub(self.buffer));
+            // A callback that is merely behind catches up at once, without a sample.
+            let behind = self.due <= now;
+            self.at = if behind { Stage::Sampled } else { Stage::Arm };
+            let (glitches, missed) = (lost + u64::from(late), lost + u64::from(behind));
+            if glitches + missed > 0 {
+                return Op::Glitches { glitches, missed };
+            }
+        }
+        match self.at {
+            Stage::Arm => {
+                self.at = Stage::Woken;
+                if self.device {
+                    Op::WaitDevice { due: self.due }
+                } else {
+                    Op::SleepUntil { at: self.due, sample: true }
+                }
+            }
+            Stage::Woken => {
+                self.at = Stage::Sampled;
+                Op::Sample
+            }
+            _ => {
+                self.at = Stage::Worked;
+                Op::Run { ns: rng.draw(&self.work), mode: Mode::User }
+            }
+        }
+    }
+
+    pub(super) fn open(&self, now: Ns) -> (bool, u64) {
+        open(self.at, self.due, self.period, now)
+    }
+}
+
+fn open(at: Stage, due: Ns, period: Ns, now: Ns) -> (bool, u64) {
+    if due > now {
+        return (false, 0);
+    }
+    let passed = (now - due) / period;
+    match at {
+        Stage::Woken => (passed > 0, passed),
+        Stage::Sampled | Stage::Worked => (false, passed),
+        Stage::Start | Stage::Arm => (false, 0),
+    }
+}

@@ -1,0 +1,141 @@
+//! A loop over acts.
+
+use vcoop_model::plan::{Act, Phase};
+
+use super::{Op, skip_past};
+use crate::queue::Ns;
+use crate::rng::Stream;
+
+/// A wait that only a peer ends.
+const FOR_EVER_NS: Ns = 1 << 60;
+
+/// What is asked for before the next act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Next,
+    /// A call was made: its answer.
+    Await,
+    /// The answer is there: what follows is own work.
+    Act,
+    /// A measured wake-up.
+    Sample,
+    /// The measured sleep to this moment.
+    Timer {
+        at: Ns,
+        busy: bool,
+    },
+}
+
+/// [`Program::Routine`](vcoop_model::plan::Program::Routine) in execution.
+#[derive(Clone, Debug)]
+pub(super) struct Routine {
+    acts: Box<[Act]>,
+    /// Of a timer: when it is due next, 0 before it has begun. Of a loop and of what is not done every
+    /// time: how often it was reached.
+    states: Box<[u64]>,
+    next: usize,
+    then: Then,
+}
+
+impl Routine {
+    pub(super) fn new(acts: &[Act]) -> Self {
+        let states = vec![0; acts.len()].into();
+        Self { acts: acts.into(), states, next: 0, then: Then::Next }
+    }
+
+    pub(super) fn next(&mut self, now: Ns, rng: &mut Stream) -> Op {
+        match std::mem::replace(&mut self.then, Then::Next) {
+            Then::Next => {}
+            Then::Await => {
+                self.then = Then::Act;
+                return Op::Await;
+            }
+            Then::Act => return Op::Act,
+            Then::Sample => return Op::Sample,
+            Then::Timer { at, busy } => {
+                self.then = Then::Sample;
+                return if busy {
+                    Op::BusyUntil { at }
+                } else {
+                    Op::SleepUntil { at, sample: true }
+                };
+            }
+        }
+        // Acts that only say where to go on take no operation; a round of nothing else would be for
+        // ever, so that it is one of no length at the end.
+        for _ in 0..=self.acts.len() {
+            let i = self.next;
+            self.next = (i + 1) % self.acts.len();
+            match self.acts[i] {
+                Act::Every { n, skip } => {
+                    self.states[i] += 1;
+                    if !self.states[i].is_multiple_of(u64::from(n)) {
+                        self.next = (i + 1 + skip as usize) % self.acts.len();
+                    }
+                }
+                Act::Loop { to, times } => {
+                    self.states[i] += 1;
+                    if self.states[i] < u64::from(times) {
+                        self.next = to as usize;
+                    } else {
+                        self.states[i] = 0;
+                    }
+                }
+                _ => return self.act(i, now, rng),
+            }
+        }
+        Op::Run { ns: 0, mode: vcoop_model::plan::Mode::User }
+    }
+
+    fn act(&mut self, i: usize, now: Ns, rng: &mut Stream) -> Op {
+        match &self.acts[i] {
+            Act::Do(Phase::Run { time, mode }) => Op::Run { ns: rng.draw(time), mode: *mode },
+            Act::Do(Phase::Sleep { time }) => {
+                Op::SleepUntil { at: now + rng.draw(time), sample: false }
+            }
+            Act::Do(Phase::Align { period_ns }) => {
+                Op::SleepUntil { at: (now / period_ns + 1) * period_ns, sample: false }
+            }
+            Act::Do(Phase::Busy { period_ns, on_ns }) => {
+                // In one piece: a routine asks only once.
+                let left = on_ns.saturating_sub(now % period_ns);
+                Op::Run { ns: left, mode: vcoop_model::plan::Mode::User }
+            }
+            &Act::Do(Phase::Call { server, irq_vcpu }) => {
+                self.then = Then::Await;
+                Op::Call { server, irq_vcpu }
+            }
+            Act::Remote { delay, irq_vcpu } => {
+                self.then = Then::Await;
+                Op::Remote { ns: rng.draw(delay), irq_vcpu: *irq_vcpu }
+            }
+            Act::Begin => Op::Begin,
+            Act::Sample => Op::Sample,
+            &Act::Timer { period_ns, busy } => {
+                let due = &mut self.states[i];
+                *due = if *due == 0 { now } else { *due } + period_ns;
+                let missed = skip_past(due, period_ns, now);
+                self.then = Then::Timer { at: *due, busy };
+                Op::Missed(missed)
+            }
+            Act::Done => Op::Done,
+            &Act::Lock { lock } => Op::Lock(lock),
+            &Act::Unlock { lock } => Op::Unlock(lock),
+            &Act::Acquire { lock } => Op::Acquire(lock),
+            &Act::Release { lock } => Op::Release(lock),
+            &Act::Ipi { to, wait } => Op::Ipi { to, wait },
+            Act::Flush => Op::Flush,
+            &Act::Post { peer, room } => Op::Post { peer, room },
+            &Act::Receive { sample } => {
+                self.then = if sample { Then::Sample } else { Then::Next };
+                Op::Receive { sample }
+            }
+            Act::Reply => Op::Reply,
+            Act::Suspend => Op::Wait { timeout: FOR_EVER_NS },
+            &Act::Resume { peer } => Op::Wake(peer),
+            &Act::SetPolicy(policy) => Op::SetPolicy(policy),
+            // The first two have been followed.
+            Act::Every { .. } | Act::Loop { .. } | Act::Exit => Op::Exit,
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Locks, IPIs and spinning: known answers.
+
+mod support;
+
+use support::*;
+use vcoop_model::plan::virt::IpiPath;
+use vcoop_model::plan::{Act, Dist, IpiTo, Mode, Ns, Phase, Plan, Program};
+use vcoop_model::recording::{Part, Recording};
+use vcoop_sched::config::Policy;
+
+fn run_for(ns: Ns, mode: Mode) -> Act {
+    Act::Do(Phase::Run { time: Dist::Const(ns), mode })
+}
+
+fn user(us: Ns) -> Act {
+    run_for(us * US, Mode::User)
+}
+
+fn nap(us: Ns) -> Act {
+    Act::Do(Phase::Sleep { time: Dist::Const(us * US) })
+}
+
+fn routine(acts: Vec<Act>) -> Program {
+    Program::Routine { acts }
+}
+
+/// A VM on a free machine: one task for each vCPU, each on its own; vCPU `i` on pCPU `pins[i]`.
+fn machine(pcpus: u32, pins: &[u32], tasks: Vec<Program>) -> Plan {
+    let mut p = plan(eevdf(pcpus), free());
+    let tasks = tasks.into_iter().enumerate().map(|(i, program)| {
+        task(&format!("t{i}"), program, Policy::NORMAL, &[i as u32 % pins.len() as u32])
+    });
+    let mut vm = vm("guest", eevdf(pins.len() as u32), tasks.collect());
+    for task in &mut vm.tasks {
+        // Peers of one address space.
+        task.label = "t".into();
+    }
+    vm.vcpu_cpus = pins.iter().map(|&pin| vec![pin]).collect();
+    vm.virt.spin.handoff_ns = 0;
+    p.vms = vec![vm];
+    probe_all(&mut p);
+    p
+}
+
+fn mean(r: &Recording, probe: &str) -> f64 {
+    let l = latency(r, probe);
+    l.sum_ns as f64 / l.hist.len() as f64
+}
+
+fn locker(section: Ns) -> Program {
+    let lock = 0;
+    routine(vec![
+        Act::Begin,
+        Act::Lock { lock },
+        run_for(section, Mode::PreemptOff),
+        Act::Unlock { lock },
+        Act::Sample,
+        Act::Done,
+    ])
+}
+
+#[test]
+fn a_spinlock_is_handed_over_in_order() {
+    // Everybody wants it all the time: a round takes everybody's section.
+    let p = machine(4, &[0, 1, 2, 3], vec![locker(10 * US); 4]);
+    let r = run(&p);
+    for t in ["guest.t0", "guest.t1", "guest.t2", "guest.t3"] {
+        let l = latency(&r, t);
+        let waited = l.parts_sum[Part::LockWait as usize] as f64 / l.hist.len() as f64;
+        assert!((mean(&r, t) - 40_000.0).abs() < 100.0, "{t}: {}", mean(&r, t));
+        assert!((waited - 30_000.0).abs() < 100.0, "{t}: {waited}");
+        assert_eq!(l.hist.max() / 1000, 40);
+    }
+    assert!((scalar(&r, "guest", "cpu") - 4.0).abs() < 0.01, "waiters spin");
+    // Work of their own is what they do with the lock.
+    assert!((scalar(&r, "guest.t", "throughput") - 1.0).abs() < 0.01);
+    assert!((scalar(&r, "guest.t", "rate") - 100_000.0).abs() < 200.0);
+}
+
+#[test]
+fn a_preempted_holder_makes_its_waiters_spin_and_ple_brings_it_back() {
+    // A hog shares the holder's pCPU. Without PLE the waiter spins for as long as the hog runs.
+    let tasks = vec![locker(500 * US), locker(500 * US)];
+    let mut p = machine(2, &[0, 1], tasks);
+    p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[0]));
+    p.host_tasks.push(task(
+        "other",
+        cycle(Dist::Const(50 * US), Dist::Const(50 * US)),
+        Policy::NORMAL,
+        &[1],
+    ));
+    p.vms[0].virt.exits_off.pause = true;
+    let off = run(&p);
+    p.vms[0].virt.exits_off.pause = false;
+    let on = run(&p);
+    assert!(scalar(&off, "guest", "lock_holder_preemptions") > 10.0);
+    assert!(!off.scalars.contains_key(&("guest".into(), "exits.pause".into())));
+    assert!(scalar(&on, "guest", "exits.pause") > 10.0);
+    assert!(scalar(&on, "guest", "yields.won") > 10.0);
+    let (before, after) = (mean(&off, "guest.t1"), mean(&on, "guest.t1"));
+    assert!(after < 0.9 * before, "{after} with PLE, {before} without");
+}
+
+#[test]
+fn ple_does_not_yield_to_idle_vcpus() {
+    // Both of the others sleep; the waiter has nobody to yield to.
+    let sleeper = routine(vec![user(1), nap(10_000)]);
+    let ipi = routine(vec![
+        Act::Begin,
+        Act::Lock { lock: 0 },
+        run_for(MS, Mode::PreemptOff),
+        Act::Unlock { lock: 0 },
+        Act::Sample,
+    ]);
+    let p = machine(4, &[0, 1, 2, 3], vec![ipi.clone(), ipi, sleeper.clone(), sleeper]);
+    let r = run(&p);
+    assert!(scalar(&r, "guest", "exits.pause") > 10.0);
+    assert!(!r.scalars.contains_key(&("guest".into(), "yields.tried".into())));
+}
+
+#[test]
+fn a_pv_waiter_halts_after_its_threshold_and_is_kicked() {
+    let mut p = machine(2, &[0, 1], vec![locker(MS), locker(MS)]);
+    p.vms[0].virt.spin.pv_locks = true;
+    p.vms[0].virt.spin.threshold_ns = 100 * US;
+    p.vms[0].virt.exits_off.pause = true;
+    let r = run(&p);
+    // The holder, having released it, is first again while the kicked one wakes.
+    assert!(scalar(&r, "guest", "pv_halts") > 400.0);
+    assert!(scalar(&r, "guest", "pv_kicks") > 400.0);
+    let cpu = scalar(&r, "guest", "cpu");
+    assert!(cpu < 1.25, "a waiter spins for a tenth of its wait: {cpu}");
+    p.vms[0].virt.spin.threshold_ns = 10 * MS;
+    let r = run(&p);
+    assert!((scalar(&r, "guest", "cpu") - 2.0).abs() < 0.01, "never that long");
+    assert!(!r.scalars.contains_key(&("guest".into(), "pv_kicks".into())));
+}
+
+fn broadcast(gap_us: Ns) -> Program {
+    let ipi = Act::Ipi { to: IpiTo::Others, wait: true };
+    routine(vec![user(gap_us), Act::Begin, ipi, Act::Sample, Act::Done])
+}
+
+/// A broadcast from vCPU 0 of `n` to all others, all of which run.
+fn broadcaster(n: u32, path: IpiPath) -> Plan {
+    let pins: Vec<u32> = (0..n).collect();
+    let mut tasks = vec![hog(); n as usize];
+    tasks[0] = broadcast(1_000);
+    let mut p = machine(n, &pins, tasks);
+    p.vms[0].virt.ipi.path = path;
+    p.host.costs = dear();
+    p
+}
+
+#[test]
+fn each_path_has_its_own_number_of_exits_for_a_broadcast() {
+    let n = 140;
+    for (path, icr, hypercall) in [
+        (IpiPath::Icr, 139.0, 0.0),
+        // 139 targets, 1 to 139: clusters of 15, 16 x 7, 12.
+        (IpiPath::Cluster, 9.0, 0.0),
+        // 128 and 11.
+        (IpiPath::Pv, 0.0, 2.0),
+        (IpiPath::Posted, 0.0, 0.0),
+    ] {
+        let mut p = broadcaster(n, path);
+        p.duration_ns = 100 * MS;
+        let r = run(&p);
+        let rounds = scalar(&r, "guest.t", "rate");
+        assert!(rounds > 400.0, "{path:?}: {rounds}");
+        let of = |reason: &str| {
+            let key = ("guest".to_owned(), format!("exits.{reason}"));
+            r.scalars.get(&key).map_or(0.0, |s| s.value) / rounds
+        };
+        // A round may be cut off at the end; nothing else sends IPIs.
+        assert!((of("msr_icr") - icr).abs() < 0.5 + icr / 50.0, "{path:?}: {}", of("msr_icr"));
+        assert!((of("hypercall") - hypercall).abs() < 0.1, "{path:?}: {}", of("hypercall"));
+    }
+}
+
+#[test]
+fn a_unicast_goes_by_the_icr_also_where_there_is_a_hypercall() {
+    let ipi = Act::Ipi { to: IpiTo::Next, wait: true };
+    let program = routine(vec![user(100), Act::Begin, ipi, Act::Sample, Act::Done]);
+    let mut p = machine(2, &[0, 1], vec![program, hog()]);
+    p.vms[0].virt.ipi.path = IpiPath::Pv;
+    let r = run(&p);
+    let rounds = scalar(&r, "guest.t", "rate");
+    assert!((scalar(&r, "guest", "exits.msr_icr") / rounds - 1.0).abs() < 0.01);
+    assert!(!r.scalars.contains_key(&("guest".into(), "exits.hypercall".into())));
+}
+
+#[test]
+fn a_posted_ipi_wakes_a_halted_vcpu_and_costs_the_sender_no_exit() {
+    let ipi = Act::Ipi { to: IpiTo::Next, wait: true };
+    let program = routine(vec![user(100), Act::Begin, ipi, Act::Sample, Act::Done]);
+    let sleeper = routine(vec![user(1), nap(1_000_000)]);
+    let mut p = machine(2, &[0, 1], vec![program, sleeper]);
+    p.host.costs = dear();
+    p.vms[0].virt.ipi.path = IpiPath::Posted;
+    let r = run(&p);
+    assert!(scalar(&r, "guest.t", "rate") > 1_000.0);
+    assert!(scalar(&r, "guest", "exits.msr_icr") < 1.0);
+    assert!(scalar(&r, "guest", "ipis.posted") > 1_000.0);
+}
+
+/// vCPU 0 unmaps again and again; vCPU 1 runs, 2 shares a pCPU with a hog.
+fn unmapper(pv: bool) -> Recording {
+    let acts = vec![user(200), Act::Begin, Act::Flush, Act::Sample, Act::Done];
+    let mut p = machine(3, &[0, 1, 2], vec![routine(acts), hog(), hog()]);
+    p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[2]));
+    p.vms[0].virt.ipi.pv_tlb = pv;
+    p.vms[0].virt.exits_off.pause = true;
+    run(&p)
+}
+
+#[test]
+fn a_pv_shootdown_does_not_wait_for_who_is_preempted() {
+    let (native, pv) = (unmapper(false), unmapper(true));
+    // Half of the time vCPU 2 is away, for some milliseconds.
+    let (before, after) = (latency(&native, "guest.t0"), latency(&pv, "guest.t0"));
+    assert!(before.hist.max() > MS, "{}", before.hist.max());
+    assert!(before.parts_sum[Part::CallWait as usize] > before.sum_ns * 9 / 10);
+    assert!(after.hist.max() < 10 * US, "{}", after.hist.max());
+    let deferred = scalar(&pv, "guest", "shootdowns.deferred");
+    let all = scalar(&pv, "guest", "shootdowns");
+    assert!((deferred / all - 0.5).abs() < 0.1, "{deferred} of {all}");
+}
+
+#[test]
+fn a_pv_yield_goes_to_who_is_preempted_and_not_to_who_halts() {
+    // vCPU 0 calls; vCPU 1 shares its pCPU with three others; vCPU 2 halts.
+    let sleeper = routine(vec![user(1), nap(1_000_000)]);
+    let run_with = |on: bool, other: Program| {
+        let mut p = machine(3, &[0, 1, 2], vec![broadcast(500), other, sleeper.clone()]);
+        for name in ["a", "b", "c"] {
+            p.host_tasks.push(task(name, hog(), Policy::NORMAL, &[1]));
+        }
+        p.vms[0].virt.ipi.pv_yield = on;
+        p.vms[0].virt.exits_off.pause = true;
+        run(&p)
+    };
+    let tried = ("guest".to_owned(), "yields.tried".to_owned());
+    let on = run_with(true, hog());
+    let rounds = scalar(&on, "guest.t", "rate");
+    let won = scalar(&on, "guest", "yields.won");
+    assert!(won > 0.1 * rounds && won <= rounds, "{won} yields in {rounds} rounds");
+    assert_eq!(scalar(&on, "guest", "yields.tried"), won);
+    assert!(!run_with(false, hog()).scalars.contains_key(&tried));
+    // To be woken is another thing than to be preempted.
+    let woken = run_with(true, sleeper.clone());
+    assert!(!woken.scalars.contains_key(&tried), "an idle vCPU is no target");
+}
+
+#[test]
+fn a_full_box_holds_its_poster_up() {
+    let post = routine(vec![user(10), Act::Post { peer: 1, room: 2 }, Act::Done]);
+    let take = routine(vec![Act::Receive { sample: false }, user(100), Act::Done]);
+    let mut p = machine(2, &[0, 1], vec![post, take]);
+    p.vms[0].tasks[0].label = "t".into();
+    let r = run(&p);
+    // The receiver never waits, and the poster is as fast as the receiver.
+    assert!((scalar(&r, "guest.t", "rate") - 20_000.0).abs() < 50.0);
+    assert!((scalar(&r, "guest.t", "throughput") - 1.1).abs() < 0.01);
+}
+
+#[test]
+fn a_busy_wait_keeps_the_vcpu_and_costs_no_wake_up() {
+    let busy = |busy| {
+        let timer = Act::Timer { period_ns: 100 * US, busy };
+        let mut p = machine(1, &[0], vec![routine(vec![timer, Act::Done])]);
+        p.host.costs = dear();
+        run(&p)
+    };
+    let (halts, spins) = (busy(false), busy(true));
+    for r in [&halts, &spins] {
+        let l = latency(r, "guest.t0");
+        assert!((9_990..10_001).contains(&l.hist.len()), "{} of 10000", l.hist.len());
+    }
+    assert!(scalar(&halts, "guest", "exits.hlt") > 9_000.0);
+    assert!(scalar(&spins, "guest", "exits.hlt") < 1.0);
+    assert!(scalar(&spins, "guest", "cpu") > 0.99);
+    assert!(mean(&spins, "guest.t0") < 0.7 * mean(&halts, "guest.t0"));
+}
+
+#[test]
+fn another_machine_answers_after_its_delay() {
+    let delay = Dist::Const(200 * US);
+    let call = Act::Remote { delay, irq_vcpu: 0 };
+    let acts = vec![user(10), call, Act::Sample, Act::Done];
+    let mut p = machine(1, &[0], vec![routine(acts.clone())]);
+    let r = run(&p);
+    let l = latency(&r, "guest.t0");
+    assert_eq!((l.min_ns, l.max_ns), (200 * US, 200 * US));
+    assert_eq!(l.parts_sum[Part::Service as usize], l.sum_ns);
+    assert!((scalar(&r, "guest.t", "rate") - 1e6 / 210.0).abs() < 2.0);
+    p.host_tasks = vec![task("c", routine(acts), Policy::NORMAL, &[])];
+    p.vms.clear();
+    probe_all(&mut p);
+    let r = run(&p);
+    assert_eq!(latency(&r, "host.c").max_ns, 200 * US);
+}
