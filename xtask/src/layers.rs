@@ -50,6 +50,17 @@ pub(crate) fn all() -> Vec<Layer> {
             dir: ".",
         },
         Layer {
+            name: "foreign",
+            needs: foreign_readers,
+            command: &[
+                "sh",
+                "-c",
+                "VCOOP_PYTHON=$PWD/target/foreign/bin/python \
+                 cargo test --package vcoop --test foreign -- --nocapture",
+            ],
+            dir: ".",
+        },
+        Layer {
             name: "fuzz",
             needs: fuzz_tools,
             command: &["cargo", "+nightly", "fuzz", "run", "scenario", "--", "-max_total_time=20"],
@@ -103,6 +114,35 @@ pub(crate) fn all() -> Vec<Layer> {
                 "--package",
                 "vcoop-policy",
             ],
+            dir: ".",
+        },
+        // The report in a browser; its screenshots are left in target/screenshots.
+        Layer {
+            name: "browser",
+            needs: || tool("chromium", &["--version"], "apt-get install chromium"),
+            command: &[
+                "cargo",
+                "test",
+                "--package",
+                "vcoop-report",
+                "--test",
+                "browser",
+                "--",
+                "--ignored",
+            ],
+            dir: ".",
+        },
+        Layer {
+            name: "python",
+            needs: python_tools,
+            command: &["python3", "python/check.py", "test"],
+            dir: ".",
+        },
+        // Ray is large, and its cluster takes a while to come up: on demand.
+        Layer {
+            name: "python-ray",
+            needs: ray_wanted,
+            command: &["python3", "python/check.py", "test", "ray"],
             dir: ".",
         },
         Layer {
@@ -176,9 +216,42 @@ fn miri_tools() -> Result<(), String> {
     tool("cargo", &["+nightly", "miri", "--version"], get)
 }
 
+/// A Python with other people's readers of our files; made where it is not there yet.
+fn foreign_readers() -> Result<(), String> {
+    const PYTHON: &str = "target/foreign/bin/python";
+    let imports = "import perfetto, pyarrow, duckdb, hdrh";
+    if tool(PYTHON, &["-c", imports], "").is_ok() {
+        return Ok(());
+    }
+    tool("python3", &["-m", "venv", "target/foreign"], "needs python3 with venv")?;
+    let packages = ["-m", "pip", "install", "-q", "perfetto", "pyarrow", "duckdb", "hdrhistogram"];
+    tool(PYTHON, &packages, "needs PyPI")
+}
+
 fn fuzz_tools() -> Result<(), String> {
     tool("cargo", &["+nightly", "--version"], "rustup toolchain install nightly")?;
     tool("cargo", &["fuzz", "--version"], "cargo install cargo-fuzz")
+}
+
+fn python_tools() -> Result<(), String> {
+    let recent = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
+    tool("python3", &["-c", recent], "install Python 3.11 or newer, with venv")?;
+    prepare(&["python/check.py", "prepare"])
+}
+
+fn ray_wanted() -> Result<(), String> {
+    if std::env::var_os("VCOOP_TEST_RAY").is_none_or(|value| value != "1") {
+        return Err("set VCOOP_TEST_RAY=1 to run it".to_owned());
+    }
+    python_tools()?;
+    prepare(&["python/check.py", "prepare", "ray"])
+}
+
+/// Makes the Python environment; what it prints goes through.
+fn prepare(args: &[&str]) -> Result<(), String> {
+    let done = Command::new("python3").args(args).stdin(Stdio::null()).status();
+    let why = "the Python packages that the tests need cannot be installed; see above";
+    if done.is_ok_and(|status| status.success()) { Ok(()) } else { Err(why.to_owned()) }
 }
 
 fn tool(name: &str, args: &[&str], remedy: &str) -> Result<(), String> {

@@ -30,6 +30,12 @@ pub(crate) enum Command {
     Reproduce(ReproduceArgs),
     /// Run scenarios simulated and on real vCPUs, and show how far the two are apart.
     Validate(ValidateArgs),
+    /// Run a scenario at many points: axes, repeats until it is sharp, results as Parquet.
+    Sweep(SweepArgs),
+    /// Search for the policy and settings that hold limits at the least cost.
+    Tune(TuneArgs),
+    /// Find how many VMs, or which ratio, fit before a limit breaks.
+    Capacity(CapacityArgs),
     /// List what there is: scenarios, profiles, policies, published tables and claims.
     List(ListArgs),
     /// Print the JSON schema of scenario files, for editors.
@@ -156,6 +162,9 @@ pub(crate) struct ExplainArgs {
 pub(crate) struct TraceArgs {
     #[command(flatten)]
     pub(crate) single: Single,
+    /// Where to run; auto is the simulator. A live run shows what tracefs tells of the host
+    #[arg(long, value_enum, default_value_t = BackendArg::Sim)]
+    pub(crate) backend: BackendArg,
     /// Where to write the trace; <https://ui.perfetto.dev> opens it
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: PathBuf,
@@ -213,6 +222,104 @@ pub(crate) struct ValidateArgs {
     pub(crate) calibration: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) common: Common,
+}
+
+/// Where a sweep's points run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineArg {
+    /// All cores of this machine
+    Local,
+    /// An existing Ray cluster, by way of the Python package
+    Ray,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SweepArgs {
+    /// A sweep file
+    #[arg(value_name = "SWEEP.toml")]
+    pub(crate) file: PathBuf,
+    /// Folder of the results. One of the same sweep is continued where it stopped
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Points at the same time; it changes nothing but the time it takes. Default: one a CPU
+    #[arg(long, value_name = "N")]
+    pub(crate) jobs: Option<usize>,
+    /// Where points run; it changes nothing in the results
+    #[arg(long, value_enum, default_value_t = EngineArg::Local)]
+    pub(crate) engine: EngineArg,
+    /// Address of the Ray cluster. Default: what Ray finds
+    #[arg(long, value_name = "ADDRESS", env = "RAY_ADDRESS", hide_env_values = true)]
+    pub(crate) ray_address: Option<String>,
+    /// Check everything and say what would run
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print a summary as one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress and no notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+/// What `tune` and `capacity` share.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SearchArgs {
+    /// A scenario file, or the name of a built-in scenario (see `vcoop list scenarios`)
+    pub(crate) scenario: String,
+    /// A limit that must hold, like 'guest.cyclictest.p999 < 100us'; several: all of them
+    #[arg(long, value_name = "LIMIT", required = true)]
+    pub(crate) slo: Vec<String>,
+    /// Policies to look at, with commas between
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) policy: Vec<String>,
+    /// Change a field: host.pcpus=8, vm.guest.vcpus=2
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub(crate) sets: Vec<String>,
+    /// Measured time of a repeat, with a unit: 500ms, 10s
+    #[arg(long, value_name = "TIME")]
+    pub(crate) duration: Option<String>,
+    /// Repeats of each setting, each with a seed of its own
+    #[arg(long, value_name = "N")]
+    pub(crate) repeats: Option<String>,
+    /// Seed of the first repeat
+    #[arg(long, value_name = "SEED")]
+    pub(crate) seed: Option<String>,
+    /// Runs at the same time; it changes nothing but the time it takes. Default: one a CPU
+    #[arg(long, value_name = "N")]
+    pub(crate) jobs: Option<usize>,
+    /// Print one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress and no notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct TuneArgs {
+    #[command(flatten)]
+    pub(crate) search: SearchArgs,
+    /// What to make small among settings that hold every limit
+    #[arg(long, value_name = "NAME", default_value = "host.cpu")]
+    pub(crate) minimize: String,
+    /// Settings to try
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) trials: usize,
+    /// Repeats, with seeds that the search has not seen, of the best. Default: twice the scenario's
+    #[arg(long, value_name = "N")]
+    pub(crate) confirm: Option<u32>,
+    /// Seed of the search itself
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub(crate) search_seed: u64,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CapacityArgs {
+    #[command(flatten)]
+    pub(crate) search: SearchArgs,
+    /// What gets harder: host.pcpus=16..1. Default: the first VM's count, 1 to 64
+    #[arg(long, value_name = "PATH=EASY..HARD")]
+    pub(crate) vary: Option<String>,
 }
 
 /// What to list.

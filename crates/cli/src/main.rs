@@ -15,8 +15,10 @@ mod report;
 mod reproduce;
 mod run;
 mod scenario;
+mod search;
 mod shell;
 mod single;
+mod sweep;
 mod trace;
 mod validate;
 mod watch;
@@ -35,6 +37,9 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Validate(args) => validate::run(&args),
+        Command::Sweep(args) => sweep::run(&args),
+        Command::Tune(args) => search::run_tune(&args),
+        Command::Capacity(args) => search::run_capacity(&args),
         Command::List(args) => list::run(&args),
         Command::Schema => output::print(&list::schema()),
         Command::Capture(args) => capture::run(&args),

@@ -18,11 +18,20 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Nothing to see yet.
+    /// Nothing to see yet; runs will be counted.
     pub(crate) fn new(quiet: bool) -> Self {
+        Self::of("runs", quiet)
+    }
+
+    /// Nothing to see yet; points of a sweep will be counted.
+    pub(crate) fn points(quiet: bool) -> Self {
+        Self::of("points", quiet)
+    }
+
+    fn of(what: &str, quiet: bool) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-        let shape = "{bar:40} {pos}/{len} runs, {elapsed} gone, {eta} to go";
-        if let Ok(style) = ProgressStyle::with_template(shape) {
+        let shape = format!("{{bar:40}} {{pos}}/{{len}} {what}, {{elapsed}} gone, {{eta}} to go");
+        if let Ok(style) = ProgressStyle::with_template(&shape) {
             bar.set_style(style);
         }
         Self { bar, started: Instant::now(), wanted: !quiet && io::stderr().is_terminal() }

@@ -150,7 +150,12 @@ pub(crate) fn calibration(file: &Path) -> Result<Profile, Failure> {
 
 /// Threads to use.
 pub(crate) fn jobs(common: &Common) -> Result<usize, Failure> {
-    match common.jobs {
+    threads(common.jobs)
+}
+
+/// Threads to use: so many, or one a CPU.
+pub(crate) fn threads(jobs: Option<usize>) -> Result<usize, Failure> {
+    match jobs {
         Some(0) => Err(Failure::usage("--jobs 0: nothing would run; give 1 or more")),
         Some(jobs) => Ok(jobs),
         None => Ok(thread::available_parallelism().map_or(1, usize::from)),

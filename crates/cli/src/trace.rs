@@ -4,13 +4,14 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::sync::atomic::Ordering;
 
-use vcoop_lab::backend::{Backend, Sim};
+use vcoop_kvm::Missing;
+use vcoop_lab::backend::{Backend, Kvm, Sim, Unavailable};
 use vcoop_lab::human;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::scenario::duration;
 use vcoop_report::perfetto::Trace;
 
-use crate::args::TraceArgs;
+use crate::args::{BackendArg, TraceArgs};
 use crate::failure::Failure;
 use crate::interrupt::stop_flag;
 use crate::output::print;
@@ -23,28 +24,42 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     let overrides = Overrides::of(&args.single.sets, &times, &[("--seed", &args.seed)])?;
     let (_, plan) = plan(&args.single, &overrides, args.quiet)?;
     let window = window(args, &plan)?;
+    let backend: &dyn Backend = match args.backend {
+        BackendArg::Auto | BackendArg::Sim => &Sim,
+        BackendArg::Kvm => &Kvm,
+    };
+    let missing = |why: &dyn std::fmt::Display| Failure::Missing(why.to_string());
+    backend.check(&plan).map_err(|e| missing(&e))?;
+    if backend.is_live() {
+        vcoop_kvm::can_trace()
+            .map_err(|Missing { what, remedy }| missing(&Unavailable { what, remedy }))?;
+    }
     let path = args.output.display();
     let file = File::create(&args.output)
         .map_err(|e| Failure::run(format!("cannot write {path}: {e}")))?;
     let mut trace = Trace::new(BufWriter::new(file), plan.warmup_ns, window);
     let stopped = || stop.load(Ordering::Relaxed);
-    let ran = Sim.observe(&plan, plan.seed, &stopped, &mut trace);
+    let ran = backend.observe(&plan, plan.seed, &stopped, &mut trace);
     // What there is of it is a trace, too.
     let (written, _) =
         trace.finish().map_err(|e| Failure::run(format!("cannot write {path}: {e}")))?;
-    ran.map_err(Failure::run)?;
+    let (_, failure) = ran.map_err(Failure::run)?;
     let time = |ns: Ns| human::time(ns as f64 / 1e3);
     print(&format!(
-        "{path}: {} to {} of {}, policy {}, seed {}: {} packets, {} bytes\n\
+        "{path}: {} to {} of {} on {}, policy {}, seed {}: {} packets, {} bytes\n\
          open it at https://ui.perfetto.dev (the file stays on this machine)\n",
         time(window.0),
         time(window.1),
         plan.scenario,
+        backend.name(),
         plan.policy_name,
         plan.seed,
         written.packets,
         written.bytes
     ))?;
+    if let Some(failure) = failure {
+        return Err(Failure::run(failure));
+    }
     if stopped() { Err(Failure::Interrupted) } else { Ok(()) }
 }
 

@@ -140,8 +140,10 @@ fn shortened(args: &[String]) -> Vec<String> {
 fn can_be_cut_short(args: &[String]) -> bool {
     let live = ["calibrate", "validate"].contains(&args[0].as_str())
         || args.windows(2).any(|pair| pair[0] == "--backend" && pair[1] == "kvm");
+    // A report takes a folder that a run wrote.
+    let drawn = args[0] == "report" || args.iter().any(|arg| arg == "--out");
     let storms = args.iter().any(|arg| arg.starts_with("xen")) || args == ["reproduce"];
-    !live && !storms
+    !live && !storms && !drawn
 }
 
 #[test]
@@ -245,6 +247,31 @@ fn quoted_outputs_are_what_the_program_prints() {
         let old = text.lines().zip(now.lines()).find(|(a, b)| a != b);
         panic!("{}: set UPDATE_DOCS=1; first difference: {old:#?}", path.display());
     }
+}
+
+/// Pictures of these pages: charts of the flagship's report.
+const PICTURES: [&str; 3] =
+    ["slower-guest-cyclictest-0.svg", "cost-0.svg", "parts-guest-cyclictest-0.svg"];
+
+#[test]
+fn pictures_are_what_the_program_draws() {
+    let dir = workshop("docs-pictures");
+    for command in ["run busy-host --quiet --out busy", "report busy --svg drawn"] {
+        let output = vcoop(&words(command), &dir);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let own = root().join("docs/src/pictures");
+    for name in PICTURES {
+        let now = fs::read_to_string(dir.join("drawn").join(name)).unwrap();
+        if updating() {
+            fs::create_dir_all(&own).unwrap();
+            fs::write(own.join(name), now).unwrap();
+            continue;
+        }
+        let committed = fs::read_to_string(own.join(name)).unwrap_or_default();
+        assert!(committed == now, "{name} is another picture: set UPDATE_DOCS=1");
+    }
+    assert!(pages().iter().any(|(_, text)| PICTURES.iter().all(|name| text.contains(name))));
 }
 
 #[test]

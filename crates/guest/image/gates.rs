@@ -262,6 +262,8 @@ global_asm!(
     "  mov esi, {no_cause}",
     "  jmp enter",
     "go_idle:",
+    "  cmp dword ptr gs:[{pending}], 0",
+    "  jne again",
     "  lea r11, [rip + ring0_idle]",
     "  int3",
     "  jmp again",

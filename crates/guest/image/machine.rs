@@ -7,11 +7,12 @@ use vcoop_abi::words::Word;
 use vcoop_abi::{GuestArea, Header, HostArea, Status};
 use vcoop_guest::kernel::{Cause, Kernel, Port};
 use vcoop_guest::layout::{
-    CONTROL, Control, GATES, MAX_TASKS, MAX_VCPUS, PORT_DOORBELL, STATS, TaskStats, VECTOR_IPI,
-    VECTOR_TIMER, VcpuWords, area, gate, task_stack_top,
+    CONTROL, Control, GATES, IdlePoll, MAX_TASKS, MAX_VCPUS, PORT_DOORBELL, STATS, TaskStats,
+    VECTOR_IPI, VECTOR_TIMER, VcpuWords, area, gate, task_stack_top,
 };
 use vcoop_guest::program::{Call, Kind};
-use vcoop_policy::{GuestEvent, GuestHalf};
+use vcoop_policy::config::GuestPollConfig;
+use vcoop_policy::{GuestEvent, GuestHalf, GuestHaltPoll, Idle};
 
 use crate::gates::{cpuid, out, tsc, work, wrmsr};
 
@@ -75,6 +76,61 @@ impl Context {
 pub(crate) struct Vcpu {
     kernel: Kernel,
     machine: Machine,
+    idle: Idler,
+}
+
+/// What a vCPU does without work. Times are TSC cycles, in which the governor is as good as in
+/// nanoseconds.
+#[derive(Debug)]
+struct Idler {
+    governor: GuestHaltPoll,
+    always: bool,
+    /// When it halted; 0: it does not.
+    halted: u64,
+}
+
+impl Idler {
+    const fn new(poll: IdlePoll) -> Self {
+        let governor = GuestHaltPoll::new(GuestPollConfig {
+            max_ns: poll.max_tsc,
+            grow: poll.grow as u32,
+            grow_start_ns: poll.grow_start_tsc,
+            shrink: poll.shrink as u32,
+            allow_shrink: poll.allow_shrink != 0,
+        });
+        Self { governor, always: poll.max_tsc == u64::MAX, halted: 0 }
+    }
+
+    /// Polls as the governor says; true if an interrupt came meanwhile.
+    fn poll(&mut self, number: u64) -> bool {
+        let limit = match self.governor.select() {
+            _ if self.always => u64::MAX,
+            Idle::Poll(cycles) => cycles,
+            Idle::Halt => return false,
+        };
+        let words = &control().vcpu[number as usize];
+        let pending = gate_word(number, gate::PENDING);
+        // To the host it runs.
+        words.idle.store(0, Ordering::Release);
+        let start = tsc();
+        while pending.load(Ordering::Relaxed) == 0 && tsc() - start < limit {
+            core::hint::spin_loop();
+        }
+        let won = pending.load(Ordering::Relaxed) != 0;
+        self.governor.polled(!won);
+        let count = if won { &words.polls_won } else { &words.polls_lost };
+        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        words.idle.store(u64::from(!won), Ordering::Release);
+        won
+    }
+
+    /// The kernel was entered: a halt is over.
+    fn entered(&mut self) {
+        if self.halted != 0 {
+            self.governor.halted(tsc() - self.halted);
+            self.halted = 0;
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -98,6 +154,7 @@ static mut VCPUS: [Vcpu; MAX_VCPUS] = [const {
     Vcpu {
         kernel: Kernel::new(),
         machine: Machine { number: 0, link: None, exitless: false, rogue: false },
+        idle: Idler::new(IdlePoll::NEVER),
     }
 }; MAX_VCPUS];
 
@@ -158,6 +215,12 @@ impl Port for Machine {
         }
     }
 
+    fn timer_came(&mut self, now: u64, deadline: u64) {
+        let words = &control().vcpu[self.number as usize];
+        words.took.store(now, Ordering::Relaxed);
+        words.took_for.store(deadline, Ordering::Release);
+    }
+
     fn hook(&mut self, event: GuestEvent) {
         if event == GuestEvent::IdleEnter {
             control().vcpu[self.number as usize].idle.store(1, Ordering::Release);
@@ -212,6 +275,7 @@ impl Port for Machine {
 pub(crate) extern "sysv64" fn interrupted(number: u64, cause: u64) -> *const Context {
     let vcpu = vcpu(number);
     let mut causes = if cause == gate::NO_CAUSE { 0 } else { 1 << cause };
+    vcpu.idle.entered();
     loop {
         causes |= gate_word(number, gate::PENDING).swap(0, Ordering::Relaxed);
         if causes == 0 {
@@ -250,8 +314,14 @@ fn entered(number: u64) {
 
 impl Vcpu {
     /// Prepares the way to the task that the kernel chose.
-    fn exit(&self, number: u64) -> *const Context {
-        let Some(next) = self.kernel.current() else { return core::ptr::null() };
+    fn exit(&mut self, number: u64) -> *const Context {
+        let Some(next) = self.kernel.current() else {
+            // What ends a poll is pending: `leave` finds it on the way to halt and comes back.
+            if !self.idle.poll(number) {
+                self.idle.halted = tsc();
+            }
+            return core::ptr::null();
+        };
         let context = context_of(next);
         gate_word(number, gate::CONTEXT).store(context as u64, Ordering::Relaxed);
         context
@@ -265,6 +335,7 @@ pub(crate) extern "sysv64" fn boot(number: u64) -> *const Context {
     let vcpu = vcpu(number);
     vcpu.machine.number = number;
     vcpu.machine.exitless = control.exitless != 0;
+    vcpu.idle = Idler::new(control.idle_poll);
     let tasks = &control.task[..(control.tasks as usize).min(MAX_TASKS)];
     for (i, spec) in tasks.iter().enumerate().filter(|(_, t)| t.vcpu == number) {
         let context = context_of(i);

@@ -51,6 +51,8 @@ pub trait Port {
     fn now(&mut self) -> u64;
     /// Waits, interrupts off, until the TSC shows `at`.
     fn wait_until(&mut self, at: u64);
+    /// A timer interrupt has come for this deadline.
+    fn timer_came(&mut self, now: u64, deadline: u64);
     /// A hook of the boost protocol.
     fn hook(&mut self, event: GuestEvent);
     /// Program the timer; 0 = none.
@@ -163,6 +165,9 @@ impl Kernel {
         let nmi = cause == Cause::Nmi;
         port.hook(if nmi { GuestEvent::NmiEnter } else { GuestEvent::IrqEnter });
         let mut now = port.now();
+        if cause == Cause::Timer && self.timer != 0 {
+            port.timer_came(now, self.timer);
+        }
         if cause == Cause::Timer && now < self.timer && self.timer - now <= self.advance {
             port.wait_until(self.timer);
             now = port.now().max(self.timer);

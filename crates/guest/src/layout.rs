@@ -185,6 +185,8 @@ pub struct Control {
     pub start_tsc: u64,
     /// A timer interrupt that comes early by at most this many cycles is waited out.
     pub advance_tsc: u64,
+    /// What idle vCPUs do before they halt.
+    pub idle_poll: IdlePoll,
     /// Per vCPU, words that change while running.
     pub vcpu: [VcpuWords; MAX_VCPUS],
     /// Tasks.
@@ -193,6 +195,31 @@ pub struct Control {
     pub device: [DeviceSpec; MAX_DEVICES],
     /// Lines.
     pub line: [LineSpec; MAX_LINES],
+}
+
+/// How an idle vCPU polls before it halts: the parameters of Linux's haltpoll governor, times in TSC
+/// cycles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct IdlePoll {
+    /// Longest poll; 0: it halts at once. `u64::MAX`: it polls for ever (`idle=poll`).
+    pub max_tsc: u64,
+    /// Factor by which a poll grows.
+    pub grow: u64,
+    /// What it grows from.
+    pub grow_start_tsc: u64,
+    /// Divisor by which it shrinks; 0: to nothing.
+    pub shrink: u64,
+    /// 1: it may shrink.
+    pub allow_shrink: u64,
+}
+
+impl IdlePoll {
+    /// Halts at once.
+    pub const NEVER: Self =
+        Self { max_tsc: 0, grow: 0, grow_start_tsc: 0, shrink: 0, allow_shrink: 0 };
+    /// Never halts.
+    pub const ALWAYS: Self = Self { max_tsc: u64::MAX, ..Self::NEVER };
 }
 
 /// Words of one vCPU that change while running, each with one writer.
@@ -213,7 +240,15 @@ pub struct VcpuWords {
     pub attended_until: AtomicU64,
     /// Guest: tasks that other vCPUs want woken, one bit each; any vCPU sets, this one clears.
     pub remote_wakes: AtomicU64,
-    reserved: [u64; 2],
+    /// Guest: TSC at which its kernel last had a timer interrupt for its deadline.
+    pub took: AtomicU64,
+    /// Guest: that deadline; stored after `took`.
+    pub took_for: AtomicU64,
+    /// Guest: polls that ended with an interrupt, before it would have halted.
+    pub polls_won: AtomicU64,
+    /// Guest: polls that ended without.
+    pub polls_lost: AtomicU64,
+    reserved: [u64; 6],
 }
 
 impl VcpuWords {
@@ -226,7 +261,11 @@ impl VcpuWords {
             entries: AtomicU64::new(0),
             attended_until: AtomicU64::new(0),
             remote_wakes: AtomicU64::new(0),
-            reserved: [0; 2],
+            took: AtomicU64::new(0),
+            took_for: AtomicU64::new(0),
+            polls_won: AtomicU64::new(0),
+            polls_lost: AtomicU64::new(0),
+            reserved: [0; 6],
         }
     }
 }

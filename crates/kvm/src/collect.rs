@@ -6,18 +6,22 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use vcoop_guest::layout::{RING_STRIDE, RINGS, STATS, TaskStats};
 use vcoop_guest::ring::{Reader, Ring, Sample};
+use vcoop_model::plan::virt::GuestIdle;
 use vcoop_model::plan::{Ns, Plan, Program, Target};
 use vcoop_model::recording::{LatencyRecord, Recording, Scalar};
+use vcoop_model::span::Observer;
 use vcoop_policy::PolicyStats;
 
 use crate::attr;
 use crate::clock::{Clock, tsc};
 use crate::driver::{VcpuDriver, VmDriver};
 use crate::environment::schedstat;
+use crate::facts::host_facts;
 use crate::host_task::Progress;
 use crate::lab::{interval, is_exitless};
 use crate::probe::{Probe, Window};
 use crate::series::{self, Held, HostSample, Series, Source};
+use crate::trace::live::{Live, Tids};
 use crate::trace::{Meter, Recorder, Thread, Tid};
 use crate::translate::{Rates, places};
 use crate::trip::{Other, Trip};
@@ -58,6 +62,8 @@ struct VmTotals {
     exits: [u64; 6],
     /// Iterations and glitches of each task.
     tasks: Vec<(u64, u64)>,
+    /// Polls of its idle loop, won and lost.
+    guest_polls: (u64, u64),
 }
 
 const EXIT_NAMES: [&str; 6] = ["doorbell", "notify", "register", "refused", "mmio", "send"];
@@ -99,7 +105,7 @@ struct Line {
 pub(crate) struct Firing {
     /// By the injector.
     pub(crate) exitless: bool,
-    /// So early, in nanoseconds.
+    /// So early at most, in nanoseconds.
     pub(crate) advance: Ns,
 }
 
@@ -120,6 +126,7 @@ pub(crate) struct Collector<'a> {
     vcpus: Vec<Vec<Tid>>,
     first: Option<Totals>,
     last: Option<Totals>,
+    observer: Option<&'a mut dyn Observer>,
 }
 
 impl<'a> Collector<'a> {
@@ -167,7 +174,16 @@ impl<'a> Collector<'a> {
         let origin = clock.tsc_at(0);
         let vcpus = Vec::new();
         let (first, last) = (None, None);
-        (Self { plan, clock, origin, firing, lines, trace, vcpus, first, last }, senders)
+        (
+            Self { plan, clock, origin, firing, lines, trace, vcpus, first, last, observer: None },
+            senders,
+        )
+    }
+
+    /// Tells somebody of every sample from now on.
+    pub(crate) fn observed(&mut self, observer: &'a mut dyn Observer) {
+        self.lines.iter_mut().for_each(|line| line.series.probe.listen());
+        self.observer = Some(observer);
     }
 
     pub(crate) fn has_begun(&self) -> bool {
@@ -224,6 +240,15 @@ impl<'a> Collector<'a> {
         add(injector, "injector", false, false);
         add(attr::gettid(), "collector", false, false);
         trace.know(&threads);
+        let window = self.observer.as_ref().and_then(|o| o.windows().first().copied());
+        if let (Some(observer), Some(window)) = (&mut self.observer, window) {
+            let cpus = host_facts().cpus.iter().max().map_or(1, |last| last + 1);
+            let collector = attr::gettid();
+            let tids = Tids { tasks: &tasks, vcpus: &vcpus, injector, collector };
+            let live = Live::new(self.plan, self.clock, tids, cpus, window);
+            observer.cast(&live.cast);
+            trace.live = Some(live);
+        }
         self.vcpus = vcpus;
     }
 
@@ -280,9 +305,16 @@ impl<'a> Collector<'a> {
     }
 
     fn release(&mut self, all: bool) {
+        let live = self.trace.as_mut().and_then(|trace| trace.live.as_mut());
+        if let (Some(live), Some(observer)) = (live, &mut self.observer) {
+            live.tell(*observer);
+        }
         let timeline = self.trace.as_ref().map(Recorder::timeline);
         for line in &mut self.lines {
             line.series.release(&self.clock, timeline, all);
+            if let Some(observer) = &mut self.observer {
+                line.series.probe.tell(*observer);
+            }
         }
     }
 
@@ -293,6 +325,10 @@ impl<'a> Collector<'a> {
             trace.end();
         }
         self.release(true);
+        let live = self.trace.as_mut().and_then(|trace| trace.live.as_mut());
+        if let (Some(live), Some(observer)) = (live, &mut self.observer) {
+            live.close(*observer, ended);
+        }
         let mut scalars = BTreeMap::new();
         let mut put = |probe: &str, metric: &str, unit: &'static str, value: f64| {
             scalars.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });
@@ -417,6 +453,12 @@ impl Counters<'_> {
                 sum.boosted_ns += s.boosted_ns;
             }
             let n = |c: &std::sync::atomic::AtomicU64| c.load(Ordering::Relaxed);
+            for words in &vm.control().vcpu[..vm.vcpus.len()] {
+                let (won, lost) = totals.guest_polls;
+                // The guest's own words.
+                let sum = |a: u64, c| a.wrapping_add(n(c));
+                totals.guest_polls = (sum(won, &words.polls_won), sum(lost, &words.polls_lost));
+            }
             totals.exits = [
                 &exits.doorbell,
                 &exits.notify,
@@ -495,6 +537,11 @@ fn scalars_between(
         put(name, "notified", "1/s", since(q.notified, p.notified) / seconds);
         put(name, "raced", "1/s", since(q.raced, p.raced) / seconds);
         put(name, "boosted", "%", 100.0 * since(q.boosted_ns, p.boosted_ns) / (ns * vcpus));
+        if matches!(vm.virt.idle.guest, GuestIdle::Poll | GuestIdle::Haltpoll) {
+            let (p, q) = (a.guest_polls, b.guest_polls);
+            put(name, "guest_polls.won", "1/s", since(q.0, p.0) / seconds);
+            put(name, "guest_polls.lost", "1/s", since(q.1, p.1) / seconds);
+        }
         for (exit, (a, b)) in EXIT_NAMES.iter().zip(a.exits.iter().zip(b.exits)) {
             put(name, &format!("exits.{exit}"), "1/s", since(b, *a) / seconds);
         }

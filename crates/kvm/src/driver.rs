@@ -11,7 +11,7 @@ use vcoop_abi::{BoostRequest, GuestArea, GuestWords, Status, Word};
 use vcoop_guest::layout::{CONTROL, Control};
 use vcoop_model::plan::{Ns, PolicyPlan};
 use vcoop_policy::config::Means;
-use vcoop_policy::{Action, Event, HostPolicy, Injection, PolicyStats, VmShared};
+use vcoop_policy::{Action, Event, HostPolicy, Injection, PolicyStats, TimerAdvance, VmShared};
 
 use crate::attr::Attr;
 use crate::bell::Bell;
@@ -99,6 +99,8 @@ pub(crate) struct VmDriver {
     pub(crate) vcpus: Vec<VcpuDriver>,
     /// Bells behind bytes written to the port of calls.
     pub(crate) bells: Vec<(u8, Arc<Bell>)>,
+    /// How early the injector fires its vCPUs' deadlines; each learns for itself.
+    pub(crate) advance: TimerAdvance,
 }
 
 /// The driver of one vCPU.
@@ -204,7 +206,14 @@ impl VcpuDriver {
 impl VmDriver {
     pub(crate) fn new(machine: Machine, shared: VmShared, vcpus: Vec<VcpuDriver>) -> Self {
         let registrations = PiMutex::new(vec![Registration::None; vcpus.len()]);
-        Self { machine, shared: PiMutex::new(shared), registrations, vcpus, bells: Vec::new() }
+        Self {
+            machine,
+            shared: PiMutex::new(shared),
+            registrations,
+            vcpus,
+            bells: Vec::new(),
+            advance: TimerAdvance::fixed(0),
+        }
     }
 
     /// The words of a vCPU, each read once; silent while there is no registered area.

@@ -25,7 +25,16 @@ pub fn environment() -> BTreeMap<String, String> {
     put("sched_rt_period_us", read("/proc/sys/kernel/sched_rt_period_us"));
     put("governor", read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
     put("cpuidle_driver", read("/sys/devices/system/cpu/cpuidle/current_driver"));
-    put("halt_poll_ns", read("/sys/module/kvm/parameters/halt_poll_ns"));
+    for name in
+        ["halt_poll_ns", "halt_poll_ns_grow", "halt_poll_ns_grow_start", "halt_poll_ns_shrink"]
+    {
+        put(name, read(&format!("/sys/module/kvm/parameters/{name}")));
+    }
+    // Newer kernels have a switch, older ones a time.
+    for name in ["lapic_timer_advance", "lapic_timer_advance_ns"] {
+        put(name, read(&format!("/sys/module/kvm/parameters/{name}")));
+    }
+    put("preemption_timer", read("/sys/module/kvm_intel/parameters/preemption_timer"));
     put("load_average", read("/proc/loadavg"));
     put("cpu_cgroup", cgroup("cpu"));
     put("trace", Some(crate::trace::describe()));

@@ -148,6 +148,12 @@ impl HostTask<'_> {
                         let since = monotonic().saturating_sub(self.start);
                         self.sleep(common, self.start + (since / period + 1) * period);
                     }
+                    Phase::Busy { period_ns, on_ns } => {
+                        let since = || monotonic().saturating_sub(self.start) % (*period_ns).max(1);
+                        while since() < *on_ns && !common.is_over() {
+                            self.work(common, self.rates.iterations(100_000));
+                        }
+                    }
                     Phase::Call { server, .. } => {
                         self.call(common, *server)?;
                     }

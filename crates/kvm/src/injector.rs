@@ -23,12 +23,12 @@
 use std::sync::atomic::Ordering;
 
 use vcoop_abi::GuestArea;
-use vcoop_guest::layout::{VECTOR_DEVICE, VECTOR_TIMER};
+use vcoop_guest::layout::{VECTOR_DEVICE, VECTOR_TIMER, VcpuWords};
 use vcoop_model::plan::{DevicePlan, Dist, Ns, TimelineAction, TimelineEvent};
-use vcoop_policy::{Event, Injection};
+use vcoop_policy::{Event, Injection, TimerAdvance};
 
 use crate::attr::{self, Attr};
-use crate::clock::{monotonic, tsc};
+use crate::clock::{Clock, monotonic, tsc};
 use crate::draw::Stream;
 use crate::driver::{Common, NEVER, VmDriver};
 use crate::error::{Error, Whom};
@@ -55,8 +55,6 @@ const SPIN_NS: (Ns, Ns) = (5_000, 80_000);
 pub(crate) struct Duties {
     /// Fire deadlines of the shared page.
     pub(crate) exitless: bool,
-    /// Fire this early.
-    pub(crate) advance: Ns,
     /// Watch for halts and sample requests, this often.
     pub(crate) watch: Option<Ns>,
 }
@@ -71,6 +69,34 @@ struct Device<'a> {
     stream: Stream,
 }
 
+/// What was fired for a vCPU last.
+#[derive(Clone, Copy, Debug)]
+struct Fired {
+    /// The deadline (TSC).
+    deadline: u64,
+    at: Ns,
+    advance: TimerAdvance,
+    /// Its delivery has been learned from.
+    learned: bool,
+}
+
+impl Fired {
+    /// Learns from when the guest's kernel says that it had the interrupt. It can say what it likes: the
+    /// advance is bounded, and the guest's own.
+    fn learn(&mut self, words: &VcpuWords, clock: &Clock) {
+        if self.learned || words.took_for.load(Ordering::Acquire) != self.deadline {
+            return;
+        }
+        self.learned = true;
+        let took = words.took.load(Ordering::Relaxed);
+        let off = |cycles: u64| i64::try_from(clock.to_ns(cycles)).unwrap_or(i64::MAX);
+        self.advance.delivered(match took.checked_sub(self.deadline) {
+            Some(late) => off(late),
+            None => -off(self.deadline - took),
+        });
+    }
+}
+
 /// The injector of a run.
 #[derive(Debug)]
 pub(crate) struct Injector<'a> {
@@ -79,8 +105,8 @@ pub(crate) struct Injector<'a> {
     duties: Duties,
     devices: Vec<Device<'a>>,
     timeline: &'a [TimelineEvent],
-    /// Per vCPU of all VMs: deadline last fired (TSC), and when.
-    fired: Vec<Vec<(u64, Ns)>>,
+    /// Per vCPU of all VMs.
+    fired: Vec<Vec<Fired>>,
     spin: Ns,
     watched: Ns,
     /// vCPUs it watches: VM, vCPU, and until when.
@@ -105,7 +131,8 @@ impl<'a> Injector<'a> {
                 Device { vm, number, plan, next, stream }
             })
             .collect();
-        let fired = vms.iter().map(|vm| vec![(0, 0); vm.vcpus.len()]).collect();
+        let none = |vm: &VmDriver| Fired { deadline: 0, at: 0, advance: vm.advance, learned: true };
+        let fired = vms.iter().map(|vm| vec![none(vm); vm.vcpus.len()]).collect();
         Self {
             common,
             vms,
@@ -144,14 +171,14 @@ impl<'a> Injector<'a> {
     fn fire_due(&mut self) -> Result<(), Error> {
         let common = self.common;
         let now = common.clock.now();
-        let advance = self.duties.advance;
         if self.duties.exitless {
             for (i, (vm, fired)) in self.vms.iter().zip(&mut self.fired).enumerate() {
                 for (n, fired) in fired.iter_mut().enumerate() {
-                    if let Some((deadline, at)) = deadline(vm, n, *fired, common, advance)
+                    fired.learn(&vm.control().vcpu[n], &common.clock);
+                    if let Some((deadline, at)) = deadline(vm, n, fired, common)
                         && at <= now
                     {
-                        *fired = (deadline, now);
+                        (fired.deadline, fired.at, fired.learned) = (deadline, now, false);
                         if vm.inject(common, n as u32, Injection::Timer, VECTOR_TIMER)? {
                             attend(&mut self.attended, common, vm, (i, n as u32));
                         }
@@ -244,7 +271,8 @@ impl<'a> Injector<'a> {
     fn publish(&self, at: Ns, mut exact: Ns) -> Ns {
         // A sleep can end late by as much as is spun before exact times, and deadlines are fired
         // early: one that comes so shortly after the look must ring as well.
-        let margin = SPIN_NS.1 + self.duties.advance;
+        let early = self.fired.iter().flatten().map(|f| f.advance.ns()).max().unwrap_or(0);
+        let margin = SPIN_NS.1 + early;
         let look = self.common.clock.tsc_at(at.saturating_add(margin));
         if self.duties.exitless {
             for vm in self.vms {
@@ -259,8 +287,7 @@ impl<'a> Injector<'a> {
             for (n, (v, fired)) in vm.vcpus.iter().zip(fired).enumerate() {
                 exact = exact.min(v.timer());
                 if self.duties.exitless
-                    && let Some((_, due)) =
-                        deadline(vm, n, *fired, self.common, self.duties.advance)
+                    && let Some((_, due)) = deadline(vm, n, fired, self.common)
                 {
                     exact = exact.min(due);
                 }
@@ -325,17 +352,12 @@ fn attend(
 
 /// A vCPU's deadline and when to fire it, if there is one that has not been fired. Any word is a
 /// deadline: one in the past fires now, but not before the least gap is over.
-fn deadline(
-    vm: &VmDriver,
-    n: usize,
-    fired: (u64, Ns),
-    common: &Common,
-    advance: Ns,
-) -> Option<(u64, Ns)> {
+fn deadline(vm: &VmDriver, n: usize, fired: &Fired, common: &Common) -> Option<(u64, Ns)> {
     let tsc = vm.area(&vm.vcpus[n])?.read_deadline_tsc().bounded(u64::MAX);
-    if tsc == 0 || tsc == fired.0 {
+    if tsc == 0 || tsc == fired.deadline {
         return None;
     }
-    let at = common.clock.ns_at(tsc).saturating_sub(advance).max(fired.1 + LEAST_GAP_NS);
+    let early = common.clock.ns_at(tsc).saturating_sub(fired.advance.ns());
+    let at = early.max(fired.at + LEAST_GAP_NS);
     (at < NEVER).then_some((tsc, at))
 }

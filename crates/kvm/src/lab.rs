@@ -12,9 +12,10 @@ use kvm_ioctls::{Cap, Kvm, VcpuFd};
 use vcoop_abi::discovery::Features;
 use vcoop_guest::layout;
 use vcoop_model::plan::{
-    GuestTimer, Ns, Plan, PolicyPlan, Program, Target, TimelineAction, Virt, VmPlan,
+    GuestTimer, Ns, Plan, PolicyPlan, Program, Target, TimelineAction, VmPlan,
 };
 use vcoop_model::recording::Recording;
+use vcoop_model::span::Observer;
 
 use crate::attr::{self, Attr, Stay};
 use crate::clock::{self, Clock, monotonic, tsc};
@@ -34,7 +35,7 @@ use crate::trace::Recorder;
 use crate::translate::{Guest, Rates};
 use crate::vcpu::{self, Exits};
 use crate::wiring::Wiring;
-use crate::{ADVANCE_NS, MAX_ADVANCE_NS, Options};
+use crate::{Options, virt};
 
 /// Time for all threads to be in place before the warm-up starts.
 const GET_READY_NS: Ns = 30_000_000;
@@ -141,25 +142,8 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
     if let Some(vm) = plan.vms.iter().find(|vm| vm.group.is_some()) {
         return refuse(&format!("weight of VM {}", vm.name), "the lab makes no cgroups");
     }
-    for vm in &plan.vms {
-        // Who fires the deadlines is a choice the lab has; the rest is as the host's KVM has it.
-        let mut plain = Virt::default();
-        plain.timer.source = vm.virt.timer.source;
-        // Nothing in the lab asks for it, and nothing forbids it.
-        plain.apic.posted = vm.virt.apic.posted;
-        if vm.virt.govern.config(1).is_some() {
-            let why = "the lab's guest does not read the mask of vCPUs to keep off";
-            return refuse(&format!("the governor of VM {}", vm.name), why);
-        }
-        plain.govern = vm.virt.govern.clone();
-        if vm.virt != plain {
-            return refuse(&format!("how VM {} is virtualised", vm.name), "KVM decides it here");
-        }
-        if matches!(vm.virt.timer.source, Some(GuestTimer::HvTimer | GuestTimer::Hrtimer)) {
-            let why = "KVM chooses what its timer stands on: write timer = \"lapic\"";
-            return refuse(&format!("the timer of VM {}", vm.name), why);
-        }
-    }
+    let kvm = Kvm::new().map_err(Error::kvm("open /dev/kvm", &Whom::Host))?;
+    plan.vms.iter().try_for_each(|vm| virt::check(&kvm, plan, vm))?;
     if plan.timeline.iter().any(|e| matches!(e.action, TimelineAction::Prefer { .. })) {
         let why = "the lab's guest does not read the mask of vCPUs to keep off";
         return refuse("a mask of preferred vCPUs", why);
@@ -175,6 +159,24 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
         Guest::new(vm, i as u64, 0, &rates, &rings(plan, i), &wiring.guests[i])?;
     }
     reservation::check(plan, &|list| cpus.of(list, plan))
+}
+
+/// Whether a run's host threads can be recorded on this host.
+///
+/// # Errors
+///
+/// They cannot.
+pub fn can_trace() -> Result<(), Missing> {
+    let events = crate::trace::describe();
+    match events.strip_prefix("no: ") {
+        None => Ok(()),
+        Some(why) => Err(Missing {
+            what: format!("a live trace needs tracefs: {why}"),
+            remedy: "as root: unshare -m sh -c 'mount -t tracefs nodev /sys/kernel/tracing && \
+                     vcoop trace ...', or --backend sim"
+                .to_owned(),
+        }),
+    }
 }
 
 /// Runs a plan once. `stop` is asked every few milliseconds; when it answers true the run ends early
@@ -213,6 +215,31 @@ pub fn run_partly(
     stop: &dyn Fn() -> bool,
     options: &Options,
 ) -> Result<(Recording, Option<Error>), Error> {
+    one(plan, seed, stop, options, None)
+}
+
+/// [`run_partly`], and tells an observer of every sample of the measured time.
+///
+/// # Errors
+///
+/// As there.
+pub fn observe(
+    plan: &Plan,
+    seed: u64,
+    stop: &dyn Fn() -> bool,
+    options: &Options,
+    observer: &mut dyn Observer,
+) -> Result<(Recording, Option<Error>), Error> {
+    one(plan, seed, stop, options, Some(observer))
+}
+
+fn one(
+    plan: &Plan,
+    seed: u64,
+    stop: &dyn Fn() -> bool,
+    options: &Options,
+    observer: Option<&mut dyn Observer>,
+) -> Result<(Recording, Option<Error>), Error> {
     check(plan)?;
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let cpus = Cpus::new(plan)?;
@@ -222,9 +249,6 @@ pub fn run_partly(
     let khz = tsc_khz(&kvm)?;
     let clock = Clock::new(tsc(), khz);
     let rates = Rates { clock, per_ms: clock::iterations_per_ms(&clock) };
-    let boosts = matches!(plan.policy, PolicyPlan::Dynamic(_) | PolicyPlan::WakeBoost(_));
-    let advance = options.advance_ns.unwrap_or(if boosts { ADVANCE_NS } else { 0 });
-    let advance = advance.min(MAX_ADVANCE_NS);
     let wiring = Wiring::new(plan)?;
     let mut vms = Vec::new();
     let mut fds = Vec::new();
@@ -233,6 +257,7 @@ pub fn run_partly(
         let guest = Guest::new(vm, i as u64, seed, &rates, &rings, &wiring.guests[i])?;
         let (mut driver, vcpus) = build(&kvm, plan, vm, &guest, &rates)?;
         wiring.connect(i as u32, &mut driver);
+        driver.advance = virt::advance(plan, vm, options);
         vms.push(driver);
         fds.push(vcpus);
     }
@@ -245,14 +270,15 @@ pub fn run_partly(
     for vm in &vms {
         vm.machine.ram.control(layout::CONTROL, |c| {
             c.start_tsc = origin;
-            c.advance_tsc = clock.to_cycles(advance);
+            c.advance_tsc = clock.to_cycles(vm.advance.cap());
         });
     }
     let common = Common::new(Clock::new(origin, khz), !cpus.injector.is_empty());
     let exitless = plan.vms.iter().any(|vm| is_exitless(plan, vm));
+    let advance = vms.iter().map(|vm| vm.advance.cap()).max().unwrap_or(0);
     let firing = Firing { exitless, advance };
     let run = Run { plan, seed, cpus, common, vms, wiring, rates, start, firing };
-    let (mut recording, failure) = run.go(fds, trace.flatten(), stop);
+    let (mut recording, failure) = run.go(fds, trace.flatten(), stop, observer);
     recording.scalars.insert(
         ("lab".to_owned(), "cpu_dma_latency_held".to_owned()),
         crate::collect::count(u64::from(idle.is_held())),
@@ -300,11 +326,14 @@ pub(crate) fn build(
 ) -> Result<(VmDriver, Vec<VcpuFd>), Error> {
     let vcpus = vm.vcpu_cpus.len() as u32;
     let machine = Machine::new(kvm, &vm.name, vcpus)?;
+    machine.exits_off(virt::exits_off(vm))?;
+    machine.poll_halts(vm.virt.idle.host_poll.max_ns)?;
     let exitless = is_exitless(plan, vm);
     let cooperates = vm.cooperative && matches!(plan.policy, PolicyPlan::Dynamic(_));
     machine.ram.control(layout::CONTROL, |control| {
         guest.fill(control, &rates.clock, vcpus);
         control.exitless = u64::from(exitless);
+        control.idle_poll = virt::idle_poll(vm, &rates.clock);
         // Without the page there is nowhere to put a deadline.
         control.register = u64::from(exitless || cooperates);
     });
@@ -421,6 +450,7 @@ impl Run<'_> {
         fds: Vec<Vec<VcpuFd>>,
         trace: Option<Recorder>,
         stop: &dyn Fn() -> bool,
+        observer: Option<&mut dyn Observer>,
     ) -> (Recording, Option<Error>) {
         let progress: Vec<Progress> =
             self.plan.host_tasks.iter().map(|_| Progress::default()).collect();
@@ -440,6 +470,9 @@ impl Run<'_> {
         let clock = self.common.clock;
         let (mut collector, mut senders) =
             Collector::new(self.plan, &self.vms, clock, window, self.firing, trace);
+        if let Some(observer) = observer {
+            collector.observed(observer);
+        }
         let ended = thread::scope(|scope| {
             let ender = Ender { common: &self.common, vms: &self.vms, running: &running };
             for ((i, fds), exits) in fds.into_iter().enumerate().zip(&exits) {
@@ -559,8 +592,7 @@ impl Run<'_> {
             PolicyPlan::Dynamic(_) => Some(WATCH_NS.0),
             PolicyPlan::WakeBoost(_) => Some(WATCH_NS.1),
         };
-        let Firing { exitless, advance } = self.firing;
-        let duties = Duties { exitless, advance, watch };
+        let duties = Duties { exitless: self.firing.exitless, watch };
         let devices = self.plan.vms.iter().enumerate().flat_map(|(vm, plan)| {
             plan.devices.iter().enumerate().map(move |(d, plan)| (vm, d as u8, plan))
         });

@@ -111,6 +111,8 @@ mod trip;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod vcpu;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod virt;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod wiring;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -126,14 +128,15 @@ pub use survey::{Finding, State, survey};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use environment::environment;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use lab::{available, check, run, run_partly, run_with};
+pub use lab::{available, can_trace, check, observe, run, run_partly, run_with};
 
 /// What a plan does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How early the injector sends timer interrupts, in nanoseconds, at most [`MAX_ADVANCE_NS`]:
     /// delivery overlaps with the wait, which the guest's kernel spins out. With a boost, the vCPU
-    /// is boosted for that time too. `None`: [`ADVANCE_NS`] for the policies that boost, else 0.
+    /// is boosted for that time too. `None`: learned, from [`ADVANCE_NS`] on, for the policies that
+    /// boost, else 0.
     /// Without effect on the in-kernel timer.
     pub advance_ns: Option<u64>,
     /// Record the host's scheduler through tracefs, where this host lets us, to tell where the time
@@ -147,7 +150,7 @@ impl Default for Options {
     }
 }
 
-/// Default of [`Options::advance_ns`]: less than any delivery takes on a software-virtualised KVM,
+/// What the learned advance starts from: less than any delivery takes on a software-virtualised KVM,
 /// and about what it takes on VMX and SVM with the vCPU halted.
 pub const ADVANCE_NS: u64 = 20_000;
 
@@ -160,6 +163,7 @@ mod elsewhere {
 
     use vcoop_model::plan::Plan;
     use vcoop_model::recording::Recording;
+    use vcoop_model::span::Observer;
 
     use crate::{CalibrateOptions, Calibration, Error, Missing, Options};
 
@@ -173,6 +177,15 @@ mod elsewhere {
             what: "the micro-VM lab needs x86-64 Linux with KVM".to_owned(),
             remedy: "use the simulator".to_owned(),
         })
+    }
+
+    /// Whether a run's host threads can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// They cannot, on this target.
+    pub fn can_trace() -> Result<(), Missing> {
+        available()
     }
 
     /// Whether this plan can run here.
@@ -222,6 +235,21 @@ mod elsewhere {
         run_with(plan, seed, stop, options).map(|recording| (recording, None))
     }
 
+    /// Runs a plan once, and tells an observer of every sample.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, on this target.
+    pub fn observe(
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+        options: &Options,
+        _: &mut dyn Observer,
+    ) -> Result<(Recording, Option<Error>), Error> {
+        run_partly(plan, seed, stop, options)
+    }
+
     /// Measures this host's costs.
     ///
     /// # Errors
@@ -243,4 +271,6 @@ mod elsewhere {
 }
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-pub use elsewhere::{available, calibrate, check, environment, run, run_partly, run_with};
+pub use elsewhere::{
+    available, calibrate, can_trace, check, environment, observe, run, run_partly, run_with,
+};

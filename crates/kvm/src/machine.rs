@@ -3,9 +3,10 @@
 use std::os::fd::AsRawFd;
 
 use kvm_bindings::{
-    CpuId, KVM_CAP_HALT_POLL, KVM_CAP_X86_USER_SPACE_MSR, KVM_MEM_READONLY, KVM_MP_STATE_RUNNABLE,
-    KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, kvm_cpuid_entry2, kvm_device_attr, kvm_enable_cap,
-    kvm_mp_state, kvm_msi, kvm_regs, kvm_segment, kvm_userspace_memory_region,
+    CpuId, KVM_CAP_HALT_POLL, KVM_CAP_X86_DISABLE_EXITS, KVM_CAP_X86_USER_SPACE_MSR,
+    KVM_MEM_READONLY, KVM_MP_STATE_RUNNABLE, KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET,
+    kvm_cpuid_entry2, kvm_device_attr, kvm_enable_cap, kvm_mp_state, kvm_msi, kvm_regs,
+    kvm_segment, kvm_userspace_memory_region,
 };
 use kvm_ioctls::{
     IoEventAddress, Kvm, MsrExitReason, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags,
@@ -114,6 +115,35 @@ impl Machine {
     pub(crate) fn no_halt_polling(&self) -> bool {
         let cap = kvm_enable_cap { cap: KVM_CAP_HALT_POLL, ..kvm_enable_cap::default() };
         self.vm.enable_cap(&cap).is_ok()
+    }
+
+    /// Has KVM poll for at most so long for a halted vCPU's wake-up; 0 leaves it as the host has it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`].
+    pub(crate) fn poll_halts(&self, max_ns: u64) -> Result<(), Error> {
+        if max_ns == 0 {
+            return Ok(());
+        }
+        self.enable(KVM_CAP_HALT_POLL, "KVM_CAP_HALT_POLL", max_ns)
+    }
+
+    /// Lets instructions not exit, by `KVM_X86_DISABLE_EXITS_*`. Before the first vCPU.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`].
+    pub(crate) fn exits_off(&self, bits: u32) -> Result<(), Error> {
+        if bits == 0 {
+            return Ok(());
+        }
+        self.enable(KVM_CAP_X86_DISABLE_EXITS, "KVM_CAP_X86_DISABLE_EXITS", bits.into())
+    }
+
+    fn enable(&self, cap: u32, name: &'static str, arg: u64) -> Result<(), Error> {
+        let cap = kvm_enable_cap { cap, args: [arg, 0, 0, 0], ..kvm_enable_cap::default() };
+        self.vm.enable_cap(&cap).map_err(Error::kvm(name, &self.whom()))
     }
 
     /// Page tables, descriptors, gates and the image.

@@ -2,6 +2,7 @@
 
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{LatencyRecord, Parts, WorstSample};
+use vcoop_model::span::{Observer, SampleEvent};
 
 const WORST: usize = LatencyRecord::WORST;
 
@@ -21,6 +22,17 @@ pub(crate) struct Probe {
     /// Sum and number of the lateness of all periods, those without a sample included.
     all: (u128, u64),
     record: LatencyRecord,
+    /// Samples that nobody was told of yet, where somebody listens.
+    taken: Option<Vec<Taken>>,
+}
+
+/// A sample of the measured time, as an observer is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Taken {
+    due: Ns,
+    latency: Ns,
+    parts: Parts,
+    behind: Option<(String, Ns)>,
 }
 
 impl Probe {
@@ -32,6 +44,28 @@ impl Probe {
             last_due: None,
             all: (0, 0),
             record: LatencyRecord::new(name),
+            taken: None,
+        }
+    }
+
+    /// Keeps samples for [`tell`](Self::tell) from now on.
+    pub(crate) fn listen(&mut self) {
+        self.taken.get_or_insert_default();
+    }
+
+    /// Tells of the samples since the last time.
+    pub(crate) fn tell(&mut self, observer: &mut dyn Observer) {
+        for t in self.taken.iter_mut().flat_map(|taken| taken.drain(..)) {
+            let sample = SampleEvent {
+                probe: &self.record.probe,
+                due_ns: t.due,
+                latency_ns: t.latency,
+                parts: &t.parts,
+                behind: t.behind.as_ref().map(|(who, ns)| (who.as_str(), *ns)),
+                counts: true,
+                open: false,
+            };
+            observer.sample(t.due + t.latency, &sample);
         }
     }
 
@@ -71,6 +105,10 @@ impl Probe {
         r.book(latency, parts);
         if let Some(slices) = &mut r.slices {
             slices.book(due - self.window.from, latency);
+        }
+        if let Some(taken) = &mut self.taken {
+            let behind = ran.clone().next().map(|(who, ns)| (who.to_owned(), ns));
+            taken.push(Taken { due, latency, parts: *parts, behind });
         }
         for (who, ns) in ran.clone() {
             // A name is copied only when it is new.

@@ -24,6 +24,7 @@ pub mod page;
 pub(crate) mod attribute;
 mod event;
 mod instance;
+pub(crate) mod live;
 mod timeline;
 
 use std::collections::BTreeMap;
@@ -31,6 +32,7 @@ use std::collections::BTreeMap;
 use crate::clock::{Clock, tsc};
 use crate::trace::event::{Decoder, Event, What};
 use crate::trace::instance::Instance;
+use crate::trace::live::Live;
 use crate::trace::page::Page;
 
 pub(crate) use event::Tid;
@@ -77,6 +79,8 @@ pub(crate) struct Recorder {
     last: BTreeMap<u32, u64>,
     /// The threads are known.
     ready: bool,
+    /// Events on their way to somebody who looks.
+    pub(crate) live: Option<Live>,
     /// Nothing more comes: why.
     broken: Option<String>,
     events: u64,
@@ -142,6 +146,7 @@ impl Recorder {
             pending: Vec::new(),
             last: BTreeMap::new(),
             ready: false,
+            live: None,
             broken: None,
             events: 0,
             lost: 0,
@@ -265,6 +270,9 @@ impl Recorder {
         let now = self.pending.partition_point(|e| e.time < covered);
         for event in self.pending.drain(..now) {
             self.events += 1;
+            if let Some(live) = &mut self.live {
+                live.take(&event);
+            }
             if event.time < self.timeline.covered() {
                 // It came too late for its time: what follows from it is not known.
                 let what = What::Lost { since: event.time };

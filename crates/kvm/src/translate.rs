@@ -134,12 +134,18 @@ impl Guest {
                 self.amounts(work, stream, rates);
             }
             Program::Cycle { phases } => {
+                if phases.iter().any(|phase| matches!(phase, Phase::Busy { .. })) {
+                    return Err(Error::Unsupported {
+                        what: format!("task {vm}.{}", task.name),
+                        why: "its guest's loads go by CPU time, not by the clock".to_owned(),
+                    });
+                }
                 spec.kind = Kind::Loop as u64;
                 let random = phases.iter().any(|p| match p {
                     Phase::Run { time, .. } | Phase::Sleep { time } => {
                         !matches!(time, Dist::Const(_))
                     }
-                    Phase::Align { .. } | Phase::Call { .. } => false,
+                    Phase::Align { .. } | Phase::Busy { .. } | Phase::Call { .. } => false,
                 });
                 for _ in 0..if random { DRAWS } else { 1 } {
                     let line = |server| lines.between(at, server);
@@ -240,6 +246,8 @@ fn step(phase: &Phase, stream: &mut Stream, rates: &Rates, line: impl Fn(Target)
         }
         Phase::Sleep { time } => (StepOp::Sleep, rates.clock.to_cycles(stream.draw(time))),
         Phase::Align { period_ns } => (StepOp::Align, rates.clock.to_cycles(*period_ns)),
+        // Refused before.
+        Phase::Busy { on_ns, .. } => (StepOp::Run, rates.iterations(*on_ns)),
         Phase::Call { server, .. } => (StepOp::Call, line(*server)),
     };
     Step { op: op as u64, arg }

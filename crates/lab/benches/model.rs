@@ -1,5 +1,5 @@
 //! The whole model: the flagship's rate, what a mechanism costs that is switched off, and how the
-//! cost of an event grows with the host.
+//! cost of an event grows with the host; and what a report asks for besides.
 
 use criterion::{Criterion, Throughput, criterion_group};
 use vcoop_capture::Loader;
@@ -58,6 +58,8 @@ fn cases() -> Vec<(&'static str, Plan)> {
         ("busy-host/dynamic", plan("busy-host", "dynamic", &[])),
         ("pcpus/24", host_of(24)),
         ("pcpus/384", host_of(384)),
+        // What --out asks for besides.
+        ("busy-host/sliced", Plan { slices: 60, ..plan("busy-host", "dynamic", &[]) }),
     ]
 }
 
@@ -92,6 +94,7 @@ fn interleaved(rounds: usize) {
         println!("{name:20} {ns:6.1} ns an event, {:5.1} M events/CPU-s", 1e3 / ns);
     }
     println!("pcpus 384 / 24       {:6.2}x the cost of an event", medians[3] / medians[2]);
+    println!("sliced / not         {:6.2}x the cost of an event", medians[4] / medians[1]);
 }
 
 criterion_group!(benches, model);

@@ -377,6 +377,12 @@ fn number(key: Key, own: &[f64], pair: &(Vec<f64>, Vec<f64>), draws: &mut Draws)
 /// The mean over repeats, and its interval.
 fn mean_of(values: &[f64], draws: &mut Draws) -> (f64, Option<Interval>) {
     let blocks = fold(values);
+    if let [first, others @ ..] = &*blocks
+        && others.iter().all(|other| other == first)
+    {
+        // Every resample has the same mean: no need to draw 2000 of them.
+        return (scalar(*first), (!others.is_empty()).then(|| [scalar(*first); 2]));
+    }
     let interval = draws.of(blocks.len()).and_then(|r| r.interval(|w| weighted_mean(w, &blocks)));
     let mean = weighted_mean(&vec![1; blocks.len()], &blocks);
     (scalar(mean), interval.map(|ends| ends.map(scalar)))

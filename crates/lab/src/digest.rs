@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{
     EngineStats, Intervals, LatencyRecord, Mark, Part, PolicyEvents, Recording, Scalar, Scatter,
-    Slices, WorstSample,
+    Slice, WorstSample,
 };
 
 /// One repeat.
@@ -55,8 +55,8 @@ pub struct Latency {
     pub parts_sum: [u128; Part::COUNT],
     /// Samples and sums of their parts by octave: `floor(log2(ns))` to both; without empty ones.
     pub by_log2: BTreeMap<u8, (u64, [u128; Part::COUNT])>,
-    /// Latencies by time, where the plan asked.
-    pub slices: Option<Box<Slices>>,
+    /// Latencies by time, where the plan asked: length of a slice, and the slices.
+    pub slices: Option<(Ns, Vec<Slice>)>,
     /// Who had the pCPU: label to total time.
     pub ran_instead: BTreeMap<String, u128>,
     /// The worst samples, largest first.
@@ -103,7 +103,7 @@ impl Latency {
                 .filter(|(_, count)| *count > 0)
                 .map(|(b, count)| (b, (count, record.parts_by_log2[usize::from(b)])))
                 .collect(),
-            slices: record.slices,
+            slices: record.slices.map(|slices| (slices.width_ns(), slices.iter().collect())),
             ran_instead: record.ran_instead,
             worst: record.worst,
         }

@@ -26,7 +26,7 @@ pub fn short(cell: &BTreeMap<String, String>) -> Params {
 }
 
 /// The shortest end of `path`, in whole keys, that no other path ends with.
-fn unique_end(path: &str, paths: &[&str]) -> String {
+pub fn unique_end(path: &str, paths: &[&str]) -> String {
     let keys: Vec<&str> = path.split('.').collect();
     // Switches say nothing without what they switch.
     let least = if keys.last().is_some_and(|key| GENERIC.contains(key)) { 2 } else { 1 };
@@ -41,7 +41,7 @@ fn unique_end(path: &str, paths: &[&str]) -> String {
 }
 
 /// A value as text: unit to add to the name, and value.
-fn typed(text: &str) -> (String, Value) {
+pub fn typed(text: &str) -> (String, Value) {
     let text = text.trim().trim_matches('"');
     if let Ok(flag) = text.parse::<bool>() {
         return (String::new(), Value::Bool(flag));

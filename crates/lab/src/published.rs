@@ -205,6 +205,8 @@ pub enum Quantity {
     Min,
     /// Median.
     P50,
+    /// 90 % quantile.
+    P90,
     /// 99 % quantile.
     P99,
     /// 99.9 % quantile.
@@ -274,11 +276,12 @@ impl Publication {
 
     /// Everything that ships with the program.
     pub fn builtin() -> Vec<Self> {
-        const TEXTS: [&str; 4] = [
+        const TEXTS: [&str; 5] = [
             include_str!("../../../published/pvsched.toml"),
             include_str!("../../../published/xen.toml"),
             include_str!("../../../published/hv-timer.toml"),
             include_str!("../../../published/tax-cut.toml"),
+            include_str!("../../../published/paravirt-cpus.toml"),
         ];
         // A test parses them all: none is lost here.
         TEXTS.iter().filter_map(|text| Self::parse(text).ok()).collect()
@@ -311,7 +314,7 @@ mod tests {
     #[test]
     fn what_ships_can_be_read_and_names_are_unique() {
         let all = Publication::builtin();
-        assert_eq!(all.len(), 4);
+        assert_eq!(all.len(), 5);
         let mut ids: Vec<&str> = all.iter().map(|p| p.name.as_str()).collect();
         ids.extend(all.iter().flat_map(|p| p.tables.iter().map(|t| t.id.as_str())));
         ids.extend(all.iter().flat_map(|p| p.histograms.iter().map(|h| h.id.as_str())));

@@ -153,17 +153,52 @@ impl Experiment<'_> {
         control: Control<'_>,
         watch: Option<&dyn Watch>,
     ) -> Result<Measured, RunError> {
+        let nothing = Measured { runs: self.empty(), interrupted: true, failure: None };
+        self.go_on(nothing, control, watch)
+    }
+
+    /// Runs the repeats that the plans ask for beyond those that are there, and puts them beside
+    /// them: what [`run`](Self::run) gives at once for so many repeats. `measured` is of the same
+    /// experiment with fewer repeats.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    pub fn extend(&self, measured: Measured, control: Control<'_>) -> Result<Measured, RunError> {
+        self.go_on(measured, control, None)
+    }
+
+    fn go_on(
+        &self,
+        measured: Measured,
+        control: Control<'_>,
+        watch: Option<&dyn Watch>,
+    ) -> Result<Measured, RunError> {
         let quiet = |live: bool| -> Vec<usize> {
             let columns = self.columns.iter().enumerate();
             columns.filter(|(_, c)| c.backend.is_live() == live).map(|(i, _)| i).collect()
         };
-        let (simulated, live) = (self.order(&quiet(false)), self.order(&quiet(true)));
+        let Measured { mut runs, mut failure, .. } = measured;
+        let there = |place: usize, repeat: u32| -> bool {
+            runs.get(place)
+                .is_some_and(|run| matches!(run.repeats.get(repeat as usize), Some(Some(_))))
+        };
+        let missing = |live: bool| -> Vec<Job> {
+            let mut order = self.order(&quiet(live));
+            order.retain(|job| !there(job.place, job.repeat));
+            order
+        };
+        let (simulated, live) = (missing(false), missing(true));
         let total = simulated.len() + live.len();
         let tally = Tally { done: AtomicUsize::new(0), total, failed: AtomicBool::new(false) };
         let mut slots = self.all(&simulated, self.jobs, &tally, control, watch);
         slots.extend(self.all(&live, 1, &tally, control, watch));
-        let mut runs = self.empty();
-        let (mut failure, mut measured) = (None, false);
+        let mut measured = false;
+        for (run, empty) in runs.iter_mut().zip(self.empty()) {
+            measured |= run.repeats.iter().any(Option::is_some);
+            let most = run.repeats.len().max(empty.repeats.len());
+            run.repeats.resize(most, None);
+        }
         for (job, slot) in simulated.iter().chain(&live).zip(slots) {
             let Some((digest, error)) = slot else { continue };
             measured |= digest.is_some();

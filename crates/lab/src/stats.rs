@@ -72,10 +72,9 @@ impl Resamples {
     /// something that was often zero has no interval worth showing.
     pub fn interval(&self, mut statistic: impl FnMut(&[u16]) -> f64) -> Option<[f64; 2]> {
         let rows = self.weights.chunks_exact(self.blocks);
-        let mut values: Vec<f64> = rows.map(&mut statistic).collect();
-        if values.iter().any(|v| v.is_nan()) {
-            return None;
-        }
+        // The first one that is undefined decides.
+        let defined = |v: f64| (!v.is_nan()).then_some(v);
+        let mut values: Vec<f64> = rows.map(|w| defined(statistic(w))).collect::<Option<_>>()?;
         values.sort_unstable_by(f64::total_cmp);
         let (lo, hi) = (values[self.tail], values[RESAMPLES - 1 - self.tail]);
         (lo.is_finite() && hi.is_finite()).then_some([lo, hi])

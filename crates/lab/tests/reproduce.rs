@@ -82,7 +82,7 @@ fn names_that_are_nothing_are_refused() {
     let error = Selection::new(&Publication::builtin(), &names).unwrap_err();
     assert_eq!(error, "idle-average");
     let all = Selection::new(&Publication::builtin(), &[]).unwrap();
-    assert_eq!(all.scenarios().len(), 10);
+    assert_eq!(all.scenarios().len(), 14);
 }
 
 /// Cells under one policy, curves and interval views: none of them may be left unmeasured.
@@ -138,4 +138,23 @@ at_least = 2
     assert!(Publication::parse(&bad).unwrap_err().contains("to_cell"));
     let bad = claim.replace("quantity = \"value\"", "quantity = \"curve\"");
     assert!(Publication::parse(&bad).unwrap_err().contains("vms"));
+}
+
+#[test]
+fn a_histogram_is_compared_bucket_by_bucket() {
+    let result = reproduce(&["hv-timer-histogram"], 2);
+    assert!(result.cells.is_empty() && result.claims.is_empty());
+    let [hrtimer, hv] = &result.histograms[..] else { panic!("{:?}", result.histograms) };
+    for h in [hrtimer, hv] {
+        let sums = h.buckets.iter().fold((0, 0), |s, b| (s.0 + b.published, s.1 + b.simulated));
+        assert_eq!(sums, (h.published_listed, h.simulated_samples), "no sample is dropped");
+        assert!(h.published_samples > h.published_listed && h.simulated_samples > 1_900);
+        let shares: f64 = h.buckets.iter().map(|b| b.simulated_share).sum();
+        assert!((shares - 1.0).abs() < 1e-3);
+        // The distance is at least that of the means.
+        let apart = (h.published_mean.unwrap() - h.simulated_mean.unwrap()).abs();
+        assert!(h.wasserstein_us.unwrap() >= apart - 1e-3, "{h:?}");
+    }
+    assert_eq!((hrtimer.published_mean, hv.published_mean), (Some(8.76464), Some(6.08027)));
+    assert!(hv.simulated_mean < hrtimer.simulated_mean, "the finding itself");
 }

@@ -39,6 +39,7 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "dedicated",
         "spinlock-overcommit",
         "tax-cut",
+        "halt-polling-rr",
         "pvsched-idle",
         "pvsched-busy",
         "pvsched-audio",
@@ -52,6 +53,10 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "xen-density",
         "xen-pinning",
         "xen-vmstart",
+        "paravirt-cpus",
+        "paravirt-duty",
+        "governor-compare",
+        "governor-unfair",
     ]
 }
 

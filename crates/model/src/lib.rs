@@ -9,5 +9,6 @@ pub mod recording;
 pub mod rt_app;
 pub mod scenario;
 pub mod span;
+pub mod sweep;
 mod toml_read;
 mod topology;

@@ -419,6 +419,13 @@ pub enum Phase {
         /// The period.
         period_ns: Ns,
     },
+    /// Use the CPU, or try to, until so much of the period has passed by the clock.
+    Busy {
+        /// The period, counted from the start of the run.
+        period_ns: Ns,
+        /// From its start to this.
+        on_ns: Ns,
+    },
     /// Call a server and wait for its answer.
     Call {
         /// A [`Program::Serve`].

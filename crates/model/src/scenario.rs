@@ -36,6 +36,7 @@ use crate::toml_read::Node;
 use crate::toml_read::node::parse_document;
 use crate::toml_read::table::{Keyed, read_table};
 
+pub(crate) use schema::section;
 pub use schema::{reference, schema};
 pub use set::Set;
 /// The patches that a policy's `patches` can name.

@@ -5,7 +5,8 @@
 //! interrupt never comes early. How much it is, is learned from how early or late the entry was, as KVM's
 //! `lapic_timer_advance` does (`arch/x86/kvm/lapic.c`, `adjust_lapic_timer_advance`): an eighth of the
 //! difference at a time, nothing from differences that are noise or that tell of something else, and back to
-//! the start where the result is implausible.
+//! the start where the result is implausible. Who fires from farther away than KVM does, a thread in user
+//! space, learns by the same rule within bounds of its own.
 
 use crate::config::{AdvanceConfig, Ns};
 
@@ -15,7 +16,7 @@ const LEAST_CYCLES: u64 = 100;
 const MOST_CYCLES: u64 = 10_000;
 /// What learning begins with, and returns to.
 const FIRST_NS: Ns = 1_000;
-/// An advance above this is implausible.
+/// An advance above this is implausible for KVM.
 const MOST_NS: Ns = 5_000;
 /// Share of a difference that is learned from one delivery: one in so many.
 const STEP: u64 = 8;
@@ -24,6 +25,10 @@ const STEP: u64 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerAdvance {
     now: Ns,
+    /// What learning begins with, and returns to.
+    first: Ns,
+    /// An advance above this is implausible.
+    cap: Ns,
     /// Differences outside of these teach nothing; an empty range: none does.
     least: Ns,
     most: Ns,
@@ -38,14 +43,27 @@ impl TimerAdvance {
             AdvanceConfig::None => Self::fixed(0),
             AdvanceConfig::Fixed(ns) => Self::fixed(ns),
             AdvanceConfig::Adaptive => {
-                Self { now: FIRST_NS, least: ns(LEAST_CYCLES), most: ns(MOST_CYCLES) }
+                let (least, most) = (ns(LEAST_CYCLES), ns(MOST_CYCLES));
+                Self { now: FIRST_NS, first: FIRST_NS, cap: MOST_NS, least, most }
             }
         }
     }
 
     /// An advance that stays.
     pub const fn fixed(ns: Ns) -> Self {
-        Self { now: ns, least: 1, most: 0 }
+        Self { now: ns, first: ns, cap: ns, least: 1, most: 0 }
+    }
+
+    /// An advance that begins with `first`, learns from differences of at least `least`, and neither
+    /// exceeds `cap` nor learns from what lies farther off.
+    pub const fn learning(first: Ns, least: Ns, cap: Ns) -> Self {
+        let first = if first < cap { first } else { cap };
+        Self { now: first, first, cap, least, most: cap }
+    }
+
+    /// The most it can become.
+    pub const fn cap(&self) -> Ns {
+        self.cap
     }
 
     /// How early to fire the next timer.
@@ -64,7 +82,7 @@ impl TimerAdvance {
         }
         let step = off / STEP;
         let next = if late < 0 { self.now.checked_sub(step) } else { self.now.checked_add(step) };
-        self.now = next.filter(|ns| *ns <= MOST_NS).unwrap_or(FIRST_NS);
+        self.now = next.filter(|ns| *ns <= self.cap).unwrap_or(self.first);
     }
 }
 
@@ -123,6 +141,27 @@ mod tests {
         assert_eq!(a.ns(), 125);
         a.delivered(-1_008);
         assert_eq!(a.ns(), 1_000, "below nothing");
+    }
+
+    #[test]
+    fn one_with_bounds_of_its_own_comes_to_what_delivery_takes() {
+        for first in [0, 20_000, 190_000, 900_000] {
+            let learned = after(TimerAdvance::learning(first, 500, 200_000), |_| 90_000, 200).ns();
+            assert!(learned.abs_diff(90_000) <= 500, "from {first}: {learned}");
+        }
+        let steady = after(TimerAdvance::learning(20_000, 500, 200_000), |_| 90_000, 200);
+        let stalls = |i: u64| if i.is_multiple_of(3) { 4_000_000 } else { 90_000 };
+        assert_eq!(after(steady, stalls, 300), steady, "a wait for the CPU teaches nothing");
+    }
+
+    #[test]
+    fn no_delivery_brings_it_above_its_cap() {
+        let mut a = TimerAdvance::learning(20_000, 500, 200_000);
+        for i in 0..10_000_i64 {
+            a.delivered(i * 7_919 % 200_000 - 20_000);
+            assert!(a.ns() <= a.cap(), "{a:?}");
+        }
+        assert_eq!(TimerAdvance::fixed(7).cap(), 7);
     }
 
     #[test]

@@ -246,6 +246,13 @@ fn shares_go_by_entitlement_then_weight_and_leave_nothing() {
 }
 
 #[test]
+fn a_little_less_than_wanted_is_no_contention() {
+    let grant = |given_ns| Claim { wanted_ns: 80, given_ns, ..Claim::default() }.grant();
+    assert!(!grant(80).contended && !grant(70).contended && grant(69).contended);
+    assert_eq!(grant(69).cpu_ns, 69);
+}
+
+#[test]
 fn nonsense_is_bounded() {
     let wild = GovernorConfig {
         floor: 900,

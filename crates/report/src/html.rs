@@ -25,6 +25,8 @@ pub use reproduction::render_reproduction_html;
 const PAGE_STYLE: &str = include_str!("../assets/page.css");
 const PAGE_SCRIPT: &str = include_str!("../assets/page.js");
 const UPLOT_STYLE: &str = include_str!("../assets/uplot/uPlot.min.css");
+/// It goes wherever the script goes.
+const UPLOT_LICENCE: &str = include_str!("../assets/uplot/LICENSE");
 const UPLOT_SCRIPT: &str = include_str!("../assets/uplot/uPlot.iife.min.js");
 
 /// Widths in pixels for which charts are drawn: a phone or a column, and a page.
@@ -75,10 +77,17 @@ pub fn charts_of(document: &Document) -> Vec<Chart> {
     groups(document).into_iter().flat_map(|group| group.charts).collect()
 }
 
-/// Every chart of a result as a picture of its own: name of a file, and its text.
+/// Every chart of a result as a picture of its own: name of a file, and its text. Titles say what
+/// on a page the headings say.
 pub fn pictures(document: &Document) -> Vec<(String, String)> {
-    let charts = charts_of(document).into_iter();
-    charts.map(|chart| (format!("{}.svg", chart.id), file(&chart, PICTURE))).collect()
+    let one = |group: &Group, chart: Chart| {
+        let title = format!("{}: {}", group.title, chart.title);
+        (format!("{}.svg", chart.id), file(&Chart { title, ..chart }, PICTURE))
+    };
+    groups(document)
+        .iter()
+        .flat_map(|group| group.charts.iter().map(|chart| one(group, chart.clone())))
+        .collect()
 }
 
 /// What to make of it, before anything else.
@@ -310,6 +319,6 @@ fn page(title: &str, about: &str, sections: &[Section]) -> String {
          <nav aria-label=\"Contents\"><ul>{nav}</ul></nav>\n<main id=\"main\" tabindex=\"-1\">{main}</main>\n\
          <footer><p>vcoop {version}. Charts for a closer look are drawn by uPlot 1.6.32, \
          MIT licence, \u{a9} 2022 Leon Sorokin.</p></footer>\n\
-         <script>{UPLOT_SCRIPT}</script>\n<script>{PAGE_SCRIPT}</script>\n</body>\n</html>\n"
+         <script>/*\n{UPLOT_LICENCE}*/\n{UPLOT_SCRIPT}</script>\n<script>{PAGE_SCRIPT}</script>\n</body>\n</html>\n"
     )
 }

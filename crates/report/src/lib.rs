@@ -2,6 +2,9 @@
 //!
 //! A view is a function of a document ([`vcoop_lab::result::Document`]) and says nothing the
 //! document does not say. JSON is the document itself (`Document::to_json`).
+//!
+//! What looks into a run takes more than its document: [`perfetto`] and the samples of [`data`] observe
+//! it as it goes on, [`explain`] has a part of it run again.
 
 mod beside;
 pub mod chart;

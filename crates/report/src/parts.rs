@@ -33,6 +33,8 @@ pub(crate) fn words(part: Part) -> &'static str {
         Part::ServiceQueue => "server's earlier calls",
         Part::Service => "server's work",
         Part::Overrun => "own earlier period",
+        Part::LockWait => "guest spinlocks",
+        Part::CallWait => "calls to other vCPUs",
     }
 }
 

@@ -1,84 +1,11 @@
 //! The HTML report: whole, self-contained, and deaf to what people call their things.
 
-use std::sync::atomic::AtomicBool;
+mod support;
 
-use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Column, Sim};
+use support::measured;
 use vcoop_lab::result::Document;
-use vcoop_lab::runner::{Control, Experiment};
-use vcoop_model::capture::NoCaptures;
-use vcoop_model::scenario::Scenario;
 use vcoop_report::chart::{Chart, Layer, Scale, Slot};
 use vcoop_report::{charts_of, pictures, render_html};
-
-const SCENARIO: &str = r#"
-name = "small"
-title = "Everything that a report can draw"
-duration = "120ms"
-warmup = "5ms"
-repeats = 5
-[host]
-profile = "xeon-server"
-pcpus = 2
-[host.sched]
-fair = "eevdf"
-[[load]]
-name = "hog"
-kind = "hog"
-count = 2
-[[load]]
-name = "probe"
-kind = "cyclictest"
-[[vm]]
-name = "guest"
-vcpus = 1
-[[vm.task]]
-name = "rt"
-kind = "cyclictest"
-interval = "100us"
-policy = "fifo 80"
-[[vm]]
-name = "desktop"
-count = 4
-vcpus = 1
-[[vm.task]]
-name = "boot"
-kind = "boot"
-rounds = 5
-[[storm]]
-name = "boots"
-vm = "desktop"
-next = "start"
-gap = "300us"
-[[view]]
-kind = "scatter"
-probe = "guest.rt"
-[[view]]
-kind = "intervals"
-at = "10ms"
-pcpu = 0
-length = "5ms"
-[compare]
-policy = ["vanilla", "dynamic"]
-"#;
-
-fn measured(extra: &str) -> Document {
-    let text = format!("{SCENARIO}{extra}");
-    let scenario = Scenario::parse("small", &text, &[], &NoCaptures).unwrap();
-    let mut plans = scenario.plans(None).unwrap();
-    plans.iter_mut().for_each(|plan| plan.slices = 10);
-    let stop = AtomicBool::new(false);
-    let columns = [Column::all(&Sim, plans.len())];
-    let experiment = Experiment { plans: &plans, columns: &columns, jobs: 2 };
-    let runs = experiment.run(Control { stop: &stop, progress: &|_| () }).unwrap();
-    let about = About {
-        title: scenario.title,
-        command: "vcoop run small".to_owned(),
-        baseline: scenario.baseline,
-        ..About::default()
-    };
-    document(&plans, &runs, about)
-}
 
 /// Fails unless every element that is opened is closed, in order.
 fn assert_balanced(text: &str) {
@@ -160,6 +87,18 @@ fn a_result_read_back_gives_the_same_page() {
     let again: Document = serde_json::from_str(&document.to_json()).unwrap();
     assert_eq!(again, document);
     assert_eq!(render_html(&again), render_html(&document));
+}
+
+#[test]
+fn names_that_are_alike_stay_apart() {
+    let json = measured("").to_json().replace("host.probe", "guest-rt");
+    let alike: Document = serde_json::from_str(&json).unwrap();
+    let mut ids: Vec<String> = charts_of(&alike).into_iter().map(|chart| chart.id).collect();
+    assert!(ids.iter().any(|id| id.ends_with("-again")), "{ids:?}");
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), count);
 }
 
 #[test]

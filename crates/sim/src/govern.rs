@@ -137,7 +137,20 @@ impl World<'_> {
         let others = ran - std::mem::replace(&mut driver.host_ran, ran);
         let capacity = (self.pcpus.len() as u64 * elapsed_ns).saturating_sub(others);
         share(capacity, &mut claims);
+        if self.plan.vms[vm].group.is_none() && self.folds_alone(vm, &claims) {
+            return Grant::default();
+        }
         claims[vm].grant()
+    }
+
+    /// Whether a VM without a weight of its own competes with one that uses all its vCPUs: threads are
+    /// alike there, so that whoever uses fewer of them gets less. The host does not ask that of a VM.
+    fn folds_alone(&self, vm: usize, claims: &[Claim]) -> bool {
+        let others = self.plan.vms.iter().zip(claims).enumerate().filter(|(m, _)| *m != vm);
+        others.into_iter().any(|(_, (plan, claim))| {
+            let folds = plan.virt.govern.kind.is_some() && plan.virt.govern.takes_part;
+            plan.group.is_none() && !folds && claim.wanted_ns > 0
+        })
     }
 
     /// A switch of the timeline that sets a mask by hand.

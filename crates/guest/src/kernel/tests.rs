@@ -27,6 +27,7 @@ impl Port for Machine {
     fn wait_until(&mut self, at: u64) {
         self.now = at;
     }
+    fn timer_came(&mut self, _: u64, _: u64) {}
     fn hook(&mut self, event: E) {
         self.hooks.push(event);
     }

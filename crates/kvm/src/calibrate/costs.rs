@@ -363,6 +363,9 @@ impl Known<'_> {
         let ns = |key: &str| costs.iter().find(|c| c.key == key).map_or(0, |c| c.ns);
         let mut profile = self.base.clone();
         profile.costs = Costs { cstates, ..self.base.costs.with(ns) };
+        // The preemption timer's rate is in an MSR that user space cannot read: the file says nothing
+        // about this host's timers rather than the base's.
+        profile.cpu = None;
         // A distance, which cannot be 0.
         profile.costs.voluntary_point_ns = profile.costs.voluntary_point_ns.max(1);
         "this-host".clone_into(&mut profile.name);

@@ -70,20 +70,20 @@ fn by_size(records: &[&Latency]) -> Vec<SizeBand> {
 }
 
 fn over_time(records: &[&Latency]) -> Option<OverTime> {
-    let width_ns = records.iter().find_map(|r| r.slices.as_ref())?.width_ns();
+    let (width_ns, _) = records.iter().find_map(|r| r.slices.as_ref())?;
     let mut slices: Vec<(Ns, BTreeMap<Ns, u64>)> = Vec::new();
-    for record in records.iter().filter_map(|r| r.slices.as_ref()) {
+    for (_, record) in records.iter().filter_map(|r| r.slices.as_ref()) {
         for (i, slice) in record.iter().enumerate() {
             if slices.len() == i {
                 slices.push((0, BTreeMap::new()));
             }
             slices[i].0 = slices[i].0.max(slice.max_ns);
-            for (top, n) in slice.bins {
-                *slices[i].1.entry(top).or_default() += u64::from(n);
+            for (top, n) in &slice.bins {
+                *slices[i].1.entry(*top).or_default() += u64::from(*n);
             }
         }
     }
-    let mut out = OverTime { width_us: us(width_ns), ..OverTime::default() };
+    let mut out = OverTime { width_us: us(*width_ns), ..OverTime::default() };
     for (max, bins) in slices {
         let count: u64 = bins.values().sum();
         let quantile = |ppm: u64| carries(count, ppm).then(|| us(at(&bins, count, ppm)));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
+use vcoop_model::span::Observer;
 
 use super::{Backend, Unavailable};
 use crate::stand_in::stand_in;
@@ -67,6 +68,19 @@ impl Backend for Kvm {
         let (recording, failure) =
             vcoop_kvm::run_partly(plan, seed, stop, &vcoop_kvm::Options::default())
                 .map_err(|e| e.to_string())?;
+        Ok((recording, failure.map(|e| e.to_string())))
+    }
+
+    fn observe(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+        observer: &mut dyn Observer,
+    ) -> Result<(Recording, Option<String>), String> {
+        let options = vcoop_kvm::Options::default();
+        let (recording, failure) =
+            vcoop_kvm::observe(plan, seed, stop, &options, observer).map_err(|e| e.to_string())?;
         Ok((recording, failure.map(|e| e.to_string())))
     }
 }

@@ -96,6 +96,7 @@ fn quantity(series: &Series, quantity: Quantity) -> Option<f64> {
         (Series::Latency(s), Quantity::Mean) => Some(s.mean),
         (Series::Latency(s), Quantity::Min) => Some(s.min),
         (Series::Latency(s), Quantity::P50) => s.p50,
+        (Series::Latency(s), Quantity::P90) => s.p90,
         (Series::Latency(s), Quantity::P99) => s.p99,
         (Series::Latency(s), Quantity::P999) => s.p999,
         (Series::Latency(s), Quantity::MaxPerRepeat) => Some(s.max_per_repeat),
@@ -215,6 +216,7 @@ fn interval(series: &Series, quantity: Quantity) -> Option<Interval> {
             match quantity {
                 Quantity::Mean => intervals.mean,
                 Quantity::P50 => intervals.p50,
+                Quantity::P90 => intervals.p90,
                 Quantity::P99 => intervals.p99,
                 Quantity::P999 => intervals.p999,
                 Quantity::Min
@@ -233,6 +235,7 @@ fn words(check: &Check) -> String {
         Quantity::Mean => "mean".to_owned(),
         Quantity::Min => "minimum".to_owned(),
         Quantity::P50 => "p50".to_owned(),
+        Quantity::P90 => "p90".to_owned(),
         Quantity::P99 => "p99".to_owned(),
         Quantity::P999 => "p99.9".to_owned(),
         Quantity::MaxPerRepeat => "maximum".to_owned(),

@@ -25,6 +25,7 @@ pub struct Reproduction {
     /// Cells of the tables.
     pub cells: Vec<Cell>,
     /// Histograms, a column of each at a time.
+    #[serde(default)]
     pub histograms: Vec<HistogramResult>,
     /// Claims.
     pub claims: Vec<ClaimResult>,

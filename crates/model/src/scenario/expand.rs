@@ -224,9 +224,19 @@ fn duty(keys: &Duty, errors: &mut Collector<'_>) -> Program {
     } else if on_ns > period_ns {
         errors.error_help(span, "more CPU time than the period has", "up to the period");
     }
-    let run = Phase::Run { time: Dist::Const(on_ns), mode: Mode::User };
+    let run = if keys.by_clock.value {
+        if !keys.phase_locked.value {
+            let message = "the clock says when it is on: its periods cannot follow its work";
+            errors.error_help(keys.by_clock.span, message, "take out phase_locked = false");
+        }
+        Phase::Busy { period_ns, on_ns }
+    } else {
+        Phase::Run { time: Dist::Const(on_ns), mode: Mode::User }
+    };
     if keys.phase_locked.value {
-        cycle(vec![Phase::Align { period_ns }, run])
+        let align = Phase::Align { period_ns };
+        // By the clock it is on from the start of the run.
+        cycle(if keys.by_clock.value { vec![run, align] } else { vec![align, run] })
     } else {
         let time = Dist::Const(period_ns.saturating_sub(on_ns));
         cycle(vec![run, Phase::Sleep { time }])

@@ -73,7 +73,8 @@ fn workloads(out: &mut String, kinds: &[Value]) {
     }
 }
 
-fn section(out: &mut String, title: &str, table: &Value) {
+/// One table: its meaning and its keys.
+pub(crate) fn section(out: &mut String, title: &str, table: &Value) {
     let about = table["description"].as_str().unwrap_or_default();
     let _ = write!(out, "## {title}\n\n{about}\n\n");
     for (key, value) in table["properties"].as_object().into_iter().flatten() {

@@ -43,6 +43,16 @@ impl Set {
         }
     }
 
+    /// Puts a value (as TOML has it) at a path.
+    pub fn of(path: &str, value: &str) -> Self {
+        Self { text: format!("{path}={value}"), equals: path.len() }
+    }
+
+    /// The whole text, as diagnostics show it.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// The path, as written.
     pub fn path(&self) -> &str {
         self.text[..self.equals].trim()

@@ -1,5 +1,6 @@
 mod builtins;
 mod credit1;
+mod govern;
 mod overrides;
 mod plans;
 mod refusals;

@@ -113,6 +113,9 @@ table! {
         util: Option<At<Percent<100>>>,
         /// Periods start at multiples of the period; else each sleep follows the work.
         phase_locked: At<bool> = "true",
+        /// `on` is time by the clock, however much CPU it gets of it, as `stress-ng --timeout`, and
+        /// comes first in each period; needs `phase_locked`.
+        by_clock: At<bool> = "false",
     }
 }
 

@@ -75,8 +75,13 @@ pub fn share(capacity_ns: Ns, claims: &mut [Claim]) -> bool {
 }
 
 impl Claim {
-    /// What the VM's governor is told.
+    /// What the VM's governor is told: that it is contended where more than an eighth of what it wants
+    /// is lacking. Less than that is within what a load wavers by from one interval to the next, and a
+    /// mask that follows it would never rest.
     pub fn grant(&self) -> Grant {
-        Grant { contended: self.wants(), cpu_ns: self.given_ns }
+        Grant {
+            contended: u128::from(self.given_ns) * 8 < u128::from(self.wanted_ns) * 7,
+            cpu_ns: self.given_ns,
+        }
     }
 }

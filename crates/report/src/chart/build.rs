@@ -8,6 +8,8 @@ pub(crate) mod published;
 mod storm;
 mod time;
 
+use std::collections::BTreeSet;
+
 use vcoop_lab::result::Document;
 
 use super::Chart;
@@ -46,13 +48,21 @@ pub(crate) fn groups(document: &Document) -> Vec<Group> {
         time::latency(document),
         time::policy_events(document),
     ];
-    all.into_iter()
-        .map(|mut group| {
-            group.charts.retain(|chart| !chart.is_empty());
-            group
-        })
-        .filter(|group| !group.charts.is_empty())
-        .collect()
+    let mut ids = BTreeSet::new();
+    let mut found = Vec::new();
+    for mut group in all {
+        group.charts.retain(|chart| !chart.is_empty());
+        for chart in &mut group.charts {
+            // Two probes may have names that make one.
+            while !ids.insert(chart.id.clone()) {
+                chart.id.push_str("-again");
+            }
+        }
+        if !group.charts.is_empty() {
+            found.push(group);
+        }
+    }
+    found
 }
 
 impl Group {

@@ -39,6 +39,7 @@ pub fn render_reproduction_html(reproduction: &Reproduction) -> String {
         let name = if title == table { table.to_owned() } else { format!("{table}: {title}") };
         sections.push(Section { id: format!("table-{}", id(table)), title: name, body });
     }
+    sections.extend(histograms(reproduction));
     if !reproduction.claims.is_empty() {
         let body = claims(&reproduction.claims);
         sections.push(Section { id: "claims".to_owned(), title: "Claims".to_owned(), body });
@@ -66,6 +67,26 @@ fn in_short(reproduction: &Reproduction) -> String {
         out.push_str("</ul>");
     }
     out
+}
+
+/// A section for each published histogram, a chart a column.
+fn histograms(reproduction: &Reproduction) -> Vec<Section> {
+    let mut names: Vec<&str> = Vec::new();
+    for histogram in &reproduction.histograms {
+        if !names.contains(&histogram.histogram.as_str()) {
+            names.push(&histogram.histogram);
+        }
+    }
+    let section = |name: &str| {
+        let own = reproduction.histograms.iter().filter(|h| h.histogram == name);
+        let charts: String = own.map(|h| figure(&published::histogram(h))).collect();
+        Section {
+            id: format!("histogram-{}", id(name)),
+            title: format!("{name}: histogram"),
+            body: format!("<div class=\"grid\">{charts}</div>"),
+        }
+    };
+    names.into_iter().map(section).collect()
 }
 
 fn comparability(cells: &[&Cell]) -> String {

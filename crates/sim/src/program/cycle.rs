@@ -1,10 +1,13 @@
 //! A loop over phases.
 
-use vcoop_model::plan::Phase;
+use vcoop_model::plan::{Mode, Phase};
 
 use super::Op;
 use crate::queue::Ns;
 use crate::rng::Stream;
+
+/// How often [`Phase::Busy`] looks at the clock.
+const BUSY_STEP_NS: Ns = 1_000_000;
 
 /// [`Program::Cycle`](vcoop_model::plan::Program::Cycle) in execution.
 #[derive(Clone, Debug)]
@@ -25,8 +28,16 @@ impl Cycle {
             return Op::Await;
         }
         let phase = &self.phases[self.next];
+        if let Phase::Busy { period_ns, on_ns } = phase
+            && let Some(left @ 1..) = on_ns.checked_sub(now % period_ns)
+        {
+            // Asked again and again: the clock goes on while it waits for a CPU.
+            return Op::Run { ns: left.min(BUSY_STEP_NS), mode: Mode::User };
+        }
         self.next = (self.next + 1) % self.phases.len();
         match phase {
+            // Over: the next one has its turn.
+            Phase::Busy { .. } => Op::SleepUntil { at: now, sample: false },
             Phase::Run { time, mode } => Op::Run { ns: rng.draw(time), mode: *mode },
             Phase::Sleep { time } => Op::SleepUntil { at: now + rng.draw(time), sample: false },
             Phase::Align { period_ns } => {

@@ -96,6 +96,11 @@ impl Routine {
             Act::Do(Phase::Align { period_ns }) => {
                 Op::SleepUntil { at: (now / period_ns + 1) * period_ns, sample: false }
             }
+            Act::Do(Phase::Busy { period_ns, on_ns }) => {
+                // In one piece: a routine asks only once.
+                let left = on_ns.saturating_sub(now % period_ns);
+                Op::Run { ns: left, mode: vcoop_model::plan::Mode::User }
+            }
             &Act::Do(Phase::Call { server, irq_vcpu }) => {
                 self.then = Then::Await;
                 Op::Call { server, irq_vcpu }

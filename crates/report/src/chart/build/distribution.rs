@@ -105,7 +105,8 @@ fn slower_panel(
             }
         }
         for (points, faint) in [(sure, false), (rare, true)] {
-            let (slot, label) = (lane.slot, lane.label.clone());
+            let rest = if faint { ", last ten" } else { "" };
+            let (slot, label) = (lane.slot, format!("{}{rest}", lane.label));
             layers.push(Layer::Line { slot, label, points, step: true, faint });
         }
         let marks = QUANTILES.iter().filter_map(|q| Some((q.2(series)?.max(x.min), q.0)));

@@ -46,7 +46,7 @@ pub(super) fn gain_and_cost(document: &Document) -> Group {
         let rows = cell.map(|cell| rows(document, &cell, &lanes)).unwrap_or_default();
         let mut chart = forest(&lanes, &rows);
         chart.id = format!("cost-{i}");
-        chart.title = titled("Guest and host", &panel);
+        chart.title = titled(&format!("ratios to {}", document.baseline), &panel);
         chart
     });
     let mut charts: Vec<Chart> = charts.collect();

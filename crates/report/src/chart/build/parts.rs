@@ -26,6 +26,8 @@ const ORDER: [Part; Part::COUNT] = [
     Part::GuestIrq,
     Part::GuestWait,
     Part::GuestSwitch,
+    Part::LockWait,
+    Part::CallWait,
     Part::ServiceQueue,
     Part::Service,
     Part::Overrun,

@@ -1,7 +1,7 @@
 //! A published table beside the simulated one.
 
 use vcoop_lab::human;
-use vcoop_lab::reproduce::Cell;
+use vcoop_lab::reproduce::{Bucket, Cell, HistogramResult};
 
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Key, Layer, Rect, Scale, Sign, Slot, Table, Unit};
@@ -91,5 +91,76 @@ fn pairs(cells: &[&Cell], x: Axis) -> Chart {
         legend: vec![key(0, "published"), key(1, "simulated")],
         table,
         zoom: false,
+    }
+}
+
+/// A published histogram over ours, by shares of what each has.
+pub(crate) fn histogram(h: &HistogramResult) -> Chart {
+    /// Room of the bucket from 0 on a logarithmic axis.
+    const ZERO: f64 = 0.5;
+    let place = |us: u64| if us == 0 { ZERO } else { us as f64 };
+    let ends = h.buckets.iter().flat_map(|b| [place(b.us), (b.us + 1) as f64]);
+    let x = Axis::over("latency", Unit::Us, Scale::Log, ends);
+    let shares = h.buckets.iter().flat_map(|b| [b.published_share, b.simulated_share]);
+    // Half of the smallest share: it has some height then.
+    let shares = shares.filter(|s| *s > 0.0).map(|s| s / 2.0);
+    let y = Axis {
+        max: 1.0,
+        ..Axis::over("share of samples", Unit::Share, Scale::Log, shares.chain([1.0]))
+    };
+    let line = |share: fn(&Bucket) -> f64| -> Vec<(f64, f64)> {
+        let mut points = Vec::new();
+        let mut until = None;
+        for bucket in h.buckets.iter().filter(|b| share(b) > 0.0) {
+            if until != Some(bucket.us) {
+                points.extend(until.map(|end: u64| (end as f64, y.min)));
+                points.push((place(bucket.us), y.min));
+            }
+            points.push((place(bucket.us), share(bucket)));
+            until = Some(bucket.us + 1);
+        }
+        points.extend(until.map(|end| (end as f64, y.min)));
+        points
+    };
+    let lines: [(usize, &str, fn(&Bucket) -> f64); 2] =
+        [(0, "published", |b| b.published_share), (1, "simulated", |b| b.simulated_share)];
+    let (mut layers, mut legend) = (Vec::new(), Vec::new());
+    for (slot, label, share) in lines {
+        let (slot, label) = (Slot::Series(slot), label.to_owned());
+        legend.push(Key { slot, sign: Sign::Line, label: label.clone() });
+        layers.push(Layer::Line { slot, label, points: line(share), step: true, faint: false });
+    }
+    let mut table = Table::new(&[&h.unit, "published", "share", "simulated", "share"]);
+    let percent = |share: f64| format!("{} %", human::digits(share * 100.0));
+    table.rows.extend(h.buckets.iter().map(|b| {
+        vec![
+            b.us.to_string(),
+            b.published.to_string(),
+            percent(b.published_share),
+            b.simulated.to_string(),
+            percent(b.simulated_share),
+        ]
+    }));
+    let mean = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), human::time);
+    Chart {
+        id: format!("histogram-{}-{}", id(&h.histogram), id(&h.column)),
+        title: h.column.clone(),
+        caption: format!(
+            "Means {} published, {} simulated; a sample has to be moved by {} on average to make one \
+             of the other. {} of {} published samples are in buckets that were printed.",
+            mean(h.published_mean),
+            mean(h.simulated_mean),
+            mean(h.wasserstein_us),
+            h.published_listed,
+            h.published_samples
+        ),
+        wide: false,
+        height: 200.0,
+        x,
+        y,
+        layers,
+        legend,
+        table,
+        zoom: true,
     }
 }

@@ -1,0 +1,375 @@
+//! `vcoop tune` and `vcoop capacity`.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use vcoop_capture::Loader;
+use vcoop_model::scenario::Set;
+use vcoop_sweep::capacity::{Capacity, Knob, capacity};
+use vcoop_sweep::slo::{Quantity, Slo, quantities};
+use vcoop_sweep::trial::{Bench, Score, SearchError};
+use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
+
+use crate::args::{CapacityArgs, SearchArgs, TuneArgs};
+use crate::failure::Failure;
+use crate::interrupt::stop_flag;
+use crate::output::{note, print};
+use crate::scenario::{refuse, source, threads};
+
+fn failure(error: SearchError) -> Failure {
+    match error {
+        SearchError::Refused(found) => refuse(found),
+        SearchError::Failed(why) => Failure::Run(why),
+        SearchError::Interrupted => Failure::Interrupted,
+    }
+}
+
+/// The scenario, ready to be changed.
+fn bench(args: &SearchArgs) -> Result<Bench, Failure> {
+    let source = source(&args.scenario)?;
+    let mut sets: Vec<Set> =
+        args.sets.iter().map(|text| Set::parse(text)).collect::<Result<_, _>>().map_err(refuse)?;
+    for (key, value) in
+        [("duration", &args.duration), ("repeats", &args.repeats), ("seed", &args.seed)]
+    {
+        if let Some(value) = value {
+            let text = if key == "duration" { format!("\"{value}\"") } else { value.clone() };
+            sets.push(Set::of(key, &text));
+        }
+    }
+    let jobs = threads(args.jobs)?;
+    Ok(Bench { name: source.name, text: source.text, sets, jobs, loader: Loader::default() })
+}
+
+/// What can be named: everything that a short look at the scenario gives.
+fn known(bench: &Bench, policy: &str) -> Result<Vec<Quantity>, Failure> {
+    let mut plans = [bench.plan(&[], policy).map_err(refuse)?];
+    plans[0].repeats = 1;
+    let document = bench.run(&mut plans, stop_flag()).map_err(failure)?;
+    Ok(quantities(&document))
+}
+
+fn limits(args: &SearchArgs, known: &[Quantity]) -> Result<Vec<Slo>, Failure> {
+    args.slo.iter().map(|text| Slo::parse(text, known).map_err(refuse)).collect()
+}
+
+/// One line, written over.
+fn progress(quiet: bool, text: &str) {
+    if !quiet && io::stderr().is_terminal() {
+        let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
+    }
+}
+
+pub(crate) fn run_tune(args: &TuneArgs) -> Result<(), Failure> {
+    let stop = stop_flag();
+    let bench = bench(&args.search)?;
+    let quiet = args.search.quiet;
+    let known = known(&bench, "vanilla")?;
+    let slos = limits(&args.search, &known)?;
+    let cost = Quantity::find("--minimize", &args.minimize, &known).map_err(refuse)?;
+    let repeats = bench.plan(&[], "vanilla").map_err(refuse)?.repeats;
+    let goal = Goal {
+        slos,
+        cost,
+        bases: args.search.policy.clone(),
+        trials: args.trials,
+        confirm: args.confirm.unwrap_or(repeats.saturating_mul(2).max(10)),
+        seed: args.search_seed,
+    };
+    let told = |done: usize, total: usize| progress(quiet, &format!("{done}/{total} settings"));
+    let found = tune(&bench, &goal, stop, &told);
+    progress(quiet, "");
+    let found = found.map_err(failure)?;
+    if !quiet {
+        for (policy, why) in &found.unfit {
+            note(&format!("{policy} was left out: {why}"));
+        }
+    }
+    print(&if args.search.json { tuned_json(&goal, &found)? } else { tuned_words(&goal, &found) })
+}
+
+/// A score in words: each limit, then the cost.
+fn score_words(goal: &Goal, score: &Score) -> String {
+    let mut parts: Vec<String> = goal.slos.iter().zip(&score.limits).map(limit_words).collect();
+    let cost = score.cost.map_or("n/a".to_owned(), |c| shown(&goal.cost, c.value, c.interval));
+    parts.push(format!("{} {cost}", goal.cost.name));
+    parts.join(", ")
+}
+
+fn limit_words((slo, reading): (&Slo, &Option<vcoop_sweep::slo::Reading>)) -> String {
+    match reading {
+        Some(r) => format!("{} {}", slo.quantity.name, shown(&slo.quantity, r.value, r.interval)),
+        None => format!("{} n/a (too few samples)", slo.quantity.name),
+    }
+}
+
+fn shown(quantity: &Quantity, value: f64, interval: Option<[f64; 2]>) -> String {
+    let value = quantity.show(value);
+    match interval {
+        Some([lo, hi]) if lo != hi => {
+            format!("{value} [{}, {}]", quantity.show(lo), quantity.show(hi))
+        }
+        _ => value,
+    }
+}
+
+/// 95 % score interval of a proportion (E. Wilson, JASA 22, 1927), in percent.
+fn wilson((held, of): (u32, u32)) -> (f64, f64) {
+    let (n, p, z) = (f64::from(of), f64::from(held) / f64::from(of.max(1)), 1.959_964_f64);
+    let (centre, spread) =
+        (p + z * z / (2.0 * n), z * (p * (1.0 - p) / n + z * z / (4.0 * n * n)).sqrt());
+    let scale = 1.0 + z * z / n;
+    (100.0 * ((centre - spread) / scale).max(0.0), 100.0 * ((centre + spread) / scale).min(1.0))
+}
+
+fn sure(confirmed: &Confirmed) -> String {
+    let (lo, hi) = wilson(confirmed.held);
+    let (held, of) = confirmed.held;
+    format!(
+        "every limit {} over all repeats; in {held} of {of} single ones, so in {lo:.0} to {hi:.0} % of \
+         such runs (95 %)",
+        confirmed.tried.score.held
+    )
+}
+
+fn tuned_words(goal: &Goal, found: &Tuned) -> String {
+    let limits: Vec<&str> = goal.slos.iter().map(|slo| slo.text.as_str()).collect();
+    let mut text = format!(
+        "{} settings tried for {}; least {}\n\n",
+        found.trials,
+        limits.join(" and "),
+        goal.cost.name
+    );
+    let Some(first) = found.confirmed.first() else { return text };
+    match &found.best {
+        Some(best) => {
+            text += &format!("Recommended: {}\n\n", best.tried.setting.words());
+            text += &best.tried.setting.toml();
+        }
+        None => {
+            text += &format!(
+                "No setting meets it; the nearest is {}\n\n{}",
+                first.tried.setting.words(),
+                first.tried.setting.toml()
+            );
+        }
+    }
+    text += &format!("\n  {}\n  {}\n", score_words(goal, &first.tried.score), sure(first));
+    text += "  with seeds that the search had not seen\n";
+    if !found.contributions.is_empty() {
+        text += "\nWithout one of them:\n";
+        for part in &found.contributions {
+            let instead =
+                if part.what == "policy" { "vanilla instead" } else { "as the policy has it" };
+            text += &format!(
+                "  {} {} -> {instead}: {} ({})\n",
+                part.what,
+                part.value.trim_matches('"'),
+                score_words(goal, &part.without),
+                part.without.held
+            );
+        }
+    }
+    text += "\nNothing tried beats these in both worst limit and cost:\n";
+    for tried in &found.front {
+        text += &format!("  {}: {}\n", tried.setting.words(), score_words(goal, &tried.score));
+    }
+    text
+}
+
+fn pretty(value: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(Failure::run)
+}
+
+fn score_json(slos: &[Slo], cost: Option<&Quantity>, score: &Score) -> Value {
+    let reading = |r: &Option<vcoop_sweep::slo::Reading>| {
+        r.map_or(Value::Null, |r| json!({ "value": r.value, "ci95": r.interval }))
+    };
+    let limits: Vec<Value> = slos
+        .iter()
+        .zip(&score.limits)
+        .map(
+            |(slo, r)| json!({ "slo": slo.text, "unit": slo.quantity.unit, "reading": reading(r) }),
+        )
+        .collect();
+    let mut all = json!({ "held": score.held.to_string(), "limits": limits });
+    if let Some(cost) = cost {
+        all["cost"] =
+            json!({ "name": cost.name, "unit": cost.unit, "reading": reading(&score.cost) });
+    }
+    all
+}
+
+fn tuned_json(goal: &Goal, found: &Tuned) -> Result<String, Failure> {
+    let score = |s: &Score| score_json(&goal.slos, Some(&goal.cost), s);
+    let setting = |s: &vcoop_sweep::space::Setting| json!({ "base": s.base, "keys": s.keys });
+    let confirmed = |c: &Confirmed| {
+        let (lo, hi) = wilson(c.held);
+        json!({
+            "setting": setting(&c.tried.setting),
+            "score": score(&c.tried.score),
+            "repeats_held": c.held.0,
+            "repeats": c.held.1,
+            "held_percent_ci95": [lo, hi],
+        })
+    };
+    let parts = found.contributions.iter().map(
+        |part| json!({ "what": part.what, "value": part.value, "without": score(&part.without) }),
+    );
+    pretty(&json!({
+        "schema": "vcoop.tune/1",
+        "version": env!("CARGO_PKG_VERSION"),
+        "met": found.best.is_some(),
+        "confirmed": found.confirmed.iter().map(confirmed).collect::<Vec<_>>(),
+        "contributions": parts.collect::<Vec<_>>(),
+        "front": found.front.iter()
+            .map(|t| json!({ "setting": setting(&t.setting), "score": score(&t.score) }))
+            .collect::<Vec<_>>(),
+        "trials": found.trials,
+    }))
+}
+
+/// `PATH=FROM..TO`.
+fn knob(text: &str) -> Result<Knob, Failure> {
+    let help = "write PATH=EASY..HARD, like vm.guest.count=1..64 or host.pcpus=16..1";
+    let parts = text.split_once('=').and_then(|(path, range)| {
+        let (from, to) = range.split_once("..")?;
+        Some((path.trim().to_owned(), from.trim().parse().ok()?, to.trim().parse().ok()?))
+    });
+    match parts {
+        Some((path, from, to)) if !path.is_empty() && from != to => Ok(Knob { path, from, to }),
+        _ => Err(Failure::usage(format!("--vary {text}: {help}"))),
+    }
+}
+
+pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
+    let stop = stop_flag();
+    let bench = bench(&args.search)?;
+    let quiet = args.search.quiet;
+    let scenario = bench.scenario(&[]).map_err(refuse)?;
+    let policies = match args.search.policy.as_slice() {
+        [] => scenario.compared.clone(),
+        named => named.to_vec(),
+    };
+    let first = policies.first().map_or("vanilla", String::as_str);
+    let plan = bench.plan(&[], first).map_err(refuse)?;
+    let knob = match (&args.vary, plan.vms.first()) {
+        (Some(text), _) => knob(text)?,
+        (None, Some(vm)) => {
+            let name = vm.name.split('/').next().unwrap_or(&vm.name);
+            Knob { path: format!("vm.{name}.count"), from: 1, to: 64 }
+        }
+        (None, None) => {
+            return Err(Failure::usage("the scenario has no VM; say what grows with --vary"));
+        }
+    };
+    let slos = limits(&args.search, &known(&bench, first)?)?;
+    // Both ends, before anything is run: a path that names nothing must not cost the time.
+    for step in [0, knob.steps() - 1] {
+        bench.plan(&[knob.set(step)], first).map_err(refuse)?;
+    }
+    let mut found = Vec::new();
+    for policy in &policies {
+        let told = |tried: &vcoop_sweep::capacity::Tried| {
+            let text = format!("{policy}: {} = {}: {}", knob.path, tried.value, tried.score.held);
+            progress(quiet, &text);
+        };
+        let one = capacity(&bench, policy, &knob, &slos, stop, &told);
+        progress(quiet, "");
+        found.push(one.map_err(failure)?);
+    }
+    print(&if args.search.json {
+        capacity_json(&knob, &slos, &found)?
+    } else {
+        capacity_words(&knob, &slos, &found)
+    })
+}
+
+fn capacity_words(knob: &Knob, slos: &[Slo], found: &[Capacity]) -> String {
+    let limits: Vec<&str> = slos.iter().map(|slo| slo.text.as_str()).collect();
+    let mut text = format!(
+        "{} from {} to {}, as long as {}\n\n",
+        knob.path,
+        knob.from,
+        knob.to,
+        limits.join(" and ")
+    );
+    for one in found {
+        let Some(most) = &one.most else {
+            text += &format!("{}: not even {}\n", one.policy, knob.from);
+            if let Some(tried) = one.tried.first() {
+                let said: Vec<String> =
+                    slos.iter().zip(&tried.score.limits).map(limit_words).collect();
+                text += &format!("  there {}\n", said.join(", "));
+            }
+            continue;
+        };
+        let ratio = f64::from(most.vcpus) / f64::from(most.pcpus.max(1));
+        let more = if one.open { " or more" } else { "" };
+        text += &format!("{}: {}{more}, that is {ratio:.2} vCPUs a pCPU\n", one.policy, most.value);
+        let end = |value: Option<i64>| value.map_or("none".to_owned(), |v| v.to_string());
+        text += &format!("  surely {}, at best {} (95 %)\n", end(one.surely), end(one.at_best));
+        let said: Vec<String> = slos.iter().zip(&most.score.limits).map(limit_words).collect();
+        text += &format!("  there {}\n", said.join(", "));
+        if !one.contradictions.is_empty() {
+            let values: Vec<String> = one.contradictions.iter().map(i64::to_string).collect();
+            text += &format!(
+                "  harder is not always worse here: {} hold though an easier one is broken\n",
+                values.join(", ")
+            );
+        }
+    }
+    text
+}
+
+fn capacity_json(knob: &Knob, slos: &[Slo], found: &[Capacity]) -> Result<String, Failure> {
+    let policies = found.iter().map(|one| {
+        let tried = one.tried.iter().map(|t| {
+            json!({
+                "value": t.value, "vcpus": t.vcpus, "pcpus": t.pcpus,
+                "score": score_json(slos, None, &t.score),
+            })
+        });
+        json!({
+            "policy": one.policy,
+            "most": one.most.as_ref().map(|t| t.value),
+            "vcpus_per_pcpu": one.most.as_ref().map(|t| f64::from(t.vcpus) / f64::from(t.pcpus.max(1))),
+            "ci95": [one.surely, one.at_best],
+            "open": one.open,
+            "contradictions": one.contradictions,
+            "tried": tried.collect::<Vec<_>>(),
+        })
+    });
+    pretty(&json!({
+        "schema": "vcoop.capacity/1",
+        "version": env!("CARGO_PKG_VERSION"),
+        "vary": knob.path,
+        "from": knob.from,
+        "to": knob.to,
+        "policies": policies.collect::<Vec<_>>(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wilson_known_answers() {
+        // 10 of 10: 72.2 to 100 %; 5 of 10: 23.7 to 76.3 %.
+        let (lo, hi) = wilson((10, 10));
+        assert!((lo - 72.25).abs() < 0.1 && hi > 99.99, "{lo} {hi}");
+        let (lo, hi) = wilson((5, 10));
+        assert!((lo - 23.66).abs() < 0.1 && (hi - 76.34).abs() < 0.1, "{lo} {hi}");
+    }
+
+    #[test]
+    fn knobs_are_read_in_either_direction() {
+        let fewer = knob("host.pcpus=16..1").unwrap();
+        assert_eq!((fewer.from, fewer.to, fewer.steps()), (16, 1, 16));
+        for wrong in ["host.pcpus", "=1..2", "a=1", "a=1..1", "a=x..2"] {
+            assert!(knob(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! `vcoop sweep`.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use serde::Serialize;
+use vcoop_lab::runner;
+use vcoop_model::sweep::Sweep;
+use vcoop_sweep::dataset::{Dataset, DatasetError, Manifest};
+use vcoop_sweep::engine::{Control, Outcome, run as run_here};
+use vcoop_sweep::job::Job;
+use vcoop_sweep::read::Tally;
+
+use crate::args::{EngineArg, SweepArgs};
+use crate::failure::Failure;
+use crate::interrupt::stop_flag;
+use crate::output::{note, print};
+use crate::progress::Progress;
+use crate::scenario::{refuse, threads};
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Summary<'a> {
+    schema: &'static str,
+    version: &'static str,
+    name: &'a str,
+    out: String,
+    points: u32,
+    done: u32,
+    failed: u32,
+    unsettled: u32,
+    /// Policy to points at which it is best; the empty name where none is.
+    best: std::collections::BTreeMap<String, u32>,
+    interrupted: bool,
+}
+
+pub(crate) fn run(args: &SweepArgs) -> Result<(), Failure> {
+    let stop = stop_flag();
+    let jobs = threads(args.jobs)?;
+    let text = fs::read_to_string(&args.file)
+        .map_err(|e| Failure::usage(format!("cannot read sweep {}: {e}", args.file.display())))?;
+    let sweep = Sweep::parse(&args.file.display().to_string(), &text).map_err(refuse)?;
+    let job = Job::new(sweep).map_err(refuse)?;
+    if args.dry_run {
+        return print(&outline(&job));
+    }
+    let Some(out) = &args.out else {
+        return Err(Failure::usage("--out DIR is missing: a sweep's result is a folder"));
+    };
+    if args.engine == EngineArg::Ray {
+        return on_ray(args, out);
+    }
+    let mut dataset = Dataset::open(out, &job).map_err(failure)?;
+    let progress = Progress::points(args.quiet);
+    let (began, before) = (Instant::now(), dataset.missing().len());
+    let tell = |p: vcoop_sweep::engine::Progress| {
+        progress.tell(runner::Progress { done: p.done as usize, total: p.total as usize });
+    };
+    let outcome = run_here(&job, &mut dataset, jobs, Control { stop, progress: &tell });
+    progress.finish();
+    let outcome = outcome.map_err(failure)?;
+    drop(dataset);
+    let tally = Tally::of(out).map_err(Failure::run)?;
+    if !args.quiet {
+        let ran = before - (outcome.progress.total - outcome.progress.done) as usize;
+        let seconds = began.elapsed().as_secs_f64();
+        let kept = outcome.progress.before;
+        note(&format!("{ran} points in {seconds:.1} s; {kept} were there already"));
+        if let Some((point, why)) = &outcome.failure {
+            note(&format!("point {point} failed, and is recorded so: {}", first_line(why)));
+        }
+    }
+    print(&if args.json {
+        json(&job, out, &outcome, tally)?
+    } else {
+        words(&job, out, &outcome, &tally)
+    })?;
+    if outcome.interrupted { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+/// A folder of something else is bad usage; a disk that is full is not.
+fn failure(error: DatasetError) -> Failure {
+    match error {
+        DatasetError::Refused { .. } => Failure::usage(format!("--out {error}")),
+        DatasetError::Io { .. } => Failure::run(error),
+    }
+}
+
+/// What would run.
+fn outline(job: &Job) -> String {
+    let manifest = Manifest::new(job);
+    let (least, most) = (job.sweep.repeats_min, job.most_repeats);
+    let runs =
+        |repeats: u32| u64::from(job.points()) * job.policies.len() as u64 * u64::from(repeats);
+    let mut text = format!("{}: {} points of {}\n", job.sweep.name, job.points(), job.base_name);
+    for (axis, column) in job.sweep.axes.iter().zip(&manifest.axes) {
+        text += &format!("  {:24} {}\n", column.name, axis.paths.join(", "));
+    }
+    text += &format!("policies: {} (ratios to {})\n", job.policies.join(", "), job.baseline);
+    text += &match (least, most) {
+        (least, most) if least == most => format!("{least} repeats, {} runs\n", runs(least)),
+        _ => format!("{least} to {most} repeats, {} to {} runs\n", runs(least), runs(most)),
+    };
+    for point in [0, job.points() - 1] {
+        let sets: Vec<String> = job.sets(point).iter().map(|s| s.text().to_owned()).collect();
+        text += &format!("point {point}: {}\n", sets.join("  "));
+    }
+    text
+}
+
+fn words(job: &Job, out: &Path, outcome: &Outcome, tally: &Tally) -> String {
+    let p = outcome.progress;
+    let mut text =
+        format!("{}: {} of {} points in {}\n", job.sweep.name, p.done, p.total, out.display());
+    if tally.failed > 0 {
+        text += &format!("  {} points failed: their rows say why\n", tally.failed);
+    }
+    if tally.unsettled > 0 {
+        text += &format!(
+            "  {} points ended at {} repeats with intervals wider than asked\n",
+            tally.unsettled, job.most_repeats
+        );
+    }
+    if job.policies.len() > 1 {
+        for (policy, n) in &tally.best {
+            let name = if policy.is_empty() { "none" } else { policy };
+            text += &format!("  best at {n:6} points: {name}\n");
+        }
+    }
+    text
+}
+
+fn json(job: &Job, out: &Path, outcome: &Outcome, tally: Tally) -> Result<String, Failure> {
+    let summary = Summary {
+        schema: "vcoop.sweep-summary/1",
+        version: env!("CARGO_PKG_VERSION"),
+        name: &job.sweep.name,
+        out: out.display().to_string(),
+        points: outcome.progress.total,
+        done: outcome.progress.done,
+        failed: tally.failed,
+        unsettled: tally.unsettled,
+        best: tally.best,
+        interrupted: outcome.interrupted,
+    };
+    serde_json::to_string_pretty(&summary).map(|text| text + "\n").map_err(Failure::run)
+}
+
+/// The interpreter that has the `vcoop` package, unless `VCOOP_PYTHON` names another.
+const PYTHON: &str = "python3";
+
+/// Hands the sweep to the Python package, which knows Ray.
+fn on_ray(args: &SweepArgs, out: &Path) -> Result<(), Failure> {
+    let python = std::env::var("VCOOP_PYTHON").unwrap_or_else(|_| PYTHON.to_owned());
+    let has = |module: &str| -> io::Result<bool> {
+        let mut probe = Command::new(&python);
+        probe.args(["-c", &format!("import {module}")]).stdin(Stdio::null());
+        probe.stdout(Stdio::null()).stderr(Stdio::null()).status().map(|s: ExitStatus| s.success())
+    };
+    for (module, package) in [("vcoop", "vcoop"), ("ray", "vcoop[ray]")] {
+        match has(module) {
+            Ok(true) => {}
+            Ok(false) => {
+                return Err(Failure::Missing(format!(
+                    "--engine ray runs in Python, and {python} has no module `{module}`\n  remedy: \
+                     {python} -m pip install '{package}', or name another interpreter in VCOOP_PYTHON"
+                )));
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                return Err(Failure::Missing(format!(
+                    "--engine ray runs in Python, and there is no {python}\n  remedy: install Python \
+                     3.11 or newer, or name an interpreter in VCOOP_PYTHON"
+                )));
+            }
+            Err(e) => return Err(Failure::run(format!("cannot run {python}: {e}"))),
+        }
+    }
+    let mut command = Command::new(&python);
+    command.args(["-m", "vcoop", "sweep"]).arg(&args.file).arg("--out").arg(out);
+    command.args(["--engine", "ray"]);
+    if let Some(address) = &args.ray_address {
+        command.args(["--ray-address", address]);
+    }
+    if args.quiet {
+        command.arg("--quiet");
+    }
+    if args.json {
+        command.arg("--json");
+    }
+    // Ctrl-C reaches it too; it writes down what ended and says how it went.
+    let status = command.status().map_err(|e| Failure::run(format!("cannot run {python}: {e}")))?;
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(2) => Err(Failure::usage("the sweep was refused; see above")),
+        Some(3) => Err(Failure::Missing("Ray cannot be reached; see above".to_owned())),
+        Some(130) | None => Err(Failure::Interrupted),
+        Some(code) => Err(Failure::run(format!("{python} ended with {code}"))),
+    }
+}

@@ -1,0 +1,146 @@
+//! `vcoop sweep`: what is printed, exit codes, and that a killed one goes on as if nothing happened.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const SWEEP: &str = "name = \"killed\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic\"]\n\
+    [set]\nduration = \"100ms\"\nwarmup = \"1ms\"\n[repeats]\nmin = 3\n[axes]\n\
+    \"load.hog.count\" = { from = 1, to = 10, points = 10 }\n\
+    \"host.tick_hz\" = [100, 250, 300, 1000]\n\
+    \"vm.guest.task.cyclictest.interval\" = { from = \"300us\", to = \"3ms\", points = 8, scale = \"log\" }\n";
+
+fn folder(name: &str) -> PathBuf {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-sweep-{name}"));
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+fn vcoop(file: &Path, out: &Path, extra: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+    command.arg("sweep").arg(file).arg("--out").arg(out).args(extra);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn bytes(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
+    entries.map(|e| (e.file_name().into_string().unwrap(), fs::read(e.path()).unwrap())).collect()
+}
+
+/// Points that journals and parts of a folder hold; parts have 16 points.
+fn done(dir: &Path) -> usize {
+    let Ok(entries) = fs::read_dir(dir) else { return 0 };
+    let points = |path: PathBuf| match path.extension().and_then(|e| e.to_str()) {
+        Some("parquet") => 16,
+        Some("journal") => {
+            let text = fs::read(&path).unwrap_or_default();
+            text.iter().filter(|byte| **byte == b'\n').count()
+        }
+        _ => 0,
+    };
+    entries.flatten().map(|e| points(e.path())).sum()
+}
+
+#[test]
+fn killed_ten_times_it_loses_what_was_in_flight_and_no_more() {
+    let dir = folder("killed");
+    let file = dir.join("s.toml");
+    fs::write(&file, SWEEP).unwrap();
+    let (whole, pieces) = (dir.join("whole"), dir.join("pieces"));
+    let began = Instant::now();
+    let output = vcoop(&file, &whole, &["--quiet"]).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    let time = began.elapsed();
+    let jobs = thread::available_parallelism().unwrap().get();
+    let mut before = 0;
+    for round in 0..10u32 {
+        let mut child = vcoop(&file, &pieces, &["--quiet"]).spawn().unwrap();
+        // Moments without a pattern, from before the first point to a fifth of the whole.
+        thread::sleep(time / 1000 * (round * 7919 % 200));
+        // SIGKILL: no handler runs.
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let now = done(&pieces);
+        assert!(now >= before, "round {round}: {now} points after {before}");
+        before = now;
+    }
+    let output = vcoop(&file, &pieces, &["--json"]).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    let kept = text(&output.stderr).lines().find_map(|l| l.split("; ").nth(1)?.split(' ').next());
+    let kept: usize = kept.and_then(|n| n.parse().ok()).unwrap();
+    // What was written down is there again; what runs when it is killed, and what ended but is not
+    // written yet, is all that can be lost.
+    assert!(kept >= before.saturating_sub(jobs) && kept <= 320, "{kept} of {before}");
+    assert!(bytes(&whole) == bytes(&pieces), "the same bytes");
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json["done"], &json["failed"]), (&Value::from(320), &Value::from(0)));
+}
+
+#[test]
+fn an_interrupt_keeps_what_is_done_and_says_130() {
+    let dir = folder("interrupted");
+    let file = dir.join("s.toml");
+    fs::write(&file, SWEEP.replace("100ms", "2s")).unwrap();
+    let out = dir.join("out");
+    let child = vcoop(&file, &out, &["--quiet", "--jobs", "1"]).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while done(&out) == 0 && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(code(&output), 130, "{}", text(&output.stderr));
+    assert!(done(&out) >= 1);
+    assert!(text(&output.stdout).contains("of 320 points"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn a_dry_run_says_what_would_run_and_runs_nothing() {
+    let dir = folder("dry");
+    let file = dir.join("s.toml");
+    fs::write(&file, SWEEP).unwrap();
+    let output = vcoop(&file, &dir.join("out"), &["--dry-run"]).output().unwrap();
+    assert_eq!(code(&output), 0);
+    let said = text(&output.stdout);
+    assert!(said.contains("320 points") && said.contains("1920 runs"), "{said}");
+    assert!(said.contains("interval_us") && said.contains("point 319"), "{said}");
+    assert!(!dir.join("out").exists());
+}
+
+#[test]
+fn what_is_wrong_is_refused_with_2_and_what_is_missing_with_3() {
+    let dir = folder("wrong");
+    let file = dir.join("s.toml");
+    let run = |text: &str, extra: &[&str]| {
+        fs::write(&file, text).unwrap();
+        vcoop(&file, &dir.join("out"), extra).output().unwrap()
+    };
+    let output = run(&SWEEP.replace("host.tick_hz", "host.tick_hs"), &[]);
+    assert_eq!(code(&output), 2);
+    assert!(text(&output.stderr).contains("did you mean `tick_hz`"), "{}", text(&output.stderr));
+    fs::create_dir_all(dir.join("out")).unwrap();
+    fs::write(dir.join("out/precious"), "x").unwrap();
+    let output = run(SWEEP, &[]);
+    assert_eq!(code(&output), 2);
+    assert!(text(&output.stderr).contains("nothing was overwritten"));
+    let mut ray = vcoop(&file, &dir.join("ray"), &["--engine", "ray"]);
+    let output = ray.env("VCOOP_PYTHON", "/nonexistent/python").output().unwrap();
+    assert_eq!(code(&output), 3);
+    assert!(text(&output.stderr).contains("remedy"), "{}", text(&output.stderr));
+}

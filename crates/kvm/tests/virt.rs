@@ -1,0 +1,145 @@
+//! How a VM is virtualised, on this host's `/dev/kvm`. Without one, every test says so and passes.
+
+mod support;
+
+use support::{lab, latency, plan, run, scalar, scalar_if, twice};
+use vcoop_kvm::Error;
+use vcoop_model::plan::virt::{ExitsOff, GuestIdle};
+use vcoop_model::plan::{GuestTimer, Plan};
+use vcoop_model::recording::Recording;
+use vcoop_policy::config::{AdvanceConfig, GuestPollConfig, HostPollConfig};
+
+/// A guest that halts between its periods, on a host that does nothing else.
+const IDLE: &str = r#"
+name = "idle"
+title = "idle"
+duration = "600ms"
+warmup = "200ms"
+
+[host]
+profile = "xeon-server"
+pcpus = 2
+topology = { cores_per_llc = 2 }
+
+[host.sched]
+fair = "eevdf"
+
+[[vm]]
+name = "guest"
+vcpus = 1
+
+[[vm.task]]
+name = "timer"
+kind = "cyclictest"
+interval = "1ms"
+policy = "fifo 80"
+"#;
+
+fn idle() -> Plan {
+    plan(IDLE, "vanilla", &[])
+}
+
+/// The same with a vCPU that waits for nobody's slice, whatever else this host does.
+fn urgent() -> Plan {
+    plan(IDLE, "static", &["policy.static.means=\"fifo 20\""])
+}
+
+/// Every period has a sample or is counted as missed.
+fn assert_complete(r: &Recording) {
+    let l = latency(r, "guest.timer");
+    let seen = l.hist.len() + l.missed;
+    assert!((530..=670).contains(&seen), "{seen} of 600 periods");
+    assert_eq!(scalar(r, "lab", "samples_invalid"), 0.0);
+}
+
+#[test]
+fn a_learned_advance_hides_what_delivery_takes() {
+    let Some(_lab) = lab() else { return };
+    twice(|| {
+        let p50 = |advance| {
+            let mut plan = urgent();
+            plan.vms[0].virt.timer.source = Some(GuestTimer::Exitless);
+            plan.vms[0].virt.timer.advance = advance;
+            let r = run(&plan);
+            assert_complete(&r);
+            latency(&r, "guest.timer").hist.value_at_quantile(0.5)
+        };
+        let (plain, learned) = (p50(AdvanceConfig::None), p50(AdvanceConfig::Adaptive));
+        let told = format!("p50 {plain} ns, then {learned} ns");
+        if 3 * learned < 2 * plain { Ok(()) } else { Err(told) }
+    });
+    let mut plan = idle();
+    plan.vms[0].virt.timer.advance = AdvanceConfig::Adaptive;
+    match vcoop_kvm::check(&plan) {
+        Err(Error::Unsupported { what, .. }) => assert!(what.contains("timer_advance"), "{what}"),
+        other => panic!("KVM's own timer: {other:?}"),
+    }
+}
+
+#[test]
+fn a_guest_polls_as_its_governor_learns() {
+    let Some(_lab) = lab() else { return };
+    twice(|| {
+        let polls = |guest, max_ns| {
+            let mut plan = idle();
+            plan.vms[0].virt.idle.guest = guest;
+            plan.vms[0].virt.idle.guest_poll = GuestPollConfig { max_ns, ..GuestPollConfig::LINUX };
+            let r = run(&plan);
+            assert_complete(&r);
+            scalar_if(&r, "guest", "guest_polls.won")
+        };
+        assert_eq!(polls(GuestIdle::Hlt, 0), None);
+        // Its sleeps last a millisecond: a governor that may poll for that long comes to it, one that
+        // may not learns to leave it.
+        let long = polls(GuestIdle::Haltpoll, 4_000_000).unwrap_or_default();
+        let short = polls(GuestIdle::Haltpoll, 200_000).unwrap_or_default();
+        let ever = polls(GuestIdle::Poll, 0).unwrap_or_default();
+        let told = format!("polls won: {long} with 4 ms, {short} with 200 us, {ever} for ever");
+        // A busy host takes many a wait away.
+        if long > 100.0 && 4.0 * short < long && ever > 100.0 { Ok(()) } else { Err(told) }
+    });
+}
+
+#[test]
+fn the_hosts_polling_is_capped_for_each_vm() {
+    let Some(_lab) = lab() else { return };
+    let mut plan = idle();
+    plan.vms[0].virt.idle.host_poll = HostPollConfig::KVM;
+    match vcoop_kvm::check(&plan) {
+        Err(Error::PolicyMissing { missing, .. }) => eprintln!("skipped: {missing}"),
+        other => {
+            other.unwrap_or_else(|e| panic!("{e}"));
+            assert_complete(&run(&plan));
+        }
+    }
+    // Which way it adapts is not a VM's to say.
+    plan.vms[0].virt.idle.host_poll.grow = 7;
+    assert!(matches!(vcoop_kvm::check(&plan), Err(Error::Unsupported { .. })));
+}
+
+#[test]
+fn exits_are_off_where_the_host_offers_it() {
+    let Some(_lab) = lab() else { return };
+    let none = ExitsOff::default();
+    let all = [
+        ("hlt", ExitsOff { hlt: true, ..none }),
+        ("mwait", ExitsOff { mwait: true, ..none }),
+        ("pause", ExitsOff { pause: true, ..none }),
+        ("cstate", ExitsOff { cstate: true, ..none }),
+    ];
+    for (name, off) in all {
+        let mut plan = idle();
+        plan.vms[0].virt.exits_off = off;
+        match vcoop_kvm::check(&plan) {
+            Err(Error::PolicyMissing { policy, missing }) => {
+                assert_eq!(policy, "vanilla");
+                assert!(missing.what.contains(name), "{}", missing.what);
+                eprintln!("skipped: {missing}");
+            }
+            other => {
+                other.unwrap_or_else(|e| panic!("{e}"));
+                assert_complete(&run(&plan));
+            }
+        }
+    }
+}

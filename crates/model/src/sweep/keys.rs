@@ -1,0 +1,214 @@
+//! The tables of a sweep file.
+
+use schemars::generate::SchemaSettings;
+
+use super::axes::{axes, sets};
+use super::{MAX_POINTS, Stop, Sweep};
+use crate::diagnostic::{Collector, Sources, Span};
+use crate::toml_read::At;
+use crate::toml_read::table::{Sub, table};
+use crate::toml_read::units::Percent;
+use crate::toml_read::value::{Int, Name, Prose, Raw, choice};
+
+table! {
+    /// A sweep: which scenario, what varies, when enough has been run.
+    pub(crate) struct SweepKeys {
+        /// Name, as the dataset shows it.
+        name: At<Name>,
+        /// One line about it.
+        title: Option<At<Prose>>,
+        /// The base scenario: a built-in name, or a path relative to this file.
+        scenario: At<Prose>,
+        /// Fields of the base scenario to change at every point: path and value, as `--set` has them.
+        set: Option<At<Raw>>,
+        /// What varies: path of a field (or several with commas between, which change together) and
+        /// a list of values, or a range `{ from = 1, to = 64, points = 7, scale = "log" }`. Ends are
+        /// integers, numbers, durations or percentages.
+        axes: At<Raw>,
+        /// How points are chosen.
+        design: At<DesignKind> = "grid",
+        /// latin-hypercube and sobol: number of points.
+        points: Option<At<Int<1, { MAX_POINTS as i64 }>>>,
+        /// Seed of the design. Workloads have the scenario's own seed.
+        seed: At<Int<0, { i64::MAX }>> = "1",
+        /// Policies to compare. Default: the scenario's.
+        policies: Option<At<Vec<At<Prose>>>>,
+        /// Repeats.
+        repeats: Sub<RepeatKeys>,
+        /// When a point has enough repeats.
+        stop: Sub<StopKeys>,
+        /// What the whole sweep may cost.
+        budget: Sub<BudgetKeys>,
+    }
+}
+
+table! {
+    /// Repeats of a point. Repeat `r` of every policy at every point sees the same workload.
+    pub(crate) struct RepeatKeys {
+        /// What every point has.
+        min: At<Int<1, 10_000>> = "5",
+        /// What a point has at most; more than `min` needs `[stop]`. Default: `min`.
+        max: Option<At<Int<1, 10_000>>>,
+    }
+}
+
+table! {
+    /// When a point has enough repeats: when every comparison is sharp. Left out: at `min`.
+    pub(crate) struct StopKeys {
+        /// Widest 95 % interval of a policy's ratio to the baseline, relative to the ratio.
+        width: Option<At<Percent<1000>>>,
+        /// Whose ratio.
+        statistic: At<Statistic> = "mean",
+        /// Latency probes that count. Default: those of guests.
+        probes: Option<At<Vec<At<Prose>>>>,
+    }
+}
+
+table! {
+    /// What the whole sweep may cost.
+    pub(crate) struct BudgetKeys {
+        /// Most simulated runs (one repeat of one policy each). Points share them evenly, so that
+        /// what a point gets does not depend on the others; no point gets less than `min` repeats.
+        runs: Option<At<Int<1, { i64::MAX }>>>,
+    }
+}
+
+choice! {
+    /// How points are chosen.
+    pub enum DesignKind {
+        /// Every combination, the last axis fastest.
+        Grid = "grid",
+        /// Each axis in `points` equal strata, one point in each, strata combined at random.
+        LatinHypercube = "latin-hypercube",
+        /// An Owen-scrambled Sobol sequence.
+        Sobol = "sobol",
+    }
+}
+
+choice! {
+    /// A statistic of a latency series.
+    pub enum Statistic {
+        /// The mean.
+        Mean = "mean",
+        /// The median.
+        P50 = "p50",
+        /// The 90 % quantile.
+        P90 = "p90",
+        /// The 99 % quantile.
+        P99 = "p99",
+        /// The 99.9 % quantile.
+        P999 = "p999",
+        /// The 99.99 % quantile.
+        P9999 = "p9999",
+    }
+}
+
+impl SweepKeys {
+    /// The sweep, but for its sources.
+    pub(super) fn resolve(
+        self,
+        file: &str,
+        text: &str,
+        errors: &mut Collector<'_>,
+    ) -> Option<Sweep> {
+        let grid = self.design.value == DesignKind::Grid;
+        let (axes, axis_spans): (Vec<_>, Vec<_>) =
+            axes(&self.axes.value.0, grid, errors).into_iter().unzip();
+        let sets = self.set.map(|raw| sets(&raw.value.0, errors)).unwrap_or_default();
+        if axes.is_empty() {
+            let help = "add a field: \"host.pcpus\" = [1, 2, 4]";
+            errors.error_help(self.axes.span, "[axes] varies nothing", help);
+        }
+        match (&self.points, grid) {
+            (Some(points), true) => {
+                let help = "leave it out, or take design = \"sobol\"";
+                errors.error_help(points.span, "a grid has its own number of points", help);
+            }
+            (None, false) => {
+                let help = "add points = 64";
+                errors.error_help(self.design.span, "this design needs a number of points", help);
+            }
+            _ => {}
+        }
+        if grid {
+            let most = |n: u64, axis: &super::Axis| n.saturating_mul(axis.values.grid_len());
+            let n = axes.iter().fold(1, most);
+            if n > MAX_POINTS {
+                let message = format!("the grid has {n} points, more than {MAX_POINTS}");
+                errors.error_help(self.axes.span, message, "take design = \"sobol\" and points");
+            }
+        }
+        let min = self.repeats.value.min.value.get32();
+        let max = self.repeats.value.max.as_ref().map_or(min, |max| max.value.get32());
+        if let Some(at) = self.repeats.value.max.as_ref().filter(|_| max < min) {
+            errors.error(at.span, format!("it is below `min`, which is {min}"));
+        }
+        let keys = self.stop.value;
+        let width = keys.width.as_ref();
+        if let Some(at) = self.repeats.value.max.as_ref().filter(|_| max > min && width.is_none()) {
+            let help = "add [stop] with width = \"10%\"";
+            errors.error_help(at.span, "nothing says when a point has enough repeats", help);
+        }
+        if let (None, Some((key, span))) = (width, self.stop.given.first()) {
+            let help = "add width = \"10%\"";
+            errors.error_help(*span, format!("`{key}` means nothing without `width`"), help);
+        }
+        if let Some(width) = width.filter(|w| w.value.ppm == 0) {
+            errors.error(width.span, "no interval is as narrow as that");
+        }
+        let listed = |list: Option<At<Vec<At<Prose>>>>| -> (Vec<String>, Vec<Span>) {
+            let items = list.map(|at| at.value).unwrap_or_default();
+            items.into_iter().map(|at| (at.value.0, at.span)).unzip()
+        };
+        let policies_span = self.policies.as_ref().map(|at| at.span).unwrap_or_default();
+        let (policies, spans) = listed(self.policies);
+        for (i, policy) in policies.iter().enumerate() {
+            if policies[..i].contains(policy) {
+                errors.error(spans[i], format!("`{policy}` is named twice"));
+            }
+        }
+        let (probes, stop_spans) = listed(keys.probes);
+        let statistic = keys.statistic.value;
+        let stop = width.map(|w| Stop { width_ppm: w.value.ppm, statistic, probes });
+        Some(Sweep {
+            file: file.to_owned(),
+            text: text.to_owned(),
+            name: self.name.value.0,
+            title: self.title.map(|at| at.value.0).unwrap_or_default(),
+            scenario: self.scenario.value.0,
+            sets,
+            axes,
+            design: self.design.value,
+            points: self.points.map(|at| at.value.get32()),
+            policies,
+            seed: self.seed.value.get(),
+            repeats_min: min,
+            repeats_max: max,
+            stop,
+            runs: self.budget.value.runs.map(|at| at.value.get()),
+            sources: Sources::default(),
+            scenario_span: self.scenario.span,
+            policies_span,
+            axis_spans,
+            stop_spans,
+        })
+    }
+}
+
+/// Every table and key of sweep files, as Markdown.
+pub fn reference() -> String {
+    let generator = SchemaSettings::draft07().into_generator();
+    let schema = generator.into_root_schema_for::<SweepKeys>().to_value();
+    let mut out = String::new();
+    let tables = [
+        ("Top level", None),
+        ("[repeats]", Some("RepeatKeys")),
+        ("[stop]", Some("StopKeys")),
+        ("[budget]", Some("BudgetKeys")),
+    ];
+    for (title, name) in tables {
+        let table = name.map_or(&schema, |name| &schema["definitions"][name]);
+        crate::scenario::section(&mut out, title, table);
+    }
+    out
+}

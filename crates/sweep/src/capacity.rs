@@ -1,0 +1,195 @@
+//! How far a scenario can be filled before a limit breaks.
+//!
+//! A knob has an easy and a hard end: more VMs, or fewer pCPUs. The largest step that holds is found
+//! by doubling and bisection, which is right if a harder step is never better. That is an assumption:
+//! every step that was tried is held against it, a few more are tried for it, and what contradicts it
+//! is told.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+use vcoop_model::plan::Plan;
+use vcoop_model::scenario::Set;
+
+use crate::slo::{Held, Slo};
+use crate::trial::{Bench, Score, SearchError};
+
+/// A whole-numbered field, from its easy to its hard end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Knob {
+    /// Path of the field.
+    pub path: String,
+    /// Where it begins.
+    pub from: i64,
+    /// Where it ends; below `from` for a field that is harder when it is smaller.
+    pub to: i64,
+}
+
+impl Knob {
+    /// Steps from the easy end to the hard one.
+    pub fn steps(&self) -> u32 {
+        u32::try_from(self.from.abs_diff(self.to)).unwrap_or(u32::MAX - 1) + 1
+    }
+
+    /// The value at a step.
+    pub fn value(&self, step: u32) -> i64 {
+        let step = i64::from(step);
+        if self.to >= self.from { self.from + step } else { self.from - step }
+    }
+
+    /// The change that puts a scenario at a step.
+    pub fn set(&self, step: u32) -> Set {
+        Set::of(&self.path, &self.value(step).to_string())
+    }
+}
+
+/// A step that was tried.
+#[derive(Clone, Debug)]
+pub struct Tried {
+    /// Value of the knob.
+    pub value: i64,
+    /// vCPUs of all VMs.
+    pub vcpus: u32,
+    /// pCPUs of the host.
+    pub pcpus: u32,
+    /// What the limits say.
+    pub score: Score,
+}
+
+/// What a search found for a policy.
+#[derive(Clone, Debug)]
+pub struct Capacity {
+    /// Policy.
+    pub policy: String,
+    /// Hardest step at which every limit holds, by its value; `None`: not even the easy end.
+    pub most: Option<Tried>,
+    /// Hardest step at which every limit holds by its whole interval.
+    pub surely: Option<i64>,
+    /// Hardest step at which no limit is broken by its whole interval: harder ones surely fail.
+    pub at_best: Option<i64>,
+    /// Whether the hard end of the knob was reached without a limit breaking.
+    pub open: bool,
+    /// Steps that hold though an easier one does not: the assumption is wrong there.
+    pub contradictions: Vec<i64>,
+    /// Everything that was tried, easy end first.
+    pub tried: Vec<Tried>,
+}
+
+/// Finds how far a policy can go. Limits are read with all the scenario's repeats at each step, with
+/// the same random numbers.
+///
+/// # Errors
+///
+/// A step that cannot be, a run that failed, or the stop flag.
+pub fn capacity(
+    bench: &Bench,
+    policy: &str,
+    knob: &Knob,
+    slos: &[Slo],
+    stop: &AtomicBool,
+    told: &dyn Fn(&Tried),
+) -> Result<Capacity, SearchError> {
+    let mut tried: BTreeMap<u32, Tried> = BTreeMap::new();
+    let last = knob.steps() - 1;
+    let mut hold = |step: u32, least: Held| -> Result<bool, SearchError> {
+        if let Some(known) = tried.get(&step) {
+            return Ok(known.score.held >= least);
+        }
+        let mut plans = [bench.plan(&[knob.set(step)], policy)?];
+        let document = bench.run(&mut plans, stop)?;
+        let found = Tried {
+            value: knob.value(step),
+            vcpus: vcpus(&plans[0]),
+            pcpus: plans[0].host.sched.cpus(),
+            score: Score::of(&document, policy, slos, None),
+        };
+        told(&found);
+        let holds = found.score.held >= least;
+        tried.insert(step, found);
+        Ok(holds)
+    };
+    // By value, surely, and at best: the later ones mostly find their steps tried already.
+    let most = hardest(last, &mut |step| hold(step, Held::Likely))?;
+    let surely = hardest(last, &mut |step| hold(step, Held::Yes))?;
+    let at_best = hardest(last, &mut |step| hold(step, Held::Unlikely))?;
+    // Between the easy end and the answer, and beyond it, bisection looked at little.
+    let answer = most.unwrap_or(0);
+    for step in [answer / 4, answer / 2, answer * 3 / 4, answer + 2, answer + answer / 2 + 1] {
+        if step <= last {
+            hold(step, Held::Likely)?;
+        }
+    }
+    let first_broken = tried.iter().find(|(_, t)| t.score.held == Held::No).map(|(step, _)| *step);
+    let beyond = |(step, t): &(&u32, &Tried)| {
+        first_broken.is_some_and(|broken| **step > broken) && t.score.held >= Held::Likely
+    };
+    let contradictions = tried.iter().filter(beyond).map(|(_, t)| t.value).collect();
+    Ok(Capacity {
+        policy: policy.to_owned(),
+        most: most.and_then(|step| tried.get(&step).cloned()),
+        surely: surely.map(|step| knob.value(step)),
+        at_best: at_best.map(|step| knob.value(step)),
+        open: most == Some(last),
+        contradictions,
+        tried: tried.into_values().collect(),
+    })
+}
+
+/// The last step that holds, if harder steps never hold when easier ones do not; `None` if step 0
+/// does not.
+fn hardest<E>(last: u32, hold: &mut dyn FnMut(u32) -> Result<bool, E>) -> Result<Option<u32>, E> {
+    if !hold(0)? {
+        return Ok(None);
+    }
+    let (mut good, mut stride) = (0, 1);
+    let mut bad = loop {
+        if good == last {
+            return Ok(Some(last));
+        }
+        let next = last.min(good.saturating_add(stride));
+        if !hold(next)? {
+            break next;
+        }
+        good = next;
+        stride = stride.saturating_mul(2);
+    };
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        if hold(middle)? { good = middle } else { bad = middle }
+    }
+    Ok(Some(good))
+}
+
+fn vcpus(plan: &Plan) -> u32 {
+    plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    #[test]
+    fn the_last_that_holds_is_found_wherever_it_is() {
+        for last in 0..40 {
+            for answer in 0..=last {
+                let mut asked = 0;
+                let mut hold = |step| -> Result<bool, Infallible> {
+                    asked += 1;
+                    Ok(step <= answer)
+                };
+                assert_eq!(hardest(last, &mut hold), Ok(Some(answer)));
+                assert!(asked <= 14, "{asked} questions for {answer} of {last}");
+            }
+            assert_eq!(hardest(last, &mut |_| Ok::<_, Infallible>(false)), Ok(None));
+        }
+    }
+
+    #[test]
+    fn knobs_run_from_easy_to_hard_in_either_direction() {
+        let fewer = Knob { path: "host.pcpus".to_owned(), from: 8, to: 2 };
+        assert_eq!((fewer.steps(), fewer.value(0), fewer.value(6)), (7, 8, 2));
+        assert_eq!(fewer.set(1).text(), "host.pcpus=7");
+    }
+}

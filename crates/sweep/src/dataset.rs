@@ -1,0 +1,333 @@
+//! The folder of a sweep.
+//!
+//! ```text
+//! manifest.json          which sweep it is; written first, never changed
+//! part-000000.parquet    points 0 to n-1, all of them; written whole, under another name first
+//! part-000001.journal    points of a part that is not complete; gone when it is
+//! ```
+//!
+//! Which points are in which part is fixed by the number of points, so the bytes depend neither on
+//! timing nor on how often the sweep was stopped. A folder of anything else is refused.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::columns::AxisColumn;
+use crate::job::{Job, fnv};
+use crate::journal::Journal;
+use crate::row::PointRows;
+use crate::table::{Located, write};
+
+/// Name and version of the format.
+pub const SCHEMA: &str = "vcoop.sweep/1";
+
+const MANIFEST: &str = "manifest.json";
+
+/// Points of a part: enough for few files, few enough to hold in memory.
+const PART_POINTS: (u32, u32) = (16, 1024);
+
+/// What a folder says about its sweep.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Version of vcoop.
+    pub version: String,
+    /// Name of the sweep.
+    pub name: String,
+    /// Number of points.
+    pub points: u32,
+    /// Points in each part but the last.
+    pub part_points: u32,
+    /// Columns of the axes.
+    pub axes: Vec<AxisColumn>,
+    /// Policies, in order.
+    pub policies: Vec<String>,
+    /// Policy that ratios are taken to.
+    pub baseline: String,
+    /// Digest of the sweep file (FNV-1a, 64 bits).
+    pub spec_hash: String,
+    /// Digest of the first point's plans: captures and profiles that the scenario leads to are in it.
+    pub plan_hash: String,
+    /// The sweep file.
+    pub spec: String,
+    /// The base scenario's file.
+    pub scenario: String,
+}
+
+impl Manifest {
+    /// The manifest of a sweep.
+    pub fn new(job: &Job) -> Self {
+        let points = job.points();
+        let (least, most) = PART_POINTS;
+        Self {
+            schema: SCHEMA.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            name: job.sweep.name.clone(),
+            points,
+            part_points: (points / 128).next_power_of_two().clamp(least, most),
+            axes: job.columns.clone(),
+            policies: job.policies.clone(),
+            baseline: job.baseline.clone(),
+            spec_hash: fnv(job.sweep.text.as_bytes()),
+            plan_hash: job.fingerprint.clone(),
+            spec: job.sweep.text.clone(),
+            scenario: job.base_text.clone(),
+        }
+    }
+
+    /// Number of parts.
+    pub fn parts(&self) -> u32 {
+        self.points.div_ceil(self.part_points)
+    }
+}
+
+/// Why a folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DatasetError {
+    /// It is not this sweep's; nothing in it was changed.
+    #[error("{dir}: it {why}; nothing was overwritten. Name another folder")]
+    Refused {
+        /// The folder.
+        dir: String,
+        /// Whose it is.
+        why: String,
+    },
+    /// It cannot be read or written.
+    #[error("cannot {what} {path}: {error}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On which file.
+        path: String,
+        /// What the system said.
+        error: String,
+    },
+}
+
+/// The folder of a sweep, open for writing.
+#[derive(Debug)]
+pub struct Dataset {
+    dir: PathBuf,
+    manifest: Manifest,
+    /// Complete parts.
+    complete: Vec<bool>,
+    /// Parts that have a beginning.
+    open: BTreeMap<u32, Part>,
+    /// Held while it is open: two sweeps in one folder would undo each other's work.
+    _lock: File,
+}
+
+#[derive(Debug)]
+struct Part {
+    journal: Journal,
+    points: BTreeMap<u32, PointRows>,
+}
+
+impl Dataset {
+    /// Makes the folder, or opens it where it is one of the same sweep and goes on.
+    ///
+    /// # Errors
+    ///
+    /// A folder of something else, of another sweep or version, or in use; or one that cannot be
+    /// read or written.
+    pub fn open(dir: &Path, job: &Job) -> Result<Self, DatasetError> {
+        let manifest = Manifest::new(job);
+        let path = dir.join(MANIFEST);
+        match fs::read(&path) {
+            Ok(text) => hold_against(dir, &manifest, &text)?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => begin(dir, &manifest)?,
+            Err(e) => return Err(failed("read", &path, &e)),
+        }
+        let lock = File::open(&path).map_err(|e| failed("read", &path, &e))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(refused(dir, "is being written by another process".to_owned()));
+            }
+            Err(TryLockError::Error(e)) => return Err(failed("lock", &path, &e)),
+        }
+        let complete = (0..manifest.parts()).map(|k| dir.join(part_name(k)).exists()).collect();
+        let mut this =
+            Self { dir: dir.to_owned(), manifest, complete, open: BTreeMap::new(), _lock: lock };
+        for part in 0..this.manifest.parts() {
+            if this.complete[part as usize] {
+                // Killed after the part was there, before its journal was gone.
+                let _ = fs::remove_file(this.dir.join(journal_name(part)));
+            } else if this.dir.join(journal_name(part)).exists() {
+                this.part(part)?;
+                this.close_if_complete(part, job)?;
+            }
+        }
+        Ok(this)
+    }
+
+    /// What the folder says about its sweep.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Whether a point is there.
+    pub fn has(&self, point: u32) -> bool {
+        let part = point / self.manifest.part_points;
+        self.complete.get(part as usize).copied().unwrap_or(false)
+            || self.open.get(&part).is_some_and(|p| p.points.contains_key(&point))
+    }
+
+    /// Points that are not there, ascending.
+    pub fn missing(&self) -> Vec<u32> {
+        (0..self.manifest.points).filter(|point| !self.has(*point)).collect()
+    }
+
+    /// First point of the first part that is not complete: what is before it needs no memory.
+    pub fn frontier(&self) -> u32 {
+        let first = self.complete.iter().position(|done| !done).unwrap_or(self.complete.len());
+        first as u32 * self.manifest.part_points
+    }
+
+    /// Adds a point, once; of a point that is there already nothing is kept. When it is the last of
+    /// its part the part is written, and is on the disk when this returns.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be written.
+    pub fn add(&mut self, rows: PointRows, job: &Job) -> Result<(), DatasetError> {
+        if rows.point >= self.manifest.points || self.has(rows.point) {
+            return Ok(());
+        }
+        let part = rows.point / self.manifest.part_points;
+        let path = self.dir.join(journal_name(part));
+        let open = self.part(part)?;
+        open.journal.add(&rows).map_err(|e| failed("write", &path, &e))?;
+        open.points.insert(rows.point, rows);
+        self.close_if_complete(part, job)
+    }
+
+    /// A part with a beginning; its journal is opened when it is first asked for.
+    fn part(&mut self, part: u32) -> Result<&mut Part, DatasetError> {
+        let path = self.dir.join(journal_name(part));
+        let points = self.range(part);
+        match self.open.entry(part) {
+            std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                let (journal, found) =
+                    Journal::open(&path).map_err(|e| failed("read", &path, &e))?;
+                let found = found.into_iter().filter(|p| points.contains(&p.point));
+                let points = found.map(|p| (p.point, p)).collect();
+                Ok(entry.insert(Part { journal, points }))
+            }
+        }
+    }
+
+    fn range(&self, part: u32) -> std::ops::Range<u32> {
+        let first = part * self.manifest.part_points;
+        first..(first + self.manifest.part_points).min(self.manifest.points)
+    }
+
+    fn close_if_complete(&mut self, part: u32, job: &Job) -> Result<(), DatasetError> {
+        let range = self.range(part);
+        let Some(open) = self.open.get(&part).filter(|p| p.points.len() == range.len()) else {
+            return Ok(());
+        };
+        let points: Vec<Located<'_>> = open
+            .points
+            .values()
+            .map(|point| Located { cells: job.cells(point.point), point })
+            .collect();
+        let path = self.dir.join(part_name(part));
+        let bytes = write(Vec::new(), &self.manifest.axes, &points)
+            .map_err(|e| failed("write", &path, &io::Error::other(e)))?;
+        place(&self.dir, &part_name(part), &bytes)?;
+        self.complete[part as usize] = true;
+        self.open.remove(&part);
+        let journal = self.dir.join(journal_name(part));
+        fs::remove_file(&journal).map_err(|e| failed("remove", &journal, &e))
+    }
+}
+
+pub(crate) fn part_name(part: u32) -> String {
+    format!("part-{part:06}.parquet")
+}
+
+fn journal_name(part: u32) -> String {
+    format!("part-{part:06}.journal")
+}
+
+/// Makes the folder. It must be empty, but for a manifest that was never finished.
+fn begin(dir: &Path, manifest: &Manifest) -> Result<(), DatasetError> {
+    fs::create_dir_all(dir).map_err(|e| failed("make", dir, &e))?;
+    let entries = fs::read_dir(dir).map_err(|e| failed("read", dir, &e))?;
+    for entry in entries {
+        let name = entry.map_err(|e| failed("read", dir, &e))?.file_name();
+        if name != *temporary(MANIFEST) {
+            let why = format!("holds {} but no {MANIFEST} of a sweep", name.display());
+            return Err(refused(dir, why));
+        }
+    }
+    let mut text = serde_json::to_string_pretty(manifest).unwrap_or_default();
+    text.push('\n');
+    place(dir, MANIFEST, text.as_bytes())
+}
+
+/// Refuses a folder whose manifest is another's.
+fn hold_against(dir: &Path, own: &Manifest, text: &[u8]) -> Result<(), DatasetError> {
+    let json: Option<serde_json::Value> = serde_json::from_slice(text).ok();
+    let field = |key: &str| json.as_ref()?.get(key)?.as_str().map(str::to_owned);
+    let why = match (field("schema"), field("version"), field("name")) {
+        (Some(schema), _, _) if !schema.starts_with("vcoop.sweep/") => {
+            format!("has a {MANIFEST} that vcoop sweep did not write")
+        }
+        (Some(schema), ..) if schema != own.schema => {
+            format!("is of schema {schema}, and this vcoop writes {}", own.schema)
+        }
+        (Some(_), Some(version), _) if version != own.version => {
+            format!("was written by vcoop {version}, and this is {}", own.version)
+        }
+        (Some(_), _, Some(name)) if name != own.name => format!("holds the sweep `{name}`"),
+        (Some(_), ..) => match serde_json::from_slice::<Manifest>(text) {
+            Ok(other) if other == *own => return Ok(()),
+            Ok(other) if other.spec != own.spec => {
+                "holds a sweep of this name whose file said something else".to_owned()
+            }
+            Ok(other) if other.scenario != own.scenario => {
+                "holds this sweep of a scenario that said something else".to_owned()
+            }
+            Ok(other) if other.plan_hash != own.plan_hash => {
+                "holds this sweep with other captures, or another profile".to_owned()
+            }
+            _ => format!("has a {MANIFEST} that is not this sweep's"),
+        },
+        (None, ..) => format!("has a {MANIFEST} that vcoop sweep did not write"),
+    };
+    Err(refused(dir, why))
+}
+
+fn temporary(name: &str) -> String {
+    format!(".{name}.part")
+}
+
+/// Writes a file whole: under another name, on the disk, then at its place.
+fn place(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), DatasetError> {
+    let (part, path) = (dir.join(temporary(name)), dir.join(name));
+    let write = || -> io::Result<()> {
+        let mut file = File::create(&part)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&part, &path)?;
+        // The name itself: a directory is written like a file.
+        File::open(dir)?.sync_all()
+    };
+    write().map_err(|e| failed("write", &path, &e))
+}
+
+fn refused(dir: &Path, why: String) -> DatasetError {
+    DatasetError::Refused { dir: dir.display().to_string(), why }
+}
+
+fn failed(what: &'static str, path: &Path, error: &io::Error) -> DatasetError {
+    DatasetError::Io { what, path: path.display().to_string(), error: error.to_string() }
+}

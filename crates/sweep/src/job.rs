@@ -1,0 +1,260 @@
+//! A sweep and its base scenario, held against each other.
+
+use std::path::{Path, PathBuf};
+
+use vcoop_capture::Loader;
+use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
+use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
+use vcoop_model::plan::Plan;
+use vcoop_model::scenario::{Scenario, Set};
+use vcoop_model::sweep::{AxisValue, DesignKind, Place, Sweep, Values};
+
+use crate::columns::{AxisColumn, Cell, axis_columns, cell};
+use crate::design::{Design, MAX_SOBOL, MAX_SOBOL_AXES};
+
+/// What diagnostics call an override.
+const SET: &str = "--set";
+
+/// A sweep that can run: every point of it can be asked for by number.
+#[derive(Debug)]
+pub struct Job {
+    /// The sweep.
+    pub sweep: Sweep,
+    /// The base scenario's name, or the path it was read from.
+    pub base_name: String,
+    /// The base scenario's text.
+    pub base_text: String,
+    /// Columns of the axes.
+    pub columns: Vec<AxisColumn>,
+    /// Policies that are compared.
+    pub policies: Vec<String>,
+    /// Policy that ratios are taken to.
+    pub baseline: String,
+    /// Digest of the first point's plans: of everything the text leads to, captures and profiles
+    /// too.
+    pub fingerprint: String,
+    /// Most repeats of a point, by `repeats.max` and the budget.
+    pub most_repeats: u32,
+    design: Design,
+}
+
+impl Job {
+    /// Reads the base scenario and holds the sweep against it: every axis names a field that takes
+    /// its values, policies and probes exist.
+    ///
+    /// # Errors
+    ///
+    /// Everything wrong that can be told without running anything.
+    pub fn new(sweep: Sweep) -> Result<Self, Diagnostics> {
+        let (base_name, base_text) = base(&sweep)?;
+        Self::with_base(sweep, base_name, base_text)
+    }
+
+    /// The same, with the base scenario's text in hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`Job::new`].
+    pub fn with_base(
+        sweep: Sweep,
+        base_name: String,
+        base_text: String,
+    ) -> Result<Self, Diagnostics> {
+        let design = Design::new(&sweep);
+        let mut job = Self {
+            columns: axis_columns(&sweep),
+            design,
+            base_name,
+            base_text,
+            policies: Vec::new(),
+            baseline: String::new(),
+            fingerprint: String::new(),
+            most_repeats: sweep.repeats_max,
+            sweep,
+        };
+        let loader = Loader::default();
+        let scenario = job.scenario(&[], &loader).map_err(|e| job.of_sets(e))?;
+        let mut found: Vec<Diagnostic> = Vec::new();
+        if !scenario.axes.is_empty() {
+            let message = format!("{} has a [matrix] of its own", job.sweep.scenario);
+            let help = "copy it without the matrix, and vary those fields in [axes]".to_owned();
+            found.push(job.sweep.place(Place::Scenario, message, Some(help)));
+        }
+        let sobol = job.sweep.design == DesignKind::Sobol;
+        if sobol && (job.design.len() > MAX_SOBOL || job.sweep.axes.len() > MAX_SOBOL_AXES) {
+            let message = format!("sobol has {MAX_SOBOL} points and {MAX_SOBOL_AXES} axes at most");
+            let help = "take design = \"latin-hypercube\"".to_owned();
+            found.push(job.sweep.place(Place::Axis(0), message, Some(help)));
+        }
+        let asked = job.sweep.policies.clone();
+        job.policies = if asked.is_empty() { scenario.compared.clone() } else { asked };
+        let plans = scenario.plans(Some(&job.policies)).map_err(|e| {
+            let at = |d: &Diagnostic| {
+                job.sweep.place(Place::Policies, d.message.clone(), d.help.clone())
+            };
+            let own = !job.sweep.policies.is_empty();
+            if own { Diagnostics(e.0.iter().map(at).collect()) } else { e }
+        })?;
+        job.baseline = match job.policies.contains(&scenario.baseline) {
+            true => scenario.baseline.clone(),
+            false => job.policies.first().cloned().unwrap_or_default(),
+        };
+        found.extend(job.wrong_probes(&plans));
+        for axis in 0..job.sweep.axes.len() {
+            found.extend(job.wrong_values(axis, &loader));
+        }
+        if !found.is_empty() {
+            return Err(Diagnostics(found));
+        }
+        if let Some(runs) = job.sweep.runs {
+            let each = u64::from(job.design.len()) * job.policies.len().max(1) as u64;
+            let share = u32::try_from(runs / each.max(1)).unwrap_or(u32::MAX);
+            job.most_repeats = share.clamp(job.sweep.repeats_min, job.sweep.repeats_max);
+        }
+        job.fingerprint = job.digest(&loader);
+        Ok(job)
+    }
+
+    /// Number of points.
+    pub fn points(&self) -> u32 {
+        self.design.len()
+    }
+
+    /// The values of a point, axis by axis.
+    pub fn values(&self, point: u32) -> Vec<AxisValue> {
+        self.design.point(&self.sweep, point)
+    }
+
+    /// The values of a point, as the dataset has them.
+    pub fn cells(&self, point: u32) -> Vec<Cell> {
+        self.columns.iter().zip(self.values(point)).map(|(column, v)| cell(column, &v)).collect()
+    }
+
+    /// The changes that make the base scenario a point.
+    pub fn sets(&self, point: u32) -> Vec<Set> {
+        let pairs = self.sweep.axes.iter().zip(self.values(point));
+        pairs.flat_map(|(axis, value)| axis.sets(&value)).collect()
+    }
+
+    /// The base scenario with changes, after those of the sweep. Repeats are those a point begins
+    /// with.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the result.
+    pub fn scenario(&self, sets: &[Set], loader: &Loader) -> Result<Scenario, Diagnostics> {
+        let mut all = self.sweep.sets.clone();
+        all.push(Set::of("repeats", &self.sweep.repeats_min.to_string()));
+        all.extend_from_slice(sets);
+        Scenario::parse(&self.base_name, &self.base_text, &all, loader)
+    }
+
+    /// Values of an axis that the base scenario takes neither alone nor with others of the sweep.
+    fn wrong_values(&self, axis: usize, loader: &Loader) -> Vec<Diagnostic> {
+        let own = &self.sweep.axes[axis];
+        let values = match &own.values {
+            Values::List(values) => values.clone(),
+            Values::Range(range) => vec![range.at(0.0), range.at(1.0)],
+        };
+        let mut found: Vec<Diagnostic> = Vec::new();
+        for value in values {
+            let sets = own.sets(&value);
+            let Some(errors) = self.about(&sets, &sets, loader) else { continue };
+            if self.some_points(axis, &value).any(|p| self.about(&p, &sets, loader).is_none()) {
+                continue;
+            }
+            for error in errors {
+                let place = Place::Axis(axis);
+                let message = format!("{}: {}", error.snippet, error.message);
+                let at = self.sweep.place(place, message, error.help.clone());
+                if !found.iter().any(|f| f.help == at.help && f.line == at.line) {
+                    found.push(at);
+                }
+            }
+        }
+        found
+    }
+
+    /// What is wrong with `sets` and is about `own` itself; `None` for nothing.
+    fn about(&self, sets: &[Set], own: &[Set], loader: &Loader) -> Option<Vec<Diagnostic>> {
+        let mut errors = self.scenario(sets, loader).err()?.0;
+        errors.retain(|e| e.file == SET && own.iter().any(|set| set.text() == e.snippet));
+        (!errors.is_empty()).then_some(errors)
+    }
+
+    /// Changes of a few points, from all over the sweep, that have a value.
+    fn some_points(&self, axis: usize, value: &AxisValue) -> impl Iterator<Item = Vec<Set>> {
+        const LOOKED_AT: usize = 2000;
+        const TRIED: usize = 16;
+        let step = (self.points() as usize / LOOKED_AT).max(1) | 1;
+        let has = move |point: &u32| self.values(*point).get(axis) == Some(value);
+        (0..self.points()).step_by(step).filter(has).take(TRIED).map(|point| self.sets(point))
+    }
+
+    fn wrong_probes(&self, plans: &[Plan]) -> Vec<Diagnostic> {
+        let Some(stop) = &self.sweep.stop else { return Vec::new() };
+        let mut known: Vec<&str> =
+            plans.iter().flat_map(|p| p.probes.iter().map(|probe| &*probe.probe)).collect();
+        known.sort_unstable();
+        known.dedup();
+        let wrong = stop.probes.iter().enumerate().filter(|(_, p)| !known.contains(&p.as_str()));
+        wrong
+            .map(|(i, probe)| {
+                let message = format!("{} has no latency probe `{probe}`", self.base_name);
+                let help = crate::slo::nearest(probe, "probes", &known);
+                self.sweep.place(Place::StopProbe(i), message, Some(help))
+            })
+            .collect()
+    }
+
+    /// Diagnostics about `[set]` in the sweep file's words.
+    fn of_sets(&self, mut errors: Diagnostics) -> Diagnostics {
+        for error in errors.0.iter_mut().filter(|e| e.file == SET) {
+            error.file = format!("{} [set]", self.sweep.file);
+        }
+        errors
+    }
+
+    fn digest(&self, loader: &Loader) -> String {
+        // A first point that cannot be parsed is recorded as failed; its text stands for it.
+        let plans = self
+            .scenario(&self.sets(0), loader)
+            .and_then(|scenario| scenario.plans(Some(&self.policies)));
+        let text = match plans {
+            Ok(plans) => serde_json::to_string(&plans).unwrap_or_default(),
+            Err(errors) => errors.to_string(),
+        };
+        fnv(text.as_bytes())
+    }
+}
+
+/// FNV-1a, 64 bits, as hexadecimal digits: tells two texts apart, and secures nothing.
+pub fn fnv(bytes: &[u8]) -> String {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, step))
+}
+
+/// The base scenario's name and text: built-in, or a file beside the sweep's.
+fn base(sweep: &Sweep) -> Result<(String, String), Diagnostics> {
+    let name = &sweep.scenario;
+    let path_like = name.contains('/') || name.ends_with(".toml");
+    if let Some(text) = builtin_scenario(name).filter(|_| !path_like) {
+        return Ok((name.clone(), text.to_owned()));
+    }
+    if !path_like {
+        let names: Vec<&str> = builtin_scenarios().iter().map(|b| b.name).collect();
+        let help =
+            crate::slo::nearest(name, "built-in scenarios", &names) + "; or a path to a file";
+        let message = format!("there is no scenario `{name}`");
+        return Err(sweep.place(Place::Scenario, message, Some(help)).into());
+    }
+    let dir = Path::new(&sweep.file).parent().map_or_else(PathBuf::new, Path::to_path_buf);
+    let path = dir.join(name);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok((path.display().to_string(), text)),
+        Err(e) => {
+            let message = format!("cannot read {}: {e}", path.display());
+            Err(sweep.place(Place::Scenario, message, None).into())
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Runs a scenario at many points, and searches among them.
+//!
+//! ```text
+//! Sweep (model) + base scenario --job--> Job --design--> point 0, 1, 2, ...
+//!                                                          |
+//!            engine: all cores, or somebody else's      point: sets -> plans -> repeats -> rows
+//!                                                          |
+//!                                  dataset: journal --> part-000000.parquet, ... and a manifest
+//! ```
+//!
+//! A point is a function of the sweep's text, the scenario and the point's number: which machine ran
+//! it, when, and beside what, leaves no trace. The dataset puts points where their numbers say.
+//! So a sweep that was killed, or that ran on a cluster, leaves the same bytes as any other.
+
+pub mod capacity;
+pub mod columns;
+pub mod dataset;
+pub mod design;
+pub mod engine;
+pub mod job;
+mod journal;
+pub mod point;
+pub mod read;
+pub mod row;
+pub mod slo;
+pub mod space;
+pub mod stop;
+mod table;
+pub mod trial;
+pub mod tune;

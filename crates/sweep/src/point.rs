@@ -1,0 +1,92 @@
+//! One point: from its number to its rows.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use vcoop_capture::Loader;
+use vcoop_lab::analysis::{About, document};
+use vcoop_lab::backend::{Column, Sim};
+use vcoop_lab::result::Document;
+use vcoop_lab::runner::{Control, Experiment, Measured};
+use vcoop_model::plan::Plan;
+use vcoop_model::sweep::Stop;
+
+use crate::job::Job;
+use crate::row::PointRows;
+use crate::stop::{next, settled};
+
+/// Runs a point; `None` if it was interrupted. Whatever goes wrong becomes a row, panics too: one
+/// point does not end a sweep.
+pub fn run(job: &Job, point: u32, loader: &Loader, stop: &AtomicBool) -> Option<PointRows> {
+    let found = catch_unwind(AssertUnwindSafe(|| attempt(job, point, loader, stop)));
+    match found {
+        Ok(Ok(rows)) => rows,
+        Ok(Err(error)) => Some(PointRows::failed(point, error)),
+        Err(_) => {
+            Some(PointRows::failed(point, "internal error, please report it: panic".to_owned()))
+        }
+    }
+}
+
+fn attempt(
+    job: &Job,
+    point: u32,
+    loader: &Loader,
+    stop: &AtomicBool,
+) -> Result<Option<PointRows>, String> {
+    let scenario = job.scenario(&job.sets(point), loader).map_err(|e| e.to_string())?;
+    let mut plans = scenario.plans(Some(&job.policies)).map_err(|e| e.to_string())?;
+    let rule = job.sweep.stop.as_ref();
+    let most = job.most_repeats;
+    let Some((document, sharp)) = enough(&mut plans, &job.baseline, rule, most, 1, stop)? else {
+        return Ok(None);
+    };
+    Ok(Some(PointRows::new(point, sharp, &document)))
+}
+
+/// Runs plans until the rule is content or there are `most` repeats; the result, and whether the
+/// rule was content. `None` if interrupted.
+///
+/// # Errors
+///
+/// The run that failed, in a sentence.
+pub fn enough(
+    plans: &mut [Plan],
+    baseline: &str,
+    rule: Option<&Stop>,
+    most: u32,
+    jobs: usize,
+    stop: &AtomicBool,
+) -> Result<Option<(Document, bool)>, String> {
+    for plan in plans.iter_mut() {
+        // Views are of single runs: no row shows them.
+        plan.views.clear();
+    }
+    let control = Control { stop, progress: &|_| () };
+    let mut measured: Option<Measured> = None;
+    loop {
+        let columns = [Column::all(&Sim, plans.len())];
+        let experiment = Experiment { plans, columns: &columns, jobs };
+        let now = match measured.take() {
+            None => experiment.run(control),
+            Some(before) => experiment.extend(before, control),
+        };
+        let now = now.map_err(|e| e.to_string())?;
+        if let Some(failure) = now.failure {
+            return Err(failure.to_string());
+        }
+        if now.interrupted || stop.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let about = About { baseline: baseline.to_owned(), ..About::default() };
+        let document = document(plans, &now, about);
+        let sharp = rule.is_none_or(|rule| settled(&document, rule));
+        let repeats = plans.first().map_or(0, |plan| plan.repeats);
+        if sharp || repeats >= most {
+            return Ok(Some((document, sharp)));
+        }
+        let repeats = next(repeats, most);
+        plans.iter_mut().for_each(|plan| plan.repeats = repeats);
+        measured = Some(now);
+    }
+}

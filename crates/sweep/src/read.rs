@@ -1,0 +1,72 @@
+//! What is in a dataset: enough of it for a summary.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+
+use parquet::errors::ParquetError;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Field;
+use parquet::schema::types::Type;
+
+/// Counts over the points of a dataset.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Points.
+    pub points: u32,
+    /// Points that failed.
+    pub failed: u32,
+    /// Points whose comparisons were not sharp enough when they ended.
+    pub unsettled: u32,
+    /// Points at which a policy is best, by its name; the empty name where none is.
+    pub best: BTreeMap<String, u32>,
+}
+
+/// Columns a tally needs.
+const COLUMNS: [&str; 4] = ["point", "settled", "best", "error"];
+
+impl Tally {
+    /// Counts the complete parts of a folder.
+    ///
+    /// # Errors
+    ///
+    /// A part cannot be read.
+    pub fn of(dir: &Path) -> Result<Self, ParquetError> {
+        let mut tally = Self::default();
+        let mut last = None;
+        for part in 0.. {
+            let path = dir.join(crate::dataset::part_name(part));
+            if !path.exists() {
+                break;
+            }
+            let file = SerializedFileReader::new(File::open(path)?)?;
+            let schema = file.metadata().file_metadata().schema();
+            let fields = schema.get_fields().iter().filter(|f| COLUMNS.contains(&f.name()));
+            let projection = Type::group_type_builder(schema.name())
+                .with_fields(fields.cloned().collect())
+                .build()?;
+            for row in file.get_row_iter(Some(projection))? {
+                let row = row?;
+                let field = |name: &str| row.get_column_iter().find(|(n, _)| *n == name);
+                let point = field("point").map(|(_, field)| field.to_string());
+                if point == last {
+                    continue;
+                }
+                last = point;
+                tally.points += 1;
+                if matches!(field("error"), Some((_, Field::Str(_)))) {
+                    tally.failed += 1;
+                    continue;
+                }
+                tally.unsettled +=
+                    u32::from(matches!(field("settled"), Some((_, Field::Bool(false)))));
+                let best = match field("best") {
+                    Some((_, Field::Str(name))) => name.clone(),
+                    _ => String::new(),
+                };
+                *tally.best.entry(best).or_default() += 1;
+            }
+        }
+        Ok(tally)
+    }
+}

@@ -1,0 +1,169 @@
+//! What a point gives: rows of the dataset.
+
+use serde::{Deserialize, Serialize};
+use vcoop_lab::result::{Document, Interval, LatencySeries, ScalarSeries, Series};
+
+/// Columns of numbers, in order; units are in the row's `unit`, ratios have none.
+pub const NUMBERS: [&str; 38] = [
+    "value",
+    "value_lo",
+    "value_hi",
+    "min",
+    "mean",
+    "mean_lo",
+    "mean_hi",
+    "p50",
+    "p50_lo",
+    "p50_hi",
+    "p90",
+    "p90_lo",
+    "p90_hi",
+    "p99",
+    "p99_lo",
+    "p99_hi",
+    "p999",
+    "p999_lo",
+    "p999_hi",
+    "p9999",
+    "p9999_lo",
+    "p9999_hi",
+    "max",
+    "host_wait",
+    "ratio",
+    "ratio_lo",
+    "ratio_hi",
+    "ratio_p50",
+    "ratio_p50_lo",
+    "ratio_p50_hi",
+    "ratio_p90",
+    "ratio_p99",
+    "ratio_p99_lo",
+    "ratio_p99_hi",
+    "ratio_p999",
+    "ratio_p999_lo",
+    "ratio_p999_hi",
+    "ratio_p9999",
+];
+
+/// A series of one policy at one point, or the error that a point ended with.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Policy; none where the whole point failed.
+    pub policy: Option<String>,
+    /// Probe.
+    pub probe: Option<String>,
+    /// What was measured.
+    pub metric: Option<String>,
+    /// Unit of the numbers.
+    pub unit: Option<String>,
+    /// Repeats that are in it.
+    pub repeats: u32,
+    /// Samples, of a latency.
+    pub count: Option<u64>,
+    /// Periods without a sample, of a latency.
+    pub missed: Option<u64>,
+    /// Index into [`NUMBERS`], number; ascending. What is not there is null.
+    pub numbers: Vec<(u8, f64)>,
+    /// Why the point failed.
+    pub error: Option<String>,
+}
+
+/// A point that was run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PointRows {
+    /// Its number.
+    pub point: u32,
+    /// Whether every comparison was sharp enough when it ended; true where nothing asks for that.
+    pub settled: bool,
+    /// Policy that the point's verdict names best, if it names one.
+    pub best: Option<String>,
+    /// Rows: policy by policy, in each latencies before numbers. One row for a failed point.
+    pub rows: Vec<Row>,
+}
+
+impl PointRows {
+    /// A point that failed.
+    pub fn failed(point: u32, error: String) -> Self {
+        let row = Row { error: Some(error), ..Row::default() };
+        Self { point, settled: false, best: None, rows: vec![row] }
+    }
+
+    /// A point's results.
+    pub fn new(point: u32, settled: bool, document: &Document) -> Self {
+        let rows = document.series.iter().map(Row::new).collect();
+        let best = document.verdicts.first().and_then(|v| v.best.clone());
+        Self { point, settled, best, rows }
+    }
+
+    /// Why it failed, if it did.
+    pub fn error(&self) -> Option<&str> {
+        self.rows.iter().find_map(|row| row.error.as_deref())
+    }
+}
+
+impl Row {
+    /// A number by the name of its column.
+    pub fn number(&self, name: &str) -> Option<f64> {
+        let column = NUMBERS.iter().position(|n| *n == name)?;
+        self.numbers.iter().find(|(i, _)| usize::from(*i) == column).map(|(_, x)| *x)
+    }
+
+    fn new(series: &Series) -> Self {
+        let key = series.key();
+        let mut row = Self {
+            policy: Some(key.policy.clone()),
+            probe: Some(key.probe.clone()),
+            metric: Some(key.metric.clone()),
+            unit: Some(key.unit.clone()),
+            repeats: key.repeats,
+            ..Self::default()
+        };
+        match series {
+            Series::Latency(series) => row.latency(series),
+            Series::Scalar(series) => row.scalar(series),
+        }
+        row.numbers.sort_by_key(|(i, _)| *i);
+        row
+    }
+
+    fn put(&mut self, name: &str, value: Option<f64>) {
+        let column = NUMBERS.iter().position(|n| *n == name);
+        // A number that JSON cannot carry would not survive the journal: null, as there.
+        if let (Some(i), Some(x)) = (column, value.filter(|x| x.is_finite())) {
+            self.numbers.push((i as u8, x));
+        }
+    }
+
+    fn bounded(&mut self, name: &str, value: Option<f64>, interval: Option<Interval>) {
+        self.put(name, value);
+        self.put(&format!("{name}_lo"), interval.map(|[lo, _]| lo));
+        self.put(&format!("{name}_hi"), interval.map(|[_, hi]| hi));
+    }
+
+    fn latency(&mut self, s: &LatencySeries) {
+        self.count = Some(s.count);
+        self.missed = Some(s.missed);
+        self.put("min", Some(s.min));
+        self.bounded("mean", Some(s.mean), s.mean_ci95);
+        self.bounded("p50", s.p50, s.p50_ci95);
+        self.bounded("p90", s.p90, s.p90_ci95);
+        self.bounded("p99", s.p99, s.p99_ci95);
+        self.bounded("p999", s.p999, s.p999_ci95);
+        self.bounded("p9999", s.p9999, s.p9999_ci95);
+        self.put("max", Some(s.max));
+        self.put("host_wait", s.parts_mean.get("host_wait").copied());
+        let (ratio, ci) =
+            (s.ratio_to_baseline.unwrap_or_default(), s.ratio_ci95.unwrap_or_default());
+        self.bounded("ratio", ratio.mean, ci.mean);
+        self.bounded("ratio_p50", ratio.p50, ci.p50);
+        self.put("ratio_p90", ratio.p90);
+        self.bounded("ratio_p99", ratio.p99, ci.p99);
+        self.bounded("ratio_p999", ratio.p999, ci.p999);
+        self.put("ratio_p9999", ratio.p9999);
+    }
+
+    fn scalar(&mut self, s: &ScalarSeries) {
+        self.bounded("value", Some(s.value), s.value_ci95);
+        self.bounded("ratio", s.ratio_to_baseline, s.ratio_ci95);
+    }
+}

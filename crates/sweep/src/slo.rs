@@ -1,0 +1,365 @@
+//! Objectives: `guest.cyclictest.p999 < 100us`, `host.cpu`.
+//!
+//! What there is to be named is told by a run, not by a list: a series that the scenario gives is a
+//! name, its statistics follow.
+
+use std::fmt;
+
+use vcoop_lab::human;
+use vcoop_lab::result::{Document, Interval, LatencySeries, ScalarSeries, Series};
+use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
+
+/// Statistics of a latency, as a name ends.
+pub const STATISTICS: [&str; 9] =
+    ["mean", "p50", "p90", "p99", "p999", "p9999", "max", "min", "missed"];
+
+/// Units that are multiples of another: unit, what series have, how many of it.
+const UNITS: [(&str, &str, f64); 12] = [
+    ("ns", "us", 1e-3),
+    ("us", "us", 1.0),
+    ("µs", "us", 1.0),
+    ("ms", "us", 1e3),
+    ("s", "us", 1e6),
+    ("%", "%", 1.0),
+    ("cpu", "cpu", 1.0),
+    ("1/s", "1/s", 1.0),
+    ("/s", "1/s", 1.0),
+    ("1/min", "1/min", 1.0),
+    ("/min", "1/min", 1.0),
+    ("", "count", 1.0),
+];
+
+/// On which side of a limit a value must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// `<`, `<=`: floats of measured values leave no room for a difference.
+    Below,
+    /// `>`, `>=`.
+    Above,
+}
+
+/// A number that a result has: a statistic of a latency, or a scalar.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quantity {
+    /// Its whole name.
+    pub name: String,
+    /// Unit of its values.
+    pub unit: String,
+    probe: String,
+    metric: String,
+    /// For a latency.
+    statistic: Option<&'static str>,
+}
+
+/// A limit that must hold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slo {
+    /// As the user wrote it.
+    pub text: String,
+    /// What is held against the limit.
+    pub quantity: Quantity,
+    /// On which side it must be.
+    pub side: Side,
+    /// The limit, in the quantity's unit.
+    pub limit: f64,
+}
+
+/// A quantity's value in a result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reading {
+    /// Value, in the quantity's unit.
+    pub value: f64,
+    /// Its 95 % interval, where there is one.
+    pub interval: Option<Interval>,
+}
+
+/// What a reading says about a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Held {
+    /// Broken, by the whole interval.
+    No,
+    /// Broken, but the interval reaches over the limit; or there is none.
+    Unlikely,
+    /// Held, but the interval reaches over the limit; or there is none.
+    Likely,
+    /// Held, by the whole interval.
+    Yes,
+}
+
+/// Everything that can be named in a result, in its order.
+pub fn quantities(document: &Document) -> Vec<Quantity> {
+    let mut found: Vec<Quantity> = Vec::new();
+    let mut add = |q: Quantity| {
+        if !found.iter().any(|known| known.name == q.name) {
+            found.push(q);
+        }
+    };
+    for series in &document.series {
+        let key = series.key();
+        let (probe, metric) = (key.probe.clone(), key.metric.clone());
+        match series {
+            Series::Latency(_) => {
+                let stem = match metric.as_str() {
+                    "latency" => probe.clone(),
+                    other => format!("{probe}.{other}"),
+                };
+                for statistic in STATISTICS {
+                    let unit = if statistic == "missed" { "count" } else { &key.unit };
+                    add(Quantity {
+                        name: format!("{stem}.{statistic}"),
+                        unit: unit.to_owned(),
+                        probe: probe.clone(),
+                        metric: metric.clone(),
+                        statistic: Some(statistic),
+                    });
+                }
+            }
+            Series::Scalar(_) => add(Quantity {
+                name: format!("{probe}.{metric}"),
+                unit: key.unit.clone(),
+                probe,
+                metric,
+                statistic: None,
+            }),
+        }
+    }
+    found
+}
+
+impl Quantity {
+    /// Finds a name among what there is. `option` is where it was written.
+    ///
+    /// # Errors
+    ///
+    /// There is no such thing; the nearest names.
+    pub fn find(option: &str, name: &str, known: &[Self]) -> Result<Self, Diagnostics> {
+        let name = name.trim();
+        if let Some(found) = known.iter().find(|q| q.name == name) {
+            return Ok(found.clone());
+        }
+        let names: Vec<&str> = known.iter().map(|q| q.name.as_str()).collect();
+        // A probe's own name is a slip of its own.
+        let prefix = format!("{name}.");
+        let inside: Vec<&str> =
+            names.iter().copied().filter(|n| n.starts_with(&prefix)).take(20).collect();
+        let help = if inside.is_empty() {
+            near(name, &names)
+        } else {
+            format!("name what of it: {}", inside.join(", "))
+        };
+        Err(wrong(option, name, name, format!("the scenario measures no `{name}`"), help))
+    }
+
+    /// Its value under a policy; `None` where it has none there, as a quantile of too few samples.
+    pub fn read(&self, document: &Document, policy: &str) -> Option<Reading> {
+        let is = |key: &vcoop_lab::result::Key| {
+            key.policy == policy && key.probe == self.probe && key.metric == self.metric
+        };
+        match self.statistic {
+            Some(statistic) => {
+                let series = document.latencies().find(|s| is(&s.key))?;
+                statistic_of(series, statistic)
+            }
+            None => {
+                let ScalarSeries { value, value_ci95, .. } =
+                    document.scalars().find(|s| is(&s.key))?;
+                Some(Reading { value: *value, interval: *value_ci95 })
+            }
+        }
+    }
+
+    /// A value with its unit, for people.
+    pub fn show(&self, value: f64) -> String {
+        match self.unit.as_str() {
+            "us" => human::time(value),
+            "count" => human::digits(value),
+            unit => human::with_unit(value, unit),
+        }
+    }
+}
+
+fn statistic_of(s: &LatencySeries, statistic: &str) -> Option<Reading> {
+    let (value, interval) = match statistic {
+        "mean" => (Some(s.mean), s.mean_ci95),
+        "p50" => (s.p50, s.p50_ci95),
+        "p90" => (s.p90, s.p90_ci95),
+        "p99" => (s.p99, s.p99_ci95),
+        "p999" => (s.p999, s.p999_ci95),
+        "p9999" => (s.p9999, s.p9999_ci95),
+        "max" => (Some(s.max), None),
+        "min" => (Some(s.min), None),
+        _ => (Some(s.missed as f64), None),
+    };
+    value.map(|value| Reading { value, interval })
+}
+
+impl Slo {
+    /// Reads `NAME < LIMIT` against what there is.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, and what would be right.
+    pub fn parse(text: &str, known: &[Quantity]) -> Result<Self, Diagnostics> {
+        const OPTION: &str = "--slo";
+        let shape = "write NAME < LIMIT, like 'guest.cyclictest.p999 < 100us'";
+        let Some(at) = text.find(['<', '>']) else {
+            let message = "it has no `<` or `>`".to_owned();
+            return Err(wrong(OPTION, text, text, message, shape.to_owned()));
+        };
+        let side = if text[at..].starts_with('<') { Side::Below } else { Side::Above };
+        let quantity = Quantity::find(OPTION, &text[..at], known).map_err(|mut e| {
+            e.0.iter_mut().for_each(|d| d.snippet = text.to_owned());
+            e
+        })?;
+        let rest = text[at + 1..].trim_start_matches('=').trim();
+        let split = rest.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-'));
+        let (number, unit) = rest.split_at(split.unwrap_or(rest.len()));
+        let unit = unit.trim();
+        let Some(number) = number.parse::<f64>().ok().filter(|x| x.is_finite()) else {
+            let message = format!("`{rest}` is no limit");
+            return Err(wrong(OPTION, text, rest, message, shape.to_owned()));
+        };
+        let fits: Vec<&str> =
+            UNITS.iter().filter(|(_, of, _)| *of == quantity.unit).map(|(u, ..)| *u).collect();
+        let factor = UNITS.iter().find(|(u, of, _)| *u == unit && *of == quantity.unit);
+        let Some((_, _, factor)) = factor else {
+            let message = match unit {
+                "" => format!("`{rest}` has no unit"),
+                _ => format!("`{unit}` does not fit: {} is in {}", quantity.name, quantity.unit),
+            };
+            let listed = match fits.as_slice() {
+                [""] => "write a number without a unit".to_owned(),
+                units => format!("units of it: {}", units.join(", ")),
+            };
+            return Err(wrong(OPTION, text, rest, message, listed));
+        };
+        Ok(Self { text: text.trim().to_owned(), quantity, side, limit: number * factor })
+    }
+
+    /// What a reading says about it.
+    pub fn held(&self, reading: Reading) -> Held {
+        let good = |x: f64| match self.side {
+            Side::Below => x < self.limit,
+            Side::Above => x > self.limit,
+        };
+        let sure =
+            |want: bool| reading.interval.is_some_and(|i| i.iter().all(|x| good(*x) == want));
+        match good(reading.value) {
+            true if sure(true) => Held::Yes,
+            true => Held::Likely,
+            false if sure(false) => Held::No,
+            false => Held::Unlikely,
+        }
+    }
+
+    /// How far a value is beyond the limit, as a natural logarithm of the ratio; zero or less where it
+    /// holds. A value without a ratio (zero, another sign) counts by its distance.
+    pub fn excess(&self, value: f64) -> f64 {
+        let sign = if self.side == Side::Below { 1.0 } else { -1.0 };
+        if value > 0.0 && self.limit > 0.0 {
+            return sign * libm::log(value / self.limit);
+        }
+        sign * (value - self.limit)
+    }
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::No => "broken",
+            Self::Unlikely => "probably broken",
+            Self::Likely => "probably held",
+            Self::Yes => "held",
+        })
+    }
+}
+
+fn wrong(option: &str, text: &str, part: &str, message: String, help: String) -> Diagnostics {
+    let column = text.find(part).map_or(0, |at| text[..at].chars().count());
+    Diagnostic {
+        file: option.to_owned(),
+        line: 1,
+        column: column as u32 + 1,
+        snippet: text.to_owned(),
+        length: part.chars().count().max(1) as u32,
+        message,
+        help: Some(help),
+    }
+    .into()
+}
+
+/// The names most like a word.
+fn near(word: &str, known: &[&str]) -> String {
+    let mut sorted: Vec<(usize, &str)> =
+        known.iter().map(|name| (strsim::damerau_levenshtein(word, name), *name)).collect();
+    sorted.sort();
+    let names: Vec<&str> = sorted.iter().take(8).map(|(_, name)| *name).collect();
+    format!("nearest: {}", names.join(", "))
+}
+
+/// `did you mean X? `, if one is like enough; then all of them.
+pub(crate) fn nearest(word: &str, what: &str, known: &[&str]) -> String {
+    let distance = |name: &str| strsim::damerau_levenshtein(word, name);
+    let near = known.iter().map(|name| (distance(name), *name));
+    let near = near.filter(|(d, name)| *d <= 1 + name.len().max(word.len()) / 3).min();
+    let guess = near.map(|(_, name)| format!("did you mean `{name}`? ")).unwrap_or_default();
+    format!("{guess}{what}: {}", known.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known() -> Vec<Quantity> {
+        let one = |name: &str, unit: &str, statistic| Quantity {
+            name: name.to_owned(),
+            unit: unit.to_owned(),
+            probe: "guest.cyclictest".to_owned(),
+            metric: "latency".to_owned(),
+            statistic,
+        };
+        vec![
+            one("guest.cyclictest.p99", "us", Some("p99")),
+            one("guest.cyclictest.missed", "count", Some("missed")),
+            one("host.cpu", "%", None),
+        ]
+    }
+
+    #[test]
+    fn limits_are_read_in_the_unit_of_what_they_limit() {
+        let slo = Slo::parse("guest.cyclictest.p99 < 0.1ms", &known()).unwrap();
+        assert_eq!((slo.limit, slo.side), (100.0, Side::Below));
+        let slo = Slo::parse("host.cpu>=12.5 %", &known()).unwrap();
+        assert_eq!((slo.limit, slo.side), (12.5, Side::Above));
+        assert_eq!(Slo::parse("guest.cyclictest.missed < 3", &known()).unwrap().limit, 3.0);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_what_could() {
+        for (text, message) in [
+            ("guest.cyclictst.p99 < 1ms", "nearest: guest.cyclictest.p99"),
+            ("guest.cyclictest < 1ms", "name what of it: guest.cyclictest.p99"),
+            ("guest.cyclictest.p99 = 1ms", "no `<`"),
+            ("guest.cyclictest.p99 < 100", "has no unit"),
+            ("guest.cyclictest.p99 < 5%", "`%` does not fit"),
+            ("host.cpu < 5ms", "units of it: %"),
+            ("guest.cyclictest.missed < 3us", "without a unit"),
+            ("host.cpu < x", "is no limit"),
+        ] {
+            let found = Slo::parse(text, &known()).unwrap_err().to_string();
+            assert!(found.contains(message) && found.starts_with("--slo:1:"), "{text}: {found}");
+        }
+    }
+
+    #[test]
+    fn intervals_decide_how_sure_it_is() {
+        let slo = Slo::parse("guest.cyclictest.p99 < 100us", &known()).unwrap();
+        let held = |value, interval| slo.held(Reading { value, interval });
+        assert_eq!(held(90.0, Some([80.0, 95.0])), Held::Yes);
+        assert_eq!(held(90.0, Some([80.0, 105.0])), Held::Likely);
+        assert_eq!(held(90.0, None), Held::Likely);
+        assert_eq!(held(110.0, Some([95.0, 120.0])), Held::Unlikely);
+        assert_eq!(held(110.0, Some([105.0, 120.0])), Held::No);
+        assert!(slo.excess(50.0) < 0.0 && slo.excess(200.0) > 0.0);
+    }
+}

@@ -1,0 +1,107 @@
+//! Searches whose answers are known.
+
+use std::sync::atomic::AtomicBool;
+
+use vcoop_capture::Loader;
+use vcoop_model::builtin::builtin_scenario;
+use vcoop_model::scenario::Set;
+use vcoop_sweep::capacity::{Capacity, Knob, capacity};
+use vcoop_sweep::slo::{Quantity, Slo, quantities};
+use vcoop_sweep::space::Setting;
+use vcoop_sweep::trial::{Bench, SearchError};
+use vcoop_sweep::tune::{Goal, Tuned, tune};
+
+fn bench(jobs: usize) -> Bench {
+    let sets = ["duration=300ms", "warmup=20ms", "repeats=3"];
+    Bench {
+        name: "busy-host-1".to_owned(),
+        text: builtin_scenario("busy-host-1").unwrap().to_owned(),
+        sets: sets.iter().map(|s| Set::parse(s).unwrap()).collect(),
+        jobs,
+        loader: Loader::default(),
+    }
+}
+
+fn known(bench: &Bench) -> Vec<Quantity> {
+    let mut plans = [bench.plan(&[], "vanilla").unwrap()];
+    quantities(&bench.run(&mut plans, &AtomicBool::new(false)).unwrap())
+}
+
+fn fill(slo: &str, knob: &Knob) -> Capacity {
+    let bench = bench(2);
+    let slos = [Slo::parse(slo, &known(&bench)).unwrap()];
+    capacity(&bench, "vanilla", knob, &slos, &AtomicBool::new(false), &|_| ()).unwrap()
+}
+
+/// One busy vCPU and `h` hogs share a pCPU fairly: the vCPU has `1 / (h + 1)` of it.
+#[test]
+fn a_fair_share_breaks_where_arithmetic_says() {
+    let hogs = |from, to| Knob { path: "load.hog.count".to_owned(), from, to };
+    let found = fill("guest.cpu > 0.22 cpu", &hogs(1, 16));
+    assert_eq!(found.most.as_ref().map(|t| t.value), Some(3), "1/4 is above 0.22, 1/5 below");
+    assert!(found.contradictions.is_empty() && !found.open);
+    assert!(found.surely <= Some(3) && found.at_best >= Some(3));
+    assert!(found.tried.len() < 12, "not every step was tried");
+    assert!(fill("guest.cpu > 0.01 cpu", &hogs(1, 6)).open);
+    assert!(fill("guest.cpu > 0.9 cpu", &hogs(1, 6)).most.is_none());
+    let fewer = fill("guest.cpu < 0.3 cpu", &hogs(9, 1));
+    assert_eq!(fewer.most.map(|t| t.value), Some(3), "from the other end");
+}
+
+fn search(jobs: usize, slo: &str, cost: &str) -> Tuned {
+    let bench = bench(jobs);
+    let known = known(&bench);
+    let goal = Goal {
+        slos: vec![Slo::parse(slo, &known).unwrap()],
+        cost: Quantity::find("--minimize", cost, &known).unwrap(),
+        bases: Vec::new(),
+        trials: 24,
+        confirm: 4,
+        seed: 1,
+    };
+    tune(&bench, &goal, &AtomicBool::new(false), &|_, _| ()).unwrap()
+}
+
+#[test]
+fn a_limit_that_only_boosting_holds_is_held_by_boosting() {
+    let found = search(2, "guest.cyclictest.p99 < 500us", "host.cyclictest.mean");
+    let best = found.best.expect("dynamic holds it, as scenario busy-host-1 shows");
+    assert_ne!(best.tried.setting.base, "vanilla");
+    assert!(best.tried.score.excess <= 0.0 && best.held.0 >= 1);
+    let policy = found.contributions.iter().find(|c| c.what == "policy").unwrap();
+    assert!(policy.without.excess > 0.0, "vanilla breaks it");
+    // ratelimit-auto is for hosts with credit1.
+    assert!(found.unfit.iter().any(|(policy, _)| policy == "ratelimit-auto"));
+    for pair in found.front.windows(2) {
+        assert!(pair[0].score.excess > pair[1].score.excess, "cheaper only where it is worse");
+    }
+    assert_eq!(found.trials, 24, "every setting once");
+}
+
+#[test]
+fn threads_do_not_change_what_is_found() {
+    let of = |jobs| search(jobs, "guest.cyclictest.p99 < 500us", "host.cyclictest.mean");
+    let settings = |found: &Tuned| -> Vec<Setting> {
+        found.confirmed.iter().map(|c| c.tried.setting.clone()).collect()
+    };
+    assert_eq!(settings(&of(1)), settings(&of(2)));
+}
+
+#[test]
+fn what_nothing_holds_is_said_and_the_nearest_is_named() {
+    let found = search(2, "guest.cyclictest.mean < 1ns", "host.cpu");
+    assert!(found.best.is_none());
+    let nearest = &found.confirmed[0];
+    assert_eq!(nearest.held.0, 0);
+    assert_ne!(nearest.tried.setting.base, "vanilla");
+}
+
+#[test]
+fn a_stop_ends_a_search() {
+    let bench = bench(1);
+    let known = known(&bench);
+    let slos = [Slo::parse("guest.cpu > 0.2 cpu", &known).unwrap()];
+    let knob = Knob { path: "load.hog.count".to_owned(), from: 1, to: 4 };
+    let found = capacity(&bench, "vanilla", &knob, &slos, &AtomicBool::new(true), &|_| ());
+    assert!(matches!(found, Err(SearchError::Interrupted)), "{found:?}");
+}

@@ -1,0 +1,187 @@
+//! Whole sweeps: same bytes, failed points, refusals.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use vcoop_capture::Loader;
+use vcoop_model::sweep::Sweep;
+use vcoop_sweep::dataset::{Dataset, DatasetError};
+use vcoop_sweep::engine::{Control, Outcome, run};
+use vcoop_sweep::job::Job;
+use vcoop_sweep::point;
+use vcoop_sweep::read::Tally;
+
+/// Small points: one vCPU, a hog or none, 20 simulated milliseconds.
+const SMALL: &str = "name = \"small\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic\"]\n\
+    [set]\nduration = \"20ms\"\nwarmup = \"1ms\"\n[repeats]\nmin = 2\n[axes]\n\
+    \"load.hog.count\" = { from = 1, to = 4, points = 4 }\n\
+    \"vm.guest.task.cyclictest.interval\" = [\"500us\", \"1ms\", \"2ms\", \"4ms\", \"8ms\", \"3ms\", \"5ms\", \"6ms\", \"7ms\"]\n";
+
+fn job(text: &str) -> Job {
+    let sweep = Sweep::parse("s.toml", text).unwrap_or_else(|e| panic!("{e}"));
+    Job::new(sweep).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn refused(text: &str) -> String {
+    Job::new(Sweep::parse("s.toml", text).unwrap()).unwrap_err().to_string()
+}
+
+fn folder(name: &str) -> PathBuf {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("sweeps-{name}"));
+    let _ = fs::remove_dir_all(&dir);
+    dir
+}
+
+/// Runs until so many points were added, or to the end.
+fn sweep(job: &Job, dir: &Path, jobs: usize, most: u32) -> Outcome {
+    let stop = AtomicBool::new(false);
+    let mut dataset = Dataset::open(dir, job).unwrap();
+    let progress = |p: vcoop_sweep::engine::Progress| {
+        if p.done - p.before >= most {
+            stop.store(true, Ordering::Relaxed);
+        }
+    };
+    run(job, &mut dataset, jobs, Control { stop: &stop, progress: &progress }).unwrap()
+}
+
+fn bytes(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
+    entries.map(|e| (e.file_name().into_string().unwrap(), fs::read(e.path()).unwrap())).collect()
+}
+
+#[test]
+fn jobs_and_stops_leave_the_same_bytes() {
+    let job = job(SMALL);
+    assert_eq!(job.points(), 36);
+    let (one, two, pieces) = (folder("one"), folder("two"), folder("pieces"));
+    let whole = sweep(&job, &one, 1, u32::MAX);
+    assert_eq!((whole.progress.done, whole.interrupted, &whole.failure), (36, false, &None));
+    sweep(&job, &two, 3, u32::MAX);
+    let names: Vec<String> = bytes(&one).into_keys().collect();
+    let parts =
+        ["manifest.json", "part-000000.parquet", "part-000001.parquet", "part-000002.parquet"];
+    assert_eq!(names, parts);
+    assert!(bytes(&one) == bytes(&two));
+    let mut runs = 0;
+    while sweep(&job, &pieces, 2, 5).interrupted {
+        runs += 1;
+        assert!(runs < 10, "no stop loses what was done");
+    }
+    assert!(runs >= 3);
+    assert!(bytes(&one) == bytes(&pieces));
+    let tally = Tally::of(&one).unwrap();
+    assert_eq!((tally.points, tally.failed, tally.unsettled), (36, 0, 0));
+}
+
+#[test]
+fn points_share_the_workload_and_differ_by_their_axes() {
+    let job = job(SMALL);
+    let stop = AtomicBool::new(false);
+    let loader = Loader::default();
+    let (a, again) = (point::run(&job, 0, &loader, &stop), point::run(&job, 0, &loader, &stop));
+    assert_eq!(a, again);
+    let (a, b) = (a.unwrap(), point::run(&job, 27, &loader, &stop).unwrap());
+    assert_ne!(a.rows, b.rows, "four hogs are not one");
+    let mean = |p: &vcoop_sweep::row::PointRows, policy: &str| {
+        let row = p.rows.iter().find(|r| {
+            r.policy.as_deref() == Some(policy) && r.probe.as_deref() == Some("guest.cyclictest")
+        });
+        row.and_then(|r| r.number("mean")).unwrap()
+    };
+    assert!(mean(&b, "vanilla") > mean(&b, "dynamic"));
+}
+
+#[test]
+fn a_point_that_cannot_be_is_recorded_and_the_rest_goes_on() {
+    // One pin for each of two vCPUs fits no guest of one.
+    let text = "name = \"s\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\"]\n[set]\nduration = \"20ms\"\n\
+        warmup = \"1ms\"\n[repeats]\nmin = 2\n[axes]\n\"vm.guest.pin\" = [\"0\", [\"0\", \"1\"]]\n\
+        \"vm.guest.vcpus\" = [2, 1]\n";
+    let (dir, job) = (folder("failed"), job(text));
+    let outcome = sweep(&job, &dir, 2, u32::MAX);
+    assert_eq!((outcome.progress.done, outcome.progress.failed), (4, 1));
+    let (point, why) = outcome.failure.unwrap();
+    assert_eq!(point, 3);
+    assert!(why.contains("pin"), "{why}");
+    let tally = Tally::of(&dir).unwrap();
+    assert_eq!((tally.points, tally.failed), (4, 1));
+}
+
+#[test]
+fn what_names_nothing_is_refused_before_anything_runs() {
+    let of = |axes: &str| {
+        refused(&format!("name = \"s\"\nscenario = \"busy-host-1\"\n[axes]\n{axes}\n"))
+    };
+    let field = of("\"host.pcpu\" = [1, 2]");
+    assert!(field.contains("did you mean `pcpus`") && field.starts_with("s.toml:4:"), "{field}");
+    assert!(of("\"load.hug.count\" = [1]").contains("did you mean `hog`"));
+    assert!(of("\"vm.guest.task.cyclictest.interval\" = [5]").contains("duration"));
+    assert!(of("\"vm.guest.task.cyclictest.interval\" = [\"5%\"]").contains("unit of time"));
+    assert!(of("\"host.pcpus\" = { from = -1, to = 9, points = 2 }").contains("out of range"));
+    let policy = "name = \"s\"\nscenario = \"busy-host-1\"\npolicies = [\"dynamc\"]\n[axes]\n\"host.pcpus\" = [2]\n";
+    assert!(refused(policy).contains("did you mean `dynamic`"));
+    let probe = "name = \"s\"\nscenario = \"busy-host-1\"\n[axes]\n\"load.hog.count\" = [2]\n[stop]\nwidth = \"10%\"\nprobes = [\"guest.cyclictst\"]\n";
+    assert!(refused(probe).contains("did you mean `guest.cyclictest`"));
+    let scenario = "name = \"s\"\nscenario = \"busy-hots-1\"\n[axes]\n\"host.pcpus\" = [2]\n";
+    assert!(refused(scenario).contains("did you mean `busy-host-1`"));
+    let matrix = "name = \"s\"\nscenario = \"pvsched-busy\"\n[axes]\n\"host.pcpus\" = [2]\n";
+    let found = Sweep::parse("s.toml", matrix).map(Job::new).unwrap();
+    if let Err(e) = found {
+        assert!(e.to_string().contains("matrix"), "{e}");
+    }
+}
+
+#[test]
+fn folders_of_anything_else_are_refused_and_left_alone() {
+    let open = |text: &str, dir: &Path| Dataset::open(dir, &job(text));
+    let why = |result: Result<Dataset, DatasetError>| match result {
+        Err(e @ DatasetError::Refused { .. }) => e.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let dir = folder("refusals");
+    let first = open(SMALL, &dir).unwrap();
+    assert!(why(open(SMALL, &dir)).contains("another process"));
+    drop(first);
+    let before = bytes(&dir);
+    assert!(why(open(&SMALL.replace("\"small\"", "\"other\""), &dir)).contains("sweep `small`"));
+    assert!(why(open(&SMALL.replace("20ms", "30ms"), &dir)).contains("said something else"));
+    let manifest = fs::read_to_string(dir.join("manifest.json")).unwrap();
+    for (from, to, says) in [
+        ("vcoop.sweep/1", "vcoop.sweep/2", "schema vcoop.sweep/2"),
+        ("\"version\": \"", "\"version\": \"9", "written by vcoop 9"),
+        ("vcoop.sweep/1", "vcoop.result/1", "did not write"),
+    ] {
+        fs::write(dir.join("manifest.json"), manifest.replace(from, to)).unwrap();
+        assert!(why(open(SMALL, &dir)).contains(says), "{says}");
+    }
+    fs::write(dir.join("manifest.json"), &manifest).unwrap();
+    assert!(bytes(&dir) == before);
+    let foreign = folder("foreign");
+    fs::create_dir_all(&foreign).unwrap();
+    fs::write(foreign.join("thesis.tex"), "precious").unwrap();
+    assert!(why(open(SMALL, &foreign)).contains("thesis.tex"));
+    assert_eq!(bytes(&foreign).len(), 1);
+}
+
+#[test]
+fn repeats_are_added_until_ratios_are_sharp_and_no_further() {
+    let text = "name = \"s\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic\"]\n[set]\n\
+        duration = \"50ms\"\nwarmup = \"1ms\"\n[axes]\n\"load.hog.count\" = [2]\n[repeats]\nmin = 5\nmax = 12\n";
+    let run = |stop: &str| {
+        let job = job(&format!("{text}{stop}"));
+        point::run(&job, 0, &Loader::default(), &AtomicBool::new(false)).unwrap()
+    };
+    let loose = run("[stop]\nwidth = \"900%\"\n");
+    assert_eq!((loose.settled, loose.rows[0].repeats), (true, 5));
+    let tight = run("[stop]\nwidth = \"0.01%\"\n");
+    assert_eq!((tight.settled, tight.rows[0].repeats), (false, 12));
+    let poor = run("[stop]\nwidth = \"0.01%\"\n[budget]\nruns = 14\n");
+    assert_eq!((poor.settled, poor.rows[0].repeats), (false, 7));
+    // Added repeats are those that a run of so many has.
+    let at_once = text.replace("min = 5", "min = 12");
+    let at_once =
+        point::run(&job(&at_once), 0, &Loader::default(), &AtomicBool::new(false)).unwrap();
+    assert_eq!(at_once.rows, tight.rows);
+}

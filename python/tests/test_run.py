@@ -1,0 +1,72 @@
+"""One scenario: what a notebook does with it."""
+
+import threading
+import time
+
+import pytest
+
+import vcoop
+
+SHORT = {"duration": "100ms", "warmup": "10ms", "repeats": 5}
+
+
+@pytest.fixture(scope="module")
+def result() -> vcoop.Result:
+    return vcoop.run("busy-host-1", policies=["vanilla", "dynamic"], **SHORT)
+
+
+def test_views_have_the_same_rows(result: vcoop.Result) -> None:
+    rows = result.rows()
+    frame = result.to_pandas()
+    assert len(frame) == len(rows) == result.to_polars().height == result.to_arrow().num_rows
+    latency = frame[frame.probe == "guest.cyclictest"].query("metric == 'latency'")
+    means = latency.set_index("policy")["mean"]
+    assert means["dynamic"] < means["vanilla"]
+    assert (latency["mean_lo"] <= latency["mean"]).all()
+    assert set(latency["unit"]) == {"us"}
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_does_not(result: vcoop.Result) -> None:
+    again = vcoop.run("busy-host-1", policies=["vanilla", "dynamic"], jobs=1, **SHORT)
+    assert again.rows() == result.rows()
+    other = vcoop.run("busy-host-1", policies=["vanilla", "dynamic"], seed=2, **SHORT)
+    assert other.rows() != result.rows()
+
+
+def test_fields_are_set_by_path() -> None:
+    more = vcoop.run("busy-host-1", policies=["vanilla"], set={"load.hog.count": 6}, **SHORT)
+    less = vcoop.run("busy-host-1", policies=["vanilla"], set={"load.hog.count": 1}, **SHORT)
+
+    def mean(result: vcoop.Result) -> float:
+        rows = [r for r in result.rows() if r["probe"] == "guest.cyclictest"]
+        return next(r["mean"] for r in rows if r["metric"] == "latency")
+
+    assert mean(more) > mean(less)
+
+
+def test_mistakes_are_told_with_their_place() -> None:
+    with pytest.raises(vcoop.ScenarioError, match="did you mean `pcpus`"):
+        vcoop.run("busy-host-1", set={"host.pcpu": 2})
+    with pytest.raises(vcoop.ScenarioError, match="built-in scenarios: busy-host"):
+        vcoop.run("busy-hots")
+
+
+def test_python_goes_on_while_it_simulates() -> None:
+    ticks = []
+    over = threading.Event()
+
+    def tick() -> None:
+        while not over.is_set():
+            ticks.append(time.monotonic())
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    began = time.monotonic()
+    vcoop.run("busy-host-1", duration="20s", repeats=4, jobs=1)
+    took = time.monotonic() - began
+    over.set()
+    thread.join()
+    during = [t for t in ticks if began <= t <= began + took]
+    # Held, the lock would let it tick at the ends only.
+    assert len(during) > took / 0.005 / 20, (len(during), took)

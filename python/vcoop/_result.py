@@ -1,0 +1,137 @@
+"""One scenario: run it, look at it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+from ._errors import need
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+_NUMBERS = ("mean", "p50", "p90", "p99", "p999", "p9999")
+
+
+def _toml(value: object) -> str:
+    """A value as an override has it; words need no quotes there."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_item(v) for v in value) + "]"
+    return str(value)
+
+
+def _item(value: object) -> str:
+    return json.dumps(value) if isinstance(value, str) else _toml(value)
+
+
+def _text(scenario: str | os.PathLike[str]) -> tuple[str, str]:
+    """Name and text of a scenario: a built-in name, or a file."""
+    name = os.fspath(scenario)
+    if "/" not in name and not name.endswith(".toml"):
+        text = _native.builtin(name)
+        if text is not None:
+            return name, text
+        if not Path(name).exists():
+            known = ", ".join(_native.scenarios())
+            raise _native.ScenarioError(
+                f"no scenario and no file `{name}`; built-in scenarios: {known}"
+            )
+    return name, Path(name).read_text(encoding="utf-8")
+
+
+def run(
+    scenario: str | os.PathLike[str],
+    *,
+    policies: list[str] | None = None,
+    set: dict[str, object] | None = None,  # noqa: A002
+    jobs: int | None = None,
+    **overrides: object,
+) -> Result:
+    """Run a scenario on the simulator, without holding the interpreter's lock.
+
+    Args:
+        scenario: Path of a scenario file, or name of a built-in one (`vcoop.scenarios()`).
+        policies: Policies to compare instead of the scenario's.
+        set: Fields to change, by path: ``{"host.pcpus": 8, "vm.guest.task.cyclictest.interval": "1ms"}``.
+        jobs: Threads; it changes nothing but the time it takes. Default: one a CPU.
+        **overrides: Fields at the top level: ``duration="1s"``, ``warmup="100ms"``, ``repeats=10``,
+            ``seed=2``. Times are texts with a unit.
+
+    Returns:
+        What was measured. Latencies are microseconds.
+
+    Raises:
+        ScenarioError: The scenario or a change cannot be; the message has its place and help.
+    """
+    name, text = _text(scenario)
+    changes = {**(set or {}), **overrides}
+    sets = [f"{path}={_toml(value)}" for path, value in changes.items()]
+    document = _native.run(name, text, sets, policies, jobs or os.cpu_count() or 1)
+    return Result(json.loads(document))
+
+
+class Result:
+    """What a run measured: the document of ``vcoop run --json``, and views of it."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.document = document
+
+    @property
+    def series(self) -> list[dict[str, Any]]:
+        """Every series as the document has it."""
+        return self.document["series"]
+
+    @property
+    def verdicts(self) -> list[str]:
+        """What to make of it, a sentence or two for each cell."""
+        return [verdict["text"] for verdict in self.document["verdicts"]]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row for each (cell, policy, probe, metric).
+
+        Columns: cell coordinates with their unit in the name; ``policy``, ``probe``, ``metric``,
+        ``unit``, ``repeats``; for a latency ``count``, ``missed``, ``min``, ``max``, ``mean``,
+        ``p50`` to ``p9999``, for a number ``value``; each but counts and ends with ``_lo`` and
+        ``_hi`` (95 % interval over repeats); ``ratio`` to the baseline policy (of means, or
+        values) with ``_lo`` and ``_hi``. ``None`` where there is no such number.
+        """
+        return [self._row(series) for series in self.series]
+
+    @staticmethod
+    def _row(series: dict[str, Any]) -> dict[str, Any]:
+        names = ("policy", "probe", "metric", "unit", "repeats")
+        row = {**series["params"], **{key: series[key] for key in names}}
+        for key in ("count", "missed", "min", "max"):
+            row[key] = series.get(key)
+        for key in ("value", *_NUMBERS):
+            low, high = series.get(f"{key}_ci95") or (None, None)
+            row |= {key: series.get(key), f"{key}_lo": low, f"{key}_hi": high}
+        ratio, interval = series.get("ratio_to_baseline"), series.get("ratio_ci95")
+        if isinstance(ratio, dict):
+            ratio, interval = ratio["mean"], (interval or {}).get("mean")
+        low, high = interval or (None, None)
+        return row | {"ratio": ratio, "ratio_lo": low, "ratio_hi": high}
+
+    def to_arrow(self) -> pyarrow.Table:
+        """`rows()` as an Arrow table, one row a series."""
+        return need("pyarrow", "arrow").Table.from_pylist(self.rows())  # type: ignore[attr-defined]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """`rows()` as a pandas frame, one row a series."""
+        return need("pandas", "pandas").DataFrame(self.rows())  # type: ignore[attr-defined]
+
+    def to_polars(self) -> polars.DataFrame:
+        """`rows()` as a polars frame, one row a series."""
+        frame = need("polars", "polars").DataFrame  # type: ignore[attr-defined]
+        return frame(self.rows(), infer_schema_length=None)
+
+    def __repr__(self) -> str:
+        d = self.document
+        return f"<vcoop.Result {d['scenario']}: {', '.join(d['policies'])}, {len(self.series)} series>"

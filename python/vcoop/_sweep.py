@@ -1,0 +1,97 @@
+"""A scenario at many points, here or on a cluster; the same bytes either way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+from ._errors import need
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+Progress = Callable[[int, int], object]
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """The folder of a sweep, complete. One row for each (point, policy, probe, metric)."""
+
+    out: Path
+    """Folder with ``manifest.json`` and ``part-*.parquet``."""
+    points: int
+    """Points in it."""
+    failed: int
+    """Points of this call that failed: their single row has an ``error``."""
+    failure: tuple[int, str] | None
+    """First of them, and why."""
+
+    def _parts(self) -> list[str]:
+        return sorted(str(path) for path in self.out.glob("part-*.parquet"))
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Every row, as an Arrow table."""
+        need("pyarrow", "arrow")
+        parquet: Any = need("pyarrow.parquet", "arrow")
+        arrow: Any = need("pyarrow", "arrow")
+        return arrow.concat_tables([parquet.read_table(part) for part in self._parts()])
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Every row, as a pandas frame."""
+        need("pandas", "pandas")
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> polars.DataFrame:
+        """Every row, as a polars frame."""
+        frames: Any = need("polars", "polars")
+        return frames.read_parquet(self._parts())
+
+
+def sweep(
+    file: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    engine: str = "local",
+    jobs: int | None = None,
+    address: str | None = None,
+    progress: Progress | None = None,
+    batch_seconds: float = 2.0,
+) -> SweepResult:
+    """Run a sweep file into a folder, or go on with one that was stopped.
+
+    Args:
+        file: A sweep file (docs: "Sweeps").
+        out: Folder of the results. A folder of anything else is refused, never overwritten.
+        engine: ``"local"``: threads of this machine; ``"ray"``: an existing Ray cluster.
+        jobs: local: threads. Default: one a CPU.
+        address: ray: address of the cluster. Default: what Ray finds (``RAY_ADDRESS``).
+        progress: Called with points done and points there are, after each point.
+        batch_seconds: ray: work that a task is given at a time, by the cost measured so far.
+
+    Raises:
+        ScenarioError: The sweep or its scenario cannot be.
+        FolderError: ``out`` is not this sweep's.
+        MissingError: Ray, or its cluster, is not there. What was done before is kept.
+        KeyboardInterrupt: At Ctrl-C; points that ended are kept, the same call goes on.
+    """
+    path = Path(file)
+    made = _native.Sweep(str(path), path.read_text(encoding="utf-8"))
+    if engine not in ("local", "ray"):
+        raise ValueError(f"engine {engine!r} is neither 'local' nor 'ray'")
+    if engine == "ray":
+        from . import _ray
+
+        # Before the folder is touched: without a cluster nothing is begun.
+        _ray.connect(address)
+        data = _native.Dataset(out, made)
+        done, failed, failure = _ray.run(made, data, progress, batch_seconds)
+    else:
+        data = _native.Dataset(out, made)
+        done, failed, failure = data.run_here(jobs or os.cpu_count() or 1, progress)
+    return SweepResult(Path(out), done, failed, failure)
