@@ -123,9 +123,8 @@ fn run(
         };
         Ok(document(&plans, &measured, about).to_json())
     };
-    interruptible(py, &stop, work)?.map_err(|(bad, why)| {
-        if bad { refused(why) } else { PyRuntimeError::new_err(why) }
-    })
+    interruptible(py, &stop, work)?
+        .map_err(|(bad, why)| if bad { refused(why) } else { PyRuntimeError::new_err(why) })
 }
 
 /// A sweep file and its scenario, held against each other.

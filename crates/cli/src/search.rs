@@ -124,12 +124,14 @@ fn wilson((held, of): (u32, u32)) -> (f64, f64) {
 }
 
 fn sure(confirmed: &Confirmed) -> String {
-    let (lo, hi) = wilson(confirmed.held);
     let (held, of) = confirmed.held;
+    let together = format!("every limit {} over all repeats", confirmed.tried.score.held);
+    if of == 0 {
+        return together + "; single ones have too few samples to tell";
+    }
+    let (lo, hi) = wilson(confirmed.held);
     format!(
-        "every limit {} over all repeats; in {held} of {of} single ones, so in {lo:.0} to {hi:.0} % of \
-         such runs (95 %)",
-        confirmed.tried.score.held
+        "{together}; in {held} of {of} single ones, so in {lo:.0} to {hi:.0} % of such runs (95 %)"
     )
 }
 
@@ -205,13 +207,13 @@ fn tuned_json(goal: &Goal, found: &Tuned) -> Result<String, Failure> {
     let score = |s: &Score| score_json(&goal.slos, Some(&goal.cost), s);
     let setting = |s: &vcoop_sweep::space::Setting| json!({ "base": s.base, "keys": s.keys });
     let confirmed = |c: &Confirmed| {
-        let (lo, hi) = wilson(c.held);
+        let percent = (c.held.1 > 0).then(|| wilson(c.held));
         json!({
             "setting": setting(&c.tried.setting),
             "score": score(&c.tried.score),
             "repeats_held": c.held.0,
-            "repeats": c.held.1,
-            "held_percent_ci95": [lo, hi],
+            "repeats_that_tell": c.held.1,
+            "held_percent_ci95": percent,
         })
     };
     let parts = found.contributions.iter().map(

@@ -63,7 +63,8 @@ pub struct Tried {
 pub struct Confirmed {
     /// The setting and its score over all fresh repeats.
     pub tried: Tried,
-    /// Fresh repeats in which every limit held by itself; of so many.
+    /// Fresh repeats in which every limit held by itself; of so many that have enough samples to
+    /// tell.
     pub held: (u32, u32),
 }
 
@@ -295,17 +296,19 @@ impl<'a> Search<'a> {
         let mut confirmed = Vec::new();
         for (setting, score) in settings.iter().zip(scores) {
             let repeats = self.goal.confirm.max(2);
-            let mut held = 0;
+            let (mut held, mut told) = (0, 0);
             for repeat in 0..repeats {
                 let one = self.score(std::slice::from_ref(setting), |plan| {
                     self.fresh(plan);
                     plan.seed = repeat_seed(plan.seed, repeat);
                     plan.repeats = 1;
                 })?;
-                held += u32::from(one.first().is_some_and(|score| score.excess <= 0.0));
+                let one = one.first().filter(|score| score.limits.iter().all(Option::is_some));
+                told += u32::from(one.is_some());
+                held += u32::from(one.is_some_and(|score| score.excess <= 0.0));
             }
             let tried = Tried { setting: setting.clone(), score };
-            confirmed.push(Confirmed { tried, held: (held, repeats) });
+            confirmed.push(Confirmed { tried, held: (held, told) });
         }
         confirmed.sort_by(|a, b| rank(&a.tried.score).total_cmp(&rank(&b.tried.score)));
         Ok(confirmed)

@@ -64,10 +64,11 @@ fn search(jobs: usize, slo: &str, cost: &str) -> Tuned {
 
 #[test]
 fn a_limit_that_only_boosting_holds_is_held_by_boosting() {
-    let found = search(2, "guest.cyclictest.p99 < 500us", "host.cyclictest.mean");
+    let found = search(2, "guest.cyclictest.p90 < 500us", "host.cyclictest.mean");
     let best = found.best.expect("dynamic holds it, as scenario busy-host-1 shows");
     assert_ne!(best.tried.setting.base, "vanilla");
-    assert!(best.tried.score.excess <= 0.0 && best.held.0 >= 1);
+    assert!(best.tried.score.excess <= 0.0);
+    assert!(best.held.0 >= 1 && best.held.1 == 4, "{:?}", best.held);
     let policy = found.contributions.iter().find(|c| c.what == "policy").unwrap();
     assert!(policy.without.excess > 0.0, "vanilla breaks it");
     // ratelimit-auto is for hosts with credit1.
@@ -75,7 +76,10 @@ fn a_limit_that_only_boosting_holds_is_held_by_boosting() {
     for pair in found.front.windows(2) {
         assert!(pair[0].score.excess > pair[1].score.excess, "cheaper only where it is worse");
     }
-    assert_eq!(found.trials, 24, "every setting once");
+    assert!((20..=24).contains(&found.trials), "{} settings, hardly one twice", found.trials);
+    // 300 samples a repeat carry no p99: alone they say nothing, together they do.
+    let far = search(2, "guest.cyclictest.p99 < 500us", "host.cyclictest.mean").best.unwrap();
+    assert_eq!(far.held, (0, 0));
 }
 
 #[test]

@@ -1,0 +1,134 @@
+"""Sweeps on a real Ray cluster of two nodes on this machine. Left out where Ray is not installed."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vcoop
+
+ray: Any = pytest.importorskip("ray")
+
+SWEEP = """
+name = "cluster"
+scenario = "busy-host-1"
+policies = ["vanilla", "dynamic"]
+[set]
+duration = "200ms"
+warmup = "1ms"
+[repeats]
+min = 3
+[axes]
+"load.hog.count" = { from = 1, to = 10, points = 10 }
+"vm.guest.task.cyclictest.interval" = { from = "300us", to = "3ms", points = 12, scale = "log" }
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes of one CPU each, as two machines would be, ended when the tests are."""
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False},
+    )
+    nodes.add_node(num_cpus=1, object_store_memory=100 << 20)
+    nodes.wait_for_nodes()
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "s.toml"
+    path.write_text(SWEEP)
+    return path
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in out.iterdir()}
+
+
+def test_the_bytes_are_those_of_the_local_engine(cluster: Any, file: Path, tmp_path: Path) -> None:
+    vcoop.sweep(file, tmp_path / "here")
+    found = vcoop.sweep(
+        file, tmp_path / "there", engine="ray", address=cluster.address, batch_seconds=0.3
+    )
+    assert (found.points, found.failed) == (120, 0)
+    assert len([n for n in ray.nodes() if n["Alive"]]) == 2
+    assert contents(tmp_path / "here") == contents(tmp_path / "there")
+
+
+def workers() -> list[int]:
+    """Processes that run batches: Ray names them after their task."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if b"ray::_work" in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_killed_worker_costs_nothing_but_time(cluster: Any, file: Path, tmp_path: Path) -> None:
+    killed: list[int] = []
+    over = threading.Event()
+
+    def kill() -> None:
+        while not over.is_set() and len(killed) < 2:
+            for pid in workers()[:1]:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+            time.sleep(0.3)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    counted: list[int] = []
+    try:
+        vcoop.sweep(
+            file,
+            tmp_path / "there",
+            engine="ray",
+            address=cluster.address,
+            batch_seconds=0.3,
+            progress=lambda done, _: counted.append(done),
+        )
+    finally:
+        over.set()
+        thread.join()
+    assert killed, "nothing was killed, nothing was tested"
+    assert counted == list(range(1, 121)), "each point once"
+    vcoop.sweep(file, tmp_path / "here")
+    assert contents(tmp_path / "here") == contents(tmp_path / "there")
+
+
+def test_cancelled_it_keeps_what_is_done(cluster: Any, file: Path, tmp_path: Path) -> None:
+    def stop(done: int, _: int) -> None:
+        if done >= 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        vcoop.sweep(file, tmp_path / "out", engine="ray", address=cluster.address, progress=stop)
+    told: list[int] = []
+    vcoop.sweep(file, tmp_path / "out", progress=lambda done, _: told.append(done))
+    assert told[0] > 10
+    vcoop.sweep(file, tmp_path / "whole")
+    assert contents(tmp_path / "whole") == contents(tmp_path / "out")
+
+
+def test_no_cluster_is_a_sentence(file: Path, tmp_path: Path) -> None:
+    if ray.is_initialized():
+        ray.shutdown()
+    with pytest.raises(vcoop.MissingError, match="no Ray cluster at 127.0.0.1:1"):
+        vcoop.sweep(file, tmp_path / "out", engine="ray", address="127.0.0.1:1")
+    assert not (tmp_path / "out").exists(), "nothing was begun"
