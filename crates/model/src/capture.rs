@@ -55,6 +55,16 @@ pub trait CaptureLoader {
     /// One sentence for the user, without the file name: the scenario reader adds file, line and
     /// column of the `file = ...` field that asked for it.
     fn load(&self, path_or_builtin: &str, shape: &Shape) -> Result<Vec<CapturedThread>, String>;
+
+    /// The text of a file that a scenario names (an rt-app workload).
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load).
+    fn text(&self, path_or_builtin: &str) -> Result<String, String> {
+        let _ = path_or_builtin;
+        Err("files are not available here".to_owned())
+    }
 }
 
 /// Knows no captures: for tests, and for programs that read scenarios but do not run them.

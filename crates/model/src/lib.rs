@@ -6,6 +6,7 @@ pub mod diagnostic;
 pub mod plan;
 pub mod profile;
 pub mod recording;
+pub mod rt_app;
 pub mod scenario;
 pub mod span;
 pub mod sweep;

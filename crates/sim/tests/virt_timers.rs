@@ -14,7 +14,8 @@ fn alone(virt: Virt) -> Plan {
     let mut p = plan(eevdf(2), dear());
     p.host.costs.cstates.clear();
     let mut guest = eevdf(1);
-    guest.tick_ns = 100 * S;
+    // In the range of the preemption timer, which is 17 s here.
+    guest.tick_ns = 16 * S;
     guest.rt_guard = RtGuard::Off;
     let mut vm = vm("g", guest, vec![task("t", cyclictest(MS, 0), Policy::Fifo(50), &[])]);
     vm.vcpu_cpus = vec![vec![0]];
@@ -96,7 +97,7 @@ fn where_kvm_cannot_use_it_it_is_an_hrtimer() {
         &|p| p.host.cpu = Some(vcoop_model::profile::Cpu { signature: 0x306a8, ..CPU }),
         &|p| p.host.cpu = None,
         &|p| p.vms[0].virt.exits_off.mwait = true,
-        // A thousandth of the guest's cycles: the shifted delta does not fit after the division.
+        // Its 32 bits last 4 s.
         &|p| {
             p.host.cpu = Some(vcoop_model::profile::Cpu { preemption_timer_shift: Some(0), ..CPU })
         },
@@ -110,6 +111,7 @@ fn where_kvm_cannot_use_it_it_is_an_hrtimer() {
     // Out of range: a period of 20 s at 4 cycles a count and 1 GHz, 2^32 counts being 17 s.
     let mut p = alone(timer(GuestTimer::HvTimer, GuestIdle::Poll));
     p.vms[0].tasks[0].program = cyclictest(20 * S, 0);
+    p.vms[0].level.tick_ns = 100 * S;
     p.duration_ns = 50 * S;
     let r = run(&p);
     assert!(scalar(&r, "g", "timer.hv_refused") > 0.0);

@@ -16,13 +16,26 @@ fn built_ins_parse_and_round_trip() {
     for name in Profile::builtin_names() {
         let profile = Profile::load(name).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(profile.name, name);
-        assert_eq!(
-            profile.sources.len(),
-            profile.costs.entries().len() + profile.costs.cstates.len()
-        );
+        let costs = profile.costs.entries().len() + profile.costs.cstates.len();
+        assert_eq!(profile.sources.len(), costs + usize::from(profile.cpu.is_some()));
         let again = Profile::parse("again", &profile.to_toml()).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(again, profile);
     }
+}
+
+#[test]
+fn a_cpu_is_described_in_full_or_not_at_all() {
+    let text = zero();
+    let without = text.replace("[cpu]\n", "[cpu_]\n");
+    assert!(Profile::parse("zero", &without).unwrap_err().to_string().contains("cpu_"));
+    let odd = text.replace("signature = \"0\"", "signature = \"Haswell\"");
+    assert!(Profile::parse("zero", &odd).unwrap_err().to_string().contains("is no signature"));
+    let unsourced = text.replace("tsc_khz = 1000000\n", "");
+    assert!(Profile::parse("zero", &unsourced).unwrap_err().to_string().contains("tsc_khz"));
+    let haswell = Profile::load("haswell-ep").unwrap();
+    let cpu = haswell.cpu.expect("seed 2's machine is known");
+    assert_eq!((cpu.signature, cpu.preemption_timer_shift), (0x306f2, Some(5)));
+    assert!(!cpu.shuns_preemption_timer());
 }
 
 #[test]

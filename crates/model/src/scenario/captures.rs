@@ -63,6 +63,17 @@ impl<'l> Captures<'l> {
     }
 }
 
+impl Captures<'_> {
+    /// The threads of an rt-app file.
+    pub(crate) fn rt_app(
+        &self,
+        file: &str,
+        from_command_line: bool,
+    ) -> Result<Vec<crate::rt_app::AppThread>, String> {
+        crate::rt_app::parse(&self.loader.text(&self.locate(file, from_command_line))?)
+    }
+}
+
 /// Shortest time in which a script can come round again; a wait may be over at once.
 pub(crate) fn least_length(steps: &[Step]) -> Ns {
     steps.iter().fold(0, |sum, step| match step {

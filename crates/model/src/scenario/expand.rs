@@ -47,6 +47,8 @@ pub(crate) struct Expanded {
     pub(crate) tasks: Vec<TaskPlan>,
     /// Devices that wake them.
     pub(crate) devices: Vec<DevicePlan>,
+    /// Sleeping locks that they share by name.
+    locks: u32,
 }
 
 /// Expands one workload after those already there.
@@ -77,6 +79,7 @@ pub(crate) fn expand(
         Kind::LockWorkers(keys) => copies(common, routine::lock_workers(keys, errors)),
         Kind::IpiBench(keys) => copies(common, routine::ipi_bench(keys, errors)),
         Kind::TimerBench(keys) => copies(common, routine::timer_bench(keys)),
+        Kind::RtApp(keys) => return routine::rt_app(keys, common, place, captures, out, errors),
         Kind::Audio(keys) => return audio(keys, common, place, out, errors),
         Kind::Rogue(keys) => copies(common, rogue(keys)),
         Kind::Capture(keys) => return capture(keys, common, place, captures, out, errors),

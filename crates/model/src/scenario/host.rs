@@ -143,7 +143,7 @@ pub(crate) fn vm(
     let mut tasks: Vec<Workload> = keys.task.iter().map(|task| task.0.clone()).collect();
     tasks.iter_mut().for_each(|task| task.common.enabled.value = runs(keys, task));
     let workloads: Vec<&Workload> = tasks.iter().collect();
-    let Expanded { tasks, mut devices } =
+    let Expanded { tasks, mut devices, .. } =
         workloads_of(&workloads, place, &keys.sched.value, captures, errors);
     explicit_devices(keys, place, &workloads, &tasks, &mut devices, errors);
     if is_credit1(&keys.sched.value) {

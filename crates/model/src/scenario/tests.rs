@@ -40,6 +40,16 @@ impl CaptureLoader for Stub {
         threads.truncate(shape.max_threads.unwrap_or(usize::MAX));
         Ok(threads)
     }
+
+    fn text(&self, path: &str) -> Result<String, String> {
+        let a = r#"{"lock": "m", "run": 9, "unlock": "m", "policy": "SCHED_FIFO", "priority": 9}"#;
+        let b = r#"{"run": 9, "sleep": 9, "cpus": [3], "delay": 5}"#;
+        match path.rsplit('/').next() {
+            Some("app.json") => Ok(format!(r#"{{"tasks": {{"a": {a}, "b": {b}}}}}"#)),
+            Some("bad.json") => Ok(r#"{"tasks": {"a": {"iorun": 4096}}}"#.to_owned()),
+            _ => Err("no such file".to_owned()),
+        }
+    }
 }
 
 /// A small scenario that uses every kind of table.

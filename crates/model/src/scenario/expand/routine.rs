@@ -1,13 +1,17 @@
 //! Routines from their tables.
 
-use super::{MAX_TASKS, Place, Threads, copies, copy_name, irq_vcpu, needs_time};
+use super::{
+    Captures, Expanded, MAX_TASKS, Place, SLACK_NS, Threads, check_cpus, copies, copy_name,
+    irq_vcpu, needs_time, push, task,
+};
 use crate::diagnostic::Collector;
 use crate::plan::{Act, Dist, IpiTo, Mode, Phase, Program};
 use crate::scenario::calls::UNKNOWN;
 use crate::scenario::workload::{
-    Client, CommonKeys, Groups, IpiBench, IpiMode, LockWorkers, Pipe, Schbench, TimerBench,
+    Client, CommonKeys, Groups, IpiBench, IpiMode, LockWorkers, Pipe, RtApp, Schbench, TimerBench,
     TimerWait,
 };
+use crate::toml_read::At;
 use crate::toml_read::units::Times;
 
 fn run(time: Times, mode: Mode) -> Act {
@@ -191,4 +195,55 @@ pub(super) fn timer_bench(keys: &TimerBench) -> Program {
     let timer =
         Act::Timer { period_ns: keys.interval.value.0, busy: keys.wait.value == TimerWait::Busy };
     Program::Routine { acts: vec![timer, Act::Done, run(keys.work.value, Mode::User)] }
+}
+
+/// Numbers below are those of spinlocks, which workloads share by number.
+const FIRST_SLEEPING_LOCK: u32 = 64;
+
+pub(super) fn rt_app(
+    keys: &RtApp,
+    common: &CommonKeys,
+    place: Place,
+    captures: &Captures<'_>,
+    out: &mut Expanded,
+    errors: &mut Collector<'_>,
+) {
+    if common.count.value.get() != 1 {
+        // Threads find each other by their place among those of one name.
+        let help = "add a second table with a name of its own, or use `instance` in the file";
+        errors.error_help(common.count.span, "an rt-app file cannot have copies", help);
+    }
+    let At { value, span } = &keys.file;
+    let threads = match captures.rt_app(&value.0, span.source != 0) {
+        Ok(threads) => threads,
+        Err(why) => return errors.error(*span, format!("cannot use `{}`: {why}", value.0)),
+    };
+    for thread in &threads {
+        check_cpus(&thread.cpus, *span, place, errors);
+    }
+    if !common.enabled.value {
+        return;
+    }
+    let first = FIRST_SLEEPING_LOCK + out.locks;
+    for mut thread in threads {
+        for act in &mut thread.acts {
+            if let Act::Acquire { lock } | Act::Release { lock } = act {
+                out.locks = out.locks.max(*lock + 1 + first - FIRST_SLEEPING_LOCK);
+                *lock += first;
+            }
+        }
+        let name = format!("{}/{}", common.name.value.0, thread.name);
+        let mut plan = task(name, Program::Routine { acts: thread.acts }, common);
+        if let (None, Some(policy)) = (&common.policy, thread.policy) {
+            plan.policy = policy;
+            if common.slack.is_none() && !(policy.is_rt() || policy.is_deadline()) {
+                plan.timer_slack_ns = SLACK_NS;
+            }
+        }
+        if plan.cpus.is_empty() {
+            plan.cpus = thread.cpus;
+        }
+        plan.start_ns += thread.delay_ns;
+        push(out, plan, common, errors);
+    }
 }

@@ -177,3 +177,19 @@ fn a_hint_is_several_switches_and_each_can_be_set_alone() {
     assert_eq!((spin.spin.ple_window_ns, spin.spin.ple_grow), (2_000, 1));
     assert_eq!((spin.spin.threshold_ns, spin.spin.handoff_ns), (3_000, 0));
 }
+
+#[test]
+fn an_rt_app_file_is_the_tasks_of_a_guest() {
+    let plan = guest("kind = 'rt-app'\nfile = 'app.json'");
+    let tasks = &plan.vms[0].tasks;
+    let names: Vec<&str> = tasks.iter().map(|t| t.name.as_str()).collect();
+    assert_eq!(names, ["x/a", "x/b"]);
+    assert_eq!(acts(&tasks[0].program)[0], Act::Acquire { lock: 64 });
+    assert_eq!((tasks[0].policy, tasks[0].timer_slack_ns), (Policy::Fifo(9), 0));
+    assert_eq!((tasks[1].cpus.as_slice(), tasks[1].start_ns), ([3].as_slice(), 5_000));
+    let vm = "[[vm]]\nname = 'g'\nvcpus = 3\n[[vm.task]]\nname = 'x'\nkind = 'rt-app'\n";
+    refused(&format!("{vm}file = 'app.json'\n"), "there is no vCPU 3");
+    refused(&format!("{vm}file = 'bad.json'\n"), "`tasks.a.iorun` is not known here");
+    refused(&format!("{vm}file = 'missing.json'\n"), "no such file");
+    refused(&format!("{vm}file = 'app.json'\ncount = 2\n"), "cannot have copies");
+}

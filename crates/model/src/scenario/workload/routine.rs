@@ -141,3 +141,12 @@ table! {
         work: At<Times> = "1us",
     }
 }
+
+table! {
+    /// Threads described in the language of rt-app: runs, sleeps, timers, locks, loops, priorities (guests
+    /// only). What cannot be expressed is refused by its path in the file. Measures the lateness of timers.
+    pub(crate) struct RtApp {
+        /// A JSON file, relative to the scenario's, or `builtin:rt-app-mixed`.
+        file: At<Prose>,
+    }
+}

@@ -122,13 +122,13 @@ pub(crate) fn histogram(h: &HistogramResult) -> Chart {
         points.extend(until.map(|end| (end as f64, y.min)));
         points
     };
-    let lines: [(usize, &str, fn(&Bucket) -> f64); 2] =
-        [(0, "published", |b| b.published_share), (1, "simulated", |b| b.simulated_share)];
+    let lines =
+        [("published", line(|b| b.published_share)), ("simulated", line(|b| b.simulated_share))];
     let (mut layers, mut legend) = (Vec::new(), Vec::new());
-    for (slot, label, share) in lines {
+    for (slot, (label, points)) in lines.into_iter().enumerate() {
         let (slot, label) = (Slot::Series(slot), label.to_owned());
         legend.push(Key { slot, sign: Sign::Line, label: label.clone() });
-        layers.push(Layer::Line { slot, label, points: line(share), step: true, faint: false });
+        layers.push(Layer::Line { slot, label, points, step: true, faint: false });
     }
     let mut table = Table::new(&[&h.unit, "published", "share", "simulated", "share"]);
     let percent = |share: f64| format!("{} %", human::digits(share * 100.0));
