@@ -185,3 +185,21 @@ fn repeats_are_added_until_ratios_are_sharp_and_no_further() {
         point::run(&job(&at_once), 0, &Loader::default(), &AtomicBool::new(false)).unwrap();
     assert_eq!(at_once.rows, tight.rows);
 }
+
+#[test]
+fn sweeps_that_ship_and_the_one_in_the_docs_hold() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(root.join("sweeps")).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    assert!(!files.is_empty());
+    let mut texts: Vec<String> =
+        files.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    let page = fs::read_to_string(root.join("docs/src/sweep.md")).unwrap();
+    let block = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
+    texts.push(block.unwrap().to_owned());
+    for text in texts {
+        let sweep = Sweep::parse("sweeps/s.toml", &text).unwrap_or_else(|e| panic!("{e}"));
+        assert!(Job::new(sweep).unwrap_or_else(|e| panic!("{e}")).points() > 1);
+    }
+}
