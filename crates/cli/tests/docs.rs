@@ -122,7 +122,12 @@ fn shortened(args: &[String]) -> Vec<String> {
             short.push(arg.clone());
         }
     }
-    if short.len() == 1 && ["run", "capture", "completions"].contains(&short[0].as_str()) {
+    let pattern = |arg: &String| arg == "SCENARIO" || arg.starts_with('[');
+    if short.iter().any(pattern) {
+        // What a command looks like: its name is what can be tried.
+        short.truncate(1);
+        short.push("--help".to_owned());
+    } else if short.len() == 1 && ["run", "capture", "completions"].contains(&short[0].as_str()) {
         // The name of a command, rather than a command.
         short.push("--help".to_owned());
     } else if !can_be_cut_short(&short) {
@@ -138,7 +143,9 @@ fn shortened(args: &[String]) -> Vec<String> {
 /// Not what measures this host, and needs KVM and its time; nor storms, which end when they end, and
 /// have tests of their own.
 fn can_be_cut_short(args: &[String]) -> bool {
-    let live = ["calibrate", "validate"].contains(&args[0].as_str())
+    // Nor what takes a file of the reader's, or as many runs as it needs.
+    let own = ["calibrate", "validate", "sweep", "tune", "capacity", "trace"];
+    let live = own.contains(&args[0].as_str())
         || args.windows(2).any(|pair| pair[0] == "--backend" && pair[1] == "kvm");
     // A report takes a folder that a run wrote.
     let drawn = args[0] == "report" || args.iter().any(|arg| arg == "--out");

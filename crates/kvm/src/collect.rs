@@ -15,7 +15,7 @@ use vcoop_policy::PolicyStats;
 use crate::attr;
 use crate::clock::{Clock, tsc};
 use crate::driver::{VcpuDriver, VmDriver};
-use crate::environment::schedstat;
+use crate::environment::{preemptions, schedstat};
 use crate::facts::host_facts;
 use crate::host_task::Progress;
 use crate::lab::{interval, is_exitless};
@@ -57,6 +57,7 @@ struct Totals {
 struct VmTotals {
     exec_ns: Ns,
     wait_ns: Ns,
+    preempted: u64,
     policy: PolicyStats,
     /// Exits by name.
     exits: [u64; 6],
@@ -443,6 +444,7 @@ impl Counters<'_> {
                 let (exec, wait) = cpu(v.tid());
                 totals.exec_ns += exec;
                 totals.wait_ns += wait;
+                totals.preempted += preemptions(v.tid());
                 let s = v.stats();
                 let sum = &mut totals.policy;
                 sum.boosts += s.boosts;
@@ -531,6 +533,7 @@ fn scalars_between(
         put(name, "exitless_timer", "count", f64::from(u8::from(is_exitless(plan, vm))));
         put(name, "cpu", "cpu", since(b.exec_ns, a.exec_ns) / ns);
         put(name, "steal", "%", 100.0 * since(b.wait_ns, a.wait_ns) / (ns * vcpus));
+        put(name, "preemptions", "1/s", since(b.preempted, a.preempted) * 1e9 / ns);
         put(name, "boosts", "1/s", since(q.boosts, p.boosts) / seconds);
         put(name, "throttles", "1/s", since(q.throttles, p.throttles) / seconds);
         put(name, "denied", "1/s", since(q.denied, p.denied) / seconds);

@@ -114,6 +114,13 @@ pub(crate) fn schedstat(tid: i32) -> (u64, u64) {
     (words.next().unwrap_or(0), words.next().unwrap_or(0))
 }
 
+/// How often a thread of this process lost its CPU while it could have gone on.
+pub(crate) fn preemptions(tid: i32) -> u64 {
+    let text = read(&format!("/proc/self/task/{tid}/status")).unwrap_or_default();
+    let count = text.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
+    count.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+}
+
 /// `/proc/loadavg`.
 pub(crate) fn load_average() -> String {
     read("/proc/loadavg").unwrap_or_default()

@@ -236,8 +236,9 @@ pub(super) fn rt_app(
         let mut plan = task(name, Program::Routine { acts: thread.acts }, common);
         if let (None, Some(policy)) = (&common.policy, thread.policy) {
             plan.policy = policy;
-            if common.slack.is_none() && !(policy.is_rt() || policy.is_deadline()) {
-                plan.timer_slack_ns = SLACK_NS;
+            if common.slack.is_none() {
+                let precise = policy.is_rt() || policy.is_deadline();
+                plan.timer_slack_ns = if precise { 0 } else { SLACK_NS };
             }
         }
         if plan.cpus.is_empty() {
