@@ -127,7 +127,9 @@ fn shortened(args: &[String]) -> Vec<String> {
         // What a command looks like: its name is what can be tried.
         short.truncate(1);
         short.push("--help".to_owned());
-    } else if short.len() == 1 && ["run", "capture", "completions"].contains(&short[0].as_str()) {
+    } else if short.len() == 1
+        && ["run", "explain", "capture", "completions"].contains(&short[0].as_str())
+    {
         // The name of a command, rather than a command.
         short.push("--help".to_owned());
     } else if !can_be_cut_short(&short) {

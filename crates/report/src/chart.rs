@@ -1,7 +1,7 @@
 //! Charts as data: what a picture shows, without how it is drawn.
 //!
-//! Titles, axes, units and captions come from the model of what is measured ([`build`]), so that a
-//! new workload gets a fair picture without new drawing code. [`svg`] draws.
+//! Titles, axes, units and captions come from the model of what is measured (`build`), so that a
+//! new workload gets a fair picture without new drawing code. `svg` draws.
 
 pub(crate) mod axis;
 pub(crate) mod build;

@@ -46,7 +46,7 @@ impl Default for Spare {
 
 impl Level {
     /// Sets the CPUs to keep off, from now on; CPUs outside the level are dropped. Nothing moves at
-    /// once: see the [module](self) for when it does.
+    /// once: the running task leaves at its tick, who waits when its turn comes.
     ///
     /// # Errors
     /// [`MaskError`] if no online CPU is left; the mask is as it was.
