@@ -46,7 +46,8 @@ pub(crate) fn all() -> Vec<Layer> {
         Layer {
             name: "benches",
             needs: || Ok(()),
-            command: &["cargo", "test", "--benches", "--package", "vcoop-sim"],
+            // Of the whole workspace, here and below: one package alone is built with other features.
+            command: &["cargo", "test", "--workspace", "--bench", "bare", "--bench", "credit1"],
             dir: ".",
         },
         Layer {
@@ -56,7 +57,7 @@ pub(crate) fn all() -> Vec<Layer> {
                 "sh",
                 "-c",
                 "VCOOP_PYTHON=$PWD/target/foreign/bin/python \
-                 cargo test --package vcoop --test foreign -- --nocapture",
+                 cargo test --workspace --test foreign -- --nocapture",
             ],
             dir: ".",
         },
@@ -120,16 +121,7 @@ pub(crate) fn all() -> Vec<Layer> {
         Layer {
             name: "browser",
             needs: || tool("chromium", &["--version"], "apt-get install chromium"),
-            command: &[
-                "cargo",
-                "test",
-                "--package",
-                "vcoop-report",
-                "--test",
-                "browser",
-                "--",
-                "--ignored",
-            ],
+            command: &["cargo", "test", "--workspace", "--test", "browser", "--", "--ignored"],
             dir: ".",
         },
         Layer {

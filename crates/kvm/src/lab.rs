@@ -622,3 +622,6 @@ pub(crate) fn interval(program: &Program) -> Ns {
         _ => Ns::MAX,
     }
 }
+
+#[cfg(test)]
+mod tests;

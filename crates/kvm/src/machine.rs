@@ -33,7 +33,7 @@ pub(crate) struct Machine {
     pub(crate) ram: Memory,
     /// Host areas; read-only for the guest.
     pub(crate) window: Memory,
-    name: String,
+    pub(crate) name: String,
 }
 
 impl Machine {

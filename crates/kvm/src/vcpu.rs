@@ -143,6 +143,8 @@ pub(crate) fn run(
         match asked {
             Asked::Notify => {
                 count(&exits.notify);
+                #[cfg(test)]
+                crate::seam::notified(&vm.machine.name, exits.notify.load(Ordering::Relaxed));
                 let may_kick = kicks.allow(common.clock.now());
                 vm.notify(common, n, may_kick)?;
                 continue;

@@ -1,0 +1,67 @@
+//! A defect of ours in the middle of a run: threads, and what was measured until then.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use vcoop_model::capture::NoCaptures;
+use vcoop_model::scenario::Scenario;
+
+use super::run_partly;
+use crate::error::{Error, Whom};
+use crate::{Options, seam};
+
+/// A boosted vCPU whose thread panics (its VM's name is what [`seam`] goes by) beside one that does not.
+const PANICS: &str = r#"
+name = "panics"
+title = "a vCPU's thread panics"
+duration = "20s"
+warmup = "100ms"
+[host]
+profile = "xeon-server"
+pcpus = 2
+topology = { cores_per_llc = 2 }
+[host.sched]
+fair = "eevdf"
+[[vm]]
+name = "panics"
+vcpus = 1
+[[vm.task]]
+name = "rogue"
+kind = "rogue"
+mode = "msr-flood"
+[[vm]]
+name = "other"
+vcpus = 1
+[[vm.task]]
+name = "cyclictest"
+kind = "cyclictest"
+interval = "1ms"
+policy = "fifo 80"
+"#;
+
+/// Names of this process's threads.
+fn threads() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    tasks.filter_map(|t| fs::read_to_string(t.path().join("comm")).ok()).collect()
+}
+
+#[test]
+fn a_panic_in_a_vcpu_thread_ends_the_run_and_leaves_nothing() {
+    if let Err(missing) = crate::available() {
+        eprintln!("skipped: {missing}");
+        return;
+    }
+    let scenario = Scenario::parse("panics", PANICS, &[], &NoCaptures).unwrap();
+    let plan = scenario.plans(Some(&["dynamic".to_owned()])).unwrap().remove(0);
+    let (recording, failure) = run_partly(&plan, 1, &|| false, &Options::default()).unwrap();
+    let Some(Error::Panicked(Whom::Vcpu(vm, 0))) = &failure else { panic!("{failure:?}") };
+    assert_eq!(vm, seam::PANICS);
+    // What the other VM measured until then is there.
+    let samples: u64 = recording.latencies.iter().map(|l| l.hist.len()).sum();
+    assert!((1..15_000).contains(&samples), "{samples} samples of a run cut short");
+    // The kernel takes a moment to forget a thread that has been joined.
+    thread::sleep(Duration::from_millis(50));
+    let left: Vec<String> = threads().into_iter().filter(|t| t.contains("panics")).collect();
+    assert!(left.is_empty(), "threads left behind: {left:?}");
+}
