@@ -2,6 +2,7 @@
 import sys
 
 try:
+    from google.protobuf.unknown_fields import UnknownFieldSet
     from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 except ImportError as why:
     print(why)
@@ -52,7 +53,7 @@ for packet in trace.packet:
                 assert event.WhichOneof("event") == "sched_waking"
     else:
         raise AssertionError(f"unknown packet {kind}")
-    assert not packet.UnknownFields() if hasattr(packet, "UnknownFields") else True
+    assert len(UnknownFieldSet(packet)) == 0, "a field that the public schema does not have"
 assert all(n == 0 for n in open_slices.values())
 for cpu, list_ in switches.items():
     for one, next_ in zip(list_, list_[1:]):
