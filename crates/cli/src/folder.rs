@@ -85,12 +85,22 @@ impl Folder {
     }
 }
 
-/// Writes a file under another name first, so that a reader never sees half of it.
+/// Writes a file of a folder, which [`replace`]s what was there.
 pub(crate) fn put(dir: &Path, name: &str, text: &str) -> Result<(), Failure> {
-    let (part, path) = (dir.join(format!(".{name}.part")), dir.join(name));
+    replace(&dir.join(name), text)
+}
+
+/// Writes a file under another name first, so that a reader never sees half of it.
+fn replace(path: &Path, text: &str) -> Result<(), Failure> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let part = path.with_file_name(format!(".{name}.part"));
     fs::write(&part, text)
-        .and_then(|()| fs::rename(&part, &path))
-        .map_err(|e| Failure::run(format!("cannot write {}: {e}", path.display())))
+        .and_then(|()| fs::rename(&part, path))
+        .map_err(|e| cannot_write(path, &e))
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::run(format!("cannot write {}: {error}", path.display()))
 }
 
 /// `--metrics FILE`.
@@ -101,16 +111,18 @@ impl MetricsFile {
     /// Sees before the run that the file can be written. What is in it stays until there is more.
     pub(crate) fn new(path: &Path) -> Result<Self, Failure> {
         let opened = fs::OpenOptions::new().append(true).create(true).open(path);
-        opened.map_err(|e| Failure::run(format!("cannot write {}: {e}", path.display())))?;
+        opened.map_err(|e| cannot_write(path, &e))?;
         Ok(Self(path.to_owned()))
     }
 
-    /// Writes the metrics under another name first: a collector never sees half of them.
+    /// Writes the metrics; a collector never sees half of a file. What is no file (a pipe, a device, a
+    /// link to one) is written as it is: it must not be replaced by one.
     pub(crate) fn write(&self, result: &Document) -> Result<(), Failure> {
-        let part = self.0.with_extension("part");
-        fs::write(&part, open_metrics(result))
-            .and_then(|()| fs::rename(&part, &self.0))
-            .map_err(|e| Failure::run(format!("cannot write {}: {e}", self.0.display())))
+        let (path, text) = (&self.0, open_metrics(result));
+        if fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+            return replace(path, &text);
+        }
+        fs::write(path, text).map_err(|e| cannot_write(path, &e))
     }
 }
 

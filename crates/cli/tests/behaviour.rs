@@ -344,3 +344,21 @@ fn a_reproduction_leaves_a_report_too() {
     assert!(run(&["report", path]).status.success());
     assert_eq!(fs::read_to_string(dir.join("report.html")).unwrap(), page);
 }
+
+#[test]
+fn metrics_replace_a_file_whole_and_go_through_what_is_none() {
+    let dir = folder("metrics");
+    fs::create_dir_all(&dir).unwrap();
+    let (file, neighbour) = (dir.join("m.prom"), dir.join("m.part"));
+    fs::write(&file, "old").unwrap();
+    fs::write(&neighbour, "somebody else's").unwrap();
+    assert!(short(&["--quiet", "--metrics", file.to_str().unwrap()]).status.success());
+    let written = fs::read_to_string(&file).unwrap();
+    assert!(written.ends_with("# EOF\n") && !written.starts_with("old"));
+    assert_eq!(fs::read_to_string(&neighbour).unwrap(), "somebody else's");
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 2, "nothing half-written is left");
+    // Standard output, a pipe here.
+    let output = short(&["--quiet", "--metrics", "/proc/self/fd/1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("# EOF\n"));
+}
