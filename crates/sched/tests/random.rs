@@ -107,7 +107,7 @@ fn scenario() -> impl Strategy<Value = (LevelConfig, Vec<Spec>, Vec<Op>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: 60000, failure_persistence: None, ..Default::default() })]
 
     /// `Level::check` after every call (the driver does that), affinity at every switch, and the
     /// books: what entities executed is what CPUs were busy, less what was stolen.
@@ -159,22 +159,24 @@ proptest! {
                 }
                 Op::SetWeight(g, w) => m.level.set_group_weight(m.now, g, w),
                 Op::Steal(c, ns) => {
-                    if m.current(c).is_some() {
-                        // Stolen just now: the CPU stood still for that long.
-                        m.run_for(0);
-                        m.exec(m.current(c).unwrap());
-                        let c = CpuId(c);
-                        if let Some(e) = m.level.current(c) {
-                            let before = m.level.stats(e).exec_ns;
-                            let t = m.now + ns;
-                            // Nothing else may happen in between.
-                            m.level.stolen(c, ns);
-                            m.jump(t);
-                            m.level.charge(t, c);
-                            prop_assert_eq!(m.level.stats(e).exec_ns, before);
-                            stolen += ns;
-                            m.serve();
-                        }
+                    // Due events come first: one that an earlier jump left behind may take the
+                    // entity away.
+                    m.run_for(0);
+                    if let Some(e) = m.current(c) {
+                        m.exec(e);
+                    }
+                    let c = CpuId(c);
+                    if let Some(e) = m.level.current(c) {
+                        let before = m.level.stats(e).exec_ns;
+                        // Stolen just now: the CPU stood still for that long, and nothing else may
+                        // happen in between.
+                        let t = m.now + ns;
+                        m.level.stolen(c, ns);
+                        m.jump(t);
+                        m.level.charge(t, c);
+                        prop_assert_eq!(m.level.stats(e).exec_ns, before);
+                        stolen += ns;
+                        m.serve();
                     }
                 }
             }
