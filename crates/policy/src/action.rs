@@ -19,6 +19,10 @@ pub enum Action {
     Boost(Means),
     /// Give the vCPU thread its captured baseline back.
     Restore,
+    /// From now on the baseline is so many nice levels below the captured one, as far as nice goes: at once
+    /// if the thread is not boosted, else with the next [`Restore`](Self::Restore). 0: as captured. Means
+    /// nothing for a baseline that is not fair.
+    Lower(u8),
     /// Have [`Event::Timer`](crate::Event::Timer) at this time. Replaces an earlier one.
     ArmTimer(Ns),
     /// No timer.
@@ -54,7 +58,7 @@ pub struct Actions {
 
 impl Actions {
     /// Most actions one call can give.
-    pub const CAPACITY: usize = 8;
+    pub const CAPACITY: usize = 9;
 
     /// None.
     pub const fn new() -> Self {

@@ -38,6 +38,7 @@ impl Pair {
             boost_on_injection: true,
             boost_on_request: true,
             boost_across_idle: true,
+            repay: false,
         };
         let mut pair = Self {
             now: 0,
@@ -91,7 +92,7 @@ impl Pair {
                 Action::ArmTimer(at) => self.timer = Some(at),
                 Action::CancelTimer => self.timer = None,
                 Action::Recheck => recheck = true,
-                Action::Denied(_) => {}
+                Action::Lower(_) | Action::Denied(_) => {}
             }
         }
         if let Event::Injected(_) = event {

@@ -111,6 +111,7 @@ impl World {
             boost_on_injection: true,
             boost_on_request: true,
             boost_across_idle: true,
+            repay: false,
         };
         let host = Host { policy: HostPolicy::dynamic(config, 0), vm: VmShared::new(big, 0) };
         let world = Self { page: Page::default(), host: Mutex::new(host), rules };
@@ -144,6 +145,7 @@ impl World {
                 | Action::Restore
                 | Action::ArmTimer(_)
                 | Action::CancelTimer
+                | Action::Lower(_)
                 | Action::Denied(_) => {}
             }
         }

@@ -82,6 +82,7 @@ impl World<'_> {
             | Irq::Sleep(_)
             | Irq::Boost(_)
             | Irq::Tune
+            | Irq::Accounts
             | Irq::Govern(_) => c.timer_irq_ns,
             Irq::Device(_) | Irq::Remote(_) | Irq::Storm(_) => c.device_irq_ns,
         };
@@ -432,6 +433,7 @@ impl World<'_> {
             Irq::Lapic(v) => self.timer_interrupt(v),
             Irq::Boost(v) => self.boost_timer(v),
             Irq::Tune => self.tune(),
+            Irq::Accounts => self.accounts(),
             Irq::Govern(vm) => self.govern(vm),
             Irq::Device(d) => self.device_interrupt(d),
             Irq::Posted(v) => self.inject(v, vector::IPI, Injection::Ipi),

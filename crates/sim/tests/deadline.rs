@@ -20,6 +20,7 @@ fn dynamic(means: Means) -> PolicyPlan {
         boost_on_injection: true,
         boost_on_request: true,
         boost_across_idle: true,
+        repay: false,
     })
 }
 

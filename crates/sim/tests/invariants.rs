@@ -203,21 +203,27 @@ fn policy() -> impl Strategy<Value = PolicyPlan> {
     prop_oneof![
         Just(PolicyPlan::Vanilla),
         means().prop_map(|means| PolicyPlan::Static { means }),
-        means().prop_map(move |means| PolicyPlan::Dynamic(DynamicConfig {
-            means,
-            vcpu_budget: budget(3),
-            vm_budget: budget(6),
-            max_preempt_off_ns: 3 * MS,
-            boost_on_injection: true,
-            boost_on_request: true,
-            boost_across_idle: true,
-        })),
-        means().prop_map(move |means| PolicyPlan::WakeBoost(WakeBoostConfig {
-            means,
-            run_ns: 200 * US,
-            vcpu_budget: budget(3),
-            vm_budget: budget(6),
-        })),
+        (means(), any::<bool>()).prop_map(move |(means, repay)| PolicyPlan::Dynamic(
+            DynamicConfig {
+                means,
+                vcpu_budget: budget(3),
+                vm_budget: budget(6),
+                max_preempt_off_ns: 3 * MS,
+                boost_on_injection: true,
+                boost_on_request: true,
+                boost_across_idle: true,
+                repay,
+            }
+        )),
+        (means(), any::<bool>()).prop_map(move |(means, repay)| PolicyPlan::WakeBoost(
+            WakeBoostConfig {
+                means,
+                run_ns: 200 * US,
+                vcpu_budget: budget(3),
+                vm_budget: budget(6),
+                repay,
+            }
+        )),
     ]
 }
 

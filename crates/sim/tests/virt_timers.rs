@@ -160,6 +160,7 @@ fn boosting_needs_somebody_who_sees_the_deadline() {
         boost_on_injection: true,
         boost_on_request: true,
         boost_across_idle: true,
+        repay: false,
     });
     let mean = |virt| {
         let r = contended(virt, boost.clone());

@@ -21,6 +21,7 @@ const CONFIG: DynamicConfig = DynamicConfig {
     boost_on_injection: true,
     boost_on_request: true,
     boost_across_idle: true,
+    repay: false,
 };
 const QUIET: GuestWords = GuestWords::SILENT;
 const INJECT: Event = Event::Injected(Injection::Timer);
