@@ -72,7 +72,13 @@ fn kept(s: &LatencySeries) -> f64 {
 fn boosts_that_are_given_back_cost_the_host_no_time() {
     let of = |repay: &str| {
         let repay = format!("policy.dynamic.repay={repay}");
-        let sets = ["repeats=1", "duration=6s", "warmup=3s", "vm.guest.task.cyclictest.work=150us", &repay];
+        let sets = [
+            "repeats=1",
+            "duration=6s",
+            "warmup=3s",
+            "vm.guest.task.cyclictest.work=150us",
+            &repay,
+        ];
         run("busy-host-1", &sets, &["vanilla", "dynamic"])
     };
     let (free, repaid) = (of("false"), of("true"));

@@ -58,15 +58,15 @@ pub struct Actions {
 
 impl Actions {
     /// Most actions one call can give.
-    pub const CAPACITY: usize = 9;
+    pub const CAPACITY: usize = 8;
 
     /// None.
     pub const fn new() -> Self {
         Self { list: [Action::CancelTimer; Self::CAPACITY], len: 0 }
     }
 
-    /// Appends. The machines emit each kind at most once a call and there are
-    /// [`CAPACITY`](Self::CAPACITY) kinds, so it never overflows.
+    /// Appends. The machines emit each kind at most once a call, and never a ticket with a lowering, so it
+    /// never overflows.
     pub(crate) fn push(&mut self, action: Action) {
         debug_assert!((self.len as usize) < Self::CAPACITY, "an action kind was emitted twice");
         if let Some(slot) = self.list.get_mut(self.len as usize) {

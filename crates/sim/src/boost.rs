@@ -130,20 +130,18 @@ impl World<'_> {
             return;
         }
         let shared = &mut self.vms[vcpu.vm as usize].shared;
-        if self.policy_events.is_empty() {
-            let actions = vcpu.policy.on(self.now, event, shared);
-            self.carry_out(v, &actions);
-        } else {
-            let before = vcpu.policy.stats();
-            let actions = vcpu.policy.on(self.now, event, shared);
-            let after = vcpu.policy.stats();
-            self.count(v, &before, &after);
-            self.carry_out(v, &actions);
+        let before = (!self.policy_events.is_empty()).then(|| vcpu.policy.stats());
+        let actions = vcpu.policy.on(self.now, event, shared);
+        if let Some(before) = before {
+            self.count(v, &before);
         }
+        self.carry_out(v, &actions);
     }
 
-    /// Counts by time what a policy did.
-    fn count(&mut self, v: u32, before: &PolicyStats, after: &PolicyStats) {
+    /// Counts by time what a policy did since `before`.
+    #[cold]
+    fn count(&mut self, v: u32, before: &PolicyStats) {
+        let after = self.vcpus[v as usize].policy.stats();
         let Some(at) = self.now.checked_sub(self.plan.warmup_ns) else { return };
         let name = &self.plan.vms[self.vcpus[v as usize].vm as usize].label;
         let Some(events) = self.policy_events.iter_mut().find(|e| e.vm == *name) else { return };
@@ -156,6 +154,7 @@ impl World<'_> {
         }
     }
 
+    #[inline(always)]
     fn carry_out(&mut self, v: u32, actions: &Actions) {
         for &action in actions.iter() {
             if self.spans.on {

@@ -25,7 +25,7 @@ pub(crate) const FREE_OPS: u32 = 1000;
 
 impl World<'_> {
     /// Starts a segment of a known length.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin(&mut self, p: u32, segment: Segment, ns: Ns) {
         let pc = &mut self.pcpus[p as usize];
         pc.segment = segment;
@@ -93,6 +93,7 @@ impl World<'_> {
     }
 
     /// The one pending event of a pCPU: its segment is over.
+    #[inline(always)]
     pub(crate) fn segment_ends(&mut self, p: u32) {
         self.cpu = p;
         match self.pcpus[p as usize].segment {

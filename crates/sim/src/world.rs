@@ -598,7 +598,7 @@ impl World<'_> {
     }
 
     /// Changes a thread's attribution state, if it is tracked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn state(&mut self, track: u32, state: State) {
         if track != NONE {
             self.tracks.set(track, state, self.now);
