@@ -13,6 +13,7 @@
 //! * [`halt_poll::HostHaltPoll`], [`halt_poll::GuestHaltPoll`]: one a vCPU, how long to poll instead of
 //!   sleeping.
 //! * [`govern::Governor`]: one a VM: how many of its vCPUs its guest should use.
+//! * [`sender`]: inside the guest, whether an IPI's sender asks the host to boost its receiver.
 //! * [`budget::Bucket`]: the token bucket behind every bound.
 //! * [`catalogue`]: which policies there are, and who can run them.
 //!
@@ -45,6 +46,7 @@ pub mod halt_poll;
 pub mod host;
 mod meter;
 pub mod ratelimit;
+pub mod sender;
 pub mod wake_boost;
 
 pub use action::{Action, Actions, Reason};

@@ -62,6 +62,7 @@ impl WakeBoost {
             }
             Event::Registered(_)
             | Event::Injected(_)
+            | Event::Asked
             | Event::Exit(_)
             | Event::Sampled(_)
             | Event::Recheck(_)
