@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use vcoop_guest::layout::{RING_STRIDE, RINGS, STATS, TaskStats};
 use vcoop_guest::ring::{Reader, Ring, Sample};
 use vcoop_model::plan::virt::GuestIdle;
-use vcoop_model::plan::{Ns, Plan, Program, Target};
+use vcoop_model::plan::{Act, Ns, Plan, Program, Target};
 use vcoop_model::recording::{LatencyRecord, Recording, Scalar};
 use vcoop_model::span::Observer;
 use vcoop_policy::PolicyStats;
@@ -60,14 +60,15 @@ struct VmTotals {
     preempted: u64,
     policy: PolicyStats,
     /// Exits by name.
-    exits: [u64; 6],
-    /// Iterations and glitches of each task.
-    tasks: Vec<(u64, u64)>,
+    exits: [u64; 7],
+    /// Iterations, glitches and units of work of each task.
+    tasks: Vec<(u64, u64, u64)>,
     /// Polls of its idle loop, won and lost.
     guest_polls: (u64, u64),
 }
 
-const EXIT_NAMES: [&str; 6] = ["doorbell", "notify", "register", "refused", "mmio", "send"];
+const EXIT_NAMES: [&str; 7] =
+    ["doorbell", "notify", "register", "refused", "mmio", "send", "multicast"];
 
 /// A guest's ring.
 #[derive(Debug)]
@@ -80,6 +81,8 @@ struct GuestOrigin {
     device: bool,
     /// Where the server is, if samples are round trips.
     server: Option<Other>,
+    /// A sample is a wait for other vCPUs.
+    calls: bool,
     reader: Reader,
     /// Samples with times that cannot be.
     invalid: u64,
@@ -156,6 +159,7 @@ impl<'a> Collector<'a> {
                         ring: spec.ring,
                         device,
                         server: server(plan, p.target),
+                        calls: calls(program),
                         reader: Reader::new(),
                         invalid: 0,
                     };
@@ -269,7 +273,14 @@ impl<'a> Collector<'a> {
         for Line { origin: from, series } in &mut self.lines {
             match from {
                 Origin::Guest(GuestOrigin {
-                    vm, ring, device, server, reader, invalid, ..
+                    vm,
+                    ring,
+                    device,
+                    server,
+                    calls,
+                    reader,
+                    invalid,
+                    ..
                 }) => {
                     let ring: &Ring = vms[*vm].machine.ram.at(RINGS + *ring * RING_STRIDE);
                     let ours = exitless || *device;
@@ -281,6 +292,7 @@ impl<'a> Collector<'a> {
                         }
                         let source = match *server {
                             Some(server) => Source::Trip(Trip::of(&s, server)),
+                            None if *calls => Source::Calls { back: s.taken },
                             None => of_period(s, ours, early),
                         };
                         series.hold(Held {
@@ -379,12 +391,20 @@ fn of_period(mut s: Sample, ours: bool, early: u64) -> Source {
     Source::Guest { sample: s, fired }
 }
 
-/// Where the server of a guest's ping is.
+/// Whether a task's samples are waits for other vCPUs, which call a function for it.
+fn calls(program: &Program) -> bool {
+    matches!(program, Program::Routine { acts } if acts.iter().any(|a| matches!(a, Act::Ipi { .. })))
+}
+
+/// Where the server is whose round trips a guest's task samples.
 fn server(plan: &Plan, ping: Target) -> Option<Other> {
     let Target::Guest { vm, task } = ping else { return None };
     let guest = &plan.vms[vm as usize];
-    let Program::Ping { server, .. } = &guest.tasks[task as usize].program else { return None };
-    Some(match *server {
+    let program = &guest.tasks[task as usize].program;
+    if !matches!(program, Program::Ping { .. } | Program::Routine { .. }) {
+        return None;
+    }
+    Some(match program.servers().next()? {
         Target::Host(_) => Other::Host,
         Target::Guest { task: server, .. } => {
             let places = places(guest);
@@ -469,13 +489,14 @@ impl Counters<'_> {
                 &exits.refused,
                 &exits.mmio,
                 &exits.send,
+                &exits.multicast,
             ]
             .map(n);
             totals.tasks = (0..plan.tasks.len() as u64)
                 .map(|t| {
                     let at = STATS + t * size_of::<TaskStats>() as u64;
                     let stats: &TaskStats = vm.machine.ram.at(at);
-                    (n(&stats.done), n(&stats.glitches))
+                    (n(&stats.done), n(&stats.glitches), n(&stats.rounds))
                 })
                 .collect();
             totals
@@ -552,19 +573,25 @@ fn scalars_between(
         for (exit, (a, b)) in EXIT_NAMES.iter().zip(a.exits.iter().zip(b.exits)) {
             put(name, &format!("exits.{exit}"), "1/s", since(b, *a) / seconds);
         }
-        let mut by_label: BTreeMap<&str, (f64, f64, bool)> = BTreeMap::new();
+        let mut by_label: BTreeMap<&str, (f64, f64, bool, Option<f64>)> = BTreeMap::new();
         for (task, (x, y)) in vm.tasks.iter().zip(a.tasks.iter().zip(&b.tasks)) {
             let sum = by_label.entry(&task.label).or_default();
             sum.0 += since(y.0, x.0);
             sum.1 += since(y.1, x.1);
             sum.2 |= matches!(task.program, Program::Audio { .. });
+            if task.program.counts() {
+                *sum.3.get_or_insert_default() += since(y.2, x.2);
+            }
         }
-        for (label, (done, glitches, audio)) in by_label {
+        for (label, (done, glitches, audio, rounds)) in by_label {
             let probe = format!("{name}.{label}");
             let cpu_ns = done * 1e6 / per_ms;
             put(&probe, "throughput", "cpu", cpu_ns / ns);
             if audio {
                 put(&probe, "glitches", "1/min", glitches * 60.0 / seconds);
+            }
+            if let Some(rounds) = rounds {
+                put(&probe, "rate", "1/s", rounds / seconds);
             }
         }
     }

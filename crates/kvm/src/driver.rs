@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use vcoop_abi::discovery::{REGISTER_ENABLE, Registration};
 use vcoop_abi::{BoostRequest, GuestArea, GuestWords, Status, Word};
-use vcoop_guest::layout::{CONTROL, Control};
+use vcoop_guest::layout::{CONTROL, Control, VECTOR_IPI};
 use vcoop_model::plan::{Ns, PolicyPlan};
 use vcoop_policy::config::Means;
 use vcoop_policy::{
@@ -387,7 +387,11 @@ impl VmDriver {
             self.halted(common, v, &mut state, true)?;
         }
         let entries = self.control().vcpu[n as usize].entries.load(Ordering::Relaxed);
-        let again = self.carry_out(common, v, &mut state, Event::Injected(kind), fire)?;
+        // Whether the receiver of an IPI has its pCPU user space cannot see: a sender's request counts
+        // for all that it sends through us.
+        let asked = kind == Injection::Ipi && state.policy.hears_senders();
+        let event = if asked { Event::Asked } else { Event::Injected(kind) };
+        let again = self.carry_out(common, v, &mut state, event, fire)?;
         v.entries.store(entries, Ordering::Relaxed);
         if state.halted {
             self.halted(common, v, &mut state, false)?;
@@ -396,6 +400,20 @@ impl VmDriver {
             self.recheck(common, v, &mut state)?;
         }
         Ok(state.policy.is_boosted() && state.policy.reads_guest())
+    }
+
+    /// Interrupts the vCPUs that vCPU `n` has named.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`].
+    pub(crate) fn multicast(&self, common: &Common, n: u32) -> Result<(), Error> {
+        // Guest-written: bits beyond its vCPUs are nobody.
+        let named = self.control().vcpu[n as usize].multicast.load(Ordering::Acquire);
+        for to in (0..self.vcpus.len() as u32).filter(|to| named >> to & 1 != 0) {
+            self.inject(common, to, Injection::Ipi, VECTOR_IPI)?;
+        }
+        Ok(())
     }
 
     /// Looks whether the vCPU halts or not, and tells the policy what changed. This is how user

@@ -100,6 +100,8 @@ mod playback;
 mod probe;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod reservation;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod routine;
 #[cfg(all(test, target_os = "linux", target_arch = "x86_64"))]
 mod seam;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

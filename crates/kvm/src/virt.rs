@@ -6,6 +6,8 @@
 //! | exits off | `KVM_CAP_X86_DISABLE_EXITS`, what this KVM offers of them |
 //! | host halt polling | its cap, by `KVM_CAP_HALT_POLL`; how it adapts is the module's |
 //! | guest's idle loop | HLT, polling, haltpoll |
+//! | hint `dedicated` | `KVM_HINTS_REALTIME` in CPUID: the guest polls because it finds it there |
+//! | IPIs | one ICR write each, or (`pv`) one exit to user space for several, which injects them |
 //! | all else | as this host's KVM has it; a plan that asks for it is refused |
 
 use kvm_bindings::{
@@ -14,7 +16,7 @@ use kvm_bindings::{
 };
 use kvm_ioctls::Kvm;
 use vcoop_guest::layout::IdlePoll;
-use vcoop_model::plan::virt::{ExitsOff, GuestIdle};
+use vcoop_model::plan::virt::{ExitsOff, GuestIdle, IpiPath};
 use vcoop_model::plan::{GuestTimer, Plan, PolicyPlan, Virt, VmPlan};
 use vcoop_policy::TimerAdvance;
 use vcoop_policy::config::{AdvanceConfig, HostPollConfig, MOST_INJECTOR_ADVANCE_NS};
@@ -38,6 +40,13 @@ pub(crate) fn check(kvm: &Kvm, plan: &Plan, vm: &VmPlan) -> Result<(), Error> {
     plain.apic.posted = vm.virt.apic.posted;
     plain.exits_off = vm.virt.exits_off;
     plain.idle = vm.virt.idle;
+    plain.dedicated = vm.virt.dedicated;
+    plain.ipi.path = vm.virt.ipi.path;
+    if matches!(vm.virt.ipi.path, IpiPath::Cluster | IpiPath::Posted) {
+        let why = "the lab's guest writes one target at a time, and KVM decides whether that exits: \
+                   \"icr\" or \"pv\"";
+        return refuse(format!("ipi of VM {}", vm.name), why);
+    }
     if vm.virt.govern.config(1).is_some() {
         let why = "the lab's guest does not read the mask of vCPUs to keep off";
         return refuse(format!("the governor of VM {}", vm.name), why);

@@ -6,7 +6,8 @@
 //! A vCPU is boosted while there is a reason for it:
 //!
 //! * *interrupt*: the host injected one ([`Event::Injected`]) whose ticket the guest has not
-//!   acknowledged yet;
+//!   acknowledged yet, or another vCPU asked for this one when it sent an IPI ([`Event::Asked`]):
+//!   that is a ticket, too;
 //! * *request*: the guest's word says boost, or its facts do (in an interrupt or softirq, an
 //!   urgent task running or pending);
 //! * *section*: the guest has preemption disabled, for less than
@@ -71,7 +72,7 @@ use crate::host::{PolicyStats, VmShared};
 /// | state | event | next |
 /// | --- | --- | --- |
 /// | `Disabled` | `Enable`, `Registered`: switches on and guest registered | `Normal` |
-/// | `Normal` | `Injected`; `Exit`, `Sampled`, `Notify` with a reason; `Halted` | `Boosted` |
+/// | `Normal` | `Injected`, `Asked`; `Exit`, `Sampled`, `Notify` with a reason; `Halted` | `Boosted` |
 /// | `Boosted` | `Exit`, `Sampled`, `Notify`, `Recheck` without a reason | `Normal` |
 /// | `Boosted` | `Halted` without a reason, boosting across idle off | `Normal` |
 /// | `Boosted` | `Baseline { outranks: true }`, `Refused` | `Normal` |
@@ -155,7 +156,11 @@ impl Dynamic {
             }
             Event::Baseline { outranks } => self.control.set_outranked(outranks, vm, &mut out),
             Event::Refused => self.control.refused(vm, &mut out),
-            Event::Injected(_) => self.injected(now, vm, &mut out),
+            Event::Injected(_) if self.config.boost_on_injection => {
+                self.interrupted(now, vm, &mut out);
+            }
+            Event::Asked if self.config.boost_receiver => self.interrupted(now, vm, &mut out),
+            Event::Injected(_) | Event::Asked => {}
             Event::Exit(words) => self.look(now, &words, Vcpu::Out, vm, &mut out),
             Event::Sampled(words) => self.look(now, &words, Vcpu::MayRun, vm, &mut out),
             Event::Notify(words) => {
@@ -186,6 +191,11 @@ impl Dynamic {
     /// The status the guest should see.
     pub fn status(&self) -> Status {
         self.control.status()
+    }
+
+    /// Whether another vCPU that sends an IPI can ask for a boost.
+    pub fn hears_senders(&self) -> bool {
+        self.config.boost_receiver
     }
 
     /// Last ticket published.
@@ -221,8 +231,9 @@ impl Dynamic {
         self.control.set_enabled(now, on, vm, out);
     }
 
-    fn injected(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
-        if self.is_disabled() || !self.config.boost_on_injection {
+    /// An interrupt that is a reason is about to become visible to the guest.
+    fn interrupted(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
+        if self.is_disabled() {
             return;
         }
         self.ticket += 1;

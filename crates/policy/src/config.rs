@@ -54,6 +54,9 @@ pub struct DynamicConfig {
     pub max_preempt_off_ns: Ns,
     /// Boost when an interrupt is injected.
     pub boost_on_injection: bool,
+    /// Boost a vCPU that is not running when another one of its VM sends it an IPI
+    /// ([`Event::Asked`](crate::Event::Asked)).
+    pub boost_receiver: bool,
     /// Honour the guest's lazy request at VM exits.
     pub boost_on_request: bool,
     /// Boost when the vCPU halts, so that its wake-up is already urgent.

@@ -30,6 +30,10 @@ pub enum Event {
     /// to the guest, and so does the ticket it answers with. Whether the boost goes before or after
     /// is the driver's choice: before is faster for the guest, after is allowed.
     Injected(Injection),
+    /// Another vCPU of the VM is about to send this one an IPI, through the host, and this one is not
+    /// running; or it has just lost its pCPU with such an IPI pending. Otherwise as `Injected`, which
+    /// follows where the host sends the interrupt.
+    Asked,
     /// The vCPU left guest mode for any reason but a halt; the words were read while it was out.
     Exit(GuestWords),
     /// The words were read while the vCPU may be running: by a host that samples them because it

@@ -161,6 +161,11 @@ impl HostPolicy {
         }
     }
 
+    /// Whether it does anything about [`Event::Asked`]: senders of IPIs need not ask where it does not.
+    pub fn hears_senders(&self) -> bool {
+        matches!(self, Self::Dynamic(machine) if machine.hears_senders())
+    }
+
     /// Boosted time left in the vCPU's own bucket as of `now`; what the host publishes as
     /// `budget_left_ns`. Zero for policies without a budget.
     pub fn budget_left(&self, now: Ns) -> Ns {

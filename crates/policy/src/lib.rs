@@ -14,6 +14,7 @@
 //!   sleeping.
 //! * [`govern::Governor`]: one a VM: how many of its vCPUs its guest should use.
 //! * [`repay::Repay`]: one a vCPU that is boosted, what it gives back as fair time.
+//! * [`sender`]: inside the guest, whether an IPI's sender asks the host to boost its receiver.
 //! * [`budget::Bucket`]: the token bucket behind every bound.
 //! * [`catalogue`]: which policies there are, and who can run them.
 //!
@@ -48,6 +49,7 @@ pub mod host;
 mod meter;
 pub mod ratelimit;
 pub mod repay;
+pub mod sender;
 pub mod wake_boost;
 
 pub use action::{Action, Actions, Reason};

@@ -63,6 +63,7 @@ impl WakeBoost {
             Event::Ran(account) => self.control.ran(account, &mut out),
             Event::Registered(_)
             | Event::Injected(_)
+            | Event::Asked
             | Event::Exit(_)
             | Event::Sampled(_)
             | Event::Recheck(_)

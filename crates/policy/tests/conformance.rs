@@ -36,6 +36,7 @@ impl Pair {
             vm_budget: Budget { burst_ns: 1 << 40, refill_ppm: 0 },
             max_preempt_off_ns: 3_000_000,
             boost_on_injection: true,
+            boost_receiver: false,
             boost_on_request: true,
             boost_across_idle: true,
             repay: false,

@@ -208,6 +208,7 @@ fn words() -> impl Strategy<Value = GuestWords> {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => Just(Op::Event(Event::Injected(Injection::Timer))),
+        2 => Just(Op::Event(Event::Asked)),
         4 => words().prop_map(|w| Op::Event(Event::Exit(w))),
         2 => words().prop_map(|w| Op::Event(Event::Sampled(w))),
         2 => words().prop_map(|w| Op::Event(Event::Notify(w))),
@@ -244,6 +245,7 @@ proptest! {
         vcpu in budget(),
         vm in budget(),
         on_injection in any::<bool>(),
+        receiver in any::<bool>(),
         on_request in any::<bool>(),
         across_idle in any::<bool>(),
         repay in any::<bool>(),
@@ -255,6 +257,7 @@ proptest! {
             vm_budget: vm,
             max_preempt_off_ns: 3_000_000,
             boost_on_injection: on_injection,
+            boost_receiver: receiver,
             boost_on_request: on_request,
             boost_across_idle: across_idle,
             repay,
@@ -290,6 +293,7 @@ fn boosted_in_a_second(gives_back: bool) -> u64 {
         vm_budget: Budget { burst_ns: 1 << 40, refill_ppm: 0 },
         max_preempt_off_ns: 3_000_000,
         boost_on_injection: true,
+        boost_receiver: false,
         boost_on_request: true,
         boost_across_idle: true,
         repay: false,

@@ -102,6 +102,7 @@ impl World {
             vm_budget: big,
             max_preempt_off_ns: 3_000_000,
             boost_on_injection: true,
+            boost_receiver: false,
             boost_on_request: true,
             boost_across_idle: true,
             repay: false,

@@ -7,6 +7,7 @@ use vcoop_model::recording::PolicyEvent;
 use vcoop_policy::config::Means;
 use vcoop_policy::guest::{HostView, Stores};
 use vcoop_policy::repay::ACCOUNT_NS;
+use vcoop_policy::sender::{Receiver, asks_host};
 use vcoop_policy::{
     Account, Action, Actions, Event, GuestEvent, HostPolicy, Injection, PolicyStats,
 };
@@ -14,6 +15,7 @@ use vcoop_sched::config::Policy;
 use vcoop_sched::{CpuId, Refusal};
 
 use crate::program::Misdeed;
+use crate::track::NONE;
 use crate::tune::MASTER;
 use crate::world::{Exit, Irq, Vcpu, World};
 
@@ -247,6 +249,24 @@ impl World<'_> {
 
     pub(crate) fn boost_injected(&mut self, v: u32, kind: Injection) {
         self.tell(v, Event::Injected(kind));
+    }
+
+    /// An IPI is on its way to a vCPU: its sender asks for it, if it does not run.
+    pub(crate) fn boost_asked(&mut self, v: u32) {
+        if self.vcpus[v as usize].pcpu == NONE {
+            self.tell(v, Event::Asked);
+        }
+    }
+
+    /// Whether the sender of an IPI to `v` that would not exit has the host send it, and boost `v`.
+    pub(crate) fn asks_host(&self, v: u32) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        vcpu.policy.hears_senders()
+            && asks_host(Receiver {
+                preempted: vcpu.pcpu == NONE,
+                idle: vcpu.halted || vcpu.current == NONE,
+                status: vcpu.page.status,
+            })
     }
 
     pub(crate) fn boost_exit(&mut self, v: u32) {

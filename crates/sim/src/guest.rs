@@ -531,6 +531,13 @@ impl World<'_> {
                 self.shoot_down(v, t);
                 false
             }
+            Op::ReadCstates(n) => {
+                if !self.plan.vms[vm].virt.exits_off.cstate {
+                    let reads = (0..n).map(|_| Exit::CstateRead);
+                    self.vcpus[v as usize].exits.extend(reads);
+                }
+                false
+            }
             Op::Post { peer, room } => {
                 let to = work.peers + peer;
                 self.guest_post(v, t, to, room)

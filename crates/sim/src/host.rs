@@ -226,14 +226,16 @@ impl World<'_> {
                 self.spin_preempted(vcpu);
             }
         }
-        if track == NONE {
-            return;
-        }
-        if matches!(leave, Leave::Preempted | Leave::Yield) {
+        let waits = matches!(leave, Leave::Preempted | Leave::Yield);
+        if track != NONE && waits {
             self.tracks.set(track, State::Preempted, self.now);
             self.queued(prev);
-        } else {
+        } else if track != NONE {
             self.tracks.set(track, State::Asleep, self.now);
+        }
+        if waits && vcpu != NONE && self.vcpus[vcpu as usize].irr & vector::IPI != 0 {
+            // It ran when the IPI was sent, and lost its pCPU before it took it.
+            self.boost_asked(vcpu);
         }
     }
 
@@ -393,7 +395,8 @@ impl World<'_> {
                 | Op::Acquire(_)
                 | Op::Release(_)
                 | Op::Ipi { .. }
-                | Op::Flush => {}
+                | Op::Flush
+                | Op::ReadCstates(_) => {}
                 Op::Exit => {
                     work.wait = Wait::Dead;
                     return self.reschedule(p, Leave::Exit);

@@ -97,6 +97,10 @@ pub(crate) enum Exit {
     Yield(u32),
     /// A message to another machine, for this client.
     Remote(u32),
+    /// A hypercall: an IPI to a preempted vCPU (global index), which is to be boosted for it.
+    Ask(u32),
+    /// A read of a counter of C-state residency.
+    CstateRead,
 }
 
 impl Exit {
@@ -115,13 +119,17 @@ impl Exit {
             Self::Eoi => 9,
             Self::Window => 10,
             Self::Pause => 11,
-            Self::Multicast { hypercall: true, .. } | Self::Kick(_) | Self::Yield(_) => 12,
+            Self::Multicast { hypercall: true, .. }
+            | Self::Kick(_)
+            | Self::Yield(_)
+            | Self::Ask(_) => 12,
+            Self::CstateRead => 13,
         }
     }
 }
 
 /// Exit reasons as reported.
-pub(crate) const EXIT_NAMES: [&str; 13] = [
+pub(crate) const EXIT_NAMES: [&str; 14] = [
     "interrupt",
     "hlt",
     "msr_timer",
@@ -135,6 +143,7 @@ pub(crate) const EXIT_NAMES: [&str; 13] = [
     "interrupt_window",
     "pause",
     "hypercall",
+    "msr_cstate",
 ];
 
 /// An interrupt at a pCPU.

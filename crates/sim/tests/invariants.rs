@@ -203,18 +203,19 @@ fn policy() -> impl Strategy<Value = PolicyPlan> {
     prop_oneof![
         Just(PolicyPlan::Vanilla),
         means().prop_map(|means| PolicyPlan::Static { means }),
-        (means(), any::<bool>()).prop_map(move |(means, repay)| PolicyPlan::Dynamic(
-            DynamicConfig {
+        (means(), any::<bool>(), any::<bool>()).prop_map(move |(means, receiver, repay)| {
+            PolicyPlan::Dynamic(DynamicConfig {
                 means,
                 vcpu_budget: budget(3),
                 vm_budget: budget(6),
                 max_preempt_off_ns: 3 * MS,
                 boost_on_injection: true,
+                boost_receiver: receiver,
                 boost_on_request: true,
                 boost_across_idle: true,
                 repay,
-            }
-        )),
+            })
+        }),
         (means(), any::<bool>()).prop_map(move |(means, repay)| PolicyPlan::WakeBoost(
             WakeBoostConfig {
                 means,
@@ -547,6 +548,14 @@ proptest! {
     #[test]
     fn every_period_is_sampled_or_missed(p in scenario(), interval in 5u64..20) {
         let mut p = p;
+        // Reservations go before FIFO 99, and can be for all of the CPU: nobody asks for admission.
+        let reserved = match &p.policy {
+            PolicyPlan::Static { means: Means::Deadline { .. } } => {
+                p.vms.iter().map(|vm| vm.vcpu_cpus.len()).sum()
+            }
+            _ => 0,
+        };
+        prop_assume!(reserved < 3 * p.host.sched.cpus() as usize);
         let program = cyclictest(interval * 100 * US, 0);
         p.host_tasks.push(task("watch", program, Policy::Fifo(99), &[]));
         probe_all(&mut p);

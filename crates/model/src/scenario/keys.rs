@@ -196,6 +196,9 @@ table! {
         max_preempt_off: Option<At<Span1>>,
         /// dynamic: boost when an interrupt is injected.
         boost_on_injection: Option<At<bool>>,
+        /// dynamic: boost a vCPU that is not running when another one sends it an IPI. With posted
+        /// IPIs the sender then asks by a hypercall.
+        boost_receiver: Option<At<bool>>,
         /// dynamic: honour the guest's request at VM exits.
         boost_on_request: Option<At<bool>>,
         /// dynamic: boost when the vCPU halts, so that its wake-up is urgent already.

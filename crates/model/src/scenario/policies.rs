@@ -191,6 +191,7 @@ macro_rules! each_key {
             vm_refill: false, true, true, false, false;
             max_preempt_off: false, true, false, false, false;
             boost_on_injection: false, true, false, false, false;
+            boost_receiver: false, true, false, false, false;
             boost_on_request: false, true, false, false, false;
             boost_across_idle: false, true, false, false, false;
             repay: false, true, true, false, false;
@@ -275,6 +276,7 @@ fn plan(
                 vm_budget: vm?,
                 max_preempt_off_ns: keys.max_preempt_off.as_ref()?.value.0,
                 boost_on_injection: flag(&keys.boost_on_injection)?,
+                boost_receiver: flag(&keys.boost_receiver)?,
                 boost_on_request: flag(&keys.boost_on_request)?,
                 boost_across_idle: flag(&keys.boost_across_idle)?,
                 repay: flag(&keys.repay)?,
