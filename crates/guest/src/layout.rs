@@ -185,6 +185,11 @@ pub struct Control {
     pub start_tsc: u64,
     /// A timer interrupt that comes early by at most this many cycles is waited out.
     pub advance_tsc: u64,
+    /// Time between two looks at who runs, in TSC cycles, in a guest that moves its tasks between its
+    /// vCPUs; 0: they stay.
+    pub tick_tsc: u64,
+    /// 1: the host area says which vCPUs to keep off.
+    pub masked: u64,
     /// What idle vCPUs do before they halt.
     pub idle_poll: IdlePoll,
     /// Per vCPU, words that change while running.
@@ -248,7 +253,14 @@ pub struct VcpuWords {
     pub polls_won: AtomicU64,
     /// Guest: polls that ended without.
     pub polls_lost: AtomicU64,
-    reserved: [u64; 6],
+    /// Guest: tasks that other vCPUs have given to this one, one bit each; any vCPU sets, this one
+    /// clears.
+    pub sent: AtomicU64,
+    /// Guest: its ready tasks. Its kernel stores it; who gives it one adds one until then.
+    pub ready: AtomicU64,
+    /// Guest: tasks that ticks pushed off this vCPU, because the host would rather not see it in use.
+    pub pushed: AtomicU64,
+    reserved: [u64; 3],
 }
 
 impl VcpuWords {
@@ -265,7 +277,10 @@ impl VcpuWords {
             took_for: AtomicU64::new(0),
             polls_won: AtomicU64::new(0),
             polls_lost: AtomicU64::new(0),
-            reserved: [0; 6],
+            sent: AtomicU64::new(0),
+            ready: AtomicU64::new(0),
+            pushed: AtomicU64::new(0),
+            reserved: [0; 3],
         }
     }
 }
@@ -284,7 +299,9 @@ pub struct TaskStats {
     pub woken_idle: AtomicU64,
     /// Times it was switched to.
     pub switches: AtomicU64,
-    reserved: [u64; 3],
+    /// The vCPU it belongs to, plus 1; 0: it has never moved.
+    pub owner: AtomicU64,
+    reserved: [u64; 2],
 }
 
 /// Top of a vCPU's kernel stack.
