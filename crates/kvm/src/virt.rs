@@ -41,8 +41,8 @@ pub(crate) fn check(kvm: &Kvm, plan: &Plan, vm: &VmPlan) -> Result<(), Error> {
     plain.apic.posted = vm.virt.apic.posted;
     plain.exits_off = vm.virt.exits_off;
     plain.idle = vm.virt.idle;
-    if vm.virt.govern.config(1).is_some() {
-        let why = "the lab's guest does not read the mask of vCPUs to keep off";
+    if vm.virt.govern.config(1).is_some() && vm.virt.govern.means.hotplug {
+        let why = "the lab's guest has no CPU hotplug";
         return refuse(format!("the governor of VM {}", vm.name), why);
     }
     plain.govern = vm.virt.govern.clone();
