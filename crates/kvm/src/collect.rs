@@ -19,6 +19,7 @@ use crate::environment::{preemptions, schedstat};
 use crate::facts::host_facts;
 use crate::host_task::Progress;
 use crate::lab::{interval, is_exitless};
+use crate::mask::balances;
 use crate::probe::{Probe, Window};
 use crate::series::{self, Held, HostSample, Series, Source};
 use crate::trace::live::{Live, Tids};
@@ -65,6 +66,8 @@ struct VmTotals {
     tasks: Vec<(u64, u64, u64)>,
     /// Polls of its idle loop, won and lost.
     guest_polls: (u64, u64),
+    /// Changes of its mask, vCPUs in use summed over time, tasks pushed off vCPUs.
+    mask: (u64, Ns, u64),
 }
 
 const EXIT_NAMES: [&str; 7] =
@@ -227,6 +230,8 @@ impl<'a> Collector<'a> {
         }
         for Line { origin, series } in &mut self.lines {
             series.tid = match origin {
+                // One that may have moved since: no thread's trace explains it.
+                Origin::Guest(g) if balances(self.plan, g.vm) => 0,
                 Origin::Guest(g) => vcpus[g.vm].get(g.vcpu).copied().unwrap_or_default(),
                 Origin::Host { task, .. } => tasks[*task],
             };
@@ -481,6 +486,10 @@ impl Counters<'_> {
                 // The guest's own words.
                 let sum = |a: u64, c| a.wrapping_add(n(c));
                 totals.guest_polls = (sum(won, &words.polls_won), sum(lost, &words.polls_lost));
+                totals.mask.2 = sum(totals.mask.2, &words.pushed);
+            }
+            if let Some(mask) = vm.masked() {
+                (totals.mask.0, totals.mask.1) = (mask.changes, mask.used_ns(now));
             }
             totals.exits = [
                 &exits.doorbell,
@@ -569,6 +578,12 @@ fn scalars_between(
             let (p, q) = (a.guest_polls, b.guest_polls);
             put(name, "guest_polls.won", "1/s", since(q.0, p.0) / seconds);
             put(name, "guest_polls.lost", "1/s", since(q.1, p.1) / seconds);
+        }
+        if b.mask.1 > 0 {
+            let (p, q) = (a.mask, b.mask);
+            put(name, "mask_changes", "1/min", since(q.0, p.0) * 60.0 / seconds);
+            put(name, "vcpus_used", "vcpu", since(q.1, p.1) / ns);
+            put(name, "pushed_off", "1/s", since(q.2, p.2) / seconds);
         }
         for (exit, (a, b)) in EXIT_NAMES.iter().zip(a.exits.iter().zip(b.exits)) {
             put(name, &format!("exits.{exit}"), "1/s", since(b, *a) / seconds);

@@ -21,6 +21,7 @@ use crate::clock::{Clock, Kick};
 use crate::environment::{is_asleep, schedstat};
 use crate::error::{Error, Whom};
 use crate::machine::Machine;
+use crate::mask::Mask;
 use crate::pi::PiMutex;
 
 /// A time that never comes.
@@ -103,6 +104,8 @@ pub(crate) struct VmDriver {
     pub(crate) bells: Vec<(u8, Arc<Bell>)>,
     /// How early the injector fires its vCPUs' deadlines; each learns for itself.
     pub(crate) advance: TimerAdvance,
+    /// Which vCPUs the guest is asked to use, if it is told at all.
+    pub(crate) mask: Option<PiMutex<Mask>>,
 }
 
 /// The driver of one vCPU.
@@ -242,6 +245,7 @@ impl VmDriver {
             vcpus,
             bells: Vec::new(),
             advance: TimerAdvance::fixed(0),
+            mask: None,
         }
     }
 

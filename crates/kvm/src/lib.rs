@@ -9,6 +9,7 @@
 //!
 //! * one a *vCPU*, on the plan's CPUs, at the plan's policy unless boosted;
 //! * the *injector*, away from the vCPUs' CPUs where the host has others: timers, devices, boosts;
+//! * the *governor*, if a VM has one: how many of its vCPUs it should use;
 //! * one a *host task* of the plan: loads, and the host's latency probe;
 //! * the caller's, which collects samples and watches the time.
 //!
@@ -81,6 +82,8 @@ mod driver;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod environment;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod govern;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod host_call;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod host_task;
@@ -90,6 +93,8 @@ mod injector;
 mod lab;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod machine;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod mask;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod memory;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

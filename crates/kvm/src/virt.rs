@@ -47,8 +47,8 @@ pub(crate) fn check(kvm: &Kvm, plan: &Plan, vm: &VmPlan) -> Result<(), Error> {
                    \"icr\" or \"pv\"";
         return refuse(format!("ipi of VM {}", vm.name), why);
     }
-    if vm.virt.govern.config(1).is_some() {
-        let why = "the lab's guest does not read the mask of vCPUs to keep off";
+    if vm.virt.govern.config(1).is_some() && vm.virt.govern.means.hotplug {
+        let why = "the lab's guest has no CPU hotplug";
         return refuse(format!("the governor of VM {}", vm.name), why);
     }
     plain.govern = vm.virt.govern.clone();
