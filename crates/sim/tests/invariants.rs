@@ -320,6 +320,7 @@ fn weather(p: &mut Plan, seed: u64) {
         vms: (first..first + copies).collect(),
         batch: 1 + (seed >> 24) as u32 % 3,
         next: if seed & 4 == 0 { Milestone::Start } else { Milestone::Login },
+        rolling: seed & 8 != 0,
         begin_ns: (seed >> 32) % (50 * MS),
         gap_ns: (seed >> 40) % MS,
         toolstack: servers.iter().rev().take(1).copied().collect(),
