@@ -35,7 +35,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     refuse_twice(&args.policy)?;
     let plans = scenario.plans(policies).map_err(refuse)?;
     let mut plans = plans;
-    if args.out.is_some() {
+    if args.out.is_some() || args.detail {
         plans.iter_mut().for_each(|plan| plan.slices = SLICES);
     }
     let folder = args.out.as_deref().map(|dir| Folder::new(dir, &scenario.name)).transpose()?;
