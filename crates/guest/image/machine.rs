@@ -2,12 +2,12 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use vcoop_abi::discovery::{Discovery, MSR_NOTIFY, MSR_REGISTER, REGISTER_ENABLE};
+use vcoop_abi::discovery::{Discovery, Features, MSR_NOTIFY, MSR_REGISTER, REGISTER_ENABLE};
 use vcoop_abi::words::Word;
 use vcoop_abi::{GuestArea, Header, HostArea, Status};
 use vcoop_guest::kernel::{Cause, Kernel, Port};
 use vcoop_guest::layout::{
-    CONTROL, Control, GATES, IdlePoll, MAX_TASKS, MAX_VCPUS, PORT_DOORBELL, STATS, TaskStats,
+    CONTROL, Control, GATES, IdlePoll, MAX_TASKS, MAX_VCPUS, PORT_DOORBELL, PORT_MULTICAST, STATS, TaskStats,
     VECTOR_IPI, VECTOR_TIMER, VcpuWords, area, gate, task_stack_top,
 };
 use vcoop_guest::program::{Call, Kind};
@@ -141,6 +141,8 @@ struct Machine {
     exitless: bool,
     /// A task of this vCPU writes the area itself: the hooks keep off.
     rogue: bool,
+    /// Where the host says which vCPUs to keep off, if it does.
+    mask: Option<&'static HostArea>,
 }
 
 /// What the boost protocol needs.
@@ -153,7 +155,7 @@ struct Link {
 static mut VCPUS: [Vcpu; MAX_VCPUS] = [const {
     Vcpu {
         kernel: Kernel::new(),
-        machine: Machine { number: 0, link: None, exitless: false, rogue: false },
+        machine: Machine { number: 0, link: None, exitless: false, rogue: false, mask: None },
         idle: Idler::new(IdlePoll::NEVER),
     }
 }; MAX_VCPUS];
@@ -268,6 +270,70 @@ impl Port for Machine {
     fn take_remote(&mut self) -> u64 {
         control().vcpu[self.number as usize].remote_wakes.swap(0, Ordering::AcqRel)
     }
+
+    fn interrupt_others(&mut self, vcpus: u64, task: usize) {
+        let control = control();
+        let targets = vcpus & ((1 << control.vcpus.min(MAX_VCPUS as u64)) - 1);
+        stats(task).acks.store(targets.count_ones().into(), Ordering::Release);
+        let each = || (0..MAX_VCPUS as u64).filter(|n| targets >> n & 1 != 0);
+        for n in each() {
+            control.vcpu[n as usize].calls.fetch_or(1 << task, Ordering::AcqRel);
+        }
+        if control.pv_ipi != 0 && targets.count_ones() > 1 {
+            control.vcpu[self.number as usize].multicast.store(targets, Ordering::Release);
+            out(PORT_MULTICAST, 0);
+        } else {
+            each().for_each(|n| wrmsr(X2APIC_ICR, n << 32 | u64::from(VECTOR_IPI)));
+        }
+    }
+
+    fn answer_calls(&mut self) {
+        let callers = control().vcpu[self.number as usize].calls.swap(0, Ordering::AcqRel);
+        for task in (0..MAX_TASKS).filter(|t| callers >> t & 1 != 0) {
+            stats(task).acks.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn preferred(&mut self) -> u64 {
+        match self.mask {
+            Some(host) if host.hints().preferred_valid => host.preferred[0].load(Ordering::Acquire),
+            _ => u64::MAX,
+        }
+    }
+
+    fn ready(&mut self, vcpu: u64) -> u64 {
+        control().vcpu.get(vcpu as usize).map_or(0, |words| words.ready.load(Ordering::Relaxed))
+    }
+
+    fn publish(&mut self, ready: u64, pushed: u64) {
+        let words = &control().vcpu[self.number as usize];
+        words.ready.store(ready, Ordering::Relaxed);
+        words.pushed.store(pushed, Ordering::Relaxed);
+    }
+
+    fn owner(&mut self, task: usize) -> u64 {
+        owner(task)
+    }
+
+    fn send(&mut self, vcpu: u64, task: usize) {
+        let Some(words) = control().vcpu.get(vcpu as usize) else { return };
+        stats(task).owner.store(vcpu + 1, Ordering::Release);
+        // Pairs with `take_sent`: who takes the task sees the registers that its vCPU has saved.
+        words.sent.fetch_or(1 << task, Ordering::AcqRel);
+        words.ready.fetch_add(1, Ordering::Relaxed);
+        wrmsr(X2APIC_ICR, vcpu << 32 | u64::from(VECTOR_IPI));
+    }
+
+    fn take_sent(&mut self) -> u64 {
+        let sent = &control().vcpu[self.number as usize].sent;
+        if sent.load(Ordering::Relaxed) == 0 { 0 } else { sent.swap(0, Ordering::AcqRel) }
+    }
+}
+
+/// The vCPU that a task belongs to.
+pub(crate) fn owner(task: usize) -> u64 {
+    let moved = stats(task).owner.load(Ordering::Acquire);
+    moved.checked_sub(1).unwrap_or(control().task[task].vcpu)
 }
 
 /// From the gate of this cause, or [`gate::NO_CAUSE`]; and for all that came meanwhile. Gives the
@@ -328,6 +394,16 @@ impl Vcpu {
     }
 }
 
+/// Whether KVM says that the vCPUs have their pCPUs to themselves (`KVM_HINTS_REALTIME`; Linux,
+/// Documentation/virt/kvm/x86/cpuid.rst).
+fn is_dedicated() -> bool {
+    const KVM_SIGNATURE: u32 = 0x4000_0000;
+    const KVM_FEATURES: u32 = 0x4000_0001;
+    let [last, name @ ..] = cpuid(KVM_SIGNATURE);
+    let kvm = [*b"KVMK", *b"VMKV", *b"M\0\0\0"].map(u32::from_le_bytes);
+    name == kvm && last >= KVM_FEATURES && cpuid(KVM_FEATURES)[3] & 1 != 0
+}
+
 /// First instruction of a vCPU.
 pub(crate) extern "sysv64" fn boot(number: u64) -> *const Context {
     let number = number.min(MAX_VCPUS as u64 - 1);
@@ -335,7 +411,8 @@ pub(crate) extern "sysv64" fn boot(number: u64) -> *const Context {
     let vcpu = vcpu(number);
     vcpu.machine.number = number;
     vcpu.machine.exitless = control.exitless != 0;
-    vcpu.idle = Idler::new(control.idle_poll);
+    let told = control.poll_if_hinted == 0 || is_dedicated();
+    vcpu.idle = Idler::new(if told { control.idle_poll } else { IdlePoll::NEVER });
     let tasks = &control.task[..(control.tasks as usize).min(MAX_TASKS)];
     for (i, spec) in tasks.iter().enumerate().filter(|(_, t)| t.vcpu == number) {
         let context = context_of(i);
@@ -351,19 +428,24 @@ pub(crate) extern "sysv64" fn boot(number: u64) -> *const Context {
     wrmsr(X2APIC_SPURIOUS, 0x1ff);
     const TSC_DEADLINE_MODE: u64 = 2 << 17;
     wrmsr(X2APIC_LVT_TIMER, TSC_DEADLINE_MODE | u64::from(VECTOR_TIMER));
-    if control.register != 0
+    if (control.register != 0 || control.masked != 0)
         && let Some(host) = Discovery::find(cpuid)
     {
-        guest_area(number).header.store(Header::OURS.to_word(), Ordering::Release);
-        wrmsr(MSR_REGISTER, area(number) | REGISTER_ENABLE);
         // SAFETY: the host says that its area is mapped there, readable, for as long as the VM
         // lives; it is made of atomics.
-        let area = unsafe { &*(host.host_area(number as u32) as *const HostArea) };
-        let link = Link { half: GuestHalf::new(), host: area };
-        vcpu.machine.link = area.is_compatible().then_some(link);
+        let host_area = unsafe { &*(host.host_area(number as u32) as *const HostArea) };
+        if control.register != 0 {
+            guest_area(number).header.store(Header::OURS.to_word(), Ordering::Release);
+            wrmsr(MSR_REGISTER, area(number) | REGISTER_ENABLE);
+            let link = Link { half: GuestHalf::new(), host: host_area };
+            vcpu.machine.link = host_area.is_compatible().then_some(link);
+        }
+        let masks = control.masked != 0 && host.features.contains(Features::PREFERRED);
+        vcpu.machine.mask = (masks && host_area.is_compatible()).then_some(host_area);
     }
     vcpu.kernel.boot(number, control.slice_tsc, tasks, &control.device);
     vcpu.kernel.set_advance(control.advance_tsc);
+    vcpu.kernel.set_moves(control.vcpus, control.tick_tsc);
     vcpu.kernel.start(&mut vcpu.machine);
     vcpu.exit(number)
 }
