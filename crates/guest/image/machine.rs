@@ -7,7 +7,7 @@ use vcoop_abi::words::Word;
 use vcoop_abi::{GuestArea, Header, HostArea, Status};
 use vcoop_guest::kernel::{Cause, Kernel, Port};
 use vcoop_guest::layout::{
-    CONTROL, Control, GATES, IdlePoll, MAX_TASKS, MAX_VCPUS, PORT_DOORBELL, STATS, TaskStats,
+    CONTROL, Control, GATES, IdlePoll, MAX_TASKS, MAX_VCPUS, PORT_DOORBELL, PORT_MULTICAST, STATS, TaskStats,
     VECTOR_IPI, VECTOR_TIMER, VcpuWords, area, gate, task_stack_top,
 };
 use vcoop_guest::program::{Call, Kind};
@@ -271,6 +271,29 @@ impl Port for Machine {
         control().vcpu[self.number as usize].remote_wakes.swap(0, Ordering::AcqRel)
     }
 
+    fn interrupt_others(&mut self, vcpus: u64, task: usize) {
+        let control = control();
+        let targets = vcpus & ((1 << control.vcpus.min(MAX_VCPUS as u64)) - 1);
+        stats(task).acks.store(targets.count_ones().into(), Ordering::Release);
+        let each = || (0..MAX_VCPUS as u64).filter(|n| targets >> n & 1 != 0);
+        for n in each() {
+            control.vcpu[n as usize].calls.fetch_or(1 << task, Ordering::AcqRel);
+        }
+        if control.pv_ipi != 0 && targets.count_ones() > 1 {
+            control.vcpu[self.number as usize].multicast.store(targets, Ordering::Release);
+            out(PORT_MULTICAST, 0);
+        } else {
+            each().for_each(|n| wrmsr(X2APIC_ICR, n << 32 | u64::from(VECTOR_IPI)));
+        }
+    }
+
+    fn answer_calls(&mut self) {
+        let callers = control().vcpu[self.number as usize].calls.swap(0, Ordering::AcqRel);
+        for task in (0..MAX_TASKS).filter(|t| callers >> t & 1 != 0) {
+            stats(task).acks.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
     fn preferred(&mut self) -> u64 {
         match self.mask {
             Some(host) if host.hints().preferred_valid => host.preferred[0].load(Ordering::Acquire),
@@ -371,6 +394,16 @@ impl Vcpu {
     }
 }
 
+/// Whether KVM says that the vCPUs have their pCPUs to themselves (`KVM_HINTS_REALTIME`; Linux,
+/// Documentation/virt/kvm/x86/cpuid.rst).
+fn is_dedicated() -> bool {
+    const KVM_SIGNATURE: u32 = 0x4000_0000;
+    const KVM_FEATURES: u32 = 0x4000_0001;
+    let [last, name @ ..] = cpuid(KVM_SIGNATURE);
+    let kvm = [*b"KVMK", *b"VMKV", *b"M\0\0\0"].map(u32::from_le_bytes);
+    name == kvm && last >= KVM_FEATURES && cpuid(KVM_FEATURES)[3] & 1 != 0
+}
+
 /// First instruction of a vCPU.
 pub(crate) extern "sysv64" fn boot(number: u64) -> *const Context {
     let number = number.min(MAX_VCPUS as u64 - 1);
@@ -378,7 +411,8 @@ pub(crate) extern "sysv64" fn boot(number: u64) -> *const Context {
     let vcpu = vcpu(number);
     vcpu.machine.number = number;
     vcpu.machine.exitless = control.exitless != 0;
-    vcpu.idle = Idler::new(control.idle_poll);
+    let told = control.poll_if_hinted == 0 || is_dedicated();
+    vcpu.idle = Idler::new(if told { control.idle_poll } else { IdlePoll::NEVER });
     let tasks = &control.task[..(control.tasks as usize).min(MAX_TASKS)];
     for (i, spec) in tasks.iter().enumerate().filter(|(_, t)| t.vcpu == number) {
         let context = context_of(i);

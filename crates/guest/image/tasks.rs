@@ -211,7 +211,8 @@ impl Task {
 
     fn follow(&self) {
         let start = control().start_tsc;
-        let mut i = 0;
+        let (mut i, mut begun, mut served) = (0, 0, Served::default());
+        let (mut due, mut missed) = (0, 0);
         loop {
             let Step { op, arg } = self.step(i);
             i += 1;
@@ -219,6 +220,11 @@ impl Task {
             const SLEEP: u64 = StepOp::Sleep as u64;
             const ALIGN: u64 = StepOp::Align as u64;
             const CALL: u64 = StepOp::Call as u64;
+            const BEGIN: u64 = StepOp::Begin as u64;
+            const SAMPLE: u64 = StepOp::Sample as u64;
+            const TIMER: u64 = StepOp::Timer as u64;
+            const INTERRUPT: u64 = StepOp::Interrupt as u64;
+            const DONE: u64 = StepOp::Done as u64;
             match op {
                 RUN_PREEMPT_OFF => {
                     self.call(Call::PreemptOff);
@@ -226,15 +232,35 @@ impl Task {
                     self.call(Call::PreemptOn);
                 }
                 SLEEP => self.sleep_until(tsc() + arg),
-                CALL => {
-                    self.request(arg);
-                }
+                CALL => (begun, served) = self.request(arg),
                 ALIGN => {
                     let period = arg.max(1);
                     self.sleep_until(start + ((tsc() - start) / period + 1) * period);
                 }
+                BEGIN => (begun, served) = (tsc(), Served::default()),
+                SAMPLE => self.sample_trip(begun, tsc(), 0, served),
+                TIMER => {
+                    let now = tsc();
+                    due = if due == 0 { now } else { due } + arg;
+                    missed += skip_past(&mut due, arg, now);
+                    self.sleep_until(due);
+                    self.sample(due, tsc(), core::mem::take(&mut missed));
+                }
+                INTERRUPT => self.interrupt(arg),
+                DONE => {
+                    let rounds = &stats(self.number).rounds;
+                    rounds.store(rounds.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                }
                 _ => self.work(if arg == 0 { u64::MAX } else { arg }),
             }
+        }
+    }
+
+    /// Has other vCPUs call a function, and spins until they have.
+    fn interrupt(&self, vcpus: u64) {
+        self.call(Call::Interrupt(vcpus));
+        while stats(self.number).acks.load(Ordering::Acquire) != 0 {
+            core::hint::spin_loop();
         }
     }
 }

@@ -71,6 +71,10 @@ pub trait Port {
     fn wake_remote(&mut self, vcpu: u64, task: usize);
     /// The tasks that other vCPUs want woken here, one bit each; asking forgets them.
     fn take_remote(&mut self) -> u64;
+    /// Have the vCPUs in a mask call a function for a task of this one, by an interrupt.
+    fn interrupt_others(&mut self, vcpus: u64, task: usize);
+    /// Call the functions that tasks of other vCPUs asked for.
+    fn answer_calls(&mut self);
     /// The vCPUs that the host would like to be used, one bit each.
     fn preferred(&mut self) -> u64;
     /// How many ready tasks a vCPU has, as far as its kernel has said.
@@ -205,6 +209,7 @@ impl Kernel {
         self.arrive(now, port);
         self.expire(now, idle, port);
         if cause == Cause::Ipi {
+            port.answer_calls();
             let wanted = port.take_remote();
             for task in (0..MAX_TASKS as u64).filter(|t| wanted >> t & 1 != 0) {
                 self.wake(task, now, idle, port);
@@ -263,6 +268,7 @@ impl Kernel {
                 port.hook(GuestEvent::PreemptOn);
             }
             Call::Wake(task) => self.wake(task, now, false, port),
+            Call::Interrupt(vcpus) => port.interrupt_others(vcpus, current),
         }
         self.expire(now, false, port);
         self.leave(now, port);

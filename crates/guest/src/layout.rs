@@ -99,6 +99,8 @@ pub const PORT_PANIC: u16 = 0xb1;
 pub const PORT_NOTHING: u16 = 0xb2;
 /// Port of calls to outside of the VM, and of answers: the number of the line, as one byte.
 pub const PORT_CALL: u16 = 0xb3;
+/// Port of an interrupt to several vCPUs at once: those in [`VcpuWords::multicast`] of the writer.
+pub const PORT_MULTICAST: u16 = 0xb4;
 
 /// Offsets in a gate page, which both rings reach by the `gs` segment.
 ///
@@ -192,6 +194,11 @@ pub struct Control {
     pub masked: u64,
     /// What idle vCPUs do before they halt.
     pub idle_poll: IdlePoll,
+    /// 1: they do so only if CPUID says that their pCPUs are their own (`KVM_HINTS_REALTIME`).
+    pub poll_if_hinted: u64,
+    /// 1: interrupts to several vCPUs are sent through [`PORT_MULTICAST`], with one exit; 0: by one
+    /// write of the interrupt controller each.
+    pub pv_ipi: u64,
     /// Per vCPU, words that change while running.
     pub vcpu: [VcpuWords; MAX_VCPUS],
     /// Tasks.
@@ -253,6 +260,10 @@ pub struct VcpuWords {
     pub polls_won: AtomicU64,
     /// Guest: polls that ended without.
     pub polls_lost: AtomicU64,
+    /// Guest: tasks that have this vCPU call a function, one bit each; any vCPU sets, this one clears.
+    pub calls: AtomicU64,
+    /// Guest: vCPUs that the host is to interrupt, one bit each.
+    pub multicast: AtomicU64,
     /// Guest: tasks that other vCPUs have given to this one, one bit each; any vCPU sets, this one
     /// clears.
     pub sent: AtomicU64,
@@ -260,7 +271,7 @@ pub struct VcpuWords {
     pub ready: AtomicU64,
     /// Guest: tasks that ticks pushed off this vCPU, because the host would rather not see it in use.
     pub pushed: AtomicU64,
-    reserved: [u64; 3],
+    reserved: [u64; 1],
 }
 
 impl VcpuWords {
@@ -277,10 +288,12 @@ impl VcpuWords {
             took_for: AtomicU64::new(0),
             polls_won: AtomicU64::new(0),
             polls_lost: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+            multicast: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             ready: AtomicU64::new(0),
             pushed: AtomicU64::new(0),
-            reserved: [0; 3],
+            reserved: [0; 1],
         }
     }
 }
@@ -299,9 +312,12 @@ pub struct TaskStats {
     pub woken_idle: AtomicU64,
     /// Times it was switched to.
     pub switches: AtomicU64,
+    /// Units of work done.
+    pub rounds: AtomicU64,
+    /// vCPUs that have not yet called the function that they were asked to; they count it down.
+    pub acks: AtomicU64,
     /// The vCPU it belongs to, plus 1; 0: it has never moved.
     pub owner: AtomicU64,
-    reserved: [u64; 2],
 }
 
 /// Top of a vCPU's kernel stack.

@@ -196,8 +196,19 @@ pub enum StepOp {
     Sleep = 2,
     /// Sleep to the next multiple of so many cycles after the start.
     Align = 3,
-    /// Call on the line of this number, and wait for the answer.
+    /// Call on the line of this number, and wait for the answer; a sample begins with it.
     Call = 4,
+    /// A sample begins.
+    Begin = 5,
+    /// It ends.
+    Sample = 6,
+    /// Sleep to the next point of a grid of so many cycles, which begins when it is first reached; how
+    /// late that is is a sample.
+    Timer = 7,
+    /// Have the vCPUs in this mask call a function, and spin until all have.
+    Interrupt = 8,
+    /// A unit of work is done.
+    Done = 9,
 }
 
 /// A device.
@@ -238,6 +249,11 @@ pub enum Call {
     /// Wake a task, on whatever vCPU, that waits as for a device; if it does not, it will not wait
     /// the next time.
     Wake(u64),
+    /// Have the vCPUs in a mask call a function; the task's [`TaskStats::acks`] counts those that have
+    /// not yet.
+    ///
+    /// [`TaskStats::acks`]: crate::layout::TaskStats::acks
+    Interrupt(u64),
 }
 
 impl Call {
@@ -249,6 +265,7 @@ impl Call {
             Self::PreemptOff => (2, 0),
             Self::PreemptOn => (3, 0),
             Self::Wake(task) => (4, task),
+            Self::Interrupt(vcpus) => (5, vcpus),
         }
     }
 
@@ -259,6 +276,7 @@ impl Call {
             2 => Self::PreemptOff,
             3 => Self::PreemptOn,
             4 => Self::Wake(arg),
+            5 => Self::Interrupt(arg),
             _ => Self::SleepUntil(arg),
         }
     }

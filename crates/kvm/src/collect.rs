@@ -7,14 +7,14 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use vcoop_guest::layout::{RING_STRIDE, RINGS, STATS, TaskStats};
 use vcoop_guest::ring::{Reader, Ring, Sample};
 use vcoop_model::plan::virt::GuestIdle;
-use vcoop_model::plan::{Ns, Plan, Program, Target};
+use vcoop_model::plan::{Act, Ns, Plan, Program, Target};
 use vcoop_model::recording::{LatencyRecord, Recording, Scalar};
 use vcoop_model::span::Observer;
 use vcoop_policy::PolicyStats;
 
 use crate::attr;
 use crate::clock::{Clock, tsc};
-use crate::driver::{VcpuDriver, VmDriver};
+use crate::driver::{VcpuDriver, VmDriver, repays};
 use crate::environment::{preemptions, schedstat};
 use crate::facts::host_facts;
 use crate::host_task::Progress;
@@ -61,16 +61,17 @@ struct VmTotals {
     preempted: u64,
     policy: PolicyStats,
     /// Exits by name.
-    exits: [u64; 6],
-    /// Iterations and glitches of each task.
-    tasks: Vec<(u64, u64)>,
+    exits: [u64; 7],
+    /// Iterations, glitches and units of work of each task.
+    tasks: Vec<(u64, u64, u64)>,
     /// Polls of its idle loop, won and lost.
     guest_polls: (u64, u64),
     /// Changes of its mask, vCPUs in use summed over time, tasks pushed off vCPUs.
     mask: (u64, Ns, u64),
 }
 
-const EXIT_NAMES: [&str; 6] = ["doorbell", "notify", "register", "refused", "mmio", "send"];
+const EXIT_NAMES: [&str; 7] =
+    ["doorbell", "notify", "register", "refused", "mmio", "send", "multicast"];
 
 /// A guest's ring.
 #[derive(Debug)]
@@ -83,6 +84,8 @@ struct GuestOrigin {
     device: bool,
     /// Where the server is, if samples are round trips.
     server: Option<Other>,
+    /// A sample is a wait for other vCPUs.
+    calls: bool,
     reader: Reader,
     /// Samples with times that cannot be.
     invalid: u64,
@@ -159,6 +162,7 @@ impl<'a> Collector<'a> {
                         ring: spec.ring,
                         device,
                         server: server(plan, p.target),
+                        calls: calls(program),
                         reader: Reader::new(),
                         invalid: 0,
                     };
@@ -274,7 +278,14 @@ impl<'a> Collector<'a> {
         for Line { origin: from, series } in &mut self.lines {
             match from {
                 Origin::Guest(GuestOrigin {
-                    vm, ring, device, server, reader, invalid, ..
+                    vm,
+                    ring,
+                    device,
+                    server,
+                    calls,
+                    reader,
+                    invalid,
+                    ..
                 }) => {
                     let ring: &Ring = vms[*vm].machine.ram.at(RINGS + *ring * RING_STRIDE);
                     let ours = exitless || *device;
@@ -286,6 +297,7 @@ impl<'a> Collector<'a> {
                         }
                         let source = match *server {
                             Some(server) => Source::Trip(Trip::of(&s, server)),
+                            None if *calls => Source::Calls { back: s.taken },
                             None => of_period(s, ours, early),
                         };
                         series.hold(Held {
@@ -384,12 +396,20 @@ fn of_period(mut s: Sample, ours: bool, early: u64) -> Source {
     Source::Guest { sample: s, fired }
 }
 
-/// Where the server of a guest's ping is.
+/// Whether a task's samples are waits for other vCPUs, which call a function for it.
+fn calls(program: &Program) -> bool {
+    matches!(program, Program::Routine { acts } if acts.iter().any(|a| matches!(a, Act::Ipi { .. })))
+}
+
+/// Where the server is whose round trips a guest's task samples.
 fn server(plan: &Plan, ping: Target) -> Option<Other> {
     let Target::Guest { vm, task } = ping else { return None };
     let guest = &plan.vms[vm as usize];
-    let Program::Ping { server, .. } = &guest.tasks[task as usize].program else { return None };
-    Some(match *server {
+    let program = &guest.tasks[task as usize].program;
+    if !matches!(program, Program::Ping { .. } | Program::Routine { .. }) {
+        return None;
+    }
+    Some(match program.servers().next()? {
         Target::Host(_) => Other::Host,
         Target::Guest { task: server, .. } => {
             let places = places(guest);
@@ -458,6 +478,7 @@ impl Counters<'_> {
                 sum.denied += s.denied;
                 sum.raced += s.raced;
                 sum.boosted_ns += s.boosted_ns;
+                sum.lowered_ns += s.lowered_ns;
             }
             let n = |c: &std::sync::atomic::AtomicU64| c.load(Ordering::Relaxed);
             for words in &vm.control().vcpu[..vm.vcpus.len()] {
@@ -477,13 +498,14 @@ impl Counters<'_> {
                 &exits.refused,
                 &exits.mmio,
                 &exits.send,
+                &exits.multicast,
             ]
             .map(n);
             totals.tasks = (0..plan.tasks.len() as u64)
                 .map(|t| {
                     let at = STATS + t * size_of::<TaskStats>() as u64;
                     let stats: &TaskStats = vm.machine.ram.at(at);
-                    (n(&stats.done), n(&stats.glitches))
+                    (n(&stats.done), n(&stats.glitches), n(&stats.rounds))
                 })
                 .collect();
             totals
@@ -549,6 +571,9 @@ fn scalars_between(
         put(name, "notified", "1/s", since(q.notified, p.notified) / seconds);
         put(name, "raced", "1/s", since(q.raced, p.raced) / seconds);
         put(name, "boosted", "%", 100.0 * since(q.boosted_ns, p.boosted_ns) / (ns * vcpus));
+        if repays(&plan.policy) {
+            put(name, "lowered", "levels", since(q.lowered_ns, p.lowered_ns) / (ns * vcpus));
+        }
         if matches!(vm.virt.idle.guest, GuestIdle::Poll | GuestIdle::Haltpoll) {
             let (p, q) = (a.guest_polls, b.guest_polls);
             put(name, "guest_polls.won", "1/s", since(q.0, p.0) / seconds);
@@ -563,19 +588,25 @@ fn scalars_between(
         for (exit, (a, b)) in EXIT_NAMES.iter().zip(a.exits.iter().zip(b.exits)) {
             put(name, &format!("exits.{exit}"), "1/s", since(b, *a) / seconds);
         }
-        let mut by_label: BTreeMap<&str, (f64, f64, bool)> = BTreeMap::new();
+        let mut by_label: BTreeMap<&str, (f64, f64, bool, Option<f64>)> = BTreeMap::new();
         for (task, (x, y)) in vm.tasks.iter().zip(a.tasks.iter().zip(&b.tasks)) {
             let sum = by_label.entry(&task.label).or_default();
             sum.0 += since(y.0, x.0);
             sum.1 += since(y.1, x.1);
             sum.2 |= matches!(task.program, Program::Audio { .. });
+            if task.program.counts() {
+                *sum.3.get_or_insert_default() += since(y.2, x.2);
+            }
         }
-        for (label, (done, glitches, audio)) in by_label {
+        for (label, (done, glitches, audio, rounds)) in by_label {
             let probe = format!("{name}.{label}");
             let cpu_ns = done * 1e6 / per_ms;
             put(&probe, "throughput", "cpu", cpu_ns / ns);
             if audio {
                 put(&probe, "glitches", "1/min", glitches * 60.0 / seconds);
+            }
+            if let Some(rounds) = rounds {
+                put(&probe, "rate", "1/s", rounds / seconds);
             }
         }
     }

@@ -6,6 +6,7 @@
 
 mod idle;
 mod kernel;
+pub(crate) mod timers;
 mod topology;
 
 #[cfg(test)]

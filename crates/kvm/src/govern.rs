@@ -123,7 +123,7 @@ impl<'a> Governors<'a> {
         {
             let time = time_of(v);
             vm.machine.host_area(n).steal_ns.store(time.steal_ns, Ordering::Release);
-            *since = difference(time, std::mem::replace(last, time));
+            *since = time.since(std::mem::replace(last, time));
         }
         let grant = one.by_host.then(|| self.grant(i, elapsed_ns));
         let one = &mut self.all[i];
@@ -149,7 +149,7 @@ impl<'a> Governors<'a> {
             let vcpus = vm.vcpus.len() as u32;
             let govern = &plan.virt.govern;
             members.push(Member {
-                used: difference(now, std::mem::replace(before, now)),
+                used: now.since(std::mem::replace(before, now)),
                 width: vm.masked().map_or(vcpus, |mask| mask.width()),
                 vcpus,
                 // The lab makes no cgroups: threads are alike.
@@ -172,12 +172,4 @@ impl<'a> Governors<'a> {
 fn time_of(v: &VcpuDriver) -> CpuTime {
     let (busy_ns, steal_ns) = if v.tid() == 0 { (0, 0) } else { schedstat(v.tid()) };
     CpuTime { busy_ns, steal_ns }
-}
-
-/// A thread that has just ended has no counters.
-fn difference(now: CpuTime, before: CpuTime) -> CpuTime {
-    CpuTime {
-        busy_ns: now.busy_ns.saturating_sub(before.busy_ns),
-        steal_ns: now.steal_ns.saturating_sub(before.steal_ns),
-    }
 }

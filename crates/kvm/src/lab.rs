@@ -9,9 +9,12 @@ use std::thread;
 use std::time::Duration;
 
 use kvm_ioctls::{Cap, Kvm, VcpuFd};
+use vcoop_abi::Hints;
 use vcoop_abi::discovery::Features;
+use vcoop_abi::words::Word;
 use vcoop_guest::layout;
-use vcoop_model::plan::{GuestTimer, Ns, Plan, PolicyPlan, Program, Target, VmPlan};
+use vcoop_model::plan::virt::IpiPath;
+use vcoop_model::plan::{Act, GuestTimer, Ns, Plan, PolicyPlan, Program, Target, VmPlan};
 use vcoop_model::recording::Recording;
 use vcoop_model::span::Observer;
 
@@ -339,6 +342,8 @@ pub(crate) fn build(
         guest.fill(control, &rates.clock, vcpus);
         control.exitless = u64::from(exitless);
         control.idle_poll = virt::idle_poll(vm, &rates.clock);
+        control.poll_if_hinted = u64::from(vm.virt.dedicated);
+        control.pv_ipi = u64::from(vm.virt.ipi.path == IpiPath::Pv);
         // Without the page there is nowhere to put a deadline.
         control.register = u64::from(exitless || cooperates);
     });
@@ -353,7 +358,13 @@ pub(crate) fn build(
     if masked {
         features = features.with(Features::PREFERRED).with(Features::STEAL);
     }
-    let fds = (0..vcpus).map(|n| machine.vcpu(kvm, n, features)).collect::<Result<Vec<_>, _>>()?;
+    let dedicated = vm.virt.dedicated;
+    let hints = Hints { dedicated, exitless_timer: exitless, ..Hints::default() };
+    for n in 0..vcpus {
+        machine.host_area(n).hints.store(hints.to_word(), Ordering::Release);
+    }
+    let fds = (0..vcpus).map(|n| machine.vcpu(kvm, n, features, dedicated));
+    let fds = fds.collect::<Result<Vec<_>, _>>()?;
     let drivers = (0..vcpus).map(|n| {
         let i = n as usize;
         let own = vm.vcpu_means.get(i).copied().flatten();
@@ -621,7 +632,8 @@ impl Run<'_> {
             PolicyPlan::Dynamic(_) => Some(WATCH_NS.0),
             PolicyPlan::WakeBoost(_) => Some(WATCH_NS.1),
         };
-        let duties = Duties { exitless: self.firing.exitless, watch };
+        let accounts = driver::repays(&self.plan.policy);
+        let duties = Duties { exitless: self.firing.exitless, watch, accounts };
         let devices = self.plan.vms.iter().enumerate().flat_map(|(vm, plan)| {
             plan.devices.iter().enumerate().map(move |(d, plan)| (vm, d as u8, plan))
         });
@@ -648,6 +660,13 @@ pub(crate) fn interval(program: &Program) -> Ns {
     match program {
         Program::Cyclictest { interval_ns, .. } | Program::Ping { interval_ns, .. } => *interval_ns,
         Program::Audio { period_ns, .. } => *period_ns,
+        Program::Routine { acts } => {
+            let timer = acts.iter().find_map(|act| match act {
+                Act::Timer { period_ns, .. } => Some(*period_ns),
+                _ => None,
+            });
+            timer.unwrap_or(Ns::MAX)
+        }
         _ => Ns::MAX,
     }
 }

@@ -219,16 +219,23 @@ impl Machine {
     }
 
     /// A vCPU before its first instruction: ring 3, long mode, x2APIC, TSC equal to the host's.
+    /// `dedicated`: CPUID says that its pCPU is its own (`KVM_HINTS_REALTIME`).
     ///
     /// # Errors
     ///
     /// [`Error::Kernel`], naming the ioctl.
-    pub(crate) fn vcpu(&self, kvm: &Kvm, n: u32, features: Features) -> Result<VcpuFd, Error> {
+    pub(crate) fn vcpu(
+        &self,
+        kvm: &Kvm,
+        n: u32,
+        features: Features,
+        dedicated: bool,
+    ) -> Result<VcpuFd, Error> {
         let whom = self.whom_vcpu(n);
         let vcpu =
             self.vm.create_vcpu(u64::from(n)).map_err(Error::kvm("KVM_CREATE_VCPU", &whom))?;
-        let cpuid =
-            cpuid(kvm, n, features).map_err(Error::kvm("KVM_GET_SUPPORTED_CPUID", &whom))?;
+        let cpuid = cpuid(kvm, n, features, dedicated)
+            .map_err(Error::kvm("KVM_GET_SUPPORTED_CPUID", &whom))?;
         vcpu.set_cpuid2(&cpuid).map_err(Error::kvm("KVM_SET_CPUID2", &whom))?;
         let mut s = vcpu.get_sregs().map_err(Error::kvm("KVM_GET_SREGS", &whom))?;
         s.cr3 = layout::PML4;
@@ -315,7 +322,15 @@ fn segment(selector: u16, type_: u8, code: bool) -> kvm_segment {
     }
 }
 
-fn cpuid(kvm: &Kvm, n: u32, features: Features) -> Result<CpuId, kvm_ioctls::Error> {
+fn cpuid(
+    kvm: &Kvm,
+    n: u32,
+    features: Features,
+    dedicated: bool,
+) -> Result<CpuId, kvm_ioctls::Error> {
+    /// `KVM_CPUID_FEATURES`, and in its edx `KVM_HINTS_REALTIME`.
+    const KVM_FEATURES: u32 = 0x4000_0001;
+    const REALTIME: u32 = 1;
     let supported = kvm.get_supported_cpuid(kvm_bindings::KVM_MAX_CPUID_ENTRIES - 2)?;
     let mut entries = supported.as_slice().to_vec();
     for e in &mut entries {
@@ -326,6 +341,7 @@ fn cpuid(kvm: &Kvm, n: u32, features: Features) -> Result<CpuId, kvm_ioctls::Err
                 e.ebx = e.ebx & 0x00ff_ffff | n << 24;
             }
             0xb | 0x1f => e.edx = n,
+            KVM_FEATURES if dedicated => e.edx |= REALTIME,
             _ => {}
         }
     }

@@ -84,9 +84,10 @@ impl VmDriver {
     pub(crate) fn offer_mask(&mut self) {
         let vcpus = self.vcpus.len() as u32;
         self.mask = Some(crate::pi::PiMutex::new(Mask::new(vcpus)));
-        let hints = Hints { preferred_valid: true, steal_valid: true, ..Hints::default() };
         for n in 0..vcpus {
             let host = self.machine.host_area(n);
+            let others = Hints::from_word(host.hints.load(Ordering::Relaxed));
+            let hints = Hints { preferred_valid: true, steal_valid: true, ..others };
             host.preferred[0].store(first(vcpus), Ordering::Release);
             host.hints.store(hints.to_word(), Ordering::Release);
         }

@@ -49,6 +49,8 @@ pub(crate) enum Source {
     Host { due: u64, taken: u64 },
     /// A call's, whoever made it. No trace explains it: two threads and more take part.
     Trip(Trip),
+    /// A wait for other vCPUs to call a function, until then. No trace explains it either.
+    Calls { back: u64 },
 }
 
 /// A sample before it is recorded.
@@ -67,6 +69,7 @@ impl Held {
             Source::Guest { sample, .. } => sample.taken,
             Source::Host { taken, .. } => taken,
             Source::Trip(trip) => trip.back,
+            Source::Calls { back } => back,
         }
     }
 
@@ -79,7 +82,7 @@ impl Held {
             Source::Host { due, taken } => {
                 attribute::host(timeline, clock, tid, (due, taken), self.latency)
             }
-            Source::Trip(_) => None,
+            Source::Trip(_) | Source::Calls { .. } => None,
         }
     }
 
@@ -100,6 +103,7 @@ impl Held {
             // One part: without a trace nobody knows how much of it was the timer's.
             Source::Host { .. } => parts[Part::WakeToRun as usize] = latency,
             Source::Trip(trip) => parts = trip.parts(clock, latency),
+            Source::Calls { .. } => parts[Part::CallWait as usize] = latency,
         }
         parts
     }

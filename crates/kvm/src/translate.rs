@@ -3,12 +3,13 @@
 
 use vcoop_guest::layout::{Control, MAX_DEVICES, MAX_RINGS, MAX_STEPS, MAX_TASKS, MAX_VCPUS};
 use vcoop_guest::program::{DeviceSpec, Kind, LineSpec, Step, StepOp, TaskSpec, flag};
-use vcoop_model::plan::{Dist, Mode, Ns, Phase, Program, RogueMode, Target, TaskPlan, VmPlan};
+use vcoop_model::plan::{Act, Dist, Mode, Ns, Phase, Program, RogueMode, Target, TaskPlan, VmPlan};
 use vcoop_sched::config::Policy;
 
 use crate::clock::Clock;
 use crate::draw::Stream;
 use crate::error::Error;
+use crate::routine::{self, Seat};
 use crate::wiring::GuestLines;
 
 /// Draws of a random amount; the guest takes them in turn, in a loop.
@@ -78,7 +79,8 @@ impl Guest {
         for (i, task) in vm.tasks.iter().enumerate() {
             let mut stream = Stream::new(seed, &[u64::from(b'g'), index, i as u64]);
             let at = Target::Guest { vm: index as u32, task: i as u32 };
-            let mut spec = guest.program(task, &mut stream, rates, &vm.name, (at, lines))?;
+            let seat = Seat { vcpu: places[i], vcpus: vm.vcpu_cpus.len() as u64 };
+            let mut spec = guest.program(task, &mut stream, rates, &vm.name, (at, lines, seat))?;
             spec.vcpu = places[i];
             let all = crate::mask::first(vm.vcpu_cpus.len() as u32);
             let own =
@@ -123,7 +125,7 @@ impl Guest {
         stream: &mut Stream,
         rates: &Rates,
         vm: &str,
-        (at, lines): (Target, &GuestLines),
+        (at, lines, seat): (Target, &GuestLines, Seat),
     ) -> Result<TaskSpec, Error> {
         let mut spec = TaskSpec { first_step: self.steps.len() as u64, ..TaskSpec::default() };
         let cycles = |ns| rates.clock.to_cycles(ns);
@@ -150,12 +152,7 @@ impl Guest {
                     });
                 }
                 spec.kind = Kind::Loop as u64;
-                let random = phases.iter().any(|p| match p {
-                    Phase::Run { time, .. } | Phase::Sleep { time } => {
-                        !matches!(time, Dist::Const(_))
-                    }
-                    Phase::Align { .. } | Phase::Busy { .. } | Phase::Call { .. } => false,
-                });
+                let random = phases.iter().any(draws);
                 for _ in 0..if random { DRAWS } else { 1 } {
                     let line = |server| lines.between(at, server);
                     self.steps.extend(phases.iter().map(|p| step(p, stream, rates, line)));
@@ -188,11 +185,18 @@ impl Guest {
                     why: "captured threads are played back by the simulator only".to_owned(),
                 });
             }
-            Program::Routine { .. } => {
-                return Err(Error::Unsupported {
-                    what: format!("task {vm}.{}", task.name),
-                    why: "this kind runs in the simulator only".to_owned(),
-                });
+            Program::Routine { acts } => {
+                spec.kind = Kind::Loop as u64;
+                let random = acts.iter().any(|act| matches!(act, Act::Do(phase) if draws(phase)));
+                for _ in 0..if random { DRAWS } else { 1 } {
+                    let line = |server| lines.between(at, server);
+                    let step = |phase: &Phase| step(phase, stream, rates, line);
+                    let told = routine::steps(acts, seat, cycles, step);
+                    self.steps.extend(told.map_err(|why| Error::Unsupported {
+                        what: format!("task {vm}.{}", task.name),
+                        why: why.to_owned(),
+                    })?);
+                }
             }
             Program::Serve { work, .. } => {
                 spec.kind = Kind::Serve as u64;
@@ -239,6 +243,14 @@ impl Guest {
     /// The step table as words.
     pub(crate) fn step_words(&self) -> Vec<u64> {
         self.steps.iter().flat_map(|s| [s.op, s.arg]).collect()
+    }
+}
+
+/// Whether a phase is not the same each time.
+fn draws(phase: &Phase) -> bool {
+    match phase {
+        Phase::Run { time, .. } | Phase::Sleep { time } => !matches!(time, Dist::Const(_)),
+        Phase::Align { .. } | Phase::Busy { .. } | Phase::Call { .. } => false,
     }
 }
 

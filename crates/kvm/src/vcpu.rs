@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use vcoop_abi::discovery::{MSR_NOTIFY, MSR_REGISTER};
-use vcoop_guest::layout::{PORT_CALL, PORT_DOORBELL, PORT_FAULT, PORT_PANIC};
+use vcoop_guest::layout::{PORT_CALL, PORT_DOORBELL, PORT_FAULT, PORT_MULTICAST, PORT_PANIC};
 use vcoop_model::plan::Ns;
 use vcoop_policy::Event;
 
@@ -28,6 +28,8 @@ pub(crate) struct Exits {
     pub(crate) mmio: AtomicU64,
     /// Messages to outside of the VM that KVM did not take, those on lines that are none included.
     pub(crate) send: AtomicU64,
+    /// Interrupts to several vCPUs at once.
+    pub(crate) multicast: AtomicU64,
 }
 
 /// What one exit asks for.
@@ -39,6 +41,7 @@ enum Asked {
     Refused,
     Mmio,
     Send(u8),
+    Multicast,
     Fault(u16),
 }
 
@@ -95,6 +98,7 @@ pub(crate) fn run(
             Ok(VcpuExit::IoOut(port, data)) => match port {
                 PORT_DOORBELL => Asked::Doorbell,
                 PORT_CALL => Asked::Send(data.first().copied().unwrap_or(u8::MAX)),
+                PORT_MULTICAST => Asked::Multicast,
                 PORT_PANIC => return Err(guest("the guest kernel panicked".to_owned())),
                 _ if (PORT_FAULT..PORT_FAULT + 32).contains(&port) => {
                     Asked::Fault(port - PORT_FAULT)
@@ -169,6 +173,10 @@ pub(crate) fn run(
                 if let Some((_, bell)) = vm.bells.iter().find(|(n, _)| *n == line) {
                     bell.ring();
                 }
+            }
+            Asked::Multicast => {
+                count(&exits.multicast);
+                vm.multicast(common, n)?;
             }
             Asked::Fault(vector) => return Err(guest(fault(vm, fd, vector))),
             Asked::Nothing => {}

@@ -6,6 +6,8 @@
 //! | exits off | `KVM_CAP_X86_DISABLE_EXITS`, what this KVM offers of them |
 //! | host halt polling | its cap, by `KVM_CAP_HALT_POLL`; how it adapts is the module's |
 //! | guest's idle loop | HLT, polling, haltpoll |
+//! | hint `dedicated` | `KVM_HINTS_REALTIME` in CPUID: the guest polls because it finds it there |
+//! | IPIs | one ICR write each, or (`pv`) one exit to user space for several, which injects them |
 //! | all else | as this host's KVM has it; a plan that asks for it is refused |
 
 use kvm_bindings::{
@@ -14,18 +16,15 @@ use kvm_bindings::{
 };
 use kvm_ioctls::Kvm;
 use vcoop_guest::layout::IdlePoll;
-use vcoop_model::plan::virt::{ExitsOff, GuestIdle};
-use vcoop_model::plan::{GuestTimer, Ns, Plan, PolicyPlan, Virt, VmPlan};
+use vcoop_model::plan::virt::{ExitsOff, GuestIdle, IpiPath};
+use vcoop_model::plan::{GuestTimer, Plan, PolicyPlan, Virt, VmPlan};
 use vcoop_policy::TimerAdvance;
-use vcoop_policy::config::{AdvanceConfig, HostPollConfig};
+use vcoop_policy::config::{AdvanceConfig, HostPollConfig, MOST_INJECTOR_ADVANCE_NS};
 
+use crate::Options;
 use crate::clock::Clock;
 use crate::error::{Error, Missing};
 use crate::lab::is_exitless;
-use crate::{ADVANCE_NS, MAX_ADVANCE_NS, Options};
-
-/// Differences below this are noise to a timer that is fired from user space.
-const NOISE_NS: Ns = 500;
 
 /// Whether the lab can virtualise a VM as the plan says.
 ///
@@ -41,6 +40,13 @@ pub(crate) fn check(kvm: &Kvm, plan: &Plan, vm: &VmPlan) -> Result<(), Error> {
     plain.apic.posted = vm.virt.apic.posted;
     plain.exits_off = vm.virt.exits_off;
     plain.idle = vm.virt.idle;
+    plain.dedicated = vm.virt.dedicated;
+    plain.ipi.path = vm.virt.ipi.path;
+    if matches!(vm.virt.ipi.path, IpiPath::Cluster | IpiPath::Posted) {
+        let why = "the lab's guest writes one target at a time, and KVM decides whether that exits: \
+                   \"icr\" or \"pv\"";
+        return refuse(format!("ipi of VM {}", vm.name), why);
+    }
     if vm.virt.govern.config(1).is_some() && vm.virt.govern.means.hotplug {
         let why = "the lab's guest has no CPU hotplug";
         return refuse(format!("the governor of VM {}", vm.name), why);
@@ -119,13 +125,14 @@ pub(crate) fn idle_poll(vm: &VmPlan, clock: &Clock) -> IdlePoll {
 /// boost, and is not early for the others.
 pub(crate) fn advance(plan: &Plan, vm: &VmPlan, options: &Options) -> TimerAdvance {
     let boosts = matches!(plan.policy, PolicyPlan::Dynamic(_) | PolicyPlan::WakeBoost(_));
-    let learning = TimerAdvance::learning(ADVANCE_NS, NOISE_NS, MAX_ADVANCE_NS);
-    match (options.advance_ns, vm.virt.timer.advance) {
+    let config = match (options.advance_ns, vm.virt.timer.advance) {
         (Some(ns), _) | (None, AdvanceConfig::Fixed(ns)) => {
-            TimerAdvance::fixed(ns.min(MAX_ADVANCE_NS))
+            AdvanceConfig::Fixed(ns.min(MOST_INJECTOR_ADVANCE_NS))
         }
-        (None, AdvanceConfig::Adaptive) => learning,
-        (None, AdvanceConfig::None) if boosts => learning,
-        (None, AdvanceConfig::None) => TimerAdvance::fixed(0),
-    }
+        (None, AdvanceConfig::Adaptive) => AdvanceConfig::INJECTOR,
+        (None, AdvanceConfig::None) if boosts => AdvanceConfig::INJECTOR,
+        (None, other) => other,
+    };
+    // Its bounds are times.
+    TimerAdvance::new(config, 0)
 }

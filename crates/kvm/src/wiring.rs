@@ -10,7 +10,7 @@ use std::sync::Arc;
 use vcoop_guest::layout::{LINE_STRIDE, LINES, MAX_DEVICES, MAX_LINES, PORT_CALL, VECTOR_DEVICE};
 use vcoop_guest::line::Line;
 use vcoop_guest::program::{DeviceSpec, LineSpec};
-use vcoop_model::plan::{Phase, Plan, Program, Target, TaskPlan};
+use vcoop_model::plan::{Act, Phase, Plan, Program, Target, TaskPlan};
 use vcoop_policy::Injection;
 
 use crate::bell::Bell;
@@ -102,6 +102,13 @@ fn irq_vcpu(program: &Program) -> u32 {
         Program::Cycle { phases } => {
             let vcpu = phases.iter().find_map(|p| match p {
                 Phase::Call { irq_vcpu, .. } => Some(*irq_vcpu),
+                _ => None,
+            });
+            vcpu.unwrap_or(0)
+        }
+        Program::Routine { acts } => {
+            let vcpu = acts.iter().find_map(|act| match act {
+                Act::Do(Phase::Call { irq_vcpu, .. }) => Some(*irq_vcpu),
                 _ => None,
             });
             vcpu.unwrap_or(0)

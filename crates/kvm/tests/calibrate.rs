@@ -60,6 +60,8 @@ fn structure(found: &Calibration, host_only: bool) {
     let again = Profile::parse("again", &found.profile.to_toml()).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(again, found.profile);
     assert_eq!(again.topology.cpus() as usize, found.facts.cpus.len());
+    let cpu = again.cpu.expect("the timers' part");
+    assert!((100_000..20_000_000).contains(&cpu.tsc_khz), "{cpu:?}");
 }
 
 /// Pairs of which the second must not take less; those that do.

@@ -1,5 +1,9 @@
-//! The whole model: the flagship's rate, what a mechanism costs that is switched off, and how the
-//! cost of an event grows with the host; and what a report asks for besides.
+//! The whole model: the flagship's rate, what a mechanism costs that is switched off, how the cost of
+//! an event grows with the host, what a broadcast IPI's is; and what a report asks for besides.
+//!
+//! A mechanism that is off leaves a question at the places where it would act. What these cost together
+//! shows against the flagship with everything else about the mechanisms set: then each question has
+//! its answer in another place of memory, and nothing more happens. Both runs have the same events.
 
 use criterion::{Criterion, Throughput, criterion_group};
 use vcoop_capture::Loader;
@@ -52,6 +56,34 @@ fn host_of(pcpus: u32) -> Plan {
     plan
 }
 
+/// The flagship with what its guest has no use for switched on, and the parameters of what it has
+/// switched off set to something else than the defaults.
+fn flagship_with_unused() -> Plan {
+    let mut plan = plan("busy-host", "dynamic", &[]);
+    for vm in &mut plan.vms {
+        let virt = &mut vm.virt;
+        // No task of it takes a lock, sends a function call, unmaps or reads a counter.
+        virt.spin.pv_locks = true;
+        virt.spin.threshold_ns = 100_000;
+        virt.spin.ple_window_ns = 10_000;
+        virt.ipi.pv_tlb = true;
+        virt.ipi.pv_yield = true;
+        virt.exits_off.cstate = true;
+        virt.exits_off.pause = true;
+        virt.dedicated = true;
+        // It halts, and the host does not poll.
+        virt.idle.guest_poll.max_ns = 1_000_000;
+        virt.idle.guest_poll.grow_start_ns = 100_000;
+        virt.idle.host_poll.grow = 4;
+    }
+    plan
+}
+
+/// A broadcast IPI to 79 vCPUs, again and again.
+fn broadcast(policy: &str) -> Plan {
+    plan("ipi-80", policy, &["duration=200ms"])
+}
+
 fn cases() -> Vec<(&'static str, Plan)> {
     vec![
         ("busy-host/vanilla", plan("busy-host", "vanilla", &[])),
@@ -60,6 +92,11 @@ fn cases() -> Vec<(&'static str, Plan)> {
         ("pcpus/384", host_of(384)),
         // What --out asks for besides.
         ("busy-host/sliced", Plan { slices: 60, ..plan("busy-host", "dynamic", &[]) }),
+        ("busy-host/unused", flagship_with_unused()),
+        ("ipi-80/icr", broadcast("icr")),
+        ("ipi-80/cluster", broadcast("cluster")),
+        ("ipi-80/pv-ipi", broadcast("pv-ipi")),
+        ("ipi-80/posted-ipi", broadcast("posted-ipi")),
     ]
 }
 
@@ -76,6 +113,7 @@ fn model(c: &mut Criterion) {
 /// By turns: medians of CPU time an event, and the ratio of the large host to the small one.
 fn interleaved(rounds: usize) {
     let cases = cases();
+    assert_eq!(run(&cases[1].1).0, run(&cases[5].1).0, "what is unused changes no event");
     let mut costs = vec![vec![]; cases.len()];
     for _ in 0..rounds {
         for ((_, plan), costs) in cases.iter().zip(&mut costs) {
@@ -95,6 +133,13 @@ fn interleaved(rounds: usize) {
     }
     println!("pcpus 384 / 24       {:6.2}x the cost of an event", medians[3] / medians[2]);
     println!("sliced / not         {:6.2}x the cost of an event", medians[4] / medians[1]);
+    println!("unused on / off      {:6.2}x the cost of an event", medians[5] / medians[1]);
+    for (i, path) in (6..).zip(["icr", "cluster", "pv-ipi", "posted-ipi"]) {
+        println!(
+            "ipi-80 {path:10} / flagship {:6.2}x the cost of an event",
+            medians[i] / medians[1]
+        );
+    }
 }
 
 criterion_group!(benches, model);

@@ -171,6 +171,9 @@ pub struct Check {
     /// Metric of the probe.
     #[serde(default = "latency")]
     pub metric: String,
+    /// Another metric of the probe, by which the value of the first is divided: exits a second for
+    /// each multicast a second.
+    pub per: Option<String>,
     /// Quantity; `share` takes the mean.
     #[serde(default)]
     pub quantity: Quantity,
@@ -299,6 +302,9 @@ impl Check {
         }
         if (self.form == Form::Share) != self.part.is_some() {
             return Err("`part` belongs to share, and to nothing else");
+        }
+        if self.per.is_some() && self.quantity != Quantity::Value {
+            return Err("`per` divides a value, and nothing else");
         }
         if self.at_least.is_none() && self.at_most.is_none() {
             return Err("a check without a bound holds always");

@@ -35,6 +35,7 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "exitless-timer",
         "halt-polling",
         "ipi-80",
+        "ipi-boost",
         "tcp-rr",
         "dedicated",
         "spinlock-overcommit",

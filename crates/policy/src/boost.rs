@@ -6,7 +6,8 @@
 //! A vCPU is boosted while there is a reason for it:
 //!
 //! * *interrupt*: the host injected one ([`Event::Injected`]) whose ticket the guest has not
-//!   acknowledged yet;
+//!   acknowledged yet, or another vCPU asked for this one when it sent an IPI ([`Event::Asked`]):
+//!   that is a ticket, too;
 //! * *request*: the guest's word says boost, or its facts do (in an interrupt or softirq, an
 //!   urgent task running or pending);
 //! * *section*: the guest has preemption disabled, for less than
@@ -71,7 +72,7 @@ use crate::host::{PolicyStats, VmShared};
 /// | state | event | next |
 /// | --- | --- | --- |
 /// | `Disabled` | `Enable`, `Registered`: switches on and guest registered | `Normal` |
-/// | `Normal` | `Injected`; `Exit`, `Sampled`, `Notify` with a reason; `Halted` | `Boosted` |
+/// | `Normal` | `Injected`, `Asked`; `Exit`, `Sampled`, `Notify` with a reason; `Halted` | `Boosted` |
 /// | `Boosted` | `Exit`, `Sampled`, `Notify`, `Recheck` without a reason | `Normal` |
 /// | `Boosted` | `Halted` without a reason, boosting across idle off | `Normal` |
 /// | `Boosted` | `Baseline { outranks: true }`, `Refused` | `Normal` |
@@ -130,7 +131,7 @@ impl Dynamic {
     pub fn new(config: DynamicConfig, now: Ns) -> Self {
         Self {
             config,
-            control: Control::new(config.means, config.vcpu_budget, true, now),
+            control: Control::new(config.means, config.vcpu_budget, true, config.repay, now),
             registered: false,
             ticket: 0,
             acked: 0,
@@ -155,7 +156,11 @@ impl Dynamic {
             }
             Event::Baseline { outranks } => self.control.set_outranked(outranks, vm, &mut out),
             Event::Refused => self.control.refused(vm, &mut out),
-            Event::Injected(_) => self.injected(now, vm, &mut out),
+            Event::Injected(_) if self.config.boost_on_injection => {
+                self.interrupted(now, vm, &mut out);
+            }
+            Event::Asked if self.config.boost_receiver => self.interrupted(now, vm, &mut out),
+            Event::Injected(_) | Event::Asked => {}
             Event::Exit(words) => self.look(now, &words, Vcpu::Out, vm, &mut out),
             Event::Sampled(words) => self.look(now, &words, Vcpu::MayRun, vm, &mut out),
             Event::Notify(words) => {
@@ -172,6 +177,7 @@ impl Dynamic {
                 self.control.wake(now, vm, &mut out);
             }
             Event::Timer => self.timer(now, vm, &mut out),
+            Event::Ran(account) => self.control.ran(account, &mut out),
         }
         if !self.control.is_boosted() {
             self.section_end = None;
@@ -187,6 +193,11 @@ impl Dynamic {
         self.control.status()
     }
 
+    /// Whether another vCPU that sends an IPI can ask for a boost.
+    pub fn hears_senders(&self) -> bool {
+        self.config.boost_receiver
+    }
+
     /// Last ticket published.
     pub fn ticket(&self) -> u64 {
         self.ticket
@@ -195,6 +206,11 @@ impl Dynamic {
     /// Level of the vCPU's bucket as of `now`.
     pub fn budget_left(&self, now: Ns) -> Ns {
         self.control.budget_left(now)
+    }
+
+    /// Whether it wants [`Event::Ran`].
+    pub fn repays(&self) -> bool {
+        self.control.repays()
     }
 
     /// Counters.
@@ -215,8 +231,9 @@ impl Dynamic {
         self.control.set_enabled(now, on, vm, out);
     }
 
-    fn injected(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
-        if self.is_disabled() || !self.config.boost_on_injection {
+    /// An interrupt that is a reason is about to become visible to the guest.
+    fn interrupted(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
+        if self.is_disabled() {
             return;
         }
         self.ticket += 1;

@@ -2,6 +2,8 @@
 
 use vcoop_abi::GuestWords;
 
+use crate::repay::Account;
+
 /// What kind of interrupt is about to be injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Injection {
@@ -28,6 +30,10 @@ pub enum Event {
     /// to the guest, and so does the ticket it answers with. Whether the boost goes before or after
     /// is the driver's choice: before is faster for the guest, after is allowed.
     Injected(Injection),
+    /// Another vCPU of the VM is about to send this one an IPI, through the host, and this one is not
+    /// running; or it has just lost its pCPU with such an IPI pending. Otherwise as `Injected`, which
+    /// follows where the host sends the interrupt.
+    Asked,
     /// The vCPU left guest mode for any reason but a halt; the words were read while it was out.
     Exit(GuestWords),
     /// The words were read while the vCPU may be running: by a host that samples them because it
@@ -44,6 +50,9 @@ pub enum Event {
     Woken,
     /// The armed time has come.
     Timer,
+    /// What the vCPU's thread did since the last such event, or since it began: every
+    /// [`ACCOUNT_NS`](crate::repay::ACCOUNT_NS), to a policy that [repays](crate::HostPolicy::repays).
+    Ran(Account),
     /// Somebody else changed the baseline of the vCPU thread (an administrator, a timeline). A
     /// later [`Action::Restore`](crate::Action::Restore) means the new one.
     Baseline {

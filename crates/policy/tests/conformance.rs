@@ -36,8 +36,10 @@ impl Pair {
             vm_budget: Budget { burst_ns: 1 << 40, refill_ppm: 0 },
             max_preempt_off_ns: 3_000_000,
             boost_on_injection: true,
+            boost_receiver: false,
             boost_on_request: true,
             boost_across_idle: true,
+            repay: false,
         };
         let mut pair = Self {
             now: 0,
@@ -91,7 +93,7 @@ impl Pair {
                 Action::ArmTimer(at) => self.timer = Some(at),
                 Action::CancelTimer => self.timer = None,
                 Action::Recheck => recheck = true,
-                Action::Denied(_) => {}
+                Action::Lower(_) | Action::Denied(_) => {}
             }
         }
         if let Event::Injected(_) = event {

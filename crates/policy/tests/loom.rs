@@ -109,8 +109,10 @@ impl World {
             vm_budget: big,
             max_preempt_off_ns: 3_000_000,
             boost_on_injection: true,
+            boost_receiver: false,
             boost_on_request: true,
             boost_across_idle: true,
+            repay: false,
         };
         let host = Host { policy: HostPolicy::dynamic(config, 0), vm: VmShared::new(big, 0) };
         let world = Self { page: Page::default(), host: Mutex::new(host), rules };
@@ -144,6 +146,7 @@ impl World {
                 | Action::Restore
                 | Action::ArmTimer(_)
                 | Action::CancelTimer
+                | Action::Lower(_)
                 | Action::Denied(_) => {}
             }
         }

@@ -128,5 +128,13 @@ impl Counters {
 }
 
 /// Reasons that most VMs never have.
-const RARE: [&str; 7] =
-    ["register", "refused", "preemption_timer", "eoi", "interrupt_window", "pause", "hypercall"];
+const RARE: [&str; 8] = [
+    "register",
+    "refused",
+    "preemption_timer",
+    "eoi",
+    "interrupt_window",
+    "pause",
+    "hypercall",
+    "msr_cstate",
+];

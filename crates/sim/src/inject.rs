@@ -50,6 +50,9 @@ impl World<'_> {
         if self.spans.on {
             self.span_inject(v, which);
         }
+        if kind == Injection::Ipi {
+            self.boost_asked(v);
+        }
         self.boost_injected(v, kind);
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.irr |= which;

@@ -5,7 +5,8 @@
 //! cluster  an exit for all targets of a cluster of 16 vCPUs
 //! pv       a hypercall for all targets within 128 vCPUs; a single target as icr
 //! posted   no exit: a vCPU that runs takes the interrupt at once, one that halts is woken by the
-//!          pCPU where it ran last, one that was preempted finds it when it is entered
+//!          pCPU where it ran last, one that was preempted finds it when it is entered, or is sent it
+//!          by a hypercall that asks to boost it (`boost_receiver`)
 //! ```
 //!
 //! A function call is put into the target's queue first. A target whose queue was not empty has an
@@ -161,6 +162,15 @@ impl World<'_> {
     /// The hardware of vCPU `v` sends an IPI without an exit; the host hears of it only where it has to
     /// wake the other.
     fn post_ipi(&mut self, v: u32, to: u32) {
+        if to != v && self.asks_host(to) {
+            self.tally(self.vcpus[v as usize].vm as usize, Count::IpisAsked, 1);
+            let ask = Exit::Ask(to);
+            let exits = &mut self.vcpus[v as usize].exits;
+            if !exits.contains(&ask) {
+                exits.push_back(ask);
+            }
+            return;
+        }
         let own = self.vcpus[v as usize].pcpu;
         self.vcpus[v as usize].extra += self.costs.ipi_send_ns;
         let target = &mut self.vcpus[to as usize];

@@ -109,6 +109,7 @@ pub(crate) enum Count {
     IpisCluster,
     IpisPv,
     IpisPosted,
+    IpisAsked,
     Multicasts,
     YieldsTried,
     YieldsWon,
@@ -121,11 +122,12 @@ pub(crate) enum Count {
 }
 
 /// As reported: events a second.
-pub(crate) const COUNT_NAMES: [&str; 13] = [
+pub(crate) const COUNT_NAMES: [&str; 14] = [
     "ipis.icr",
     "ipis.cluster",
     "ipis.pv",
     "ipis.posted",
+    "ipis.asked",
     "multicasts",
     "yields.tried",
     "yields.won",

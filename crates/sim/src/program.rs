@@ -99,6 +99,8 @@ pub enum Op {
     },
     /// The VM has booted.
     Login,
+    /// Read so many counters of C-state residency.
+    ReadCstates(u32),
     /// A sample begins.
     Begin,
     /// A unit of work is done.

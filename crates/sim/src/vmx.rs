@@ -43,6 +43,7 @@ impl World<'_> {
     }
 
     /// Guest mode is reached.
+    #[inline(always)]
     pub(crate) fn entered(&mut self, p: u32, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let cold = &mut vcpu.cold;
@@ -87,7 +88,8 @@ impl World<'_> {
             Exit::Halt => c.handle_hlt_ns,
             Exit::Timer => c.handle_timer_msr_ns,
             Exit::Ipi(_) | Exit::Multicast { hypercall: false, .. } => c.handle_icr_ns,
-            // What a PAUSE exit takes besides the search is taken to be a hypercall's.
+            // What a PAUSE exit takes besides the search is taken to be a hypercall's, and so is what
+            // an MSR takes that KVM reads for its guest.
             Exit::Notify
             | Exit::Register(_)
             | Exit::Send(_)
@@ -96,6 +98,8 @@ impl World<'_> {
             | Exit::Multicast { hypercall: true, .. }
             | Exit::Kick(_)
             | Exit::Yield(_)
+            | Exit::Ask(_)
+            | Exit::CstateRead
             | Exit::Remote(_) => c.handle_hypercall_ns,
             Exit::HvTimer => c.handle_hv_timer_ns,
             Exit::Eoi => c.handle_eoi_ns,
@@ -103,9 +107,11 @@ impl World<'_> {
         };
         let vcpu = &mut self.vcpus[v as usize];
         let virt = &self.vms[vcpu.vm as usize].virt;
-        vcpu.cold.counters.exits[reason.index()] += 1;
-        vcpu.cold.exit_at = self.now;
-        vcpu.cold.exit_why = reason.index();
+        let why = reason.index();
+        let cold = &mut *vcpu.cold;
+        cold.counters.exits[why] += 1;
+        cold.exit_at = self.now;
+        cold.exit_why = why;
         let mut ns = c.exit_ns + handling;
         if virt.hv_timer {
             if vcpu.hv_at != Ns::MAX {
@@ -131,7 +137,7 @@ impl World<'_> {
     pub(crate) fn handle_exit(&mut self, p: u32, reason: Exit) -> bool {
         let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
         match reason {
-            Exit::Interrupt | Exit::Eoi | Exit::Window => self.boost_exit(v),
+            Exit::Interrupt | Exit::Eoi | Exit::Window | Exit::CstateRead => self.boost_exit(v),
             Exit::HvTimer => {
                 self.hv_timer_expired(v);
                 self.boost_exit(v);
@@ -140,7 +146,7 @@ impl World<'_> {
                 self.arm_lapic(v);
                 self.boost_exit(v);
             }
-            Exit::Ipi(target) => {
+            Exit::Ipi(target) | Exit::Ask(target) => {
                 self.boost_exit(v);
                 self.inject(target, vector::IPI, Injection::Ipi);
             }

@@ -18,8 +18,10 @@ fn dynamic(means: Means) -> PolicyPlan {
         vm_budget: budget,
         max_preempt_off_ns: 3 * MS,
         boost_on_injection: true,
+        boost_receiver: false,
         boost_on_request: true,
         boost_across_idle: true,
+        repay: false,
     })
 }
 

@@ -203,21 +203,28 @@ fn policy() -> impl Strategy<Value = PolicyPlan> {
     prop_oneof![
         Just(PolicyPlan::Vanilla),
         means().prop_map(|means| PolicyPlan::Static { means }),
-        means().prop_map(move |means| PolicyPlan::Dynamic(DynamicConfig {
-            means,
-            vcpu_budget: budget(3),
-            vm_budget: budget(6),
-            max_preempt_off_ns: 3 * MS,
-            boost_on_injection: true,
-            boost_on_request: true,
-            boost_across_idle: true,
-        })),
-        means().prop_map(move |means| PolicyPlan::WakeBoost(WakeBoostConfig {
-            means,
-            run_ns: 200 * US,
-            vcpu_budget: budget(3),
-            vm_budget: budget(6),
-        })),
+        (means(), any::<bool>(), any::<bool>()).prop_map(move |(means, receiver, repay)| {
+            PolicyPlan::Dynamic(DynamicConfig {
+                means,
+                vcpu_budget: budget(3),
+                vm_budget: budget(6),
+                max_preempt_off_ns: 3 * MS,
+                boost_on_injection: true,
+                boost_receiver: receiver,
+                boost_on_request: true,
+                boost_across_idle: true,
+                repay,
+            })
+        }),
+        (means(), any::<bool>()).prop_map(move |(means, repay)| PolicyPlan::WakeBoost(
+            WakeBoostConfig {
+                means,
+                run_ns: 200 * US,
+                vcpu_budget: budget(3),
+                vm_budget: budget(6),
+                repay,
+            }
+        )),
     ]
 }
 
@@ -313,6 +320,7 @@ fn weather(p: &mut Plan, seed: u64) {
         vms: (first..first + copies).collect(),
         batch: 1 + (seed >> 24) as u32 % 3,
         next: if seed & 4 == 0 { Milestone::Start } else { Milestone::Login },
+        rolling: seed & 8 != 0,
         begin_ns: (seed >> 32) % (50 * MS),
         gap_ns: (seed >> 40) % MS,
         toolstack: servers.iter().rev().take(1).copied().collect(),
@@ -541,6 +549,14 @@ proptest! {
     #[test]
     fn every_period_is_sampled_or_missed(p in scenario(), interval in 5u64..20) {
         let mut p = p;
+        // Reservations go before FIFO 99, and can be for all of the CPU: nobody asks for admission.
+        let reserved = match &p.policy {
+            PolicyPlan::Static { means: Means::Deadline { .. } } => {
+                p.vms.iter().map(|vm| vm.vcpu_cpus.len()).sum()
+            }
+            _ => 0,
+        };
+        prop_assume!(reserved < 3 * p.host.sched.cpus() as usize);
         let program = cyclictest(interval * 100 * US, 0);
         p.host_tasks.push(task("watch", program, Policy::Fifo(99), &[]));
         probe_all(&mut p);

@@ -300,3 +300,23 @@ fn another_machine_answers_after_its_delay() {
     let r = run(&p);
     assert_eq!(latency(&r, "host.c").max_ns, 200 * US);
 }
+
+#[test]
+fn reads_of_cstate_counters_exit_unless_they_need_not() {
+    let look = Act::ReadCstates { counters: 4 };
+    let acts = vec![nap(1_000), Act::Begin, look, Act::Sample, Act::Done];
+    let run_with = |off: bool| {
+        let mut p = machine(1, &[0], vec![routine(acts.clone())]);
+        p.host.costs = dear();
+        p.host.costs.cstates.clear();
+        p.vms[0].virt.exits_off.cstate = off;
+        run(&p)
+    };
+    let (on, off) = (run_with(false), run_with(true));
+    let rounds = scalar(&on, "guest.t", "rate");
+    assert!((scalar(&on, "guest", "exits.msr_cstate") / rounds - 4.0).abs() < 0.01);
+    let round_trip = 700 + 450 + 600;
+    assert_eq!(latency(&on, "guest.t0").min_ns, 4 * round_trip);
+    assert_eq!(latency(&off, "guest.t0").max_ns, 0);
+    assert!(!off.scalars.contains_key(&("guest".into(), "exits.msr_cstate".into())));
+}

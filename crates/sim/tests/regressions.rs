@@ -194,8 +194,10 @@ fn a_class_round_trip_costs_a_cfs_vcpu_its_lead() {
         vm_budget: budget,
         max_preempt_off_ns: 3 * MS,
         boost_on_injection: true,
+        boost_receiver: false,
         boost_on_request: true,
         boost_across_idle: true,
+        repay: false,
     };
     let cpu = |host| {
         let mut p = plan(host, free());

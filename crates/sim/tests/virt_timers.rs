@@ -158,8 +158,10 @@ fn boosting_needs_somebody_who_sees_the_deadline() {
         vm_budget: budget,
         max_preempt_off_ns: 3 * MS,
         boost_on_injection: true,
+        boost_receiver: false,
         boost_on_request: true,
         boost_across_idle: true,
+        repay: false,
     });
     let mean = |virt| {
         let r = contended(virt, boost.clone());

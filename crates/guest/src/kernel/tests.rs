@@ -18,6 +18,8 @@ struct Machine {
     worked: u64,
     asked: Vec<(u64, usize)>,
     remote: u64,
+    interrupted: Vec<(u64, usize)>,
+    answered: u32,
     preferred: u64,
     ready: [u64; 4],
     sent: Vec<(u64, usize)>,
@@ -52,6 +54,12 @@ impl Port for Machine {
     }
     fn take_remote(&mut self) -> u64 {
         std::mem::take(&mut self.remote)
+    }
+    fn interrupt_others(&mut self, vcpus: u64, task: usize) {
+        self.interrupted.push((vcpus, task));
+    }
+    fn answer_calls(&mut self) {
+        self.answered += 1;
     }
     fn preferred(&mut self) -> u64 {
         self.preferred
@@ -233,6 +241,18 @@ fn a_task_wakes_another_that_waits_or_will() {
     k.call(Call::Wake(u64::MAX), &mut m);
     k.call(Call::Wake(64), &mut m);
     assert_eq!((m.asked.len(), k.current()), (1, Some(1)));
+}
+
+#[test]
+fn functions_are_called_by_the_interrupt_and_change_nobodys_turn() {
+    let (mut k, mut m) = rig();
+    let current = k.current();
+    k.call(Call::Interrupt(0b110), &mut m);
+    assert_eq!(m.interrupted, [(0b110, 0)]);
+    k.interrupt(Cause::Ipi, &mut m);
+    assert_eq!((m.answered, k.current()), (1, current));
+    k.interrupt(Cause::Timer, &mut m);
+    assert_eq!(m.answered, 1, "by that interrupt alone");
 }
 
 /// [`rig`] on vCPU 0 of three, with a tick of 40; tasks 0, 1 and 2 are ready. The others have so many

@@ -28,7 +28,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 use vcoop_model::plan::Ns;
-use vcoop_model::profile::{CState, Costs, Profile};
+use vcoop_model::profile::{CState, Costs, Cpu, Profile};
 
 use super::{Measure, settle::Distribution};
 use crate::facts::HostFacts;
@@ -74,6 +74,8 @@ pub(crate) struct Known<'a> {
     /// `CPU, Linux RELEASE, DATE`.
     pub(crate) place: &'a str,
     pub(crate) base: &'a Profile,
+    /// The CPU's timers, and where that is from.
+    pub(crate) cpu: &'a (Cpu, String),
 }
 
 /// One value on its way to a cost.
@@ -363,9 +365,7 @@ impl Known<'_> {
         let ns = |key: &str| costs.iter().find(|c| c.key == key).map_or(0, |c| c.ns);
         let mut profile = self.base.clone();
         profile.costs = Costs { cstates, ..self.base.costs.with(ns) };
-        // The preemption timer's rate is in an MSR that user space cannot read: the file says nothing
-        // about this host's timers rather than the base's.
-        profile.cpu = None;
+        profile.cpu = Some(self.cpu.0);
         // A distance, which cannot be 0.
         profile.costs.voluntary_point_ns = profile.costs.voluntary_point_ns.max(1);
         "this-host".clone_into(&mut profile.name);
@@ -384,6 +384,7 @@ impl Known<'_> {
             vcoop_sched::config::Topology::flat(topology.cpus().min(1024))
         };
         profile.sources = costs.iter().map(|c| (c.key.clone(), c.source.clone())).collect();
+        profile.sources.insert("cpu".to_owned(), self.cpu.1.clone());
         (costs, profile)
     }
 }

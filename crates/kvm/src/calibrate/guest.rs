@@ -232,7 +232,7 @@ fn with_guest(
     machine.ram.control(layout::CONTROL, |control| setup.fill(control, b));
     machine.ram.write_words(layout::STEPS, &[Step { op: StepOp::Run as u64, arg: 0 }.op, 0]);
     let mut fds = (0..vcpus)
-        .map(|n| machine.vcpu(kvm, n, Features::default()))
+        .map(|n| machine.vcpu(kvm, n, Features::default(), false))
         .collect::<Result<Vec<_>, _>>()?;
     let (gate, failed) = (Gate::default(), Mutex::new(None));
     let tids: Vec<AtomicI32> = fds.iter().map(|_| AtomicI32::new(0)).collect();

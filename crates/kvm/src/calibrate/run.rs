@@ -1,6 +1,7 @@
 //! A calibration from beginning to end.
 #![allow(unsafe_code, reason = "mlockall has no safe wrapper")]
 
+use std::path::Path;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,7 +17,7 @@ use crate::attr::Attr;
 use crate::clock::{Clock, monotonic, tsc};
 use crate::environment::{self, NoDeepIdle, has_reliable_tsc};
 use crate::error::{Error, Missing, Whom};
-use crate::facts::{HostFacts, host_facts};
+use crate::facts::{HostFacts, Root, host_facts, timers};
 use crate::lab::{available, one_at_a_time, tsc_khz};
 
 /// Most time for one measurement, in full and quick.
@@ -113,8 +114,15 @@ fn measure(
     let flavour = kvm.as_ref().map(|_| environment::flavour().to_owned());
     let place = format!("{cpu_model}, Linux {}, {}", facts.release, today());
     let software = flavour.as_deref().is_some_and(|f| f != "vmx" && f != "svm");
-    let known =
-        Known { measures: &bench.measures, facts: &facts, software, place: &place, base: &base };
+    let cpu = timers::cpu(&Root::new(Path::new("/")), khz, &place);
+    let known = Known {
+        measures: &bench.measures,
+        facts: &facts,
+        software,
+        place: &place,
+        base: &base,
+        cpu: &cpu,
+    };
     let (costs, profile) = known.profile();
     let again = Profile::parse("calibrated", &profile.to_toml());
     if again.as_ref() != Ok(&profile) {

@@ -60,7 +60,7 @@ fn no_interrupt_is_lost_or_seen_by_a_task() {
     let kvm = Kvm::new().unwrap();
     let khz = tsc_khz(&kvm).unwrap();
     let machine = machine(&kvm, khz);
-    let mut fd = machine.vcpu(&kvm, 0, Features::default()).unwrap();
+    let mut fd = machine.vcpu(&kvm, 0, Features::default(), false).unwrap();
     let (policy, means) = driver::policy(&PolicyPlan::Vanilla, None, 0);
     let vcpu = VcpuDriver::new(0, policy, means, Attr::from_policy(&Policy::NORMAL));
     let vm = VmDriver::new(machine, driver::shared(&PolicyPlan::Vanilla, 0), vec![vcpu]);

@@ -48,7 +48,7 @@ fn guest_with(
         let gate = [low | (RING0 >> 16 & 0xffff) << 48, RING0 >> 32];
         machine.ram.write_words(layout::IDT + 3 * 16, &gate);
     }
-    let mut fd = machine.vcpu(&kvm, 0, Features::default()).unwrap();
+    let mut fd = machine.vcpu(&kvm, 0, Features::default(), false).unwrap();
     let (policy, means) = driver::policy(&PolicyPlan::Vanilla, None, 0);
     let baseline = Attr::from_policy(&Policy::NORMAL);
     let vcpus = vec![VcpuDriver::new(0, policy, means, baseline)];

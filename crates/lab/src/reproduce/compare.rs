@@ -138,7 +138,12 @@ fn result(check: &Check, document: Option<&Document>, place: Coordinates) -> Che
     let of = |policy: &str, place: &Coordinates| match check.quantity {
         Quantity::Curve => between(document?, check, policy, place),
         Quantity::Interleaved => interleaved(document?, check, policy, place),
-        of_a_series => quantity(series(policy, place)?, of_a_series),
+        of_a_series => {
+            let value = quantity(series(policy, place)?, of_a_series)?;
+            let Some(per) = &check.per else { return Some(value) };
+            let other = find(document?, policy, &check.probe, per, |key| key.cell == *place);
+            Some(ratio(value / quantity(other?, of_a_series)?))
+        }
     };
     let mut other_place = place.clone();
     other_place.extend(check.to_cell.clone());
@@ -159,7 +164,8 @@ fn result(check: &Check, document: Option<&Document>, place: Coordinates) -> Che
     let value = value().filter(|v| v.is_finite());
     let to_baseline = document.is_some_and(|d| check.to.as_ref() == Some(&d.baseline))
         && check.to_cell.is_empty();
-    let ci95 = series(&check.policy, &place).filter(|_| check.form == Form::Ratio && to_baseline);
+    let shown = check.form == Form::Ratio && to_baseline && check.per.is_none();
+    let ci95 = series(&check.policy, &place).filter(|_| shown);
     let ci95 = ci95.and_then(|series| interval(series, check.quantity));
     let keeps = |v: f64| {
         check.at_least.is_none_or(|bound| v >= bound)
@@ -239,7 +245,10 @@ fn words(check: &Check) -> String {
         Quantity::P99 => "p99".to_owned(),
         Quantity::P999 => "p99.9".to_owned(),
         Quantity::MaxPerRepeat => "maximum".to_owned(),
-        Quantity::Value => check.metric.clone(),
+        Quantity::Value => match &check.per {
+            Some(per) => format!("{} / {per}", check.metric),
+            None => check.metric.clone(),
+        },
         Quantity::Curve => {
             let [from, to] = check.vms.unwrap_or_default();
             format!("{} of VMs {from} to {to}", check.metric)

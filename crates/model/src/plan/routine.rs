@@ -65,6 +65,12 @@ pub enum Act {
     /// Guests only: the address space of the task's peers has changed (munmap): flush the TLB of
     /// every vCPU on which one of them is loaded, and wait for it.
     Flush,
+    /// Guests only: read the counters of C-state residency of the own CPU; each read exits, unless the
+    /// VM may do without.
+    ReadCstates {
+        /// How many counters.
+        counters: u32,
+    },
     /// Put a message before a peer; sleeps while as many lie there as it has room for.
     Post {
         /// The peer.

@@ -28,6 +28,10 @@ pub struct Virt {
     pub spin: SpinVirt,
     /// How many of its vCPUs its guest uses.
     pub govern: Govern,
+    /// The guest is told that its pCPUs are its own (`KVM_HINTS_REALTIME`). What it does then are the
+    /// other fields: a simulated guest needs no telling.
+    #[serde(default)]
+    pub dedicated: bool,
 }
 
 /// How a guest's deadlines are kept.

@@ -79,6 +79,7 @@ pub(crate) fn expand(
         Kind::LockWorkers(keys) => copies(common, routine::lock_workers(keys, errors)),
         Kind::IpiBench(keys) => copies(common, routine::ipi_bench(keys, errors)),
         Kind::TimerBench(keys) => copies(common, routine::timer_bench(keys)),
+        Kind::CstateMonitor(keys) => copies(common, routine::cstate_monitor(keys, errors)),
         Kind::RtApp(keys) => return routine::rt_app(keys, common, place, captures, out, errors),
         Kind::Audio(keys) => return audio(keys, common, place, out, errors),
         Kind::Rogue(keys) => copies(common, rogue(keys)),

@@ -196,10 +196,17 @@ table! {
         max_preempt_off: Option<At<Span1>>,
         /// dynamic: boost when an interrupt is injected.
         boost_on_injection: Option<At<bool>>,
+        /// dynamic: boost a vCPU that is not running when another one sends it an IPI. With posted
+        /// IPIs the sender then asks by a hypercall.
+        boost_receiver: Option<At<bool>>,
         /// dynamic: honour the guest's request at VM exits.
         boost_on_request: Option<At<bool>>,
         /// dynamic: boost when the vCPU halts, so that its wake-up is urgent already.
         boost_across_idle: Option<At<bool>>,
+        /// dynamic and wake-boost: what a vCPU gains by its boosts it gives back as fair time, by a nice
+        /// value below its baseline while it is not boosted. So a boost costs others no CPU time, and the
+        /// VM its own background work.
+        repay: Option<At<bool>>,
         /// wake-boost: longest a woken vCPU stays boosted.
         run: Option<At<Span1>>,
         /// vanilla and ratelimit-auto, on a credit1 host: patches of the scheduler by name, in

@@ -191,8 +191,10 @@ macro_rules! each_key {
             vm_refill: false, true, true, false, false;
             max_preempt_off: false, true, false, false, false;
             boost_on_injection: false, true, false, false, false;
+            boost_receiver: false, true, false, false, false;
             boost_on_request: false, true, false, false, false;
             boost_across_idle: false, true, false, false, false;
+            repay: false, true, true, false, false;
             run: false, false, true, false, false;
             patches: false, false, false, true, true;
             preset: false, false, false, true, true;
@@ -274,14 +276,17 @@ fn plan(
                 vm_budget: vm?,
                 max_preempt_off_ns: keys.max_preempt_off.as_ref()?.value.0,
                 boost_on_injection: flag(&keys.boost_on_injection)?,
+                boost_receiver: flag(&keys.boost_receiver)?,
                 boost_on_request: flag(&keys.boost_on_request)?,
                 boost_across_idle: flag(&keys.boost_across_idle)?,
+                repay: flag(&keys.repay)?,
             }),
             "wake-boost" => PolicyPlan::WakeBoost(WakeBoostConfig {
                 means: means?,
                 run_ns: keys.run.as_ref()?.value.0,
                 vcpu_budget: vcpu?,
                 vm_budget: vm?,
+                repay: flag(&keys.repay)?,
             }),
             "ratelimit-auto" => PolicyPlan::RatelimitAuto(RatelimitConfig {
                 interval_ns: keys.interval.as_ref()?.value.0,

@@ -16,7 +16,8 @@ use crate::toml_read::value::{Factor, Int, Name, Prose, choice};
 use crate::toml_read::{At, Reader, Table, TableSchema, Text};
 
 pub(crate) use routine::{
-    Client, Groups, IpiBench, IpiMode, LockWorkers, Pipe, RtApp, Schbench, TimerBench, TimerWait,
+    Client, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, Pipe, RtApp, Schbench,
+    TimerBench, TimerWait,
 };
 
 /// When a task starts.
@@ -369,8 +370,16 @@ table! {
 }
 
 /// Kinds that the host does not have.
-const GUEST_ONLY: [&str; 7] =
-    ["rogue", "boot", "desktop", "lock-workers", "ipi-bench", "timer-bench", "rt-app"];
+const GUEST_ONLY: [&str; 8] = [
+    "rogue",
+    "boot",
+    "desktop",
+    "lock-workers",
+    "ipi-bench",
+    "timer-bench",
+    "cstate-monitor",
+    "rt-app",
+];
 
 /// Declares the kinds: word and table.
 macro_rules! kinds {
@@ -428,6 +437,7 @@ kinds! {
     "lock-workers" => LockWorkers,
     "ipi-bench" => IpiBench,
     "timer-bench" => TimerBench,
+    "cstate-monitor" => CstateMonitor,
     "rt-app" => RtApp,
 }
 

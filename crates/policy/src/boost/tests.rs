@@ -19,8 +19,10 @@ const CONFIG: DynamicConfig = DynamicConfig {
     vm_budget: VM,
     max_preempt_off_ns: 3_000_000,
     boost_on_injection: true,
+    boost_receiver: false,
     boost_on_request: true,
     boost_across_idle: true,
+    repay: false,
 };
 const QUIET: GuestWords = GuestWords::SILENT;
 const INJECT: Event = Event::Injected(Injection::Timer);
@@ -334,4 +336,59 @@ fn the_timer_is_not_touched_by_short_boosts() {
         assert_eq!(arms(rig.on(i * 20_000, Event::Exit(QUIET))), 0);
         assert_eq!(arms(rig.on(i * 20_000 + 10_000, Event::Exit(asks()))), 0);
     }
+}
+
+/// Asks for receivers only.
+const RECEIVER: DynamicConfig = DynamicConfig {
+    boost_on_injection: false,
+    boost_receiver: true,
+    boost_on_request: false,
+    boost_across_idle: false,
+    ..CONFIG
+};
+
+#[test]
+fn a_sender_has_its_receiver_boosted_until_that_has_answered() {
+    let mut rig = Rig::with(RECEIVER);
+    let out = rig.on(10, Event::Asked);
+    assert_eq!(
+        out[..3],
+        [Action::Ticket(1), Action::Status(Status::Boosted), Action::Boost(MEANS)]
+    );
+    // The interrupt itself is no reason here.
+    assert!(rig.on(11, INJECT).is_empty());
+    assert_eq!(rig.status_after(20, Event::Exit(QUIET)), Status::Boosted);
+    assert_eq!(rig.status_after(30, Event::Notify(acks(1))), Status::Normal);
+    assert_eq!(rig.d.stats().boosted_ns, 20);
+}
+
+#[test]
+fn senders_are_not_heard_unless_asked_for() {
+    let mut rig = Rig::new();
+    assert!(rig.on(10, Event::Asked).is_empty());
+    assert_eq!(rig.d.status(), Status::Normal);
+}
+
+#[test]
+fn who_asks_without_end_spends_its_own_vms_budget() {
+    let vm = Budget { burst_ns: 2_000_000, refill_ppm: 100_000 };
+    let mut shared = VmShared::new(vm, 0);
+    let mut receivers = [(); 3].map(|()| Dynamic::new(RECEIVER, 0));
+    for d in &mut receivers {
+        d.on(0, Event::Registered(true), &mut shared);
+        d.on(0, Event::Enable, &mut shared);
+    }
+    // Every 10 us, for a second, one vCPU asks for all the others, and none of them answers.
+    for now in (10_000..1_000_000_000).step_by(10_000) {
+        for d in &mut receivers {
+            d.on(now, Event::Timer, &mut shared);
+            d.on(now, Event::Asked, &mut shared);
+        }
+    }
+    let boosted: Ns = receivers.iter().map(|d| d.stats().boosted_ns).sum();
+    // A timer comes late by 10 us at most, once a boost.
+    let late: Ns = receivers.iter().map(|d| d.stats().boosts * 10_000).sum();
+    assert!(boosted <= 2_000_000 + 100_000_000 + late, "{boosted}");
+    assert!(boosted >= 2_000_000, "{boosted}");
+    assert!(receivers.iter().all(|d| d.stats().denied > 1_000));
 }

@@ -125,6 +125,7 @@ impl Routine {
             &Act::Release { lock } => Op::Release(lock),
             &Act::Ipi { to, wait } => Op::Ipi { to, wait },
             Act::Flush => Op::Flush,
+            &Act::ReadCstates { counters } => Op::ReadCstates(counters),
             &Act::Post { peer, room } => Op::Post { peer, room },
             &Act::Receive { sample } => {
                 self.then = if sample { Then::Sample } else { Then::Next };

@@ -8,8 +8,8 @@ use crate::diagnostic::Collector;
 use crate::plan::{Act, Dist, IpiTo, Mode, Phase, Program};
 use crate::scenario::calls::UNKNOWN;
 use crate::scenario::workload::{
-    Client, CommonKeys, Groups, IpiBench, IpiMode, LockWorkers, Pipe, RtApp, Schbench, TimerBench,
-    TimerWait,
+    Client, CommonKeys, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, Pipe, RtApp,
+    Schbench, TimerBench, TimerWait,
 };
 use crate::toml_read::At;
 use crate::toml_read::units::Times;
@@ -195,6 +195,13 @@ pub(super) fn timer_bench(keys: &TimerBench) -> Program {
     let timer =
         Act::Timer { period_ns: keys.interval.value.0, busy: keys.wait.value == TimerWait::Busy };
     Program::Routine { acts: vec![timer, Act::Done, run(keys.work.value, Mode::User)] }
+}
+
+pub(super) fn cstate_monitor(keys: &CstateMonitor, errors: &mut Collector<'_>) -> Program {
+    needs_time(&keys.interval, "interval", errors);
+    let look = Act::ReadCstates { counters: keys.counters.value.get32() };
+    let pause = Act::Do(Phase::Sleep { time: keys.interval.value.0 });
+    Program::Routine { acts: vec![pause, Act::Begin, look, Act::Sample, Act::Done] }
 }
 
 /// Numbers below are those of spinlocks, which workloads share by number.

@@ -55,6 +55,7 @@ impl HintKeys {
     pub(super) fn apply(&self, virt: &mut Virt) {
         let Some(hint) = &self.hints else { return };
         let shared = hint.value == HintKind::Shared;
+        virt.dedicated = !shared;
         virt.spin.pv_locks = shared;
         virt.ipi.pv_tlb = shared;
         virt.ipi.pv_yield = shared;

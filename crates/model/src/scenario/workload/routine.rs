@@ -143,6 +143,18 @@ table! {
 }
 
 table! {
+    /// A monitor that looks at the residency of idle states now and then, as turbostat does: reads the
+    /// counters (MSRs) of its own vCPU (guests only). Each read exits but with
+    /// disable_exits = ["cstate"]. Measures how long a look takes.
+    pub(crate) struct CstateMonitor {
+        /// Time between two looks.
+        interval: At<Times> = "100ms",
+        /// Counters: of a core there are four (C1, C3, C6, C7), of its package up to seven more.
+        counters: At<Int<1, 64>> = "4",
+    }
+}
+
+table! {
     /// Threads described in the language of rt-app: runs, sleeps, timers, locks, loops, priorities (guests
     /// only). What cannot be expressed is refused by its path in the file. Measures the lateness of timers.
     pub(crate) struct RtApp {
