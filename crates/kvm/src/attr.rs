@@ -79,6 +79,13 @@ impl Attr {
         }
     }
 
+    /// The same, so many nice levels lower, where it is fair.
+    pub(crate) fn lowered(self, levels: u8) -> Self {
+        let fair = self.policy as i32 == libc::SCHED_OTHER;
+        let nice = if fair { (self.nice + i32::from(levels)).min(19) } else { self.nice };
+        Self { nice, ..self }
+    }
+
     /// What a thread has now.
     ///
     /// # Errors
@@ -216,6 +223,8 @@ mod tests {
             wanted.set(0, &Whom::Host).unwrap();
             let got = Attr::get(gettid(), &Whom::Host).unwrap();
             assert_eq!((got.policy, got.nice), (wanted.policy, 3));
+            got.lowered(20).set(0, &Whom::Host).unwrap();
+            assert_eq!(Attr::get(gettid(), &Whom::Host).unwrap(), Attr { nice: 19, ..got });
         })
         .join()
         .unwrap();

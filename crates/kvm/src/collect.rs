@@ -14,7 +14,7 @@ use vcoop_policy::PolicyStats;
 
 use crate::attr;
 use crate::clock::{Clock, tsc};
-use crate::driver::{VcpuDriver, VmDriver};
+use crate::driver::{VcpuDriver, VmDriver, repays};
 use crate::environment::{preemptions, schedstat};
 use crate::facts::host_facts;
 use crate::host_task::Progress;
@@ -473,6 +473,7 @@ impl Counters<'_> {
                 sum.denied += s.denied;
                 sum.raced += s.raced;
                 sum.boosted_ns += s.boosted_ns;
+                sum.lowered_ns += s.lowered_ns;
             }
             let n = |c: &std::sync::atomic::AtomicU64| c.load(Ordering::Relaxed);
             for words in &vm.control().vcpu[..vm.vcpus.len()] {
@@ -561,6 +562,9 @@ fn scalars_between(
         put(name, "notified", "1/s", since(q.notified, p.notified) / seconds);
         put(name, "raced", "1/s", since(q.raced, p.raced) / seconds);
         put(name, "boosted", "%", 100.0 * since(q.boosted_ns, p.boosted_ns) / (ns * vcpus));
+        if repays(&plan.policy) {
+            put(name, "lowered", "levels", since(q.lowered_ns, p.lowered_ns) / (ns * vcpus));
+        }
         if matches!(vm.virt.idle.guest, GuestIdle::Poll | GuestIdle::Haltpoll) {
             let (p, q) = (a.guest_polls, b.guest_polls);
             put(name, "guest_polls.won", "1/s", since(q.0, p.0) / seconds);

@@ -11,12 +11,14 @@ use vcoop_abi::{BoostRequest, GuestArea, GuestWords, Status, Word};
 use vcoop_guest::layout::{CONTROL, Control, VECTOR_IPI};
 use vcoop_model::plan::{Ns, PolicyPlan};
 use vcoop_policy::config::Means;
-use vcoop_policy::{Action, Event, HostPolicy, Injection, PolicyStats, TimerAdvance, VmShared};
+use vcoop_policy::{
+    Account, Action, Event, HostPolicy, Injection, PolicyStats, TimerAdvance, VmShared,
+};
 
 use crate::attr::Attr;
 use crate::bell::Bell;
 use crate::clock::{Clock, Kick};
-use crate::environment::is_asleep;
+use crate::environment::{is_asleep, schedstat};
 use crate::error::{Error, Whom};
 use crate::machine::Machine;
 use crate::pi::PiMutex;
@@ -127,6 +129,17 @@ struct State {
     baseline: Attr,
     means: Means,
     halted: bool,
+    /// Nice levels below the baseline that the policy has the thread at.
+    lowered: u8,
+    /// CPU time and waiting time at the last account.
+    accounted: (Ns, Ns),
+}
+
+impl State {
+    /// What the thread has while it is not boosted.
+    fn unboosted(&self) -> Attr {
+        self.baseline.lowered(self.lowered)
+    }
 }
 
 /// The policy that a plan means for a vCPU. `own`: the vCPU's own means.
@@ -153,6 +166,15 @@ pub(crate) fn policy(plan: &PolicyPlan, own: Option<Means>, now: Ns) -> (HostPol
     }
 }
 
+/// Whether a policy gives boosted time back.
+pub(crate) fn repays(plan: &PolicyPlan) -> bool {
+    match plan {
+        PolicyPlan::Dynamic(config) => config.repay,
+        PolicyPlan::WakeBoost(config) => config.repay,
+        PolicyPlan::Vanilla | PolicyPlan::Static { .. } | PolicyPlan::RatelimitAuto(_) => false,
+    }
+}
+
 /// The part of a policy that a VM's vCPUs share.
 pub(crate) fn shared(plan: &PolicyPlan, now: Ns) -> VmShared {
     match plan {
@@ -168,7 +190,14 @@ impl VcpuDriver {
     pub(crate) fn new(number: u32, policy: HostPolicy, means: Means, baseline: Attr) -> Self {
         Self {
             number,
-            state: PiMutex::new(State { policy, baseline, means, halted: false }),
+            state: PiMutex::new(State {
+                policy,
+                baseline,
+                means,
+                halted: false,
+                lowered: 0,
+                accounted: (0, 0),
+            }),
             tid: AtomicI32::new(0),
             timer: AtomicU64::new(NEVER),
             registration: AtomicU64::new(0),
@@ -417,6 +446,27 @@ impl VmDriver {
         Ok(())
     }
 
+    /// Tells a policy that gives boosted time back what the vCPU's thread did since the last time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`].
+    pub(crate) fn account(&self, common: &Common, n: u32) -> Result<(), Error> {
+        let v = &self.vcpus[n as usize];
+        let mut state = v.state.lock();
+        if v.tid() == 0 || !state.policy.repays() {
+            return Ok(());
+        }
+        let (ran, waited) = schedstat(v.tid());
+        let last = std::mem::replace(&mut state.accounted, (ran, waited));
+        let account = Account {
+            ran_ns: ran.saturating_sub(last.0),
+            waited_ns: waited.saturating_sub(last.1),
+        };
+        self.call(common, v, &mut state, Event::Ran(account))?;
+        Ok(())
+    }
+
     /// A new baseline for a vCPU, from the timeline.
     ///
     /// # Errors
@@ -427,7 +477,7 @@ impl VmDriver {
         let mut state = v.state.lock();
         state.baseline = attr;
         if !state.policy.is_boosted() {
-            attr.set(v.tid(), &self.machine.whom_vcpu(n))?;
+            state.unboosted().set(v.tid(), &self.machine.whom_vcpu(n))?;
         }
         let outranks = attr.outranks(state.means);
         self.call(common, v, &mut state, Event::Baseline { outranks })?;
@@ -539,7 +589,13 @@ impl VmDriver {
                         Err(e) => return Err(e),
                     }
                 }
-                Action::Restore => self.apply(v, &state.baseline)?,
+                Action::Lower(levels) => {
+                    state.lowered = levels;
+                    if !state.policy.is_boosted() {
+                        self.apply(v, &state.unboosted())?;
+                    }
+                }
+                Action::Restore => self.apply(v, &state.unboosted())?,
                 Action::ArmTimer(at) => {
                     v.timer.store(at, Ordering::Release);
                     common.announce(at);

@@ -25,6 +25,7 @@ use std::sync::atomic::Ordering;
 use vcoop_abi::GuestArea;
 use vcoop_guest::layout::{VECTOR_DEVICE, VECTOR_TIMER, VcpuWords};
 use vcoop_model::plan::{DevicePlan, Dist, Ns, TimelineAction, TimelineEvent};
+use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::{Event, Injection, TimerAdvance};
 
 use crate::attr::{self, Attr};
@@ -57,6 +58,8 @@ pub(crate) struct Duties {
     pub(crate) exitless: bool,
     /// Watch for halts and sample requests, this often.
     pub(crate) watch: Option<Ns>,
+    /// Tell policies what their threads ran.
+    pub(crate) accounts: bool,
 }
 
 /// A device of a VM.
@@ -109,6 +112,7 @@ pub(crate) struct Injector<'a> {
     fired: Vec<Vec<Fired>>,
     spin: Ns,
     watched: Ns,
+    accounted: Ns,
     /// vCPUs it watches: VM, vCPU, and until when.
     attended: Vec<(usize, u32, Ns)>,
 }
@@ -142,6 +146,7 @@ impl<'a> Injector<'a> {
             fired,
             spin: SPIN_NS.1,
             watched: 0,
+            accounted: 0,
             attended: Vec::new(),
         }
     }
@@ -224,6 +229,14 @@ impl<'a> Injector<'a> {
             for vm in self.vms {
                 for n in 0..vm.vcpus.len() {
                     vm.look(common, n as u32)?;
+                }
+            }
+        }
+        if self.duties.accounts && now >= self.accounted + ACCOUNT_NS {
+            self.accounted = now;
+            for vm in self.vms {
+                for n in 0..vm.vcpus.len() {
+                    vm.account(common, n as u32)?;
                 }
             }
         }

@@ -603,7 +603,8 @@ impl Run<'_> {
             PolicyPlan::Dynamic(_) => Some(WATCH_NS.0),
             PolicyPlan::WakeBoost(_) => Some(WATCH_NS.1),
         };
-        let duties = Duties { exitless: self.firing.exitless, watch };
+        let accounts = driver::repays(&self.plan.policy);
+        let duties = Duties { exitless: self.firing.exitless, watch, accounts };
         let devices = self.plan.vms.iter().enumerate().flat_map(|(vm, plan)| {
             plan.devices.iter().enumerate().map(move |(d, plan)| (vm, d as u8, plan))
         });

@@ -97,6 +97,23 @@ fn dynamic_beats_vanilla_on_a_busy_cpu() {
 }
 
 #[test]
+fn boosted_time_is_given_back() {
+    let Some(_lab) = lab() else { return };
+    twice(|| {
+        let vanilla = run(&plan(BUSY, "vanilla", &[]));
+        let dynamic = run(&plan(BUSY, "dynamic", &["policy.dynamic.repay=true"]));
+        let p90 = |r| latency(r, "guest.cyclictest").hist.value_at_quantile(0.9);
+        let load = |r| scalar(r, "host.hog", "throughput");
+        let lowered = scalar(&dynamic, "guest", "lowered");
+        let ok = p90(&vanilla) > 3 * p90(&dynamic)
+            && load(&dynamic) > 0.75 * load(&vanilla)
+            && lowered > 0.1;
+        let told = format!("p90 {} ns, {lowered} levels, load {}", p90(&dynamic), load(&dynamic));
+        if ok { Ok(()) } else { Err(told) }
+    });
+}
+
+#[test]
 fn both_timers_work_without_a_boost() {
     let Some(_lab) = lab() else { return };
     for timer in [GuestTimer::Lapic, GuestTimer::Exitless] {

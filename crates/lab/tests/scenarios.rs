@@ -67,6 +67,35 @@ fn kept(s: &LatencySeries) -> f64 {
     s.count as f64 / (s.count + s.missed) as f64
 }
 
+/// A boost changes when a vCPU runs; with `repay`, not how much.
+#[test]
+fn boosts_that_are_given_back_cost_the_host_no_time() {
+    let of = |repay: &str| {
+        let repay = format!("policy.dynamic.repay={repay}");
+        let sets = [
+            "repeats=1",
+            "duration=6s",
+            "warmup=3s",
+            "vm.guest.task.cyclictest.work=150us",
+            &repay,
+        ];
+        run("busy-host-1", &sets, &["vanilla", "dynamic"])
+    };
+    let (free, repaid) = (of("false"), of("true"));
+    let hogs = |d: &Document| {
+        let of = |policy| scalar(d, "host.hog", "throughput", policy);
+        of("dynamic") / of("vanilla")
+    };
+    // Boosted for 15 % of the time: the rest is shared by three.
+    assert!((0.82..0.92).contains(&hogs(&free)), "{}", hogs(&free));
+    assert!((0.97..1.03).contains(&hogs(&repaid)), "{}", hogs(&repaid));
+    assert!((1.0..6.0).contains(&scalar(&repaid, "guest", "lowered", "dynamic")));
+    let p99 = |d, policy| latency(d, "guest.cyclictest", policy).p99.unwrap();
+    for d in [&free, &repaid] {
+        assert!(20.0 * p99(d, "dynamic") < p99(d, "vanilla"));
+    }
+}
+
 #[test]
 fn busy_host_waits_under_vanilla_and_not_under_dynamic() {
     let sets = ["duration=1500ms", "warmup=300ms", "repeats=4"];

@@ -19,6 +19,10 @@ pub enum Action {
     Boost(Means),
     /// Give the vCPU thread its captured baseline back.
     Restore,
+    /// From now on the baseline is so many nice levels below the captured one, as far as nice goes: at once
+    /// if the thread is not boosted, else with the next [`Restore`](Self::Restore). 0: as captured. Means
+    /// nothing for a baseline that is not fair.
+    Lower(u8),
     /// Have [`Event::Timer`](crate::Event::Timer) at this time. Replaces an earlier one.
     ArmTimer(Ns),
     /// No timer.
@@ -61,8 +65,8 @@ impl Actions {
         Self { list: [Action::CancelTimer; Self::CAPACITY], len: 0 }
     }
 
-    /// Appends. The machines emit each kind at most once a call and there are
-    /// [`CAPACITY`](Self::CAPACITY) kinds, so it never overflows.
+    /// Appends. The machines emit each kind at most once a call, and never a ticket with a lowering, so it
+    /// never overflows.
     pub(crate) fn push(&mut self, action: Action) {
         debug_assert!((self.len as usize) < Self::CAPACITY, "an action kind was emitted twice");
         if let Some(slot) = self.list.get_mut(self.len as usize) {

@@ -131,7 +131,7 @@ impl Dynamic {
     pub fn new(config: DynamicConfig, now: Ns) -> Self {
         Self {
             config,
-            control: Control::new(config.means, config.vcpu_budget, true, now),
+            control: Control::new(config.means, config.vcpu_budget, true, config.repay, now),
             registered: false,
             ticket: 0,
             acked: 0,
@@ -177,6 +177,7 @@ impl Dynamic {
                 self.control.wake(now, vm, &mut out);
             }
             Event::Timer => self.timer(now, vm, &mut out),
+            Event::Ran(account) => self.control.ran(account, &mut out),
         }
         if !self.control.is_boosted() {
             self.section_end = None;
@@ -205,6 +206,11 @@ impl Dynamic {
     /// Level of the vCPU's bucket as of `now`.
     pub fn budget_left(&self, now: Ns) -> Ns {
         self.control.budget_left(now)
+    }
+
+    /// Whether it wants [`Event::Ran`].
+    pub fn repays(&self) -> bool {
+        self.control.repays()
     }
 
     /// Counters.

@@ -61,6 +61,8 @@ pub struct DynamicConfig {
     pub boost_on_request: bool,
     /// Boost when the vCPU halts, so that its wake-up is already urgent.
     pub boost_across_idle: bool,
+    /// Boosted time is given back as fair time: see [`repay`](crate::repay).
+    pub repay: bool,
 }
 
 /// Parameters of `wake-boost`.
@@ -75,6 +77,8 @@ pub struct WakeBoostConfig {
     pub vcpu_budget: Budget,
     /// Budget of each VM.
     pub vm_budget: Budget,
+    /// Boosted time is given back as fair time: see [`repay`](crate::repay).
+    pub repay: bool,
 }
 
 /// Parameters of `ratelimit-auto`.

@@ -7,6 +7,7 @@ use crate::action::{Action, Actions, Reason};
 use crate::config::{Budget, Means, Ns};
 use crate::host::{PolicyStats, VmShared};
 use crate::meter::Meter;
+use crate::repay::{Account, Repay};
 
 /// One vCPU's boost.
 ///
@@ -64,6 +65,8 @@ pub(crate) struct Control {
     held_until: Ns,
     timer: Option<Ns>,
     stats: PolicyStats,
+    /// What it gives back, and the boosted time as of the last account.
+    repay: Option<(Repay, Ns)>,
 }
 
 /// Strikes in a row that only the buckets answer.
@@ -76,7 +79,14 @@ const PENALTY_NS: Ns = 20_000_000;
 const MOST_STEPS: u32 = 5;
 
 impl Control {
-    pub(crate) fn new(means: Means, budget: Budget, published: bool, now: Ns) -> Self {
+    pub(crate) fn new(
+        means: Means,
+        budget: Budget,
+        published: bool,
+        repays: bool,
+        now: Ns,
+    ) -> Self {
+        let repays = repays && !matches!(means, Means::Slice(_));
         Self {
             means,
             published,
@@ -89,6 +99,7 @@ impl Control {
             held_until: 0,
             timer: None,
             stats: PolicyStats::default(),
+            repay: repays.then(Default::default),
         }
     }
 
@@ -104,12 +115,18 @@ impl Control {
         self.halted
     }
 
+    /// Whether it wants accounts of what its thread ran.
+    pub(crate) fn repays(&self) -> bool {
+        self.repay.is_some()
+    }
+
     pub(crate) fn budget_left(&self, now: Ns) -> Ns {
         self.meter.level_at(now)
     }
 
     pub(crate) fn stats(&self) -> PolicyStats {
-        PolicyStats { boosted_ns: self.meter.boosted_ns(), ..self.stats }
+        let levels = self.repay.as_ref().map_or(0, |(repay, _)| repay.levels());
+        PolicyStats { boosted_ns: self.meter.boosted_ns(), levels, ..self.stats }
     }
 
     /// Counts a boost that a recheck ended.
@@ -138,11 +155,34 @@ impl Control {
             }
             (Status::Disabled, false) | (_, true) => {}
             (_, false) => {
+                if let Some((repay, _)) = &mut self.repay
+                    && repay.levels() > 0
+                {
+                    repay.reset();
+                    out.push(Action::Lower(0));
+                }
                 self.restore(Status::Disabled, vm, out);
                 if self.timer.take().is_some() {
                     out.push(Action::CancelTimer);
                 }
             }
+        }
+    }
+
+    /// What the thread did since the last account. Expects settled accounts.
+    pub(crate) fn ran(&mut self, account: Account, out: &mut Actions) {
+        let boosted = self.meter.boosted_ns();
+        let Some((repay, last)) = &mut self.repay else { return };
+        let since = boosted.saturating_sub(core::mem::replace(last, boosted));
+        if self.status == Status::Disabled {
+            return;
+        }
+        let before = repay.levels();
+        let levels = repay.on(account, since);
+        self.stats.lowered_ns +=
+            account.ran_ns.saturating_add(account.waited_ns) * u64::from(before);
+        if levels != before {
+            out.push(Action::Lower(levels));
         }
     }
 

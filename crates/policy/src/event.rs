@@ -2,6 +2,8 @@
 
 use vcoop_abi::GuestWords;
 
+use crate::repay::Account;
+
 /// What kind of interrupt is about to be injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Injection {
@@ -48,6 +50,9 @@ pub enum Event {
     Woken,
     /// The armed time has come.
     Timer,
+    /// What the vCPU's thread did since the last such event, or since it began: every
+    /// [`ACCOUNT_NS`](crate::repay::ACCOUNT_NS), to a policy that [repays](crate::HostPolicy::repays).
+    Ran(Account),
     /// Somebody else changed the baseline of the vCPU thread (an administrator, a timeline). A
     /// later [`Action::Restore`](crate::Action::Restore) means the new one.
     Baseline {

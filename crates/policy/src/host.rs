@@ -65,6 +65,10 @@ pub struct PolicyStats {
     pub raced: u64,
     /// Boosted and not halted, in nanoseconds: what the budgets were charged.
     pub boosted_ns: Ns,
+    /// Nice levels below the baseline now.
+    pub levels: u8,
+    /// Time running or waiting at each level below the baseline, times the level, in nanoseconds.
+    pub lowered_ns: Ns,
 }
 
 /// The policy of one vCPU.
@@ -151,6 +155,15 @@ impl HostPolicy {
     /// Whether it does anything about [`Event::Asked`]: senders of IPIs need not ask where it does not.
     pub fn hears_senders(&self) -> bool {
         matches!(self, Self::Dynamic(machine) if machine.hears_senders())
+    }
+
+    /// Whether it gives boosted time back, and so wants [`Event::Ran`].
+    pub fn repays(&self) -> bool {
+        match self {
+            Self::Vanilla | Self::Static { .. } => false,
+            Self::Dynamic(machine) => machine.repays(),
+            Self::WakeBoost(machine) => machine.repays(),
+        }
     }
 
     /// Boosted time left in the vCPU's own bucket as of `now`; what the host publishes as

@@ -14,6 +14,7 @@
 //!   sleeping.
 //! * [`govern::Governor`]: one a VM: how many of its vCPUs its guest should use.
 //! * [`sender`]: inside the guest, whether an IPI's sender asks the host to boost its receiver.
+//! * [`repay::Repay`]: one a vCPU that is boosted, what it gives back as fair time.
 //! * [`budget::Bucket`]: the token bucket behind every bound.
 //! * [`catalogue`]: which policies there are, and who can run them.
 //!
@@ -28,7 +29,8 @@
 //! 5. After [`Action::Recheck`] (for an injection: after the interrupt is visible, too) it runs the
 //!    full fence of the handshake (`vcoop_abi`, "Ordering"), reads the guest's words again and
 //!    feeds them as [`Event::Recheck`]. Until then the boost may be one that nobody will end.
-//! 6. It restores the captured baseline itself when it ends without being told to (drop, panic,
+//! 6. Where [`HostPolicy::repays`], it feeds [`Event::Ran`] every [`repay::ACCOUNT_NS`].
+//! 7. It restores the captured baseline itself when it ends without being told to (drop, panic,
 //!    SIGTERM).
 #![no_std]
 
@@ -46,6 +48,7 @@ pub mod halt_poll;
 pub mod host;
 mod meter;
 pub mod ratelimit;
+pub mod repay;
 pub mod sender;
 pub mod wake_boost;
 
@@ -55,3 +58,4 @@ pub use event::{Event, Injection};
 pub use guest::{GuestEvent, GuestHalf};
 pub use halt_poll::{GuestHaltPoll, HostHaltPoll, Idle};
 pub use host::{HostPolicy, PolicyStats, VmShared};
+pub use repay::Account;

@@ -33,7 +33,7 @@ pub struct WakeBoost {
 impl WakeBoost {
     /// Disabled, awake, with a full bucket, at time `now`.
     pub fn new(config: WakeBoostConfig, now: Ns) -> Self {
-        let control = Control::new(config.means, config.vcpu_budget, false, now);
+        let control = Control::new(config.means, config.vcpu_budget, false, config.repay, now);
         Self { config, control, run_end: None }
     }
 
@@ -60,6 +60,7 @@ impl WakeBoost {
                 }
                 self.control.on_timer(now, vm, &mut out);
             }
+            Event::Ran(account) => self.control.ran(account, &mut out),
             Event::Registered(_)
             | Event::Injected(_)
             | Event::Asked
@@ -83,6 +84,11 @@ impl WakeBoost {
     /// Level of the vCPU's bucket as of `now`.
     pub fn budget_left(&self, now: Ns) -> Ns {
         self.control.budget_left(now)
+    }
+
+    /// Whether it wants [`Event::Ran`].
+    pub fn repays(&self) -> bool {
+        self.control.repays()
     }
 
     /// Counters.
@@ -110,6 +116,7 @@ mod tests {
             run_ns,
             vcpu_budget: BUDGET,
             vm_budget: BUDGET,
+            repay: false,
         };
         let (mut w, mut vm) = (WakeBoost::new(config, 0), VmShared::new(BUDGET, 0));
         assert!(w.on(0, Event::Enable, &mut vm).is_empty(), "the guest is told nothing");

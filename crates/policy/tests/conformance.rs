@@ -39,6 +39,7 @@ impl Pair {
             boost_receiver: false,
             boost_on_request: true,
             boost_across_idle: true,
+            repay: false,
         };
         let mut pair = Self {
             now: 0,
@@ -92,7 +93,7 @@ impl Pair {
                 Action::ArmTimer(at) => self.timer = Some(at),
                 Action::CancelTimer => self.timer = None,
                 Action::Recheck => recheck = true,
-                Action::Denied(_) => {}
+                Action::Lower(_) | Action::Denied(_) => {}
             }
         }
         if let Event::Injected(_) = event {

@@ -112,6 +112,7 @@ impl World {
             boost_receiver: false,
             boost_on_request: true,
             boost_across_idle: true,
+            repay: false,
         };
         let host = Host { policy: HostPolicy::dynamic(config, 0), vm: VmShared::new(big, 0) };
         let world = Self { page: Page::default(), host: Mutex::new(host), rules };
@@ -145,6 +146,7 @@ impl World {
                 | Action::Restore
                 | Action::ArmTimer(_)
                 | Action::CancelTimer
+                | Action::Lower(_)
                 | Action::Denied(_) => {}
             }
         }

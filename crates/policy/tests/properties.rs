@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use vcoop_abi::{GuestWords, Status};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
-use vcoop_policy::{Action, Event, HostPolicy, Injection, VmShared};
+use vcoop_policy::{Account, Action, Event, HostPolicy, Injection, VmShared};
 
 const VCPUS: usize = 3;
 
@@ -26,6 +26,7 @@ struct Thread {
     timer: Option<Ns>,
     boosted_ns: Ns,
     registered: bool,
+    lowered: u8,
 }
 
 struct Rig {
@@ -113,6 +114,10 @@ impl Rig {
                     assert!(t.applied, "restore without a boost");
                     t.applied = false;
                 }
+                Action::Lower(levels) => {
+                    assert_ne!(levels, t.lowered, "told again");
+                    t.lowered = levels;
+                }
                 Action::ArmTimer(at) => {
                     assert!(at >= self.now, "armed in the past");
                     t.timer = Some(at);
@@ -134,6 +139,7 @@ impl Rig {
         };
         for (t, p) in self.threads.iter().zip(&self.policies) {
             assert_eq!(t.applied, p.is_boosted(), "thread and machine disagree");
+            assert_eq!(t.lowered, p.stats().levels, "thread and machine disagree");
             assert!(u128::from(t.boosted_ns) * 1_000_000 <= allowed(self.vcpu_budget));
             if p.reads_guest() {
                 assert_eq!(t.applied, t.status == Status::Boosted, "thread and word disagree");
@@ -174,6 +180,7 @@ impl Rig {
                 self.threads.iter().all(|t| !t.applied && t.timer.is_none()),
                 "off but boosted"
             );
+            assert!(self.threads.iter().all(|t| t.lowered == 0), "off but lowered");
         }
     }
 
@@ -211,6 +218,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => any::<bool>().prop_map(|outranks| Op::Event(Event::Baseline { outranks })),
         1 => Just(Op::Event(Event::Refused)),
         1 => Just(Op::Event(Event::Timer)),
+        1 => (0..1u64 << 30, 0..1u64 << 30).prop_map(|(ran_ns, waited_ns)| {
+            Op::Event(Event::Ran(Account { ran_ns, waited_ns }))
+        }),
         1 => prop_oneof![Just(true), any::<bool>()].prop_map(Op::Global),
         1 => prop_oneof![Just(true), any::<bool>()].prop_map(Op::Vm),
     ]
@@ -238,6 +248,7 @@ proptest! {
         receiver in any::<bool>(),
         on_request in any::<bool>(),
         across_idle in any::<bool>(),
+        repay in any::<bool>(),
         history in history(),
     ) {
         let config = DynamicConfig {
@@ -249,6 +260,7 @@ proptest! {
             boost_receiver: receiver,
             boost_on_request: on_request,
             boost_across_idle: across_idle,
+            repay,
         };
         let mut rig = Rig::new(|| HostPolicy::dynamic(config, 0), vcpu, vm);
         rig.run(&history);
@@ -260,10 +272,11 @@ proptest! {
         vcpu in budget(),
         vm in budget(),
         run_ns in 1u64..5_000_000,
+        repay in any::<bool>(),
         history in history(),
     ) {
         let config =
-            WakeBoostConfig { means: Means::Fifo(1), run_ns, vcpu_budget: vcpu, vm_budget: vm };
+            WakeBoostConfig { means: Means::Fifo(1), run_ns, vcpu_budget: vcpu, vm_budget: vm, repay };
         let mut rig = Rig::new(|| HostPolicy::wake_boost(config, 0), vcpu, vm);
         rig.run(&history);
         rig.close();
@@ -283,6 +296,7 @@ fn boosted_in_a_second(gives_back: bool) -> u64 {
         boost_receiver: false,
         boost_on_request: true,
         boost_across_idle: true,
+        repay: false,
     };
     let mut rig = Rig::new(|| HostPolicy::dynamic(config, 0), budget, config.vm_budget);
     for ms in 1..=1_000u64 {

@@ -105,6 +105,7 @@ impl World {
             boost_receiver: false,
             boost_on_request: true,
             boost_across_idle: true,
+            repay: false,
         };
         let mut w = Self {
             mem: [0; 6],
@@ -146,7 +147,10 @@ impl World {
                 Action::Boost(_) => self.applied = true,
                 Action::Restore => self.applied = false,
                 Action::Recheck => panic!("{event:?} asks for a recheck"),
-                Action::ArmTimer(_) | Action::CancelTimer | Action::Denied(_) => {}
+                Action::ArmTimer(_)
+                | Action::CancelTimer
+                | Action::Lower(_)
+                | Action::Denied(_) => {}
             }
         }
     }
@@ -188,7 +192,10 @@ impl World {
                 Action::Boost(_) => steps.push(HostStep::Apply(true)),
                 Action::Restore => steps.push(HostStep::Apply(false)),
                 Action::Recheck => recheck = setup.recheck,
-                Action::ArmTimer(_) | Action::CancelTimer | Action::Denied(_) => {}
+                Action::ArmTimer(_)
+                | Action::CancelTimer
+                | Action::Lower(_)
+                | Action::Denied(_) => {}
             }
         }
         if inject && setup.ticket_first && !setup.inject_early {

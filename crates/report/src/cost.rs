@@ -103,6 +103,7 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
             ("cpu", "CPU"),
             ("steal", "steal"),
             ("boosted", "boosted"),
+            ("lowered", "nice levels repaid"),
             ("exits", "exits"),
             ("halt_poll", "halt polling"),
             ("guest_poll", "own polling"),

@@ -6,14 +6,18 @@ use vcoop_model::plan::TimelineAction;
 use vcoop_model::recording::PolicyEvent;
 use vcoop_policy::config::Means;
 use vcoop_policy::guest::{HostView, Stores};
+use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::sender::{Receiver, asks_host};
-use vcoop_policy::{Action, Actions, Event, GuestEvent, HostPolicy, Injection, PolicyStats};
-use vcoop_sched::Refusal;
+use vcoop_policy::{
+    Account, Action, Actions, Event, GuestEvent, HostPolicy, Injection, PolicyStats,
+};
 use vcoop_sched::config::Policy;
+use vcoop_sched::{CpuId, Refusal};
 
 use crate::program::Misdeed;
 use crate::track::NONE;
-use crate::world::{Exit, Vcpu, World};
+use crate::tune::MASTER;
+use crate::world::{Exit, Irq, Vcpu, World};
 
 /// The shared page of one vCPU, as both sides see it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -107,6 +111,17 @@ impl Vcpu {
     pub(crate) fn cooperates(&self) -> bool {
         self.page.status != Status::Disabled && !self.page.rogue
     }
+
+    /// What its thread has while it is not boosted: the baseline, less what it has to give back.
+    fn unboosted(&self) -> Policy {
+        match self.baseline {
+            Policy::Normal { nice, slice_ns } => {
+                let nice = nice.saturating_add_unsigned(self.lowered).min(19);
+                Policy::Normal { nice, slice_ns }
+            }
+            other => other,
+        }
+    }
 }
 
 impl World<'_> {
@@ -117,20 +132,18 @@ impl World<'_> {
             return;
         }
         let shared = &mut self.vms[vcpu.vm as usize].shared;
-        if self.policy_events.is_empty() {
-            let actions = vcpu.policy.on(self.now, event, shared);
-            self.carry_out(v, &actions);
-        } else {
-            let before = vcpu.policy.stats();
-            let actions = vcpu.policy.on(self.now, event, shared);
-            let after = vcpu.policy.stats();
-            self.count(v, &before, &after);
-            self.carry_out(v, &actions);
+        let before = (!self.policy_events.is_empty()).then(|| vcpu.policy.stats());
+        let actions = vcpu.policy.on(self.now, event, shared);
+        if let Some(before) = before {
+            self.count(v, &before);
         }
+        self.carry_out(v, &actions);
     }
 
-    /// Counts by time what a policy did.
-    fn count(&mut self, v: u32, before: &PolicyStats, after: &PolicyStats) {
+    /// Counts by time what a policy did since `before`.
+    #[cold]
+    fn count(&mut self, v: u32, before: &PolicyStats) {
+        let after = self.vcpus[v as usize].policy.stats();
         let Some(at) = self.now.checked_sub(self.plan.warmup_ns) else { return };
         let name = &self.plan.vms[self.vcpus[v as usize].vm as usize].label;
         let Some(events) = self.policy_events.iter_mut().find(|e| e.vm == *name) else { return };
@@ -143,6 +156,7 @@ impl World<'_> {
         }
     }
 
+    #[inline(always)]
     fn carry_out(&mut self, v: u32, actions: &Actions) {
         for &action in actions.iter() {
             if self.spans.on {
@@ -157,8 +171,14 @@ impl World<'_> {
                         self.tell(v, Event::Refused);
                     }
                 }
+                Action::Lower(levels) => {
+                    self.vcpus[v as usize].lowered = levels;
+                    if !self.vcpus[v as usize].policy.is_boosted() {
+                        let _ = self.set_thread_policy(v, self.vcpus[v as usize].unboosted());
+                    }
+                }
                 Action::Restore => {
-                    let baseline = self.vcpus[v as usize].baseline;
+                    let baseline = self.vcpus[v as usize].unboosted();
                     // Refused: somebody else has taken the reservation it had. It is boosted no longer.
                     if self.set_thread_policy(v, baseline).is_err() {
                         let _ = self.set_thread_policy(v, Policy::NORMAL);
@@ -272,6 +292,30 @@ impl World<'_> {
         self.tell(v, Event::Timer);
     }
 
+    /// Policies that give boosted time back want to know what their threads ran.
+    pub(crate) fn accounts_due(&mut self) {
+        self.queue.set(self.slots.accounts, self.now + ACCOUNT_NS);
+        self.interrupt(MASTER, Irq::Accounts);
+    }
+
+    /// Tells them.
+    pub(crate) fn accounts(&mut self) {
+        for p in 0..self.pcpus.len() as u32 {
+            // What runs has run until now.
+            self.host.charge(self.now, CpuId(p));
+        }
+        self.host_notes();
+        for v in 0..self.vcpus.len() as u32 {
+            if self.vcpus[v as usize].policy.repays() {
+                let now = self.time_of(v);
+                let last = std::mem::replace(&mut self.vcpus[v as usize].cold.accounted, now);
+                let since = now.since(last);
+                let account = Account { ran_ns: since.busy_ns, waited_ns: since.steal_ns };
+                self.tell(v, Event::Ran(account));
+            }
+        }
+    }
+
     /// The first events of every vCPU.
     pub(crate) fn boost_begins(&mut self) {
         for v in 0..self.vcpus.len() as u32 {
@@ -280,6 +324,9 @@ impl World<'_> {
                 self.tell(v, Event::Registered(true));
             }
             self.tell(v, Event::Enable);
+        }
+        if self.vcpus.iter().any(|v| v.policy.repays()) {
+            self.queue.set(self.slots.accounts, ACCOUNT_NS);
         }
     }
 
@@ -340,7 +387,7 @@ impl World<'_> {
                 self.vcpus[v as usize].baseline = policy;
                 if !self.vcpus[v as usize].policy.is_boosted() {
                     // Refused: it keeps what it had, as after a failed `chrt`.
-                    let _ = self.set_thread_policy(v, policy);
+                    let _ = self.set_thread_policy(v, self.vcpus[v as usize].unboosted());
                 }
                 let outranks = self.means(vm, vcpu).is_some_and(|m| outranks(policy, m));
                 self.tell(v, Event::Baseline { outranks });

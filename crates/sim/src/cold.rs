@@ -4,6 +4,7 @@
 use vcoop_model::plan::virt::{GuestIdle, GuestTimer, TimerMode, Virt};
 use vcoop_model::plan::{HostPlan, Ns, Plan};
 use vcoop_policy::config::AdvanceConfig;
+use vcoop_policy::govern::CpuTime;
 use vcoop_policy::{GuestHaltPoll, HostHaltPoll, TimerAdvance};
 
 use crate::counters::Counters;
@@ -110,6 +111,8 @@ impl VmVirt {
 #[derive(Debug)]
 pub(crate) struct Cold {
     pub(crate) counters: Counters,
+    /// What its thread had done at the last account.
+    pub(crate) accounted: CpuTime,
     /// When it left guest mode, and why (an index into `EXIT_NAMES`).
     pub(crate) exit_at: Ns,
     pub(crate) exit_why: usize,
@@ -148,6 +151,7 @@ impl Cold {
         let khz = host.cpu.map_or(1_000_000, |cpu| cpu.tsc_khz);
         Box::new(Self {
             counters: Counters::default(),
+            accounted: CpuTime::default(),
             exit_at: Ns::MAX,
             exit_why: 0,
             due: Ns::MAX,

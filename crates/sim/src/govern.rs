@@ -88,7 +88,7 @@ impl World<'_> {
         let first = self.vms[m].first;
         for (v, (last, since)) in (first..).zip(driver.last.iter_mut().zip(&mut driver.since)) {
             let now = self.time_of(v);
-            *since = difference(now, *last);
+            *since = now.since(*last);
             *last = now;
         }
         let grant = driver.by_host.then(|| self.grant(m, &mut driver, elapsed_ns));
@@ -105,7 +105,7 @@ impl World<'_> {
     }
 
     /// Run time and run delay of a vCPU since its thread began.
-    fn time_of(&self, v: u32) -> CpuTime {
+    pub(crate) fn time_of(&self, v: u32) -> CpuTime {
         let stats = self.host.stats(EntId(self.vcpus[v as usize].thread));
         CpuTime { busy_ns: stats.exec_ns, steal_ns: stats.wait_ns }
     }
@@ -122,7 +122,7 @@ impl World<'_> {
                     steal_ns: all.steal_ns + one.steal_ns,
                 },
             );
-            let since = difference(now, std::mem::replace(&mut driver.pool[m], now));
+            let since = now.since(std::mem::replace(&mut driver.pool[m], now));
             let groups = self.plan.host.sched.linux().map_or(&[][..], |level| &level.groups);
             let weight = plan.group.and_then(|g| groups.get(usize::from(g))).copied();
             claims.push(Claim {
@@ -160,8 +160,4 @@ impl World<'_> {
             self.set_mask(*vm, &preferred);
         }
     }
-}
-
-fn difference(now: CpuTime, before: CpuTime) -> CpuTime {
-    CpuTime { busy_ns: now.busy_ns - before.busy_ns, steal_ns: now.steal_ns - before.steal_ns }
 }

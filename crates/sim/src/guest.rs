@@ -25,6 +25,7 @@ use crate::world::{Exit, GuestSegment, Segment, Wait, World, gtimer, vector};
 
 impl World<'_> {
     /// Begins or resumes a guest segment on the vCPU's pCPU.
+    #[inline(always)]
     pub(crate) fn guest_begin(&mut self, v: u32, segment: GuestSegment, ns: Ns) {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.segment = segment;
@@ -57,6 +58,7 @@ impl World<'_> {
     }
 
     /// A guest segment has run to its end.
+    #[inline(always)]
     pub(crate) fn guest_segment_ends(&mut self, p: u32) {
         self.stop_guest(p);
         let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;

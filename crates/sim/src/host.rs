@@ -25,7 +25,7 @@ pub(crate) const FREE_OPS: u32 = 1000;
 
 impl World<'_> {
     /// Starts a segment of a known length.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin(&mut self, p: u32, segment: Segment, ns: Ns) {
         let pc = &mut self.pcpus[p as usize];
         pc.segment = segment;
@@ -82,6 +82,7 @@ impl World<'_> {
             | Irq::Sleep(_)
             | Irq::Boost(_)
             | Irq::Tune
+            | Irq::Accounts
             | Irq::Govern(_) => c.timer_irq_ns,
             Irq::Device(_) | Irq::Remote(_) | Irq::Storm(_) => c.device_irq_ns,
         };
@@ -92,6 +93,7 @@ impl World<'_> {
     }
 
     /// The one pending event of a pCPU: its segment is over.
+    #[inline(always)]
     pub(crate) fn segment_ends(&mut self, p: u32) {
         self.cpu = p;
         match self.pcpus[p as usize].segment {
@@ -435,6 +437,7 @@ impl World<'_> {
             Irq::Lapic(v) => self.timer_interrupt(v),
             Irq::Boost(v) => self.boost_timer(v),
             Irq::Tune => self.tune(),
+            Irq::Accounts => self.accounts(),
             Irq::Govern(vm) => self.govern(vm),
             Irq::Device(d) => self.device_interrupt(d),
             Irq::Posted(v) => self.inject(v, vector::IPI, Injection::Ipi),

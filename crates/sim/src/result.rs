@@ -48,6 +48,9 @@ struct VmTotals {
     throttles: u64,
     denied: u64,
     boosted_ns: Ns,
+    /// Time at each nice level below the baseline, times the level; and whether there can be any.
+    lowered_ns: Ns,
+    repays: bool,
     /// Times a vCPU lost its pCPU while it could still run.
     preempted: u64,
     /// Changes of the mask, entities that it pushed off, and vCPUs in use, summed over time.
@@ -70,6 +73,8 @@ impl VmTotals {
         self.throttles += other.throttles;
         self.denied += other.denied;
         self.boosted_ns += other.boosted_ns;
+        self.lowered_ns += other.lowered_ns;
+        self.repays |= other.repays;
         self.counts.iter_mut().zip(other.counts).for_each(|(sum, n)| *sum += n);
         self.preempted += other.preempted;
         self.mask_changes += other.mask_changes;
@@ -139,7 +144,10 @@ impl World<'_> {
             vm.preempted += stats.preempted;
             vm.counters.add(&v.cold.counters);
             vm.advance_ns += v.cold.advance.ns();
-            let PolicyStats { boosts, throttles, denied, boosted_ns, .. } = v.policy.stats();
+            let PolicyStats { boosts, throttles, denied, boosted_ns, lowered_ns, .. } =
+                v.policy.stats();
+            vm.lowered_ns += lowered_ns;
+            vm.repays |= v.policy.repays();
             vm.boosts += boosts;
             vm.throttles += throttles;
             vm.denied += denied;
@@ -281,6 +289,10 @@ impl World<'_> {
             put(name, "throttles", "1/s", (b.throttles - a.throttles) as f64 / seconds);
             put(name, "denied", "1/s", (b.denied - a.denied) as f64 / seconds);
             put(name, "boosted", "%", 100.0 * (b.boosted_ns - a.boosted_ns) as f64 / (ns * vcpus));
+            if b.repays {
+                let lowered = (b.lowered_ns - a.lowered_ns) as f64 / (ns * vcpus);
+                put(name, "lowered", "levels", lowered);
+            }
             // By label: CPU time, glitches, units of work, whether it is audio, whether it counts units.
             let mut by_label: BTreeMap<&str, (Ns, u64, u64, bool, bool)> = BTreeMap::new();
             for &vm in &copies {

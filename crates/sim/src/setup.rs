@@ -406,6 +406,7 @@ fn vcpu(
         off_since: 0,
         track,
         baseline,
+        lowered: 0,
         policy,
         half: GuestHalf::new(),
         page: Page::default(),

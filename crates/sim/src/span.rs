@@ -311,6 +311,7 @@ fn irq_name(irq: Irq) -> &'static str {
         Irq::Remote(_) => "network",
         Irq::Storm(_) => "storm",
         Irq::Tune => "ratelimit tuner",
+        Irq::Accounts => "accounts of boosted vCPUs",
         Irq::Govern(_) => "governor",
     }
 }

@@ -43,6 +43,7 @@ impl World<'_> {
     }
 
     /// Guest mode is reached.
+    #[inline(always)]
     pub(crate) fn entered(&mut self, p: u32, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let cold = &mut vcpu.cold;
@@ -106,9 +107,11 @@ impl World<'_> {
         };
         let vcpu = &mut self.vcpus[v as usize];
         let virt = &self.vms[vcpu.vm as usize].virt;
-        vcpu.cold.counters.exits[reason.index()] += 1;
-        vcpu.cold.exit_at = self.now;
-        vcpu.cold.exit_why = reason.index();
+        let why = reason.index();
+        let cold = &mut *vcpu.cold;
+        cold.counters.exits[why] += 1;
+        cold.exit_at = self.now;
+        cold.exit_why = why;
         let mut ns = c.exit_ns + handling;
         if virt.hv_timer {
             if vcpu.hv_at != Ns::MAX {

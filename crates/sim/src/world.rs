@@ -167,6 +167,8 @@ pub(crate) enum Irq {
     Storm(u32),
     /// `ratelimit-auto` looks at the domains.
     Tune,
+    /// Policies that give boosted time back are told what their threads ran.
+    Accounts,
     /// The host looks what it can give a VM.
     Govern(u32),
     /// A vCPU that had halted has an IPI posted.
@@ -386,6 +388,8 @@ pub(crate) struct Vcpu {
     pub(crate) off_since: Ns,
     pub(crate) track: u32,
     pub(crate) baseline: Policy,
+    /// Nice levels below the baseline that its policy has it at.
+    pub(crate) lowered: u8,
     pub(crate) policy: HostPolicy,
     pub(crate) half: GuestHalf,
     pub(crate) page: Page,
@@ -445,6 +449,7 @@ pub(crate) enum Slot {
     Remote(u32),
     Storm(u32),
     Tune,
+    Accounts,
     Govern(u32),
     Plug(u32),
     Timeline,
@@ -466,6 +471,7 @@ pub(crate) struct Slots {
     pub(crate) remote: u32,
     pub(crate) storm: u32,
     pub(crate) tune: u32,
+    pub(crate) accounts: u32,
     pub(crate) govern: u32,
     pub(crate) plug: u32,
     pub(crate) timeline: u32,
@@ -557,6 +563,7 @@ impl World<'_> {
                 Slot::Remote(r) => self.remote_answers(r),
                 Slot::Storm(s) => self.storm_asks(s),
                 Slot::Tune => self.tune_due(),
+                Slot::Accounts => self.accounts_due(),
                 Slot::Govern(vm) => self.govern_due(vm),
                 Slot::Plug(vm) => self.plug(vm),
                 Slot::Timeline => self.timeline(),
@@ -600,7 +607,7 @@ impl World<'_> {
     }
 
     /// Changes a thread's attribution state, if it is tracked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn state(&mut self, track: u32, state: State) {
         if track != NONE {
             self.tracks.set(track, state, self.now);
@@ -640,6 +647,7 @@ pub(crate) fn number(n: Entities) -> (Slots, Box<[Slot]>) {
         remote: extend(&mut kinds, n.remotes, Slot::Remote),
         storm: extend(&mut kinds, n.storms, Slot::Storm),
         tune: extend(&mut kinds, 1, |_| Slot::Tune),
+        accounts: extend(&mut kinds, 1, |_| Slot::Accounts),
         govern: extend(&mut kinds, n.vms, Slot::Govern),
         plug: extend(&mut kinds, n.vms, Slot::Plug),
         timeline: extend(&mut kinds, 1, |_| Slot::Timeline),

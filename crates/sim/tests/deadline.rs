@@ -21,6 +21,7 @@ fn dynamic(means: Means) -> PolicyPlan {
         boost_receiver: false,
         boost_on_request: true,
         boost_across_idle: true,
+        repay: false,
     })
 }
 

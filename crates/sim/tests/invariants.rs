@@ -203,8 +203,8 @@ fn policy() -> impl Strategy<Value = PolicyPlan> {
     prop_oneof![
         Just(PolicyPlan::Vanilla),
         means().prop_map(|means| PolicyPlan::Static { means }),
-        (means(), any::<bool>()).prop_map(move |(means, receiver)| PolicyPlan::Dynamic(
-            DynamicConfig {
+        (means(), any::<bool>(), any::<bool>()).prop_map(move |(means, repay, receiver)| {
+            PolicyPlan::Dynamic(DynamicConfig {
                 means,
                 vcpu_budget: budget(3),
                 vm_budget: budget(6),
@@ -213,14 +213,18 @@ fn policy() -> impl Strategy<Value = PolicyPlan> {
                 boost_receiver: receiver,
                 boost_on_request: true,
                 boost_across_idle: true,
+                repay,
+            })
+        }),
+        (means(), any::<bool>()).prop_map(move |(means, repay)| PolicyPlan::WakeBoost(
+            WakeBoostConfig {
+                means,
+                run_ns: 200 * US,
+                vcpu_budget: budget(3),
+                vm_budget: budget(6),
+                repay,
             }
         )),
-        means().prop_map(move |means| PolicyPlan::WakeBoost(WakeBoostConfig {
-            means,
-            run_ns: 200 * US,
-            vcpu_budget: budget(3),
-            vm_budget: budget(6),
-        })),
     ]
 }
 

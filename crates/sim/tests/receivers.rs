@@ -22,6 +22,7 @@ fn sender() -> PolicyPlan {
         boost_receiver: true,
         boost_on_request: false,
         boost_across_idle: false,
+        repay: false,
     })
 }
 

@@ -161,6 +161,7 @@ fn boosting_needs_somebody_who_sees_the_deadline() {
         boost_receiver: false,
         boost_on_request: true,
         boost_across_idle: true,
+        repay: false,
     });
     let mean = |virt| {
         let r = contended(virt, boost.clone());

@@ -36,7 +36,7 @@ const BOOSTING: [&str; 2] = ["dynamic", "wake-boost"];
 const YES_NO: Choice = Choice::Words(&["true", "false"]);
 
 /// Every key a search sets. Ranges reach an order of magnitude to either side of the defaults.
-pub const KEYS: [Key; 10] = [
+pub const KEYS: [Key; 11] = [
     Key {
         name: "means",
         of: &["static", "dynamic", "wake-boost"],
@@ -55,6 +55,7 @@ pub const KEYS: [Key; 10] = [
     Key { name: "boost_on_injection", of: &["dynamic"], values: YES_NO },
     Key { name: "boost_on_request", of: &["dynamic"], values: YES_NO },
     Key { name: "boost_across_idle", of: &["dynamic"], values: YES_NO },
+    Key { name: "repay", of: &["dynamic", "wake-boost"], values: YES_NO },
     Key { name: "interval", of: &["ratelimit-auto"], values: Choice::Time(1e7, 1e9) },
     Key { name: "confirm", of: &["ratelimit-auto"], values: Choice::Words(&["1", "2", "4", "8"]) },
 ];

@@ -194,6 +194,7 @@ macro_rules! each_key {
             boost_receiver: false, true, false, false, false;
             boost_on_request: false, true, false, false, false;
             boost_across_idle: false, true, false, false, false;
+            repay: false, true, true, false, false;
             run: false, false, true, false, false;
             patches: false, false, false, true, true;
             preset: false, false, false, true, true;
@@ -278,12 +279,14 @@ fn plan(
                 boost_receiver: flag(&keys.boost_receiver)?,
                 boost_on_request: flag(&keys.boost_on_request)?,
                 boost_across_idle: flag(&keys.boost_across_idle)?,
+                repay: flag(&keys.repay)?,
             }),
             "wake-boost" => PolicyPlan::WakeBoost(WakeBoostConfig {
                 means: means?,
                 run_ns: keys.run.as_ref()?.value.0,
                 vcpu_budget: vcpu?,
                 vm_budget: vm?,
+                repay: flag(&keys.repay)?,
             }),
             "ratelimit-auto" => PolicyPlan::RatelimitAuto(RatelimitConfig {
                 interval_ns: keys.interval.as_ref()?.value.0,

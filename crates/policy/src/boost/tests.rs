@@ -22,6 +22,7 @@ const CONFIG: DynamicConfig = DynamicConfig {
     boost_receiver: false,
     boost_on_request: true,
     boost_across_idle: true,
+    repay: false,
 };
 const QUIET: GuestWords = GuestWords::SILENT;
 const INJECT: Event = Event::Injected(Injection::Timer);

@@ -106,6 +106,16 @@ pub struct CpuTime {
     pub steal_ns: Ns,
 }
 
+impl CpuTime {
+    /// What came since an earlier count.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            busy_ns: self.busy_ns.saturating_sub(before.busy_ns),
+            steal_ns: self.steal_ns.saturating_sub(before.steal_ns),
+        }
+    }
+}
+
 /// What the host says, for the kinds that go by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grant {

@@ -1,0 +1,231 @@
+//! Boosted time as a loan: what a vCPU got by its boosts it gives back as fair time.
+//!
+//! A fair scheduler does not count real-time running against a thread. So a vCPU that is boosted for a
+//! tenth of the time has that tenth *and* its fair share of the rest, and who pays is everybody else on
+//! its pCPU. A boost should change when a vCPU runs, not how much. [`Repay`] sees to that: once in
+//! [`ACCOUNT_NS`] it is told how long the thread ran and waited, works out what it would have had without
+//! boosts, and says by how many nice levels to lower the thread while it is not boosted.
+//!
+//! # What it would have had
+//!
+//! Against others of weight `W` a thread of weight `w` gets `w / (w + W)` of the time in which it wants to run.
+//! What it ran and waited *unboosted*, at a weight that is known, gives `W`: waiting is `W / w` times running.
+//! Nothing has to be known of the others. The estimate forgets an eighth an interval.
+//!
+//! # Where it ends
+//!
+//! * A thread that nobody waits for owes nothing: `W` is 0, and all it ran was its due.
+//! * Levels are at most [`MOST_LEVELS`]; a vCPU whose boosts alone are more than its due stays in debt, and the
+//!   debt is bounded, so that it does not pay for long when that is over.
+//! * A nice value counts within a cgroup. For a VM in a group of its own the group's weight decides what it
+//!   gets, and a vCPU's levels move time between the VM's own threads.
+//! * An EEVDF slice takes nothing from others that its weight does not give it: such boosts are not counted.
+
+use crate::config::Ns;
+
+/// How often a policy that repays wants to know what its thread ran: some ten scheduling rounds of a fair
+/// scheduler with a few threads, and seldom enough to cost nothing.
+pub const ACCOUNT_NS: Ns = 100_000_000;
+
+/// Most levels that a thread is lowered by. A level is a factor of 1.25 in weight
+/// (`sched_prio_to_weight` in kernel/sched/core.c), so this is a factor of 28.
+pub const MOST_LEVELS: u8 = 15;
+
+/// Largest debt kept.
+const MOST_DEBT_NS: i64 = 500_000_000;
+
+/// Largest credit kept: it evens out what whole levels do too much, and buys nothing.
+const MOST_CREDIT_NS: i64 = 25_000_000;
+
+/// Weight at the baseline, in units of the estimate.
+const UNIT: u64 = 1 << 20;
+
+/// What a vCPU's thread did since the last account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Time on a pCPU, boosts included.
+    pub ran_ns: Ns,
+    /// Time waiting for one.
+    pub waited_ns: Ns,
+}
+
+/// The machine of one vCPU.
+#[derive(Clone, Debug, Default)]
+pub struct Repay {
+    levels: u8,
+    /// Unboosted waiting, and unboosted running by weight; `W` is their ratio.
+    waited: u64,
+    ran: u64,
+    /// What it had beyond its due.
+    debt: i64,
+}
+
+impl Repay {
+    /// Levels below the baseline, from now on. `boosted_ns`: how much of the time on a pCPU was boosted.
+    pub fn on(&mut self, account: Account, boosted_ns: Ns) -> u8 {
+        let Account { ran_ns, waited_ns } = account;
+        let wanted = ran_ns + waited_ns;
+        if wanted == 0 {
+            return self.levels;
+        }
+        let boosted = boosted_ns.min(ran_ns);
+        let unboosted = ran_ns - boosted;
+        self.waited = self.waited - self.waited / 8 + waited_ns;
+        self.ran = self.ran - self.ran / 8 + scale(unboosted, UNIT, weight(self.levels));
+        if self.ran == 0 {
+            return self.levels;
+        }
+        let others = scale(UNIT, self.waited, self.ran);
+        let due = scale(wanted, UNIT, UNIT + others);
+        let got = i64::try_from(ran_ns).unwrap_or(i64::MAX);
+        let due = i64::try_from(due).unwrap_or(i64::MAX);
+        self.debt = (self.debt + got.saturating_sub(due)).clamp(-MOST_CREDIT_NS, MOST_DEBT_NS);
+        // The next interval is taken to be as this one, and a quarter of the debt is worked off in it.
+        let boosted = i64::try_from(boosted).unwrap_or(i64::MAX);
+        let left = u64::try_from(due - boosted - self.debt / 4).unwrap_or(0);
+        self.levels = match (wanted - boosted.unsigned_abs()).checked_sub(left) {
+            // Whoever gets all that it wants needs no weight for it.
+            None | Some(0) => 0,
+            Some(given) => level(scale(others, left, given)),
+        };
+        self.levels
+    }
+
+    /// Levels below the baseline now.
+    pub fn levels(&self) -> u8 {
+        self.levels
+    }
+
+    /// Forgets everything: the thread is at its baseline.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// `a * b / c`, saturating; 0 for `c == 0`.
+fn scale(a: u64, b: u64, c: u64) -> u64 {
+    let wide = (u128::from(a) * u128::from(b)).checked_div(u128::from(c));
+    u64::try_from(wide.unwrap_or(0)).unwrap_or(u64::MAX)
+}
+
+/// Weight at so many levels below the baseline.
+fn weight(levels: u8) -> u64 {
+    (0..levels).fold(UNIT, |w, _| w * 4 / 5)
+}
+
+/// The level whose weight is nearest to this one, by ratio.
+fn level(wanted: u64) -> u8 {
+    // A weight stands for those up to half a level above and below it: a factor of 1.118.
+    (0..MOST_LEVELS).find(|&l| weight(l) * 9 / 10 <= wanted).unwrap_or(MOST_LEVELS)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use proptest::prelude::*;
+
+    use super::{ACCOUNT_NS, Account, MOST_LEVELS, Repay, level, weight};
+
+    /// A fair pCPU: what a thread that always wants to run, and is boosted for `boosted` of each interval, gets of the
+    /// rest against others of `others` times its weight.
+    fn interval(repay: &mut Repay, others: f64, boosted: u64) -> u64 {
+        let w = weight(repay.levels()) as f64 / weight(0) as f64;
+        let ran = boosted + ((ACCOUNT_NS - boosted) as f64 * w / (w + others)) as u64;
+        repay.on(Account { ran_ns: ran, waited_ns: ACCOUNT_NS - ran }, boosted);
+        ran
+    }
+
+    #[test]
+    fn levels_are_factors_of_one_and_a_quarter() {
+        for n in 0..=MOST_LEVELS {
+            assert_eq!(level(weight(n)), n);
+        }
+        assert_eq!((level(u64::MAX), level(0)), (0, MOST_LEVELS));
+        // nice 5 and 15 of the kernel's table: 335 and 36 of 1024.
+        assert_eq!(((weight(5) * 1024) >> 20, (weight(15) * 1024) >> 20), (335, 36));
+    }
+
+    #[test]
+    fn who_waits_for_nobody_owes_nothing() {
+        let mut repay = Repay::default();
+        for _ in 0..100 {
+            assert_eq!(interval(&mut repay, 0.0, ACCOUNT_NS / 4), ACCOUNT_NS);
+            assert_eq!(repay.levels(), 0);
+        }
+    }
+
+    #[test]
+    fn who_is_never_boosted_stays_where_it_is() {
+        let mut repay = Repay::default();
+        for _ in 0..100 {
+            interval(&mut repay, 2.0, 0);
+            assert_eq!(repay.levels(), 0);
+        }
+    }
+
+    #[test]
+    fn boosts_beyond_its_due_are_paid_with_all_it_has() {
+        let mut repay = Repay::default();
+        for _ in 0..100 {
+            interval(&mut repay, 9.0, ACCOUNT_NS / 4);
+        }
+        assert_eq!(repay.levels(), MOST_LEVELS);
+        // And not for long afterwards.
+        let until = (0..100).find(|_| {
+            interval(&mut repay, 9.0, 0);
+            repay.levels() <= 1
+        });
+        assert!(until.is_some_and(|n| n < 80), "{until:?}");
+    }
+
+    #[test]
+    fn an_idle_thread_changes_nothing() {
+        let mut repay = Repay::default();
+        for _ in 0..20 {
+            interval(&mut repay, 2.0, ACCOUNT_NS / 10);
+        }
+        let levels = repay.levels();
+        assert!(levels > 0);
+        assert_eq!(repay.on(Account::default(), 0), levels, "no word about others: as it was");
+        repay.reset();
+        assert_eq!(repay.levels(), 0);
+    }
+
+    proptest! {
+        /// In the long run it has what it would have without boosts, whoever else is there.
+        #[test]
+        fn it_gets_its_due(
+            others in 0.3f64..12.0,
+            boosted in 0u64..ACCOUNT_NS / 4,
+            other_others in 0.3f64..12.0,
+        ) {
+            let mut repay = Repay::default();
+            // Where the boosts leave something to pay with, at the most levels.
+            let due = |others: f64| ACCOUNT_NS as f64 / (1.0 + others);
+            let least = |others: f64| {
+                let w = weight(MOST_LEVELS) as f64 / weight(0) as f64;
+                boosted as f64 + (ACCOUNT_NS - boosted) as f64 * w / (w + others)
+            };
+            for others in [others, other_others] {
+                prop_assume!(least(others) < 0.95 * due(others));
+                for _ in 0..150 {
+                    interval(&mut repay, others, boosted);
+                }
+                let ran: u64 = (0..200).map(|_| interval(&mut repay, others, boosted)).sum();
+                let share = ran as f64 / 200.0 / due(others);
+                prop_assert!((share - 1.0).abs() < 0.03, "{share} of its due at {}", repay.levels());
+            }
+        }
+
+        /// Whatever it is told.
+        #[test]
+        fn nothing_upsets_it(accounts in proptest::collection::vec(any::<(u64, u64, u64)>(), 1..50)) {
+            let mut repay = Repay::default();
+            for (ran, waited, boosted) in accounts {
+                let account = Account { ran_ns: ran >> 20, waited_ns: waited >> 20 };
+                prop_assert!(repay.on(account, boosted) <= MOST_LEVELS);
+            }
+        }
+    }
+}
