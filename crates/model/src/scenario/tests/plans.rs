@@ -166,15 +166,16 @@ fn fields_change_together_to_one_value_or_each_to_its_own() {
         let scenario = parse(&text).unwrap_or_else(|e| panic!("{e}"));
         let plans = scenario.plans(Some(&["vanilla".to_owned()])).unwrap();
         let seen = |p: &Plan| {
-            let vcpus = p.vms[0].level.topology.cpus();
-            (p.params[&scenario.axes[0]].clone(), p.host.sched.cpus(), vcpus)
+            let ticks = (p.host.sched.linux().unwrap().tick_ns, p.vms[0].level.tick_ns);
+            (p.params[&scenario.axes[0]].clone(), ticks.0, ticks.1)
         };
         plans.iter().map(seen).collect::<Vec<_>>()
     };
-    let own = of("\"host.pcpus, vm.guest.vcpus\" = [[4, 1], [8, 2]]");
-    assert_eq!(own, [("4".to_owned(), 4, 1), ("8".to_owned(), 8, 2)]);
-    let one = of("\"host.pcpus, vm.guest.vcpus\" = [2, 4]");
-    assert_eq!(one, [("2".to_owned(), 2, 2), ("4".to_owned(), 4, 4)]);
+    const MS: u64 = 1_000_000;
+    let own = of("\"host.tick_hz, vm.guest.tick_hz\" = [[100, 250], [1000, 500]]");
+    assert_eq!(own, [("100".to_owned(), 10 * MS, 4 * MS), ("1000".to_owned(), MS, 2 * MS)]);
+    let one = of("\"host.tick_hz, vm.guest.tick_hz\" = [100, 250]");
+    assert_eq!(one, [("100".to_owned(), 10 * MS, 10 * MS), ("250".to_owned(), 4 * MS, 4 * MS)]);
 }
 
 #[test]
