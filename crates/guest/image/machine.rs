@@ -2,19 +2,19 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use vcoop_abi::discovery::{Discovery, MSR_NOTIFY, MSR_REGISTER, REGISTER_ENABLE};
+use vcoop_abi::discovery::{Discovery, Features, MSR_NOTIFY, MSR_REGISTER, REGISTER_ENABLE};
 use vcoop_abi::words::Word;
 use vcoop_abi::{GuestArea, Header, HostArea, Status};
 use vcoop_guest::kernel::{Cause, Kernel, Port};
 use vcoop_guest::layout::{
-    CONTROL, Control, GATES, IdlePoll, MAX_TASKS, MAX_VCPUS, PORT_DOORBELL, PORT_MULTICAST, STATS, TaskStats,
-    VECTOR_IPI, VECTOR_TIMER, VcpuWords, area, gate, task_stack_top,
+    CONTROL, Control, GATES, IdlePoll, MAX_TASKS, MAX_VCPUS, PORT_DOORBELL, PORT_MULTICAST, STATS,
+    TaskStats, VECTOR_IPI, VECTOR_TIMER, VcpuWords, area, gate, task_stack_top,
 };
 use vcoop_guest::program::{Call, Kind};
 use vcoop_policy::config::GuestPollConfig;
 use vcoop_policy::{GuestEvent, GuestHalf, GuestHaltPoll, Idle};
 
-use crate::gates::{cpuid, out, tsc, work, wrmsr};
+use crate::gates::{cpuid, out, tsc, work, wrmsr, wrmsr_checked};
 
 pub(crate) const IA32_TSC_DEADLINE: u32 = 0x6e0;
 pub(crate) const X2APIC_EOI: u32 = 0x80b;
@@ -141,6 +141,8 @@ struct Machine {
     exitless: bool,
     /// A task of this vCPU writes the area itself: the hooks keep off.
     rogue: bool,
+    /// Where the host says which vCPUs to keep off, if it does.
+    mask: Option<&'static HostArea>,
 }
 
 /// What the boost protocol needs.
@@ -153,7 +155,7 @@ struct Link {
 static mut VCPUS: [Vcpu; MAX_VCPUS] = [const {
     Vcpu {
         kernel: Kernel::new(),
-        machine: Machine { number: 0, link: None, exitless: false, rogue: false },
+        machine: Machine { number: 0, link: None, exitless: false, rogue: false, mask: None },
         idle: Idler::new(IdlePoll::NEVER),
     }
 }; MAX_VCPUS];
@@ -291,6 +293,47 @@ impl Port for Machine {
             stats(task).acks.fetch_sub(1, Ordering::AcqRel);
         }
     }
+
+    fn preferred(&mut self) -> u64 {
+        match self.mask {
+            Some(host) if host.hints().preferred_valid => host.preferred[0].load(Ordering::Acquire),
+            _ => u64::MAX,
+        }
+    }
+
+    fn ready(&mut self, vcpu: u64) -> u64 {
+        control().vcpu.get(vcpu as usize).map_or(0, |words| words.ready.load(Ordering::Relaxed))
+    }
+
+    fn publish(&mut self, ready: u64, pushed: u64) {
+        let words = &control().vcpu[self.number as usize];
+        words.ready.store(ready, Ordering::Relaxed);
+        words.pushed.store(pushed, Ordering::Relaxed);
+    }
+
+    fn owner(&mut self, task: usize) -> u64 {
+        owner(task)
+    }
+
+    fn send(&mut self, vcpu: u64, task: usize) {
+        let Some(words) = control().vcpu.get(vcpu as usize) else { return };
+        stats(task).owner.store(vcpu + 1, Ordering::Release);
+        // Pairs with `take_sent`: who takes the task sees the registers that its vCPU has saved.
+        words.sent.fetch_or(1 << task, Ordering::AcqRel);
+        words.ready.fetch_add(1, Ordering::Relaxed);
+        wrmsr(X2APIC_ICR, vcpu << 32 | u64::from(VECTOR_IPI));
+    }
+
+    fn take_sent(&mut self) -> u64 {
+        let sent = &control().vcpu[self.number as usize].sent;
+        if sent.load(Ordering::Relaxed) == 0 { 0 } else { sent.swap(0, Ordering::AcqRel) }
+    }
+}
+
+/// The vCPU that a task belongs to.
+pub(crate) fn owner(task: usize) -> u64 {
+    let moved = stats(task).owner.load(Ordering::Acquire);
+    moved.checked_sub(1).unwrap_or(control().task[task].vcpu)
 }
 
 /// From the gate of this cause, or [`gate::NO_CAUSE`]; and for all that came meanwhile. Gives the
@@ -385,19 +428,25 @@ pub(crate) extern "sysv64" fn boot(number: u64) -> *const Context {
     wrmsr(X2APIC_SPURIOUS, 0x1ff);
     const TSC_DEADLINE_MODE: u64 = 2 << 17;
     wrmsr(X2APIC_LVT_TIMER, TSC_DEADLINE_MODE | u64::from(VECTOR_TIMER));
-    if control.register != 0
+    if (control.register != 0 || control.masked != 0)
         && let Some(host) = Discovery::find(cpuid)
     {
-        guest_area(number).header.store(Header::OURS.to_word(), Ordering::Release);
-        wrmsr(MSR_REGISTER, area(number) | REGISTER_ENABLE);
         // SAFETY: the host says that its area is mapped there, readable, for as long as the VM
         // lives; it is made of atomics.
-        let area = unsafe { &*(host.host_area(number as u32) as *const HostArea) };
-        let link = Link { half: GuestHalf::new(), host: area };
-        vcpu.machine.link = area.is_compatible().then_some(link);
+        let host_area = unsafe { &*(host.host_area(number as u32) as *const HostArea) };
+        if control.register != 0 {
+            guest_area(number).header.store(Header::OURS.to_word(), Ordering::Release);
+            // Refused where a task of another vCPU was first to register this area.
+            let registered = wrmsr_checked(MSR_REGISTER, area(number) | REGISTER_ENABLE);
+            let link = Link { half: GuestHalf::new(), host: host_area };
+            vcpu.machine.link = (registered && host_area.is_compatible()).then_some(link);
+        }
+        let masks = control.masked != 0 && host.features.contains(Features::PREFERRED);
+        vcpu.machine.mask = (masks && host_area.is_compatible()).then_some(host_area);
     }
     vcpu.kernel.boot(number, control.slice_tsc, tasks, &control.device);
     vcpu.kernel.set_advance(control.advance_tsc);
+    vcpu.kernel.set_moves(control.vcpus, control.tick_tsc);
     vcpu.kernel.start(&mut vcpu.machine);
     vcpu.exit(number)
 }

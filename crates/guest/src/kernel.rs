@@ -1,8 +1,9 @@
 //! The kernel of one vCPU as a state machine: who runs, when the timer must fire, and which hooks
 //! of the boost protocol run on the way.
 //!
-//! Tasks belong to one vCPU for life. Real-time tasks go first, by priority, FIFO among equals; fair
-//! tasks take turns; SCHED_IDLE tasks run when nobody else does. There is no tick: the timer is set
+//! A task belongs to one vCPU at a time, and only that one's kernel touches it. It stays there for life,
+//! unless the guest [moves](Kernel::set_moves) its tasks: `moves` has the rules. Real-time tasks go first, by priority, FIFO among equals; fair
+//! tasks take turns; SCHED_IDLE tasks run when nobody else does. There is no tick where tasks stay: the timer is set
 //! to the next sleep that ends, and to the end of a slice only where somebody waits for it.
 //!
 //! | state of a task | event | next |
@@ -10,12 +11,17 @@
 //! | `Ready` | sleeps, waits for its device | `Sleeping`, `Waiting` |
 //! | `Sleeping` | its time has come, seen at any entry into the kernel | `Ready` |
 //! | `Waiting` | its device interrupts | `Ready` |
+//! | `Ready` | it moves to another vCPU | `Absent`; `Ready` there |
 
 use vcoop_abi::{Class, TaskIntent};
 use vcoop_policy::GuestEvent;
 
 use crate::layout::{MAX_DEVICES, MAX_TASKS};
 use crate::program::{Call, DeviceSpec, Kind, TaskSpec};
+
+mod moves;
+
+use moves::Moves;
 
 /// Why the kernel was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +75,18 @@ pub trait Port {
     fn interrupt_others(&mut self, vcpus: u64, task: usize);
     /// Call the functions that tasks of other vCPUs asked for.
     fn answer_calls(&mut self);
+    /// The vCPUs that the host would like to be used, one bit each.
+    fn preferred(&mut self) -> u64;
+    /// How many ready tasks a vCPU has, as far as its kernel has said.
+    fn ready(&mut self, vcpu: u64) -> u64;
+    /// Says so for this vCPU, and how many tasks were pushed off it so far.
+    fn publish(&mut self, ready: u64, pushed: u64);
+    /// The vCPU that a task belongs to.
+    fn owner(&mut self, task: usize) -> u64;
+    /// Gives a task that does not run to another vCPU, by an interrupt.
+    fn send(&mut self, vcpu: u64, task: usize);
+    /// The tasks that other vCPUs have given to this one, one bit each; asking forgets them.
+    fn take_sent(&mut self) -> u64;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +101,10 @@ enum State {
 struct Entry {
     state: State,
     intent: TaskIntent,
-    /// The vCPU it belongs to.
+    /// The vCPU it belongs to at first.
     vcpu: u64,
+    /// The vCPUs it may run on, one bit each.
+    cpus: u64,
     /// Place among equals: smaller is earlier.
     place: u64,
     /// Its device has interrupted since it last waited.
@@ -105,6 +125,7 @@ pub struct Kernel {
     advance: u64,
     /// What the timer is set to; 0 = nothing.
     timer: u64,
+    moves: Moves,
 }
 
 impl Kernel {
@@ -114,6 +135,7 @@ impl Kernel {
             state: State::Absent,
             intent: TaskIntent { class: Class::None, prio: 0 },
             vcpu: 0,
+            cpus: 0,
             place: 0,
             device_pending: false,
         };
@@ -128,6 +150,7 @@ impl Kernel {
             preempt_off: false,
             advance: 0,
             timer: 0,
+            moves: Moves::NONE,
         }
     }
 
@@ -144,9 +167,10 @@ impl Kernel {
         self.devices[..devices.len()].copy_from_slice(devices);
         for (entry, spec) in self.tasks.iter_mut().zip(tasks) {
             entry.vcpu = spec.vcpu;
+            entry.cpus = spec.cpus;
+            entry.intent = intent(spec);
             if spec.vcpu == vcpu && Kind::from_word(spec.kind) != Kind::None {
                 entry.state = State::Ready;
-                entry.intent = intent(spec);
                 self.last_place += 1;
                 entry.place = self.last_place;
             }
@@ -161,6 +185,7 @@ impl Kernel {
     /// First entry: picks who runs.
     pub fn start(&mut self, port: &mut impl Port) {
         let now = port.now();
+        self.arrive(now, port);
         self.leave(now, port);
     }
 
@@ -181,12 +206,13 @@ impl Kernel {
             self.timer = 0;
         }
         let idle = self.current.is_none();
+        self.arrive(now, port);
         self.expire(now, idle, port);
         if cause == Cause::Ipi {
             port.answer_calls();
             let wanted = port.take_remote();
-            for task in (0..MAX_TASKS).filter(|t| wanted >> t & 1 != 0) {
-                self.device_came(task, now, idle, port);
+            for task in (0..MAX_TASKS as u64).filter(|t| wanted >> t & 1 != 0) {
+                self.wake(task, now, idle, port);
             }
         }
         let mut softirq = 0;
@@ -219,6 +245,7 @@ impl Kernel {
     pub fn call(&mut self, call: Call, port: &mut impl Port) {
         let now = port.now();
         let Some(current) = self.current else { return self.leave(now, port) };
+        self.arrive(now, port);
         match call {
             Call::SleepUntil(at) => {
                 if at > now {
@@ -256,11 +283,14 @@ impl Kernel {
     /// Wakes a task of any vCPU; there is none beyond the table.
     fn wake(&mut self, task: u64, now: u64, idle: bool, port: &mut impl Port) {
         let Some(task) = usize::try_from(task).ok().filter(|t| *t < MAX_TASKS) else { return };
-        let home = self.tasks[task].vcpu;
-        if home == self.vcpu {
-            self.device_came(task, now, idle, port);
-        } else {
+        let home = if self.moves.any() { port.owner(task) } else { self.tasks[task].vcpu };
+        if home != self.vcpu {
             port.wake_remote(home, task);
+        } else if self.moves.any() && self.tasks[task].state == State::Absent {
+            // On its way here.
+            self.moves.woken_early(task);
+        } else {
+            self.device_came(task, now, idle, port);
         }
     }
 
@@ -281,7 +311,18 @@ impl Kernel {
         }
     }
 
+    /// Makes a task ready here, or where it is better off.
     fn make_ready(&mut self, task: usize, now: u64, idle: bool, port: &mut impl Port) {
+        if self.moves.any() {
+            let to = self.place(task, port);
+            if to != self.vcpu {
+                return self.give(task, to, port);
+            }
+        }
+        self.enqueue(task, now, idle, port);
+    }
+
+    fn enqueue(&mut self, task: usize, now: u64, idle: bool, port: &mut impl Port) {
         self.last_place += 1;
         let entry = &mut self.tasks[task];
         entry.state = State::Ready;
@@ -294,6 +335,9 @@ impl Kernel {
 
     /// Picks who runs, sets the timer for it, and tells the host.
     fn leave(&mut self, now: u64, port: &mut impl Port) {
+        if self.moves.any() {
+            self.balance(now, port);
+        }
         let stays = self.current.filter(|c| self.tasks[*c].state == State::Ready);
         if let Some(c) = stays
             && now >= self.slice_end
@@ -337,6 +381,7 @@ impl Kernel {
             } else {
                 self.slice_end = u64::MAX;
             }
+            at = at.min(self.moves.next_tick());
         }
         let at = if at == u64::MAX { 0 } else { at };
         if at != self.timer {

@@ -187,6 +187,11 @@ pub struct Control {
     pub start_tsc: u64,
     /// A timer interrupt that comes early by at most this many cycles is waited out.
     pub advance_tsc: u64,
+    /// Time between two looks at who runs, in TSC cycles, in a guest that moves its tasks between its
+    /// vCPUs; 0: they stay.
+    pub tick_tsc: u64,
+    /// 1: the host area says which vCPUs to keep off.
+    pub masked: u64,
     /// What idle vCPUs do before they halt.
     pub idle_poll: IdlePoll,
     /// 1: they do so only if CPUID says that their pCPUs are their own (`KVM_HINTS_REALTIME`).
@@ -259,7 +264,14 @@ pub struct VcpuWords {
     pub calls: AtomicU64,
     /// Guest: vCPUs that the host is to interrupt, one bit each.
     pub multicast: AtomicU64,
-    reserved: [u64; 4],
+    /// Guest: tasks that other vCPUs have given to this one, one bit each; any vCPU sets, this one
+    /// clears.
+    pub sent: AtomicU64,
+    /// Guest: its ready tasks. Its kernel stores it; who gives it one adds one until then.
+    pub ready: AtomicU64,
+    /// Guest: tasks that ticks pushed off this vCPU, because the host would rather not see it in use.
+    pub pushed: AtomicU64,
+    reserved: [u64; 1],
 }
 
 impl VcpuWords {
@@ -278,7 +290,10 @@ impl VcpuWords {
             polls_lost: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             multicast: AtomicU64::new(0),
-            reserved: [0; 4],
+            sent: AtomicU64::new(0),
+            ready: AtomicU64::new(0),
+            pushed: AtomicU64::new(0),
+            reserved: [0; 1],
         }
     }
 }
@@ -301,7 +316,8 @@ pub struct TaskStats {
     pub rounds: AtomicU64,
     /// vCPUs that have not yet called the function that they were asked to; they count it down.
     pub acks: AtomicU64,
-    reserved: [u64; 1],
+    /// The vCPU it belongs to, plus 1; 0: it has never moved.
+    pub owner: AtomicU64,
 }
 
 /// Top of a vCPU's kernel stack.

@@ -8,8 +8,10 @@
 pub struct TaskSpec {
     /// [`Kind`] as a number.
     pub kind: u64,
-    /// vCPU it runs on, always.
+    /// vCPU it runs on: always, or at first, in a guest that moves its tasks.
     pub vcpu: u64,
+    /// vCPUs it may move to, one bit each.
+    pub cpus: u64,
     /// Scheduling class: `vcoop_abi::Class` as a number.
     pub class: u64,
     /// Priority as `vcoop_abi::TaskIntent` has it.

@@ -261,8 +261,11 @@ impl<'a> Injector<'a> {
             TimelineAction::VcpuPolicy { vm, vcpu, policy } => {
                 self.vms[*vm as usize].rebase(self.common, *vcpu, Attr::from_policy(policy))
             }
-            // Refused before the run: the guest does not read the mask.
-            TimelineAction::Prefer { .. } => Ok(()),
+            TimelineAction::Prefer { vm, vcpus } => {
+                let bits = vcpus.iter().filter(|v| **v < 64).fold(0, |all, v| all | 1 << v);
+                self.vms[*vm as usize].prefer(self.common.clock.now(), bits);
+                Ok(())
+            }
         }
     }
 

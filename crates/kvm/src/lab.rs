@@ -14,20 +14,20 @@ use vcoop_abi::discovery::Features;
 use vcoop_abi::words::Word;
 use vcoop_guest::layout;
 use vcoop_model::plan::virt::IpiPath;
-use vcoop_model::plan::{
-    Act, GuestTimer, Ns, Plan, PolicyPlan, Program, Target, TimelineAction, VmPlan,
-};
+use vcoop_model::plan::{Act, GuestTimer, Ns, Plan, PolicyPlan, Program, Target, VmPlan};
 use vcoop_model::recording::Recording;
 use vcoop_model::span::Observer;
 
 use crate::attr::{self, Attr, Stay};
 use crate::clock::{self, Clock, monotonic, tsc};
 use crate::collect::{Collector, Counters, Firing};
+use crate::diary::Diary;
 use crate::draw::Stream;
 use crate::driver::{self, Common, VcpuDriver, VmDriver};
 use crate::environment::{NoDeepIdle, has_reliable_tsc};
 use crate::error::{Error, Missing, Whom};
 use crate::facts::host_facts;
+use crate::govern::Governors;
 use crate::host_task::{HostTask, Progress};
 use crate::injector::{Duties, Injector};
 use crate::machine::Machine;
@@ -38,7 +38,7 @@ use crate::trace::Recorder;
 use crate::translate::{Guest, Rates};
 use crate::vcpu::{self, Exits};
 use crate::wiring::Wiring;
-use crate::{Options, virt};
+use crate::{Options, mask, virt};
 
 /// Time for all threads to be in place before the warm-up starts.
 const GET_READY_NS: Ns = 30_000_000;
@@ -147,10 +147,6 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
     }
     let kvm = Kvm::new().map_err(Error::kvm("open /dev/kvm", &Whom::Host))?;
     plan.vms.iter().try_for_each(|vm| virt::check(&kvm, plan, vm))?;
-    if plan.timeline.iter().any(|e| matches!(e.action, TimelineAction::Prefer { .. })) {
-        let why = "the lab's guest does not read the mask of vCPUs to keep off";
-        return refuse("a mask of preferred vCPUs", why);
-    }
     if !plan.views.is_empty() {
         return refuse("[[view]]", "single runs are recorded in the simulator only");
     }
@@ -253,14 +249,27 @@ fn one(
     let clock = Clock::new(tsc(), khz);
     let rates = Rates { clock, per_ms: clock::iterations_per_ms(&clock) };
     let wiring = Wiring::new(plan)?;
+    let shown = observer.as_ref().is_some_and(|observer| !observer.windows().is_empty());
     let mut vms = Vec::new();
     let mut fds = Vec::new();
     for (i, vm) in plan.vms.iter().enumerate() {
         let rings = rings(plan, i);
         let guest = Guest::new(vm, i as u64, seed, &rates, &rings, &wiring.guests[i])?;
-        let (mut driver, vcpus) = build(&kvm, plan, vm, &guest, &rates)?;
+        let masked = mask::is_masked(plan, i);
+        let (mut driver, vcpus) = build(&kvm, plan, vm, &guest, &rates, masked)?;
         wiring.connect(i as u32, &mut driver);
+        driver.machine.ram.control(layout::CONTROL, |control| {
+            control.masked = masked.into();
+            let tick = rates.clock.to_cycles(mask::tick_ns(vm));
+            control.tick_tsc = if mask::balances(plan, i) { tick } else { 0 };
+        });
+        if masked {
+            driver.offer_mask();
+        }
         driver.advance = virt::advance(plan, vm, options);
+        if shown || plan.slices > 0 {
+            driver.vcpus.iter_mut().for_each(|v| v.diary = Diary::on());
+        }
         vms.push(driver);
         fds.push(vcpus);
     }
@@ -319,13 +328,14 @@ pub(crate) fn is_exitless(plan: &Plan, vm: &VmPlan) -> bool {
     vm.virt.timer.source.map_or(boosts, |timer| timer == GuestTimer::Exitless)
 }
 
-/// A VM with its tables filled, and its vCPUs.
+/// A VM with its tables filled, and its vCPUs. `masked`: its host areas say which of them to use.
 pub(crate) fn build(
     kvm: &Kvm,
     plan: &Plan,
     vm: &VmPlan,
     guest: &Guest,
     rates: &Rates,
+    masked: bool,
 ) -> Result<(VmDriver, Vec<VcpuFd>), Error> {
     let vcpus = vm.vcpu_cpus.len() as u32;
     let machine = Machine::new(kvm, &vm.name, vcpus)?;
@@ -349,6 +359,9 @@ pub(crate) fn build(
     }
     if exitless {
         features = features.with(Features::EXITLESS_TIMER);
+    }
+    if masked {
+        features = features.with(Features::PREFERRED).with(Features::STEAL);
     }
     let dedicated = vm.virt.dedicated;
     let hints = Hints { dedicated, exitless_timer: exitless, ..Hints::default() };
@@ -521,6 +534,14 @@ impl Run<'_> {
             if let Err(e) = injector {
                 self.common.fail(no_thread(Whom::Thread("injector".to_owned()), e));
             }
+            if let Some(governors) = Governors::new(&self.common, self.plan, &self.vms, &progress) {
+                let body = move || run.governor_thread(governors);
+                let spawned =
+                    thread::Builder::new().name("governor".into()).spawn_scoped(scope, body);
+                if let Err(e) = spawned {
+                    self.common.fail(no_thread(Whom::Thread("governor".to_owned()), e));
+                }
+            }
             let ended = self.watch(&mut collector, &counters, window, stop);
             drop(ender);
             ended
@@ -592,6 +613,19 @@ impl Run<'_> {
             Ok(Ok(())) => {}
             Ok(Err(e)) => self.common.fail(e),
             Err(_) => self.common.fail(Error::Panicked(Whom::Thread(plan.name.clone()))),
+        }
+    }
+
+    fn governor_thread(&self, governors: Governors<'_>) {
+        let whom = Whom::Thread("governor".to_owned());
+        let body = || {
+            attr::pin(&self.cpus.injector, &whom)?;
+            governors.run()
+        };
+        match catch_unwind(AssertUnwindSafe(body)) {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => self.common.fail(e),
+            Err(_) => self.common.fail(Error::Panicked(Whom::Thread("governor".to_owned()))),
         }
     }
 

@@ -9,6 +9,7 @@
 //!
 //! * one a *vCPU*, on the plan's CPUs, at the plan's policy unless boosted;
 //! * the *injector*, away from the vCPUs' CPUs where the host has others: timers, devices, boosts;
+//! * the *governor*, if a VM has one: how many of its vCPUs it should use;
 //! * one a *host task* of the plan: loads, and the host's latency probe;
 //! * the caller's, which collects samples and watches the time.
 //!
@@ -75,11 +76,15 @@ mod clock;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod collect;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod diary;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod draw;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod driver;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod environment;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod govern;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod host_call;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -90,6 +95,8 @@ mod injector;
 mod lab;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod machine;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod mask;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod memory;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -137,10 +144,11 @@ pub use lab::{available, can_trace, check, observe, run, run_partly, run_with};
 /// What a plan does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How early the injector sends timer interrupts, in nanoseconds, at most [`MAX_ADVANCE_NS`]:
+    /// How early the injector sends timer interrupts, in nanoseconds, at most
+    /// [`MOST_INJECTOR_ADVANCE_NS`](vcoop_policy::config::MOST_INJECTOR_ADVANCE_NS):
     /// delivery overlaps with the wait, which the guest's kernel spins out. With a boost, the vCPU
-    /// is boosted for that time too. `None`: learned, from [`ADVANCE_NS`] on, for the policies that
-    /// boost, else 0.
+    /// is boosted for that time too. `None`: learned
+    /// ([`INJECTOR`](vcoop_policy::config::AdvanceConfig::INJECTOR)) for the policies that boost, else 0.
     /// Without effect on the in-kernel timer.
     pub advance_ns: Option<u64>,
     /// Record the host's scheduler through tracefs, where this host lets us, to tell where the time
@@ -153,13 +161,6 @@ impl Default for Options {
         Self { advance_ns: None, trace: true }
     }
 }
-
-/// What the learned advance starts from: less than any delivery takes on a software-virtualised KVM,
-/// and about what it takes on VMX and SVM with the vCPU halted.
-pub const ADVANCE_NS: u64 = 20_000;
-
-/// Most of [`Options::advance_ns`].
-pub const MAX_ADVANCE_NS: u64 = 200_000;
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 mod elsewhere {

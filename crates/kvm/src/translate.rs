@@ -82,6 +82,15 @@ impl Guest {
             let seat = Seat { vcpu: places[i], vcpus: vm.vcpu_cpus.len() as u64 };
             let mut spec = guest.program(task, &mut stream, rates, &vm.name, (at, lines, seat))?;
             spec.vcpu = places[i];
+            let all = crate::mask::first(vm.vcpu_cpus.len() as u32);
+            let own =
+                task.cpus.iter().filter(|cpu| **cpu < 64).fold(0, |bits, cpu| bits | 1 << cpu);
+            spec.cpus = match own & all {
+                // It writes the area of the vCPU it was made for.
+                _ if Kind::from_word(spec.kind).writes_own_area() => 1 << spec.vcpu,
+                0 => all,
+                own => own,
+            };
             (spec.class, spec.prio) = class(&task.policy).ok_or_else(|| Error::Unsupported {
                 what: format!("task {}.{}", vm.name, task.name),
                 why: "its guest's scheduler knows no deadlines".to_owned(),

@@ -17,17 +17,14 @@ use kvm_bindings::{
 use kvm_ioctls::Kvm;
 use vcoop_guest::layout::IdlePoll;
 use vcoop_model::plan::virt::{ExitsOff, GuestIdle, IpiPath};
-use vcoop_model::plan::{GuestTimer, Ns, Plan, PolicyPlan, Virt, VmPlan};
+use vcoop_model::plan::{GuestTimer, Plan, PolicyPlan, Virt, VmPlan};
 use vcoop_policy::TimerAdvance;
-use vcoop_policy::config::{AdvanceConfig, HostPollConfig};
+use vcoop_policy::config::{AdvanceConfig, HostPollConfig, MOST_INJECTOR_ADVANCE_NS};
 
+use crate::Options;
 use crate::clock::Clock;
 use crate::error::{Error, Missing};
 use crate::lab::is_exitless;
-use crate::{ADVANCE_NS, MAX_ADVANCE_NS, Options};
-
-/// Differences below this are noise to a timer that is fired from user space.
-const NOISE_NS: Ns = 500;
 
 /// Whether the lab can virtualise a VM as the plan says.
 ///
@@ -50,8 +47,8 @@ pub(crate) fn check(kvm: &Kvm, plan: &Plan, vm: &VmPlan) -> Result<(), Error> {
                    \"icr\" or \"pv\"";
         return refuse(format!("ipi of VM {}", vm.name), why);
     }
-    if vm.virt.govern.config(1).is_some() {
-        let why = "the lab's guest does not read the mask of vCPUs to keep off";
+    if vm.virt.govern.config(1).is_some() && vm.virt.govern.means.hotplug {
+        let why = "the lab's guest has no CPU hotplug";
         return refuse(format!("the governor of VM {}", vm.name), why);
     }
     plain.govern = vm.virt.govern.clone();
@@ -128,13 +125,14 @@ pub(crate) fn idle_poll(vm: &VmPlan, clock: &Clock) -> IdlePoll {
 /// boost, and is not early for the others.
 pub(crate) fn advance(plan: &Plan, vm: &VmPlan, options: &Options) -> TimerAdvance {
     let boosts = matches!(plan.policy, PolicyPlan::Dynamic(_) | PolicyPlan::WakeBoost(_));
-    let learning = TimerAdvance::learning(ADVANCE_NS, NOISE_NS, MAX_ADVANCE_NS);
-    match (options.advance_ns, vm.virt.timer.advance) {
+    let config = match (options.advance_ns, vm.virt.timer.advance) {
         (Some(ns), _) | (None, AdvanceConfig::Fixed(ns)) => {
-            TimerAdvance::fixed(ns.min(MAX_ADVANCE_NS))
+            AdvanceConfig::Fixed(ns.min(MOST_INJECTOR_ADVANCE_NS))
         }
-        (None, AdvanceConfig::Adaptive) => learning,
-        (None, AdvanceConfig::None) if boosts => learning,
-        (None, AdvanceConfig::None) => TimerAdvance::fixed(0),
-    }
+        (None, AdvanceConfig::Adaptive) => AdvanceConfig::INJECTOR,
+        (None, AdvanceConfig::None) if boosts => AdvanceConfig::INJECTOR,
+        (None, other) => other,
+    };
+    // Its bounds are times.
+    TimerAdvance::new(config, 0)
 }

@@ -3,6 +3,7 @@
 use vcoop_kvm::{HostFacts, host_facts};
 use vcoop_model::plan::{GuestTimer, Plan, PolicyPlan, Preemption};
 use vcoop_model::profile::{Costs, Profile};
+use vcoop_policy::config::AdvanceConfig;
 use vcoop_sched::config::{Fair, Topology};
 
 /// This host: its CPUs and its kernel's scheduler as they are, its costs as measured or assumed.
@@ -81,9 +82,14 @@ impl Here {
             });
         }
         let boosts = matches!(plan.policy, PolicyPlan::Dynamic(_) | PolicyPlan::WakeBoost(_));
-        for vm in here.vms.iter_mut().filter(|vm| vm.virt.timer.source.is_none()) {
-            vm.virt.timer.source =
-                Some(if boosts { GuestTimer::Exitless } else { GuestTimer::Lapic });
+        for timer in here.vms.iter_mut().map(|vm| &mut vm.virt.timer) {
+            let own = if boosts { GuestTimer::Exitless } else { GuestTimer::Lapic };
+            if *timer.source.get_or_insert(own) == GuestTimer::Exitless
+                && (boosts && timer.advance == AdvanceConfig::None
+                    || timer.advance == AdvanceConfig::Adaptive)
+            {
+                timer.advance = AdvanceConfig::INJECTOR;
+            }
         }
         here
     }

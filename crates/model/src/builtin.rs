@@ -58,6 +58,8 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "paravirt-duty",
         "governor-compare",
         "governor-unfair",
+        "governor-loads",
+        "governor-live",
     ]
 }
 

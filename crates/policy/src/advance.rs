@@ -46,6 +46,9 @@ impl TimerAdvance {
                 let (least, most) = (ns(LEAST_CYCLES), ns(MOST_CYCLES));
                 Self { now: FIRST_NS, first: FIRST_NS, cap: MOST_NS, least, most }
             }
+            AdvanceConfig::Within { first_ns, noise_ns, most_ns } => {
+                Self::learning(first_ns, noise_ns, most_ns)
+            }
         }
     }
 

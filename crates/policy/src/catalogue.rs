@@ -28,8 +28,6 @@ pub fn find(name: &str) -> Option<&'static Entry> {
 
 /// What governors need of a guest.
 const KEEPS_OFF: &str = "keeps off CPUs that a mask names (`cpu_preferred_mask`)";
-const NOT_IN_THE_LAB: Option<&str> =
-    Some("not yet: the lab's guest does not read the mask, and no governor is run for it");
 
 static LIST: [Entry; 10] = [
     Entry {
@@ -79,28 +77,28 @@ static LIST: [Entry; 10] = [
         about: "the guest keeps off one core more a second above 5 % steal, one less up to 2 %: as merged",
         guest: KEEPS_OFF,
         not_on_sim: None,
-        not_on_kvm: NOT_IN_THE_LAB,
+        not_on_kvm: None,
     },
     Entry {
         name: "proportional",
         about: "the guest keeps off as many cores as the steal on those in use shows, and keeps its share",
         guest: KEEPS_OFF,
         not_on_sim: None,
-        not_on_kvm: NOT_IN_THE_LAB,
+        not_on_kvm: None,
     },
     Entry {
         name: "entitlement",
         about: "the guest keeps off the cores it is not entitled to while the host's pool is contended",
         guest: KEEPS_OFF,
         not_on_sim: None,
-        not_on_kvm: NOT_IN_THE_LAB,
+        not_on_kvm: None,
     },
     Entry {
         name: "host-hint",
         about: "the host says in the shared page how many vCPUs it can give, from who wants what",
         guest: KEEPS_OFF,
         not_on_sim: None,
-        not_on_kvm: NOT_IN_THE_LAB,
+        not_on_kvm: None,
     },
     Entry {
         name: "hotplug",

@@ -112,6 +112,9 @@ pub const RATELIMIT_FLOOR_NS: Ns = 100_000;
 /// The largest ratelimit that Xen accepts (`XEN_SYSCTL_SCHED_RATELIMIT_MAX`).
 pub const RATELIMIT_CEILING_NS: Ns = 500_000_000;
 
+/// How early a thread in user space fires at most: for that time a guest that it boosts is boosted, too.
+pub const MOST_INJECTOR_ADVANCE_NS: Ns = 200_000;
+
 /// How early a guest's timer is fired, so that the guest has its interrupt when it is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -122,8 +125,24 @@ pub enum AdvanceConfig {
     None,
     /// So many nanoseconds before.
     Fixed(Ns),
-    /// As deliveries teach.
+    /// As deliveries teach, by KVM's rule and within its bounds.
     Adaptive,
+    /// The same within other bounds, for who fires from farther away.
+    Within {
+        /// What learning begins with.
+        first_ns: Ns,
+        /// Differences below this are noise.
+        noise_ns: Ns,
+        /// The most it becomes.
+        most_ns: Ns,
+    },
+}
+
+impl AdvanceConfig {
+    /// A thread in user space that fires deadlines of a shared page. It begins with less than any delivery
+    /// takes on a software-virtualised KVM, and about what it takes on VMX and SVM with the vCPU halted.
+    pub const INJECTOR: Self =
+        Self::Within { first_ns: 20_000, noise_ns: 500, most_ns: MOST_INJECTOR_ADVANCE_NS };
 }
 
 /// How long the host polls for a halted vCPU's wake-up before it gives the CPU away: KVM's

@@ -152,11 +152,6 @@ impl HostPolicy {
         matches!(self, Self::Dynamic(_))
     }
 
-    /// Whether it does anything about [`Event::Asked`]: senders of IPIs need not ask where it does not.
-    pub fn hears_senders(&self) -> bool {
-        matches!(self, Self::Dynamic(machine) if machine.hears_senders())
-    }
-
     /// Whether it gives boosted time back, and so wants [`Event::Ran`].
     pub fn repays(&self) -> bool {
         match self {
@@ -164,6 +159,11 @@ impl HostPolicy {
             Self::Dynamic(machine) => machine.repays(),
             Self::WakeBoost(machine) => machine.repays(),
         }
+    }
+
+    /// Whether it does anything about [`Event::Asked`]: senders of IPIs need not ask where it does not.
+    pub fn hears_senders(&self) -> bool {
+        matches!(self, Self::Dynamic(machine) if machine.hears_senders())
     }
 
     /// Boosted time left in the vCPU's own bucket as of `now`; what the host publishes as

@@ -13,8 +13,8 @@
 //! * [`halt_poll::HostHaltPoll`], [`halt_poll::GuestHaltPoll`]: one a vCPU, how long to poll instead of
 //!   sleeping.
 //! * [`govern::Governor`]: one a VM: how many of its vCPUs its guest should use.
-//! * [`sender`]: inside the guest, whether an IPI's sender asks the host to boost its receiver.
 //! * [`repay::Repay`]: one a vCPU that is boosted, what it gives back as fair time.
+//! * [`sender`]: inside the guest, whether an IPI's sender asks the host to boost its receiver.
 //! * [`budget::Bucket`]: the token bucket behind every bound.
 //! * [`catalogue`]: which policies there are, and who can run them.
 //!

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use vcoop_policy::config::Ns;
 use vcoop_policy::govern::{
-    Claim, CpuTime, Governor, GovernorConfig, Grant, Kind, Seen, State, share,
+    Claim, CpuTime, Governor, GovernorConfig, Grant, Kind, Member, Seen, State, grant, share,
 };
 
 const S: Ns = 1_000_000_000;
@@ -401,4 +401,36 @@ fn states_are_as_the_table_says() {
     assert_eq!(look(80, 20), (4, State::Folded), "still contended");
     assert_eq!(look(70, 30), (6, State::Folded), "it loses: 2.8 of 4 CPUs");
     assert_eq!(look(66, 34), (6, State::Folded), "3.96 of 4");
+}
+
+#[test]
+fn what_the_host_gives_goes_by_weights_and_by_who_folds() {
+    let busy = Member {
+        used: CpuTime { busy_ns: 4 * S, steal_ns: 4 * S },
+        width: 8,
+        vcpus: 8,
+        weight: Some(1024),
+        entitled: 0,
+        folds: true,
+    };
+    let mut claims = [Claim::default(); 2];
+    let mut of = |members: [Member; 2], capacity| {
+        let grant = grant(&members, 0, capacity, S, &mut claims);
+        (grant.contended, grant.cpu_ns)
+    };
+    assert_eq!(of([busy, busy], 8 * S), (true, 4 * S));
+    assert_eq!(of([busy, Member { weight: Some(3072), ..busy }], 8 * S), (true, 2 * S));
+    // Folded to four, which are busy: it still wants all of its eight.
+    let folded = CpuTime { busy_ns: 4 * S, steal_ns: 0 };
+    assert_eq!(of([Member { used: folded, width: 4, ..busy }, busy], 8 * S), (true, 4 * S));
+    assert_eq!(of([busy, busy], 16 * S).0, false);
+    let entitled = Member { entitled: 6, ..busy };
+    assert_eq!(of([entitled, Member { entitled: 2, ..busy }], 8 * S), (true, 6 * S));
+    // Threads are alike: by the number of vCPUs, and not at all beside one that does not fold.
+    let alike = Member { weight: None, ..busy };
+    assert_eq!(of([alike, alike], 8 * S), (true, 4 * S));
+    assert_eq!(of([alike, Member { folds: false, ..alike }], 8 * S), (false, 0));
+    let idle = Member { used: CpuTime::default(), folds: false, ..alike };
+    assert_eq!(of([alike, idle], 8 * S).0, false, "all of it is there");
+    assert_eq!(of([Member { folds: false, ..alike }, alike], 8 * S), (true, 4 * S));
 }

@@ -6,7 +6,7 @@
 //! change of a thread's policy costs, which is more work.
 
 use vcoop_model::plan::{Plan, TimelineAction};
-use vcoop_policy::govern::{Claim, CpuTime, Governor, Grant, Kind, Seen, share};
+use vcoop_policy::govern::{Claim, CpuTime, Governor, Grant, Kind, Member, Seen, grant};
 use vcoop_sched::{CpuId, EntId};
 
 use crate::queue::Ns;
@@ -112,7 +112,8 @@ impl World<'_> {
 
     /// What the host can give a VM: it knows what each of them ran and waited for.
     fn grant(&self, vm: usize, driver: &mut Driver, elapsed_ns: Ns) -> Grant {
-        let mut claims = Vec::with_capacity(self.vms.len());
+        let groups = self.plan.host.sched.linux().map_or(&[][..], |level| &level.groups);
+        let mut members = Vec::with_capacity(self.vms.len());
         for (m, (state, plan)) in self.vms.iter().zip(&self.plan.vms).enumerate() {
             let vcpus = plan.level.topology.cpus();
             let now = (state.first..state.first + vcpus).map(|v| self.time_of(v)).fold(
@@ -122,35 +123,22 @@ impl World<'_> {
                     steal_ns: all.steal_ns + one.steal_ns,
                 },
             );
-            let since = now.since(std::mem::replace(&mut driver.pool[m], now));
-            let groups = self.plan.host.sched.linux().map_or(&[][..], |level| &level.groups);
-            let weight = plan.group.and_then(|g| groups.get(usize::from(g))).copied();
-            claims.push(Claim {
-                wanted_ns: Claim::wanting(since, elapsed_ns, self.masks[m].width, vcpus),
-                weight: weight.unwrap_or(1024 * u64::from(vcpus)),
-                entitled_ns: u64::from(plan.virt.govern.entitled.unwrap_or(0)) * elapsed_ns,
-                given_ns: 0,
+            let govern = &plan.virt.govern;
+            members.push(Member {
+                used: now.since(std::mem::replace(&mut driver.pool[m], now)),
+                width: self.masks[m].width,
+                vcpus,
+                weight: plan.group.and_then(|g| groups.get(usize::from(g))).copied(),
+                entitled: govern.entitled.unwrap_or(0),
+                folds: govern.kind.is_some() && govern.takes_part,
             });
         }
         let own = 0..self.plan.host_tasks.len() as u32;
         let ran: Ns = own.map(|t| self.host.stats(EntId(t)).exec_ns).sum();
         let others = ran - std::mem::replace(&mut driver.host_ran, ran);
         let capacity = (self.pcpus.len() as u64 * elapsed_ns).saturating_sub(others);
-        share(capacity, &mut claims);
-        if self.plan.vms[vm].group.is_none() && self.folds_alone(vm, &claims) {
-            return Grant::default();
-        }
-        claims[vm].grant()
-    }
-
-    /// Whether a VM without a weight of its own competes with one that uses all its vCPUs: threads are
-    /// alike there, so that whoever uses fewer of them gets less. The host does not ask that of a VM.
-    fn folds_alone(&self, vm: usize, claims: &[Claim]) -> bool {
-        let others = self.plan.vms.iter().zip(claims).enumerate().filter(|(m, _)| *m != vm);
-        others.into_iter().any(|(_, (plan, claim))| {
-            let folds = plan.virt.govern.kind.is_some() && plan.virt.govern.takes_part;
-            plan.group.is_none() && !folds && claim.wanted_ns > 0
-        })
+        let mut claims = vec![Claim::default(); members.len()];
+        grant(&members, vm, capacity, elapsed_ns, &mut claims)
     }
 
     /// A switch of the timeline that sets a mask by hand.

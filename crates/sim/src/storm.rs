@@ -187,6 +187,9 @@ impl World<'_> {
     /// The next batch of a storm is due: its request reaches the pCPU where it is looked at.
     pub(crate) fn storm_asks(&mut self, s: u32) {
         let storm = &self.storms.all[s as usize];
+        if storm.requested as usize == self.plan.storms[s as usize].vms.len() {
+            return;
+        }
         let next = storm.first + storm.requested;
         let birth = self.storms.births[next as usize];
         let at = server(&self.plan.storms[s as usize], birth.number - 1, 0);
@@ -207,7 +210,9 @@ impl World<'_> {
         let plan = &self.plan.storms[s as usize];
         let storm = &mut self.storms.all[s as usize];
         let (from, all) = (storm.requested, plan.vms.len() as u32);
-        storm.requested = (from + plan.batch).min(all);
+        // Of a rolling storm: as many as there are places.
+        let underway = if plan.rolling { from - storm.there(plan.next) } else { 0 };
+        storm.requested = (from + plan.batch.saturating_sub(underway)).min(all);
         let births = storm.first + from..storm.first + storm.requested;
         for birth in births.clone() {
             self.storms.births[birth as usize].requested = Some(self.now);
@@ -301,17 +306,19 @@ impl World<'_> {
         self.storm_goes_on(s, Milestone::Login);
     }
 
-    /// A VM of a storm has reached a milestone: is it the last of its batch, to which the next one
-    /// has been waiting?
+    /// A VM of a storm has reached a milestone: is it the last of its batch, for which the next one
+    /// has been waiting, or does it leave a place?
     fn storm_goes_on(&mut self, s: u32, reached: Milestone) {
         let plan = &self.plan.storms[s as usize];
         let storm = &self.storms.all[s as usize];
-        let there = match plan.next {
-            Milestone::Start => storm.started,
-            Milestone::Login => storm.logins.len() as u32,
+        let slot = self.slots.storm + s;
+        let goes_on = match plan.rolling {
+            // What is due already fills this place as well.
+            true => self.queue.time(slot).is_none(),
+            false => storm.there(plan.next) == storm.requested,
         };
-        if reached == plan.next && there == storm.requested && (there as usize) < plan.vms.len() {
-            self.queue.set(self.slots.storm + s, self.now + plan.gap_ns);
+        if reached == plan.next && goes_on && (storm.requested as usize) < plan.vms.len() {
+            self.queue.set(slot, self.now + plan.gap_ns);
         }
     }
 
@@ -364,6 +371,14 @@ impl World<'_> {
 }
 
 impl Storm {
+    /// How many VMs have reached a milestone.
+    fn there(&self, milestone: Milestone) -> u32 {
+        match milestone {
+            Milestone::Start => self.started,
+            Milestone::Login => self.logins.len() as u32,
+        }
+    }
+
     /// How many VMs were logged in before the response time passed the limit, and whether it did.
     ///
     /// Where too few actions began between two logins, those up to the next login count as well,

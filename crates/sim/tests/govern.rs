@@ -165,3 +165,32 @@ fn tasks_leave_within_two_seconds_under_load() {
     assert!(pushed(&at_two, 3.0) >= 12.0, "{}", pushed(&at_two, 3.0));
     assert!((pushed(&early, 4.0) - pushed(&at_two, 3.0)).abs() < 0.5, "all had left by then");
 }
+
+#[test]
+fn a_mask_that_is_empty_again_leaves_nothing_behind() {
+    // Tasks that come and go, more than vCPUs, and half as many pCPUs as vCPUs.
+    let worker = || cyclictest(3 * MS, 2 * MS);
+    let vm = |name: &str| {
+        let all = (0..6).map(|i| task(&format!("w/{i}"), worker(), Policy::NORMAL, &[]));
+        vm(name, eevdf(4), all.collect())
+    };
+    let with = |timeline: Vec<TimelineEvent>| {
+        let mut p = host(4, vec![vm("a"), vm("b")], false);
+        (p.warmup_ns, p.duration_ns) = (0, 2 * S);
+        p.host.costs = dear();
+        p.timeline = timeline;
+        probe_all(&mut p);
+        run(&p)
+    };
+    let never = with(vec![]);
+    for timeline in [vec![prefer(1, &[0, 1, 2, 3])], vec![prefer(1, &[0, 1]), prefer(2, &[])]] {
+        let thrown = timeline.len() as u64;
+        let r = with(timeline);
+        let events = |r: &Recording| r.engine.as_ref().map_or(0, |e| e.events);
+        assert!(events(&r) <= events(&never) + thrown, "{} of {}", events(&r), events(&never));
+        for (one, other) in r.latencies.iter().zip(&never.latencies) {
+            assert_eq!((one.sum_ns, one.hist.len()), (other.sum_ns, other.hist.len()));
+            assert_eq!(one.parts_sum, other.parts_sum, "{}", one.probe);
+        }
+    }
+}

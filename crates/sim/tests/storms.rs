@@ -67,6 +67,7 @@ fn storm(batch: u32, next: Milestone, backends: u32, toolstacks: u32) -> Plan {
         vms: (1..=N).collect(),
         batch,
         next,
+        rolling: false,
         begin_ns: 20 * MS,
         gap_ns: 0,
         toolstack: (0..toolstacks).map(|task| Target::Guest { vm: 0, task }).collect(),
@@ -118,6 +119,36 @@ fn a_batch_with_servers_of_its_own_takes_as_long_as_one() {
     let r = run(&storm(N / 2, Milestone::Login, N, N));
     let twice: Vec<Ns> = [login; 3].into_iter().chain([2 * login; 3]).collect();
     assert_eq!(times(&r, MarkKind::LoggedIn), twice);
+}
+
+#[test]
+fn a_rolling_storm_keeps_so_many_on_their_way() {
+    // Built side by side, two at a time.
+    let start = BUILD + Ns::from(DEVICES) * IO;
+    let login = start + BOOT + Ns::from(ROUNDS) * IO;
+    let mut p = storm(2, Milestone::Login, N, N);
+    p.storms[0].rolling = true;
+    // As long as all take the same, it is the batches' time.
+    let twos: Vec<Ns> = (1..=Ns::from(N / 2)).flat_map(|i| [i * login; 2]).collect();
+    assert_eq!(times(&run(&p), MarkKind::LoggedIn), twos);
+    // The first one boots for ever: the others come one after the other beside it.
+    if let Program::Boot { rounds, .. } = &mut p.vms[1].tasks[0].program {
+        *rounds = 1_000_000;
+    }
+    let r = run(&p);
+    let ones: Vec<Ns> = (1..Ns::from(N)).map(|i| i * login).collect();
+    assert_eq!(times(&r, MarkKind::LoggedIn), ones);
+    let mut asked: Vec<Ns> = vec![0, 0];
+    asked.extend(&ones[..N as usize - 2]);
+    assert_eq!(times(&r, MarkKind::Requested), asked);
+    // Batches would wait for it, too.
+    p.storms[0].rolling = false;
+    assert_eq!(times(&run(&p), MarkKind::LoggedIn), [login]);
+    // A gap fills every place that became free in it.
+    (p.storms[0].rolling, p.storms[0].next, p.storms[0].gap_ns) =
+        (true, Milestone::Start, 3 * start);
+    let fours: Vec<Ns> = (0..Ns::from(N / 2)).flat_map(|i| [4 * i * start; 2]).collect();
+    assert_eq!(times(&run(&p), MarkKind::Requested), fours);
 }
 
 #[test]

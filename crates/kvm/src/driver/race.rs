@@ -98,7 +98,7 @@ fn stress(recheck: bool) -> (u64, PolicyStats) {
     let rates = Rates { clock, per_ms: clock::iterations_per_ms(&clock) };
     let lines = GuestLines::default();
     let guest = Guest::new(&plan.vms[0], 0, 1, &rates, &rings(&plan, 0), &lines).unwrap();
-    let (vm, mut fds) = build(&kvm, &plan, &plan.vms[0], &guest, &rates).unwrap();
+    let (vm, mut fds) = build(&kvm, &plan, &plan.vms[0], &guest, &rates, false).unwrap();
     let origin = tsc();
     vm.machine.ram.control(layout::CONTROL, |c| c.start_tsc = origin);
     // Notifications are answered on the vCPU's own thread: nobody else looks.

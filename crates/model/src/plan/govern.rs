@@ -28,6 +28,9 @@ pub struct Govern {
     pub entitled: Option<u32>,
     /// How vCPUs are given up.
     pub means: FoldMeans,
+    /// Lab: the guest moves its tasks between its vCPUs, governor or not.
+    #[serde(default)]
+    pub guest_balance: bool,
 }
 
 impl Default for Govern {
@@ -43,6 +46,7 @@ impl Default for Govern {
             patience: None,
             entitled: None,
             means: FoldMeans::default(),
+            guest_balance: false,
         }
     }
 }

@@ -20,9 +20,14 @@ pub struct StormPlan {
     pub batch: u32,
     /// What all VMs of a batch must have reached before the next one begins.
     pub next: Milestone,
+    /// The next VM does not wait for a whole batch: it begins when fewer than `batch` of those that
+    /// were asked for have yet to reach that.
+    #[serde(default)]
+    pub rolling: bool,
     /// When the first batch begins, from the start of the warm-up; not before its end.
     pub begin_ns: Ns,
-    /// Time from a batch's end to the next one's begin.
+    /// Time from a batch's end to the next one's begin; rolling, from when a place is free to when
+    /// all places free by then are filled.
     pub gap_ns: Ns,
     /// Servers called for the build of a domain, VM `n` the `n`th of them modulo their number;
     /// none: building takes no time.

@@ -55,6 +55,9 @@ table! {
         batch: At<Int<1, 1024>> = "1",
         /// What all VMs of a batch must have reached before the next batch begins.
         next: At<MilestoneKind> = "login",
+        /// The next VM comes as soon as one has reached that, so that `batch` of them are on their way all
+        /// the time, rather than batch after batch.
+        rolling: At<bool> = "false",
         /// When the first batch begins, from the start of the warm-up. Default: at its end.
         start: Option<At<Time>>,
         /// Time from a batch's end to the next one's begin.
@@ -216,6 +219,7 @@ pub(crate) fn storms(
                 vms,
                 batch: storm.batch.value.get32(),
                 next: storm.next.value.resolve(),
+                rolling: storm.rolling.value,
                 begin_ns,
                 gap_ns: storm.gap.value.0,
                 toolstack,

@@ -14,14 +14,16 @@
 //! | [`Step`] | steal over all active vCPUs | one core less above `high`, one more up to `low` |
 //! | [`Proportional`] | steal on the vCPUs in use, and the CPU time they get | as far as it shows |
 //! | `Entitlement` | the host's word that the pool is contended | to the entitled width, or to all |
-//! | `HostHint` | what the host can give ([`share`]) | to that width |
+//! | `HostHint` | what the host can give ([`share`], [`grant`]) | to that width |
 
 mod granted;
+mod pool;
 mod proportional;
 mod share;
 mod step;
 
 pub use granted::Granted;
+pub use pool::{Member, grant};
 pub use proportional::{Proportional, State};
 pub use share::{Claim, share};
 pub use step::Step;

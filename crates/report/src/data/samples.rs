@@ -3,27 +3,24 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::BufWriter;
-use std::path::{Path, PathBuf};
+use std::io::{BufWriter, Write};
+use std::path::Path;
 use std::sync::Arc;
 
-use parquet::basic::{Compression, Encoding};
+use parquet::basic::Compression;
 use parquet::column::writer::ColumnCloseResult;
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::file::reader::FileReader;
-use parquet::file::serialized_reader::SerializedFileReader;
-use parquet::file::writer::{
-    SerializedColumnWriter, SerializedFileWriter, SerializedRowGroupWriter,
-};
+use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
-use parquet::schema::types::ColumnPath;
+use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor};
 use vcoop_lab::runner::RunId;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::recording::Part;
 use vcoop_model::span::SampleEvent;
+
+use super::column::{self, Column, Sink};
 
 /// Rows that a run holds at a time: some 3 MB.
 const GROUP: usize = 1 << 14;
@@ -31,7 +28,6 @@ const GROUP: usize = 1 << 14;
 /// Version of the schema, in the file's metadata as `vcoop.schema`.
 pub const SCHEMA: &str = "vcoop.samples/1";
 
-type Output = BufWriter<File>;
 type Result<T> = std::result::Result<T, ParquetError>;
 
 /// The columns, in the language of Parquet's own schemas.
@@ -51,68 +47,66 @@ fn message() -> String {
             optional int64 behind_ns;\n",
     );
     for part in Part::ALL {
-        text.push_str(&format!("required int64 {};\n", column(part)));
+        text.push_str(&format!("required int64 {}_ns;\n", part.name()));
     }
     text + "}"
 }
 
-fn column(part: Part) -> String {
-    format!("{}_ns", part.name())
+fn schema() -> Result<SchemaDescPtr> {
+    let schema = parse_message_type(&message())?;
+    Ok(Arc::new(SchemaDescriptor::new(Arc::new(schema))))
 }
 
-/// Times hardly repeat and are mostly small: deltas pack well, and dictionaries cost more than they
-/// save. Statistics are kept where a query would filter.
 fn properties() -> WriterProperties {
     let note = KeyValue::new("vcoop.schema".to_owned(), SCHEMA.to_owned());
-    let mut builder = WriterProperties::builder()
+    WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_statistics_enabled(EnabledStatistics::None)
         .set_offset_index_disabled(true)
         .set_created_by(concat!("vcoop ", env!("CARGO_PKG_VERSION")).to_owned())
-        .set_key_value_metadata(Some(vec![note]));
-    for name in ["due_ns", "latency_ns"] {
-        let path = ColumnPath::from(name);
-        builder = builder.set_column_statistics_enabled(path, EnabledStatistics::Chunk);
-    }
-    let parts = Part::ALL.into_iter().map(column);
-    for name in ["due_ns", "latency_ns", "behind_ns"].into_iter().map(str::to_owned).chain(parts) {
-        let path = ColumnPath::from(name);
-        builder = builder
-            .set_column_dictionary_enabled(path.clone(), false)
-            .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
-    }
-    builder.build()
+        .set_key_value_metadata(Some(vec![note]))
+        .build()
 }
 
-fn open(path: &Path) -> Result<SerializedFileWriter<Output>> {
-    let schema = parse_message_type(&message())?;
-    let file = BufWriter::with_capacity(1 << 16, File::create(path)?);
-    SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties()))
+/// Rows as they were encoded, a file's next ones.
+#[derive(Debug)]
+pub(super) struct Group {
+    rows: u64,
+    columns: Vec<ColumnCloseResult>,
 }
 
 /// Encodes the samples of one run.
 pub(super) struct Writer {
-    file: SerializedFileWriter<Output>,
+    file: Sink,
+    schema: SchemaDescPtr,
+    groups: Vec<Group>,
     run: RunId,
     /// When the measurement begins, from the start of the run.
     zero: Ns,
-    policy: ByteArray,
-    cell: ByteArray,
-    /// Probes and labels so far.
-    names: BTreeMap<String, ByteArray>,
+    policy: String,
+    cell: String,
+    probes: Names,
+    labels: Names,
     rows: Rows,
+}
+
+/// Names by number.
+#[derive(Debug, Default)]
+struct Names {
+    numbers: BTreeMap<String, u32>,
+    names: Vec<String>,
 }
 
 /// Rows that are not encoded yet, by column.
 #[derive(Default)]
 struct Rows {
-    probe: Vec<ByteArray>,
+    probe: Vec<u32>,
     due: Vec<i64>,
     latency: Vec<i64>,
     open: Vec<bool>,
     /// Whether somebody was ahead of it.
-    ahead: Vec<i16>,
-    behind: Vec<ByteArray>,
+    ahead: Vec<bool>,
+    behind: Vec<u32>,
     behind_ns: Vec<i64>,
     parts: [Vec<i64>; Part::COUNT],
 }
@@ -123,76 +117,93 @@ impl std::fmt::Debug for Writer {
     }
 }
 
+impl Names {
+    fn number(&mut self, name: &str) -> u32 {
+        if let Some(known) = self.numbers.get(name) {
+            return *known;
+        }
+        let number = self.names.len() as u32;
+        self.numbers.insert(name.to_owned(), number);
+        self.names.push(name.to_owned());
+        number
+    }
+}
+
 impl Writer {
     pub(super) fn new(path: &Path, run: RunId, plan: &Plan) -> Result<Self> {
         let cell: Vec<String> = plan.params.iter().map(|(k, v)| format!("{k}={v}")).collect();
         Ok(Self {
-            file: open(path)?,
+            file: column::sink(path)?,
+            schema: schema()?,
+            groups: Vec::new(),
             run,
             zero: plan.warmup_ns,
-            policy: plan.policy_name.as_str().into(),
-            cell: cell.join(" ").as_str().into(),
-            names: BTreeMap::new(),
+            policy: plan.policy_name.clone(),
+            cell: cell.join(" "),
+            probes: Names::default(),
+            labels: Names::default(),
             rows: Rows::default(),
         })
     }
 
-    fn name(&mut self, name: &str) -> ByteArray {
-        if let Some(known) = self.names.get(name) {
-            return known.clone();
-        }
-        self.names.entry(name.to_owned()).or_insert(name.into()).clone()
-    }
-
     pub(super) fn push(&mut self, sample: &SampleEvent<'_>) -> Result<()> {
-        let probe = self.name(sample.probe);
-        self.rows.probe.push(probe);
-        self.rows.due.push(sample.due_ns.saturating_sub(self.zero) as i64);
-        self.rows.latency.push(sample.latency_ns as i64);
-        self.rows.open.push(sample.open);
-        self.rows.ahead.push(i16::from(sample.behind.is_some()));
+        let rows = &mut self.rows;
+        rows.probe.push(self.probes.number(sample.probe));
+        rows.due.push(sample.due_ns.saturating_sub(self.zero) as i64);
+        rows.latency.push(sample.latency_ns as i64);
+        rows.open.push(sample.open);
+        rows.ahead.push(sample.behind.is_some());
         if let Some((who, ns)) = sample.behind {
-            let who = self.name(who);
-            self.rows.behind.push(who);
-            self.rows.behind_ns.push(ns as i64);
+            rows.behind.push(self.labels.number(who));
+            rows.behind_ns.push(ns as i64);
         }
-        for (column, ns) in self.rows.parts.iter_mut().zip(sample.parts) {
+        for (column, ns) in rows.parts.iter_mut().zip(sample.parts) {
             column.push(*ns as i64);
         }
-        if self.rows.due.len() == GROUP { self.flush() } else { Ok(()) }
+        if rows.due.len() == GROUP { self.flush() } else { Ok(()) }
     }
 
     /// Encodes what is held.
     fn flush(&mut self) -> Result<()> {
-        let rows = &mut self.rows;
+        let rows = &self.rows;
         let n = rows.due.len();
         if n == 0 {
             return Ok(());
         }
-        let mut group = self.file.next_row_group()?;
-        text(&mut group, &vec![ByteArray::from(self.run.backend); n], None)?;
-        text(&mut group, &vec![self.policy.clone(); n], None)?;
-        text(&mut group, &vec![self.cell.clone(); n], None)?;
-        let repeats = vec![self.run.repeat as i32; n];
-        with(&mut group, |c| c.typed::<Int32Type>().write_batch(&repeats, None, None))?;
-        numbers(&mut group, &vec![self.run.seed as i64; n], None)?;
-        text(&mut group, &rows.probe, None)?;
-        numbers(&mut group, &rows.due, None)?;
-        numbers(&mut group, &rows.latency, None)?;
-        with(&mut group, |c| c.typed::<BoolType>().write_batch(&rows.open, None, None))?;
-        text(&mut group, &rows.behind, Some(&rows.ahead))?;
-        numbers(&mut group, &rows.behind_ns, Some(&rows.ahead))?;
-        for part in &rows.parts {
-            numbers(&mut group, part, None)?;
+        let (repeat, seed) = ((self.run.repeat as i32).to_le_bytes(), self.run.seed.to_le_bytes());
+        let mut columns = vec![
+            Column::One(column::text(self.run.backend)),
+            Column::One(column::text(&self.policy)),
+            Column::One(column::text(&self.cell)),
+            Column::One(repeat.to_vec()),
+            Column::One(seed.to_vec()),
+            Column::Named { names: &self.probes.names, values: &rows.probe, there: None },
+            Column::Numbers { values: &rows.due, there: None, bounds: true },
+            Column::Numbers { values: &rows.latency, there: None, bounds: true },
+            Column::Flags(&rows.open),
+            Column::Named {
+                names: &self.labels.names,
+                values: &rows.behind,
+                there: Some(&rows.ahead),
+            },
+            Column::Numbers { values: &rows.behind_ns, there: Some(&rows.ahead), bounds: false },
+        ];
+        let part = |values| Column::Numbers { values, there: None, bounds: false };
+        columns.extend(rows.parts.iter().map(|values| part(values)));
+        let mut group = Group { rows: n as u64, columns: Vec::with_capacity(columns.len()) };
+        for (column, of) in columns.iter().zip(self.schema.columns()) {
+            group.columns.push(column.write(n, of, &mut self.file)?);
         }
-        group.close()?;
-        rows.clear();
+        self.groups.push(group);
+        self.rows.clear();
         Ok(())
     }
 
-    pub(super) fn close(mut self) -> Result<()> {
+    /// Ends the file; what is in it, in order.
+    pub(super) fn close(mut self) -> Result<Vec<Group>> {
         self.flush()?;
-        self.file.close().map(drop)
+        self.file.flush()?;
+        Ok(self.groups)
     }
 }
 
@@ -202,51 +213,27 @@ impl Rows {
         let Self { probe, due, latency, open, ahead, behind, behind_ns, parts } = self;
         [probe, behind].into_iter().for_each(Vec::clear);
         [due, latency, behind_ns].into_iter().chain(parts).for_each(Vec::clear);
-        open.clear();
-        ahead.clear();
+        [open, ahead].into_iter().for_each(Vec::clear);
     }
 }
 
-type Group<'a> = SerializedRowGroupWriter<'a, Output>;
-
-fn text(group: &mut Group<'_>, values: &[ByteArray], levels: Option<&[i16]>) -> Result<()> {
-    with(group, |c| c.typed::<ByteArrayType>().write_batch(values, levels, None))
-}
-
-fn numbers(group: &mut Group<'_>, values: &[i64], levels: Option<&[i16]>) -> Result<()> {
-    with(group, |c| c.typed::<Int64Type>().write_batch(values, levels, None))
-}
-
-fn with(
-    group: &mut Group<'_>,
-    write: impl FnOnce(&mut SerializedColumnWriter<'_>) -> Result<usize>,
+/// Puts files with these rows one behind the other, as they are encoded.
+pub(super) fn join<'a>(
+    path: &Path,
+    parts: impl Iterator<Item = (&'a Path, Vec<Group>)>,
 ) -> Result<()> {
-    let missing = || ParquetError::General("more values than columns".to_owned());
-    let mut column = group.next_column()?.ok_or_else(missing)?;
-    write(&mut column)?;
-    column.close()
-}
-
-/// Puts files with these columns one behind the other, as they are encoded.
-pub(super) fn join(path: &Path, parts: &[PathBuf]) -> Result<()> {
-    let mut writer = open(path)?;
-    for part in parts {
+    let file = BufWriter::with_capacity(1 << 16, File::create(path)?);
+    let root = schema()?.root_schema_ptr();
+    let mut writer = SerializedFileWriter::new(file, root, Arc::new(properties()))?;
+    for (part, groups) in parts {
         let file = File::open(part)?;
-        let metadata = SerializedFileReader::new(file.try_clone()?)?.metadata().clone();
-        for rows in metadata.row_groups() {
-            let mut group = writer.next_row_group()?;
-            for column in rows.columns() {
-                let encoded = ColumnCloseResult {
-                    bytes_written: column.compressed_size() as u64,
-                    rows_written: rows.num_rows() as u64,
-                    metadata: column.clone(),
-                    bloom_filter: None,
-                    column_index: None,
-                    offset_index: None,
-                };
-                group.append_column(&file, encoded)?;
+        for group in groups {
+            let mut to = writer.next_row_group()?;
+            debug_assert!(group.columns.iter().all(|c| c.rows_written == group.rows));
+            for column in group.columns {
+                to.append_column(&file, column)?;
             }
-            group.close()?;
+            to.close()?;
         }
     }
     writer.close().map(drop)

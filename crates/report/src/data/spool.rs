@@ -1,5 +1,6 @@
 //! Samples on their way to a file: each run encodes its own into the folder as they come, and at the
-//! end they are put together in the order of plans and repeats. What is kept in memory does not grow.
+//! end they are put together in the order of plans and repeats. What is kept in memory is where columns
+//! are: about a byte a sample.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +9,7 @@ use vcoop_lab::runner::RunId;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::span::{Observer, SampleEvent};
 
-use super::samples::{Writer, join};
+use super::samples::{Group, Writer, join};
 
 /// Where the samples of all runs go.
 #[derive(Debug)]
@@ -18,11 +19,12 @@ pub struct Spools {
 }
 
 /// One run's samples.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Spooled {
     run: RunId,
     path: PathBuf,
-    failed: Option<String>,
+    /// What is in the file, or why it is of no use. Taken when files are joined.
+    groups: Result<Vec<Group>, String>,
 }
 
 /// Encodes the samples of one run.
@@ -60,14 +62,17 @@ impl Spools {
     ///
     /// What went wrong, now or while the runs went on.
     pub(super) fn join(&self, path: &Path) -> Result<(), String> {
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.sort_by_key(|s| (s.run.column, s.run.plan, s.run.repeat));
-        if let Some((why, path)) = runs.iter().find_map(|r| Some((r.failed.as_ref()?, &r.path))) {
-            return Err(format!("cannot write {}: {why}", path.display()));
+        let mut parts = Vec::with_capacity(runs.len());
+        for run in runs.iter_mut() {
+            let groups = std::mem::replace(&mut run.groups, Ok(Vec::new()));
+            let groups =
+                groups.map_err(|why| format!("cannot write {}: {why}", run.path.display()))?;
+            parts.push((run.path.as_path(), groups));
         }
-        let parts: Vec<PathBuf> = runs.into_iter().map(|run| run.path).collect();
         let half = path.with_extension("part");
-        join(&half, &parts)
+        join(&half, parts.into_iter())
             .map_err(|e| e.to_string())
             .and_then(|()| std::fs::rename(&half, path).map_err(|e| e.to_string()))
             .map_err(|e| format!("cannot write {}: {e}", path.display()))
@@ -94,9 +99,13 @@ impl Observer for Spool<'_> {
     }
 
     fn ends(&mut self) {
-        let closed = self.writer.take().map_or(Ok(()), Writer::close);
-        let failed = self.failed.take().or(closed.err().map(|e| e.to_string()));
-        let spooled = Spooled { run: self.run, path: self.path.clone(), failed };
+        let groups = match (self.failed.take(), self.writer.take()) {
+            (Some(why), _) => Err(why),
+            (None, writer) => {
+                writer.map_or(Ok(Vec::new()), Writer::close).map_err(|e| e.to_string())
+            }
+        };
+        let spooled = Spooled { run: self.run, path: self.path.clone(), groups };
         self.all.runs.lock().unwrap_or_else(PoisonError::into_inner).push(spooled);
     }
 }

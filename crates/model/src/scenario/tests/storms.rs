@@ -124,6 +124,7 @@ fn a_storm_becomes_what_it_says() {
             vms: vec![1, 2, 3],
             batch: 2,
             next: Milestone::Login,
+            rolling: false,
             begin_ns: 100_000_000,
             gap_ns: 1_000_000,
             toolstack: vec![at(0, 0)],

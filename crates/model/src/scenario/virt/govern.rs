@@ -57,6 +57,9 @@ shared_keys! {
         hotplug_batch: Time,
         /// hotplug: time that each vCPU stops all of the guest for. Default: 5ms.
         hotplug_stall: Time,
+        /// On real vCPUs: the guest moves its tasks between its vCPUs, as one with a governor does. (In
+        /// the simulator every guest does.) Default: false, each task stays on one.
+        guest_balance: bool,
     }
 }
 
@@ -81,6 +84,7 @@ impl GovernKeys {
         set(&self.entitled, &mut govern.entitled, |n| Some(n.get32()));
         set(&self.hotplug, &mut govern.means.hotplug, |on| *on);
         set(&self.hotplug_batch, &mut govern.means.batch_ns, |time| Some(time.0));
+        set(&self.guest_balance, &mut govern.guest_balance, |on| *on);
         set(&self.hotplug_stall, &mut govern.means.stall_ns, |time| Some(time.0));
     }
 }

@@ -1,0 +1,171 @@
+//! Masks of vCPUs to keep off, and governors, on real vCPUs.
+
+mod support;
+
+use support::{lab, plan, run, scalar, scalar_if, twice};
+
+/// Two vCPUs with work for both, a device whose interrupts one of them takes, and a task that must
+/// stay on vCPU 1. From 600 ms on the guest is asked to use vCPU 0 only, from 1.2 s on both again.
+const MASKED: &str = r#"
+name = "masked"
+title = "masked"
+duration = "1500ms"
+warmup = "100ms"
+
+[host]
+profile = "xeon-server"
+pcpus = 2
+topology = { cores_per_llc = 2 }
+
+[host.sched]
+fair = "eevdf"
+
+[[vm]]
+name = "guest"
+vcpus = 2
+tick_hz = 250
+
+[[vm.task]]
+name = "hog"
+kind = "hog"
+count = 2
+
+[[vm.task]]
+name = "worker"
+kind = "cyclictest"
+count = 4
+interval = "2ms"
+policy = "other"
+work = "50us"
+
+[[vm.task]]
+name = "pinned"
+kind = "cyclictest"
+interval = "2ms"
+policy = "fifo 50"
+work = "20us"
+cpus = "1"
+
+[[probe]]
+task = "guest.worker/0"
+
+[[probe]]
+task = "guest.pinned"
+
+[[at]]
+time = "600ms"
+vm = "guest"
+prefer = "0"
+
+[[at]]
+time = "1200ms"
+vm = "guest"
+prefer = "0-1"
+"#;
+
+#[test]
+fn a_guest_keeps_off_the_vcpus_that_its_page_says() {
+    let Some(_lab) = lab() else { return };
+    twice(|| {
+        let r = run(&plan(MASKED, "vanilla", &[]));
+        let used = scalar(&r, "guest", "vcpus_used");
+        // 600 of 1500 ms on one vCPU.
+        assert!((1.55..1.65).contains(&used), "{used}");
+        let changes = scalar(&r, "guest", "mask_changes");
+        assert!((70.0..85.0).contains(&changes), "2 in 1.5 s: {changes}");
+        let pushed = scalar(&r, "guest", "pushed_off");
+        if pushed <= 0.0 {
+            return Err("nobody was pushed off".to_owned());
+        }
+        // Nobody is lost on the way, and who is pinned stays and runs.
+        for probe in ["guest.worker/0", "guest.pinned"] {
+            let n = support::latency(&r, probe).hist.len();
+            // Few where others use this host as well: a fair task waits for its turn behind hogs.
+            if n < 30 {
+                return Err(format!("{probe}: {n} samples of 750"));
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn work_follows_the_mask_off_a_vcpu_and_back() {
+    let Some(_lab) = lab() else { return };
+    // Only hogs: the guest's throughput is that of the vCPUs it uses.
+    let alone = ["vm.guest.task.worker.enabled=false", "vm.guest.task.pinned.enabled=false"];
+    twice(|| {
+        let mut masked = plan(MASKED, "vanilla", &alone);
+        let all = run(&masked);
+        // One vCPU for all of the time.
+        masked.timeline.truncate(1);
+        masked.timeline[0].at_ns = 0;
+        let one = run(&masked);
+        let done = |r| scalar(r, "guest.hog", "throughput");
+        let ratio = done(&one) / done(&all);
+        // 1.0 of 1.6.
+        if !(0.4..0.85).contains(&ratio) {
+            return Err(format!("{} of {}", done(&one), done(&all)));
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn without_a_mask_nobody_is_told_and_nobody_moves() {
+    let Some(_lab) = lab() else { return };
+    let mut plan = plan(MASKED, "vanilla", &[]);
+    plan.timeline.clear();
+    plan.duration_ns = 300_000_000;
+    let r = run(&plan);
+    for metric in ["mask_changes", "vcpus_used", "pushed_off"] {
+        assert_eq!(scalar_if(&r, "guest", metric), None, "{metric}");
+    }
+    // A guest that moves its tasks without a mask does not push any off.
+    plan.vms[0].virt.govern.guest_balance = true;
+    let r = run(&plan);
+    assert!(support::latency(&r, "guest.worker/0").hist.len() > 5);
+}
+
+/// A second guest that computes as well: twice as many vCPUs as pCPUs.
+const NEIGHBOUR: &str = r#"
+[[vm]]
+name = "other"
+vcpus = 2
+tick_hz = 250
+[[vm.task]]
+name = "hog"
+kind = "hog"
+count = 2
+"#;
+
+#[test]
+fn every_governor_runs_live_and_folds_only_under_contention() {
+    let Some(_lab) = lab() else { return };
+    let text = MASKED.split("[[at]]").next().unwrap();
+    let text = format!("{text}{NEIGHBOUR}");
+    let off = "vm.other.enabled=false";
+    for policy in ["step", "proportional", "entitlement", "host-hint"] {
+        // `step` needs a second for one core.
+        let sets = ["duration=3s", "warmup=1500ms"];
+        twice(|| {
+            let r = run(&plan(&text, policy, &sets));
+            let used = scalar(&r, "guest", "vcpus_used") + scalar(&r, "other", "vcpus_used");
+            let changes = scalar(&r, "guest", "mask_changes");
+            eprintln!("{policy}: {used:.2} of 4 vCPUs used, {changes} changes a minute");
+            // `proportional` gives back what it loses against others on this host, and tries again.
+            let most = if policy == "proportional" { 3.95 } else { 3.4 };
+            if used > most { Err(format!("{policy}: {used} vCPUs used")) } else { Ok(()) }
+        });
+        twice(|| {
+            let r = run(&plan(&text, policy, &[&sets[..], &[off]].concat()));
+            let used = scalar(&r, "guest", "vcpus_used");
+            let steal = scalar(&r, "guest", "steal");
+            // A host that steals from us is contention, whoever it is.
+            if used < 1.95 && steal < 1.0 {
+                return Err(format!("{policy}: {used} vCPUs used at {steal} % steal"));
+            }
+            Ok(())
+        });
+    }
+}
