@@ -177,7 +177,7 @@ fn a_mask_that_is_empty_again_leaves_nothing_behind() {
     let with = |timeline: Vec<TimelineEvent>| {
         let mut p = host(4, vec![vm("a"), vm("b")], false);
         (p.warmup_ns, p.duration_ns) = (0, 2 * S);
-        p.costs = dear();
+        p.host.costs = dear();
         p.timeline = timeline;
         probe_all(&mut p);
         run(&p)
