@@ -211,13 +211,14 @@ fn miri_tools() -> Result<(), String> {
 /// A Python with other people's readers of our files; made where it is not there yet.
 fn foreign_readers() -> Result<(), String> {
     const PYTHON: &str = "target/foreign/bin/python";
-    let imports = "import perfetto, pyarrow, duckdb, hdrh";
+    let imports = "import perfetto, pyarrow, duckdb, hdrh, prometheus_client";
     if tool(PYTHON, &["-c", imports], "").is_ok() {
         return Ok(());
     }
     tool("python3", &["-m", "venv", "target/foreign"], "needs python3 with venv")?;
-    let packages = ["-m", "pip", "install", "-q", "perfetto", "pyarrow", "duckdb", "hdrhistogram"];
-    tool(PYTHON, &packages, "needs PyPI")
+    let readers = ["perfetto", "pyarrow", "duckdb", "hdrhistogram", "prometheus_client"];
+    let install = [&["-m", "pip", "install", "-q"], &readers[..]].concat();
+    tool(PYTHON, &install, "needs PyPI")
 }
 
 fn fuzz_tools() -> Result<(), String> {

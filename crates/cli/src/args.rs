@@ -88,6 +88,9 @@ pub(crate) struct RunArgs {
     /// this folder: samples.parquet, latency.hlog, histograms, compare.txt
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// With --json: also what charts are drawn from (distributions, latency by time), as --out has it
+    #[arg(long, requires = "json")]
+    pub(crate) detail: bool,
     /// Write the result as OpenMetrics text
     #[arg(long, value_name = "FILE")]
     pub(crate) metrics: Option<PathBuf>,
@@ -202,7 +205,8 @@ pub(crate) struct ReproduceArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ReportArgs {
-    /// A folder that `vcoop run --out` or `vcoop reproduce --out` wrote
+    /// A folder that --out of `vcoop run`, `vcoop reproduce` or `vcoop validate` wrote; one with a
+    /// result.json that `vcoop run --json --detail` printed will do
     pub(crate) dir: PathBuf,
     /// Write every chart as a picture of its own into this folder, too
     #[arg(long, value_name = "DIR")]
@@ -222,6 +226,9 @@ pub(crate) struct ValidateArgs {
     pub(crate) calibration: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) common: Common,
+    /// Write report.html, report.txt and validation.json into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 /// Where a sweep's points run.

@@ -85,6 +85,23 @@ impl Folder {
     }
 }
 
+/// Makes a folder for a report before the runs, so that they are not wasted on one that cannot be
+/// written. One with files of the same names, but without the one that `command` writes besides, is
+/// refused.
+pub(crate) fn prepare(dir: &Path, mark: &str, command: &str) -> Result<(), Failure> {
+    let files = [REPORT, "report.txt"];
+    if !dir.join(mark).exists()
+        && let Some(name) = files.iter().find(|name| dir.join(name).exists())
+    {
+        return Err(Failure::usage(format!(
+            "--out {}: it has a {name} that `{command}` did not write; nothing was overwritten. \
+             Name another folder",
+            dir.display()
+        )));
+    }
+    fs::create_dir_all(dir).map_err(|e| Failure::run(format!("cannot make {}: {e}", dir.display())))
+}
+
 /// Writes a file of a folder, which [`replace`]s what was there.
 pub(crate) fn put(dir: &Path, name: &str, text: &str) -> Result<(), Failure> {
     replace(&dir.join(name), text)

@@ -8,12 +8,14 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use vcoop_lab::reproduce::{self, Reproduction};
 use vcoop_lab::result::{self, Document};
-use vcoop_report::{pictures, render_html, render_reproduction_html};
+use vcoop_lab::validate::{self, Validation};
+use vcoop_report::{pictures, render_html, render_reproduction_html, render_validation_html};
 
 use crate::args::ReportArgs;
 use crate::failure::Failure;
 use crate::folder::{REPORT, RESULT, put};
 use crate::output::note;
+use crate::validate::VALIDATION;
 
 /// What `reproduce --out` leaves.
 pub(crate) const REPRODUCTION: &str = "reproduce.json";
@@ -24,25 +26,19 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let page = match read(dir, RESULT)? {
         Some(value) => {
             let document: Document = known(value, result::SCHEMA, &dir.join(RESULT))?;
+            if !document.has_detail() {
+                note(&format!(
+                    "{} has no distributions and nothing by time: most charts are left out. \
+                     `vcoop run --out DIR` keeps them, and so does --json with --detail",
+                    dir.join(RESULT).display()
+                ));
+            }
             if args.svg.is_some() {
                 charts = pictures(&document);
             }
             render_html(&document)
         }
-        None => match read(dir, REPRODUCTION)? {
-            Some(value) if args.svg.is_none() => {
-                let path = dir.join(REPRODUCTION);
-                let done: Reproduction = known(value, reproduce::SCHEMA, &path)?;
-                render_reproduction_html(&done)
-            }
-            Some(_) => return Err(Failure::usage("--svg is for results of `vcoop run`")),
-            None => {
-                let dir = dir.display();
-                return Err(Failure::usage(format!(
-                    "{dir} has neither {RESULT} nor {REPRODUCTION}: name a folder that --out wrote"
-                )));
-            }
-        },
+        None => other(args)?,
     };
     put(dir, REPORT, &page)?;
     if let Some(pictures) = &args.svg {
@@ -54,6 +50,33 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     }
     note(&format!("wrote {}", dir.join(REPORT).display()));
     Ok(())
+}
+
+/// The page of a reproduction or of a validation.
+fn other(args: &ReportArgs) -> Result<String, Failure> {
+    let dir = &args.dir;
+    let pages: [(&str, fn(Value, &Path) -> Result<String, Failure>); 2] = [
+        (REPRODUCTION, |value, path| {
+            known::<Reproduction>(value, reproduce::SCHEMA, path)
+                .map(|r| render_reproduction_html(&r))
+        }),
+        (VALIDATION, |value, path| {
+            known::<Validation>(value, validate::SCHEMA, path).map(|v| render_validation_html(&v))
+        }),
+    ];
+    for (name, page) in pages {
+        match read(dir, name)? {
+            Some(_) if args.svg.is_some() => {
+                return Err(Failure::usage("--svg is for results of `vcoop run`"));
+            }
+            Some(value) => return page(value, &dir.join(name)),
+            None => {}
+        }
+    }
+    Err(Failure::usage(format!(
+        "{} has neither {RESULT} nor {REPRODUCTION} nor {VALIDATION}: name a folder that --out wrote",
+        dir.display()
+    )))
 }
 
 /// A JSON file of a folder; `None` if there is none.

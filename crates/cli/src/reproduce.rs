@@ -1,6 +1,5 @@
 //! `vcoop reproduce`.
 
-use std::fs;
 use std::path::Path;
 
 use vcoop_capture::Loader;
@@ -11,7 +10,7 @@ use vcoop_report::{Style, render_reproduction, render_reproduction_html, wrap};
 
 use crate::args::ReproduceArgs;
 use crate::failure::Failure;
-use crate::folder::{REPORT, put};
+use crate::folder::{REPORT, prepare, put};
 use crate::interrupt::stop_flag;
 use crate::output::{print, style};
 use crate::progress::Progress;
@@ -20,7 +19,7 @@ use crate::scenario::{Overrides, jobs, nearest, say_losses};
 
 pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     if let Some(dir) = &args.out {
-        prepare(dir)?;
+        prepare(dir, REPRODUCTION, "vcoop reproduce")?;
     }
     let stop = stop_flag();
     let jobs = jobs(&args.common)?;
@@ -49,22 +48,6 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
 fn json(result: &Reproduction) -> Result<String, Failure> {
     let json = serde_json::to_string_pretty(result).map_err(Failure::run)?;
     Ok(format!("{json}\n"))
-}
-
-/// Makes the folder before the runs, so that they are not wasted on one that cannot be written. A
-/// folder with files of the same names that no reproduction wrote is refused.
-fn prepare(dir: &Path) -> Result<(), Failure> {
-    let files = [REPORT, "report.txt"];
-    if !dir.join(REPRODUCTION).exists()
-        && let Some(name) = files.iter().find(|name| dir.join(name).exists())
-    {
-        return Err(Failure::usage(format!(
-            "--out {}: it has a {name} that `vcoop reproduce` did not write; nothing was overwritten. \
-             Name another folder",
-            dir.display()
-        )));
-    }
-    fs::create_dir_all(dir).map_err(|e| Failure::run(format!("cannot make {}: {e}", dir.display())))
 }
 
 fn write(dir: &Path, result: &Reproduction) -> Result<(), Failure> {

@@ -6,9 +6,9 @@ use vcoop_lab::backend::{Choice, Request, Selection, select};
 use vcoop_lab::digest::Digest;
 use vcoop_lab::result::{Document, Engine};
 use vcoop_lab::runner::{Control, Experiment, Measured, RunError, RunId, Watch};
-use vcoop_model::plan::Plan;
-use vcoop_model::span::Observer;
-use vcoop_report::data::{self, Spools};
+use vcoop_model::plan::{Ns, Plan};
+use vcoop_model::span::{Observer, SampleEvent};
+use vcoop_report::data::{self, Spool, Spools};
 use vcoop_report::{Style, render};
 
 use crate::args::{BackendArg, RunArgs};
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     refuse_twice(&args.policy)?;
     let plans = scenario.plans(policies).map_err(refuse)?;
     let mut plans = plans;
-    if args.out.is_some() {
+    if args.out.is_some() || args.detail {
         plans.iter_mut().for_each(|plan| plan.slices = SLICES);
     }
     let folder = args.out.as_deref().map(|dir| Folder::new(dir, &scenario.name)).transpose()?;
@@ -68,7 +68,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         Ok((document(plans, &measured, about.clone()), measured, failure))
     };
     let (result, measured, failure) = {
-        let dashboard = args.watch.then(|| Dashboard::show(&about.title, plans));
+        let all = columns.iter().flat_map(|c| &c.plans);
+        let runs = all.map(|&plan| plans[plan].repeats as usize).sum();
+        let dashboard = args.watch.then(|| Dashboard::show(&about.title, plans, runs));
         let dashboard = match dashboard {
             Some(Err(why)) => {
                 note(&why);
@@ -158,12 +160,34 @@ impl Eyes<'_> {
 
 impl Watch for Eyes<'_> {
     fn begins(&self, run: RunId) -> Result<Option<Box<dyn Observer + '_>>, String> {
-        let Some(spools) = self.spools else { return Ok(None) };
-        Ok(Some(Box::new(spools.begin(run, &self.plans[run.plan])?)))
+        let plan = &self.plans[run.plan];
+        let spool = self.spools.map(|spools| spools.begin(run, plan)).transpose()?;
+        let eye = self.dashboard.map(|dashboard| dashboard.begins(run, plan));
+        Ok(match (spool, eye) {
+            (Some(spool), Some(eye)) => Some(Box::new(Both(spool, eye))),
+            (Some(spool), None) => Some(Box::new(spool)),
+            (None, eye) => eye,
+        })
     }
 
     fn ended(&self, run: RunId, digest: &Digest) {
         self.dashboard.iter().for_each(|dashboard| dashboard.ended(run, digest));
+    }
+}
+
+/// Two who observe a run; neither wants more of it than its samples.
+#[derive(Debug)]
+struct Both<'a>(Spool<'a>, Box<dyn Observer + 'a>);
+
+impl Observer for Both<'_> {
+    fn sample(&mut self, at: Ns, sample: &SampleEvent<'_>) {
+        self.0.sample(at, sample);
+        self.1.sample(at, sample);
+    }
+
+    fn ends(&mut self) {
+        self.0.ends();
+        self.1.ends();
     }
 }
 

@@ -6,17 +6,24 @@ use vcoop_lab::backend::{Choice, Request, select};
 use vcoop_lab::result::Document;
 use vcoop_lab::runner::{Control, Experiment};
 use vcoop_lab::validate::{SCENARIOS, validation};
-use vcoop_report::render_validation;
+use vcoop_report::{Style, render_validation, render_validation_html};
 
 use crate::args::ValidateArgs;
 use crate::failure::Failure;
+use crate::folder::{REPORT, prepare, put};
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::progress::Progress;
 use crate::scenario::{Overrides, calibration, jobs, parse, source};
 
+/// What `--out` leaves.
+pub(crate) const VALIDATION: &str = "validation.json";
+
 pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
     let stop = stop_flag();
+    if let Some(dir) = &args.out {
+        prepare(dir, VALIDATION, "vcoop validate")?;
+    }
     let jobs = jobs(&args.common)?;
     let profile = args.calibration.as_deref().map(calibration).transpose()?;
     let overrides = Overrides::new(&[], &args.common)?;
@@ -62,12 +69,13 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
         }
     }
     let result = validation(&documents);
-    let text = if args.common.json {
-        let json = serde_json::to_string_pretty(&result).map_err(Failure::run)?;
-        format!("{json}\n")
-    } else {
-        render_validation(&result, style())
-    };
+    let json = serde_json::to_string_pretty(&result).map_err(Failure::run)? + "\n";
+    if let Some(dir) = &args.out {
+        put(dir, "report.txt", &render_validation(&result, Style::default()))?;
+        put(dir, REPORT, &render_validation_html(&result))?;
+        put(dir, VALIDATION, &json)?;
+    }
+    let text = if args.common.json { json } else { render_validation(&result, style()) };
     print(&text)?;
     if result.interrupted { Err(Failure::Interrupted) } else { Ok(()) }
 }

@@ -4,6 +4,7 @@
 //! Whatever ends the run, a panic too, the screen is as it was before.
 
 mod board;
+mod eye;
 mod screen;
 
 use std::io::{self, IsTerminal};
@@ -13,11 +14,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use vcoop_lab::digest::Digest;
-use vcoop_lab::runner::{Progress, RunId, Watch};
+use vcoop_lab::runner::{Progress, RunId};
 use vcoop_model::plan::Plan;
 use vcoop_model::span::Observer;
 
 use board::Board;
+use eye::Eye;
 use screen::Screen;
 pub(crate) use screen::restore;
 
@@ -33,18 +35,18 @@ pub(crate) struct Dashboard {
 }
 
 impl Dashboard {
-    /// Shows a dashboard, or says why there is none.
+    /// Shows a dashboard of so many runs, or says why there is none.
     ///
     /// # Errors
     ///
     /// There is no terminal, or it cannot be drawn on: the run goes on without.
-    pub(crate) fn show(title: &str, plans: &[Plan]) -> Result<Self, String> {
+    pub(crate) fn show(title: &str, plans: &[Plan], runs: usize) -> Result<Self, String> {
         if !io::stderr().is_terminal() {
             return Err("--watch: stderr is no terminal; running without a dashboard".to_owned());
         }
         let mut screen = Screen::enter()
             .map_err(|e| format!("--watch: cannot draw ({e}); running without a dashboard"))?;
-        let board = Arc::new(Mutex::new(Board::new(title, plans)));
+        let board = Arc::new(Mutex::new(Board::new(title, plans, runs)));
         let done = Arc::new(AtomicBool::new(false));
         let (shared, stop) = (Arc::clone(&board), Arc::clone(&done));
         let started = Instant::now();
@@ -82,12 +84,14 @@ impl Drop for Dashboard {
     }
 }
 
-impl Watch for Dashboard {
-    fn begins(&self, _: RunId) -> Result<Option<Box<dyn Observer + '_>>, String> {
-        Ok(None)
+impl Dashboard {
+    /// A run is about to begin: who watches it.
+    pub(crate) fn begins(&self, run: RunId, plan: &Plan) -> Box<dyn Observer + '_> {
+        Box::new(Eye::new(&self.board, run, plan))
     }
 
-    fn ended(&self, run: RunId, digest: &Digest) {
+    /// A run is over.
+    pub(crate) fn ended(&self, run: RunId, digest: &Digest) {
         self.board.lock().unwrap_or_else(PoisonError::into_inner).book(run, digest);
     }
 }
@@ -103,7 +107,7 @@ mod tests {
     #[test]
     #[ignore = "run by the test below, on a terminal of its own"]
     fn panics_on_a_screen() {
-        let _dashboard = Dashboard::show("a run that breaks", &[]).expect("a terminal");
+        let _dashboard = Dashboard::show("a run that breaks", &[], 1).expect("a terminal");
         sleep(Duration::from_millis(500));
         panic!("as planned");
     }

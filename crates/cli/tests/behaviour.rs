@@ -327,6 +327,30 @@ fn results_of_another_version_are_refused() {
 }
 
 #[test]
+fn printed_results_give_charts_where_they_were_asked_to() {
+    let dir = folder("printed");
+    fs::create_dir_all(&dir).unwrap();
+    let path = dir.to_str().unwrap();
+    let drawn = |extra: &[&str]| {
+        let output = short(&[&["--json"], extra].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        fs::write(dir.join("result.json"), &output.stdout).unwrap();
+        let output = run(&["report", path]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let said = text(&output.stderr).to_owned();
+        (said, fs::read_to_string(dir.join("report.html")).unwrap())
+    };
+    let (said, page) = drawn(&[]);
+    assert!(said.contains("most charts are left out") && said.contains("--detail"), "{said}");
+    assert!(page.contains("most charts are missing") && !page.contains("id=\"time\""));
+    let (said, page) = drawn(&["--detail"]);
+    assert!(!said.contains("left out"), "{said}");
+    assert!(!page.contains("most charts are missing") && page.contains("id=\"time\""));
+    let output = short(&["--detail"]);
+    assert_eq!(output.status.code(), Some(2), "it says nothing without --json");
+}
+
+#[test]
 fn a_reproduction_leaves_a_report_too() {
     let dir = folder("reproduction");
     let path = dir.to_str().unwrap();

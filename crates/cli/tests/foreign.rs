@@ -1,5 +1,5 @@
-//! A run's files, read by other people's readers: pyarrow, DuckDB, HdrHistogram's and Perfetto's own
-//! schema, from PyPI. `VCOOP_PYTHON` names a Python that has them; `cargo xtask test` makes one.
+//! A run's files, read by other people's readers: pyarrow, DuckDB, HdrHistogram's, Prometheus' and
+//! Perfetto's own schema, from PyPI. `VCOOP_PYTHON` names a Python that has them; `cargo xtask test` makes one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,10 +24,10 @@ fn vcoop(args: &[&str]) {
 }
 
 /// Runs a script on a file; says so where nobody can read it here.
-fn read(script: &str, path: &Path) {
+fn read(script: &str, path: &Path, words: &[&str]) {
     let python = std::env::var_os("VCOOP_PYTHON").unwrap_or("python3".into());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign").join(script);
-    let output = match Command::new(&python).arg(&script).arg(path).output() {
+    let output = match Command::new(&python).arg(&script).arg(path).args(words).output() {
         Ok(output) => output,
         Err(e) => return eprintln!("skipped: {}: {e}", python.display()),
     };
@@ -55,7 +55,49 @@ fn perfettos_schema_reads_a_trace() {
         "-o",
         file,
     ]);
-    read("trace.py", &path);
+    read("trace.py", &path, &[]);
+}
+
+/// Real vCPUs, recorded by the real tracefs, in a mount namespace of its own.
+#[cfg(target_os = "linux")]
+#[test]
+fn perfettos_schema_reads_a_live_trace() {
+    let path = folder("foreign-live").join("t.pftrace");
+    let mount = "[ -e /sys/kernel/tracing/trace ] || mount -t tracefs nodev /sys/kernel/tracing \
+                 || exit 3; exec \"$0\" \"$@\"";
+    let run =
+        ["trace", "busy-host-1", "--backend", "kvm", "--policy", "dynamic", "--duration", "1s"];
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-c", mount, env!("CARGO_BIN_EXE_vcoop")])
+        .args(run)
+        .arg("-o")
+        .arg(&path)
+        .output();
+    let output = match output {
+        Ok(output) => output,
+        Err(e) => return eprintln!("skipped: unshare: {e}"),
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    // No KVM, no tracefs, or no right to a namespace.
+    if output.status.code() == Some(3) || said.starts_with("unshare:") {
+        return eprintln!("skipped: {}", said.trim());
+    }
+    assert!(output.status.success(), "{said}");
+    read("trace.py", &path, &["live"]);
+}
+
+#[test]
+fn prometheus_reads_metrics() {
+    let path = folder("foreign-metrics").join("vcoop.prom");
+    let run = ["run", "busy-host", "--quiet", "--metrics", path.to_str().unwrap(), "--json"];
+    let output = Command::new(env!("CARGO_BIN_EXE_vcoop"))
+        .args(run.iter().chain(&SHORT))
+        .env("VCOOP_BACKEND", "sim")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::write(path.with_extension("prom.json"), output.stdout).unwrap();
+    read("metrics.py", &path, &[]);
 }
 
 #[test]
@@ -63,7 +105,7 @@ fn other_readers_find_the_same_samples() {
     let dir = folder("foreign-data").join("out");
     let out = dir.to_str().unwrap();
     vcoop(&[&["run", "busy-host", "--quiet", "--out", out], &SHORT[..]].concat());
-    read("data.py", &dir);
+    read("data.py", &dir, &[]);
     let left: Vec<_> = std::fs::read_dir(&dir)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -7,14 +7,14 @@ use vcoop_abi::words::Word;
 use vcoop_abi::{GuestArea, Header, HostArea, Status};
 use vcoop_guest::kernel::{Cause, Kernel, Port};
 use vcoop_guest::layout::{
-    CONTROL, Control, GATES, IdlePoll, MAX_TASKS, MAX_VCPUS, PORT_DOORBELL, PORT_MULTICAST, STATS, TaskStats,
-    VECTOR_IPI, VECTOR_TIMER, VcpuWords, area, gate, task_stack_top,
+    CONTROL, Control, GATES, IdlePoll, MAX_TASKS, MAX_VCPUS, PORT_DOORBELL, PORT_MULTICAST, STATS,
+    TaskStats, VECTOR_IPI, VECTOR_TIMER, VcpuWords, area, gate, task_stack_top,
 };
 use vcoop_guest::program::{Call, Kind};
 use vcoop_policy::config::GuestPollConfig;
 use vcoop_policy::{GuestEvent, GuestHalf, GuestHaltPoll, Idle};
 
-use crate::gates::{cpuid, out, tsc, work, wrmsr};
+use crate::gates::{cpuid, out, tsc, work, wrmsr, wrmsr_checked};
 
 pub(crate) const IA32_TSC_DEADLINE: u32 = 0x6e0;
 pub(crate) const X2APIC_EOI: u32 = 0x80b;
@@ -436,9 +436,10 @@ pub(crate) extern "sysv64" fn boot(number: u64) -> *const Context {
         let host_area = unsafe { &*(host.host_area(number as u32) as *const HostArea) };
         if control.register != 0 {
             guest_area(number).header.store(Header::OURS.to_word(), Ordering::Release);
-            wrmsr(MSR_REGISTER, area(number) | REGISTER_ENABLE);
+            // Refused where a task of another vCPU was first to register this area.
+            let registered = wrmsr_checked(MSR_REGISTER, area(number) | REGISTER_ENABLE);
             let link = Link { half: GuestHalf::new(), host: host_area };
-            vcpu.machine.link = host_area.is_compatible().then_some(link);
+            vcpu.machine.link = (registered && host_area.is_compatible()).then_some(link);
         }
         let masks = control.masked != 0 && host.features.contains(Features::PREFERRED);
         vcpu.machine.mask = (masks && host_area.is_compatible()).then_some(host_area);

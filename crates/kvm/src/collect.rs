@@ -8,7 +8,7 @@ use vcoop_guest::layout::{RING_STRIDE, RINGS, STATS, TaskStats};
 use vcoop_guest::ring::{Reader, Ring, Sample};
 use vcoop_model::plan::virt::GuestIdle;
 use vcoop_model::plan::{Act, Ns, Plan, Program, Target};
-use vcoop_model::recording::{LatencyRecord, Recording, Scalar};
+use vcoop_model::recording::{LatencyRecord, PolicyEvents, Recording, Scalar};
 use vcoop_model::span::Observer;
 use vcoop_policy::PolicyStats;
 
@@ -131,6 +131,10 @@ pub(crate) struct Collector<'a> {
     trace: Option<Recorder>,
     /// Threads of the VMs' vCPUs, once they are known to the trace.
     vcpus: Vec<Vec<Tid>>,
+    /// How far each vCPU's diary is read, and what was in them, by VM.
+    read: Vec<Vec<u64>>,
+    policy_events: Vec<PolicyEvents>,
+    unread: u64,
     first: Option<Totals>,
     last: Option<Totals>,
     observer: Option<&'a mut dyn Observer>,
@@ -181,11 +185,25 @@ impl<'a> Collector<'a> {
         let lines = lines.collect();
         let origin = clock.tsc_at(0);
         let vcpus = Vec::new();
-        let (first, last) = (None, None);
-        (
-            Self { plan, clock, origin, firing, lines, trace, vcpus, first, last, observer: None },
-            senders,
-        )
+        let sliced = plan.vms.iter().filter(|_| plan.slices > 0);
+        let this = Self {
+            plan,
+            clock,
+            origin,
+            firing,
+            lines,
+            trace,
+            vcpus,
+            read: vms.iter().map(|vm| vec![0; vm.vcpus.len()]).collect(),
+            policy_events: sliced
+                .map(|vm| PolicyEvents::new(&vm.label, plan.slices, plan.duration_ns))
+                .collect(),
+            unread: 0,
+            first: None,
+            last: None,
+            observer: None,
+        };
+        (this, senders)
     }
 
     /// Tells somebody of every sample from now on.
@@ -265,6 +283,7 @@ impl<'a> Collector<'a> {
     /// Takes in what was measured since the last time, and records what the trace can explain.
     pub(crate) fn collect(&mut self, vms: &[VmDriver]) {
         self.gather(vms);
+        self.read(vms);
         if let Some(trace) = &mut self.trace {
             trace.drain();
         }
@@ -322,10 +341,32 @@ impl<'a> Collector<'a> {
         }
     }
 
+    /// Takes in what policies did.
+    fn read(&mut self, vms: &[VmDriver]) {
+        let mut live = self.trace.as_mut().and_then(|trace| trace.live.as_mut());
+        for (m, (vm, read)) in vms.iter().zip(&mut self.read).enumerate() {
+            for (n, (v, from)) in vm.vcpus.iter().zip(read).enumerate() {
+                let tid = self.vcpus.get(m).and_then(|tids| tids.get(n)).copied();
+                self.unread += v.diary.read(from, |note| {
+                    if let (Some(live), Some(tid)) = (&mut live, tid) {
+                        live.note(tid, note);
+                    }
+                    let at = note.at.checked_sub(self.plan.warmup_ns);
+                    let at = at.filter(|at| *at < self.plan.duration_ns);
+                    if let (Some(events), Some(at)) = (self.policy_events.get_mut(m), at) {
+                        note.counted().for_each(|event| events.book(at, event));
+                    }
+                });
+            }
+        }
+    }
+
     fn release(&mut self, all: bool) {
-        let live = self.trace.as_mut().and_then(|trace| trace.live.as_mut());
+        let (clock, trace) = (self.clock, self.trace.as_mut());
+        let covered = trace.as_ref().map_or(0, |trace| clock.ns_at(trace.timeline().covered()));
+        let live = trace.and_then(|trace| trace.live.as_mut());
         if let (Some(live), Some(observer)) = (live, &mut self.observer) {
-            live.tell(*observer);
+            live.tell(*observer, covered);
         }
         let timeline = self.trace.as_ref().map(Recorder::timeline);
         for line in &mut self.lines {
@@ -339,6 +380,7 @@ impl<'a> Collector<'a> {
     /// The recording; `ended`: when the run did. Its threads have ended.
     pub(crate) fn finish(mut self, ended: Ns, counters: &Counters<'_>) -> Recording {
         self.gather(counters.vms);
+        self.read(counters.vms);
         if let Some(trace) = &mut self.trace {
             trace.end();
         }
@@ -363,6 +405,9 @@ impl<'a> Collector<'a> {
         put("lab", "samples_lost", "count", lost as f64);
         put("lab", "samples_invalid", "count", bad as f64);
         put("lab", "samples_coarse", "count", coarse as f64);
+        if self.unread > 0 {
+            put("lab", "policy_events_lost", "count", self.unread as f64);
+        }
         if let (Some(a), Some(b)) = (&self.first, &self.last) {
             scalars_between(self.plan, a, b, &mut put);
             if let Some(trace) = &self.trace {
@@ -381,7 +426,8 @@ impl<'a> Collector<'a> {
         }
         let latencies: Vec<LatencyRecord> =
             self.lines.into_iter().map(|l| l.series.probe.finish(ended)).collect();
-        Recording { latencies, scalars, ..Recording::default() }
+        let policy_events = self.policy_events;
+        Recording { latencies, scalars, policy_events, ..Recording::default() }
     }
 }
 

@@ -18,6 +18,7 @@ use vcoop_policy::{
 use crate::attr::Attr;
 use crate::bell::Bell;
 use crate::clock::{Clock, Kick};
+use crate::diary::{Diary, Note};
 use crate::environment::{is_asleep, schedstat};
 use crate::error::{Error, Whom};
 use crate::machine::Machine;
@@ -121,6 +122,8 @@ pub(crate) struct VcpuDriver {
     registration: AtomicU64,
     /// The guest has notified, and the injector has not looked yet.
     notified: AtomicBool,
+    /// What the policy did, if anybody wants to know.
+    pub(crate) diary: Diary,
     /// The guest's count of kernel entries when an interrupt was last sent to it: while it is still
     /// the same, the guest has not taken that interrupt, and its idle word is an old one.
     entries: AtomicU64,
@@ -205,6 +208,7 @@ impl VcpuDriver {
             timer: AtomicU64::new(NEVER),
             registration: AtomicU64::new(0),
             notified: AtomicBool::new(false),
+            diary: Diary::off(),
             entries: AtomicU64::new(u64::MAX),
         }
     }
@@ -568,6 +572,7 @@ impl VmDriver {
         let now = common.clock.now();
         let mut fire = Some(fire);
         let mut fire = move || fire.take().map_or(Ok(()), |fire| fire());
+        let before = v.diary.is_on().then(|| state.policy.stats());
         let actions = state.policy.on(now, event, &mut self.shared.lock());
         let host = self.machine.host_area(v.number);
         let mut again = false;
@@ -624,6 +629,12 @@ impl VmDriver {
             if !rearmed {
                 v.timer.store(NEVER, Ordering::Release);
             }
+        }
+        if let Some(before) = before {
+            let done = |action: &Action| !(refused && matches!(action, Action::Boost(_)));
+            let (left, after) = (state.policy.budget_left(now), state.policy.stats());
+            let note = Note::of(now, left, actions.into_iter().filter(done), (before, after));
+            note.into_iter().for_each(|note| v.diary.write(note));
         }
         if state.policy.reads_guest() {
             host.budget_left_ns.store(state.policy.budget_left(now), Ordering::Release);

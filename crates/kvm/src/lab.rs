@@ -21,6 +21,7 @@ use vcoop_model::span::Observer;
 use crate::attr::{self, Attr, Stay};
 use crate::clock::{self, Clock, monotonic, tsc};
 use crate::collect::{Collector, Counters, Firing};
+use crate::diary::Diary;
 use crate::draw::Stream;
 use crate::driver::{self, Common, VcpuDriver, VmDriver};
 use crate::environment::{NoDeepIdle, has_reliable_tsc};
@@ -248,6 +249,7 @@ fn one(
     let clock = Clock::new(tsc(), khz);
     let rates = Rates { clock, per_ms: clock::iterations_per_ms(&clock) };
     let wiring = Wiring::new(plan)?;
+    let shown = observer.as_ref().is_some_and(|observer| !observer.windows().is_empty());
     let mut vms = Vec::new();
     let mut fds = Vec::new();
     for (i, vm) in plan.vms.iter().enumerate() {
@@ -265,6 +267,9 @@ fn one(
             driver.offer_mask();
         }
         driver.advance = virt::advance(plan, vm, options);
+        if shown || plan.slices > 0 {
+            driver.vcpus.iter_mut().for_each(|v| v.diary = Diary::on());
+        }
         vms.push(driver);
         fds.push(vcpus);
     }

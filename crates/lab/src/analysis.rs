@@ -93,6 +93,7 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
         scatters: views.scatters,
         intervals: views.intervals,
         policy_events: views.policy_events,
+        in_use: views.in_use,
         switches: first.map(detail::switches).unwrap_or_default(),
         verdicts: Vec::new(),
         missing: about.missing,

@@ -1,10 +1,12 @@
 //! Simulated beside measured: how far the simulation of this host is from the host.
 
+use serde::{Deserialize, Serialize};
+
 use crate::result::Params;
 use crate::result::{Document, Key, LatencySeries};
 
 /// A statistic on both backends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
     /// Simulated.
     pub sim: Option<f64>,
@@ -27,7 +29,7 @@ impl Pair {
 }
 
 /// One series on both backends.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Beside {
     /// Policy.
     pub policy: String,

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{
-    EngineStats, Intervals, LatencyRecord, Mark, Part, PolicyEvents, Recording, Scalar, Scatter,
-    Slice, WorstSample,
+    EngineStats, InUse, Intervals, LatencyRecord, Mark, Part, PolicyEvents, Recording, Scalar,
+    Scatter, Slice, WorstSample,
 };
 
 /// One repeat.
@@ -26,6 +26,8 @@ pub struct Digest {
     pub intervals: Vec<Intervals>,
     /// What the policy did by time, where the plan asked.
     pub policy_events: Vec<PolicyEvents>,
+    /// How many vCPUs were used by time, where the plan asked.
+    pub in_use: Vec<InUse>,
     /// Engine accounting.
     pub engine: Option<EngineStats>,
     /// Whether the run came to its end (else it was interrupted).
@@ -66,10 +68,28 @@ pub struct Latency {
 impl Digest {
     /// Digests a recording.
     pub fn new(recording: Recording, complete: bool) -> Self {
-        let Recording { latencies, scalars, engine, marks, scatters, intervals, policy_events } =
-            recording;
+        let Recording {
+            latencies,
+            scalars,
+            engine,
+            marks,
+            scatters,
+            intervals,
+            policy_events,
+            in_use,
+        } = recording;
         let latencies = latencies.into_iter().map(Latency::new).collect();
-        Self { latencies, scalars, marks, scatters, intervals, policy_events, engine, complete }
+        Self {
+            latencies,
+            scalars,
+            marks,
+            scatters,
+            intervals,
+            policy_events,
+            in_use,
+            engine,
+            complete,
+        }
     }
 
     /// The same without views of a single run, which can be large.

@@ -152,6 +152,15 @@ pub struct Claim {
     pub statement: String,
     /// What was assumed in turning it into bounds.
     pub assumption: Option<String>,
+    /// Why it is not reproduced, as far as that was found.
+    pub reason: Option<String>,
+    /// What the verdict depends on: a value that was not published, and what becomes of the checked
+    /// number over its plausible range.
+    #[serde(default)]
+    pub depends: Vec<String>,
+    /// Commands (`vcoop run ...`) whose output shows what `reason` and `depends` say.
+    #[serde(default)]
+    pub shown_by: Vec<String>,
     /// All of them must hold.
     #[serde(rename = "check")]
     pub checks: Vec<Check>,

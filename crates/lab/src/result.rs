@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vcoop_model::recording::Part;
 
-pub use detail::{Detail, Distribution, OverTime, PolicyEventSeries, SizeBand, Switch};
+pub use detail::{
+    Detail, Distribution, InUseSeries, OverTime, PolicyEventSeries, SizeBand, Switch,
+};
 pub use views::{Curve, CurvePoint, IntervalView, Place, ScatterView, SpanView, ViewMark};
 
 /// Name and version of the format.
@@ -65,6 +67,10 @@ pub struct Document {
     /// What policies did by time; left out unless the plans have slices.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub policy_events: Vec<PolicyEventSeries>,
+    /// How many vCPUs VMs used by time; left out unless the plans have slices, and where none keeps off
+    /// any.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub in_use: Vec<InUseSeries>,
     /// What the scenario does at set times; left out where that is nothing.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub switches: Vec<Switch>,
@@ -312,6 +318,12 @@ impl Document {
             Series::Scalar(series) => Some(&**series),
             Series::Latency(_) => None,
         })
+    }
+
+    /// Whether there is what charts are drawn from: [`LatencySeries::detail`], for somebody at least.
+    pub fn has_detail(&self) -> bool {
+        let mut latencies = self.latencies().peekable();
+        latencies.peek().is_none() || latencies.any(|series| series.detail.is_some())
     }
 
     /// Backends and cells that have series, in order: each is one experiment of its own.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::beside::{Beside, Pair, beside};
 use crate::result::Document;
@@ -29,10 +29,10 @@ pub const SCENARIOS: [&str; 9] = [
 const LARGEST: usize = 3;
 
 /// The prediction errors of several scenarios.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Validation {
     /// [`SCHEMA`].
-    pub schema: &'static str,
+    pub schema: String,
     /// Version of vcoop.
     pub version: String,
     /// The host.
@@ -48,7 +48,7 @@ pub struct Validation {
 }
 
 /// One scenario's series on both backends.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Validated {
     /// Scenario.
     pub scenario: String,
@@ -63,12 +63,12 @@ pub struct Validated {
 }
 
 /// Prediction errors of one statistic over all series.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// `guest latency`, `host latency` or `throughput`.
-    pub of: &'static str,
+    pub of: String,
     /// `mean`, `p50`, `p90` or `p99`.
-    pub statistic: &'static str,
+    pub statistic: String,
     /// Series that have it on both backends.
     pub count: usize,
     /// Geometric mean of simulated over measured: 1 is no bias.
@@ -80,14 +80,14 @@ pub struct Summary {
 }
 
 /// One prediction error.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Error {
     /// Scenario.
     pub scenario: String,
     /// Series.
     pub series: String,
     /// Statistic.
-    pub statistic: &'static str,
+    pub statistic: String,
     /// The values.
     pub pair: Pair,
     /// Unit.
@@ -96,7 +96,7 @@ pub struct Error {
 
 impl Beside {
     /// Statistics by name.
-    fn statistics(&self) -> [(&'static str, &Pair); 4] {
+    pub fn statistics(&self) -> [(&'static str, &Pair); 4] {
         [("mean", &self.mean), ("p50", &self.p50), ("p90", &self.p90), ("p99", &self.p99)]
     }
 
@@ -131,7 +131,7 @@ pub fn validation(documents: &[Document]) -> Validation {
         .collect();
     let environment = documents.first().map(|d| d.environment.clone()).unwrap_or_default();
     Validation {
-        schema: SCHEMA,
+        schema: SCHEMA.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         environment,
         summary: summary(&scenarios),
@@ -161,8 +161,8 @@ fn summary(scenarios: &[Validated]) -> Vec<Summary> {
                 if n % 2 == 1 { logs[n / 2] } else { logs[n / 2 - 1].midpoint(logs[n / 2]) };
             let within = logs.iter().filter(|log| **log <= 1.0).count();
             Summary {
-                of,
-                statistic,
+                of: of.to_owned(),
+                statistic: statistic.to_owned(),
                 count: n,
                 bias: round::ratio(bias),
                 median_factor: round::ratio(libm::exp2(middle)),
@@ -186,7 +186,7 @@ fn largest(scenarios: &[Validated]) -> Vec<Error> {
             let error = Error {
                 scenario: scenario.scenario.clone(),
                 series: series.name(),
-                statistic,
+                statistic: statistic.to_owned(),
                 pair: *pair,
                 unit: series.unit.clone(),
             };
@@ -250,7 +250,8 @@ mod tests {
     #[test]
     fn the_largest_error_of_a_series_stands_for_it() {
         let largest = largest(&scenarios());
-        let names: Vec<_> = largest.iter().map(|e| (e.series.as_str(), e.statistic)).collect();
+        let names: Vec<_> =
+            largest.iter().map(|e| (e.series.as_str(), e.statistic.as_str())).collect();
         let want = [
             ("guest.b under vanilla", "p50"),
             ("host.c under vanilla", "mean"),

@@ -587,41 +587,78 @@ fn patches_that_do_nothing_do_nothing() {
     }
 }
 
-/// A start is dom0's compute: what it waits for are timeslices, as it is out of credit.
+/// A start in few goes is compute: what it waits for are timeslices, as dom0 is out of credit. One in
+/// many steps wakes up behind loops that it has just let in, and waits for their ratelimits.
 #[test]
-fn starts_wait_for_credit_and_not_for_ratelimits() {
-    let one = r#"matrix={"host.dom0_pin"=["nopin","xpin"]}"#;
-    let sets = ["duration=20s", "repeats=1", one];
+fn starts_wait_for_credit_or_for_ratelimits() {
     let policies = ["vanilla", "dom0-preempts-as-posted", "dom0-front"];
-    let d = run("xen-vmstart", &sets, &policies);
+    let one = r#"matrix={"host.dom0_pin"=["nopin","xpin"]}"#;
+    let with = |more: &[&str], policies: &[&str]| {
+        let sets = [&["duration=30s", "repeats=1", one][..], more].concat();
+        run("xen-vmstart", &sets, policies)
+    };
+    let d = with(&[], &policies);
     let took = |policy, pin| storm(&d, "start_total", policy, &[pin]);
     assert!(took("vanilla", NOPIN) > 1.1 * took("vanilla", XPIN));
     for policy in &policies[1..] {
         assert_eq!(took(policy, XPIN), took("vanilla", XPIN), "{policy}");
         assert!(took(policy, NOPIN) > 0.9 * took("vanilla", NOPIN), "{policy}");
     }
-    let rich = run("xen-vmstart", &[&sets[..], &["vm.dom0.weight=4096"]].concat(), &["vanilla"]);
+    let rich = with(&["vm.dom0.weight=4096"], &policies[..1]);
     let ratio = storm(&rich, "start_total", "vanilla", &[NOPIN]) / took("vanilla", XPIN);
     assert!((0.9..1.05).contains(&ratio), "{ratio}");
+
+    let steps = [
+        "vm.dom0.task.toolstack.work=20ms",
+        "vm.dom0.task.setup.work=500us",
+        "vm.dom0.task.setup.wait=500us",
+        "storm.boots.devices=200",
+    ];
+    let d = with(&steps, &policies);
+    let took = |policy, pin| storm(&d, "start_total", policy, &[pin]);
+    assert!(took("dom0-preempts-as-posted", NOPIN) < 0.85 * took("vanilla", NOPIN));
+    assert!(took("dom0-front", NOPIN) > 0.9 * took("vanilla", NOPIN));
+    // Credit is not what they wait for.
+    let rich = with(&[&steps[..], &["vm.dom0.weight=4096"]].concat(), &policies[..1]);
+    let ratio = storm(&rich, "start_total", "vanilla", &[NOPIN]) / took("vanilla", NOPIN);
+    assert!((0.9..1.1).contains(&ratio), "{ratio}");
+    // With two milliseconds in between, a loop's ratelimit has passed when dom0 is back.
+    let late = [steps[0], steps[1], "vm.dom0.task.setup.wait=2ms", steps[3], "duration=60s"];
+    let late = with(&late, &policies[..2]);
+    let took = |policy| storm(&late, "start_total", policy, &[NOPIN]);
+    let ratio = took("dom0-preempts-as-posted") / took("vanilla");
+    assert!((0.95..1.05).contains(&ratio), "{ratio}");
 }
 
-/// A small host misses the pCPUs that dom0 keeps, once a boot computes; a large one does not.
+/// A small host misses the pCPUs that dom0 keeps, once a boot computes; a large one does not. Where loops
+/// follow, the larger host gains more, as long as it has as many of them for a pCPU.
 #[test]
 fn pinning_costs_a_small_host() {
-    let matrix = r#"matrix={"host.pcpus"=[8,24],"host.dom0_pin"=["nopin","xpin"]}"#;
-    let sets = [
-        "duration=30s",
-        "repeats=1",
-        "vm.desktop.task.boot.every=4",
-        "vm.desktop.task.boot.then=none",
-    ];
-    let d = run("xen-pinning", &[&sets[..], &[matrix]].concat(), &[]);
-    let ratio = |pcpus| {
-        let at = |pin| storm(&d, "login_total", "vanilla", &[("host.pcpus", pcpus), pin]);
-        at(XPIN) / at(NOPIN)
+    let hosts = r#"matrix={"host.pcpus,vm.dom0.vcpus,vm.desktop.count,vm.dom0.task.backend.count"=[[8,4,20,20],[24,6,60,60],[48,8,120,120]],"host.dom0_pin"=["nopin","xpin"]}"#;
+    let ratios = |more: &[&str]| {
+        let d =
+            run("xen-pinning", &[&["duration=40s", "repeats=1", hosts][..], more].concat(), &[]);
+        ["8", "24", "48"].map(|pcpus| {
+            let at = |pin| storm(&d, "login_total", "vanilla", &[("host.pcpus", pcpus), pin]);
+            at(XPIN) / at(NOPIN)
+        })
     };
-    assert!(ratio("8") > 1.3, "{}", ratio("8"));
-    assert!((0.95..1.05).contains(&ratio("24")), "{}", ratio("24"));
+    let quiet = ratios(&["vm.desktop.task.boot.every=4", "vm.desktop.task.boot.then=none"]);
+    assert!(quiet[0] > 1.3, "{quiet:?}");
+    assert!(quiet[1..].iter().all(|r| (0.95..1.05).contains(r)), "{quiet:?}");
+    let loops = ratios(&["vm.desktop.task.boot.then=hog"]);
+    assert!(loops[2] < loops[1] && loops[1] < loops[0] && loops[1] < 0.95, "{loops:?}");
+    // 60 loops are few for 48 pCPUs.
+    let few = [
+        "duration=40s",
+        "repeats=1",
+        r#"matrix={"host.dom0_pin"=["nopin","xpin"]}"#,
+        "host.pcpus=48",
+        "vm.desktop.task.boot.then=hog",
+    ];
+    let d = run("xen-pinning", &few, &[]);
+    let took = |pin| storm(&d, "login_total", "vanilla", &[pin]);
+    assert!(took(XPIN) > 1.1 * took(NOPIN), "{} of {}", took(XPIN), took(NOPIN));
 }
 
 /// The host is full at some number of desktops, which no ratelimit moves much.

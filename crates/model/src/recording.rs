@@ -2,6 +2,7 @@
 //!
 //! Memory is flat in measured time: histograms and sums, and the worst few samples.
 
+mod in_use;
 mod slices;
 mod views;
 
@@ -10,6 +11,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 
 use crate::plan::Ns;
+pub use in_use::InUse;
 pub use slices::{PolicyEvent, PolicyEvents, Slice, Slices};
 pub use views::{Intervals, Mark, MarkKind, Scatter, Span};
 
@@ -30,6 +32,8 @@ pub struct Recording {
     pub intervals: Vec<Intervals>,
     /// What policies did by time, where a plan asks for slices; by VM, in the order of the plan.
     pub policy_events: Vec<PolicyEvents>,
+    /// How many vCPUs VMs used by time, where a plan asks for slices; those that can keep off some.
+    pub in_use: Vec<InUse>,
 }
 
 /// A scalar result and its unit.

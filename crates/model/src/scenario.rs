@@ -232,10 +232,10 @@ fn resolve_cell(
     let mut tree = tree.clone();
     let mut params = BTreeMap::new();
     for (axis, index) in axes.iter().zip(cell) {
-        let value = axis.values[*index].clone();
-        params.insert(axis.name().to_owned(), value.text());
-        for path in &axis.paths {
-            Path::at(path, axis.span).set(&mut tree, value.clone(), &mut errors);
+        let of = |at: usize| axis.value(*index, at);
+        params.insert(axis.name().to_owned(), of(0).text());
+        for (at, path) in axis.paths.iter().enumerate() {
+            Path::at(path, axis.span).set(&mut tree, of(at).clone(), &mut errors);
         }
     }
     errors.finish(Some(()))?;

@@ -143,7 +143,7 @@ mod tests {
         }
         assert_eq!((level(u64::MAX), level(0)), (0, MOST_LEVELS));
         // nice 5 and 15 of the kernel's table: 335 and 36 of 1024.
-        assert_eq!((weight(5) * 1024 >> 20, weight(15) * 1024 >> 20), (335, 36));
+        assert_eq!(((weight(5) * 1024) >> 20, (weight(15) * 1024) >> 20), (335, 36));
     }
 
     #[test]

@@ -7,20 +7,23 @@
 mod matrix;
 mod reproduction;
 mod tables;
+mod validation;
 
 use std::fmt::Write;
 
 use serde_json::{Value, json};
+use vcoop_lab::human;
 use vcoop_lab::params;
-use vcoop_lab::result::Document;
+use vcoop_lab::result::{Document, Params};
 use vcoop_lab::verdict;
 
-use crate::chart::build::{Group, groups};
+use crate::chart::build::{self, Group, groups};
 use crate::chart::escape::{script, text as esc};
 use crate::chart::svg::{DARK, LIGHT, STYLE, draw, file, legend};
 use crate::chart::{Chart, Key, Layer, Scale, Slot, Table};
 use crate::text::setting;
 pub use reproduction::render_reproduction_html;
+pub use validation::render_validation_html;
 
 const PAGE_STYLE: &str = include_str!("../assets/page.css");
 const PAGE_SCRIPT: &str = include_str!("../assets/page.js");
@@ -38,6 +41,9 @@ const PICTURE: f64 = 720.0;
 const MOST_ROWS: usize = 400;
 /// Most points of a line for a closer look.
 const MOST_POINTS: usize = 20_000;
+
+/// Most lines of the best and the worst cell.
+const MOST_RANGES: usize = 12;
 
 /// A section of a page: name for links, heading, content.
 struct Section {
@@ -99,6 +105,12 @@ fn verdicts(document: &Document) -> String {
     if document.cells().is_empty() {
         out.push_str("<p class=\"note\">Nothing was measured.</p>");
     }
+    if !document.has_detail() {
+        out.push_str(
+            "<p class=\"note\">This result has no distributions and nothing by time, so most charts are \
+             missing: it was kept without --out, and without --json --detail.</p>",
+        );
+    }
     let cells = document.cells().len();
     if let ([policy], true) = (document.policies.as_slice(), cells > document.backends.len()) {
         let _ = write!(
@@ -107,6 +119,14 @@ fn verdicts(document: &Document) -> String {
              charts lay them over each other.</p>",
             esc(policy)
         );
+        let ranges = ranges(document);
+        if !ranges.is_empty() {
+            out.push_str("<ul>");
+            ranges.iter().for_each(|line| {
+                let _ = write!(out, "<li>{}</li>", esc(line));
+            });
+            out.push_str("</ul>");
+        }
         return out;
     }
     let several = document.backends.len() > 1;
@@ -137,6 +157,48 @@ fn verdicts(document: &Document) -> String {
         let _ = write!(out, "<p class=\"note\">{}</p>", esc(&text));
     }
     out
+}
+
+/// The best and the worst cell of each probe and of each storm, in words.
+fn ranges(document: &Document) -> Vec<String> {
+    let place = |backend: &str, params: &Params| build::place_words(document, backend, params);
+    let line = |what: String, mut values: Vec<(f64, String)>, time: fn(f64) -> String| {
+        values.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let ([(low, best), .., (high, worst)], true) = (values.as_slice(), values.len() > 1) else {
+            return None;
+        };
+        Some(format!("{what}: from {} ({best}) to {} ({worst})", time(*low), time(*high)))
+    };
+    let mut lines = Vec::new();
+    for probe in build::probes(document) {
+        let own: Vec<_> = document.latencies().filter(|s| s.key.probe == probe).collect();
+        let p99 = own.iter().all(|s| s.p99.is_some());
+        let value = |s: &&vcoop_lab::result::LatencySeries| {
+            let value = if p99 { s.p99? } else { s.mean };
+            Some((value, place(&s.key.backend, &s.key.params)))
+        };
+        let what = format!("{probe} {}", if p99 { "p99" } else { "mean" });
+        lines.extend(line(what, own.iter().filter_map(value).collect(), human::time));
+    }
+    let mut storms: Vec<(&str, &str)> = Vec::new();
+    for curve in &document.curves {
+        if !storms.contains(&(&curve.vm, &curve.event)) {
+            storms.push((&curve.vm, &curve.event));
+        }
+    }
+    for (vm, event) in storms {
+        let own = || document.curves.iter().filter(|c| c.vm == vm && c.event == event);
+        // Only where all came everywhere.
+        let Some(all) = own().map(|c| c.points.len()).min().filter(|n| *n > 0) else { continue };
+        let value = |c: &vcoop_lab::result::Curve| {
+            (1e6 * c.points[all - 1].mean_s, place(&c.place.backend, &c.place.params))
+        };
+        let verb = if event == "login" { "logged in" } else { "started" };
+        let what = format!("time until {all} of {vm} had {verb}");
+        lines.extend(line(what, own().map(value).collect(), human::time));
+    }
+    lines.truncate(MOST_RANGES);
+    lines
 }
 
 /// How often each policy is the best of a cell.

@@ -23,7 +23,9 @@ mod style;
 mod text;
 mod validate;
 
-pub use html::{charts_of, pictures, render_html, render_reproduction_html};
+pub use html::{
+    charts_of, pictures, render_html, render_reproduction_html, render_validation_html,
+};
 pub use metrics::open_metrics;
 pub use reproduce::render_reproduction;
 pub use style::{Style, wrap};

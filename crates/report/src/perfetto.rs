@@ -5,6 +5,7 @@
 //! pcpuN         interrupts, scheduler work, idle exits; credit1's decisions; injected interrupts
 //! VM/vcpuN      entries, exits, and in guest mode interrupts, switches and tasks; boosts, budget, steal
 //! VM task T     runnable, on vcpuN, and in it: the vCPU waits for a pCPU
+//! VM mask       the time in which the guest keeps off vCPUs, and each change
 //! samples       one slice a sample, named by what made it late
 //! ```
 //!
@@ -47,6 +48,8 @@ pub struct Trace<W> {
     threads: Vec<Thread>,
     /// By VM and task.
     tasks: Vec<Vec<Task>>,
+    /// By VM.
+    masks: Vec<Mask>,
     lanes: Lanes,
     flows: u64,
 }
@@ -90,6 +93,20 @@ struct Task {
     flow: Option<u64>,
 }
 
+/// vCPUs that a VM uses.
+#[derive(Clone, Copy, Debug)]
+struct Mask {
+    all: u32,
+    /// Not known before the first event.
+    used: Option<u32>,
+}
+
+impl Mask {
+    fn is_partial(self) -> bool {
+        self.used.is_some_and(|used| used < self.all)
+    }
+}
+
 impl<W: Write> Trace<W> {
     /// A trace of the time between two moments of the measurement, which begins `zero` after the
     /// run.
@@ -103,6 +120,7 @@ impl<W: Write> Trace<W> {
             pcpus: Vec::new(),
             threads: Vec::new(),
             tasks: Vec::new(),
+            masks: Vec::new(),
             lanes: Lanes::default(),
             flows: 0,
         }
@@ -341,6 +359,29 @@ impl<W: Write> Trace<W> {
         }
     }
 
+    fn mask(&mut self, at: Ns, vm: u32, vcpus: u32) {
+        self.packets.counter(self.tracks.width(vm), at, u64::from(vcpus));
+        let track = self.tracks.mask(vm);
+        let was = self.masks[vm as usize];
+        let now = Mask { used: Some(vcpus), ..was };
+        self.masks[vm as usize] = now;
+        if was.is_partial() {
+            self.packets.end(track, at);
+        }
+        if now.is_partial() {
+            let name = format!("uses {vcpus} of {} vCPUs", now.all);
+            self.slice(track, at, "mask", &name);
+        }
+        // The first one says how things stand when the window opens.
+        if let Some(before) = was.used {
+            let name = match before == vcpus {
+                true => format!("mask: another {vcpus} vCPUs"),
+                false => format!("mask: {before} to {vcpus} vCPUs"),
+            };
+            self.instant(track, at, "mask", &name);
+        }
+    }
+
     fn slice(&mut self, track: u64, at: Ns, category: &'static str, name: &str) {
         let facts = Facts { category, name, ..Facts::default() };
         self.packets.event(track, at, Type::SliceBegin, facts);
@@ -394,9 +435,7 @@ impl<W: Write> Trace<W> {
                     self.packets.counter(self.tracks.queue(pcpu), at, u64::from(length));
                 }
             }
-            Event::Mask { vm, vcpus } => {
-                self.packets.counter(self.tracks.width(vm), at, u64::from(vcpus));
-            }
+            Event::Mask { vm, vcpus } => self.mask(at, vm, vcpus),
             Event::Steal { thread, ns } => {
                 self.packets.counter(self.tracks.steal(thread), at, ns);
             }
@@ -419,6 +458,8 @@ impl<W: Write + Debug> Observer for Trace<W> {
         self.pcpus = vec![Pcpu::default(); cast.pcpus as usize];
         self.threads = vec![Thread::default(); cast.threads.len()];
         self.tasks = cast.tasks.iter().map(|t| vec![Task::default(); t.len()]).collect();
+        let vms = 0..cast.vms.len() as u32;
+        self.masks = vms.map(|vm| Mask { all: self.tracks.vcpus(vm), used: None }).collect();
         self.tracks.describe(&mut self.packets);
     }
 
@@ -454,6 +495,12 @@ impl<W: Write + Debug> Observer for Trace<W> {
                 }
                 self.packets.end(self.tracks.task(vm, task), at);
             }
+        }
+        for vm in 0..self.masks.len() {
+            if self.masks[vm].is_partial() {
+                self.packets.end(self.tracks.mask(vm as u32), at);
+            }
+            self.masks[vm].used = None;
         }
         for vm in 0..self.tasks.len() {
             for task in 0..self.tasks[vm].len() {

@@ -122,12 +122,19 @@ pub(crate) fn verdict(cell: &Cell) -> (String, Tone) {
 fn claim(claim: &ClaimResult) -> String {
     let word = if claim.holds { "holds" } else { "FAILS" };
     let mut out = wrap(&format!("  {word}  {}: {}", claim.id, claim.statement), 9);
-    // Where it fails, that is where the reason stands, as far as one was found.
-    if let Some(assumption) = claim.evidence.assumption.as_ref().filter(|_| !claim.holds) {
-        out.push_str(&wrap(&format!("           assumed: {assumption}"), 13));
+    let mut line = |text: &str| out.push_str(&wrap(&format!("           {text}"), 13));
+    let e = &claim.evidence;
+    if let Some(assumption) = e.assumption.as_ref().filter(|_| !claim.holds) {
+        line(&format!("assumed: {assumption}"));
     }
-    for check in &claim.evidence.checks {
-        out.push_str(&wrap(&format!("           {}", evidence(check)), 13));
+    e.checks.iter().for_each(|check| line(&evidence(check)));
+    if let Some(reason) = e.reason.as_ref().filter(|_| !claim.holds) {
+        line(&format!("not reproduced: {reason}"));
+    }
+    // Whatever the verdict is, it hangs on these.
+    e.depends.iter().for_each(|what| line(&format!("depends: {what}")));
+    if !claim.holds || !e.depends.is_empty() {
+        e.shown_by.iter().for_each(|command| line(&format!("shown by: {command}")));
     }
     out
 }

@@ -23,8 +23,8 @@ pub fn render_validation(validation: &Validation, style: Style) -> String {
     let mut table = style.table(["", "", "series", "bias", "median factor", "within 2x"]);
     for row in &validation.summary {
         table.add_row([
-            style.cell(row.of, Tone::Plain),
-            style.cell(row.statistic, Tone::Plain),
+            style.cell(&row.of, Tone::Plain),
+            style.cell(&row.statistic, Tone::Plain),
             style.cell(row.count, Tone::Plain),
             style.cell(human::ratio(row.bias), Tone::Plain),
             style.cell(human::ratio(row.median_factor), Tone::Plain),

@@ -5,7 +5,7 @@ mod support;
 use support::measured;
 use vcoop_lab::result::Document;
 use vcoop_report::chart::{Chart, Layer, Scale, Slot};
-use vcoop_report::{charts_of, pictures, render_html};
+use vcoop_report::{charts_of, pictures, render_html, render_validation_html};
 
 /// Fails unless every element that is opened is closed, in order.
 fn assert_balanced(text: &str) {
@@ -233,4 +233,61 @@ fn an_old_result_without_detail_still_gives_a_page() {
     let page = render_html(&document);
     assert_balanced(&page);
     assert!(page.contains("<section id=\"quantiles\"") && page.contains("<section id=\"latency\""));
+}
+
+#[test]
+fn vcpus_in_use_are_drawn_by_time() {
+    let document = measured(
+        "[[vm]]\nname = \"wide\"\nvcpus = 4\n[[vm.task]]\nname = \"work\"\nkind = \"hog\"\n\
+         [[at]]\ntime = \"60ms\"\nvm = \"wide\"\nprefer = \"0\"\n",
+    );
+    let wide: Vec<_> = document.in_use.iter().filter(|s| s.vm == "wide").collect();
+    assert_eq!(wide.len(), document.policies.len());
+    for series in wide {
+        // The warm-up takes 5 ms, and a slice 12 ms: half of the time with four, the rest with one.
+        assert_eq!((series.vcpus, series.width_us), (4, 12_000.0));
+        assert_eq!((series.used[0], series.used[9]), (4.0, 1.0));
+        let sum: f64 = series.used.iter().sum();
+        assert!((sum * 12.0 - (55.0 * 4.0 + 65.0)).abs() < 0.01, "{:?}", series.used);
+        assert_eq!(series.changes.iter().sum::<f64>(), 1.0);
+    }
+    let page = render_html(&document);
+    assert_balanced(&page);
+    assert!(page.contains("wide: vCPUs in use") && page.contains("wide prefers 1 vCPUs"));
+    assert!(measured("").in_use.is_empty(), "nobody keeps off any");
+}
+
+#[test]
+fn a_validation_has_a_picture_a_series() {
+    use vcoop_lab::result::Series;
+    let mut document = measured("");
+    let live: Vec<Series> = document
+        .series
+        .iter()
+        .cloned()
+        .map(|mut series| {
+            match &mut series {
+                Series::Latency(s) => {
+                    s.key.backend = "kvm".to_owned();
+                    s.mean *= 4.0;
+                }
+                Series::Scalar(s) => s.key.backend = "kvm".to_owned(),
+            }
+            series
+        })
+        .collect();
+    document.series.extend(live);
+    document.scenario = "<b>small</b>".to_owned();
+    let validation = vcoop_lab::validate::validation(&[document]);
+    let page = render_validation_html(&validation);
+    assert_balanced(&page);
+    assert!(page.contains("&lt;b&gt;small") && !page.contains("<b>small"), "names stay text");
+    let series = |metric: &str| {
+        let of = validation.scenarios[0].series.iter().filter(|s| s.metric == metric);
+        of.map(|s| s.probe.clone()).collect::<std::collections::BTreeSet<_>>().len()
+    };
+    assert_eq!(page.matches("<figure").count(), series("latency") + series("throughput"));
+    assert!(page.contains("means are off by a factor of 4.00"), "{}", &page[..2000]);
+    let again = serde_json::to_value(&validation).and_then(serde_json::from_value).unwrap();
+    assert_eq!(render_validation_html(&again), page, "read back, it is drawn the same");
 }

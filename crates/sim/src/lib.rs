@@ -33,6 +33,7 @@ mod guest_timer;
 mod host;
 mod hv_timer;
 mod idle;
+mod in_use;
 mod inject;
 mod ipi;
 mod lapic;

@@ -44,6 +44,11 @@ impl Mask {
         self.used_ns + u64::from(self.width) * (now - self.since)
     }
 
+    /// When the number changed last.
+    pub(crate) fn since(&self) -> Ns {
+        self.since
+    }
+
     fn set(&mut self, now: Ns, width: u32) {
         self.used_ns = self.used_ns(now);
         self.since = now;
@@ -77,6 +82,7 @@ impl World<'_> {
         }
         // A guest that would be left without a CPU keeps what it has.
         if self.vms[m].level.set_avoided(avoided).is_ok() {
+            self.count_in_use(vm, true);
             let mask = &mut self.masks[m];
             mask.set(self.now, vcpus - avoided.len());
             mask.changes += 1;
@@ -103,6 +109,7 @@ impl World<'_> {
     /// The next vCPU of a batch goes or comes.
     pub(crate) fn plug(&mut self, vm: u32) {
         let m = vm as usize;
+        self.count_in_use(vm, true);
         let mask = &mut self.masks[m];
         let width = if mask.target < mask.width { mask.width - 1 } else { mask.width + 1 };
         mask.set(self.now, width);

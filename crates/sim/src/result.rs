@@ -342,6 +342,7 @@ impl World<'_> {
         });
         let scatters = scatters.collect();
         let intervals = self.finish_views(end.now);
+        (0..self.masks.len() as u32).for_each(|vm| self.count_in_use(vm, false));
         let labels = &self.labels;
         Recording {
             latencies: self.probes.into_iter().map(|p| p.finish(labels)).collect(),
@@ -351,6 +352,7 @@ impl World<'_> {
             scatters,
             intervals,
             policy_events: self.policy_events,
+            in_use: self.in_use,
         }
     }
 }

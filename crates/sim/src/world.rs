@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use vcoop_model::plan::{Mode, Plan, Preemption};
 use vcoop_model::profile::Costs;
-use vcoop_model::recording::PolicyEvents;
+use vcoop_model::recording::{InUse, PolicyEvents};
 use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
 use vcoop_sched::config::Policy;
 use vcoop_sched::{CpuId, EntId, Level, Scheduler};
@@ -514,6 +514,7 @@ pub(crate) struct World<'p> {
     pub(crate) tuner: Option<Tuner>,
     /// Counts by time, where the plan asks for them.
     pub(crate) policy_events: Vec<PolicyEvents>,
+    pub(crate) in_use: Vec<InUse>,
     /// Of each VM: what decides how many vCPUs it uses, and how many it does.
     pub(crate) governors: Vec<Option<Driver>>,
     pub(crate) masks: Vec<Mask>,

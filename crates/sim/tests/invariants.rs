@@ -422,6 +422,12 @@ proptest! {
                 prop_assert!((f64::from(by_time) - all).abs() < 0.5, "{metric}: {by_time}, {all}");
             }
         }
+        for in_use in &r.in_use {
+            let used = r.scalars.get(&(in_use.vm.clone(), "vcpus_used".to_owned()));
+            let mean = in_use.used_ns.iter().sum::<u64>() as f64 / p.duration_ns as f64;
+            let all = used.map_or(f64::from(in_use.vcpus), |used| used.value);
+            prop_assert!((mean - all).abs() < 1e-6, "{}: {mean}, {all}", &in_use.vm);
+        }
         // No CPU does more than a CPU can, and what ran was not idle.
         let cpus = f64::from(p.host.sched.cpus());
         let busy = scalar(&r, "host", "cpu") / 100.0 * cpus;
@@ -435,13 +441,18 @@ proptest! {
         }
         prop_assert!(had <= busy + 1e-6, "had {had} of {busy} busy CPUs");
         prop_assert!(busy <= cpus + 1e-9);
-        // Each VM of a storm is asked for, starts and logs in, in this order, once, and by batches.
+        // Each VM of a storm is asked for, starts and logs in, in this order, once, and by batches or
+        // as places become free.
         for (s, storm) in p.storms.iter().enumerate() {
             let at = |kind, vm| {
                 let mut all = r.marks.iter()
                     .filter(|m| (m.storm as usize, m.kind, m.vm) == (s, kind, vm));
                 (all.next().map(|m| m.at_ns), all.next())
             };
+            let there = |vm| at(match storm.next {
+                Milestone::Start => MarkKind::Started,
+                Milestone::Login => MarkKind::LoggedIn,
+            }, vm).0;
             let mut free = true;
             for vm in 1..=storm.vms.len() as u32 {
                 let [asked, started, login] =
@@ -449,13 +460,16 @@ proptest! {
                 prop_assert!(asked.1.is_none() && started.1.is_none() && login.1.is_none());
                 prop_assert!(started.0.is_none() || asked.0 <= started.0);
                 prop_assert!(login.0.is_none() || started.0.is_some() && started.0 <= login.0);
+                if storm.rolling {
+                    let underway =
+                        |asked| (1..vm).filter(move |vm| there(*vm).is_none_or(|t| t > asked));
+                    let places = asked.0.is_none_or(|t| underway(t).count() < storm.batch as usize);
+                    prop_assert!(places, "more on their way than there are places for");
+                    continue;
+                }
                 prop_assert!(asked.0.is_none() || free, "a batch begins before the last is there");
                 if vm % storm.batch == 0 {
-                    let first = vm + 1 - storm.batch;
-                    free = (first..=vm).all(|vm| match storm.next {
-                        Milestone::Start => at(MarkKind::Started, vm).0.is_some(),
-                        Milestone::Login => at(MarkKind::LoggedIn, vm).0.is_some(),
-                    });
+                    free = (vm + 1 - storm.batch..=vm).all(|vm| there(vm).is_some());
                 }
             }
         }

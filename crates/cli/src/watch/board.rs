@@ -7,7 +7,9 @@ use vcoop_lab::human;
 use vcoop_lab::runner::{Progress, RunId};
 use vcoop_model::plan::{Ns, Plan};
 
-/// Repeats that a line of bars shows at most.
+use super::eye::Seen;
+
+/// Bars in a line at most.
 const MOST_BARS: usize = 200;
 
 /// Everything measured so far.
@@ -19,6 +21,17 @@ pub(super) struct Board {
     names: Vec<String>,
     /// In the order of backends, plans and probes.
     pub(super) entries: Vec<Entry>,
+    /// Runs that go on: measured time so far, and all of it.
+    running: BTreeMap<(usize, usize, u32), (Ns, Ns)>,
+    /// Bars stand for parts of one repeat, there being no other.
+    pub(super) by_time: bool,
+}
+
+/// Samples by latency.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    bins: BTreeMap<Ns, u64>,
+    max: Ns,
 }
 
 /// One probe under one policy on one backend.
@@ -27,10 +40,11 @@ pub(super) struct Entry {
     key: (usize, usize, usize),
     pub(super) policy: String,
     pub(super) probe: String,
-    /// Samples by latency.
-    bins: BTreeMap<Ns, u64>,
-    max: Ns,
-    /// 99 % quantile of each repeat, in the order in which they ended.
+    /// Repeats that are over.
+    done: Tally,
+    /// Those that go on.
+    running: BTreeMap<u32, Tally>,
+    /// 99 % quantile of each repeat, in the order in which they ended; or of each part of the only one.
     p99: Vec<Ns>,
     repeats: u32,
     /// Sums over repeats.
@@ -40,17 +54,68 @@ pub(super) struct Entry {
 }
 
 impl Board {
-    pub(super) fn new(title: &str, plans: &[Plan]) -> Self {
+    pub(super) fn new(title: &str, plans: &[Plan], runs: usize) -> Self {
         let name = |plan: &Plan| {
             let cell: String = plan.params.iter().map(|(k, v)| format!(" {k}={v}")).collect();
             format!("{}{cell}", plan.policy_name)
         };
         Self {
             title: title.to_owned(),
-            progress: Progress { done: 0, total: 0 },
+            progress: Progress { done: 0, total: runs },
             names: plans.iter().map(name).collect(),
             entries: Vec::new(),
+            running: BTreeMap::new(),
+            by_time: plans.iter().all(|plan| plan.repeats <= 1),
         }
+    }
+
+    fn entry(&mut self, run: RunId, p: usize, probe: &str) -> &mut Entry {
+        let key = (run.column, run.plan, p);
+        let at = self.entries.partition_point(|e| e.key < key);
+        if self.entries.get(at).is_none_or(|e| e.key != key) {
+            let policy = format!("{} {}", run.backend, self.names[run.plan]);
+            self.entries.insert(at, Entry::new(key, policy, probe.to_owned()));
+        }
+        &mut self.entries[at]
+    }
+
+    /// Takes in what a run that goes on has measured since the last time; it is at this time of the
+    /// measurement.
+    pub(super) fn see(&mut self, run: RunId, (at, of): (Ns, Ns), seen: &mut [Seen]) {
+        self.running.insert((run.column, run.plan, run.repeat), (at.min(of), of));
+        let by_time = self.by_time;
+        for (p, seen) in seen.iter_mut().enumerate().filter(|(_, seen)| !seen.bins.is_empty()) {
+            let entry = self.entry(run, p, &seen.probe);
+            let tally = entry.running.entry(run.repeat).or_default();
+            tally.max = tally.max.max(seen.max);
+            for (ns, n) in std::mem::take(&mut seen.bins) {
+                *tally.bins.entry(ns).or_default() += n;
+            }
+            if by_time {
+                let room = MOST_BARS.saturating_sub(entry.p99.len());
+                entry.p99.extend(seen.bars.drain(..).take(room));
+            }
+        }
+    }
+
+    /// How many runs are over, and what goes on.
+    pub(super) fn going(&self) -> String {
+        let (done, total) = (self.progress.done, self.progress.total);
+        let seconds = |ns: Ns| ns as f64 / 1e9;
+        match self.running.values().collect::<Vec<_>>().as_slice() {
+            [(at, of)] => {
+                let (at, of) = (seconds(*at), seconds(*of));
+                format!("{done} of {total} runs, {at:.1} of {of:.1} s of the next")
+            }
+            _ => format!("{done} of {total} runs"),
+        }
+    }
+
+    /// How much of everything is done, from 0 to 1.
+    pub(super) fn share(&self) -> f64 {
+        let going = self.running.values().map(|(at, of)| *at as f64 / (*of).max(1) as f64);
+        let all = self.progress.total.max(1) as f64;
+        ((self.progress.done as f64 + going.sum::<f64>()) / all).clamp(0.0, 1.0)
     }
 
     /// Takes a finished repeat in.
@@ -61,18 +126,17 @@ impl Board {
         };
         let (boosted, throttles, denied) =
             (scalar("boosted"), scalar("throttles"), scalar("denied"));
+        self.running.remove(&(run.column, run.plan, run.repeat));
+        let by_time = self.by_time;
         for (p, latency) in digest.latencies.iter().enumerate() {
-            let key = (run.column, run.plan, p);
-            let at = self.entries.partition_point(|e| e.key < key);
-            if self.entries.get(at).is_none_or(|e| e.key != key) {
-                let policy = format!("{} {}", run.backend, self.names[run.plan]);
-                let probe = latency.probe.clone();
-                self.entries.insert(at, Entry::new(key, policy, probe));
-            }
-            let entry = &mut self.entries[at];
-            latency.bins.iter().for_each(|(ns, n)| *entry.bins.entry(*ns).or_default() += n);
-            entry.max = entry.max.max(latency.max_ns);
-            if latency.count > 0 && entry.p99.len() < MOST_BARS {
+            let entry = self.entry(run, p, &latency.probe);
+            entry.running.remove(&run.repeat);
+            let done = &mut entry.done;
+            latency.bins.iter().for_each(|(ns, n)| *done.bins.entry(*ns).or_default() += n);
+            done.max = done.max.max(latency.max_ns);
+            // Of the only repeat there are bars already.
+            let bars = if by_time { 0 } else { MOST_BARS };
+            if latency.count > 0 && entry.p99.len() < bars {
                 entry.p99.push(quantile(latency.bins.iter().copied(), latency.count, 990));
             }
             entry.repeats += 1;
@@ -107,8 +171,8 @@ impl Entry {
             key,
             policy,
             probe,
-            bins: BTreeMap::new(),
-            max: 0,
+            done: Tally::default(),
+            running: BTreeMap::new(),
             p99: Vec::new(),
             repeats: 0,
             boosted_pct: 0.0,
@@ -118,21 +182,30 @@ impl Entry {
     }
 
     /// Samples, quantiles, largest, boosted time, budget: as text. A quantile needs 10 samples beyond
-    /// it.
+    /// it; what policies did is known when a repeat is over.
     pub(super) fn cells(&self) -> Vec<String> {
-        let count: u64 = self.bins.values().sum();
+        let mut bins = self.done.bins.clone();
+        for (ns, n) in self.running.values().flat_map(|tally| &tally.bins) {
+            *bins.entry(*ns).or_default() += n;
+        }
+        let max = self.running.values().map(|tally| tally.max).fold(self.done.max, Ns::max);
+        let count: u64 = bins.values().sum();
         let time = |ns: Ns| human::time(ns as f64 / 1e3);
         let at = |permille: u64| {
             let beyond = count * (1000 - permille) / 1000;
-            let bins = self.bins.iter().map(|(ns, n)| (*ns, *n));
+            let bins = bins.iter().map(|(ns, n)| (*ns, *n));
             if beyond < 10 { "n/a".to_owned() } else { time(quantile(bins, count, permille)) }
         };
-        let mean = |sum: f64| sum / f64::from(self.repeats.max(1));
+        let mut cells = vec![count.to_string(), at(500), at(990), at(999), time(max)];
+        if self.repeats == 0 {
+            cells.extend(["n/a".to_owned(), "n/a".to_owned()]);
+            return cells;
+        }
+        let mean = |sum: f64| sum / f64::from(self.repeats);
         let budget = match (mean(self.throttles), mean(self.denied)) {
             (0.0, 0.0) => "not used up".to_owned(),
             (throttles, _) => format!("{} times/s", human::digits(throttles)),
         };
-        let mut cells = vec![count.to_string(), at(500), at(990), at(999), time(self.max)];
         cells.push(format!("{} %", human::digits(mean(self.boosted_pct))));
         cells.push(budget);
         cells
@@ -140,7 +213,7 @@ impl Entry {
 }
 
 /// The value below which so many thousandths of the samples are.
-fn quantile(bins: impl Iterator<Item = (Ns, u64)>, count: u64, permille: u64) -> Ns {
+pub(super) fn quantile(bins: impl Iterator<Item = (Ns, u64)>, count: u64, permille: u64) -> Ns {
     let wanted = (count * permille).div_ceil(1000).max(1);
     let (mut sum, mut value) = (0, 0);
     for (ns, n) in bins {
@@ -155,12 +228,38 @@ fn quantile(bins: impl Iterator<Item = (Ns, u64)>, count: u64, permille: u64) ->
 
 #[cfg(test)]
 mod tests {
-    use super::quantile;
+    use vcoop_lab::runner::RunId;
+
+    use super::super::eye::Seen;
+    use super::{Board, quantile};
 
     #[test]
     fn quantiles_of_bins() {
         let bins = [(10, 98), (20, 1), (30, 1)];
         let at = |permille| quantile(bins.into_iter(), 100, permille);
         assert_eq!((at(500), at(980), at(990), at(1000)), (10, 10, 20, 30));
+    }
+
+    #[test]
+    fn a_run_that_goes_on_is_shown_and_counted_once() {
+        let mut board = Board::new("t", &[], 2);
+        board.names = vec!["dynamic".to_owned()];
+        let run = RunId { backend: "kvm", column: 0, plan: 0, repeat: 0, seed: 1 };
+        let mut seen = vec![Seen::new("guest.cyclictest")];
+        let mut see = |board: &mut Board, at, ns: &[u64]| {
+            ns.iter().for_each(|ns| seen[0].book(0, *ns));
+            board.see(run, (at, 4_000_000_000), &mut seen);
+        };
+        see(&mut board, 1_000_000_000, &[1_000; 600]);
+        see(&mut board, 2_000_000_000, &[9_000; 400]);
+        let cells = board.entries[0].cells();
+        assert_eq!(cells[..3], ["1000", "1.00 us", "9.01 us"]);
+        assert_eq!((cells[3].as_str(), cells[5].as_str()), ("n/a", "n/a"), "not known yet");
+        assert_eq!(board.going(), "0 of 2 runs, 2.0 of 4.0 s of the next");
+        assert!((board.share() - 0.25).abs() < 1e-9);
+        // What it gave in the end takes the place of what was seen of it.
+        let digest = vcoop_lab::digest::Digest::new(Default::default(), true);
+        board.book(run, &digest);
+        assert_eq!(board.going(), "0 of 2 runs");
     }
 }

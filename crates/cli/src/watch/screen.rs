@@ -69,12 +69,11 @@ impl Screen {
             ])
             .areas(frame.area());
             frame.render_widget(Line::from(board.title.as_str()).bold(), head);
-            let (done, total) = (board.progress.done, board.progress.total.max(1));
-            let label = format!("{done} of {total} runs, {} s gone", gone.as_secs());
-            let ratio = (done as f64 / total as f64).clamp(0.0, 1.0);
-            frame.render_widget(Gauge::default().ratio(ratio).label(label), bar);
+            let label = format!("{}, {} s gone", board.going(), gone.as_secs());
+            frame.render_widget(Gauge::default().ratio(board.share()).label(label), bar);
             frame.render_widget(percentiles(board), table);
-            let block = Block::bordered().title("p99 by repeat");
+            let title = if board.by_time { "p99 by time, 60 bars a run" } else { "p99 by repeat" };
+            let block = Block::bordered().title(title);
             let inside = block.inner(lines);
             frame.render_widget(block, lines);
             for (i, (name, values)) in board.sparks().into_iter().enumerate() {

@@ -13,6 +13,7 @@ use vcoop_model::span::{
 
 use super::event::{Event, Tid, What};
 use crate::clock::Clock;
+use crate::diary::Note;
 
 /// Threads of a run, by what they are.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +33,12 @@ pub(crate) struct Live {
     pub(crate) cast: Cast,
     window: (Ns, Ns),
     events: Vec<(Ns, Told)>,
+    /// What policies did, until the scheduler's events of that time are there.
+    notes: Vec<(Ns, Told)>,
+    /// vCPUs that are boosted, as far as that was told, and their budgets.
+    boosted: BTreeMap<ThreadId, Ns>,
+    /// Time of the last event that was told.
+    last: Ns,
     /// Who has each CPU, as far as events were taken in.
     has: Vec<Option<ThreadId>>,
     /// ... and as far as they were told.
@@ -58,9 +65,21 @@ impl Live {
         cast.threads.extend([own("injector"), own("collector"), own("others")]);
         let others = cast.threads.len() as ThreadId - 1;
         let has = vec![None; cpus as usize];
-        let (events, shown) = (Vec::new(), has.clone());
-        let (open, over) = (false, false);
-        Self { clock, ids, others, cast, window, events, has, shown, open, over }
+        Self {
+            clock,
+            ids,
+            others,
+            cast,
+            window,
+            events: Vec::new(),
+            notes: Vec::new(),
+            boosted: BTreeMap::new(),
+            last: 0,
+            shown: has.clone(),
+            has,
+            open: false,
+            over: false,
+        }
     }
 
     fn who(&self, tid: Tid) -> Option<ThreadId> {
@@ -100,9 +119,26 @@ impl Live {
         self.events.extend(told.map(|told| (at, told)));
     }
 
-    /// Tells what was taken in since the last time.
-    pub(crate) fn tell(&mut self, observer: &mut dyn Observer) {
-        for (at, event) in std::mem::take(&mut self.events) {
+    /// Takes in what a vCPU's policy did; the notes of one vCPU come in order.
+    pub(crate) fn note(&mut self, tid: Tid, note: Note) {
+        let Some(&thread) = self.ids.get(&tid) else { return };
+        let told = |what| (note.at, Told::Boost { thread, what, budget_ns: note.budget });
+        self.notes.extend(note.shown().map(told));
+    }
+
+    /// Tells what was taken in since the last time; the scheduler's events are there up to `covered`.
+    pub(crate) fn tell(&mut self, observer: &mut dyn Observer, covered: Ns) {
+        let mut events = std::mem::take(&mut self.events);
+        let (now, later) = self.notes.drain(..).partition(|(at, _)| *at <= covered);
+        self.notes = later;
+        let now: Vec<(Ns, Told)> = now;
+        events.extend(now);
+        // Stable: what has the same time stays in its order.
+        events.sort_by_key(|(at, _)| *at);
+        for (at, event) in events {
+            // One that came too late for its time stands behind the others.
+            let at = at.max(self.last);
+            self.last = at;
             if at > self.window.1 {
                 self.close(observer, self.window.1);
             }
@@ -113,6 +149,19 @@ impl Live {
                     let event = Told::Switch { pcpu, from: None, to: *to, left: Left::Blocked };
                     observer.event(self.window.0, &event);
                 }
+                for (&thread, &budget_ns) in &self.boosted {
+                    let event = Told::Boost { thread, what: "boost", budget_ns };
+                    observer.event(self.window.0, &event);
+                }
+            }
+            match event {
+                Told::Boost { thread, what: "boost", budget_ns } => {
+                    self.boosted.insert(thread, budget_ns);
+                }
+                Told::Boost { thread, what: "restore", .. } => {
+                    self.boosted.remove(&thread);
+                }
+                _ => {}
             }
             if let Told::Switch { pcpu, to, .. } = event {
                 self.shown[pcpu as usize] = to;
@@ -134,8 +183,11 @@ impl Live {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::{Live, Tids};
     use crate::clock::Clock;
+    use crate::diary::Note;
     use crate::trace::event::{Event, What};
     use vcoop_model::plan::Ns;
     use vcoop_model::span::{Cast, Event as Told, Observer};
@@ -169,6 +221,9 @@ mod tests {
             cast: Cast::default(),
             window,
             events: Vec::new(),
+            notes: Vec::new(),
+            boosted: BTreeMap::new(),
+            last: 0,
             has: vec![None; 1],
             shown: vec![None; 1],
             open: false,
@@ -186,7 +241,7 @@ mod tests {
     fn spans_tile_a_cpu_though_events_are_missing() {
         let mut heard = Heard::default();
         let mut live = live((0, 100));
-        live.tell(&mut heard);
+        live.tell(&mut heard, 50);
         live.close(&mut heard, 50);
         let (mine, his, others) = (Some(0), Some(1), Some(2));
         assert_eq!(
@@ -206,9 +261,50 @@ mod tests {
     fn a_window_begins_with_who_is_there() {
         let mut heard = Heard::default();
         let mut live = live((15, 35));
-        live.tell(&mut heard);
+        live.tell(&mut heard, 50);
         live.close(&mut heard, 50);
         assert_eq!(heard.0[..2], [(15, None, Some(0)), (20, Some(0), Some(2))]);
         assert_eq!((heard.0.len(), heard.1), (4, vec![15, 35]));
+    }
+
+    /// What somebody was told of boosts.
+    #[derive(Debug, Default)]
+    struct Boosts(Vec<(Ns, &'static str)>);
+
+    impl Observer for Boosts {
+        fn event(&mut self, at: Ns, event: &Told) {
+            match *event {
+                Told::Boost { thread: 1, what, .. } => self.0.push((at, what)),
+                Told::Switch { .. } => self.0.push((at, "switch")),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn boosts_stand_among_switches_and_a_window_opens_with_those_in_force() {
+        use vcoop_policy::config::Means;
+        use vcoop_policy::{Action, PolicyStats};
+        let mut live = live((15, 35));
+        let none = (PolicyStats::default(), PolicyStats::default());
+        let mut note = |at, action| {
+            let note = Note::of(at, 5, [action], none);
+            note.into_iter().for_each(|note| live.note(8, note));
+        };
+        note(11, Action::Boost(Means::Fifo(1)));
+        note(22, Action::Restore);
+        note(33, Action::Boost(Means::Fifo(1)));
+        let mut heard = Boosts::default();
+        live.tell(&mut heard, 32);
+        assert_eq!(live.notes.len(), 1, "the scheduler's events of that time may be on their way");
+        let told = [
+            (15, "switch"),
+            (15, "boost"),
+            (20, "switch"),
+            (22, "restore"),
+            (30, "switch"),
+            (30, "switch"),
+        ];
+        assert_eq!(heard.0, told);
     }
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use vcoop_model::plan::{Ns, Plan, TimelineAction};
-use vcoop_model::recording::{Part, PolicyEvent};
+use vcoop_model::recording::{InUse, Part, PolicyEvent};
 
 use crate::digest::{Digest, Latency};
-use crate::result::{Detail, Distribution, OverTime, Place, PolicyEventSeries, SizeBand, Switch};
+use crate::result::{
+    Detail, Distribution, InUseSeries, OverTime, Place, PolicyEventSeries, SizeBand, Switch,
+};
 use crate::round::{mean_us, scalar, us};
 use crate::stats::carries;
 
@@ -136,6 +138,28 @@ pub(super) fn policy_events(
         }
     }
     all
+}
+
+/// vCPUs in use by time, as means over the repeats.
+pub(super) fn in_use(place: impl Fn() -> Place, repeats: &[&Digest]) -> Vec<InUseSeries> {
+    let Some(first) = repeats.first() else { return Vec::new() };
+    let n = repeats.len() as f64;
+    let one = |(index, own): (usize, &InUse)| {
+        let all = || repeats.iter().filter_map(|d| d.in_use.get(index));
+        let mean = |sum: u64, of: f64| scalar(sum as f64 / (n * of));
+        let slices = 0..own.used_ns.len();
+        let used = |i: usize| mean(all().map(|d| d.used_ns[i]).sum(), own.width_ns as f64);
+        let changes = |i: usize| mean(all().map(|d| u64::from(d.changes[i])).sum(), 1.0);
+        InUseSeries {
+            place: place(),
+            vm: own.vm.clone(),
+            vcpus: own.vcpus,
+            width_us: us(own.width_ns),
+            used: slices.clone().map(used).collect(),
+            changes: slices.map(changes).collect(),
+        }
+    };
+    first.in_use.iter().enumerate().map(one).collect()
 }
 
 /// What the scenario does at set times.

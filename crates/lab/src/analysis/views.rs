@@ -7,7 +7,8 @@ use super::{Draws, detail, mean_of, usable};
 use crate::digest::Digest;
 use crate::params;
 use crate::result::{
-    Curve, CurvePoint, IntervalView, Place, PolicyEventSeries, ScatterView, SpanView, ViewMark,
+    Curve, CurvePoint, InUseSeries, IntervalView, Place, PolicyEventSeries, ScatterView, SpanView,
+    ViewMark,
 };
 use crate::round::us;
 use crate::runner::PlanRuns;
@@ -19,6 +20,7 @@ pub(super) struct Views {
     pub(super) scatters: Vec<ScatterView>,
     pub(super) intervals: Vec<IntervalView>,
     pub(super) policy_events: Vec<PolicyEventSeries>,
+    pub(super) in_use: Vec<InUseSeries>,
 }
 
 impl Views {
@@ -35,6 +37,7 @@ impl Views {
             return;
         }
         self.policy_events.extend(detail::policy_events(place, &repeats));
+        self.in_use.extend(detail::in_use(place, &repeats));
         for (index, storm) in (0..).zip(&plan.storms) {
             for (kind, event) in [(MarkKind::Started, "start"), (MarkKind::LoggedIn, "login")] {
                 self.curves.extend(curve(plan, storm, index, kind, &repeats, draws).map(

@@ -127,7 +127,13 @@ fn claim(claim: &Claim, documents: &[Document]) -> ClaimResult {
         id: claim.id.clone(),
         statement: claim.statement.clone(),
         holds: checks.iter().all(|check| check.holds),
-        evidence: Evidence { assumption: claim.assumption.clone(), checks },
+        evidence: Evidence {
+            assumption: claim.assumption.clone(),
+            reason: claim.reason.clone(),
+            depends: claim.depends.clone(),
+            shown_by: claim.shown_by.clone(),
+            checks,
+        },
     }
 }
 

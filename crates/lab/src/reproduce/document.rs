@@ -129,6 +129,15 @@ pub struct ClaimResult {
 pub struct Evidence {
     /// What was assumed in turning the finding into bounds.
     pub assumption: Option<String>,
+    /// Why it is not reproduced, as far as that was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What the verdict depends on, with what becomes of it over the plausible range.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub depends: Vec<String>,
+    /// Commands that show what `reason` and `depends` say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shown_by: Vec<String>,
     /// The checks, in each cell.
     pub checks: Vec<CheckResult>,
 }

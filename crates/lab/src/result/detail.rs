@@ -78,6 +78,24 @@ pub struct PolicyEventSeries {
     pub per_s: Vec<f64>,
 }
 
+/// How many of its vCPUs a VM used, by time: means over repeats. VMs that can keep off some have it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InUseSeries {
+    /// Where.
+    #[serde(flatten)]
+    pub place: Place,
+    /// The VMs' common name.
+    pub vm: String,
+    /// vCPUs that they have together.
+    pub vcpus: u32,
+    /// Length of a slice.
+    pub width_us: f64,
+    /// vCPUs in use in each slice.
+    pub used: Vec<f64>,
+    /// Changes of that number in each slice, of masks or by hotplug.
+    pub changes: Vec<f64>,
+}
+
 /// Something the scenario does at a set time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Switch {

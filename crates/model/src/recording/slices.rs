@@ -112,11 +112,11 @@ impl PolicyEvents {
     }
 }
 
-fn width(slices: u32, duration_ns: Ns) -> Ns {
+pub(super) fn width(slices: u32, duration_ns: Ns) -> Ns {
     duration_ns.div_ceil(u64::from(slices)).max(1)
 }
 
-fn place(at: Ns, width_ns: Ns, slices: usize) -> usize {
+pub(super) fn place(at: Ns, width_ns: Ns, slices: usize) -> usize {
     usize::try_from(at / width_ns).unwrap_or(usize::MAX).min(slices - 1)
 }
 

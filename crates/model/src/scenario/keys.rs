@@ -51,7 +51,7 @@ table! {
         /// What to report; without any, every task that measures.
         probe: Vec<ProbeKeys>,
         /// Fields to vary: path (as in `--set`) = list of values. Every combination is run; paths
-        /// joined by a comma in one key change together.
+        /// joined by a comma in one key change together, to one value or each to its own of a list.
         matrix: Option<At<Raw>>,
         /// Switches thrown while running.
         at: Vec<AtKeys>,

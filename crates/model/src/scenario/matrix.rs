@@ -17,7 +17,7 @@ pub(crate) struct Axis {
     pub(crate) paths: Vec<String>,
     /// Where they are written.
     pub(crate) span: Span,
-    /// Values.
+    /// Values: for all paths, or lists of one for each.
     pub(crate) values: Vec<Node>,
 }
 
@@ -26,13 +26,26 @@ impl Axis {
     pub(crate) fn name(&self) -> &str {
         self.paths.first().map_or("", String::as_str)
     }
+
+    /// The `index`th value of the path `at`: its own, where the value is a list of one for each of
+    /// several paths.
+    pub(crate) fn value(&self, index: usize, at: usize) -> &Node {
+        let value = &self.values[index];
+        match &value.value {
+            NodeValue::Array(each) if self.paths.len() > 1 && each.len() == self.paths.len() => {
+                &each[at]
+            }
+            _ => value,
+        }
+    }
 }
 
 /// One combination: an index into each axis' values.
 pub(crate) type Cell = Vec<usize>;
 
-/// Reads the axes. A key of several paths with commas between makes them change together. Keys
-/// without quotes nest (`vm.guest.vcpus = [1, 2]`): the path is put together again.
+/// Reads the axes. A key of several paths with commas between makes them change together: to the
+/// same value, or each to its own of a list (`"host.pcpus, vm.guest.count" = [[8, 20], [24, 60]]`).
+/// Keys without quotes nest (`vm.guest.vcpus = [1, 2]`): the path is put together again.
 pub(crate) fn axes(matrix: &Node, errors: &mut Collector<'_>) -> Vec<Axis> {
     let mut found = Vec::new();
     collect("", matrix, matrix.span, &mut found, errors);

@@ -7,6 +7,7 @@ mod parts;
 pub(crate) mod published;
 mod storm;
 mod time;
+pub(crate) mod validation;
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! Samples on their way to a file: each run encodes its own into the folder as they come, and at the
 //! end they are put together in the order of plans and repeats. What is kept in memory is where columns
-//! are: some ten bytes a thousand samples.
+//! are: about a byte a sample.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};

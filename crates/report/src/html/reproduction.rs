@@ -154,7 +154,17 @@ fn claims(claims: &[ClaimResult]) -> String {
         }
         out.push_str("<ul>");
         claim.evidence.checks.iter().for_each(|check| out.push_str(&item(check)));
-        out.push_str("</ul></details>");
+        out.push_str("</ul>");
+        if let Some(reason) = claim.evidence.reason.as_ref().filter(|_| !claim.holds) {
+            let _ = write!(out, "<p>Not reproduced: {}</p>", esc(reason));
+        }
+        for what in &claim.evidence.depends {
+            let _ = write!(out, "<p>Depends: {}</p>", esc(what));
+        }
+        for command in &claim.evidence.shown_by {
+            let _ = write!(out, "<p>Shown by <code>{}</code></p>", esc(command));
+        }
+        out.push_str("</details>");
     }
     out
 }

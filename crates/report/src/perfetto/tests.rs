@@ -276,3 +276,42 @@ fn samples_that_overlap_have_lanes_of_their_own() {
     assert_eq!(tracks[0], tracks[2]);
     assert_ne!(tracks[0], tracks[1]);
 }
+
+/// A VM with four vCPUs: the window opens with two in use, all come back, one stays.
+#[test]
+fn masks_are_slices_while_vcpus_are_kept_off() {
+    let vcpu = |n| ThreadName { name: format!("vm/vcpu{n}"), vcpu: Some((0, n)) };
+    let cast = Cast {
+        pcpus: 1,
+        threads: (0..4).map(vcpu).collect(),
+        vms: vec!["vm".into()],
+        tasks: vec![Vec::new()],
+        labels: Vec::new(),
+    };
+    let mut trace = Trace::new(Vec::new(), 0, (0, 1000));
+    trace.cast(&cast);
+    trace.opens(0);
+    for (at, vcpus) in [(0, 2), (100, 4), (300, 1), (400, 1)] {
+        trace.event(at, &Event::Mask { vm: 0, vcpus });
+    }
+    trace.closes(1000);
+    let read = read(&trace.finish().expect("memory takes all").1);
+    check(&read);
+    let (begin, end, now) = (Type::SliceBegin, Type::SliceEnd, Type::Instant);
+    let told: Vec<_> =
+        read.tracks["vm mask"].iter().map(|(at, t, name)| (*at, *t, name.as_str())).collect();
+    assert_eq!(
+        told,
+        [
+            (0, begin, "uses 2 of 4 vCPUs"),
+            (100, end, ""),
+            (100, now, "mask: 2 to 4 vCPUs"),
+            (300, begin, "uses 1 of 4 vCPUs"),
+            (300, now, "mask: 4 to 1 vCPUs"),
+            (400, end, ""),
+            (400, begin, "uses 1 of 4 vCPUs"),
+            (400, now, "mask: another 1 vCPUs"),
+            (1000, end, ""),
+        ]
+    );
+}

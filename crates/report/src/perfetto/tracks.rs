@@ -25,6 +25,7 @@ const BUDGET: u64 = 8;
 const STEAL: u64 = 9;
 const SAMPLES: u64 = 10;
 const WIDTH: u64 = 11;
+const MASK: u64 = 12;
 
 /// Process of the host's own threads; 0 is the idle loop of every CPU.
 const HOST: i32 = 1;
@@ -94,6 +95,16 @@ impl Tracks {
 
     pub(super) fn width(&self, vm: u32) -> u64 {
         number(WIDTH, u64::from(vm))
+    }
+
+    pub(super) fn mask(&self, vm: u32) -> u64 {
+        number(MASK, u64::from(vm))
+    }
+
+    /// How many vCPUs a VM has.
+    pub(super) fn vcpus(&self, vm: u32) -> u32 {
+        let own = self.cast.threads.iter().filter(|t| t.vcpu.is_some_and(|(of, _)| of == vm));
+        own.count() as u32
     }
 
     /// The VM of a vCPU.
@@ -178,6 +189,8 @@ impl Tracks {
             let below = number(PROCESS, *pid as u64);
             let name = format!("{} vCPUs in use", self.cast.vms[vm]);
             packets.describe(counter(self.width(vm as u32), &name, below, Unit::Count));
+            let name = format!("{} mask", self.cast.vms[vm]);
+            packets.describe(row(self.mask(vm as u32), &name, Some(below)));
             for (t, name) in tasks.iter().enumerate() {
                 packets.describe(row(
                     self.task(vm, t as u32),

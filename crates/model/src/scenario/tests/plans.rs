@@ -160,6 +160,24 @@ fn a_matrix_is_a_cartesian_product() {
 }
 
 #[test]
+fn fields_change_together_to_one_value_or_each_to_its_own() {
+    let of = |line: &str| {
+        let text = format!("{SMALL}\n[matrix]\n{line}\n");
+        let scenario = parse(&text).unwrap_or_else(|e| panic!("{e}"));
+        let plans = scenario.plans(Some(&["vanilla".to_owned()])).unwrap();
+        let seen = |p: &Plan| {
+            let vcpus = p.vms[0].level.topology.cpus();
+            (p.params[&scenario.axes[0]].clone(), p.host.sched.cpus(), vcpus)
+        };
+        plans.iter().map(seen).collect::<Vec<_>>()
+    };
+    let own = of("\"host.pcpus, vm.guest.vcpus\" = [[4, 1], [8, 2]]");
+    assert_eq!(own, [("4".to_owned(), 4, 1), ("8".to_owned(), 8, 2)]);
+    let one = of("\"host.pcpus, vm.guest.vcpus\" = [2, 4]");
+    assert_eq!(one, [("2".to_owned(), 2, 2), ("4".to_owned(), 4, 4)]);
+}
+
+#[test]
 fn what_is_off_is_left_out() {
     let plan =
         &small_plans(&["load.build.enabled=false", "vm.guest.task.background.enabled=false"])[0];

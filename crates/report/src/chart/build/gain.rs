@@ -157,6 +157,9 @@ fn forest(lanes: &[Lane], rows: &[Row]) -> Chart {
         }
         depth += height;
     }
+    // A policy that was not run has no dot to explain.
+    let ran = lanes.iter().zip(&whiskers).filter(|(_, whiskers)| !whiskers.is_empty());
+    let legend = ran.map(|(lane, _)| lane.key(Sign::Dot)).collect();
     let mut layers = vec![Layer::Rule { vertical: true, at: 1.0, label: String::new() }];
     layers.extend(
         lanes
@@ -182,7 +185,7 @@ fn forest(lanes: &[Lane], rows: &[Row]) -> Chart {
             grid: false,
         },
         layers,
-        legend: lanes.iter().map(|lane| lane.key(Sign::Dot)).collect(),
+        legend,
         table,
         zoom: false,
     }

@@ -137,11 +137,15 @@ pub(super) fn marks(
 
 /// What the policies did.
 pub(super) fn policy_events(document: &Document) -> Group {
-    let mut group = Group::new(
-        "events",
-        "What the policies did",
-        "Boosts, and budgets that ran out, in slices of the measured time; means over repeats.",
-    );
+    let mut about = "In slices of the measured time; means over repeats.".to_owned();
+    if !document.policy_events.is_empty() {
+        about += " Boosts, and budgets that ran out.";
+    }
+    if !document.in_use.is_empty() {
+        about += " vCPUs that a guest uses: the others it keeps off, as its mask or hotplug says.";
+    }
+    let mut group = Group::new("events", "What the policies did", &about);
+    in_use(document, &mut group);
     let mut kinds: Vec<(&str, &str)> = Vec::new();
     for series in &document.policy_events {
         if !kinds.contains(&(&series.vm, &series.event)) {
@@ -193,4 +197,54 @@ pub(super) fn policy_events(document: &Document) -> Group {
         group.add(charts.collect());
     }
     group
+}
+
+/// vCPUs in use, where masks or hotplug change that.
+fn in_use(document: &Document, group: &mut Group) {
+    let mut vms: Vec<&str> = Vec::new();
+    for series in &document.in_use {
+        if !vms.contains(&series.vm.as_str()) {
+            vms.push(&series.vm);
+        }
+    }
+    for vm in vms {
+        let of = || document.in_use.iter().filter(|s| s.vm == vm);
+        let all = of().map(|s| f64::from(s.vcpus)).fold(0.0, f64::max);
+        let y = Axis::over("vCPUs in use", Unit::Count, Scale::Linear, [all]);
+        let charts = panels(document).into_iter().enumerate().map(|(i, panel)| {
+            let (mut layers, mut legend) = (Vec::new(), Vec::new());
+            let mut table = Table::new(&["", "time", "vCPUs in use", "changes"]);
+            for lane in &panel.lanes {
+                let Some(series) = of().find(|s| lane.is_at(&s.place)) else { continue };
+                let width = series.width_us / 1e6;
+                let at = |i: usize| (i as f64 + 0.5) * width;
+                let points = series.used.iter().enumerate().map(|(i, v)| (at(i), *v)).collect();
+                let (slot, label) = (lane.slot, lane.label.clone());
+                layers.push(Layer::Line { slot, label, points, step: false, faint: false });
+                legend.push(lane.key(Sign::Line));
+                let both = series.used.iter().zip(&series.changes).enumerate();
+                table.rows.extend(both.map(|(i, (used, changes))| {
+                    let time = human::time(i as f64 * series.width_us);
+                    vec![lane.label.clone(), time, human::digits(*used), human::digits(*changes)]
+                }));
+            }
+            if !layers.is_empty() {
+                marks(document, &panel, y.min, &mut layers, &mut legend);
+            }
+            Chart {
+                id: format!("in-use-{}-{i}", id(vm)),
+                title: titled(&format!("{vm}: vCPUs in use"), &panel),
+                caption: format!("vCPUs that {vm} uses by time, of {all}."),
+                wide: false,
+                height: 120.0,
+                x: seconds(document),
+                y: y.clone(),
+                layers,
+                legend,
+                table,
+                zoom: false,
+            }
+        });
+        group.add(charts.collect());
+    }
 }

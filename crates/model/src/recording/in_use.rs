@@ -1,0 +1,72 @@
+//! How many of its vCPUs a VM uses over the measured time, where it can keep off some.
+
+use crate::plan::Ns;
+
+/// vCPUs in use of the VMs of one name, in slices of equal length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InUse {
+    /// The VMs' common name.
+    pub vm: String,
+    /// How many vCPUs they have together.
+    pub vcpus: u32,
+    /// Length of a slice.
+    pub width_ns: Ns,
+    /// vCPUs in use times nanoseconds, slice by slice; a slice in which all are used all the time has
+    /// `vcpus` times `width_ns`.
+    pub used_ns: Vec<u64>,
+    /// Times the number changed, slice by slice.
+    pub changes: Vec<u32>,
+}
+
+impl InUse {
+    /// So many slices of a measurement of this length; at least one. Its VMs are added one by one.
+    pub fn new(vm: &str, slices: u32, duration_ns: Ns) -> Self {
+        let slices = slices.max(1);
+        Self {
+            vm: vm.to_owned(),
+            vcpus: 0,
+            width_ns: super::slices::width(slices, duration_ns),
+            used_ns: vec![0; slices as usize],
+            changes: vec![0; slices as usize],
+        }
+    }
+
+    /// A VM used so many vCPUs from one time of the measurement to another. What is beyond the last
+    /// slice is left out.
+    pub fn used(&mut self, from: Ns, to: Ns, vcpus: u32) {
+        let first = usize::try_from(from / self.width_ns).unwrap_or(usize::MAX);
+        for (i, used) in self.used_ns.iter_mut().enumerate().skip(first) {
+            let begin = i as u64 * self.width_ns;
+            if begin >= to {
+                break;
+            }
+            let end = to.min(begin.saturating_add(self.width_ns));
+            *used += u64::from(vcpus) * (end - from.max(begin));
+        }
+    }
+
+    /// The number changed at this time of the measurement.
+    pub fn changed(&mut self, at: Ns) {
+        let slice = super::slices::place(at, self.width_ns, self.changes.len());
+        self.changes[slice] = self.changes[slice].saturating_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::InUse;
+
+    #[test]
+    fn time_is_shared_out_among_slices() {
+        let mut in_use = InUse::new("guest", 4, 400);
+        in_use.vcpus = 4;
+        in_use.used(0, 150, 4);
+        in_use.used(150, 160, 1);
+        in_use.used(160, 1000, 2);
+        assert_eq!(in_use.used_ns, [400, 4 * 50 + 10 + 2 * 40, 200, 200]);
+        in_use.used(9_999, 10_000, 4);
+        in_use.changed(150);
+        in_use.changed(5_000);
+        assert_eq!((in_use.used_ns[3], in_use.changes), (200, vec![0, 1, 0, 1]));
+    }
+}

@@ -1,0 +1,103 @@
+//! What `--out` costs: the flagship without it, with what charts need, and with every file, by turns in
+//! one process. A run without is the first line of the table; nothing of the others is in its way.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use vcoop_capture::Loader;
+use vcoop_lab::analysis::{About, document};
+use vcoop_lab::backend::{Column, Sim};
+use vcoop_lab::runner::{Control, Experiment, RunId, Watch};
+use vcoop_model::builtin::builtin_scenario;
+use vcoop_model::plan::Plan;
+use vcoop_model::scenario::Scenario;
+use vcoop_model::span::{Observer, SampleEvent};
+use vcoop_report::data::{self, Spools};
+use vcoop_report::{Style, render, render_html};
+
+/// Somebody who watches and does nothing about it.
+#[derive(Debug)]
+struct Idle;
+
+impl Observer for Idle {
+    fn sample(&mut self, _: u64, sample: &SampleEvent<'_>) {
+        std::hint::black_box(sample);
+    }
+}
+
+/// Who watches.
+enum Eyes<'a> {
+    Nobody,
+    Idle,
+    Files(&'a Spools, &'a [Plan]),
+}
+
+impl Watch for Eyes<'_> {
+    fn begins(&self, run: RunId) -> Result<Option<Box<dyn Observer + '_>>, String> {
+        Ok(match self {
+            Self::Nobody => None,
+            Self::Idle => Some(Box::new(Idle)),
+            Self::Files(spools, plans) => Some(Box::new(spools.begin(run, &plans[run.plan])?)),
+        })
+    }
+}
+
+fn once(plans: &[Plan], eyes: &Eyes<'_>, folder: Option<&Path>) {
+    let stop = AtomicBool::new(false);
+    let columns = [Column::all(&Sim, plans.len())];
+    let experiment = Experiment { plans, columns: &columns, jobs: 1 };
+    let control = Control { stop: &stop, progress: &|_| () };
+    let measured = experiment.watched(control, Some(eyes)).expect("the flagship runs");
+    let result = document(plans, &measured, About::default());
+    let text = render(&result, Style::default());
+    if let (Some(folder), Eyes::Files(spools, plans)) = (folder, eyes) {
+        data::write(folder, spools, &result, &measured, plans).expect("the folder is there");
+        for (name, text) in
+            [("report.html", render_html(&result)), ("result.json", result.to_json())]
+        {
+            fs::write(folder.join(name), text).expect("the folder is there");
+        }
+    }
+    std::hint::black_box(text);
+}
+
+fn main() {
+    let rounds = if std::env::args().any(|a| a == "--bench") { 7 } else { 1 };
+    let text = builtin_scenario("busy-host").expect("a built-in scenario");
+    let mut plans = Scenario::parse("busy-host", text, &[], &Loader::default())
+        .and_then(|s| s.plans(None))
+        .unwrap_or_else(|e| panic!("{e}"));
+    plans.iter_mut().for_each(|plan| plan.repeats = if rounds > 1 { 3 } else { 1 });
+    let mut sliced = plans.clone();
+    sliced.iter_mut().for_each(|plan| plan.slices = 60);
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("bench-out");
+    fs::create_dir_all(&folder).expect("a folder of our own");
+    let names = ["without", "watched by nobody who minds", "with charts' detail", "with all files"];
+    let mut times = vec![Vec::new(); names.len()];
+    for _ in 0..rounds {
+        for (case, times) in times.iter_mut().enumerate() {
+            let spools = Spools::new(&folder);
+            let began = Instant::now();
+            match case {
+                0 => once(&plans, &Eyes::Nobody, None),
+                1 => once(&plans, &Eyes::Idle, None),
+                2 => once(&sliced, &Eyes::Nobody, None),
+                _ => once(&sliced, &Eyes::Files(&spools, &sliced), Some(&folder)),
+            }
+            times.push(began.elapsed().as_secs_f64());
+        }
+    }
+    let _ = fs::remove_dir_all(&folder);
+    let medians: Vec<f64> = times
+        .iter_mut()
+        .map(|v| {
+            v.sort_by(f64::total_cmp);
+            v[v.len() / 2]
+        })
+        .collect();
+    for (name, seconds) in names.iter().zip(&medians) {
+        println!("{name:28} {seconds:7.3} s  {:5.2}x", seconds / medians[0]);
+    }
+}

@@ -1,0 +1,110 @@
+//! Simulated beside measured, a chart a series.
+
+use vcoop_lab::beside::Beside;
+use vcoop_lab::human;
+use vcoop_lab::params;
+use vcoop_lab::validate::Validated;
+
+use crate::chart::escape::id;
+use crate::chart::{Axis, Chart, Key, Layer, Scale, Sign, Slot, Table, Unit};
+
+/// Room of a row, in pixels.
+const STEP: f64 = 17.0;
+
+/// The charts of a scenario: each probe in each cell has one, and all policies in it.
+pub(crate) fn charts(scenario: &Validated) -> Vec<Chart> {
+    let mut groups: Vec<Vec<&Beside>> = Vec::new();
+    for row in &scenario.series {
+        let same = |group: &&mut Vec<&Beside>| {
+            let first = group[0];
+            (&first.params, &first.probe, &first.metric) == (&row.params, &row.probe, &row.metric)
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(row),
+            None => groups.push(vec![row]),
+        }
+    }
+    groups.iter().enumerate().map(|(n, rows)| chart(scenario, n, rows)).collect()
+}
+
+fn chart(scenario: &Validated, n: usize, rows: &[&Beside]) -> Chart {
+    let first = rows[0];
+    let latency = first.metric == "latency";
+    let (unit, label) = match latency {
+        true => (Unit::Us, "latency".to_owned()),
+        false => (Unit::Count, format!("{} ({})", first.metric, first.unit)),
+    };
+    let word = |v: Option<f64>| match v {
+        Some(v) if latency => human::time(v),
+        Some(v) => format!("{} {}", human::digits(v), first.unit),
+        None => "n/a".to_owned(),
+    };
+    let (mut ticks, mut values) = (Vec::new(), Vec::new());
+    let (mut measured, mut simulated, mut layers) = (Vec::new(), Vec::new(), Vec::new());
+    let mut table = Table::new(&["", "measured", "simulated", "simulated / measured"]);
+    let mut depth = 0.0;
+    for row in rows {
+        for (statistic, pair) in row.statistics() {
+            if !latency && statistic != "mean" {
+                continue;
+            }
+            let at = depth + 0.5;
+            let name = match latency {
+                true => format!("{} {statistic}", row.policy),
+                false => row.policy.clone(),
+            };
+            let positive = |v: Option<f64>| v.filter(|v| *v > 0.0);
+            let (kvm, sim) = (positive(pair.kvm), positive(pair.sim));
+            values.extend(kvm.into_iter().chain(sim));
+            measured.extend(kvm.map(|v| (v, at)));
+            simulated.extend(sim.map(|v| (v, at)));
+            if let (Some(kvm), Some(sim)) = (kvm, sim) {
+                let points = vec![(kvm.min(sim), at), (kvm.max(sim), at)];
+                let (slot, label) = (Slot::Series(0), name.clone());
+                layers.push(Layer::Line { slot, label, points, step: false, faint: true });
+            }
+            let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), human::ratio);
+            table.rows.push(vec![name.clone(), word(pair.kvm), word(pair.sim), ratio]);
+            ticks.push((at, name));
+            depth += 1.0;
+        }
+        // Room between policies.
+        depth += 0.4;
+    }
+    let dots = |n, label: &str, points| {
+        let (slot, label) = (Slot::Series(n), label.to_owned());
+        Layer::Dots { slot, label, points, size: 7.0 }
+    };
+    layers.push(dots(0, "measured", measured));
+    layers.push(dots(1, "simulated", simulated));
+    let key = |n, label: &str| {
+        let (slot, label) = (Slot::Series(n), label.to_owned());
+        Key { slot, sign: Sign::Dot, label }
+    };
+    let words = params::words(&first.params);
+    let what = if latency { first.probe.clone() } else { format!("{} work", first.probe) };
+    Chart {
+        id: format!("{}-{}-{n}", id(&scenario.scenario), id(&first.probe)),
+        title: if words.is_empty() { what } else { format!("{what}: {words}") },
+        caption: "The longer the line between the two, the larger the error; the axis is \
+                  logarithmic."
+            .to_owned(),
+        wide: false,
+        height: (depth * STEP).max(40.0),
+        x: Axis::over(&label, unit, Scale::Log, values),
+        y: Axis {
+            label: String::new(),
+            scale: Scale::Linear,
+            unit: Unit::Count,
+            // Rows are read from above.
+            min: depth.max(1.0),
+            max: 0.0,
+            ticks: Some(ticks),
+            grid: false,
+        },
+        layers,
+        legend: vec![key(0, "measured"), key(1, "simulated")],
+        table,
+        zoom: false,
+    }
+}

@@ -1,0 +1,119 @@
+//! The report of `vcoop validate`: what the simulator says of this host beside what was measured on it.
+
+use std::fmt::Write;
+
+use vcoop_lab::human;
+use vcoop_lab::validate::{Error, Validation};
+
+use super::{Section, figure, open_table, page};
+use crate::chart::build::validation;
+use crate::chart::escape::{id, text as esc};
+
+/// A validation as one HTML page.
+pub fn render_validation_html(validation: &Validation) -> String {
+    let mut sections = vec![Section {
+        id: "sum".to_owned(),
+        title: "In short".to_owned(),
+        body: in_short(validation),
+    }];
+    for scenario in &validation.scenarios {
+        let mut body = format!(
+            "<p>{}; {} repeats of {} s.</p><div class=\"grid\">",
+            esc(&scenario.title),
+            scenario.repeats,
+            scenario.duration_s
+        );
+        for chart in validation::charts(scenario).iter().filter(|chart| !chart.is_empty()) {
+            body.push_str(&figure(chart));
+        }
+        body.push_str("</div>");
+        let title = scenario.scenario.clone();
+        sections.push(Section { id: format!("scenario-{}", id(&title)), title, body });
+    }
+    sections.push(Section {
+        id: "environment".to_owned(),
+        title: "Where this comes from".to_owned(),
+        body: environment(validation),
+    });
+    let about = format!("vcoop {}, on this host and simulated", validation.version);
+    page("Simulated beside measured", &about, &sections)
+}
+
+fn in_short(validation: &Validation) -> String {
+    let mut out = String::new();
+    if validation.interrupted {
+        out.push_str("<p class=\"note\">Interrupted: not all of it was measured.</p>");
+    }
+    let mean = |of: &str| validation.summary.iter().find(|s| s.of == of && s.statistic == "mean");
+    let lines: Vec<String> = ["guest latency", "host latency", "throughput"]
+        .into_iter()
+        .filter_map(mean)
+        .map(|s| {
+            format!(
+                "{}: means are off by a factor of {} in the middle of {} series, {:.0} % of them \
+                 within a factor of two",
+                s.of,
+                human::digits(s.median_factor),
+                s.count,
+                100.0 * s.within_2x
+            )
+        })
+        .collect();
+    let words = if lines.is_empty() { "Nothing was compared".to_owned() } else { lines.join("; ") };
+    let mut chars = words.chars();
+    let first: String = chars.next().into_iter().flat_map(char::to_uppercase).collect();
+    let _ = write!(out, "<p class=\"verdict\">{}.</p>", esc(&(first + chars.as_str())));
+    if !validation.largest.is_empty() {
+        out.push_str("<p>The largest errors, one a series at most:</p><ul>");
+        validation.largest.iter().for_each(|error| {
+            let _ = write!(out, "<li>{}</li>", esc(&largest(error)));
+        });
+        out.push_str("</ul>");
+    }
+    out.push_str(&open_table("Prediction error by statistic"));
+    out.push_str("<thead><tr><th scope=\"col\">simulated / measured</th>");
+    for name in ["statistic", "series", "bias", "median factor", "within 2x"] {
+        let _ = write!(out, "<th scope=\"col\">{name}</th>");
+    }
+    out.push_str("</tr></thead><tbody>");
+    for row in &validation.summary {
+        let _ = write!(
+            out,
+            "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.0} %</td></tr>",
+            esc(&row.of),
+            esc(&row.statistic),
+            row.count,
+            human::ratio(row.bias),
+            human::ratio(row.median_factor),
+            100.0 * row.within_2x
+        );
+    }
+    out.push_str("</tbody></table></div>");
+    out
+}
+
+/// A large error in words.
+fn largest(error: &Error) -> String {
+    let value = |v: Option<f64>| match v {
+        Some(v) if error.unit == "us" => human::time(v),
+        Some(v) => format!("{} {}", human::digits(v), error.unit),
+        None => "n/a".to_owned(),
+    };
+    let ratio = error.pair.ratio.map_or_else(|| "n/a".to_owned(), human::ratio);
+    format!(
+        "{}: {} {}: {} simulated, {} measured, {ratio}",
+        error.scenario,
+        error.series,
+        error.statistic,
+        value(error.pair.sim),
+        value(error.pair.kvm)
+    )
+}
+
+fn environment(validation: &Validation) -> String {
+    let mut out = String::from("<dl>");
+    for (name, value) in &validation.environment {
+        let _ = write!(out, "<dt>{}</dt><dd>{}</dd>", esc(name), esc(value));
+    }
+    out + "</dl>"
+}
