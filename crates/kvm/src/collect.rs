@@ -459,7 +459,9 @@ fn server(plan: &Plan, ping: Target) -> Option<Other> {
         Target::Host(_) => Other::Host,
         Target::Guest { task: server, .. } => {
             let places = places(guest);
-            let here = places[task as usize] == places[server as usize];
+            // Of tasks that move, nobody knows where the other was.
+            let here =
+                !balances(plan, vm as usize) && places[task as usize] == places[server as usize];
             if here { Other::Here } else { Other::Vcpu }
         }
     })

@@ -423,7 +423,7 @@ fn what_the_host_gives_goes_by_weights_and_by_who_folds() {
     // Folded to four, which are busy: it still wants all of its eight.
     let folded = CpuTime { busy_ns: 4 * S, steal_ns: 0 };
     assert_eq!(of([Member { used: folded, width: 4, ..busy }, busy], 8 * S), (true, 4 * S));
-    assert_eq!(of([busy, busy], 16 * S).0, false);
+    assert!(!of([busy, busy], 16 * S).0);
     let entitled = Member { entitled: 6, ..busy };
     assert_eq!(of([entitled, Member { entitled: 2, ..busy }], 8 * S), (true, 6 * S));
     // Threads are alike: by the number of vCPUs, and not at all beside one that does not fold.
@@ -431,6 +431,6 @@ fn what_the_host_gives_goes_by_weights_and_by_who_folds() {
     assert_eq!(of([alike, alike], 8 * S), (true, 4 * S));
     assert_eq!(of([alike, Member { folds: false, ..alike }], 8 * S), (false, 0));
     let idle = Member { used: CpuTime::default(), folds: false, ..alike };
-    assert_eq!(of([alike, idle], 8 * S).0, false, "all of it is there");
+    assert!(!of([alike, idle], 8 * S).0, "all of it is there");
     assert_eq!(of([Member { folds: false, ..alike }, alike], 8 * S), (true, 4 * S));
 }
