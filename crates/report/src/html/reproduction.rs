@@ -58,7 +58,11 @@ fn in_short(reproduction: &Reproduction) -> String {
     let _ = write!(out, "<p class=\"verdict\">{}</p>", esc(&sum(reproduction)));
     let failed: Vec<&ClaimResult> = reproduction.claims.iter().filter(|c| !c.holds).collect();
     if !failed.is_empty() {
-        out.push_str("<p>Claims that do not hold here:</p><ul>");
+        // Without its runs a claim cannot hold.
+        out.push_str(match reproduction.interrupted {
+            true => "<p>Claims that do not hold here, or whose runs are missing:</p><ul>",
+            false => "<p>Claims that do not hold here:</p><ul>",
+        });
         for claim in failed {
             let (link, name) = (id(&claim.id), esc(&claim.id));
             let statement = esc(&claim.statement);
