@@ -41,6 +41,12 @@ def test(with_ray: bool) -> int:
     develop = [VENV / "bin" / "maturin", "develop", "--quiet"]
     if run(*develop, cwd=HERE, env=env) != 0:
         return 1
+    if with_ray:
+        # The command hands sweeps over to the package: that is tried, too.
+        build = ["cargo", "build", "--quiet", "--workspace", "--bin", "vcoop"]
+        if run(*build, cwd=HERE.parent, env=env | {"CARGO_TARGET_DIR": str(TARGET.parent)}) != 0:
+            return 1
+        env["VCOOP_BIN"] = str(TARGET.parent / "debug" / "vcoop")
     report = TARGET / "pytest.xml"
     report.unlink(missing_ok=True)
     ray = ["tests/test_ray.py"] if with_ray else ["--ignore=tests/test_ray.py", "tests"]

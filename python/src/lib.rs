@@ -172,7 +172,8 @@ impl Sweep {
         if point >= self.job.points() {
             return Err(pyo3::exceptions::PyIndexError::new_err("no such point"));
         }
-        Ok(self.job.sets(point).iter().map(|set| set.text().to_owned()).collect())
+        let sets = self.job.sets(point, &Loader::default()).map_err(refused)?;
+        Ok(sets.iter().map(|set| set.text().to_owned()).collect())
     }
 
     /// Runs points one after the other on this thread; each as JSON.

@@ -1,7 +1,10 @@
 """Sweeps on a real Ray cluster of two nodes on this machine. Left out where Ray is not installed."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -124,6 +127,51 @@ def test_cancelled_it_keeps_what_is_done(cluster: Any, file: Path, tmp_path: Pat
     assert told[0] > 10
     vcoop.sweep(file, tmp_path / "whole")
     assert contents(tmp_path / "whole") == contents(tmp_path / "out")
+
+
+def command(*words: object) -> subprocess.CompletedProcess[str]:
+    """`vcoop sweep ...`, the binary, with this interpreter for what Ray needs."""
+    binary = os.environ.get("VCOOP_BIN")
+    if not binary:
+        pytest.skip("VCOOP_BIN names no binary")
+    env = os.environ | {"VCOOP_PYTHON": sys.executable}
+    line = [binary, "sweep", *(str(word) for word in words)]
+    return subprocess.run(line, env=env, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_the_command_runs_on_the_cluster(cluster: Any, file: Path, tmp_path: Path) -> None:
+    ray_words = ("--engine", "ray", "--ray-address", cluster.address)
+    there = command(file, "--out", tmp_path / "there", *ray_words, "--json")
+    assert there.returncode == 0, there.stderr
+    here = command(file, "--out", tmp_path / "here", "--json")
+    assert here.returncode == 0, here.stderr
+    assert contents(tmp_path / "here") == contents(tmp_path / "there")
+    summaries = [json.loads(done.stdout) | {"out": None} for done in (here, there)]
+    assert summaries[0] == summaries[1], "the same summary"
+    assert summaries[0]["done"] == 120
+    # Complete already: said at once, and nothing is written anew.
+    again = command(file, "--out", tmp_path / "there", *ray_words, "--quiet")
+    assert (again.returncode, again.stdout.splitlines()[0].split()[1]) == (0, "120")
+
+
+def test_the_command_loses_nothing_where_no_cluster_is(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ray_words = ("--engine", "ray", "--ray-address", "127.0.0.1:1")
+    nowhere = command(file, "--out", out, *ray_words)
+    assert nowhere.returncode == 3
+    assert "no Ray cluster at 127.0.0.1:1" in nowhere.stderr and "remedy" in nowhere.stderr
+    assert not out.exists(), "nothing was begun"
+
+    def stop(done: int, _: int) -> None:
+        if done >= 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        vcoop.sweep(file, out, progress=stop)
+    before = contents(out)
+    assert command(file, "--out", out, *ray_words).returncode == 3
+    assert contents(out) == before
+    assert command(file, "--out", out, "--quiet").returncode == 0
 
 
 def test_no_cluster_is_a_sentence(file: Path, tmp_path: Path) -> None:

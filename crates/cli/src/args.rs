@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Validate(ValidateArgs),
     /// Run a scenario at many points: axes, repeats until it is sharp, results as Parquet.
     Sweep(SweepArgs),
+    /// Draw a heat map of a sweep: the best policy, or a number, over two axes.
+    Map(MapArgs),
     /// Search for the policy and settings that hold limits at the least cost.
     Tune(TuneArgs),
     /// Find how many VMs, or which ratio, fit before a limit breaks.
@@ -268,6 +270,36 @@ pub(crate) struct SweepArgs {
     pub(crate) quiet: bool,
 }
 
+#[derive(Debug, ClapArgs)]
+pub(crate) struct MapArgs {
+    /// A folder that `vcoop sweep --out` wrote
+    pub(crate) dir: PathBuf,
+    /// Axis down, by its column in the dataset
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) rows: String,
+    /// Axis across
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) columns: String,
+    /// What is in a cell: `best`, or a column of numbers of one policy, like ratio_p99
+    #[arg(long, value_name = "WHAT", default_value = "best")]
+    pub(crate) show: String,
+    /// Whose numbers
+    #[arg(long, value_name = "NAME")]
+    pub(crate) policy: Option<String>,
+    /// Of which probe, and of which metric where it is no latency: host.cpu
+    #[arg(long, value_name = "NAME", default_value = "guest.cyclictest")]
+    pub(crate) probe: String,
+    /// Only points with this value of an axis; several: all of them
+    #[arg(long, value_name = "COLUMN=VALUE")]
+    pub(crate) only: Vec<String>,
+    /// Title of the map
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) title: Option<String>,
+    /// Write it as an SVG picture into this file, instead of text on stdout
+    #[arg(long, short, value_name = "FILE.svg")]
+    pub(crate) out: Option<PathBuf>,
+}
+
 /// What `tune` and `capacity` share.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SearchArgs {
@@ -302,6 +334,17 @@ pub(crate) struct SearchArgs {
     pub(crate) quiet: bool,
 }
 
+/// What a search can vary besides policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AlsoArg {
+    /// Who fires guests' timers, and how early
+    Timers,
+    /// How many of its vCPUs a guest uses
+    Governors,
+    /// Patches of Xen's scheduler
+    Patches,
+}
+
 #[derive(Debug, ClapArgs)]
 pub(crate) struct TuneArgs {
     #[command(flatten)]
@@ -309,6 +352,10 @@ pub(crate) struct TuneArgs {
     /// What to make small among settings that hold every limit
     #[arg(long, value_name = "NAME", default_value = "host.cpu")]
     pub(crate) minimize: String,
+    /// Vary these, too. Without it, those that the scenario has: a timer or a governor that somebody
+    /// set, a host of Xen's
+    #[arg(long, value_enum, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) also: Vec<AlsoArg>,
     /// Settings to try
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) trials: usize,

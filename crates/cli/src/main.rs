@@ -9,6 +9,7 @@ mod failure;
 mod folder;
 mod interrupt;
 mod list;
+mod map;
 mod output;
 mod progress;
 mod report;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Sweep(args) => sweep::run(&args),
+        Command::Map(args) => map::run(&args),
         Command::Tune(args) => search::run_tune(&args),
         Command::Capacity(args) => search::run_capacity(&args),
         Command::List(args) => list::run(&args),

@@ -5,13 +5,15 @@ use std::io::{self, IsTerminal, Write};
 use serde::Serialize;
 use serde_json::{Value, json};
 use vcoop_capture::Loader;
+use vcoop_model::diagnostic::Diagnostic;
 use vcoop_model::scenario::Set;
 use vcoop_sweep::capacity::{Capacity, Knob, capacity};
 use vcoop_sweep::slo::{Quantity, Slo, quantities};
+use vcoop_sweep::space::Parts;
 use vcoop_sweep::trial::{Bench, Score, SearchError};
 use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
 
-use crate::args::{CapacityArgs, SearchArgs, TuneArgs};
+use crate::args::{AlsoArg, CapacityArgs, SearchArgs, TuneArgs};
 use crate::failure::Failure;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print};
@@ -69,10 +71,20 @@ pub(crate) fn run_tune(args: &TuneArgs) -> Result<(), Failure> {
     let slos = limits(&args.search, &known)?;
     let cost = Quantity::find("--minimize", &args.minimize, &known).map_err(refuse)?;
     let repeats = bench.plan(&[], "vanilla").map_err(refuse)?.repeats;
+    let plans = bench.scenario(&[]).and_then(|s| s.plans(None)).map_err(refuse)?;
+    let mut parts = Parts::of(&plans);
+    for also in &args.also {
+        match also {
+            AlsoArg::Timers => parts.timers = true,
+            AlsoArg::Governors => parts.governors = true,
+            AlsoArg::Patches => parts.patches = true,
+        }
+    }
     let goal = Goal {
         slos,
         cost,
         bases: args.search.policy.clone(),
+        parts,
         trials: args.trials,
         confirm: args.confirm.unwrap_or(repeats.saturating_mul(2).max(10)),
         seed: args.search_seed,
@@ -269,7 +281,11 @@ pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
     let slos = limits(&args.search, &known(&bench, first)?)?;
     // Both ends, before anything is run: a path that names nothing must not cost the time.
     for step in [0, knob.steps() - 1] {
-        bench.plan(&[knob.set(step)], first).map_err(refuse)?;
+        bench.plan(&[knob.set(step)], first).map_err(|mut found| {
+            let own = |d: &&mut Diagnostic| d.snippet == knob.set(step).text();
+            found.0.iter_mut().filter(own).for_each(|d| "--vary".clone_into(&mut d.file));
+            refuse(found)
+        })?;
     }
     let mut found = Vec::new();
     for policy in &policies {

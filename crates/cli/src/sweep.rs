@@ -7,7 +7,9 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 use serde::Serialize;
+use vcoop_capture::Loader;
 use vcoop_lab::runner;
+use vcoop_model::scenario::Set;
 use vcoop_model::sweep::Sweep;
 use vcoop_sweep::dataset::{Dataset, DatasetError, Manifest};
 use vcoop_sweep::engine::{Control, Outcome, run as run_here};
@@ -51,7 +53,12 @@ pub(crate) fn run(args: &SweepArgs) -> Result<(), Failure> {
         return Err(Failure::usage("--out DIR is missing: a sweep's result is a folder"));
     };
     if args.engine == EngineArg::Ray {
-        return on_ray(args, out);
+        on_ray(args, out)?;
+        let tally = Tally::of(out).map_err(Failure::run)?;
+        let (done, total) = (tally.points, job.points());
+        let progress = vcoop_sweep::engine::Progress { done, total, ..Default::default() };
+        let outcome = Outcome { progress, interrupted: done < total, ..Outcome::default() };
+        return report(args, &job, out, &outcome, tally);
     }
     let mut dataset = Dataset::open(out, &job).map_err(failure)?;
     let progress = Progress::points(args.quiet);
@@ -73,10 +80,21 @@ pub(crate) fn run(args: &SweepArgs) -> Result<(), Failure> {
             note(&format!("point {point} failed, and is recorded so: {}", first_line(why)));
         }
     }
+    report(args, &job, out, &outcome, tally)
+}
+
+/// Says how it ended.
+fn report(
+    args: &SweepArgs,
+    job: &Job,
+    out: &Path,
+    outcome: &Outcome,
+    tally: Tally,
+) -> Result<(), Failure> {
     print(&if args.json {
-        json(&job, out, &outcome, tally)?
+        json(job, out, outcome, tally)?
     } else {
-        words(&job, out, &outcome, &tally)
+        words(job, out, outcome, &tally)
     })?;
     if outcome.interrupted { Err(Failure::Interrupted) } else { Ok(()) }
 }
@@ -97,11 +115,12 @@ fn failure(error: DatasetError) -> Failure {
 fn outline(job: &Job) -> String {
     let manifest = Manifest::new(job);
     let (least, most) = (job.sweep.repeats_min, job.most_repeats);
+    let loader = Loader::default();
     let runs =
         |repeats: u32| u64::from(job.points()) * job.policies.len() as u64 * u64::from(repeats);
     let mut text = format!("{}: {} points of {}\n", job.sweep.name, job.points(), job.base_name);
     for (axis, column) in job.sweep.axes.iter().zip(&manifest.axes) {
-        text += &format!("  {:24} {}\n", column.name, axis.paths.join(", "));
+        text += &format!("  {:24} {}\n", column.name, axis.paths().join(", "));
     }
     text += &format!("policies: {} (ratios to {})\n", job.policies.join(", "), job.baseline);
     text += &match (least, most) {
@@ -109,8 +128,11 @@ fn outline(job: &Job) -> String {
         _ => format!("{least} to {most} repeats, {} to {} runs\n", runs(least), runs(most)),
     };
     for point in [0, job.points() - 1] {
-        let sets: Vec<String> = job.sets(point).iter().map(|s| s.text().to_owned()).collect();
-        text += &format!("point {point}: {}\n", sets.join("  "));
+        let said = match job.sets(point, &loader) {
+            Ok(sets) => sets.iter().map(Set::text).collect::<Vec<_>>().join("  "),
+            Err(why) => format!("cannot be: {why}"),
+        };
+        text += &format!("point {point}: {said}\n");
     }
     text
 }
@@ -191,9 +213,8 @@ fn on_ray(args: &SweepArgs, out: &Path) -> Result<(), Failure> {
     if args.quiet {
         command.arg("--quiet");
     }
-    if args.json {
-        command.arg("--json");
-    }
+    // Its summary is ours to print: the same for both engines.
+    command.stdout(Stdio::null());
     // Ctrl-C reaches it too; it writes down what ended and says how it went.
     let status = command.status().map_err(|e| Failure::run(format!("cannot run {python}: {e}")))?;
     match status.code() {

@@ -146,7 +146,7 @@ fn shortened(args: &[String]) -> Vec<String> {
 /// have tests of their own.
 fn can_be_cut_short(args: &[String]) -> bool {
     // Nor what takes a file of the reader's, or as many runs as it needs.
-    let own = ["calibrate", "validate", "sweep", "tune", "capacity", "trace"];
+    let own = ["calibrate", "validate", "sweep", "map", "tune", "capacity", "trace"];
     let live = own.contains(&args[0].as_str())
         || args.windows(2).any(|pair| pair[0] == "--backend" && pair[1] == "kvm");
     // A report takes a folder that a run wrote.

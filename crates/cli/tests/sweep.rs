@@ -124,6 +124,45 @@ fn a_dry_run_says_what_would_run_and_runs_nothing() {
 }
 
 #[test]
+fn a_map_shows_the_best_policy_or_a_number() {
+    let dir = folder("map");
+    let (file, out) = (dir.join("s.toml"), dir.join("out"));
+    let sweep = "name = \"mapped\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic:rr\"]\n\
+        [set]\nduration = \"300ms\"\nwarmup = \"1ms\"\n[axes]\n\"load.hog.count\" = [2, 10]\n\
+        \"host.tick_hz\" = [1000, 250]\n";
+    fs::write(&file, sweep).unwrap();
+    assert_eq!(code(&vcoop(&file, &out, &["--quiet"]).output().unwrap()), 0);
+    let map = |extra: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+        command.arg("map").arg(&out).args(["--rows", "hog_count", "--columns", "tick_hz"]);
+        command.args(extra).output().unwrap()
+    };
+    let number = map(&["--show", "ratio", "--policy", "dynamic:rr"]);
+    assert_eq!(code(&number), 0, "{}", text(&number.stderr));
+    let said = text(&number.stdout);
+    assert!(said.contains("hog_count \\ tick_hz  250 "), "{said}");
+    let ratios: Vec<f64> =
+        said.split_whitespace().filter_map(|w| w.strip_suffix('x')?.parse().ok()).collect();
+    assert!(ratios.len() == 4 && ratios.iter().all(|x| *x < 1.0), "{said}");
+    let picture = dir.join("map.svg");
+    assert_eq!(code(&map(&["--out", picture.to_str().unwrap()])), 0);
+    let svg = fs::read_to_string(&picture).unwrap();
+    assert_eq!(svg.matches("class=\"tile").count(), 4);
+    let one = map(&["--only", "tick_hz=250"]);
+    assert!(!text(&one.stdout).contains("1000"), "{}", text(&one.stdout));
+    for (words, says) in [
+        (["--show", "p98", "--policy", "vanilla"], "did you mean `p90`"),
+        (["--show", "p99", "--policy", "dynamic"], "did you mean `dynamic:rr`"),
+        (["--only", "tick_hs=250", "--show", "best"], "did you mean `tick_hz`"),
+        (["--only", "tick_hz=100", "--show", "best"], "no point has tick_hz = 100"),
+    ] {
+        let wrong = map(&words);
+        assert_eq!(code(&wrong), 2);
+        assert!(text(&wrong.stderr).contains(says), "{says}: {}", text(&wrong.stderr));
+    }
+}
+
+#[test]
 fn what_is_wrong_is_refused_with_2_and_what_is_missing_with_3() {
     let dir = folder("wrong");
     let file = dir.join("s.toml");

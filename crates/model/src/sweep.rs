@@ -5,15 +5,18 @@
 //! [`Sweep::place`], which puts the scenario's own message at the axis that caused it.
 
 mod axes;
+mod cases;
 mod keys;
+mod range;
 
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, Span};
 use crate::scenario::Set;
 use crate::toml_read::node::parse_document;
 use crate::toml_read::table::read_table;
 
-pub use axes::{Axis, AxisValue, Range, RangeKind, Values};
+pub use axes::{Axis, AxisValue, RATIO, Values, Vary};
 pub use keys::{DesignKind, Statistic, reference};
+pub use range::{Range, RangeKind};
 
 use keys::SweepKeys;
 
@@ -51,6 +54,8 @@ pub struct Sweep {
     pub repeats_max: u32,
     /// When a point has enough repeats before that; `None`: it always takes `repeats_min`.
     pub stop: Option<Stop>,
+    /// What the dataset keeps; `None`: everything.
+    pub keep: Option<Keep>,
     /// Most simulated runs (a policy's repeat each) of the whole sweep, shared evenly by its
     /// points.
     pub runs: Option<u64>,
@@ -59,6 +64,7 @@ pub struct Sweep {
     policies_span: Span,
     axis_spans: Vec<Span>,
     stop_spans: Vec<Span>,
+    keep_spans: [Vec<Span>; 2],
 }
 
 /// When a point's comparisons are sharp enough.
@@ -72,6 +78,15 @@ pub struct Stop {
     pub probes: Vec<String>,
 }
 
+/// What a dataset keeps of its rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// Probes whose rows it has; empty: all.
+    pub probes: Vec<String>,
+    /// Columns of numbers that it has, the others being null; empty: all.
+    pub columns: Vec<String>,
+}
+
 /// A place in a sweep file that a later error can be about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -83,6 +98,10 @@ pub enum Place {
     Axis(usize),
     /// A probe of the stopping rule, by index.
     StopProbe(usize),
+    /// A probe that is kept, by index.
+    KeepProbe(usize),
+    /// A column that is kept, by index.
+    KeepColumn(usize),
 }
 
 impl Sweep {
@@ -112,6 +131,8 @@ impl Sweep {
             Place::Policies => self.policies_span,
             Place::Axis(i) => self.axis_spans.get(i).copied().unwrap_or_default(),
             Place::StopProbe(i) => self.stop_spans.get(i).copied().unwrap_or_default(),
+            Place::KeepProbe(i) => self.keep_spans[0].get(i).copied().unwrap_or_default(),
+            Place::KeepColumn(i) => self.keep_spans[1].get(i).copied().unwrap_or_default(),
         };
         self.sources.diagnose(span, message, help)
     }

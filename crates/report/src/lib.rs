@@ -13,6 +13,7 @@ mod cost;
 mod curves;
 pub mod data;
 pub mod explain;
+pub mod heat;
 mod html;
 mod latency;
 mod metrics;

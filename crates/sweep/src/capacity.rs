@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-use vcoop_model::plan::Plan;
 use vcoop_model::scenario::Set;
 
+use crate::ratio::size;
 use crate::slo::{Held, Slo};
 use crate::trial::{Bench, Score, SearchError};
 
@@ -97,10 +97,11 @@ pub fn capacity(
         }
         let mut plans = [bench.plan(&[knob.set(step)], policy)?];
         let document = bench.run(&mut plans, stop)?;
+        let (vcpus, pcpus) = size(&plans[0]);
         let found = Tried {
             value: knob.value(step),
-            vcpus: vcpus(&plans[0]),
-            pcpus: plans[0].host.sched.cpus(),
+            vcpus,
+            pcpus,
             score: Score::of(&document, policy, slos, None),
         };
         told(&found);
@@ -158,10 +159,6 @@ fn hardest<E>(last: u32, hold: &mut dyn FnMut(u32) -> Result<bool, E>) -> Result
         if hold(middle)? { good = middle } else { bad = middle }
     }
     Ok(Some(good))
-}
-
-fn vcpus(plan: &Plan) -> u32 {
-    plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum()
 }
 
 #[cfg(test)]

@@ -138,4 +138,21 @@ mod tests {
         let Values::List(values) = &sweep.axes[1].values else { panic!("no list") };
         assert_eq!(cell(&columns[1], &values[1]), Cell::Double(1000.0));
     }
+
+    #[test]
+    fn cases_and_ratios_are_columns_by_their_names() {
+        let text = "name = \"s\"\nscenario = \"x\"\n[axes]\nvcpus_per_pcpu = [0.5, 2]\n\
+                    vms = [{ name = \"4\", set.a.b = 4 }, { name = \"16\", set.a.b = 16 }]\n\
+                    load = [{ name = \"10%\", set.c.d = 1 }, { name = \"50%\", set.c.d = 5 }]\n\
+                    kind = [{ name = \"old\", set.e.f = 1 }, { name = \"6.5\", set.e.f = 5 }]\n";
+        let columns = axis_columns(&Sweep::parse("s.toml", text).unwrap());
+        let found: Vec<(&str, Kind)> = columns.iter().map(|c| (&*c.name, c.kind)).collect();
+        let wanted = [
+            ("vcpus_per_pcpu", Kind::Double),
+            ("vms", Kind::Int),
+            ("load_percent", Kind::Double),
+            ("kind", Kind::Text),
+        ];
+        assert_eq!(found, wanted);
+    }
 }

@@ -7,10 +7,13 @@ use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
 use vcoop_model::plan::Plan;
 use vcoop_model::scenario::{Scenario, Set};
-use vcoop_model::sweep::{AxisValue, DesignKind, Place, Sweep, Values};
+use vcoop_model::sweep::{AxisValue, DesignKind, Place, Sweep, Values, Vary};
 
 use crate::columns::{AxisColumn, Cell, axis_columns, cell};
 use crate::design::{Design, MAX_SOBOL, MAX_SOBOL_AXES};
+use crate::keep;
+use crate::ratio;
+use crate::space::variant;
 
 /// What diagnostics call an override.
 const SET: &str = "--set";
@@ -73,7 +76,7 @@ impl Job {
             sweep,
         };
         let loader = Loader::default();
-        let scenario = job.scenario(&[], &loader).map_err(|e| job.of_sets(e))?;
+        let scenario = job.scenario(&[], &loader).map_err(|e| job.of_own(e))?;
         let mut found: Vec<Diagnostic> = Vec::new();
         if !scenario.axes.is_empty() {
             let message = format!("{} has a [matrix] of its own", job.sweep.scenario);
@@ -100,6 +103,7 @@ impl Job {
             false => job.policies.first().cloned().unwrap_or_default(),
         };
         found.extend(job.wrong_probes(&plans));
+        found.extend(keep::wrong(&job.sweep, &job.base_name, &plans));
         for axis in 0..job.sweep.axes.len() {
             found.extend(job.wrong_values(axis, &loader));
         }
@@ -131,9 +135,31 @@ impl Job {
     }
 
     /// The changes that make the base scenario a point.
-    pub fn sets(&self, point: u32) -> Vec<Set> {
-        let pairs = self.sweep.axes.iter().zip(self.values(point));
-        pairs.flat_map(|(axis, value)| axis.sets(&value)).collect()
+    ///
+    /// # Errors
+    ///
+    /// A ratio that no number of the field it is reached by comes near.
+    pub fn sets(&self, point: u32, loader: &Loader) -> Result<Vec<Set>, Diagnostics> {
+        let values = self.values(point);
+        let pairs = || self.sweep.axes.iter().zip(&values);
+        let mut sets: Vec<Set> = pairs().flat_map(|(axis, value)| axis.sets(value)).collect();
+        for (axis, value) in pairs() {
+            if let Vary::Ratio(by) = &axis.vary {
+                let size = |n: i64| {
+                    let all = [sets.as_slice(), &[Set::of(by, &n.to_string())]].concat();
+                    self.size(&all, loader)
+                };
+                let n = ratio::reach(by, &value.text, size)?;
+                sets.push(Set::of(by, &n.to_string()));
+            }
+        }
+        Ok(sets)
+    }
+
+    /// vCPUs and pCPUs of the base scenario with changes.
+    fn size(&self, sets: &[Set], loader: &Loader) -> Result<(u32, u32), Diagnostics> {
+        let plans = self.scenario(sets, loader)?.plans(None)?;
+        Ok(plans.first().map_or((0, 0), ratio::size))
     }
 
     /// The base scenario with changes, after those of the sweep. Repeats are those a point begins
@@ -144,6 +170,7 @@ impl Job {
     /// What is wrong with the result.
     pub fn scenario(&self, sets: &[Set], loader: &Loader) -> Result<Scenario, Diagnostics> {
         let mut all = self.sweep.sets.clone();
+        all.extend(self.sweep.policies.iter().flat_map(|policy| variant(policy)));
         all.push(Set::of("repeats", &self.sweep.repeats_min.to_string()));
         all.extend_from_slice(sets);
         Scenario::parse(&self.base_name, &self.base_text, &all, loader)
@@ -152,6 +179,9 @@ impl Job {
     /// Values of an axis that the base scenario takes neither alone nor with others of the sweep.
     fn wrong_values(&self, axis: usize, loader: &Loader) -> Vec<Diagnostic> {
         let own = &self.sweep.axes[axis];
+        if let Vary::Ratio(by) = &own.vary {
+            return self.wrong_ratios(axis, by, loader);
+        }
         let values = match &own.values {
             Values::List(values) => values.clone(),
             Values::Range(range) => vec![range.at(0.0), range.at(1.0)],
@@ -160,7 +190,10 @@ impl Job {
         for value in values {
             let sets = own.sets(&value);
             let Some(errors) = self.about(&sets, &sets, loader) else { continue };
-            if self.some_points(axis, &value).any(|p| self.about(&p, &sets, loader).is_none()) {
+            let fits = |point: Result<Vec<Set>, Diagnostics>| {
+                point.is_ok_and(|point| self.about(&point, &sets, loader).is_none())
+            };
+            if self.some_points(axis, &value, loader).any(fits) {
                 continue;
             }
             for error in errors {
@@ -175,6 +208,40 @@ impl Job {
         found
     }
 
+    /// Ratios that none of a few points reaches; a field that is none.
+    fn wrong_ratios(&self, axis: usize, by: &str, loader: &Loader) -> Vec<Diagnostic> {
+        let own = &self.sweep.axes[axis];
+        let values = match &own.values {
+            Values::List(values) => values.clone(),
+            Values::Range(range) => vec![range.at(0.0), range.at(1.0)],
+        };
+        let set = [Set::of(by, "1")];
+        let at =
+            |e: &Diagnostic| self.sweep.place(Place::Axis(axis), e.message.clone(), e.help.clone());
+        // A scenario that one pCPU does not fit may still be right: only what is about the path.
+        let wrong = self.about(&set, &set, loader).unwrap_or_default();
+        let path = |e: &&Diagnostic| e.message.contains('`');
+        let found: Vec<Diagnostic> = wrong.iter().filter(path).map(at).collect();
+        if !found.is_empty() {
+            return found;
+        }
+        let mut found = Vec::new();
+        for value in values {
+            let mut why = None;
+            let mut reached = |point: Result<Vec<Set>, Diagnostics>| match point {
+                Ok(_) => true,
+                Err(e) => {
+                    why = why.take().or_else(|| e.0.into_iter().next());
+                    false
+                }
+            };
+            if !self.some_points(axis, &value, loader).any(&mut reached) {
+                found.extend(why.iter().map(at));
+            }
+        }
+        found
+    }
+
     /// What is wrong with `sets` and is about `own` itself; `None` for nothing.
     fn about(&self, sets: &[Set], own: &[Set], loader: &Loader) -> Option<Vec<Diagnostic>> {
         let mut errors = self.scenario(sets, loader).err()?.0;
@@ -183,12 +250,20 @@ impl Job {
     }
 
     /// Changes of a few points, from all over the sweep, that have a value.
-    fn some_points(&self, axis: usize, value: &AxisValue) -> impl Iterator<Item = Vec<Set>> {
+    fn some_points(
+        &self,
+        axis: usize,
+        value: &AxisValue,
+        loader: &Loader,
+    ) -> impl Iterator<Item = Result<Vec<Set>, Diagnostics>> {
         const LOOKED_AT: usize = 2000;
         const TRIED: usize = 16;
         let step = (self.points() as usize / LOOKED_AT).max(1) | 1;
-        let has = move |point: &u32| self.values(*point).get(axis) == Some(value);
-        (0..self.points()).step_by(step).filter(has).take(TRIED).map(|point| self.sets(point))
+        let has = |point: &u32| self.values(*point).get(axis) == Some(value);
+        let points: Vec<u32> = (0..self.points()).step_by(step).filter(has).collect();
+        // Neighbours differ in the last axes only.
+        let apart = points.len().div_ceil(TRIED).max(1);
+        points.into_iter().step_by(apart).map(|point| self.sets(point, loader))
     }
 
     fn wrong_probes(&self, plans: &[Plan]) -> Vec<Diagnostic> {
@@ -207,10 +282,16 @@ impl Job {
             .collect()
     }
 
-    /// Diagnostics about `[set]` in the sweep file's words.
-    fn of_sets(&self, mut errors: Diagnostics) -> Diagnostics {
+    /// Diagnostics about `[set]` and about means of policies, in the sweep file's words.
+    fn of_own(&self, mut errors: Diagnostics) -> Diagnostics {
+        let variants: Vec<Set> = self.sweep.policies.iter().flat_map(|p| variant(p)).collect();
         for error in errors.0.iter_mut().filter(|e| e.file == SET) {
-            error.file = format!("{} [set]", self.sweep.file);
+            if variants.iter().any(|set| set.text() == error.snippet) {
+                let message = format!("{}: {}", error.snippet, error.message);
+                *error = self.sweep.place(Place::Policies, message, error.help.take());
+            } else {
+                error.file = format!("{} [set]", self.sweep.file);
+            }
         }
         errors
     }
@@ -218,7 +299,8 @@ impl Job {
     fn digest(&self, loader: &Loader) -> String {
         // A first point that cannot be parsed is recorded as failed; its text stands for it.
         let plans = self
-            .scenario(&self.sets(0), loader)
+            .sets(0, loader)
+            .and_then(|sets| self.scenario(&sets, loader))
             .and_then(|scenario| scenario.plans(Some(&self.policies)));
         let text = match plans {
             Ok(plans) => serde_json::to_string(&plans).unwrap_or_default(),

@@ -12,6 +12,7 @@ use vcoop_model::plan::Plan;
 use vcoop_model::sweep::Stop;
 
 use crate::job::Job;
+use crate::keep;
 use crate::row::PointRows;
 use crate::stop::{next, settled};
 
@@ -34,14 +35,17 @@ fn attempt(
     loader: &Loader,
     stop: &AtomicBool,
 ) -> Result<Option<PointRows>, String> {
-    let scenario = job.scenario(&job.sets(point), loader).map_err(|e| e.to_string())?;
+    let sets = job.sets(point, loader).map_err(|e| e.to_string())?;
+    let scenario = job.scenario(&sets, loader).map_err(|e| e.to_string())?;
     let mut plans = scenario.plans(Some(&job.policies)).map_err(|e| e.to_string())?;
     let rule = job.sweep.stop.as_ref();
     let most = job.most_repeats;
     let Some((document, sharp)) = enough(&mut plans, &job.baseline, rule, most, 1, stop)? else {
         return Ok(None);
     };
-    Ok(Some(PointRows::new(point, sharp, &document)))
+    let mut rows = PointRows::new(point, sharp, &document);
+    keep::cut(job.sweep.keep.as_ref(), &mut rows);
+    Ok(Some(rows))
 }
 
 /// Runs plans until the rule is content or there are `most` repeats; the result, and whether the

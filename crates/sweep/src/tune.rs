@@ -20,7 +20,7 @@ use vcoop_lab::runner::repeat_seed;
 use vcoop_model::plan::Plan;
 
 use crate::slo::{Quantity, Slo};
-use crate::space::{BASES, Choice, KEYS, Key, Setting, TUNED};
+use crate::space::{BASES, Choice, KEYS, Key, Parts, Setting, TUNED, keys};
 use crate::trial::{Bench, Score, SearchError};
 
 /// Settings proposed at a time.
@@ -28,6 +28,9 @@ const BATCH: usize = 8;
 
 /// Candidates confirmed with fresh seeds.
 const CONFIRMED: usize = 3;
+
+/// Proposals that may not fit the scenario, one after the other, before a plain policy is tried.
+const UNFIT: usize = 16;
 
 /// Repeats whose seeds the search leaves to the confirmation: far above any number it uses.
 const FRESH: u32 = 1_000_000;
@@ -41,6 +44,8 @@ pub struct Goal {
     pub cost: Quantity,
     /// Policies to start from; empty: [`BASES`].
     pub bases: Vec<String>,
+    /// What to vary besides policies and their keys.
+    pub parts: Parts,
     /// Settings to try.
     pub trials: usize,
     /// Repeats of the confirmation.
@@ -111,13 +116,14 @@ pub fn tune(
     let mut first: Vec<Setting> = search.bases.iter().map(|base| Setting::plain(base)).collect();
     let means = KEYS[0];
     for base in search.bases.iter().filter(|base| means.of.contains(&base.as_str())) {
-        let Choice::Words(words) = means.values else { continue };
-        let with = |word: &&str| Setting {
-            base: base.clone(),
-            keys: vec![(means.name.to_owned(), (*word).to_owned())],
-        };
-        first.extend(words.iter().map(with));
+        first.extend(alone(base, &means));
     }
+    // What a policy does without is tried by itself once, on the first policy that takes it.
+    for (key, _) in search.keys.iter().filter(|(key, _)| key.values.optional()) {
+        let base = search.bases.iter().find(|base| key.fits(&Setting::plain(base)));
+        first.extend(base.into_iter().flat_map(|base| alone(base, key)));
+    }
+    first.retain(|setting| search.can_be(setting));
     first.truncate(goal.trials.max(1));
     let total = goal.trials.max(first.len());
     for batch in first.chunks(BATCH) {
@@ -133,6 +139,16 @@ pub fn tune(
     search.finish()
 }
 
+/// A policy with one key, at each of its words.
+fn alone(base: &str, key: &Key) -> Vec<Setting> {
+    let Choice::Words(words) = key.values else { return Vec::new() };
+    let with = |word: &&str| Setting {
+        base: base.to_owned(),
+        keys: vec![(key.name.to_owned(), (*word).to_owned())],
+    };
+    words.iter().filter(|word| !word.is_empty()).map(with).collect()
+}
+
 #[derive(Debug)]
 struct Search<'a> {
     bench: &'a Bench,
@@ -142,7 +158,7 @@ struct Search<'a> {
     unfit: Vec<(String, String)>,
     rng: Pcg64Mcg,
     base: TpeOptimizer<DefaultEstimatorBuilder>,
-    keys: Vec<TpeOptimizer<DefaultEstimatorBuilder>>,
+    keys: Vec<(Key, TpeOptimizer<DefaultEstimatorBuilder>)>,
     known: BTreeMap<Setting, Score>,
     /// In the order of the search.
     order: Vec<Setting>,
@@ -174,11 +190,14 @@ impl<'a> Search<'a> {
         let space = |choices: usize| tpe::range(0.0, choices as f64).map_err(|e| e.to_string());
         let categorical = |n| Ok(TpeOptimizer::new(tpe::histogram_estimator(), space(n)?));
         let numeric = || Ok(TpeOptimizer::new(tpe::parzen_estimator(), space(1)?));
-        let of = |key: &Key| match key.values {
-            Choice::Words(words) => categorical(words.len()),
-            Choice::Time(..) | Choice::Percent(..) => numeric(),
+        let of = |key: Key| {
+            let optimizer = match key.values {
+                Choice::Words(words) => categorical(words.len()),
+                Choice::Time(..) | Choice::Percent(..) => numeric(),
+            };
+            optimizer.map(|optimizer| (key, optimizer))
         };
-        let keys: Result<Vec<_>, String> = KEYS.iter().map(of).collect();
+        let keys: Result<Vec<_>, String> = keys(goal.parts).into_iter().map(of).collect();
         Ok(Self {
             bench,
             goal,
@@ -194,24 +213,42 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// What the estimators would try next.
+    /// Whether the scenario takes a setting: keys that are right by themselves may not go together.
+    fn can_be(&self, setting: &Setting) -> bool {
+        self.bench.plan(&setting.sets(), TUNED).is_ok()
+    }
+
+    /// What the estimators would try next, of what can be.
     fn propose(&mut self) -> Setting {
+        let mut setting = self.ask();
+        for _ in 0..UNFIT {
+            if self.can_be(&setting) {
+                return setting;
+            }
+            setting = self.ask();
+        }
+        Setting::plain(&setting.base)
+    }
+
+    fn ask(&mut self) -> Setting {
         let n = self.bases.len();
         let i = self.base.ask(&mut self.rng).map_or(0, |x| (x as usize).min(n - 1));
-        let base = self.bases[i].clone();
-        let mut keys = Vec::new();
-        for (key, optimizer) in KEYS.iter().zip(&mut self.keys) {
-            if key.of.contains(&base.as_str())
+        let mut setting = Setting::plain(&self.bases[i]);
+        for (key, optimizer) in &mut self.keys {
+            if key.fits(&setting)
                 && let Ok(x) = optimizer.ask(&mut self.rng)
             {
                 let share = match key.values {
                     Choice::Words(words) => (x.floor() + 0.5) / words.len() as f64,
                     Choice::Time(..) | Choice::Percent(..) => x,
                 };
-                keys.push((key.name.to_owned(), key.values.at(share)));
+                let value = key.values.at(share);
+                if !value.is_empty() {
+                    setting.keys.push((key.name.to_owned(), value));
+                }
             }
         }
-        Setting { base, keys }
+        setting
     }
 
     /// Runs what is new of a batch, and tells the estimators about all of it.
@@ -234,9 +271,11 @@ impl<'a> Search<'a> {
             let base = self.bases.iter().position(|b| *b == setting.base).unwrap_or(0);
             // What was proposed lies inside its range, and ranks are numbers: telling cannot fail.
             let _ = self.base.tell(base as f64 + 0.5, value);
-            for (key, optimizer) in KEYS.iter().zip(&mut self.keys) {
+            for (key, optimizer) in self.keys.iter_mut().filter(|(key, _)| key.fits(setting)) {
                 let found = setting.keys.iter().find(|(name, _)| name == key.name);
-                if let Some(x) = found.and_then(|(_, text)| position(key, text)) {
+                // Left out is a choice as well, where it is one.
+                let text = found.map_or("", |(_, text)| text.as_str());
+                if let Some(x) = position(key, text) {
                     let _ = optimizer.tell(x, value);
                 }
             }

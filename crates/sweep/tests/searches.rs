@@ -7,7 +7,7 @@ use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::scenario::Set;
 use vcoop_sweep::capacity::{Capacity, Knob, capacity};
 use vcoop_sweep::slo::{Quantity, Slo, quantities};
-use vcoop_sweep::space::Setting;
+use vcoop_sweep::space::{Parts, Setting};
 use vcoop_sweep::trial::{Bench, SearchError};
 use vcoop_sweep::tune::{Goal, Tuned, tune};
 
@@ -55,6 +55,7 @@ fn search(jobs: usize, slo: &str, cost: &str) -> Tuned {
         slos: vec![Slo::parse(slo, &known).unwrap()],
         cost: Quantity::find("--minimize", cost, &known).unwrap(),
         bases: Vec::new(),
+        parts: Parts::default(),
         trials: 24,
         confirm: 4,
         seed: 1,
@@ -98,6 +99,72 @@ fn what_nothing_holds_is_said_and_the_nearest_is_named() {
     let nearest = &found.confirmed[0];
     assert_eq!(nearest.held.0, 0);
     assert_ne!(nearest.tried.setting.base, "vanilla");
+}
+
+fn of(text: &str, slo: &str, cost: &str, trials: usize) -> (Parts, Tuned) {
+    let sets = ["duration=300ms", "warmup=20ms", "repeats=2"];
+    let bench = Bench {
+        name: "scenario".to_owned(),
+        text: text.to_owned(),
+        sets: sets.iter().map(|s| Set::parse(s).unwrap()).collect(),
+        jobs: 2,
+        loader: Loader::default(),
+    };
+    let known = known(&bench);
+    let plans = bench.scenario(&[]).unwrap().plans(None).unwrap();
+    let goal = Goal {
+        slos: vec![Slo::parse(slo, &known).unwrap()],
+        cost: Quantity::find("--minimize", cost, &known).unwrap(),
+        bases: Vec::new(),
+        parts: Parts::of(&plans),
+        trials,
+        confirm: 2,
+        seed: 1,
+    };
+    (goal.parts, tune(&bench, &goal, &AtomicBool::new(false), &|_, _| ()).unwrap())
+}
+
+fn has_key(found: &Tuned, key: &str) -> bool {
+    found.front.iter().any(|t| t.setting.keys.iter().any(|(name, _)| name == key))
+}
+
+#[test]
+fn timers_are_searched_where_the_scenario_has_them() {
+    let text = builtin_scenario("timer-ablation").unwrap();
+    let (parts, found) = of(text, "guest.cyclictest.min < 1ns", "host.cpu", 40);
+    assert_eq!(parts, Parts { timers: true, ..Parts::default() });
+    assert!(found.best.is_none(), "nothing is that fast");
+    assert!(has_key(&found, "timer") || has_key(&found, "timer_advance"), "{:?}", found.front);
+    let nearest = &found.confirmed[0].tried.setting;
+    let early = nearest.keys.iter().any(|(name, _)| name == "timer_advance");
+    assert!(early, "only a timer that fires early comes near: {nearest:?}");
+    // Without the key it is another setting, and says what the key brought.
+    let without = found.contributions.iter().find(|c| c.what == "timer_advance").unwrap();
+    assert!(without.without.excess > found.confirmed[0].tried.score.excess);
+}
+
+/// Two busy guests on a pCPU under credit1.
+const XEN: &str = "name = \"xen\"\ntitle = \"t\"\n[host]\nprofile = \"xeon-server\"\npcpus = 1\n\
+    [host.sched]\nclass = \"credit1\"\n[[vm]]\nname = \"guest\"\nvcpus = 1\ncount = 2\n\
+    [[vm.task]]\nname = \"cyclictest\"\nkind = \"cyclictest\"\npolicy = \"fifo 80\"\n\
+    [[vm.task]]\nname = \"background\"\nkind = \"hog\"\n[compare]\npolicy = [\"vanilla\"]\n";
+
+#[test]
+fn patches_are_searched_on_hosts_of_xen() {
+    let (parts, found) = of(XEN, "guest.cyclictest.p90 < 1s", "host.cpu", 24);
+    assert_eq!(parts, Parts { patches: true, ..Parts::default() });
+    assert!(found.trials > 16, "each version of each patch by itself, at least: {}", found.trials);
+    let toml = Setting {
+        base: "vanilla".to_owned(),
+        keys: vec![
+            ("waker-local".to_owned(), "waker-local".to_owned()),
+            ("long-slice-alone".to_owned(), "long-slice-alone-as-meant".to_owned()),
+        ],
+    };
+    let list = "patches = [\"waker-local\", \"long-slice-alone-as-meant\"]";
+    assert!(toml.toml().contains(list), "{}", toml.toml());
+    assert_eq!(toml.words(), "vanilla: waker-local, long-slice-alone-as-meant");
+    assert!(!toml.without("waker-local").toml().contains("waker-local"));
 }
 
 #[test]

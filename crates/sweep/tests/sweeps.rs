@@ -133,6 +133,66 @@ fn what_names_nothing_is_refused_before_anything_runs() {
     }
 }
 
+/// Policies by their means, cases, a ratio, and a dataset that keeps little.
+const AXES: &str = "name = \"axes\"\nscenario = \"busy-host-1\"\n\
+    policies = [\"vanilla\", \"dynamic:fifo\", \"dynamic:nice\", \"static:slice 200us\"]\n\
+    [set]\nduration = \"20ms\"\nwarmup = \"1ms\"\n\"vm.guest.pin\" = \"all\"\n\
+    \"load.hog.cpus\" = \"all\"\n\"load.cyclictest.cpus\" = \"all\"\n\
+    [repeats]\nmin = 2\n[axes]\nvcpus_per_pcpu = { by = \"vm.guest.count\", values = [0.5, 2] }\n\
+    preemption = [{ name = \"as-shipped\", set.host = { preemption = \"none\", tick_hz = 250 } },\n\
+    { name = \"low-latency\", set = { \"host.preemption\" = \"full\", \"host.tick_hz\" = 1000 } }]\n\
+    \"policy.wake-boost.means\" = [\"fifo 8\", \"nice -20\"]\n\
+    [keep]\nprobes = [\"guest.cyclictest\"]\ncolumns = [\"mean\", \"ratio\"]\n";
+
+#[test]
+fn ratios_cases_and_means_reach_the_scenario() {
+    let job = job(AXES);
+    assert_eq!(job.points(), 8);
+    let loader = Loader::default();
+    for (point, count, preemption) in
+        [(0, 1, "None"), (3, 1, "Full"), (4, 4, "None"), (7, 4, "Full")]
+    {
+        let sets = job.sets(point, &loader).unwrap();
+        let plans = job.scenario(&sets, &loader).unwrap().plans(Some(&job.policies)).unwrap();
+        assert_eq!(plans[0].vms.len(), count, "point {point}");
+        assert_eq!(format!("{:?}", plans[0].host.preemption), preemption, "point {point}");
+        let means: Vec<String> = plans.iter().map(|p| format!("{:?}", p.policy)).collect();
+        assert_eq!(means[0], "Vanilla");
+        for (policy, part) in [(1, "Fifo(8)"), (2, "Nice(-20)"), (3, "Slice(200000)")] {
+            assert!(means[policy].contains(part), "{}", means[policy]);
+        }
+    }
+    let rows = point::run(&job, 4, &loader, &AtomicBool::new(false)).unwrap().rows;
+    let latencies = rows.iter().filter(|row| row.metric.as_deref() == Some("latency"));
+    assert_eq!(latencies.clone().count(), 4, "a row a policy");
+    assert!(rows.iter().all(|row| row.probe.as_deref() == Some("guest.cyclictest")));
+    for row in latencies {
+        assert!(row.number("mean").is_some() && row.number("min").is_none());
+    }
+}
+
+#[test]
+fn what_a_ratio_a_means_or_a_list_cannot_be_is_told() {
+    let head = "name = \"s\"\nscenario = \"busy-host-1\"\n";
+    let of = |rest: &str| refused(&format!("{head}{rest}"));
+    let far = of("[axes]\nvcpus_per_pcpu = { by = \"vm.guest.count\", values = [0.5, 0.2] }\n");
+    assert!(far.contains("0.2 vCPUs a pCPU") && far.starts_with("s.toml:4:"), "{far}");
+    let still = of("[axes]\nvcpus_per_pcpu = { by = \"load.hog.count\", values = [1] }\n");
+    assert!(still.contains("changes neither"), "{still}");
+    let none = of("[axes]\nvcpus_per_pcpu = { by = \"vm.gust.count\", values = [1] }\n");
+    assert!(none.contains("no entry `gust`"), "{none}");
+    let case = of("[axes]\nx = [{ name = \"a\", set.host.pcpu = 3 }]\n");
+    assert!(case.contains("did you mean `pcpus`") && case.starts_with("s.toml:4:"), "{case}");
+    let means = of("policies = [\"vanilla\", \"dynamic:nise\"]\n[axes]\nhost.tick_hz = [100]\n");
+    assert!(means.contains("nise") && means.starts_with("s.toml:3:"), "{means}");
+    let base = of("policies = [\"vanilla:fifo\"]\n[axes]\nhost.tick_hz = [100]\n");
+    assert!(base.contains("`vanilla`") && base.starts_with("s.toml:3:"), "{base}");
+    let probe = of("[axes]\nhost.tick_hz = [100]\n[keep]\nprobes = [\"guest.cyclictst\"]\n");
+    assert!(probe.contains("did you mean `guest.cyclictest`"), "{probe}");
+    let column = of("[axes]\nhost.tick_hz = [100]\n[keep]\ncolumns = [\"meen\"]\n");
+    assert!(column.contains("did you mean `mean`"), "{column}");
+}
+
 #[test]
 fn folders_of_anything_else_are_refused_and_left_alone() {
     let open = |text: &str, dir: &Path| Dataset::open(dir, &job(text));
@@ -191,6 +251,7 @@ fn sweeps_that_ship_and_the_one_in_the_docs_hold() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut files: Vec<PathBuf> =
         fs::read_dir(root.join("sweeps")).unwrap().map(|e| e.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|e| e == "toml"));
     files.sort();
     assert!(!files.is_empty());
     let mut texts: Vec<String> =
@@ -198,8 +259,10 @@ fn sweeps_that_ship_and_the_one_in_the_docs_hold() {
     let page = fs::read_to_string(root.join("docs/src/sweep.md")).unwrap();
     let block = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
     texts.push(block.unwrap().to_owned());
+    let file = root.join("sweeps/s.toml");
     for text in texts {
-        let sweep = Sweep::parse("sweeps/s.toml", &text).unwrap_or_else(|e| panic!("{e}"));
+        let name = file.to_str().unwrap();
+        let sweep = Sweep::parse(name, &text).unwrap_or_else(|e| panic!("{e}"));
         assert!(Job::new(sweep).unwrap_or_else(|e| panic!("{e}")).points() > 1);
     }
 }

@@ -1,35 +1,76 @@
 //! `[axes]` and `[set]`: what varies, and what is changed everywhere.
 
-use super::MAX_POINTS;
+use super::cases::{cases, is_cases, ratio};
+use super::range::{Range, RangeKeys, range};
 use crate::diagnostic::{Collector, Span};
 use crate::scenario::Set;
-use crate::toml_read::table::{read_table, table};
-use crate::toml_read::units::{Percent, Time, show};
-use crate::toml_read::value::{Int, choice};
-use crate::toml_read::{At, Node, NodeValue, Text, Value};
+use crate::toml_read::table::read_table;
+use crate::toml_read::{Node, NodeValue};
 
 /// Tables that no axis can vary: they say which experiment it is.
 const FIXED: [&str; 9] =
     ["name", "title", "about", "assumptions", "matrix", "compare", "probe", "repeats", "seed"];
 
-/// A field that varies, or several that change together.
+/// The axis that is a ratio rather than a field.
+pub const RATIO: &str = "vcpus_per_pcpu";
+
+/// What varies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// Paths as `--set` has them; the first names the axis.
-    pub paths: Vec<String>,
+    /// What it is called: the path of its first field as written, or a name of its own.
+    pub name: String,
+    /// What a value of it changes.
+    pub vary: Vary,
     /// What it can be.
     pub values: Values,
+}
+
+/// What a value of an axis changes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Vary {
+    /// Fields at these paths, as `--set` has them: all of them to the value.
+    Fields(Vec<String>),
+    /// Each value is the name of a case: path and value (as TOML has it) of what it sets.
+    Cases(Vec<Vec<(String, String)>>),
+    /// vCPUs a pCPU. This field gets what makes it so, after everything else.
+    Ratio(String),
 }
 
 impl Axis {
     /// What the axis is called.
     pub fn name(&self) -> &str {
-        self.paths.first().map_or("", String::as_str)
+        &self.name
     }
 
-    /// The changes that put a point at a value of this axis.
+    /// The changes that put a point at a value of this axis. A ratio has none: which number makes it
+    /// so depends on the rest of the scenario.
     pub fn sets(&self, value: &AxisValue) -> Vec<Set> {
-        self.paths.iter().map(|path| Set::of(path, &value.toml)).collect()
+        match &self.vary {
+            Vary::Fields(paths) => paths.iter().map(|path| Set::of(path, &value.toml)).collect(),
+            Vary::Cases(cases) => {
+                let Values::List(names) = &self.values else { return Vec::new() };
+                let case = names.iter().position(|name| name == value).and_then(|i| cases.get(i));
+                case.into_iter().flatten().map(|(path, value)| Set::of(path, value)).collect()
+            }
+            Vary::Ratio(_) => Vec::new(),
+        }
+    }
+
+    /// Paths of all fields that it changes, each once.
+    pub fn paths(&self) -> Vec<&str> {
+        match &self.vary {
+            Vary::Fields(paths) => paths.iter().map(String::as_str).collect(),
+            Vary::Cases(cases) => {
+                let mut paths: Vec<&str> = Vec::new();
+                for (path, _) in cases.iter().flatten() {
+                    if !paths.contains(&path.as_str()) {
+                        paths.push(path);
+                    }
+                }
+                paths
+            }
+            Vary::Ratio(by) => vec![by],
+        }
     }
 }
 
@@ -61,147 +102,15 @@ pub struct AxisValue {
     pub text: String,
 }
 
-/// A range, in the unit of its kind.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Range {
-    /// Lower end.
-    pub from: f64,
-    /// Upper end, above the lower.
-    pub to: f64,
-    /// Evenly in the logarithm; the lower end is above zero then.
-    pub log: bool,
-    /// Values a grid takes; at least 2.
-    pub points: Option<u32>,
-    /// What its numbers are.
-    pub kind: RangeKind,
-}
-
-/// What the numbers of a range are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RangeKind {
-    /// Integers.
-    Integer,
-    /// Numbers.
-    Number,
-    /// Durations, in nanoseconds.
-    Duration,
-    /// Percentages, in percent.
-    Percent,
-}
-
-/// Digits of values inside a range: more would say nothing and read badly.
-const DIGITS: usize = 3;
-
-impl Range {
-    /// The value at a share of the way, 0 to 1: whole where the kind is, else to three digits, and
-    /// never beyond an end.
-    pub fn at(&self, share: f64) -> AxisValue {
-        let (from, to) = (self.from, self.to);
-        let x = if share >= 1.0 {
-            to
-        } else if share <= 0.0 {
-            from
-        } else if self.log {
-            // libm, so that every machine has the same point.
-            from * libm::exp(share * libm::log(to / from))
-        } else {
-            from + share * (to - from)
-        };
-        let inside = |x: f64| x.clamp(from, to);
-        let rounded = || -> f64 {
-            let ends = x == from || x == to;
-            let near: f64 = format!("{x:.*e}", DIGITS - 1).parse().unwrap_or(x);
-            if ends { x } else { inside(near) }
-        };
-        let text = match self.kind {
-            RangeKind::Integer => format!("{}", inside(x.round()) as i64),
-            RangeKind::Number => {
-                let x = rounded();
-                if x.fract() == 0.0 { format!("{x:.1}") } else { x.to_string() }
-            }
-            RangeKind::Duration => show(rounded().round() as u64),
-            RangeKind::Percent => format!("{}%", rounded()),
-        };
-        let quoted = matches!(self.kind, RangeKind::Duration | RangeKind::Percent);
-        let toml = if quoted { format!("\"{text}\"") } else { text.clone() };
-        AxisValue { toml, text }
-    }
-}
-
-choice! {
-    /// How the values of a range lie.
-    pub(crate) enum Scale {
-        /// Evenly.
-        Linear = "linear",
-        /// Evenly in the logarithm.
-        Log = "log",
-    }
-}
-
-table! {
-    /// A range.
-    pub(crate) struct RangeKeys {
-        /// Lower end.
-        from: At<End>,
-        /// Upper end.
-        to: At<End>,
-        /// Values that a grid takes, both ends among them.
-        points: Option<At<Int<2, { MAX_POINTS as i64 }>>>,
-        /// How values lie.
-        scale: At<Scale> = "linear",
-    }
-}
-
-/// An end of a range.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct End {
-    value: f64,
-    kind: RangeKind,
-}
-
-impl Value for End {
-    fn what() -> String {
-        "an integer, a number, a duration like \"500us\" or a percentage like \"5%\"".to_owned()
-    }
-
-    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
-        let found = match &node.value {
-            NodeValue::Integer(Some(i)) if i.unsigned_abs() < 1 << 53 => {
-                Some(Self { value: *i as f64, kind: RangeKind::Integer })
-            }
-            NodeValue::Float(x) if x.is_finite() => {
-                Some(Self { value: *x, kind: RangeKind::Number })
-            }
-            NodeValue::String(text) => match (Time::parse(text), Percent::<100_000>::parse(text)) {
-                (Ok(ns), _) => Some(Self { value: ns.0 as f64, kind: RangeKind::Duration }),
-                (_, Ok(share)) => {
-                    let value = f64::from(share.ppm) / 1e4;
-                    Some(Self { value, kind: RangeKind::Percent })
-                }
-                _ => None,
-            },
-            _ => None,
-        };
-        if found.is_none() {
-            let message = format!("{} cannot be the end of a range", node.what());
-            errors.error_help(node.span, message, format!("write {}", Self::what()));
-        }
-        found
-    }
-
-    fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "type": ["integer", "number", "string"] })
-    }
-}
-
 /// The axes and where each is written. `grid`: ranges must say their number of values.
 pub(super) fn axes(node: &Node, grid: bool, errors: &mut Collector<'_>) -> Vec<(Axis, Span)> {
     let mut leaves = Vec::new();
     collect("", node, node.span, &is_range, &mut leaves);
     let mut found: Vec<(Axis, Span)> = Vec::new();
     for (path, span, node) in leaves {
-        let paths: Vec<String> = path.split(',').map(|p| p.trim().to_owned()).collect();
-        let earlier = |path: &String| found.iter().any(|(axis, _)| axis.paths.contains(path));
+        let Some(axis) = axis(&path, span, node, grid, errors) else { continue };
+        let paths = axis.paths();
+        let earlier = |path: &str| found.iter().any(|(axis, _)| axis.paths().contains(&path));
         let twice = paths.iter().enumerate().find(|(i, p)| earlier(p) || paths[..*i].contains(p));
         if let Some((_, path)) = twice {
             errors.error(span, format!("`{path}` is varied twice"));
@@ -212,14 +121,35 @@ pub(super) fn axes(node: &Node, grid: bool, errors: &mut Collector<'_>) -> Vec<(
                 errors.error(span, format!("a sweep cannot vary `{root}`"));
             }
         }
-        if let Some(values) = values(&path, span, node, grid, errors) {
-            found.push((Axis { paths, values }, span));
-        }
+        found.push((axis, span));
     }
     found
 }
 
-/// The values of one axis.
+/// One axis.
+fn axis(
+    path: &str,
+    span: Span,
+    node: &Node,
+    grid: bool,
+    errors: &mut Collector<'_>,
+) -> Option<Axis> {
+    if path == RATIO {
+        let (by, values) = ratio(span, node, grid, errors)?;
+        return Some(Axis { name: path.to_owned(), vary: Vary::Ratio(by), values });
+    }
+    if is_cases(node) {
+        let (names, cases) = cases(path, span, node, errors)?;
+        let values = Values::List(names);
+        return Some(Axis { name: path.to_owned(), vary: Vary::Cases(cases), values });
+    }
+    let paths: Vec<String> = path.split(',').map(|p| p.trim().to_owned()).collect();
+    let values = values(path, span, node, grid, errors)?;
+    let name = paths.first().cloned().unwrap_or_default();
+    Some(Axis { name, vary: Vary::Fields(paths), values })
+}
+
+/// The values of an axis of fields.
 fn values(
     path: &str,
     span: Span,
@@ -228,14 +158,7 @@ fn values(
     errors: &mut Collector<'_>,
 ) -> Option<Values> {
     match &node.value {
-        NodeValue::Array(items) if !items.is_empty() => {
-            let values: Vec<AxisValue> = items.iter().map(value).collect();
-            let twice = values.iter().enumerate().find(|(i, v)| values[..*i].contains(v));
-            if let Some((i, value)) = twice {
-                errors.error(items[i].span, format!("{} is there twice", value.toml));
-            }
-            Some(Values::List(values))
-        }
+        NodeValue::Array(items) if !items.is_empty() => Some(Values::List(list(items, errors))),
         NodeValue::Table(_) => {
             let keys: RangeKeys = read_table(node, errors)?;
             range(&keys, span, grid, errors).map(Values::Range)
@@ -249,42 +172,14 @@ fn values(
     }
 }
 
-fn range(keys: &RangeKeys, span: Span, grid: bool, errors: &mut Collector<'_>) -> Option<Range> {
-    let (from, to) = (&keys.from.value, &keys.to.value);
-    let kind = match (from.kind, to.kind) {
-        (a, b) if a == b => a,
-        (RangeKind::Integer, RangeKind::Number) | (RangeKind::Number, RangeKind::Integer) => {
-            RangeKind::Number
-        }
-        _ => {
-            errors.error(keys.to.span, "the two ends are not of one kind");
-            return None;
-        }
-    };
-    if from.value >= to.value {
-        errors.error(keys.to.span, "it must be above `from`");
-        return None;
+/// A list of values, each there once.
+pub(super) fn list(items: &[Node], errors: &mut Collector<'_>) -> Vec<AxisValue> {
+    let values: Vec<AxisValue> = items.iter().map(value).collect();
+    let twice = values.iter().enumerate().find(|(i, v)| values[..*i].contains(v));
+    if let Some((i, value)) = twice {
+        errors.error(items[i].span, format!("{} is there twice", value.toml));
     }
-    let log = keys.scale.value == Scale::Log;
-    if log && from.value <= 0.0 {
-        errors.error(keys.from.span, "a logarithmic range begins above 0");
-        return None;
-    }
-    let points = keys.points.as_ref().map(|at| at.value.get32());
-    if grid && points.is_none() {
-        errors.error_help(span, "a grid needs to know how many values", "add points = 5");
-        return None;
-    }
-    let range = Range { from: from.value, to: to.value, log, points, kind };
-    if let (Some(n), true) = (points, kind == RangeKind::Integer) {
-        let share = |i: u32| range.at(f64::from(i) / f64::from(n - 1));
-        if n > 100_000 || (1..n).any(|i| share(i) == share(i - 1)) {
-            let message = format!("there are not {n} different integers in it");
-            errors.error(keys.points.as_ref().map_or(span, |at| at.span), message);
-            return None;
-        }
-    }
-    Some(range)
+    values
 }
 
 /// `[set]` as overrides.
@@ -299,6 +194,13 @@ pub(super) fn sets(node: &Node, errors: &mut Collector<'_>) -> Vec<Set> {
         sets.push(Set::of(&path, &toml(node)));
     }
     sets
+}
+
+/// What a table of paths and values sets: paths and values as TOML has them.
+pub(super) fn assignments(node: &Node) -> Vec<(String, String)> {
+    let mut leaves = Vec::new();
+    collect("", node, node.span, &|_| false, &mut leaves);
+    leaves.into_iter().map(|(path, _, node)| (path, toml(node))).collect()
 }
 
 /// Leaves of nested tables by path: keys without quotes nest, and the path is put together again.

@@ -3,7 +3,7 @@
 use schemars::generate::SchemaSettings;
 
 use super::axes::{axes, sets};
-use super::{MAX_POINTS, Stop, Sweep};
+use super::{Keep, MAX_POINTS, Stop, Sweep};
 use crate::diagnostic::{Collector, Sources, Span};
 use crate::toml_read::At;
 use crate::toml_read::table::{Sub, table};
@@ -23,7 +23,10 @@ table! {
         set: Option<At<Raw>>,
         /// What varies: path of a field (or several with commas between, which change together) and
         /// a list of values, or a range `{ from = 1, to = 64, points = 7, scale = "log" }`. Ends are
-        /// integers, numbers, durations or percentages.
+        /// integers, numbers, durations or percentages. A name of its own and a list of cases
+        /// `{ name = "busy", set = { PATH = VALUE, ... } }` varies several fields together.
+        /// `vcpus_per_pcpu` and ratios (or `{ by = PATH, values = [0.5, 1, 2] }`, or a range) sets
+        /// `host.pcpus`, or the field that `by` names, to what makes it so many.
         axes: At<Raw>,
         /// How points are chosen.
         design: At<DesignKind> = "grid",
@@ -31,7 +34,8 @@ table! {
         points: Option<At<Int<1, { MAX_POINTS as i64 }>>>,
         /// Seed of the design. Workloads have the scenario's own seed.
         seed: At<Int<0, { i64::MAX }>> = "1",
-        /// Policies to compare. Default: the scenario's.
+        /// Policies to compare; `dynamic:nice` is `dynamic` by another means: fifo, rr, nice or slice,
+        /// or with a value, as `dynamic:nice -10`. Default: the scenario's.
         policies: Option<At<Vec<At<Prose>>>>,
         /// Repeats.
         repeats: Sub<RepeatKeys>,
@@ -39,6 +43,8 @@ table! {
         stop: Sub<StopKeys>,
         /// What the whole sweep may cost.
         budget: Sub<BudgetKeys>,
+        /// What the dataset keeps, where all of it would be more than is wanted.
+        keep: Sub<KeepKeys>,
     }
 }
 
@@ -70,6 +76,16 @@ table! {
         /// Most simulated runs (one repeat of one policy each). Points share them evenly, so that
         /// what a point gets does not depend on the others; no point gets less than `min` repeats.
         runs: Option<At<Int<1, { i64::MAX }>>>,
+    }
+}
+
+table! {
+    /// What the dataset keeps of a point. Best policies and the stopping rule see everything.
+    pub(crate) struct KeepKeys {
+        /// Probes whose rows it has. Default: all.
+        probes: Option<At<Vec<At<Prose>>>>,
+        /// Columns of numbers that it has; the others are null. Default: all.
+        columns: Option<At<Vec<At<Prose>>>>,
     }
 }
 
@@ -170,6 +186,10 @@ impl SweepKeys {
         let (probes, stop_spans) = listed(keys.probes);
         let statistic = keys.statistic.value;
         let stop = width.map(|w| Stop { width_ppm: w.value.ppm, statistic, probes });
+        let keep = self.keep.value;
+        let kept = !self.keep.given.is_empty();
+        let (probes, probe_spans) = listed(keep.probes);
+        let (columns, column_spans) = listed(keep.columns);
         Some(Sweep {
             file: file.to_owned(),
             text: text.to_owned(),
@@ -185,12 +205,14 @@ impl SweepKeys {
             repeats_min: min,
             repeats_max: max,
             stop,
+            keep: kept.then_some(Keep { probes, columns }),
             runs: self.budget.value.runs.map(|at| at.value.get()),
             sources: Sources::default(),
             scenario_span: self.scenario.span,
             policies_span,
             axis_spans,
             stop_spans,
+            keep_spans: [probe_spans, column_spans],
         })
     }
 }
@@ -205,6 +227,7 @@ pub fn reference() -> String {
         ("[repeats]", Some("RepeatKeys")),
         ("[stop]", Some("StopKeys")),
         ("[budget]", Some("BudgetKeys")),
+        ("[keep]", Some("KeepKeys")),
     ];
     for (title, name) in tables {
         let table = name.map_or(&schema, |name| &schema["definitions"][name]);

@@ -16,7 +16,7 @@ fn axes_are_lists_ranges_and_paths_that_nest() {
                     [axes.vm.guest]\ncount = { from = 1, to = 64, points = 7, scale = \"log\" }\n");
     let names: Vec<&str> = sweep.axes.iter().map(Axis::name).collect();
     assert_eq!(names, ["host.pcpus", "a.x", "vm.guest.count"]);
-    assert_eq!(sweep.axes[1].paths, ["a.x", "b.y"]);
+    assert_eq!(sweep.axes[1].paths(), ["a.x", "b.y"]);
     let Values::Range(range) = sweep.axes[2].values else { panic!("no range") };
     let values: Vec<String> = (0..7).map(|i| range.at(f64::from(i) / 6.0).text).collect();
     assert_eq!(values, ["1", "2", "4", "8", "16", "32", "64"]);
@@ -44,6 +44,43 @@ fn ranges_keep_units_and_ends() {
 }
 
 #[test]
+fn cases_vary_several_fields_together() {
+    let sweep = of(
+        "[axes]\nvms = [{ name = \"4\", set = { \"vm.guest.count\" = 4, duration = \"2s\" } },\n\
+                    { name = 16, set.vm.guest.count = 16 }]\n",
+    );
+    let axis = &sweep.axes[0];
+    let Values::List(names) = &axis.values else { panic!("no list") };
+    let said = |value| axis.sets(value).iter().map(|s| s.text().to_owned()).collect::<Vec<_>>();
+    assert_eq!(said(&names[0]), ["vm.guest.count=4", "duration=\"2s\""]);
+    assert_eq!(said(&names[1]), ["vm.guest.count=16"]);
+    assert_eq!((names[0].text.as_str(), names[1].text.as_str()), ("4", "16"));
+    assert_eq!(axis.paths(), ["vm.guest.count", "duration"]);
+}
+
+#[test]
+fn ratios_name_the_field_that_makes_them() {
+    let of = |text: &str| of(&format!("[axes]\n{text}")).axes.remove(0);
+    let plain = of("vcpus_per_pcpu = [0.5, 1, 2.0]\n");
+    assert_eq!(plain.vary, Vary::Ratio("host.pcpus".to_owned()));
+    let Values::List(values) = &plain.values else { panic!("no list") };
+    assert_eq!(values.iter().map(|v| v.text.as_str()).collect::<Vec<_>>(), ["0.5", "1", "2"]);
+    assert!(plain.sets(&values[0]).is_empty(), "the rest of the scenario decides");
+    let by = of("vcpus_per_pcpu = { by = \"vm.a.count\", values = [1] }\n");
+    assert_eq!(by.paths(), ["vm.a.count"]);
+    let range = of("vcpus_per_pcpu = { from = 1, to = 4, points = 3 }\n");
+    let Values::Range(range) = range.values else { panic!("no range") };
+    assert_eq!(range.at(0.5).text, "2.5", "between whole ratios are others");
+}
+
+#[test]
+fn what_is_kept_is_listed() {
+    let sweep = of("[axes]\nx = [1]\n[keep]\nprobes = [\"a.b\"]\n");
+    assert_eq!(sweep.keep, Some(Keep { probes: vec!["a.b".to_owned()], columns: Vec::new() }));
+    assert_eq!(of("[axes]\nx = [1]\n").keep, None);
+}
+
+#[test]
 fn what_cannot_be_is_refused_with_its_place() {
     for (text, message) in [
         ("[axes]\n", "varies nothing"),
@@ -56,6 +93,24 @@ fn what_cannot_be_is_refused_with_its_place() {
         ("[axes]\n\"a.b\" = { from = 0, to = 1, points = 2, scale = \"log\" }\n", "above 0"),
         ("[axes]\n\"a.b\" = { from = 0, to = 3, points = 9 }\n", "different integers"),
         ("[axes]\n\"a.b\" = { from = 1, to = \"3ms\", points = 2 }\n", "not of one kind"),
+        ("[axes]\nx = [{ name = \"a\", set = 3 }]\n", "sets nothing"),
+        ("[axes]\nx = [{ name = \"a\" }, { name = \"b\", set.a.b = 3 }]\n", "a name and a set"),
+        ("[axes]\nx = [{ name = \"a\", to = 1, set.a.b = 3 }]\n", "a name and a set"),
+        ("[axes]\n\"x.y\" = [{ name = \"a\", set.a.b = 3 }]\n", "a name of its own"),
+        (
+            "[axes]\nx = [{ name = \"a\", set.a.b = 3 }, { name = \"a\", set.a.b = 4 }]\n",
+            "there twice",
+        ),
+        ("[axes]\nx = [{ name = \"a\", set.seed = 3 }]\n", "cannot vary `seed`"),
+        ("[axes]\n\"a.b\" = [1]\nx = [{ name = \"a\", set.a.b = 3 }]\n", "varied twice"),
+        ("[axes]\nvcpus_per_pcpu = [0]\n", "a number above 0"),
+        ("[axes]\nvcpus_per_pcpu = [\"1ms\"]\n", "a number above 0"),
+        ("[axes]\nvcpus_per_pcpu = []\n", "no ratio"),
+        ("[axes]\nvcpus_per_pcpu = 2\n", "no list of ratios"),
+        ("[axes]\nvcpus_per_pcpu = { by = \"host.pcpus\" }\n", "a list or a range"),
+        ("[axes]\nvcpus_per_pcpu = { from = 1, to = 2 }\n", "how many values"),
+        ("[axes]\nvcpus_per_pcpu = [1]\nhost.pcpus = [2]\n", "varied twice"),
+        ("[axes]\nx = [1]\n[keep]\nprobe = [\"a.b\"]\n", "did you mean `probes`"),
         ("design = \"soboll\"\n[axes]\nx = [1]\n", "did you mean `sobol`"),
         ("design = \"sobol\"\n[axes]\nx = [1]\n", "needs a number of points"),
         ("points = 3\n[axes]\nx = [1]\n", "its own number of points"),

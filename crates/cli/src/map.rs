@@ -1,0 +1,157 @@
+//! `vcoop map`.
+
+use std::fs;
+
+use vcoop_lab::human;
+use vcoop_report::heat::{Heat, Tile};
+use vcoop_sweep::map::{AS_GOOD, Ask, Cell, Map, Show, map};
+
+use crate::args::MapArgs;
+use crate::failure::Failure;
+use crate::output::{note, print};
+
+/// What is shown where nothing else is asked for.
+const BEST: &str = "best";
+
+/// A ratio this many times as large or small has the full colour.
+const FULL: f64 = 20.0;
+
+pub(crate) fn run(args: &MapArgs) -> Result<(), Failure> {
+    let only = args.only.iter().map(|text| pair(text)).collect::<Result<Vec<_>, _>>()?;
+    let show = match (args.show.as_str(), &args.policy) {
+        (BEST, None) => Show::Best,
+        (BEST, Some(_)) => {
+            return Err(Failure::usage("--policy goes with a column: --show ratio_p99"));
+        }
+        (column, Some(policy)) => Show::Number {
+            column: column.to_owned(),
+            policy: policy.clone(),
+            probe: args.probe.clone(),
+        },
+        (column, None) => {
+            return Err(Failure::usage(format!("--show {column} needs to know of which --policy")));
+        }
+    };
+    let ask = Ask { rows: args.rows.clone(), columns: args.columns.clone(), show, only };
+    let found = map(&args.dir, &ask).map_err(|e| Failure::usage(e.to_string()))?;
+    let heat = heat(&ask, &found, args.title.as_deref());
+    match &args.out {
+        None => print(&heat.words()),
+        Some(path) => {
+            fs::write(path, heat.svg())
+                .map_err(|e| Failure::run(format!("cannot write {}: {e}", path.display())))?;
+            note(&format!("wrote {}", path.display()));
+            Ok(())
+        }
+    }
+}
+
+/// `COLUMN=VALUE`.
+fn pair(text: &str) -> Result<(String, String), Failure> {
+    let wrong = || Failure::usage(format!("--only {text}: write COLUMN=VALUE, like tick_hz=1000"));
+    let (column, value) = text.split_once('=').ok_or_else(wrong)?;
+    Ok((column.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn heat(ask: &Ask, found: &Map, title: Option<&str>) -> Heat {
+    let mut title = title.map_or_else(
+        || match &ask.show {
+            Show::Best => format!("{}: best policy", found.name),
+            Show::Number { column, policy, probe } => {
+                format!("{}: {column} of {probe} under {policy}", found.name)
+            }
+        },
+        str::to_owned,
+    );
+    for (column, value) in &ask.only {
+        title += &format!(", {column} {value}");
+    }
+    let tiles = found
+        .cells
+        .iter()
+        .map(|row| row.iter().map(|cell| tile(ask, found, cell)).collect())
+        .collect();
+    Heat {
+        title,
+        across: ask.columns.clone(),
+        columns: found.columns.clone(),
+        down: ask.rows.clone(),
+        rows: found.rows.clone(),
+        tiles,
+        notes: notes(ask, found),
+    }
+}
+
+fn notes(ask: &Ask, found: &Map) -> Vec<String> {
+    let baseline = &found.baseline;
+    match &ask.show {
+        Show::Best => vec![
+            format!(
+                "First number: the guests' p99, as a ratio to {baseline}. `host`: the mean of the \
+                 host's own probes, likewise. Geometric means over the points of a cell."
+            ),
+            format!(
+                "Best: lowest such p99 with no periods lost and the host's mean within 1.10x, its \
+                 p99 within 1.25x. +n: so many more policies are as good, within {:.0} %.",
+                (AS_GOOD - 1.0) * 100.0
+            ),
+        ],
+        Show::Number { .. } if found.ratio => {
+            vec![format!("Ratios to {baseline}: geometric means over the points of a cell.")]
+        }
+        Show::Number { .. } => vec!["Medians over the points of a cell.".to_owned()],
+    }
+}
+
+fn tile(ask: &Ask, found: &Map, cell: &Cell) -> Tile {
+    let points = format!("{} points", cell.points);
+    let none = |words: &str| Tile {
+        lines: vec![words.to_owned()],
+        hint: points.clone(),
+        ..Tile::default()
+    };
+    if cell.points == 0 {
+        return none("no point");
+    }
+    let Some(value) = cell.value else {
+        return none(if ask.show == Show::Best { "none" } else { "n/a" });
+    };
+    match (&ask.show, &cell.best) {
+        (Show::Best, Some(best)) => {
+            let more =
+                if cell.ties.is_empty() { String::new() } else { format!(" +{}", cell.ties.len()) };
+            let host =
+                cell.cost.map_or_else(String::new, |cost| format!("host {}", human::ratio(cost)));
+            let others = found.policies.iter().filter(|policy| **policy != found.baseline);
+            let mut hint = points;
+            if !cell.ties.is_empty() {
+                hint += &format!("; as good: {}", cell.ties.join(", "));
+            }
+            Tile {
+                lines: vec![format!("{best}{more}"), human::ratio(value), host],
+                colour: others.into_iter().position(|policy| policy == best),
+                strength: 0.2 + 0.5 * (-value.ln() / FULL.ln()).clamp(0.0, 1.0),
+                hint,
+            }
+        }
+        _ if found.ratio => Tile {
+            lines: vec![human::ratio(value)],
+            // Better and worse are two colours.
+            colour: Some(usize::from(value > 1.0)),
+            strength: 0.05 + 0.65 * (value.ln().abs() / FULL.ln()).clamp(0.0, 1.0),
+            hint: points,
+        },
+        _ => {
+            let all = found.cells.iter().flatten().filter_map(|cell| cell.value);
+            let (lo, hi) =
+                all.fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), x| (lo.min(x), hi.max(x)));
+            let share = if hi > lo { (value - lo) / (hi - lo) } else { 0.0 };
+            Tile {
+                lines: vec![human::digits(value)],
+                colour: Some(0),
+                strength: 0.1 + 0.6 * share,
+                hint: points,
+            }
+        }
+    }
+}

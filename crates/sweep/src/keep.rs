@@ -1,0 +1,60 @@
+//! What a dataset keeps of a point, by `[keep]`.
+
+use vcoop_model::diagnostic::Diagnostic;
+use vcoop_model::plan::Plan;
+use vcoop_model::sweep::{Keep, Place, Sweep};
+
+use crate::row::{NUMBERS, PointRows};
+use crate::slo::nearest;
+
+/// Names that kept probes and columns cannot have.
+pub(crate) fn wrong(sweep: &Sweep, base: &str, plans: &[Plan]) -> Vec<Diagnostic> {
+    let Some(keep) = &sweep.keep else { return Vec::new() };
+    let mut found = Vec::new();
+    let known = probes(plans);
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    for (i, probe) in keep.probes.iter().enumerate() {
+        if !known.contains(&probe.as_str()) {
+            let message = format!("{base} has nothing called `{probe}`");
+            let help = nearest(probe, "names", &known);
+            found.push(sweep.place(Place::KeepProbe(i), message, Some(help)));
+        }
+    }
+    for (i, column) in keep.columns.iter().enumerate() {
+        if !NUMBERS.contains(&column.as_str()) {
+            let message = format!("there is no column of numbers `{column}`");
+            let help = nearest(column, "columns", &NUMBERS);
+            found.push(sweep.place(Place::KeepColumn(i), message, Some(help)));
+        }
+    }
+    found
+}
+
+/// What rows can be about: the host, VMs, and their tasks.
+fn probes(plans: &[Plan]) -> Vec<String> {
+    let mut known = vec!["host".to_owned()];
+    let whole = |name: &str| name.split('/').next().unwrap_or(name).to_owned();
+    for plan in plans {
+        known.extend(plan.probes.iter().map(|probe| probe.probe.clone()));
+        known.extend(plan.host_tasks.iter().map(|task| format!("host.{}", task.label)));
+        for vm in &plan.vms {
+            known.push(whole(&vm.name));
+            known.extend(vm.tasks.iter().map(|t| format!("{}.{}", whole(&vm.name), t.label)));
+        }
+    }
+    known.sort();
+    known.dedup();
+    known
+}
+
+/// Leaves out what is not kept. The row of a failed point stays.
+pub(crate) fn cut(keep: Option<&Keep>, point: &mut PointRows) {
+    let Some(keep) = keep else { return };
+    let kept = |list: &[String], name: &str| list.is_empty() || list.iter().any(|k| k == name);
+    point.rows.retain(|row| row.probe.as_deref().is_none_or(|probe| kept(&keep.probes, probe)));
+    for row in &mut point.rows {
+        row.numbers.retain(|(i, _)| {
+            NUMBERS.get(usize::from(*i)).is_some_and(|name| kept(&keep.columns, name))
+        });
+    }
+}

@@ -1,0 +1,327 @@
+//! A dataset as a map: one axis down, one across, and in each cell what all of its points say
+//! together.
+//!
+//! Points that differ in other axes share a cell. Ratios go together as a geometric mean, for 2x
+//! and 0.5x are nothing in sum; other numbers by their median.
+
+use std::path::Path;
+
+use vcoop_lab::verdict::LIMITS;
+
+use crate::records::{Record, Unreadable, manifest, records};
+use crate::row::NUMBERS;
+
+/// Ratios this near to the best one are as good.
+pub const AS_GOOD: f64 = 1.05;
+
+/// Share of periods that a policy may lose beyond what the baseline loses.
+const MISSED: f64 = 0.001;
+
+/// What a map shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Show {
+    /// The policy that brings the guests' p99 lowest at an acceptable cost.
+    Best,
+    /// A column of numbers, of one policy and one probe.
+    Number {
+        /// Column.
+        column: String,
+        /// Policy.
+        policy: String,
+        /// Probe, and metric where it is not `latency`: `host.cyclictest`, `host.cpu`.
+        probe: String,
+    },
+}
+
+/// Which map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Axis down, by its column.
+    pub rows: String,
+    /// Axis across.
+    pub columns: String,
+    /// What is in a cell.
+    pub show: Show,
+    /// Only points with these values: column and value.
+    pub only: Vec<(String, String)>,
+}
+
+/// A cell.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cell {
+    /// Points in it that did not fail.
+    pub points: u32,
+    /// Policy that is best; none where none is better at an acceptable cost, or nothing asks.
+    pub best: Option<String>,
+    /// Others that are as good, within [`AS_GOOD`].
+    pub ties: Vec<String>,
+    /// What is shown: the guests' ratio under the best policy, or the number; none where there is
+    /// no value.
+    pub value: Option<f64>,
+    /// The host's ratio under the best policy.
+    pub cost: Option<f64>,
+}
+
+/// A map.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Map {
+    /// Name of the sweep.
+    pub name: String,
+    /// Values down.
+    pub rows: Vec<String>,
+    /// Values across.
+    pub columns: Vec<String>,
+    /// Row by row.
+    pub cells: Vec<Vec<Cell>>,
+    /// Policies, in the sweep's order.
+    pub policies: Vec<String>,
+    /// Policy that ratios are taken to.
+    pub baseline: String,
+    /// Whether values are ratios.
+    pub ratio: bool,
+}
+
+/// Draws up a map of a folder.
+///
+/// # Errors
+///
+/// The folder cannot be read; an axis, a column, a policy or a value that it does not have.
+pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
+    let manifest = manifest(dir)?;
+    let names: Vec<&str> = manifest.axes.iter().map(|axis| axis.name.as_str()).collect();
+    let axis = |name: &str| {
+        names.iter().position(|n| *n == name).ok_or_else(|| {
+            Unreadable(format!("no axis `{name}`; {}", crate::slo::nearest(name, "axes", &names)))
+        })
+    };
+    let (down, across) = (axis(&ask.rows)?, axis(&ask.columns)?);
+    if down == across {
+        return Err(Unreadable(format!("`{}` cannot be down and across", ask.rows)));
+    }
+    let only: Vec<(usize, &str)> = ask
+        .only
+        .iter()
+        .map(|(name, value)| Ok((axis(name)?, value.as_str())))
+        .collect::<Result<_, Unreadable>>()?;
+    let numbers = match &ask.show {
+        Show::Best => vec!["ratio", "ratio_p99"],
+        Show::Number { column, policy, .. } => {
+            if !NUMBERS.contains(&column.as_str()) {
+                let help = crate::slo::nearest(column, "columns", &NUMBERS);
+                return Err(Unreadable(format!("no column of numbers `{column}`; {help}")));
+            }
+            if !manifest.policies.contains(policy) {
+                let known: Vec<&str> = manifest.policies.iter().map(String::as_str).collect();
+                let help = crate::slo::nearest(policy, "policies", &known);
+                return Err(Unreadable(format!("no policy `{policy}`; {help}")));
+            }
+            vec![column.as_str()]
+        }
+    };
+    let all = records(dir, &manifest, &numbers)?;
+    for (axis, value) in &only {
+        if !all.iter().any(|record| record.axes[*axis] == *value) {
+            return Err(Unreadable(format!("no point has {} = {value}", names[*axis])));
+        }
+    }
+    if let Show::Number { probe, .. } = &ask.show {
+        let mut known: Vec<String> = all.iter().map(full_name).collect();
+        known.sort();
+        known.dedup();
+        if !known.contains(probe) {
+            let known: Vec<&str> = known.iter().map(String::as_str).collect();
+            let help = crate::slo::nearest(probe, "probes", &known);
+            return Err(Unreadable(format!("no probe `{probe}`; {help}")));
+        }
+    }
+    let records: Vec<&Record> = all
+        .iter()
+        .filter(|record| only.iter().all(|(axis, value)| record.axes[*axis] == *value))
+        .collect();
+    let (rows, columns) = (values(&records, down), values(&records, across));
+    let cell = |row: &String, column: &String| {
+        let inside: Vec<&Record> = records
+            .iter()
+            .filter(|r| r.axes[down] == *row && r.axes[across] == *column)
+            .copied()
+            .collect();
+        match &ask.show {
+            Show::Best => best(&inside, &manifest.policies, &manifest.baseline),
+            Show::Number { column, policy, probe } => number(&inside, column, policy, probe),
+        }
+    };
+    let cells = rows.iter().map(|row| columns.iter().map(|c| cell(row, c)).collect()).collect();
+    let ratio = match &ask.show {
+        Show::Best => true,
+        Show::Number { column, .. } => column.starts_with("ratio"),
+    };
+    let (policies, baseline) = (manifest.policies, manifest.baseline);
+    Ok(Map { name: manifest.name, rows, columns, cells, policies, baseline, ratio })
+}
+
+/// A probe and its metric, as limits and objectives name them.
+fn full_name(record: &Record) -> String {
+    match record.metric.as_str() {
+        "latency" | "" => record.probe.clone(),
+        metric => format!("{}.{metric}", record.probe),
+    }
+}
+
+/// Different values of an axis: numbers by size, words by the alphabet.
+fn values(records: &[&Record], axis: usize) -> Vec<String> {
+    let mut values: Vec<String> = records.iter().map(|record| record.axes[axis].clone()).collect();
+    let number = |text: &String| text.parse::<f64>().unwrap_or(f64::INFINITY);
+    values.sort_by(|a, b| number(a).total_cmp(&number(b)).then_with(|| a.cmp(b)));
+    values.dedup();
+    values
+}
+
+/// Points that did not fail.
+fn points(records: &[&Record]) -> u32 {
+    let mut points: Vec<u32> =
+        records.iter().filter(|r| r.error.is_none()).map(|r| r.point).collect();
+    points.sort_unstable();
+    points.dedup();
+    points.len() as u32
+}
+
+fn number(records: &[&Record], column: &str, policy: &str, probe: &str) -> Cell {
+    let mut found: Vec<f64> = records
+        .iter()
+        .filter(|r| r.policy == policy && full_name(r) == probe)
+        .filter_map(|r| r.numbers.get(column).copied())
+        .collect();
+    let value = if column.starts_with("ratio") { geometric(&found) } else { median(&mut found) };
+    Cell { points: points(records), value, ..Cell::default() }
+}
+
+fn geometric(values: &[f64]) -> Option<f64> {
+    let logs: f64 = values.iter().map(|x| libm::log(x.max(f64::MIN_POSITIVE))).sum();
+    (!values.is_empty()).then(|| libm::exp(logs / values.len() as f64))
+}
+
+fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    match n {
+        0 => None,
+        _ if n % 2 == 1 => values.get(n / 2).copied(),
+        _ => Some((values[n / 2 - 1] + values[n / 2]) / 2.0),
+    }
+}
+
+/// Guests' or the host's latencies of a policy in a cell.
+#[derive(Clone, Copy, Debug, Default)]
+struct Side {
+    /// Geometric mean of the ratios of p99s, of means where a p99 has too few samples.
+    tail: Option<f64>,
+    /// Geometric mean of the ratios of means.
+    mean: Option<f64>,
+    /// Share of periods without a sample.
+    missed: f64,
+}
+
+fn side(records: &[&Record], policy: &str, host: bool) -> Side {
+    let of: Vec<&&Record> = records
+        .iter()
+        .filter(|r| r.policy == policy && r.metric == "latency")
+        .filter(|r| r.probe.starts_with("host.") == host)
+        .collect();
+    let (mut tails, mut means) = (Vec::new(), Vec::new());
+    let (mut missed, mut due) = (0, 0);
+    for record in of {
+        let mean = record.numbers.get("ratio").copied();
+        tails.extend(record.numbers.get("ratio_p99").copied().or(mean));
+        means.extend(mean);
+        missed += record.missed;
+        due += record.missed + record.count;
+    }
+    let missed = missed as f64 / due.max(1) as f64;
+    Side { tail: geometric(&tails), mean: geometric(&means), missed }
+}
+
+/// The best policy of a cell, by the limits of a verdict: the lowest ratio of the guests' p99 among
+/// policies that lose no periods and under which the host's probes are no slower than [`LIMITS`]
+/// allows.
+fn best(records: &[&Record], policies: &[String], baseline: &str) -> Cell {
+    let mut cell = Cell { points: points(records), ..Cell::default() };
+    let before = [false, true].map(|host| side(records, baseline, host).missed);
+    let mut found: Vec<(f64, &str, Option<f64>)> = Vec::new();
+    for policy in policies.iter().filter(|policy| *policy != baseline) {
+        let [guest, host] = [false, true].map(|host| side(records, policy, host));
+        let Some(gain) = guest.tail.filter(|gain| *gain < 1.0) else { continue };
+        let lost = guest.missed > before[0] + MISSED || host.missed > before[1] + MISSED;
+        let slow = host.mean.is_some_and(|x| x > LIMITS.probe_mean)
+            || host.tail.is_some_and(|x| x > LIMITS.probe_p99);
+        if !lost && !slow {
+            found.push((gain, policy, host.mean));
+        }
+    }
+    // Stable: of equals the one that the sweep names first.
+    found.sort_by(|a, b| a.0.total_cmp(&b.0));
+    if let Some((gain, policy, cost)) = found.first().copied() {
+        cell.best = Some(policy.to_owned());
+        (cell.value, cell.cost) = (Some(gain), cost);
+        let ties = found[1..].iter().take_while(|(other, ..)| *other <= gain * AS_GOOD);
+        cell.ties = ties.map(|(_, policy, _)| (*policy).to_owned()).collect();
+    }
+    cell
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(policy: &str, probe: &str, tail: f64, mean: f64, missed: u64) -> Record {
+        let numbers = [("ratio".to_owned(), mean), ("ratio_p99".to_owned(), tail)];
+        Record {
+            policy: policy.to_owned(),
+            probe: probe.to_owned(),
+            metric: "latency".to_owned(),
+            count: 1000,
+            missed,
+            numbers: numbers.into(),
+            ..Record::default()
+        }
+    }
+
+    fn best_of(records: &[Record]) -> Cell {
+        let policies = ["vanilla", "a", "b", "c"].map(str::to_owned);
+        best(&records.iter().collect::<Vec<_>>(), &policies, "vanilla")
+    }
+
+    #[test]
+    fn the_best_is_the_lowest_that_the_host_can_bear() {
+        let mut all = vec![
+            record("vanilla", "guest.t", 1.0, 1.0, 0),
+            record("vanilla", "host.t", 1.0, 1.0, 0),
+            record("a", "guest.t", 0.01, 0.02, 0),
+            record("a", "host.t", 1.0, 1.2, 0),
+            record("b", "guest.t", 0.20, 0.2, 0),
+            record("b", "host.t", 1.2, 1.05, 0),
+            record("c", "guest.t", 0.205, 0.2, 0),
+            record("c", "host.t", 1.0, 1.0, 0),
+        ];
+        let cell = best_of(&all);
+        assert_eq!((cell.best.as_deref(), cell.cost), (Some("b"), Some(1.05)), "a is too dear");
+        assert_eq!(cell.ties, ["c"]);
+        all[4].missed = 10;
+        assert_eq!(best_of(&all).best.as_deref(), Some("c"), "b loses the worst samples");
+        all[6].numbers.insert("ratio_p99".to_owned(), 1.01);
+        assert_eq!(best_of(&all).best, None);
+    }
+
+    #[test]
+    fn ratios_go_together_as_factors_and_others_by_the_middle() {
+        assert!((geometric(&[0.5, 2.0]).unwrap() - 1.0).abs() < 1e-12);
+        assert_eq!((median(&mut [3.0, 1.0, 2.0]), median(&mut [4.0, 1.0])), (Some(2.0), Some(2.5)));
+        assert_eq!((geometric(&[]), median(&mut [])), (None, None));
+    }
+
+    #[test]
+    fn values_are_in_order_of_size() {
+        let of = |text: &str| Record { axes: vec![text.to_owned()], ..Record::default() };
+        let all = ["16", "1", "0.5", "4", "1", "x"].map(of);
+        assert_eq!(values(&all.iter().collect::<Vec<_>>(), 0), ["0.5", "1", "4", "16", "x"]);
+    }
+}

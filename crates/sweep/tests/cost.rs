@@ -1,0 +1,74 @@
+//! What a sweep adds to the engine: reading scenarios, statistics, writing. In CPU time of one thread, so that
+//! other work on the machine does not count.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use vcoop_capture::Loader;
+use vcoop_lab::backend::{Backend, Sim};
+use vcoop_lab::runner::repeat_seed;
+use vcoop_model::sweep::Sweep;
+use vcoop_sweep::dataset::Dataset;
+use vcoop_sweep::job::Job;
+use vcoop_sweep::point;
+
+/// Points of about 50 ms of CPU time.
+const SWEEP: &str = "name = \"cost\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic\"]\n\
+    [set]\nduration = \"1s\"\nwarmup = \"10ms\"\n[repeats]\nmin = 5\n[axes]\n\
+    \"load.hog.count\" = { from = 1, to = 4, points = 4 }\n\
+    \"host.tick_hz\" = [250, 1000]\n";
+
+/// CPU time of this thread, in nanoseconds.
+fn cpu() -> u64 {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    text.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// What interrupts a run costs it time after it was over, too: caches are cold. The least of so many is its own.
+const ROUNDS: usize = 4;
+
+#[test]
+#[ignore = "a measurement for a quiet machine: cargo test --release -p vcoop-sweep --test cost -- --ignored --nocapture"]
+fn a_sweep_costs_little_more_than_its_runs() {
+    let job = Job::new(Sweep::parse("s.toml", SWEEP).unwrap()).unwrap();
+    let (loader, stop) = (Loader::default(), AtomicBool::new(false));
+    let bare = |point: u32| {
+        let sets = job.sets(point, &loader).unwrap();
+        let plans = job.scenario(&sets, &loader).unwrap().plans(Some(&job.policies)).unwrap();
+        let began = cpu();
+        for plan in &plans {
+            for repeat in 0..plan.repeats {
+                let seed = repeat_seed(plan.seed, repeat);
+                Sim.run(plan, seed, &|| false).unwrap();
+            }
+        }
+        cpu() - began
+    };
+    let whole = |point: u32, dataset: &mut Dataset| {
+        let began = cpu();
+        let rows = point::run(&job, point, &loader, &stop).unwrap();
+        assert_eq!(rows.error(), None);
+        dataset.add(rows, &job).unwrap();
+        cpu() - began
+    };
+    let mut least = vec![(u64::MAX, u64::MAX); job.points() as usize];
+    for round in 0..ROUNDS {
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("sweep-cost-{round}"));
+        let _ = fs::remove_dir_all(&dir);
+        let mut dataset = Dataset::open(&dir, &job).unwrap();
+        for (point, (engine, sweep)) in (0..).zip(&mut least) {
+            *engine = bare(point).min(*engine);
+            *sweep = whole(point, &mut dataset).min(*sweep);
+        }
+    }
+    let sum = |of: fn(&(u64, u64)) -> u64| least.iter().map(of).sum::<u64>() as f64;
+    let (engine, sweep) = (sum(|l| l.0), sum(|l| l.1));
+    let (points, ratio) = (f64::from(job.points()) * 1e6, sweep / engine);
+    println!(
+        "{:.1} ms a point in the engine, {:.1} ms in the sweep: {ratio:.3}",
+        engine / points,
+        sweep / points
+    );
+    assert!(ratio < 1.1, "a sweep takes {ratio:.3} times what its runs take");
+}
