@@ -52,10 +52,13 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Draws the page of a file that was read from this path.
+type Page = fn(Value, &Path) -> Result<String, Failure>;
+
 /// The page of a reproduction or of a validation.
 fn other(args: &ReportArgs) -> Result<String, Failure> {
     let dir = &args.dir;
-    let pages: [(&str, fn(Value, &Path) -> Result<String, Failure>); 2] = [
+    let pages: [(&str, Page); 2] = [
         (REPRODUCTION, |value, path| {
             known::<Reproduction>(value, reproduce::SCHEMA, path)
                 .map(|r| render_reproduction_html(&r))
