@@ -258,14 +258,23 @@ fn quoted_outputs_are_what_the_program_prints() {
     }
 }
 
-/// Pictures of these pages: charts of the flagship's report.
-const PICTURES: [&str; 3] =
-    ["slower-guest-cyclictest-0.svg", "cost-0.svg", "parts-guest-cyclictest-0.svg"];
+/// Pictures of these pages: charts of the flagship's report, and the study's map.
+const PICTURES: [&str; 4] = [
+    "slower-guest-cyclictest-0.svg",
+    "cost-0.svg",
+    "parts-guest-cyclictest-0.svg",
+    "boost-policy.svg",
+];
 
 #[test]
 fn pictures_are_what_the_program_draws() {
     let dir = workshop("docs-pictures");
-    for command in ["run busy-host --quiet --out busy", "report busy --svg drawn"] {
+    let data = root().join("sweeps/boost-policy/data");
+    let map = format!(
+        "map {} --rows vms --columns vcpus_per_pcpu --out drawn/boost-policy.svg",
+        data.display()
+    );
+    for command in ["run busy-host --quiet --out busy", "report busy --svg drawn", &map] {
         let output = vcoop(&words(command), &dir);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
@@ -280,7 +289,8 @@ fn pictures_are_what_the_program_draws() {
         let committed = fs::read_to_string(own.join(name)).unwrap_or_default();
         assert!(committed == now, "{name} is another picture: set UPDATE_DOCS=1");
     }
-    assert!(pages().iter().any(|(_, text)| PICTURES.iter().all(|name| text.contains(name))));
+    let shown = |name: &&str| pages().iter().any(|(_, text)| text.contains(*name));
+    assert!(PICTURES.iter().all(shown));
 }
 
 #[test]

@@ -73,7 +73,8 @@ fn boosts_that_are_given_back_cost_the_host_no_time() {
     let of = |repay: &str| {
         let repay = format!("policy.dynamic.repay={repay}");
         let sets = [
-            "repeats=1",
+            "repeats=2",
+            "load.cyclictest.interval=1037us",
             "duration=6s",
             "warmup=3s",
             "vm.guest.task.cyclictest.work=150us",
