@@ -204,7 +204,7 @@ table! {
         /// dynamic: boost when the vCPU halts, so that its wake-up is urgent already.
         boost_across_idle: Option<At<bool>>,
         /// dynamic and wake-boost: what a vCPU gains by its boosts it gives back as fair time, by a nice
-        /// value below its baseline while it is not boosted. So a boost costs others no CPU time, and the
+        /// value below its baseline while it is not boosted. So a boost costs others less CPU time, and the
         /// VM its own background work.
         repay: Option<At<bool>>,
         /// wake-boost: longest a woken vCPU stays boosted.
