@@ -82,7 +82,7 @@ fn names_that_are_nothing_are_refused() {
     let error = Selection::new(&Publication::builtin(), &names).unwrap_err();
     assert_eq!(error, "idle-average");
     let all = Selection::new(&Publication::builtin(), &[]).unwrap();
-    assert_eq!(all.scenarios().len(), 17);
+    assert_eq!(all.scenarios().len(), 20);
 }
 
 /// Cells under one policy, curves and interval views: none of them may be left unmeasured.

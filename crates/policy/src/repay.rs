@@ -195,6 +195,7 @@ mod tests {
     proptest! {
         /// In the long run it has what it would have without boosts, whoever else is there.
         #[test]
+        #[cfg_attr(miri, ignore = "random cases are for the processor, not its interpreter")]
         fn it_gets_its_due(
             others in 0.3f64..12.0,
             boosted in 0u64..ACCOUNT_NS / 4,
@@ -220,6 +221,7 @@ mod tests {
 
         /// Whatever it is told.
         #[test]
+        #[cfg_attr(miri, ignore = "random cases are for the processor, not its interpreter")]
         fn nothing_upsets_it(accounts in proptest::collection::vec(any::<(u64, u64, u64)>(), 1..50)) {
             let mut repay = Repay::default();
             for (ran, waited, boosted) in accounts {

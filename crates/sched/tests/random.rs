@@ -107,7 +107,7 @@ fn scenario() -> impl Strategy<Value = (LevelConfig, Vec<Spec>, Vec<Op>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60000, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
 
     /// `Level::check` after every call (the driver does that), affinity at every switch, and the
     /// books: what entities executed is what CPUs were busy, less what was stolen.
