@@ -370,6 +370,7 @@ fn senders_are_not_heard_unless_asked_for() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "seconds of a vCPU's life, minutes of the interpreter's")]
 fn who_asks_without_end_spends_its_own_vms_budget() {
     let vm = Budget { burst_ns: 2_000_000, refill_ppm: 100_000 };
     let mut shared = VmShared::new(vm, 0);
