@@ -147,7 +147,8 @@ fn governors_run_on_real_vcpus() {
             eprintln!(
                 "{policy}: {used:.2} of 4 vCPUs, {preempted:.0} preemptions a second, {steal:.0} %"
             );
-            if used > 3.0 {
+            // `step` gives up one vCPU a second, so that a run of four is half over before it is narrow.
+            if used > 3.4 {
                 return Err(format!("{policy}: {used} vCPUs used of 4, on 2 pCPUs"));
             }
             // Generous: other processes of this host preempt vCPUs too.
