@@ -11,9 +11,8 @@ use vcoop_abi::{BoostRequest, GuestArea, GuestWords, Status, Word};
 use vcoop_guest::layout::{CONTROL, Control, VECTOR_IPI};
 use vcoop_model::plan::{Ns, PolicyPlan};
 use vcoop_policy::config::Means;
-use vcoop_policy::{
-    Account, Action, Event, HostPolicy, Injection, PolicyStats, TimerAdvance, VmShared,
-};
+use vcoop_policy::govern::CpuTime;
+use vcoop_policy::{Action, Event, HostPolicy, Injection, PolicyStats, TimerAdvance, VmShared};
 
 use crate::attr::Attr;
 use crate::bell::Bell;
@@ -135,16 +134,14 @@ struct State {
     baseline: Attr,
     means: Means,
     halted: bool,
-    /// Nice levels below the baseline that the policy has the thread at.
-    lowered: u8,
-    /// CPU time and waiting time at the last account.
-    accounted: (Ns, Ns),
+    /// What the thread had done at the last account.
+    accounted: CpuTime,
 }
 
 impl State {
     /// What the thread has while it is not boosted.
     fn unboosted(&self) -> Attr {
-        self.baseline.lowered(self.lowered)
+        self.baseline.lowered(self.policy.levels())
     }
 }
 
@@ -201,8 +198,7 @@ impl VcpuDriver {
                 baseline,
                 means,
                 halted: false,
-                lowered: 0,
-                accounted: (0, 0),
+                accounted: CpuTime::default(),
             }),
             tid: AtomicI32::new(0),
             timer: AtomicU64::new(NEVER),
@@ -226,6 +222,12 @@ impl VcpuDriver {
     /// The vCPU's thread; 0 until it runs.
     pub(crate) fn tid(&self) -> i32 {
         self.tid.load(Ordering::Acquire)
+    }
+
+    /// Run time and run delay since the vCPU's thread began.
+    pub(crate) fn cpu_time(&self) -> CpuTime {
+        let (busy_ns, steal_ns) = if self.tid() == 0 { (0, 0) } else { schedstat(self.tid()) };
+        CpuTime { busy_ns, steal_ns }
     }
 
     /// The guest area is registered.
@@ -465,13 +467,9 @@ impl VmDriver {
         if v.tid() == 0 || !state.policy.repays() {
             return Ok(());
         }
-        let (ran, waited) = schedstat(v.tid());
-        let last = std::mem::replace(&mut state.accounted, (ran, waited));
-        let account = Account {
-            ran_ns: ran.saturating_sub(last.0),
-            waited_ns: waited.saturating_sub(last.1),
-        };
-        self.call(common, v, &mut state, Event::Ran(account))?;
+        let now = v.cpu_time();
+        let last = std::mem::replace(&mut state.accounted, now);
+        self.call(common, v, &mut state, Event::Ran(now.since(last)))?;
         Ok(())
     }
 
@@ -598,8 +596,7 @@ impl VmDriver {
                         Err(e) => return Err(e),
                     }
                 }
-                Action::Lower(levels) => {
-                    state.lowered = levels;
+                Action::Lower(_) => {
                     if !state.policy.is_boosted() {
                         self.apply(v, &state.unboosted())?;
                     }

@@ -121,7 +121,7 @@ impl<'a> Governors<'a> {
         for ((n, v), (last, since)) in
             (0..).zip(&vm.vcpus).zip(one.last.iter_mut().zip(&mut one.since))
         {
-            let time = time_of(v);
+            let time = v.cpu_time();
             vm.machine.host_area(n).steal_ns.store(time.steal_ns, Ordering::Release);
             *since = time.since(std::mem::replace(last, time));
         }
@@ -138,14 +138,7 @@ impl<'a> Governors<'a> {
         let one = &mut self.all[i];
         let mut members = Vec::with_capacity(self.vms.len());
         for ((vm, plan), before) in self.vms.iter().zip(&self.plan.vms).zip(&mut one.pool) {
-            let sum = |all: CpuTime, v: &VcpuDriver| {
-                let time = time_of(v);
-                CpuTime {
-                    busy_ns: all.busy_ns + time.busy_ns,
-                    steal_ns: all.steal_ns + time.steal_ns,
-                }
-            };
-            let now = vm.vcpus.iter().fold(CpuTime::default(), sum);
+            let now: CpuTime = vm.vcpus.iter().map(VcpuDriver::cpu_time).sum();
             let vcpus = vm.vcpus.len() as u32;
             let govern = &plan.virt.govern;
             members.push(Member {
@@ -166,10 +159,4 @@ impl<'a> Governors<'a> {
         let mut claims = vec![Claim::default(); members.len()];
         grant(&members, one.vm, capacity, elapsed_ns, &mut claims)
     }
-}
-
-/// Run time and run delay of a vCPU since its thread began.
-fn time_of(v: &VcpuDriver) -> CpuTime {
-    let (busy_ns, steal_ns) = if v.tid() == 0 { (0, 0) } else { schedstat(v.tid()) };
-    CpuTime { busy_ns, steal_ns }
 }

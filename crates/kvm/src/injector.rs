@@ -33,6 +33,7 @@ use crate::clock::{Clock, monotonic, tsc};
 use crate::draw::Stream;
 use crate::driver::{Common, NEVER, VmDriver};
 use crate::error::{Error, Whom};
+use crate::mask;
 
 /// Longest time between two looks at a deadline word that something may be stored in.
 const LOOK_NS: Ns = 250_000;
@@ -262,8 +263,8 @@ impl<'a> Injector<'a> {
                 self.vms[*vm as usize].rebase(self.common, *vcpu, Attr::from_policy(policy))
             }
             TimelineAction::Prefer { vm, vcpus } => {
-                let bits = vcpus.iter().filter(|v| **v < 64).fold(0, |all, v| all | 1 << v);
-                self.vms[*vm as usize].prefer(self.common.clock.now(), bits);
+                let now = self.common.clock.now();
+                self.vms[*vm as usize].prefer(now, mask::bits(vcpus));
                 Ok(())
             }
         }

@@ -575,6 +575,15 @@ impl Run<'_> {
         }
     }
 
+    /// A thread of the run has ended: the run ends with it if it failed or panicked.
+    fn ended(&self, result: thread::Result<Result<(), Error>>, whom: impl FnOnce() -> Whom) {
+        match result {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => self.common.fail(e),
+            Err(_) => self.common.fail(Error::Panicked(whom())),
+        }
+    }
+
     fn vcpu_thread(&self, vm: usize, n: u32, mut fd: VcpuFd, exits: &Exits, running: &AtomicUsize) {
         let driver = &self.vms[vm];
         let body = || {
@@ -586,11 +595,7 @@ impl Run<'_> {
         let result = catch_unwind(AssertUnwindSafe(body));
         driver.detach(n);
         running.fetch_sub(1, Ordering::AcqRel);
-        match result {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => self.common.fail(e),
-            Err(_) => self.common.fail(Error::Panicked(driver.machine.whom_vcpu(n))),
-        }
+        self.ended(result, || driver.machine.whom_vcpu(n));
     }
 
     fn host_thread(&self, i: usize, all: &[Progress], samples: Option<SyncSender<HostSample>>) {
@@ -609,11 +614,9 @@ impl Run<'_> {
             vms: &self.vms,
             wiring: &self.wiring,
         };
-        match catch_unwind(AssertUnwindSafe(|| task.run(&self.common))) {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => self.common.fail(e),
-            Err(_) => self.common.fail(Error::Panicked(Whom::Thread(plan.name.clone()))),
-        }
+        self.ended(catch_unwind(AssertUnwindSafe(|| task.run(&self.common))), || {
+            Whom::Thread(plan.name.clone())
+        });
     }
 
     fn governor_thread(&self, governors: Governors<'_>) {
@@ -622,11 +625,7 @@ impl Run<'_> {
             attr::pin(&self.cpus.injector, &whom)?;
             governors.run()
         };
-        match catch_unwind(AssertUnwindSafe(body)) {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => self.common.fail(e),
-            Err(_) => self.common.fail(Error::Panicked(Whom::Thread("governor".to_owned()))),
-        }
+        self.ended(catch_unwind(AssertUnwindSafe(body)), || whom);
     }
 
     fn injector_thread(&self, tid: &AtomicI32) {
@@ -647,11 +646,7 @@ impl Run<'_> {
             let timeline = &self.plan.timeline;
             Injector::new(&self.common, &self.vms, duties, devices, timeline, self.seed).run()
         };
-        match catch_unwind(AssertUnwindSafe(body)) {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => self.common.fail(e),
-            Err(_) => self.common.fail(Error::Panicked(Whom::Thread("injector".to_owned()))),
-        }
+        self.ended(catch_unwind(AssertUnwindSafe(body)), || whom);
     }
 }
 

@@ -62,6 +62,11 @@ pub(crate) fn first(vcpus: u32) -> u64 {
     u64::MAX.checked_shr(64 - vcpus.min(64)).unwrap_or(0)
 }
 
+/// A list of vCPUs as bits; those beyond the 64th have none.
+pub(crate) fn bits(vcpus: &[u32]) -> u64 {
+    vcpus.iter().filter(|v| **v < 64).fold(0, |bits, v| bits | 1 << v)
+}
+
 /// Whether a VM's guest is told which vCPUs to keep off: it has a governor, or the timeline names them.
 pub(crate) fn is_masked(plan: &Plan, vm: usize) -> bool {
     let names = |action: &TimelineAction| matches!(action, TimelineAction::Prefer { vm: of, .. } if *of as usize == vm);

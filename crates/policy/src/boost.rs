@@ -213,6 +213,11 @@ impl Dynamic {
         self.control.repays()
     }
 
+    /// Nice levels below its baseline that its thread is at while it is not boosted.
+    pub fn levels(&self) -> u8 {
+        self.control.levels()
+    }
+
     /// Counters.
     pub fn stats(&self) -> PolicyStats {
         self.control.stats()

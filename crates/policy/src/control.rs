@@ -5,9 +5,10 @@ use vcoop_abi::Status;
 
 use crate::action::{Action, Actions, Reason};
 use crate::config::{Budget, Means, Ns};
+use crate::govern::CpuTime;
 use crate::host::{PolicyStats, VmShared};
 use crate::meter::Meter;
-use crate::repay::{Account, Repay};
+use crate::repay::Repay;
 
 /// One vCPU's boost.
 ///
@@ -120,13 +121,17 @@ impl Control {
         self.repay.is_some()
     }
 
+    /// Nice levels below the baseline.
+    pub(crate) fn levels(&self) -> u8 {
+        self.repay.as_ref().map_or(0, |(repay, _)| repay.levels())
+    }
+
     pub(crate) fn budget_left(&self, now: Ns) -> Ns {
         self.meter.level_at(now)
     }
 
     pub(crate) fn stats(&self) -> PolicyStats {
-        let levels = self.repay.as_ref().map_or(0, |(repay, _)| repay.levels());
-        PolicyStats { boosted_ns: self.meter.boosted_ns(), levels, ..self.stats }
+        PolicyStats { boosted_ns: self.meter.boosted_ns(), ..self.stats }
     }
 
     /// Counts a boost that a recheck ended.
@@ -170,17 +175,16 @@ impl Control {
     }
 
     /// What the thread did since the last account. Expects settled accounts.
-    pub(crate) fn ran(&mut self, account: Account, out: &mut Actions) {
+    pub(crate) fn ran(&mut self, since: CpuTime, out: &mut Actions) {
         let boosted = self.meter.boosted_ns();
         let Some((repay, last)) = &mut self.repay else { return };
-        let since = boosted.saturating_sub(core::mem::replace(last, boosted));
+        let boosted = boosted.saturating_sub(core::mem::replace(last, boosted));
         if self.status == Status::Disabled {
             return;
         }
         let before = repay.levels();
-        let levels = repay.on(account, since);
-        self.stats.lowered_ns +=
-            account.ran_ns.saturating_add(account.waited_ns) * u64::from(before);
+        let levels = repay.on(since, boosted);
+        self.stats.lowered_ns += since.busy_ns.saturating_add(since.steal_ns) * u64::from(before);
         if levels != before {
             out.push(Action::Lower(levels));
         }

@@ -2,7 +2,7 @@
 
 use vcoop_abi::GuestWords;
 
-use crate::repay::Account;
+use crate::govern::CpuTime;
 
 /// What kind of interrupt is about to be injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,7 +52,7 @@ pub enum Event {
     Timer,
     /// What the vCPU's thread did since the last such event, or since it began: every
     /// [`ACCOUNT_NS`](crate::repay::ACCOUNT_NS), to a policy that [repays](crate::HostPolicy::repays).
-    Ran(Account),
+    Ran(CpuTime),
     /// Somebody else changed the baseline of the vCPU thread (an administrator, a timeline). A
     /// later [`Action::Restore`](crate::Action::Restore) means the new one.
     Baseline {

@@ -65,8 +65,6 @@ pub struct PolicyStats {
     pub raced: u64,
     /// Boosted and not halted, in nanoseconds: what the budgets were charged.
     pub boosted_ns: Ns,
-    /// Nice levels below the baseline now.
-    pub levels: u8,
     /// Time running or waiting at each level below the baseline, times the level, in nanoseconds.
     pub lowered_ns: Ns,
 }
@@ -158,6 +156,16 @@ impl HostPolicy {
             Self::Vanilla | Self::Static { .. } => false,
             Self::Dynamic(machine) => machine.repays(),
             Self::WakeBoost(machine) => machine.repays(),
+        }
+    }
+
+    /// Nice levels below its baseline that the thread is at while it is not boosted: what the last
+    /// [`Action::Lower`] said.
+    pub fn levels(&self) -> u8 {
+        match self {
+            Self::Vanilla | Self::Static { .. } => 0,
+            Self::Dynamic(machine) => machine.levels(),
+            Self::WakeBoost(machine) => machine.levels(),
         }
     }
 

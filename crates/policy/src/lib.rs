@@ -58,4 +58,3 @@ pub use event::{Event, Injection};
 pub use guest::{GuestEvent, GuestHalf};
 pub use halt_poll::{GuestHaltPoll, HostHaltPoll, Idle};
 pub use host::{HostPolicy, PolicyStats, VmShared};
-pub use repay::Account;

@@ -22,6 +22,7 @@
 //! * An EEVDF slice takes nothing from others that its weight does not give it: such boosts are not counted.
 
 use crate::config::Ns;
+use crate::govern::CpuTime;
 
 /// How often a policy that repays wants to know what its thread ran: some ten scheduling rounds of a fair
 /// scheduler with a few threads, and seldom enough to cost nothing.
@@ -40,15 +41,6 @@ const MOST_CREDIT_NS: i64 = 25_000_000;
 /// Weight at the baseline, in units of the estimate.
 const UNIT: u64 = 1 << 20;
 
-/// What a vCPU's thread did since the last account.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Account {
-    /// Time on a pCPU, boosts included.
-    pub ran_ns: Ns,
-    /// Time waiting for one.
-    pub waited_ns: Ns,
-}
-
 /// The machine of one vCPU.
 #[derive(Clone, Debug, Default)]
 pub struct Repay {
@@ -61,9 +53,10 @@ pub struct Repay {
 }
 
 impl Repay {
-    /// Levels below the baseline, from now on. `boosted_ns`: how much of the time on a pCPU was boosted.
-    pub fn on(&mut self, account: Account, boosted_ns: Ns) -> u8 {
-        let Account { ran_ns, waited_ns } = account;
+    /// Levels below the baseline, from now on. `since`: what the vCPU's thread did since the last call, boosts
+    /// included; `boosted_ns`: how much of its time on a pCPU was boosted.
+    pub fn on(&mut self, since: CpuTime, boosted_ns: Ns) -> u8 {
+        let CpuTime { busy_ns: ran_ns, steal_ns: waited_ns } = since;
         let wanted = ran_ns + waited_ns;
         if wanted == 0 {
             return self.levels;
@@ -125,14 +118,14 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{ACCOUNT_NS, Account, MOST_LEVELS, Repay, level, weight};
+    use super::{ACCOUNT_NS, CpuTime, MOST_LEVELS, Repay, level, weight};
 
     /// A fair pCPU: what a thread that always wants to run, and is boosted for `boosted` of each interval, gets of the
     /// rest against others of `others` times its weight.
     fn interval(repay: &mut Repay, others: f64, boosted: u64) -> u64 {
         let w = weight(repay.levels()) as f64 / weight(0) as f64;
         let ran = boosted + ((ACCOUNT_NS - boosted) as f64 * w / (w + others)) as u64;
-        repay.on(Account { ran_ns: ran, waited_ns: ACCOUNT_NS - ran }, boosted);
+        repay.on(CpuTime { busy_ns: ran, steal_ns: ACCOUNT_NS - ran }, boosted);
         ran
     }
 
@@ -187,7 +180,7 @@ mod tests {
         }
         let levels = repay.levels();
         assert!(levels > 0);
-        assert_eq!(repay.on(Account::default(), 0), levels, "no word about others: as it was");
+        assert_eq!(repay.on(CpuTime::default(), 0), levels, "no word about others: as it was");
         repay.reset();
         assert_eq!(repay.levels(), 0);
     }
@@ -225,8 +218,8 @@ mod tests {
         fn nothing_upsets_it(accounts in proptest::collection::vec(any::<(u64, u64, u64)>(), 1..50)) {
             let mut repay = Repay::default();
             for (ran, waited, boosted) in accounts {
-                let account = Account { ran_ns: ran >> 20, waited_ns: waited >> 20 };
-                prop_assert!(repay.on(account, boosted) <= MOST_LEVELS);
+                let since = CpuTime { busy_ns: ran >> 20, steal_ns: waited >> 20 };
+                prop_assert!(repay.on(since, boosted) <= MOST_LEVELS);
             }
         }
     }

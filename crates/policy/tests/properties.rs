@@ -4,7 +4,8 @@
 use proptest::prelude::*;
 use vcoop_abi::{GuestWords, Status};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
-use vcoop_policy::{Account, Action, Event, HostPolicy, Injection, VmShared};
+use vcoop_policy::govern::CpuTime;
+use vcoop_policy::{Action, Event, HostPolicy, Injection, VmShared};
 
 const VCPUS: usize = 3;
 
@@ -139,7 +140,7 @@ impl Rig {
         };
         for (t, p) in self.threads.iter().zip(&self.policies) {
             assert_eq!(t.applied, p.is_boosted(), "thread and machine disagree");
-            assert_eq!(t.lowered, p.stats().levels, "thread and machine disagree");
+            assert_eq!(t.lowered, p.levels(), "thread and machine disagree");
             assert!(u128::from(t.boosted_ns) * 1_000_000 <= allowed(self.vcpu_budget));
             if p.reads_guest() {
                 assert_eq!(t.applied, t.status == Status::Boosted, "thread and word disagree");
@@ -218,8 +219,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => any::<bool>().prop_map(|outranks| Op::Event(Event::Baseline { outranks })),
         1 => Just(Op::Event(Event::Refused)),
         1 => Just(Op::Event(Event::Timer)),
-        1 => (0..1u64 << 30, 0..1u64 << 30).prop_map(|(ran_ns, waited_ns)| {
-            Op::Event(Event::Ran(Account { ran_ns, waited_ns }))
+        1 => (0..1u64 << 30, 0..1u64 << 30).prop_map(|(busy_ns, steal_ns)| {
+            Op::Event(Event::Ran(CpuTime { busy_ns, steal_ns }))
         }),
         1 => prop_oneof![Just(true), any::<bool>()].prop_map(Op::Global),
         1 => prop_oneof![Just(true), any::<bool>()].prop_map(Op::Vm),

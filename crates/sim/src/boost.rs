@@ -8,11 +8,9 @@ use vcoop_policy::config::Means;
 use vcoop_policy::guest::{HostView, Stores};
 use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::sender::{Receiver, asks_host};
-use vcoop_policy::{
-    Account, Action, Actions, Event, GuestEvent, HostPolicy, Injection, PolicyStats,
-};
+use vcoop_policy::{Action, Actions, Event, GuestEvent, HostPolicy, Injection, PolicyStats};
+use vcoop_sched::Refusal;
 use vcoop_sched::config::Policy;
-use vcoop_sched::{CpuId, Refusal};
 
 use crate::program::Misdeed;
 use crate::track::NONE;
@@ -116,7 +114,7 @@ impl Vcpu {
     fn unboosted(&self) -> Policy {
         match self.baseline {
             Policy::Normal { nice, slice_ns } => {
-                let nice = nice.saturating_add_unsigned(self.lowered).min(19);
+                let nice = nice.saturating_add_unsigned(self.policy.levels()).min(19);
                 Policy::Normal { nice, slice_ns }
             }
             other => other,
@@ -171,8 +169,7 @@ impl World<'_> {
                         self.tell(v, Event::Refused);
                     }
                 }
-                Action::Lower(levels) => {
-                    self.vcpus[v as usize].lowered = levels;
+                Action::Lower(_) => {
                     if !self.vcpus[v as usize].policy.is_boosted() {
                         let _ = self.set_thread_policy(v, self.vcpus[v as usize].unboosted());
                     }
@@ -300,18 +297,12 @@ impl World<'_> {
 
     /// Tells them.
     pub(crate) fn accounts(&mut self) {
-        for p in 0..self.pcpus.len() as u32 {
-            // What runs has run until now.
-            self.host.charge(self.now, CpuId(p));
-        }
-        self.host_notes();
+        self.charge_all();
         for v in 0..self.vcpus.len() as u32 {
             if self.vcpus[v as usize].policy.repays() {
                 let now = self.time_of(v);
                 let last = std::mem::replace(&mut self.vcpus[v as usize].cold.accounted, now);
-                let since = now.since(last);
-                let account = Account { ran_ns: since.busy_ns, waited_ns: since.steal_ns };
-                self.tell(v, Event::Ran(account));
+                self.tell(v, Event::Ran(now.since(last)));
             }
         }
     }

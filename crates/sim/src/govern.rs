@@ -77,11 +77,7 @@ impl World<'_> {
         if !self.vms[m].started {
             return;
         }
-        for p in 0..self.pcpus.len() as u32 {
-            // What runs has run until now.
-            self.host.charge(self.now, CpuId(p));
-        }
-        self.host_notes();
+        self.charge_all();
         let Some(mut driver) = self.governors[m].take() else { return };
         let elapsed_ns = self.now - driver.last_at;
         driver.last_at = self.now;
@@ -116,13 +112,8 @@ impl World<'_> {
         let mut members = Vec::with_capacity(self.vms.len());
         for (m, (state, plan)) in self.vms.iter().zip(&self.plan.vms).enumerate() {
             let vcpus = plan.level.topology.cpus();
-            let now = (state.first..state.first + vcpus).map(|v| self.time_of(v)).fold(
-                CpuTime::default(),
-                |all, one| CpuTime {
-                    busy_ns: all.busy_ns + one.busy_ns,
-                    steal_ns: all.steal_ns + one.steal_ns,
-                },
-            );
+            let own = state.first..state.first + vcpus;
+            let now: CpuTime = own.map(|v| self.time_of(v)).sum();
             let govern = &plan.virt.govern;
             members.push(Member {
                 used: now.since(std::mem::replace(&mut driver.pool[m], now)),

@@ -104,11 +104,7 @@ impl World<'_> {
         let mut host_done = vec![0; self.labels.len()];
         let mut host_units = vec![0; self.labels.len()];
         let mut switches = 0;
-        for p in 0..self.pcpus.len() as u32 {
-            // What runs has run until now.
-            self.host.charge(self.now, vcoop_sched::CpuId(p));
-        }
-        self.host_notes();
+        self.charge_all();
         for (t, thread) in self.threads.iter().enumerate() {
             host_done[thread.work.label as usize] += thread.work.done;
             host_units[thread.work.label as usize] += thread.work.units;

@@ -407,7 +407,6 @@ fn vcpu(
         off_since: 0,
         track,
         baseline,
-        lowered: 0,
         policy,
         half: GuestHalf::new(),
         page: Page::default(),

@@ -388,8 +388,6 @@ pub(crate) struct Vcpu {
     pub(crate) off_since: Ns,
     pub(crate) track: u32,
     pub(crate) baseline: Policy,
-    /// Nice levels below the baseline that its policy has it at.
-    pub(crate) lowered: u8,
     pub(crate) policy: HostPolicy,
     pub(crate) half: GuestHalf,
     pub(crate) page: Page,
@@ -613,6 +611,14 @@ impl World<'_> {
         if track != NONE {
             self.tracks.set(track, state, self.now);
         }
+    }
+
+    /// What runs has run until now: brings every thread's time up to date.
+    pub(crate) fn charge_all(&mut self) {
+        for p in 0..self.pcpus.len() as u32 {
+            self.host.charge(self.now, CpuId(p));
+        }
+        self.host_notes();
     }
 
     pub(crate) fn thread_of(&self, v: u32) -> EntId {

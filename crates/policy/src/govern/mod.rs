@@ -108,6 +108,15 @@ pub struct CpuTime {
     pub steal_ns: Ns,
 }
 
+impl core::iter::Sum for CpuTime {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            busy_ns: sum.busy_ns + one.busy_ns,
+            steal_ns: sum.steal_ns + one.steal_ns,
+        })
+    }
+}
+
 impl CpuTime {
     /// What came since an earlier count.
     pub fn since(self, before: Self) -> Self {

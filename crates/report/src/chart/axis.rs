@@ -74,6 +74,19 @@ fn trim(text: &str) -> String {
 }
 
 impl Axis {
+    /// So many rows, at least one, read from above and named by these ticks.
+    pub fn rows(count: f64, ticks: Vec<(f64, String)>) -> Self {
+        Self {
+            label: String::new(),
+            scale: Scale::Linear,
+            unit: Unit::Count,
+            min: count.max(1.0),
+            max: 0.0,
+            ticks: Some(ticks),
+            grid: false,
+        }
+    }
+
     /// An axis from 0, or from a power of ten where it is logarithmic, that shows all of these.
     pub fn over(
         label: &str,

@@ -174,16 +174,7 @@ fn forest(lanes: &[Lane], rows: &[Row]) -> Chart {
         wide: false,
         height: (depth * STEP).max(40.0),
         x: Axis::over("ratio to the baseline", Unit::Ratio, Scale::Log, values),
-        y: Axis {
-            label: String::new(),
-            scale: Scale::Linear,
-            unit: Unit::Count,
-            // Rows are read from above.
-            min: depth.max(1.0),
-            max: 0.0,
-            ticks: Some(ticks),
-            grid: false,
-        },
+        y: Axis::rows(depth, ticks),
         layers,
         legend,
         table,

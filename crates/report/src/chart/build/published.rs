@@ -74,16 +74,7 @@ fn pairs(cells: &[&Cell], x: Axis) -> Chart {
         wide: false,
         height: cells.len() as f64 * 28.0,
         x,
-        y: Axis {
-            label: String::new(),
-            scale: Scale::Linear,
-            unit: Unit::Count,
-            // Rows are read from above.
-            min: cells.len().max(1) as f64,
-            max: 0.0,
-            ticks: Some(ticks),
-            grid: false,
-        },
+        y: Axis::rows(cells.len() as f64, ticks),
         layers: vec![
             Layer::Boxes { slot: Slot::Series(0), boxes: published },
             Layer::Boxes { slot: Slot::Series(1), boxes: simulated },

@@ -219,15 +219,7 @@ fn interval(document: &Document, index: usize, view: &IntervalView) -> Chart {
             max: length,
             ..Axis::over("time since the view began", Unit::Us, Scale::Linear, [1.0])
         },
-        y: Axis {
-            label: String::new(),
-            scale: Scale::Linear,
-            unit: Unit::Count,
-            min: rows.max(1) as f64,
-            max: 0.0,
-            ticks: Some(ticks),
-            grid: false,
-        },
+        y: Axis::rows(rows as f64, ticks),
         layers: vec![
             Layer::Boxes { slot: Slot::Series(1), boxes: own },
             Layer::Boxes { slot: Slot::Series(0), boxes: rest },

@@ -4,7 +4,7 @@ use vcoop_lab::human;
 use vcoop_lab::result::{Document, OverTime};
 
 use super::Group;
-use super::lanes::{Panel, panels, probes, titled};
+use super::lanes::{Lane, Panel, panels, probes, titled};
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Key, Layer, Scale, Sign, Slot, Table, Unit};
 
@@ -160,41 +160,17 @@ pub(super) fn policy_events(document: &Document) -> Group {
             _ => "boosts not given",
         };
         let values = of().flat_map(|s| s.per_s.iter().copied());
-        let y = Axis::over(word, Unit::PerSecond, Scale::Linear, values);
-        let charts = panels(document).into_iter().enumerate().map(|(i, panel)| {
-            let (mut layers, mut legend) = (Vec::new(), Vec::new());
-            let mut table = Table::new(&["", "time", "events a second"]);
-            for lane in &panel.lanes {
-                let Some(series) = of().find(|s| lane.is_at(&s.place)) else { continue };
-                let width = series.width_us / 1e6;
-                let at = |i: usize| (i as f64 + 0.5) * width;
-                let points = series.per_s.iter().enumerate().map(|(i, v)| (at(i), *v)).collect();
-                let (slot, label) = (lane.slot, lane.label.clone());
-                layers.push(Layer::Line { slot, label, points, step: false, faint: false });
-                legend.push(lane.key(Sign::Line));
-                table.rows.extend(series.per_s.iter().enumerate().map(|(i, v)| {
-                    let time = human::time(i as f64 * series.width_us);
-                    vec![lane.label.clone(), time, human::digits(*v)]
-                }));
-            }
-            if !layers.is_empty() {
-                marks(document, &panel, y.min, &mut layers, &mut legend);
-            }
-            Chart {
-                id: format!("events-{}-{}-{i}", id(vm), id(event)),
-                title: titled(&format!("{vm} {word}"), &panel),
-                caption: "Events a second by time.".to_owned(),
-                wide: false,
-                height: 120.0,
-                x: seconds(document),
-                y: y.clone(),
-                layers,
-                legend,
-                table,
-                zoom: false,
-            }
-        });
-        group.add(charts.collect());
+        let lines = Lines {
+            id: format!("events-{}-{}", id(vm), id(event)),
+            title: format!("{vm} {word}"),
+            caption: "Events a second by time.".to_owned(),
+            y: Axis::over(word, Unit::PerSecond, Scale::Linear, values),
+            columns: &["events a second"],
+        };
+        group.add(lines.draw(document, |lane| {
+            let series = of().find(|s| lane.is_at(&s.place))?;
+            Some((series.width_us, vec![&series.per_s]))
+        }));
     }
     group
 }
@@ -210,41 +186,71 @@ fn in_use(document: &Document, group: &mut Group) {
     for vm in vms {
         let of = || document.in_use.iter().filter(|s| s.vm == vm);
         let all = of().map(|s| f64::from(s.vcpus)).fold(0.0, f64::max);
-        let y = Axis::over("vCPUs in use", Unit::Count, Scale::Linear, [all]);
-        let charts = panels(document).into_iter().enumerate().map(|(i, panel)| {
+        let lines = Lines {
+            id: format!("in-use-{}", id(vm)),
+            title: format!("{vm}: vCPUs in use"),
+            caption: format!("vCPUs that {vm} uses by time, of {all}."),
+            y: Axis::over("vCPUs in use", Unit::Count, Scale::Linear, [all]),
+            columns: &["vCPUs in use", "changes"],
+        };
+        group.add(lines.draw(document, |lane| {
+            let series = of().find(|s| lane.is_at(&s.place))?;
+            Some((series.width_us, vec![&series.used, &series.changes]))
+        }));
+    }
+}
+
+/// Charts of numbers in slices of the measured time, one a panel.
+struct Lines<'a> {
+    id: String,
+    title: String,
+    caption: String,
+    y: Axis,
+    /// What the numbers are: the first is drawn, all are in the table.
+    columns: &'a [&'a str],
+}
+
+impl Lines<'_> {
+    /// `of`: a lane's length of a slice in microseconds, and its numbers by column.
+    fn draw<'d>(
+        &self,
+        document: &Document,
+        of: impl Fn(&Lane) -> Option<(f64, Vec<&'d Vec<f64>>)>,
+    ) -> Vec<Chart> {
+        let header: Vec<&str> = ["", "time"].iter().chain(self.columns).copied().collect();
+        let chart = |(i, panel): (usize, Panel)| {
             let (mut layers, mut legend) = (Vec::new(), Vec::new());
-            let mut table = Table::new(&["", "time", "vCPUs in use", "changes"]);
+            let mut table = Table::new(&header);
             for lane in &panel.lanes {
-                let Some(series) = of().find(|s| lane.is_at(&s.place)) else { continue };
-                let width = series.width_us / 1e6;
+                let Some((width_us, columns)) = of(lane) else { continue };
+                let width = width_us / 1e6;
                 let at = |i: usize| (i as f64 + 0.5) * width;
-                let points = series.used.iter().enumerate().map(|(i, v)| (at(i), *v)).collect();
+                let points = columns[0].iter().enumerate().map(|(i, v)| (at(i), *v)).collect();
                 let (slot, label) = (lane.slot, lane.label.clone());
                 layers.push(Layer::Line { slot, label, points, step: false, faint: false });
                 legend.push(lane.key(Sign::Line));
-                let both = series.used.iter().zip(&series.changes).enumerate();
-                table.rows.extend(both.map(|(i, (used, changes))| {
-                    let time = human::time(i as f64 * series.width_us);
-                    vec![lane.label.clone(), time, human::digits(*used), human::digits(*changes)]
+                table.rows.extend((0..columns[0].len()).map(|i| {
+                    let row = [lane.label.clone(), human::time(i as f64 * width_us)];
+                    row.into_iter().chain(columns.iter().map(|c| human::digits(c[i]))).collect()
                 }));
             }
             if !layers.is_empty() {
-                marks(document, &panel, y.min, &mut layers, &mut legend);
+                marks(document, &panel, self.y.min, &mut layers, &mut legend);
             }
             Chart {
-                id: format!("in-use-{}-{i}", id(vm)),
-                title: titled(&format!("{vm}: vCPUs in use"), &panel),
-                caption: format!("vCPUs that {vm} uses by time, of {all}."),
+                id: format!("{}-{i}", self.id),
+                title: titled(&self.title, &panel),
+                caption: self.caption.clone(),
                 wide: false,
                 height: 120.0,
                 x: seconds(document),
-                y: y.clone(),
+                y: self.y.clone(),
                 layers,
                 legend,
                 table,
                 zoom: false,
             }
-        });
-        group.add(charts.collect());
+        };
+        panels(document).into_iter().enumerate().map(chart).collect()
     }
 }

@@ -92,16 +92,7 @@ fn chart(scenario: &Validated, n: usize, rows: &[&Beside]) -> Chart {
         wide: false,
         height: (depth * STEP).max(40.0),
         x: Axis::over(&label, unit, Scale::Log, values),
-        y: Axis {
-            label: String::new(),
-            scale: Scale::Linear,
-            unit: Unit::Count,
-            // Rows are read from above.
-            min: depth.max(1.0),
-            max: 0.0,
-            ticks: Some(ticks),
-            grid: false,
-        },
+        y: Axis::rows(depth, ticks),
         layers,
         legend: vec![key(0, "measured"), key(1, "simulated")],
         table,
