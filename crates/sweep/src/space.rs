@@ -102,7 +102,7 @@ const fn patch(name: &'static str, versions: &'static [&'static str]) -> Key {
 }
 
 /// Every key a search sets. Ranges reach an order of magnitude to either side of the defaults.
-pub const KEYS: [Key; 24] = [
+pub const KEYS: [Key; 25] = [
     key(
         "means",
         &["static", "dynamic", "wake-boost"],
@@ -122,6 +122,7 @@ pub const KEYS: [Key; 24] = [
     key("boost_on_request", &["dynamic"], YES_NO),
     key("boost_across_idle", &["dynamic"], YES_NO),
     key("repay", &BOOSTING, YES_NO),
+    key("rest_slice", &BOOSTING, Choice::Words(&["\"0us\"", "\"300us\"", "\"700us\""])),
     key("interval", &["ratelimit-auto"], Choice::Time(1e7, 1e9)),
     key("confirm", &["ratelimit-auto"], Choice::Words(&["1", "2", "4", "8"])),
     Key {
