@@ -21,7 +21,7 @@ use crate::diary::{Diary, Note};
 use crate::environment::{is_asleep, schedstat};
 use crate::error::{Error, Whom};
 use crate::machine::Machine;
-use crate::mask::Mask;
+use crate::mask::Masked;
 use crate::pi::PiMutex;
 
 /// A time that never comes.
@@ -105,7 +105,7 @@ pub(crate) struct VmDriver {
     /// How early the injector fires its vCPUs' deadlines; each learns for itself.
     pub(crate) advance: TimerAdvance,
     /// Which vCPUs the guest is asked to use, if it is told at all.
-    pub(crate) mask: Option<PiMutex<Mask>>,
+    pub(crate) mask: Option<PiMutex<Masked>>,
 }
 
 /// The driver of one vCPU.

@@ -235,7 +235,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         next_timeline: 0,
         tuner: Tuner::of(plan),
         policy_events: policy_events(plan),
-        in_use: crate::in_use::all(plan),
+        in_use: vcoop_model::recording::InUse::all(plan),
         governors: Driver::all(plan),
         masks: plan.vms.iter().map(|vm| Mask::new(vm.level.topology.cpus())).collect(),
         spans: Spans::off(),
