@@ -108,7 +108,7 @@ proptest! {
         if sleepy && vms.len() > 1 {
             let last = vms.len() - 1;
             let run = Dist::Exp { mean_ns: MS, max_ns: 10 * MS };
-            vms[last].tasks[0].program = cycle(run.clone(), run);
+            vms[last].tasks[0].program = cycle(run, run);
             vms[last].tasks.push(task("ping", cyclictest(3 * MS, 50 * US), Policy::Fifo(1), &[]));
         }
         let mut p = pool(topology, &list, vms);

@@ -68,7 +68,7 @@ pub(crate) fn partition(
 ) -> Partition {
     let vcpus = keys.vcpus.value.get32();
     let mut out = Partition::new(vcpus, vcpus);
-    if vcpus % threads != 0 {
+    if !vcpus.is_multiple_of(threads) {
         let message = format!("{vcpus} vCPUs do not fill cores of {threads} threads");
         let help = format!("a multiple of {threads}: whole cores are dispatched");
         errors.error_help(keys.vcpus.span, message, help);

@@ -28,7 +28,7 @@ pub(super) fn validate(cfg: &PoolConfig) -> Result<(), ConfigError> {
     range("window_ns", cfg.window_ns, MS, 1000 * MS)?;
     range("partitions", cfg.partitions.len() as u64, 1, u64::from(u16::MAX))?;
     for (partition, &Partition { vcpus, entitled, weight }) in cfg.partitions.iter().enumerate() {
-        if vcpus == 0 || vcpus % threads_per_core != 0 {
+        if vcpus == 0 || !vcpus.is_multiple_of(threads_per_core) {
             return Err(ConfigError::HalfCore { partition, vcpus, threads: threads_per_core });
         }
         let least = u64::from(vcpus.div_ceil(VPS_A_CPU));

@@ -241,7 +241,7 @@ fn who_yields_goes_behind_the_others_but_keeps_its_threads_together() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let refuse = |cfg: PoolConfig| Pool::new(&cfg).err().expect("refused").to_string();
+    let refuse = |cfg: PoolConfig| Pool::new(&cfg).expect_err("refused").to_string();
     let one = |p: Partition| PoolConfig::new(Topology::flat(4), vec![p]);
     let ok = Partition::new(4, 2);
     assert!(Pool::new(&one(ok)).is_ok());
