@@ -127,7 +127,7 @@ pub fn available() -> Result<(), Missing> {
 pub fn check(plan: &Plan) -> Result<(), Error> {
     if plan.host.sched.linux().is_none() {
         return Err(Error::Unsupported {
-            what: "class = \"credit1\"".to_owned(),
+            what: format!("class = \"{}\"", plan.host.sched.class()),
             why: "Linux schedules this host".to_owned(),
         });
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use vcoop_policy::config::{DynamicConfig, Means, RatelimitConfig, WakeBoostConfig};
-use vcoop_sched::config::{Credit1Config, LevelConfig, Policy, Topology};
+use vcoop_sched::config::{Credit1Config, LevelConfig, Policy, PoolConfig, Topology};
 
 use crate::profile::{Costs, Cpu};
 pub use routine::{Act, IpiTo};
@@ -101,6 +101,8 @@ pub enum HostSched {
     Linux(LevelConfig),
     /// Xen's credit1; `domains[i]` is VM `i`.
     Credit1(Credit1Config),
+    /// A shared processor pool as PowerVM has it; `partitions[i]` is VM `i`.
+    Pool(PoolConfig),
 }
 
 impl HostSched {
@@ -109,6 +111,7 @@ impl HostSched {
         match self {
             Self::Linux(level) => &level.topology,
             Self::Credit1(credit1) => &credit1.topology,
+            Self::Pool(pool) => &pool.topology,
         }
     }
 
@@ -117,6 +120,7 @@ impl HostSched {
         match self {
             Self::Linux(level) => &mut level.topology,
             Self::Credit1(credit1) => &mut credit1.topology,
+            Self::Pool(pool) => &mut pool.topology,
         }
     }
 
@@ -125,11 +129,12 @@ impl HostSched {
         self.topology().cpus()
     }
 
-    /// Period of the scheduler's tick.
+    /// Period of the scheduler's tick; a pool's is its dispatch window.
     pub fn tick_ns(&self) -> Ns {
         match self {
             Self::Linux(level) => level.tick_ns,
             Self::Credit1(credit1) => credit1.tick_ns(),
+            Self::Pool(pool) => pool.window_ns,
         }
     }
 
@@ -137,7 +142,7 @@ impl HostSched {
     pub fn linux(&self) -> Option<&LevelConfig> {
         match self {
             Self::Linux(level) => Some(level),
-            Self::Credit1(_) => None,
+            Self::Credit1(_) | Self::Pool(_) => None,
         }
     }
 
@@ -145,15 +150,32 @@ impl HostSched {
     pub fn linux_mut(&mut self) -> Option<&mut LevelConfig> {
         match self {
             Self::Linux(level) => Some(level),
-            Self::Credit1(_) => None,
+            Self::Credit1(_) | Self::Pool(_) => None,
         }
     }
 
     /// Xen's scheduler, if it is that.
     pub fn credit1(&self) -> Option<&Credit1Config> {
         match self {
-            Self::Linux(_) => None,
             Self::Credit1(credit1) => Some(credit1),
+            Self::Linux(_) | Self::Pool(_) => None,
+        }
+    }
+
+    /// PowerVM's pool, if it is that.
+    pub fn pool(&self) -> Option<&PoolConfig> {
+        match self {
+            Self::Pool(pool) => Some(pool),
+            Self::Linux(_) | Self::Credit1(_) => None,
+        }
+    }
+
+    /// The scheduler by the word that scenarios use.
+    pub fn class(&self) -> &'static str {
+        match self {
+            Self::Linux(_) => "linux",
+            Self::Credit1(_) => "credit1",
+            Self::Pool(_) => "powervm",
         }
     }
 }
@@ -531,7 +553,7 @@ pub struct VmPlan {
     pub vcpu_policy: Vec<Policy>,
     /// Means of boosting, one a vCPU (`None`: the policy's own).
     pub vcpu_means: Vec<Option<Means>>,
-    /// Index into the groups of a Linux host, or the domains of credit1.
+    /// Index into the groups of a Linux host, the domains of credit1, or the partitions of a pool.
     pub group: Option<u16>,
     /// Tasks of the guest.
     pub tasks: Vec<TaskPlan>,

@@ -15,6 +15,7 @@ mod host;
 mod keys;
 mod matrix;
 mod policies;
+mod powervm;
 mod resolve;
 mod sched;
 mod schema;

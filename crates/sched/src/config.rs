@@ -6,9 +6,11 @@
 
 mod credit1;
 mod patches;
+mod pool;
 
 pub use credit1::{BoostPreempts, Burn, Credit1Config, Domain, Patch, Patches, XenVersion};
 pub use patches::{NamedPatch, find_patch, patches};
+pub use pool::{Partition, PoolConfig};
 
 /// Integer nanoseconds, on the clock of whoever drives the level.
 pub type Ns = u64;

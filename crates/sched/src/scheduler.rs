@@ -1,12 +1,13 @@
-//! Either scheduler of a host, behind one set of calls.
+//! Any scheduler of a host, behind one set of calls.
 
 use crate::config::{Ns, Policy};
 use crate::credit::Waker;
 use crate::{
-    Attr, CpuId, CpuSet, Credit1, DirectedYield, EntId, EntStats, Leave, Level, Note, Refusal,
+    Attr, CpuId, CpuSet, Credit1, DirectedYield, EntId, EntStats, Leave, Level, Note, Pool, Refusal,
 };
 
-/// The scheduler of a host: Linux's classes or Xen's credit1. Guests are [`Level`]s always.
+/// The scheduler of a host: Linux's classes, Xen's credit1 or PowerVM's pool. Guests are [`Level`]s
+/// always.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "one a host, never moved")]
 pub enum Scheduler {
@@ -14,6 +15,8 @@ pub enum Scheduler {
     Linux(Level),
     /// Xen's credit1.
     Credit1(Credit1),
+    /// A shared processor pool.
+    Pool(Pool),
 }
 
 macro_rules! either {
@@ -21,17 +24,18 @@ macro_rules! either {
         match $self {
             Self::Linux($s) => $call,
             Self::Credit1($s) => $call,
+            Self::Pool($s) => $call,
         }
     };
 }
 
 impl Scheduler {
-    /// [`Level::add`]; for credit1 `attr.group` is the domain.
+    /// [`Level::add`]; for credit1 `attr.group` is the domain, for a pool the partition.
     pub fn add(&mut self, attr: Attr, home: CpuId) -> EntId {
         either!(self, s => s.add(attr, home))
     }
 
-    /// [`Level::try_add`]; for credit1 as [`add`](Self::add).
+    /// [`Level::try_add`]; the others as [`add`](Self::add).
     ///
     /// # Errors
     ///
@@ -40,6 +44,7 @@ impl Scheduler {
         match self {
             Self::Linux(s) => s.try_add(attr, home),
             Self::Credit1(s) => Ok(s.add(attr, home)),
+            Self::Pool(s) => Ok(s.add(attr, home)),
         }
     }
 
@@ -49,6 +54,7 @@ impl Scheduler {
         match self {
             Self::Linux(s) => s.wake(now, e, by.cpu),
             Self::Credit1(s) => s.wake(now, e, by),
+            Self::Pool(s) => s.wake(now, e),
         }
     }
 
@@ -58,11 +64,11 @@ impl Scheduler {
         either!(self, s => s.schedule(now, cpu, leave))
     }
 
-    /// [`Level::yield_to`]; Xen's credit1 knows no target: the current one just yields.
+    /// [`Level::yield_to`]; the others know no target: the current one just yields.
     pub fn yield_to(&mut self, now: Ns, cpu: CpuId, to: EntId) -> DirectedYield {
         match self {
             Self::Linux(s) => s.yield_to(now, cpu, to),
-            Self::Credit1(_) => DirectedYield::Done,
+            Self::Credit1(_) | Self::Pool(_) => DirectedYield::Done,
         }
     }
 
@@ -72,7 +78,7 @@ impl Scheduler {
         either!(self, s => s.tick(now, cpu))
     }
 
-    /// [`Level::tick_needed`]: never under credit1, which has timers of its own.
+    /// [`Level::tick_needed`]: never under the others, which have timers of their own.
     #[inline]
     pub fn tick_needed(&self, cpu: CpuId) -> bool {
         either!(self, s => s.tick_needed(cpu))
@@ -89,12 +95,12 @@ impl Scheduler {
         either!(self, s => s.stolen(cpu, ns))
     }
 
-    /// [`Level::set_policy`]; without effect under credit1.
+    /// [`Level::set_policy`]; without effect under the others.
     pub fn set_policy(&mut self, now: Ns, e: EntId, policy: Policy) {
         either!(self, s => s.set_policy(now, e, policy))
     }
 
-    /// [`Level::try_set_policy`]; without effect under credit1, which refuses nothing.
+    /// [`Level::try_set_policy`]; without effect under the others, which refuse nothing.
     ///
     /// # Errors
     ///
@@ -106,10 +112,14 @@ impl Scheduler {
                 s.set_policy(now, e, policy);
                 Ok(())
             }
+            Self::Pool(s) => {
+                s.set_policy(now, e, policy);
+                Ok(())
+            }
         }
     }
 
-    /// [`Level::set_cpus`].
+    /// [`Level::set_cpus`]; without effect in a pool, which pins nobody.
     pub fn set_cpus(&mut self, now: Ns, e: EntId, cpus: CpuSet) {
         either!(self, s => s.set_cpus(now, e, cpus))
     }
@@ -149,7 +159,7 @@ impl Scheduler {
         either!(self, s => s.cpus(e))
     }
 
-    /// [`Level::policy`]; under credit1 what was set last, which decides nothing.
+    /// [`Level::policy`]; under the others what was set last, which decides nothing.
     #[inline]
     pub fn policy(&self, e: EntId) -> Policy {
         either!(self, s => s.policy(e))
@@ -167,12 +177,13 @@ impl Scheduler {
         either!(self, s => s.is_running(e))
     }
 
-    /// Whether the entity waits, but is held back: by RT throttling, or by its domain's cap.
+    /// Whether the entity waits, but is held back: by RT throttling, or by a cap.
     #[inline]
     pub fn is_throttled(&self, e: EntId) -> bool {
         match self {
             Self::Linux(s) => s.is_throttled(e),
             Self::Credit1(s) => s.is_parked(e),
+            Self::Pool(s) => s.is_parked(e),
         }
     }
 
@@ -199,16 +210,24 @@ impl Scheduler {
     /// The credit scheduler, if it is one.
     pub fn credit1(&self) -> Option<&Credit1> {
         match self {
-            Self::Linux(_) => None,
             Self::Credit1(s) => Some(s),
+            Self::Linux(_) | Self::Pool(_) => None,
+        }
+    }
+
+    /// The shared processor pool, if it is one.
+    pub fn pool(&self) -> Option<&Pool> {
+        match self {
+            Self::Pool(s) => Some(s),
+            Self::Linux(_) | Self::Credit1(_) => None,
         }
     }
 
     /// The same, to be changed.
     pub fn credit1_mut(&mut self) -> Option<&mut Credit1> {
         match self {
-            Self::Linux(_) => None,
             Self::Credit1(s) => Some(s),
+            Self::Linux(_) | Self::Pool(_) => None,
         }
     }
 }

@@ -235,6 +235,22 @@ pub enum ConfigError {
         /// Most.
         max: u64,
     },
+    /// A partition of a pool has vCPUs that do not fill its virtual processors.
+    HalfCore {
+        /// Index of the partition.
+        partition: usize,
+        /// Its vCPUs.
+        vcpus: u32,
+        /// Threads of a core.
+        threads: u32,
+    },
+    /// Partitions are entitled to more CPUs than the pool has.
+    Promised {
+        /// CPUs' worth of time promised.
+        entitled: u64,
+        /// CPUs of the pool.
+        cpus: u32,
+    },
     /// More groups than an index can name.
     TooManyGroups {
         /// Groups asked for.
@@ -260,6 +276,13 @@ impl fmt::Display for ConfigError {
             Self::Refused(refusal) => refusal.fmt(f),
             Self::Range { field, value, min, max } => {
                 write!(f, "`{field}` is {value}: it takes {min} to {max}")
+            }
+            Self::HalfCore { partition, vcpus, threads } => write!(
+                f,
+                "partition {partition} has {vcpus} vCPUs: whole cores have a multiple of {threads}"
+            ),
+            Self::Promised { entitled, cpus } => {
+                write!(f, "partitions are entitled to {entitled} CPUs of {cpus}")
             }
             Self::TooManyGroups { groups } => {
                 write!(f, "{groups} groups: a level takes up to 65535")

@@ -5,7 +5,7 @@
 //! One that goes by the host's word costs a pCPU a timer interrupt, and for each mask written what a
 //! change of a thread's policy costs, which is more work.
 
-use vcoop_model::plan::{Plan, TimelineAction};
+use vcoop_model::plan::{HostSched, Plan, TimelineAction};
 use vcoop_policy::govern::{Claim, CpuTime, Governor, Grant, Kind, Member, Seen, grant};
 use vcoop_sched::{CpuId, EntId};
 
@@ -108,7 +108,12 @@ impl World<'_> {
 
     /// What the host can give a VM: it knows what each of them ran and waited for.
     fn grant(&self, vm: usize, driver: &mut Driver, elapsed_ns: Ns) -> Grant {
-        let groups = self.plan.host.sched.linux().map_or(&[][..], |level| &level.groups);
+        let sched = &self.plan.host.sched;
+        let weight = |group: usize| match sched {
+            HostSched::Linux(level) => level.groups.get(group).copied(),
+            HostSched::Pool(pool) => pool.partitions.get(group).map(|p| u64::from(p.weight)),
+            HostSched::Credit1(_) => None,
+        };
         let mut members = Vec::with_capacity(self.vms.len());
         for (m, (state, plan)) in self.vms.iter().zip(&self.plan.vms).enumerate() {
             let vcpus = plan.level.topology.cpus();
@@ -119,7 +124,7 @@ impl World<'_> {
                 used: now.since(std::mem::replace(&mut driver.pool[m], now)),
                 width: self.masks[m].width,
                 vcpus,
-                weight: plan.group.and_then(|g| groups.get(usize::from(g))).copied(),
+                weight: plan.group.and_then(|g| weight(usize::from(g))),
                 entitled: govern.entitled.unwrap_or(0),
                 folds: govern.kind.is_some() && govern.takes_part,
             });

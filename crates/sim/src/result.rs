@@ -6,7 +6,7 @@ use vcoop_model::plan::{Plan, Program, ViewPlan, VmPlan};
 use vcoop_model::recording::{EngineStats, Recording, Scalar};
 use vcoop_policy::PolicyStats;
 use vcoop_policy::config::AdvanceConfig;
-use vcoop_sched::{CreditCounters, EntId};
+use vcoop_sched::{CreditCounters, EntId, PoolCounters};
 
 use crate::counters::Counters;
 use crate::fairness::{self, Share};
@@ -28,6 +28,7 @@ pub(crate) struct Totals {
     idle_ns: Ns,
     switches: u64,
     credit1: Option<CreditCounters>,
+    pool: Option<PoolCounters>,
     /// Ratelimits that a policy set.
     tuned: u64,
     vms: Vec<VmTotals>,
@@ -150,6 +151,7 @@ impl World<'_> {
             vm.boosted_ns += boosted_ns;
         }
         let credit1 = self.host.credit1().map(vcoop_sched::Credit1::counters);
+        let pool = self.host.pool().map(vcoop_sched::Pool::counters);
         let called = self.calls.clients.iter().map(|c| c.calls).collect();
         let served = self.calls.servers.iter().map(|s| s.served).collect();
         let tuned = self.tuner.as_ref().map_or(0, Tuner::changes);
@@ -160,6 +162,7 @@ impl World<'_> {
             idle_ns,
             switches,
             credit1,
+            pool,
             tuned,
             vms,
             called,
@@ -215,6 +218,19 @@ impl World<'_> {
                 ("parks", b.parks - a.parks),
                 ("migrations", b.migrations - a.migrations),
                 ("yields", b.yields - a.yields),
+            ] {
+                put("host", metric, "1/s", count as f64 / seconds);
+            }
+        }
+        if let (Some(a), Some(b)) = (start.pool, end.pool) {
+            for (metric, count) in [
+                ("dispatches", b.dispatches - a.dispatches),
+                ("dispatches.spare", b.spare_dispatches - a.spare_dispatches),
+                ("core_preemptions", b.preemptions - a.preemptions),
+                ("rushes", b.rushes - a.rushes),
+                ("cedes", b.cedes - a.cedes),
+                ("parks", b.parks - a.parks),
+                ("migrations", b.migrations - a.migrations),
             ] {
                 put("host", metric, "1/s", count as f64 / seconds);
             }

@@ -6,7 +6,7 @@ use vcoop_model::plan::{HostSched, Mode, Plan, PolicyPlan, ProbePlan, Target, Ta
 use vcoop_model::recording::PolicyEvents;
 use vcoop_policy::config::Means;
 use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
-use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Scheduler};
+use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Pool, Scheduler};
 
 use crate::boost::Page;
 use crate::call::{Calls, probed_servers};
@@ -54,6 +54,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let mut host = match &plan.host.sched {
         HostSched::Linux(level) => Scheduler::Linux(Level::new(level)?),
         HostSched::Credit1(credit1) => Scheduler::Credit1(Credit1::new(credit1)?),
+        HostSched::Pool(pool) => Scheduler::Pool(Pool::new(pool)?),
     };
     let pcpus = plan.host.sched.cpus();
     let vcpu_total: u32 = plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum();

@@ -22,7 +22,7 @@ fn xen(pcpus: u32, vms: Vec<VmPlan>) -> Plan {
 fn config(p: &mut Plan) -> &mut Credit1Config {
     match &mut p.host.sched {
         HostSched::Credit1(credit1) => credit1,
-        HostSched::Linux(_) => panic!("a Xen host"),
+        HostSched::Linux(_) | HostSched::Pool(_) => panic!("a Xen host"),
     }
 }
 

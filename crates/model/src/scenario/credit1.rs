@@ -5,9 +5,8 @@ use vcoop_sched::config::{
     patches,
 };
 
-use super::keys::{HostKeys, PolicyKeys, VmKeys};
-use super::sched::{ClassKind, SchedKeys};
-use crate::diagnostic::{Collector, Span, nearest};
+use super::keys::{PolicyKeys, VmKeys};
+use crate::diagnostic::{Collector, nearest};
 use crate::plan::{Ns, VmPlan};
 use crate::toml_read::At;
 use crate::toml_read::table::{Sub, table};
@@ -240,45 +239,6 @@ pub(crate) fn policy_patches(keys: &PolicyKeys, errors: &mut Collector<'_>) -> O
         (patch.apply)(&mut out);
     }
     Some(out)
-}
-
-/// Which scheduler the host has.
-pub(crate) fn is_credit1(sched: &SchedKeys) -> bool {
-    sched.class.value == ClassKind::Credit1
-}
-
-/// Refuses keys of the host that mean nothing under its scheduler.
-pub(crate) fn refuse_unused(host: &HostKeys, errors: &mut Collector<'_>) {
-    if is_credit1(&host.sched.value) {
-        for (key, span) in host.sched.given.iter().filter(|(key, _)| key != "class") {
-            let message = format!("`{key}` is a tunable of Linux, but class = \"credit1\"");
-            let help = format!("set class = \"linux\", or take `{key}` out");
-            errors.error_help(*span, message, help);
-        }
-        return;
-    }
-    for (key, span) in &host.credit1.given {
-        let message = format!("`{key}` is a tunable of credit1, but class = \"linux\"");
-        let help = format!("set class = \"credit1\" in [host.sched], or take `{key}` out");
-        errors.error_help(*span, message, help);
-    }
-    if let Some(pin) = &host.dom0_pin {
-        only_credit1("dom0_pin", pin.span, errors);
-    }
-}
-
-/// A key that only credit1 gives a meaning.
-pub(crate) fn only_credit1(key: &str, span: Span, errors: &mut Collector<'_>) {
-    let message = format!("`{key}` needs Xen's scheduler, and this host has Linux's");
-    let help = format!("set class = \"credit1\" in [host.sched], or take `{key}` out");
-    errors.error_help(span, message, help);
-}
-
-/// A key that only Linux gives a meaning.
-pub(crate) fn only_linux(key: &str, span: Span, errors: &mut Collector<'_>) {
-    let message = format!("`{key}` needs Linux's scheduler, and this host has credit1");
-    let help = format!("set class = \"linux\" in [host.sched], or take `{key}` out");
-    errors.error_help(span, message, help);
 }
 
 /// The domain that a VM is to credit1.

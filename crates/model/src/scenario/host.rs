@@ -1,13 +1,14 @@
 //! From `[host]` and `[[vm]]` to the plan's host and VMs.
 
 use vcoop_policy::config::Means;
-use vcoop_sched::config::{Domain, Policy, Topology};
+use vcoop_sched::config::{Domain, Partition, Policy, Topology};
 
 use super::captures::Captures;
-use super::credit1::{self, is_credit1, only_credit1, only_linux};
+use super::credit1;
 use super::expand::{Expanded, Place, check_cpus, expand};
 use super::keys::{HostKeys, MAX_VCPUS, VmKeys};
-use super::sched::{FairKind, LevelShape, SchedKeys, tick_ns};
+use super::powervm;
+use super::sched::{ClassKind, FairKind, LevelShape, SchedKeys, tick_ns};
 use super::storm::never_logged_in;
 use super::texts::{MeansText, PolicyText};
 use super::virt;
@@ -32,10 +33,12 @@ pub(crate) fn host(
         Some(given) => topology(given, pcpus, errors)?,
         None => fit(profile.topology, pcpus.unwrap_or_else(|| profile.topology.cpus())),
     };
-    credit1::refuse_unused(host, errors);
-    if is_credit1(&host.sched.value) {
+    powervm::refuse_unused(host, errors);
+    let class = host.sched.value.class.value;
+    if class != ClassKind::Linux {
         let linux = |(key, _): &&(String, Span)| matches!(key.as_str(), "tick_hz" | "preemption");
-        keys.given.iter().filter(linux).for_each(|(key, span)| only_linux(key, *span, errors));
+        let given = keys.given.iter().filter(linux);
+        given.for_each(|(key, span)| ClassKind::Linux.only(class, key, *span, errors));
     }
     let shape = LevelShape { topology, tick_ns: tick_ns(&host.tick_hz) };
     let mut costs = profile.costs.clone();
@@ -49,10 +52,10 @@ pub(crate) fn host(
         profile: profile.name.clone(),
         cpu: profile.cpu,
         costs,
-        sched: if is_credit1(&host.sched.value) {
-            HostSched::Credit1(host.credit1.value.resolve(topology, errors))
-        } else {
-            HostSched::Linux(host.sched.value.level(shape, errors))
+        sched: match class {
+            ClassKind::Linux => HostSched::Linux(host.sched.value.level(shape, errors)),
+            ClassKind::Credit1 => HostSched::Credit1(host.credit1.value.resolve(topology, errors)),
+            ClassKind::PowerVm => HostSched::Pool(host.powervm.value.resolve(topology, errors)),
         },
         preemption: host.preemption.value.resolve(),
     })
@@ -79,8 +82,10 @@ pub(crate) struct HostFacts {
     pub(crate) place: Place,
     /// Whether the host's fair class knows slices.
     pub(crate) eevdf: bool,
-    /// Whether the host's scheduler is Xen's.
-    pub(crate) credit1: bool,
+    /// Whose scheduler the host has.
+    pub(crate) class: ClassKind,
+    /// Threads of one of its cores.
+    pub(crate) threads: u32,
     /// What its CPU's timers are.
     pub(crate) cpu: Option<Cpu>,
 }
@@ -92,6 +97,8 @@ pub(crate) struct Shares {
     pub(crate) groups: Vec<u64>,
     /// credit1: every VM's domain.
     pub(crate) domains: Vec<Domain>,
+    /// powervm: every VM's partition.
+    pub(crate) partitions: Vec<Partition>,
 }
 
 /// One VM; its weight joins `shares`.
@@ -106,6 +113,7 @@ pub(crate) fn vm(
     let place = Place { cpus: vcpus, guest: true };
     let topology = match &keys.topology {
         Some(given) => topology(given, Some(vcpus), errors)?,
+        None if host.class == ClassKind::PowerVm => powervm::topology(vcpus, host.threads),
         None => Topology::flat(vcpus),
     };
     debug_assert!(i64::from(vcpus) <= MAX_VCPUS);
@@ -113,7 +121,7 @@ pub(crate) fn vm(
     let level = keys.sched.value.level(shape, errors);
 
     let pins = each(&keys.pin, vcpus, errors);
-    let vcpu_cpus = pins
+    let vcpu_cpus: Vec<Vec<u32>> = pins
         .into_iter()
         .map(|(list, span)| {
             check_cpus(&list.0, span, host.place, errors);
@@ -146,17 +154,29 @@ pub(crate) fn vm(
     let Expanded { tasks, mut devices, .. } =
         workloads_of(&workloads, place, &keys.sched.value, captures, errors);
     explicit_devices(keys, place, &workloads, &tasks, &mut devices, errors);
-    if is_credit1(&keys.sched.value) {
+    if keys.sched.value.class.value != ClassKind::Linux {
         let message = "a guest's scheduler is Linux's";
         errors.error_help(keys.sched.value.class.span, message, "take `class` out");
     }
-    let group = if host.credit1 {
-        refuse_linux_keys(keys, &vcpu_policy, errors);
-        virt::refuse_on_xen(&keys.virt.0, errors);
-        shares.domains.push(credit1::domain(keys, errors));
-        u16::try_from(shares.domains.len() - 1).ok()
-    } else {
-        linux_group(keys, &mut shares.groups, errors)
+    if host.class != ClassKind::Linux {
+        refuse_linux_keys(keys, &vcpu_policy, host.class, errors);
+        virt::refuse_foreign(&keys.virt.0, host.class, errors);
+    }
+    if let Some(capped) = keys.capped.as_ref().filter(|_| host.class != ClassKind::PowerVm) {
+        ClassKind::PowerVm.only(host.class, "capped", capped.span, errors);
+    }
+    let group = match host.class {
+        ClassKind::Linux => linux_group(keys, &mut shares.groups, errors),
+        ClassKind::Credit1 => {
+            shares.domains.push(credit1::domain(keys, errors));
+            u16::try_from(shares.domains.len() - 1).ok()
+        }
+        ClassKind::PowerVm => {
+            let pinned = vcpu_cpus.iter().any(|cpus| !cpus.is_empty());
+            powervm::refuse_foreign(keys, pinned, errors);
+            shares.partitions.push(powervm::partition(keys, topology, host.threads, errors));
+            u16::try_from(shares.partitions.len() - 1).ok()
+        }
     };
     Some(VmPlan {
         name: keys.name.value.0.clone(),
@@ -179,7 +199,7 @@ fn linux_group(keys: &VmKeys, groups: &mut Vec<u64>, errors: &mut Collector<'_>)
     let cap = keys.cap.as_ref().map(|k| ("cap", k.span));
     let dom0 = keys.dom0.as_ref().map(|k| ("dom0", k.span));
     for (key, span) in [cap, dom0].into_iter().flatten() {
-        only_credit1(key, span, errors);
+        ClassKind::Credit1.only(ClassKind::Linux, key, span, errors);
     }
     let entitled = &keys.virt.0.govern.0.entitled;
     if let (None, Some(entitled)) = (&keys.weight, entitled) {
@@ -196,13 +216,18 @@ fn linux_group(keys: &VmKeys, groups: &mut Vec<u64>, errors: &mut Collector<'_>)
     u16::try_from(groups.len() - 1).ok()
 }
 
-/// Xen knows neither policies of vCPU threads nor boosts.
-fn refuse_linux_keys(keys: &VmKeys, policies: &[Policy], errors: &mut Collector<'_>) {
+/// Xen and PowerVM know neither policies of vCPU threads nor boosts.
+fn refuse_linux_keys(
+    keys: &VmKeys,
+    policies: &[Policy],
+    has: ClassKind,
+    errors: &mut Collector<'_>,
+) {
     if policies.iter().any(|policy| *policy != Policy::NORMAL) {
-        only_linux("vcpu_policy", keys.vcpu_policy.span, errors);
+        ClassKind::Linux.only(has, "vcpu_policy", keys.vcpu_policy.span, errors);
     }
     if let Some(means) = &keys.means {
-        only_linux("means", means.span, errors);
+        ClassKind::Linux.only(has, "means", means.span, errors);
     }
 }
 

@@ -4,6 +4,7 @@
 //! from it.
 
 use super::credit1::{Credit1Keys, Dom0Pin, PresetKind};
+use super::powervm::PowerVmKeys;
 use super::sched::SchedKeys;
 use super::storm::{StormKeys, ViewKeys};
 use super::texts::{MeansText, PolicyText};
@@ -109,6 +110,8 @@ table! {
         sched: Sub<SchedKeys>,
         /// credit1: its tunables.
         credit1: Sub<Credit1Keys>,
+        /// powervm: the pool.
+        powervm: Sub<PowerVmKeys>,
         /// credit1: where dom0 runs. Default: as its `pin` says.
         dom0_pin: Option<At<Dom0Pin>>,
     }
@@ -130,9 +133,12 @@ table! {
         pin: At<OneOrEach<CpuList>> = "all",
         /// Linux: cgroup weight of the VM, 2 to 262144 (1024: a nice-0 thread's worth on each CPU);
         /// default: no cgroup. credit1: weight of each of its active vCPUs, 1 to 65535; default: 256.
+        /// powervm: weight in what others leave, 0 (capped) to 255; default: 128.
         weight: Option<At<Int<0, 262_144>>>,
         /// credit1: most CPU it gets, in percent of one pCPU; 0: no cap.
         cap: Option<At<Int<0, 25_600>>>,
+        /// powervm: it never has more than it is entitled to. Default: false.
+        capped: Option<At<bool>>,
         /// credit1: this VM is dom0, which patches and `dom0_pin` treat apart.
         dom0: Option<At<bool>>,
         /// Scheduling policy of vCPU threads when not boosted: one for all, or one each.

@@ -10,6 +10,7 @@ use vcoop_sched::config::Patches;
 
 use super::credit1::policy_patches;
 use super::keys::PolicyKeys;
+use super::sched::ClassKind;
 use super::texts::SLICES;
 use super::virt::VirtKeys;
 use crate::diagnostic::{Collector, Span, nearest};
@@ -109,11 +110,15 @@ impl Policies {
     }
 
     /// Why a policy cannot run on this host, and what can; `None` if it can, or is not there.
-    pub(crate) fn unfit(&self, name: &str, credit1: bool) -> Option<Unfit> {
+    pub(crate) fn unfit(&self, name: &str, class: ClassKind) -> Option<Unfit> {
         let Named { plan, virt } = self.plans.get(name)?;
         let governs = virt.govern.0.governor.is_some();
         let boosts = !matches!(plan, PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_));
-        let (message, help) = if credit1 && boosts {
+        let credit1 = class == ClassKind::Credit1;
+        let (message, help) = if class == ClassKind::PowerVm && boosts {
+            let help = "under class = \"powervm\" there are vanilla and the governors";
+            (format!("`{name}` boosts Linux threads: there are none"), help)
+        } else if credit1 && boosts {
             let help = "under class = \"credit1\" there are vanilla, ratelimit-auto, and policies \
                         with `patches`";
             (format!("`{name}` boosts Linux threads: there are none"), help)
@@ -123,10 +128,15 @@ impl Policies {
         } else if credit1 {
             return None;
         } else if matches!(plan, PolicyPlan::RatelimitAuto(_)) {
-            let message = format!("`{name}` sets ratelimits: Linux's scheduler has none");
+            let message = if class == ClassKind::PowerVm {
+                format!("`{name}` sets ratelimits: PowerVM's scheduler has none")
+            } else {
+                format!("`{name}` sets ratelimits: Linux's scheduler has none")
+            };
             (message, "it needs class = \"credit1\" in [host.sched]")
         } else if self.patches.contains_key(name) {
-            let message = format!("`{name}` patches Xen's scheduler, and this host has Linux's");
+            let whose = if class == ClassKind::PowerVm { "PowerVM's" } else { "Linux's" };
+            let message = format!("`{name}` patches Xen's scheduler, and this host has {whose}");
             (message, "it needs class = \"credit1\" in [host.sched]")
         } else {
             return None;

@@ -6,12 +6,13 @@ use vcoop_sched::config::Patches;
 
 use super::calls;
 use super::captures::Captures;
-use super::credit1::{self, is_credit1, only_linux};
+use super::credit1;
 use super::deadline;
 use super::expand::{Expanded, MAX_TASKS, Place};
 use super::host::{self, HostFacts, Shares, check_policy_slice, distinct, refuse_slice};
 use super::keys::{AtKeys, PolicyKeys, ScenarioKeys, Switch};
 use super::policies::{Named, Policies, Unfit};
+use super::sched::ClassKind;
 use super::sched::FairKind;
 use super::storm;
 use super::virt;
@@ -72,21 +73,34 @@ pub(crate) fn resolve(
     let facts = HostFacts {
         place,
         eevdf: sched.fair.value == FairKind::Eevdf,
-        credit1: is_credit1(sched),
+        class: sched.class.value,
+        threads: host_plan.sched.topology().threads_per_core,
         cpu: profile.cpu,
     };
 
     let loads: Vec<&Workload> = keys.load.iter().map(|load| &load.0).collect();
     let Expanded { tasks: mut host_tasks, .. } =
         host::workloads_of(&loads, place, sched, outside.captures, errors);
-    if let (true, Some(load)) = (facts.credit1, loads.first()) {
-        let message = "Xen has no threads of its own that could be loads";
-        errors.error_help(load.common.name.span, message, "make it a task of dom0");
+    if let Some(load) = loads.first() {
+        let (message, help) = match facts.class {
+            ClassKind::Linux => ("", ""),
+            ClassKind::Credit1 => {
+                ("Xen has no threads of its own that could be loads", "make it a task of dom0")
+            }
+            ClassKind::PowerVm => (
+                "PowerVM's hypervisor has no threads that could be loads",
+                "make it a task of a VM",
+            ),
+        };
+        if !message.is_empty() {
+            errors.error_help(load.common.name.span, message, help);
+        }
     }
     let mut shares = Shares::default();
     let mut vms = vms(keys, &loads, &facts, &mut shares, outside, errors);
     match &mut host_plan.sched {
         HostSched::Linux(level) => level.groups = shares.groups,
+        HostSched::Pool(pool) => pool.partitions = shares.partitions,
         HostSched::Credit1(credit1) => {
             credit1.domains = shares.domains;
             if let Some(vms) = &mut vms {
@@ -111,11 +125,11 @@ pub(crate) fn resolve(
     if !facts.eevdf {
         policies.slices.iter().for_each(|span| refuse_slice(*span, "host", errors));
     }
-    let (compared, baseline) = compared(keys, &policies, facts.credit1, errors)?;
+    let (compared, baseline) = compared(keys, &policies, facts.class, errors)?;
     let unfit: BTreeMap<String, Unfit> = policies
         .plans
         .keys()
-        .filter_map(|name| Some((name.clone(), policies.unfit(name, facts.credit1)?)))
+        .filter_map(|name| Some((name.clone(), policies.unfit(name, facts.class)?)))
         .collect();
     policies.plans.retain(|name, _| !unfit.contains_key(name));
     // Only now: what refers to VMs would call all of them unknown if one is wrong.
@@ -128,21 +142,24 @@ pub(crate) fn resolve(
         errors,
     );
     virt::check_capacity(&keys.vm, &vms, cpus, errors);
-    if facts.credit1 {
-        policies.plans.values().for_each(|named| virt::refuse_on_xen(&named.virt, errors));
+    if facts.class != ClassKind::Linux {
+        let named = policies.plans.values();
+        named.for_each(|named| virt::refuse_foreign(&named.virt, facts.class, errors));
     }
     let named = calls::all(&loads, &keys.vm);
     calls::link(&named, &mut host_tasks, &mut vms, errors);
     let storms = storm::storms(keys, &named, &host_tasks, &vms, errors);
     let probes = probes(keys, &host_tasks, &vms, errors);
     let end_ns = warmup_ns + duration_ns;
-    if facts.credit1 {
+    if facts.class != ClassKind::Linux {
+        let prefers = facts.class == ClassKind::PowerVm;
         let keys = keys.at.iter().flat_map(|at| {
             let boost = at.boost.as_ref().map(|k| ("boost", k.span));
-            let prefer = at.prefer.as_ref().map(|k| ("prefer", k.span));
+            let prefer = at.prefer.as_ref().filter(|_| !prefers).map(|k| ("prefer", k.span));
             [boost, at.policy.as_ref().map(|k| ("policy", k.span)), prefer]
         });
-        keys.flatten().for_each(|(key, span)| only_linux(key, span, errors));
+        keys.flatten()
+            .for_each(|(key, span)| ClassKind::Linux.only(facts.class, key, span, errors));
     }
     let timeline = timeline(&keys.at, keys, &vms, end_ns, facts.eevdf, errors);
     let mut plan = Plan {
@@ -252,7 +269,7 @@ fn vms(
     complete.then_some(all)
 }
 
-/// The copies of a VM, each with a cgroup or a domain of its own where it has one.
+/// The copies of a VM, each with a cgroup, a domain or a partition of its own where it has one.
 fn copy(plan: VmPlan, copies: usize, shares: &mut Shares) -> Vec<VmPlan> {
     if copies == 1 {
         return vec![plan];
@@ -264,6 +281,9 @@ fn copy(plan: VmPlan, copies: usize, shares: &mut Shares) -> Vec<VmPlan> {
             let len = if let Some(domain) = shares.domains.get(group).copied() {
                 shares.domains.push(domain);
                 shares.domains.len()
+            } else if let Some(partition) = shares.partitions.get(group).copied() {
+                shares.partitions.push(partition);
+                shares.partitions.len()
             } else {
                 shares.groups.push(shares.groups[group]);
                 shares.groups.len()
@@ -278,7 +298,7 @@ fn copy(plan: VmPlan, copies: usize, shares: &mut Shares) -> Vec<VmPlan> {
 fn compared(
     keys: &ScenarioKeys,
     policies: &Policies,
-    credit1: bool,
+    class: ClassKind,
     errors: &mut Collector<'_>,
 ) -> Option<(Vec<String>, String)> {
     let known: Vec<&str> = policies.plans.keys().map(String::as_str).collect();
@@ -287,7 +307,7 @@ fn compared(
     // A comparison nobody wrote is not held against anybody.
     let written = keys.compare.given.iter().any(|(key, _)| key == "policy");
     for name in &compare.policy.value {
-        if let Some(Unfit { message, help }) = policies.unfit(&name.value.0, credit1) {
+        if let Some(Unfit { message, help }) = policies.unfit(&name.value.0, class) {
             if written {
                 errors.error_help(name.span, message, help);
             }

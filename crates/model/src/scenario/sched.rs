@@ -18,6 +18,47 @@ choice! {
         Linux = "linux",
         /// Xen's credit1.
         Credit1 = "credit1",
+        /// A shared processor pool as PowerVM has it.
+        PowerVm = "powervm",
+    }
+}
+
+impl ClassKind {
+    /// Whose scheduler it is, and what a host that has it is said to have.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Linux => ("Linux's scheduler", "Linux's"),
+            Self::Credit1 => ("Xen's scheduler", "credit1"),
+            Self::PowerVm => ("a shared processor pool", "PowerVM's"),
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Linux => "linux",
+            Self::Credit1 => "credit1",
+            Self::PowerVm => "powervm",
+        }
+    }
+
+    /// Refuses a key that means something under this scheduler, on a host that has another.
+    pub(crate) fn only(self, has: Self, key: &str, span: Span, errors: &mut Collector<'_>) {
+        let message =
+            format!("`{key}` needs {}, and this host has {}", self.names().0, has.names().1);
+        let help = format!("set class = \"{}\" in [host.sched], or take `{key}` out", self.word());
+        errors.error_help(span, message, help);
+    }
+
+    /// Refuses the tunables of this scheduler on a host that has another.
+    pub(crate) fn not_tuned(self, has: Self, given: &[(String, Span)], errors: &mut Collector<'_>) {
+        let owner = if self == Self::Linux { "Linux" } else { self.word() };
+        for (key, span) in given.iter().filter(|(key, _)| key != "class") {
+            let message =
+                format!("`{key}` is a tunable of {owner}, but class = \"{}\"", has.word());
+            let place = if self == Self::Linux { "" } else { " in [host.sched]" };
+            let help = format!("set class = \"{}\"{place}, or take `{key}` out", self.word());
+            errors.error_help(*span, message, help);
+        }
     }
 }
 
@@ -47,8 +88,8 @@ table! {
     /// A scheduler and its tunables. Times not given are the kernel's own for this number of CPUs
     /// (`sched_tunable_scaling = LOG`: times 1, 2, 3, 4 at 1, 2, 4, 8 CPUs).
     pub(crate) struct SchedKeys {
-        /// Whose scheduler; guests have Linux's. Everything else here is about Linux's: credit1 has
-        /// a table of its own, `[host.credit1]`.
+        /// Whose scheduler; guests have Linux's. Everything else here is about Linux's: the others have
+        /// tables of their own, `[host.credit1]` and `[host.powervm]`.
         class: At<ClassKind> = "linux",
         /// Fair class.
         fair: At<FairKind> = "eevdf",

@@ -32,6 +32,7 @@ pub fn reference() -> String {
         ("[host.sched] and [vm.sched]", "SchedKeys"),
         ("[host.credit1]", "Credit1Keys"),
         ("[host.credit1.patches]", "PatchKeys"),
+        ("[host.powervm]", "PowerVmKeys"),
         ("topology", "TopologyTable"),
         ("[[vm]]", "VmKeys"),
         ("[[vm.device]]", "DeviceKeys"),

@@ -3,6 +3,7 @@ mod credit1;
 mod govern;
 mod overrides;
 mod plans;
+mod powervm;
 mod refusals;
 mod routines;
 mod storms;

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use schemars::SchemaGenerator;
 use vcoop_policy::config::AdvanceConfig;
 
-use super::credit1::only_linux;
 use super::keys::VmKeys;
+use super::sched::ClassKind;
 use crate::diagnostic::{Collector, Span};
 use crate::plan::VmPlan;
 use crate::plan::virt::{GuestIdle, GuestTimer, TimerMode, Virt};
@@ -280,17 +280,21 @@ pub(crate) fn check_policies<'p>(
     }
 }
 
-/// Xen has other mechanisms, which are not modelled: under credit1 a guest's timer and interrupts are
-/// as by default, or as with posted interrupts.
-pub(crate) fn refuse_on_xen(keys: &VirtKeys, errors: &mut Collector<'_>) {
+/// Xen and PowerVM have other mechanisms than KVM, which are not modelled: there a guest's timer and
+/// interrupts are as by default, or as with posted interrupts. Guests of PowerVM have governors.
+pub(crate) fn refuse_foreign(keys: &VirtKeys, has: ClassKind, errors: &mut Collector<'_>) {
+    let governs: Vec<&str> = match has {
+        ClassKind::PowerVm => keys.govern.0.given().into_iter().map(|(key, _)| key).collect(),
+        ClassKind::Linux | ClassKind::Credit1 => Vec::new(),
+    };
     for (key, span) in keys.given() {
-        if !matches!(key, "timer" | "posted_interrupts") {
-            only_linux(key, span, errors);
+        if !matches!(key, "timer" | "posted_interrupts") && !governs.contains(&key) {
+            ClassKind::Linux.only(has, key, span, errors);
         }
     }
     if let Some(timer) = &keys.timer.0.timer
         && timer.value == TimerKind::HvTimer
     {
-        only_linux("timer = \"hv-timer\"", timer.span, errors);
+        ClassKind::Linux.only(has, "timer = \"hv-timer\"", timer.span, errors);
     }
 }

@@ -11,7 +11,8 @@ pub struct Member {
     pub width: u32,
     /// vCPUs that it has.
     pub vcpus: u32,
-    /// Its weight in the pool. `None`: its threads compete one by one, each like any other.
+    /// Its weight in the pool; 0: it never has more than it is entitled to. `None`: its threads compete
+    /// one by one, each like any other.
     pub weight: Option<u64>,
     /// pCPUs' worth of time that it is entitled to.
     pub entitled: u32,

@@ -7,7 +7,7 @@ use super::{CpuTime, Grant, Ns};
 pub struct Claim {
     /// CPU time it should have, if there is enough: see [`Claim::wanting`].
     pub wanted_ns: Ns,
-    /// Weight in what is left when every VM has what it is entitled to. 0 counts as 1.
+    /// Weight in what is left when every VM has what it is entitled to. 0: it has none of that.
     pub weight: u64,
     /// CPU time it is owed before anybody gets more.
     pub entitled_ns: Ns,
@@ -30,7 +30,7 @@ impl Claim {
 
     /// Its weight.
     fn parts(&self) -> u128 {
-        u128::from(self.weight.max(1))
+        u128::from(self.weight)
     }
 
     /// Wants more than it has.
@@ -55,13 +55,13 @@ pub fn share(capacity_ns: Ns, claims: &mut [Claim]) -> bool {
         left -= u128::from(claim.given_ns).min(left);
     }
     loop {
-        let total: u128 = claims.iter().filter(|c| c.wants()).map(|c| c.parts()).sum();
+        let total: u128 = claims.iter().filter(|c| c.wants()).map(Claim::parts).sum();
         if total == 0 || left < total {
             return claims.iter().any(Claim::wants);
         }
         let round = left;
         let mut satisfied = false;
-        for claim in claims.iter_mut().filter(|c| c.wants()) {
+        for claim in claims.iter_mut().filter(|c| c.wants() && c.weight > 0) {
             let more = u64::try_from(round * claim.parts() / total).unwrap_or(u64::MAX);
             let lacks = claim.wanted_ns - claim.given_ns;
             satisfied |= more >= lacks;
@@ -69,7 +69,7 @@ pub fn share(capacity_ns: Ns, claims: &mut [Claim]) -> bool {
             left -= u128::from(more.min(lacks));
         }
         if !satisfied {
-            return true;
+            return claims.iter().any(Claim::wants);
         }
     }
 }

@@ -1,0 +1,6 @@
+//! A shared processor pool.
+
+mod driver;
+mod promises;
+mod random;
+mod rules;
