@@ -1,8 +1,10 @@
 """Sweeps on a real Ray cluster of two nodes on this machine. Left out where Ray is not installed."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -181,4 +183,25 @@ def test_no_cluster_is_a_sentence(file: Path, tmp_path: Path) -> None:
         ray.shutdown()
     with pytest.raises(vcoop.MissingError, match="no Ray cluster at 127.0.0.1:1"):
         vcoop.sweep(file, tmp_path / "out", engine="ray", address="127.0.0.1:1")
+    assert not (tmp_path / "out").exists(), "nothing was begun"
+
+
+def test_who_listens_and_is_not_ray_is_found_out_soon(file: Path, tmp_path: Path) -> None:
+    for says in (b"", b"220 mail.example.org ESMTP\r\n"):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            here = f"127.0.0.1:{server.getsockname()[1]}"
+
+            def answer(server: socket.socket = server, says: bytes = says) -> None:
+                link, _ = server.accept()
+                # Until the other side goes.
+                with contextlib.suppress(OSError):
+                    link.sendall(says)
+                    while link.recv(1 << 16):
+                        pass
+
+            threading.Thread(target=answer, daemon=True).start()
+            began = time.monotonic()
+            with pytest.raises(vcoop.MissingError, match="does not answer as Ray does"):
+                vcoop.sweep(file, tmp_path / "out", engine="ray", address=here)
+            assert time.monotonic() - began < 30
     assert not (tmp_path / "out").exists(), "nothing was begun"
