@@ -41,6 +41,8 @@ def cluster() -> Iterator[Any]:
     """Two nodes of one CPU each, as two machines would be, ended when the tests are."""
     from ray.cluster_utils import Cluster
 
+    # Ray's workers are nice (15): beside other work of the machine they would hardly run.
+    os.environ["RAY_worker_niceness"] = "0"
     nodes = Cluster(
         initialize_head=True,
         head_node_args={"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False},
