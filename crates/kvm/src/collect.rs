@@ -611,7 +611,10 @@ fn scalars_between(
         let probe = format!("host.{label}");
         put(&probe, "throughput", "cpu", cpu / ns);
         // CPU time says who had the CPU; work done also says what it was worth, caches and all.
-        put(&probe, "work", "1/s", done / 1e6 / seconds);
+        // A stressor does not tell what it has done.
+        if !plan.host_tasks.iter().any(|t| t.label == *label && t.stress_ng.is_some()) {
+            put(&probe, "work", "1/s", done / 1e6 / seconds);
+        }
     }
     for (vm, (a, b)) in plan.vms.iter().zip(a.vms.iter().zip(&b.vms)) {
         let name = &vm.name;

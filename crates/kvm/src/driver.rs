@@ -141,7 +141,7 @@ struct State {
 impl State {
     /// What the thread has while it is not boosted.
     fn unboosted(&self) -> Attr {
-        self.baseline.lowered(self.policy.levels())
+        self.baseline.at_rest(self.policy.rest())
     }
 }
 
@@ -596,7 +596,7 @@ impl VmDriver {
                         Err(e) => return Err(e),
                     }
                 }
-                Action::Lower(_) => {
+                Action::Rest(_) => {
                     if !state.policy.is_boosted() {
                         self.apply(v, &state.unboosted())?;
                     }

@@ -110,12 +110,13 @@ impl Vcpu {
         self.page.status != Status::Disabled && !self.page.rogue
     }
 
-    /// What its thread has while it is not boosted: the baseline, less what it has to give back.
+    /// What its thread has while it is not boosted.
     fn unboosted(&self) -> Policy {
         match self.baseline {
             Policy::Normal { nice, slice_ns } => {
-                let nice = nice.saturating_add_unsigned(self.policy.levels()).min(19);
-                Policy::Normal { nice, slice_ns }
+                let rest = self.policy.rest();
+                let nice = nice.saturating_add_unsigned(rest.levels).min(19);
+                Policy::Normal { nice, slice_ns: rest.slice_ns.or(slice_ns) }
             }
             other => other,
         }
@@ -169,7 +170,7 @@ impl World<'_> {
                         self.tell(v, Event::Refused);
                     }
                 }
-                Action::Lower(_) => {
+                Action::Rest(_) => {
                     if !self.vcpus[v as usize].policy.is_boosted() {
                         let _ = self.set_thread_policy(v, self.vcpus[v as usize].unboosted());
                     }

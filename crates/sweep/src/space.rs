@@ -109,7 +109,7 @@ const fn patch(name: &'static str, versions: &'static [&'static str]) -> Key {
 }
 
 /// Every key a search sets. Ranges reach an order of magnitude to either side of the defaults.
-pub const KEYS: [Key; 27] = [
+pub const KEYS: [Key; 28] = [
     key(
         "means",
         &["static", "dynamic", "wake-boost"],
@@ -130,6 +130,7 @@ pub const KEYS: [Key; 27] = [
     key("boost_on_request", &["dynamic"], YES_NO),
     key("boost_across_idle", &["dynamic"], YES_NO),
     key("repay", &BOOSTING, YES_NO),
+    key("rest_slice", &BOOSTING, Choice::Words(&["\"0us\"", "\"300us\"", "\"700us\""])),
     key("interval", &["ratelimit-auto"], Choice::Time(1e7, 1e9)),
     key("confirm", &["ratelimit-auto"], Choice::Words(&["1", "2", "4", "8"])),
     Key {
