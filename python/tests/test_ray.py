@@ -1,8 +1,10 @@
 """Sweeps on a real Ray cluster of two nodes on this machine. Left out where Ray is not installed."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -39,6 +41,8 @@ def cluster() -> Iterator[Any]:
     """Two nodes of one CPU each, as two machines would be, ended when the tests are."""
     from ray.cluster_utils import Cluster
 
+    # Ray's workers are nice (15): beside other work of the machine they would hardly run.
+    os.environ["RAY_worker_niceness"] = "0"
     nodes = Cluster(
         initialize_head=True,
         head_node_args={"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False},
@@ -181,4 +185,25 @@ def test_no_cluster_is_a_sentence(file: Path, tmp_path: Path) -> None:
         ray.shutdown()
     with pytest.raises(vcoop.MissingError, match="no Ray cluster at 127.0.0.1:1"):
         vcoop.sweep(file, tmp_path / "out", engine="ray", address="127.0.0.1:1")
+    assert not (tmp_path / "out").exists(), "nothing was begun"
+
+
+def test_who_listens_and_is_not_ray_is_found_out_soon(file: Path, tmp_path: Path) -> None:
+    for says in (b"", b"220 mail.example.org ESMTP\r\n"):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            here = f"127.0.0.1:{server.getsockname()[1]}"
+
+            def answer(server: socket.socket = server, says: bytes = says) -> None:
+                link, _ = server.accept()
+                # Until the other side goes.
+                with contextlib.suppress(OSError):
+                    link.sendall(says)
+                    while link.recv(1 << 16):
+                        pass
+
+            threading.Thread(target=answer, daemon=True).start()
+            began = time.monotonic()
+            with pytest.raises(vcoop.MissingError, match="does not answer as Ray does"):
+                vcoop.sweep(file, tmp_path / "out", engine="ray", address=here)
+            assert time.monotonic() - began < 30
     assert not (tmp_path / "out").exists(), "nothing was begun"

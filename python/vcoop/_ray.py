@@ -19,6 +19,8 @@ from ._errors import MissingError, need
 _TRIES = 5
 # Seconds to wait for the next batch before looking at the cluster again.
 _PATIENCE = 15
+# Seconds that an address has to answer.
+_ANSWER = 5
 # Most points of a batch.
 _MOST = 1024
 
@@ -42,10 +44,23 @@ def connect(address: str | None) -> None:
 
 
 def _answers(where: str) -> None:
-    """Raise OSError if nobody listens there: Ray itself would try for minutes."""
+    """Raise OSError if nobody listens there who could be Ray: Ray itself would try for minutes."""
     host, colon, port = where.rpartition("://")[2].rpartition(":")
-    if colon and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    if not (colon and port.isdigit()):
+        return
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER) as link:
+        if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+            return
+        # Ray speaks gRPC, so HTTP/2: who is greeted (RFC 9113, 3.4) says SETTINGS first.
+        link.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        head = b""
+        try:
+            while len(head) < 9 and (more := link.recv(9 - len(head))):
+                head += more
+        except TimeoutError:
+            pass
+        if head[3:4] != b"\x04":
+            raise ConnectionError("what listens there does not answer as Ray does")
 
 
 def _work(

@@ -1,5 +1,5 @@
 //! What a sweep adds to the engine: reading scenarios, statistics, writing. In CPU time of one thread, so that
-//! other work on the machine does not count.
+//! other work on the machine does not count. And what it holds in memory.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,6 +10,7 @@ use vcoop_lab::backend::{Backend, Sim};
 use vcoop_lab::runner::repeat_seed;
 use vcoop_model::sweep::Sweep;
 use vcoop_sweep::dataset::Dataset;
+use vcoop_sweep::engine::{Control, run};
 use vcoop_sweep::job::Job;
 use vcoop_sweep::point;
 
@@ -29,7 +30,6 @@ fn cpu() -> u64 {
 const ROUNDS: usize = 4;
 
 #[test]
-#[ignore = "a measurement for a quiet machine: cargo test --release -p vcoop-sweep --test cost -- --ignored --nocapture"]
 fn a_sweep_costs_little_more_than_its_runs() {
     let job = Job::new(Sweep::parse("s.toml", SWEEP).unwrap()).unwrap();
     let (loader, stop) = (Loader::default(), AtomicBool::new(false));
@@ -71,4 +71,28 @@ fn a_sweep_costs_little_more_than_its_runs() {
         sweep / points
     );
     assert!(ratio < 1.1, "a sweep takes {ratio:.3} times what its runs take");
+}
+
+/// Points of little work: what would pile up does so by their number.
+const MANY: &str = "name = \"many\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic\"]\n\
+    [set]\nduration = \"20ms\"\nwarmup = \"1ms\"\n[repeats]\nmin = 5\n[axes]\n\
+    \"load.hog.count\" = { from = 1, to = 10, points = 10 }\n\
+    \"vm.guest.task.cyclictest.interval\" = { from = \"300us\", to = \"3ms\", points = 1000, scale = \"log\" }\n";
+
+#[test]
+#[ignore = "half a minute: cargo test --release --workspace --test cost -- --ignored --nocapture"]
+fn ten_thousand_points_fit_into_little_memory() {
+    let job = Job::new(Sweep::parse("s.toml", MANY).unwrap()).unwrap();
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("sweep-many");
+    let _ = fs::remove_dir_all(&dir);
+    let mut dataset = Dataset::open(&dir, &job).unwrap();
+    let control = Control { stop: &AtomicBool::new(false), progress: &|_| () };
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    let outcome = run(&job, &mut dataset, jobs, control).unwrap();
+    assert_eq!((outcome.progress.done, outcome.progress.failed), (10_000, 0));
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let mb = peak.trim().split(' ').next().unwrap().parse::<u64>().unwrap() / 1024;
+    println!("{} points: at most {mb} MB", job.points());
+    assert!(mb < 1000, "{mb} MB");
 }

@@ -48,13 +48,19 @@ fn chart(scenario: &Validated, n: usize, rows: &[&Beside]) -> Chart {
             if !latency && statistic != "mean" {
                 continue;
             }
-            let at = depth + 0.5;
             let name = match latency {
                 true => format!("{} {statistic}", row.policy),
                 false => row.policy.clone(),
             };
             let positive = |v: Option<f64>| v.filter(|v| *v > 0.0);
             let (kvm, sim) = (positive(pair.kvm), positive(pair.sim));
+            let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), human::ratio);
+            table.rows.push(vec![name.clone(), word(pair.kvm), word(pair.sim), ratio]);
+            // A row of nothing, as a quantile that too few samples carry, stands in the table only.
+            if kvm.is_none() && sim.is_none() {
+                continue;
+            }
+            let at = depth + 0.5;
             values.extend(kvm.into_iter().chain(sim));
             measured.extend(kvm.map(|v| (v, at)));
             simulated.extend(sim.map(|v| (v, at)));
@@ -63,13 +69,11 @@ fn chart(scenario: &Validated, n: usize, rows: &[&Beside]) -> Chart {
                 let (slot, label) = (Slot::Series(0), name.clone());
                 layers.push(Layer::Line { slot, label, points, step: false, faint: true });
             }
-            let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), human::ratio);
-            table.rows.push(vec![name.clone(), word(pair.kvm), word(pair.sim), ratio]);
             ticks.push((at, name));
             depth += 1.0;
         }
         // Room between policies.
-        depth += 0.4;
+        depth += if depth > 0.0 { 0.4 } else { 0.0 };
     }
     let dots = |n, label: &str, points| {
         let (slot, label) = (Slot::Series(n), label.to_owned());
