@@ -1,7 +1,8 @@
 """Builds and tests the package in an environment of its own, under target/.
 
 ``prepare`` makes the environment and installs what pyproject.toml names; ``prepare ray`` Ray too;
-``test`` and ``test ray`` build, test, and end with a line that `cargo xtask` counts.
+``test`` and ``test ray`` build, test, and end with a line that `cargo xtask` counts. Everything has an end:
+a network or a cluster that hangs costs minutes.
 """
 
 import os
@@ -17,9 +18,19 @@ VENV = TARGET / "venv"
 PYTHON = VENV / "bin" / "python"
 
 
+# Seconds for packages, Ray's apart, and for tests.
+INSTALL = (900, 300)
+TEST = (1200, 420)
+
+
 def run(*command: object, **more: object) -> int:
     """Run a command; its exit code."""
-    return subprocess.run([str(word) for word in command], check=False, **more).returncode
+    words = [str(word) for word in command]
+    try:
+        return subprocess.run(words, check=False, **more).returncode
+    except subprocess.TimeoutExpired as late:
+        print(f"{words[0]}: ended after {late.timeout:.0f} s without a result", file=sys.stderr)
+        return 1
 
 
 def prepare(with_ray: bool) -> int:
@@ -31,7 +42,7 @@ def prepare(with_ray: bool) -> int:
     wanted = project["build-system"]["requires"] + extras["test"]
     wanted += extras["ray"] if with_ray else []
     pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    return run(*pip, *wanted, timeout=900)
+    return run(*pip, *wanted, timeout=INSTALL[with_ray])
 
 
 def test(with_ray: bool) -> int:
@@ -51,7 +62,7 @@ def test(with_ray: bool) -> int:
     report.unlink(missing_ok=True)
     ray = ["tests/test_ray.py"] if with_ray else ["--ignore=tests/test_ray.py", "tests"]
     command = [PYTHON, "-m", "pytest", "-q", f"--junit-xml={report}", *ray]
-    code = run(*command, cwd=HERE, env=env, timeout=1200)
+    code = run(*command, cwd=HERE, env=env, timeout=TEST[with_ray])
     if report.exists():
         counts = [suite.attrib for suite in ElementTree.parse(report).iter("testsuite")]
         count = lambda key: sum(int(c.get(key, 0)) for c in counts)  # noqa: E731

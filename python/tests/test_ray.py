@@ -22,14 +22,16 @@ name = "cluster"
 scenario = "busy-host-1"
 policies = ["vanilla", "dynamic"]
 [set]
-duration = "200ms"
+duration = "100ms"
 warmup = "1ms"
 [repeats]
 min = 3
 [axes]
 "load.hog.count" = { from = 1, to = 10, points = 10 }
-"vm.guest.task.cyclictest.interval" = { from = "300us", to = "3ms", points = 12, scale = "log" }
+"vm.guest.task.cyclictest.interval" = { from = "300us", to = "3ms", points = 6, scale = "log" }
 """
+
+POINTS = 60
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def test_the_bytes_are_those_of_the_local_engine(cluster: Any, file: Path, tmp_p
     found = vcoop.sweep(
         file, tmp_path / "there", engine="ray", address=cluster.address, batch_seconds=0.3
     )
-    assert (found.points, found.failed) == (120, 0)
+    assert (found.points, found.failed) == (POINTS, 0)
     assert len([n for n in ray.nodes() if n["Alive"]]) == 2
     assert contents(tmp_path / "here") == contents(tmp_path / "there")
 
@@ -110,7 +112,7 @@ def test_a_killed_worker_costs_nothing_but_time(cluster: Any, file: Path, tmp_pa
         over.set()
         thread.join()
     assert killed, "nothing was killed, nothing was tested"
-    assert counted == list(range(1, 121)), "each point once"
+    assert counted == list(range(1, POINTS + 1)), "each point once"
     vcoop.sweep(file, tmp_path / "here")
     assert contents(tmp_path / "here") == contents(tmp_path / "there")
 
@@ -148,10 +150,10 @@ def test_the_command_runs_on_the_cluster(cluster: Any, file: Path, tmp_path: Pat
     assert contents(tmp_path / "here") == contents(tmp_path / "there")
     summaries = [json.loads(done.stdout) | {"out": None} for done in (here, there)]
     assert summaries[0] == summaries[1], "the same summary"
-    assert summaries[0]["done"] == 120
+    assert summaries[0]["done"] == POINTS
     # Complete already: said at once, and nothing is written anew.
     again = command(file, "--out", tmp_path / "there", *ray_words, "--quiet")
-    assert (again.returncode, again.stdout.splitlines()[0].split()[1]) == (0, "120")
+    assert (again.returncode, again.stdout.splitlines()[0].split()[1]) == (0, str(POINTS))
 
 
 def test_the_command_loses_nothing_where_no_cluster_is(file: Path, tmp_path: Path) -> None:

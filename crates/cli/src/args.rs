@@ -339,6 +339,8 @@ pub(crate) struct SearchArgs {
 pub(crate) enum AlsoArg {
     /// Who fires guests' timers, and how early
     Timers,
+    /// What idle vCPUs do, and how long the host polls for them
+    Idle,
     /// How many of its vCPUs a guest uses
     Governors,
     /// Patches of Xen's scheduler
@@ -352,8 +354,8 @@ pub(crate) struct TuneArgs {
     /// What to make small among settings that hold every limit
     #[arg(long, value_name = "NAME", default_value = "host.cpu")]
     pub(crate) minimize: String,
-    /// Vary these, too. Without it, those that the scenario has: a timer or a governor that somebody
-    /// set, a host of Xen's
+    /// Vary these, too. Without it, those that the scenario has: a timer, an idle loop or a governor
+    /// that somebody set, a host of Xen's
     #[arg(long, value_enum, value_name = "A,B", value_delimiter = ',')]
     pub(crate) also: Vec<AlsoArg>,
     /// Settings to try
@@ -371,9 +373,13 @@ pub(crate) struct TuneArgs {
 pub(crate) struct CapacityArgs {
     #[command(flatten)]
     pub(crate) search: SearchArgs,
-    /// What gets harder: host.pcpus=16..1. Default: the first VM's count, 1 to 64
+    /// What gets harder: host.pcpus=16..1, or vcpus_per_pcpu=0.5..4. Default: the first VM's count,
+    /// 1 to 64
     #[arg(long, value_name = "PATH=EASY..HARD")]
     pub(crate) vary: Option<String>,
+    /// The field that vcpus_per_pcpu is reached by: the host's pCPUs, or a VM's count or vCPUs
+    #[arg(long, value_name = "PATH", requires = "vary", default_value = "host.pcpus")]
+    pub(crate) by: String,
 }
 
 /// What to list.

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use vcoop_capture::Loader;
 use vcoop_model::diagnostic::Diagnostic;
 use vcoop_model::scenario::Set;
-use vcoop_sweep::capacity::{Capacity, Knob, capacity};
+use vcoop_sweep::capacity::{Capacity, Knob, Tried, capacity};
+use vcoop_sweep::ratio::{reach, size};
 use vcoop_sweep::slo::{Quantity, Slo, quantities};
 use vcoop_sweep::space::Parts;
 use vcoop_sweep::trial::{Bench, Score, SearchError};
@@ -76,6 +77,7 @@ pub(crate) fn run_tune(args: &TuneArgs) -> Result<(), Failure> {
     for also in &args.also {
         match also {
             AlsoArg::Timers => parts.timers = true,
+            AlsoArg::Idle => parts.idle = true,
             AlsoArg::Governors => parts.governors = true,
             AlsoArg::Patches => parts.patches = true,
         }
@@ -244,16 +246,79 @@ fn tuned_json(goal: &Goal, found: &Tuned) -> Result<String, Failure> {
     }))
 }
 
-/// `PATH=FROM..TO`.
-fn knob(text: &str) -> Result<Knob, Failure> {
-    let help = "write PATH=EASY..HARD, like vm.guest.count=1..64 or host.pcpus=16..1";
-    let parts = text.split_once('=').and_then(|(path, range)| {
-        let (from, to) = range.split_once("..")?;
-        Some((path.trim().to_owned(), from.trim().parse().ok()?, to.trim().parse().ok()?))
-    });
-    match parts {
-        Some((path, from, to)) if !path.is_empty() && from != to => Ok(Knob { path, from, to }),
-        _ => Err(Failure::usage(format!("--vary {text}: {help}"))),
+/// What `--vary` calls vCPUs a pCPU.
+const RATIO: &str = "vcpus_per_pcpu";
+
+/// The field of which it is known what it changes: pCPUs, one by one, and nothing else.
+const PCPUS: &str = "host.pcpus";
+
+/// What gets harder, as it is asked for.
+#[derive(Clone, Debug, PartialEq)]
+enum Vary {
+    /// `PATH=FROM..TO`.
+    Field(Knob),
+    /// `vcpus_per_pcpu=FROM..TO`.
+    Ratio(String, String),
+}
+
+impl Vary {
+    fn parse(text: &str) -> Result<Self, Failure> {
+        let help = "write PATH=EASY..HARD, like vm.guest.count=1..64, host.pcpus=16..1 or \
+                    vcpus_per_pcpu=0.5..4";
+        let no = || Failure::usage(format!("--vary {text}: {help}"));
+        let (path, range) = text.split_once('=').ok_or_else(no)?;
+        let (from, to) = range.split_once("..").ok_or_else(no)?;
+        let (path, from, to) = (path.trim(), from.trim(), to.trim());
+        if path == RATIO {
+            let ratio = |x: &str| x.parse().ok().filter(|x: &f64| x.is_finite() && *x > 0.0);
+            return match (ratio(from), ratio(to)) {
+                (Some(a), Some(b)) if a != b => Ok(Self::Ratio(from.to_owned(), to.to_owned())),
+                _ => Err(no()),
+            };
+        }
+        match (from.parse(), to.parse()) {
+            (Ok(from), Ok(to)) if !path.is_empty() && from != to => {
+                Ok(Self::Field(Knob { path: path.to_owned(), from, to }))
+            }
+            _ => Err(no()),
+        }
+    }
+
+    /// The field that is varied; a ratio by the field `by`.
+    fn knob(&self, bench: &Bench, policy: &str, by: &str) -> Result<Knob, Failure> {
+        let (from, to) = match self {
+            Self::Field(knob) => return Ok(knob.clone()),
+            Self::Ratio(from, to) => (from, to),
+        };
+        let asked = format!("--vary {RATIO}={from}..{to}");
+        let plan = |n: i64| bench.plan(&[Set::of(by, &n.to_string())], policy);
+        let (vcpus, _) = bench.plan(&[], policy).map(|plan| size(&plan)).map_err(refuse)?;
+        let sized = |n: i64| match u32::try_from(n) {
+            // Not every number of pCPUs need go with the host's topology.
+            Ok(pcpus) if by == PCPUS => Ok((vcpus, pcpus)),
+            _ => plan(n).map(|plan| size(&plan)),
+        };
+        let end = |value: &str| {
+            let found = reach(by, value, sized).and_then(|n| plan(n).map(|_| n));
+            found.map_err(|mut found| {
+                found
+                    .0
+                    .iter_mut()
+                    .filter(|d| d.file == RATIO)
+                    .for_each(|d| d.file.clone_from(&asked));
+                let message = format!("{value} vCPUs a pCPU cannot be reached by `{by}` here");
+                let help = "take another end, a host without a topology of its own, or another \
+                            field: --by vm.NAME.count"
+                    .to_owned();
+                found.0.push(Diagnostic::whole(&asked, message, Some(help)));
+                refuse(found)
+            })
+        };
+        let (easy, hard) = (end(from)?, end(to)?);
+        if easy == hard {
+            return Err(Failure::usage(format!("{asked}: both ends are {by} = {easy}")));
+        }
+        Ok(Knob { path: by.to_owned(), from: easy, to: hard })
     }
 }
 
@@ -268,28 +333,34 @@ pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
     };
     let first = policies.first().map_or("vanilla", String::as_str);
     let plan = bench.plan(&[], first).map_err(refuse)?;
-    let knob = match (&args.vary, plan.vms.first()) {
-        (Some(text), _) => knob(text)?,
+    let vary = match (&args.vary, plan.vms.first()) {
+        (Some(text), _) => Vary::parse(text)?,
         (None, Some(vm)) => {
             let name = vm.name.split('/').next().unwrap_or(&vm.name);
-            Knob { path: format!("vm.{name}.count"), from: 1, to: 64 }
+            Vary::Field(Knob { path: format!("vm.{name}.count"), from: 1, to: 64 })
         }
         (None, None) => {
             return Err(Failure::usage("the scenario has no VM; say what grows with --vary"));
         }
     };
-    let slos = limits(&args.search, &known(&bench, first)?)?;
-    // Both ends, before anything is run: a path that names nothing must not cost the time.
-    for step in [0, knob.steps() - 1] {
-        bench.plan(&[knob.set(step)], first).map_err(|mut found| {
-            let own = |d: &&mut Diagnostic| d.snippet == knob.set(step).text();
-            found.0.iter_mut().filter(own).for_each(|d| "--vary".clone_into(&mut d.file));
-            refuse(found)
-        })?;
+    if matches!(vary, Vary::Field(_)) && args.by != PCPUS {
+        return Err(Failure::usage(format!("--by goes with --vary {RATIO}=EASY..HARD")));
     }
+    let knob = vary.knob(&bench, first, &args.by)?;
+    // Both ends of every policy, before anything is run: what cannot be must not cost the time.
+    for policy in &policies {
+        for step in [0, knob.steps() - 1] {
+            bench.plan(&[knob.set(step)], policy).map_err(|mut found| {
+                let own = |d: &&mut Diagnostic| d.snippet == knob.set(step).text();
+                found.0.iter_mut().filter(own).for_each(|d| "--vary".clone_into(&mut d.file));
+                refuse(found)
+            })?;
+        }
+    }
+    let slos = limits(&args.search, &known(&bench, first)?)?;
     let mut found = Vec::new();
     for policy in &policies {
-        let told = |tried: &vcoop_sweep::capacity::Tried| {
+        let told = |tried: &Tried| {
             let text = format!("{policy}: {} = {}: {}", knob.path, tried.value, tried.score.held);
             progress(quiet, &text);
         };
@@ -300,22 +371,36 @@ pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
     print(&if args.search.json {
         capacity_json(&knob, &slos, &found)?
     } else {
-        capacity_words(&knob, &slos, &found)
+        capacity_words(&vary, &knob, &slos, &found)
     })
 }
 
-fn capacity_words(knob: &Knob, slos: &[Slo], found: &[Capacity]) -> String {
+/// vCPUs a pCPU at a step that was tried.
+fn ratio(tried: &Tried) -> f64 {
+    f64::from(tried.vcpus) / f64::from(tried.pcpus.max(1))
+}
+
+/// The same at a value of the knob.
+fn ratio_at(one: &Capacity, value: Option<i64>) -> Option<f64> {
+    one.tried.iter().find(|tried| Some(tried.value) == value).map(ratio)
+}
+
+fn capacity_words(vary: &Vary, knob: &Knob, slos: &[Slo], found: &[Capacity]) -> String {
     let limits: Vec<&str> = slos.iter().map(|slo| slo.text.as_str()).collect();
-    let mut text = format!(
-        "{} from {} to {}, as long as {}\n\n",
-        knob.path,
-        knob.from,
-        knob.to,
-        limits.join(" and ")
-    );
+    let limits = limits.join(" and ");
+    let Knob { path, from, to } = knob;
+    let mut text = match vary {
+        Vary::Field(_) => format!("{path} from {from} to {to}, as long as {limits}\n\n"),
+        Vary::Ratio(easy, hard) => format!(
+            "{easy} to {hard} vCPUs a pCPU ({path} from {from} to {to}), as long as {limits}\n\n"
+        ),
+    };
+    let by_ratio = matches!(vary, Vary::Ratio(..));
     for one in found {
         let Some(most) = &one.most else {
-            text += &format!("{}: not even {}\n", one.policy, knob.from);
+            let easy = if by_ratio { one.tried.first().map(ratio) } else { None };
+            let easy = easy.map_or(from.to_string(), |r| format!("{r:.2} vCPUs a pCPU"));
+            text += &format!("{}: not even {easy}\n", one.policy);
             if let Some(tried) = one.tried.first() {
                 let said: Vec<String> =
                     slos.iter().zip(&tried.score.limits).map(limit_words).collect();
@@ -323,15 +408,30 @@ fn capacity_words(knob: &Knob, slos: &[Slo], found: &[Capacity]) -> String {
             }
             continue;
         };
-        let ratio = f64::from(most.vcpus) / f64::from(most.pcpus.max(1));
         let more = if one.open { " or more" } else { "" };
-        text += &format!("{}: {}{more}, that is {ratio:.2} vCPUs a pCPU\n", one.policy, most.value);
-        let end = |value: Option<i64>| value.map_or("none".to_owned(), |v| v.to_string());
+        text += &match by_ratio {
+            false => {
+                let (n, ratio) = (most.value, ratio(most));
+                format!("{}: {n}{more}, that is {ratio:.2} vCPUs a pCPU\n", one.policy)
+            }
+            true => {
+                let (n, ratio) = (most.value, ratio(most));
+                format!("{}: {ratio:.2}{more} vCPUs a pCPU, that is {path} = {n}\n", one.policy)
+            }
+        };
+        let end = |value: Option<i64>| match (value, by_ratio) {
+            (None, _) => "none".to_owned(),
+            (Some(value), false) => value.to_string(),
+            (Some(_), true) => {
+                ratio_at(one, value).map_or("none".to_owned(), |r| format!("{r:.2}"))
+            }
+        };
         text += &format!("  surely {}, at best {} (95 %)\n", end(one.surely), end(one.at_best));
         let said: Vec<String> = slos.iter().zip(&most.score.limits).map(limit_words).collect();
         text += &format!("  there {}\n", said.join(", "));
         if !one.contradictions.is_empty() {
-            let values: Vec<String> = one.contradictions.iter().map(i64::to_string).collect();
+            let values: Vec<String> =
+                one.contradictions.iter().map(|value| end(Some(*value))).collect();
             text += &format!(
                 "  harder is not always worse here: {} hold though an easier one is broken\n",
                 values.join(", ")
@@ -352,8 +452,9 @@ fn capacity_json(knob: &Knob, slos: &[Slo], found: &[Capacity]) -> Result<String
         json!({
             "policy": one.policy,
             "most": one.most.as_ref().map(|t| t.value),
-            "vcpus_per_pcpu": one.most.as_ref().map(|t| f64::from(t.vcpus) / f64::from(t.pcpus.max(1))),
+            "vcpus_per_pcpu": one.most.as_ref().map(ratio),
             "ci95": [one.surely, one.at_best],
+            "vcpus_per_pcpu_ci95": [ratio_at(one, one.surely), ratio_at(one, one.at_best)],
             "open": one.open,
             "contradictions": one.contradictions,
             "tried": tried.collect::<Vec<_>>(),
@@ -383,11 +484,18 @@ mod tests {
     }
 
     #[test]
-    fn knobs_are_read_in_either_direction() {
-        let fewer = knob("host.pcpus=16..1").unwrap();
+    fn what_varies_is_read_in_either_direction() {
+        let Ok(Vary::Field(fewer)) = Vary::parse("host.pcpus=16..1") else {
+            panic!("a field");
+        };
         assert_eq!((fewer.from, fewer.to, fewer.steps()), (16, 1, 16));
-        for wrong in ["host.pcpus", "=1..2", "a=1", "a=1..1", "a=x..2"] {
-            assert!(knob(wrong).is_err(), "{wrong}");
+        let ratio = Vary::Ratio("0.5".to_owned(), "4".to_owned());
+        assert_eq!(Vary::parse(" vcpus_per_pcpu = 0.5 .. 4 ").ok(), Some(ratio));
+        let wrong = ["host.pcpus", "=1..2", "a=1", "a=1..1", "a=x..2", "a=0.5..2"];
+        let ratios = ["0..4", "4..4", "-1..4", "nan..4", "x..4", "1..inf"];
+        let ratios = ratios.iter().map(|range| format!("vcpus_per_pcpu={range}"));
+        for wrong in wrong.map(str::to_owned).into_iter().chain(ratios) {
+            assert!(Vary::parse(&wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,18 +1,23 @@
 //! What the kernel's fair scheduler makes of a thread that is real-time for a moment, every millisecond: no
 //! guest, no KVM. Prints the share of CPU 0 that the thread has of its own and two equal hogs' time, by when
 //! in its period a fourth, fair thread wakes up for 5 us. A fair kernel gives it its boosts and a third of the
-//! rest, whenever that one wakes up.
+//! rest, whenever that one wakes up. Then, with a fourth thread of another period, how long that one waits,
+//! by the EEVDF slice that the first has while it is not real-time.
 //!
 //!     cargo run --release -p vcoop-kvm --example unboost
 #![allow(unsafe_code, reason = "scheduling attributes have no safe wrapper")]
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
-use std::{hint, thread};
+use std::{hint, iter, thread};
 
 const PERIOD: Duration = Duration::from_millis(1);
 const BOOST: Duration = Duration::from_micros(60);
-const PERIODS: u32 = 1_000;
+const LONG_BOOST: Duration = Duration::from_micros(100);
+const FAIR: (i32, Duration) = (0, Duration::ZERO);
+const PERIODS: u32 = 2_000;
+/// A period that meets every phase of the other.
+const OTHER: Duration = Duration::from_micros(1037);
 
 static OVER: AtomicBool = AtomicBool::new(false);
 
@@ -28,14 +33,30 @@ fn pin(cpu: usize) {
     }
 }
 
-/// FIFO with a priority, or fair with 0.
-fn schedule(tid: i32, priority: i32) {
+/// What `sched_setattr` reads (include/uapi/linux/sched/types.h), as of its first version.
+#[repr(C)]
+#[derive(Default)]
+struct Attr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// FIFO with a priority, or fair with 0: then with this nice value and slice, the kernel's if it is zero.
+fn schedule(tid: i32, priority: u32, (nice, slice): (i32, Duration)) {
+    let policy = if priority > 0 { libc::SCHED_FIFO } else { libc::SCHED_OTHER } as u32;
     // Threads that it starts are fair.
-    let fifo = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-    let policy = if priority > 0 { fifo } else { libc::SCHED_OTHER };
-    let param = libc::sched_param { sched_priority: priority };
-    // SAFETY: reads one structure.
-    let rc = unsafe { libc::sched_setscheduler(tid, policy, &raw const param) };
+    let flags = if priority > 0 { libc::SCHED_FLAG_RESET_ON_FORK as u64 } else { 0 };
+    let runtime = slice.as_nanos() as u64;
+    let size = size_of::<Attr>() as u32;
+    let attr = Attr { size, policy, flags, nice, priority, runtime, ..Attr::default() };
+    // SAFETY: reads one structure, whose size it says.
+    let rc = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attr, 0_u32) };
     assert_eq!(rc, 0, "real-time scheduling is not permitted");
 }
 
@@ -52,16 +73,28 @@ fn spin_until(end: Instant) {
     }
 }
 
-/// At `first` and each period after it.
-fn periodically(first: Instant, mut each: impl FnMut()) {
-    for n in 0..PERIODS {
-        thread::sleep((first + n * PERIOD).saturating_duration_since(Instant::now()));
-        each();
+/// At `first` and each period after it, for as long as there are boosts.
+fn periodically(first: Instant, period: Duration, mut each: impl FnMut(Instant)) {
+    let end = first + PERIODS * PERIOD;
+    let mut next = first;
+    while next < end {
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+        each(next);
+        next += period;
     }
 }
 
-/// The boosted thread's share of the three spinning threads' time.
-fn share(boosts: bool, wakes: Duration) -> f64 {
+/// What came of it.
+struct Seen {
+    /// The boosted thread's share of the three spinning threads' time.
+    share: f64,
+    /// Wake-up latencies of the fourth, in order.
+    waits: Vec<Duration>,
+}
+
+/// `wakes`: when in the boosted thread's period, and how often. `rest`: nice value and slice of the boosted
+/// thread while it is fair.
+fn watch(boost: Duration, wakes: (Duration, Duration), rest: (i32, Duration)) -> Seen {
     OVER.store(false, Ordering::Relaxed);
     let tids = [const { AtomicI32::new(0) }; 3];
     thread::scope(|s| {
@@ -79,30 +112,54 @@ fn share(boosts: bool, wakes: Duration) -> f64 {
             thread::sleep(PERIOD);
         }
         let start = Instant::now() + 20 * PERIOD;
-        s.spawn(move || {
+        let other = s.spawn(move || {
             pin(0);
-            periodically(start + wakes, || spin_until(Instant::now() + Duration::from_micros(5)));
+            let mut waits = Vec::new();
+            periodically(start + wakes.0, wakes.1, |due| {
+                waits.push(due.elapsed());
+                spin_until(Instant::now() + Duration::from_micros(5));
+            });
+            waits.sort_unstable();
+            waits
         });
         let tids = tids.each_ref().map(|tid| tid.load(Ordering::Acquire));
+        schedule(tids[0], 0, rest);
         let before = tids.map(cpu_time);
-        periodically(start, || {
-            if boosts {
-                schedule(tids[0], 8);
-                spin_until(Instant::now() + BOOST);
-                schedule(tids[0], 0);
+        periodically(start, PERIOD, |_| {
+            if !boost.is_zero() {
+                schedule(tids[0], 8, FAIR);
+                spin_until(Instant::now() + boost);
+                schedule(tids[0], 0, rest);
             }
         });
         let used: Vec<f64> = tids.iter().zip(before).map(|(tid, b)| cpu_time(*tid) - b).collect();
         OVER.store(true, Ordering::Relaxed);
-        used[0] / used.iter().sum::<f64>()
+        let waits = other.join().expect("the fourth thread ends");
+        Seen { share: used[0] / used.iter().sum::<f64>(), waits }
     })
 }
 
 fn main() {
     pin(1);
-    schedule(0, 95);
-    println!("never boosted: {:.2}", share(false, Duration::ZERO));
+    schedule(0, 95, FAIR);
+    let never = watch(Duration::ZERO, (Duration::ZERO, PERIOD), FAIR);
+    println!("never boosted: {:.2}", never.share);
     for us in [0, 20, 40, 60, 80, 100, 120, 140, 160, 200, 300, 500, 700, 900] {
-        println!("the other wakes up {us} us after: {:.2}", share(true, Duration::from_micros(us)));
+        let seen = watch(BOOST, (Duration::from_micros(us), PERIOD), FAIR);
+        println!("the other wakes up {us} us after: {:.2}", seen.share);
+    }
+    println!(
+        "the other wakes up every {OTHER:?}; boosts of {LONG_BOOST:?}, at nice 2 between them"
+    );
+    let unboosted = ("never boosted, nice 0".to_owned(), Duration::ZERO, FAIR);
+    let slices = [0, 1400, 700, 300, 100].map(|us| {
+        let name = if us == 0 { "the kernel's slice".to_owned() } else { format!("slice {us} us") };
+        (name, LONG_BOOST, (2, Duration::from_micros(us)))
+    });
+    for (name, boost, rest) in iter::once(unboosted).chain(slices) {
+        let Seen { share, waits } = watch(boost, (Duration::ZERO, OTHER), rest);
+        let mean = waits.iter().sum::<Duration>() / waits.len() as u32;
+        let p95 = waits[waits.len() * 95 / 100];
+        println!("  {name}: waits mean {mean:.0?}, p95 {p95:.0?}; share {share:.2}");
     }
 }

@@ -1,6 +1,7 @@
 //! Scheduling attributes of threads: what a boost changes, and what it gives back.
 #![allow(unsafe_code, reason = "sched_setattr, affinity and prctl have no safe wrapper")]
 
+use vcoop_policy::Rest;
 use vcoop_policy::config::Means;
 use vcoop_sched::config::Policy;
 
@@ -79,11 +80,13 @@ impl Attr {
         }
     }
 
-    /// The same, so many nice levels lower, where it is fair.
-    pub(crate) fn lowered(self, levels: u8) -> Self {
-        let fair = self.policy as i32 == libc::SCHED_OTHER;
-        let nice = if fair { (self.nice + i32::from(levels)).min(19) } else { self.nice };
-        Self { nice, ..self }
+    /// The same at rest, where it is fair.
+    pub(crate) fn at_rest(self, rest: Rest) -> Self {
+        if self.policy as i32 != libc::SCHED_OTHER {
+            return self;
+        }
+        let nice = (self.nice + i32::from(rest.levels)).min(19);
+        Self { nice, runtime: rest.slice_ns.unwrap_or(self.runtime), ..self }
     }
 
     /// What a thread has now.
@@ -213,6 +216,7 @@ pub(crate) fn timer_slack(ns: u64) {
 mod tests {
     use super::{Attr, Stay, cpus_of, gettid};
     use crate::error::{Error, Whom};
+    use vcoop_policy::Rest;
     use vcoop_policy::config::Means;
     use vcoop_sched::config::Policy;
 
@@ -223,8 +227,16 @@ mod tests {
             wanted.set(0, &Whom::Host).unwrap();
             let got = Attr::get(gettid(), &Whom::Host).unwrap();
             assert_eq!((got.policy, got.nice), (wanted.policy, 3));
-            got.lowered(20).set(0, &Whom::Host).unwrap();
-            assert_eq!(Attr::get(gettid(), &Whom::Host).unwrap(), Attr { nice: 19, ..got });
+            let rest = got.at_rest(Rest { levels: 20, slice_ns: Some(700_000) });
+            rest.set(0, &Whom::Host).unwrap();
+            // Kernels before 6.12 know no slices.
+            let runtime = if got.runtime == 0 { 0 } else { 700_000 };
+            assert_eq!(
+                Attr::get(gettid(), &Whom::Host).unwrap(),
+                Attr { nice: 19, runtime, ..got }
+            );
+            let fifo = Attr::from_means(Means::Fifo(1));
+            assert_eq!(fifo.at_rest(Rest { levels: 3, slice_ns: Some(700_000) }), fifo);
         })
         .join()
         .unwrap();

@@ -19,7 +19,7 @@ use crate::environment::{preemptions, schedstat};
 use crate::facts::host_facts;
 use crate::host_task::Progress;
 use crate::lab::{interval, is_exitless};
-use crate::mask::balances;
+use crate::mask::{Widths, balances};
 use crate::probe::{Probe, Window};
 use crate::series::{self, Held, HostSample, Series, Source};
 use crate::trace::live::{Live, Tids};
@@ -134,6 +134,7 @@ pub(crate) struct Collector<'a> {
     /// How far each vCPU's diary is read, and what was in them, by VM.
     read: Vec<Vec<u64>>,
     policy_events: Vec<PolicyEvents>,
+    widths: Widths,
     unread: u64,
     first: Option<Totals>,
     last: Option<Totals>,
@@ -198,6 +199,7 @@ impl<'a> Collector<'a> {
             policy_events: sliced
                 .map(|vm| PolicyEvents::new(&vm.label, plan.slices, plan.duration_ns))
                 .collect(),
+            widths: Widths::new(plan, vms),
             unread: 0,
             first: None,
             last: None,
@@ -341,9 +343,14 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Takes in what policies did.
+    /// Takes in what policies and governors did.
     fn read(&mut self, vms: &[VmDriver]) {
         let mut live = self.trace.as_mut().and_then(|trace| trace.live.as_mut());
+        self.unread += self.widths.read(vms, |at, vm, width| {
+            if let Some(live) = &mut live {
+                live.mask(at, vm, width);
+            }
+        });
         for (m, (vm, read)) in vms.iter().zip(&mut self.read).enumerate() {
             for (n, (v, from)) in vm.vcpus.iter().zip(read).enumerate() {
                 let tid = self.vcpus.get(m).and_then(|tids| tids.get(n)).copied();
@@ -381,6 +388,7 @@ impl<'a> Collector<'a> {
     pub(crate) fn finish(mut self, ended: Ns, counters: &Counters<'_>) -> Recording {
         self.gather(counters.vms);
         self.read(counters.vms);
+        self.widths.end(ended);
         if let Some(trace) = &mut self.trace {
             trace.end();
         }
@@ -426,8 +434,8 @@ impl<'a> Collector<'a> {
         }
         let latencies: Vec<LatencyRecord> =
             self.lines.into_iter().map(|l| l.series.probe.finish(ended)).collect();
-        let policy_events = self.policy_events;
-        Recording { latencies, scalars, policy_events, ..Recording::default() }
+        let (policy_events, in_use) = (self.policy_events, self.widths.in_use);
+        Recording { latencies, scalars, policy_events, in_use, ..Recording::default() }
     }
 }
 
@@ -603,7 +611,10 @@ fn scalars_between(
         let probe = format!("host.{label}");
         put(&probe, "throughput", "cpu", cpu / ns);
         // CPU time says who had the CPU; work done also says what it was worth, caches and all.
-        put(&probe, "work", "1/s", done / 1e6 / seconds);
+        // A stressor does not tell what it has done.
+        if !plan.host_tasks.iter().any(|t| t.label == *label && t.stress_ng.is_some()) {
+            put(&probe, "work", "1/s", done / 1e6 / seconds);
+        }
     }
     for (vm, (a, b)) in plan.vms.iter().zip(a.vms.iter().zip(&b.vms)) {
         let name = &vm.name;

@@ -21,7 +21,7 @@ use crate::diary::{Diary, Note};
 use crate::environment::{is_asleep, schedstat};
 use crate::error::{Error, Whom};
 use crate::machine::Machine;
-use crate::mask::Mask;
+use crate::mask::Masked;
 use crate::pi::PiMutex;
 
 /// A time that never comes.
@@ -105,7 +105,7 @@ pub(crate) struct VmDriver {
     /// How early the injector fires its vCPUs' deadlines; each learns for itself.
     pub(crate) advance: TimerAdvance,
     /// Which vCPUs the guest is asked to use, if it is told at all.
-    pub(crate) mask: Option<PiMutex<Mask>>,
+    pub(crate) mask: Option<PiMutex<Masked>>,
 }
 
 /// The driver of one vCPU.
@@ -141,7 +141,7 @@ struct State {
 impl State {
     /// What the thread has while it is not boosted.
     fn unboosted(&self) -> Attr {
-        self.baseline.lowered(self.policy.levels())
+        self.baseline.at_rest(self.policy.rest())
     }
 }
 
@@ -596,7 +596,7 @@ impl VmDriver {
                         Err(e) => return Err(e),
                     }
                 }
-                Action::Lower(_) => {
+                Action::Rest(_) => {
                     if !state.policy.is_boosted() {
                         self.apply(v, &state.unboosted())?;
                     }

@@ -107,9 +107,9 @@ impl NoDeepIdle {
     }
 }
 
-/// CPU time used and time waited for a CPU by a thread of this process, in nanoseconds.
+/// CPU time used and time waited for a CPU by a thread, in nanoseconds; zeros if it is gone.
 pub(crate) fn schedstat(tid: i32) -> (u64, u64) {
-    let text = read(&format!("/proc/self/task/{tid}/schedstat")).unwrap_or_default();
+    let text = read(&format!("/proc/{tid}/schedstat")).unwrap_or_default();
     let mut words = text.split(' ').map(|w| w.parse().unwrap_or(0));
     (words.next().unwrap_or(0), words.next().unwrap_or(0))
 }

@@ -12,6 +12,7 @@ use crate::driver::{Common, VmDriver};
 use crate::error::{Error, Whom};
 use crate::playback::Inbox;
 use crate::series::HostSample;
+use crate::stress_ng::{self, Stressor};
 use crate::translate::Rates;
 use crate::wiring::Wiring;
 
@@ -63,6 +64,9 @@ impl HostTask<'_> {
     ///
     /// [`Error::Unsupported`].
     pub(crate) fn check(plan: &TaskPlan) -> Result<(), Error> {
+        if plan.stress_ng.is_some() {
+            stress_ng::check(&plan.name)?;
+        }
         let why = match plan.program {
             Program::Cyclictest { .. }
             | Program::Cycle { .. }
@@ -90,7 +94,10 @@ impl HostTask<'_> {
         self.progress.tid.store(attr::gettid(), Ordering::Release);
         self.sleep(common, self.start + self.plan.start_ns);
         match &self.plan.program {
-            Program::Cycle { phases } => self.cycle(common, phases)?,
+            Program::Cycle { phases } => match &self.plan.stress_ng {
+                Some(method) => self.stress(common, method, &whom)?,
+                None => self.cycle(common, phases)?,
+            },
             Program::Serve { work, .. } => self.serve(common, work)?,
             Program::Ping { interval_ns, phase, server, work, .. } => {
                 self.ping(common, *interval_ns, phase, *server, work)?;
@@ -126,6 +133,16 @@ impl HostTask<'_> {
             | Program::Routine { .. }
             | Program::Boot { .. }
             | Program::Desktop { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Has `stress-ng` do the work: its worker is the thread that others see.
+    fn stress(&self, common: &Common, method: &str, whom: &Whom) -> Result<(), Error> {
+        let stressor = Stressor::start(method, whom)?;
+        self.progress.tid.store(stressor.worker(), Ordering::Release);
+        while !common.is_over() {
+            self.sleep(common, monotonic() + 1_000_000_000);
         }
         Ok(())
     }

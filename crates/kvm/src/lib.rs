@@ -114,6 +114,8 @@ mod seam;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod series;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod stress_ng;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod trace;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod translate;

@@ -7,8 +7,40 @@ use std::sync::atomic::Ordering;
 
 use vcoop_abi::{Hints, Word};
 use vcoop_model::plan::{Ns, Plan, TimelineAction, VmPlan};
+use vcoop_model::recording::InUse;
 
 use crate::driver::VmDriver;
+
+/// Changes that are kept until the collector reads them, some 20 ms later: a governor's interval is
+/// longer than that.
+const CHANGES: usize = 64;
+
+/// A VM's mask, and its last changes.
+#[derive(Debug)]
+pub(crate) struct Masked {
+    mask: Mask,
+    /// When it changed, and to how many vCPUs. Room for all is there from the start: the injector
+    /// writes here, too.
+    changed: Vec<(Ns, u32)>,
+    /// Changes for which there was no room.
+    lost: u64,
+}
+
+impl Masked {
+    fn new(vcpus: u32) -> Self {
+        Self { mask: Mask::new(vcpus), changed: Vec::with_capacity(CHANGES), lost: 0 }
+    }
+
+    fn set(&mut self, now: Ns, preferred: u64) -> bool {
+        let changes = self.mask.set(now, preferred);
+        if changes && self.changed.len() < CHANGES {
+            self.changed.push((now, self.mask.width()));
+        } else if changes {
+            self.lost += 1;
+        }
+        changes
+    }
+}
 
 /// What a guest is asked to use, and how that changed.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +120,7 @@ impl VmDriver {
     /// Says in every vCPU's host area that its mask and its steal are kept up to date.
     pub(crate) fn offer_mask(&mut self) {
         let vcpus = self.vcpus.len() as u32;
-        self.mask = Some(crate::pi::PiMutex::new(Mask::new(vcpus)));
+        self.mask = Some(crate::pi::PiMutex::new(Masked::new(vcpus)));
         for n in 0..vcpus {
             let host = self.machine.host_area(n);
             let others = Hints::from_word(host.hints.load(Ordering::Relaxed));
@@ -100,25 +132,95 @@ impl VmDriver {
 
     /// Has the guest use these vCPUs, one bit each, from now on.
     pub(crate) fn prefer(&self, now: Ns, preferred: u64) {
-        let Some(mask) = &self.mask else { return };
-        let mut mask = mask.lock();
-        if mask.set(now, preferred) {
+        let Some(masked) = &self.mask else { return };
+        let mut masked = masked.lock();
+        if masked.set(now, preferred) {
             // With the lock held: the pages show one mask after the other, in order.
             for n in 0..self.vcpus.len() as u32 {
-                self.machine.host_area(n).preferred[0].store(mask.preferred, Ordering::Release);
+                self.machine.host_area(n).preferred[0]
+                    .store(masked.mask.preferred, Ordering::Release);
             }
         }
     }
 
     /// The mask as it is, of a VM that has one.
     pub(crate) fn masked(&self) -> Option<Mask> {
-        self.mask.as_ref().map(|mask| *mask.lock())
+        self.mask.as_ref().map(|masked| masked.lock().mask)
+    }
+
+    /// Takes the changes of the mask since the last time: when, and to how many vCPUs. How many are
+    /// not among them.
+    pub(crate) fn take_changes(&self, mut each: impl FnMut(Ns, u32)) -> u64 {
+        let Some(masked) = &self.mask else { return 0 };
+        let mut masked = masked.lock();
+        masked.changed.drain(..).for_each(|(at, width)| each(at, width));
+        std::mem::take(&mut masked.lost)
+    }
+}
+
+/// vCPUs in use by time, for reports, put together from the changes of masks.
+#[derive(Debug)]
+pub(crate) struct Widths {
+    zero: Ns,
+    duration: Ns,
+    /// Of each VM its place in `in_use`, how many vCPUs it uses, and since when.
+    vms: Vec<(Option<usize>, u32, Ns)>,
+    /// What is told so far: VMs of one name together.
+    pub(crate) in_use: Vec<InUse>,
+}
+
+impl Widths {
+    /// All vCPUs of all VMs, from the start of the warm-up on.
+    pub(crate) fn new(plan: &Plan, vms: &[VmDriver]) -> Self {
+        let in_use = InUse::all(plan);
+        let place = |label: &str| in_use.iter().position(|own| own.vm == *label);
+        let pairs = plan.vms.iter().zip(vms);
+        let vms = pairs.map(|(of, vm)| (place(&of.label), vm.vcpus.len() as u32, 0)).collect();
+        Self { zero: plan.warmup_ns, duration: plan.duration_ns, vms, in_use }
+    }
+
+    /// Takes in the changes since the last time, and hands them on; how many are lost.
+    pub(crate) fn read(&mut self, vms: &[VmDriver], mut each: impl FnMut(Ns, u32, u32)) -> u64 {
+        let mut lost = 0;
+        let mut changes = Vec::new();
+        for (m, vm) in vms.iter().enumerate() {
+            // Put down with the lock held, looked at without it: the injector may wait for it.
+            lost += vm.take_changes(|at, width| changes.push((at, width)));
+            for (at, width) in changes.drain(..) {
+                self.changed(m, at, width);
+                each(at, m as u32, width);
+            }
+        }
+        lost
+    }
+
+    /// The run is over.
+    pub(crate) fn end(&mut self, ended: Ns) {
+        (0..self.vms.len()).for_each(|m| self.used(m, ended));
+    }
+
+    fn changed(&mut self, m: usize, at: Ns, width: u32) {
+        self.used(m, at);
+        let (place, now, since) = &mut self.vms[m];
+        (*now, *since) = (width, at);
+        let at = at.checked_sub(self.zero).filter(|at| *at < self.duration);
+        if let (Some(own), Some(at)) = (place.map(|i| &mut self.in_use[i]), at) {
+            own.changed(at);
+        }
+    }
+
+    /// A VM has used as many vCPUs as it does from the last change up to now.
+    fn used(&mut self, m: usize, now: Ns) {
+        let (Some(place), width, since) = self.vms[m] else { return };
+        if let Some(now) = now.checked_sub(self.zero) {
+            self.in_use[place].used(since.saturating_sub(self.zero), now, width);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Mask, first};
+    use super::{CHANGES, InUse, Mask, Masked, Widths, first};
 
     #[test]
     fn a_mask_counts_its_changes_and_what_was_used() {
@@ -129,5 +231,35 @@ mod tests {
         assert_eq!((mask.width(), mask.used_ns(150)), (2, 400 + 100));
         assert!(mask.set(200, 0b1_0000), "none of its own: all");
         assert_eq!((mask.width(), mask.changes, mask.used_ns(300)), (4, 2, 400 + 200 + 400));
+    }
+
+    #[test]
+    fn changes_are_kept_in_order_until_there_is_no_room() {
+        let mut masked = Masked::new(4);
+        let room = masked.changed.capacity();
+        for at in 0..CHANGES as u64 + 3 {
+            assert!(masked.set(at, 1 + at % 2 * 2));
+            assert!(!masked.set(at, 1 + at % 2 * 2), "the same is no change");
+        }
+        assert_eq!(masked.changed[..3], [(0, 1), (1, 2), (2, 1)]);
+        assert_eq!((masked.changed.len(), masked.lost), (CHANGES, 3));
+        assert_eq!(masked.changed.capacity(), room, "nothing is allocated on the way");
+    }
+
+    #[test]
+    fn widths_count_from_the_end_of_the_warm_up() {
+        let in_use = vec![InUse::new("guest", 4, 400)];
+        // Two VMs of one name, and one without a mask.
+        let vms = vec![(Some(0), 4, 0), (Some(0), 2, 0), (None, 9, 0)];
+        let mut widths = Widths { zero: 100, duration: 400, vms, in_use };
+        // In the warm-up, in the second slice, and after the end.
+        widths.changed(0, 50, 2);
+        widths.changed(1, 250, 1);
+        widths.changed(2, 260, 1);
+        widths.changed(0, 600, 4);
+        widths.end(700);
+        let own = &widths.in_use[0];
+        assert_eq!(own.used_ns, [100 * 4, 50 * 4 + 50 * 3, 100 * 3, 100 * 3]);
+        assert_eq!(own.changes, [0, 1, 0, 0]);
     }
 }

@@ -114,6 +114,23 @@ fn boosted_time_is_given_back() {
 }
 
 #[test]
+fn stress_ng_can_be_the_load() {
+    let Some(_lab) = lab() else { return };
+    let plan = plan(BUSY, "vanilla", &["load.hog.stress_ng=\"loop\""]);
+    if let Err(Error::Missing(missing)) = vcoop_kvm::check(&plan) {
+        eprintln!("skipped: {missing}");
+        return;
+    }
+    twice(|| {
+        let r = run(&plan);
+        let (load, guest) = (scalar(&r, "host.hog", "throughput"), scalar(&r, "guest", "cpu"));
+        // Two stressors and a vCPU share a CPU.
+        let ok = (0.5..0.75).contains(&load) && (0.2..0.45).contains(&guest);
+        if ok { Ok(()) } else { Err(format!("stressors {load}, guest {guest}")) }
+    });
+}
+
+#[test]
 fn both_timers_work_without_a_boost() {
     let Some(_lab) = lab() else { return };
     for timer in [GuestTimer::Lapic, GuestTimer::Exitless] {

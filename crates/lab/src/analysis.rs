@@ -4,7 +4,6 @@ mod detail;
 mod views;
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Part;
@@ -59,7 +58,6 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
     let known = policies.contains(&about.baseline);
     let baseline =
         if known { about.baseline } else { policies.first().cloned().unwrap_or_default() };
-    let mut draws = Draws::default();
     let mut series = Vec::new();
     let mut views = Views::default();
     for run in &measured.runs {
@@ -69,8 +67,8 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
             other.backend == run.backend && p.policy_name == baseline && p.params == plan.params
         });
         let base = base.filter(|base| base.plan != run.plan);
-        one_plan(plan, run, base, &mut draws, &mut series);
-        views.add(plan, run, &mut draws);
+        one_plan(plan, run, base, &mut series);
+        views.add(plan, run);
     }
     let first = plans.first();
     let seconds = |ns: u64| ns as f64 / 1e9;
@@ -116,17 +114,6 @@ fn engine(measured: &Measured) -> Option<Engine> {
     Some(Engine { events: sum(|s| s.events), cpu_s, sim_s: sum(|s| s.sim_ns) as f64 / 1e9 })
 }
 
-/// Resamples by number of blocks: nearly always one and the same.
-#[derive(Debug, Default)]
-struct Draws(BTreeMap<usize, Option<Rc<Resamples>>>);
-
-impl Draws {
-    fn of(&mut self, repeats: usize) -> Option<Rc<Resamples>> {
-        let blocks = repeats.min(MAX_BLOCKS);
-        self.0.entry(blocks).or_insert_with(|| Resamples::new(blocks).map(Rc::new)).clone()
-    }
-}
-
 /// The repeats that count: those that came to their end, or, if none did, what there is.
 fn usable(run: &PlanRuns) -> Vec<(u32, &Digest)> {
     let numbered = (0..).zip(&run.repeats).filter_map(|(r, d)| Some((r, d.as_ref()?)));
@@ -135,13 +122,7 @@ fn usable(run: &PlanRuns) -> Vec<(u32, &Digest)> {
     if complete.is_empty() { all } else { complete }
 }
 
-fn one_plan(
-    plan: &Plan,
-    run: &PlanRuns,
-    base: Option<&PlanRuns>,
-    draws: &mut Draws,
-    series: &mut Vec<Series>,
-) {
+fn one_plan(plan: &Plan, run: &PlanRuns, base: Option<&PlanRuns>, series: &mut Vec<Series>) {
     let own = usable(run);
     let base = base.map(usable).unwrap_or_default();
     let mut paired = (Vec::new(), Vec::new());
@@ -173,7 +154,7 @@ fn one_plan(
         let pair = (!paired.0.is_empty())
             .then(|| (Pool::new(&side(&paired.0)), Pool::new(&side(&paired.1)), paired.0.len()));
         let key = key(&first.probe, first.metric, "us");
-        if let Some(mut one) = latency(key, &own, pair, draws) {
+        if let Some(mut one) = latency(key, &own, pair) {
             let records: Vec<&Latency> = own.iter().map(|(_, latency)| *latency).collect();
             one.detail = (plan.slices > 0).then(|| Box::new(detail::of(&records)));
             series.push(Series::Latency(Box::new(one)));
@@ -186,7 +167,7 @@ fn one_plan(
         };
         let mine = values(&mut own.iter().map(|(_, d)| d));
         let pair = (values(&mut paired.0.iter()), values(&mut paired.1.iter()));
-        let one = number(key(probe, metric, first.unit), &mine, &pair, draws);
+        let one = number(key(probe, metric, first.unit), &mine, &pair);
         series.push(Series::Scalar(Box::new(one)));
     }
 }
@@ -222,7 +203,6 @@ fn latency(
     key: Key,
     own: &[(u32, &Latency)],
     pair: Option<(Pool, Pool, usize)>,
-    draws: &mut Draws,
 ) -> Option<LatencySeries> {
     let records: Vec<&Latency> = own.iter().map(|(_, l)| *l).collect();
     let pool = Pool::new(&blocks(&records));
@@ -230,9 +210,9 @@ fn latency(
     if count == 0 {
         return None;
     }
-    let resamples = draws.of(own.len());
+    let resamples = Resamples::shared(own.len());
     let interval = |ppm: Option<u64>| -> Option<Interval> {
-        let [lo, hi] = resamples.as_ref()?.interval(|w| statistic(&pool, w, ppm))?;
+        let [lo, hi] = resamples?.interval(|w| statistic(&pool, w, ppm))?;
         Some([us_f(lo), us_f(hi)])
     };
     let ones = pool.ones();
@@ -241,9 +221,8 @@ fn latency(
         std::array::from_fn(|i| shown[i].then(|| us_f(pool.quantile(&ones, QUANTILES[i]))));
     let bounds: [Option<Interval>; 5] =
         std::array::from_fn(|i| if shown[i] { interval(Some(QUANTILES[i])) } else { None });
-    let (ratios, ratio_intervals) = pair
-        .map(|(mine, base, repeats)| compare(&mine, &base, draws.of(repeats).as_deref()))
-        .unzip();
+    let (ratios, ratio_intervals) =
+        pair.map(|(mine, base, repeats)| compare(&mine, &base, Resamples::shared(repeats))).unzip();
     let mut maxima: Vec<u64> = records.iter().filter(|r| r.count > 0).map(|r| r.max_ns).collect();
     maxima.sort_unstable();
     Some(LatencySeries {
@@ -357,15 +336,15 @@ fn worst(own: &[(u32, &Latency)], most: usize) -> Vec<Worst> {
         .collect()
 }
 
-fn number(key: Key, own: &[f64], pair: &(Vec<f64>, Vec<f64>), draws: &mut Draws) -> ScalarSeries {
+fn number(key: Key, own: &[f64], pair: &(Vec<f64>, Vec<f64>)) -> ScalarSeries {
     let mean = |values: &[f64]| weighted_mean(&vec![1; values.len()], values);
     // Scalars are few bytes, but the weights are those of the blocks: fold alike.
     let (mine, base) = (fold(&pair.0), fold(&pair.1));
-    let (value, value_ci95) = mean_of(own, draws);
+    let (value, value_ci95) = mean_of(own);
     let quotient_at = |w: &[u16]| quotient(weighted_mean(w, &mine), weighted_mean(w, &base));
     let paired = !mine.is_empty() && mine.len() == base.len();
     let point = if paired { quotient(mean(&mine), mean(&base)) } else { f64::NAN };
-    let draw = draws.of(mine.len()).filter(|_| paired);
+    let draw = Resamples::shared(mine.len()).filter(|_| paired);
     ScalarSeries {
         key,
         value,
@@ -376,7 +355,7 @@ fn number(key: Key, own: &[f64], pair: &(Vec<f64>, Vec<f64>), draws: &mut Draws)
 }
 
 /// The mean over repeats, and its interval.
-fn mean_of(values: &[f64], draws: &mut Draws) -> (f64, Option<Interval>) {
+fn mean_of(values: &[f64]) -> (f64, Option<Interval>) {
     let blocks = fold(values);
     if let [first, others @ ..] = &*blocks
         && others.iter().all(|other| other == first)
@@ -384,7 +363,8 @@ fn mean_of(values: &[f64], draws: &mut Draws) -> (f64, Option<Interval>) {
         // Every resample has the same mean: no need to draw 2000 of them.
         return (scalar(*first), (!others.is_empty()).then(|| [scalar(*first); 2]));
     }
-    let interval = draws.of(blocks.len()).and_then(|r| r.interval(|w| weighted_mean(w, &blocks)));
+    let interval =
+        Resamples::shared(blocks.len()).and_then(|r| r.interval(|w| weighted_mean(w, &blocks)));
     let mean = weighted_mean(&vec![1; blocks.len()], &blocks);
     (scalar(mean), interval.map(|ends| ends.map(scalar)))
 }

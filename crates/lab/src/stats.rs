@@ -14,6 +14,10 @@
 //! **Ratios** are paired: repeat `r` saw the same workload under both policies, so both are
 //! resampled with the same repeats, and what they share cancels.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::OnceLock;
+
 use rand::Rng;
 use rand_pcg::Pcg64Mcg;
 
@@ -37,8 +41,10 @@ const SEED: u128 = 0x7663_6f6f_7062_6f6f_7473_7472_6170_0001;
 #[derive(Clone, Debug)]
 pub struct Resamples {
     blocks: usize,
-    /// `RESAMPLES` rows of `blocks` numbers.
+    /// Rows of `blocks` numbers, each once: with few blocks most of the draws are alike.
     weights: Vec<u16>,
+    /// How often each row was drawn; [`RESAMPLES`] in all.
+    times: Vec<u16>,
     /// Resamples cut off on either side.
     tail: usize,
 }
@@ -50,16 +56,34 @@ impl Resamples {
             return None;
         }
         let mut rng = Pcg64Mcg::new(SEED);
-        let mut weights = vec![0u16; RESAMPLES * blocks];
-        for row in weights.chunks_exact_mut(blocks) {
+        let mut known: BTreeMap<Vec<u16>, usize> = BTreeMap::new();
+        let (mut weights, mut times) = (Vec::new(), Vec::new());
+        for _ in 0..RESAMPLES {
+            let mut row = vec![0u16; blocks];
             for _ in 0..blocks {
                 // Multiply-shift: evenly in 0..blocks, but for a bias of 2^-57.
                 let drawn = (u128::from(rng.next_u64()) * blocks as u128) >> 64;
                 row[drawn as usize] += 1;
             }
+            match known.entry(row) {
+                Entry::Occupied(place) => times[*place.get()] += 1,
+                Entry::Vacant(place) => {
+                    weights.extend_from_slice(place.key());
+                    place.insert(times.len());
+                    times.push(1u16);
+                }
+            }
         }
         let tail = (tail_probability(blocks) * RESAMPLES as f64) as usize;
-        Some(Self { blocks, weights, tail })
+        Some(Self { blocks, weights, times, tail })
+    }
+
+    /// The same, drawn once for all who ask: the draws depend on nothing but the number of blocks,
+    /// of which there are [`MAX_BLOCKS`] at most.
+    pub fn shared(blocks: usize) -> Option<&'static Self> {
+        static DRAWN: [OnceLock<Option<Resamples>>; MAX_BLOCKS + 1] =
+            [const { OnceLock::new() }; MAX_BLOCKS + 1];
+        DRAWN[blocks.min(MAX_BLOCKS)].get_or_init(|| Self::new(blocks.min(MAX_BLOCKS))).as_ref()
     }
 
     /// Number of blocks.
@@ -71,12 +95,19 @@ impl Resamples {
     /// the statistic is undefined (NaN) for a resample or a bound is not finite: a ratio to
     /// something that was often zero has no interval worth showing.
     pub fn interval(&self, mut statistic: impl FnMut(&[u16]) -> f64) -> Option<[f64; 2]> {
-        let rows = self.weights.chunks_exact(self.blocks);
-        // The first one that is undefined decides.
-        let defined = |v: f64| (!v.is_nan()).then_some(v);
-        let mut values: Vec<f64> = rows.map(|w| defined(statistic(w))).collect::<Option<_>>()?;
-        values.sort_unstable_by(f64::total_cmp);
-        let (lo, hi) = (values[self.tail], values[RESAMPLES - 1 - self.tail]);
+        let mut values: Vec<f64> = Vec::with_capacity(RESAMPLES);
+        for (row, times) in self.weights.chunks_exact(self.blocks).zip(&self.times) {
+            let value = statistic(row);
+            // The first one that is undefined decides.
+            if value.is_nan() {
+                return None;
+            }
+            values.extend(std::iter::repeat_n(value, usize::from(*times)));
+        }
+        // Two of them are wanted, and not the order of all.
+        let order = f64::total_cmp;
+        let lo = *values.select_nth_unstable_by(self.tail, order).1;
+        let hi = *values.select_nth_unstable_by(RESAMPLES - 1 - self.tail, order).1;
         (lo.is_finite() && hi.is_finite()).then_some([lo, hi])
     }
 }

@@ -74,7 +74,7 @@ fn boosts_that_are_given_back_leave_the_host_more() {
         let repay = format!("policy.dynamic.repay={repay}");
         let sets = [
             "repeats=2",
-            "load.cyclictest.interval=1037us",
+            "policy.dynamic.rest_slice=0us",
             "duration=6s",
             "warmup=3s",
             "vm.guest.task.cyclictest.work=150us",

@@ -215,6 +215,9 @@ pub struct TaskPlan {
     pub after_login: bool,
     /// Timer slack of its sleeps (0 for RT; 50 us is Linux's default for the rest).
     pub timer_slack_ns: Ns,
+    /// Of a hog of a live host: the CPU method by which `stress-ng` does the work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stress_ng: Option<String>,
 }
 
 /// What a task does: the workload nouns both levels share.

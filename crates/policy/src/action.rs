@@ -17,12 +17,11 @@ pub enum Action {
     Status(Status),
     /// Give the vCPU thread these means.
     Boost(Means),
-    /// Give the vCPU thread its captured baseline back.
+    /// Give the vCPU thread its captured baseline back, as far as it [rests](Self::Rest) at it.
     Restore,
-    /// From now on the baseline is so many nice levels below the captured one, as far as nice goes: at once
-    /// if the thread is not boosted, else with the next [`Restore`](Self::Restore). 0: as captured. Means
-    /// nothing for a baseline that is not fair.
-    Lower(u8),
+    /// From now on the thread rests like this: at once if it is not boosted, else with the next
+    /// [`Restore`](Self::Restore).
+    Rest(Rest),
     /// Have [`Event::Timer`](crate::Event::Timer) at this time. Replaces an earlier one.
     ArmTimer(Ns),
     /// No timer.
@@ -32,6 +31,16 @@ pub enum Action {
     Recheck,
     /// A boost was due and is not given. For counters; nothing to do.
     Denied(Reason),
+}
+
+/// What a thread has while it is not boosted, as a difference from its captured baseline. Means nothing
+/// for a baseline that is not fair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rest {
+    /// Nice levels below it, as far as nice goes.
+    pub levels: u8,
+    /// EEVDF slice in its place.
+    pub slice_ns: Option<Ns>,
 }
 
 /// Why a boost was not given.
@@ -65,7 +74,7 @@ impl Actions {
         Self { list: [Action::CancelTimer; Self::CAPACITY], len: 0 }
     }
 
-    /// Appends. The machines emit each kind at most once a call, and never a ticket with a lowering, so it
+    /// Appends. The machines emit each kind at most once a call, and never a ticket with a rest, so it
     /// never overflows.
     pub(crate) fn push(&mut self, action: Action) {
         debug_assert!((self.len as usize) < Self::CAPACITY, "an action kind was emitted twice");

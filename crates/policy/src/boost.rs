@@ -61,7 +61,7 @@
 
 use vcoop_abi::{BoostRequest, CsState, GuestWords, Intent, Status};
 
-use crate::action::{Action, Actions};
+use crate::action::{Action, Actions, Rest};
 use crate::config::{DynamicConfig, Ns};
 use crate::control::Control;
 use crate::event::Event;
@@ -131,7 +131,13 @@ impl Dynamic {
     pub fn new(config: DynamicConfig, now: Ns) -> Self {
         Self {
             config,
-            control: Control::new(config.means, config.vcpu_budget, true, config.repay, now),
+            control: Control::new(
+                config.means,
+                config.vcpu_budget,
+                true,
+                (config.repay, config.rest_slice_ns),
+                now,
+            ),
             registered: false,
             ticket: 0,
             acked: 0,
@@ -213,9 +219,9 @@ impl Dynamic {
         self.control.repays()
     }
 
-    /// Nice levels below its baseline that its thread is at while it is not boosted.
-    pub fn levels(&self) -> u8 {
-        self.control.levels()
+    /// What its thread has while it is not boosted.
+    pub fn rest(&self) -> Rest {
+        self.control.rest()
     }
 
     /// Counters.

@@ -63,6 +63,10 @@ pub struct DynamicConfig {
     pub boost_across_idle: bool,
     /// Boosted time is given back as fair time: see [`repay`](crate::repay).
     pub repay: bool,
+    /// EEVDF slice of the thread while it is not boosted; `None`: its baseline's. A thread that leaves the
+    /// fair class is owed or owes up to about a slice, and others that wake up meanwhile are placed as if
+    /// that were gone: the shorter the slice, the less they suffer for it.
+    pub rest_slice_ns: Option<Ns>,
 }
 
 /// Parameters of `wake-boost`.
@@ -79,6 +83,10 @@ pub struct WakeBoostConfig {
     pub vm_budget: Budget,
     /// Boosted time is given back as fair time: see [`repay`](crate::repay).
     pub repay: bool,
+    /// EEVDF slice of the thread while it is not boosted; `None`: its baseline's. A thread that leaves the
+    /// fair class is owed or owes up to about a slice, and others that wake up meanwhile are placed as if
+    /// that were gone: the shorter the slice, the less they suffer for it.
+    pub rest_slice_ns: Option<Ns>,
 }
 
 /// Parameters of `ratelimit-auto`.

@@ -3,7 +3,7 @@
 
 use vcoop_abi::Status;
 
-use crate::action::{Action, Actions, Reason};
+use crate::action::{Action, Actions, Reason, Rest};
 use crate::config::{Budget, Means, Ns};
 use crate::govern::CpuTime;
 use crate::host::{PolicyStats, VmShared};
@@ -68,6 +68,8 @@ pub(crate) struct Control {
     stats: PolicyStats,
     /// What it gives back, and the boosted time as of the last account.
     repay: Option<(Repay, Ns)>,
+    /// Its slice while it is not boosted.
+    rest_slice_ns: Option<Ns>,
 }
 
 /// Strikes in a row that only the buckets answer.
@@ -84,7 +86,7 @@ impl Control {
         means: Means,
         budget: Budget,
         published: bool,
-        repays: bool,
+        (repays, rest_slice_ns): (bool, Option<Ns>),
         now: Ns,
     ) -> Self {
         let repays = repays && !matches!(means, Means::Slice(_));
@@ -101,6 +103,7 @@ impl Control {
             timer: None,
             stats: PolicyStats::default(),
             repay: repays.then(Default::default),
+            rest_slice_ns,
         }
     }
 
@@ -121,9 +124,13 @@ impl Control {
         self.repay.is_some()
     }
 
-    /// Nice levels below the baseline.
-    pub(crate) fn levels(&self) -> u8 {
-        self.repay.as_ref().map_or(0, |(repay, _)| repay.levels())
+    /// What the thread has while it is not boosted.
+    pub(crate) fn rest(&self) -> Rest {
+        if self.status == Status::Disabled {
+            return Rest::default();
+        }
+        let levels = self.repay.as_ref().map_or(0, |(repay, _)| repay.levels());
+        Rest { levels, slice_ns: self.rest_slice_ns }
     }
 
     pub(crate) fn budget_left(&self, now: Ns) -> Ns {
@@ -157,14 +164,17 @@ impl Control {
                 }
                 let throttled = self.latched.is_some();
                 self.set(if throttled { Status::Throttled } else { Status::Normal }, out);
+                if self.rest() != Rest::default() {
+                    out.push(Action::Rest(self.rest()));
+                }
             }
             (Status::Disabled, false) | (_, true) => {}
             (_, false) => {
-                if let Some((repay, _)) = &mut self.repay
-                    && repay.levels() > 0
-                {
+                if self.rest() != Rest::default() {
+                    out.push(Action::Rest(Rest::default()));
+                }
+                if let Some((repay, _)) = &mut self.repay {
                     repay.reset();
-                    out.push(Action::Lower(0));
                 }
                 self.restore(Status::Disabled, vm, out);
                 if self.timer.take().is_some() {
@@ -186,7 +196,7 @@ impl Control {
         let levels = repay.on(since, boosted);
         self.stats.lowered_ns += since.busy_ns.saturating_add(since.steal_ns) * u64::from(before);
         if levels != before {
-            out.push(Action::Lower(levels));
+            out.push(Action::Rest(self.rest()));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use vcoop_abi::Status;
 
-use crate::action::{Action, Actions, Reason};
+use crate::action::{Action, Actions, Reason, Rest};
 use crate::boost::Dynamic;
 use crate::budget::Bucket;
 use crate::config::{Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
@@ -159,13 +159,12 @@ impl HostPolicy {
         }
     }
 
-    /// Nice levels below its baseline that the thread is at while it is not boosted: what the last
-    /// [`Action::Lower`] said.
-    pub fn levels(&self) -> u8 {
+    /// What the thread has while it is not boosted: what the last [`Action::Rest`] said.
+    pub fn rest(&self) -> Rest {
         match self {
-            Self::Vanilla | Self::Static { .. } => 0,
-            Self::Dynamic(machine) => machine.levels(),
-            Self::WakeBoost(machine) => machine.levels(),
+            Self::Vanilla | Self::Static { .. } => Rest::default(),
+            Self::Dynamic(machine) => machine.rest(),
+            Self::WakeBoost(machine) => machine.rest(),
         }
     }
 

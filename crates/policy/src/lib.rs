@@ -52,7 +52,7 @@ pub mod repay;
 pub mod sender;
 pub mod wake_boost;
 
-pub use action::{Action, Actions, Reason};
+pub use action::{Action, Actions, Reason, Rest};
 pub use advance::TimerAdvance;
 pub use event::{Event, Injection};
 pub use guest::{GuestEvent, GuestHalf};

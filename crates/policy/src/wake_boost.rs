@@ -4,7 +4,7 @@
 
 use vcoop_abi::Status;
 
-use crate::action::Actions;
+use crate::action::{Actions, Rest};
 use crate::config::{Ns, WakeBoostConfig};
 use crate::control::Control;
 use crate::event::Event;
@@ -33,7 +33,13 @@ pub struct WakeBoost {
 impl WakeBoost {
     /// Disabled, awake, with a full bucket, at time `now`.
     pub fn new(config: WakeBoostConfig, now: Ns) -> Self {
-        let control = Control::new(config.means, config.vcpu_budget, false, config.repay, now);
+        let control = Control::new(
+            config.means,
+            config.vcpu_budget,
+            false,
+            (config.repay, config.rest_slice_ns),
+            now,
+        );
         Self { config, control, run_end: None }
     }
 
@@ -91,9 +97,9 @@ impl WakeBoost {
         self.control.repays()
     }
 
-    /// Nice levels below its baseline that its thread is at while it is not boosted.
-    pub fn levels(&self) -> u8 {
-        self.control.levels()
+    /// What its thread has while it is not boosted.
+    pub fn rest(&self) -> Rest {
+        self.control.rest()
     }
 
     /// Counters.
@@ -122,6 +128,7 @@ mod tests {
             vcpu_budget: BUDGET,
             vm_budget: BUDGET,
             repay: false,
+            rest_slice_ns: None,
         };
         let (mut w, mut vm) = (WakeBoost::new(config, 0), VmShared::new(BUDGET, 0));
         assert!(w.on(0, Event::Enable, &mut vm).is_empty(), "the guest is told nothing");

@@ -40,6 +40,7 @@ impl Pair {
             boost_on_request: true,
             boost_across_idle: true,
             repay: false,
+            rest_slice_ns: None,
         };
         let mut pair = Self {
             now: 0,
@@ -93,7 +94,7 @@ impl Pair {
                 Action::ArmTimer(at) => self.timer = Some(at),
                 Action::CancelTimer => self.timer = None,
                 Action::Recheck => recheck = true,
-                Action::Lower(_) | Action::Denied(_) => {}
+                Action::Rest(_) | Action::Denied(_) => {}
             }
         }
         if let Event::Injected(_) = event {

@@ -113,6 +113,7 @@ impl World {
             boost_on_request: true,
             boost_across_idle: true,
             repay: false,
+            rest_slice_ns: None,
         };
         let host = Host { policy: HostPolicy::dynamic(config, 0), vm: VmShared::new(big, 0) };
         let world = Self { page: Page::default(), host: Mutex::new(host), rules };
@@ -146,7 +147,7 @@ impl World {
                 | Action::Restore
                 | Action::ArmTimer(_)
                 | Action::CancelTimer
-                | Action::Lower(_)
+                | Action::Rest(_)
                 | Action::Denied(_) => {}
             }
         }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use vcoop_abi::{GuestWords, Status};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
 use vcoop_policy::govern::CpuTime;
-use vcoop_policy::{Action, Event, HostPolicy, Injection, VmShared};
+use vcoop_policy::{Action, Event, HostPolicy, Injection, Rest, VmShared};
 
 const VCPUS: usize = 3;
 
@@ -27,7 +27,7 @@ struct Thread {
     timer: Option<Ns>,
     boosted_ns: Ns,
     registered: bool,
-    lowered: u8,
+    rest: Rest,
 }
 
 struct Rig {
@@ -115,9 +115,9 @@ impl Rig {
                     assert!(t.applied, "restore without a boost");
                     t.applied = false;
                 }
-                Action::Lower(levels) => {
-                    assert_ne!(levels, t.lowered, "told again");
-                    t.lowered = levels;
+                Action::Rest(rest) => {
+                    assert_ne!(rest, t.rest, "told again");
+                    t.rest = rest;
                 }
                 Action::ArmTimer(at) => {
                     assert!(at >= self.now, "armed in the past");
@@ -140,7 +140,7 @@ impl Rig {
         };
         for (t, p) in self.threads.iter().zip(&self.policies) {
             assert_eq!(t.applied, p.is_boosted(), "thread and machine disagree");
-            assert_eq!(t.lowered, p.levels(), "thread and machine disagree");
+            assert_eq!(t.rest, p.rest(), "thread and machine disagree");
             assert!(u128::from(t.boosted_ns) * 1_000_000 <= allowed(self.vcpu_budget));
             if p.reads_guest() {
                 assert_eq!(t.applied, t.status == Status::Boosted, "thread and word disagree");
@@ -181,7 +181,10 @@ impl Rig {
                 self.threads.iter().all(|t| !t.applied && t.timer.is_none()),
                 "off but boosted"
             );
-            assert!(self.threads.iter().all(|t| t.lowered == 0), "off but lowered");
+            assert!(
+                self.threads.iter().all(|t| t.rest == Rest::default()),
+                "off but not at its baseline"
+            );
         }
     }
 
@@ -250,6 +253,7 @@ proptest! {
         on_request in any::<bool>(),
         across_idle in any::<bool>(),
         repay in any::<bool>(),
+        rest_slice_ns in proptest::option::of(100_000..100_000_000_u64),
         history in history(),
     ) {
         let config = DynamicConfig {
@@ -262,6 +266,7 @@ proptest! {
             boost_on_request: on_request,
             boost_across_idle: across_idle,
             repay,
+            rest_slice_ns,
         };
         let mut rig = Rig::new(|| HostPolicy::dynamic(config, 0), vcpu, vm);
         rig.run(&history);
@@ -274,10 +279,11 @@ proptest! {
         vm in budget(),
         run_ns in 1u64..5_000_000,
         repay in any::<bool>(),
+        rest_slice_ns in proptest::option::of(100_000..100_000_000_u64),
         history in history(),
     ) {
         let config =
-            WakeBoostConfig { means: Means::Fifo(1), run_ns, vcpu_budget: vcpu, vm_budget: vm, repay };
+            WakeBoostConfig { means: Means::Fifo(1), run_ns, vcpu_budget: vcpu, vm_budget: vm, repay, rest_slice_ns };
         let mut rig = Rig::new(|| HostPolicy::wake_boost(config, 0), vcpu, vm);
         rig.run(&history);
         rig.close();
@@ -298,6 +304,7 @@ fn boosted_in_a_second(gives_back: bool) -> u64 {
         boost_on_request: true,
         boost_across_idle: true,
         repay: false,
+        rest_slice_ns: None,
     };
     let mut rig = Rig::new(|| HostPolicy::dynamic(config, 0), budget, config.vm_budget);
     for ms in 1..=1_000u64 {

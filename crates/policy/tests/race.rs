@@ -106,6 +106,7 @@ impl World {
             boost_on_request: true,
             boost_across_idle: true,
             repay: false,
+            rest_slice_ns: None,
         };
         let mut w = Self {
             mem: [0; 6],
@@ -147,10 +148,8 @@ impl World {
                 Action::Boost(_) => self.applied = true,
                 Action::Restore => self.applied = false,
                 Action::Recheck => panic!("{event:?} asks for a recheck"),
-                Action::ArmTimer(_)
-                | Action::CancelTimer
-                | Action::Lower(_)
-                | Action::Denied(_) => {}
+                Action::ArmTimer(_) | Action::CancelTimer | Action::Rest(_) | Action::Denied(_) => {
+                }
             }
         }
     }
@@ -192,10 +191,8 @@ impl World {
                 Action::Boost(_) => steps.push(HostStep::Apply(true)),
                 Action::Restore => steps.push(HostStep::Apply(false)),
                 Action::Recheck => recheck = setup.recheck,
-                Action::ArmTimer(_)
-                | Action::CancelTimer
-                | Action::Lower(_)
-                | Action::Denied(_) => {}
+                Action::ArmTimer(_) | Action::CancelTimer | Action::Rest(_) | Action::Denied(_) => {
+                }
             }
         }
         if inject && setup.ticket_first && !setup.inject_early {

@@ -53,6 +53,7 @@ fn vm(i: u32, run: Ns, sleep: Ns) -> VmPlan {
             cpus: vec![],
             start_ns: u64::from(i) * 100_000,
             timer_slack_ns: 0,
+            stress_ng: None,
             after_login: false,
         }],
         devices: vec![],

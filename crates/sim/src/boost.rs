@@ -8,7 +8,7 @@ use vcoop_policy::config::Means;
 use vcoop_policy::guest::{HostView, Stores};
 use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::sender::{Receiver, asks_host};
-use vcoop_policy::{Action, Actions, Event, GuestEvent, HostPolicy, Injection, PolicyStats};
+use vcoop_policy::{Action, Actions, Event, GuestEvent, Injection, PolicyStats};
 use vcoop_sched::Refusal;
 use vcoop_sched::config::Policy;
 
@@ -110,12 +110,13 @@ impl Vcpu {
         self.page.status != Status::Disabled && !self.page.rogue
     }
 
-    /// What its thread has while it is not boosted: the baseline, less what it has to give back.
+    /// What its thread has while it is not boosted.
     fn unboosted(&self) -> Policy {
         match self.baseline {
             Policy::Normal { nice, slice_ns } => {
-                let nice = nice.saturating_add_unsigned(self.policy.levels()).min(19);
-                Policy::Normal { nice, slice_ns }
+                let rest = self.policy.rest();
+                let nice = nice.saturating_add_unsigned(rest.levels).min(19);
+                Policy::Normal { nice, slice_ns: rest.slice_ns.or(slice_ns) }
             }
             other => other,
         }
@@ -126,7 +127,7 @@ impl World<'_> {
     /// Tells a vCPU's policy what happened and does what it says.
     fn tell(&mut self, v: u32, event: Event) {
         let vcpu = &mut self.vcpus[v as usize];
-        if matches!(vcpu.policy, HostPolicy::Vanilla) {
+        if !vcpu.hears {
             return;
         }
         let shared = &mut self.vms[vcpu.vm as usize].shared;
@@ -169,7 +170,7 @@ impl World<'_> {
                         self.tell(v, Event::Refused);
                     }
                 }
-                Action::Lower(_) => {
+                Action::Rest(_) => {
                     if !self.vcpus[v as usize].policy.is_boosted() {
                         let _ = self.set_thread_policy(v, self.vcpus[v as usize].unboosted());
                     }
@@ -266,7 +267,11 @@ impl World<'_> {
             })
     }
 
+    #[inline]
     pub(crate) fn boost_exit(&mut self, v: u32) {
+        if !self.vcpus[v as usize].hears {
+            return;
+        }
         let words = self.words(v);
         self.tell(v, Event::Exit(words));
     }
@@ -277,6 +282,9 @@ impl World<'_> {
     }
 
     pub(crate) fn boost_halted(&mut self, v: u32) {
+        if !self.vcpus[v as usize].hears {
+            return;
+        }
         let words = self.words(v);
         self.tell(v, Event::Halted(words));
     }
@@ -340,12 +348,12 @@ impl World<'_> {
     #[inline]
     pub(crate) fn guest_event(&mut self, v: u32, event: GuestEvent) {
         let vcpu = &mut self.vcpus[v as usize];
-        let page = &mut vcpu.page;
         // A half that nobody listens to need not run: switching the policy on is not possible for a
         // vCPU without one, and a rogue kernel never had it.
-        if !vcpu.policy.reads_guest() || page.rogue {
+        if !vcpu.speaks || vcpu.page.rogue {
             return;
         }
+        let page = &mut vcpu.page;
         let step = vcpu.half.on(event, page.view());
         page.store(&step.stores);
         if !step.check {

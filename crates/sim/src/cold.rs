@@ -107,15 +107,13 @@ impl VmVirt {
     }
 }
 
-/// The cold part of a vCPU.
+/// The cold part of a vCPU. The counters that every exit counts come first, on a cache line of theirs.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Cold {
     pub(crate) counters: Counters,
     /// What its thread had done at the last account.
     pub(crate) accounted: CpuTime,
-    /// When it left guest mode, and why (an index into `EXIT_NAMES`).
-    pub(crate) exit_at: Ns,
-    pub(crate) exit_why: usize,
     /// The deadline that its timer stands for.
     pub(crate) due: Ns,
     /// The deadline of the interrupt that is pending: it is not to come before.
@@ -127,8 +125,6 @@ pub(crate) struct Cold {
     pub(crate) parked: Ns,
     /// Cycles of the TSC, and its ratio: what the preemption timer can hold.
     pub(crate) range: crate::hv_timer::Range,
-    /// The interrupt that waits came while the guest could not take it: there will be an exit.
-    pub(crate) window: bool,
     pub(crate) host_poll: HostHaltPoll,
     /// When it halted, as the host sees it; `Ns::MAX`: it has not.
     pub(crate) halted_at: Ns,
@@ -152,8 +148,6 @@ impl Cold {
         Box::new(Self {
             counters: Counters::default(),
             accounted: CpuTime::default(),
-            exit_at: Ns::MAX,
-            exit_why: 0,
             due: Ns::MAX,
             expires: Ns::MAX,
             advance: TimerAdvance::new(virt.timer.advance, khz),
@@ -161,7 +155,6 @@ impl Cold {
             period: plan.vms[vm].level.tick_ns.max(200_000),
             parked: Ns::MAX,
             range: crate::hv_timer::Range::new(host.cpu, virt.timer.tsc_ratio_ppm),
-            window: false,
             host_poll: HostHaltPoll::new(virt.idle.host_poll),
             halted_at: Ns::MAX,
             poll_until: Ns::MAX,

@@ -6,32 +6,51 @@ use vcoop_policy::config::AdvanceConfig;
 use crate::queue::Ns;
 use crate::world::EXIT_NAMES;
 
+/// Exits for one reason.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Exits {
+    /// How many.
+    pub(crate) n: u64,
+    /// Time until the guest ran again.
+    pub(crate) ns: Ns,
+}
+
 /// Declares the counters, and what is done with each of them.
 macro_rules! counters {
-    ($( $(#[doc = $doc:literal])+ $name:ident ),+ $(,)?) => {
-        /// Counters of a vCPU, or of several. They never fall.
+    (
+        $( $(#[doc = $often_doc:literal])+ $often:ident ),+;
+        $( $(#[doc = $doc:literal])+ $name:ident ),+ $(,)?
+    ) => {
+        /// Counters of a vCPU, or of several. They never fall. In this order those that most events
+        /// count are in one cache line.
         #[derive(Clone, Copy, Debug, Default)]
+        #[repr(C)]
         pub(crate) struct Counters {
-            /// Exits by reason, in the order of [`EXIT_NAMES`].
-            pub(crate) exits: [u64; EXIT_NAMES.len()],
-            /// Time from these exits until the guest ran again.
-            pub(crate) exit_ns: [Ns; EXIT_NAMES.len()],
+            $( $(#[doc = $often_doc])+ pub(crate) $often: u64, )+
+            /// By reason, in the order of [`EXIT_NAMES`].
+            pub(crate) exits: [Exits; EXIT_NAMES.len()],
             $( $(#[doc = $doc])+ pub(crate) $name: u64, )+
         }
 
         impl Counters {
             /// Adds those of another vCPU.
             pub(crate) fn add(&mut self, other: &Self) {
-                self.exits.iter_mut().zip(other.exits).for_each(|(sum, n)| *sum += n);
-                self.exit_ns.iter_mut().zip(other.exit_ns).for_each(|(sum, n)| *sum += n);
+                for (sum, other) in self.exits.iter_mut().zip(other.exits) {
+                    sum.n += other.n;
+                    sum.ns += other.ns;
+                }
+                $( self.$often += other.$often; )+
                 $( self.$name += other.$name; )+
             }
 
             /// What has been counted since.
             pub(crate) fn since(&self, start: &Self) -> Self {
                 let mut since = *self;
-                since.exits.iter_mut().zip(start.exits).for_each(|(n, before)| *n -= before);
-                since.exit_ns.iter_mut().zip(start.exit_ns).for_each(|(n, before)| *n -= before);
+                for (exits, before) in since.exits.iter_mut().zip(start.exits) {
+                    exits.n -= before.n;
+                    exits.ns -= before.ns;
+                }
+                $( since.$often -= start.$often; )+
                 $( since.$name -= start.$name; )+
                 since
             }
@@ -43,7 +62,7 @@ counters! {
     /// Interrupts made pending.
     injections,
     /// Of these, those that reached the running guest without an exit.
-    posted,
+    posted;
     /// Polls of the host that caught the wake-up.
     polls_won,
     /// ... and those that did not.
@@ -93,12 +112,12 @@ impl Counters {
             all.push(rate("injections.posted", self.posted));
         }
         for (i, reason) in EXIT_NAMES.iter().enumerate() {
-            if self.exits[i] > 0 || !RARE.contains(reason) {
-                all.push(rate(&format!("exits.{reason}"), self.exits[i]));
-                all.push(share(&format!("exit_time.{reason}"), self.exit_ns[i]));
+            if self.exits[i].n > 0 || !RARE.contains(reason) {
+                all.push(rate(&format!("exits.{reason}"), self.exits[i].n));
+                all.push(share(&format!("exit_time.{reason}"), self.exits[i].ns));
             }
         }
-        all.push(rate("exits", self.exits.iter().sum()));
+        all.push(rate("exits", self.exits.iter().map(|exits| exits.n).sum()));
         if virt.idle.host_poll.max_ns > 0 {
             all.push(rate("halt_polls.won", self.polls_won));
             all.push(rate("halt_polls.lost", self.polls_lost));

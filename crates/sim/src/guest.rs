@@ -99,7 +99,7 @@ impl World<'_> {
             }
             if vcpu.irr != 0 && self.guest_takes_irqs(v) {
                 let vcpu = &mut self.vcpus[v as usize];
-                if std::mem::take(&mut vcpu.cold.window) {
+                if std::mem::take(&mut vcpu.window) {
                     let p = vcpu.pcpu;
                     return self.exit(p, Exit::Window);
                 }
@@ -265,18 +265,26 @@ impl World<'_> {
             self.tracks.event(sampler, track, self.now);
         }
         self.server_is(first + to.0, t, false);
-        let policy = self.vms[vm].level.policy(EntId(t));
-        let urgent = policy.is_rt() || policy.is_deadline();
+        // Without a policy that hears of it nobody asks how urgent the task is.
+        let urgent = self.vcpus[v as usize].hears && self.vms[vm].level.is_urgent(EntId(t));
         if to == cpu && urgent {
-            self.guest_event(v, GuestEvent::RtEnqueued(crate::boost::intent(policy)));
+            let intent = crate::boost::intent(self.vms[vm].level.policy(EntId(t)));
+            self.guest_event(v, GuestEvent::RtEnqueued(intent));
         }
         self.guest_notes(v);
-        let ipi = Exit::Ipi(first + to.0);
-        let posted = self.vms[vm].sync.ipi.path == IpiPath::Posted;
+        if to != cpu && urgent {
+            self.told_again(v, first + to.0);
+        }
+    }
+
+    /// A vCPU was told to reschedule before an urgent task came to it, so the kernel that woke the task
+    /// on vCPU `v` sees no need for another IPI. But it may have lost its pCPU since, and only an
+    /// injection tells the host.
+    fn told_again(&mut self, v: u32, to: u32) {
         let vcpu = &mut self.vcpus[v as usize];
-        if to != cpu && urgent && !posted && vcpu.cooperates() && !vcpu.exits.contains(&ipi) {
-            // The target was told to reschedule before, so its kernel sees no need for another
-            // IPI. But its vCPU may have lost its pCPU since, and only an injection tells the host.
+        let posted = self.vms[vcpu.vm as usize].sync.ipi.path == IpiPath::Posted;
+        let ipi = Exit::Ipi(to);
+        if !posted && vcpu.cooperates() && !vcpu.exits.contains(&ipi) {
             vcpu.exits.push_back(ipi);
         }
     }
@@ -364,11 +372,10 @@ impl World<'_> {
         }
         self.server_is(v, next, true);
         self.actor_is(v, next, true);
-        let policy = self.vms[vm].level.policy(EntId(next));
-        self.guest_event(
-            v,
-            GuestEvent::TaskSwitch { next: crate::boost::intent(policy), pending: None },
-        );
+        if self.vcpus[v as usize].speaks {
+            let next = crate::boost::intent(self.vms[vm].level.policy(EntId(next)));
+            self.guest_event(v, GuestEvent::TaskSwitch { next, pending: None });
+        }
         if !self.vcpus[v as usize].timers.iter().any(|t| t.1 == gtimer::TICK) {
             self.set_guest_timer(v, gtimer::TICK, self.vms[vm].ticks.after(self.now));
             self.guest_program(v);

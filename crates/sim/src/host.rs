@@ -74,7 +74,8 @@ impl World<'_> {
     fn take_irq(&mut self, p: u32) {
         let pc = &self.pcpus[p as usize];
         let c = self.costs;
-        let ns = match pc.irqs[0] {
+        let Some(first) = pc.irqs.first() else { return };
+        let ns = match first {
             Irq::Tick => c.tick_ns,
             Irq::Ipi | Irq::Posted(_) => c.ipi_receive_ns,
             Irq::Sched

@@ -44,8 +44,8 @@ impl World<'_> {
         if waking != NONE && self.tracks.state(waking) == State::CState {
             self.tracks.set(waking, State::HostIrq, self.now);
         }
-        for i in 0..self.pcpus[p as usize].irqs.len() {
-            let track = match self.pcpus[p as usize].irqs[i] {
+        for irq in self.pcpus[p as usize].irqs.iter() {
+            let track = match irq {
                 Irq::Lapic(v) => self.vcpus[v as usize].track,
                 Irq::Sleep(t) => self.threads[t as usize].track,
                 _ => continue,

@@ -55,7 +55,7 @@ impl World<'_> {
         vcpu.cold.due = at;
         if virt.mode == TimerMode::Oneshot {
             // The guest wrote how long from then; the host counts from now.
-            let wrote = vcpu.cold.exit_at.min(self.now);
+            let wrote = vcpu.exit_at.min(self.now);
             vcpu.cold.due = self.now + at.saturating_sub(wrote).next_multiple_of(COUNT_NS);
         }
         self.arm_due(v);

@@ -10,6 +10,7 @@
 //! vmx      VM entries and exits; inject: interrupts on their way into a guest
 //! guest    vCPUs and guest tasks; guest_timer: their tick and sleeps
 //! lapic    the timer behind a guest's deadline; hv_timer: the VMX preemption timer
+//! few      queues that mostly hold one
 //! poll     idle vCPUs that do not sleep; cold: what most vCPUs do not need; counters
 //! lock     locks of a guest, spinning, and what the host does about it; ipi: function calls
 //! call     requests and answers between tasks of any level; mail: messages within a level
@@ -27,6 +28,7 @@ mod call;
 mod cold;
 mod counters;
 mod fairness;
+mod few;
 mod govern;
 mod guest;
 mod guest_timer;

@@ -346,6 +346,9 @@ impl World<'_> {
     /// The vCPU is loaded: what its being away meant is over.
     pub(crate) fn spin_loaded(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
+        if !self.vms[vcpu.vm as usize].spins {
+            return;
+        }
         let cpu = &mut vcpu.spin;
         cpu.window = self.vms[vcpu.vm as usize].sync.spin.ple_window_ns;
         (cpu.preempted, cpu.in_loop, cpu.eligible, cpu.flush) = (false, false, false, false);
@@ -354,6 +357,9 @@ impl World<'_> {
     /// The vCPU has lost its pCPU while it could have gone on.
     pub(crate) fn spin_preempted(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
+        if !self.vms[vcpu.vm as usize].spins {
+            return;
+        }
         vcpu.spin.preempted = true;
         let (vm, t) = (vcpu.vm as usize, vcpu.current);
         if t == NONE || self.vms[vm].sync.locks.is_empty() {

@@ -189,7 +189,11 @@ impl World<'_> {
     /// The guest's idle loop ends: there is work.
     pub(crate) fn guest_idle_ends(&mut self, v: u32) {
         let now = self.now;
-        let cold = &mut self.vcpus[v as usize].cold;
+        let vcpu = &mut self.vcpus[v as usize];
+        if let IdleWay::Halt | IdleWay::Rest = self.vms[vcpu.vm as usize].virt.idle {
+            return;
+        }
+        let cold = &mut vcpu.cold;
         let halted_at = std::mem::replace(&mut cold.guest_halted_at, Ns::MAX);
         if halted_at != Ns::MAX {
             cold.guest_poll.halted(now - halted_at);

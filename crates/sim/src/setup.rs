@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use vcoop_model::plan::{HostSched, Mode, Plan, PolicyPlan, ProbePlan, Target, TaskPlan, ViewPlan};
+use vcoop_model::plan::{
+    HostSched, Mode, Plan, PolicyPlan, ProbePlan, Program, Target, TaskPlan, ViewPlan,
+};
 use vcoop_model::recording::PolicyEvents;
 use vcoop_policy::config::Means;
 use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
@@ -11,6 +13,7 @@ use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Pool, Schedu
 use crate::boost::Page;
 use crate::call::{Calls, probed_servers};
 use crate::cold::{Cold, VmVirt};
+use crate::few::Few;
 use crate::govern::Driver;
 use crate::idle::IdleTimes;
 use crate::lapic;
@@ -73,8 +76,9 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         storms: plan.storms.len() as u32,
         views: view_times.len() as u32,
     });
-    // About one event a bucket: a small host has one every few microseconds.
-    let mut queue = EventQueue::with_shift(kinds.len(), 12 - (pcpus / 16).max(1).ilog2().min(6));
+    // At most about one event a bucket: a small host has one every few microseconds.
+    let shift = 12 - ((pcpus / 16).max(1).ilog2() * 5 / 4).min(7);
+    let mut queue = EventQueue::with_shift(kinds.len(), shift);
 
     for task in &plan.host_tasks {
         labels.of(&task.label);
@@ -189,6 +193,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             virt,
             shared: shared(plan),
             started,
+            spins: vm.tasks.iter().any(|task| matches!(task.program, Program::Routine { .. })),
             birth: NONE,
         });
     }
@@ -236,7 +241,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         next_timeline: 0,
         tuner: Tuner::of(plan),
         policy_events: policy_events(plan),
-        in_use: crate::in_use::all(plan),
+        in_use: vcoop_model::recording::InUse::all(plan),
         governors: Driver::all(plan),
         masks: plan.vms.iter().map(|vm| Mask::new(vm.level.topology.cpus())).collect(),
         spans: Spans::off(),
@@ -400,10 +405,15 @@ fn vcpu(
         resched: false,
         eager: false,
         extra: 0,
-        exits: VecDeque::with_capacity(8),
+        exits: Few::new(),
         timers: Vec::with_capacity(16),
         programmed: Ns::MAX,
         waits_out: false,
+        window: false,
+        exit_at: Ns::MAX,
+        exit_why: 0,
+        hears: !matches!(policy, HostPolicy::Vanilla),
+        speaks: policy.reads_guest(),
         hv_at: Ns::MAX,
         off_since: 0,
         track,
@@ -437,7 +447,7 @@ fn pcpu(labels: usize) -> Pcpu {
         segment: Segment::Idle,
         since: 0,
         current: NONE,
-        irqs: VecDeque::with_capacity(8),
+        irqs: Few::new(),
         resched: false,
         eager: false,
         at_point: false,

@@ -146,7 +146,7 @@ impl World<'_> {
         let work = match pc.segment {
             Segment::Idle => Work::Idle,
             Segment::CState => Work::CState,
-            Segment::Irq => Work::Irq(pc.irqs.front().map_or("irq", |irq| irq_name(*irq))),
+            Segment::Irq => Work::Irq(pc.irqs.first().map_or("irq", irq_name)),
             Segment::Overhead => Work::Kernel,
             Segment::Switch => Work::Switch,
             Segment::Entry => Work::Entry,

@@ -37,7 +37,7 @@ impl World<'_> {
         if window {
             let vcpu = &self.vcpus[v as usize];
             let waits = vcpu.segment.is_kernel() || !self.guest_takes_irqs(v);
-            self.vcpus[v as usize].cold.window = waits;
+            self.vcpus[v as usize].window = waits;
         }
         ns
     }
@@ -46,10 +46,9 @@ impl World<'_> {
     #[inline(always)]
     pub(crate) fn entered(&mut self, p: u32, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
-        let cold = &mut vcpu.cold;
-        if cold.exit_at != Ns::MAX {
-            cold.counters.exit_ns[cold.exit_why] += self.now - cold.exit_at;
-            cold.exit_at = Ns::MAX;
+        if vcpu.exit_at != Ns::MAX {
+            let away = self.now - std::mem::replace(&mut vcpu.exit_at, Ns::MAX);
+            vcpu.cold.counters.exits[usize::from(vcpu.exit_why)].ns += away;
         }
         if vcpu.hv_at == Ns::MAX {
             self.guest_goes_on(v);
@@ -108,10 +107,9 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         let virt = &self.vms[vcpu.vm as usize].virt;
         let why = reason.index();
-        let cold = &mut *vcpu.cold;
-        cold.counters.exits[why] += 1;
-        cold.exit_at = self.now;
-        cold.exit_why = why;
+        vcpu.cold.counters.exits[why].n += 1;
+        vcpu.exit_at = self.now;
+        vcpu.exit_why = why as u8;
         let mut ns = c.exit_ns + handling;
         if virt.hv_timer {
             if vcpu.hv_at != Ns::MAX {

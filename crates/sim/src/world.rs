@@ -18,6 +18,7 @@ use vcoop_sched::{CpuId, EntId, Level, Scheduler};
 use crate::boost::Page;
 use crate::call::{Calls, Message};
 use crate::cold::{Cold, VmVirt};
+use crate::few::Few;
 use crate::govern::Driver;
 use crate::idle::IdleTimes;
 use crate::lock::{Shared, Spin, SpinCpu};
@@ -177,34 +178,35 @@ pub(crate) enum Irq {
     Remote(u32),
 }
 
-/// A physical CPU.
+/// A physical CPU. What every event looks at is in the first cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Pcpu {
     pub(crate) segment: Segment,
-    /// Start of the segment.
-    pub(crate) since: Ns,
     /// Thread loaded.
     pub(crate) current: u32,
-    pub(crate) irqs: VecDeque<Irq>,
+    /// Start of the segment.
+    pub(crate) since: Ns,
+    /// Work left behind by handlers, to be paid before anything else.
+    pub(crate) extra: Ns,
+    pub(crate) irqs: Few<Irq>,
+    /// Thread that ran here last.
+    pub(crate) last: u32,
+    /// Track of the thread that an idle exit is for.
+    pub(crate) waking: u32,
     /// The scheduler wants to run.
     pub(crate) resched: bool,
     /// ... and at once, not at the next tick.
     pub(crate) eager: bool,
     /// The running kernel section has reached a voluntary preemption point.
     pub(crate) at_point: bool,
-    /// Work left behind by handlers, to be paid before anything else.
-    pub(crate) extra: Ns,
+    pub(crate) ran_label: u16,
+    pub(crate) ran_since: Ns,
     /// Time each label ran here.
     pub(crate) ran: Box<[Ns]>,
-    pub(crate) ran_since: Ns,
-    pub(crate) ran_label: u16,
-    /// Thread that ran here last.
-    pub(crate) last: u32,
-    /// Track of the thread that an idle exit is for.
-    pub(crate) waking: u32,
+    pub(crate) idle_ns: Ns,
     /// Recent idle times, for the idle governor.
     pub(crate) idle_times: IdleTimes,
-    pub(crate) idle_ns: Ns,
 }
 
 /// What keeps a task from running.
@@ -230,41 +232,42 @@ pub(crate) enum Wait {
     Dead,
 }
 
-/// A program in execution on either level.
+/// A program in execution on either level. What decides how it goes on comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Work {
-    pub(crate) runner: Option<Runner>,
-    pub(crate) label: u16,
     /// What is left of the current run.
     pub(crate) left: Ns,
-    pub(crate) mode: Mode,
     /// Time that cold caches still take from its next run: no work of its own.
     pub(crate) refill: Ns,
-    pub(crate) wait: Wait,
+    pub(crate) label: u16,
+    pub(crate) mode: Mode,
     /// A peer woke it while it did not wait.
     pub(crate) woken: bool,
-    /// CPU time of its own that it has had.
-    pub(crate) done: Ns,
-    pub(crate) slack: Ns,
-    /// First task of its capture: `Op::Wake` counts from there.
-    pub(crate) peers: u32,
-    pub(crate) sampler: u32,
-    pub(crate) probe: u32,
-    pub(crate) glitches: u64,
-    /// Its number among those who call.
-    pub(crate) client: u32,
-    /// Its number among those who serve.
-    pub(crate) server: u32,
-    /// What the system call that it is in will send.
-    pub(crate) outbox: Option<Message>,
-    /// What it keeps its CPU busy for without work of its own; `left` says nothing then.
-    pub(crate) spin: Spin,
-    /// How long it has spun in this spell.
-    pub(crate) spun: Ns,
     /// Spinlocks that it holds or spins for.
     pub(crate) holds: u32,
+    /// What it keeps its CPU busy for without work of its own; `left` says nothing then.
+    pub(crate) spin: Spin,
+    pub(crate) wait: Wait,
+    pub(crate) sampler: u32,
+    /// Its number among those who serve.
+    pub(crate) server: u32,
+    /// CPU time of its own that it has had.
+    pub(crate) done: Ns,
+    pub(crate) runner: Option<Runner>,
+    pub(crate) slack: Ns,
+    pub(crate) probe: u32,
+    /// First task of its capture: `Op::Wake` counts from there.
+    pub(crate) peers: u32,
+    /// Its number among those who call.
+    pub(crate) client: u32,
     /// Its box, if it takes messages.
     pub(crate) mail: u32,
+    /// What the system call that it is in will send.
+    pub(crate) outbox: Option<Message>,
+    /// How long it has spun in this spell.
+    pub(crate) spun: Ns,
+    pub(crate) glitches: u64,
     /// Units of work done.
     pub(crate) units: u64,
 }
@@ -290,12 +293,13 @@ impl Work {
 
 /// A host thread.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Thread {
-    pub(crate) work: Work,
     /// The vCPU it is, if any.
     pub(crate) vcpu: u32,
     pub(crate) track: u32,
     pub(crate) last_cpu: u32,
+    pub(crate) work: Work,
 }
 
 /// What a vCPU does in guest mode.
@@ -344,74 +348,113 @@ pub(crate) mod gtimer {
     pub(crate) const TASKS: u32 = 2;
 }
 
-/// A virtual CPU: a thread to the host, a CPU to its guest.
+/// A virtual CPU: a thread to the host, a CPU to its guest. In this order what every event looks at is in
+/// three cache lines: on a large host each of them is a miss.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Vcpu {
+    pub(crate) segment: GuestSegment,
+    /// What is left of the segment, but for `User`, where the task knows.
+    pub(crate) left: Ns,
+    pub(crate) since: Ns,
+    pub(crate) extra: Ns,
     pub(crate) vm: u32,
     /// Number within the VM.
     pub(crate) cpu: CpuId,
     pub(crate) thread: u32,
     /// pCPU it is loaded on.
     pub(crate) pcpu: u32,
-    /// pCPU whose timer hardware holds its deadline.
-    pub(crate) home: u32,
+    /// Guest task loaded.
+    pub(crate) current: u32,
+    pub(crate) track: u32,
+    /// Pending interrupts.
+    pub(crate) irr: u8,
     pub(crate) halted: bool,
     /// It has halted, and the host polls for it.
     pub(crate) polling: bool,
     /// What to see to when it goes on; see [`wants`](crate::cold::wants).
     pub(crate) wants: u8,
-    pub(crate) segment: GuestSegment,
-    /// What is left of the segment, but for `User`, where the task knows.
-    pub(crate) left: Ns,
-    pub(crate) since: Ns,
-    /// Guest task loaded.
-    pub(crate) current: u32,
     /// Guest kernel code has run since it last returned to user mode.
     pub(crate) in_kernel: bool,
-    /// Pending interrupts.
-    pub(crate) irr: u8,
-    pub(crate) devices: VecDeque<u32>,
-    pub(crate) messages: VecDeque<Message>,
     pub(crate) resched: bool,
     pub(crate) eager: bool,
-    pub(crate) extra: Ns,
-    pub(crate) exits: VecDeque<Exit>,
+    /// The pCPU that fired its timer early waits until it is due.
+    pub(crate) waits_out: bool,
+
+    pub(crate) exits: Few<Exit>,
     /// invariant: sorted by time, latest first.
     pub(crate) timers: Vec<(Ns, u32)>,
     /// Deadline the hardware holds.
     pub(crate) programmed: Ns,
-    /// The pCPU that fired its timer early waits until it is due.
-    pub(crate) waits_out: bool,
+    /// pCPU whose timer hardware holds its deadline.
+    pub(crate) home: u32,
+    /// Its policy is one that does something when it hears of events.
+    pub(crate) hears: bool,
+    /// ... and reads what the guest's kernel says on the page.
+    pub(crate) speaks: bool,
+    /// The interrupt that waits came while the guest could not take it: there will be an exit.
+    pub(crate) window: bool,
+    /// Why it left guest mode: an index into [`EXIT_NAMES`].
+    pub(crate) exit_why: u8,
+
+    /// When it left guest mode; `Ns::MAX`: it has entered it again.
+    pub(crate) exit_at: Ns,
     /// When the preemption timer is to fire; `Ns::MAX`: it is not in use.
     pub(crate) hv_at: Ns,
     /// When it was preempted off its pCPU.
     pub(crate) off_since: Ns,
-    pub(crate) track: u32,
-    pub(crate) baseline: Policy,
-    pub(crate) policy: HostPolicy,
-    pub(crate) half: GuestHalf,
-    pub(crate) page: Page,
     pub(crate) cold: Box<Cold>,
+    pub(crate) devices: VecDeque<u32>,
+
     pub(crate) spin: SpinCpu,
+    pub(crate) messages: VecDeque<Message>,
+    pub(crate) baseline: Policy,
+    pub(crate) page: Page,
+    pub(crate) half: GuestHalf,
+    pub(crate) policy: HostPolicy,
 }
 
-/// A virtual machine.
+/// A virtual machine. What every event looks at is in the first cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Vm {
-    pub(crate) level: Level,
     pub(crate) tasks: Vec<Work>,
+    pub(crate) ticks: Ticks,
     /// Its first vCPU.
     pub(crate) first: u32,
-    pub(crate) preemption: Preemption,
-    pub(crate) ticks: Ticks,
-    pub(crate) virt: VmVirt,
-    pub(crate) shared: VmShared,
-    /// Locks, IPIs, and how its vCPUs spin.
-    pub(crate) sync: Shared,
-    /// A VM of a storm is not there before its VMStart: nothing runs, nothing wakes it.
-    pub(crate) started: bool,
     /// Its place among the VMs of storms.
     pub(crate) birth: u32,
+    pub(crate) virt: VmVirt,
+    pub(crate) preemption: Preemption,
+    /// A VM of a storm is not there before its VMStart: nothing runs, nothing wakes it.
+    pub(crate) started: bool,
+    /// A task of it may spin.
+    pub(crate) spins: bool,
+    pub(crate) level: Level,
+    /// Locks, IPIs, and how its vCPUs spin.
+    pub(crate) sync: Shared,
+    pub(crate) shared: VmShared,
+}
+
+/// Where an entry begins a cache line of its own, and how many it has.
+#[cfg(test)]
+mod layout {
+    use std::mem::{offset_of, size_of};
+
+    use super::*;
+
+    #[test]
+    fn what_every_event_looks_at_is_in_few_cache_lines() {
+        const LINE: usize = 64;
+        assert!(offset_of!(Pcpu, ran_label) < LINE, "{}", offset_of!(Pcpu, ran_label));
+        assert!(offset_of!(Vcpu, waits_out) < LINE);
+        assert!(offset_of!(Vcpu, exit_why) < 2 * LINE);
+        assert_eq!(offset_of!(Vcpu, exit_at), 2 * LINE);
+        assert!(offset_of!(Vm, spins) < LINE, "{}", offset_of!(Vm, spins));
+        assert!(offset_of!(Thread, work) + offset_of!(Work, spin) < LINE);
+        assert!(offset_of!(Work, runner) <= LINE + 8, "{}", offset_of!(Work, runner));
+        assert!(size_of::<Exit>() <= 12 && size_of::<Irq>() <= 8);
+    }
 }
 
 /// More events than this at one moment are a defect of the model, not a scenario.

@@ -22,6 +22,7 @@ fn dynamic(means: Means) -> PolicyPlan {
         boost_on_request: true,
         boost_across_idle: true,
         repay: false,
+        rest_slice_ns: None,
     })
 }
 

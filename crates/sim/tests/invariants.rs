@@ -214,6 +214,7 @@ fn policy() -> impl Strategy<Value = PolicyPlan> {
                 boost_on_request: true,
                 boost_across_idle: true,
                 repay,
+                rest_slice_ns: None,
             })
         }),
         (means(), any::<bool>()).prop_map(move |(means, repay)| PolicyPlan::WakeBoost(
@@ -223,6 +224,7 @@ fn policy() -> impl Strategy<Value = PolicyPlan> {
                 vcpu_budget: budget(3),
                 vm_budget: budget(6),
                 repay,
+                rest_slice_ns: None,
             }
         )),
     ]

@@ -23,6 +23,7 @@ fn sender() -> PolicyPlan {
         boost_on_request: false,
         boost_across_idle: false,
         repay: false,
+        rest_slice_ns: None,
     })
 }
 

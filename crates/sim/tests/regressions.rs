@@ -198,6 +198,7 @@ fn a_class_round_trip_costs_a_cfs_vcpu_its_lead() {
         boost_on_request: true,
         boost_across_idle: true,
         repay: false,
+        rest_slice_ns: None,
     };
     let cpu = |host| {
         let mut p = plan(host, free());

@@ -162,6 +162,7 @@ fn boosting_needs_somebody_who_sees_the_deadline() {
         boost_on_request: true,
         boost_across_idle: true,
         repay: false,
+        rest_slice_ns: None,
     });
     let mean = |virt| {
         let r = contended(virt, boost.clone());

@@ -1,6 +1,6 @@
 //! What a search can set: policies, and the keys of each.
 
-use vcoop_model::plan::virt::TimerVirt;
+use vcoop_model::plan::virt::{IdleVirt, TimerVirt};
 use vcoop_model::plan::{HostSched, Plan, VmPlan};
 use vcoop_model::scenario::Set;
 use vcoop_model::sweep::{Range, RangeKind};
@@ -16,6 +16,8 @@ pub const BASES: [&str; 5] = ["vanilla", "static", "dynamic", "wake-boost", "rat
 pub struct Parts {
     /// Who fires guests' timers, and how early.
     pub timers: bool,
+    /// What idle vCPUs do, and how long the host polls for them.
+    pub idle: bool,
     /// How many of its vCPUs a guest uses.
     pub governors: bool,
     /// Patches of Xen's scheduler.
@@ -23,11 +25,13 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// What the plans of a scenario have: a timer or a governor that somebody set, a credit1 host.
+    /// What the plans of a scenario have: a timer, an idle loop or a governor that somebody set, a
+    /// credit1 host.
     pub fn of(plans: &[Plan]) -> Self {
         let any = |test: fn(&VmPlan) -> bool| plans.iter().any(|plan| plan.vms.iter().any(test));
         Self {
             timers: any(|vm| vm.virt.timer != TimerVirt::default()),
+            idle: any(|vm| vm.virt.idle != IdleVirt::default()),
             governors: any(|vm| vm.virt.govern.kind.is_some()),
             patches: plans.iter().any(|plan| matches!(plan.host.sched, HostSched::Credit1(_))),
         }
@@ -37,6 +41,7 @@ impl Parts {
         match part {
             Part::Policy => true,
             Part::Timers => self.timers,
+            Part::Idle => self.idle,
             Part::Governors => self.governors,
             Part::Patches => self.patches,
         }
@@ -50,6 +55,8 @@ pub enum Part {
     Policy,
     /// See [`Parts::timers`].
     Timers,
+    /// See [`Parts::idle`].
+    Idle,
     /// See [`Parts::governors`].
     Governors,
     /// See [`Parts::patches`].
@@ -102,7 +109,7 @@ const fn patch(name: &'static str, versions: &'static [&'static str]) -> Key {
 }
 
 /// Every key a search sets. Ranges reach an order of magnitude to either side of the defaults.
-pub const KEYS: [Key; 24] = [
+pub const KEYS: [Key; 28] = [
     key(
         "means",
         &["static", "dynamic", "wake-boost"],
@@ -119,9 +126,11 @@ pub const KEYS: [Key; 24] = [
     key("run", &["wake-boost"], Choice::Time(5e4, 1e7)),
     key("max_preempt_off", &["dynamic"], Choice::Time(1e5, 1e7)),
     key("boost_on_injection", &["dynamic"], YES_NO),
+    key("boost_receiver", &["dynamic"], YES_NO),
     key("boost_on_request", &["dynamic"], YES_NO),
     key("boost_across_idle", &["dynamic"], YES_NO),
     key("repay", &BOOSTING, YES_NO),
+    key("rest_slice", &BOOSTING, Choice::Words(&["\"0us\"", "\"300us\"", "\"700us\""])),
     key("interval", &["ratelimit-auto"], Choice::Time(1e7, 1e9)),
     key("confirm", &["ratelimit-auto"], Choice::Words(&["1", "2", "4", "8"])),
     Key {
@@ -137,6 +146,20 @@ pub const KEYS: [Key; 24] = [
         part: Part::Timers,
         needs: None,
         values: Choice::Words(&["", "\"adaptive\"", "\"5us\"", "\"20us\"", "\"50us\""]),
+    },
+    Key {
+        name: "guest_idle",
+        of: &LINUX,
+        part: Part::Idle,
+        needs: None,
+        values: Choice::Words(&["", "\"hlt\"", "\"haltpoll\"", "\"poll\""]),
+    },
+    Key {
+        name: "halt_poll",
+        of: &LINUX,
+        part: Part::Idle,
+        needs: None,
+        values: Choice::Words(&["", "\"0us\"", "\"50us\"", "\"200us\""]),
     },
     Key {
         name: "governor",

@@ -33,10 +33,12 @@ pub(crate) struct Live {
     pub(crate) cast: Cast,
     window: (Ns, Ns),
     events: Vec<(Ns, Told)>,
-    /// What policies did, until the scheduler's events of that time are there.
+    /// What policies and governors did, until the scheduler's events of that time are there.
     notes: Vec<(Ns, Told)>,
     /// vCPUs that are boosted, as far as that was told, and their budgets.
     boosted: BTreeMap<ThreadId, Ns>,
+    /// vCPUs in use of each VM with a mask, as far as that was told.
+    in_use: BTreeMap<u32, u32>,
     /// Time of the last event that was told.
     last: Ns,
     /// Who has each CPU, as far as events were taken in.
@@ -74,6 +76,7 @@ impl Live {
             events: Vec::new(),
             notes: Vec::new(),
             boosted: BTreeMap::new(),
+            in_use: BTreeMap::new(),
             last: 0,
             shown: has.clone(),
             has,
@@ -126,6 +129,11 @@ impl Live {
         self.notes.extend(note.shown().map(told));
     }
 
+    /// A VM uses so many vCPUs from this time on; those of one VM come in order.
+    pub(crate) fn mask(&mut self, at: Ns, vm: u32, vcpus: u32) {
+        self.notes.push((at, Told::Mask { vm, vcpus }));
+    }
+
     /// Tells what was taken in since the last time; the scheduler's events are there up to `covered`.
     pub(crate) fn tell(&mut self, observer: &mut dyn Observer, covered: Ns) {
         let mut events = std::mem::take(&mut self.events);
@@ -153,6 +161,9 @@ impl Live {
                     let event = Told::Boost { thread, what: "boost", budget_ns };
                     observer.event(self.window.0, &event);
                 }
+                for (&vm, &vcpus) in &self.in_use {
+                    observer.event(self.window.0, &Told::Mask { vm, vcpus });
+                }
             }
             match event {
                 Told::Boost { thread, what: "boost", budget_ns } => {
@@ -160,6 +171,9 @@ impl Live {
                 }
                 Told::Boost { thread, what: "restore", .. } => {
                     self.boosted.remove(&thread);
+                }
+                Told::Mask { vm, vcpus } => {
+                    self.in_use.insert(vm, vcpus);
                 }
                 _ => {}
             }
@@ -223,6 +237,7 @@ mod tests {
             events: Vec::new(),
             notes: Vec::new(),
             boosted: BTreeMap::new(),
+            in_use: BTreeMap::new(),
             last: 0,
             has: vec![None; 1],
             shown: vec![None; 1],

@@ -3,7 +3,7 @@
 use vcoop_model::plan::{Plan, StormPlan, ViewPlan, ViewStart};
 use vcoop_model::recording::{Mark, MarkKind, Scatter};
 
-use super::{Draws, detail, mean_of, usable};
+use super::{detail, mean_of, usable};
 use crate::digest::Digest;
 use crate::params;
 use crate::result::{
@@ -25,7 +25,7 @@ pub(super) struct Views {
 
 impl Views {
     /// Adds those of a plan's runs.
-    pub(super) fn add(&mut self, plan: &Plan, run: &PlanRuns, draws: &mut Draws) {
+    pub(super) fn add(&mut self, plan: &Plan, run: &PlanRuns) {
         let place = || Place {
             backend: run.backend.to_owned(),
             policy: plan.policy_name.clone(),
@@ -40,7 +40,7 @@ impl Views {
         self.in_use.extend(detail::in_use(place, &repeats));
         for (index, storm) in (0..).zip(&plan.storms) {
             for (kind, event) in [(MarkKind::Started, "start"), (MarkKind::LoggedIn, "login")] {
-                self.curves.extend(curve(plan, storm, index, kind, &repeats, draws).map(
+                self.curves.extend(curve(plan, storm, index, kind, &repeats).map(
                     |(reached, points)| Curve {
                         place: place(),
                         vm: storm.label.clone(),
@@ -86,7 +86,6 @@ fn curve(
     index: u32,
     kind: MarkKind,
     repeats: &[&Digest],
-    draws: &mut Draws,
 ) -> Option<(Vec<u32>, Vec<CurvePoint>)> {
     let boots = |vm: &u32| {
         let boot = |t: &vcoop_model::plan::TaskPlan| {
@@ -109,7 +108,7 @@ fn curve(
     let all = times.iter().map(Vec::len).min().unwrap_or(0);
     let point = |(vm, n): (u32, usize)| {
         let values: Vec<f64> = times.iter().map(|t| t[n]).collect();
-        let (mean_s, mean_s_ci95) = mean_of(&values, draws);
+        let (mean_s, mean_s_ci95) = mean_of(&values);
         CurvePoint { vm, mean_s, mean_s_ci95 }
     };
     Some((reached, (1..).zip(0..all).map(point).collect()))

@@ -79,6 +79,30 @@ fn draws_are_the_same_every_time() {
     // Known answer: a change of the generator would change every published interval.
     assert_eq!(a.weights[..10], [2, 0, 2, 0, 2, 2, 1, 1, 0, 0]);
     assert!(a.weights.chunks(10).all(|row| row.iter().sum::<u16>() == 10));
+    for blocks in [2, 3, 5, 10, MAX_BLOCKS] {
+        let drawn = Resamples::new(blocks).unwrap();
+        let times: usize = drawn.times.iter().map(|n| usize::from(*n)).sum();
+        assert_eq!((times, drawn.weights.len()), (RESAMPLES, drawn.times.len() * blocks));
+    }
+    // Of five blocks 126 draws can be different, of which some are rare.
+    assert!((110..=126).contains(&Resamples::new(5).unwrap().times.len()));
+    assert_eq!(Resamples::shared(10).unwrap().weights, a.weights);
+    assert!(Resamples::shared(1).is_none());
+}
+
+proptest! {
+    /// Rows that are kept once count as often as they were drawn.
+    #[test]
+    fn an_interval_is_that_of_all_draws_in_order(values in prop::collection::vec(-9.0..9.0f64, 2..14)) {
+        let resamples = Resamples::new(values.len()).unwrap();
+        let rows = resamples.weights.chunks_exact(values.len()).zip(&resamples.times);
+        let mut all: Vec<f64> = rows
+            .flat_map(|(row, n)| vec![weighted_mean(row, &values); usize::from(*n)])
+            .collect();
+        all.sort_by(f64::total_cmp);
+        let plain = [all[resamples.tail], all[RESAMPLES - 1 - resamples.tail]];
+        prop_assert_eq!(resamples.interval(|w| weighted_mean(w, &values)), Some(plain));
+    }
 }
 
 /// Repeats of a known distribution: the interval must hold the truth about as often as it says.

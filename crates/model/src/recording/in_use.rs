@@ -1,6 +1,6 @@
 //! How many of its vCPUs a VM uses over the measured time, where it can keep off some.
 
-use crate::plan::Ns;
+use crate::plan::{Ns, Plan, TimelineAction};
 
 /// vCPUs in use of the VMs of one name, in slices of equal length.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,26 @@ impl InUse {
             used_ns: vec![0; slices as usize],
             changes: vec![0; slices as usize],
         }
+    }
+
+    /// What is counted in runs of a plan: VMs of one name together, where one of them can keep off
+    /// vCPUs; nothing unless the plan has slices.
+    pub fn all(plan: &Plan) -> Vec<Self> {
+        let told = |vm: usize| {
+            let names = |action: &TimelineAction| matches!(action, TimelineAction::Prefer { vm: of, .. } if *of as usize == vm);
+            plan.timeline.iter().any(|event| names(&event.action))
+        };
+        let mut all: Vec<Self> = Vec::new();
+        for (m, vm) in plan.vms.iter().enumerate().filter(|_| plan.slices > 0) {
+            let known = all.iter().any(|known| known.vm == vm.label);
+            if !known && (plan.governor(m).is_some() || told(m)) {
+                let mut own = Self::new(&vm.label, plan.slices, plan.duration_ns);
+                let copies = plan.vms.iter().filter(|copy| copy.label == vm.label);
+                own.vcpus = copies.map(|copy| copy.level.topology.cpus()).sum();
+                all.push(own);
+            }
+        }
+        all
     }
 
     /// A VM used so many vCPUs from one time of the measurement to another. What is beyond the last

@@ -88,8 +88,13 @@ pub(crate) fn expand(
     if !common.enabled.value {
         return;
     }
+    let stress_ng = match &workload.kind {
+        Kind::Hog(keys) => stress_ng(keys, place, errors),
+        _ => None,
+    };
     for (name, program) in threads {
-        push(out, task(name, program, common), common, errors);
+        let task = TaskPlan { stress_ng: stress_ng.clone(), ..task(name, program, common) };
+        push(out, task, common, errors);
     }
 }
 
@@ -130,6 +135,7 @@ fn task(name: String, program: Program, common: &CommonKeys) -> TaskPlan {
         start_ns: common.start.value.ns,
         after_login: common.start.value.login,
         timer_slack_ns: common.slack.as_ref().map_or(default_slack, |s| s.value.0),
+        stress_ng: None,
     }
 }
 
@@ -204,6 +210,20 @@ fn hog(keys: &Hog, errors: &mut Collector<'_>) -> Program {
         phases.insert(0, Phase::Run { time, mode: Mode::User });
     }
     cycle(phases)
+}
+
+/// By which method `stress-ng` does a hog's work, if it does.
+fn stress_ng(keys: &Hog, place: Place, errors: &mut Collector<'_>) -> Option<String> {
+    let method = keys.stress_ng.as_ref()?;
+    if place.guest {
+        let help = "leave it out: the lab's guest runs no programs of others";
+        errors.error_help(method.span, "`stress_ng` is for loads of the host", help);
+    }
+    if keys.kernel.value.ppm > 0 {
+        let help = "one of `stress_ng` and `kernel`: its CPU methods run in user mode";
+        errors.error_help(method.span, "a stressor has no kernel sections of a given share", help);
+    }
+    Some(method.value.0.clone())
 }
 
 fn duty(keys: &Duty, errors: &mut Collector<'_>) -> Program {

@@ -213,6 +213,9 @@ table! {
         /// value below its baseline while it is not boosted. So a boost costs others less CPU time, and the
         /// VM its own background work.
         repay: Option<At<bool>>,
+        /// dynamic and wake-boost: EEVDF slice of a vCPU's thread while it is not boosted, 100us to 100ms;
+        /// 0us: as `vcpu_policy` says. A short one lets other fair threads of its pCPU wake up sooner.
+        rest_slice: Option<At<Time>>,
         /// wake-boost: longest a woken vCPU stays boosted.
         run: Option<At<Span1>>,
         /// vanilla and ratelimit-auto, on a credit1 host: patches of the scheduler by name, in

@@ -11,6 +11,7 @@ use vcoop_sched::config::Patches;
 use super::credit1::policy_patches;
 use super::keys::PolicyKeys;
 use super::sched::ClassKind;
+use super::texts::SLICES;
 use super::virt::VirtKeys;
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::PolicyPlan;
@@ -89,6 +90,13 @@ impl Policies {
                         all.deadlines.insert(name.value.clone(), means.span);
                     }
                     Means::Fifo(_) | Means::Rr(_) | Means::Nice(_) => {}
+                }
+            }
+            if let Some(slice) = keys.rest_slice.as_ref().filter(|slice| slice.value.0 > 0) {
+                all.slices.push(slice.span);
+                if !SLICES.contains(&slice.value.0) {
+                    let message = format!("`rest_slice` cannot be {}", show(slice.value.0));
+                    errors.error_help(slice.span, message, "0us (none), or 100us to 100ms");
                 }
             }
             if let Some(patches) = policy_patches(&keys, errors) {
@@ -205,6 +213,7 @@ macro_rules! each_key {
             boost_on_request: false, true, false, false, false;
             boost_across_idle: false, true, false, false, false;
             repay: false, true, true, false, false;
+            rest_slice: false, true, true, false, false;
             run: false, false, true, false, false;
             patches: false, false, false, true, true;
             preset: false, false, false, true, true;
@@ -290,6 +299,7 @@ fn plan(
                 boost_on_request: flag(&keys.boost_on_request)?,
                 boost_across_idle: flag(&keys.boost_across_idle)?,
                 repay: flag(&keys.repay)?,
+                rest_slice_ns: keys.rest_slice.as_ref().map(|k| k.value.0).filter(|&ns| ns > 0),
             }),
             "wake-boost" => PolicyPlan::WakeBoost(WakeBoostConfig {
                 means: means?,
@@ -297,6 +307,7 @@ fn plan(
                 vcpu_budget: vcpu?,
                 vm_budget: vm?,
                 repay: flag(&keys.repay)?,
+                rest_slice_ns: keys.rest_slice.as_ref().map(|k| k.value.0).filter(|&ns| ns > 0),
             }),
             "ratelimit-auto" => PolicyPlan::RatelimitAuto(RatelimitConfig {
                 interval_ns: keys.interval.as_ref()?.value.0,

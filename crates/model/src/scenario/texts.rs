@@ -9,7 +9,7 @@ use crate::toml_read::Text;
 use crate::toml_read::units::AtLeast;
 
 /// Range of a custom slice, as `sched_setattr` takes it.
-const SLICE: std::ops::RangeInclusive<Ns> = 100_000..=100_000_000;
+pub(crate) const SLICES: std::ops::RangeInclusive<Ns> = 100_000..=100_000_000;
 
 /// A scheduling policy of a thread or task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ fn nice(text: &str) -> Result<i8, String> {
 
 fn slice(text: &str) -> Result<Ns, String> {
     let AtLeast::<1>(ns) = AtLeast::parse(text)?;
-    if SLICE.contains(&ns) {
+    if SLICES.contains(&ns) {
         Ok(ns)
     } else {
         Err(format!("`{text}` is no slice the kernel takes: they go from 100us to 100ms"))

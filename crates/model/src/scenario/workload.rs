@@ -100,6 +100,9 @@ table! {
         kernel: At<Percent<100>> = "0%",
         /// Length of a kernel section.
         section: At<Times> = "exp 50us",
+        /// Of the host: on a live one `stress-ng` does the work, by this `--cpu-method`. It must be
+        /// installed there. To the simulator it is a hog like any other.
+        stress_ng: Option<At<Name>>,
     }
 }
 

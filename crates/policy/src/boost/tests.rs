@@ -5,7 +5,7 @@ use std::vec::Vec;
 use vcoop_abi::{BoostRequest, Class, CsState, GuestWords, Intent, Status, TaskIntent};
 
 use super::Dynamic;
-use crate::action::{Action, Actions, Reason};
+use crate::action::{Action, Actions, Reason, Rest};
 use crate::config::{Budget, DynamicConfig, Means, Ns};
 use crate::event::{Event, Injection};
 use crate::host::{PolicyStats, VmShared};
@@ -23,6 +23,7 @@ const CONFIG: DynamicConfig = DynamicConfig {
     boost_on_request: true,
     boost_across_idle: true,
     repay: false,
+    rest_slice_ns: None,
 };
 const QUIET: GuestWords = GuestWords::SILENT;
 const INJECT: Event = Event::Injected(Injection::Timer);
@@ -33,9 +34,14 @@ struct Rig {
 }
 
 impl Rig {
-    fn with(config: DynamicConfig) -> Self {
+    fn unregistered(config: DynamicConfig) -> Self {
         let mut rig = Self { d: Dynamic::new(config, 0), vm: VmShared::new(config.vm_budget, 0) };
         assert!(rig.on(0, Event::Enable).is_empty(), "not registered yet");
+        rig
+    }
+
+    fn with(config: DynamicConfig) -> Self {
+        let mut rig = Self::unregistered(config);
         assert_eq!(*rig.on(0, Event::Registered(true)), [Action::Status(Status::Normal)]);
         rig
     }
@@ -300,6 +306,20 @@ fn disabling_restores_and_registering_again_does_not_end_throttling() {
     assert_eq!(rig.d.status(), Status::Throttled);
     rig.on(4_200_000, Event::Registered(false));
     assert_eq!(rig.status_after(4_300_000, Event::Registered(true)), Status::Throttled);
+}
+
+#[test]
+fn a_thread_rests_with_its_slice_for_as_long_as_the_policy_is_on() {
+    let rest = Rest { levels: 0, slice_ns: Some(700_000) };
+    let mut rig = Rig::unregistered(DynamicConfig { rest_slice_ns: rest.slice_ns, ..CONFIG });
+    let out = rig.on(0, Event::Registered(true));
+    assert_eq!(*out, [Action::Status(Status::Normal), Action::Rest(rest)]);
+    rig.on(0, INJECT);
+    rig.on(10, Event::Notify(acks(1)));
+    assert_eq!((rig.d.status(), rig.d.rest()), (Status::Normal, rest));
+    let out = rig.on(20, Event::Registered(false));
+    assert!(out.contains(&Action::Rest(Rest::default())), "{out:?}");
+    assert_eq!(rig.d.rest(), Rest::default());
 }
 
 #[test]

@@ -197,7 +197,8 @@ impl<'c> Drawing<'c> {
             }
             // Words that would touch the one before, or leave the picture, are left out.
             let half = word.chars().count() as f64 * LETTER / 2.0;
-            let centre = x.min(self.width - half - 1.0);
+            // At the edge there is room for a wide font.
+            let centre = x.min(self.width - 1.15 * half - 1.0);
             if centre - half < until {
                 continue;
             }

@@ -313,6 +313,12 @@ impl Level {
         self.policies[e.index()]
     }
 
+    /// Whether the entity's policy is a real-time or deadline policy.
+    #[inline]
+    pub fn is_urgent(&self, e: EntId) -> bool {
+        self.class(e) != ClassId::Fair
+    }
+
     /// The class of the entity's policy.
     #[inline]
     fn class(&self, e: EntId) -> ClassId {

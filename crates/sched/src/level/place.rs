@@ -17,14 +17,14 @@ impl Level {
     pub(super) fn place(&mut self, now: Ns, e: EntId, waker: Option<CpuId>) -> CpuId {
         let ent = &self.ents[e.index()];
         let (prev, fresh) = (ent.cpu, ent.fresh);
+        if self.is_single() {
+            return prev;
+        }
         let by = waker.and_then(|w| self.current(w));
         if let Some(by) = by {
             self.record_wakee(now, by, e);
         }
         let ent = &self.ents[e.index()];
-        if self.is_single() {
-            return prev;
-        }
         if ent.allowed == 1 {
             return self.open[e.index()].first().unwrap_or(prev);
         }

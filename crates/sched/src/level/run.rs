@@ -138,7 +138,7 @@ impl Level {
         if self.cpus[cpu.index()].spared {
             return self.push_off(now, cpu, e);
         }
-        if self.cfg.balance.periodic {
+        if self.cfg.balance.periodic && !self.is_single() {
             self.balance_tick(now, cpu);
         }
     }
@@ -611,14 +611,14 @@ impl Level {
                 return;
             }
         }
-        if self.is_urgent(cpu, curr, e, class) {
+        if self.goes_first(cpu, curr, e, class) {
             self.kick(cpu, true);
         }
     }
 
     /// Whether `e` should run instead of `curr`, or of nothing; not both of them are fair.
     #[inline(always)]
-    fn is_urgent(&mut self, cpu: CpuId, curr: u32, e: EntId, class: ClassId) -> bool {
+    fn goes_first(&mut self, cpu: CpuId, curr: u32, e: EntId, class: ClassId) -> bool {
         use ClassId::{Dl, Fair, Rt};
         let held = match class {
             Fair => false,

@@ -163,6 +163,7 @@ pub(crate) fn task(name: &str, program: Program, policy: Policy, cpus: &[u32]) -
         start_ns: 0,
         after_login: false,
         timer_slack_ns: 0,
+        stress_ng: None,
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct Lane {
 pub(crate) struct Panel {
     /// What distinguishes it from the other panels; empty if there is but one.
     pub(crate) title: String,
+    /// What the labels of its lanes leave out; empty if nothing.
+    pub(crate) place: String,
     pub(crate) lanes: Vec<Lane>,
 }
 
@@ -81,6 +83,7 @@ pub(crate) fn panels(document: &Document) -> Vec<Panel> {
     if document.policies.len() > 1 || cells.len() <= document.backends.len() {
         let panel = |(backend, params): &(String, Params)| Panel {
             title: place_words(document, backend, params),
+            place: place_words(document, backend, params),
             lanes: document
                 .policies
                 .iter()
@@ -99,7 +102,8 @@ pub(crate) fn panels(document: &Document) -> Vec<Panel> {
         let chunks = own.chunks(MOST_LANES);
         let several = document.backends.len() > 1;
         for (i, chunk) in chunks.enumerate() {
-            let mut title = if several { backend.clone() } else { String::new() };
+            let place = if several { backend.clone() } else { String::new() };
+            let mut title = place.clone();
             if own.len() > MOST_LANES {
                 let sep = if several { ", " } else { "" };
                 let (from, to) = (i * MOST_LANES + 1, i * MOST_LANES + chunk.len());
@@ -111,7 +115,7 @@ pub(crate) fn panels(document: &Document) -> Vec<Panel> {
                     .iter()
                     .map(move |policy| lane(params::words(params), n, backend, policy, params))
             });
-            all.push(Panel { title, lanes: lanes.collect() });
+            all.push(Panel { title, place, lanes: lanes.collect() });
         }
     }
     all

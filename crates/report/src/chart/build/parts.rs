@@ -52,7 +52,7 @@ pub(super) fn by_size(document: &Document) -> Group {
         for panel in &panels {
             for lane in &panel.lanes {
                 let series = lane.latency(document, probe).filter(|s| s.is_of_a_guest());
-                found.extend(series.map(|s| (named(lane, &panel.title), s)));
+                found.extend(series.map(|s| (named(lane, &panel.place), s)));
             }
         }
         let bands = || found.iter().flat_map(|(_, s)| bands(s));
@@ -78,8 +78,8 @@ pub(super) fn by_size(document: &Document) -> Group {
     group
 }
 
-fn named(lane: &Lane, panel: &str) -> String {
-    if panel.is_empty() { lane.label.clone() } else { format!("{}, {panel}", lane.label) }
+fn named(lane: &Lane, place: &str) -> String {
+    if place.is_empty() { lane.label.clone() } else { format!("{}, {place}", lane.label) }
 }
 
 fn key(part: Part) -> Key {
@@ -115,7 +115,9 @@ fn stack(
         let at_least = left as f64 / total as f64;
         left -= band.count;
         // Twice the square root of two: the middle of the bar.
-        above.push((from * std::f64::consts::SQRT_2, 1.06, percent(at_least)));
+        // Without the space: there is little room.
+        let word = percent(at_least).replace(' ', "");
+        above.push((from * std::f64::consts::SQRT_2, 1.06, word));
         let mut bottom = 0.0;
         for (place, part) in ORDER.iter().enumerate() {
             let height = share(band, *part);
@@ -193,10 +195,10 @@ fn thinned(words: Vec<(f64, f64, String)>, x: &Axis) -> Vec<(f64, f64, String)> 
 fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent {
-        _ if percent >= 9.95 => format!("{percent:.0}%"),
-        _ if percent >= 0.095 => format!("{percent:.1}%"),
-        _ if percent >= 0.0095 => format!("{percent:.2}%"),
-        _ => format!("{percent:.3}%"),
+        _ if percent >= 9.95 => format!("{percent:.0} %"),
+        _ if percent >= 0.095 => format!("{percent:.1} %"),
+        _ if percent >= 0.0095 => format!("{percent:.2} %"),
+        _ => format!("{percent:.3} %"),
     }
 }
 

@@ -97,7 +97,10 @@ fn over_time(
             ]);
         }
     }
-    marks(document, panel, y.min, &mut layers, &mut legend);
+    // Starts of VMs alone are no chart of a probe that has no samples here.
+    if !layers.is_empty() {
+        marks(document, panel, y.min, &mut layers, &mut legend);
+    }
     Chart {
         id: format!("time-{}-{index}", id(probe)),
         title: titled(probe, panel),
