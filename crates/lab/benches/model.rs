@@ -5,6 +5,8 @@
 //! shows against the flagship with everything else about the mechanisms set: then each question has
 //! its answer in another place of memory, and nothing more happens. Both runs have the same events.
 
+use std::time::Duration;
+
 use criterion::{Criterion, Throughput, criterion_group};
 use vcoop_capture::Loader;
 use vcoop_model::builtin::builtin_scenario;
@@ -105,15 +107,25 @@ fn model(c: &mut Criterion) {
         let events = run(&plan).0;
         let mut group = c.benchmark_group(name);
         group.throughput(Throughput::Elements(events)).sample_size(10);
+        group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2));
         group.bench_function("run", |b| b.iter(|| run(&plan)));
         group.finish();
     }
 }
 
-/// By turns: medians of CPU time an event, and the ratio of the large host to the small one.
+/// Median, least and most.
+fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
+    values.sort_by(f64::total_cmp);
+    (values[values.len() / 2], values[0], values[values.len() - 1])
+}
+
+/// By turns, for others who use the machine: CPU time an event, and ratios of one turn's.
 fn interleaved(rounds: usize) {
     let cases = cases();
-    assert_eq!(run(&cases[1].1).0, run(&cases[5].1).0, "what is unused changes no event");
+    let at = |name: &str| cases.iter().position(|c| c.0 == name).expect("a case");
+    let flagship = at("busy-host/dynamic");
+    let events = |case: usize| run(&cases[case].1).0;
+    assert_eq!(events(flagship), events(at("busy-host/unused")), "the unused changes no event");
     let mut costs = vec![vec![]; cases.len()];
     for _ in 0..rounds {
         for ((_, plan), costs) in cases.iter().zip(&mut costs) {
@@ -121,24 +133,23 @@ fn interleaved(rounds: usize) {
             costs.push(cpu_ns as f64 / events as f64);
         }
     }
-    let medians: Vec<f64> = costs
-        .iter_mut()
-        .map(|v| {
-            v.sort_by(f64::total_cmp);
-            v[v.len() / 2]
-        })
-        .collect();
-    for ((name, _), ns) in cases.iter().zip(&medians) {
-        println!("{name:20} {ns:6.1} ns an event, {:5.1} M events/CPU-s", 1e3 / ns);
+    println!("{:28} {:>8} {:>8} {:>8}", "ns of CPU time an event", "median", "least", "most");
+    for ((name, _), costs) in cases.iter().zip(&costs) {
+        let (median, least, most) = spread(costs.clone());
+        println!("{name:28} {median:8.1} {least:8.1} {most:8.1}");
     }
-    println!("pcpus 384 / 24       {:6.2}x the cost of an event", medians[3] / medians[2]);
-    println!("sliced / not         {:6.2}x the cost of an event", medians[4] / medians[1]);
-    println!("unused on / off      {:6.2}x the cost of an event", medians[5] / medians[1]);
-    for (i, path) in (6..).zip(["icr", "cluster", "pv-ipi", "posted-ipi"]) {
-        println!(
-            "ipi-80 {path:10} / flagship {:6.2}x the cost of an event",
-            medians[i] / medians[1]
-        );
+    println!("{:28} {:>8} {:>8} {:>8}", "ratios", "median", "least", "most");
+    let ipi = ["icr", "cluster", "pv-ipi", "posted-ipi"].map(|path| format!("ipi-80/{path}"));
+    let others = [
+        ("384 / 24 pCPUs", at("pcpus/384"), at("pcpus/24")),
+        ("sliced / flagship", at("busy-host/sliced"), flagship),
+        ("unused on / flagship", at("busy-host/unused"), flagship),
+    ];
+    let ratios = others.into_iter().chain(ipi.iter().map(|name| (&name[..], at(name), flagship)));
+    for (name, case, base) in ratios {
+        let each = costs[case].iter().zip(&costs[base]).map(|(a, b)| a / b).collect();
+        let (median, least, most) = spread(each);
+        println!("{name:28} {median:7.2}x {least:7.2}x {most:7.2}x");
     }
 }
 
