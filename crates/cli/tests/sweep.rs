@@ -42,18 +42,24 @@ fn bytes(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     entries.map(|e| (e.file_name().into_string().unwrap(), fs::read(e.path()).unwrap())).collect()
 }
 
-/// Points that journals and parts of a folder hold; parts have 16 points.
+/// Points that journals and parts of a folder hold; parts have 16 points, and their journals may be there
+/// still.
 fn done(dir: &Path) -> usize {
     let Ok(entries) = fs::read_dir(dir) else { return 0 };
-    let points = |path: PathBuf| match path.extension().and_then(|e| e.to_str()) {
-        Some("parquet") => 16,
-        Some("journal") => {
-            let text = fs::read(&path).unwrap_or_default();
-            text.iter().filter(|byte| **byte == b'\n').count()
-        }
-        _ => 0,
-    };
-    entries.flatten().map(|e| points(e.path())).sum()
+    let mut parts = BTreeMap::<_, usize>::new();
+    for path in entries.flatten().map(|e| e.path()) {
+        let points = match path.extension().and_then(|e| e.to_str()) {
+            Some("parquet") => 16,
+            Some("journal") => {
+                let text = fs::read(&path).unwrap_or_default();
+                text.iter().filter(|byte| **byte == b'\n').count()
+            }
+            _ => continue,
+        };
+        let part = parts.entry(path.file_stem().map(ToOwned::to_owned)).or_default();
+        *part = points.max(*part);
+    }
+    parts.into_values().sum()
 }
 
 #[test]

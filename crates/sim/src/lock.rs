@@ -204,6 +204,7 @@ impl World<'_> {
 
     /// A task begins to spin.
     pub(crate) fn spin(&mut self, vm: usize, t: u32, spin: Spin) {
+        debug_assert!(self.vms[vm].spins, "`Vm::spins` leaves out a program that does");
         let work = &mut self.vms[vm].tasks[t as usize];
         work.spin = spin;
         work.spun = 0;
