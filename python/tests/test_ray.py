@@ -90,6 +90,8 @@ def workers() -> list[int]:
 
 
 def test_a_killed_worker_costs_nothing_but_time(cluster: Any, file: Path, tmp_path: Path) -> None:
+    # Long enough to be met at work on any machine.
+    file.write_text(SWEEP.replace('"100ms"', '"4s"'))
     killed: list[int] = []
     over = threading.Event()
 
@@ -98,7 +100,8 @@ def test_a_killed_worker_costs_nothing_but_time(cluster: Any, file: Path, tmp_pa
             for pid in workers()[:1]:
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
-            time.sleep(0.3)
+                time.sleep(0.3)
+            time.sleep(0.02)
 
     thread = threading.Thread(target=kill)
     thread.start()
