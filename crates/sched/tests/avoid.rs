@@ -36,9 +36,9 @@ fn the_running_entity_leaves_at_the_next_tick_and_not_before() {
     assert_ne!(m.level.cpu_of(away), CpuId(3));
     assert_eq!((on(&m, 3), m.level.pushed_off()), (0, 1));
     // From then on three CPUs share four hogs, and the fourth idles.
-    let busy = m.busy[3];
+    let busy = m.tasks.busy[3];
     m.run_for(200 * MS);
-    assert_eq!(m.busy[3], busy);
+    assert_eq!(m.tasks.busy[3], busy);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn no_wake_up_and_no_start_lands_on_an_avoided_cpu() {
             .collect();
         let rt = m.spawn(Policy::Fifo(5), Work { run: 100 * US, sleep: 700 * US });
         m.run_for(500 * MS);
-        assert_eq!((m.busy[1], m.busy[3]), (0, 0));
+        assert_eq!((m.tasks.busy[1], m.tasks.busy[3]), (0, 0));
         assert!(all.iter().chain([&rt]).all(|&e| m.exec(e) > 0));
     }
 }
@@ -121,9 +121,9 @@ fn no_cpu_balances_with_an_avoided_one() {
     m.run_for(4 * MS);
     assert_eq!(on(&m, 2) + on(&m, 3), 0);
     // Nor do idle avoided CPUs take what waits on the others.
-    let busy = m.busy[2] + m.busy[3];
+    let busy = m.tasks.busy[2] + m.tasks.busy[3];
     m.run_for(200 * MS);
-    assert_eq!(m.busy[2] + m.busy[3], busy);
+    assert_eq!(m.tasks.busy[2] + m.tasks.busy[3], busy);
     assert_eq!(on(&m, 0) + on(&m, 1), 4);
 }
 
@@ -157,7 +157,7 @@ fn rt_goes_too_and_nobody_pushes_or_pulls_it_back() {
     let low = m.spawn(Policy::Fifo(10), HOG);
     m.run_for(20 * MS);
     assert!(m.level.is_running(high) && m.level.is_running(mid) && m.level.is_queued(low));
-    assert_eq!(m.busy[2], 4 * MS);
+    assert_eq!(m.tasks.busy[2], 4 * MS);
     // A CPU that gets less urgent pulls; the avoided one, kicked for nothing, does not.
     m.schedule(2, Leave::Preempted);
     assert!(m.level.is_queued(low));
@@ -244,10 +244,10 @@ fn an_offline_cpu_is_left_at_once_and_affinity_gives_way() {
     m.run_until(30 * MS + 500 * US);
     m.offline(cpus(&[3]));
     assert_eq!(on(&m, 3), 0);
-    let busy = m.busy[3];
+    let busy = m.tasks.busy[3];
     m.wake(asleep, None);
     m.run_for(100 * MS);
-    assert_eq!(m.busy[3], busy);
+    assert_eq!(m.tasks.busy[3], busy);
     for &e in all.iter().chain([&rt, &asleep]) {
         assert_ne!(m.level.cpu_of(e), CpuId(3));
     }

@@ -198,7 +198,7 @@ proptest! {
             }
         }
         let exec: u64 = ids.iter().map(|&e| m.exec(e)).sum();
-        prop_assert_eq!(exec + stolen, m.busy.iter().sum::<u64>());
+        prop_assert_eq!(exec + stolen, m.tasks.busy.iter().sum::<u64>());
     }
 
     /// With newidle balancing, no affinity and nothing cache-hot, nobody waits while a CPU idles.

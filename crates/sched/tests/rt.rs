@@ -147,7 +147,7 @@ fn throttling_idles_the_cpu_if_nothing_else_is_there() {
     m.checking = true;
     m.spawn(Policy::Rr(50), HOG);
     m.run_for(10_000 * MS);
-    assert_ratio(m.busy[0], 10_000 * MS, 0.95, 0.2);
+    assert_ratio(m.tasks.busy[0], 10_000 * MS, 0.95, 0.2);
 }
 
 #[test]

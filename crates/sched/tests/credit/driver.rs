@@ -1,37 +1,22 @@
 //! The smallest driver of a credit scheduler: kicks are served at once, timers fire on time, nothing
-//! costs anything. It finds the next event by looking at everything.
+//! costs anything.
 
 #![allow(dead_code)]
 
 use vcoop_sched::config::{Credit1Config, Domain, Ns, Policy, Topology};
 use vcoop_sched::{Attr, CpuId, CpuSet, Credit1, Decision, EntId, Leave, Note, Waker};
 
-pub(crate) const MS: Ns = 1_000_000;
-pub(crate) const US: Ns = 1_000;
+#[path = "../tasks/mod.rs"]
+mod tasks;
 
-/// Runs and sleeps in turn, and asks for its next wake-up by I/O.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Work {
-    pub(crate) run: Ns,
-    pub(crate) sleep: Ns,
-}
-
-pub(crate) const HOG: Work = Work { run: Ns::MAX, sleep: 0 };
-
-#[derive(Debug)]
-struct Task {
-    work: Work,
-    left: Ns,
-    wakes_at: Option<Ns>,
-}
+use tasks::Tasks;
+pub(crate) use tasks::{HOG, MS, US, Work};
 
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) credit: Credit1,
     pub(crate) now: Ns,
-    tasks: Vec<Task>,
-    since: Vec<Ns>,
-    pub(crate) busy: Vec<Ns>,
+    pub(crate) tasks: Tasks,
     /// Every switch: when, where, to whom.
     pub(crate) log: Vec<(Ns, CpuId, Option<EntId>)>,
     pub(crate) decisions: Vec<(Ns, Decision, EntId, CpuId)>,
@@ -49,15 +34,12 @@ pub(crate) fn config(cpus: u32, guests: usize) -> Credit1Config {
 
 impl Machine {
     pub(crate) fn new(cfg: &Credit1Config) -> Self {
-        let n = cfg.topology.cpus() as usize;
         let mut credit = Credit1::new(cfg).expect("valid");
         credit.set_trace(true);
         let mut this = Self {
             credit,
             now: 0,
-            tasks: Vec::new(),
-            since: vec![0; n],
-            busy: vec![0; n],
+            tasks: Tasks::new(cfg.topology.cpus(), false),
             log: Vec::new(),
             decisions: Vec::new(),
             schedules: 0,
@@ -73,7 +55,7 @@ impl Machine {
         let home = cpus.first().unwrap_or(CpuId(0));
         let attr = Attr { policy: Policy::NORMAL, cpus, group: Some(domain) };
         let e = self.credit.add(attr, home);
-        self.tasks.push(Task { work, left: work.run, wakes_at: None });
+        self.tasks.add(work);
         e
     }
 
@@ -89,14 +71,14 @@ impl Machine {
 
     pub(crate) fn wake_by(&mut self, e: EntId, by: Waker) {
         self.account();
-        self.tasks[e.index()].wakes_at = None;
+        self.tasks.wake_at(e, None);
         self.credit.wake(self.now, e, by);
         self.serve();
     }
 
     /// A sleeper sleeps until then.
     pub(crate) fn put_off(&mut self, e: EntId, until: Ns) {
-        self.tasks[e.index()].wakes_at = Some(until);
+        self.tasks.wake_at(e, Some(until));
     }
 
     pub(crate) fn schedule(&mut self, cpu: u32, leave: Leave) {
@@ -142,42 +124,21 @@ impl Machine {
         }
     }
 
-    fn cpus(&self) -> impl Iterator<Item = CpuId> + use<> {
-        (0..self.since.len() as u32).map(CpuId)
-    }
-
     fn next_event(&self) -> Ns {
-        let mut t = Ns::MAX;
-        for cpu in self.cpus() {
-            if let Some(e) = self.credit.current(cpu) {
-                t = t.min(self.now.saturating_add(self.tasks[e.index()].left));
-            }
-            t = t.min(self.credit.deadline(cpu).unwrap_or(Ns::MAX).max(self.now));
-        }
-        self.tasks.iter().filter_map(|task| task.wakes_at).fold(t, Ns::min)
+        let due = |cpu| self.credit.deadline(cpu).map(|at| at.max(self.now));
+        let tasks = self.tasks.next_event(self.now, |cpu| self.credit.current(cpu));
+        self.tasks.cpus().filter_map(due).fold(tasks, Ns::min)
     }
 
     fn account(&mut self) {
-        for cpu in self.cpus() {
-            let i = cpu.index();
-            let ran = self.now - self.since[i];
-            self.since[i] = self.now;
-            if let Some(e) = self.credit.current(cpu) {
-                self.busy[i] += ran;
-                let left = &mut self.tasks[e.index()].left;
-                *left -= if *left == Ns::MAX { 0 } else { ran };
-            }
-        }
+        self.tasks.account(self.now, |cpu| self.credit.current(cpu));
     }
 
     fn events(&mut self) {
-        for cpu in self.cpus() {
+        for cpu in self.tasks.cpus() {
             if let Some(e) = self.credit.current(cpu)
-                && self.tasks[e.index()].left == 0
+                && self.tasks.falls_asleep(self.now, e)
             {
-                let task = &mut self.tasks[e.index()];
-                task.left = task.work.run;
-                task.wakes_at = Some(self.now + task.work.sleep);
                 self.switch(cpu, Leave::Blocked);
                 self.serve();
             }
@@ -187,7 +148,7 @@ impl Machine {
             }
         }
         for i in 0..self.tasks.len() {
-            if self.tasks[i].wakes_at.is_some_and(|t| t <= self.now) {
+            if self.tasks.is_due(self.now, i) {
                 self.wake_by(EntId(i as u32), Waker { io: true, ..Waker::default() });
             }
         }

@@ -146,7 +146,7 @@ proptest! {
             }
         }
         let exec: u64 = ids.iter().map(|&e| m.exec(e)).sum();
-        prop_assert_eq!(exec, m.busy.iter().sum::<u64>());
+        prop_assert_eq!(exec, m.tasks.busy.iter().sum::<u64>());
     }
 
     /// Without affinity, caps and cache-hot delay, nobody waits while a CPU idles: whoever wakes

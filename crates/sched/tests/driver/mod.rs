@@ -1,5 +1,5 @@
 //! The smallest driver that follows the level's contract: kicks are served at once, ticks come on
-//! time, nothing costs anything. It finds the next event by looking at everything.
+//! time, nothing costs anything.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -8,37 +8,20 @@ use vcoop_sched::config::{
 };
 use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, Level, Note};
 
-pub const MS: Ns = 1_000_000;
-pub const US: Ns = 1_000;
+#[path = "../tasks/mod.rs"]
+mod tasks;
 
-/// What an entity does: runs and sleeps in turn; `sleep == 0` never sleeps.
-#[derive(Clone, Copy, Debug)]
-pub struct Work {
-    pub run: Ns,
-    pub sleep: Ns,
-}
-
-pub const HOG: Work = Work { run: Ns::MAX, sleep: 0 };
-
-#[derive(Debug)]
-struct Task {
-    work: Work,
-    /// Left of the current run.
-    left: Ns,
-    wakes_at: Option<Ns>,
-}
+use tasks::Tasks;
+#[allow(unused_imports, reason = "each test uses its own part")]
+pub use tasks::{HOG, MS, US, Work};
 
 #[derive(Debug)]
 pub struct Machine {
     pub level: Level,
     pub now: Ns,
-    tasks: Vec<Task>,
+    pub tasks: Tasks,
     /// Next tick of each CPU.
     ticks: Vec<Ns>,
-    /// When the running entity of each CPU got there.
-    since: Vec<Ns>,
-    /// Time during which each CPU was not idle.
-    pub busy: Vec<Ns>,
     tick_ns: Ns,
     /// Every switch: when, where, to whom.
     pub log: Vec<(Ns, CpuId, Option<EntId>)>,
@@ -78,10 +61,8 @@ impl Machine {
         Self {
             level: Level::new(cfg).expect("valid"),
             now: 0,
-            tasks: Vec::new(),
+            tasks: Tasks::new(cfg.topology.cpus(), true),
             ticks: vec![0; n],
-            since: vec![0; n],
-            busy: vec![0; n],
             tick_ns: cfg.tick_ns,
             log: Vec::new(),
             logging: false,
@@ -109,12 +90,12 @@ impl Machine {
     /// Adds an entity that sleeps until it is woken.
     pub fn add(&mut self, attr: Attr, home: u32, work: Work) -> EntId {
         let e = self.level.add(attr, CpuId(home));
-        self.tasks.push(Task { work, left: work.run, wakes_at: None });
+        self.tasks.add(work);
         e
     }
 
     pub fn wake(&mut self, e: EntId, waker: Option<u32>) {
-        self.tasks[e.0 as usize].wakes_at = None;
+        self.tasks.wake_at(e, None);
         self.account();
         self.level.wake(self.now, e, waker.map(CpuId));
         self.serve();
@@ -189,50 +170,30 @@ impl Machine {
         self.account();
     }
 
-    fn cpus(&self) -> impl Iterator<Item = CpuId> + use<> {
-        (0..self.ticks.len() as u32).map(CpuId)
-    }
-
     fn next_event(&self) -> Ns {
-        let mut t = Ns::MAX;
-        for cpu in self.cpus() {
-            if let Some(e) = self.level.current(cpu) {
-                if self.level.tick_needed(cpu) {
-                    t = t.min(self.ticks[cpu.index()]);
-                }
-                t = t.min(self.now.saturating_add(self.tasks[e.0 as usize].left));
+        let mut t = self.tasks.next_event(self.now, |cpu| self.level.current(cpu));
+        for cpu in self.tasks.cpus() {
+            if self.level.current(cpu).is_some() && self.level.tick_needed(cpu) {
+                t = t.min(self.ticks[cpu.index()]);
             }
             t = t.min(self.level.deadline(cpu).unwrap_or(Ns::MAX).max(self.now));
         }
-        self.tasks.iter().filter_map(|task| task.wakes_at).fold(t, Ns::min)
+        t
     }
 
-    /// Brings runs and busy time up to now.
     fn account(&mut self) {
-        for cpu in self.cpus() {
-            let i = cpu.index();
-            let ran = self.now - self.since[i];
-            self.since[i] = self.now;
-            if let Some(e) = self.level.current(cpu) {
-                self.busy[i] += ran;
-                let left = &mut self.tasks[e.0 as usize].left;
-                *left = left.saturating_sub(if *left == Ns::MAX { 0 } else { ran });
-            }
-        }
+        self.tasks.account(self.now, |cpu| self.level.current(cpu));
     }
 
     fn events(&mut self) {
-        for cpu in self.cpus() {
+        for cpu in self.tasks.cpus() {
             if self.level.deadline(cpu).is_some_and(|d| d <= self.now) {
                 self.level.on_deadline(self.now, cpu);
                 self.serve();
             }
             if let Some(e) = self.level.current(cpu)
-                && self.tasks[e.0 as usize].left == 0
+                && self.tasks.falls_asleep(self.now, e)
             {
-                let task = &mut self.tasks[e.0 as usize];
-                task.left = task.work.run;
-                task.wakes_at = Some(self.now + task.work.sleep);
                 self.switch(cpu, Leave::Blocked);
                 self.serve();
             }
@@ -243,7 +204,7 @@ impl Machine {
             }
         }
         for i in 0..self.tasks.len() {
-            if self.tasks[i].wakes_at.is_some_and(|t| t <= self.now) {
+            if self.tasks.is_due(self.now, i) {
                 self.wake(EntId(i as u32), None);
             }
         }

@@ -1,37 +1,22 @@
 //! The smallest driver of a pool: kicks are served at once, timers fire on time, nothing costs anything.
-//! It finds the next event by looking at everything.
+//!
 
 #![allow(dead_code)]
 
 use vcoop_sched::config::{Ns, Partition, Policy, PoolConfig, Topology};
 use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, Note, Pool};
 
-pub(crate) const MS: Ns = 1_000_000;
-pub(crate) const US: Ns = 1_000;
+#[path = "../tasks/mod.rs"]
+mod tasks;
 
-/// Runs and sleeps in turn.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Work {
-    pub(crate) run: Ns,
-    pub(crate) sleep: Ns,
-}
-
-pub(crate) const HOG: Work = Work { run: Ns::MAX, sleep: 0 };
-
-#[derive(Debug)]
-struct Task {
-    work: Work,
-    left: Ns,
-    wakes_at: Option<Ns>,
-}
+use tasks::Tasks;
+pub(crate) use tasks::{HOG, MS, US, Work};
 
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) pool: Pool,
     pub(crate) now: Ns,
-    tasks: Vec<Task>,
-    since: Vec<Ns>,
-    pub(crate) busy: Vec<Ns>,
+    pub(crate) tasks: Tasks,
     /// Every switch: when, where, to whom.
     pub(crate) log: Vec<(Ns, CpuId, Option<EntId>)>,
     pub(crate) parked: Vec<(Ns, EntId, bool)>,
@@ -50,13 +35,10 @@ pub(crate) fn smt(topology: Topology, partitions: &[(u32, u32, u32)]) -> PoolCon
 
 impl Machine {
     pub(crate) fn new(cfg: &PoolConfig) -> Self {
-        let n = cfg.topology.cpus() as usize;
         let mut this = Self {
             pool: Pool::new(cfg).expect("valid"),
             now: 0,
-            tasks: Vec::new(),
-            since: vec![0; n],
-            busy: vec![0; n],
+            tasks: Tasks::new(cfg.topology.cpus(), false),
             log: Vec::new(),
             parked: Vec::new(),
             threads: cfg.topology.threads_per_core,
@@ -67,11 +49,10 @@ impl Machine {
 
     /// A vCPU that sleeps until it is woken.
     pub(crate) fn add(&mut self, partition: u16, work: Work) -> EntId {
-        let n = self.since.len() as u32;
-        let home = CpuId(self.tasks.len() as u32 % n);
+        let home = CpuId(self.tasks.len() as u32 % self.pool.config().topology.cpus());
         let attr = Attr { policy: Policy::NORMAL, cpus: CpuSet::EMPTY, group: Some(partition) };
         let e = self.pool.add(attr, home);
-        self.tasks.push(Task { work, left: work.run, wakes_at: None });
+        self.tasks.add(work);
         e
     }
 
@@ -87,7 +68,7 @@ impl Machine {
 
     pub(crate) fn wake(&mut self, e: EntId) {
         self.account();
-        self.tasks[e.index()].wakes_at = None;
+        self.tasks.wake_at(e, None);
         self.pool.wake(self.now, e);
         self.serve();
     }
@@ -142,42 +123,21 @@ impl Machine {
         }
     }
 
-    fn cpus(&self) -> impl Iterator<Item = CpuId> + use<> {
-        (0..self.since.len() as u32).map(CpuId)
-    }
-
     fn next_event(&self) -> Ns {
-        let mut t = Ns::MAX;
-        for cpu in self.cpus() {
-            if let Some(e) = self.pool.current(cpu) {
-                t = t.min(self.now.saturating_add(self.tasks[e.index()].left));
-            }
-            t = t.min(self.pool.deadline(cpu).unwrap_or(Ns::MAX).max(self.now));
-        }
-        self.tasks.iter().filter_map(|task| task.wakes_at).fold(t, Ns::min)
+        let due = |cpu| self.pool.deadline(cpu).map(|at| at.max(self.now));
+        let tasks = self.tasks.next_event(self.now, |cpu| self.pool.current(cpu));
+        self.tasks.cpus().filter_map(due).fold(tasks, Ns::min)
     }
 
     fn account(&mut self) {
-        for cpu in self.cpus() {
-            let i = cpu.index();
-            let ran = self.now - self.since[i];
-            self.since[i] = self.now;
-            if let Some(e) = self.pool.current(cpu) {
-                self.busy[i] += ran;
-                let left = &mut self.tasks[e.index()].left;
-                *left -= if *left == Ns::MAX { 0 } else { ran };
-            }
-        }
+        self.tasks.account(self.now, |cpu| self.pool.current(cpu));
     }
 
     fn events(&mut self) {
-        for cpu in self.cpus() {
+        for cpu in self.tasks.cpus() {
             if let Some(e) = self.pool.current(cpu)
-                && self.tasks[e.index()].left == 0
+                && self.tasks.falls_asleep(self.now, e)
             {
-                let task = &mut self.tasks[e.index()];
-                task.left = task.work.run;
-                task.wakes_at = Some(self.now + task.work.sleep);
                 self.switch(cpu, Leave::Blocked);
                 self.serve();
             }
@@ -187,7 +147,7 @@ impl Machine {
             }
         }
         for i in 0..self.tasks.len() {
-            if self.tasks[i].wakes_at.is_some_and(|t| t <= self.now) {
+            if self.tasks.is_due(self.now, i) {
                 self.wake(EntId(i as u32));
             }
         }

@@ -100,7 +100,7 @@ proptest! {
             prop_assert!(!idle || all.iter().find(waits).is_none());
         }
         let exec: u64 = all.iter().map(|&(e, ..)| m.exec(e)).sum();
-        prop_assert_eq!(exec, m.busy.iter().sum::<u64>());
+        prop_assert_eq!(exec, m.tasks.busy.iter().sum::<u64>());
     }
 
 }

@@ -62,7 +62,7 @@ fn play(cfg: &PoolConfig, ops: &[Op]) -> Result<Machine, TestCaseError> {
         }
     }
     let exec: u64 = ids.iter().map(|&e| m.exec(e)).sum();
-    prop_assert_eq!(exec, m.busy.iter().sum::<u64>());
+    prop_assert_eq!(exec, m.tasks.busy.iter().sum::<u64>());
     prop_assert!((0..cfg.topology.cpus()).all(|c| !m.pool.is_kicked(CpuId(c))));
     Ok(m)
 }
