@@ -12,6 +12,8 @@ pub use credit1::{BoostPreempts, Burn, Credit1Config, Domain, Patch, Patches, Xe
 pub use patches::{NamedPatch, find_patch, patches};
 pub use pool::{Partition, PoolConfig};
 
+use crate::{ConfigError, MAX_CPUS};
+
 /// Integer nanoseconds, on the clock of whoever drives the level.
 pub type Ns = u64;
 
@@ -172,6 +174,17 @@ impl Topology {
     /// One LLC, no SMT.
     pub fn flat(cpus: u32) -> Self {
         Self { threads_per_core: 1, cores_per_llc: cpus, llcs: 1 }
+    }
+
+    /// Refuses none and more CPUs than a set can hold.
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        let cpus = u64::from(self.threads_per_core)
+            .saturating_mul(u64::from(self.cores_per_llc))
+            .saturating_mul(u64::from(self.llcs));
+        if cpus == 0 || cpus > u64::from(MAX_CPUS) {
+            return Err(ConfigError::CpuCount { cpus });
+        }
+        Ok(())
     }
 
     /// Number of CPUs.

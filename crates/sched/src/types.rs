@@ -258,6 +258,17 @@ pub enum ConfigError {
     },
 }
 
+impl ConfigError {
+    /// Refuses a value outside of `min..=max`.
+    pub(crate) fn range(field: &'static str, value: u64, min: u64, max: u64) -> Result<(), Self> {
+        if (min..=max).contains(&value) {
+            Ok(())
+        } else {
+            Err(Self::Range { field, value, min, max })
+        }
+    }
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -16,7 +16,6 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::config::{ClassId, LevelConfig, Ns, Policy, RtGuard, Topology};
-use crate::cpuset::MAX_CPUS;
 use crate::dl::{DlClass, NEVER};
 use crate::fair::{FairClass, weight};
 use crate::guard::Guard;
@@ -422,13 +421,7 @@ impl Level {
 }
 
 fn validate(cfg: &LevelConfig) -> Result<(), ConfigError> {
-    let t = &cfg.topology;
-    let cpus = u64::from(t.threads_per_core)
-        .saturating_mul(u64::from(t.cores_per_llc))
-        .saturating_mul(u64::from(t.llcs));
-    if cpus == 0 || cpus > u64::from(MAX_CPUS) {
-        return Err(ConfigError::CpuCount { cpus });
-    }
+    cfg.topology.validate()?;
     let guard = match cfg.rt_guard {
         RtGuard::Off => (1, 1),
         RtGuard::Throttle { runtime_ns, period_ns }

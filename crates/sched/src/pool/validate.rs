@@ -1,8 +1,7 @@
 //! What a pool may be.
 
-use crate::config::{Ns, PoolConfig, Topology};
-use crate::cpuset::MAX_CPUS;
-use crate::{ConfigError, config::Partition};
+use crate::ConfigError;
+use crate::config::{Ns, Partition, PoolConfig};
 
 const MS: Ns = 1_000_000;
 
@@ -11,25 +10,14 @@ const MS: Ns = 1_000_000;
 const VPS_A_CPU: u32 = 20;
 
 pub(super) fn validate(cfg: &PoolConfig) -> Result<(), ConfigError> {
-    let Topology { threads_per_core, cores_per_llc, llcs } = cfg.topology;
-    let cpus = u64::from(threads_per_core)
-        .saturating_mul(u64::from(cores_per_llc))
-        .saturating_mul(u64::from(llcs));
-    if cpus == 0 || cpus > u64::from(MAX_CPUS) {
-        return Err(ConfigError::CpuCount { cpus });
-    }
-    let range = |field, value: u64, min: u64, max: u64| {
-        if (min..=max).contains(&value) {
-            Ok(())
-        } else {
-            Err(ConfigError::Range { field, value, min, max })
-        }
-    };
+    cfg.topology.validate()?;
+    let threads = cfg.topology.threads_per_core;
+    let range = ConfigError::range;
     range("window_ns", cfg.window_ns, MS, 1000 * MS)?;
     range("partitions", cfg.partitions.len() as u64, 1, u64::from(u16::MAX))?;
     for (partition, &Partition { vcpus, entitled, weight }) in cfg.partitions.iter().enumerate() {
-        if vcpus == 0 || !vcpus.is_multiple_of(threads_per_core) {
-            return Err(ConfigError::HalfCore { partition, vcpus, threads: threads_per_core });
+        if vcpus == 0 || !vcpus.is_multiple_of(threads) {
+            return Err(ConfigError::HalfCore { partition, vcpus, threads });
         }
         let least = u64::from(vcpus.div_ceil(VPS_A_CPU));
         range("entitled", u64::from(entitled), least, u64::from(vcpus))?;
