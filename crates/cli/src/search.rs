@@ -409,15 +409,11 @@ fn capacity_words(vary: &Vary, knob: &Knob, slos: &[Slo], found: &[Capacity]) ->
             continue;
         };
         let more = if one.open { " or more" } else { "" };
-        text += &match by_ratio {
-            false => {
-                let (n, ratio) = (most.value, ratio(most));
-                format!("{}: {n}{more}, that is {ratio:.2} vCPUs a pCPU\n", one.policy)
-            }
-            true => {
-                let (n, ratio) = (most.value, ratio(most));
-                format!("{}: {ratio:.2}{more} vCPUs a pCPU, that is {path} = {n}\n", one.policy)
-            }
+        let (policy, n, ratio) = (&one.policy, most.value, ratio(most));
+        text += &if by_ratio {
+            format!("{policy}: {ratio:.2}{more} vCPUs a pCPU, that is {path} = {n}\n")
+        } else {
+            format!("{policy}: {n}{more}, that is {ratio:.2} vCPUs a pCPU\n")
         };
         let end = |value: Option<i64>| match (value, by_ratio) {
             (None, _) => "none".to_owned(),

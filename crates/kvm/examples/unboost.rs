@@ -33,28 +33,19 @@ fn pin(cpu: usize) {
     }
 }
 
-/// What `sched_setattr` reads (include/uapi/linux/sched/types.h), as of its first version.
-#[repr(C)]
-#[derive(Default)]
-struct Attr {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime: u64,
-    deadline: u64,
-    period: u64,
-}
-
 /// FIFO with a priority, or fair with 0: then with this nice value and slice, the kernel's if it is zero.
 fn schedule(tid: i32, priority: u32, (nice, slice): (i32, Duration)) {
-    let policy = if priority > 0 { libc::SCHED_FIFO } else { libc::SCHED_OTHER } as u32;
-    // Threads that it starts are fair.
-    let flags = if priority > 0 { libc::SCHED_FLAG_RESET_ON_FORK as u64 } else { 0 };
-    let runtime = slice.as_nanos() as u64;
-    let size = size_of::<Attr>() as u32;
-    let attr = Attr { size, policy, flags, nice, priority, runtime, ..Attr::default() };
+    // SAFETY: a sched_attr is plain numbers.
+    let mut attr = unsafe { std::mem::zeroed::<libc::sched_attr>() };
+    attr.size = size_of::<libc::sched_attr>() as u32;
+    attr.sched_nice = nice;
+    attr.sched_runtime = slice.as_nanos() as u64;
+    if priority > 0 {
+        attr.sched_policy = libc::SCHED_FIFO as u32;
+        attr.sched_priority = priority;
+        // Threads that it starts are fair.
+        attr.sched_flags = libc::SCHED_FLAG_RESET_ON_FORK as u64;
+    }
     // SAFETY: reads one structure, whose size it says.
     let rc = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attr, 0_u32) };
     assert_eq!(rc, 0, "real-time scheduling is not permitted");

@@ -1,8 +1,9 @@
 //! What this host is, as far as it matters to a result.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::Write;
+use std::path::PathBuf;
+use std::{env, fs};
 
 /// Facts about this host by name, for the result of a run: KVM flavour, kernel, CPU, clock source,
 /// real-time limits, frequency governor, cgroup, whether the host itself is a guest, and the events of
@@ -105,6 +106,12 @@ impl NoDeepIdle {
     pub(crate) fn is_held(&self) -> bool {
         self.0.is_some()
     }
+}
+
+/// Where a program is that can be run by its name.
+pub(crate) fn find_in_path(program: &str) -> Option<PathBuf> {
+    let paths = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&paths).map(|dir| dir.join(program)).find(|path| path.is_file())
 }
 
 /// CPU time used and time waited for a CPU by a thread, in nanoseconds; zeros if it is gone.

@@ -9,8 +9,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
-use std::{env, fs, io};
+use std::{fs, io};
 
+use crate::environment::find_in_path;
 use crate::error::{Error, Missing, Whom};
 
 /// What it is called.
@@ -25,8 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 ///
 /// [`Error::Missing`].
 pub(crate) fn check(load: &str) -> Result<(), Error> {
-    let dirs = env::var_os("PATH").unwrap_or_default();
-    if env::split_paths(&dirs).any(|dir| dir.join(PROGRAM).is_file()) {
+    if find_in_path(PROGRAM).is_some() {
         return Ok(());
     }
     Err(Error::Missing(Missing {

@@ -86,7 +86,8 @@ impl Control {
         means: Means,
         budget: Budget,
         published: bool,
-        (repays, rest_slice_ns): (bool, Option<Ns>),
+        repays: bool,
+        rest_slice_ns: Option<Ns>,
         now: Ns,
     ) -> Self {
         let repays = repays && !matches!(means, Means::Slice(_));

@@ -37,7 +37,8 @@ impl WakeBoost {
             config.means,
             config.vcpu_budget,
             false,
-            (config.repay, config.rest_slice_ns),
+            config.repay,
+            config.rest_slice_ns,
             now,
         );
         Self { config, control, run_end: None }

@@ -208,8 +208,9 @@ impl World<'_> {
             put("host", "polling", "%", 100.0 * ran as f64 / (ns * pcpus));
         }
         put("host", "switches", "1/s", (end.switches - start.switches) as f64 / seconds);
+        let mut counted: Vec<(&str, u64)> = Vec::new();
         if let (Some(a), Some(b)) = (start.credit1, end.credit1) {
-            for (metric, count) in [
+            counted.extend([
                 ("boosts", b.boosts - a.boosts),
                 ("ratelimit_holds", b.ratelimit_holds - a.ratelimit_holds),
                 ("tickles", b.tickles - a.tickles),
@@ -218,12 +219,10 @@ impl World<'_> {
                 ("parks", b.parks - a.parks),
                 ("migrations", b.migrations - a.migrations),
                 ("yields", b.yields - a.yields),
-            ] {
-                put("host", metric, "1/s", count as f64 / seconds);
-            }
+            ]);
         }
         if let (Some(a), Some(b)) = (start.pool, end.pool) {
-            for (metric, count) in [
+            counted.extend([
                 ("dispatches", b.dispatches - a.dispatches),
                 ("dispatches.spare", b.spare_dispatches - a.spare_dispatches),
                 ("core_preemptions", b.preemptions - a.preemptions),
@@ -231,9 +230,10 @@ impl World<'_> {
                 ("cedes", b.cedes - a.cedes),
                 ("parks", b.parks - a.parks),
                 ("migrations", b.migrations - a.migrations),
-            ] {
-                put("host", metric, "1/s", count as f64 / seconds);
-            }
+            ]);
+        }
+        for (metric, count) in counted {
+            put("host", metric, "1/s", count as f64 / seconds);
         }
         if let Some(error) = self.fairness_error(start, end) {
             put("host", "fairness_error", "%", error);

@@ -5,6 +5,7 @@ use std::fs;
 use vcoop_sched::config::RtGuard;
 
 use super::Finding;
+use crate::environment::find_in_path;
 use crate::facts::{HostFacts, Root};
 
 pub(super) fn findings(root: &Root, facts: &HostFacts) -> Vec<Finding> {
@@ -266,9 +267,7 @@ fn bpf(root: &Root) -> Finding {
 
 fn in_path(program: &str, what: &str, remedy: &str) -> Finding {
     let facility = format!("{program} ({what})");
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&paths).map(|dir| dir.join(program)).find(|p| p.is_file());
-    match found {
+    match find_in_path(program) {
         Some(path) => Finding::ok(&facility, path.display().to_string()),
         None => Finding::missing(&facility, "not in PATH", remedy),
     }
