@@ -149,7 +149,8 @@ fn a_flood_of_exits_is_contained() {
         more("notifications", guest(r, "exits.notify"), 1_000.0)?;
         more("registrations", guest(r, "exits.register"), 10.0)?;
         more("doorbells", guest(r, "exits.doorbell"), 10.0)?;
-        more("throttles", guest(r, "throttles"), 0.0)
+        // Exits take so much of its time that its budget may be enough for what is left.
+        more("boosts", guest(r, "boosts"), 10.0)
     });
 }
 
