@@ -105,9 +105,9 @@ fn is_contained(mode: &str, seen: impl Fn(&Recording) -> Result<(), String>) {
         if guest(&dynamic, "boosted") > 25.0 + 0.3 + 2.0 {
             return Err(told);
         }
-        for (probe, floor_ns) in [("host.near", 1_000_000), ("host.far", 1_000_000)] {
+        for (probe, floor_ns) in [("host.near", 3_000_000), ("host.far", 1_000_000)] {
             let p99 = |r| latency(r, probe).hist.value_at_quantile(0.99);
-            // Under a tick neither is harmed, and the host's own noise is most of it.
+            // A hog's slice where there are hogs, or a tick, harms neither: the host's own noise is most of it.
             if p99(&dynamic) > 2 * p99(&vanilla).max(floor_ns) {
                 return Err(told);
             }
