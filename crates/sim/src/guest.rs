@@ -47,7 +47,7 @@ impl World<'_> {
 
     /// Guest mode is left: the segment keeps what is left of it.
     pub(crate) fn stop_guest(&mut self, p: u32) {
-        let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
+        let v = self.pcpus[p as usize].vcpu;
         let vcpu = &mut self.vcpus[v as usize];
         let ran = self.now - vcpu.since;
         vcpu.left -= ran;
@@ -61,7 +61,7 @@ impl World<'_> {
     #[inline(always)]
     pub(crate) fn guest_segment_ends(&mut self, p: u32) {
         self.stop_guest(p);
-        let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
+        let v = self.pcpus[p as usize].vcpu;
         let ended = std::mem::replace(&mut self.vcpus[v as usize].segment, GuestSegment::None);
         match ended {
             GuestSegment::Irq(which) => self.guest_irq_done(v, which),

@@ -112,13 +112,13 @@ impl World<'_> {
             }
             Segment::Guest => return self.guest_segment_ends(p),
             Segment::Exit(reason) => {
-                let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
+                let v = self.pcpus[p as usize].vcpu;
                 if self.handle_exit(p, reason) || self.fast_reentry(p, v, reason) {
                     return;
                 }
             }
             Segment::Entry => {
-                let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
+                let v = self.pcpus[p as usize].vcpu;
                 let pc = &self.pcpus[p as usize];
                 if pc.irqs.is_empty() && !pc.resched {
                     return self.entered(p, v);
@@ -202,7 +202,8 @@ impl World<'_> {
         if next == NONE {
             return self.goes_on(p);
         }
-        pc.ran_label = self.threads[next as usize].work.label;
+        let thread = &self.threads[next as usize];
+        (pc.vcpu, pc.ran_label) = (thread.vcpu, thread.work.label);
         let ns =
             self.costs.context_switch_ns + std::mem::take(&mut pc.extra) + self.switch_in(p, next);
         if self.queue.time(self.slots.tick + p).is_none() && self.host.tick_needed(CpuId(p)) {

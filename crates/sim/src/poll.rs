@@ -71,7 +71,7 @@ impl World<'_> {
 
     /// Polling stops for an interrupt, or ends.
     pub(crate) fn poll_stops(&mut self, p: u32) {
-        let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
+        let v = self.pcpus[p as usize].vcpu;
         let since = self.pcpus[p as usize].since;
         self.vcpus[v as usize].cold.polled += self.now - since;
     }
@@ -279,7 +279,8 @@ impl World<'_> {
     pub(crate) fn falls_asleep(&mut self, p: u32, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.halted = true;
-        if vcpu.cold.halted_at != Ns::MAX {
+        let polls = self.vms[vcpu.vm as usize].virt.host_polls;
+        if polls && vcpu.cold.halted_at != Ns::MAX {
             vcpu.wants |= wants::HALT_TIME;
         }
         self.boost_halted(v);

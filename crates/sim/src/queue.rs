@@ -113,13 +113,18 @@ impl EventQueue {
     /// Takes the earliest event: its time and slot. Amortised *O*(1).
     #[inline]
     pub fn pop(&mut self) -> Option<(Ns, u32)> {
-        if self.current.is_empty() && !self.advance() {
-            return None;
+        match self.current.pop() {
+            Some(slot) => Some(self.take(slot)),
+            None => self.pop_bucket(),
         }
-        let slot = self.current.pop()?;
+    }
+
+    /// The slot's event is out.
+    #[inline]
+    fn take(&mut self, slot: u32) -> (Ns, u32) {
         let s = &mut self.slots[slot as usize];
         s.bucket = EMPTY;
-        Some((s.time, slot))
+        (s.time, slot)
     }
 
     #[inline]
@@ -202,36 +207,40 @@ impl EventQueue {
         }
     }
 
-    /// Moves the next bucket that is not empty into `current`; false when there is none.
+    /// Takes the earliest event of the next bucket that is not empty; the others are current from now on.
     #[inline]
-    fn advance(&mut self) -> bool {
+    fn pop_bucket(&mut self) -> Option<(Ns, u32)> {
         while self.near_words == 0 {
             if !self.next_epoch() {
-                return false;
+                return None;
             }
-            if !self.current.is_empty() {
-                return true; // an event of the new epoch's first tick
+            if let Some(slot) = self.current.pop() {
+                return Some(self.take(slot)); // an event of the new epoch's first tick
             }
         }
         let word = self.near_words.trailing_zeros() as usize;
         let b = word * 64 + self.near_bits[word].trailing_zeros() as usize;
         self.tick = (self.tick >> NEAR_BITS << NEAR_BITS) + b as u64;
-        let mut slot = std::mem::replace(&mut self.heads[b], NIL);
+        let first = std::mem::replace(&mut self.heads[b], NIL);
         self.clear_bit(b);
+        if self.slots[first as usize].next == NIL {
+            // Mostly it is alone.
+            return Some(self.take(first));
+        }
+        let mut slot = first;
         while slot != NIL {
             self.current.push(slot);
             let s = &mut self.slots[slot as usize];
             s.bucket = CURRENT;
             slot = s.next;
         }
-        if self.current.len() > 1 {
-            let slots = &self.slots;
-            self.current.sort_unstable_by_key(|&s| {
-                let s = &slots[s as usize];
-                std::cmp::Reverse((s.time, s.sequence))
-            });
-        }
-        true
+        let slots = &self.slots;
+        self.current.sort_unstable_by_key(|&s| {
+            let s = &slots[s as usize];
+            std::cmp::Reverse((s.time, s.sequence))
+        });
+        let slot = self.current.pop()?;
+        Some(self.take(slot))
     }
 
     /// Enters the next epoch that holds an event and spreads its events over the near buckets.

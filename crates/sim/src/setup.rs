@@ -447,6 +447,7 @@ fn pcpu(labels: usize) -> Pcpu {
         segment: Segment::Idle,
         since: 0,
         current: NONE,
+        vcpu: NONE,
         irqs: Few::new(),
         resched: false,
         eager: false,

@@ -81,7 +81,7 @@ impl World<'_> {
     /// handling.
     pub(crate) fn exit(&mut self, p: u32, reason: Exit) {
         let c = self.costs;
-        let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
+        let v = self.pcpus[p as usize].vcpu;
         let handling = match reason {
             Exit::Interrupt => 0,
             Exit::Halt => c.handle_hlt_ns,
@@ -133,7 +133,7 @@ impl World<'_> {
 
     /// The host's work for an exit is done: its effects. True when the thread went to sleep.
     pub(crate) fn handle_exit(&mut self, p: u32, reason: Exit) -> bool {
-        let v = self.threads[self.pcpus[p as usize].current as usize].vcpu;
+        let v = self.pcpus[p as usize].vcpu;
         match reason {
             Exit::Interrupt | Exit::Eoi | Exit::Window | Exit::CstateRead => self.boost_exit(v),
             Exit::HvTimer => {

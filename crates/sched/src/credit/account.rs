@@ -181,7 +181,7 @@ impl Credit1 {
         let cpu = ent.cpu;
         if ent.state == State::Parked {
             self.notes.push_back(Note::Unparked { ent: e });
-            let to = if self.masks[e.index()].contains(cpu) { cpu } else { self.pick(e, true) };
+            let to = if self.may_use(e, cpu) { cpu } else { self.pick(e, true) };
             self.moved(e, to);
             self.insert(now, e, to);
             self.tickle(to, e);

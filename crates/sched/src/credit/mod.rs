@@ -151,17 +151,14 @@ enum State {
     Dead,
 }
 
+/// What wake-ups and switches look at is in its first cache line.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 struct Ent {
-    policy: Policy,
     domain: u16,
     dom0: bool,
     state: State,
-    cpu: CpuId,
     pri: Pri,
-    credit: i64,
-    /// CPU time not charged as credit yet; negative where 4.2 rounded up.
-    carry: i64,
     /// On the accounting's list.
     active: bool,
     parked: bool,
@@ -175,19 +172,25 @@ struct Ent {
     /// Its last run to a block was short.
     brief: bool,
     fresh: bool,
+    cpu: CpuId,
     /// How many CPUs it may use.
     allowed: u32,
-    last_ran: Ns,
+    credit: i64,
+    /// CPU time not charged as credit yet; negative where 4.2 rounded up.
+    carry: i64,
     queued_at: Ns,
     /// When it was switched in last.
     since: Ns,
     /// CPU time since it woke.
     run_ns: Ns,
+    last_ran: Ns,
     stats: EntStats,
     seen: Observed,
+    policy: Policy,
 }
 
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 struct Cpu {
     /// The running entity, or [`NONE`].
     curr: u32,
@@ -238,6 +241,8 @@ pub struct Credit1 {
     balance: i64,
     accountings: u64,
     master_at: Ns,
+    /// All CPUs.
+    all: CpuSet,
     /// Idle CPUs that were not told of work yet.
     idlers: CpuSet,
     /// CPUs where somebody runs and somebody waits.
@@ -300,6 +305,7 @@ impl Credit1 {
             balance: 0,
             accountings: 0,
             master_at: cfg.tslice_ns,
+            all: CpuSet::first_n(n),
             idlers: CpuSet::first_n(n),
             crowded: CpuSet::EMPTY,
             urgent: CpuSet::EMPTY,
@@ -363,9 +369,8 @@ impl Credit1 {
 
     /// Cuts an affinity to the scheduler's CPUs; nothing left means everything.
     fn clip(&self, cpus: CpuSet) -> CpuSet {
-        let all = CpuSet::first_n(self.cpus.len() as u32);
-        let cut = cpus.and(&all);
-        if cut.is_empty() { all } else { cut }
+        let cut = cpus.and(&self.all);
+        if cut.is_empty() { self.all } else { cut }
     }
 
     /// Whether an entity may use a CPU.

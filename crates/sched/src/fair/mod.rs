@@ -32,20 +32,27 @@ use queue::{Rq, Se};
 /// Bounds of a custom slice, as `sched_setattr` clamps them.
 const SLICE_RANGE: (Ns, Ns) = (100_000, 100_000_000);
 
+/// What an entity of the level is here.
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    /// Its Se.
+    se: u32,
+    /// Its group, or [`NONE`].
+    group: u32,
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(crate) struct FairClass {
-    kind: Fair,
-    tick_ns: Ns,
-    base_slice: Ns,
+    rqs: Vec<Rq>,
     ses: Vec<Se>,
+    tasks: Vec<Task>,
+    kind: Fair,
     /// Heap position of each Se; [`NONE`] if it is not in a heap.
     pos: Vec<u32>,
-    rqs: Vec<Rq>,
-    /// Entity to Se.
-    task_se: Vec<u32>,
-    /// Group of each entity.
-    task_group: Vec<u32>,
+    base_slice: Ns,
+    tick_ns: Ns,
     groups: Vec<Group>,
     /// `group * cpus + cpu` to queue, [`NONE`] until needed.
     group_rq: Vec<u32>,
@@ -65,20 +72,18 @@ impl FairClass {
             ses: Vec::new(),
             pos: Vec::new(),
             rqs: (0..cpus).map(|c| Rq::new(c as u32, NONE, NONE)).collect(),
-            task_se: Vec::new(),
-            task_group: Vec::new(),
+            tasks: Vec::new(),
             groups: cfg.groups.iter().map(|&w| Group::new(w)).collect(),
             group_rq: vec![NONE; cpus * cfg.groups.len()],
             cpus,
         }
     }
 
-    /// Adds entity number `task_se.len()`, off every queue.
+    /// Adds entity number `tasks.len()`, off every queue.
     pub(crate) fn add(&mut self, e: EntId, policy: Policy, group: Option<u16>) {
-        debug_assert_eq!(e.index(), self.task_se.len());
+        debug_assert_eq!(e.index(), self.tasks.len());
         let s = self.new_se(e.0, NONE);
-        self.task_se.push(s as u32);
-        self.task_group.push(group.map_or(NONE, u32::from));
+        self.tasks.push(Task { se: s as u32, group: group.map_or(NONE, u32::from) });
         self.ses[s].rq = NONE;
         self.set_policy(e, policy);
     }
@@ -96,7 +101,7 @@ impl FairClass {
 
     #[inline]
     fn se_of(&self, e: EntId) -> usize {
-        self.task_se[e.index()] as usize
+        self.tasks[e.index()].se as usize
     }
 
     /// Takes over weight, slice and SCHED_IDLE from a policy, wherever the entity is. A new slice
@@ -195,7 +200,7 @@ impl FairClass {
 
     /// The queue a task of this group uses on `cpu`.
     fn rq_for(&mut self, e: EntId, cpu: CpuId) -> usize {
-        match self.task_group[e.index()] {
+        match self.tasks[e.index()].group {
             NONE => cpu.index(),
             g => self.group_queue(g, cpu),
         }

@@ -5,8 +5,10 @@ use crate::class::{Dequeue, Enqueue};
 use crate::config::{Fair, Ns};
 use crate::heap::{Heap, NONE};
 
-/// A schedulable entity of the fair class: a task, or a group on one CPU.
+/// A schedulable entity of the fair class: a task, or a group on one CPU. What charging and picking look
+/// at is in its first cache line.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Se {
     /// Execution time scaled by weight, in nanoseconds of nice 0. If `relative` and CFS: less the
     /// minimum of the queue it left.
@@ -14,8 +16,6 @@ pub(crate) struct Se {
     /// EEVDF: virtual time at which the current request should be done. If `relative`: less
     /// `vruntime`.
     pub(crate) deadline: i64,
-    /// EEVDF, off the queue: lag, that is queue average less `vruntime`, when it left.
-    pub(crate) vlag: i64,
     /// EEVDF, while current: the deadline when it was switched in. As long as `deadline` equals
     /// it, the entity has not used its slice and run-to-parity protects it.
     pub(crate) protect: i64,
@@ -35,12 +35,14 @@ pub(crate) struct Se {
     pub(crate) on_rq: bool,
     /// Asleep, but queued until its lag is not negative any more.
     pub(crate) delayed: bool,
-    /// See `vruntime` and `deadline`.
-    pub(crate) relative: bool,
     /// The slice was asked for, not the level's.
     pub(crate) custom: bool,
     /// SCHED_IDLE.
     pub(crate) idle: bool,
+    /// See `vruntime` and `deadline`.
+    pub(crate) relative: bool,
+    /// EEVDF, off the queue: lag, that is queue average less `vruntime`, when it left.
+    pub(crate) vlag: i64,
 }
 
 impl Se {
@@ -67,6 +69,7 @@ impl Se {
 
 /// The fair queue of a CPU, or of a group on a CPU.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Rq {
     /// Waiting entities: by vruntime (CFS) or by deadline (EEVDF). The current one is not in it.
     pub(crate) heap: Heap,

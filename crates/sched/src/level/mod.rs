@@ -34,7 +34,9 @@ enum State {
     Dead,
 }
 
+/// Its first cache line is what every switch looks at: a large simulation has hundreds of levels.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 struct Ent {
     /// Of its policy, what every call asks for. The policy itself is kept apart
     /// ([`Level::policies`]): with the parameters of a reservation it is as long as half of this.
@@ -42,12 +44,12 @@ struct Ent {
     /// SCHED_IDLE.
     idle: bool,
     state: State,
+    /// It never woke before.
+    fresh: bool,
     /// Where it runs, waits, or last ran.
     cpu: CpuId,
     /// How many CPUs it should use: those of [`Level::open`].
     allowed: u32,
-    /// It never woke before.
-    fresh: bool,
     /// When it last stopped running.
     last_ran: Ns,
     /// Since when it has been waiting.
@@ -71,11 +73,17 @@ enum Kicked {
     Serving,
 }
 
+/// What every event looks at is in its first cache line.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 struct Cpu {
     /// The running entity, or [`NONE`].
     curr: u32,
     kicked: Kicked,
+    /// To be kept off, or offline.
+    spared: bool,
+    nohz_full: bool,
+    offload_failed: bool,
     /// Up to when the current entity is charged.
     charged_to: Ns,
     /// Reported stolen, not yet seen by a charge.
@@ -89,6 +97,8 @@ struct Cpu {
     nr_fair: u32,
     /// Of `nr_fair`: SCHED_IDLE.
     nr_idle: u32,
+    /// Whom the tick wants pushed off, or [`NONE`].
+    push: u32,
     /// What RT and deadline entities leave of the CPU, of [`balance::FULL`].
     capacity: u64,
     /// Their time since `window`, when the capacity was last computed.
@@ -97,12 +107,6 @@ struct Cpu {
     /// When each domain is balanced next, and how often that failed.
     next_balance: [Ns; balance::DOMAINS],
     failed: [u32; balance::DOMAINS],
-    offload_failed: bool,
-    /// To be kept off, or offline.
-    spared: bool,
-    nohz_full: bool,
-    /// Whom the tick wants pushed off, or [`NONE`].
-    push: u32,
 }
 
 /// Sets of CPUs that answer placement questions without a walk. A level of one CPU does not keep them.
@@ -121,25 +125,31 @@ struct Sets {
 /// One scheduler: CPUs, entities, and the kernel's rules for who runs where.
 ///
 /// See the crate documentation for what a driver has to do.
+///
+/// What every call looks at comes first, together: with the sets of CPUs in between it would be on twice as
+/// many cache lines.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Level {
-    cfg: LevelConfig,
+    cpus: Vec<Cpu>,
+    ents: Vec<Ent>,
+    pushed_off: u64,
     /// CPUs an LLC.
     llc_cpus: u32,
-    ents: Vec<Ent>,
-    policies: Vec<Policy>,
+    spare: Spare,
+    notes: Notes,
+    guard: Guard,
+    fair: FairClass,
     masks: Vec<CpuSet>,
+    policies: Vec<Policy>,
     /// Affinities without CPUs to keep off, or as they are where that would leave none.
     open: Vec<CpuSet>,
-    cpus: Vec<Cpu>,
     /// Idle CPUs of each core.
     core_idle: Vec<u32>,
-    sets: Sets,
+    cfg: LevelConfig,
     rt: RtClass,
-    fair: FairClass,
-    guard: Guard,
+    sets: Sets,
     pri: CpuPri,
-    notes: Notes,
     /// Last, because most levels have no entity of it.
     dl: DlClass,
     /// Room for the entities a timer brings back.
@@ -148,8 +158,6 @@ pub struct Level {
     offline: CpuSet,
     /// First CPU of every core with a CPU that is neither; `None`: all of them.
     open_cores: Option<CpuSet>,
-    spare: Spare,
-    pushed_off: u64,
 }
 
 impl Level {

@@ -367,7 +367,9 @@ impl Level {
         if let Some(p) = prev.filter(|p| self.ents[p.index()].cpu == cpu) {
             let ent = &mut self.ents[p.index()];
             ent.last_ran = now;
-            ent.stats.preempted += u64::from(preempted);
+            if preempted {
+                ent.stats.preempted += 1;
+            }
             if ent.state == State::Running {
                 ent.state = State::Queued;
                 ent.queued_at = now;

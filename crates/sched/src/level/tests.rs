@@ -4,9 +4,10 @@ use super::Level;
 use crate::config::{
     Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
 };
-use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, Leave, Note};
+use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Leave, Note};
 use alloc::vec;
 use alloc::vec::Vec;
+use core::mem::{offset_of, size_of};
 use proptest::prelude::*;
 
 fn config(cpus: u32, eevdf: bool) -> LevelConfig {
@@ -141,8 +142,10 @@ fn impossible_configs_are_refused() {
 
 #[test]
 fn an_entity_does_not_grow_with_its_policies() {
-    // Every call fetches some entities: what a policy has for parameters is not among what it needs.
-    assert!(size_of::<super::Ent>() <= 88, "{} bytes", size_of::<super::Ent>());
+    // Every switch fetches an entity or two: what it needs is in their first cache line, and what a policy has for
+    // parameters is not among it.
+    assert_eq!(size_of::<super::Ent>(), 128);
+    assert!(offset_of!(super::Ent, stats) + offset_of!(EntStats, preempted) <= 64);
 }
 
 #[test]
