@@ -161,14 +161,17 @@ pub(crate) fn evidence(check: &CheckResult) -> String {
 /// The sum of it in a sentence.
 pub(crate) fn sum(reproduction: &Reproduction) -> String {
     let s = &reproduction.summary;
+    let claims = format!("{} of {} claims hold.", s.claims_held, s.claims);
+    if s.cells == 0 {
+        return claims;
+    }
     let median = s.median_abs_log2.map_or_else(
         || "n/a".to_owned(),
         |log2| format!("{log2} (a factor of {})", human::digits(factor(log2))),
     );
     format!(
-        "{} of {} comparable cells within 2x ({} of all {}), median |log2 ratio| {median}; \
-         {} of {} claims hold.",
-        s.within_2x_comparable, s.cells_comparable, s.within_2x, s.cells, s.claims_held, s.claims
+        "{} of {} comparable cells within 2x ({} of all {}), median |log2 ratio| {median}; {claims}",
+        s.within_2x_comparable, s.cells_comparable, s.within_2x, s.cells
     )
 }
 

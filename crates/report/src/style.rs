@@ -81,13 +81,16 @@ pub(crate) fn name(text: &str) -> String {
     cut(text, NAME)
 }
 
-/// A name that is at most `most` wide.
+/// A name that is at most `most` wide. What it ends with stays: names of variants differ there
+/// (`dom0-preempts-as-posted`, `dom0-preempts-as-meant`).
 pub(crate) fn cut(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
+    let length = text.chars().count();
+    if length <= most {
         return text.to_owned();
     }
-    let head: String = text.chars().take(most.saturating_sub(3)).collect();
-    format!("{head}...")
+    let tail = most.saturating_sub(3) / 2;
+    let head: String = text.chars().take(most.saturating_sub(3 + tail)).collect();
+    head + "..." + &text.chars().skip(length - tail).collect::<String>()
 }
 
 /// The policies in groups, the baseline first in each, side by side in tables that `render` makes:
