@@ -145,14 +145,14 @@ impl Credit1Keys {
         const MS: Ns = 1_000_000;
         let slice = self.timeslice.value.0;
         range("timeslice", &self.timeslice, MS, 1000 * MS, errors);
-        if self.ratelimit.value.0 != 0 {
-            range("ratelimit", &self.ratelimit, MS / 10, 500 * MS, errors);
-            if self.ratelimit.value.0 > slice {
-                let limit = show(self.ratelimit.value.0);
-                let message =
-                    format!("the ratelimit {limit} is above the timeslice {}", show(slice));
-                errors.error_help(self.ratelimit.span, message, "0us, or up to the timeslice");
-            }
+        let (ratelimit, span) = (self.ratelimit.value.0, self.ratelimit.span);
+        if ratelimit != 0 && !(MS / 10..=500 * MS).contains(&ratelimit) {
+            let message = format!("`ratelimit` cannot be {}", show(ratelimit));
+            errors.error_help(span, message, "0us (off), or 100us to 500ms");
+        } else if ratelimit > slice {
+            let (limit, slice) = (show(ratelimit), show(slice));
+            let message = format!("the ratelimit {limit} is above the timeslice {slice}");
+            errors.error_help(span, message, "0us, or up to the timeslice");
         }
         range("migration_delay", &self.migration_delay, 0, 100 * MS, errors);
         range("load_balance_ratelimit", &self.load_balance_ratelimit, 0, 1000 * MS, errors);
@@ -162,7 +162,7 @@ impl Credit1Keys {
                 VersionKind::Current => XenVersion::Current,
             },
             tslice_ns: slice,
-            ratelimit_ns: self.ratelimit.value.0,
+            ratelimit_ns: ratelimit,
             migration_delay_ns: self.migration_delay.value.0,
             load_balance_ratelimit_ns: self.load_balance_ratelimit.value.0,
             tickle_one_idle: self.tickle_one_idle.value,

@@ -111,7 +111,13 @@ fn numbers_out_of_xens_ranges() {
     refused("cap = 50", "cap = 101", "101", "more than its vCPUs can use", "up to 100");
     let from = "ratelimit = \"500us\"";
     refused(from, "timeslice = \"2s\"", "\"2s\"", "`timeslice` cannot be 2s", "1ms to 1s");
-    refused(from, "ratelimit = \"50us\"", "\"50us\"", "`ratelimit` cannot be 50us", "100us to");
+    refused(
+        from,
+        "ratelimit = \"50us\"",
+        "\"50us\"",
+        "`ratelimit` cannot be 50us",
+        "0us (off), or 100",
+    );
     let to = "ratelimit = \"31ms\"";
     refused(from, to, "\"31ms\"", "above the timeslice 30ms", "up to the timeslice");
     let to = "migration_delay = \"200ms\"";
