@@ -124,11 +124,11 @@ fn main() {
     let only = std::env::args().skip(1).find(|a| !a.starts_with('-'));
     let cases: Vec<_> = [
         ("60 cpu-loop VMs, 24 pCPUs, 60 s", plan(24, 60_000 * MS, false)),
-        ("960 cpu-loop VMs, 384 pCPUs, 4 s", plan(384, 4_000 * MS, false)),
-        ("60 mixed VMs, 24 pCPUs, 4 s", plan(24, 4_000 * MS, true)),
-        ("960 mixed VMs, 384 pCPUs, 1 s", plan(384, 1_000 * MS, true)),
-        ("Linux, 60 mixed VMs, 24 pCPUs, 4 s", linux(plan(24, 4_000 * MS, true))),
-        ("Linux, 960 mixed VMs, 384 pCPUs, 1 s", linux(plan(384, 1_000 * MS, true))),
+        ("960 cpu-loop VMs, 384 pCPUs, 15 s", plan(384, 15_000 * MS, false)),
+        ("60 mixed VMs, 24 pCPUs, 20 s", plan(24, 20_000 * MS, true)),
+        ("960 mixed VMs, 384 pCPUs, 4 s", plan(384, 4_000 * MS, true)),
+        ("Linux, 60 mixed VMs, 24 pCPUs, 20 s", linux(plan(24, 20_000 * MS, true))),
+        ("Linux, 960 mixed VMs, 384 pCPUs, 4 s", linux(plan(384, 4_000 * MS, true))),
     ]
     .into_iter()
     .filter(|(name, _)| only.as_ref().is_none_or(|o| name.starts_with(o)))

@@ -12,10 +12,11 @@ use vcoop_policy::{Action, Actions, Event, GuestEvent, Injection, PolicyStats};
 use vcoop_sched::Refusal;
 use vcoop_sched::config::Policy;
 
+use crate::machine::{Exit, Irq, Vcpu};
 use crate::program::Misdeed;
 use crate::track::NONE;
 use crate::tune::MASTER;
-use crate::world::{Exit, Irq, Vcpu, World};
+use crate::world::World;
 
 /// The shared page of one vCPU, as both sides see it.
 #[derive(Clone, Copy, Debug, Default)]

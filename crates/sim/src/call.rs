@@ -16,10 +16,11 @@ use vcoop_model::plan::{Plan, Program, Target, TaskPlan};
 use vcoop_policy::Injection;
 use vcoop_sched::{EntId, Leave};
 
+use crate::machine::{Exit, Irq, Vm, Wait, vector};
 use crate::program::Op;
 use crate::queue::Ns;
 use crate::track::{Leg, NONE};
-use crate::world::{Exit, Irq, Vm, Wait, World, vector};
+use crate::world::World;
 
 /// A request or its answer, named by who calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

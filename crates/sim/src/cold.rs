@@ -9,7 +9,7 @@ use vcoop_policy::{GuestHaltPoll, HostHaltPoll, TimerAdvance};
 
 use crate::counters::Counters;
 use crate::idle::IdleTimes;
-use crate::world::Exit;
+use crate::machine::Exit;
 
 /// Why a vCPU has to be tended when it is switched to; bits of `Vcpu::wants`.
 pub(crate) mod wants {

@@ -3,8 +3,8 @@
 use vcoop_model::plan::virt::{GuestIdle, GuestTimer, Virt};
 use vcoop_policy::config::AdvanceConfig;
 
+use crate::machine::EXIT_NAMES;
 use crate::queue::Ns;
-use crate::world::EXIT_NAMES;
 
 /// Exits for one reason.
 #[derive(Clone, Copy, Debug, Default)]

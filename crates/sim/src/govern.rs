@@ -9,9 +9,10 @@ use vcoop_model::plan::{HostSched, Plan, TimelineAction};
 use vcoop_policy::govern::{Claim, CpuTime, Governor, Grant, Kind, Member, Seen, grant};
 use vcoop_sched::{CpuId, EntId};
 
+use crate::machine::Irq;
 use crate::queue::Ns;
 use crate::tune::MASTER;
-use crate::world::{Irq, World};
+use crate::world::World;
 
 /// The governor of one VM.
 #[derive(Debug)]

@@ -18,10 +18,11 @@ use vcoop_sched::{EntId, Leave, Note};
 
 use crate::host::{FREE_OPS, FREE_RUN, preemptible};
 use crate::lock::Spin;
+use crate::machine::{Exit, GuestSegment, Segment, Wait, gtimer, vector};
 use crate::program::Op;
 use crate::queue::Ns;
 use crate::track::{NONE, State};
-use crate::world::{Exit, GuestSegment, Segment, Wait, World, gtimer, vector};
+use crate::world::World;
 
 impl World<'_> {
     /// Begins or resumes a guest segment on the vCPU's pCPU.

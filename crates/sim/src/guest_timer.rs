@@ -3,9 +3,10 @@
 use vcoop_model::plan::virt::TimerMode;
 
 use crate::lock::Spin;
+use crate::machine::{Exit, Wait, gtimer};
 use crate::queue::Ns;
 use crate::track::NONE;
-use crate::world::{Exit, Wait, World, gtimer};
+use crate::world::World;
 
 impl World<'_> {
     /// Fires every guest timer that is due on this vCPU.

@@ -14,10 +14,11 @@ use vcoop_model::plan::{Mode, Preemption};
 use vcoop_policy::Injection;
 use vcoop_sched::{CpuId, EntId, Leave};
 
+use crate::machine::{Exit, Irq, Segment, Wait, vector};
 use crate::program::Op;
 use crate::queue::Ns;
 use crate::track::{NONE, State};
-use crate::world::{Exit, Irq, Segment, Wait, World, vector};
+use crate::world::World;
 
 /// A program that computes nothing for this many operations in a row is given a microsecond of
 /// CPU time, so that a script without runs cannot stop the clock.

@@ -16,8 +16,9 @@
 use vcoop_model::profile::Cpu;
 
 use crate::cold::wants;
+use crate::machine::Exit;
 use crate::queue::Ns;
-use crate::world::{Exit, World};
+use crate::world::World;
 
 /// Fractional bits of VMX's TSC multiplier.
 const RATIO_BITS: u32 = 48;

@@ -1,8 +1,9 @@
 //! The pCPU at rest: idle states and their governor.
 
+use crate::machine::{Irq, Segment};
 use crate::queue::Ns;
 use crate::track::{NONE, State};
-use crate::world::{Irq, Segment, World};
+use crate::world::World;
 
 impl World<'_> {
     /// Nothing to run.

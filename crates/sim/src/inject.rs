@@ -3,8 +3,9 @@
 use vcoop_policy::Injection;
 use vcoop_sched::Waker;
 
+use crate::machine::{GuestSegment, Irq, Segment, vector};
 use crate::track::NONE;
-use crate::world::{GuestSegment, Irq, Segment, World, vector};
+use crate::world::World;
 
 impl World<'_> {
     /// A device fires: an interrupt on the host pCPU where its vCPU ran last.

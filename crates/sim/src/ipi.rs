@@ -17,8 +17,9 @@ use vcoop_model::plan::{IpiTo, Mode};
 use vcoop_policy::{GuestEvent, Injection};
 
 use crate::lock::{Call, Count, Spin};
+use crate::machine::{Exit, Irq, Segment, vector};
 use crate::track::NONE;
-use crate::world::{Exit, Irq, Segment, World, vector};
+use crate::world::World;
 
 /// vCPUs of a cluster in x2APIC's logical mode.
 const CLUSTER: u32 = 16;

@@ -4,9 +4,10 @@ use vcoop_model::plan::virt::TimerMode;
 use vcoop_policy::Injection;
 
 use crate::cold::{VmVirt, wants};
+use crate::machine::{Irq, Segment, Ticks, Vcpu, vector};
 use crate::queue::Ns;
 use crate::track::NONE;
-use crate::world::{Irq, Segment, Ticks, Vcpu, World, vector};
+use crate::world::World;
 
 /// A count of the APIC timer in one-shot mode: 16 cycles of KVM's bus of 1 GHz, as Linux divides it.
 const COUNT_NS: Ns = 16;

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! queue    what happens next: one pending event per timer-owning entity
+//! machine  what a machine is made of, and what its parts can be doing
 //! world    the state of a run, and its loop
 //! host     pCPUs and host threads; wake: sleeping and waking; idle: pCPUs at rest
 //! vmx      VM entries and exits; inject: interrupts on their way into a guest
@@ -40,6 +41,7 @@ mod inject;
 mod ipi;
 mod lapic;
 mod lock;
+mod machine;
 mod mail;
 mod mask;
 mod poll;

@@ -21,9 +21,10 @@ use vcoop_model::plan::{Mode, VmPlan};
 use vcoop_policy::GuestEvent;
 use vcoop_sched::{DirectedYield, Leave};
 
+use crate::machine::{Exit, GuestSegment, Segment, Wait};
 use crate::queue::Ns;
 use crate::track::{NONE, State};
-use crate::world::{Exit, GuestSegment, Segment, Wait, World};
+use crate::world::World;
 
 /// What is left of a wait that somebody else ends.
 const UNBOUNDED: Ns = 1 << 50;

@@ -8,8 +8,9 @@ use std::collections::VecDeque;
 
 use vcoop_sched::Leave;
 
+use crate::machine::Wait;
 use crate::track::NONE;
-use crate::world::{Wait, World};
+use crate::world::World;
 
 /// A task's box.
 #[derive(Clone, Debug)]

@@ -12,8 +12,9 @@ use vcoop_model::plan::govern::{HOTPLUG_BATCH_NS, HOTPLUG_STALL_NS};
 use vcoop_policy::Injection;
 use vcoop_sched::CpuSet;
 
+use crate::machine::vector;
 use crate::queue::Ns;
-use crate::world::{World, vector};
+use crate::world::World;
 
 /// How many vCPUs a guest uses, and how that changed.
 #[derive(Clone, Copy, Debug, Default)]

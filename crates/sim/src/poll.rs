@@ -13,9 +13,10 @@ use vcoop_policy::{GuestEvent, Idle};
 use vcoop_sched::{CpuId, Leave};
 
 use crate::cold::{IdleWay, wants};
+use crate::machine::{Exit, GuestSegment, Segment, gtimer};
 use crate::queue::Ns;
 use crate::track::{NONE, State};
-use crate::world::{Exit, GuestSegment, Segment, World, gtimer};
+use crate::world::World;
 
 /// As good as for ever: no run is so long.
 const FOR_EVER: Ns = 1 << 60;

@@ -116,7 +116,7 @@ impl World<'_> {
             .pcpus
             .iter()
             .map(|p| {
-                let idle = p.segment == crate::world::Segment::Idle;
+                let idle = p.segment == crate::machine::Segment::Idle;
                 p.idle_ns + if idle { now - p.since } else { 0 }
             })
             .sum();

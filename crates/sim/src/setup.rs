@@ -18,6 +18,7 @@ use crate::govern::Driver;
 use crate::idle::IdleTimes;
 use crate::lapic;
 use crate::lock::{Shared, Spin, SpinCpu};
+use crate::machine::{GuestSegment, Pcpu, Segment, Thread, Ticks, Vcpu, Vm, Wait, Work, gtimer};
 use crate::mail::Mailbox;
 use crate::mask::Mask;
 use crate::probe::Probe;
@@ -29,10 +30,7 @@ use crate::storm::Storms;
 use crate::track::{NONE, Tracks};
 use crate::tune::Tuner;
 use crate::view::Views;
-use crate::world::{
-    Entities, GuestSegment, Pcpu, Segment, Thread, Ticks, Vcpu, Vm, Wait, Work, World, gtimer,
-    number,
-};
+use crate::world::{Entities, World, number};
 
 /// Streams are named by (kind, VM, index).
 const HOST_TASK: u64 = 1;

@@ -5,10 +5,11 @@ use vcoop_model::span::{Cast, Event, GuestWork, Left, Observer, SampleEvent, Wor
 use vcoop_policy::Action;
 use vcoop_sched::{CpuId, Decision, EntId, Leave, Note};
 
+use crate::machine::{EXIT_NAMES, GuestSegment, Irq, Segment, vector};
 use crate::probe::Probe;
 use crate::queue::Ns;
 use crate::track::{NONE, Sample};
-use crate::world::{EXIT_NAMES, GuestSegment, Irq, Segment, World, vector};
+use crate::world::World;
 
 /// Who watches, and when.
 #[derive(Debug)]

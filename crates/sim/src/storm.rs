@@ -18,9 +18,10 @@ use vcoop_sched::Waker;
 
 use crate::call::Calls;
 use crate::lapic;
+use crate::machine::{Exit, Irq, gtimer, vector};
 use crate::queue::Ns;
 use crate::track::NONE;
-use crate::world::{Exit, Irq, World, gtimer, vector};
+use crate::world::World;
 
 /// Fewest actions that a mean is taken of.
 const LEAST_MEAN: u64 = 5;

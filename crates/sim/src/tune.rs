@@ -7,8 +7,9 @@ use vcoop_model::plan::{HostSched, Plan, PolicyPlan};
 use vcoop_policy::ratelimit::{Ratelimit, Seen};
 use vcoop_sched::{CpuId, EntId};
 
+use crate::machine::Irq;
 use crate::queue::Ns;
-use crate::world::{Irq, World};
+use crate::world::World;
 
 /// The pCPU that does the work.
 pub(crate) const MASTER: u32 = 0;

@@ -2,9 +2,10 @@
 
 use vcoop_policy::Injection;
 
+use crate::machine::{Exit, GuestSegment, Segment, vector};
 use crate::queue::Ns;
 use crate::track::State;
-use crate::world::{Exit, GuestSegment, Segment, World, vector};
+use crate::world::World;
 
 impl World<'_> {
     /// Begins a VM entry.

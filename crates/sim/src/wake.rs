@@ -3,9 +3,10 @@
 use vcoop_model::plan::Preemption;
 use vcoop_sched::{CpuId, EntId, Leave, Note, Waker};
 
+use crate::machine::{Irq, Segment, Wait};
 use crate::queue::Ns;
 use crate::track::{NONE, State};
-use crate::world::{Irq, Segment, Wait, World};
+use crate::world::World;
 
 impl World<'_> {
     /// Blocks the current thread until a time, or until somebody wakes it.

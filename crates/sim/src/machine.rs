@@ -1,0 +1,467 @@
+//! What a machine is made of, and what its parts can be doing.
+//!
+//! Two levels of the same thing: host threads on pCPUs ([`host`](crate::host)) and guest tasks on
+//! vCPUs ([`guest`](crate::guest)). A vCPU is a host thread whose work is whatever its guest does.
+//! Every pCPU is in one *segment* at a time (an interrupt handler, a context switch, a VM exit, user
+//! work, guest mode); the end of the segment is its one pending event. Work that is interrupted keeps
+//! what is left of it: progress is computed when it stops, never in steps.
+
+use std::collections::VecDeque;
+
+use vcoop_model::plan::{Mode, Preemption};
+use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
+use vcoop_sched::config::Policy;
+use vcoop_sched::{CpuId, Level};
+
+use crate::boost::Page;
+use crate::call::Message;
+use crate::cold::{Cold, VmVirt};
+use crate::few::Few;
+use crate::idle::IdleTimes;
+use crate::lock::{Shared, Spin, SpinCpu};
+use crate::program::Runner;
+use crate::queue::Ns;
+
+/// What a pCPU is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Segment {
+    /// Nothing.
+    Idle,
+    /// Leaving an idle state.
+    CState,
+    /// Handling the first interrupt of its queue.
+    Irq,
+    /// Scheduler and policy work that the last handler left behind.
+    Overhead,
+    /// Switching to the current thread.
+    Switch,
+    /// VM entry.
+    Entry,
+    /// VM exit and its handling.
+    Exit(Exit),
+    /// User or kernel work of a host thread.
+    User,
+    /// Guest mode.
+    Guest,
+    /// Polling for a halted vCPU, with interrupts on.
+    Poll,
+}
+
+/// Why a vCPU left guest mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// A host interrupt.
+    Interrupt,
+    /// HLT.
+    Halt,
+    /// A write of the TSC-deadline MSR.
+    Timer,
+    /// An ICR write to another vCPU of the VM (global index).
+    Ipi(u32),
+    /// The synchronous end of a boost.
+    Notify,
+    /// A write of the registration MSR: the guest area, none, or (`None`) refused.
+    Register(Option<bool>),
+    /// A doorbell or hypercall: a message to somebody outside of the VM.
+    Send(Message),
+    /// A hypercall of the toolstack: a VM of a storm may run.
+    Start(u32),
+    /// The VMX preemption timer.
+    HvTimer,
+    /// The end of an interrupt, where that is not virtualised.
+    Eoi,
+    /// The guest has become able to take an interrupt.
+    Window,
+    /// A PAUSE loop.
+    Pause,
+    /// One ICR write or hypercall for several vCPUs: the next so many of the sender's multicast.
+    Multicast {
+        /// How many.
+        targets: u32,
+        /// A hypercall.
+        hypercall: bool,
+    },
+    /// A hypercall: a halted vCPU (global index) is next at a lock.
+    Kick(u32),
+    /// A hypercall: yield to a vCPU (global index).
+    Yield(u32),
+    /// A message to another machine, for this client.
+    Remote(u32),
+    /// A hypercall: an IPI to a preempted vCPU (global index), which is to be boosted for it.
+    Ask(u32),
+    /// A read of a counter of C-state residency.
+    CstateRead,
+}
+
+impl Exit {
+    /// Index into the counters, in the order of [`EXIT_NAMES`].
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Self::Interrupt => 0,
+            Self::Halt => 1,
+            Self::Timer => 2,
+            Self::Ipi(_) | Self::Multicast { hypercall: false, .. } => 3,
+            Self::Notify => 4,
+            Self::Register(Some(_)) => 5,
+            Self::Register(None) => 6,
+            Self::Send(_) | Self::Start(_) | Self::Remote(_) => 7,
+            Self::HvTimer => 8,
+            Self::Eoi => 9,
+            Self::Window => 10,
+            Self::Pause => 11,
+            Self::Multicast { hypercall: true, .. }
+            | Self::Kick(_)
+            | Self::Yield(_)
+            | Self::Ask(_) => 12,
+            Self::CstateRead => 13,
+        }
+    }
+}
+
+/// Exit reasons as reported.
+pub(crate) const EXIT_NAMES: [&str; 14] = [
+    "interrupt",
+    "hlt",
+    "msr_timer",
+    "msr_icr",
+    "notify",
+    "register",
+    "refused",
+    "send",
+    "preemption_timer",
+    "eoi",
+    "interrupt_window",
+    "pause",
+    "hypercall",
+    "msr_cstate",
+];
+
+/// An interrupt at a pCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Irq {
+    /// The scheduler tick.
+    Tick,
+    /// An inter-processor interrupt: look at the resched flag, leave guest mode.
+    Ipi,
+    /// The scheduler's own timer (throttling, fair server).
+    Sched,
+    /// The timer behind a vCPU's LAPIC.
+    Lapic(u32),
+    /// A thread's sleep is over.
+    Sleep(u32),
+    /// A policy's timer for a vCPU.
+    Boost(u32),
+    /// A device of a VM (index over all VMs).
+    Device(u32),
+    /// The next batch of a storm is asked for.
+    Storm(u32),
+    /// `ratelimit-auto` looks at the domains.
+    Tune,
+    /// Policies that give boosted time back are told what their threads ran.
+    Accounts,
+    /// The host looks what it can give a VM.
+    Govern(u32),
+    /// A vCPU that had halted has an IPI posted.
+    Posted(u32),
+    /// A message from another machine, for this client.
+    Remote(u32),
+}
+
+/// A physical CPU. What every event looks at is in the first cache line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Pcpu {
+    pub(crate) segment: Segment,
+    /// Thread loaded.
+    pub(crate) current: u32,
+    /// Start of the segment.
+    pub(crate) since: Ns,
+    /// Work left behind by handlers, to be paid before anything else.
+    pub(crate) extra: Ns,
+    pub(crate) irqs: Few<Irq>,
+    /// The vCPU that the thread is, if it is one.
+    pub(crate) vcpu: u32,
+    /// The scheduler wants to run.
+    pub(crate) resched: bool,
+    /// ... and at once, not at the next tick.
+    pub(crate) eager: bool,
+    /// The running kernel section has reached a voluntary preemption point.
+    pub(crate) at_point: bool,
+    pub(crate) ran_label: u16,
+    /// Thread that ran here last.
+    pub(crate) last: u32,
+    /// Track of the thread that an idle exit is for.
+    pub(crate) waking: u32,
+    pub(crate) ran_since: Ns,
+    /// Time each label ran here.
+    pub(crate) ran: Box<[Ns]>,
+    pub(crate) idle_ns: Ns,
+    /// Recent idle times, for the idle governor.
+    pub(crate) idle_times: IdleTimes,
+}
+
+/// What keeps a task from running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Nothing.
+    No,
+    /// A timer.
+    Timer,
+    /// A peer's wake-up, or the timer that gives up.
+    Peer,
+    /// A device event due at this time.
+    Device(Ns),
+    /// A call, or the answer to its own.
+    Message,
+    /// A message of a peer.
+    Mail,
+    /// Room for a message of its own.
+    Room,
+    /// A sleeping lock.
+    Lock,
+    /// Gone.
+    Dead,
+}
+
+/// A program in execution on either level. What decides how it goes on comes first.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Work {
+    /// What is left of the current run.
+    pub(crate) left: Ns,
+    /// Time that cold caches still take from its next run: no work of its own.
+    pub(crate) refill: Ns,
+    pub(crate) label: u16,
+    pub(crate) mode: Mode,
+    /// A peer woke it while it did not wait.
+    pub(crate) woken: bool,
+    /// Spinlocks that it holds or spins for.
+    pub(crate) holds: u32,
+    /// What it keeps its CPU busy for without work of its own; `left` says nothing then.
+    pub(crate) spin: Spin,
+    pub(crate) wait: Wait,
+    pub(crate) sampler: u32,
+    /// Its number among those who serve.
+    pub(crate) server: u32,
+    /// CPU time of its own that it has had.
+    pub(crate) done: Ns,
+    pub(crate) runner: Option<Runner>,
+    pub(crate) slack: Ns,
+    pub(crate) probe: u32,
+    /// First task of its capture: `Op::Wake` counts from there.
+    pub(crate) peers: u32,
+    /// Its number among those who call.
+    pub(crate) client: u32,
+    /// Its box, if it takes messages.
+    pub(crate) mail: u32,
+    /// What the system call that it is in will send.
+    pub(crate) outbox: Option<Message>,
+    /// How long it has spun in this spell.
+    pub(crate) spun: Ns,
+    pub(crate) glitches: u64,
+    /// Units of work done.
+    pub(crate) units: u64,
+}
+
+impl Work {
+    /// CPU time until the current run is done.
+    pub(crate) fn needs(&self) -> Ns {
+        self.left + self.refill
+    }
+
+    /// It had the CPU for so long.
+    pub(crate) fn ran(&mut self, ran: Ns) {
+        if self.spin != Spin::No {
+            self.spun += ran;
+            return;
+        }
+        let cold = ran.min(self.refill);
+        self.refill -= cold;
+        self.left -= ran - cold;
+        self.done += ran - cold;
+    }
+}
+
+/// A host thread.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Thread {
+    /// The vCPU it is, if any.
+    pub(crate) vcpu: u32,
+    pub(crate) track: u32,
+    pub(crate) last_cpu: u32,
+    pub(crate) work: Work,
+}
+
+/// What a vCPU does in guest mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GuestSegment {
+    /// Nothing begun.
+    None,
+    /// Handler of one interrupt.
+    Irq(u8),
+    /// Softirq half of a device interrupt (index over all VMs).
+    Softirq(u32),
+    /// Kernel work left behind by a handler.
+    Overhead,
+    /// Context switch.
+    Switch,
+    /// A task's work.
+    User,
+    /// Nothing to run: polls for work.
+    Poll,
+    /// Nothing to run: HLT or MWAIT that does not exit.
+    Rest,
+}
+
+impl GuestSegment {
+    /// The guest's kernel at work, with interrupts off.
+    #[inline]
+    pub(crate) fn is_kernel(self) -> bool {
+        matches!(self, Self::Irq(_) | Self::Softirq(_) | Self::Overhead | Self::Switch)
+    }
+}
+
+/// Pending-interrupt bits of a vCPU, most urgent first.
+pub(crate) mod vector {
+    pub(crate) const NMI: u8 = 1;
+    pub(crate) const IPI: u8 = 2;
+    pub(crate) const TIMER: u8 = 4;
+    pub(crate) const DEVICE: u8 = 8;
+    /// One for all messages, as an event channel's upcall.
+    pub(crate) const MESSAGE: u8 = 16;
+}
+
+/// Guest timers by what they are for; tasks are numbered from `TASKS`.
+pub(crate) mod gtimer {
+    pub(crate) const TICK: u32 = 0;
+    pub(crate) const LEVEL: u32 = 1;
+    pub(crate) const TASKS: u32 = 2;
+}
+
+/// A virtual CPU: a thread to the host, a CPU to its guest. In this order what every event looks at is in
+/// three cache lines: on a large host each of them is a miss.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Vcpu {
+    pub(crate) segment: GuestSegment,
+    /// What is left of the segment, but for `User`, where the task knows.
+    pub(crate) left: Ns,
+    pub(crate) since: Ns,
+    pub(crate) extra: Ns,
+    pub(crate) vm: u32,
+    /// Number within the VM.
+    pub(crate) cpu: CpuId,
+    pub(crate) thread: u32,
+    /// pCPU it is loaded on.
+    pub(crate) pcpu: u32,
+    /// Guest task loaded.
+    pub(crate) current: u32,
+    pub(crate) track: u32,
+    /// Pending interrupts.
+    pub(crate) irr: u8,
+    pub(crate) halted: bool,
+    /// It has halted, and the host polls for it.
+    pub(crate) polling: bool,
+    /// What to see to when it goes on; see [`wants`](crate::cold::wants).
+    pub(crate) wants: u8,
+    /// Guest kernel code has run since it last returned to user mode.
+    pub(crate) in_kernel: bool,
+    pub(crate) resched: bool,
+    pub(crate) eager: bool,
+    /// The pCPU that fired its timer early waits until it is due.
+    pub(crate) waits_out: bool,
+
+    pub(crate) exits: Few<Exit>,
+    /// invariant: sorted by time, latest first.
+    pub(crate) timers: Vec<(Ns, u32)>,
+    /// Deadline the hardware holds.
+    pub(crate) programmed: Ns,
+    /// pCPU whose timer hardware holds its deadline.
+    pub(crate) home: u32,
+    /// Its policy is one that does something when it hears of events.
+    pub(crate) hears: bool,
+    /// ... and reads what the guest's kernel says on the page.
+    pub(crate) speaks: bool,
+    /// The interrupt that waits came while the guest could not take it: there will be an exit.
+    pub(crate) window: bool,
+    /// Why it left guest mode: an index into [`EXIT_NAMES`].
+    pub(crate) exit_why: u8,
+
+    /// When it left guest mode; `Ns::MAX`: it has entered it again.
+    pub(crate) exit_at: Ns,
+    /// When the preemption timer is to fire; `Ns::MAX`: it is not in use.
+    pub(crate) hv_at: Ns,
+    /// When it was preempted off its pCPU.
+    pub(crate) off_since: Ns,
+    pub(crate) cold: Box<Cold>,
+    pub(crate) devices: VecDeque<u32>,
+
+    pub(crate) spin: SpinCpu,
+    pub(crate) messages: VecDeque<Message>,
+    pub(crate) baseline: Policy,
+    pub(crate) page: Page,
+    pub(crate) half: GuestHalf,
+    pub(crate) policy: HostPolicy,
+}
+
+/// A virtual machine. What every event looks at is in the first cache line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Vm {
+    pub(crate) tasks: Vec<Work>,
+    pub(crate) ticks: Ticks,
+    /// Its first vCPU.
+    pub(crate) first: u32,
+    /// Its place among the VMs of storms.
+    pub(crate) birth: u32,
+    pub(crate) virt: VmVirt,
+    pub(crate) preemption: Preemption,
+    /// A VM of a storm is not there before its VMStart: nothing runs, nothing wakes it.
+    pub(crate) started: bool,
+    /// A task of it may spin.
+    pub(crate) spins: bool,
+    pub(crate) level: Level,
+    /// Locks, IPIs, and how its vCPUs spin.
+    pub(crate) sync: Shared,
+    pub(crate) shared: VmShared,
+}
+
+/// When a level's ticks come: all its CPUs at once, at a phase of the machine's own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticks {
+    pub(crate) period: Ns,
+    /// invariant: `< period`.
+    pub(crate) phase: Ns,
+}
+
+impl Ticks {
+    /// The first tick after `now`.
+    pub(crate) fn after(&self, now: Ns) -> Ns {
+        if now < self.phase {
+            return self.phase;
+        }
+        self.phase + ((now - self.phase) / self.period + 1) * self.period
+    }
+}
+
+/// Where an entry begins a cache line of its own, and how many it has.
+#[cfg(test)]
+mod layout {
+    use std::mem::{offset_of, size_of};
+
+    use super::*;
+
+    #[test]
+    fn what_every_event_looks_at_is_in_few_cache_lines() {
+        const LINE: usize = 64;
+        assert!(offset_of!(Pcpu, at_point) < LINE, "{}", offset_of!(Pcpu, at_point));
+        assert!(offset_of!(Vcpu, waits_out) < LINE);
+        assert!(offset_of!(Vcpu, exit_why) < 2 * LINE);
+        assert_eq!(offset_of!(Vcpu, exit_at), 2 * LINE);
+        assert!(offset_of!(Vm, spins) < LINE, "{}", offset_of!(Vm, spins));
+        assert!(offset_of!(Thread, work) + offset_of!(Work, spin) < LINE);
+        assert!(offset_of!(Work, runner) <= LINE + 8, "{}", offset_of!(Work, runner));
+        assert!(size_of::<Exit>() <= 12 && size_of::<Irq>() <= 8);
+    }
+}
