@@ -30,6 +30,17 @@ macro_rules! either {
 }
 
 impl Scheduler {
+    /// See [`Level::prefetch`].
+    #[cfg(feature = "prefetch")]
+    #[inline]
+    pub fn prefetch(&self, cpu: CpuId, e: EntId) {
+        match self {
+            Self::Linux(level) => level.prefetch(cpu, e),
+            Self::Credit1(credit1) => credit1.prefetch(cpu, e),
+            Self::Pool(_) => {}
+        }
+    }
+
     /// [`Level::add`]; for credit1 `attr.group` is the domain, for a pool the partition.
     pub fn add(&mut self, attr: Attr, home: CpuId) -> EntId {
         either!(self, s => s.add(attr, home))

@@ -1,7 +1,11 @@
 //! The timer behind a guest's deadline: who holds it, in which mode, and how early it fires.
 
+use std::slice::from_ref;
+
+use prefetch_index::prefetch_index;
 use vcoop_model::plan::virt::TimerMode;
 use vcoop_policy::Injection;
+use vcoop_sched::{CpuId, EntId};
 
 use crate::cold::{VmVirt, wants};
 use crate::machine::{Irq, Segment, Ticks, Vcpu, vector};
@@ -82,8 +86,30 @@ impl World<'_> {
         self.queue.set(self.slots.lapic + v, fires);
     }
 
+    /// An interrupt, an exit, an entry and the guest's handler will follow, all of the same vCPU: what they
+    /// look at is fetched meanwhile. On a large host it is in no near cache any more.
+    #[inline]
+    fn prefetch(&self, v: u32) {
+        let vcpu = &self.vcpus[v as usize];
+        let vm = &self.vms[vcpu.vm as usize];
+        prefetch_index(from_ref(&vcpu.exits), 0);
+        prefetch_index(from_ref(&vcpu.exit_at), 0);
+        prefetch_index(from_ref(&*vcpu.cold), 0);
+        prefetch_index(&vcpu.timers, 0);
+        prefetch_index(&self.pcpus, vcpu.home as usize);
+        prefetch_index(&self.threads, vcpu.thread as usize);
+        if let Some(work) = vm.tasks.first() {
+            prefetch_index(from_ref(work), 0);
+            prefetch_index(from_ref(&work.runner), 0);
+        }
+        // The first task: of a large host's many small guests mostly the only one.
+        vm.level.prefetch(vcpu.cpu, EntId(0));
+        self.host.prefetch(CpuId(vcpu.home), EntId(vcpu.thread));
+    }
+
     /// A vCPU's timer fires on the host.
     pub(crate) fn lapic_expires(&mut self, v: u32) {
+        self.prefetch(v);
         let vcpu = &self.vcpus[v as usize];
         let virt = &self.vms[vcpu.vm as usize].virt;
         if vcpu.hv_at != Ns::MAX {

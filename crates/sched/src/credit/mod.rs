@@ -322,6 +322,20 @@ impl Credit1 {
         Ok(this)
     }
 
+    /// See [`Level::prefetch`](crate::Level::prefetch).
+    #[cfg(feature = "prefetch")]
+    #[inline]
+    pub fn prefetch(&self, cpu: CpuId, e: EntId) {
+        use core::slice::from_ref;
+        use prefetch_index::prefetch_index;
+        if let (Some(ent), Some(c)) = (self.ents.get(e.index()), self.cpus.get(cpu.index())) {
+            prefetch_index(from_ref(ent), 0);
+            prefetch_index(from_ref(&ent.last_ran), 0);
+            prefetch_index(from_ref(c), 0);
+            prefetch_index(from_ref(&c.armed), 0);
+        }
+    }
+
     /// Adds an entity, blocked at first, and returns its id: dense from 0, in order of addition.
     /// `attr.group` is its domain; `attr.policy` is kept, but means nothing here. Its first wake-up
     /// picks its CPU, `home` before its equals.

@@ -79,6 +79,22 @@ impl FairClass {
         }
     }
 
+    /// See [`Level::prefetch`](crate::Level::prefetch).
+    #[cfg(feature = "prefetch")]
+    #[inline]
+    pub(crate) fn prefetch(&self, cpu: CpuId, e: EntId) {
+        use core::slice::from_ref;
+        use prefetch_index::prefetch_index;
+        prefetch_index(from_ref(&self.kind), 0);
+        if let Some(rq) = self.rqs.get(cpu.index()) {
+            prefetch_index(from_ref(rq), 0);
+            prefetch_index(from_ref(&rq.min_vruntime), 0);
+        }
+        // Without groups the numbers are the same.
+        prefetch_index(&self.ses, e.index());
+        prefetch_index(&self.tasks, e.index());
+    }
+
     /// Adds entity number `tasks.len()`, off every queue.
     pub(crate) fn add(&mut self, e: EntId, policy: Policy, group: Option<u16>) {
         debug_assert_eq!(e.index(), self.tasks.len());

@@ -220,6 +220,21 @@ impl Level {
         })
     }
 
+    /// Begins to bring into the caches what a wake-up of `e` or a tick on `cpu` will look at. It changes nothing,
+    /// and does not wait: for a driver of hundreds of entities or levels that knows a little ahead which is
+    /// next. A wrong guess costs a little time.
+    #[cfg(feature = "prefetch")]
+    #[inline]
+    pub fn prefetch(&self, cpu: CpuId, e: EntId) {
+        use core::slice::from_ref;
+        use prefetch_index::prefetch_index;
+        prefetch_index(from_ref(&self.guard), 0);
+        prefetch_index(from_ref(&self.cfg), 0);
+        prefetch_index(&self.cpus, cpu.index());
+        prefetch_index(&self.ents, e.index());
+        self.fair.prefetch(cpu, e);
+    }
+
     /// Adds an entity, blocked at first, and returns its id: dense from 0, in order of addition.
     ///
     /// Its first wake-up places it on an idle or the least loaded CPU, `home` before its equals.
