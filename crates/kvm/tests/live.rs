@@ -234,8 +234,11 @@ fn static_keeps_its_means_and_nothing_else_is_changed() {
     };
     for means in ["nice -20", "fifo 8", "rr 8", "slice 1ms"] {
         let set = format!("policy.static.means=\"{means}\"");
-        let r = run(&plan(BUSY, "static", &[&set, "duration=300ms"]));
-        assert!(latency(&r, "guest.cyclictest").hist.len() > 50, "{means}");
+        twice(|| {
+            let r = run(&plan(BUSY, "static", &[&set, "duration=300ms"]));
+            let kept = latency(&r, "guest.cyclictest").hist.len();
+            if kept > 50 { Ok(()) } else { Err(format!("{means}: {kept} samples of some 300")) }
+        });
     }
     // The kernel takes a moment to forget a thread that has ended.
     twice(|| {
