@@ -156,11 +156,9 @@ impl World<'_> {
         if current == NONE {
             return self.idle(p);
         }
-        let thread = &self.threads[current as usize];
-        if thread.vcpu == NONE {
-            self.run_thread(p, current);
-        } else {
-            self.enter(p, thread.vcpu);
+        match self.pcpus[p as usize].vcpu {
+            NONE => self.run_thread(p, current),
+            v => self.enter(p, v),
         }
     }
 
@@ -201,6 +199,7 @@ impl World<'_> {
         let pc = &mut self.pcpus[p as usize];
         pc.current = next;
         if next == NONE {
+            pc.vcpu = NONE;
             return self.goes_on(p);
         }
         let thread = &self.threads[next as usize];

@@ -154,18 +154,15 @@ impl World<'_> {
             Segment::Exit(reason) => Work::Exit(EXIT_NAMES[reason.index()]),
             Segment::User => Work::User,
             Segment::Poll => Work::Poll,
-            Segment::Guest => {
-                let v = self.threads[pc.current as usize].vcpu;
-                Work::Guest(match self.vcpus[v as usize].segment {
-                    GuestSegment::Irq(which) => GuestWork::Irq(vector_name(which)),
-                    GuestSegment::Softirq(_) => GuestWork::Softirq,
-                    GuestSegment::Overhead => GuestWork::Kernel,
-                    GuestSegment::Switch => GuestWork::Switch,
-                    GuestSegment::Poll => GuestWork::Poll,
-                    GuestSegment::Rest => GuestWork::Rest,
-                    GuestSegment::User | GuestSegment::None => GuestWork::Task,
-                })
-            }
+            Segment::Guest => Work::Guest(match self.vcpus[pc.vcpu as usize].segment {
+                GuestSegment::Irq(which) => GuestWork::Irq(vector_name(which)),
+                GuestSegment::Softirq(_) => GuestWork::Softirq,
+                GuestSegment::Overhead => GuestWork::Kernel,
+                GuestSegment::Switch => GuestWork::Switch,
+                GuestSegment::Poll => GuestWork::Poll,
+                GuestSegment::Rest => GuestWork::Rest,
+                GuestSegment::User | GuestSegment::None => GuestWork::Task,
+            }),
         };
         self.spans.tell(self.now, Event::Begin { pcpu: p, work });
     }
