@@ -4,7 +4,7 @@
 //! areas, and the few events beside them that the rules speak of. Where it comes from is open: a
 //! simulator, a VMM that single-steps its guest, write-protected pages, a BPF program.
 //! [`check_guest`] and [`check_host`] read it once, without allocation, and answer with the first
-//! violation of each rule.
+//! violation of each rule. A [`Watch`] does the same while it happens.
 //!
 //! Some rules are about reacting to what the other side stored. Nobody reacts in no time, so they
 //! come with a [`grace`](Limits::grace_ns): a store that a side began before it could see the
@@ -12,9 +12,11 @@
 
 mod guest;
 mod host;
+mod watch;
 
-pub use guest::check_guest;
-pub use host::check_host;
+pub use guest::{GuestCheck, check_guest};
+pub use host::{HostCheck, check_host};
+pub use watch::Watch;
 
 /// Who acted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

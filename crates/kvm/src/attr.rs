@@ -1,8 +1,6 @@
 //! Scheduling attributes of threads: what a boost changes, and what it gives back.
 #![allow(unsafe_code, reason = "sched_setattr, affinity and prctl have no safe wrapper")]
 
-use vcoop_policy::Rest;
-use vcoop_policy::config::Means;
 use vcoop_sched::config::Policy;
 
 use crate::error::{Error, Whom};
@@ -67,26 +65,24 @@ impl Attr {
         }
     }
 
-    /// The attributes that boosting by these means gives.
-    pub(crate) fn from_means(means: Means) -> Self {
-        match means {
-            Means::Fifo(p) => Self::of(libc::SCHED_FIFO, p, 0, 0),
-            Means::Rr(p) => Self::of(libc::SCHED_RR, p, 0, 0),
-            Means::Nice(nice) => Self::of(libc::SCHED_OTHER, 0, nice, 0),
-            Means::Slice(ns) => Self::of(libc::SCHED_OTHER, 0, 0, ns),
-            Means::Deadline { runtime_ns, deadline_ns, period_ns } => {
-                Self::reservation(runtime_ns, deadline_ns, period_ns)
+    /// The policy that these attributes mean.
+    #[cfg(test)]
+    pub(crate) fn policy(&self) -> Policy {
+        let priority = self.priority as u8;
+        match self.policy as i32 {
+            libc::SCHED_FIFO => Policy::Fifo(priority),
+            libc::SCHED_RR => Policy::Rr(priority),
+            libc::SCHED_IDLE => Policy::Idle,
+            SCHED_DEADLINE => Policy::Deadline {
+                runtime_ns: self.runtime,
+                deadline_ns: self.deadline,
+                period_ns: self.period,
+            },
+            _ => {
+                let slice_ns = (self.runtime > 0).then_some(self.runtime);
+                Policy::Normal { nice: self.nice as i8, slice_ns }
             }
         }
-    }
-
-    /// The same at rest, where it is fair.
-    pub(crate) fn at_rest(self, rest: Rest) -> Self {
-        if self.policy as i32 != libc::SCHED_OTHER {
-            return self;
-        }
-        let nice = (self.nice + i32::from(rest.levels)).min(19);
-        Self { nice, runtime: rest.slice_ns.unwrap_or(self.runtime), ..self }
     }
 
     /// What a thread has now.
@@ -111,27 +107,6 @@ impl Attr {
         // SAFETY: reads `SIZE` bytes.
         let rc = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attr, 0_u32) };
         if rc == 0 { Ok(()) } else { Err(Error::last_os("sched_setattr", whom.clone())) }
-    }
-
-    /// Whether a thread with these is at least as urgent as one boosted by `means`.
-    pub(crate) fn outranks(&self, means: Means) -> bool {
-        let real_time = |a: &Self| match a.policy as i32 {
-            libc::SCHED_FIFO | libc::SCHED_RR => a.priority,
-            SCHED_DEADLINE => 100,
-            _ => 0,
-        };
-        let (mine, theirs) = (real_time(self), real_time(&Self::from_means(means)));
-        match means {
-            Means::Fifo(_) | Means::Rr(_) => mine >= theirs,
-            Means::Nice(nice) => mine > 0 || self.nice <= i32::from(nice),
-            Means::Slice(ns) => mine > 0 || (self.runtime > 0 && self.runtime <= ns),
-            Means::Deadline { runtime_ns, deadline_ns, period_ns } => {
-                let share = |runtime, period| u128::from(runtime) * u128::from(period);
-                self.is_deadline()
-                    && self.deadline <= deadline_ns
-                    && share(self.runtime, period_ns) >= share(runtime_ns, self.period)
-            }
-        }
     }
 }
 
@@ -216,8 +191,6 @@ pub(crate) fn timer_slack(ns: u64) {
 mod tests {
     use super::{Attr, Stay, cpus_of, gettid};
     use crate::error::{Error, Whom};
-    use vcoop_policy::Rest;
-    use vcoop_policy::config::Means;
     use vcoop_sched::config::Policy;
 
     #[test]
@@ -227,16 +200,14 @@ mod tests {
             wanted.set(0, &Whom::Host).unwrap();
             let got = Attr::get(gettid(), &Whom::Host).unwrap();
             assert_eq!((got.policy, got.nice), (wanted.policy, 3));
-            let rest = got.at_rest(Rest { levels: 20, slice_ns: Some(700_000) });
-            rest.set(0, &Whom::Host).unwrap();
+            let rest = Policy::Normal { nice: 19, slice_ns: Some(700_000) };
+            Attr::from_policy(&rest).set(0, &Whom::Host).unwrap();
             // Kernels before 6.12 know no slices.
             let runtime = if got.runtime == 0 { 0 } else { 700_000 };
             assert_eq!(
                 Attr::get(gettid(), &Whom::Host).unwrap(),
                 Attr { nice: 19, runtime, ..got }
             );
-            let fifo = Attr::from_means(Means::Fifo(1));
-            assert_eq!(fifo.at_rest(Rest { levels: 3, slice_ns: Some(700_000) }), fifo);
         })
         .join()
         .unwrap();
@@ -253,25 +224,6 @@ mod tests {
         })
         .join()
         .unwrap();
-    }
-
-    #[test]
-    fn ranks() {
-        let fifo = Attr::from_policy(&Policy::Fifo(50));
-        let fair = Attr::from_policy(&Policy::NORMAL);
-        assert!(fifo.outranks(Means::Fifo(50)) && !fifo.outranks(Means::Rr(51)));
-        assert!(!fair.outranks(Means::Fifo(1)) && !fair.outranks(Means::Nice(-1)));
-        assert!(fifo.outranks(Means::Nice(-20)) && !fair.outranks(Means::Slice(100_000)));
-        let [quarter, half] =
-            [1_000_000, 2_000_000].map(|ns| Attr::reservation(ns, 4_000_000, 4_000_000));
-        let means = |runtime_ns| Means::Deadline {
-            runtime_ns,
-            deadline_ns: 4_000_000,
-            period_ns: 4_000_000,
-        };
-        assert!(quarter.outranks(Means::Fifo(99)) && quarter.outranks(Means::Nice(-20)));
-        assert!(half.outranks(means(1_000_000)) && !quarter.outranks(means(2_000_000)));
-        assert!(!fifo.outranks(means(1_000_000)));
     }
 
     /// What the kernel does with reservations, as far as the lab depends on it.

@@ -14,7 +14,7 @@ use vcoop_policy::PolicyStats;
 
 use crate::attr;
 use crate::clock::{Clock, tsc};
-use crate::driver::{VcpuDriver, VmDriver, repays};
+use crate::driver::{VcpuDriver, VmDriver};
 use crate::environment::{preemptions, schedstat};
 use crate::facts::host_facts;
 use crate::host_task::Progress;
@@ -630,7 +630,7 @@ fn scalars_between(
         put(name, "notified", "1/s", since(q.notified, p.notified) / seconds);
         put(name, "raced", "1/s", since(q.raced, p.raced) / seconds);
         put(name, "boosted", "%", 100.0 * since(q.boosted_ns, p.boosted_ns) / (ns * vcpus));
-        if repays(&plan.policy) {
+        if plan.policy.repays() {
             put(name, "lowered", "levels", since(q.lowered_ns, p.lowered_ns) / (ns * vcpus));
         }
         if matches!(vm.virt.idle.guest, GuestIdle::Poll | GuestIdle::Haltpoll) {

@@ -9,20 +9,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use vcoop_abi::discovery::{REGISTER_ENABLE, Registration};
 use vcoop_abi::{BoostRequest, GuestArea, GuestWords, Status, Word};
 use vcoop_guest::layout::{CONTROL, Control, VECTOR_IPI};
-use vcoop_model::plan::{Ns, PolicyPlan};
-use vcoop_policy::config::Means;
+use vcoop_model::plan::Ns;
+use vcoop_policy::driver::{self, VcpuDriver as PolicyDriver};
 use vcoop_policy::govern::CpuTime;
-use vcoop_policy::{Action, Event, HostPolicy, Injection, PolicyStats, TimerAdvance, VmShared};
+use vcoop_policy::thread::Policy;
+use vcoop_policy::{HostPolicy, Injection, PolicyStats, TimerAdvance, VmShared};
 
 use crate::attr::Attr;
 use crate::bell::Bell;
 use crate::clock::{Clock, Kick};
-use crate::diary::{Diary, Note};
+use crate::diary::Diary;
 use crate::environment::{is_asleep, schedstat};
-use crate::error::{Error, Whom};
+use crate::error::Error;
 use crate::machine::Machine;
 use crate::mask::Masked;
 use crate::pi::PiMutex;
+use crate::port::VcpuPort;
 
 /// A time that never comes.
 pub(crate) const NEVER: Ns = Ns::MAX;
@@ -64,7 +66,7 @@ impl Common {
 
     /// Has the injector look at a timer that was just stored, unless it will in time anyway. Pairs
     /// with the fence in the injector's `publish`.
-    fn announce(&self, at: Ns) {
+    pub(crate) fn announce(&self, at: Ns) {
         GuestArea::fence();
         if at < self.horizon.load(Ordering::Acquire) {
             self.kick.kick();
@@ -111,12 +113,12 @@ pub(crate) struct VmDriver {
 /// The driver of one vCPU.
 #[derive(Debug)]
 pub(crate) struct VcpuDriver {
-    number: u32,
+    pub(crate) number: u32,
     state: PiMutex<State>,
     /// The vCPU's thread; 0 until it runs.
     tid: AtomicI32,
-    /// When the policy wants its timer; [`NEVER`] = not.
-    timer: AtomicU64,
+    /// When the policy wants its timer, for who looks without the lock; [`NEVER`] = not.
+    pub(crate) timer: AtomicU64,
     /// What the registration MSR reads: where the guest area is, or 0.
     registration: AtomicU64,
     /// The guest has notified, and the injector has not looked yet.
@@ -128,78 +130,19 @@ pub(crate) struct VcpuDriver {
     entries: AtomicU64,
 }
 
+/// What a vCPU's lock guards.
 #[derive(Debug)]
-struct State {
-    policy: HostPolicy,
-    baseline: Attr,
-    means: Means,
-    halted: bool,
-    /// What the thread had done at the last account.
-    accounted: CpuTime,
-}
-
-impl State {
-    /// What the thread has while it is not boosted.
-    fn unboosted(&self) -> Attr {
-        self.baseline.at_rest(self.policy.rest())
-    }
-}
-
-/// The policy that a plan means for a vCPU. `own`: the vCPU's own means.
-pub(crate) fn policy(plan: &PolicyPlan, own: Option<Means>, now: Ns) -> (HostPolicy, Means) {
-    match plan {
-        // Ratelimits are Xen's: the lab refuses such a host.
-        PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => (HostPolicy::Vanilla, Means::Nice(0)),
-        PolicyPlan::Static { means } => {
-            let means = own.unwrap_or(*means);
-            (HostPolicy::fixed(means), means)
-        }
-        PolicyPlan::Dynamic(config) => {
-            let means = own.unwrap_or(config.means);
-            let mut config = *config;
-            config.means = means;
-            (HostPolicy::dynamic(config, now), means)
-        }
-        PolicyPlan::WakeBoost(config) => {
-            let means = own.unwrap_or(config.means);
-            let mut config = *config;
-            config.means = means;
-            (HostPolicy::wake_boost(config, now), means)
-        }
-    }
-}
-
-/// Whether a policy gives boosted time back.
-pub(crate) fn repays(plan: &PolicyPlan) -> bool {
-    match plan {
-        PolicyPlan::Dynamic(config) => config.repay,
-        PolicyPlan::WakeBoost(config) => config.repay,
-        PolicyPlan::Vanilla | PolicyPlan::Static { .. } | PolicyPlan::RatelimitAuto(_) => false,
-    }
-}
-
-/// The part of a policy that a VM's vCPUs share.
-pub(crate) fn shared(plan: &PolicyPlan, now: Ns) -> VmShared {
-    match plan {
-        PolicyPlan::Vanilla | PolicyPlan::Static { .. } | PolicyPlan::RatelimitAuto(_) => {
-            VmShared::unbudgeted(now)
-        }
-        PolicyPlan::Dynamic(config) => VmShared::new(config.vm_budget, now),
-        PolicyPlan::WakeBoost(config) => VmShared::new(config.vm_budget, now),
-    }
+pub(crate) struct State {
+    pub(crate) driver: PolicyDriver,
+    /// The baseline as the kernel had it when the thread began: what is restored.
+    pub(crate) captured: Option<Attr>,
 }
 
 impl VcpuDriver {
-    pub(crate) fn new(number: u32, policy: HostPolicy, means: Means, baseline: Attr) -> Self {
+    pub(crate) fn new(number: u32, driver: PolicyDriver) -> Self {
         Self {
             number,
-            state: PiMutex::new(State {
-                policy,
-                baseline,
-                means,
-                halted: false,
-                accounted: CpuTime::default(),
-            }),
+            state: PiMutex::new(State { driver, captured: None }),
             tid: AtomicI32::new(0),
             timer: AtomicU64::new(NEVER),
             registration: AtomicU64::new(0),
@@ -216,7 +159,7 @@ impl VcpuDriver {
 
     /// Counters of the policy.
     pub(crate) fn stats(&self) -> PolicyStats {
-        self.state.lock().policy.stats()
+        self.state.lock().driver.policy().stats()
     }
 
     /// The vCPU's thread; 0 until it runs.
@@ -266,37 +209,56 @@ impl VmDriver {
         Some(self.machine.ram.at(gpa))
     }
 
-    /// The vCPU's thread runs: its baseline is in force, and the policy may act.
-    pub(crate) fn attach(&self, common: &Common, n: u32, tid: i32) -> Result<(), Error> {
+    /// A vCPU with its lock held.
+    pub(crate) fn port<'a>(&'a self, common: &'a Common, n: u32) -> VcpuPort<'a> {
         let v = &self.vcpus[n as usize];
-        let whom = self.machine.whom_vcpu(n);
-        let mut state = v.state.lock();
-        state.baseline.set(tid, &whom)?;
-        // What is restored later is what the kernel made of it.
-        state.baseline = Attr::get(tid, &whom)?;
-        let outranks = state.baseline.outranks(state.means);
-        v.tid.store(tid, Ordering::Release);
-        if !matches!(state.policy, HostPolicy::Vanilla | HostPolicy::Static { .. }) {
-            self.call(common, v, &mut state, Event::Baseline { outranks })?;
-        }
-        self.call(common, v, &mut state, Event::Enable)?;
-        Ok(())
+        VcpuPort { common, vm: self, v, state: v.state.lock(), interrupt: None }
     }
 
-    /// Feeds an event, and what follows from it.
+    /// The vCPU's thread runs: its baseline is in force, and the policy may act.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`]: the baseline or the means could not be applied.
+    pub(crate) fn attach(&self, common: &Common, n: u32, tid: i32) -> Result<(), Error> {
+        let whom = self.machine.whom_vcpu(n);
+        let mut port = self.port(common, n);
+        Attr::from_policy(&port.state.driver.baseline()).set(tid, &whom)?;
+        // What is restored later is what the kernel made of it.
+        port.state.captured = Some(Attr::get(tid, &whom)?);
+        port.v.tid.store(tid, Ordering::Release);
+        driver::start(&mut port, false)
+    }
+
+    /// Looks at the switches of the VM.
     ///
     /// # Errors
     ///
     /// [`Error::Kernel`]: the means or the baseline could not be applied.
-    pub(crate) fn feed(&self, common: &Common, n: u32, event: Event) -> Result<(), Error> {
-        let v = &self.vcpus[n as usize];
-        let mut state = v.state.lock();
-        if v.tid() == 0 {
-            return Ok(());
-        }
-        if self.call(common, v, &mut state, event)? {
-            self.recheck(common, v, &mut state)?;
-        }
+    pub(crate) fn enable(&self, common: &Common, n: u32) -> Result<(), Error> {
+        driver::enable(&mut self.port(common, n))
+    }
+
+    /// The vCPU has left guest mode, for its own thread to tell.
+    ///
+    /// # Errors
+    ///
+    /// As [`enable`](Self::enable).
+    pub(crate) fn exited(&self, common: &Common, n: u32) -> Result<(), Error> {
+        driver::exit(&mut self.port(common, n))
+    }
+
+    /// The policy's timer seems to be due.
+    ///
+    /// # Errors
+    ///
+    /// As [`enable`](Self::enable).
+    pub(crate) fn timer_due(&self, common: &Common, n: u32) -> Result<(), Error> {
+        let mut port = self.port(common, n);
+        driver::timer(&mut port)?;
+        // One that has come is gone, and one that was armed meanwhile is there.
+        let next = port.state.driver.timer().unwrap_or(NEVER);
+        port.v.timer.store(next, Ordering::Release);
         Ok(())
     }
 
@@ -321,7 +283,7 @@ impl VmDriver {
             common.kick.kick();
             return Ok(());
         }
-        self.feed(common, n, Event::Notify(self.words(v)))
+        driver::notify(&mut self.port(common, n), false)
     }
 
     /// The injector's part of [`notify`](Self::notify); true if there was something to answer.
@@ -335,11 +297,12 @@ impl VmDriver {
         if !notified && !self.is_done(n) {
             return Ok(false);
         }
-        if !notified && self.is_idle(n) {
+        if notified {
+            driver::notify(&mut self.port(common, n), true)?;
+        } else if self.is_idle(n) {
             self.look(common, n)?;
         } else {
-            GuestArea::fence();
-            self.feed(common, n, Event::Sampled(self.words(v)))?;
+            driver::sample(&mut self.port(common, n))?;
         }
         Ok(true)
     }
@@ -380,36 +343,21 @@ impl VmDriver {
         kind: Injection,
         vector: u8,
     ) -> Result<bool, Error> {
-        let v = &self.vcpus[n as usize];
-        let mut state = v.state.lock();
-        let fire = || {
-            if matches!(kind, Injection::Timer | Injection::Device) {
-                let words = &self.control().vcpu[n as usize];
-                words.fired.store(crate::clock::tsc(), Ordering::Release);
-            }
-            self.machine.signal(n, vector, kind == Injection::Nmi)
-        };
-        if v.tid() == 0 {
-            fire()?;
-            return Ok(false);
-        }
-        if self.is_idle(n) && !state.halted {
-            self.halted(common, v, &mut state, true)?;
+        let mut port = self.port(common, n);
+        port.interrupt = Some((kind, vector));
+        if self.is_idle(n) && !port.state.driver.is_halted() {
+            driver::halt(&mut port, true)?;
         }
         let entries = self.control().vcpu[n as usize].entries.load(Ordering::Relaxed);
         // Whether the receiver of an IPI has its pCPU user space cannot see: a sender's request counts
         // for all that it sends through us.
-        let asked = kind == Injection::Ipi && state.policy.hears_senders();
-        let event = if asked { Event::Asked } else { Event::Injected(kind) };
-        let again = self.carry_out(common, v, &mut state, event, fire)?;
-        v.entries.store(entries, Ordering::Relaxed);
-        if state.halted {
-            self.halted(common, v, &mut state, false)?;
+        driver::inject(&mut port, kind, kind == Injection::Ipi)?;
+        port.v.entries.store(entries, Ordering::Relaxed);
+        if port.state.driver.is_halted() {
+            driver::halt(&mut port, false)?;
         }
-        if again {
-            self.recheck(common, v, &mut state)?;
-        }
-        Ok(state.policy.is_boosted() && state.policy.reads_guest())
+        let policy = port.state.driver.policy();
+        Ok(policy.is_boosted() && policy.reads_guest())
     }
 
     /// Interrupts the vCPUs that vCPU `n` has named.
@@ -438,56 +386,45 @@ impl VmDriver {
     ///
     /// [`Error::Kernel`].
     pub(crate) fn look(&self, common: &Common, n: u32) -> Result<(), Error> {
-        let v = &self.vcpus[n as usize];
-        let mut state = v.state.lock();
-        if v.tid() == 0 || matches!(state.policy, HostPolicy::Vanilla | HostPolicy::Static { .. }) {
+        let mut port = self.port(common, n);
+        let policy = port.state.driver.policy();
+        let (tid, reads_guest) = (port.v.tid(), policy.reads_guest());
+        if tid == 0 || matches!(policy, HostPolicy::Vanilla | HostPolicy::Static { .. }) {
             return Ok(());
         }
-        let idle = self.is_idle(n) && is_asleep(v.tid());
-        if idle != state.halted {
-            self.halted(common, v, &mut state, idle)?;
-        } else if !idle && v.is_registered() && state.policy.reads_guest() {
-            GuestArea::fence();
-            let words = self.words(v);
-            if self.call(common, v, &mut state, Event::Sampled(words))? {
-                self.recheck(common, v, &mut state)?;
-            }
+        let idle = self.is_idle(n) && is_asleep(tid);
+        if idle != port.state.driver.is_halted() {
+            driver::halt(&mut port, idle)
+        } else if !idle && port.v.is_registered() && reads_guest {
+            driver::sample(&mut port)
+        } else {
+            Ok(())
         }
-        Ok(())
     }
 
-    /// Tells a policy that gives boosted time back what the vCPU's thread did since the last time.
+    /// Tells a policy that gives boosted time back what the vCPU's thread has done.
     ///
     /// # Errors
     ///
     /// [`Error::Kernel`].
     pub(crate) fn account(&self, common: &Common, n: u32) -> Result<(), Error> {
-        let v = &self.vcpus[n as usize];
-        let mut state = v.state.lock();
-        if v.tid() == 0 || !state.policy.repays() {
+        let mut port = self.port(common, n);
+        if port.v.tid() == 0 || !port.state.driver.policy().repays() {
             return Ok(());
         }
-        let now = v.cpu_time();
-        let last = std::mem::replace(&mut state.accounted, now);
-        self.call(common, v, &mut state, Event::Ran(now.since(last)))?;
-        Ok(())
+        let total = port.v.cpu_time();
+        driver::account(&mut port, total)
     }
 
-    /// A new baseline for a vCPU, from the timeline.
+    /// A new baseline for a vCPU, from the timeline. A vCPU without a thread gets it when that begins.
     ///
     /// # Errors
     ///
     /// [`Error::Kernel`].
-    pub(crate) fn rebase(&self, common: &Common, n: u32, attr: Attr) -> Result<(), Error> {
-        let v = &self.vcpus[n as usize];
-        let mut state = v.state.lock();
-        state.baseline = attr;
-        if !state.policy.is_boosted() {
-            state.unboosted().set(v.tid(), &self.machine.whom_vcpu(n))?;
-        }
-        let outranks = attr.outranks(state.means);
-        self.call(common, v, &mut state, Event::Baseline { outranks })?;
-        Ok(())
+    pub(crate) fn rebase(&self, common: &Common, n: u32, policy: Policy) -> Result<(), Error> {
+        let mut port = self.port(common, n);
+        port.state.captured = None;
+        driver::rebase(&mut port, policy)
     }
 
     /// A write of the registration MSR. False: refused, the guest gets a fault.
@@ -496,8 +433,7 @@ impl VmDriver {
     ///
     /// [`Error::Kernel`].
     pub(crate) fn register(&self, common: &Common, n: u32, value: u64) -> Result<bool, Error> {
-        let v = &self.vcpus[n as usize];
-        let mut state = v.state.lock();
+        let mut port = self.port(common, n);
         let new = {
             let mut all = self.registrations.lock();
             let others = all.iter().enumerate().filter(|(i, _)| *i != n as usize).map(|(_, r)| r);
@@ -507,8 +443,8 @@ impl VmDriver {
             all[n as usize] = new;
             new
         };
-        v.registration.store(new.read(), Ordering::Release);
-        self.call(common, v, &mut state, Event::Registered(new != Registration::None))?;
+        port.v.registration.store(new.read(), Ordering::Release);
+        driver::register(&mut port, new != Registration::None)?;
         Ok(true)
     }
 
@@ -524,134 +460,13 @@ impl VmDriver {
                 != self.vcpus[n as usize].entries.load(Ordering::Relaxed)
     }
 
-    fn halted(
-        &self,
-        common: &Common,
-        v: &VcpuDriver,
-        state: &mut State,
-        halted: bool,
-    ) -> Result<(), Error> {
-        state.halted = halted;
-        let event = if halted { Event::Halted(self.words(v)) } else { Event::Woken };
-        self.call(common, v, state, event)?;
-        Ok(())
-    }
-
-    /// The second look: after the status (and the interrupt) is visible, whether anybody still
-    /// needs the boost. It can only end one.
-    fn recheck(&self, common: &Common, v: &VcpuDriver, state: &mut State) -> Result<(), Error> {
-        GuestArea::fence();
-        let words = self.words(v);
-        self.call(common, v, state, Event::Recheck(words))?;
-        Ok(())
-    }
-
-    /// One call of the policy, and its actions. True: it asks for a recheck.
-    fn call(
-        &self,
-        common: &Common,
-        v: &VcpuDriver,
-        state: &mut State,
-        event: Event,
-    ) -> Result<bool, Error> {
-        self.carry_out(common, v, state, event, || Ok(()))
-    }
-
-    /// The same; `fire` is called once, before the means are applied, after everything that the
-    /// guest can see is in its page.
-    fn carry_out(
-        &self,
-        common: &Common,
-        v: &VcpuDriver,
-        state: &mut State,
-        event: Event,
-        fire: impl FnOnce() -> Result<(), Error>,
-    ) -> Result<bool, Error> {
-        let now = common.clock.now();
-        let mut fire = Some(fire);
-        let mut fire = move || fire.take().map_or(Ok(()), |fire| fire());
-        let before = v.diary.is_on().then(|| state.policy.stats());
-        let actions = state.policy.on(now, event, &mut self.shared.lock());
-        let host = self.machine.host_area(v.number);
-        let mut again = false;
-        // Deadline bandwidth is a host's, and somebody else may have it now.
-        let mut refused = false;
-        for action in actions {
-            match action {
-                Action::Ticket(ticket) => host.ticket.store(ticket, Ordering::Release),
-                Action::Status(status) => host.status.store(status.to_word(), Ordering::Release),
-                Action::Boost(means) => {
-                    fire()?;
-                    let attr = Attr::from_means(means);
-                    match self.apply(v, &attr) {
-                        Ok(()) => {}
-                        // For life is for life: a run without is not what was asked for.
-                        Err(e)
-                            if attr.is_deadline()
-                                && e.is_busy()
-                                && !matches!(state.policy, HostPolicy::Static { .. }) =>
-                        {
-                            refused = true;
-                        }
-                        Err(e) => return Err(e),
-                    }
-                }
-                Action::Rest(_) => {
-                    if !state.policy.is_boosted() {
-                        self.apply(v, &state.unboosted())?;
-                    }
-                }
-                Action::Restore => self.apply(v, &state.unboosted())?,
-                Action::ArmTimer(at) => {
-                    v.timer.store(at, Ordering::Release);
-                    common.announce(at);
-                }
-                Action::CancelTimer => v.timer.store(NEVER, Ordering::Release),
-                Action::Recheck => again = true,
-                Action::Denied(_) => {}
-            }
-        }
-        fire()?;
-        if refused {
-            let answer = state.policy.on(now, Event::Refused, &mut self.shared.lock());
-            for action in answer {
-                if let Action::Status(status) = action {
-                    host.status.store(status.to_word(), Ordering::Release);
-                }
-            }
-        }
-        if event == Event::Timer {
-            // Fired; unless the call armed it anew.
-            let rearmed = actions.iter().any(|a| matches!(a, Action::ArmTimer(_)));
-            if !rearmed {
-                v.timer.store(NEVER, Ordering::Release);
-            }
-        }
-        if let Some(before) = before {
-            let done = |action: &Action| !(refused && matches!(action, Action::Boost(_)));
-            let (left, after) = (state.policy.budget_left(now), state.policy.stats());
-            let note = Note::of(now, left, actions.into_iter().filter(done), (before, after));
-            note.into_iter().for_each(|note| v.diary.write(note));
-        }
-        if state.policy.reads_guest() {
-            host.budget_left_ns.store(state.policy.budget_left(now), Ordering::Release);
-        }
-        Ok(again)
-    }
-
-    fn apply(&self, v: &VcpuDriver, attr: &Attr) -> Result<(), Error> {
-        attr.set(v.tid(), &self.machine.whom_vcpu(v.number))
-    }
-
     /// Ends the policy's influence: whatever was boosted is at its baseline.
-    pub(crate) fn detach(&self, n: u32) {
-        let v = &self.vcpus[n as usize];
-        let state = v.state.lock();
-        let tid = v.tid.swap(0, Ordering::AcqRel);
-        if tid != 0 {
-            // The thread is about to end, so there is nobody to tell if this fails.
-            let _ = state.baseline.set(tid, &Whom::Host);
-        }
+    pub(crate) fn detach(&self, common: &Common, n: u32) {
+        let mut port = self.port(common, n);
+        // The thread is about to end, so there is nobody to tell if this fails.
+        let _ = driver::stop(&mut port);
+        port.v.tid.store(0, Ordering::Release);
+        port.v.timer.store(NEVER, Ordering::Release);
     }
 }
 

@@ -26,7 +26,7 @@ use vcoop_abi::GuestArea;
 use vcoop_guest::layout::{VECTOR_DEVICE, VECTOR_TIMER, VcpuWords};
 use vcoop_model::plan::{DevicePlan, Dist, Ns, TimelineAction, TimelineEvent};
 use vcoop_policy::repay::ACCOUNT_NS;
-use vcoop_policy::{Event, Injection, TimerAdvance};
+use vcoop_policy::{Injection, TimerAdvance};
 
 use crate::attr::{self, Attr};
 use crate::clock::{Clock, monotonic, tsc};
@@ -212,7 +212,7 @@ impl<'a> Injector<'a> {
         for (i, vm) in self.vms.iter().enumerate() {
             for (n, v) in vm.vcpus.iter().enumerate() {
                 if v.timer() <= now {
-                    vm.feed(common, n as u32, Event::Timer)?;
+                    vm.timer_due(common, n as u32)?;
                 }
                 if vm.answer(common, n as u32)? {
                     self.attended.retain(|a| (a.0, a.1) != (i, n as u32));
@@ -254,13 +254,13 @@ impl<'a> Injector<'a> {
                         Some(_) => continue,
                     }
                     for n in 0..driver.vcpus.len() {
-                        driver.feed(self.common, n as u32, Event::Enable)?;
+                        driver.enable(self.common, n as u32)?;
                     }
                 }
                 Ok(())
             }
             TimelineAction::VcpuPolicy { vm, vcpu, policy } => {
-                self.vms[*vm as usize].rebase(self.common, *vcpu, Attr::from_policy(policy))
+                self.vms[*vm as usize].rebase(self.common, *vcpu, *policy)
             }
             TimelineAction::Prefer { vm, vcpus } => {
                 let now = self.common.clock.now();

@@ -23,7 +23,7 @@ use crate::clock::{self, Clock, monotonic, tsc};
 use crate::collect::{Collector, Counters, Firing};
 use crate::diary::Diary;
 use crate::draw::Stream;
-use crate::driver::{self, Common, VcpuDriver, VmDriver};
+use crate::driver::{Common, VcpuDriver, VmDriver};
 use crate::environment::{NoDeepIdle, has_reliable_tsc};
 use crate::error::{Error, Missing, Whom};
 use crate::facts::host_facts;
@@ -256,7 +256,7 @@ fn one(
         let rings = rings(plan, i);
         let guest = Guest::new(vm, i as u64, seed, &rates, &rings, &wiring.guests[i])?;
         let masked = mask::is_masked(plan, i);
-        let (mut driver, vcpus) = build(&kvm, plan, vm, &guest, &rates, masked)?;
+        let (mut driver, vcpus) = build(&kvm, plan, i, &guest, &rates, masked)?;
         wiring.connect(i as u32, &mut driver);
         driver.machine.ram.control(layout::CONTROL, |control| {
             control.masked = masked.into();
@@ -324,19 +324,19 @@ pub(crate) fn tsc_khz(kvm: &Kvm) -> Result<u32, Error> {
 /// Whether the injector fires the VM's deadlines: by default under the policies that boost, because
 /// nothing else brings a boost with the interrupt.
 pub(crate) fn is_exitless(plan: &Plan, vm: &VmPlan) -> bool {
-    let boosts = matches!(plan.policy, PolicyPlan::Dynamic(_) | PolicyPlan::WakeBoost(_));
-    vm.virt.timer.source.map_or(boosts, |timer| timer == GuestTimer::Exitless)
+    vm.virt.timer.source.map_or(plan.policy.boosts(), |timer| timer == GuestTimer::Exitless)
 }
 
-/// A VM with its tables filled, and its vCPUs. `masked`: its host areas say which of them to use.
+/// VM number `index` with its tables filled, and its vCPUs. `masked`: its host areas say which of them to use.
 pub(crate) fn build(
     kvm: &Kvm,
     plan: &Plan,
-    vm: &VmPlan,
+    index: usize,
     guest: &Guest,
     rates: &Rates,
     masked: bool,
 ) -> Result<(VmDriver, Vec<VcpuFd>), Error> {
+    let vm = &plan.vms[index];
     let vcpus = vm.vcpu_cpus.len() as u32;
     let machine = Machine::new(kvm, &vm.name, vcpus)?;
     machine.exits_off(virt::exits_off(vm))?;
@@ -370,18 +370,8 @@ pub(crate) fn build(
     }
     let fds = (0..vcpus).map(|n| machine.vcpu(kvm, n, features, dedicated));
     let fds = fds.collect::<Result<Vec<_>, _>>()?;
-    let drivers = (0..vcpus).map(|n| {
-        let i = n as usize;
-        let own = vm.vcpu_means.get(i).copied().flatten();
-        let uncooperative = matches!(plan.policy, PolicyPlan::Dynamic(_)) && !vm.cooperative;
-        let of = if uncooperative { &PolicyPlan::Vanilla } else { &plan.policy };
-        let (policy, means) = driver::policy(of, own, 0);
-        let baseline =
-            vm.vcpu_policy.get(i).copied().unwrap_or(vcoop_sched::config::Policy::NORMAL);
-        VcpuDriver::new(n, policy, means, Attr::from_policy(&baseline))
-    });
-    let drivers = drivers.collect();
-    Ok((VmDriver::new(machine, driver::shared(&plan.policy, 0), drivers), fds))
+    let drivers = (0..vcpus).map(|n| VcpuDriver::new(n, plan.vcpu_driver(index, n as usize)));
+    Ok((VmDriver::new(machine, plan.policy.shared(0), drivers.collect()), fds))
 }
 
 /// Which CPUs of the host stand for the plan's.
@@ -593,7 +583,7 @@ impl Run<'_> {
             vcpu::run(&self.common, driver, n, &mut fd, exits)
         };
         let result = catch_unwind(AssertUnwindSafe(body));
-        driver.detach(n);
+        driver.detach(&self.common, n);
         running.fetch_sub(1, Ordering::AcqRel);
         self.ended(result, || driver.machine.whom_vcpu(n));
     }
@@ -636,7 +626,7 @@ impl Run<'_> {
             PolicyPlan::Dynamic(_) => Some(WATCH_NS.0),
             PolicyPlan::WakeBoost(_) => Some(WATCH_NS.1),
         };
-        let accounts = driver::repays(&self.plan.policy);
+        let accounts = self.plan.policy.repays();
         let duties = Duties { exitless: self.firing.exitless, watch, accounts };
         let devices = self.plan.vms.iter().enumerate().flat_map(|(vm, plan)| {
             plan.devices.iter().enumerate().map(move |(d, plan)| (vm, d as u8, plan))

@@ -104,6 +104,8 @@ mod pi;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod playback;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod port;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod probe;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod reservation;

@@ -10,7 +10,9 @@ use std::sync::Barrier;
 use std::thread;
 
 use vcoop_model::plan::{Plan, PolicyPlan};
+use vcoop_policy::Rest;
 use vcoop_policy::config::Means;
+use vcoop_policy::thread::attributes;
 use vcoop_sched::config::Policy;
 
 use crate::attr::{self, Attr};
@@ -63,18 +65,14 @@ fn wanted(plan: &Plan, real: &dyn Fn(&[u32]) -> Vec<u32>) -> Vec<Wanted> {
             own(policy, cpus, Whom::Vcpu(vm.name.clone(), n as u32));
         }
     }
-    let (general, stays) = match &plan.policy {
-        PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => return all,
-        PolicyPlan::Static { means } => (*means, true),
-        PolicyPlan::Dynamic(c) => (c.means, false),
-        PolicyPlan::WakeBoost(c) => (c.means, false),
-    };
-    for vm in &plan.vms {
+    let stays = matches!(plan.policy, PolicyPlan::Static { .. });
+    for (m, vm) in plan.vms.iter().enumerate() {
         for (n, cpus) in vm.vcpu_cpus.iter().enumerate() {
-            let means = vm.vcpu_means.get(n).copied().flatten().unwrap_or(general);
-            if matches!(means, Means::Deadline { .. }) {
+            let driver = plan.vcpu_driver(m, n);
+            if let Some(means @ Means::Deadline { .. }) = driver.means() {
+                let boosted = attributes(driver.baseline(), Some(means), Rest::default());
                 all.push(Wanted {
-                    attr: Attr::from_means(means),
+                    attr: Attr::from_policy(&boosted),
                     cpus: real(cpus),
                     whom: Whom::Vcpu(vm.name.clone(), n as u32),
                     stays,

@@ -7,7 +7,6 @@ use kvm_ioctls::{VcpuExit, VcpuFd};
 use vcoop_abi::discovery::{MSR_NOTIFY, MSR_REGISTER};
 use vcoop_guest::layout::{PORT_CALL, PORT_DOORBELL, PORT_FAULT, PORT_MULTICAST, PORT_PANIC};
 use vcoop_model::plan::Ns;
-use vcoop_policy::Event;
 
 use crate::attr;
 use crate::driver::{Common, VmDriver};
@@ -182,7 +181,7 @@ pub(crate) fn run(
             Asked::Nothing => {}
         }
         if v.is_registered() {
-            vm.feed(common, n, Event::Exit(vm.words(v)))?;
+            vm.exited(common, n)?;
         }
     }
     Ok(())

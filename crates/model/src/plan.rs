@@ -4,6 +4,7 @@
 //! completely, in integer nanoseconds, and both backends run it as it stands. Repeats differ by
 //! seed only.
 
+mod drivers;
 pub mod govern;
 mod routine;
 mod storm;

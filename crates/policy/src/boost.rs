@@ -86,6 +86,7 @@ use crate::host::{PolicyStats, VmShared};
 pub struct Dynamic {
     config: DynamicConfig,
     control: Control,
+    attached: bool,
     registered: bool,
     /// Last ticket published.
     ticket: u64,
@@ -139,6 +140,7 @@ impl Dynamic {
                 config.rest_slice_ns,
                 now,
             ),
+            attached: true,
             registered: false,
             ticket: 0,
             acked: 0,
@@ -155,6 +157,11 @@ impl Dynamic {
         self.control.settle(now, vm);
         match event {
             Event::Enable => self.switch(now, vm, &mut out),
+            Event::Attached(attached) => {
+                self.attached = attached;
+                self.control.awake();
+                self.switch(now, vm, &mut out);
+            }
             Event::Registered(registered) => {
                 self.registered = registered;
                 self.acked = self.ticket;
@@ -170,12 +177,9 @@ impl Dynamic {
             Event::Injected(_) | Event::Asked => {}
             Event::Exit(words) => self.look(now, &words, Vcpu::Out, vm, &mut out),
             Event::Sampled(words) => self.look(now, &words, Vcpu::MayRun, vm, &mut out),
-            Event::Notify(words) => {
-                let boosted = self.control.is_boosted();
-                self.look(now, &words, Vcpu::Out, vm, &mut out);
-                if boosted && self.control.status() == Status::Normal {
-                    self.control.count_notified();
-                }
+            Event::Notify(words) => self.notified(now, &words, Vcpu::Out, vm, &mut out),
+            Event::NotifySampled(words) => {
+                self.notified(now, &words, Vcpu::MayRun, vm, &mut out);
             }
             Event::Recheck(words) => self.recheck(now, &words, vm, &mut out),
             Event::Halted(words) => self.halted(now, &words, vm, &mut out),
@@ -235,7 +239,7 @@ impl Dynamic {
     }
 
     fn switch(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
-        let on = self.registered && vm.is_on();
+        let on = self.attached && self.registered && vm.is_on();
         if on && self.is_disabled() {
             // What was injected while the guest's hooks were off will never be acknowledged.
             self.acked = self.ticket;
@@ -292,6 +296,22 @@ impl Dynamic {
             Need::None => {
                 self.control.end(vm, out);
             }
+        }
+    }
+
+    /// The guest says that it is done.
+    fn notified(
+        &mut self,
+        now: Ns,
+        words: &GuestWords,
+        vcpu: Vcpu,
+        vm: &mut VmShared,
+        out: &mut Actions,
+    ) {
+        let boosted = self.control.is_boosted();
+        self.look(now, words, vcpu, vm, out);
+        if boosted && self.control.status() == Status::Normal {
+            self.control.count_notified();
         }
     }
 

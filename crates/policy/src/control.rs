@@ -78,6 +78,10 @@ const FREE_STRIKES: u32 = 4;
 /// Throttling after the first strike beyond those; each further one makes it four times as long.
 const PENALTY_NS: Ns = 20_000_000;
 
+/// A timer that is this late is taken to be lost, and armed again: no driver's mistake may leave a
+/// boost without an end.
+const LOST_NS: Ns = 1_000_000;
+
 /// Steps of the penalty: 20 ms times 4^5 is a good twenty seconds.
 const MOST_STEPS: u32 = 5;
 
@@ -267,6 +271,11 @@ impl Control {
         }
     }
 
+    /// The thread has just begun, or is about to go, and is not asleep. Nothing is boosted.
+    pub(crate) fn awake(&mut self) {
+        self.halted = false;
+    }
+
     /// The vCPU is awake: a boost is charged from here on, or ends if there is no budget.
     pub(crate) fn wake(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
         self.halted = false;
@@ -314,7 +323,8 @@ impl Control {
         let own = own.map(|t| now.saturating_add(t));
         let also = also.filter(|_| self.is_boosted());
         let Some(at) = own.into_iter().chain(also).min() else { return };
-        if at != Ns::MAX && self.timer.is_none_or(|armed| at < armed) {
+        let lost = |armed: Ns| armed.saturating_add(LOST_NS) <= now;
+        if at != Ns::MAX && self.timer.is_none_or(|armed| at < armed || lost(armed)) {
             self.timer = Some(at);
             out.push(Action::ArmTimer(at));
         }

@@ -20,9 +20,11 @@ pub enum Injection {
 /// Something that happened to a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The switches of the VM ([`VmShared`](crate::VmShared)) may have changed; also the first
-    /// event of every vCPU.
+    /// The switches of the VM ([`VmShared`](crate::VmShared)) may have changed.
     Enable,
+    /// The vCPU's thread is there (`true`; as it is in the beginning), or is about to go and gets its
+    /// baseline back. Otherwise as `Enable`.
+    Attached(bool),
     /// The vCPU's guest area was registered (`true`) or taken away. Tickets go on counting;
     /// interrupts from before count as answered.
     Registered(bool),
@@ -31,8 +33,8 @@ pub enum Event {
     /// is the driver's choice: before is faster for the guest, after is allowed.
     Injected(Injection),
     /// Another vCPU of the VM is about to send this one an IPI, through the host, and this one is not
-    /// running; or it has just lost its pCPU with such an IPI pending. Otherwise as `Injected`, which
-    /// follows where the host sends the interrupt.
+    /// running; or it has just lost its pCPU with such an IPI pending. Otherwise as `Injected`, in whose
+    /// place it comes where the host sends the interrupt.
     Asked,
     /// The vCPU left guest mode for any reason but a halt; the words were read while it was out.
     Exit(GuestWords),
@@ -44,6 +46,9 @@ pub enum Event {
     Recheck(GuestWords),
     /// The guest's synchronous end of a boost (an exit by MSR write), with the words read then.
     Notify(GuestWords),
+    /// The same, with words that were read while the vCPU may be running again: by a host whose
+    /// notifications are answered by another thread than the vCPU's. Judged as `Sampled`.
+    NotifySampled(GuestWords),
     /// The vCPU halted and its thread is about to sleep. Replaces the `Exit` of that exit.
     Halted(GuestWords),
     /// The halted vCPU's thread was woken.

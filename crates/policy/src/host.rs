@@ -80,6 +80,10 @@ pub enum HostPolicy {
         means: Means,
         /// Whether they are applied.
         applied: bool,
+        /// Whether the baseline outranks them: they would lower the thread.
+        outranked: bool,
+        /// Whether the thread is there.
+        attached: bool,
     },
     /// Boost with the guest's help.
     Dynamic(Dynamic),
@@ -90,7 +94,7 @@ pub enum HostPolicy {
 impl HostPolicy {
     /// `static`.
     pub fn fixed(means: Means) -> Self {
-        Self::Static { means, applied: false }
+        Self::Static { means, applied: false, outranked: false, attached: true }
     }
 
     /// `dynamic`, starting disabled at time `now`. For a vCPU with means of its own, put them into
@@ -109,13 +113,20 @@ impl HostPolicy {
     pub fn on(&mut self, now: Ns, event: Event, vm: &mut VmShared) -> Actions {
         match self {
             Self::Vanilla => Actions::new(),
-            Self::Static { means, applied } => {
+            Self::Static { means, applied, outranked, attached } => {
                 let mut out = Actions::new();
-                if event == Event::Refused && *applied {
-                    *applied = false;
-                    out.push(Action::Denied(Reason::Refused));
+                match event {
+                    Event::Refused if *applied => {
+                        *applied = false;
+                        out.push(Action::Denied(Reason::Refused));
+                    }
+                    Event::Baseline { outranks } => *outranked = outranks,
+                    Event::Attached(there) => *attached = there,
+                    _ => {}
                 }
-                if event == Event::Enable && vm.is_on() != *applied {
+                let looks =
+                    matches!(event, Event::Enable | Event::Attached(_) | Event::Baseline { .. });
+                if looks && (*attached && vm.is_on() && !*outranked) != *applied {
                     *applied = !*applied;
                     out.push(if *applied { Action::Boost(*means) } else { Action::Restore });
                 }

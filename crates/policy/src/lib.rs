@@ -34,6 +34,9 @@
 //!    SIGTERM).
 #![no_std]
 
+#[cfg(feature = "alloc")]
+extern crate alloc;
+
 pub mod action;
 pub mod advance;
 pub mod boost;
@@ -41,6 +44,7 @@ pub mod budget;
 pub mod catalogue;
 pub mod config;
 mod control;
+pub mod driver;
 pub mod event;
 pub mod govern;
 pub mod guest;
@@ -50,6 +54,7 @@ mod meter;
 pub mod ratelimit;
 pub mod repay;
 pub mod sender;
+pub mod thread;
 pub mod wake_boost;
 
 pub use action::{Action, Actions, Reason, Rest};

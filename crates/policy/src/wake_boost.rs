@@ -26,6 +26,7 @@ use crate::host::{PolicyStats, VmShared};
 pub struct WakeBoost {
     config: WakeBoostConfig,
     control: Control,
+    attached: bool,
     /// End of the current run; `None` while halted or not boosted.
     run_end: Option<Ns>,
 }
@@ -41,7 +42,7 @@ impl WakeBoost {
             config.rest_slice_ns,
             now,
         );
-        Self { config, control, run_end: None }
+        Self { config, control, attached: true, run_end: None }
     }
 
     /// What happened at time `now`, and what to do about it.
@@ -49,7 +50,12 @@ impl WakeBoost {
         let mut out = Actions::new();
         self.control.settle(now, vm);
         match event {
-            Event::Enable => self.control.set_enabled(now, vm.is_on(), vm, &mut out),
+            Event::Enable => self.switch(now, vm, &mut out),
+            Event::Attached(attached) => {
+                self.attached = attached;
+                self.control.awake();
+                self.switch(now, vm, &mut out);
+            }
             Event::Baseline { outranks } => self.control.set_outranked(outranks, vm, &mut out),
             Event::Refused => self.control.refused(vm, &mut out),
             Event::Halted(_) => {
@@ -74,13 +80,18 @@ impl WakeBoost {
             | Event::Exit(_)
             | Event::Sampled(_)
             | Event::Recheck(_)
-            | Event::Notify(_) => {}
+            | Event::Notify(_)
+            | Event::NotifySampled(_) => {}
         }
         if !self.control.is_boosted() {
             self.run_end = None;
         }
         self.control.arm(now, self.run_end, vm, &mut out);
         out
+    }
+
+    fn switch(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
+        self.control.set_enabled(now, self.attached && vm.is_on(), vm, out);
     }
 
     /// The state. No guest is told: its own status word stays `Disabled`.

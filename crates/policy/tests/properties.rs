@@ -1,190 +1,336 @@
-//! Random histories, hostile words included, against what every policy promises. The test keeps its
-//! own books of who was boosted for how long, from the actions alone.
+//! Random histories, hostile words included, through the driver's core, against what every policy and
+//! every driver promises. The test keeps its own books of who was boosted for how long, from what the
+//! core did to its threads alone.
 
 use proptest::prelude::*;
 use vcoop_abi::{GuestWords, Status};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
+use vcoop_policy::driver::{self, Port, SetError, VcpuDriver};
 use vcoop_policy::govern::CpuTime;
-use vcoop_policy::{Action, Event, HostPolicy, Injection, Rest, VmShared};
+use vcoop_policy::thread::{Policy, attributes};
+use vcoop_policy::{HostPolicy, Injection, Rest, VmShared};
 
 const VCPUS: usize = 3;
 
+/// What the policies of these tests boost by; no baseline is one of them.
+const MEANS: [Means; 2] = [Means::Rr(8), Means::Fifo(2)];
+const BASELINES: [Policy; 4] = [
+    Policy::Normal { nice: 3, slice_ns: None },
+    Policy::Normal { nice: -5, slice_ns: Some(3_000_000) },
+    Policy::Idle,
+    Policy::Fifo(50),
+];
+
+fn is_boost(policy: Policy) -> bool {
+    matches!(policy, Policy::Rr(8) | Policy::Fifo(2))
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    Event(Event),
-    HaltOrWake(GuestWords),
+    Inject {
+        asked: bool,
+    },
+    Exit,
+    Sample,
+    Notify {
+        running: bool,
+    },
+    HaltOrWake,
+    Register(bool),
+    Rebase(Policy),
+    /// The host refuses means that it did not refuse before, or takes them again.
+    Refuse(bool),
+    /// Somebody thinks that the timer is due.
+    EarlyTimer,
+    /// From now on timers come so much too late.
+    Late(Ns),
+    Account(CpuTime),
+    /// The vCPU's thread goes, or comes.
+    ComeOrGo,
     Global(bool),
     Vm(bool),
 }
 
-/// What the actions of one vCPU amount to.
-#[derive(Clone, Copy, Debug, Default)]
+/// What the world knows of one vCPU.
+#[derive(Clone, Copy, Debug)]
 struct Thread {
-    applied: bool,
+    exists: bool,
+    policy: Policy,
+    baseline: Policy,
+    refuses: bool,
     halted: bool,
     status: Status,
     ticket: u64,
+    fired: u32,
     timer: Option<Ns>,
     boosted_ns: Ns,
     registered: bool,
-    rest: Rest,
+    total: CpuTime,
 }
 
 struct Rig {
     now: Ns,
     vm: VmShared,
-    policies: Vec<HostPolicy>,
+    drivers: Vec<VcpuDriver>,
     threads: [Thread; VCPUS],
     vcpu_budget: Budget,
     vm_budget: Budget,
-    /// Words for rechecks.
-    recheck: GuestWords,
+    words: GuestWords,
+    /// How late timers come, and the most that they ever did.
+    late: Ns,
+    latest: Ns,
 }
 
+struct RigPort<'a> {
+    rig: &'a mut Rig,
+    v: usize,
+}
+
+impl RigPort<'_> {
+    fn thread(&mut self) -> &mut Thread {
+        &mut self.rig.threads[self.v]
+    }
+
+    fn driver(&self) -> &VcpuDriver {
+        &self.rig.drivers[self.v]
+    }
+}
+
+impl Port for RigPort<'_> {
+    type Error = ();
+
+    fn now(&mut self) -> Ns {
+        self.rig.now
+    }
+
+    fn with<R>(&mut self, f: impl FnOnce(&mut VcpuDriver, &mut VmShared) -> R) -> R {
+        f(&mut self.rig.drivers[self.v], &mut self.rig.vm)
+    }
+
+    fn store_ticket(&mut self, ticket: u64) {
+        assert_eq!(ticket, self.thread().ticket + 1);
+        self.thread().ticket = ticket;
+    }
+
+    fn store_status(&mut self, status: Status) {
+        assert!(self.driver().policy().reads_guest(), "a guest that takes no part is told");
+        let boosted = is_boost(self.thread().policy);
+        assert!(!boosted || status == Status::Boosted, "{status:?} before the restore");
+        self.thread().status = status;
+    }
+
+    fn store_budget(&mut self, left: Ns) {
+        assert!(left <= self.rig.vcpu_budget.burst_ns);
+    }
+
+    fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<()>> {
+        assert!(self.thread().exists, "set without a thread");
+        let boosts = is_boost(policy);
+        if boosts && self.thread().refuses {
+            return Err(SetError::Refused(()));
+        }
+        let told = self.driver().policy().reads_guest();
+        let status = self.thread().status;
+        assert!(!boosts || !told || status == Status::Boosted, "boosted before it is told");
+        self.thread().policy = policy;
+        Ok(())
+    }
+
+    fn arm(&mut self, at: Option<Ns>) {
+        self.thread().timer = at;
+    }
+
+    fn fire(&mut self) -> Result<(), ()> {
+        self.thread().fired += 1;
+        Ok(())
+    }
+
+    fn words(&mut self) -> GuestWords {
+        self.rig.words
+    }
+}
 impl Rig {
-    fn new(make: impl Fn() -> HostPolicy, vcpu_budget: Budget, vm_budget: Budget) -> Self {
+    fn new(make: impl Fn() -> HostPolicy, means: Means, vcpu: Budget, vm: Budget) -> Self {
+        let thread = Thread {
+            exists: false,
+            policy: BASELINES[0],
+            baseline: BASELINES[0],
+            refuses: false,
+            halted: false,
+            status: Status::Disabled,
+            ticket: 0,
+            fired: 0,
+            timer: None,
+            boosted_ns: 0,
+            registered: true,
+            total: CpuTime::default(),
+        };
+        let drivers = (0..VCPUS).map(|_| VcpuDriver::new(make(), Some(means), BASELINES[0]));
         let mut rig = Self {
             now: 0,
-            vm: VmShared::new(vm_budget, 0),
-            policies: (0..VCPUS).map(|_| make()).collect(),
-            threads: Default::default(),
-            vcpu_budget,
-            vm_budget,
-            recheck: GuestWords::SILENT,
+            vm: VmShared::new(vm, 0),
+            drivers: drivers.collect(),
+            threads: [thread; VCPUS],
+            vcpu_budget: vcpu,
+            vm_budget: vm,
+            words: GuestWords::SILENT,
+            late: 0,
+            latest: 0,
         };
         for v in 0..VCPUS {
-            rig.feed(v, Event::Enable);
-            rig.feed(v, Event::Registered(true));
+            rig.threads[v].exists = true;
+            rig.drive(v, |port| driver::start(port, true));
         }
         rig
     }
 
-    /// Moves time on, counting what is boosted and awake, and fires timers when they are due.
+    fn drive(&mut self, v: usize, what: impl FnOnce(&mut RigPort<'_>) -> Result<(), ()>) {
+        let fired = self.threads[v].fired;
+        what(&mut RigPort { rig: self, v }).expect("nothing fails here");
+        assert!(self.threads[v].fired <= fired + 1, "fired twice");
+        self.check();
+    }
+
+    /// Moves time on, counting what is boosted and awake, and fires timers that are due.
     fn advance(&mut self, to: Ns) {
         loop {
+            let comes = |t: &Thread| t.timer.map(|at| at.saturating_add(self.late));
             let due = (0..VCPUS)
-                .filter_map(|v| Some((self.threads[v].timer.filter(|at| *at <= to)?, v)))
+                .filter_map(|v| Some((comes(&self.threads[v]).filter(|at| *at <= to)?, v)))
                 .min();
             let until = due.map_or(to, |(at, _)| at).max(self.now);
             for t in &mut self.threads {
-                if t.applied && !t.halted {
+                if is_boost(t.policy) && !t.halted {
                     t.boosted_ns += until - self.now;
                 }
             }
             self.now = until;
-            self.check();
-            let Some((_, v)) = due else { return };
+            let Some((_, v)) = due else { return self.check() };
             self.threads[v].timer = None;
-            self.feed(v, Event::Timer);
+            self.drive(v, |port| driver::timer(port));
         }
-    }
-
-    fn feed(&mut self, v: usize, event: Event) {
-        let t = &mut self.threads[v];
-        match event {
-            Event::Halted(_) => t.halted = true,
-            Event::Woken => t.halted = false,
-            Event::Registered(on) => t.registered = on,
-            // Whatever was applied is not.
-            Event::Refused => t.applied = false,
-            _ => {}
-        }
-        let mut recheck = false;
-        let told = self.policies[v].reads_guest();
-        for action in self.policies[v].on(self.now, event, &mut self.vm) {
-            let t = &mut self.threads[v];
-            assert!(
-                !recheck || matches!(action, Action::ArmTimer(_)),
-                "{action:?} after a recheck"
-            );
-            match action {
-                Action::Ticket(n) => {
-                    assert_eq!(n, t.ticket + 1);
-                    t.ticket = n;
-                }
-                Action::Status(s) => {
-                    assert!(told, "a guest that takes no part is told");
-                    assert!(!t.applied || s == Status::Boosted, "{s:?} before the restore");
-                    t.status = s;
-                }
-                Action::Boost(_) => {
-                    assert!(!t.applied && (!told || t.status == Status::Boosted));
-                    t.applied = true;
-                }
-                Action::Restore => {
-                    assert!(t.applied, "restore without a boost");
-                    t.applied = false;
-                }
-                Action::Rest(rest) => {
-                    assert_ne!(rest, t.rest, "told again");
-                    t.rest = rest;
-                }
-                Action::ArmTimer(at) => {
-                    assert!(at >= self.now, "armed in the past");
-                    t.timer = Some(at);
-                }
-                Action::CancelTimer => t.timer = None,
-                Action::Recheck => recheck = true,
-                Action::Denied(_) => assert!(!t.applied, "denied and boosted"),
-            }
-        }
-        if recheck {
-            self.feed(v, Event::Recheck(self.recheck));
-        }
-        self.check();
     }
 
     fn check(&self) {
+        // A timer that is taken to be lost is armed again, and may be late again.
+        let late = 2 * u128::from(self.latest) * 1_000_000;
         let allowed = |b: Budget| {
             u128::from(b.burst_ns) * 1_000_000 + u128::from(self.now) * u128::from(b.refill_ppm)
         };
-        for (t, p) in self.threads.iter().zip(&self.policies) {
-            assert_eq!(t.applied, p.is_boosted(), "thread and machine disagree");
-            assert_eq!(t.rest, p.rest(), "thread and machine disagree");
-            assert!(u128::from(t.boosted_ns) * 1_000_000 <= allowed(self.vcpu_budget));
-            if p.reads_guest() {
-                assert_eq!(t.applied, t.status == Status::Boosted, "thread and word disagree");
+        for (t, d) in self.threads.iter().zip(&self.drivers) {
+            let p = d.policy();
+            if t.exists {
+                let means = d.means().filter(|_| p.is_boosted());
+                let wanted = attributes(t.baseline, means, p.rest());
+                assert_eq!(t.policy, wanted, "thread and machine disagree");
+                assert!(!(p.is_boosted() && t.baseline == Policy::Fifo(50)), "a boost lowers it");
+                // While a boost is charged there is a time at which it ends.
+                let runs_out = self.vcpu_budget.refill_ppm < 1_000_000;
+                if p.is_boosted() && !t.halted && runs_out {
+                    assert!(d.timer().is_some(), "boosted without an end");
+                }
+            } else {
+                assert_eq!(t.policy, t.baseline, "gone, and not at its baseline");
+            }
+            // One that the driver has had already may still be on its way.
+            let armed = d.timer().is_none_or(|at| t.timer == Some(at));
+            assert!(armed, "the world's timer {:?}, the driver's {:?}", t.timer, d.timer());
+            let bound = allowed(self.vcpu_budget) + late;
+            assert!(u128::from(t.boosted_ns) * 1_000_000 <= bound, "vCPU bound");
+            if p.reads_guest() && t.exists {
+                let boosted = is_boost(t.policy);
+                assert_eq!(boosted, t.status == Status::Boosted, "thread and word disagree");
                 assert_eq!(t.status, p.status());
-                assert!(t.registered || !t.applied, "boosted without a registered guest");
+                assert!(t.registered || !boosted, "boosted without a registered guest");
             }
         }
         let all: u128 = self.threads.iter().map(|t| u128::from(t.boosted_ns)).sum();
-        assert!(all * 1_000_000 <= allowed(self.vm_budget), "VM bound");
+        let bound = allowed(self.vm_budget) + VCPUS as u128 * late;
+        assert!(all * 1_000_000 <= bound, "VM bound");
     }
 
     fn run(&mut self, history: &[(usize, Ns, Op, GuestWords)]) {
-        for (v, wait, op, recheck) in history {
+        for (v, wait, op, words) in history {
             self.advance(self.now + wait);
-            self.recheck = *recheck;
-            match op {
-                Op::Event(e) => self.feed(*v, *e),
-                Op::HaltOrWake(_) if self.threads[*v].halted => self.feed(*v, Event::Woken),
-                Op::HaltOrWake(words) => self.feed(*v, Event::Halted(*words)),
-                Op::Global(on) => {
-                    self.vm.set_global(*on);
-                    self.switched();
+            self.words = *words;
+            self.op(*v, *op);
+        }
+    }
+
+    fn op(&mut self, v: usize, op: Op) {
+        let before = self.threads[v];
+        match op {
+            Op::Inject { asked } => {
+                self.drive(v, |port| driver::inject(port, Injection::Ipi, asked));
+                assert_eq!(self.threads[v].fired, before.fired + 1, "with a thread or without");
+            }
+            Op::Exit => self.drive(v, |port| driver::exit(port)),
+            Op::Sample => self.drive(v, |port| driver::sample(port)),
+            Op::Notify { running } => self.drive(v, |port| driver::notify(port, running)),
+            Op::HaltOrWake if before.exists => {
+                self.threads[v].halted = !before.halted;
+                self.drive(v, |port| driver::halt(port, !before.halted));
+            }
+            Op::HaltOrWake => {}
+            Op::Register(on) if before.exists => {
+                self.threads[v].registered = on;
+                self.drive(v, |port| driver::register(port, on));
+            }
+            Op::Register(_) => {}
+            Op::Rebase(baseline) => {
+                self.threads[v].baseline = baseline;
+                if !before.exists {
+                    self.threads[v].policy = baseline;
                 }
-                Op::Vm(on) => {
-                    self.vm.set_vm(*on);
-                    self.switched();
+                self.drive(v, |port| driver::rebase(port, baseline));
+            }
+            Op::Refuse(on) => self.threads[v].refuses = on,
+            Op::EarlyTimer => {
+                self.drive(v, |port| driver::timer(port));
+                let due = before.timer.is_some_and(|at| at <= self.now);
+                assert!(due || self.threads[v].timer == before.timer, "a timer got lost");
+            }
+            Op::Late(late) => (self.late, self.latest) = (late, self.latest.max(late)),
+            Op::Account(more) => {
+                let t = &mut self.threads[v];
+                t.total.busy_ns += more.busy_ns;
+                t.total.steal_ns += more.steal_ns;
+                let total = t.total;
+                self.drive(v, |port| driver::account(port, total));
+            }
+            Op::ComeOrGo => {
+                if before.exists {
+                    self.drive(v, |port| driver::stop(port));
+                    assert_eq!(self.threads[v].policy, before.baseline);
+                    self.threads[v].timer = None;
                 }
+                self.threads[v].exists = !before.exists;
+                if !before.exists {
+                    self.threads[v].halted = false;
+                    self.threads[v].registered = true;
+                    self.drive(v, |port| driver::start(port, true));
+                }
+            }
+            Op::Global(on) => {
+                self.vm.set_global(on);
+                self.switched();
+            }
+            Op::Vm(on) => {
+                self.vm.set_vm(on);
+                self.switched();
             }
         }
     }
 
     fn switched(&mut self) {
         for v in 0..VCPUS {
-            self.feed(v, Event::Enable);
+            self.drive(v, |port| driver::enable(port));
         }
         if !self.vm.is_on() {
-            assert!(
-                self.threads.iter().all(|t| !t.applied && t.timer.is_none()),
-                "off but boosted"
-            );
-            assert!(
-                self.threads.iter().all(|t| t.rest == Rest::default()),
-                "off but not at its baseline"
-            );
+            for (t, d) in self.threads.iter().zip(&self.drivers) {
+                assert!(!is_boost(t.policy) && d.timer().is_none(), "off but boosted");
+                assert_eq!(d.policy().rest(), Rest::default(), "off but not at its baseline");
+            }
         }
     }
 
@@ -192,10 +338,10 @@ impl Rig {
     fn close(&mut self) {
         self.vm.set_global(false);
         self.switched();
-        for (t, p) in self.threads.iter().zip(&self.policies) {
-            assert_eq!(p.stats().boosted_ns, t.boosted_ns, "boosted time");
+        for (t, d) in self.threads.iter().zip(&self.drivers) {
+            assert_eq!(d.policy().stats().boosted_ns, t.boosted_ns, "boosted time");
         }
-        if self.vm_budget.refill_ppm == 0 {
+        if self.vm_budget.refill_ppm == 0 && self.latest == 0 {
             let used: Ns = self.threads.iter().map(|t| t.boosted_ns).sum();
             assert_eq!(self.vm.budget_left(), self.vm_budget.burst_ns - used, "VM bucket");
         }
@@ -211,20 +357,20 @@ fn words() -> impl Strategy<Value = GuestWords> {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        4 => Just(Op::Event(Event::Injected(Injection::Timer))),
-        2 => Just(Op::Event(Event::Asked)),
-        4 => words().prop_map(|w| Op::Event(Event::Exit(w))),
-        2 => words().prop_map(|w| Op::Event(Event::Sampled(w))),
-        2 => words().prop_map(|w| Op::Event(Event::Notify(w))),
-        1 => words().prop_map(|w| Op::Event(Event::Recheck(w))),
-        5 => words().prop_map(Op::HaltOrWake),
-        1 => any::<bool>().prop_map(|on| Op::Event(Event::Registered(on))),
-        1 => any::<bool>().prop_map(|outranks| Op::Event(Event::Baseline { outranks })),
-        1 => Just(Op::Event(Event::Refused)),
-        1 => Just(Op::Event(Event::Timer)),
+        6 => any::<bool>().prop_map(|asked| Op::Inject { asked }),
+        4 => Just(Op::Exit),
+        2 => Just(Op::Sample),
+        2 => any::<bool>().prop_map(|running| Op::Notify { running }),
+        5 => Just(Op::HaltOrWake),
+        1 => any::<bool>().prop_map(Op::Register),
+        1 => (0..BASELINES.len()).prop_map(|i| Op::Rebase(BASELINES[i])),
+        1 => any::<bool>().prop_map(Op::Refuse),
+        3 => Just(Op::EarlyTimer),
+        1 => prop_oneof![Just(0), 0u64..50_000, 0u64..2_000_000].prop_map(Op::Late),
         1 => (0..1u64 << 30, 0..1u64 << 30).prop_map(|(busy_ns, steal_ns)| {
-            Op::Event(Event::Ran(CpuTime { busy_ns, steal_ns }))
+            Op::Account(CpuTime { busy_ns, steal_ns })
         }),
+        1 => Just(Op::ComeOrGo),
         1 => prop_oneof![Just(true), any::<bool>()].prop_map(Op::Global),
         1 => prop_oneof![Just(true), any::<bool>()].prop_map(Op::Vm),
     ]
@@ -242,7 +388,7 @@ fn budget() -> impl Strategy<Value = Budget> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn dynamic_keeps_its_promises(
@@ -257,7 +403,7 @@ proptest! {
         history in history(),
     ) {
         let config = DynamicConfig {
-            means: Means::Rr(8),
+            means: MEANS[0],
             vcpu_budget: vcpu,
             vm_budget: vm,
             max_preempt_off_ns: 3_000_000,
@@ -268,7 +414,7 @@ proptest! {
             repay,
             rest_slice_ns,
         };
-        let mut rig = Rig::new(|| HostPolicy::dynamic(config, 0), vcpu, vm);
+        let mut rig = Rig::new(|| HostPolicy::dynamic(config, 0), config.means, vcpu, vm);
         rig.run(&history);
         rig.close();
     }
@@ -283,8 +429,8 @@ proptest! {
         history in history(),
     ) {
         let config =
-            WakeBoostConfig { means: Means::Fifo(1), run_ns, vcpu_budget: vcpu, vm_budget: vm, repay, rest_slice_ns };
-        let mut rig = Rig::new(|| HostPolicy::wake_boost(config, 0), vcpu, vm);
+            WakeBoostConfig { means: MEANS[1], run_ns, vcpu_budget: vcpu, vm_budget: vm, repay, rest_slice_ns };
+        let mut rig = Rig::new(|| HostPolicy::wake_boost(config, 0), config.means, vcpu, vm);
         rig.run(&history);
         rig.close();
     }
@@ -295,7 +441,7 @@ proptest! {
 fn boosted_in_a_second(gives_back: bool) -> u64 {
     let budget = Budget { burst_ns: 3_000_000, refill_ppm: 100_000 };
     let config = DynamicConfig {
-        means: Means::Rr(8),
+        means: MEANS[0],
         vcpu_budget: budget,
         vm_budget: Budget { burst_ns: 1 << 40, refill_ppm: 0 },
         max_preempt_off_ns: 3_000_000,
@@ -306,15 +452,18 @@ fn boosted_in_a_second(gives_back: bool) -> u64 {
         repay: false,
         rest_slice_ns: None,
     };
-    let mut rig = Rig::new(|| HostPolicy::dynamic(config, 0), budget, config.vm_budget);
+    let mut rig =
+        Rig::new(|| HostPolicy::dynamic(config, 0), config.means, budget, config.vm_budget);
     for ms in 1..=1_000u64 {
         rig.advance(ms * 1_000_000);
         if gives_back {
-            rig.feed(0, Event::Notify(GuestWords::SILENT));
+            rig.words = GuestWords::SILENT;
+            rig.op(0, Op::Notify { running: false });
         }
-        rig.feed(0, Event::Exit(GuestWords::from_raw(0, 0, 2, 0)));
+        rig.words = GuestWords::from_raw(0, 0, 2, 0);
+        rig.op(0, Op::Exit);
     }
-    assert!(rig.policies[0].stats().throttles > 5);
+    assert!(rig.drivers[0].policy().stats().throttles > 5);
     rig.close();
     rig.threads[0].boosted_ns
 }

@@ -12,6 +12,8 @@ pub use credit1::{BoostPreempts, Burn, Credit1Config, Domain, Patch, Patches, Xe
 pub use patches::{NamedPatch, find_patch, patches};
 pub use pool::{Partition, PoolConfig};
 
+pub use vcoop_policy::thread::Policy;
+
 use crate::{ConfigError, MAX_CPUS};
 
 /// Integer nanoseconds, on the clock of whoever drives the level.
@@ -203,73 +205,24 @@ impl Topology {
     }
 }
 
-/// Scheduling policy of an entity, with the parameters user space can set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Policy {
-    /// SCHED_FIFO, priority 1..=99 (99 the most urgent).
-    Fifo(u8),
-    /// SCHED_RR, priority 1..=99.
-    Rr(u8),
-    /// SCHED_OTHER with a nice value (-20..=19) and, for EEVDF, a slice (0.1..100 ms).
-    Normal {
-        /// Nice value.
-        nice: i8,
-        /// Custom slice; `None` takes the level's base slice.
-        slice_ns: Option<Ns>,
-    },
-    /// SCHED_IDLE: weight 3, never preempts on wake-up.
-    Idle,
-    /// SCHED_DEADLINE: `runtime` in each `period`, to be had within `deadline` of its start. What the
-    /// kernel takes: [`check_reservation`](crate::check_reservation).
-    Deadline {
-        /// CPU time reserved in a period.
-        runtime_ns: Ns,
-        /// Relative deadline.
-        deadline_ns: Ns,
-        /// Period.
-        period_ns: Ns,
-    },
-}
-
-impl Policy {
-    /// SCHED_OTHER, nice 0.
-    pub const NORMAL: Self = Self::Normal { nice: 0, slice_ns: None };
-
-    /// Whether this is a real-time policy.
-    pub fn is_rt(&self) -> bool {
-        matches!(self, Self::Fifo(_) | Self::Rr(_))
-    }
-
-    /// Whether this is SCHED_DEADLINE.
-    pub fn is_deadline(&self) -> bool {
-        matches!(self, Self::Deadline { .. })
-    }
-
-    /// Whether this is SCHED_IDLE.
-    #[inline]
-    pub(crate) fn is_idle(&self) -> bool {
-        matches!(self, Self::Idle)
-    }
-
-    /// The class, in the order in which classes come first.
-    #[inline]
-    pub(crate) fn class(&self) -> ClassId {
-        match self {
-            Self::Normal { .. } | Self::Idle => ClassId::Fair,
-            Self::Fifo(_) | Self::Rr(_) => ClassId::Rt,
-            Self::Deadline { .. } => ClassId::Dl,
-        }
-    }
-}
-
 /// Scheduling classes; the greater goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ClassId {
     Fair,
     Rt,
     Dl,
+}
+
+impl ClassId {
+    /// The class of a policy.
+    #[inline]
+    pub(crate) fn of(policy: &Policy) -> Self {
+        match policy {
+            Policy::Normal { .. } | Policy::Idle => Self::Fair,
+            Policy::Fifo(_) | Policy::Rr(_) => Self::Rt,
+            Policy::Deadline { .. } => Self::Dl,
+        }
+    }
 }
 
 /// Everything a [`Level`](crate::Level) needs to know.

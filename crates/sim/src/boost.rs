@@ -4,16 +4,17 @@
 use vcoop_abi::{BoostRequest, Class, CsState, GuestWords, Intent, Status, TaskIntent};
 use vcoop_model::plan::TimelineAction;
 use vcoop_model::recording::PolicyEvent;
-use vcoop_policy::config::Means;
+use vcoop_policy::driver::{self, Port, SetError, VcpuDriver};
 use vcoop_policy::guest::{HostView, Stores};
 use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::sender::{Receiver, asks_host};
-use vcoop_policy::{Action, Actions, Event, GuestEvent, Injection, PolicyStats};
+use vcoop_policy::{Actions, GuestEvent, Injection, PolicyStats, VmShared};
 use vcoop_sched::Refusal;
 use vcoop_sched::config::Policy;
 
 use crate::machine::{Exit, Irq, Vcpu};
 use crate::program::Misdeed;
+use crate::queue::Ns;
 use crate::track::NONE;
 use crate::tune::MASTER;
 use crate::world::World;
@@ -27,6 +28,7 @@ pub(crate) struct Page {
     ack: u64,
     status: Status,
     ticket: u64,
+    budget_left: Ns,
     /// The guest's kernel is hostile: it writes what it likes and never ends a boost.
     rogue: bool,
     /// State of the nonsense that another vCPU scribbles here; 0 = nobody does.
@@ -88,132 +90,137 @@ pub(crate) fn intent(policy: Policy) -> TaskIntent {
     }
 }
 
-/// The scheduling policy of a thread that is boosted by these means over its baseline.
-pub(crate) fn boosted(means: Means, baseline: Policy) -> Policy {
-    let (nice, slice_ns) = match baseline {
-        Policy::Normal { nice, slice_ns } => (nice, slice_ns),
-        _ => (0, None),
-    };
-    match means {
-        Means::Fifo(prio) => Policy::Fifo(prio),
-        Means::Rr(prio) => Policy::Rr(prio),
-        Means::Nice(nice) => Policy::Normal { nice, slice_ns },
-        Means::Slice(ns) => Policy::Normal { nice, slice_ns: Some(ns) },
-        Means::Deadline { runtime_ns, deadline_ns, period_ns } => {
-            Policy::Deadline { runtime_ns, deadline_ns, period_ns }
-        }
-    }
-}
-
 impl Vcpu {
     /// Whether its kernel plays its part in boosting right now.
     pub(crate) fn cooperates(&self) -> bool {
         self.page.status != Status::Disabled && !self.page.rogue
     }
+}
 
-    /// What its thread has while it is not boosted.
-    fn unboosted(&self) -> Policy {
-        match self.baseline {
-            Policy::Normal { nice, slice_ns } => {
-                let rest = self.policy.rest();
-                let nice = nice.saturating_add_unsigned(rest.levels).min(19);
-                Policy::Normal { nice, slice_ns: rest.slice_ns.or(slice_ns) }
-            }
-            other => other,
+/// A vCPU as the driver of its policy sees the simulated world.
+struct VcpuPort<'w, 'p> {
+    world: &'w mut World<'p>,
+    v: u32,
+    /// The interrupt that is to be injected.
+    vector: u8,
+}
+
+impl VcpuPort<'_, '_> {
+    fn vcpu(&mut self) -> &mut Vcpu {
+        &mut self.world.vcpus[self.v as usize]
+    }
+
+    /// What a timer costs the pCPU that programs it.
+    fn pays_timer(&mut self) {
+        let world = &mut *self.world;
+        world.pcpus[world.cpu as usize].extra += world.costs.timer_program_ns;
+    }
+}
+
+impl Port for VcpuPort<'_, '_> {
+    type Error = Refusal;
+
+    fn now(&mut self) -> Ns {
+        self.world.now
+    }
+
+    #[inline(always)]
+    fn with<R>(&mut self, f: impl FnOnce(&mut VcpuDriver, &mut VmShared) -> R) -> R {
+        let vcpu = &mut self.world.vcpus[self.v as usize];
+        f(&mut vcpu.driver, &mut self.world.vms[vcpu.vm as usize].shared)
+    }
+
+    fn store_ticket(&mut self, ticket: u64) {
+        self.vcpu().page.ticket = ticket;
+    }
+
+    fn store_status(&mut self, status: Status) {
+        self.vcpu().page.status = status;
+    }
+
+    fn store_budget(&mut self, left: Ns) {
+        self.vcpu().page.budget_left = left;
+    }
+
+    /// `sched_setattr` on a vCPU thread, paid by the pCPU that does it.
+    fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<Refusal>> {
+        let world = &mut *self.world;
+        let thread = world.thread_of(self.v);
+        if world.host.policy(thread) == policy {
+            return Ok(());
+        }
+        world.pcpus[world.cpu as usize].extra += world.costs.setattr_ns;
+        let done = world.host.try_set_policy(world.now, thread, policy);
+        world.host_notes();
+        done.map_err(SetError::Refused)
+    }
+
+    fn arm(&mut self, at: Option<Ns>) {
+        self.pays_timer();
+        let world = &mut *self.world;
+        let slot = world.slots.boost + self.v;
+        match at {
+            Some(at) => world.queue.set(slot, at.max(world.now)),
+            None => world.queue.cancel(slot),
+        }
+    }
+
+    fn fire(&mut self) -> Result<(), Refusal> {
+        let vector = self.vector;
+        let vcpu = self.vcpu();
+        vcpu.irr |= vector;
+        vcpu.cold.counters.injections += 1;
+        Ok(())
+    }
+
+    fn words(&mut self) -> GuestWords {
+        self.vcpu().page.words()
+    }
+
+    fn is_watched(&self) -> bool {
+        self.world.spans.on || !self.world.policy_events.is_empty()
+    }
+
+    #[cold]
+    fn called(&mut self, before: &PolicyStats, actions: &Actions) {
+        if !self.world.policy_events.is_empty() {
+            self.world.count(self.v, before);
+        }
+        if self.world.spans.on {
+            actions.iter().for_each(|&action| self.world.span_action(self.v, action));
         }
     }
 }
 
 impl World<'_> {
-    /// Tells a vCPU's policy what happened and does what it says.
-    fn tell(&mut self, v: u32, event: Event) {
-        let vcpu = &mut self.vcpus[v as usize];
-        if !vcpu.hears {
-            return;
+    /// Has a vCPU's policy driven, if it is one that does anything.
+    #[inline(always)]
+    fn drive(&mut self, v: u32, what: impl FnOnce(&mut VcpuPort<'_, '_>) -> Result<(), Refusal>) {
+        if self.vcpus[v as usize].hears {
+            self.driven(v, what);
         }
-        let shared = &mut self.vms[vcpu.vm as usize].shared;
-        let before = (!self.policy_events.is_empty()).then(|| vcpu.policy.stats());
-        let actions = vcpu.policy.on(self.now, event, shared);
-        if let Some(before) = before {
-            self.count(v, &before);
-        }
-        self.carry_out(v, &actions);
+    }
+
+    /// Has a vCPU's policy driven.
+    #[inline(always)]
+    fn driven(&mut self, v: u32, what: impl FnOnce(&mut VcpuPort<'_, '_>) -> Result<(), Refusal>) {
+        let done = what(&mut VcpuPort { world: self, v, vector: 0 });
+        debug_assert!(done.is_ok(), "a refusal is the policy's to answer");
     }
 
     /// Counts by time what a policy did since `before`.
-    #[cold]
     fn count(&mut self, v: u32, before: &PolicyStats) {
-        let after = self.vcpus[v as usize].policy.stats();
+        let after = self.vcpus[v as usize].driver.policy().stats();
         let Some(at) = self.now.checked_sub(self.plan.warmup_ns) else { return };
         let name = &self.plan.vms[self.vcpus[v as usize].vm as usize].label;
         let Some(events) = self.policy_events.iter_mut().find(|e| e.vm == *name) else { return };
         for (event, n) in [
-            (PolicyEvent::Boost, after.boosts - before.boosts),
-            (PolicyEvent::Throttle, after.throttles - before.throttles),
-            (PolicyEvent::Denied, after.denied - before.denied),
+            (PolicyEvent::Boost, after.boosts.saturating_sub(before.boosts)),
+            (PolicyEvent::Throttle, after.throttles.saturating_sub(before.throttles)),
+            (PolicyEvent::Denied, after.denied.saturating_sub(before.denied)),
         ] {
             (0..n).for_each(|_| events.book(at, event));
         }
-    }
-
-    #[inline(always)]
-    fn carry_out(&mut self, v: u32, actions: &Actions) {
-        for &action in actions.iter() {
-            if self.spans.on {
-                self.span_action(v, action);
-            }
-            match action {
-                Action::Ticket(n) => self.vcpus[v as usize].page.ticket = n,
-                Action::Status(status) => self.vcpus[v as usize].page.status = status,
-                Action::Boost(means) => {
-                    let baseline = self.vcpus[v as usize].baseline;
-                    if self.set_thread_policy(v, boosted(means, baseline)).is_err() {
-                        self.tell(v, Event::Refused);
-                    }
-                }
-                Action::Rest(_) => {
-                    if !self.vcpus[v as usize].policy.is_boosted() {
-                        let _ = self.set_thread_policy(v, self.vcpus[v as usize].unboosted());
-                    }
-                }
-                Action::Restore => {
-                    let baseline = self.vcpus[v as usize].unboosted();
-                    // Refused: somebody else has taken the reservation it had. It is boosted no longer.
-                    if self.set_thread_policy(v, baseline).is_err() {
-                        let _ = self.set_thread_policy(v, Policy::NORMAL);
-                    }
-                }
-                Action::ArmTimer(at) => {
-                    self.pcpus[self.cpu as usize].extra += self.costs.timer_program_ns;
-                    self.queue.set(self.slots.boost + v, at.max(self.now));
-                }
-                Action::CancelTimer => {
-                    self.pcpus[self.cpu as usize].extra += self.costs.timer_program_ns;
-                    self.queue.cancel(self.slots.boost + v);
-                }
-                Action::Recheck => {
-                    let words = self.vcpus[v as usize].page.words();
-                    self.tell(v, Event::Recheck(words));
-                }
-                Action::Denied(_) => {}
-            }
-        }
-    }
-
-    /// `sched_setattr` on a vCPU thread, paid by the pCPU that does it.
-    fn set_thread_policy(&mut self, v: u32, policy: Policy) -> Result<(), Refusal> {
-        let thread = self.thread_of(v);
-        if self.host.policy(thread) == policy {
-            return Ok(());
-        }
-        self.pcpus[self.cpu as usize].extra += self.costs.setattr_ns;
-        let done = self.host.try_set_policy(self.now, thread, policy);
-        self.host_notes();
-        done
-    }
-
-    fn words(&mut self, v: u32) -> GuestWords {
-        self.vcpus[v as usize].page.words()
     }
 
     /// What a hostile kernel on vCPU `v` does.
@@ -243,24 +250,28 @@ impl World<'_> {
     }
 
     pub(crate) fn boost_registered(&mut self, v: u32, on: bool) {
-        self.tell(v, Event::Registered(on));
+        self.drive(v, |port| driver::register(port, on));
     }
 
-    pub(crate) fn boost_injected(&mut self, v: u32, kind: Injection) {
-        self.tell(v, Event::Injected(kind));
+    /// Makes an interrupt pending for a vCPU, with the boost that its policy gives. The sender of an IPI
+    /// asks for its receiver, if that does not run.
+    pub(crate) fn boost_injects(&mut self, v: u32, vector: u8, kind: Injection) {
+        let asked = kind == Injection::Ipi && self.vcpus[v as usize].pcpu == NONE;
+        let mut port = VcpuPort { world: self, v, vector };
+        let done =
+            if port.vcpu().hears { driver::inject(&mut port, kind, asked) } else { port.fire() };
+        debug_assert!(done.is_ok(), "a refusal is the policy's to answer");
     }
 
-    /// An IPI is on its way to a vCPU: its sender asks for it, if it does not run.
+    /// A vCPU has lost its pCPU with an IPI pending: the sender asks for it.
     pub(crate) fn boost_asked(&mut self, v: u32) {
-        if self.vcpus[v as usize].pcpu == NONE {
-            self.tell(v, Event::Asked);
-        }
+        self.drive(v, |port| driver::asked(port));
     }
 
     /// Whether the sender of an IPI to `v` that would not exit has the host send it, and boost `v`.
     pub(crate) fn asks_host(&self, v: u32) -> bool {
         let vcpu = &self.vcpus[v as usize];
-        vcpu.policy.hears_senders()
+        vcpu.driver.policy().hears_senders()
             && asks_host(Receiver {
                 preempted: vcpu.pcpu == NONE,
                 idle: vcpu.halted || vcpu.current == NONE,
@@ -270,32 +281,23 @@ impl World<'_> {
 
     #[inline]
     pub(crate) fn boost_exit(&mut self, v: u32) {
-        if !self.vcpus[v as usize].hears {
-            return;
-        }
-        let words = self.words(v);
-        self.tell(v, Event::Exit(words));
+        self.drive(v, |port| driver::exit(port));
     }
 
     pub(crate) fn boost_notify(&mut self, v: u32) {
-        let words = self.words(v);
-        self.tell(v, Event::Notify(words));
+        self.drive(v, |port| driver::notify(port, false));
     }
 
     pub(crate) fn boost_halted(&mut self, v: u32) {
-        if !self.vcpus[v as usize].hears {
-            return;
-        }
-        let words = self.words(v);
-        self.tell(v, Event::Halted(words));
+        self.drive(v, |port| driver::halt(port, true));
     }
 
     pub(crate) fn boost_woken(&mut self, v: u32) {
-        self.tell(v, Event::Woken);
+        self.drive(v, |port| driver::halt(port, false));
     }
 
     pub(crate) fn boost_timer(&mut self, v: u32) {
-        self.tell(v, Event::Timer);
+        self.drive(v, |port| driver::timer(port));
     }
 
     /// Policies that give boosted time back want to know what their threads ran.
@@ -308,39 +310,24 @@ impl World<'_> {
     pub(crate) fn accounts(&mut self) {
         self.charge_all();
         for v in 0..self.vcpus.len() as u32 {
-            if self.vcpus[v as usize].policy.repays() {
-                let now = self.time_of(v);
-                let last = std::mem::replace(&mut self.vcpus[v as usize].cold.accounted, now);
-                self.tell(v, Event::Ran(now.since(last)));
+            if self.vcpus[v as usize].driver.policy().repays() {
+                let total = self.time_of(v);
+                self.drive(v, |port| driver::account(port, total));
             }
         }
     }
 
-    /// The first events of every vCPU.
-    pub(crate) fn boost_begins(&mut self) {
-        for v in 0..self.vcpus.len() as u32 {
-            let vm = self.vcpus[v as usize].vm;
-            if self.plan.vms[vm as usize].cooperative {
-                self.tell(v, Event::Registered(true));
-            }
-            self.tell(v, Event::Enable);
-        }
-        if self.vcpus.iter().any(|v| v.policy.repays()) {
-            self.queue.set(self.slots.accounts, ACCOUNT_NS);
-        }
-    }
-
-    /// Why a vCPU that should have its means by now has not.
+    /// Every vCPU's thread is there.
     ///
     /// # Errors
-    /// What the host's scheduler answers.
-    pub(crate) fn insist_on_means(&mut self) -> Result<(), Refusal> {
+    /// The means of a `static` policy that the host's scheduler refuses.
+    pub(crate) fn boost_begins(&mut self) -> Result<(), Refusal> {
         for v in 0..self.vcpus.len() as u32 {
-            let vcpu = &self.vcpus[v as usize];
-            let means = self.means(vcpu.vm, vcpu.cpu.0);
-            if let Some(means) = means.filter(|_| !vcpu.policy.is_boosted()) {
-                self.set_thread_policy(v, boosted(means, vcpu.baseline))?;
-            }
+            let registered = self.plan.vms[self.vcpus[v as usize].vm as usize].cooperative;
+            driver::start(&mut VcpuPort { world: self, v, vector: 0 }, registered)?;
+        }
+        if self.vcpus.iter().any(|v| v.driver.policy().repays()) {
+            self.queue.set(self.slots.accounts, ACCOUNT_NS);
         }
         Ok(())
     }
@@ -379,42 +366,14 @@ impl World<'_> {
                     }
                 }
                 for v in 0..self.vcpus.len() as u32 {
-                    self.tell(v, Event::Enable);
+                    self.drive(v, |port| driver::enable(port));
                 }
             }
             TimelineAction::VcpuPolicy { vm, vcpu, policy } => {
                 let v = self.vms[vm as usize].first + vcpu;
-                self.vcpus[v as usize].baseline = policy;
-                if !self.vcpus[v as usize].policy.is_boosted() {
-                    // Refused: it keeps what it had, as after a failed `chrt`.
-                    let _ = self.set_thread_policy(v, self.vcpus[v as usize].unboosted());
-                }
-                let outranks = self.means(vm, vcpu).is_some_and(|m| outranks(policy, m));
-                self.tell(v, Event::Baseline { outranks });
+                self.driven(v, |port| driver::rebase(port, policy));
             }
             TimelineAction::Prefer { .. } => self.prefer(action),
         }
-    }
-
-    fn means(&self, vm: u32, vcpu: u32) -> Option<Means> {
-        crate::setup::means(self.plan, vm as usize, vcpu as usize)
-    }
-}
-
-/// Whether a baseline is at least as urgent as the means of boosting.
-fn outranks(baseline: Policy, means: Means) -> bool {
-    match (baseline, means) {
-        (Policy::Fifo(b) | Policy::Rr(b), Means::Fifo(m) | Means::Rr(m)) => b >= m,
-        (Policy::Fifo(_) | Policy::Rr(_), Means::Nice(_) | Means::Slice(_)) => true,
-        (Policy::Normal { nice, .. }, Means::Nice(m)) => nice <= m,
-        (
-            Policy::Deadline { runtime_ns, deadline_ns, period_ns },
-            Means::Deadline { runtime_ns: r, deadline_ns: d, period_ns: p },
-        ) => {
-            let share = |runtime, period| u128::from(runtime) * u128::from(period);
-            deadline_ns <= d && share(runtime_ns, p) >= share(r, period_ns)
-        }
-        (Policy::Deadline { .. }, _) => true,
-        _ => false,
     }
 }

@@ -4,7 +4,6 @@
 use vcoop_model::plan::virt::{GuestIdle, GuestTimer, TimerMode, Virt};
 use vcoop_model::plan::{HostPlan, Ns, Plan};
 use vcoop_policy::config::AdvanceConfig;
-use vcoop_policy::govern::CpuTime;
 use vcoop_policy::{GuestHaltPoll, HostHaltPoll, TimerAdvance};
 
 use crate::counters::Counters;
@@ -112,8 +111,6 @@ impl VmVirt {
 #[repr(C, align(64))]
 pub(crate) struct Cold {
     pub(crate) counters: Counters,
-    /// What its thread had done at the last account.
-    pub(crate) accounted: CpuTime,
     /// The deadline that its timer stands for.
     pub(crate) due: Ns,
     /// The deadline of the interrupt that is pending: it is not to come before.
@@ -147,7 +144,6 @@ impl Cold {
         let khz = host.cpu.map_or(1_000_000, |cpu| cpu.tsc_khz);
         Box::new(Self {
             counters: Counters::default(),
-            accounted: CpuTime::default(),
             due: Ns::MAX,
             expires: Ns::MAX,
             advance: TimerAdvance::new(virt.timer.advance, khz),

@@ -212,6 +212,9 @@ impl World<'_> {
                 self.vcpus[v as usize].exits.push_back(Exit::Eoi);
             }
             self.guest_event(v, GuestEvent::IrqExit { softirq_pending: softirq });
+            if softirq {
+                self.guest_event(v, GuestEvent::SoftirqEnter);
+            }
         }
     }
 
@@ -231,7 +234,6 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.segment = GuestSegment::Softirq(d);
         vcpu.left = ns;
-        self.guest_event(v, GuestEvent::SoftirqEnter);
         true
     }
 

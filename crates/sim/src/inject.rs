@@ -51,13 +51,8 @@ impl World<'_> {
         if self.spans.on {
             self.span_inject(v, which);
         }
-        if kind == Injection::Ipi {
-            self.boost_asked(v);
-        }
-        self.boost_injected(v, kind);
-        let vcpu = &mut self.vcpus[v as usize];
-        vcpu.irr |= which;
-        vcpu.cold.counters.injections += 1;
+        self.boost_injects(v, which, kind);
+        let vcpu = &self.vcpus[v as usize];
         if vcpu.halted {
             if self.vms[vcpu.vm as usize].started {
                 let by = match kind {
@@ -85,7 +80,7 @@ impl World<'_> {
         if !self.vms[vcpu.vm as usize].virt.posted {
             return self.send_ipi(p);
         }
-        vcpu.cold.counters.posted += 1;
+        self.vcpus[v as usize].cold.counters.posted += 1;
         // A posted interrupt reaches the running guest without an exit; its flight is paid as part
         // of the sender's work.
         self.pcpus[self.cpu as usize].extra += self.costs.ipi_send_ns;

@@ -9,8 +9,8 @@
 use std::collections::VecDeque;
 
 use vcoop_model::plan::{Mode, Preemption};
-use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
-use vcoop_sched::config::Policy;
+use vcoop_policy::driver::VcpuDriver;
+use vcoop_policy::{GuestHalf, VmShared};
 use vcoop_sched::{CpuId, Level};
 
 use crate::boost::Page;
@@ -399,10 +399,9 @@ pub(crate) struct Vcpu {
 
     pub(crate) spin: SpinCpu,
     pub(crate) messages: VecDeque<Message>,
-    pub(crate) baseline: Policy,
     pub(crate) page: Page,
     pub(crate) half: GuestHalf,
-    pub(crate) policy: HostPolicy,
+    pub(crate) driver: VcpuDriver,
 }
 
 /// A virtual machine. What every event looks at is in the first cache line.

@@ -142,9 +142,9 @@ impl World<'_> {
             vm.counters.add(&v.cold.counters);
             vm.advance_ns += v.cold.advance.ns();
             let PolicyStats { boosts, throttles, denied, boosted_ns, lowered_ns, .. } =
-                v.policy.stats();
+                v.driver.policy().stats();
             vm.lowered_ns += lowered_ns;
-            vm.repays |= v.policy.repays();
+            vm.repays |= v.driver.policy().repays();
             vm.boosts += boosts;
             vm.throttles += throttles;
             vm.denied += denied;

@@ -2,19 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use vcoop_model::plan::{
-    HostSched, Mode, Plan, PolicyPlan, ProbePlan, Program, Target, TaskPlan, ViewPlan,
-};
+use vcoop_model::plan::{HostSched, Mode, Plan, ProbePlan, Program, Target, TaskPlan, ViewPlan};
 use vcoop_model::recording::PolicyEvents;
-use vcoop_policy::config::Means;
-use vcoop_policy::{GuestHalf, HostPolicy, VmShared};
+use vcoop_policy::{GuestHalf, HostPolicy};
 use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Pool, Scheduler};
 
 use crate::boost::Page;
 use crate::call::{Calls, probed_servers};
 use crate::cold::{Cold, VmVirt};
 use crate::few::Few;
-use crate::govern::Driver;
 use crate::idle::IdleTimes;
 use crate::lapic;
 use crate::lock::{Shared, Spin, SpinCpu};
@@ -37,18 +33,6 @@ const HOST_TASK: u64 = 1;
 const GUEST_TASK: u64 = 2;
 const DEVICE: u64 = 3;
 const TICK: u64 = 4;
-
-/// The means a vCPU is boosted by under the plan's policy.
-pub(crate) fn means(plan: &Plan, vm: usize, vcpu: usize) -> Option<Means> {
-    let own = plan.vms[vm].vcpu_means.get(vcpu).copied().flatten();
-    let general = match &plan.policy {
-        PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => return None,
-        PolicyPlan::Static { means } => *means,
-        PolicyPlan::Dynamic(c) => c.means,
-        PolicyPlan::WakeBoost(c) => c.means,
-    };
-    Some(own.unwrap_or(general))
-}
 
 pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let mut labels = Labels::default();
@@ -126,8 +110,8 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             let allowed = &vm.vcpu_cpus[c as usize];
             let home = home(allowed, first + c, pcpus);
             let cpus: CpuSet = allowed.iter().map(|&c| CpuId(c)).collect();
-            let baseline = vm.vcpu_policy[c as usize];
-            let e = host.try_add(Attr { policy: baseline, cpus, group: vm.group }, home)?;
+            let policy = vm.vcpu_policy[c as usize];
+            let e = host.try_add(Attr { policy, cpus, group: vm.group }, home)?;
             // Attribution costs time: only guests that are probed have it.
             let track = if probed { tracks.add_track() } else { NONE };
             let thread = Thread {
@@ -137,7 +121,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
                 last_cpu: NONE,
             };
             threads.push(thread);
-            vcpus.push(vcpu(plan, m, c, e.0, home.0, track, baseline));
+            vcpus.push(vcpu(plan, m, c, e.0, home.0, track));
         }
         let mut level = Level::new(&vm.level)?;
         let mut tasks = Vec::new();
@@ -189,7 +173,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             ticks,
             sync: Shared::new(vm),
             virt,
-            shared: shared(plan),
+            shared: plan.policy.shared(0),
             started,
             spins: vm.tasks.iter().any(|task| matches!(task.program, Program::Routine { .. })),
             birth: NONE,
@@ -240,23 +224,19 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         tuner: Tuner::of(plan),
         policy_events: policy_events(plan),
         in_use: vcoop_model::recording::InUse::all(plan),
-        governors: Driver::all(plan),
+        governors: (0..plan.vms.len()).map(|vm| plan.governor_driver(vm)).collect(),
         masks: plan.vms.iter().map(|vm| Mask::new(vm.level.topology.cpus())).collect(),
         spans: Spans::off(),
     };
     for (vm, driver) in (0..).zip(&world.governors) {
         if let Some(driver) = driver {
-            world.queue.set(slots.govern + vm, driver.first());
+            world.queue.set(slots.govern + vm, driver.interval_ns());
         }
     }
     if let Some(tuner) = &world.tuner {
         world.queue.set(slots.tune, tuner.first());
     }
-    world.boost_begins();
-    // For life is for life: a run without would pass for one with.
-    if let PolicyPlan::Static { .. } = plan.policy {
-        world.insist_on_means()?;
-    }
+    world.boost_begins()?;
     // A scheduler may have timers before anything runs.
     world.host_notes();
     Ok(world)
@@ -363,26 +343,8 @@ fn measure(
     }
 }
 
-fn vcpu(
-    plan: &Plan,
-    vm: usize,
-    cpu: u32,
-    thread: u32,
-    home: u32,
-    track: u32,
-    baseline: vcoop_sched::config::Policy,
-) -> Vcpu {
-    let own = means(plan, vm, cpu as usize);
-    let policy = match (&plan.policy, own) {
-        (PolicyPlan::Static { .. }, Some(means)) => HostPolicy::fixed(means),
-        (PolicyPlan::Dynamic(c), Some(means)) => {
-            HostPolicy::dynamic(vcoop_policy::config::DynamicConfig { means, ..*c }, 0)
-        }
-        (PolicyPlan::WakeBoost(c), Some(means)) => {
-            HostPolicy::wake_boost(vcoop_policy::config::WakeBoostConfig { means, ..*c }, 0)
-        }
-        _ => HostPolicy::Vanilla,
-    };
+fn vcpu(plan: &Plan, vm: usize, cpu: u32, thread: u32, home: u32, track: u32) -> Vcpu {
+    let driver = plan.vcpu_driver(vm, cpu as usize);
     Vcpu {
         vm: vm as u32,
         cpu: CpuId(cpu),
@@ -410,13 +372,12 @@ fn vcpu(
         window: false,
         exit_at: Ns::MAX,
         exit_why: 0,
-        hears: !matches!(policy, HostPolicy::Vanilla),
-        speaks: policy.reads_guest(),
+        hears: !matches!(driver.policy(), HostPolicy::Vanilla),
+        speaks: driver.policy().reads_guest(),
         hv_at: Ns::MAX,
         off_since: 0,
         track,
-        baseline,
-        policy,
+        driver,
         half: GuestHalf::new(),
         page: Page::default(),
         cold: Cold::new(plan, vm),
@@ -428,16 +389,6 @@ fn vcpu(
 fn ticks(period: Ns, seed: u64, machine: u64) -> Ticks {
     let phase = Stream::new(seed, &[TICK, machine]).below(period);
     Ticks { period, phase }
-}
-
-fn shared(plan: &Plan) -> VmShared {
-    match &plan.policy {
-        PolicyPlan::Dynamic(c) => VmShared::new(c.vm_budget, 0),
-        PolicyPlan::WakeBoost(c) => VmShared::new(c.vm_budget, 0),
-        PolicyPlan::Vanilla | PolicyPlan::Static { .. } | PolicyPlan::RatelimitAuto(_) => {
-            VmShared::unbudgeted(0)
-        }
-    }
 }
 
 fn pcpu(labels: usize) -> Pcpu {

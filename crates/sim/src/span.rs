@@ -107,8 +107,8 @@ impl World<'_> {
         for v in 0..self.vcpus.len() {
             let vcpu = &self.vcpus[v];
             let (thread, task) = (vcpu.thread, who(vcpu.current));
-            let boosted = vcpu.policy.is_boosted();
-            let budget_ns = vcpu.policy.budget_left(at);
+            let boosted = vcpu.driver.policy().is_boosted();
+            let budget_ns = vcpu.driver.policy().budget_left(at);
             if task.is_some() {
                 let left = Left::Blocked;
                 self.spans.tell(at, Event::TaskSwitch { thread, task, left });
@@ -228,7 +228,7 @@ impl World<'_> {
             _ => return,
         };
         let vcpu = &self.vcpus[v as usize];
-        let (thread, budget_ns) = (vcpu.thread, vcpu.policy.budget_left(self.now));
+        let (thread, budget_ns) = (vcpu.thread, vcpu.driver.policy().budget_left(self.now));
         self.spans.tell(self.now, Event::Boost { thread, what, budget_ns });
     }
 

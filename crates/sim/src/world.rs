@@ -3,10 +3,10 @@
 use vcoop_model::plan::Plan;
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::{InUse, PolicyEvents};
+use vcoop_policy::govern::GovernorDriver;
 use vcoop_sched::{CpuId, EntId, Scheduler};
 
 use crate::call::Calls;
-use crate::govern::Driver;
 use crate::machine::{Irq, Pcpu, Thread, Ticks, Vcpu, Vm};
 use crate::mail::Mailbox;
 use crate::mask::Mask;
@@ -100,7 +100,7 @@ pub(crate) struct World<'p> {
     pub(crate) policy_events: Vec<PolicyEvents>,
     pub(crate) in_use: Vec<InUse>,
     /// Of each VM: what decides how many vCPUs it uses, and how many it does.
-    pub(crate) governors: Vec<Option<Driver>>,
+    pub(crate) governors: Vec<Option<GovernorDriver>>,
     pub(crate) masks: Vec<Mask>,
     /// Who watches.
     pub(crate) spans: Spans<'p>,

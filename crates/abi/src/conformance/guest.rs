@@ -3,8 +3,9 @@
 use super::{Actor, Area, Limits, Record, Report, Rule, What, at, is_canonical};
 use crate::words::{BoostRequest, CsState, Header, Intent, Status, Word};
 
-/// What is known of both sides while a trace is read.
-struct State {
+/// The check of [`check_guest`], record by record: what is known of both sides so far.
+#[derive(Clone, Debug)]
+pub struct GuestCheck {
     limits: Limits,
     report: Report,
     header: Option<u64>,
@@ -27,32 +28,45 @@ struct State {
 /// Holds the guest of a trace against the protocol. The trace must hold the host's stores to
 /// status and ticket, too.
 pub fn check_guest(trace: impl IntoIterator<Item = Record>, limits: Limits) -> Report {
-    let mut s = State {
-        limits,
-        report: Report::default(),
-        header: None,
-        registered: false,
-        status: Status::Disabled,
-        status_since: 0,
-        boosted_until: None,
-        ticket: 0,
-        ack: 0,
-        intent: Intent::default(),
-        cs: CsState::default(),
-        request: BoostRequest::None,
-        halted: false,
-        owes_since: None,
-    };
-    for record in trace {
-        s.report.records += 1;
-        s.overdue(record.at);
-        s.record(record);
-        s.owe(record.at);
-    }
-    s.report
+    let mut check = GuestCheck::new(limits);
+    trace.into_iter().for_each(|record| check.read(record));
+    check.report()
 }
 
-impl State {
+impl GuestCheck {
+    /// Nothing has happened yet.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            report: Report::default(),
+            header: None,
+            registered: false,
+            status: Status::Disabled,
+            status_since: 0,
+            boosted_until: None,
+            ticket: 0,
+            ack: 0,
+            intent: Intent::default(),
+            cs: CsState::default(),
+            request: BoostRequest::None,
+            halted: false,
+            owes_since: None,
+        }
+    }
+
+    /// Reads what happened next.
+    pub fn read(&mut self, record: Record) {
+        self.report.records += 1;
+        self.overdue(record.at);
+        self.record(record);
+        self.owe(record.at);
+    }
+
+    /// What was found so far.
+    pub fn report(&self) -> Report {
+        self.report
+    }
+
     fn record(&mut self, Record { at: now, by, what }: Record) {
         match (by, what) {
             (Actor::Host, What::Store { area: Area::Host, offset, value, .. }) => {

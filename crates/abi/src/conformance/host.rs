@@ -3,7 +3,9 @@
 use super::{Actor, Area, Limits, Record, Report, Rule, What, at, is_canonical};
 use crate::words::{BoostRequest, CsState, Header, Hints, Intent, Status, Word};
 
-struct State {
+/// The check of [`check_host`], record by record: what is known of both sides so far.
+#[derive(Clone, Debug)]
+pub struct HostCheck {
     limits: Limits,
     report: Report,
     header: Option<u64>,
@@ -28,34 +30,47 @@ struct State {
 
 /// Holds the host of a trace against the protocol. The trace must hold the guest's stores, too.
 pub fn check_host(trace: impl IntoIterator<Item = Record>, limits: Limits) -> Report {
-    let mut s = State {
-        limits,
-        report: Report::default(),
-        header: None,
-        guest_header: 0,
-        registered: false,
-        status: Status::Disabled,
-        ticket: 0,
-        injected: 0,
-        intent: Intent::default(),
-        cs: CsState::default(),
-        request: BoostRequest::None,
-        ack: 0,
-        applied: false,
-        halted: false,
-        span: None,
-        boosted_ns: 0,
-        owes_since: None,
-    };
-    for record in trace {
-        s.report.records += 1;
-        s.pass(record.at);
-        s.record(record);
-    }
-    s.report
+    let mut check = HostCheck::new(limits);
+    trace.into_iter().for_each(|record| check.read(record));
+    check.report()
 }
 
-impl State {
+impl HostCheck {
+    /// Nothing has happened yet.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            report: Report::default(),
+            header: None,
+            guest_header: 0,
+            registered: false,
+            status: Status::Disabled,
+            ticket: 0,
+            injected: 0,
+            intent: Intent::default(),
+            cs: CsState::default(),
+            request: BoostRequest::None,
+            ack: 0,
+            applied: false,
+            halted: false,
+            span: None,
+            boosted_ns: 0,
+            owes_since: None,
+        }
+    }
+
+    /// Reads what happened next.
+    pub fn read(&mut self, record: Record) {
+        self.report.records += 1;
+        self.pass(record.at);
+        self.record(record);
+    }
+
+    /// What was found so far.
+    pub fn report(&self) -> Report {
+        self.report
+    }
+
     /// Time goes on to `now`.
     fn pass(&mut self, now: u64) {
         let (first, last) = self.span.unwrap_or((now, now));

@@ -14,19 +14,22 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use kvm_ioctls::Kvm;
-use vcoop_abi::{BoostRequest, CsState, GuestArea, Intent, Status, Word};
+use vcoop_abi::{BoostRequest, CsState, GuestWords, Intent, Status, Word};
 use vcoop_guest::layout;
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::{Dist, GuestTimer, Mode, Phase, Plan, PolicyPlan, Program};
 use vcoop_model::scenario::Scenario;
-use vcoop_policy::config::Budget;
-use vcoop_policy::{Event, PolicyStats};
+use vcoop_policy::config::{Budget, DynamicConfig};
+use vcoop_policy::driver::{self, Port, SetError, VcpuDriver as PolicyDriver};
+use vcoop_policy::thread::Policy;
+use vcoop_policy::{PolicyStats, VmShared};
 
 use super::{Common, VmDriver};
 use crate::attr::{self, Attr};
 use crate::clock::{self, Clock, tsc};
-use crate::error::Whom;
+use crate::error::{Error, Whom};
 use crate::lab::{build, rings, tsc_khz};
+use crate::port::VcpuPort;
 use crate::translate::{Guest, Rates};
 use crate::vcpu::{self, Exits};
 use crate::wiring::GuestLines;
@@ -88,6 +91,49 @@ fn is_urgent(vm: &VmDriver) -> bool {
         || words.request.decode::<BoostRequest>() == BoostRequest::Boost
 }
 
+/// A vCPU whose words are not read a second time: the recheck sees what was seen before.
+struct ReadsOnce<'a>(VcpuPort<'a>, GuestWords);
+
+impl Port for ReadsOnce<'_> {
+    type Error = Error;
+
+    fn now(&mut self) -> u64 {
+        self.0.now()
+    }
+
+    fn with<R>(&mut self, f: impl FnOnce(&mut PolicyDriver, &mut VmShared) -> R) -> R {
+        self.0.with(f)
+    }
+
+    fn store_ticket(&mut self, ticket: u64) {
+        self.0.store_ticket(ticket);
+    }
+
+    fn store_status(&mut self, status: Status) {
+        self.0.store_status(status);
+    }
+
+    fn store_budget(&mut self, left: u64) {
+        self.0.store_budget(left);
+    }
+
+    fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<Error>> {
+        self.0.set_thread(policy)
+    }
+
+    fn arm(&mut self, at: Option<u64>) {
+        self.0.arm(at);
+    }
+
+    fn fire(&mut self) -> Result<(), Error> {
+        self.0.fire()
+    }
+
+    fn words(&mut self) -> GuestWords {
+        self.1
+    }
+}
+
 /// Boosts left behind, and the policy's counters.
 fn stress(recheck: bool) -> (u64, PolicyStats) {
     let plan = plan();
@@ -98,7 +144,7 @@ fn stress(recheck: bool) -> (u64, PolicyStats) {
     let rates = Rates { clock, per_ms: clock::iterations_per_ms(&clock) };
     let lines = GuestLines::default();
     let guest = Guest::new(&plan.vms[0], 0, 1, &rates, &rings(&plan, 0), &lines).unwrap();
-    let (vm, mut fds) = build(&kvm, &plan, &plan.vms[0], &guest, &rates, false).unwrap();
+    let (vm, mut fds) = build(&kvm, &plan, 0, &guest, &rates, false).unwrap();
     let origin = tsc();
     vm.machine.ram.control(layout::CONTROL, |c| c.start_tsc = origin);
     // Notifications are answered on the vCPU's own thread: nobody else looks.
@@ -114,7 +160,7 @@ fn stress(recheck: bool) -> (u64, PolicyStats) {
                 let tid = vcpu::prepare(vm, 0, &[cpu]).unwrap();
                 vm.attach(common, 0, tid).unwrap();
                 let result = vcpu::run(common, vm, 0, &mut fd, exits);
-                vm.detach(0);
+                vm.detach(common, 0);
                 result
             }
         });
@@ -138,13 +184,13 @@ fn stress(recheck: bool) -> (u64, PolicyStats) {
 fn host_side(vm: &VmDriver, common: &Common, cpu: u32, recheck: bool) -> u64 {
     attr::pin(&[cpu], &Whom::Host).unwrap();
     // Its own pauses would be taken for the guest's.
-    Attr::from_policy(&vcoop_sched::config::Policy::Fifo(50)).set(0, &Whom::Host).unwrap();
+    Attr::from_policy(&Policy::Fifo(50)).set(0, &Whom::Host).unwrap();
     let status = || {
         let word = vm.machine.host_area(0).status.load(Ordering::Acquire);
         Status::from_word(word)
     };
     let v = &vm.vcpus[0];
-    let means = v.state.lock().means;
+    let PolicyPlan::Dynamic(DynamicConfig { means, .. }) = plan().policy else { unreachable!() };
     let (mut left, mut since, mut round) = (0, None, 0_u64);
     // How long the last urgent moment went on after it was seen.
     let mut length = 20_000;
@@ -161,12 +207,12 @@ fn host_side(vm: &VmDriver, common: &Common, cpu: u32, recheck: bool) -> u64 {
                 length = (common.clock.now() - now).min(100_000);
                 continue;
             }
-            let mut state = v.state.lock();
-            GuestArea::fence();
-            let words = vm.words(v);
-            let again = vm.call(common, v, &mut state, Event::Sampled(words)).unwrap();
-            if again && recheck {
-                vm.recheck(common, v, &mut state).unwrap();
+            let mut port = vm.port(common, 0);
+            if recheck {
+                driver::sample(&mut port).unwrap();
+            } else {
+                let words = port.words();
+                driver::sample(&mut ReadsOnce(port, words)).unwrap();
             }
         }
         if status() == Status::Boosted && !is_urgent(vm) {
@@ -174,7 +220,7 @@ fn host_side(vm: &VmDriver, common: &Common, cpu: u32, recheck: bool) -> u64 {
             if from != u64::MAX && now - from > LEFT_NS {
                 // A vCPU thread that has given itself up may lose its CPU before it can say so.
                 let attr = Attr::get(v.tid(), &Whom::Host).unwrap();
-                left += u64::from(attr.outranks(means));
+                left += u64::from(attr.policy().outranks(means));
                 // Counted once.
                 since = Some(u64::MAX);
             }

@@ -11,13 +11,14 @@ use vcoop_abi::discovery::Features;
 use vcoop_guest::layout::{self, RING_STRIDE, RINGS, VECTOR_DEVICE};
 use vcoop_guest::program::{DeviceSpec, Kind, Op, TaskSpec};
 use vcoop_guest::ring::{Reader, Ring};
-use vcoop_model::plan::PolicyPlan;
-use vcoop_sched::config::Policy;
+use vcoop_policy::driver::VcpuDriver as PolicyDriver;
+use vcoop_policy::thread::Policy;
+use vcoop_policy::{HostPolicy, VmShared};
 
 use super::{Exits, install_handler, interrupt, run};
-use crate::attr::{Attr, gettid};
+use crate::attr::gettid;
 use crate::clock::{Clock, tsc};
-use crate::driver::{self, Common, VcpuDriver, VmDriver};
+use crate::driver::{Common, VcpuDriver, VmDriver};
 use crate::lab::{one_at_a_time, tsc_khz};
 use crate::machine::Machine;
 
@@ -61,9 +62,8 @@ fn no_interrupt_is_lost_or_seen_by_a_task() {
     let khz = tsc_khz(&kvm).unwrap();
     let machine = machine(&kvm, khz);
     let mut fd = machine.vcpu(&kvm, 0, Features::default(), false).unwrap();
-    let (policy, means) = driver::policy(&PolicyPlan::Vanilla, None, 0);
-    let vcpu = VcpuDriver::new(0, policy, means, Attr::from_policy(&Policy::NORMAL));
-    let vm = VmDriver::new(machine, driver::shared(&PolicyPlan::Vanilla, 0), vec![vcpu]);
+    let vcpu = VcpuDriver::new(0, PolicyDriver::new(HostPolicy::Vanilla, None, Policy::NORMAL));
+    let vm = VmDriver::new(machine, VmShared::unbudgeted(0), vec![vcpu]);
     let common = Common::new(Clock::new(tsc(), khz), false);
     let (vm, common, exits) = (&vm, &common, &Exits::default());
     let ring = |n: u64| vm.machine.ram.at::<Ring>(RINGS + n * RING_STRIDE);
@@ -71,7 +71,7 @@ fn no_interrupt_is_lost_or_seen_by_a_task() {
         let vcpu = s.spawn(move || {
             vm.attach(common, 0, gettid()).unwrap();
             let result = run(common, vm, 0, &mut fd, exits);
-            vm.detach(0);
+            vm.detach(common, 0);
             result
         });
         let mut echo = Reader::new();

@@ -7,14 +7,15 @@ use std::sync::atomic::Ordering;
 use kvm_ioctls::Kvm;
 use vcoop_abi::discovery::{Features, MSR_REGISTER};
 use vcoop_guest::layout;
-use vcoop_model::plan::PolicyPlan;
-use vcoop_sched::config::Policy;
+use vcoop_policy::driver::VcpuDriver as PolicyDriver;
+use vcoop_policy::thread::Policy;
+use vcoop_policy::{HostPolicy, VmShared};
 
 use super::{Exits, Kicks, run};
-use crate::attr::{Attr, gettid};
+use crate::attr::gettid;
 use crate::bell::Bell;
 use crate::clock::{Clock, tsc};
-use crate::driver::{self, Common, VcpuDriver, VmDriver};
+use crate::driver::{Common, VcpuDriver, VmDriver};
 use crate::error::Error;
 use crate::machine::Machine;
 
@@ -49,10 +50,9 @@ fn guest_with(
         machine.ram.write_words(layout::IDT + 3 * 16, &gate);
     }
     let mut fd = machine.vcpu(&kvm, 0, Features::default(), false).unwrap();
-    let (policy, means) = driver::policy(&PolicyPlan::Vanilla, None, 0);
-    let baseline = Attr::from_policy(&Policy::NORMAL);
-    let vcpus = vec![VcpuDriver::new(0, policy, means, baseline)];
-    let mut vm = VmDriver::new(machine, driver::shared(&PolicyPlan::Vanilla, 0), vcpus);
+    let driver = PolicyDriver::new(HostPolicy::Vanilla, None, Policy::NORMAL);
+    let vcpus = vec![VcpuDriver::new(0, driver)];
+    let mut vm = VmDriver::new(machine, VmShared::unbudgeted(0), vcpus);
     if let Some((byte, bell)) = &bell {
         vm.machine.ring_on_write(layout::PORT_CALL, *byte, bell);
     }
@@ -61,7 +61,7 @@ fn guest_with(
     let exits = Exits::default();
     vm.attach(&common, 0, gettid()).unwrap();
     let result = run(&common, &vm, 0, &mut fd, &exits);
-    vm.detach(0);
+    vm.detach(&common, 0);
     Some((result, vm, exits))
 }
 

@@ -16,12 +16,16 @@
 //! | `Entitlement` | the host's word that the pool is contended | to the entitled width, or to all |
 //! | `HostHint` | what the host can give ([`share`], [`grant`]) | to that width |
 
+#[cfg(feature = "alloc")]
+mod driver;
 mod granted;
 mod pool;
 mod proportional;
 mod share;
 mod step;
 
+#[cfg(feature = "alloc")]
+pub use driver::{GovernorDriver, Host};
 pub use granted::Granted;
 pub use pool::{Member, grant};
 pub use proportional::{Proportional, State};

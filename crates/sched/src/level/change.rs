@@ -42,7 +42,7 @@ impl Level {
             State::Blocked | State::Dead => self.store_policy(e, policy),
             State::Queued | State::Running => {
                 self.charge(now, cpu);
-                match (old.class(), policy.class()) {
+                match (ClassId::of(&old), ClassId::of(&policy)) {
                     (ClassId::Fair, ClassId::Fair) => self.change_fair(e, cpu, old, policy),
                     (ClassId::Rt, ClassId::Rt) => self.change_rt(now, e, cpu, policy),
                     _ => self.change_class(now, e, cpu, policy),
@@ -58,12 +58,12 @@ impl Level {
     fn store_policy(&mut self, e: EntId, policy: Policy) {
         self.policies[e.index()] = policy;
         let ent = &mut self.ents[e.index()];
-        let same = ent.class == policy.class();
-        (ent.class, ent.idle) = (policy.class(), policy.is_idle());
+        let same = ent.class == ClassId::of(&policy);
+        (ent.class, ent.idle) = (ClassId::of(&policy), policy == Policy::Idle);
         if !same {
             self.reopen_class(e);
         }
-        match policy.class() {
+        match ClassId::of(&policy) {
             ClassId::Fair => self.fair.set_policy(e, policy),
             ClassId::Rt => self.rt.set_policy(e, policy),
             ClassId::Dl => self.dl.set_policy(e, policy),
@@ -72,8 +72,8 @@ impl Level {
 
     fn change_fair(&mut self, e: EntId, cpu: CpuId, old: Policy, policy: Policy) {
         let c = &mut self.cpus[cpu.index()];
-        c.nr_idle += u32::from(policy.is_idle());
-        c.nr_idle -= u32::from(old.is_idle());
+        c.nr_idle += u32::from(policy == Policy::Idle);
+        c.nr_idle -= u32::from(old == Policy::Idle);
         let others = c.nr_fair > 1;
         self.store_policy(e, policy);
         self.refresh(cpu);
@@ -122,7 +122,7 @@ impl Level {
         self.activate(now, e, cpu, Enqueue::Restore);
         if !running {
             self.check_preempt(cpu, e);
-            match policy.class() {
+            match ClassId::of(&policy) {
                 ClassId::Fair => {}
                 ClassId::Rt => self.push_woken(now, cpu, e),
                 ClassId::Dl => self.push_woken_dl(now, cpu, e),
@@ -130,7 +130,7 @@ impl Level {
             return;
         }
         self.ents[e.index()].state = State::Running;
-        match policy.class() {
+        match ClassId::of(&policy) {
             ClassId::Rt => {
                 self.rt.set_next(cpu, e);
                 self.pull_dl(now, cpu);

@@ -2,7 +2,7 @@
 
 use super::{Level, State};
 use crate::CpuId;
-use crate::config::ClassId;
+use crate::config::{ClassId, Policy};
 use crate::dl::NEVER;
 use crate::heap::NONE;
 use crate::rt::DEADLINE;
@@ -43,7 +43,11 @@ impl Level {
             assert_eq!(ent.allowed, self.open[i].len(), "{id}: allowed CPUs");
             self.check_open(id);
             let policy = self.policies[i];
-            assert_eq!((ent.class, ent.idle), (policy.class(), policy.is_idle()), "{id}: policy");
+            assert_eq!(
+                (ent.class, ent.idle),
+                (ClassId::of(&policy), policy == Policy::Idle),
+                "{id}: policy"
+            );
             match ent.state {
                 State::Running => assert_eq!(self.current(ent.cpu), Some(id), "{id} runs"),
                 State::Queued => assert!(

@@ -267,8 +267,8 @@ impl Level {
         self.open.push(mask);
         self.policies.push(attr.policy);
         self.ents.push(Ent {
-            class: attr.policy.class(),
-            idle: attr.policy.is_idle(),
+            class: ClassId::of(&attr.policy),
+            idle: attr.policy == Policy::Idle,
             state: State::Blocked,
             cpu: if mask.contains(home) { home } else { mask.first().unwrap_or(home) },
             allowed,

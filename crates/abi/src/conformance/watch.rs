@@ -1,0 +1,79 @@
+//! Watching a page while both sides use it.
+
+use super::at;
+use super::{Actor, Area, GuestCheck, HostCheck, Limits, Record, Report, What};
+use crate::words::{BoostRequest, CsState, Header, Intent, Status, Word};
+
+/// Both checks of one vCPU's page, fed with words instead of offsets.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    guest: GuestCheck,
+    host: HostCheck,
+}
+
+impl Watch {
+    /// A page with both headers in place, and nothing registered, at time `at` in nanoseconds.
+    pub fn new(limits: Limits, at: u64) -> Self {
+        let mut watch = Self { guest: GuestCheck::new(limits), host: HostCheck::new(limits) };
+        watch.guest_stores(at, at::HEADER, Header::OURS.to_word());
+        watch.host_stores(at, at::HEADER, Header::OURS.to_word());
+        watch
+    }
+
+    /// Anything.
+    pub fn read(&mut self, record: Record) {
+        self.guest.read(record);
+        self.host.read(record);
+    }
+
+    fn guest_stores(&mut self, at: u64, offset: u16, value: u64) {
+        let what = What::Store { area: Area::Guest, offset, size: 8, value };
+        self.read(Record { at, by: Actor::Guest, what });
+    }
+
+    fn host_stores(&mut self, at: u64, offset: u16, value: u64) {
+        let what = What::Store { area: Area::Host, offset, size: 8, value };
+        self.read(Record { at, by: Actor::Host, what });
+    }
+
+    /// The guest stored its intent.
+    pub fn intent(&mut self, at: u64, intent: Intent) {
+        self.guest_stores(at, at::INTENT, intent.to_word());
+    }
+
+    /// The guest stored the state of its critical sections.
+    pub fn cs(&mut self, at: u64, cs: CsState) {
+        self.guest_stores(at, at::CS, cs.to_word());
+    }
+
+    /// The guest stored a request.
+    pub fn request(&mut self, at: u64, request: BoostRequest) {
+        self.guest_stores(at, at::REQUEST, request.to_word());
+    }
+
+    /// The guest acknowledged a ticket.
+    pub fn ack(&mut self, at: u64, ack: u64) {
+        self.guest_stores(at, at::ACK, ack);
+    }
+
+    /// The host published a status.
+    pub fn status(&mut self, at: u64, status: Status) {
+        self.host_stores(at, at::STATUS, status.to_word());
+    }
+
+    /// The host published a ticket.
+    pub fn ticket(&mut self, at: u64, ticket: u64) {
+        self.host_stores(at, at::TICKET, ticket);
+    }
+
+    /// Something else happened: a registration, a notification, an injection, a boost, a halt.
+    pub fn event(&mut self, at: u64, what: What) {
+        let by = if what == What::Notify { Actor::Guest } else { Actor::Host };
+        self.read(Record { at, by, what });
+    }
+
+    /// What was found so far: of the guest, and of the host.
+    pub fn reports(&self) -> (Report, Report) {
+        (self.guest.report(), self.host.report())
+    }
+}

@@ -1,0 +1,99 @@
+//! A vCPU of the lab as the driver of its policy sees it.
+
+use std::sync::atomic::Ordering;
+
+use vcoop_abi::{GuestArea, GuestWords, Status, Word};
+use vcoop_model::plan::Ns;
+use vcoop_policy::driver::{Port, SetError, VcpuDriver as PolicyDriver};
+use vcoop_policy::thread::Policy;
+use vcoop_policy::{Actions, Injection, PolicyStats, VmShared};
+
+use crate::attr::Attr;
+use crate::clock::tsc;
+use crate::diary::Note;
+use crate::driver::{Common, NEVER, State, VcpuDriver, VmDriver};
+use crate::error::Error;
+use crate::pi::PiGuard;
+
+/// A vCPU whose lock is held.
+#[derive(Debug)]
+pub(crate) struct VcpuPort<'a> {
+    pub(crate) common: &'a Common,
+    pub(crate) vm: &'a VmDriver,
+    pub(crate) v: &'a VcpuDriver,
+    pub(crate) state: PiGuard<'a, State>,
+    /// The interrupt that is to be injected, and its vector.
+    pub(crate) interrupt: Option<(Injection, u8)>,
+}
+
+impl Port for VcpuPort<'_> {
+    type Error = Error;
+
+    fn now(&mut self) -> Ns {
+        self.common.clock.now()
+    }
+
+    fn with<R>(&mut self, f: impl FnOnce(&mut PolicyDriver, &mut VmShared) -> R) -> R {
+        f(&mut self.state.driver, &mut self.vm.shared.lock())
+    }
+
+    fn store_ticket(&mut self, ticket: u64) {
+        self.vm.machine.host_area(self.v.number).ticket.store(ticket, Ordering::Release);
+    }
+
+    fn store_status(&mut self, status: Status) {
+        let host = self.vm.machine.host_area(self.v.number);
+        host.status.store(status.to_word(), Ordering::Release);
+    }
+
+    fn store_budget(&mut self, left: Ns) {
+        self.vm.machine.host_area(self.v.number).budget_left_ns.store(left, Ordering::Release);
+    }
+
+    fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<Error>> {
+        let whom = self.vm.machine.whom_vcpu(self.v.number);
+        let attr = match &self.state.captured {
+            Some(captured) if policy == self.state.driver.baseline() => *captured,
+            _ => Attr::from_policy(&policy),
+        };
+        // Deadline bandwidth is the host's, and somebody else may have it now.
+        attr.set(self.v.tid(), &whom).map_err(|e| match attr.is_deadline() && e.is_busy() {
+            true => SetError::Refused(e),
+            false => SetError::Failed(e),
+        })
+    }
+
+    fn arm(&mut self, at: Option<Ns>) {
+        self.v.timer.store(at.unwrap_or(NEVER), Ordering::Release);
+        if let Some(at) = at {
+            self.common.announce(at);
+        }
+    }
+
+    fn fire(&mut self) -> Result<(), Error> {
+        let Some((kind, vector)) = self.interrupt.take() else { return Ok(()) };
+        if matches!(kind, Injection::Timer | Injection::Device) {
+            let words = &self.vm.control().vcpu[self.v.number as usize];
+            words.fired.store(tsc(), Ordering::Release);
+        }
+        self.vm.machine.signal(self.v.number, vector, kind == Injection::Nmi)
+    }
+
+    fn words(&mut self) -> GuestWords {
+        GuestArea::fence();
+        self.vm.words(self.v)
+    }
+
+    fn is_watched(&self) -> bool {
+        self.v.diary.is_on()
+    }
+
+    fn called(&mut self, before: &PolicyStats, actions: &Actions) {
+        let now = self.common.clock.now();
+        let policy = self.state.driver.policy();
+        let (left, after) = (policy.budget_left(now), policy.stats());
+        if let Some(note) = Note::of(now, left, actions.iter().copied(), (*before, after)) {
+            self.v.diary.write(note);
+        }
+    }
+}

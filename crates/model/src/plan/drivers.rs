@@ -1,0 +1,88 @@
+//! The policy machines that a plan means: for every backend the same.
+
+use vcoop_policy::config::Means;
+use vcoop_policy::driver::VcpuDriver;
+use vcoop_policy::govern::GovernorDriver;
+use vcoop_policy::thread::Policy;
+use vcoop_policy::{HostPolicy, VmShared};
+
+use super::{Ns, Plan, PolicyPlan};
+
+impl PolicyPlan {
+    /// The machine of a vCPU, starting at time `now`, and what it boosts by. `own`: the vCPU's own
+    /// means, in place of the policy's.
+    pub fn machine(&self, own: Option<Means>, now: Ns) -> (HostPolicy, Option<Means>) {
+        match self {
+            // Ratelimits are set for domains; no vCPU is boosted.
+            Self::Vanilla | Self::RatelimitAuto(_) => (HostPolicy::Vanilla, None),
+            Self::Static { means } => {
+                let means = own.unwrap_or(*means);
+                (HostPolicy::fixed(means), Some(means))
+            }
+            Self::Dynamic(config) => {
+                let means = own.unwrap_or(config.means);
+                let mut config = *config;
+                config.means = means;
+                (HostPolicy::dynamic(config, now), Some(means))
+            }
+            Self::WakeBoost(config) => {
+                let means = own.unwrap_or(config.means);
+                let mut config = *config;
+                config.means = means;
+                (HostPolicy::wake_boost(config, now), Some(means))
+            }
+        }
+    }
+
+    /// What the vCPUs of a VM share under it, from time `now` on.
+    pub fn shared(&self, now: Ns) -> VmShared {
+        match self {
+            Self::Dynamic(config) => VmShared::new(config.vm_budget, now),
+            Self::WakeBoost(config) => VmShared::new(config.vm_budget, now),
+            Self::Vanilla | Self::Static { .. } | Self::RatelimitAuto(_) => {
+                VmShared::unbudgeted(now)
+            }
+        }
+    }
+
+    /// Whether it boosts vCPUs for a while, rather than for life or never.
+    pub fn boosts(&self) -> bool {
+        matches!(self, Self::Dynamic(_) | Self::WakeBoost(_))
+    }
+
+    /// Whether it gives boosted time back, and so wants accounts.
+    pub fn repays(&self) -> bool {
+        match self {
+            Self::Dynamic(config) => config.repay,
+            Self::WakeBoost(config) => config.repay,
+            Self::Vanilla | Self::Static { .. } | Self::RatelimitAuto(_) => false,
+        }
+    }
+}
+
+impl Plan {
+    /// The driver of a vCPU, at time 0. `dynamic` does nothing for a VM whose guest takes no part.
+    ///
+    /// # Panics
+    /// If there is no such VM.
+    pub fn vcpu_driver(&self, vm: usize, vcpu: usize) -> VcpuDriver {
+        let of = &self.vms[vm];
+        let own = of.vcpu_means.get(vcpu).copied().flatten();
+        let alone = matches!(self.policy, PolicyPlan::Dynamic(_)) && !of.cooperative;
+        let policy = if alone { &PolicyPlan::Vanilla } else { &self.policy };
+        let (machine, means) = policy.machine(own, 0);
+        let baseline = of.vcpu_policy.get(vcpu).copied().unwrap_or(Policy::NORMAL);
+        VcpuDriver::new(machine, means, baseline)
+    }
+
+    /// The driver of a VM's governor, if it has one.
+    ///
+    /// # Panics
+    /// If there is no such VM.
+    pub fn governor_driver(&self, vm: usize) -> Option<GovernorDriver> {
+        let config = self.governor(vm)?;
+        let topology = &self.vms[vm].level.topology;
+        let (vcpus, threads) = (topology.cpus(), topology.threads_per_core);
+        Some(GovernorDriver::new(&config, vm, self.vms.len(), vcpus, threads))
+    }
+}

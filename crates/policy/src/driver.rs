@@ -1,0 +1,406 @@
+//! The driver's core: what every backend does between a policy and a vCPU's thread.
+//!
+//! A [`VcpuDriver`] owns the policy of one vCPU and what belongs to it: the captured baseline of its
+//! thread, the means, the armed timer, the account of CPU time. The functions of this module feed it
+//! and carry out what the policy answers, always in the same order. What differs between the
+//! simulator, the micro-VM lab and a daemon is in their [`Port`].
+//!
+//! The order of one call, which is what [the crate](crate) asks of a driver:
+//!
+//! 1. The policy is called once, with the time of the [`Port`].
+//! 2. Its actions take effect in their order. An interrupt that is to be injected is made visible
+//!    ([`Port::fire`]) after the ticket and the status, and before the thread is boosted: that takes
+//!    several microseconds on a real host, in which a vCPU that runs anyway has taken the interrupt.
+//! 3. Means that the host refuses are answered with [`Event::Refused`] at once.
+//! 4. [`Action::Recheck`] comes last: the guest's words are read anew, and fed.
+//!
+//! A vCPU has no thread before [`start`] and after [`stop`]; what is fed then changes nothing, and an
+//! injected interrupt is made visible all the same.
+
+use vcoop_abi::{GuestWords, Status};
+
+use crate::action::{Action, Actions};
+use crate::config::{Means, Ns};
+use crate::event::{Event, Injection};
+use crate::govern::CpuTime;
+use crate::host::{HostPolicy, PolicyStats, VmShared};
+use crate::thread::{Policy, attributes};
+
+/// One vCPU as its driver's core sees the world.
+pub trait Port {
+    /// What can go wrong in this world.
+    type Error;
+
+    /// The time, in nanoseconds. It never goes back between two calls for one VM.
+    fn now(&mut self) -> Ns;
+
+    /// The vCPU's driver and what the vCPUs of its VM share. The calls that are made for one vCPU do
+    /// not overlap; `f` does nothing but think.
+    fn with<R>(&mut self, f: impl FnOnce(&mut VcpuDriver, &mut VmShared) -> R) -> R;
+
+    /// Publishes an interrupt ticket in the host area.
+    fn store_ticket(&mut self, ticket: u64);
+
+    /// Publishes a status in the host area.
+    fn store_status(&mut self, status: Status);
+
+    /// Publishes in the host area how much boosted time is left, in nanoseconds.
+    fn store_budget(&mut self, left: Ns);
+
+    /// Gives the vCPU's thread this scheduling policy.
+    ///
+    /// # Errors
+    /// [`SetError`]: the thread has what it had before.
+    fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<Self::Error>>;
+
+    /// Has [`timer`] called at this time or later, and not for the time asked for before; at once where
+    /// it has passed. `None`: not at all.
+    fn arm(&mut self, at: Option<Ns>);
+
+    /// Makes the interrupt visible to the guest that [`inject`] is about.
+    ///
+    /// # Errors
+    /// It cannot.
+    fn fire(&mut self) -> Result<(), Self::Error>;
+
+    /// The guest's words, each read once, after a full fence.
+    fn words(&mut self) -> GuestWords;
+
+    /// Whether [`called`](Self::called) wants to be told.
+    fn is_watched(&self) -> bool {
+        false
+    }
+
+    /// The policy was called and answered with `actions`; its counters were `before`. For traces and
+    /// counts by time; the actions are carried out next.
+    fn called(&mut self, before: &PolicyStats, actions: &Actions) {
+        let _ = (before, actions);
+    }
+}
+
+/// Why a thread's policy was not set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetError<E> {
+    /// The host does not give it now, and may later: the policy goes on without.
+    Refused(E),
+    /// It failed, and everything ends.
+    Failed(E),
+}
+
+impl<E> SetError<E> {
+    fn into_inner(self) -> E {
+        match self {
+            Self::Refused(error) | Self::Failed(error) => error,
+        }
+    }
+}
+
+/// The policy of one vCPU, and what belongs to it on the side of the host.
+#[derive(Clone, Debug)]
+pub struct VcpuDriver {
+    policy: HostPolicy,
+    /// What a boost gives; `None` where nobody boosts.
+    means: Option<Means>,
+    /// What the thread has, or is to have, without boosts.
+    baseline: Policy,
+    /// When the policy wants to hear of the time.
+    timer: Option<Ns>,
+    has_thread: bool,
+    is_halted: bool,
+    /// CPU time of the thread at the last account.
+    accounted: CpuTime,
+}
+
+impl VcpuDriver {
+    /// A vCPU without a thread yet. `means`: what `policy` boosts by, if it does.
+    pub fn new(policy: HostPolicy, means: Option<Means>, baseline: Policy) -> Self {
+        Self {
+            policy,
+            means,
+            baseline,
+            timer: None,
+            has_thread: false,
+            is_halted: false,
+            accounted: CpuTime::default(),
+        }
+    }
+
+    /// The policy, to look at.
+    pub fn policy(&self) -> &HostPolicy {
+        &self.policy
+    }
+
+    /// What the policy boosts by; `None` where it boosts nobody.
+    pub fn means(&self) -> Option<Means> {
+        self.means
+    }
+
+    /// What the thread has, or is to have, without boosts.
+    pub fn baseline(&self) -> Policy {
+        self.baseline
+    }
+
+    /// When [`timer`] is due.
+    pub fn timer(&self) -> Option<Ns> {
+        self.timer
+    }
+
+    /// Whether the vCPU's thread is there.
+    pub fn has_thread(&self) -> bool {
+        self.has_thread
+    }
+
+    /// Whether the vCPU was last seen halted.
+    pub fn is_halted(&self) -> bool {
+        self.is_halted
+    }
+
+    /// Whether a boost would lower the thread, or change nothing.
+    fn outranks(&self) -> bool {
+        self.means.is_some_and(|means| self.baseline.outranks(means))
+    }
+
+    /// What the thread has boosted by `means`, or at rest.
+    fn attributes(&self, means: Option<Means>) -> Policy {
+        attributes(self.baseline, means, self.policy.rest())
+    }
+}
+
+/// The vCPU's thread is there, at its baseline. `registered`: the guest takes part from the start; one
+/// that does so later says so by [`register`].
+///
+/// # Errors
+/// The port's; also the host's refusal of the means of a `static` policy. Such a policy must hold for
+/// the whole run: the run fails instead of going on without it.
+pub fn start<P: Port>(port: &mut P, registered: bool) -> Result<(), P::Error> {
+    let outranks = port.with(|v, _| {
+        v.has_thread = true;
+        v.is_halted = false;
+        v.outranks()
+    });
+    call(port, Event::Baseline { outranks }, false)?;
+    if registered {
+        call(port, Event::Registered(true), false)?;
+    }
+    call(port, Event::Attached(true), false)?;
+    let refused = port.with(|v, vm| {
+        let wants = matches!(v.policy, HostPolicy::Static { .. }) && vm.is_on() && !outranks;
+        (wants && !v.policy.is_boosted()).then(|| v.attributes(v.means))
+    });
+    match refused {
+        Some(policy) => port.set_thread(policy).map_err(SetError::into_inner),
+        None => Ok(()),
+    }
+}
+
+/// The vCPU's thread is about to go, or nobody is to act on it any more: it gets its baseline back.
+///
+/// # Errors
+/// The port's. The driver has no thread then, either way.
+pub fn stop<P: Port>(port: &mut P) -> Result<(), P::Error> {
+    let ended = feed(port, Event::Attached(false));
+    let had_thread = port.with(|v, _| core::mem::take(&mut v.has_thread));
+    if had_thread {
+        let baseline = port.with(|v, _| v.baseline);
+        port.set_thread(baseline).map_err(SetError::into_inner)?;
+    }
+    ended
+}
+
+/// The switches of the VM may have changed.
+///
+/// # Errors
+/// The port's.
+pub fn enable<P: Port>(port: &mut P) -> Result<(), P::Error> {
+    feed(port, Event::Enable)
+}
+
+/// The guest has registered its area (`true`), or taken it away.
+///
+/// # Errors
+/// The port's.
+pub fn register<P: Port>(port: &mut P, on: bool) -> Result<(), P::Error> {
+    feed(port, Event::Registered(on))
+}
+
+/// Injects an interrupt: [`Port::fire`] is called once, at the right moment. `asked`: it is an IPI whose
+/// sender asks for its receiver, to a policy that [hears](HostPolicy::hears_senders) of that; see
+/// [`Event::Asked`].
+///
+/// # Errors
+/// The port's.
+#[inline]
+pub fn inject<P: Port>(port: &mut P, kind: Injection, asked: bool) -> Result<(), P::Error> {
+    let (has_thread, hears) = port.with(|v, _| (v.has_thread, v.policy.hears_senders()));
+    if !has_thread {
+        return port.fire();
+    }
+    let event = if asked && hears { Event::Asked } else { Event::Injected(kind) };
+    call(port, event, true)
+}
+
+/// The sender of an IPI asks for this vCPU, and the host does not send that IPI.
+///
+/// # Errors
+/// The port's.
+pub fn asked<P: Port>(port: &mut P) -> Result<(), P::Error> {
+    feed(port, Event::Asked)
+}
+
+/// The vCPU has left guest mode, for anything but a halt.
+///
+/// # Errors
+/// The port's.
+#[inline]
+pub fn exit<P: Port>(port: &mut P) -> Result<(), P::Error> {
+    let words = port.words();
+    feed(port, Event::Exit(words))
+}
+
+/// Somebody looks at the words of a vCPU that may be running.
+///
+/// # Errors
+/// The port's.
+pub fn sample<P: Port>(port: &mut P) -> Result<(), P::Error> {
+    let words = port.words();
+    feed(port, Event::Sampled(words))
+}
+
+/// The guest has notified. `running`: its vCPU may be running again.
+///
+/// # Errors
+/// The port's.
+pub fn notify<P: Port>(port: &mut P, running: bool) -> Result<(), P::Error> {
+    let words = port.words();
+    feed(port, if running { Event::NotifySampled(words) } else { Event::Notify(words) })
+}
+
+/// The vCPU has halted, and its thread is about to sleep; or it was woken.
+///
+/// # Errors
+/// The port's.
+#[inline]
+pub fn halt<P: Port>(port: &mut P, halted: bool) -> Result<(), P::Error> {
+    port.with(|v, _| v.is_halted = halted);
+    let event = if halted { Event::Halted(port.words()) } else { Event::Woken };
+    feed(port, event)
+}
+
+/// The time may have come that the policy asked for; one that has not, or that nobody asked for, is
+/// passed over.
+///
+/// # Errors
+/// The port's.
+pub fn timer<P: Port>(port: &mut P) -> Result<(), P::Error> {
+    let now = port.now();
+    // Under whatever keeps calls apart: the timer may be another one than its owner saw.
+    if port.with(|v, _| v.timer.take_if(|at| *at <= now).is_some()) {
+        feed(port, Event::Timer)?;
+    }
+    Ok(())
+}
+
+/// What the vCPU's thread has done since it began: every [`ACCOUNT_NS`](crate::repay::ACCOUNT_NS), for a
+/// policy that [repays](HostPolicy::repays).
+///
+/// # Errors
+/// The port's.
+pub fn account<P: Port>(port: &mut P, total: CpuTime) -> Result<(), P::Error> {
+    let since = port.with(|v, _| total.since(core::mem::replace(&mut v.accounted, total)));
+    feed(port, Event::Ran(since))
+}
+
+/// Somebody else has changed the baseline of the vCPU's thread, or wants it changed.
+///
+/// # Errors
+/// The port's. A baseline that the host refuses leaves the thread with what it had, as a failed `chrt`
+/// does.
+pub fn rebase<P: Port>(port: &mut P, baseline: Policy) -> Result<(), P::Error> {
+    let (now, outranks) = port.with(|v, _| {
+        v.baseline = baseline;
+        let unboosted = v.has_thread && !v.policy.is_boosted();
+        (unboosted.then(|| v.attributes(None)), v.outranks())
+    });
+    if let Some(policy) = now {
+        set(port, policy)?;
+    }
+    feed(port, Event::Baseline { outranks })
+}
+
+#[inline]
+fn feed<P: Port>(port: &mut P, event: Event) -> Result<(), P::Error> {
+    if port.with(|v, _| v.has_thread) { call(port, event, false) } else { Ok(()) }
+}
+
+/// Sets a thread's policy; false: refused.
+fn set<P: Port>(port: &mut P, policy: Policy) -> Result<bool, P::Error> {
+    match port.set_thread(policy) {
+        Ok(()) => Ok(true),
+        Err(SetError::Refused(_)) => Ok(false),
+        Err(SetError::Failed(error)) => Err(error),
+    }
+}
+
+/// One call of the policy, its actions, and what follows from them. `fires`: an interrupt is to be made
+/// visible on the way.
+#[inline]
+fn call<P: Port>(port: &mut P, event: Event, mut fires: bool) -> Result<(), P::Error> {
+    let before = if port.is_watched() { Some(port.with(|v, _| v.policy.stats())) } else { None };
+    let now = port.now();
+    let actions = port.with(|v, vm| v.policy.on(now, event, vm));
+    if let Some(before) = before {
+        port.called(&before, &actions);
+    }
+    let mut rechecks = false;
+    for &action in &actions {
+        match action {
+            Action::Ticket(ticket) => port.store_ticket(ticket),
+            Action::Status(status) => port.store_status(status),
+            Action::Boost(means) => {
+                if core::mem::take(&mut fires) {
+                    port.fire()?;
+                }
+                let boosted = port.with(|v, _| v.attributes(Some(means)));
+                if !set(port, boosted)? {
+                    call(port, Event::Refused, false)?;
+                }
+            }
+            Action::Rest(_) => {
+                if let Some(rested) =
+                    port.with(|v, _| (!v.policy.is_boosted()).then(|| v.attributes(None)))
+                {
+                    set(port, rested)?;
+                }
+            }
+            Action::Restore => {
+                let rested = port.with(|v, _| v.attributes(None));
+                // Refused: somebody else has taken the reservation it had. It is boosted no longer.
+                if !set(port, rested)? {
+                    set(port, Policy::NORMAL)?;
+                }
+            }
+            Action::ArmTimer(at) => {
+                port.with(|v, _| v.timer = Some(at));
+                port.arm(Some(at));
+            }
+            Action::CancelTimer => {
+                port.with(|v, _| v.timer = None);
+                port.arm(None);
+            }
+            Action::Recheck => rechecks = true,
+            Action::Denied(_) => {}
+        }
+    }
+    if fires {
+        port.fire()?;
+    }
+    if port.with(|v, _| v.policy.reads_guest()) {
+        let left = port.with(|v, _| v.policy.budget_left(now));
+        port.store_budget(left);
+    }
+    if rechecks {
+        let words = port.words();
+        call(port, Event::Recheck(words), false)?;
+    }
+    Ok(())
+}
