@@ -1,6 +1,7 @@
 //! The driver of the boost policies: carries their actions out on simulated threads, and plays the
 //! guest's half of the protocol on a simulated page.
 
+use vcoop_abi::conformance::{Limits, Report, Watch, What};
 use vcoop_abi::{BoostRequest, Class, CsState, GuestWords, Intent, Status, TaskIntent};
 use vcoop_model::plan::TimelineAction;
 use vcoop_model::recording::PolicyEvent;
@@ -18,6 +19,17 @@ use crate::queue::Ns;
 use crate::track::NONE;
 use crate::tune::MASTER;
 use crate::world::World;
+
+/// What the conformance checker of one vCPU's page found.
+#[derive(Clone, Debug)]
+pub struct PageReport {
+    /// `VM/vcpuN`.
+    pub vcpu: String,
+    /// The guest's rules; `None` for a guest that is made to break them.
+    pub guest: Option<Report>,
+    /// The host's rules.
+    pub host: Report,
+}
 
 /// The shared page of one vCPU, as both sides see it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -132,10 +144,12 @@ impl Port for VcpuPort<'_, '_> {
 
     fn store_ticket(&mut self, ticket: u64) {
         self.vcpu().page.ticket = ticket;
+        self.world.watch(self.v, |page, now| page.ticket(now, ticket));
     }
 
     fn store_status(&mut self, status: Status) {
         self.vcpu().page.status = status;
+        self.world.watch(self.v, |page, now| page.status(now, status));
     }
 
     fn store_budget(&mut self, left: Ns) {
@@ -152,6 +166,10 @@ impl Port for VcpuPort<'_, '_> {
         world.pcpus[world.cpu as usize].extra += world.costs.setattr_ns;
         let done = world.host.try_set_policy(world.now, thread, policy);
         world.host_notes();
+        if done.is_ok() {
+            let boosted = self.vcpu().driver.policy().is_boosted();
+            self.world.watch(self.v, |page, now| page.event(now, What::Applied(boosted)));
+        }
         done.map_err(SetError::Refused)
     }
 
@@ -170,6 +188,9 @@ impl Port for VcpuPort<'_, '_> {
         let vcpu = self.vcpu();
         vcpu.irr |= vector;
         vcpu.cold.counters.injections += 1;
+        if self.world.plan.policy.boosts_on_injection() {
+            self.world.watch(self.v, |page, now| page.event(now, What::Inject));
+        }
         Ok(())
     }
 
@@ -206,6 +227,37 @@ impl World<'_> {
     fn driven(&mut self, v: u32, what: impl FnOnce(&mut VcpuPort<'_, '_>) -> Result<(), Refusal>) {
         let done = what(&mut VcpuPort { world: self, v, vector: 0 });
         debug_assert!(done.is_ok(), "a refusal is the policy's to answer");
+    }
+
+    /// Tells the checker of a vCPU's page, where there is one.
+    #[inline(always)]
+    fn watch(&mut self, v: u32, tell: impl FnOnce(&mut Watch, Ns)) {
+        if let Some(Some(page)) = self.watched.get_mut(v as usize) {
+            tell(page, self.now);
+        }
+    }
+
+    /// Has every page checked that a guest and a policy use. Before anything else happens.
+    pub(crate) fn watch_pages(&mut self, limits: Limits) {
+        let checks = |v: &Vcpu| v.speaks.then(|| Watch::new(limits, 0));
+        self.watched = self.vcpus.iter().map(checks).collect();
+    }
+
+    /// What the checkers found.
+    pub(crate) fn page_reports(&mut self) -> Vec<PageReport> {
+        let mut all = Vec::new();
+        for (v, watched) in self.watched.iter_mut().enumerate() {
+            let Some(watch) = watched else { continue };
+            watch.event(self.now, What::End);
+            let (guest, host) = watch.reports();
+            let vcpu = &self.vcpus[v];
+            all.push(PageReport {
+                vcpu: format!("{}/vcpu{}", self.plan.vms[vcpu.vm as usize].name, vcpu.cpu.0),
+                guest: (!vcpu.page.rogue).then_some(guest),
+                host,
+            });
+        }
+        all
     }
 
     /// Counts by time what a policy did since `before`.
@@ -250,6 +302,7 @@ impl World<'_> {
     }
 
     pub(crate) fn boost_registered(&mut self, v: u32, on: bool) {
+        self.watch(v, |page, now| page.event(now, What::Registered(on)));
         self.drive(v, |port| driver::register(port, on));
     }
 
@@ -285,14 +338,20 @@ impl World<'_> {
     }
 
     pub(crate) fn boost_notify(&mut self, v: u32) {
+        let page = &self.vcpus[v as usize].page;
+        if !page.rogue && page.scribbled == 0 {
+            self.watch(v, |page, now| page.event(now, What::Notify));
+        }
         self.drive(v, |port| driver::notify(port, false));
     }
 
     pub(crate) fn boost_halted(&mut self, v: u32) {
+        self.watch(v, |page, now| page.event(now, What::Halted(true)));
         self.drive(v, |port| driver::halt(port, true));
     }
 
     pub(crate) fn boost_woken(&mut self, v: u32) {
+        self.watch(v, |page, now| page.event(now, What::Halted(false)));
         self.drive(v, |port| driver::halt(port, false));
     }
 
@@ -321,14 +380,19 @@ impl World<'_> {
     ///
     /// # Errors
     /// The means of a `static` policy that the host's scheduler refuses.
-    pub(crate) fn boost_begins(&mut self) -> Result<(), Refusal> {
+    pub(crate) fn start(&mut self) -> Result<(), Refusal> {
         for v in 0..self.vcpus.len() as u32 {
             let registered = self.plan.vms[self.vcpus[v as usize].vm as usize].cooperative;
+            if registered {
+                self.watch(v, |page, now| page.event(now, What::Registered(true)));
+            }
             driver::start(&mut VcpuPort { world: self, v, vector: 0 }, registered)?;
         }
         if self.vcpus.iter().any(|v| v.driver.policy().repays()) {
             self.queue.set(self.slots.accounts, ACCOUNT_NS);
         }
+        // A scheduler may have timers before anything runs.
+        self.host_notes();
         Ok(())
     }
 
@@ -341,16 +405,28 @@ impl World<'_> {
         if !vcpu.speaks || vcpu.page.rogue {
             return;
         }
-        let page = &mut vcpu.page;
-        let step = vcpu.half.on(event, page.view());
-        page.store(&step.stores);
+        let step = vcpu.half.on(event, vcpu.page.view());
+        self.guest_stores(v, &step.stores);
         if !step.check {
             return;
         }
-        let end = vcpu.half.check(page.view());
-        page.store(&end.stores);
+        let vcpu = &mut self.vcpus[v as usize];
+        let end = vcpu.half.check(vcpu.page.view());
         if end.notify && !vcpu.exits.contains(&Exit::Notify) {
             vcpu.exits.push_back(Exit::Notify);
+        }
+        self.guest_stores(v, &end.stores);
+    }
+
+    fn guest_stores(&mut self, v: u32, stores: &Stores) {
+        self.vcpus[v as usize].page.store(stores);
+        if !self.watched.is_empty() {
+            self.watch(v, |page, now| {
+                stores.intent.iter().for_each(|&intent| page.intent(now, intent));
+                stores.cs.iter().for_each(|&cs| page.cs(now, cs));
+                stores.request.iter().for_each(|&request| page.request(now, request));
+                stores.ack.iter().for_each(|&ack| page.ack(now, ack));
+            });
         }
     }
 

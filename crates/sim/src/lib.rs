@@ -60,10 +60,12 @@ mod vmx;
 mod wake;
 mod world;
 
+use vcoop_abi::conformance::Limits;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
 use vcoop_model::span::Observer;
 
+pub use boost::PageReport;
 pub use vcoop_sched::ConfigError;
 
 /// Runs a plan with a seed; `stop` is asked now and then and ends the run early when it answers
@@ -75,8 +77,28 @@ pub use vcoop_sched::ConfigError;
 pub fn run(plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, ConfigError> {
     let before = cpu_time_ns();
     let mut world = setup::build(plan, seed)?;
+    world.start()?;
     let (start, end) = world.run(stop);
     Ok(world.finish(&start, &end, cpu_time_ns() - before))
+}
+
+/// [`run`], and holds what guest and host do with each vCPU's page against the protocol
+/// ([`vcoop_abi::conformance`]), under policies that the guest takes part in.
+///
+/// # Errors
+/// As [`run`].
+pub fn check_pages(
+    plan: &Plan,
+    seed: u64,
+    limits: Limits,
+) -> Result<(Recording, Vec<PageReport>), ConfigError> {
+    let before = cpu_time_ns();
+    let mut world = setup::build(plan, seed)?;
+    world.watch_pages(limits);
+    world.start()?;
+    let (start, end) = world.run(&|| false);
+    let reports = world.page_reports();
+    Ok((world.finish(&start, &end, cpu_time_ns() - before), reports))
 }
 
 /// [`run`], and tells an observer what happens. The recording is the same, but for a run that ends
@@ -92,6 +114,7 @@ pub fn observe<'p>(
 ) -> Result<Recording, ConfigError> {
     let before = cpu_time_ns();
     let mut world = setup::build(plan, seed)?;
+    world.start()?;
     world.spans = span::Spans::new(observer);
     world.span_cast();
     let (start, end) = world.run(stop);

@@ -227,6 +227,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         governors: (0..plan.vms.len()).map(|vm| plan.governor_driver(vm)).collect(),
         masks: plan.vms.iter().map(|vm| Mask::new(vm.level.topology.cpus())).collect(),
         spans: Spans::off(),
+        watched: Vec::new(),
     };
     for (vm, driver) in (0..).zip(&world.governors) {
         if let Some(driver) = driver {
@@ -236,9 +237,6 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     if let Some(tuner) = &world.tuner {
         world.queue.set(slots.tune, tuner.first());
     }
-    world.boost_begins()?;
-    // A scheduler may have timers before anything runs.
-    world.host_notes();
     Ok(world)
 }
 

@@ -1,5 +1,6 @@
 //! The state of a run, and the loop that takes it from event to event.
 
+use vcoop_abi::conformance::Watch;
 use vcoop_model::plan::Plan;
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::{InUse, PolicyEvents};
@@ -104,6 +105,8 @@ pub(crate) struct World<'p> {
     pub(crate) masks: Vec<Mask>,
     /// Who watches.
     pub(crate) spans: Spans<'p>,
+    /// Checkers of the vCPUs' pages; none: nobody checks.
+    pub(crate) watched: Vec<Option<Watch>>,
 }
 
 impl World<'_> {

@@ -50,6 +50,11 @@ impl PolicyPlan {
         matches!(self, Self::Dynamic(_) | Self::WakeBoost(_))
     }
 
+    /// Whether it boosts for interrupts, so that each gets a ticket.
+    pub fn boosts_on_injection(&self) -> bool {
+        matches!(self, Self::Dynamic(config) if config.boost_on_injection)
+    }
+
     /// Whether it gives boosted time back, and so wants accounts.
     pub fn repays(&self) -> bool {
         match self {

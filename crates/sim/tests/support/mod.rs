@@ -5,6 +5,7 @@ pub(crate) mod virt;
 
 use std::collections::BTreeMap;
 
+use vcoop_abi::conformance::Limits;
 use vcoop_model::plan::{
     Dist, HostPlan, HostSched, Mode, Ns, Phase, Plan, PolicyPlan, Preemption, ProbePlan, Program,
     Target, TaskPlan, Virt, VmPlan,
@@ -221,9 +222,21 @@ pub(crate) fn probe_all(plan: &mut Plan) {
     plan.probes = probes;
 }
 
+/// Runs a plan. What guests and host do with their pages is held against the protocol.
 pub(crate) fn run(plan: &Plan) -> Recording {
-    vcoop_sim::run(plan, plan.seed, &|| false).expect("a test plan can be built")
+    let (recording, pages) =
+        vcoop_sim::check_pages(plan, plan.seed, LIMITS).expect("a test plan can be built");
+    for page in pages {
+        for report in page.guest.iter().chain([&page.host]) {
+            let broken: Vec<_> = report.violations().collect();
+            assert!(broken.is_empty(), "{}: {broken:?}", page.vcpu);
+        }
+    }
+    recording
 }
+
+/// A vCPU that has lost its pCPU answers late.
+const LIMITS: Limits = Limits { grace_ns: 5 * MS, burst_ns: None, refill_ppm: 0 };
 
 pub(crate) fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
     r.scalars
