@@ -11,11 +11,10 @@ use vcoop_model::plan::{Act, Ns, Plan, Program, Target};
 use vcoop_model::recording::{LatencyRecord, PolicyEvents, Recording, Scalar};
 use vcoop_model::span::Observer;
 use vcoop_policy::PolicyStats;
+use vcoop_threads::tsc::{Clock, tsc};
+use vcoop_threads::{gettid, preemptions, schedstat};
 
-use crate::attr;
-use crate::clock::{Clock, tsc};
 use crate::driver::{VcpuDriver, VmDriver, repays};
-use crate::environment::{preemptions, schedstat};
 use crate::facts::host_facts;
 use crate::host_task::Progress;
 use crate::lab::{interval, is_exitless};
@@ -268,12 +267,12 @@ impl<'a> Collector<'a> {
             add(*tid, &task.label, self.lines.iter().any(measures), false);
         }
         add(injector, "injector", false, false);
-        add(attr::gettid(), "collector", false, false);
+        add(gettid(), "collector", false, false);
         trace.know(&threads);
         let window = self.observer.as_ref().and_then(|o| o.windows().first().copied());
         if let (Some(observer), Some(window)) = (&mut self.observer, window) {
             let cpus = host_facts().cpus.iter().max().map_or(1, |last| last + 1);
-            let collector = attr::gettid();
+            let collector = gettid();
             let tids = Tids { tasks: &tasks, vcpus: &vcpus, injector, collector };
             let live = Live::new(self.plan, self.clock, tids, cpus, window);
             observer.cast(&live.cast);

@@ -1,7 +1,7 @@
 //! The driver of one vCPU's policy: feeds it, and carries out what it says.
 //!
 //! One lock a vCPU is held over a call and over its actions, as the policies demand. It inherits
-//! priority (see [`pi`](crate::pi)), because both the injector and the vCPU's own thread take it.
+//! priority (see [`PiMutex`]), because both the injector and the vCPU's own thread take it.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,16 +13,14 @@ use vcoop_model::plan::{Ns, PolicyPlan};
 use vcoop_policy::config::Means;
 use vcoop_policy::govern::CpuTime;
 use vcoop_policy::{Action, Event, HostPolicy, Injection, PolicyStats, TimerAdvance, VmShared};
+use vcoop_threads::tsc::Clock;
+use vcoop_threads::{Attributes, Kick, PiMutex, is_asleep, schedstat};
 
-use crate::attr::Attr;
 use crate::bell::Bell;
-use crate::clock::{Clock, Kick};
 use crate::diary::{Diary, Note};
-use crate::environment::{is_asleep, schedstat};
-use crate::error::{Error, Whom};
+use crate::error::Error;
 use crate::machine::Machine;
 use crate::mask::Masked;
-use crate::pi::PiMutex;
 
 /// A time that never comes.
 pub(crate) const NEVER: Ns = Ns::MAX;
@@ -131,7 +129,7 @@ pub(crate) struct VcpuDriver {
 #[derive(Debug)]
 struct State {
     policy: HostPolicy,
-    baseline: Attr,
+    baseline: Attributes,
     means: Means,
     halted: bool,
     /// What the thread had done at the last account.
@@ -140,7 +138,7 @@ struct State {
 
 impl State {
     /// What the thread has while it is not boosted.
-    fn unboosted(&self) -> Attr {
+    fn unboosted(&self) -> Attributes {
         self.baseline.at_rest(self.policy.rest())
     }
 }
@@ -190,7 +188,7 @@ pub(crate) fn shared(plan: &PolicyPlan, now: Ns) -> VmShared {
 }
 
 impl VcpuDriver {
-    pub(crate) fn new(number: u32, policy: HostPolicy, means: Means, baseline: Attr) -> Self {
+    pub(crate) fn new(number: u32, policy: HostPolicy, means: Means, baseline: Attributes) -> Self {
         Self {
             number,
             state: PiMutex::new(State {
@@ -271,9 +269,9 @@ impl VmDriver {
         let v = &self.vcpus[n as usize];
         let whom = self.machine.whom_vcpu(n);
         let mut state = v.state.lock();
-        state.baseline.set(tid, &whom)?;
+        state.baseline.set(tid).map_err(Error::refused(&whom))?;
         // What is restored later is what the kernel made of it.
-        state.baseline = Attr::get(tid, &whom)?;
+        state.baseline = Attributes::get(tid).map_err(Error::refused(&whom))?;
         let outranks = state.baseline.outranks(state.means);
         v.tid.store(tid, Ordering::Release);
         if !matches!(state.policy, HostPolicy::Vanilla | HostPolicy::Static { .. }) {
@@ -385,7 +383,7 @@ impl VmDriver {
         let fire = || {
             if matches!(kind, Injection::Timer | Injection::Device) {
                 let words = &self.control().vcpu[n as usize];
-                words.fired.store(crate::clock::tsc(), Ordering::Release);
+                words.fired.store(vcoop_threads::tsc::tsc(), Ordering::Release);
             }
             self.machine.signal(n, vector, kind == Injection::Nmi)
         };
@@ -478,12 +476,13 @@ impl VmDriver {
     /// # Errors
     ///
     /// [`Error::Kernel`].
-    pub(crate) fn rebase(&self, common: &Common, n: u32, attr: Attr) -> Result<(), Error> {
+    pub(crate) fn rebase(&self, common: &Common, n: u32, attr: Attributes) -> Result<(), Error> {
         let v = &self.vcpus[n as usize];
         let mut state = v.state.lock();
         state.baseline = attr;
         if !state.policy.is_boosted() {
-            state.unboosted().set(v.tid(), &self.machine.whom_vcpu(n))?;
+            let whom = self.machine.whom_vcpu(n);
+            state.unboosted().set(v.tid()).map_err(Error::refused(&whom))?;
         }
         let outranks = attr.outranks(state.means);
         self.call(common, v, &mut state, Event::Baseline { outranks })?;
@@ -582,7 +581,7 @@ impl VmDriver {
                 Action::Status(status) => host.status.store(status.to_word(), Ordering::Release),
                 Action::Boost(means) => {
                     fire()?;
-                    let attr = Attr::from_means(means);
+                    let attr = Attributes::from_means(means);
                     match self.apply(v, &attr) {
                         Ok(()) => {}
                         // For life is for life: a run without is not what was asked for.
@@ -639,8 +638,8 @@ impl VmDriver {
         Ok(again)
     }
 
-    fn apply(&self, v: &VcpuDriver, attr: &Attr) -> Result<(), Error> {
-        attr.set(v.tid(), &self.machine.whom_vcpu(v.number))
+    fn apply(&self, v: &VcpuDriver, attr: &Attributes) -> Result<(), Error> {
+        attr.set(v.tid()).map_err(Error::refused(&self.machine.whom_vcpu(v.number)))
     }
 
     /// Ends the policy's influence: whatever was boosted is at its baseline.
@@ -650,7 +649,7 @@ impl VmDriver {
         let tid = v.tid.swap(0, Ordering::AcqRel);
         if tid != 0 {
             // The thread is about to end, so there is nobody to tell if this fails.
-            let _ = state.baseline.set(tid, &Whom::Host);
+            let _ = state.baseline.set(tid);
         }
     }
 }

@@ -13,11 +13,10 @@ use std::sync::atomic::Ordering;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_policy::govern::{Claim, CpuTime, Governor, Grant, Kind, Member, Seen, grant};
 use vcoop_sched::config::Policy;
+use vcoop_threads::clock::{monotonic, sleep_until};
+use vcoop_threads::{Attributes, schedstat, set_timer_slack};
 
-use crate::attr::{self, Attr};
-use crate::clock::monotonic;
 use crate::driver::{Common, VcpuDriver, VmDriver};
-use crate::environment::schedstat;
 use crate::error::{Error, Whom};
 use crate::host_task::Progress;
 use crate::mask;
@@ -91,8 +90,9 @@ impl<'a> Governors<'a> {
     ///
     /// [`Error::Kernel`].
     pub(crate) fn run(mut self) -> Result<(), Error> {
-        Attr::from_policy(&Policy::Fifo(PRIORITY)).set(0, &Whom::Thread("governor".to_owned()))?;
-        attr::timer_slack(1);
+        let whom = Whom::Thread("governor".to_owned());
+        Attributes::from_policy(&Policy::Fifo(PRIORITY)).set(0).map_err(Error::refused(&whom))?;
+        set_timer_slack(1);
         while !self.common.is_over() {
             let now = self.common.clock.now();
             for i in 0..self.all.len() {
@@ -106,7 +106,7 @@ impl<'a> Governors<'a> {
             let next = self.all.iter().map(|one| one.next).min().unwrap_or(now + LOOK_NS);
             let now = self.common.clock.now();
             let wait = next.saturating_sub(now).min(LOOK_NS);
-            crate::clock::sleep_until(monotonic() + wait);
+            sleep_until(monotonic() + wait);
         }
         Ok(())
     }

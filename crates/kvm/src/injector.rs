@@ -27,9 +27,10 @@ use vcoop_guest::layout::{VECTOR_DEVICE, VECTOR_TIMER, VcpuWords};
 use vcoop_model::plan::{DevicePlan, Dist, Ns, TimelineAction, TimelineEvent};
 use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::{Event, Injection, TimerAdvance};
+use vcoop_threads::clock::monotonic;
+use vcoop_threads::tsc::{Clock, tsc};
+use vcoop_threads::{Attributes, set_timer_slack};
 
-use crate::attr::{self, Attr};
-use crate::clock::{Clock, monotonic, tsc};
 use crate::draw::Stream;
 use crate::driver::{Common, NEVER, VmDriver};
 use crate::error::{Error, Whom};
@@ -159,9 +160,9 @@ impl<'a> Injector<'a> {
     /// [`Error::Kernel`].
     pub(crate) fn run(mut self) -> Result<(), Error> {
         // Its sleeps are part of what guests see.
-        attr::timer_slack(1);
-        let fifo = Attr::from_policy(&vcoop_sched::config::Policy::Fifo(95));
-        fifo.set(0, &Whom::Thread("injector".to_owned()))?;
+        set_timer_slack(1);
+        let fifo = Attributes::from_policy(&vcoop_sched::config::Policy::Fifo(95));
+        fifo.set(0).map_err(Error::refused(&Whom::Thread("injector".to_owned())))?;
         while !self.common.is_over() {
             self.fire_due()?;
             // What was kicked about until here is seen by what follows.
@@ -260,7 +261,7 @@ impl<'a> Injector<'a> {
                 Ok(())
             }
             TimelineAction::VcpuPolicy { vm, vcpu, policy } => {
-                self.vms[*vm as usize].rebase(self.common, *vcpu, Attr::from_policy(policy))
+                self.vms[*vm as usize].rebase(self.common, *vcpu, Attributes::from_policy(policy))
             }
             TimelineAction::Prefer { vm, vcpus } => {
                 let now = self.common.clock.now();

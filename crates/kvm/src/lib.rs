@@ -68,11 +68,7 @@ mod facts;
 mod survey;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod attr;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod bell;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod clock;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod collect;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -100,8 +96,6 @@ mod mask;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod memory;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod pi;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod playback;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod probe;
@@ -127,6 +121,8 @@ mod vcpu;
 mod virt;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod wiring;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod work;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use calibrate::calibrate;

@@ -17,13 +17,13 @@ use vcoop_guest::layout::{
 use vcoop_guest::program::{DeviceSpec, Kind, Op, Step, StepOp, TaskSpec};
 use vcoop_guest::ring::{Reader, Ring, Sample};
 use vcoop_model::plan::Ns;
+use vcoop_threads::clock::{monotonic, sleep_until};
+use vcoop_threads::tsc::tsc;
+use vcoop_threads::{gettid, schedstat};
 
 use super::bench::{BLOCK_NS, Bench, Finally};
 use super::gaps::{can_interrupt_others, interrupt_others, least};
 use super::host::prepare;
-use crate::attr::gettid;
-use crate::clock::{monotonic, sleep_until, tsc};
-use crate::environment::schedstat;
 use crate::error::{Error, Whom};
 use crate::machine::Machine;
 use crate::vcpu::{install_handler, interrupt};

@@ -13,10 +13,10 @@ use vcoop_guest::program::{DeviceSpec, Kind, Op, TaskSpec};
 use vcoop_guest::ring::{Reader, Ring};
 use vcoop_model::plan::PolicyPlan;
 use vcoop_sched::config::Policy;
+use vcoop_threads::tsc::{Clock, tsc};
+use vcoop_threads::{Attributes, gettid};
 
 use super::{Exits, install_handler, interrupt, run};
-use crate::attr::{Attr, gettid};
-use crate::clock::{Clock, tsc};
 use crate::driver::{self, Common, VcpuDriver, VmDriver};
 use crate::lab::{one_at_a_time, tsc_khz};
 use crate::machine::Machine;
@@ -62,7 +62,7 @@ fn no_interrupt_is_lost_or_seen_by_a_task() {
     let machine = machine(&kvm, khz);
     let mut fd = machine.vcpu(&kvm, 0, Features::default(), false).unwrap();
     let (policy, means) = driver::policy(&PolicyPlan::Vanilla, None, 0);
-    let vcpu = VcpuDriver::new(0, policy, means, Attr::from_policy(&Policy::NORMAL));
+    let vcpu = VcpuDriver::new(0, policy, means, Attributes::from_policy(&Policy::NORMAL));
     let vm = VmDriver::new(machine, driver::shared(&PolicyPlan::Vanilla, 0), vec![vcpu]);
     let common = Common::new(Clock::new(tsc(), khz), false);
     let (vm, common, exits) = (&vm, &common, &Exits::default());

@@ -9,11 +9,11 @@ use vcoop_abi::discovery::{Features, MSR_REGISTER};
 use vcoop_guest::layout;
 use vcoop_model::plan::PolicyPlan;
 use vcoop_sched::config::Policy;
+use vcoop_threads::tsc::{Clock, tsc};
+use vcoop_threads::{Attributes, gettid};
 
 use super::{Exits, Kicks, run};
-use crate::attr::{Attr, gettid};
 use crate::bell::Bell;
-use crate::clock::{Clock, tsc};
 use crate::driver::{self, Common, VcpuDriver, VmDriver};
 use crate::error::Error;
 use crate::machine::Machine;
@@ -50,7 +50,7 @@ fn guest_with(
     }
     let mut fd = machine.vcpu(&kvm, 0, Features::default(), false).unwrap();
     let (policy, means) = driver::policy(&PolicyPlan::Vanilla, None, 0);
-    let baseline = Attr::from_policy(&Policy::NORMAL);
+    let baseline = Attributes::from_policy(&Policy::NORMAL);
     let vcpus = vec![VcpuDriver::new(0, policy, means, baseline)];
     let mut vm = VmDriver::new(machine, driver::shared(&PolicyPlan::Vanilla, 0), vcpus);
     if let Some((byte, bell)) = &bell {

@@ -1,16 +1,16 @@
 //! Scheduling attributes of threads: what a boost changes, and what it gives back.
-#![allow(unsafe_code, reason = "sched_setattr, affinity and prctl have no safe wrapper")]
+#![allow(unsafe_code, reason = "sched_getattr and sched_setattr have no safe wrapper")]
 
 use vcoop_policy::Rest;
 use vcoop_policy::config::Means;
 use vcoop_sched::config::Policy;
 
-use crate::error::{Error, Whom};
+use crate::error::Error;
 
 /// The kernel's `struct sched_attr`, first published size.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Attr {
+pub struct Attributes {
     size: u32,
     policy: u32,
     flags: u64,
@@ -21,14 +21,14 @@ pub(crate) struct Attr {
     period: u64,
 }
 
-const SIZE: u32 = size_of::<Attr>() as u32;
+const SIZE: u32 = size_of::<Attributes>() as u32;
 /// Children start with the default policy: a leaked fork cannot inherit a boost. A deadline thread
 /// cannot fork (or start a thread) without it: the kernel answers EAGAIN.
 const RESET_ON_FORK: u64 = 1;
 /// `linux/sched.h`; not in every libc.
 const SCHED_DEADLINE: i32 = 6;
 
-impl Attr {
+impl Attributes {
     fn of(policy: i32, priority: u8, nice: i8, slice_ns: u64) -> Self {
         Self {
             size: SIZE,
@@ -48,12 +48,12 @@ impl Attr {
     }
 
     /// Whether this is a reservation, which the kernel may refuse where it takes anything else.
-    pub(crate) fn is_deadline(&self) -> bool {
+    pub fn is_deadline(&self) -> bool {
         self.policy as i32 == SCHED_DEADLINE
     }
 
     /// The attributes that a plan's policy means.
-    pub(crate) fn from_policy(policy: &Policy) -> Self {
+    pub fn from_policy(policy: &Policy) -> Self {
         match *policy {
             Policy::Fifo(p) => Self::of(libc::SCHED_FIFO, p, 0, 0),
             Policy::Rr(p) => Self::of(libc::SCHED_RR, p, 0, 0),
@@ -68,7 +68,7 @@ impl Attr {
     }
 
     /// The attributes that boosting by these means gives.
-    pub(crate) fn from_means(means: Means) -> Self {
+    pub fn from_means(means: Means) -> Self {
         match means {
             Means::Fifo(p) => Self::of(libc::SCHED_FIFO, p, 0, 0),
             Means::Rr(p) => Self::of(libc::SCHED_RR, p, 0, 0),
@@ -81,7 +81,7 @@ impl Attr {
     }
 
     /// The same at rest, where it is fair.
-    pub(crate) fn at_rest(self, rest: Rest) -> Self {
+    pub fn at_rest(self, rest: Rest) -> Self {
         if self.policy as i32 != libc::SCHED_OTHER {
             return self;
         }
@@ -93,28 +93,28 @@ impl Attr {
     ///
     /// # Errors
     ///
-    /// [`Error::Kernel`].
-    pub(crate) fn get(tid: i32, whom: &Whom) -> Result<Self, Error> {
+    /// [`Error`].
+    pub fn get(tid: i32) -> Result<Self, Error> {
         let mut attr = Self::default();
         // SAFETY: the kernel writes at most `SIZE` bytes.
         let rc = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attr, SIZE, 0_u32) };
-        if rc == 0 { Ok(attr) } else { Err(Error::last_os("sched_getattr", whom.clone())) }
+        if rc == 0 { Ok(attr) } else { Err(Error::last_os("sched_getattr")) }
     }
 
     /// Gives them to a thread; 0 = the calling one.
     ///
     /// # Errors
     ///
-    /// [`Error::Kernel`].
-    pub(crate) fn set(&self, tid: i32, whom: &Whom) -> Result<(), Error> {
+    /// [`Error`].
+    pub fn set(&self, tid: i32) -> Result<(), Error> {
         let attr = Self { size: SIZE, ..*self };
         // SAFETY: reads `SIZE` bytes.
         let rc = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attr, 0_u32) };
-        if rc == 0 { Ok(()) } else { Err(Error::last_os("sched_setattr", whom.clone())) }
+        if rc == 0 { Ok(()) } else { Err(Error::last_os("sched_setattr")) }
     }
 
     /// Whether a thread with these is at least as urgent as one boosted by `means`.
-    pub(crate) fn outranks(&self, means: Means) -> bool {
+    pub fn outranks(&self, means: Means) -> bool {
         let real_time = |a: &Self| match a.policy as i32 {
             libc::SCHED_FIFO | libc::SCHED_RR => a.priority,
             SCHED_DEADLINE => 100,
@@ -135,87 +135,11 @@ impl Attr {
     }
 }
 
-/// The calling thread.
-pub(crate) fn gettid() -> i32 {
-    // SAFETY: no arguments, cannot fail.
-    unsafe { libc::gettid() }
-}
-
-/// CPUs the process may use, ascending.
-///
-/// # Errors
-///
-/// [`Error::Kernel`].
-pub(crate) fn allowed_cpus() -> Result<Vec<u32>, Error> {
-    // SAFETY: no arguments, cannot fail.
-    cpus_of(unsafe { libc::getpid() })
-}
-
-/// CPUs a thread may use, ascending; 0 = the calling one.
-fn cpus_of(tid: i32) -> Result<Vec<u32>, Error> {
-    // SAFETY: a cpu_set_t is plain bits, and the kernel writes at most its size.
-    let set = unsafe {
-        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
-        if libc::sched_getaffinity(tid, size_of::<libc::cpu_set_t>(), &raw mut set) != 0 {
-            return Err(Error::last_os("sched_getaffinity", Whom::Host));
-        }
-        set
-    };
-    let n = libc::CPU_SETSIZE as u32;
-    // SAFETY: the index is below CPU_SETSIZE.
-    Ok((0..n).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu as usize, &set) }).collect())
-}
-
-/// Pins the calling thread; an empty list leaves it alone.
-///
-/// # Errors
-///
-/// [`Error::Kernel`].
-pub(crate) fn pin(cpus: &[u32], whom: &Whom) -> Result<(), Error> {
-    if cpus.is_empty() {
-        return Ok(());
-    }
-    // SAFETY: the indices come from `allowed_cpus`, so they are below CPU_SETSIZE.
-    let rc = unsafe {
-        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
-        for cpu in cpus {
-            libc::CPU_SET(*cpu as usize, &mut set);
-        }
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
-    };
-    if rc == 0 { Ok(()) } else { Err(Error::last_os("sched_setaffinity", whom.clone())) }
-}
-
-/// Keeps the calling thread on some CPUs while it lives, where that can be had; it goes back to
-/// those it had on drop. Does not leave its thread.
-#[derive(Debug)]
-pub(crate) struct Stay(Vec<u32>, std::marker::PhantomData<*const ()>);
-
-impl Stay {
-    pub(crate) fn on(cpus: &[u32]) -> Self {
-        let before = cpus_of(0).unwrap_or_default();
-        let kept = pin(cpus, &Whom::Host).map(|()| before);
-        Self(kept.unwrap_or_default(), std::marker::PhantomData)
-    }
-}
-
-impl Drop for Stay {
-    fn drop(&mut self) {
-        // There is nobody to tell if this fails.
-        let _ = pin(&self.0, &Whom::Host);
-    }
-}
-
-/// Sets the calling thread's timer slack, at least 1 ns (0 would mean the default).
-pub(crate) fn timer_slack(ns: u64) {
-    // SAFETY: a plain number; failure leaves the default, which only makes sleeps later.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, ns.max(1)) };
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Attr, Stay, cpus_of, gettid};
-    use crate::error::{Error, Whom};
+    use super::Attributes;
+    use crate::error::Error;
+    use crate::gettid;
     use vcoop_policy::Rest;
     use vcoop_policy::config::Means;
     use vcoop_sched::config::Policy;
@@ -223,19 +147,16 @@ mod tests {
     #[test]
     fn reads_back_what_it_sets() {
         std::thread::spawn(|| {
-            let wanted = Attr::from_policy(&Policy::Normal { nice: 3, slice_ns: None });
-            wanted.set(0, &Whom::Host).unwrap();
-            let got = Attr::get(gettid(), &Whom::Host).unwrap();
+            let wanted = Attributes::from_policy(&Policy::Normal { nice: 3, slice_ns: None });
+            wanted.set(0).unwrap();
+            let got = Attributes::get(gettid()).unwrap();
             assert_eq!((got.policy, got.nice), (wanted.policy, 3));
             let rest = got.at_rest(Rest { levels: 20, slice_ns: Some(700_000) });
-            rest.set(0, &Whom::Host).unwrap();
+            rest.set(0).unwrap();
             // Kernels before 6.12 know no slices.
             let runtime = if got.runtime == 0 { 0 } else { 700_000 };
-            assert_eq!(
-                Attr::get(gettid(), &Whom::Host).unwrap(),
-                Attr { nice: 19, runtime, ..got }
-            );
-            let fifo = Attr::from_means(Means::Fifo(1));
+            assert_eq!(Attributes::get(gettid()).unwrap(), Attributes { nice: 19, runtime, ..got });
+            let fifo = Attributes::from_means(Means::Fifo(1));
             assert_eq!(fifo.at_rest(Rest { levels: 3, slice_ns: Some(700_000) }), fifo);
         })
         .join()
@@ -243,27 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn who_stayed_goes_back() {
-        std::thread::spawn(|| {
-            let before = cpus_of(0).unwrap();
-            let stay = Stay::on(&before[..1]);
-            assert_eq!(cpus_of(0).unwrap(), before[..1]);
-            drop(stay);
-            assert_eq!(cpus_of(0).unwrap(), before);
-        })
-        .join()
-        .unwrap();
-    }
-
-    #[test]
     fn ranks() {
-        let fifo = Attr::from_policy(&Policy::Fifo(50));
-        let fair = Attr::from_policy(&Policy::NORMAL);
+        let fifo = Attributes::from_policy(&Policy::Fifo(50));
+        let fair = Attributes::from_policy(&Policy::NORMAL);
         assert!(fifo.outranks(Means::Fifo(50)) && !fifo.outranks(Means::Rr(51)));
         assert!(!fair.outranks(Means::Fifo(1)) && !fair.outranks(Means::Nice(-1)));
         assert!(fifo.outranks(Means::Nice(-20)) && !fair.outranks(Means::Slice(100_000)));
         let [quarter, half] =
-            [1_000_000, 2_000_000].map(|ns| Attr::reservation(ns, 4_000_000, 4_000_000));
+            [1_000_000, 2_000_000].map(|ns| Attributes::reservation(ns, 4_000_000, 4_000_000));
         let means = |runtime_ns| Means::Deadline {
             runtime_ns,
             deadline_ns: 4_000_000,
@@ -277,31 +185,28 @@ mod tests {
     /// What the kernel does with reservations, as far as the lab depends on it.
     #[test]
     fn reservations_on_this_kernel() {
-        let quarter = Attr::reservation(1_000_000, 4_000_000, 4_000_000);
-        let baseline = Attr::from_policy(&Policy::Normal { nice: 3, slice_ns: None });
-        let cpus = super::allowed_cpus().unwrap();
+        let quarter = Attributes::reservation(1_000_000, 4_000_000, 4_000_000);
+        let baseline = Attributes::from_policy(&Policy::Normal { nice: 3, slice_ns: None });
+        let cpus = crate::allowed_cpus().unwrap();
         let (free, pinned) = std::thread::spawn(move || {
-            baseline.set(0, &Whom::Host).unwrap();
-            let before = Attr::get(gettid(), &Whom::Host).unwrap();
-            let free = quarter.set(0, &Whom::Host);
+            baseline.set(0).unwrap();
+            let before = Attributes::get(gettid()).unwrap();
+            let free = quarter.set(0);
             if free.is_ok() {
-                assert_eq!(Attr::get(gettid(), &Whom::Host).unwrap(), quarter);
+                assert_eq!(Attributes::get(gettid()).unwrap(), quarter);
                 // With the flag that resets it, a deadline thread may start another.
-                let child = std::thread::spawn(|| Attr::get(gettid(), &Whom::Host).unwrap());
+                let child = std::thread::spawn(|| Attributes::get(gettid()).unwrap());
                 assert!(!child.join().unwrap().is_deadline());
-                before.set(0, &Whom::Host).unwrap();
-                assert_eq!(Attr::get(gettid(), &Whom::Host).unwrap(), before);
+                before.set(0).unwrap();
+                assert_eq!(Attributes::get(gettid()).unwrap(), before);
             }
-            super::pin(&cpus[..1], &Whom::Host).unwrap();
-            let pinned = if cpus.len() > 1 { Some(quarter.set(0, &Whom::Host)) } else { None };
+            crate::pin(&cpus[..1]).unwrap();
+            let pinned = if cpus.len() > 1 { Some(quarter.set(0)) } else { None };
             (free, pinned)
         })
         .join()
         .unwrap();
-        let errno = |e: &Error| match e {
-            Error::Kernel { source, .. } => source.raw_os_error(),
-            _ => None,
-        };
+        let errno = |e: &Error| e.source.raw_os_error();
         if let Err(e) = free {
             eprintln!("skipped: {e}");
             return;

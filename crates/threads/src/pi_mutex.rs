@@ -10,7 +10,7 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
 /// The mutex. Not poisoned by a panic: what it guards is replaced whole or not at all.
-pub(crate) struct PiMutex<T> {
+pub struct PiMutex<T> {
     raw: Box<UnsafeCell<libc::pthread_mutex_t>>,
     value: UnsafeCell<T>,
 }
@@ -29,7 +29,7 @@ impl<T> std::fmt::Debug for PiMutex<T> {
 
 impl<T> PiMutex<T> {
     /// Unlocked. Without the kernel's support for priority inheritance it is an ordinary mutex.
-    pub(crate) fn new(value: T) -> Self {
+    pub fn new(value: T) -> Self {
         let raw = Box::new(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
         // SAFETY: the attribute lives from its init to its destroy; the mutex is initialised once,
         // before anybody can lock it, at its final address.
@@ -44,7 +44,7 @@ impl<T> PiMutex<T> {
     }
 
     /// Locks.
-    pub(crate) fn lock(&self) -> PiGuard<'_, T> {
+    pub fn lock(&self) -> PiGuard<'_, T> {
         // SAFETY: initialised in `new`, destroyed in `drop`.
         unsafe { libc::pthread_mutex_lock(self.raw.get()) };
         PiGuard(self)
@@ -60,7 +60,7 @@ impl<T> Drop for PiMutex<T> {
 
 /// Unlocks on drop.
 #[derive(Debug)]
-pub(crate) struct PiGuard<'a, T>(&'a PiMutex<T>);
+pub struct PiGuard<'a, T>(&'a PiMutex<T>);
 
 impl<T> Deref for PiGuard<'_, T> {
     type Target = T;
