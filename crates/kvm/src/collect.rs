@@ -12,7 +12,7 @@ use vcoop_model::recording::{LatencyRecord, PolicyEvents, Recording, Scalar};
 use vcoop_model::span::Observer;
 use vcoop_policy::PolicyStats;
 use vcoop_threads::tsc::{Clock, tsc};
-use vcoop_threads::{gettid, preemptions, schedstat};
+use vcoop_threads::{RunTime, gettid, preemptions, run_time};
 
 use crate::driver::{VcpuDriver, VmDriver, repays};
 use crate::facts::host_facts;
@@ -513,17 +513,17 @@ pub(crate) fn count(n: u64) -> Scalar {
 
 impl Counters<'_> {
     fn totals(&self, now: Ns) -> Totals {
-        let cpu = |tid: i32| if tid == 0 { (0, 0) } else { schedstat(tid) };
+        let cpu = |tid: i32| if tid == 0 { RunTime::default() } else { run_time(tid) };
         let host = self
             .progress
             .iter()
-            .map(|p| (cpu(p.tid.load(Ordering::Acquire)).0, p.done.load(Ordering::Relaxed)));
+            .map(|p| (cpu(p.tid.load(Ordering::Acquire)).ran_ns, p.done.load(Ordering::Relaxed)));
         let vms = self.vms.iter().zip(self.exits).zip(&self.plan.vms).map(|((vm, exits), plan)| {
             let mut totals = VmTotals::default();
             for v in &vm.vcpus {
-                let (exec, wait) = cpu(v.tid());
-                totals.exec_ns += exec;
-                totals.wait_ns += wait;
+                let time = cpu(v.tid());
+                totals.exec_ns += time.ran_ns;
+                totals.wait_ns += time.waited_ns;
                 totals.preempted += preemptions(v.tid());
                 let s = v.stats();
                 let sum = &mut totals.policy;
@@ -570,7 +570,7 @@ impl Counters<'_> {
             host: host.collect(),
             calls: self.progress.iter().map(|p| p.calls.load(Ordering::Relaxed)).collect(),
             spurious: self.progress.iter().map(|p| p.spurious.load(Ordering::Relaxed)).sum(),
-            injector_ns: cpu(self.injector.load(Ordering::Acquire)).0,
+            injector_ns: cpu(self.injector.load(Ordering::Acquire)).ran_ns,
             vms: vms.collect(),
             per_ms: self.rates.per_ms,
         }

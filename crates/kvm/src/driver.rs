@@ -4,7 +4,7 @@
 //! priority (see [`PiMutex`]), because both the injector and the vCPU's own thread take it.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use vcoop_abi::discovery::{REGISTER_ENABLE, Registration};
 use vcoop_abi::{BoostRequest, GuestArea, GuestWords, Status, Word};
@@ -14,7 +14,7 @@ use vcoop_policy::config::Means;
 use vcoop_policy::govern::CpuTime;
 use vcoop_policy::{Action, Event, HostPolicy, Injection, PolicyStats, TimerAdvance, VmShared};
 use vcoop_threads::tsc::Clock;
-use vcoop_threads::{Attributes, Kick, PiMutex, is_asleep, schedstat};
+use vcoop_threads::{Attributes, Kick, PiMutex, RunTimes, Stat};
 
 use crate::bell::Bell;
 use crate::diary::{Diary, Note};
@@ -113,6 +113,8 @@ pub(crate) struct VcpuDriver {
     state: PiMutex<State>,
     /// The vCPU's thread; 0 until it runs.
     tid: AtomicI32,
+    /// What the kernel counts of that thread; open from its start.
+    counted: OnceLock<(RunTimes, Stat)>,
     /// When the policy wants its timer; [`NEVER`] = not.
     timer: AtomicU64,
     /// What the registration MSR reads: where the guest area is, or 0.
@@ -199,6 +201,7 @@ impl VcpuDriver {
                 accounted: CpuTime::default(),
             }),
             tid: AtomicI32::new(0),
+            counted: OnceLock::new(),
             timer: AtomicU64::new(NEVER),
             registration: AtomicU64::new(0),
             notified: AtomicBool::new(false),
@@ -224,8 +227,15 @@ impl VcpuDriver {
 
     /// Run time and run delay since the vCPU's thread began.
     pub(crate) fn cpu_time(&self) -> CpuTime {
-        let (busy_ns, steal_ns) = if self.tid() == 0 { (0, 0) } else { schedstat(self.tid()) };
-        CpuTime { busy_ns, steal_ns }
+        let Some((times, _)) = self.counted.get().filter(|_| self.tid() != 0) else {
+            return CpuTime::default();
+        };
+        let now = times.read();
+        CpuTime { busy_ns: now.ran_ns, steal_ns: now.waited_ns }
+    }
+
+    fn is_asleep(&self) -> bool {
+        self.counted.get().is_some_and(|(_, stat)| stat.is_asleep())
     }
 
     /// The guest area is registered.
@@ -268,6 +278,9 @@ impl VmDriver {
     pub(crate) fn attach(&self, common: &Common, n: u32, tid: i32) -> Result<(), Error> {
         let v = &self.vcpus[n as usize];
         let whom = self.machine.whom_vcpu(n);
+        let counted = RunTimes::open(tid).and_then(|times| Ok((times, Stat::open(tid)?)));
+        let counted = counted.map_err(|e| Error::io("open /proc/TID", whom.clone(), e))?;
+        v.counted.get_or_init(|| counted);
         let mut state = v.state.lock();
         state.baseline.set(tid).map_err(Error::refused(&whom))?;
         // What is restored later is what the kernel made of it.
@@ -441,7 +454,7 @@ impl VmDriver {
         if v.tid() == 0 || matches!(state.policy, HostPolicy::Vanilla | HostPolicy::Static { .. }) {
             return Ok(());
         }
-        let idle = self.is_idle(n) && is_asleep(v.tid());
+        let idle = self.is_idle(n) && v.is_asleep();
         if idle != state.halted {
             self.halted(common, v, &mut state, idle)?;
         } else if !idle && v.is_registered() && state.policy.reads_guest() {

@@ -14,7 +14,7 @@ use vcoop_model::plan::{Ns, Plan};
 use vcoop_policy::govern::{Claim, CpuTime, Governor, Grant, Kind, Member, Seen, grant};
 use vcoop_sched::config::Policy;
 use vcoop_threads::clock::{monotonic, sleep_until};
-use vcoop_threads::{Attributes, schedstat, set_timer_slack};
+use vcoop_threads::{Attributes, run_time, set_timer_slack};
 
 use crate::driver::{Common, VcpuDriver, VmDriver};
 use crate::error::{Error, Whom};
@@ -151,7 +151,7 @@ impl<'a> Governors<'a> {
                 folds: govern.kind.is_some() && govern.takes_part,
             });
         }
-        let ran = |p: &Progress| schedstat(p.tid.load(Ordering::Acquire)).0;
+        let ran = |p: &Progress| run_time(p.tid.load(Ordering::Acquire)).ran_ns;
         let ran: Ns = self.host.iter().map(ran).sum();
         let others = ran.saturating_sub(std::mem::replace(&mut one.host_ran, ran));
         let pcpus = u64::from(self.plan.host.sched.cpus());

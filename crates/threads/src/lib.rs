@@ -35,6 +35,6 @@ pub use kick::Kick;
 #[cfg(target_os = "linux")]
 pub use pi_mutex::{PiGuard, PiMutex};
 #[cfg(target_os = "linux")]
-pub use stats::{is_asleep, preemptions, schedstat};
+pub use stats::{RunTime, RunTimes, Stat, preemptions, run_time};
 #[cfg(target_os = "linux")]
 pub use thread::{gettid, set_timer_slack};

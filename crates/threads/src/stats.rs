@@ -1,55 +1,132 @@
 //! What the kernel counts of a thread.
+//!
+//! Whoever looks often keeps the file open and reads it anew from its beginning: opening it costs more
+//! than reading it. An open file belongs to its thread, not to the thread's number: once the thread
+//! has ended it reads nothing, even if another thread has the number by then.
 
-use std::fs;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 
-/// CPU time used and time waited for a CPU by a thread, in nanoseconds; zeros if it is gone.
-pub fn schedstat(tid: i32) -> (u64, u64) {
-    let text = read(&format!("/proc/{tid}/schedstat"));
-    let mut words = text.split(' ').map(|w| w.parse().unwrap_or(0));
-    (words.next().unwrap_or(0), words.next().unwrap_or(0))
+use crate::Ns;
+
+/// What a thread's run queues have counted since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunTime {
+    /// CPU time used.
+    pub ran_ns: Ns,
+    /// Time in which it could have run and did not. A wait that is not over is not in it.
+    pub waited_ns: Ns,
 }
 
-/// How often a thread of this process lost its CPU while it could have gone on.
+/// `/proc/TID/schedstat`, open.
+#[derive(Debug)]
+pub struct RunTimes(File);
+
+impl RunTimes {
+    /// Of a thread of any process.
+    ///
+    /// # Errors
+    ///
+    /// There is no such thread, or no room for another file.
+    pub fn open(tid: i32) -> io::Result<Self> {
+        File::open(format!("/proc/{tid}/schedstat")).map(Self)
+    }
+
+    /// What it is now; zeros once the thread has ended.
+    pub fn read(&self) -> RunTime {
+        let mut text = [0; 64];
+        let read = self.0.read_at(&mut text, 0).unwrap_or(0);
+        let text = str::from_utf8(&text[..read]).unwrap_or_default();
+        let mut words = text.split_ascii_whitespace().map(|w| w.parse().unwrap_or(0));
+        let mut next = || words.next().unwrap_or(0);
+        RunTime { ran_ns: next(), waited_ns: next() }
+    }
+}
+
+/// What a thread has run and waited, for who looks once; zeros if there is no such thread.
+pub fn run_time(tid: i32) -> RunTime {
+    RunTimes::open(tid).map(|file| file.read()).unwrap_or_default()
+}
+
+/// `/proc/TID/task/TID/stat`, open.
+#[derive(Debug)]
+pub struct Stat(File);
+
+impl Stat {
+    /// Of a thread of any process.
+    ///
+    /// # Errors
+    ///
+    /// There is no such thread, or no room for another file.
+    pub fn open(tid: i32) -> io::Result<Self> {
+        // The file right under /proc would add up all threads of the process.
+        File::open(format!("/proc/{tid}/task/{tid}/stat")).map(Self)
+    }
+
+    /// The fields from the third on, the state, of a thread that lives; empty otherwise.
+    fn read<'a>(&self, room: &'a mut [u8; 1024]) -> &'a str {
+        let read = self.0.read_at(room, 0).unwrap_or(0);
+        // The name, in parentheses, may hold anything.
+        let after = room[..read].iter().rposition(|b| *b == b')').map_or(read, |at| at + 1);
+        str::from_utf8(&room[after..read]).unwrap_or_default().trim_ascii()
+    }
+
+    /// Whether the thread sleeps: then it uses no CPU. One that has ended does not.
+    pub fn is_asleep(&self) -> bool {
+        self.read(&mut [0; 1024]).starts_with(['S', 'D'])
+    }
+}
+
+/// How often a thread lost its CPU while it could have gone on; 0 if there is no such thread.
 pub fn preemptions(tid: i32) -> u64 {
-    let text = read(&format!("/proc/self/task/{tid}/status"));
+    let text = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
     let count = text.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
     count.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
-}
-
-/// Whether a thread of this process sleeps: then it uses no CPU, whatever its guest says.
-pub fn is_asleep(tid: i32) -> bool {
-    let text = read(&format!("/proc/self/task/{tid}/stat"));
-    // The name, in parentheses, may contain anything.
-    text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['S', 'D']))
-}
-
-/// A file's text; empty if it cannot be read.
-fn read(path: &str) -> String {
-    fs::read_to_string(path).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
 
-    use super::is_asleep;
+    use super::{RunTime, RunTimes, Stat};
     use crate::gettid;
 
     #[test]
-    fn sees_who_sleeps() {
-        assert!(!is_asleep(gettid()));
+    fn open_files_follow_their_thread_and_no_other() {
+        let own = Stat::open(gettid()).unwrap();
+        assert!(!own.is_asleep());
         let (tid, tids) = mpsc::channel();
         let (wake, woken) = mpsc::channel::<()>();
-        let sleeper = std::thread::spawn(move || {
+        let sleeper = thread::spawn(move || {
             tid.send(gettid()).unwrap();
             let _ = woken.recv();
         });
         let tid = tids.recv().unwrap();
+        let (stat, times) = (Stat::open(tid).unwrap(), RunTimes::open(tid).unwrap());
         assert!((0..200).any(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-            is_asleep(tid)
+            thread::sleep(Duration::from_millis(5));
+            stat.is_asleep()
         }));
+        let slept = times.read();
+        assert!(slept.ran_ns > 0 && times.read() == slept);
         drop(wake);
         sleeper.join().unwrap();
+        // The thread may be joined a moment before the kernel has let go of it.
+        assert!((0..200).any(|_| {
+            thread::sleep(Duration::from_millis(5));
+            times.read() == RunTime::default()
+        }));
+        assert!(!stat.is_asleep());
+        assert!(Stat::open(tid).is_err() || RunTimes::open(tid).is_ok());
+    }
+
+    #[test]
+    fn a_name_cannot_pretend_to_sleep() {
+        let named = thread::Builder::new().name(") S 1 (".to_owned());
+        let asleep = named.spawn(|| Stat::open(gettid()).unwrap().is_asleep()).unwrap();
+        assert!(!asleep.join().unwrap());
     }
 }

@@ -8,7 +8,7 @@ use vcoop_model::plan::Ns;
 use vcoop_sched::config::Policy;
 use vcoop_threads::clock::{monotonic, sleep_until};
 use vcoop_threads::tsc::tsc;
-use vcoop_threads::{Attributes, Kick, gettid, is_asleep, pin, set_timer_slack};
+use vcoop_threads::{Attributes, Kick, Stat, gettid, pin, set_timer_slack};
 
 use super::bench::{BLOCK_NS, Bench, Finally};
 use super::timer::TimerFd;
@@ -201,7 +201,7 @@ impl<F: FnOnce() + Send> Helper<F> {
                 sleep_until(monotonic() + 200_000);
             }
             let id = tid.load(Ordering::Acquire);
-            while !self.spins && id > 0 && !is_asleep(id) {
+            while !self.spins && id > 0 && !Stat::open(id).is_ok_and(|stat| stat.is_asleep()) {
                 sleep_until(monotonic() + 200_000);
             }
             let _end = Finally(|| {
