@@ -11,7 +11,11 @@ mod affinity;
 #[cfg(target_os = "linux")]
 mod attributes;
 #[cfg(target_os = "linux")]
+mod captured;
+#[cfg(target_os = "linux")]
 pub mod clock;
+#[cfg(target_os = "linux")]
+pub mod journal;
 #[cfg(target_os = "linux")]
 mod kick;
 #[cfg(target_os = "linux")]
@@ -30,6 +34,8 @@ pub use vcoop_policy::config::Ns;
 pub use affinity::{Stay, affinity, allowed_cpus, pin, set_affinity};
 #[cfg(target_os = "linux")]
 pub use attributes::Attributes;
+#[cfg(target_os = "linux")]
+pub use captured::{Baseline, Captured, NotRestored, Restored};
 #[cfg(target_os = "linux")]
 pub use kick::Kick;
 #[cfg(target_os = "linux")]

@@ -72,6 +72,16 @@ impl Stat {
         str::from_utf8(&room[after..read]).unwrap_or_default().trim_ascii()
     }
 
+    /// When the thread began, in ticks of user space's clock since boot; `None` once it has ended. A
+    /// number and this name a thread: the kernel gives a number out again after all others only.
+    pub fn start(&self) -> Option<u64> {
+        let mut room = [0; 1024];
+        let mut fields = self.read(&mut room).split(' ');
+        let lives = fields.next().is_some_and(|state| !matches!(state, "" | "Z" | "X"));
+        // Field 22; the first here is the third.
+        fields.nth(18).filter(|_| lives)?.parse().ok()
+    }
+
     /// Whether the thread sleeps: then it uses no CPU. One that has ended does not.
     pub fn is_asleep(&self) -> bool {
         self.read(&mut [0; 1024]).starts_with(['S', 'D'])
