@@ -86,6 +86,12 @@ pub(crate) fn all() -> Vec<Layer> {
             dir: "fuzz",
         },
         Layer {
+            name: "fuzz-journal",
+            needs: fuzz_tools,
+            command: &["cargo", "+nightly", "fuzz", "run", "journal", "--", "-max_total_time=20"],
+            dir: "fuzz",
+        },
+        Layer {
             name: "fuzz-trace",
             needs: fuzz_tools,
             command: &[

@@ -11,11 +11,10 @@ use vcoop_model::plan::{Act, Ns, Plan, Program, Target};
 use vcoop_model::recording::{LatencyRecord, PolicyEvents, Recording, Scalar};
 use vcoop_model::span::Observer;
 use vcoop_policy::PolicyStats;
+use vcoop_threads::tsc::{Clock, tsc};
+use vcoop_threads::{RunTime, gettid, preemptions, run_time};
 
-use crate::attr;
-use crate::clock::{Clock, tsc};
 use crate::driver::{VcpuDriver, VmDriver};
-use crate::environment::{preemptions, schedstat};
 use crate::facts::host_facts;
 use crate::host_task::Progress;
 use crate::lab::{interval, is_exitless};
@@ -268,12 +267,12 @@ impl<'a> Collector<'a> {
             add(*tid, &task.label, self.lines.iter().any(measures), false);
         }
         add(injector, "injector", false, false);
-        add(attr::gettid(), "collector", false, false);
+        add(gettid(), "collector", false, false);
         trace.know(&threads);
         let window = self.observer.as_ref().and_then(|o| o.windows().first().copied());
         if let (Some(observer), Some(window)) = (&mut self.observer, window) {
             let cpus = host_facts().cpus.iter().max().map_or(1, |last| last + 1);
-            let collector = attr::gettid();
+            let collector = gettid();
             let tids = Tids { tasks: &tasks, vcpus: &vcpus, injector, collector };
             let live = Live::new(self.plan, self.clock, tids, cpus, window);
             observer.cast(&live.cast);
@@ -514,17 +513,17 @@ pub(crate) fn count(n: u64) -> Scalar {
 
 impl Counters<'_> {
     fn totals(&self, now: Ns) -> Totals {
-        let cpu = |tid: i32| if tid == 0 { (0, 0) } else { schedstat(tid) };
+        let cpu = |tid: i32| if tid == 0 { RunTime::default() } else { run_time(tid) };
         let host = self
             .progress
             .iter()
-            .map(|p| (cpu(p.tid.load(Ordering::Acquire)).0, p.done.load(Ordering::Relaxed)));
+            .map(|p| (cpu(p.tid.load(Ordering::Acquire)).ran_ns, p.done.load(Ordering::Relaxed)));
         let vms = self.vms.iter().zip(self.exits).zip(&self.plan.vms).map(|((vm, exits), plan)| {
             let mut totals = VmTotals::default();
             for v in &vm.vcpus {
-                let (exec, wait) = cpu(v.tid());
-                totals.exec_ns += exec;
-                totals.wait_ns += wait;
+                let time = cpu(v.tid());
+                totals.exec_ns += time.ran_ns;
+                totals.wait_ns += time.waited_ns;
                 totals.preempted += preemptions(v.tid());
                 let s = v.stats();
                 let sum = &mut totals.policy;
@@ -571,7 +570,7 @@ impl Counters<'_> {
             host: host.collect(),
             calls: self.progress.iter().map(|p| p.calls.load(Ordering::Relaxed)).collect(),
             spurious: self.progress.iter().map(|p| p.spurious.load(Ordering::Relaxed)).sum(),
-            injector_ns: cpu(self.injector.load(Ordering::Acquire)).0,
+            injector_ns: cpu(self.injector.load(Ordering::Acquire)).ran_ns,
             vms: vms.collect(),
             per_ms: self.rates.per_ms,
         }

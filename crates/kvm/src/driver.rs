@@ -1,10 +1,10 @@
 //! The driver of one vCPU's policy: feeds it, and carries out what it says.
 //!
 //! One lock a vCPU is held over a call and over its actions, as the policies demand. It inherits
-//! priority (see [`pi`](crate::pi)), because both the injector and the vCPU's own thread take it.
+//! priority (see [`PiMutex`]), because both the injector and the vCPU's own thread take it.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use vcoop_abi::discovery::{REGISTER_ENABLE, Registration};
 use vcoop_abi::{BoostRequest, GuestArea, GuestWords, Status, Word};
@@ -14,16 +14,14 @@ use vcoop_policy::driver::{self, VcpuDriver as PolicyDriver};
 use vcoop_policy::govern::CpuTime;
 use vcoop_policy::thread::Policy;
 use vcoop_policy::{HostPolicy, Injection, PolicyStats, TimerAdvance, VmShared};
+use vcoop_threads::tsc::Clock;
+use vcoop_threads::{Attributes, Kick, PiMutex, RunTimes, Stat};
 
-use crate::attr::Attr;
 use crate::bell::Bell;
-use crate::clock::{Clock, Kick};
 use crate::diary::Diary;
-use crate::environment::{is_asleep, schedstat};
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::mask::Masked;
-use crate::pi::PiMutex;
 use crate::port::VcpuPort;
 
 /// A time that never comes.
@@ -117,6 +115,8 @@ pub(crate) struct VcpuDriver {
     state: PiMutex<State>,
     /// The vCPU's thread; 0 until it runs.
     tid: AtomicI32,
+    /// What the kernel counts of that thread; open from its start.
+    counted: OnceLock<(RunTimes, Stat)>,
     /// When the policy wants its timer, for who looks without the lock; [`NEVER`] = not.
     pub(crate) timer: AtomicU64,
     /// What the registration MSR reads: where the guest area is, or 0.
@@ -135,7 +135,7 @@ pub(crate) struct VcpuDriver {
 pub(crate) struct State {
     pub(crate) driver: PolicyDriver,
     /// The baseline as the kernel had it when the thread began: what is restored.
-    pub(crate) captured: Option<Attr>,
+    pub(crate) captured: Option<Attributes>,
 }
 
 impl VcpuDriver {
@@ -144,6 +144,7 @@ impl VcpuDriver {
             number,
             state: PiMutex::new(State { driver, captured: None }),
             tid: AtomicI32::new(0),
+            counted: OnceLock::new(),
             timer: AtomicU64::new(NEVER),
             registration: AtomicU64::new(0),
             notified: AtomicBool::new(false),
@@ -169,8 +170,15 @@ impl VcpuDriver {
 
     /// Run time and run delay since the vCPU's thread began.
     pub(crate) fn cpu_time(&self) -> CpuTime {
-        let (busy_ns, steal_ns) = if self.tid() == 0 { (0, 0) } else { schedstat(self.tid()) };
-        CpuTime { busy_ns, steal_ns }
+        let Some((times, _)) = self.counted.get().filter(|_| self.tid() != 0) else {
+            return CpuTime::default();
+        };
+        let now = times.read();
+        CpuTime { busy_ns: now.ran_ns, steal_ns: now.waited_ns }
+    }
+
+    fn is_asleep(&self) -> bool {
+        self.counted.get().is_some_and(|(_, stat)| stat.is_asleep())
     }
 
     /// The guest area is registered.
@@ -222,10 +230,14 @@ impl VmDriver {
     /// [`Error::Kernel`]: the baseline or the means could not be applied.
     pub(crate) fn attach(&self, common: &Common, n: u32, tid: i32) -> Result<(), Error> {
         let whom = self.machine.whom_vcpu(n);
+        let counted = RunTimes::open(tid).and_then(|times| Ok((times, Stat::open(tid)?)));
+        let counted = counted.map_err(|e| Error::io("open /proc/TID", whom.clone(), e))?;
         let mut port = self.port(common, n);
-        Attr::from_policy(&port.state.driver.baseline()).set(tid, &whom)?;
+        port.v.counted.get_or_init(|| counted);
+        let baseline = Attributes::from_policy(&port.state.driver.baseline());
+        baseline.set(tid).map_err(Error::refused(&whom))?;
         // What is restored later is what the kernel made of it.
-        port.state.captured = Some(Attr::get(tid, &whom)?);
+        port.state.captured = Some(Attributes::get(tid).map_err(Error::refused(&whom))?);
         port.v.tid.store(tid, Ordering::Release);
         driver::start(&mut port, false)
     }
@@ -388,11 +400,11 @@ impl VmDriver {
     pub(crate) fn look(&self, common: &Common, n: u32) -> Result<(), Error> {
         let mut port = self.port(common, n);
         let policy = port.state.driver.policy();
-        let (tid, reads_guest) = (port.v.tid(), policy.reads_guest());
-        if tid == 0 || matches!(policy, HostPolicy::Vanilla | HostPolicy::Static { .. }) {
+        let reads_guest = policy.reads_guest();
+        if port.v.tid() == 0 || matches!(policy, HostPolicy::Vanilla | HostPolicy::Static { .. }) {
             return Ok(());
         }
-        let idle = self.is_idle(n) && is_asleep(tid);
+        let idle = self.is_idle(n) && port.v.is_asleep();
         if idle != port.state.driver.is_halted() {
             driver::halt(&mut port, idle)
         } else if !idle && port.v.is_registered() && reads_guest {

@@ -39,7 +39,7 @@ pub fn environment() -> BTreeMap<String, String> {
     put("load_average", read("/proc/loadavg"));
     put("cpu_cgroup", cgroup("cpu"));
     put("trace", Some(crate::trace::describe()));
-    let cpus = crate::attr::allowed_cpus().map(|c| c.len().to_string());
+    let cpus = vcoop_threads::allowed_cpus().map(|c| c.len().to_string());
     put("cpus", cpus.ok());
     facts
 }
@@ -114,20 +114,6 @@ pub(crate) fn find_in_path(program: &str) -> Option<PathBuf> {
     env::split_paths(&paths).map(|dir| dir.join(program)).find(|path| path.is_file())
 }
 
-/// CPU time used and time waited for a CPU by a thread, in nanoseconds; zeros if it is gone.
-pub(crate) fn schedstat(tid: i32) -> (u64, u64) {
-    let text = read(&format!("/proc/{tid}/schedstat")).unwrap_or_default();
-    let mut words = text.split(' ').map(|w| w.parse().unwrap_or(0));
-    (words.next().unwrap_or(0), words.next().unwrap_or(0))
-}
-
-/// How often a thread of this process lost its CPU while it could have gone on.
-pub(crate) fn preemptions(tid: i32) -> u64 {
-    let text = read(&format!("/proc/self/task/{tid}/status")).unwrap_or_default();
-    let count = text.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
-    count.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
-}
-
 /// `/proc/loadavg`.
 pub(crate) fn load_average() -> String {
     read("/proc/loadavg").unwrap_or_default()
@@ -142,36 +128,9 @@ pub(crate) fn steal() -> Option<(u64, u64)> {
     Some((*n.get(7)?, n.iter().sum()))
 }
 
-/// Whether a thread of this process sleeps: then it uses no CPU, whatever its guest says.
-pub(crate) fn is_asleep(tid: i32) -> bool {
-    let text = read(&format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
-    // The name, in parentheses, may contain anything.
-    text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['S', 'D']))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{environment, is_asleep};
-    use crate::attr::gettid;
-    use std::sync::mpsc;
-
-    #[test]
-    fn sees_who_sleeps() {
-        assert!(!is_asleep(gettid()));
-        let (tid, tids) = mpsc::channel();
-        let (wake, woken) = mpsc::channel::<()>();
-        let sleeper = std::thread::spawn(move || {
-            tid.send(gettid()).unwrap();
-            let _ = woken.recv();
-        });
-        let tid = tids.recv().unwrap();
-        assert!((0..200).any(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-            is_asleep(tid)
-        }));
-        drop(wake);
-        sleeper.join().unwrap();
-    }
+    use super::environment;
 
     #[test]
     fn the_flavour_of_kvm_is_always_named() {

@@ -102,6 +102,12 @@ impl Error {
         Self::Kernel { asked, whom, source: io::Error::last_os_error() }
     }
 
+    /// A refused request about a thread.
+    pub(crate) fn refused(whom: &Whom) -> impl FnOnce(vcoop_threads::Error) -> Self + use<> {
+        let whom = whom.clone();
+        move |e| Self::Kernel { asked: e.call, whom, source: e.source }
+    }
+
     /// Refused for lack of something that others have at the moment (EBUSY).
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     pub(crate) fn is_busy(&self) -> bool {
@@ -122,25 +128,10 @@ impl Error {
 /// What an errno means for this request, and what to do, where that is not obvious. Every request
 /// of the lab has its line; what is left says the kernel's own words.
 fn hint(asked: &str, e: &io::Error) -> &'static str {
-    let Some(errno) = e.raw_os_error() else { return "" };
+    let known = vcoop_threads::hint(asked, e);
+    let Some(errno) = e.raw_os_error().filter(|_| known.is_empty()) else { return known };
     let is = |start: &str| asked.starts_with(start);
     match errno {
-        libc::EPERM if is("sched_setattr") => {
-            " (needs CAP_SYS_NICE; in a cgroup with RT group scheduling also its cpu.rt_runtime_us; \
-              a deadline has to be of a thread that may use all CPUs of its root domain)"
-        }
-        libc::EBUSY if is("sched_setattr") => " (deadline bandwidth is exhausted)",
-        libc::EINVAL if is("sched_setattr") => {
-            " (this kernel does not know the policy or the slice)"
-        }
-        libc::ESRCH if is("sched_") => " (the thread has ended)",
-        libc::EINVAL if is("sched_setaffinity") => {
-            " (none of these CPUs is online and in this process's cpuset)"
-        }
-        libc::EBUSY if is("sched_setaffinity") => {
-            " (a deadline thread cannot be confined to some CPUs)"
-        }
-        libc::EPERM if is("sched_setaffinity") => " (needs CAP_SYS_NICE)",
         libc::EAGAIN if is("create a thread") => {
             " (the limit on threads is reached: ulimit -u, the cgroup's pids.max)"
         }

@@ -13,11 +13,10 @@ use std::sync::atomic::Ordering;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_policy::govern::{CpuTime, GovernorDriver, Host, Member};
 use vcoop_sched::config::Policy;
+use vcoop_threads::clock::{monotonic, sleep_until};
+use vcoop_threads::{Attributes, run_time, set_timer_slack};
 
-use crate::attr::{self, Attr};
-use crate::clock::monotonic;
 use crate::driver::{Common, VcpuDriver, VmDriver};
-use crate::environment::schedstat;
 use crate::error::{Error, Whom};
 use crate::host_task::Progress;
 use crate::mask;
@@ -51,7 +50,7 @@ impl Host for Pool<'_> {
     }
 
     fn own_ns(&self) -> Ns {
-        self.tasks.iter().map(|p| schedstat(p.tid.load(Ordering::Acquire)).0).sum()
+        self.tasks.iter().map(|p| run_time(p.tid.load(Ordering::Acquire)).ran_ns).sum()
     }
 
     fn pcpus(&self) -> u32 {
@@ -101,8 +100,9 @@ impl<'a> Governors<'a> {
     ///
     /// [`Error::Kernel`].
     pub(crate) fn run(mut self) -> Result<(), Error> {
-        Attr::from_policy(&Policy::Fifo(PRIORITY)).set(0, &Whom::Thread("governor".to_owned()))?;
-        attr::timer_slack(1);
+        let whom = Whom::Thread("governor".to_owned());
+        Attributes::from_policy(&Policy::Fifo(PRIORITY)).set(0).map_err(Error::refused(&whom))?;
+        set_timer_slack(1);
         while !self.common.is_over() {
             for (driver, next) in &mut self.all {
                 let now = self.common.clock.now();
@@ -118,7 +118,7 @@ impl<'a> Governors<'a> {
             let now = self.common.clock.now();
             let next = self.all.iter().map(|(_, next)| *next).min().unwrap_or(now + LOOK_NS);
             let wait = next.saturating_sub(now).min(LOOK_NS);
-            crate::clock::sleep_until(monotonic() + wait);
+            sleep_until(monotonic() + wait);
         }
         Ok(())
     }

@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 
 use vcoop_guest::line::{Served, oldest};
 use vcoop_model::plan::{Dist, Ns, Target};
+use vcoop_threads::clock::{monotonic, sleep_until};
+use vcoop_threads::tsc::tsc;
 
-use crate::clock::{self, monotonic, tsc};
 use crate::driver::Common;
 use crate::error::Error;
 use crate::host_task::HostTask;
@@ -59,7 +60,7 @@ impl HostTask<'_> {
         };
         let mut missed = 0;
         while !common.is_over() {
-            clock::sleep_until(due);
+            sleep_until(due);
             if monotonic() < due {
                 continue;
             }

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 
 use vcoop_model::plan::{Dist, Mode, Ns, Phase, Program, TaskPlan};
+use vcoop_threads::clock::{monotonic, sleep_until};
+use vcoop_threads::{Attributes, gettid, pin, set_timer_slack, tsc};
 
-use crate::attr::{self, Attr};
-use crate::clock::{self, monotonic, spin};
 use crate::draw::Stream;
 use crate::driver::{Common, VmDriver};
 use crate::error::{Error, Whom};
@@ -15,6 +15,7 @@ use crate::series::HostSample;
 use crate::stress_ng::{self, Stressor};
 use crate::translate::Rates;
 use crate::wiring::Wiring;
+use crate::work::spin;
 
 /// Iterations between two looks at the clock: some microseconds.
 const CHUNK: u64 = 16_384;
@@ -88,10 +89,10 @@ impl HostTask<'_> {
     /// [`Error::Kernel`]: its CPUs or its policy were refused.
     pub(crate) fn run(mut self, common: &Common) -> Result<(), Error> {
         let whom = Whom::Thread(self.plan.name.clone());
-        attr::pin(&self.cpus, &whom)?;
-        attr::timer_slack(self.plan.timer_slack_ns);
-        Attr::from_policy(&self.plan.policy).set(0, &whom)?;
-        self.progress.tid.store(attr::gettid(), Ordering::Release);
+        pin(&self.cpus).map_err(Error::refused(&whom))?;
+        set_timer_slack(self.plan.timer_slack_ns);
+        Attributes::from_policy(&self.plan.policy).set(0).map_err(Error::refused(&whom))?;
+        self.progress.tid.store(gettid(), Ordering::Release);
         self.sleep(common, self.start + self.plan.start_ns);
         match &self.plan.program {
             Program::Cycle { phases } => match &self.plan.stress_ng {
@@ -107,7 +108,7 @@ impl HostTask<'_> {
                 let mut due = monotonic() + first;
                 let mut missed = 0;
                 while !common.is_over() {
-                    clock::sleep_until(due);
+                    sleep_until(due);
                     let now = monotonic();
                     if now < due {
                         continue;
@@ -115,7 +116,7 @@ impl HostTask<'_> {
                     self.send(HostSample {
                         due: due.saturating_sub(self.start),
                         latency: now - due,
-                        taken: clock::tsc_of(&common.clock, now),
+                        taken: tsc::tsc_of(&common.clock, now),
                         missed,
                         trip: None,
                     });
@@ -218,7 +219,7 @@ impl HostTask<'_> {
             if now >= until || common.is_over() {
                 return;
             }
-            clock::sleep_until(until.min(now + STEP));
+            sleep_until(until.min(now + STEP));
         }
     }
 }

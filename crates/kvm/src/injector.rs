@@ -17,8 +17,7 @@
 //! One of the two sees the other. The injector looks at least every [`LOOK_NS`], so a periodic
 //! guest whose next deadline is further away than that never rings.
 //!
-//! It sleeps to a little before the earliest event and spins the rest, as long as its recent
-//! wake-ups were late: waking a halted CPU takes longer than the whole boosted path.
+//! It [sleeps precisely](PreciseSleep): waking a halted CPU takes longer than the whole boosted path.
 
 use std::sync::atomic::Ordering;
 
@@ -27,9 +26,11 @@ use vcoop_guest::layout::{VECTOR_DEVICE, VECTOR_TIMER, VcpuWords};
 use vcoop_model::plan::{DevicePlan, Dist, Ns, TimelineAction, TimelineEvent};
 use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::{Injection, TimerAdvance};
+use vcoop_threads::tsc::Clock;
+use vcoop_threads::{
+    Attention, Attributes, Duty, MOST_SPIN_NS, PreciseSleep, Until, set_timer_slack,
+};
 
-use crate::attr::{self, Attr};
-use crate::clock::{Clock, monotonic, tsc};
 use crate::draw::Stream;
 use crate::driver::{Common, NEVER, VmDriver};
 use crate::error::{Error, Whom};
@@ -48,9 +49,6 @@ const LEAST_GAP_NS: Ns = 20_000;
 /// How long it watches a vCPU that it has boosted, to take the boost back as soon as the guest says
 /// that it is done. A guest that needs longer is heard by a kick.
 const ATTEND_NS: Ns = 150_000;
-
-/// Bounds of the time spun before an event.
-const SPIN_NS: (Ns, Ns) = (5_000, 80_000);
 
 /// How to look after the guests.
 #[derive(Clone, Copy, Debug)]
@@ -111,11 +109,10 @@ pub(crate) struct Injector<'a> {
     timeline: &'a [TimelineEvent],
     /// Per vCPU of all VMs.
     fired: Vec<Vec<Fired>>,
-    spin: Ns,
     watched: Ns,
     accounted: Ns,
-    /// vCPUs it watches: VM, vCPU, and until when.
-    attended: Vec<(usize, u32, Ns)>,
+    /// vCPUs it watches: VM and vCPU.
+    attended: Attention<(usize, u32)>,
 }
 
 impl<'a> Injector<'a> {
@@ -145,10 +142,9 @@ impl<'a> Injector<'a> {
             devices,
             timeline,
             fired,
-            spin: SPIN_NS.1,
             watched: 0,
             accounted: 0,
-            attended: Vec::new(),
+            attended: Attention::none(),
         }
     }
 
@@ -159,16 +155,12 @@ impl<'a> Injector<'a> {
     /// [`Error::Kernel`].
     pub(crate) fn run(mut self) -> Result<(), Error> {
         // Its sleeps are part of what guests see.
-        attr::timer_slack(1);
-        let fifo = Attr::from_policy(&vcoop_sched::config::Policy::Fifo(95));
-        fifo.set(0, &Whom::Thread("injector".to_owned()))?;
+        set_timer_slack(1);
+        let fifo = Attributes::from_policy(&vcoop_sched::config::Policy::Fifo(95));
+        fifo.set(0).map_err(Error::refused(&Whom::Thread("injector".to_owned())))?;
+        let mut sleep = PreciseSleep::new(self.common.clock, self.common.attend);
         while !self.common.is_over() {
-            self.fire_due()?;
-            // What was kicked about until here is seen by what follows.
-            let armed = self.common.kick.arm();
-            let (look, exact) = self.earliest();
-            let exact = self.publish(look.min(exact), exact);
-            self.wait(armed, look, exact);
+            sleep.round(&self.common.kick, &mut self)?;
         }
         Ok(())
     }
@@ -215,7 +207,7 @@ impl<'a> Injector<'a> {
                     vm.timer_due(common, n as u32)?;
                 }
                 if vm.answer(common, n as u32)? {
-                    self.attended.retain(|a| (a.0, a.1) != (i, n as u32));
+                    self.attended.forget(&(i, n as u32));
                 }
             }
         }
@@ -289,7 +281,7 @@ impl<'a> Injector<'a> {
         // A sleep can end late by as much as is spun before exact times, and deadlines are fired
         // early: one that comes so shortly after the look must ring as well.
         let early = self.fired.iter().flatten().map(|f| f.advance.ns()).max().unwrap_or(0);
-        let margin = SPIN_NS.1 + early;
+        let margin = MOST_SPIN_NS + early;
         let look = self.common.clock.tsc_at(at.saturating_add(margin));
         if self.duties.exitless {
             for vm in self.vms {
@@ -312,49 +304,27 @@ impl<'a> Injector<'a> {
         }
         exact
     }
+}
 
-    /// Sleeps to `look`, or to a little before `exact` and spins the rest.
-    fn wait(&mut self, armed: u32, look: Ns, exact: Ns) {
-        let (common, clock) = (self.common, self.common.clock);
-        if !common.attend {
-            // It shares its CPU with those it would make wait.
-            self.spin = 0;
-        }
-        let wake = look.min(exact.saturating_sub(self.spin));
-        let mut now = clock.now();
-        self.attended.retain(|a| now < a.2);
-        if let Some(until) = self.attended.iter().map(|a| a.2).max() {
-            let until = clock.tsc_at(until.min(exact));
-            let done = |a: &(usize, u32, Ns)| self.vms[a.0].is_done(a.1);
-            while tsc() < until {
-                if common.kick.arm() != armed || self.attended.iter().any(done) {
-                    return;
-                }
-            }
-            now = clock.now();
-        }
-        if wake > now {
-            common.kick.wait_until(armed, monotonic() + (wake - now));
-            if common.kick.arm() != armed {
-                return;
-            }
-            // Late by how much: what the next spin must cover, forgotten slowly.
-            let late = clock.now().saturating_sub(wake);
-            self.spin = (self.spin - self.spin / 16).max(late).clamp(SPIN_NS.0, SPIN_NS.1);
-        }
-        if exact.saturating_sub(clock.now()) > self.spin {
-            return;
-        }
-        let until = clock.tsc_at(exact);
-        while tsc() < until && common.kick.arm() == armed {
-            std::hint::spin_loop();
-        }
+impl Duty for Injector<'_> {
+    type Error = Error;
+
+    fn perform(&mut self) -> Result<Until, Error> {
+        self.fire_due()?;
+        let (look, exact) = self.earliest();
+        let exact = self.publish(look.min(exact), exact);
+        let watch = self.attended.until(self.common.clock.now());
+        Ok(Until { look, exact, watch })
+    }
+
+    fn is_over(&self) -> bool {
+        self.attended.iter().any(|(vm, n)| self.vms[*vm].is_done(*n))
     }
 }
 
 /// Watches a vCPU that was boosted, if there is a CPU to do it on.
 fn attend(
-    attended: &mut Vec<(usize, u32, Ns)>,
+    attended: &mut Attention<(usize, u32)>,
     common: &Common,
     vm: &VmDriver,
     (i, n): (usize, u32),
@@ -362,8 +332,7 @@ fn attend(
     if common.attend {
         let until = common.clock.now() + ATTEND_NS;
         vm.attend(n, common.clock.tsc_at(until));
-        attended.retain(|a| (a.0, a.1) != (i, n));
-        attended.push((i, n, until));
+        attended.watch((i, n), until);
     }
 }
 

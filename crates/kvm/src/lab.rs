@@ -17,9 +17,10 @@ use vcoop_model::plan::virt::IpiPath;
 use vcoop_model::plan::{Act, GuestTimer, Ns, Plan, PolicyPlan, Program, Target, VmPlan};
 use vcoop_model::recording::Recording;
 use vcoop_model::span::Observer;
+use vcoop_threads::clock::monotonic;
+use vcoop_threads::tsc::{Clock, tsc};
+use vcoop_threads::{Attributes, Stay, gettid, pin};
 
-use crate::attr::{self, Attr, Stay};
-use crate::clock::{self, Clock, monotonic, tsc};
 use crate::collect::{Collector, Counters, Firing};
 use crate::diary::Diary;
 use crate::draw::Stream;
@@ -107,8 +108,8 @@ pub fn available() -> Result<(), Missing> {
     if vcoop_guest::IMAGE.is_empty() {
         return missing("this build has no guest image", "build for x86_64 Linux");
     }
-    let fifo = Attr::from_policy(&vcoop_sched::config::Policy::Fifo(1));
-    let allowed = thread::spawn(move || fifo.set(0, &Whom::Host)).join();
+    let fifo = Attributes::from_policy(&vcoop_sched::config::Policy::Fifo(1));
+    let allowed = thread::spawn(move || fifo.set(0)).join();
     if !matches!(allowed, Ok(Ok(()))) {
         return missing(
             "real-time scheduling is not permitted",
@@ -247,7 +248,7 @@ fn one(
     let idle = NoDeepIdle::hold();
     let khz = tsc_khz(&kvm)?;
     let clock = Clock::new(tsc(), khz);
-    let rates = Rates { clock, per_ms: clock::iterations_per_ms(&clock) };
+    let rates = Rates { clock, per_ms: crate::work::iterations_per_ms(&clock) };
     let wiring = Wiring::new(plan)?;
     let shown = observer.as_ref().is_some_and(|observer| !observer.windows().is_empty());
     let mut vms = Vec::new();
@@ -612,7 +613,7 @@ impl Run<'_> {
     fn governor_thread(&self, governors: Governors<'_>) {
         let whom = Whom::Thread("governor".to_owned());
         let body = || {
-            attr::pin(&self.cpus.injector, &whom)?;
+            pin(&self.cpus.injector).map_err(Error::refused(&whom))?;
             governors.run()
         };
         self.ended(catch_unwind(AssertUnwindSafe(body)), || whom);
@@ -620,7 +621,7 @@ impl Run<'_> {
 
     fn injector_thread(&self, tid: &AtomicI32) {
         let whom = Whom::Thread("injector".to_owned());
-        tid.store(attr::gettid(), Ordering::Release);
+        tid.store(gettid(), Ordering::Release);
         let watch = match self.plan.policy {
             PolicyPlan::Vanilla | PolicyPlan::Static { .. } | PolicyPlan::RatelimitAuto(_) => None,
             PolicyPlan::Dynamic(_) => Some(WATCH_NS.0),
@@ -632,7 +633,7 @@ impl Run<'_> {
             plan.devices.iter().enumerate().map(move |(d, plan)| (vm, d as u8, plan))
         });
         let body = || {
-            attr::pin(&self.cpus.injector, &whom)?;
+            pin(&self.cpus.injector).map_err(Error::refused(&whom))?;
             let timeline = &self.plan.timeline;
             Injector::new(&self.common, &self.vms, duties, devices, timeline, self.seed).run()
         };

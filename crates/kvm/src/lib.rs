@@ -68,11 +68,7 @@ mod facts;
 mod survey;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod attr;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod bell;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod clock;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod collect;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -99,8 +95,6 @@ mod machine;
 mod mask;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod memory;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod pi;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod playback;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -129,6 +123,8 @@ mod vcpu;
 mod virt;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod wiring;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod work;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use calibrate::calibrate;

@@ -120,7 +120,7 @@ impl VmDriver {
     /// Says in every vCPU's host area that its mask and its steal are kept up to date.
     pub(crate) fn offer_mask(&mut self) {
         let vcpus = self.vcpus.len() as u32;
-        self.mask = Some(crate::pi::PiMutex::new(Masked::new(vcpus)));
+        self.mask = Some(vcoop_threads::PiMutex::new(Masked::new(vcpus)));
         for n in 0..vcpus {
             let host = self.machine.host_area(n);
             let others = Hints::from_word(host.hints.load(Ordering::Relaxed));

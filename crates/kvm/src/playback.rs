@@ -4,9 +4,9 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use vcoop_model::plan::{Ns, Step};
+use vcoop_threads::Attributes;
+use vcoop_threads::clock::monotonic;
 
-use crate::attr::Attr;
-use crate::clock::monotonic;
 use crate::driver::Common;
 use crate::error::{Error, Whom};
 use crate::host_task::HostTask;
@@ -74,7 +74,7 @@ impl HostTask<'_> {
                     }
                     Step::SetPolicy(policy) => {
                         let whom = Whom::Thread(self.plan.name.clone());
-                        Attr::from_policy(&policy).set(0, &whom)?;
+                        Attributes::from_policy(&policy).set(0).map_err(Error::refused(&whom))?;
                     }
                     Step::Exit => return Ok(()),
                 }

@@ -7,13 +7,12 @@ use vcoop_model::plan::Ns;
 use vcoop_policy::driver::{Port, SetError, VcpuDriver as PolicyDriver};
 use vcoop_policy::thread::Policy;
 use vcoop_policy::{Actions, Injection, PolicyStats, VmShared};
+use vcoop_threads::tsc::tsc;
+use vcoop_threads::{Attributes, PiGuard};
 
-use crate::attr::Attr;
-use crate::clock::tsc;
 use crate::diary::Note;
 use crate::driver::{Common, NEVER, State, VcpuDriver, VmDriver};
 use crate::error::Error;
-use crate::pi::PiGuard;
 
 /// A vCPU whose lock is held.
 #[derive(Debug)]
@@ -54,12 +53,15 @@ impl Port for VcpuPort<'_> {
         let whom = self.vm.machine.whom_vcpu(self.v.number);
         let attr = match &self.state.captured {
             Some(captured) if policy == self.state.driver.baseline() => *captured,
-            _ => Attr::from_policy(&policy),
+            _ => Attributes::from_policy(&policy),
         };
         // Deadline bandwidth is the host's, and somebody else may have it now.
-        attr.set(self.v.tid(), &whom).map_err(|e| match attr.is_deadline() && e.is_busy() {
-            true => SetError::Refused(e),
-            false => SetError::Failed(e),
+        attr.set(self.v.tid()).map_err(Error::refused(&whom)).map_err(|e| {
+            if attr.is_deadline() && e.is_busy() {
+                SetError::Refused(e)
+            } else {
+                SetError::Failed(e)
+            }
         })
     }
 

@@ -14,14 +14,14 @@ use vcoop_policy::Rest;
 use vcoop_policy::config::Means;
 use vcoop_policy::thread::attributes;
 use vcoop_sched::config::Policy;
+use vcoop_threads::{Attributes, pin};
 
-use crate::attr::{self, Attr};
 use crate::error::{Error, Missing, Whom};
 
 /// One thread that will have a reservation.
 #[derive(Debug)]
 struct Wanted {
-    attr: Attr,
+    attr: Attributes,
     cpus: Vec<u32>,
     whom: Whom,
     /// For life, or while boosted only.
@@ -53,7 +53,7 @@ fn wanted(plan: &Plan, real: &dyn Fn(&[u32]) -> Vec<u32>) -> Vec<Wanted> {
     let mut all = Vec::new();
     let mut own = |policy: &Policy, cpus: &[u32], whom| {
         if policy.is_deadline() {
-            let attr = Attr::from_policy(policy);
+            let attr = Attributes::from_policy(policy);
             all.push(Wanted { attr, cpus: real(cpus), whom, stays: true, by_policy: false });
         }
     };
@@ -72,7 +72,7 @@ fn wanted(plan: &Plan, real: &dyn Fn(&[u32]) -> Vec<u32>) -> Vec<Wanted> {
             if let Some(means @ Means::Deadline { .. }) = driver.means() {
                 let boosted = attributes(driver.baseline(), Some(means), Rest::default());
                 all.push(Wanted {
-                    attr: Attr::from_policy(&boosted),
+                    attr: Attributes::from_policy(&boosted),
                     cpus: real(cpus),
                     whom: Whom::Vcpu(vm.name.clone(), n as u32),
                     stays,
@@ -126,9 +126,9 @@ fn probe<'a>(wanted: &[&'a Wanted]) -> Result<(), Refused<'a>> {
             .iter()
             .map(|&w| {
                 let take = move || {
-                    let taken = attr::pin(&w.cpus, &w.whom).and_then(|()| w.attr.set(0, &w.whom));
+                    let taken = pin(&w.cpus).and_then(|()| w.attr.set(0));
                     together.wait();
-                    taken.map_err(|error| Refused { wanted: w, error })
+                    taken.map_err(|e| Refused { wanted: w, error: Error::refused(&w.whom)(e) })
                 };
                 scope.spawn(take)
             })

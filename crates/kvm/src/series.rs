@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use vcoop_guest::ring::Sample;
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{Part, Parts};
+use vcoop_threads::tsc::Clock;
 
-use crate::clock::Clock;
 use crate::probe::Probe;
 use crate::trace::attribute::{self, Attributed};
 use crate::trace::{Tid, Timeline};
@@ -163,13 +163,13 @@ impl Series {
 #[cfg(test)]
 mod tests {
     use super::{Held, Series, Source};
-    use crate::clock::Clock;
     use crate::probe::{Probe, Window};
     use crate::trace::Timeline;
     use crate::trip::{Other, Trip};
     use vcoop_guest::line::Served;
     use vcoop_guest::ring::Sample;
     use vcoop_model::recording::Part;
+    use vcoop_threads::tsc::Clock;
 
     const WINDOW: Window = Window { from: 0, to: 1_000_000 };
 

@@ -29,7 +29,8 @@ mod timeline;
 
 use std::collections::BTreeMap;
 
-use crate::clock::{Clock, tsc};
+use vcoop_threads::tsc::{Clock, tsc};
+
 use crate::trace::event::{Decoder, Event, What};
 use crate::trace::instance::Instance;
 use crate::trace::live::Live;

@@ -5,8 +5,8 @@ use vcoop_guest::layout::{Control, MAX_DEVICES, MAX_RINGS, MAX_STEPS, MAX_TASKS,
 use vcoop_guest::program::{DeviceSpec, Kind, LineSpec, Step, StepOp, TaskSpec, flag};
 use vcoop_model::plan::{Act, Dist, Mode, Ns, Phase, Program, RogueMode, Target, TaskPlan, VmPlan};
 use vcoop_sched::config::Policy;
+use vcoop_threads::tsc::Clock;
 
-use crate::clock::Clock;
 use crate::draw::Stream;
 use crate::error::Error;
 use crate::routine::{self, Seat};

@@ -9,7 +9,7 @@ use vcoop_guest::ring::Sample;
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{Part, Parts};
 
-use crate::clock::Clock;
+use vcoop_threads::tsc::Clock;
 
 /// Where a server is, seen from its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,9 +79,9 @@ impl Trip {
 #[cfg(test)]
 mod tests {
     use super::{Other, Trip};
-    use crate::clock::Clock;
     use vcoop_guest::line::Served;
     use vcoop_model::recording::Part;
+    use vcoop_threads::tsc::Clock;
 
     fn sums(trip: &Trip) -> Vec<(Part, u64)> {
         let latency = trip.back - trip.called;

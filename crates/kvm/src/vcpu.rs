@@ -7,8 +7,8 @@ use kvm_ioctls::{VcpuExit, VcpuFd};
 use vcoop_abi::discovery::{MSR_NOTIFY, MSR_REGISTER};
 use vcoop_guest::layout::{PORT_CALL, PORT_DOORBELL, PORT_FAULT, PORT_MULTICAST, PORT_PANIC};
 use vcoop_model::plan::Ns;
+use vcoop_threads::{gettid, pin};
 
-use crate::attr;
 use crate::driver::{Common, VmDriver};
 use crate::error::Error;
 
@@ -231,8 +231,8 @@ pub(crate) fn interrupt(tid: i32) {
 ///
 /// [`Error::Kernel`].
 pub(crate) fn prepare(vm: &VmDriver, n: u32, cpus: &[u32]) -> Result<i32, Error> {
-    attr::pin(cpus, &vm.machine.whom_vcpu(n))?;
-    Ok(attr::gettid())
+    pin(cpus).map_err(Error::refused(&vm.machine.whom_vcpu(n)))?;
+    Ok(gettid())
 }
 
 #[cfg(test)]

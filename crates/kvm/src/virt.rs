@@ -20,9 +20,9 @@ use vcoop_model::plan::virt::{ExitsOff, GuestIdle, IpiPath};
 use vcoop_model::plan::{GuestTimer, Plan, PolicyPlan, Virt, VmPlan};
 use vcoop_policy::TimerAdvance;
 use vcoop_policy::config::{AdvanceConfig, HostPollConfig, MOST_INJECTOR_ADVANCE_NS};
+use vcoop_threads::tsc::Clock;
 
 use crate::Options;
-use crate::clock::Clock;
 use crate::error::{Error, Missing};
 use crate::lab::is_exitless;
 

@@ -4,10 +4,11 @@ use std::thread;
 use std::time::Duration;
 
 use vcoop_model::plan::Ns;
+use vcoop_threads::clock::monotonic;
+use vcoop_threads::tsc::Clock;
 
 use super::settle::{Blocks, Distribution};
 use super::{Measure, Skipped};
-use crate::clock::{Clock, monotonic};
 use crate::error::Error;
 
 /// Break between two blocks. A measuring thread is real-time: without breaks it would meet the

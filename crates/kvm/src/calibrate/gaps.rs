@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use vcoop_model::plan::Ns;
+use vcoop_threads::clock::{monotonic, sleep_until};
+use vcoop_threads::tsc::tsc;
 
 use super::bench::{BLOCK_NS, Bench, Finally};
 use super::host::prepare;
 use super::timer::TimerFd;
-use crate::clock::{monotonic, sleep_until, tsc};
 use crate::error::{Error, Whom};
 
 /// A time in which the thread did not run.

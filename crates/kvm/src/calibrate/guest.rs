@@ -17,13 +17,13 @@ use vcoop_guest::layout::{
 use vcoop_guest::program::{DeviceSpec, Kind, Op, Step, StepOp, TaskSpec};
 use vcoop_guest::ring::{Reader, Ring, Sample};
 use vcoop_model::plan::Ns;
+use vcoop_threads::clock::{monotonic, sleep_until};
+use vcoop_threads::tsc::tsc;
+use vcoop_threads::{gettid, run_time};
 
 use super::bench::{BLOCK_NS, Bench, Finally};
 use super::gaps::{can_interrupt_others, interrupt_others, least};
 use super::host::prepare;
-use crate::attr::gettid;
-use crate::clock::{monotonic, sleep_until, tsc};
-use crate::environment::schedstat;
 use crate::error::{Error, Whom};
 use crate::machine::Machine;
 use crate::vcpu::{install_handler, interrupt};
@@ -482,7 +482,7 @@ fn messages(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
                     let tid = guest.tids[0].load(Ordering::Acquire);
                     sleep_until(monotonic() + 3_000_000);
                     let (from, until) = (tsc(), monotonic() + BLOCK_NS);
-                    let (cpu_before, mut sent) = (schedstat(tid).0, 0_u64);
+                    let (cpu_before, mut sent) = (run_time(tid).ran_ns, 0_u64);
                     while monotonic() < until {
                         let before = tsc();
                         fired.store(before, Ordering::Release);
@@ -500,7 +500,7 @@ fn messages(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
                         Part::Call | Part::CpuTime => {}
                     });
                     if part == Part::CpuTime && sent > 0 {
-                        let used = schedstat(tid).0.saturating_sub(cpu_before);
+                        let used = run_time(tid).ran_ns.saturating_sub(cpu_before);
                         out.push(clock.to_cycles(used / sent) + floor);
                     }
                     Ok(())

@@ -6,12 +6,13 @@ use std::thread;
 
 use vcoop_model::plan::Ns;
 use vcoop_sched::config::Policy;
+use vcoop_threads::clock::{monotonic, sleep_until};
+use vcoop_threads::tsc::tsc;
+use vcoop_threads::{Attributes, Kick, Stat, gettid, pin, set_timer_slack};
 
 use super::bench::{BLOCK_NS, Bench, Finally};
 use super::timer::TimerFd;
-use crate::attr::{self, Attr, gettid};
-use crate::clock::{Kick, monotonic, sleep_until, tsc};
-use crate::environment::{NoDeepIdle, is_asleep};
+use crate::environment::NoDeepIdle;
 use crate::error::{Error, Whom};
 
 /// Priority of the measuring thread.
@@ -24,9 +25,13 @@ const PRIORITY: u8 = 10;
 /// [`Error::Kernel`].
 pub(crate) fn prepare(cpu: u32, fifo: bool, below: u8) -> Result<(), Error> {
     let whom = Whom::Thread("calibration".to_owned());
-    attr::pin(&[cpu], &whom)?;
-    attr::timer_slack(1);
-    if fifo { Attr::from_policy(&Policy::Fifo(PRIORITY - below)).set(0, &whom) } else { Ok(()) }
+    pin(&[cpu]).map_err(Error::refused(&whom))?;
+    set_timer_slack(1);
+    if fifo {
+        let fifo = Attributes::from_policy(&Policy::Fifo(PRIORITY - below));
+        fifo.set(0).map_err(Error::refused(&whom))?;
+    }
+    Ok(())
 }
 
 fn syscall() {
@@ -115,26 +120,28 @@ fn setattr(b: &mut Bench<'_>) -> Result<(), Error> {
         b.skip("setattr", "real-time scheduling is not permitted");
         return Ok(());
     }
-    let (fair, fifo) =
-        (Attr::from_policy(&Policy::NORMAL), Attr::from_policy(&Policy::Fifo(PRIORITY)));
+    let (fair, fifo) = (
+        Attributes::from_policy(&Policy::NORMAL),
+        Attributes::from_policy(&Policy::Fifo(PRIORITY)),
+    );
     let whom = Whom::Thread("calibration".to_owned());
     let timer = Timer::of(b);
     let toggle = |out: &mut Vec<u64>, tid: i32| {
         let mut failed = None;
         let mut boost = true;
         timer.time(out, || {
-            if let Err(e) = (if boost { &fifo } else { &fair }).set(tid, &whom) {
+            if let Err(e) = (if boost { &fifo } else { &fair }).set(tid) {
                 failed = Some(e);
             }
             boost = !boost;
         });
-        let _ = fair.set(tid, &whom);
-        failed.map_or(Ok(()), Err)
+        let _ = fair.set(tid);
+        failed.map_or(Ok(()), |e| Err(Error::refused(&whom)(e)))
     };
     let about = "sched_setattr on itself, FIFO and back";
     b.measure("setattr-own", about, |out| {
         let done = toggle(out, 0);
-        fifo.set(0, &whom)?;
+        fifo.set(0).map_err(Error::refused(&whom))?;
         done
     })?;
     let cpu = b.cpu;
@@ -176,14 +183,13 @@ impl<F: FnOnce() + Send> Helper<F> {
         let (over, kick, tid) = (AtomicBool::new(false), Kick::default(), AtomicI32::new(0));
         thread::scope(|s| {
             s.spawn(|| {
-                let fair = Attr::from_policy(&Policy::NORMAL);
-                let pinned =
-                    attr::pin(&[self.cpu], &Whom::Host).and_then(|()| fair.set(0, &Whom::Host));
+                let fair = Attributes::from_policy(&Policy::NORMAL);
+                let pinned = pin(&[self.cpu]).and_then(|()| fair.set(0));
                 (self.first)();
                 tid.store(if pinned.is_ok() { gettid() } else { -1 }, Ordering::Release);
                 while !over.load(Ordering::Acquire) {
                     if self.spins {
-                        crate::clock::spin(1000);
+                        crate::work::spin(1000);
                     } else {
                         let armed = kick.arm();
                         kick.wait_until(armed, monotonic() + 1_000_000_000);
@@ -195,7 +201,7 @@ impl<F: FnOnce() + Send> Helper<F> {
                 sleep_until(monotonic() + 200_000);
             }
             let id = tid.load(Ordering::Acquire);
-            while !self.spins && id > 0 && !is_asleep(id) {
+            while !self.spins && id > 0 && !Stat::open(id).is_ok_and(|stat| stat.is_asleep()) {
                 sleep_until(monotonic() + 200_000);
             }
             let _end = Finally(|| {

@@ -9,12 +9,13 @@ use kvm_ioctls::Kvm;
 use vcoop_model::plan::Ns;
 use vcoop_model::profile::Profile;
 use vcoop_sched::config::Policy;
+use vcoop_threads::Attributes;
+use vcoop_threads::clock::{kernel_clock, monotonic, sleep_until};
+use vcoop_threads::tsc::{Clock, tsc};
 
 use super::bench::Bench;
 use super::costs::{BASE_PROFILE, Known};
 use super::{CalibrateOptions, Calibration, Conditions, gaps, guest, host};
-use crate::attr::Attr;
-use crate::clock::{Clock, monotonic, tsc};
 use crate::environment::{self, NoDeepIdle, has_reliable_tsc};
 use crate::error::{Error, Missing, Whom};
 use crate::facts::{HostFacts, Root, host_facts, timers};
@@ -70,7 +71,7 @@ fn measure(
     let load_average = environment::load_average();
     let steal_before = environment::steal();
     let (cpu, other) = cpus(&facts);
-    let fifo = Attr::from_policy(&Policy::Fifo(1)).set(0, &Whom::Host).is_ok();
+    let fifo = Attributes::from_policy(&Policy::Fifo(1)).set(0).is_ok();
     host::prepare(cpu, fifo, 0)?;
     let mut bench = Bench {
         clock: Clock::new(0, khz),
@@ -155,7 +156,7 @@ fn cpus(facts: &HostFacts) -> (u32, Option<u32>) {
 /// Cycles a millisecond against CLOCK_MONOTONIC_RAW, for hosts without KVM to ask.
 fn timed_khz() -> u32 {
     const NS: Ns = 100_000_000;
-    let raw = || crate::clock::kernel_clock(libc::CLOCK_MONOTONIC_RAW);
+    let raw = || kernel_clock(libc::CLOCK_MONOTONIC_RAW);
     // Both clocks, close together: the closest of some tries.
     let both = || {
         let tries = (0..16).map(|_| {
@@ -166,7 +167,7 @@ fn timed_khz() -> u32 {
         tries.min().map_or((0, 0), |(_, cycles, ns)| (cycles, ns))
     };
     let (from_cycles, from) = both();
-    crate::clock::sleep_until(monotonic() + NS);
+    sleep_until(monotonic() + NS);
     let (to_cycles, to) = both();
     let khz = u128::from(to_cycles - from_cycles) * 1_000_000 / u128::from((to - from).max(1));
     u32::try_from(khz).unwrap_or(u32::MAX)

@@ -23,11 +23,11 @@ use vcoop_policy::config::{Budget, DynamicConfig};
 use vcoop_policy::driver::{self, Port, SetError, VcpuDriver as PolicyDriver};
 use vcoop_policy::thread::Policy;
 use vcoop_policy::{PolicyStats, VmShared};
+use vcoop_threads::tsc::{Clock, tsc};
+use vcoop_threads::{Attributes, allowed_cpus, pin};
 
 use super::{Common, VmDriver};
-use crate::attr::{self, Attr};
-use crate::clock::{self, Clock, tsc};
-use crate::error::{Error, Whom};
+use crate::error::Error;
 use crate::lab::{build, rings, tsc_khz};
 use crate::port::VcpuPort;
 use crate::translate::{Guest, Rates};
@@ -141,7 +141,7 @@ fn stress(recheck: bool) -> (u64, PolicyStats) {
     vcpu::install_handler();
     let khz = tsc_khz(&kvm).unwrap();
     let clock = Clock::new(tsc(), khz);
-    let rates = Rates { clock, per_ms: clock::iterations_per_ms(&clock) };
+    let rates = Rates { clock, per_ms: crate::work::iterations_per_ms(&clock) };
     let lines = GuestLines::default();
     let guest = Guest::new(&plan.vms[0], 0, 1, &rates, &rings(&plan, 0), &lines).unwrap();
     let (vm, mut fds) = build(&kvm, &plan, 0, &guest, &rates, false).unwrap();
@@ -150,7 +150,7 @@ fn stress(recheck: bool) -> (u64, PolicyStats) {
     // Notifications are answered on the vCPU's own thread: nobody else looks.
     let common = Common::new(Clock::new(origin, khz), false);
     let exits = Exits::default();
-    let cpus = attr::allowed_cpus().unwrap();
+    let cpus = allowed_cpus().unwrap();
     let left = thread::scope(|scope| {
         let mut fd = fds.remove(0);
         let (vm, common, exits) = (&vm, &common, &exits);
@@ -182,9 +182,9 @@ fn stress(recheck: bool) -> (u64, PolicyStats) {
 
 /// Boosts what looks urgent, a little too late, and watches how long boosts last that nobody needs.
 fn host_side(vm: &VmDriver, common: &Common, cpu: u32, recheck: bool) -> u64 {
-    attr::pin(&[cpu], &Whom::Host).unwrap();
+    pin(&[cpu]).unwrap();
     // Its own pauses would be taken for the guest's.
-    Attr::from_policy(&Policy::Fifo(50)).set(0, &Whom::Host).unwrap();
+    Attributes::from_policy(&Policy::Fifo(50)).set(0).unwrap();
     let status = || {
         let word = vm.machine.host_area(0).status.load(Ordering::Acquire);
         Status::from_word(word)
@@ -219,8 +219,8 @@ fn host_side(vm: &VmDriver, common: &Common, cpu: u32, recheck: bool) -> u64 {
             let from = *since.get_or_insert(now);
             if from != u64::MAX && now - from > LEFT_NS {
                 // A vCPU thread that has given itself up may lose its CPU before it can say so.
-                let attr = Attr::get(v.tid(), &Whom::Host).unwrap();
-                left += u64::from(attr.policy().outranks(means));
+                let attr = Attributes::get(v.tid()).unwrap();
+                left += u64::from(attr.to_policy().outranks(means));
                 // Counted once.
                 since = Some(u64::MAX);
             }
@@ -237,7 +237,7 @@ fn a_boost_that_lands_as_the_guest_leaves_does_not_stay() {
         eprintln!("skipped: {missing}");
         return;
     }
-    if attr::allowed_cpus().unwrap().len() < 2 {
+    if allowed_cpus().unwrap().len() < 2 {
         eprintln!("skipped: the two sides need a CPU each");
         return;
     }

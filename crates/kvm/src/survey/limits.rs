@@ -4,11 +4,10 @@
 use std::thread;
 
 use vcoop_sched::config::Policy;
+use vcoop_threads::Attributes;
 
 use super::Finding;
-use crate::attr::Attr;
 use crate::environment::NoDeepIdle;
-use crate::error::Whom;
 use crate::facts::{HostFacts, Root};
 
 pub(super) fn findings(root: &Root, facts: &HostFacts) -> Vec<Finding> {
@@ -17,9 +16,9 @@ pub(super) fn findings(root: &Root, facts: &HostFacts) -> Vec<Finding> {
 
 fn real_time(root: &Root, facts: &HostFacts) -> Finding {
     const NAME: &str = "real-time scheduling";
-    let fifo = Attr::from_policy(&Policy::Fifo(1));
+    let fifo = Attributes::from_policy(&Policy::Fifo(1));
     // A thread of its own: the policy ends with it.
-    let tried = thread::spawn(move || fifo.set(0, &Whom::Host)).join();
+    let tried = thread::spawn(move || fifo.set(0)).join();
     let runtime = root.text("proc/sys/kernel/sched_rt_runtime_us");
     let limit = match facts.rt_limit {
         Some((runtime, period)) => format!("{} of {} ms", runtime / 1_000_000, period / 1_000_000),

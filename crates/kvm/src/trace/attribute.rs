@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use vcoop_guest::ring::Sample;
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{Part, Parts};
+use vcoop_threads::tsc::Clock;
 
 use super::event::Tid;
 use super::timeline::{IDLE, Label, Span, State, Timeline};
-use crate::clock::Clock;
 
 /// Where a sample's time went, and who had the CPU while it waited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -147,12 +147,12 @@ pub(crate) fn host(
 #[cfg(test)]
 mod tests {
     use super::{guest, host};
-    use crate::clock::Clock;
     use crate::trace::event::{Comm, Event, What};
     use crate::trace::timeline::Timeline;
     use proptest::prelude::*;
     use vcoop_guest::ring::Sample;
     use vcoop_model::recording::{Part, Parts};
+    use vcoop_threads::tsc::Clock;
 
     fn comm(name: &str) -> Comm {
         let mut comm = Comm::default();

@@ -10,9 +10,9 @@ use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::span::{
     Cast, Event as Told, GuestWork, Left, Observer, ThreadId, ThreadName, Work,
 };
+use vcoop_threads::tsc::Clock;
 
 use super::event::{Event, Tid, What};
-use crate::clock::Clock;
 use crate::diary::Note;
 
 /// Threads of a run, by what they are.
@@ -200,11 +200,11 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::{Live, Tids};
-    use crate::clock::Clock;
     use crate::diary::Note;
     use crate::trace::event::{Event, What};
     use vcoop_model::plan::Ns;
     use vcoop_model::span::{Cast, Event as Told, Observer};
+    use vcoop_threads::tsc::Clock;
 
     #[derive(Debug, Default)]
     struct Heard(Vec<(Ns, Option<u32>, Option<u32>)>, Vec<Ns>);

@@ -15,8 +15,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use vcoop_threads::tsc::Clock;
+
 use super::event::{Comm, Event, Tid, What};
-use crate::clock::Clock;
 
 /// What a thread is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 use super::super::event::{Comm, Event, What};
 use super::{IDLE, Meter, Span, State, Timeline};
-use crate::clock::Clock;
 use proptest::prelude::*;
+use vcoop_threads::tsc::Clock;
 
 fn comm(name: &str) -> Comm {
     let mut comm = Comm::default();

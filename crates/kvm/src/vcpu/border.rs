@@ -14,10 +14,10 @@ use vcoop_guest::ring::{Reader, Ring};
 use vcoop_policy::driver::VcpuDriver as PolicyDriver;
 use vcoop_policy::thread::Policy;
 use vcoop_policy::{HostPolicy, VmShared};
+use vcoop_threads::gettid;
+use vcoop_threads::tsc::{Clock, tsc};
 
 use super::{Exits, install_handler, interrupt, run};
-use crate::attr::gettid;
-use crate::clock::{Clock, tsc};
 use crate::driver::{Common, VcpuDriver, VmDriver};
 use crate::lab::{one_at_a_time, tsc_khz};
 use crate::machine::Machine;

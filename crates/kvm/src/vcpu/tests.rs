@@ -10,11 +10,11 @@ use vcoop_guest::layout;
 use vcoop_policy::driver::VcpuDriver as PolicyDriver;
 use vcoop_policy::thread::Policy;
 use vcoop_policy::{HostPolicy, VmShared};
+use vcoop_threads::gettid;
+use vcoop_threads::tsc::{Clock, tsc};
 
 use super::{Exits, Kicks, run};
-use crate::attr::gettid;
 use crate::bell::Bell;
-use crate::clock::{Clock, tsc};
 use crate::driver::{Common, VcpuDriver, VmDriver};
 use crate::error::Error;
 use crate::machine::Machine;

@@ -1,0 +1,110 @@
+//! Which CPUs a thread may use.
+#![allow(unsafe_code, reason = "affinity has no safe wrapper")]
+
+use std::marker::PhantomData;
+
+use crate::error::Error;
+
+/// CPUs that a mask has room for: the most that a Linux kernel is built for.
+pub(crate) const MOST_CPUS: u32 = 8192;
+
+/// A kernel's CPU mask.
+type Mask = [u64; MOST_CPUS as usize / 64];
+
+/// CPUs the process may use, ascending.
+///
+/// # Errors
+///
+/// [`Error`].
+pub fn allowed_cpus() -> Result<Vec<u32>, Error> {
+    // SAFETY: no arguments, cannot fail.
+    affinity(unsafe { libc::getpid() })
+}
+
+/// CPUs a thread may use, ascending; 0 = the calling one. CPUs that are offline are not among them.
+///
+/// # Errors
+///
+/// [`Error`].
+pub fn affinity(tid: i32) -> Result<Vec<u32>, Error> {
+    let mut mask: Mask = [0; _];
+    // SAFETY: the kernel writes at most the mask's size.
+    let rc = unsafe { libc::sched_getaffinity(tid, size_of::<Mask>(), mask.as_mut_ptr().cast()) };
+    if rc != 0 {
+        return Err(Error::last_os("sched_getaffinity"));
+    }
+    let has = |cpu: &u32| mask[*cpu as usize / 64] >> (cpu % 64) & 1 != 0;
+    Ok((0..MOST_CPUS).filter(has).collect())
+}
+
+/// Has a thread use these CPUs only; 0 = the calling one.
+///
+/// # Errors
+///
+/// [`Error`], also if none of the CPUs exists.
+pub fn set_affinity(tid: i32, cpus: &[u32]) -> Result<(), Error> {
+    let mut mask: Mask = [0; _];
+    for cpu in cpus {
+        if let Some(word) = mask.get_mut(*cpu as usize / 64) {
+            *word |= 1 << (cpu % 64);
+        }
+    }
+    // SAFETY: the kernel reads at most the mask's size.
+    let rc = unsafe { libc::sched_setaffinity(tid, size_of::<Mask>(), mask.as_ptr().cast()) };
+    if rc == 0 { Ok(()) } else { Err(Error::last_os("sched_setaffinity")) }
+}
+
+/// Pins the calling thread; an empty list leaves it alone.
+///
+/// # Errors
+///
+/// [`Error`].
+pub fn pin(cpus: &[u32]) -> Result<(), Error> {
+    if cpus.is_empty() { Ok(()) } else { set_affinity(0, cpus) }
+}
+
+/// Keeps the calling thread on some CPUs while it lives, where that can be had; the thread goes back
+/// to those it had on drop. Does not leave its thread.
+#[derive(Debug)]
+pub struct Stay(Vec<u32>, PhantomData<*const ()>);
+
+impl Stay {
+    /// Stays on these CPUs; on an empty list, where it is.
+    pub fn on(cpus: &[u32]) -> Self {
+        let before = affinity(0).unwrap_or_default();
+        let kept = pin(cpus).map(|()| before);
+        Self(kept.unwrap_or_default(), PhantomData)
+    }
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        // There is nobody to tell if this fails.
+        let _ = pin(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_CPUS, Stay, affinity, set_affinity};
+
+    #[test]
+    fn who_stayed_goes_back() {
+        std::thread::spawn(|| {
+            let before = affinity(0).unwrap();
+            let stay = Stay::on(&before[..1]);
+            assert_eq!(affinity(0).unwrap(), before[..1]);
+            drop(stay);
+            assert_eq!(affinity(0).unwrap(), before);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn cpus_that_cannot_be_are_refused() {
+        for none in [&[][..], &[MOST_CPUS][..], &[u32::MAX][..]] {
+            assert!(set_affinity(0, none).is_err());
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! What a thread had before somebody changed it, and how it gets that back.
+#![allow(unsafe_code, reason = "getpriority and setpriority have no safe wrapper")]
+
+use std::io;
+
+use crate::affinity::{affinity, set_affinity};
+use crate::attributes::Attributes;
+use crate::error::Error;
+use crate::stats::Stat;
+
+/// What a thread had: scheduling attributes and CPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Baseline {
+    /// The thread's number. Names the thread together with `start` only.
+    pub tid: i32,
+    /// When it began, in ticks of user space's clock since boot.
+    pub start: u64,
+    /// Its attributes.
+    pub attributes: Attributes,
+    /// Its nice value, which a real-time thread has beside its priority.
+    pub nice: i32,
+    /// CPUs it may use, ascending. Those that were offline are not among them.
+    pub cpus: Vec<u32>,
+}
+
+/// A thread with its baseline.
+///
+/// The thread is held by an open file under `/proc`, which stays the thread's: a number that is
+/// given to another thread later is not taken for it.
+#[derive(Debug)]
+pub struct Captured {
+    stat: Stat,
+    baseline: Baseline,
+}
+
+/// How a thread got its baseline back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restored {
+    /// It has its baseline.
+    Done,
+    /// It has ended, so there was nothing to do. Whoever has its number now was left alone.
+    Gone,
+}
+
+/// What a thread did not get back.
+#[derive(Debug, thiserror::Error)]
+#[error("thread {tid}: {}", said(attributes.as_ref(), affinity.as_ref()))]
+pub struct NotRestored {
+    /// The thread.
+    pub tid: i32,
+    /// Why it does not have its scheduling attributes, if it does not.
+    pub attributes: Option<Error>,
+    /// Why it does not have its CPUs, if it does not.
+    pub affinity: Option<Error>,
+}
+
+fn said(attributes: Option<&Error>, affinity: Option<&Error>) -> String {
+    let all: Vec<String> =
+        [attributes, affinity].into_iter().flatten().map(Error::to_string).collect();
+    all.join("; ")
+}
+
+impl Captured {
+    /// What a thread of any process has now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]: there is no such thread, or it may not be looked at.
+    pub fn of(tid: i32) -> Result<Self, Error> {
+        let gone = |source| Error { call: "open /proc/TID/stat", source };
+        let stat = Stat::open(tid).map_err(gone)?;
+        let attributes = Attributes::get(tid)?;
+        let nice = nice(tid)?;
+        let cpus = affinity(tid)?;
+        // Asked last: all that was read is of the thread that the file belongs to.
+        let start = stat.start().ok_or_else(|| gone(io::Error::from_raw_os_error(libc::ESRCH)))?;
+        Ok(Self { stat, baseline: Baseline { tid, start, attributes, nice, cpus } })
+    }
+
+    /// The thread of a baseline that was written down; `None` if it has ended.
+    pub fn again(baseline: Baseline) -> Option<Self> {
+        let stat = Stat::open(baseline.tid).ok()?;
+        (stat.start() == Some(baseline.start)).then_some(Self { stat, baseline })
+    }
+
+    /// What the thread had.
+    pub fn baseline(&self) -> &Baseline {
+        &self.baseline
+    }
+
+    /// Whether the thread has not ended.
+    pub fn is_alive(&self) -> bool {
+        self.stat.start().is_some()
+    }
+
+    /// Gives the thread back what it had. What it has already is not set again: an affinity that is
+    /// set, even to what it was, no longer follows the thread's cpuset. A second time does nothing.
+    ///
+    /// A number can be given to another thread only between this call's look at the thread and its
+    /// system calls, which is too short a time for the kernel to go through all numbers.
+    ///
+    /// # Errors
+    ///
+    /// [`NotRestored`]: the kernel refuses a part; the other part was restored.
+    pub fn restore(&self) -> Result<Restored, NotRestored> {
+        if !self.is_alive() {
+            return Ok(Restored::Gone);
+        }
+        let first = self.restore_attributes();
+        // A deadline thread cannot be moved, and one that is not free to use all CPUs cannot become one:
+        // whichever of the two the thread was and is, one order works.
+        let affinity = self.restore_affinity();
+        let attributes = first.or_else(|_| self.restore_attributes());
+        match (attributes.err(), affinity.err()) {
+            (None, None) => Ok(Restored::Done),
+            _ if !self.is_alive() => Ok(Restored::Gone),
+            (attributes, affinity) => {
+                Err(NotRestored { tid: self.baseline.tid, attributes, affinity })
+            }
+        }
+    }
+
+    fn restore_attributes(&self) -> Result<(), Error> {
+        let Baseline { tid, attributes: was, nice: was_nice, .. } = &self.baseline;
+        let now = Attributes::get(*tid)?;
+        // Clamps are not set, so it does not matter who has changed them.
+        let same = Attributes { util_min: was.util_min, util_max: was.util_max, ..now } == *was;
+        if !same {
+            if was.policy as i32 == libc::SCHED_IDLE {
+                // Becoming idle changes neither nice value nor slice.
+                let fair = Attributes { policy: libc::SCHED_OTHER as u32, ..*was };
+                fair.set(*tid)?;
+            }
+            was.set(*tid)?;
+        }
+        if nice(*tid)? == *was_nice { Ok(()) } else { set_nice(*tid, *was_nice) }
+    }
+
+    fn restore_affinity(&self) -> Result<(), Error> {
+        let Baseline { tid, cpus, .. } = &self.baseline;
+        if affinity(*tid)? == *cpus { Ok(()) } else { set_affinity(*tid, cpus) }
+    }
+}
+
+/// The nice value of a thread, under whatever policy it is.
+fn nice(tid: i32) -> Result<i32, Error> {
+    // SAFETY: plain numbers.
+    let rc = unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, tid) };
+    // The system call itself gives 40 to 1 for -20 to 19, so that errors can be told.
+    if rc < 0 { Err(Error::last_os("getpriority")) } else { Ok(20 - rc as i32) }
+}
+
+fn set_nice(tid: i32, nice: i32) -> Result<(), Error> {
+    // SAFETY: plain numbers.
+    let rc = unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, tid, nice) };
+    if rc == 0 { Ok(()) } else { Err(Error::last_os("setpriority")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{self, Receiver, Sender};
+    use std::thread::{self, JoinHandle};
+
+    use super::{Captured, Restored, nice};
+    use crate::{Attributes, affinity, gettid, set_affinity};
+    use vcoop_policy::Rest;
+    use vcoop_policy::config::Means;
+    use vcoop_policy::thread::{Policy, attributes};
+
+    fn boosted(policy: Policy, means: Means) -> Attributes {
+        Attributes::from_policy(&attributes(policy, Some(means), Rest::default()))
+    }
+
+    /// A thread that prepares itself, says its number and then waits to be let go.
+    fn thread(prepare: impl FnOnce() + Send + 'static) -> (i32, Sender<()>, JoinHandle<()>) {
+        let (tell, told) = mpsc::channel();
+        let (leave, left): (Sender<()>, Receiver<()>) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            prepare();
+            tell.send(gettid()).unwrap();
+            let _ = left.recv();
+        });
+        (told.recv().unwrap(), leave, thread)
+    }
+
+    fn has(tid: i32) -> (Attributes, i32, Vec<u32>) {
+        (Attributes::get(tid).unwrap(), nice(tid).unwrap(), affinity(tid).unwrap())
+    }
+
+    #[test]
+    fn every_policy_comes_back_as_it_was_from_every_means() {
+        let fair = |policy: i32, nice, slice| {
+            let mut attr = Attributes::from_policy(&Policy::Normal { nice, slice_ns: slice });
+            attr.policy = policy as u32;
+            // Not every thread resets its children.
+            attr.flags = 0;
+            attr
+        };
+        let policies = [
+            fair(libc::SCHED_OTHER, 0, None),
+            fair(libc::SCHED_OTHER, -5, Some(700_000)),
+            fair(libc::SCHED_BATCH, 7, Some(900_000)),
+            fair(libc::SCHED_IDLE, 0, None),
+            Attributes::from_policy(&Policy::Rr(3)),
+            Attributes::from_policy(&Policy::Deadline {
+                runtime_ns: 1_000_000,
+                deadline_ns: 20_000_000,
+                period_ns: 20_000_000,
+            }),
+        ];
+        let means = [
+            Means::Fifo(50),
+            Means::Nice(-20),
+            Means::Slice(200_000),
+            Means::Deadline { runtime_ns: 1_000_000, deadline_ns: 9_000_000, period_ns: 9_000_000 },
+        ];
+        for policy in policies {
+            let (tid, leave, thread) = thread(|| ());
+            // A nice value and a slice from an earlier life, under the policy of today.
+            fair(libc::SCHED_OTHER, 4, Some(1_100_000)).set(tid).unwrap();
+            if let Err(e) = policy.set(tid) {
+                eprintln!("skipped: {policy}: {e}");
+                continue;
+            }
+            let before = has(tid);
+            let captured = Captured::of(tid).unwrap();
+            for means in means {
+                if let Err(e) = boosted(policy.to_policy(), means).set(tid) {
+                    eprintln!("skipped: {means:?}: {e}");
+                    continue;
+                }
+                // A deadline thread cannot be pinned.
+                let _ = set_affinity(tid, &before.2[..1]);
+                assert_ne!(has(tid), before, "{policy} by {means:?}");
+                for _ in 0..2 {
+                    assert_eq!(captured.restore().unwrap(), Restored::Done, "{policy}");
+                    assert_eq!(has(tid), before, "{policy} from {means:?}");
+                }
+            }
+            drop(leave);
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn clamps_that_somebody_has_set_stay() {
+        const CLAMP_MIN_AND_MAX: u64 = 0x20 | 0x40;
+        let (tid, _leave, _) = thread(|| ());
+        let mut clamped = Attributes::get(tid).unwrap();
+        (clamped.util_min, clamped.util_max) = (100, 700);
+        clamped.flags |= CLAMP_MIN_AND_MAX;
+        if !clamped.clamp(tid) {
+            eprintln!("skipped: this kernel has no utilisation clamps");
+            return;
+        }
+        let (before, captured) = (has(tid), Captured::of(tid).unwrap());
+        assert_eq!((before.0.util_min, before.0.util_max), (100, 700));
+        boosted(Policy::NORMAL, Means::Fifo(50)).set(tid).unwrap();
+        assert_eq!(captured.restore().unwrap(), Restored::Done);
+        assert_eq!(has(tid), before);
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_is_gone_and_its_number_is_nobody() {
+        let (tid, leave, thread) = thread(|| ());
+        let captured = Captured::of(tid).unwrap();
+        let mut other = captured.baseline().clone();
+        other.start += 1;
+        assert!(Captured::again(other).is_none(), "another thread of this number");
+        assert!(Captured::again(captured.baseline().clone()).is_some());
+        drop(leave);
+        thread.join().unwrap();
+        assert!((0..200).any(|_| {
+            thread::sleep(std::time::Duration::from_millis(5));
+            !captured.is_alive()
+        }));
+        assert_eq!(captured.restore().unwrap(), Restored::Gone);
+        assert!(Captured::again(captured.baseline().clone()).is_none());
+        assert!(
+            Captured::of(tid).is_err() && Captured::of(0).is_err() && Captured::of(-1).is_err()
+        );
+    }
+
+    #[test]
+    fn what_is_refused_is_said() {
+        let (tid, _leave, _) = thread(|| ());
+        let mut captured = Captured::of(tid).unwrap();
+        captured.baseline.cpus = vec![8191];
+        captured.baseline.attributes.policy = 42;
+        let refused = captured.restore().unwrap_err();
+        let text = refused.to_string();
+        for part in [&tid.to_string(), "sched_setattr", "sched_setaffinity"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}

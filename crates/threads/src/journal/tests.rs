@@ -1,0 +1,249 @@
+use std::env;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::mpsc;
+use std::thread;
+
+use proptest::prelude::*;
+use vcoop_policy::thread::Policy;
+
+use super::{Contents, Journal, JournalError, MOST_CPUS, Origin, Restored};
+use crate::captured::{Baseline, Captured};
+use crate::{Attributes, gettid};
+
+/// A folder of its own, gone on drop.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let dir = env::temp_dir().join(format!("vcoop-journal-{name}-{}", process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs `body` while that many other threads wait, and gives it their numbers.
+fn beside(threads: usize, body: impl FnOnce(&[i32])) {
+    let (tell, told) = mpsc::channel();
+    let leave: Vec<_> = (0..threads)
+        .map(|_| {
+            let (leave, left) = mpsc::channel::<()>();
+            let tell = tell.clone();
+            thread::spawn(move || {
+                tell.send(gettid()).unwrap();
+                let _ = left.recv();
+            });
+            leave
+        })
+        .collect();
+    let tids: Vec<i32> = told.iter().take(threads).collect();
+    body(&tids);
+    drop(leave);
+}
+
+fn read(dir: &Path) -> Result<Journal, JournalError> {
+    Journal::read(&Journal::path_in(dir))
+}
+
+#[test]
+fn a_later_process_gives_back_what_the_first_has_changed() {
+    let dir = Dir::new("later");
+    beside(3, |tids| {
+        let before: Vec<_> = tids.iter().map(|tid| Attributes::get(*tid).unwrap()).collect();
+        let mut journal = Journal::create(&dir.0).unwrap();
+        for tid in tids {
+            let captured = Captured::of(*tid).unwrap();
+            journal.record(&captured).unwrap();
+            Attributes::from_policy(&Policy::Fifo(1)).set(*tid).unwrap();
+            // What it has now is not what it had.
+            journal.record(&Captured::of(*tid).unwrap()).unwrap();
+        }
+        let first = Captured::of(tids[0]).unwrap();
+        journal.forget(&first).unwrap();
+        // The writer dies here, without a word.
+        drop(journal);
+        let already = Journal::create(&dir.0).unwrap_err();
+        assert!(already.to_string().contains("exists"), "{already}");
+        let mut journal = read(&dir.0).unwrap();
+        assert_eq!((journal.contents().threads.len(), journal.contents().damaged), (2, 0));
+        let (outcomes, written) = journal.restore_all();
+        written.unwrap();
+        assert_eq!(outcomes.len(), 2);
+        assert!(outcomes.iter().all(|(_, o)| matches!(o, Ok(Restored::Done))), "{outcomes:?}");
+        for (tid, before) in tids.iter().zip(&before).skip(1) {
+            assert_eq!(Attributes::get(*tid).unwrap(), *before);
+        }
+        assert_ne!(Attributes::get(tids[0]).unwrap(), before[0], "it was forgotten");
+        let mut again = read(&dir.0).unwrap();
+        assert!(again.contents().threads.is_empty() && again.restore_all().0.is_empty());
+        again.remove().unwrap();
+        Journal::create(&dir.0).unwrap();
+    });
+}
+
+#[test]
+fn a_number_that_another_thread_has_now_is_left_alone() {
+    let dir = Dir::new("reused");
+    beside(1, |tids| {
+        let mut journal = Journal::create(&dir.0).unwrap();
+        let captured = Captured::of(tids[0]).unwrap();
+        journal.record(&captured).unwrap();
+        let path = Journal::path_in(&dir.0);
+        let start = format!(" {} policy", captured.baseline().start);
+        let text = fs::read_to_string(&path).unwrap().replace(&start, " 7 policy=1 policy");
+        fs::write(&path, text.replace("policy=1 policy=0", "policy=1")).unwrap();
+        let mut journal = read(&dir.0).unwrap();
+        assert_eq!(journal.contents().threads[&tids[0]].start, 7);
+        let before = Attributes::get(tids[0]).unwrap();
+        let (outcomes, _) = journal.restore_all();
+        assert!(matches!(outcomes[..], [(tid, Ok(Restored::Gone))] if tid == tids[0]));
+        assert_eq!(Attributes::get(tids[0]).unwrap(), before);
+    });
+}
+
+#[test]
+fn what_cannot_be_restored_stays_in_the_journal() {
+    let dir = Dir::new("refused");
+    beside(1, |tids| {
+        let mut journal = Journal::create(&dir.0).unwrap();
+        journal.record(&Captured::of(tids[0]).unwrap()).unwrap();
+        let path = Journal::path_in(&dir.0);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("policy=0", "policy=42")).unwrap();
+        let mut journal = read(&dir.0).unwrap();
+        let (outcomes, written) = journal.restore_all();
+        written.unwrap();
+        assert!(outcomes[0].1.as_ref().unwrap_err().attributes.is_some());
+        assert_eq!(read(&dir.0).unwrap().contents(), journal.contents());
+        assert_eq!(journal.contents().threads.len(), 1);
+    });
+}
+
+#[test]
+fn journals_of_others_are_refused() {
+    let dir = Dir::new("others");
+    let path = Journal::path_in(&dir.0);
+    assert!(matches!(read(&dir.0), Err(JournalError::Io { .. })));
+    Journal::create(&dir.0).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o622)).unwrap();
+    assert!(matches!(read(&dir.0), Err(JournalError::Untrusted(_))));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(&path, text.replace("journal 1", "journal 2")).unwrap();
+    assert!(matches!(read(&dir.0), Err(JournalError::Unknown(_))));
+    fs::write(&path, text.replace("pidns=", "pidns=1")).unwrap();
+    assert!(matches!(read(&dir.0), Err(JournalError::Elsewhere(_))));
+    let line = "thread 1 1 policy=1 flags=0 priority=9 runtime=0 deadline=0 period=0 util=0-0 nice=0 \
+                cpus=0 .\n";
+    fs::write(&path, text.replace("boot=", "boot=1") + line).unwrap();
+    assert!(read(&dir.0).unwrap().contents().threads.is_empty(), "its threads are gone");
+    fs::write(&path, text + line).unwrap();
+    assert_eq!(read(&dir.0).unwrap().contents().threads.len(), 1);
+    let link = dir.0.join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert!(matches!(Journal::read(&link), Err(JournalError::Io { .. })));
+}
+
+#[test]
+fn damaged_lines_are_counted_and_the_others_are_read() {
+    let head = "vcoop-journal 1 boot=b pidns=4\n";
+    let line = "thread 5 6 policy=0 flags=1 priority=0 runtime=0 deadline=0 period=0 util=0-1024 \
+                nice=-3 cpus=0-3,7 .";
+    let good = Contents::parse(format!("{head}{line}\n").as_bytes()).unwrap();
+    assert_eq!(
+        (good.threads[&5].cpus.as_slice(), good.threads[&5].nice),
+        (&[0, 1, 2, 3, 7][..], -3)
+    );
+    let damaged = [
+        &line[..line.len() - 2],
+        &line.replace("thread 5", "thread 0"),
+        &line.replace("thread 5", "thread +5"),
+        &line.replace("nice=-3", "nice=20"),
+        &line.replace("0-3,7", ""),
+        &line.replace("0-3,7", "3-0"),
+        &line.replace("0-3,7", "0-3,3"),
+        &line.replace("0-3,7", "0-8192"),
+        &line.replace("0-3,7", "0-4294967295"),
+        &line.replace(" .", " . ."),
+        // A second word on a thread is not taken for the first.
+        line,
+    ];
+    let text = damaged.map(|d| format!("{d}\n")).concat();
+    let read = Contents::parse(format!("{head}{line}\n{text}").as_bytes()).unwrap();
+    assert_eq!((&read.threads, read.damaged), (&good.threads, damaged.len()));
+    for head in ["", "vcoop-journal 1 ", "vcoop-journal 1 boot= pidns=4", "vcoop-journal 11 boot=b"]
+    {
+        assert_eq!(Contents::parse(head.as_bytes()), None);
+    }
+}
+
+fn baseline() -> impl Strategy<Value = Baseline> {
+    let thread = (1..i32::MAX, any::<u64>(), -20..=19_i32);
+    let words =
+        (0_u32..9, any::<u64>(), any::<u32>(), any::<u64>(), any::<[u64; 2]>(), any::<[u32; 2]>());
+    let cpus = proptest::collection::btree_set(0..MOST_CPUS, 1..40);
+    (thread, words, cpus).prop_map(|((tid, start, nice), words, cpus)| {
+        let (policy, flags, priority, runtime, [deadline, period], [util_min, util_max]) = words;
+        let mut attributes = Attributes::of(0, 0, 0, runtime);
+        (attributes.policy, attributes.flags, attributes.priority) = (policy, flags, priority);
+        (attributes.deadline, attributes.period) = (deadline, period);
+        (attributes.util_min, attributes.util_max) = (util_min, util_max);
+        attributes.nice = if attributes.is_fair() { nice } else { 0 };
+        Baseline { tid, start, attributes, nice, cpus: cpus.into_iter().collect() }
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(threads in proptest::collection::vec(baseline(), 0..6), pidns: u64) {
+        let origin = Origin { boot: "some-boot".to_owned(), pidns };
+        let threads = threads.into_iter().map(|t| (t.tid, t)).collect();
+        let contents = Contents { origin, threads, damaged: 0 };
+        prop_assert_eq!(Contents::parse(contents.to_string().as_bytes()), Some(contents));
+    }
+
+    #[test]
+    fn a_file_that_was_cut_off_has_whole_threads_only(
+        threads in proptest::collection::vec(baseline(), 1..4),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let origin = Origin { boot: "b".to_owned(), pidns: 1 };
+        let threads = threads.into_iter().map(|t| (t.tid, t)).collect();
+        let contents = Contents { origin, threads, damaged: 0 };
+        let text = contents.to_string();
+        if let Some(read) = Contents::parse(&text.as_bytes()[..cut.index(text.len())]) {
+            for (tid, thread) in &read.threads {
+                prop_assert_eq!(contents.threads.get(tid), Some(thread));
+            }
+        }
+    }
+
+    #[test]
+    fn a_foreign_file_is_read_or_refused(
+        threads in proptest::collection::vec(baseline(), 0..3),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+        rest in proptest::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let origin = Origin { boot: "b".to_owned(), pidns: 1 };
+        let threads = threads.into_iter().map(|t| (t.tid, t)).collect();
+        let mut bytes = Contents { origin, threads, damaged: 0 }.to_string().into_bytes();
+        bytes.extend(rest);
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if let Some(mut read) = Contents::parse(&bytes) {
+            prop_assert!(read.threads.len() + read.damaged <= bytes.len());
+            read.damaged = 0;
+            prop_assert_eq!(Contents::parse(read.to_string().as_bytes()), Some(read));
+        }
+    }
+}

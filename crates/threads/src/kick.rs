@@ -1,0 +1,85 @@
+//! A sleep that another thread can end.
+#![allow(unsafe_code, reason = "calls futex")]
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crate::Ns;
+use crate::clock::timespec;
+
+/// Wakes one thread early from a timed wait, or ends its spinning.
+#[derive(Debug, Default)]
+pub struct Kick {
+    count: AtomicU32,
+    /// The thread sleeps or is about to: a kick must wake it. A spinning one sees the count, and
+    /// the kicker is spared the system call.
+    asleep: AtomicBool,
+}
+
+impl Kick {
+    /// The state to wait on: a kick after this call ends the wait.
+    pub fn arm(&self) -> u32 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Waits until CLOCK_MONOTONIC shows `at`, or for a kick after `armed` was taken.
+    pub fn wait_until(&self, armed: u32, at: Ns) {
+        let t = timespec(at);
+        // Before the kernel compares the count: a kick either sees this or is seen there.
+        self.asleep.store(true, Ordering::SeqCst);
+        // SAFETY: the futex word lives as long as the call; the timeout is absolute and read only.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.count.as_ptr(),
+                libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG,
+                armed,
+                &raw const t,
+                std::ptr::null::<u32>(),
+                libc::FUTEX_BITSET_MATCH_ANY,
+            );
+        }
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+
+    /// Ends the wait. Does not block.
+    pub fn kick(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        if self.is_waiting() {
+            self.wake_syscall();
+        }
+    }
+
+    /// Whether a thread sleeps here, or is about to.
+    pub fn is_waiting(&self) -> bool {
+        self.asleep.load(Ordering::SeqCst)
+    }
+
+    /// The system call of a kick, without its count.
+    pub fn wake_syscall(&self) {
+        // SAFETY: the futex word lives as long as the call.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.count.as_ptr(),
+                libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+                1,
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kick;
+    use crate::clock::monotonic;
+
+    #[test]
+    fn a_kick_before_the_wait_is_not_lost() {
+        let kick = Kick::default();
+        let armed = kick.arm();
+        kick.kick();
+        let start = monotonic();
+        kick.wait_until(armed, start + 2_000_000_000);
+        assert!(monotonic() - start < 1_000_000_000);
+    }
+}

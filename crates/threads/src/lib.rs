@@ -1,0 +1,50 @@
+//! Acting on Linux threads: their scheduling attributes and affinity, how they wait, and what the
+//! kernel says of them. It knows threads only, no VM and no plan; whoever drives vCPU threads, the
+//! micro-VM lab or a daemon, stands on it.
+//!
+//! Times are nanoseconds in [`Ns`], unless they are called cycles.
+
+mod error;
+
+#[cfg(target_os = "linux")]
+mod affinity;
+#[cfg(target_os = "linux")]
+mod attributes;
+#[cfg(target_os = "linux")]
+mod captured;
+#[cfg(target_os = "linux")]
+pub mod clock;
+#[cfg(target_os = "linux")]
+pub mod journal;
+#[cfg(target_os = "linux")]
+mod kick;
+#[cfg(target_os = "linux")]
+mod pi_mutex;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod sleep;
+#[cfg(target_os = "linux")]
+mod stats;
+#[cfg(target_os = "linux")]
+mod thread;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod tsc;
+
+pub use error::{Error, hint};
+pub use vcoop_policy::config::Ns;
+
+#[cfg(target_os = "linux")]
+pub use affinity::{Stay, affinity, allowed_cpus, pin, set_affinity};
+#[cfg(target_os = "linux")]
+pub use attributes::Attributes;
+#[cfg(target_os = "linux")]
+pub use captured::{Baseline, Captured, NotRestored, Restored};
+#[cfg(target_os = "linux")]
+pub use kick::Kick;
+#[cfg(target_os = "linux")]
+pub use pi_mutex::{PiGuard, PiMutex};
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub use sleep::{Attention, Duty, MOST_SPIN_NS, PreciseSleep, Until};
+#[cfg(target_os = "linux")]
+pub use stats::{RunTime, RunTimes, Stat, preemptions, run_time};
+#[cfg(target_os = "linux")]
+pub use thread::{gettid, set_timer_slack};

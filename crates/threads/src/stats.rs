@@ -1,0 +1,142 @@
+//! What the kernel counts of a thread.
+//!
+//! Whoever looks often keeps the file open and reads it anew from its beginning: opening it costs more
+//! than reading it. An open file belongs to its thread, not to the thread's number: once the thread
+//! has ended it reads nothing, even if another thread has the number by then.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::Ns;
+
+/// What a thread's run queues have counted since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunTime {
+    /// CPU time used.
+    pub ran_ns: Ns,
+    /// Time in which it could have run and did not. A wait that is not over is not in it.
+    pub waited_ns: Ns,
+}
+
+/// `/proc/TID/schedstat`, open.
+#[derive(Debug)]
+pub struct RunTimes(File);
+
+impl RunTimes {
+    /// Of a thread of any process.
+    ///
+    /// # Errors
+    ///
+    /// There is no such thread, or no room for another file.
+    pub fn open(tid: i32) -> io::Result<Self> {
+        File::open(format!("/proc/{tid}/schedstat")).map(Self)
+    }
+
+    /// What it is now; zeros once the thread has ended.
+    pub fn read(&self) -> RunTime {
+        let mut text = [0; 64];
+        let read = self.0.read_at(&mut text, 0).unwrap_or(0);
+        let text = str::from_utf8(&text[..read]).unwrap_or_default();
+        let mut words = text.split_ascii_whitespace().map(|w| w.parse().unwrap_or(0));
+        let mut next = || words.next().unwrap_or(0);
+        RunTime { ran_ns: next(), waited_ns: next() }
+    }
+}
+
+/// What a thread has run and waited, for who looks once; zeros if there is no such thread.
+pub fn run_time(tid: i32) -> RunTime {
+    RunTimes::open(tid).map(|file| file.read()).unwrap_or_default()
+}
+
+/// `/proc/TID/task/TID/stat`, open.
+#[derive(Debug)]
+pub struct Stat(File);
+
+impl Stat {
+    /// Of a thread of any process.
+    ///
+    /// # Errors
+    ///
+    /// There is no such thread, or no room for another file.
+    pub fn open(tid: i32) -> io::Result<Self> {
+        // The file right under /proc would add up all threads of the process.
+        File::open(format!("/proc/{tid}/task/{tid}/stat")).map(Self)
+    }
+
+    /// The fields from the third on, the state, of a thread that lives; empty otherwise.
+    fn read<'a>(&self, room: &'a mut [u8; 1024]) -> &'a str {
+        let read = self.0.read_at(room, 0).unwrap_or(0);
+        // The name, in parentheses, may hold anything.
+        let after = room[..read].iter().rposition(|b| *b == b')').map_or(read, |at| at + 1);
+        str::from_utf8(&room[after..read]).unwrap_or_default().trim_ascii()
+    }
+
+    /// When the thread began, in ticks of user space's clock since boot; `None` once it has ended. A
+    /// number and this name a thread: the kernel gives a number out again after all others only.
+    pub fn start(&self) -> Option<u64> {
+        let mut room = [0; 1024];
+        let mut fields = self.read(&mut room).split(' ');
+        let lives = fields.next().is_some_and(|state| !matches!(state, "" | "Z" | "X"));
+        // Field 22; the first here is the third.
+        fields.nth(18).filter(|_| lives)?.parse().ok()
+    }
+
+    /// Whether the thread sleeps: then it uses no CPU. One that has ended does not.
+    pub fn is_asleep(&self) -> bool {
+        self.read(&mut [0; 1024]).starts_with(['S', 'D'])
+    }
+}
+
+/// How often a thread lost its CPU while it could have gone on; 0 if there is no such thread.
+pub fn preemptions(tid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let count = text.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
+    count.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::{RunTime, RunTimes, Stat};
+    use crate::gettid;
+
+    #[test]
+    fn open_files_follow_their_thread_and_no_other() {
+        let own = Stat::open(gettid()).unwrap();
+        assert!(!own.is_asleep());
+        let (tid, tids) = mpsc::channel();
+        let (wake, woken) = mpsc::channel::<()>();
+        let sleeper = thread::spawn(move || {
+            tid.send(gettid()).unwrap();
+            let _ = woken.recv();
+        });
+        let tid = tids.recv().unwrap();
+        let (stat, times) = (Stat::open(tid).unwrap(), RunTimes::open(tid).unwrap());
+        assert!((0..200).any(|_| {
+            thread::sleep(Duration::from_millis(5));
+            stat.is_asleep()
+        }));
+        let slept = times.read();
+        assert!(slept.ran_ns > 0 && times.read() == slept);
+        drop(wake);
+        sleeper.join().unwrap();
+        // The thread may be joined a moment before the kernel has let go of it.
+        assert!((0..200).any(|_| {
+            thread::sleep(Duration::from_millis(5));
+            times.read() == RunTime::default()
+        }));
+        assert!(!stat.is_asleep());
+        assert!(Stat::open(tid).is_err() || RunTimes::open(tid).is_ok());
+    }
+
+    #[test]
+    fn a_name_cannot_pretend_to_sleep() {
+        let named = thread::Builder::new().name(") S 1 (".to_owned());
+        let asleep = named.spawn(|| Stat::open(gettid()).unwrap().is_asleep()).unwrap();
+        assert!(!asleep.join().unwrap());
+    }
+}

@@ -1,0 +1,99 @@
+//! The time stamp counter as a clock: what guests see, and what is cheap to read.
+#![allow(unsafe_code, reason = "reads the TSC")]
+
+use crate::Ns;
+use crate::clock::monotonic;
+
+/// The TSC.
+pub fn tsc() -> u64 {
+    // SAFETY: reads registers.
+    unsafe {
+        core::arch::x86_64::_mm_lfence();
+        core::arch::x86_64::_rdtsc()
+    }
+}
+
+/// The TSC as a clock in nanoseconds from the time it was made.
+///
+/// Policies and plans count nanoseconds; deadlines and samples come in cycles. One origin and one
+/// rate for both keeps them comparable, and leaves out the slewing of CLOCK_MONOTONIC.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    origin: u64,
+    khz: u64,
+}
+
+impl Clock {
+    /// With `origin` as zero. `khz`: cycles a millisecond.
+    pub fn new(origin: u64, khz: u32) -> Self {
+        Self { origin, khz: u64::from(khz).max(1) }
+    }
+
+    /// Now.
+    pub fn now(&self) -> Ns {
+        self.ns_at(tsc())
+    }
+
+    /// A TSC as time since the origin; earlier ones are 0.
+    pub fn ns_at(&self, tsc: u64) -> Ns {
+        self.to_ns(tsc.saturating_sub(self.origin))
+    }
+
+    /// A time since the origin as TSC.
+    pub fn tsc_at(&self, ns: Ns) -> u64 {
+        self.origin.saturating_add(self.to_cycles(ns))
+    }
+
+    /// Cycles as nanoseconds.
+    pub fn to_ns(self, cycles: u64) -> Ns {
+        let ns = u128::from(cycles) * 1_000_000 / u128::from(self.khz);
+        Ns::try_from(ns).unwrap_or(Ns::MAX)
+    }
+
+    /// Nanoseconds as cycles.
+    pub fn to_cycles(self, ns: Ns) -> u64 {
+        let cycles = u128::from(ns) * u128::from(self.khz) / 1_000_000;
+        u64::try_from(cycles).unwrap_or(u64::MAX)
+    }
+}
+
+/// The TSC at a time of CLOCK_MONOTONIC shortly ago.
+pub fn tsc_of(clock: &Clock, at: Ns) -> u64 {
+    /// An interruption between the two clocks makes their readings a bad pair.
+    const CLOSE_NS: Ns = 2_000;
+    let mut pair = (0, 0);
+    for _ in 0..3 {
+        let before = tsc();
+        let ns = monotonic();
+        let width = tsc() - before;
+        pair = (before + width / 2, ns);
+        if width <= clock.to_cycles(CLOSE_NS) {
+            break;
+        }
+    }
+    pair.0.saturating_sub(clock.to_cycles(pair.1.saturating_sub(at)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Clock, tsc, tsc_of};
+    use crate::clock::monotonic;
+
+    #[test]
+    fn conversions_are_inverse_to_a_nanosecond() {
+        let clock = Clock::new(1_000, 2_596_119);
+        for ns in [0, 1_000, 1_000_000, 3_600_000_000_000] {
+            assert!(clock.ns_at(clock.tsc_at(ns)).abs_diff(ns) <= 1);
+        }
+        assert_eq!(clock.ns_at(0), 0, "before the origin");
+    }
+
+    #[test]
+    fn times_of_one_clock_are_found_in_the_other() {
+        // Any rate will do for a time just now.
+        let clock = Clock::new(0, 3_000_000);
+        let (before, at) = (tsc(), monotonic());
+        let found = tsc_of(&clock, at);
+        assert!(found <= tsc() && before.abs_diff(found) < clock.to_cycles(1_000_000_000));
+    }
+}
