@@ -231,7 +231,7 @@ impl World<'_> {
 
     /// Tells the checker of a vCPU's page, where there is one.
     #[inline(always)]
-    fn watch(&mut self, v: u32, tell: impl FnOnce(&mut Watch, Ns)) {
+    pub(crate) fn watch(&mut self, v: u32, tell: impl FnOnce(&mut Watch, Ns)) {
         if let Some(Some(page)) = self.watched.get_mut(v as usize) {
             tell(page, self.now);
         }

@@ -221,6 +221,8 @@ impl World<'_> {
             let v = &mut self.vcpus[vcpu as usize];
             v.pcpu = NONE;
             v.off_since = self.now;
+            self.watch(vcpu, |page, now| page.off(now, true));
+            let v = &self.vcpus[vcpu as usize];
             if v.hv_at != Ns::MAX && self.vms[v.vm as usize].virt.sw_on_preempt {
                 self.hv_to_sw(vcpu);
             }
@@ -263,6 +265,8 @@ impl World<'_> {
         let v = &mut self.vcpus[vcpu as usize];
         v.pcpu = p;
         v.home = p;
+        self.watch(vcpu, |page, now| page.off(now, false));
+        let v = &self.vcpus[vcpu as usize];
         if v.current != NONE && !v.halted {
             let stolen = self.now - v.off_since;
             let (vm, cpu) = (v.vm, v.cpu);

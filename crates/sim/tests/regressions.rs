@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 
 use support::*;
-use vcoop_model::plan::{Dist, Mode, Phase, PolicyPlan, Program, Step};
+use vcoop_model::plan::{DevicePlan, Dist, Mode, Phase, PolicyPlan, Program, Step};
 use vcoop_model::recording::Part;
 use vcoop_policy::config::{Budget, DynamicConfig, Means};
 use vcoop_sched::config::{Policy, RtGuard};
@@ -213,4 +213,69 @@ fn a_class_round_trip_costs_a_cfs_vcpu_its_lead() {
     let (cfs, eevdf) = (cpu(cfs(1)), cpu(eevdf(1)));
     assert!(cfs < 0.05, "CFS: {cfs} of one CPU shared with one hog");
     assert!(eevdf > 0.4, "EEVDF: {eevdf} of one CPU shared with one hog");
+}
+
+/// Seed 0's policy at these means, with a budget that is never used up.
+fn dynamic(means: Means) -> PolicyPlan {
+    let budget = Budget { burst_ns: S, refill_ppm: 1_000_000 };
+    PolicyPlan::Dynamic(DynamicConfig {
+        means,
+        vcpu_budget: budget,
+        vm_budget: budget,
+        max_preempt_off_ns: 3 * MS,
+        boost_on_injection: true,
+        boost_receiver: false,
+        boost_on_request: true,
+        boost_across_idle: false,
+        repay: false,
+        rest_slice_ns: None,
+    })
+}
+
+#[test]
+fn a_softirq_ends_the_boost_that_it_asked_for() {
+    let boosted = |softirq| {
+        let mut p = plan(eevdf(1), dear());
+        p.policy = dynamic(Means::Fifo(1));
+        p.host_tasks = vec![task("hog", hog(), Policy::NORMAL, &[])];
+        let mut g = vm("g", eevdf(1), vec![task("hog", hog(), Policy::NORMAL, &[])]);
+        g.level.tick_ns = 10 * MS;
+        g.devices.push(DevicePlan {
+            name: "net".into(),
+            period: Dist::Const(23 * MS),
+            vcpu: 0,
+            nmi: false,
+            softirq: Dist::Const(softirq),
+            wakes: None,
+        });
+        p.vms = vec![g];
+        scalar(&run(&p), "g", "boosted")
+    };
+    let (without, with) = (boosted(0), boosted(US));
+    assert!(
+        without > 0.0 && with < 2.0 * without,
+        "{with} % boosted with softirqs, {without} % without"
+    );
+}
+
+#[test]
+fn a_boost_never_lowers_a_thread() {
+    let steal = |policy| {
+        let mut p = plan(eevdf(1), dear());
+        p.policy = policy;
+        let probe = cyclictest(MS, 5 * US);
+        p.host_tasks = vec![task("load", hog(), Policy::Fifo(10), &[])];
+        let mut g = vm("g", eevdf(1), vec![task("cyclictest", probe, Policy::Fifo(80), &[])]);
+        g.vcpu_policy = vec![Policy::Fifo(50)];
+        p.vms = vec![g];
+        probe_all(&mut p);
+        let r = run(&p);
+        assert!(scalar(&r, "g", "steal") < 1.0);
+        latency(&r, "g.cyclictest").hist.value_at_quantile(0.99)
+    };
+    let vanilla = steal(PolicyPlan::Vanilla);
+    for policy in [dynamic(Means::Fifo(1)), PolicyPlan::Static { means: Means::Fifo(1) }] {
+        let p99 = steal(policy);
+        assert!(p99 <= 2 * vanilla, "{p99} ns, {vanilla} ns without a policy");
+    }
 }

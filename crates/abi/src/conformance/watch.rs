@@ -5,16 +5,27 @@ use super::{Actor, Area, GuestCheck, HostCheck, Limits, Record, Report, What};
 use crate::words::{BoostRequest, CsState, Header, Intent, Status, Word};
 
 /// Both checks of one vCPU's page, fed with words instead of offsets.
+///
+/// A vCPU that has lost its pCPU cannot react. So the guest's rules are checked on a clock of its own,
+/// which stands still while [`off`](Self::off) says so.
 #[derive(Clone, Debug)]
 pub struct Watch {
     guest: GuestCheck,
     host: HostCheck,
+    /// Since when the vCPU has had no pCPU, and for how long all the times before.
+    off_since: Option<u64>,
+    off_ns: u64,
 }
 
 impl Watch {
     /// A page with both headers in place, and nothing registered, at time `at` in nanoseconds.
     pub fn new(limits: Limits, at: u64) -> Self {
-        let mut watch = Self { guest: GuestCheck::new(limits), host: HostCheck::new(limits) };
+        let mut watch = Self {
+            guest: GuestCheck::new(limits),
+            host: HostCheck::new(limits),
+            off_since: None,
+            off_ns: 0,
+        };
         watch.guest_stores(at, at::HEADER, Header::OURS.to_word());
         watch.host_stores(at, at::HEADER, Header::OURS.to_word());
         watch
@@ -22,8 +33,17 @@ impl Watch {
 
     /// Anything.
     pub fn read(&mut self, record: Record) {
-        self.guest.read(record);
+        let at = self.off_since.unwrap_or(record.at).saturating_sub(self.off_ns);
+        self.guest.read(Record { at, ..record });
         self.host.read(record);
+    }
+
+    /// The vCPU has lost its pCPU, or has one again.
+    pub fn off(&mut self, at: u64, off: bool) {
+        if let Some(since) = self.off_since.take() {
+            self.off_ns += at.saturating_sub(since);
+        }
+        self.off_since = off.then_some(at);
     }
 
     fn guest_stores(&mut self, at: u64, offset: u16, value: u64) {
