@@ -136,10 +136,11 @@ impl Root {
         self.0.join(path)
     }
 
-    /// A file's text without surrounding space; `None` if it is empty or cannot be read.
+    /// A file's text without surrounding space; `None` if it is empty, cannot be read, or is
+    /// `(null)`, which is how the kernel prints a CPU list that was never set.
     pub(crate) fn text(&self, path: &str) -> Option<String> {
         let text = fs::read_to_string(self.path(path)).ok()?;
-        Some(text.trim().to_owned()).filter(|s| !s.is_empty())
+        Some(text.trim().to_owned()).filter(|s| !s.is_empty() && s != "(null)")
     }
 
     fn number<T: std::str::FromStr>(&self, path: &str) -> Option<T> {

@@ -148,6 +148,20 @@ fn an_empty_machine_is_still_described() {
 }
 
 #[test]
+fn a_cpu_list_that_was_never_set_is_none() {
+    let dir = tree(
+        "null",
+        &[
+            ("sys/devices/system/cpu/online", "(null)\n"),
+            ("sys/devices/system/cpu/cpu0/topology/core_cpus_list", "  (null)\n"),
+            ("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0\n"),
+        ],
+    );
+    let facts = read(&dir, &[], None);
+    assert_eq!((facts.cpus.as_slice(), facts.topology.read), (&[0][..], true));
+}
+
+#[test]
 fn cpu_lists() {
     assert_eq!(topology::list("0-2,5,8-9"), [0, 1, 2, 5, 8, 9]);
     assert_eq!(topology::list("x,7-,0-99999999"), Vec::<u32>::new());

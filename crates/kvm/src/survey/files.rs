@@ -323,6 +323,20 @@ mod tests {
     }
 
     #[test]
+    fn cpu_lists_that_were_never_set_are_empty() {
+        let (dir, root) = tree(
+            "null",
+            &[
+                ("sys/devices/system/cpu/isolated", "\n"),
+                ("sys/devices/system/cpu/nohz_full", "  (null)\n"),
+            ],
+        );
+        let facts = HostFacts::read(&dir, &[0, 1], None);
+        assert_eq!(cpus(&root, &facts).evidence, "2 usable; isolated: none; nohz_full: none");
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
     fn lockdown_and_governor() {
         let (dir, root) = tree(
             "lockdown",
