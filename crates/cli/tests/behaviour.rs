@@ -89,7 +89,7 @@ fn the_flagship_report_fits_and_is_plain_in_a_pipe() {
 fn the_matrix_report_fits_too() {
     let output = run(&["run", "pvsched-audio", "--duration", "200ms", "--warmup", "0s"]);
     let report = text(&output.stdout);
-    assert!(report.contains("browser_enabled true, buffer_frames 96"), "{report}");
+    assert!(report.contains("browser_enabled true, buffer 96 frames"), "{report}");
     for line in report.lines().filter(|line| !line.starts_with("Again: ")) {
         assert!(line.chars().count() <= 100, "{line}");
     }
