@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use vcoop_lab::human;
+use serde_json::Value;
+use vcoop_lab::{human, params};
 use vcoop_report::heat::{Heat, Tile};
 use vcoop_sweep::map::{AS_GOOD, Ask, Cell, Map, Show, map};
 
@@ -64,22 +65,28 @@ fn heat(ask: &Ask, found: &Map, title: Option<&str>) -> Heat {
         str::to_owned,
     );
     for (column, value) in &ask.only {
-        title += &format!(", {column} {value}");
+        let (name, value) = label(column, value);
+        title += &format!(", {name} {value}");
     }
+    let (across, columns) = axis(&ask.columns, &found.columns);
+    let (down, rows) = axis(&ask.rows, &found.rows);
     let tiles = found
         .cells
         .iter()
         .map(|row| row.iter().map(|cell| tile(ask, found, cell)).collect())
         .collect();
-    Heat {
-        title,
-        across: ask.columns.clone(),
-        columns: found.columns.clone(),
-        down: ask.rows.clone(),
-        rows: found.rows.clone(),
-        tiles,
-        notes: notes(ask, found),
-    }
+    Heat { title, across, columns, down, rows, tiles, notes: notes(ask, found) }
+}
+
+/// An axis as people read it: its name and its values.
+fn axis(column: &str, values: &[String]) -> (String, Vec<String>) {
+    let (names, values): (Vec<_>, Vec<_>) = values.iter().map(|text| label(column, text)).unzip();
+    (names.into_iter().next().unwrap_or_else(|| column.to_owned()), values)
+}
+
+fn label(column: &str, text: &str) -> (String, String) {
+    let value = serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()));
+    params::label(column, &value)
 }
 
 fn notes(ask: &Ask, found: &Map) -> Vec<String> {

@@ -41,7 +41,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let folder = args.out.as_deref().map(|dir| Folder::new(dir, &scenario.name)).transpose()?;
     let selection = selected(args, plans)?;
     if !args.common.quiet {
-        selection.note.iter().chain(&selection.fitted).for_each(|why| note(why));
+        let notes = selection.note.iter().chain(&selection.fitted).chain(&selection.caution);
+        notes.for_each(|why| note(why));
     }
     say_losses(&loader, &args.common);
     if selection.is_live() && args.check_determinism {

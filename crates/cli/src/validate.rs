@@ -50,6 +50,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
         }
         if !args.common.quiet {
             note(&format!("{} of {}: {}", i + 1, scenarios.len(), scenario.name));
+            selection.caution.iter().for_each(|why| note(why));
         }
         let (plans, columns) = (&selection.plans, selection.columns());
         let progress = Progress::new(args.common.quiet);

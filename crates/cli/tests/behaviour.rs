@@ -89,7 +89,7 @@ fn the_flagship_report_fits_and_is_plain_in_a_pipe() {
 fn the_matrix_report_fits_too() {
     let output = run(&["run", "pvsched-audio", "--duration", "200ms", "--warmup", "0s"]);
     let report = text(&output.stdout);
-    assert!(report.contains("browser_enabled true, buffer_frames 96"), "{report}");
+    assert!(report.contains("browser_enabled true, buffer 96 frames"), "{report}");
     for line in report.lines().filter(|line| !line.starts_with("Again: ")) {
         assert!(line.chars().count() <= 100, "{line}");
     }
@@ -182,27 +182,52 @@ fn end_of(child: &mut std::process::Child) -> Option<i32> {
     panic!("it did not end");
 }
 
-#[test]
-fn an_interrupt_shows_what_was_measured() {
-    let long = ["run", "busy-host-1", "--repeats", "10000", "--duration", "1s", "--json"];
-    // With a note: that its host is not this one.
-    let args = [&long[..], &["--backend", "auto"], &TOO_BIG].concat();
+/// Standard output of a run that is interrupted after a while, which begins when its handler is in
+/// place: with its first note, that its host is not this one.
+fn interrupted(args: &[&str], after: Duration) -> String {
+    let args = [args, &["--backend", "auto"], &TOO_BIG].concat();
     let mut child = vcoop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdout = child.stdout.take().unwrap();
     let reader = thread::spawn(move || {
         let mut text = String::new();
         stdout.read_to_string(&mut text).map(|_| text)
     });
-    // The first note comes when the handler is in place.
     let mut first = [0];
     child.stderr.as_mut().unwrap().read_exact(&mut first).unwrap();
-    thread::sleep(Duration::from_millis(500));
+    thread::sleep(after);
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     assert_eq!(end_of(&mut child), Some(130));
-    let json: Value = serde_json::from_str(&reader.join().unwrap().unwrap()).unwrap();
+    reader.join().unwrap().unwrap()
+}
+
+#[test]
+fn an_interrupt_shows_what_was_measured() {
+    let long = ["run", "busy-host-1", "--repeats", "10000", "--duration", "1s", "--json"];
+    let json = interrupted(&long, Duration::from_millis(500));
+    let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["interrupted"], true);
     assert!(json["series"].as_array().is_some_and(|series| !series.is_empty()));
+}
+
+#[test]
+fn an_interrupted_warm_up_is_no_measurement_of_zero() {
+    let long = ["run", "busy-host-1", "--warmup", "10000s", "--duration", "20000s"];
+    let dir = folder("warm-up");
+    let out = ["--json", "--out", dir.to_str().unwrap()];
+    let json = interrupted(&[&long[..], &out].concat(), Duration::from_millis(300));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let series = json["series"].as_array().unwrap();
+    let cpu = series.iter().find(|s| s["probe"] == "host" && s["metric"] == "cpu").unwrap();
+    assert_eq!((&cpu["value"], &cpu["repeats"]), (&Value::Null, &Value::from(0)));
+    assert!(series.iter().all(|s| s["value"].is_null()), "{series:?}");
+    // Drawn again from the document, whose nulls must be readable.
+    assert!(run(&["report", dir.to_str().unwrap()]).status.success());
+    let page = fs::read_to_string(dir.join("report.html")).unwrap();
+    let report = fs::read_to_string(dir.join("report.txt")).unwrap();
+    let row = report.lines().find(|line| line.contains("host CPU")).unwrap();
+    assert!(row.contains("n/a") && !row.contains('%'), "{row}");
+    assert!(page.contains("n/a") && !page.contains("0 CPU"));
 }
 
 #[test]

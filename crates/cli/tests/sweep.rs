@@ -146,7 +146,7 @@ fn a_map_shows_the_best_policy_or_a_number() {
     let number = map(&["--show", "ratio", "--policy", "dynamic:rr"]);
     assert_eq!(code(&number), 0, "{}", text(&number.stderr));
     let said = text(&number.stdout);
-    assert!(said.contains("hog_count \\ tick_hz  250 "), "{said}");
+    assert!(said.contains("hog_count \\ tick  250 Hz"), "{said}");
     let ratios: Vec<f64> =
         said.split_whitespace().filter_map(|w| w.strip_suffix('x')?.parse().ok()).collect();
     assert!(ratios.len() == 4 && ratios.iter().all(|x| *x < 1.0), "{said}");

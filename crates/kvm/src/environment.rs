@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+use crate::facts::{Root, sched_ext};
+
 /// Facts about this host by name, for the result of a run: KVM flavour, kernel, CPU, clock source,
-/// real-time limits, frequency governor, cgroup, whether the host itself is a guest, and the events of
+/// real-time limits, a sched_ext scheduler if one is loaded, frequency governor, cgroup, whether the host itself is a guest, and the events of
 /// the host's scheduler that a run records, or why it cannot (`trace`).
 /// What cannot be read is left out.
 pub fn environment() -> BTreeMap<String, String> {
@@ -24,6 +26,8 @@ pub fn environment() -> BTreeMap<String, String> {
     put("clocksource", read("/sys/devices/system/clocksource/clocksource0/current_clocksource"));
     put("sched_rt_runtime_us", read("/proc/sys/kernel/sched_rt_runtime_us"));
     put("sched_rt_period_us", read("/proc/sys/kernel/sched_rt_period_us"));
+    let loaded = sched_ext::read(&Root::new(Path::new("/")));
+    put("sched_ext", loaded.map(|loaded| loaded.to_string()));
     put("governor", read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
     put("cpuidle_driver", read("/sys/devices/system/cpu/cpuidle/current_driver"));
     for name in

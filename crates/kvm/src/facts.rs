@@ -6,6 +6,7 @@
 
 mod idle;
 mod kernel;
+pub(crate) mod sched_ext;
 pub(crate) mod timers;
 mod topology;
 
@@ -21,6 +22,7 @@ use vcoop_sched::config::{Fair, RtGuard, Topology};
 
 pub use idle::{IdleFacts, IdleState};
 pub use kernel::Release;
+pub use sched_ext::SchedExt;
 
 /// A value, and how it is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -63,6 +65,8 @@ pub struct HostFacts {
     pub preemption: Fact<Preemption>,
     /// Fair class and its tunables.
     pub fair: Fact<Fair>,
+    /// The sched_ext scheduler that is loaded, if one is.
+    pub sched_ext: Option<SchedExt>,
     /// Slice of SCHED_RR, in nanoseconds.
     pub rr_slice_ns: Fact<Ns>,
     /// What keeps real-time threads from starving the rest.
@@ -94,6 +98,7 @@ impl HostFacts {
             tick_ns: kernel::tick(tick_ns, &config),
             preemption: kernel::preemption(&root, &config),
             fair: kernel::fair(&root, version, n),
+            sched_ext: sched_ext::read(&root),
             rr_slice_ns: kernel::rr_slice(&root),
             rt_guard: kernel::rt_guard(&root, version),
             rt_limit: kernel::rt_limit(&root),
@@ -136,10 +141,11 @@ impl Root {
         self.0.join(path)
     }
 
-    /// A file's text without surrounding space; `None` if it is empty or cannot be read.
+    /// A file's text without surrounding space; `None` if it is empty, cannot be read, or is
+    /// `(null)`, which is how the kernel prints a CPU list that was never set.
     pub(crate) fn text(&self, path: &str) -> Option<String> {
         let text = fs::read_to_string(self.path(path)).ok()?;
-        Some(text.trim().to_owned()).filter(|s| !s.is_empty())
+        Some(text.trim().to_owned()).filter(|s| !s.is_empty() && s != "(null)")
     }
 
     fn number<T: std::str::FromStr>(&self, path: &str) -> Option<T> {

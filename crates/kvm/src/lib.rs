@@ -133,7 +133,7 @@ pub use calibrate::{
     Skipped, TOLERANCE_PERCENT,
 };
 pub use error::{Error, Missing, Whom};
-pub use facts::{Fact, HostFacts, IdleFacts, IdleState, Release, host_facts};
+pub use facts::{Fact, HostFacts, IdleFacts, IdleState, Release, SchedExt, host_facts};
 pub use survey::{Finding, State, survey};
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -114,17 +114,19 @@ fn engine(measured: &Measured) -> Option<Engine> {
     Some(Engine { events: sum(|s| s.events), cpu_s, sim_s: sum(|s| s.sim_ns) as f64 / 1e9 })
 }
 
-/// The repeats that count: those that came to their end, or, if none did, what there is.
-fn usable(run: &PlanRuns) -> Vec<(u32, &Digest)> {
+/// The repeats that count: those that came to their end, or, if none did, those that were
+/// interrupted after their warm-up.
+fn usable<'r>(plan: &Plan, run: &'r PlanRuns) -> Vec<(u32, &'r Digest)> {
     let numbered = (0..).zip(&run.repeats).filter_map(|(r, d)| Some((r, d.as_ref()?)));
-    let all: Vec<(u32, &Digest)> = numbered.collect();
+    let measured = |d: &Digest| d.engine.is_none_or(|engine| engine.sim_ns > plan.warmup_ns);
+    let all: Vec<(u32, &Digest)> = numbered.filter(|(_, d)| measured(d)).collect();
     let complete: Vec<_> = all.iter().copied().filter(|(_, d)| d.complete).collect();
     if complete.is_empty() { all } else { complete }
 }
 
 fn one_plan(plan: &Plan, run: &PlanRuns, base: Option<&PlanRuns>, series: &mut Vec<Series>) {
-    let own = usable(run);
-    let base = base.map(usable).unwrap_or_default();
+    let own = usable(plan, run);
+    let base = base.map(|base| usable(plan, base)).unwrap_or_default();
     let mut paired = (Vec::new(), Vec::new());
     for (repeat, digest) in &own {
         if let Some((_, other)) = base.iter().find(|(r, _)| r == repeat) {
@@ -142,7 +144,9 @@ fn one_plan(plan: &Plan, run: &PlanRuns, base: Option<&PlanRuns>, series: &mut V
         unit: unit.to_owned(),
         repeats: own.len() as u32,
     };
-    let Some((_, any)) = own.first() else { return };
+    // An interrupted warm-up measured nothing, but says what would have been measured.
+    let begun = run.repeats.iter().flatten().next();
+    let Some(any) = own.first().map(|(_, digest)| *digest).or(begun) else { return };
     for (index, first) in any.latencies.iter().enumerate() {
         let own: Vec<(u32, &Latency)> =
             own.iter().filter_map(|(r, d)| Some((*r, d.latencies.get(index)?))).collect();
@@ -347,14 +351,14 @@ fn number(key: Key, own: &[f64], pair: &(Vec<f64>, Vec<f64>)) -> ScalarSeries {
     let draw = Resamples::shared(mine.len()).filter(|_| paired);
     ScalarSeries {
         key,
-        value,
+        value: value.is_finite().then_some(value),
         value_ci95,
         ratio_to_baseline: point.is_finite().then(|| ratio(point)),
         ratio_ci95: draw.and_then(|r| r.interval(quotient_at)).map(|ends| ends.map(ratio)),
     }
 }
 
-/// The mean over repeats, and its interval.
+/// The mean over repeats, NaN without any, and its interval.
 fn mean_of(values: &[f64]) -> (f64, Option<Interval>) {
     let blocks = fold(values);
     if let [first, others @ ..] = &*blocks

@@ -76,7 +76,7 @@ pub fn beside(document: &Document) -> Vec<Beside> {
         }
         let live = document.scalars().find(|s| s.key.backend == "kvm" && same(&s.key, &sim.key));
         if let Some(kvm) = live {
-            let mean = Pair::new(Some(sim.value), Some(kvm.value));
+            let mean = Pair::new(sim.value, kvm.value);
             rows.push(Beside { mean, ..row(&sim.key) });
         }
     }

@@ -34,6 +34,20 @@ pub fn time(us: f64) -> String {
     format!("{} {unit}", digits(value))
 }
 
+/// Nanoseconds without rounding, for what somebody has set: `100 ns`, `500 us`, `1.5 ms`, `4 s`.
+pub fn exact_time(ns: f64) -> String {
+    // What was converted from another unit has lost its last digits.
+    let ns = significant(ns, 12);
+    let (size, unit) = match ns.abs() {
+        0.0 => (1.0, "us"),
+        ..1e3 => (1.0, "ns"),
+        ..1e6 => (1e3, "us"),
+        ..1e9 => (1e6, "ms"),
+        _ => (1e9, "s"),
+    };
+    format!("{} {unit}", ns / size)
+}
+
 /// A ratio: `0.0122x`, `1.04x`, `12.3x`; below a thousandth and above 99 999 only that.
 pub fn ratio(x: f64) -> String {
     match x {
@@ -93,6 +107,23 @@ mod tests {
         assert_eq!(time(12.34), "12.3 us");
         assert_eq!(time(1_730_000.0), "1.73 s");
         assert_eq!(time(0.0), "0 us");
+    }
+
+    #[test]
+    fn settings_are_not_rounded() {
+        let cases = [
+            (0.0, "0 us"),
+            (100.0, "100 ns"),
+            (2.001 * 1e3, "2.001 us"),
+            (500e3, "500 us"),
+            (1.5e6, "1.5 ms"),
+            (1_234_567.0, "1.234567 ms"),
+            (4e9, "4 s"),
+            (240e9, "240 s"),
+        ];
+        for (ns, text) in cases {
+            assert_eq!(exact_time(ns), text);
+        }
     }
 
     #[test]

@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Number, Value};
 
+use crate::human;
 use crate::result::Params;
 
 /// Time units and how many nanoseconds they have.
 const TIMES: [(&str, f64); 5] = [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9)];
+
+/// Other units as names end in them, and as people write them.
+const UNITS: [(&str, &str); 3] = [("percent", "%"), ("hz", "Hz"), ("frames", "frames")];
 
 /// Keys that need the name before them.
 const GENERIC: [&str; 4] = ["enabled", "count", "means", "policy"];
@@ -73,11 +77,29 @@ fn plain(value: f64) -> Value {
     Number::from_f64(value).map_or(Value::Null, Value::Number)
 }
 
-/// A cell in words: `interval_us 500, vcpus 4`; empty without a matrix.
+/// A coordinate as people read it, its name and its value: where the name ends in a unit, the value
+/// has it instead, `period_us` = 4000000 becomes `period` and `4 s`.
+pub fn label(name: &str, value: &Value) -> (String, String) {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    if let (Some((stem, end)), Some(number)) = (name.rsplit_once('_'), value.as_f64()) {
+        if let Some((_, ns)) = TIMES.iter().find(|(unit, _)| *unit == end) {
+            return (stem.to_owned(), human::exact_time(number * ns));
+        }
+        if let Some((_, unit)) = UNITS.iter().find(|(known, _)| *known == end) {
+            return (stem.to_owned(), format!("{text} {unit}"));
+        }
+    }
+    (name.to_owned(), text)
+}
+
+/// A cell in words: `interval 500 us, vcpus 4`; empty without a matrix.
 pub fn words(params: &Params) -> String {
-    let word = |(name, value): (&String, &Value)| match value {
-        Value::String(text) => format!("{name} {text}"),
-        other => format!("{name} {other}"),
+    let word = |(name, value): (&String, &Value)| {
+        let (name, value) = label(name, value);
+        format!("{name} {value}")
     };
     params.iter().map(word).collect::<Vec<_>>().join(", ")
 }
@@ -101,6 +123,26 @@ mod tests {
         assert_eq!(of(&[("a.on", "true"), ("b.n", "4")]), r#"{"n":4,"on":true}"#);
         let means = of(&[("policy.dynamic.means", "rr 8")]);
         assert_eq!(means, r#"{"dynamic_means":"rr 8"}"#);
+    }
+
+    #[test]
+    fn people_read_units_with_the_value() {
+        let said = |pairs: &[(&str, &str)]| {
+            let cell = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            words(&short(&cell))
+        };
+        assert_eq!(said(&[("vm.a.period", "4s"), ("vm.a.vcpus", "4")]), "period 4 s, vcpus 4");
+        assert_eq!(
+            said(&[("a.buffer", "96 frames"), ("b.util", "1%")]),
+            "buffer 96 frames, util 1 %"
+        );
+        assert_eq!(
+            said(&[("costs.exit_ns", "1500"), ("host.tick_hz", "250")]),
+            "exit 1.5 us, tick 250 Hz"
+        );
+        assert_eq!(said(&[("a.slice", "100ns"), ("b.limit", "0us")]), "limit 0 us, slice 100 ns");
+        let words = said(&[("b.enabled", "true"), ("c.gap", "exp 5ms"), ("d.version", "4.2")]);
+        assert_eq!(words, "b_enabled true, gap exp 5ms, version 4.2");
     }
 
     #[test]

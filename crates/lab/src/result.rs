@@ -255,8 +255,8 @@ pub struct ScalarSeries {
     /// What it is about.
     #[serde(flatten)]
     pub key: Key,
-    /// Mean over repeats.
-    pub value: f64,
+    /// Mean over repeats; null where all were interrupted before their warm-up was over.
+    pub value: Option<f64>,
     /// Its interval over repeats.
     pub value_ci95: Option<Interval>,
     /// Over the baseline's, paired by repeat; null for the baseline and where that is zero.

@@ -156,7 +156,7 @@ fn glitches(document: &Document, cell: &Cell, policy: &str, probe: &str) -> f64 
             && s.key.probe == probe
             && s.key.metric == "glitches"
     });
-    found.map_or(0.0, |s| s.value)
+    found.and_then(|s| s.value).unwrap_or(0.0)
 }
 
 fn candidate<'d>(document: &'d Document, cell: &Cell, policy: &'d str) -> Option<Candidate<'d>> {
@@ -251,10 +251,13 @@ fn costs(document: &Document, cell: &Cell, policy: &str) -> Vec<Cost> {
     let loads = loads(document, cell, policy);
     for (series, base) in loads {
         let hosts = series.key.probe.starts_with("host.");
-        let Some(ratio) = series.ratio_to_baseline else { continue };
+        let (Some(ratio), Some(from), Some(to)) =
+            (series.ratio_to_baseline, base.value, series.value)
+        else {
+            continue;
+        };
         let beyond_noise = clearly_below(series.ratio_ci95);
-        let (from, to) =
-            (human::with_unit(base.value, "cpu"), human::with_unit(series.value, "cpu"));
+        let (from, to) = (human::with_unit(from, "cpu"), human::with_unit(to, "cpu"));
         let text = format!("{} {from} -> {to} ({})", series.key.probe, human::ratio(ratio));
         let excessive = hosts && beyond_noise && ratio < LIMITS.load;
         costs.push(Cost { text, weight: 1.0 / ratio.max(1e-9), beyond_noise, excessive });
@@ -285,7 +288,7 @@ pub fn loads<'d>(
         .filter(|s| !is_probe(&s.key.probe))
         .filter_map(|s| {
             let base = throughput(&document.baseline).find(|b| b.key.probe == s.key.probe)?;
-            (base.value >= LEAST_LOAD).then_some((s, base))
+            (base.value? >= LEAST_LOAD).then_some((s, base))
         })
         .collect()
 }

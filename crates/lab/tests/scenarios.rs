@@ -48,7 +48,7 @@ fn latency<'d>(d: &'d Document, probe: &str, policy: &str) -> &'d LatencySeries 
 fn scalars(d: &Document, probe: &str, metric: &str, policy: &str) -> Vec<f64> {
     let is =
         |k: &vcoop_lab::result::Key| k.probe == probe && k.metric == metric && k.policy == policy;
-    let found: Vec<f64> = d.scalars().filter(|s| is(&s.key)).map(|s| s.value).collect();
+    let found: Vec<f64> = d.scalars().filter(|s| is(&s.key)).filter_map(|s| s.value).collect();
     assert!(!found.is_empty(), "no {metric} of {probe} under {policy}");
     found
 }
@@ -440,7 +440,7 @@ fn in_cell(d: &Document, at: [&str; 3], probe: &str, metric: &str, policy: &str)
             && s.key.policy == policy
             && is_cell(&s.key.cell, at)
     });
-    found.unwrap_or_else(|| panic!("no {metric} of {probe} at {at:?}")).value
+    found.and_then(|s| s.value).unwrap_or_else(|| panic!("no {metric} of {probe} at {at:?}"))
 }
 
 fn is_cell(cell: &std::collections::BTreeMap<String, String>, at: [&str; 3]) -> bool {
@@ -518,7 +518,8 @@ fn storm(d: &Document, metric: &str, policy: &str, at: &[(&str, &str)]) -> f64 {
             && k.policy == policy
             && at.iter().all(|(path, value)| k.cell[*path] == *value)
     };
-    d.scalars().find(|s| is(&s.key)).unwrap_or_else(|| panic!("no {metric} at {at:?}")).value
+    let found = d.scalars().find(|s| is(&s.key)).and_then(|s| s.value);
+    found.unwrap_or_else(|| panic!("no {metric} at {at:?}"))
 }
 
 const NOPIN: (&str, &str) = ("host.dom0_pin", "nopin");

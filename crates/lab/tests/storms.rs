@@ -90,7 +90,8 @@ fn scalar(d: &Document, policy: &str, metric: &str) -> f64 {
     let is = |k: &vcoop_lab::result::Key| {
         k.policy == policy && k.probe == "desktop" && k.metric == metric
     };
-    d.scalars().find(|s| is(&s.key)).unwrap_or_else(|| panic!("no {metric}")).value
+    let found = d.scalars().find(|s| is(&s.key)).and_then(|s| s.value);
+    found.unwrap_or_else(|| panic!("no {metric}"))
 }
 
 #[test]

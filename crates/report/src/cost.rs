@@ -21,9 +21,12 @@ pub(crate) struct Row {
     pub(crate) entries: Vec<Option<Entry>>,
 }
 
-/// The costs of a cell.
+/// The costs of a cell; empty where nothing was measured.
 pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
     let rows = rows(document, cell);
+    if rows.is_empty() {
+        return String::new();
+    }
     side_by_side(document, |columns| {
         let mut header = vec![String::new()];
         header.extend(columns.iter().map(|policy| cut(policy, POLICY)));
@@ -150,8 +153,8 @@ fn density_row(document: &Document, cell: &(String, Params), guest: &str) -> Row
                 && key.metric == "limit_passed"
                 && key.policy == *policy
         };
-        let passed = document.scalars().find(|s| is(&s.key)).is_some_and(|s| s.value >= 1.0);
-        if let (Some(entry), false) = (entry, passed) {
+        let passed = document.scalars().find(|s| is(&s.key)).and_then(|s| s.value);
+        if let (Some(entry), Some(..1.0)) = (entry, passed) {
             entry.text = format!(">= {}", entry.text);
         }
     }
@@ -179,7 +182,10 @@ fn scalar_row(
             _ => None,
         })?;
         Some(Entry {
-            text: human::with_unit(series.value, &series.key.unit),
+            text: series.value.map_or_else(
+                || "n/a".to_owned(),
+                |value| human::with_unit(value, &series.key.unit),
+            ),
             ratio: series.ratio_to_baseline,
             interval: series.ratio_ci95,
         })

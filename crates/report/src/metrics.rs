@@ -50,6 +50,7 @@ pub fn open_metrics(document: &Document) -> String {
         latency(&mut families, series);
     }
     for series in document.scalars() {
+        let Some(value) = series.value else { continue };
         let key = &series.key;
         let (suffix, factor) = base_unit(&key.unit);
         let unit = if suffix == "seconds" || suffix == "ratio" { suffix } else { "" };
@@ -60,7 +61,7 @@ pub fn open_metrics(document: &Document) -> String {
         };
         let help = format!("{} ({}), mean over repeats.", key.metric, key.unit);
         let family = families.add(&name, "gauge", unit, &help);
-        let line = format!("{name}{} {}", of(key, &[]), significant(series.value * factor, 9));
+        let line = format!("{name}{} {}", of(key, &[]), significant(value * factor, 9));
         family.lines.push(line);
     }
     if let Some(engine) = &document.engine {

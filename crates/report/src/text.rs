@@ -29,10 +29,11 @@ pub fn render(document: &Document, style: Style) -> String {
             out.push_str(&style.heading(&title));
             out.push('\n');
         }
-        if document.latencies().any(|series| series.key.is_in(cell)) {
+        let latencies = latency::render(document, cell, style);
+        if !latencies.is_empty() {
             out.push_str(&style.heading("Latency"));
             out.push('\n');
-            out.push_str(&latency::render(document, cell, style));
+            out.push_str(&latencies);
         }
         let curves = curves::render(document, cell, style);
         if !curves.is_empty() {
@@ -42,9 +43,14 @@ pub fn render(document: &Document, style: Style) -> String {
             out.push('\n');
             out.push_str(&curves);
         }
-        out.push_str(&style.heading("Costs and counts"));
-        out.push('\n');
-        out.push_str(&cost::render(document, cell, style));
+        let costs = cost::render(document, cell, style);
+        if !costs.is_empty() {
+            out.push_str(&style.heading("Costs and counts"));
+            out.push('\n');
+            out.push_str(&costs);
+        } else if latencies.is_empty() {
+            out.push_str("Nothing was measured.\n");
+        }
         let parts = if alone { parts::render(document, cell, style) } else { String::new() };
         if !parts.is_empty() {
             out.push_str(&style.heading("Where the time went"));

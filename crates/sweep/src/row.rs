@@ -163,7 +163,7 @@ impl Row {
     }
 
     fn scalar(&mut self, s: &ScalarSeries) {
-        self.bounded("value", Some(s.value), s.value_ci95);
+        self.bounded("value", s.value, s.value_ci95);
         self.bounded("ratio", s.ratio_to_baseline, s.ratio_ci95);
     }
 }

@@ -163,7 +163,7 @@ impl Quantity {
             None => {
                 let ScalarSeries { value, value_ci95, .. } =
                     document.scalars().find(|s| is(&s.key))?;
-                Some(Reading { value: *value, interval: *value_ci95 })
+                Some(Reading { value: (*value)?, interval: *value_ci95 })
             }
         }
     }

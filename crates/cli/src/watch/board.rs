@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use vcoop_lab::digest::Digest;
-use vcoop_lab::human;
 use vcoop_lab::runner::{Progress, RunId};
+use vcoop_lab::{human, params};
 use vcoop_model::plan::{Ns, Plan};
 
 use super::eye::Seen;
@@ -56,8 +56,12 @@ pub(super) struct Entry {
 impl Board {
     pub(super) fn new(title: &str, plans: &[Plan], runs: usize) -> Self {
         let name = |plan: &Plan| {
-            let cell: String = plan.params.iter().map(|(k, v)| format!(" {k}={v}")).collect();
-            format!("{}{cell}", plan.policy_name)
+            let cell = params::words(&params::short(&plan.params));
+            if cell.is_empty() {
+                plan.policy_name.clone()
+            } else {
+                format!("{}, {cell}", plan.policy_name)
+            }
         };
         Self {
             title: title.to_owned(),

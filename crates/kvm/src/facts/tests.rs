@@ -148,6 +148,42 @@ fn an_empty_machine_is_still_described() {
 }
 
 #[test]
+fn a_cpu_list_that_was_never_set_is_none() {
+    let dir = tree(
+        "null",
+        &[
+            ("sys/devices/system/cpu/online", "(null)\n"),
+            ("sys/devices/system/cpu/cpu0/topology/core_cpus_list", "  (null)\n"),
+            ("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0\n"),
+        ],
+    );
+    let facts = read(&dir, &[], None);
+    assert_eq!((facts.cpus.as_slice(), facts.topology.read), (&[0][..], true));
+}
+
+#[test]
+fn a_sched_ext_scheduler_is_known_by_what_it_takes() {
+    let of = |files: &[(&str, &str)]| read(&tree("sched-ext", files), &[0], None).sched_ext;
+    let loaded = |switch_all| {
+        of(&[
+            ("sys/kernel/sched_ext/state", "enabled\n"),
+            ("sys/kernel/sched_ext/switch_all", switch_all),
+            ("sys/kernel/sched_ext/nr_rejected", "0\n"),
+            ("sys/kernel/sched_ext/enable_seq", "3\n"),
+            ("sys/kernel/sched_ext/root/ops", "scx_lavd_1.0.13\n"),
+        ])
+    };
+    let takes = |takes_fair| Some(SchedExt { ops: "scx_lavd_1.0.13".to_owned(), takes_fair });
+    assert_eq!(loaded("1\n"), takes(true));
+    assert_eq!(loaded("0\n"), takes(false));
+    assert_eq!(takes(true).unwrap().to_string(), "scx_lavd_1.0.13, all fair threads");
+    let unloaded =
+        [("sys/kernel/sched_ext/state", "disabled\n"), ("sys/kernel/sched_ext/switch_all", "0\n")];
+    assert_eq!(of(&unloaded), None);
+    assert_eq!(of(&[("x", "")]), None);
+}
+
+#[test]
 fn cpu_lists() {
     assert_eq!(topology::list("0-2,5,8-9"), [0, 1, 2, 5, 8, 9]);
     assert_eq!(topology::list("x,7-,0-99999999"), Vec::<u32>::new());

@@ -13,6 +13,7 @@ pub(super) fn findings(root: &Root, facts: &HostFacts) -> Vec<Finding> {
         cpus(root, facts),
         smt(root),
         guard(facts),
+        sched_ext(facts),
         guest(root, facts),
         busy(root),
         governor(root),
@@ -76,6 +77,23 @@ fn guard(facts: &HostFacts) -> Finding {
             "starvation guard",
             format!("fair server, {} of {} ms ({source})", ms(runtime_ns), ms(period_ns)),
         ),
+    }
+}
+
+fn sched_ext(facts: &HostFacts) -> Finding {
+    const NAME: &str = "sched_ext";
+    match &facts.sched_ext {
+        None => Finding::ok(NAME, "no scheduler is loaded"),
+        Some(loaded) if loaded.takes_fair => Finding::limited(
+            NAME,
+            format!(
+                "{loaded}: nice values and slices (boosts by nice or slice, repay, rest_slice) do \
+                 nothing unless it reads them; boosts by fifo, rr or deadline outrank it"
+            ),
+            "boost by fifo, rr or deadline, or unload the scheduler; the simulation of this host has \
+             the kernel's own fair class",
+        ),
+        Some(loaded) => Finding::ok(NAME, format!("{loaded}: nice and slice work as without it")),
     }
 }
 
@@ -319,6 +337,41 @@ mod tests {
         assert_eq!(cgroup(&root).state, State::Limited);
         fs::write(dir.join("sys/fs/cgroup/user.slice/cpu.max"), "max 100000\n").unwrap();
         assert_eq!(cgroup(&root).state, State::Ok);
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn cpu_lists_that_were_never_set_are_empty() {
+        let (dir, root) = tree(
+            "null",
+            &[
+                ("sys/devices/system/cpu/isolated", "\n"),
+                ("sys/devices/system/cpu/nohz_full", "  (null)\n"),
+            ],
+        );
+        let facts = HostFacts::read(&dir, &[0, 1], None);
+        assert_eq!(cpus(&root, &facts).evidence, "2 usable; isolated: none; nohz_full: none");
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_sched_ext_scheduler_limits_boosts_within_the_fair_class() {
+        let (dir, _) = tree(
+            "sched-ext",
+            &[
+                ("sys/kernel/sched_ext/state", "enabled\n"),
+                ("sys/kernel/sched_ext/switch_all", "1\n"),
+                ("sys/kernel/sched_ext/root/ops", "rusty_1.0.9\n"),
+            ],
+        );
+        let found = || sched_ext(&HostFacts::read(&dir, &[0, 1], None));
+        let all = found();
+        assert_eq!(all.state, State::Limited);
+        assert!(all.evidence.starts_with("rusty_1.0.9, all fair threads: nice values and slices "));
+        fs::write(dir.join("sys/kernel/sched_ext/switch_all"), "0\n").unwrap();
+        assert_eq!(found().state, State::Ok);
+        fs::write(dir.join("sys/kernel/sched_ext/state"), "disabled\n").unwrap();
+        assert_eq!(found().evidence, "no scheduler is loaded");
         fs::remove_dir_all(dir).unwrap();
     }
 

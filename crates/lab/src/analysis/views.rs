@@ -32,7 +32,8 @@ impl Views {
             params: params::short(&plan.params),
             cell: plan.params.clone(),
         };
-        let repeats: Vec<&Digest> = usable(run).into_iter().map(|(_, digest)| digest).collect();
+        let repeats: Vec<&Digest> =
+            usable(plan, run).into_iter().map(|(_, digest)| digest).collect();
         if repeats.is_empty() {
             return;
         }

@@ -1,7 +1,9 @@
 //! From what `--backend` asks for to who runs which plan.
 
-use vcoop_model::plan::Plan;
+use vcoop_kvm::{SchedExt, host_facts};
+use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::profile::Profile;
+use vcoop_policy::config::Means;
 
 use super::{Backend, Column, Kvm, Sim, SimHere, Unavailable};
 use crate::fit::fit;
@@ -46,6 +48,8 @@ pub struct Selection {
     pub fitted: Option<String>,
     /// What `auto` left out and why: one line for stderr.
     pub note: Option<String>,
+    /// What this host's scheduler does to a live run's boosts: one line for stderr.
+    pub caution: Option<String>,
 }
 
 impl Selection {
@@ -69,8 +73,14 @@ impl Selection {
 /// The backend that was asked for by name cannot run here, or none of the plans on it.
 pub fn select(request: Request<'_>, plans: Vec<Plan>) -> Result<Selection, Unavailable> {
     let (plans, fitted) = if request.fit { fitted(plans) } else { (plans, None) };
-    let mut selection =
-        Selection { plans, backends: Vec::new(), missing: Vec::new(), fitted, note: None };
+    let mut selection = Selection {
+        plans,
+        fitted,
+        backends: Vec::new(),
+        missing: Vec::new(),
+        note: None,
+        caution: None,
+    };
     let simulate = |mut selection: Selection, note: Option<String>| {
         let all = (0..selection.plans.len()).collect();
         selection.backends.push((Box::new(Sim), all));
@@ -93,9 +103,39 @@ pub fn select(request: Request<'_>, plans: Vec<Plan>) -> Result<Selection, Unava
         selection.note = Some(format!("simulating this host beside it: {}", here.0.describe()));
         selection.backends.push((Box::new(here), live.plans.clone()));
     }
+    let run = live.plans.iter().map(|&plan| &selection.plans[plan]);
+    selection.caution = host_facts().sched_ext.and_then(|loaded| caution(&loaded, run));
     selection.backends.push((Box::new(Kvm), live.plans));
     selection.missing = live.missing;
     Ok(selection)
+}
+
+/// What a loaded sched_ext scheduler makes of plans that need the fair class.
+fn caution<'p>(loaded: &SchedExt, mut plans: impl Iterator<Item = &'p Plan>) -> Option<String> {
+    let found = plans.find(|plan| loaded.takes_fair && sets_nice_or_slice(plan))?;
+    Some(format!(
+        "the sched_ext scheduler {} schedules this host's fair threads: nice values and slices, \
+         which policy {} sets, do nothing unless it reads them",
+        loaded.ops, found.policy_name
+    ))
+}
+
+/// Whether the policy of a plan gives vCPUs a nice value or a slice, boosted or not.
+fn sets_nice_or_slice(plan: &Plan) -> bool {
+    let (means, at_rest) = match &plan.policy {
+        PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => return false,
+        PolicyPlan::Static { means } => (*means, false),
+        PolicyPlan::Dynamic(config) => {
+            (config.means, config.repay || config.rest_slice_ns.is_some())
+        }
+        PolicyPlan::WakeBoost(config) => {
+            (config.means, config.repay || config.rest_slice_ns.is_some())
+        }
+    };
+    let own = plan.vms.iter().flat_map(|vm| &vm.vcpu_means);
+    let fair =
+        |own: &Option<Means>| matches!(own.unwrap_or(means), Means::Nice(_) | Means::Slice(_));
+    at_rest || own.into_iter().any(fair)
 }
 
 /// What the lab runs of these plans, and what it does not.
@@ -194,6 +234,27 @@ mod tests {
             Ok(_) => panic!("no test machine has so many CPUs"),
             Err(why) => assert!(why.what.contains("kvm") && !why.remedy.is_empty()),
         }
+    }
+
+    #[test]
+    fn a_policy_that_a_sched_ext_scheduler_may_not_heed_is_named() {
+        let said = |takes_fair, sets: &[&str]| {
+            let loaded = SchedExt { ops: "scx_rusty".to_owned(), takes_fair };
+            let sets: Vec<Set> = sets.iter().map(|set| Set::parse(set).unwrap()).collect();
+            let text = builtin_scenario("busy-host-1").unwrap();
+            let scenario = Scenario::parse("busy-host-1", text, &sets, &NoCaptures).unwrap();
+            caution(&loaded, scenario.plans(None).unwrap().iter())
+        };
+        let fifo = ["policy.dynamic.repay=false", "policy.dynamic.rest_slice=0us"];
+        assert_eq!(said(true, &fifo), None, "FIFO is above it");
+        let sets = [fifo[0], fifo[1], "policy.dynamic.means=nice -20", "vm.guest.means=nice -10"];
+        for sets in [&fifo[..1], &fifo[1..], &sets[..3]] {
+            let text = said(true, sets).unwrap();
+            assert!(text.contains("scx_rusty") && text.contains("policy dynamic"), "{text}");
+            assert_eq!(said(false, sets), None, "fair threads are the kernel's own");
+        }
+        let own = said(true, &[sets[0], sets[1], sets[3]]).unwrap();
+        assert!(own.contains("policy wake-boost"), "a VM's own means count: {own}");
     }
 
     #[test]

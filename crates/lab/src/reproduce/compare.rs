@@ -100,7 +100,7 @@ fn quantity(series: &Series, quantity: Quantity) -> Option<f64> {
         (Series::Latency(s), Quantity::P99) => s.p99,
         (Series::Latency(s), Quantity::P999) => s.p999,
         (Series::Latency(s), Quantity::MaxPerRepeat) => Some(s.max_per_repeat),
-        (Series::Scalar(s), Quantity::Value) => Some(s.value),
+        (Series::Scalar(s), Quantity::Value) => s.value,
         _ => None,
     }
 }
