@@ -158,7 +158,7 @@ impl<'a> Collector<'a> {
                     let (vm, task) = (vm as usize, task as usize);
                     let program = &plan.vms[vm].tasks[task].program;
                     // Read before a guest can write there.
-                    let spec = &vms[vm].control().task[task];
+                    let spec = vms[vm].machine.ram.read_control().task[task];
                     let device = matches!(program, Program::Audio { device: true, .. });
                     let origin = GuestOrigin {
                         vm,
