@@ -8,7 +8,7 @@ use vcoop_abi::{GuestArea, Header, HostArea, Status};
 use vcoop_guest::kernel::{Cause, Kernel, Port};
 use vcoop_guest::layout::{
     CONTROL, Control, GATES, IdlePoll, MAX_TASKS, MAX_VCPUS, PORT_DOORBELL, PORT_MULTICAST, STATS,
-    TaskStats, VECTOR_IPI, VECTOR_TIMER, VcpuWords, area, gate, task_stack_top,
+    TaskStats, VECTOR_IPI, VECTOR_TIMER, VcpuWords, WORDS, Words, area, gate, task_stack_top,
 };
 use vcoop_guest::program::{Call, Kind};
 use vcoop_policy::config::GuestPollConfig;
@@ -108,7 +108,7 @@ impl Idler {
             Idle::Poll(cycles) => cycles,
             Idle::Halt => return false,
         };
-        let words = &control().vcpu[number as usize];
+        let words = &words().vcpu[number as usize];
         let pending = gate_word(number, gate::PENDING);
         // To the host it runs.
         words.idle.store(0, Ordering::Release);
@@ -162,10 +162,15 @@ static mut VCPUS: [Vcpu; MAX_VCPUS] = [const {
 
 static mut CONTEXTS: [Context; MAX_TASKS] = [const { Context::new() }; MAX_TASKS];
 
+/// The words of all vCPUs that change while they run.
+pub(crate) fn words() -> &'static Words {
+    // SAFETY: zeroed memory of this size, made of atomics.
+    unsafe { &*(WORDS as *const Words) }
+}
+
 /// What the host said.
 pub(crate) fn control() -> &'static Control {
-    // SAFETY: the host wrote a `Control` there before the first instruction, and changes only its
-    // atomics afterwards.
+    // SAFETY: the host wrote a `Control` there before the first instruction.
     unsafe { &*(CONTROL as *const Control) }
 }
 
@@ -218,19 +223,19 @@ impl Port for Machine {
     }
 
     fn timer_came(&mut self, now: u64, deadline: u64) {
-        let words = &control().vcpu[self.number as usize];
+        let words = &words().vcpu[self.number as usize];
         words.took.store(now, Ordering::Relaxed);
         words.took_for.store(deadline, Ordering::Release);
     }
 
     fn hook(&mut self, event: GuestEvent) {
         if event == GuestEvent::IdleEnter {
-            control().vcpu[self.number as usize].idle.store(1, Ordering::Release);
+            words().vcpu[self.number as usize].idle.store(1, Ordering::Release);
         }
         if let Some(Link { half, host }) = &mut self.link
             && !self.rogue
             && half.run(event, guest_area(self.number), host)
-            && !given_back(host, &control().vcpu[self.number as usize])
+            && !given_back(host, &words().vcpu[self.number as usize])
         {
             wrmsr(MSR_NOTIFY, 0);
         }
@@ -245,7 +250,7 @@ impl Port for Machine {
         // Pairs with the host's fence between storing its next look and reading the deadline: one
         // of the two sees the other.
         GuestArea::fence();
-        let next_look = control().vcpu[self.number as usize].next_look.load(Ordering::Acquire);
+        let next_look = words().vcpu[self.number as usize].next_look.load(Ordering::Acquire);
         if deadline != 0 && deadline < next_look {
             out(PORT_DOORBELL, 0);
         }
@@ -262,13 +267,13 @@ impl Port for Machine {
     }
 
     fn wake_remote(&mut self, vcpu: u64, task: usize) {
-        let Some(words) = control().vcpu.get(vcpu as usize) else { return };
+        let Some(words) = words().vcpu.get(vcpu as usize) else { return };
         words.remote_wakes.fetch_or(1 << task, Ordering::AcqRel);
         wrmsr(X2APIC_ICR, vcpu << 32 | u64::from(VECTOR_IPI));
     }
 
     fn take_remote(&mut self) -> u64 {
-        control().vcpu[self.number as usize].remote_wakes.swap(0, Ordering::AcqRel)
+        words().vcpu[self.number as usize].remote_wakes.swap(0, Ordering::AcqRel)
     }
 
     fn interrupt_others(&mut self, vcpus: u64, task: usize) {
@@ -277,10 +282,10 @@ impl Port for Machine {
         stats(task).acks.store(targets.count_ones().into(), Ordering::Release);
         let each = || (0..MAX_VCPUS as u64).filter(|n| targets >> n & 1 != 0);
         for n in each() {
-            control.vcpu[n as usize].calls.fetch_or(1 << task, Ordering::AcqRel);
+            words().vcpu[n as usize].calls.fetch_or(1 << task, Ordering::AcqRel);
         }
         if control.pv_ipi != 0 && targets.count_ones() > 1 {
-            control.vcpu[self.number as usize].multicast.store(targets, Ordering::Release);
+            words().vcpu[self.number as usize].multicast.store(targets, Ordering::Release);
             out(PORT_MULTICAST, 0);
         } else {
             each().for_each(|n| wrmsr(X2APIC_ICR, n << 32 | u64::from(VECTOR_IPI)));
@@ -288,7 +293,7 @@ impl Port for Machine {
     }
 
     fn answer_calls(&mut self) {
-        let callers = control().vcpu[self.number as usize].calls.swap(0, Ordering::AcqRel);
+        let callers = words().vcpu[self.number as usize].calls.swap(0, Ordering::AcqRel);
         for task in (0..MAX_TASKS).filter(|t| callers >> t & 1 != 0) {
             stats(task).acks.fetch_sub(1, Ordering::AcqRel);
         }
@@ -302,11 +307,11 @@ impl Port for Machine {
     }
 
     fn ready(&mut self, vcpu: u64) -> u64 {
-        control().vcpu.get(vcpu as usize).map_or(0, |words| words.ready.load(Ordering::Relaxed))
+        words().vcpu.get(vcpu as usize).map_or(0, |words| words.ready.load(Ordering::Relaxed))
     }
 
     fn publish(&mut self, ready: u64, pushed: u64) {
-        let words = &control().vcpu[self.number as usize];
+        let words = &words().vcpu[self.number as usize];
         words.ready.store(ready, Ordering::Relaxed);
         words.pushed.store(pushed, Ordering::Relaxed);
     }
@@ -316,7 +321,7 @@ impl Port for Machine {
     }
 
     fn send(&mut self, vcpu: u64, task: usize) {
-        let Some(words) = control().vcpu.get(vcpu as usize) else { return };
+        let Some(words) = words().vcpu.get(vcpu as usize) else { return };
         stats(task).owner.store(vcpu + 1, Ordering::Release);
         // Pairs with `take_sent`: who takes the task sees the registers that its vCPU has saved.
         words.sent.fetch_or(1 << task, Ordering::AcqRel);
@@ -325,7 +330,7 @@ impl Port for Machine {
     }
 
     fn take_sent(&mut self) -> u64 {
-        let sent = &control().vcpu[self.number as usize].sent;
+        let sent = &words().vcpu[self.number as usize].sent;
         if sent.load(Ordering::Relaxed) == 0 { 0 } else { sent.swap(0, Ordering::AcqRel) }
     }
 }
@@ -371,7 +376,7 @@ fn vcpu(number: u64) -> &'static mut Vcpu {
 /// Tells the host. It compares the count with that of when it sent an interrupt, so each interrupt
 /// counts, those taken together included.
 fn entered(number: u64) {
-    let words = &control().vcpu[number as usize];
+    let words = &words().vcpu[number as usize];
     if words.idle.load(Ordering::Relaxed) != 0 {
         words.idle.store(0, Ordering::Release);
     }

@@ -12,7 +12,7 @@ use vcoop_guest::layout::{HOST_WINDOW, IDT, IMAGE, PORT_DOORBELL, RAM, area};
 use vcoop_guest::program::Kind;
 
 use crate::gates::{out, tsc, wrmsr, wrmsr_checked};
-use crate::machine::{control, guest_area};
+use crate::machine::{control, guest_area, words};
 use crate::tasks::{CHUNK, Task};
 
 /// Work between two misdeeds where those are the point: a fraction of a microsecond.
@@ -33,7 +33,7 @@ impl Task {
     /// Writes its area itself and never gives a boost back. It also claims to halt, because halted
     /// time is not charged.
     fn ask_for_ever(&self) -> ! {
-        let idle = &control().vcpu[self.spec.vcpu as usize].idle;
+        let idle = &words().vcpu[self.spec.vcpu as usize].idle;
         let area = guest_area(self.spec.vcpu);
         let toggles = Kind::from_word(self.spec.kind) == Kind::RogueToggle;
         let mut section = 0_u32;
@@ -62,7 +62,7 @@ impl Task {
         let vcpus = control().vcpus.max(1);
         let target = (self.spec.vcpu + 1) % vcpus;
         let area = guest_area(target);
-        let idle = &control().vcpu[target as usize].idle;
+        let idle = &words().vcpu[target as usize].idle;
         let mut random = tsc() | 1;
         loop {
             let mut word = || {

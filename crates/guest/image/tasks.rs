@@ -12,7 +12,7 @@ use vcoop_guest::ring::{Ring, Sample};
 mod calibrate;
 
 use crate::gates::{self, tsc, work};
-use crate::machine::{control, owner, stats};
+use crate::machine::{control, owner, stats, words};
 
 /// Iterations between two updates of a task's progress: a few microseconds.
 pub(crate) const CHUNK: u64 = 8192;
@@ -90,7 +90,7 @@ impl Task {
             due,
             taken,
             woken: s.woken.load(Ordering::Relaxed),
-            fired: control().vcpu[owner(self.number) as usize].fired.load(Ordering::Relaxed),
+            fired: words().vcpu[owner(self.number) as usize].fired.load(Ordering::Relaxed),
             missed,
             from_idle: s.woken_idle.load(Ordering::Relaxed) != 0,
             served,

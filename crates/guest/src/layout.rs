@@ -44,6 +44,8 @@ pub const IDT: u64 = 0x5000;
 pub const GATES: u64 = 0x8000;
 /// Guest areas of the boost protocol, one page a vCPU.
 pub const AREAS: u64 = 0x1_0000;
+/// Table of [`VcpuWords`].
+pub const WORDS: u64 = 0x1_8000;
 /// [`Control`].
 pub const CONTROL: u64 = 0x2_0000;
 /// Table of [`Line`](crate::line::Line)s.
@@ -169,8 +171,9 @@ pub struct Header {
 /// First word of the image.
 pub const HEADER_MAGIC: u64 = u64::from_le_bytes(*b"vcoopimg");
 
-/// What the host tells the guest before it starts.
-#[derive(Debug)]
+/// What the host tells the guest before it starts. Afterwards nobody writes it but a guest that spoils
+/// its own memory, so the host does not read it then.
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Control {
     /// Number of vCPUs.
@@ -199,8 +202,6 @@ pub struct Control {
     /// 1: interrupts to several vCPUs are sent through [`PORT_MULTICAST`], with one exit; 0: by one
     /// write of the interrupt controller each.
     pub pv_ipi: u64,
-    /// Per vCPU, words that change while running.
-    pub vcpu: [VcpuWords; MAX_VCPUS],
     /// Tasks.
     pub task: [TaskSpec; MAX_TASKS],
     /// Devices.
@@ -232,6 +233,14 @@ impl IdlePoll {
         Self { max_tsc: 0, grow: 0, grow_start_tsc: 0, shrink: 0, allow_shrink: 0 };
     /// Never halts.
     pub const ALWAYS: Self = Self { max_tsc: u64::MAX, ..Self::NEVER };
+}
+
+/// Words of all vCPUs that change while running.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Words {
+    /// By vCPU.
+    pub vcpu: [VcpuWords; MAX_VCPUS],
 }
 
 /// Words of one vCPU that change while running, each with one writer.
@@ -349,5 +358,6 @@ const _: () = {
     assert!(KERNEL_STACKS + MAX_VCPUS as u64 * STACK <= TASK_STACKS);
     assert!(RINGS + MAX_RINGS as u64 * RING_STRIDE <= RAM);
     assert!(size_of::<crate::ring::Ring>() as u64 <= RING_STRIDE);
-    assert!(AREAS + MAX_VCPUS as u64 * 4096 <= CONTROL && GATES + MAX_VCPUS as u64 * 4096 <= AREAS);
+    assert!(size_of::<Words>() as u64 <= CONTROL - WORDS);
+    assert!(AREAS + MAX_VCPUS as u64 * 4096 <= WORDS && GATES + MAX_VCPUS as u64 * 4096 <= AREAS);
 };

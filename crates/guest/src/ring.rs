@@ -73,6 +73,9 @@ impl Ring {
         let Served { taken, done, woken, idle } = s.served;
         let count = s.missed << 2 | u64::from(idle) << 1 | u64::from(s.from_idle);
         let words = [s.due, s.taken, s.woken, s.fired, count, taken, done, woken];
+        // Who sees a word of this sample sees the count before it, too, and so that the slot's old sample
+        // is being overwritten: pairs with the fence in `Reader::read`.
+        fence(Ordering::Release);
         for (place, word) in slot.iter().zip(words) {
             place.store(word, Ordering::Relaxed);
         }
@@ -119,7 +122,7 @@ impl Reader {
             let slot = &ring.slots[(self.tail % CAPACITY) as usize];
             let [due, taken, woken, fired, count, begun, done, ready] =
                 core::array::from_fn(|i| slot[i].load(Ordering::Relaxed));
-            // The slot may have been overwritten meanwhile; pairs with the release in `push`.
+            // The slot may have been overwritten meanwhile; pairs with the fence in `push`.
             fence(Ordering::Acquire);
             let now = ring.head.load(Ordering::Relaxed);
             if now.saturating_sub(self.tail) >= CAPACITY {

@@ -153,12 +153,13 @@ impl<'a> Collector<'a> {
     ) -> (Self, BTreeMap<usize, SyncSender<HostSample>>) {
         let mut senders = BTreeMap::new();
         let lines = plan.probes.iter().map(|p| {
-            let (origin, program) = match p.target {
+            let (origin, task) = match p.target {
                 Target::Guest { vm, task } => {
                     let (vm, task) = (vm as usize, task as usize);
-                    let program = &plan.vms[vm].tasks[task].program;
+                    let planned = &plan.vms[vm].tasks[task];
+                    let program = &planned.program;
                     // Read before a guest can write there.
-                    let spec = &vms[vm].control().task[task];
+                    let spec = vms[vm].machine.ram.read_control().task[task];
                     let device = matches!(program, Program::Audio { device: true, .. });
                     let origin = GuestOrigin {
                         vm,
@@ -170,16 +171,17 @@ impl<'a> Collector<'a> {
                         reader: Reader::new(),
                         invalid: 0,
                     };
-                    (Origin::Guest(origin), program)
+                    (Origin::Guest(origin), planned)
                 }
                 Target::Host(task) => {
                     let task = task as usize;
                     let (sender, samples) = series::channel();
                     senders.insert(task, sender);
-                    (Origin::Host { task, samples }, &plan.host_tasks[task].program)
+                    (Origin::Host { task, samples }, &plan.host_tasks[task])
                 }
             };
-            let probe = Probe::new(&p.probe, window, interval(program)).sliced(plan.slices);
+            let probe = Probe::new(&p.probe, window, interval(&task.program), task.start_ns)
+                .sliced(plan.slices);
             Line { origin, series: Series::new(probe) }
         });
         let lines = lines.collect();
@@ -392,6 +394,12 @@ impl<'a> Collector<'a> {
             trace.end();
         }
         self.release(true);
+        for line in &mut self.lines {
+            line.series.close(ended);
+            if let Some(observer) = &mut self.observer {
+                line.series.probe.tell(*observer);
+            }
+        }
         let live = self.trace.as_mut().and_then(|trace| trace.live.as_mut());
         if let (Some(live), Some(observer)) = (live, &mut self.observer) {
             live.close(*observer, ended);
@@ -432,7 +440,7 @@ impl<'a> Collector<'a> {
             }
         }
         let latencies: Vec<LatencyRecord> =
-            self.lines.into_iter().map(|l| l.series.probe.finish(ended)).collect();
+            self.lines.into_iter().map(|l| l.series.probe.finish()).collect();
         let (policy_events, in_use) = (self.policy_events, self.widths.in_use);
         Recording { latencies, scalars, policy_events, in_use, ..Recording::default() }
     }

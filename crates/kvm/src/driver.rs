@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use vcoop_abi::discovery::{REGISTER_ENABLE, Registration};
 use vcoop_abi::{BoostRequest, GuestArea, GuestWords, Status, Word};
-use vcoop_guest::layout::{CONTROL, Control, VECTOR_IPI};
+use vcoop_guest::layout::{VECTOR_IPI, WORDS, Words};
 use vcoop_model::plan::Ns;
 use vcoop_policy::driver::{self, VcpuDriver as PolicyDriver};
 use vcoop_policy::govern::CpuTime;
@@ -460,9 +460,9 @@ impl VmDriver {
         Ok(true)
     }
 
-    /// The guest's control block.
-    pub(crate) fn control(&self) -> &Control {
-        self.machine.ram.at(CONTROL)
+    /// The words of its vCPUs that change while they run.
+    pub(crate) fn control(&self) -> &Words {
+        self.machine.ram.at(WORDS)
     }
 
     fn is_idle(&self, n: u32) -> bool {

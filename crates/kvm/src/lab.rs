@@ -259,7 +259,7 @@ fn one(
         let masked = mask::is_masked(plan, i);
         let (mut driver, vcpus) = build(&kvm, plan, i, &guest, &rates, masked)?;
         wiring.connect(i as u32, &mut driver);
-        driver.machine.ram.control(layout::CONTROL, |control| {
+        driver.machine.ram.control(|control| {
             control.masked = masked.into();
             let tick = rates.clock.to_cycles(mask::tick_ns(vm));
             control.tick_tsc = if mask::balances(plan, i) { tick } else { 0 };
@@ -281,7 +281,7 @@ fn one(
     let origin = tsc() + clock.to_cycles(GET_READY_NS);
     let start = monotonic() + GET_READY_NS;
     for vm in &vms {
-        vm.machine.ram.control(layout::CONTROL, |c| {
+        vm.machine.ram.control(|c| {
             c.start_tsc = origin;
             c.advance_tsc = clock.to_cycles(vm.advance.cap());
         });
@@ -344,7 +344,7 @@ pub(crate) fn build(
     machine.poll_halts(vm.virt.idle.host_poll.max_ns)?;
     let exitless = is_exitless(plan, vm);
     let cooperates = vm.cooperative && matches!(plan.policy, PolicyPlan::Dynamic(_));
-    machine.ram.control(layout::CONTROL, |control| {
+    machine.ram.control(|control| {
         guest.fill(control, &rates.clock, vcpus);
         control.exitless = u64::from(exitless);
         control.idle_poll = virt::idle_poll(vm, &rates.clock);

@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 
 use vcoop_abi::{GuestArea, HostArea};
-use vcoop_guest::layout::{Control, TaskStats};
+use vcoop_guest::layout::{CONTROL, Control, TaskStats, Words};
 use vcoop_guest::line::Line;
 use vcoop_guest::ring::Ring;
 use vm_memory::mmap::{MmapRegion, MmapRegionBuilder};
@@ -16,8 +16,8 @@ use crate::error::{Error, Whom};
 ///
 /// # Safety
 ///
-/// Every bit pattern is a value, and the host touches the type's fields only through atomics; fields
-/// that are not atomic are never read while a guest runs.
+/// Every bit pattern is a value, and all fields are atomics but reserved ones, which the host does not
+/// touch.
 pub(crate) unsafe trait Shared {}
 // SAFETY: atomics, and reserved words that nobody reads.
 unsafe impl Shared for GuestArea {}
@@ -29,8 +29,8 @@ unsafe impl Shared for TaskStats {}
 unsafe impl Shared for Ring {}
 // SAFETY: atomics, and reserved words that nobody reads.
 unsafe impl Shared for Line {}
-// SAFETY: words; the host reads no field but the atomic ones of `vcpu` after the guest has started.
-unsafe impl Shared for Control {}
+// SAFETY: the same.
+unsafe impl Shared for Words {}
 
 /// Anonymous memory, zeroed, unmapped on drop.
 #[derive(Debug)]
@@ -96,11 +96,18 @@ impl Memory {
         unsafe { self.place::<u64>(at).read_volatile() }
     }
 
-    /// Fills a control block. Only before the guest runs.
-    pub(crate) fn control(&self, at: u64, fill: impl FnOnce(&mut Control)) {
-        // SAFETY: zero is a value of every field; nobody else holds a reference to it before the
-        // guest runs.
-        fill(unsafe { self.place::<Control>(at).as_mut() });
+    /// Changes the control block. Only before the guest runs.
+    pub(crate) fn control(&self, change: impl FnOnce(&mut Control)) {
+        let mut control = self.read_control();
+        change(&mut control);
+        // SAFETY: within the mapping and aligned; no reference into it exists.
+        unsafe { self.place::<Control>(CONTROL).write_volatile(control) };
+    }
+
+    /// A copy of the control block. Of use only before the guest runs.
+    pub(crate) fn read_control(&self) -> Control {
+        // SAFETY: within the mapping and aligned; every bit pattern is a value of its words.
+        unsafe { self.place::<Control>(CONTROL).read_volatile() }
     }
 
     fn part(&self, at: u64, len: usize) -> VolatileSlice<'_> {

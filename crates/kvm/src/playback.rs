@@ -26,11 +26,28 @@ impl Inbox {
         self.bell.notify_one();
     }
 
-    /// Sleeps until it is woken, at most this long.
-    fn wait(&self, at_most: Duration) {
+    /// Sleeps until it is woken, at most this long. True: it was woken. That takes the wake-up away.
+    fn wait(&self, at_most: Duration) -> bool {
         let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.bell.wait_timeout_while(woken, at_most, |woken| !*woken);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+        std::mem::take(&mut *waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// Sleeps until it is woken, until a time of the clock, or until the run is over. True: it was
+    /// woken. What the clock shows afterwards cannot tell: a thread that was woken in time may get a CPU
+    /// late.
+    fn wait_until(&self, until: Ns, clock: impl Fn() -> Ns, is_over: impl Fn() -> bool) -> bool {
+        /// Longest wait without a look at whether the run is over.
+        const LOOK: Ns = 20_000_000;
+        loop {
+            let left = until.saturating_sub(clock());
+            if left == 0 || is_over() {
+                return false;
+            }
+            if self.wait(Duration::from_nanos(left.min(LOOK))) {
+                return true;
+            }
+        }
     }
 }
 
@@ -46,8 +63,6 @@ impl HostTask<'_> {
         steps: &[Step],
         repeat: bool,
     ) -> Result<(), Error> {
-        /// Longest wait without a look at whether the run is over.
-        const LOOK: Ns = 20_000_000;
         loop {
             for step in steps {
                 if common.is_over() {
@@ -58,14 +73,7 @@ impl HostTask<'_> {
                     Step::Sleep(ns) => self.sleep(common, monotonic() + ns),
                     Step::Wait(timeout) => {
                         let until = monotonic() + timeout;
-                        while monotonic() < until && !common.is_over() {
-                            let left = until.saturating_sub(monotonic()).min(LOOK);
-                            let before = monotonic();
-                            self.progress.inbox.wait(Duration::from_nanos(left));
-                            if monotonic() < before + left {
-                                break;
-                            }
-                        }
+                        self.progress.inbox.wait_until(until, monotonic, || common.is_over());
                     }
                     Step::Wake(peer) => {
                         if let Some(peer) = self.capture.get(peer as usize) {
@@ -88,6 +96,8 @@ impl HostTask<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::Inbox;
     use std::time::{Duration, Instant};
 
@@ -97,11 +107,24 @@ mod tests {
         inbox.wake();
         inbox.wake();
         let start = Instant::now();
-        inbox.wait(Duration::from_secs(10));
+        assert!(inbox.wait(Duration::from_secs(10)));
         assert!(start.elapsed() < Duration::from_secs(5), "it was there already");
         let start = Instant::now();
-        inbox.wait(Duration::from_millis(20));
-        assert!(start.elapsed() >= Duration::from_millis(20), "two were one");
+        assert!(!inbox.wait(Duration::from_millis(20)), "two were one");
+        assert!(start.elapsed() >= Duration::from_millis(20));
+    }
+
+    #[test]
+    fn a_thread_that_gets_its_cpu_late_was_woken_all_the_same() {
+        let inbox = Inbox::default();
+        inbox.wake();
+        // Between any two looks at the clock more time passes than a sleep may take.
+        let now = Cell::new(0);
+        let late = || now.replace(now.get() + 50_000_000);
+        assert!(inbox.wait_until(10_000_000_000, late, || false));
+        assert_eq!(now.get(), 50_000_000, "the wait is over at once");
+        assert!(!inbox.wait_until(200_000_000, late, || false), "nobody woke it again");
+        assert!(!inbox.wait_until(u64::MAX, late, || true));
     }
 
     #[test]
@@ -112,7 +135,7 @@ mod tests {
             let sleeper = scope.spawn(|| inbox.wait(Duration::from_secs(20)));
             std::thread::sleep(Duration::from_millis(10));
             inbox.wake();
-            sleeper.join().unwrap();
+            assert!(sleeper.join().unwrap());
             assert!(start.elapsed() < Duration::from_secs(10));
         });
     }

@@ -130,6 +130,11 @@ impl Series {
         self.coarse
     }
 
+    /// The run ended at `end`, and everything held was released.
+    pub(crate) fn close(&mut self, end: Ns) {
+        self.coarse += u64::from(self.probe.close(end));
+    }
+
     /// Takes a sample in.
     pub(crate) fn hold(&mut self, sample: Held) {
         self.held.push_back(sample);
@@ -182,11 +187,11 @@ mod tests {
     #[test]
     fn without_a_trace_the_coarse_parts_are_recorded_at_once() {
         let clock = Clock::new(0, 1_000_000);
-        let mut series = Series::new(Probe::new("p", WINDOW, 1_000));
+        let mut series = Series::new(Probe::new("p", WINDOW, 1_000, 0));
         series.hold(sample(100, 150));
         series.release(&clock, None, false);
         assert_eq!(series.coarse(), 1);
-        let r = series.probe.finish(1_000);
+        let r = series.probe.finish();
         let part = |p: Part| r.parts_sum[p as usize];
         let parts = (part(Part::TimerSlack), part(Part::PreemptedToRun), part(Part::GuestSwitch));
         assert_eq!((parts, r.sum_ns), ((2, 45, 3), 50));
@@ -199,12 +204,12 @@ mod tests {
         timeline.settle(1_000);
         let served = Served { taken: 140, done: 150, woken: 130, idle: true };
         let trip = Trip { called: 100, served, woken: None, back: 190, server: Other::Vcpu };
-        let mut series = Series::new(Probe::new("p", WINDOW, 1_000));
+        let mut series = Series::new(Probe::new("p", WINDOW, 1_000, 0));
         let source = Source::Trip(trip);
         series.hold(Held { due: 100, latency: 90, missed: 0, source });
         series.release(&clock, Some(&timeline), false);
         assert_eq!(series.coarse(), 1, "and counts as not explained");
-        let r = series.probe.finish(1_000);
+        let r = series.probe.finish();
         let want = trip.parts(&clock, 90).map(u128::from);
         assert_eq!((r.parts_sum, r.sum_ns), (want, 90));
         assert_eq!(want.iter().sum::<u128>(), 90);
@@ -214,7 +219,7 @@ mod tests {
     fn samples_wait_for_the_trace_but_not_for_ever() {
         let clock = Clock::new(0, 1_000_000);
         let mut timeline = Timeline::new(clock);
-        let mut series = Series::new(Probe::new("p", WINDOW, 1_000));
+        let mut series = Series::new(Probe::new("p", WINDOW, 1_000, 0));
         series.hold(sample(100, 150));
         series.hold(sample(200, 250));
         timeline.settle(160);

@@ -11,7 +11,7 @@ mod registers;
 
 use super::Task;
 use crate::gates::{self, tsc, wrmsr};
-use crate::machine::{IA32_TSC_DEADLINE, X2APIC_EOI, X2APIC_ICR, control};
+use crate::machine::{IA32_TSC_DEADLINE, X2APIC_EOI, X2APIC_ICR, words};
 
 /// A deadline this far away (10 s and more) is never reached.
 const FAR: u64 = 1 << 35;
@@ -23,7 +23,7 @@ const NOBODY: u64 = 200;
 pub(super) fn run(task: &Task) -> ! {
     let spec = task.spec;
     let op = Op::from_word(spec.op);
-    let own = &control().vcpu[spec.vcpu as usize % control().vcpu.len()];
+    let own = &words().vcpu[spec.vcpu as usize % words().vcpu.len()];
     if op == Op::Echo {
         loop {
             task.call(Call::WaitDevice);
@@ -61,7 +61,7 @@ pub(super) fn run(task: &Task) -> ! {
                 wrmsr(X2APIC_ICR, spec.vcpu << 32 | device);
             }
             Op::Interrupt => {
-                control().vcpu[1].fired.store(due, Ordering::Relaxed);
+                words().vcpu[1].fired.store(due, Ordering::Relaxed);
                 wrmsr(X2APIC_ICR, 1 << 32 | device);
             }
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd};
 use vcoop_abi::discovery::Features;
 use vcoop_guest::layout::{
-    self, Control, PORT_FAULT, PORT_PANIC, RING_STRIDE, RINGS, VECTOR_DEVICE,
+    self, Control, PORT_FAULT, PORT_PANIC, RING_STRIDE, RINGS, VECTOR_DEVICE, Words,
 };
 use vcoop_guest::program::{DeviceSpec, Kind, Op, Step, StepOp, TaskSpec};
 use vcoop_guest::ring::{Reader, Ring, Sample};
@@ -162,7 +162,7 @@ impl Running<'_> {
 
     /// Where the time of an interrupt to a vCPU is noted.
     fn fired(&self, vcpu: usize) -> &AtomicU64 {
-        &self.machine.ram.at::<Control>(layout::CONTROL).vcpu[vcpu].fired
+        &self.machine.ram.at::<Words>(layout::WORDS).vcpu[vcpu].fired
     }
 
     fn ring(&self, n: u64) -> &Ring {
@@ -229,7 +229,7 @@ fn with_guest(
     if !setup.polling {
         b.halt_polling_off &= machine.no_halt_polling();
     }
-    machine.ram.control(layout::CONTROL, |control| setup.fill(control, b));
+    machine.ram.control(|control| setup.fill(control, b));
     machine.ram.write_words(layout::STEPS, &[Step { op: StepOp::Run as u64, arg: 0 }.op, 0]);
     let mut fds = (0..vcpus)
         .map(|n| machine.vcpu(kvm, n, Features::default(), false))
@@ -393,7 +393,7 @@ fn timers(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
         let setup = Setup { hog, ..Setup::of(Op::Clock) };
         with_guest(b, kvm, setup, &cpu, |b, guest| {
             let period = b.clock.to_cycles(PERIOD_NS);
-            guest.machine.ram.control(layout::CONTROL, |control| {
+            guest.machine.ram.control(|control| {
                 control.task[0] = TaskSpec {
                     kind: Kind::Cyclictest as u64,
                     class: FIFO,

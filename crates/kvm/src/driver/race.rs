@@ -15,7 +15,6 @@ use std::thread;
 
 use kvm_ioctls::Kvm;
 use vcoop_abi::{BoostRequest, CsState, GuestWords, Intent, Status, Word};
-use vcoop_guest::layout;
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::{Dist, GuestTimer, Mode, Phase, Plan, PolicyPlan, Program};
 use vcoop_model::scenario::Scenario;
@@ -146,7 +145,7 @@ fn stress(recheck: bool) -> (u64, PolicyStats) {
     let guest = Guest::new(&plan.vms[0], 0, 1, &rates, &rings(&plan, 0), &lines).unwrap();
     let (vm, mut fds) = build(&kvm, &plan, 0, &guest, &rates, false).unwrap();
     let origin = tsc();
-    vm.machine.ram.control(layout::CONTROL, |c| c.start_tsc = origin);
+    vm.machine.ram.control(|c| c.start_tsc = origin);
     // Notifications are answered on the vCPU's own thread: nobody else looks.
     let common = Common::new(Clock::new(origin, khz), false);
     let exits = Exits::default();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kvm_ioctls::Kvm;
 use vcoop_abi::Class;
 use vcoop_abi::discovery::Features;
-use vcoop_guest::layout::{self, RING_STRIDE, RINGS, VECTOR_DEVICE};
+use vcoop_guest::layout::{RING_STRIDE, RINGS, VECTOR_DEVICE};
 use vcoop_guest::program::{DeviceSpec, Kind, Op, TaskSpec};
 use vcoop_guest::ring::{Reader, Ring};
 use vcoop_policy::driver::VcpuDriver as PolicyDriver;
@@ -36,7 +36,7 @@ fn machine(kvm: &Kvm, khz: u32) -> Machine {
         ring,
         ..TaskSpec::default()
     };
-    machine.ram.control(layout::CONTROL, |c| {
+    machine.ram.control(|c| {
         c.vcpus = 1;
         c.tasks = 3;
         c.slice_tsc = u64::from(khz) / 10;
