@@ -8,6 +8,9 @@
 //!
 //! Which points are in which part is fixed by the number of points, so the bytes depend neither on
 //! timing nor on how often the sweep was stopped. A folder of anything else is refused.
+//!
+//! Who writes holds a lock on the folder itself. Files in it come and go by renaming, and a lock on
+//! one of them would be on whichever there was.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -137,19 +140,20 @@ impl Dataset {
     /// read or written.
     pub fn open(dir: &Path, job: &Job) -> Result<Self, DatasetError> {
         let manifest = Manifest::new(job);
-        let path = dir.join(MANIFEST);
-        match fs::read(&path) {
-            Ok(text) => hold_against(dir, &manifest, &text)?,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => begin(dir, &manifest)?,
-            Err(e) => return Err(failed("read", &path, &e)),
-        }
-        let lock = File::open(&path).map_err(|e| failed("read", &path, &e))?;
+        fs::create_dir_all(dir).map_err(|e| failed("make", dir, &e))?;
+        let lock = File::open(dir).map_err(|e| failed("read", dir, &e))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(refused(dir, "is being written by another process".to_owned()));
             }
-            Err(TryLockError::Error(e)) => return Err(failed("lock", &path, &e)),
+            Err(TryLockError::Error(e)) => return Err(failed("lock", dir, &e)),
+        }
+        let path = dir.join(MANIFEST);
+        match fs::read(&path) {
+            Ok(text) => hold_against(dir, &manifest, &text)?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => begin(dir, &manifest)?,
+            Err(e) => return Err(failed("read", &path, &e)),
         }
         let complete = (0..manifest.parts()).map(|k| dir.join(part_name(k)).exists()).collect();
         let mut this =
@@ -257,9 +261,8 @@ fn journal_name(part: u32) -> String {
     format!("part-{part:06}.journal")
 }
 
-/// Makes the folder. It must be empty, but for a manifest that was never finished.
+/// Writes the manifest. The folder must be empty, but for one that was never finished.
 fn begin(dir: &Path, manifest: &Manifest) -> Result<(), DatasetError> {
-    fs::create_dir_all(dir).map_err(|e| failed("make", dir, &e))?;
     let entries = fs::read_dir(dir).map_err(|e| failed("read", dir, &e))?;
     for entry in entries {
         let name = entry.map_err(|e| failed("read", dir, &e))?.file_name();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use vcoop_capture::Loader;
 use vcoop_model::sweep::Sweep;
@@ -199,10 +200,6 @@ fn what_a_ratio_a_means_or_a_list_cannot_be_is_told() {
 #[test]
 fn folders_of_anything_else_are_refused_and_left_alone() {
     let open = |text: &str, dir: &Path| Dataset::open(dir, &job(text));
-    let why = |result: Result<Dataset, DatasetError>| match result {
-        Err(e @ DatasetError::Refused { .. }) => e.to_string(),
-        other => panic!("{other:?}"),
-    };
     let dir = folder("refusals");
     let first = open(SMALL, &dir).unwrap();
     assert!(why(open(SMALL, &dir)).contains("another process"));
@@ -226,6 +223,34 @@ fn folders_of_anything_else_are_refused_and_left_alone() {
     fs::write(foreign.join("thesis.tex"), "precious").unwrap();
     assert!(why(open(SMALL, &foreign)).contains("thesis.tex"));
     assert_eq!(bytes(&foreign).len(), 1);
+}
+
+fn why(result: Result<Dataset, DatasetError>) -> String {
+    match result {
+        Err(e @ DatasetError::Refused { .. }) => e.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn of_two_starters_one_writes() {
+    let (dir, job) = (folder("starters"), job(SMALL));
+    // Who starts first has the folder before there is anything in it.
+    fs::create_dir_all(&dir).unwrap();
+    let lock = fs::File::open(&dir).unwrap();
+    lock.lock().unwrap();
+    assert!(why(Dataset::open(&dir, &job)).contains("another process"));
+    assert_eq!(bytes(&dir).len(), 0);
+    drop(lock);
+    for _ in 0..50 {
+        fs::remove_dir_all(&dir).unwrap();
+        let open = || Dataset::open(&dir, &job);
+        let both = thread::scope(|scope| {
+            let starters = [scope.spawn(open), scope.spawn(open)];
+            starters.map(|starter| starter.join().unwrap())
+        });
+        assert_eq!(both.iter().filter(|found| found.is_ok()).count(), 1, "{both:?}");
+    }
 }
 
 #[test]
