@@ -181,12 +181,13 @@ impl Sweep {
     fn run_points(&self, py: Python<'_>, points: Vec<u32>) -> PyResult<Vec<String>> {
         let stop = AtomicBool::new(false);
         let job = Arc::clone(&self.job);
-        interruptible(py, &stop, || {
+        let rows: Result<Vec<String>, DatasetError> = interruptible(py, &stop, || {
             let loader = Loader::default();
-            let one = |p: u32| point::run(&job, p, &loader, &stop);
+            let one = |p: u32| point::run(&job, p, &loader, &stop).transpose();
             let rows = points.into_iter().filter(|p| *p < job.points()).map_while(one);
-            rows.map(|rows| serde_json::to_string(&rows).unwrap_or_default()).collect()
-        })
+            rows.map(|rows| Ok(serde_json::to_string(&rows?).unwrap_or_default())).collect()
+        })?;
+        rows.map_err(folder)
     }
 }
 

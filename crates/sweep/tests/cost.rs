@@ -47,7 +47,7 @@ fn a_sweep_costs_little_more_than_its_runs() {
     };
     let whole = |point: u32, dataset: &mut Dataset| {
         let began = cpu();
-        let rows = point::run(&job, point, &loader, &stop).unwrap();
+        let rows = point::run(&job, point, &loader, &stop).unwrap().unwrap();
         assert_eq!(rows.error(), None);
         dataset.add(rows, &job).unwrap();
         cpu() - began

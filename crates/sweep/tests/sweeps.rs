@@ -54,7 +54,7 @@ fn sweep(job: &Job, dir: &Path, jobs: usize, most: u32) -> Outcome {
 /// A point, run by itself.
 fn at(job: &Job, point: u32) -> PointRows {
     let stop = AtomicBool::new(false);
-    point::run(job, point, &Loader::default(), &stop).unwrap()
+    point::run(job, point, &Loader::default(), &stop).unwrap().unwrap()
 }
 
 fn bytes(dir: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -321,6 +321,23 @@ fn a_file_of_any_point_that_changed_is_named_and_refused() {
         fs::write(dir.join(name), before).unwrap();
     }
     drop(Dataset::open(&out, &job, BUILD).unwrap());
+}
+
+#[test]
+fn a_point_whose_file_cannot_be_read_is_tried_again() {
+    let (dir, job) = of_files("unread");
+    let (out, aside) = (dir.join("out"), dir.join("aside"));
+    let control = Control { stop: &AtomicBool::new(false), progress: &|_| () };
+    for name in ["q.toml", "mixed.json", "b.gz"] {
+        fs::rename(dir.join(name), &aside).unwrap();
+        let mut dataset = Dataset::open(&out, &job, BUILD).unwrap();
+        let why = run(&job, &mut dataset, 2, control).unwrap_err().to_string();
+        assert!(why.starts_with("cannot read") && why.contains(name), "{why}");
+        fs::rename(&aside, dir.join(name)).unwrap();
+    }
+    sweep(&job, &out, 2, u32::MAX);
+    let tally = Tally::of(&out).unwrap();
+    assert_eq!((tally.points, tally.failed), (8, 0));
 }
 
 #[test]
