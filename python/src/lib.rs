@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::prelude::*;
+use vcoop_build::BUILD;
 use vcoop_capture::Loader;
 use vcoop_lab::analysis::{About, document};
 use vcoop_lab::backend::{Column, Sim};
@@ -154,9 +155,9 @@ impl Sweep {
         (job.sweep.file.clone(), job.sweep.text.clone(), base)
     }
 
-    /// Digest of what the texts lead to: equal where another process would run the same.
-    fn fingerprint(&self) -> &str {
-        &self.job.fingerprint
+    /// Digest of the files that points use: equal where another process would run the same.
+    fn fingerprint(&self) -> String {
+        self.job.fingerprint()
     }
 
     fn name(&self) -> &str {
@@ -180,12 +181,13 @@ impl Sweep {
     fn run_points(&self, py: Python<'_>, points: Vec<u32>) -> PyResult<Vec<String>> {
         let stop = AtomicBool::new(false);
         let job = Arc::clone(&self.job);
-        interruptible(py, &stop, || {
+        let rows: Result<Vec<String>, DatasetError> = interruptible(py, &stop, || {
             let loader = Loader::default();
-            let one = |p: u32| point::run(&job, p, &loader, &stop);
+            let one = |p: u32| point::run(&job, p, &loader, &stop).transpose();
             let rows = points.into_iter().filter(|p| *p < job.points()).map_while(one);
-            rows.map(|rows| serde_json::to_string(&rows).unwrap_or_default()).collect()
-        })
+            rows.map(|rows| Ok(serde_json::to_string(&rows?).unwrap_or_default())).collect()
+        })?;
+        rows.map_err(folder)
     }
 }
 
@@ -202,7 +204,7 @@ impl Dataset {
     #[new]
     fn new(dir: PathBuf, sweep: &Sweep) -> PyResult<Self> {
         let job = Arc::clone(&sweep.job);
-        let folder = Folder::open(&dir, &job).map_err(folder)?;
+        let folder = Folder::open(&dir, &job, BUILD).map_err(folder)?;
         Ok(Self { job, folder })
     }
 
@@ -268,6 +270,7 @@ impl Dataset {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
+    module.add("BUILD", BUILD)?;
     module.add("ScenarioError", py.get_type::<ScenarioError>())?;
     module.add("FolderError", py.get_type::<FolderError>())?;
     module.add_class::<Sweep>()?;

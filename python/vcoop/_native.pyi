@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 
 VERSION: str
+BUILD: str
 
 class ScenarioError(ValueError):
     """A scenario, a sweep or an override that cannot be; the message has line, column and help."""

@@ -64,7 +64,7 @@ def _answers(where: str) -> None:
 
 
 def _work(
-    version: str,
+    build: str,
     file: str,
     text: str,
     base: tuple[str, str],
@@ -74,9 +74,9 @@ def _work(
     """On a worker: seconds it took, and each point as JSON."""
     from vcoop import _native as here
 
-    if here.VERSION != version:
+    if here.BUILD != build:
         raise MissingError(
-            f"a worker has vcoop {here.VERSION}, the driver {version}\n  remedy: install the same"
+            f"a worker has vcoop {here.BUILD}, the driver {build}\n  remedy: install the same"
         )
     began = time.monotonic()
     sweep = _cached(here, file, text, base)
@@ -110,7 +110,7 @@ def run(
     """Run what is missing of a sweep. Gives points done, failed, and the first failure."""
     ray: Any = need("ray", "ray")
     work = ray.remote(num_cpus=1, max_retries=0)(_work)
-    fixed = (_native.VERSION, *sweep.parts(), sweep.fingerprint())
+    fixed = (_native.BUILD, *sweep.parts(), sweep.fingerprint())
     waiting = data.missing()
     total = len(sweep)
     done = total - len(waiting)

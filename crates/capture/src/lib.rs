@@ -53,7 +53,7 @@ mod turn;
 pub use capture::{Capture, Thread};
 pub use error::CaptureError;
 pub use limits::Limits;
-pub use loader::Loader;
+pub use loader::{Asked, Loader};
 pub use losses::{CpuTime, Losses};
 pub use replay::{Dropped, GIVE_UP_FACTOR, GIVE_UP_SLACK_NS, Replay};
 pub use vcoop_model::capture::Shape;

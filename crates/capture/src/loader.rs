@@ -1,32 +1,40 @@
-//! The door through which scenario files get their captures.
+//! The door through which scenario files get their captures, and any other file they name.
 
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use vcoop_model::capture::{CaptureLoader, CapturedThread};
+use vcoop_model::capture::{CaptureLoader, CapturedThread, read_text};
 
 use crate::{Capture, CaptureError, Limits, Shape};
 
 /// Workloads that ship with the program.
 const TEXTS: [(&str, &str); 1] =
     [("rt-app-mixed", include_str!("../../../captures/rt-app-mixed.json"))];
-/// Longest text that is read.
-const MAX_TEXT: u64 = 1 << 20;
 
-/// Loads captures by path or as `builtin:NAME`, each once.
+/// Loads captures by path or as `builtin:NAME`, each once, and the text of other files.
 #[derive(Debug, Default)]
 pub struct Loader {
     limits: Limits,
     loaded: Mutex<BTreeMap<String, Arc<Capture>>>,
+    asked: Mutex<Asked>,
+}
+
+/// What a loader was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Files, by path; nothing that is built in.
+    pub files: BTreeSet<String>,
+    /// The last of them that the system could not read, and what it said. What is wrong with a
+    /// file's contents is none.
+    pub failed: Option<(String, String)>,
 }
 
 impl Loader {
     /// A loader that refuses captures beyond these limits.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, loaded: Mutex::default() }
+        Self { limits, ..Self::default() }
     }
 
     /// The capture itself, with its losses.
@@ -35,17 +43,43 @@ impl Loader {
     ///
     /// As [`Capture::open`] and [`Capture::builtin`].
     pub fn capture(&self, path_or_builtin: &str) -> Result<Arc<Capture>, CaptureError> {
+        let builtin = path_or_builtin.strip_prefix("builtin:");
+        if builtin.is_none() {
+            self.asked().files.insert(path_or_builtin.to_owned());
+        }
         // A poisoned lock means that a reader panicked; what is in the map was put in whole.
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(capture) = loaded.get(path_or_builtin) {
             return Ok(Arc::clone(capture));
         }
-        let capture = Arc::new(match path_or_builtin.strip_prefix("builtin:") {
-            Some(name) => Capture::builtin(name)?,
-            None => Capture::open(Path::new(path_or_builtin), &self.limits)?,
-        });
+        let capture = match builtin {
+            Some(name) => Capture::builtin(name),
+            None => Capture::open(Path::new(path_or_builtin), &self.limits),
+        };
+        let capture = Arc::new(capture.inspect_err(|e| match e {
+            CaptureError::Open(e) | CaptureError::Read { source: e, .. } => {
+                self.failed(path_or_builtin, e);
+            }
+            _ => {}
+        })?);
         loaded.insert(path_or_builtin.to_owned(), Arc::clone(&capture));
         Ok(capture)
+    }
+
+    /// What it was asked for since this was called last.
+    pub fn take_asked(&self) -> Asked {
+        std::mem::take(&mut self.asked())
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes an error of the system; what decompressors say has no number.
+    fn failed(&self, path: &str, error: &io::Error) {
+        if error.raw_os_error().is_some() {
+            self.asked().failed = Some((path.to_owned(), error.to_string()));
+        }
     }
 
     /// Everything loaded so far, by the name it was asked for: for reports of what was lost.
@@ -69,12 +103,8 @@ impl CaptureLoader for Loader {
                 format!("there is no such file built in; there is {}", names.join(", "))
             });
         }
-        let file = File::open(path_or_builtin).map_err(|e| e.to_string())?;
-        let mut text = String::new();
-        file.take(MAX_TEXT + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
-        if text.len() as u64 > MAX_TEXT {
-            return Err(format!("it is longer than {MAX_TEXT} bytes"));
-        }
-        Ok(text)
+        self.asked().files.insert(path_or_builtin.to_owned());
+        let text = read_text(Path::new(path_or_builtin));
+        text.inspect_err(|e| self.failed(path_or_builtin, e)).map_err(|e| e.to_string())
     }
 }

@@ -10,7 +10,7 @@ Exit codes: 0 done; 1 the run failed; 2 bad usage or bad scenario; 3 a needed fa
 
 /// Cooperative vCPU scheduling: what each policy does to guest latency, and what the host pays.
 #[derive(Debug, Parser)]
-#[command(name = "vcoop", version, after_help = EXIT, max_term_width = 100)]
+#[command(name = "vcoop", version = vcoop_build::BUILD, after_help = EXIT, max_term_width = 100)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -7,6 +7,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 use serde::Serialize;
+use vcoop_build::BUILD;
 use vcoop_capture::Loader;
 use vcoop_lab::runner;
 use vcoop_model::scenario::Set;
@@ -60,7 +61,7 @@ pub(crate) fn run(args: &SweepArgs) -> Result<(), Failure> {
         let outcome = Outcome { progress, interrupted: done < total, ..Outcome::default() };
         return report(args, &job, out, &outcome, tally);
     }
-    let mut dataset = Dataset::open(out, &job).map_err(failure)?;
+    let mut dataset = Dataset::open(out, &job, BUILD).map_err(failure)?;
     let progress = Progress::points(args.quiet);
     let (began, before) = (Instant::now(), dataset.missing().len());
     let tell = |p: vcoop_sweep::engine::Progress| {
@@ -113,7 +114,7 @@ fn failure(error: DatasetError) -> Failure {
 
 /// What would run.
 fn outline(job: &Job) -> String {
-    let manifest = Manifest::new(job);
+    let manifest = Manifest::new(job, BUILD);
     let (least, most) = (job.sweep.repeats_min, job.most_repeats);
     let loader = Loader::default();
     let runs =

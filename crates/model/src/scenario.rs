@@ -87,7 +87,7 @@ impl Scenario {
     ///
     /// `name` is the path of the file, or the name of a built-in scenario: diagnostics show it, and
     /// capture files are found relative to it. `overrides` are applied to the text in their order,
-    /// before the matrix is expanded. Captures come from `loader`.
+    /// before the matrix is expanded. Captures, and other files it names, come from `loader`.
     ///
     /// # Errors
     ///

@@ -1,13 +1,18 @@
 //! The folder of a sweep.
 //!
 //! ```text
-//! manifest.json          which sweep it is; written first, never changed
+//! manifest.json          which sweep it is, and of which build; written first, never changed
 //! part-000000.parquet    points 0 to n-1, all of them; written whole, under another name first
 //! part-000001.journal    points of a part that is not complete; gone when it is
 //! ```
 //!
 //! Which points are in which part is fixed by the number of points, so the bytes depend neither on
-//! timing nor on how often the sweep was stopped. A folder of anything else is refused.
+//! timing nor on how often the sweep was stopped. A folder of anything else is refused. So is one of
+//! the same sweep that another build wrote, or with files that have changed since: half of its points
+//! would be of something else.
+//!
+//! Who writes holds a lock on the folder itself. Files in it come and go by renaming, and a lock on
+//! one of them would be on whichever there was.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -37,6 +42,10 @@ pub struct Manifest {
     pub schema: String,
     /// Version of vcoop.
     pub version: String,
+    /// Build that the points are of, by version and sources; empty in manifests of builds that did
+    /// not say.
+    #[serde(default)]
+    pub build: String,
     /// Name of the sweep.
     pub name: String,
     /// Number of points.
@@ -51,8 +60,9 @@ pub struct Manifest {
     pub baseline: String,
     /// Digest of the sweep file (FNV-1a, 64 bits).
     pub spec_hash: String,
-    /// Digest of the first point's plans: captures and profiles that the scenario leads to are in it.
-    pub plan_hash: String,
+    /// Files that any point uses ([`Job::files`]): name and digest.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
     /// The sweep file.
     pub spec: String,
     /// The base scenario's file.
@@ -60,13 +70,14 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// The manifest of a sweep.
-    pub fn new(job: &Job) -> Self {
+    /// The manifest of a sweep whose points `build` simulates.
+    pub fn new(job: &Job, build: &str) -> Self {
         let points = job.points();
         let (least, most) = PART_POINTS;
         Self {
             schema: SCHEMA.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: build.to_owned(),
             name: job.sweep.name.clone(),
             points,
             part_points: (points / 128).next_power_of_two().clamp(least, most),
@@ -74,7 +85,7 @@ impl Manifest {
             policies: job.policies.clone(),
             baseline: job.baseline.clone(),
             spec_hash: fnv(job.sweep.text.as_bytes()),
-            plan_hash: job.fingerprint.clone(),
+            files: job.files.clone(),
             spec: job.sweep.text.clone(),
             scenario: job.base_text.clone(),
         }
@@ -86,18 +97,20 @@ impl Manifest {
     }
 }
 
-/// Why a folder cannot be used.
+/// Why a sweep cannot go on in a folder.
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
     /// It is not this sweep's; nothing in it was changed.
-    #[error("{dir}: it {why}; nothing was overwritten. Name another folder")]
+    #[error("{dir}: it {why}; nothing was overwritten. {remedy}")]
     Refused {
         /// The folder.
         dir: String,
         /// Whose it is.
         why: String,
+        /// What to do, as a sentence.
+        remedy: &'static str,
     },
-    /// It cannot be read or written.
+    /// Something in it, or a file that a point uses, cannot be read or written.
     #[error("cannot {what} {path}: {error}")]
     Io {
         /// What was tried.
@@ -129,27 +142,30 @@ struct Part {
 }
 
 impl Dataset {
-    /// Makes the folder, or opens it where it is one of the same sweep and goes on.
+    /// Makes the folder, or opens it where it is one of the same sweep and goes on. `build` names
+    /// the build that simulates the points.
     ///
     /// # Errors
     ///
-    /// A folder of something else, of another sweep or version, or in use; or one that cannot be
-    /// read or written.
-    pub fn open(dir: &Path, job: &Job) -> Result<Self, DatasetError> {
-        let manifest = Manifest::new(job);
+    /// A folder of something else, of another sweep or build, or in use; or one that cannot be read
+    /// or written.
+    pub fn open(dir: &Path, job: &Job, build: &str) -> Result<Self, DatasetError> {
+        let manifest = Manifest::new(job, build);
+        fs::create_dir_all(dir).map_err(|e| failed("make", dir, &e))?;
+        let lock = File::open(dir).map_err(|e| failed("read", dir, &e))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let why = "is being written by another process".to_owned();
+                return Err(refused(dir, why, "Wait for its end, or name another folder"));
+            }
+            Err(TryLockError::Error(e)) => return Err(failed("lock", dir, &e)),
+        }
         let path = dir.join(MANIFEST);
         match fs::read(&path) {
             Ok(text) => hold_against(dir, &manifest, &text)?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => begin(dir, &manifest)?,
             Err(e) => return Err(failed("read", &path, &e)),
-        }
-        let lock = File::open(&path).map_err(|e| failed("read", &path, &e))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(refused(dir, "is being written by another process".to_owned()));
-            }
-            Err(TryLockError::Error(e)) => return Err(failed("lock", &path, &e)),
         }
         let complete = (0..manifest.parts()).map(|k| dir.join(part_name(k)).exists()).collect();
         let mut this =
@@ -257,15 +273,14 @@ fn journal_name(part: u32) -> String {
     format!("part-{part:06}.journal")
 }
 
-/// Makes the folder. It must be empty, but for a manifest that was never finished.
+/// Writes the manifest. The folder must be empty, but for one that was never finished.
 fn begin(dir: &Path, manifest: &Manifest) -> Result<(), DatasetError> {
-    fs::create_dir_all(dir).map_err(|e| failed("make", dir, &e))?;
     let entries = fs::read_dir(dir).map_err(|e| failed("read", dir, &e))?;
     for entry in entries {
         let name = entry.map_err(|e| failed("read", dir, &e))?.file_name();
         if name != *temporary(MANIFEST) {
             let why = format!("holds {} but no {MANIFEST} of a sweep", name.display());
-            return Err(refused(dir, why));
+            return Err(refused(dir, why, ANOTHER));
         }
     }
     let mut text = serde_json::to_string_pretty(manifest).unwrap_or_default();
@@ -273,37 +288,49 @@ fn begin(dir: &Path, manifest: &Manifest) -> Result<(), DatasetError> {
     place(dir, MANIFEST, text.as_bytes())
 }
 
+/// What helps against most of what is wrong with a folder.
+const ANOTHER: &str = "Name another folder";
+
 /// Refuses a folder whose manifest is another's.
 fn hold_against(dir: &Path, own: &Manifest, text: &[u8]) -> Result<(), DatasetError> {
     let json: Option<serde_json::Value> = serde_json::from_slice(text).ok();
     let field = |key: &str| json.as_ref()?.get(key)?.as_str().map(str::to_owned);
-    let why = match (field("schema"), field("version"), field("name")) {
-        (Some(schema), _, _) if !schema.starts_with("vcoop.sweep/") => {
-            format!("has a {MANIFEST} that vcoop sweep did not write")
+    let refused = |why: String, remedy| Err(refused(dir, why, remedy));
+    match field("schema") {
+        Some(schema) if schema == own.schema => {}
+        Some(schema) if schema.starts_with("vcoop.sweep/") => {
+            let why = format!("is of schema {schema}, and this vcoop writes {}", own.schema);
+            return refused(why, ANOTHER);
         }
-        (Some(schema), ..) if schema != own.schema => {
-            format!("is of schema {schema}, and this vcoop writes {}", own.schema)
+        _ => return refused(format!("has a {MANIFEST} that vcoop sweep did not write"), ANOTHER),
+    }
+    if let Some(name) = field("name").filter(|name| *name != own.name) {
+        return refused(format!("holds the sweep `{name}`"), ANOTHER);
+    }
+    // Another build may write other keys: this comes before all of them are looked at.
+    if field("build").as_ref() != Some(&own.build) {
+        let version = field("version").unwrap_or_default();
+        let other = field("build").unwrap_or(format!("{version} of a build that it does not name"));
+        let why = format!("was written by vcoop {other}, and this is {}", own.build);
+        return refused(why, "Go on with the build that wrote it, or name another folder");
+    }
+    match serde_json::from_slice::<Manifest>(text) {
+        Ok(other) if other == *own => Ok(()),
+        Ok(other) if other.spec != own.spec => {
+            refused("holds a sweep of this name whose file said something else".to_owned(), ANOTHER)
         }
-        (Some(_), Some(version), _) if version != own.version => {
-            format!("was written by vcoop {version}, and this is {}", own.version)
+        Ok(other) if other.scenario != own.scenario => {
+            refused("holds this sweep of a scenario that said something else".to_owned(), ANOTHER)
         }
-        (Some(_), _, Some(name)) if name != own.name => format!("holds the sweep `{name}`"),
-        (Some(_), ..) => match serde_json::from_slice::<Manifest>(text) {
-            Ok(other) if other == *own => return Ok(()),
-            Ok(other) if other.spec != own.spec => {
-                "holds a sweep of this name whose file said something else".to_owned()
-            }
-            Ok(other) if other.scenario != own.scenario => {
-                "holds this sweep of a scenario that said something else".to_owned()
-            }
-            Ok(other) if other.plan_hash != own.plan_hash => {
-                "holds this sweep with other captures, or another profile".to_owned()
-            }
-            _ => format!("has a {MANIFEST} that is not this sweep's"),
-        },
-        (None, ..) => format!("has a {MANIFEST} that vcoop sweep did not write"),
-    };
-    Err(refused(dir, why))
+        Ok(other) if other.files != own.files => {
+            let changed =
+                other.files.iter().find(|(name, hash)| own.files.get(*name) != Some(hash));
+            let name = changed.map_or("file", |(name, _)| name);
+            let why = format!("holds this sweep with another {name} than there is now");
+            refused(why, "Put back what was there, or name another folder")
+        }
+        _ => refused(format!("has a {MANIFEST} that is not this sweep's"), ANOTHER),
+    }
 }
 
 fn temporary(name: &str) -> String {
@@ -324,8 +351,8 @@ fn place(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), DatasetError> {
     write().map_err(|e| failed("write", &path, &e))
 }
 
-fn refused(dir: &Path, why: String) -> DatasetError {
-    DatasetError::Refused { dir: dir.display().to_string(), why }
+fn refused(dir: &Path, why: String, remedy: &'static str) -> DatasetError {
+    DatasetError::Refused { dir: dir.display().to_string(), why, remedy }
 }
 
 fn failed(what: &'static str, path: &Path, error: &io::Error) -> DatasetError {

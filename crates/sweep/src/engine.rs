@@ -71,7 +71,7 @@ struct Shared {
 ///
 /// # Errors
 ///
-/// The folder cannot be written; what was is kept.
+/// The folder cannot be written, or a file of a point not be read; what was written is kept.
 pub fn run(
     job: &Job,
     dataset: &mut Dataset,
@@ -93,7 +93,7 @@ pub fn run(
         moved: Condvar::new(),
         over: AtomicBool::new(false),
     };
-    let (sender, receiver) = mpsc::sync_channel::<PointRows>(jobs);
+    let (sender, receiver) = mpsc::sync_channel::<Result<PointRows, DatasetError>>(jobs);
     let written = thread::scope(|scope| {
         for _ in 0..jobs {
             let (sender, shared, missing) = (sender.clone(), &shared, &missing);
@@ -102,6 +102,13 @@ pub fn run(
         drop(sender);
         let mut written = Ok(());
         for rows in receiver {
+            let rows = match rows {
+                Ok(rows) => rows,
+                Err(error) => {
+                    written = Err(error);
+                    break;
+                }
+            };
             outcome.progress.done += 1;
             if let Some(error) = rows.error() {
                 outcome.progress.failed += 1;
@@ -136,11 +143,11 @@ fn work(
     shared: &Shared,
     missing: &[u32],
     stop: &AtomicBool,
-    sender: &mpsc::SyncSender<PointRows>,
+    sender: &mpsc::SyncSender<Result<PointRows, DatasetError>>,
 ) {
     let loader = Loader::default();
     while let Some(point) = take(shared, missing, stop) {
-        let Some(rows) = point::run(job, point, &loader, stop) else { return };
+        let Some(rows) = point::run(job, point, &loader, stop).transpose() else { return };
         if sender.send(rows).is_err() {
             return;
         }

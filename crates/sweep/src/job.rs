@@ -1,5 +1,8 @@
 //! A sweep and its base scenario, held against each other.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use vcoop_capture::Loader;
@@ -7,7 +10,7 @@ use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
 use vcoop_model::plan::Plan;
 use vcoop_model::scenario::{Scenario, Set};
-use vcoop_model::sweep::{AxisValue, DesignKind, Place, Sweep, Values, Vary};
+use vcoop_model::sweep::{Axis, AxisValue, DesignKind, Place, Sweep, Values, Vary};
 
 use crate::columns::{AxisColumn, Cell, axis_columns, cell};
 use crate::design::{Design, MAX_SOBOL, MAX_SOBOL_AXES};
@@ -33,9 +36,9 @@ pub struct Job {
     pub policies: Vec<String>,
     /// Policy that ratios are taken to.
     pub baseline: String,
-    /// Digest of the first point's plans: of everything the text leads to, captures and profiles
-    /// too.
-    pub fingerprint: String,
+    /// Files that any point uses (captures, rt-app workloads, profiles): each by its name, as the
+    /// scenario or the sweep has it, with a digest of its contents.
+    pub files: BTreeMap<String, String>,
     /// Most repeats of a point, by `repeats.max` and the budget.
     pub most_repeats: u32,
     design: Design,
@@ -71,7 +74,7 @@ impl Job {
             base_text,
             policies: Vec::new(),
             baseline: String::new(),
-            fingerprint: String::new(),
+            files: BTreeMap::new(),
             most_repeats: sweep.repeats_max,
             sweep,
         };
@@ -115,8 +118,13 @@ impl Job {
             let share = u32::try_from(runs / each.max(1)).unwrap_or(u32::MAX);
             job.most_repeats = share.clamp(job.sweep.repeats_min, job.sweep.repeats_max);
         }
-        job.fingerprint = job.digest(&loader);
+        job.files = job.used(&loader)?;
         Ok(job)
+    }
+
+    /// Digest of the files that points use: equal where another machine has the same.
+    pub fn fingerprint(&self) -> String {
+        fnv(serde_json::to_string(&self.files).unwrap_or_default().as_bytes())
     }
 
     /// Number of points.
@@ -296,24 +304,85 @@ impl Job {
         errors
     }
 
-    fn digest(&self, loader: &Loader) -> String {
-        // A first point that cannot be parsed is recorded as failed; its text stands for it.
-        let plans = self
-            .sets(0, loader)
-            .and_then(|sets| self.scenario(&sets, loader))
-            .and_then(|scenario| scenario.plans(Some(&self.policies)));
-        let text = match plans {
-            Ok(plans) => serde_json::to_string(&plans).unwrap_or_default(),
-            Err(errors) => errors.to_string(),
-        };
-        fnv(text.as_bytes())
+    /// Reads the files that any point uses. A number names no file: of the points that have their
+    /// texts in common, the first that can be is looked at.
+    fn used(&self, loader: &Loader) -> Result<BTreeMap<String, String>, Diagnostics> {
+        let texts: Vec<(usize, &[AxisValue])> = (self.sweep.axes.iter().enumerate())
+            .filter_map(|(i, axis)| match &axis.values {
+                Values::List(values) if names_files(axis, values) => Some((i, values.as_slice())),
+                _ => None,
+            })
+            .collect();
+        let kinds = texts.iter().fold(1_usize, |n, (_, values)| n.saturating_mul(values.len()));
+        let (mut seen, mut paths) = (BTreeSet::new(), BTreeSet::new());
+        // What was asked for until here is of no point.
+        loader.take_asked();
+        for point in 0..self.points() {
+            if seen.len() == kinds {
+                break;
+            }
+            let values = self.values(point);
+            let kind: Vec<String> = texts.iter().map(|(i, _)| values[*i].toml.clone()).collect();
+            if seen.contains(&kind) {
+                continue;
+            }
+            let sets = self.sets(point, loader);
+            if sets.and_then(|sets| self.scenario(&sets, loader)).is_ok() {
+                seen.insert(kind);
+            }
+            paths.append(&mut loader.take_asked().files);
+        }
+        let mut files = BTreeMap::new();
+        for path in paths {
+            let digest = self.digest(&path)?;
+            let name = Some(self.named(&path)).filter(|name| !files.contains_key(name));
+            // Beside the scenario and where the sweep is started, two may have one name.
+            files.insert(name.unwrap_or(path), digest);
+        }
+        Ok(files)
     }
+
+    /// A file as the scenario or the sweep names it: folders have the same name for it wherever
+    /// the sweep is started.
+    fn named(&self, path: &str) -> String {
+        let dir = Path::new(&self.base_name).parent();
+        let within = dir.and_then(|dir| Path::new(path).strip_prefix(dir).ok());
+        within.map_or_else(|| path.to_owned(), |name| name.to_string_lossy().into_owned())
+    }
+
+    fn digest(&self, path: &str) -> Result<String, Diagnostics> {
+        let digest = File::open(path).and_then(|file| fnv_of(BufReader::new(file)));
+        digest.map_err(|e| {
+            let message = format!("cannot read {path}, which a point uses: {e}");
+            self.sweep.place(Place::Scenario, message, None).into()
+        })
+    }
+}
+
+/// Whether a value of an axis can name a file: some text is in what it sets.
+fn names_files(axis: &Axis, values: &[AxisValue]) -> bool {
+    values.iter().flat_map(|value| axis.sets(value)).any(|set| set.text().contains(['"', '\'']))
 }
 
 /// FNV-1a, 64 bits, as hexadecimal digits: tells two texts apart, and secures nothing.
 pub fn fnv(bytes: &[u8]) -> String {
+    // Reading from memory cannot fail.
+    fnv_of(bytes).unwrap_or_default()
+}
+
+/// The same of a file.
+fn fnv_of(mut input: impl BufRead) -> io::Result<String> {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, step))
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    loop {
+        let bytes = input.fill_buf()?;
+        if bytes.is_empty() {
+            return Ok(format!("{hash:016x}"));
+        }
+        hash = bytes.iter().fold(hash, step);
+        let read = bytes.len();
+        input.consume(read);
+    }
 }
 
 /// The base scenario's name and text: built-in, or a file beside the sweep's.

@@ -11,21 +11,34 @@ use vcoop_lab::runner::{Control, Experiment, Measured};
 use vcoop_model::plan::Plan;
 use vcoop_model::sweep::Stop;
 
+use crate::dataset::DatasetError;
 use crate::job::Job;
 use crate::keep;
 use crate::row::PointRows;
 use crate::stop::{next, settled};
 
-/// Runs a point; `None` if it was interrupted. Whatever goes wrong becomes a row, panics too: one
-/// point does not end a sweep.
-pub fn run(job: &Job, point: u32, loader: &Loader, stop: &AtomicBool) -> Option<PointRows> {
+/// Runs a point; `None` if it was interrupted. What is wrong with the scenario becomes a row, a
+/// panic too: one point does not end a sweep.
+///
+/// # Errors
+///
+/// A file of the point cannot be read. Another time it may be there, so no row says so.
+pub fn run(
+    job: &Job,
+    point: u32,
+    loader: &Loader,
+    stop: &AtomicBool,
+) -> Result<Option<PointRows>, DatasetError> {
+    loader.take_asked();
     let found = catch_unwind(AssertUnwindSafe(|| attempt(job, point, loader, stop)));
-    match found {
-        Ok(Ok(rows)) => rows,
-        Ok(Err(error)) => Some(PointRows::failed(point, error)),
-        Err(_) => {
-            Some(PointRows::failed(point, "internal error, please report it: panic".to_owned()))
-        }
+    let error = match found {
+        Ok(Ok(rows)) => return Ok(rows),
+        Ok(Err(error)) => error,
+        Err(_) => "internal error, please report it: panic".to_owned(),
+    };
+    match loader.take_asked().failed {
+        Some((path, error)) => Err(DatasetError::Io { what: "read", path, error }),
+        None => Ok(Some(PointRows::failed(point, error))),
     }
 }
 

@@ -9,6 +9,9 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use parquet::schema::types::Type;
 
+use crate::dataset::part_name;
+use crate::records::{Unreadable, manifest};
+
 /// Counts over the points of a dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -26,47 +29,52 @@ pub struct Tally {
 const COLUMNS: [&str; 4] = ["point", "settled", "best", "error"];
 
 impl Tally {
-    /// Counts the complete parts of a folder.
+    /// Counts the complete parts of a folder: after a stop, one may be missing between them.
     ///
     /// # Errors
     ///
-    /// A part cannot be read.
-    pub fn of(dir: &Path) -> Result<Self, ParquetError> {
+    /// It is none of a sweep, or a part cannot be read.
+    pub fn of(dir: &Path) -> Result<Self, Unreadable> {
+        let manifest = manifest(dir)?;
         let mut tally = Self::default();
-        let mut last = None;
-        for part in 0.. {
-            let path = dir.join(crate::dataset::part_name(part));
-            if !path.exists() {
-                break;
-            }
-            let file = SerializedFileReader::new(File::open(path)?)?;
-            let schema = file.metadata().file_metadata().schema();
-            let fields = schema.get_fields().iter().filter(|f| COLUMNS.contains(&f.name()));
-            let projection = Type::group_type_builder(schema.name())
-                .with_fields(fields.cloned().collect())
-                .build()?;
-            for row in file.get_row_iter(Some(projection))? {
-                let row = row?;
-                let field = |name: &str| row.get_column_iter().find(|(n, _)| *n == name);
-                let point = field("point").map(|(_, field)| field.to_string());
-                if point == last {
-                    continue;
-                }
-                last = point;
-                tally.points += 1;
-                if matches!(field("error"), Some((_, Field::Str(_)))) {
-                    tally.failed += 1;
-                    continue;
-                }
-                tally.unsettled +=
-                    u32::from(matches!(field("settled"), Some((_, Field::Bool(false)))));
-                let best = match field("best") {
-                    Some((_, Field::Str(name))) => name.clone(),
-                    _ => String::new(),
-                };
-                *tally.best.entry(best).or_default() += 1;
+        for part in 0..manifest.parts() {
+            let path = dir.join(part_name(part));
+            if path.exists() {
+                let unreadable = |e| Unreadable(format!("cannot read {}: {e}", path.display()));
+                tally.add(&path).map_err(unreadable)?;
             }
         }
         Ok(tally)
+    }
+
+    fn add(&mut self, part: &Path) -> Result<(), ParquetError> {
+        let file = SerializedFileReader::new(File::open(part)?)?;
+        let schema = file.metadata().file_metadata().schema();
+        let fields = schema.get_fields().iter().filter(|f| COLUMNS.contains(&f.name()));
+        let projection = Type::group_type_builder(schema.name())
+            .with_fields(fields.cloned().collect())
+            .build()?;
+        let mut last = None;
+        for row in file.get_row_iter(Some(projection))? {
+            let row = row?;
+            let field = |name: &str| row.get_column_iter().find(|(n, _)| *n == name);
+            let point = field("point").map(|(_, field)| field.to_string());
+            if point == last {
+                continue;
+            }
+            last = point;
+            self.points += 1;
+            if matches!(field("error"), Some((_, Field::Str(_)))) {
+                self.failed += 1;
+                continue;
+            }
+            self.unsettled += u32::from(matches!(field("settled"), Some((_, Field::Bool(false)))));
+            let best = match field("best") {
+                Some((_, Field::Str(name))) => name.clone(),
+                _ => String::new(),
+            };
+            *self.best.entry(best).or_default() += 1;
+        }
+        Ok(())
     }
 }

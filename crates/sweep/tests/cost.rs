@@ -47,7 +47,7 @@ fn a_sweep_costs_little_more_than_its_runs() {
     };
     let whole = |point: u32, dataset: &mut Dataset| {
         let began = cpu();
-        let rows = point::run(&job, point, &loader, &stop).unwrap();
+        let rows = point::run(&job, point, &loader, &stop).unwrap().unwrap();
         assert_eq!(rows.error(), None);
         dataset.add(rows, &job).unwrap();
         cpu() - began
@@ -56,7 +56,7 @@ fn a_sweep_costs_little_more_than_its_runs() {
     for round in 0..ROUNDS {
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("sweep-cost-{round}"));
         let _ = fs::remove_dir_all(&dir);
-        let mut dataset = Dataset::open(&dir, &job).unwrap();
+        let mut dataset = Dataset::open(&dir, &job, "a build").unwrap();
         for (point, (engine, sweep)) in (0..).zip(&mut least) {
             *engine = bare(point).min(*engine);
             *sweep = whole(point, &mut dataset).min(*sweep);
@@ -85,7 +85,7 @@ fn ten_thousand_points_fit_into_little_memory() {
     let job = Job::new(Sweep::parse("s.toml", MANY).unwrap()).unwrap();
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("sweep-many");
     let _ = fs::remove_dir_all(&dir);
-    let mut dataset = Dataset::open(&dir, &job).unwrap();
+    let mut dataset = Dataset::open(&dir, &job, "a build").unwrap();
     let control = Control { stop: &AtomicBool::new(false), progress: &|_| () };
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let outcome = run(&job, &mut dataset, jobs, control).unwrap();

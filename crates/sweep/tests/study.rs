@@ -40,7 +40,7 @@ fn points_of_the_study_run_again_give_its_numbers() {
     for count in ["1", "4"] {
         let point = known.iter().find(|r| r.axes[vms] == count).unwrap().point;
         let stop = AtomicBool::new(false);
-        let found = point::run(&job, point, &Loader::default(), &stop).unwrap();
+        let found = point::run(&job, point, &Loader::default(), &stop).unwrap().unwrap();
         assert_eq!(found.error(), None);
         let kept: Vec<_> = known.iter().filter(|r| r.point == point).collect();
         assert_eq!(kept.len(), found.rows.len(), "point {point} has other rows; {again}");

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use vcoop_capture::Loader;
 use vcoop_model::sweep::Sweep;
@@ -12,12 +13,16 @@ use vcoop_sweep::engine::{Control, Outcome, run};
 use vcoop_sweep::job::Job;
 use vcoop_sweep::point;
 use vcoop_sweep::read::Tally;
+use vcoop_sweep::row::PointRows;
 
 /// Small points: one vCPU, a hog or none, 20 simulated milliseconds.
 const SMALL: &str = "name = \"small\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic\"]\n\
     [set]\nduration = \"20ms\"\nwarmup = \"1ms\"\n[repeats]\nmin = 2\n[axes]\n\
     \"load.hog.count\" = { from = 1, to = 4, points = 4 }\n\
     \"vm.guest.task.cyclictest.interval\" = [\"500us\", \"1ms\", \"2ms\", \"4ms\", \"8ms\", \"3ms\", \"5ms\", \"6ms\", \"7ms\"]\n";
+
+/// What the tests' datasets say of the build that wrote them.
+const BUILD: &str = "0.1.0 (0123456789ab)";
 
 fn job(text: &str) -> Job {
     let sweep = Sweep::parse("s.toml", text).unwrap_or_else(|e| panic!("{e}"));
@@ -37,13 +42,19 @@ fn folder(name: &str) -> PathBuf {
 /// Runs until so many points were added, or to the end.
 fn sweep(job: &Job, dir: &Path, jobs: usize, most: u32) -> Outcome {
     let stop = AtomicBool::new(false);
-    let mut dataset = Dataset::open(dir, job).unwrap();
+    let mut dataset = Dataset::open(dir, job, BUILD).unwrap();
     let progress = |p: vcoop_sweep::engine::Progress| {
         if p.done - p.before >= most {
             stop.store(true, Ordering::Relaxed);
         }
     };
     run(job, &mut dataset, jobs, Control { stop: &stop, progress: &progress }).unwrap()
+}
+
+/// A point, run by itself.
+fn at(job: &Job, point: u32) -> PointRows {
+    let stop = AtomicBool::new(false);
+    point::run(job, point, &Loader::default(), &stop).unwrap().unwrap()
 }
 
 fn bytes(dir: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -73,18 +84,18 @@ fn jobs_and_stops_leave_the_same_bytes() {
     assert!(bytes(&one) == bytes(&pieces));
     let tally = Tally::of(&one).unwrap();
     assert_eq!((tally.points, tally.failed, tally.unsettled), (36, 0, 0));
+    // Parts end in any order: after a stop there may be a hole before the last one.
+    fs::remove_file(one.join("part-000001.parquet")).unwrap();
+    assert_eq!(Tally::of(&one).unwrap().points, 20);
 }
 
 #[test]
 fn points_share_the_workload_and_differ_by_their_axes() {
     let job = job(SMALL);
-    let stop = AtomicBool::new(false);
-    let loader = Loader::default();
-    let (a, again) = (point::run(&job, 0, &loader, &stop), point::run(&job, 0, &loader, &stop));
-    assert_eq!(a, again);
-    let (a, b) = (a.unwrap(), point::run(&job, 27, &loader, &stop).unwrap());
+    let (a, b) = (at(&job, 0), at(&job, 27));
+    assert_eq!(a, at(&job, 0));
     assert_ne!(a.rows, b.rows, "four hogs are not one");
-    let mean = |p: &vcoop_sweep::row::PointRows, policy: &str| {
+    let mean = |p: &PointRows, policy: &str| {
         let row = p.rows.iter().find(|r| {
             r.policy.as_deref() == Some(policy) && r.probe.as_deref() == Some("guest.cyclictest")
         });
@@ -162,7 +173,7 @@ fn ratios_cases_and_means_reach_the_scenario() {
             assert!(means[policy].contains(part), "{}", means[policy]);
         }
     }
-    let rows = point::run(&job, 4, &loader, &AtomicBool::new(false)).unwrap().rows;
+    let rows = at(&job, 4).rows;
     let latencies = rows.iter().filter(|row| row.metric.as_deref() == Some("latency"));
     assert_eq!(latencies.clone().count(), 4, "a row a policy");
     assert!(rows.iter().all(|row| row.probe.as_deref() == Some("guest.cyclictest")));
@@ -195,11 +206,7 @@ fn what_a_ratio_a_means_or_a_list_cannot_be_is_told() {
 
 #[test]
 fn folders_of_anything_else_are_refused_and_left_alone() {
-    let open = |text: &str, dir: &Path| Dataset::open(dir, &job(text));
-    let why = |result: Result<Dataset, DatasetError>| match result {
-        Err(e @ DatasetError::Refused { .. }) => e.to_string(),
-        other => panic!("{other:?}"),
-    };
+    let open = |text: &str, dir: &Path| Dataset::open(dir, &job(text), BUILD);
     let dir = folder("refusals");
     let first = open(SMALL, &dir).unwrap();
     assert!(why(open(SMALL, &dir)).contains("another process"));
@@ -210,7 +217,8 @@ fn folders_of_anything_else_are_refused_and_left_alone() {
     let manifest = fs::read_to_string(dir.join("manifest.json")).unwrap();
     for (from, to, says) in [
         ("vcoop.sweep/1", "vcoop.sweep/2", "schema vcoop.sweep/2"),
-        ("\"version\": \"", "\"version\": \"9", "written by vcoop 9"),
+        (BUILD, "0.9.0 (ba9876543210)", "written by vcoop 0.9.0 (ba9876543210)"),
+        ("\"build\"", "\"maker\"", "of a build that it does not name"),
         ("vcoop.sweep/1", "vcoop.result/1", "did not write"),
     ] {
         fs::write(dir.join("manifest.json"), manifest.replace(from, to)).unwrap();
@@ -225,14 +233,118 @@ fn folders_of_anything_else_are_refused_and_left_alone() {
     assert_eq!(bytes(&foreign).len(), 1);
 }
 
+fn why(result: Result<Dataset, DatasetError>) -> String {
+    match result {
+        Err(e @ DatasetError::Refused { .. }) => e.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn of_two_starters_one_writes() {
+    let (dir, job) = (folder("starters"), job(SMALL));
+    // Who starts first has the folder before there is anything in it.
+    fs::create_dir_all(&dir).unwrap();
+    let lock = fs::File::open(&dir).unwrap();
+    lock.lock().unwrap();
+    assert!(why(Dataset::open(&dir, &job, BUILD)).contains("another process"));
+    assert_eq!(bytes(&dir).len(), 0);
+    drop(lock);
+    for _ in 0..50 {
+        fs::remove_dir_all(&dir).unwrap();
+        let open = || Dataset::open(&dir, &job, BUILD);
+        let both = thread::scope(|scope| {
+            let starters = [scope.spawn(open), scope.spawn(open)];
+            starters.map(|starter| starter.join().unwrap())
+        });
+        assert_eq!(both.iter().filter(|found| found.is_ok()).count(), 1, "{both:?}");
+    }
+}
+
+/// A sweep over files: two captures, two profiles, and one workload in the scenario itself. Its
+/// folder has all of them.
+fn of_files(name: &str) -> (PathBuf, Job) {
+    let dir = folder(name);
+    fs::create_dir_all(&dir).unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for (from, to) in [
+        ("captures/build-serve.txt.gz", "a.gz"),
+        ("captures/build-serve.txt.gz", "b.gz"),
+        ("captures/rt-app-mixed.json", "mixed.json"),
+        ("profiles/zero.toml", "p.toml"),
+        ("profiles/zero.toml", "q.toml"),
+    ] {
+        fs::copy(root.join(from), dir.join(to)).unwrap();
+    }
+    let scenario = "name = \"files\"\ntitle = \"Files\"\nduration = \"5ms\"\nwarmup = \"1ms\"\n\
+        repeats = 2\n[host]\nprofile = \"zero\"\npcpus = 4\n\
+        [[load]]\nname = \"recorded\"\nkind = \"capture\"\nfile = \"builtin:build-serve\"\n\
+        [[vm]]\nname = \"guest\"\nvcpus = 1\n[[vm.task]]\nname = \"cyclictest\"\n\
+        kind = \"cyclictest\"\ninterval = \"1ms\"\n\
+        [[vm.task]]\nname = \"app\"\nkind = \"rt-app\"\nfile = \"mixed.json\"\n";
+    fs::write(dir.join("base.toml"), scenario).unwrap();
+    let at = |file: &str| dir.join(file).display().to_string();
+    let text = format!(
+        "name = \"s\"\nscenario = \"base.toml\"\npolicies = [\"vanilla\"]\n[repeats]\nmin = 2\n[axes]\n\
+         \"host.tick_hz\" = [100, 250]\n\"load.recorded.file\" = [\"{}\", \"{}\"]\n\
+         \"host.profile\" = [\"{}\", \"{}\"]\n",
+        at("a.gz"),
+        at("b.gz"),
+        at("p.toml"),
+        at("q.toml")
+    );
+    fs::write(dir.join("s.toml"), &text).unwrap();
+    let sweep = Sweep::parse(&at("s.toml"), &text).unwrap_or_else(|e| panic!("{e}"));
+    let job = Job::new(sweep).unwrap_or_else(|e| panic!("{e}"));
+    (dir, job)
+}
+
+#[test]
+fn a_file_of_any_point_that_changed_is_named_and_refused() {
+    let (dir, job) = of_files("changed");
+    let names: Vec<&str> = job.files.keys().map(String::as_str).collect();
+    assert_eq!(names, ["a.gz", "b.gz", "mixed.json", "p.toml", "q.toml"]);
+    let out = dir.join("out");
+    drop(Dataset::open(&out, &job, BUILD).unwrap());
+    for name in names {
+        let before = fs::read(dir.join(name)).unwrap();
+        // Says the same, and is another file: a blank at its end, or an empty gzip member.
+        let more: &[u8] = match name.ends_with(".gz") {
+            true => &[31, 139, 8, 0, 0, 0, 0, 0, 0, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            false => b"\n",
+        };
+        fs::write(dir.join(name), [&before[..], more].concat()).unwrap();
+        let changed = Job::new(job.sweep.clone()).unwrap_or_else(|e| panic!("{e}"));
+        let said = why(Dataset::open(&out, &changed, BUILD));
+        assert!(said.contains(&format!("another {name} than")), "{said}");
+        assert_ne!(changed.fingerprint(), job.fingerprint());
+        fs::write(dir.join(name), before).unwrap();
+    }
+    drop(Dataset::open(&out, &job, BUILD).unwrap());
+}
+
+#[test]
+fn a_point_whose_file_cannot_be_read_is_tried_again() {
+    let (dir, job) = of_files("unread");
+    let (out, aside) = (dir.join("out"), dir.join("aside"));
+    let control = Control { stop: &AtomicBool::new(false), progress: &|_| () };
+    for name in ["q.toml", "mixed.json", "b.gz"] {
+        fs::rename(dir.join(name), &aside).unwrap();
+        let mut dataset = Dataset::open(&out, &job, BUILD).unwrap();
+        let why = run(&job, &mut dataset, 2, control).unwrap_err().to_string();
+        assert!(why.starts_with("cannot read") && why.contains(name), "{why}");
+        fs::rename(&aside, dir.join(name)).unwrap();
+    }
+    sweep(&job, &out, 2, u32::MAX);
+    let tally = Tally::of(&out).unwrap();
+    assert_eq!((tally.points, tally.failed), (8, 0));
+}
+
 #[test]
 fn repeats_are_added_until_ratios_are_sharp_and_no_further() {
     let text = "name = \"s\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic\"]\n[set]\n\
         duration = \"50ms\"\nwarmup = \"1ms\"\n[axes]\n\"load.hog.count\" = [2]\n[repeats]\nmin = 5\nmax = 12\n";
-    let run = |stop: &str| {
-        let job = job(&format!("{text}{stop}"));
-        point::run(&job, 0, &Loader::default(), &AtomicBool::new(false)).unwrap()
-    };
+    let run = |stop: &str| at(&job(&format!("{text}{stop}")), 0);
     let loose = run("[stop]\nwidth = \"900%\"\n");
     assert_eq!((loose.settled, loose.rows[0].repeats), (true, 5));
     let tight = run("[stop]\nwidth = \"0.01%\"\n");
@@ -241,9 +353,7 @@ fn repeats_are_added_until_ratios_are_sharp_and_no_further() {
     assert_eq!((poor.settled, poor.rows[0].repeats), (false, 7));
     // Added repeats are those that a run of so many has.
     let at_once = text.replace("min = 5", "min = 12");
-    let at_once =
-        point::run(&job(&at_once), 0, &Loader::default(), &AtomicBool::new(false)).unwrap();
-    assert_eq!(at_once.rows, tight.rows);
+    assert_eq!(at(&job(&at_once), 0).rows, tight.rows);
 }
 
 #[test]

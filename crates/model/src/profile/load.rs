@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io;
 use std::path::Path;
 
 use schemars::{Schema, SchemaGenerator};
 use vcoop_sched::config::Topology;
 
 use super::{CState, Costs, Cpu, Profile};
+use crate::capture::read_text;
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, nearest};
 use crate::plan::Ns;
 use crate::toml_read::node::parse_document;
@@ -31,9 +31,6 @@ const BUILTIN: [(&str, &str); 4] = [
 
 /// Largest single cost taken: 100 ms. Anything above is a slip of the unit.
 const MAX_COST: i64 = 100_000_000;
-
-/// Largest profile file taken, in bytes.
-const MAX_FILE: u64 = 1 << 20;
 
 impl Profile {
     /// Names of the profiles that ship with the program.
@@ -62,13 +59,16 @@ impl Profile {
             let message = format!("there is no profile `{name_or_path}`");
             return Err(Diagnostic::whole("profile", message, Some(help)).into());
         }
-        match read_file(Path::new(name_or_path)) {
-            Ok(text) => Self::parse(name_or_path, &text),
-            Err(error) => {
-                let message = format!("cannot read the profile: {error}");
-                Err(Diagnostic::whole(name_or_path, message, None).into())
-            }
-        }
+        Self::of_file(name_or_path, read_text(Path::new(name_or_path)).map_err(|e| e.to_string()))
+    }
+
+    /// A profile from the text of a file, or why there is none.
+    pub(crate) fn of_file(path: &str, text: Result<String, String>) -> Result<Self, Diagnostics> {
+        let text = text.map_err(|error| {
+            let message = format!("cannot read the profile: {error}");
+            Diagnostics::from(Diagnostic::whole(path, message, None))
+        })?;
+        Self::parse(path, &text)
     }
 
     /// Whether a name is that of a file rather than of a built-in profile.
@@ -123,18 +123,6 @@ impl Profile {
         }
         out
     }
-}
-
-/// A regular file's text; a device or a pipe named by mistake could be endless.
-fn read_file(path: &Path) -> io::Result<String> {
-    let about = std::fs::metadata(path)?;
-    if !about.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
-    }
-    if about.len() > MAX_FILE {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB"));
-    }
-    std::fs::read_to_string(path)
 }
 
 /// Where a number is from.

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::capture::{CaptureLoader, CapturedThread, Shape};
+use crate::diagnostic::Diagnostics;
 use crate::plan::{Ns, Step};
+use crate::profile::Profile;
 
 type Threads = Arc<Vec<CapturedThread>>;
 
@@ -71,6 +73,11 @@ impl Captures<'_> {
         from_command_line: bool,
     ) -> Result<Vec<crate::rt_app::AppThread>, String> {
         crate::rt_app::parse(&self.loader.text(&self.locate(file, from_command_line))?)
+    }
+
+    /// A profile from a file that was located.
+    pub(crate) fn profile(&self, path: &str) -> Result<Profile, Diagnostics> {
+        Profile::of_file(path, self.loader.text(path))
     }
 }
 

@@ -193,13 +193,15 @@ fn profile(
 ) -> Option<Profile> {
     let At { value, span } = &keys.host.value.profile;
     let mut name = value.0.clone();
-    if Profile::is_path(&name) {
+    let path = Profile::is_path(&name);
+    if path {
         name = outside.captures.locate(&name, span.source != 0);
     }
     if let Some(profile) = outside.profiles.get(&name) {
         return Some(profile.clone());
     }
-    match Profile::load(&name) {
+    let found = if path { outside.captures.profile(&name) } else { Profile::load(&name) };
+    match found {
         Ok(profile) => {
             outside.profiles.insert(name, profile.clone());
             Some(profile)
