@@ -5,6 +5,7 @@ mod support;
 use support::*;
 use vcoop_model::plan::virt::IpiPath;
 use vcoop_model::plan::{Act, Dist, IpiTo, Mode, Ns, Phase, Plan, Program};
+use vcoop_model::profile::Costs;
 use vcoop_model::recording::{Part, Recording};
 use vcoop_sched::config::Policy;
 
@@ -99,6 +100,40 @@ fn a_preempted_holder_makes_its_waiters_spin_and_ple_brings_it_back() {
     assert!(scalar(&on, "guest", "yields.won") > 10.0);
     let (before, after) = (mean(&off, "guest.t1"), mean(&on, "guest.t1"));
     assert!(after < 0.9 * before, "{after} with PLE, {before} without");
+}
+
+/// Two VMs, in each of which eight vCPUs share a spinlock, on six pCPUs: waiters yield all the time.
+fn contended(switch_refill_ns: Ns, migration_refill_ns: Ns) -> Recording {
+    let worker = routine(vec![
+        run_for(50 * US, Mode::User),
+        Act::Begin,
+        Act::Lock { lock: 0 },
+        run_for(5 * US, Mode::PreemptOff),
+        Act::Unlock { lock: 0 },
+        Act::Sample,
+        Act::Done,
+    ]);
+    let costs = Costs { switch_refill_ns, migration_refill_ns, ..dear() };
+    let mut p = plan(eevdf(6), costs);
+    for name in ["a", "b"] {
+        let tasks = (0..8).map(|i| task(&format!("t{i}"), worker.clone(), Policy::NORMAL, &[i]));
+        let mut vm = vm(name, eevdf(8), tasks.collect());
+        for task in &mut vm.tasks {
+            task.label = "t".into();
+        }
+        p.vms.push(vm);
+    }
+    p.duration_ns = 200 * MS;
+    run(&p)
+}
+
+#[test]
+fn who_spins_owes_one_refill_however_often_it_is_switched() {
+    let (warm, cold) = (contended(0, 0), contended(1_500, 5_000));
+    let of = |r: &Recording| scalar(r, "a.t", "rate") + scalar(r, "b.t", "rate");
+    assert!(scalar(&cold, "a", "yields.won") > 10_000.0, "switches while they spin");
+    // A refill is as long as the section at most, so what is done under the lock doubles at most.
+    assert!(of(&cold) > of(&warm) / 2.5, "{} with cold caches, {}", of(&cold), of(&warm));
 }
 
 #[test]
