@@ -195,6 +195,8 @@ pub(crate) struct Pcpu {
     pub(crate) ran_since: Ns,
     /// Time each label ran here.
     pub(crate) ran: Box<[Ns]>,
+    /// Time in idle states and on the way out of them, as `/proc/stat` counts it; what the current
+    /// segment adds is not in it yet.
     pub(crate) idle_ns: Ns,
     /// Recent idle times, for the idle governor.
     pub(crate) idle_times: IdleTimes,
