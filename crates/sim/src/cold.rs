@@ -1,7 +1,7 @@
 //! What a vCPU keeps besides the state that every event looks at: counters, and the state of mechanisms
 //! that most VMs have switched off. And what a VM has switched on.
 
-use vcoop_model::plan::virt::{GuestIdle, GuestTimer, TimerMode, Virt};
+use vcoop_model::plan::virt::{GuestIdle, GuestTimer, IpiPath, TimerMode, Virt};
 use vcoop_model::plan::{HostPlan, Ns, Plan};
 use vcoop_policy::config::AdvanceConfig;
 use vcoop_policy::{GuestHaltPoll, HostHaltPoll, TimerAdvance};
@@ -16,6 +16,16 @@ pub(crate) mod wants {
     pub(crate) const HV_TIMER: u8 = 1;
     /// The host's polling is told how long it was halted.
     pub(crate) const HALT_TIME: u8 = 2;
+}
+
+/// Which exits KVM handles on its fast path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FastPath {
+    Off,
+    /// Those of the timer.
+    Timer,
+    /// ... and writes of the ICR.
+    TimerAndIcr,
 }
 
 /// What a guest's idle vCPU does.
@@ -49,7 +59,7 @@ pub(crate) struct VmVirt {
     special_timer: bool,
     pub(crate) eoi_exits: bool,
     pub(crate) window_exits: bool,
-    pub(crate) fastpath: bool,
+    fastpath: FastPath,
     pub(crate) idle: IdleWay,
     /// MWAIT: idle states of every depth, not the first alone.
     pub(crate) mwait: bool,
@@ -66,13 +76,13 @@ impl VmVirt {
     /// Whether KVM handles an exit on its fast path.
     #[inline]
     pub(crate) fn is_fast(&self, reason: Exit) -> bool {
-        self.fastpath
-            && match reason {
-                Exit::Timer | Exit::Ipi(_) => true,
-                // Its interrupt goes along only if it can be posted.
-                Exit::HvTimer => self.posted,
-                _ => false,
-            }
+        match reason {
+            Exit::Timer => self.fastpath != FastPath::Off,
+            Exit::Ipi(_) => self.fastpath == FastPath::TimerAndIcr,
+            // Its interrupt goes along only if it can be posted.
+            Exit::HvTimer => self.fastpath != FastPath::Off && self.posted,
+            _ => false,
+        }
     }
 
     pub(crate) fn new(virt: &Virt, host: &HostPlan) -> Self {
@@ -92,7 +102,12 @@ impl VmVirt {
             mode: virt.timer.mode,
             eoi_exits: virt.apic.eoi_exits,
             window_exits: virt.apic.window_exits,
-            fastpath: virt.apic.fastpath,
+            fastpath: match virt.ipi.path {
+                _ if !virt.apic.fastpath => FastPath::Off,
+                // Its ICR writes are in logical mode.
+                IpiPath::Cluster => FastPath::Timer,
+                IpiPath::Icr | IpiPath::Pv | IpiPath::Posted => FastPath::TimerAndIcr,
+            },
             idle: match virt.idle.guest {
                 GuestIdle::Hlt if rests => IdleWay::Rest,
                 GuestIdle::Hlt => IdleWay::Halt,

@@ -136,7 +136,7 @@ impl World<'_> {
                     },
                 };
                 let work = &mut self.vms[vm].tasks[current as usize];
-                work.refill += std::mem::take(&mut self.threads[thread].work.refill);
+                work.evicted(std::mem::take(&mut self.threads[thread].work.refill));
                 let ns = work.needs();
                 if work.mode == Mode::User && std::mem::take(&mut self.vcpus[v as usize].in_kernel)
                 {

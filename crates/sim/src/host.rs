@@ -249,9 +249,9 @@ impl World<'_> {
         let last = self.pcpus[p as usize].last;
         let thread = &mut self.threads[next as usize];
         if thread.last_cpu != p && thread.last_cpu != NONE {
-            thread.work.refill = c.migration_refill_ns;
+            thread.work.evicted(c.migration_refill_ns);
         } else if last != next && last != NONE {
-            thread.work.refill = thread.work.refill.max(c.switch_refill_ns);
+            thread.work.evicted(c.switch_refill_ns);
         }
         let (track, vcpu) = (thread.track, thread.vcpu);
         if track != NONE {

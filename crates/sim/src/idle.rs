@@ -41,6 +41,8 @@ impl World<'_> {
 
     /// Out of the idle state: what waited for that now waits for the handler.
     pub(crate) fn awake(&mut self, p: u32) {
+        let pc = &mut self.pcpus[p as usize];
+        pc.idle_ns += self.now - pc.since;
         let waking = self.pcpus[p as usize].waking;
         if waking != NONE && self.tracks.state(waking) == State::CState {
             self.tracks.set(waking, State::HostIrq, self.now);

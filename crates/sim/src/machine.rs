@@ -195,6 +195,8 @@ pub(crate) struct Pcpu {
     pub(crate) ran_since: Ns,
     /// Time each label ran here.
     pub(crate) ran: Box<[Ns]>,
+    /// Time in idle states and on the way out of them, as `/proc/stat` counts it; what the current
+    /// segment adds is not in it yet.
     pub(crate) idle_ns: Ns,
     /// Recent idle times, for the idle governor.
     pub(crate) idle_times: IdleTimes,
@@ -229,7 +231,8 @@ pub(crate) enum Wait {
 pub(crate) struct Work {
     /// What is left of the current run.
     pub(crate) left: Ns,
-    /// Time that cold caches still take from its next run: no work of its own.
+    /// Time that cold caches still take from its next run: no work of its own. A task of a guest takes
+    /// over what its vCPU's thread owes. It is what the caches lack, so at most one full refill.
     pub(crate) refill: Ns,
     pub(crate) label: u16,
     pub(crate) mode: Mode,
@@ -269,9 +272,16 @@ impl Work {
         self.left + self.refill
     }
 
+    /// Caches lost so much of what it works with, measured by the time of loading that again. It adds
+    /// nothing to what they lacked before: lines that are not there cannot be evicted once more.
+    pub(crate) fn evicted(&mut self, refill_ns: Ns) {
+        self.refill = self.refill.max(refill_ns);
+    }
+
     /// It had the CPU for so long.
     pub(crate) fn ran(&mut self, ran: Ns) {
         if self.spin != Spin::No {
+            // A loop of PAUSE loads nothing: the refill is still to come.
             self.spun += ran;
             return;
         }

@@ -11,6 +11,7 @@ use vcoop_sched::{CreditCounters, EntId, PoolCounters};
 use crate::counters::Counters;
 use crate::fairness::{self, Share};
 use crate::lock::{COUNT_NAMES, Counts};
+use crate::machine::Segment;
 use crate::probe::Probe;
 use crate::queue::Ns;
 use crate::track::NONE;
@@ -116,7 +117,7 @@ impl World<'_> {
             .pcpus
             .iter()
             .map(|p| {
-                let idle = p.segment == crate::machine::Segment::Idle;
+                let idle = matches!(p.segment, Segment::Idle | Segment::CState);
                 p.idle_ns + if idle { now - p.since } else { 0 }
             })
             .sum();

@@ -5,6 +5,7 @@ mod support;
 use support::*;
 use vcoop_model::plan::virt::IpiPath;
 use vcoop_model::plan::{Act, Dist, IpiTo, Mode, Ns, Phase, Plan, Program};
+use vcoop_model::profile::Costs;
 use vcoop_model::recording::{Part, Recording};
 use vcoop_sched::config::Policy;
 
@@ -101,6 +102,40 @@ fn a_preempted_holder_makes_its_waiters_spin_and_ple_brings_it_back() {
     assert!(after < 0.9 * before, "{after} with PLE, {before} without");
 }
 
+/// Two VMs, in each of which eight vCPUs share a spinlock, on six pCPUs: waiters yield all the time.
+fn contended(switch_refill_ns: Ns, migration_refill_ns: Ns) -> Recording {
+    let worker = routine(vec![
+        run_for(50 * US, Mode::User),
+        Act::Begin,
+        Act::Lock { lock: 0 },
+        run_for(5 * US, Mode::PreemptOff),
+        Act::Unlock { lock: 0 },
+        Act::Sample,
+        Act::Done,
+    ]);
+    let costs = Costs { switch_refill_ns, migration_refill_ns, ..dear() };
+    let mut p = plan(eevdf(6), costs);
+    for name in ["a", "b"] {
+        let tasks = (0..8).map(|i| task(&format!("t{i}"), worker.clone(), Policy::NORMAL, &[i]));
+        let mut vm = vm(name, eevdf(8), tasks.collect());
+        for task in &mut vm.tasks {
+            task.label = "t".into();
+        }
+        p.vms.push(vm);
+    }
+    p.duration_ns = 200 * MS;
+    run(&p)
+}
+
+#[test]
+fn who_spins_owes_one_refill_however_often_it_is_switched() {
+    let (warm, cold) = (contended(0, 0), contended(1_500, 5_000));
+    let of = |r: &Recording| scalar(r, "a.t", "rate") + scalar(r, "b.t", "rate");
+    assert!(scalar(&cold, "a", "yields.won") > 10_000.0, "switches while they spin");
+    // A refill is as long as the section at most, so what is done under the lock doubles at most.
+    assert!(of(&cold) > of(&warm) / 2.5, "{} with cold caches, {}", of(&cold), of(&warm));
+}
+
 #[test]
 fn ple_does_not_yield_to_idle_vcpus() {
     // Both of the others sleep; the waiter has nobody to yield to.
@@ -188,6 +223,29 @@ fn a_unicast_goes_by_the_icr_also_where_there_is_a_hypercall() {
     let rounds = scalar(&r, "guest.t", "rate");
     assert!((scalar(&r, "guest", "exits.msr_icr") / rounds - 1.0).abs() < 0.01);
     assert!(!r.scalars.contains_key(&("guest".into(), "exits.hypercall".into())));
+}
+
+#[test]
+fn the_fast_path_is_for_icr_writes_in_physical_mode() {
+    let wakes = routine(vec![user(100), Act::Resume { peer: 1 }]);
+    let sleeps = routine(vec![Act::Suspend, user(1)]);
+    // What the exits of a reschedule IPI take, each.
+    let each = |path: IpiPath, fastpath: bool| {
+        let mut p = machine(2, &[0, 1], vec![wakes.clone(), sleeps.clone()]);
+        p.host.costs = dear();
+        p.vms[0].virt.ipi.path = path;
+        p.vms[0].virt.apic.fastpath = fastpath;
+        let r = run(&p);
+        let exits = scalar(&r, "guest", "exits.msr_icr");
+        assert!(exits > 1_000.0, "{exits}");
+        // A share of the time of two vCPUs.
+        scalar(&r, "guest", "exit_time.msr_icr") / 100.0 * 2e9 / exits
+    };
+    let saved = |path| each(path, false) - each(path, true);
+    // 800 ns instead of 700 + 500 + 600.
+    assert!((saved(IpiPath::Icr) - 1_000.0).abs() < 10.0, "{}", saved(IpiPath::Icr));
+    // But for what host ticks in the middle of an exit move.
+    assert!(saved(IpiPath::Cluster).abs() < 20.0, "{}", saved(IpiPath::Cluster));
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod support;
 use support::*;
 use vcoop_model::plan::virt::{GuestIdle, GuestTimer, Virt};
 use vcoop_model::plan::{Dist, Mode, Phase, Plan, Program, Target};
+use vcoop_model::profile::Costs;
 use vcoop_model::recording::Recording;
 use vcoop_policy::config::HostPollConfig;
 use vcoop_sched::config::{Policy, RtGuard};
@@ -40,6 +41,20 @@ fn guest(idle: GuestIdle) -> Virt {
     let mut virt = Virt::default();
     virt.idle.guest = idle;
     virt
+}
+
+#[test]
+fn the_way_out_of_an_idle_state_is_idle_time() {
+    // A thread that takes no CPU time wakes every millisecond, each time from a state that takes 60 us to leave.
+    let mut p = plan(eevdf(1), Costs { cstates: dear().cstates, ..free() });
+    p.host_tasks.push(task("t", cyclictest(MS, 0), Policy::NORMAL, &[0]));
+    probe_all(&mut p);
+    let r = run(&p);
+    assert!(mean(&r, "host.t") > 59_000.0, "{}", mean(&r, "host.t"));
+    assert_eq!(scalar(&r, "host", "cpu"), 0.0);
+    // The run may end on the way out.
+    p.duration_ns = 100 * MS + 30 * US;
+    assert_eq!(scalar(&run(&p), "host", "cpu"), 0.0);
 }
 
 #[test]

@@ -106,7 +106,8 @@ pub struct ApicVirt {
     /// An interrupt that the guest cannot take yet exits once more when it can.
     pub window_exits: bool,
     /// Timer and ICR writes are handled before the exit is complete, and the guest is entered again
-    /// at once (Linux 5.6 and later).
+    /// at once (Linux 5.6 and later). Of ICR writes only those in physical mode are
+    /// (`handle_fastpath_set_x2apic_icr_irqoff`), so none with [`IpiPath::Cluster`].
     pub fastpath: bool,
 }
 

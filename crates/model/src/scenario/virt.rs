@@ -83,7 +83,8 @@ shared_keys! {
         apicv: bool,
         /// Interrupts reach a running guest without an exit. Default: false, or as `apicv` says.
         posted_interrupts: bool,
-        /// Writes of the TSC deadline and of the ICR take KVM's fast path. Default: false.
+        /// Writes of the TSC deadline and of the ICR take KVM's fast path. With ipi = "cluster" those of
+        /// the ICR do not: KVM's fast path leaves out the logical mode. Default: false.
         exit_fastpath: bool,
         /// Instructions that do not exit (`KVM_CAP_X86_DISABLE_EXITS`), of "hlt", "mwait", "pause",
         /// "cstate". Default: none.
