@@ -1,0 +1,74 @@
+//! libvirt's state files of its QEMU domains.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::{limits, text};
+
+/// What libvirt knows of a running domain.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Domain {
+    pub(crate) name: String,
+    /// Index and thread id of each vCPU.
+    pub(crate) vcpus: Vec<(u32, u32)>,
+}
+
+/// The domains with a state file in a folder, by the process id of their QEMU.
+pub(crate) fn domains(folder: &Path) -> BTreeMap<u32, Domain> {
+    let mut domains = BTreeMap::new();
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    for path in entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "xml")) {
+        if domains.len() == limits::DOMAINS {
+            break;
+        }
+        let Ok((bytes, _)) = text::read(&path, limits::STATE_FILE) else { continue };
+        let Some((pid, vcpus)) = state(&String::from_utf8_lossy(&bytes)) else { continue };
+        let stem = path.file_stem().unwrap_or_default().as_encoded_bytes();
+        domains.insert(pid, Domain { name: text::shown(stem, limits::SHOWN), vcpus });
+    }
+    domains
+}
+
+/// Process id, and index and thread id of each vCPU, of a state file.
+fn state(xml: &str) -> Option<(u32, Vec<(u32, u32)>)> {
+    // libvirt writes these files itself, one element a line, the state before the domain's
+    // definition. The definition and the comment at the top hold words of the user.
+    let (_, xml) = xml.split_once("-->")?;
+    let xml = xml.split("<domain ").next()?;
+    let (_, xml) = xml.split_once("<domstatus ")?;
+    let (root, rest) = xml.split_once('>')?;
+    let pid = attribute(root, "pid")?;
+    let vcpus = rest.split_once("<vcpus>").and_then(|(_, r)| r.split_once("</vcpus>"));
+    let vcpus = vcpus.map_or("", |(vcpus, _)| vcpus).split("<vcpu ").skip(1);
+    let vcpus = vcpus.filter_map(|v| Some((attribute(v, "id")?, attribute(v, "pid")?)));
+    Some((pid, vcpus.take(limits::VCPUS).collect()))
+}
+
+/// The number in `name='...'`.
+fn attribute(tag: &str, name: &str) -> Option<u32> {
+    let tag = tag.split('>').next()?;
+    let mut words = tag.split_ascii_whitespace();
+    let value = words.find_map(|w| w.strip_prefix(name)?.strip_prefix("='"))?;
+    text::number(value.split_once('\'')?.0.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_file_is_read_up_to_the_definition() {
+        let xml = "<!-- virsh edit web -->\n\n\
+            <domstatus state='running' reason='booted' pid='30031'>\n  <vcpus>\n    \
+            <vcpu id='0' pid='30039'/>\n    <vcpu id='1' pid='30040'/>\n  </vcpus>\n  \
+            <domain type='kvm' id='1'>\n    <metadata><vcpus><vcpu id='7' pid='1'/></vcpus>\n";
+        assert_eq!(state(xml), Some((30031, vec![(0, 30039), (1, 30040)])));
+        let without = xml.replace("<vcpus>", "<other>");
+        assert_eq!(state(&without), Some((30031, vec![])));
+        for bad in ["", "-->", "--><domstatus pid='x'>", "--><domstatus pid='1"] {
+            assert_eq!(state(bad), None, "{bad}");
+        }
+        assert_eq!(state(&xml.replace("pid='30031'", "pid='-1'")), None);
+    }
+}

@@ -1,0 +1,355 @@
+//! Reading this host: which processes run VMs, and what their threads are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::assemble::{self, Descriptors, Folder, Process};
+use crate::libvirt::{self, Domain};
+use crate::qmp::{Qmp, QmpError};
+use crate::vm::{OtherThread, Source, Thread, VcpuThread, Vm};
+use crate::{Role, known, limits, text};
+
+/// Where a host's processes are read from. The default is this host.
+#[derive(Clone, Debug)]
+pub struct Proc {
+    root: PathBuf,
+    debugfs: Option<PathBuf>,
+    libvirt: Option<PathBuf>,
+}
+
+/// The VMs of a host, and what could not be seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Scan {
+    /// The VMs, by process id and file descriptor of the VM.
+    pub vms: Vec<Vm>,
+    /// Processes whose file descriptors this user may not look at. Those that are called as a VMM
+    /// and name their threads as one are in `vms` all the same.
+    pub denied: usize,
+    /// Processes that run VMs and are larger than [`limits`] allow: some of their threads or
+    /// descriptors were not looked at.
+    pub truncated: Vec<u32>,
+}
+
+impl Default for Proc {
+    fn default() -> Self {
+        Self::at("/proc").debugfs("/sys/kernel/debug").libvirt("/run/libvirt/qemu")
+    }
+}
+
+impl Proc {
+    /// Reads processes from a folder like `/proc`, and nothing else.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), debugfs: None, libvirt: None }
+    }
+
+    /// Also reads KVM's files from a folder like `/sys/kernel/debug`, where they can be read.
+    #[must_use]
+    pub fn debugfs(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.debugfs = Some(folder.into());
+        self
+    }
+
+    /// Also reads libvirt's state files from a folder like `/run/libvirt/qemu`, where they can be
+    /// read.
+    #[must_use]
+    pub fn libvirt(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.libvirt = Some(folder.into());
+        self
+    }
+
+    /// Looks for VMs. A process that ends meanwhile is left out, as is a thread that does.
+    ///
+    /// # Errors
+    ///
+    /// The list of processes cannot be read.
+    pub fn scan(&self) -> io::Result<Scan> {
+        let domains = self.libvirt.as_deref().map(libvirt::domains).unwrap_or_default();
+        let entries = fs::read_dir(&self.root)?;
+        let pids: BTreeSet<u32> =
+            entries.filter_map(|e| text::number(e.ok()?.file_name().as_bytes())).collect();
+        let mut scan = Scan::default();
+        for pid in pids {
+            let Some((process, truncated)) = self.read(pid, &mut scan.denied) else { continue };
+            let mut vms = self.vms(&process, domains.get(&pid));
+            if truncated && !vms.is_empty() {
+                scan.truncated.push(pid);
+            }
+            scan.vms.append(&mut vms);
+        }
+        Ok(scan)
+    }
+
+    /// Asks a VM's QEMU for its vCPUs, name and accelerator over a QMP socket, and takes over what
+    /// it says: which thread runs which vCPU, and a name and accelerator that were guessed.
+    ///
+    /// QEMU serves one client of a socket at a time, so this may keep another waiting, or wait for
+    /// it and give up: libvirt, for one, never leaves its own.
+    ///
+    /// # Errors
+    ///
+    /// The conversation failed, or the answer names threads that are none of the process's. The VM
+    /// is as it was then.
+    pub fn ask(&self, vm: &mut Vm, socket: &Path, timeout: Duration) -> Result<(), QmpError> {
+        let mut qmp = Qmp::connect(socket, timeout)?;
+        let (cpus, name, kvm) = (qmp.cpus()?, qmp.name()?, qmp.kvm()?);
+        drop(qmp);
+        let mut told = vm.clone();
+        let mut threads: BTreeMap<u32, (Thread, Role, Option<u32>)> = BTreeMap::new();
+        for v in told.vcpus.drain(..) {
+            // A thread that turns out to be no vCPU after all.
+            threads.insert(v.thread.tid, (v.thread, Role::Other, v.kvm_id));
+        }
+        for o in told.others.drain(..) {
+            threads.insert(o.thread.tid, (o.thread, o.role, None));
+        }
+        let mut shared = 0;
+        for cpu in &cpus {
+            if told.vcpus.iter().any(|v| v.thread.tid == cpu.tid) {
+                shared += 1;
+                continue;
+            }
+            let Some((thread, _, kvm_id)) = threads.remove(&cpu.tid) else {
+                return Err(QmpError::ForeignThread { tid: cpu.tid });
+            };
+            let index = cpu.index;
+            told.vcpus.push(VcpuThread { index, kvm_id, thread, source: Source::Qmp });
+        }
+        told.others =
+            threads.into_values().map(|(thread, role, _)| OtherThread { thread, role }).collect();
+        let expected = vm.unplaced.map_or(0, |unplaced| unplaced + vm.vcpus.len());
+        told.unplaced = Some(expected.saturating_sub(told.vcpus.len() + shared));
+        if let Some(name) = name.filter(|_| vm.sources.name == Source::Pid) {
+            told.name = name;
+            told.sources.name = Source::Qmp;
+        }
+        if vm.sources.accel != Source::Descriptors {
+            told.accel = kvm;
+            told.sources.accel = Source::Qmp;
+        }
+        if !self.confirm(&mut told) {
+            return Err(QmpError::Gone);
+        }
+        *vm = told;
+        Ok(())
+    }
+
+    /// The VMs of a process, as they still are.
+    fn vms(&self, process: &Process, domain: Option<&Domain>) -> Vec<Vm> {
+        let mut vms = assemble::vms(process, self.folders(process), domain);
+        vms.retain_mut(|vm| self.confirm(vm));
+        vms
+    }
+
+    /// Whether a VM's process is the one it was; drops the threads that have ended or whose id
+    /// means another thread now.
+    fn confirm(&self, vm: &mut Vm) -> bool {
+        let process = self.root.join(vm.pid.to_string());
+        let same = |thread: &Thread| {
+            read_thread(&process.join("task"), thread.tid)
+                .is_some_and(|now| now.start_time == thread.start_time)
+        };
+        let before = vm.vcpus.len();
+        vm.vcpus.retain(|v| same(&v.thread));
+        vm.others.retain(|o| same(&o.thread));
+        vm.unplaced = vm.unplaced.map(|unplaced| unplaced + before - vm.vcpus.len());
+        // Last: as long as the process is the same one, so are the folders of its threads.
+        read_stat(&process).is_some_and(|(_, start)| start == vm.start_time)
+    }
+
+    /// Reads a process if it may run VMs, and whether there was more of it than is looked at.
+    fn read(&self, pid: u32, denied: &mut usize) -> Option<(Process, bool)> {
+        let folder = self.root.join(pid.to_string());
+        let (_, start_time) = read_stat(&folder)?;
+        let (kvm, more_descriptors) = match descriptors(&folder.join("fd")) {
+            Ok((kvm, more)) => (Some(kvm), more),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => (None, false),
+            Err(_) => return None,
+        };
+        let link = fs::read_link(folder.join("exe")).ok();
+        let has_vm = kvm.as_ref().is_some_and(|kvm| !kvm.vms.is_empty());
+        *denied += usize::from(kvm.is_none());
+        // Most processes end here, before anything is read that they could have made slow to read.
+        let executable = link.as_deref().map(|link| file_name(link.as_os_str().as_bytes()));
+        if !has_vm && executable.as_deref().is_some_and(|e| known::by_executable(e).is_none()) {
+            return None;
+        }
+        let (line, _) = text::read(&folder.join("cmdline"), limits::COMMAND_LINE).ok()?;
+        let (executable, executable_source) = match executable {
+            Some(executable) => (executable, Source::Executable),
+            None => {
+                let first = line.split(|b| *b == 0).next().unwrap_or_default();
+                (file_name(first), Source::CommandLine)
+            }
+        };
+        let known = known::by_executable(&executable);
+        if !has_vm && known.is_none() {
+            return None;
+        }
+        let mut told = known.map(|k| known::command_line(k, &line)).unwrap_or_default();
+        told.qmp.iter_mut().for_each(|path| *path = seen_from_here(&folder, path));
+        let tasks = folder.join("task");
+        let mut tids = numbers_in(&tasks, "");
+        let threads: BTreeMap<u32, Thread> = tids
+            .by_ref()
+            .take(limits::THREADS)
+            .filter_map(|tid| Some((tid, read_thread(&tasks, tid)?)))
+            .collect();
+        let truncated = more_descriptors || tids.next().is_some();
+        let cgroup = text::read(&folder.join("cgroup"), limits::SMALL_FILE).ok();
+        let cgroup = cgroup.and_then(|(bytes, _)| text::cgroup(&bytes));
+        let process =
+            Process { pid, start_time, threads, kvm, executable, executable_source, told, cgroup };
+        Some((process, truncated))
+    }
+
+    /// The folders of a process's VMs in debugfs; none, if they cannot be read.
+    fn folders(&self, process: &Process) -> Vec<Folder> {
+        let Some(debugfs) = &self.debugfs else { return Vec::new() };
+        let folder = |vm_fd: &u32| {
+            let folder = debugfs.join(format!("kvm/{}-{vm_fd}", process.pid));
+            if !folder.is_dir() {
+                return None;
+            }
+            let vcpu = |id| {
+                let file = folder.join(format!("vcpu{id}/pid"));
+                let tid = text::read(&file, limits::SMALL_FILE).ok();
+                let tid = tid.and_then(|(bytes, _)| text::number(bytes.trim_ascii()));
+                (id, tid.filter(|tid| *tid != 0))
+            };
+            let ids = numbers_in(&folder, "vcpu").take(limits::VCPUS).map(vcpu);
+            Some(Folder { vm_fd: *vm_fd, vcpus: ids.collect() })
+        };
+        process.kvm.iter().flat_map(|kvm| &kvm.vms).filter_map(folder).collect()
+    }
+}
+
+/// The numbers in the names of a folder's entries, after `prefix`.
+fn numbers_in(folder: &Path, prefix: &'static str) -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(move |entry| {
+        text::number(entry.file_name().as_bytes().strip_prefix(prefix.as_bytes())?)
+    })
+}
+
+/// KVM's descriptors among those of a process, and whether there are more than are looked at.
+fn descriptors(folder: &Path) -> io::Result<(Descriptors, bool)> {
+    let mut kvm = Descriptors::default();
+    for (seen, entry) in fs::read_dir(folder)?.enumerate() {
+        let full = kvm.vcpus.len() == limits::VCPUS || kvm.vms.len() == limits::VMS;
+        if full || seen == limits::DESCRIPTORS {
+            kvm.vms.sort_unstable();
+            return Ok((kvm, true));
+        }
+        let entry = entry?;
+        // A descriptor that was closed since is none.
+        let Ok(target) = fs::read_link(entry.path()) else { continue };
+        let Some(target) = target.as_os_str().as_bytes().strip_prefix(b"anon_inode:kvm-") else {
+            continue;
+        };
+        if target == b"vm" {
+            kvm.vms.extend(text::number::<u32>(entry.file_name().as_bytes()));
+        } else if let Some(id) = target.strip_prefix(b"vcpu:") {
+            kvm.vcpus.extend(text::number::<u32>(id));
+        }
+    }
+    kvm.vms.sort_unstable();
+    Ok((kvm, false))
+}
+
+/// Name and start time in a `stat` file.
+fn read_stat(folder: &Path) -> Option<(String, u64)> {
+    let (bytes, _) = text::read(&folder.join("stat"), limits::SMALL_FILE).ok()?;
+    let (comm, start_time) = text::stat(&bytes)?;
+    Some((text::shown(comm, limits::SHOWN), start_time))
+}
+
+fn read_thread(tasks: &Path, tid: u32) -> Option<Thread> {
+    let (comm, start_time) = read_stat(&tasks.join(tid.to_string()))?;
+    Some(Thread { tid, start_time, comm })
+}
+
+/// The file name of an executable, which may have been replaced since it was started.
+fn file_name(path: &[u8]) -> String {
+    let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
+    text::shown(name.strip_suffix(b" (deleted)").unwrap_or(name), limits::SHOWN)
+}
+
+/// A path of a process, which may have another root or working folder than this one.
+fn seen_from_here(process: &Path, path: &Path) -> PathBuf {
+    match path.strip_prefix("/") {
+        Err(_) => process.join("cwd").join(path),
+        Ok(_) if fs::read_link(process.join("root")).is_ok_and(|r| r == Path::new("/")) => {
+            path.to_owned()
+        }
+        Ok(inner) => process.join("root").join(inner),
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+#[cfg(test)]
+mod tests {
+    use super::common::Tree;
+    use super::*;
+    use crate::vm::Accel;
+
+    fn read(tree: &Tree, pid: u32) -> (Proc, Process) {
+        let proc = tree.proc();
+        let (process, truncated) = proc.read(pid, &mut 0).unwrap();
+        assert!(!truncated);
+        (proc, process)
+    }
+
+    #[test]
+    fn a_thread_id_that_means_another_thread_by_now_is_dropped() {
+        let tree = Tree::new("reused-thread", "qemu-kvm");
+        let (proc, process) = read(&tree, 16548);
+        // Thread of vCPU 2 ends, and that of vCPU 3 too, whose id another thread gets.
+        tree.remove("proc/16548/task/16559");
+        tree.replace("proc/16548/task/16560/stat", " 183712 ", " 190000 ");
+        let vms = proc.vms(&process, None);
+        let indexes: Vec<_> = vms[0].vcpus.iter().map(|v| v.index).collect();
+        assert_eq!((indexes, vms[0].unplaced), (vec![0, 1, 4, 5], Some(2)));
+    }
+
+    #[test]
+    fn a_process_id_that_means_another_process_by_now_is_dropped() {
+        let tree = Tree::new("reused-process", "qemu-kvm");
+        let (proc, process) = read(&tree, 16548);
+        assert_eq!(proc.vms(&process, None).len(), 1);
+        tree.replace("proc/16548/stat", " 183692 ", " 190000 ");
+        assert_eq!(proc.vms(&process, None), []);
+        tree.remove("proc/16548");
+        assert_eq!(proc.vms(&process, None), []);
+    }
+
+    #[test]
+    fn without_a_look_at_descriptors_a_known_vmm_is_believed_and_no_other() {
+        for (name, pid, accel, vcpus) in [
+            ("qemu-kvm", 16548, Some(Accel::Kvm), 6),
+            ("qemu-tcg", 16825, Some(Accel::Tcg), 2),
+            ("firecracker", 800, Some(Accel::Kvm), 2),
+            ("qemu-kvm-unnamed", 16693, None, 0),
+            ("lab", 19471, None, 0),
+        ] {
+            let tree = Tree::new(&format!("denied-{name}"), name);
+            let (_, mut process) = read(&tree, pid);
+            process.kvm = None;
+            let vms = Proc::at("nowhere").folders(&process);
+            assert!(vms.is_empty());
+            let vms = assemble::vms(&process, Vec::new(), None);
+            assert_eq!(vms.first().map(|vm| vm.accel), accel, "{name}");
+            for vm in vms {
+                assert_eq!((vm.vcpus.len(), vm.unplaced), (vcpus, None), "{name}");
+                assert_eq!(vm.sources.accel, Source::ThreadName);
+            }
+        }
+    }
+}

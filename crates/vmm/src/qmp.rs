@@ -1,0 +1,279 @@
+//! Asking QEMU over QMP, its monitor protocol: lines of JSON over a Unix socket.
+//!
+//! Only queries are sent, and only after a QMP greeting has been read. Whatever speaks at the other
+//! end is not trusted: lines, the whole conversation and the time for it are bounded.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+
+use crate::vm::Accel;
+use crate::{limits, text};
+
+/// Time for a whole conversation, unless there is reason for another.
+pub const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Why a QMP conversation gave no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QmpError {
+    /// The socket cannot be connected to.
+    #[error("cannot connect: {0}")]
+    Connect(#[source] io::Error),
+    /// No complete answer came in time. A QEMU that is served by another client says nothing.
+    #[error("no answer in time; QEMU serves one client of a socket at a time")]
+    Timeout,
+    /// Reading or writing failed, or the other end hung up.
+    #[error("the conversation broke off: {0}")]
+    Broken(#[source] io::Error),
+    /// More than [`limits`] allow.
+    #[error("the other end sent more than {limit} bytes in {what}")]
+    TooMuch {
+        /// What was too long.
+        what: &'static str,
+        /// How long it may be.
+        limit: usize,
+    },
+    /// The other end does not speak QMP.
+    #[error("this is no QMP: {0}")]
+    NotQmp(String),
+    /// QEMU refused a command.
+    #[error("QEMU refused `{command}`: {reason}")]
+    Refused {
+        /// The command.
+        command: &'static str,
+        /// What QEMU said, safe to print.
+        reason: String,
+    },
+    /// The answer names a thread that is none of the VM's process: the socket is another VM's, or
+    /// QEMU runs in another namespace of process ids.
+    #[error("thread {tid} is not one of this VM's process; is the socket another VM's?")]
+    ForeignThread {
+        /// The thread id.
+        tid: u32,
+    },
+    /// The VM's process ended meanwhile.
+    #[error("the VM's process has ended")]
+    Gone,
+}
+
+/// A vCPU, as QEMU names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[non_exhaustive]
+pub struct QmpCpu {
+    /// QEMU's number for it.
+    #[serde(rename = "cpu-index")]
+    pub index: u32,
+    /// Its thread, in QEMU's namespace of process ids.
+    #[serde(rename = "thread-id")]
+    pub tid: u32,
+}
+
+/// A QMP conversation over `S`.
+#[derive(Debug)]
+pub struct Qmp<S> {
+    stream: S,
+    /// What was read and not used yet.
+    buffer: Vec<u8>,
+    total: usize,
+}
+
+/// A message of QEMU's: a greeting, an event, an answer or a refusal.
+#[derive(Deserialize)]
+struct Message<T> {
+    #[serde(rename = "QMP")]
+    greeting: Option<IgnoredAny>,
+    event: Option<IgnoredAny>,
+    #[serde(rename = "return")]
+    answer: Option<T>,
+    error: Option<Refusal>,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    desc: String,
+}
+
+impl Qmp<Timed> {
+    /// Connects to a QMP socket and waits for the greeting. `timeout` is for the whole
+    /// conversation.
+    ///
+    /// # Errors
+    ///
+    /// See [`QmpError`].
+    pub fn connect(socket: &Path, timeout: Duration) -> Result<Self, QmpError> {
+        let deadline = Instant::now() + timeout;
+        let open = || {
+            let address = SocketAddrUnix::new(socket)?;
+            let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+            let fd = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+            // Connecting waits, too: for room in the queue of a listener that accepts nobody.
+            sockopt::set_socket_timeout(&fd, sockopt::Timeout::Send, Some(timeout))?;
+            rustix::net::connect(&fd, &address)?;
+            Ok(UnixStream::from(fd))
+        };
+        let stream = open().map_err(|e: rustix::io::Errno| match e {
+            rustix::io::Errno::AGAIN => QmpError::Timeout,
+            e => QmpError::Connect(e.into()),
+        })?;
+        Self::start(Timed { stream, deadline })
+    }
+}
+
+impl<S: Read + Write> Qmp<S> {
+    /// Waits for the greeting on a connection, and answers it.
+    ///
+    /// # Errors
+    ///
+    /// See [`QmpError`].
+    pub fn start(stream: S) -> Result<Self, QmpError> {
+        let mut qmp = Self { stream, buffer: Vec::new(), total: 0 };
+        let message: Message<IgnoredAny> = parse(&qmp.line()?)?;
+        if message.greeting.is_none() {
+            return Err(QmpError::NotQmp("it does not begin with a greeting".into()));
+        }
+        qmp.execute::<IgnoredAny>("qmp_capabilities")?;
+        Ok(qmp)
+    }
+
+    /// The vCPUs (`query-cpus-fast`), by index. Several may have one thread.
+    ///
+    /// # Errors
+    ///
+    /// See [`QmpError`].
+    pub fn cpus(&mut self) -> Result<Vec<QmpCpu>, QmpError> {
+        let mut cpus: Vec<QmpCpu> = self.execute("query-cpus-fast")?;
+        cpus.sort_by_key(|cpu| cpu.index);
+        let twice = cpus.windows(2).any(|pair| pair[0].index == pair[1].index);
+        if cpus.is_empty() || cpus.len() > limits::VCPUS || twice {
+            return Err(QmpError::NotQmp("vCPUs missing, or more than there can be".into()));
+        }
+        Ok(cpus)
+    }
+
+    /// The VM's name (`query-name`), bounded and safe to print; `None` if it has none.
+    ///
+    /// # Errors
+    ///
+    /// See [`QmpError`].
+    pub fn name(&mut self) -> Result<Option<String>, QmpError> {
+        #[derive(Deserialize)]
+        struct Name {
+            name: Option<String>,
+        }
+        let name = self.execute::<Name>("query-name")?.name.filter(|name| !name.is_empty());
+        Ok(name.map(|name| text::shown(name.as_bytes(), limits::SHOWN)))
+    }
+
+    /// What executes the guest (`query-kvm`).
+    ///
+    /// # Errors
+    ///
+    /// See [`QmpError`].
+    pub fn kvm(&mut self) -> Result<Accel, QmpError> {
+        #[derive(Deserialize)]
+        struct Kvm {
+            enabled: bool,
+        }
+        let kvm = self.execute::<Kvm>("query-kvm")?;
+        Ok(if kvm.enabled { Accel::Kvm } else { Accel::Tcg })
+    }
+
+    fn execute<T: DeserializeOwned>(&mut self, command: &'static str) -> Result<T, QmpError> {
+        let line = format!("{{\"execute\":\"{command}\"}}\n");
+        self.stream.write_all(line.as_bytes()).map_err(broken)?;
+        loop {
+            let message: Message<T> = parse(&self.line()?)?;
+            if let Some(refusal) = message.error {
+                let reason = text::shown(refusal.desc.as_bytes(), limits::SHOWN);
+                return Err(QmpError::Refused { command, reason });
+            }
+            if let Some(answer) = message.answer {
+                return Ok(answer);
+            }
+            if message.event.is_none() {
+                return Err(QmpError::NotQmp("neither an answer nor an event".into()));
+            }
+        }
+    }
+
+    /// The next line, without its end.
+    fn line(&mut self) -> Result<Vec<u8>, QmpError> {
+        let mut looked = 0;
+        loop {
+            if let Some(end) = self.buffer[looked..].iter().position(|b| *b == b'\n') {
+                let rest = self.buffer.split_off(looked + end + 1);
+                return Ok(std::mem::replace(&mut self.buffer, rest));
+            }
+            looked = self.buffer.len();
+            if looked > limits::QMP_LINE {
+                return Err(QmpError::TooMuch { what: "one line", limit: limits::QMP_LINE });
+            }
+            let mut chunk = [0; 4096];
+            let read = match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(QmpError::Broken(io::ErrorKind::UnexpectedEof.into())),
+                Ok(read) => read,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(broken(e)),
+            };
+            self.total += read;
+            if self.total > limits::QMP_TOTAL {
+                return Err(QmpError::TooMuch { what: "all", limit: limits::QMP_TOTAL });
+            }
+            self.buffer.extend_from_slice(&chunk[..read]);
+        }
+    }
+}
+
+fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<Message<T>, QmpError> {
+    serde_json::from_slice(line).map_err(|e| {
+        // The message quotes what it could not read.
+        QmpError::NotQmp(text::shown(e.to_string().as_bytes(), limits::SHOWN))
+    })
+}
+
+fn broken(error: io::Error) -> QmpError {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => QmpError::Timeout,
+        _ => QmpError::Broken(error),
+    }
+}
+
+/// A connection that ends at a given time, however slowly the other end speaks.
+#[derive(Debug)]
+pub struct Timed {
+    stream: UnixStream,
+    deadline: Instant,
+}
+
+impl Timed {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        match self.deadline.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+            left => Ok(Some(left)),
+        }
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(buffer)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
