@@ -1,5 +1,5 @@
 //! What happens to a guest that misbehaves: small programs in ring 3 in place of the image's first
-//! instructions, on a vCPU of this host's KVM. Without one, the tests say so and pass.
+//! instructions, on a vCPU of this host's KVM. Without one, they are skipped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,6 +9,7 @@ use vcoop_abi::discovery::{Features, MSR_REGISTER};
 use vcoop_guest::layout;
 use vcoop_model::plan::PolicyPlan;
 use vcoop_sched::config::Policy;
+use vcoop_testing::need_kvm;
 
 use super::{Exits, Kicks, run};
 use crate::attr::{Attr, gettid};
@@ -35,8 +36,8 @@ fn guest_with(
     ring0: &[u8],
     bell: Option<(u8, Arc<Bell>)>,
 ) -> Option<(Result<(), Error>, VmDriver, Exits)> {
-    if let Err(missing) = crate::available() {
-        eprintln!("skipped: {missing}");
+    if let Err(skip) = need_kvm(crate::available()) {
+        skip.tell();
         return None;
     }
     let kvm = Kvm::new().unwrap();
