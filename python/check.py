@@ -68,6 +68,9 @@ def test(with_ray: bool) -> int:
         count = lambda key: sum(int(c.get(key, 0)) for c in counts)  # noqa: E731
         failed = count("failures") + count("errors")
         passed = count("tests") - failed - count("skipped")
+        for case in ElementTree.parse(report).iter("testcase"):
+            for skipped in case.iter("skipped"):
+                print(f"test {case.get('name')} ... ignored ({skipped.get('message')})")
         print(f"test result: {'ok' if code == 0 else 'FAILED'}. {passed} passed; {failed} failed")
     return code
 
