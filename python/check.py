@@ -53,8 +53,9 @@ def test(with_ray: bool) -> int:
     if run(*develop, cwd=HERE, env=env) != 0:
         return 1
     if with_ray:
-        # The command hands sweeps over to the package: that is tried, too.
-        build = ["cargo", "build", "--quiet", "--workspace", "--bin", "vcoop"]
+        # The command hands sweeps over to the package: that is tried, too. Its tests need it as well: so it
+        # has the features of the other tests' build, and nothing is built twice.
+        build = ["cargo", "test", "--quiet", "--workspace", "--no-run", "--test", "foreign"]
         if run(*build, cwd=HERE.parent, env=env | {"CARGO_TARGET_DIR": str(TARGET.parent)}) != 0:
             return 1
         env["VCOOP_BIN"] = str(TARGET.parent / "debug" / "vcoop")

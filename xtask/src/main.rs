@@ -6,7 +6,6 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 mod layers;
-mod proto;
 
 use layers::Outcome;
 
@@ -15,14 +14,12 @@ fn main() -> ExitCode {
     let result = match args.next().as_deref() {
         Some("test") => test(),
         Some("lint") => lint(),
-        Some("proto") => proto::write(Path::new(".")),
         Some("ci") => lint().and_then(|()| test()),
         _ => {
-            eprintln!("usage: cargo xtask test | lint | ci | proto");
+            eprintln!("usage: cargo xtask test | lint | ci");
             eprintln!("  test  every layer of tests; says what it skips and why");
             eprintln!("  lint  format check, clippy with warnings denied, docs build, house rules");
             eprintln!("  ci    lint, then test");
-            eprintln!("  proto compile the trace format's schema into the report crate");
             return ExitCode::from(2);
         }
     };
