@@ -1,171 +1,153 @@
 //! The layers of tests.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
+
+/// A Python with other people's readers of our files.
+const READERS: &str = "target/foreign/bin/python";
+
+/// What the tests of a layer said.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Tests that ran and held.
+    pub(crate) passed: u64,
+    /// Tests that ran and did not.
+    pub(crate) failed: u64,
+    /// Tests that skipped themselves, by reason. Those under `#[ignore]` are none of them: they have a layer
+    /// of their own, or another test runs them.
+    pub(crate) skipped: BTreeMap<String, u64>,
+    /// Of `skipped`, those that the next sum will count as passed.
+    unnoticed: u64,
+}
+
+impl Tally {
+    /// Tests that skipped themselves.
+    pub(crate) fn skips(&self) -> u64 {
+        self.skipped.values().sum()
+    }
+
+    /// Counts what a line of a test program's output says.
+    ///
+    /// - `test result: ok. 3 passed; 0 failed; ...` is the sum of one program.
+    /// - `test NAME ... ignored (REASON)` skipped itself in the harness of `vcoop-testing`.
+    /// - `skipped in NAME: REASON` did so in Rust's own harness, which counts it as passed. It may stand
+    ///   behind what other threads have printed.
+    fn read(&mut self, line: &str) {
+        if let Some(sums) = line.trim().strip_prefix("test result: ") {
+            let sum = |word| number_before(sums, word).unwrap_or(0);
+            self.passed += sum(" passed").saturating_sub(std::mem::take(&mut self.unnoticed));
+            self.failed += sum(" failed");
+        } else if let Some((_, why)) = line.split_once(" ... ignored (") {
+            self.skip(why.trim_end().strip_suffix(')').unwrap_or(why));
+        } else if let Some((_, told)) = line.split_once("skipped in ")
+            && let Some((_, why)) = told.split_once(": ")
+        {
+            self.unnoticed += 1;
+            self.skip(why);
+        }
+    }
+
+    fn skip(&mut self, why: &str) {
+        *self.skipped.entry(why.to_owned()).or_default() += 1;
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skips())
+    }
+}
+
+fn number_before(text: &str, word: &str) -> Option<u64> {
+    text[..text.find(word)?].split_whitespace().next_back()?.parse().ok()
+}
 
 /// How a layer ended.
 pub(crate) enum Outcome {
-    /// It ran.
-    Ran {
-        /// Tests passed.
-        passed: u64,
-        /// Tests failed; a layer that broke without saying so counts one.
-        failed: u64,
-    },
+    /// It ran. A layer that broke without saying so counts one failure.
+    Ran(Tally),
     /// It did not run, because of this.
     Skipped(String),
 }
 
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ran { passed, failed } => write!(f, "{passed} passed, {failed} failed"),
-            Self::Skipped(why) => write!(f, "skipped: {why}"),
-        }
-    }
-}
-
 /// One layer: a command, and what must be there for it.
 pub(crate) struct Layer {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     needs: fn() -> Result<(), String>,
-    command: &'static [&'static str],
+    command: Vec<&'static str>,
+    env: Vec<(&'static str, OsString)>,
     dir: &'static str,
 }
 
-/// Every layer there is, fastest feedback first.
-pub(crate) fn all() -> Vec<Layer> {
-    vec![
+/// Everything that reads foreign bytes.
+const FUZZ_TARGETS: [&str; 9] =
+    ["scenario", "capture", "rt_app", "ring", "words", "trace_page", "journal", "vmm_proc", "qmp"];
+
+/// Every layer there is, fastest feedback first. `root` is the workspace's folder.
+pub(crate) fn all(root: &Path) -> Vec<Layer> {
+    let mut layers = vec![
+        Layer::new("workspace", "cargo test --workspace --no-fail-fast"),
+        // Of the whole workspace, here and below: one package alone is built with other features.
+        Layer::new("benches", "cargo test --workspace --bench bare --bench credit1"),
         Layer {
-            name: "workspace",
-            needs: || Ok(()),
-            command: &["cargo", "test", "--workspace", "--no-fail-fast"],
-            dir: ".",
-        },
-        Layer {
-            name: "benches",
-            needs: || Ok(()),
-            // Of the whole workspace, here and below: one package alone is built with other features.
-            command: &["cargo", "test", "--workspace", "--bench", "bare", "--bench", "credit1"],
-            dir: ".",
-        },
-        Layer {
-            name: "foreign",
             needs: foreign_readers,
-            command: &[
-                "sh",
-                "-c",
-                "VCOOP_PYTHON=$PWD/target/foreign/bin/python \
-                 cargo test --workspace --test foreign -- --nocapture",
-            ],
-            dir: ".",
+            env: vec![("VCOOP_PYTHON", root.join(READERS).into())],
+            ..Layer::new(
+                "foreign",
+                "cargo test --workspace --test foreign -- --ignored --nocapture",
+            )
         },
-        Layer {
-            name: "fuzz",
-            needs: fuzz_tools,
-            command: &["cargo", "+nightly", "fuzz", "run", "scenario", "--", "-max_total_time=20"],
-            dir: "fuzz",
-        },
-        Layer {
-            name: "fuzz-capture",
-            needs: fuzz_tools,
-            command: &["cargo", "+nightly", "fuzz", "run", "capture", "--", "-max_total_time=20"],
-            dir: "fuzz",
-        },
-        Layer {
-            name: "fuzz-ring",
-            needs: fuzz_tools,
-            command: &["cargo", "+nightly", "fuzz", "run", "ring", "--", "-max_total_time=20"],
-            dir: "fuzz",
-        },
-        Layer {
-            name: "fuzz-words",
-            needs: fuzz_tools,
-            command: &["cargo", "+nightly", "fuzz", "run", "words", "--", "-max_total_time=20"],
-            dir: "fuzz",
-        },
-        Layer {
-            name: "fuzz-journal",
-            needs: fuzz_tools,
-            command: &["cargo", "+nightly", "fuzz", "run", "journal", "--", "-max_total_time=20"],
-            dir: "fuzz",
-        },
-        Layer {
-            name: "fuzz-trace",
-            needs: fuzz_tools,
-            command: &[
-                "cargo",
-                "+nightly",
-                "fuzz",
-                "run",
-                "trace_page",
-                "--",
-                "-max_total_time=20",
-            ],
-            dir: "fuzz",
-        },
-        Layer {
-            name: "fuzz-vmm",
-            needs: fuzz_tools,
-            command: &["cargo", "+nightly", "fuzz", "run", "vmm_proc", "--", "-max_total_time=20"],
-            dir: "fuzz",
-        },
-        Layer {
-            name: "fuzz-qmp",
-            needs: fuzz_tools,
-            command: &["cargo", "+nightly", "fuzz", "run", "qmp", "--", "-max_total_time=20"],
-            dir: "fuzz",
-        },
+    ];
+    layers.extend(FUZZ_TARGETS.map(|target| Layer {
+        name: format!("fuzz-{target}"),
+        needs: fuzz_tools,
+        command: ["cargo", "+nightly", "fuzz", "run", target, "--", "-max_total_time=20"].to_vec(),
+        dir: "fuzz",
+        ..Layer::new("", "")
+    }));
+    layers.extend([
         // Only what lies in the crates themselves: the searches in their tests take the interpreter
         // hours. The page's memory model is tried by loom, which is one of the workspace's tests.
         Layer {
-            name: "miri",
             needs: miri_tools,
-            command: &[
-                "cargo",
-                "+nightly",
+            ..Layer::new(
                 "miri",
-                "test",
-                "--lib",
-                "--package",
-                "vcoop-abi",
-                "--package",
-                "vcoop-policy",
-            ],
-            dir: ".",
+                "cargo +nightly miri test --lib --package vcoop-abi --package vcoop-policy",
+            )
         },
         // The report in a browser; its screenshots are left in target/screenshots.
         Layer {
-            name: "browser",
             needs: || tool("chromium", &["--version"], "apt-get install chromium"),
-            command: &["cargo", "test", "--workspace", "--test", "browser", "--", "--ignored"],
-            dir: ".",
+            ..Layer::new("browser", "cargo test --workspace --test browser -- --ignored")
         },
-        Layer {
-            name: "python",
-            needs: python_tools,
-            command: &["python3", "python/check.py", "test"],
-            dir: ".",
-        },
+        Layer { needs: python_tools, ..Layer::new("python", "python3 python/check.py test") },
         // Two nodes on this machine. Ray is large: where it cannot be had in five minutes, the layer says
         // that it is skipped.
+        Layer { needs: ray_tools, ..Layer::new("python-ray", "python3 python/check.py test ray") },
         Layer {
-            name: "python-ray",
-            needs: ray_tools,
-            command: &["python3", "python/check.py", "test", "ray"],
-            dir: ".",
-        },
-        Layer {
-            name: "book",
             needs: || tool("mdbook", &["--version"], "cargo install mdbook"),
-            command: &["mdbook", "build", "docs"],
-            dir: ".",
+            ..Layer::new("book", "mdbook build docs")
         },
-    ]
+    ]);
+    layers
 }
 
 impl Layer {
+    /// A layer that needs nothing. `command` is split at its spaces.
+    fn new(name: &str, command: &'static str) -> Self {
+        Self {
+            name: name.to_owned(),
+            needs: || Ok(()),
+            command: command.split(' ').collect(),
+            env: Vec::new(),
+            dir: ".",
+        }
+    }
+
     /// Runs the layer; its output goes through as it comes.
     pub(crate) fn run(&self) -> Outcome {
         println!("\n== {}: {}", self.name, self.command.join(" "));
@@ -173,53 +155,38 @@ impl Layer {
             println!("skipped: {why}");
             return Outcome::Skipped(why);
         }
-        match self.execute() {
-            Ok(outcome) => outcome,
-            Err(error) => {
-                eprintln!("{}: {error}", self.name);
-                Outcome::Ran { passed: 0, failed: 1 }
-            }
-        }
+        Outcome::Ran(self.execute().unwrap_or_else(|error| {
+            eprintln!("{}: {error}", self.name);
+            Tally { failed: 1, ..Tally::default() }
+        }))
     }
 
-    fn execute(&self) -> std::io::Result<Outcome> {
+    fn execute(&self) -> std::io::Result<Tally> {
         let mut child = Command::new(self.command[0])
             .args(&self.command[1..])
+            .envs(self.env.iter().map(|(key, value)| (key, value)))
             .current_dir(self.dir)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()?;
-        let (mut passed, mut failed) = (0, 0);
+        let mut tally = Tally::default();
         if let Some(stdout) = child.stdout.take() {
             for line in BufReader::new(stdout).lines() {
                 let line = line?;
                 println!("{line}");
-                if let Some((p, f)) = cargo_result(&line) {
-                    passed += p;
-                    failed += f;
-                }
+                tally.read(&line);
             }
         }
         let ok = child.wait()?.success();
-        if passed + failed == 0 {
+        if tally == Tally::default() {
             // A layer that is one check: a fuzz campaign, a book that builds.
-            passed = u64::from(ok);
+            tally.passed = u64::from(ok);
         }
-        if !ok && failed == 0 {
-            failed = 1;
+        if !ok && tally.failed == 0 {
+            tally.failed = 1;
         }
-        Ok(Outcome::Ran { passed, failed })
+        Ok(tally)
     }
-}
-
-/// Reads `test result: ok. 3 passed; 0 failed; ...`.
-fn cargo_result(line: &str) -> Option<(u64, u64)> {
-    let rest = line.trim().strip_prefix("test result: ")?;
-    let number = |word: &str| {
-        let at = rest.find(word)?;
-        rest[..at].split_whitespace().next_back()?.parse().ok()
-    };
-    Some((number(" passed")?, number(" failed")?))
 }
 
 fn miri_tools() -> Result<(), String> {
@@ -227,17 +194,16 @@ fn miri_tools() -> Result<(), String> {
     tool("cargo", &["+nightly", "miri", "--version"], get)
 }
 
-/// A Python with other people's readers of our files; made where it is not there yet.
+/// Makes [`READERS`] where it is not there yet.
 fn foreign_readers() -> Result<(), String> {
-    const PYTHON: &str = "target/foreign/bin/python";
     let imports = "import perfetto, pyarrow, duckdb, hdrh, prometheus_client";
-    if tool(PYTHON, &["-c", imports], "").is_ok() {
+    if tool(READERS, &["-c", imports], "").is_ok() {
         return Ok(());
     }
     tool("python3", &["-m", "venv", "target/foreign"], "needs python3 with venv")?;
     let readers = ["perfetto", "pyarrow", "duckdb", "hdrhistogram", "prometheus_client"];
     let install = [&["-m", "pip", "install", "-q"], &readers[..]].concat();
-    tool(PYTHON, &install, "needs PyPI")
+    tool(READERS, &install, "needs PyPI")
 }
 
 fn fuzz_tools() -> Result<(), String> {
@@ -278,12 +244,38 @@ fn tool(name: &str, args: &[&str], remedy: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::cargo_result;
+    use super::Tally;
+
+    fn read(lines: &[&str]) -> Tally {
+        let mut tally = Tally::default();
+        lines.iter().for_each(|line| tally.read(line));
+        tally
+    }
 
     #[test]
-    fn reads_what_cargo_prints() {
-        let line = "test result: FAILED. 12 passed; 3 failed; 0 ignored; 0 measured";
-        assert_eq!(cargo_result(line), Some((12, 3)));
-        assert_eq!(cargo_result("running 5 tests"), None);
+    fn programs_are_summed_up() {
+        let tally = read(&[
+            "running 15 tests",
+            "test a ... ok",
+            "test result: FAILED. 12 passed; 3 failed; 0 ignored; 0 measured",
+            "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured",
+        ]);
+        assert_eq!((tally.passed, tally.failed, tally.skips()), (14, 3, 0));
+    }
+
+    #[test]
+    fn what_skipped_itself_has_not_passed() {
+        let tally = read(&[
+            "test [kvm] a   ... ignored (no device (really); get one)",
+            "test [kvm] b   ... ok",
+            "test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured",
+            "test c ... skipped in tests::d: no device (really); get one",
+            "ok",
+            "test d ... ok",
+            "test e ... ignored, needs a browser",
+            "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured",
+        ]);
+        assert_eq!(tally.to_string(), "2 passed, 0 failed, 2 skipped");
+        assert_eq!(tally.skipped["no device (really); get one"], 2);
     }
 }

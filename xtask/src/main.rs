@@ -3,25 +3,23 @@
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::time::Instant;
 
 mod layers;
-mod proto;
 
-use layers::{Layer, Outcome};
+use layers::Outcome;
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let result = match args.next().as_deref() {
         Some("test") => test(),
         Some("lint") => lint(),
-        Some("proto") => proto::write(Path::new(".")),
         Some("ci") => lint().and_then(|()| test()),
         _ => {
-            eprintln!("usage: cargo xtask test | lint | ci | proto");
+            eprintln!("usage: cargo xtask test | lint | ci");
             eprintln!("  test  every layer of tests; says what it skips and why");
             eprintln!("  lint  format check, clippy with warnings denied, docs build, house rules");
             eprintln!("  ci    lint, then test");
-            eprintln!("  proto compile the trace format's schema into the report crate");
             return ExitCode::from(2);
         }
     };
@@ -34,25 +32,32 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs all layers, then prints one line a layer and the sum, in that order, last.
+/// Runs all layers, then prints what each came to and the sum, in that order, last.
 fn test() -> anyhow::Result<()> {
-    let results: Vec<(Layer, Outcome)> = layers::all()
-        .into_iter()
-        .map(|layer| {
-            let outcome = layer.run();
-            (layer, outcome)
-        })
-        .collect();
+    let root = std::env::current_dir()?;
+    let mut results = Vec::new();
+    for layer in layers::all(&root) {
+        let start = Instant::now();
+        let outcome = layer.run();
+        results.push((layer.name, start.elapsed().as_secs(), outcome));
+    }
     println!();
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
-    for (layer, outcome) in &results {
-        println!("{:<12} {outcome}", layer.name);
+    for (name, seconds, outcome) in &results {
         match outcome {
-            Outcome::Ran { passed: p, failed: f } => {
-                passed += p;
-                failed += f;
+            Outcome::Ran(tally) => {
+                println!("{name:<15} {seconds:>4} s  {tally}");
+                for (why, tests) in &tally.skipped {
+                    println!("{:24}{tests} skipped: {why}", "");
+                }
+                passed += tally.passed;
+                failed += tally.failed;
+                skipped += tally.skips();
             }
-            Outcome::Skipped(_) => skipped += 1,
+            Outcome::Skipped(why) => {
+                println!("{name:<15} {seconds:>4} s  skipped: {why}");
+                skipped += 1;
+            }
         }
     }
     println!("{passed} passed, {failed} failed, {skipped} skipped");

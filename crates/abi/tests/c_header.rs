@@ -2,10 +2,9 @@
 //! types: sizes, offsets, and every constant and encoding.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::mem::{align_of, offset_of, size_of};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use vcoop_abi::discovery::{self, Features, SIGNATURE};
 use vcoop_abi::layout::{PAGE_SIZE, PREFERRED_WORDS};
@@ -101,23 +100,8 @@ fn expectations() -> Vec<(String, u64)> {
     all
 }
 
-fn have_compiler() -> bool {
-    Command::new("cc")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|s| s.success())
-}
-
 #[test]
 fn the_c_header_says_what_the_rust_types_say() {
-    if !have_compiler() {
-        // Straight to the process's stderr: the harness would swallow a print of a passing test.
-        let note = "skipped: the C header was not checked, there is no C compiler (`cc`)\n";
-        std::io::stderr().write_all(note.as_bytes()).unwrap();
-        return;
-    }
     let expected = expectations();
     let mut source = String::from(
         "#include <inttypes.h>\n#include <stddef.h>\n#include <stdio.h>\n\

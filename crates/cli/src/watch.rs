@@ -124,7 +124,7 @@ mod tests {
         };
         let session = ["-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30", "sh"];
         if tmux(&session).is_none() {
-            return eprintln!("skipped: no tmux here");
+            return vcoop_testing::Skip::because("no tmux here").tell();
         }
         let test = "watch::tests::panics_on_a_screen --ignored --exact --nocapture";
         let line = format!("{} {test}; echo ENDED", own.display());

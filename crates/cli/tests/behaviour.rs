@@ -283,34 +283,6 @@ fn what_the_lab_cannot_run_is_refused_with_exit_code_3() {
 }
 
 #[test]
-fn the_lab_answers_in_the_same_document() {
-    let out = short(&["--backend", "kvm", "--policy", "vanilla,dynamic", "--json", "--quiet"]);
-    if out.status.code() == Some(3) {
-        eprintln!("skipped: {}", text(&out.stderr));
-        return;
-    }
-    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
-    let json: Value = serde_json::from_slice(&out.stdout).unwrap();
-    assert_eq!(json["backends"], serde_json::json!(["kvm"]));
-    assert!(json["environment"]["kernel"].is_string() && json["engine"].is_null());
-    let series = json["series"].as_array().unwrap();
-    let guest = |s: &&Value| s["probe"] == "guest.cyclictest" && s["metric"] == "latency";
-    assert!(series.iter().filter(guest).all(|s| s["count"].as_u64().unwrap() > 0));
-}
-
-#[test]
-fn what_is_too_big_for_this_host_runs_scaled_down_and_says_so() {
-    let shape = ["--set", "host.pcpus=64", "--set", "host.topology.cores_per_llc=64"];
-    let out = short(&[&["--backend", "kvm", "--policy", "vanilla", "--fit"], &shape[..]].concat());
-    if out.status.code() == Some(3) {
-        eprintln!("skipped: {}", text(&out.stderr));
-        return;
-    }
-    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
-    assert!(text(&out.stdout).contains("scaled from 64 to "), "{}", text(&out.stdout));
-}
-
-#[test]
 fn a_report_is_drawn_again_from_its_result() {
     let dir = folder("report");
     let path = dir.to_str().unwrap();

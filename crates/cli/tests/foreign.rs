@@ -1,8 +1,11 @@
 //! A run's files, read by other people's readers: pyarrow, DuckDB, HdrHistogram's, Prometheus' and
-//! Perfetto's own schema, from PyPI. `VCOOP_PYTHON` names a Python that has them; `cargo xtask test` makes one.
+//! Perfetto's own schema, from PyPI. They stand apart: `cargo xtask test` makes a Python that has them, which
+//! `VCOOP_PYTHON` names, and runs them with it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use vcoop_testing::{Skip, need_kvm};
 
 const SHORT: [&str; 8] =
     ["--duration", "300ms", "--warmup", "50ms", "--seed", "7", "--repeats", "2"];
@@ -23,23 +26,19 @@ fn vcoop(args: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Runs a script on a file; says so where nobody can read it here.
+/// Runs a script on a file.
 fn read(script: &str, path: &Path, words: &[&str]) {
     let python = std::env::var_os("VCOOP_PYTHON").unwrap_or("python3".into());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign").join(script);
-    let output = match Command::new(&python).arg(&script).arg(path).args(words).output() {
-        Ok(output) => output,
-        Err(e) => return eprintln!("skipped: {}: {e}", python.display()),
-    };
+    let output = Command::new(&python).arg(&script).arg(path).args(words).output();
+    let output = output.unwrap_or_else(|e| panic!("{}: {e}", python.display()));
     let text = String::from_utf8_lossy(&output.stdout);
-    if output.status.code() == Some(77) {
-        return eprintln!("skipped: {}: {}", python.display(), text.trim());
-    }
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     eprintln!("{}", text.trim());
 }
 
 #[test]
+#[ignore = "needs Python packages: `cargo xtask test` runs it where they are"]
 fn perfettos_schema_reads_a_trace() {
     let path = folder("foreign-trace").join("t.pftrace");
     let file = path.to_str().unwrap();
@@ -61,7 +60,11 @@ fn perfettos_schema_reads_a_trace() {
 /// Real vCPUs, recorded by the real tracefs, in a mount namespace of its own.
 #[cfg(target_os = "linux")]
 #[test]
+#[ignore = "needs Python packages: `cargo xtask test` runs it where they are"]
 fn perfettos_schema_reads_a_live_trace() {
+    if let Err(skip) = need_kvm(vcoop_kvm::available()) {
+        return skip.tell();
+    }
     let path = folder("foreign-live").join("t.pftrace");
     let mount = "[ -e /sys/kernel/tracing/trace ] || mount -t tracefs nodev /sys/kernel/tracing \
                  || exit 3; exec \"$0\" \"$@\"";
@@ -75,18 +78,19 @@ fn perfettos_schema_reads_a_live_trace() {
         .output();
     let output = match output {
         Ok(output) => output,
-        Err(e) => return eprintln!("skipped: unshare: {e}"),
+        Err(e) => return Skip::because(format!("unshare: {e}")).tell(),
     };
     let said = String::from_utf8_lossy(&output.stderr);
-    // No KVM, no tracefs, or no right to a namespace.
+    // No tracefs, or no right to a namespace.
     if output.status.code() == Some(3) || said.starts_with("unshare:") {
-        return eprintln!("skipped: {}", said.trim());
+        return Skip::because(said).tell();
     }
     assert!(output.status.success(), "{said}");
     read("trace.py", &path, &["live"]);
 }
 
 #[test]
+#[ignore = "needs Python packages: `cargo xtask test` runs it where they are"]
 fn prometheus_reads_metrics() {
     let path = folder("foreign-metrics").join("vcoop.prom");
     let run = ["run", "busy-host", "--quiet", "--metrics", path.to_str().unwrap(), "--json"];
@@ -101,6 +105,7 @@ fn prometheus_reads_metrics() {
 }
 
 #[test]
+#[ignore = "needs Python packages: `cargo xtask test` runs it where they are"]
 fn other_readers_find_the_same_samples() {
     let dir = folder("foreign-data").join("out");
     let out = dir.to_str().unwrap();

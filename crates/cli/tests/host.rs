@@ -18,13 +18,13 @@ fn run(args: &[&str]) -> Output {
     vcoop(args).output().unwrap()
 }
 
-/// True, said aloud, if this host lacks what it takes.
+/// Whether this host lacks what it takes; the test is skipped then.
 fn skipped(output: &Output) -> bool {
     let lacks = output.status.code() == Some(3);
     if lacks {
         let why = String::from_utf8_lossy(&output.stderr);
         assert!(why.contains("remedy: "), "{why}");
-        eprintln!("skipped: {why}");
+        vcoop_testing::Skip::because(why).tell();
     }
     lacks
 }

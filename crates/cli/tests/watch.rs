@@ -4,22 +4,18 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use vcoop_testing::{Outcome, Skip, main, test};
+
 /// A terminal of a test's own.
 struct Terminal(String);
 
 impl Terminal {
-    fn new(name: &str) -> Option<Self> {
+    fn new(name: &str) -> Result<Self, Skip> {
         let socket = format!("vcoop-{name}-{}", std::process::id());
         let this = Self(socket);
         let made =
             this.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "110", "-y", "34", "sh"]);
-        match made {
-            Some(_) => Some(this),
-            None => {
-                eprintln!("skipped: no tmux here");
-                None
-            }
-        }
+        made.map(|_| this).ok_or_else(|| Skip::because("no tmux here"))
     }
 
     fn tmux(&self, args: &[&str]) -> Option<String> {
@@ -67,9 +63,13 @@ impl Drop for Terminal {
 
 const VCOOP: &str = env!("CARGO_BIN_EXE_vcoop");
 
-#[test]
-fn the_dashboard_shows_percentiles_and_gives_the_terminal_back() {
-    let Some(terminal) = Terminal::new("end") else { return };
+test!(
+    "tmux",
+    the_dashboard_shows_percentiles_and_gives_the_terminal_back,
+    the_dashboard_shows_percentiles_and_gives_the_terminal_back
+);
+fn the_dashboard_shows_percentiles_and_gives_the_terminal_back() -> Outcome {
+    let terminal = Terminal::new("end")?;
     let run = "run busy-host --backend sim --duration 1s --repeats 40 --watch";
     terminal.types(&format!("{VCOOP} {run} > /dev/null; echo ENDED $?"));
     let shown = terminal.waits_for("sim dynamic");
@@ -80,20 +80,26 @@ fn the_dashboard_shows_percentiles_and_gives_the_terminal_back() {
     let shown = terminal.waits_for("ENDED 0");
     assert!(!shown.contains("p99 by repeat"), "the picture is gone:\n{shown}");
     assert_eq!(terminal.modes(), "0 1");
+    Ok(())
 }
 
-#[test]
-fn ctrl_c_ends_the_run_and_gives_the_terminal_back() {
-    let Some(terminal) = Terminal::new("stop") else { return };
+test!(
+    "tmux",
+    ctrl_c_ends_the_run_and_gives_the_terminal_back,
+    ctrl_c_ends_the_run_and_gives_the_terminal_back
+);
+fn ctrl_c_ends_the_run_and_gives_the_terminal_back() -> Outcome {
+    let terminal = Terminal::new("stop")?;
     let run = "run busy-host --backend sim --repeats 500 --watch";
     terminal.types(&format!("{VCOOP} {run}; echo ENDED $?"));
     terminal.waits_for("of 2000 runs");
     terminal.tmux(&["send-keys", "C-c"]).unwrap();
     terminal.waits_for("ENDED 130");
     assert_eq!(terminal.modes(), "0 1");
+    Ok(())
 }
 
-#[test]
+test!("", without_a_terminal_the_run_goes_on_without, without_a_terminal_the_run_goes_on_without);
 fn without_a_terminal_the_run_goes_on_without() {
     let args = ["run", "busy-host-1", "--duration", "100ms", "--warmup", "10ms", "--watch"];
     let output = Command::new(VCOOP).args(args).env("VCOOP_BACKEND", "sim").output().unwrap();

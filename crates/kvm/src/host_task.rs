@@ -7,7 +7,6 @@ use vcoop_model::plan::{Dist, Mode, Ns, Phase, Program, TaskPlan};
 use vcoop_threads::clock::{monotonic, sleep_until};
 use vcoop_threads::{Attributes, gettid, pin, set_timer_slack, tsc};
 
-use crate::draw::Stream;
 use crate::driver::{Common, VmDriver};
 use crate::error::{Error, Whom};
 use crate::playback::Inbox;
@@ -16,6 +15,7 @@ use crate::stress_ng::{self, Stressor};
 use crate::translate::Rates;
 use crate::wiring::Wiring;
 use crate::work::spin;
+use vcoop_model::rng::Stream;
 
 /// Iterations between two looks at the clock: some microseconds.
 const CHUNK: u64 = 16_384;

@@ -31,10 +31,10 @@ use vcoop_threads::{
     Attention, Attributes, Duty, MOST_SPIN_NS, PreciseSleep, Until, set_timer_slack,
 };
 
-use crate::draw::Stream;
 use crate::driver::{Common, NEVER, VmDriver};
 use crate::error::{Error, Whom};
 use crate::mask;
+use vcoop_model::rng::Stream;
 
 /// Longest time between two looks at a deadline word that something may be stored in.
 const LOOK_NS: Ns = 250_000;
@@ -126,9 +126,9 @@ impl<'a> Injector<'a> {
         seed: u64,
     ) -> Self {
         let devices = devices
-            .map(|(vm, number, plan)| {
-                let name = [u64::from(b'd'), vm as u64, u64::from(number)];
-                let mut stream = Stream::new(seed, &name);
+            .enumerate()
+            .map(|(d, (vm, number, plan))| {
+                let mut stream = Stream::device(seed, d);
                 let next = stream.draw(&plan.period);
                 Device { vm, number, plan, next, stream }
             })

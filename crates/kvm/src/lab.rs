@@ -23,7 +23,6 @@ use vcoop_threads::{Attributes, Stay, gettid, pin};
 
 use crate::collect::{Collector, Counters, Firing};
 use crate::diary::Diary;
-use crate::draw::Stream;
 use crate::driver::{Common, VcpuDriver, VmDriver};
 use crate::environment::{NoDeepIdle, has_reliable_tsc};
 use crate::error::{Error, Missing, Whom};
@@ -40,6 +39,7 @@ use crate::translate::{Guest, Rates};
 use crate::vcpu::{self, Exits};
 use crate::wiring::Wiring;
 use crate::{Options, mask, virt};
+use vcoop_model::rng::Stream;
 
 /// Time for all threads to be in place before the warm-up starts.
 const GET_READY_NS: Ns = 30_000_000;
@@ -597,7 +597,7 @@ impl Run<'_> {
             cpus: self.cpus.of(&plan.cpus, self.plan),
             progress: &all[i],
             capture: &all[first.unwrap_or(i)..],
-            stream: Stream::new(self.seed, &[u64::from(b'h'), i as u64]),
+            stream: Stream::host_task(self.seed, i),
             rates: self.rates,
             start: self.start,
             samples,

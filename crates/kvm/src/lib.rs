@@ -74,8 +74,6 @@ mod collect;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod diary;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod draw;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod driver;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod environment;

@@ -115,14 +115,15 @@ impl Drop for Stressor {
 mod tests {
     use std::path::Path;
 
+    use vcoop_testing::Skip;
+
     use super::{Stressor, check};
     use crate::error::Whom;
 
     #[test]
     fn it_leaves_nothing_behind() {
-        if check("hog").is_err() {
-            eprintln!("skipped: stress-ng is not installed");
-            return;
+        if let Err(missing) = check("hog") {
+            return Skip::because(missing).tell();
         }
         let whom = Whom::Thread("hog".to_owned());
         let stressor = Stressor::start("loop", &whom).unwrap();
@@ -144,9 +145,8 @@ mod tests {
 
     #[test]
     fn a_method_that_it_does_not_know_is_told() {
-        if check("hog").is_err() {
-            eprintln!("skipped: stress-ng is not installed");
-            return;
+        if let Err(missing) = check("hog") {
+            return Skip::because(missing).tell();
         }
         let e = Stressor::start("nonsense", &Whom::Thread("hog".to_owned())).unwrap_err();
         assert!(e.to_string().contains("--cpu-method nonsense"), "{e}");

@@ -7,10 +7,10 @@ use vcoop_model::plan::{Act, Dist, Mode, Ns, Phase, Program, RogueMode, Target, 
 use vcoop_sched::config::Policy;
 use vcoop_threads::tsc::Clock;
 
-use crate::draw::Stream;
 use crate::error::Error;
 use crate::routine::{self, Seat};
 use crate::wiring::GuestLines;
+use vcoop_model::rng::Stream;
 
 /// Draws of a random amount; the guest takes them in turn, in a loop.
 const DRAWS: usize = 64;
@@ -77,7 +77,7 @@ impl Guest {
         let mut guest = Self { slice_ns, ..Self::default() };
         let places = places(vm);
         for (i, task) in vm.tasks.iter().enumerate() {
-            let mut stream = Stream::new(seed, &[u64::from(b'g'), index, i as u64]);
+            let mut stream = Stream::guest_task(seed, index as usize, i);
             let at = Target::Guest { vm: index as u32, task: i as u32 };
             let seat = Seat { vcpu: places[i], vcpus: vm.vcpu_cpus.len() as u64 };
             let mut spec = guest.program(task, &mut stream, rates, &vm.name, (at, lines, seat))?;

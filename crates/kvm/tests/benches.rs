@@ -1,43 +1,33 @@
 //! Microbenchmarks of timers, IPIs and calls as payloads of the lab's guest, and what it is told. Without
-//! a `/dev/kvm`, every test says so and passes.
+//! a `/dev/kvm`, every test is skipped.
 
+#[macro_use]
 mod support;
 
-use support::{lab, latency, plan, run, scalar, scalar_if, twice};
+use support::{Outcome, latency, main, plan, run, scalar, scalar_if, scenario, twice};
 use vcoop_kvm::Error;
 use vcoop_model::plan::Plan;
 use vcoop_model::plan::virt::{GuestIdle, IpiPath};
 use vcoop_model::recording::Part;
 
-/// A VM of three vCPUs on two pCPUs; `task` is all that its guest does.
+/// A VM of three vCPUs on two pCPUs, without a task.
+const VM: &str = scenario!(
+    "duration = '600ms'\nwarmup = '200ms'",
+    r#"
+[[vm]]
+name = "guest"
+vcpus = 3
+pin = ["0", "1", "1"]
+"#
+);
+
+/// The VM; `task` is all that its guest does.
 fn guest(task: &str) -> Plan {
     under("vanilla", task, &[])
 }
 
 fn under(policy: &str, task: &str, set: &[&str]) -> Plan {
-    let text = format!(
-        r#"
-name = "benches"
-title = "benches"
-duration = "600ms"
-warmup = "200ms"
-
-[host]
-profile = "xeon-server"
-pcpus = 2
-topology = {{ cores_per_llc = 2 }}
-
-[host.sched]
-fair = "eevdf"
-
-[[vm]]
-name = "guest"
-vcpus = 3
-pin = ["0", "1", "1"]
-{task}
-"#
-    );
-    plan(&text, policy, set)
+    plan(&format!("{VM}{task}\n"), policy, set)
 }
 
 const IPI: &str = r#"
@@ -48,9 +38,8 @@ gap = "1ms"
 cpus = "0"
 "#;
 
-#[test]
+live!(a_timer_bench_takes_a_sample_each_period);
 fn a_timer_bench_takes_a_sample_each_period() {
-    let Some(_lab) = lab() else { return };
     let text = "[[vm.task]]\nname = 'timer'\nkind = 'timer-bench'\ninterval = '1ms'\ncpus = '0'";
     let r = run(&guest(text));
     let l = latency(&r, "guest.timer");
@@ -67,9 +56,8 @@ fn a_timer_bench_takes_a_sample_each_period() {
     }
 }
 
-#[test]
+live!(an_ipi_reaches_all_and_a_multicast_takes_one_exit);
 fn an_ipi_reaches_all_and_a_multicast_takes_one_exit() {
-    let Some(_lab) = lab() else { return };
     let mut icr = guest(IPI);
     let mut pv = icr.clone();
     pv.vms[0].virt.ipi.path = IpiPath::Pv;
@@ -91,9 +79,8 @@ fn an_ipi_reaches_all_and_a_multicast_takes_one_exit() {
     }
 }
 
-#[test]
-fn a_request_that_goes_with_a_multicast_boosts_its_receivers() {
-    let Some(_lab) = lab() else { return };
+live!(a_request_that_goes_with_a_multicast_boosts_its_receivers);
+fn a_request_that_goes_with_a_multicast_boosts_its_receivers() -> Outcome {
     let text = format!("{IPI}\n[[vm.task]]\nname = 'hog'\nkind = 'hog'\ncount = 2\ncpus = '1-2'");
     twice(|| {
         let boosts = |receiver: bool| {
@@ -112,12 +99,11 @@ fn a_request_that_goes_with_a_multicast_boosts_its_receivers() {
         let (on, multicasts) = boosts(true);
         let told = format!("{off} boosts without, {on} with, {multicasts} multicasts");
         if off == 0.0 && on > 10.0 && on <= 2.0 * multicasts + 5.0 { Ok(()) } else { Err(told) }
-    });
+    })
 }
 
-#[test]
+live!(a_client_calls_its_server_again_and_again);
 fn a_client_calls_its_server_again_and_again() {
-    let Some(_lab) = lab() else { return };
     let text = "[[vm.task]]\nname = 'client'\nkind = 'client'\nserver = 'guest.serve'\nwork = '5us'\n\
                 cpus = '0'\n[[vm.task]]\nname = 'serve'\nkind = 'server'\nwork = '5us'\ncpus = '1'";
     let r = run(&guest(text));
@@ -130,9 +116,8 @@ fn a_client_calls_its_server_again_and_again() {
     assert!((rate / l.hist.len() as f64 - 1.0).abs() < 0.2, "{rate} of {}", l.hist.len());
 }
 
-#[test]
+live!(a_guest_polls_because_it_is_told_that_its_pcpus_are_its_own);
 fn a_guest_polls_because_it_is_told_that_its_pcpus_are_its_own() {
-    let Some(_lab) = lab() else { return };
     // Haltpoll learns from waits of at most 200 us, and from no longer ones.
     let text = "[[vm.task]]\nname = 't'\nkind = 'cyclictest'\ninterval = '150us'\ncpus = '0'";
     let dedicated = guest(&text.replace("[[vm.task]]", "hints = 'dedicated'\n[[vm.task]]"));

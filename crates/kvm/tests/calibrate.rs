@@ -1,45 +1,46 @@
-//! A quick calibration of this host. Without KVM, it says so and measures the host alone.
+//! A quick calibration of this host: with KVM, and of the host alone.
 //!
 //! The host may be busy with anything: no test asserts a time, only what must be larger than what.
 
+#[macro_use]
+mod support;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use vcoop_kvm::{CalibrateOptions, Calibration, Distribution, calibrate};
+use support::{Outcome, Skip, Trouble, main, twice};
+use vcoop_kvm::{CalibrateOptions, Calibration, Distribution, Error, calibrate};
 use vcoop_model::profile::Profile;
+use vcoop_testing::test;
 
 fn median(found: &Calibration, name: &str) -> Option<u64> {
     found.measures.iter().find(|m| m.name == name).map(|m| m.distribution.median_ns)
 }
 
-#[test]
-fn what_takes_more_takes_longer() {
-    let host_only = match vcoop_kvm::available() {
-        Ok(()) => false,
-        Err(missing) => {
-            eprintln!("skipped, but for the host's own costs: {missing}");
-            true
-        }
-    };
+live!(what_takes_more_takes_longer);
+fn what_takes_more_takes_longer() -> Outcome {
+    judge(false)
+}
+
+test!("", what_takes_more_takes_longer_on_the_host_alone, || judge(true));
+
+fn judge(host_only: bool) -> Outcome {
     let options = CalibrateOptions { quick: true, host_only };
     // A host under load may turn one pair round; not twice.
-    let mut wrong = Vec::new();
-    for _ in 0..2 {
-        let found = match calibrate(options, &|| false, &|_| {}) {
-            Ok(found) => found,
-            Err(vcoop_kvm::Error::Missing(missing)) => {
-                eprintln!("skipped: {missing}");
-                return;
-            }
-            Err(e) => panic!("{e}"),
-        };
+    twice(|| -> Result<(), Trouble> {
+        let found = measured(calibrate(options, &|| false, &|_| {}))?;
         assert!(found.complete);
         structure(&found, host_only);
-        wrong = pairs(&found);
-        if wrong.is_empty() {
-            return;
-        }
-    }
-    panic!("{wrong:?}");
+        let wrong = pairs(&found);
+        if wrong.is_empty() { Ok(()) } else { Err(Trouble::Wrong(format!("{wrong:?}"))) }
+    })
+}
+
+/// What was found, on a host that can be measured.
+fn measured(found: Result<Calibration, Error>) -> Result<Calibration, Skip> {
+    found.map_err(|e| match e {
+        Error::Missing(missing) => Skip::because(missing),
+        e => panic!("{e}"),
+    })
 }
 
 fn structure(found: &Calibration, host_only: bool) {
@@ -84,17 +85,13 @@ fn pairs(found: &Calibration) -> Vec<(&'static str, &'static str)> {
     pairs.into_iter().filter(less).collect()
 }
 
-#[test]
-fn the_callers_wish_ends_it() {
+test!("", the_callers_wish_ends_it, the_callers_wish_ends_it);
+fn the_callers_wish_ends_it() -> Outcome {
     let asked = AtomicU32::new(0);
     let stop = || asked.fetch_add(1, Ordering::Relaxed) >= 3;
     let options = CalibrateOptions { quick: true, host_only: vcoop_kvm::available().is_err() };
-    match calibrate(options, &stop, &|_| {}) {
-        Ok(found) => {
-            assert!(!found.complete && found.measures.len() <= 1, "{:?}", found.measures);
-            assert!(found.costs.iter().all(|c| !c.source.is_empty()));
-        }
-        Err(vcoop_kvm::Error::Missing(missing)) => eprintln!("skipped: {missing}"),
-        Err(e) => panic!("{e}"),
-    }
+    let found = measured(calibrate(options, &stop, &|_| {}))?;
+    assert!(!found.complete && found.measures.len() <= 1, "{:?}", found.measures);
+    assert!(found.costs.iter().all(|c| !c.source.is_empty()));
+    Ok(())
 }

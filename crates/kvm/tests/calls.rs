@@ -1,28 +1,18 @@
-//! Calls between tasks on this host's `/dev/kvm`. Without one, every test says so and passes. As in
+//! Calls between tasks on this host's `/dev/kvm`. Without one, every test is skipped. As in
 //! `live.rs`, no test asserts a time: ratios have wide margins and get a second chance.
 
+#[macro_use]
 mod support;
 
-use support::{lab, latency, plan, run, scalar, twice};
+use support::{Outcome, Skip, Trouble, latency, main, plan, run, scalar, scenario, twice};
 use vcoop_kvm::Error;
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
 
 /// Everybody calls somebody: host and guest, on one vCPU and on two, with and without a measure.
-const MESH: &str = r#"
-name = "mesh"
-title = "mesh"
-duration = "600ms"
-warmup = "100ms"
-
-[host]
-profile = "xeon-server"
-pcpus = 2
-topology = { cores_per_llc = 2 }
-
-[host.sched]
-fair = "eevdf"
-
+const MESH: &str = scenario!(
+    "duration = '600ms'\nwarmup = '100ms'",
+    r#"
 [[load]]
 name = "backend"
 kind = "server"
@@ -92,16 +82,12 @@ burst = "10us"
 idle = "1ms"
 server = "host.backend"
 cpus = "1"
-"#;
+"#
+);
 
-/// Every period has a round trip or is missed, and the parts add up. An error where there are none:
-/// but a host that is busy with other things may not run a fair vCPU for most of a run, which is said
-/// and gives `None`.
-fn complete<'r>(
-    r: &'r Recording,
-    probe: &str,
-    periods: u64,
-) -> Result<Option<&'r LatencyRecord>, String> {
+/// Every period has a round trip or is missed, and the parts add up. It is wrong if there are none. A
+/// host that is busy with other things may not run a fair vCPU for most of a run: then the test is skipped.
+fn complete<'r>(r: &'r Recording, probe: &str, periods: u64) -> Result<&'r LatencyRecord, Trouble> {
     let l = latency(r, probe);
     assert_eq!(l.parts_sum.iter().sum::<u128>(), l.sum_ns, "{}", l.probe);
     let seen = l.hist.len() + l.missed;
@@ -111,23 +97,22 @@ fn complete<'r>(
         let told = format!("{}: {} of {periods}, {} missed", l.probe, l.hist.len(), l.missed);
         let steal = scalar(r, "guest", "steal");
         if steal > 10.0 {
-            eprintln!("not judged: {told}; the guest waited for the host {steal} % of the time");
-            return Ok(None);
+            let waited = format!("{told}; the guest waited for the host {steal} % of the time");
+            return Err(Skip::because(waited).into());
         }
-        return Err(told);
+        return Err(told.into());
     }
     assert!(l.min_ns > 0 && l.min_ns <= l.max_ns, "{}: {} to {}", l.probe, l.min_ns, l.max_ns);
-    Ok(Some(l))
+    Ok(l)
 }
 
-#[test]
-fn everybody_reaches_everybody() {
-    let Some(_lab) = lab() else { return };
+live!(everybody_reaches_everybody);
+fn everybody_reaches_everybody() -> Outcome {
     for policy in ["vanilla", "dynamic", "wake-boost"] {
         twice(|| {
             let r = run(&plan(MESH, policy, &[]));
             for probe in ["guest.near", "guest.far", "guest.up", "host.thread", "host.outside"] {
-                let Some(l) = complete(&r, probe, 300)? else { return Ok(()) };
+                let l = complete(&r, probe, 300)?;
                 let service = l.parts_sum[Part::Service as usize] / u128::from(l.hist.len());
                 assert!(service > 1_000, "{policy}: {probe} served in {service} ns");
             }
@@ -141,49 +126,45 @@ fn everybody_reaches_everybody() {
             let batch = scalar(&r, "host.batch", "calls");
             assert_eq!(scalar(&r, "lab", "samples_invalid"), 0.0);
             let told = format!("{policy}: {others} other calls served, {batch} made");
-            if others > 5.0 && batch > 5.0 { Ok(()) } else { Err(told) }
-        });
+            if others > 5.0 && batch > 5.0 { Ok(()) } else { Err(Trouble::Wrong(told)) }
+        })?;
     }
+    Ok(())
 }
 
-#[test]
-fn a_boost_answers_the_ping_of_a_busy_guest() {
-    let Some(_lab) = lab() else { return };
+live!(a_boost_answers_the_ping_of_a_busy_guest);
+fn a_boost_answers_the_ping_of_a_busy_guest() -> Outcome {
     let text = builtin_scenario("vmping").unwrap();
     twice(|| {
         let sets = ["duration=1500ms", "warmup=200ms"];
         let vanilla = run(&plan(text, "vanilla", &sets));
         let dynamic = run(&plan(text, "dynamic", &sets));
-        let (Some(a), Some(b)) =
-            (complete(&vanilla, "host.ping", 1_500)?, complete(&dynamic, "host.ping", 1_500)?)
-        else {
-            return Ok(());
-        };
+        let a = complete(&vanilla, "host.ping", 1_500)?;
+        let b = complete(&dynamic, "host.ping", 1_500)?;
         // What makes a round trip from the host one about a guest, for verdicts and tables.
         assert!(a.parts_sum[Part::GuestSwitch as usize] > 0);
         let p99 = |l: &LatencyRecord| l.hist.value_at_quantile(0.99);
         let (a, b) = (p99(a), p99(b));
         let boosts = scalar(&dynamic, "guest", "boosts");
         let told = format!("p99 {a} ns, then {b} ns, {boosts} boosts a second");
-        if b <= a && boosts > 100.0 { Ok(()) } else { Err(told) }
-    });
+        if b <= a && boosts > 100.0 { Ok(()) } else { Err(Trouble::Wrong(told)) }
+    })
 }
 
-#[test]
-fn vcpus_ping_each_other() {
-    let Some(_lab) = lab() else { return };
+live!(vcpus_ping_each_other);
+fn vcpus_ping_each_other() -> Outcome {
     let text = builtin_scenario("ipi-ping").unwrap();
     for policy in ["vanilla", "dynamic", "static"] {
         twice(|| {
             let r = run(&plan(text, policy, &["duration=500ms", "warmup=100ms"]));
             complete(&r, "guest.ping", 500).map(|_| ())
-        });
+        })?;
     }
+    Ok(())
 }
 
-#[test]
+live!(calls_between_vms_are_refused_with_a_reason);
 fn calls_between_vms_are_refused_with_a_reason() {
-    let Some(_lab) = lab() else { return };
     let other = "[[vm]]\nname = \"other\"\nvcpus = 1\n[[vm.task]]\nname = \"p\"\nkind = \"ping\"\n\
                  server = \"guest.pong\"\n";
     let plan = plan(&format!("{MESH}{other}"), "vanilla", &[]);

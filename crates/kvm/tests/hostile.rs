@@ -1,29 +1,19 @@
 //! Hostile guests on real vCPUs: what they ask for without end, what their neighbours keep. Without
-//! KVM, every test says so and passes. Times are compared within one run only, and once more.
+//! KVM, every test is skipped. Times are compared within one run only, and once more.
 
+#[macro_use]
 mod support;
 
-use support::{lab, latency, run, scalar, twice};
+use support::{Outcome, latency, main, run, scalar, scenario, twice};
 use vcoop_kvm::Error;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
 
 /// A rogue on vCPU 0, an honest measuring task on vCPU 1, hogs beside both; a host probe where they
 /// are, and one where the injector is, which a guest could keep busy.
-const ROGUE: &str = r#"
-name = "hostile"
-title = "hostile"
-duration = "1s"
-warmup = "200ms"
-
-[host]
-profile = "xeon-server"
-pcpus = 2
-topology = { cores_per_llc = 2 }
-
-[host.sched]
-fair = "eevdf"
-
+const ROGUE: &str = scenario!(
+    "duration = '1s'\nwarmup = '200ms'",
+    r#"
 [[load]]
 name = "hog"
 kind = "hog"
@@ -60,7 +50,8 @@ kind = "cyclictest"
 interval = "2ms"
 policy = "fifo 80"
 cpus = "1"
-"#;
+"#
+);
 
 fn plan(mode: &str, policy: &str, sets: &[&str]) -> Plan {
     let mode = format!("vm.guest.task.rogue.mode={mode}");
@@ -74,8 +65,11 @@ fn guest(r: &Recording, metric: &str) -> f64 {
 
 /// Under `dynamic` a rogue takes what its budget grants, and no more of the host's latency than it
 /// takes without any policy. `seen`: what shows that it did its worst, with `sets` of the dynamic policy.
-fn is_contained(mode: &str, sets: &[&str], seen: impl Fn(&Recording) -> Result<(), String>) {
-    let Some(_lab) = lab() else { return };
+fn is_contained(
+    mode: &str,
+    sets: &[&str],
+    seen: impl Fn(&Recording) -> Result<(), String>,
+) -> Outcome {
     twice(|| {
         let vanilla = run(&plan(mode, "vanilla", &[]));
         let dynamic = run(&plan(mode, "dynamic", sets));
@@ -117,55 +111,54 @@ fn is_contained(mode: &str, sets: &[&str], seen: impl Fn(&Recording) -> Result<(
             }
         }
         seen(&dynamic).map_err(|why| format!("{why}: {told}"))
-    });
+    })
 }
 
 fn more(what: &str, n: f64, least: f64) -> Result<(), String> {
     if n > least { Ok(()) } else { Err(format!("{what}: {n}, at least {least} expected")) }
 }
 
-#[test]
-fn asking_for_ever_is_throttled() {
-    is_contained("forever", &[], |r| more("throttles", guest(r, "throttles"), 0.0));
+live!(asking_for_ever_is_throttled);
+fn asking_for_ever_is_throttled() -> Outcome {
+    is_contained("forever", &[], |r| more("throttles", guest(r, "throttles"), 0.0))
 }
 
-#[test]
-fn toggling_is_contained() {
-    is_contained("toggle", &[], |_| Ok(()));
+live!(toggling_is_contained);
+fn toggling_is_contained() -> Outcome {
+    is_contained("toggle", &[], |_| Ok(()))
 }
 
-#[test]
-fn words_that_change_while_they_are_read_are_contained() {
+live!(words_that_change_while_they_are_read_are_contained);
+fn words_that_change_while_they_are_read_are_contained() -> Outcome {
     is_contained("scribble", &[], |r| {
         more("boosts", guest(r, "boosts"), 10.0)?;
         // What the page says of the victim is nonsense, and the victim runs all the same.
         more("samples", latency(r, "guest.victim").hist.len() as f64, 20.0)
-    });
+    })
 }
 
-#[test]
-fn a_flood_of_exits_is_contained() {
+live!(a_flood_of_exits_is_contained);
+fn a_flood_of_exits_is_contained() -> Outcome {
     // Exits take so much of its time that a quarter of it may be enough for what is left.
     is_contained("msr-flood", &["policy.dynamic.vcpu_refill=5%"], |r| {
         more("notifications", guest(r, "exits.notify"), 1_000.0)?;
         more("registrations", guest(r, "exits.register"), 10.0)?;
         more("doorbells", guest(r, "exits.doorbell"), 10.0)?;
         more("throttles", guest(r, "throttles"), 0.0)
-    });
+    })
 }
 
-#[test]
-fn hostile_registrations_are_refused_without_end() {
+live!(hostile_registrations_are_refused_without_end);
+fn hostile_registrations_are_refused_without_end() -> Outcome {
     is_contained("hostile-gpa", &[], |r| {
         more("refusals", guest(r, "exits.refused"), 1_000.0)?;
         more("registrations", guest(r, "exits.register"), 100.0)?;
         more("boosts", guest(r, "boosts"), 10.0)
-    });
+    })
 }
 
-#[test]
+live!(a_triple_fault_is_named_and_what_was_measured_is_kept);
 fn a_triple_fault_is_named_and_what_was_measured_is_kept() {
-    let Some(_lab) = lab() else { return };
     let plan = plan("triple-fault", "dynamic", &["vm.guest.task.rogue.period=500ms"]);
     let options = vcoop_kvm::Options::default();
     let (recording, failure) =
@@ -181,9 +174,8 @@ fn a_triple_fault_is_named_and_what_was_measured_is_kept() {
     }
 }
 
-#[test]
+live!(a_near_deadline_rings);
 fn a_near_deadline_rings() {
-    let Some(_lab) = lab() else { return };
     // Shorter than the injector's time between two looks, so the guest must say so each time, and on
     // a port that reaches user space.
     let sets = ["vm.guest.task.victim.interval=120us", "load.hog.enabled=false"];

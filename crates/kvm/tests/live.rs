@@ -1,32 +1,24 @@
-//! The lab on this host's `/dev/kvm`. Without one, every test says so and passes.
+//! The lab on this host's `/dev/kvm`. Without one, every test is skipped.
 //!
 //! The host may be busy with anything: no test asserts a time. Ratios have wide margins, are taken
 //! from runs next to each other, and get a second chance.
 
+#[macro_use]
 mod support;
 
 use std::time::Instant;
 
-use support::{BUSY, lab, latency, plan, run, run_with, scalar, twice};
+use support::{
+    BUSY, Outcome, Skip, latency, main, need, plan, run, run_with, scalar, scenario, twice,
+};
 use vcoop_kvm::{Error, Options};
 use vcoop_model::plan::{GuestTimer, Program, RogueMode};
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
 
 /// A guest that sleeps between its periods, on a host that does nothing else.
-const IDLE: &str = r#"
-name = "idle"
-title = "idle"
-duration = "600ms"
-warmup = "100ms"
-
-[host]
-profile = "xeon-server"
-pcpus = 2
-topology = { cores_per_llc = 2 }
-
-[host.sched]
-fair = "eevdf"
-
+const IDLE: &str = scenario!(
+    "duration = '600ms'\nwarmup = '100ms'",
+    r#"
 [[vm]]
 name = "guest"
 vcpus = 2
@@ -60,7 +52,8 @@ name = "alarm"
 period = "20ms"
 vcpu = 1
 nmi = true
-"#;
+"#
+);
 
 /// Every period has a sample or is counted as missed, and the parts of the samples add up.
 fn assert_complete(l: &LatencyRecord, periods: u64) {
@@ -71,9 +64,8 @@ fn assert_complete(l: &LatencyRecord, periods: u64) {
     assert!(!l.hist.is_empty() && l.min_ns <= l.max_ns, "{}", l.probe);
 }
 
-#[test]
-fn dynamic_beats_vanilla_on_a_busy_cpu() {
-    let Some(_lab) = lab() else { return };
+live!(dynamic_beats_vanilla_on_a_busy_cpu);
+fn dynamic_beats_vanilla_on_a_busy_cpu() -> Outcome {
     twice(|| {
         let vanilla = run(&plan(BUSY, "vanilla", &[]));
         let dynamic = run(&plan(BUSY, "dynamic", &[]));
@@ -93,12 +85,11 @@ fn dynamic_beats_vanilla_on_a_busy_cpu() {
         let bounded = boosted <= 25.0 + 0.3 + 2.0;
         let told = format!("p90 {a} and {b} ns, {boosts} boosts/s, boosted {boosted} %");
         if ok && bounded { Ok(()) } else { Err(told) }
-    });
+    })
 }
 
-#[test]
-fn boosted_time_is_given_back() {
-    let Some(_lab) = lab() else { return };
+live!(boosted_time_is_given_back);
+fn boosted_time_is_given_back() -> Outcome {
     twice(|| {
         let vanilla = run(&plan(BUSY, "vanilla", &[]));
         let dynamic = run(&plan(BUSY, "dynamic", &["policy.dynamic.repay=true"]));
@@ -110,29 +101,24 @@ fn boosted_time_is_given_back() {
             && lowered > 0.1;
         let told = format!("p90 {} ns, {lowered} levels, load {}", p90(&dynamic), load(&dynamic));
         if ok { Ok(()) } else { Err(told) }
-    });
+    })
 }
 
-#[test]
-fn stress_ng_can_be_the_load() {
-    let Some(_lab) = lab() else { return };
+live!(stress_ng_can_be_the_load);
+fn stress_ng_can_be_the_load() -> Outcome {
     let plan = plan(BUSY, "vanilla", &["load.hog.stress_ng=\"loop\""]);
-    if let Err(Error::Missing(missing)) = vcoop_kvm::check(&plan) {
-        eprintln!("skipped: {missing}");
-        return;
-    }
+    need(&plan)?;
     twice(|| {
         let r = run(&plan);
         let (load, guest) = (scalar(&r, "host.hog", "throughput"), scalar(&r, "guest", "cpu"));
         // Two stressors and a vCPU share a CPU.
         let ok = (0.5..0.75).contains(&load) && (0.2..0.45).contains(&guest);
         if ok { Ok(()) } else { Err(format!("stressors {load}, guest {guest}")) }
-    });
+    })
 }
 
-#[test]
+live!(both_timers_work_without_a_boost);
 fn both_timers_work_without_a_boost() {
-    let Some(_lab) = lab() else { return };
     for timer in [GuestTimer::Lapic, GuestTimer::Exitless] {
         let mut plan = plan(IDLE, "vanilla", &[]);
         plan.vms[0].virt.timer.source = Some(timer);
@@ -145,9 +131,8 @@ fn both_timers_work_without_a_boost() {
     }
 }
 
-#[test]
-fn an_interrupt_sent_early_is_not_taken_early() {
-    let Some(_lab) = lab() else { return };
+live!(an_interrupt_sent_early_is_not_taken_early);
+fn an_interrupt_sent_early_is_not_taken_early() -> Outcome {
     twice(|| {
         let run = |advance_ns| {
             // Real-time: what else this host does would hide the difference.
@@ -160,12 +145,11 @@ fn an_interrupt_sent_early_is_not_taken_early() {
         let p50 = |r| latency(r, "guest.timer").hist.value_at_quantile(0.5);
         let (a, b) = (p50(&plain), p50(&early));
         if b < a { Ok(()) } else { Err(format!("p50 {a} ns, then {b} ns")) }
-    });
+    })
 }
 
-#[test]
+live!(every_task_of_every_vcpu_runs_and_devices_reach_them);
 fn every_task_of_every_vcpu_runs_and_devices_reach_them() {
-    let Some(_lab) = lab() else { return };
     for policy in ["vanilla", "dynamic", "wake-boost"] {
         let r = run(&plan(IDLE, policy, &[]));
         assert_complete(latency(&r, "guest.timer"), 300);
@@ -178,18 +162,16 @@ fn every_task_of_every_vcpu_runs_and_devices_reach_them() {
     }
 }
 
-#[test]
+live!(without_a_cpu_for_the_injector_vcpus_end_their_own_boosts);
 fn without_a_cpu_for_the_injector_vcpus_end_their_own_boosts() {
-    let Some(_lab) = lab() else { return };
     let r = run(&plan(BUSY, "dynamic", &["vm.guest.pin=\"0-1\""]));
     assert_complete(latency(&r, "guest.cyclictest"), 1_000);
     let (boosts, notified) = (scalar(&r, "guest", "boosts"), scalar(&r, "guest", "notified"));
     assert!(boosts > 100.0 && notified > 0.5 * boosts, "{boosts} boosts, {notified} notified");
 }
 
-#[test]
+live!(eight_vcpus_run);
 fn eight_vcpus_run() {
-    let Some(_lab) = lab() else { return };
     let text = IDLE.replace("cpus = \"1\"", "cpus = \"7\"").replace("vcpus = 2", "vcpus = 8");
     for policy in ["vanilla", "dynamic"] {
         let r = run(&plan(&text, policy, &["duration=300ms"]));
@@ -198,9 +180,8 @@ fn eight_vcpus_run() {
     }
 }
 
-#[test]
+live!(a_rogue_gets_what_its_budget_grants);
 fn a_rogue_gets_what_its_budget_grants() {
-    let Some(_lab) = lab() else { return };
     for mode in ["forever", "toggle"] {
         let text = BUSY
             .replace("name = \"background\"\nkind = \"hog\"", "name = \"rogue\"\nkind = \"rogue\"");
@@ -222,9 +203,8 @@ fn a_rogue_gets_what_its_budget_grants() {
     }
 }
 
-#[test]
-fn static_keeps_its_means_and_nothing_else_is_changed() {
-    let Some(_lab) = lab() else { return };
+live!(static_keeps_its_means_and_nothing_else_is_changed);
+fn static_keeps_its_means_and_nothing_else_is_changed() -> Outcome {
     // Other tests' threads come and go: only a run's own count.
     let left = || -> Vec<String> {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
@@ -238,18 +218,17 @@ fn static_keeps_its_means_and_nothing_else_is_changed() {
             let r = run(&plan(BUSY, "static", &[&set, "duration=300ms"]));
             let kept = latency(&r, "guest.cyclictest").hist.len();
             if kept > 50 { Ok(()) } else { Err(format!("{means}: {kept} samples of some 300")) }
-        });
+        })?;
     }
     // The kernel takes a moment to forget a thread that has ended.
     twice(|| {
         std::thread::sleep(std::time::Duration::from_millis(50));
         if left().is_empty() { Ok(()) } else { Err(format!("{:?}", left())) }
-    });
+    })
 }
 
-#[test]
+live!(boosting_can_be_switched_off_while_running);
 fn boosting_can_be_switched_off_while_running() {
-    let Some(_lab) = lab() else { return };
     use vcoop_model::plan::{TimelineAction, TimelineEvent};
     let mut plan = plan(BUSY, "dynamic", &[]);
     let boosts = |r: &Recording| scalar(r, "guest", "boosts");
@@ -261,9 +240,8 @@ fn boosting_can_be_switched_off_while_running() {
     assert!(half > 0.2 * on && half < 0.8 * on, "{on} per second, then {half}");
 }
 
-#[test]
+live!(ends_early_when_asked_and_keeps_what_it_has);
 fn ends_early_when_asked_and_keeps_what_it_has() {
-    let Some(_lab) = lab() else { return };
     let mut plan = plan(BUSY, "dynamic", &[]);
     plan.duration_ns = 60_000_000_000;
     let start = Instant::now();
@@ -275,9 +253,8 @@ fn ends_early_when_asked_and_keeps_what_it_has() {
     assert!(l.missed < 2_000, "periods after the end are not missed: {}", l.missed);
 }
 
-#[test]
+live!(refuses_what_this_host_cannot_do);
 fn refuses_what_this_host_cannot_do() {
-    let Some(_lab) = lab() else { return };
     let mut large = plan(BUSY, "vanilla", &[]);
     large.host.sched.topology_mut().cores_per_llc = 4096;
     assert!(vcoop_kvm::check(&plan(BUSY, "dynamic", &[])).is_ok());
@@ -292,9 +269,8 @@ fn refuses_what_this_host_cannot_do() {
     assert!(matches!(vcoop_kvm::run(&misplaced, 1, &|| false), Err(Error::Unsupported { .. })));
 }
 
-#[test]
+live!(a_panic_in_the_caller_ends_the_run);
 fn a_panic_in_the_caller_ends_the_run() {
-    let Some(_lab) = lab() else { return };
     let plan = plan(BUSY, "static", &[]);
     let asked = std::cell::Cell::new(0);
     let stop = || {
@@ -315,39 +291,36 @@ base = "dynamic"
 means = "deadline 1ms/4ms"
 "#;
 
-#[test]
-fn a_reservation_runs_unpinned_and_is_refused_pinned() {
-    let Some(_lab) = lab() else { return };
-    let text = format!("{IDLE}{RESERVED}");
-    let unpinned = plan(&text, "reserved", &[]);
-    match vcoop_kvm::check(&unpinned) {
-        // Only on a kernel or in a cpuset that takes none at all, or with fewer or more CPUs.
-        Err(e) => eprintln!("skipped: {e}"),
-        Ok(()) => {
-            let r = run(&unpinned);
-            // Boosted across idle: rarely begun, but charged while awake.
-            assert!(scalar(&r, "guest", "boosted") > 0.0);
-            assert_complete(latency(&r, "guest.timer"), 300);
-        }
-    }
+live!(a_reservation_runs_unpinned);
+fn a_reservation_runs_unpinned() -> Outcome {
+    let unpinned = plan(&format!("{IDLE}{RESERVED}"), "reserved", &[]);
+    need(&unpinned)?;
+    let r = run(&unpinned);
+    // Boosted across idle: rarely begun, but charged while awake.
+    assert!(scalar(&r, "guest", "boosted") > 0.0);
+    assert_complete(latency(&r, "guest.timer"), 300);
+    Ok(())
+}
+
+live!(a_reservation_is_refused_pinned);
+fn a_reservation_is_refused_pinned() -> Outcome {
+    let text = format!("{BUSY}{RESERVED}");
+    // The scenario's other policies are not concerned.
+    let other = vcoop_kvm::check(&plan(&text, "dynamic", &[]));
+    assert!(!matches!(other, Err(Error::PolicyMissing { .. })));
     let admission = std::fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us");
     if admission.is_ok_and(|us| us.trim() == "-1") {
-        return;
+        return Err(Skip::because("this kernel admits any reservation: sched_rt_runtime_us is -1"));
     }
-    let pinned = plan(&format!("{BUSY}{RESERVED}"), "reserved", &[]);
-    match vcoop_kvm::check(&pinned) {
+    match vcoop_kvm::check(&plan(&text, "reserved", &[])) {
         Err(Error::PolicyMissing { policy, missing }) => {
             assert_eq!(policy, "reserved");
             assert!(missing.what.contains("guest, vCPU 0"), "{}", missing.what);
             assert!(missing.remedy.contains("pinning"), "{}", missing.remedy);
         }
         // No second CPU, or no lab for such a host.
-        Err(Error::Missing(missing)) => eprintln!("skipped: {missing}"),
+        Err(Error::Missing(missing)) => return Err(Skip::because(missing)),
         other => panic!("{other:?}"),
     }
-    // The scenario's other policies are not concerned.
-    assert!(!matches!(
-        vcoop_kvm::check(&plan(&format!("{BUSY}{RESERVED}"), "dynamic", &[])),
-        Err(Error::PolicyMissing { .. })
-    ));
+    Ok(())
 }

@@ -1,25 +1,15 @@
-//! Masks of vCPUs to keep off, and governors, on real vCPUs.
+//! Masks of vCPUs to keep off, and governors, on real vCPUs. Without KVM, every test is skipped.
 
+#[macro_use]
 mod support;
 
-use support::{lab, plan, run, scalar, scalar_if, twice};
+use support::{Outcome, main, plan, run, scalar, scalar_if, scenario, twice};
 
 /// Two vCPUs with work for both, a device whose interrupts one of them takes, and a task that must
 /// stay on vCPU 1. From 600 ms on the guest is asked to use vCPU 0 only, from 1.2 s on both again.
-const MASKED: &str = r#"
-name = "masked"
-title = "masked"
-duration = "1500ms"
-warmup = "100ms"
-
-[host]
-profile = "xeon-server"
-pcpus = 2
-topology = { cores_per_llc = 2 }
-
-[host.sched]
-fair = "eevdf"
-
+const MASKED: &str = scenario!(
+    "duration = '1500ms'\nwarmup = '100ms'",
+    r#"
 [[vm]]
 name = "guest"
 vcpus = 2
@@ -61,11 +51,11 @@ prefer = "0"
 time = "1200ms"
 vm = "guest"
 prefer = "0-1"
-"#;
+"#
+);
 
-#[test]
-fn a_guest_keeps_off_the_vcpus_that_its_page_says() {
-    let Some(_lab) = lab() else { return };
+live!(a_guest_keeps_off_the_vcpus_that_its_page_says);
+fn a_guest_keeps_off_the_vcpus_that_its_page_says() -> Outcome {
     twice(|| {
         let r = run(&plan(MASKED, "vanilla", &[]));
         let used = scalar(&r, "guest", "vcpus_used");
@@ -86,12 +76,11 @@ fn a_guest_keeps_off_the_vcpus_that_its_page_says() {
             }
         }
         Ok(())
-    });
+    })
 }
 
-#[test]
-fn work_follows_the_mask_off_a_vcpu_and_back() {
-    let Some(_lab) = lab() else { return };
+live!(work_follows_the_mask_off_a_vcpu_and_back);
+fn work_follows_the_mask_off_a_vcpu_and_back() -> Outcome {
     // Only hogs: the guest's throughput is that of the vCPUs it uses.
     let alone = ["vm.guest.task.worker.enabled=false", "vm.guest.task.pinned.enabled=false"];
     twice(|| {
@@ -108,12 +97,11 @@ fn work_follows_the_mask_off_a_vcpu_and_back() {
             return Err(format!("{} of {}", done(&one), done(&all)));
         }
         Ok(())
-    });
+    })
 }
 
-#[test]
+live!(without_a_mask_nobody_is_told_and_nobody_moves);
 fn without_a_mask_nobody_is_told_and_nobody_moves() {
-    let Some(_lab) = lab() else { return };
     let mut plan = plan(MASKED, "vanilla", &[]);
     plan.timeline.clear();
     plan.duration_ns = 300_000_000;
@@ -139,9 +127,8 @@ kind = "hog"
 count = 2
 "#;
 
-#[test]
-fn every_governor_runs_live_and_folds_only_under_contention() {
-    let Some(_lab) = lab() else { return };
+live!(every_governor_runs_live_and_folds_only_under_contention);
+fn every_governor_runs_live_and_folds_only_under_contention() -> Outcome {
     let text = MASKED.split("[[at]]").next().unwrap();
     let text = format!("{text}{NEIGHBOUR}");
     let off = "vm.other.enabled=false";
@@ -156,7 +143,7 @@ fn every_governor_runs_live_and_folds_only_under_contention() {
             // `proportional` gives back what it loses against others on this host, and tries again.
             let most = if policy == "proportional" { 3.95 } else { 3.4 };
             if used > most { Err(format!("{policy}: {used} vCPUs used")) } else { Ok(()) }
-        });
+        })?;
         twice(|| {
             let r = run(&plan(&text, policy, &[&sets[..], &[off]].concat()));
             let used = scalar(&r, "guest", "vcpus_used");
@@ -166,6 +153,7 @@ fn every_governor_runs_live_and_folds_only_under_contention() {
                 return Err(format!("{policy}: {used} vCPUs used at {steal} % steal"));
             }
             Ok(())
-        });
+        })?;
     }
+    Ok(())
 }

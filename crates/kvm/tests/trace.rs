@@ -1,26 +1,21 @@
 //! The recorder of the host's scheduler, on this host's `/dev/kvm` and tracefs. Without one of them,
-//! every test that needs it says so and passes.
+//! every test that needs it is skipped.
 
+#[macro_use]
 mod support;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::MutexGuard;
 
-use support::{BUSY, lab, latency, plan, run, run_with, scalar_if, twice};
+use support::{BUSY, Outcome, Skip, latency, main, plan, run, run_with, scalar_if, twice};
 use vcoop_kvm::Options;
 use vcoop_model::plan::GuestTimer;
 use vcoop_model::recording::{LatencyRecord, Part};
 
-/// The same, if runs cannot be recorded.
-fn traced() -> Option<MutexGuard<'static, ()>> {
-    let lab = lab()?;
+/// Needs a host on which runs can be recorded.
+fn traced() -> Outcome {
     let said = vcoop_kvm::environment().remove("trace").unwrap_or_default();
-    if said.starts_with("no: ") {
-        eprintln!("skipped: {said}");
-        return None;
-    }
-    Some(lab)
+    if said.starts_with("no: ") { Err(Skip::because(format!("trace: {said}"))) } else { Ok(()) }
 }
 
 /// The same guest without background work, on a CPU of its own.
@@ -56,9 +51,9 @@ fn assert_sums(l: &LatencyRecord) {
     assert!(l.ran_instead.values().sum::<u128>() <= waited, "{}", l.probe);
 }
 
-#[test]
-fn hogs_are_what_ran_instead() {
-    let Some(_lab) = traced() else { return };
+live!(hogs_are_what_ran_instead);
+fn hogs_are_what_ran_instead() -> Outcome {
+    traced()?;
     twice(|| {
         let r = run(&plan(BUSY, "vanilla", &["duration=1500ms"]));
         let mut told = Vec::new();
@@ -85,12 +80,12 @@ fn hogs_are_what_ran_instead() {
             told.push(format!("{coarse} samples without a trace"));
         }
         if told.is_empty() { Ok(()) } else { Err(told.join("; ")) }
-    });
+    })
 }
 
-#[test]
-fn the_trace_agrees_with_schedstat() {
-    let Some(_lab) = traced() else { return };
+live!(the_trace_agrees_with_schedstat);
+fn the_trace_agrees_with_schedstat() -> Outcome {
+    traced()?;
     twice(|| {
         let r = run(&plan(BUSY, "vanilla", &["duration=3s"]));
         let of = |what: &str| scalar_if(&r, "lab", &format!("trace_vs_schedstat_{what}")).unwrap();
@@ -101,12 +96,12 @@ fn the_trace_agrees_with_schedstat() {
         let told = format!("exec {exec} %, wait {wait} %, steal {steals:?}");
         eprintln!("{told}");
         if near(exec) && near(wait) { Ok(()) } else { Err(told) }
-    });
+    })
 }
 
-#[test]
-fn an_idle_guest_waits_for_its_wake_up_not_for_others() {
-    let Some(_lab) = traced() else { return };
+live!(an_idle_guest_waits_for_its_wake_up_not_for_others);
+fn an_idle_guest_waits_for_its_wake_up_not_for_others() -> Outcome {
+    traced()?;
     for timer in [GuestTimer::Lapic, GuestTimer::Exitless] {
         let mut plan = plan(&idle(), "vanilla", &["duration=600ms"]);
         plan.vms[0].virt.timer.source = Some(timer);
@@ -121,11 +116,12 @@ fn an_idle_guest_waits_for_its_wake_up_not_for_others() {
         let coarse = scalar_if(&r, "lab", "samples_coarse").unwrap();
         assert!(coarse < 60.0, "{timer:?}: {coarse} without a trace");
     }
+    Ok(())
 }
 
-#[test]
-fn every_policy_is_explained() {
-    let Some(_lab) = traced() else { return };
+live!(every_policy_is_explained);
+fn every_policy_is_explained() -> Outcome {
+    traced()?;
     for policy in ["dynamic", "static", "wake-boost"] {
         let r = run(&plan(BUSY, policy, &["duration=1500ms"]));
         assert_sums(latency(&r, "guest.cyclictest"));
@@ -135,11 +131,11 @@ fn every_policy_is_explained() {
         );
         assert!(coarse < 0.05 * n, "{policy}: {coarse} of {n} without a trace");
     }
+    Ok(())
 }
 
-#[test]
+live!(without_a_trace_the_parts_are_coarse);
 fn without_a_trace_the_parts_are_coarse() {
-    let Some(_lab) = lab() else { return };
     let options = Options { trace: false, ..Options::default() };
     let r = run_with(&plan(BUSY, "vanilla", &["duration=500ms"]), options);
     let (guest, host) = (latency(&r, "guest.cyclictest"), latency(&r, "host.cyclictest"));
@@ -154,9 +150,9 @@ fn without_a_trace_the_parts_are_coarse() {
     assert!(scalar_if(&r, "guest", "steal").is_some());
 }
 
-#[test]
-fn the_instance_is_there_during_a_run_and_gone_after_it() {
-    let Some(_lab) = traced() else { return };
+live!(the_instance_is_there_during_a_run_and_gone_after_it);
+fn the_instance_is_there_during_a_run_and_gone_after_it() -> Outcome {
+    traced()?;
     let mut long = plan(BUSY, "vanilla", &["duration=1500ms"]);
     long.duration_ns = 60_000_000_000;
     let asked = std::cell::Cell::new(0);
@@ -175,11 +171,12 @@ fn the_instance_is_there_during_a_run_and_gone_after_it() {
     let run = std::panic::AssertUnwindSafe(|| vcoop_kvm::run(&long, 1, &panics));
     assert!(std::panic::catch_unwind(run).is_err());
     assert!(instances().is_empty(), "{:?}", instances());
+    Ok(())
 }
 
-#[test]
-fn what_a_killed_run_has_left_is_removed() {
-    let Some(_lab) = traced() else { return };
+live!(what_a_killed_run_has_left_is_removed);
+fn what_a_killed_run_has_left_is_removed() -> Outcome {
+    traced()?;
     let roots = ["/sys/kernel/tracing/instances", "/sys/kernel/debug/tracing/instances"];
     let root = roots.iter().map(Path::new).find(|r| r.is_dir()).unwrap();
     // Above the largest number of a process.
@@ -187,4 +184,5 @@ fn what_a_killed_run_has_left_is_removed() {
     std::fs::create_dir(&stale).unwrap();
     run(&plan(BUSY, "vanilla", &["duration=300ms"]));
     assert!(!stale.exists());
+    Ok(())
 }

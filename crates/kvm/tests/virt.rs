@@ -1,8 +1,9 @@
-//! How a VM is virtualised, on this host's `/dev/kvm`. Without one, every test says so and passes.
+//! How a VM is virtualised, on this host's `/dev/kvm`. Without one, every test is skipped.
 
+#[macro_use]
 mod support;
 
-use support::{lab, latency, plan, run, scalar, scalar_if, twice};
+use support::{Outcome, Skip, latency, main, need, plan, run, scalar, scalar_if, scenario, twice};
 use vcoop_kvm::Error;
 use vcoop_model::plan::virt::{ExitsOff, GuestIdle};
 use vcoop_model::plan::{GuestTimer, Plan};
@@ -10,20 +11,9 @@ use vcoop_model::recording::Recording;
 use vcoop_policy::config::{AdvanceConfig, GuestPollConfig, HostPollConfig};
 
 /// A guest that halts between its periods, on a host that does nothing else.
-const IDLE: &str = r#"
-name = "idle"
-title = "idle"
-duration = "600ms"
-warmup = "200ms"
-
-[host]
-profile = "xeon-server"
-pcpus = 2
-topology = { cores_per_llc = 2 }
-
-[host.sched]
-fair = "eevdf"
-
+const IDLE: &str = scenario!(
+    "duration = '600ms'\nwarmup = '200ms'",
+    r#"
 [[vm]]
 name = "guest"
 vcpus = 1
@@ -33,7 +23,8 @@ name = "timer"
 kind = "cyclictest"
 interval = "1ms"
 policy = "fifo 80"
-"#;
+"#
+);
 
 fn idle() -> Plan {
     plan(IDLE, "vanilla", &[])
@@ -52,9 +43,8 @@ fn assert_complete(r: &Recording) {
     assert_eq!(scalar(r, "lab", "samples_invalid"), 0.0);
 }
 
-#[test]
-fn a_learned_advance_hides_what_delivery_takes() {
-    let Some(_lab) = lab() else { return };
+live!(a_learned_advance_hides_what_delivery_takes);
+fn a_learned_advance_hides_what_delivery_takes() -> Outcome {
     twice(|| {
         let p50 = |advance| {
             let mut plan = urgent();
@@ -67,18 +57,18 @@ fn a_learned_advance_hides_what_delivery_takes() {
         let (plain, learned) = (p50(AdvanceConfig::None), p50(AdvanceConfig::Adaptive));
         let told = format!("p50 {plain} ns, then {learned} ns");
         if 3 * learned < 2 * plain { Ok(()) } else { Err(told) }
-    });
+    })?;
     let mut plan = idle();
     plan.vms[0].virt.timer.advance = AdvanceConfig::Adaptive;
     match vcoop_kvm::check(&plan) {
         Err(Error::Unsupported { what, .. }) => assert!(what.contains("timer_advance"), "{what}"),
         other => panic!("KVM's own timer: {other:?}"),
     }
+    Ok(())
 }
 
-#[test]
-fn a_guest_polls_as_its_governor_learns() {
-    let Some(_lab) = lab() else { return };
+live!(a_guest_polls_as_its_governor_learns);
+fn a_guest_polls_as_its_governor_learns() -> Outcome {
     twice(|| {
         let polls = |guest, max_ns| {
             let mut plan = idle();
@@ -99,49 +89,59 @@ fn a_guest_polls_as_its_governor_learns() {
         let told = format!("polls: {long} with 4 ms, {short} with 200 us, {ever} won for ever");
         // A busy host takes many a wait away.
         if long > 100.0 && 4.0 * short < long && ever > 100.0 { Ok(()) } else { Err(told) }
-    });
+    })
 }
 
-#[test]
-fn the_hosts_polling_is_capped_for_each_vm() {
-    let Some(_lab) = lab() else { return };
+live!(the_hosts_polling_is_capped_for_each_vm);
+fn the_hosts_polling_is_capped_for_each_vm() -> Outcome {
     let mut plan = idle();
     plan.vms[0].virt.idle.host_poll = HostPollConfig::KVM;
-    match vcoop_kvm::check(&plan) {
-        Err(Error::PolicyMissing { missing, .. }) => eprintln!("skipped: {missing}"),
-        other => {
-            other.unwrap_or_else(|e| panic!("{e}"));
-            assert_complete(&run(&plan));
-        }
-    }
-    // Which way it adapts is not a VM's to say.
-    plan.vms[0].virt.idle.host_poll.grow = 7;
+    need(&plan)?;
+    assert_complete(&run(&plan));
+    Ok(())
+}
+
+live!(which_way_the_host_adapts_its_polling_is_not_for_a_vm_to_say);
+fn which_way_the_host_adapts_its_polling_is_not_for_a_vm_to_say() {
+    let mut plan = idle();
+    plan.vms[0].virt.idle.host_poll = HostPollConfig { grow: 7, ..HostPollConfig::KVM };
     assert!(matches!(vcoop_kvm::check(&plan), Err(Error::Unsupported { .. })));
 }
 
-#[test]
-fn exits_are_off_where_the_host_offers_it() {
-    let Some(_lab) = lab() else { return };
-    let none = ExitsOff::default();
-    let all = [
-        ("hlt", ExitsOff { hlt: true, ..none }),
-        ("mwait", ExitsOff { mwait: true, ..none }),
-        ("pause", ExitsOff { pause: true, ..none }),
-        ("cstate", ExitsOff { cstate: true, ..none }),
-    ];
-    for (name, off) in all {
-        let mut plan = idle();
-        plan.vms[0].virt.exits_off = off;
-        match vcoop_kvm::check(&plan) {
-            Err(Error::PolicyMissing { policy, missing }) => {
-                assert_eq!(policy, "vanilla");
-                assert!(missing.what.contains(name), "{}", missing.what);
-                eprintln!("skipped: {missing}");
-            }
-            other => {
-                other.unwrap_or_else(|e| panic!("{e}"));
-                assert_complete(&run(&plan));
-            }
+const EXITS_ON: ExitsOff = ExitsOff { hlt: false, mwait: false, pause: false, cstate: false };
+
+live!(exits_of_hlt_can_be_off);
+fn exits_of_hlt_can_be_off() -> Outcome {
+    exits_are_off("hlt", ExitsOff { hlt: true, ..EXITS_ON })
+}
+
+live!(exits_of_mwait_can_be_off);
+fn exits_of_mwait_can_be_off() -> Outcome {
+    exits_are_off("mwait", ExitsOff { mwait: true, ..EXITS_ON })
+}
+
+live!(exits_of_pause_can_be_off);
+fn exits_of_pause_can_be_off() -> Outcome {
+    exits_are_off("pause", ExitsOff { pause: true, ..EXITS_ON })
+}
+
+live!(exits_of_c_states_can_be_off);
+fn exits_of_c_states_can_be_off() -> Outcome {
+    exits_are_off("cstate", ExitsOff { cstate: true, ..EXITS_ON })
+}
+
+/// Where the host does not offer it, it says which.
+fn exits_are_off(name: &str, off: ExitsOff) -> Outcome {
+    let mut plan = idle();
+    plan.vms[0].virt.exits_off = off;
+    match vcoop_kvm::check(&plan) {
+        Err(Error::PolicyMissing { policy, missing }) => {
+            assert_eq!(policy, "vanilla");
+            assert!(missing.what.contains(name), "{}", missing.what);
+            return Err(Skip::because(missing));
         }
+        other => other.unwrap_or_else(|e| panic!("{e}")),
     }
+    assert_complete(&run(&plan));
+    Ok(())
 }

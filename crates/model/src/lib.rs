@@ -1,4 +1,5 @@
-//! The nouns of vcoop: scenario, plan, profile, recording. No behaviour but validation.
+//! The nouns of vcoop: scenario, plan, profile, recording. No behaviour but validation, and what
+//! every backend has to do alike: policy machines of a plan, random draws.
 
 pub mod builtin;
 pub mod capture;
@@ -6,6 +7,7 @@ pub mod diagnostic;
 pub mod plan;
 pub mod profile;
 pub mod recording;
+pub mod rng;
 pub mod rt_app;
 pub mod scenario;
 pub mod span;

@@ -13,8 +13,8 @@ use std::hint::black_box;
 
 use cpu_time::CpuTime;
 use criterion::{Criterion, Throughput, criterion_group};
+use vcoop_model::rng::Stream;
 use vcoop_sim::queue::EventQueue;
-use vcoop_sim::rng::Stream;
 
 const EVENTS: u64 = 4_000_000;
 

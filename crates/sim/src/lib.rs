@@ -49,7 +49,6 @@ pub mod probe;
 pub mod program;
 pub mod queue;
 mod result;
-pub mod rng;
 mod setup;
 mod span;
 mod storm;

@@ -23,7 +23,7 @@ use vcoop_model::plan::{IpiTo, Mode, Program, RogueMode, Target};
 use vcoop_sched::config::Policy;
 
 use crate::queue::Ns;
-use crate::rng::Stream;
+use vcoop_model::rng::Stream;
 
 /// One operation of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

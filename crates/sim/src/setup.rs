@@ -20,19 +20,13 @@ use crate::mask::Mask;
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
-use crate::rng::Stream;
 use crate::span::Spans;
 use crate::storm::Storms;
 use crate::track::{NONE, Tracks};
 use crate::tune::Tuner;
 use crate::view::Views;
 use crate::world::{Entities, World, number};
-
-/// Streams are named by (kind, VM, index).
-const HOST_TASK: u64 = 1;
-const GUEST_TASK: u64 = 2;
-const DEVICE: u64 = 3;
-const TICK: u64 = 4;
+use vcoop_model::rng::Stream;
 
 pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let mut labels = Labels::default();
@@ -82,7 +76,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         let target = Target::Host(i as u32);
         let mut work = work(
             task,
-            Stream::new(seed, &[HOST_TASK, i as u64]),
+            Stream::host_task(seed, i),
             labels.of(&task.label),
             plan.host_tasks.iter().position(|t| t.label == task.label),
             &mut mail,
@@ -132,7 +126,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             let target = Target::Guest { vm: m as u32, task: i as u32 };
             let mut work = work(
                 task,
-                Stream::new(seed, &[GUEST_TASK, m as u64, i as u64]),
+                Stream::guest_task(seed, m, i),
                 vm_labels[m],
                 vm.tasks.iter().position(|t| t.label == task.label),
                 &mut mail,
@@ -149,7 +143,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             v.timers.insert(at, (task.start_ns, gtimer::TASKS + i as u32));
         }
         let virt = VmVirt::new(&vm.virt, &plan.host);
-        let ticks = ticks(vm.level.tick_ns, seed, m as u64 + 1);
+        let ticks = ticks(vm.level.tick_ns, seed, m + 1);
         let started = !in_storm.contains(&(m as u32));
         for v in (first..first + n).filter(|_| started) {
             if let Some(at) = lapic::boots(&mut vcpus[v as usize], &virt, &ticks, 0) {
@@ -157,8 +151,8 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             }
         }
         for (i, device) in vm.devices.iter().enumerate() {
-            let d = devices.len() as u64;
-            let mut stream = Stream::new(seed, &[DEVICE, d]);
+            let d = devices.len();
+            let mut stream = Stream::device(seed, d);
             if started {
                 queue.set(slots.device + d as u32, stream.draw(&device.period));
             }
@@ -384,8 +378,8 @@ fn vcpu(plan: &Plan, vm: usize, cpu: u32, thread: u32, home: u32, track: u32) ->
 }
 
 /// Ticks of machine number `machine` (0: the host), at a phase of its own.
-fn ticks(period: Ns, seed: u64, machine: u64) -> Ticks {
-    let phase = Stream::new(seed, &[TICK, machine]).below(period);
+fn ticks(period: Ns, seed: u64, machine: usize) -> Ticks {
+    let phase = Stream::ticks(seed, machine).below(period);
     Ticks { period, phase }
 }
 

@@ -81,7 +81,7 @@ pub(crate) struct World<'p> {
     pub(crate) vms: Vec<Vm>,
     /// (VM, index in its plan) of each device.
     pub(crate) devices: Vec<(u32, u32)>,
-    pub(crate) device_streams: Vec<crate::rng::Stream>,
+    pub(crate) device_streams: Vec<vcoop_model::rng::Stream>,
     pub(crate) calls: Calls,
     pub(crate) mail: Vec<Mailbox>,
     pub(crate) storms: Storms,

@@ -15,13 +15,12 @@ use std::thread;
 
 use kvm_ioctls::Kvm;
 use vcoop_abi::{BoostRequest, CsState, GuestWords, Intent, Status, Word};
-use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::{Dist, GuestTimer, Mode, Phase, Plan, PolicyPlan, Program};
-use vcoop_model::scenario::Scenario;
 use vcoop_policy::config::{Budget, DynamicConfig};
 use vcoop_policy::driver::{self, Port, SetError, VcpuDriver as PolicyDriver};
 use vcoop_policy::thread::Policy;
 use vcoop_policy::{PolicyStats, VmShared};
+use vcoop_testing::{Skip, need_kvm, rig, scenario};
 use vcoop_threads::tsc::{Clock, tsc};
 use vcoop_threads::{Attributes, allowed_cpus, pin};
 
@@ -38,16 +37,9 @@ const GAP_NS: u64 = 3_000_000;
 const LEFT_NS: u64 = 1_500_000;
 const TEST_NS: u64 = 2_500_000_000;
 
-const SCENARIO: &str = r#"
-name = "race"
-title = "race"
-duration = "1s"
-[host]
-profile = "xeon-server"
-pcpus = 2
-topology = { cores_per_llc = 2 }
-[host.sched]
-fair = "eevdf"
+const SCENARIO: &str = scenario!(
+    "duration = '1s'",
+    r#"
 [[vm]]
 name = "guest"
 vcpus = 1
@@ -59,14 +51,11 @@ policy = "fifo 80"
 [[vm.task]]
 name = "background"
 kind = "hog"
-"#;
+"#
+);
 
 fn plan() -> Plan {
-    let scenario = match Scenario::parse("race", SCENARIO, &[], &NoCaptures) {
-        Ok(scenario) => scenario,
-        Err(errors) => panic!("{errors}"),
-    };
-    let mut plan = scenario.plans(Some(&["dynamic".to_owned()])).unwrap().remove(0);
+    let mut plan = rig::plan(SCENARIO, "dynamic", &[]);
     plan.vms[0].virt.timer.source = Some(GuestTimer::Lapic);
     plan.vms[0].tasks[0].program = Program::Cycle {
         phases: vec![
@@ -232,13 +221,11 @@ fn host_side(vm: &VmDriver, common: &Common, cpu: u32, recheck: bool) -> u64 {
 
 #[test]
 fn a_boost_that_lands_as_the_guest_leaves_does_not_stay() {
-    if let Err(missing) = crate::available() {
-        eprintln!("skipped: {missing}");
-        return;
+    if let Err(skip) = need_kvm(crate::available()) {
+        return skip.tell();
     }
     if allowed_cpus().unwrap().len() < 2 {
-        eprintln!("skipped: the two sides need a CPU each");
-        return;
+        return Skip::because("the two sides need a CPU each").tell();
     }
     // Both sides must meet within a fraction of a microsecond: some tries may pass without.
     const TRIES: usize = 4;

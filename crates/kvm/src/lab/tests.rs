@@ -4,25 +4,17 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use vcoop_model::capture::NoCaptures;
-use vcoop_model::scenario::Scenario;
+use vcoop_testing::rig::plan;
+use vcoop_testing::{need_kvm, scenario};
 
 use super::run_partly;
 use crate::error::{Error, Whom};
 use crate::{Options, seam};
 
 /// A boosted vCPU whose thread panics (its VM's name is what [`seam`] goes by) beside one that does not.
-const PANICS: &str = r#"
-name = "panics"
-title = "a vCPU's thread panics"
-duration = "20s"
-warmup = "100ms"
-[host]
-profile = "xeon-server"
-pcpus = 2
-topology = { cores_per_llc = 2 }
-[host.sched]
-fair = "eevdf"
+const PANICS: &str = scenario!(
+    "duration = '20s'\nwarmup = '100ms'",
+    r#"
 [[vm]]
 name = "panics"
 vcpus = 1
@@ -38,7 +30,8 @@ name = "cyclictest"
 kind = "cyclictest"
 interval = "1ms"
 policy = "fifo 80"
-"#;
+"#
+);
 
 /// Names of this process's threads.
 fn threads() -> Vec<String> {
@@ -48,12 +41,10 @@ fn threads() -> Vec<String> {
 
 #[test]
 fn a_panic_in_a_vcpu_thread_ends_the_run_and_leaves_nothing() {
-    if let Err(missing) = crate::available() {
-        eprintln!("skipped: {missing}");
-        return;
+    if let Err(skip) = need_kvm(crate::available()) {
+        return skip.tell();
     }
-    let scenario = Scenario::parse("panics", PANICS, &[], &NoCaptures).unwrap();
-    let plan = scenario.plans(Some(&["dynamic".to_owned()])).unwrap().remove(0);
+    let plan = plan(PANICS, "dynamic", &[]);
     let (recording, failure) = run_partly(&plan, 1, &|| false, &Options::default()).unwrap();
     let Some(Error::Panicked(Whom::Vcpu(vm, 0))) = &failure else { panic!("{failure:?}") };
     assert_eq!(vm, seam::PANICS);

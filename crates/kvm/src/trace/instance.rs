@@ -212,7 +212,7 @@ mod tests {
         match Instance::new(name) {
             Ok(instance) => Some(instance),
             Err(why) => {
-                eprintln!("skipped: {why}");
+                vcoop_testing::Skip::because(why).tell();
                 None
             }
         }

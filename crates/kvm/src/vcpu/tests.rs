@@ -1,5 +1,5 @@
 //! What happens to a guest that misbehaves: small programs in ring 3 in place of the image's first
-//! instructions, on a vCPU of this host's KVM. Without one, the tests say so and pass.
+//! instructions, on a vCPU of this host's KVM. Without one, they are skipped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,6 +10,7 @@ use vcoop_guest::layout;
 use vcoop_policy::driver::VcpuDriver as PolicyDriver;
 use vcoop_policy::thread::Policy;
 use vcoop_policy::{HostPolicy, VmShared};
+use vcoop_testing::need_kvm;
 use vcoop_threads::gettid;
 use vcoop_threads::tsc::{Clock, tsc};
 
@@ -36,8 +37,8 @@ fn guest_with(
     ring0: &[u8],
     bell: Option<(u8, Arc<Bell>)>,
 ) -> Option<(Result<(), Error>, VmDriver, Exits)> {
-    if let Err(missing) = crate::available() {
-        eprintln!("skipped: {missing}");
+    if let Err(skip) = need_kvm(crate::available()) {
+        skip.tell();
         return None;
     }
     let kvm = Kvm::new().unwrap();

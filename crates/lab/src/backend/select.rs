@@ -196,6 +196,7 @@ mod tests {
     use vcoop_model::builtin::builtin_scenario;
     use vcoop_model::capture::NoCaptures;
     use vcoop_model::scenario::{Scenario, Set};
+    use vcoop_testing::{Skip, need_kvm};
 
     fn plans(cpus: u32) -> Vec<Plan> {
         let shape = format!("host.topology.cores_per_llc={cpus}");
@@ -259,9 +260,8 @@ mod tests {
 
     #[test]
     fn auto_where_it_fits_stands_side_by_side() {
-        if let Err(why) = Kvm.available() {
-            eprintln!("skipped: {why}");
-            return;
+        if let Err(skip) = need_kvm(vcoop_kvm::available()) {
+            return skip.tell();
         }
         // The scenario needs two CPUs, and one is as good here.
         let selection = select(request(Choice::Auto), plans(1));
@@ -272,19 +272,21 @@ mod tests {
 
     #[test]
     fn what_is_too_big_fits_when_scaled() {
+        if let Err(skip) = need_kvm(vcoop_kvm::available()) {
+            return skip.tell();
+        }
         let mut request = request(Choice::Kvm);
         request.fit = true;
         match select(request, plans(1000)) {
             Ok(selection) => assert!(selection.fitted.unwrap().contains("1000")),
-            Err(why) => eprintln!("skipped: {why}"),
+            Err(why) => Skip::because(why).tell(),
         }
     }
 
     #[test]
     fn an_experiment_of_xen_runs_live_when_the_host_may_stand_in() {
-        if let Err(why) = Kvm.available() {
-            eprintln!("skipped: {why}");
-            return;
+        if let Err(skip) = need_kvm(vcoop_kvm::available()) {
+            return skip.tell();
         }
         let text = builtin_scenario("xen-vmping").unwrap();
         let plans =

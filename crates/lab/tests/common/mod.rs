@@ -10,18 +10,13 @@ use vcoop_lab::backend::{Backend, Column, Unavailable};
 use vcoop_lab::result::Document;
 use vcoop_lab::runner::{Control, Experiment};
 use vcoop_model::builtin::builtin_scenario;
-use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::{LatencyRecord, Part, Recording, Scalar};
-use vcoop_model::scenario::{Scenario, Set};
+use vcoop_testing::rig;
 
 /// Plans of a built-in scenario, with overrides.
 pub(crate) fn plans(name: &str, sets: &[&str], policies: &[&str]) -> Vec<Plan> {
-    let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).unwrap()).collect();
-    let text = builtin_scenario(name).unwrap();
-    let scenario = Scenario::parse(name, text, &sets, &NoCaptures).unwrap();
-    let policies: Vec<String> = policies.iter().map(|p| (*p).to_owned()).collect();
-    scenario.plans((!policies.is_empty()).then_some(&policies)).unwrap()
+    rig::plans(builtin_scenario(name).unwrap(), policies, sets)
 }
 
 /// Runs plans and makes the document.

@@ -4,7 +4,7 @@ use vcoop_model::plan::{Mode, Phase};
 
 use super::Op;
 use crate::queue::Ns;
-use crate::rng::Stream;
+use vcoop_model::rng::Stream;
 
 /// How often [`Phase::Busy`] looks at the clock.
 const BUSY_STEP_NS: Ns = 1_000_000;

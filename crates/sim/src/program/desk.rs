@@ -4,7 +4,7 @@ use vcoop_model::plan::{Dist, Mode, Target};
 
 use super::Op;
 use crate::queue::Ns;
-use crate::rng::Stream;
+use vcoop_model::rng::Stream;
 
 /// How long a hog's run is; it is of no consequence.
 const RUN_NS: Ns = 1_000_000_000;

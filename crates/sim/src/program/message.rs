@@ -4,7 +4,7 @@ use vcoop_model::plan::{Dist, Mode, Target};
 
 use super::{Op, skip_past};
 use crate::queue::Ns;
-use crate::rng::Stream;
+use vcoop_model::rng::Stream;
 
 /// Where a server is with a call: `Free -> Taken -> Worked -> Done -> Free -> ...`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use vcoop_model::plan::{Dist, Mode};
 
 use super::{Op, skip_past};
 use crate::queue::Ns;
-use crate::rng::Stream;
+use vcoop_model::rng::Stream;
 
 /// Where a measuring program is in its period.
 ///

@@ -4,7 +4,7 @@ use vcoop_model::plan::{Act, Phase};
 
 use super::{Op, skip_past};
 use crate::queue::Ns;
-use crate::rng::Stream;
+use vcoop_model::rng::Stream;
 
 /// A wait that only a peer ends.
 const FOR_EVER_NS: Ns = 1 << 60;

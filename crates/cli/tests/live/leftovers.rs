@@ -1,33 +1,20 @@
 //! A live run changes priorities, holds devices open and starts threads. However it ends, none of that is
-//! left. Real runs of the real program as a child; without KVM, every test says so and passes.
-
-#![cfg(target_os = "linux")]
+//! left. Real runs of the real program as a child; without KVM, every test is skipped.
 
 use std::fs;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use vcoop_testing::{Outcome, Skip, need_kvm, scenario, test};
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-const SCENARIO: &str = r#"
-name = "leftovers"
-title = "leftovers"
-duration = "30s"
-warmup = "100ms"
-repeats = 2
-[host]
-profile = "xeon-server"
-pcpus = 2
-topology = { cores_per_llc = 2 }
-[host.sched]
-fair = "eevdf"
+const SCENARIO: &str = scenario!(
+    "duration = '30s'\nwarmup = '100ms'\nrepeats = 2",
+    r#"
 [[load]]
 name = "hog"
 kind = "hog"
@@ -47,7 +34,8 @@ kind = "rogue"
 mode = "forever"
 [compare]
 policy = ["dynamic"]
-"#;
+"#
+);
 
 /// A run in a folder and a process group of its own.
 struct Run {
@@ -55,7 +43,6 @@ struct Run {
     out: JoinHandle<String>,
     err: JoinHandle<String>,
     dir: PathBuf,
-    _alone: MutexGuard<'static, ()>,
 }
 
 struct Ended {
@@ -115,9 +102,9 @@ fn holds(pid: u32, device: &str) -> bool {
     fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|to| to.as_os_str() == device)
 }
 
-/// Starts a run and waits until its guest runs; `None`, said aloud, where there is no KVM.
-fn start(name: &str, args: &[&str]) -> Option<Run> {
-    let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+/// Starts a run and waits until its guest runs.
+fn start(name: &str, args: &[&str]) -> Result<Run, Skip> {
+    need_kvm(vcoop_kvm::available())?;
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("left-{name}"));
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).unwrap();
@@ -145,10 +132,9 @@ fn start(name: &str, args: &[&str]) -> Option<Run> {
     if let Err(status) = runs {
         let said = err.join().unwrap();
         assert_eq!(status.code(), Some(3), "{said}");
-        eprintln!("skipped: {said}");
-        return None;
+        return Err(Skip::because(said));
     }
-    Some(Run { child, out, err, dir, _alone: alone })
+    Ok(Run { child, out, err, dir })
 }
 
 impl Run {
@@ -208,50 +194,55 @@ fn document(out: &str) -> Value {
     json
 }
 
-#[test]
-fn killed() {
-    let Some(run) = start("kill", &[]) else { return };
+test!("kvm", killed, killed);
+fn killed() -> Outcome {
+    let run = start("kill", &[])?;
     run.measures();
     run.signal("-KILL");
     assert_eq!(run.ends().status.signal(), Some(9));
+    Ok(())
 }
 
-#[test]
-fn interrupted_or_asked_to_end() {
+test!("kvm", interrupted_or_asked_to_end, interrupted_or_asked_to_end);
+fn interrupted_or_asked_to_end() -> Outcome {
     for signal in ["-INT", "-TERM"] {
-        let Some(run) = start(&signal[1..], &[]) else { return };
+        let run = start(&signal[1..], &[])?;
         run.measures();
         run.signal(signal);
         let ended = run.ends();
         assert_eq!(ended.status.code(), Some(130), "{signal}: {}", ended.err);
         document(&ended.out);
     }
+    Ok(())
 }
 
-#[test]
-fn interrupted_twice() {
-    let Some(run) = start("twice", &["--policy", "static"]) else { return };
+test!("kvm", interrupted_twice, interrupted_twice);
+fn interrupted_twice() -> Outcome {
+    let run = start("twice", &["--policy", "static"])?;
     run.measures();
     run.signal("-INT");
     run.signal("-INT");
     assert_eq!(run.ends().status.code(), Some(130));
+    Ok(())
 }
 
-#[test]
-fn the_guest_faults() {
+test!("kvm", the_guest_faults, the_guest_faults);
+fn the_guest_faults() -> Outcome {
     let sets = ["vm.left.task.rogue.mode=triple-fault", "vm.left.task.rogue.period=2s"];
-    let Some(run) = start("fault", &["--set", sets[0], "--set", sets[1]]) else { return };
+    let run = start("fault", &["--set", sets[0], "--set", sets[1]])?;
     run.measures();
     let ended = run.ends();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
     assert!(ended.err.contains("VM left, vCPU 0: triple fault"), "{}", ended.err);
     document(&ended.out);
+    Ok(())
 }
 
-#[test]
-fn it_comes_to_its_end() {
-    let Some(run) = start("end", &["--duration", "1500ms", "--repeats", "1"]) else { return };
+test!("kvm", it_comes_to_its_end, it_comes_to_its_end);
+fn it_comes_to_its_end() -> Outcome {
+    let run = start("end", &["--duration", "1500ms", "--repeats", "1"])?;
     run.measures();
     let ended = run.ends();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
+    Ok(())
 }

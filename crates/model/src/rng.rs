@@ -2,20 +2,46 @@
 //!
 //! A stream is named by what draws from it (level, task index, purpose), never by the order in
 //! which draws happen, so that two policies under one seed see the same workload: common random
-//! numbers, which is what makes their differences sharp.
+//! numbers, which is what makes their differences sharp. Simulator and lab name them alike, so that the
+//! simulation beside a live run plays the same workload.
 
 use rand::Rng;
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
-use vcoop_model::plan::Dist;
 
-use crate::queue::Ns;
+use crate::plan::{Dist, Ns};
+
+/// Kinds of entities that draw, first part of their streams' names.
+const HOST_TASK: u64 = 1;
+const GUEST_TASK: u64 = 2;
+const DEVICE: u64 = 3;
+const TICK: u64 = 4;
 
 /// One stream.
 #[derive(Clone, Debug)]
 pub struct Stream(Pcg64Mcg);
 
 impl Stream {
+    /// What host task number `task` of a plan draws from.
+    pub fn host_task(seed: u64, task: usize) -> Self {
+        Self::new(seed, &[HOST_TASK, task as u64])
+    }
+
+    /// What task number `task` of VM number `vm` of a plan draws from.
+    pub fn guest_task(seed: u64, vm: usize, task: usize) -> Self {
+        Self::new(seed, &[GUEST_TASK, vm as u64, task as u64])
+    }
+
+    /// What a device draws from, numbered over all VMs of a plan.
+    pub fn device(seed: u64, device: usize) -> Self {
+        Self::new(seed, &[DEVICE, device as u64])
+    }
+
+    /// What the phase of the ticks is drawn from: machine 0 is the host, then come the VMs of a plan.
+    pub fn ticks(seed: u64, machine: usize) -> Self {
+        Self::new(seed, &[TICK, machine as u64])
+    }
+
     /// The stream `name` of `seed`.
     pub fn new(seed: u64, name: &[u64]) -> Self {
         let mut h = splitmix(seed ^ 0x9e37_79b9_7f4a_7c15);

@@ -1,0 +1,143 @@
+//! What tests of several crates share.
+//!
+//! - A harness whose tests can skip themselves at run time, for a test file with `harness = false`:
+//!   [`test!`] above a function registers it, [`main`] runs what is registered.
+//! - [`Skip`], the reason why a test does not run here. Tests of Rust's own harness use it, too.
+//! - [`rig`], the busy host that most live tests run, and what they read from a recording.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::thread;
+
+use libtest_mimic::{Arguments, Completion, Trial};
+
+mod load;
+pub mod rig;
+
+pub use inventory;
+pub use load::{Trouble, twice};
+
+/// Makes a missing KVM a failure of the tests that need it, where it is `1`.
+const REQUIRE_KVM: &str = "VCOOP_REQUIRE_KVM";
+
+/// Why a test does not run here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skip(String);
+
+/// How a test of this harness ends, if it does not panic, which is its failure.
+pub type Outcome = Result<(), Skip>;
+
+/// What a test's function may return.
+pub trait IntoOutcome {
+    /// The same as an outcome.
+    ///
+    /// # Errors
+    ///
+    /// The test was skipped.
+    fn into_outcome(self) -> Outcome;
+}
+
+impl IntoOutcome for () {
+    fn into_outcome(self) -> Outcome {
+        Ok(())
+    }
+}
+
+impl IntoOutcome for Outcome {
+    fn into_outcome(self) -> Outcome {
+        self
+    }
+}
+
+impl Skip {
+    /// A reason, made one line.
+    pub fn because(reason: impl Display) -> Self {
+        let reason = reason.to_string();
+        let lines: Vec<&str> = reason.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+        Self(lines.join("; "))
+    }
+
+    /// Says in a test of Rust's own harness that it is skipped. That harness knows no such outcome and
+    /// counts the test as passed; `cargo xtask test` reads this line and counts it as skipped.
+    pub fn tell(&self) {
+        let thread = thread::current();
+        let line = format!("skipped in {}: {}\n", thread.name().unwrap_or("a test"), self.0);
+        // Not `print!`, which the harness captures.
+        let told = io::stdout().write_all(line.as_bytes());
+        told.expect("the harness writes to the same stdout");
+    }
+}
+
+/// Needs the lab: `available` is what it says about this host.
+///
+/// # Errors
+///
+/// The lab cannot run here.
+///
+/// # Panics
+///
+/// The lab cannot run here, and the environment variable `VCOOP_REQUIRE_KVM` is `1`.
+pub fn need_kvm<E: Display>(available: Result<(), E>) -> Outcome {
+    available.map_err(|missing| {
+        let required = std::env::var_os(REQUIRE_KVM).is_some_and(|value| value == "1");
+        assert!(!required, "{REQUIRE_KVM} is 1, and {missing}");
+        Skip::because(missing)
+    })
+}
+
+/// A registered test; [`test!`] makes it.
+#[derive(Debug)]
+pub struct Test {
+    /// What it runs on, printed before its name; may be empty.
+    pub kind: &'static str,
+    /// The function's name.
+    pub name: &'static str,
+    /// The test.
+    pub run: fn() -> Outcome,
+}
+
+inventory::collect!(Test);
+
+/// Registers a function as a test of this harness: `test!("kvm", name, || ...)` runs the closure under
+/// the function's name. A function that nobody registers is dead code, of which the compiler warns.
+#[macro_export]
+macro_rules! test {
+    ($kind:expr, $name:ident, $run:expr) => {
+        $crate::inventory::submit! {
+            $crate::Test { kind: $kind, name: stringify!($name), run: || $crate::IntoOutcome::into_outcome(($run)()) }
+        }
+    };
+}
+
+/// Runs the tests that are registered in this program, as its arguments say; they are those of Rust's own
+/// harness. One test at a time, if not told otherwise: tests that measure must not run beside each other.
+#[must_use]
+pub fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(1);
+    let mut tests: Vec<&Test> = inventory::iter::<Test>.into_iter().collect();
+    tests.sort_by_key(|test| (test.name, test.kind));
+    let trial = |test: &Test| {
+        let run = test.run;
+        let done = move || {
+            Ok(match run() {
+                Ok(()) => Completion::Completed,
+                Err(Skip(reason)) => Completion::ignored_with(reason),
+            })
+        };
+        Trial::ignorable_test(test.name, done).with_kind(test.kind)
+    };
+    libtest_mimic::run(&arguments, tests.into_iter().map(trial).collect()).exit_code()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Skip;
+
+    #[test]
+    fn a_reason_is_one_line() {
+        let skip = Skip::because("no device\n\n  remedy: get one\n");
+        assert_eq!(skip.0, "no device; remedy: get one");
+    }
+}

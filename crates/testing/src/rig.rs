@@ -1,0 +1,102 @@
+//! The host that most live tests run, plans of it, and what they read from a recording.
+
+use vcoop_model::capture::NoCaptures;
+use vcoop_model::plan::Plan;
+use vcoop_model::recording::{LatencyRecord, Recording};
+use vcoop_model::scenario::{Scenario, Set};
+
+/// The text of a scenario on a host of two CPUs that share a cache, under EEVDF: `scenario!(keys, rest)`.
+/// `keys` stand at its head (`duration = "1s"` and others), `rest` are its loads, VMs and other tables.
+#[macro_export]
+macro_rules! scenario {
+    ($keys:literal, $rest:literal) => {
+        concat!(
+            "name = \"test\"\ntitle = \"test\"\n",
+            $keys,
+            "\n[host]\nprofile = \"xeon-server\"\npcpus = 2\n",
+            "topology = { cores_per_llc = 2 }\n[host.sched]\nfair = \"eevdf\"\n",
+            $rest
+        )
+    };
+}
+
+/// One busy vCPU with fair and urgent work, two hogs on its CPU, and the host's probe there too.
+pub const BUSY: &str = scenario!(
+    "duration = '1s'\nwarmup = '200ms'",
+    r#"
+[[load]]
+name = "hog"
+kind = "hog"
+count = 2
+cpus = "0"
+
+[[load]]
+name = "cyclictest"
+kind = "cyclictest"
+interval = "1ms"
+policy = "other"
+cpus = "0"
+
+[[vm]]
+name = "guest"
+vcpus = 1
+pin = "0"
+
+[[vm.task]]
+name = "cyclictest"
+kind = "cyclictest"
+interval = "1ms"
+policy = "fifo 80"
+work = "5us"
+
+[[vm.task]]
+name = "background"
+kind = "hog"
+"#
+);
+
+/// The plans of a scenario under policies, or under its own where none is named: of each cell of its matrix.
+///
+/// # Panics
+///
+/// It has none: the text or an override is wrong.
+pub fn plans(text: &str, policies: &[&str], sets: &[&str]) -> Vec<Plan> {
+    let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).unwrap()).collect();
+    let scenario = Scenario::parse("test", text, &sets, &NoCaptures);
+    let scenario = scenario.unwrap_or_else(|errors| panic!("{errors}"));
+    let policies: Vec<String> = policies.iter().map(|p| (*p).to_owned()).collect();
+    let policies = (!policies.is_empty()).then_some(&policies[..]);
+    scenario.plans(policies).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The first plan of a scenario under a policy.
+///
+/// # Panics
+///
+/// As [`plans`].
+pub fn plan(text: &str, policy: &str, sets: &[&str]) -> Plan {
+    plans(text, &[policy], sets).remove(0)
+}
+
+/// What a probe measured.
+///
+/// # Panics
+///
+/// There is no such probe.
+pub fn latency<'a>(r: &'a Recording, probe: &str) -> &'a LatencyRecord {
+    r.latencies.iter().find(|l| l.probe == probe).unwrap_or_else(|| panic!("no probe {probe}"))
+}
+
+/// A scalar that need not be there.
+pub fn scalar_if(r: &Recording, probe: &str, metric: &str) -> Option<f64> {
+    r.scalars.get(&(probe.to_owned(), metric.to_owned())).map(|s| s.value)
+}
+
+/// A scalar, in its own unit.
+///
+/// # Panics
+///
+/// There is no such scalar.
+pub fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
+    scalar_if(r, probe, metric).unwrap_or_else(|| panic!("no scalar {probe} {metric}"))
+}
