@@ -99,6 +99,18 @@ pub(crate) fn all() -> Vec<Layer> {
             ],
             dir: "fuzz",
         },
+        Layer {
+            name: "fuzz-vmm",
+            needs: fuzz_tools,
+            command: &["cargo", "+nightly", "fuzz", "run", "vmm_proc", "--", "-max_total_time=20"],
+            dir: "fuzz",
+        },
+        Layer {
+            name: "fuzz-qmp",
+            needs: fuzz_tools,
+            command: &["cargo", "+nightly", "fuzz", "run", "qmp", "--", "-max_total_time=20"],
+            dir: "fuzz",
+        },
         // Only what lies in the crates themselves: the searches in their tests take the interpreter
         // hours. The page's memory model is tried by loom, which is one of the workspace's tests.
         Layer {
