@@ -14,7 +14,9 @@
 //!
 //! # Where it ends
 //!
-//! * A thread that nobody waits for owes nothing: `W` is 0, and all it ran was its due.
+//! * A thread that nobody waits for owes nothing: an interval in which it ran unboosted and did not wait had
+//!   no others, whatever the estimate still remembers, and all that it ran was its due. What it owed before is
+//!   forgotten at the pace of the estimate, for those it owed it to are gone; so it is while the thread is idle.
 //! * Levels are at most [`MOST_LEVELS`]; a vCPU whose boosts alone are more than its due stays in debt, and the
 //!   debt is bounded, so that it does not pay for long when that is over.
 //! * A nice value counts within a cgroup. For a VM in a group of its own the group's weight decides what it
@@ -38,6 +40,9 @@ const MOST_DEBT_NS: i64 = 500_000_000;
 /// Largest credit kept: it evens out what whole levels do too much, and buys nothing.
 const MOST_CREDIT_NS: i64 = 25_000_000;
 
+/// A debt that is not worth a level.
+const FORGOTTEN_NS: i64 = 1_000_000;
+
 /// Weight at the baseline, in units of the estimate.
 const UNIT: u64 = 1 << 20;
 
@@ -58,17 +63,23 @@ impl Repay {
     pub fn on(&mut self, since: CpuTime, boosted_ns: Ns) -> u8 {
         let CpuTime { busy_ns: ran_ns, steal_ns: waited_ns } = since;
         let wanted = ran_ns + waited_ns;
-        if wanted == 0 {
-            return self.levels;
-        }
         let boosted = boosted_ns.min(ran_ns);
-        let unboosted = ran_ns - boosted;
+        let unboosted = scale(ran_ns - boosted, UNIT, weight(self.levels));
         self.waited = self.waited - self.waited / 8 + waited_ns;
-        self.ran = self.ran - self.ran / 8 + scale(unboosted, UNIT, weight(self.levels));
+        self.ran = self.ran - self.ran / 8 + unboosted;
+        if wanted == 0 {
+            return self.forgets();
+        }
         if self.ran == 0 {
             return self.levels;
         }
-        let others = scale(UNIT, self.waited, self.ran);
+        // The estimate lags behind others who have left. An interval alone says less, so that only half
+        // of what was seen before counts against it.
+        let seen = if unboosted == 0 { u64::MAX } else { scale(2 * UNIT, waited_ns, unboosted) };
+        let others = scale(UNIT, self.waited, self.ran).min(seen);
+        if others == 0 {
+            return self.forgets();
+        }
         let due = scale(wanted, UNIT, UNIT + others);
         let got = i64::try_from(ran_ns).unwrap_or(i64::MAX);
         let due = i64::try_from(due).unwrap_or(i64::MAX);
@@ -77,10 +88,19 @@ impl Repay {
         let boosted = i64::try_from(boosted).unwrap_or(i64::MAX);
         let left = u64::try_from(due - boosted - self.debt / 4).unwrap_or(0);
         self.levels = match (wanted - boosted.unsigned_abs()).checked_sub(left) {
-            // Whoever gets all that it wants needs no weight for it.
+            // A thread that gets all that it wants needs no lowered weight.
             None | Some(0) => 0,
             Some(given) => level(scale(others, left, given)),
         };
+        self.levels
+    }
+
+    /// Nobody was there: a debt is forgotten bit by bit, and a lowered weight would serve nobody.
+    fn forgets(&mut self) -> u8 {
+        self.debt -= self.debt / 8;
+        if self.debt < FORGOTTEN_NS {
+            self.levels = 0;
+        }
         self.levels
     }
 
@@ -173,16 +193,39 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_thread_changes_nothing() {
+    fn a_debt_is_forgotten_while_nobody_is_there() {
+        let indebted = || {
+            let mut repay = Repay::default();
+            (0..100).for_each(|_| _ = interval(&mut repay, 9.0, ACCOUNT_NS / 4));
+            assert_eq!(repay.levels(), MOST_LEVELS);
+            repay
+        };
+        let mut idle = indebted();
+        assert_eq!(idle.on(CpuTime::default(), 0), MOST_LEVELS, "not at once");
+        (0..60).for_each(|_| _ = idle.on(CpuTime::default(), 0));
+        assert_eq!(idle.levels(), 0);
+        idle = indebted();
+        idle.reset();
+        assert_eq!(idle.levels(), 0);
+    }
+
+    /// Contended, alone, contended: others who leave leave no debt behind, and one who comes later does not
+    /// find the thread lowered.
+    #[test]
+    fn who_comes_later_gets_no_more_than_a_share() {
         let mut repay = Repay::default();
-        for _ in 0..20 {
+        for _ in 0..100 {
             interval(&mut repay, 2.0, ACCOUNT_NS / 10);
         }
-        let levels = repay.levels();
-        assert!(levels > 0);
-        assert_eq!(repay.on(CpuTime::default(), 0), levels, "no word about others: as it was");
-        repay.reset();
+        let debt = repay.debt;
+        for n in 0..60 {
+            interval(&mut repay, 0.0, ACCOUNT_NS / 10);
+            assert!(repay.debt <= debt.max(0), "interval {n} alone: {} ns owed", repay.debt);
+        }
         assert_eq!(repay.levels(), 0);
+        let ran: u64 = (0..2).map(|_| interval(&mut repay, 1.0, ACCOUNT_NS / 10)).sum();
+        let share = ran as f64 / (2 * ACCOUNT_NS) as f64;
+        assert!((0.45..0.6).contains(&share), "{share} of the time beside an equal");
     }
 
     proptest! {
