@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use vcoop_abi::conformance::What;
 use vcoop_abi::discovery::{REGISTER_ENABLE, Registration};
 use vcoop_abi::{BoostRequest, GuestArea, GuestWords, Status, Word};
 use vcoop_guest::layout::{VECTOR_IPI, WORDS, Words};
@@ -22,6 +23,7 @@ use crate::diary::Diary;
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::mask::Masked;
+use crate::page_check::PageCheck;
 use crate::port::VcpuPort;
 
 /// A time that never comes.
@@ -104,6 +106,8 @@ pub(crate) struct VmDriver {
     pub(crate) bells: Vec<(u8, Arc<Bell>)>,
     /// How early the injector fires its vCPUs' deadlines; each learns for itself.
     pub(crate) advance: TimerAdvance,
+    /// Whether each interrupt gets a ticket.
+    pub(crate) boosts_on_injection: bool,
     /// Which vCPUs the guest is asked to use, if it is told at all.
     pub(crate) mask: Option<PiMutex<Masked>>,
 }
@@ -136,13 +140,15 @@ pub(crate) struct State {
     pub(crate) driver: PolicyDriver,
     /// The baseline as the kernel had it when the thread began: what is restored.
     pub(crate) captured: Option<Attributes>,
+    /// What checks the vCPU's page, in tests.
+    pub(crate) checked: Option<Box<PageCheck>>,
 }
 
 impl VcpuDriver {
     pub(crate) fn new(number: u32, driver: PolicyDriver) -> Self {
         Self {
             number,
-            state: PiMutex::new(State { driver, captured: None }),
+            state: PiMutex::new(State { driver, captured: None, checked: None }),
             tid: AtomicI32::new(0),
             counted: OnceLock::new(),
             timer: AtomicU64::new(NEVER),
@@ -150,6 +156,14 @@ impl VcpuDriver {
             notified: AtomicBool::new(false),
             diary: Diary::off(),
             entries: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Has its page checked from now on, if its policy uses one. `guest`: the guest's side, too.
+    pub(crate) fn check_page(&self, guest: bool, at: Ns) {
+        let mut state = self.state.lock();
+        if state.driver.policy().reads_guest() {
+            state.checked = Some(Box::new(PageCheck::new(guest, at)));
         }
     }
 
@@ -202,6 +216,7 @@ impl VmDriver {
             vcpus,
             bells: Vec::new(),
             advance: TimerAdvance::fixed(0),
+            boosts_on_injection: false,
             mask: None,
         }
     }
@@ -295,7 +310,7 @@ impl VmDriver {
             common.kick.kick();
             return Ok(());
         }
-        driver::notify(&mut self.port(common, n), false)
+        self.port(common, n).notify(false)
     }
 
     /// The injector's part of [`notify`](Self::notify); true if there was something to answer.
@@ -310,7 +325,7 @@ impl VmDriver {
             return Ok(false);
         }
         if notified {
-            driver::notify(&mut self.port(common, n), true)?;
+            self.port(common, n).notify(true)?;
         } else if self.is_idle(n) {
             self.look(common, n)?;
         } else {
@@ -358,7 +373,7 @@ impl VmDriver {
         let mut port = self.port(common, n);
         port.interrupt = Some((kind, vector));
         if self.is_idle(n) && !port.state.driver.is_halted() {
-            driver::halt(&mut port, true)?;
+            port.halt(true)?;
         }
         let entries = self.control().vcpu[n as usize].entries.load(Ordering::Relaxed);
         // Whether the receiver of an IPI has its pCPU user space cannot see: a sender's request counts
@@ -366,7 +381,7 @@ impl VmDriver {
         driver::inject(&mut port, kind, kind == Injection::Ipi)?;
         port.v.entries.store(entries, Ordering::Relaxed);
         if port.state.driver.is_halted() {
-            driver::halt(&mut port, false)?;
+            port.halt(false)?;
         }
         let policy = port.state.driver.policy();
         Ok(policy.is_boosted() && policy.reads_guest())
@@ -406,7 +421,7 @@ impl VmDriver {
         }
         let idle = self.is_idle(n) && port.v.is_asleep();
         if idle != port.state.driver.is_halted() {
-            driver::halt(&mut port, idle)
+            port.halt(idle)
         } else if !idle && port.v.is_registered() && reads_guest {
             driver::sample(&mut port)
         } else {
@@ -456,6 +471,7 @@ impl VmDriver {
             new
         };
         port.v.registration.store(new.read(), Ordering::Release);
+        port.happens(What::Registered(new != Registration::None));
         driver::register(&mut port, new != Registration::None)?;
         Ok(true)
     }
@@ -477,6 +493,10 @@ impl VmDriver {
         let mut port = self.port(common, n);
         // The thread is about to end, so there is nobody to tell if this fails.
         let _ = driver::stop(&mut port);
+        if let Some(broken) = port.state.checked.as_ref().and_then(|page| page.broken()) {
+            let whom = self.machine.whom_vcpu(n);
+            common.fail(Error::Guest { whom, what: format!("its page: {broken}") });
+        }
         port.v.tid.store(0, Ordering::Release);
         port.v.timer.store(NEVER, Ordering::Release);
     }

@@ -14,7 +14,7 @@ use vcoop_abi::discovery::Features;
 use vcoop_abi::words::Word;
 use vcoop_guest::layout;
 use vcoop_model::plan::virt::IpiPath;
-use vcoop_model::plan::{Act, GuestTimer, Ns, Plan, PolicyPlan, Program, Target, VmPlan};
+use vcoop_model::plan::{Act, GuestTimer, Ns, Plan, PolicyPlan, Program, Target, TaskPlan, VmPlan};
 use vcoop_model::recording::Recording;
 use vcoop_model::span::Observer;
 use vcoop_threads::clock::monotonic;
@@ -268,6 +268,12 @@ fn one(
             driver.offer_mask();
         }
         driver.advance = virt::advance(plan, vm, options);
+        driver.boosts_on_injection = plan.policy.boosts_on_injection();
+        if options.check_pages {
+            let rogue = |task: &TaskPlan| matches!(task.program, Program::Rogue { .. });
+            let honest = !vm.tasks.iter().any(rogue);
+            driver.vcpus.iter().for_each(|v| v.check_page(honest, 0));
+        }
         if shown || plan.slices > 0 {
             driver.vcpus.iter_mut().for_each(|v| v.diary = Diary::on());
         }

@@ -94,6 +94,8 @@ mod mask;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod memory;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod page_check;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod playback;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod port;
@@ -152,11 +154,16 @@ pub struct Options {
     /// Record the host's scheduler through tracefs, where this host lets us, to tell where the time
     /// of samples went. Default: yes.
     pub trace: bool,
+    /// Hold what host and guest do with each vCPU's page against the protocol
+    /// ([`vcoop_abi::conformance`]), as far as the host sees it: its own stores as they happen, the
+    /// guest's words whenever the policy reads them. A violation fails the run. A rogue guest's rules
+    /// are not checked. For tests; default: no.
+    pub check_pages: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { advance_ns: None, trace: true }
+        Self { advance_ns: None, trace: true, check_pages: false }
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use vcoop_abi::{GuestArea, GuestWords, Status, Word};
+use vcoop_abi::conformance::What;
+use vcoop_abi::{BoostRequest, GuestArea, GuestWords, Status, Word};
 use vcoop_model::plan::Ns;
-use vcoop_policy::driver::{Port, SetError, VcpuDriver as PolicyDriver};
+use vcoop_policy::driver::{self, Port, SetError, VcpuDriver as PolicyDriver};
 use vcoop_policy::thread::Policy;
 use vcoop_policy::{Actions, Injection, PolicyStats, VmShared};
 use vcoop_threads::tsc::tsc;
@@ -13,6 +14,7 @@ use vcoop_threads::{Attributes, PiGuard};
 use crate::diary::Note;
 use crate::driver::{Common, NEVER, State, VcpuDriver, VmDriver};
 use crate::error::Error;
+use crate::page_check::PageCheck;
 
 /// A vCPU whose lock is held.
 #[derive(Debug)]
@@ -23,6 +25,37 @@ pub(crate) struct VcpuPort<'a> {
     pub(crate) state: PiGuard<'a, State>,
     /// The interrupt that is to be injected, and its vector.
     pub(crate) interrupt: Option<(Injection, u8)>,
+}
+
+impl VcpuPort<'_> {
+    /// The vCPU has halted, or was woken.
+    pub(crate) fn halt(&mut self, halted: bool) -> Result<(), Error> {
+        self.happens(What::Halted(halted));
+        driver::halt(self, halted)
+    }
+
+    /// The guest has notified. `running`: its vCPU may be running again.
+    pub(crate) fn notify(&mut self, running: bool) -> Result<(), Error> {
+        if self.state.checked.is_some() {
+            let words = self.words();
+            // One that has gone on since asks for something else by now.
+            if words.request.decode::<BoostRequest>() == BoostRequest::Unboost {
+                self.happens(What::Notify);
+            }
+        }
+        driver::notify(self, running)
+    }
+
+    /// Tells the checker of the page, where there is one.
+    pub(crate) fn happens(&mut self, what: What) {
+        self.checks(|page, now| page.watch.event(now, what));
+    }
+
+    fn checks(&mut self, tell: impl FnOnce(&mut PageCheck, Ns)) {
+        if let Some(page) = &mut self.state.checked {
+            tell(page, self.common.clock.now());
+        }
+    }
 }
 
 impl Port for VcpuPort<'_> {
@@ -37,10 +70,12 @@ impl Port for VcpuPort<'_> {
     }
 
     fn store_ticket(&mut self, ticket: u64) {
+        self.checks(|page, now| page.watch.ticket(now, ticket));
         self.vm.machine.host_area(self.v.number).ticket.store(ticket, Ordering::Release);
     }
 
     fn store_status(&mut self, status: Status) {
+        self.checks(|page, now| page.watch.status(now, status));
         let host = self.vm.machine.host_area(self.v.number);
         host.status.store(status.to_word(), Ordering::Release);
     }
@@ -55,14 +90,16 @@ impl Port for VcpuPort<'_> {
             Some(captured) if policy == self.state.driver.baseline() => *captured,
             _ => Attributes::from_policy(&policy),
         };
-        // Deadline bandwidth is the host's, and somebody else may have it now.
-        attr.set(self.v.tid()).map_err(Error::refused(&whom)).map_err(|e| {
-            if attr.is_deadline() && e.is_busy() {
-                SetError::Refused(e)
-            } else {
-                SetError::Failed(e)
+        match attr.set(self.v.tid()).map_err(Error::refused(&whom)) {
+            Ok(()) => {
+                let boosted = self.state.driver.policy().is_boosted();
+                self.happens(What::Applied(boosted));
+                Ok(())
             }
-        })
+            // Deadline bandwidth is the host's, and somebody else may have it now.
+            Err(e) if attr.is_deadline() && e.is_busy() => Err(SetError::Refused(e)),
+            Err(e) => Err(SetError::Failed(e)),
+        }
     }
 
     fn arm(&mut self, at: Option<Ns>) {
@@ -78,12 +115,17 @@ impl Port for VcpuPort<'_> {
             let words = &self.vm.control().vcpu[self.v.number as usize];
             words.fired.store(tsc(), Ordering::Release);
         }
+        if self.vm.boosts_on_injection {
+            self.happens(What::Inject);
+        }
         self.vm.machine.signal(self.v.number, vector, kind == Injection::Nmi)
     }
 
     fn words(&mut self) -> GuestWords {
         GuestArea::fence();
-        self.vm.words(self.v)
+        let words = self.vm.words(self.v);
+        self.checks(|page, now| page.reads(now, &words));
+        words
     }
 
     fn is_watched(&self) -> bool {

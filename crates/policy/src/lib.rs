@@ -2,11 +2,14 @@
 //!
 //! A policy owns no clock, makes no system call and allocates nothing: a driver tells it what
 //! happened and when ([`Event`], with the time in nanoseconds), and it answers what to do
-//! ([`Actions`]). The simulator's driver carries the actions out on simulated threads, the lab's on
+//! ([`Actions`]). The simulator's port carries the actions out on simulated threads, the lab's on
 //! real ones.
 //!
-//! * [`host::HostPolicy`]: one a vCPU, the driver's entry point on the host.
+//! * [`driver`]: what every backend does between a policy and a vCPU's thread; a backend brings a
+//!   [`driver::Port`].
+//! * [`host::HostPolicy`]: one a vCPU, the policy itself.
 //! * [`host::VmShared`]: what the vCPUs of one VM share: switches and the VM's budget.
+//! * [`thread::attributes`]: what a boost makes of a thread's scheduling policy.
 //! * [`guest::GuestHalf`]: one a vCPU, inside the guest.
 //! * [`ratelimit::Ratelimit`]: one a domain of a Xen host; it boosts nobody.
 //! * [`advance::TimerAdvance`]: one a timer, how early to fire it.
@@ -18,20 +21,21 @@
 //! * [`budget::Bucket`]: the token bucket behind every bound.
 //! * [`catalogue`]: which policies there are, and who can run them.
 //!
-//! # What a driver owes
+//! # What a policy is owed
+//!
+//! The [`driver`] sees to all of this but the first two, which are its port's:
 //!
 //! 1. One thread at a time calls a vCPU's policy, and the actions of a call have taken effect, in
 //!    their order, before the next call for that vCPU. With several threads: a lock held over both.
 //! 2. Times never go back between calls for one VM. An earlier time is read as the latest seen.
-//! 3. `Event::Timer` comes at the armed time or later, never before. Lateness is charged: it
+//! 3. [`Event::Timer`] comes at the armed time or later, never before. Lateness is charged: it
 //!    becomes debt in the bucket.
 //! 4. [`Action::Ticket`] is carried out before the interrupt becomes visible to the guest.
-//! 5. After [`Action::Recheck`] (for an injection: after the interrupt is visible, too) it runs the
-//!    full fence of the handshake (`vcoop_abi`, "Ordering"), reads the guest's words again and
-//!    feeds them as [`Event::Recheck`]. Until then the boost may be one that nobody will end.
-//! 6. Where [`HostPolicy::repays`], it feeds [`Event::Ran`] every [`repay::ACCOUNT_NS`].
-//! 7. It restores the captured baseline itself when it ends without being told to (drop, panic,
-//!    SIGTERM).
+//! 5. After [`Action::Recheck`], and for an injection after the interrupt is visible, the full fence of
+//!    the handshake is run (`vcoop_abi`, "Ordering"), and the guest's words are read again and fed as
+//!    [`Event::Recheck`]. Until then the boost may be one that nobody will end.
+//! 6. Where [`HostPolicy::repays`], [`Event::Ran`] comes every [`repay::ACCOUNT_NS`].
+//! 7. A thread has its baseline back when its driver ends, whichever way it ends (drop, panic, SIGTERM).
 #![no_std]
 
 #[cfg(feature = "alloc")]

@@ -4,8 +4,10 @@ use proptest::prelude::*;
 use vcoop_abi::conformance::{Actor, Area, Limits, Record, What, check_guest, check_host};
 use vcoop_abi::{GuestWords, Header, Status, TaskIntent, Word};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, Ns};
+use vcoop_policy::driver::{self, Port, SetError, VcpuDriver};
 use vcoop_policy::guest::{HostView, Stores};
-use vcoop_policy::{Action, Event, GuestEvent, GuestHalf, HostPolicy, Injection, VmShared};
+use vcoop_policy::thread::Policy;
+use vcoop_policy::{GuestEvent, GuestHalf, HostPolicy, Injection, VmShared};
 
 const BUDGET: Budget = Budget { burst_ns: 400_000, refill_ppm: 200_000 };
 const INTENT: u16 = 64;
@@ -19,7 +21,7 @@ const TICKET: u16 = 72;
 struct Pair {
     now: Ns,
     trace: Vec<Record>,
-    policy: HostPolicy,
+    driver: VcpuDriver,
     vm: VmShared,
     half: GuestHalf,
     words: [u64; 4],
@@ -45,7 +47,11 @@ impl Pair {
         let mut pair = Self {
             now: 0,
             trace: Vec::new(),
-            policy: HostPolicy::dynamic(config, 0),
+            driver: VcpuDriver::new(
+                HostPolicy::dynamic(config, 0),
+                Some(config.means),
+                Policy::NORMAL,
+            ),
             vm: VmShared::new(config.vm_budget, 0),
             half: GuestHalf::new(),
             words: [0; 4],
@@ -56,8 +62,7 @@ impl Pair {
         pair.store(Actor::Guest, 0, Header::OURS.to_word());
         pair.store(Actor::Host, 0, Header::OURS.to_word());
         pair.note(Actor::Host, What::Registered(true));
-        pair.host(Event::Enable);
-        pair.host(Event::Registered(true));
+        driver::start(&mut pair, true).unwrap();
         pair.hook(GuestEvent::TaskSwitch { next: TaskIntent::FAIR, pending: None });
         pair
     }
@@ -72,40 +77,6 @@ impl Pair {
         self.note(by, What::Store { area, offset, size: 8, value });
     }
 
-    fn seen(&self) -> GuestWords {
-        let [intent, cs, request, ack] = self.words;
-        GuestWords::from_raw(intent, cs, request, ack)
-    }
-
-    fn host(&mut self, event: Event) {
-        let mut recheck = false;
-        for action in self.policy.on(self.now, event, &mut self.vm) {
-            match action {
-                Action::Ticket(t) => {
-                    self.view.ticket = t;
-                    self.store(Actor::Host, TICKET, t);
-                }
-                Action::Status(s) => {
-                    self.view.status = s;
-                    self.store(Actor::Host, STATUS, s.to_word());
-                }
-                Action::Boost(_) => self.note(Actor::Host, What::Applied(true)),
-                Action::Restore => self.note(Actor::Host, What::Applied(false)),
-                Action::ArmTimer(at) => self.timer = Some(at),
-                Action::CancelTimer => self.timer = None,
-                Action::Recheck => recheck = true,
-                Action::Rest(_) | Action::Denied(_) => {}
-            }
-        }
-        if let Event::Injected(_) = event {
-            self.note(Actor::Host, What::Inject);
-        }
-        if recheck {
-            let words = self.seen();
-            self.host(Event::Recheck(words));
-        }
-    }
-
     fn hook(&mut self, event: GuestEvent) {
         let step = self.half.on(event, self.view);
         self.publish(step.stores);
@@ -114,8 +85,7 @@ impl Pair {
             self.publish(end.stores);
             if end.notify {
                 self.note(Actor::Guest, What::Notify);
-                let words = self.seen();
-                self.host(Event::Notify(words));
+                driver::notify(self, false).unwrap();
             }
         }
     }
@@ -140,7 +110,7 @@ impl Pair {
         while let Some(at) = self.timer.filter(|at| *at <= to) {
             self.now = self.now.max(at);
             self.timer = None;
-            self.host(Event::Timer);
+            driver::timer(self).unwrap();
         }
         self.now = self.now.max(to);
     }
@@ -151,11 +121,11 @@ impl Pair {
         }
         match what {
             0 => {
-                self.host(Event::Injected(Injection::Timer));
+                driver::inject(self, Injection::Timer, false).unwrap();
                 if self.halted {
                     self.halted = false;
                     self.note(Actor::Host, What::Halted(false));
-                    self.host(Event::Woken);
+                    driver::halt(self, false).unwrap();
                 }
                 self.hook(GuestEvent::IrqEnter);
                 self.hook(GuestEvent::RtEnqueued(TaskIntent::fifo(80)));
@@ -167,14 +137,12 @@ impl Pair {
             }
             1 => self.hook(GuestEvent::TaskSwitch { next: TaskIntent::FAIR, pending: None }),
             2 => {
-                let words = self.seen();
-                self.host(Event::Exit(words));
+                driver::exit(self).unwrap();
                 self.hook(GuestEvent::UserReturn);
             }
             3 => {
                 self.hook(GuestEvent::PreemptOff);
-                let words = self.seen();
-                self.host(Event::Exit(words));
+                driver::exit(self).unwrap();
                 self.hook(GuestEvent::PreemptOn);
             }
             4 => {
@@ -185,10 +153,52 @@ impl Pair {
                 self.hook(GuestEvent::IdleEnter);
                 self.halted = true;
                 self.note(Actor::Guest, What::Halted(true));
-                let words = self.seen();
-                self.host(Event::Halted(words));
+                driver::halt(self, true).unwrap();
             }
         }
+    }
+}
+
+impl Port for Pair {
+    type Error = ();
+
+    fn now(&mut self) -> Ns {
+        self.now
+    }
+
+    fn with<R>(&mut self, f: impl FnOnce(&mut VcpuDriver, &mut VmShared) -> R) -> R {
+        f(&mut self.driver, &mut self.vm)
+    }
+
+    fn store_ticket(&mut self, ticket: u64) {
+        self.view.ticket = ticket;
+        self.store(Actor::Host, TICKET, ticket);
+    }
+
+    fn store_status(&mut self, status: Status) {
+        self.view.status = status;
+        self.store(Actor::Host, STATUS, status.to_word());
+    }
+
+    fn store_budget(&mut self, _: Ns) {}
+
+    fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<()>> {
+        self.note(Actor::Host, What::Applied(policy != Policy::NORMAL));
+        Ok(())
+    }
+
+    fn arm(&mut self, at: Option<Ns>) {
+        self.timer = at;
+    }
+
+    fn fire(&mut self) -> Result<(), ()> {
+        self.note(Actor::Host, What::Inject);
+        Ok(())
+    }
+
+    fn words(&mut self) -> GuestWords {
+        let [intent, cs, request, ack] = self.words;
+        GuestWords::from_raw(intent, cs, request, ack)
     }
 }
 

@@ -32,5 +32,6 @@ pub(crate) fn run(plan: &Plan) -> Recording {
 }
 
 pub(crate) fn run_with(plan: &Plan, options: Options) -> Recording {
-    vcoop_kvm::run_with(plan, 1, &|| false, &options).unwrap_or_else(|e| panic!("{e}"))
+    vcoop_kvm::run_with(plan, 1, &|| false, &Options { check_pages: true, ..options })
+        .unwrap_or_else(|e| panic!("{e}"))
 }
