@@ -148,10 +148,19 @@ impl Layer {
         }
     }
 
-    /// Runs the layer; its output goes through as it comes.
-    pub(crate) fn run(&self) -> Outcome {
+    /// Gets what the layer needs.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot run here.
+    pub(crate) fn prepare(&self) -> Result<(), String> {
+        (self.needs)()
+    }
+
+    /// Runs the layer if it is `prepared`; its output goes through as it comes.
+    pub(crate) fn run(&self, prepared: Result<(), String>) -> Outcome {
         println!("\n== {}: {}", self.name, self.command.join(" "));
-        if let Err(why) = (self.needs)() {
+        if let Err(why) = prepared {
             println!("skipped: {why}");
             return Outcome::Skipped(why);
         }

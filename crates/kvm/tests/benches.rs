@@ -103,17 +103,19 @@ fn a_request_that_goes_with_a_multicast_boosts_its_receivers() -> Outcome {
 }
 
 live!(a_client_calls_its_server_again_and_again);
-fn a_client_calls_its_server_again_and_again() {
+fn a_client_calls_its_server_again_and_again() -> Outcome {
     let text = "[[vm.task]]\nname = 'client'\nkind = 'client'\nserver = 'guest.serve'\nwork = '5us'\n\
                 cpus = '0'\n[[vm.task]]\nname = 'serve'\nkind = 'server'\nwork = '5us'\ncpus = '1'";
-    let r = run(&guest(text));
-    let l = latency(&r, "guest.client");
-    assert!(l.hist.len() > 200, "{} round trips", l.hist.len());
-    let service = l.parts_sum[Part::Service as usize];
-    assert!(service > 0 && service < l.sum_ns, "{service} of {}", l.sum_ns);
-    assert_eq!(scalar(&r, "lab", "samples_invalid"), 0.0);
-    let rate = scalar(&r, "guest.client", "rate") * 0.6;
-    assert!((rate / l.hist.len() as f64 - 1.0).abs() < 0.2, "{rate} of {}", l.hist.len());
+    twice(|| {
+        let r = run(&guest(text));
+        let l = latency(&r, "guest.client");
+        let service = l.parts_sum[Part::Service as usize];
+        assert!(service > 0 && service < l.sum_ns, "{service} of {}", l.sum_ns);
+        assert_eq!(scalar(&r, "lab", "samples_invalid"), 0.0);
+        let rate = scalar(&r, "guest.client", "rate") * 0.6;
+        assert!((rate / l.hist.len() as f64 - 1.0).abs() < 0.2, "{rate} of {}", l.hist.len());
+        if l.hist.len() > 200 { Ok(()) } else { Err(format!("{} round trips", l.hist.len())) }
+    })
 }
 
 live!(a_guest_polls_because_it_is_told_that_its_pcpus_are_its_own);
