@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use vcoop_guest::layout::{RING_STRIDE, RINGS, STATS, TaskStats};
 use vcoop_guest::ring::{Reader, Ring, Sample};
 use vcoop_model::plan::virt::GuestIdle;
-use vcoop_model::plan::{Act, Ns, Plan, Program, Target};
+use vcoop_model::plan::{Act, Moment, Ns, Plan, Program, Target};
 use vcoop_model::recording::{LatencyRecord, PolicyEvents, Recording, Scalar};
 use vcoop_model::span::Observer;
 use vcoop_policy::PolicyStats;
@@ -85,6 +85,8 @@ struct GuestOrigin {
     server: Option<Other>,
     /// A sample is a wait for other vCPUs.
     calls: bool,
+    /// A sample ends with the timer's interrupt. Another line has the ring's samples to their end.
+    interrupt: bool,
     reader: Reader,
     /// Samples with times that cannot be.
     invalid: u64,
@@ -168,6 +170,7 @@ impl<'a> Collector<'a> {
                         device,
                         server: server(plan, p.target),
                         calls: calls(program),
+                        interrupt: p.moment == Moment::Interrupt,
                         reader: Reader::new(),
                         invalid: 0,
                     };
@@ -305,17 +308,21 @@ impl<'a> Collector<'a> {
                     device,
                     server,
                     calls,
+                    interrupt,
                     reader,
                     invalid,
                     ..
                 }) => {
                     let ring: &Ring = vms[*vm].machine.ram.at(RINGS + *ring * RING_STRIDE);
                     let ours = exitless || *device;
-                    reader.read(ring, |s| {
+                    reader.read(ring, |mut s| {
                         // Guest-written: a time that cannot be is no sample.
                         if s.due < origin || s.taken < s.due || s.taken > tsc() {
                             *invalid += 1;
                             return;
+                        }
+                        if *interrupt {
+                            s.taken = s.woken.clamp(s.due, s.taken);
                         }
                         let source = match *server {
                             Some(server) => Source::Trip(Trip::of(&s, server)),
@@ -411,7 +418,9 @@ impl<'a> Collector<'a> {
         let mut lost: u64 = counters.progress.iter().map(|p| p.lost.load(Ordering::Relaxed)).sum();
         let (mut bad, mut coarse) = (0, 0);
         for Line { origin, series } in &self.lines {
-            if let Origin::Guest(g) = origin {
+            if let Origin::Guest(g) = origin
+                && !g.interrupt
+            {
                 lost += g.reader.lost();
                 bad += g.invalid;
             }

@@ -84,7 +84,7 @@ mod tests {
         let call = Act::Ipi { to: IpiTo::Others, wait: true };
         let ipi = [work.clone(), Act::Begin, call, Act::Sample, Act::Done];
         assert_eq!(told(&ipi), Ok(vec![(0, 7), (5, 0), (8, 0b011), (6, 0), (9, 0)]));
-        let timer = Act::Timer { period_ns: 50, busy: false };
+        let timer = Act::Timer { period_ns: 50, busy: false, interrupt: true };
         assert_eq!(told(&[timer, Act::Done, work]), Ok(vec![(7, 100), (9, 0), (0, 7)]));
         for (to, mask) in [(IpiTo::Own, 0b100), (IpiTo::Next, 0b001)] {
             assert_eq!(told(&[Act::Ipi { to, wait: true }]), Ok(vec![(8, mask)]));
@@ -94,10 +94,10 @@ mod tests {
 
     #[test]
     fn what_its_guest_cannot_do_is_said() {
+        let timer = |busy| Act::Timer { period_ns: 9, busy, interrupt: true };
         assert_eq!(told(&[Act::Flush]), Err(SIMULATED));
-        assert!(told(&[Act::Timer { period_ns: 9, busy: true }]).unwrap_err().contains("poll"));
-        let timer = || Act::Timer { period_ns: 9, busy: false };
-        assert!(told(&[timer(), timer()]).unwrap_err().contains("one timer"));
+        assert!(told(&[timer(true)]).unwrap_err().contains("poll"));
+        assert!(told(&[timer(false), timer(false)]).unwrap_err().contains("one timer"));
         assert_eq!(told(&[Act::Ipi { to: IpiTo::Own, wait: false }]), Err(SIMULATED));
     }
 }

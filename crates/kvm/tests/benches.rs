@@ -46,6 +46,9 @@ fn a_timer_bench_takes_a_sample_each_period() {
     let seen = l.hist.len() + l.missed;
     assert!((530..=670).contains(&seen), "{seen} of 600 periods");
     assert!(l.hist.len() > 100, "{} samples", l.hist.len());
+    let interrupt = latency(&r, "guest.timer.interrupt");
+    assert_eq!(interrupt.hist.len(), l.hist.len());
+    assert!(interrupt.min_ns < l.min_ns && interrupt.sum_ns < l.sum_ns);
     let rate = scalar(&r, "guest.timer", "rate") * 0.6;
     assert!((rate - l.hist.len() as f64).abs() < 30.0, "{rate} rounds, {} samples", l.hist.len());
     // A wait that keeps the vCPU busy is another program.

@@ -351,6 +351,11 @@ impl Program {
         self.acts().iter().any(|act| matches!(act, Act::Timer { .. }))
     }
 
+    /// Whether it also measures how late the interrupts of its timers are.
+    pub fn times_interrupts(&self) -> bool {
+        self.acts().iter().any(|act| matches!(act, Act::Timer { interrupt: true, .. }))
+    }
+
     /// Whether it takes messages of its peers.
     pub fn takes_messages(&self) -> bool {
         self.acts().iter().any(|act| matches!(act, Act::Receive { .. }))
@@ -605,10 +610,31 @@ pub enum PolicyPlan {
 /// What to report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbePlan {
-    /// `host.NAME` or `VM.NAME`: a task that measures.
+    /// `host.NAME` or `VM.NAME`: a task that measures; with `.interrupt` for [`Moment::Interrupt`].
     pub probe: String,
     /// Where it is.
     pub target: Target,
+    /// Where its samples end.
+    #[serde(default, skip_serializing_if = "Moment::is_task")]
+    pub moment: Moment,
+}
+
+/// Where a sample ends that begins when a timer is due.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moment {
+    /// At the first instruction of the task that the timer wakes: cyclictest's latency.
+    #[default]
+    Task,
+    /// In the guest, where the handler of the timer's interrupt is entered: the latency of
+    /// kvm-unit-tests' `tscdeadline_latency`.
+    Interrupt,
+}
+
+impl Moment {
+    fn is_task(&self) -> bool {
+        *self == Self::Task
+    }
 }
 
 /// A task of the plan.

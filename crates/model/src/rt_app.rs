@@ -365,7 +365,7 @@ impl Reader<'_> {
             return Err(format!("`{path}` has no `period`"));
         }
         self.ns = self.ns.saturating_add(period_ns);
-        Ok(Act::Timer { period_ns, busy: false })
+        Ok(Act::Timer { period_ns, busy: false, interrupt: false })
     }
 
     fn lock(&mut self, name: &str) -> u32 {

@@ -183,6 +183,10 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         let which = 1 << vcpu.irr.trailing_zeros();
         vcpu.irr &= !which;
+        let vm = vcpu.vm as usize;
+        if which == vector::TIMER && self.vms[vm].times_interrupts {
+            self.timer_handler_entered(v);
+        }
         let nmi = which == vector::NMI;
         self.guest_event(v, if nmi { GuestEvent::NmiEnter } else { GuestEvent::IrqEnter });
         self.guest_begin(v, GuestSegment::Irq(which), self.costs.guest_irq_ns);
@@ -427,10 +431,11 @@ impl World<'_> {
                     return false;
                 }
                 work.wait = Wait::Timer;
-                let sampler = work.sampler;
+                let (sampler, of_irq) = (work.sampler, work.irq_sampler);
                 let fires = at.max(now) + work.slack;
                 if sample {
                     self.tracks.arm(sampler, track, at, now);
+                    self.tracks.arm(of_irq, track, at, now);
                 }
                 self.guest_sleep(v, t, Some(fires))
             }
@@ -475,9 +480,10 @@ impl World<'_> {
                 false
             }
             Op::Missed(n) => {
-                let probe = work.probe;
-                if probe != NONE {
-                    self.probes[probe as usize].missed(n, now);
+                for probe in [work.probe, work.irq_probe] {
+                    if probe != NONE {
+                        self.probes[probe as usize].missed(n, now);
+                    }
                 }
                 false
             }
@@ -513,8 +519,9 @@ impl World<'_> {
                 false
             }
             Op::BusyUntil { at } => {
-                let sampler = work.sampler;
+                let (sampler, of_irq) = (work.sampler, work.irq_sampler);
                 self.tracks.arm(sampler, track, at, now);
+                self.tracks.arm(of_irq, track, at, now);
                 self.spin(vm, t, Spin::Timer);
                 self.set_guest_timer(v, gtimer::TASKS + t, at);
                 self.guest_program(v);

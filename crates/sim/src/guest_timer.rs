@@ -34,6 +34,8 @@ impl World<'_> {
                 }
                 task => {
                     let t = task - gtimer::TASKS;
+                    // Due while the handler ran: its own interrupt would be taken now.
+                    self.timer_interrupt_came(v, t);
                     let work = &self.vms[vm as usize].tasks[t as usize];
                     let (wait, sampler) = (work.wait, work.sampler);
                     if work.spin == Spin::Timer {
@@ -47,6 +49,30 @@ impl World<'_> {
             }
         }
         self.guest_program(v);
+    }
+
+    /// The handler of a vCPU's timer interrupt is entered: that ends the samples of interrupts.
+    pub(crate) fn timer_handler_entered(&mut self, v: u32) {
+        for i in (0..self.vcpus[v as usize].timers.len()).rev() {
+            let (at, what) = self.vcpus[v as usize].timers[i];
+            if at > self.now {
+                break;
+            }
+            if let Some(t) = what.checked_sub(gtimer::TASKS) {
+                self.timer_interrupt_came(v, t);
+            }
+        }
+    }
+
+    /// The interrupt of a task's timer is there, on vCPU `v`.
+    fn timer_interrupt_came(&mut self, v: u32, t: u32) {
+        let vcpu = &self.vcpus[v as usize];
+        let work = &self.vms[vcpu.vm as usize].tasks[t as usize];
+        let (sampler, probe) = (work.irq_sampler, work.irq_probe);
+        if sampler != NONE {
+            self.tracks.event(sampler, vcpu.track, self.now);
+            self.sample(sampler, probe);
+        }
     }
 
     /// The interrupt for which a task has kept its vCPU busy is there; on vCPU `v`, whereas the task may

@@ -251,6 +251,9 @@ pub(crate) struct Work {
     pub(crate) runner: Option<Runner>,
     pub(crate) slack: Ns,
     pub(crate) probe: u32,
+    /// Sampler and probe of its timer's interrupts.
+    pub(crate) irq_sampler: u32,
+    pub(crate) irq_probe: u32,
     /// First task of its capture: `Op::Wake` counts from there.
     pub(crate) peers: u32,
     /// Its number among those who call.
@@ -430,6 +433,8 @@ pub(crate) struct Vm {
     pub(crate) started: bool,
     /// A task of it may spin.
     pub(crate) spins: bool,
+    /// A task of it has a probe of its timer's interrupts.
+    pub(crate) times_interrupts: bool,
     pub(crate) level: Level,
     /// Locks, IPIs, and how its vCPUs spin.
     pub(crate) sync: Shared,

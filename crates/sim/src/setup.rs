@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use vcoop_model::plan::{HostSched, Mode, Plan, ProbePlan, Program, Target, TaskPlan, ViewPlan};
+use vcoop_model::plan::{
+    HostSched, Mode, Moment, Plan, ProbePlan, Program, Target, TaskPlan, ViewPlan,
+};
 use vcoop_model::recording::PolicyEvents;
 use vcoop_policy::{GuestHalf, HostPolicy};
 use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Pool, Scheduler};
@@ -159,6 +161,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             device_streams.push(stream);
             devices.push((m as u32, i as u32));
         }
+        let times_interrupts = tasks.iter().any(|work| work.irq_sampler != NONE);
         vms.push(Vm {
             level,
             tasks,
@@ -170,6 +173,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             shared: plan.policy.shared(0),
             started,
             spins: vm.tasks.iter().any(|task| matches!(task.program, Program::Routine { .. })),
+            times_interrupts,
             birth: NONE,
         });
     }
@@ -267,6 +271,8 @@ fn blank(label: u16) -> Work {
         peers: 0,
         sampler: NONE,
         probe: NONE,
+        irq_sampler: NONE,
+        irq_probe: NONE,
         glitches: 0,
         client: NONE,
         server: NONE,
@@ -308,7 +314,7 @@ fn policy_events(plan: &Plan) -> Vec<PolicyEvents> {
     all
 }
 
-/// Gives a task a sampler and a probe if the plan asks for it.
+/// Gives a task samplers and probes if the plan asks for them.
 fn measure(
     plan: &Plan,
     target: Target,
@@ -317,13 +323,13 @@ fn measure(
     probes: &mut Vec<Probe>,
     labels: usize,
 ) {
-    if let Some(i) = plan.probes.iter().position(|p| p.target == target) {
-        work.sampler = tracks.add_sampler();
+    let mut of = |moment| {
+        let i = plan.probes.iter().position(|p| p.target == target && p.moment == moment)?;
         // Copies of a VM have one series. Probes are made in the order of the tasks and put in the plan's
         // order at the end.
         let name = &plan.probes[i].probe;
         let same = probes.iter().position(|p| p.name() == name);
-        work.probe = same.unwrap_or(probes.len()) as u32;
+        let place = same.unwrap_or(probes.len()) as u32;
         if same.is_none() {
             let kept = plan.views.iter().find_map(|view| match view {
                 ViewPlan::Scatter { probe, most } if probe == name => Some(*most),
@@ -332,6 +338,13 @@ fn measure(
             let probe = Probe::new(i, name, plan.warmup_ns, labels, kept);
             probes.push(probe.sliced(plan.slices, plan.duration_ns));
         }
+        Some((tracks.add_sampler(), place))
+    };
+    if let Some(found) = of(Moment::Task) {
+        (work.sampler, work.probe) = found;
+    }
+    if let Some(found) = of(Moment::Interrupt) {
+        (work.irq_sampler, work.irq_probe) = found;
     }
 }
 

@@ -66,7 +66,7 @@ fn block() -> impl Strategy<Value = Vec<Act>> {
         ]),
         2 => Just(vec![Act::Flush]),
         1 => (1u64..40, any::<bool>())
-            .prop_map(|(p, busy)| vec![Act::Timer { period_ns: p * 50 * US, busy }]),
+            .prop_map(|(p, busy)| vec![Act::Timer { period_ns: p * 50 * US, busy, interrupt: true }]),
         1 => (1u64..400).prop_map(|us| vec![
             Act::Remote { delay: Dist::Const(us * US), irq_vcpu: 0 }, Act::Sample,
         ]),

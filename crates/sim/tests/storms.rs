@@ -4,8 +4,8 @@ mod support;
 
 use support::*;
 use vcoop_model::plan::{
-    DensityPlan, Dist, Milestone, Ns, Plan, ProbePlan, Program, Score, StormPlan, Target, TaskPlan,
-    ViewPlan, ViewStart,
+    DensityPlan, Dist, Milestone, Moment, Ns, Plan, ProbePlan, Program, Score, StormPlan, Target,
+    TaskPlan, ViewPlan, ViewStart,
 };
 use vcoop_model::recording::{MarkKind, Part, Recording};
 use vcoop_sched::config::Policy;
@@ -376,7 +376,9 @@ fn copies_are_one_series_and_the_scatter_has_every_sample() {
         vm.tasks = vec![task("tick", program, Policy::Fifo(3), &[])];
     }
     let target = |vm| Target::Guest { vm, task: 0 };
-    p.probes = (1..=N).map(|vm| ProbePlan { probe: probe(), target: target(vm) }).collect();
+    p.probes = (1..=N)
+        .map(|vm| ProbePlan { probe: probe(), target: target(vm), moment: Moment::Task })
+        .collect();
     p.views = vec![ViewPlan::Scatter { probe: probe(), most: 100 }];
     let r = run(&p);
     assert_eq!(r.latencies.len(), 1);

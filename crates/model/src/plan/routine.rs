@@ -32,6 +32,9 @@ pub enum Act {
         period_ns: Ns,
         /// Guests only: keeps the CPU busy until the timer's interrupt, instead of sleeping.
         busy: bool,
+        /// Guests only: how late the timer's interrupt is, is a sample of its own
+        /// ([`Moment::Interrupt`](super::Moment::Interrupt)).
+        interrupt: bool,
     },
     /// A unit of work is done: `rate` counts these.
     Done,

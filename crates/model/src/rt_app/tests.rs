@@ -41,7 +41,8 @@ fn threads_phases_and_loops() {
         Act::Exit,
     ];
     assert_eq!(video.acts, want, "in the order of the file");
-    let rest = [Act::Suspend, run(2), Act::Timer { period_ns: 1_000_000, busy: false }];
+    let timer = Act::Timer { period_ns: 1_000_000, busy: false, interrupt: false };
+    let rest = [Act::Suspend, run(2), timer];
     assert_eq!(threads[2].acts, rest);
     assert_eq!(threads[2].policy, None);
 }

@@ -19,7 +19,7 @@ use super::virt;
 use super::workload::Workload;
 use crate::diagnostic::{Collector, nearest};
 use crate::plan::{
-    HostSched, Ns, Plan, PolicyPlan, ProbePlan, Program, Target, TaskPlan, TimelineAction,
+    HostSched, Moment, Ns, Plan, PolicyPlan, ProbePlan, Program, Target, TaskPlan, TimelineAction,
     TimelineEvent, VmPlan,
 };
 use crate::profile::Profile;
@@ -356,6 +356,8 @@ struct Candidate {
     pooled_group: String,
     target: Target,
     measures: bool,
+    /// It also measures interrupts.
+    times_interrupts: bool,
     /// One series for all tasks of its label: they are many, and alike.
     alike: bool,
 }
@@ -374,6 +376,14 @@ impl Candidate {
             &self.pooled
         }
     }
+
+    /// What is reported of it under the name of this series.
+    fn probes(&self, series: &str) -> impl Iterator<Item = ProbePlan> + use<> {
+        let of = |probe, moment| ProbePlan { probe, target: self.target, moment };
+        let interrupt =
+            self.times_interrupts.then(|| of(format!("{series}.interrupt"), Moment::Interrupt));
+        std::iter::once(of(series.to_owned(), Moment::Task)).chain(interrupt)
+    }
 }
 
 fn candidates(host_tasks: &[TaskPlan], vms: &[VmPlan]) -> Vec<Candidate> {
@@ -384,6 +394,7 @@ fn candidates(host_tasks: &[TaskPlan], vms: &[VmPlan]) -> Vec<Candidate> {
         pooled_group: format!("{label}.{}", task.label),
         target,
         measures: task.program.measures(),
+        times_interrupts: task.program.times_interrupts(),
         alike: matches!(task.program, Program::Routine { .. }),
     };
     let mut all = Vec::new();
@@ -406,9 +417,8 @@ fn probes(
     errors: &mut Collector<'_>,
 ) -> Vec<ProbePlan> {
     let all = candidates(host_tasks, vms);
-    let plan = |c: &Candidate, name: &String| ProbePlan { probe: name.clone(), target: c.target };
     if keys.probe.is_empty() {
-        return all.iter().filter(|c| c.measures).map(|c| plan(c, c.series(None))).collect();
+        return all.iter().filter(|c| c.measures).flat_map(|c| c.probes(c.series(None))).collect();
     }
     let mut chosen: Vec<ProbePlan> = Vec::new();
     for probe in &keys.probe {
@@ -436,7 +446,7 @@ fn probes(
             if chosen.iter().any(|p| p.target == candidate.target) {
                 errors.error(*span, format!("`{}` is probed twice", candidate.name));
             } else {
-                chosen.push(plan(candidate, candidate.series(Some(&value.0))));
+                chosen.extend(candidate.probes(candidate.series(Some(&value.0))));
             }
         }
     }

@@ -111,7 +111,7 @@ impl Routine {
             }
             Act::Begin => Op::Begin,
             Act::Sample => Op::Sample,
-            &Act::Timer { period_ns, busy } => {
+            &Act::Timer { period_ns, busy, .. } => {
                 let due = &mut self.states[i];
                 *due = if *due == 0 { now } else { *due } + period_ns;
                 let missed = skip_past(due, period_ns, now);

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use vcoop_abi::conformance::Limits;
 use vcoop_model::plan::{
-    Dist, HostPlan, HostSched, Mode, Ns, Phase, Plan, PolicyPlan, Preemption, ProbePlan, Program,
-    Target, TaskPlan, Virt, VmPlan,
+    Dist, HostPlan, HostSched, Mode, Moment, Ns, Phase, Plan, PolicyPlan, Preemption, ProbePlan,
+    Program, Target, TaskPlan, Virt, VmPlan,
 };
 use vcoop_model::profile::{CState, Costs, Cpu};
 use vcoop_model::recording::{LatencyRecord, Recording};
@@ -211,12 +211,18 @@ pub(crate) fn probe_all(plan: &mut Plan) {
     let mut probes = vec![];
     for (i, t) in plan.host_tasks.iter().enumerate().filter(|(_, t)| measures(t)) {
         let target = Target::Host(i as u32);
-        probes.push(ProbePlan { probe: format!("host.{}", t.name), target });
+        let probe = format!("host.{}", t.name);
+        probes.push(ProbePlan { probe, target, moment: Moment::Task });
     }
     for (m, vm) in plan.vms.iter().enumerate() {
         for (i, t) in vm.tasks.iter().enumerate().filter(|(_, t)| measures(t)) {
             let target = Target::Guest { vm: m as u32, task: i as u32 };
-            probes.push(ProbePlan { probe: format!("{}.{}", vm.name, t.name), target });
+            let probe = format!("{}.{}", vm.name, t.name);
+            if t.program.times_interrupts() {
+                let (probe, moment) = (format!("{probe}.interrupt"), Moment::Interrupt);
+                probes.push(ProbePlan { probe, target, moment });
+            }
+            probes.push(ProbePlan { probe, target, moment: Moment::Task });
         }
     }
     plan.probes = probes;

@@ -192,8 +192,8 @@ pub(super) fn ipi_bench(keys: &IpiBench, errors: &mut Collector<'_>) -> Program 
 }
 
 pub(super) fn timer_bench(keys: &TimerBench) -> Program {
-    let timer =
-        Act::Timer { period_ns: keys.interval.value.0, busy: keys.wait.value == TimerWait::Busy };
+    let busy = keys.wait.value == TimerWait::Busy;
+    let timer = Act::Timer { period_ns: keys.interval.value.0, busy, interrupt: true };
     Program::Routine { acts: vec![timer, Act::Done, run(keys.work.value, Mode::User)] }
 }
 

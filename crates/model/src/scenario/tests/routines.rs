@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::virt::{GuestIdle, IpiPath, Virt};
-use crate::plan::{Act, Dist, IpiTo, Mode, Phase, Program, Target};
+use crate::plan::{Act, Dist, IpiTo, Mode, Moment, Phase, Program, Target};
 
 const HEAD: &str = "name = 'r'\ntitle = 't'\n[host]\nprofile = 'zero'\npcpus = 4\n";
 
@@ -140,9 +140,11 @@ fn a_timer_bench_has_no_slack() {
     let plan = guest("kind = 'timer-bench'\nwait = 'busy'");
     assert_eq!(
         acts(&plan.vms[0].tasks[0].program)[0],
-        Act::Timer { period_ns: 100_000, busy: true }
+        Act::Timer { period_ns: 100_000, busy: true, interrupt: true }
     );
     assert_eq!(plan.vms[0].tasks[0].timer_slack_ns, 0);
+    let probes: Vec<_> = plan.probes.iter().map(|p| (&*p.probe, p.moment)).collect();
+    assert_eq!(probes, [("g.x", Moment::Task), ("g.x.interrupt", Moment::Interrupt)]);
     refused("[[load]]\nname = 'x'\nkind = 'timer-bench'\n", "no kind `timer-bench` on the host");
 }
 

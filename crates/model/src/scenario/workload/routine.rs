@@ -130,8 +130,10 @@ choice! {
 }
 
 table! {
-    /// Arms a timer, waits until it expires, and begins anew (guests only). Measures how late that is;
-    /// `rate` counts rounds.
+    /// Arms a timer, waits until it expires, and begins anew (guests only). Measures each expiry twice:
+    /// NAME.interrupt to the entry of the interrupt's handler, as kvm-unit-tests' tscdeadline_latency
+    /// does, and NAME to the task's first instruction, as cyclictest does. The second has in it the
+    /// handler, the arming of the vCPU's next timer, and the switch to the task. `rate` counts rounds.
     pub(crate) struct TimerBench {
         /// Time from one expiry to the next.
         interval: At<Period> = "100us",
