@@ -99,6 +99,19 @@ fn unanswered_interrupt_outlasts_exits_and_an_early_notification() {
 }
 
 #[test]
+fn a_notification_counts_whoever_reads_the_words() {
+    let mut rig = Rig::new();
+    rig.on(10, INJECT);
+    assert_eq!(rig.status_after(20, Event::NotifySampled(acks(1))), Status::Normal);
+    assert_eq!(rig.d.stats().notified, 1);
+    // Read while the vCPU may run, a section is no reason to begin a boost.
+    let cs = CsState { preempt_off: true, ..CsState::default() };
+    let words = GuestWords::new(Intent::default(), cs, BoostRequest::None, 1);
+    assert_eq!(rig.status_after(30, Event::NotifySampled(words)), Status::Normal);
+    assert_eq!(rig.status_after(40, Event::Notify(words)), Status::Boosted);
+}
+
+#[test]
 fn recheck_ends_a_boost_that_nobody_will_end() {
     let mut rig = Rig::new();
     rig.on(10, INJECT);
