@@ -14,7 +14,7 @@ use vcoop_policy::PolicyStats;
 use vcoop_threads::tsc::{Clock, tsc};
 use vcoop_threads::{RunTime, gettid, preemptions, run_time};
 
-use crate::driver::{VcpuDriver, VmDriver};
+use crate::driver::{LabVcpu, LabVm};
 use crate::facts::host_facts;
 use crate::host_task::Progress;
 use crate::lab::{interval, is_exitless};
@@ -32,7 +32,7 @@ use crate::vcpu::Exits;
 pub(crate) struct Counters<'a> {
     pub(crate) progress: &'a [Progress],
     pub(crate) exits: &'a [Exits],
-    pub(crate) vms: &'a [VmDriver],
+    pub(crate) vms: &'a [LabVm],
     pub(crate) plan: &'a Plan,
     pub(crate) injector: &'a AtomicI32,
     pub(crate) rates: &'a Rates,
@@ -147,7 +147,7 @@ impl<'a> Collector<'a> {
     /// samples.
     pub(crate) fn new(
         plan: &'a Plan,
-        vms: &[VmDriver],
+        vms: &[LabVm],
         clock: Clock,
         window: Window,
         firing: Firing,
@@ -245,7 +245,7 @@ impl<'a> Collector<'a> {
     pub(crate) fn introduce(&mut self, counters: &Counters<'_>) {
         let Some(trace) = self.trace.as_mut().filter(|t| !t.is_ready()) else { return };
         let load = |tid: &AtomicI32| tid.load(Ordering::Acquire);
-        let vcpus = counters.vms.iter().map(|vm| vm.vcpus.iter().map(VcpuDriver::tid).collect());
+        let vcpus = counters.vms.iter().map(|vm| vm.vcpus.iter().map(LabVcpu::tid).collect());
         let vcpus: Vec<Vec<Tid>> = vcpus.collect();
         let tasks: Vec<Tid> = counters.progress.iter().map(|p| load(&p.tid)).collect();
         let injector = load(counters.injector);
@@ -287,7 +287,7 @@ impl<'a> Collector<'a> {
     }
 
     /// Takes in what was measured since the last time, and records what the trace can explain.
-    pub(crate) fn collect(&mut self, vms: &[VmDriver]) {
+    pub(crate) fn collect(&mut self, vms: &[LabVm]) {
         self.gather(vms);
         self.read(vms);
         if let Some(trace) = &mut self.trace {
@@ -296,7 +296,7 @@ impl<'a> Collector<'a> {
         self.release(false);
     }
 
-    fn gather(&mut self, vms: &[VmDriver]) {
+    fn gather(&mut self, vms: &[LabVm]) {
         let (clock, origin) = (self.clock, self.origin);
         let early = clock.to_cycles(self.firing.advance + EARLY_NS);
         let exitless = self.firing.exitless;
@@ -352,7 +352,7 @@ impl<'a> Collector<'a> {
     }
 
     /// Takes in what policies and governors did.
-    fn read(&mut self, vms: &[VmDriver]) {
+    fn read(&mut self, vms: &[LabVm]) {
         let mut live = self.trace.as_mut().and_then(|trace| trace.live.as_mut());
         self.unread += self.widths.read(vms, |at, vm, width| {
             if let Some(live) = &mut live {

@@ -11,7 +11,7 @@ use vcoop_abi::discovery::{REGISTER_ENABLE, Registration};
 use vcoop_abi::{BoostRequest, GuestArea, GuestWords, Status, Word};
 use vcoop_guest::layout::{VECTOR_IPI, WORDS, Words};
 use vcoop_model::plan::Ns;
-use vcoop_policy::driver::{self, VcpuDriver as PolicyDriver};
+use vcoop_policy::driver::{self, VcpuDriver};
 use vcoop_policy::govern::CpuTime;
 use vcoop_policy::thread::Policy;
 use vcoop_policy::{HostPolicy, Injection, PolicyStats, TimerAdvance, VmShared};
@@ -91,7 +91,7 @@ impl Common {
 
 /// The parts of a VM that its vCPUs' drivers share.
 #[derive(Debug)]
-pub(crate) struct VmDriver {
+pub(crate) struct LabVm {
     /// The machine.
     pub(crate) machine: Machine,
     /// The policies' shared part.
@@ -101,7 +101,7 @@ pub(crate) struct VmDriver {
     /// injector wait for a vCPU thread that has lost its CPU.
     registrations: PiMutex<Vec<Registration>>,
     /// vCPUs.
-    pub(crate) vcpus: Vec<VcpuDriver>,
+    pub(crate) vcpus: Vec<LabVcpu>,
     /// Bells behind bytes written to the port of calls.
     pub(crate) bells: Vec<(u8, Arc<Bell>)>,
     /// How early the injector fires its vCPUs' deadlines; each learns for itself.
@@ -114,7 +114,7 @@ pub(crate) struct VmDriver {
 
 /// The driver of one vCPU.
 #[derive(Debug)]
-pub(crate) struct VcpuDriver {
+pub(crate) struct LabVcpu {
     pub(crate) number: u32,
     state: PiMutex<State>,
     /// The vCPU's thread; 0 until it runs.
@@ -137,15 +137,15 @@ pub(crate) struct VcpuDriver {
 /// What a vCPU's lock guards.
 #[derive(Debug)]
 pub(crate) struct State {
-    pub(crate) driver: PolicyDriver,
+    pub(crate) driver: VcpuDriver,
     /// The baseline as the kernel had it when the thread began: what is restored.
     pub(crate) captured: Option<Attributes>,
     /// What checks the vCPU's page, in tests.
     pub(crate) checked: Option<Box<PageCheck>>,
 }
 
-impl VcpuDriver {
-    pub(crate) fn new(number: u32, driver: PolicyDriver) -> Self {
+impl LabVcpu {
+    pub(crate) fn new(number: u32, driver: VcpuDriver) -> Self {
         Self {
             number,
             state: PiMutex::new(State { driver, captured: None, checked: None }),
@@ -206,8 +206,8 @@ impl VcpuDriver {
     }
 }
 
-impl VmDriver {
-    pub(crate) fn new(machine: Machine, shared: VmShared, vcpus: Vec<VcpuDriver>) -> Self {
+impl LabVm {
+    pub(crate) fn new(machine: Machine, shared: VmShared, vcpus: Vec<LabVcpu>) -> Self {
         let registrations = PiMutex::new(vec![Registration::None; vcpus.len()]);
         Self {
             machine,
@@ -222,12 +222,12 @@ impl VmDriver {
     }
 
     /// The words of a vCPU, each read once; silent while there is no registered area.
-    pub(crate) fn words(&self, v: &VcpuDriver) -> GuestWords {
+    pub(crate) fn words(&self, v: &LabVcpu) -> GuestWords {
         self.area(v).map_or(GuestWords::SILENT, GuestArea::read)
     }
 
     /// A vCPU's guest area, where it has registered one: checked then to lie in its memory.
-    pub(crate) fn area(&self, v: &VcpuDriver) -> Option<&GuestArea> {
+    pub(crate) fn area(&self, v: &LabVcpu) -> Option<&GuestArea> {
         let gpa = v.registration().checked_sub(REGISTER_ENABLE)?;
         Some(self.machine.ram.at(gpa))
     }

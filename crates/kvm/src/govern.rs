@@ -16,7 +16,7 @@ use vcoop_sched::config::Policy;
 use vcoop_threads::clock::{monotonic, sleep_until};
 use vcoop_threads::{Attributes, run_time, set_timer_slack};
 
-use crate::driver::{Common, VcpuDriver, VmDriver};
+use crate::driver::{Common, LabVcpu, LabVm};
 use crate::error::{Error, Whom};
 use crate::host_task::Progress;
 use crate::mask;
@@ -40,7 +40,7 @@ pub(crate) struct Governors<'a> {
 #[derive(Debug)]
 struct Pool<'a> {
     plan: &'a Plan,
-    vms: &'a [VmDriver],
+    vms: &'a [LabVm],
     tasks: &'a [Progress],
 }
 
@@ -61,7 +61,7 @@ impl Host for Pool<'_> {
         let (driver, govern) = (&self.vms[vm], &self.plan.vms[vm].virt.govern);
         let vcpus = driver.vcpus.len() as u32;
         Member {
-            used: driver.vcpus.iter().map(VcpuDriver::cpu_time).sum(),
+            used: driver.vcpus.iter().map(LabVcpu::cpu_time).sum(),
             width: driver.masked().map_or(vcpus, |mask| mask.width()),
             vcpus,
             // The lab makes no cgroups: threads are alike.
@@ -81,7 +81,7 @@ impl<'a> Governors<'a> {
     pub(crate) fn new(
         common: &'a Common,
         plan: &'a Plan,
-        vms: &'a [VmDriver],
+        vms: &'a [LabVm],
         tasks: &'a [Progress],
     ) -> Option<Self> {
         let all: Vec<_> = (0..vms.len())

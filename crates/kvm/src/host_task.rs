@@ -7,7 +7,7 @@ use vcoop_model::plan::{Dist, Mode, Ns, Phase, Program, TaskPlan};
 use vcoop_threads::clock::{monotonic, sleep_until};
 use vcoop_threads::{Attributes, gettid, pin, set_timer_slack, tsc};
 
-use crate::driver::{Common, VmDriver};
+use crate::driver::{Common, LabVm};
 use crate::error::{Error, Whom};
 use crate::playback::Inbox;
 use crate::series::HostSample;
@@ -54,7 +54,7 @@ pub(crate) struct HostTask<'a> {
     pub(crate) samples: Option<SyncSender<HostSample>>,
     /// Its number in the plan.
     pub(crate) number: u32,
-    pub(crate) vms: &'a [VmDriver],
+    pub(crate) vms: &'a [LabVm],
     pub(crate) wiring: &'a Wiring,
 }
 

@@ -31,7 +31,7 @@ use vcoop_threads::{
     Attention, Attributes, Duty, MOST_SPIN_NS, PreciseSleep, Until, set_timer_slack,
 };
 
-use crate::driver::{Common, NEVER, VmDriver};
+use crate::driver::{Common, LabVm, NEVER};
 use crate::error::{Error, Whom};
 use crate::mask;
 use vcoop_model::rng::Stream;
@@ -103,7 +103,7 @@ impl Fired {
 #[derive(Debug)]
 pub(crate) struct Injector<'a> {
     common: &'a Common,
-    vms: &'a [VmDriver],
+    vms: &'a [LabVm],
     duties: Duties,
     devices: Vec<Device<'a>>,
     timeline: &'a [TimelineEvent],
@@ -119,7 +119,7 @@ impl<'a> Injector<'a> {
     /// `devices`: VM index and device, in the order of the guests' device tables.
     pub(crate) fn new(
         common: &'a Common,
-        vms: &'a [VmDriver],
+        vms: &'a [LabVm],
         duties: Duties,
         devices: impl Iterator<Item = (usize, u8, &'a DevicePlan)>,
         timeline: &'a [TimelineEvent],
@@ -133,7 +133,7 @@ impl<'a> Injector<'a> {
                 Device { vm, number, plan, next, stream }
             })
             .collect();
-        let none = |vm: &VmDriver| Fired { deadline: 0, at: 0, advance: vm.advance, learned: true };
+        let none = |vm: &LabVm| Fired { deadline: 0, at: 0, advance: vm.advance, learned: true };
         let fired = vms.iter().map(|vm| vec![none(vm); vm.vcpus.len()]).collect();
         Self {
             common,
@@ -326,7 +326,7 @@ impl Duty for Injector<'_> {
 fn attend(
     attended: &mut Attention<(usize, u32)>,
     common: &Common,
-    vm: &VmDriver,
+    vm: &LabVm,
     (i, n): (usize, u32),
 ) {
     if common.attend {
@@ -338,7 +338,7 @@ fn attend(
 
 /// A vCPU's deadline and when to fire it, if there is one that has not been fired. Any word is a
 /// deadline: one in the past fires now, but not before the least gap is over.
-fn deadline(vm: &VmDriver, n: usize, fired: &Fired, common: &Common) -> Option<(u64, Ns)> {
+fn deadline(vm: &LabVm, n: usize, fired: &Fired, common: &Common) -> Option<(u64, Ns)> {
     let tsc = vm.area(&vm.vcpus[n])?.read_deadline_tsc().bounded(u64::MAX);
     if tsc == 0 || tsc == fired.deadline {
         return None;

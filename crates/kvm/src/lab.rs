@@ -23,7 +23,7 @@ use vcoop_threads::{Attributes, Stay, gettid, pin};
 
 use crate::collect::{Collector, Counters, Firing};
 use crate::diary::Diary;
-use crate::driver::{Common, VcpuDriver, VmDriver};
+use crate::driver::{Common, LabVcpu, LabVm};
 use crate::environment::{NoDeepIdle, has_reliable_tsc};
 use crate::error::{Error, Missing, Whom};
 use crate::facts::host_facts;
@@ -342,7 +342,7 @@ pub(crate) fn build(
     guest: &Guest,
     rates: &Rates,
     masked: bool,
-) -> Result<(VmDriver, Vec<VcpuFd>), Error> {
+) -> Result<(LabVm, Vec<VcpuFd>), Error> {
     let vm = &plan.vms[index];
     let vcpus = vm.vcpu_cpus.len() as u32;
     let machine = Machine::new(kvm, &vm.name, vcpus)?;
@@ -377,8 +377,8 @@ pub(crate) fn build(
     }
     let fds = (0..vcpus).map(|n| machine.vcpu(kvm, n, features, dedicated));
     let fds = fds.collect::<Result<Vec<_>, _>>()?;
-    let drivers = (0..vcpus).map(|n| VcpuDriver::new(n, plan.vcpu_driver(index, n as usize)));
-    Ok((VmDriver::new(machine, plan.policy.shared(0), drivers.collect()), fds))
+    let drivers = (0..vcpus).map(|n| LabVcpu::new(n, plan.vcpu_driver(index, n as usize)));
+    Ok((LabVm::new(machine, plan.policy.shared(0), drivers.collect()), fds))
 }
 
 /// Which CPUs of the host stand for the plan's.
@@ -438,7 +438,7 @@ struct Run<'a> {
     seed: u64,
     cpus: Cpus,
     common: Common,
-    vms: Vec<VmDriver>,
+    vms: Vec<LabVm>,
     wiring: Wiring,
     rates: Rates,
     start: Ns,
@@ -448,7 +448,7 @@ struct Run<'a> {
 /// Ends the threads of a run however its owner leaves.
 struct Ender<'a> {
     common: &'a Common,
-    vms: &'a [VmDriver],
+    vms: &'a [LabVm],
     /// vCPU threads that have not ended.
     running: &'a AtomicUsize,
 }
@@ -457,7 +457,7 @@ impl Drop for Ender<'_> {
     fn drop(&mut self) {
         self.common.end();
         while self.running.load(Ordering::Acquire) > 0 {
-            let tids = self.vms.iter().flat_map(|vm| vm.vcpus.iter().map(VcpuDriver::tid));
+            let tids = self.vms.iter().flat_map(|vm| vm.vcpus.iter().map(LabVcpu::tid));
             tids.filter(|tid| *tid != 0).for_each(vcpu::interrupt);
             thread::sleep(Duration::from_millis(1));
         }

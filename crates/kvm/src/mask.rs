@@ -9,7 +9,7 @@ use vcoop_abi::{Hints, Word};
 use vcoop_model::plan::{Ns, Plan, TimelineAction, VmPlan};
 use vcoop_model::recording::InUse;
 
-use crate::driver::VmDriver;
+use crate::driver::LabVm;
 
 /// Changes that are kept until the collector reads them, some 20 ms later: a governor's interval is
 /// longer than that.
@@ -116,7 +116,7 @@ pub(crate) fn tick_ns(vm: &VmPlan) -> Ns {
     vm.level.tick_ns.max(1_000_000)
 }
 
-impl VmDriver {
+impl LabVm {
     /// Says in every vCPU's host area that its mask and its steal are kept up to date.
     pub(crate) fn offer_mask(&mut self) {
         let vcpus = self.vcpus.len() as u32;
@@ -171,7 +171,7 @@ pub(crate) struct Widths {
 
 impl Widths {
     /// All vCPUs of all VMs, from the start of the warm-up on.
-    pub(crate) fn new(plan: &Plan, vms: &[VmDriver]) -> Self {
+    pub(crate) fn new(plan: &Plan, vms: &[LabVm]) -> Self {
         let in_use = InUse::all(plan);
         let place = |label: &str| in_use.iter().position(|own| own.vm == *label);
         let pairs = plan.vms.iter().zip(vms);
@@ -180,7 +180,7 @@ impl Widths {
     }
 
     /// Takes in the changes since the last time, and hands them on; how many are lost.
-    pub(crate) fn read(&mut self, vms: &[VmDriver], mut each: impl FnMut(Ns, u32, u32)) -> u64 {
+    pub(crate) fn read(&mut self, vms: &[LabVm], mut each: impl FnMut(Ns, u32, u32)) -> u64 {
         let mut lost = 0;
         let mut changes = Vec::new();
         for (m, vm) in vms.iter().enumerate() {

@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use vcoop_abi::conformance::What;
 use vcoop_abi::{BoostRequest, GuestArea, GuestWords, Status, Word};
 use vcoop_model::plan::Ns;
-use vcoop_policy::driver::{self, Port, SetError, VcpuDriver as PolicyDriver};
+use vcoop_policy::driver::{self, Port, SetError, VcpuDriver};
 use vcoop_policy::thread::Policy;
 use vcoop_policy::{Actions, Injection, PolicyStats, VmShared};
 use vcoop_threads::tsc::tsc;
 use vcoop_threads::{Attributes, PiGuard};
 
 use crate::diary::Note;
-use crate::driver::{Common, NEVER, State, VcpuDriver, VmDriver};
+use crate::driver::{Common, LabVcpu, LabVm, NEVER, State};
 use crate::error::Error;
 use crate::page_check::PageCheck;
 
@@ -20,8 +20,8 @@ use crate::page_check::PageCheck;
 #[derive(Debug)]
 pub(crate) struct VcpuPort<'a> {
     pub(crate) common: &'a Common,
-    pub(crate) vm: &'a VmDriver,
-    pub(crate) v: &'a VcpuDriver,
+    pub(crate) vm: &'a LabVm,
+    pub(crate) v: &'a LabVcpu,
     pub(crate) state: PiGuard<'a, State>,
     /// The interrupt that is to be injected, and its vector.
     pub(crate) interrupt: Option<(Injection, u8)>,
@@ -65,7 +65,7 @@ impl Port for VcpuPort<'_> {
         self.common.clock.now()
     }
 
-    fn with<R>(&mut self, f: impl FnOnce(&mut PolicyDriver, &mut VmShared) -> R) -> R {
+    fn with<R>(&mut self, f: impl FnOnce(&mut VcpuDriver, &mut VmShared) -> R) -> R {
         f(&mut self.state.driver, &mut self.vm.shared.lock())
     }
 

@@ -9,7 +9,7 @@ use vcoop_guest::layout::{PORT_CALL, PORT_DOORBELL, PORT_FAULT, PORT_MULTICAST, 
 use vcoop_model::plan::Ns;
 use vcoop_threads::{gettid, pin};
 
-use crate::driver::{Common, VmDriver};
+use crate::driver::{Common, LabVm};
 use crate::error::Error;
 
 /// Exits to user space, by kind.
@@ -84,7 +84,7 @@ impl Kicks {
 /// [`Error::Kernel`], [`Error::Guest`].
 pub(crate) fn run(
     common: &Common,
-    vm: &VmDriver,
+    vm: &LabVm,
     n: u32,
     fd: &mut VcpuFd,
     exits: &Exits,
@@ -189,7 +189,7 @@ pub(crate) fn run(
 
 /// What is known about an exception that nobody expects. Its gate has not touched the stack: there
 /// is the frame, above an error code for some vectors.
-fn fault(vm: &VmDriver, fd: &VcpuFd, vector: u16) -> String {
+fn fault(vm: &LabVm, fd: &VcpuFd, vector: u16) -> String {
     let coded = matches!(vector, 8 | 10..=14 | 17 | 21 | 29 | 30);
     let rsp = fd.get_regs().map_or(0, |regs| regs.rsp);
     let word = |i: u64| {
@@ -230,7 +230,7 @@ pub(crate) fn interrupt(tid: i32) {
 /// # Errors
 ///
 /// [`Error::Kernel`].
-pub(crate) fn prepare(vm: &VmDriver, n: u32, cpus: &[u32]) -> Result<i32, Error> {
+pub(crate) fn prepare(vm: &LabVm, n: u32, cpus: &[u32]) -> Result<i32, Error> {
     pin(cpus).map_err(Error::refused(&vm.machine.whom_vcpu(n)))?;
     Ok(gettid())
 }

@@ -14,7 +14,7 @@ use vcoop_model::plan::{Act, Phase, Plan, Program, Target, TaskPlan};
 use vcoop_policy::Injection;
 
 use crate::bell::Bell;
-use crate::driver::{Common, VmDriver};
+use crate::driver::{Common, LabVm};
 use crate::error::Error;
 
 /// A line's place.
@@ -211,7 +211,7 @@ impl Wiring {
 
     /// Has KVM signal the bells behind a VM's port writes. Where it will not, the vCPU's thread does,
     /// with an exit to user space.
-    pub(crate) fn connect(&self, vm: u32, driver: &mut VmDriver) {
+    pub(crate) fn connect(&self, vm: u32, driver: &mut LabVm) {
         for wire in &self.wires {
             let Place::Guest(of, line) = wire.place else { continue };
             let bell = match (&wire.tell_caller, &wire.tell_server) {
@@ -231,7 +231,7 @@ impl Wiring {
 
 impl Wire {
     /// The line.
-    pub(crate) fn line<'a>(&'a self, vms: &'a [VmDriver]) -> &'a Line {
+    pub(crate) fn line<'a>(&'a self, vms: &'a [LabVm]) -> &'a Line {
         match &self.place {
             Place::Ours(line) => line,
             Place::Guest(vm, n) => vms[*vm as usize].machine.ram.at(LINES + n * LINE_STRIDE),
@@ -243,7 +243,7 @@ impl Wire {
     /// # Errors
     ///
     /// [`Error::Kernel`].
-    pub(crate) fn tell_server(&self, common: &Common, vms: &[VmDriver]) -> Result<(), Error> {
+    pub(crate) fn tell_server(&self, common: &Common, vms: &[LabVm]) -> Result<(), Error> {
         tell(&self.tell_server, common, vms)
     }
 
@@ -252,12 +252,12 @@ impl Wire {
     /// # Errors
     ///
     /// [`Error::Kernel`].
-    pub(crate) fn tell_caller(&self, common: &Common, vms: &[VmDriver]) -> Result<(), Error> {
+    pub(crate) fn tell_caller(&self, common: &Common, vms: &[LabVm]) -> Result<(), Error> {
         tell(&self.tell_caller, common, vms)
     }
 }
 
-fn tell(how: &Tell, common: &Common, vms: &[VmDriver]) -> Result<(), Error> {
+fn tell(how: &Tell, common: &Common, vms: &[LabVm]) -> Result<(), Error> {
     match how {
         Tell::Bell(bell) => bell.ring(),
         Tell::Device { vm, vcpu, vector } => {

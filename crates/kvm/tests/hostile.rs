@@ -164,7 +164,9 @@ fn a_triple_fault_is_named_and_what_was_measured_is_kept() {
     let (recording, failure) =
         vcoop_kvm::run_partly(&plan, 1, &|| false, &options).unwrap_or_else(|e| panic!("{e}"));
     let said = failure.expect("the guest has faulted").to_string();
-    assert_eq!(said, "VM guest, vCPU 0: triple fault");
+    // The table of interrupts is the VM's: the victim may need it before the rogue does.
+    let named = ["VM guest, vCPU 0: triple fault", "VM guest, vCPU 1: triple fault"];
+    assert!(named.contains(&said.as_str()), "{said}");
     // 200 ms of warm-up, then some 300 ms.
     let kept = latency(&recording, "guest.victim").hist.len();
     assert!((10..400).contains(&kept), "{kept} samples");

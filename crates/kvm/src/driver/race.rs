@@ -17,14 +17,14 @@ use kvm_ioctls::Kvm;
 use vcoop_abi::{BoostRequest, CsState, GuestWords, Intent, Status, Word};
 use vcoop_model::plan::{Dist, GuestTimer, Mode, Phase, Plan, PolicyPlan, Program};
 use vcoop_policy::config::{Budget, DynamicConfig};
-use vcoop_policy::driver::{self, Port, SetError, VcpuDriver as PolicyDriver};
+use vcoop_policy::driver::{self, Port, SetError, VcpuDriver};
 use vcoop_policy::thread::Policy;
 use vcoop_policy::{PolicyStats, VmShared};
 use vcoop_testing::{Skip, need_kvm, rig, scenario};
 use vcoop_threads::tsc::{Clock, tsc};
 use vcoop_threads::{Attributes, allowed_cpus, pin};
 
-use super::{Common, VmDriver};
+use super::{Common, LabVm};
 use crate::error::Error;
 use crate::lab::{build, rings, tsc_khz};
 use crate::port::VcpuPort;
@@ -71,7 +71,7 @@ fn plan() -> Plan {
 }
 
 /// What the words say: urgent, or over and done with.
-fn is_urgent(vm: &VmDriver) -> bool {
+fn is_urgent(vm: &LabVm) -> bool {
     let words = vm.words(&vm.vcpus[0]);
     let (cs, intent): (CsState, Intent) = (words.cs.decode(), words.intent.decode());
     cs.in_interrupt()
@@ -89,7 +89,7 @@ impl Port for ReadsOnce<'_> {
         self.0.now()
     }
 
-    fn with<R>(&mut self, f: impl FnOnce(&mut PolicyDriver, &mut VmShared) -> R) -> R {
+    fn with<R>(&mut self, f: impl FnOnce(&mut VcpuDriver, &mut VmShared) -> R) -> R {
         self.0.with(f)
     }
 
@@ -169,7 +169,7 @@ fn stress(recheck: bool) -> (u64, PolicyStats) {
 }
 
 /// Boosts what looks urgent, a little too late, and watches how long boosts last that nobody needs.
-fn host_side(vm: &VmDriver, common: &Common, cpu: u32, recheck: bool) -> u64 {
+fn host_side(vm: &LabVm, common: &Common, cpu: u32, recheck: bool) -> u64 {
     pin(&[cpu]).unwrap();
     // Its own pauses would be taken for the guest's.
     Attributes::from_policy(&Policy::Fifo(50)).set(0).unwrap();

@@ -11,7 +11,7 @@ use vcoop_abi::discovery::Features;
 use vcoop_guest::layout::{RING_STRIDE, RINGS, VECTOR_DEVICE};
 use vcoop_guest::program::{DeviceSpec, Kind, Op, TaskSpec};
 use vcoop_guest::ring::{Reader, Ring};
-use vcoop_policy::driver::VcpuDriver as PolicyDriver;
+use vcoop_policy::driver::VcpuDriver;
 use vcoop_policy::thread::Policy;
 use vcoop_policy::{HostPolicy, VmShared};
 use vcoop_testing::need_kvm;
@@ -19,7 +19,7 @@ use vcoop_threads::gettid;
 use vcoop_threads::tsc::{Clock, tsc};
 
 use super::{Exits, install_handler, interrupt, run};
-use crate::driver::{Common, VcpuDriver, VmDriver};
+use crate::driver::{Common, LabVcpu, LabVm};
 use crate::lab::{one_at_a_time, tsc_khz};
 use crate::machine::Machine;
 
@@ -62,8 +62,8 @@ fn no_interrupt_is_lost_or_seen_by_a_task() {
     let khz = tsc_khz(&kvm).unwrap();
     let machine = machine(&kvm, khz);
     let mut fd = machine.vcpu(&kvm, 0, Features::default(), false).unwrap();
-    let vcpu = VcpuDriver::new(0, PolicyDriver::new(HostPolicy::Vanilla, None, Policy::NORMAL));
-    let vm = VmDriver::new(machine, VmShared::unbudgeted(0), vec![vcpu]);
+    let vcpu = LabVcpu::new(0, VcpuDriver::new(HostPolicy::Vanilla, None, Policy::NORMAL));
+    let vm = LabVm::new(machine, VmShared::unbudgeted(0), vec![vcpu]);
     let common = Common::new(Clock::new(tsc(), khz), false);
     let (vm, common, exits) = (&vm, &common, &Exits::default());
     let ring = |n: u64| vm.machine.ram.at::<Ring>(RINGS + n * RING_STRIDE);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use kvm_ioctls::Kvm;
 use vcoop_abi::discovery::{Features, MSR_REGISTER};
 use vcoop_guest::layout;
-use vcoop_policy::driver::VcpuDriver as PolicyDriver;
+use vcoop_policy::driver::VcpuDriver;
 use vcoop_policy::thread::Policy;
 use vcoop_policy::{HostPolicy, VmShared};
 use vcoop_testing::need_kvm;
@@ -16,7 +16,7 @@ use vcoop_threads::tsc::{Clock, tsc};
 
 use super::{Exits, Kicks, run};
 use crate::bell::Bell;
-use crate::driver::{Common, VcpuDriver, VmDriver};
+use crate::driver::{Common, LabVcpu, LabVm};
 use crate::error::Error;
 use crate::machine::Machine;
 
@@ -27,7 +27,7 @@ const RING0: u64 = 0x9_0000;
 const HLT: u8 = 0xf4;
 
 /// Runs a program as the first thing a vCPU does. `ring0` takes the place of the gate of `int3`.
-fn guest(code: &[u8], ring0: &[u8]) -> Option<(Result<(), Error>, VmDriver, Exits)> {
+fn guest(code: &[u8], ring0: &[u8]) -> Option<(Result<(), Error>, LabVm, Exits)> {
     guest_with(code, ring0, None)
 }
 
@@ -36,7 +36,7 @@ fn guest_with(
     code: &[u8],
     ring0: &[u8],
     bell: Option<(u8, Arc<Bell>)>,
-) -> Option<(Result<(), Error>, VmDriver, Exits)> {
+) -> Option<(Result<(), Error>, LabVm, Exits)> {
     if let Err(skip) = need_kvm(crate::available()) {
         skip.tell();
         return None;
@@ -51,9 +51,9 @@ fn guest_with(
         machine.ram.write_words(layout::IDT + 3 * 16, &gate);
     }
     let mut fd = machine.vcpu(&kvm, 0, Features::default(), false).unwrap();
-    let driver = PolicyDriver::new(HostPolicy::Vanilla, None, Policy::NORMAL);
-    let vcpus = vec![VcpuDriver::new(0, driver)];
-    let mut vm = VmDriver::new(machine, VmShared::unbudgeted(0), vcpus);
+    let driver = VcpuDriver::new(HostPolicy::Vanilla, None, Policy::NORMAL);
+    let vcpus = vec![LabVcpu::new(0, driver)];
+    let mut vm = LabVm::new(machine, VmShared::unbudgeted(0), vcpus);
     if let Some((byte, bell)) = &bell {
         vm.machine.ring_on_write(layout::PORT_CALL, *byte, bell);
     }
