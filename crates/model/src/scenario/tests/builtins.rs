@@ -2,7 +2,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::builtin::builtin_scenarios;
-use crate::plan::{Program, Target};
+use crate::plan::{Moment, Program, Target};
 
 #[test]
 fn all_parse_and_give_plans_that_survive_serialisation() {
@@ -21,8 +21,11 @@ fn all_parse_and_give_plans_that_survive_serialisation() {
                     Target::Host(i) => &plan.host_tasks[i as usize],
                     Target::Guest { vm, task } => &plan.vms[vm as usize].tasks[task as usize],
                 };
-                // Tasks of a routine have one series.
-                let named = [&task.name, &task.label].map(|name| probe.probe.ends_with(name));
+                // Tasks of a routine have one series, and a timer's interrupt one of its own.
+                let probed = probe.probe.strip_suffix(".interrupt");
+                assert_eq!(probed.is_some(), probe.moment == Moment::Interrupt);
+                let probed = probed.unwrap_or(&probe.probe);
+                let named = [&task.name, &task.label].map(|name| probed.ends_with(name));
                 assert!(named.contains(&true), "{}", probe.probe);
                 assert!(task.program.measures());
             }
