@@ -31,6 +31,10 @@ pub trait Port {
     /// What can go wrong in this world.
     type Error;
 
+    /// Whether anybody reads what [`store_budget`](Self::store_budget) publishes; where not, it is not
+    /// worked out.
+    const SHOWS_BUDGET: bool = true;
+
     /// The time, in nanoseconds. It never goes back between two calls for one VM.
     fn now(&mut self) -> Ns;
 
@@ -394,7 +398,7 @@ fn call<P: Port>(port: &mut P, event: Event, mut fires: bool) -> Result<(), P::E
     if fires {
         port.fire()?;
     }
-    if port.with(|v, _| v.policy.reads_guest()) {
+    if P::SHOWS_BUDGET && port.with(|v, _| v.policy.reads_guest()) {
         let left = port.with(|v, _| v.policy.budget_left(now));
         port.store_budget(left);
     }

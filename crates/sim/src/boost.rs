@@ -40,7 +40,6 @@ pub(crate) struct Page {
     ack: u64,
     status: Status,
     ticket: u64,
-    budget_left: Ns,
     /// The guest's kernel is hostile: it writes what it likes and never ends a boost.
     rogue: bool,
     /// State of the nonsense that another vCPU scribbles here; 0 = nobody does.
@@ -132,6 +131,9 @@ impl VcpuPort<'_, '_> {
 impl Port for VcpuPort<'_, '_> {
     type Error = Refusal;
 
+    /// The simulated guest does not ask how much is left.
+    const SHOWS_BUDGET: bool = false;
+
     fn now(&mut self) -> Ns {
         self.world.now
     }
@@ -152,9 +154,7 @@ impl Port for VcpuPort<'_, '_> {
         self.world.watch(self.v, |page, now| page.status(now, status));
     }
 
-    fn store_budget(&mut self, left: Ns) {
-        self.vcpu().page.budget_left = left;
-    }
+    fn store_budget(&mut self, _: Ns) {}
 
     /// `sched_setattr` on a vCPU thread, paid by the pCPU that does it.
     fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<Refusal>> {
