@@ -102,6 +102,10 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
             )
         },
     ];
+    layers.push(Layer {
+        needs: || tool("qemu-system-x86_64", &["--version"], "apt-get install qemu-system-x86"),
+        ..Layer::new("real-vm", "cargo test --workspace --test qemu --test vms -- --ignored")
+    });
     layers.extend(FUZZ_TARGETS.map(|target| Layer {
         name: format!("fuzz-{target}"),
         needs: fuzz_tools,

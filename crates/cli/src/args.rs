@@ -48,6 +48,8 @@ pub(crate) enum Command {
     Calibrate(CalibrateArgs),
     /// Say what works on this host, what is missing, and how to get it.
     Doctor(DoctorArgs),
+    /// Show the VMs that run on this host, and the threads of their vCPUs.
+    Vms(VmsArgs),
     /// Print shell completions.
     Completions(CompletionsArgs),
     /// Write man pages into a folder, or print the first one.
@@ -443,6 +445,20 @@ pub(crate) struct DoctorArgs {
     /// Print one JSON document on stdout, and nothing else there
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct VmsArgs {
+    /// Also ask the QEMU behind this QMP socket for its name and the threads of its vCPUs; may be
+    /// given several times. QEMU serves one client of a socket at a time
+    #[arg(long, value_name = "SOCKET")]
+    pub(crate) qmp: Vec<PathBuf>,
+    /// Print one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// For tests: read DIR/proc, DIR/debugfs and DIR/libvirt instead of this host
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub(crate) tree: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

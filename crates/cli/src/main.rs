@@ -22,6 +22,8 @@ mod single;
 mod sweep;
 mod trace;
 mod validate;
+#[cfg(target_os = "linux")]
+mod vms;
 mod watch;
 
 use std::process::ExitCode;
@@ -47,6 +49,13 @@ fn main() -> ExitCode {
         Command::Capture(args) => capture::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        #[cfg(target_os = "linux")]
+        Command::Vms(args) => vms::run(&args),
+        #[cfg(not(target_os = "linux"))]
+        Command::Vms(_) => {
+            let why = "VMs are found on Linux hosts only\n  remedy: run it on the host of the VMs";
+            Err(failure::Failure::Missing(why.to_owned()))
+        }
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
     };

@@ -23,6 +23,7 @@ mod reproduce;
 mod style;
 mod text;
 mod validate;
+pub mod vms;
 
 pub use html::{
     charts_of, pictures, render_html, render_reproduction_html, render_validation_html,

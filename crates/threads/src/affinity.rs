@@ -37,6 +37,16 @@ pub fn affinity(tid: i32) -> Result<Vec<u32>, Error> {
     Ok((0..MOST_CPUS).filter(has).collect())
 }
 
+/// CPUs as the kernel lists them: `0-3,7`.
+pub fn cpu_list(cpus: &[u32]) -> String {
+    let runs = cpus.chunk_by(|a, b| a + 1 == *b);
+    let run = |run: &[u32]| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        one => one.iter().map(u32::to_string).collect(),
+    };
+    runs.map(run).collect::<Vec<String>>().join(",")
+}
+
 /// Has a thread use these CPUs only; 0 = the calling one.
 ///
 /// # Errors

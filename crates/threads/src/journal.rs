@@ -21,7 +21,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::affinity::MOST_CPUS;
+use crate::affinity::{MOST_CPUS, cpu_list};
 use crate::attributes::Attributes;
 use crate::captured::{Baseline, Captured, NotRestored, Restored};
 
@@ -278,7 +278,7 @@ impl fmt::Display for Contents {
                 a.period,
                 a.util_min,
                 a.util_max,
-                list(cpus),
+                cpu_list(cpus),
             )?;
         }
         Ok(())
@@ -318,17 +318,7 @@ fn number<T: FromStr + fmt::Display>(word: &str) -> Option<T> {
     word.parse().ok().filter(|n: &T| n.to_string() == word)
 }
 
-/// CPUs as the kernel lists them: `0-3,7`.
-fn list(cpus: &[u32]) -> String {
-    let runs = cpus.chunk_by(|a, b| a + 1 == *b);
-    let run = |run: &[u32]| match run {
-        [first, .., last] => format!("{first}-{last}"),
-        one => one.iter().map(u32::to_string).collect(),
-    };
-    runs.map(run).collect::<Vec<String>>().join(",")
-}
-
-/// The CPUs of a [`list`]: at least one, ascending, none that cannot be.
+/// The CPUs of a [`cpu_list`]: at least one, ascending, none that cannot be.
 fn cpus(list: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
     for run in list.split(',') {

@@ -2,65 +2,14 @@
 //!
 //! `cargo test -p vcoop-vmm --test qemu -- --ignored` runs them where QEMU is installed.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+#[path = "common/qemu.rs"]
+mod qemu;
 
-use vcoop_vmm::qmp::{QmpError, TIMEOUT};
-use vcoop_vmm::{Accel, Proc, Source, Vm, Vmm};
+use std::path::Path;
 
-struct Qemu {
-    child: Child,
-    socket: PathBuf,
-}
-
-impl Qemu {
-    fn start(test: &str, args: &str) -> Self {
-        let socket = std::env::temp_dir().join(format!("vcoop-{}-{test}", std::process::id()));
-        let child = Command::new("qemu-system-x86_64")
-            .args("-S -display none -serial null -monitor none -nodefaults -smp 2".split(' '))
-            .args(args.split(' '))
-            .arg("-qmp")
-            .arg(format!("unix:{},server=on,wait=off", socket.display()))
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("apt-get install qemu-system-x86");
-        Self { child, socket }
-    }
-
-    /// Asks it over QMP. A thread that was started after the scan is no reason to fail.
-    fn ask(&self, vm: &mut Vm) -> bool {
-        match Proc::default().ask(vm, &self.socket, TIMEOUT) {
-            Ok(()) => true,
-            Err(QmpError::Connect(_) | QmpError::ForeignThread { .. }) => false,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// What is found of it, once it is there and `ready`.
-    fn vm(&self, ready: impl Fn(&mut Vm) -> bool) -> Vm {
-        let give_up = Instant::now() + Duration::from_secs(30);
-        while Instant::now() < give_up {
-            let vms = Proc::default().scan().unwrap().vms;
-            let mine = vms.into_iter().find(|vm| vm.pid == self.child.id());
-            if let Some(mut vm) = mine
-                && ready(&mut vm)
-            {
-                return vm;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        panic!("QEMU is not found");
-    }
-}
-
-impl Drop for Qemu {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_file(&self.socket);
-    }
-}
+use qemu::Qemu;
+use vcoop_testing::Skip;
+use vcoop_vmm::{Accel, Source, Vm, Vmm};
 
 fn threads(vm: &Vm) -> Vec<(u32, u32)> {
     vm.vcpus.iter().map(|v| (v.index, v.thread.tid)).collect()
@@ -95,7 +44,7 @@ fn qmp_finds_threads_without_names() {
 #[ignore = "needs QEMU and /dev/kvm"]
 fn kvms_vcpus_are_counted_by_their_descriptors() {
     if !Path::new("/dev/kvm").exists() {
-        eprintln!("skipped: there is no /dev/kvm");
+        Skip::because("there is no /dev/kvm").tell();
         return;
     }
     let qemu = Qemu::start("kvm", "-accel kvm");

@@ -18,7 +18,8 @@ pub(crate) struct Tree {
 impl Tree {
     /// Writes `fixtures/{fixture}.tree` out for a test called `test`.
     pub(crate) fn new(test: &str, fixture: &str) -> Self {
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+        // The command's tests use this module, too.
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vmm/tests/fixtures");
         let text = fs::read_to_string(fixtures.join(format!("{fixture}.tree"))).unwrap();
         let root = std::env::temp_dir().join(format!("vcoop-vmm-{}-{test}", std::process::id()));
         let _ = fs::remove_dir_all(&root);

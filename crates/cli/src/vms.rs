@@ -1,0 +1,211 @@
+//! `vcoop vms`: the VMs that run on this host.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use vcoop_report::vms::{Note, Source, Thread, Vcpu, Vm, Vms};
+use vcoop_threads::{Captured, RunTimes, cpu_list};
+use vcoop_vmm::qmp::{QmpError, TIMEOUT};
+use vcoop_vmm::{self as vmm, Accel, Proc, Vmm};
+
+use crate::args::VmsArgs;
+use crate::failure::Failure;
+use crate::output::{print, style};
+
+/// Where the host is looked at.
+struct Host {
+    root: PathBuf,
+    debugfs: PathBuf,
+    proc: Proc,
+    /// Threads are those of the kernel that this runs on.
+    is_this: bool,
+}
+
+impl Host {
+    fn new(tree: Option<&Path>) -> Self {
+        let Some(tree) = tree else {
+            let (root, debugfs) = ("/proc".into(), "/sys/kernel/debug".into());
+            return Self { root, debugfs, proc: Proc::default(), is_this: true };
+        };
+        let (root, debugfs) = (tree.join("proc"), tree.join("debugfs"));
+        let proc = Proc::at(&root).debugfs(&debugfs).libvirt(tree.join("libvirt"));
+        Self { root, debugfs, proc, is_this: false }
+    }
+}
+
+pub(crate) fn run(args: &VmsArgs) -> Result<(), Failure> {
+    let host = Host::new(args.tree.as_deref());
+    let mut scan = host.proc.scan().map_err(|error| {
+        let root = host.root.display();
+        Failure::Missing(format!("{root}: {error}\n  remedy: mount -t proc proc {root}"))
+    })?;
+    let ask = |socket: &PathBuf| ask(&host.proc, &mut scan.vms, socket).err();
+    let unanswered: Vec<String> = args.qmp.iter().filter_map(ask).collect();
+
+    let mut notes = notes_of_host(&host, &scan);
+    let vms = scan.vms.iter().map(|vm| describe(&host, vm, &mut notes)).collect();
+    let (schema, version) = ("vcoop.vms/1", env!("CARGO_PKG_VERSION"));
+    let document = Vms { schema, version, vms, notes };
+    let json = || document.to_json().map_err(Failure::run);
+    print(&if args.json { json()? } else { document.render(style()) })?;
+    if unanswered.is_empty() { Ok(()) } else { Err(Failure::Run(unanswered.join("\n"))) }
+}
+
+/// Asks the QEMU behind a socket: the one that names it on its command line, else whichever has the
+/// threads of the answer.
+fn ask(proc: &Proc, vms: &mut [vmm::Vm], socket: &Path) -> Result<(), String> {
+    let file = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let names =
+        |vm: &vmm::Vm| vm.qmp.iter().any(|s| file(s).is_some_and(|s| Some(s) == file(socket)));
+    let named = vms.iter().any(names);
+    let mut failed = None;
+    for vm in vms.iter_mut().filter(|vm| if named { names(vm) } else { vm.vmm == Vmm::Qemu }) {
+        match proc.ask(vm, socket, TIMEOUT) {
+            Ok(()) => return Ok(()),
+            Err(error @ (QmpError::ForeignThread { .. } | QmpError::Gone)) => failed = Some(error),
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
+    }
+    let remedy = match failed {
+        None | Some(QmpError::ForeignThread { .. }) => "give the socket of a QEMU that is shown",
+        Some(QmpError::Timeout) => "disconnect its other client; under libvirt none is needed",
+        Some(QmpError::Gone) => "start it again",
+        Some(_) => "give a socket of `-qmp unix:...` that this user may write to",
+    };
+    let why = failed.map_or_else(|| "no QEMU is running".to_owned(), |error| error.to_string());
+    Err(format!("{}: {why}\n  remedy: {remedy}", socket.display()))
+}
+
+/// What hides VMs of this host.
+fn notes_of_host(host: &Host, scan: &vmm::Scan) -> Vec<Note> {
+    let mut notes = Vec::new();
+    let mut note = |evidence: String, remedy: Option<&str>| {
+        notes.push(Note { pid: None, evidence, remedy: remedy.map(str::to_owned) });
+    };
+    if scan.denied > 0 {
+        let denied = scan.denied;
+        note(
+            format!(
+                "{denied} processes may not be looked into; some may run a VM that is not shown"
+            ),
+            Some("run it as root"),
+        );
+    }
+    if host.is_this && !host.root.join("1").exists() {
+        let evidence =
+            "/proc hides processes of other users (hidepid); some may run a VM".to_owned();
+        note(evidence, Some("run it as root"));
+    }
+    if !host.is_this {
+        note("the threads of a recorded tree cannot be asked for anything".to_owned(), None);
+    }
+    for pid in &scan.truncated {
+        let evidence =
+            format!("process {pid} has more threads or file descriptors than are looked at");
+        note(evidence, None);
+    }
+    notes
+}
+
+/// A VM of the document; what is not known of it goes to `notes`.
+fn describe(host: &Host, vm: &vmm::Vm, notes: &mut Vec<Note>) -> Vm {
+    let mut note = |evidence: String, remedy: Option<String>| {
+        notes.push(Note { pid: Some(vm.pid), evidence, remedy });
+    };
+    let missing = match vm.unplaced {
+        Some(n @ 1..) => Some(format!("the threads of {n} of its vCPUs are not known")),
+        None if vm.vcpus.is_empty() => Some("its vCPUs are not known".to_owned()),
+        _ => None,
+    };
+    if let Some(missing) = missing {
+        note(missing, how_to_place(host, vm));
+    }
+
+    let mut refusals = BTreeSet::new();
+    let mut uncounted = false;
+    let mut vcpus = Vec::new();
+    for v in &vm.vcpus {
+        let thread = if host.is_this { look_at(&v.thread) } else { Ok(Thread::default()) };
+        let thread = thread.unwrap_or_else(|why| {
+            refusals.insert(why);
+            Thread::default()
+        });
+        uncounted |= thread.policy.is_some() && thread.ran_ns.is_none();
+        vcpus.push(Vcpu {
+            index: v.index,
+            tid: v.thread.tid,
+            start_ticks: v.thread.start_time,
+            source: v.source.to_string(),
+            thread,
+            boosted: None,
+        });
+    }
+    refusals.into_iter().for_each(|why| note(why, None));
+    if uncounted {
+        let remedy = "a kernel with CONFIG_SCHEDSTATS or CONFIG_TASK_DELAY_ACCT".to_owned();
+        note("this kernel does not count the run times of threads".to_owned(), Some(remedy));
+    }
+    let realtime = vcpus.iter().filter(|v| v.thread.realtime_by.is_some()).map(|v| v.index);
+    let realtime: Vec<u32> = realtime.collect();
+    if !realtime.is_empty() {
+        let list = cpu_list(&realtime);
+        note(format!("who made vCPU {list} real-time is not known"), None);
+    }
+
+    let vmm::Sources { name, vmm, accel } = vm.sources;
+    let sources = [("name", name), ("vmm", vmm), ("accel", accel)];
+    Vm {
+        name: vm.name.clone(),
+        vmm: vm.vmm.to_string(),
+        accel: vm.accel.to_string(),
+        pid: vm.pid,
+        start_ticks: vm.start_time,
+        vcpus,
+        unplaced_vcpus: vm.unplaced,
+        policy: None,
+        sources: sources.map(|(fact, source)| Source { fact, source: source.to_string() }).into(),
+        guest_driver: None,
+    }
+}
+
+/// What tells the threads of a VM's vCPUs.
+fn how_to_place(host: &Host, vm: &vmm::Vm) -> Option<String> {
+    let mut ways = Vec::new();
+    if vm.accel == Accel::Kvm && !host.debugfs.join("kvm").is_dir() {
+        let mount = format!("mount -t debugfs debugfs {}", host.debugfs.display());
+        ways.push(format!("run it as root, with debugfs ({mount})"));
+    }
+    if vm.vmm == Vmm::Qemu {
+        // A VMM chooses its paths: what must not reach a terminal is escaped.
+        let socket = vm.qmp.first().map_or_else(|| "SOCKET".to_owned(), |path| format!("{path:?}"));
+        ways.push(format!("give its QMP socket: --qmp {socket}"));
+        ways.push("start it with -name NAME,debug-threads=on".to_owned());
+    }
+    (!ways.is_empty()).then(|| ways.join("; or "))
+}
+
+/// What the kernel says of a thread, if it still is the one that was found.
+fn look_at(found: &vmm::Thread) -> Result<Thread, String> {
+    let tid = found.tid as i32;
+    let captured = Captured::of(tid).map_err(|error| format!("thread {tid}: {error}"))?;
+    // A thread has run before it can be found: 0 is what a kernel says that does not count.
+    let times = RunTimes::open(tid).ok().map(|file| file.read()).filter(|times| times.ran_ns > 0);
+    let baseline = captured.baseline();
+    if baseline.start != found.start_time || !captured.is_alive() {
+        return Err(format!("thread {tid} has ended"));
+    }
+    let policy = baseline.attributes.to_policy();
+    Ok(Thread {
+        policy: Some(baseline.attributes.to_string()),
+        realtime_by: (policy.is_rt() || policy.is_deadline()).then_some("unknown"),
+        affinity: Some(cpu_list(&baseline.cpus)),
+        ran_ns: times.map(|times| times.ran_ns),
+        steal_ns: times.map(|times| times.waited_ns),
+        wait_ns: None,
+    })
+}

@@ -1,0 +1,244 @@
+//! `vcoop vms`: on recorded trees of `/proc`, and of a real QEMU. `cargo test -p vcoop --test vms --
+//! --ignored` runs the latter where QEMU is installed.
+#![cfg(target_os = "linux")]
+
+#[path = "../../vmm/tests/common/mod.rs"]
+mod common;
+#[path = "../../vmm/tests/common/qemu.rs"]
+mod qemu;
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+use common::Tree;
+use qemu::Qemu;
+use serde_json::{Value, json};
+use vcoop_policy::thread::Policy;
+use vcoop_testing::Skip;
+use vcoop_threads::{Attributes, allowed_cpus, run_time, set_affinity};
+use vcoop_vmm::Proc;
+
+fn vcoop(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+    command.arg("vms").args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// The document of a tree, and what the terminal shows of it.
+fn of_tree(tree: &Tree) -> (Value, String) {
+    let path = tree.path("");
+    let args = ["--tree", path.to_str().unwrap()];
+    let (json, text) = (vcoop(&[&args[..], &["--json"]].concat()), vcoop(&args));
+    for output in [&json, &text] {
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(output));
+    }
+    let text = stdout(&text).to_owned();
+    // Notes are wrapped as wide as the doctor's.
+    let note = |line: &&str| ["  note:", "  remedy:", "      "].iter().any(|s| line.starts_with(s));
+    let mut tables = text.lines().filter(|line| !note(line));
+    assert!(tables.all(|line| line.chars().count() <= 80), "{text}");
+    (serde_json::from_slice(&json.stdout).unwrap(), text)
+}
+
+#[test]
+fn the_document_has_a_place_for_what_is_not_known() {
+    let (json, text) = of_tree(&Tree::new("cli-tcg", "qemu-tcg"));
+    let vcpu = |index: u32| {
+        json!({
+            "index": index, "tid": 16830 + index, "start_ticks": 184_431, "source": "thread name",
+            "policy": null, "realtime_by": null, "affinity": null, "ran_ns": null,
+            "steal_ns": null, "wait_ns": null, "boosted": null,
+        })
+    };
+    let vm = json!({
+        "name": "foo", "vmm": "QEMU", "accel": "TCG", "pid": 16825, "start_ticks": 184_410,
+        "vcpus": [vcpu(0), vcpu(1)], "unplaced_vcpus": null, "policy": null,
+        "sources": [
+            { "fact": "name", "source": "command line" },
+            { "fact": "vmm", "source": "executable" },
+            { "fact": "accel", "source": "file descriptors" },
+        ],
+        "guest_driver": null,
+    });
+    let evidence = "the threads of a recorded tree cannot be asked for anything";
+    assert_eq!(
+        json,
+        json!({
+            "schema": "vcoop.vms/1", "version": env!("CARGO_PKG_VERSION"), "vms": [vm],
+            "notes": [{ "pid": null, "evidence": evidence, "remedy": null }],
+        })
+    );
+    assert_eq!(
+        text,
+        "\
+foo: QEMU, TCG, process 16825
+  vCPU  thread  CPUs  policy  ran  steal
+  0     16830   n/a   n/a     n/a    n/a
+  1     16831   n/a   n/a     n/a    n/a
+
+  note: the threads of a recorded tree cannot be asked for anything
+"
+    );
+}
+
+#[test]
+fn every_vmm_is_shown_with_its_vcpus() {
+    for (fixture, name, vmm, accel, vcpus) in [
+        ("qemu-kvm", "web", "QEMU", "KVM", 6),
+        ("libvirt", "web", "QEMU", "TCG", 2),
+        ("cloud-hypervisor", "cloud-hypervisor-700", "Cloud Hypervisor", "KVM", 2),
+        ("firecracker", "551e7604-e35c", "Firecracker", "KVM", 2),
+        ("crosvm", "arcvm", "crosvm", "KVM", 2),
+        ("kvmtool", "tiny", "kvmtool", "KVM", 2),
+    ] {
+        let (json, text) = of_tree(&Tree::new(&format!("cli-{fixture}"), fixture));
+        let vm = &json["vms"][0];
+        let found = (&vm["name"], &vm["vmm"], &vm["accel"]);
+        assert_eq!(found, (&json!(name), &json!(vmm), &json!(accel)), "{fixture}");
+        assert_eq!(vm["vcpus"].as_array().unwrap().len(), vcpus, "{fixture}");
+        assert!(text.contains(&format!("{name}: {vmm}, {accel}, process ")), "{text}");
+    }
+}
+
+#[test]
+fn vms_of_one_name_are_told_apart_by_process() {
+    let (json, text) = of_tree(&Tree::new("cli-twins", "twins"));
+    let pids: Vec<_> = json["vms"].as_array().unwrap().iter().map(|vm| &vm["pid"]).collect();
+    assert_eq!(pids, [110, 120]);
+    assert!(text.contains("process 110\n") && text.contains("\n\ntwin: "), "{text}");
+}
+
+#[test]
+fn threads_that_are_not_known_have_a_remedy() {
+    let tree = Tree::new("cli-unnamed", "qemu-kvm-unnamed");
+    assert_eq!(of_tree(&tree).0["vms"][0]["unplaced_vcpus"], 0);
+    tree.remove("debugfs");
+    let (json, text) = of_tree(&tree);
+    assert_eq!(
+        (&json["vms"][0]["vcpus"], &json["vms"][0]["unplaced_vcpus"]),
+        (&json!([]), &json!(2))
+    );
+    let note = json["notes"].as_array().unwrap().iter().find(|note| note["pid"] == 16693);
+    for remedy in ["mount -t debugfs", "--qmp ", "debug-threads=on"] {
+        assert!(note.unwrap()["remedy"].as_str().unwrap().contains(remedy), "{remedy}");
+        assert!(text.contains(remedy), "{remedy} in\n{text}");
+    }
+}
+
+#[test]
+fn nothing_of_a_hostile_vmm_reaches_the_terminal_as_it_is() {
+    let (_, text) = of_tree(&Tree::new("cli-hostile", "hostile"));
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+}
+
+#[test]
+fn a_host_without_vms_says_so() {
+    let tree = Tree::new("cli-none", "qemu-tcg");
+    tree.remove("proc/16825");
+    let (json, text) = of_tree(&tree);
+    assert_eq!(json["vms"], json!([]));
+    assert!(text.starts_with("No virtual machine was found on this host.\n"), "{text}");
+}
+
+#[test]
+fn a_host_without_proc_is_a_missing_facility() {
+    let output = vcoop(&["--tree", "/nonexistent"]);
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(3), &b""[..]));
+    assert!(stderr(&output).contains("remedy: mount -t proc"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_socket_that_cannot_be_asked_fails_after_the_result() {
+    let tree = Tree::new("cli-qmp", "qemu-tcg");
+    let path = tree.path("");
+    let output = vcoop(&["--tree", path.to_str().unwrap(), "--qmp", "/nonexistent"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).starts_with("foo: QEMU"), "{}", stdout(&output));
+    let error = stderr(&output);
+    assert!(
+        error.contains("/nonexistent: cannot connect") && error.contains("remedy: "),
+        "{error}"
+    );
+    tree.remove("proc/16825");
+    let output = vcoop(&["--tree", path.to_str().unwrap(), "--qmp", "/nonexistent"]);
+    assert!(stderr(&output).contains("no QEMU is running"), "{}", stderr(&output));
+}
+
+/// What `vcoop vms --json` says of a VM on this host.
+fn of_host(pid: u32, args: &[&str]) -> (Value, Vec<Value>) {
+    let output = vcoop(&[&["--json"], args].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |value: &&Value| value["pid"] == pid;
+    let vm = json["vms"].as_array().unwrap().iter().find(of);
+    let notes = json["notes"].as_array().unwrap().iter().filter(of);
+    (vm.expect("it is found").clone(), notes.cloned().collect())
+}
+
+#[test]
+#[ignore = "needs QEMU"]
+fn threads_of_a_real_qemu_have_what_the_host_gave_them() {
+    let args = "-accel tcg,thread=multi -name guest=web,debug-threads=on";
+    let qemu = Qemu::start("cli", args);
+    let found = qemu.vm(|vm| vm.vcpus.len() == 2);
+    let tids: Vec<i32> = found.vcpus.iter().map(|v| v.thread.tid as i32).collect();
+    let cpus = allowed_cpus().unwrap();
+    set_affinity(tids[0], &cpus[..1]).unwrap();
+    Attributes::from_policy(&Policy::Normal { nice: 5, slice_ns: None }).set(tids[1]).unwrap();
+    let before = run_time(tids[1]);
+
+    let (vm, notes) = of_host(found.pid, &[]);
+    assert_eq!((&vm["name"], &vm["accel"], notes.len()), (&json!("web"), &json!("TCG"), 0));
+    let vcpus = &vm["vcpus"];
+    assert_eq!((&vcpus[0]["tid"], &vcpus[1]["tid"]), (&json!(tids[0]), &json!(tids[1])));
+    assert_eq!(vcpus[0]["affinity"], cpus[0].to_string());
+    assert_eq!(vcpus[1]["policy"], "SCHED_OTHER nice 5");
+    assert_eq!(vcpus[1]["realtime_by"], Value::Null);
+    let after = run_time(tids[1]);
+    let (ran, steal) = (vcpus[1]["ran_ns"].as_u64(), vcpus[1]["steal_ns"].as_u64());
+    assert!((before.ran_ns..=after.ran_ns).contains(&ran.unwrap()));
+    assert!((before.waited_ns..=after.waited_ns).contains(&steal.unwrap()));
+
+    let fifo = Attributes::from_policy(&Policy::Fifo(1));
+    if let Err(refused) = fifo.set(tids[1]) {
+        Skip::because(refused).tell();
+        return;
+    }
+    let (vm, notes) = of_host(found.pid, &[]);
+    let vcpu = &vm["vcpus"][1];
+    assert_eq!(
+        (&vcpu["policy"], &vcpu["realtime_by"]),
+        (&json!("SCHED_FIFO 1"), &json!("unknown"))
+    );
+    assert_eq!(notes[0]["evidence"], "who made vCPU 1 real-time is not known");
+}
+
+#[test]
+#[ignore = "needs QEMU"]
+fn a_real_qemu_is_asked_over_qmp() {
+    let qemu = Qemu::start("cli-asked", "-accel tcg,thread=multi");
+    let other = Qemu::start("cli-other", "-accel tcg,thread=multi");
+    let ready = |qemu: &Qemu| qemu.vm(|vm| qemu.ask(vm)).pid;
+    let (pid, _) = (ready(&qemu), ready(&other));
+    let (vm, notes) = of_host(pid, &[]);
+    assert_eq!(vm["vcpus"], json!([]));
+    assert_eq!(notes[0]["evidence"], "its vCPUs are not known");
+
+    let socket = qemu.socket.to_str().unwrap();
+    let (vm, notes) = of_host(pid, &["--qmp", socket]);
+    assert_eq!((vm["vcpus"].as_array().unwrap().len(), notes), (2, vec![]));
+    assert!(vm["vcpus"].as_array().unwrap().iter().all(|v| v["source"] == "QMP"));
+    // Now no command line names it.
+    let moved = qemu.socket.with_extension("moved");
+    fs::rename(&qemu.socket, &moved).unwrap();
+    let (vm, _) = of_host(pid, &["--qmp", moved.to_str().unwrap()]);
+    fs::remove_file(moved).unwrap();
+    assert_eq!(vm["vcpus"].as_array().unwrap().len(), 2);
+}
