@@ -105,7 +105,7 @@ pub struct Note {
 }
 
 /// Columns of a VM's name in its heading.
-const NAME: usize = 40;
+const NAME: usize = 36;
 /// Columns of the CPUs.
 const CPUS: usize = 12;
 /// Columns of the scheduling policy.
