@@ -65,6 +65,10 @@ impl Port for VcpuPort<'_> {
         self.common.clock.now()
     }
 
+    fn driver(&mut self) -> &mut VcpuDriver {
+        &mut self.state.driver
+    }
+
     fn with<R>(&mut self, f: impl FnOnce(&mut VcpuDriver, &mut VmShared) -> R) -> R {
         f(&mut self.state.driver, &mut self.vm.shared.lock())
     }
@@ -85,12 +89,13 @@ impl Port for VcpuPort<'_> {
     }
 
     fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<Error>> {
-        let whom = self.vm.machine.whom_vcpu(self.v.number);
         let attr = match &self.state.captured {
             Some(captured) if policy == self.state.driver.baseline() => *captured,
             _ => Attributes::from_policy(&policy),
         };
-        match attr.set(self.v.tid()).map_err(Error::refused(&whom)) {
+        // Who it is about is put into words only if it fails: boosts must not allocate.
+        let whom = || self.vm.machine.whom_vcpu(self.v.number);
+        match attr.set(self.v.tid()).map_err(|e| Error::refused(&whom())(e)) {
             Ok(()) => {
                 let boosted = self.state.driver.policy().is_boosted();
                 self.happens(What::Applied(boosted));

@@ -38,8 +38,10 @@ pub trait Port {
     /// The time, in nanoseconds. It never goes back between two calls for one VM.
     fn now(&mut self) -> Ns;
 
-    /// The vCPU's driver and what the vCPUs of its VM share. The calls that are made for one vCPU do
-    /// not overlap; `f` does nothing but think.
+    /// The vCPU's driver. The calls that are made for one vCPU do not overlap.
+    fn driver(&mut self) -> &mut VcpuDriver;
+
+    /// The same with what the vCPUs of its VM share; `f` does nothing but think.
     fn with<R>(&mut self, f: impl FnOnce(&mut VcpuDriver, &mut VmShared) -> R) -> R;
 
     /// Publishes an interrupt ticket in the host area.
@@ -149,11 +151,6 @@ impl VcpuDriver {
         self.timer
     }
 
-    /// Whether the vCPU's thread is there.
-    pub fn has_thread(&self) -> bool {
-        self.has_thread
-    }
-
     /// Whether the vCPU was last seen halted.
     pub fn is_halted(&self) -> bool {
         self.is_halted
@@ -177,11 +174,10 @@ impl VcpuDriver {
 /// The port's; also the host's refusal of the means of a `static` policy. Such a policy must hold for
 /// the whole run: the run fails instead of going on without it.
 pub fn start<P: Port>(port: &mut P, registered: bool) -> Result<(), P::Error> {
-    let outranks = port.with(|v, _| {
-        v.has_thread = true;
-        v.is_halted = false;
-        v.outranks()
-    });
+    let v = port.driver();
+    v.has_thread = true;
+    v.is_halted = false;
+    let outranks = v.outranks();
     call(port, Event::Baseline { outranks }, false)?;
     if registered {
         call(port, Event::Registered(true), false)?;
@@ -203,9 +199,9 @@ pub fn start<P: Port>(port: &mut P, registered: bool) -> Result<(), P::Error> {
 /// The port's. The driver has no thread then, either way.
 pub fn stop<P: Port>(port: &mut P) -> Result<(), P::Error> {
     let ended = feed(port, Event::Attached(false));
-    let had_thread = port.with(|v, _| core::mem::take(&mut v.has_thread));
+    let had_thread = core::mem::take(&mut port.driver().has_thread);
     if had_thread {
-        let baseline = port.with(|v, _| v.baseline);
+        let baseline = port.driver().baseline;
         port.set_thread(baseline).map_err(SetError::into_inner)?;
     }
     ended
@@ -235,7 +231,10 @@ pub fn register<P: Port>(port: &mut P, on: bool) -> Result<(), P::Error> {
 /// The port's.
 #[inline]
 pub fn inject<P: Port>(port: &mut P, kind: Injection, asked: bool) -> Result<(), P::Error> {
-    let (has_thread, hears) = port.with(|v, _| (v.has_thread, v.policy.hears_senders()));
+    let (has_thread, hears) = {
+        let v = port.driver();
+        (v.has_thread, v.policy.hears_senders())
+    };
     if !has_thread {
         return port.fire();
     }
@@ -285,7 +284,7 @@ pub fn notify<P: Port>(port: &mut P, running: bool) -> Result<(), P::Error> {
 /// The port's.
 #[inline]
 pub fn halt<P: Port>(port: &mut P, halted: bool) -> Result<(), P::Error> {
-    port.with(|v, _| v.is_halted = halted);
+    port.driver().is_halted = halted;
     let event = if halted { Event::Halted(port.words()) } else { Event::Woken };
     feed(port, event)
 }
@@ -298,7 +297,7 @@ pub fn halt<P: Port>(port: &mut P, halted: bool) -> Result<(), P::Error> {
 pub fn timer<P: Port>(port: &mut P) -> Result<(), P::Error> {
     let now = port.now();
     // Under whatever keeps calls apart: the timer may be another one than its owner saw.
-    if port.with(|v, _| v.timer.take_if(|at| *at <= now).is_some()) {
+    if port.driver().timer.take_if(|at| *at <= now).is_some() {
         feed(port, Event::Timer)?;
     }
     Ok(())
@@ -310,7 +309,7 @@ pub fn timer<P: Port>(port: &mut P) -> Result<(), P::Error> {
 /// # Errors
 /// The port's.
 pub fn account<P: Port>(port: &mut P, total: CpuTime) -> Result<(), P::Error> {
-    let since = port.with(|v, _| total.since(core::mem::replace(&mut v.accounted, total)));
+    let since = total.since(core::mem::replace(&mut port.driver().accounted, total));
     feed(port, Event::Ran(since))
 }
 
@@ -320,11 +319,10 @@ pub fn account<P: Port>(port: &mut P, total: CpuTime) -> Result<(), P::Error> {
 /// The port's. A baseline that the host refuses leaves the thread with what it had, as a failed `chrt`
 /// does.
 pub fn rebase<P: Port>(port: &mut P, baseline: Policy) -> Result<(), P::Error> {
-    let (now, outranks) = port.with(|v, _| {
-        v.baseline = baseline;
-        let unboosted = v.has_thread && !v.policy.is_boosted();
-        (unboosted.then(|| v.attributes(None)), v.outranks())
-    });
+    let v = port.driver();
+    v.baseline = baseline;
+    let unboosted = v.has_thread && !v.policy.is_boosted();
+    let (now, outranks) = (unboosted.then(|| v.attributes(None)), v.outranks());
     if let Some(policy) = now {
         set(port, policy)?;
     }
@@ -333,7 +331,7 @@ pub fn rebase<P: Port>(port: &mut P, baseline: Policy) -> Result<(), P::Error> {
 
 #[inline]
 fn feed<P: Port>(port: &mut P, event: Event) -> Result<(), P::Error> {
-    if port.with(|v, _| v.has_thread) { call(port, event, false) } else { Ok(()) }
+    if port.driver().has_thread { call(port, event, false) } else { Ok(()) }
 }
 
 /// Sets a thread's policy; false: refused.
@@ -349,7 +347,7 @@ fn set<P: Port>(port: &mut P, policy: Policy) -> Result<bool, P::Error> {
 /// visible on the way.
 #[inline]
 fn call<P: Port>(port: &mut P, event: Event, mut fires: bool) -> Result<(), P::Error> {
-    let before = if port.is_watched() { Some(port.with(|v, _| v.policy.stats())) } else { None };
+    let before = if port.is_watched() { Some(port.driver().policy.stats()) } else { None };
     let now = port.now();
     let actions = port.with(|v, vm| v.policy.on(now, event, vm));
     if let Some(before) = before {
@@ -364,31 +362,31 @@ fn call<P: Port>(port: &mut P, event: Event, mut fires: bool) -> Result<(), P::E
                 if core::mem::take(&mut fires) {
                     port.fire()?;
                 }
-                let boosted = port.with(|v, _| v.attributes(Some(means)));
+                let boosted = port.driver().attributes(Some(means));
                 if !set(port, boosted)? {
                     call(port, Event::Refused, false)?;
                 }
             }
             Action::Rest(_) => {
-                if let Some(rested) =
-                    port.with(|v, _| (!v.policy.is_boosted()).then(|| v.attributes(None)))
-                {
+                let v = port.driver();
+                let rested = (!v.policy.is_boosted()).then(|| v.attributes(None));
+                if let Some(rested) = rested {
                     set(port, rested)?;
                 }
             }
             Action::Restore => {
-                let rested = port.with(|v, _| v.attributes(None));
+                let rested = port.driver().attributes(None);
                 // Refused: somebody else has taken the reservation it had. It is boosted no longer.
                 if !set(port, rested)? {
                     set(port, Policy::NORMAL)?;
                 }
             }
             Action::ArmTimer(at) => {
-                port.with(|v, _| v.timer = Some(at));
+                port.driver().timer = Some(at);
                 port.arm(Some(at));
             }
             Action::CancelTimer => {
-                port.with(|v, _| v.timer = None);
+                port.driver().timer = None;
                 port.arm(None);
             }
             Action::Recheck => rechecks = true,
@@ -398,8 +396,8 @@ fn call<P: Port>(port: &mut P, event: Event, mut fires: bool) -> Result<(), P::E
     if fires {
         port.fire()?;
     }
-    if P::SHOWS_BUDGET && port.with(|v, _| v.policy.reads_guest()) {
-        let left = port.with(|v, _| v.policy.budget_left(now));
+    if P::SHOWS_BUDGET && port.driver().policy.reads_guest() {
+        let left = port.driver().policy.budget_left(now);
         port.store_budget(left);
     }
     if rechecks {

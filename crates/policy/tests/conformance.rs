@@ -166,6 +166,10 @@ impl Port for Pair {
         self.now
     }
 
+    fn driver(&mut self) -> &mut VcpuDriver {
+        &mut self.driver
+    }
+
     fn with<R>(&mut self, f: impl FnOnce(&mut VcpuDriver, &mut VmShared) -> R) -> R {
         f(&mut self.driver, &mut self.vm)
     }

@@ -90,10 +90,6 @@ impl RigPort<'_> {
     fn thread(&mut self) -> &mut Thread {
         &mut self.rig.threads[self.v]
     }
-
-    fn driver(&self) -> &VcpuDriver {
-        &self.rig.drivers[self.v]
-    }
 }
 
 impl Port for RigPort<'_> {
@@ -101,6 +97,10 @@ impl Port for RigPort<'_> {
 
     fn now(&mut self) -> Ns {
         self.rig.now
+    }
+
+    fn driver(&mut self) -> &mut VcpuDriver {
+        &mut self.rig.drivers[self.v]
     }
 
     fn with<R>(&mut self, f: impl FnOnce(&mut VcpuDriver, &mut VmShared) -> R) -> R {

@@ -139,6 +139,11 @@ impl Port for VcpuPort<'_, '_> {
     }
 
     #[inline(always)]
+    fn driver(&mut self) -> &mut VcpuDriver {
+        &mut self.world.vcpus[self.v as usize].driver
+    }
+
+    #[inline(always)]
     fn with<R>(&mut self, f: impl FnOnce(&mut VcpuDriver, &mut VmShared) -> R) -> R {
         let vcpu = &mut self.world.vcpus[self.v as usize];
         f(&mut vcpu.driver, &mut self.world.vms[vcpu.vm as usize].shared)

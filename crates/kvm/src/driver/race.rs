@@ -89,6 +89,10 @@ impl Port for ReadsOnce<'_> {
         self.0.now()
     }
 
+    fn driver(&mut self) -> &mut VcpuDriver {
+        self.0.driver()
+    }
+
     fn with<R>(&mut self, f: impl FnOnce(&mut VcpuDriver, &mut VmShared) -> R) -> R {
         self.0.with(f)
     }

@@ -11,7 +11,7 @@ use super::{Ns, Plan, PolicyPlan};
 impl PolicyPlan {
     /// The machine of a vCPU, starting at time `now`, and what it boosts by. `own`: the vCPU's own
     /// means, in place of the policy's.
-    pub fn machine(&self, own: Option<Means>, now: Ns) -> (HostPolicy, Option<Means>) {
+    fn machine(&self, own: Option<Means>, now: Ns) -> (HostPolicy, Option<Means>) {
         match self {
             // Ratelimits are set for domains; no vCPU is boosted.
             Self::Vanilla | Self::RatelimitAuto(_) => (HostPolicy::Vanilla, None),
