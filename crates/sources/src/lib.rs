@@ -1,1 +1,13 @@
 //! What happens to threads on this host. It knows threads only, no VM and no plan.
+//!
+//! A [`Source`] tells of threads that run and sleep as it happens, for who reacts to it.
+
+#[cfg(target_os = "linux")]
+mod perf;
+#[cfg(target_os = "linux")]
+mod react;
+
+#[cfg(target_os = "linux")]
+pub use perf::Perf;
+#[cfg(target_os = "linux")]
+pub use react::{Error, Happened, Source, What};
