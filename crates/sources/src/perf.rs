@@ -116,7 +116,8 @@ impl Ring {
     /// Where the kernel has written to.
     fn head(&self) -> u64 {
         // SAFETY: an aligned word of the mapping, which the kernel writes and only this reads.
-        let head = unsafe { AtomicU64::from_ptr((&raw const (*self.control()).data_head).cast_mut()) };
+        let head =
+            unsafe { AtomicU64::from_ptr((&raw const (*self.control()).data_head).cast_mut()) };
         head.load(Ordering::Acquire)
     }
 
@@ -152,7 +153,8 @@ impl Ring {
             self.tail += size;
         }
         // SAFETY: an aligned word of the mapping, which only this writes.
-        let tail = unsafe { AtomicU64::from_ptr((&raw const (*self.control()).data_tail).cast_mut()) };
+        let tail =
+            unsafe { AtomicU64::from_ptr((&raw const (*self.control()).data_tail).cast_mut()) };
         tail.store(self.tail, Ordering::Release);
     }
 }

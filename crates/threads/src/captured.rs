@@ -21,7 +21,8 @@ pub struct Baseline {
     pub attributes: Attributes,
     /// Its nice value, which a real-time thread has beside its priority.
     pub nice: i32,
-    /// CPUs it may use, ascending. Those that were offline are not among them.
+    /// CPUs it may use, ascending. Those that were offline are not among them. Empty: they are none of
+    /// our business and stay as they are.
     pub cpus: Vec<u32>,
 }
 
@@ -89,6 +90,13 @@ impl Captured {
         (stat.start() == Some(baseline.start)).then_some(Self { stat, pidfd, baseline })
     }
 
+    /// The same without the thread's CPUs, for who does not change them: somebody else may.
+    #[must_use]
+    pub fn without_cpus(mut self) -> Self {
+        self.baseline.cpus.clear();
+        self
+    }
+
     /// What the thread had.
     pub fn baseline(&self) -> &Baseline {
         &self.baseline
@@ -105,7 +113,7 @@ impl Captured {
     }
 
     /// Whether the thread sleeps at the moment.
-    pub fn sleeps(&self) -> bool {
+    pub fn is_asleep(&self) -> bool {
         self.stat.is_asleep()
     }
 
@@ -154,7 +162,7 @@ impl Captured {
 
     fn restore_affinity(&self) -> Result<(), Error> {
         let Baseline { tid, cpus, .. } = &self.baseline;
-        if affinity(*tid)? == *cpus { Ok(()) } else { set_affinity(*tid, cpus) }
+        if cpus.is_empty() || affinity(*tid)? == *cpus { Ok(()) } else { set_affinity(*tid, cpus) }
     }
 }
 

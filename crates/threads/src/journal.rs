@@ -34,6 +34,9 @@ const MOST_THREADS: usize = 16_384;
 /// Most bytes that are read. A line has some 150 and the CPUs.
 const MOST_BYTES: u64 = 16 << 20;
 
+/// In place of the CPUs of a thread whose CPUs are not to be given back.
+const NO_CPUS: &str = "any";
+
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -288,7 +291,7 @@ impl fmt::Display for Baseline {
             a.period,
             a.util_min,
             a.util_max,
-            cpu_list(cpus),
+            if cpus.is_empty() { NO_CPUS.to_owned() } else { cpu_list(cpus) },
         )
     }
 }
@@ -328,9 +331,12 @@ fn number<T: FromStr + fmt::Display>(word: &str) -> Option<T> {
     word.parse().ok().filter(|n: &T| n.to_string() == word)
 }
 
-/// The CPUs of a [`cpu_list`]: at least one, ascending, none that cannot be.
+/// The CPUs of a [`cpu_list`]: at least one, ascending, none that cannot be; or none at all.
 fn cpus(list: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
+    if list == NO_CPUS {
+        return Some(cpus);
+    }
     for run in list.split(',') {
         let (first, last) = run.split_once('-').unwrap_or((run, run));
         let (first, last): (u32, u32) = (number(first)?, number(last)?);

@@ -32,9 +32,8 @@ impl PidFd {
     pub fn is_alive(&self) -> bool {
         let none = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: signal 0 is none; the pointer is allowed to be null.
-        let rc = unsafe {
-            libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), 0, none, 0)
-        };
+        let rc =
+            unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), 0, none, 0) };
         rc == 0
     }
 }
