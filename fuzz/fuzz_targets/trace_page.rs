@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vcoop_kvm::trace::format::Format;
-use vcoop_kvm::trace::page::{Layout, Page};
+use vcoop_sources::trace::format::Format;
+use vcoop_sources::trace::page::{Layout, Page};
 
 fuzz_target!(|bytes: &[u8]| {
     let (text, bytes) = bytes

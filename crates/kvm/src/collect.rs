@@ -11,6 +11,7 @@ use vcoop_model::plan::{Act, Moment, Ns, Plan, Program, Target};
 use vcoop_model::recording::{LatencyRecord, PolicyEvents, Recording, Scalar};
 use vcoop_model::span::Observer;
 use vcoop_policy::PolicyStats;
+use vcoop_sources::trace::{Event, Meter, Recorder, Thread, Tid};
 use vcoop_threads::tsc::{Clock, tsc};
 use vcoop_threads::{RunTime, gettid, preemptions, run_time};
 
@@ -22,7 +23,6 @@ use crate::mask::{Widths, balances};
 use crate::probe::{Probe, Window};
 use crate::series::{self, Held, HostSample, Series, Source};
 use crate::trace::live::{Live, Tids};
-use crate::trace::{Meter, Recorder, Thread, Tid};
 use crate::translate::{Rates, places};
 use crate::trip::{Other, Trip};
 use crate::vcpu::Exits;
@@ -140,6 +140,8 @@ pub(crate) struct Collector<'a> {
     first: Option<Totals>,
     last: Option<Totals>,
     observer: Option<&'a mut dyn Observer>,
+    /// Events on their way to it.
+    live: Option<Live>,
 }
 
 impl<'a> Collector<'a> {
@@ -208,6 +210,7 @@ impl<'a> Collector<'a> {
             first: None,
             last: None,
             observer: None,
+            live: None,
         };
         (this, senders)
     }
@@ -281,7 +284,7 @@ impl<'a> Collector<'a> {
             let tids = Tids { tasks: &tasks, vcpus: &vcpus, injector, collector };
             let live = Live::new(self.plan, self.clock, tids, cpus, window);
             observer.cast(&live.cast);
-            trace.live = Some(live);
+            self.live = Some(live);
         }
         self.vcpus = vcpus;
     }
@@ -291,7 +294,7 @@ impl<'a> Collector<'a> {
         self.gather(vms);
         self.read(vms);
         if let Some(trace) = &mut self.trace {
-            trace.drain();
+            trace.drain(&mut tap(&mut self.live));
         }
         self.release(false);
     }
@@ -353,7 +356,7 @@ impl<'a> Collector<'a> {
 
     /// Takes in what policies and governors did.
     fn read(&mut self, vms: &[LabVm]) {
-        let mut live = self.trace.as_mut().and_then(|trace| trace.live.as_mut());
+        let mut live = self.live.as_mut();
         self.unread += self.widths.read(vms, |at, vm, width| {
             if let Some(live) = &mut live {
                 live.mask(at, vm, width);
@@ -377,13 +380,11 @@ impl<'a> Collector<'a> {
     }
 
     fn release(&mut self, all: bool) {
-        let (clock, trace) = (self.clock, self.trace.as_mut());
-        let covered = trace.as_ref().map_or(0, |trace| clock.ns_at(trace.timeline().covered()));
-        let live = trace.and_then(|trace| trace.live.as_mut());
-        if let (Some(live), Some(observer)) = (live, &mut self.observer) {
+        let timeline = self.trace.as_ref().map(Recorder::timeline);
+        let covered = timeline.map_or(0, |timeline| self.clock.ns_at(timeline.covered()));
+        if let (Some(live), Some(observer)) = (&mut self.live, &mut self.observer) {
             live.tell(*observer, covered);
         }
-        let timeline = self.trace.as_ref().map(Recorder::timeline);
         for line in &mut self.lines {
             line.series.release(&self.clock, timeline, all);
             if let Some(observer) = &mut self.observer {
@@ -398,7 +399,7 @@ impl<'a> Collector<'a> {
         self.read(counters.vms);
         self.widths.end(ended);
         if let Some(trace) = &mut self.trace {
-            trace.end();
+            trace.end(&mut tap(&mut self.live));
         }
         self.release(true);
         for line in &mut self.lines {
@@ -407,8 +408,7 @@ impl<'a> Collector<'a> {
                 line.series.probe.tell(*observer);
             }
         }
-        let live = self.trace.as_mut().and_then(|trace| trace.live.as_mut());
-        if let (Some(live), Some(observer)) = (live, &mut self.observer) {
+        if let (Some(live), Some(observer)) = (&mut self.live, &mut self.observer) {
             live.close(*observer, ended);
         }
         let mut scalars = BTreeMap::new();
@@ -453,6 +453,11 @@ impl<'a> Collector<'a> {
         let (policy_events, in_use) = (self.policy_events, self.widths.in_use);
         Recording { latencies, scalars, policy_events, in_use, ..Recording::default() }
     }
+}
+
+/// Hands the trace's events to who shows them.
+fn tap(live: &mut Option<Live>) -> impl FnMut(&Event) {
+    move |event| live.iter_mut().for_each(|live| live.take(event))
 }
 
 /// What a guest wrote about one period. `ours`: the injector fires for it, at most `early` cycles

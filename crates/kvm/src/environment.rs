@@ -42,7 +42,7 @@ pub fn environment() -> BTreeMap<String, String> {
     put("preemption_timer", read("/sys/module/kvm_intel/parameters/preemption_timer"));
     put("load_average", read("/proc/loadavg"));
     put("cpu_cgroup", cgroup("cpu"));
-    put("trace", Some(crate::trace::describe()));
+    put("trace", Some(vcoop_sources::trace::describe()));
     let cpus = vcoop_threads::allowed_cpus().map(|c| c.len().to_string());
     put("cpus", cpus.ok());
     facts

@@ -17,6 +17,7 @@ use vcoop_model::plan::virt::IpiPath;
 use vcoop_model::plan::{Act, GuestTimer, Ns, Plan, PolicyPlan, Program, Target, TaskPlan, VmPlan};
 use vcoop_model::recording::Recording;
 use vcoop_model::span::Observer;
+use vcoop_sources::trace::Recorder;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::tsc::{Clock, tsc};
 use vcoop_threads::{Attributes, Stay, gettid, pin};
@@ -34,7 +35,6 @@ use crate::machine::Machine;
 use crate::probe::Window;
 use crate::reservation;
 use crate::series::HostSample;
-use crate::trace::Recorder;
 use crate::translate::{Guest, Rates};
 use crate::vcpu::{self, Exits};
 use crate::wiring::Wiring;
@@ -167,7 +167,7 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
 ///
 /// They cannot.
 pub fn can_trace() -> Result<(), Missing> {
-    let events = crate::trace::describe();
+    let events = vcoop_sources::trace::describe();
     match events.strip_prefix("no: ") {
         None => Ok(()),
         Some(why) => Err(Missing {

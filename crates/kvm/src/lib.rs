@@ -112,7 +112,7 @@ mod series;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod stress_ng;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub mod trace;
+mod trace;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod translate;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -7,11 +7,11 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use vcoop_guest::ring::Sample;
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{Part, Parts};
+use vcoop_sources::trace::{Tid, Timeline};
 use vcoop_threads::tsc::Clock;
 
 use crate::probe::Probe;
 use crate::trace::attribute::{self, Attributed};
-use crate::trace::{Tid, Timeline};
 use crate::trip::Trip;
 
 /// Samples held for one probe; a probe every 10 us takes two thirds of a second to fill it.
@@ -169,11 +169,11 @@ impl Series {
 mod tests {
     use super::{Held, Series, Source};
     use crate::probe::{Probe, Window};
-    use crate::trace::Timeline;
     use crate::trip::{Other, Trip};
     use vcoop_guest::line::Served;
     use vcoop_guest::ring::Sample;
     use vcoop_model::recording::Part;
+    use vcoop_sources::trace::Timeline;
     use vcoop_threads::tsc::Clock;
 
     const WINDOW: Window = Window { from: 0, to: 1_000_000 };

@@ -9,10 +9,8 @@ use std::collections::BTreeMap;
 use vcoop_guest::ring::Sample;
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{Part, Parts};
+use vcoop_sources::trace::{IDLE, Label, Span, State, Tid, Timeline};
 use vcoop_threads::tsc::Clock;
-
-use super::event::Tid;
-use super::timeline::{IDLE, Label, Span, State, Timeline};
 
 /// Where a sample's time went, and who had the CPU while it waited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -147,11 +145,10 @@ pub(crate) fn host(
 #[cfg(test)]
 mod tests {
     use super::{guest, host};
-    use crate::trace::event::{Comm, Event, What};
-    use crate::trace::timeline::Timeline;
     use proptest::prelude::*;
     use vcoop_guest::ring::Sample;
     use vcoop_model::recording::{Part, Parts};
+    use vcoop_sources::trace::{Comm, Event, Timeline, What};
     use vcoop_threads::tsc::Clock;
 
     fn comm(name: &str) -> Comm {

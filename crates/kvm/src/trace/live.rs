@@ -10,9 +10,9 @@ use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::span::{
     Cast, Event as Told, GuestWork, Left, Observer, ThreadId, ThreadName, Work,
 };
+use vcoop_sources::trace::{Event, Tid, What};
 use vcoop_threads::tsc::Clock;
 
-use super::event::{Event, Tid, What};
 use crate::diary::Note;
 
 /// Threads of a run, by what they are.
@@ -201,9 +201,9 @@ mod tests {
 
     use super::{Live, Tids};
     use crate::diary::Note;
-    use crate::trace::event::{Event, What};
     use vcoop_model::plan::Ns;
     use vcoop_model::span::{Cast, Event as Told, Observer};
+    use vcoop_sources::trace::{Event, What};
     use vcoop_threads::tsc::Clock;
 
     #[derive(Debug, Default)]

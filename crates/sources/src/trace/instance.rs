@@ -20,7 +20,7 @@ const BUFFERS_KB: (usize, usize, usize) = (64 << 10, 256, 2048);
 
 /// An instance, and its CPUs' buffers.
 #[derive(Debug)]
-pub(crate) struct Instance {
+pub(super) struct Instance {
     path: PathBuf,
     cpus: Vec<(u32, File)>,
     layout: Layout,
@@ -59,7 +59,7 @@ impl Instance {
     /// # Errors
     ///
     /// What is missing, for people.
-    pub(crate) fn new(name: &str) -> Result<Self, String> {
+    pub(super) fn new(name: &str) -> Result<Self, String> {
         let root = mount_point().ok_or_else(|| {
             "tracefs is not mounted; mount -t tracefs nodev /sys/kernel/tracing".to_owned()
         })?;
@@ -108,7 +108,7 @@ impl Instance {
     }
 
     /// Where things are in its pages.
-    pub(crate) fn layout(&self) -> Layout {
+    pub(super) fn layout(&self) -> Layout {
         self.layout
     }
 
@@ -117,13 +117,13 @@ impl Instance {
     /// # Errors
     ///
     /// Which file and why, for people.
-    pub(crate) fn write(&self, file: &str, text: &str) -> Result<(), String> {
+    pub(super) fn write(&self, file: &str, text: &str) -> Result<(), String> {
         let path = self.path.join(file);
         fs::write(&path, text).map_err(why(&format!("write {text:?} to"), &path))
     }
 
     /// The format of an event; `None` if this kernel has no such event.
-    pub(crate) fn format(&self, event: &str) -> Option<Format> {
+    pub(super) fn format(&self, event: &str) -> Option<Format> {
         let path = self.path.join("events").join(event).join("format");
         Format::parse(&fs::read_to_string(path).ok()?)
     }
@@ -134,7 +134,7 @@ impl Instance {
     /// # Errors
     ///
     /// Why a buffer could not be read.
-    pub(crate) fn read(
+    pub(super) fn read(
         &self,
         most: usize,
         mut each: impl FnMut(u32, &[u8]),
@@ -162,7 +162,7 @@ impl Instance {
     }
 
     /// Events lost so far: overwritten, or not recorded.
-    pub(crate) fn lost(&self) -> u64 {
+    pub(super) fn lost(&self) -> u64 {
         let of = |cpu: u32| {
             let path = self.path.join(format!("per_cpu/cpu{cpu}/stats"));
             let text = fs::read_to_string(path).unwrap_or_default();

@@ -1,41 +1,74 @@
-//! The trace events that the lab looks at, out of their bytes.
+//! The trace events that are looked at, out of their bytes.
 
 use super::format::{Field, Format};
 
 /// A thread id of the kernel; 0 is the idle thread of each CPU.
-pub(crate) type Tid = i32;
+pub type Tid = i32;
 
 /// A thread's name, as the kernel has it: up to 15 bytes and a zero, anything in them.
-pub(crate) type Comm = [u8; 16];
+pub type Comm = [u8; 16];
 
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Event {
+pub struct Event {
     /// TSC.
-    pub(crate) time: u64,
+    pub time: u64,
     /// The CPU that wrote it.
-    pub(crate) cpu: u32,
+    pub cpu: u32,
     /// What happened.
-    pub(crate) what: What,
+    pub what: What,
 }
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
-    /// The CPU goes from one thread to another. `runnable`: the one before still wants it.
-    Switch { prev: Tid, runnable: bool, next: Tid, comm: Comm },
+pub enum What {
+    /// The CPU goes from one thread to another.
+    Switch {
+        /// Who had it.
+        prev: Tid,
+        /// That one still wants it.
+        runnable: bool,
+        /// Who gets it.
+        next: Tid,
+        /// Name of the one who gets it.
+        comm: Comm,
+    },
     /// A thread is being woken (by the thread that wakes it, perhaps on another CPU).
-    Waking { tid: Tid, cpu: u32 },
+    Waking {
+        /// Who is woken.
+        tid: Tid,
+        /// CPU that it is to run on.
+        cpu: u32,
+    },
     /// It is on a run queue.
-    Wakeup { tid: Tid, cpu: u32 },
+    Wakeup {
+        /// Who is woken.
+        tid: Tid,
+        /// CPU of that queue.
+        cpu: u32,
+    },
     /// A vCPU's thread enters guest mode.
-    Entry { tid: Tid },
+    Entry {
+        /// The thread.
+        tid: Tid,
+    },
     /// It has left guest mode.
-    Exit { tid: Tid },
-    /// A vCPU's halt is over, after so many nanoseconds; the kernel polls before it sleeps.
-    HaltOver { tid: Tid, ns: u64 },
-    /// Events of this CPU were lost, after the one before (`since`) and before this time.
-    Lost { since: u64 },
+    Exit {
+        /// The thread.
+        tid: Tid,
+    },
+    /// A vCPU's halt is over; the kernel polls before it sleeps.
+    HaltOver {
+        /// The thread.
+        tid: Tid,
+        /// Nanoseconds that it took.
+        ns: u64,
+    },
+    /// Events of this CPU were lost, after the one before and before this time.
+    Lost {
+        /// TSC of the one before.
+        since: u64,
+    },
 }
 
 /// Bits of `prev_state` that say why a thread does not run; without any it is runnable, preempted or
@@ -55,13 +88,13 @@ enum Shape {
 
 /// Reads events of the formats it was given.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Decoder {
+pub(super) struct Decoder {
     shapes: Vec<(u16, Shape)>,
 }
 
 impl Decoder {
     /// Takes an event of this name in; false: unknown, or its fields are not those expected.
-    pub(crate) fn learn(&mut self, name: &str, format: &Format) -> bool {
+    pub(super) fn learn(&mut self, name: &str, format: &Format) -> bool {
         let shape = || {
             let field = |name| format.field(name);
             Some(match name {
@@ -87,7 +120,7 @@ impl Decoder {
     }
 
     /// What an event's bytes say; `None` for an event it does not know, or one cut short.
-    pub(crate) fn decode(&self, data: &[u8]) -> Option<What> {
+    pub(super) fn decode(&self, data: &[u8]) -> Option<What> {
         let id = u16::try_from(Format::TYPE.unsigned(data)?).ok()?;
         let (_, shape) = self.shapes.iter().find(|(i, _)| *i == id)?;
         let tid = |f: &Field| Tid::try_from(f.signed(data)?).ok();

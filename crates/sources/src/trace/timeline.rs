@@ -21,7 +21,7 @@ use super::event::{Comm, Event, Tid, What};
 
 /// What a thread is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub enum State {
     /// Nobody knows.
     Unknown,
     /// It sleeps; a vCPU's: it halts.
@@ -40,26 +40,31 @@ pub(crate) enum State {
 
 /// A stretch of time in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub(crate) state: State,
-    pub(crate) from: u64,
-    pub(crate) to: u64,
+pub struct Span {
+    /// What the thread was doing.
+    pub state: State,
+    /// TSC of the beginning.
+    pub from: u64,
+    /// TSC of the end.
+    pub to: u64,
     /// The CPU that it runs on, or that it waits for.
-    pub(crate) cpu: u32,
+    pub cpu: u32,
 }
 
 /// CPU time and waits of a thread since the beginning, in cycles, as the kernel counts them in
 /// `schedstat`: a wait counts when it is over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Meter {
-    pub(crate) exec: u64,
-    pub(crate) wait: u64,
+pub struct Meter {
+    /// CPU time.
+    pub exec: u64,
+    /// Time on run queues.
+    pub wait: u64,
 }
 
 /// Who had a CPU: nobody, nobody knows, or a label.
-pub(crate) type Label = u32;
+pub type Label = u32;
 /// Nobody: the idle thread.
-pub(crate) const IDLE: Label = 0;
+pub const IDLE: Label = 0;
 /// Nobody knows.
 const UNKNOWN: Label = 1;
 /// All names that there was no room for.
@@ -93,9 +98,9 @@ struct Track {
     enters: bool,
 }
 
-/// The history of a run's threads and CPUs. See the [module](self).
+/// The history of threads and CPUs, in order of time.
 #[derive(Debug)]
-pub(crate) struct Timeline {
+pub struct Timeline {
     clock: Clock,
     tracks: BTreeMap<Tid, Track>,
     /// Who has each CPU, from when on.
@@ -111,7 +116,8 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    pub(crate) fn new(clock: Clock) -> Self {
+    /// One that has seen nothing. `clock`: for times that events tell in nanoseconds.
+    pub fn new(clock: Clock) -> Self {
         let names = ["idle", "unknown", "others"].map(str::to_owned).to_vec();
         Self {
             clock,
@@ -128,7 +134,7 @@ impl Timeline {
     }
 
     /// A thread of ours has this label; `track`: its states are kept.
-    pub(crate) fn know(&mut self, tid: Tid, label: &str, track: bool) {
+    pub fn know(&mut self, tid: Tid, label: &str, track: bool) {
         let label = self.label(label.to_owned());
         self.ours.insert(tid, label);
         if track {
@@ -154,7 +160,7 @@ impl Timeline {
     }
 
     /// A label's name.
-    pub(crate) fn name(&self, label: Label) -> &str {
+    pub fn name(&self, label: Label) -> &str {
         self.names.get(label as usize).map_or("", String::as_str)
     }
 
@@ -180,7 +186,7 @@ impl Timeline {
     }
 
     /// Takes an event in. Events come in order of time.
-    pub(crate) fn apply(&mut self, event: &Event) {
+    pub fn apply(&mut self, event: &Event) {
         self.pass(event.time);
         let (time, cpu) = (event.time, event.cpu);
         match event.what {
@@ -231,7 +237,7 @@ impl Timeline {
     }
 
     /// All events before this time have been taken in.
-    pub(crate) fn settle(&mut self, covered: u64) {
+    pub fn settle(&mut self, covered: u64) {
         self.pass(covered);
         self.covered = self.covered.max(covered);
     }
@@ -248,27 +254,27 @@ impl Timeline {
     }
 
     /// Has the meters read at this time, which has not been settled yet.
-    pub(crate) fn mark(&mut self, at: u64) {
+    pub fn mark(&mut self, at: u64) {
         self.marks.push_back(at);
     }
 
     /// The meters of the marks so far, in their order.
-    pub(crate) fn meters(&self) -> &[BTreeMap<Tid, Meter>] {
+    pub fn meters(&self) -> &[BTreeMap<Tid, Meter>] {
         &self.snapshots
     }
 
     /// Before this time nothing is missing any more.
-    pub(crate) fn covered(&self) -> u64 {
+    pub fn covered(&self) -> u64 {
         self.covered
     }
 
     /// Whether the kernel tells when this thread enters guest mode.
-    pub(crate) fn sees_entries(&self, tid: Tid) -> bool {
+    pub fn sees_entries(&self, tid: Tid) -> bool {
         self.tracks.get(&tid).is_some_and(|t| t.enters)
     }
 
     /// What a thread did from one time to another, without a gap; `None` if any of it is not known.
-    pub(crate) fn spans(&self, tid: Tid, from: u64, to: u64) -> Option<Vec<Span>> {
+    pub fn spans(&self, tid: Tid, from: u64, to: u64) -> Option<Vec<Span>> {
         if from >= to {
             return Some(Vec::new());
         }
@@ -296,13 +302,7 @@ impl Timeline {
     }
 
     /// Who had a CPU from one time to another, in order, without a gap; `None`: nobody knows.
-    pub(crate) fn ran(
-        &self,
-        cpu: u32,
-        from: u64,
-        to: u64,
-        mut each: impl FnMut(Option<Label>, u64, u64),
-    ) {
+    pub fn ran(&self, cpu: u32, from: u64, to: u64, mut each: impl FnMut(Option<Label>, u64, u64)) {
         let mut at = from;
         if let Some(line) = self.cpus.get(&cpu) {
             let after = line.partition_point(|(start, _)| *start <= from);
@@ -327,7 +327,7 @@ impl Timeline {
     }
 
     /// Forgets what was over before this time.
-    pub(crate) fn prune(&mut self, before: u64) {
+    pub fn prune(&mut self, before: u64) {
         for t in self.tracks.values_mut() {
             while t.segments.get(1).is_some_and(|s| s.from <= before) {
                 t.segments.pop_front();
