@@ -50,6 +50,15 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Show the VMs that run on this host, and the threads of their vCPUs.
     Vms(VmsArgs),
+    /// Apply a policy to a running VM until Ctrl-C, --for, or `vcoop detach`.
+    Attach(AttachArgs),
+    /// Take a policy back from a running VM.
+    Detach(DetachArgs),
+    /// Give threads back what they had, after a vcoop that was killed; twice does no harm.
+    Restore(RestoreArgs),
+    /// Take boosts back when their owner dies; started by the owner.
+    #[command(hide = true)]
+    Keeper(KeeperArgs),
     /// Print shell completions.
     Completions(CompletionsArgs),
     /// Write man pages into a folder, or print the first one.
@@ -472,4 +481,48 @@ pub(crate) struct CompletionsArgs {
 pub(crate) struct ManArgs {
     /// Folder for one page a command; without it the first page is printed
     pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct AttachArgs {
+    /// The VM: its name or the process id of its VMM, as `vcoop vms` shows them
+    pub(crate) vm: String,
+    /// The policy: static, wake-boost, or one that --set makes of them
+    #[arg(long)]
+    pub(crate) policy: String,
+    /// Change a setting of the policy: policy.wake-boost.run=1ms, policy.static.means="nice -10"
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub(crate) sets: Vec<String>,
+    /// Take it back after so long, with a unit: 500ms, 10s
+    #[arg(long = "for", value_name = "TIME")]
+    pub(crate) time: Option<String>,
+    /// Print one JSON document on stdout at the end, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DetachArgs {
+    /// The VM: its name or the process id of its VMM
+    #[arg(required_unless_present = "all")]
+    pub(crate) vm: Option<String>,
+    /// All VMs that have a policy
+    #[arg(long, conflicts_with = "vm")]
+    pub(crate) all: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct RestoreArgs {
+    /// Say nothing where nothing was left changed
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct KeeperArgs {
+    /// The owner's journal
+    pub(crate) journal: PathBuf,
 }

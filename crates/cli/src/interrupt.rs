@@ -6,6 +6,14 @@ use crate::output::note;
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
+/// The flag Ctrl-C sets, for what runs until then: the first one is the way to end it.
+#[cfg(target_os = "linux")]
+pub(crate) fn end_flag() -> &'static AtomicBool {
+    // Without a handler Ctrl-C ends the process, and the keeper gives everything back.
+    let _ = ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed));
+    &STOP
+}
+
 /// The flag Ctrl-C sets. The first one asks the run to end and to show what it has; the second
 /// ends the process at once.
 pub(crate) fn stop_flag() -> &'static AtomicBool {

@@ -1,6 +1,8 @@
 //! The vcoop command.
 
 mod args;
+#[cfg(target_os = "linux")]
+mod attach;
 mod calibrate;
 mod capture;
 mod doctor;
@@ -9,6 +11,8 @@ mod failure;
 mod folder;
 mod interrupt;
 mod list;
+#[cfg(target_os = "linux")]
+mod living;
 mod map;
 mod output;
 mod progress;
@@ -31,6 +35,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Args, Command};
+use failure::Failure;
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
@@ -49,15 +54,28 @@ fn main() -> ExitCode {
         Command::Capture(args) => capture::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        #[cfg(target_os = "linux")]
-        Command::Vms(args) => vms::run(&args),
-        #[cfg(not(target_os = "linux"))]
-        Command::Vms(_) => {
-            let why = "VMs are found on Linux hosts only\n  remedy: run it on the host of the VMs";
-            Err(failure::Failure::Missing(why.to_owned()))
-        }
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
+        command => of_host(command),
     };
-    done.map_or_else(failure::Failure::report, |()| ExitCode::SUCCESS)
+    done.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
+}
+
+/// The commands about VMs that others run.
+#[cfg(target_os = "linux")]
+fn of_host(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Vms(args) => vms::run(&args),
+        Command::Attach(args) => attach::attach(&args),
+        Command::Detach(args) => attach::detach(&args),
+        Command::Restore(args) => attach::restore(&args),
+        Command::Keeper(args) => vcoop_daemon::keeper::run(&args.journal).map_err(Failure::run),
+        other => unreachable!("{other:?} is not about VMs that others run"),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn of_host(_: Command) -> Result<(), Failure> {
+    let why = "VMs are found on Linux hosts only\n  remedy: run it on the host of the VMs";
+    Err(Failure::Missing(why.to_owned()))
 }

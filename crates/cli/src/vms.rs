@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use vcoop_daemon::VmStatus;
 use vcoop_report::vms::{Note, Source, Thread, Vcpu, Vm, Vms};
 use vcoop_threads::{Captured, RunTimes, cpu_list};
 use vcoop_vmm::qmp::{QmpError, TIMEOUT};
@@ -12,6 +13,7 @@ use vcoop_vmm::{self as vmm, Accel, Proc, Vmm};
 
 use crate::args::VmsArgs;
 use crate::failure::Failure;
+use crate::living;
 use crate::output::{print, style};
 
 /// Where the host is looked at.
@@ -45,7 +47,14 @@ pub(crate) fn run(args: &VmsArgs) -> Result<(), Failure> {
     let unanswered: Vec<String> = args.qmp.iter().filter_map(ask).collect();
 
     let mut notes = notes_of_host(&host, &scan);
-    let vms = scan.vms.iter().map(|vm| describe(&host, vm, &mut notes)).collect();
+    let status = if host.is_this { living::status() } else { None };
+    let mut vms: Vec<Vm> = scan.vms.iter().map(|vm| describe(&host, vm, &mut notes)).collect();
+    for (of, vm) in scan.vms.iter().zip(&mut vms) {
+        let id = living::id(of);
+        let in_force = status.as_ref().and_then(|s| s.vms.iter().find(|vm| vm.vm == id));
+        apply(in_force, host.is_this, vm);
+        notes.extend(foreign_realtime(vm));
+    }
     let (schema, version) = ("vcoop.vms/1", env!("CARGO_PKG_VERSION"));
     let document = Vms { schema, version, vms, notes };
     let json = || document.to_json().map_err(Failure::run);
@@ -150,13 +159,6 @@ fn describe(host: &Host, vm: &vmm::Vm, notes: &mut Vec<Note>) -> Vm {
         let remedy = "a kernel with CONFIG_SCHEDSTATS or CONFIG_TASK_DELAY_ACCT".to_owned();
         note("this kernel does not count the run times of threads".to_owned(), Some(remedy));
     }
-    let realtime = vcpus.iter().filter(|v| v.thread.realtime_by.is_some()).map(|v| v.index);
-    let realtime: Vec<u32> = realtime.collect();
-    if !realtime.is_empty() {
-        let list = cpu_list(&realtime);
-        note(format!("who made vCPU {list} real-time is not known"), None);
-    }
-
     let vmm::Sources { name, vmm, accel } = vm.sources;
     let sources = [("name", name), ("vmm", vmm), ("accel", accel)];
     Vm {
@@ -171,6 +173,28 @@ fn describe(host: &Host, vm: &vmm::Vm, notes: &mut Vec<Note>) -> Vm {
         sources: sources.map(|(fact, source)| Source { fact, source: source.to_string() }).into(),
         guest_driver: None,
     }
+}
+
+/// What vcoop itself does with a VM.
+fn apply(in_force: Option<&VmStatus>, is_this: bool, vm: &mut Vm) {
+    vm.policy = in_force.map(|status| status.policy.clone());
+    for vcpu in &mut vm.vcpus {
+        let driven = in_force.and_then(|status| {
+            status.vcpus.iter().find(|v| v.tid == vcpu.tid as i32 && v.left_alone.is_none())
+        });
+        vcpu.boosted = is_this.then(|| driven.is_some_and(|v| v.boosted));
+        if vcpu.thread.realtime_by.is_some() && driven.is_some_and(|v| v.boosted) {
+            vcpu.thread.realtime_by = Some("vcoop");
+        }
+    }
+}
+
+/// vCPUs that somebody else made real-time.
+fn foreign_realtime(vm: &Vm) -> Option<Note> {
+    let foreign = vm.vcpus.iter().filter(|v| v.thread.realtime_by == Some("unknown"));
+    let foreign: Vec<u32> = foreign.map(|v| v.index).collect();
+    let evidence = format!("who made vCPU {} real-time is not known", cpu_list(&foreign));
+    (!foreign.is_empty()).then_some(Note { pid: Some(vm.pid), evidence, remedy: None })
 }
 
 /// What tells the threads of a VM's vCPUs.

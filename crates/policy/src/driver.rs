@@ -146,6 +146,12 @@ impl VcpuDriver {
         self.baseline
     }
 
+    /// What the thread really has, known before [`start`] only; later changes are [`rebase`]'s.
+    pub fn set_baseline(&mut self, baseline: Policy) {
+        debug_assert!(!self.has_thread, "a rebase");
+        self.baseline = baseline;
+    }
+
     /// When [`timer`] is due.
     pub fn timer(&self) -> Option<Ns> {
         self.timer

@@ -1,4 +1,16 @@
 //! What happens to threads on this host. It knows threads only, no VM and no plan.
+//!
+//! - [`trace`] records the host's scheduler, to be looked at afterwards.
+//! - A [`Source`] tells of threads that run and sleep as it happens, for who reacts to it.
 
+#[cfg(target_os = "linux")]
+mod perf;
+#[cfg(target_os = "linux")]
+mod react;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod trace;
+
+#[cfg(target_os = "linux")]
+pub use perf::Perf;
+#[cfg(target_os = "linux")]
+pub use react::{Error, Happened, Source, What};

@@ -114,6 +114,17 @@ macro_rules! test {
 /// harness. One test at a time, if not told otherwise: tests that measure must not run beside each other.
 #[must_use]
 pub fn main() -> ExitCode {
+    run(false)
+}
+
+/// As [`main`], of tests that have a layer of their own: each is as if under `#[ignore]`, and runs if the
+/// arguments say `--ignored`.
+#[must_use]
+pub fn layer_main() -> ExitCode {
+    run(true)
+}
+
+fn run(ignored: bool) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
     let mut tests: Vec<&Test> = inventory::iter::<Test>.into_iter().collect();
@@ -126,7 +137,7 @@ pub fn main() -> ExitCode {
                 Err(Skip(reason)) => Completion::ignored_with(reason),
             })
         };
-        Trial::ignorable_test(test.name, done).with_kind(test.kind)
+        Trial::ignorable_test(test.name, done).with_kind(test.kind).with_ignored_flag(ignored)
     };
     libtest_mimic::run(&arguments, tests.into_iter().map(trial).collect()).exit_code()
 }

@@ -2,10 +2,12 @@
 #![allow(unsafe_code, reason = "getpriority and setpriority have no safe wrapper")]
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::affinity::{affinity, set_affinity};
 use crate::attributes::Attributes;
 use crate::error::Error;
+use crate::pidfd::PidFd;
 use crate::stats::Stat;
 
 /// What a thread had: scheduling attributes and CPUs.
@@ -19,17 +21,20 @@ pub struct Baseline {
     pub attributes: Attributes,
     /// Its nice value, which a real-time thread has beside its priority.
     pub nice: i32,
-    /// CPUs it may use, ascending. Those that were offline are not among them.
+    /// CPUs it may use, ascending. Those that were offline are not among them. Empty: they are none of
+    /// our business and stay as they are.
     pub cpus: Vec<u32>,
 }
 
 /// A thread with its baseline.
 ///
-/// The thread is held by an open file under `/proc`, which stays the thread's: a number that is
-/// given to another thread later is not taken for it.
+/// The thread is held by open files, which stay the thread's: a number that is given to another
+/// thread later is not taken for it.
 #[derive(Debug)]
 pub struct Captured {
     stat: Stat,
+    /// Where this kernel has them for threads: cheaper to ask than `stat`.
+    pidfd: Option<PidFd>,
     baseline: Baseline,
 }
 
@@ -68,19 +73,28 @@ impl Captured {
     /// [`Error`]: there is no such thread, or it may not be looked at.
     pub fn of(tid: i32) -> Result<Self, Error> {
         let gone = |source| Error { call: "open /proc/TID/stat", source };
-        let stat = Stat::open(tid).map_err(gone)?;
+        let (stat, pidfd) = (Stat::open(tid).map_err(gone)?, PidFd::of(tid).ok());
         let attributes = Attributes::get(tid)?;
         let nice = nice(tid)?;
         let cpus = affinity(tid)?;
         // Asked last: all that was read is of the thread that the file belongs to.
         let start = stat.start().ok_or_else(|| gone(io::Error::from_raw_os_error(libc::ESRCH)))?;
-        Ok(Self { stat, baseline: Baseline { tid, start, attributes, nice, cpus } })
+        Ok(Self { stat, pidfd, baseline: Baseline { tid, start, attributes, nice, cpus } })
     }
 
     /// The thread of a baseline that was written down; `None` if it has ended.
     pub fn again(baseline: Baseline) -> Option<Self> {
         let stat = Stat::open(baseline.tid).ok()?;
-        (stat.start() == Some(baseline.start)).then_some(Self { stat, baseline })
+        let pidfd = PidFd::of(baseline.tid).ok();
+        // Asked last: both files are of the thread that began then.
+        (stat.start() == Some(baseline.start)).then_some(Self { stat, pidfd, baseline })
+    }
+
+    /// The same without the thread's CPUs, for who does not change them: somebody else may.
+    #[must_use]
+    pub fn without_cpus(mut self) -> Self {
+        self.baseline.cpus.clear();
+        self
     }
 
     /// What the thread had.
@@ -90,7 +104,17 @@ impl Captured {
 
     /// Whether the thread has not ended.
     pub fn is_alive(&self) -> bool {
-        self.stat.start().is_some()
+        self.pidfd.as_ref().map_or_else(|| self.stat.start().is_some(), PidFd::is_alive)
+    }
+
+    /// Becomes readable when the thread ends; `None` where this kernel has no such file.
+    pub fn ends(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether the thread sleeps at the moment.
+    pub fn is_asleep(&self) -> bool {
+        self.stat.is_asleep()
     }
 
     /// Gives the thread back what it had. What it has already is not set again: an affinity that is
@@ -138,7 +162,7 @@ impl Captured {
 
     fn restore_affinity(&self) -> Result<(), Error> {
         let Baseline { tid, cpus, .. } = &self.baseline;
-        if affinity(*tid)? == *cpus { Ok(()) } else { set_affinity(*tid, cpus) }
+        if cpus.is_empty() || affinity(*tid)? == *cpus { Ok(()) } else { set_affinity(*tid, cpus) }
     }
 }
 

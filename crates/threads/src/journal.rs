@@ -34,6 +34,9 @@ const MOST_THREADS: usize = 16_384;
 /// Most bytes that are read. A line has some 150 and the CPUs.
 const MOST_BYTES: u64 = 16 << 20;
 
+/// In place of the CPUs of a thread whose CPUs are not to be given back.
+const NO_CPUS: &str = "any";
+
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -250,7 +253,7 @@ impl Contents {
         };
         let mut contents = Self { origin, threads: BTreeMap::new(), damaged: 0 };
         for line in lines.filter(|line| !line.is_empty()) {
-            let thread = str::from_utf8(line).ok().and_then(thread);
+            let thread = str::from_utf8(line).ok().and_then(Baseline::parse);
             let threads = &mut contents.threads;
             match thread.filter(|t| threads.len() < MOST_THREADS && !threads.contains_key(&t.tid)) {
                 Some(thread) => _ = threads.insert(thread.tid, thread),
@@ -265,52 +268,62 @@ impl fmt::Display for Contents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Origin { boot, pidns } = &self.origin;
         writeln!(f, "{MAGIC}boot={boot} pidns={pidns}")?;
-        for Baseline { tid, start, attributes: a, nice, cpus } in self.threads.values() {
-            writeln!(
-                f,
-                "thread {tid} {start} policy={} flags={} priority={} runtime={} deadline={} period={} \
-                 util={}-{} nice={nice} cpus={} .",
-                a.policy,
-                a.flags,
-                a.priority,
-                a.runtime,
-                a.deadline,
-                a.period,
-                a.util_min,
-                a.util_max,
-                cpu_list(cpus),
-            )?;
+        for thread in self.threads.values() {
+            writeln!(f, "{thread}")?;
         }
         Ok(())
     }
 }
 
-/// One line's thread.
-fn thread(line: &str) -> Option<Baseline> {
-    let mut words = line.split(' ');
-    let mut next = |name: &str| words.next()?.strip_prefix(name);
-    next("thread").filter(|rest| rest.is_empty())?;
-    let tid = number(next("")?).filter(|tid: &i32| *tid > 0)?;
-    let start = number(next("")?)?;
-    let (policy, flags) = (number(next("policy=")?)?, number(next("flags=")?)?);
-    let (priority, runtime) = (number(next("priority=")?)?, number(next("runtime=")?)?);
-    let (deadline, period) = (number(next("deadline=")?)?, number(next("period=")?)?);
-    let (util_min, util_max) = next("util=")?.split_once('-')?;
-    let (util_min, util_max) = (number(util_min)?, number(util_max)?);
-    let nice = number(next("nice=")?).filter(|nice: &i32| (-20..=19).contains(nice))?;
-    let cpus = cpus(next("cpus=")?)?;
-    // A line without its end was cut off, and its last number may be a part of one.
-    next(".").filter(|rest| rest.is_empty())?;
-    if words.next().is_some() {
-        return None;
+impl fmt::Display for Baseline {
+    /// A line of a journal.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tid, start, attributes: a, nice, cpus } = self;
+        write!(
+            f,
+            "thread {tid} {start} policy={} flags={} priority={} runtime={} deadline={} period={} \
+             util={}-{} nice={nice} cpus={} .",
+            a.policy,
+            a.flags,
+            a.priority,
+            a.runtime,
+            a.deadline,
+            a.period,
+            a.util_min,
+            a.util_max,
+            if cpus.is_empty() { NO_CPUS.to_owned() } else { cpu_list(cpus) },
+        )
     }
-    let plain = Attributes::of(0, 0, 0, 0);
-    let mut attributes =
-        Attributes { policy, flags, priority, runtime, util_min, util_max, ..plain };
-    (attributes.deadline, attributes.period) = (deadline, period);
-    // The kernel names it with the attributes where it is in force.
-    attributes.nice = if attributes.is_fair() { nice } else { 0 };
-    Some(Baseline { tid, start, attributes, nice, cpus })
+}
+
+impl Baseline {
+    /// What a line of a journal says, if it is one; whoever wrote it.
+    pub fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let mut next = |name: &str| words.next()?.strip_prefix(name);
+        next("thread").filter(|rest| rest.is_empty())?;
+        let tid = number(next("")?).filter(|tid: &i32| *tid > 0)?;
+        let start = number(next("")?)?;
+        let (policy, flags) = (number(next("policy=")?)?, number(next("flags=")?)?);
+        let (priority, runtime) = (number(next("priority=")?)?, number(next("runtime=")?)?);
+        let (deadline, period) = (number(next("deadline=")?)?, number(next("period=")?)?);
+        let (util_min, util_max) = next("util=")?.split_once('-')?;
+        let (util_min, util_max) = (number(util_min)?, number(util_max)?);
+        let nice = number(next("nice=")?).filter(|nice: &i32| (-20..=19).contains(nice))?;
+        let cpus = cpus(next("cpus=")?)?;
+        // A line without its end was cut off, and its last number may be a part of one.
+        next(".").filter(|rest| rest.is_empty())?;
+        if words.next().is_some() {
+            return None;
+        }
+        let plain = Attributes::of(0, 0, 0, 0);
+        let mut attributes =
+            Attributes { policy, flags, priority, runtime, util_min, util_max, ..plain };
+        (attributes.deadline, attributes.period) = (deadline, period);
+        // The kernel names it with the attributes where it is in force.
+        attributes.nice = if attributes.is_fair() { nice } else { 0 };
+        Some(Baseline { tid, start, attributes, nice, cpus })
+    }
 }
 
 /// A number as the kernel and `Display` write it.
@@ -318,9 +331,12 @@ fn number<T: FromStr + fmt::Display>(word: &str) -> Option<T> {
     word.parse().ok().filter(|n: &T| n.to_string() == word)
 }
 
-/// The CPUs of a [`cpu_list`]: at least one, ascending, none that cannot be.
+/// The CPUs of a [`cpu_list`]: at least one, ascending, none that cannot be; or none at all.
 fn cpus(list: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
+    if list == NO_CPUS {
+        return Some(cpus);
+    }
     for run in list.split(',') {
         let (first, last) = run.split_once('-').unwrap_or((run, run));
         let (first, last): (u32, u32) = (number(first)?, number(last)?);

@@ -20,6 +20,8 @@ pub mod journal;
 mod kick;
 #[cfg(target_os = "linux")]
 mod pi_mutex;
+#[cfg(target_os = "linux")]
+mod pidfd;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod sleep;
 #[cfg(target_os = "linux")]
@@ -42,6 +44,8 @@ pub use captured::{Baseline, Captured, NotRestored, Restored};
 pub use kick::Kick;
 #[cfg(target_os = "linux")]
 pub use pi_mutex::{PiGuard, PiMutex};
+#[cfg(target_os = "linux")]
+pub use pidfd::PidFd;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use sleep::{Attention, Duty, MOST_SPIN_NS, PreciseSleep, Until};
 #[cfg(target_os = "linux")]

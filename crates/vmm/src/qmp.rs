@@ -107,21 +107,11 @@ impl Qmp<Timed> {
     ///
     /// See [`QmpError`].
     pub fn connect(socket: &Path, timeout: Duration) -> Result<Self, QmpError> {
-        let deadline = Instant::now() + timeout;
-        let open = || {
-            let address = SocketAddrUnix::new(socket)?;
-            let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
-            let fd = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
-            // Connecting waits, too: for room in the queue of a listener that accepts nobody.
-            sockopt::set_socket_timeout(&fd, sockopt::Timeout::Send, Some(timeout))?;
-            rustix::net::connect(&fd, &address)?;
-            Ok(UnixStream::from(fd))
-        };
-        let stream = open().map_err(|e: rustix::io::Errno| match e {
-            rustix::io::Errno::AGAIN => QmpError::Timeout,
-            e => QmpError::Connect(e.into()),
+        let stream = Timed::connect(socket, timeout).map_err(|e| match e.kind() {
+            io::ErrorKind::WouldBlock => QmpError::Timeout,
+            _ => QmpError::Connect(e),
         })?;
-        Self::start(Timed { stream, deadline })
+        Self::start(stream)
     }
 }
 
@@ -252,6 +242,22 @@ pub struct Timed {
 }
 
 impl Timed {
+    /// Connects to a Unix socket. `timeout` is for connecting and all that follows.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's; [`io::ErrorKind::WouldBlock`] if the listener's queue stays full.
+    pub fn connect(socket: &Path, timeout: Duration) -> io::Result<Self> {
+        let deadline = Instant::now() + timeout;
+        let address = SocketAddrUnix::new(socket)?;
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        let fd = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+        // Connecting waits, too: for room in the queue of a listener that accepts nobody.
+        sockopt::set_socket_timeout(&fd, sockopt::Timeout::Send, Some(timeout))?;
+        rustix::net::connect(&fd, &address)?;
+        Ok(Self { stream: UnixStream::from(fd), deadline })
+    }
+
     fn left(&self) -> io::Result<Option<Duration>> {
         match self.deadline.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),

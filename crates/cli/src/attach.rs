@@ -1,0 +1,181 @@
+//! `vcoop attach`, `vcoop detach`, `vcoop restore`: policies on running VMs, and taking them back.
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use vcoop_daemon::{Place, Request, Response, VcpuStatus, VmStatus};
+use vcoop_lab::human;
+use vcoop_model::scenario::duration;
+
+use crate::args::{AttachArgs, DetachArgs, RestoreArgs};
+use crate::failure::Failure;
+use crate::interrupt::end_flag;
+use crate::living::{self, Owner};
+use crate::output::{note, print};
+
+/// Time between two looks at whether the policy is still in force.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The document of `vcoop attach --json`.
+#[derive(Debug, Serialize)]
+struct Document {
+    schema: &'static str,
+    version: &'static str,
+    /// Why it ended: `interrupted`, `time`, `detached` or `ended`.
+    end: &'static str,
+    #[serde(flatten)]
+    vm: VmStatus,
+}
+
+pub(crate) fn attach(args: &AttachArgs) -> Result<(), Failure> {
+    let stop = end_flag();
+    let length = args.time.as_ref().map(|text| {
+        duration(text)
+            .map_err(|why| Failure::usage(format!("--for: {why}; write it like 500ms or 10s")))
+    });
+    let length = length.transpose()?.map(Duration::from_nanos);
+    let vm = living::find(&args.vm)?;
+    let id = living::id(&vm);
+    let mut owner = Owner::connect_or_be(args.quiet)?;
+    let (policy, sets) = (args.policy.clone(), args.sets.clone());
+    let began = Instant::now();
+    let attached = owner.ask(&Request::Attach { vm: id.clone(), policy, sets })?;
+    let Response::Attached(mut last) = attached else { return Err(unexpected()) };
+    if !args.quiet {
+        announce(&last, vm.unplaced, length);
+    }
+    let end = loop {
+        if stop.load(Ordering::Relaxed) {
+            break "interrupted";
+        }
+        if length.is_some_and(|length| began.elapsed() >= length) {
+            break "time";
+        }
+        let left = length.map_or(LOOK, |length| length.saturating_sub(began.elapsed()).min(LOOK));
+        thread::sleep(left);
+        let Response::Status(status) = owner.ask(&Request::Status)? else {
+            return Err(unexpected());
+        };
+        match status.vms.into_iter().find(|vm| vm.vm == id) {
+            Some(now) => *last = now,
+            None if living::find(&id.pid.to_string()).is_ok() => break "detached",
+            None => break "ended",
+        }
+    };
+    if let Ok(Response::Detached(vm)) = owner.ask(&Request::Detach { vm: id }) {
+        last = vm;
+    }
+    drop(owner);
+    if args.json {
+        let (schema, version) = ("vcoop.attach/1", env!("CARGO_PKG_VERSION"));
+        let document = Document { schema, version, end, vm: *last };
+        let text = serde_json::to_string_pretty(&document).map_err(Failure::run)?;
+        return print(&(text + "\n"));
+    }
+    print(&summary(&last, end))
+}
+
+fn unexpected() -> Failure {
+    Failure::run("the vcoop that applies policies answered something else than was asked")
+}
+
+fn announce(vm: &VmStatus, unplaced: Option<usize>, length: Option<Duration>) {
+    let (name, policy) = (&vm.vm.name, &vm.policy);
+    let (alone, driven): (Vec<_>, Vec<_>) = vm.vcpus.iter().partition(|v| v.left_alone.is_some());
+    let end = match length {
+        Some(length) => format!("for {}", human::time(length.as_nanos() as f64 / 1e3)),
+        None => format!("until Ctrl-C or `vcoop detach {name}`"),
+    };
+    let n = driven.len();
+    let vcpus = if n == 1 { "1 vCPU".to_owned() } else { format!("{n} vCPUs") };
+    note(&format!("vcoop: {policy} on {vcpus} of {name} {end}"));
+    for vcpu in alone {
+        let why = vcpu.left_alone.as_deref().unwrap_or_default();
+        note(&format!("vcoop: vCPU {} is left alone: {why}", vcpu.index));
+    }
+    if let Some(n @ 1..) = unplaced {
+        note(&format!(
+            "vcoop: {n} vCPUs are left alone: their threads are not known (`vcoop vms`)"
+        ));
+    }
+}
+
+/// What a policy did, for people.
+fn summary(vm: &VmStatus, end: &str) -> String {
+    let VmStatus { vm: id, policy, for_ns, vcpus } = vm;
+    let time = |ns: u64| human::time(ns as f64 / 1e3);
+    let why = match end {
+        "detached" => " (detached by another command)",
+        "ended" => " (the VM has ended)",
+        _ => "",
+    };
+    let mut text = format!("{}: {policy} for {}{why}\n", id.name, time(*for_ns));
+    let row = |cells: [String; 6]| {
+        let [index, boosts, boosted, share, throttled, denied] = cells;
+        format!(
+            "  {index:<4}  {boosts:>9}  {boosted:>9}  {share:>7}  {throttled:>9}  {denied:>7}\n"
+        )
+    };
+    let heads = ["vCPU", "boosts", "boosted", "share", "throttled", "denied"].map(str::to_owned);
+    text += &row(heads);
+    for v in vcpus {
+        let VcpuStatus { index, left_alone, boosts, boosted_ns, throttles, denied, .. } = v;
+        if let Some(why) = left_alone {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "  {index:<4}  left alone: {why}");
+            continue;
+        }
+        let share = *boosted_ns as f64 * 100.0 / (*for_ns).max(1) as f64;
+        let share = format!("{share:.1} %");
+        let (boosts, throttles, denied) =
+            (boosts.to_string(), throttles.to_string(), denied.to_string());
+        text += &row([index.to_string(), boosts, time(*boosted_ns), share, throttles, denied]);
+    }
+    text += "every thread has what it had before\n";
+    text
+}
+
+pub(crate) fn detach(args: &DetachArgs) -> Result<(), Failure> {
+    let Some(response) = living::ask_owner(&Request::Status)? else {
+        return Err(Failure::run("no policy is applied to any VM"));
+    };
+    let Response::Status(status) = response else { return Err(unexpected()) };
+    let named = |vm: &&VmStatus| match &args.vm {
+        Some(name) => vm.vm.name == *name || vm.vm.pid.to_string() == *name,
+        None => args.all,
+    };
+    let chosen: Vec<_> = status.vms.iter().filter(named).collect();
+    if let (Some(name), []) = (&args.vm, chosen.as_slice()) {
+        let names: Vec<&str> = status.vms.iter().map(|vm| vm.vm.name.as_str()).collect();
+        let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        return Err(Failure::run(format!(
+            "{name}: no policy is applied to it\n  VMs with a policy: {there}"
+        )));
+    }
+    for vm in chosen {
+        let detached = living::ask_owner(&Request::Detach { vm: vm.vm.clone() })?;
+        if let Some(Response::Detached(last)) = detached {
+            print(&summary(&last, ""))?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn restore(args: &RestoreArgs) -> Result<(), Failure> {
+    let left = vcoop_daemon::restore(&Place::usual()).map_err(living::failure)?;
+    let mut text = living::said(&left).join("\n");
+    if text.is_empty() && !args.quiet {
+        "nothing was left changed".clone_into(&mut text);
+    }
+    if !text.is_empty() {
+        print(&(text + "\n"))?;
+    }
+    if left.failed.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::run("some threads do not have what they had; they stay in the journal"))
+    }
+}

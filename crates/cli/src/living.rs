@@ -1,0 +1,151 @@
+//! VMs of this host by the names that people type, and whoever applies policies to them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use vcoop_daemon::{Client, Options, Place, PlaceError, Request, Response, Service, Status, VmId};
+use vcoop_vmm::{Proc, Vm};
+
+use crate::failure::Failure;
+use crate::output::note;
+
+/// The VM of this name, or of this process.
+pub(crate) fn find(name: &str) -> Result<Vm, Failure> {
+    let scan = Proc::default()
+        .scan()
+        .map_err(|e| Failure::Missing(format!("/proc: {e}\n  remedy: mount -t proc proc /proc")))?;
+    let pid = name.parse::<u32>().ok();
+    let (named, others): (Vec<Vm>, Vec<Vm>) =
+        scan.vms.into_iter().partition(|vm| vm.name == name || Some(vm.pid) == pid);
+    let mut named = named.into_iter();
+    match (named.next(), named.next()) {
+        (Some(vm), None) => Ok(vm),
+        (Some(one), Some(other)) => {
+            let mut pids = vec![one.pid, other.pid];
+            pids.extend(named.map(|vm| vm.pid));
+            let list: Vec<String> = pids.iter().map(u32::to_string).collect();
+            let list = list.join(", ");
+            Err(Failure::usage(format!(
+                "several VMs are called {name}\n  remedy: give the process id of one: {list}"
+            )))
+        }
+        (None, _) => {
+            let names: Vec<&str> = others.iter().map(|vm| vm.name.as_str()).collect();
+            let there = match names.as_slice() {
+                [] => "no VM was found on this host; `vcoop vms` says what hides one".to_owned(),
+                names => format!("VMs on this host: {}", names.join(", ")),
+            };
+            Err(Failure::usage(format!("no VM `{name}`\n  {there}")))
+        }
+    }
+}
+
+/// How a VM is named to its owner.
+pub(crate) fn id(vm: &Vm) -> VmId {
+    VmId { pid: vm.pid, start_ticks: vm.start_time, name: vm.name.clone() }
+}
+
+/// A connection to who owns this host's vCPU threads.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    client: Client,
+    /// This process, if nobody else did. Dropped after the connection is.
+    _own: Option<Service>,
+}
+
+impl Owner {
+    /// Connects to the daemon, or becomes the owner where there is none.
+    pub(crate) fn connect_or_be(quiet: bool) -> Result<Self, Failure> {
+        let dir = Place::usual();
+        if let Some(client) = connect(&dir)? {
+            return Ok(Self { client, _own: None });
+        }
+        let (own, left) = match Service::start(&Options { dir: dir.clone() }) {
+            Ok(started) => started,
+            // Somebody was faster.
+            Err(PlaceError::Busy(..)) => {
+                std::thread::sleep(Duration::from_millis(200));
+                let why = "another vcoop is starting or ending\n  remedy: try it again".to_owned();
+                let client = connect(&dir)?.ok_or(Failure::Run(why))?;
+                return Ok(Self { client, _own: None });
+            }
+            Err(why) => return Err(failure(why)),
+        };
+        if !quiet {
+            said(&left).iter().for_each(|line| note(&format!("vcoop: {line}")));
+        }
+        let client = connect(&dir)?.ok_or_else(|| Failure::run("the owner does not listen"))?;
+        Ok(Self { client, _own: Some(own) })
+    }
+
+    /// Asks for something.
+    pub(crate) fn ask(&mut self, request: &Request) -> Result<Response, Failure> {
+        answer(&mut self.client, request)
+    }
+}
+
+/// What is in force on this host; `None`: nobody owns vCPU threads, or we may not ask.
+pub(crate) fn status() -> Option<Status> {
+    let mut client = Client::connect(&Place::usual()).ok()??;
+    match client.ask(&Request::Status).ok()? {
+        Response::Status(status) => Some(*status),
+        _ => None,
+    }
+}
+
+/// Asks the owner, if there is one.
+pub(crate) fn ask_owner(request: &Request) -> Result<Option<Response>, Failure> {
+    let client = connect(&Place::usual())?;
+    client.map(|mut client| answer(&mut client, request)).transpose()
+}
+
+fn connect(dir: &PathBuf) -> Result<Option<Client>, Failure> {
+    Client::connect(dir).map_err(|e| match e.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            let dir = dir.display();
+            Failure::Missing(format!("{dir}: {e}\n  remedy: run it as root"))
+        }
+        _ => Failure::Run(format!("{}: {e}", dir.display())),
+    })
+}
+
+fn answer(client: &mut Client, request: &Request) -> Result<Response, Failure> {
+    let gone = |e| Failure::Run(format!("the vcoop that applies policies does not answer: {e}"));
+    match client.ask(request).map_err(gone)? {
+        Response::Refused(why) => Err(Failure::Run(why)),
+        response => Ok(response),
+    }
+}
+
+/// A place that cannot be used, as an exit code.
+pub(crate) fn failure(why: PlaceError) -> Failure {
+    match &why {
+        PlaceError::Io(_, e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            Failure::Missing(why.to_string())
+        }
+        _ => Failure::run(why),
+    }
+}
+
+/// What was left by an owner that had died, in words.
+pub(crate) fn said(left: &vcoop_daemon::Left) -> Vec<String> {
+    let mut lines = Vec::new();
+    let threads = |n: usize| if n == 1 { "1 thread".to_owned() } else { format!("{n} threads") };
+    if !left.restored.is_empty() {
+        let list: Vec<String> = left.restored.iter().map(i32::to_string).collect();
+        let (n, list) = (threads(left.restored.len()), list.join(", "));
+        lines.push(format!("gave {n} back what an earlier vcoop had left changed: {list}"));
+    }
+    if !left.gone.is_empty() {
+        lines.push(format!(
+            "{} that an earlier vcoop had changed ended since",
+            threads(left.gone.len())
+        ));
+    }
+    lines.extend(left.failed.iter().map(|why| format!("not given back: {why}")));
+    if left.damaged > 0 {
+        let n = left.damaged;
+        lines.push(format!("{n} damaged lines of the journal could not be read"));
+    }
+    lines
+}

@@ -1,0 +1,15 @@
+//! The real program on real VMs: stock guests under QEMU. `cargo test --workspace --test real --
+//! --ignored` runs them; each skips itself where what it needs cannot be had.
+
+#[cfg(target_os = "linux")]
+mod discovery;
+#[cfg(target_os = "linux")]
+mod rush;
+#[cfg(target_os = "linux")]
+mod vcoop;
+
+use vcoop_testing::layer_main;
+
+fn main() -> std::process::ExitCode {
+    layer_main()
+}

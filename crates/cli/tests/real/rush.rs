@@ -1,0 +1,216 @@
+//! VMs come and go while they are looked at.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Child, Command};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use vcoop_stock::{dies_with_caller, program};
+use vcoop_testing::{Skip, test};
+
+use crate::vcoop::{vcoop, vm_of, vms};
+
+/// How many VMs there may be at once, and how long they come and go.
+const VMS: usize = 20;
+const FOR: Duration = Duration::from_secs(40);
+
+/// A QEMU that is stopped before its first instruction, with two vCPUs.
+struct Qemu(Child);
+
+impl Qemu {
+    fn start(name: &str, args: &[&str]) -> Self {
+        let mut command = dies_with_caller("KILL", "qemu-system-x86_64");
+        command
+            .args("-S -display none -nodefaults -smp 2 -m 16 -accel tcg,thread=multi".split(' '))
+            .args(["-name", &format!("{name},debug-threads=on")])
+            .args(args);
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn need_qemu() -> Result<(), Skip> {
+    program("qemu-system-x86_64", "qemu-system-x86").map(drop).map_err(Skip::because)
+}
+
+/// Numbers below a bound, the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// Tells the other threads of a scope to end, also when this one panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Of a thread that is still there: when it started, and its process.
+fn thread_of(tid: &Value) -> Option<(u64, u64)> {
+    let file = |name: &str| fs::read_to_string(format!("/proc/{tid}/{name}")).ok();
+    let stat = file("stat")?;
+    let start = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
+    let status = file("status")?;
+    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    Some((start, process.trim().parse().ok()?))
+}
+
+test!("qemu", twenty_vms_come_and_go_while_they_are_shown, || {
+    need_qemu()?;
+    let prefix = format!("rush-{}-", std::process::id());
+    // Every VM that there ever was, by its name.
+    let started = Mutex::new(BTreeMap::new());
+    let stop = AtomicBool::new(false);
+    let come_and_go = |slot: usize| {
+        let mut dice = Dice(slot as u64 + 1);
+        for generation in 0.. {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let name = format!("{prefix}{slot}-{generation}");
+            let qemu = {
+                let mut started = started.lock().unwrap();
+                let qemu = Qemu::start(&name, &[]);
+                started.insert(name, qemu.0.id());
+                qemu
+            };
+            let until = Instant::now() + Duration::from_millis(dice.below(4000));
+            while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(20));
+            }
+            drop(qemu);
+        }
+    };
+    let (mut looks, mut whole, mut most) = (0, 0, 0);
+    thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        for slot in 0..VMS {
+            scope.spawn(move || come_and_go(slot));
+        }
+        let end = Instant::now() + FOR;
+        while Instant::now() < end {
+            let shown = vms(&[]);
+            let mut ours = 0;
+            for vm in &shown {
+                let name = vm["name"].as_str().unwrap();
+                // What libvirt or a lab runs on this host is not ours.
+                if !name.starts_with(&prefix) {
+                    continue;
+                }
+                ours += 1;
+                let pid = started.lock().unwrap()[name];
+                assert_eq!(vm["pid"], pid, "{vm}");
+                let vcpus = vm["vcpus"].as_array().unwrap();
+                assert!(vcpus.len() <= 2, "{vm}");
+                whole += usize::from(vcpus.len() == 2);
+                for vcpu in vcpus {
+                    // A thread id may mean another thread by now; its start time tells.
+                    if let Some((start, process)) = thread_of(&vcpu["tid"])
+                        && vcpu["start_ticks"] == start
+                    {
+                        assert_eq!(process, u64::from(pid), "a foreign thread in {vm}");
+                    }
+                }
+            }
+            looks += 1;
+            most = most.max(ours);
+        }
+    });
+    let started = started.into_inner().unwrap().len();
+    let seen = format!("{looks} looks at {started} VMs, at most {most} at once, {whole} whole");
+    eprintln!("{seen}");
+    assert!(looks > 20 && started > 2 * VMS && most > VMS / 2 && whole > looks, "{seen}");
+    Ok(())
+});
+
+test!("qemu", a_vm_that_is_killed_while_it_is_asked_is_no_surprise, || {
+    need_qemu()?;
+    let mut dice = Dice(1);
+    let dir = std::env::temp_dir().join(format!("vcoop-rush-{}", std::process::id()));
+    let socket = dir.to_str().unwrap();
+    let (mut answered, mut refused) = (0, 0);
+    for round in 0..20 {
+        let qmp = format!("unix:{socket},server=on,wait=off");
+        let mut qemu = Qemu::start("killed", &["-qmp", &qmp]);
+        let pid = qemu.0.id();
+        let whole = |vm: &Value| vm["pid"] == pid && vm["vcpus"].as_array().unwrap().len() == 2;
+        while !dir.exists() || !vms(&[]).iter().any(whole) {
+            assert!(qemu.0.try_wait().unwrap().is_none());
+        }
+        if round == 0 {
+            // Whether all is well without a kill.
+            assert_eq!(vm_of(pid, &["--qmp", socket])["vcpus"].as_array().unwrap().len(), 2);
+        }
+        let killer = thread::spawn(move || {
+            thread::sleep(Duration::from_micros(dice.below(12_000)));
+            drop(qemu);
+            dice
+        });
+        let start = Instant::now();
+        let output = vcoop(&["vms", "--json", "--qmp", socket]);
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        dice = killer.join().unwrap();
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(0) => {
+                assert!(error.is_empty(), "{error}");
+                answered += 1;
+            }
+            Some(1) => {
+                assert!(error.contains(socket) && error.contains("remedy: "), "{error}");
+                refused += 1;
+            }
+            _ => panic!("{}: {error}", output.status),
+        }
+        for vm in document["vms"].as_array().unwrap() {
+            let vcpus = vm["vcpus"].as_array().unwrap();
+            assert!(vm["pid"] != pid || vcpus.len() <= 2, "{vm}");
+        }
+        let _ = fs::remove_file(&dir);
+    }
+    eprintln!("{answered} answered, {refused} refused");
+    Ok(())
+});
+
+test!("qemu", a_vm_that_hangs_is_waited_for_a_second, || {
+    need_qemu()?;
+    let dir = std::env::temp_dir().join(format!("vcoop-hangs-{}", std::process::id()));
+    let socket = dir.to_str().unwrap();
+    let mut qemu = Qemu::start("hangs", &["-qmp", &format!("unix:{socket},server=on,wait=off")]);
+    let pid = qemu.0.id();
+    let whole = |vm: &Value| vm["pid"] == pid && vm["vcpus"].as_array().unwrap().len() == 2;
+    while !dir.exists() || !vms(&[]).iter().any(whole) {
+        assert!(qemu.0.try_wait().unwrap().is_none());
+    }
+    let stopped = Command::new("kill").args(["-STOP", &pid.to_string()]).status();
+    assert!(stopped.unwrap().success());
+    let start = Instant::now();
+    let output = vcoop(&["vms", "--json", "--qmp", socket]);
+    let took = start.elapsed();
+    let _ = fs::remove_file(&dir);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("no answer in time"), "{error}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    // Without a question it is shown as ever.
+    assert_eq!(vm_of(pid, &[])["vcpus"].as_array().unwrap().len(), 2);
+    Ok(())
+});

@@ -1,0 +1,44 @@
+//! The program, and guests for it.
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use vcoop_stock::{Options, StockVm};
+use vcoop_testing::Skip;
+
+pub(crate) const VCOOP: &str = env!("CARGO_BIN_EXE_vcoop");
+
+pub(crate) fn vcoop(args: &[&str]) -> Output {
+    Command::new(VCOOP).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+/// The VMs that `vcoop vms --json` shows; it never complains.
+pub(crate) fn vms(args: &[&str]) -> Vec<Value> {
+    let output = vcoop(&[&["vms", "--json"], args].concat());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && error.is_empty(), "{}: {error}", output.status);
+    let mut document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["schema"], "vcoop.vms/1");
+    match document["vms"].take() {
+        Value::Array(vms) => vms,
+        other => panic!("{other}"),
+    }
+}
+
+/// The one of a process.
+pub(crate) fn vm_of(pid: u32, args: &[&str]) -> Value {
+    let found = vms(args).into_iter().find(|vm| vm["pid"] == pid);
+    found.expect("the VM is found")
+}
+
+/// A guest that has come up.
+///
+/// # Errors
+///
+/// It cannot be had here.
+pub(crate) fn guest(options: &Options) -> Result<StockVm, Skip> {
+    StockVm::start(options).map_err(|error| {
+        assert!(error.is_missing(), "{error}");
+        Skip::because(error)
+    })
+}

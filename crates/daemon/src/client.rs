@@ -1,0 +1,54 @@
+//! Talking to an owner.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::protocol::{Request, Response};
+use crate::service::Service;
+
+/// An owner that does not answer for so long does not answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A connection to an owner. What was attached over it is detached when it is dropped.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to the owner of a folder; `None`: there is none.
+    ///
+    /// # Errors
+    ///
+    /// There is one, and it cannot be talked to.
+    pub fn connect(dir: &Path) -> io::Result<Option<Self>> {
+        let stream = match UnixStream::connect(Service::socket_in(dir)) {
+            Ok(stream) => stream,
+            Err(e) => {
+                let absent = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+                return if absent.contains(&e.kind()) { Ok(None) } else { Err(e) };
+            }
+        };
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Some(Self { stream: BufReader::new(stream) }))
+    }
+
+    /// Asks for something.
+    ///
+    /// # Errors
+    ///
+    /// The owner has ended, or does not answer.
+    pub fn ask(&mut self, request: &Request) -> io::Result<Response> {
+        let mut text = serde_json::to_vec(request)?;
+        text.push(b'\n');
+        self.stream.get_mut().write_all(&text)?;
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(serde_json::from_str(&line)?)
+    }
+}

@@ -1,0 +1,362 @@
+//! The process that takes boosts back when their owner cannot.
+//!
+//! The owner starts it (`vcoop keeper`), tells it of each thread before the first change, and keeps a
+//! few words for it in shared memory. It acts in two cases:
+//!
+//! * **The owner has died**, by whatever signal: the pipe between the two ends. Every thread gets back
+//!   what it had.
+//! * **The owner stalls.** Every [`LOOK`] the keeper looks at the boosted threads. One whose boost
+//!   should have ended [`GRACE_NS`] ago, or that has run for [`RAN_NS`] since the last look without
+//!   anything done about it, gets back what it had.
+//!
+//! So a boost that nobody ends lasts for at most some 100 ms. A boost that is meant for life
+//! (`static`) ends when its owner dies, and not when it stalls.
+//!
+//! The keeper holds the owner's lock as well: nobody else owns the threads before it is done. Where both
+//! are killed at once, the journal is left, for the next owner or for `vcoop restore`.
+//!
+//! ```text
+//! hold SLOT thread TID START policy=... .     a thread that may be changed from now on
+//! drop SLOT                                   it has what it had
+//! end                                         the owner ends, and all threads have what they had
+//! ```
+#![allow(
+    unsafe_code,
+    reason = "maps the shared words, and changes what signals do to this process"
+)]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use vcoop_policy::thread::Policy;
+use vcoop_threads::clock::monotonic;
+use vcoop_threads::journal::Journal;
+use vcoop_threads::{Attributes, Baseline, Captured, Ns, RunTimes};
+
+use crate::place::Place;
+
+/// Time between two looks at boosted threads.
+pub const LOOK: Duration = Duration::from_millis(40);
+/// An owner that is late by this much has stalled.
+pub const GRACE_NS: Ns = 20_000_000;
+/// A boosted thread that nothing was armed for may run for so long between two looks: it was asleep,
+/// and its owner has missed that it woke up.
+pub const RAN_NS: Ns = 5_000_000;
+
+/// Real-time priority of the keeper. It sleeps, and must not wait for anybody when it does not.
+const PRIORITY: u8 = 99;
+/// Most threads of an owner.
+pub(crate) const MOST_SLOTS: usize = 4096;
+/// Longest message.
+const MOST_LINE: usize = 4096;
+/// The words stand behind the first page of the lock's file.
+const OFFSET: u64 = 4096;
+
+/// A thread has what it had before, or what a rest gives it.
+const REST: u64 = 0;
+/// It is boosted for a while.
+const BOOSTED: u64 = 1;
+/// It is boosted for as long as its policy is in force.
+const FOR_LIFE: u64 = 2;
+
+/// What the owner says of a thread in shared memory.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Slot {
+    state: AtomicU64,
+    /// When the owner has to do something about the thread; `u64::MAX`: nothing is armed.
+    due: AtomicU64,
+    /// How often it has done something about it.
+    acts: AtomicU64,
+}
+
+impl Slot {
+    /// The thread is about to be boosted. `for_life`: until its policy is taken away.
+    pub(crate) fn boosted(&self, for_life: bool) {
+        self.state.store(if for_life { FOR_LIFE } else { BOOSTED }, Ordering::Release);
+    }
+
+    /// It is not any more.
+    pub(crate) fn rests(&self) {
+        self.state.store(REST, Ordering::Release);
+    }
+
+    /// When the owner wants to do something about it.
+    pub(crate) fn due(&self, at: Option<Ns>) {
+        self.due.store(at.unwrap_or(u64::MAX), Ordering::Release);
+    }
+
+    /// It has just done something.
+    pub(crate) fn acts(&self) {
+        // The only writer.
+        self.acts.store(self.acts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+}
+
+/// The words of all threads, shared by owner and keeper.
+#[derive(Debug)]
+struct Slots(NonNull<Slot>);
+
+// SAFETY: a mapping that lives as long as this value; its words are atomics.
+unsafe impl Send for Slots {}
+// SAFETY: as above.
+unsafe impl Sync for Slots {}
+
+impl Slots {
+    const BYTES: usize = MOST_SLOTS * size_of::<Slot>();
+
+    fn map(file: impl AsFd) -> io::Result<Self> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at an address of the kernel's choice, of a file that is long enough.
+        let map = unsafe { mmap(std::ptr::null_mut(), Self::BYTES, access, flags, file, OFFSET) }?;
+        NonNull::new(map.cast()).map(Self).ok_or_else(|| io::ErrorKind::Other.into())
+    }
+
+    fn get(&self, slot: usize) -> &Slot {
+        assert!(slot < MOST_SLOTS, "slot {slot}");
+        // SAFETY: inside of the mapping, aligned, of atomics.
+        unsafe { self.0.add(slot).as_ref() }
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, with this length.
+        let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), Self::BYTES) };
+    }
+}
+
+/// The owner's end.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    child: Child,
+    pipe: UnixStream,
+    slots: Slots,
+    held: BTreeMap<usize, Baseline>,
+}
+
+impl Keeper {
+    /// Starts the process: this program again.
+    ///
+    /// # Errors
+    ///
+    /// It does not start.
+    pub(crate) fn start(place: &Place) -> io::Result<Self> {
+        let lock = place.lock();
+        lock.set_len(OFFSET + Slots::BYTES as u64)?;
+        let slots = Slots::map(lock)?;
+        let (child, pipe) = spawn(lock, &place.journal_path())?;
+        Ok(Self { child, pipe, slots, held: BTreeMap::new() })
+    }
+
+    /// Becomes readable when the process ends.
+    pub(crate) fn ends(&self) -> &UnixStream {
+        &self.pipe
+    }
+
+    /// The process has ended, though nobody asked it to: another one takes its place.
+    ///
+    /// # Errors
+    ///
+    /// It does not start.
+    pub(crate) fn again(&mut self, place: &Place) -> io::Result<()> {
+        let _ = self.child.wait();
+        (self.child, self.pipe) = spawn(place.lock(), &place.journal_path())?;
+        let held: Vec<_> = self.held.iter().map(|(slot, b)| (*slot, b.clone())).collect();
+        held.iter().try_for_each(|(slot, baseline)| self.say(*slot, baseline))
+    }
+
+    fn say(&mut self, slot: usize, baseline: &Baseline) -> io::Result<()> {
+        writeln!(self.pipe, "hold {slot} {baseline}")
+    }
+
+    /// It takes care of a thread from now on; which of the slots is the thread's.
+    ///
+    /// # Errors
+    ///
+    /// There is no slot left, or the process has ended.
+    pub(crate) fn hold(&mut self, baseline: &Baseline) -> io::Result<usize> {
+        let free = (0..MOST_SLOTS).find(|slot| !self.held.contains_key(slot));
+        let slot = free.ok_or_else(|| io::Error::other("too many threads"))?;
+        let words = self.slots.get(slot);
+        (words.rests(), words.due(None)).0;
+        self.say(slot, baseline)?;
+        self.held.insert(slot, baseline.clone());
+        Ok(slot)
+    }
+
+    /// The words of a thread.
+    pub(crate) fn slot(&self, slot: usize) -> &Slot {
+        self.slots.get(slot)
+    }
+
+    /// It need not take care of a thread any more.
+    pub(crate) fn drop(&mut self, slot: usize) {
+        self.slots.get(slot).rests();
+        self.held.remove(&slot);
+        // A process that has ended takes care of nobody.
+        let _ = writeln!(self.pipe, "drop {slot}");
+    }
+
+    /// Everything has been given back: the process ends.
+    pub(crate) fn end(mut self) {
+        let _ = self.pipe.write_all(b"end\n");
+        let _ = self.pipe.shutdown(std::net::Shutdown::Both);
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(lock: &File, journal: &Path) -> io::Result<(Child, UnixStream)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    // The pipe and the lock are its stdin and stdout: nothing else has to be handed down.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("keeper").arg(journal);
+    command.stdin(OwnedFd::from(theirs)).stdout(OwnedFd::from(lock.try_clone()?));
+    let child = command.stderr(Stdio::inherit()).spawn()?;
+    Ok((child, ours))
+}
+
+/// A thread that the keeper takes care of.
+#[derive(Debug)]
+struct Held {
+    captured: Captured,
+    times: Option<RunTimes>,
+    /// `acts` and CPU time at the last look.
+    last: (u64, Ns),
+}
+
+/// The keeper's own life: `vcoop keeper JOURNAL`, with a pipe as stdin and the lock as stdout.
+///
+/// # Errors
+///
+/// It was not started by an owner.
+pub fn run(journal: &Path) -> io::Result<()> {
+    let slots = Slots::map(io::stdout())?;
+    outlive();
+    let mut held: BTreeMap<usize, Held> = BTreeMap::new();
+    let (mut bytes, mut stdin) = (Vec::new(), io::stdin().lock());
+    let mut next_look = Instant::now() + LOOK;
+    loop {
+        let left = next_look.saturating_duration_since(Instant::now());
+        let timeout = rustix::time::Timespec::try_from(left).unwrap_or_default();
+        let timeout = (!held.is_empty()).then_some(&timeout);
+        let ready = match poll(&mut [PollFd::new(&io::stdin(), PollFlags::IN)], timeout) {
+            Ok(ready) => ready > 0,
+            Err(rustix::io::Errno::INTR) => false,
+            Err(e) => return Err(e.into()),
+        };
+        if ready {
+            let mut some = [0; MOST_LINE];
+            // An owner that was killed resets the connection.
+            let n = stdin.read(&mut some).unwrap_or(0);
+            bytes.extend_from_slice(&some[..n]);
+            while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = bytes.drain(..=end).collect();
+                if listen(&mut held, &String::from_utf8_lossy(&line)) {
+                    return Ok(());
+                }
+            }
+            if n == 0 {
+                restore_all(&held, journal);
+                return Ok(());
+            }
+        }
+        if Instant::now() >= next_look {
+            look(&slots, &mut held);
+            next_look = Instant::now() + LOOK;
+        }
+    }
+}
+
+/// Lives longer than its owner: no signal of the terminal's or of a careless stop ends it, it is not
+/// paged out, and memory is taken from others first.
+fn outlive() {
+    let _ = rustix::process::setsid();
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
+        // SAFETY: ignoring a signal runs no code of ours.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    // SAFETY: plain numbers. What fails here only makes the keeper less certain to be in time.
+    unsafe { libc::mlockall(libc::MCL_CURRENT) };
+    let _ = fs::write("/proc/self/oom_score_adj", "-1000");
+    let _ = Attributes::from_policy(&Policy::Fifo(PRIORITY)).set(0);
+}
+
+/// Takes a message in; whether the owner has ended.
+fn listen(held: &mut BTreeMap<usize, Held>, line: &str) -> bool {
+    let (verb, rest) = line.trim_end().split_once(' ').unwrap_or((line.trim_end(), ""));
+    let (slot, thread) = rest.split_once(' ').unwrap_or((rest, ""));
+    match (verb, slot.parse::<usize>()) {
+        ("end", _) => return true,
+        ("drop", Ok(slot)) => _ = held.remove(&slot),
+        ("hold", Ok(slot)) if slot < MOST_SLOTS => {
+            if let Some(captured) = Baseline::parse(thread).and_then(Captured::again) {
+                let times = RunTimes::open(captured.baseline().tid).ok();
+                held.insert(slot, Held { captured, times, last: (0, 0) });
+            }
+        }
+        _ => eprintln!("vcoop keeper: not understood: {line:?}"),
+    }
+    false
+}
+
+/// Takes back what a stalled owner should have.
+fn look(slots: &Slots, held: &mut BTreeMap<usize, Held>) {
+    let now = monotonic();
+    for (slot, thread) in held.iter_mut() {
+        let words = slots.get(*slot);
+        let acts = words.acts.load(Ordering::Acquire);
+        let ran = thread.times.as_ref().map_or(0, |times| times.read().ran_ns);
+        let (last_acts, last_ran) = std::mem::replace(&mut thread.last, (acts, ran));
+        if words.state.load(Ordering::Acquire) != BOOSTED {
+            continue;
+        }
+        let due = words.due.load(Ordering::Acquire);
+        let late = due != u64::MAX && now > due.saturating_add(GRACE_NS);
+        let unseen = due == u64::MAX && acts == last_acts && ran > last_ran + RAN_NS;
+        if late || unseen {
+            // The owner may have woken up: what it stores from now on stays.
+            let _ =
+                words.state.compare_exchange(BOOSTED, REST, Ordering::AcqRel, Ordering::Relaxed);
+            let tid = thread.captured.baseline().tid;
+            match thread.captured.restore() {
+                Ok(_) => eprintln!(
+                    "vcoop keeper: the owner stalls; thread {tid} is not boosted any more"
+                ),
+                Err(why) => eprintln!("vcoop keeper: the owner stalls; {why}"),
+            }
+        }
+    }
+}
+
+/// The owner is gone.
+fn restore_all(held: &BTreeMap<usize, Held>, journal: &Path) {
+    let mut whole = true;
+    for thread in held.values() {
+        if let Err(why) = thread.captured.restore() {
+            whole = false;
+            eprintln!("vcoop keeper: {why}");
+        }
+    }
+    eprintln!("vcoop keeper: the owner has died; {} threads have what they had", held.len());
+    // What the pipe did not say any more; mostly it has all of it already.
+    match Journal::read(journal) {
+        Ok(mut left) => {
+            let (outcomes, written) = left.restore_all();
+            if whole && written.is_ok() && outcomes.iter().all(|(_, outcome)| outcome.is_ok()) {
+                let _ = left.remove();
+            }
+        }
+        Err(why) => eprintln!("vcoop keeper: {why}"),
+    }
+}

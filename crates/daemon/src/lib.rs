@@ -1,0 +1,34 @@
+//! Policies on the VMs that run on this host.
+//!
+//! ```text
+//!                  commands                          Port           sched_setattr
+//! Client --socket--> Service --channel--> Engine --> VcpuDriver --> vCPU's thread
+//!                                          ^   |
+//!              wake-ups, sleeps: Source ---+   +--> Journal (file), Keeper (process)
+//! ```
+//!
+//! One process of a host owns its vCPU threads: whoever holds the lock in the [`Place`]. It writes
+//! down what each thread had before the first change, and starts a [`keeper`] that gives everything
+//! back should it die or stall. All threads are driven by one real-time thread, the engine; it calls
+//! the same driver core as the simulator and the micro-VM lab
+//! ([`vcoop_policy::driver`]).
+//!
+//! Nothing that a VMM says is believed: a VM is found by [`vcoop_vmm`], its threads are held by file
+//! descriptors and compared by start time.
+#![cfg(target_os = "linux")]
+
+mod client;
+mod engine;
+pub mod keeper;
+mod place;
+mod policy;
+mod port;
+mod protocol;
+mod service;
+
+pub use client::Client;
+pub use engine::{Engine, Target, TargetVcpu};
+pub use place::{Left, Place, PlaceError, restore};
+pub use policy::{Refused, policy};
+pub use protocol::{Request, Response, Status, VcpuStatus, VmId, VmStatus};
+pub use service::{Options, Service};

@@ -1,0 +1,217 @@
+//! The folder that says who owns this host's vCPU threads, and what they had.
+//!
+//! ```text
+//! /run/vcoop/           0700, root's
+//!   lock                held (flock) by the owner and its keeper; its pages are the keeper's slots
+//!   threads.journal     what changed threads had before
+//!   control.sock        the owner listens here
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use vcoop_threads::Restored;
+use vcoop_threads::journal::{Journal, JournalError};
+
+/// A keeper that restores threads holds the lock of an owner that has died. So long is waited for it.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Why the folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// Another process owns the vCPU threads.
+    #[error("vcoop is at work already, in process {0}\n  remedy: {1}")]
+    Busy(String, &'static str),
+    /// Others could write in it.
+    #[error("{} belongs to somebody else, or others can write in it\n  remedy: remove it", .0.display())]
+    Untrusted(PathBuf),
+    /// A file could not be read or written.
+    #[error("{path}: {why}{hint}", path = .0.display(), why = .1, hint = hint(.1))]
+    Io(PathBuf, io::Error),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+fn hint(e: &io::Error) -> &'static str {
+    if e.kind() == io::ErrorKind::PermissionDenied { "\n  remedy: run it as root" } else { "" }
+}
+
+/// What became of the threads that somebody else had left changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Threads that have what they had before.
+    pub restored: Vec<i32>,
+    /// Threads that have ended.
+    pub gone: Vec<i32>,
+    /// Why a thread was not restored; it is in the journal still.
+    pub failed: Vec<String>,
+    /// Lines of the journal that could not be read.
+    pub damaged: usize,
+}
+
+/// The folder, with its lock held.
+#[derive(Debug)]
+pub struct Place {
+    dir: PathBuf,
+    lock: File,
+}
+
+impl Place {
+    /// Where it is: `VCOOP_RUN_DIR`, or `/run/vcoop`.
+    pub fn usual() -> PathBuf {
+        std::env::var_os("VCOOP_RUN_DIR").map_or_else(|| "/run/vcoop".into(), PathBuf::from)
+    }
+
+    /// Takes it: makes the folder, and holds the lock.
+    ///
+    /// # Errors
+    ///
+    /// [`PlaceError`].
+    pub fn take(dir: &Path) -> Result<Self, PlaceError> {
+        let at = |e| PlaceError::Io(dir.to_owned(), e);
+        match fs::DirBuilder::new().mode(0o700).create(dir) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(at(e)),
+            _ => {}
+        }
+        let meta = fs::symlink_metadata(dir).map_err(at)?;
+        if !meta.is_dir()
+            || meta.uid() != rustix::process::geteuid().as_raw()
+            || meta.mode() & 0o022 != 0
+        {
+            return Err(PlaceError::Untrusted(dir.to_owned()));
+        }
+        let path = dir.join("lock");
+        let at = |e| PlaceError::Io(path.clone(), e);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut lock = options.custom_flags(libc::O_NOFOLLOW).open(&path).map_err(at)?;
+        let began = Instant::now();
+        while let Err(e) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            if e != rustix::io::Errno::WOULDBLOCK {
+                return Err(at(e.into()));
+            }
+            if began.elapsed() > PATIENCE {
+                let mut pid = String::new();
+                let _ = (&mut lock).take(20).read_to_string(&mut pid);
+                let digits: String = pid.chars().take_while(char::is_ascii_digit).collect();
+                let remedy = "stop it, or let it do it: vcoop attach, vcoop detach";
+                return Err(PlaceError::Busy(digits, remedy));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        lock.set_len(0).and_then(|()| lock.rewind()).map_err(at)?;
+        lock.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(at)?;
+        Ok(Self { dir: dir.to_owned(), lock })
+    }
+
+    /// The lock's file.
+    pub(crate) fn lock(&self) -> &File {
+        &self.lock
+    }
+
+    /// Where the journal is.
+    pub(crate) fn journal_path(&self) -> PathBuf {
+        Journal::path_in(&self.dir)
+    }
+
+    /// Gives back what an owner before has left changed, and opens the journal.
+    ///
+    /// # Errors
+    ///
+    /// [`PlaceError`].
+    pub(crate) fn journal(&self) -> Result<(Journal, Left), PlaceError> {
+        let (left, old) = self.restore()?;
+        let journal = old.map_or_else(|| Journal::create(&self.dir), Ok)?;
+        Ok((journal, left))
+    }
+
+    /// Gives back what the journal has, and removes it unless something is left in it.
+    fn restore(&self) -> Result<(Left, Option<Journal>), PlaceError> {
+        let path = self.journal_path();
+        let mut left = Left::default();
+        if !path.exists() {
+            return Ok((left, None));
+        }
+        let mut journal = Journal::read(&path)?;
+        left.damaged = journal.contents().damaged;
+        let (outcomes, written) = journal.restore_all();
+        for (tid, outcome) in outcomes {
+            match outcome {
+                Ok(Restored::Done) => left.restored.push(tid),
+                Ok(Restored::Gone) => left.gone.push(tid),
+                Err(why) => left.failed.push(why.to_string()),
+            }
+        }
+        written?;
+        if journal.contents().threads.is_empty() {
+            journal.remove()?;
+            return Ok((left, None));
+        }
+        Ok((left, Some(journal)))
+    }
+}
+
+/// Gives back what owners that have died left changed. A second time does nothing.
+///
+/// # Errors
+///
+/// [`PlaceError`]; [`PlaceError::Busy`] if an owner is at work.
+pub fn restore(dir: &Path) -> Result<Left, PlaceError> {
+    if !dir.exists() {
+        return Ok(Left::default());
+    }
+    Place::take(dir)?.restore().map(|(left, _)| left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Left, Place, PlaceError, restore};
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
+
+    fn dir(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("vcoop-place-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        dir
+    }
+
+    #[test]
+    fn one_owner_at_a_time_and_the_second_is_told_who() {
+        let dir = dir("two");
+        let first = Place::take(&dir).unwrap();
+        let second = Place::take(&dir);
+        let why = second.unwrap_err();
+        let me = std::process::id().to_string();
+        assert!(matches!(&why, PlaceError::Busy(pid, _) if *pid == me), "{why}");
+        assert!(matches!(restore(&dir), Err(PlaceError::Busy(..))));
+        drop(first);
+        assert!(Place::take(&dir).is_ok());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_others_can_write_in_is_refused() {
+        let dir = dir("open");
+        fs::create_dir(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(Place::take(&dir), Err(PlaceError::Untrusted(_))));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn where_nothing_is_left_nothing_is_restored() {
+        let dir = dir("none");
+        assert_eq!(restore(&dir).unwrap(), Left::default());
+        assert!(!dir.exists());
+        drop(Place::take(&dir).unwrap());
+        assert_eq!(restore(&dir).unwrap(), Left::default());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,110 @@
+//! Policies by their names, as far as they can be applied to a VM from outside.
+
+use vcoop_model::capture::NoCaptures;
+use vcoop_model::living::Living;
+use vcoop_model::plan::{Plan, PolicyPlan};
+use vcoop_model::scenario::{Scenario, Set};
+use vcoop_policy::config::Means;
+
+/// Highest real-time priority of a boosted thread. The engine's thread has to be above it, or a boosted
+/// vCPU keeps it from ending the boost.
+pub(crate) const MOST_PRIORITY: u8 = ENGINE_PRIORITY - 1;
+/// Real-time priority of the engine's thread.
+pub(crate) const ENGINE_PRIORITY: u8 = 90;
+
+/// A policy cannot be applied, in words for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+/// The plan of a VM under a policy. `sets`: `PATH=VALUE`, as `--set` has them.
+///
+/// # Errors
+///
+/// The policy or a set is not known, or the policy needs what cannot be had from outside of the
+/// guest.
+pub fn policy(vm: &Living, name: &str, sets: &[String]) -> Result<Plan, Refused> {
+    let diagnosed = |e: vcoop_model::diagnostic::Diagnostics| Refused(e.to_string());
+    let sets: Vec<Set> =
+        sets.iter().map(|set| Set::parse(set)).collect::<Result<_, _>>().map_err(diagnosed)?;
+    let text = vm.scenario(&[name.to_owned()]);
+    let scenario = Scenario::parse(&vm.name, &text, &sets, &NoCaptures).map_err(diagnosed)?;
+    let plan = scenario.plans(None).map_err(diagnosed)?.into_iter().next();
+    let plan = plan.ok_or_else(|| Refused(format!("{name}: nothing to apply")))?;
+    fits(&plan)?;
+    Ok(plan)
+}
+
+/// Whether a plan's policy can be applied to a VM from outside of its guest.
+///
+/// # Errors
+///
+/// Why not.
+pub(crate) fn fits(plan: &Plan) -> Result<(), Refused> {
+    let name = &plan.policy_name;
+    let without = "without the guest's help there are vanilla, static and wake-boost";
+    let governed = (0..plan.vms.len()).any(|vm| plan.governor_driver(vm).is_some());
+    let means = match &plan.policy {
+        _ if governed => {
+            return Err(Refused(format!(
+                "{name} tells a guest how many of its vCPUs to use, and this guest has no driver \
+                 that listens\n  remedy: {without}"
+            )));
+        }
+        PolicyPlan::Vanilla => return Ok(()),
+        PolicyPlan::Static { means } => *means,
+        PolicyPlan::WakeBoost(config) => config.means,
+        PolicyPlan::Dynamic(_) => {
+            return Err(Refused(format!(
+                "{name} goes by what the guest says, and this guest has no driver that says it\n  \
+                 remedy: {without}"
+            )));
+        }
+        PolicyPlan::RatelimitAuto(_) => {
+            return Err(Refused(format!(
+                "{name} sets ratelimits of Xen's credit1, and this host runs Linux\n  remedy: \
+                 {without}"
+            )));
+        }
+    };
+    match means {
+        Means::Fifo(priority) | Means::Rr(priority) if priority > MOST_PRIORITY => {
+            Err(Refused(format!(
+                "{name} boosts to real-time priority {priority}; vcoop's own thread has \
+                 {ENGINE_PRIORITY} and has to be above\n  remedy: a priority up to {MOST_PRIORITY}"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Living, policy};
+
+    fn vm() -> Living {
+        Living { name: "web".to_owned(), vcpus: 2, pcpus: 2 }
+    }
+
+    #[test]
+    fn what_works_from_outside_is_taken_and_the_rest_refused_with_a_remedy() {
+        for name in ["vanilla", "static", "wake-boost"] {
+            assert_eq!(policy(&vm(), name, &[]).unwrap().policy_name, name);
+        }
+        for name in ["dynamic", "ratelimit-auto", "step", "hotplug"] {
+            let why = policy(&vm(), name, &[]).unwrap_err().to_string();
+            assert!(why.contains("remedy: "), "{name}: {why}");
+        }
+        let why = policy(&vm(), "wakeboost", &[]).unwrap_err().to_string();
+        assert!(why.contains("wake-boost"), "{why}");
+    }
+
+    #[test]
+    fn sets_apply_and_no_boost_outranks_the_engine() {
+        let set = |text: &str| policy(&vm(), "wake-boost", &[text.to_owned()]);
+        assert!(set("policy.wake-boost.means=\"fifo 89\"").is_ok());
+        let why = set("policy.wake-boost.means=\"fifo 90\"").unwrap_err().to_string();
+        assert!(why.contains("up to 89"), "{why}");
+        assert!(set("policy.wake-boost.runn=1ms").is_err());
+    }
+}

@@ -1,0 +1,106 @@
+//! What is said on the control socket: a request and a response, each one line of JSON.
+
+use serde::{Deserialize, Serialize};
+
+/// A VM by its process. A process id alone may be reused.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct VmId {
+    /// The VMM's process.
+    pub pid: u32,
+    /// When it started, in clock ticks since the host's boot.
+    pub start_ticks: u64,
+    /// The VM's name; tells apart the VMs of one process.
+    pub name: String,
+}
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// What is in force.
+    Status,
+    /// Apply a policy, in place of the one in force, until this connection is closed, the VM ends, or
+    /// somebody detaches it.
+    Attach {
+        /// The VM.
+        vm: VmId,
+        /// Name of the policy.
+        policy: String,
+        /// Settings, as `--set` has them.
+        #[serde(default)]
+        sets: Vec<String>,
+    },
+    /// Take everything back from a VM.
+    Detach {
+        /// The VM.
+        vm: VmId,
+    },
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// To [`Request::Status`].
+    Status(Box<Status>),
+    /// A policy is in force; to [`Request::Attach`].
+    Attached(Box<VmStatus>),
+    /// Nothing is, any more; how it was until then. To [`Request::Detach`].
+    Detached(Box<VmStatus>),
+    /// It was not done: why, for people.
+    Refused(String),
+}
+
+/// What a process that owns vCPU threads does.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The process.
+    pub pid: u32,
+    /// CPU time that its engine has used, in nanoseconds.
+    pub engine_cpu_ns: u64,
+    /// Events of vCPU threads that it has heard of.
+    pub events: u64,
+    /// From an event to when it was heard of: sum over all, in nanoseconds.
+    pub reaction_sum_ns: u64,
+    /// The largest of them since the start.
+    pub reaction_max_ns: u64,
+    /// VMs with a policy.
+    pub vms: Vec<VmStatus>,
+}
+
+/// A VM with a policy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VmStatus {
+    /// The VM.
+    pub vm: VmId,
+    /// Name of the policy in force.
+    pub policy: String,
+    /// How long it has been in force, in nanoseconds.
+    pub for_ns: u64,
+    /// Its vCPUs.
+    pub vcpus: Vec<VcpuStatus>,
+}
+
+/// A vCPU of such a VM. The counters are since the policy was applied.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct VcpuStatus {
+    /// Its number.
+    pub index: u32,
+    /// Its thread.
+    pub tid: i32,
+    /// Whether it is boosted.
+    pub boosted: bool,
+    /// Why no policy is applied to it, if none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_alone: Option<String>,
+    /// Boosts.
+    pub boosts: u64,
+    /// Boosts that were due and not given.
+    pub denied: u64,
+    /// Times the budget ended or prevented a boost.
+    pub throttles: u64,
+    /// Time boosted and awake, in nanoseconds.
+    pub boosted_ns: u64,
+    /// Boosted time left, in nanoseconds; null for a policy without a budget.
+    pub budget_left_ns: Option<u64>,
+}

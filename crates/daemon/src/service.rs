@@ -1,0 +1,242 @@
+//! The owner as a whole: the place, the engine, and the control socket.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use vcoop_model::living::Living;
+use vcoop_threads::allowed_cpus;
+use vcoop_vmm::{Proc, Vm};
+
+use crate::engine::{Engine, Target, TargetVcpu};
+use crate::place::{Left, Place, PlaceError};
+use crate::policy;
+use crate::protocol::{Request, Response, Status, VmId, VmStatus};
+
+/// Longest request.
+const MOST_REQUEST: u64 = 64 << 10;
+/// Most connections at a time.
+const MOST_CONNECTIONS: u64 = 32;
+
+/// Where an owner is.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its folder.
+    pub dir: PathBuf,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { dir: Place::usual() }
+    }
+}
+
+/// Who wanted a policy.
+type Owner = u64;
+
+/// What connections share.
+#[derive(Debug)]
+struct Shared {
+    engine: Engine,
+    proc: Proc,
+    /// Who wanted the policy of each VM.
+    owners: Mutex<BTreeMap<VmId, Owner>>,
+    connections: AtomicU64,
+    next: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// An owner of this host's vCPU threads. All is given back when it is dropped.
+#[derive(Debug)]
+pub struct Service {
+    shared: Arc<Shared>,
+    socket: PathBuf,
+    listener: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    /// Where the owner of a folder listens.
+    pub(crate) fn socket_in(dir: &Path) -> PathBuf {
+        dir.join("control.sock")
+    }
+
+    /// Becomes the owner. Also: what an owner before had left changed.
+    ///
+    /// # Errors
+    ///
+    /// [`PlaceError`]; [`PlaceError::Busy`] if there is an owner.
+    pub fn start(options: &Options) -> Result<(Self, Left), PlaceError> {
+        let place = Place::take(&options.dir)?;
+        let (journal, left) = place.journal()?;
+        let socket = Self::socket_in(&options.dir);
+        let at = |e| PlaceError::Io(socket.clone(), e);
+        let _ = fs::remove_file(&socket);
+        let engine = Engine::start(place, journal).map_err(at)?;
+        let listener = UnixListener::bind(&socket).map_err(at)?;
+        fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).map_err(at)?;
+        let shared = Arc::new(Shared {
+            engine,
+            proc: Proc::default(),
+            owners: Mutex::default(),
+            connections: AtomicU64::new(0),
+            next: AtomicU64::new(1),
+            stop: AtomicBool::new(false),
+        });
+        let accepts = shared.clone();
+        let named = thread::Builder::new().name("control".to_owned());
+        let thread = named.spawn(move || accept(&accepts, &listener)).map_err(at)?;
+        Ok((Self { shared, socket, listener: Some(thread) }, left))
+    }
+
+    /// What is in force.
+    ///
+    /// # Errors
+    ///
+    /// The engine has ended.
+    pub fn status(&self) -> Result<Status, String> {
+        self.shared.engine.status()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        // Ends its wait.
+        let _ = UnixStream::connect(&self.socket);
+        let _ = fs::remove_file(&self.socket);
+        if let Some(thread) = self.listener.take() {
+            let _ = thread.join();
+        }
+        self.shared.engine.end();
+    }
+}
+
+fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
+    for stream in listener.incoming() {
+        if shared.stop.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok(stream) = stream else { continue };
+        if shared.connections.fetch_add(1, Ordering::AcqRel) >= MOST_CONNECTIONS {
+            shared.connections.fetch_sub(1, Ordering::AcqRel);
+            continue;
+        }
+        let own = shared.clone();
+        let serve = move || {
+            let me = own.next.fetch_add(1, Ordering::Relaxed);
+            own.serve(&stream, me);
+            own.release(me);
+            own.connections.fetch_sub(1, Ordering::AcqRel);
+        };
+        if thread::Builder::new().name("client".to_owned()).spawn(serve).is_err() {
+            shared.connections.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Shared {
+    fn owners(&self) -> MutexGuard<'_, BTreeMap<VmId, Owner>> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self, stream: &UnixStream, me: Owner) {
+        let mut reader = BufReader::new(stream);
+        loop {
+            let mut line = Vec::new();
+            match reader.by_ref().take(MOST_REQUEST).read_until(b'\n', &mut line) {
+                Ok(n) if n > 0 && line.ends_with(b"\n") => {}
+                _ => return,
+            }
+            let answer = match serde_json::from_slice(&line) {
+                Ok(request) => self.answer(request, me),
+                Err(why) => Response::Refused(format!("not understood: {why}")),
+            };
+            let Ok(mut text) = serde_json::to_vec(&answer) else { return };
+            text.push(b'\n');
+            let mut writer = stream;
+            if writer.write_all(&text).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, request: Request, me: Owner) -> Response {
+        match request {
+            Request::Status => match self.engine.status() {
+                Ok(status) => Response::Status(Box::new(status)),
+                Err(why) => Response::Refused(why),
+            },
+            Request::Attach { vm, policy, sets } => match self.attach(&vm, &policy, &sets, me) {
+                Ok(status) => Response::Attached(Box::new(status)),
+                Err(why) => Response::Refused(why),
+            },
+            Request::Detach { vm } => {
+                self.owners().remove(&vm);
+                match self.engine.detach(vm.clone()) {
+                    Some(status) => Response::Detached(Box::new(status)),
+                    None => Response::Refused(format!("{}: no policy is applied to it", vm.name)),
+                }
+            }
+        }
+    }
+
+    fn attach(
+        &self,
+        id: &VmId,
+        policy: &str,
+        sets: &[String],
+        me: Owner,
+    ) -> Result<VmStatus, String> {
+        let scan = self.proc.scan().map_err(|e| format!("/proc: {e}"))?;
+        let is =
+            |vm: &&Vm| vm.pid == id.pid && vm.start_time == id.start_ticks && vm.name == id.name;
+        let vm = scan.vms.iter().find(is).ok_or_else(|| format!("{}: it has ended", id.name))?;
+        let target = target(vm, policy, sets)?;
+        let status = self.engine.attach(target)?;
+        self.owners().insert(id.clone(), me);
+        Ok(status)
+    }
+
+    /// A connection is closed: what it wanted ends.
+    fn release(&self, me: Owner) {
+        let mine: Vec<VmId> = {
+            let mut owners = self.owners();
+            let mine = owners.iter().filter(|(_, owner)| **owner == me);
+            let mine: Vec<VmId> = mine.map(|(id, _)| id.clone()).collect();
+            owners.retain(|_, owner| *owner != me);
+            mine
+        };
+        for id in mine {
+            let _ = self.engine.detach(id);
+        }
+    }
+}
+
+/// What is to be driven of a VM.
+fn target(vm: &Vm, policy: &str, sets: &[String]) -> Result<Target, String> {
+    if vm.vcpus.is_empty() {
+        return Err(format!(
+            "{}: the threads of its vCPUs are not known\n  remedy: `vcoop vms` says what names them",
+            vm.name
+        ));
+    }
+    let living = Living {
+        name: vm.name.clone(),
+        vcpus: vm.vcpus.len(),
+        pcpus: allowed_cpus().map_or(1, |cpus| cpus.len()),
+    };
+    let plan = policy::policy(&living, policy, sets).map_err(|e| e.to_string())?;
+    let vcpu = |v: &vcoop_vmm::VcpuThread| TargetVcpu {
+        index: v.index,
+        tid: v.thread.tid as i32,
+        start_ticks: v.thread.start_time,
+    };
+    let id = VmId { pid: vm.pid, start_ticks: vm.start_time, name: vm.name.clone() };
+    Ok(Target { vm: id, vcpus: vm.vcpus.iter().map(vcpu).collect(), plan: Box::new(plan) })
+}

@@ -1,0 +1,79 @@
+//! Hearing of what threads do while they do it.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use vcoop_threads::Ns;
+
+/// Something that a watched thread did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Happened {
+    /// When, by CLOCK_MONOTONIC.
+    pub at: Ns,
+    /// What.
+    pub what: What,
+}
+
+/// What a thread did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// It has got a CPU.
+    Runs,
+    /// It was taken off its CPU, and wants it.
+    Preempted,
+    /// It sleeps.
+    Sleeps,
+    /// Events were lost: whether it sleeps is not known until the next one.
+    Lost,
+}
+
+/// A way to hear of what threads do.
+///
+/// Each has its own cost and its own blind spots, which [`hears`](Self::hears) says.
+pub trait Source: fmt::Debug + Send {
+    /// Its name.
+    fn name(&self) -> &'static str;
+
+    /// What it hears and what it misses, for people.
+    fn hears(&self) -> &'static str;
+
+    /// Watches a thread. Whoever waits on `epoll` is woken with the thread's number as the token when
+    /// there is something to [`take`](Self::take).
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]: the thread is not watched.
+    fn watch(&mut self, tid: i32, epoll: BorrowedFd<'_>) -> Result<(), Error>;
+
+    /// Watches it no longer. One that is not watched is passed over.
+    fn forget(&mut self, tid: i32);
+
+    /// What a thread did since the last call, in order. It does not wait.
+    fn take(&mut self, tid: i32, each: &mut dyn FnMut(Happened));
+}
+
+/// Why a thread cannot be watched.
+#[derive(Debug, thiserror::Error)]
+#[error("{call}: {source}{}", hint(call, source))]
+pub struct Error {
+    /// The system call.
+    pub call: &'static str,
+    /// errno.
+    pub source: io::Error,
+}
+
+fn hint(call: &str, e: &io::Error) -> &'static str {
+    match (call, e.raw_os_error()) {
+        ("perf_event_open", Some(libc::EACCES | libc::EPERM)) => {
+            " (needs CAP_PERFMON or CAP_SYS_ADMIN, and in a container also a seccomp profile that \
+              allows it)"
+        }
+        ("perf_event_open", Some(libc::ESRCH)) => " (the thread has ended)",
+        ("perf_event_open", Some(libc::EMFILE)) => " (raise the limit of open files: ulimit -n)",
+        ("mmap", Some(libc::EPERM)) => {
+            " (raise the limit of locked memory: ulimit -l, or kernel.perf_event_mlock_kb)"
+        }
+        _ => "",
+    }
+}

@@ -1,0 +1,96 @@
+//! Why there is no guest, or no answer from it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use vcoop_vmm::qmp::QmpError;
+
+/// Why there is no guest, or no answer from it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StockError {
+    /// This host lacks something. A test skips itself.
+    #[error("{what}\n  remedy: {remedy}")]
+    Missing {
+        /// What is missing.
+        what: String,
+        /// How to get it.
+        remedy: String,
+    },
+    /// A file or a program of this host failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was done, or with which file.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// QEMU ended.
+    #[error("QEMU ended ({status}); its last words:\n{said}")]
+    Ended {
+        /// How.
+        status: ExitStatus,
+        /// The end of what QEMU and the guest's console said.
+        said: String,
+    },
+    /// The guest did not come up in time.
+    #[error("the guest did not come up in {limit:?}; its last words:\n{said}")]
+    NotUp {
+        /// How long was waited.
+        limit: Duration,
+        /// The end of what QEMU and the guest's console said.
+        said: String,
+    },
+    /// The guest gave no answer.
+    #[error("{}: no answer from the guest: {source}", .socket.display())]
+    NoAnswer {
+        /// The socket of the guest's second serial port.
+        socket: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The guest's answer is none.
+    #[error("{}: this is no answer of a stock guest: {line}", .socket.display())]
+    BadAnswer {
+        /// The socket.
+        socket: PathBuf,
+        /// The beginning of what it said.
+        line: String,
+    },
+    /// A command that the line to the guest cannot carry.
+    #[error("a command has at most {most} bytes, in one line")]
+    BadCommand {
+        /// Bytes that it may have.
+        most: usize,
+    },
+    /// QEMU gave no answer about its vCPUs.
+    #[error("QEMU's vCPUs are not known: {0}")]
+    Qmp(#[from] QmpError),
+    /// The vCPUs' threads were not found in time.
+    #[error("the threads of the vCPUs were not found in {limit:?}")]
+    NoVcpus {
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// A thread cannot be placed.
+    #[error(transparent)]
+    Thread(#[from] vcoop_threads::Error),
+}
+
+impl StockError {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+
+    pub(crate) fn file(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        Self::io(path.display().to_string())
+    }
+
+    /// Whether this host lacks something, so that the guest can never be had here.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Missing { .. })
+    }
+}

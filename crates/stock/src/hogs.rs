@@ -1,0 +1,45 @@
+//! Processes that use all of a CPU they can get.
+
+use std::process::{Child, Stdio};
+
+use vcoop_threads::Stay;
+
+use crate::error::StockError;
+use crate::host::dies_with_caller;
+
+/// Fair processes that never sleep. They end when this is dropped, and with the thread that started
+/// them.
+#[derive(Debug)]
+pub struct Hogs(Vec<Child>);
+
+impl Hogs {
+    /// Starts some on a CPU.
+    ///
+    /// # Errors
+    ///
+    /// The CPU cannot be used, or no process can be started.
+    pub fn start(count: usize, cpu: u32) -> Result<Self, StockError> {
+        let mut hogs = Self(Vec::new());
+        let _here = Stay::on(&[cpu]);
+        for _ in 0..count {
+            let mut shell = dies_with_caller("KILL", "sh");
+            shell.args(["-c", "while :; do :; done"]).stdout(Stdio::null());
+            hogs.0.push(shell.spawn().map_err(StockError::io("starting a hog"))?);
+        }
+        Ok(hogs)
+    }
+
+    /// Their process ids.
+    pub fn pids(&self) -> Vec<u32> {
+        self.0.iter().map(Child::id).collect()
+    }
+}
+
+impl Drop for Hogs {
+    fn drop(&mut self) {
+        for hog in &mut self.0 {
+            let _ = hog.kill();
+            let _ = hog.wait();
+        }
+    }
+}

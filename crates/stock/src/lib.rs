@@ -1,0 +1,35 @@
+//! Stock Linux guests under QEMU, for tests and demonstrations on VMs as people run them.
+//!
+//! ```text
+//! kernel      a distribution's cloud kernel, out of its package, kept under target/stock
+//! initramfs   busybox, cyclictest, and an /init that obeys the second serial port
+//! QEMU        that of the host, by default as a pure emulator (TCG)
+//! ```
+//!
+//! Nothing is installed. Where QEMU, a program or the kernel's package cannot be had,
+//! [`StockError::Missing`] says so, and a test skips itself.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! let vm = vcoop_stock::StockVm::start(&vcoop_stock::Options::default())?;
+//! let output = vm.run("uname -r", Duration::from_secs(5))?;
+//! println!("{}: {:?}, process {}", output.stdout, vm.vcpu_tids()?, vm.pid());
+//! # Ok::<(), vcoop_stock::StockError>(())
+//! ```
+#![cfg(target_os = "linux")]
+
+mod control;
+mod cpio;
+mod error;
+mod hogs;
+mod host;
+mod initramfs;
+mod kernel;
+mod vm;
+
+pub use control::{Control, Output};
+pub use error::StockError;
+pub use hogs::Hogs;
+pub use host::{dies_with_caller, program};
+pub use kernel::Kernel;
+pub use vm::{Options, StockVm};

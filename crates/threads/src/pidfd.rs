@@ -1,0 +1,78 @@
+//! A thread by a file descriptor.
+#![allow(unsafe_code, reason = "pidfd_open and pidfd_send_signal have no safe wrapper for threads")]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// A thread of any process, for as long as this is kept. It becomes readable when the thread ends.
+/// Needs Linux 6.9.
+#[derive(Debug)]
+pub struct PidFd(OwnedFd);
+
+impl PidFd {
+    /// `PIDFD_THREAD` of `linux/pidfd.h`; not in every libc.
+    const THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
+
+    /// That of a thread.
+    ///
+    /// # Errors
+    ///
+    /// There is no such thread (`ESRCH`), or this kernel knows only those of processes (`EINVAL`).
+    pub fn of(tid: i32) -> io::Result<Self> {
+        // SAFETY: plain numbers.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, tid, Self::THREAD) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just opened it for us; a descriptor fits an int.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+    }
+
+    /// Whether the thread has not ended.
+    pub fn is_alive(&self) -> bool {
+        let none = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: signal 0 is none; the pointer is allowed to be null.
+        let rc =
+            unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), 0, none, 0) };
+        rc == 0
+    }
+}
+
+impl AsFd for PidFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PidFd;
+    use crate::gettid;
+    use std::sync::mpsc;
+    use std::thread;
+
+    #[test]
+    fn a_thread_lives_until_it_has_ended() {
+        let (tell, told) = mpsc::channel();
+        let (leave, left) = mpsc::channel::<()>();
+        let other = thread::spawn(move || {
+            tell.send(gettid()).unwrap();
+            let _ = left.recv();
+        });
+        let tid = told.recv().unwrap();
+        let fd = match PidFd::of(tid) {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                eprintln!("skipped: this kernel has no file descriptors of threads");
+                return;
+            }
+            fd => fd.unwrap(),
+        };
+        assert!(fd.is_alive());
+        drop(leave);
+        other.join().unwrap();
+        assert!((0..200).any(|_| {
+            thread::sleep(std::time::Duration::from_millis(5));
+            !fd.is_alive()
+        }));
+    }
+}
