@@ -1,10 +1,8 @@
 //! From samples to a [`LatencyRecord`]: flat in memory whatever the number of samples.
 
 use vcoop_model::plan::Ns;
-use vcoop_model::recording::{LatencyRecord, Part, Parts, WorstSample};
+use vcoop_model::recording::{LatencyRecord, Part, Parts};
 use vcoop_model::span::{Observer, SampleEvent};
-
-const WORST: usize = LatencyRecord::WORST;
 
 /// The measured time, from the start of the warm-up.
 #[derive(Clone, Copy, Debug)]
@@ -124,32 +122,11 @@ impl Probe {
         self.all.0 += late * (more + 1) - interval * more * (more + 1) / 2;
         self.all.1 += more as u64 + 1;
         let since = due.saturating_sub(self.window.from);
-        let r = &mut self.record;
-        r.book(latency, parts);
-        if let Some(slices) = &mut r.slices {
-            slices.book(since, latency);
-        }
         if let Some(taken) = &mut self.taken {
             let behind = ran.clone().next().map(|(who, ns)| (who.to_owned(), ns));
             taken.push(Taken { due, latency, parts: *parts, behind, open });
         }
-        for (who, ns) in ran.clone() {
-            // A name is copied only when it is new.
-            match r.ran_instead.get_mut(who) {
-                Some(sum) => *sum += u128::from(ns),
-                None => {
-                    r.ran_instead.insert(who.to_owned(), u128::from(ns));
-                }
-            }
-        }
-        if r.worst.len() < WORST || r.worst.last().is_some_and(|w| latency > w.latency_ns) {
-            let at = r.worst.partition_point(|w| w.latency_ns >= latency);
-            r.worst.truncate(WORST - 1);
-            let ran_instead = ran.map(|(who, ns)| (who.to_owned(), ns)).collect();
-            let worst =
-                WorstSample { due_ns: since, latency_ns: latency, parts: *parts, ran_instead };
-            r.worst.insert(at.min(r.worst.len()), worst);
-        }
+        self.record.take(since, latency, parts, ran);
     }
 
     /// Mean lateness of all periods, those without a sample included, in nanoseconds: what a mean of

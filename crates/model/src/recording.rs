@@ -221,6 +221,40 @@ impl LatencyRecord {
         self
     }
 
+    /// Takes a sample in: `due` from the start of the measurement; `ran`: who had the pCPU meanwhile,
+    /// by label, largest first.
+    pub fn take<'a>(
+        &mut self,
+        due: Ns,
+        latency: Ns,
+        parts: &Parts,
+        ran: impl Iterator<Item = (&'a str, Ns)> + Clone,
+    ) {
+        self.book(latency, parts);
+        if let Some(slices) = &mut self.slices {
+            slices.book(due, latency);
+        }
+        for (who, ns) in ran.clone() {
+            // A name is copied only when it is new.
+            match self.ran_instead.get_mut(who) {
+                Some(sum) => *sum += u128::from(ns),
+                None => {
+                    self.ran_instead.insert(who.to_owned(), u128::from(ns));
+                }
+            }
+        }
+        if self.worst.len() < Self::WORST
+            || self.worst.last().is_some_and(|w| latency > w.latency_ns)
+        {
+            let at = self.worst.partition_point(|w| w.latency_ns >= latency);
+            self.worst.truncate(Self::WORST - 1);
+            let ran_instead = ran.map(|(who, ns)| (who.to_owned(), ns)).collect();
+            let worst =
+                WorstSample { due_ns: due, latency_ns: latency, parts: *parts, ran_instead };
+            self.worst.insert(at.min(self.worst.len()), worst);
+        }
+    }
+
     /// Books a sample, but for who ran instead and for the worst ones.
     pub fn book(&mut self, latency: Ns, parts: &Parts) {
         self.hist.saturating_record(latency);

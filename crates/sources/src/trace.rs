@@ -26,14 +26,16 @@ mod instance;
 mod timeline;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use vcoop_threads::tsc::{Clock, tsc};
 
 use crate::trace::event::Decoder;
+use crate::trace::format::Symbols;
 use crate::trace::instance::Instance;
 use crate::trace::page::Page;
 
-pub use event::{Comm, Event, Tid, What};
+pub use event::{Comm, Event, Reason, Tid, What};
 pub use timeline::{IDLE, Label, Meter, Span, State, Timeline};
 
 /// Events that must be there.
@@ -82,6 +84,10 @@ pub struct Recorder {
     broken: Option<String>,
     events: u64,
     lost: u64,
+    /// When recording was on.
+    began: u64,
+    /// Names of the reasons for leaving guest mode.
+    reasons: Vec<Symbols>,
 }
 
 fn path(event: &str) -> String {
@@ -126,8 +132,13 @@ impl Recorder {
     ///
     /// What is missing, for people.
     pub fn start(cpus: &[u32], clock: Clock) -> Result<Self, String> {
-        let instance = Instance::new("")?;
+        // A process may have several, one after the other and side by side.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let instance = Instance::new(&format!("-{number}"))?;
         let (decoder, _) = decoder(&instance)?;
+        let exits = instance.format(&path("kvm_exit"));
+        let reasons = exits.map(|format| format.symbols().to_vec()).unwrap_or_default();
         // If the filter is refused, more is recorded than needed.
         let filter = any_of("CPU", cpus.iter().map(|c| i64::from(*c)));
         let _ = instance.write("events/sched/sched_switch/filter", &filter);
@@ -146,6 +157,8 @@ impl Recorder {
             broken: None,
             events: 0,
             lost: 0,
+            began: tsc(),
+            reasons,
         })
     }
 
@@ -173,6 +186,32 @@ impl Recorder {
             self.timeline.know(t.tid, &t.label, t.measured);
         }
         self.ready = true;
+    }
+
+    /// The threads are known, and all of them were there when the recording began: what they did
+    /// until their first event follows from it.
+    pub fn were_there(&mut self) {
+        self.timeline.were_there(self.began);
+    }
+
+    /// When the recording began.
+    pub fn began(&self) -> u64 {
+        self.began
+    }
+
+    /// Name of a reason for leaving guest mode, or its number.
+    pub fn reason(&self, reason: Reason) -> String {
+        reason.name(&self.reasons)
+    }
+
+    /// Why nothing more comes, if the recording is broken.
+    pub fn broken(&self) -> Option<&str> {
+        self.broken.as_deref()
+    }
+
+    /// Events lost so far.
+    pub fn lost(&self) -> u64 {
+        self.instance.lost()
     }
 
     /// Whether the threads are known.

@@ -10,8 +10,8 @@ use vcoop_model::plan::Ns;
 use vcoop_model::profile::Profile;
 use vcoop_sched::config::Policy;
 use vcoop_threads::Attributes;
-use vcoop_threads::clock::{kernel_clock, monotonic, sleep_until};
-use vcoop_threads::tsc::{Clock, tsc};
+use vcoop_threads::clock::monotonic;
+use vcoop_threads::tsc::{Clock, measured_khz};
 
 use super::bench::Bench;
 use super::costs::{BASE_PROFILE, Known};
@@ -65,7 +65,7 @@ fn measure(
     let kvm = if options.host_only { None } else { Some(open()?) };
     let khz = match &kvm {
         Some(kvm) => tsc_khz(kvm)?,
-        None => timed_khz(),
+        None => measured_khz(),
     };
     let locked = Locked::all();
     let load_average = environment::load_average();
@@ -151,26 +151,6 @@ fn cpus(facts: &HostFacts) -> (u32, Option<u32>) {
     let cpu = from_last.next().unwrap_or(0);
     let other = from_last.clone().nth(threads as usize - 1).or_else(|| from_last.next());
     (cpu, other)
-}
-
-/// Cycles a millisecond against CLOCK_MONOTONIC_RAW, for hosts without KVM to ask.
-fn timed_khz() -> u32 {
-    const NS: Ns = 100_000_000;
-    let raw = || kernel_clock(libc::CLOCK_MONOTONIC_RAW);
-    // Both clocks, close together: the closest of some tries.
-    let both = || {
-        let tries = (0..16).map(|_| {
-            let before = tsc();
-            let ns = raw();
-            (tsc() - before, before, ns)
-        });
-        tries.min().map_or((0, 0), |(_, cycles, ns)| (cycles, ns))
-    };
-    let (from_cycles, from) = both();
-    sleep_until(monotonic() + NS);
-    let (to_cycles, to) = both();
-    let khz = u128::from(to_cycles - from_cycles) * 1_000_000 / u128::from((to - from).max(1));
-    u32::try_from(khz).unwrap_or(u32::MAX)
 }
 
 /// Memory that stays, while it lives.

@@ -116,7 +116,7 @@ impl Live {
                 _ => None,
             },
             What::Entry { tid } => begins(tid, Work::Guest(GuestWork::Task)),
-            What::Exit { tid } => begins(tid, Work::Exit("handled")),
+            What::Exit { tid, .. } => begins(tid, Work::Exit("handled")),
             What::Wakeup { .. } | What::HaltOver { .. } | What::Lost { .. } => None,
         };
         self.events.extend(told.map(|told| (at, told)));

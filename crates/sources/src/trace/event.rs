@@ -1,6 +1,6 @@
 //! The trace events that are looked at, out of their bytes.
 
-use super::format::{Field, Format};
+use super::format::{Field, Format, Symbols};
 
 /// A thread id of the kernel; 0 is the idle thread of each CPU.
 pub type Tid = i32;
@@ -56,6 +56,8 @@ pub enum What {
     Exit {
         /// The thread.
         tid: Tid,
+        /// Why, where the kernel tells.
+        reason: Option<Reason>,
     },
     /// A vCPU's halt is over; the kernel polls before it sleeps.
     HaltOver {
@@ -71,6 +73,32 @@ pub enum What {
     },
 }
 
+/// Why a vCPU left guest mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reason {
+    /// Whose numbers these are: 1 those of VMX, others those of SVM.
+    pub isa: u32,
+    /// The number.
+    pub number: u32,
+}
+
+impl Reason {
+    /// VMX has flags above its numbers.
+    const VMX: u32 = 1;
+
+    fn new(number: u32, isa: u32) -> Self {
+        Self { isa, number: if isa == Self::VMX { number & 0xffff } else { number } }
+    }
+
+    /// Its name by the tables of its event's format, or its number.
+    pub(super) fn name(self, tables: &[Symbols]) -> String {
+        let table = if self.isa == Self::VMX { tables.first() } else { tables.get(1) };
+        let is = |n: i64| n == i64::from(self.number) || n == i64::from(self.number.cast_signed());
+        let found = table.and_then(|table| table.iter().find(|(n, _)| is(*n)));
+        found.map_or_else(|| self.number.to_string(), |(_, name)| name.clone())
+    }
+}
+
 /// Bits of `prev_state` that say why a thread does not run; without any it is runnable, preempted or
 /// not (the kernel reports that in a bit above these).
 const BLOCKED: u64 = 0xff;
@@ -82,7 +110,7 @@ enum Shape {
     Waking { tid: Field, cpu: Field },
     Wakeup { tid: Field, cpu: Field },
     Entry { tid: Field },
-    Exit { tid: Field },
+    Exit { tid: Field, reason: Option<(Field, Field)> },
     HaltOver { tid: Field, ns: Field },
 }
 
@@ -107,7 +135,10 @@ impl Decoder {
                 "sched_waking" => Shape::Waking { tid: field("pid")?, cpu: field("target_cpu")? },
                 "sched_wakeup" => Shape::Wakeup { tid: field("pid")?, cpu: field("target_cpu")? },
                 "kvm_entry" => Shape::Entry { tid: field("common_pid")? },
-                "kvm_exit" => Shape::Exit { tid: field("common_pid")? },
+                "kvm_exit" => Shape::Exit {
+                    tid: field("common_pid")?,
+                    reason: field("exit_reason").zip(field("isa")),
+                },
                 "kvm_vcpu_wakeup" => {
                     Shape::HaltOver { tid: field("common_pid")?, ns: field("ns")? }
                 }
@@ -137,7 +168,12 @@ impl Decoder {
             Shape::Waking { tid: t, cpu: c } => What::Waking { tid: tid(t)?, cpu: cpu(c)? },
             Shape::Wakeup { tid: t, cpu: c } => What::Wakeup { tid: tid(t)?, cpu: cpu(c)? },
             Shape::Entry { tid: t } => What::Entry { tid: tid(t)? },
-            Shape::Exit { tid: t } => What::Exit { tid: tid(t)? },
+            Shape::Exit { tid: t, reason } => {
+                let number = |f: Field| u32::try_from(f.unsigned(data)?).ok();
+                let reason =
+                    reason.and_then(|(n, isa)| Some(Reason::new(number(n)?, number(isa)?)));
+                What::Exit { tid: tid(t)?, reason }
+            }
             Shape::HaltOver { tid: t, ns } => {
                 What::HaltOver { tid: tid(t)?, ns: ns.unsigned(data)? }
             }
@@ -177,6 +213,34 @@ mod tests {
             let what = decoder.decode(&switch(state)).unwrap();
             let What::Switch { prev, runnable, next, comm } = what else { panic!("{what:?}") };
             assert_eq!((prev, runnable, next, &comm[..7]), (41, runs, 0, b"swapper".as_slice()));
+        }
+    }
+
+    #[test]
+    fn an_exit_tells_its_reason_by_name_where_there_is_one() {
+        let format = Format::parse(
+            "ID: 9\n field:unsigned short common_type; offset:0; size:2;\n \
+             field:int common_pid; offset:4; size:4;\n \
+             field:unsigned int exit_reason; offset:8; size:4;\n field:u32 isa; offset:12; size:4;\n \
+             print fmt: __print_symbolic(REC->r, { 12, \"HLT\" }) : \
+             __print_symbolic(REC->r, { 0x78, \"hlt\" }, { -1, \"invalid\" })",
+        )
+        .unwrap();
+        let mut decoder = Decoder::default();
+        assert!(decoder.learn("kvm_exit", &format));
+        for (number, isa, name) in [
+            (12, 1, "HLT"),
+            (0x8000_000c, 1, "HLT"),
+            (13, 1, "13"),
+            (0x78, 2, "hlt"),
+            (u32::MAX, 2, "invalid"),
+            (12, 2, "12"),
+        ] {
+            let words = [9, 77, number, isa];
+            let data: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+            let what = decoder.decode(&data).unwrap();
+            let What::Exit { tid: 77, reason: Some(reason) } = what else { panic!("{what:?}") };
+            assert_eq!(reason.name(format.symbols()), name);
         }
     }
 

@@ -37,7 +37,14 @@ pub struct Format {
     /// The event's number in the common field [`TYPE`](Self::TYPE).
     pub id: u16,
     fields: Vec<(String, Field)>,
+    symbols: Vec<Symbols>,
 }
+
+/// Names of numbers, as a format's text says an event is to be printed.
+pub type Symbols = Vec<(i64, String)>;
+
+/// Names kept of one format.
+const MOST_SYMBOLS: usize = 1024;
 
 impl Format {
     /// Bytes of an event that say which it is: the first field of every format.
@@ -56,8 +63,13 @@ impl Format {
                 fields.push((name.to_owned(), Field { offset, size }));
             }
         }
-        let format = Self { id: id?, fields };
+        let format = Self { id: id?, fields, symbols: symbols(text) };
         (format.field("common_type")? == Self::TYPE).then_some(format)
+    }
+
+    /// The tables of names (`__print_symbolic`) in the order of the text.
+    pub fn symbols(&self) -> &[Symbols] {
+        &self.symbols
     }
 
     /// A field by name.
@@ -69,6 +81,37 @@ impl Format {
 fn declaration(line: &str) -> Option<&str> {
     let (declaration, _) = line.trim_start().strip_prefix("field:")?.split_once(';')?;
     Some(declaration)
+}
+
+/// The tables in `__print_symbolic(REC->field, { 0, "NAME" }, { 0x40 + 1, "OTHER" })`.
+fn symbols(text: &str) -> Vec<Symbols> {
+    let mut left = MOST_SYMBOLS;
+    let tables = text.split("__print_symbolic(").skip(1).map(|rest| {
+        // The kernel's names have no parentheses and no braces.
+        let table = rest.split(')').next().unwrap_or_default();
+        let entries = table.split('{').skip(1).map_while(|entry| {
+            let (number, rest) = entry.split_once(',')?;
+            let name = rest.split('"').nth(1)?;
+            Some((number_of(number)?, name.to_owned()))
+        });
+        let table: Symbols = entries.take(left).collect();
+        left -= table.len();
+        table
+    });
+    tables.collect()
+}
+
+/// A number of C: `28`, `0x040 + 1`, `-1`.
+fn number_of(text: &str) -> Option<i64> {
+    let mut sum = 0_i64;
+    for term in text.split('+').map(str::trim) {
+        let value = match term.strip_prefix("0x") {
+            Some(hex) => i64::from_str_radix(hex, 16).ok()?,
+            None => term.parse().ok()?,
+        };
+        sum = sum.checked_add(value)?;
+    }
+    Some(sum)
 }
 
 /// The name in a C declaration: `char next_comm[16]`, `pid_t pid`.
@@ -125,6 +168,21 @@ mod tests {
     }
 
     #[test]
+    fn names_of_numbers_are_found() {
+        let print = "print fmt: \"%s%s\", (REC->isa == 1) ? __print_symbolic(REC->r & 0xffff, \
+            { 0, \"EXCEPTION_NMI\" }, { 12, \"HLT\" }) : __print_symbolic(REC->r, \
+            { 0x078, \"hlt\" }, { 0x040 + 14, \"PF excp\" }, { -1, \"bad\" }), REC->isa ? \" \" : \"\"";
+        let format = Format::parse(&SWITCH.replace("print fmt:", print)).unwrap();
+        let names = |table: &[(i64, &str)]| {
+            table.iter().map(|(n, name)| (*n, (*name).to_owned())).collect::<Vec<_>>()
+        };
+        let vmx = names(&[(0, "EXCEPTION_NMI"), (12, "HLT")]);
+        let svm = names(&[(0x78, "hlt"), (0x4e, "PF excp"), (-1, "bad")]);
+        assert_eq!(format.symbols(), [vmx, svm]);
+        assert!(Format::parse(SWITCH).unwrap().symbols().is_empty());
+    }
+
+    #[test]
     fn what_is_no_format_is_refused() {
         for text in ["", "ID: 3\n", &SWITCH.replace("ID: 372", "ID: 99999999"), "field:;offset:1;"]
         {
@@ -136,7 +194,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_or_refused(
-            text in "(ID: [0-9]{1,6}\n|\tfield:[a-z \\[\\]*]{0,20};\t?(offset:[0-9]{0,21};)?(size:[0-9]{0,21};)?\n|.{0,9}\n){0,8}",
+            text in "(ID: [0-9]{1,6}\n|\tfield:[a-z \\[\\]*]{0,20};\t?(offset:[0-9]{0,21};)?(size:[0-9]{0,21};)?\n|__print_symbolic\\(|\\{ [-0-9x+ ]{0,20}, \"[A-Z]*\" \\}|.{0,9}\n){0,8}",
             data in prop::collection::vec(any::<u8>(), 0..64),
         ) {
             if let Some(format) = Format::parse(&text) {

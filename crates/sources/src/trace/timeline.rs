@@ -96,6 +96,8 @@ struct Track {
     meter: Meter,
     /// It has been seen to enter guest mode.
     enters: bool,
+    /// It was there then, and all events since then are recorded.
+    there: Option<u64>,
 }
 
 /// The history of threads and CPUs, in order of time.
@@ -141,9 +143,16 @@ impl Timeline {
             let unknown = Segment { from: 0, state: State::Unknown, cpu: 0 };
             let segments = VecDeque::from([unknown]);
             let (queued, running) = (None, None);
-            let track = Track { segments, queued, running, meter: Meter::default(), enters: false };
+            let (meter, enters, there) = (Meter::default(), false, None);
+            let track = Track { segments, queued, running, meter, enters, there };
             self.tracks.insert(tid, track);
         }
+    }
+
+    /// The threads that are followed were there at this time, from when on all events are recorded:
+    /// what they did until their first event follows from it.
+    pub fn were_there(&mut self, at: u64) {
+        self.tracks.values_mut().for_each(|t| t.there = Some(at));
     }
 
     fn label(&mut self, name: String) -> Label {
@@ -212,7 +221,7 @@ impl Timeline {
                     t.change(State::Running, State::Guest, time);
                 }
             }
-            What::Exit { tid } => {
+            What::Exit { tid, .. } => {
                 if let Some(t) = self.tracks.get_mut(&tid) {
                     t.change(State::Guest, State::Running, time);
                 }
@@ -275,6 +284,13 @@ impl Timeline {
 
     /// What a thread did from one time to another, without a gap; `None` if any of it is not known.
     pub fn spans(&self, tid: Tid, from: u64, to: u64) -> Option<Vec<Span>> {
+        let spans = self.all_spans(tid, from, to)?;
+        spans.iter().all(|span| span.state != State::Unknown).then_some(spans)
+    }
+
+    /// The same with what is not known as [`State::Unknown`]; `None` if the thread is not followed, or
+    /// if that time is not covered or is forgotten.
+    pub fn all_spans(&self, tid: Tid, from: u64, to: u64) -> Option<Vec<Span>> {
         if from >= to {
             return Some(Vec::new());
         }
@@ -289,9 +305,6 @@ impl Timeline {
             let end = segments.get(i + 1).map_or(to, |next| next.from).min(to);
             let start = s.from.max(from);
             if end > start {
-                if s.state == State::Unknown {
-                    return None;
-                }
                 spans.push(Span { state: s.state, from: start, to: end, cpu: s.cpu });
             }
             if end >= to {
@@ -299,6 +312,11 @@ impl Timeline {
             }
         }
         Some(spans)
+    }
+
+    /// Whether nothing has been seen of a thread yet.
+    pub fn is_unseen(&self, tid: Tid) -> bool {
+        self.tracks.get(&tid).is_none_or(Track::is_unseen)
     }
 
     /// Who had a CPU from one time to another, in order, without a gap; `None`: nobody knows.
@@ -358,7 +376,19 @@ impl Track {
         }
     }
 
+    fn is_unseen(&self) -> bool {
+        self.segments.len() == 1 && self.state() == State::Unknown
+    }
+
+    /// What it did until its first event.
+    fn before(&mut self, state: State, cpu: u32) {
+        if let Some(at) = self.there.filter(|_| self.is_unseen()) {
+            self.set(state, at, cpu);
+        }
+    }
+
     fn leave(&mut self, time: u64, cpu: u32, runnable: bool) {
+        self.before(State::Running, cpu);
         if let Some(since) = self.running.take() {
             self.meter.exec += time.saturating_sub(since);
         }
@@ -367,6 +397,8 @@ impl Track {
     }
 
     fn arrive(&mut self, time: u64, cpu: u32) {
+        // It waited, and had been woken or preempted earlier.
+        self.before(State::Preempted, cpu);
         if let Some(since) = self.queued.take() {
             self.meter.wait += time.saturating_sub(since);
         }
@@ -381,6 +413,8 @@ impl Track {
     }
 
     fn wake(&mut self, time: u64, cpu: u32, queued: bool) {
+        // The kernel wakes who has said to sleep, but for a moment on the way there.
+        self.before(State::Asleep, cpu);
         if self.state() == State::Asleep {
             self.set(State::Waking, time, cpu);
         }
@@ -438,13 +472,15 @@ fn push<T>(queue: &mut VecDeque<T>, item: T) {
 }
 
 /// A foreign thread's name as a label, in printable characters: its first word, up to a slash, which
-/// is what `kworker/0:1`, `lto cgu.3` and `lto cgu.4` share. QEMU's vCPUs (`CPU 0/KVM`) keep what
-/// they are.
+/// is what `kworker/0:1`, `lto cgu.3` and `lto cgu.4` share. QEMU's vCPUs (`CPU 0/KVM`, `CPU 0/TCG`) keep
+/// what they are.
 fn readable(comm: &Comm) -> String {
     let end = comm.iter().position(|b| *b == 0).unwrap_or(comm.len());
     let text = String::from_utf8_lossy(&comm[..end]);
-    if text.starts_with("CPU ") && text.ends_with("/KVM") {
-        return "CPU/KVM".to_owned();
+    if let Some((vcpu, kind @ ("KVM" | "TCG"))) = text.split_once('/')
+        && vcpu.starts_with("CPU ")
+    {
+        return format!("CPU/{kind}");
     }
     let text = text.split(['/', ' ']).next().unwrap_or_default();
     let name: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();

@@ -69,6 +69,42 @@ fn a_thread_goes_through_its_states() {
 }
 
 #[test]
+fn what_a_thread_did_before_its_first_event_follows_from_it() {
+    use State::{Asleep, Preempted, Running, Waking};
+    let first = |event: Event| {
+        let mut t = Timeline::new(Clock::new(0, 1_000_000));
+        t.know(5, "guest", true);
+        t.were_there(50);
+        assert!(t.is_unseen(5));
+        t.apply(&event);
+        t.settle(200);
+        assert!(!t.is_unseen(5));
+        assert_eq!(t.spans(5, 49, 60), None, "before the recording");
+        states(&t, 50, 200).unwrap()
+    };
+    let switched = |prev, runnable, next| first(switch(100, prev, runnable, next, "vcpu0"));
+    assert_eq!(switched(5, true, 0), [(Running, 50), (Preempted, 100)]);
+    assert_eq!(switched(5, false, 0), [(Running, 50), (Asleep, 100)]);
+    assert_eq!(switched(0, true, 5), [(Preempted, 50), (Running, 100)]);
+    let woken = first(at(100, What::Waking { tid: 5, cpu: 0 }));
+    assert_eq!(woken, [(Asleep, 50), (Waking, 100)]);
+}
+
+#[test]
+fn events_that_were_lost_say_nothing_of_before() {
+    let mut t = Timeline::new(Clock::new(0, 1_000_000));
+    t.know(5, "guest", true);
+    t.were_there(50);
+    t.apply(&at(90, What::Lost { since: 80 }));
+    t.apply(&switch(100, 5, false, 0, "swapper/0"));
+    t.settle(200);
+    assert_eq!(t.spans(5, 85, 150), None);
+    let all = t.all_spans(5, 85, 150).unwrap();
+    let all: Vec<_> = all.iter().map(|s| (s.state, s.to - s.from)).collect();
+    assert_eq!(all, [(State::Unknown, 15), (State::Asleep, 50)]);
+}
+
+#[test]
 fn a_wake_up_that_overtakes_the_sleep_is_not_lost() {
     use State::{Asleep, Running, Waking};
     // The waker on another CPU was traced first, and put it on a queue after the switch.
@@ -89,10 +125,10 @@ fn polling_counts_as_halted_and_guest_mode_is_told_apart() {
     let t = timeline(&[
         switch(100, 0, true, 5, "vcpu0"),
         at(110, What::Entry { tid: 5 }),
-        at(150, What::Exit { tid: 5 }),
+        at(150, What::Exit { tid: 5, reason: None }),
         at(190, What::HaltOver { tid: 5, ns: 30 }),
         at(195, What::Entry { tid: 5 }),
-        at(200, What::Exit { tid: 5 }),
+        at(200, What::Exit { tid: 5, reason: None }),
         // Polled for 20, then slept.
         switch(230, 5, false, 0, "swapper/0"),
         at(260, What::Wakeup { tid: 5, cpu: 0 }),
@@ -155,6 +191,7 @@ fn names_of_strangers_are_grouped_and_printable() {
         ("kworker/0:1", "kworker"),
         ("lto cgu.3", "lto"),
         ("CPU 12/KVM", "CPU/KVM"),
+        ("CPU 3/TCG", "CPU/TCG"),
         ("x\x1b[31m", "x?[31m"),
         ("", "nameless"),
     ] {
@@ -199,7 +236,7 @@ proptest! {
                     2 => at(time, What::Waking { tid: 5, cpu: 0 }),
                     3 => at(time, What::Wakeup { tid: 5, cpu: 0 }),
                     4 => at(time, What::Entry { tid: 5 }),
-                    5 => at(time, What::Exit { tid: 5 }),
+                    5 => at(time, What::Exit { tid: 5, reason: None }),
                     6 => at(time, What::HaltOver { tid: 5, ns: n }),
                     _ => at(time, What::Lost { since: time.saturating_sub(n) }),
                 }

@@ -1,0 +1,140 @@
+//! What an observation cannot see, or what makes what it sees mean something else.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use vcoop_model::plan::Ns;
+
+/// Something to know besides the result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// What it is.
+    pub evidence: String,
+    /// What helps, if anything does.
+    pub remedy: Option<String>,
+}
+
+impl Note {
+    pub(crate) fn new(evidence: impl Into<String>, remedy: Option<&str>) -> Self {
+        Self { evidence: evidence.into(), remedy: remedy.map(str::to_owned) }
+    }
+}
+
+/// A file without the space around its text.
+fn text(root: &Path, file: &str) -> Option<String> {
+    Some(fs::read_to_string(root.join(file)).ok()?.trim().to_owned())
+}
+
+/// What the host's scheduler does besides what its classes do; `root`: where procfs and sysfs hang.
+pub(crate) fn of_host(root: &Path) -> Vec<Note> {
+    let mut notes = Vec::new();
+    if text(root, "proc/sys/kernel/sched_autogroup_enabled").as_deref() == Some("1") {
+        notes.push(Note::new(
+            "sched_autogroup is on: sessions without a CPU control group get equal shares, and a \
+             nice value counts within its session only",
+            Some("sysctl kernel.sched_autogroup_enabled=0"),
+        ));
+    }
+    if text(root, "sys/kernel/sched_ext/state").as_deref() == Some("enabled") {
+        let ops = text(root, "sys/kernel/sched_ext/root/ops");
+        let ops = ops.as_deref().unwrap_or("without a name");
+        notes.push(Note::new(
+            format!(
+                "the sched_ext scheduler {ops} is loaded: nice values and slices do nothing unless \
+                 it reads them"
+            ),
+            None,
+        ));
+    }
+    notes
+}
+
+/// How long a control group and those above it were held back by their CPU quota.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Throttled(Vec<(PathBuf, Ns)>);
+
+impl Throttled {
+    /// So far; `group`: as in `/proc/PID/cgroup`.
+    pub(crate) fn of(root: &Path, group: &str) -> Self {
+        // Version 1, alone or with the accounting, and version 2.
+        let mounts = ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup"];
+        let group = Path::new(group.trim_start_matches('/'));
+        let groups = group.ancestors();
+        let read = |path: PathBuf| {
+            let stat = fs::read_to_string(path.join("cpu.stat")).ok()?;
+            let field = |key: &str| -> Option<Ns> {
+                stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
+            };
+            let us = field("throttled_usec ").map(|us: Ns| us.saturating_mul(1000));
+            Some((path, us.or_else(|| field("throttled_time "))?))
+        };
+        let paths = groups.flat_map(|group| mounts.map(|mount| root.join(mount).join(group)));
+        Self(paths.filter_map(read).collect())
+    }
+
+    /// What a quota did since.
+    pub(crate) fn note(&self, before: &Self) -> Option<Note> {
+        let grown = self.0.iter().filter_map(|(path, ns)| {
+            let (_, old) = before.0.iter().find(|(p, _)| p == path)?;
+            ns.checked_sub(*old).filter(|grown| *grown > 0).map(|grown| (grown, path))
+        });
+        let (ns, path) = grown.max()?;
+        let (ms, path) = (ns as f64 / 1e6, path.display());
+        Some(Note {
+            evidence: format!(
+                "the CPU quota of {path} held threads back for {ms:.1} ms in all; as waits these \
+                 are `preempted`"
+            ),
+            remedy: Some(format!("raise cpu.max, or cpu.cfs_quota_us, in {path}")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::{Throttled, of_host};
+
+    fn tree(name: &str, files: &[(&str, &str)]) -> PathBuf {
+        let root = std::env::temp_dir().join(format!("vcoop-{}-{name}", std::process::id()));
+        for (file, text) in files {
+            let path = root.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn what_changes_the_meaning_of_nice_is_said() {
+        let autogroup = ("proc/sys/kernel/sched_autogroup_enabled", "1\n");
+        let root = tree("blind", &[autogroup, ("sys/kernel/sched_ext/state", "enabled\n")]);
+        let notes = of_host(&root);
+        fs::remove_dir_all(&root).unwrap();
+        assert!(notes[0].evidence.starts_with("sched_autogroup is on"));
+        assert!(notes[1].evidence.contains("without a name is loaded"));
+        assert!(of_host(Path::new("/nonexistent")).is_empty());
+    }
+
+    #[test]
+    fn a_quota_of_a_group_above_is_found() {
+        let (v2, v1) = ("sys/fs/cgroup/vms/cpu.stat", "sys/fs/cgroup/cpu/old/cpu.stat");
+        let root = tree("quota", &[(v2, "nr_throttled 3\nthrottled_usec 500\n"), (v1, "")]);
+        let before = Throttled::of(&root, "/vms/web");
+        assert!(before.note(&before).is_none());
+        fs::write(root.join(v2), "nr_throttled 4\nthrottled_usec 2500\n").unwrap();
+        let note = Throttled::of(&root, "/vms/web").note(&before).unwrap();
+        assert!(note.evidence.contains("held threads back for 2.0 ms"), "{}", note.evidence);
+        assert!(note.remedy.unwrap().ends_with("sys/fs/cgroup/vms"));
+
+        let before = Throttled::of(&root, "/old");
+        fs::write(root.join(v1), "throttled_time 7000000\n").unwrap();
+        assert!(Throttled::of(&root, "/old").note(&before).is_none(), "it was not counted before");
+        let before = Throttled::of(&root, "/old");
+        fs::write(root.join(v1), "throttled_time 8500000\n").unwrap();
+        assert!(Throttled::of(&root, "/old").note(&before).unwrap().evidence.contains("1.5 ms"));
+        fs::remove_dir_all(&root).unwrap();
+    }
+}

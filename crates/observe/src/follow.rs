@@ -1,0 +1,236 @@
+//! One vCPU's thread through a window: its states as shares, its waits as samples.
+
+use std::collections::BTreeMap;
+
+use vcoop_model::plan::Ns;
+use vcoop_model::recording::{LatencyRecord, Part, Parts};
+use vcoop_sources::trace::{IDLE, Label, Span, State, Tid, Timeline};
+use vcoop_threads::tsc::Clock;
+
+/// What a wait began with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// A wake-up.
+    Woken,
+    /// A preemption.
+    Preempted,
+}
+
+impl Wait {
+    /// Name of the series.
+    pub(crate) fn metric(self) -> &'static str {
+        match self {
+            Self::Woken => "wait",
+            Self::Preempted => "preempted",
+        }
+    }
+
+    fn of(state: State) -> Option<Self> {
+        match state {
+            State::Waking => Some(Self::Woken),
+            State::Preempted => Some(Self::Preempted),
+            _ => None,
+        }
+    }
+}
+
+/// A wait as far as it has come.
+#[derive(Clone, Debug)]
+struct Open {
+    wait: Wait,
+    since: u64,
+    /// Accounted for up to here, in nanoseconds.
+    done: Ns,
+    parts: Parts,
+    ran: BTreeMap<Label, Ns>,
+}
+
+/// Time in each state, in cycles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shares {
+    pub(crate) running: u64,
+    /// Of it: in guest mode.
+    pub(crate) guest: u64,
+    pub(crate) halted: u64,
+    /// Of it: polling.
+    pub(crate) polling: u64,
+    pub(crate) waiting: u64,
+    pub(crate) unknown: u64,
+}
+
+/// A wait that is over, for who wants to see each.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample<'a> {
+    pub(crate) wait: Wait,
+    /// From the beginning of the window.
+    pub(crate) due: Ns,
+    pub(crate) latency: Ns,
+    pub(crate) parts: &'a Parts,
+    pub(crate) behind: Option<(&'a str, Ns)>,
+    pub(crate) open: bool,
+}
+
+/// One vCPU's thread in a window.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    tid: Tid,
+    /// Beginning of the window.
+    from: u64,
+    /// Followed up to here.
+    at: u64,
+    open: Option<Open>,
+    cpu: Option<u32>,
+    pub(crate) shares: Shares,
+    pub(crate) migrations: u64,
+    pub(crate) wakeups: u64,
+    pub(crate) woken: LatencyRecord,
+    pub(crate) preempted: LatencyRecord,
+}
+
+impl Follower {
+    /// From a time on; the series are `probe`'s, with so many slices of a duration.
+    pub(crate) fn new(tid: Tid, probe: &str, from: u64, (slices, duration): (u32, Ns)) -> Self {
+        let series = |wait: Wait| {
+            let record = LatencyRecord::new(probe).sliced(slices, duration);
+            LatencyRecord { metric: wait.metric(), ..record }
+        };
+        Self {
+            tid,
+            from,
+            at: from,
+            open: None,
+            cpu: None,
+            shares: Shares::default(),
+            migrations: 0,
+            wakeups: 0,
+            woken: series(Wait::Woken),
+            preempted: series(Wait::Preempted),
+        }
+    }
+
+    /// Goes on up to this time, which is covered.
+    pub(crate) fn follow(
+        &mut self,
+        timeline: &Timeline,
+        clock: &Clock,
+        to: u64,
+        each: &mut dyn FnMut(Sample<'_>),
+    ) {
+        // What it did until its first event is known with that.
+        if to <= self.at || timeline.is_unseen(self.tid) {
+            return;
+        }
+        let unknown = Span { state: State::Unknown, from: self.at, to, cpu: 0 };
+        let spans = timeline.all_spans(self.tid, self.at, to);
+        // Forgotten: the history that is kept is bounded.
+        for span in spans.unwrap_or_else(|| vec![unknown]) {
+            self.take(&span, timeline, clock, each);
+        }
+        self.at = to;
+    }
+
+    /// The whole window was spent in one state, without an event.
+    pub(crate) fn stayed(&mut self, state: State, to: u64, timeline: &Timeline, clock: &Clock) {
+        let span = Span { state, from: self.at, to, cpu: self.cpu.unwrap_or(0) };
+        self.take(&span, timeline, clock, &mut |_| {});
+        self.at = to;
+    }
+
+    fn take(
+        &mut self,
+        span: &Span,
+        timeline: &Timeline,
+        clock: &Clock,
+        each: &mut dyn FnMut(Sample<'_>),
+    ) {
+        let wait = Wait::of(span.state);
+        if self.open.as_ref().is_some_and(|open| Some(open.wait) != wait) {
+            self.close(span.from, timeline, clock, false, each);
+        }
+        let cycles = span.to - span.from;
+        let s = &mut self.shares;
+        match span.state {
+            State::Unknown => s.unknown += cycles,
+            State::Asleep => s.halted += cycles,
+            State::Polling => {
+                s.halted += cycles;
+                s.polling += cycles;
+            }
+            State::Running => s.running += cycles,
+            State::Guest => {
+                s.running += cycles;
+                s.guest += cycles;
+            }
+            State::Waking | State::Preempted => s.waiting += cycles,
+        }
+        if matches!(span.state, State::Running | State::Guest | State::Polling) {
+            self.migrations += u64::from(self.cpu.is_some_and(|cpu| cpu != span.cpu));
+            self.cpu = Some(span.cpu);
+        }
+        let Some(wait) = wait else { return };
+        let from = self.from;
+        let open = self.open.get_or_insert_with(|| {
+            self.wakeups += u64::from(wait == Wait::Woken && span.from > from);
+            let (parts, ran) = (Parts::default(), BTreeMap::new());
+            Open { wait, since: span.from, done: 0, parts, ran }
+        });
+        timeline.ran(span.cpu, span.from, span.to, |who, _, to| open.until(to, who, clock));
+    }
+
+    /// The window is over at this time, up to which all was followed.
+    pub(crate) fn end(
+        &mut self,
+        at: u64,
+        timeline: &Timeline,
+        clock: &Clock,
+        each: &mut dyn FnMut(Sample<'_>),
+    ) {
+        self.close(at, timeline, clock, true, each);
+    }
+
+    fn close(
+        &mut self,
+        at: u64,
+        timeline: &Timeline,
+        clock: &Clock,
+        unfinished: bool,
+        each: &mut dyn FnMut(Sample<'_>),
+    ) {
+        let Some(mut open) = self.open.take() else { return };
+        open.until(at, None, clock);
+        let latency = open.done;
+        let mut ran: Vec<(&str, Ns)> = Vec::new();
+        for (label, ns) in open.ran.into_iter().filter(|(_, ns)| *ns > 0) {
+            ran.push((timeline.name(label), ns));
+        }
+        ran.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+        let due = clock.to_ns(open.since - self.from);
+        let record = match open.wait {
+            Wait::Woken => &mut self.woken,
+            Wait::Preempted => &mut self.preempted,
+        };
+        record.take(due, latency, &open.parts, ran.iter().copied());
+        let behind = ran.first().copied();
+        let (wait, parts) = (open.wait, &open.parts);
+        each(Sample { wait, due, latency, parts, behind, open: unfinished });
+    }
+}
+
+impl Open {
+    /// Up to this time it waited, and `who` had the CPU. Woken on an idle CPU, a thread waits for that
+    /// CPU to come out of idling.
+    fn until(&mut self, to: u64, who: Option<Label>, clock: &Clock) {
+        let at = clock.to_ns(to - self.since).max(self.done);
+        let ns = at - self.done;
+        let part = match (self.wait, who) {
+            (Wait::Woken, Some(IDLE)) => Part::CState,
+            (Wait::Woken, _) => Part::WakeToRun,
+            (Wait::Preempted, _) => Part::PreemptedToRun,
+        };
+        self.parts[part as usize] += ns;
+        self.done = at;
+        if let Some(label) = who.filter(|label| *label != IDLE) {
+            *self.ran.entry(label).or_default() += ns;
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! What a VM on this host suffers: how long its vCPUs wait for a CPU, and who runs instead.
+//!
+//! ```text
+//! vcoop_vmm::Vm -> Subject -> Observation: begin .. poll .. end -> Observed (a Recording, notes)
+//! ```
+//!
+//! An [`Observation`] records the host's scheduler ([`vcoop_sources::trace`]) and changes nothing of
+//! the VM. It can be begun and ended again and again, for windows of time that follow each other.
+//!
+//! What a window gives, with the VM's name as a scenario takes it in place of `VM`:
+//!
+//! | series | unit | what it is |
+//! | --- | --- | --- |
+//! | `VM.vcpuN` `wait` | latency | from a wake-up of the vCPU's thread until it runs |
+//! | `VM.vcpuN` `preempted` | latency | from losing the CPU, with work left, until it runs again |
+//! | `VM.vcpuN` `running`, `halted`, `steal` | % | shares of the window: on a CPU, asleep, waiting for a CPU |
+//! | `VM.vcpuN` `guest`, `polling` | % | in guest mode; polling for the end of a halt: where KVM tells |
+//! | `VM.vcpuN` `unknown` | % | not known, as events were lost; left out where it is nothing |
+//! | `VM.vcpuN` `migrations`, `wakeups` | 1/s | changes of the CPU; wake-ups |
+//! | `VM` `cpu`, `steal` | cpu, % | CPU time of all vCPUs; mean of their steal |
+//! | `VM` `exit.REASON` | 1/s | exits from guest mode: where KVM tells |
+//! | `host.others` `throughput` | cpu | CPU time of all but the VM, on the CPUs that its vCPUs may use |
+//! | `host` `idle` | % | idle time of these CPUs |
+//! | `observe` `cpu`, `events`, `lost` | %, count | what observing took, and what it saw |
+//!
+//! A wait is cut at the window's edges: one that is under way at its end counts as far as it has
+//! come, and one that was under way at its beginning counts from there. So the waits add up to the
+//! steal.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod blind;
+mod crowd;
+mod follow;
+mod observation;
+mod subject;
+mod told;
+
+pub use blind::Note;
+pub use observation::{Nobody, Observation, Observed, Slicing};
+pub use subject::{Missing, Subject, Vcpu};

@@ -1,0 +1,402 @@
+//! An observation of a VM: windows of time, and what happened in each.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use vcoop_model::plan::Ns;
+use vcoop_model::recording::{Recording, Scalar};
+use vcoop_model::span::{Observer, SampleEvent};
+use vcoop_sources::trace::{Event, Reason, Recorder, State, Thread, Tid, What};
+use vcoop_threads::clock::kernel_clock;
+use vcoop_threads::tsc::{Clock, measured_khz, tsc};
+use vcoop_threads::{RunTimes, Stat, affinity};
+
+use crate::blind::{self, Note, Throttled};
+use crate::crowd::{Crowd, Used};
+use crate::follow::{Follower, Sample, Shares};
+use crate::subject::{Missing, Subject, Vcpu};
+use crate::told::Names;
+
+/// So long is waited at the end of a window for what the kernel has yet to write, at most.
+const LATE_NS: Ns = 1_000_000_000;
+
+/// Time between two looks at the trace that its buffers surely hold, for most hosts.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Series by time: so many slices of a window that lasts so long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slicing {
+    /// How many; 0: none.
+    pub slices: u32,
+    /// What the window is planned to last.
+    pub duration_ns: Ns,
+}
+
+/// What a window gave.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The series that the [crate](crate) lists.
+    pub recording: Recording,
+    /// How long the window was.
+    pub window_ns: Ns,
+    /// What was not seen, and what it cost.
+    pub notes: Vec<Note>,
+}
+
+/// An observer that takes no notice.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Nobody;
+
+impl Observer for Nobody {}
+
+/// A VM under observation.
+#[derive(Debug)]
+pub struct Observation {
+    subject: Subject,
+    recorder: Recorder,
+    clock: Clock,
+    cpus: Vec<u32>,
+    crowd: Crowd,
+    window: Option<Window>,
+}
+
+/// A window that is open.
+#[derive(Debug)]
+struct Window {
+    from: u64,
+    /// Counts from its beginning.
+    clock: Clock,
+    followers: Vec<Follower>,
+    exits: BTreeMap<(Tid, Reason), u64>,
+    /// Events before it.
+    events: u64,
+    lost: u64,
+    used_ns: Ns,
+    /// CPU time of each vCPU's thread before it.
+    ran: Vec<Ns>,
+    throttled: Throttled,
+    /// Names for an observer, once there is one.
+    names: Option<Names>,
+    /// An observer has been told that it is open.
+    told: bool,
+}
+
+/// CPU time of the calling thread.
+fn own_cpu_time() -> Ns {
+    kernel_clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+impl Observation {
+    /// Longest time between two calls of [`poll`](Self::poll) without loss on most hosts.
+    pub const LOOK: Duration = LOOK;
+
+    /// Starts to record.
+    ///
+    /// # Errors
+    ///
+    /// What this host lacks, or what the VM has lost since it was found.
+    pub fn new(subject: Subject) -> Result<Self, Missing> {
+        if subject.vcpus.is_empty() {
+            return Err(Missing {
+                what: format!("the threads of {}'s vCPUs are not known", subject.name),
+                remedy: "vcoop vms says how they become known".to_owned(),
+            });
+        }
+        let gone = |vcpu: &Vcpu| Missing {
+            what: format!("the thread of {}'s vCPU {} has ended", subject.name, vcpu.index),
+            remedy: "vcoop vms shows the VMs that run".to_owned(),
+        };
+        let mut cpus = Vec::new();
+        for vcpu in &subject.vcpus {
+            if !vcpu.is_there() {
+                return Err(gone(vcpu));
+            }
+            cpus.extend(affinity(vcpu.tid).map_err(|_| gone(vcpu))?);
+        }
+        cpus.sort_unstable();
+        cpus.dedup();
+        let khz = measured_khz();
+        let clock = Clock::new(tsc(), khz);
+        let mut recorder = Recorder::start(&cpus, clock).map_err(|why| Missing {
+            what: format!("the host's scheduler cannot be recorded: {why}"),
+            remedy: "as root: mount -t tracefs nodev /sys/kernel/tracing".to_owned(),
+        })?;
+        let vcpus = subject.vcpus.iter().map(|vcpu| {
+            let label = format!("{}/vcpu{}", subject.name, vcpu.index);
+            Thread { tid: vcpu.tid, label, measured: true, vcpu: true }
+        });
+        let others = subject.others.iter().map(|(tid, name)| {
+            let label = format!("{}/{name}", subject.name);
+            Thread { tid: *tid, label, measured: false, vcpu: false }
+        });
+        recorder.know(&vcpus.chain(others).collect::<Vec<_>>());
+        recorder.were_there();
+        let own: Vec<Tid> = subject.vcpus.iter().map(|v| v.tid).collect();
+        let own: Vec<Tid> = own.into_iter().chain(subject.others.iter().map(|o| o.0)).collect();
+        let crowd = Crowd::new(&cpus, &own, subject.pid, recorder.began());
+        Ok(Self { subject, recorder, clock, cpus, crowd, window: None })
+    }
+
+    /// Who is observed.
+    pub fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// CPUs that its vCPUs may use.
+    pub fn cpus(&self) -> &[u32] {
+        &self.cpus
+    }
+
+    /// Whether any vCPU's thread is left.
+    pub fn is_there(&self) -> bool {
+        self.subject.vcpus.iter().any(Vcpu::is_there)
+    }
+
+    /// A window begins now. One that was open is dropped.
+    pub fn begin(&mut self, slicing: Slicing) {
+        // What was before is out of the way.
+        self.window = None;
+        self.poll(&mut Nobody);
+        let subject = &self.subject;
+        let throttled = subject.cgroup.as_deref().map(|g| Throttled::of(Path::new("/"), g));
+        let sliced = (slicing.slices, slicing.duration_ns);
+        let from = tsc();
+        let of = |v: &Vcpu| Follower::new(v.tid, &subject.probe(v), from, sliced);
+        self.crowd.begin(from);
+        self.window = Some(Window {
+            from,
+            clock: Clock::new(from, self.clock.to_cycles(1_000_000) as u32),
+            followers: subject.vcpus.iter().map(of).collect(),
+            exits: BTreeMap::new(),
+            events: self.recorder.counts().0,
+            lost: self.recorder.lost(),
+            used_ns: own_cpu_time(),
+            ran: subject.vcpus.iter().map(ran_ns).collect(),
+            throttled: throttled.unwrap_or_default(),
+            names: None,
+            told: false,
+        });
+    }
+
+    /// Takes in what has happened. To be called every [`LOOK`](Self::LOOK), or events may be lost.
+    /// An observer is told of the window's samples, and of all that happens in it if it wants any
+    /// window; the times that it names do not matter. [`Nobody`] takes no notice.
+    pub fn poll(&mut self, observer: &mut dyn Observer) {
+        self.take_in(u64::MAX, observer);
+        self.crowd.look();
+    }
+
+    /// Takes in what is there; what is after `to` does not count.
+    fn take_in(&mut self, to: u64, observer: &mut dyn Observer) {
+        let Self { subject, recorder, cpus, crowd, window, .. } = self;
+        if let Some(window) = window
+            && window.names.is_none()
+            && !observer.windows().is_empty()
+        {
+            let names = Names::new(subject, cpus);
+            observer.cast(&names.cast);
+            window.names = Some(names);
+        }
+        recorder.drain(&mut |event: &Event| {
+            if let Some(window) = window {
+                window.take(event, to, crowd, observer);
+            }
+            crowd.take(event, to);
+        });
+        let Some(window) = window else { return };
+        let (timeline, covered) = (recorder.timeline(), recorder.timeline().covered().min(to));
+        for (follower, vcpu) in window.followers.iter_mut().zip(&subject.vcpus) {
+            let probe = subject.probe(vcpu);
+            follower.follow(timeline, &window.clock, covered, &mut |sample| {
+                tell(&probe, &sample, observer);
+            });
+        }
+    }
+
+    /// The window ends now: what happened in it.
+    ///
+    /// # Errors
+    ///
+    /// Why the recording broke off.
+    pub fn end(&mut self, observer: &mut dyn Observer) -> Result<Observed, String> {
+        let to = tsc();
+        let Some(from) = self.window.as_ref().map(|window| window.from) else {
+            return Err("no window was begun".to_owned());
+        };
+        let late = tsc() + self.clock.to_cycles(LATE_NS);
+        while self.recorder.timeline().covered() < to && tsc() < late {
+            std::thread::sleep(Duration::from_millis(5));
+            self.take_in(to, observer);
+        }
+        if let Some(why) = self.recorder.broken() {
+            return Err(format!("the recording of the host's scheduler broke off: {why}"));
+        }
+        let Some(mut window) = self.window.take() else {
+            return Err("no window was begun".to_owned());
+        };
+        let ns = self.clock.to_ns(to - from).max(1);
+        let mut silent = 0;
+        let timeline = self.recorder.timeline();
+        for ((follower, vcpu), ran) in
+            window.followers.iter_mut().zip(&self.subject.vcpus).zip(&window.ran)
+        {
+            if timeline.is_unseen(vcpu.tid) {
+                let state = without_event(vcpu, ran_ns(vcpu).saturating_sub(*ran), ns);
+                silent += if state == State::Running { to - from } else { 0 };
+                follower.stayed(state, to, timeline, &window.clock);
+            }
+            let probe = self.subject.probe(vcpu);
+            follower.end(to, timeline, &window.clock, &mut |sample| {
+                tell(&probe, &sample, observer);
+            });
+        }
+        if window.told {
+            observer.closes(ns);
+        }
+        let mut used = self.crowd.used(to);
+        // On a CPU without any event either such a vCPU ran or nobody.
+        used.vm += silent;
+        used.idle += used.unknown.saturating_sub(silent);
+        let cost_ns = own_cpu_time().saturating_sub(window.used_ns);
+        Ok(self.observed(window, used, ns, cost_ns))
+    }
+
+    fn observed(&self, window: Window, used: Used, ns: Ns, cost_ns: Ns) -> Observed {
+        let mut notes = self.notes(&window, ns, cost_ns);
+        let mut scalars = BTreeMap::new();
+        let mut put = |probe: &str, metric: &str, unit: &'static str, value: f64| {
+            scalars.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });
+        };
+        let time = |cycles: u64| self.clock.to_ns(cycles) as f64 / ns as f64;
+        let seconds = ns as f64 / 1e9;
+        let mut all = Shares::default();
+        let mut latencies = Vec::new();
+        for (follower, vcpu) in window.followers.into_iter().zip(&self.subject.vcpus) {
+            let probe = self.subject.probe(vcpu);
+            let s = follower.shares;
+            put(&probe, "running", "%", 100.0 * time(s.running));
+            put(&probe, "halted", "%", 100.0 * time(s.halted));
+            put(&probe, "steal", "%", 100.0 * time(s.waiting));
+            for (metric, cycles) in
+                [("guest", s.guest), ("polling", s.polling), ("unknown", s.unknown)]
+            {
+                if cycles > 0 {
+                    put(&probe, metric, "%", 100.0 * time(cycles));
+                }
+            }
+            put(&probe, "migrations", "1/s", follower.migrations as f64 / seconds);
+            put(&probe, "wakeups", "1/s", follower.wakeups as f64 / seconds);
+            all.running += s.running;
+            all.waiting += s.waiting;
+            all.unknown += s.unknown;
+            latencies.extend([follower.woken, follower.preempted]);
+        }
+        let (name, vcpus) = (&self.subject.name, self.subject.vcpus.len() as f64);
+        put(name, "cpu", "cpu", time(all.running));
+        put(name, "steal", "%", 100.0 * time(all.waiting) / vcpus);
+        let mut exits: BTreeMap<Reason, u64> = BTreeMap::new();
+        for ((_, reason), n) in &window.exits {
+            *exits.entry(*reason).or_default() += n;
+        }
+        for (reason, n) in exits {
+            let metric = format!("exit.{}", self.recorder.reason(reason));
+            put(name, &metric, "1/s", n as f64 / seconds);
+        }
+        put("host.others", "throughput", "cpu", time(used.others));
+        put("host", "idle", "%", 100.0 * time(used.idle) / self.cpus.len().max(1) as f64);
+        put("observe", "cpu", "%", 100.0 * cost_ns as f64 / ns as f64);
+        let events = self.recorder.counts().0 - window.events;
+        put("observe", "events", "count", events as f64);
+        let lost = self.recorder.lost().saturating_sub(window.lost);
+        put("observe", "lost", "count", lost as f64);
+        if lost > 0 || all.unknown > 0 {
+            let percent = 100.0 * time(all.unknown) / vcpus;
+            let evidence = format!(
+                "{lost} events were lost; of {percent:.2} % of the vCPUs' time it is not known \
+                 what they did"
+            );
+            notes.push(Note::new(evidence, Some("let it be less busy, or observe for less time")));
+        }
+        let recording = Recording { latencies, scalars, ..Recording::default() };
+        Observed { recording, window_ns: ns, notes }
+    }
+
+    fn notes(&self, window: &Window, ns: Ns, cost_ns: Ns) -> Vec<Note> {
+        let subject = &self.subject;
+        let mut notes = blind::of_host(Path::new("/"));
+        if subject.unplaced > 0 {
+            let evidence = format!(
+                "the threads of {} of its vCPUs are not known: they are not in this",
+                subject.unplaced
+            );
+            notes.push(Note::new(evidence, Some("vcoop vms says how they become known")));
+        }
+        for vcpu in subject.vcpus.iter().filter(|v| !v.is_there()) {
+            let evidence = format!(
+                "the thread of vCPU {} has ended; its time since then counts as halted",
+                vcpu.index
+            );
+            notes.push(Note::new(evidence, None));
+        }
+        if subject.kvm && window.exits.is_empty() {
+            let evidence = "no kvm_exit was seen: exits, and the time in guest mode, are not shown";
+            notes
+                .push(Note::new(evidence, Some("a KVM whose tracepoints fire, with a busy guest")));
+        }
+        if let Some(group) = &subject.cgroup {
+            notes.extend(Throttled::of(Path::new("/"), group).note(&window.throttled));
+        }
+        let percent = 100.0 * cost_ns as f64 / ns as f64;
+        notes.push(Note::new(format!("observing took {percent:.2} % of a CPU"), None));
+        notes
+    }
+}
+
+impl Window {
+    fn take(&mut self, event: &Event, to: u64, crowd: &Crowd, observer: &mut dyn Observer) {
+        if event.time < self.from || event.time >= to {
+            return;
+        }
+        if let What::Exit { tid, reason: Some(reason) } = event.what {
+            *self.exits.entry((tid, reason)).or_default() += 1;
+        }
+        if let Some(names) = &mut self.names {
+            if !self.told {
+                self.told = true;
+                names.open(crowd.current(), observer);
+            }
+            names.tell(event, &self.clock, observer);
+        }
+    }
+}
+
+/// Tells an observer of a sample.
+fn tell(probe: &str, sample: &Sample<'_>, observer: &mut dyn Observer) {
+    let probe = format!("{probe} {}", sample.wait.metric());
+    let event = SampleEvent {
+        probe: &probe,
+        due_ns: sample.due,
+        latency_ns: sample.latency,
+        parts: sample.parts,
+        behind: sample.behind,
+        counts: true,
+        open: sample.open,
+    };
+    observer.sample(sample.due + sample.latency, &event);
+}
+
+fn ran_ns(vcpu: &Vcpu) -> Ns {
+    RunTimes::open(vcpu.tid).map_or(0, |times| times.read().ran_ns)
+}
+
+/// What a vCPU's thread did in a window without an event of it: it ran, slept or waited all along.
+fn without_event(vcpu: &Vcpu, ran: Ns, window: Ns) -> State {
+    let asleep = Stat::open(vcpu.tid).is_ok_and(|stat| stat.is_asleep());
+    match (ran >= window / 2, asleep) {
+        (true, _) => State::Running,
+        (false, true) => State::Asleep,
+        (false, false) if vcpu.is_there() => State::Preempted,
+        (false, false) => State::Asleep,
+    }
+}

@@ -1,0 +1,80 @@
+//! Who is observed.
+
+use vcoop_model::living::Living;
+use vcoop_sources::trace::Tid;
+use vcoop_threads::Stat;
+use vcoop_vmm::{Accel, Vm};
+
+/// What is missing for an observation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}\n  remedy: {remedy}")]
+pub struct Missing {
+    /// What is missing.
+    pub what: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+/// A vCPU's thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vcpu {
+    /// Number of the vCPU in its VM.
+    pub index: u32,
+    /// Its thread.
+    pub tid: Tid,
+    /// When the thread started, in clock ticks since the host's boot.
+    pub start: u64,
+}
+
+/// A VM, by its threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// Its name, as a scenario and a probe take it.
+    pub name: String,
+    /// Its process; `None`: it has no threads but those of its vCPUs.
+    pub pid: Option<u32>,
+    /// Its vCPUs.
+    pub vcpus: Vec<Vcpu>,
+    /// Its other threads, and their names.
+    pub others: Vec<(Tid, String)>,
+    /// vCPUs whose thread is not known.
+    pub unplaced: usize,
+    /// It runs under KVM.
+    pub kvm: bool,
+    /// Control group of its process, as in `/proc/PID/cgroup`.
+    pub cgroup: Option<String>,
+}
+
+impl Subject {
+    /// A VM that was found.
+    pub fn of(vm: &Vm) -> Self {
+        let tid = |tid: u32| tid.cast_signed();
+        let (name, vcpus) = (vm.name.clone(), vm.vcpus.len());
+        let vcpu = |v: &vcoop_vmm::VcpuThread| Vcpu {
+            index: v.index,
+            tid: tid(v.thread.tid),
+            start: v.thread.start_time,
+        };
+        Self {
+            name: Living { name, vcpus, pcpus: 1 }.plain_name(),
+            pid: Some(vm.pid),
+            vcpus: vm.vcpus.iter().map(vcpu).collect(),
+            others: vm.others.iter().map(|t| (tid(t.thread.tid), t.thread.comm.clone())).collect(),
+            unplaced: vm.unplaced.unwrap_or(0),
+            kvm: vm.accel == Accel::Kvm,
+            cgroup: vm.cgroup.clone(),
+        }
+    }
+
+    /// Name of a vCPU's probe.
+    pub fn probe(&self, vcpu: &Vcpu) -> String {
+        format!("{}.vcpu{}", self.name, vcpu.index)
+    }
+}
+
+impl Vcpu {
+    /// Whether its thread still is the one that was found.
+    pub fn is_there(&self) -> bool {
+        Stat::open(self.tid).is_ok_and(|stat| stat.start() == Some(self.start))
+    }
+}

@@ -1,0 +1,133 @@
+//! The host's scheduler, told to an observer: the VM's threads by name, others by the names that they
+//! had when the window began.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use vcoop_model::plan::Ns;
+use vcoop_model::span::{
+    Cast, Event as Told, GuestWork, Left, Observer, ThreadId, ThreadName, Work,
+};
+use vcoop_sources::trace::{Event, Tid, What};
+use vcoop_threads::tsc::Clock;
+
+use crate::subject::Subject;
+
+/// Threads of others that are told by name.
+const MOST_NAMED: usize = 4096;
+
+/// The names of an observation.
+#[derive(Debug)]
+pub(crate) struct Names {
+    pub(crate) cast: Cast,
+    ids: BTreeMap<Tid, ThreadId>,
+    /// All that came later.
+    others: ThreadId,
+    /// Who has each CPU, as told.
+    shown: BTreeMap<u32, Option<ThreadId>>,
+}
+
+/// All threads of this host and their names, as far as they may be looked at.
+fn everybody() -> BTreeMap<Tid, String> {
+    let numbers = |dir: String| {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse::<Tid>().ok())
+    };
+    let tasks = numbers("/proc".to_owned()).flat_map(|pid| {
+        numbers(format!("/proc/{pid}/task")).filter_map(move |tid| {
+            let comm = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
+            let printable = |c: char| if c.is_control() { '?' } else { c };
+            Some((tid, comm.trim_end_matches('\n').chars().map(printable).collect()))
+        })
+    });
+    tasks.take(MOST_NAMED).collect()
+}
+
+impl Names {
+    pub(crate) fn new(subject: &Subject, cpus: &[u32]) -> Self {
+        let mut cast = Cast {
+            pcpus: cpus.iter().max().map_or(1, |last| last + 1),
+            vms: vec![subject.name.clone()],
+            tasks: vec![Vec::new()],
+            labels: vec!["(idle)".to_owned()],
+            ..Cast::default()
+        };
+        let mut ids = BTreeMap::new();
+        let mut add = |tid: Option<Tid>, name: String, vcpu: Option<(u32, u32)>| {
+            let id = cast.threads.len() as ThreadId;
+            if let Some(tid) = tid {
+                ids.entry(tid).or_insert(id);
+            }
+            cast.threads.push(ThreadName { name, vcpu });
+            id
+        };
+        for (n, vcpu) in (0..).zip(&subject.vcpus) {
+            add(Some(vcpu.tid), format!("{}/vcpu{}", subject.name, vcpu.index), Some((0, n)));
+        }
+        for (tid, name) in &subject.others {
+            add(Some(*tid), format!("{}/{name}", subject.name), None);
+        }
+        for (tid, name) in everybody() {
+            let own = subject.vcpus.iter().any(|v| v.tid == tid)
+                || subject.others.iter().any(|(other, _)| *other == tid);
+            if !own {
+                add(Some(tid), name, None);
+            }
+        }
+        let others = add(None, "others".to_owned(), None);
+        Self { cast, ids, others, shown: BTreeMap::new() }
+    }
+
+    fn who(&self, tid: Tid) -> Option<ThreadId> {
+        (tid != 0).then(|| self.ids.get(&tid).copied().unwrap_or(self.others))
+    }
+
+    /// A window opens with these threads on their CPUs.
+    pub(crate) fn open(
+        &mut self,
+        current: impl Iterator<Item = (u32, Tid)>,
+        observer: &mut dyn Observer,
+    ) {
+        observer.opens(0);
+        self.shown.clear();
+        for (pcpu, tid) in current {
+            self.switch(0, pcpu, tid, Left::Blocked, observer);
+        }
+    }
+
+    fn switch(&mut self, at: Ns, pcpu: u32, to: Tid, left: Left, observer: &mut dyn Observer) {
+        let to = self.who(to);
+        let from = self.shown.insert(pcpu, to).flatten();
+        if from != to {
+            observer.event(at, &Told::Switch { pcpu, from, to, left });
+        }
+    }
+
+    /// Tells an event; `clock` counts from the beginning of the window.
+    pub(crate) fn tell(&mut self, event: &Event, clock: &Clock, observer: &mut dyn Observer) {
+        let (at, pcpu) = (clock.ns_at(event.time), event.cpu);
+        let begins = |names: &Self, tid: Tid, work: Work| {
+            let id = names.ids.get(&tid).copied();
+            let has = names.shown.get(&pcpu).copied().flatten();
+            (id.is_some() && id == has).then_some(Told::Begin { pcpu, work })
+        };
+        let told = match event.what {
+            What::Switch { prev, runnable, next, .. } => {
+                // What was missed.
+                self.switch(at, pcpu, prev, Left::Blocked, observer);
+                let left = if runnable { Left::Preempted } else { Left::Blocked };
+                self.switch(at, pcpu, next, left, observer);
+                None
+            }
+            What::Waking { tid, cpu } => {
+                self.who(tid).map(|thread| Told::Wake { thread, pcpu: cpu, by: pcpu })
+            }
+            What::Entry { tid } => begins(self, tid, Work::Guest(GuestWork::Task)),
+            What::Exit { tid, .. } => begins(self, tid, Work::Exit("handled")),
+            What::Wakeup { .. } | What::HaltOver { .. } | What::Lost { .. } => None,
+        };
+        if let Some(told) = told {
+            observer.event(at, &told);
+        }
+    }
+}

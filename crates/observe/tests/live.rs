@@ -1,0 +1,288 @@
+//! Observations of threads of this process, which stand for vCPUs, on a CPU that they share with hogs.
+//! Without tracefs all are skipped.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use vcoop_model::plan::Ns;
+use vcoop_model::recording::{LatencyRecord, Part, Recording};
+use vcoop_model::span::{Cast, Event, Observer, SampleEvent};
+use vcoop_observe::{Nobody, Observation, Observed, Slicing, Subject, Vcpu};
+use vcoop_testing::{Outcome, Skip, test, twice};
+use vcoop_threads::{Stat, allowed_cpus, gettid, run_time, set_affinity};
+
+fn main() -> ExitCode {
+    vcoop_testing::main()
+}
+
+/// A thread that ends with this.
+struct Worker {
+    tid: i32,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// One that does this again and again, on these CPUs.
+    fn new(name: &str, cpus: &[u32], work: impl Fn() + Send + 'static) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (sender, tids) = mpsc::channel();
+        let (cpus, stopped) = (cpus.to_vec(), stop.clone());
+        let body = move || {
+            set_affinity(0, &cpus).unwrap();
+            sender.send(gettid()).unwrap();
+            while !stopped.load(Ordering::Relaxed) {
+                work();
+            }
+        };
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(body).unwrap();
+        Self { tid: tids.recv().unwrap(), stop, thread: Some(thread) }
+    }
+
+    fn hog(cpus: &[u32]) -> Self {
+        Self::new("hog", cpus, || spin(Duration::from_millis(1)))
+    }
+
+    fn vcpu(&self, index: u32) -> Vcpu {
+        let start = Stat::open(self.tid).unwrap().start().unwrap();
+        Vcpu { index, tid: self.tid, start }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+fn spin(time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+fn subject(vcpus: &[&Worker]) -> Subject {
+    Subject {
+        name: "web".to_owned(),
+        pid: None,
+        vcpus: (0..).zip(vcpus).map(|(i, worker)| worker.vcpu(i)).collect(),
+        others: Vec::new(),
+        unplaced: 0,
+        kvm: false,
+        cgroup: None,
+    }
+}
+
+fn observation(vcpus: &[&Worker]) -> Result<Observation, Skip> {
+    let missing = |missing: vcoop_observe::Missing| {
+        assert!(missing.remedy.contains("mount -t tracefs"), "{missing}");
+        Skip::because(missing)
+    };
+    Observation::new(subject(vcpus)).map_err(missing)
+}
+
+/// A window of this length.
+fn window(observation: &mut Observation, time: Duration, observer: &mut dyn Observer) -> Observed {
+    let slicing = Slicing { slices: 10, duration_ns: time.as_nanos() as Ns };
+    observation.begin(slicing);
+    let begun = Instant::now();
+    while let Some(left) = time.checked_sub(begun.elapsed()) {
+        thread::sleep(left.min(Observation::LOOK));
+        observation.poll(observer);
+    }
+    observation.end(observer).unwrap()
+}
+
+fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
+    r.scalars.get(&(probe.to_owned(), metric.to_owned())).map_or(0.0, |scalar| scalar.value)
+}
+
+fn series<'r>(r: &'r Recording, probe: &str, metric: &str) -> &'r LatencyRecord {
+    r.latencies.iter().find(|l| l.probe == probe && l.metric == metric).unwrap()
+}
+
+/// What is true of every window of a vCPU: its shares are all of it, and its waits are the steal.
+fn assert_sums(observed: &Observed, probe: &str) {
+    let r = &observed.recording;
+    let shares = ["running", "halted", "steal", "unknown"].map(|metric| scalar(r, probe, metric));
+    assert!((shares.iter().sum::<f64>() - 100.0).abs() < 0.01, "{probe}: {shares:?}");
+    let waits = ["wait", "preempted"].map(|metric| series(r, probe, metric));
+    let waited: u128 = waits.iter().map(|l| l.sum_ns).sum();
+    let steal = scalar(r, probe, "steal") / 100.0 * observed.window_ns as f64;
+    assert!((waited as f64 - steal).abs() < 1e4, "{probe}: {waited} ns of waits, {steal} of steal");
+    for l in waits {
+        assert_eq!(l.parts_sum.iter().sum::<u128>(), l.sum_ns, "{probe} {}", l.metric);
+        assert!(l.ran_instead.values().sum::<u128>() <= l.sum_ns, "{probe} {}", l.metric);
+        for worst in &l.worst {
+            assert_eq!(worst.parts.iter().sum::<Ns>(), worst.latency_ns);
+            assert!(worst.due_ns + worst.latency_ns <= observed.window_ns + 1);
+        }
+    }
+}
+
+test!("live", a_vcpu_among_hogs_waits_as_schedstat_says_and_hogs_run_instead, || {
+    let cpu = [allowed_cpus().unwrap()[0]];
+    let hogs = [Worker::hog(&cpu), Worker::hog(&cpu)];
+    let vcpu = Worker::new("vcpu", &cpu, || {
+        spin(Duration::from_millis(12));
+        thread::sleep(Duration::from_millis(7));
+    });
+    let mut observation = observation(&[&vcpu])?;
+    let outcome = twice(|| {
+        let before = run_time(vcpu.tid);
+        let observed = window(&mut observation, Duration::from_secs(3), &mut Nobody);
+        let after = run_time(vcpu.tid);
+        assert_sums(&observed, "web.vcpu0");
+        let r = &observed.recording;
+        let share = |ns: Ns| 100.0 * ns as f64 / observed.window_ns as f64;
+        let steal = share(after.waited_ns - before.waited_ns);
+        let running = share(after.ran_ns - before.ran_ns);
+        let seen = ["steal", "running", "halted", "wakeups"].map(|m| scalar(r, "web.vcpu0", m));
+        let mut told = Vec::new();
+        let near = |a: f64, b: f64| (a / b - 1.0).abs() < 0.02;
+        if !near(seen[0], steal) || !near(seen[1], running) {
+            told.push(format!("schedstat: steal {steal} %, running {running} %; {seen:?}"));
+        }
+        if seen[3] < 5.0 || seen[2] < 1.0 {
+            told.push(format!("it slept every 12 ms of running: {seen:?}"));
+        }
+        for metric in ["wait", "preempted"] {
+            let l = series(r, "web.vcpu0", metric);
+            let hog = l.ran_instead.get("hog").copied().unwrap_or(0);
+            // Others work on this host, too; nobody's time is no wait.
+            let named: u128 = l.ran_instead.values().sum();
+            if hog == 0 || 10 * named < 9 * l.sum_ns {
+                told.push(format!("{metric}: {hog} of {} ns: {:?}", l.sum_ns, l.ran_instead));
+            }
+        }
+        let part = |metric, part: Part| series(r, "web.vcpu0", metric).parts_sum[part as usize];
+        assert_eq!(part("wait", Part::PreemptedToRun), 0);
+        assert_eq!(part("preempted", Part::WakeToRun), 0);
+        // One CPU: the rest of it is the hogs'.
+        let others = scalar(r, "host.others", "throughput");
+        if (others + seen[1] / 100.0 - 1.0).abs() > 0.02 {
+            told.push(format!("others used {others} CPUs"));
+        }
+        assert_eq!(scalar(r, "observe", "lost"), 0.0);
+        if told.is_empty() { Ok(()) } else { Err(told.join("; ")) }
+    });
+    drop(hogs);
+    outcome
+});
+
+test!("live", a_vcpu_alone_or_asleep_is_told_without_any_event_of_it, || {
+    let cpus = allowed_cpus().unwrap();
+    let (held, hold) = mpsc::channel::<()>();
+    let hold = std::sync::Mutex::new(hold);
+    let asleep = Worker::new("asleep", &cpus[..1], move || {
+        let _ = hold.lock().unwrap().recv();
+    });
+    thread::sleep(Duration::from_millis(20));
+    let mut observation = observation(&[&asleep])?;
+    let observed = window(&mut observation, Duration::from_millis(300), &mut Nobody);
+    assert_sums(&observed, "web.vcpu0");
+    assert_eq!(scalar(&observed.recording, "web.vcpu0", "halted"), 100.0);
+    assert_eq!(scalar(&observed.recording, "web.vcpu0", "wakeups"), 0.0);
+    drop(held);
+    Ok(())
+});
+
+test!("live", a_wait_at_the_edges_of_a_window_counts_in_both, || {
+    let cpu = [allowed_cpus().unwrap()[0]];
+    let hogs = [Worker::hog(&cpu), Worker::hog(&cpu), Worker::hog(&cpu)];
+    let vcpu = Worker::hog(&cpu);
+    let mut observation = observation(&[&vcpu])?;
+    // Shorter than its waits: some windows have no end of a wait in them.
+    for _ in 0..40 {
+        let observed = window(&mut observation, Duration::from_millis(3), &mut Nobody);
+        assert_sums(&observed, "web.vcpu0");
+        assert_eq!(scalar(&observed.recording, "web.vcpu0", "unknown"), 0.0);
+    }
+    drop(hogs);
+    Ok(())
+});
+
+/// What an observer is told.
+#[derive(Debug, Default)]
+struct Heard {
+    cast: Cast,
+    times: Vec<Ns>,
+    switches: u64,
+    samples: u64,
+    behind: u64,
+}
+
+impl Observer for Heard {
+    fn windows(&self) -> Vec<(Ns, Ns)> {
+        vec![(0, Ns::MAX)]
+    }
+
+    fn cast(&mut self, cast: &Cast) {
+        self.cast = cast.clone();
+    }
+
+    fn opens(&mut self, at: Ns) {
+        self.times.push(at);
+    }
+
+    fn event(&mut self, at: Ns, event: &Event) {
+        self.times.push(at);
+        if let Event::Switch { from, to, .. } = event {
+            assert_ne!(from, to);
+            let known =
+                |id: &Option<u32>| id.is_none_or(|id| (id as usize) < self.cast.threads.len());
+            assert!(known(from) && known(to));
+            self.switches += 1;
+        }
+    }
+
+    fn closes(&mut self, at: Ns) {
+        self.times.push(at);
+    }
+
+    fn sample(&mut self, _: Ns, sample: &SampleEvent<'_>) {
+        assert!(sample.probe.starts_with("web.vcpu0 "), "{}", sample.probe);
+        self.samples += 1;
+        self.behind += u64::from(sample.behind.is_some());
+    }
+}
+
+test!("live", an_observer_is_told_what_happens_in_the_window, || {
+    let cpu = [allowed_cpus().unwrap()[0]];
+    let hog = Worker::hog(&cpu);
+    let vcpu = Worker::new("vcpu", &cpu, || {
+        spin(Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(2));
+    });
+    let mut observation = observation(&[&vcpu])?;
+    let mut heard = Heard::default();
+    let observed = window(&mut observation, Duration::from_millis(500), &mut heard);
+    assert!(heard.times.is_sorted(), "time goes back");
+    assert_eq!(heard.times.last(), Some(&observed.window_ns));
+    assert!(heard.switches > 50 && heard.behind > 10, "{heard:?}");
+    let samples = ["wait", "preempted"].map(|m| series(&observed.recording, "web.vcpu0", m));
+    assert_eq!(heard.samples, samples.iter().map(|l| l.hist.len()).sum::<u64>());
+    assert_eq!(heard.cast.threads[0].name, "web/vcpu0");
+    assert!(heard.cast.threads.iter().any(|thread| thread.name == "hog"));
+    drop(hog);
+    Ok(())
+});
+
+test!("live", a_thread_that_is_gone_is_refused, || -> Outcome {
+    let worker = Worker::new("gone", &allowed_cpus().unwrap(), || {
+        thread::sleep(Duration::from_millis(1));
+    });
+    let mut subject = subject(&[&worker]);
+    // Its number is somebody's, but it started at another time.
+    subject.vcpus[0].start += 1;
+    let missing = Observation::new(subject).unwrap_err();
+    assert!(missing.to_string().contains("vCPU 0 has ended\n  remedy: vcoop vms"), "{missing}");
+    Ok(())
+});
