@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use vcoop_policy::thread::Policy;
-use vcoop_stock::{Options, StockVm};
+use vcoop_stock::{Hogs, Options, StockVm};
 use vcoop_testing::Skip;
 use vcoop_threads::Attributes;
 
@@ -322,6 +322,36 @@ fn stalled() -> Result<(), Skip> {
         assert_eq!(rig.has(), BEFORE);
     }
     println!("stalled 10 owners; the longest boost after it took {longest:?}");
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs QEMU"]
+fn an_owner_on_the_vcpus_own_cpu_does_not_keep_it_from_running() {
+    told(shares_a_cpu());
+}
+
+fn shares_a_cpu() -> Result<(), Skip> {
+    let rig = Rig::new("shares")?;
+    let cpu = *vcoop_threads::allowed_cpus().unwrap().last().unwrap();
+    vcoop_threads::set_affinity(rig.tid, &[cpu]).unwrap();
+    let child = rig.attach(&["--policy", "wake-boost", "--for", "4s"]);
+    for task in fs::read_dir(format!("/proc/{}/task", child.id())).unwrap() {
+        let tid = task.unwrap().file_name().to_str().unwrap().parse().unwrap();
+        vcoop_threads::set_affinity(tid, &[cpu]).unwrap();
+    }
+    rig.wait("boosted", 5 * SECOND, || rig.is_boosted());
+    // Busy without a pause, and not alone on its CPU.
+    let _hog = Hogs::start(1, cpu).unwrap();
+    rig.vm.run("(timeout 5 sh -c 'while :; do :; done' >/dev/null 2>&1 &)", SECOND).unwrap();
+    thread::sleep(SECOND);
+    let (before, began) = (vcoop_threads::preemptions(rig.tid), Instant::now());
+    thread::sleep(SECOND);
+    let preempted = vcoop_threads::preemptions(rig.tid) - before;
+    let a_second = preempted as f64 / began.elapsed().as_secs_f64();
+    // Each look of the owner's at the vCPU's switches would be another switch: 15 000 a second.
+    assert!(a_second < 3_000.0, "{a_second}");
+    end(child);
     Ok(())
 }
 
