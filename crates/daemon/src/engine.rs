@@ -381,6 +381,7 @@ impl Inside {
             Some(Ok(())) | None => {}
             Some(Err(Stop::Gone)) => return Err("its thread has ended".to_owned()),
             Some(Err(Stop::Refused(why))) => return Err(words(&why)),
+            Some(Err(Stop::Foreign)) => self.check(number, place),
         }
         self.settle(number, place);
         Ok(())
@@ -424,6 +425,7 @@ impl Inside {
             Some(Ok(())) | None => {}
             Some(Err(Stop::Gone)) => self.leave(number, place, None),
             Some(Err(Stop::Refused(why))) => self.leave(number, place, Some(why.to_string())),
+            Some(Err(Stop::Foreign)) => self.check(number, place),
         }
     }
 
@@ -495,7 +497,8 @@ impl Inside {
                     self.dues.insert((now + ACCOUNT_NS, due));
                 }
                 Due::Check(number) => {
-                    self.check(number);
+                    let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
+                    (0..places).for_each(|place| self.check(number, place));
                     self.dues.insert((now + CHECK_NS, due));
                 }
             }
@@ -519,28 +522,25 @@ impl Inside {
         }
     }
 
-    /// Somebody else may have changed what the threads have.
-    fn check(&mut self, number: u64) {
-        let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
-        for place in 0..places {
-            let Some(Ok(vcpu)) = self.vms.get(&number).and_then(|vm| vm.vcpus.get(place)) else {
-                continue;
-            };
-            if !vcpu.captured.is_alive() {
-                self.leave(number, place, None);
-                continue;
-            }
-            let Ok(now) = Attributes::get(vcpu.tid()) else { continue };
-            let policy = now.to_policy();
-            if policy == vcpu.has.to_policy() {
-                continue;
-            }
-            if policy.is_rt() || policy.is_deadline() {
-                self.leave(number, place, Some(format!("somebody else made it {now}")));
-                continue;
-            }
-            let Ok(captured) = Captured::of(vcpu.tid()) else { continue };
-            self.rebase(number, place, captured.without_cpus());
+    /// Somebody else may have changed what a vCPU's thread has.
+    fn check(&mut self, number: u64, place: usize) {
+        let Some(Ok(vcpu)) = self.vms.get(&number).and_then(|vm| vm.vcpus.get(place)) else {
+            return;
+        };
+        let now = Attributes::get(vcpu.tid());
+        let (true, Ok(now)) = (vcpu.captured.is_alive(), now) else {
+            return self.leave(number, place, None);
+        };
+        let policy = now.to_policy();
+        if policy == vcpu.has.to_policy() {
+            return;
+        }
+        if policy.is_rt() || policy.is_deadline() {
+            return self.leave(number, place, Some(format!("somebody else made it {now}")));
+        }
+        match Captured::of(vcpu.tid()) {
+            Ok(captured) => self.rebase(number, place, captured.without_cpus()),
+            Err(_) => self.leave(number, place, None),
         }
     }
 

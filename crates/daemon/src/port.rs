@@ -19,6 +19,8 @@ pub(crate) enum Stop {
     Gone,
     /// The kernel does not let it be changed.
     Refused(Error),
+    /// Somebody else has changed it.
+    Foreign,
 }
 
 /// Something that is due at a time.
@@ -96,6 +98,11 @@ impl Port for VcpuPort<'_> {
             return Err(SetError::Failed(Stop::Gone));
         }
         let captured = self.vcpu.captured.baseline();
+        // What somebody else has given it must not be written over.
+        let is_ours = |now: Attributes| now.to_policy() == self.vcpu.has.to_policy();
+        if !Attributes::get(captured.tid).is_ok_and(is_ours) {
+            return Err(SetError::Failed(Stop::Foreign));
+        }
         let attributes = if policy == self.vcpu.driver.baseline() {
             captured.attributes
         } else {
