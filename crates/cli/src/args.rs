@@ -50,6 +50,8 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Show the VMs that run on this host, and the threads of their vCPUs.
     Vms(VmsArgs),
+    /// Record what a running VM suffers: its vCPUs' waits, and who runs instead. Changes nothing.
+    Observe(ObserveArgs),
     /// Compare policies on a running VM, in turns while it goes on.
     Compare(CompareArgs),
     /// Apply a policy to a running VM until Ctrl-C, --for, or `vcoop detach`.
@@ -483,6 +485,25 @@ pub(crate) struct CompletionsArgs {
 pub(crate) struct ManArgs {
     /// Folder for one page a command; without it the first page is printed
     pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ObserveArgs {
+    /// The VM: its name or the process id of its VMM, as `vcoop vms` shows them
+    pub(crate) vm: String,
+    /// How long, with a unit: 500ms, 10s. Ctrl-C ends it earlier, with what there is
+    #[arg(long = "for", value_name = "TIME", default_value = "10s")]
+    pub(crate) time: String,
+    /// Write report.html, report.txt, result.json, plan.json, scenario.toml and trace.perfetto into
+    /// this folder; <https://ui.perfetto.dev> opens the last
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -52,6 +52,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         baseline: plan.policy_name.clone(),
         environment: Default::default(),
         missing: selection.missing.clone(),
+        notes: Vec::new(),
     };
     let plans = &selection.plans;
     let experiment = Experiment { plans, columns: &columns, jobs };

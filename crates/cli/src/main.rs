@@ -16,6 +16,8 @@ mod list;
 #[cfg(target_os = "linux")]
 mod living;
 mod map;
+#[cfg(target_os = "linux")]
+mod observe;
 mod output;
 mod progress;
 mod report;
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
 fn of_host(command: Command) -> Result<(), Failure> {
     match command {
         Command::Vms(args) => vms::run(&args),
+        Command::Observe(args) => observe::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),

@@ -60,6 +60,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         baseline: scenario.baseline.clone(),
         environment: columns.iter().flat_map(|c| c.backend.environment()).collect(),
         missing: selection.missing.clone(),
+        notes: Vec::new(),
     };
     let metrics = args.metrics.as_deref().map(MetricsFile::new).transpose()?;
     let spools = folder.as_ref().map(|folder| Spools::new(folder.path()));
@@ -246,7 +247,7 @@ pub(crate) fn command_line(words: &[String]) -> String {
 }
 
 /// A word as a shell takes it.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();

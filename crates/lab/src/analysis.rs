@@ -11,7 +11,7 @@ use vcoop_model::recording::Part;
 use crate::digest::{Digest, Latency};
 use crate::params;
 use crate::result::{
-    Document, Engine, Interval, Key, LatencySeries, Missing, RatioIntervals, Ratios, SCHEMA,
+    Document, Engine, Interval, Key, LatencySeries, Missing, Note, RatioIntervals, Ratios, SCHEMA,
     ScalarSeries, Series, Worst,
 };
 use crate::round::{mean_us, ratio, scalar, us, us_f};
@@ -39,6 +39,8 @@ pub struct About {
     pub environment: BTreeMap<String, String>,
     /// What a backend could not run here.
     pub missing: Vec<Missing>,
+    /// What is to be known besides.
+    pub notes: Vec<Note>,
 }
 
 /// Makes the document of an experiment.
@@ -95,6 +97,7 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
         switches: first.map(detail::switches).unwrap_or_default(),
         verdicts: Vec::new(),
         missing: about.missing,
+        notes: about.notes,
         environment: about.environment,
         engine: engine(measured),
     };

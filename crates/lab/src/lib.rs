@@ -29,3 +29,4 @@ pub mod stand_in;
 pub mod stats;
 pub mod validate;
 pub mod verdict;
+pub mod vm;

@@ -3,6 +3,7 @@
 mod detail;
 mod views;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -79,6 +80,10 @@ pub struct Document {
     /// Rows of the table that a backend cannot run here, and why.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub missing: Vec<Missing>,
+    /// What is to be known besides: what could not be seen, and what it cost to look; VMs that others
+    /// run only.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub notes: Vec<Note>,
     /// The host it was measured on; live backends only.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub environment: BTreeMap<String, String>,
@@ -280,6 +285,15 @@ pub struct Missing {
     pub remedy: String,
 }
 
+/// Something to know besides what was measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// What it is.
+    pub evidence: String,
+    /// What helps, if anything does.
+    pub remedy: Option<String>,
+}
+
 /// What a cell says about the policies; the rules are in [`crate::verdict`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
@@ -357,6 +371,20 @@ impl Document {
 }
 
 impl Key {
+    /// What a latency series is called: its probe, and what was measured of it where that is not its
+    /// latency.
+    pub fn name(&self) -> Cow<'_, str> {
+        match self.metric.as_str() {
+            "latency" => Cow::Borrowed(&self.probe),
+            metric => Cow::Owned(format!("{} {metric}", self.probe)),
+        }
+    }
+
+    /// Whether a latency series is called so.
+    pub fn is_named(&self, name: &str) -> bool {
+        self.name() == name
+    }
+
     /// Whether it belongs to a cell of [`Document::cells`].
     pub fn is_in(&self, cell: &(String, Params)) -> bool {
         self.backend == cell.0 && self.params == cell.1

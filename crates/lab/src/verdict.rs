@@ -21,6 +21,7 @@
 use crate::human;
 use crate::params;
 use crate::result::{Document, Interval, LatencySeries, Params, ScalarSeries, Verdict};
+use crate::vm;
 
 /// Repeats from which something is claimed.
 pub const LEAST_REPEATS: u32 = 5;
@@ -65,6 +66,9 @@ type Cell = (String, Params);
 
 /// The verdicts of a document, one for each of its cells.
 pub fn verdicts(document: &Document) -> Vec<Verdict> {
+    if vm::is_observation(document) {
+        return Vec::new();
+    }
     document.cells().into_iter().map(|cell| verdict(document, cell)).collect()
 }
 
@@ -169,15 +173,16 @@ fn candidate<'d>(document: &'d Document, cell: &Cell, policy: &'d str) -> Option
     let mut missed: Vec<String> = Vec::new();
     for series in of(policy).filter(|s| s.is_of_a_guest()) {
         let Some((name, ratio, interval, value)) = counted(series) else { continue };
-        let probe = &series.key.probe;
-        let Some(base) = of(&document.baseline).find(|s| s.key.probe == *probe) else { continue };
+        let (probe, name_of) = (&series.key.probe, series.key.name());
+        let base = of(&document.baseline).find(|s| s.key.is_named(&name_of));
+        let Some(base) = base else { continue };
         logs.push(libm::log(ratio.max(f64::MIN_POSITIVE)));
         let (gone, gone_before) = (missed_share(series), missed_share(base));
         if gone >= LEAST_MISSED {
             let percent = |share: f64| human::digits(share * 100.0);
             let (now, before) = (percent(gone), percent(gone_before));
             let baseline = &document.baseline;
-            missed.push(format!("{probe} misses {now} % of its periods ({baseline} {before} %)"));
+            missed.push(format!("{name_of} misses {now} % of its periods ({baseline} {before} %)"));
         }
         let heard = glitches(document, cell, policy, probe);
         let heard_before = glitches(document, cell, &document.baseline, probe);
@@ -190,7 +195,8 @@ fn candidate<'d>(document: &'d Document, cell: &Cell, policy: &'d str) -> Option
         if clearly {
             let before = if name == "p99" { base.p99? } else { base.mean };
             let (before, after) = (human::time(before), human::time(value));
-            let text = format!("{probe} {name} {before} -> {after} ({})", human::ratio(ratio));
+            let ratio = human::ratio(ratio);
+            let text = format!("{name_of} {name} {before} -> {after} ({ratio})");
             better.push(text);
         }
     }
@@ -221,17 +227,17 @@ struct Cost {
 /// What the host pays. Of each probe the mean, and the p99 where that is beyond its limit.
 fn costs(document: &Document, cell: &Cell, policy: &str) -> Vec<Cost> {
     let mut costs = Vec::new();
-    let find = |policy: &str, probe: &str| {
+    let find = |policy: &str, name: &str| {
         document
             .latencies()
-            .find(|s| s.key.is_in(cell) && s.key.policy == policy && s.key.probe == probe)
+            .find(|s| s.key.is_in(cell) && s.key.policy == policy && s.key.is_named(name))
     };
     let hosts = document
         .latencies()
         .filter(|s| s.key.is_in(cell) && s.key.policy == policy && !s.is_of_a_guest());
     for series in hosts {
-        let probe = &series.key.probe;
-        let Some(base) = find(&document.baseline, probe) else { continue };
+        let probe = series.key.name();
+        let Some(base) = find(&document.baseline, &probe) else { continue };
         let ratios = series.ratio_to_baseline.unwrap_or_default();
         let intervals = series.ratio_ci95.unwrap_or_default();
         let mut one = |name, ratio: Option<f64>, interval: Option<Interval>, from, to, limit| {

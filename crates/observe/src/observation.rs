@@ -118,9 +118,10 @@ impl Observation {
         cpus.dedup();
         let khz = measured_khz();
         let clock = Clock::new(tsc(), khz);
-        let mut recorder = Recorder::start(&cpus, clock).map_err(|why| Missing {
-            what: format!("the host's scheduler cannot be recorded: {why}"),
-            remedy: "as root: mount -t tracefs nodev /sys/kernel/tracing".to_owned(),
+        let mut recorder = Recorder::start(&cpus, clock).map_err(|why| {
+            let (what, remedy) = why.split_once("; ").unwrap_or((&why, "run it as root"));
+            let what = format!("the host's scheduler cannot be recorded: {what}");
+            Missing { what, remedy: remedy.to_owned() }
         })?;
         let vcpus = subject.vcpus.iter().map(|vcpu| {
             let label = format!("{}/vcpu{}", subject.name, vcpu.index);

@@ -59,17 +59,18 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
         let label = format!("{probe} glitches");
         rows.push(scalar_row(document, cell, label, probe, "glitches", Better::Less));
     }
-    let mut probes: Vec<&str> = Vec::new();
+    let mut hosts: Vec<_> = Vec::new();
     for series in document.latencies().filter(|s| s.key.is_in(cell)) {
-        if !series.is_of_a_guest() && !probes.contains(&series.key.probe.as_str()) {
-            probes.push(&series.key.probe);
+        let name = series.key.name();
+        if !series.is_of_a_guest() && !hosts.contains(&name) {
+            hosts.push(name);
         }
     }
-    for probe in probes {
+    for probe in hosts {
         let of = |policy: &str| {
             document
                 .latencies()
-                .find(|s| s.key.is_in(cell) && s.key.probe == probe && s.key.policy == policy)
+                .find(|s| s.key.is_in(cell) && s.key.is_named(&probe) && s.key.policy == policy)
         };
         rows.push(latency_row(document, format!("{probe} mean"), of, |s| Entry {
             text: human::time(s.mean),
@@ -97,11 +98,14 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
         scalar_row(document, cell, label.to_owned(), "host", metric, Better::Neutral)
     };
     rows.push(host("host CPU", "cpu"));
+    rows.push(host("host idle", "idle"));
     rows.push(host("host polling", "polling"));
     rows.push(host("host switches", "switches"));
     let label = "host unfairness".to_owned();
     rows.push(scalar_row(document, cell, label, "host", "fairness_error", Better::Less));
-    for guest in probes_with(document, cell, "steal") {
+    let vcpus = probes_with(document, cell, "halted");
+    let guests = probes_with(document, cell, "steal").into_iter();
+    for guest in guests.filter(|guest| !vcpus.contains(guest)) {
         for (metric, word) in [
             ("cpu", "CPU"),
             ("steal", "steal"),

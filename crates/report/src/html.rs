@@ -21,7 +21,9 @@ use crate::chart::build::{self, Group, groups};
 use crate::chart::escape::{script, text as esc};
 use crate::chart::svg::{DARK, LIGHT, STYLE, draw, file, legend};
 use crate::chart::{Chart, Key, Layer, Scale, Slot, Table};
+use crate::style::Style;
 use crate::text::setting;
+use crate::vcpus;
 pub use reproduction::render_reproduction_html;
 pub use validation::render_validation_html;
 
@@ -66,6 +68,7 @@ pub fn render_html(document: &Document) -> String {
         }
     };
     add("matrix", "Cells at a glance", matrix::heat_maps(document));
+    add("vcpus", "Where the vCPUs' time went", vcpus(document));
     for group in groups(document) {
         add(group.id, group.title, charts(&group));
     }
@@ -147,6 +150,11 @@ fn verdicts(document: &Document) -> String {
             out.push_str("</ul></details>");
         }
     }
+    for note in &document.notes {
+        let remedy = note.remedy.iter().map(|remedy| format!("; remedy: {remedy}"));
+        let text = format!("{}{}", note.evidence, remedy.collect::<String>());
+        let _ = write!(out, "<p class=\"note\">{}</p>", esc(&text));
+    }
     for missing in &document.missing {
         let words = params::words(&missing.params);
         let cell = if words.is_empty() { String::new() } else { format!(" ({words})") };
@@ -157,6 +165,14 @@ fn verdicts(document: &Document) -> String {
         let _ = write!(out, "<p class=\"note\">{}</p>", esc(&text));
     }
     out
+}
+
+/// The tables of observed vCPUs, as a terminal has them.
+fn vcpus(document: &Document) -> String {
+    let cells = document.cells();
+    let tables = cells.iter().map(|cell| vcpus::render(document, cell, Style::default()));
+    let tables = tables.filter(|table| !table.is_empty());
+    tables.map(|table| format!("<pre>{}</pre>", esc(&table))).collect()
 }
 
 /// The best and the worst cell of each probe and of each storm, in words.
@@ -170,8 +186,8 @@ fn ranges(document: &Document) -> Vec<String> {
         Some(format!("{what}: from {} ({best}) to {} ({worst})", time(*low), time(*high)))
     };
     let mut lines = Vec::new();
-    for probe in build::probes(document) {
-        let own: Vec<_> = document.latencies().filter(|s| s.key.probe == probe).collect();
+    for probe in &build::probes(document) {
+        let own: Vec<_> = document.latencies().filter(|s| s.key.is_named(probe)).collect();
         let p99 = own.iter().all(|s| s.p99.is_some());
         let value = |s: &&vcoop_lab::result::LatencySeries| {
             let value = if p99 { s.p99? } else { s.mean };

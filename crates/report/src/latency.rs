@@ -5,9 +5,12 @@ use vcoop_lab::result::{Document, LatencySeries, Params};
 
 use crate::compare::{Better, mark, with_interval};
 use crate::style::{Style, Tone, cut, finish, wrap};
+use crate::vcpus;
 
 /// Width of names: what the numbers leave.
 const NAME: usize = 18;
+/// The same where names say what was measured.
+const LONG_NAME: usize = 26;
 
 /// Guest and host probes of a cell, and what is not available in them and why.
 pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
@@ -18,18 +21,20 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     let ratio = format!("p99 / {}", cut(&document.baseline, NAME));
     let header = ["", "mean", "p50", "p99", "p99.9", "max", "missed", ratio.as_str(), ""];
     let mut table = style.table(header);
-    let mut probes: Vec<&str> = Vec::new();
-    for series in &in_cell {
-        if !probes.contains(&series.key.probe.as_str()) {
-            probes.push(&series.key.probe);
+    let mut names: Vec<_> = Vec::new();
+    for name in in_cell.iter().map(|series| series.key.name()) {
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
     // The guest is what the policies are for: it comes first.
-    probes.sort_by_key(|probe| probe.starts_with("host."));
+    names.sort_by_key(|name| name.starts_with("host."));
     let (mut by_mean, mut absent) = (false, false);
-    for probe in probes {
-        table.add_row([style.cell(cut(probe, NAME), Tone::Plain)]);
-        for series in in_cell.iter().filter(|s| s.key.probe == probe) {
+    let long = in_cell.iter().any(|s| vcpus::is_a_wait(&s.key));
+    let most = if long { LONG_NAME } else { NAME };
+    for name in names {
+        table.add_row([style.cell(cut(&name, most), Tone::Plain)]);
+        for series in in_cell.iter().filter(|s| s.key.is_named(&name)) {
             let time = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), human::time);
             absent |= series.p999.is_none() || series.p99.is_none() || series.p50.is_none();
             let (text, (sign, tone)) = match (&series.ratio_to_baseline, &series.ratio_ci95) {
@@ -57,7 +62,7 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
                 series.missed.to_string(),
             ];
             let mut row =
-                vec![style.cell(format!("  {}", cut(&series.key.policy, NAME - 2)), Tone::Plain)];
+                vec![style.cell(format!("  {}", cut(&series.key.policy, most - 2)), Tone::Plain)];
             row.extend(numbers.iter().map(|text| style.cell(text, Tone::Plain)));
             row.push(style.cell(text, tone));
             row.push(style.cell(sign, tone));

@@ -23,6 +23,7 @@ mod reproduce;
 mod style;
 mod text;
 mod validate;
+mod vcpus;
 pub mod vms;
 
 pub use html::{

@@ -7,6 +7,7 @@ use vcoop_lab::result::{Document, LatencySeries, Params};
 use vcoop_model::recording::Part;
 
 use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side, wrap};
+use crate::vcpus;
 
 /// A part is shown if it has this share of the mean under any policy.
 const LEAST_SHARE: f64 = 0.02;
@@ -51,19 +52,21 @@ pub(crate) fn named_parts(parts: &BTreeMap<String, f64>) -> String {
 
 /// The decomposition of each guest probe of a cell, and of each round trip through a guest.
 pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
-    let guests: Vec<&LatencySeries> =
-        document.latencies().filter(|s| s.key.is_in(cell) && s.is_of_a_guest()).collect();
-    let mut probes: Vec<&str> = Vec::new();
-    for series in &guests {
-        if !probes.contains(&series.key.probe.as_str()) {
-            probes.push(&series.key.probe);
+    let guests = document
+        .latencies()
+        .filter(|s| s.key.is_in(cell) && s.is_of_a_guest() && !vcpus::is_a_wait(&s.key));
+    let guests: Vec<&LatencySeries> = guests.collect();
+    let mut names: Vec<_> = Vec::new();
+    for name in guests.iter().map(|series| series.key.name()) {
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
     let mut out = String::new();
-    for probe in probes {
+    for name in names {
         let own: Vec<&LatencySeries> =
-            guests.iter().copied().filter(|s| s.key.probe == probe).collect();
-        out.push_str(&side_by_side(document, |columns| table(probe, &own, columns, style)));
+            guests.iter().copied().filter(|s| s.key.is_named(&name)).collect();
+        out.push_str(&side_by_side(document, |columns| table(&name, &own, columns, style)));
         out.push_str(&instead(&own));
     }
     out

@@ -1,11 +1,13 @@
 //! The report of `vcoop run`.
 
+use vcoop_lab::human;
 use vcoop_lab::params;
 use vcoop_lab::result::Document;
 use vcoop_lab::verdict;
+use vcoop_lab::vm;
 
 use crate::style::{Style, wrap};
-use crate::{beside, cost, curves, latency, parts};
+use crate::{beside, cost, curves, latency, parts, vcpus};
 
 /// A report that fits 100 columns: latency by probe and policy, when VMs had come, what the host pays,
 /// where the time went, what is best, and the command that gives it again.
@@ -28,6 +30,12 @@ pub fn render(document: &Document, style: Style) -> String {
         if !title.is_empty() {
             out.push_str(&style.heading(&title));
             out.push('\n');
+        }
+        let vcpus = vcpus::render(document, cell, style);
+        if !vcpus.is_empty() {
+            out.push_str(&style.heading("Where the vCPUs' time went"));
+            out.push('\n');
+            out.push_str(&vcpus);
         }
         let latencies = latency::render(document, cell, style);
         if !latencies.is_empty() {
@@ -66,8 +74,12 @@ pub fn render(document: &Document, style: Style) -> String {
     out.push_str(&wrap(&legend(document), 2));
     out.push_str(&beside::missing(&document.missing));
     if document.interrupted {
-        out.push_str("Interrupted: some policies have fewer repeats than planned, or none.\n");
+        out.push_str(match vm::is_observation(document) {
+            true => "Interrupted: it was observed for less time than asked for.\n",
+            false => "Interrupted: some policies have fewer repeats than planned, or none.\n",
+        });
     }
+    out.push_str(&vcpus::notes(&document.notes));
     for verdict in &document.verdicts {
         out.push_str(
             &style.heading(&wrap(&verdict::line(verdict, document.backends.len() > 1), 2)),
@@ -82,6 +94,9 @@ pub fn render(document: &Document, style: Style) -> String {
 
 /// How it was run, in a line.
 pub(crate) fn setting(document: &Document) -> String {
+    if vm::is_observation(document) {
+        return format!("observed for {}", human::time(document.duration_s * 1e6));
+    }
     let plural = if document.repeats == 1 { "" } else { "s" };
     format!(
         "{}; {} repeat{plural} of {} s after {} s of warm-up, seed {}",

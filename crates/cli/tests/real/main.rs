@@ -4,6 +4,8 @@
 #[cfg(target_os = "linux")]
 mod discovery;
 #[cfg(target_os = "linux")]
+mod observe;
+#[cfg(target_os = "linux")]
 mod rush;
 #[cfg(target_os = "linux")]
 mod vcoop;

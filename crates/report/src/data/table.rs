@@ -12,16 +12,18 @@ pub(super) fn table(document: &Document) -> String {
     for cell in document.cells() {
         let series: Vec<&LatencySeries> =
             document.latencies().filter(|s| s.key.is_in(&cell)).collect();
-        let mut probes: Vec<&str> = Vec::new();
-        for s in &series {
-            if !probes.contains(&s.key.probe.as_str()) {
-                probes.push(&s.key.probe);
+        let mut names: Vec<_> = Vec::new();
+        for name in series.iter().map(|s| s.key.name()) {
+            if !names.contains(&name) {
+                names.push(name);
             }
         }
-        for probe in probes {
+        for name in names {
             let own: Vec<&LatencySeries> =
-                series.iter().copied().filter(|s| s.key.probe == probe).collect();
-            one(&mut out, &cell, probe, &own);
+                series.iter().copied().filter(|s| s.key.is_named(&name)).collect();
+            // `latency` is what a probe measures that does not say otherwise.
+            let latency = if name == own[0].key.probe { " latency" } else { "" };
+            one(&mut out, &cell, &format!("{name}{latency}"), &own);
         }
     }
     out
@@ -30,9 +32,9 @@ pub(super) fn table(document: &Document) -> String {
 /// A value, its ratio to the baseline, and whether 1 is outside of the ratio's interval.
 type Value = (Option<f64>, Option<f64>, bool);
 
-fn one(out: &mut String, cell: &(String, Params), probe: &str, own: &[&LatencySeries]) {
+fn one(out: &mut String, cell: &(String, Params), what: &str, own: &[&LatencySeries]) {
     let params: String = cell.1.iter().map(|(k, v)| format!(" {k}={v}")).collect();
-    let _ = writeln!(out, "{probe} latency (us), {}{params}", cell.0);
+    let _ = writeln!(out, "{what} (us), {}{params}", cell.0);
     let _ = write!(out, "{:<10}", "");
     for s in own {
         let _ = write!(out, "{:>26}", s.key.policy);

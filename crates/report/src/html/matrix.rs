@@ -25,9 +25,9 @@ pub(super) fn heat_maps(document: &Document) -> String {
     );
     for backend in &document.backends {
         let own: Vec<_> = cells.iter().filter(|(b, _)| b == backend).collect();
-        for probe in probes(document) {
+        for probe in &probes(document) {
             let title = match document.backends.len() {
-                1 => probe.to_owned(),
+                1 => probe.to_string(),
                 _ => format!("{probe} on {backend}"),
             };
             let _ = write!(out, "<h3>{}</h3>{}", esc(&title), open_table(&title));
@@ -40,7 +40,7 @@ pub(super) fn heat_maps(document: &Document) -> String {
                 let _ = write!(out, "<tr><th scope=\"row\">{}</th>", esc(policy));
                 for cell in &own {
                     let series = document.latencies().find(|s| {
-                        s.key.is_in(cell) && s.key.probe == probe && s.key.policy == *policy
+                        s.key.is_in(cell) && s.key.is_named(probe) && s.key.policy == *policy
                     });
                     out.push_str(&series.map_or_else(|| "<td></td>".to_owned(), one));
                 }

@@ -64,7 +64,7 @@ pub(super) fn latency(document: &Document) -> String {
         "p99 ratio",
     ];
     let cells = document.cells();
-    for probe in probes(document) {
+    for probe in &probes(document) {
         let _ =
             write!(out, "<h3>{}</h3>{}", esc(probe), open_table(&format!("Latency of {probe}")));
         out.push_str("<thead><tr>");
@@ -75,7 +75,7 @@ pub(super) fn latency(document: &Document) -> String {
         for cell in &cells {
             let rows: Vec<&LatencySeries> = document
                 .latencies()
-                .filter(|s| s.key.is_in(cell) && s.key.probe == probe)
+                .filter(|s| s.key.is_in(cell) && s.key.is_named(probe))
                 .collect();
             let title = place_words(document, &cell.0, &cell.1);
             if !rows.is_empty() && !title.is_empty() {
@@ -183,7 +183,7 @@ pub(super) fn worst(document: &Document) -> String {
     for series in document.latencies().filter(|s| !s.worst.is_empty()) {
         let place = place_words(document, &series.key.backend, &series.key.params);
         let place = if place.is_empty() { place } else { format!(", {place}") };
-        let title = format!("{} under {}{place}", series.key.probe, series.key.policy);
+        let title = format!("{} under {}{place}", series.key.name(), series.key.policy);
         let _ = write!(out, "<details><summary>{}</summary>", esc(&title));
         if let Some(tail) = slowest(series) {
             let _ = write!(out, "<p>{}</p>", esc(&tail));

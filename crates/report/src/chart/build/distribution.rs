@@ -29,7 +29,7 @@ const QUANTILES: [Quantile; 5] = [
 
 /// Range of latencies of a probe over the whole document, so that its charts can be compared.
 fn over(document: &Document, probe: &str, label: &str) -> Axis {
-    let of = document.latencies().filter(|s| s.key.probe == probe);
+    let of = document.latencies().filter(|s| s.key.is_named(probe));
     let values = of.flat_map(|s| [s.min, s.p50.unwrap_or(s.mean), s.max]);
     Axis::over(label, Unit::Us, Scale::Log, values)
 }
@@ -43,8 +43,8 @@ pub(super) fn slower(document: &Document) -> Group {
          the lower, the rarer. Dots mark the quantiles. Below ten samples a line is thin: it is what \
          happened, and no quantile.",
     );
-    for probe in probes(document) {
-        let most = document.latencies().filter(|s| s.key.probe == probe).map(|s| s.count).max();
+    for probe in &probes(document) {
+        let most = document.latencies().filter(|s| s.key.is_named(probe)).map(|s| s.count).max();
         let x = over(document, probe, "latency");
         let rarest = 1.0 / most.unwrap_or(1).max(10) as f64;
         let mut ticks = vec![(1.0, "all".to_owned())];
@@ -137,7 +137,7 @@ pub(super) fn histograms(document: &Document) -> Group {
         "Share of samples in bins of equal width on the logarithmic axis, four to an octave. The \
          vertical axis is logarithmic too: what is rare still shows.",
     );
-    for probe in probes(document) {
+    for probe in &probes(document) {
         let x = over(document, probe, "latency");
         let panels = panels(document);
         let bins = |panel: &Panel| -> Vec<Option<BTreeMap<i32, f64>>> {
@@ -249,8 +249,8 @@ pub(super) fn quantiles(document: &Document) -> Group {
         "Whiskers are 95 % intervals over repeats. A quantile that fewer than ten samples exceed is \
          left out.",
     );
-    for probe in probes(document) {
-        let values = document.latencies().filter(|s| s.key.probe == probe).flat_map(|s| {
+    for probe in &probes(document) {
+        let values = document.latencies().filter(|s| s.key.is_named(probe)).flat_map(|s| {
             QUANTILES.iter().flat_map(move |q| {
                 let [lo, hi] = q.3(s).unwrap_or([f64::NAN; 2]);
                 [q.2(s).unwrap_or(f64::NAN), lo, hi]

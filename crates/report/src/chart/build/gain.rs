@@ -67,7 +67,7 @@ fn cell_of(document: &Document, lanes: &[Lane]) -> Option<(String, Params)> {
 fn rows(document: &Document, cell: &(String, Params), lanes: &[Lane]) -> Vec<Row> {
     let mut guests = Vec::new();
     let mut hosts = Vec::new();
-    for probe in probes(document) {
+    for probe in &probes(document) {
         let of = |lane: &Lane| lane.latency(document, probe);
         let Some(any) = lanes.iter().find_map(of) else { continue };
         let guest = any.is_of_a_guest();

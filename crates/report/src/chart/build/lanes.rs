@@ -4,6 +4,8 @@
 //! policies of a cell; or, where only one policy was run, the cells of a matrix, for these are then
 //! what is compared.
 
+use std::borrow::Cow;
+
 use vcoop_lab::params;
 use vcoop_lab::result::{Document, Key, LatencySeries, Params, Place};
 
@@ -39,7 +41,7 @@ impl Lane {
         document: &'d Document,
         probe: &str,
     ) -> Option<&'d LatencySeries> {
-        document.latencies().find(|s| s.key.probe == probe && self.has(&s.key))
+        document.latencies().find(|s| s.key.is_named(probe) && self.has(&s.key))
     }
 
     pub(crate) fn has(&self, key: &Key) -> bool {
@@ -131,12 +133,12 @@ fn place(document: &Document, n: usize) -> usize {
     }
 }
 
-/// Probes in the order of a report: guests first.
-pub(crate) fn probes(document: &Document) -> Vec<&str> {
-    let mut probes: Vec<&str> = Vec::new();
-    for series in document.latencies() {
-        if !probes.contains(&series.key.probe.as_str()) {
-            probes.push(&series.key.probe);
+/// Names of latency series in the order of a report: guests first.
+pub(crate) fn probes(document: &Document) -> Vec<Cow<'_, str>> {
+    let mut probes: Vec<Cow<'_, str>> = Vec::new();
+    for name in document.latencies().map(|series| series.key.name()) {
+        if !probes.contains(&name) {
+            probes.push(name);
         }
     }
     probes.sort_by_key(|probe| probe.starts_with("host."));

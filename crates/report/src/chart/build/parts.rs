@@ -47,7 +47,7 @@ pub(super) fn by_size(document: &Document) -> Group {
          stands which share of all samples is at least that late, so the right-hand end is the tail.",
     );
     let panels = panels(document);
-    for probe in probes(document) {
+    for probe in &probes(document) {
         let mut found: Vec<(String, &LatencySeries)> = Vec::new();
         for panel in &panels {
             for lane in &panel.lanes {

@@ -23,10 +23,10 @@ pub(super) fn latency(document: &Document) -> Group {
          warm-up was too short or that the load changes; the thin line is the largest sample of each \
          slice. Ticks along the bottom are starts of VMs.",
     );
-    for probe in probes(document) {
+    for probe in &probes(document) {
         let columns: Vec<&OverTime> = document
             .latencies()
-            .filter(|s| s.key.probe == probe)
+            .filter(|s| s.key.is_named(probe))
             .filter_map(|s| s.detail.as_ref()?.over_time.as_ref())
             .collect();
         let filled = |column: &&Column| {

@@ -1,0 +1,142 @@
+//! `vcoop observe`: what a running VM suffers, and from whom.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use vcoop_lab::analysis::About;
+use vcoop_lab::human;
+use vcoop_lab::result::Note;
+use vcoop_lab::vm::observed;
+use vcoop_model::capture::NoCaptures;
+use vcoop_model::living::Living;
+use vcoop_model::plan::{Ns, Plan};
+use vcoop_model::scenario::{Scenario, duration};
+use vcoop_model::span::Observer;
+use vcoop_observe::{Missing, Nobody, Observation, Observed, Slicing, Subject};
+use vcoop_report::perfetto::Trace;
+use vcoop_report::{Style, render};
+use vcoop_vmm::Vm;
+
+use crate::args::ObserveArgs;
+use crate::failure::Failure;
+use crate::folder::Folder;
+use crate::interrupt::stop_flag;
+use crate::living;
+use crate::output::{note, print, style};
+use crate::run::{SLICES, quoted};
+use crate::scenario::refuse;
+
+/// Name of the trace in the folder.
+const TRACE: &str = "trace.perfetto";
+
+/// The policy's name where nobody has applied one.
+const AS_IS: &str = "as-is";
+
+pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
+    // From here on an interrupt ends the observation, not the process.
+    let stop = stop_flag();
+    let length = length(&args.time)?;
+    let vm = living::find(&args.vm)?;
+    let subject = Subject::of(&vm);
+    let (text, mut plan) = plan(&vm, &subject, length)?;
+    let folder = args.out.as_deref().map(|dir| Folder::new(dir, &subject.name)).transpose()?;
+    let mut trace = folder.as_ref().map(|f| trace(f.path(), length)).transpose()?;
+    let missing = |missing: Missing| Failure::Missing(missing.to_string());
+    let mut observation = Observation::new(subject).map_err(missing)?;
+    if !args.quiet {
+        let (name, cpus) = (&vm.name, vcoop_threads::cpu_list(observation.cpus()));
+        let time = human::time(length as f64 / 1e3);
+        note(&format!("vcoop: observing {name} on CPUs {cpus} for {time}"));
+    }
+
+    let slices = if folder.is_some() { SLICES } else { 0 };
+    plan.slices = slices;
+    let mut nobody = Nobody;
+    let observer: &mut dyn Observer = match &mut trace {
+        Some(trace) => trace,
+        None => &mut nobody,
+    };
+    let stopped = || stop.load(Ordering::Relaxed);
+    observation.begin(Slicing { slices, duration_ns: length });
+    let (began, length) = (Instant::now(), Duration::from_nanos(length));
+    let mut there = true;
+    while let Some(left) = length.checked_sub(began.elapsed())
+        && there
+        && !stopped()
+    {
+        thread::sleep(left.min(Observation::LOOK));
+        observation.poll(observer);
+        there = observation.is_there();
+    }
+    let seen = observation.end(observer).map_err(Failure::run)?;
+    if let Some(trace) = trace {
+        trace.finish().map_err(|e| Failure::run(format!("cannot write {TRACE}: {e}")))?;
+    }
+
+    let complete = there && !stopped();
+    // What it was, rather than what was asked for.
+    plan.duration_ns = seen.window_ns;
+    let Observed { recording, notes, .. } = seen;
+    let of = |n: vcoop_observe::Note| Note { evidence: n.evidence, remedy: n.remedy };
+    let about = About {
+        title: format!("{}, {}, process {}", vm.vmm, vm.accel, vm.pid),
+        command: command(args),
+        baseline: plan.policy_name.clone(),
+        environment: vcoop_kvm::environment(),
+        notes: notes.into_iter().map(of).collect(),
+        ..About::default()
+    };
+    let result = observed(&plan, recording, complete, about);
+    if let Some(folder) = folder {
+        let plans = std::slice::from_ref(&plan);
+        folder.write(&result, &render(&result, Style::default()), plans, &text)?;
+    }
+    print(&if args.json { result.to_json() } else { render(&result, style()) })?;
+    if !there {
+        return Err(Failure::run(format!("{} has ended", vm.name)));
+    }
+    if stopped() { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+fn length(text: &str) -> Result<Ns, Failure> {
+    match duration(text) {
+        Ok(0) => Err(Failure::usage("--for: it is no time at all; write it like 500ms or 10s")),
+        Ok(ns) => Ok(ns),
+        Err(why) => Err(Failure::usage(format!("--for: {why}; write it like 500ms or 10s"))),
+    }
+}
+
+/// The VM as a scenario and its plan, under the policy in force.
+fn plan(vm: &Vm, subject: &Subject, length: Ns) -> Result<(String, Plan), Failure> {
+    let cpus = vcoop_kvm::host_facts().cpus;
+    let pcpus = cpus.iter().max().map_or(1, |last| *last as usize + 1);
+    let living = Living { name: vm.name.clone(), vcpus: subject.vcpus.len().max(1), pcpus };
+    let text = living.scenario(&["vanilla".to_owned()]);
+    let scenario = Scenario::parse("--", &text, &[], &NoCaptures).map_err(refuse)?;
+    let mut plans = scenario.plans(None).map_err(refuse)?;
+    let mut plan = plans.swap_remove(0);
+    let id = living::id(vm);
+    let policy = living::status()
+        .and_then(|status| status.vms.into_iter().find(|vm| vm.vm == id))
+        .map_or_else(|| AS_IS.to_owned(), |vm| vm.policy);
+    plan.policy_name = policy;
+    plan.duration_ns = length;
+    Ok((text, plan))
+}
+
+/// The file of the trace in a folder.
+fn trace(dir: &Path, length: Ns) -> Result<Trace<BufWriter<File>>, Failure> {
+    let path = dir.join(TRACE);
+    let file = File::create(&path)
+        .map_err(|e| Failure::run(format!("cannot write {}: {e}", path.display())))?;
+    Ok(Trace::new(BufWriter::new(file), 0, (0, length)))
+}
+
+/// The command that observes the same again.
+fn command(args: &ObserveArgs) -> String {
+    format!("vcoop observe {} --for {}", quoted(&args.vm), quoted(&args.time))
+}

@@ -1,0 +1,99 @@
+//! `vcoop observe` of a stock guest.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use vcoop_stock::{Hogs, Options};
+use vcoop_testing::{Outcome, Skip, Trouble, test, twice};
+use vcoop_threads::{allowed_cpus, run_time};
+
+use crate::vcoop::{VCOOP, guest, vcoop};
+
+fn value(document: &Value, probe: &str, metric: &str) -> f64 {
+    let series = document["series"].as_array().unwrap();
+    let found = series.iter().find(|s| s["probe"] == probe && s["metric"] == metric);
+    let found = found.unwrap_or_else(|| panic!("no {probe} {metric}"));
+    found.get("value").or(found.get("mean")).unwrap().as_f64().unwrap()
+}
+
+test!("qemu", a_guest_among_hogs_is_observed_as_schedstat_says, || -> Outcome {
+    let cpus = allowed_cpus().unwrap();
+    let cpu = *cpus.last().unwrap();
+    let options =
+        Options { name: "watched".to_owned(), vcpu_cpus: vec![cpu], ..Options::default() };
+    let vm = guest(&options)?;
+    let tid = vm.vcpu_tids().unwrap()[0];
+    let _hogs = Hogs::start(2, cpu).unwrap();
+    // A guest that computes: its vCPU wants its CPU all the time.
+    let control = vm.control().clone();
+    let busy = thread::spawn(move || {
+        let _ = control.run("while :; do :; done", Duration::from_secs(20));
+    });
+    thread::sleep(Duration::from_millis(500));
+    let outcome = twice(|| -> Result<(), Trouble> {
+        let before = run_time(tid);
+        let output = vcoop(&["observe", "watched", "--for", "4s", "--json"]);
+        let after = run_time(tid);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.code() == Some(3) {
+            return Err(Skip::because(error).into());
+        }
+        assert!(output.status.success(), "{error}");
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            (&document["schema"], &document["backends"][0]),
+            (&Value::from("vcoop.result/1"), &Value::from("vm"),)
+        );
+        // The command takes a little longer than what it observes, at the same shares.
+        let time = |probe, metric| value(&document, probe, metric);
+        let (steal, running) = (time("watched.vcpu0", "steal"), time("watched.vcpu0", "running"));
+        let delays = (after.waited_ns - before.waited_ns) as f64;
+        let ratio = delays / (after.ran_ns - before.ran_ns) as f64;
+        let cost = time("observe", "cpu");
+        eprintln!("steal {steal} %, running {running} %, schedstat {ratio}, cost {cost} %");
+        let near = (steal / running / ratio - 1.0).abs() < 0.02;
+        let whole = (steal + running + time("watched.vcpu0", "halted") - 100.0).abs() < 0.01;
+        if near && whole && cost < 3.0 {
+            Ok(())
+        } else {
+            let told = format!("steal {steal}, running {running}, {ratio}; {cost} % of a CPU");
+            Err(told.into())
+        }
+    });
+    drop(vm);
+    let _ = busy.join();
+    outcome
+});
+
+test!("qemu", an_interrupt_ends_an_observation_with_what_there_is, || -> Outcome {
+    let vm = guest(&Options { name: "left".to_owned(), ..Options::default() })?;
+    let out = std::env::temp_dir().join(format!("vcoop-{}-observe", std::process::id()));
+    let mut command = Command::new(VCOOP);
+    command.args(["observe", &vm.pid().to_string(), "--for", "1h", "--out"]).arg(&out);
+    let child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
+    thread::sleep(Duration::from_millis(1500));
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let (text, error) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    if output.status.code() == Some(3) {
+        return Err(Skip::because(error));
+    }
+    assert!(sent.success());
+    assert_eq!(output.status.code(), Some(130), "{error}");
+    assert!(text.contains("Interrupted: it was observed for less") && text.contains("left.vcpu0"));
+    for name in ["report.html", "report.txt", "result.json", "scenario.toml", "trace.perfetto"] {
+        assert!(fs::metadata(out.join(name)).unwrap().len() > 100, "{name}");
+    }
+    let twin = guest(&Options { name: "left".to_owned(), ..Options::default() })?;
+    let output = vcoop(&["observe", "left"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains(&twin.pid().to_string()), "the process tells them apart: {error}");
+    fs::remove_dir_all(out).unwrap();
+    Ok(())
+});

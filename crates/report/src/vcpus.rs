@@ -1,0 +1,156 @@
+//! The vCPUs of a VM that somebody else runs: where their time went, and who ran instead.
+
+use std::collections::BTreeMap;
+
+use vcoop_lab::human;
+use vcoop_lab::result::{Document, Key, LatencySeries, Note, Params};
+
+use crate::style::{Style, Tone, cut, finish, wrap};
+
+/// Width of names.
+const NAME: usize = 22;
+/// Most names in "ran instead", and most reasons of exits.
+const MOST_NAMES: usize = 5;
+/// A share that is worth a name.
+const LEAST_SHARE: f64 = 0.005;
+
+/// Metrics of the waits: since a wake-up, and after a preemption.
+const WAITS: [&str; 2] = ["wait", "preempted"];
+
+/// Whether a series is a vCPU's waits for a CPU.
+pub(crate) fn is_a_wait(key: &Key) -> bool {
+    WAITS.contains(&key.metric.as_str())
+}
+
+/// A table of the vCPUs of a cell, a row for each and each policy; empty where none was observed.
+pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
+    let scalar = |probe: &str, policy: &str, metric: &str| {
+        let found = document.scalars().find(|s| {
+            let key = &s.key;
+            key.is_in(cell) && key.probe == probe && key.policy == policy && key.metric == metric
+        });
+        found.and_then(|s| s.value)
+    };
+    let mut vcpus: Vec<&str> = Vec::new();
+    for series in document.scalars().filter(|s| s.key.is_in(cell) && s.key.metric == "halted") {
+        if !vcpus.contains(&series.key.probe.as_str()) {
+            vcpus.push(&series.key.probe);
+        }
+    }
+    if vcpus.is_empty() {
+        return String::new();
+    }
+    let header =
+        ["", "running", "halted", "woken", "preempted", "wait mean", "p99", "max", "moves/s"];
+    let mut table = style.table(header);
+    let mut instead = String::new();
+    let alone = document.policies.len() < 2;
+    for probe in vcpus {
+        if !alone {
+            table.add_row([style.cell(cut(probe, NAME), Tone::Plain)]);
+        }
+        for policy in &document.policies {
+            let name =
+                if alone { cut(probe, NAME) } else { format!("  {}", cut(policy, NAME - 2)) };
+            let wait = |metric: &str| {
+                document.latencies().find(|s| {
+                    let key = &s.key;
+                    key.is_in(cell)
+                        && key.probe == probe
+                        && key.policy == *policy
+                        && key.metric == metric
+                })
+            };
+            let Some(running) = scalar(probe, policy, "running") else { continue };
+            let percent = |value: f64| format!("{} %", human::digits(value));
+            let [woken, preempted] = WAITS.map(wait);
+            let waited = |series: Option<&LatencySeries>| {
+                let us = series.map_or(0.0, |s| s.mean * s.count as f64);
+                us / f64::from(series.map_or(1, |s| s.key.repeats)) / document.duration_s / 1e4
+            };
+            let time = |value: Option<f64>| value.map_or_else(|| "n/a".to_owned(), human::time);
+            let known = |value: Option<f64>| value.map_or_else(|| "n/a".to_owned(), human::digits);
+            let halted = scalar(probe, policy, "halted").map(percent);
+            table.add_row([
+                name.clone(),
+                percent(running),
+                halted.unwrap_or_else(|| "n/a".to_owned()),
+                percent(waited(woken)),
+                percent(waited(preempted)),
+                time(woken.map(|s| s.mean)),
+                time(woken.and_then(|s| s.p99)),
+                time(woken.map(|s| s.max)),
+                known(scalar(probe, policy, "migrations")),
+            ]);
+            let series = [woken, preempted].into_iter().flatten();
+            if let Some(names) = ran_instead(series) {
+                instead += &wrap(&format!("  {}: {names}", name.trim_start()), 4);
+            }
+        }
+    }
+    let mut out = finish(table, 1);
+    out += &wrap(
+        "  woken and preempted are shares of time spent waiting for a CPU, since a wake-up and since \
+         the CPU was lost; mean, p99 and max are of the waits since wake-ups",
+        2,
+    );
+    if !instead.is_empty() {
+        out += "  Ran instead, of the time that was waited:\n";
+        out += &instead;
+    }
+    out + &exits(document, cell)
+}
+
+/// Who ran while a vCPU waited, in shares of its waits.
+fn ran_instead<'s>(series: impl Iterator<Item = &'s LatencySeries>) -> Option<String> {
+    let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+    let mut all = 0.0;
+    for s in series {
+        all += s.mean * s.count as f64;
+        for (label, mean) in &s.ran_instead_mean {
+            *sums.entry(label).or_default() += mean * s.count as f64;
+        }
+    }
+    let mut names: Vec<(&str, f64)> = sums.into_iter().map(|(n, us)| (n, us / all)).collect();
+    names.retain(|(_, share)| *share >= LEAST_SHARE);
+    names.sort_by(|a, b| b.1.total_cmp(&a.1));
+    names.truncate(MOST_NAMES);
+    let shown: Vec<String> =
+        names.iter().map(|(name, share)| format!("{name} {:.0} %", 100.0 * share)).collect();
+    (!shown.is_empty()).then(|| shown.join(", "))
+}
+
+/// The most frequent reasons for leaving guest mode, a line for each VM and policy.
+fn exits(document: &Document, cell: &(String, Params)) -> String {
+    let mut found: BTreeMap<(&str, &str), Vec<(&str, f64)>> = BTreeMap::new();
+    for s in document.scalars().filter(|s| s.key.is_in(cell)) {
+        if let (Some(reason), Some(value)) = (s.key.metric.strip_prefix("exit."), s.value) {
+            found.entry((&s.key.probe, &s.key.policy)).or_default().push((reason, value));
+        }
+    }
+    let mut out = String::new();
+    for ((vm, policy), mut reasons) in found {
+        reasons.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let all: f64 = reasons.iter().map(|(_, n)| n).sum();
+        let shown = reasons.iter().take(MOST_NAMES);
+        let shown: Vec<String> =
+            shown.map(|(reason, n)| format!("{reason} {}", human::digits(*n))).collect();
+        let under =
+            if document.policies.len() < 2 { String::new() } else { format!(" under {policy}") };
+        let all = human::digits(all);
+        out += &wrap(&format!("  Exits of {vm}{under}: {all} /s: {}", shown.join(", ")), 4);
+    }
+    out
+}
+
+/// What is to be known besides, and what helps.
+pub(crate) fn notes(notes: &[Note]) -> String {
+    let one = |note: &Note| {
+        let mut text = wrap(&format!("note: {}", note.evidence), 6);
+        if let Some(remedy) = &note.remedy {
+            text += &wrap(&format!("  remedy: {remedy}"), 10);
+        }
+        text
+    };
+    notes.iter().map(one).collect()
+}

@@ -1,0 +1,94 @@
+//! The report of an observation of a VM that somebody else runs.
+
+use std::collections::BTreeMap;
+
+use vcoop_lab::analysis::About;
+use vcoop_lab::result::{Document, Note};
+use vcoop_lab::vm::observed;
+use vcoop_model::capture::NoCaptures;
+use vcoop_model::living::Living;
+use vcoop_model::recording::{LatencyRecord, Part, Parts, Recording, Scalar};
+use vcoop_model::scenario::Scenario;
+use vcoop_report::{Style, render, render_html};
+
+fn waits(probe: &str, metric: &'static str, part: Part, ns: u64) -> LatencyRecord {
+    let mut record = LatencyRecord { metric, ..LatencyRecord::new(probe) };
+    for i in 0..2_000 {
+        let mut parts = Parts::default();
+        parts[part as usize] = ns;
+        let ran = [("hog", ns / 2), ("kworker", ns / 4)];
+        record.take(i * 1_000_000, ns, &parts, ran.into_iter());
+    }
+    record
+}
+
+/// Two vCPUs for 4 s.
+fn document(name: &str) -> Document {
+    let living = Living { name: name.to_owned(), vcpus: 2, pcpus: 2 };
+    let text = living.scenario(&["vanilla".to_owned()]);
+    let scenario = Scenario::parse("--", &text, &[], &NoCaptures).unwrap();
+    let mut plan = scenario.plans(None).unwrap().swap_remove(0);
+    plan.policy_name = "as-is".to_owned();
+    plan.duration_ns = 4_000_000_000;
+    let name = living.plain_name();
+    let (mut latencies, mut scalars) = (Vec::new(), BTreeMap::new());
+    let mut put = |probe: &str, metric: &str, unit: &'static str, value: f64| {
+        scalars.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });
+    };
+    for vcpu in 0..2 {
+        let probe = format!("{name}.vcpu{vcpu}");
+        put(&probe, "running", "%", 12.5);
+        put(&probe, "halted", "%", 27.5);
+        put(&probe, "steal", "%", 60.0);
+        put(&probe, "migrations", "1/s", 3.0);
+        latencies.push(waits(&probe, "wait", Part::WakeToRun, 200_000));
+        latencies.push(waits(&probe, "preempted", Part::PreemptedToRun, 1_000_000));
+    }
+    put(&name, "exit.HLT", "1/s", 1234.0);
+    put(&name, "steal", "%", 60.0);
+    put("host.others", "throughput", "cpu", 0.95);
+    let recording = Recording { latencies, scalars, ..Recording::default() };
+    let note = Note { evidence: "it was dark".to_owned(), remedy: Some("a lamp".to_owned()) };
+    let about = About { title: "QEMU".to_owned(), notes: vec![note], ..About::default() };
+    observed(&plan, recording, true, about)
+}
+
+#[test]
+fn where_each_vcpus_time_went_and_who_ran_instead() {
+    let text = render(&document("web"), Style::default());
+    let row = text.lines().find(|line| line.starts_with("  web.vcpu1 ")).expect(&text);
+    let row: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(row[1..9], ["12.5", "%", "27.5", "%", "10.0", "%", "50.0", "%"], "{text}");
+    assert_eq!(row[9..11], ["200", "us"], "{text}");
+    for line in [
+        "web: QEMU\n",
+        "observed for 4.00 s\n",
+        "  web.vcpu0: hog 50 %, kworker 25 %\n",
+        "  Exits of web: 1230 /s: HLT 1230\n",
+        "note: it was dark\n  remedy: a lamp\n",
+        "host.others work",
+        "web.vcpu0 preempted\n",
+    ] {
+        assert!(text.contains(line), "{line:?} in\n{text}");
+    }
+    assert!(!text.contains("Best here"), "there is nothing to compare: {text}");
+}
+
+#[test]
+fn long_names_fit() {
+    let text = render(&document(&"long-name-".repeat(20)), Style::default());
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+}
+
+#[test]
+fn the_page_and_the_document_have_it_too() {
+    let document = document("web");
+    let page = render_html(&document);
+    assert!(page.contains("<pre>") && page.contains("it was dark; remedy: a lamp"));
+    let json = document.to_json();
+    let again: Document = serde_json::from_str(&json).unwrap();
+    assert_eq!(again, document);
+    assert_eq!(again.backends, ["vm"]);
+    assert_eq!(again.notes.len(), 1);
+    assert!(again.verdicts.is_empty());
+}
