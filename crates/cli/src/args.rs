@@ -50,6 +50,8 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Show the VMs that run on this host, and the threads of their vCPUs.
     Vms(VmsArgs),
+    /// Compare policies on a running VM, in turns while it goes on.
+    Compare(CompareArgs),
     /// Apply a policy to a running VM until Ctrl-C, --for, or `vcoop detach`.
     Attach(AttachArgs),
     /// Take a policy back from a running VM.
@@ -525,4 +527,38 @@ pub(crate) struct RestoreArgs {
 pub(crate) struct KeeperArgs {
     /// The owner's journal
     pub(crate) journal: PathBuf,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CompareArgs {
+    /// The VM: its name or the process id of its VMM, as `vcoop vms` shows them
+    pub(crate) vm: String,
+    /// Policies to compare, with commas between; vanilla is what ratios are taken to
+    #[arg(long, value_name = "A,B", value_delimiter = ',', default_value = "vanilla,wake-boost")]
+    pub(crate) policy: Vec<String>,
+    /// Change a setting of a policy: policy.wake-boost.run=1ms
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub(crate) sets: Vec<String>,
+    /// Rounds; in each, every policy has its turn. A claim takes 5, better 10
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) rounds: u32,
+    /// Measured time of a turn, with a unit
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    pub(crate) each: String,
+    /// A line of shell that runs during each turn and prints NAME=NUMBER: a benchmark in the guest, for
+    /// example. It finds VCOOP_VM, VCOOP_POLICY and VCOOP_EACH_S in its environment
+    #[arg(long, value_name = "CMD")]
+    pub(crate) exec: Option<String>,
+    /// Measure without a thread of the host beside the VM (host.probe)
+    #[arg(long)]
+    pub(crate) no_probe: bool,
+    /// Write report.html, report.txt, result.json and the data files into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress and no notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
 }

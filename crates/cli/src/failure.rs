@@ -31,6 +31,15 @@ impl Failure {
         Self::Usage(why.to_string())
     }
 
+    /// Why, in words.
+    pub(crate) fn text(self) -> String {
+        match self {
+            Self::Run(text) | Self::Usage(text) | Self::Missing(text) => text,
+            Self::Interrupted => "interrupted".to_owned(),
+            Self::ClosedPipe => "nobody reads stdout".to_owned(),
+        }
+    }
+
     /// Says why, on stderr; the exit code.
     pub(crate) fn report(self) -> ExitCode {
         let (code, text) = match self {

@@ -5,6 +5,8 @@ mod args;
 mod attach;
 mod calibrate;
 mod capture;
+#[cfg(target_os = "linux")]
+mod compare;
 mod doctor;
 mod explain;
 mod failure;
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
 fn of_host(command: Command) -> Result<(), Failure> {
     match command {
         Command::Vms(args) => vms::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),
         Command::Restore(args) => attach::restore(&args),

@@ -21,7 +21,7 @@ use crate::scenario::{Overrides, calibration, jobs, parse, refuse, say_losses, s
 use crate::watch::Dashboard;
 
 /// Slices of the measured time that a report shows.
-const SLICES: u32 = 60;
+pub(crate) const SLICES: u32 = 60;
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     // From here on an interrupt ends the run, not the process.
@@ -153,7 +153,12 @@ pub(crate) struct Eyes<'a> {
     dashboard: Option<&'a Dashboard>,
 }
 
-impl Eyes<'_> {
+impl<'a> Eyes<'a> {
+    /// Samples are kept in `spools`, if they are to be.
+    pub(crate) fn new(plans: &'a [Plan], spools: Option<&'a Spools>) -> Self {
+        Self { plans, spools, dashboard: None }
+    }
+
     fn are_open(&self) -> bool {
         self.spools.is_some() || self.dashboard.is_some()
     }
@@ -192,7 +197,7 @@ impl Observer for Both<'_> {
     }
 }
 
-fn refuse_twice(policies: &[String]) -> Result<(), Failure> {
+pub(crate) fn refuse_twice(policies: &[String]) -> Result<(), Failure> {
     let twice = policies.iter().enumerate().find(|(i, p)| policies[..*i].contains(p));
     twice.map_or(Ok(()), |(_, policy)| {
         Err(Failure::usage(format!("--policy names `{policy}` twice")))
@@ -232,6 +237,11 @@ fn command(args: &RunArgs, first: Option<&Plan>) -> String {
     if let Some(plan) = first {
         words.extend(["--seed".to_owned(), plan.seed.to_string()]);
     }
+    command_line(&words)
+}
+
+/// Words as a shell takes them.
+pub(crate) fn command_line(words: &[String]) -> String {
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 

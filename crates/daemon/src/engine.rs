@@ -109,7 +109,7 @@ impl Engine {
             orders,
             poll,
             timer,
-            source: Box::new(Perf::default()),
+            source: None,
             keeper,
             journal,
             place,
@@ -211,7 +211,8 @@ struct Inside {
     orders: Receiver<Command>,
     poll: OwnedFd,
     timer: OwnedFd,
-    source: Box<dyn Source>,
+    /// From the first policy on that wants to hear of threads.
+    source: Option<Box<dyn Source>>,
     keeper: Keeper,
     journal: Journal,
     place: Place,
@@ -393,7 +394,11 @@ impl Inside {
                 .map_err(|e| words(&e))?;
         }
         if vm.plan.policy.boosts() {
-            self.source.watch(of.tid, self.poll.as_fd()).map_err(|e| words(&e))?;
+            let source = match &mut self.source {
+                Some(source) => source,
+                None => self.source.insert(Box::new(Perf::new().map_err(|e| words(&e))?)),
+            };
+            source.watch(of.tid, self.poll.as_fd()).map_err(|e| words(&e))?;
         }
         let started = self.drive(number, place, |port| driver::start(port, false));
         match started {
@@ -468,7 +473,8 @@ impl Inside {
         let now = monotonic();
         let (mut events, mut lost) = (Vec::new(), false);
         let heard = &mut self.heard;
-        self.source.take(tid, &mut |Happened { at, what }| {
+        let Some(source) = &mut self.source else { return };
+        source.take(tid, &mut |Happened { at, what }| {
             let late = now.saturating_sub(at);
             heard.events += 1;
             heard.sum_ns += late;
@@ -476,7 +482,6 @@ impl Inside {
             match what {
                 What::Sleeps => events.push(true),
                 What::Runs => events.push(false),
-                What::Preempted => {}
                 What::Lost => lost = true,
             }
         });
@@ -641,7 +646,7 @@ impl Inside {
 
     /// Nothing is kept about a thread any more.
     fn let_go(&mut self, vcpu: Vcpu, due: Due) {
-        self.source.forget(vcpu.tid());
+        self.source.iter_mut().for_each(|source| source.forget(vcpu.tid()));
         self.threads.remove(&vcpu.tid());
         if let Some(at) = vcpu.armed {
             self.dues.remove(&(at, due));

@@ -29,6 +29,6 @@ mod service;
 pub use client::Client;
 pub use engine::{Engine, Target, TargetVcpu};
 pub use place::{Left, Place, PlaceError, restore};
-pub use policy::{Refused, policy};
+pub use policy::{Refused, fits};
 pub use protocol::{Request, Response, Status, VcpuStatus, VmId, VmStatus};
 pub use service::{Options, Service};

@@ -23,7 +23,7 @@ pub struct Refused(pub String);
 ///
 /// The policy or a set is not known, or the policy needs what cannot be had from outside of the
 /// guest.
-pub fn policy(vm: &Living, name: &str, sets: &[String]) -> Result<Plan, Refused> {
+pub(crate) fn policy(vm: &Living, name: &str, sets: &[String]) -> Result<Plan, Refused> {
     let diagnosed = |e: vcoop_model::diagnostic::Diagnostics| Refused(e.to_string());
     let sets: Vec<Set> =
         sets.iter().map(|set| Set::parse(set)).collect::<Result<_, _>>().map_err(diagnosed)?;
@@ -40,7 +40,7 @@ pub fn policy(vm: &Living, name: &str, sets: &[String]) -> Result<Plan, Refused>
 /// # Errors
 ///
 /// Why not.
-pub(crate) fn fits(plan: &Plan) -> Result<(), Refused> {
+pub fn fits(plan: &Plan) -> Result<(), Refused> {
     let name = &plan.policy_name;
     let without = "without the guest's help there are vanilla, static and wake-boost";
     let governed = (0..plan.vms.len()).any(|vm| plan.governor_driver(vm).is_some());

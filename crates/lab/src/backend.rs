@@ -3,6 +3,8 @@
 mod kvm;
 mod select;
 mod sim;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod vm;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,6 +16,8 @@ use vcoop_model::span::Observer;
 pub use kvm::Kvm;
 pub use select::{Choice, Request, Selection, select};
 pub use sim::{Sim, SimHere};
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub use vm::{Applied, Applies, Vm};
 
 /// Something that runs a plan.
 pub trait Backend: Sync + fmt::Debug {

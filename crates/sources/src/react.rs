@@ -18,10 +18,8 @@ pub struct Happened {
 /// What a thread did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// It has got a CPU.
+    /// It runs, after a sleep.
     Runs,
-    /// It was taken off its CPU, and wants it.
-    Preempted,
     /// It sleeps.
     Sleeps,
     /// Events were lost: whether it sleeps is not known until the next one.
@@ -63,12 +61,22 @@ pub struct Error {
     pub source: io::Error,
 }
 
+impl Error {
+    pub(crate) fn of(call: &'static str, source: io::Error) -> Self {
+        Self { call, source }
+    }
+}
+
 fn hint(call: &str, e: &io::Error) -> &'static str {
     match (call, e.raw_os_error()) {
         ("perf_event_open", Some(libc::EACCES | libc::EPERM)) => {
             " (needs CAP_PERFMON or CAP_SYS_ADMIN, and in a container also a seccomp profile that \
               allows it)"
         }
+        ("tracefs", Some(libc::ENOENT)) => {
+            " (it is not mounted)\n  remedy: mount -t tracefs nodev /sys/kernel/tracing"
+        }
+        ("tracefs", _) => "\n  remedy: run it as root",
         ("perf_event_open", Some(libc::ESRCH)) => " (the thread has ended)",
         ("perf_event_open", Some(libc::EMFILE)) => " (raise the limit of open files: ulimit -n)",
         ("mmap", Some(libc::EPERM)) => {

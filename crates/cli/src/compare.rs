@@ -1,0 +1,152 @@
+//! `vcoop compare`: policies in turns on a VM that goes on running.
+
+use vcoop_daemon::{Request, Response, VmId};
+use vcoop_lab::analysis::{About, document};
+use vcoop_lab::backend::{Applied, Applies, Column, Vm};
+use vcoop_lab::runner::Experiment;
+use vcoop_model::capture::NoCaptures;
+use vcoop_model::living::Living;
+use vcoop_model::plan::{Plan, PolicyPlan};
+use vcoop_model::scenario::Scenario;
+use vcoop_report::data::{self, Spools};
+use vcoop_report::{Style, render};
+
+use crate::args::CompareArgs;
+use crate::failure::Failure;
+use crate::folder::Folder;
+use crate::interrupt::stop_flag;
+use crate::living::{self, Owner};
+use crate::output::{note, print, style};
+use crate::run::{Eyes, SLICES, command_line, measured, refuse_twice};
+use crate::scenario::{Overrides, refuse};
+
+/// Dropped at the beginning of each round: a policy's budgets fill up, and its threads get the shares of
+/// CPU time that it gives them.
+const WARMUP: &str = "500ms";
+
+pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
+    stop_flag();
+    let found = living::find(&args.vm)?;
+    let living = Living {
+        name: found.name.clone(),
+        vcpus: found.vcpus.len().max(1),
+        pcpus: vcoop_threads::allowed_cpus().map_or(1, |cpus| cpus.len()),
+    };
+    refuse_twice(&args.policy)?;
+    let text = living.scenario(&args.policy);
+    let times = [("--duration", &Some(args.each.clone())), ("--warmup", &Some(WARMUP.to_owned()))];
+    let rounds = Some(args.rounds.to_string());
+    let overrides = Overrides::of(&args.sets, &times, &[("--repeats", &rounds)])?;
+    let parsed = Scenario::parse(&found.name, &text, &overrides.sets, &NoCaptures);
+    let scenario = parsed.map_err(|why| overrides.refuse(why))?;
+    let mut plans = scenario.plans(None).map_err(refuse)?;
+    for plan in &plans {
+        vcoop_daemon::fits(plan).map_err(|why| Failure::usage(why))?;
+    }
+    if args.out.is_some() {
+        plans.iter_mut().for_each(|plan| plan.slices = SLICES);
+    }
+    let folder = args.out.as_deref().map(|dir| Folder::new(dir, &scenario.name)).transpose()?;
+    let owner = Owner::connect_or_be(args.quiet)?;
+    let applies =
+        Applier { owner, vm: living::id(&found), sets: args.sets.clone(), in_force: false };
+    let vm = Vm::new(found, Box::new(applies), !args.no_probe, args.exec.clone());
+    if !args.quiet {
+        announce(args, &plans);
+    }
+    let columns = [Column::all(&vm, plans.len())];
+    let spools = folder.as_ref().map(|folder| Spools::new(folder.path()));
+    let eyes = Eyes::new(&plans, spools.as_ref());
+    let experiment = Experiment { plans: &plans, columns: &columns, jobs: 1 };
+    let (measured, failure) = measured(&experiment, &eyes, args.quiet)?;
+    let about = About {
+        title: scenario.title.clone(),
+        command: command(args),
+        baseline: scenario.baseline.clone(),
+        environment: columns.iter().flat_map(|c| c.backend.environment()).collect(),
+        ..About::default()
+    };
+    let result = document(&plans, &measured, about);
+    if let Some(folder) = folder {
+        if let Some(spools) = &spools {
+            data::write(folder.path(), spools, &result, &measured, &plans).map_err(Failure::run)?;
+        }
+        folder.write(&result, &render(&result, Style::default()), &plans, &text)?;
+    }
+    print(&if args.json { result.to_json() } else { render(&result, style()) })?;
+    match failure {
+        Some(failure) => Err(Failure::run(failure)),
+        None if result.interrupted => Err(Failure::Interrupted),
+        None => Ok(()),
+    }
+}
+
+fn announce(args: &CompareArgs, plans: &[Plan]) {
+    let names: Vec<&str> = plans.iter().map(|plan| plan.policy_name.as_str()).collect();
+    let rounds: u64 = plans.iter().map(|plan| u64::from(plan.repeats)).sum();
+    let each = plans.first().map_or(0, |plan| plan.duration_ns + plan.warmup_ns);
+    let seconds = rounds * each / 1_000_000_000;
+    note(&format!(
+        "vcoop: {} on {} in turns, {} rounds: {seconds} s or more; it keeps running",
+        names.join(", "),
+        args.vm,
+        args.rounds,
+    ));
+}
+
+/// The command that measures the same again.
+fn command(args: &CompareArgs) -> String {
+    let mut words = ["vcoop", "compare", &args.vm].map(str::to_owned).to_vec();
+    let mut option = |name: &str, value: &str| words.extend([name.to_owned(), value.to_owned()]);
+    option("--policy", &args.policy.join(","));
+    args.sets.iter().for_each(|set| option("--set", set));
+    option("--rounds", &args.rounds.to_string());
+    option("--each", &args.each);
+    args.exec.iter().for_each(|line| option("--exec", line));
+    if args.no_probe {
+        words.push("--no-probe".to_owned());
+    }
+    command_line(&words)
+}
+
+/// Policies by way of their owner.
+#[derive(Debug)]
+struct Applier {
+    owner: Owner,
+    vm: VmId,
+    sets: Vec<String>,
+    in_force: bool,
+}
+
+impl Applies for Applier {
+    fn apply(&mut self, plan: &Plan) -> Result<(), String> {
+        if matches!(plan.policy, PolicyPlan::Vanilla) {
+            return Ok(());
+        }
+        let (vm, policy, sets) = (self.vm.clone(), plan.policy_name.clone(), self.sets.clone());
+        self.owner.ask(&Request::Attach { vm, policy, sets }).map_err(Failure::text)?;
+        self.in_force = true;
+        Ok(())
+    }
+
+    fn take_back(&mut self) -> Result<Applied, String> {
+        if !std::mem::take(&mut self.in_force) {
+            return Ok(Applied::default());
+        }
+        let detached = self.owner.ask(&Request::Detach { vm: self.vm.clone() });
+        let Response::Detached(last) = detached.map_err(Failure::text)? else {
+            return Err("the policy was not taken back".to_owned());
+        };
+        let mut applied = Applied { for_ns: last.for_ns, ..Applied::default() };
+        for vcpu in &last.vcpus {
+            applied.boosts += vcpu.boosts;
+            applied.throttles += vcpu.throttles;
+            applied.boosted_ns += vcpu.boosted_ns;
+            applied.left_alone += usize::from(vcpu.left_alone.is_some());
+        }
+        if applied.left_alone == last.vcpus.len() {
+            return Err("every vCPU was left alone: somebody else made them real-time".to_owned());
+        }
+        Ok(applied)
+    }
+}

@@ -1,0 +1,112 @@
+//! What a fair thread of the host waits where the VM's vCPUs run.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use vcoop_model::plan::Ns;
+use vcoop_model::recording::{LatencyRecord, Part, WorstSample};
+use vcoop_threads::clock::{monotonic, sleep_until};
+use vcoop_threads::{pin, set_timer_slack};
+
+/// Time between two of its wake-ups. Not a round number: a guest's timers have such periods, and a
+/// probe of the same period would see one phase of them only.
+const PERIOD_NS: Ns = 1_037_000;
+
+/// Most threads: one for each set of CPUs that vCPUs may use.
+const MOST: usize = 8;
+
+/// What one thread measured.
+#[derive(Debug, Default)]
+struct Samples {
+    /// When each was due, from the beginning, and how late it was.
+    samples: Vec<(Ns, Ns)>,
+    missed: u64,
+}
+
+/// Threads that measure until they are ended.
+#[derive(Debug)]
+pub(super) struct HostProbe {
+    over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Samples>>,
+}
+
+impl HostProbe {
+    /// Starts one on each of these sets of CPUs.
+    pub(super) fn start(sets: &[Vec<u32>]) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let spawn = |cpus: &Vec<u32>| {
+            let (over, cpus) = (over.clone(), cpus.clone());
+            thread::Builder::new().name("probe".to_owned()).spawn(move || sample(&cpus, &over)).ok()
+        };
+        let threads = sets.iter().take(MOST).filter_map(spawn).collect();
+        Self { over, threads }
+    }
+
+    /// Ends them. What they measured is one series.
+    pub(super) fn end(self) -> LatencyRecord {
+        self.over.store(true, Ordering::Relaxed);
+        let mut record = LatencyRecord::new("host.probe");
+        let all: Vec<Samples> = self.threads.into_iter().filter_map(|t| t.join().ok()).collect();
+        for Samples { samples, missed } in &all {
+            record.missed += missed;
+            for &(_, latency) in samples {
+                record.book(latency, &[0; Part::COUNT]);
+            }
+        }
+        let mut worst: Vec<(Ns, Ns)> = all.into_iter().flat_map(|s| s.samples).collect();
+        worst.sort_unstable_by_key(|(_, latency)| std::cmp::Reverse(*latency));
+        worst.truncate(LatencyRecord::WORST);
+        let sample = |(due_ns, latency_ns)| WorstSample {
+            due_ns,
+            latency_ns,
+            parts: [0; Part::COUNT],
+            ran_instead: Vec::new(),
+        };
+        record.worst = worst.into_iter().map(sample).collect();
+        record
+    }
+}
+
+fn sample(cpus: &[u32], over: &AtomicBool) -> Samples {
+    let mut all = Samples::default();
+    if pin(cpus).is_err() {
+        return all;
+    }
+    set_timer_slack(1);
+    let began = monotonic();
+    let mut due = began + PERIOD_NS;
+    while !over.load(Ordering::Relaxed) {
+        sleep_until(due);
+        let now = monotonic();
+        if now < due {
+            continue;
+        }
+        all.samples.push((due - began, now - due));
+        due += PERIOD_NS;
+        // A period that is already over is skipped and counted, as cyclictest does.
+        let missed = now.checked_sub(due).map_or(0, |late| late / PERIOD_NS + 1);
+        all.missed += missed;
+        due += missed * PERIOD_NS;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HostProbe, PERIOD_NS};
+    use std::thread;
+    use std::time::Duration;
+
+    #[test]
+    fn it_measures_until_it_is_ended() {
+        let cpus = vcoop_threads::allowed_cpus().unwrap();
+        let probe = HostProbe::start(&[cpus.clone(), cpus]);
+        thread::sleep(Duration::from_millis(60));
+        let record = probe.end();
+        let most = 2 * (2_000_000_000 / PERIOD_NS);
+        let taken = record.hist.len();
+        assert!(taken > 2 && taken < most, "{taken}");
+        assert_eq!(record.worst[0].latency_ns, record.max_ns);
+    }
+}
