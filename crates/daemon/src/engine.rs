@@ -3,7 +3,7 @@
 //! It sleeps until a watched thread has slept or run, a policy timer is due, or somebody commands. It
 //! alone has the drivers, the journal and the keeper, so there is nothing to lock.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -24,11 +24,9 @@ use vcoop_policy::govern::CpuTime;
 use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::thread::Policy;
 use vcoop_sources::{Happened, Perf, Source, What};
-use vcoop_threads::clock::{kernel_clock, monotonic, sleep_until};
+use vcoop_threads::clock::{kernel_clock, monotonic};
 use vcoop_threads::journal::Journal;
-use vcoop_threads::{
-    Attributes, Captured, RunTimes, affinity, allowed_cpus, set_affinity, set_timer_slack,
-};
+use vcoop_threads::{Attributes, Captured, RunTimes, set_timer_slack};
 
 use crate::keeper::Keeper;
 use crate::place::Place;
@@ -38,11 +36,6 @@ use crate::protocol::{Status, VcpuStatus, VmId, VmStatus};
 
 /// Time between two looks at whether somebody else has changed a thread.
 const CHECK_NS: Ns = 1_000_000_000;
-
-/// After it was woken for nothing, the engine does not listen for so long. Where it shares the CPU of a
-/// vCPU, waking preempts that, which it hears of, which wakes it: without a pause no time is left to
-/// the vCPU.
-const PAUSE_NS: Ns = 500_000;
 
 /// What woke the engine, beside threads, whose tokens are their numbers.
 const WAKE: u64 = 1 << 32;
@@ -118,7 +111,6 @@ impl Engine {
             dues: Dues::new(),
             next: 0,
             heard: Heard::default(),
-            cpus: allowed_cpus().unwrap_or_default(),
         };
         let thread = std::thread::Builder::new().name("engine".to_owned());
         let thread = thread.spawn(move || inside.live())?;
@@ -222,8 +214,6 @@ struct Inside {
     dues: Dues,
     next: u64,
     heard: Heard,
-    /// CPUs that the engine was given.
-    cpus: Vec<u32>,
 }
 
 impl Inside {
@@ -240,28 +230,20 @@ impl Inside {
                 // It cannot go on without: all is given back.
                 Err(_) => break,
             }
-            let (mut ends, mut news) = (false, false);
+            let mut ends = false;
             for event in &events {
                 match event.data.u64() {
                     WAKE => ends |= self.obey(),
                     TIMER => {}
                     KEEPER => self.keeper_ended(),
                     token if token >= ENDS => self.ended((token - ENDS) as i32),
-                    token => {
-                        news |= self.listen(token as i32);
-                        continue;
-                    }
+                    token => self.listen(token as i32),
                 }
-                news = true;
             }
             if ends {
                 break;
             }
             self.act();
-            if !news {
-                let pause = monotonic() + PAUSE_NS;
-                sleep_until(self.dues.first().map_or(pause, |(at, _)| pause.min(*at)));
-            }
         }
         let all: Vec<u64> = self.vms.keys().copied().collect();
         for number in all {
@@ -337,7 +319,6 @@ impl Inside {
             return Err(why);
         }
         self.dues.insert((now + CHECK_NS, Due::Check(number)));
-        self.keep_off();
         let vm = &self.vms[&number];
         if vm.plan.policy.repays() {
             self.dues.insert((now + ACCOUNT_NS, Due::Account(number)));
@@ -457,19 +438,9 @@ impl Inside {
         self.run(number, place, |port| driver::halt(port, halted));
     }
 
-    /// Keeps off the CPUs that the driven threads may use, where the engine has others. Some may have
-    /// been moved since the last time.
-    fn keep_off(&self) {
-        let taken: BTreeSet<u32> =
-            self.threads.keys().filter_map(|tid| affinity(*tid).ok()).flatten().collect();
-        let free: Vec<u32> = self.cpus.iter().copied().filter(|c| !taken.contains(c)).collect();
-        // A CPU that went away meanwhile is the kernel's to replace.
-        let _ = set_affinity(0, if free.is_empty() { &self.cpus } else { &free });
-    }
-
-    /// What a thread did; whether that changes anything.
-    fn listen(&mut self, tid: i32) -> bool {
-        let Some(&(number, place)) = self.threads.get(&tid) else { return false };
+    /// What a thread did.
+    fn listen(&mut self, tid: i32) {
+        let Some(&(number, place)) = self.threads.get(&tid) else { return };
         let now = monotonic();
         let (mut events, mut lost) = (Vec::new(), false);
         let heard = &mut self.heard;
@@ -487,32 +458,27 @@ impl Inside {
         });
         // A thread that has slept and run since is not told of each: only how it is now matters, and
         // that it has slept, which begins a new run.
-        let mut news = lost;
         if let Some(slept) = events.iter().rposition(|asleep| *asleep) {
-            news = true;
             self.halt(number, place, true);
             if slept + 1 < events.len() {
                 self.halt(number, place, false);
             }
         } else if !events.is_empty() {
-            news |= self.awake(number, place);
+            self.awake(number, place);
         }
         if lost {
             self.settle(number, place);
         }
-        news
     }
 
     /// It runs; that is news only if it was asleep.
-    fn awake(&mut self, number: u64, place: usize) -> bool {
+    fn awake(&mut self, number: u64, place: usize) {
         let Some(Ok(vcpu)) = self.vms.get(&number).and_then(|vm| vm.vcpus.get(place)) else {
-            return false;
+            return;
         };
-        let halted = vcpu.driver.is_halted();
-        if halted {
+        if vcpu.driver.is_halted() {
             self.halt(number, place, false);
         }
-        halted
     }
 
     /// Does what is due.
@@ -539,7 +505,6 @@ impl Inside {
                     let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
                     (0..places).for_each(|place| self.check(number, place));
                     self.dues.insert((now + CHECK_NS, due));
-                    self.keep_off();
                 }
             }
         }
@@ -684,7 +649,6 @@ impl Inside {
         }
         self.dues
             .retain(|(_, due)| !matches!(due, Due::Account(n) | Due::Check(n) if *n == number));
-        self.keep_off();
         Some(last)
     }
 
