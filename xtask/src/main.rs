@@ -6,31 +6,47 @@ use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::Instant;
 
+#[cfg(target_os = "linux")]
+mod demo;
+#[cfg(target_os = "linux")]
+mod guest;
 mod layers;
 
 use layers::{Layer, Outcome};
 
 fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1);
-    let result = match args.next().as_deref() {
-        Some("test") => test(),
-        Some("lint") => lint(),
-        Some("ci") => lint().and_then(|()| test()),
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = match args.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("", &[][..]),
+    };
+    let done = |()| ExitCode::SUCCESS;
+    let result = match command {
+        "test" => test().map(done),
+        "lint" => lint().map(done),
+        "ci" => lint().and_then(|()| test()).map(done),
+        #[cfg(target_os = "linux")]
+        "demo" => demo::run(rest),
+        #[cfg(target_os = "linux")]
+        "guest" => guest::run(rest),
         _ => {
-            eprintln!("usage: cargo xtask test | lint | ci");
+            eprintln!("usage: cargo xtask test | lint | ci | demo NAME | guest SOCKET COMMAND...");
             eprintln!("  test  every layer of tests; says what it skips and why");
             eprintln!("  lint  format check, clippy with warnings denied, docs build, house rules");
             eprintln!("  ci    lint, then test");
+            eprintln!("  demo  an experiment on a real VM that it sets up; without a name, which");
+            eprintln!(
+                "  guest a command in the guest of a demo, by the socket of its control line"
+            );
             return ExitCode::from(2);
         }
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("xtask: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    // Only commands that Linux has take arguments.
+    let _ = rest;
+    result.unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::FAILURE
+    })
 }
 
 /// Runs all layers, then prints what each came to and the sum, in that order, last.

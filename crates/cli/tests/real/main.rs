@@ -2,6 +2,8 @@
 //! --ignored` runs them; each skips itself where what it needs cannot be had.
 
 #[cfg(target_os = "linux")]
+mod attach;
+#[cfg(target_os = "linux")]
 mod discovery;
 #[cfg(target_os = "linux")]
 mod observe;

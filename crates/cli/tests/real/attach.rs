@@ -1,0 +1,71 @@
+//! Policies on real VMs.
+
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use vcoop_stock::Options;
+use vcoop_testing::{Outcome, Skip, test};
+use vcoop_threads::{allowed_cpus, cpu_list, preemptions};
+
+use crate::vcoop::{VCOOP, guest, vcoop};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A `vcoop attach` that is in force, on these CPUs.
+struct Attached(Child);
+
+impl Attached {
+    fn to(pid: u32, policy: &str, cpus: &[u32]) -> Result<Self, Skip> {
+        let mut command = Command::new("taskset");
+        command.args(["-c", &cpu_list(cpus), VCOOP, "attach", &pid.to_string()]);
+        let child = command.args(["--policy", policy]).stdin(Stdio::null()).spawn().unwrap();
+        let mut this = Self(child);
+        let give_up = Instant::now() + 10 * SECOND;
+        loop {
+            let said = vcoop(&["vms", "--json"]).stdout;
+            let said: serde_json::Value = serde_json::from_slice(&said).unwrap();
+            let vms = said["vms"].as_array().unwrap();
+            if vms.iter().any(|vm| vm["pid"] == pid && vm["policy"] == policy) {
+                return Ok(this);
+            }
+            if let Some(status) = this.0.try_wait().unwrap() {
+                return Err(Skip::because(format!("vcoop attach: {status}")));
+            }
+            assert!(
+                Instant::now() < give_up,
+                "{}",
+                String::from_utf8_lossy(&said.to_string().into_bytes())
+            );
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-INT", &self.0.id().to_string()]).status();
+        let _ = self.0.wait();
+    }
+}
+
+test!("qemu", who_watches_a_vcpu_does_not_keep_it_from_running, || -> Outcome {
+    let cpus = allowed_cpus().unwrap();
+    let own = &cpus[cpus.len() - 1..];
+    let options = Options { name: "busy".into(), vcpu_cpus: own.to_vec(), ..Options::default() };
+    let vm = guest(&options)?;
+    let tid = vm.vcpu_tids().unwrap()[0];
+    let busy = vm.run("timeout 30 sh -c 'while :; do :; done' >/dev/null 2>&1 &", 5 * SECOND);
+    assert_eq!(busy.unwrap().status, 0);
+    // Also where vcoop has no other CPU than the vCPU's.
+    for cpus in [&cpus[..], own] {
+        let attached = Attached::to(vm.pid(), "wake-boost", cpus)?;
+        let (begin, before) = (Instant::now(), preemptions(tid));
+        thread::sleep(2 * SECOND);
+        let rate = (preemptions(tid) - before) as f64 / begin.elapsed().as_secs_f64();
+        drop(attached);
+        assert!(rate < 4000.0, "preempted {rate:.0} times a second by who is on {cpus:?}");
+        eprintln!("{rate:.0} times a second by who is on {cpus:?}");
+    }
+    Ok(())
+});

@@ -1,0 +1,185 @@
+//! `cargo xtask demo`: experiments on real VMs, each with all that it needs.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use vcoop_stock::{Hogs, Options, StockError, StockVm, dies_with_caller};
+use vcoop_threads::{allowed_cpus, cpu_list};
+
+const USAGE: &str = "\
+usage: cargo xtask demo NAME [--rounds N] [--each TIME] [--json] [--out DIR] [--vcoop PROGRAM]
+  wake-boost  a stock guest that is mostly idle shares a CPU with two hogs: how late its timers are
+              under vanilla, static and wake-boost, and what the hogs lose
+  --rounds    rounds, in each of which every policy has its turn (10)
+  --each      time of a turn, with a unit (5s)
+  --json      print one JSON document
+  --out       also write report.html and the data files into this folder
+  --vcoop     this program instead of building one";
+
+/// Processes that share the vCPU's CPU.
+const HOGS: usize = 2;
+
+/// What an experiment is told.
+#[derive(Debug, Default)]
+struct Args {
+    name: String,
+    /// Passed on to `vcoop compare`.
+    compare: Vec<String>,
+    vcoop: Option<PathBuf>,
+}
+
+/// Runs an experiment. The exit code is that of `vcoop compare`; 2 for bad usage, 3 if something is
+/// missing here.
+pub(crate) fn run(args: &[String]) -> anyhow::Result<ExitCode> {
+    let Some(args) = parse(args) else {
+        eprintln!("{USAGE}");
+        return Ok(ExitCode::from(2));
+    };
+    match wake_boost(&args) {
+        Err(error) if error.downcast_ref().is_some_and(StockError::is_missing) => {
+            eprintln!("xtask: {error}");
+            Ok(ExitCode::from(3))
+        }
+        other => other,
+    }
+}
+
+fn parse(args: &[String]) -> Option<Args> {
+    let mut parsed =
+        Args { compare: vec!["--rounds=10".into(), "--each=5s".into()], ..Args::default() };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--json" => parsed.compare.push(arg.clone()),
+            "--vcoop" => parsed.vcoop = Some(args.next()?.into()),
+            "--rounds" | "--each" | "--out" => {
+                parsed.compare.retain(|other| !other.starts_with(arg));
+                parsed.compare.push(format!("{arg}={}", args.next()?));
+            }
+            "wake-boost" if parsed.name.is_empty() => parsed.name.clone_from(arg),
+            _ => return None,
+        }
+    }
+    (!parsed.name.is_empty()).then_some(parsed)
+}
+
+fn wake_boost(args: &Args) -> anyhow::Result<ExitCode> {
+    let stop = stop_flag()?;
+    let cpus = allowed_cpus()?;
+    let (shared, others) = cpus.split_last().expect("this program runs on a CPU");
+    anyhow::ensure!(!others.is_empty(), "this takes two CPUs: one for the vCPU, one for the rest");
+    let vcoop = match &args.vcoop {
+        Some(vcoop) => vcoop.clone(),
+        None => build()?,
+    };
+
+    // QEMU's other threads, of which the main thread delivers the timers of an emulated guest, stay
+    // off the vCPU's CPU, as with `emulatorpin` and `vcpupin` of libvirt.
+    let vm = StockVm::start(&Options {
+        name: args.name.clone(),
+        emulator_cpus: others.to_vec(),
+        vcpu_cpus: vec![*shared],
+        ..Options::default()
+    })?;
+    let kernel = vm.run("uname -r", Duration::from_secs(10))?.stdout;
+    let _hogs = Hogs::start(HOGS, *shared)?;
+    eprintln!(
+        "xtask: a guest with Linux {}: its vCPU and {HOGS} hogs on CPU {shared}, QEMU's other \
+         threads on CPU {}",
+        kernel.trim(),
+        cpu_list(others)
+    );
+    if stop.load(Ordering::Relaxed) {
+        return Ok(ExitCode::from(130));
+    }
+
+    // Not through cargo, which would take CPU time from what is measured.
+    let own = std::env::current_exe()?;
+    let latency = format!(
+        "{} guest {} latency \"$VCOOP_EACH_S\"",
+        quoted(&own.display().to_string()),
+        quoted(&vm.control().socket().display().to_string())
+    );
+    let mut compare = dies_with_caller("TERM", vcoop);
+    compare
+        .args(["compare", &vm.pid().to_string(), "--policy", "vanilla,static,wake-boost"])
+        .args(&args.compare)
+        .args(["--exec", &latency]);
+    let status = wait(&mut compare, stop)?;
+    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+}
+
+/// Runs a command that ends on SIGINT by itself.
+fn wait(command: &mut Command, stop: &AtomicBool) -> anyhow::Result<ExitStatus> {
+    let mut child = command.spawn().context("starting vcoop")?;
+    let mut told = false;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if stop.load(Ordering::Relaxed) && !told {
+            Command::new("kill").args(["-INT", &child.id().to_string()]).status()?;
+            told = true;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The program, built for speed: what it costs is part of what is measured.
+fn build() -> anyhow::Result<PathBuf> {
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--release", "--package", "vcoop"])
+        .stdout(Stdio::null())
+        .status()?;
+    anyhow::ensure!(status.success(), "vcoop cannot be built");
+    let own = std::env::current_exe()?;
+    let target = own.ancestors().nth(2).context("this program is not in a target folder")?;
+    Ok(target.join("release/vcoop"))
+}
+
+/// A word of a shell command.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// The flag that Ctrl-C and SIGTERM set. The second one ends this process at once, and with it the
+/// guest and the hogs.
+fn stop_flag() -> anyhow::Result<&'static AtomicBool> {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    ctrlc::set_handler(|| {
+        if STOP.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("xtask: stopping (Ctrl-C again to end at once)");
+    })?;
+    Ok(&STOP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{parse, quoted};
+
+    fn of(args: &str) -> Option<Vec<String>> {
+        let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
+        parse(&args).map(|args| args.compare)
+    }
+
+    #[test]
+    fn what_is_asked_for_replaces_the_usual() {
+        assert_eq!(of("wake-boost").unwrap(), ["--rounds=10", "--each=5s"]);
+        let short = of("--json wake-boost --rounds 2 --each 1s").unwrap();
+        assert_eq!(short, ["--json", "--rounds=2", "--each=1s"]);
+        for none in ["", "other", "wake-boost other", "wake-boost --rounds", "wake-boost --x"] {
+            assert_eq!(of(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_word_stays_one() {
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+}
