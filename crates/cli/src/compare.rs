@@ -2,7 +2,7 @@
 
 use vcoop_daemon::{Request, Response, VmId};
 use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Applied, Applies, Column, Vm};
+use vcoop_lab::backend::{Applied, Applies, Backend, Column, Vm};
 use vcoop_lab::runner::Experiment;
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::living::Living;
@@ -51,6 +51,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     let applies =
         Applier { owner, vm: living::id(&found), sets: args.sets.clone(), in_force: false };
     let vm = Vm::new(found, Box::new(applies), !args.no_probe, args.exec.clone());
+    vm.available().map_err(|missing| Failure::Missing(missing.to_string()))?;
     if !args.quiet {
         announce(args, &plans);
     }
@@ -63,7 +64,8 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
         title: scenario.title.clone(),
         command: command(args),
         baseline: scenario.baseline.clone(),
-        environment: columns.iter().flat_map(|c| c.backend.environment()).collect(),
+        environment: vm.environment(),
+        notes: vm.notes(),
         ..About::default()
     };
     let result = document(&plans, &measured, about);

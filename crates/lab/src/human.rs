@@ -70,7 +70,9 @@ pub fn bound(x: f64) -> String {
 /// A value with the unit of its series; microseconds scale.
 pub fn with_unit(value: f64, unit: &str) -> String {
     match unit {
+        "ns" => time(value / 1e3),
         "us" => time(value),
+        "ms" => time(value * 1e3),
         "%" => format!("{} %", digits(value)),
         "cpu" => format!("{} CPU", digits(value)),
         "1/s" => format!("{} /s", digits(value)),

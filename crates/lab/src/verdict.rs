@@ -8,6 +8,10 @@
 //!    lies below 1. A series that misses a larger share of its periods than under the baseline, or
 //!    glitches more often, is not better, whatever its quantiles: the samples it lacks would have
 //!    been the worst.
+//!
+//!    Where a command has measured times in the guest (`vcoop compare --exec`), these count, in place
+//!    of the waits of its vCPUs: they are what its user wants to know. The longest of them (`max`)
+//!    does not: it is a single sample.
 //! 2. **Cost.** A policy costs too much if, beyond noise (the ratio's interval excludes 1, by more
 //!    than half a percent), a host
 //!    probe's mean rises by more than 10 % or its p99 by more than 25 %, or a host load loses more
@@ -54,6 +58,22 @@ pub fn clearly_below(interval: Option<Interval>) -> bool {
 /// Whether a ratio's interval lies above 1, by more than half a percent.
 pub fn clearly_above(interval: Option<Interval>) -> bool {
     interval.is_some_and(|[lo, _]| lo > 1.0 + LEAST_DIFFERENCE)
+}
+
+/// How probes begin whose values a command has printed.
+pub const EXEC: &str = "exec.";
+/// What such a value is called.
+pub const EXEC_METRIC: &str = "value";
+
+/// Times that a command has printed, all policies: less is better.
+pub fn exec_times<'d>(
+    document: &'d Document,
+    cell: &(String, Params),
+) -> impl Iterator<Item = &'d ScalarSeries> {
+    let is_time = |unit: &str| ["ns", "us", "ms", "s"].contains(&unit);
+    document
+        .scalars()
+        .filter(move |s| s.key.is_in(cell) && s.key.probe.starts_with(EXEC) && is_time(&s.key.unit))
 }
 
 /// Most guest series a verdict names.
@@ -200,6 +220,13 @@ fn candidate<'d>(document: &'d Document, cell: &Cell, policy: &'d str) -> Option
             better.push(text);
         }
     }
+    let times = exec_times(document, cell);
+    let times = times.filter(|s| s.key.policy == policy && !s.key.probe.contains("max"));
+    let times: Vec<_> = times.filter_map(|s| Some((s, s.ratio_to_baseline?))).collect();
+    if !times.is_empty() {
+        logs = times.iter().map(|(_, ratio)| libm::log(ratio.max(f64::MIN_POSITIVE))).collect();
+        better = times.iter().filter_map(|(s, ratio)| faster(document, s, *ratio)).collect();
+    }
     let gain = libm::exp(logs.iter().sum::<f64>() / logs.len().max(1) as f64);
     if gain >= 1.0 || better.is_empty() {
         return None;
@@ -212,6 +239,23 @@ fn candidate<'d>(document: &'d Document, cell: &Cell, policy: &'d str) -> Option
     let costs = costs(document, cell, policy);
     let excess = costs.iter().filter(|c| c.excessive).map(|c| c.text.clone()).collect();
     Some(Candidate { policy, gain, shown, excess, price: price(&costs) })
+}
+
+/// A time that a command has printed, in words, if it is clearly less than under the baseline.
+fn faster(document: &Document, series: &ScalarSeries, ratio: f64) -> Option<String> {
+    let is_base = |s: &&ScalarSeries| {
+        let (base, own) = (&s.key, &series.key);
+        let same = base.probe == own.probe && base.metric == own.metric;
+        same && base.policy == document.baseline
+            && base.is_in(&(own.backend.clone(), own.params.clone()))
+    };
+    let (before, after) = (document.scalars().find(is_base)?.value?, series.value?);
+    let show = |value| human::with_unit(value, &series.key.unit);
+    let words = || {
+        let (before, after) = (show(before), show(after));
+        format!("{} {before} -> {after} ({})", series.key.probe, human::ratio(ratio))
+    };
+    clearly_below(series.ratio_ci95).then(words)
 }
 
 /// A cost to the host.

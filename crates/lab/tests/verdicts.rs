@@ -3,8 +3,10 @@
 mod common;
 
 use common::{Fake, plans, run};
-use vcoop_lab::backend::Backend;
+use vcoop_lab::backend::{Backend, Unavailable};
 use vcoop_lab::result::Document;
+use vcoop_model::plan::Plan;
+use vcoop_model::recording::{Recording, Scalar};
 
 /// A thousand and more samples around a level, which shifts a little from repeat to repeat.
 fn around(level: u64, seed: u64) -> Vec<u64> {
@@ -118,4 +120,49 @@ fn statistics_of_a_known_law() {
     assert!((base.parts_mean["host_wait"] - wait).abs() < 0.002);
     assert!((base.parts_mean["host_wait"] - base.mean).abs() < 0.002);
     assert_eq!(base.ran_instead_mean["hog"], base.mean);
+}
+
+/// A backend beside which a command has printed times: of the guest's own benchmark.
+#[derive(Debug)]
+struct WithCommand(Fake, fn(&str) -> f64);
+
+impl Backend for WithCommand {
+    fn name(&self) -> &'static str {
+        "vm"
+    }
+
+    fn available(&self) -> Result<(), Unavailable> {
+        Ok(())
+    }
+
+    fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
+        let mut recording = self.0.run(plan, seed, stop)?;
+        let drift = (seed % 7) as f64 / 100.0;
+        let mut put = |name: &str, unit, value: f64| {
+            let key = (format!("exec.{name}"), "value".to_owned());
+            recording.scalars.insert(key, Scalar { unit, value: value * (1.0 + drift) });
+        };
+        put("p99_us", "us", (self.1)(&plan.policy_name));
+        put("max_us", "us", 1e6);
+        put("rounds", "count", 3.0);
+        Ok(recording)
+    }
+}
+
+#[test]
+fn times_that_a_command_printed_count_in_place_of_waits() {
+    // By the waits of its vCPUs dynamic is best; by what the guest's benchmark says nobody is.
+    static SAME: WithCommand =
+        WithCommand(Fake { law: usual, missed: no_miss, load: same_load }, |_| 700.0);
+    let verdict = of(&SAME, 10).verdicts.remove(0);
+    assert_eq!(verdict.best, None, "{}", verdict.text);
+    static BETTER: WithCommand =
+        WithCommand(Fake { law: usual, missed: no_miss, load: same_load }, |policy| {
+            if policy == "dynamic" { 70.0 } else { 700.0 }
+        });
+    let verdict = of(&BETTER, 10).verdicts.remove(0);
+    assert_eq!(verdict.best.as_deref(), Some("dynamic"));
+    assert!(verdict.text.contains("exec.p99_us 7"), "{}", verdict.text);
+    assert!(verdict.text.contains("(0.10x)"), "{}", verdict.text);
+    assert!(!verdict.text.contains("max_us"), "{}", verdict.text);
 }

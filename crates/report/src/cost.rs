@@ -59,6 +59,18 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
         let label = format!("{probe} glitches");
         rows.push(scalar_row(document, cell, label, probe, "glitches", Better::Less));
     }
+    for probe in probes_with(document, cell, verdict::EXEC_METRIC) {
+        let is_time = verdict::exec_times(document, cell).any(|s| s.key.probe == probe);
+        let better = if is_time { Better::Less } else { Better::Neutral };
+        rows.push(scalar_row(
+            document,
+            cell,
+            probe.to_owned(),
+            probe,
+            verdict::EXEC_METRIC,
+            better,
+        ));
+    }
     let mut hosts: Vec<_> = Vec::new();
     for series in document.latencies().filter(|s| s.key.is_in(cell)) {
         let name = series.key.name();
@@ -110,6 +122,8 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
             ("cpu", "CPU"),
             ("steal", "steal"),
             ("boosted", "boosted"),
+            ("boosts", "boosts"),
+            ("throttles", "throttles"),
             ("lowered", "nice levels repaid"),
             ("exits", "exits"),
             ("halt_poll", "halt polling"),

@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::recording::{Recording, Scalar};
 use vcoop_model::span::Observer;
-use vcoop_observe::{Nobody, Note, Observation, Slicing, Subject};
+use vcoop_observe::{Nobody, Observation, Slicing, Subject};
 use vcoop_threads::affinity;
 use vcoop_vmm::Vm as Found;
 
 use super::{Backend, Unavailable};
+use crate::result::Note;
+use crate::vm::BACKEND;
 use exec::Exec;
 use probe::HostProbe;
 
@@ -137,6 +139,7 @@ impl Vm {
         }
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         for note in observed.notes {
+            let note = Note { evidence: note.evidence, remedy: note.remedy };
             if !notes.contains(&note) {
                 notes.push(note);
             }
@@ -147,7 +150,7 @@ impl Vm {
 
 impl Backend for Vm {
     fn name(&self) -> &'static str {
-        "vm"
+        BACKEND
     }
 
     fn is_live(&self) -> bool {
@@ -155,7 +158,10 @@ impl Backend for Vm {
     }
 
     fn available(&self) -> Result<(), Unavailable> {
-        Ok(())
+        let observation = Observation::new(Subject::of(&self.found));
+        observation
+            .map(drop)
+            .map_err(|missing| Unavailable { what: missing.what, remedy: missing.remedy })
     }
 
     fn environment(&self) -> BTreeMap<String, String> {

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use vcoop_model::recording::Scalar;
 
+use crate::verdict::{EXEC, EXEC_METRIC};
+
 /// A command that takes so much longer than the measurement has hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Most that is read of what it prints.
@@ -117,7 +119,7 @@ fn values(text: &str) -> BTreeMap<(String, String), Scalar> {
                 .is_some_and(|rest| rest.ends_with('_') && !rest.ends_with("per_"))
         });
         let scalar = Scalar { unit: unit.unwrap_or("count"), value };
-        values.insert((format!("exec.{name}"), "value".to_owned()), scalar);
+        values.insert((format!("{EXEC}{name}"), EXEC_METRIC.to_owned()), scalar);
     }
     values
 }
