@@ -60,6 +60,8 @@ pub(crate) enum Command {
     Detach(DetachArgs),
     /// Give threads back what they had, after a vcoop that was killed; twice does no harm.
     Restore(RestoreArgs),
+    /// Follow the VMs of this host as they come and go, and apply policies to them by rules.
+    Daemon(DaemonArgs),
     /// Take boosts back when their owner dies; started by the owner.
     #[command(hide = true)]
     Keeper(KeeperArgs),
@@ -582,4 +584,14 @@ pub(crate) struct CompareArgs {
     /// No progress and no notes on stderr
     #[arg(long, short)]
     pub(crate) quiet: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DaemonArgs {
+    /// Rules; read again on SIGHUP. Default: /etc/vcoop/vcoop.toml, if it is there
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Read the rules, say what is wrong with them, and do nothing else
+    #[arg(long)]
+    pub(crate) check: bool,
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use vcoop_daemon::{Place, Request, Response, VcpuStatus, VmStatus};
+use vcoop_daemon::{Place, Request, Response, VcpuStatus, VmId, VmStatus};
 use vcoop_lab::human;
 use vcoop_model::scenario::duration;
 
@@ -38,7 +38,7 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<(), Failure> {
     });
     let length = length.transpose()?.map(Duration::from_nanos);
     let vm = living::find(&args.vm)?;
-    let id = living::id(&vm);
+    let id = VmId::of(&vm);
     let mut owner = Owner::connect_or_be(args.quiet)?;
     let (policy, sets) = (args.policy.clone(), args.sets.clone());
     let began = Instant::now();

@@ -48,8 +48,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     }
     let folder = args.out.as_deref().map(|dir| Folder::new(dir, &scenario.name)).transpose()?;
     let owner = Owner::connect_or_be(args.quiet)?;
-    let applies =
-        Applier { owner, vm: living::id(&found), sets: args.sets.clone(), in_force: false };
+    let applies = Applier { owner, vm: VmId::of(&found), sets: args.sets.clone(), in_force: false };
     let vm = Vm::new(found, Box::new(applies), !args.no_probe, args.exec.clone());
     vm.available().map_err(|missing| Failure::Missing(missing.to_string()))?;
     if !args.quiet {

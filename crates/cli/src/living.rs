@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use vcoop_daemon::{Client, Options, Place, PlaceError, Request, Response, Service, Status, VmId};
+use vcoop_daemon::{Client, Options, Place, PlaceError, Request, Response, Service, Status};
 use vcoop_vmm::{Proc, Vm};
 
 use crate::failure::Failure;
@@ -38,11 +38,6 @@ pub(crate) fn find(name: &str) -> Result<Vm, Failure> {
             Err(Failure::usage(format!("no VM `{name}`\n  {there}")))
         }
     }
-}
-
-/// How a VM is named to its owner.
-pub(crate) fn id(vm: &Vm) -> VmId {
-    VmId { pid: vm.pid, start_ticks: vm.start_time, name: vm.name.clone() }
 }
 
 /// A connection to who owns this host's vCPU threads.

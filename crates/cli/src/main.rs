@@ -7,6 +7,8 @@ mod calibrate;
 mod capture;
 #[cfg(target_os = "linux")]
 mod compare;
+#[cfg(target_os = "linux")]
+mod daemon;
 mod doctor;
 mod explain;
 mod failure;
@@ -75,6 +77,7 @@ fn of_host(command: Command) -> Result<(), Failure> {
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),
         Command::Restore(args) => attach::restore(&args),
+        Command::Daemon(args) => daemon::run(&args),
         Command::Keeper(args) => vcoop_daemon::keeper::run(&args.journal).map_err(Failure::run),
         other => unreachable!("{other:?} is not about VMs that others run"),
     }

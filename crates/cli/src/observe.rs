@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use vcoop_daemon::VmId;
 use vcoop_lab::analysis::About;
 use vcoop_lab::human;
 use vcoop_lab::result::Note;
@@ -119,7 +120,7 @@ fn plan(vm: &Vm, subject: &Subject, length: Ns) -> Result<(String, Plan), Failur
     let scenario = Scenario::parse("--", &text, &[], &NoCaptures).map_err(refuse)?;
     let mut plans = scenario.plans(None).map_err(refuse)?;
     let mut plan = plans.swap_remove(0);
-    let id = living::id(vm);
+    let id = VmId::of(vm);
     let policy = living::status()
         .and_then(|status| status.vms.into_iter().find(|vm| vm.vm == id))
         .map_or_else(|| AS_IS.to_owned(), |vm| vm.policy);

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use vcoop_daemon::VmStatus;
+use vcoop_daemon::{VmId, VmStatus};
 use vcoop_report::vms::{Note, Source, Thread, Vcpu, Vm, Vms};
 use vcoop_threads::{Captured, RunTimes, cpu_list};
 use vcoop_vmm::qmp::{QmpError, TIMEOUT};
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &VmsArgs) -> Result<(), Failure> {
     let status = if host.is_this { living::status() } else { None };
     let mut vms: Vec<Vm> = scan.vms.iter().map(|vm| describe(&host, vm, &mut notes)).collect();
     for (of, vm) in scan.vms.iter().zip(&mut vms) {
-        let id = living::id(of);
+        let id = VmId::of(of);
         let in_force = status.as_ref().and_then(|s| s.vms.iter().find(|vm| vm.vm == id));
         apply(in_force, host.is_this, vm);
         notes.extend(foreign_realtime(vm));

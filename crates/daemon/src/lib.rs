@@ -18,8 +18,11 @@
 #![cfg(target_os = "linux")]
 
 mod client;
+pub mod config;
 mod engine;
+mod follow;
 pub mod keeper;
+mod metrics;
 mod place;
 mod policy;
 mod port;
@@ -27,7 +30,9 @@ mod protocol;
 mod service;
 
 pub use client::Client;
+pub use config::Config;
 pub use engine::{Engine, Target, TargetVcpu};
+pub use follow::Follower;
 pub use place::{Left, Place, PlaceError, restore};
 pub use policy::{Refused, fits};
 pub use protocol::{Request, Response, Status, VcpuStatus, VmId, VmStatus};

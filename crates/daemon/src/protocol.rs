@@ -1,6 +1,7 @@
 //! What is said on the control socket: a request and a response, each one line of JSON.
 
 use serde::{Deserialize, Serialize};
+use vcoop_vmm::Vm;
 
 /// A VM by its process. A process id alone may be reused.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -11,6 +12,13 @@ pub struct VmId {
     pub start_ticks: u64,
     /// The VM's name; tells apart the VMs of one process.
     pub name: String,
+}
+
+impl VmId {
+    /// That of a VM that was found.
+    pub fn of(vm: &Vm) -> Self {
+        Self { pid: vm.pid, start_ticks: vm.start_time, name: vm.name.clone() }
+    }
 }
 
 /// What is asked.

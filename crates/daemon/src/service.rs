@@ -1,8 +1,8 @@
 //! The owner as a whole: the place, the engine, and the control socket.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,9 @@ use vcoop_model::living::Living;
 use vcoop_threads::allowed_cpus;
 use vcoop_vmm::{Proc, Vm};
 
+use crate::config::Listen;
 use crate::engine::{Engine, Target, TargetVcpu};
+use crate::metrics;
 use crate::place::{Left, Place, PlaceError};
 use crate::policy;
 use crate::protocol::{Request, Response, Status, VmId, VmStatus};
@@ -38,15 +40,36 @@ impl Default for Options {
 }
 
 /// Who wanted a policy.
-type Owner = u64;
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Owner {
+    /// Somebody, by a connection of this number.
+    Connection(u64),
+    /// A rule, with this policy and these settings.
+    Rule(String, Vec<String>),
+}
+
+/// What is wanted of a VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wants {
+    /// Nothing: no policy is in force.
+    Nothing,
+    /// A rule's policy, with these settings, is in force.
+    Rule((String, Vec<String>)),
+    /// Somebody's policy is in force.
+    Person,
+    /// Somebody has detached it: it is to be let be.
+    LetBe,
+}
 
 /// What connections share.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     engine: Engine,
     proc: Proc,
     /// Who wanted the policy of each VM.
     owners: Mutex<BTreeMap<VmId, Owner>>,
+    /// VMs that somebody has detached, which rules leave alone from then on.
+    detached: Mutex<BTreeSet<VmId>>,
     connections: AtomicU64,
     next: AtomicU64,
     stop: AtomicBool,
@@ -84,6 +107,7 @@ impl Service {
             engine,
             proc: Proc::default(),
             owners: Mutex::default(),
+            detached: Mutex::default(),
             connections: AtomicU64::new(0),
             next: AtomicU64::new(1),
             stop: AtomicBool::new(false),
@@ -100,7 +124,57 @@ impl Service {
     ///
     /// The engine has ended.
     pub fn status(&self) -> Result<Status, String> {
-        self.shared.engine.status()
+        self.shared.status()
+    }
+
+    /// Serves metrics as long as the process lives.
+    ///
+    /// # Errors
+    ///
+    /// Nobody can listen there.
+    pub fn serve_metrics(&self, listen: &Listen) -> io::Result<()> {
+        metrics::serve(&self.shared, listen)
+    }
+
+    /// What is wanted of a VM.
+    pub(crate) fn wants(&self, id: &VmId) -> Wants {
+        if self.shared.detached().contains(id) {
+            return Wants::LetBe;
+        }
+        match self.shared.owners().get(id) {
+            None => Wants::Nothing,
+            Some(Owner::Connection(_)) => Wants::Person,
+            Some(Owner::Rule(policy, sets)) => Wants::Rule((policy.clone(), sets.clone())),
+        }
+    }
+
+    /// Applies a rule's policy.
+    ///
+    /// # Errors
+    ///
+    /// Why not, for people.
+    pub(crate) fn apply(&self, vm: &Vm, policy: &str, sets: &[String]) -> Result<VmStatus, String> {
+        let status = self.shared.engine.attach(target(vm, policy, sets)?)?;
+        let rule = Owner::Rule(policy.to_owned(), sets.to_vec());
+        self.shared.owners().insert(VmId::of(vm), rule);
+        Ok(status)
+    }
+
+    /// Takes a rule's policy back; whether there was one.
+    pub(crate) fn take_back(&self, id: &VmId) -> bool {
+        self.shared.owners().remove(id);
+        self.shared.engine.detach(id.clone()).is_some()
+    }
+
+    /// A VM has ended.
+    pub(crate) fn ended(&self, id: &VmId) {
+        self.shared.owners().remove(id);
+        self.shared.detached().remove(id);
+    }
+
+    /// VMs that were detached get what their rules say.
+    pub(crate) fn forget_detached(&self) {
+        self.shared.detached().clear();
     }
 }
 
@@ -129,9 +203,9 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
         }
         let own = shared.clone();
         let serve = move || {
-            let me = own.next.fetch_add(1, Ordering::Relaxed);
-            own.serve(&stream, me);
-            own.release(me);
+            let me = Owner::Connection(own.next.fetch_add(1, Ordering::Relaxed));
+            own.serve(&stream, &me);
+            own.release(&me);
             own.connections.fetch_sub(1, Ordering::AcqRel);
         };
         if thread::Builder::new().name("client".to_owned()).spawn(serve).is_err() {
@@ -145,7 +219,16 @@ impl Shared {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn serve(&self, stream: &UnixStream, me: Owner) {
+    fn detached(&self) -> MutexGuard<'_, BTreeSet<VmId>> {
+        self.detached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is in force.
+    pub(crate) fn status(&self) -> Result<Status, String> {
+        self.engine.status()
+    }
+
+    fn serve(&self, stream: &UnixStream, me: &Owner) {
         let mut reader = BufReader::new(stream);
         loop {
             let mut line = Vec::new();
@@ -166,9 +249,9 @@ impl Shared {
         }
     }
 
-    fn answer(&self, request: Request, me: Owner) -> Response {
+    fn answer(&self, request: Request, me: &Owner) -> Response {
         match request {
-            Request::Status => match self.engine.status() {
+            Request::Status => match self.status() {
                 Ok(status) => Response::Status(Box::new(status)),
                 Err(why) => Response::Refused(why),
             },
@@ -177,7 +260,9 @@ impl Shared {
                 Err(why) => Response::Refused(why),
             },
             Request::Detach { vm } => {
-                self.owners().remove(&vm);
+                if let Some(Owner::Rule(..)) = self.owners().remove(&vm) {
+                    self.detached().insert(vm.clone());
+                }
                 match self.engine.detach(vm.clone()) {
                     Some(status) => Response::Detached(Box::new(status)),
                     None => Response::Refused(format!("{}: no policy is applied to it", vm.name)),
@@ -191,7 +276,7 @@ impl Shared {
         id: &VmId,
         policy: &str,
         sets: &[String],
-        me: Owner,
+        me: &Owner,
     ) -> Result<VmStatus, String> {
         let scan = self.proc.scan().map_err(|e| format!("/proc: {e}"))?;
         let is =
@@ -199,17 +284,17 @@ impl Shared {
         let vm = scan.vms.iter().find(is).ok_or_else(|| format!("{}: it has ended", id.name))?;
         let target = target(vm, policy, sets)?;
         let status = self.engine.attach(target)?;
-        self.owners().insert(id.clone(), me);
+        self.owners().insert(id.clone(), me.clone());
         Ok(status)
     }
 
     /// A connection is closed: what it wanted ends.
-    fn release(&self, me: Owner) {
+    fn release(&self, me: &Owner) {
         let mine: Vec<VmId> = {
             let mut owners = self.owners();
-            let mine = owners.iter().filter(|(_, owner)| **owner == me);
+            let mine = owners.iter().filter(|(_, owner)| *owner == me);
             let mine: Vec<VmId> = mine.map(|(id, _)| id.clone()).collect();
-            owners.retain(|_, owner| *owner != me);
+            owners.retain(|_, owner| owner != me);
             mine
         };
         for id in mine {
@@ -237,6 +322,9 @@ fn target(vm: &Vm, policy: &str, sets: &[String]) -> Result<Target, String> {
         tid: v.thread.tid as i32,
         start_ticks: v.thread.start_time,
     };
-    let id = VmId { pid: vm.pid, start_ticks: vm.start_time, name: vm.name.clone() };
-    Ok(Target { vm: id, vcpus: vm.vcpus.iter().map(vcpu).collect(), plan: Box::new(plan) })
+    Ok(Target {
+        vm: VmId::of(vm),
+        vcpus: vm.vcpus.iter().map(vcpu).collect(),
+        plan: Box::new(plan),
+    })
 }

@@ -1,0 +1,125 @@
+//! `vcoop daemon`: rules for all VMs of this host, until it is told to end.
+
+use std::fmt;
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+use vcoop_daemon::{Config, Follower, Options, Place, Service, config};
+
+use crate::args::DaemonArgs;
+use crate::failure::Failure;
+use crate::living;
+
+/// Time between two looks at signals and VMs.
+const LOOK: Duration = Duration::from_millis(250);
+
+pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
+    let config = read(args)?;
+    if args.check {
+        return crate::output::print(&format!("{} rules, nothing wrong\n", config.rules.len()));
+    }
+    log();
+    let [end, reload] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    for (signal, flag) in [(SIGTERM, &end), (SIGINT, &end), (SIGHUP, &reload)] {
+        flag::register(signal, flag.clone()).map_err(Failure::run)?;
+    }
+    let (service, left) =
+        Service::start(&Options { dir: Place::usual() }).map_err(living::failure)?;
+    living::said(&left).iter().for_each(|line| tracing::warn!("{line}"));
+    if let Some(listen) = &config.metrics {
+        service.serve_metrics(listen).map_err(|e| Failure::Run(format!("metrics: {e}")))?;
+    }
+    let rules = config.rules.len();
+    tracing::info!("{} with {rules} rules", vcoop_build::BUILD);
+    let mut follower = Follower::new(&service, config);
+    follower.look();
+    tell(&[NotifyState::Ready]);
+    while !end.load(Ordering::Relaxed) {
+        if reload.swap(false, Ordering::Relaxed) {
+            tell(&[NotifyState::Reloading]);
+            match read(args) {
+                Ok(config) => {
+                    tracing::info!("{} rules, read again", config.rules.len());
+                    follower.reload(config);
+                }
+                Err(why) => tracing::error!("the rules stay as they were: {}", why.text()),
+            }
+            tell(&[NotifyState::Ready]);
+        }
+        follower.look();
+        if let Err(why) = service.status() {
+            // Everything is left to the keeper.
+            return Err(Failure::Run(why));
+        }
+        tell(&[NotifyState::Watchdog]);
+        thread::sleep(LOOK);
+    }
+    tell(&[NotifyState::Stopping]);
+    drop(service);
+    tracing::info!("every thread has what it had before");
+    Ok(())
+}
+
+/// Tells systemd, where that has started us.
+fn tell(states: &[NotifyState<'_>]) {
+    let _ = sd_notify::notify(states);
+}
+
+fn read(args: &DaemonArgs) -> Result<Config, Failure> {
+    let usual = Path::new(config::USUAL);
+    match &args.config {
+        Some(path) => Config::read(path).map_err(Failure::usage),
+        None if usual.exists() => Config::read(usual).map_err(Failure::usage),
+        None => Ok(Config::default()),
+    }
+}
+
+/// Log lines on stderr. The journal has its own times, and takes levels from numbers in front.
+fn log() {
+    let journal = std::env::var_os("JOURNAL_STREAM").is_some() && !io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_writer(io::stderr).event_format(Lines { journal }).init();
+}
+
+struct Lines {
+    journal: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let level = *event.metadata().level();
+        if self.journal {
+            // sd-daemon(3): 3 is an error, 4 a warning, 6 informational, 7 for debugging.
+            let number = match level {
+                Level::ERROR => 3,
+                Level::WARN => 4,
+                Level::INFO => 6,
+                _ => 7,
+            };
+            write!(writer, "<{number}>")?;
+        } else if level <= Level::WARN {
+            write!(writer, "{}: ", level.to_string().to_lowercase())?;
+        }
+        context.format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}

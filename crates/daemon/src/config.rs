@@ -1,0 +1,203 @@
+//! The daemon's configuration: which VM gets which policy.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use glob::Pattern;
+use serde::Deserialize;
+use vcoop_model::living::Living;
+use vcoop_vmm::Vm;
+
+use crate::policy::{self, Refused};
+
+/// Where it usually is.
+pub const USUAL: &str = "/etc/vcoop/vcoop.toml";
+/// Largest file that is read.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// What the daemon does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// Rules, of which the first that fits a VM decides; a VM that none fits is left alone.
+    pub rules: Vec<Rule>,
+    /// Where metrics are served.
+    pub metrics: Option<Listen>,
+}
+
+/// Where metrics are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// An address of this host's own.
+    Tcp(SocketAddr),
+}
+
+/// Which VMs get a policy. All patterns that are given have to fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Of the VM's name.
+    name: Option<Pattern>,
+    /// Of the VMM, in lower case: `qemu`.
+    vmm: Option<Pattern>,
+    /// Of the control group of its process.
+    cgroup: Option<Pattern>,
+    /// The policy.
+    pub policy: String,
+    /// Its settings, as `--set` has them.
+    pub sets: Vec<String>,
+}
+
+/// The file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    metrics: Option<MetricsKeys>,
+    #[serde(default)]
+    rule: Vec<RuleKeys>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MetricsKeys {
+    listen: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleKeys {
+    name: Option<String>,
+    vmm: Option<String>,
+    cgroup: Option<String>,
+    policy: String,
+    #[serde(default)]
+    settings: toml::Table,
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, for people.
+    pub fn read(path: &std::path::Path) -> Result<Self, Refused> {
+        use std::io::Read as _;
+        let at = |e: std::io::Error| Refused(format!("{}: {e}", path.display()));
+        let mut text = String::new();
+        let file = std::fs::File::open(path).map_err(at)?;
+        file.take(MOST_BYTES).read_to_string(&mut text).map_err(at)?;
+        Self::parse(&text).map_err(|Refused(why)| Refused(format!("{}: {why}", path.display())))
+    }
+
+    /// Reads a text.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, for people.
+    pub fn parse(text: &str) -> Result<Self, Refused> {
+        let file: File = toml::from_str(text).map_err(|e| Refused(e.to_string()))?;
+        let metrics = file.metrics.map(|keys| listen(&keys.listen)).transpose()?;
+        let rules = file.rule.into_iter().enumerate();
+        let rules = rules.map(|(i, keys)| {
+            rule(keys).map_err(|Refused(why)| Refused(format!("rule {}: {why}", i + 1)))
+        });
+        Ok(Self { rules: rules.collect::<Result<_, _>>()?, metrics })
+    }
+
+    /// The rule of a VM, and its number from 1.
+    pub fn rule(&self, vm: &Vm) -> Option<(usize, &Rule)> {
+        (1..).zip(&self.rules).find(|(_, rule)| rule.fits(vm))
+    }
+}
+
+fn listen(text: &str) -> Result<Listen, Refused> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return Ok(Listen::Unix(path.into()));
+    }
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Ok(Listen::Tcp(address)),
+        Ok(address) => Err(Refused(format!(
+            "metrics.listen = {text:?}: {} is not this host's own\n  remedy: 127.0.0.1:PORT, behind a \
+             proxy that knows who may ask",
+            address.ip()
+        ))),
+        Err(_) => Err(Refused(format!(
+            "metrics.listen = {text:?} is neither unix:PATH nor 127.0.0.1:PORT"
+        ))),
+    }
+}
+
+fn rule(keys: RuleKeys) -> Result<Rule, Refused> {
+    let pattern = |key: &str, text: Option<String>| {
+        let read = text
+            .map(|text| Pattern::new(&text).map_err(|e| Refused(format!("{key} = {text:?}: {e}"))));
+        read.transpose()
+    };
+    let sets =
+        keys.settings.iter().map(|(key, value)| format!("policy.{}.{key}={value}", keys.policy));
+    let rule = Rule {
+        name: pattern("name", keys.name)?,
+        vmm: pattern("vmm", keys.vmm)?,
+        cgroup: pattern("cgroup", keys.cgroup)?,
+        sets: sets.collect(),
+        policy: keys.policy,
+    };
+    // A rule that can be applied to no VM is refused before there is one.
+    let any = Living { name: "any".to_owned(), vcpus: 1, pcpus: 1 };
+    policy::policy(&any, &rule.policy, &rule.sets)?;
+    Ok(rule)
+}
+
+impl Rule {
+    fn fits(&self, vm: &Vm) -> bool {
+        let fits = |pattern: &Option<Pattern>, text: &str| {
+            pattern.as_ref().is_none_or(|pattern| pattern.matches(text))
+        };
+        fits(&self.name, &vm.name)
+            && fits(&self.vmm, &vm.vmm.to_string().to_lowercase())
+            && fits(&self.cgroup, vm.cgroup.as_deref().unwrap_or_default())
+    }
+
+    /// Whether it changes anything.
+    pub fn acts(&self) -> bool {
+        self.policy != "vanilla"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Config, Listen};
+
+    #[test]
+    fn rules_are_read_and_their_settings_checked() {
+        let config = Config::parse(
+            "[metrics]\nlisten = \"127.0.0.1:9473\"\n\
+             [[rule]]\nname = \"web-*\"\nvmm = \"qemu\"\npolicy = \"wake-boost\"\n\
+             settings = { run = \"1ms\", vcpu_refill = \"10%\", repay = true }\n\
+             [[rule]]\npolicy = \"vanilla\"\n",
+        )
+        .unwrap();
+        assert_eq!(config.metrics, Some(Listen::Tcp("127.0.0.1:9473".parse().unwrap())));
+        let sets = &config.rules[0].sets;
+        assert!(sets.contains(&"policy.wake-boost.run=\"1ms\"".to_owned()), "{sets:?}");
+        assert!(config.rules[0].acts() && !config.rules[1].acts());
+        assert_eq!(Config::parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_with_its_place() {
+        for (text, says) in [
+            ("[[rule]]\nnane = \"x\"\npolicy = \"static\"", "unknown field `nane`"),
+            ("[[rule]]\nname = \"x\"", "missing field `policy`"),
+            ("[[rule]]\npolicy = \"dynamic\"", "rule 1: dynamic goes by what the guest says"),
+            ("[[rule]]\npolicy = \"static\"\nsettings = { meens = \"rr 1\" }", "meens"),
+            ("[[rule]]\npolicy = \"static\"\nsettings = { means = \"fifo 99\" }", "up to 89"),
+            ("[[rule]]\npolicy = \"static\"\nname = \"a**b\"", "name = \"a**b\""),
+            ("[metrics]\nlisten = \"0.0.0.0:80\"", "not this host's own"),
+            ("[metrics]\nlisten = \"x\"", "neither unix:PATH nor"),
+        ] {
+            let why = Config::parse(text).unwrap_err().to_string();
+            assert!(why.contains(says), "{text}: {why}");
+        }
+    }
+}
