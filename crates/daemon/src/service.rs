@@ -118,13 +118,9 @@ impl Service {
         Ok((Self { shared, socket, listener: Some(thread) }, left))
     }
 
-    /// What is in force.
-    ///
-    /// # Errors
-    ///
-    /// The engine has ended.
-    pub fn status(&self) -> Result<Status, String> {
-        self.shared.status()
+    /// Whether the engine goes on.
+    pub fn is_alive(&self) -> bool {
+        self.shared.engine.is_alive()
     }
 
     /// Serves metrics as long as the process lives.
