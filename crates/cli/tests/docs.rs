@@ -148,7 +148,9 @@ fn can_be_cut_short(args: &[String]) -> bool {
     // Nor what takes a file or a VM of the reader's, or as many runs as it needs.
     let own = ["calibrate", "validate", "sweep", "map", "tune", "capacity", "trace", "observe"];
     let live = own.contains(&args[0].as_str())
-        || args.windows(2).any(|pair| pair[0] == "--backend" && pair[1] == "kvm");
+        || args.windows(2).any(|pair| pair[0] == "--backend" && pair[1] == "kvm")
+        // What `vcoop observe` of the reader's VM wrote.
+        || args.iter().any(|arg| arg == "web.toml");
     // A report takes a folder that a run wrote.
     let drawn = args[0] == "report" || args.iter().any(|arg| arg == "--out");
     let storms = args.iter().any(|arg| arg.starts_with("xen")) || args == ["reproduce"];
