@@ -62,6 +62,8 @@ pub(crate) enum Command {
     Restore(RestoreArgs),
     /// Follow the VMs of this host as they come and go, and apply policies to them by rules.
     Daemon(DaemonArgs),
+    /// Show VMs and vCPUs as they go on: steal, boosts, budgets; keys apply policies.
+    Top(TopArgs),
     /// Take boosts back when their owner dies; started by the owner.
     #[command(hide = true)]
     Keeper(KeeperArgs),
@@ -598,4 +600,14 @@ pub(crate) struct DaemonArgs {
     /// Read the rules, say what is wrong with them, and do nothing else
     #[arg(long)]
     pub(crate) check: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct TopArgs {
+    /// Time between two looks, with a unit; 100ms at least
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub(crate) every: String,
+    /// Look twice, print the table and end; so it is without a terminal
+    #[arg(long)]
+    pub(crate) once: bool,
 }

@@ -128,6 +128,10 @@ fn summary(vm: &VmStatus, end: &str) -> String {
             let _ = writeln!(text, "  {index:<4}  left alone: {why}");
             continue;
         }
+        if v.budget_left_ns.is_none() {
+            let _ = writeln!(text, "  {index:<4}  all the time");
+            continue;
+        }
         let share = *boosted_ns as f64 * 100.0 / (*for_ns).max(1) as f64;
         let share = format!("{share:.1} %");
         let (boosts, throttles, denied) =

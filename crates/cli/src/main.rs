@@ -30,6 +30,8 @@ mod search;
 mod shell;
 mod single;
 mod sweep;
+#[cfg(target_os = "linux")]
+mod top;
 mod trace;
 mod validate;
 #[cfg(target_os = "linux")]
@@ -78,6 +80,7 @@ fn of_host(command: Command) -> Result<(), Failure> {
         Command::Detach(args) => attach::detach(&args),
         Command::Restore(args) => attach::restore(&args),
         Command::Daemon(args) => daemon::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Keeper(args) => vcoop_daemon::keeper::run(&args.journal).map_err(Failure::run),
         other => unreachable!("{other:?} is not about VMs that others run"),
     }

@@ -20,8 +20,7 @@ use vcoop_model::span::Observer;
 
 use board::Board;
 use eye::Eye;
-use screen::Screen;
-pub(crate) use screen::restore;
+pub(crate) use screen::{Screen, restore};
 
 /// Time between two pictures.
 const FRAME: Duration = Duration::from_millis(100);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use vcoop_policy::thread::Policy;
-use vcoop_stock::{Hogs, Options, StockVm};
+use vcoop_stock::{Hogs, Options, StockVm, dies_with_caller};
 use vcoop_testing::Skip;
 use vcoop_threads::Attributes;
 
@@ -43,11 +43,12 @@ impl Rig {
     }
 
     fn vcoop(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
-        command.args(args).env("VCOOP_RUN_DIR", &self.dir).stdin(Stdio::null());
+        let mut command = dies_with_caller("KILL", env!("CARGO_BIN_EXE_vcoop"));
+        command.args(args).env("VCOOP_RUN_DIR", &self.dir);
         command
     }
 
+    /// It ends with the thread of its test, whatever becomes of that.
     fn attach(&self, more: &[&str]) -> Child {
         let mut command = self.vcoop(&["attach", self.vm.name(), "--json"]);
         command.args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -369,6 +370,183 @@ fn vm_ends() -> Result<(), Skip> {
     let (document, stderr) = end(child);
     assert_eq!(document["end"], "ended", "{stderr}");
     Ok(())
+}
+
+/// A daemon, and what it logs.
+struct Daemon {
+    child: Child,
+    config: PathBuf,
+    log: PathBuf,
+}
+
+impl Daemon {
+    fn start(dir: &Path, config: &str) -> Self {
+        let (file, log) = (dir.with_extension("toml"), dir.with_extension("log"));
+        fs::write(&file, config).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+        command.arg("daemon").arg("--config").arg(&file).env("VCOOP_RUN_DIR", dir);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
+        Self { child, config: file, log }
+    }
+
+    fn says(&self, what: &str) {
+        let began = Instant::now();
+        loop {
+            let log = fs::read_to_string(&self.log).unwrap();
+            if log.contains(what) {
+                return;
+            }
+            assert!(began.elapsed() < 10 * SECOND, "it does not say {what:?}: {log}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn reload(&self, config: &str) {
+        fs::write(&self.config, config).unwrap();
+        signal(self.child.id(), Signal::HUP);
+    }
+
+    fn end(mut self) {
+        signal(self.child.id(), Signal::TERM);
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(&self.config);
+        let _ = fs::remove_file(&self.log);
+    }
+}
+
+#[test]
+#[ignore = "needs QEMU"]
+fn a_daemon_follows_vms_by_rules() {
+    told(follows());
+}
+
+fn follows() -> Result<(), Skip> {
+    let rig = Rig::new("followed")?;
+    rig.keep_busy(120);
+    let metrics = rig.dir.with_extension("metrics");
+    let config = |run: &str| {
+        let metrics = metrics.display();
+        format!(
+            "[metrics]\nlisten = \"unix:{metrics}\"\n[[rule]]\nname = \"follow*\"\n\
+             policy = \"wake-boost\"\nsettings = {{ run = \"{run}\" }}\n"
+        )
+    };
+    let daemon = Daemon::start(&rig.dir, &config("300us"));
+    daemon.says("followed: wake-boost on 1 vCPU, by rule 1");
+    rig.wait("boosted", 5 * SECOND, || rig.is_boosted());
+    let page = {
+        use std::io::{Read, Write};
+        let mut stream = std::os::unix::net::UnixStream::connect(&metrics).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        page
+    };
+    assert!(page.contains("vcoop_vcpu_boosts_total{vm=\"followed\""), "{page}");
+    assert!(page.ends_with("# EOF\n"), "{page}");
+
+    // Another daemon is refused, and says who is there.
+    let other = rig.vcoop(&["daemon"]).output().unwrap();
+    let why = String::from_utf8(other.stderr).unwrap();
+    assert!(
+        other.status.code() == Some(1) && why.contains(&daemon.child.id().to_string()),
+        "{why}"
+    );
+
+    // Somebody's policy goes before the rule's, and the rule's comes back after it.
+    let child = rig.attach(&["--policy", "static", "--set", "policy.static.means=\"nice -7\""]);
+    let nice = Policy::Normal { nice: -7, slice_ns: None };
+    rig.wait("somebody's", 5 * SECOND, || rig.has() == nice);
+    signal(child.id(), Signal::INT);
+    end(child);
+    rig.wait("the rule's again", 5 * SECOND, || rig.is_boosted());
+
+    // What somebody has detached is let be, until the rules are read again.
+    assert!(rig.vcoop(&["detach", "--all"]).output().unwrap().status.success());
+    thread::sleep(2 * SECOND);
+    assert_eq!(rig.has(), BEFORE);
+    daemon.reload("[[rule]]\npolicy = \"wakeboost\"\n");
+    daemon.says("the rules stay as they were");
+    assert_eq!(rig.has(), BEFORE);
+    daemon.reload(&config("400us"));
+    rig.wait("the new rule's", 5 * SECOND, || rig.is_boosted());
+    daemon.reload("");
+    daemon.says("no rule applies to it any more");
+    assert_eq!(rig.has(), BEFORE);
+    daemon.reload(&config("400us"));
+    rig.wait("and again", 5 * SECOND, || rig.is_boosted());
+    daemon.end();
+    assert_eq!(rig.has(), BEFORE);
+    let _ = fs::remove_file(metrics);
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs QEMU"]
+fn vms_that_come_and_go_under_a_daemon_leave_nothing_behind() {
+    if let Err(why) = vcoop_stock::program("qemu-system-x86_64", "qemu-system-x86") {
+        return Skip::because(why).tell();
+    }
+    let dir = std::env::temp_dir().join(format!("vcoop-attach-crowd-{}", std::process::id()));
+    let daemon = Daemon::start(&dir, "[[rule]]\nname = \"crowd*\"\npolicy = \"static\"\n");
+    daemon.says("with 1 rules");
+    let qemu = |i: usize| {
+        let mut command = vcoop_stock::dies_with_caller("KILL", "qemu-system-x86_64");
+        let name = format!("crowd{i},debug-threads=on");
+        command.args([
+            "-nodefaults",
+            "-display",
+            "none",
+            "-accel",
+            "tcg",
+            "-m",
+            "16",
+            "-name",
+            &name,
+        ]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    // Firmware without a disk: it sleeps, and wakes up now and then.
+    let mut vms: Vec<Child> = (0..20).map(qemu).collect();
+    daemon.says("crowd19: static on 1 vCPU");
+    let began = Instant::now();
+    let mut i = 0;
+    while began.elapsed() < 20 * SECOND {
+        let vm = &mut vms[i % 20];
+        vm.kill().unwrap();
+        vm.wait().unwrap();
+        vms[i % 20] = qemu(i % 20);
+        i += 7;
+        thread::sleep(Duration::from_millis(200));
+    }
+    daemon.says("crowd7: it has ended");
+    thread::sleep(2 * SECOND);
+    let threads = |pid: u32| {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let tids = tasks.map(|t| t.unwrap().file_name().to_str().unwrap().parse::<i32>().unwrap());
+        tids.collect::<Vec<_>>()
+    };
+    let rt = |vm: &Child| {
+        let has = |tid: &i32| Attributes::get(*tid).is_ok_and(|a| a.to_policy().is_rt());
+        threads(vm.id()).iter().filter(|tid| has(tid)).count()
+    };
+    assert!(vms.iter().all(|vm| rt(vm) == 1), "{:?}", vms.iter().map(rt).collect::<Vec<_>>());
+    daemon.end();
+    assert_eq!(vms.iter().map(rt).sum::<usize>(), 0);
+    assert!(!dir.join("threads.journal").exists());
+    for mut vm in vms {
+        vm.kill().unwrap();
+        vm.wait().unwrap();
+    }
+    let _ = fs::remove_dir_all(&dir);
 }
 
 #[test]

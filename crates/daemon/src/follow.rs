@@ -112,8 +112,8 @@ impl<'a> Follower<'a> {
                 followed.vcpus = vm.vcpus.len();
                 let alone = status.vcpus.iter().filter(|v| v.left_alone.is_some()).count();
                 let n = status.vcpus.len() - alone;
-                let mut said =
-                    format!("{}: {} on {n} vCPUs, by rule {number}", id.name, rule.policy);
+                let vcpus = if n == 1 { "1 vCPU".to_owned() } else { format!("{n} vCPUs") };
+                let mut said = format!("{}: {} on {vcpus}, by rule {number}", id.name, rule.policy);
                 if alone > 0 {
                     said += &format!("; {alone} are left alone");
                 }

@@ -47,7 +47,7 @@ use crate::place::Place;
 /// Time between two looks at boosted threads.
 pub const LOOK: Duration = Duration::from_millis(40);
 /// An owner that is late by this much has stalled.
-pub const GRACE_NS: Ns = 20_000_000;
+pub const GRACE_NS: Ns = 45_000_000;
 /// A boosted thread that nothing was armed for may run for so long between two looks: it was asleep,
 /// and its owner has missed that it woke up.
 pub const RAN_NS: Ns = 5_000_000;

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use vcoop_threads::{Stay, set_affinity};
+use vcoop_threads::set_affinity;
 use vcoop_vmm::qmp::{QmpError, TIMEOUT};
 use vcoop_vmm::{Accel, Proc, Vm};
 
@@ -48,7 +48,7 @@ pub struct Options {
     /// CPUs for QEMU's own threads; empty for those of the caller. In an emulated guest, timers
     /// are delivered by QEMU's main thread.
     pub emulator_cpus: Vec<u32>,
-    /// CPUs for the threads of the vCPUs; empty for those of QEMU's own.
+    /// CPUs for the threads of the vCPUs; empty for those of the caller.
     pub vcpu_cpus: Vec<u32>,
     /// Further programs of this host for the guest's /bin.
     pub programs: Vec<PathBuf>,
@@ -70,7 +70,7 @@ impl Default for Options {
             vcpu_cpus: Vec::new(),
             programs: Vec::new(),
             qemu_args: Vec::new(),
-            boot: Duration::from_secs(60),
+            boot: Duration::from_secs(120),
         }
     }
 }
@@ -106,20 +106,13 @@ impl StockVm {
         let log = File::create(&log).map_err(StockError::file(&log))?;
         let both = log.try_clone().map_err(StockError::io("qemu.log"))?;
         command.stdout(both).stderr(log);
-        let qemu = {
-            // A process inherits the CPUs of the thread that starts it.
-            let _here = Stay::on(&options.emulator_cpus);
-            command.spawn().map_err(StockError::io("starting QEMU"))?
-        };
+        let qemu = command.spawn().map_err(StockError::io("starting QEMU"))?;
         let control = Control::new(dir.path().join("control"));
         let (name, vcpus) = (options.name.clone(), options.vcpus);
         let mut vm = Self { qemu, control, name, vcpus, dir };
-        if !options.vcpu_cpus.is_empty() {
-            for tid in vm.vcpu_tids()? {
-                set_affinity(tid, &options.vcpu_cpus)?;
-            }
-        }
         vm.wait_until_up(options.boot)?;
+        // Not before: on a busy host it boots sooner where it likes.
+        vm.place(options)?;
         Ok(vm)
     }
 
@@ -187,6 +180,22 @@ impl StockVm {
     /// As [`Self::vm`].
     pub fn vcpu_tids(&self) -> Result<Vec<i32>, StockError> {
         Ok(self.vm()?.vcpus.iter().map(|vcpu| vcpu.thread.tid as i32).collect())
+    }
+
+    fn place(&self, options: &Options) -> Result<(), StockError> {
+        let vm = self.vm()?;
+        let place = |tid: u32, cpus: &[u32]| match cpus {
+            [] => Ok(()),
+            cpus => set_affinity(tid as i32, cpus),
+        };
+        for vcpu in &vm.vcpus {
+            place(vcpu.thread.tid, &options.vcpu_cpus)?;
+        }
+        for other in &vm.others {
+            // One that has ended since needs no place.
+            let _ = place(other.thread.tid, &options.emulator_cpus);
+        }
+        Ok(())
     }
 
     fn wait_until_up(&mut self, limit: Duration) -> Result<(), StockError> {

@@ -9,7 +9,9 @@ use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Style, Stylize};
 use ratatui::text::Line;
@@ -23,6 +25,8 @@ static ON: AtomicBool = AtomicBool::new(false);
 /// Gives the terminal back, if it was taken. Callable from anywhere, as often as one likes.
 pub(crate) fn restore() {
     if ON.swap(false, Ordering::SeqCst) {
+        // Not everybody has made it raw; then this does nothing.
+        let _ = disable_raw_mode();
         let _ = execute!(io::stderr(), Show, LeaveAlternateScreen);
         let _ = io::stderr().flush();
     }
@@ -30,11 +34,11 @@ pub(crate) fn restore() {
 
 /// A terminal that is ours for a while.
 #[derive(Debug)]
-pub(super) struct Screen(Terminal<CrosstermBackend<Stderr>>);
+pub(crate) struct Screen(Terminal<CrosstermBackend<Stderr>>);
 
 impl Screen {
     /// Takes the terminal. A panic gives it back before it says anything.
-    pub(super) fn enter() -> io::Result<Self> {
+    pub(crate) fn enter() -> io::Result<Self> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
             let before = std::panic::take_hook();
@@ -52,8 +56,18 @@ impl Screen {
         Ok(Self(terminal))
     }
 
+    /// Keys come one by one from now on, and are not shown.
+    pub(crate) fn take_keys(&self) -> io::Result<()> {
+        enable_raw_mode()
+    }
+
+    /// Draws whatever is drawn.
+    pub(crate) fn paint(&mut self, draw: impl FnOnce(&mut ratatui::Frame<'_>)) -> io::Result<()> {
+        self.0.draw(draw).map(drop)
+    }
+
     /// Whether nobody has given the terminal back meanwhile.
-    pub(super) fn is_there(&self) -> bool {
+    pub(crate) fn is_there(&self) -> bool {
         ON.load(Ordering::SeqCst)
     }
 

@@ -1,0 +1,311 @@
+//! `vcoop top`: the VMs of this host and what is done to them, as it goes on.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Style, Stylize};
+use ratatui::text::Line;
+use ratatui::widgets::{Cell, Paragraph, Row, Table};
+use vcoop_daemon::{Request, VcpuStatus, VmId};
+use vcoop_lab::human;
+use vcoop_model::scenario::duration;
+use vcoop_threads::RunTimes;
+use vcoop_vmm::Proc;
+
+use crate::args::TopArgs;
+use crate::failure::Failure;
+use crate::interrupt::end_flag;
+use crate::living::{self, Owner};
+use crate::output::print;
+use crate::watch::{Screen, restore};
+
+/// Columns: heading and width.
+const COLUMNS: [(&str, u16); 9] = [
+    ("VM", 20),
+    ("vCPU", 5),
+    ("policy", 12),
+    ("ran", 8),
+    ("steal", 8),
+    ("boosts", 9),
+    ("boosted", 8),
+    ("budget", 9),
+    ("", 24),
+];
+/// What keys do.
+const KEYS: &str = "up/down: choose a VM   w: wake-boost   s: static   d: detach   q: quit, which takes back what you applied";
+
+/// A vCPU's counters at a time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    ran_ns: u64,
+    waited_ns: u64,
+    boosts: u64,
+    boosted_ns: u64,
+}
+
+/// A line of the table.
+#[derive(Clone, Debug, PartialEq)]
+struct Entry {
+    vm: VmId,
+    cells: [String; 9],
+}
+
+/// What was seen, and what is seen now.
+#[derive(Debug, Default)]
+struct Looker {
+    times: BTreeMap<u32, (u64, RunTimes)>,
+    before: BTreeMap<(VmId, u32), Counts>,
+    at: Option<Instant>,
+}
+
+impl Looker {
+    /// The table, with rates since the last look.
+    fn look(&mut self) -> Result<Vec<Entry>, Failure> {
+        let scan = Proc::default().scan().map_err(|e| Failure::Run(format!("/proc: {e}")))?;
+        let status = living::status();
+        let since = self.at.replace(Instant::now()).map(|at| at.elapsed());
+        let mut now = BTreeMap::new();
+        let mut entries = Vec::new();
+        for vm in &scan.vms {
+            let id = VmId::of(vm);
+            let applied = status.as_ref().and_then(|s| s.vms.iter().find(|vm| vm.vm == id));
+            for vcpu in &vm.vcpus {
+                let (tid, start) = (vcpu.thread.tid, vcpu.thread.start_time);
+                if self.times.get(&tid).is_none_or(|(known, _)| *known != start) {
+                    let Ok(file) = RunTimes::open(tid as i32) else { continue };
+                    self.times.insert(tid, (start, file));
+                }
+                let time = self.times[&tid].1.read();
+                let driven = applied.and_then(|a| a.vcpus.iter().find(|v| v.tid == tid as i32));
+                let counts = Counts {
+                    ran_ns: time.ran_ns,
+                    waited_ns: time.waited_ns,
+                    boosts: driven.map_or(0, |v| v.boosts),
+                    boosted_ns: driven.map_or(0, |v| v.boosted_ns),
+                };
+                let key = (id.clone(), vcpu.index);
+                let before = self.before.get(&key).copied();
+                let policy = applied.map_or("-", |a| a.policy.as_str());
+                let rates = since.zip(before);
+                entries.push(entry(&id, vcpu.index, policy, driven, counts, rates));
+                now.insert(key, counts);
+            }
+        }
+        let alive: Vec<u32> =
+            scan.vms.iter().flat_map(|vm| &vm.vcpus).map(|v| v.thread.tid).collect();
+        self.times.retain(|tid, _| alive.contains(tid));
+        self.before = now;
+        Ok(entries)
+    }
+}
+
+fn entry(
+    vm: &VmId,
+    index: u32,
+    policy: &str,
+    driven: Option<&VcpuStatus>,
+    now: Counts,
+    since: Option<(Duration, Counts)>,
+) -> Entry {
+    let share = |of: fn(&Counts) -> u64| {
+        since.map_or_else(String::new, |(time, before)| {
+            let grown = of(&now).saturating_sub(of(&before)) as f64;
+            format!("{:.1} %", grown * 100.0 / time.as_nanos().max(1) as f64)
+        })
+    };
+    let boosts = since.map_or_else(String::new, |(time, before)| {
+        let grown = now.boosts.saturating_sub(before.boosts) as f64;
+        format!("{:.0} /s", grown / time.as_secs_f64().max(1e-9))
+    });
+    let alone = driven.and_then(|v| v.left_alone.clone());
+    let at_work = driven.filter(|_| alone.is_none());
+    let budget = at_work.and_then(|v| v.budget_left_ns).map(|ns| human::time(ns as f64 / 1e3));
+    let only = |text: String| if at_work.is_some() { text } else { String::new() };
+    let cells = [
+        vm.name.clone(),
+        index.to_string(),
+        policy.to_owned(),
+        share(|c| c.ran_ns),
+        share(|c| c.waited_ns),
+        only(boosts),
+        only(share(|c| c.boosted_ns)),
+        budget.unwrap_or_default(),
+        alone.unwrap_or_default(),
+    ];
+    Entry { vm: vm.clone(), cells }
+}
+
+pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
+    let every = duration(&args.every)
+        .map_err(|why| Failure::usage(format!("--every: {why}; write it like 500ms or 2s")))?;
+    let every = Duration::from_nanos(every).max(Duration::from_millis(100));
+    let mut looker = Looker::default();
+    if args.once || !io::stderr().is_terminal() {
+        looker.look()?;
+        thread::sleep(every);
+        return print(&table(&looker.look()?));
+    }
+    let mut screen = Screen::enter().map_err(Failure::run)?;
+    let done = screen
+        .take_keys()
+        .map_err(Failure::run)
+        .and_then(|()| live(&mut looker, &mut screen, every));
+    restore();
+    done
+}
+
+/// The table as plain text.
+fn table(entries: &[Entry]) -> String {
+    if entries.is_empty() {
+        return "no VM was found on this host\n".to_owned();
+    }
+    let line = |cells: [&str; 9]| {
+        let mut text = String::new();
+        for (cell, (_, width)) in cells.iter().zip(COLUMNS) {
+            let width = usize::from(width);
+            text += &format!("{cell:<width$} ");
+        }
+        text.trim_end().to_owned() + "\n"
+    };
+    let mut text = line(COLUMNS.map(|(name, _)| name));
+    for entry in entries {
+        text += &line(entry.cells.each_ref().map(String::as_str));
+    }
+    text
+}
+
+fn live(looker: &mut Looker, screen: &mut Screen, every: Duration) -> Result<(), Failure> {
+    let stop = end_flag();
+    let mut owner: Option<Owner> = None;
+    let (mut chosen, mut said) = (0_usize, String::new());
+    let mut entries = looker.look()?;
+    let mut looked = Instant::now();
+    while !stop.load(Ordering::Relaxed) && screen.is_there() {
+        let mut vms: Vec<VmId> = entries.iter().map(|entry| entry.vm.clone()).collect();
+        vms.dedup();
+        chosen = chosen.min(vms.len().saturating_sub(1));
+        screen
+            .paint(|frame| draw(frame, &entries, vms.get(chosen), &said))
+            .map_err(Failure::run)?;
+        let left = every.saturating_sub(looked.elapsed());
+        if !event::poll(left).map_err(Failure::run)? {
+            entries = looker.look()?;
+            looked = Instant::now();
+            continue;
+        }
+        let Event::Key(key) = event::read().map_err(Failure::run)? else { continue };
+        if key.kind != KeyEventKind::Press {
+            continue;
+        }
+        let policy = match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),
+            KeyCode::Up => {
+                chosen = chosen.saturating_sub(1);
+                continue;
+            }
+            KeyCode::Down => {
+                chosen += 1;
+                continue;
+            }
+            KeyCode::Char('w') => Some("wake-boost"),
+            KeyCode::Char('s') => Some("static"),
+            KeyCode::Char('d') => None,
+            _ => continue,
+        };
+        if let Some(vm) = vms.get(chosen) {
+            said = change(&mut owner, vm, policy).unwrap_or_else(Failure::text);
+        }
+    }
+    Ok(())
+}
+
+/// Applies a policy to a VM, or takes back what is in force.
+fn change(owner: &mut Option<Owner>, vm: &VmId, policy: Option<&str>) -> Result<String, Failure> {
+    let owner = match owner {
+        Some(owner) => owner,
+        None => owner.insert(Owner::connect_or_be(true)?),
+    };
+    let (vm, name) = (vm.clone(), vm.name.clone());
+    match policy {
+        Some(policy) => {
+            let request = Request::Attach { vm, policy: policy.to_owned(), sets: Vec::new() };
+            owner.ask(&request)?;
+            Ok(format!("{name}: {policy}"))
+        }
+        None => {
+            owner.ask(&Request::Detach { vm })?;
+            Ok(format!("{name}: detached"))
+        }
+    }
+}
+
+fn draw(frame: &mut ratatui::Frame<'_>, entries: &[Entry], chosen: Option<&VmId>, said: &str) {
+    let [body, status, keys] =
+        Layout::vertical([Constraint::Min(2), Constraint::Length(1), Constraint::Length(1)])
+            .areas(frame.area());
+    let rows = entries.iter().map(|entry| {
+        let row = Row::new(entry.cells.iter().map(|cell| Cell::from(cell.as_str())));
+        if Some(&entry.vm) == chosen { row.style(Style::new().reversed()) } else { row }
+    });
+    let heads = Row::new(COLUMNS.map(|(name, _)| name)).style(Style::new().bold());
+    let widths = COLUMNS.map(|(_, width)| Constraint::Length(width));
+    frame.render_widget(Table::new(rows, widths).header(heads), body);
+    let said = if entries.is_empty() { "no VM was found on this host" } else { said };
+    frame.render_widget(Paragraph::new(Line::from(said)), status);
+    frame.render_widget(Paragraph::new(Line::from(KEYS).dim()), keys);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{COLUMNS, Counts, Entry, draw, entry, table};
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use std::time::Duration;
+    use vcoop_daemon::{VcpuStatus, VmId};
+
+    fn vm() -> VmId {
+        VmId { pid: 7, start_ticks: 1, name: "web".to_owned() }
+    }
+
+    fn driven() -> Entry {
+        let status = VcpuStatus { budget_left_ns: Some(2_500_000), ..VcpuStatus::default() };
+        let before = Counts { ran_ns: 1_000, waited_ns: 0, boosts: 10, boosted_ns: 0 };
+        let now = Counts {
+            ran_ns: 250_001_000,
+            waited_ns: 100_000_000,
+            boosts: 110,
+            boosted_ns: 5_000_000,
+        };
+        let since = Some((Duration::from_millis(500), before));
+        entry(&vm(), 0, "wake-boost", Some(&status), now, since)
+    }
+
+    #[test]
+    fn rates_are_of_the_time_between_two_looks() {
+        let cells = driven().cells;
+        let want = ["web", "0", "wake-boost", "50.0 %", "20.0 %", "200 /s", "1.0 %", "2.50 ms", ""];
+        assert_eq!(cells, want);
+        let alone = VcpuStatus { left_alone: Some("why".to_owned()), ..VcpuStatus::default() };
+        let cells = entry(&vm(), 1, "static", Some(&alone), Counts::default(), None).cells;
+        assert_eq!(cells, ["web", "1", "static", "", "", "", "", "", "why"]);
+    }
+
+    #[test]
+    fn the_chosen_vm_and_what_was_done_are_shown() {
+        let entries = [driven()];
+        let mut terminal = Terminal::new(TestBackend::new(110, 8)).unwrap();
+        terminal.draw(|frame| draw(frame, &entries, Some(&vm()), "web: static")).unwrap();
+        let shown = terminal.backend().to_string();
+        for text in ["wake-boost", "2.50 ms", "web: static", "d: detach"] {
+            assert!(shown.contains(text), "{text}\n{shown}");
+        }
+        let text = table(&entries);
+        assert!(text.starts_with(COLUMNS[0].0) && text.lines().count() == 2, "{text}");
+    }
+}
