@@ -502,6 +502,10 @@ pub(crate) struct ObserveArgs {
     /// this folder; <https://ui.perfetto.dev> opens the last
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// Write this host, this VM and the load beside it as a scenario into this file, and captures of
+    /// what they did beside it: `vcoop run FILE` and `vcoop tune FILE` say what would help
+    #[arg(long, value_name = "FILE")]
+    pub(crate) scenario: Option<PathBuf>,
     /// Print one JSON document on stdout, and nothing else there
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,14 +1,19 @@
 //! `vcoop observe`: what a running VM suffers, and from whom.
 
+use std::fmt::Display;
 use std::fs::File;
-use std::io::BufWriter;
-use std::path::Path;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use vcoop_capture::Loader;
 use vcoop_daemon::VmId;
 use vcoop_lab::analysis::About;
+use vcoop_lab::here::Here;
 use vcoop_lab::human;
 use vcoop_lab::result::Note;
 use vcoop_lab::vm::observed;
@@ -17,7 +22,7 @@ use vcoop_model::living::Living;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::scenario::{Scenario, duration};
 use vcoop_model::span::Observer;
-use vcoop_observe::{Missing, Nobody, Observation, Observed, Slicing, Subject};
+use vcoop_observe::{Missing, Nobody, Observation, Observed, Scene, Slicing, Subject};
 use vcoop_report::perfetto::Trace;
 use vcoop_report::{Style, render};
 use vcoop_vmm::Vm;
@@ -47,7 +52,9 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     let folder = args.out.as_deref().map(|dir| Folder::new(dir, &subject.name)).transpose()?;
     let mut trace = folder.as_ref().map(|f| trace(f.path(), length)).transpose()?;
     let missing = |missing: Missing| Failure::Missing(missing.to_string());
-    let mut observation = Observation::new(subject).map_err(missing)?;
+    let asked = args.scenario.as_deref().map(Asked::new).transpose()?;
+    let start = if asked.is_some() { Observation::of_everybody } else { Observation::new };
+    let mut observation = start(subject).map_err(missing)?;
     if !args.quiet {
         let (name, cpus) = (&vm.name, vcoop_threads::cpu_list(observation.cpus()));
         let time = human::time(length as f64 / 1e3);
@@ -81,7 +88,11 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     let complete = there && !stopped();
     // What it was, rather than what was asked for.
     plan.duration_ns = seen.window_ns;
-    let Observed { recording, notes, .. } = seen;
+    let Observed { recording, notes, scene, .. } = seen;
+    let written = match (asked, scene) {
+        (Some(asked), Some(scene)) => Some(asked.write(&scene, &plan)?),
+        _ => None,
+    };
     let of = |n: vcoop_observe::Note| Note { evidence: n.evidence, remedy: n.remedy };
     let about = About {
         title: format!("{}, {}, process {}", vm.vmm, vm.accel, vm.pid),
@@ -97,10 +108,76 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
         folder.write(&result, &render(&result, Style::default()), plans, &text)?;
     }
     print(&if args.json { result.to_json() } else { render(&result, style()) })?;
+    written.iter().filter(|_| !args.quiet).for_each(|written| note(written));
     if !there {
         return Err(Failure::run(format!("{} has ended", vm.name)));
     }
     if stopped() { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+/// A scenario that is to be written.
+struct Asked {
+    file: PathBuf,
+    /// Beginning of its captures' names.
+    stem: String,
+}
+
+impl Asked {
+    /// Sees before the observation that the file can be written.
+    fn new(file: &Path) -> Result<Self, Failure> {
+        let why =
+            |why: &dyn Display| Failure::usage(format!("--scenario {}: {why}", file.display()));
+        let stem = file.file_stem().and_then(|stem| stem.to_str());
+        let stem = stem.ok_or_else(|| why(&"name a file, like vm.toml"))?.to_owned();
+        if stem.contains(|c: char| c == '"' || c == '\\' || c.is_control()) {
+            return Err(why(&"its name has quotes in it; name another"));
+        }
+        let opened = File::options().append(true).create(true).open(file);
+        opened.map_err(|e| why(&e))?;
+        Ok(Self { file: file.to_owned(), stem })
+    }
+
+    /// Writes the scenario and its captures; what to say about it.
+    fn write(&self, scene: &Scene, plan: &Plan) -> Result<String, Failure> {
+        let (here, vm) = (Here::new(None), &plan.vms[0].name);
+        let dir = self.file.parent().unwrap_or(Path::new(""));
+        let failed = |path: &Path, e: &dyn Display| {
+            Failure::run(format!("cannot write {}: {e}", path.display()))
+        };
+        let captures = scene.captures();
+        for (name, text) in &captures {
+            let path = dir.join(format!("{}{name}", self.stem));
+            let write = || {
+                let mut file = GzEncoder::new(File::create(&path)?, Compression::default());
+                file.write_all(text.as_bytes())?;
+                file.finish()
+            };
+            write().map_err(|e| failed(&path, &e))?;
+        }
+        let seconds = plan.duration_ns as f64 / 1e9;
+        let tables = scene.tables(&self.stem, here.cpus(), &|cpu| here.number_of(cpu));
+        let text = format!(
+            "# Written by vcoop observe: this host, {vm}, and the load beside it, for {seconds:.1} s.\n\
+             name = {vm:?}\ntitle = \"{vm}, as it ran, under other policies\"\n\
+             duration = \"{}ms\"\nrepeats = 5\n\
+             assumptions = [\n\
+             \x20   \"Costs are those of the profile; host.profile = FILE takes this host's, of vcoop calibrate\",\n\
+             \x20   \"A sleep stays as long as it was, whatever ended it\",\n\
+             \x20   \"Control groups and sessions (sched_autogroup) do not count\",\n\
+             ]\n\n[compare]\npolicy = [\"vanilla\", \"wake-boost\", \"static\"]\n\n{}\n{tables}",
+            (plan.duration_ns / 1_000_000).max(1),
+            here.table(),
+        );
+        std::fs::write(&self.file, &text).map_err(|e| failed(&self.file, &e))?;
+        let file = self.file.display().to_string();
+        // What was written can be run.
+        Scenario::parse(&file, &text, &[], &Loader::default()).map_err(|found| {
+            let wrong = "what was written is no scenario; please report it";
+            Failure::run(format!("{file}: {wrong}\n{found}"))
+        })?;
+        let (n, file) = (captures.len(), quoted(&file));
+        Ok(format!("vcoop: wrote {file} and {n} captures; vcoop run {file} says what would help"))
+    }
 }
 
 fn length(text: &str) -> Result<Ns, Failure> {

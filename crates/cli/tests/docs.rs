@@ -149,7 +149,9 @@ fn can_be_cut_short(args: &[String]) -> bool {
     let own = ["calibrate", "validate", "sweep", "map", "tune", "capacity", "trace"];
     let vms = ["observe", "compare", "attach", "detach", "restore", "daemon", "top"];
     let live = own.iter().chain(&vms).any(|name| *name == args[0])
-        || args.windows(2).any(|pair| pair[0] == "--backend" && pair[1] == "kvm");
+        || args.windows(2).any(|pair| pair[0] == "--backend" && pair[1] == "kvm")
+        // What `vcoop observe` of the reader's VM wrote.
+        || args.iter().any(|arg| arg == "web.toml");
     // A report takes a folder that a run wrote.
     let drawn = args[0] == "report" || args.iter().any(|arg| arg == "--out");
     let storms = args.iter().any(|arg| arg.starts_with("xen")) || args == ["reproduce"];

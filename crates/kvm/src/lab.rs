@@ -143,6 +143,12 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
     if let Some(vm) = plan.vms.iter().find(|vm| vm.name != vm.label) {
         return refuse(&format!("VM {}", vm.name), "the lab has no copies of VMs");
     }
+    if let Some(vm) = plan.vms.iter().find(|vm| vm.waits) {
+        return refuse(
+            &format!("waits of VM {}", vm.name),
+            "they are measured in the simulator only",
+        );
+    }
     if let Some(vm) = plan.vms.iter().find(|vm| vm.group.is_some()) {
         return refuse(&format!("weight of VM {}", vm.name), "the lab makes no cgroups");
     }

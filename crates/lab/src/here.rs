@@ -4,7 +4,7 @@ use vcoop_kvm::{HostFacts, host_facts};
 use vcoop_model::plan::{GuestTimer, Plan, PolicyPlan, Preemption};
 use vcoop_model::profile::{Costs, Profile};
 use vcoop_policy::config::AdvanceConfig;
-use vcoop_sched::config::{Fair, Topology};
+use vcoop_sched::config::{Fair, RtGuard, Topology};
 
 /// This host: its CPUs and its kernel's scheduler as they are, its costs as measured or assumed.
 #[derive(Clone, Debug)]
@@ -47,6 +47,63 @@ impl Here {
         };
         let (cpus, hz) = (self.cpus(), facts.hz());
         format!("{cpus} CPUs, {fair}, {hz} Hz, preemption {preemption}; {costs}")
+    }
+
+    /// This host's CPU of this number, as [`plan`](Self::plan) and [`table`](Self::table) number it.
+    pub fn number_of(&self, cpu: u32) -> Option<u32> {
+        self.facts.cpus.iter().position(|own| *own == cpu).and_then(|n| u32::try_from(n).ok())
+    }
+
+    /// This host as a scenario says it: `[host]` and `[host.sched]`, but for the profile.
+    pub fn table(&self) -> String {
+        let facts = &self.facts;
+        let Topology { threads_per_core, cores_per_llc, llcs } = match facts.topology.value {
+            topology if topology.cpus() == self.cpus() => topology,
+            _ => Topology::flat(self.cpus()),
+        };
+        let preemption = match facts.preemption.value {
+            Preemption::None => "none",
+            Preemption::Voluntary => "voluntary",
+            Preemption::Lazy => "lazy",
+            Preemption::Full => "full",
+        };
+        let fair = match facts.fair.value {
+            Fair::Cfs(fair) => format!(
+                "fair = \"cfs\"\nsched_latency = \"{}ns\"\nmin_granularity = \"{}ns\"\n\
+                 wakeup_granularity = \"{}ns\"\ngentle_sleepers = {}\n",
+                fair.sched_latency_ns,
+                fair.min_granularity_ns,
+                fair.wakeup_granularity_ns,
+                fair.gentle_sleepers
+            ),
+            Fair::Eevdf(fair) => format!(
+                "fair = \"eevdf\"\nbase_slice = \"{}ns\"\nrun_to_parity = {}\n\
+                 preempt_short = {}\nplace_lag = {}\ndelay_dequeue = {}\n",
+                fair.base_slice_ns,
+                fair.run_to_parity,
+                fair.preempt_short,
+                fair.place_lag,
+                fair.delay_dequeue
+            ),
+        };
+        let guard = |kind: &str, runtime: u64, period: u64| {
+            format!(
+                "rt_guard = \"{kind}\"\nrt_runtime = \"{runtime}ns\"\nrt_period = \"{period}ns\"\n"
+            )
+        };
+        let guard = match facts.rt_guard.value {
+            RtGuard::Off => "rt_guard = \"off\"\n".to_owned(),
+            RtGuard::Throttle { runtime_ns, period_ns } => guard("throttle", runtime_ns, period_ns),
+            RtGuard::FairServer { runtime_ns, period_ns } => {
+                guard("fair-server", runtime_ns, period_ns)
+            }
+        };
+        let (cpus, hz, rr) = (self.cpus(), facts.hz(), facts.rr_slice_ns.value);
+        format!(
+            "[host]\npcpus = {cpus}\ntopology = {{ threads_per_core = {threads_per_core}, \
+             cores_per_llc = {cores_per_llc}, llcs = {llcs} }}\ntick_hz = {hz}\n\
+             preemption = \"{preemption}\"\n\n[host.sched]\n{fair}rr_slice = \"{rr}ns\"\n{guard}"
+        )
     }
 
     /// The same experiment on this host: what the lab does with the plan here. The plan's pCPUs are
@@ -92,5 +149,27 @@ impl Here {
             }
         }
         here
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Here;
+    use vcoop_model::capture::NoCaptures;
+    use vcoop_model::scenario::Scenario;
+
+    #[test]
+    fn the_table_says_what_the_plan_says() {
+        let here = Here::new(None);
+        let table = here.table();
+        let text = format!(
+            "name = \"h\"\ntitle = \"h\"\n{table}\n[[load]]\nname = \"l\"\nkind = \"hog\"\n"
+        );
+        let scenario = Scenario::parse("h", &text, &[], &NoCaptures).unwrap();
+        let plan = scenario.plans(None).unwrap().swap_remove(0);
+        let own = here.plan(&plan);
+        let (said, own) = (plan.host.sched.linux().unwrap(), own.host.sched.linux().unwrap());
+        assert_eq!(said, own, "{table}");
+        assert_eq!(here.number_of(u32::MAX), None);
     }
 }

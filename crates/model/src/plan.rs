@@ -567,8 +567,24 @@ pub struct VmPlan {
     pub devices: Vec<DevicePlan>,
     /// Guest takes part in the boost protocol (advertised and registered).
     pub cooperative: bool,
+    /// Each vCPU has a series of its waits for a pCPU after wake-ups: [`VmPlan::wait_probe`].
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub waits: bool,
     /// How it is virtualised.
     pub virt: Virt,
+}
+
+/// For serde.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_not(flag: &bool) -> bool {
+    !flag
+}
+
+impl VmPlan {
+    /// Probe of a vCPU's waits; the copies of a VM share it.
+    pub fn wait_probe(&self, vcpu: u32) -> String {
+        format!("{}.vcpu{vcpu}", self.label)
+    }
 }
 
 /// A device that interrupts a guest at a period.

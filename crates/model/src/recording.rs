@@ -160,7 +160,8 @@ pub struct LatencyRecord {
     /// `host.cyclictest`, `guest.cyclictest`, ...
     pub probe: String,
     /// `latency` (cyclictest and audio: due to first instruction; ping: the round trip, call to
-    /// first instruction after the answer; desktop: the response time, due to the end of the action).
+    /// first instruction after the answer; desktop: the response time, due to the end of the action);
+    /// [`WAIT`](Self::WAIT) or [`PREEMPTED`](Self::PREEMPTED) of a vCPU.
     pub metric: &'static str,
     /// Nanoseconds, 3 significant digits, to 60 s.
     pub hist: Histogram<u64>,
@@ -193,6 +194,12 @@ const HIGHEST_NS: Ns = 60_000_000_000;
 impl LatencyRecord {
     /// How many of the worst samples a backend keeps.
     pub const WORST: usize = 16;
+
+    /// Metric of a vCPU's waits for a pCPU, from a wake-up of its thread until it runs.
+    pub const WAIT: &str = "wait";
+
+    /// Metric of a vCPU's waits for a pCPU after a preemption of its thread.
+    pub const PREEMPTED: &str = "preempted";
 
     /// A series without samples.
     pub fn new(probe: &str) -> Self {

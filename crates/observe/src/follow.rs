@@ -20,8 +20,8 @@ impl Wait {
     /// Name of the series.
     pub(crate) fn metric(self) -> &'static str {
         match self {
-            Self::Woken => "wait",
-            Self::Preempted => "preempted",
+            Self::Woken => LatencyRecord::WAIT,
+            Self::Preempted => LatencyRecord::PREEMPTED,
         }
     }
 
@@ -58,6 +58,18 @@ pub(crate) struct Shares {
     pub(crate) unknown: u64,
 }
 
+/// What a thread does by itself, its waits for a CPU left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It runs for so long, in nanoseconds.
+    Run(Ns),
+    /// It sleeps for so long.
+    Sleep(Ns),
+}
+
+/// Steps of a thread that are kept.
+const MOST_STEPS: usize = 1 << 20;
+
 /// A wait that is over, for who wants to see each.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample<'a> {
@@ -85,6 +97,8 @@ pub(crate) struct Follower {
     pub(crate) wakeups: u64,
     pub(crate) woken: LatencyRecord,
     pub(crate) preempted: LatencyRecord,
+    /// What it does by itself, if that is to be kept.
+    pub(crate) steps: Option<Vec<Step>>,
 }
 
 impl Follower {
@@ -105,6 +119,7 @@ impl Follower {
             wakeups: 0,
             woken: series(Wait::Woken),
             preempted: series(Wait::Preempted),
+            steps: None,
         }
     }
 
@@ -163,6 +178,7 @@ impl Follower {
             }
             State::Waking | State::Preempted => s.waiting += cycles,
         }
+        self.step(span.state, clock.to_ns(cycles));
         if matches!(span.state, State::Running | State::Guest | State::Polling) {
             self.migrations += u64::from(self.cpu.is_some_and(|cpu| cpu != span.cpu));
             self.cpu = Some(span.cpu);
@@ -175,6 +191,20 @@ impl Follower {
             Open { wait, since: span.from, done: 0, parts, ran }
         });
         timeline.ran(span.cpu, span.from, span.to, |who, _, to| open.until(to, who, clock));
+    }
+
+    fn step(&mut self, state: State, ns: Ns) {
+        let Some(steps) = &mut self.steps else { return };
+        let room = steps.len() < MOST_STEPS;
+        match (state, steps.last_mut()) {
+            (State::Asleep, Some(Step::Sleep(last))) => *last += ns,
+            (State::Running | State::Guest | State::Polling, Some(Step::Run(last))) => *last += ns,
+            (State::Asleep, _) if room => steps.push(Step::Sleep(ns)),
+            (State::Running | State::Guest | State::Polling, _) if room => {
+                steps.push(Step::Run(ns));
+            }
+            _ => {}
+        }
     }
 
     /// The window is over at this time, up to which all was followed.

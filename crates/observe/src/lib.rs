@@ -23,6 +23,8 @@
 //! | `host` `idle` | % | idle time of these CPUs |
 //! | `observe` `cpu`, `events`, `lost` | %, count | what observing took, and what it saw |
 //!
+//! [`Observation::of_everybody`] keeps what all threads did, and [`Scene`] makes a scenario of it.
+//!
 //! A wait is cut at the window's edges: one that is under way at its end counts as far as it has
 //! come, and one that was under way at its beginning counts from there. So the waits add up to the
 //! steal.
@@ -31,10 +33,13 @@
 mod blind;
 mod crowd;
 mod follow;
+mod history;
 mod observation;
+mod scene;
 mod subject;
 mod told;
 
 pub use blind::Note;
 pub use observation::{Nobody, Observation, Observed, Slicing};
+pub use scene::Scene;
 pub use subject::{Missing, Subject, Vcpu};

@@ -7,14 +7,17 @@ use std::time::Duration;
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{Recording, Scalar};
 use vcoop_model::span::{Observer, SampleEvent};
+use vcoop_policy::thread::Policy;
 use vcoop_sources::trace::{Event, Reason, Recorder, State, Thread, Tid, What};
 use vcoop_threads::clock::kernel_clock;
 use vcoop_threads::tsc::{Clock, measured_khz, tsc};
-use vcoop_threads::{RunTimes, Stat, affinity};
+use vcoop_threads::{Attributes, RunTimes, Stat, affinity, allowed_cpus, gettid};
 
 use crate::blind::{self, Note, Throttled};
 use crate::crowd::{Crowd, Used};
 use crate::follow::{Follower, Sample, Shares};
+use crate::history::{History, session};
+use crate::scene::{Scene, SceneVcpu};
 use crate::subject::{Missing, Subject, Vcpu};
 use crate::told::Names;
 
@@ -42,6 +45,8 @@ pub struct Observed {
     pub window_ns: Ns,
     /// What was not seen, and what it cost.
     pub notes: Vec<Note>,
+    /// What everybody did, where that was kept.
+    pub scene: Option<Scene>,
 }
 
 /// An observer that takes no notice.
@@ -58,6 +63,8 @@ pub struct Observation {
     clock: Clock,
     cpus: Vec<u32>,
     crowd: Crowd,
+    /// What everybody does, if that is to be kept.
+    history: Option<History>,
     window: Option<Window>,
 }
 
@@ -76,10 +83,17 @@ struct Window {
     /// CPU time of each vCPU's thread before it.
     ran: Vec<Ns>,
     throttled: Throttled,
+    /// Its beginning in clock ticks since boot.
+    ticks: u64,
     /// Names for an observer, once there is one.
     names: Option<Names>,
     /// An observer has been told that it is open.
     told: bool,
+}
+
+/// Now, in clock ticks since boot, of which user space sees a hundred a second.
+fn ticks() -> u64 {
+    kernel_clock(libc::CLOCK_BOOTTIME) / 10_000_000
 }
 
 /// CPU time of the calling thread.
@@ -91,12 +105,30 @@ impl Observation {
     /// Longest time between two calls of [`poll`](Self::poll) without loss on most hosts.
     pub const LOOK: Duration = LOOK;
 
+    /// Starts to record on all CPUs, also what others do: [`Observed::scene`] has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn of_everybody(subject: Subject) -> Result<Self, Missing> {
+        let all = allowed_cpus().unwrap_or_default();
+        let mut this = Self::on(subject, &all)?;
+        this.recorder.hear_all_wakings();
+        this.history = Some(History::default());
+        Ok(this)
+    }
+
     /// Starts to record.
     ///
     /// # Errors
     ///
     /// What this host lacks, or what the VM has lost since it was found.
     pub fn new(subject: Subject) -> Result<Self, Missing> {
+        Self::on(subject, &[])
+    }
+
+    /// Records these CPUs, and those that the VM may use.
+    fn on(subject: Subject, also: &[u32]) -> Result<Self, Missing> {
         if subject.vcpus.is_empty() {
             return Err(Missing {
                 what: format!("the threads of {}'s vCPUs are not known", subject.name),
@@ -118,7 +150,10 @@ impl Observation {
         cpus.dedup();
         let khz = measured_khz();
         let clock = Clock::new(tsc(), khz);
-        let mut recorder = Recorder::start(&cpus, clock).map_err(|why| {
+        let mut recorded = [&cpus, also].concat();
+        recorded.sort_unstable();
+        recorded.dedup();
+        let mut recorder = Recorder::start(&recorded, clock).map_err(|why| {
             let (what, remedy) = why.split_once("; ").unwrap_or((&why, "run it as root"));
             let what = format!("the host's scheduler cannot be recorded: {what}");
             Missing { what, remedy: remedy.to_owned() }
@@ -136,7 +171,7 @@ impl Observation {
         let own: Vec<Tid> = subject.vcpus.iter().map(|v| v.tid).collect();
         let own: Vec<Tid> = own.into_iter().chain(subject.others.iter().map(|o| o.0)).collect();
         let crowd = Crowd::new(&cpus, &own, subject.pid, recorder.began());
-        Ok(Self { subject, recorder, clock, cpus, crowd, window: None })
+        Ok(Self { subject, recorder, clock, cpus, crowd, history: None, window: None })
     }
 
     /// Who is observed.
@@ -163,8 +198,14 @@ impl Observation {
         let throttled = subject.cgroup.as_deref().map(|g| Throttled::of(Path::new("/"), g));
         let sliced = (slicing.slices, slicing.duration_ns);
         let from = tsc();
-        let of = |v: &Vcpu| Follower::new(v.tid, &subject.probe(v), from, sliced);
+        let keeps = self.history.is_some();
+        let of = |v: &Vcpu| {
+            let mut follower = Follower::new(v.tid, &subject.probe(v), from, sliced);
+            follower.steps = keeps.then(Vec::new);
+            follower
+        };
         self.crowd.begin(from);
+        self.history.iter_mut().for_each(History::begin);
         self.window = Some(Window {
             from,
             clock: Clock::new(from, self.clock.to_cycles(1_000_000) as u32),
@@ -175,6 +216,7 @@ impl Observation {
             used_ns: own_cpu_time(),
             ran: subject.vcpus.iter().map(ran_ns).collect(),
             throttled: throttled.unwrap_or_default(),
+            ticks: ticks(),
             names: None,
             told: false,
         });
@@ -186,11 +228,12 @@ impl Observation {
     pub fn poll(&mut self, observer: &mut dyn Observer) {
         self.take_in(u64::MAX, observer);
         self.crowd.look();
+        self.history.iter_mut().for_each(History::look);
     }
 
     /// Takes in what is there; what is after `to` does not count.
     fn take_in(&mut self, to: u64, observer: &mut dyn Observer) {
-        let Self { subject, recorder, cpus, crowd, window, .. } = self;
+        let Self { subject, recorder, cpus, crowd, history, window, .. } = self;
         if let Some(window) = window
             && window.names.is_none()
             && !observer.windows().is_empty()
@@ -202,6 +245,11 @@ impl Observation {
         recorder.drain(&mut |event: &Event| {
             if let Some(window) = window {
                 window.take(event, to, crowd, observer);
+                if let Some(history) = history
+                    && (window.from..to).contains(&event.time)
+                {
+                    history.take(event);
+                }
             }
             crowd.take(event, to);
         });
@@ -260,7 +308,43 @@ impl Observation {
         used.vm += silent;
         used.idle += used.unknown.saturating_sub(silent);
         let cost_ns = own_cpu_time().saturating_sub(window.used_ns);
-        Ok(self.observed(window, used, ns, cost_ns))
+        let scene = self.scene(&mut window, to);
+        let mut observed = self.observed(window, used, ns, cost_ns);
+        observed.notes.extend(scene.iter().flat_map(Scene::notes));
+        observed.scene = scene;
+        if let Some(full) = self.history.as_ref().and_then(|history| history.full) {
+            let seconds = self.clock.to_ns(full.saturating_sub(from)) as f64 / 1e9;
+            let evidence = format!(
+                "there was room for the first {seconds:.1} s of what others did: the scenario has \
+                 them for that time"
+            );
+            observed.notes.push(Note::new(evidence, Some("observe for less time")));
+        }
+        Ok(observed)
+    }
+
+    /// What everybody did in a window up to `to`, if that was kept.
+    fn scene(&mut self, window: &mut Window, to: u64) -> Option<Scene> {
+        let history = self.history.as_mut()?;
+        history.look();
+        let vcpus = self.subject.vcpus.iter().zip(&mut window.followers);
+        let vcpus = vcpus.map(|(vcpu, follower)| SceneVcpu {
+            tid: vcpu.tid,
+            cpus: affinity(vcpu.tid).unwrap_or_default(),
+            policy: Attributes::get(vcpu.tid).map_or(Policy::NORMAL, |own| own.to_policy()),
+            steps: follower.steps.take().unwrap_or_default(),
+        });
+        Some(Scene {
+            vm: self.subject.name.clone(),
+            vcpus: vcpus.collect(),
+            events: std::mem::take(&mut history.events),
+            people: history.people.clone(),
+            observer: gettid(),
+            window: (window.from, to),
+            clock: window.clock,
+            began: window.ticks,
+            session: self.subject.vcpus.first().and_then(|vcpu| session(vcpu.tid)),
+        })
     }
 
     fn observed(&self, window: Window, used: Used, ns: Ns, cost_ns: Ns) -> Observed {
@@ -320,7 +404,7 @@ impl Observation {
             notes.push(Note::new(evidence, Some("let it be less busy, or observe for less time")));
         }
         let recording = Recording { latencies, scalars, ..Recording::default() };
-        Observed { recording, window_ns: ns, notes }
+        Observed { recording, window_ns: ns, notes, scene: None }
     }
 
     fn notes(&self, window: &Window, ns: Ns, cost_ns: Ns) -> Vec<Note> {

@@ -119,7 +119,7 @@ impl Names {
                 self.switch(at, pcpu, next, left, observer);
                 None
             }
-            What::Waking { tid, cpu } => {
+            What::Waking { tid, cpu, .. } => {
                 self.who(tid).map(|thread| Told::Wake { thread, pcpu: cpu, by: pcpu })
             }
             What::Entry { tid } => begins(self, tid, Work::Guest(GuestWork::Task)),

@@ -57,6 +57,7 @@ fn vm(i: u32, run: Ns, sleep: Ns) -> VmPlan {
             after_login: false,
         }],
         devices: vec![],
+        waits: false,
         cooperative: false,
         virt: Virt::default(),
     }

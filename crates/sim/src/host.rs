@@ -261,6 +261,8 @@ impl World<'_> {
         if vcpu == NONE {
             return 0;
         }
+        let work = &self.threads[next as usize].work;
+        self.sample(work.sampler, work.probe);
         self.spin_loaded(vcpu);
         let v = &mut self.vcpus[vcpu as usize];
         v.pcpu = p;

@@ -46,6 +46,17 @@ impl Probe {
         }
     }
 
+    /// The same, of waits for a pCPU rather than of a task's latency.
+    pub fn of_waits(mut self) -> Self {
+        self.record.metric = LatencyRecord::WAIT;
+        self
+    }
+
+    /// Whether it is of waits.
+    pub fn is_of_waits(&self) -> bool {
+        self.record.metric == LatencyRecord::WAIT
+    }
+
     /// The same by time, in so many slices of the measured time; none where that is 0.
     pub fn sliced(mut self, slices: u32, duration: Ns) -> Self {
         self.record = self.record.sliced(slices, duration);

@@ -345,6 +345,15 @@ impl World<'_> {
                 probe.record_open(&sample);
             }
         }
+        for work in self.threads.iter().filter(|t| t.vcpu != NONE).map(|t| &t.work) {
+            if work.sampler != NONE
+                && let Some(sample) = self.tracks.close(work.sampler, end.now)
+            {
+                let probe = &mut self.probes[work.probe as usize];
+                self.spans.sample(end.now, probe, &self.labels, &sample, true);
+                probe.record_open(&sample);
+            }
+        }
         self.probes.sort_by_key(|p| p.index);
         let of_view = |view: &ViewPlan| match view {
             ViewPlan::Scatter { probe, .. } => Some(probe.clone()),

@@ -101,7 +101,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         let n = vm.level.topology.cpus();
         let own = |p: &ProbePlan| matches!(p.target, Target::Guest { vm, .. } if vm as usize == m);
         let serves = |s: &Target| matches!(s, Target::Guest { vm, .. } if *vm as usize == m);
-        let probed = plan.probes.iter().any(own) || servers.iter().any(serves);
+        let probed = vm.waits || plan.probes.iter().any(own) || servers.iter().any(serves);
         for c in 0..n {
             let allowed = &vm.vcpu_cpus[c as usize];
             let home = home(allowed, first + c, pcpus);
@@ -110,12 +110,11 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             let e = host.try_add(Attr { policy, cpus, group: vm.group }, home)?;
             // Attribution costs time: only guests that are probed have it.
             let track = if probed { tracks.add_track() } else { NONE };
-            let thread = Thread {
-                work: blank(vm_labels[m]),
-                vcpu: vcpus.len() as u32,
-                track,
-                last_cpu: NONE,
-            };
+            let mut work = blank(vm_labels[m]);
+            if vm.waits {
+                measure_waits(plan, (m, c), &mut work, &mut tracks, &mut probes, width);
+            }
+            let thread = Thread { work, vcpu: vcpus.len() as u32, track, last_cpu: NONE };
             threads.push(thread);
             vcpus.push(vcpu(plan, m, c, e.0, home.0, track));
         }
@@ -328,7 +327,7 @@ fn measure(
         // Copies of a VM have one series. Probes are made in the order of the tasks and put in the plan's
         // order at the end.
         let name = &plan.probes[i].probe;
-        let same = probes.iter().position(|p| p.name() == name);
+        let same = probes.iter().position(|p| !p.is_of_waits() && p.name() == name);
         let place = same.unwrap_or(probes.len()) as u32;
         if same.is_none() {
             let kept = plan.views.iter().find_map(|view| match view {
@@ -346,6 +345,27 @@ fn measure(
     if let Some(found) = of(Moment::Interrupt) {
         (work.irq_sampler, work.irq_probe) = found;
     }
+}
+
+/// Gives a vCPU's thread a sampler and a probe of its waits; copies of a VM have one series.
+fn measure_waits(
+    plan: &Plan,
+    (vm, cpu): (usize, u32),
+    work: &mut Work,
+    tracks: &mut Tracks,
+    probes: &mut Vec<Probe>,
+    labels: usize,
+) {
+    let name = plan.vms[vm].wait_probe(cpu);
+    let same = probes.iter().position(|p| p.is_of_waits() && p.name() == name);
+    work.probe = same.unwrap_or_else(|| {
+        // Behind those of the plan, in their own order.
+        let index = plan.probes.len() + probes.len();
+        let probe = Probe::new(index, &name, plan.warmup_ns, labels, None).of_waits();
+        probes.push(probe.sliced(plan.slices, plan.duration_ns));
+        probes.len() - 1
+    }) as u32;
+    work.sampler = tracks.add_sampler();
 }
 
 fn vcpu(plan: &Plan, vm: usize, cpu: u32, thread: u32, home: u32, track: u32) -> Vcpu {

@@ -87,7 +87,10 @@ impl World<'_> {
             } else {
                 self.tracks.set(track, State::WakeToRun, self.now);
             }
-            if sampler != NONE {
+            if sampler != NONE && thread.vcpu != NONE {
+                // Its wait for a pCPU is what is measured of a vCPU's thread.
+                self.tracks.begin(sampler, track, self.now);
+            } else if sampler != NONE {
                 self.tracks.event(sampler, track, self.now);
             }
             self.queued(t);

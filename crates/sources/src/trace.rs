@@ -194,6 +194,11 @@ impl Recorder {
         self.timeline.were_there(self.began);
     }
 
+    /// Wakings of all threads are recorded from now on, not only of those that are measured.
+    pub fn hear_all_wakings(&self) {
+        let _ = self.instance.write(&format!("events/{}/filter", path("sched_waking")), "0");
+    }
+
     /// When the recording began.
     pub fn began(&self) -> u64 {
         self.began

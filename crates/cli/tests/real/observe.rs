@@ -68,6 +68,50 @@ test!("qemu", a_guest_among_hogs_is_observed_as_schedstat_says, || -> Outcome {
     outcome
 });
 
+test!("qemu", a_scenario_of_a_guest_says_how_long_it_waits, || -> Outcome {
+    let cpu = *allowed_cpus().unwrap().last().unwrap();
+    let options = Options { name: "asked".to_owned(), vcpu_cpus: vec![cpu], ..Options::default() };
+    let vm = guest(&options)?;
+    let _hogs = Hogs::start(2, cpu).unwrap();
+    // Mostly asleep.
+    let control = vm.control().clone();
+    let wakes = thread::spawn(move || {
+        let _ = control.run("while :; do sleep 0.005; done", Duration::from_secs(25));
+    });
+    thread::sleep(Duration::from_millis(500));
+    let dir = std::env::temp_dir().join(format!("vcoop-{}-asked", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let file = dir.join("asked.toml");
+    let file = file.to_str().unwrap();
+    let outcome = twice(|| -> Result<(), Trouble> {
+        let args = ["observe", "asked", "--for", "6s", "--json", "--scenario", file];
+        let output = vcoop(&args);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.code() == Some(3) {
+            return Err(Skip::because(error).into());
+        }
+        assert!(output.status.success() && error.contains("vcoop run "), "{error}");
+        let seen: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let args = ["run", file, "--backend", "sim", "--policy", "vanilla", "--json"];
+        let output = vcoop(&args);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let simulated: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let waits = [&seen, &simulated].map(|d| value(d, "asked.vcpu0", "wait"));
+        let hogs = value(&simulated, "host.sh", "throughput");
+        let told = format!("mean wait {} us, simulated {} us; hogs {hogs} CPU", waits[0], waits[1]);
+        eprintln!("{told}");
+        let ratio = waits[1] / waits[0];
+        if (0.25..4.0).contains(&ratio) && hogs > 0.5 { Ok(()) } else { Err(told.into()) }
+    });
+    // Where real vCPUs are there, the real host is left alone all the same.
+    let output = vcoop(&["run", file, "--backend", "kvm"]);
+    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stdout));
+    fs::remove_dir_all(&dir).unwrap();
+    drop(vm);
+    let _ = wakes.join();
+    outcome
+});
+
 test!("qemu", an_interrupt_ends_an_observation_with_what_there_is, || -> Outcome {
     let vm = guest(&Options { name: "left".to_owned(), ..Options::default() })?;
     let out = std::env::temp_dir().join(format!("vcoop-{}-observe", std::process::id()));

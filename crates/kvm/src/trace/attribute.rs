@@ -210,7 +210,7 @@ mod tests {
         let events = [
             switch(50, 0, true, 5, "vcpu0"),
             switch(60, 5, false, 0, "swapper/0"),
-            Event { time: 105, cpu: 1, what: What::Waking { tid: 5, cpu: 0 } },
+            Event { time: 105, cpu: 1, what: What::Waking { tid: 5, cpu: 0, by: None } },
             switch(120, 0, true, 8, "hog"),
             switch(130, 8, false, 5, "vcpu0"),
             Event { time: 133, cpu: 0, what: What::Entry { tid: 5 } },

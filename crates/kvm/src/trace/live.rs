@@ -109,7 +109,7 @@ impl Live {
                 let left = if runnable { Left::Preempted } else { Left::Blocked };
                 (from != to).then_some(Told::Switch { pcpu, from, to, left })
             }
-            What::Waking { tid, cpu } => match self.ids.get(&tid) {
+            What::Waking { tid, cpu, .. } => match self.ids.get(&tid) {
                 Some(&thread) if (cpu as usize) < self.has.len() => {
                     Some(Told::Wake { thread, pcpu: cpu, by: pcpu })
                 }

@@ -190,6 +190,7 @@ pub(crate) fn vm(
         tasks,
         devices,
         cooperative: keys.cooperative.value,
+        waits: keys.waits.value,
         virt: virt::resolve(keys, host.cpu, errors),
     })
 }

@@ -153,6 +153,10 @@ table! {
         preemption: At<PreemptionKind> = "voluntary",
         /// The guest takes part in the boost protocol.
         cooperative: At<bool> = "true",
+        /// Simulated only: each vCPU has a series of its waits, VM.vcpuN with the metric `wait`: from a
+        /// wake-up of the vCPU's thread until it runs. It counts as a guest's latency, as what
+        /// `vcoop observe` measures of a VM that runs.
+        waits: At<bool> = "false",
         /// How it is virtualised.
         virt: Flat<VirtKeys>,
         /// The guest's scheduler.

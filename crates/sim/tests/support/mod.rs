@@ -201,6 +201,7 @@ pub(crate) fn vm(name: &str, guest: LevelConfig, tasks: Vec<TaskPlan>) -> VmPlan
         tasks,
         devices: vec![],
         cooperative: true,
+        waits: false,
         virt: Virt::default(),
     }
 }

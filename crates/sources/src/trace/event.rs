@@ -39,6 +39,8 @@ pub enum What {
         tid: Tid,
         /// CPU that it is to run on.
         cpu: u32,
+        /// Thread that wakes it; `None`: an interrupt does, or the idle thread.
+        by: Option<Tid>,
     },
     /// It is on a run queue.
     Wakeup {
@@ -72,6 +74,10 @@ pub enum What {
         since: u64,
     },
 }
+
+/// Bits of `common_flags` of what is written in a hard interrupt or an NMI. What a soft interrupt does
+/// is mostly for the thread that it came upon.
+const INTERRUPT: u64 = 0x48;
 
 /// Why a vCPU left guest mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,7 +113,7 @@ const BLOCKED: u64 = 0xff;
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     Switch { prev: Field, state: Field, next: Field, comm: Field },
-    Waking { tid: Field, cpu: Field },
+    Waking { tid: Field, cpu: Field, by: Option<(Field, Field)> },
     Wakeup { tid: Field, cpu: Field },
     Entry { tid: Field },
     Exit { tid: Field, reason: Option<(Field, Field)> },
@@ -132,7 +138,11 @@ impl Decoder {
                     next: field("next_pid")?,
                     comm: field("next_comm")?,
                 },
-                "sched_waking" => Shape::Waking { tid: field("pid")?, cpu: field("target_cpu")? },
+                "sched_waking" => Shape::Waking {
+                    tid: field("pid")?,
+                    cpu: field("target_cpu")?,
+                    by: field("common_pid").zip(field("common_flags")),
+                },
                 "sched_wakeup" => Shape::Wakeup { tid: field("pid")?, cpu: field("target_cpu")? },
                 "kvm_entry" => Shape::Entry { tid: field("common_pid")? },
                 "kvm_exit" => Shape::Exit {
@@ -165,7 +175,13 @@ impl Decoder {
                 let runnable = state.unsigned(data)? & BLOCKED == 0;
                 What::Switch { prev: tid(prev)?, runnable, next: tid(next)?, comm: name }
             }
-            Shape::Waking { tid: t, cpu: c } => What::Waking { tid: tid(t)?, cpu: cpu(c)? },
+            Shape::Waking { tid: t, cpu: c, by } => {
+                let by = by.as_ref().and_then(|(by, flags)| {
+                    let interrupt = flags.unsigned(data)? & INTERRUPT != 0;
+                    tid(by).filter(|by| !interrupt && *by != 0)
+                });
+                What::Waking { tid: tid(t)?, cpu: cpu(c)?, by }
+            }
             Shape::Wakeup { tid: t, cpu: c } => What::Wakeup { tid: tid(t)?, cpu: cpu(c)? },
             Shape::Entry { tid: t } => What::Entry { tid: tid(t)? },
             Shape::Exit { tid: t, reason } => {
@@ -241,6 +257,26 @@ mod tests {
             let what = decoder.decode(&data).unwrap();
             let What::Exit { tid: 77, reason: Some(reason) } = what else { panic!("{what:?}") };
             assert_eq!(reason.name(format.symbols()), name);
+        }
+    }
+
+    #[test]
+    fn a_waking_tells_who_wakes_unless_it_is_an_interrupt() {
+        let format = Format::parse(
+            "ID: 8\n field:unsigned short common_type; offset:0; size:2;\n \
+             field:unsigned char common_flags; offset:2; size:1;\n \
+             field:int common_pid; offset:4; size:4;\n \
+             field:pid_t pid; offset:8; size:4;\n field:int target_cpu; offset:12; size:4;",
+        )
+        .unwrap();
+        let mut decoder = Decoder::default();
+        assert!(decoder.learn("sched_waking", &format));
+        for (flags, current, by) in
+            [(0, 7, Some(7)), (0x10, 7, Some(7)), (0x08, 7, None), (0x40, 7, None), (0, 0, None)]
+        {
+            let mut data = vec![8, 0, flags, 0];
+            data.extend([current, 5, 1_u32].into_iter().flat_map(u32::to_le_bytes));
+            assert_eq!(decoder.decode(&data), Some(What::Waking { tid: 5, cpu: 1, by }));
         }
     }
 

@@ -209,7 +209,7 @@ impl Timeline {
                     t.arrive(time, cpu);
                 }
             }
-            What::Waking { tid, cpu } | What::Wakeup { tid, cpu } => {
+            What::Waking { tid, cpu, .. } | What::Wakeup { tid, cpu } => {
                 let queued = matches!(event.what, What::Wakeup { .. });
                 if let Some(t) = self.tracks.get_mut(&tid) {
                     t.wake(time, cpu, queued);

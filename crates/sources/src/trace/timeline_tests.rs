@@ -48,9 +48,9 @@ fn a_thread_goes_through_its_states() {
         switch(150, 5, true, 9, "make"),
         switch(180, 9, true, 5, "vcpu0"),
         // While it runs: nothing.
-        at(190, What::Waking { tid: 5, cpu: 0 }),
+        at(190, What::Waking { tid: 5, cpu: 0, by: None }),
         switch(200, 5, false, 0, "swapper/0"),
-        at(230, What::Waking { tid: 5, cpu: 0 }),
+        at(230, What::Waking { tid: 5, cpu: 0, by: None }),
         at(235, What::Wakeup { tid: 5, cpu: 0 }),
         switch(240, 0, true, 7, "kworker/0:1"),
         switch(260, 7, false, 5, "vcpu0"),
@@ -86,7 +86,7 @@ fn what_a_thread_did_before_its_first_event_follows_from_it() {
     assert_eq!(switched(5, true, 0), [(Running, 50), (Preempted, 100)]);
     assert_eq!(switched(5, false, 0), [(Running, 50), (Asleep, 100)]);
     assert_eq!(switched(0, true, 5), [(Preempted, 50), (Running, 100)]);
-    let woken = first(at(100, What::Waking { tid: 5, cpu: 0 }));
+    let woken = first(at(100, What::Waking { tid: 5, cpu: 0, by: None }));
     assert_eq!(woken, [(Asleep, 50), (Waking, 100)]);
 }
 
@@ -110,7 +110,7 @@ fn a_wake_up_that_overtakes_the_sleep_is_not_lost() {
     // The waker on another CPU was traced first, and put it on a queue after the switch.
     let t = timeline(&[
         switch(100, 0, true, 5, "vcpu0"),
-        at(195, What::Waking { tid: 5, cpu: 0 }),
+        at(195, What::Waking { tid: 5, cpu: 0, by: None }),
         switch(200, 5, false, 0, "swapper/0"),
         at(203, What::Wakeup { tid: 5, cpu: 0 }),
         switch(210, 0, true, 5, "vcpu0"),
@@ -150,7 +150,7 @@ fn what_was_lost_is_unknown_until_it_is_seen_again() {
         switch(150, 5, true, 9, "make"),
         switch(160, 9, true, 5, "vcpu0"),
         at(180, What::Lost { since: 155 }),
-        at(185, What::Waking { tid: 5, cpu: 0 }),
+        at(185, What::Waking { tid: 5, cpu: 0, by: None }),
         switch(200, 5, true, 9, "make"),
     ]);
     assert_eq!(states(&t, 100, 155).unwrap(), [(Running, 50), (Preempted, 5)]);
@@ -170,7 +170,7 @@ fn meters_are_read_where_asked() {
         switch(150, 5, true, 9, "make"),
         switch(180, 9, false, 5, "vcpu0"),
         switch(200, 5, false, 0, "swapper/0"),
-        at(300, What::Waking { tid: 5, cpu: 0 }),
+        at(300, What::Waking { tid: 5, cpu: 0, by: None }),
         // The kernel counts from the queue on.
         at(305, What::Wakeup { tid: 5, cpu: 0 }),
         switch(310, 0, false, 5, "vcpu0"),
@@ -233,7 +233,7 @@ proptest! {
                 match kind {
                     0 => switch(time, 5, flag, 9, "make"),
                     1 => switch(time, 9, flag, 5, "vcpu0"),
-                    2 => at(time, What::Waking { tid: 5, cpu: 0 }),
+                    2 => at(time, What::Waking { tid: 5, cpu: 0, by: None }),
                     3 => at(time, What::Wakeup { tid: 5, cpu: 0 }),
                     4 => at(time, What::Entry { tid: 5 }),
                     5 => at(time, What::Exit { tid: 5, reason: None }),

@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use vcoop_capture::{Capture, Limits};
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
 use vcoop_model::span::{Cast, Event, Observer, SampleEvent};
@@ -271,6 +272,43 @@ test!("live", an_observer_is_told_what_happens_in_the_window, || {
     assert_eq!(heard.samples, samples.iter().map(|l| l.hist.len()).sum::<u64>());
     assert_eq!(heard.cast.threads[0].name, "web/vcpu0");
     assert!(heard.cast.threads.iter().any(|thread| thread.name == "hog"));
+    drop(hog);
+    Ok(())
+});
+
+test!("live", what_others_did_becomes_captures_and_hogs, || {
+    let cpus = allowed_cpus().unwrap();
+    let hog = Worker::hog(&cpus[..1]);
+    let worker = Worker::new("worker", &cpus[..1], || {
+        spin(Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(4));
+    });
+    let vcpu = Worker::new("vcpu", &cpus[..1], || {
+        spin(Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(2));
+    });
+    thread::sleep(Duration::from_millis(50));
+    observation(&[&vcpu])?;
+    let mut observation = Observation::of_everybody(subject(&[&vcpu])).unwrap();
+    let observed = window(&mut observation, Duration::from_secs(1), &mut Nobody);
+    let scene = observed.scene.unwrap();
+    let text = scene.tables("web", cpus.len() as u32, &Some);
+    assert!(text.contains("name = \"hog\"\nkind = \"hog\"\n"), "{text}");
+    let files = scene.captures();
+    let of = |name: &str| {
+        let read = |text: &String| Capture::read(text.as_bytes(), &Limits::default()).unwrap();
+        let captures = files.iter().map(|(_, text)| read(text));
+        captures
+            .flat_map(|c| c.threads.into_iter().map(move |t| (t, c.span_ns)))
+            .find(|(t, _)| t.name == name)
+    };
+    // A third of the time that it was not kept from its CPU.
+    let (vcpu, span) = of("vcpu0").expect("the vCPU sleeps");
+    let share = vcpu.demand_ns as f64 / span as f64;
+    assert!((0.2..0.45).contains(&share), "{share}");
+    let (worker, _) = of("worker").expect("a thread that sleeps is in a capture");
+    assert!(worker.demand_ns > 20_000_000, "{worker:?}");
+    assert!(of("hog").is_none() && of("vcpu").is_none());
     drop(hog);
     Ok(())
 });

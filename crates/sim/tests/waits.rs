@@ -1,0 +1,77 @@
+//! Waits of vCPUs for a pCPU after wake-ups, as `vcoop observe` measures them.
+
+mod support;
+
+use support::*;
+use vcoop_model::plan::Plan;
+use vcoop_model::recording::{LatencyRecord, Part, Recording};
+use vcoop_sched::config::Policy;
+
+/// A vCPU that sleeps most of the time, on a pCPU with two hogs.
+fn sleeper(policy: Policy) -> Plan {
+    let mut p = plan(eevdf(1), free());
+    p.duration_ns = 4 * S;
+    for i in 0..2 {
+        p.host_tasks.push(task(&format!("hog/{i}"), hog(), Policy::NORMAL, &[]));
+    }
+    let rt = task("rt", cyclictest(5 * MS, 200 * US), Policy::Fifo(80), &[]);
+    let mut guest = vm("g", eevdf(1), vec![rt]);
+    guest.vcpu_policy = vec![policy];
+    guest.waits = true;
+    p.vms = vec![guest];
+    probe_all(&mut p);
+    p
+}
+
+fn of<'r>(r: &'r Recording, probe: &str, metric: &str) -> &'r LatencyRecord {
+    let found = r.latencies.iter().find(|l| l.probe == probe && l.metric == metric);
+    found.unwrap_or_else(|| panic!("no {probe} {metric}"))
+}
+
+fn run(p: &Plan) -> Recording {
+    vcoop_sim::run(p, 1, &|| false).unwrap()
+}
+
+#[test]
+fn a_vcpus_waits_are_what_its_guests_samples_wait_for_a_pcpu() {
+    let r = run(&sleeper(Policy::NORMAL));
+    let (waits, samples) = (of(&r, "g.vcpu0", "wait"), of(&r, "g.rt", "latency"));
+    assert!(samples.hist.len() > 700 && waits.hist.len() >= samples.hist.len());
+    assert_eq!(waits.parts_sum.iter().sum::<u128>(), waits.sum_ns);
+    let part = |l: &LatencyRecord, part: Part| l.parts_sum[part as usize];
+    let (waited, of_samples) = (part(waits, Part::WakeToRun), part(samples, Part::WakeToRun));
+    assert!(waited >= of_samples && waited < of_samples * 11 / 10, "{waited}, {of_samples}");
+    assert_eq!(part(waits, Part::PreemptedToRun), 0, "what follows a preemption is none of it");
+    // One pCPU, and both hogs want it.
+    let hogs: u128 = waits.ran_instead.values().sum();
+    assert!(waited > 0 && hogs >= waited * 9 / 10, "{hogs} of {waited}: {:?}", waits.ran_instead);
+    assert!(waits.worst[0].latency_ns == waits.max_ns && !waits.worst[0].ran_instead.is_empty());
+
+    let boosted = run(&sleeper(Policy::Fifo(1)));
+    let boosted = of(&boosted, "g.vcpu0", "wait");
+    assert!(boosted.sum_ns * 10 < waits.sum_ns, "{} {}", boosted.sum_ns, waits.sum_ns);
+}
+
+#[test]
+fn who_does_not_ask_has_none_and_the_rest_is_the_same() {
+    let with = sleeper(Policy::NORMAL);
+    let mut without = with.clone();
+    without.vms[0].waits = false;
+    let (with, without) = (run(&with), run(&without));
+    assert_eq!((with.latencies.len(), without.latencies.len()), (2, 1));
+    assert_eq!(of(&with, "g.rt", "latency").sum_ns, of(&without, "g.rt", "latency").sum_ns);
+    assert_eq!(with.scalars, without.scalars);
+}
+
+#[test]
+fn a_wait_that_the_end_cuts_off_counts() {
+    let mut p = sleeper(Policy::NORMAL);
+    // It never gets the pCPU.
+    p.host_tasks[0].policy = Policy::Fifo(50);
+    p.host.sched.linux_mut().unwrap().rt_guard = vcoop_sched::config::RtGuard::Off;
+    p.duration_ns = S;
+    let r = run(&p);
+    let waits = of(&r, "g.vcpu0", "wait");
+    assert_eq!(waits.hist.len(), 1);
+    assert!(waits.max_ns > 900 * MS, "{}", waits.max_ns);
+}
