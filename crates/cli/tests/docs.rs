@@ -128,7 +128,7 @@ fn shortened(args: &[String]) -> Vec<String> {
         short.truncate(1);
         short.push("--help".to_owned());
     } else if short.len() == 1
-        && ["run", "explain", "capture", "completions", "observe"].contains(&short[0].as_str())
+        && ["run", "explain", "capture", "completions"].contains(&short[0].as_str())
     {
         // The name of a command, rather than a command.
         short.push("--help".to_owned());
@@ -146,8 +146,9 @@ fn shortened(args: &[String]) -> Vec<String> {
 /// have tests of their own.
 fn can_be_cut_short(args: &[String]) -> bool {
     // Nor what takes a file or a VM of the reader's, or as many runs as it needs.
-    let own = ["calibrate", "validate", "sweep", "map", "tune", "capacity", "trace", "observe"];
-    let live = own.contains(&args[0].as_str())
+    let own = ["calibrate", "validate", "sweep", "map", "tune", "capacity", "trace"];
+    let vms = ["observe", "compare", "attach", "detach", "restore", "daemon", "top"];
+    let live = own.iter().chain(&vms).any(|name| *name == args[0])
         || args.windows(2).any(|pair| pair[0] == "--backend" && pair[1] == "kvm");
     // A report takes a folder that a run wrote.
     let drawn = args[0] == "report" || args.iter().any(|arg| arg == "--out");

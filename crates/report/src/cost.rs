@@ -3,6 +3,7 @@
 use vcoop_lab::human;
 use vcoop_lab::result::{Document, Interval, LatencySeries, Params, Series};
 use vcoop_lab::verdict;
+use vcoop_lab::vm::BACKEND;
 
 use crate::compare::{Better, mark};
 use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side};
@@ -122,8 +123,6 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
             ("cpu", "CPU"),
             ("steal", "steal"),
             ("boosted", "boosted"),
-            ("boosts", "boosts"),
-            ("throttles", "throttles"),
             ("lowered", "nice levels repaid"),
             ("exits", "exits"),
             ("halt_poll", "halt polling"),
@@ -132,6 +131,12 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
             ("timer.blind", "blind deadlines"),
         ] {
             let label = format!("{guest} {word}");
+            rows.push(scalar_row(document, cell, label, guest, metric, Better::Neutral));
+        }
+        // Of simulated ones there are more telling numbers.
+        let of_vm: &[&str] = if cell.0 == BACKEND { &["boosts", "throttles"] } else { &[] };
+        for metric in of_vm {
+            let label = format!("{guest} {metric}");
             rows.push(scalar_row(document, cell, label, guest, metric, Better::Neutral));
         }
     }

@@ -1,0 +1,157 @@
+//! How soon who watches a thread hears that it sleeps, and what hearing costs: by perf events of the
+//! thread, and by a tracefs instance with a filter. `cargo run --release -p vcoop-sources --example
+//! reaction`, as root; the last two CPUs are used, for some seconds.
+
+use std::error::Error;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use vcoop_sources::{Perf, Source, What};
+use vcoop_threads::clock::{kernel_clock, monotonic};
+use vcoop_threads::{Attributes, allowed_cpus, gettid, pin};
+
+/// Sleeps of the watched thread.
+const ROUNDS: u32 = 3_000;
+/// `CLOCK_THREAD_CPUTIME_ID` of Linux.
+const OWN_TIME: i32 = 3;
+
+/// A thread that works and sleeps, and says when it is about to.
+struct Sleeper {
+    tid: i32,
+    asleep_at: Arc<AtomicU64>,
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Sleeper {
+    fn start(cpu: u32) -> Self {
+        let (asleep_at, over, tid) =
+            (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)), AtomicI32::new(0));
+        let tid = Arc::new(tid);
+        let (at, done, own) = (asleep_at.clone(), over.clone(), tid.clone());
+        let thread = thread::spawn(move || {
+            pin(&[cpu]).expect("the CPU is there");
+            own.store(gettid(), Ordering::Release);
+            thread::sleep(Duration::from_millis(100));
+            for _ in 0..ROUNDS {
+                let began = monotonic();
+                while monotonic() < began + 100_000 {}
+                at.store(monotonic(), Ordering::Release);
+                thread::sleep(Duration::from_micros(900));
+            }
+            done.store(true, Ordering::Release);
+        });
+        while tid.load(Ordering::Acquire) == 0 {
+            thread::yield_now();
+        }
+        Self { tid: tid.load(Ordering::Acquire), asleep_at, over, thread }
+    }
+}
+
+/// What a watcher heard: how late each time, in nanoseconds, and CPU time.
+struct Heard {
+    late: Vec<u64>,
+    cpu: u64,
+}
+
+fn watch(
+    sleeper: &Sleeper,
+    epoll: &OwnedFd,
+    mut sleeps: impl FnMut() -> bool,
+) -> Result<Heard, Box<dyn Error>> {
+    let (mut late, mut last) = (Vec::new(), 0);
+    let cpu = kernel_clock(OWN_TIME);
+    let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+    while !sleeper.over.load(Ordering::Acquire) {
+        let mut events = Vec::with_capacity(8);
+        epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout))?;
+        let now = monotonic();
+        if events.is_empty() || !sleeps() {
+            continue;
+        }
+        let at = sleeper.asleep_at.load(Ordering::Acquire);
+        if at > last {
+            late.push(now.saturating_sub(at));
+            last = at;
+        }
+    }
+    Ok(Heard { late, cpu: kernel_clock(OWN_TIME) - cpu })
+}
+
+fn perf(cpu: u32) -> Result<Heard, Box<dyn Error>> {
+    let sleeper = Sleeper::start(cpu);
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let mut source = Perf::new()?;
+    source.watch(sleeper.tid, epoll.as_fd())?;
+    let heard = watch(&sleeper, &epoll, || {
+        let mut slept = false;
+        source.take(sleeper.tid, &mut |happened| slept |= happened.what == What::Sleeps);
+        slept
+    });
+    sleeper.thread.join().expect("it does not panic");
+    heard
+}
+
+/// A tracefs instance that is removed when dropped.
+struct Instance(PathBuf);
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+fn tracefs(cpu: u32) -> Result<Heard, Box<dyn Error>> {
+    let sleeper = Sleeper::start(cpu);
+    let root = Path::new("/sys/kernel/tracing/instances");
+    let instance = Instance(root.join(format!("vcoop-reaction-{}", std::process::id())));
+    fs::create_dir(&instance.0)?;
+    let write = |file: &str, text: &str| fs::write(instance.0.join(file), text);
+    let own = format!("prev_pid == {} && prev_state == 1", sleeper.tid);
+    write("events/sched/sched_switch/filter", &own)?;
+    write("events/sched/sched_switch/enable", "1")?;
+    write("buffer_percent", "0")?;
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let pipe = instance.0.join(format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
+    let mut pipe: File = fs::OpenOptions::new().read(true).custom_flags(0o4000).open(pipe)?;
+    epoll::add(&epoll, &pipe, EventData::new_u64(0), EventFlags::IN)?;
+    let mut page = vec![0; 4096];
+    let heard = watch(&sleeper, &epoll, || pipe.read(&mut page).is_ok_and(|n| n > 0));
+    sleeper.thread.join().expect("it does not panic");
+    heard
+}
+
+fn say(name: &str, heard: Heard) {
+    let Heard { mut late, cpu } = heard;
+    late.sort_unstable();
+    let at = |part: f64| late[((late.len() - 1) as f64 * part) as usize] as f64 / 1e3;
+    println!(
+        "{name:8} {:5} of {ROUNDS} heard, late by p50 {:.1} us, p99 {:.1} us, max {:.1} us; {:.1} us \
+         of CPU time each",
+        late.len(),
+        at(0.5),
+        at(0.99),
+        at(1.0),
+        cpu as f64 / 1e3 / late.len() as f64,
+    );
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let cpus = allowed_cpus()?;
+    let [.., watcher, watched] = cpus[..] else { return Err("this takes two CPUs".into()) };
+    pin(&[watcher])?;
+    Attributes::from_policy(&vcoop_policy::thread::Policy::Fifo(90)).set(0)?;
+    for _ in 0..3 {
+        say("perf", perf(watched)?);
+        say("tracefs", tracefs(watched)?);
+    }
+    Ok(())
+}
