@@ -279,7 +279,7 @@ test!("live", an_observer_is_told_what_happens_in_the_window, || {
 test!("live", what_others_did_becomes_captures_and_hogs, || {
     let cpus = allowed_cpus().unwrap();
     let hog = Worker::hog(&cpus[..1]);
-    let worker = Worker::new("worker", &cpus[..1], || {
+    let _worker = Worker::new("worker", &cpus[..1], || {
         spin(Duration::from_millis(1));
         thread::sleep(Duration::from_millis(4));
     });
