@@ -388,7 +388,9 @@ impl Inside {
                 Some(source) => source,
                 None => self.source.insert(Box::new(Perf::new().map_err(|e| words(&e))?)),
             };
-            source.watch(of.tid, self.poll.as_fd()).map_err(|e| words(&e))?;
+            source
+                .watch(of.tid, heard_after(&vm.plan.policy), self.poll.as_fd())
+                .map_err(|e| words(&e))?;
         }
         let started = self.drive(number, place, |port| driver::start(port, false));
         match started {
@@ -706,6 +708,15 @@ impl Inside {
             reaction_max_ns: self.heard.max_ns,
             vms: self.vms.values().map(|vm| status(vm, now)).collect(),
         }
+    }
+}
+
+/// How long a vCPU has run before its policy has to know: what is shorter than its boost may be heard of
+/// late, and is charged all the same.
+fn heard_after(policy: &PolicyPlan) -> Ns {
+    match policy {
+        PolicyPlan::WakeBoost(config) => (config.run_ns / 2).min(250_000),
+        _ => 0,
     }
 }
 

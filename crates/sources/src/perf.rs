@@ -1,10 +1,10 @@
 //! Single threads by perf events (`perf_event_open(2)`), two for each, of which one listens at a time:
 //!
-//! * while the thread sleeps, its own CPU clock, which rings when it has run for [`RUN_NS`];
+//! * while the thread sleeps, its own CPU clock, which rings when it has run for some time;
 //! * from then on the tracepoint `sched_switch`, filtered to those in which the thread goes to sleep.
 //!
 //! So what wakes up only to see that there is nothing to do wakes nobody here, until such runs add up
-//! to [`RUN_NS`]. Neither tells of preemptions, and that is the point: a watcher that was woken by each
+//! to that time. Neither tells of preemptions, and that is the point: a watcher that was woken by each
 //! context switch would preempt the thread on the CPU that they share, which is two more of them, and
 //! so on: neither would get anywhere.
 //!
@@ -28,9 +28,9 @@ use vcoop_threads::{Ns, Stat};
 
 use crate::react::{Error, Happened, Source, What};
 
-/// How long a thread has run before that is heard of. A wake-up of who listens takes about as long on
-/// hosts where it takes longest.
-const RUN_NS: Ns = 50_000;
+/// Shortest time that a thread has run before it is heard of: a wake-up of who listens takes about as
+/// long on hosts where it takes longest.
+const LEAST_NS: Ns = 50_000;
 /// `TASK_INTERRUPTIBLE`, as the tracepoint shows it: an idle vCPU, or a thread that waits for one.
 const ASLEEP: &CStr = c"prev_state == 1";
 /// Where the kernel tells the numbers of its tracepoints.
@@ -80,12 +80,12 @@ impl Source for Perf {
     }
 
     fn hears(&self) -> &'static str {
-        "that a thread has run for 50 us since it slept, and that it sleeps after that; neither \
+        "that a thread has run for some time since it slept, and that it sleeps after that; neither \
          wake-ups nor shorter runs are heard, but what these add up to"
     }
 
-    fn watch(&mut self, tid: i32, epoll: BorrowedFd<'_>) -> Result<(), Error> {
-        let ring = Ring::new(tid, self.switch)?;
+    fn watch(&mut self, tid: i32, after: Ns, epoll: BorrowedFd<'_>) -> Result<(), Error> {
+        let ring = Ring::new(tid, self.switch, after.max(LEAST_NS))?;
         // That the thread has ended is reported again and again, unless edges count.
         let flags = EventFlags::IN | EventFlags::ET;
         epoll::add(epoll, &ring.sleeps, EventData::new_u64(tid as u64), flags)
@@ -133,6 +133,8 @@ struct Ring {
     runs: OwnedFd,
     /// What the records of `runs` are called.
     runs_id: u64,
+    /// ... and after what time on a CPU it rings.
+    after: Ns,
     /// `runs` will ring.
     armed: bool,
     stat: Stat,
@@ -145,7 +147,7 @@ struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    fn new(tid: i32, switch: u64) -> Result<Self, Error> {
+    fn new(tid: i32, switch: u64, after: Ns) -> Result<Self, Error> {
         let mut attr = perf::perf_event_attr {
             type_: perf::PERF_TYPE_TRACEPOINT,
             config: switch,
@@ -158,7 +160,7 @@ impl Ring {
             config: u64::from(perf::PERF_COUNT_SW_TASK_CLOCK),
             ..perf::perf_event_attr::default()
         };
-        attr.__bindgen_anon_1.sample_period = RUN_NS;
+        attr.__bindgen_anon_1.sample_period = after;
         let runs = open(&mut attr, tid)?;
         let (read_write, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -168,7 +170,7 @@ impl Ring {
         let map = NonNull::new(map.cast::<u8>()).filter(|_| map != libc::MAP_FAILED);
         let map = map.ok_or_else(|| Error::of("mmap", io::Error::last_os_error()))?;
         let stat = Stat::open(tid).map_err(|e| Error::of("open /proc/TID/stat", e))?;
-        let mut ring = Self { sleeps, runs, runs_id: 0, armed: false, stat, map, tail: 0 };
+        let mut ring = Self { sleeps, runs, runs_id: 0, after, armed: false, stat, map, tail: 0 };
         let (sleeps, runs) = (ring.sleeps.as_raw_fd(), ring.runs.as_raw_fd());
         // SAFETY: the arguments are what these calls expect: a text that ends with zero, a descriptor,
         // room for a number, and nothing.
@@ -242,7 +244,7 @@ impl Ring {
                 perf::PERF_RECORD_SAMPLE if size == RECORD && id == self.runs_id => {
                     (self.armed, ran, slept) = (false, true, false);
                     // It began to, at the latest.
-                    each(Happened { at: at.saturating_sub(RUN_NS), what: What::Runs });
+                    each(Happened { at: at.saturating_sub(self.after), what: What::Runs });
                 }
                 perf::PERF_RECORD_SAMPLE if size == RECORD => {
                     (ran, slept) = (false, true);
@@ -303,7 +305,7 @@ mod tests {
         let tid = told.recv().unwrap();
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         let mut source = Perf::new().map_err(Skip::because)?;
-        source.watch(tid, poll.as_fd()).map_err(Skip::because)?;
+        source.watch(tid, 0, poll.as_fd()).map_err(Skip::because)?;
         go.send(()).unwrap();
         Ok((source, poll, tid, thread))
     }
@@ -355,7 +357,7 @@ mod tests {
             Err(why) => return Skip::because(why).tell(),
         };
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        let why = source.watch(i32::MAX, poll.as_fd()).unwrap_err();
+        let why = source.watch(i32::MAX, 0, poll.as_fd()).unwrap_err();
         assert!(why.to_string().starts_with("perf_event_open: "), "{why}");
     }
 
