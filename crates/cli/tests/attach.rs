@@ -151,6 +151,11 @@ fn applied_and_taken_back() -> Result<(), Skip> {
     assert!(stderr.contains("wake-boost on 1 vCPU of applied for 2.00 s"), "{stderr}");
     assert_eq!(rig.has(), BEFORE);
 
+    // What is none is refused.
+    let refused = rig.vcoop(&["attach", "applied", "--policy", "vanilla"]).output().unwrap();
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(1) && why.contains("vcoop detach applied"), "{why}");
+
     // Until Ctrl-C; a second command sees it, and goes through the first.
     let first = rig.attach(&["--policy", "static"]);
     rig.wait("static", 5 * SECOND, || rig.is_boosted());

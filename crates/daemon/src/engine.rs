@@ -352,15 +352,11 @@ impl Inside {
             vm.times.push(None);
             return Ok(());
         }
-        // Who may change nothing is told before anything is written down.
-        if matches!(vm.plan.policy, PolicyPlan::Vanilla) {
-            let alone = VcpuStatus { index: of.index, tid: of.tid, ..VcpuStatus::default() };
-            vm.vcpus.push(Err(alone));
-            vm.times.push(None);
-            return Ok(());
-        }
         self.journal.record(&captured).map_err(|e| words(&e))?;
-        let slot = self.keeper.hold(&baseline).map_err(|e| format!("the keeper: {e}"))?;
+        let slot = self.keeper.hold(&baseline).map_err(|e| {
+            let _ = self.journal.forget(&captured);
+            format!("the keeper: {e}")
+        })?;
         let mut driver = vm.plan.vcpu_driver(0, place);
         // The plan's baseline is a guess; this is what the thread has.
         driver.set_baseline(policy);
@@ -642,12 +638,18 @@ impl Inside {
         }
     }
 
-    /// Nothing is kept about a thread any more.
+    /// A thread gets back what it had, unless somebody else has given it something, and nothing is kept
+    /// about it any more. What cannot be given back stays in the journal.
     fn let_go(&mut self, vcpu: Vcpu, due: Due) {
         self.source.iter_mut().for_each(|source| source.forget(vcpu.tid()));
         self.threads.remove(&vcpu.tid());
         if let Some(at) = vcpu.armed {
             self.dues.remove(&(at, due));
+        }
+        let now = Attributes::get(vcpu.tid());
+        let is_ours = now.is_ok_and(|now| now.to_policy() == vcpu.has.to_policy());
+        if is_ours && vcpu.captured.restore().is_err() {
+            return;
         }
         self.keeper.drop(vcpu.slot);
         // It stays in the file if that cannot be written, which does no harm.
@@ -658,20 +660,8 @@ impl Inside {
         let now = monotonic();
         let places = self.vms.get(&number)?.vcpus.len();
         for place in 0..places {
-            // What it has from somebody else stays.
-            let foreign = match &self.vms.get(&number)?.vcpus[place] {
-                Ok(v) => {
-                    Attributes::get(v.tid()).is_ok_and(|now| now.to_policy() != v.has.to_policy())
-                }
-                Err(_) => true,
-            };
-            if !foreign {
-                // Refused or gone: there is nothing more that could be done.
-                let _ = self.drive(number, place, |port| driver::stop(port));
-                if let Some(Ok(v)) = self.vms.get(&number).and_then(|vm| vm.vcpus.get(place)) {
-                    let _ = v.captured.restore();
-                }
-            }
+            // Refused, gone, or changed by somebody else: what is left to do follows.
+            let _ = self.drive(number, place, |port| driver::stop(port));
         }
         let mut vm = self.vms.remove(&number)?;
         let last = status(&vm, now);

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use vcoop_model::living::Living;
+use vcoop_model::plan::PolicyPlan;
 use vcoop_threads::allowed_cpus;
 use vcoop_vmm::{Proc, Vm};
 
@@ -316,6 +317,12 @@ fn target(vm: &Vm, policy: &str, sets: &[String]) -> Result<Target, String> {
         pcpus: allowed_cpus().map_or(1, |cpus| cpus.len()),
     };
     let plan = policy::policy(&living, policy, sets).map_err(|e| e.to_string())?;
+    if matches!(plan.policy, PolicyPlan::Vanilla) {
+        return Err(format!(
+            "{policy} is what a VM has when no policy is applied to it\n  remedy: vcoop detach {}",
+            vm.name
+        ));
+    }
     let vcpu = |v: &vcoop_vmm::VcpuThread| TargetVcpu {
         index: v.index,
         tid: v.thread.tid as i32,
