@@ -100,7 +100,7 @@ fn wake_boost(args: &Args) -> anyhow::Result<ExitCode> {
     // QEMU's other threads, of which the main thread delivers the timers of an emulated guest, stay
     // off the vCPU's CPU, as with `emulatorpin` and `vcpupin` of libvirt.
     let vm = StockVm::start(&Options {
-        name: args.name.clone(),
+        name: "guest".to_owned(),
         emulator_cpus: others.to_vec(),
         vcpu_cpus: vec![*shared],
         ..Options::default()

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     let scenario = parsed.map_err(|why| overrides.refuse(why))?;
     let mut plans = scenario.plans(None).map_err(refuse)?;
     for plan in &plans {
-        vcoop_daemon::fits(plan).map_err(|why| Failure::usage(why))?;
+        vcoop_daemon::fits(plan).map_err(Failure::usage)?;
     }
     if args.out.is_some() {
         plans.iter_mut().for_each(|plan| plan.slices = SLICES);

@@ -58,9 +58,8 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
             tell(&[NotifyState::Ready]);
         }
         follower.look();
-        if let Err(why) = service.status() {
-            // Everything is left to the keeper.
-            return Err(Failure::Run(why));
+        if !service.is_alive() {
+            return Err(Failure::run("the engine has ended; the keeper gives everything back"));
         }
         tell(&[NotifyState::Watchdog]);
         thread::sleep(LOOK);

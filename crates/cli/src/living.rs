@@ -1,6 +1,6 @@
 //! VMs of this host by the names that people type, and whoever applies policies to them.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use vcoop_daemon::{Client, Options, Place, PlaceError, Request, Response, Service, Status};
@@ -94,7 +94,7 @@ pub(crate) fn ask_owner(request: &Request) -> Result<Option<Response>, Failure> 
     client.map(|mut client| answer(&mut client, request)).transpose()
 }
 
-fn connect(dir: &PathBuf) -> Result<Option<Client>, Failure> {
+fn connect(dir: &Path) -> Result<Option<Client>, Failure> {
     Client::connect(dir).map_err(|e| match e.kind() {
         std::io::ErrorKind::PermissionDenied => {
             let dir = dir.display();

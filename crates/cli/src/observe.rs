@@ -94,12 +94,17 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
         _ => None,
     };
     let of = |n: vcoop_observe::Note| Note { evidence: n.evidence, remedy: n.remedy };
+    let cost = recording.scalars.get(&("observe".to_owned(), "cpu".to_owned()));
+    let cost = cost.map(|cost| Note {
+        evidence: format!("observing took {:.2} % of a CPU", cost.value),
+        remedy: None,
+    });
     let about = About {
         title: format!("{}, {}, process {}", vm.vmm, vm.accel, vm.pid),
         command: command(args),
         baseline: plan.policy_name.clone(),
         environment: vcoop_kvm::environment(),
-        notes: notes.into_iter().map(of).collect(),
+        notes: notes.into_iter().map(of).chain(cost).collect(),
         ..About::default()
     };
     let result = observed(&plan, recording, complete, about);

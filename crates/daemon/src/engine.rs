@@ -126,6 +126,12 @@ impl Engine {
         }
     }
 
+    /// Whether the thread goes on.
+    pub(crate) fn is_alive(&self) -> bool {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
     fn order(&self, command: Command) -> bool {
         let told = self.commands.send(command).is_ok();
         // A full counter wakes as well.
@@ -190,6 +196,8 @@ struct AttachedVm {
     policy: String,
     since: Ns,
     plan: Box<Plan>,
+    /// Time of the last call of a policy.
+    called: Ns,
     shared: VmShared,
     /// `None`: it has ended, or is left alone, and why is in `status`.
     vcpus: Vec<Result<Vcpu, VcpuStatus>>,
@@ -299,6 +307,7 @@ impl Inside {
         let vm = AttachedVm {
             policy: plan.policy_name.clone(),
             since: now,
+            called: now,
             shared: plan.policy.shared(now),
             vcpus: Vec::new(),
             times: Vec::new(),
@@ -379,7 +388,9 @@ impl Inside {
                 Some(source) => source,
                 None => self.source.insert(Box::new(Perf::new().map_err(|e| words(&e))?)),
             };
-            source.watch(of.tid, self.poll.as_fd()).map_err(|e| words(&e))?;
+            source
+                .watch(of.tid, heard_after(&vm.plan.policy), self.poll.as_fd())
+                .map_err(|e| words(&e))?;
         }
         let started = self.drive(number, place, |port| driver::start(port, false));
         match started {
@@ -399,7 +410,7 @@ impl Inside {
         };
         let asleep = vcpu.captured.is_asleep();
         if asleep != vcpu.driver.is_halted() {
-            self.halt(number, place, asleep);
+            self.halt(number, place, monotonic(), asleep);
         }
     }
 
@@ -410,10 +421,24 @@ impl Inside {
         place: usize,
         what: impl FnOnce(&mut VcpuPort<'_>) -> R,
     ) -> Option<R> {
+        self.drive_at(number, place, monotonic(), what)
+    }
+
+    /// The same about something that happened at a time. No policy's time goes back, so it may count
+    /// from a later one.
+    fn drive_at<R>(
+        &mut self,
+        number: u64,
+        place: usize,
+        at: Ns,
+        what: impl FnOnce(&mut VcpuPort<'_>) -> R,
+    ) -> Option<R> {
         let vm = self.vms.get_mut(&number)?;
         let vcpu = vm.vcpus.get_mut(place)?.as_mut().ok()?;
         let (shared, keeper, dues) = (&mut vm.shared, &self.keeper, &mut self.dues);
-        let mut port = VcpuPort { vcpu, shared, keeper, dues, due: Due::Policy(number, place) };
+        vm.called = vm.called.max(at);
+        let (due, since) = (Due::Policy(number, place), vm.called);
+        let mut port = VcpuPort { vcpu, shared, keeper, dues, due, since };
         let result = what(&mut port);
         port.keeper.slot(port.vcpu.slot).acts();
         Some(result)
@@ -426,7 +451,17 @@ impl Inside {
         place: usize,
         what: impl FnOnce(&mut VcpuPort<'_>) -> Result<(), Stop>,
     ) {
-        match self.drive(number, place, what) {
+        self.run_at(number, place, monotonic(), what);
+    }
+
+    fn run_at(
+        &mut self,
+        number: u64,
+        place: usize,
+        at: Ns,
+        what: impl FnOnce(&mut VcpuPort<'_>) -> Result<(), Stop>,
+    ) {
+        match self.drive_at(number, place, at, what) {
             Some(Ok(())) | None => {}
             Some(Err(Stop::Gone)) => self.leave(number, place, None),
             Some(Err(Stop::Refused(why))) => self.leave(number, place, Some(why.to_string())),
@@ -434,8 +469,8 @@ impl Inside {
         }
     }
 
-    fn halt(&mut self, number: u64, place: usize, halted: bool) {
-        self.run(number, place, |port| driver::halt(port, halted));
+    fn halt(&mut self, number: u64, place: usize, at: Ns, halted: bool) {
+        self.run_at(number, place, at, |port| driver::halt(port, halted));
     }
 
     /// What a thread did.
@@ -446,39 +481,37 @@ impl Inside {
         let heard = &mut self.heard;
         let Some(source) = &mut self.source else { return };
         source.take(tid, &mut |Happened { at, what }| {
-            let late = now.saturating_sub(at);
-            heard.events += 1;
-            heard.sum_ns += late;
-            heard.max_ns = heard.max_ns.max(late);
             match what {
-                What::Sleeps => events.push(true),
-                What::Runs => events.push(false),
+                What::Sleeps => {
+                    let late = now.saturating_sub(at);
+                    heard.events += 1;
+                    heard.sum_ns += late;
+                    heard.max_ns = heard.max_ns.max(late);
+                    events.push((now, true));
+                }
+                // Its run began before it was heard of, and is charged from there.
+                What::Runs => events.push((at, false)),
                 What::Lost => lost = true,
             }
         });
         // A thread that has slept and run since is not told of each: only how it is now matters, and
         // that it has slept, which begins a new run.
-        if let Some(slept) = events.iter().rposition(|asleep| *asleep) {
-            self.halt(number, place, true);
-            if slept + 1 < events.len() {
-                self.halt(number, place, false);
+        let slept = events.iter().rposition(|(_, asleep)| *asleep);
+        let from = slept.unwrap_or(0);
+        for &(at, asleep) in events[from..].iter().take(2) {
+            if asleep || self.is_halted(number, place) {
+                self.halt(number, place, at, asleep);
             }
-        } else if !events.is_empty() {
-            self.awake(number, place);
         }
         if lost {
             self.settle(number, place);
         }
     }
 
-    /// It runs; that is news only if it was asleep.
-    fn awake(&mut self, number: u64, place: usize) {
-        let Some(Ok(vcpu)) = self.vms.get(&number).and_then(|vm| vm.vcpus.get(place)) else {
-            return;
-        };
-        if vcpu.driver.is_halted() {
-            self.halt(number, place, false);
-        }
+    /// Whether a vCPU was last seen halted.
+    fn is_halted(&self, number: u64, place: usize) -> bool {
+        let vcpu = self.vms.get(&number).and_then(|vm| vm.vcpus.get(place));
+        vcpu.is_some_and(|vcpu| vcpu.as_ref().is_ok_and(|vcpu| vcpu.driver.is_halted()))
     }
 
     /// Does what is due.
@@ -675,6 +708,15 @@ impl Inside {
             reaction_max_ns: self.heard.max_ns,
             vms: self.vms.values().map(|vm| status(vm, now)).collect(),
         }
+    }
+}
+
+/// How long a vCPU has run before its policy has to know: what is shorter than its boost may be heard of
+/// late, and is charged all the same.
+fn heard_after(policy: &PolicyPlan) -> Ns {
+    match policy {
+        PolicyPlan::WakeBoost(config) => (config.run_ns / 2).min(250_000),
+        _ => 0,
     }
 }
 

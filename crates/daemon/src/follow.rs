@@ -11,7 +11,7 @@ use crate::protocol::VmId;
 use crate::service::{Service, Wants};
 
 /// Time between two looks, if processes or threads have begun since the last one.
-const LOOK: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_secs(2);
 /// ... and if none has.
 const REST: Duration = Duration::from_secs(10);
 /// A VM that starts names the threads of its vCPUs after a while.

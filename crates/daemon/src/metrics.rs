@@ -85,14 +85,14 @@ impl Collector for Page {
         one(
             e,
             "vcoop_engine_events",
-            "Sleeps and runs of vCPU threads that it heard of",
+            "Sleeps of vCPU threads that it heard of",
             None,
             status.events as f64,
         )?;
         one(
             e,
             "vcoop_engine_reaction",
-            "Time from these events until it heard of them",
+            "Time from these until it heard of them",
             Some(Unit::Seconds),
             status.reaction_sum_ns as f64 / NS,
         )?;

@@ -7,7 +7,6 @@ use vcoop_policy::VmShared;
 use vcoop_policy::config::Ns;
 use vcoop_policy::driver::{Port, SetError, VcpuDriver};
 use vcoop_policy::thread::Policy;
-use vcoop_threads::clock::monotonic;
 use vcoop_threads::{Attributes, Captured, Error};
 
 use crate::keeper::Keeper;
@@ -67,6 +66,9 @@ pub(crate) struct VcpuPort<'a> {
     pub(crate) keeper: &'a Keeper,
     pub(crate) dues: &'a mut Dues,
     pub(crate) due: Due,
+    /// What the policy is told about began at this time, and it may be told so: no policy of this VM
+    /// was called since.
+    pub(crate) since: Ns,
 }
 
 impl Port for VcpuPort<'_> {
@@ -75,7 +77,7 @@ impl Port for VcpuPort<'_> {
     const SHOWS_BUDGET: bool = false;
 
     fn now(&mut self) -> Ns {
-        monotonic()
+        self.since
     }
 
     fn driver(&mut self) -> &mut VcpuDriver {

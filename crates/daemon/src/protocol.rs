@@ -66,9 +66,9 @@ pub struct Status {
     pub pid: u32,
     /// CPU time that its engine has used, in nanoseconds.
     pub engine_cpu_ns: u64,
-    /// Events of vCPU threads that it has heard of.
+    /// Sleeps of vCPU threads that it has heard of.
     pub events: u64,
-    /// From an event to when it was heard of: sum over all, in nanoseconds.
+    /// From each to when it was heard of: sum over all, in nanoseconds.
     pub reaction_sum_ns: u64,
     /// The largest of them since the start.
     pub reaction_max_ns: u64,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -80,7 +81,9 @@ pub(crate) struct Shared {
 pub struct Service {
     shared: Arc<Shared>,
     socket: PathBuf,
-    listener: Option<JoinHandle<()>>,
+    /// Where clients come in, and who lets them.
+    listener: OwnedFd,
+    accepts: Option<JoinHandle<()>>,
 }
 
 impl Service {
@@ -112,19 +115,15 @@ impl Service {
             next: AtomicU64::new(1),
             stop: AtomicBool::new(false),
         });
-        let accepts = shared.clone();
+        let (clients, own) = (shared.clone(), listener.try_clone().map_err(at)?);
         let named = thread::Builder::new().name("control".to_owned());
-        let thread = named.spawn(move || accept(&accepts, &listener)).map_err(at)?;
-        Ok((Self { shared, socket, listener: Some(thread) }, left))
+        let accepts = named.spawn(move || accept(&clients, &listener)).map_err(at)?;
+        Ok((Self { shared, socket, listener: own.into(), accepts: Some(accepts) }, left))
     }
 
-    /// What is in force.
-    ///
-    /// # Errors
-    ///
-    /// The engine has ended.
-    pub fn status(&self) -> Result<Status, String> {
-        self.shared.status()
+    /// Whether the engine goes on.
+    pub fn is_alive(&self) -> bool {
+        self.shared.engine.is_alive()
     }
 
     /// Serves metrics as long as the process lives.
@@ -182,9 +181,9 @@ impl Drop for Service {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         // Ends its wait.
-        let _ = UnixStream::connect(&self.socket);
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         let _ = fs::remove_file(&self.socket);
-        if let Some(thread) = self.listener.take() {
+        if let Some(thread) = self.accepts.take() {
             let _ = thread.join();
         }
         self.shared.engine.end();

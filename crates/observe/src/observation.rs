@@ -374,7 +374,7 @@ impl Observation {
     }
 
     fn observed(&self, window: Window, used: Used, ns: Ns, cost_ns: Ns) -> Observed {
-        let mut notes = self.notes(&window, ns, cost_ns);
+        let mut notes = self.notes(&window);
         let mut scalars = BTreeMap::new();
         let mut put = |probe: &str, metric: &str, unit: &'static str, value: f64| {
             scalars.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });
@@ -433,7 +433,7 @@ impl Observation {
         Observed { recording, window_ns: ns, notes, scene: None }
     }
 
-    fn notes(&self, window: &Window, ns: Ns, cost_ns: Ns) -> Vec<Note> {
+    fn notes(&self, window: &Window) -> Vec<Note> {
         let subject = &self.subject;
         let mut notes = blind::of_host(Path::new("/"));
         if subject.unplaced > 0 {
@@ -458,8 +458,6 @@ impl Observation {
         if let Some(group) = &subject.cgroup {
             notes.extend(Throttled::of(Path::new("/"), group).note(&window.throttled));
         }
-        let percent = 100.0 * cost_ns as f64 / ns as f64;
-        notes.push(Note::new(format!("observing took {percent:.2} % of a CPU"), None));
         notes
     }
 }

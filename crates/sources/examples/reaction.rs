@@ -90,7 +90,7 @@ fn perf(cpu: u32) -> Result<Heard, Box<dyn Error>> {
     let sleeper = Sleeper::start(cpu);
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let mut source = Perf::new()?;
-    source.watch(sleeper.tid, epoll.as_fd())?;
+    source.watch(sleeper.tid, 0, epoll.as_fd())?;
     let heard = watch(&sleeper, &epoll, || {
         let mut slept = false;
         source.take(sleeper.tid, &mut |happened| slept |= happened.what == What::Sleeps);

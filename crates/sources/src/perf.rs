@@ -1,12 +1,12 @@
-//! Single threads by perf events (`perf_event_open(2)`), two for each:
+//! Single threads by perf events (`perf_event_open(2)`), two for each, of which one listens at a time:
 //!
-//! * the tracepoint `sched_switch`, filtered to those in which the thread goes to sleep;
-//! * the thread's own CPU clock, which rings once after each sleep, when the thread has run for
-//!   [`RUN_NS`].
+//! * while the thread sleeps, its own CPU clock, which rings when it has run for some time;
+//! * from then on the tracepoint `sched_switch`, filtered to those in which the thread goes to sleep.
 //!
-//! Neither tells of preemptions, and that is the point. A watcher that was woken by each context
-//! switch would preempt the thread on the CPU that they share, which is two more of them, and so
-//! on: neither would get anywhere.
+//! So what wakes up only to see that there is nothing to do wakes nobody here, until such runs add up
+//! to that time. Neither tells of preemptions, and that is the point: a watcher that was woken by each
+//! context switch would preempt the thread on the CPU that they share, which is two more of them, and
+//! so on: neither would get anywhere.
 //!
 //! Both write into one ring of the thread's, which is shared with this process. Each record wakes
 //! who polls.
@@ -23,14 +23,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use perf_event_open_sys as sys;
 use perf_event_open_sys::bindings as perf;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use vcoop_threads::Ns;
 use vcoop_threads::clock::monotonic;
+use vcoop_threads::{Ns, Stat};
 
 use crate::react::{Error, Happened, Source, What};
 
-/// How long a thread has run before that is heard of: enough for what wakes up only to see that there
-/// is nothing to do, of which nobody hears but that it sleeps again.
-const RUN_NS: Ns = 20_000;
+/// Shortest time that a thread has run before it is heard of: a wake-up of who listens takes about as
+/// long on hosts where it takes longest.
+const LEAST_NS: Ns = 50_000;
 /// `TASK_INTERRUPTIBLE`, as the tracepoint shows it: an idle vCPU, or a thread that waits for one.
 const ASLEEP: &CStr = c"prev_state == 1";
 /// Where the kernel tells the numbers of its tracepoints.
@@ -80,11 +80,12 @@ impl Source for Perf {
     }
 
     fn hears(&self) -> &'static str {
-        "that a thread sleeps, and that it has run for 20 us since; a wake-up itself is not heard"
+        "that a thread has run for some time since it slept, and that it sleeps after that; neither \
+         wake-ups nor shorter runs are heard, but what these add up to"
     }
 
-    fn watch(&mut self, tid: i32, epoll: BorrowedFd<'_>) -> Result<(), Error> {
-        let ring = Ring::new(tid, self.switch)?;
+    fn watch(&mut self, tid: i32, after: Ns, epoll: BorrowedFd<'_>) -> Result<(), Error> {
+        let ring = Ring::new(tid, self.switch, after.max(LEAST_NS))?;
         // That the thread has ended is reported again and again, unless edges count.
         let flags = EventFlags::IN | EventFlags::ET;
         epoll::add(epoll, &ring.sleeps, EventData::new_u64(tid as u64), flags)
@@ -132,8 +133,11 @@ struct Ring {
     runs: OwnedFd,
     /// What the records of `runs` are called.
     runs_id: u64,
+    /// ... and after what time on a CPU it rings.
+    after: Ns,
     /// `runs` will ring.
     armed: bool,
+    stat: Stat,
     /// A page of control, and the records.
     map: NonNull<u8>,
     tail: u64,
@@ -143,7 +147,7 @@ struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    fn new(tid: i32, switch: u64) -> Result<Self, Error> {
+    fn new(tid: i32, switch: u64, after: Ns) -> Result<Self, Error> {
         let mut attr = perf::perf_event_attr {
             type_: perf::PERF_TYPE_TRACEPOINT,
             config: switch,
@@ -156,7 +160,7 @@ impl Ring {
             config: u64::from(perf::PERF_COUNT_SW_TASK_CLOCK),
             ..perf::perf_event_attr::default()
         };
-        attr.__bindgen_anon_1.sample_period = RUN_NS;
+        attr.__bindgen_anon_1.sample_period = after;
         let runs = open(&mut attr, tid)?;
         let (read_write, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -165,7 +169,8 @@ impl Ring {
         };
         let map = NonNull::new(map.cast::<u8>()).filter(|_| map != libc::MAP_FAILED);
         let map = map.ok_or_else(|| Error::of("mmap", io::Error::last_os_error()))?;
-        let mut ring = Self { sleeps, runs, runs_id: 0, armed: false, map, tail: 0 };
+        let stat = Stat::open(tid).map_err(|e| Error::of("open /proc/TID/stat", e))?;
+        let mut ring = Self { sleeps, runs, runs_id: 0, after, armed: false, stat, map, tail: 0 };
         let (sleeps, runs) = (ring.sleeps.as_raw_fd(), ring.runs.as_raw_fd());
         // SAFETY: the arguments are what these calls expect: a text that ends with zero, a descriptor,
         // room for a number, and nothing.
@@ -184,12 +189,22 @@ impl Ring {
         Ok(ring)
     }
 
-    /// `runs` rings once more.
+    /// It sleeps: `runs` rings once more, and sleeps are not heard.
     fn arm(&mut self) {
+        // SAFETY: no argument. If it fails, more is heard than needed.
+        unsafe { sys::ioctls::DISABLE(self.sleeps.as_raw_fd(), 0) };
         if !self.armed {
             // SAFETY: a plain number.
             self.armed = unsafe { sys::ioctls::REFRESH(self.runs.as_raw_fd(), 1) } == 0;
         }
+    }
+
+    /// It runs: its next sleep is heard. Whether it sleeps already.
+    fn await_sleep(&mut self) -> bool {
+        // SAFETY: no argument.
+        unsafe { sys::ioctls::ENABLE(self.sleeps.as_raw_fd(), 0) };
+        // Looked at after: what comes later is heard.
+        self.stat.is_asleep()
     }
 
     fn control(&self) -> *const perf::perf_event_mmap_page {
@@ -213,7 +228,7 @@ impl Ring {
 
     fn take(&mut self, each: &mut dyn FnMut(Happened)) {
         let head = self.head();
-        let mut slept = false;
+        let (mut slept, mut ran) = (false, false);
         while self.tail < head {
             // u32 type, u16 flags, u16 size.
             let header = self.word(self.tail);
@@ -227,15 +242,16 @@ impl Ring {
             let (id, at) = (self.word(self.tail + 8), self.word(self.tail + 16));
             match kind {
                 perf::PERF_RECORD_SAMPLE if size == RECORD && id == self.runs_id => {
-                    self.armed = false;
-                    each(Happened { at, what: What::Runs });
+                    (self.armed, ran, slept) = (false, true, false);
+                    // It began to, at the latest.
+                    each(Happened { at: at.saturating_sub(self.after), what: What::Runs });
                 }
                 perf::PERF_RECORD_SAMPLE if size == RECORD => {
-                    slept = true;
+                    (ran, slept) = (false, true);
                     each(Happened { at, what: What::Sleeps });
                 }
                 perf::PERF_RECORD_LOST => {
-                    (self.armed, slept) = (false, true);
+                    (self.armed, ran) = (false, true);
                     each(Happened { at: monotonic(), what: What::Lost });
                 }
                 _ => {}
@@ -246,6 +262,10 @@ impl Ring {
         let tail =
             unsafe { AtomicU64::from_ptr((&raw const (*self.control()).data_tail).cast_mut()) };
         tail.store(self.tail, Ordering::Release);
+        if ran && self.await_sleep() {
+            slept = true;
+            each(Happened { at: monotonic(), what: What::Sleeps });
+        }
         if slept {
             self.arm();
         }
@@ -285,7 +305,7 @@ mod tests {
         let tid = told.recv().unwrap();
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         let mut source = Perf::new().map_err(Skip::because)?;
-        source.watch(tid, poll.as_fd()).map_err(Skip::because)?;
+        source.watch(tid, 0, poll.as_fd()).map_err(Skip::because)?;
         go.send(()).unwrap();
         Ok((source, poll, tid, thread))
     }
@@ -299,7 +319,7 @@ mod tests {
     fn sleeps_and_runs_are_heard_in_their_order_and_preemptions_are_not() {
         let work = || {
             for _ in 0..10 {
-                spin(Duration::from_micros(300));
+                spin(Duration::from_micros(500));
                 thread::sleep(Duration::from_millis(2));
             }
             // Gives its CPU away, and wants it back.
@@ -337,27 +357,32 @@ mod tests {
             Err(why) => return Skip::because(why).tell(),
         };
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        let why = source.watch(i32::MAX, poll.as_fd()).unwrap_err();
+        let why = source.watch(i32::MAX, 0, poll.as_fd()).unwrap_err();
         assert!(why.to_string().starts_with("perf_event_open: "), "{why}");
     }
 
     #[test]
     fn records_that_are_not_fetched_are_bounded_and_it_goes_on_after_them() {
+        let (listen, listens) = mpsc::channel::<()>();
         let (more, again) = mpsc::channel::<()>();
         let work = move || {
+            spin(Duration::from_millis(5));
+            while listens.try_recv().is_err() {}
             (0..400).for_each(|_| thread::sleep(Duration::from_nanos(1)));
             let _ = again.recv();
-            for _ in 0..5 {
-                spin(Duration::from_micros(100));
-                thread::sleep(Duration::from_millis(1));
-            }
+            spin(Duration::from_millis(2));
         };
         let (mut source, _poll, tid, thread) = match watched(work) {
             Ok(watched) => watched,
             Err(skip) => return skip.tell(),
         };
-        thread::sleep(Duration::from_millis(200));
+        thread::sleep(Duration::from_millis(50));
         let mut heard = Vec::new();
+        source.take(tid, &mut |h| heard.push(h.what));
+        assert_eq!(heard, [What::Runs], "from here on its sleeps are heard");
+        listen.send(()).unwrap();
+        thread::sleep(Duration::from_millis(200));
+        heard.clear();
         source.take(tid, &mut |h| heard.push(h.what));
         assert!(heard.len() > 100 && heard.len() <= 171, "{}", heard.len());
         more.send(()).unwrap();
@@ -365,6 +390,32 @@ mod tests {
         heard.clear();
         source.take(tid, &mut |h| heard.push(h.what));
         assert!(heard.contains(&What::Lost), "{heard:?}");
-        assert!(heard.contains(&What::Sleeps), "{heard:?}");
+    }
+
+    #[test]
+    fn short_runs_wake_nobody_until_they_add_up() {
+        let work = || {
+            for _ in 0..200 {
+                spin(Duration::from_micros(1));
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let (mut source, poll, tid, thread) = match watched(work) {
+            Ok(watched) => watched,
+            Err(skip) => return skip.tell(),
+        };
+        let (mut heard, mut wakes) = (Vec::new(), 0);
+        let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        while !thread.is_finished() {
+            let mut events = Vec::with_capacity(4);
+            let _ = epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout));
+            wakes += usize::from(!events.is_empty());
+            source.take(tid, &mut |h| heard.push(h.what));
+        }
+        thread.join().unwrap();
+        // It woke up 200 times. Each run took some microseconds of the kernel's, too.
+        assert!(wakes < 190, "{wakes} {heard:?}");
+        let runs = heard.iter().filter(|what| **what == What::Runs).count();
+        assert!(runs >= 1, "{heard:?}");
     }
 }

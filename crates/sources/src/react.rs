@@ -37,12 +37,13 @@ pub trait Source: fmt::Debug + Send {
     fn hears(&self) -> &'static str;
 
     /// Watches a thread. Whoever waits on `epoll` is woken with the thread's number as the token when
-    /// there is something to [`take`](Self::take).
+    /// there is something to [`take`](Self::take). `after`: it need not be heard that the thread runs
+    /// before it has run for so long since it was last heard of; the less is heard the less it costs.
     ///
     /// # Errors
     ///
     /// [`Error`]: the thread is not watched.
-    fn watch(&mut self, tid: i32, epoll: BorrowedFd<'_>) -> Result<(), Error>;
+    fn watch(&mut self, tid: i32, after: Ns, epoll: BorrowedFd<'_>) -> Result<(), Error>;
 
     /// Watches it no longer. One that is not watched is passed over.
     fn forget(&mut self, tid: i32);

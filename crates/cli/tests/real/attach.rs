@@ -1,5 +1,6 @@
 //! Policies on real VMs.
 
+use std::io::read_to_string;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,8 +20,8 @@ impl Attached {
     fn to(pid: u32, policy: &str, cpus: &[u32]) -> Result<Self, Skip> {
         let mut command = Command::new("taskset");
         command.args(["-c", &cpu_list(cpus), VCOOP, "attach", &pid.to_string()]);
-        let child = command.args(["--policy", policy]).stdin(Stdio::null()).spawn().unwrap();
-        let mut this = Self(child);
+        command.args(["--policy", policy]).stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut this = Self(command.spawn().unwrap());
         let give_up = Instant::now() + 10 * SECOND;
         loop {
             let said = vcoop(&["vms", "--json"]).stdout;
@@ -30,13 +31,11 @@ impl Attached {
                 return Ok(this);
             }
             if let Some(status) = this.0.try_wait().unwrap() {
-                return Err(Skip::because(format!("vcoop attach: {status}")));
+                let error = read_to_string(this.0.stderr.take().unwrap()).unwrap();
+                assert_eq!(status.code(), Some(3), "{error}");
+                return Err(Skip::because(error));
             }
-            assert!(
-                Instant::now() < give_up,
-                "{}",
-                String::from_utf8_lossy(&said.to_string().into_bytes())
-            );
+            assert!(Instant::now() < give_up, "{said}");
             thread::sleep(Duration::from_millis(50));
         }
     }
@@ -44,8 +43,10 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let _ = Command::new("kill").args(["-INT", &self.0.id().to_string()]).status();
-        let _ = self.0.wait();
+        if let Ok(None) = self.0.try_wait() {
+            let _ = Command::new("kill").args(["-INT", &self.0.id().to_string()]).status();
+            let _ = self.0.wait();
+        }
     }
 }
 
