@@ -14,6 +14,7 @@
 //! | `VM.vcpuN` `wait` | latency | from a wake-up of the vCPU's thread until it runs |
 //! | `VM.vcpuN` `preempted` | latency | from losing the CPU, with work left, until it runs again |
 //! | `VM.vcpuN` `running`, `halted`, `steal` | % | shares of the window: on a CPU, asleep, waiting for a CPU |
+//! | `VM.vcpuN` `run_delay` | % | the steal by the kernel's own count (`schedstat`): it should be as `steal` |
 //! | `VM.vcpuN` `guest`, `polling` | % | in guest mode; polling for the end of a halt: where KVM tells |
 //! | `VM.vcpuN` `unknown` | % | not known, as events were lost; left out where it is nothing |
 //! | `VM.vcpuN` `migrations`, `wakeups` | 1/s | changes of the CPU; wake-ups |

@@ -11,7 +11,7 @@ use vcoop_policy::thread::Policy;
 use vcoop_sources::trace::{Event, Reason, Recorder, State, Thread, Tid, What};
 use vcoop_threads::clock::kernel_clock;
 use vcoop_threads::tsc::{Clock, measured_khz, tsc};
-use vcoop_threads::{Attributes, RunTimes, Stat, affinity, allowed_cpus, gettid};
+use vcoop_threads::{Attributes, RunTime, Stat, affinity, allowed_cpus, gettid, run_time};
 
 use crate::blind::{self, Note, Throttled};
 use crate::crowd::{Crowd, Used};
@@ -80,8 +80,8 @@ struct Window {
     events: u64,
     lost: u64,
     used_ns: Ns,
-    /// CPU time of each vCPU's thread before it.
-    ran: Vec<Ns>,
+    /// What the kernel had counted of each vCPU's thread before it.
+    counted: Vec<RunTime>,
     throttled: Throttled,
     /// Its beginning in clock ticks since boot.
     ticks: u64,
@@ -197,7 +197,10 @@ impl Observation {
         let subject = &self.subject;
         let throttled = subject.cgroup.as_deref().map(|g| Throttled::of(Path::new("/"), g));
         let sliced = (slicing.slices, slicing.duration_ns);
+        let (events, lost) = (self.recorder.counts().0, self.recorder.lost());
+        // These belong to one moment.
         let from = tsc();
+        let counted = subject.vcpus.iter().map(|v| run_time(v.tid)).collect();
         let keeps = self.history.is_some();
         let of = |v: &Vcpu| {
             let mut follower = Follower::new(v.tid, &subject.probe(v), from, sliced);
@@ -211,10 +214,10 @@ impl Observation {
             clock: Clock::new(from, self.clock.to_cycles(1_000_000) as u32),
             followers: subject.vcpus.iter().map(of).collect(),
             exits: BTreeMap::new(),
-            events: self.recorder.counts().0,
-            lost: self.recorder.lost(),
+            events,
+            lost,
             used_ns: own_cpu_time(),
-            ran: subject.vcpus.iter().map(ran_ns).collect(),
+            counted,
             throttled: throttled.unwrap_or_default(),
             ticks: ticks(),
             names: None,
@@ -270,6 +273,7 @@ impl Observation {
     /// Why the recording broke off.
     pub fn end(&mut self, observer: &mut dyn Observer) -> Result<Observed, String> {
         let to = tsc();
+        let counted: Vec<RunTime> = self.subject.vcpus.iter().map(|v| run_time(v.tid)).collect();
         let Some(from) = self.window.as_ref().map(|window| window.from) else {
             return Err("no window was begun".to_owned());
         };
@@ -287,11 +291,28 @@ impl Observation {
         let ns = self.clock.to_ns(to - from).max(1);
         let mut silent = 0;
         let timeline = self.recorder.timeline();
-        for ((follower, vcpu), ran) in
-            window.followers.iter_mut().zip(&self.subject.vcpus).zip(&window.ran)
+        let mut delays = Vec::new();
+        for (((follower, vcpu), before), after) in
+            window.followers.iter_mut().zip(&self.subject.vcpus).zip(&window.counted).zip(&counted)
         {
+            // The kernel counts a wait when it is over, and then all of it.
+            let wait_at = |at: u64| {
+                let span = timeline.span_at(vcpu.tid, at);
+                span.filter(|s| matches!(s.state, State::Waking | State::Preempted))
+            };
+            let (first, last) = (wait_at(from), wait_at(to));
+            let time = |cycles: u64| self.clock.to_ns(cycles);
+            let not_yet = last.map_or(0, |s| time(to - s.from.max(from)));
+            let too_much = match (first, last) {
+                // One wait all along: nothing of it is counted yet.
+                (Some(first), Some(last)) if first.from == last.from => 0,
+                (Some(first), _) => time(from - first.from),
+                (None, _) => 0,
+            };
+            let counted = after.waited_ns.saturating_sub(before.waited_ns) + not_yet;
+            delays.push(counted.saturating_sub(too_much));
             if timeline.is_unseen(vcpu.tid) {
-                let state = without_event(vcpu, ran_ns(vcpu).saturating_sub(*ran), ns);
+                let state = without_event(vcpu, after.ran_ns.saturating_sub(before.ran_ns), ns);
                 silent += if state == State::Running { to - from } else { 0 };
                 follower.stayed(state, to, timeline, &window.clock);
             }
@@ -310,6 +331,11 @@ impl Observation {
         let cost_ns = own_cpu_time().saturating_sub(window.used_ns);
         let scene = self.scene(&mut window, to);
         let mut observed = self.observed(window, used, ns, cost_ns);
+        for (vcpu, delay) in self.subject.vcpus.iter().zip(delays) {
+            let key = (self.subject.probe(vcpu), "run_delay".to_owned());
+            let value = 100.0 * delay as f64 / ns as f64;
+            observed.recording.scalars.insert(key, Scalar { unit: "%", value });
+        }
         observed.notes.extend(scene.iter().flat_map(Scene::notes));
         observed.scene = scene;
         if let Some(full) = self.history.as_ref().and_then(|history| history.full) {
@@ -467,10 +493,6 @@ fn tell(probe: &str, sample: &Sample<'_>, observer: &mut dyn Observer) {
         open: sample.open,
     };
     observer.sample(sample.due + sample.latency, &event);
-}
-
-fn ran_ns(vcpu: &Vcpu) -> Ns {
-    RunTimes::open(vcpu.tid).map_or(0, |times| times.read().ran_ns)
 }
 
 /// What a vCPU's thread did in a window without an event of it: it ran, slept or waited all along.

@@ -314,6 +314,15 @@ impl Timeline {
         Some(spans)
     }
 
+    /// What a thread was doing at a time, from its beginning up to that time; `None` as of
+    /// [`all_spans`](Self::all_spans).
+    pub fn span_at(&self, tid: Tid, at: u64) -> Option<Span> {
+        let segments = &self.tracks.get(&tid)?.segments;
+        let after = segments.partition_point(|s| s.from <= at);
+        let s = segments.get(after.checked_sub(1)?)?;
+        (at <= self.covered).then_some(Span { state: s.state, from: s.from, to: at, cpu: s.cpu })
+    }
+
     /// Whether nothing has been seen of a thread yet.
     pub fn is_unseen(&self, tid: Tid) -> bool {
         self.tracks.get(&tid).is_none_or(Track::is_unseen)

@@ -58,6 +58,8 @@ fn a_thread_goes_through_its_states() {
     let want = [(Running, 50), (Preempted, 30), (Running, 20), (Asleep, 30), (Waking, 30)];
     assert_eq!(states(&t, 100, 260).unwrap(), want);
     assert_eq!(states(&t, 160, 190).unwrap(), [(Preempted, 20), (Running, 10)]);
+    let at = Span { state: Preempted, from: 150, to: 170, cpu: 0 };
+    assert_eq!((t.span_at(5, 170), t.span_at(5, 1_001)), (Some(at), None));
     assert_eq!(states(&t, 990, 1_000).unwrap(), [(Running, 10)]);
     assert_eq!(states(&t, 90, 110), None, "before it was first seen");
     assert_eq!(states(&t, 990, 1_001), None, "not settled yet");
