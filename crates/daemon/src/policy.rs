@@ -60,12 +60,8 @@ pub fn fits(plan: &Plan) -> Result<(), Refused> {
                  remedy: {without}"
             )));
         }
-        PolicyPlan::RatelimitAuto(_) => {
-            return Err(Refused(format!(
-                "{name} sets ratelimits of Xen's credit1, and this host runs Linux\n  remedy: \
-                 {without}"
-            )));
-        }
+        // A Linux host's scenario refuses it before.
+        PolicyPlan::RatelimitAuto(_) => return Err(Refused(format!("{name} is for credit1"))),
     };
     match means {
         Means::Fifo(priority) | Means::Rr(priority) if priority > MOST_PRIORITY => {
@@ -91,10 +87,12 @@ mod tests {
         for name in ["vanilla", "static", "wake-boost"] {
             assert_eq!(policy(&vm(), name, &[]).unwrap().policy_name, name);
         }
-        for name in ["dynamic", "ratelimit-auto", "step", "hotplug"] {
+        for name in ["dynamic", "step", "hotplug"] {
             let why = policy(&vm(), name, &[]).unwrap_err().to_string();
             assert!(why.contains("remedy: "), "{name}: {why}");
         }
+        let why = policy(&vm(), "ratelimit-auto", &[]).unwrap_err().to_string();
+        assert!(why.contains("Linux's scheduler has none"), "{why}");
         let why = policy(&vm(), "wakeboost", &[]).unwrap_err().to_string();
         assert!(why.contains("wake-boost"), "{why}");
     }
