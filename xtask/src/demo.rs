@@ -127,6 +127,10 @@ fn wake_boost(args: &Args) -> anyhow::Result<ExitCode> {
     let mut compare = dies_with_caller("TERM", vcoop);
     compare
         .args(["compare", &vm.pid().to_string(), "--policy", "vanilla,static,wake-boost"])
+        // As in the scenario busy-host-1: the vCPU gives back what its boosts gave it, and who wakes up
+        // beside it waits for a short slice only.
+        .args(["--set", "policy.wake-boost.repay=true"])
+        .args(["--set", "policy.wake-boost.rest_slice=700us"])
         .args(&args.compare)
         .args(["--exec", &latency]);
     let status = wait(&mut compare, stop)?;
