@@ -9,6 +9,8 @@ mod perf;
 mod react;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod trace;
+#[cfg(target_os = "linux")]
+mod tracefs;
 
 #[cfg(target_os = "linux")]
 pub use perf::Perf;

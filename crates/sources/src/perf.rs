@@ -27,14 +27,13 @@ use vcoop_threads::clock::monotonic;
 use vcoop_threads::{Ns, Stat};
 
 use crate::react::{Error, Happened, Source, What};
+use crate::tracefs::mount_point;
 
 /// Shortest time that a thread has run before it is heard of: a wake-up of who listens takes about as
 /// long on hosts where it takes longest.
 const LEAST_NS: Ns = 50_000;
 /// `TASK_INTERRUPTIBLE`, as the tracepoint shows it: an idle vCPU, or a thread that waits for one.
 const ASLEEP: &CStr = c"prev_state == 1";
-/// Where the kernel tells the numbers of its tracepoints.
-const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 /// Bytes of a page, which the kernel counts rings in.
 const PAGE: usize = 4096;
@@ -59,18 +58,11 @@ impl Perf {
     ///
     /// tracefs is not mounted, or may not be read.
     pub fn new() -> Result<Self, Error> {
-        let mut error = None;
-        for root in TRACEFS {
-            match fs::read_to_string(format!("{root}/events/sched/sched_switch/id")) {
-                Ok(text) => {
-                    let switch = text.trim().parse();
-                    let odd = || Error::of("tracefs", io::Error::other("no number"));
-                    return Ok(Self { switch: switch.map_err(|_| odd())?, rings: BTreeMap::new() });
-                }
-                Err(e) => error = error.or(Some(e)),
-            }
-        }
-        Err(Error::of("tracefs", error.unwrap_or_else(|| io::ErrorKind::NotFound.into())))
+        let missing = || Error::of("tracefs", io::Error::from_raw_os_error(libc::ENOENT));
+        let id = mount_point().ok_or_else(missing)?.join("events/sched/sched_switch/id");
+        let text = fs::read_to_string(id).map_err(|e| Error::of("tracefs", e))?;
+        let odd = |_| Error::of("tracefs", io::Error::other("an event without a number"));
+        Ok(Self { switch: text.trim().parse().map_err(odd)?, rings: BTreeMap::new() })
     }
 }
 
@@ -289,10 +281,11 @@ mod tests {
     use std::thread::{self, JoinHandle};
     use std::time::{Duration, Instant};
     use vcoop_testing::Skip;
-    use vcoop_threads::gettid;
+    use vcoop_threads::{Ns, gettid};
 
     /// A thread that begins its work when it is watched.
     fn watched(
+        after: Ns,
         work: impl FnOnce() + Send + 'static,
     ) -> Result<(Perf, OwnedFd, i32, JoinHandle<()>), Skip> {
         let (tell, told) = mpsc::channel();
@@ -305,7 +298,7 @@ mod tests {
         let tid = told.recv().unwrap();
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         let mut source = Perf::new().map_err(Skip::because)?;
-        source.watch(tid, 0, poll.as_fd()).map_err(Skip::because)?;
+        source.watch(tid, after, poll.as_fd()).map_err(Skip::because)?;
         go.send(()).unwrap();
         Ok((source, poll, tid, thread))
     }
@@ -325,7 +318,7 @@ mod tests {
             // Gives its CPU away, and wants it back.
             (0..1_000).for_each(|_| thread::yield_now());
         };
-        let (mut source, poll, tid, thread) = match watched(work) {
+        let (mut source, poll, tid, thread) = match watched(0, work) {
             Ok(watched) => watched,
             Err(skip) => return skip.tell(),
         };
@@ -372,7 +365,7 @@ mod tests {
             let _ = again.recv();
             spin(Duration::from_millis(2));
         };
-        let (mut source, _poll, tid, thread) = match watched(work) {
+        let (mut source, _poll, tid, thread) = match watched(0, work) {
             Ok(watched) => watched,
             Err(skip) => return skip.tell(),
         };
@@ -396,11 +389,11 @@ mod tests {
     fn short_runs_wake_nobody_until_they_add_up() {
         let work = || {
             for _ in 0..200 {
-                spin(Duration::from_micros(1));
+                spin(Duration::from_micros(50));
                 thread::sleep(Duration::from_millis(1));
             }
         };
-        let (mut source, poll, tid, thread) = match watched(work) {
+        let (mut source, poll, tid, thread) = match watched(2_000_000, work) {
             Ok(watched) => watched,
             Err(skip) => return skip.tell(),
         };
@@ -413,7 +406,7 @@ mod tests {
             source.take(tid, &mut |h| heard.push(h.what));
         }
         thread.join().unwrap();
-        // It woke up 200 times. Each run took some microseconds of the kernel's, too.
+        // It woke up 200 times, and ran for 10 ms in all.
         assert!(wakes < 190, "{wakes} {heard:?}");
         let runs = heard.iter().filter(|what| **what == What::Runs).count();
         assert!(runs >= 1, "{heard:?}");

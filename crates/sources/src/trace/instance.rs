@@ -11,9 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::format::Format;
 use super::page::Layout;
-
-/// Where tracefs may be, if the list of mounts does not say.
-const USUAL: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+use crate::tracefs::mount_point;
 
 /// Buffers of all CPUs together at most, and of one at least and at most, in KiB.
 const BUFFERS_KB: (usize, usize, usize) = (64 << 10, 256, 2048);
@@ -24,18 +22,6 @@ pub(super) struct Instance {
     path: PathBuf,
     cpus: Vec<(u32, File)>,
     layout: Layout,
-}
-
-/// Where tracefs is mounted.
-fn mount_point() -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    let mut listed = mounts.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        let (at, kind) = (fields.next()?, fields.next()?);
-        (kind == "tracefs").then(|| PathBuf::from(at))
-    });
-    let mut usual = USUAL.into_iter().map(PathBuf::from).filter(|at| at.join("instances").is_dir());
-    listed.next().or_else(|| usual.next())
 }
 
 /// The text of a file that gives nothing more after its first read, however short that was: so does
