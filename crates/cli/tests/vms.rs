@@ -242,3 +242,22 @@ fn a_real_qemu_is_asked_over_qmp() {
     fs::remove_file(moved).unwrap();
     assert_eq!(vm["vcpus"].as_array().unwrap().len(), 2);
 }
+
+#[test]
+fn what_cannot_be_applied_is_refused_with_a_remedy() {
+    let dir = std::env::temp_dir().join(format!("vcoop-attach-refused-{}", std::process::id()));
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+        let output = command.args(args).env("VCOOP_RUN_DIR", &dir).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, why) = run(&["attach", "no-such-vm", "--policy", "wake-boost"]);
+    assert!(code == Some(2) && why.contains("no VM `no-such-vm`"), "{why}");
+    let (code, why) = run(&["attach", "x", "--policy", "static", "--for", "5"]);
+    assert!(code == Some(2) && why.contains("--for"), "{why}");
+    let (code, why) = run(&["detach", "x"]);
+    assert!(code == Some(1) && why.contains("no policy is applied to any VM"), "{why}");
+    assert_eq!(run(&["detach"]).0, Some(2));
+    assert_eq!(run(&["restore"]).0, Some(0));
+    assert!(!dir.exists());
+}

@@ -8,6 +8,8 @@ mod discovery;
 #[cfg(target_os = "linux")]
 mod observe;
 #[cfg(target_os = "linux")]
+mod owner;
+#[cfg(target_os = "linux")]
 mod rush;
 #[cfg(target_os = "linux")]
 mod vcoop;

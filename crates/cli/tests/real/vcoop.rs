@@ -42,3 +42,12 @@ pub(crate) fn guest(options: &Options) -> Result<StockVm, Skip> {
         Skip::because(error)
     })
 }
+
+/// Needs to hear of threads.
+///
+/// # Errors
+///
+/// tracefs is not mounted.
+pub(crate) fn needs_tracefs() -> Result<(), Skip> {
+    vcoop_sources::Perf::new().map(drop).map_err(Skip::because)
+}

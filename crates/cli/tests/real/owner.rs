@@ -1,6 +1,4 @@
-//! `vcoop attach` and what must hold whatever becomes of it, on a stock guest under QEMU.
-//! `cargo test -p vcoop --test attach -- --ignored` runs it.
-#![cfg(target_os = "linux")]
+//! What must hold of policies on real VMs, whatever becomes of who applied them.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -12,9 +10,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use vcoop_policy::thread::Policy;
-use vcoop_stock::{Hogs, Options, StockVm, dies_with_caller};
-use vcoop_testing::Skip;
+use vcoop_stock::{Options, StockVm, dies_with_caller};
+use vcoop_testing::{Outcome, Skip, test};
 use vcoop_threads::Attributes;
+
+use crate::vcoop::{VCOOP, guest, needs_tracefs};
 
 /// What the guest's threads have before anything is done to them: not the default, so that a restore to
 /// the default is told from one to what was there.
@@ -31,10 +31,8 @@ struct Rig {
 impl Rig {
     fn new(name: &str) -> Result<Self, Skip> {
         let options = Options { name: name.to_owned(), ..Options::default() };
-        let vm = match StockVm::start(&options) {
-            Err(why) if why.is_missing() => return Err(Skip::because(why)),
-            vm => vm.unwrap(),
-        };
+        needs_tracefs()?;
+        let vm = guest(&options)?;
         let tid = vm.vcpu_tids().unwrap()[0];
         Attributes::from_policy(&BEFORE).set(tid).unwrap();
         let dir = std::env::temp_dir().join(format!("vcoop-attach-{name}-{}", std::process::id()));
@@ -43,7 +41,7 @@ impl Rig {
     }
 
     fn vcoop(&self, args: &[&str]) -> Command {
-        let mut command = dies_with_caller("KILL", env!("CARGO_BIN_EXE_vcoop"));
+        let mut command = dies_with_caller("KILL", VCOOP);
         command.args(args).env("VCOOP_RUN_DIR", &self.dir);
         command
     }
@@ -121,19 +119,7 @@ fn keeper_of(owner: u32) -> u32 {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn told(outcome: Result<(), Skip>) {
-    if let Err(skip) = outcome {
-        skip.tell();
-    }
-}
-
-#[test]
-#[ignore = "needs QEMU"]
-fn a_policy_is_applied_and_taken_back() {
-    told(applied_and_taken_back());
-}
-
-fn applied_and_taken_back() -> Result<(), Skip> {
+test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     let rig = Rig::new("applied")?;
     rig.keep_busy(120);
     // For a time.
@@ -187,15 +173,9 @@ fn applied_and_taken_back() -> Result<(), Skip> {
     let left: Vec<_> = fs::read_dir(&rig.dir).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["lock"]);
     Ok(())
-}
+});
 
-#[test]
-#[ignore = "needs QEMU"]
-fn what_others_have_given_a_vcpu_stays() {
-    told(others_stay());
-}
-
-fn others_stay() -> Result<(), Skip> {
+test!("qemu", what_others_have_given_a_vcpu_stays, || -> Outcome {
     let rig = Rig::new("others")?;
     rig.keep_busy(120);
     // Somebody has made it real-time before.
@@ -230,15 +210,9 @@ fn others_stay() -> Result<(), Skip> {
     end(child);
     assert_eq!(rig.has(), other);
     Ok(())
-}
+});
 
-#[test]
-#[ignore = "needs QEMU"]
-fn nothing_is_left_boosted_when_owners_are_killed() {
-    told(owners_killed());
-}
-
-fn owners_killed() -> Result<(), Skip> {
+test!("qemu", nothing_is_left_boosted_when_owners_are_killed, || -> Outcome {
     let rig = Rig::new("killed")?;
     rig.keep_busy(300);
     let mut longest = Duration::ZERO;
@@ -295,7 +269,7 @@ fn owners_killed() -> Result<(), Skip> {
     assert_eq!(child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
     rig.wait("taken back by the second", 2 * SECOND, || rig.has() == BEFORE && is_free(&rig.dir));
     Ok(())
-}
+});
 
 /// Whether nobody owns the threads.
 fn is_free(dir: &Path) -> bool {
@@ -303,13 +277,7 @@ fn is_free(dir: &Path) -> bool {
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockShared).is_ok()
 }
 
-#[test]
-#[ignore = "needs QEMU"]
-fn a_stalled_owner_boosts_nobody_for_long() {
-    told(stalled());
-}
-
-fn stalled() -> Result<(), Skip> {
+test!("qemu", a_stalled_owner_boosts_nobody_for_long, || -> Outcome {
     let rig = Rig::new("stalled")?;
     rig.keep_busy(120);
     let mut longest = Duration::ZERO;
@@ -329,45 +297,9 @@ fn stalled() -> Result<(), Skip> {
     }
     println!("stalled 10 owners; the longest boost after it took {longest:?}");
     Ok(())
-}
+});
 
-#[test]
-#[ignore = "needs QEMU"]
-fn an_owner_on_the_vcpus_own_cpu_does_not_keep_it_from_running() {
-    told(shares_a_cpu());
-}
-
-fn shares_a_cpu() -> Result<(), Skip> {
-    let rig = Rig::new("shares")?;
-    let cpu = *vcoop_threads::allowed_cpus().unwrap().last().unwrap();
-    vcoop_threads::set_affinity(rig.tid, &[cpu]).unwrap();
-    let child = rig.attach(&["--policy", "wake-boost", "--for", "4s"]);
-    for task in fs::read_dir(format!("/proc/{}/task", child.id())).unwrap() {
-        let tid = task.unwrap().file_name().to_str().unwrap().parse().unwrap();
-        vcoop_threads::set_affinity(tid, &[cpu]).unwrap();
-    }
-    rig.wait("boosted", 5 * SECOND, || rig.is_boosted());
-    // Busy without a pause, and not alone on its CPU.
-    let _hog = Hogs::start(1, cpu).unwrap();
-    rig.vm.run("(timeout 5 sh -c 'while :; do :; done' >/dev/null 2>&1 &)", SECOND).unwrap();
-    thread::sleep(SECOND);
-    let (before, began) = (vcoop_threads::preemptions(rig.tid), Instant::now());
-    thread::sleep(SECOND);
-    let preempted = vcoop_threads::preemptions(rig.tid) - before;
-    let a_second = preempted as f64 / began.elapsed().as_secs_f64();
-    // Each look of the owner's at the vCPU's switches would be another switch: 15 000 a second.
-    assert!(a_second < 3_000.0, "{a_second}");
-    end(child);
-    Ok(())
-}
-
-#[test]
-#[ignore = "needs QEMU"]
-fn a_vm_that_ends_ends_its_policy() {
-    told(vm_ends());
-}
-
-fn vm_ends() -> Result<(), Skip> {
+test!("qemu", a_vm_that_ends_ends_its_policy, || -> Outcome {
     let rig = Rig::new("ends")?;
     let child = rig.attach(&["--policy", "wake-boost"]);
     rig.wait("boosted", 5 * SECOND, || rig.is_boosted());
@@ -375,7 +307,7 @@ fn vm_ends() -> Result<(), Skip> {
     let (document, stderr) = end(child);
     assert_eq!(document["end"], "ended", "{stderr}");
     Ok(())
-}
+});
 
 /// A daemon, and what it logs.
 struct Daemon {
@@ -388,7 +320,7 @@ impl Daemon {
     fn start(dir: &Path, config: &str) -> Self {
         let (file, log) = (dir.with_extension("toml"), dir.with_extension("log"));
         fs::write(&file, config).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+        let mut command = Command::new(VCOOP);
         command.arg("daemon").arg("--config").arg(&file).env("VCOOP_RUN_DIR", dir);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
@@ -427,13 +359,7 @@ impl Drop for Daemon {
     }
 }
 
-#[test]
-#[ignore = "needs QEMU"]
-fn a_daemon_follows_vms_by_rules() {
-    told(follows());
-}
-
-fn follows() -> Result<(), Skip> {
+test!("qemu", a_daemon_follows_vms_by_rules, || -> Outcome {
     let rig = Rig::new("followed")?;
     rig.keep_busy(120);
     let metrics = rig.dir.with_extension("metrics");
@@ -492,13 +418,11 @@ fn follows() -> Result<(), Skip> {
     assert_eq!(rig.has(), BEFORE);
     let _ = fs::remove_file(metrics);
     Ok(())
-}
+});
 
-#[test]
-#[ignore = "needs QEMU"]
-fn vms_that_come_and_go_under_a_daemon_leave_nothing_behind() {
+test!("qemu", vms_that_come_and_go_under_a_daemon_leave_nothing_behind, || -> Outcome {
     if let Err(why) = vcoop_stock::program("qemu-system-x86_64", "qemu-system-x86") {
-        return Skip::because(why).tell();
+        return Err(Skip::because(why));
     }
     let dir = std::env::temp_dir().join(format!("vcoop-attach-crowd-{}", std::process::id()));
     let daemon = Daemon::start(&dir, "[[rule]]\nname = \"crowd*\"\npolicy = \"static\"\n");
@@ -552,23 +476,5 @@ fn vms_that_come_and_go_under_a_daemon_leave_nothing_behind() {
         vm.wait().unwrap();
     }
     let _ = fs::remove_dir_all(&dir);
-}
-
-#[test]
-fn what_cannot_be_applied_is_refused_with_a_remedy() {
-    let dir = std::env::temp_dir().join(format!("vcoop-attach-refused-{}", std::process::id()));
-    let run = |args: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
-        let output = command.args(args).env("VCOOP_RUN_DIR", &dir).output().unwrap();
-        (output.status.code(), String::from_utf8(output.stderr).unwrap())
-    };
-    let (code, why) = run(&["attach", "no-such-vm", "--policy", "wake-boost"]);
-    assert!(code == Some(2) && why.contains("no VM `no-such-vm`"), "{why}");
-    let (code, why) = run(&["attach", "x", "--policy", "static", "--for", "5"]);
-    assert!(code == Some(2) && why.contains("--for"), "{why}");
-    let (code, why) = run(&["detach", "x"]);
-    assert!(code == Some(1) && why.contains("no policy is applied to any VM"), "{why}");
-    assert_eq!(run(&["detach"]).0, Some(2));
-    assert_eq!(run(&["restore"]).0, Some(0));
-    assert!(!dir.exists());
-}
+    Ok(())
+});
