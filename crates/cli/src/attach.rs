@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use vcoop_daemon::{Place, Request, Response, VcpuStatus, VmId, VmStatus};
 use vcoop_lab::human;
-use vcoop_model::scenario::duration;
 
 use crate::args::{AttachArgs, DetachArgs, RestoreArgs};
 use crate::failure::Failure;
 use crate::interrupt::end_flag;
 use crate::living::{self, Owner};
 use crate::output::{note, print};
+use crate::scenario::time;
 
 /// Time between two looks at whether the policy is still in force.
 const LOOK: Duration = Duration::from_millis(100);
@@ -32,11 +32,8 @@ struct Document {
 
 pub(crate) fn attach(args: &AttachArgs) -> Result<(), Failure> {
     let stop = end_flag();
-    let length = args.time.as_ref().map(|text| {
-        duration(text)
-            .map_err(|why| Failure::usage(format!("--for: {why}; write it like 500ms or 10s")))
-    });
-    let length = length.transpose()?.map(Duration::from_nanos);
+    let length = args.time.as_ref().map(|text| time("--for", text)).transpose()?;
+    let length = length.map(Duration::from_nanos);
     let vm = living::find(&args.vm)?;
     let id = VmId::of(&vm);
     let mut owner = Owner::connect_or_be(args.quiet)?;
@@ -84,17 +81,15 @@ fn unexpected() -> Failure {
 
 fn announce(vm: &VmStatus, unplaced: Option<usize>, length: Option<Duration>) {
     let (name, policy) = (&vm.vm.name, &vm.policy);
-    let (alone, driven): (Vec<_>, Vec<_>) = vm.vcpus.iter().partition(|v| v.left_alone.is_some());
     let end = match length {
         Some(length) => format!("for {}", human::time(length.as_nanos() as f64 / 1e3)),
         None => format!("until Ctrl-C or `vcoop detach {name}`"),
     };
-    let n = driven.len();
-    let vcpus = if n == 1 { "1 vCPU".to_owned() } else { format!("{n} vCPUs") };
-    note(&format!("vcoop: {policy} on {vcpus} of {name} {end}"));
-    for vcpu in alone {
-        let why = vcpu.left_alone.as_deref().unwrap_or_default();
-        note(&format!("vcoop: vCPU {} is left alone: {why}", vcpu.index));
+    note(&format!("vcoop: {policy} on {} of {name} {end}", vm.extent()));
+    for vcpu in &vm.vcpus {
+        if let Some(why) = &vcpu.left_alone {
+            note(&format!("vcoop: vCPU {} is left alone: {why}", vcpu.index));
+        }
     }
     if let Some(n @ 1..) = unplaced {
         note(&format!(
@@ -106,13 +101,13 @@ fn announce(vm: &VmStatus, unplaced: Option<usize>, length: Option<Duration>) {
 /// What a policy did, for people.
 fn summary(vm: &VmStatus, end: &str) -> String {
     let VmStatus { vm: id, policy, for_ns, vcpus } = vm;
-    let time = |ns: u64| human::time(ns as f64 / 1e3);
+    let shown = |ns: u64| human::time(ns as f64 / 1e3);
     let why = match end {
         "detached" => " (detached by another command)",
         "ended" => " (the VM has ended)",
         _ => "",
     };
-    let mut text = format!("{}: {policy} for {}{why}\n", id.name, time(*for_ns));
+    let mut text = format!("{}: {policy} for {}{why}\n", id.name, shown(*for_ns));
     let row = |cells: [String; 6]| {
         let [index, boosts, boosted, share, throttled, denied] = cells;
         format!(
@@ -136,7 +131,7 @@ fn summary(vm: &VmStatus, end: &str) -> String {
         let share = format!("{share:.1} %");
         let (boosts, throttles, denied) =
             (boosts.to_string(), throttles.to_string(), denied.to_string());
-        text += &row([index.to_string(), boosts, time(*boosted_ns), share, throttles, denied]);
+        text += &row([index.to_string(), boosts, shown(*boosted_ns), share, throttles, denied]);
     }
     text += "every thread has what it had before\n";
     text

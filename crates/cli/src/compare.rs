@@ -5,7 +5,6 @@ use vcoop_lab::analysis::{About, document};
 use vcoop_lab::backend::{Applied, Applies, Backend, Column, Vm};
 use vcoop_lab::runner::Experiment;
 use vcoop_model::capture::NoCaptures;
-use vcoop_model::living::Living;
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::scenario::Scenario;
 use vcoop_report::data::{self, Spools};
@@ -27,13 +26,8 @@ const WARMUP: &str = "500ms";
 pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     stop_flag();
     let found = living::find(&args.vm)?;
-    let living = Living {
-        name: found.name.clone(),
-        vcpus: found.vcpus.len().max(1),
-        pcpus: vcoop_threads::allowed_cpus().map_or(1, |cpus| cpus.len()),
-    };
     refuse_twice(&args.policy)?;
-    let text = living.scenario(&args.policy);
+    let text = vcoop_daemon::living(&found).scenario(&args.policy);
     let times = [("--duration", &Some(args.each.clone())), ("--warmup", &Some(WARMUP.to_owned()))];
     let rounds = Some(args.rounds.to_string());
     let overrides = Overrides::of(&args.sets, &times, &[("--repeats", &rounds)])?;
@@ -143,9 +137,8 @@ impl Applies for Applier {
             applied.boosts += vcpu.boosts;
             applied.throttles += vcpu.throttles;
             applied.boosted_ns += vcpu.boosted_ns;
-            applied.left_alone += usize::from(vcpu.left_alone.is_some());
         }
-        if applied.left_alone == last.vcpus.len() {
+        if last.driven().next().is_none() {
             return Err("every vCPU was left alone: somebody else made them real-time".to_owned());
         }
         Ok(applied)

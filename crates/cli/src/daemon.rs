@@ -15,7 +15,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
-use vcoop_daemon::{Config, Follower, Options, Place, Service, config};
+use vcoop_daemon::{Config, Follower, Place, Service, config};
 
 use crate::args::DaemonArgs;
 use crate::failure::Failure;
@@ -34,8 +34,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
     for (signal, flag) in [(SIGTERM, &end), (SIGINT, &end), (SIGHUP, &reload)] {
         flag::register(signal, flag.clone()).map_err(Failure::run)?;
     }
-    let (service, left) =
-        Service::start(&Options { dir: Place::usual() }).map_err(living::failure)?;
+    let (service, left) = Service::start(&Place::usual()).map_err(living::failure)?;
     living::said(&left).iter().for_each(|line| tracing::warn!("{line}"));
     if let Some(listen) = &config.metrics {
         service.serve_metrics(listen).map_err(|e| Failure::Run(format!("metrics: {e}")))?;

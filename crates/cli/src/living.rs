@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use vcoop_daemon::{Client, Options, Place, PlaceError, Request, Response, Service, Status};
+use vcoop_daemon::{Client, Place, PlaceError, Request, Response, Service, Status};
 use vcoop_vmm::{Proc, Vm};
 
 use crate::failure::Failure;
@@ -55,7 +55,7 @@ impl Owner {
         if let Some(client) = connect(&dir)? {
             return Ok(Self { client, _own: None });
         }
-        let (own, left) = match Service::start(&Options { dir: dir.clone() }) {
+        let (own, left) = match Service::start(&dir) {
             Ok(started) => started,
             // Somebody was faster.
             Err(PlaceError::Busy(..)) => {

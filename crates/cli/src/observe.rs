@@ -20,7 +20,7 @@ use vcoop_lab::vm::observed;
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::living::Living;
 use vcoop_model::plan::{Ns, Plan};
-use vcoop_model::scenario::{Scenario, duration};
+use vcoop_model::scenario::Scenario;
 use vcoop_model::span::Observer;
 use vcoop_observe::{Missing, Nobody, Observation, Observed, Scene, Slicing, Subject};
 use vcoop_report::perfetto::Trace;
@@ -34,7 +34,7 @@ use crate::interrupt::stop_flag;
 use crate::living;
 use crate::output::{note, print, style};
 use crate::run::{SLICES, quoted};
-use crate::scenario::refuse;
+use crate::scenario::{refuse, time};
 
 /// Name of the trace in the folder.
 const TRACE: &str = "trace.perfetto";
@@ -186,10 +186,9 @@ impl Asked {
 }
 
 fn length(text: &str) -> Result<Ns, Failure> {
-    match duration(text) {
-        Ok(0) => Err(Failure::usage("--for: it is no time at all; write it like 500ms or 10s")),
-        Ok(ns) => Ok(ns),
-        Err(why) => Err(Failure::usage(format!("--for: {why}; write it like 500ms or 10s"))),
+    match time("--for", text)? {
+        0 => Err(Failure::usage("--for: it is no time at all; write it like 500ms or 1.5s")),
+        ns => Ok(ns),
     }
 }
 

@@ -6,8 +6,9 @@ use std::thread;
 use vcoop_capture::Loader;
 use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
 use vcoop_model::diagnostic::Diagnostics;
+use vcoop_model::plan::Ns;
 use vcoop_model::profile::Profile;
-use vcoop_model::scenario::{Scenario, Set};
+use vcoop_model::scenario::{Scenario, Set, duration};
 use vcoop_report::wrap;
 
 use crate::args::Common;
@@ -16,6 +17,12 @@ use crate::output::note;
 
 /// Largest scenario file: far beyond any that people write, and no trouble to hold.
 const MAX_BYTES: u64 = 16 << 20;
+
+/// Nanoseconds of an option's value.
+pub(crate) fn time(option: &str, text: &str) -> Result<Ns, Failure> {
+    let refuse = |why| Failure::usage(format!("{option}: {why}; write it like 500ms or 1.5s"));
+    duration(text).map_err(refuse)
+}
 
 /// Where a scenario's text came from, and the text.
 #[derive(Debug)]

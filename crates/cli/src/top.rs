@@ -13,7 +13,6 @@ use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 use vcoop_daemon::{Request, VcpuStatus, VmId};
 use vcoop_lab::human;
-use vcoop_model::scenario::duration;
 use vcoop_threads::RunTimes;
 use vcoop_vmm::Proc;
 
@@ -22,6 +21,7 @@ use crate::failure::Failure;
 use crate::interrupt::end_flag;
 use crate::living::{self, Owner};
 use crate::output::print;
+use crate::scenario::time;
 use crate::watch::{Screen, restore};
 
 /// Columns: heading and width.
@@ -80,11 +80,11 @@ impl Looker {
                     let Ok(file) = RunTimes::open(tid as i32) else { continue };
                     self.times.insert(tid, (start, file));
                 }
-                let time = self.times[&tid].1.read();
+                let total = self.times[&tid].1.read();
                 let driven = applied.and_then(|a| a.vcpus.iter().find(|v| v.tid == tid as i32));
                 let counts = Counts {
-                    ran_ns: time.ran_ns,
-                    waited_ns: time.waited_ns,
+                    ran_ns: total.ran_ns,
+                    waited_ns: total.waited_ns,
                     boosts: driven.map_or(0, |v| v.boosts),
                     boosted_ns: driven.map_or(0, |v| v.boosted_ns),
                 };
@@ -141,8 +141,7 @@ fn entry(
 }
 
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
-    let every = duration(&args.every)
-        .map_err(|why| Failure::usage(format!("--every: {why}; write it like 500ms or 2s")))?;
+    let every = time("--every", &args.every)?;
     let every = Duration::from_nanos(every).max(Duration::from_millis(100));
     let mut looker = Looker::default();
     if args.once || !io::stderr().is_terminal() {

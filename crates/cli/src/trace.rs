@@ -8,14 +8,13 @@ use vcoop_kvm::Missing;
 use vcoop_lab::backend::{Backend, Kvm, Sim, Unavailable};
 use vcoop_lab::human;
 use vcoop_model::plan::{Ns, Plan};
-use vcoop_model::scenario::duration;
 use vcoop_report::perfetto::Trace;
 
 use crate::args::{BackendArg, TraceArgs};
 use crate::failure::Failure;
 use crate::interrupt::stop_flag;
 use crate::output::print;
-use crate::scenario::Overrides;
+use crate::scenario::{self, Overrides};
 use crate::single::plan;
 
 pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
@@ -65,9 +64,8 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
 
 /// The window asked for, from the start of the measurement.
 fn window(args: &TraceArgs, plan: &Plan) -> Result<(Ns, Ns), Failure> {
-    let read = |option: &str, text: &Option<String>| -> Result<Option<Ns>, Failure> {
-        let read = text.as_ref().map(|text| duration(text)).transpose();
-        read.map_err(|why| Failure::usage(format!("{option}: {why}; write it like 500ms or 1.5s")))
+    let read = |option: &str, text: &Option<String>| {
+        text.as_ref().map(|text| scenario::time(option, text)).transpose()
     };
     let time = |ns: Ns| human::time(ns as f64 / 1e3);
     let (from, to) = (read("--from", &args.from)?.unwrap_or(0), read("--to", &args.to)?);

@@ -110,10 +110,9 @@ impl<'a> Follower<'a> {
         let said = match self.service.apply(vm, &rule.policy, &rule.sets) {
             Ok(status) => {
                 followed.vcpus = vm.vcpus.len();
-                let alone = status.vcpus.iter().filter(|v| v.left_alone.is_some()).count();
-                let n = status.vcpus.len() - alone;
-                let vcpus = if n == 1 { "1 vCPU".to_owned() } else { format!("{n} vCPUs") };
-                let mut said = format!("{}: {} on {vcpus}, by rule {number}", id.name, rule.policy);
+                let alone = status.vcpus.len() - status.driven().count();
+                let (name, policy, vcpus) = (&id.name, &rule.policy, status.extent());
+                let mut said = format!("{name}: {policy} on {vcpus}, by rule {number}");
                 if alone > 0 {
                     said += &format!("; {alone} are left alone");
                 }

@@ -191,9 +191,19 @@ impl Keeper {
         let words = self.slots.get(slot);
         words.rests();
         words.due(None);
+        self.hold_anew(slot, baseline)?;
+        Ok(slot)
+    }
+
+    /// A thread that it takes care of has another baseline.
+    ///
+    /// # Errors
+    ///
+    /// The process has ended.
+    pub(crate) fn hold_anew(&mut self, slot: usize, baseline: &Baseline) -> io::Result<()> {
         self.say(slot, baseline)?;
         self.held.insert(slot, baseline.clone());
-        Ok(slot)
+        Ok(())
     }
 
     /// The words of a thread.

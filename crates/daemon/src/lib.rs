@@ -31,9 +31,8 @@ mod service;
 
 pub use client::Client;
 pub use config::Config;
-pub use engine::{Engine, Target, TargetVcpu};
 pub use follow::Follower;
 pub use place::{Left, Place, PlaceError, restore};
-pub use policy::{Refused, fits};
+pub use policy::{Refused, fits, living};
 pub use protocol::{Request, Response, Status, VcpuStatus, VmId, VmStatus};
-pub use service::{Options, Service};
+pub use service::Service;

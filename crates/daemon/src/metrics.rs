@@ -6,6 +6,7 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpListener;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -19,11 +20,12 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use vcoop_threads::run_time;
 use vcoop_vmm::Proc;
 
 use crate::config::Listen;
-use crate::protocol::{Status, VcpuStatus, VmStatus};
+use crate::protocol::{Status, VcpuStatus};
 use crate::service::Shared;
 
 /// So long a client may take to ask, and to take the answer.
@@ -70,91 +72,64 @@ fn text(status: Status) -> String {
 }
 
 const NS: f64 = 1e9;
+const COUNTER: MetricType = MetricType::Counter;
+const GAUGE: MetricType = MetricType::Gauge;
+
+/// Labels of a vCPU.
+type Labels = [(&'static str, String); 3];
+/// A vCPU and a number of it.
+type Value = (Labels, f64);
 
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let status = &self.status;
-        let e = &mut encoder;
-        one(
-            e,
-            "vcoop_engine_cpu",
-            "CPU time of the thread that drives vCPUs",
-            Some(Unit::Seconds),
-            status.engine_cpu_ns as f64 / NS,
-        )?;
-        one(
-            e,
-            "vcoop_engine_events",
-            "Sleeps of vCPU threads that it heard of",
-            None,
-            status.events as f64,
-        )?;
-        one(
-            e,
-            "vcoop_engine_reaction",
-            "Time from these until it heard of them",
-            Some(Unit::Seconds),
-            status.reaction_sum_ns as f64 / NS,
-        )?;
-        let mut family = |name, help, unit: Option<Unit>, of: fn(&Seen) -> f64| -> fmt::Result {
-            let counter = MetricType::Counter;
-            let mut metric = e.encode_descriptor(name, help, unit.as_ref(), counter)?;
-            for v in &self.vcpus {
-                let labels = labels(&v.vm, v.pid, v.index);
-                ConstCounter::new(of(v)).encode(metric.encode_family(&labels)?)?;
+        let (status, seconds) = (&self.status, Some(Unit::Seconds));
+        let mut one = |name, help, unit: &Option<Unit>, value: f64| {
+            let metric = encoder.encode_descriptor(name, help, unit.as_ref(), COUNTER)?;
+            ConstCounter::new(value).encode(metric)
+        };
+        let help = "CPU time of the thread that drives vCPUs";
+        one("vcoop_engine_cpu", help, &seconds, status.engine_cpu_ns as f64 / NS)?;
+        let help = "Sleeps of vCPU threads that it heard of";
+        one("vcoop_engine_events", help, &None, status.events as f64)?;
+        let help = "Time from these until it heard of them";
+        one("vcoop_engine_reaction", help, &seconds, status.reaction_sum_ns as f64 / NS)?;
+
+        // A counter, with a value for each of some vCPUs.
+        let mut many = |name,
+                        help,
+                        unit: &Option<Unit>,
+                        values: &mut dyn Iterator<Item = Value>|
+         -> fmt::Result {
+            let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), COUNTER)?;
+            for (labels, value) in values {
+                ConstCounter::new(value).encode(metric.encode_family(&labels)?)?;
             }
             Ok(())
         };
-        family("vcoop_vcpu_ran", "CPU time of a vCPU's thread", Some(Unit::Seconds), |v| {
-            v.ran_ns as f64 / NS
-        })?;
-        family(
-            "vcoop_vcpu_run_delay",
-            "Time for which it could have run and did not: the guest's steal",
-            Some(Unit::Seconds),
-            |v| v.waited_ns as f64 / NS,
-        )?;
-        let mut boosts =
-            |name, help, unit: Option<Unit>, of: fn(&VcpuStatus) -> f64| -> fmt::Result {
-                let counter = MetricType::Counter;
-                let mut metric = e.encode_descriptor(name, help, unit.as_ref(), counter)?;
-                for (vm, v) in self.driven() {
-                    let labels = labels(&vm.vm.name, vm.vm.pid, v.index);
-                    ConstCounter::new(of(v)).encode(metric.encode_family(&labels)?)?;
-                }
-                Ok(())
-            };
-        boosts("vcoop_vcpu_boosts", "Boosts, since the policy was applied", None, |v| {
-            v.boosts as f64
-        })?;
-        boosts("vcoop_vcpu_boosted", "Time boosted and awake", Some(Unit::Seconds), |v| {
-            v.boosted_ns as f64 / NS
-        })?;
-        boosts("vcoop_vcpu_throttles", "Times the budget ended or prevented a boost", None, |v| {
-            v.throttles as f64
-        })?;
-        boosts("vcoop_vcpu_denied", "Boosts that were due and not given", None, |v| {
-            v.denied as f64
-        })?;
-        let unit = Some(Unit::Seconds);
-        let mut metric = e.encode_descriptor(
-            "vcoop_vcpu_budget",
-            "Boosted time left",
-            unit.as_ref(),
-            MetricType::Gauge,
-        )?;
-        for (vm, v) in self.driven() {
-            if let Some(left) = v.budget_left_ns {
-                let labels = labels(&vm.vm.name, vm.vm.pid, v.index);
-                ConstGauge::new(left as f64 / NS).encode(metric.encode_family(&labels)?)?;
-            }
+        let all = |of: fn(&Seen) -> u64| {
+            self.vcpus.iter().map(move |v| (labels(&v.vm, v.pid, v.index), of(v) as f64))
+        };
+        let mut times = all(|v| v.ran_ns).map(in_seconds);
+        many("vcoop_vcpu_ran", "CPU time of a vCPU's thread", &seconds, &mut times)?;
+        let help = "Time for which it could have run and did not: the guest's steal";
+        let mut times = all(|v| v.waited_ns).map(in_seconds);
+        many("vcoop_vcpu_run_delay", help, &seconds, &mut times)?;
+        let help = "Boosts, since the policy was applied";
+        many("vcoop_vcpu_boosts", help, &None, &mut self.driven(|v| Some(v.boosts)))?;
+        let mut times = self.driven(|v| Some(v.boosted_ns)).map(in_seconds);
+        many("vcoop_vcpu_boosted", "Time boosted and awake", &seconds, &mut times)?;
+        let help = "Times the budget ended or prevented a boost";
+        many("vcoop_vcpu_throttles", help, &None, &mut self.driven(|v| Some(v.throttles)))?;
+        let help = "Boosts that were due and not given";
+        many("vcoop_vcpu_denied", help, &None, &mut self.driven(|v| Some(v.denied)))?;
+
+        let (name, help) = ("vcoop_vcpu_budget", "Boosted time left");
+        let mut metric = encoder.encode_descriptor(name, help, seconds.as_ref(), GAUGE)?;
+        for (labels, value) in self.driven(|v| v.budget_left_ns).map(in_seconds) {
+            ConstGauge::new(value).encode(metric.encode_family(&labels)?)?;
         }
-        let mut metric = e.encode_descriptor(
-            "vcoop_vm_policy",
-            "The policy in force on a VM",
-            None,
-            MetricType::Gauge,
-        )?;
+        let (name, help) = ("vcoop_vm_policy", "The policy in force on a VM");
+        let mut metric = encoder.encode_descriptor(name, help, None, GAUGE)?;
         for vm in &status.vms {
             let pid = vm.vm.pid.to_string();
             let labels = [("vm", vm.vm.name.clone()), ("pid", pid), ("policy", vm.policy.clone())];
@@ -165,26 +140,21 @@ impl Collector for Page {
 }
 
 impl Page {
-    /// vCPUs that a policy is applied to.
-    fn driven(&self) -> impl Iterator<Item = (&VmStatus, &VcpuStatus)> {
-        let all = self.status.vms.iter().flat_map(|vm| vm.vcpus.iter().map(move |v| (vm, v)));
-        all.filter(|(_, v)| v.left_alone.is_none())
+    /// A number of each vCPU that a policy is applied to and that has it.
+    fn driven(&self, of: fn(&VcpuStatus) -> Option<u64>) -> impl Iterator<Item = Value> {
+        self.status.vms.iter().flat_map(move |vm| {
+            let labels = |v: &VcpuStatus| labels(&vm.vm.name, vm.vm.pid, v.index);
+            vm.driven().filter_map(move |v| Some((labels(v), of(v)? as f64)))
+        })
     }
 }
 
-fn labels(vm: &str, pid: u32, vcpu: u32) -> [(&'static str, String); 3] {
+fn labels(vm: &str, pid: u32, vcpu: u32) -> Labels {
     [("vm", vm.to_owned()), ("pid", pid.to_string()), ("vcpu", vcpu.to_string())]
 }
 
-fn one(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    unit: Option<Unit>,
-    value: f64,
-) -> fmt::Result {
-    let metric = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
-    ConstCounter::new(value).encode(metric)
+fn in_seconds((labels, ns): Value) -> Value {
+    (labels, ns / NS)
 }
 
 /// Serves metrics until the process ends.
@@ -194,29 +164,30 @@ fn one(
 /// Nobody can listen there.
 pub(crate) fn serve(shared: &Arc<Shared>, listen: &Listen) -> io::Result<()> {
     let shared = shared.clone();
+    let named = thread::Builder::new().name("metrics".to_owned());
     match listen {
         Listen::Tcp(address) => {
             let listener = TcpListener::bind(address)?;
-            thread::Builder::new().name("metrics".to_owned()).spawn(move || {
-                for stream in listener.incoming().flatten() {
-                    let _ = stream.set_read_timeout(Some(PATIENCE));
-                    let _ = stream.set_write_timeout(Some(PATIENCE));
-                    let _ = answer(&stream, &stream, &shared);
-                }
-            })?;
+            named.spawn(move || listener.incoming().flatten().for_each(|s| greet(&s, &shared)))?;
         }
         Listen::Unix(path) => {
             let listener = bind(path)?;
-            thread::Builder::new().name("metrics".to_owned()).spawn(move || {
-                for stream in listener.incoming().flatten() {
-                    let _ = stream.set_read_timeout(Some(PATIENCE));
-                    let _ = stream.set_write_timeout(Some(PATIENCE));
-                    let _ = answer(&stream, &stream, &shared);
-                }
-            })?;
+            named.spawn(move || listener.incoming().flatten().for_each(|s| greet(&s, &shared)))?;
         }
     }
     Ok(())
+}
+
+/// Answers a client that does not keep others waiting.
+fn greet<S: AsFd>(stream: &S, shared: &Shared)
+where
+    for<'a> &'a S: Read + Write,
+{
+    for side in [Timeout::Recv, Timeout::Send] {
+        let _ = set_socket_timeout(stream, side, Some(PATIENCE));
+    }
+    // A client that has gone wants no answer.
+    let _ = answer(stream, stream, shared);
 }
 
 fn bind(path: &Path) -> io::Result<UnixListener> {

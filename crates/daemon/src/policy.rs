@@ -5,6 +5,8 @@ use vcoop_model::living::Living;
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::scenario::{Scenario, Set};
 use vcoop_policy::config::Means;
+use vcoop_threads::allowed_cpus;
+use vcoop_vmm::Vm;
 
 /// Highest real-time priority of a boosted thread. The engine's thread has to be above it, or a boosted
 /// vCPU keeps it from ending the boost.
@@ -16,6 +18,15 @@ pub(crate) const ENGINE_PRIORITY: u8 = 90;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(pub String);
+
+/// A VM that was found, as its scenario says it.
+pub fn living(vm: &Vm) -> Living {
+    Living {
+        name: vm.name.clone(),
+        vcpus: vm.vcpus.len().max(1),
+        pcpus: allowed_cpus().map_or(1, |cpus| cpus.len()),
+    }
+}
 
 /// The plan of a VM under a policy. `sets`: `PATH=VALUE`, as `--set` has them.
 ///

@@ -89,6 +89,21 @@ pub struct VmStatus {
     pub vcpus: Vec<VcpuStatus>,
 }
 
+impl VmStatus {
+    /// vCPUs that the policy is applied to.
+    pub fn driven(&self) -> impl Iterator<Item = &VcpuStatus> {
+        self.vcpus.iter().filter(|vcpu| vcpu.left_alone.is_none())
+    }
+
+    /// How many these are, in words: `1 vCPU`, `3 vCPUs`.
+    pub fn extent(&self) -> String {
+        match self.driven().count() {
+            1 => "1 vCPU".to_owned(),
+            n => format!("{n} vCPUs"),
+        }
+    }
+}
+
 /// A vCPU of such a VM. The counters are since the policy was applied.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct VcpuStatus {

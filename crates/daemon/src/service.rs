@@ -11,13 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use vcoop_model::living::Living;
 use vcoop_model::plan::PolicyPlan;
-use vcoop_threads::allowed_cpus;
 use vcoop_vmm::{Proc, Vm};
 
 use crate::config::Listen;
-use crate::engine::{Engine, Target, TargetVcpu};
+use crate::engine::{Engine, Target};
 use crate::metrics;
 use crate::place::{Left, Place, PlaceError};
 use crate::policy;
@@ -27,19 +25,6 @@ use crate::protocol::{Request, Response, Status, VmId, VmStatus};
 const MOST_REQUEST: u64 = 64 << 10;
 /// Most connections at a time.
 const MOST_CONNECTIONS: u64 = 32;
-
-/// Where an owner is.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Its folder.
-    pub dir: PathBuf,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { dir: Place::usual() }
-    }
-}
 
 /// Who wanted a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,15 +78,15 @@ impl Service {
         dir.join("control.sock")
     }
 
-    /// Becomes the owner. Also: what an owner before had left changed.
+    /// Becomes the owner, in a folder. Also: what an owner before had left changed.
     ///
     /// # Errors
     ///
     /// [`PlaceError`]; [`PlaceError::Busy`] if there is an owner.
-    pub fn start(options: &Options) -> Result<(Self, Left), PlaceError> {
-        let place = Place::take(&options.dir)?;
+    pub fn start(dir: &Path) -> Result<(Self, Left), PlaceError> {
+        let place = Place::take(dir)?;
         let (journal, left) = place.journal()?;
-        let socket = Self::socket_in(&options.dir);
+        let socket = Self::socket_in(dir);
         let at = |e| PlaceError::Io(socket.clone(), e);
         let _ = fs::remove_file(&socket);
         let engine = Engine::start(place, journal).map_err(at)?;
@@ -279,9 +264,8 @@ impl Shared {
         me: &Owner,
     ) -> Result<VmStatus, String> {
         let scan = self.proc.scan().map_err(|e| format!("/proc: {e}"))?;
-        let is =
-            |vm: &&Vm| vm.pid == id.pid && vm.start_time == id.start_ticks && vm.name == id.name;
-        let vm = scan.vms.iter().find(is).ok_or_else(|| format!("{}: it has ended", id.name))?;
+        let vm = scan.vms.iter().find(|vm| VmId::of(vm) == *id);
+        let vm = vm.ok_or_else(|| format!("{}: it has ended", id.name))?;
         let target = target(vm, policy, sets)?;
         let status = self.engine.attach(target)?;
         self.owners().insert(id.clone(), me.clone());
@@ -311,26 +295,12 @@ fn target(vm: &Vm, policy: &str, sets: &[String]) -> Result<Target, String> {
             vm.name
         ));
     }
-    let living = Living {
-        name: vm.name.clone(),
-        vcpus: vm.vcpus.len(),
-        pcpus: allowed_cpus().map_or(1, |cpus| cpus.len()),
-    };
-    let plan = policy::policy(&living, policy, sets).map_err(|e| e.to_string())?;
+    let plan = policy::policy(&policy::living(vm), policy, sets).map_err(|e| e.to_string())?;
     if matches!(plan.policy, PolicyPlan::Vanilla) {
         return Err(format!(
             "{policy} is what a VM has when no policy is applied to it\n  remedy: vcoop detach {}",
             vm.name
         ));
     }
-    let vcpu = |v: &vcoop_vmm::VcpuThread| TargetVcpu {
-        index: v.index,
-        tid: v.thread.tid as i32,
-        start_ticks: v.thread.start_time,
-    };
-    Ok(Target {
-        vm: VmId::of(vm),
-        vcpus: vm.vcpus.iter().map(vcpu).collect(),
-        plan: Box::new(plan),
-    })
+    Ok(Target { vm: VmId::of(vm), vcpus: vm.vcpus.clone(), plan: Box::new(plan) })
 }

@@ -19,18 +19,18 @@ pub struct Living {
     pub pcpus: usize,
 }
 
-impl Living {
-    /// Its name as a scenario and a probe take it: letters, digits, `-` and `_`.
-    pub fn plain_name(&self) -> String {
-        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '_' };
-        let name: String = self.name.chars().take(MOST_NAME).map(plain).collect();
-        // `host` is the host's own, in the names of probes.
-        if name.is_empty() || name == "host" { format!("vm-{name}") } else { name }
-    }
+/// A VM's name as a scenario and a probe take it: letters, digits, `-` and `_`.
+pub fn plain_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '_' };
+    let name: String = name.chars().take(MOST_NAME).map(plain).collect();
+    // `host` is the host's own, in the names of probes.
+    if name.is_empty() || name == "host" { format!("vm-{name}") } else { name }
+}
 
+impl Living {
     /// The scenario: `policies` are applied to the VM in turns.
     pub fn scenario(&self, policies: &[String]) -> String {
-        let name = self.plain_name();
+        let name = plain_name(&self.name);
         let list: Vec<String> = policies.iter().map(|policy| format!("{policy:?}")).collect();
         let mut text = String::new();
         // Writing to a string does not fail.

@@ -1,6 +1,6 @@
 //! Who is observed.
 
-use vcoop_model::living::Living;
+use vcoop_model::living::plain_name;
 use vcoop_sources::trace::Tid;
 use vcoop_threads::Stat;
 use vcoop_vmm::{Accel, Vm};
@@ -49,14 +49,13 @@ impl Subject {
     /// A VM that was found.
     pub fn of(vm: &Vm) -> Self {
         let tid = |tid: u32| tid.cast_signed();
-        let (name, vcpus) = (vm.name.clone(), vm.vcpus.len());
         let vcpu = |v: &vcoop_vmm::VcpuThread| Vcpu {
             index: v.index,
             tid: tid(v.thread.tid),
             start: v.thread.start_time,
         };
         Self {
-            name: Living { name, vcpus, pcpus: 1 }.plain_name(),
+            name: plain_name(&vm.name),
             pid: Some(vm.pid),
             vcpus: vm.vcpus.iter().map(vcpu).collect(),
             others: vm.others.iter().map(|t| (tid(t.thread.tid), t.thread.comm.clone())).collect(),

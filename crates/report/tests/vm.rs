@@ -6,7 +6,7 @@ use vcoop_lab::analysis::About;
 use vcoop_lab::result::{Document, Note};
 use vcoop_lab::vm::observed;
 use vcoop_model::capture::NoCaptures;
-use vcoop_model::living::Living;
+use vcoop_model::living::{Living, plain_name};
 use vcoop_model::recording::{LatencyRecord, Part, Parts, Recording, Scalar};
 use vcoop_model::scenario::Scenario;
 use vcoop_report::{Style, render, render_html};
@@ -30,7 +30,7 @@ fn document(name: &str) -> Document {
     let mut plan = scenario.plans(None).unwrap().swap_remove(0);
     plan.policy_name = "as-is".to_owned();
     plan.duration_ns = 4_000_000_000;
-    let name = living.plain_name();
+    let name = plain_name(name);
     let (mut latencies, mut scalars) = (Vec::new(), BTreeMap::new());
     let mut put = |probe: &str, metric: &str, unit: &'static str, value: f64| {
         scalars.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });

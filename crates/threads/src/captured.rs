@@ -82,6 +82,17 @@ impl Captured {
         Ok(Self { stat, pidfd, baseline: Baseline { tid, start, attributes, nice, cpus } })
     }
 
+    /// Takes what the thread has now for what it had, and keeps its CPUs as they were noted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]: the thread has ended, or may not be looked at.
+    pub fn renew(&mut self) -> Result<(), Error> {
+        let tid = self.baseline.tid;
+        (self.baseline.attributes, self.baseline.nice) = (Attributes::get(tid)?, nice(tid)?);
+        Ok(())
+    }
+
     /// The thread of a baseline that was written down; `None` if it has ended.
     pub fn again(baseline: Baseline) -> Option<Self> {
         let stat = Stat::open(baseline.tid).ok()?;

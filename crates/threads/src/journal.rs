@@ -172,6 +172,16 @@ impl Journal {
         written
     }
 
+    /// A thread that is in it has another baseline: somebody else has changed it.
+    ///
+    /// # Errors
+    ///
+    /// [`JournalError::Io`]: the file still has the earlier one.
+    pub fn rewrite(&mut self, baseline: &Baseline) -> Result<(), JournalError> {
+        self.contents.threads.insert(baseline.tid, baseline.clone());
+        self.write()
+    }
+
     /// Takes out a thread that has its baseline again.
     ///
     /// # Errors

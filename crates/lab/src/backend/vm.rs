@@ -51,8 +51,6 @@ pub struct Applied {
     pub boosted_ns: Ns,
     /// How long it was in force.
     pub for_ns: Ns,
-    /// vCPUs that it was not applied to.
-    pub left_alone: usize,
 }
 
 /// A VM that runs on this host. A run applies the plan's policy, lets the warm-up pass, and then

@@ -1,0 +1,601 @@
+//! What the engine's thread has and does.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::Receiver;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
+use vcoop_model::plan::{Plan, PolicyPlan};
+use vcoop_policy::VmShared;
+use vcoop_policy::config::Ns;
+use vcoop_policy::driver;
+use vcoop_policy::govern::CpuTime;
+use vcoop_policy::repay::ACCOUNT_NS;
+use vcoop_policy::thread::Policy;
+use vcoop_sources::{Happened, Perf, Source, What};
+use vcoop_threads::clock::{kernel_clock, monotonic};
+use vcoop_threads::journal::Journal;
+use vcoop_threads::{Attributes, Captured, RunTimes, set_timer_slack};
+use vcoop_vmm::VcpuThread;
+
+use super::{Command, ENDS, KEEPER, TIMER, Target, WAKE};
+use crate::keeper::Keeper;
+use crate::place::Place;
+use crate::policy::ENGINE_PRIORITY;
+use crate::port::{Due, Dues, Stop, Vcpu, VcpuPort};
+use crate::protocol::{Status, VcpuStatus, VmId, VmStatus};
+
+/// Time between two looks at whether somebody else has changed a thread.
+const CHECK_NS: Ns = 1_000_000_000;
+
+/// What was heard of.
+#[derive(Clone, Copy, Debug, Default)]
+struct Heard {
+    events: u64,
+    sum_ns: Ns,
+    max_ns: Ns,
+}
+
+/// A VM with a policy.
+#[derive(Debug)]
+struct AttachedVm {
+    id: VmId,
+    policy: String,
+    since: Ns,
+    plan: Box<Plan>,
+    /// Time of the last call of a policy.
+    called: Ns,
+    shared: VmShared,
+    /// Those that are driven; of the others, what they were last, and why they are left alone.
+    vcpus: Vec<Result<Vcpu, VcpuStatus>>,
+    /// CPU time of the vCPUs, where the policy wants to know.
+    times: Vec<Option<RunTimes>>,
+}
+
+/// The engine's thread.
+#[derive(Debug)]
+pub(super) struct Inside {
+    orders: Receiver<Command>,
+    poll: OwnedFd,
+    timer: OwnedFd,
+    /// From the first policy on that wants to hear of threads.
+    source: Option<Box<dyn Source>>,
+    keeper: Keeper,
+    journal: Journal,
+    place: Place,
+    vms: BTreeMap<u64, AttachedVm>,
+    /// Number of the VM, and place in it, by thread.
+    threads: BTreeMap<i32, (u64, usize)>,
+    dues: Dues,
+    next: u64,
+    heard: Heard,
+}
+
+impl Inside {
+    /// Nothing is attached yet.
+    pub(super) fn new(
+        orders: Receiver<Command>,
+        poll: OwnedFd,
+        timer: OwnedFd,
+        keeper: Keeper,
+        journal: Journal,
+        place: Place,
+    ) -> Self {
+        Self {
+            orders,
+            poll,
+            timer,
+            source: None,
+            keeper,
+            journal,
+            place,
+            vms: BTreeMap::new(),
+            threads: BTreeMap::new(),
+            dues: Dues::new(),
+            next: 0,
+            heard: Heard::default(),
+        }
+    }
+
+    /// Until it is told to end, or cannot go on.
+    pub(super) fn live(mut self) {
+        set_timer_slack(1);
+        // Without it, it is late on a busy host, and the VM's status shows by how much.
+        let _ = Attributes::from_policy(&Policy::Fifo(ENGINE_PRIORITY)).set(0);
+        let mut events = Vec::with_capacity(64);
+        loop {
+            self.set_timer();
+            events.clear();
+            match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                // It cannot go on without: all is given back.
+                Err(_) => break,
+            }
+            let mut ends = false;
+            for event in &events {
+                match event.data.u64() {
+                    WAKE => ends |= self.obey(),
+                    TIMER => {}
+                    KEEPER => self.keeper_ended(),
+                    token if token >= ENDS => self.ended((token - ENDS) as i32),
+                    token => self.listen(token as i32),
+                }
+            }
+            if ends {
+                break;
+            }
+            self.act();
+        }
+        self.detach_all();
+        self.keeper.end();
+        if self.journal.contents().threads.is_empty() {
+            let _ = self.journal.remove();
+        }
+    }
+
+    /// The timer rings when the first thing is due.
+    fn set_timer(&self) {
+        let at = self.dues.first().map_or(0, |(at, _)| (*at).max(1));
+        let value =
+            Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let spec = Itimerspec { it_interval: none, it_value: value };
+        // A time that has passed rings at once; zero is none. Nothing here can fail.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec);
+    }
+
+    /// Does what it is told; whether it is to end.
+    fn obey(&mut self) -> bool {
+        while let Ok(command) = self.orders.try_recv() {
+            match command {
+                Command::Attach(target, answer) => {
+                    if let Some(number) = self.number(&target.vm) {
+                        self.detach(number);
+                    }
+                    let _ = answer.send(self.attach(target));
+                }
+                Command::Detach(vm, answer) => {
+                    let number = self.number(&vm);
+                    let _ = answer.send(number.and_then(|number| self.detach(number)));
+                }
+                Command::Status(answer) => _ = answer.send(self.status()),
+                Command::End => return true,
+            }
+        }
+        false
+    }
+
+    fn number(&self, id: &VmId) -> Option<u64> {
+        self.vms.iter().find(|(_, vm)| vm.id == *id).map(|(number, _)| *number)
+    }
+
+    fn attach(&mut self, target: Target) -> Result<VmStatus, String> {
+        let Target { vm: id, vcpus, plan } = target;
+        let now = monotonic();
+        let number = self.next;
+        self.next += 1;
+        let vm = AttachedVm {
+            policy: plan.policy_name.clone(),
+            since: now,
+            called: now,
+            shared: plan.policy.shared(now),
+            vcpus: Vec::new(),
+            times: Vec::new(),
+            id,
+            plan,
+        };
+        self.vms.insert(number, vm);
+        for (place, vcpu) in vcpus.iter().enumerate() {
+            if let Err(why) = self.attach_vcpu(number, place, vcpu) {
+                self.detach(number);
+                return Err(format!("vCPU {}: {why}", vcpu.index));
+            }
+        }
+        self.dues.insert((now + CHECK_NS, Due::Check(number)));
+        let vm = &self.vms[&number];
+        if vm.plan.policy.repays() {
+            self.dues.insert((now + ACCOUNT_NS, Due::Account(number)));
+        }
+        Ok(status(vm, now))
+    }
+
+    fn attach_vcpu(&mut self, number: u64, place: usize, of: &VcpuThread) -> Result<(), String> {
+        let words = |e: &dyn std::fmt::Display| e.to_string();
+        let tid = of.thread.tid.cast_signed();
+        let captured = Captured::of(tid).map_err(|e| words(&e))?.without_cpus();
+        let baseline = captured.baseline().clone();
+        if baseline.start != of.thread.start_time {
+            return Err(format!("thread {tid} is another one now"));
+        }
+        let vm = self.vms.get_mut(&number).expect("it is being attached");
+        let policy = baseline.attributes.to_policy();
+        if policy.is_rt() || policy.is_deadline() {
+            let why = format!("somebody else made it {}", baseline.attributes);
+            let (index, left_alone) = (of.index, Some(why));
+            let alone = VcpuStatus { index, tid, left_alone, ..VcpuStatus::default() };
+            vm.vcpus.push(Err(alone));
+            vm.times.push(None);
+            return Ok(());
+        }
+        self.journal.record(&captured).map_err(|e| words(&e))?;
+        let slot = self.keeper.hold(&baseline).map_err(|e| {
+            let _ = self.journal.forget(&captured);
+            format!("the keeper: {e}")
+        })?;
+        let mut driver = vm.plan.vcpu_driver(0, place);
+        // The plan's baseline is a guess; this is what the thread has.
+        driver.set_baseline(policy);
+        let vcpu = Vcpu {
+            index: of.index,
+            driver,
+            has: baseline.attributes,
+            captured,
+            slot,
+            for_life: !vm.plan.policy.boosts(),
+            armed: None,
+        };
+        vm.vcpus.push(Ok(vcpu));
+        let repays = vm.plan.policy.repays();
+        vm.times.push(if repays { RunTimes::open(tid).ok() } else { None });
+        self.threads.insert(tid, (number, place));
+        let ends = vm.vcpus[place].as_ref().ok().and_then(|v| v.captured.ends());
+        if let Some(ends) = ends {
+            let token = EventData::new_u64(ENDS + tid as u64);
+            epoll::add(&self.poll, ends, token, EventFlags::IN | EventFlags::ONESHOT)
+                .map_err(|e| words(&e))?;
+        }
+        if vm.plan.policy.boosts() {
+            let source = match &mut self.source {
+                Some(source) => source,
+                None => self.source.insert(Box::new(Perf::new().map_err(|e| words(&e))?)),
+            };
+            source
+                .watch(tid, heard_after(&vm.plan.policy), self.poll.as_fd())
+                .map_err(|e| words(&e))?;
+        }
+        let started = self.drive(number, place, |port| driver::start(port, false));
+        match started {
+            Some(Ok(())) | None => {}
+            Some(Err(Stop::Gone)) => return Err("its thread has ended".to_owned()),
+            Some(Err(Stop::Refused(why))) => return Err(words(&why)),
+            Some(Err(Stop::Foreign)) => self.check(number, place),
+        }
+        self.settle(number, place);
+        Ok(())
+    }
+
+    /// Whether a vCPU sleeps is found out anew.
+    fn settle(&mut self, number: u64, place: usize) {
+        let Some(vcpu) = self.vcpu(number, place) else { return };
+        let asleep = vcpu.captured.is_asleep();
+        if asleep != vcpu.driver.is_halted() {
+            self.halt(number, place, monotonic(), asleep);
+        }
+    }
+
+    /// Has something done with a vCPU; `None`: it is not driven.
+    fn drive<R>(
+        &mut self,
+        number: u64,
+        place: usize,
+        what: impl FnOnce(&mut VcpuPort<'_>) -> R,
+    ) -> Option<R> {
+        self.drive_at(number, place, monotonic(), what)
+    }
+
+    /// The same about something that happened at a time. No policy's time goes back, so it may count
+    /// from a later one.
+    fn drive_at<R>(
+        &mut self,
+        number: u64,
+        place: usize,
+        at: Ns,
+        what: impl FnOnce(&mut VcpuPort<'_>) -> R,
+    ) -> Option<R> {
+        let vm = self.vms.get_mut(&number)?;
+        let vcpu = vm.vcpus.get_mut(place)?.as_mut().ok()?;
+        let (shared, keeper, dues) = (&mut vm.shared, &self.keeper, &mut self.dues);
+        vm.called = vm.called.max(at);
+        let (due, since) = (Due::Policy(number, place), vm.called);
+        let mut port = VcpuPort { vcpu, shared, keeper, dues, due, since };
+        let result = what(&mut port);
+        port.keeper.slot(port.vcpu.slot).acts();
+        Some(result)
+    }
+
+    /// The same with what can go wrong: then the vCPU is driven no longer.
+    fn run(
+        &mut self,
+        number: u64,
+        place: usize,
+        what: impl FnOnce(&mut VcpuPort<'_>) -> Result<(), Stop>,
+    ) {
+        self.run_at(number, place, monotonic(), what);
+    }
+
+    fn run_at(
+        &mut self,
+        number: u64,
+        place: usize,
+        at: Ns,
+        what: impl FnOnce(&mut VcpuPort<'_>) -> Result<(), Stop>,
+    ) {
+        match self.drive_at(number, place, at, what) {
+            Some(Ok(())) | None => {}
+            Some(Err(Stop::Gone)) => self.leave(number, place, None),
+            Some(Err(Stop::Refused(why))) => self.leave(number, place, Some(why.to_string())),
+            Some(Err(Stop::Foreign)) => self.check(number, place),
+        }
+    }
+
+    fn halt(&mut self, number: u64, place: usize, at: Ns, halted: bool) {
+        self.run_at(number, place, at, |port| driver::halt(port, halted));
+    }
+
+    /// What a thread did.
+    fn listen(&mut self, tid: i32) {
+        let Some(&(number, place)) = self.threads.get(&tid) else { return };
+        let now = monotonic();
+        let (mut events, mut lost) = (Vec::new(), false);
+        let heard = &mut self.heard;
+        let Some(source) = &mut self.source else { return };
+        source.take(tid, &mut |Happened { at, what }| {
+            match what {
+                What::Sleeps => {
+                    let late = now.saturating_sub(at);
+                    heard.events += 1;
+                    heard.sum_ns += late;
+                    heard.max_ns = heard.max_ns.max(late);
+                    events.push((now, true));
+                }
+                // Its run began before it was heard of, and is charged from there.
+                What::Runs => events.push((at, false)),
+                What::Lost => lost = true,
+            }
+        });
+        // A thread that has slept and run since is not told of each: only how it is now matters, and
+        // that it has slept, which begins a new run.
+        let slept = events.iter().rposition(|(_, asleep)| *asleep);
+        let from = slept.unwrap_or(0);
+        for &(at, asleep) in events[from..].iter().take(2) {
+            if asleep || self.vcpu(number, place).is_some_and(|v| v.driver.is_halted()) {
+                self.halt(number, place, at, asleep);
+            }
+        }
+        if lost {
+            self.settle(number, place);
+        }
+    }
+
+    /// A vCPU that is driven.
+    fn vcpu(&self, number: u64, place: usize) -> Option<&Vcpu> {
+        self.vms.get(&number)?.vcpus.get(place)?.as_ref().ok()
+    }
+
+    /// The same, to be changed.
+    fn vcpu_mut(&mut self, number: u64, place: usize) -> Option<&mut Vcpu> {
+        self.vms.get_mut(&number)?.vcpus.get_mut(place)?.as_mut().ok()
+    }
+
+    /// Does what is due.
+    fn act(&mut self) {
+        let now = monotonic();
+        while let Some(&(at, due)) = self.dues.first()
+            && at <= now
+        {
+            self.dues.pop_first();
+            match due {
+                Due::Policy(number, place) => {
+                    if let Some(vcpu) = self.vcpu_mut(number, place) {
+                        vcpu.armed = None;
+                    }
+                    self.run(number, place, |port| driver::timer(port));
+                }
+                Due::Account(number) => {
+                    self.account(number);
+                    self.dues.insert((now + ACCOUNT_NS, due));
+                }
+                Due::Check(number) => {
+                    let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
+                    (0..places).for_each(|place| self.check(number, place));
+                    self.dues.insert((now + CHECK_NS, due));
+                }
+            }
+        }
+    }
+
+    fn account(&mut self, number: u64) {
+        let Some(vm) = self.vms.get(&number) else { return };
+        let totals: Vec<_> = vm
+            .times
+            .iter()
+            .map(|file| {
+                let time = file.as_ref()?.read();
+                Some(CpuTime { busy_ns: time.ran_ns, steal_ns: time.waited_ns })
+            })
+            .collect();
+        for (place, total) in totals.into_iter().enumerate() {
+            if let Some(total) = total {
+                self.run(number, place, |port| driver::account(port, total));
+            }
+        }
+    }
+
+    /// Somebody else may have changed what a vCPU's thread has.
+    fn check(&mut self, number: u64, place: usize) {
+        let Some(vcpu) = self.vcpu(number, place) else { return };
+        let now = Attributes::get(vcpu.tid());
+        let (true, Ok(now)) = (vcpu.captured.is_alive(), now) else {
+            return self.leave(number, place, None);
+        };
+        let policy = now.to_policy();
+        if policy == vcpu.has.to_policy() {
+            return;
+        }
+        if policy.is_rt() || policy.is_deadline() {
+            return self.leave(number, place, Some(format!("somebody else made it {now}")));
+        }
+        self.rebase(number, place);
+    }
+
+    /// What somebody else has given a thread is what it gets back in the end.
+    fn rebase(&mut self, number: u64, place: usize) {
+        let Some(vcpu) = self.vcpu_mut(number, place) else { return };
+        if vcpu.captured.renew().is_err() {
+            return self.leave(number, place, None);
+        }
+        let baseline = vcpu.captured.baseline().clone();
+        vcpu.has = baseline.attributes;
+        let slot = vcpu.slot;
+        let words = |e: &dyn std::fmt::Display| e.to_string();
+        // If it cannot be written down, nothing more is changed.
+        let noted = self.journal.rewrite(&baseline).map_err(|e| words(&e));
+        let noted =
+            noted.and_then(|()| self.keeper.hold_anew(slot, &baseline).map_err(|e| words(&e)));
+        match noted {
+            Ok(()) => {
+                let policy = baseline.attributes.to_policy();
+                self.run(number, place, |port| driver::rebase(port, policy));
+            }
+            Err(why) => self.leave(number, place, Some(why)),
+        }
+    }
+
+    /// A thread has ended.
+    fn ended(&mut self, tid: i32) {
+        if let Some(&(number, place)) = self.threads.get(&tid) {
+            self.leave(number, place, None);
+        }
+    }
+
+    /// A vCPU is driven no longer. `why`: it is left as it is; else its thread has ended. A VM without
+    /// a thread is none.
+    fn leave(&mut self, number: u64, place: usize, why: Option<String>) {
+        let Some(vm) = self.vms.get_mut(&number) else { return };
+        let Some(entry) = vm.vcpus.get_mut(place) else { return };
+        let Ok(vcpu) = entry else { return };
+        let alone = VcpuStatus {
+            left_alone: Some(why.unwrap_or_else(|| "its thread has ended".to_owned())),
+            boosted: false,
+            ..vcpu_status(vcpu, monotonic())
+        };
+        if let Ok(vcpu) = std::mem::replace(entry, Err(alone)) {
+            self.let_go(vcpu, Due::Policy(number, place));
+        }
+        let Some(vm) = self.vms.get(&number) else { return };
+        let ended = |v: &Result<Vcpu, VcpuStatus>| match v {
+            Ok(_) => false,
+            Err(alone) => !Captured::of(alone.tid).is_ok_and(|c| c.is_alive()),
+        };
+        if vm.vcpus.iter().all(ended) {
+            self.detach(number);
+        }
+    }
+
+    /// A thread gets back what it had, unless somebody else has given it something, and nothing is kept
+    /// about it any more. What cannot be given back stays in the journal.
+    fn let_go(&mut self, vcpu: Vcpu, due: Due) {
+        self.source.iter_mut().for_each(|source| source.forget(vcpu.tid()));
+        self.threads.remove(&vcpu.tid());
+        if let Some(at) = vcpu.armed {
+            self.dues.remove(&(at, due));
+        }
+        let now = Attributes::get(vcpu.tid());
+        let is_ours = now.is_ok_and(|now| now.to_policy() == vcpu.has.to_policy());
+        if is_ours && vcpu.captured.restore().is_err() {
+            return;
+        }
+        self.keeper.drop(vcpu.slot);
+        // It stays in the file if that cannot be written, which does no harm.
+        let _ = self.journal.forget(&vcpu.captured);
+    }
+
+    fn detach(&mut self, number: u64) -> Option<VmStatus> {
+        let now = monotonic();
+        let places = self.vms.get(&number)?.vcpus.len();
+        for place in 0..places {
+            // Refused, gone, or changed by somebody else: what is left to do follows.
+            let _ = self.drive(number, place, |port| driver::stop(port));
+        }
+        let mut vm = self.vms.remove(&number)?;
+        let last = status(&vm, now);
+        for (place, vcpu) in vm.vcpus.drain(..).enumerate() {
+            if let Ok(vcpu) = vcpu {
+                self.let_go(vcpu, Due::Policy(number, place));
+            }
+        }
+        self.dues
+            .retain(|(_, due)| !matches!(due, Due::Account(n) | Due::Check(n) if *n == number));
+        Some(last)
+    }
+
+    fn detach_all(&mut self) {
+        while let Some((number, _)) = self.vms.first_key_value() {
+            self.detach(*number);
+        }
+    }
+
+    /// Somebody has ended the keeper. Without one nothing may be boosted.
+    fn keeper_ended(&mut self) {
+        let again = self.keeper.again(&self.place).is_ok();
+        let added = again && {
+            let token = EventData::new_u64(KEEPER);
+            epoll::add(&self.poll, self.keeper.ends(), token, EventFlags::IN).is_ok()
+        };
+        if !added {
+            self.detach_all();
+        }
+    }
+
+    fn status(&self) -> Status {
+        let now = monotonic();
+        Status {
+            pid: std::process::id(),
+            engine_cpu_ns: kernel_clock(libc::CLOCK_THREAD_CPUTIME_ID),
+            events: self.heard.events,
+            reaction_sum_ns: self.heard.sum_ns,
+            reaction_max_ns: self.heard.max_ns,
+            vms: self.vms.values().map(|vm| status(vm, now)).collect(),
+        }
+    }
+}
+
+/// How long a vCPU has run before its policy has to know: what is shorter than its boost may be heard of
+/// late, and is charged all the same.
+fn heard_after(policy: &PolicyPlan) -> Ns {
+    match policy {
+        PolicyPlan::WakeBoost(config) => (config.run_ns / 2).min(250_000),
+        _ => 0,
+    }
+}
+
+fn status(vm: &AttachedVm, now: Ns) -> VmStatus {
+    let vcpus = vm.vcpus.iter().map(|vcpu| match vcpu {
+        Ok(vcpu) => vcpu_status(vcpu, now),
+        Err(alone) => alone.clone(),
+    });
+    VmStatus {
+        vm: vm.id.clone(),
+        policy: vm.policy.clone(),
+        for_ns: now.saturating_sub(vm.since),
+        vcpus: vcpus.collect(),
+    }
+}
+
+fn vcpu_status(vcpu: &Vcpu, now: Ns) -> VcpuStatus {
+    let policy = vcpu.driver.policy();
+    let stats = policy.stats();
+    let budgeted = !vcpu.for_life;
+    VcpuStatus {
+        index: vcpu.index,
+        tid: vcpu.tid(),
+        boosted: policy.is_boosted(),
+        left_alone: None,
+        boosts: stats.boosts,
+        denied: stats.denied,
+        throttles: stats.throttles,
+        boosted_ns: stats.boosted_ns,
+        budget_left_ns: budgeted.then(|| policy.budget_left(now)),
+    }
+}
