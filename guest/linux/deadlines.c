@@ -65,13 +65,12 @@ static void show(struct vcoop_vcpu *vcpu)
 {
 	struct vcoop_timers *timers = &vcpu->timers;
 	struct vcoop_guest_page *page = READ_ONCE(vcpu->page);
-	struct vcoop_view view;
-	u64 old = timers->shown;
+	u64 status, old = timers->shown;
 
 	if (!page || timers->next == old)
 		return;
-	view = vcoop_vcpu_view(vcpu);
-	if (view.status < VCOOP_STATUS_NORMAL || view.status > VCOOP_STATUS_THROTTLED)
+	status = vcoop_vcpu_status(vcpu);
+	if (vcoop_is_disabled(status))
 		return;
 	WRITE_ONCE(timers->shown, timers->next);
 	smp_store_release(&page->area.deadline_tsc, timers->next);
@@ -79,7 +78,7 @@ static void show(struct vcoop_vcpu *vcpu)
 		return;
 	WRITE_ONCE(page->report.deadlines, ++timers->published);
 	/* The end of a boost is announced anyway, and the host looks at this word then. */
-	if ((!old || timers->next < old) && view.status != VCOOP_STATUS_BOOSTED)
+	if ((!old || timers->next < old) && status != VCOOP_STATUS_BOOSTED)
 		vcoop_ring();
 }
 
@@ -89,10 +88,8 @@ static void update(struct vcoop_vcpu *vcpu)
 	show(vcpu);
 }
 
-void vcoop_deadline_show(unsigned int cpu)
+void vcoop_deadline_show(struct vcoop_vcpu *vcpu)
 {
-	struct vcoop_vcpu *vcpu = per_cpu_ptr(&vcoop_vcpus, cpu);
-
 	raw_spin_lock(&vcpu->timers.lock);
 	show(vcpu);
 	raw_spin_unlock(&vcpu->timers.lock);
