@@ -4,6 +4,7 @@
 #define VCOOP_H
 
 #include <linux/hrtimer.h>
+#include <linux/irq_work.h>
 #include <linux/percpu.h>
 #include <linux/sched.h>
 #include <linux/seq_file.h>
@@ -45,6 +46,7 @@ struct vcoop_timer {
 	const struct hrtimer *timer;	/* compared, never followed; NULL: free */
 	u64 tsc;			/* when it expires; 0: its callback runs */
 	bool soft;			/* expires in a softirq */
+	bool late;			/* had passed at the end of an interrupt */
 };
 
 struct vcoop_timers {
@@ -82,6 +84,7 @@ struct vcoop_vcpu {
 		u16 task;
 		u64 tsc;
 	} waking;
+	struct irq_work after_waking;
 	u64 events;
 	u64 notified;
 	u64 rang;
