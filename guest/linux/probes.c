@@ -35,6 +35,16 @@ static void tell(struct vcoop_vcpu *vcpu, enum vcoop_event_kind kind)
 }
 
 /*
+ * The declared task that waits on a CPU, behind fair ones. It is stored while the task cannot run:
+ * with the lock of its queue held, or on its way from one to another.
+ */
+static void waits(unsigned int cpu, const struct task_struct *task, u16 word)
+{
+	if (word & VCOOP_TASK_DECLARED)
+		WRITE_ONCE(per_cpu_ptr(&vcoop_vcpus, cpu)->waiting, (u64)task->pid << 16 | word);
+}
+
+/*
  * A task that this CPU has woken goes to another CPU's queue, and that CPU puts
  * it there: no event here says so. By now it is on its way.
  */
@@ -47,7 +57,7 @@ static void flush_waking(struct vcoop_vcpu *vcpu)
 	vcpu->waking.pid = 0;
 	if (vcpu->waking.cpu != smp_processor_id() &&
 	    rdtsc() - vcpu->waking.tsc < vcoop_ns_to_tsc(WAKING_NS))
-		vcoop_vcpu_enqueue(vcpu->waking.cpu, pid, vcpu->waking.task);
+		vcoop_vcpu_enqueue(vcpu->waking.cpu, vcpu->waking.task);
 }
 
 /*
@@ -211,8 +221,7 @@ static void on_sched_switch(void *data, bool preempt, struct task_struct *prev,
 	}
 	if ((preempt || !prev_state) && !is_idle_task(prev)) {
 		word = vcoop_task_word(prev);
-		if (word & VCOOP_TASK_DECLARED)
-			WRITE_ONCE(vcpu->waiting, (u64)prev->pid << 16 | word);
+		waits(smp_processor_id(), prev, word);
 		if (vcoop_task_is_urgent(word) &&
 		    ((word & VCOOP_TASK_DECLARED) || vcoop_task_is_urgent(event.task)) &&
 		    (!event.flag ||
@@ -274,8 +283,10 @@ static void on_sched_wakeup(void *data, struct task_struct *task)
 	if (vcpu->waking.pid == task->pid)
 		vcpu->waking.pid = 0;
 	/* One that runs still has not slept. */
-	if (!READ_ONCE(task->on_cpu))
-		vcoop_vcpu_enqueue(task_cpu(task), task->pid, word);
+	if (!READ_ONCE(task->on_cpu)) {
+		waits(task_cpu(task), task, word);
+		vcoop_vcpu_enqueue(task_cpu(task), word);
+	}
 	raw_local_irq_restore(flags);
 }
 
@@ -293,10 +304,12 @@ static void on_sched_migrate_task(void *data, struct task_struct *task, int cpu)
 	from = per_cpu_ptr(&vcoop_vcpus, task_cpu(task));
 	if (READ_ONCE(from->waiting) >> 16 == task->pid)
 		WRITE_ONCE(from->waiting, 0);
-	if (vcpu->waking.pid == task->pid)
+	if (vcpu->waking.pid == task->pid) {
 		vcpu->waking.cpu = cpu;
-	else if (READ_ONCE(task->on_rq))
-		vcoop_vcpu_enqueue(cpu, task->pid, word);
+	} else if (READ_ONCE(task->on_rq)) {
+		waits(cpu, task, word);
+		vcoop_vcpu_enqueue(cpu, word);
+	}
 	raw_local_irq_restore(flags);
 }
 

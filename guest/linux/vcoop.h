@@ -72,7 +72,7 @@ struct vcoop_vcpu {
 	struct vcoop_guest_page *page;	/* NULL: offline, or it has no slot */
 	struct vcoop_host_area *host;
 	u64 remote;		/* the remote word as last looked at */
-	u64 waiting;		/* declared task that waits: pid << 16 | task; any CPU stores it */
+	u64 waiting;		/* declared task that waits: pid << 16 | task; see probes.c */
 	u64 pong;
 	/* Of the timer whose callback runs; no base: none does. */
 	const struct hrtimer_clock_base *due_base;
@@ -102,7 +102,7 @@ void vcoop_vcpu_event(struct vcoop_vcpu *vcpu, const struct vcoop_event *event);
 void vcoop_vcpu_pong(struct vcoop_vcpu *vcpu);
 void vcoop_vcpu_latency(struct vcoop_vcpu *vcpu, u64 due_tsc);
 void vcoop_vcpu_remote(struct vcoop_vcpu *vcpu, bool due);
-void vcoop_vcpu_enqueue(unsigned int cpu, pid_t pid, u16 task);
+void vcoop_vcpu_enqueue(unsigned int cpu, u16 task);
 void vcoop_vcpu_online(unsigned int cpu);
 void vcoop_vcpu_offline(unsigned int cpu);
 void vcoop_deadline_show(struct vcoop_vcpu *vcpu);

@@ -285,6 +285,16 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
     );
     assert!(told > 0 && remote().count > before, "{:?} {}", remote(), guest.state());
 
+    // It rings for a deadline that the host cannot know. Nobody hears it here.
+    let doorbell = offset_of!(WindowHeader, doorbell) as u64;
+    assert!(guest.state().contains(" rang 0,"), "{}", guest.state());
+    window.write(doorbell, Doorbell { valid: true, peer: 1, vector: 0 }.to_word());
+    guest.sh("taskset 1 cyclictest -q -p 80 -i 1000 -l 50");
+    let state = guest.state();
+    let rang = state.split(" rang ").nth(1).and_then(|s| s.split(',').next()).unwrap();
+    assert!(rang.parse::<u32>().unwrap() > 0, "{state}");
+    window.write(doorbell, 0);
+
     // Boosted with nothing urgent to do: the guest ends it.
     window.offer(Status::Boosted);
     let notified = window.report(0, offset_of!(GuestReport, notified));
@@ -397,12 +407,22 @@ test!("6.1", a_driver_comes_and_goes_under_load, || -> Outcome {
     assert_eq!(u64::from_str_radix(address, 16).unwrap() % window::RAM_ALIGNMENT, 0, "{state}");
     assert!(state.contains("vcpu 1: APIC id 1"), "{state}");
     guest.sh("cyclictest -q -p 80 -i 1000 -l 100; rmmod vcoop");
+
+    // The device's memory by its address; the kernel's own memory is none.
+    guest.load("");
+    let state = guest.state();
+    let address = state.split("pci at ").nth(1).and_then(|s| s.split(',').next()).unwrap();
+    guest.sh("rmmod vcoop");
+    guest.load(&format!("phys={address},{BYTES}"));
+    assert!(window.is_registered());
+    guest.sh("rmmod vcoop");
     let refused = |parameters: &str| {
         let command = format!("insmod /lib/modules/vcoop.ko {parameters}");
         guest.vm.run(&command, LIMIT).unwrap().status != 0
     };
     assert!(refused("ram=1 phys=0x1000,0x3000"));
     assert!(refused("phys=0x1000"));
+    assert!(refused("phys=0x1000000,0x3000"));
     window.write(0, 0x1234_5678_9abc_def0);
     assert!(refused(""), "the memory is somebody else's");
     guest.assert_gone();
@@ -424,6 +444,14 @@ test!("6.1", a_driver_survives_a_window_that_is_scribbled_over, || -> Outcome {
     guest.sh("rmmod vcoop");
     guest.assert_gone();
     guest.assert_healthy();
+
+    // A guest that reboots has said so.
+    window.write(0, 0);
+    window.write(offset_of!(WindowHeader, guest) as u64, 0);
+    guest.load("");
+    assert!(window.is_registered());
+    guest.sh("(sleep 1; reboot -f) >/dev/null 2>&1 &");
+    until("the registration has ended", || !window.is_registered());
     Ok(())
 });
 
