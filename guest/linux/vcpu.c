@@ -46,8 +46,18 @@ static void store(struct vcoop_vcpu *vcpu, unsigned int stores)
 		smp_store_release(&area->ack, vcpu->half.shown.ack);
 }
 
+static void answer(struct vcoop_vcpu *vcpu, u64 ping)
+{
+	vcpu->pong = ping;
+	WRITE_ONCE(vcpu->page->area.pong_tsc, rdtsc_ordered());
+	smp_store_release(&vcpu->page->area.pong, ping);
+}
+
+/* A host that is rung looks at once: no other answer about the clock is as good. */
 static void ring(struct vcoop_vcpu *vcpu)
 {
+	if (vcpu->page)
+		answer(vcpu, READ_ONCE(vcpu->host->ping));
 	if (vcoop_ring())
 		vcpu->rang++;
 }
@@ -86,12 +96,10 @@ void vcoop_vcpu_pong(struct vcoop_vcpu *vcpu)
 
 	if (likely(ping == vcpu->pong))
 		return;
-	vcpu->pong = ping;
 	/* The kernel measures it again some seconds after it has booted. */
 	if (unlikely(vcoop_window.header->tsc_khz != tsc_khz))
 		WRITE_ONCE(vcoop_window.header->tsc_khz, tsc_khz);
-	WRITE_ONCE(vcpu->page->area.pong_tsc, rdtsc_ordered());
-	smp_store_release(&vcpu->page->area.pong, ping);
+	answer(vcpu, ping);
 }
 
 u64 vcoop_ns_to_tsc(u64 ns)
