@@ -15,6 +15,9 @@ DEFINE_PER_CPU(struct vcoop_vcpu, vcoop_vcpus);
  */
 #define DUE_TASKS 256
 
+/* More than any host boosts ahead of a deadline. */
+#define SOON_NS (300 * NSEC_PER_USEC)
+
 static struct {
 	pid_t pid;
 	u64 tsc;
@@ -62,6 +65,19 @@ static void ring(struct vcoop_vcpu *vcpu)
 		vcpu->rang++;
 }
 
+/*
+ * A host boosts shortly before a deadline. An interrupt that comes in between does
+ * not end that boost: the deadline's own will.
+ */
+static bool has_deadline_soon(const struct vcoop_vcpu *vcpu)
+{
+	u64 next = READ_ONCE(vcpu->timers.next);
+	s64 left = next - rdtsc();
+
+	return next && left < (s64)vcoop_ns_to_tsc(SOON_NS) &&
+	       left > -(s64)vcoop_ns_to_tsc(SOON_NS);
+}
+
 void vcoop_vcpu_event(struct vcoop_vcpu *vcpu, const struct vcoop_event *event)
 {
 	struct vcoop_view view = vcoop_vcpu_view(vcpu);
@@ -77,6 +93,9 @@ void vcoop_vcpu_event(struct vcoop_vcpu *vcpu, const struct vcoop_event *event)
 		vcoop_deadline_show(smp_processor_id());
 	store(vcpu, stores);
 	if (!(stores & VCOOP_CHECK))
+		return;
+	/* The half asks for the check again at the next event. */
+	if (view.status == VCOOP_STATUS_BOOSTED && has_deadline_soon(vcpu))
 		return;
 	/* Pairs with the host's, between its status and its look at these words. */
 	smp_mb();

@@ -43,6 +43,9 @@ pub(crate) struct Target {
     pub(crate) vcpus: Vec<VcpuThread>,
     /// Its policy: a plan with one VM of as many vCPUs.
     pub(crate) plan: Box<Plan>,
+    /// The thread that delivers its timers, where that is not the vCPU's own, and its policy: a plan as
+    /// above with one vCPU.
+    pub(crate) timers: Option<(VcpuThread, Box<Plan>)>,
     /// What its guest shares with this host, where its policy wants to know.
     pub(crate) shares: Option<Shares>,
 }

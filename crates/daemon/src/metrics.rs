@@ -238,7 +238,7 @@ mod tests {
         };
         let alone = VcpuStatus { index: 1, left_alone: Some("why".to_owned()), ..vcpu.clone() };
         let policy = "wake-boost".to_owned();
-        let vms = vec![VmStatus { vm, policy, for_ns: 1, vcpus: vec![vcpu, alone] }];
+        let vms = vec![VmStatus { vm, policy, for_ns: 1, vcpus: vec![vcpu, alone], timers: None }];
         let text = text(Status { vms, ..Status::default() });
         for line in [
             "vcoop_vcpu_boosted_seconds_total{vm=\"a\\\"b\\nc\",pid=\"7\",vcpu=\"0\"} 2.5",

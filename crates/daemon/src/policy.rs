@@ -4,15 +4,18 @@ use vcoop_model::capture::NoCaptures;
 use vcoop_model::living::Living;
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::scenario::{Scenario, Set};
-use vcoop_policy::config::Means;
+use vcoop_policy::config::{Means, Ns};
 use vcoop_threads::allowed_cpus;
-use vcoop_vmm::Vm;
+use vcoop_vmm::{Accel, Role, Source, VcpuThread, Vm, Vmm};
 
 /// Highest real-time priority of a boosted thread. The engine's thread has to be above it, or a boosted
 /// vCPU keeps it from ending the boost.
 pub(crate) const MOST_PRIORITY: u8 = ENGINE_PRIORITY - 1;
 /// Real-time priority of the engine's thread.
 pub(crate) const ENGINE_PRIORITY: u8 = 90;
+
+/// How long a thread that delivers timers is boosted after a wake-up.
+const TIMERS_RUN_NS: Ns = 500_000;
 
 /// A policy cannot be applied, in words for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -81,6 +84,38 @@ pub fn fits(plan: &Plan) -> Result<(), Refused> {
         }
         _ => Ok(()),
     }
+}
+
+/// The thread of an emulated VM that delivers its timers, and its policy, where the VM's vCPUs are boosted:
+/// without it they would wait, boosted, for what does not come. QEMU delivers them in its main thread, under
+/// KVM the kernel does.
+///
+/// # Errors
+///
+/// None that a VM's plan can bring about.
+pub(crate) fn timers(vm: &Vm, of: &Plan) -> Result<Option<(VcpuThread, Box<Plan>)>, Refused> {
+    let means = match &of.policy {
+        PolicyPlan::Dynamic(config) => config.means,
+        PolicyPlan::WakeBoost(config) => config.means,
+        _ => return Ok(None),
+    };
+    let main = vm.others.iter().find(|other| other.role == Role::Main);
+    let Some(main) = main.filter(|_| vm.accel == Accel::Tcg && vm.vmm == Vmm::Qemu) else {
+        return Ok(None);
+    };
+    let alone = Living { vcpus: 1, ..living(vm) };
+    let mut plan = policy(&alone, "wake-boost", &[])?;
+    if let PolicyPlan::WakeBoost(config) = &mut plan.policy {
+        config.means = means;
+        config.run_ns = TIMERS_RUN_NS;
+    }
+    let thread = VcpuThread {
+        index: 0,
+        kvm_id: None,
+        thread: main.thread.clone(),
+        source: Source::ThreadName,
+    };
+    Ok(Some((thread, Box::new(plan))))
 }
 
 /// Whether a plan's policy goes by what the guest's driver says.

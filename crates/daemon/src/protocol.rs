@@ -87,6 +87,10 @@ pub struct VmStatus {
     pub for_ns: u64,
     /// Its vCPUs.
     pub vcpus: Vec<VcpuStatus>,
+    /// The thread of its VMM that delivers its timers, where that is not the vCPU's own: it is boosted
+    /// when it wakes up, within a budget of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timers: Option<VcpuStatus>,
 }
 
 impl VmStatus {

@@ -326,7 +326,9 @@ impl Shared {
         } else {
             None
         };
-        Ok(Target { vm: VmId::of(vm), vcpus: vm.vcpus.clone(), plan: Box::new(plan), shares })
+        let timers = policy::timers(vm, &plan).map_err(|e| e.to_string())?;
+        let (id, vcpus, plan) = (VmId::of(vm), vm.vcpus.clone(), Box::new(plan));
+        Ok(Target { vm: id, vcpus, plan, timers, shares })
     }
 
     /// What the guest of a VMM shares with this host, if its driver has registered.

@@ -21,7 +21,7 @@ use vcoop_threads::{Attributes, Captured, RunTimes, set_timer_slack};
 use vcoop_vmm::VcpuThread;
 
 use super::link::{DEAF_NS, Deadline, Link};
-use super::{BELL, Command, ENDS, KEEPER, TIMER, Target, WAKE};
+use super::{BELL, Command, ENDS, KEEPER, Shares, TIMER, Target, WAKE};
 use crate::keeper::Keeper;
 use crate::place::Place;
 use crate::policy::ENGINE_PRIORITY;
@@ -60,6 +60,10 @@ struct AttachedVm {
     times: Vec<Option<RunTimes>>,
     /// Its vCPUs as they were found.
     threads: Vec<VcpuThread>,
+    /// Whom the thread that delivers its timers is attached as.
+    timers: Option<u64>,
+    /// It is such a thread.
+    is_timers: bool,
     /// What its guest says, where the policy wants to know.
     link: Option<Link>,
 }
@@ -153,9 +157,20 @@ impl Inside {
         }
     }
 
+    /// Whether something that is due is worth to be woken for. A policy that boosts nobody and has nobody
+    /// throttled waits for nothing; it leaves its timer set, because the next boost wants it again.
+    fn matters(&self, due: Due) -> bool {
+        let Due::Policy(number, place) = due else { return true };
+        self.vcpu(number, place).is_some_and(|vcpu| {
+            let policy = vcpu.driver.policy();
+            policy.is_boosted() || policy.is_throttled()
+        })
+    }
+
     /// The timer rings when the first thing is due.
     fn set_timer(&self) {
-        let at = self.dues.first().map_or(0, |(at, _)| (*at).max(1));
+        let at =
+            self.dues.iter().find(|(_, due)| self.matters(*due)).map_or(0, |(at, _)| (*at).max(1));
         let value =
             Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -186,11 +201,35 @@ impl Inside {
     }
 
     fn number(&self, id: &VmId) -> Option<u64> {
-        self.vms.iter().find(|(_, vm)| vm.id == *id).map(|(number, _)| *number)
+        let is = |vm: &AttachedVm| vm.id == *id && !vm.is_timers;
+        self.vms.iter().find(|(_, vm)| is(vm)).map(|(number, _)| *number)
     }
 
     fn attach(&mut self, target: Target) -> Result<VmStatus, String> {
-        let Target { vm: id, vcpus, plan, shares } = target;
+        let Target { vm: id, vcpus, plan, timers, shares } = target;
+        let number = self.attach_threads(id.clone(), vcpus, plan, shares)?;
+        if let Some((thread, plan)) = timers {
+            match self.attach_threads(id, vec![thread], plan, None) {
+                Ok(timers) => {
+                    self.vms.entry(timers).and_modify(|vm| vm.is_timers = true);
+                    self.vms.entry(number).and_modify(|vm| vm.timers = Some(timers));
+                }
+                Err(why) => {
+                    self.detach(number);
+                    return Err(format!("the thread that delivers its timers: {why}"));
+                }
+            }
+        }
+        Ok(self.status_of(&self.vms[&number], monotonic()))
+    }
+
+    fn attach_threads(
+        &mut self,
+        id: VmId,
+        vcpus: Vec<VcpuThread>,
+        plan: Box<Plan>,
+        shares: Option<Shares>,
+    ) -> Result<u64, String> {
         let now = monotonic();
         let number = self.next;
         self.next += 1;
@@ -202,6 +241,8 @@ impl Inside {
         });
         let vm = AttachedVm {
             threads: vcpus.clone(),
+            timers: None,
+            is_timers: false,
             link,
             policy: plan.policy_name.clone(),
             since: now,
@@ -229,7 +270,7 @@ impl Inside {
             self.dues.insert((now, Due::Look(number)));
         }
         self.hear_bell(number, true);
-        Ok(status(&self.vms[&number], now))
+        Ok(number)
     }
 
     fn attach_vcpu(&mut self, number: u64, place: usize, of: &VcpuThread) -> Result<(), String> {
@@ -698,7 +739,10 @@ impl Inside {
         }
         self.hear_bell(number, false);
         let mut vm = self.vms.remove(&number)?;
-        let last = status(&vm, now);
+        let last = self.status_of(&vm, now);
+        if let Some(timers) = vm.timers {
+            self.detach(timers);
+        }
         for (place, vcpu) in vm.vcpus.drain(..).enumerate() {
             if let Ok(vcpu) = vcpu {
                 self.let_go(vcpu, Due::Policy(number, place));
@@ -729,6 +773,13 @@ impl Inside {
         }
     }
 
+    /// How a VM is, with the thread that delivers its timers.
+    fn status_of(&self, vm: &AttachedVm, now: Ns) -> VmStatus {
+        let timers = vm.timers.and_then(|number| self.vms.get(&number));
+        let timers = timers.and_then(|vm| status(vm, now).vcpus.into_iter().next());
+        VmStatus { timers, ..status(vm, now) }
+    }
+
     fn status(&self) -> Status {
         let now = monotonic();
         Status {
@@ -737,7 +788,12 @@ impl Inside {
             events: self.heard.events,
             reaction_sum_ns: self.heard.sum_ns,
             reaction_max_ns: self.heard.max_ns,
-            vms: self.vms.values().map(|vm| status(vm, now)).collect(),
+            vms: self
+                .vms
+                .values()
+                .filter(|vm| !vm.is_timers)
+                .map(|vm| self.status_of(vm, now))
+                .collect(),
         }
     }
 }
@@ -764,6 +820,7 @@ fn status(vm: &AttachedVm, now: Ns) -> VmStatus {
         policy: vm.policy.clone(),
         for_ns: now.saturating_sub(vm.since),
         vcpus: vcpus.collect(),
+        timers: None,
     }
 }
 

@@ -19,6 +19,9 @@ const LEAD_NS: Ns = 100_000;
 /// A deadline that has passed for so long is forgotten by now, or its timer was canceled.
 const STALE_NS: Ns = 3_000_000;
 
+/// ... or that has passed for so long since a boost was given for it: its timer is on its way no more.
+const SERVED_NS: Ns = 500_000;
+
 /// What must be left of the budget beside the lead, or the boost begins at the deadline only.
 const RESERVE_NS: Ns = 200_000;
 
@@ -173,9 +176,11 @@ impl Link {
         let Some(at) = (tsc != 0).then(|| self.clock.time_of(tsc)).flatten() else {
             return Deadline::None;
         };
-        // One that was served, and is still to come, has lost its boost to something that came earlier.
-        let served = self.vcpus[place].served == tsc && at <= now;
-        if served || at.saturating_add(STALE_NS) < now {
+        // A guest takes a deadline away when its timer expires. Until then a boost that was given for it,
+        // and that something else has ended, is given again.
+        let served = self.vcpus[place].served == tsc;
+        let late = if served { SERVED_NS } else { STALE_NS };
+        if at.saturating_add(late) < now {
             return Deadline::None;
         }
         let lead = if budget_left < self.lead + RESERVE_NS { 0 } else { self.lead };
@@ -283,14 +288,15 @@ mod tests {
         assert_eq!(due(&link, 4_900_000), Deadline::Now);
         link.serve(0);
         assert_eq!(due(&link, 4_950_000), Deadline::Now, "it has lost its boost, and is to come");
-        assert_eq!(due(&link, 5_000_000), Deadline::None);
+        assert_eq!(due(&link, 5_400_000), Deadline::Now, "its timer is on its way");
+        assert_eq!(due(&link, 5_600_000), Deadline::None);
         area.deadline_tsc.store(6_000_000, Ordering::Release);
         assert_eq!(due(&link, 8_000_000), Deadline::Now, "late");
         assert_eq!(due(&link, 9_100_000), Deadline::None, "stale");
         area.deadline_tsc.store(u64::MAX, Ordering::Release);
         assert_eq!(due(&link, 5_000_000), Deadline::None);
         area.deadline_tsc.store(0, Ordering::Release);
-        assert_eq!(due(&link, 5_000_000), Deadline::None);
+        assert_eq!(due(&link, 5_000_000), Deadline::None, "none");
     }
 
     #[test]
