@@ -4,6 +4,8 @@
 #[cfg(target_os = "linux")]
 mod attach;
 #[cfg(target_os = "linux")]
+mod cooperate;
+#[cfg(target_os = "linux")]
 mod discovery;
 #[cfg(target_os = "linux")]
 mod observe;
