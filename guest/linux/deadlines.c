@@ -10,6 +10,7 @@
  * timer on a stack is another timer's then. A timer that has passed by the end of
  * a timer interrupt went away unseen, and is forgotten.
  */
+#include <linux/kallsyms.h>
 #include <linux/preempt.h>
 #if __has_include(<linux/hrtimer_bases.h>)
 #include <linux/hrtimer_bases.h>
@@ -23,6 +24,74 @@
  * is on another CPU.
  */
 #define STALE_NS NSEC_PER_MSEC
+
+/* Timers that the scheduler and others arm on a task's back: they wake no urgent task. */
+static const char *const not_of_tasks[] = {
+	"hrtick",
+	"inactive_task_timer",
+	"perf_mux_hrtimer_handler",
+	"sched_cfs_period_timer",
+	"sched_cfs_slack_timer",
+	"sched_rt_period_timer",
+	"tick_nohz_handler",
+	"tick_sched_timer",
+	"watchdog_timer_fn",
+};
+
+/* As above, unless a deadline task has armed it: it is the task's next period then. */
+#define OF_DEADLINE_TASKS "dl_task_timer"
+
+/* What is known of the callbacks of timers. A name takes some microseconds to find. */
+#define KNOWN 8
+
+enum whose { TASKS, DEADLINE_TASKS, NOBODYS };
+
+static DEFINE_PER_CPU(struct {
+	struct {
+		const void *function;
+		enum whose whose;
+	} known[KNOWN];
+	unsigned int next;
+	char name[KSYM_SYMBOL_LEN];
+}, callbacks);
+
+static enum whose whose(const void *function)
+{
+	unsigned int i;
+	enum whose is;
+	char *name;
+
+	for (i = 0; i < KNOWN; i++)
+		if (this_cpu_read(callbacks.known[i].function) == function)
+			return this_cpu_read(callbacks.known[i].whose);
+	name = this_cpu_ptr(&callbacks)->name;
+	sprint_symbol_no_offset(name, (unsigned long)function);
+	is = strcmp(name, OF_DEADLINE_TASKS) ? TASKS : DEADLINE_TASKS;
+	if (match_string(not_of_tasks, ARRAY_SIZE(not_of_tasks), name) >= 0)
+		is = NOBODYS;
+	i = this_cpu_inc_return(callbacks.next) % KNOWN;
+	this_cpu_write(callbacks.known[i].whose, is);
+	this_cpu_write(callbacks.known[i].function, function);
+	return is;
+}
+
+/* Whether a timer that this task arms is one that it waits for, and it is urgent. */
+static bool is_urgent(const struct hrtimer *timer, u16 task)
+{
+	if (!vcoop_task_is_urgent(task))
+		return false;
+	/* The stopper moves timers away from a CPU that goes offline. */
+	if ((task & 0xff) == VCOOP_CLASS_STOP)
+		return false;
+	switch (whose(ACCESS_PRIVATE(timer, function))) {
+	case DEADLINE_TASKS:
+		return (task & 0xff) == VCOOP_CLASS_DEADLINE;
+	case NOBODYS:
+		return false;
+	default:
+		return true;
+	}
+}
 
 static struct vcoop_vcpu *vcpu_of(const struct hrtimer *timer)
 {
@@ -65,13 +134,12 @@ static void show(struct vcoop_vcpu *vcpu)
 {
 	struct vcoop_timers *timers = &vcpu->timers;
 	struct vcoop_guest_page *page = READ_ONCE(vcpu->page);
-	struct vcoop_view view;
-	u64 old = timers->shown;
+	u64 status, old = timers->shown;
 
 	if (!page || timers->next == old)
 		return;
-	view = vcoop_vcpu_view(vcpu);
-	if (view.status < VCOOP_STATUS_NORMAL || view.status > VCOOP_STATUS_THROTTLED)
+	status = vcoop_vcpu_status(vcpu);
+	if (vcoop_is_disabled(status))
 		return;
 	WRITE_ONCE(timers->shown, timers->next);
 	smp_store_release(&page->area.deadline_tsc, timers->next);
@@ -79,7 +147,7 @@ static void show(struct vcoop_vcpu *vcpu)
 		return;
 	WRITE_ONCE(page->report.deadlines, ++timers->published);
 	/* The end of a boost is announced anyway, and the host looks at this word then. */
-	if ((!old || timers->next < old) && view.status != VCOOP_STATUS_BOOSTED)
+	if ((!old || timers->next < old) && status != VCOOP_STATUS_BOOSTED)
 		vcoop_ring();
 }
 
@@ -89,10 +157,8 @@ static void update(struct vcoop_vcpu *vcpu)
 	show(vcpu);
 }
 
-void vcoop_deadline_show(unsigned int cpu)
+void vcoop_deadline_show(struct vcoop_vcpu *vcpu)
 {
-	struct vcoop_vcpu *vcpu = per_cpu_ptr(&vcoop_vcpus, cpu);
-
 	raw_spin_lock(&vcpu->timers.lock);
 	show(vcpu);
 	raw_spin_unlock(&vcpu->timers.lock);
@@ -113,19 +179,17 @@ void vcoop_timer_start(struct hrtimer *timer)
 	struct vcoop_vcpu *vcpu = vcpu_of(timer);
 	struct vcoop_timers *timers = &vcpu->timers;
 	bool by_task = in_task();
-	u16 task = by_task ? vcoop_task_word(current) : 0;
+	bool urgent = by_task && is_urgent(timer, vcoop_task_word(current));
 	struct vcoop_timer *entry;
 
-	/* The stopper moves timers away from a CPU that goes offline. */
-	by_task &= (task & 0xff) != VCOOP_CLASS_STOP;
-	if (!READ_ONCE(timers->used) && !(by_task && vcoop_task_is_urgent(task)))
+	if (!urgent && !READ_ONCE(timers->used))
 		return;
 	raw_spin_lock(&timers->lock);
 	entry = find(timers, timer);
-	if (by_task && !vcoop_task_is_urgent(task)) {
+	if (by_task && !urgent) {
 		if (entry)
 			forget(timers, entry);
-	} else if (by_task || entry) {
+	} else if (urgent || entry) {
 		if (!entry)
 			entry = find_free(timers);
 		if (entry) {

@@ -1,5 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The guest half's state machine; see half.h. */
+#ifdef __KERNEL__
+#include <asm/barrier.h>
+#else
+#define smp_mb() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#define smp_load_acquire(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)
+#define smp_store_release(word, value) __atomic_store_n(word, value, __ATOMIC_RELEASE)
+#endif
+
 #include "half.h"
 
 #define CS_INTERRUPTS \
@@ -138,7 +146,8 @@ static void note(struct vcoop_half *half, const struct vcoop_event *event,
 	}
 }
 
-bool vcoop_half_is_urgent(const struct vcoop_half *half)
+/* Whether a boost is wanted. */
+static bool is_urgent(const struct vcoop_half *half)
 {
 	if ((half->cs & CS_INTERRUPTS) || half->softirq_owed || half->resched_owed)
 		return true;
@@ -151,8 +160,8 @@ bool vcoop_half_is_urgent(const struct vcoop_half *half)
 /* Whether a boost has nobody who needs it. */
 static bool is_quiet(const struct vcoop_half *half)
 {
-	return !vcoop_half_is_urgent(half) && !(half->cs & VCOOP_CS_PREEMPT_OFF) &&
-	       !(half->intent & VCOOP_INTENT_IDLE);
+	return !is_urgent(half) && !(half->cs & VCOOP_CS_PREEMPT_OFF) &&
+	       !(half->intent & VCOOP_INTENT_IDLE) && !half->expecting;
 }
 
 /* What must be stored for the page to show the state, with this request. */
@@ -176,13 +185,6 @@ static unsigned int publish(struct vcoop_half *half, uint64_t request)
 	return stores;
 }
 
-/* A status that is not known means that the host is not understood. */
-static bool is_disabled(const struct vcoop_view *host)
-{
-	return host->status < VCOOP_STATUS_NORMAL ||
-	       host->status > VCOOP_STATUS_THROTTLED;
-}
-
 unsigned int vcoop_half_on(struct vcoop_half *half,
 			   const struct vcoop_event *event,
 			   const struct vcoop_view *host)
@@ -191,12 +193,12 @@ unsigned int vcoop_half_on(struct vcoop_half *half,
 	bool urgent;
 
 	note(half, event, host->ticket);
-	if (is_disabled(host)) {
+	if (vcoop_is_disabled(host->status)) {
 		/* The page may be given away meanwhile: show everything next time. */
 		half->valid = false;
 		return 0;
 	}
-	urgent = vcoop_half_is_urgent(half);
+	urgent = is_urgent(half);
 	if (urgent)
 		stores = publish(half, VCOOP_REQUEST_BOOST);
 	else if (half->valid && half->shown.request == VCOOP_REQUEST_UNBOOST)
@@ -220,4 +222,47 @@ unsigned int vcoop_half_check(struct vcoop_half *half,
 	if (host->status != VCOOP_STATUS_BOOSTED)
 		return 0;
 	return publish(half, VCOOP_REQUEST_UNBOOST) | VCOOP_NOTIFY;
+}
+
+struct vcoop_view vcoop_view_of(const struct vcoop_host_area *host)
+{
+	struct vcoop_view view = { .status = VCOOP_STATUS_DISABLED };
+
+	if (host) {
+		view.status = smp_load_acquire(&host->status);
+		view.ticket = smp_load_acquire(&host->ticket);
+	}
+	return view;
+}
+
+/* Each pairs with the acquire loads of the host, which loads the ack first. */
+static void store(const struct vcoop_half *half, unsigned int stores,
+		  struct vcoop_guest_area *guest)
+{
+	if (stores & VCOOP_STORE_INTENT)
+		smp_store_release(&guest->intent, half->shown.intent);
+	if (stores & VCOOP_STORE_CS)
+		smp_store_release(&guest->cs, half->shown.cs);
+	if (stores & VCOOP_STORE_REQUEST)
+		smp_store_release(&guest->request, half->shown.request);
+	if (stores & VCOOP_STORE_ACK)
+		smp_store_release(&guest->ack, half->shown.ack);
+}
+
+bool vcoop_half_run(struct vcoop_half *half, const struct vcoop_event *event,
+		    struct vcoop_guest_area *guest,
+		    const struct vcoop_host_area *host)
+{
+	struct vcoop_view view = vcoop_view_of(host);
+	unsigned int stores = vcoop_half_on(half, event, &view);
+
+	store(half, stores, guest);
+	if (!(stores & VCOOP_CHECK))
+		return false;
+	/* Pairs with the host's, between its status and its look at these words. */
+	smp_mb();
+	view = vcoop_view_of(host);
+	stores = vcoop_half_check(half, &view);
+	store(half, stores, guest);
+	return stores & VCOOP_NOTIFY;
 }

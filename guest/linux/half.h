@@ -5,7 +5,7 @@
  * The same state machine as GuestHalf in crates/policy/src/guest.rs, event by
  * event and store by store. It compiles in the kernel and in user space, where
  * a test feeds both the same events. One of these a vCPU, on that vCPU, with
- * interrupts off:
+ * interrupts off; vcoop_half_run() does with a pair of areas
  *
  *	stores = vcoop_half_on(half, &event, &view);
  *	store the words that stores names, in the order of the flags
@@ -74,6 +74,7 @@ struct vcoop_half {
 	bool softirq_owed;
 	bool resched_owed;
 	bool unchecked;		/* urgent things were shown since the last check */
+	bool expecting;		/* caller: an urgent timer is about to expire */
 };
 
 /* Whether a task is latency sensitive, by its class or by declaration. */
@@ -88,7 +89,18 @@ unsigned int vcoop_half_on(struct vcoop_half *half,
 unsigned int vcoop_half_check(struct vcoop_half *half,
 			      const struct vcoop_view *host);
 
-/* Whether the page says, or would say, that a boost is wanted. */
-bool vcoop_half_is_urgent(const struct vcoop_half *half);
+/* An event on a pair of areas; no host: none is there. True: ring now. */
+bool vcoop_half_run(struct vcoop_half *half, const struct vcoop_event *event,
+		    struct vcoop_guest_area *guest,
+		    const struct vcoop_host_area *host);
+
+/* The host as its area shows it. */
+struct vcoop_view vcoop_view_of(const struct vcoop_host_area *host);
+
+/* A status that is not known means that the host is not understood. */
+static inline bool vcoop_is_disabled(uint64_t status)
+{
+	return status < VCOOP_STATUS_NORMAL || status > VCOOP_STATUS_THROTTLED;
+}
 
 #endif

@@ -94,7 +94,7 @@ struct vcoop_vcpu {
 
 DECLARE_PER_CPU(struct vcoop_vcpu, vcoop_vcpus);
 
-struct vcoop_view vcoop_vcpu_view(const struct vcoop_vcpu *vcpu);
+u64 vcoop_vcpu_status(const struct vcoop_vcpu *vcpu);
 void vcoop_vcpu_event(struct vcoop_vcpu *vcpu, const struct vcoop_event *event);
 void vcoop_vcpu_pong(struct vcoop_vcpu *vcpu);
 void vcoop_vcpu_latency(struct vcoop_vcpu *vcpu, u64 due_tsc);
@@ -102,7 +102,7 @@ void vcoop_vcpu_remote(struct vcoop_vcpu *vcpu, bool due);
 void vcoop_vcpu_enqueue(unsigned int cpu, pid_t pid, u16 task);
 void vcoop_vcpu_online(unsigned int cpu);
 void vcoop_vcpu_offline(unsigned int cpu);
-void vcoop_deadline_show(unsigned int cpu);
+void vcoop_deadline_show(struct vcoop_vcpu *vcpu);
 void vcoop_deadline_purge(struct vcoop_vcpu *vcpu, bool soft);
 void vcoop_deadline_forget(struct vcoop_vcpu *vcpu);
 void vcoop_latency_due(pid_t pid, u64 tsc);

@@ -23,30 +23,15 @@ static struct {
 	u64 tsc;
 } due_tasks[DUE_TASKS];
 
-struct vcoop_view vcoop_vcpu_view(const struct vcoop_vcpu *vcpu)
+/* Without a host, what its area says is old. */
+static const struct vcoop_host_area *host_of(const struct vcoop_vcpu *vcpu)
 {
-	struct vcoop_view view = { .status = VCOOP_STATUS_DISABLED };
-
-	if (vcpu->page && vcoop_host_is_there()) {
-		view.status = smp_load_acquire(&vcpu->host->status);
-		view.ticket = smp_load_acquire(&vcpu->host->ticket);
-	}
-	return view;
+	return vcpu->page && vcoop_host_is_there() ? vcpu->host : NULL;
 }
 
-static void store(struct vcoop_vcpu *vcpu, unsigned int stores)
+u64 vcoop_vcpu_status(const struct vcoop_vcpu *vcpu)
 {
-	struct vcoop_guest_area *area = &vcpu->page->area;
-
-	/* Each pairs with the acquire loads of the host, which loads the ack first. */
-	if (stores & VCOOP_STORE_INTENT)
-		smp_store_release(&area->intent, vcpu->half.shown.intent);
-	if (stores & VCOOP_STORE_CS)
-		smp_store_release(&area->cs, vcpu->half.shown.cs);
-	if (stores & VCOOP_STORE_REQUEST)
-		smp_store_release(&area->request, vcpu->half.shown.request);
-	if (stores & VCOOP_STORE_ACK)
-		smp_store_release(&area->ack, vcpu->half.shown.ack);
+	return vcoop_view_of(host_of(vcpu)).status;
 }
 
 static void answer(struct vcoop_vcpu *vcpu, u64 ping)
@@ -80,29 +65,17 @@ static bool has_deadline_soon(const struct vcoop_vcpu *vcpu)
 
 void vcoop_vcpu_event(struct vcoop_vcpu *vcpu, const struct vcoop_event *event)
 {
-	struct vcoop_view view = vcoop_vcpu_view(vcpu);
-	unsigned int stores = vcoop_half_on(&vcpu->half, event, &view);
+	bool notify;
 
+	vcpu->half.expecting = has_deadline_soon(vcpu);
+	notify = vcoop_half_run(&vcpu->half, event, &vcpu->page->area, host_of(vcpu));
 	if (!vcpu->page)
 		return;
 	WRITE_ONCE(vcpu->page->report.events, ++vcpu->events);
 	vcoop_vcpu_pong(vcpu);
-	if (!vcpu->half.valid)
-		return;
 	if (READ_ONCE(vcpu->timers.next) != READ_ONCE(vcpu->timers.shown))
-		vcoop_deadline_show(smp_processor_id());
-	store(vcpu, stores);
-	if (!(stores & VCOOP_CHECK))
-		return;
-	/* The half asks for the check again at the next event. */
-	if (view.status == VCOOP_STATUS_BOOSTED && has_deadline_soon(vcpu))
-		return;
-	/* Pairs with the host's, between its status and its look at these words. */
-	smp_mb();
-	view = vcoop_vcpu_view(vcpu);
-	stores = vcoop_half_check(&vcpu->half, &view);
-	store(vcpu, stores);
-	if (stores & VCOOP_NOTIFY) {
+		vcoop_deadline_show(vcpu);
+	if (notify) {
 		WRITE_ONCE(vcpu->page->report.notified, ++vcpu->notified);
 		ring(vcpu);
 	}
@@ -198,8 +171,7 @@ void vcoop_vcpu_enqueue(unsigned int cpu, pid_t pid, u16 task)
 {
 	struct vcoop_vcpu *vcpu = per_cpu_ptr(&vcoop_vcpus, cpu);
 	struct vcoop_guest_page *page = READ_ONCE(vcpu->page);
-	struct vcoop_view view;
-	u64 old;
+	u64 status, old;
 
 	if (task & VCOOP_TASK_DECLARED)
 		WRITE_ONCE(vcpu->waiting, (u64)pid << 16 | task);
@@ -211,15 +183,15 @@ void vcoop_vcpu_enqueue(unsigned int cpu, pid_t pid, u16 task)
 	}
 	if (!page)
 		return;
-	view = vcoop_vcpu_view(vcpu);
-	if (view.status < VCOOP_STATUS_NORMAL || view.status > VCOOP_STATUS_THROTTLED)
+	status = vcoop_vcpu_status(vcpu);
+	if (vcoop_is_disabled(status))
 		return;
 	old = READ_ONCE(page->area.remote);
 	while (!try_cmpxchg(&page->area.remote, &old,
 			    ((old >> VCOOP_REMOTE_COUNT_SHIFT) + 1) << VCOOP_REMOTE_COUNT_SHIFT |
 				    task))
 		;
-	if (view.status != VCOOP_STATUS_THROTTLED)
+	if (status != VCOOP_STATUS_THROTTLED)
 		ring(this_cpu_ptr(&vcoop_vcpus));
 }
 

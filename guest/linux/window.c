@@ -146,7 +146,7 @@ static int open_pci(void)
 	err = pci_enable_device(device);
 	if (err)
 		goto put;
-	err = pci_request_regions(device, KBUILD_MODNAME);
+	err = pci_request_region(device, 0, KBUILD_MODNAME);
 	if (err)
 		goto disable;
 	w->kind = "pci";
@@ -160,7 +160,7 @@ static int open_pci(void)
 	return 0;
 
 release:
-	pci_release_regions(device);
+	pci_release_region(device, 0);
 disable:
 	pci_disable_device(device);
 put:
@@ -194,7 +194,7 @@ void vcoop_window_close(void)
 		return;
 	if (w->doorbells)
 		pci_iounmap(w->device, w->doorbells);
-	pci_release_regions(w->device);
+	pci_release_region(w->device, 0);
 	pci_disable_device(w->device);
 	pci_dev_put(w->device);
 }

@@ -106,7 +106,7 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
         needs: real_vms,
         ..Layer::new(
             "real-vm",
-            "cargo test --workspace --test qemu --test vms --test real -- --ignored --test-threads=1",
+            "cargo test --workspace --test qemu --test vms --test real --test driver -- --ignored --test-threads=1",
         )
     });
     layers.extend(FUZZ_TARGETS.map(|target| Layer {

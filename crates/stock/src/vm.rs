@@ -43,6 +43,10 @@ pub struct Options {
     pub memory_mib: u32,
     /// What executes it.
     pub accel: Accel,
+    /// Whether each vCPU of an emulated guest has a thread of its own. Where kernel code is patched
+    /// again and again while all vCPUs run it, as loading and unloading hooks does, QEMU 7.2 may go on
+    /// with code of its own that is out of date: all vCPUs then take the same breakpoint for ever.
+    pub thread_per_vcpu: bool,
     /// Whether QEMU names its threads, which is how a VM's vCPUs are told without asking QEMU.
     pub debug_threads: bool,
     /// CPUs for QEMU's own threads; empty for those of the caller. In an emulated guest, timers
@@ -69,6 +73,7 @@ impl Default for Options {
             vcpus: 1,
             memory_mib: 256,
             accel: Accel::Tcg,
+            thread_per_vcpu: true,
             debug_threads: true,
             emulator_cpus: Vec::new(),
             vcpu_cpus: Vec::new(),
@@ -189,6 +194,9 @@ impl StockVm {
     }
 
     fn place(&self, options: &Options) -> Result<(), StockError> {
+        if options.vcpu_cpus.is_empty() && options.emulator_cpus.is_empty() {
+            return Ok(());
+        }
         let vm = self.vm()?;
         let place = |tid: u32, cpus: &[u32]| match cpus {
             [] => Ok(()),
@@ -247,7 +255,8 @@ fn end(text: &str) -> String {
 fn arguments(command: &mut Command, options: &Options, dir: &Path, kernel: &Path, initrd: &Path) {
     // cx16: under `thread=multi`, QEMU 7.2 loses flags after a cmpxchg16b, which crashes most boots.
     let (accel, cpu) = match options.accel {
-        Accel::Tcg => ("tcg,thread=multi", "max,-cx16"),
+        Accel::Tcg if options.thread_per_vcpu => ("tcg,thread=multi", "max,-cx16"),
+        Accel::Tcg => ("tcg,thread=single", "max,-cx16"),
         Accel::Kvm => ("kvm", "host"),
     };
     let threads = if options.debug_threads { "on" } else { "off" };

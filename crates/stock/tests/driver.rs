@@ -1,0 +1,414 @@
+//! The Linux driver in a stock guest. The host is this test: the window is a file that it reads and
+//! writes.
+//!
+//! `cargo test --workspace --test driver -- --ignored` runs them. Each skips itself where QEMU, a kernel
+//! or its headers cannot be had.
+#![cfg(target_os = "linux")]
+
+use std::fs::{File, OpenOptions};
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use vcoop_abi::window::{
+    self, GuestPage, GuestReport, Identity, WindowHeader, guest_page, host_page,
+};
+use vcoop_abi::{
+    BoostRequest, Class, GuestArea, Header, HostArea, Intent, Remote, Status, TaskIntent, Word,
+};
+use vcoop_stock::{Headers, Kernel, Options, StockError, StockVm, guest_program, program};
+use vcoop_testing::{Outcome, Skip, test};
+
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../guest/linux");
+const SERIES: [&str; 2] = ["6.1", "6.12"];
+
+/// Bytes of the window: room for more vCPUs than the guest has.
+const BYTES: u64 = 1 << 20;
+
+/// How long the guest may take for anything.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What is missing is a reason to skip; everything else fails.
+fn have<T>(result: Result<T, StockError>) -> Result<T, Skip> {
+    result.map_err(|error| {
+        assert!(error.is_missing(), "{error}");
+        Skip::because(error)
+    })
+}
+
+/// The file that is the guest's window.
+struct Window {
+    file: File,
+    path: PathBuf,
+}
+
+impl Window {
+    fn new(name: &str) -> Self {
+        let path = PathBuf::from(format!("/dev/shm/vcoop-driver-{name}-{}", std::process::id()));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.set_len(BYTES).unwrap();
+        Self { file, path }
+    }
+
+    fn qemu_args(&self) -> Vec<String> {
+        let path = self.path.display();
+        let file = format!("memory-backend-file,id=window,share=on,mem-path={path},size={BYTES}");
+        ["-object", &file, "-device", "ivshmem-plain,memdev=window"].map(str::to_owned).to_vec()
+    }
+
+    fn read(&self, offset: u64) -> u64 {
+        let mut word = [0; 8];
+        self.file.read_exact_at(&mut word, offset).unwrap();
+        u64::from_le_bytes(word)
+    }
+
+    fn write(&self, offset: u64, word: u64) {
+        self.file.write_all_at(&word.to_le_bytes(), offset).unwrap();
+    }
+
+    fn header(&self, field: usize) -> u64 {
+        self.read(field as u64)
+    }
+
+    fn is_registered(&self) -> bool {
+        self.header(offset_of!(WindowHeader, guest)) == Header::OURS.to_word()
+    }
+
+    fn area(&self, vcpu: u64, field: usize) -> u64 {
+        self.read(guest_page(vcpu) + field as u64)
+    }
+
+    fn intent(&self, vcpu: u64) -> Intent {
+        Intent::from_word(self.area(vcpu, offset_of!(GuestArea, intent)))
+    }
+
+    fn report(&self, vcpu: u64, field: usize) -> u64 {
+        self.read(guest_page(vcpu) + (offset_of!(GuestPage, report) + field) as u64)
+    }
+
+    fn latencies(&self, vcpu: u64) -> u64 {
+        let bucket = |n: usize| self.report(vcpu, offset_of!(GuestReport, latency) + 8 * n);
+        (0..window::LATENCY_BUCKETS).map(bucket).sum()
+    }
+
+    /// The host comes, or says something else, or goes.
+    fn offer(&self, status: Status) {
+        for vcpu in 0..2 {
+            self.write(host_page(vcpu), Header::OURS.to_word());
+            let at = host_page(vcpu) + offset_of!(HostArea, status) as u64;
+            self.write(at, status.to_word());
+        }
+        self.write(offset_of!(WindowHeader, host) as u64, Header::OURS.to_word());
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+struct Guest {
+    vm: StockVm,
+}
+
+impl Guest {
+    fn start(kernel: Kernel, window: &Window, thread_per_vcpu: bool) -> Result<Self, Skip> {
+        let headers = have(Headers::get(&have(kernel.release())?))?;
+        let module = have(headers.build(Path::new(SOURCES), "vcoop"))?;
+        let scribble = have(guest_program(&Path::new(SOURCES).join("tools/scribble.c")))?;
+        let vm = have(StockVm::start(&Options {
+            vcpus: 2,
+            thread_per_vcpu,
+            kernel: Some(kernel),
+            modules: vec![module],
+            programs: vec![
+                scribble,
+                have(program("chrt", "util-linux"))?,
+                have(program("nice", "coreutils"))?,
+            ],
+            qemu_args: window.qemu_args(),
+            ..Options::default()
+        }))?;
+        let guest = Self { vm };
+        guest.sh("mount -t debugfs debugfs /sys/kernel/debug");
+        Ok(guest)
+    }
+
+    /// What a line of shell prints; it must succeed.
+    fn sh(&self, command: &str) -> String {
+        let output = self.vm.run(command, LIMIT).unwrap();
+        assert_eq!(output.status, 0, "{command}: {}{}", output.stdout, output.stderr);
+        output.stdout
+    }
+
+    fn load(&self, parameters: &str) {
+        self.sh(&format!("insmod /lib/modules/vcoop.ko {parameters}"));
+    }
+
+    fn state(&self) -> String {
+        self.sh("cat /sys/kernel/debug/vcoop/state")
+    }
+
+    /// The kernel has nothing to complain about.
+    fn assert_healthy(&self) {
+        let complaints = self.sh("dmesg | grep -E 'BUG|WARNING|Oops|stall|unable to' || true");
+        assert_eq!(complaints, "");
+    }
+
+    /// The module went, and nothing of it is left.
+    fn assert_gone(&self) {
+        assert_eq!(self.sh("cat /proc/modules"), "");
+        assert_eq!(self.sh("ls /sys/kernel/debug | grep vcoop || true"), "");
+        let hooks = self.sh("grep -c vcoop /proc/kallsyms || true");
+        assert_eq!(hooks.trim(), "0");
+        self.sh("cyclictest -q -p 80 -i 1000 -l 100");
+    }
+}
+
+/// Waits until something is so.
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while !is() {
+        assert!(Instant::now() < give_up, "not in time: {what}");
+        thread::sleep(Duration::from_micros(200));
+    }
+}
+
+test!("", the_driver_builds_for_every_series, || -> Outcome {
+    let releases = have(Headers::newest(&SERIES))?;
+    let mut built = 0;
+    for release in releases {
+        match Headers::get(&release).and_then(|h| h.build(Path::new(SOURCES), "vcoop")) {
+            Ok(module) => {
+                eprintln!("built {}", module.display());
+                built += 1;
+            }
+            Err(error) if error.is_missing() => eprintln!("Linux {release} is left out: {error}"),
+            Err(error) => panic!("Linux {release}: {error}"),
+        }
+    }
+    if built == 0 { Err(Skip::because("no headers of any kernel can be had")) } else { Ok(()) }
+});
+
+test!("6.1", a_stock_guest_tells, || tells(have(Kernel::get())?, "first"));
+
+test!("newest", a_newer_guest_tells, || {
+    let Some(release) = have(Headers::newest(&[]))?.pop() else {
+        return Err(Skip::because("this host's apt knows no headers; run `apt-get update`"));
+    };
+    tells(have(Kernel::of(&release))?, "newest")
+});
+
+fn tells(kernel: Kernel, name: &str) -> Outcome {
+    let window = Window::new(name);
+    let guest = Guest::start(kernel, &window, true)?;
+    guest.load("");
+    assert!(window.is_registered());
+    assert_eq!(window.header(offset_of!(WindowHeader, vcpus)), 2);
+    let khz = window.header(offset_of!(WindowHeader, tsc_khz));
+    assert!((100_000..10_000_000).contains(&khz), "{khz}");
+    for vcpu in 0..2 {
+        let identity = Identity::from_word(window.report(vcpu, offset_of!(GuestReport, vcpu)));
+        assert_eq!(identity, Identity { online: true, apic_id: vcpu as u32 });
+        assert_eq!(window.area(vcpu, offset_of!(GuestArea, header)), Header::OURS.to_word());
+    }
+
+    // Without a host it counts, and says nothing.
+    guest.sh("taskset 1 cyclictest -q -p 80 -i 1000 -l 100");
+    let events = |vcpu| window.report(vcpu, offset_of!(GuestReport, events));
+    assert!(events(0) > 100);
+    for field in [offset_of!(GuestArea, intent), offset_of!(GuestArea, deadline_tsc)] {
+        assert_eq!(window.area(0, field), 0);
+    }
+
+    // With one, the urgent task and its next deadline are there, and how late it was.
+    window.offer(Status::Normal);
+    let ping = host_page(0) + offset_of!(HostArea, ping) as u64;
+    window.write(ping, 7);
+    let before = window.latencies(0);
+    let (mut urgent, mut deadlines) = (0, Vec::new());
+    thread::scope(|scope| {
+        let run = scope.spawn(|| guest.sh("taskset 1 cyclictest -q -p 80 -i 2000 -l 1000"));
+        while !run.is_finished() {
+            let running = window.intent(0).running;
+            urgent += u32::from(running == TaskIntent::fifo(80));
+            let deadline = window.area(0, offset_of!(GuestArea, deadline_tsc));
+            if deadline != 0 && deadlines.last() != Some(&deadline) {
+                deadlines.push(deadline);
+            }
+            thread::sleep(Duration::from_micros(50));
+        }
+        run.join().unwrap();
+    });
+    assert!(urgent > 0, "the running task was never seen to be urgent");
+    assert!(deadlines.len() > 100, "{} deadlines", deadlines.len());
+    let latencies = window.latencies(0) - before;
+    assert!((900..=1100).contains(&latencies), "{latencies} latencies of 1000");
+    assert_eq!(window.area(0, offset_of!(GuestArea, pong)), 7);
+    assert!(window.area(0, offset_of!(GuestArea, pong_tsc)) > 0);
+    let report = |field| window.report(0, field);
+    assert!(report(offset_of!(GuestReport, latency_max_ns)) > 0);
+    assert_eq!(report(offset_of!(GuestReport, dropped)), 0);
+    // Whoever has left leaves no deadline behind.
+    until("no deadline is left", || {
+        guest.sh("true");
+        window.area(0, offset_of!(GuestArea, deadline_tsc)) == 0
+    });
+
+    // A task that another CPU wakes is that CPU's word. The waker's timer is on CPU 0.
+    let remote = |vcpu| Remote::from_word(window.area(vcpu, offset_of!(GuestArea, remote)));
+    let before = remote(1).count;
+    guest.sh("mkfifo /tmp/pipe; (taskset 2 chrt -f 30 cat /tmp/pipe >/dev/null & ) ; \
+         taskset 1 sh -c 'for i in 1 2 3 4 5 6 7 8; do echo $i; usleep 20000; done >/tmp/pipe'");
+    assert!(remote(1).count > before, "{}", guest.state());
+    assert_eq!(remote(1).task, TaskIntent::fifo(30));
+
+    // Boosted with nothing urgent to do: the guest ends it.
+    window.offer(Status::Boosted);
+    let notified = window.report(0, offset_of!(GuestReport, notified));
+    guest.sh("taskset 1 sh -c 'i=0; while [ $i -lt 2000 ]; do i=$((i+1)); done'");
+    assert!(window.report(0, offset_of!(GuestReport, notified)) > notified);
+
+    // A fair task is urgent if it was declared so, by its nice value or by its cgroup.
+    window.offer(Status::Normal);
+    let declared = |command: &str, class: Class| {
+        thread::scope(|scope| {
+            let run = scope.spawn(|| guest.sh(command));
+            let mut seen = 0;
+            while !run.is_finished() {
+                let running = window.intent(1).running;
+                seen += u32::from(running.declared && running.class == class);
+                thread::sleep(Duration::from_micros(50));
+            }
+            run.join().unwrap();
+            seen
+        })
+    };
+    let busy = "i=0; while [ $i -lt 5000 ]; do i=$((i+1)); done";
+    let nice = format!("taskset 2 nice -n -5 sh -c '{busy}'");
+    assert_eq!(declared(&nice, Class::Fair), 0);
+    let parameter = "/sys/module/vcoop/parameters";
+    guest.sh(&format!("echo -5 >{parameter}/urgent_nice"));
+    assert!(declared(&nice, Class::Fair) > 0, "{}", guest.state());
+    guest.sh(&format!(
+        "echo -21 >{parameter}/urgent_nice; mkdir -p /tmp/cg; mount -t cgroup2 none /tmp/cg; \
+         mkdir -p /tmp/cg/audio/one; echo /audio >{parameter}/urgent_cgroup"
+    ));
+    let member = format!("taskset 2 sh -c 'echo $$ >/tmp/cg/audio/one/cgroup.procs; {busy}'");
+    assert!(declared(&member, Class::Fair) > 0, "{}", guest.state());
+    assert!(
+        guest.vm.run(&format!("echo /none >{parameter}/urgent_cgroup"), LIMIT).unwrap().status > 0
+    );
+
+    // A host that goes is nobody to talk to.
+    window.offer(Status::Disabled);
+    guest.sh("true");
+    let intents = || [0, 1].map(|vcpu| window.area(vcpu, offset_of!(GuestArea, intent)));
+    let (before, counted) = (intents(), events(0));
+    guest.sh("taskset 1 cyclictest -q -p 80 -i 1000 -l 200");
+    assert_eq!(intents(), before);
+    assert!(events(0) > counted);
+
+    // Unloaded while boosted: the header says so, and the words say that nothing is urgent.
+    window.offer(Status::Boosted);
+    let registration = window.header(offset_of!(WindowHeader, registration));
+    let state = guest.state();
+    assert!(state.contains("\nmissing:\n"), "{state}");
+    guest.sh("rmmod vcoop");
+    assert!(!window.is_registered());
+    for vcpu in 0..2 {
+        assert_eq!(window.intent(vcpu), Intent::default());
+        let request = window.area(vcpu, offset_of!(GuestArea, request));
+        assert_eq!(BoostRequest::from_word(request), BoostRequest::None);
+    }
+    guest.assert_gone();
+    guest.load("");
+    assert_ne!(window.header(offset_of!(WindowHeader, registration)), registration);
+    guest.sh("rmmod vcoop");
+    guest.assert_healthy();
+    Ok(())
+}
+
+test!("6.1", a_driver_comes_and_goes_under_load, || -> Outcome {
+    let window = Window::new("load");
+    let guest = Guest::start(have(Kernel::get())?, &window, false)?;
+    window.offer(Status::Boosted);
+    // Timers, wake-ups, switches and new tasks, all the time. With a busy loop beside it, the kernel
+    // needs a second to attach all hooks.
+    guest.sh(
+        "for cpu in 1 2; do (taskset $cpu cyclictest -q -p 70 -i 2500 -D 90 >/dev/null & ); done; \
+         (while :; do date; usleep 10000; done >/dev/null & )",
+    );
+    guest.sh("for i in $(seq 20); do insmod /lib/modules/vcoop.ko && rmmod vcoop || exit; done");
+    assert!(!window.is_registered());
+
+    // A vCPU goes offline and comes back, with timers on it.
+    guest.load("");
+    let online = |vcpu| {
+        let word = window.report(vcpu, offset_of!(GuestReport, vcpu));
+        Identity::from_word(word).online
+    };
+    let cpu1 = "/sys/devices/system/cpu/cpu1/online";
+    for _ in 0..3 {
+        assert!(online(0) && online(1));
+        guest.sh(&format!("echo 0 >{cpu1}"));
+        assert!(online(0) && !online(1));
+        assert_eq!(window.area(1, offset_of!(GuestArea, deadline_tsc)), 0);
+        assert_eq!(window.area(1, offset_of!(GuestArea, header)), 0);
+        assert_eq!(window.intent(1), Intent::default());
+        guest.sh(&format!("echo 1 >{cpu1}"));
+    }
+    until("the vCPU that came back tells", || {
+        window.report(1, offset_of!(GuestReport, events)) > 100
+    });
+    // One that is away when the driver comes takes part when it comes.
+    guest.sh(&format!("rmmod vcoop; echo 0 >{cpu1}; insmod /lib/modules/vcoop.ko"));
+    assert!(online(0) && !online(1));
+    guest.sh(&format!("echo 1 >{cpu1}"));
+    assert!(online(1));
+    guest.sh("killall cyclictest; rmmod vcoop");
+    guest.assert_gone();
+
+    // Its own memory is a window, too; and what is no window is none.
+    guest.load("ram=1");
+    let state = guest.state();
+    let address = state.split("ram at 0x").nth(1).and_then(|s| s.split(',').next()).unwrap();
+    assert_eq!(u64::from_str_radix(address, 16).unwrap() % window::RAM_ALIGNMENT, 0, "{state}");
+    assert!(state.contains("vcpu 1: APIC id 1"), "{state}");
+    guest.sh("cyclictest -q -p 80 -i 1000 -l 100; rmmod vcoop");
+    let refused = |parameters: &str| {
+        let command = format!("insmod /lib/modules/vcoop.ko {parameters}");
+        guest.vm.run(&command, LIMIT).unwrap().status != 0
+    };
+    assert!(refused("ram=1 phys=0x1000,0x3000"));
+    assert!(refused("phys=0x1000"));
+    window.write(0, 0x1234_5678_9abc_def0);
+    assert!(refused(""), "the memory is somebody else's");
+    guest.assert_gone();
+    guest.assert_healthy();
+    Ok(())
+});
+
+test!("6.1", a_driver_survives_a_window_that_is_scribbled_over, || -> Outcome {
+    let window = Window::new("scribble");
+    let guest = Guest::start(have(Kernel::get())?, &window, true)?;
+    window.offer(Status::Normal);
+    guest.sh("for d in /sys/bus/pci/devices/*; do [ $(cat $d/device) = 0x1110 ] && \
+         (scribble $d/resource2 1 3 >/tmp/scribbled & ); done; sleep 0.3; \
+         insmod /lib/modules/vcoop.ko; cyclictest -q -p 80 -i 500 -t 2 -D 4");
+    let words = guest.sh("cat /tmp/scribbled");
+    let words: u64 = words.split(' ').next().unwrap().parse().unwrap();
+    assert!(words > 1000, "{words}");
+    guest.state();
+    guest.sh("rmmod vcoop");
+    guest.assert_gone();
+    guest.assert_healthy();
+    Ok(())
+});
+
+fn main() -> std::process::ExitCode {
+    vcoop_testing::layer_main()
+}
