@@ -1,11 +1,11 @@
 //! The daemon's configuration: which VM gets which policy.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use glob::Pattern;
 use serde::Deserialize;
 use vcoop_model::living::Living;
+use vcoop_resident::metrics::Listen;
 use vcoop_vmm::Vm;
 
 use crate::policy::{self, Refused};
@@ -22,15 +22,6 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// Where metrics are served.
     pub metrics: Option<Listen>,
-}
-
-/// Where metrics are served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
-    /// A Unix socket.
-    Unix(PathBuf),
-    /// An address of this host's own.
-    Tcp(SocketAddr),
 }
 
 /// Which VMs get a policy. All patterns that are given have to fit.
