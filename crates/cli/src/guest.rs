@@ -138,9 +138,10 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
     }
     let undone = fold.undo().map_err(failure)?;
     tell(&summary(fold.numbers(), steal));
-    undone.foreign.iter().chain(&undone.failed).for_each(|line| tell(line));
-    if !args.dry_run && undone.failed.is_empty() {
-        tell("every file of ours has what it had before");
+    let odd = [&undone.nearly, &undone.foreign, &undone.failed];
+    odd.into_iter().flatten().for_each(|line| tell(line));
+    if !args.dry_run && odd.into_iter().all(Vec::is_empty) {
+        tell("every file has what it had before");
     }
     ended(&undone)
 }
@@ -255,6 +256,7 @@ fn said(undone: &Undone) -> Vec<String> {
     if !undone.gone.is_empty() {
         lines.push(format!("changed by an earlier vcoop, and gone: {}", undone.gone.join(", ")));
     }
+    lines.extend(undone.nearly.iter().cloned());
     lines.extend(undone.foreign.iter().map(|line| format!("left as it is: {line}")));
     lines.extend(undone.failed.iter().map(|line| format!("not given back: {line}")));
     lines

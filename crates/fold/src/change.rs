@@ -48,6 +48,18 @@ pub struct Change {
     pub to: String,
     /// What was in it before anything of ours; it is given back when `to` is that.
     pub(crate) before: String,
+    /// What does the same, where the kernel refuses to empty it: Linux 6.1 does, for a cgroup with
+    /// tasks in it.
+    pub(crate) instead: Option<String>,
+}
+
+/// How a change was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    /// As asked for.
+    So,
+    /// By what does the same.
+    Instead,
 }
 
 /// What there is to do, and what is not touched.
@@ -68,6 +80,8 @@ pub struct Changes {
 pub struct Undone {
     /// Files that have again what they had.
     pub restored: Vec<String>,
+    /// Files that have what does the same as what they had, and why.
+    pub nearly: Vec<String>,
     /// Files that somebody else has changed meanwhile: they stay as they are.
     pub foreign: Vec<String>,
     /// Files that are no more.
@@ -92,6 +106,18 @@ impl fmt::Display for Target {
             Self::Controllers => write!(f, "cgroup.subtree_control"),
             Self::Cgroup { name, .. } => write!(f, "{}/cpuset.cpus", name.escape_debug()),
             Self::Cpu(cpu) => write!(f, "cpu{cpu}/online"),
+        }
+    }
+}
+
+impl Change {
+    pub(crate) fn make(&self, roots: &Roots) -> io::Result<Made> {
+        let path = self.target.path(roots);
+        match (write(&path, &self.to), &self.instead) {
+            (Err(e), Some(instead)) if e.raw_os_error() == Some(libc::ENOSPC) => {
+                write(&path, instead).map(|()| Made::Instead)
+            }
+            (written, _) => written.map(|()| Made::So),
         }
     }
 }
@@ -123,6 +149,7 @@ impl By {
             from: read(&Target::Controllers.path(roots)).unwrap_or_default(),
             to: "+cpuset".to_owned(),
             before: "-cpuset".to_owned(),
+            instead: None,
         })
     }
 
@@ -142,7 +169,7 @@ impl By {
 }
 
 /// Whether two lists of CPUs say the same; text that is no list says itself.
-fn same(a: &str, b: &str) -> bool {
+pub(crate) fn same(a: &str, b: &str) -> bool {
     match (cpus::parse(a), cpus::parse(b)) {
         (Some(a), Some(b)) => a == b,
         _ => a == b,
@@ -163,20 +190,30 @@ fn give_back(
     target: &Target,
     is_ours: impl Fn(&str) -> bool,
     before: &str,
+    instead: Option<String>,
     undone: &mut Undone,
 ) -> bool {
-    let path = target.path(roots);
-    let written = match read(&path) {
-        Ok(now) if same(&now, before) => return true,
-        Ok(now) if !is_ours(&now) => {
-            undone.foreign.push(format!("{target} has {now:?}, which is not ours"));
-            return true;
+    let now = read(&target.path(roots)).and_then(|from| {
+        if same(&from, before) || !is_ours(&from) {
+            return Ok((from, None));
         }
-        Ok(_) => write(&path, before),
-        Err(e) => Err(e),
-    };
-    match written {
-        Ok(()) => undone.restored.push(target.to_string()),
+        let (target, to) = (target.clone(), before.to_owned());
+        let change = Change { target, from: from.clone(), before: to.clone(), to, instead };
+        Ok((from, Some((change.make(roots)?, change))))
+    });
+    match now {
+        Ok((_, Some((Made::So, _)))) => undone.restored.push(target.to_string()),
+        Ok((_, Some((Made::Instead, change)))) => {
+            let cpus = change.instead.unwrap_or_default();
+            undone.nearly.push(format!(
+                "{target} has {cpus}, which is all CPUs, where it was empty: this kernel does not \
+                 empty it while tasks are in it"
+            ));
+        }
+        Ok((now, None)) if same(&now, before) => {}
+        Ok((now, None)) => {
+            undone.foreign.push(format!("{target} has {now:?}, which is not ours"));
+        }
         Err(e) if is_gone(&e) => undone.gone.push(target.to_string()),
         Err(e) => {
             undone.failed.push(format!("{target}: {e}"));

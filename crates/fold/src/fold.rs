@@ -8,7 +8,7 @@ use vcoop_policy::govern::{CpuTime, Governor, GovernorConfig, Seen};
 use crate::change::{By, Change, Changes, Target, Undone, is_gone};
 use crate::cpus::{Cpus, show};
 use crate::error::FoldError;
-use crate::files::{Roots, write};
+use crate::files::Roots;
 use crate::journal::{Contents, Journal};
 use crate::layout::Layout;
 use crate::metrics::Numbers;
@@ -316,7 +316,7 @@ impl Fold {
     fn make(&mut self, changes: &[Change], notes: &mut Vec<String>) -> Result<(), FoldError> {
         let Mode::Apply(journal) = &mut self.mode else { return Ok(()) };
         let roots = &self.roots;
-        let refused = journal.make(changes, |c| write(&c.target.path(roots), &c.to))?;
+        let refused = journal.make(changes, |change| change.make(roots))?;
         for (target, e) in refused.into_iter().filter(|(_, e)| !is_gone(e)) {
             self.numbers.refusals += 1;
             self.say(notes, format!("{target} was not changed: {e}"));

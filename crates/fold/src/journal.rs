@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::{Change, Target, Undone, undo};
+use crate::change::{Change, Made, Target, Undone, same, undo};
 use crate::cpus::{Cpus, MOST_CPUS};
 use crate::error::FoldError;
 use crate::files::{Roots, replace};
@@ -54,7 +54,14 @@ pub(crate) struct Ours {
     /// What it had.
     pub(crate) before: String,
     /// What it may have been given.
-    pub(crate) mine: Vec<String>,
+    mine: Vec<String>,
+}
+
+impl Ours {
+    /// Whether this may have been written by us.
+    pub(crate) fn is_mine(&self, now: &str) -> bool {
+        self.mine.iter().any(|mine| same(mine, now))
+    }
 }
 
 impl Contents {
@@ -110,26 +117,36 @@ impl Contents {
                     self.cgroups.insert(name.clone(), ours);
                 }
                 let ours = self.cgroups.get_mut(name);
-                ours.into_iter().for_each(|ours| ours.mine.push(change.to.clone()));
+                if let Some(ours) = ours {
+                    ours.mine.extend([&change.to].into_iter().chain(&change.instead).cloned());
+                }
             }
         }
     }
 
-    /// A change was made, or refused.
-    fn settle(&mut self, change: &Change, made: bool) {
-        let is_back = change.to == change.before;
+    /// A change was made, or refused (`None`).
+    fn settle(&mut self, change: &Change, made: Option<Made>) {
+        let is_back = made == Some(Made::So) && change.to == change.before;
         match &change.target {
-            Target::Controllers => self.controllers = made,
-            Target::Cpu(cpu) if made == is_back => _ = self.cpus.remove(cpu),
-            Target::Cpu(_) => {}
+            Target::Controllers => self.controllers = made.is_some(),
+            Target::Cpu(cpu) => {
+                // Refused: it is as it was.
+                let offline = if made.is_some() { &change.to } else { &change.from } == "0";
+                if !offline {
+                    self.cpus.remove(cpu);
+                }
+            }
             Target::Cgroup { name, .. } => {
                 let Some(ours) = self.cgroups.get_mut(name) else { return };
-                if made {
-                    ours.mine = vec![change.to.clone()];
-                } else {
-                    ours.mine.pop();
+                match made {
+                    Some(Made::So) => ours.mine = vec![change.to.clone()],
+                    Some(Made::Instead) => ours.mine = change.instead.iter().cloned().collect(),
+                    None => {
+                        let expected = 1 + usize::from(change.instead.is_some());
+                        ours.mine.truncate(ours.mine.len().saturating_sub(expected));
+                    }
                 }
-                if ours.mine.is_empty() || made && is_back {
+                if is_back || ours.mine.is_empty() {
                     self.cgroups.remove(name);
                 }
             }
@@ -179,7 +196,7 @@ impl Journal {
     pub(crate) fn make<E>(
         &mut self,
         changes: &[Change],
-        make: impl Fn(&Change) -> Result<(), E>,
+        make: impl Fn(&Change) -> Result<Made, E>,
     ) -> Result<Vec<(Target, E)>, FoldError> {
         if changes.is_empty() {
             return Ok(Vec::new());
@@ -193,7 +210,7 @@ impl Journal {
         let mut refused = Vec::new();
         for change in changes {
             let made = make(change);
-            self.contents.settle(change, made.is_ok());
+            self.contents.settle(change, made.as_ref().ok().copied());
             refused.extend(made.err().map(|e| (change.target.clone(), e)));
         }
         // What the file has beyond that does no harm: it is looked at before it is undone.

@@ -87,6 +87,7 @@ pub(super) fn changes(
 ) -> Result<Changes, FoldError> {
     let mut all = Changes::default();
     let enabled = is_enabled(roots);
+    let possible = possible(roots);
     let children = children(roots)?;
     for (target, _) in contents.targets() {
         let Target::Cgroup { name, inode } = &target else { continue };
@@ -104,7 +105,7 @@ pub(super) fn changes(
         };
         let ours = contents.ours(&target);
         if let Some(ours) = ours
-            && (child.is_partition || !ours.mine.iter().any(|mine| same(mine, &now)))
+            && (child.is_partition || !ours.is_mine(&now))
         {
             all.foreign.push((target, now));
             continue;
@@ -122,8 +123,10 @@ pub(super) fn changes(
                 }
             }
         };
-        if !same(&to, &now) {
-            all.changes.push(Change { target, from: now, to, before });
+        let instead = if to.is_empty() { possible.clone() } else { None };
+        let has = |text: &str| same(text, &now);
+        if !has(&to) && !(ours.is_some() && instead.as_deref().is_some_and(has)) {
+            all.changes.push(Change { target, from: now, to, before, instead });
         }
     }
     Ok(all)
@@ -144,50 +147,65 @@ fn wanted(before: &str, allowed: &Cpus, avoided: &Cpus) -> Result<String, String
     Ok(cpus::show(&wanted))
 }
 
+/// All CPUs that there can ever be: for a cpuset the same as an empty list.
+fn possible(roots: &Roots) -> Option<String> {
+    read(&roots.cpus().join("possible")).ok().filter(|list| cpus::parse(list).is_some())
+}
+
 /// Somebody else uses the cpuset controller below the root.
-fn is_used(roots: &Roots) -> bool {
-    let Ok(entries) = fs::read_dir(&roots.cgroup) else { return true };
-    entries.flatten().map(|entry| entry.path()).any(|path| {
+fn is_used(roots: &Roots, contents: &Contents) -> bool {
+    let Ok(children) = children(roots) else { return true };
+    children.into_iter().any(|child| {
+        let path = roots.cgroup.join(&child.name);
         let says = |name: &str| read(&path.join(name)).unwrap_or_default();
-        !says("cpuset.cpus").is_empty()
+        let ours = contents.ours(&Target::Cgroup { name: child.name, inode: child.inode });
+        let has_own = child
+            .cpus
+            .is_some_and(|now| !now.is_empty() && !ours.is_some_and(|ours| ours.is_mine(&now)));
+        // What it had before it would lose.
+        let had = ours.is_some_and(|ours| !ours.before.is_empty());
+        has_own
+            || had
+            || child.is_partition
             || !says("cpuset.mems").is_empty()
-            || is_partition(&path)
             || has_word(&says("cgroup.subtree_control"), "cpuset")
     })
 }
 
 pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut Undone) {
+    let mut control = None;
+    if std::mem::take(&mut contents.controllers) && is_enabled(roots) {
+        let target = Target::Controllers;
+        if is_used(roots, contents) {
+            undone.foreign.push(format!("{target} keeps cpuset, which others use by now"));
+        } else {
+            // At once for all cgroups: they have no cpusets then, as before.
+            match write(&target.path(roots), "-cpuset") {
+                Ok(()) => control = Some(target),
+                Err(e) => {
+                    contents.controllers = true;
+                    undone.failed.push(format!("{target}: {e}"));
+                }
+            }
+        }
+    }
     for (target, ours) in contents.targets() {
         let Target::Cgroup { name, inode } = &target else { continue };
-        let there = fs::symlink_metadata(roots.cgroup.join(name));
+        let folder = roots.cgroup.join(name);
+        let there = fs::symlink_metadata(&folder);
         if !there.is_ok_and(|meta| meta.ino() == *inode) {
             undone.gone.push(target.to_string());
-            contents.forget(&target);
-            continue;
+        } else if control.is_some() {
+            undone.restored.push(target.to_string());
+        } else {
+            let member = !is_partition(&folder);
+            let is_ours = |now: &str| member && ours.is_mine(now);
+            let instead = if ours.before.is_empty() { possible(roots) } else { None };
+            if !give_back(roots, &target, is_ours, &ours.before, instead, undone) {
+                continue;
+            }
         }
-        let member = !is_partition(&roots.cgroup.join(name));
-        let is_ours = |now: &str| member && ours.mine.iter().any(|mine| same(mine, now));
-        if give_back(roots, &target, is_ours, &ours.before, undone) {
-            contents.forget(&target);
-        }
+        contents.forget(&target);
     }
-    if !contents.controllers || !undone.failed.is_empty() {
-        return;
-    }
-    contents.controllers = false;
-    let target = Target::Controllers;
-    if !is_enabled(roots) {
-        return;
-    }
-    if is_used(roots) {
-        undone.foreign.push(format!("{target} keeps cpuset, which others use by now"));
-        return;
-    }
-    match write(&target.path(roots), "-cpuset") {
-        Ok(()) => undone.restored.push(target.to_string()),
-        Err(e) => {
-            contents.controllers = true;
-            undone.failed.push(format!("{target}: {e}"));
-        }
-    }
+    undone.restored.extend(control.map(|target| target.to_string()));
 }

@@ -32,6 +32,7 @@ pub(super) fn changes(roots: &Roots, contents: &Contents, avoided: &Cpus) -> Cha
         from: from.to_owned(),
         to: to.to_owned(),
         before: "1".to_owned(),
+        instead: None,
     };
     for cpu in &contents.cpus {
         match read(&roots.online(*cpu)) {
@@ -56,7 +57,7 @@ pub(super) fn changes(roots: &Roots, contents: &Contents, avoided: &Cpus) -> Cha
 pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut Undone) {
     for cpu in contents.cpus.clone() {
         let target = Target::Cpu(cpu);
-        if give_back(roots, &target, |now| now == "0", "1", undone) {
+        if give_back(roots, &target, |now| now == "0", "1", None, undone) {
             contents.forget(&target);
         }
     }
