@@ -125,7 +125,8 @@ pub(super) fn changes(
         };
         let instead = if to.is_empty() { possible.clone() } else { None };
         let has = |text: &str| same(text, &now);
-        if !has(&to) && !(ours.is_some() && instead.as_deref().is_some_and(has)) {
+        let is_done = has(&to) || ours.is_some() && instead.as_deref().is_some_and(has);
+        if !is_done {
             all.changes.push(Change { target, from: now, to, before, instead });
         }
     }
