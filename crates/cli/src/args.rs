@@ -653,6 +653,9 @@ pub(crate) struct GuestArgs {
     /// Undo what a `vcoop guest` that was killed left changed, and end; twice does no harm
     #[arg(long, conflicts_with_all = ["dry_run", "time", "metrics", "json", "verbose"])]
     pub(crate) restore: bool,
+    /// Go on where threads have CPU affinities of their own that this kernel (before 6.2) forgets
+    #[arg(long)]
+    pub(crate) lose_affinities: bool,
     /// Serve metrics as OpenMetrics text on this Unix socket
     #[arg(long, value_name = "PATH")]
     pub(crate) metrics: Option<PathBuf>,

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use vcoop_fold::{
-    By, Decision, Fold, FoldError, Journal, Layout, Look, Mode, Numbers, Plan, Roots, Undone, cpus,
-    restore, settings,
+    By, Decision, Fold, FoldError, Journal, Layout, Look, Mode, Numbers, Pinned, Plan, Roots,
+    Undone, cpus, pinned, restore, settings,
 };
 use vcoop_lab::human;
 use vcoop_resident::metrics::{self, Listen};
@@ -86,6 +86,15 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
             note(&format!("vcoop: {text}"));
         }
     };
+    let threads = if args.lose_affinities { Vec::new() } else { pinned(&roots, by, &layout) };
+    if !threads.is_empty() {
+        let why = affinities(&threads);
+        if !args.dry_run {
+            let remedy = "a kernel from 6.2 on, or --lose-affinities";
+            return Err(Failure::Missing(format!("{why}\n  remedy: {remedy}")));
+        }
+        tell(&why);
+    }
     let mode = if args.dry_run {
         Mode::Dry
     } else {
@@ -144,6 +153,20 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
         tell("every file has what it had before");
     }
     ended(&undone)
+}
+
+/// Who would lose an affinity.
+fn affinities(threads: &[Pinned]) -> String {
+    let shown = threads
+        .iter()
+        .take(5)
+        .map(|Pinned { tid, name, cpus }| format!("{name} ({tid}, CPUs {})", cpus::show(cpus)));
+    let (n, list) = (threads.len(), shown.collect::<Vec<_>>().join(", "));
+    let more = if n > 5 { ", ..." } else { "" };
+    format!(
+        "{n} threads have CPU affinities of their own, which this kernel forgets when cpusets or the \
+         CPUs online change, and nobody gives back: {list}{more}"
+    )
 }
 
 fn serve(path: &Path, page: &Arc<Mutex<Numbers>>) -> Result<(), Failure> {

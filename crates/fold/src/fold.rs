@@ -12,6 +12,7 @@ use crate::files::Roots;
 use crate::journal::{Contents, Journal};
 use crate::layout::Layout;
 use crate::metrics::Numbers;
+use crate::pinned::forgets;
 use crate::stat::Stat;
 use crate::why::{steal_bp, why};
 
@@ -159,13 +160,12 @@ impl Fold {
                 "tasks of the root cgroup, which are kernel threads mostly, go on using all CPUs"
                     .to_owned(),
             );
-            if let Some((major, minor)) = self.roots.kernel().filter(|kernel| *kernel < (6, 2)) {
-                warnings.push(format!(
-                    "Linux {major}.{minor} forgets CPU affinities that programs have set when their \
-                     cpuset changes; since 6.2 it does not\n  remedy: --by hotplug, where programs \
-                     here set affinities"
-                ));
-            }
+        }
+        if let Some((major, minor)) = forgets(&self.roots) {
+            warnings.push(format!(
+                "Linux {major}.{minor} forgets CPU affinities that programs set for themselves when \
+                 their cpuset or the CPUs online change; since 6.2 it does not"
+            ));
         }
         warnings
     }

@@ -61,6 +61,11 @@ impl Layout {
         Ok(Self { shared, cores, threads })
     }
 
+    /// CPUs that all share, isolated ones included.
+    pub(crate) fn shared(&self) -> &Cpus {
+        &self.shared
+    }
+
     /// CPUs that governors count: cores with a CPU missing count as whole ones.
     pub fn counted(&self) -> u32 {
         self.cores.len() as u32 * self.threads

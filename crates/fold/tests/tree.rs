@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use vcoop_fold::{By, Decision, Fold, FoldError, Journal, Look, Mode, Roots, cpus, restore};
+use vcoop_fold::{
+    By, Decision, Fold, FoldError, Journal, Layout, Look, Mode, Roots, cpus, pinned, restore,
+};
 use vcoop_policy::govern::{GovernorConfig, Kind};
 use vcoop_resident::FolderError;
 
@@ -464,4 +466,29 @@ fn a_guest_of_4096_cpus_folds() {
     let decision = tree.decide(&mut fold, 75, 25);
     assert_eq!((decision.before.len(), cpus::show(&decision.after)), (4096, "0-3071".to_owned()));
     assert_eq!(tree.cpus_of("user.slice"), "0-3071\n");
+}
+
+#[test]
+fn threads_with_affinities_that_the_kernel_forgets_are_found() {
+    let tree = Tree::new(4, 1);
+    let thread = |pid: u32, tid: u32, parent: u32, cpus: &str, cgroup: &str| {
+        let task = format!("proc/{pid}/task/{tid}");
+        let status =
+            format!("Name:\tt{tid}\nPPid:\t{parent}\nCpus_allowed_list:\t{cpus}\nMems:\t0");
+        tree.put(&format!("{task}/status"), &status);
+        tree.put(&format!("{task}/cgroup"), &format!("1:name=x:/\n0::/{cgroup}"));
+    };
+    tree.put("sys/fs/cgroup/user.slice/cpuset.cpus.effective", "0-1");
+    thread(10, 10, 1, "0-3", "system.slice/a.service");
+    thread(10, 11, 1, "1", "system.slice/a.service");
+    thread(12, 12, 1, "0-1", "user.slice/deep/er");
+    thread(13, 13, 1, "0-63", "system.slice");
+    thread(14, 14, 2, "1", "");
+    thread(15, 15, 1, "2", "");
+    tree.put("proc/16/task/16/status", "nonsense");
+    let layout = Layout::read(&tree.roots()).unwrap();
+    let tids = |by| pinned(&tree.roots(), by, &layout).iter().map(|p| p.tid).collect::<Vec<_>>();
+    assert_eq!(tids(By::Cpuset), Vec::<u32>::new(), "6.12 keeps them");
+    tree.put("proc/sys/kernel/osrelease", "6.1.0-56-cloud-amd64");
+    assert_eq!((tids(By::Cpuset), tids(By::Hotplug)), (vec![11], vec![11, 15]));
 }

@@ -127,6 +127,15 @@ test!("qemu", a_stock_guest_folds_by_cpusets_and_has_all_back, || -> Outcome {
     assert_eq!(rig.loops(), "0-3\n0-3\n");
     let fast = "--governor step --set governor_interval=500ms --set governor_floor=2";
 
+    // An affinity that the kernel would forget is not lost by accident.
+    let kernel = rig.sh("uname -r");
+    let version: Vec<u32> = kernel.split('.').map_while(|n| n.parse().ok()).collect();
+    rig.sh("taskset -p 2 $(cat /tmp/user.slice)");
+    let said = rig.sh(&format!("vcoop guest --for 100ms {fast} 2>&1; echo $?"));
+    assert_eq!(said.ends_with("\n3\n"), version < vec![6, 2], "{kernel}{said}");
+    assert_eq!(rig.loops(), "0-3\n1\n", "{said}");
+    rig.sh("taskset -p f $(cat /tmp/user.slice)");
+
     // A dry run sees the steal and changes nothing.
     rig.stat(10);
     let said = rig.sh(&format!("vcoop guest --dry-run --for 3s {fast} 2>&1"));
