@@ -169,6 +169,6 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }
-        assert!(!text.contains("vcpu=\"1\"") && text.ends_with("# EOF\n"), "{text}");
+        assert!(!text.contains("pid=\"7\",vcpu=\"1\"") && text.ends_with("# EOF\n"), "{text}");
     }
 }
