@@ -28,7 +28,15 @@
 #ifndef VCOOP_ABI_H
 #define VCOOP_ABI_H
 
+#ifdef __KERNEL__
+#include <linux/types.h>
+#ifndef UINT64_C
+#define UINT64_C(x) x##ULL
+#define UINT32_C(x) x##U
+#endif
+#else
 #include <stdint.h>
+#endif
 
 #define VCOOP_ABI_VERSION 1
 #define VCOOP_PROTOCOL 1
@@ -58,9 +66,13 @@ enum vcoop_class {
  * fair, else 0.
  */
 #define VCOOP_TASK(class, prio) ((uint64_t)(class) | (uint64_t)(prio) << 8)
+#define VCOOP_TASK_DECLARED 0x80 /* in the class: declared latency sensitive */
 #define VCOOP_INTENT_PENDING_SHIFT 16
 #define VCOOP_INTENT_PENDING_VALID (UINT64_C(1) << 32)
 #define VCOOP_INTENT_IDLE (UINT64_C(1) << 33)
+
+/* Remote word: a task in bits 0..15, how many so far in the rest. */
+#define VCOOP_REMOTE_COUNT_SHIFT 16
 
 /*
  * Critical-section word: nesting depths of NMI, hard interrupt and softirq in
@@ -103,7 +115,9 @@ struct vcoop_guest_area {
 	uint64_t request;
 	uint64_t ack;          /* highest ticket handled */
 	uint64_t deadline_tsc; /* next timer deadline, guest TSC; 0 = none */
-	uint64_t reserved1[3];
+	uint64_t pong;         /* the last ping that was seen */
+	uint64_t pong_tsc;     /* guest TSC just before pong was stored */
+	uint64_t remote;       /* any vCPU: urgent tasks put here by others */
 } __attribute__((aligned(64)));
 
 /* Written by the host, read by the vCPU. */
@@ -115,7 +129,8 @@ struct vcoop_host_area {
 	uint64_t budget_left_ns;
 	uint64_t steal_ns;
 	uint64_t hints;
-	uint64_t reserved1[3];
+	uint64_t ping;
+	uint64_t reserved1[2];
 	uint64_t preferred[VCOOP_PREFERRED_WORDS]; /* one bit a vCPU */
 	uint64_t reserved2[4];
 } __attribute__((aligned(64)));
@@ -145,5 +160,72 @@ struct vcoop_host_area {
 #define VCOOP_MSR_REGISTER UINT32_C(0x76636f00)
 #define VCOOP_MSR_NOTIFY UINT32_C(0x76636f01)
 #define VCOOP_REGISTER_ENABLE UINT64_C(1)
+
+/*
+ * Window: the pages of all vCPUs in memory that host and guest share, for VMMs
+ * that know nothing of this interface. Page 0 is a struct vcoop_window_header;
+ * page 1 + 2n is vCPU n's struct vcoop_guest_page, page 2 + 2n its struct
+ * vcoop_host_area. A side registers by storing its header word last, and ends
+ * it by storing 0. To ring, store the low half of the doorbell word at offset
+ * VCOOP_DOORBELL_REGISTER of the ivshmem device's BAR 0: at the end of a boost
+ * (request = unboost), when a deadline becomes earlier than the host can know,
+ * and after an exchange of another vCPU's remote word.
+ */
+#define VCOOP_WINDOW_MOST_SLOTS 512
+#define VCOOP_WINDOW_RAM_ALIGNMENT (UINT64_C(2) << 20)
+#define VCOOP_IVSHMEM_VENDOR 0x1af4
+#define VCOOP_IVSHMEM_DEVICE 0x1110
+#define VCOOP_IVSHMEM_WINDOW_BAR 2
+#define VCOOP_DOORBELL_REGISTER 12
+#define VCOOP_DOORBELL_VALID (UINT64_C(1) << 63)
+#define VCOOP_VCPU_ONLINE (UINT64_C(1) << 63) /* the APIC id is in bits 0..31 */
+
+struct vcoop_window_header {
+	uint64_t host;     /* header word; 0: no host */
+	uint64_t doorbell; /* valid; peer << 16 | vector */
+	uint64_t reserved0[6];
+	uint64_t guest;    /* header word; 0: no driver */
+	uint64_t vcpus;    /* vCPUs are numbered below this */
+	uint64_t tsc_khz;
+	uint64_t registration; /* differs from the one before */
+	uint64_t reserved1[4];
+} __attribute__((aligned(64)));
+
+/*
+ * Latencies of urgent tasks, from when the timer that woke the task was due to
+ * when the task ran: 32 buckets of 64 ns, then 16 for each power of two.
+ */
+#define VCOOP_LATENCY_BUCKETS 352
+
+static inline unsigned int vcoop_latency_bucket(uint64_t ns)
+{
+	uint64_t units = ns >> 6;
+	unsigned int octave, bucket;
+
+	if (units < 32)
+		return (unsigned int)units;
+	octave = 63 - (unsigned int)__builtin_clzll(units) - 4;
+	bucket = 16 + 16 * (octave - 1) + (unsigned int)(units >> octave);
+	return bucket < VCOOP_LATENCY_BUCKETS ? bucket : VCOOP_LATENCY_BUCKETS - 1;
+}
+
+/* All but the first are counts since the registration. */
+struct vcoop_guest_report {
+	uint64_t vcpu;      /* online, APIC id */
+	uint64_t events;    /* that the guest half was told of */
+	uint64_t notified;  /* rang at the end of a boost */
+	uint64_t deadlines; /* urgent ones, published */
+	uint64_t stale;     /* passed unused, and forgotten */
+	uint64_t dropped;   /* urgent timers for which there was no room */
+	uint64_t latency_sum_ns;
+	uint64_t latency_max_ns;
+	uint64_t reserved[8];
+	uint64_t latency[VCOOP_LATENCY_BUCKETS];
+} __attribute__((aligned(64)));
+
+struct vcoop_guest_page {
+	struct vcoop_guest_area area;
+	struct vcoop_guest_report report;
+} __attribute__((aligned(VCOOP_PAGE_SIZE)));
 
 #endif

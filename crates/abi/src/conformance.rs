@@ -199,11 +199,15 @@ mod at {
     pub(super) const REQUEST: u16 = offset_of!(GuestArea, request) as u16;
     pub(super) const ACK: u16 = offset_of!(GuestArea, ack) as u16;
     pub(super) const DEADLINE: u16 = offset_of!(GuestArea, deadline_tsc) as u16;
+    pub(super) const PONG: u16 = offset_of!(GuestArea, pong) as u16;
+    pub(super) const PONG_TSC: u16 = offset_of!(GuestArea, pong_tsc) as u16;
+    pub(super) const REMOTE: u16 = offset_of!(GuestArea, remote) as u16;
     pub(super) const STATUS: u16 = offset_of!(HostArea, status) as u16;
     pub(super) const TICKET: u16 = offset_of!(HostArea, ticket) as u16;
     pub(super) const BUDGET: u16 = offset_of!(HostArea, budget_left_ns) as u16;
     pub(super) const STEAL: u16 = offset_of!(HostArea, steal_ns) as u16;
     pub(super) const HINTS: u16 = offset_of!(HostArea, hints) as u16;
+    pub(super) const PING: u16 = offset_of!(HostArea, ping) as u16;
     pub(super) const PREFERRED: u16 = offset_of!(HostArea, preferred) as u16;
     pub(super) const PREFERRED_END: u16 = PREFERRED + 32;
 }

@@ -36,9 +36,16 @@ pub struct GuestArea {
     pub request: AtomicU64,
     /// Highest interrupt ticket that the guest has handled.
     pub ack: AtomicU64,
-    /// Guest TSC of the next timer deadline; 0 = none.
+    /// Guest TSC of the next timer deadline; 0 = none. A guest that cannot tell which timers are
+    /// urgent publishes the next of any; one that can, the next that wakes an urgent task.
     pub deadline_tsc: AtomicU64,
-    reserved1: [u64; 3],
+    /// The last [`ping`](HostArea::ping) that the guest has seen.
+    pub pong: AtomicU64,
+    /// Guest TSC just before it stored `pong`.
+    pub pong_tsc: AtomicU64,
+    /// [`Remote`](crate::Remote). The one word that has several writers: every vCPU that puts an urgent
+    /// task on this one's queue exchanges it atomically.
+    pub remote: AtomicU64,
 }
 
 /// The host's half: written by the host, read by the guest.
@@ -59,7 +66,10 @@ pub struct HostArea {
     pub steal_ns: AtomicU64,
     /// [`Hints`].
     pub hints: AtomicU64,
-    reserved1: [u64; 3],
+    /// A question for the guest's clock: a number that is not 0 and not the last one. The guest answers
+    /// at its next event, in [`pong`](GuestArea::pong). A page whose host knows the guest's clock holds 0.
+    pub ping: AtomicU64,
+    reserved1: [u64; 2],
     /// Bit `n % 64` of word `n / 64`: vCPU `n` is one the host would like to be used.
     pub preferred: [AtomicU64; PREFERRED_WORDS],
     reserved2: [u64; 4],
@@ -73,12 +83,16 @@ const _: () = {
     assert!(offset_of!(GuestArea, request) == 80);
     assert!(offset_of!(GuestArea, ack) == 88);
     assert!(offset_of!(GuestArea, deadline_tsc) == 96);
+    assert!(offset_of!(GuestArea, pong) == 104);
+    assert!(offset_of!(GuestArea, pong_tsc) == 112);
+    assert!(offset_of!(GuestArea, remote) == 120);
     assert!(offset_of!(HostArea, header) == 0);
     assert!(offset_of!(HostArea, status) == 64);
     assert!(offset_of!(HostArea, ticket) == 72);
     assert!(offset_of!(HostArea, budget_left_ns) == 80);
     assert!(offset_of!(HostArea, steal_ns) == 88);
     assert!(offset_of!(HostArea, hints) == 96);
+    assert!(offset_of!(HostArea, ping) == 104);
     assert!(offset_of!(HostArea, preferred) == 128);
     // A little-endian word is a native one only here; the crate would need byte swaps elsewhere.
     assert!(cfg!(target_endian = "little"));
@@ -129,7 +143,9 @@ impl GuestArea {
             request: AtomicU64::new(0),
             ack: AtomicU64::new(0),
             deadline_tsc: AtomicU64::new(0),
-            reserved1: [0; 3],
+            pong: AtomicU64::new(0),
+            pong_tsc: AtomicU64::new(0),
+            remote: AtomicU64::new(0),
         }
     }
 
@@ -158,6 +174,18 @@ impl GuestArea {
         FromGuest::new(self.deadline_tsc.load(Ordering::Acquire))
     }
 
+    /// Host: the answer to a [`ping`](HostArea::ping), and the guest's TSC when it was given. The answer is
+    /// read first, so the time belongs to it or to a later one.
+    pub fn read_pong(&self) -> (FromGuest<u64>, FromGuest<u64>) {
+        let pong = self.pong.load(Ordering::Acquire);
+        (FromGuest::new(pong), FromGuest::new(self.pong_tsc.load(Ordering::Acquire)))
+    }
+
+    /// Host: what other vCPUs have put on this one's queue, read once.
+    pub fn read_remote(&self) -> FromGuest<u64> {
+        FromGuest::new(self.remote.load(Ordering::Acquire))
+    }
+
     /// Either side: the full fence of the handshake, between one's own stores and the loads that
     /// look for the other's (see the crate's documentation).
     pub fn fence() {
@@ -176,7 +204,8 @@ impl HostArea {
             budget_left_ns: AtomicU64::new(0),
             steal_ns: AtomicU64::new(0),
             hints: AtomicU64::new(0),
-            reserved1: [0; 3],
+            ping: AtomicU64::new(0),
+            reserved1: [0; 2],
             preferred: [const { AtomicU64::new(0) }; PREFERRED_WORDS],
             reserved2: [0; 4],
         }

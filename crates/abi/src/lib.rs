@@ -9,6 +9,7 @@
 //! * [`layout`]: where a word is.
 //! * [`taint`]: [`FromGuest`], the wrapper around everything a guest wrote.
 //! * [`discovery`]: how a guest finds the host, and registers its area.
+//! * [`window`]: the same for guests whose VMM knows nothing of this interface.
 //! * [`pvsched`]: conversion to and from the public pvsched page shape.
 //! * [`conformance`]: holds anybody's guest or host against the protocol.
 //!
@@ -36,11 +37,14 @@ pub mod discovery;
 pub mod layout;
 pub mod pvsched;
 pub mod taint;
+pub mod window;
 pub mod words;
 
 pub use layout::{GuestArea, GuestWords, HostArea};
 pub use taint::FromGuest;
-pub use words::{BoostRequest, Class, CsState, Header, Hints, Intent, Status, TaskIntent, Word};
+pub use words::{
+    BoostRequest, Class, CsState, Header, Hints, Intent, Remote, Status, TaskIntent, Word,
+};
 
 /// Version of the words and the layout in this crate. A host and a guest that disagree on it do
 /// not cooperate: the host keeps the status at [`Status::Disabled`].

@@ -75,7 +75,7 @@ fn understand([policy, nice, rt_prio]: [u8; 3]) -> TaskIntent {
         DEADLINE => (Class::Deadline, 0),
         _ => (Class::None, 0),
     };
-    TaskIntent { class, prio }.canonical()
+    TaskIntent::new(class, prio).canonical()
 }
 
 /// Our intent as their `task_intent`.
@@ -152,12 +152,12 @@ mod tests {
     fn intents_survive_the_round_trip() {
         let tasks = [
             TaskIntent::FAIR,
-            TaskIntent { class: Class::Fair, prio: 0 },
-            TaskIntent { class: Class::Fair, prio: 39 },
+            TaskIntent::new(Class::Fair, 0),
+            TaskIntent::new(Class::Fair, 39),
             TaskIntent::fifo(1),
             TaskIntent::rr(99),
-            TaskIntent { class: Class::Deadline, prio: 0 },
-            TaskIntent { class: Class::Idle, prio: 0 },
+            TaskIntent::new(Class::Deadline, 0),
+            TaskIntent::new(Class::Idle, 0),
         ];
         for running in tasks {
             for pending in tasks.map(Some).into_iter().chain([None]) {
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn known_words() {
-        let running = TaskIntent { class: Class::Fair, prio: 15 };
+        let running = TaskIntent::new(Class::Fair, 15);
         let intent = Intent { running, pending: Some(TaskIntent::fifo(80)), idle: false };
         // SCHED_OTHER, nice -5; SCHED_FIFO 80; pending valid.
         assert_eq!(task_intent(intent).to_le_bytes(), [0, 0xfb, 0, 1, 0, 80, 1, 0]);

@@ -112,20 +112,30 @@ pub struct TaskIntent {
     pub class: Class,
     /// FIFO and RR: 1..=99, 99 the most urgent. Fair: nice + 20 (0..=39). Otherwise 0.
     pub prio: u8,
+    /// The guest's administrator has declared the task latency sensitive, whatever its class.
+    pub declared: bool,
 }
 
 impl TaskIntent {
     /// SCHED_OTHER at nice 0.
-    pub const FAIR: Self = Self { class: Class::Fair, prio: 20 };
+    pub const FAIR: Self = Self::new(Class::Fair, 20);
+
+    /// Bit of a class byte: declared latency sensitive.
+    pub const DECLARED: u8 = 1 << 7;
+
+    /// A task of a class, at a priority in its range, that nobody has declared.
+    pub const fn new(class: Class, prio: u8) -> Self {
+        Self { class, prio, declared: false }
+    }
 
     /// A SCHED_FIFO task. `prio` is brought into 1..=99.
     pub fn fifo(prio: u8) -> Self {
-        Self { class: Class::Fifo, prio }.canonical()
+        Self::new(Class::Fifo, prio).canonical()
     }
 
     /// A SCHED_RR task. `prio` is brought into 1..=99.
     pub fn rr(prio: u8) -> Self {
-        Self { class: Class::Rr, prio }.canonical()
+        Self::new(Class::Rr, prio).canonical()
     }
 
     /// The same with the priority brought into the range of its class.
@@ -138,11 +148,17 @@ impl TaskIntent {
         Self { prio, ..self }
     }
 
+    /// Whether it is latency sensitive: by its class, or because it was declared so.
+    pub fn is_urgent(self) -> bool {
+        self.declared || self.class.is_urgent()
+    }
+
     /// Orders tasks by how urgent they are, the way Linux picks: stop, deadline, FIFO and RR by
-    /// priority, fair by nice, SCHED_IDLE.
+    /// priority, fair by nice, SCHED_IDLE. One that was declared comes before all that are not urgent.
     pub fn urgency(self) -> u8 {
         let t = self.canonical();
         match t.class {
+            Class::Fair | Class::Idle | Class::None if t.declared => 42,
             Class::Stop => u8::MAX,
             Class::Deadline => u8::MAX - 1,
             Class::Fifo | Class::Rr => 100 + t.prio,
@@ -153,12 +169,14 @@ impl TaskIntent {
     }
 
     fn from_bytes(class: u8, prio: u8) -> Self {
-        Self { class: Class::from_byte(class), prio }.canonical()
+        let declared = class & Self::DECLARED != 0;
+        Self { class: Class::from_byte(class & !Self::DECLARED), prio, declared }.canonical()
     }
 
     fn to_bits(self) -> u64 {
         let t = self.canonical();
-        u64::from(t.class as u8) | u64::from(t.prio) << 8
+        let declared = if t.declared { Self::DECLARED } else { 0 };
+        u64::from(t.class as u8 | declared) | u64::from(t.prio) << 8
     }
 }
 
@@ -171,6 +189,8 @@ impl TaskIntent {
 /// |      |      | _VALID      | prio    | class    | prio    | class    |
 /// +------+------+-------------+---------+----------+---------+----------+
 /// ```
+///
+/// The highest bit of a class byte says that the task was [declared](TaskIntent::declared).
 ///
 /// Both tasks share one word so that "the RT task is no longer pending, because it now runs" is one
 /// store: a reader never sees it in neither place.
@@ -193,8 +213,7 @@ impl Intent {
     /// Whether the running or the pending task is of an urgent class. An idle vCPU runs nothing,
     /// whatever `running` still says.
     pub fn is_urgent(self) -> bool {
-        (!self.idle && self.running.class.is_urgent())
-            || self.pending.is_some_and(|t| t.class.is_urgent())
+        (!self.idle && self.running.is_urgent()) || self.pending.is_some_and(TaskIntent::is_urgent)
     }
 }
 
@@ -217,6 +236,37 @@ impl Word for Intent {
             word |= Self::IDLE;
         }
         word
+    }
+}
+
+/// Urgent tasks that other vCPUs have put on a vCPU's queue.
+///
+/// ```text
+/// 63                               16 15     8 7      0
+/// +----------------------------------+--------+--------+
+/// | how many so far; wraps           | prio   | class  |
+/// +----------------------------------+--------+--------+
+/// ```
+///
+/// A vCPU learns of such a task by an interrupt that the host may never hear of. So who puts it there
+/// says so here, and rings the doorbell if there is one; the vCPU that takes the interrupt takes the task
+/// for pending until its next switch of tasks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Remote {
+    /// How many so far, in 48 bits.
+    pub count: u64,
+    /// The last of them.
+    pub task: TaskIntent,
+}
+
+impl Word for Remote {
+    fn from_word(word: u64) -> Self {
+        let [class, prio, ..] = word.to_le_bytes();
+        Self { count: word >> 16, task: TaskIntent::from_bytes(class, prio) }
+    }
+
+    fn to_word(self) -> u64 {
+        self.count << 16 | self.task.to_bits()
     }
 }
 

@@ -8,9 +8,10 @@ use std::process::Command;
 
 use vcoop_abi::discovery::{self, Features, SIGNATURE};
 use vcoop_abi::layout::{PAGE_SIZE, PREFERRED_WORDS};
+use vcoop_abi::window::{self, Doorbell, GuestPage, GuestReport, Identity, WindowHeader};
 use vcoop_abi::{
     ABI_VERSION, BoostRequest, Class, CsState, GuestArea, Header, Hints, HostArea, Intent,
-    PROTOCOL, Status, TaskIntent, Word,
+    PROTOCOL, Remote, Status, TaskIntent, Word,
 };
 
 /// C expressions and what Rust says they are.
@@ -28,9 +29,28 @@ fn expectations() -> Vec<(String, u64)> {
             );)*
         };
     }
-    area!("vcoop_guest_area", GuestArea: header, intent, cs, request, ack, deadline_tsc);
+    area!("vcoop_guest_area", GuestArea: header, intent, cs, request, ack, deadline_tsc, pong,
+        pong_tsc, remote);
     area!("vcoop_host_area", HostArea: header, status, ticket, budget_left_ns, steal_ns, hints,
-        preferred);
+        ping, preferred);
+    area!("vcoop_window_header", WindowHeader: host, doorbell, guest, vcpus, tsc_khz,
+        registration);
+    area!("vcoop_guest_report", GuestReport: vcpu, events, notified, deadlines, stale, dropped,
+        latency_sum_ns, latency_max_ns, latency);
+    area!("vcoop_guest_page", GuestPage: area, report);
+
+    is("VCOOP_WINDOW_MOST_SLOTS", window::MOST_SLOTS);
+    is("VCOOP_WINDOW_RAM_ALIGNMENT", window::RAM_ALIGNMENT);
+    is("VCOOP_IVSHMEM_VENDOR", window::IVSHMEM_ID.0.into());
+    is("VCOOP_IVSHMEM_DEVICE", window::IVSHMEM_ID.1.into());
+    is("VCOOP_IVSHMEM_WINDOW_BAR", window::IVSHMEM_WINDOW_BAR.into());
+    is("VCOOP_DOORBELL_REGISTER", window::DOORBELL_REGISTER);
+    is("VCOOP_DOORBELL_VALID", Doorbell::VALID);
+    is("VCOOP_VCPU_ONLINE", Identity::ONLINE);
+    is("VCOOP_LATENCY_BUCKETS", window::LATENCY_BUCKETS as u64);
+    for ns in (0..64).map(|bit| (1_u64 << bit).wrapping_mul(27) / 16).chain([u64::MAX]) {
+        is(&format!("vcoop_latency_bucket(UINT64_C({ns}))"), window::latency_bucket(ns) as u64);
+    }
 
     is("VCOOP_ABI_VERSION", ABI_VERSION.into());
     is("VCOOP_PROTOCOL", PROTOCOL.into());
@@ -39,12 +59,18 @@ fn expectations() -> Vec<(String, u64)> {
     is("VCOOP_HEADER", Header::OURS.to_word());
 
     let fifo = TaskIntent::fifo(80);
-    let fair = TaskIntent { class: Class::Fair, prio: 15 };
+    let fair = TaskIntent::new(Class::Fair, 15);
     is(
         "VCOOP_TASK(VCOOP_CLASS_FAIR, -5 + 20) | \
          VCOOP_TASK(VCOOP_CLASS_FIFO, 80) << VCOOP_INTENT_PENDING_SHIFT | \
          VCOOP_INTENT_PENDING_VALID | VCOOP_INTENT_IDLE",
         Intent { running: fair, pending: Some(fifo), idle: true }.to_word(),
+    );
+    let declared = TaskIntent { declared: true, ..fair };
+    is(
+        "VCOOP_TASK(VCOOP_CLASS_FAIR | VCOOP_TASK_DECLARED, 15) | \
+         UINT64_C(7) << VCOOP_REMOTE_COUNT_SHIFT",
+        Remote { count: 7, task: declared }.to_word(),
     );
     for (name, class) in [
         ("NONE", Class::None),

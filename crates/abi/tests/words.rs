@@ -65,7 +65,7 @@ fn urgency_is_of_running_and_pending_and_not_of_idle() {
 
 #[test]
 fn urgency_orders_as_a_scheduler_picks() {
-    let t = |class, prio| TaskIntent { class, prio };
+    let t = |class, prio| TaskIntent::new(class, prio);
     let order = [
         t(Class::None, 0),
         t(Class::Idle, 0),

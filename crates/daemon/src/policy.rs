@@ -1,4 +1,4 @@
-//! Policies by their names, as far as they can be applied to a VM from outside.
+//! Policies by their names, as far as they can be applied to a VM that runs.
 
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::living::Living;
@@ -46,31 +46,29 @@ pub(crate) fn policy(vm: &Living, name: &str, sets: &[String]) -> Result<Plan, R
     Ok(plan)
 }
 
-/// Whether a plan's policy can be applied to a VM from outside of its guest.
+/// What a guest without a driver can be given, in words.
+const WITHOUT: &str = "without the guest's help there are vanilla, static and wake-boost";
+
+/// Whether a plan's policy can be applied to a VM. One for which [`needs_driver`] holds is for guests with
+/// a driver.
 ///
 /// # Errors
 ///
 /// Why not.
 pub fn fits(plan: &Plan) -> Result<(), Refused> {
     let name = &plan.policy_name;
-    let without = "without the guest's help there are vanilla, static and wake-boost";
     let governed = (0..plan.vms.len()).any(|vm| plan.governor_driver(vm).is_some());
     let means = match &plan.policy {
         _ if governed => {
             return Err(Refused(format!(
                 "{name} tells a guest how many of its vCPUs to use, and this guest has no driver \
-                 that listens\n  remedy: {without}"
+                 that listens\n  remedy: {WITHOUT}"
             )));
         }
         PolicyPlan::Vanilla => return Ok(()),
         PolicyPlan::Static { means } => *means,
         PolicyPlan::WakeBoost(config) => config.means,
-        PolicyPlan::Dynamic(_) => {
-            return Err(Refused(format!(
-                "{name} goes by what the guest says, and this guest has no driver that says it\n  \
-                 remedy: {without}"
-            )));
-        }
+        PolicyPlan::Dynamic(config) => config.means,
         // A Linux host's scenario refuses it before.
         PolicyPlan::RatelimitAuto(_) => return Err(Refused(format!("{name} is for credit1"))),
     };
@@ -85,6 +83,19 @@ pub fn fits(plan: &Plan) -> Result<(), Refused> {
     }
 }
 
+/// Whether a plan's policy goes by what the guest's driver says.
+pub fn needs_driver(plan: &Plan) -> bool {
+    matches!(plan.policy, PolicyPlan::Dynamic(_))
+}
+
+/// A VM whose guest has no driver, for a policy that needs one.
+pub fn no_driver(vm: &str, policy: &str) -> Refused {
+    Refused(format!(
+        "{policy} goes by what the guest says, and no driver says anything in {vm}\n  remedy: \
+         `vcoop vms --how {vm}` says how to load one; {WITHOUT}"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Living, policy};
@@ -95,10 +106,10 @@ mod tests {
 
     #[test]
     fn what_works_from_outside_is_taken_and_the_rest_refused_with_a_remedy() {
-        for name in ["vanilla", "static", "wake-boost"] {
+        for name in ["vanilla", "static", "wake-boost", "dynamic"] {
             assert_eq!(policy(&vm(), name, &[]).unwrap().policy_name, name);
         }
-        for name in ["dynamic", "step", "hotplug"] {
+        for name in ["step", "hotplug"] {
             let why = policy(&vm(), name, &[]).unwrap_err().to_string();
             assert!(why.contains("remedy: "), "{name}: {why}");
         }

@@ -133,7 +133,7 @@ impl Kernel {
     pub const fn new() -> Self {
         const NONE: Entry = Entry {
             state: State::Absent,
-            intent: TaskIntent { class: Class::None, prio: 0 },
+            intent: TaskIntent::new(Class::None, 0),
             vcpu: 0,
             cpus: 0,
             place: 0,
@@ -328,7 +328,7 @@ impl Kernel {
         entry.state = State::Ready;
         entry.place = self.last_place;
         port.woken(task, now, idle);
-        if entry.intent.class.is_urgent() {
+        if entry.intent.is_urgent() {
             port.hook(GuestEvent::RtEnqueued(entry.intent));
         }
     }
@@ -356,7 +356,7 @@ impl Kernel {
             None => port.hook(GuestEvent::IdleEnter),
             Some(task) if next != self.current => {
                 let pending = self.best(next).map(|t| self.tasks[t].intent);
-                let pending = pending.filter(|t| t.class.is_urgent());
+                let pending = pending.filter(|t| t.is_urgent());
                 // It has looked for a boost already: no second hook on the way out.
                 port.hook(GuestEvent::TaskSwitch { next: self.tasks[task].intent, pending });
             }
@@ -423,7 +423,7 @@ fn intent(spec: &TaskSpec) -> TaskIntent {
         5 => Class::Idle,
         _ => Class::Fair,
     };
-    TaskIntent { class, prio: spec.prio.min(99) as u8 }.canonical()
+    TaskIntent::new(class, spec.prio.min(99) as u8).canonical()
 }
 
 #[cfg(test)]

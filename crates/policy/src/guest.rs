@@ -317,7 +317,7 @@ mod tests {
 
     const NORMAL: HostView = HostView { status: Status::Normal, ticket: 0 };
     const BOOSTED: HostView = HostView { status: Status::Boosted, ticket: 7 };
-    const RT: TaskIntent = TaskIntent { class: Class::Fifo, prio: 50 };
+    const RT: TaskIntent = TaskIntent::new(Class::Fifo, 50);
 
     /// A vCPU that runs a fair task and has published it.
     fn busy() -> GuestHalf {

@@ -210,7 +210,7 @@ impl World {
 }
 
 const EXIT: GuestEvent = GuestEvent::IrqExit { softirq_pending: false };
-const RT: TaskIntent = TaskIntent { class: Class::Fifo, prio: 50 };
+const RT: TaskIntent = TaskIntent::new(Class::Fifo, 50);
 
 /// Ways out of an interrupt: straight, and through an urgent task.
 const WAYS_OUT: [&[GuestEvent]; 2] = [

@@ -347,7 +347,7 @@ fn search(setup: &Setup) -> (usize, Option<World>) {
 
 const EXIT: GuestEvent = GuestEvent::IrqExit { softirq_pending: false };
 
-const RT: TaskIntent = TaskIntent { class: Class::Fifo, prio: 50 };
+const RT: TaskIntent = TaskIntent::new(Class::Fifo, 50);
 
 /// The guest's ways out of the interrupt it is in: straight; through a softirq; out of an interrupt
 /// in a preempt-disabled section; into such a section, whose end has no fence; through an urgent

@@ -97,7 +97,7 @@ pub(crate) fn intent(policy: Policy) -> TaskIntent {
             TaskIntent { prio: (i16::from(nice) + 20) as u8, ..TaskIntent::FAIR }.canonical()
         }
         Policy::Idle => TaskIntent { prio: 39, ..TaskIntent::FAIR },
-        Policy::Deadline { .. } => TaskIntent { class: Class::Deadline, prio: 0 },
+        Policy::Deadline { .. } => TaskIntent::new(Class::Deadline, 0),
     }
 }
 

@@ -16,8 +16,13 @@ const INIT: &[u8] = include_bytes!("../guest/init");
 const LATENCY: &[u8] = include_bytes!("../guest/latency");
 const LATENCY_AWK: &[u8] = include_bytes!("../guest/latency.awk");
 
-/// Writes an initramfs with these further programs, which go to /bin.
-pub(crate) fn write(path: &Path, programs: &[PathBuf]) -> Result<(), StockError> {
+/// Writes an initramfs with these further programs, which go to /bin, and kernel modules, which go to
+/// /lib/modules.
+pub(crate) fn write(
+    path: &Path,
+    programs: &[PathBuf],
+    modules: &[PathBuf],
+) -> Result<(), StockError> {
     let busybox = program("busybox", "busybox-static")?;
     if !libraries(&busybox)?.is_empty() {
         return Err(StockError::Missing {
@@ -39,6 +44,10 @@ pub(crate) fn write(path: &Path, programs: &[PathBuf]) -> Result<(), StockError>
                 files.push((name, read(&library)?));
             }
         }
+    }
+    for module in modules {
+        let name = module.file_name().unwrap_or_default().to_string_lossy();
+        files.push((format!("/lib/modules/{name}"), read(module)?));
     }
     files.push(("/bin/latency".to_owned(), LATENCY.to_vec()));
     files.push(("/bin/latency.awk".to_owned(), LATENCY_AWK.to_vec()));

@@ -1,11 +1,11 @@
 //! A distribution's kernel, out of its package.
 
 use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
+use crate::debian::{self, KEPT};
 use crate::error::StockError;
-use crate::host::{output, program};
 
 /// Names a kernel image to boot instead of Debian's.
 const OWN: &str = "VCOOP_STOCK_KERNEL";
@@ -13,11 +13,9 @@ const OWN: &str = "VCOOP_STOCK_KERNEL";
 /// Debian's package that depends on its newest kernel for VMs.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
-/// Where kernels are kept.
-const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/stock");
-
-/// Seconds for a download of some 27 MB.
-const DOWNLOAD: &str = "180";
+/// Where an image says where its release is written, and from where that counts.
+const RELEASE_POINTER: usize = 0x20e;
+const RELEASE_BASE: usize = 0x200;
 
 /// A kernel's image.
 #[derive(Clone, Debug)]
@@ -39,58 +37,95 @@ impl Kernel {
         if let Some(own) = std::env::var_os(OWN) {
             return Ok(Self { image: own.into() });
         }
-        let kept = Path::new(KEPT);
-        fs::create_dir_all(kept).map_err(StockError::file(kept))?;
-        // Tests run in several processes at once.
-        let lock = kept.join("lock");
-        let lock = File::create(&lock).map_err(StockError::file(&lock))?;
-        lock.lock().map_err(StockError::io("locking target/stock"))?;
-        let image = kept.join("vmlinuz");
-        if !image.exists() {
-            download(&image).map_err(|e| match e {
-                missing @ StockError::Missing { .. } => missing,
-                other => StockError::Missing {
-                    what: format!("no kernel for a stock guest: {other}"),
-                    remedy: format!("run `apt-get update`, or set {OWN} to a kernel image"),
-                },
-            })?;
-        }
-        Ok(Self { image })
+        let _lock = debian::lock()?;
+        kept("vmlinuz", || {
+            debian::depends(META_PACKAGE, "linux-image-")?
+                .into_iter()
+                .next()
+                .ok_or_else(|| debian::unknown(META_PACKAGE))
+        })
+    }
+
+    /// Debian's kernel of this release, such as `6.1.0-56-cloud-amd64`; kept as that of
+    /// [`Self::get`].
+    ///
+    /// # Errors
+    ///
+    /// [`StockError::Missing`] where its package cannot be had.
+    pub fn of(release: &str) -> Result<Self, StockError> {
+        let _lock = debian::lock()?;
+        kept(&format!("vmlinuz-{release}"), || Ok(format!("linux-image-{release}")))
+    }
+
+    /// What `uname -r` says under it.
+    ///
+    /// # Errors
+    ///
+    /// The file is not the image of an x86 kernel.
+    pub fn release(&self) -> Result<String, StockError> {
+        let mut head = Vec::new();
+        File::open(&self.image)
+            .and_then(|file| file.take(1 << 16).read_to_end(&mut head))
+            .map_err(StockError::file(&self.image))?;
+        release(&head)
+            .ok_or_else(|| std::io::Error::other("not the image of a kernel"))
+            .map_err(StockError::file(&self.image))
     }
 }
 
-/// Unpacks the newest kernel that this host's apt knows, as a file.
-fn download(image: &Path) -> Result<(), StockError> {
-    let apt_get = program("apt-get", "apt")?;
-    let package = output(Command::new("apt-cache").args(["depends", META_PACKAGE]), META_PACKAGE)?;
-    let package = package
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("Depends: "))
-        .find(|package| package.starts_with("linux-image-"))
-        .ok_or_else(|| StockError::Missing {
-            what: format!("this host's apt knows no package {META_PACKAGE}"),
-            remedy: format!("run `apt-get update`, or set {OWN} to a kernel image"),
-        })?
-        .to_owned();
+fn release(head: &[u8]) -> Option<String> {
+    let pointer = head.get(RELEASE_POINTER..RELEASE_POINTER + 2)?;
+    let at = usize::from(u16::from_le_bytes([pointer[0], pointer[1]])) + RELEASE_BASE;
+    let text: Vec<u8> =
+        head.get(at..)?.iter().copied().take_while(|b| b.is_ascii_graphic()).collect();
+    String::from_utf8(text).ok().filter(|text| text.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+/// The image that is kept as `name`; the first time out of its package.
+fn kept(
+    name: &str,
+    package: impl FnOnce() -> Result<String, StockError>,
+) -> Result<Kernel, StockError> {
+    let image = Path::new(KEPT).join(name);
+    if !image.exists() {
+        package().and_then(|package| download(&package, &image)).map_err(|e| match e {
+            missing @ StockError::Missing { .. } => missing,
+            other => StockError::Missing {
+                what: format!("no kernel for a stock guest: {other}"),
+                remedy: format!("run `apt-get update`, or set {OWN} to a kernel image"),
+            },
+        })?;
+    }
+    Ok(Kernel { image })
+}
+
+/// Unpacks the kernel of a package, as a file.
+fn download(package: &str, image: &Path) -> Result<(), StockError> {
     let work = tempfile::tempdir_in(KEPT).map_err(StockError::file(image))?;
-    output(
-        Command::new("timeout")
-            .arg(DOWNLOAD)
-            .arg(apt_get)
-            // As root, apt would download as another user, who may not write here.
-            .args(["-q", "-o", "APT::Sandbox::User=root", "download", &package])
-            .current_dir(&work),
-        &format!("downloading {package}"),
-    )?;
-    let file_in = |folder: &Path, is: fn(&str) -> bool| {
-        let mut files = fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
-        files
-            .find(|path| path.file_name().and_then(|n| n.to_str()).is_some_and(is))
-            .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound))
-            .map_err(StockError::io(format!("unpacking {package}")))
+    debian::unpack(&[package.to_owned()], work.path())?;
+    let is_kernel = |path: &PathBuf| {
+        path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with("vmlinuz"))
     };
-    let deb = file_in(work.path(), |name| name.ends_with(".deb"))?;
-    output(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(work.path()), "dpkg-deb -x")?;
-    let found = file_in(&work.path().join("boot"), |name| name.starts_with("vmlinuz"))?;
+    let found = debian::files(&work.path().join("boot"))?
+        .into_iter()
+        .find(is_kernel)
+        .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound))
+        .map_err(StockError::io(format!("unpacking {package}")))?;
     fs::rename(&found, image).map_err(StockError::file(image))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::release;
+
+    #[test]
+    fn an_image_says_its_release() {
+        let mut head = vec![0; 0x1000];
+        head[0x20e..0x210].copy_from_slice(&0x600_u16.to_le_bytes());
+        head[0x800..0x815].copy_from_slice(b"6.1.0-56-cloud-amd64 ");
+        assert_eq!(release(&head).as_deref(), Some("6.1.0-56-cloud-amd64"));
+        for none in [&head[..0x100], &head[..0x700], &[0; 0x1000]] {
+            assert_eq!(release(none), None);
+        }
+    }
 }

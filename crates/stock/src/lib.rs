@@ -20,11 +20,13 @@
 
 mod control;
 mod cpio;
+mod debian;
 mod error;
 mod hogs;
 mod host;
 mod initramfs;
 mod kernel;
+mod module;
 mod vm;
 
 pub use control::{Control, Output};
@@ -32,4 +34,5 @@ pub use error::StockError;
 pub use hogs::Hogs;
 pub use host::{dies_with_caller, program};
 pub use kernel::Kernel;
+pub use module::{Headers, guest_program};
 pub use vm::{Options, StockVm};

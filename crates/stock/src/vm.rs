@@ -52,6 +52,10 @@ pub struct Options {
     pub vcpu_cpus: Vec<u32>,
     /// Further programs of this host for the guest's /bin.
     pub programs: Vec<PathBuf>,
+    /// The kernel; [`Kernel::get`] if there is none.
+    pub kernel: Option<Kernel>,
+    /// Kernel modules for the guest's /lib/modules, in which they keep their names.
+    pub modules: Vec<PathBuf>,
     /// Further arguments for QEMU.
     pub qemu_args: Vec<String>,
     /// How long the guest may take to come up.
@@ -69,6 +73,8 @@ impl Default for Options {
             emulator_cpus: Vec::new(),
             vcpu_cpus: Vec::new(),
             programs: Vec::new(),
+            kernel: None,
+            modules: Vec::new(),
             qemu_args: Vec::new(),
             boot: Duration::from_secs(120),
         }
@@ -94,11 +100,11 @@ impl StockVm {
     /// [`StockError::Missing`] if it cannot be had on this host, or why it did not come up.
     pub fn start(options: &Options) -> Result<Self, StockError> {
         let qemu = program("qemu-system-x86_64", "qemu-system-x86")?;
-        let kernel = Kernel::get()?;
+        let kernel = options.kernel.clone().map_or_else(Kernel::get, Ok)?;
         let dir = tempfile::Builder::new().prefix("vcoop-stock-").tempdir();
         let dir = dir.map_err(StockError::io("a folder for temporary files"))?;
         let initrd = dir.path().join("initrd");
-        initramfs::write(&initrd, &options.programs)?;
+        initramfs::write(&initrd, &options.programs, &options.modules)?;
 
         let mut command = dies_with_caller("KILL", qemu);
         arguments(&mut command, options, dir.path(), &kernel.image, &initrd);

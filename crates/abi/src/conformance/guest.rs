@@ -75,6 +75,10 @@ impl GuestCheck {
             (Actor::Guest, What::Store { area: Area::Guest, offset, size, value }) => {
                 self.stored(offset, size, value, now);
             }
+            (
+                Actor::OtherVcpu,
+                What::Store { area: Area::Guest, offset: at::REMOTE, size: 8, .. },
+            ) => {}
             (Actor::Guest | Actor::OtherVcpu, What::Store { .. }) => {
                 self.report.broken(Rule::SingleWriter, now);
             }
@@ -110,7 +114,15 @@ impl GuestCheck {
     fn stored(&mut self, offset: u16, size: u8, value: u64, now: u64) {
         let known = matches!(
             offset,
-            at::HEADER | at::INTENT | at::CS | at::REQUEST | at::ACK | at::DEADLINE
+            at::HEADER
+                | at::INTENT
+                | at::CS
+                | at::REQUEST
+                | at::ACK
+                | at::DEADLINE
+                | at::PONG
+                | at::PONG_TSC
+                | at::REMOTE
         );
         self.report.require(Rule::WholeWords, known && size == 8, now);
         if !known || size != 8 {

@@ -140,7 +140,7 @@ impl HostCheck {
     fn stored(&mut self, offset: u16, size: u8, value: u64, now: u64) {
         let known = matches!(
             offset,
-            at::HEADER | at::STATUS | at::TICKET | at::BUDGET | at::STEAL | at::HINTS
+            at::HEADER | at::STATUS | at::TICKET | at::BUDGET | at::STEAL | at::HINTS | at::PING
         ) || (at::PREFERRED..at::PREFERRED_END).contains(&offset)
             && offset.is_multiple_of(8);
         self.report.require(Rule::WholeWords, known && size == 8, now);

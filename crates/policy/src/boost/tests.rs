@@ -143,7 +143,7 @@ fn request_is_read_at_exits_without_a_recheck_and_sampled_with_one() {
 
 #[test]
 fn facts_count_without_a_request() {
-    let rt = TaskIntent { class: Class::Deadline, prio: 0 };
+    let rt = TaskIntent::new(Class::Deadline, 0);
     let cases = [
         (Intent { pending: Some(rt), ..Intent::default() }, CsState::default()),
         (Intent { running: rt, ..Intent::default() }, CsState::default()),

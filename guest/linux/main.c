@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The guest's driver of vcoop: tells the host, in memory that both share, what
+ * each vCPU runs and when its next urgent timer expires, so that the host can
+ * give it a CPU in time, and take it back.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/cpuhotplug.h>
+#include <linux/module.h>
+#include <linux/reboot.h>
+#include <linux/suspend.h>
+#include <asm/processor.h>
+#include <asm/tsc.h>
+
+#include "vcoop.h"
+
+static int hotplug_state;
+
+static int online(unsigned int cpu)
+{
+	vcoop_vcpu_online(cpu);
+	return 0;
+}
+
+static int offline(unsigned int cpu)
+{
+	vcoop_vcpu_offline(cpu);
+	return 0;
+}
+
+/* From here on there is a driver; the hooks are attached before. */
+static int begin(void)
+{
+	int state = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "vcoop:online", online, offline);
+
+	if (state < 0)
+		return state;
+	hotplug_state = state;
+	vcoop_window_register();
+	return 0;
+}
+
+/* The host sees first that there is none any more. */
+static void end(void)
+{
+	if (!hotplug_state)
+		return;
+	vcoop_window_unregister();
+	cpuhp_remove_state(hotplug_state);
+	hotplug_state = 0;
+}
+
+static int on_suspend(struct notifier_block *block, unsigned long action, void *data)
+{
+	switch (action) {
+	case PM_HIBERNATION_PREPARE:
+	case PM_SUSPEND_PREPARE:
+		end();
+		break;
+	case PM_POST_HIBERNATION:
+	case PM_POST_SUSPEND:
+		if (begin())
+			pr_err("does not take part any more after suspend\n");
+		break;
+	}
+	return NOTIFY_OK;
+}
+
+/* Also before a kexec: the next kernel knows nothing of this registration. */
+static int on_reboot(struct notifier_block *block, unsigned long action, void *data)
+{
+	end();
+	return NOTIFY_OK;
+}
+
+static struct notifier_block suspend_block = { .notifier_call = on_suspend };
+static struct notifier_block reboot_block = { .notifier_call = on_reboot };
+
+static int __init vcoop_init(void)
+{
+	unsigned int cpu;
+	int err;
+
+	if (!boot_cpu_has(X86_FEATURE_TSC) || !tsc_khz) {
+		pr_err("needs a time stamp counter of a known rate\n");
+		return -ENODEV;
+	}
+	for_each_possible_cpu(cpu)
+		raw_spin_lock_init(&per_cpu_ptr(&vcoop_vcpus, cpu)->timers.lock);
+	err = vcoop_window_open();
+	if (err)
+		return err;
+	err = vcoop_probes_attach();
+	if (err)
+		goto close;
+	err = begin();
+	if (err)
+		goto detach;
+	err = register_pm_notifier(&suspend_block);
+	if (err)
+		goto end;
+	err = register_reboot_notifier(&reboot_block);
+	if (err)
+		goto resume;
+	vcoop_debugfs_init();
+	pr_info("window of %u vCPUs (%s, %#llx), TSC %u kHz\n", vcoop_window.slots,
+		vcoop_window.kind, vcoop_window.address, tsc_khz);
+	return 0;
+
+resume:
+	unregister_pm_notifier(&suspend_block);
+end:
+	end();
+detach:
+	vcoop_probes_detach();
+close:
+	vcoop_window_close();
+	vcoop_tasks_exit();
+	return err;
+}
+
+static void __exit vcoop_exit(void)
+{
+	vcoop_debugfs_exit();
+	unregister_reboot_notifier(&reboot_block);
+	unregister_pm_notifier(&suspend_block);
+	end();
+	vcoop_probes_detach();
+	vcoop_window_close();
+	vcoop_tasks_exit();
+}
+
+module_init(vcoop_init);
+module_exit(vcoop_exit);
+
+MODULE_DESCRIPTION("Guest half of cooperative vCPU scheduling");
+MODULE_LICENSE("GPL");
+MODULE_VERSION("0.1.0");

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The kernel's tracepoints, by name, and what each means for the guest half.
+ *
+ * Prototypes change also within stable series. Each hook is checked against the
+ * headers of the kernel that it is built for; a hook whose prototype is not one
+ * that is known here does not compile.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/hardirq.h>
+#include <linux/interrupt.h>
+#include <linux/tracepoint.h>
+#include <trace/events/irq.h>
+#include <trace/events/sched.h>
+#include <trace/events/timer.h>
+#include <asm/trace/irq_vectors.h>
+#include <asm/tsc.h>
+
+#include "vcoop.h"
+
+/* A wake-up whose queue is not known after so long is no news any more. */
+#define WAKING_NS (50 * NSEC_PER_USEC)
+
+static void tell(struct vcoop_vcpu *vcpu, enum vcoop_event_kind kind)
+{
+	struct vcoop_event event = { .kind = kind };
+
+	vcoop_vcpu_event(vcpu, &event);
+}
+
+/*
+ * A task that this CPU has woken goes to another CPU's queue, and that CPU puts
+ * it there: no event here says so. By now it is on its way.
+ */
+static void flush_waking(struct vcoop_vcpu *vcpu)
+{
+	pid_t pid = vcpu->waking.pid;
+
+	if (likely(!pid))
+		return;
+	vcpu->waking.pid = 0;
+	if (vcpu->waking.cpu != smp_processor_id() &&
+	    rdtsc() - vcpu->waking.tsc < vcoop_ns_to_tsc(WAKING_NS))
+		vcoop_vcpu_enqueue(vcpu->waking.cpu, pid, vcpu->waking.task);
+}
+
+static void irq_enter_hook(void)
+{
+	struct vcoop_vcpu *vcpu;
+	unsigned long flags;
+
+	raw_local_irq_save(flags);
+	vcpu = this_cpu_ptr(&vcoop_vcpus);
+	tell(vcpu, VCOOP_IRQ_ENTER);
+	vcoop_vcpu_remote(vcpu, true);
+	raw_local_irq_restore(flags);
+}
+
+/*
+ * Softirqs run when the interrupt ends, unless it came in the middle of one, or of
+ * a section without them, or they have a thread of their own.
+ */
+static bool softirqs_follow(void)
+{
+	return !IS_ENABLED(CONFIG_PREEMPT_RT) && !softirq_count() && local_softirq_pending();
+}
+
+static void irq_exit_hook(bool timer)
+{
+	struct vcoop_event event = { .kind = VCOOP_IRQ_EXIT };
+	struct vcoop_vcpu *vcpu;
+	unsigned long flags;
+
+	raw_local_irq_save(flags);
+	vcpu = this_cpu_ptr(&vcoop_vcpus);
+	flush_waking(vcpu);
+	if (timer)
+		vcoop_deadline_purge(vcpu, false);
+	event.flag = softirqs_follow();
+	vcoop_vcpu_event(vcpu, &event);
+	raw_local_irq_restore(flags);
+}
+
+static void on_irq_handler_entry(void *data, int irq, struct irqaction *action)
+{
+	irq_enter_hook();
+}
+
+static void on_irq_handler_exit(void *data, int irq, struct irqaction *action, int ret)
+{
+	irq_exit_hook(false);
+}
+
+static void on_vector_entry(void *data, int vector)
+{
+	irq_enter_hook();
+}
+
+static void on_vector_exit(void *data, int vector)
+{
+	irq_exit_hook(false);
+}
+
+static void on_local_timer_exit(void *data, int vector)
+{
+	irq_exit_hook(true);
+}
+
+static void on_softirq_entry(void *data, unsigned int number)
+{
+	unsigned long flags;
+
+	raw_local_irq_save(flags);
+	tell(this_cpu_ptr(&vcoop_vcpus), VCOOP_SOFTIRQ_ENTER);
+	raw_local_irq_restore(flags);
+}
+
+static void on_softirq_exit(void *data, unsigned int number)
+{
+	struct vcoop_vcpu *vcpu;
+	unsigned long flags;
+
+	raw_local_irq_save(flags);
+	vcpu = this_cpu_ptr(&vcoop_vcpus);
+	flush_waking(vcpu);
+	if (number == HRTIMER_SOFTIRQ)
+		vcoop_deadline_purge(vcpu, true);
+	tell(vcpu, VCOOP_SOFTIRQ_EXIT);
+	raw_local_irq_restore(flags);
+}
+
+/* A task switches: no interrupt is being handled. What was missed of one is put right. */
+static void resync(struct vcoop_vcpu *vcpu)
+{
+	while (unlikely(vcpu->half.cs >> VCOOP_CS_HARDIRQ_SHIFT & 0xff)) {
+		vcpu->resynced++;
+		tell(vcpu, VCOOP_IRQ_EXIT);
+	}
+	while (unlikely(!IS_ENABLED(CONFIG_PREEMPT_RT) &&
+			(vcpu->half.cs >> VCOOP_CS_SOFTIRQ_SHIFT & 0xff))) {
+		vcpu->resynced++;
+		tell(vcpu, VCOOP_SOFTIRQ_EXIT);
+	}
+}
+
+/*
+ * With the run queue's lock held, as are all wake-ups to it. Whom the switch passed over is
+ * pending. A task of the RT classes does not wait behind a fair one, unless it is throttled, and
+ * then a boost is of no use to it.
+ */
+static void on_sched_switch(void *data, bool preempt, struct task_struct *prev,
+			    struct task_struct *next, unsigned int prev_state)
+{
+	struct vcoop_event event = { .kind = VCOOP_TASK_SWITCH };
+	struct vcoop_vcpu *vcpu;
+	unsigned long flags;
+	u64 waiting, due;
+	u16 word;
+
+	raw_local_irq_save(flags);
+	vcpu = this_cpu_ptr(&vcoop_vcpus);
+	flush_waking(vcpu);
+	resync(vcpu);
+	vcoop_vcpu_remote(vcpu, false);
+	if (is_idle_task(next)) {
+		vcpu->waiting = 0;
+		tell(vcpu, VCOOP_IDLE_ENTER);
+		goto out;
+	}
+	event.task = vcoop_task_word(next);
+	waiting = READ_ONCE(vcpu->waiting);
+	if (waiting && waiting >> 16 == next->pid) {
+		WRITE_ONCE(vcpu->waiting, 0);
+		waiting = 0;
+	}
+	if (waiting) {
+		event.flag = true;
+		event.pending = waiting;
+	}
+	if ((preempt || !prev_state) && !is_idle_task(prev)) {
+		word = vcoop_task_word(prev);
+		if (word & VCOOP_TASK_DECLARED)
+			WRITE_ONCE(vcpu->waiting, (u64)prev->pid << 16 | word);
+		if (vcoop_task_is_urgent(word) &&
+		    ((word & VCOOP_TASK_DECLARED) || vcoop_task_is_urgent(event.task)) &&
+		    (!event.flag ||
+		     vcoop_task_urgency(word) > vcoop_task_urgency(event.pending))) {
+			event.flag = true;
+			event.pending = word;
+		}
+	}
+	if (vcoop_task_is_urgent(event.task)) {
+		due = vcoop_latency_take(next->pid);
+		if (due)
+			vcoop_vcpu_latency(vcpu, due);
+	}
+	vcoop_vcpu_event(vcpu, &event);
+out:
+	/* What woke a task before it slept is no cause of its next run. */
+	if (!is_idle_task(prev) && prev_state && !preempt)
+		vcoop_latency_take(prev->pid);
+	raw_local_irq_restore(flags);
+}
+
+static void on_sched_waking(void *data, struct task_struct *task)
+{
+	u16 word = vcoop_task_word(task);
+	struct vcoop_vcpu *vcpu;
+	unsigned long flags;
+	u64 due;
+
+	if (!vcoop_task_is_urgent(word))
+		return;
+	raw_local_irq_save(flags);
+	vcpu = this_cpu_ptr(&vcoop_vcpus);
+	flush_waking(vcpu);
+	due = vcoop_timer_due(vcpu);
+	if (due)
+		vcoop_latency_due(task->pid, due);
+	if (task != current) {
+		vcpu->waking.pid = task->pid;
+		vcpu->waking.cpu = task_cpu(task);
+		vcpu->waking.task = word;
+		vcpu->waking.tsc = rdtsc();
+	}
+	raw_local_irq_restore(flags);
+}
+
+/* The task is on a queue, on the CPU that it will run on. */
+static void on_sched_wakeup(void *data, struct task_struct *task)
+{
+	u16 word = vcoop_task_word(task);
+	struct vcoop_vcpu *vcpu;
+	unsigned long flags;
+
+	if (!vcoop_task_is_urgent(word))
+		return;
+	raw_local_irq_save(flags);
+	vcpu = this_cpu_ptr(&vcoop_vcpus);
+	if (vcpu->waking.pid == task->pid)
+		vcpu->waking.pid = 0;
+	/* One that runs still has not slept. */
+	if (!READ_ONCE(task->on_cpu))
+		vcoop_vcpu_enqueue(task_cpu(task), task->pid, word);
+	raw_local_irq_restore(flags);
+}
+
+static void on_sched_migrate_task(void *data, struct task_struct *task, int cpu)
+{
+	u16 word = vcoop_task_word(task);
+	struct vcoop_vcpu *from;
+	struct vcoop_vcpu *vcpu;
+	unsigned long flags;
+
+	if (!vcoop_task_is_urgent(word))
+		return;
+	raw_local_irq_save(flags);
+	vcpu = this_cpu_ptr(&vcoop_vcpus);
+	from = per_cpu_ptr(&vcoop_vcpus, task_cpu(task));
+	if (READ_ONCE(from->waiting) >> 16 == task->pid)
+		WRITE_ONCE(from->waiting, 0);
+	if (vcpu->waking.pid == task->pid)
+		vcpu->waking.cpu = cpu;
+	else if (READ_ONCE(task->on_rq))
+		vcoop_vcpu_enqueue(cpu, task->pid, word);
+	raw_local_irq_restore(flags);
+}
+
+static void on_hrtimer_start(struct hrtimer *timer)
+{
+	unsigned long flags;
+
+	raw_local_irq_save(flags);
+	vcoop_timer_start(timer);
+	raw_local_irq_restore(flags);
+}
+
+static void on_hrtimer_start_3(void *data, struct hrtimer *timer, enum hrtimer_mode mode,
+			       bool was_armed)
+{
+	on_hrtimer_start(timer);
+}
+
+static void __maybe_unused on_hrtimer_start_2(void *data, struct hrtimer *timer,
+					      enum hrtimer_mode mode)
+{
+	on_hrtimer_start(timer);
+}
+
+static void on_hrtimer_cancel(void *data, struct hrtimer *timer)
+{
+	unsigned long flags;
+
+	raw_local_irq_save(flags);
+	vcoop_timer_cancel(timer);
+	raw_local_irq_restore(flags);
+}
+
+static void on_hrtimer_expire_entry(struct hrtimer *timer)
+{
+	unsigned long flags;
+
+	raw_local_irq_save(flags);
+	vcoop_timer_expire(timer);
+	raw_local_irq_restore(flags);
+}
+
+static void __maybe_unused on_hrtimer_expire_entry_pointer(void *data, struct hrtimer *timer,
+							   ktime_t *now)
+{
+	on_hrtimer_expire_entry(timer);
+}
+
+static void __maybe_unused on_hrtimer_expire_entry_value(void *data, struct hrtimer *timer,
+							 ktime_t now)
+{
+	on_hrtimer_expire_entry(timer);
+}
+
+static void on_hrtimer_expire_exit(void *data, struct hrtimer *timer)
+{
+	vcoop_timer_expired();
+}
+
+/* Whether the kernel calls the hooks of a tracepoint with these arguments. */
+#define HAS_ARGUMENTS(name, ...)					\
+	__builtin_types_compatible_p(typeof(check_trace_callback_type_##name), \
+				     void(void (*)(void *, __VA_ARGS__)))
+
+#define HRTIMER_START							\
+	__builtin_choose_expr(						\
+		HAS_ARGUMENTS(hrtimer_start, struct hrtimer *, enum hrtimer_mode), \
+		on_hrtimer_start_2, on_hrtimer_start_3)
+#define HRTIMER_EXPIRE_ENTRY						\
+	__builtin_choose_expr(						\
+		HAS_ARGUMENTS(hrtimer_expire_entry, struct hrtimer *, ktime_t), \
+		on_hrtimer_expire_entry_value, on_hrtimer_expire_entry_pointer)
+
+static void __maybe_unused check_arguments(void)
+{
+	check_trace_callback_type_irq_handler_entry(on_irq_handler_entry);
+	check_trace_callback_type_irq_handler_exit(on_irq_handler_exit);
+	check_trace_callback_type_softirq_entry(on_softirq_entry);
+	check_trace_callback_type_softirq_exit(on_softirq_exit);
+	check_trace_callback_type_sched_switch(on_sched_switch);
+	check_trace_callback_type_sched_waking(on_sched_waking);
+	check_trace_callback_type_sched_wakeup(on_sched_wakeup);
+	check_trace_callback_type_sched_wakeup_new(on_sched_wakeup);
+	check_trace_callback_type_sched_migrate_task(on_sched_migrate_task);
+	check_trace_callback_type_hrtimer_start(HRTIMER_START);
+	check_trace_callback_type_hrtimer_cancel(on_hrtimer_cancel);
+	check_trace_callback_type_hrtimer_expire_entry(HRTIMER_EXPIRE_ENTRY);
+	check_trace_callback_type_hrtimer_expire_exit(on_hrtimer_expire_exit);
+	/* All vectors are of one class. */
+	check_trace_callback_type_local_timer_entry(on_vector_entry);
+	check_trace_callback_type_local_timer_exit(on_local_timer_exit);
+}
+
+struct probe {
+	const char *name;
+	void *hook;
+	bool optional;
+	bool attached;
+	struct tracepoint *tracepoint;
+};
+
+#define NEEDED(name, hook) { #name, hook }
+#define OPTIONAL(name, hook) { #name, hook, .optional = true }
+/* The exit first: an interrupt that is seen to begin must be seen to end. */
+#define VECTOR(name) OPTIONAL(name##_exit, on_vector_exit), OPTIONAL(name##_entry, on_vector_entry)
+
+static struct probe probes[] = {
+	NEEDED(sched_switch, on_sched_switch),
+	NEEDED(sched_waking, on_sched_waking),
+	NEEDED(sched_wakeup, on_sched_wakeup),
+	NEEDED(sched_wakeup_new, on_sched_wakeup),
+	OPTIONAL(sched_migrate_task, on_sched_migrate_task),
+	NEEDED(irq_handler_exit, on_irq_handler_exit),
+	NEEDED(irq_handler_entry, on_irq_handler_entry),
+	NEEDED(local_timer_exit, on_local_timer_exit),
+	NEEDED(local_timer_entry, on_vector_entry),
+	VECTOR(reschedule),
+	VECTOR(call_function),
+	VECTOR(call_function_single),
+	VECTOR(irq_work),
+	VECTOR(x86_platform_ipi),
+	NEEDED(softirq_exit, on_softirq_exit),
+	NEEDED(softirq_entry, on_softirq_entry),
+	NEEDED(hrtimer_start, HRTIMER_START),
+	NEEDED(hrtimer_cancel, on_hrtimer_cancel),
+	NEEDED(hrtimer_expire_entry, HRTIMER_EXPIRE_ENTRY),
+	NEEDED(hrtimer_expire_exit, on_hrtimer_expire_exit),
+};
+
+static void find_tracepoint(struct tracepoint *tracepoint, void *data)
+{
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(probes); i++)
+		if (!strcmp(tracepoint->name, probes[i].name))
+			probes[i].tracepoint = tracepoint;
+}
+
+int vcoop_probes_attach(void)
+{
+	int i, err;
+
+	for_each_kernel_tracepoint(find_tracepoint, NULL);
+	for (i = 0; i < ARRAY_SIZE(probes); i++) {
+		struct probe *probe = &probes[i];
+
+		err = probe->tracepoint ? tracepoint_probe_register(probe->tracepoint, probe->hook,
+								    NULL) : -ENOENT;
+		probe->attached = !err;
+		if (!err)
+			continue;
+		if (probe->optional) {
+			pr_info("this kernel has no %s (%d): the vCPU does without\n", probe->name,
+				err);
+			continue;
+		}
+		pr_err("this kernel's %s cannot be had (%d), and is needed\n", probe->name, err);
+		vcoop_probes_detach();
+		return err;
+	}
+	return 0;
+}
+
+void vcoop_probes_detach(void)
+{
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(probes); i++) {
+		if (!probes[i].attached)
+			continue;
+		tracepoint_probe_unregister(probes[i].tracepoint, probes[i].hook, NULL);
+		probes[i].attached = false;
+	}
+	/* No CPU is in a hook any more. */
+	tracepoint_synchronize_unregister();
+}
+
+void vcoop_probes_show(struct seq_file *file)
+{
+	int i;
+
+	seq_puts(file, "probes:");
+	for (i = 0; i < ARRAY_SIZE(probes); i++)
+		if (probes[i].attached)
+			seq_printf(file, " %s", probes[i].name);
+	seq_puts(file, "\nmissing:");
+	for (i = 0; i < ARRAY_SIZE(probes); i++)
+		if (!probes[i].attached)
+			seq_printf(file, " %s", probes[i].name);
+	seq_puts(file, "\n");
+}

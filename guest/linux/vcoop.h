@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What the parts of the driver share. */
+#ifndef VCOOP_H
+#define VCOOP_H
+
+#include <linux/hrtimer.h>
+#include <linux/percpu.h>
+#include <linux/sched.h>
+#include <linux/seq_file.h>
+#include <linux/spinlock.h>
+#include <linux/types.h>
+
+#include "half.h"
+
+struct pci_dev;
+struct vcoop_vcpu;
+
+/* window.c: the memory that is shared with the host. */
+struct vcoop_window {
+	struct vcoop_window_header *header;
+	unsigned int slots;
+	const char *kind;	/* "pci", "phys", "ram" */
+	u64 address;		/* of the guest's physical memory */
+	u64 bytes;
+	void __iomem *doorbells;
+	struct pci_dev *device;
+	unsigned int order;
+};
+
+extern struct vcoop_window vcoop_window;
+
+int vcoop_window_open(void);
+void vcoop_window_close(void);
+void vcoop_window_register(void);
+void vcoop_window_unregister(void);
+bool vcoop_host_is_there(void);
+bool vcoop_ring(void);
+struct vcoop_guest_page *vcoop_guest_page(unsigned int cpu);
+struct vcoop_host_area *vcoop_host_area(unsigned int cpu);
+
+/* deadlines.c: the timers that urgent tasks have armed. */
+#define VCOOP_TIMERS 32
+
+struct vcoop_timer {
+	const struct hrtimer *timer;	/* compared, never followed; NULL: free */
+	u64 tsc;			/* when it expires; 0: its callback runs */
+	bool soft;			/* expires in a softirq */
+};
+
+struct vcoop_timers {
+	raw_spinlock_t lock;	/* taken inside the lock of a timer base */
+	u64 next;		/* the earliest; 0: none */
+	u64 shown;		/* what the page says */
+	u64 published;
+	u64 stale;
+	u64 dropped;
+	unsigned int used;	/* entries from here on are free */
+	struct vcoop_timer timers[VCOOP_TIMERS];
+};
+
+void vcoop_timer_start(struct hrtimer *timer);
+void vcoop_timer_cancel(struct hrtimer *timer);
+void vcoop_timer_expire(struct hrtimer *timer);
+void vcoop_timer_expired(void);
+u64 vcoop_timer_due(const struct vcoop_vcpu *vcpu);
+
+/* vcpu.c: one vCPU. All of it belongs to that CPU, with interrupts off. */
+struct vcoop_vcpu {
+	struct vcoop_half half;
+	struct vcoop_guest_page *page;	/* NULL: offline, or it has no slot */
+	struct vcoop_host_area *host;
+	u64 remote;		/* the remote word as last looked at */
+	u64 waiting;		/* declared task that waits: pid << 16 | task; any CPU stores it */
+	u64 pong;
+	/* Of the timer whose callback runs; no base: none does. */
+	const struct hrtimer_clock_base *due_base;
+	ktime_t due;
+	/* An urgent task on its way to another CPU's queue, until it is there. */
+	struct {
+		pid_t pid;
+		unsigned int cpu;
+		u16 task;
+		u64 tsc;
+	} waking;
+	u64 events;
+	u64 notified;
+	u64 rang;
+	u64 resynced;		/* nesting that had to be put right */
+	u64 latencies;
+	u64 latency_sum_ns;
+	u64 latency_max_ns;
+	struct vcoop_timers timers;
+};
+
+DECLARE_PER_CPU(struct vcoop_vcpu, vcoop_vcpus);
+
+struct vcoop_view vcoop_vcpu_view(const struct vcoop_vcpu *vcpu);
+void vcoop_vcpu_event(struct vcoop_vcpu *vcpu, const struct vcoop_event *event);
+void vcoop_vcpu_pong(struct vcoop_vcpu *vcpu);
+void vcoop_vcpu_latency(struct vcoop_vcpu *vcpu, u64 due_tsc);
+void vcoop_vcpu_remote(struct vcoop_vcpu *vcpu, bool due);
+void vcoop_vcpu_enqueue(unsigned int cpu, pid_t pid, u16 task);
+void vcoop_vcpu_online(unsigned int cpu);
+void vcoop_vcpu_offline(unsigned int cpu);
+void vcoop_deadline_show(unsigned int cpu);
+void vcoop_deadline_purge(struct vcoop_vcpu *vcpu, bool soft);
+void vcoop_deadline_forget(struct vcoop_vcpu *vcpu);
+void vcoop_latency_due(pid_t pid, u64 tsc);
+u64 vcoop_latency_take(pid_t pid);
+u64 vcoop_ns_to_tsc(u64 ns);
+u64 vcoop_tsc_to_ns(u64 tsc);
+
+/* tasks.c: which tasks are urgent. */
+u16 vcoop_task_word(const struct task_struct *task);
+void vcoop_tasks_exit(void);
+void vcoop_tasks_show(struct seq_file *file);
+
+/* probes.c: the kernel's tracepoints. */
+int vcoop_probes_attach(void);
+void vcoop_probes_detach(void);
+void vcoop_probes_show(struct seq_file *file);
+
+/* debugfs.c */
+void vcoop_debugfs_init(void);
+void vcoop_debugfs_exit(void);
+
+#endif

@@ -1,0 +1,1 @@
+../../crates/abi/include/vcoop_abi.h

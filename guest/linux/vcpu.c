@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: GPL-2.0
+/* One vCPU: its half, its page in the window, what it tells other vCPUs. */
+#include <linux/atomic.h>
+#include <linux/smp.h>
+#include <asm/processor.h>
+#include <asm/tsc.h>
+
+#include "vcoop.h"
+
+DEFINE_PER_CPU(struct vcoop_vcpu, vcoop_vcpus);
+
+/*
+ * Tasks that a timer has woken, and when it was due. Tasks that share an entry
+ * overwrite each other's: their latencies are not counted then.
+ */
+#define DUE_TASKS 256
+
+static struct {
+	pid_t pid;
+	u64 tsc;
+} due_tasks[DUE_TASKS];
+
+struct vcoop_view vcoop_vcpu_view(const struct vcoop_vcpu *vcpu)
+{
+	struct vcoop_view view = { .status = VCOOP_STATUS_DISABLED };
+
+	if (vcpu->page && vcoop_host_is_there()) {
+		view.status = smp_load_acquire(&vcpu->host->status);
+		view.ticket = smp_load_acquire(&vcpu->host->ticket);
+	}
+	return view;
+}
+
+static void store(struct vcoop_vcpu *vcpu, unsigned int stores)
+{
+	struct vcoop_guest_area *area = &vcpu->page->area;
+
+	/* Each pairs with the acquire loads of the host, which loads the ack first. */
+	if (stores & VCOOP_STORE_INTENT)
+		smp_store_release(&area->intent, vcpu->half.shown.intent);
+	if (stores & VCOOP_STORE_CS)
+		smp_store_release(&area->cs, vcpu->half.shown.cs);
+	if (stores & VCOOP_STORE_REQUEST)
+		smp_store_release(&area->request, vcpu->half.shown.request);
+	if (stores & VCOOP_STORE_ACK)
+		smp_store_release(&area->ack, vcpu->half.shown.ack);
+}
+
+static void answer(struct vcoop_vcpu *vcpu, u64 ping)
+{
+	vcpu->pong = ping;
+	WRITE_ONCE(vcpu->page->area.pong_tsc, rdtsc_ordered());
+	smp_store_release(&vcpu->page->area.pong, ping);
+}
+
+/* A host that is rung looks at once: no other answer about the clock is as good. */
+static void ring(struct vcoop_vcpu *vcpu)
+{
+	if (vcpu->page)
+		answer(vcpu, READ_ONCE(vcpu->host->ping));
+	if (vcoop_ring())
+		vcpu->rang++;
+}
+
+void vcoop_vcpu_event(struct vcoop_vcpu *vcpu, const struct vcoop_event *event)
+{
+	struct vcoop_view view = vcoop_vcpu_view(vcpu);
+	unsigned int stores = vcoop_half_on(&vcpu->half, event, &view);
+
+	if (!vcpu->page)
+		return;
+	WRITE_ONCE(vcpu->page->report.events, ++vcpu->events);
+	vcoop_vcpu_pong(vcpu);
+	if (!vcpu->half.valid)
+		return;
+	if (READ_ONCE(vcpu->timers.next) != READ_ONCE(vcpu->timers.shown))
+		vcoop_deadline_show(smp_processor_id());
+	store(vcpu, stores);
+	if (!(stores & VCOOP_CHECK))
+		return;
+	/* Pairs with the host's, between its status and its look at these words. */
+	smp_mb();
+	view = vcoop_vcpu_view(vcpu);
+	stores = vcoop_half_check(&vcpu->half, &view);
+	store(vcpu, stores);
+	if (stores & VCOOP_NOTIFY) {
+		WRITE_ONCE(vcpu->page->report.notified, ++vcpu->notified);
+		ring(vcpu);
+	}
+}
+
+/* The host's question about the clock; both words tell how its own and the guest's differ. */
+void vcoop_vcpu_pong(struct vcoop_vcpu *vcpu)
+{
+	u64 ping = READ_ONCE(vcpu->host->ping);
+
+	if (likely(ping == vcpu->pong))
+		return;
+	/* The kernel measures it again some seconds after it has booted. */
+	if (unlikely(vcoop_window.header->tsc_khz != tsc_khz))
+		WRITE_ONCE(vcoop_window.header->tsc_khz, tsc_khz);
+	answer(vcpu, ping);
+}
+
+u64 vcoop_ns_to_tsc(u64 ns)
+{
+	return mul_u64_u32_div(ns, tsc_khz, NSEC_PER_MSEC);
+}
+
+u64 vcoop_tsc_to_ns(u64 tsc)
+{
+	return mul_u64_u32_div(tsc, NSEC_PER_MSEC, tsc_khz);
+}
+
+static void counted(uint64_t *word)
+{
+	WRITE_ONCE(*word, *word + 1);
+}
+
+/* An urgent task runs that a timer, due then, has woken. */
+void vcoop_vcpu_latency(struct vcoop_vcpu *vcpu, u64 due_tsc)
+{
+	s64 late = rdtsc() - due_tsc;
+	u64 ns = late > 0 ? vcoop_tsc_to_ns(late) : 0;
+	struct vcoop_guest_report *report;
+
+	if (!vcpu->page)
+		return;
+	report = &vcpu->page->report;
+	vcpu->latencies++;
+	vcpu->latency_sum_ns += ns;
+	vcpu->latency_max_ns = max(vcpu->latency_max_ns, ns);
+	WRITE_ONCE(report->latency_sum_ns, vcpu->latency_sum_ns);
+	WRITE_ONCE(report->latency_max_ns, vcpu->latency_max_ns);
+	counted(&report->latency[vcoop_latency_bucket(ns)]);
+}
+
+void vcoop_latency_due(pid_t pid, u64 tsc)
+{
+	WRITE_ONCE(due_tasks[pid % DUE_TASKS].tsc, tsc);
+	smp_store_release(&due_tasks[pid % DUE_TASKS].pid, pid);
+}
+
+/* When the timer was due that has woken the task; 0: none, or it was taken. */
+u64 vcoop_latency_take(pid_t pid)
+{
+	u64 tsc;
+
+	if (smp_load_acquire(&due_tasks[pid % DUE_TASKS].pid) != pid)
+		return 0;
+	tsc = READ_ONCE(due_tasks[pid % DUE_TASKS].tsc);
+	WRITE_ONCE(due_tasks[pid % DUE_TASKS].pid, 0);
+	return tsc;
+}
+
+/*
+ * What other CPUs have put here since the last look. due: the task is queued and
+ * has not run, because no switch came in between.
+ */
+void vcoop_vcpu_remote(struct vcoop_vcpu *vcpu, bool due)
+{
+	u64 remote;
+
+	if (!vcpu->page)
+		return;
+	remote = READ_ONCE(vcpu->page->area.remote);
+	if (likely(remote == vcpu->remote))
+		return;
+	vcpu->remote = remote;
+	if (due) {
+		struct vcoop_event event = { .kind = VCOOP_RT_ENQUEUED, .task = remote };
+
+		vcoop_vcpu_event(vcpu, &event);
+	}
+}
+
+/* An urgent task was put on a CPU's queue. */
+void vcoop_vcpu_enqueue(unsigned int cpu, pid_t pid, u16 task)
+{
+	struct vcoop_vcpu *vcpu = per_cpu_ptr(&vcoop_vcpus, cpu);
+	struct vcoop_guest_page *page = READ_ONCE(vcpu->page);
+	struct vcoop_view view;
+	u64 old;
+
+	if (task & VCOOP_TASK_DECLARED)
+		WRITE_ONCE(vcpu->waiting, (u64)pid << 16 | task);
+	if (cpu == smp_processor_id()) {
+		struct vcoop_event event = { .kind = VCOOP_RT_ENQUEUED, .task = task };
+
+		vcoop_vcpu_event(vcpu, &event);
+		return;
+	}
+	if (!page)
+		return;
+	view = vcoop_vcpu_view(vcpu);
+	if (view.status < VCOOP_STATUS_NORMAL || view.status > VCOOP_STATUS_THROTTLED)
+		return;
+	old = READ_ONCE(page->area.remote);
+	while (!try_cmpxchg(&page->area.remote, &old,
+			    ((old >> VCOOP_REMOTE_COUNT_SHIFT) + 1) << VCOOP_REMOTE_COUNT_SHIFT |
+				    task))
+		;
+	if (view.status != VCOOP_STATUS_THROTTLED)
+		ring(this_cpu_ptr(&vcoop_vcpus));
+}
+
+/* On the CPU itself. The page is cleared: it may hold an earlier registration's words. */
+void vcoop_vcpu_online(unsigned int cpu)
+{
+	struct vcoop_vcpu *vcpu = per_cpu_ptr(&vcoop_vcpus, cpu);
+	struct vcoop_guest_page *page = vcoop_guest_page(cpu);
+	unsigned long flags;
+
+	if (!page)
+		return;
+	local_irq_save(flags);
+	memset(page, 0, sizeof(*page));
+	vcpu->half.valid = false;
+	vcpu->remote = 0;
+	vcpu->pong = 0;
+	vcpu->events = 0;
+	vcpu->notified = 0;
+	vcpu->latencies = 0;
+	vcpu->latency_sum_ns = 0;
+	vcpu->latency_max_ns = 0;
+	vcoop_deadline_forget(vcpu);
+	vcpu->host = vcoop_host_area(cpu);
+	WRITE_ONCE(page->area.header, VCOOP_HEADER);
+	WRITE_ONCE(page->report.vcpu, VCOOP_VCPU_ONLINE | cpu_physical_id(cpu));
+	WRITE_ONCE(vcpu->page, page);
+	local_irq_restore(flags);
+}
+
+/* On the CPU itself. What happens there from now on is nobody's business. */
+void vcoop_vcpu_offline(unsigned int cpu)
+{
+	struct vcoop_vcpu *vcpu = per_cpu_ptr(&vcoop_vcpus, cpu);
+	struct vcoop_guest_page *page = vcpu->page;
+	unsigned long flags;
+
+	if (!page)
+		return;
+	local_irq_save(flags);
+	WRITE_ONCE(vcpu->page, NULL);
+	vcoop_deadline_forget(vcpu);
+	WRITE_ONCE(page->area.intent, 0);
+	WRITE_ONCE(page->area.cs, 0);
+	WRITE_ONCE(page->area.request, VCOOP_REQUEST_NONE);
+	WRITE_ONCE(page->area.deadline_tsc, 0);
+	WRITE_ONCE(page->report.vcpu, cpu_physical_id(cpu));
+	smp_store_release(&page->area.header, 0);
+	local_irq_restore(flags);
+}
