@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use glob::Pattern;
 use serde::Deserialize;
 use vcoop_model::living::Living;
+use vcoop_resident::metrics::Listen;
 use vcoop_vmm::Vm;
 
 use crate::policy::{self, Refused};
@@ -24,15 +25,6 @@ pub struct Config {
     pub metrics: Option<Listen>,
     /// The socket to which VMMs connect for a window; `None`: in the folder of the control socket.
     pub windows: Option<PathBuf>,
-}
-
-/// Where metrics are served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
-    /// A Unix socket.
-    Unix(PathBuf),
-    /// An address of this host's own.
-    Tcp(SocketAddr),
 }
 
 /// Which VMs get a policy. All patterns that are given have to fit.

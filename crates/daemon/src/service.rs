@@ -13,11 +13,12 @@ use std::thread::{self, JoinHandle};
 
 use vcoop_abi::window::Doorbell;
 use vcoop_model::plan::PolicyPlan;
+use vcoop_resident::FolderError;
+use vcoop_resident::metrics::Listen;
 use vcoop_threads::tsc::measured_khz;
 use vcoop_vmm::{Proc, Vm};
 use vcoop_window::{Offer, Server};
 
-use crate::config::Listen;
 use crate::engine::{Engine, Shares, Target};
 use crate::metrics;
 use crate::place::{Left, Place, PlaceError};
@@ -87,12 +88,12 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`PlaceError`]; [`PlaceError::Busy`] if there is an owner.
+    /// [`PlaceError`]; [`FolderError::Busy`] if there is an owner.
     pub fn start(dir: &Path) -> Result<(Self, Left), PlaceError> {
         let place = Place::take(dir)?;
         let (journal, left) = place.journal()?;
         let socket = Self::socket_in(dir);
-        let at = |e| PlaceError::Io(socket.clone(), e);
+        let at = |e| FolderError::Io(socket.clone(), e);
         let _ = fs::remove_file(&socket);
         let engine = Engine::start(place, journal).map_err(at)?;
         let listener = UnixListener::bind(&socket).map_err(at)?;
