@@ -161,7 +161,7 @@ static bool is_urgent(const struct vcoop_half *half)
 static bool is_quiet(const struct vcoop_half *half)
 {
 	return !is_urgent(half) && !(half->cs & VCOOP_CS_PREEMPT_OFF) &&
-	       !(half->intent & VCOOP_INTENT_IDLE);
+	       !(half->intent & VCOOP_INTENT_IDLE) && !half->expecting;
 }
 
 /* What must be stored for the page to show the state, with this request. */

@@ -74,6 +74,7 @@ struct vcoop_half {
 	bool softirq_owed;
 	bool resched_owed;
 	bool unchecked;		/* urgent things were shown since the last check */
+	bool expecting;		/* caller: an urgent timer is about to expire */
 };
 
 /* Whether a task is latency sensitive, by its class or by declaration. */

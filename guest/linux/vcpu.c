@@ -15,6 +15,9 @@ DEFINE_PER_CPU(struct vcoop_vcpu, vcoop_vcpus);
  */
 #define DUE_TASKS 256
 
+/* More than any host boosts ahead of a deadline. */
+#define SOON_NS (300 * NSEC_PER_USEC)
+
 static struct {
 	pid_t pid;
 	u64 tsc;
@@ -31,16 +34,40 @@ u64 vcoop_vcpu_status(const struct vcoop_vcpu *vcpu)
 	return vcoop_view_of(host_of(vcpu)).status;
 }
 
+static void answer(struct vcoop_vcpu *vcpu, u64 ping)
+{
+	vcpu->pong = ping;
+	WRITE_ONCE(vcpu->page->area.pong_tsc, rdtsc_ordered());
+	smp_store_release(&vcpu->page->area.pong, ping);
+}
+
+/* A host that is rung looks at once: no other answer about the clock is as good. */
 static void ring(struct vcoop_vcpu *vcpu)
 {
+	if (vcpu->page)
+		answer(vcpu, READ_ONCE(vcpu->host->ping));
 	if (vcoop_ring())
 		vcpu->rang++;
+}
+
+/*
+ * A host boosts shortly before a deadline. An interrupt that comes in between does
+ * not end that boost: the deadline's own will.
+ */
+static bool has_deadline_soon(const struct vcoop_vcpu *vcpu)
+{
+	u64 next = READ_ONCE(vcpu->timers.next);
+	s64 left = next - rdtsc();
+
+	return next && left < (s64)vcoop_ns_to_tsc(SOON_NS) &&
+	       left > -(s64)vcoop_ns_to_tsc(SOON_NS);
 }
 
 void vcoop_vcpu_event(struct vcoop_vcpu *vcpu, const struct vcoop_event *event)
 {
 	bool notify;
 
+	vcpu->half.expecting = has_deadline_soon(vcpu);
 	notify = vcoop_half_run(&vcpu->half, event, &vcpu->page->area, host_of(vcpu));
 	if (!vcpu->page)
 		return;
@@ -61,12 +88,10 @@ void vcoop_vcpu_pong(struct vcoop_vcpu *vcpu)
 
 	if (likely(ping == vcpu->pong))
 		return;
-	vcpu->pong = ping;
 	/* The kernel measures it again some seconds after it has booted. */
 	if (unlikely(vcoop_window.header->tsc_khz != tsc_khz))
 		WRITE_ONCE(vcoop_window.header->tsc_khz, tsc_khz);
-	WRITE_ONCE(vcpu->page->area.pong_tsc, rdtsc_ordered());
-	smp_store_release(&vcpu->page->area.pong, ping);
+	answer(vcpu, ping);
 }
 
 u64 vcoop_ns_to_tsc(u64 ns)

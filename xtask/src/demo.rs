@@ -2,21 +2,25 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use vcoop_stock::{Hogs, Options, StockError, StockVm, dies_with_caller};
+use vcoop_stock::{Headers, Hogs, Kernel, Options, StockError, StockVm, dies_with_caller};
 use vcoop_threads::{allowed_cpus, cpu_list};
 
 const USAGE: &str = "\
-usage: cargo xtask demo NAME [--rounds N] [--each TIME] [--json] [--out DIR] [--vcoop PROGRAM]
+usage: cargo xtask demo NAME [--rounds N] [--each TIME] [--vcpus N] [--json] [--out DIR]
+                        [--vcoop PROGRAM]
   wake-boost  a stock guest that is mostly idle shares a CPU with two hogs: how late its timers are
               under vanilla, static and wake-boost, and what the hogs lose
+  linux-guest the same with a guest that never sleeps and has vcoop's driver: vanilla, static,
+              wake-boost and dynamic
   --rounds    rounds, in each of which every policy has its turn (10)
   --each      time of a turn, with a unit (5s)
+  --vcpus     vCPUs of the guest, all on the CPU of the hogs (1)
   --json      print one JSON document
   --out       also write report.html and the data files into this folder
   --vcoop     this program instead of building one";
@@ -24,10 +28,22 @@ usage: cargo xtask demo NAME [--rounds N] [--each TIME] [--json] [--out DIR] [--
 /// Processes that share the vCPU's CPU.
 const HOGS: usize = 2;
 
+/// Time between two wake-ups of each urgent task in a guest with a driver, in microseconds.
+const PERIOD_US: u32 = 2_000;
+
+/// Budgets of an emulated guest under `dynamic`.
+const BUDGETS: [&str; 4] = ["vcpu_refill=50%", "vcpu_burst=6ms", "vm_refill=80%", "vm_burst=12ms"];
+
+/// How long a guest may take for a command that does not measure.
+const SHORT: Duration = Duration::from_secs(30);
+
 /// What an experiment is told.
 #[derive(Debug, Default)]
 struct Args {
+    /// The guest has the driver.
+    driver: bool,
     name: String,
+    vcpus: u32,
     /// Passed on to `vcoop compare`.
     compare: Vec<String>,
     vcoop: Option<PathBuf>,
@@ -41,7 +57,7 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(2));
     };
     with_tracefs();
-    match wake_boost(&args) {
+    match demonstrate(&args) {
         Err(error) if error.downcast_ref().is_some_and(StockError::is_missing) => {
             eprintln!("xtask: {error}");
             Ok(ExitCode::from(3))
@@ -69,8 +85,11 @@ fn with_tracefs() {
 }
 
 fn parse(args: &[String]) -> Option<Args> {
-    let mut parsed =
-        Args { compare: vec!["--rounds=10".into(), "--each=5s".into()], ..Args::default() };
+    let mut parsed = Args {
+        compare: vec!["--rounds=10".into(), "--each=5s".into()],
+        vcpus: 1,
+        ..Args::default()
+    };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
@@ -80,37 +99,68 @@ fn parse(args: &[String]) -> Option<Args> {
                 parsed.compare.retain(|other| !other.starts_with(arg));
                 parsed.compare.push(format!("{arg}={}", args.next()?));
             }
-            "wake-boost" if parsed.name.is_empty() => parsed.name.clone_from(arg),
+            "--vcpus" => {
+                parsed.vcpus = args.next()?.parse().ok().filter(|n| (1..=8).contains(n))?
+            }
+            "wake-boost" | "linux-guest" if parsed.name.is_empty() => {
+                parsed.driver = arg == "linux-guest";
+                parsed.name.clone_from(arg);
+            }
             _ => return None,
         }
     }
     (!parsed.name.is_empty()).then_some(parsed)
 }
 
-fn wake_boost(args: &Args) -> anyhow::Result<ExitCode> {
+fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = stop_flag()?;
     let cpus = allowed_cpus()?;
     let (shared, others) = cpus.split_last().expect("this program runs on a CPU");
-    anyhow::ensure!(!others.is_empty(), "this takes two CPUs: one for the vCPU, one for the rest");
+    anyhow::ensure!(!others.is_empty(), "this takes two CPUs: one for the vCPUs, one for the rest");
     let vcoop = match &args.vcoop {
         Some(vcoop) => vcoop.clone(),
         None => build()?,
     };
 
     // QEMU's other threads, of which the main thread delivers the timers of an emulated guest, stay
-    // off the vCPU's CPU, as with `emulatorpin` and `vcpupin` of libvirt.
-    let vm = StockVm::start(&Options {
+    // off the vCPUs' CPU, as with `emulatorpin` and `vcpupin` of libvirt.
+    let mut options = Options {
         name: "guest".to_owned(),
+        vcpus: args.vcpus,
         emulator_cpus: others.to_vec(),
         vcpu_cpus: vec![*shared],
         ..Options::default()
-    })?;
+    };
+    // The daemon is there before the guest, which gets its window from it.
+    let daemon = args.driver.then(|| Daemon::start(&vcoop)).transpose()?;
+    if let Some(daemon) = &daemon {
+        let kernel = Kernel::get()?;
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest/linux");
+        options.modules = vec![Headers::get(&kernel.release()?)?.build(&source, "vcoop")?];
+        options.qemu_args = [
+            "-chardev".to_owned(),
+            format!("socket,id=vcoop,path={}", daemon.windows().display()),
+            "-device".to_owned(),
+            "ivshmem-doorbell,chardev=vcoop,vectors=1".to_owned(),
+        ]
+        .into();
+    }
+    let vm = StockVm::start(&options)?;
+    let mut load = "mostly idle";
+    if daemon.is_some() {
+        in_guest(&vm, "insmod /lib/modules/vcoop.ko")?;
+        for _ in 0..args.vcpus {
+            in_guest(&vm, "while :; do :; done >/dev/null 2>&1 &")?;
+        }
+        load = "never asleep";
+    }
     let kernel = vm.run("uname -r", Duration::from_secs(10))?.stdout;
     let _hogs = Hogs::start(HOGS, *shared)?;
     eprintln!(
-        "xtask: a guest with Linux {}: its vCPU and {HOGS} hogs on CPU {shared}, QEMU's other \
-         threads on CPU {}",
+        "xtask: a guest with Linux {}, {load}: its {} vCPUs and {HOGS} hogs on CPU {shared}, QEMU's \
+         other threads on CPU {}",
         kernel.trim(),
+        args.vcpus,
         cpu_list(others)
     );
     if stop.load(Ordering::Relaxed) {
@@ -119,22 +169,83 @@ fn wake_boost(args: &Args) -> anyhow::Result<ExitCode> {
 
     // Not through cargo, which would take CPU time from what is measured.
     let own = std::env::current_exe()?;
+    let period = if args.driver { PERIOD_US } else { 1_000 };
     let latency = format!(
-        "{} guest {} latency \"$VCOOP_EACH_S\"",
+        "{} guest {} latency \"$VCOOP_EACH_S\" {period} {}",
         quoted(&own.display().to_string()),
-        quoted(&vm.control().socket().display().to_string())
+        quoted(&vm.control().socket().display().to_string()),
+        args.vcpus,
     );
     let mut compare = dies_with_caller("TERM", vcoop);
-    compare
-        .args(["compare", &vm.pid().to_string(), "--policy", "vanilla,static,wake-boost"])
-        // As in the scenario busy-host-1: the vCPU gives back what its boosts gave it, and who wakes up
-        // beside it waits for a short slice only.
-        .args(["--set", "policy.wake-boost.repay=true"])
-        .args(["--set", "policy.wake-boost.rest_slice=700us"])
-        .args(&args.compare)
-        .args(["--exec", &latency]);
+    let mut policies = vec!["vanilla", "static", "wake-boost"];
+    if let Some(daemon) = &daemon {
+        policies.push("dynamic");
+        compare.env("VCOOP_RUN_DIR", daemon.folder.path());
+    }
+    compare.args(["compare", &vm.pid().to_string(), "--policy", &policies.join(",")]);
+    // As in the scenario busy-host-1: the vCPU gives back what its boosts gave it, and who wakes up
+    // beside it waits for a short slice only.
+    for policy in &policies[2..] {
+        compare.args(["--set", &format!("policy.{policy}.repay=true")]);
+        compare.args(["--set", &format!("policy.{policy}.rest_slice=700us")]);
+    }
+    if args.driver {
+        // An emulated vCPU takes ten times as long for an interrupt and a switch of tasks as one under KVM.
+        for budget in BUDGETS {
+            compare.args(["--set", &format!("policy.dynamic.{budget}")]);
+        }
+    }
+    compare.args(&args.compare).args(["--exec", &latency]);
     let status = wait(&mut compare, stop)?;
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+}
+
+/// A command in the guest that has to succeed.
+fn in_guest(vm: &StockVm, command: &str) -> anyhow::Result<()> {
+    let output = vm.run(command, SHORT)?;
+    anyhow::ensure!(output.status == 0, "in the guest, {command}: {}", output.stderr.trim());
+    Ok(())
+}
+
+/// A daemon of this experiment's own. Dropping it ends it.
+#[derive(Debug)]
+struct Daemon {
+    folder: tempfile::TempDir,
+    process: Child,
+}
+
+impl Daemon {
+    fn start(vcoop: &Path) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("vcoop-demo-").tempdir()?;
+        let config = folder.path().join("vcoop.toml");
+        std::fs::write(&config, "")?;
+        let process = dies_with_caller("TERM", vcoop)
+            .args(["daemon", "--config"])
+            .arg(config)
+            .env("VCOOP_RUN_DIR", folder.path())
+            .stdin(Stdio::null())
+            .spawn()
+            .context("starting vcoop daemon")?;
+        let daemon = Self { folder, process };
+        let give_up = Instant::now() + SHORT;
+        while !daemon.windows().exists() {
+            anyhow::ensure!(Instant::now() < give_up, "the daemon does not serve windows");
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(daemon)
+    }
+
+    /// The socket to which VMMs connect.
+    fn windows(&self) -> PathBuf {
+        self.folder.path().join("window.sock")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status();
+        let _ = self.process.wait();
+    }
 }
 
 /// Runs a command that ends on SIGINT by itself.

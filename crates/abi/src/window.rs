@@ -76,7 +76,7 @@ pub struct WindowHeader {
     pub host: AtomicU64,
     /// Host: [`Doorbell`].
     pub doorbell: AtomicU64,
-    reserved0: [u64; 6],
+    reserved0: [AtomicU64; 6],
     /// Guest: [`Header`]; 0: no driver.
     pub guest: AtomicU64,
     /// Guest: the vCPUs are numbered below this.
@@ -85,7 +85,7 @@ pub struct WindowHeader {
     pub tsc_khz: AtomicU64,
     /// Guest: a number that differs from that of the driver's registration before.
     pub registration: AtomicU64,
-    reserved1: [u64; 4],
+    reserved1: [AtomicU64; 4],
 }
 
 /// What a guest said of itself in the header, each word read once.
@@ -210,7 +210,7 @@ pub struct GuestReport {
     pub latency_sum_ns: AtomicU64,
     /// The greatest of them.
     pub latency_max_ns: AtomicU64,
-    reserved: [u64; 8],
+    reserved: [AtomicU64; 8],
     /// Latencies of urgent tasks: from when the timer that woke the task was due to when the task ran.
     /// A count for each [bucket](latency_bucket).
     pub latency: [AtomicU64; LATENCY_BUCKETS],

@@ -64,6 +64,8 @@ pub(crate) enum Command {
     Daemon(DaemonArgs),
     /// Show VMs and vCPUs as they go on: steal, boosts, budgets; keys apply policies.
     Top(TopArgs),
+    /// In a Linux guest: use fewer vCPUs while the host has little time for them, by steal.
+    Guest(GuestArgs),
     /// Take boosts back when their owner dies; started by the owner.
     #[command(hide = true)]
     Keeper(KeeperArgs),
@@ -466,6 +468,11 @@ pub(crate) struct DoctorArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct VmsArgs {
+    /// Instead of the table, say how the guest of this VM gets vcoop's driver: what to add to the
+    /// command line of QEMU or to libvirt's XML, and what to load in the guest. Any name will do for a
+    /// VM that does not run yet
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["qmp", "json", "tree"])]
+    pub(crate) how: Option<String>,
     /// Also ask the QEMU behind this QMP socket for its name and the threads of its vCPUs; may be
     /// given several times. QEMU serves one client of a socket at a time
     #[arg(long, value_name = "SOCKET")]
@@ -610,4 +617,63 @@ pub(crate) struct TopArgs {
     /// Look twice, print the table and end; so it is without a terminal
     #[arg(long)]
     pub(crate) once: bool,
+}
+
+/// What decides how many vCPUs a guest uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GovernorArg {
+    /// One core at a time, by thresholds of steal: as merged in Linux
+    Step,
+    /// As many as steal and CPU time show; keeps nearly all the CPU time that it had
+    Proportional,
+}
+
+/// How a guest keeps off vCPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ByArg {
+    /// cpuset.cpus of every cgroup below the root (cgroup v2)
+    Cpuset,
+    /// CPU hotplug; never CPU 0
+    Hotplug,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct GuestArgs {
+    /// What decides how many vCPUs are used
+    #[arg(long, value_enum, default_value = "proportional")]
+    pub(crate) governor: GovernorArg,
+    /// How the others are kept off
+    #[arg(long, value_enum, default_value = "cpuset")]
+    pub(crate) by: ByArg,
+    /// Change a setting of the governor, by its key in scenario files: steal_high=10%,
+    /// governor_interval=1s, governor_floor=2
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) sets: Vec<String>,
+    /// Change nothing; say what would be done, and why
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// End after so long, with a unit: 500ms, 10s. Without it, Ctrl-C and SIGTERM do
+    #[arg(long = "for", value_name = "TIME")]
+    pub(crate) time: Option<String>,
+    /// Undo what a `vcoop guest` that was killed left changed, and end; twice does no harm
+    #[arg(long, conflicts_with_all = ["dry_run", "time", "metrics", "json", "verbose"])]
+    pub(crate) restore: bool,
+    /// Go on where threads have CPU affinities of their own that this kernel (before 6.2) forgets
+    #[arg(long)]
+    pub(crate) lose_affinities: bool,
+    /// Serve metrics as OpenMetrics text on this Unix socket
+    #[arg(long, value_name = "PATH")]
+    pub(crate) metrics: Option<PathBuf>,
+    /// Also show the looks that change nothing
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// Print one JSON object a decision on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// For tests: DIR/proc and DIR/sys instead of this system's
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub(crate) tree: Option<PathBuf>,
 }

@@ -100,7 +100,7 @@ fn announce(vm: &VmStatus, unplaced: Option<usize>, length: Option<Duration>) {
 
 /// What a policy did, for people.
 fn summary(vm: &VmStatus, end: &str) -> String {
-    let VmStatus { vm: id, policy, for_ns, vcpus } = vm;
+    let VmStatus { vm: id, policy, for_ns, vcpus, timers } = vm;
     let shown = |ns: u64| human::time(ns as f64 / 1e3);
     let why = match end {
         "detached" => " (detached by another command)",
@@ -116,22 +116,35 @@ fn summary(vm: &VmStatus, end: &str) -> String {
     };
     let heads = ["vCPU", "boosts", "boosted", "share", "throttled", "denied"].map(str::to_owned);
     text += &row(heads);
-    for v in vcpus {
-        let VcpuStatus { index, left_alone, boosts, boosted_ns, throttles, denied, .. } = v;
+    let mut add = |who: String, v: &VcpuStatus| {
+        let VcpuStatus { left_alone, boosts, boosted_ns, throttles, denied, .. } = v;
         if let Some(why) = left_alone {
             // Writing to a string does not fail.
-            let _ = writeln!(text, "  {index:<4}  left alone: {why}");
-            continue;
+            let _ = writeln!(text, "  {who:<4}  left alone: {why}");
+            return;
         }
         if v.budget_left_ns.is_none() {
-            let _ = writeln!(text, "  {index:<4}  all the time");
-            continue;
+            let _ = writeln!(text, "  {who:<4}  all the time");
+            return;
         }
         let share = *boosted_ns as f64 * 100.0 / (*for_ns).max(1) as f64;
         let share = format!("{share:.1} %");
         let (boosts, throttles, denied) =
             (boosts.to_string(), throttles.to_string(), denied.to_string());
-        text += &row([index.to_string(), boosts, shown(*boosted_ns), share, throttles, denied]);
+        text += &row([who, boosts, shown(*boosted_ns), share, throttles, denied]);
+    };
+    vcpus.iter().for_each(|v| add(v.index.to_string(), v));
+    // QEMU's main thread, which delivers the timers of an emulated guest.
+    timers.iter().for_each(|v| add("main".to_owned(), v));
+    let heard = |v: &&VcpuStatus| v.heard.is_some();
+    for v in vcpus.iter().filter(heard) {
+        let (index, deadlines, notified) = (v.index, v.deadlines, v.notified);
+        let silent = if v.heard == Some(true) { "" } else { "; its driver has gone" };
+        let _ = writeln!(
+            text,
+            "  vCPU {index}: {deadlines} deadlines met ahead of time, {notified} boosts ended by the \
+             guest{silent}"
+        );
     }
     text += "every thread has what it had before\n";
     text

@@ -36,6 +36,12 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     let mut plans = scenario.plans(None).map_err(refuse)?;
     for plan in &plans {
         vcoop_daemon::fits(plan).map_err(Failure::usage)?;
+        if vcoop_daemon::needs_driver(plan)
+            && !vcoop_window::find(found.pid).is_ok_and(|w| w.is_some())
+        {
+            let why = vcoop_daemon::no_driver(&found.name, &plan.policy_name);
+            return Err(Failure::Missing(why.to_string()));
+        }
     }
     if args.out.is_some() {
         plans.iter_mut().for_each(|plan| plan.slices = SLICES);

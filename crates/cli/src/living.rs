@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use vcoop_daemon::{Client, Place, PlaceError, Request, Response, Service, Status};
+use vcoop_resident::FolderError;
 use vcoop_vmm::{Proc, Vm};
 
 use crate::failure::Failure;
@@ -58,7 +59,7 @@ impl Owner {
         let (own, left) = match Service::start(&dir) {
             Ok(started) => started,
             // Somebody was faster.
-            Err(PlaceError::Busy(..)) => {
+            Err(PlaceError::Folder(FolderError::Busy(..))) => {
                 std::thread::sleep(Duration::from_millis(200));
                 let why = "another vcoop is starting or ending\n  remedy: try it again".to_owned();
                 let client = connect(&dir)?.ok_or(Failure::Run(why))?;
@@ -115,7 +116,9 @@ fn answer(client: &mut Client, request: &Request) -> Result<Response, Failure> {
 /// A place that cannot be used, as an exit code.
 pub(crate) fn failure(why: PlaceError) -> Failure {
     match &why {
-        PlaceError::Io(_, e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+        PlaceError::Folder(FolderError::Io(_, e))
+            if e.kind() == std::io::ErrorKind::PermissionDenied =>
+        {
             Failure::Missing(why.to_string())
         }
         _ => Failure::run(why),

@@ -13,6 +13,8 @@ mod doctor;
 mod explain;
 mod failure;
 mod folder;
+#[cfg(target_os = "linux")]
+mod guest;
 mod interrupt;
 mod list;
 #[cfg(target_os = "linux")]
@@ -81,6 +83,7 @@ fn of_host(command: Command) -> Result<(), Failure> {
         Command::Restore(args) => attach::restore(&args),
         Command::Daemon(args) => daemon::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Guest(args) => guest::run(&args),
         Command::Keeper(args) => vcoop_daemon::keeper::run(&args.journal).map_err(Failure::run),
         other => unreachable!("{other:?} is not about VMs that others run"),
     }

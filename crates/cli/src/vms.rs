@@ -5,8 +5,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use vcoop_daemon::{VmId, VmStatus};
-use vcoop_report::vms::{Note, Source, Thread, Vcpu, Vm, Vms};
+use vcoop_abi::Header;
+use vcoop_daemon::{Place, VmId, VmStatus};
+use vcoop_model::living::plain_name;
+use vcoop_report::vms::{GuestDriver, Note, Source, Thread, Vcpu, Vm, Vms};
 use vcoop_threads::{Captured, RunTimes, cpu_list};
 use vcoop_vmm::qmp::{QmpError, TIMEOUT};
 use vcoop_vmm::{self as vmm, Accel, Proc, Vmm};
@@ -38,6 +40,9 @@ impl Host {
 }
 
 pub(crate) fn run(args: &VmsArgs) -> Result<(), Failure> {
+    if let Some(name) = &args.how {
+        return how(name);
+    }
     let host = Host::new(args.tree.as_deref());
     let mut scan = host.proc.scan().map_err(|error| {
         let root = host.root.display();
@@ -171,8 +176,62 @@ fn describe(host: &Host, vm: &vmm::Vm, notes: &mut Vec<Note>) -> Vm {
         unplaced_vcpus: vm.unplaced,
         policy: None,
         sources: sources.map(|(fact, source)| Source { fact, source: source.to_string() }).into(),
-        guest_driver: None,
+        guest_driver: if host.is_this { driver_of(vm.pid) } else { None },
     }
+}
+
+/// Says how the guest of a VM gets the driver.
+fn how(name: &str) -> Result<(), Failure> {
+    let found = living::find(name).ok();
+    let there = found.as_ref().and_then(|vm| driver_of(vm.pid));
+    let now = match (&found, there) {
+        (None, _) => "it does not run now".to_owned(),
+        (Some(_), None) => "its guest has no driver".to_owned(),
+        (Some(_), Some(driver)) => {
+            format!("its guest has a driver, which speaks for {} vCPUs", driver.vcpus)
+        }
+    };
+    let name = plain_name(name);
+    let socket = Place::usual().join("window.sock");
+    let socket = socket.display();
+    print(&format!(
+        "{name}: {now}\n\
+         \n\
+         1. Memory that the guest shares with this host. With a doorbell, `vcoop daemon` has to run\n\
+         \x20  before the VM starts; this is the better way:\n\
+         \n\
+         QEMU:\n  \
+           -chardev socket,id=vcoop,path={socket} -device ivshmem-doorbell,chardev=vcoop,vectors=1\n\
+         libvirt, under <devices>:\n  \
+           <shmem name='vcoop-{name}'><model type='ivshmem-doorbell'/>\n  \
+           <server path='{socket}'/><msi vectors='1' ioeventfd='on'/></shmem>\n\
+         \n\
+         \x20  Without one, the host looks at the guest's words now and then:\n\
+         \n\
+         QEMU:\n  \
+           -object memory-backend-file,id=vcoop,mem-path=/dev/shm/vcoop-{name},size=1M,share=on \\\n  \
+           -device ivshmem-plain,memdev=vcoop\n\
+         libvirt, under <devices>:\n  \
+           <shmem name='vcoop-{name}'><model type='ivshmem-plain'/><size unit='M'>1</size></shmem>\n\
+         a VMM without ivshmem: a virtio-pmem device, or guest memory that is a shared file\n\
+         \n\
+         2. The driver, in the guest (guest/linux in vcoop's sources; DKMS builds it):\n\
+         \n  \
+           modprobe vcoop                          ivshmem\n  \
+           modprobe vcoop phys=ADDRESS,LENGTH      virtio-pmem: the region in /proc/iomem\n  \
+           modprobe vcoop ram=1                    guest memory\n\
+         \n\
+         3. On this host:\n\
+         \n  \
+           vcoop attach {name} --policy dynamic\n"
+    ))
+}
+
+/// What the guest's driver says of itself.
+fn driver_of(pid: u32) -> Option<GuestDriver> {
+    let window = vcoop_window::find(pid).ok()??;
+    let header: Header = window.guest_side().header.decode();
+    Some(GuestDriver { abi: header.abi, vcpus: window.online().len(), slots: window.slots() })
 }
 
 /// What vcoop itself does with a VM.

@@ -147,7 +147,7 @@ fn shortened(args: &[String]) -> Vec<String> {
 fn can_be_cut_short(args: &[String]) -> bool {
     // Nor what takes a file or a VM of the reader's, or as many runs as it needs.
     let own = ["calibrate", "validate", "sweep", "map", "tune", "capacity", "trace"];
-    let vms = ["observe", "compare", "attach", "detach", "restore", "daemon", "top"];
+    let vms = ["observe", "compare", "attach", "detach", "restore", "daemon", "top", "guest"];
     let live = own.iter().chain(&vms).any(|name| *name == args[0])
         || args.windows(2).any(|pair| pair[0] == "--backend" && pair[1] == "kvm")
         // What `vcoop observe` of the reader's VM wrote.
@@ -339,10 +339,10 @@ fn the_abi_page_has_the_offsets_of_the_types() {
             [$((offset_of!($area, $field).to_string(), concat!("`", stringify!($field), "`"))),*]
         };
     }
-    let guest = offsets!(GuestArea: header, intent, cs, request, ack, deadline_tsc);
+    let guest = offsets!(GuestArea: header, intent, cs, request, ack, deadline_tsc, pong, pong_tsc,
+        remote);
     assert_rows(&text, "Guest area", &guest);
-    let host =
-        offsets!(HostArea: header, status, ticket, budget_left_ns, steal_ns, hints, preferred);
+    let host = offsets!(HostArea: header, status, ticket, budget_left_ns, steal_ns, hints, ping, preferred);
     assert_rows(&text, "Host area", &host);
     for size in [size_of::<GuestArea>(), size_of::<HostArea>()] {
         assert!(text.contains(&format!("{size} bytes")), "{size}");

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use glob::Pattern;
 use serde::Deserialize;
 use vcoop_model::living::Living;
+use vcoop_resident::metrics::Listen;
 use vcoop_vmm::Vm;
 
 use crate::policy::{self, Refused};
@@ -22,15 +23,8 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// Where metrics are served.
     pub metrics: Option<Listen>,
-}
-
-/// Where metrics are served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
-    /// A Unix socket.
-    Unix(PathBuf),
-    /// An address of this host's own.
-    Tcp(SocketAddr),
+    /// The socket to which VMMs connect for a window; `None`: in the folder of the control socket.
+    pub windows: Option<PathBuf>,
 }
 
 /// Which VMs get a policy. All patterns that are given have to fit.
@@ -53,6 +47,7 @@ pub struct Rule {
 #[serde(deny_unknown_fields)]
 struct File {
     metrics: Option<MetricsKeys>,
+    windows: Option<WindowsKeys>,
     #[serde(default)]
     rule: Vec<RuleKeys>,
 }
@@ -61,6 +56,12 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct MetricsKeys {
     listen: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WindowsKeys {
+    socket: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]
@@ -101,7 +102,8 @@ impl Config {
         let rules = rules.map(|(i, keys)| {
             rule(keys).map_err(|Refused(why)| Refused(format!("rule {}: {why}", i + 1)))
         });
-        Ok(Self { rules: rules.collect::<Result<_, _>>()?, metrics })
+        let windows = file.windows.map(|keys| keys.socket);
+        Ok(Self { rules: rules.collect::<Result<_, _>>()?, metrics, windows })
     }
 
     /// The rule of a VM, and its number from 1.
@@ -189,7 +191,7 @@ mod tests {
         for (text, says) in [
             ("[[rule]]\nnane = \"x\"\npolicy = \"static\"", "unknown field `nane`"),
             ("[[rule]]\nname = \"x\"", "missing field `policy`"),
-            ("[[rule]]\npolicy = \"dynamic\"", "rule 1: dynamic goes by what the guest says"),
+            ("[[rule]]\npolicy = \"step\"", "rule 1: step tells a guest"),
             ("[[rule]]\npolicy = \"static\"\nsettings = { meens = \"rr 1\" }", "meens"),
             ("[[rule]]\npolicy = \"static\"\nsettings = { means = \"fifo 99\" }", "up to 89"),
             ("[[rule]]\npolicy = \"static\"\nname = \"a**b\"", "name = \"a**b\""),

@@ -4,11 +4,12 @@
 //! alone has the drivers, the journal and the keeper, so there is nothing to lock.
 
 mod inside;
+mod link;
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -17,6 +18,7 @@ use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use vcoop_model::plan::Plan;
 use vcoop_threads::journal::Journal;
 use vcoop_vmm::VcpuThread;
+use vcoop_window::Window;
 
 use crate::keeper::Keeper;
 use crate::place::Place;
@@ -29,6 +31,8 @@ const TIMER: u64 = WAKE + 1;
 const KEEPER: u64 = WAKE + 2;
 /// A thread has ended: its number is added.
 const ENDS: u64 = 1 << 33;
+/// A guest has rung: the number of its VM is added.
+const BELL: u64 = 1 << 34;
 
 /// A VM to apply a policy to.
 #[derive(Clone, Debug)]
@@ -39,6 +43,21 @@ pub(crate) struct Target {
     pub(crate) vcpus: Vec<VcpuThread>,
     /// Its policy: a plan with one VM of as many vCPUs.
     pub(crate) plan: Box<Plan>,
+    /// The thread that delivers its timers, where that is not the vCPU's own, and its policy: a plan as
+    /// above with one vCPU.
+    pub(crate) timers: Option<(VcpuThread, Box<Plan>)>,
+    /// What its guest shares with this host, where its policy wants to know.
+    pub(crate) shares: Option<Shares>,
+}
+
+/// What a guest with a driver shares with this host.
+#[derive(Clone, Debug)]
+pub(crate) struct Shares {
+    pub(crate) window: Arc<Window>,
+    /// What the guest rings; `None`: its words are looked at now and then.
+    pub(crate) bell: Option<Arc<OwnedFd>>,
+    /// Ticks of this host's TSC in a millisecond.
+    pub(crate) host_khz: u32,
 }
 
 /// What the engine is told to do.

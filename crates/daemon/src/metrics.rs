@@ -1,39 +1,21 @@
-//! What the daemon tells a monitoring system, as OpenMetrics text over HTTP.
-//!
-//! It answers every request with the same page, whatever was asked, one connection at a time, and
-//! waits for nobody for long.
+//! What the daemon tells a monitoring system.
 
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::TcpListener;
-use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::io;
 use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::{Registry, Unit};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use prometheus_client::registry::Unit;
+use vcoop_resident::metrics::{self, Listen};
 use vcoop_threads::run_time;
 use vcoop_vmm::Proc;
 
-use crate::config::Listen;
 use crate::protocol::{Status, VcpuStatus};
 use crate::service::Shared;
-
-/// So long a client may take to ask, and to take the answer.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Longest request.
-const MOST_REQUEST: u64 = 8 << 10;
-/// What the page is.
-const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// A vCPU on this host.
 #[derive(Clone, Debug)]
@@ -62,13 +44,7 @@ fn text(status: Status) -> String {
             Seen { vm: vm.name.clone(), pid: vm.pid, index: vcpu.index, ran_ns, waited_ns }
         })
     });
-    let page = Page { status, vcpus: vcpus.collect() };
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(page));
-    let mut text = String::new();
-    // Writing to a string does not fail.
-    let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
-    text
+    metrics::text(Page { status, vcpus: vcpus.collect() })
 }
 
 const NS: f64 = 1e9;
@@ -164,62 +140,7 @@ fn in_seconds((labels, ns): Value) -> Value {
 /// Nobody can listen there.
 pub(crate) fn serve(shared: &Arc<Shared>, listen: &Listen) -> io::Result<()> {
     let shared = shared.clone();
-    let named = thread::Builder::new().name("metrics".to_owned());
-    match listen {
-        Listen::Tcp(address) => {
-            let listener = TcpListener::bind(address)?;
-            named.spawn(move || listener.incoming().flatten().for_each(|s| greet(&s, &shared)))?;
-        }
-        Listen::Unix(path) => {
-            let listener = bind(path)?;
-            named.spawn(move || listener.incoming().flatten().for_each(|s| greet(&s, &shared)))?;
-        }
-    }
-    Ok(())
-}
-
-/// Answers a client that does not keep others waiting.
-fn greet<S: AsFd>(stream: &S, shared: &Shared)
-where
-    for<'a> &'a S: Read + Write,
-{
-    for side in [Timeout::Recv, Timeout::Send] {
-        let _ = set_socket_timeout(stream, side, Some(PATIENCE));
-    }
-    // A client that has gone wants no answer.
-    let _ = answer(stream, stream, shared);
-}
-
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    // One that an earlier daemon has left; anything else stays, and is an error.
-    if std::os::unix::net::UnixStream::connect(path)
-        .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
-    {
-        let _ = std::fs::remove_file(path);
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
-}
-
-fn answer(stream: impl Read, mut out: impl Write, shared: &Shared) -> io::Result<()> {
-    let mut request = Vec::new();
-    let mut byte = [0];
-    let mut stream = stream.take(MOST_REQUEST);
-    while !request.ends_with(b"\r\n\r\n") && !request.ends_with(b"\n\n") {
-        if stream.read(&mut byte)? == 0 {
-            return Ok(());
-        }
-        request.extend_from_slice(&byte);
-    }
-    let status = shared.status().map_err(io::Error::other)?;
-    let text = text(status);
-    let length = text.len();
-    write!(
-        out,
-        "HTTP/1.0 200 OK\r\nContent-Type: {TYPE}\r\nContent-Length: {length}\r\n\r\n{text}"
-    )?;
-    out.flush()
+    metrics::serve(listen, move || Ok(text(shared.status().map_err(io::Error::other)?)))
 }
 
 #[cfg(test)]
@@ -238,7 +159,7 @@ mod tests {
         };
         let alone = VcpuStatus { index: 1, left_alone: Some("why".to_owned()), ..vcpu.clone() };
         let policy = "wake-boost".to_owned();
-        let vms = vec![VmStatus { vm, policy, for_ns: 1, vcpus: vec![vcpu, alone] }];
+        let vms = vec![VmStatus { vm, policy, for_ns: 1, vcpus: vec![vcpu, alone], timers: None }];
         let text = text(Status { vms, ..Status::default() });
         for line in [
             "vcoop_vcpu_boosted_seconds_total{vm=\"a\\\"b\\nc\",pid=\"7\",vcpu=\"0\"} 2.5",
@@ -248,6 +169,6 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }
-        assert!(!text.contains("vcpu=\"1\"") && text.ends_with("# EOF\n"), "{text}");
+        assert!(!text.contains("pid=\"7\",vcpu=\"1\"") && text.ends_with("# EOF\n"), "{text}");
     }
 }

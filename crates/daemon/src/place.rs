@@ -7,39 +7,22 @@
 //!   control.sock        the owner listens here
 //! ```
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use vcoop_resident::FolderError;
 use vcoop_threads::Restored;
 use vcoop_threads::journal::{Journal, JournalError};
-
-/// A keeper that restores threads holds the lock of an owner that has died. So long is waited for it.
-const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Why the folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// Another process owns the vCPU threads.
-    #[error("vcoop is at work already, in process {0}\n  remedy: {1}")]
-    Busy(String, &'static str),
-    /// Others could write in it.
-    #[error("{} belongs to somebody else, or others can write in it\n  remedy: remove it", .0.display())]
-    Untrusted(PathBuf),
-    /// A file could not be read or written.
-    #[error("{path}: {why}{hint}", path = .0.display(), why = .1, hint = hint(.1))]
-    Io(PathBuf, io::Error),
+    /// The folder or its lock; [`FolderError::Busy`]: another process owns the vCPU threads.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// The journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
-}
-
-fn hint(e: &io::Error) -> &'static str {
-    if e.kind() == io::ErrorKind::PermissionDenied { "\n  remedy: run it as root" } else { "" }
 }
 
 /// What became of the threads that somebody else had left changed.
@@ -65,7 +48,7 @@ pub struct Place {
 impl Place {
     /// Where it is: `VCOOP_RUN_DIR`, or `/run/vcoop`.
     pub fn usual() -> PathBuf {
-        std::env::var_os("VCOOP_RUN_DIR").map_or_else(|| "/run/vcoop".into(), PathBuf::from)
+        vcoop_resident::usual()
     }
 
     /// Takes it: makes the folder, and holds the lock.
@@ -74,39 +57,8 @@ impl Place {
     ///
     /// [`PlaceError`].
     pub fn take(dir: &Path) -> Result<Self, PlaceError> {
-        let at = |e| PlaceError::Io(dir.to_owned(), e);
-        match fs::DirBuilder::new().mode(0o700).create(dir) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(at(e)),
-            _ => {}
-        }
-        let meta = fs::symlink_metadata(dir).map_err(at)?;
-        if !meta.is_dir()
-            || meta.uid() != rustix::process::geteuid().as_raw()
-            || meta.mode() & 0o022 != 0
-        {
-            return Err(PlaceError::Untrusted(dir.to_owned()));
-        }
-        let path = dir.join("lock");
-        let at = |e| PlaceError::Io(path.clone(), e);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut lock = options.custom_flags(libc::O_NOFOLLOW).open(&path).map_err(at)?;
-        let began = Instant::now();
-        while let Err(e) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            if e != rustix::io::Errno::WOULDBLOCK {
-                return Err(at(e.into()));
-            }
-            if began.elapsed() > PATIENCE {
-                let mut pid = String::new();
-                let _ = (&mut lock).take(20).read_to_string(&mut pid);
-                let digits: String = pid.chars().take_while(char::is_ascii_digit).collect();
-                let remedy = "stop it, or let it do it: vcoop attach, vcoop detach";
-                return Err(PlaceError::Busy(digits, remedy));
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        lock.set_len(0).and_then(|()| lock.rewind()).map_err(at)?;
-        lock.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(at)?;
+        let remedy = "stop it, or let it do it: vcoop attach, vcoop detach";
+        let lock = vcoop_resident::lock(dir, "lock", remedy)?;
         Ok(Self { dir: dir.to_owned(), lock })
     }
 
@@ -161,7 +113,7 @@ impl Place {
 ///
 /// # Errors
 ///
-/// [`PlaceError`]; [`PlaceError::Busy`] if an owner is at work.
+/// [`PlaceError`]; [`FolderError::Busy`] if an owner is at work.
 pub fn restore(dir: &Path) -> Result<Left, PlaceError> {
     if !dir.exists() {
         return Ok(Left::default());
@@ -171,7 +123,7 @@ pub fn restore(dir: &Path) -> Result<Left, PlaceError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Left, Place, PlaceError, restore};
+    use super::{FolderError, Left, Place, PlaceError, restore};
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::path::PathBuf;
@@ -189,8 +141,11 @@ mod tests {
         let second = Place::take(&dir);
         let why = second.unwrap_err();
         let me = std::process::id().to_string();
-        assert!(matches!(&why, PlaceError::Busy(pid, _) if *pid == me), "{why}");
-        assert!(matches!(restore(&dir), Err(PlaceError::Busy(..))));
+        assert!(
+            matches!(&why, PlaceError::Folder(FolderError::Busy(pid, _)) if *pid == me),
+            "{why}"
+        );
+        assert!(matches!(restore(&dir), Err(PlaceError::Folder(FolderError::Busy(..)))));
         drop(first);
         assert!(Place::take(&dir).is_ok());
         fs::remove_dir_all(&dir).unwrap();
@@ -201,7 +156,7 @@ mod tests {
         let dir = dir("open");
         fs::create_dir(&dir).unwrap();
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(Place::take(&dir), Err(PlaceError::Untrusted(_))));
+        assert!(matches!(Place::take(&dir), Err(PlaceError::Folder(FolderError::Untrusted(_)))));
         fs::remove_dir_all(&dir).unwrap();
     }
 

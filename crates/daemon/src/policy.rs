@@ -1,18 +1,21 @@
-//! Policies by their names, as far as they can be applied to a VM from outside.
+//! Policies by their names, as far as they can be applied to a VM that runs.
 
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::living::Living;
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::scenario::{Scenario, Set};
-use vcoop_policy::config::Means;
+use vcoop_policy::config::{Means, Ns};
 use vcoop_threads::allowed_cpus;
-use vcoop_vmm::Vm;
+use vcoop_vmm::{Accel, Role, Source, VcpuThread, Vm, Vmm};
 
 /// Highest real-time priority of a boosted thread. The engine's thread has to be above it, or a boosted
 /// vCPU keeps it from ending the boost.
 pub(crate) const MOST_PRIORITY: u8 = ENGINE_PRIORITY - 1;
 /// Real-time priority of the engine's thread.
 pub(crate) const ENGINE_PRIORITY: u8 = 90;
+
+/// How long a thread that delivers timers is boosted after a wake-up.
+const TIMERS_RUN_NS: Ns = 500_000;
 
 /// A policy cannot be applied, in words for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,31 +49,29 @@ pub(crate) fn policy(vm: &Living, name: &str, sets: &[String]) -> Result<Plan, R
     Ok(plan)
 }
 
-/// Whether a plan's policy can be applied to a VM from outside of its guest.
+/// What a guest without a driver can be given, in words.
+const WITHOUT: &str = "without the guest's help there are vanilla, static and wake-boost";
+
+/// Whether a plan's policy can be applied to a VM. One for which [`needs_driver`] holds is for guests with
+/// a driver.
 ///
 /// # Errors
 ///
 /// Why not.
 pub fn fits(plan: &Plan) -> Result<(), Refused> {
     let name = &plan.policy_name;
-    let without = "without the guest's help there are vanilla, static and wake-boost";
     let governed = (0..plan.vms.len()).any(|vm| plan.governor_driver(vm).is_some());
     let means = match &plan.policy {
         _ if governed => {
             return Err(Refused(format!(
                 "{name} tells a guest how many of its vCPUs to use, and this guest has no driver \
-                 that listens\n  remedy: {without}"
+                 that listens\n  remedy: {WITHOUT}"
             )));
         }
         PolicyPlan::Vanilla => return Ok(()),
         PolicyPlan::Static { means } => *means,
         PolicyPlan::WakeBoost(config) => config.means,
-        PolicyPlan::Dynamic(_) => {
-            return Err(Refused(format!(
-                "{name} goes by what the guest says, and this guest has no driver that says it\n  \
-                 remedy: {without}"
-            )));
-        }
+        PolicyPlan::Dynamic(config) => config.means,
         // A Linux host's scenario refuses it before.
         PolicyPlan::RatelimitAuto(_) => return Err(Refused(format!("{name} is for credit1"))),
     };
@@ -85,6 +86,51 @@ pub fn fits(plan: &Plan) -> Result<(), Refused> {
     }
 }
 
+/// The thread of an emulated VM that delivers its timers, and its policy, where the VM's vCPUs are boosted:
+/// without it they would wait, boosted, for what does not come. QEMU delivers them in its main thread, under
+/// KVM the kernel does.
+///
+/// # Errors
+///
+/// None that a VM's plan can bring about.
+pub(crate) fn timers(vm: &Vm, of: &Plan) -> Result<Option<(VcpuThread, Box<Plan>)>, Refused> {
+    let means = match &of.policy {
+        PolicyPlan::Dynamic(config) => config.means,
+        PolicyPlan::WakeBoost(config) => config.means,
+        _ => return Ok(None),
+    };
+    let main = vm.others.iter().find(|other| other.role == Role::Main);
+    let Some(main) = main.filter(|_| vm.accel == Accel::Tcg && vm.vmm == Vmm::Qemu) else {
+        return Ok(None);
+    };
+    let alone = Living { vcpus: 1, ..living(vm) };
+    let mut plan = policy(&alone, "wake-boost", &[])?;
+    if let PolicyPlan::WakeBoost(config) = &mut plan.policy {
+        config.means = means;
+        config.run_ns = TIMERS_RUN_NS;
+    }
+    let thread = VcpuThread {
+        index: 0,
+        kvm_id: None,
+        thread: main.thread.clone(),
+        source: Source::ThreadName,
+    };
+    Ok(Some((thread, Box::new(plan))))
+}
+
+/// Whether a plan's policy goes by what the guest's driver says.
+pub fn needs_driver(plan: &Plan) -> bool {
+    matches!(plan.policy, PolicyPlan::Dynamic(_))
+}
+
+/// A VM whose guest has no driver, for a policy that needs one.
+pub fn no_driver(vm: &str, policy: &str) -> Refused {
+    Refused(format!(
+        "{policy} goes by what the guest says, and no driver says anything in {vm}\n  remedy: \
+         `vcoop vms --how {vm}` says how to load one; {WITHOUT}"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Living, policy};
@@ -95,10 +141,10 @@ mod tests {
 
     #[test]
     fn what_works_from_outside_is_taken_and_the_rest_refused_with_a_remedy() {
-        for name in ["vanilla", "static", "wake-boost"] {
+        for name in ["vanilla", "static", "wake-boost", "dynamic"] {
             assert_eq!(policy(&vm(), name, &[]).unwrap().policy_name, name);
         }
-        for name in ["dynamic", "step", "hotplug"] {
+        for name in ["step", "hotplug"] {
             let why = policy(&vm(), name, &[]).unwrap_err().to_string();
             assert!(why.contains("remedy: "), "{name}: {why}");
         }

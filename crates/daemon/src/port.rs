@@ -1,8 +1,9 @@
 //! A vCPU of a real VM as the driver of its policy sees it.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
-use vcoop_abi::{GuestWords, Status};
+use vcoop_abi::{GuestArea, GuestWords, HostArea, Status, Word};
 use vcoop_policy::VmShared;
 use vcoop_policy::config::Ns;
 use vcoop_policy::driver::{Port, SetError, VcpuDriver};
@@ -27,6 +28,10 @@ pub(crate) enum Stop {
 pub(crate) enum Due {
     /// The policy timer of a vCPU: number of its VM, place in it.
     Policy(u64, usize),
+    /// A look at the page of a vCPU: its guest has a deadline.
+    Deadline(u64, usize),
+    /// A look at the pages of a VM, whose guest cannot ring, or has rung too often.
+    Look(u64),
     /// Accounts for the vCPUs of a VM.
     Account(u64),
     /// A look at what the threads of a VM have.
@@ -50,12 +55,23 @@ pub(crate) struct Vcpu {
     pub(crate) for_life: bool,
     /// When its policy timer is among what is due.
     pub(crate) armed: Option<Ns>,
+    /// When its next deadline is.
+    pub(crate) awaits: Option<Ns>,
+    /// Deadlines for which it was boosted.
+    pub(crate) deadlines: u64,
 }
 
 impl Vcpu {
     pub(crate) fn tid(&self) -> i32 {
         self.captured.baseline().tid
     }
+}
+
+/// The pages of a vCPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page<'a> {
+    pub(crate) guest: &'a GuestArea,
+    pub(crate) host: &'a HostArea,
 }
 
 /// A vCPU, and all that its port needs.
@@ -66,6 +82,8 @@ pub(crate) struct VcpuPort<'a> {
     pub(crate) keeper: &'a Keeper,
     pub(crate) dues: &'a mut Dues,
     pub(crate) due: Due,
+    /// Its pages, where its guest cooperates.
+    pub(crate) page: Option<Page<'a>>,
     /// What the policy is told about began at this time, and it may be told so: no policy of this VM
     /// was called since.
     pub(crate) since: Ns,
@@ -73,8 +91,6 @@ pub(crate) struct VcpuPort<'a> {
 
 impl Port for VcpuPort<'_> {
     type Error = Stop;
-
-    const SHOWS_BUDGET: bool = false;
 
     fn now(&mut self) -> Ns {
         self.since
@@ -88,12 +104,23 @@ impl Port for VcpuPort<'_> {
         f(&mut self.vcpu.driver, self.shared)
     }
 
-    // There is no shared page yet for VMs that others run: nobody reads these.
-    fn store_ticket(&mut self, _: u64) {}
+    fn store_ticket(&mut self, ticket: u64) {
+        if let Some(page) = self.page {
+            page.host.ticket.store(ticket, Ordering::Release);
+        }
+    }
 
-    fn store_status(&mut self, _: Status) {}
+    fn store_status(&mut self, status: Status) {
+        if let Some(page) = self.page {
+            page.host.status.store(status.to_word(), Ordering::Release);
+        }
+    }
 
-    fn store_budget(&mut self, _: Ns) {}
+    fn store_budget(&mut self, left: Ns) {
+        if let Some(page) = self.page {
+            page.host.budget_left_ns.store(left, Ordering::Release);
+        }
+    }
 
     fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<Stop>> {
         if !self.vcpu.captured.is_alive() {
@@ -152,6 +179,8 @@ impl Port for VcpuPort<'_> {
     }
 
     fn words(&mut self) -> GuestWords {
-        GuestWords::SILENT
+        let Some(page) = self.page else { return GuestWords::SILENT };
+        GuestArea::fence();
+        page.guest.read()
     }
 }

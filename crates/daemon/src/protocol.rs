@@ -87,6 +87,10 @@ pub struct VmStatus {
     pub for_ns: u64,
     /// Its vCPUs.
     pub vcpus: Vec<VcpuStatus>,
+    /// The thread of its VMM that delivers its timers, where that is not the vCPU's own: it is boosted
+    /// when it wakes up, within a budget of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timers: Option<VcpuStatus>,
 }
 
 impl VmStatus {
@@ -126,4 +130,13 @@ pub struct VcpuStatus {
     pub boosted_ns: u64,
     /// Boosted time left, in nanoseconds; null for a policy without a budget.
     pub budget_left_ns: Option<u64>,
+    /// Whether the guest's driver speaks for it; null for a policy that does not listen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heard: Option<bool>,
+    /// Deadlines of the guest for which it was boosted ahead of time.
+    #[serde(default)]
+    pub deadlines: u64,
+    /// Boosts that ended by the guest's own word.
+    #[serde(default)]
+    pub notified: u64,
 }

@@ -8,14 +8,18 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use vcoop_abi::window::Doorbell;
 use vcoop_model::plan::PolicyPlan;
+use vcoop_resident::FolderError;
+use vcoop_resident::metrics::Listen;
+use vcoop_threads::tsc::measured_khz;
 use vcoop_vmm::{Proc, Vm};
+use vcoop_window::{Offer, Server};
 
-use crate::config::Listen;
-use crate::engine::{Engine, Target};
+use crate::engine::{Engine, Shares, Target};
 use crate::metrics;
 use crate::place::{Left, Place, PlaceError};
 use crate::policy;
@@ -53,6 +57,8 @@ pub(crate) enum Wants {
 pub(crate) struct Shared {
     engine: Engine,
     proc: Proc,
+    /// Serves windows to VMMs, where that was asked for.
+    windows: OnceLock<Server>,
     /// Who wanted the policy of each VM.
     owners: Mutex<BTreeMap<VmId, Owner>>,
     /// VMs that somebody has detached, which rules leave alone from then on.
@@ -82,12 +88,12 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`PlaceError`]; [`PlaceError::Busy`] if there is an owner.
+    /// [`PlaceError`]; [`FolderError::Busy`] if there is an owner.
     pub fn start(dir: &Path) -> Result<(Self, Left), PlaceError> {
         let place = Place::take(dir)?;
         let (journal, left) = place.journal()?;
         let socket = Self::socket_in(dir);
-        let at = |e| PlaceError::Io(socket.clone(), e);
+        let at = |e| FolderError::Io(socket.clone(), e);
         let _ = fs::remove_file(&socket);
         let engine = Engine::start(place, journal).map_err(at)?;
         let listener = UnixListener::bind(&socket).map_err(at)?;
@@ -95,6 +101,7 @@ impl Service {
         let shared = Arc::new(Shared {
             engine,
             proc: Proc::default(),
+            windows: OnceLock::new(),
             owners: Mutex::default(),
             detached: Mutex::default(),
             connections: AtomicU64::new(0),
@@ -121,6 +128,18 @@ impl Service {
         metrics::serve(&self.shared, listen)
     }
 
+    /// Serves windows to VMMs as long as this lives: see [`Server`].
+    ///
+    /// # Errors
+    ///
+    /// Nobody can listen there.
+    pub fn serve_windows(&self, socket: &Path) -> io::Result<()> {
+        let server = Server::start(socket)?;
+        // Asked for once.
+        let _ = self.shared.windows.set(server);
+        Ok(())
+    }
+
     /// What is wanted of a VM.
     pub(crate) fn wants(&self, id: &VmId) -> Wants {
         if self.shared.detached().contains(id) {
@@ -139,7 +158,7 @@ impl Service {
     ///
     /// Why not, for people.
     pub(crate) fn apply(&self, vm: &Vm, policy: &str, sets: &[String]) -> Result<VmStatus, String> {
-        let status = self.shared.engine.attach(target(vm, policy, sets)?)?;
+        let status = self.shared.engine.attach(self.shared.target(vm, policy, sets)?)?;
         let rule = Owner::Rule(policy.to_owned(), sets.to_vec());
         self.shared.owners().insert(VmId::of(vm), rule);
         Ok(status)
@@ -266,7 +285,7 @@ impl Shared {
         let scan = self.proc.scan().map_err(|e| format!("/proc: {e}"))?;
         let vm = scan.vms.iter().find(|vm| VmId::of(vm) == *id);
         let vm = vm.ok_or_else(|| format!("{}: it has ended", id.name))?;
-        let target = target(vm, policy, sets)?;
+        let target = self.target(vm, policy, sets)?;
         let status = self.engine.attach(target)?;
         self.owners().insert(id.clone(), me.clone());
         Ok(status)
@@ -285,22 +304,48 @@ impl Shared {
             let _ = self.engine.detach(id);
         }
     }
-}
 
-/// What is to be driven of a VM.
-fn target(vm: &Vm, policy: &str, sets: &[String]) -> Result<Target, String> {
-    if vm.vcpus.is_empty() {
-        return Err(format!(
-            "{}: the threads of its vCPUs are not known\n  remedy: `vcoop vms` says what names them",
-            vm.name
-        ));
+    /// What is to be driven of a VM.
+    fn target(&self, vm: &Vm, policy: &str, sets: &[String]) -> Result<Target, String> {
+        if vm.vcpus.is_empty() {
+            return Err(format!(
+                "{}: the threads of its vCPUs are not known\n  remedy: `vcoop vms` says what names \
+                 them",
+                vm.name
+            ));
+        }
+        let plan = policy::policy(&policy::living(vm), policy, sets).map_err(|e| e.to_string())?;
+        if matches!(plan.policy, PolicyPlan::Vanilla) {
+            return Err(format!(
+                "{policy} is what a VM has when no policy is applied to it\n  remedy: vcoop detach {}",
+                vm.name
+            ));
+        }
+        let shares = if policy::needs_driver(&plan) {
+            let none = || policy::no_driver(&vm.name, policy).to_string();
+            Some(self.shares(vm.pid).ok_or_else(none)?)
+        } else {
+            None
+        };
+        let timers = policy::timers(vm, &plan).map_err(|e| e.to_string())?;
+        let (id, vcpus, plan) = (VmId::of(vm), vm.vcpus.clone(), Box::new(plan));
+        Ok(Target { vm: id, vcpus, plan, timers, shares })
     }
-    let plan = policy::policy(&policy::living(vm), policy, sets).map_err(|e| e.to_string())?;
-    if matches!(plan.policy, PolicyPlan::Vanilla) {
-        return Err(format!(
-            "{policy} is what a VM has when no policy is applied to it\n  remedy: vcoop detach {}",
-            vm.name
-        ));
+
+    /// What the guest of a VMM shares with this host, if its driver has registered.
+    fn shares(&self, pid: u32) -> Option<Shares> {
+        /// It takes a while to find out.
+        static HOST_KHZ: OnceLock<u32> = OnceLock::new();
+        let offer = self.windows.get().and_then(|server| server.offer(pid));
+        let (window, bell) = match offer {
+            Some(Offer { window, bell }) => (window, Some(bell)),
+            None => {
+                let window = vcoop_window::find(pid).ok().flatten()?;
+                window.offer(Doorbell::default());
+                (Arc::new(window), None)
+            }
+        };
+        let host_khz = *HOST_KHZ.get_or_init(measured_khz);
+        window.guest_side().is_registered().then_some(Shares { window, bell, host_khz })
     }
-    Ok(Target { vm: VmId::of(vm), vcpus: vm.vcpus.clone(), plan: Box::new(plan) })
 }

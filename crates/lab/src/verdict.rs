@@ -11,7 +11,8 @@
 //!
 //!    Where a command has measured times in the guest (`vcoop compare --exec`), these count, in place
 //!    of the waits of its vCPUs: they are what its user wants to know. The longest of them (`max`)
-//!    does not: it is a single sample.
+//!    does not: it is a single sample. Where there is no such command, and the guest's driver has
+//!    measured its urgent tasks (`VM.urgent`), that counts in place of the waits.
 //! 2. **Cost.** A policy costs too much if, beyond noise (the ratio's interval excludes 1, by more
 //!    than half a percent), a host
 //!    probe's mean rises by more than 10 % or its p99 by more than 25 %, or a host load loses more
@@ -191,7 +192,11 @@ fn candidate<'d>(document: &'d Document, cell: &Cell, policy: &'d str) -> Option
     let mut logs = Vec::new();
     let mut better: Vec<String> = Vec::new();
     let mut missed: Vec<String> = Vec::new();
+    let inside = of(policy).any(is_inside);
     for series in of(policy).filter(|s| s.is_of_a_guest()) {
+        if inside && !is_inside(series) {
+            continue;
+        }
         let Some((name, ratio, interval, value)) = counted(series) else { continue };
         let (probe, name_of) = (&series.key.probe, series.key.name());
         let base = of(&document.baseline).find(|s| s.key.is_named(&name_of));
@@ -239,6 +244,11 @@ fn candidate<'d>(document: &'d Document, cell: &Cell, policy: &'d str) -> Option
     let costs = costs(document, cell, policy);
     let excess = costs.iter().filter(|c| c.excessive).map(|c| c.text.clone()).collect();
     Some(Candidate { policy, gain, shown, excess, price: price(&costs) })
+}
+
+/// Whether it is what the driver of a living guest has measured.
+fn is_inside(series: &LatencySeries) -> bool {
+    series.key.backend == vm::BACKEND && series.key.probe.ends_with(".urgent")
 }
 
 /// A time that a command has printed, in words, if it is clearly less than under the baseline.

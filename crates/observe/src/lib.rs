@@ -13,6 +13,7 @@
 //! | --- | --- | --- |
 //! | `VM.vcpuN` `wait` | latency | from a wake-up of the vCPU's thread until it runs |
 //! | `VM.vcpuN` `preempted` | latency | from losing the CPU, with work left, until it runs again |
+//! | `VM.urgent` `latency` | latency | where the guest has vcoop's driver: from when a timer that wakes an urgent task of the guest was due to when the task ran, by the guest's own count |
 //! | `VM.vcpuN` `running`, `halted`, `steal` | % | shares of the window: on a CPU, asleep, waiting for a CPU |
 //! | `VM.vcpuN` `run_delay` | % | the steal by the kernel's own count (`schedstat`): it should be as `steal` |
 //! | `VM.vcpuN` `guest`, `polling` | % | in guest mode; polling for the end of a halt: where KVM tells |
@@ -39,6 +40,7 @@ mod observation;
 mod scene;
 mod subject;
 mod told;
+mod urgent;
 
 pub use blind::Note;
 pub use observation::{Nobody, Observation, Observed, Slicing};

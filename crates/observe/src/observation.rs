@@ -20,6 +20,7 @@ use crate::history::{History, session};
 use crate::scene::{Scene, SceneVcpu};
 use crate::subject::{Missing, Subject, Vcpu};
 use crate::told::Names;
+use crate::urgent::Urgent;
 
 /// So long is waited at the end of a window for what the kernel has yet to write, at most.
 const LATE_NS: Ns = 1_000_000_000;
@@ -80,6 +81,8 @@ struct Window {
     events: u64,
     lost: u64,
     used_ns: Ns,
+    /// What the guest's driver had counted before it.
+    urgent: Option<Urgent>,
     /// What the kernel had counted of each vCPU's thread before it.
     counted: Vec<RunTime>,
     throttled: Throttled,
@@ -201,6 +204,7 @@ impl Observation {
         // These belong to one moment.
         let from = tsc();
         let counted = subject.vcpus.iter().map(|v| run_time(v.tid)).collect();
+        let urgent = subject.pid.and_then(Urgent::begin);
         let keeps = self.history.is_some();
         let of = |v: &Vcpu| {
             let mut follower = Follower::new(v.tid, &subject.probe(v), from, sliced);
@@ -217,6 +221,7 @@ impl Observation {
             events,
             lost,
             used_ns: own_cpu_time(),
+            urgent,
             counted,
             throttled: throttled.unwrap_or_default(),
             ticks: ticks(),
@@ -404,6 +409,11 @@ impl Observation {
             latencies.extend([follower.woken, follower.preempted]);
         }
         let (name, vcpus) = (&self.subject.name, self.subject.vcpus.len() as f64);
+        match window.urgent.map(|urgent| urgent.end(name, ns)) {
+            None => {}
+            Some(Ok(record)) => latencies.push(record),
+            Some(Err(why)) => notes.push(Note::new(why.to_owned(), None)),
+        }
         put(name, "cpu", "cpu", time(all.running));
         put(name, "steal", "%", 100.0 * time(all.waiting) / vcpus);
         let mut exits: BTreeMap<Reason, u64> = BTreeMap::new();

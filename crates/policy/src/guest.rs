@@ -9,6 +9,7 @@
 //! | in an interrupt or softirq, or owes a softirq or a reschedule | boost | no |
 //! | running or about to run an urgent task | boost | no |
 //! | in a preempt-disabled section | the section | no: the end of the section does |
+//! | about to have an urgent timer expire ([`GuestHalf::expect`]) | nothing | no: the end of that interrupt does |
 //! | idle | idle | no: halting boosted costs nothing and makes the wake-up urgent |
 //! | none of these | nothing | if boosted, with request = unboost |
 //!
@@ -161,6 +162,8 @@ pub struct GuestHalf {
     /// Something urgent was published since the last check: the next quiet moment must check, even
     /// if a plain load of the status shows no boost.
     unchecked: bool,
+    /// An urgent timer is about to expire.
+    expecting: bool,
 }
 
 /// The words in the page.
@@ -176,6 +179,12 @@ impl GuestHalf {
     /// Nothing urgent, nothing published.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Whether an urgent timer of this vCPU is about to expire, until it is said otherwise. A host that boosts
+    /// ahead of deadlines has done so, or is about to: what else ends meanwhile does not end that boost.
+    pub fn expect(&mut self, soon: bool) {
+        self.expecting = soon;
     }
 
     /// What happened, and the host as plain loads show it.
@@ -291,7 +300,7 @@ impl GuestHalf {
 
     /// Whether a boost has nobody who needs it.
     fn is_quiet(&self) -> bool {
-        !self.is_urgent() && !self.cs.preempt_off && !self.intent.idle
+        !self.is_urgent() && !self.cs.preempt_off && !self.intent.idle && !self.expecting
     }
 
     /// What must be stored for the page to show the state, with this request.
@@ -356,6 +365,20 @@ mod tests {
         assert_eq!((end.stores.request, end.notify), (Some(BoostRequest::Unboost), true));
         // Nothing new to say: no store, no fence, no exit.
         assert_eq!(g.on(E::UserReturn, NORMAL), super::Step::default());
+    }
+
+    #[test]
+    fn a_boost_ahead_of_a_deadline_outlasts_the_interrupts_before_it() {
+        let mut g = busy();
+        g.expect(true);
+        g.on(E::IrqEnter, BOOSTED);
+        assert!(!g.on(E::IrqExit { softirq_pending: false }, BOOSTED).check);
+        assert_eq!(g.check(BOOSTED), super::End::default());
+        // The timer's own interrupt.
+        g.on(E::IrqEnter, BOOSTED);
+        g.expect(false);
+        assert!(g.on(E::IrqExit { softirq_pending: false }, BOOSTED).check);
+        assert!(g.check(BOOSTED).notify);
     }
 
     #[test]

@@ -155,6 +155,15 @@ impl HostPolicy {
         }
     }
 
+    /// Whether the budget keeps boosts off.
+    pub fn is_throttled(&self) -> bool {
+        match self {
+            Self::Vanilla | Self::Static { .. } => false,
+            Self::Dynamic(machine) => machine.status() == Status::Throttled,
+            Self::WakeBoost(machine) => machine.status() == Status::Throttled,
+        }
+    }
+
     /// Whether the policy wants the guest's words: events that carry them may come without (as
     /// [`GuestWords::SILENT`](vcoop_abi::GuestWords::SILENT)), or not at all, where it does not.
     pub fn reads_guest(&self) -> bool {

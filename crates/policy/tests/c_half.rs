@@ -30,6 +30,8 @@ enum Op {
     Forget,
     On(GuestEvent, HostView),
     Check(HostView),
+    /// [`GuestHalf::expect`].
+    Expect(bool),
     /// [`GuestHalf::run`].
     Run(GuestEvent, HostView),
 }
@@ -62,6 +64,7 @@ fn encode(op: Op) -> [u64; 7] {
         Op::On(what, host) => (1, event(what), host),
         Op::Check(host) => (2, [0; 4], host),
         Op::Run(what, host) => (3, event(what), host),
+        Op::Expect(soon) => (4, [0, soon.into(), 0, 0], HostView::default()),
     };
     [op, kind, flag, task, pending, host.status.to_word(), host.ticket]
 }
@@ -78,6 +81,10 @@ impl Rust {
         match op {
             Op::Forget => {
                 *self = Self::default();
+                [0; 5]
+            }
+            Op::Expect(soon) => {
+                self.half.expect(soon);
                 [0; 5]
             }
             Op::On(event, host) => {
@@ -224,6 +231,9 @@ fn random_events_make_the_same_stores() {
         if forget == 0 {
             ops.push(Op::Forget);
         }
+        if forget < 20 {
+            ops.push(Op::Expect(forget < 10));
+        }
         ops.push(Op::On(event, host));
         // Also where it is not asked for.
         if forget % 4 > 0 {
@@ -254,6 +264,9 @@ fn random_events_leave_the_same_words_in_an_area() {
         if forget == 0 {
             ops.push(Op::Forget);
         }
+        if forget < 20 {
+            ops.push(Op::Expect(forget < 10));
+        }
         ops.push(Op::Run(event, host));
     }
     compare("run", &ops);
@@ -283,6 +296,8 @@ fn every_short_sequence_makes_the_same_stores() {
         Op::On(E::UserReturn, HostView::default()),
         Op::Check(normal),
         Op::Check(boosted),
+        Op::Expect(true),
+        Op::Expect(false),
     ];
     let mut ops = Vec::new();
     for length in 1..=4_u32 {

@@ -37,12 +37,23 @@ pub struct Vm {
     pub vcpus: Vec<Vcpu>,
     /// vCPUs whose thread is not known; `None` if their number is not known either.
     pub unplaced_vcpus: Option<usize>,
-    /// Policy of vcoop that is in force on the VM. Nothing knows one yet.
+    /// Policy of vcoop that is in force on the VM.
     pub policy: Option<String>,
     /// Where the VM's name, VMM and accelerator are known from.
     pub sources: Vec<Source>,
-    /// Version of vcoop's driver in the guest. Nothing knows it yet.
-    pub guest_driver: Option<String>,
+    /// vcoop's driver in the guest, where it has registered.
+    pub guest_driver: Option<GuestDriver>,
+}
+
+/// vcoop's driver in a guest, by its own word.
+#[derive(Clone, Debug, Serialize)]
+pub struct GuestDriver {
+    /// Version of the page that it speaks.
+    pub abi: u16,
+    /// vCPUs that it speaks for.
+    pub vcpus: usize,
+    /// Room for vCPUs in the memory that it shares.
+    pub slots: u64,
 }
 
 /// Where a fact about a VM is known from.

@@ -91,6 +91,15 @@ impl Source for Perf {
         self.rings.remove(&tid);
     }
 
+    fn runs(&mut self, tid: i32) -> bool {
+        let Some(ring) = self.rings.get_mut(&tid) else { return false };
+        let asleep = ring.await_sleep();
+        if asleep {
+            ring.arm();
+        }
+        asleep
+    }
+
     fn take(&mut self, tid: i32, each: &mut dyn FnMut(Happened)) {
         if let Some(ring) = self.rings.get_mut(&tid) {
             ring.take(each);

@@ -48,6 +48,10 @@ pub trait Source: fmt::Debug + Send {
     /// Watches it no longer. One that is not watched is passed over.
     fn forget(&mut self, tid: i32);
 
+    /// The thread runs, which its caller knows from somewhere else: its next sleep is heard. Whether it
+    /// sleeps already.
+    fn runs(&mut self, tid: i32) -> bool;
+
     /// What a thread did since the last call, in order. It does not wait.
     fn take(&mut self, tid: i32, each: &mut dyn FnMut(Happened));
 }

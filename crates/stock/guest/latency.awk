@@ -4,13 +4,14 @@ BEGIN { rows = 0 }
 function number(text) { sub(/^0+/, "", text); return text + 0 }
 
 /^[0-9]/ {
-    late = number($1); samples = number($2)
+    late = number($1); samples = 0
+    for (i = 2; i <= NF; i++) samples += number($i)
     if (samples > 0) { seen[rows] = late; times[rows] = samples; rows++ }
     count += samples; sum += late * samples
 }
-/^# Avg Latencies:/ { average = number($4) }
-/^# Max Latencies:/ { longest = number($4) }
-/^# Histogram Overflows:/ { overflows = number($4) }
+/^# Avg Latencies:/ { for (i = 4; i <= NF; i++) average += number($i) / (NF - 3) }
+/^# Max Latencies:/ { for (i = 4; i <= NF; i++) if (number($i) > longest) longest = number($i) }
+/^# Histogram Overflows:/ { for (i = 4; i <= NF; i++) overflows += number($i) }
 
 # The least value that this part of all samples does not exceed. Of what is longer than the
 # histogram only the longest is known.

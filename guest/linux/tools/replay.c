@@ -14,7 +14,7 @@
 
 #include "../half.h"
 
-enum op { FORGET, ON, CHECK, RUN };
+enum op { FORGET, ON, CHECK, RUN, EXPECT };
 
 struct step {
 	uint64_t op, kind, flag, task, pending, status, ticket;
@@ -38,6 +38,9 @@ static struct made make(struct vcoop_half *half, const struct step *step)
 	case FORGET:
 		memset(half, 0, sizeof(*half));
 		memset(&guest, 0, sizeof(guest));
+		return made;
+	case EXPECT:
+		half->expecting = step->flag;
 		return made;
 	case ON:
 		made.flags = vcoop_half_on(half, &event, &view);

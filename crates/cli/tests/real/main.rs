@@ -4,7 +4,11 @@
 #[cfg(target_os = "linux")]
 mod attach;
 #[cfg(target_os = "linux")]
+mod cooperate;
+#[cfg(target_os = "linux")]
 mod discovery;
+#[cfg(target_os = "linux")]
+mod fold;
 #[cfg(target_os = "linux")]
 mod observe;
 #[cfg(target_os = "linux")]

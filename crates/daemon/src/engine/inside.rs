@@ -6,20 +6,22 @@ use std::sync::mpsc::Receiver;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
+use vcoop_abi::Intent;
 use vcoop_model::plan::{Plan, PolicyPlan};
-use vcoop_policy::VmShared;
-use vcoop_policy::config::Ns;
+use vcoop_policy::config::{AdvanceConfig, Ns};
 use vcoop_policy::driver;
 use vcoop_policy::govern::CpuTime;
 use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::thread::Policy;
+use vcoop_policy::{Injection, VmShared};
 use vcoop_sources::{Happened, Perf, Source, What};
 use vcoop_threads::clock::{kernel_clock, monotonic};
 use vcoop_threads::journal::Journal;
 use vcoop_threads::{Attributes, Captured, RunTimes, set_timer_slack};
 use vcoop_vmm::VcpuThread;
 
-use super::{Command, ENDS, KEEPER, TIMER, Target, WAKE};
+use super::link::{DEAF_NS, Deadline, Link};
+use super::{BELL, Command, ENDS, KEEPER, Shares, TIMER, Target, WAKE};
 use crate::keeper::Keeper;
 use crate::place::Place;
 use crate::policy::ENGINE_PRIORITY;
@@ -28,6 +30,11 @@ use crate::protocol::{Status, VcpuStatus, VmId, VmStatus};
 
 /// Time between two looks at whether somebody else has changed a thread.
 const CHECK_NS: Ns = 1_000_000_000;
+
+/// Time between two looks at the words of a guest that cannot ring: while one of its vCPUs is boosted,
+/// or was asked for its clock, and else.
+const LOOK_NS: Ns = 100_000;
+const LOOK_IDLE_NS: Ns = 4_000_000;
 
 /// What was heard of.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,6 +58,21 @@ struct AttachedVm {
     vcpus: Vec<Result<Vcpu, VcpuStatus>>,
     /// CPU time of the vCPUs, where the policy wants to know.
     times: Vec<Option<RunTimes>>,
+    /// Its vCPUs as they were found.
+    threads: Vec<VcpuThread>,
+    /// Whom the thread that delivers its timers is attached as.
+    timers: Option<u64>,
+    /// It is such a thread.
+    is_timers: bool,
+    /// What its guest says, where the policy wants to know.
+    link: Option<Link>,
+}
+
+impl AttachedVm {
+    /// Whether its guest speaks for a vCPU.
+    fn hears(&self, place: usize) -> bool {
+        self.link.as_ref().is_some_and(|link| link.pages(place).is_some())
+    }
 }
 
 /// The engine's thread.
@@ -118,6 +140,7 @@ impl Inside {
                     WAKE => ends |= self.obey(),
                     TIMER => {}
                     KEEPER => self.keeper_ended(),
+                    token if token >= BELL => self.rung(token - BELL),
                     token if token >= ENDS => self.ended((token - ENDS) as i32),
                     token => self.listen(token as i32),
                 }
@@ -134,9 +157,20 @@ impl Inside {
         }
     }
 
+    /// Whether something that is due is worth to be woken for. A policy that boosts nobody and has nobody
+    /// throttled waits for nothing; it leaves its timer set, because the next boost wants it again.
+    fn matters(&self, due: Due) -> bool {
+        let Due::Policy(number, place) = due else { return true };
+        self.vcpu(number, place).is_some_and(|vcpu| {
+            let policy = vcpu.driver.policy();
+            policy.is_boosted() || policy.is_throttled()
+        })
+    }
+
     /// The timer rings when the first thing is due.
     fn set_timer(&self) {
-        let at = self.dues.first().map_or(0, |(at, _)| (*at).max(1));
+        let at =
+            self.dues.iter().find(|(_, due)| self.matters(*due)).map_or(0, |(at, _)| (*at).max(1));
         let value =
             Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -167,15 +201,49 @@ impl Inside {
     }
 
     fn number(&self, id: &VmId) -> Option<u64> {
-        self.vms.iter().find(|(_, vm)| vm.id == *id).map(|(number, _)| *number)
+        let is = |vm: &AttachedVm| vm.id == *id && !vm.is_timers;
+        self.vms.iter().find(|(_, vm)| is(vm)).map(|(number, _)| *number)
     }
 
     fn attach(&mut self, target: Target) -> Result<VmStatus, String> {
-        let Target { vm: id, vcpus, plan } = target;
+        let Target { vm: id, vcpus, plan, timers, shares } = target;
+        let number = self.attach_threads(id.clone(), vcpus, plan, shares)?;
+        if let Some((thread, plan)) = timers {
+            match self.attach_threads(id, vec![thread], plan, None) {
+                Ok(timers) => {
+                    self.vms.entry(timers).and_modify(|vm| vm.is_timers = true);
+                    self.vms.entry(number).and_modify(|vm| vm.timers = Some(timers));
+                }
+                Err(why) => {
+                    self.detach(number);
+                    return Err(format!("the thread that delivers its timers: {why}"));
+                }
+            }
+        }
+        Ok(self.status_of(&self.vms[&number], monotonic()))
+    }
+
+    fn attach_threads(
+        &mut self,
+        id: VmId,
+        vcpus: Vec<VcpuThread>,
+        plan: Box<Plan>,
+        shares: Option<Shares>,
+    ) -> Result<u64, String> {
         let now = monotonic();
         let number = self.next;
         self.next += 1;
+        let link = shares.map(|shares| {
+            let advance = plan.vms.first().map_or(AdvanceConfig::None, |vm| vm.virt.timer.advance);
+            let mut link = Link::new(shares, advance, vcpus.len(), now);
+            link.changed(&vcpus);
+            link
+        });
         let vm = AttachedVm {
+            threads: vcpus.clone(),
+            timers: None,
+            is_timers: false,
+            link,
             policy: plan.policy_name.clone(),
             since: now,
             called: now,
@@ -193,11 +261,16 @@ impl Inside {
             }
         }
         self.dues.insert((now + CHECK_NS, Due::Check(number)));
-        let vm = &self.vms[&number];
+        let vm = self.vms.get_mut(&number).expect("it is attached");
         if vm.plan.policy.repays() {
             self.dues.insert((now + ACCOUNT_NS, Due::Account(number)));
         }
-        Ok(status(vm, now))
+        if let Some(link) = &mut vm.link {
+            link.ask_clock();
+            self.dues.insert((now, Due::Look(number)));
+        }
+        self.hear_bell(number, true);
+        Ok(number)
     }
 
     fn attach_vcpu(&mut self, number: u64, place: usize, of: &VcpuThread) -> Result<(), String> {
@@ -234,6 +307,8 @@ impl Inside {
             slot,
             for_life: !vm.plan.policy.boosts(),
             armed: None,
+            awaits: None,
+            deadlines: 0,
         };
         vm.vcpus.push(Ok(vcpu));
         let repays = vm.plan.policy.repays();
@@ -254,7 +329,8 @@ impl Inside {
                 .watch(tid, heard_after(&vm.plan.policy), self.poll.as_fd())
                 .map_err(|e| words(&e))?;
         }
-        let started = self.drive(number, place, |port| driver::start(port, false));
+        let registered = self.vms[&number].hears(place);
+        let started = self.drive(number, place, |port| driver::start(port, registered));
         match started {
             Some(Ok(())) | None => {}
             Some(Err(Stop::Gone)) => return Err("its thread has ended".to_owned()),
@@ -294,11 +370,12 @@ impl Inside {
         what: impl FnOnce(&mut VcpuPort<'_>) -> R,
     ) -> Option<R> {
         let vm = self.vms.get_mut(&number)?;
-        let vcpu = vm.vcpus.get_mut(place)?.as_mut().ok()?;
-        let (shared, keeper, dues) = (&mut vm.shared, &self.keeper, &mut self.dues);
         vm.called = vm.called.max(at);
         let (due, since) = (Due::Policy(number, place), vm.called);
-        let mut port = VcpuPort { vcpu, shared, keeper, dues, due, since };
+        let pages = vm.link.as_ref().and_then(|link| link.pages(place));
+        let vcpu = vm.vcpus.get_mut(place)?.as_mut().ok()?;
+        let (shared, keeper, dues) = (&mut vm.shared, &self.keeper, &mut self.dues);
+        let mut port = VcpuPort { vcpu, shared, keeper, dues, due, page: pages, since };
         let result = what(&mut port);
         port.keeper.slot(port.vcpu.slot).acts();
         Some(result)
@@ -331,6 +408,135 @@ impl Inside {
 
     fn halt(&mut self, number: u64, place: usize, at: Ns, halted: bool) {
         self.run_at(number, place, at, |port| driver::halt(port, halted));
+        self.await_deadline(number, place);
+    }
+
+    /// Whether a guest's bell is heard.
+    fn hear_bell(&mut self, number: u64, heard: bool) {
+        let Some(link) = self.vms.get(&number).and_then(|vm| vm.link.as_ref()) else { return };
+        let Some(bell) = &link.bell else { return };
+        // Edges: what it has rung need not be read to be heard again.
+        let flags = EventFlags::IN | EventFlags::ET;
+        let _ = if heard {
+            epoll::add(&self.poll, bell, EventData::new_u64(BELL + number), flags)
+        } else {
+            epoll::delete(&self.poll, bell)
+        };
+    }
+
+    /// A guest has rung.
+    fn rung(&mut self, number: u64) {
+        let now = monotonic();
+        let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) else { return };
+        if !link.may_ring(now) {
+            link.deaf += 1;
+            self.hear_bell(number, false);
+            self.dues.insert((now + DEAF_NS, Due::Look(number)));
+            return;
+        }
+        self.heed_all(number, now);
+    }
+
+    /// A guest's words are looked at, because it cannot ring, or must not for now.
+    fn look(&mut self, number: u64) {
+        let now = monotonic();
+        self.heed_all(number, now);
+        let Some(vm) = self.vms.get(&number) else { return };
+        let Some(link) = &vm.link else { return };
+        let boosted = vm
+            .vcpus
+            .iter()
+            .flatten()
+            .any(|v| v.driver.policy().is_boosted() && !v.driver.is_halted());
+        let next = match &link.bell {
+            Some(_) if link.has_clock() => {
+                // It may be heard already: then this does nothing.
+                self.hear_bell(number, true);
+                return;
+            }
+            None if !boosted && link.has_clock() => LOOK_IDLE_NS,
+            Some(_) => LOOK_IDLE_NS,
+            None => LOOK_NS,
+        };
+        self.dues.insert((now + next, Due::Look(number)));
+    }
+
+    fn heed_all(&mut self, number: u64, now: Ns) {
+        let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
+        (0..places).for_each(|place| self.heed(number, place, now));
+    }
+
+    /// What a vCPU's words say.
+    fn heed(&mut self, number: u64, place: usize, now: Ns) {
+        let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) else { return };
+        let Some(page) = link.pages(place) else { return };
+        let idle = page.guest.read().intent.decode::<Intent>().idle;
+        link.read_clock(place, now);
+        let sent = link.was_sent_tasks(place);
+        let Some(vcpu) = self.vcpu(number, place) else { return };
+        if vcpu.driver.is_halted() && !idle {
+            // It has not run for long enough to be heard of.
+            let tid = vcpu.tid();
+            self.halt(number, place, now, false);
+            if self.source.as_mut().is_some_and(|source| source.runs(tid)) {
+                self.halt(number, place, now, true);
+            }
+        }
+        if sent {
+            self.run(number, place, |port| driver::inject(port, Injection::Ipi, true));
+        } else {
+            self.run(number, place, |port| driver::notify(port, true));
+        }
+        self.await_deadline(number, place);
+    }
+
+    /// A vCPU whose guest has a deadline is boosted shortly before.
+    fn await_deadline(&mut self, number: u64, place: usize) {
+        let now = monotonic();
+        let Some(vm) = self.vms.get_mut(&number) else { return };
+        let Some(link) = &mut vm.link else { return };
+        let Some(Ok(vcpu)) = vm.vcpus.get_mut(place) else { return };
+        let policy = vcpu.driver.policy();
+        // One that sleeps boosted has what it needs.
+        let ready = vcpu.driver.is_halted() && policy.is_boosted();
+        let due = match link.deadline(place, now, policy.budget_left(now)) {
+            _ if ready => Deadline::None,
+            due => due,
+        };
+        let next = if let Deadline::Later(at) = due { Some(at) } else { None };
+        if vcpu.awaits != next {
+            if let Some(before) = std::mem::replace(&mut vcpu.awaits, next) {
+                self.dues.remove(&(before, Due::Deadline(number, place)));
+            }
+            if let Some(at) = next {
+                self.dues.insert((at, Due::Deadline(number, place)));
+            }
+        }
+        if due == Deadline::Now {
+            vcpu.deadlines += u64::from(link.serve(place));
+            self.run(number, place, |port| driver::inject(port, Injection::Timer, false));
+        }
+    }
+
+    /// Whether a guest's driver has come or gone, and which pages are whose.
+    fn meet(&mut self, number: u64) {
+        let Some(vm) = self.vms.get_mut(&number) else { return };
+        let Some(link) = &mut vm.link else { return };
+        if link.changed(&vm.threads) {
+            for place in 0..vm.threads.len() {
+                // What was agreed with the one before is over.
+                self.run(number, place, |port| driver::register(port, false));
+                if self.vms.get(&number).is_some_and(|vm| vm.hears(place)) {
+                    self.run(number, place, |port| driver::register(port, true));
+                }
+            }
+        }
+        if let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) {
+            link.ask_clock();
+            if !link.has_clock() {
+                self.dues.insert((monotonic(), Due::Look(number)));
+            }
+        }
     }
 
     /// What a thread did.
@@ -391,7 +597,15 @@ impl Inside {
                         vcpu.armed = None;
                     }
                     self.run(number, place, |port| driver::timer(port));
+                    self.await_deadline(number, place);
                 }
+                Due::Deadline(number, place) => {
+                    if let Some(vcpu) = self.vcpu_mut(number, place) {
+                        vcpu.awaits = None;
+                    }
+                    self.await_deadline(number, place);
+                }
+                Due::Look(number) => self.look(number),
                 Due::Account(number) => {
                     self.account(number);
                     self.dues.insert((now + ACCOUNT_NS, due));
@@ -399,6 +613,7 @@ impl Inside {
                 Due::Check(number) => {
                     let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
                     (0..places).for_each(|place| self.check(number, place));
+                    self.meet(number);
                     self.dues.insert((now + CHECK_NS, due));
                 }
             }
@@ -501,6 +716,9 @@ impl Inside {
         if let Some(at) = vcpu.armed {
             self.dues.remove(&(at, due));
         }
+        if let (Some(at), Due::Policy(number, place)) = (vcpu.awaits, due) {
+            self.dues.remove(&(at, Due::Deadline(number, place)));
+        }
         let now = Attributes::get(vcpu.tid());
         let is_ours = now.is_ok_and(|now| now.to_policy() == vcpu.has.to_policy());
         if is_ours && vcpu.captured.restore().is_err() {
@@ -518,15 +736,21 @@ impl Inside {
             // Refused, gone, or changed by somebody else: what is left to do follows.
             let _ = self.drive(number, place, |port| driver::stop(port));
         }
+        self.hear_bell(number, false);
         let mut vm = self.vms.remove(&number)?;
-        let last = status(&vm, now);
+        let last = self.status_of(&vm, now);
+        if let Some(timers) = vm.timers {
+            self.detach(timers);
+        }
         for (place, vcpu) in vm.vcpus.drain(..).enumerate() {
             if let Ok(vcpu) = vcpu {
                 self.let_go(vcpu, Due::Policy(number, place));
             }
         }
-        self.dues
-            .retain(|(_, due)| !matches!(due, Due::Account(n) | Due::Check(n) if *n == number));
+        self.dues.retain(|(_, due)| {
+            !matches!(due, Due::Account(n) | Due::Check(n) | Due::Look(n)
+                if *n == number)
+        });
         Some(last)
     }
 
@@ -548,6 +772,13 @@ impl Inside {
         }
     }
 
+    /// How a VM is, with the thread that delivers its timers.
+    fn status_of(&self, vm: &AttachedVm, now: Ns) -> VmStatus {
+        let timers = vm.timers.and_then(|number| self.vms.get(&number));
+        let timers = timers.and_then(|vm| status(vm, now).vcpus.into_iter().next());
+        VmStatus { timers, ..status(vm, now) }
+    }
+
     fn status(&self) -> Status {
         let now = monotonic();
         Status {
@@ -556,7 +787,12 @@ impl Inside {
             events: self.heard.events,
             reaction_sum_ns: self.heard.sum_ns,
             reaction_max_ns: self.heard.max_ns,
-            vms: self.vms.values().map(|vm| status(vm, now)).collect(),
+            vms: self
+                .vms
+                .values()
+                .filter(|vm| !vm.is_timers)
+                .map(|vm| self.status_of(vm, now))
+                .collect(),
         }
     }
 }
@@ -571,8 +807,11 @@ fn heard_after(policy: &PolicyPlan) -> Ns {
 }
 
 fn status(vm: &AttachedVm, now: Ns) -> VmStatus {
-    let vcpus = vm.vcpus.iter().map(|vcpu| match vcpu {
-        Ok(vcpu) => vcpu_status(vcpu, now),
+    let vcpus = vm.vcpus.iter().enumerate().map(|(place, vcpu)| match vcpu {
+        Ok(vcpu) => {
+            let heard = vm.link.is_some().then(|| vm.hears(place));
+            VcpuStatus { heard, ..vcpu_status(vcpu, now) }
+        }
         Err(alone) => alone.clone(),
     });
     VmStatus {
@@ -580,6 +819,7 @@ fn status(vm: &AttachedVm, now: Ns) -> VmStatus {
         policy: vm.policy.clone(),
         for_ns: now.saturating_sub(vm.since),
         vcpus: vcpus.collect(),
+        timers: None,
     }
 }
 
@@ -597,5 +837,8 @@ fn vcpu_status(vcpu: &Vcpu, now: Ns) -> VcpuStatus {
         throttles: stats.throttles,
         boosted_ns: stats.boosted_ns,
         budget_left_ns: budgeted.then(|| policy.budget_left(now)),
+        heard: None,
+        deadlines: vcpu.deadlines,
+        notified: stats.notified,
     }
 }

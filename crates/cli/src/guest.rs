@@ -1,0 +1,305 @@
+//! `vcoop guest`: how many of its vCPUs this guest uses.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use vcoop_fold::{
+    By, Decision, Fold, FoldError, Journal, Layout, Look, Mode, Numbers, Pinned, Plan, Roots,
+    Undone, cpus, pinned, restore, settings,
+};
+use vcoop_lab::human;
+use vcoop_resident::metrics::{self, Listen};
+use vcoop_resident::{FolderError, usual};
+
+use crate::args::{ByArg, GovernorArg, GuestArgs};
+use crate::failure::Failure;
+use crate::interrupt::end_flag;
+use crate::output::{note, print};
+use crate::scenario::time;
+
+/// Longest time until a signal is seen.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A line of `vcoop guest --json`.
+#[derive(Debug, Serialize)]
+struct Line<'d> {
+    schema: &'static str,
+    version: &'static str,
+    dry_run: bool,
+    elapsed_s: f64,
+    busy_s: f64,
+    steal_s: f64,
+    steal_pct: f64,
+    width_before: usize,
+    width: usize,
+    cpus: String,
+    why: &'d str,
+    /// What would be changed, in a dry run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changes: Option<Vec<Written>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Written {
+    file: String,
+    from: String,
+    to: String,
+}
+
+/// What steal was like over all looks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Steal {
+    sum_bp: u64,
+    most_bp: u32,
+}
+
+pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
+    let roots = args.tree.as_deref().map_or_else(Roots::usual, Roots::in_tree);
+    if args.restore {
+        let undone = restore(&usual(), &roots).map_err(failure)?;
+        let lines = said(&undone);
+        if lines.is_empty() && !args.quiet {
+            print("nothing was left changed\n")?;
+        }
+        lines.iter().try_for_each(|line| print(&format!("{line}\n")))?;
+        return ended(&undone);
+    }
+    let stop = end_flag();
+    let length = args.time.as_ref().map(|text| time("--for", text)).transpose()?;
+    let governor = match args.governor {
+        GovernorArg::Step => "step",
+        GovernorArg::Proportional => "proportional",
+    };
+    let by = match args.by {
+        ByArg::Cpuset => By::Cpuset,
+        ByArg::Hotplug => By::Hotplug,
+    };
+    let layout = Layout::read(&roots).map_err(failure)?;
+    let config = settings::config(governor, layout.counted(), &args.sets).map_err(failure)?;
+    let tell = |text: &str| {
+        if !args.quiet {
+            note(&format!("vcoop: {text}"));
+        }
+    };
+    let threads = if args.lose_affinities { Vec::new() } else { pinned(&roots, by, &layout) };
+    if !threads.is_empty() {
+        let why = affinities(&threads);
+        if !args.dry_run {
+            let remedy = "a kernel from 6.2 on, or --lose-affinities";
+            return Err(Failure::Missing(format!("{why}\n  remedy: {remedy}")));
+        }
+        tell(&why);
+    }
+    let mode = if args.dry_run {
+        Mode::Dry
+    } else {
+        let (journal, undone) = Journal::open(&usual(), &roots).map_err(failure)?;
+        said(&undone).iter().for_each(|line| tell(line));
+        Mode::Apply(journal)
+    };
+    let began = Instant::now();
+    let mut fold = Fold::new(roots, by, config, mode, began).map_err(failure)?;
+    let page = Arc::new(Mutex::new(fold.numbers()));
+    if let Some(path) = &args.metrics {
+        serve(path, &page)?;
+    }
+    let every = Duration::from_nanos(config.interval_ns);
+    let head = heading(&fold, governor, every);
+    if args.dry_run && !args.json {
+        print(&(head + &narrowest(&fold)?))?;
+    } else {
+        tell(head.trim_end());
+    }
+    fold.warnings().iter().for_each(|line| tell(line));
+
+    let until = length.map(|ns| began + Duration::from_nanos(ns));
+    let mut next = began + every;
+    let mut steal = Steal::default();
+    loop {
+        let now = Instant::now();
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        if now < next {
+            if until.is_some_and(|until| now >= until) {
+                break;
+            }
+            let until = until.unwrap_or(next).min(next);
+            thread::sleep(until.saturating_duration_since(now).min(LOOK));
+            continue;
+        }
+        let Look { decision, notes } = fold.look(now).map_err(failure)?;
+        notes.iter().for_each(|line| tell(line));
+        *page.lock().unwrap_or_else(PoisonError::into_inner) = fold.numbers();
+        if let Some(decision) = decision {
+            steal.sum_bp += u64::from(decision.steal_bp);
+            steal.most_bp = steal.most_bp.max(decision.steal_bp);
+            if args.verbose || decision.is_change() {
+                show(&fold, &decision, args)?;
+            }
+        }
+        next = (next + every).max(now);
+    }
+    let undone = fold.undo().map_err(failure)?;
+    tell(&summary(fold.numbers(), steal));
+    let odd = [&undone.nearly, &undone.foreign, &undone.failed];
+    odd.into_iter().flatten().for_each(|line| tell(line));
+    if !args.dry_run && odd.into_iter().all(Vec::is_empty) {
+        tell("every file has what it had before");
+    }
+    ended(&undone)
+}
+
+/// Who would lose an affinity.
+fn affinities(threads: &[Pinned]) -> String {
+    let shown = threads
+        .iter()
+        .take(5)
+        .map(|Pinned { tid, name, cpus }| format!("{name} ({tid}, CPUs {})", cpus::show(cpus)));
+    let (n, list) = (threads.len(), shown.collect::<Vec<_>>().join(", "));
+    let more = if n > 5 { ", ..." } else { "" };
+    format!(
+        "{n} threads have CPU affinities of their own, which this kernel forgets when cpusets or the \
+         CPUs online change, and nobody gives back: {list}{more}"
+    )
+}
+
+fn serve(path: &Path, page: &Arc<Mutex<Numbers>>) -> Result<(), Failure> {
+    let page = page.clone();
+    let text = move || -> io::Result<String> {
+        Ok(metrics::text(*page.lock().unwrap_or_else(PoisonError::into_inner)))
+    };
+    let listen = Listen::Unix(path.to_owned());
+    metrics::serve(&listen, text).map_err(|e| Failure::Run(format!("{}: {e}", path.display())))
+}
+
+fn heading(fold: &Fold, governor: &str, every: Duration) -> String {
+    let layout = fold.layout();
+    let all = layout.all();
+    let (n, cores, cpus) = (all.len(), layout.cores(), cpus::show(&all));
+    let every = human::time(every.as_nanos() as f64 / 1e3);
+    let time = fold.since_boot();
+    let wanted = time.busy_ns.saturating_add(time.steal_ns).max(1);
+    let steal = time.steal_ns as f64 * 100.0 / wanted as f64;
+    format!(
+        "{governor} on {n} CPUs ({cpus}) in {cores} cores, a look every {every}; since boot \
+         {steal:.1} % of the time they wanted was stolen\n"
+    )
+}
+
+/// What folding as far as it can would change.
+fn narrowest(fold: &Fold) -> Result<String, Failure> {
+    let used = fold.layout().used(fold.narrowest());
+    let plan = fold.plan(&used).map_err(failure)?;
+    let (n, list) = (used.len(), cpus::show(&used));
+    let mut text = format!("at its narrowest, {n} of the CPUs ({list}), it would change\n");
+    text += &changes(&plan);
+    for (target, why) in &plan.left {
+        text += &format!("  {target} is left alone: {why}\n");
+    }
+    Ok(text)
+}
+
+fn changes(plan: &Plan) -> String {
+    if plan.changes.is_empty() {
+        return "  nothing\n".to_owned();
+    }
+    plan.changes.iter().map(|change| format!("  {change}\n")).collect()
+}
+
+/// A decision, on stdout.
+fn show(fold: &Fold, decision: &Decision, args: &GuestArgs) -> Result<(), Failure> {
+    let Decision { elapsed_ns, time, steal_bp, before, after, why } = decision;
+    let steal_pct = f64::from(*steal_bp) / 100.0;
+    let dry = args.dry_run && decision.is_change();
+    let plan = if dry { Some(fold.plan(after).map_err(failure)?) } else { None };
+    if args.json {
+        let written = |plan: Plan| {
+            let written = |c: vcoop_fold::Change| Written {
+                file: c.target.to_string(),
+                from: c.from,
+                to: c.to,
+            };
+            plan.changes.into_iter().map(written).collect()
+        };
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let line = Line {
+            schema: "vcoop.guest/1",
+            version: env!("CARGO_PKG_VERSION"),
+            dry_run: args.dry_run,
+            elapsed_s: seconds(*elapsed_ns),
+            busy_s: seconds(time.busy_ns),
+            steal_s: seconds(time.steal_ns),
+            steal_pct,
+            width_before: before.len(),
+            width: after.len(),
+            cpus: cpus::show(after),
+            why,
+            changes: plan.map(written),
+        };
+        let text = serde_json::to_string(&line).map_err(Failure::run)?;
+        return print(&(text + "\n"));
+    }
+    let open = (*elapsed_ns as f64 * before.len() as f64).max(1.0);
+    let busy = time.busy_ns as f64 * 100.0 / open;
+    let width = match (decision.is_change(), args.dry_run) {
+        (false, _) => format!("{} CPUs as before", after.len()),
+        (true, true) => format!("would use {} CPUs ({})", after.len(), cpus::show(after)),
+        (true, false) => {
+            format!("{} -> {} CPUs ({})", before.len(), after.len(), cpus::show(after))
+        }
+    };
+    let mut text = format!("steal {steal_pct:.1} %, busy {busy:.0} %: {width}; {why}\n");
+    text += &plan.as_ref().map(changes).unwrap_or_default();
+    print(&text)
+}
+
+fn summary(numbers: Numbers, steal: Steal) -> String {
+    let Numbers { looks, decisions, refusals, .. } = numbers;
+    let mean = steal.sum_bp as f64 / looks.max(1) as f64 / 100.0;
+    let most = f64::from(steal.most_bp) / 100.0;
+    format!(
+        "{looks} looks, {decisions} changes of the width, {refusals} changes refused; steal {mean:.1} \
+         % in the mean, {most:.1} % at most"
+    )
+}
+
+/// What was undone, in words.
+fn said(undone: &Undone) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !undone.restored.is_empty() {
+        let list = undone.restored.join(", ");
+        lines.push(format!("gave back what an earlier vcoop had left changed: {list}"));
+    }
+    if !undone.gone.is_empty() {
+        lines.push(format!("changed by an earlier vcoop, and gone: {}", undone.gone.join(", ")));
+    }
+    lines.extend(undone.nearly.iter().cloned());
+    lines.extend(undone.foreign.iter().map(|line| format!("left as it is: {line}")));
+    lines.extend(undone.failed.iter().map(|line| format!("not given back: {line}")));
+    lines
+}
+
+fn ended(undone: &Undone) -> Result<(), Failure> {
+    if undone.failed.is_empty() {
+        return Ok(());
+    }
+    let why = "some files do not have what they had; they stay in the journal\n  remedy: vcoop guest \
+               --restore, once they can be written";
+    Err(Failure::run(why))
+}
+
+fn failure(why: FoldError) -> Failure {
+    let denied = |e: &io::Error| e.kind() == io::ErrorKind::PermissionDenied;
+    match &why {
+        FoldError::Missing { .. } => Failure::Missing(why.to_string()),
+        FoldError::Setting(_) => Failure::usage(why),
+        FoldError::Folder(FolderError::Io(_, e)) if denied(e) => Failure::Missing(why.to_string()),
+        _ => Failure::run(why),
+    }
+}

@@ -1,0 +1,237 @@
+//! `vcoop guest` on trees of a guest's files.
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A guest with four CPUs, and somebody's cpuset in one of its slices.
+struct Tree(TempDir);
+
+impl Tree {
+    fn new() -> Self {
+        let tree = Self(tempfile::tempdir().unwrap());
+        tree.put("proc/sys/kernel/osrelease", "6.12.1");
+        tree.put("sys/devices/system/cpu/online", "0-3");
+        tree.put("sys/fs/cgroup/cgroup.controllers", "cpuset cpu");
+        tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpuset");
+        for cpu in 1..4 {
+            tree.put(&format!("sys/devices/system/cpu/cpu{cpu}/online"), "1");
+        }
+        for (name, cpus, partition) in [
+            ("rt.slice", "3", "root"),
+            ("system.slice", "", "member"),
+            ("user.slice", "0-2", "member"),
+        ] {
+            tree.put(&format!("sys/fs/cgroup/{name}/cpuset.cpus"), cpus);
+            tree.put(&format!("sys/fs/cgroup/{name}/cpuset.cpus.partition"), partition);
+        }
+        tree.stat(0);
+        tree
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.0.path().join(file)
+    }
+
+    fn put(&self, file: &str, text: &str) {
+        let path = self.path(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("{text}\n")).unwrap();
+    }
+
+    fn get(&self, file: &str) -> String {
+        fs::read_to_string(self.path(file)).unwrap()
+    }
+
+    /// After so many looks: each CPU ran for two ticks of each, and waited for three. The file is
+    /// replaced, as a kernel's is whole.
+    fn stat(&self, looks: u64) {
+        let (busy, steal) = (1000 + 2 * looks, 100 + 3 * looks);
+        let lines = (0..4).map(|cpu| format!("cpu{cpu} {busy} 0 0 0 0 0 0 {steal} 0 0\n"));
+        self.put("proc/stat.new", lines.collect::<String>().trim_end());
+        fs::rename(self.path("proc/stat.new"), self.path("proc/stat")).unwrap();
+    }
+
+    fn command(&self, args: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+        command.args(["guest", "--tree"]).arg(self.0.path()).args(args.split_ascii_whitespace());
+        command.env("VCOOP_RUN_DIR", self.path("run")).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &str) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// A guest that has folded.
+    fn folded(&self, args: &str) -> Running {
+        let child = self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let running = Running(child.unwrap());
+        let give_up = Instant::now() + Duration::from_secs(20);
+        for looks in 1.. {
+            if self.cpus_of("system.slice") != "\n" {
+                return running;
+            }
+            assert!(Instant::now() < give_up);
+            self.stat(looks);
+            thread::sleep(Duration::from_millis(50));
+        }
+        unreachable!()
+    }
+
+    fn cpus_of(&self, name: &str) -> String {
+        self.get(&format!("sys/fs/cgroup/{name}/cpuset.cpus"))
+    }
+}
+
+struct Running(Child);
+
+impl Running {
+    fn end(mut self, signal: &str) -> (Option<i32>, String, String) {
+        let pid = self.0.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        let status = self.0.wait().unwrap();
+        let read = |from: &mut dyn Read| {
+            let mut text = String::new();
+            from.read_to_string(&mut text).unwrap();
+            text
+        };
+        let out = read(self.0.stdout.as_mut().unwrap());
+        (status.code(), out, read(self.0.stderr.as_mut().unwrap()))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn a_dry_run_says_what_it_would_change_and_changes_nothing() {
+    let tree = Tree::new();
+    let output = tree.run("--dry-run --for 300ms --governor step");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let expected = "\
+step on 4 CPUs (0-3) in 4 cores, a look every 1.00 s; since boot 9.1 % of the time they wanted was stolen
+at its narrowest, 1 of the CPUs (0), it would change
+  system.slice/cpuset.cpus: empty -> 0
+  user.slice/cpuset.cpus: 0-2 -> 0
+  rt.slice/cpuset.cpus is left alone: it is a partition with CPUs of its own
+";
+    assert_eq!(text(&output.stdout), expected);
+    assert!(text(&output.stderr).contains("tasks of the root cgroup"), "{}", text(&output.stderr));
+    assert_eq!((tree.cpus_of("system.slice"), tree.path("run").exists()), ("\n".into(), false));
+
+    let output = tree.run("--dry-run --for 300ms --by hotplug --set governor_floor=2 -q");
+    let expected = "\
+proportional on 4 CPUs (0-3) in 4 cores, a look every 250 ms; since boot 9.1 % of the time they wanted was stolen
+at its narrowest, 2 of the CPUs (0-1), it would change
+  cpu2/online: 1 -> 0
+  cpu3/online: 1 -> 0
+";
+    assert_eq!((text(&output.stdout), text(&output.stderr)), (expected, ""));
+}
+
+#[test]
+fn a_signal_gives_everything_back() {
+    for signal in ["-TERM", "-INT"] {
+        let tree = Tree::new();
+        let running = tree.folded("--governor proportional --set governor_interval=100ms");
+        assert!(tree.path("run/guest.journal").exists());
+        let busy = tree.run("--for 1s");
+        assert_eq!(busy.status.code(), Some(1));
+        assert!(text(&busy.stderr).contains("at work already"), "{}", text(&busy.stderr));
+        let (code, out, err) = running.end(signal);
+        assert_eq!(code, Some(0), "{err}");
+        assert!(out.starts_with("steal ") && out.contains(": 4 -> "), "{out}");
+        assert!(err.contains("every file has what it had before"), "{err}");
+        assert_eq!(
+            (tree.cpus_of("system.slice"), tree.cpus_of("user.slice")),
+            ("\n".into(), "0-2\n".into())
+        );
+        assert!(!tree.path("run/guest.journal").exists());
+    }
+}
+
+#[test]
+fn what_a_killed_one_left_is_restored_once() {
+    let tree = Tree::new();
+    tree.folded("--set governor_interval=100ms").end("-KILL");
+    assert_ne!(tree.cpus_of("system.slice"), "\n");
+    let output = tree.run("--restore");
+    assert!(output.status.success());
+    assert!(text(&output.stdout).starts_with("gave back what an earlier vcoop had left changed: "));
+    assert_eq!(
+        (tree.cpus_of("system.slice"), tree.cpus_of("user.slice")),
+        ("\n".into(), "0-2\n".into())
+    );
+    assert_eq!(text(&tree.run("--restore").stdout), "nothing was left changed\n");
+    assert_eq!(text(&tree.run("--restore -q").stdout), "");
+}
+
+fn page(socket: &Path) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    page
+}
+
+#[test]
+fn decisions_are_objects_and_numbers_a_page() {
+    let tree = Tree::new();
+    let socket = tree.path("metrics");
+    let args = format!("--json --set governor_interval=100ms --metrics {}", socket.display());
+    let running = tree.folded(&args);
+    thread::sleep(Duration::from_millis(200));
+    let page = page(&socket);
+    let has = |line: &str| page.lines().any(|l| l == line);
+    assert!(has("vcoop_guest_cpus 4.0") && has("vcoop_guest_refusals_total 0"), "{page}");
+    assert!(!has("vcoop_guest_decisions_total 0") && page.ends_with("# EOF\n"), "{page}");
+    let (_, out, _) = running.end("-TERM");
+    let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let first = &lines[0];
+    assert_eq!((&first["schema"], &first["width_before"]), (&"vcoop.guest/1".into(), &4.into()));
+    assert_eq!(first["why"], "steal is above 5 %");
+    assert!(
+        first["steal_pct"].as_f64().unwrap() > 40.0 && first["width"].as_u64() < Some(4),
+        "{first}"
+    );
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_a_remedy() {
+    let tree = Tree::new();
+    for (args, code, says) in [
+        ("--dry-run --set steal_hihg=1%", 2, "one of governor_interval, steal_high"),
+        ("--dry-run --set governor_interval=1ms", 2, "cannot look every 1ms"),
+        ("--dry-run --for 5", 2, "--for"),
+        ("--governor host-hint", 2, "possible values: step, proportional"),
+    ] {
+        let output = tree.run(args);
+        assert_eq!(output.status.code(), Some(code), "{args}");
+        assert!(text(&output.stderr).contains(says), "{args}: {}", text(&output.stderr));
+    }
+    fs::remove_file(tree.path("sys/fs/cgroup/cgroup.controllers")).unwrap();
+    let output = tree.run("--dry-run");
+    assert_eq!(output.status.code(), Some(3));
+    assert!(
+        text(&output.stderr).contains("remedy: boot with cgroup v2"),
+        "{}",
+        text(&output.stderr)
+    );
+}

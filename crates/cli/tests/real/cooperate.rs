@@ -1,0 +1,293 @@
+//! Stock guests with the driver, under a daemon that serves their windows.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use vcoop_abi::Status;
+use vcoop_stock::{Headers, Hogs, Kernel, Options, StockVm, dies_with_caller, guest_program};
+use vcoop_testing::{Outcome, Skip, test};
+use vcoop_threads::{Attributes, allowed_cpus};
+
+use crate::vcoop::{VCOOP, guest, needs_tracefs};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Wakes up an urgent task every 2 ms on each vCPU.
+const URGENT: &str = "(timeout 300 cyclictest -q -m -p 80 -i 2000 -d 0 -t 2 -a >/dev/null 2>&1 &)";
+
+/// A daemon of its own folder.
+struct Daemon {
+    dir: tempfile::TempDir,
+    process: Child,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let process = Self::process(dir.path());
+        let daemon = Self { dir, process };
+        wait("the daemon listens", || daemon.windows().exists());
+        daemon
+    }
+
+    fn process(dir: &Path) -> Child {
+        let config = dir.join("vcoop.toml");
+        fs::write(&config, "").unwrap();
+        let mut command = dies_with_caller("KILL", VCOOP);
+        command.args(["daemon", "--config"]).arg(config).env("VCOOP_RUN_DIR", dir);
+        command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    }
+
+    fn windows(&self) -> PathBuf {
+        self.dir.path().join("window.sock")
+    }
+
+    fn vcoop(&self, args: &[&str]) -> Command {
+        let mut command = dies_with_caller("KILL", VCOOP);
+        command.args(args).env("VCOOP_RUN_DIR", self.dir.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// `vcoop attach --policy dynamic`, and what it says in the end.
+    fn dynamic(&self, vm: &StockVm, time: &str, during: impl FnOnce()) -> Value {
+        let mut attach = self.vcoop(&["attach", &vm.pid().to_string(), "--policy", "dynamic"]);
+        attach.args(["--for", time, "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let attach = attach.spawn().unwrap();
+        during();
+        let output = attach.wait_with_output().unwrap();
+        json(&output)
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status();
+        let _ = self.process.wait();
+    }
+}
+
+fn json(output: &Output) -> Value {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn wait(what: &str, mut is: impl FnMut() -> bool) {
+    let give_up = Instant::now() + 30 * SECOND;
+    while !is() {
+        assert!(Instant::now() < give_up, "{what}: not in time");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest/linux")
+}
+
+/// The driver for the kernel that stock guests boot.
+fn driver() -> Result<PathBuf, Skip> {
+    let built = Kernel::get()
+        .and_then(|kernel| kernel.release())
+        .and_then(|release| Headers::get(&release))
+        .and_then(|headers| headers.build(&source(), "vcoop"));
+    built.map_err(|error| {
+        assert!(error.is_missing(), "{error}");
+        Skip::because(error)
+    })
+}
+
+/// A guest with two vCPUs and the driver, which is not loaded yet, on one CPU.
+fn with_driver(name: &str, device: &[String]) -> Result<StockVm, Skip> {
+    needs_tracefs()?;
+    let cpus = allowed_cpus().unwrap();
+    let scribble = guest_program(&source().join("tools/scribble.c")).map_err(Skip::because)?;
+    guest(&Options {
+        name: name.to_owned(),
+        vcpus: 2,
+        modules: vec![driver()?],
+        programs: vec![scribble],
+        vcpu_cpus: cpus[cpus.len() - 1..].to_vec(),
+        emulator_cpus: cpus[..1].to_vec(),
+        qemu_args: device.to_vec(),
+        ..Options::default()
+    })
+}
+
+fn doorbell(daemon: &Daemon) -> Vec<String> {
+    let chardev = format!("socket,id=vcoop,path={}", daemon.windows().display());
+    let device = "ivshmem-doorbell,chardev=vcoop,vectors=1";
+    ["-chardev", &chardev, "-device", device].map(str::to_owned).into()
+}
+
+fn run(vm: &StockVm, command: &str) -> String {
+    let output = vm.run(command, 60 * SECOND).unwrap();
+    assert_eq!(output.status, 0, "{command}: {}", output.stderr);
+    output.stdout
+}
+
+const LOAD: &str = "insmod /lib/modules/vcoop.ko";
+
+fn sum(attached: &Value, key: &str) -> u64 {
+    let vcpus = attached["vcpus"].as_array().unwrap();
+    vcpus.iter().map(|vcpu| vcpu[key].as_u64().unwrap()).sum()
+}
+
+/// Every vCPU's thread has what it had, and every status in the window says so.
+fn at_rest(vm: &StockVm) {
+    for tid in vm.vcpu_tids().unwrap() {
+        let policy = Attributes::get(tid).unwrap().to_policy();
+        assert!(!policy.is_rt(), "{policy:?}");
+    }
+    if let Some(window) = vcoop_window::find(vm.pid()).unwrap() {
+        for slot in 0..2 {
+            assert_eq!(window.host(slot).unwrap().status(), Status::Disabled);
+        }
+    }
+}
+
+test!(
+    "qemu",
+    a_guest_with_the_driver_is_boosted_for_its_deadlines_and_says_its_latency,
+    || -> Outcome {
+        let daemon = Daemon::start();
+        let vm = with_driver("cooperates", &doorbell(&daemon))?;
+        let pid = vm.pid().to_string();
+
+        // Without the driver, what needs it is refused with the way out.
+        let refused = daemon.vcoop(&["attach", &pid, "--policy", "dynamic"]).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("vms --how"), "{said}");
+        let compare = ["compare", &pid, "--policy", "vanilla,dynamic", "--rounds", "1"];
+        let refused = daemon.vcoop(&compare).output().unwrap();
+        assert_eq!(refused.status.code(), Some(3), "{}", String::from_utf8_lossy(&refused.stderr));
+
+        run(&vm, LOAD);
+        let shown = json(&daemon.vcoop(&["vms", "--json"]).output().unwrap());
+        let shown = shown["vms"].as_array().unwrap().iter().find(|v| v["pid"] == vm.pid()).unwrap();
+        assert_eq!(shown["guest_driver"]["vcpus"], 2, "{shown}");
+
+        run(&vm, URGENT);
+        let _hog = Hogs::start(1, *allowed_cpus().unwrap().last().unwrap()).unwrap();
+        let mut urgent = Value::Null;
+        let attached = daemon.dynamic(&vm, "4s", || {
+            thread::sleep(SECOND);
+            let observe =
+                daemon.vcoop(&["observe", &pid, "--for", "2s", "--json"]).output().unwrap();
+            let series = json(&observe)["series"].take();
+            let of = |s: &&Value| s["probe"] == "cooperates.urgent";
+            urgent =
+                series.as_array().unwrap().iter().find(of).expect("the guest's latency").clone();
+        });
+        let (deadlines, notified) = (sum(&attached, "deadlines"), sum(&attached, "notified"));
+        let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
+        // Two tasks want 500 wake-ups a second each, which an emulated guest on a part of a busy CPU
+        // misses.
+        assert!(heard && deadlines > 100 && notified > 100, "{attached}");
+        assert!(urgent["count"].as_u64().unwrap() > 50, "{urgent}");
+        assert!(attached["timers"]["boosts"].as_u64().unwrap() > 0, "{attached}");
+        at_rest(&vm);
+
+        // The driver goes, and comes again, while the policy is in force.
+        let attached = daemon.dynamic(&vm, "6s", || {
+            thread::sleep(SECOND);
+            run(&vm, "rmmod vcoop");
+            thread::sleep(Duration::from_millis(1500));
+            run(&vm, LOAD);
+        });
+        let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
+        assert!(heard && sum(&attached, "deadlines") > 100, "{attached}");
+        at_rest(&vm);
+
+        // One vCPU goes, and comes again.
+        let attached = daemon.dynamic(&vm, "6s", || {
+            thread::sleep(SECOND);
+            run(&vm, "echo 0 >/sys/devices/system/cpu/cpu1/online");
+            thread::sleep(Duration::from_millis(1500));
+            run(&vm, "echo 1 >/sys/devices/system/cpu/cpu1/online");
+        });
+        let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
+        assert!(heard, "{attached}");
+        at_rest(&vm);
+        assert!(!run(&vm, "dmesg").contains("Oops"));
+        Ok(())
+    }
+);
+
+test!("qemu", a_guest_that_writes_anything_anywhere_has_no_more_than_its_budget, || -> Outcome {
+    let daemon = Daemon::start();
+    let vm = with_driver("scribbles", &doorbell(&daemon))?;
+    // It maps the window before the driver does, and begins to write when a policy is in force.
+    let device = "$(dirname $(grep -l 0x1110 /sys/bus/pci/devices/*/device))";
+    run(&vm, &format!("(timeout 60 scribble {device}/resource2 4 20 >/dev/null 2>&1 &)"));
+    run(&vm, LOAD);
+    run(&vm, URGENT);
+    let attached = daemon.dynamic(&vm, "12s", || {});
+    let ns = attached["for_ns"].as_u64().unwrap();
+    for vcpu in attached["vcpus"].as_array().unwrap() {
+        let boosted = vcpu["boosted_ns"].as_u64().unwrap();
+        // A quarter of the time, and the burst; twice that for what a late engine charges late.
+        assert!(boosted <= ns / 4 + 6_000_000, "{boosted} of {ns}: {vcpu}");
+    }
+    at_rest(&vm);
+    // The daemon still serves others.
+    let output = daemon.vcoop(&["top", "--once"]).output().unwrap();
+    assert!(output.status.success());
+    Ok(())
+});
+
+test!("qemu", a_window_outlives_the_daemon_that_served_it, || -> Outcome {
+    let mut daemon = Daemon::start();
+    let vm = with_driver("orphaned", &doorbell(&daemon))?;
+    run(&vm, LOAD);
+    run(&vm, URGENT);
+    let before = daemon.dynamic(&vm, "2s", || {});
+    assert!(sum(&before, "deadlines") > 100, "{before}");
+    daemon.kill();
+    daemon.process = Daemon::process(daemon.dir.path());
+    wait("it listens again", || {
+        daemon.vcoop(&["top", "--once"]).output().unwrap().status.success()
+    });
+    // The doorbell is gone with the one before; the words are looked at now and then.
+    let after = daemon.dynamic(&vm, "3s", || {});
+    assert!(sum(&after, "deadlines") > 100, "{after}");
+    at_rest(&vm);
+    Ok(())
+});
+
+test!("qemu", a_guest_without_a_doorbell_is_looked_at, || -> Outcome {
+    let daemon = Daemon::start();
+    let file = daemon.dir.path().join("window");
+    let memory =
+        format!("memory-backend-file,id=vcoop,mem-path={},size=1M,share=on", file.display());
+    let device = ["-object", &memory, "-device", "ivshmem-plain,memdev=vcoop"];
+    let vm = with_driver("plain", &device.map(str::to_owned))?;
+    run(&vm, LOAD);
+    run(&vm, URGENT);
+    let attached = daemon.dynamic(&vm, "3s", || {});
+    assert!(sum(&attached, "deadlines") > 100, "{attached}");
+    // The window is torn away while the policy is in force.
+    let tids = vm.vcpu_tids().unwrap();
+    let torn = daemon.dynamic(&vm, "3s", || {
+        thread::sleep(SECOND);
+        fs::File::options().write(true).open(&file).unwrap().set_len(0).unwrap();
+    });
+    // Its own VMM may not survive that; the daemon does, and what is left of the VM is at rest.
+    let speaks = |vcpu: &Value| vcpu["heard"] == true && vcpu["left_alone"].is_null();
+    let ended = torn["end"] == "ended";
+    assert!(ended || !torn["vcpus"].as_array().unwrap().iter().any(speaks), "{torn}");
+    for attributes in tids.into_iter().filter_map(|tid| Attributes::get(tid).ok()) {
+        assert!(!attributes.to_policy().is_rt(), "{attributes}");
+    }
+    let output = daemon.vcoop(&["top", "--once"]).output().unwrap();
+    assert!(output.status.success());
+    Ok(())
+});

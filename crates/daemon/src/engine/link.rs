@@ -1,0 +1,321 @@
+//! What the engine knows of a guest that cooperates.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vcoop_abi::{Remote, Word};
+use vcoop_policy::config::{AdvanceConfig, Ns};
+use vcoop_vmm::VcpuThread;
+use vcoop_window::{Clock, Window};
+
+use super::Shares;
+use crate::port::Page;
+
+/// How early a vCPU is boosted for a deadline, unless its policy says otherwise: what a wake-up of the
+/// engine and the change of the thread's class take on a host on which that takes long.
+const LEAD_NS: Ns = 100_000;
+
+/// A deadline that has passed for so long is forgotten by now, or its timer was canceled.
+const STALE_NS: Ns = 3_000_000;
+
+/// ... or that has passed for so long since a boost was given for it: its timer is on its way no more.
+const SERVED_NS: Ns = 500_000;
+
+/// What must be left of the budget beside the lead, or the boost begins at the deadline only.
+const RESERVE_NS: Ns = 200_000;
+
+/// How often a guest may ring: at once, and on average.
+const BELL_BURST: f64 = 50.0;
+const BELLS_PER_S: f64 = 5_000.0;
+
+/// How long a guest is not heard that has rung more often.
+pub(super) const DEAF_NS: Ns = 5_000_000;
+
+/// The page of a guest.
+#[derive(Debug)]
+pub(super) struct Link {
+    window: Arc<Window>,
+    /// What the guest rings; `None`: its words are looked at now and then.
+    pub(super) bell: Option<Arc<OwnedFd>>,
+    /// Times that it had rung too often.
+    pub(super) deaf: u64,
+    /// Ticks of this host's TSC in a millisecond.
+    host_khz: u32,
+    /// The driver's registration that all else is of; `None`: there is no driver.
+    registration: Option<u64>,
+    clock: Clock,
+    ping: u64,
+    lead: Ns,
+    vcpus: Vec<Of>,
+    bells: f64,
+    counted: Ns,
+}
+
+/// A vCPU of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Of {
+    /// Its pages.
+    slot: Option<u64>,
+    /// The last deadline for which it was boosted, as the guest says it.
+    served: u64,
+    /// Tasks that were put on its queue, as of the last look.
+    remote: u64,
+}
+
+/// What there is to be done about a deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deadline {
+    /// Nothing: there is none, or it was served.
+    None,
+    /// To look again then.
+    Later(Ns),
+    /// To boost now.
+    Now,
+}
+
+impl Link {
+    pub(super) fn new(shares: Shares, advance: AdvanceConfig, vcpus: usize, now: Ns) -> Self {
+        let Shares { window, bell, host_khz } = shares;
+        let lead = match advance {
+            AdvanceConfig::Fixed(ns) => ns,
+            _ => LEAD_NS,
+        };
+        Self {
+            window,
+            bell,
+            host_khz,
+            registration: None,
+            deaf: 0,
+            clock: Clock::new(1, 1),
+            ping: 0,
+            lead,
+            vcpus: vec![Of::default(); vcpus],
+            bells: BELL_BURST,
+            counted: now,
+        }
+    }
+
+    /// Whether a driver has come, gone, or registered anew since the last look: then what is known of its
+    /// vCPUs is forgotten, and found out again. `threads`: their numbers here.
+    pub(super) fn changed(&mut self, threads: &[VcpuThread]) -> bool {
+        let side = self.window.guest_side();
+        let number = side.registration.bounded(u64::MAX);
+        let now = side.is_registered().then_some(number);
+        let slots = slots(threads, &self.window.online());
+        let same = self.registration == now
+            && self.vcpus.iter().map(|of| of.slot).eq(slots.iter().copied());
+        if same {
+            return false;
+        }
+        if self.registration != now {
+            self.clock = Clock::new(side.tsc_khz.bounded(u64::from(u32::MAX)), self.host_khz);
+        }
+        self.registration = now;
+        let remote = |slot| {
+            self.window
+                .guest(slot)
+                .map_or(0, |page| page.area.read_remote().decode::<Remote>().count)
+        };
+        let of = |slot: Option<u64>| Of { slot, served: 0, remote: slot.map_or(0, remote) };
+        self.vcpus = slots.into_iter().map(of).collect();
+        true
+    }
+
+    /// The slot of a vCPU, if its guest says which it is.
+    fn slot(&self, place: usize) -> Option<u64> {
+        self.registration?;
+        self.vcpus.get(place)?.slot
+    }
+
+    /// The pages of a vCPU, if its guest speaks for it.
+    pub(super) fn pages(&self, place: usize) -> Option<Page<'_>> {
+        let slot = self.slot(place)?;
+        Some(Page { guest: &self.window.guest(slot)?.area, host: self.window.host(slot)? })
+    }
+
+    /// Whether the guest has answered what its clock says.
+    pub(super) fn has_clock(&self) -> bool {
+        self.clock.is_set()
+    }
+
+    /// Asks every vCPU for its clock.
+    pub(super) fn ask_clock(&mut self) {
+        self.ping += 1;
+        for of in &self.vcpus {
+            if let Some(host) = of.slot.and_then(|slot| self.window.host(slot)) {
+                host.ping.store(self.ping, Ordering::Release);
+            }
+        }
+    }
+
+    /// Reads a vCPU's answer, if there is one, at time `now`.
+    pub(super) fn read_clock(&mut self, place: usize, now: Ns) {
+        let Some(page) = self.slot(place).and_then(|slot| self.window.guest(slot)) else { return };
+        let (pong, tsc) = page.area.read_pong();
+        // An answer to an earlier question only seems to have taken longer, which does no harm.
+        if self.ping > 0 && pong.bounded(u64::MAX) > 0 {
+            self.clock.sample(tsc.bounded(u64::MAX), now);
+        }
+    }
+
+    /// Whether other vCPUs have put urgent tasks on a vCPU's queue since the last call.
+    pub(super) fn was_sent_tasks(&mut self, place: usize) -> bool {
+        let Some(slot) = self.slot(place) else { return false };
+        let Some(page) = self.window.guest(slot) else { return false };
+        let count = Remote::from_word(page.area.read_remote().bounded(u64::MAX)).count;
+        std::mem::replace(&mut self.vcpus[place].remote, count) != count
+    }
+
+    /// What is due about the next deadline of a vCPU with so much budget.
+    pub(super) fn deadline(&self, place: usize, now: Ns, budget_left: Ns) -> Deadline {
+        let Some(page) = self.slot(place).and_then(|slot| self.window.guest(slot)) else {
+            return Deadline::None;
+        };
+        let tsc = page.area.read_deadline_tsc().bounded(u64::MAX);
+        let Some(at) = (tsc != 0).then(|| self.clock.time_of(tsc)).flatten() else {
+            return Deadline::None;
+        };
+        // A guest takes a deadline away when its timer expires. Until then a boost that was given for it,
+        // and that something else has ended, is given again.
+        let served = self.vcpus[place].served == tsc;
+        let late = if served { SERVED_NS } else { STALE_NS };
+        if at.saturating_add(late) < now {
+            return Deadline::None;
+        }
+        let lead = if budget_left < self.lead + RESERVE_NS { 0 } else { self.lead };
+        match at.saturating_sub(lead) {
+            from if from > now => Deadline::Later(from),
+            _ => Deadline::Now,
+        }
+    }
+
+    /// A vCPU is boosted for the deadline that it says. Whether for the first time.
+    pub(super) fn serve(&mut self, place: usize) -> bool {
+        let Some(page) = self.slot(place).and_then(|slot| self.window.guest(slot)) else {
+            return false;
+        };
+        let tsc = page.area.read_deadline_tsc().bounded(u64::MAX);
+        std::mem::replace(&mut self.vcpus[place].served, tsc) != tsc
+    }
+
+    /// The guest has rung; whether it may go on.
+    pub(super) fn may_ring(&mut self, now: Ns) -> bool {
+        let since = now.saturating_sub(std::mem::replace(&mut self.counted, now));
+        self.bells = (self.bells + since as f64 / 1e9 * BELLS_PER_S).min(BELL_BURST) - 1.0;
+        self.bells > 0.0
+    }
+}
+
+/// The slots of threads: by KVM's number, which is the APIC id; where that is not known, both are taken
+/// in their order, which is how QEMU numbers them.
+fn slots(threads: &[VcpuThread], online: &[(u64, u32)]) -> Vec<Option<u64>> {
+    let exact = threads.iter().all(|thread| thread.kvm_id.is_some());
+    let mut by_id: Vec<(u32, u64)> = online.iter().map(|(slot, id)| (*id, *slot)).collect();
+    by_id.sort_unstable();
+    let mut order: Vec<usize> = (0..threads.len()).collect();
+    order.sort_unstable_by_key(|place| threads[*place].index);
+    let mut slots = vec![None; threads.len()];
+    for (rank, place) in order.into_iter().enumerate() {
+        let own = |(id, _): &&(u32, u64)| Some(*id) == threads[place].kvm_id;
+        let found = if exact { by_id.iter().find(own) } else { by_id.get(rank) };
+        slots[place] = found.map(|(_, slot)| *slot);
+    }
+    slots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Deadline, Link, slots};
+    use std::os::unix::fs::FileExt;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+    use vcoop_abi::window::Identity;
+    use vcoop_abi::{Header, Remote, TaskIntent, Word};
+    use vcoop_policy::config::AdvanceConfig;
+    use vcoop_vmm::{Source, Thread, VcpuThread};
+    use vcoop_window::Window;
+
+    use crate::engine::Shares;
+
+    fn thread(index: u32, kvm_id: Option<u32>) -> VcpuThread {
+        let thread = Thread { tid: 100 + index, start_time: 1, comm: String::new() };
+        VcpuThread { index, kvm_id, thread, source: Source::ThreadName }
+    }
+
+    #[test]
+    fn threads_and_slots_meet_by_apic_id_or_in_their_order() {
+        let online = [(0, 0), (1, 4), (2, 1)];
+        let threads = [thread(0, Some(4)), thread(1, Some(1)), thread(2, Some(9))];
+        assert_eq!(slots(&threads, &online), [Some(1), Some(2), None]);
+        let threads = [thread(1, None), thread(0, None), thread(2, Some(4)), thread(3, None)];
+        assert_eq!(slots(&threads, &online), [Some(2), Some(0), Some(1), None]);
+        assert_eq!(slots(&threads, &[]), [None; 4]);
+    }
+
+    /// A guest with one vCPU, whose TSC is this host's time in nanoseconds.
+    fn guest() -> (Link, Arc<Window>) {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(3 * 4096).unwrap();
+        let window = Arc::new(Window::map(&file, 0).unwrap());
+        let shares = Shares { window: window.clone(), bell: None, host_khz: 1_000_000 };
+        let mut link = Link::new(shares, AdvanceConfig::None, 1, 0);
+        assert!(!link.changed(&[thread(0, None)]), "no driver");
+        let page = window.guest(0).unwrap();
+        let vcpu = Identity { online: true, apic_id: 0 };
+        page.report.vcpu.store(vcpu.to_word(), Ordering::Release);
+        for (offset, value) in [(72, 1), (80, 1_000_000), (88, 5), (64, Header::OURS.to_word())] {
+            file.write_all_at(&value.to_le_bytes(), offset).unwrap();
+        }
+        assert!(link.changed(&[thread(0, None)]));
+        assert!(!link.changed(&[thread(0, None)]));
+        assert_eq!(link.slot(0), Some(0));
+        (link, window)
+    }
+
+    #[test]
+    fn a_deadline_is_met_ahead_of_time_once_and_not_when_it_is_stale() {
+        let (mut link, window) = guest();
+        let area = &window.guest(0).unwrap().area;
+        area.deadline_tsc.store(5_000_000, Ordering::Release);
+        assert_eq!(link.deadline(0, 1_000_000, u64::MAX), Deadline::None, "the clock is not known");
+        link.ask_clock();
+        assert_eq!(window.host(0).unwrap().ping.load(Ordering::Acquire), 1);
+        area.pong_tsc.store(1_000_000, Ordering::Release);
+        area.pong.store(1, Ordering::Release);
+        link.read_clock(0, 1_000_000);
+        let due = |link: &Link, now| link.deadline(0, now, u64::MAX);
+        assert_eq!(due(&link, 1_000_000), Deadline::Later(4_900_000));
+        assert_eq!(link.deadline(0, 1_000_000, 250_000), Deadline::Later(5_000_000));
+        assert_eq!(due(&link, 4_900_000), Deadline::Now);
+        assert!(link.serve(0) && !link.serve(0));
+        assert_eq!(due(&link, 4_950_000), Deadline::Now, "it has lost its boost, and is to come");
+        assert_eq!(due(&link, 5_400_000), Deadline::Now, "its timer is on its way");
+        assert_eq!(due(&link, 5_600_000), Deadline::None);
+        area.deadline_tsc.store(6_000_000, Ordering::Release);
+        assert_eq!(due(&link, 8_000_000), Deadline::Now, "late");
+        assert_eq!(due(&link, 9_100_000), Deadline::None, "stale");
+        area.deadline_tsc.store(u64::MAX, Ordering::Release);
+        assert_eq!(due(&link, 5_000_000), Deadline::None);
+        area.deadline_tsc.store(0, Ordering::Release);
+        assert_eq!(due(&link, 5_000_000), Deadline::None, "none");
+    }
+
+    #[test]
+    fn tasks_from_other_vcpus_are_noticed_once() {
+        let (mut link, window) = guest();
+        let area = &window.guest(0).unwrap().area;
+        assert!(!link.was_sent_tasks(0));
+        let remote = Remote { count: 1, task: TaskIntent::fifo(50) };
+        area.remote.store(remote.to_word(), Ordering::Release);
+        assert!(link.was_sent_tasks(0) && !link.was_sent_tasks(0) && !link.was_sent_tasks(7));
+    }
+
+    #[test]
+    fn a_guest_that_rings_all_the_time_is_not_heard() {
+        let (mut link, _window) = guest();
+        let heard = (0..1_000).filter(|i| link.may_ring(i * 10_000)).count();
+        assert!((50..=110).contains(&heard), "{heard} in 10 ms");
+        assert!((0..1_000).all(|i| link.may_ring(1_000_000_000 + i * 250_000)));
+    }
+}

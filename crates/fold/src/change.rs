@@ -1,0 +1,229 @@
+//! What is changed in a guest, and what it was before.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use crate::cpus::{self, Cpus};
+use crate::error::FoldError;
+use crate::files::{Roots, read, write};
+use crate::journal::Contents;
+
+mod cpuset;
+mod hotplug;
+
+/// How a guest keeps off CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// `cpuset.cpus` of every cgroup below the root (cgroup v2).
+    Cpuset,
+    /// CPUs go offline.
+    Hotplug,
+}
+
+/// A file that is changed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// `cgroup.subtree_control` of the root cgroup.
+    Controllers,
+    /// `cpuset.cpus` of a cgroup below the root.
+    Cgroup {
+        /// Its name.
+        name: String,
+        /// Inode of its folder: another cgroup of the same name has another.
+        inode: u64,
+    },
+    /// `online` of a CPU.
+    Cpu(u32),
+}
+
+/// A file gets another content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The file.
+    pub target: Target,
+    /// What is in it.
+    pub from: String,
+    /// What is written.
+    pub to: String,
+    /// What was in it before anything of ours; it is given back when `to` is that.
+    pub(crate) before: String,
+    /// What does the same, where the kernel refuses to empty it: Linux 6.1 does, for a cgroup with
+    /// tasks in it.
+    pub(crate) instead: Option<String>,
+}
+
+/// How a change was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    /// As asked for.
+    So,
+    /// By what does the same.
+    Instead,
+}
+
+/// What there is to do, and what is not touched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// In this order.
+    pub changes: Vec<Change>,
+    /// Files that are left alone, and why.
+    pub left: Vec<(Target, String)>,
+    /// Files of ours that somebody else has changed since, and what is in them.
+    pub foreign: Vec<(Target, String)>,
+    /// Files of ours that are no more.
+    pub gone: Vec<Target>,
+}
+
+/// What became of changes that were to be undone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Undone {
+    /// Files that have again what they had.
+    pub restored: Vec<String>,
+    /// Files that have what does the same as what they had, and why.
+    pub nearly: Vec<String>,
+    /// Files that somebody else has changed meanwhile: they stay as they are.
+    pub foreign: Vec<String>,
+    /// Files that are no more.
+    pub gone: Vec<String>,
+    /// Why a file was not restored; it is in the journal still.
+    pub failed: Vec<String>,
+}
+
+impl Target {
+    pub(crate) fn path(&self, roots: &Roots) -> PathBuf {
+        match self {
+            Self::Controllers => roots.cgroup.join("cgroup.subtree_control"),
+            Self::Cgroup { name, .. } => roots.cgroup.join(name).join("cpuset.cpus"),
+            Self::Cpu(cpu) => roots.online(*cpu),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Controllers => write!(f, "cgroup.subtree_control"),
+            Self::Cgroup { name, .. } => write!(f, "{}/cpuset.cpus", name.escape_debug()),
+            Self::Cpu(cpu) => write!(f, "cpu{cpu}/online"),
+        }
+    }
+}
+
+impl Change {
+    pub(crate) fn make(&self, roots: &Roots) -> io::Result<Made> {
+        let path = self.target.path(roots);
+        match (write(&path, &self.to), &self.instead) {
+            (Err(e), Some(instead)) if e.raw_os_error() == Some(libc::ENOSPC) => {
+                write(&path, instead).map(|()| Made::Instead)
+            }
+            (written, _) => written.map(|()| Made::So),
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |text: &str| if text.is_empty() { "empty".to_owned() } else { text.to_owned() };
+        match &self.target {
+            // A request, not what is in it then.
+            Target::Controllers => write!(f, "{}: {}", self.target, self.to),
+            target => write!(f, "{target}: {} -> {}", shown(&self.from), shown(&self.to)),
+        }
+    }
+}
+
+impl By {
+    /// Refuses what cannot work here; with `write` also what this process may not do.
+    pub(crate) fn check(self, roots: &Roots, write: bool) -> Result<(), FoldError> {
+        match self {
+            Self::Cpuset => cpuset::check(roots, write),
+            Self::Hotplug => hotplug::check(roots, write),
+        }
+    }
+
+    /// What is to be done first, once.
+    pub(crate) fn prepare(self, roots: &Roots) -> Option<Change> {
+        (self == Self::Cpuset && !cpuset::is_enabled(roots)).then(|| Change {
+            target: Target::Controllers,
+            from: read(&Target::Controllers.path(roots)).unwrap_or_default(),
+            to: "+cpuset".to_owned(),
+            before: "-cpuset".to_owned(),
+            instead: None,
+        })
+    }
+
+    /// What has to change so that the guest keeps off `avoided` and may use `allowed`.
+    pub(crate) fn changes(
+        self,
+        roots: &Roots,
+        contents: &Contents,
+        allowed: &Cpus,
+        avoided: &Cpus,
+    ) -> Result<Changes, FoldError> {
+        match self {
+            Self::Cpuset => cpuset::changes(roots, contents, allowed, avoided),
+            Self::Hotplug => Ok(hotplug::changes(roots, contents, avoided)),
+        }
+    }
+}
+
+/// Whether two lists of CPUs say the same; text that is no list says itself.
+pub(crate) fn same(a: &str, b: &str) -> bool {
+    match (cpus::parse(a), cpus::parse(b)) {
+        (Some(a), Some(b)) => a == b,
+        _ => a == b,
+    }
+}
+
+/// Gives back all that is in a journal. What was not given back stays in it.
+pub(crate) fn undo(roots: &Roots, contents: &mut Contents) -> Undone {
+    let mut undone = Undone::default();
+    cpuset::undo(roots, contents, &mut undone);
+    hotplug::undo(roots, contents, &mut undone);
+    undone
+}
+
+/// Gives a file back what it had, if it has what we wrote. False: it can be tried again.
+fn give_back(
+    roots: &Roots,
+    target: &Target,
+    is_ours: impl Fn(&str) -> bool,
+    before: &str,
+    instead: Option<String>,
+    undone: &mut Undone,
+) -> bool {
+    let now = read(&target.path(roots)).and_then(|from| {
+        if same(&from, before) || !is_ours(&from) {
+            return Ok((from, None));
+        }
+        let (target, to) = (target.clone(), before.to_owned());
+        let change = Change { target, from: from.clone(), before: to.clone(), to, instead };
+        Ok((from, Some((change.make(roots)?, change))))
+    });
+    match now {
+        Ok((_, Some((Made::So, _)))) => undone.restored.push(target.to_string()),
+        Ok((_, Some((Made::Instead, change)))) => {
+            let cpus = change.instead.unwrap_or_default();
+            undone.nearly.push(format!(
+                "{target} has {cpus}, which is all CPUs, where it was empty: this kernel does not \
+                 empty it while tasks are in it"
+            ));
+        }
+        Ok((now, None)) if same(&now, before) => {}
+        Ok((now, None)) => {
+            undone.foreign.push(format!("{target} has {now:?}, which is not ours"));
+        }
+        Err(e) if is_gone(&e) => undone.gone.push(target.to_string()),
+        Err(e) => {
+            undone.failed.push(format!("{target}: {e}"));
+            return false;
+        }
+    }
+    true
+}
+
+/// A file of a cgroup that is no more: no such file, or no such device where it was open.
+pub(crate) fn is_gone(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENODEV)
+}

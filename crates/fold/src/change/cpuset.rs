@@ -1,0 +1,212 @@
+//! Keeping off CPUs by `cpuset.cpus` of the cgroups below the root.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use super::{Change, Changes, Target, Undone, give_back, same};
+use crate::cpus::{self, Cpus};
+use crate::error::FoldError;
+use crate::files::{Roots, may_write, read, write};
+use crate::journal::Contents;
+
+/// Most cgroups below the root that are looked at.
+const MOST_CGROUPS: usize = 4096;
+
+/// A cgroup below the root.
+struct Child {
+    name: String,
+    inode: u64,
+    /// `cpuset.cpus`; `None`: it has none.
+    cpus: Option<String>,
+    is_partition: bool,
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    text.split_ascii_whitespace().any(|w| w == word)
+}
+
+/// Whether cgroups below the root have cpusets.
+pub(super) fn is_enabled(roots: &Roots) -> bool {
+    let control = read(&roots.cgroup.join("cgroup.subtree_control"));
+    control.is_ok_and(|text| has_word(&text, "cpuset"))
+}
+
+pub(super) fn check(roots: &Roots, write: bool) -> Result<(), FoldError> {
+    let path = roots.cgroup.join("cgroup.controllers");
+    let missing = |what| {
+        let remedy = "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), or --by hotplug";
+        Err(FoldError::Missing { what, remedy })
+    };
+    match read(&path) {
+        Err(_) => return missing(format!("{}: no cgroup v2 is mounted there", path.display())),
+        Ok(there) if !has_word(&there, "cpuset") => {
+            return missing(format!("{}: there is no cpuset controller", path.display()));
+        }
+        Ok(_) => {}
+    }
+    if write {
+        let control = roots.cgroup.join("cgroup.subtree_control");
+        may_write(&control).map_err(|e| FoldError::Missing {
+            what: format!("{}: {e}", control.display()),
+            remedy: "run it as root in the guest, outside of containers",
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether a cgroup is the root of a partition of CPUs, or was meant to be.
+fn is_partition(cgroup: &Path) -> bool {
+    let says = read(&cgroup.join("cpuset.cpus.partition")).unwrap_or_default();
+    !matches!(says.as_str(), "" | "member")
+}
+
+fn children(roots: &Roots) -> Result<Vec<Child>, FoldError> {
+    let entries = fs::read_dir(&roots.cgroup).map_err(FoldError::io(&roots.cgroup))?;
+    let mut children = Vec::new();
+    for entry in entries.flatten().take(MOST_CGROUPS) {
+        // A cgroup that ends while it is looked at is none.
+        let Ok(meta) = entry.metadata() else { continue };
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if !meta.is_dir() {
+            continue;
+        }
+        let is_partition = is_partition(&entry.path());
+        let cpus = read(&entry.path().join("cpuset.cpus")).ok();
+        children.push(Child { name, inode: meta.ino(), cpus, is_partition });
+    }
+    children.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(children)
+}
+
+pub(super) fn changes(
+    roots: &Roots,
+    contents: &Contents,
+    allowed: &Cpus,
+    avoided: &Cpus,
+) -> Result<Changes, FoldError> {
+    let mut all = Changes::default();
+    let enabled = is_enabled(roots);
+    let possible = possible(roots);
+    let children = children(roots)?;
+    for (target, _) in contents.targets() {
+        let Target::Cgroup { name, inode } = &target else { continue };
+        if !children.iter().any(|c| c.name == *name && c.inode == *inode) {
+            all.gone.push(target);
+        }
+    }
+    for child in children {
+        let target = Target::Cgroup { name: child.name.clone(), inode: child.inode };
+        let now = match child.cpus {
+            Some(now) => now,
+            // It will have one.
+            None if !enabled => String::new(),
+            None => continue,
+        };
+        let ours = contents.ours(&target);
+        if let Some(ours) = ours
+            && (child.is_partition || !ours.is_mine(&now))
+        {
+            all.foreign.push((target, now));
+            continue;
+        }
+        let before = ours.map_or_else(|| now.clone(), |ours| ours.before.clone());
+        let to = if child.is_partition {
+            all.left.push((target.clone(), "it is a partition with CPUs of its own".to_owned()));
+            before.clone()
+        } else {
+            match wanted(&before, allowed, avoided) {
+                Ok(to) => to,
+                Err(why) => {
+                    all.left.push((target.clone(), why));
+                    before.clone()
+                }
+            }
+        };
+        let instead = if to.is_empty() { possible.clone() } else { None };
+        let has = |text: &str| same(text, &now);
+        let is_done = has(&to) || ours.is_some() && instead.as_deref().is_some_and(has);
+        if !is_done {
+            all.changes.push(Change { target, from: now, to, before, instead });
+        }
+    }
+    Ok(all)
+}
+
+/// What `cpuset.cpus` should be that was `before`; or why it is left alone.
+fn wanted(before: &str, allowed: &Cpus, avoided: &Cpus) -> Result<String, String> {
+    let Some(own) = cpus::parse(before) else {
+        return Err(format!("{before:?} is no list of CPUs"));
+    };
+    if avoided.is_empty() || own.is_disjoint(avoided) && !own.is_empty() {
+        return Ok(before.to_owned());
+    }
+    let wanted = if own.is_empty() { allowed.clone() } else { &own & allowed };
+    if wanted.is_empty() {
+        return Err(format!("it was given CPUs {before}, all of which would be left"));
+    }
+    Ok(cpus::show(&wanted))
+}
+
+/// All CPUs that there can ever be: for a cpuset the same as an empty list.
+fn possible(roots: &Roots) -> Option<String> {
+    read(&roots.cpus().join("possible")).ok().filter(|list| cpus::parse(list).is_some())
+}
+
+/// Somebody else uses the cpuset controller below the root.
+fn is_used(roots: &Roots, contents: &Contents) -> bool {
+    let Ok(children) = children(roots) else { return true };
+    children.into_iter().any(|child| {
+        let path = roots.cgroup.join(&child.name);
+        let says = |name: &str| read(&path.join(name)).unwrap_or_default();
+        let ours = contents.ours(&Target::Cgroup { name: child.name, inode: child.inode });
+        let has_own = child
+            .cpus
+            .is_some_and(|now| !now.is_empty() && !ours.is_some_and(|ours| ours.is_mine(&now)));
+        // What it had before it would lose.
+        let had = ours.is_some_and(|ours| !ours.before.is_empty());
+        has_own
+            || had
+            || child.is_partition
+            || !says("cpuset.mems").is_empty()
+            || has_word(&says("cgroup.subtree_control"), "cpuset")
+    })
+}
+
+pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut Undone) {
+    let mut control = None;
+    if std::mem::take(&mut contents.controllers) && is_enabled(roots) {
+        let target = Target::Controllers;
+        if is_used(roots, contents) {
+            undone.foreign.push(format!("{target} keeps cpuset, which others use by now"));
+        } else {
+            // At once for all cgroups: they have no cpusets then, as before.
+            match write(&target.path(roots), "-cpuset") {
+                Ok(()) => control = Some(target),
+                Err(e) => {
+                    contents.controllers = true;
+                    undone.failed.push(format!("{target}: {e}"));
+                }
+            }
+        }
+    }
+    for (target, ours) in contents.targets() {
+        let Target::Cgroup { name, inode } = &target else { continue };
+        let folder = roots.cgroup.join(name);
+        let there = fs::symlink_metadata(&folder);
+        if !there.is_ok_and(|meta| meta.ino() == *inode) {
+            undone.gone.push(target.to_string());
+        } else if control.is_some() {
+            undone.restored.push(target.to_string());
+        } else {
+            let member = !is_partition(&folder);
+            let is_ours = |now: &str| member && ours.is_mine(now);
+            let instead = if ours.before.is_empty() { possible(roots) } else { None };
+            if !give_back(roots, &target, is_ours, &ours.before, instead, undone) {
+                continue;
+            }
+        }
+        contents.forget(&target);
+    }
+    undone.restored.extend(control.map(|target| target.to_string()));
+}

@@ -1,0 +1,64 @@
+//! Keeping off CPUs by taking them offline.
+
+use super::{Change, Changes, Target, Undone, give_back};
+use crate::cpus::Cpus;
+use crate::error::FoldError;
+use crate::files::{Roots, may_write, read};
+use crate::journal::Contents;
+
+pub(super) fn check(roots: &Roots, write: bool) -> Result<(), FoldError> {
+    let path = roots.cpus();
+    let files = std::fs::read_dir(&path).map_err(FoldError::io(&path))?;
+    let mut files = files.flatten().map(|entry| entry.path().join("online"));
+    let Some(file) = files.find(|file| file.is_file()) else {
+        return Err(FoldError::Missing {
+            what: format!("{}: no CPU can be taken offline", path.display()),
+            remedy: "a kernel with CONFIG_HOTPLUG_CPU, or --by cpuset",
+        });
+    };
+    if write {
+        may_write(&file).map_err(|e| FoldError::Missing {
+            what: format!("{}: {e}", file.display()),
+            remedy: "run it as root in the guest, outside of containers",
+        })?;
+    }
+    Ok(())
+}
+
+pub(super) fn changes(roots: &Roots, contents: &Contents, avoided: &Cpus) -> Changes {
+    let mut all = Changes::default();
+    let change = |cpu: u32, from: &str, to: &str| Change {
+        target: Target::Cpu(cpu),
+        from: from.to_owned(),
+        to: to.to_owned(),
+        before: "1".to_owned(),
+        instead: None,
+    };
+    for cpu in &contents.cpus {
+        match read(&roots.online(*cpu)) {
+            Ok(now) if now != "0" => all.foreign.push((Target::Cpu(*cpu), now)),
+            Ok(_) if avoided.contains(cpu) => {}
+            Ok(_) => all.changes.push(change(*cpu, "0", "1")),
+            Err(_) => all.gone.push(Target::Cpu(*cpu)),
+        }
+    }
+    for cpu in avoided - &contents.cpus {
+        let target = Target::Cpu(cpu);
+        match read(&roots.online(cpu)) {
+            _ if cpu == 0 => all.left.push((target, "CPU 0 stays online".to_owned())),
+            Ok(now) if now == "1" => all.changes.push(change(cpu, "1", "0")),
+            Ok(_) => {}
+            Err(e) => all.left.push((target, e.to_string())),
+        }
+    }
+    all
+}
+
+pub(super) fn undo(roots: &Roots, contents: &mut Contents, undone: &mut Undone) {
+    for cpu in contents.cpus.clone() {
+        let target = Target::Cpu(cpu);
+        if give_back(roots, &target, |now| now == "0", "1", None, undone) {
+            contents.forget(&target);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Why a guest cannot fold.
+
+use std::io;
+use std::path::PathBuf;
+
+use vcoop_resident::FolderError;
+
+/// Why a guest cannot fold.
+#[derive(Debug, thiserror::Error)]
+pub enum FoldError {
+    /// This system lacks something.
+    #[error("{what}\n  remedy: {remedy}")]
+    Missing {
+        /// What.
+        what: String,
+        /// How to get it, or what to use instead.
+        remedy: &'static str,
+    },
+    /// A file could not be read or written.
+    #[error("{}: {why}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: io::Error,
+    },
+    /// A setting is not known, or cannot be.
+    #[error("{0}")]
+    Setting(String),
+    /// The folder of the journal cannot be used; [`FolderError::Busy`]: another process folds.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The journal is none of ours: nothing in it is believed.
+    #[error("{}: {why}\n  remedy: {}", .path.display(), "see what it says, and remove it")]
+    Journal {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl FoldError {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |why| Self::Io { path, why }
+    }
+}

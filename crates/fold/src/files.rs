@@ -1,0 +1,98 @@
+//! The files of a guest that are read and written.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// Most bytes of a small file that are read: a list of every second CPU of 8192.
+const MOST_BYTES: u64 = 64 << 10;
+/// Most bytes of `/proc/stat` that are read: 8192 CPUs come first, with some 130 each.
+const MOST_STAT: u64 = 2 << 20;
+
+/// Where the kernel's file systems are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Roots {
+    /// procfs.
+    pub proc: PathBuf,
+    /// sysfs.
+    pub sys: PathBuf,
+    /// cgroup v2.
+    pub cgroup: PathBuf,
+}
+
+impl Roots {
+    /// Those of this system.
+    pub fn usual() -> Self {
+        Self::in_tree(Path::new("/"))
+    }
+
+    /// Those of a tree, at the usual places.
+    pub fn in_tree(tree: &Path) -> Self {
+        let (proc, sys) = (tree.join("proc"), tree.join("sys"));
+        Self { proc, cgroup: sys.join("fs/cgroup"), sys }
+    }
+
+    /// The folder of all CPUs.
+    pub(crate) fn cpus(&self) -> PathBuf {
+        self.sys.join("devices/system/cpu")
+    }
+
+    /// The file that says whether a CPU is online.
+    pub(crate) fn online(&self, cpu: u32) -> PathBuf {
+        self.cpus().join(format!("cpu{cpu}/online"))
+    }
+
+    /// What `/proc/stat` says.
+    pub(crate) fn stat(&self) -> io::Result<Vec<u8>> {
+        bytes(&self.proc.join("stat"), MOST_STAT)
+    }
+
+    /// `major.minor` of the kernel's version, if it is known.
+    pub(crate) fn kernel(&self) -> Option<(u32, u32)> {
+        let release = read(&self.proc.join("sys/kernel/osrelease")).ok()?;
+        let mut numbers = release.split(['.', '-']).map(str::parse);
+        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+    }
+
+    /// Numbers in a journal are of one boot.
+    pub(crate) fn boot(&self) -> String {
+        read(&self.proc.join("sys/kernel/random/boot_id")).unwrap_or_default()
+    }
+}
+
+fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a small file, without spaces around it.
+pub(crate) fn read(path: &Path) -> io::Result<String> {
+    let bytes = bytes(path, MOST_BYTES)?;
+    let text =
+        String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+    Ok(text.trim_ascii().to_owned())
+}
+
+/// Writes a small file that is there, in one call: the kernel takes each for a request.
+pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
+    // Without an end of line a request for nothing would be no write at all.
+    let mut options = OpenOptions::new();
+    let file = options.write(true).truncate(true).custom_flags(libc::O_NOFOLLOW).open(path);
+    file?.write_all(format!("{text}\n").as_bytes())
+}
+
+/// Whether this process may write a file; also no where the file system is read-only.
+pub(crate) fn may_write(path: &Path) -> io::Result<()> {
+    Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK)?)
+}
+
+/// Replaces a file of our own.
+pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_extension("journal.new");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options.open(&new)?.write_all(text.as_bytes())?;
+    fs::rename(&new, path)
+}

@@ -1,0 +1,379 @@
+//! The governor of this guest, and what it does.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use vcoop_policy::govern::{CpuTime, Governor, GovernorConfig, Seen};
+
+use crate::change::{By, Change, Changes, Target, Undone, is_gone};
+use crate::cpus::{Cpus, show};
+use crate::error::FoldError;
+use crate::files::Roots;
+use crate::journal::{Contents, Journal};
+use crate::layout::Layout;
+use crate::metrics::Numbers;
+use crate::pinned::forgets;
+use crate::stat::Stat;
+use crate::why::{steal_bp, why};
+
+/// What is done with a decision.
+#[derive(Debug)]
+pub enum Mode {
+    /// Nothing. As nothing changes, each look starts from all CPUs: the decision is what would be done
+    /// first.
+    Dry,
+    /// Changes are made, and undone at the end.
+    Apply(Journal),
+}
+
+/// What a width would change.
+pub type Plan = Changes;
+
+/// What a governor saw, and said.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// Time since the last look.
+    pub elapsed_ns: u64,
+    /// Of the CPUs that were in use, together.
+    pub time: CpuTime,
+    /// Steal as the governor takes it, in hundredths of a percent: `step` of the time of all CPUs,
+    /// `proportional` of the time that those in use wanted.
+    pub steal_bp: u32,
+    /// CPUs in use before.
+    pub before: Cpus,
+    /// CPUs in use from now on.
+    pub after: Cpus,
+    /// Why.
+    pub why: String,
+}
+
+impl Decision {
+    /// Other CPUs are in use than before.
+    pub fn is_change(&self) -> bool {
+        self.before != self.after
+    }
+}
+
+/// What came of a look.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Look {
+    /// `None`: there was nothing to go by.
+    pub decision: Option<Decision>,
+    /// What people should know, each once.
+    pub notes: Vec<String>,
+}
+
+/// A guest under a governor. All is undone when it is dropped.
+#[derive(Debug)]
+pub struct Fold {
+    roots: Roots,
+    by: By,
+    config: GovernorConfig,
+    mode: Mode,
+    layout: Layout,
+    governor: Governor,
+    last: Stat,
+    last_at: Instant,
+    /// Time of each CPU since the last look, as governors count CPUs.
+    since: Vec<CpuTime>,
+    /// What the dry run would have in use since its last decision.
+    dry_width: u32,
+    /// Files that somebody else has changed.
+    foreign: BTreeSet<Target>,
+    said: BTreeSet<String>,
+    numbers: Numbers,
+}
+
+impl Fold {
+    /// At full width. Nothing is changed yet.
+    ///
+    /// # Errors
+    ///
+    /// [`FoldError`]: the guest's files cannot be read, or CPUs cannot be avoided this way here.
+    pub fn new(
+        roots: Roots,
+        by: By,
+        config: GovernorConfig,
+        mode: Mode,
+        now: Instant,
+    ) -> Result<Self, FoldError> {
+        by.check(&roots, matches!(mode, Mode::Apply(_)))?;
+        let layout = Layout::read(&roots)?;
+        let governor = Governor::new(&config, layout.counted(), layout.threads());
+        let path = roots.proc.join("stat");
+        let last = Stat::parse(&roots.stat().map_err(FoldError::io(path))?);
+        let mut fold = Self {
+            roots,
+            by,
+            config,
+            mode,
+            dry_width: governor.width(),
+            governor,
+            layout,
+            last,
+            last_at: now,
+            since: Vec::new(),
+            foreign: BTreeSet::new(),
+            said: BTreeSet::new(),
+            numbers: Numbers::default(),
+        };
+        fold.count();
+        Ok(fold)
+    }
+
+    /// The guest's CPUs.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The CPUs in use at the narrowest.
+    pub fn narrowest(&self) -> u32 {
+        let threads = self.layout.threads();
+        self.config.floor.max(1).div_ceil(threads).min(self.layout.cores() as u32) * threads
+    }
+
+    /// What the CPUs did since the guest booted, as of the last look.
+    pub fn since_boot(&self) -> CpuTime {
+        self.last.sum()
+    }
+
+    /// The numbers so far.
+    pub fn numbers(&self) -> Numbers {
+        self.numbers
+    }
+
+    /// What should be known before it begins.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.layout.cores() == 1 {
+            warnings.push("this guest has one core: there is nothing to fold".to_owned());
+        }
+        let boot = self.since_boot();
+        if boot.steal_ns == 0 {
+            warnings.push(
+                "no steal since this guest booted: nobody competes, or the hypervisor does not tell"
+                    .to_owned(),
+            );
+        }
+        if self.by == By::Cpuset {
+            warnings.push(
+                "tasks of the root cgroup, which are kernel threads mostly, go on using all CPUs"
+                    .to_owned(),
+            );
+        }
+        if let Some((major, minor)) = forgets(&self.roots) {
+            warnings.push(format!(
+                "Linux {major}.{minor} forgets CPU affinities that programs set for themselves when \
+                 their cpuset or the CPUs online change; since 6.2 it does not"
+            ));
+        }
+        warnings
+    }
+
+    /// What there is to change for using these CPUs, from now.
+    ///
+    /// # Errors
+    ///
+    /// [`FoldError::Io`].
+    pub fn plan(&self, used: &Cpus) -> Result<Plan, FoldError> {
+        let nothing = Contents::default();
+        let contents = match &self.mode {
+            Mode::Dry => &nothing,
+            Mode::Apply(journal) => &journal.contents,
+        };
+        let (allowed, avoided) = (self.layout.allowed(used), self.layout.avoided(used));
+        let mut plan = self.by.changes(&self.roots, contents, &allowed, &avoided)?;
+        plan.changes.retain(|change| !self.foreign.contains(&change.target));
+        plan.left.retain(|(target, _)| !self.foreign.contains(target));
+        if !avoided.is_empty() {
+            plan.changes.splice(0..0, self.by.prepare(&self.roots));
+        }
+        Ok(plan)
+    }
+
+    /// The next look: what came since the last one, what the governor says to it, and the changes.
+    ///
+    /// # Errors
+    ///
+    /// [`FoldError`]: the guest's files or the journal cannot be read or written.
+    pub fn look(&mut self, now: Instant) -> Result<Look, FoldError> {
+        let mut look = Look::default();
+        if self.by == By::Hotplug && self.is_folded() {
+            // Before the CPUs are compared: those that others brought back are not ours.
+            let plan = self.plan(&self.used())?;
+            self.leave_to_others(&plan, &mut look.notes);
+        }
+        let offline = match &self.mode {
+            Mode::Apply(journal) => journal.contents.cpus.clone(),
+            Mode::Dry => Cpus::new(),
+        };
+        let layout = Layout::read(&self.roots)?;
+        if self.layout.differs(&layout, &offline) {
+            self.start_anew(now, &mut look)?;
+            return Ok(look);
+        }
+        let stat = self.roots.stat().map_err(FoldError::io(self.roots.proc.join("stat")))?;
+        let stat = Stat::parse(&stat);
+        if stat.cpus.is_empty() {
+            return Ok(look);
+        }
+        let elapsed_ns = now.saturating_duration_since(self.last_at).as_nanos();
+        let elapsed_ns = u64::try_from(elapsed_ns).unwrap_or(u64::MAX);
+        self.last_at = now;
+        self.since.clear();
+        for cpu in self.layout.order() {
+            let times = cpu.and_then(|cpu| Some((cpu, *stat.cpus.get(&cpu)?)));
+            let since = times.map(|(cpu, time)| {
+                // One that was offline has no count of before.
+                let before = self.last.cpus.insert(cpu, time).unwrap_or(time);
+                time.since(before)
+            });
+            self.since.push(since.unwrap_or_default());
+        }
+        look.decision = Some(self.decide(elapsed_ns, &mut look.notes)?);
+        self.count();
+        Ok(look)
+    }
+
+    fn decide(&mut self, elapsed_ns: u64, notes: &mut Vec<String>) -> Result<Decision, FoldError> {
+        if matches!(self.mode, Mode::Dry) {
+            let layout = &self.layout;
+            self.governor = Governor::new(&self.config, layout.counted(), layout.threads());
+        }
+        let before = self.governor;
+        let width = before.width();
+        let sum = |cpus: &[CpuTime]| cpus.iter().copied().sum::<CpuTime>();
+        let used = sum(&self.since[..(width as usize).min(self.since.len())]);
+        let all = sum(&self.since);
+        // Without the host's word: a driver of the shared page may bring it some day.
+        self.governor.on(&Seen { elapsed_ns, cpus: &self.since, grant: None });
+        let bp = steal_bp(self.config.kind, used, all, self.layout.counted(), elapsed_ns);
+        let mut from = width;
+        if matches!(self.mode, Mode::Dry) {
+            from = std::mem::replace(&mut self.dry_width, self.governor.width());
+        } else if self.governor.width() < self.full() || self.is_folded() {
+            // Also where the width stays: for cgroups that are new.
+            self.apply(notes)?;
+        }
+        let decision = Decision {
+            elapsed_ns,
+            time: used,
+            steal_bp: bp,
+            before: self.layout.used(from),
+            after: self.used(),
+            why: why(&before, &self.governor, &self.config, bp),
+        };
+        self.numbers.looks += 1;
+        self.numbers.decisions += u64::from(decision.is_change());
+        self.numbers.steal_ratio = f64::from(bp) / 10_000.0;
+        Ok(decision)
+    }
+
+    /// The CPUs that the governor wants used.
+    fn used(&self) -> Cpus {
+        self.layout.used(self.governor.width())
+    }
+
+    /// The width of all CPUs.
+    fn full(&self) -> u32 {
+        self.layout.counted()
+    }
+
+    fn is_folded(&self) -> bool {
+        matches!(&self.mode, Mode::Apply(journal) if journal.contents.is_folded())
+    }
+
+    /// Brings the guest to the governor's width.
+    fn apply(&mut self, notes: &mut Vec<String>) -> Result<(), FoldError> {
+        let folds = self.governor.width() < self.full();
+        let prepare = self.by.prepare(&self.roots).filter(|_| folds);
+        if let Some(prepare) = prepare {
+            self.make(&[prepare], notes)?;
+        }
+        let plan = self.plan(&self.used())?;
+        self.leave_to_others(&plan, notes);
+        for (target, why) in plan.left {
+            self.say(notes, format!("{target} is left alone: {why}"));
+        }
+        // Above, where it was needed.
+        let changes: Vec<_> =
+            plan.changes.into_iter().filter(|c| c.target != Target::Controllers).collect();
+        self.make(&changes, notes)
+    }
+
+    /// Files that somebody else has changed are not ours any more.
+    fn leave_to_others(&mut self, plan: &Plan, notes: &mut Vec<String>) {
+        if let Mode::Apply(journal) = &mut self.mode {
+            journal.forget(plan.gone.iter().chain(plan.foreign.iter().map(|(target, _)| target)));
+        }
+        for (target, now) in &plan.foreign {
+            let now = if now.is_empty() { "empty" } else { now };
+            self.say(notes, format!("{target} was set by somebody else to {now}: left alone"));
+            self.foreign.insert(target.clone());
+        }
+    }
+
+    fn make(&mut self, changes: &[Change], notes: &mut Vec<String>) -> Result<(), FoldError> {
+        let Mode::Apply(journal) = &mut self.mode else { return Ok(()) };
+        let roots = &self.roots;
+        let refused = journal.make(changes, |change| change.make(roots))?;
+        for (target, e) in refused.into_iter().filter(|(_, e)| !is_gone(e)) {
+            self.numbers.refusals += 1;
+            self.say(notes, format!("{target} was not changed: {e}"));
+        }
+        Ok(())
+    }
+
+    /// The guest has got other CPUs, or lost some.
+    fn start_anew(&mut self, now: Instant, look: &mut Look) -> Result<(), FoldError> {
+        let before = self.used();
+        look.notes.extend(self.undo()?.failed);
+        self.layout = Layout::read(&self.roots)?;
+        self.governor = Governor::new(&self.config, self.full(), self.layout.threads());
+        self.dry_width = self.full();
+        self.last_at = now;
+        self.last = Stat::parse(&self.roots.stat().unwrap_or_default());
+        let all = self.layout.all();
+        look.notes.push(format!("the CPUs to use are {} now: starts anew", show(&all)));
+        look.decision = Some(Decision {
+            elapsed_ns: 0,
+            time: CpuTime::default(),
+            steal_bp: 0,
+            before,
+            after: all,
+            why: "the guest's CPUs have changed".to_owned(),
+        });
+        self.count();
+        Ok(())
+    }
+
+    fn say(&mut self, notes: &mut Vec<String>, text: String) {
+        if self.said.insert(text.clone()) {
+            notes.push(text);
+        }
+    }
+
+    fn count(&mut self) {
+        self.numbers.cpus = self.layout.all().len() as u32;
+        self.numbers.width = self.used().len() as u32;
+    }
+
+    /// Undoes everything. What fails stays in the journal.
+    ///
+    /// # Errors
+    ///
+    /// [`FoldError::Io`]: the journal was not brought up to date. All was tried all the same.
+    pub fn undo(&mut self) -> Result<Undone, FoldError> {
+        match &mut self.mode {
+            Mode::Dry => Ok(Undone::default()),
+            Mode::Apply(journal) => journal.undo(&self.roots),
+        }
+    }
+}
+
+impl Drop for Fold {
+    fn drop(&mut self) {
+        // Who wants to know calls it before; the journal keeps what fails.
+        let _ = self.undo();
+    }
+}

@@ -1,0 +1,287 @@
+//! What a guest had before it folded, written down for a later process.
+//!
+//! The file is JSON, and is replaced whole before each change. It is not synced to a disk: it has to
+//! survive its writer, not the kernel, with which all that it is about ends as well.
+//!
+//! ```text
+//! {"schema":"vcoop.guest-journal/1","boot":"2ca0…c1","controllers":true,
+//!  "cgroups":{"system.slice":{"inode":42,"before":"","mine":["0-1"]}},"cpus":[]}
+//! ```
+//!
+//! Of a cgroup it has what was in `cpuset.cpus` before, and all that may be in it of ours: the last
+//! that was written, and what is about to be. Anything else is somebody else's.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::change::{Change, Made, Target, Undone, same, undo};
+use crate::cpus::{Cpus, MOST_CPUS};
+use crate::error::FoldError;
+use crate::files::{Roots, replace};
+
+/// Name of the file, and of its lock.
+const NAME: &str = "guest.journal";
+const LOCK: &str = "guest.lock";
+/// What it is; the number is the format's.
+const SCHEMA: &str = "vcoop.guest-journal/1";
+/// Most bytes that are read.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// What a journal says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Contents {
+    schema: String,
+    /// `/proc/sys/kernel/random/boot_id`.
+    boot: String,
+    /// The cpuset controller was enabled below the root.
+    pub(crate) controllers: bool,
+    cgroups: BTreeMap<String, Ours>,
+    /// CPUs that were taken offline.
+    pub(crate) cpus: Cpus,
+}
+
+/// A cgroup that was changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Ours {
+    inode: u64,
+    /// What it had.
+    pub(crate) before: String,
+    /// What it may have been given.
+    mine: Vec<String>,
+}
+
+impl Ours {
+    /// Whether this may have been written by us.
+    pub(crate) fn is_mine(&self, now: &str) -> bool {
+        self.mine.iter().any(|mine| same(mine, now))
+    }
+}
+
+impl Contents {
+    fn new(boot: String) -> Self {
+        Self { schema: SCHEMA.to_owned(), boot, ..Self::default() }
+    }
+
+    /// Why it is none of ours.
+    fn fault(&self) -> Option<String> {
+        let odd = |name: &&String| matches!(name.as_str(), "" | "." | "..") || name.contains('/');
+        if self.schema != SCHEMA {
+            return Some(format!("this version does not read {:?}", self.schema));
+        }
+        let name = self.cgroups.keys().find(odd);
+        let cpu = self.cpus.iter().find(|cpu| **cpu == 0 || **cpu >= MOST_CPUS);
+        name.map(|name| format!("{name:?} is no name of a cgroup"))
+            .or(cpu.map(|cpu| format!("CPU {cpu} is never taken offline")))
+    }
+
+    /// Nothing of ours is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.controllers && !self.is_folded()
+    }
+
+    /// CPUs are avoided.
+    pub(crate) fn is_folded(&self) -> bool {
+        !self.cgroups.is_empty() || !self.cpus.is_empty()
+    }
+
+    /// The cgroups.
+    pub(crate) fn targets(&self) -> Vec<(Target, Ours)> {
+        let target = |(name, ours): (&String, &Ours)| {
+            (Target::Cgroup { name: name.clone(), inode: ours.inode }, ours.clone())
+        };
+        self.cgroups.iter().map(target).collect()
+    }
+
+    /// What is known of a cgroup; of its name and another inode it is another one.
+    pub(crate) fn ours(&self, target: &Target) -> Option<&Ours> {
+        let Target::Cgroup { name, inode } = target else { return None };
+        self.cgroups.get(name).filter(|ours| ours.inode == *inode)
+    }
+
+    /// A change is about to be made.
+    fn expect(&mut self, change: &Change) {
+        match &change.target {
+            Target::Controllers => self.controllers = true,
+            Target::Cpu(cpu) => _ = self.cpus.insert(*cpu),
+            Target::Cgroup { name, inode } => {
+                if self.ours(&change.target).is_none() {
+                    let before = change.before.clone();
+                    let ours = Ours { inode: *inode, before, mine: Vec::new() };
+                    self.cgroups.insert(name.clone(), ours);
+                }
+                let ours = self.cgroups.get_mut(name);
+                if let Some(ours) = ours {
+                    ours.mine.extend([&change.to].into_iter().chain(&change.instead).cloned());
+                }
+            }
+        }
+    }
+
+    /// A change was made, or refused (`None`).
+    fn settle(&mut self, change: &Change, made: Option<Made>) {
+        let is_back = made == Some(Made::So) && change.to == change.before;
+        match &change.target {
+            Target::Controllers => self.controllers = made.is_some(),
+            Target::Cpu(cpu) => {
+                // Refused: it is as it was.
+                let offline = if made.is_some() { &change.to } else { &change.from } == "0";
+                if !offline {
+                    self.cpus.remove(cpu);
+                }
+            }
+            Target::Cgroup { name, .. } => {
+                let Some(ours) = self.cgroups.get_mut(name) else { return };
+                match made {
+                    Some(Made::So) => ours.mine = vec![change.to.clone()],
+                    Some(Made::Instead) => ours.mine = change.instead.iter().cloned().collect(),
+                    None => {
+                        let expected = 1 + usize::from(change.instead.is_some());
+                        ours.mine.truncate(ours.mine.len().saturating_sub(expected));
+                    }
+                }
+                if is_back || ours.mine.is_empty() {
+                    self.cgroups.remove(name);
+                }
+            }
+        }
+    }
+
+    /// A file is somebody else's now, or no more.
+    pub(crate) fn forget(&mut self, target: &Target) {
+        match target {
+            Target::Controllers => self.controllers = false,
+            Target::Cpu(cpu) => _ = self.cpus.remove(cpu),
+            Target::Cgroup { name, .. } => _ = self.cgroups.remove(name),
+        }
+    }
+}
+
+/// The journal of a process that folds. The folder's lock is held as long as it lives.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    pub(crate) contents: Contents,
+    _lock: File,
+}
+
+impl Journal {
+    /// Takes the lock in a folder, and undoes what an earlier process has left changed.
+    ///
+    /// # Errors
+    ///
+    /// [`FoldError::Folder`], [`FoldError::Journal`], [`FoldError::Io`].
+    pub fn open(dir: &Path, roots: &Roots) -> Result<(Self, Undone), FoldError> {
+        let remedy = "stop it first (systemctl stop vcoop-guest, or Ctrl-C)";
+        let lock = vcoop_resident::lock(dir, LOCK, remedy)?;
+        let path = dir.join(NAME);
+        let contents = read(&path, roots.boot())?;
+        let mut journal = Self { path, contents, _lock: lock };
+        let undone = journal.undo(roots)?;
+        Ok((journal, undone))
+    }
+
+    /// Makes changes: writes down what all of them had, then makes one after the other. The answer
+    /// has a refusal for each that was not made.
+    ///
+    /// # Errors
+    ///
+    /// [`FoldError::Io`]: the journal cannot be written. Nothing was changed.
+    pub(crate) fn make<E>(
+        &mut self,
+        changes: &[Change],
+        make: impl Fn(&Change) -> Result<Made, E>,
+    ) -> Result<Vec<(Target, E)>, FoldError> {
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let contents = self.contents.clone();
+        changes.iter().for_each(|change| self.contents.expect(change));
+        if let Err(e) = self.write() {
+            self.contents = contents;
+            return Err(e);
+        }
+        let mut refused = Vec::new();
+        for change in changes {
+            let made = make(change);
+            self.contents.settle(change, made.as_ref().ok().copied());
+            refused.extend(made.err().map(|e| (change.target.clone(), e)));
+        }
+        // What the file has beyond that does no harm: it is looked at before it is undone.
+        let _ = self.write();
+        Ok(refused)
+    }
+
+    /// Files are somebody else's now, or no more.
+    pub(crate) fn forget<'t>(&mut self, targets: impl IntoIterator<Item = &'t Target>) {
+        let before = self.contents.clone();
+        targets.into_iter().for_each(|target| self.contents.forget(target));
+        if self.contents != before {
+            // What the file has beyond that does no harm.
+            let _ = self.write();
+        }
+    }
+
+    /// Undoes everything. What fails stays in the file, which is removed where nothing does.
+    ///
+    /// # Errors
+    ///
+    /// [`FoldError::Io`]: the file was not brought up to date. All was tried all the same.
+    pub(crate) fn undo(&mut self, roots: &Roots) -> Result<Undone, FoldError> {
+        let undone = undo(roots, &mut self.contents);
+        self.write()?;
+        Ok(undone)
+    }
+
+    fn write(&self) -> Result<(), FoldError> {
+        let written = if self.contents.is_empty() {
+            match fs::remove_file(&self.path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+                _ => Ok(()),
+            }
+        } else {
+            let text = serde_json::to_string(&self.contents).map_err(io::Error::other);
+            text.and_then(|text| replace(&self.path, &(text + "\n")))
+        };
+        written.map_err(FoldError::io(&self.path))
+    }
+}
+
+/// Undoes what processes that have ended left changed. A second time does nothing.
+///
+/// # Errors
+///
+/// Those of [`Journal::open`].
+pub fn restore(dir: &Path, roots: &Roots) -> Result<Undone, FoldError> {
+    if !dir.exists() {
+        return Ok(Undone::default());
+    }
+    Journal::open(dir, roots).map(|(_, undone)| undone)
+}
+
+/// Reads a journal. One of an earlier boot is empty: what it is about ended then.
+fn read(path: &Path, boot: String) -> Result<Contents, FoldError> {
+    let open = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path);
+    let file = match open {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Contents::new(boot)),
+        open => open.map_err(FoldError::io(path))?,
+    };
+    let fault = |why: String| FoldError::Journal { path: path.to_owned(), why };
+    let meta = file.metadata().map_err(FoldError::io(path))?;
+    if meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o022 != 0 {
+        return Err(fault("it belongs to somebody else, or others can write it".to_owned()));
+    }
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES).read_to_end(&mut bytes).map_err(FoldError::io(path))?;
+    let contents: Contents = serde_json::from_slice(&bytes).map_err(|e| fault(e.to_string()))?;
+    if let Some(why) = contents.fault() {
+        return Err(fault(why));
+    }
+    Ok(if contents.boot == boot { contents } else { Contents::new(boot) })
+}

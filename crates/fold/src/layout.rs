@@ -1,0 +1,121 @@
+//! The guest's CPUs and cores.
+
+use crate::cpus::{self, Cpus};
+use crate::error::FoldError;
+use crate::files::{Roots, read};
+
+/// The CPUs of a guest that its tasks may use, by cores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// CPUs that are online, and not set aside in a partition of cpusets.
+    shared: Cpus,
+    /// Cores of those that are not isolated, by their lowest CPU.
+    cores: Vec<Vec<u32>>,
+    /// Most CPUs of a core.
+    threads: u32,
+}
+
+impl Layout {
+    /// Reads it from sysfs; what partitions of cpusets have, from the root cgroup where there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`FoldError::Io`], [`FoldError::Missing`]: there is no list of CPUs, or nothing in it.
+    pub fn read(roots: &Roots) -> Result<Self, FoldError> {
+        let all = roots.cpus();
+        let list = |name: &str| {
+            let path = all.join(name);
+            let text = read(&path).map_err(FoldError::io(&path))?;
+            cpus::parse(&text).ok_or_else(|| FoldError::Missing {
+                what: format!("{}: {text:?} is no list of CPUs", path.display()),
+                remedy: "mount -t sysfs sys /sys",
+            })
+        };
+        let mut shared = list("online")?;
+        let effective = read(&roots.cgroup.join("cpuset.cpus.effective")).ok();
+        if let Some(effective) = effective.and_then(|text| cpus::parse(&text))
+            && !effective.is_empty()
+        {
+            shared.retain(|cpu| effective.contains(cpu));
+        }
+        let isolated = list("isolated").unwrap_or_default();
+        let mut cores: Vec<Vec<u32>> = Vec::new();
+        let mut placed = Cpus::new();
+        for cpu in shared.difference(&isolated) {
+            if placed.contains(cpu) {
+                continue;
+            }
+            let siblings = read(&all.join(format!("cpu{cpu}/topology/thread_siblings_list")));
+            let siblings = siblings.ok().and_then(|text| cpus::parse(&text)).unwrap_or_default();
+            let free = |s: &u32| s > cpu && shared.contains(s) && !isolated.contains(s);
+            let others = siblings.into_iter().filter(|s| free(s) && !placed.contains(s));
+            let core: Vec<u32> = [*cpu].into_iter().chain(others).collect();
+            placed.extend(&core);
+            cores.push(core);
+        }
+        let threads = cores.iter().map(|core| core.len() as u32).max();
+        let threads = threads.ok_or_else(|| FoldError::Missing {
+            what: format!("{}: no CPU is left to use", all.join("online").display()),
+            remedy: "a guest whose CPUs are not all isolated",
+        })?;
+        Ok(Self { shared, cores, threads })
+    }
+
+    /// CPUs that all share, isolated ones included.
+    pub(crate) fn shared(&self) -> &Cpus {
+        &self.shared
+    }
+
+    /// CPUs that governors count: cores with a CPU missing count as whole ones.
+    pub fn counted(&self) -> u32 {
+        self.cores.len() as u32 * self.threads
+    }
+
+    /// Most CPUs of a core.
+    pub fn threads(&self) -> u32 {
+        self.threads
+    }
+
+    /// Number of cores.
+    pub fn cores(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// The CPUs, in the order in which governors count them; `None`: a core has fewer than others.
+    pub fn order(&self) -> impl Iterator<Item = Option<u32>> {
+        let threads = self.threads as usize;
+        self.cores.iter().flat_map(move |core| (0..threads).map(|i| core.get(i).copied()))
+    }
+
+    /// All CPUs that are governed.
+    pub fn all(&self) -> Cpus {
+        self.cores.iter().flatten().copied().collect()
+    }
+
+    /// The CPUs of a width: the lowest cores.
+    pub fn used(&self, width: u32) -> Cpus {
+        let cores = (width / self.threads) as usize;
+        self.cores.iter().take(cores).flatten().copied().collect()
+    }
+
+    /// The CPUs to keep off while these are used.
+    pub fn avoided(&self, used: &Cpus) -> Cpus {
+        &self.all() - used
+    }
+
+    /// What tasks may use while these are used: isolated CPUs stay theirs.
+    pub fn allowed(&self, used: &Cpus) -> Cpus {
+        &self.shared - &self.avoided(used)
+    }
+
+    /// Whether the guest has other CPUs than these by now; `offline`: some that were taken offline.
+    pub(crate) fn differs(&self, now: &Self, offline: &Cpus) -> bool {
+        let expected: Vec<Vec<u32>> = self
+            .cores
+            .iter()
+            .map(|core| core.iter().copied().filter(|cpu| !offline.contains(cpu)).collect())
+            .filter(|core: &Vec<u32>| !core.is_empty())
+            .collect();
+        expected != now.cores || &self.shared - offline != now.shared
+    }
+}

@@ -1,0 +1,36 @@
+//! A stock Linux guest that uses fewer of its vCPUs while the host has little time for them.
+//!
+//! ```text
+//! /proc/stat --> Stat --+
+//! sysfs -------> Layout +--> Governor (vcoop-policy) --> width --> cpusets, or CPU hotplug
+//!                                                           |
+//!                                     Journal (before the first change), undone at the end
+//! ```
+//!
+//! It runs in the guest, and needs neither a module nor the host's help. The governors are those of
+//! [`vcoop_policy::govern`]; this crate reads what they go by, and does what they say.
+//!
+//! The roots of procfs, sysfs and cgroupfs are paths ([`Roots`]), so that it works on recorded trees.
+#![cfg(target_os = "linux")]
+
+mod change;
+pub mod cpus;
+mod error;
+mod files;
+mod fold;
+mod journal;
+mod layout;
+mod metrics;
+mod pinned;
+pub mod settings;
+pub mod stat;
+mod why;
+
+pub use change::{By, Change, Target, Undone};
+pub use error::FoldError;
+pub use files::Roots;
+pub use fold::{Decision, Fold, Look, Mode, Plan};
+pub use journal::{Journal, restore};
+pub use layout::Layout;
+pub use metrics::Numbers;
+pub use pinned::{Pinned, pinned};

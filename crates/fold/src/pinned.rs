@@ -1,0 +1,82 @@
+//! Threads that have chosen CPUs for themselves, which old kernels forget.
+
+use std::fs;
+use std::path::Path;
+
+use crate::change::By;
+use crate::cpus::{self, Cpus};
+use crate::files::{Roots, read};
+use crate::layout::Layout;
+
+/// Most threads that are looked at.
+const MOST_THREADS: usize = 100_000;
+/// Linux keeps affinities since this version.
+const KEPT_SINCE: (u32, u32) = (6, 2);
+
+/// A thread with an affinity of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pinned {
+    /// Its number.
+    pub tid: u32,
+    /// Its name.
+    pub name: String,
+    /// The CPUs that it may use.
+    pub cpus: Cpus,
+}
+
+/// The kernel's version, if it forgets affinities. Before 6.2, a change of a cpuset overwrites those of
+/// its tasks; so does a CPU that goes offline, and without cpusets only of tasks that it leaves no CPU.
+pub(crate) fn forgets(roots: &Roots) -> Option<(u32, u32)> {
+    roots.kernel().filter(|kernel| *kernel < KEPT_SINCE)
+}
+
+/// Threads whose affinity this kernel would forget: those that may not use all CPUs that their cgroup
+/// has. Kernel threads are not among them.
+pub fn pinned(roots: &Roots, by: By, layout: &Layout) -> Vec<Pinned> {
+    if forgets(roots).is_none() {
+        return Vec::new();
+    }
+    let numbers = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
+    };
+    let processes = numbers(&roots.proc).map(|pid| roots.proc.join(format!("{pid}/task")));
+    let threads = processes.flat_map(|tasks| {
+        numbers(&tasks).map(move |tid| (tid, tasks.join(tid.to_string()))).collect::<Vec<_>>()
+    });
+    let mut pinned: Vec<Pinned> = threads
+        .take(MOST_THREADS)
+        .filter_map(|(tid, task)| look(roots, by, layout, tid, &task))
+        .collect();
+    pinned.sort_by_key(|thread| thread.tid);
+    pinned
+}
+
+fn look(roots: &Roots, by: By, layout: &Layout, tid: u32, task: &Path) -> Option<Pinned> {
+    let status = read(&task.join("status")).ok()?;
+    let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
+    // kthreadd is 2, and the parent of all others.
+    if tid == 2 || field("PPid:") == Some("2") {
+        return None;
+    }
+    let cgroup = read(&task.join("cgroup")).unwrap_or_default();
+    let cgroup = cgroup.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    if by == By::Cpuset && cgroup.is_empty() {
+        return None;
+    }
+    let mut folder = roots.cgroup.join(cgroup);
+    let mut may = layout.shared().clone();
+    // The nearest one with a cpuset; the root's is what all share.
+    while folder != roots.cgroup && folder.starts_with(&roots.cgroup) {
+        let effective = read(&folder.join("cpuset.cpus.effective")).ok();
+        if let Some(effective) = effective.and_then(|text| cpus::parse(&text)) {
+            may = effective;
+            break;
+        }
+        folder.pop();
+    }
+    let cpus = cpus::parse(field("Cpus_allowed_list:")?)?;
+    let own = !may.is_subset(&cpus);
+    let name = field("Name:").unwrap_or_default().escape_debug().to_string();
+    own.then_some(Pinned { tid, name, cpus })
+}

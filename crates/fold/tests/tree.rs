@@ -1,0 +1,494 @@
+//! A guest that folds, on trees of its files.
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use vcoop_fold::{
+    By, Decision, Fold, FoldError, Journal, Layout, Look, Mode, Roots, cpus, pinned, restore,
+};
+use vcoop_policy::govern::{GovernorConfig, Kind};
+use vcoop_resident::FolderError;
+
+/// A guest's files, and the folder of its journal.
+struct Tree {
+    dir: TempDir,
+    now: Instant,
+    busy: Vec<u64>,
+    steal: Vec<u64>,
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+impl Tree {
+    /// A guest with so many CPUs, with two slices.
+    fn new(cpus: usize, threads: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let counters = vec![0; cpus];
+        let tree = Self { dir, now: Instant::now(), busy: counters.clone(), steal: counters };
+        let list = format!("0-{}", cpus - 1);
+        tree.put("sys/devices/system/cpu/online", &list);
+        tree.put("sys/devices/system/cpu/isolated", "");
+        tree.put("proc/sys/kernel/osrelease", "6.12.1-cloud");
+        tree.put("proc/sys/kernel/random/boot_id", "boot");
+        tree.put("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io");
+        tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpuset cpu");
+        tree.put("sys/fs/cgroup/cpuset.cpus.effective", &list);
+        for cpu in 0..cpus {
+            let core = cpu - cpu % threads;
+            let siblings = format!("{core}-{}", core + threads - 1);
+            let topology = format!("sys/devices/system/cpu/cpu{cpu}/topology");
+            tree.put(&format!("{topology}/thread_siblings_list"), &siblings);
+            if cpu > 0 {
+                tree.put(&format!("sys/devices/system/cpu/cpu{cpu}/online"), "1");
+            }
+        }
+        tree.cgroup("system.slice", "");
+        tree.cgroup("user.slice", "");
+        tree.stat();
+        tree
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.dir.path().join(file)
+    }
+
+    fn put(&self, file: &str, text: &str) {
+        let path = self.path(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("{text}\n")).unwrap();
+    }
+
+    fn get(&self, file: &str) -> String {
+        fs::read_to_string(self.path(file)).unwrap()
+    }
+
+    fn cgroup(&self, name: &str, cpus: &str) {
+        self.put(&format!("sys/fs/cgroup/{name}/cpuset.cpus"), cpus);
+        self.put(&format!("sys/fs/cgroup/{name}/cpuset.cpus.partition"), "member");
+    }
+
+    fn cpus_of(&self, name: &str) -> String {
+        self.get(&format!("sys/fs/cgroup/{name}/cpuset.cpus"))
+    }
+
+    fn stat(&self) {
+        let online = cpus::parse(&self.get("sys/devices/system/cpu/online")).unwrap();
+        let line = |cpu: u32| {
+            let (busy, steal) = (self.busy[cpu as usize], self.steal[cpu as usize]);
+            format!("cpu{cpu} {busy} 0 0 0 0 0 0 {steal} 0 0\n")
+        };
+        let lines: String = online.into_iter().map(line).collect();
+        self.put("proc/stat", &format!("cpu  1 1 1 1 1 1 1 1 1 1\n{lines}intr 1"));
+    }
+
+    fn roots(&self) -> Roots {
+        Roots::in_tree(self.dir.path())
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        self.path("run")
+    }
+
+    fn journal(&self) -> Result<Journal, FoldError> {
+        Journal::open(&self.run_dir(), &self.roots()).map(|(journal, _)| journal)
+    }
+
+    fn fold(&self, by: By, config: GovernorConfig) -> Fold {
+        let mode = Mode::Apply(self.journal().unwrap());
+        Fold::new(self.roots(), by, config, mode, self.now).unwrap()
+    }
+
+    /// A second later, in which every CPU ran and was kept from running for so many ticks.
+    fn look(&mut self, fold: &mut Fold, busy: u64, steal: u64) -> Look {
+        self.now += SECOND;
+        self.busy.iter_mut().for_each(|ticks| *ticks += busy);
+        self.steal.iter_mut().for_each(|ticks| *ticks += steal);
+        self.stat();
+        fold.look(self.now).unwrap()
+    }
+
+    fn decide(&mut self, fold: &mut Fold, busy: u64, steal: u64) -> Decision {
+        let look = self.look(fold, busy, steal);
+        look.decision.expect("there is something to go by")
+    }
+
+    /// Every file but the journal's, with its content.
+    fn files(&self) -> Vec<(PathBuf, String)> {
+        let mut folders = vec![self.path("sys"), self.path("proc/sys")];
+        let mut files = Vec::new();
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    files.push((path.clone(), fs::read_to_string(path).unwrap()));
+                }
+            }
+        }
+        files.sort();
+        files
+    }
+}
+
+fn step() -> GovernorConfig {
+    GovernorConfig::new(Kind::Step)
+}
+
+#[test]
+fn a_guest_folds_by_steal_and_has_all_back_at_the_end() {
+    let mut tree = Tree::new(8, 2);
+    tree.cgroup("own.slice", "4-7");
+    let before = tree.files();
+    let mut fold = tree.fold(By::Cpuset, step());
+    // No steal: nothing is touched.
+    assert!(!tree.decide(&mut fold, 50, 0).is_change());
+    assert_eq!(tree.files(), before);
+    // One core less, of two CPUs.
+    let decision = tree.decide(&mut fold, 50, 20);
+    assert_eq!(
+        (cpus::show(&decision.before), cpus::show(&decision.after)),
+        ("0-7".into(), "0-5".into())
+    );
+    assert_eq!(
+        (decision.steal_bp, decision.why.as_str()),
+        (2000, "steal is above 5 %: one core less")
+    );
+    assert_eq!(decision.time.busy_ns, 8 * 500_000_000);
+    assert_eq!(
+        (tree.cpus_of("system.slice"), tree.cpus_of("own.slice")),
+        ("0-5\n".into(), "4-5\n".into())
+    );
+    // Between the thresholds all stays; a cgroup that is new follows.
+    tree.cgroup("machine.slice", "");
+    assert!(!tree.decide(&mut fold, 50, 3).is_change());
+    assert_eq!(tree.cpus_of("machine.slice"), "0-5\n");
+    // Nothing of what one had would be left: it has all of it back.
+    let look = tree.look(&mut fold, 50, 20);
+    assert!(
+        look.notes
+            .iter()
+            .any(|n| n.contains("own.slice/cpuset.cpus is left alone: it was given CPUs 4-7")),
+        "{look:?}"
+    );
+    assert_eq!(
+        (tree.cpus_of("system.slice"), tree.cpus_of("own.slice")),
+        ("0-3\n".into(), "4-7\n".into())
+    );
+    // Wider again, to the full width: then nothing of ours is left, nor a journal.
+    for _ in 0..2 {
+        assert!(tree.decide(&mut fold, 50, 0).is_change());
+    }
+    fs::remove_dir_all(tree.path("sys/fs/cgroup/machine.slice")).unwrap();
+    assert_eq!(tree.files(), before);
+    assert!(!tree.path("run/guest.journal").exists());
+    tree.decide(&mut fold, 50, 20);
+    assert!(tree.path("run/guest.journal").exists());
+    drop(fold);
+    assert_eq!(tree.files(), before);
+    assert!(!tree.path("run/guest.journal").exists());
+}
+
+#[test]
+fn the_proportional_governor_folds_at_once() {
+    let mut tree = Tree::new(8, 1);
+    let mut fold = tree.fold(By::Cpuset, GovernorConfig::new(Kind::Proportional));
+    let decision = tree.decide(&mut fold, 50, 50);
+    assert_eq!((decision.after.len(), decision.steal_bp), (4, 5000));
+    assert_eq!(decision.why, "steal is above 5 %");
+    assert_eq!(tree.cpus_of("user.slice"), "0-3\n");
+}
+
+#[test]
+fn what_others_set_meanwhile_stays() {
+    let mut tree = Tree::new(4, 1);
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.decide(&mut fold, 50, 20);
+    assert_eq!(tree.cpus_of("system.slice"), "0-2\n");
+    tree.put("sys/fs/cgroup/system.slice/cpuset.cpus", "1");
+    tree.put("sys/fs/cgroup/user.slice/cpuset.cpus.partition", "root");
+    let look = tree.look(&mut fold, 50, 20);
+    let said = |text: &str| look.notes.iter().any(|note| note.contains(text));
+    assert!(said("system.slice/cpuset.cpus was set by somebody else to 1: left alone"), "{look:?}");
+    assert!(said("user.slice/cpuset.cpus was set by somebody else"), "{look:?}");
+    assert_eq!(tree.look(&mut fold, 50, 20).notes, Vec::<String>::new(), "it is said once");
+    assert_eq!(tree.cpus_of("user.slice"), "0-2\n");
+    let undone = fold.undo().unwrap();
+    assert_eq!((undone.restored.len(), undone.failed.len()), (0, 0));
+    assert_eq!(
+        (tree.cpus_of("system.slice"), tree.cpus_of("user.slice")),
+        ("1\n".into(), "0-2\n".into())
+    );
+}
+
+#[test]
+fn partitions_and_isolated_cpus_are_not_touched() {
+    let mut tree = Tree::new(8, 1);
+    tree.cgroup("rt.slice", "7");
+    tree.put("sys/fs/cgroup/rt.slice/cpuset.cpus.partition", "isolated");
+    tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0-6");
+    tree.put("sys/devices/system/cpu/isolated", "6");
+    let mut fold = tree.fold(By::Cpuset, step());
+    let look = tree.look(&mut fold, 50, 20);
+    let decision = look.decision.unwrap();
+    assert_eq!(
+        (cpus::show(&decision.before), cpus::show(&decision.after)),
+        ("0-5".into(), "0-4".into())
+    );
+    assert!(look.notes.contains(
+        &"rt.slice/cpuset.cpus is left alone: it is a partition with CPUs of its own".to_owned()
+    ));
+    // Who is pinned to the isolated one still may be.
+    assert_eq!(
+        (tree.cpus_of("rt.slice"), tree.cpus_of("user.slice")),
+        ("7\n".into(), "0-4,6\n".into())
+    );
+}
+
+#[test]
+fn hotplug_takes_the_highest_cores_and_leaves_what_others_bring_back() {
+    let mut tree = Tree::new(8, 2);
+    let before = tree.files();
+    let online = |tree: &Tree| {
+        let state = |cpu| tree.get(&format!("sys/devices/system/cpu/cpu{cpu}/online"));
+        (1..8).map(state).map(|text| text.trim().to_owned()).collect::<String>()
+    };
+    let mut fold = tree.fold(By::Hotplug, step());
+    tree.decide(&mut fold, 50, 20);
+    assert_eq!(online(&tree), "1111100");
+    tree.put("sys/devices/system/cpu/online", "0-5");
+    tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0-5");
+    tree.decide(&mut fold, 50, 40);
+    assert_eq!(online(&tree), "1110000");
+    // Somebody brings one back.
+    tree.put("sys/devices/system/cpu/cpu6/online", "1");
+    tree.put("sys/devices/system/cpu/online", "0-3,6");
+    tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0-3,6");
+    let look = tree.look(&mut fold, 50, 40);
+    assert!(
+        look.notes.contains(&"cpu6/online was set by somebody else to 1: left alone".to_owned())
+    );
+    assert_eq!(online(&tree), "1000010");
+    drop(fold);
+    assert_eq!(tree.get("sys/devices/system/cpu/cpu3/online"), "1\n");
+    tree.put("sys/devices/system/cpu/online", "0-7");
+    tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0-7");
+    assert_eq!(tree.files(), before);
+}
+
+#[test]
+fn what_a_killed_process_left_is_undone_once() {
+    let mut tree = Tree::new(4, 1);
+    tree.cgroup("gone.slice", "");
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.decide(&mut fold, 50, 20);
+    // As `kill -9`: nothing is dropped, and the kernel releases the lock.
+    let journal = tree.get("run/guest.journal");
+    drop(fold);
+    tree.put("run/guest.journal", journal.trim());
+    fs::set_permissions(
+        tree.path("run/guest.journal"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o600),
+    )
+    .unwrap();
+    tree.put("sys/fs/cgroup/system.slice/cpuset.cpus", "0-2");
+    tree.put("sys/fs/cgroup/user.slice/cpuset.cpus", "0-1");
+    fs::remove_dir_all(tree.path("sys/fs/cgroup/gone.slice")).unwrap();
+    let undone = restore(&tree.run_dir(), &tree.roots()).unwrap();
+    assert_eq!(undone.restored, ["system.slice/cpuset.cpus"]);
+    assert_eq!(undone.gone, ["gone.slice/cpuset.cpus"]);
+    assert_eq!(undone.foreign, ["user.slice/cpuset.cpus has \"0-1\", which is not ours"]);
+    assert_eq!(
+        (tree.cpus_of("system.slice"), tree.cpus_of("user.slice")),
+        ("\n".into(), "0-1\n".into())
+    );
+    assert_eq!(restore(&tree.run_dir(), &tree.roots()).unwrap(), Default::default());
+    assert_eq!(restore(&tree.path("none"), &tree.roots()).unwrap(), Default::default());
+}
+
+#[test]
+fn a_journal_of_an_earlier_boot_is_about_nothing_and_a_strange_one_is_refused() {
+    let mut tree = Tree::new(4, 1);
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.decide(&mut fold, 50, 20);
+    let journal = tree.get("run/guest.journal");
+    drop(fold);
+    tree.put("sys/fs/cgroup/system.slice/cpuset.cpus", "0-2");
+    let put = |text: &str| {
+        tree.put("run/guest.journal", text);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        fs::set_permissions(tree.path("run/guest.journal"), mode).unwrap();
+    };
+    put(&journal.replace("\"boot\":\"boot\"", "\"boot\":\"other\""));
+    assert_eq!(restore(&tree.run_dir(), &tree.roots()).unwrap(), Default::default());
+    assert_eq!(tree.cpus_of("system.slice"), "0-2\n");
+    for (strange, says) in [
+        ("", "EOF"),
+        ("{", "EOF"),
+        (&journal.replace("system.slice", "../../x"), "no name of a cgroup"),
+        (&journal.replace("\"cpus\":[]", "\"cpus\":[0]"), "CPU 0 is never taken offline"),
+        (&journal.replace("journal/1", "journal/2"), "does not read"),
+    ] {
+        put(strange);
+        let why = restore(&tree.run_dir(), &tree.roots()).unwrap_err().to_string();
+        assert!(why.contains(says), "{strange}: {why}");
+        assert_eq!(tree.cpus_of("system.slice"), "0-2\n");
+    }
+}
+
+#[test]
+fn two_refuse_each_other() {
+    let tree = Tree::new(4, 1);
+    let fold = tree.fold(By::Cpuset, step());
+    let why = tree.journal().unwrap_err();
+    assert!(matches!(&why, FoldError::Folder(FolderError::Busy(..))), "{why}");
+    drop(fold);
+    assert!(tree.journal().is_ok());
+}
+
+#[test]
+fn a_panic_undoes_everything() {
+    let tree = Tree::new(4, 1);
+    let before = tree.files();
+    let mut tree = tree;
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.decide(&mut fold, 50, 20);
+    assert_ne!(tree.files(), before);
+    let died = std::thread::spawn(move || {
+        let _fold = fold;
+        panic!("on purpose");
+    });
+    assert!(died.join().is_err());
+    assert_eq!(tree.files(), before);
+}
+
+#[test]
+fn other_cpus_start_it_anew() {
+    let mut tree = Tree::new(8, 1);
+    let before = tree.files();
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.decide(&mut fold, 50, 20);
+    tree.put("sys/devices/system/cpu/online", "0-3");
+    tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0-3");
+    let decision = tree.decide(&mut fold, 50, 20);
+    assert_eq!(
+        (cpus::show(&decision.after), decision.why.as_str()),
+        ("0-3".into(), "the guest's CPUs have changed")
+    );
+    tree.put("sys/devices/system/cpu/online", "0-7");
+    tree.put("sys/fs/cgroup/cpuset.cpus.effective", "0-7");
+    assert_eq!(tree.files(), before);
+}
+
+#[test]
+fn a_dry_run_changes_nothing_and_says_what_it_would_do_first() {
+    let mut tree = Tree::new(8, 1);
+    tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpu");
+    fs::remove_file(tree.path("sys/fs/cgroup/user.slice/cpuset.cpus")).unwrap();
+    let before = tree.files();
+    let config = GovernorConfig::new(Kind::Proportional);
+    let mut fold = Fold::new(tree.roots(), By::Cpuset, config, Mode::Dry, tree.now).unwrap();
+    let decision = tree.decide(&mut fold, 50, 50);
+    assert_eq!((decision.before.len(), decision.after.len()), (8, 4));
+    // The same again is no decision: nothing has changed, so it starts from all CPUs each time.
+    assert!(!tree.decide(&mut fold, 50, 50).is_change());
+    assert_eq!(tree.decide(&mut fold, 50, 0).after.len(), 8);
+    let changes = fold.plan(&decision.after).unwrap().changes;
+    let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
+    let expected = [
+        "cgroup.subtree_control: +cpuset",
+        "system.slice/cpuset.cpus: empty -> 0-3",
+        "user.slice/cpuset.cpus: empty -> 0-3",
+    ];
+    assert_eq!(changes, expected);
+    drop(fold);
+    assert_eq!(tree.files(), before);
+    assert!(!tree.run_dir().exists());
+}
+
+#[test]
+fn the_controller_is_enabled_only_where_it_is_not() {
+    let mut tree = Tree::new(4, 1);
+    tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpu");
+    let mut fold = tree.fold(By::Cpuset, step());
+    assert_eq!(tree.get("sys/fs/cgroup/cgroup.subtree_control"), "cpu\n");
+    tree.decide(&mut fold, 50, 20);
+    assert_eq!(tree.get("sys/fs/cgroup/cgroup.subtree_control"), "+cpuset\n");
+    // As the kernel has it then; and somebody uses it by the end.
+    tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpuset cpu");
+    tree.put("sys/fs/cgroup/user.slice/cpuset.mems", "0");
+    let undone = fold.undo().unwrap();
+    assert_eq!(undone.foreign, ["cgroup.subtree_control keeps cpuset, which others use by now"]);
+    assert_eq!(tree.get("sys/fs/cgroup/cgroup.subtree_control"), "cpuset cpu\n");
+}
+
+#[test]
+fn odd_trees_are_refused_or_read_without_a_panic() {
+    let new = |tree: &Tree, by| Fold::new(tree.roots(), by, step(), Mode::Dry, tree.now);
+    let tree = Tree::new(4, 1);
+    tree.put("sys/fs/cgroup/cgroup.controllers", "cpu");
+    let why = new(&tree, By::Cpuset).unwrap_err();
+    assert!(
+        matches!(&why, FoldError::Missing { .. }) && why.to_string().contains("remedy"),
+        "{why}"
+    );
+    tree.put("sys/devices/system/cpu/isolated", "0-3");
+    assert!(matches!(new(&tree, By::Hotplug).unwrap_err(), FoldError::Missing { .. }));
+    tree.put("sys/devices/system/cpu/online", "nonsense");
+    assert!(matches!(new(&tree, By::Hotplug).unwrap_err(), FoldError::Missing { .. }));
+    fs::remove_dir_all(tree.path("proc")).unwrap();
+    assert!(new(&tree, By::Hotplug).is_err());
+
+    // Counters that go back, CPUs without a line, an empty file, siblings that contradict each other.
+    let mut tree = Tree::new(4, 2);
+    tree.put("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0-99");
+    tree.put("sys/devices/system/cpu/cpu3/topology/thread_siblings_list", "x");
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.busy = vec![1000; 4];
+    tree.decide(&mut fold, 0, 0);
+    tree.busy = vec![0; 4];
+    assert_eq!(tree.decide(&mut fold, 0, 0).time.busy_ns, 0);
+    tree.put("proc/stat", "cpu2 1 1 1 1 1 1 1 1");
+    tree.now += SECOND;
+    assert!(fold.look(tree.now).unwrap().decision.is_some());
+    fs::write(tree.path("proc/stat"), "").unwrap();
+    tree.now += SECOND;
+    assert_eq!(fold.look(tree.now).unwrap(), Look::default());
+}
+
+#[test]
+fn a_guest_of_4096_cpus_folds() {
+    let mut tree = Tree::new(4096, 2);
+    let mut fold = tree.fold(By::Cpuset, GovernorConfig::new(Kind::Proportional));
+    let decision = tree.decide(&mut fold, 75, 25);
+    assert_eq!((decision.before.len(), cpus::show(&decision.after)), (4096, "0-3071".to_owned()));
+    assert_eq!(tree.cpus_of("user.slice"), "0-3071\n");
+}
+
+#[test]
+fn threads_with_affinities_that_the_kernel_forgets_are_found() {
+    let tree = Tree::new(4, 1);
+    let thread = |pid: u32, tid: u32, parent: u32, cpus: &str, cgroup: &str| {
+        let task = format!("proc/{pid}/task/{tid}");
+        let status =
+            format!("Name:\tt{tid}\nPPid:\t{parent}\nCpus_allowed_list:\t{cpus}\nMems:\t0");
+        tree.put(&format!("{task}/status"), &status);
+        tree.put(&format!("{task}/cgroup"), &format!("1:name=x:/\n0::/{cgroup}"));
+    };
+    tree.put("sys/fs/cgroup/user.slice/cpuset.cpus.effective", "0-1");
+    thread(10, 10, 1, "0-3", "system.slice/a.service");
+    thread(10, 11, 1, "1", "system.slice/a.service");
+    thread(12, 12, 1, "0-1", "user.slice/deep/er");
+    thread(13, 13, 1, "0-63", "system.slice");
+    thread(14, 14, 2, "1", "");
+    thread(15, 15, 1, "2", "");
+    tree.put("proc/16/task/16/status", "nonsense");
+    let layout = Layout::read(&tree.roots()).unwrap();
+    let tids = |by| pinned(&tree.roots(), by, &layout).iter().map(|p| p.tid).collect::<Vec<_>>();
+    assert_eq!(tids(By::Cpuset), Vec::<u32>::new(), "6.12 keeps them");
+    tree.put("proc/sys/kernel/osrelease", "6.1.0-56-cloud-amd64");
+    assert_eq!((tids(By::Cpuset), tids(By::Hotplug)), (vec![11], vec![11, 15]));
+}

@@ -1,0 +1,79 @@
+//! The folder of vcoop's state on this machine, and locks in it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// Whoever gives things back holds the lock of an owner that has died. So long is waited for it.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Why the folder, or its lock, cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// Another process holds the lock.
+    #[error("vcoop is at work already, in process {0}\n  remedy: {1}")]
+    Busy(String, &'static str),
+    /// Others could write in it.
+    #[error("{} belongs to somebody else, or others can write in it\n  remedy: remove it", .0.display())]
+    Untrusted(PathBuf),
+    /// A file could not be read or written.
+    #[error("{path}: {why}{hint}", path = .0.display(), why = .1, hint = hint(.1))]
+    Io(PathBuf, io::Error),
+}
+
+fn hint(e: &io::Error) -> &'static str {
+    if e.kind() == io::ErrorKind::PermissionDenied { "\n  remedy: run it as root" } else { "" }
+}
+
+/// Where the folder is: `VCOOP_RUN_DIR`, or `/run/vcoop`.
+pub fn usual() -> PathBuf {
+    std::env::var_os("VCOOP_RUN_DIR").map_or_else(|| "/run/vcoop".into(), PathBuf::from)
+}
+
+/// Makes the folder, and takes the lock `name` in it: a file that is locked as long as it is open
+/// anywhere, and begins with the process id of whoever took it. `remedy`: what to do where another
+/// process has it.
+///
+/// # Errors
+///
+/// [`FolderError`].
+pub fn lock(dir: &Path, name: &str, remedy: &'static str) -> Result<File, FolderError> {
+    let at = |e| FolderError::Io(dir.to_owned(), e);
+    match fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(at(e)),
+        _ => {}
+    }
+    let meta = fs::symlink_metadata(dir).map_err(at)?;
+    if !meta.is_dir()
+        || meta.uid() != rustix::process::geteuid().as_raw()
+        || meta.mode() & 0o022 != 0
+    {
+        return Err(FolderError::Untrusted(dir.to_owned()));
+    }
+    let path = dir.join(name);
+    let at = |e| FolderError::Io(path.clone(), e);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let mut lock = options.custom_flags(libc::O_NOFOLLOW).open(&path).map_err(at)?;
+    let began = Instant::now();
+    while let Err(e) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        if e != rustix::io::Errno::WOULDBLOCK {
+            return Err(at(e.into()));
+        }
+        if began.elapsed() > PATIENCE {
+            let mut pid = String::new();
+            let _ = (&mut lock).take(20).read_to_string(&mut pid);
+            let digits: String = pid.chars().take_while(char::is_ascii_digit).collect();
+            return Err(FolderError::Busy(digits, remedy));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    lock.set_len(0).and_then(|()| lock.rewind()).map_err(at)?;
+    lock.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(at)?;
+    Ok(lock)
+}

@@ -1,0 +1,27 @@
+//! The memory that a guest with vcoop's driver shares with this host.
+//!
+//! ```text
+//! Server ---- ivshmem's protocol: memory, doorbell ----> VMM (PCI device) --> guest's driver
+//!   |
+//!   +--> Offer: Window + bell            find(pid): the Window of a VMM that was not served
+//!                  |                                  |
+//!                  +----------> Window <--------------+
+//!                               Clock: the guest's TSC as this host's time
+//! ```
+//!
+//! What is in a window is [`vcoop_abi::window`]'s matter. Nothing in it is believed: the guest can write
+//! all of it, and its VMM can make the file shorter while it is mapped here, which [`Window`] survives.
+#![cfg(target_os = "linux")]
+
+mod clock;
+mod find;
+mod guard;
+mod latency;
+mod map;
+mod server;
+
+pub use clock::Clock;
+pub use find::find;
+pub use latency::Latencies;
+pub use map::Window;
+pub use server::{Offer, Server};

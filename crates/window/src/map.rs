@@ -1,0 +1,222 @@
+//! A window as this process has it mapped.
+#![allow(unsafe_code, reason = "maps memory that a guest writes")]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use vcoop_abi::layout::PAGE_SIZE;
+use vcoop_abi::window::{self, Doorbell, GuestPage, GuestSide, Identity, WindowHeader};
+use vcoop_abi::{Header, HostArea, Word};
+
+use crate::guard::Guard;
+
+/// A window, mapped to be read and written.
+///
+/// All that is in it is atomics, because the guest uses it at the same time.
+#[derive(Debug)]
+pub struct Window {
+    map: NonNull<u8>,
+    bytes: usize,
+    slots: u64,
+    guard: Guard,
+    /// This side has said that it is there.
+    offered: AtomicBool,
+}
+
+// SAFETY: the mapping is this value's own until it is dropped, and everything that is handed out of it
+// is shared atomics.
+unsafe impl Send for Window {}
+// SAFETY: as above.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// Maps the window that begins at `offset` of a file, which may be as long as it likes.
+    ///
+    /// # Errors
+    ///
+    /// The file is shorter than a window with one vCPU, or cannot be mapped to be written.
+    pub fn map(file: &File, offset: u64) -> io::Result<Self> {
+        let short = || io::Error::new(io::ErrorKind::UnexpectedEof, "shorter than a window");
+        let meta = file.metadata()?;
+        if !meta.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        let slots = window::slots(meta.len().saturating_sub(offset));
+        if slots == 0 || !offset.is_multiple_of(PAGE_SIZE) {
+            return Err(short());
+        }
+        let bytes = window::guest_page(slots) as usize;
+        let (protection, offset) = (libc::PROT_READ | libc::PROT_WRITE, offset.cast_signed());
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let map = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                protection,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                offset,
+            )
+        };
+        if map == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let Some((map, guard)) =
+            NonNull::new(map.cast::<u8>()).zip(Guard::new(map as usize, bytes))
+        else {
+            // SAFETY: the mapping of above, which nobody uses.
+            unsafe { libc::munmap(map, bytes) };
+            return Err(io::Error::other("too many windows"));
+        };
+        Ok(Self { map, bytes, slots, guard, offered: AtomicBool::new(false) })
+    }
+
+    /// How many vCPUs it has room for.
+    pub fn slots(&self) -> u64 {
+        self.slots
+    }
+
+    /// Its file became shorter: it reads as zeroes from then on, and nobody sees what is written.
+    pub fn is_torn(&self) -> bool {
+        self.guard.is_torn()
+    }
+
+    fn header(&self) -> &WindowHeader {
+        // SAFETY: within the mapping, aligned as pages are, and nothing but atomics.
+        unsafe { self.map.cast().as_ref() }
+    }
+
+    /// What the guest says of itself.
+    pub fn guest_side(&self) -> GuestSide {
+        self.header().read_guest()
+    }
+
+    /// What the guest writes of a vCPU; `None` beyond the window.
+    pub fn guest(&self, slot: u64) -> Option<&GuestPage> {
+        let offset = (slot < self.slots).then(|| window::guest_page(slot) as usize)?;
+        // SAFETY: `slots` are within the mapping; pages are aligned; reserved words are never read.
+        Some(unsafe { self.map.add(offset).cast().as_ref() })
+    }
+
+    /// What the host writes of a vCPU; `None` beyond the window.
+    pub fn host(&self, slot: u64) -> Option<&HostArea> {
+        let offset = (slot < self.slots).then(|| window::host_page(slot) as usize)?;
+        // SAFETY: as above.
+        Some(unsafe { self.map.add(offset).cast().as_ref() })
+    }
+
+    /// The vCPUs that the guest uses: slot and APIC id, by slot.
+    pub fn online(&self) -> Vec<(u64, u32)> {
+        let side = self.guest_side();
+        if !side.is_registered() {
+            return Vec::new();
+        }
+        let identity = |slot| -> Option<(u64, u32)> {
+            let word = self.guest(slot)?.report.vcpu.load(Ordering::Acquire);
+            let Identity { online, apic_id } = Identity::from_word(word);
+            online.then_some((slot, apic_id))
+        };
+        (0..side.vcpus.bounded(self.slots)).filter_map(identity).collect()
+    }
+
+    /// Says that the host is there, with its words as they are in a page of zeroes, and how to ring it.
+    pub fn offer(&self, doorbell: Doorbell) {
+        for slot in 0..self.slots {
+            let Some(host) = self.host(slot) else { continue };
+            let words = [
+                &host.status,
+                &host.ticket,
+                &host.budget_left_ns,
+                &host.steal_ns,
+                &host.hints,
+                &host.ping,
+            ];
+            words.iter().for_each(|word| word.store(0, Ordering::Release));
+            host.header.store(Header::OURS.to_word(), Ordering::Release);
+        }
+        self.header().doorbell.store(doorbell.to_word(), Ordering::Release);
+        self.header().host.store(Header::OURS.to_word(), Ordering::Release);
+        self.offered.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if self.offered.load(Ordering::Relaxed) {
+            self.header().host.store(0, Ordering::Release);
+            for slot in 0..self.slots {
+                if let Some(host) = self.host(slot) {
+                    host.status.store(0, Ordering::Release);
+                }
+            }
+        }
+        // SAFETY: mapped by `map`, with this length; references into it do not outlive `self`.
+        unsafe { libc::munmap(self.map.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Window;
+    use std::sync::atomic::Ordering;
+    use vcoop_abi::window::{Doorbell, Identity};
+    use vcoop_abi::{Header, Status, Word};
+
+    fn window(bytes: u64) -> (std::fs::File, Window) {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(bytes).unwrap();
+        let window = Window::map(&file, 0).unwrap();
+        (file, window)
+    }
+
+    #[test]
+    fn each_side_finds_what_the_other_wrote() {
+        let (file, host) = window(1 << 16);
+        assert_eq!(host.slots(), 7);
+        assert!(host.host(7).is_none() && host.guest(u64::MAX).is_none());
+        let guest = Window::map(&file, 0).unwrap();
+        host.offer(Doorbell { valid: true, peer: 0, vector: 0 });
+        assert!(guest.host(6).unwrap().is_compatible());
+        host.host(3).unwrap().status.store(Status::Boosted.to_word(), Ordering::Release);
+        assert_eq!(guest.host(3).unwrap().status(), Status::Boosted);
+
+        let vcpu = Identity { online: true, apic_id: 5 };
+        guest.guest(2).unwrap().report.vcpu.store(vcpu.to_word(), Ordering::Release);
+        assert_eq!(host.online(), [], "not registered");
+        // It says that it has more vCPUs than fit.
+        guest.header().vcpus.store(u64::MAX, Ordering::Release);
+        guest.header().guest.store(Header::OURS.to_word(), Ordering::Release);
+        assert_eq!(host.online(), [(2, 5)]);
+        drop(host);
+        assert_eq!(guest.host(3).unwrap().status(), Status::Disabled);
+        assert_eq!(guest.header().host.load(Ordering::Acquire), 0);
+    }
+
+    #[test]
+    fn a_window_whose_file_becomes_shorter_is_torn_and_nothing_worse() {
+        let (file, window) = window(1 << 16);
+        let other = self::window(1 << 16).1;
+        window.offer(Doorbell::default());
+        file.set_len(0).unwrap();
+        assert!(!window.is_torn());
+        window.host(3).unwrap().ticket.store(1, Ordering::Release);
+        assert!(window.is_torn());
+        assert_eq!(window.guest(6).unwrap().area.read_deadline_tsc().bounded(9), 0);
+        assert!(!window.guest_side().is_registered());
+        assert!(!other.is_torn());
+    }
+
+    #[test]
+    fn what_is_no_window_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096 * 3 - 1).unwrap();
+        assert!(Window::map(&file, 0).is_err());
+        file.set_len(4096 * 3).unwrap();
+        assert_eq!(Window::map(&file, 0).unwrap().slots(), 1);
+        assert!(Window::map(&file, 4096).is_err() && Window::map(&file, u64::MAX).is_err());
+        assert!(Window::map(&std::fs::File::open("/dev/zero").unwrap(), 0).is_err());
+    }
+}

@@ -1,0 +1,239 @@
+//! The server that an ivshmem device with a doorbell connects to (QEMU, docs/specs/ivshmem-spec).
+//!
+//! Each connection gets a window and a doorbell of its own: no VM shares memory with another. Of the
+//! client nothing is read but its process id, which the kernel tells.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use vcoop_abi::window::Doorbell;
+
+use crate::map::Window;
+
+/// Size of a window: 127 vCPUs.
+const BYTES: u64 = 1 << 20;
+
+/// Most connections at a time.
+const MOST: usize = 256;
+
+/// How long a client may take to read what it is told.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Version of the protocol.
+const VERSION: i64 = 0;
+/// Our number among the peers, and the client's.
+const HOST: i64 = 0;
+const CLIENT: i64 = 1;
+
+/// What a VMM was given.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// The window.
+    pub window: Arc<Window>,
+    /// An eventfd that the guest rings.
+    pub bell: Arc<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: UnixStream,
+    offer: Offer,
+}
+
+impl Connection {
+    /// Whether the client is still there.
+    fn lives(&self) -> bool {
+        let mut fds = [PollFd::new(&self.stream, PollFlags::RDHUP)];
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let polled = poll(&mut fds, Some(&now));
+        polled.is_ok() && !fds[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP)
+    }
+}
+
+type Connections = Mutex<BTreeMap<u32, Connection>>;
+
+/// Serves windows. Dropping it closes the socket, and no guest is heard any more.
+#[derive(Debug)]
+pub struct Server {
+    socket: PathBuf,
+    listener: OwnedFd,
+    connections: Arc<Connections>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens on a socket that its owner alone may connect to, in place of a file there. Owner and mode
+    /// are the caller's to widen.
+    ///
+    /// # Errors
+    ///
+    /// Nobody can listen there.
+    pub fn start(socket: &Path) -> io::Result<Self> {
+        let _ = fs::remove_file(socket);
+        let listener = UnixListener::bind(socket)?;
+        fs::set_permissions(socket, fs::Permissions::from_mode(0o600))?;
+        let own = listener.try_clone()?;
+        let connections: Arc<Connections> = Arc::default();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (all, ends) = (connections.clone(), stop.clone());
+        let thread = thread::Builder::new().name("windows".to_owned());
+        let thread = thread.spawn(move || accept(&listener, &all, &ends))?;
+        Ok(Self {
+            socket: socket.to_owned(),
+            listener: own.into(),
+            connections,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// What the VMM of this process was given; `None`: it is not connected.
+    pub fn offer(&self, pid: u32) -> Option<Offer> {
+        let mut all = lock(&self.connections);
+        if !all.get(&pid)?.lives() {
+            all.remove(&pid);
+        }
+        all.get(&pid).map(|connection| connection.offer.clone())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        // Ends its wait.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        let _ = fs::remove_file(&self.socket);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(connections: &Connections) -> MutexGuard<'_, BTreeMap<u32, Connection>> {
+    connections.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn accept(listener: &UnixListener, all: &Connections, stop: &AtomicBool) {
+    for stream in listener.incoming() {
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok(stream) = stream else { continue };
+        lock(all).retain(|_, connection| connection.lives());
+        if lock(all).len() >= MOST {
+            continue;
+        }
+        let pid =
+            socket_peercred(&stream).map(|who| who.pid.as_raw_nonzero().get().cast_unsigned());
+        if let (Ok(pid), Ok(connection)) = (pid, serve(stream)) {
+            lock(all).insert(pid, connection);
+        }
+    }
+}
+
+/// Gives a client its window and its doorbell.
+fn serve(stream: UnixStream) -> io::Result<Connection> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = File::from(memfd_create("vcoop-window", flags)?);
+    memory.set_len(BYTES)?;
+    // A client that makes it shorter, or longer, would take it from under us.
+    fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    let window = Window::map(&memory, 0)?;
+    let new = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let (bell, theirs) = (new()?, new()?);
+    stream.set_write_timeout(Some(PATIENCE))?;
+    tell(&stream, VERSION, None)?;
+    tell(&stream, CLIENT, None)?;
+    tell(&stream, -1, Some(memory.as_fd()))?;
+    tell(&stream, HOST, Some(bell.as_fd()))?;
+    // Nobody rings it: the guest sees what it has to at its next event.
+    tell(&stream, CLIENT, Some(theirs.as_fd()))?;
+    window.offer(Doorbell { valid: true, peer: HOST as u16, vector: 0 });
+    Ok(Connection { stream, offer: Offer { window: Arc::new(window), bell: Arc::new(bell) } })
+}
+
+fn tell(stream: &UnixStream, message: i64, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let bytes = message.to_le_bytes();
+    let files = file.as_slice();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
+        return Err(io::Error::other("no room for a descriptor"));
+    }
+    match sendmsg(stream, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)? {
+        8 => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Server;
+    use crate::map::Window;
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    use std::fs::File;
+    use std::io::IoSliceMut;
+    use std::mem::MaybeUninit;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::Ordering;
+
+    /// One message, as a VMM reads it.
+    fn read(stream: &UnixStream) -> (i64, Option<OwnedFd>) {
+        let mut bytes = [0; 8];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let read = recvmsg(stream, &mut parts, &mut control, RecvFlags::empty()).unwrap();
+        assert_eq!(read.bytes, 8);
+        let mut files = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(files) => Some(files.collect::<Vec<_>>()),
+            _ => None,
+        });
+        (i64::from_le_bytes(bytes), files.next().and_then(|mut files| files.pop()))
+    }
+
+    #[test]
+    fn a_client_gets_a_window_that_cannot_shrink_and_a_bell_that_is_heard() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::start(&dir.path().join("window.sock")).unwrap();
+        let me = std::process::id();
+        assert!(server.offer(me).is_none());
+        let client = UnixStream::connect(dir.path().join("window.sock")).unwrap();
+        let numbers: Vec<(i64, Option<OwnedFd>)> = (0..5).map(|_| read(&client)).collect();
+        let told: Vec<(i64, bool)> = numbers.iter().map(|(n, fd)| (*n, fd.is_some())).collect();
+        assert_eq!(told, [(0, false), (1, false), (-1, true), (0, true), (1, true)]);
+        let mut files = numbers.into_iter().filter_map(|(_, fd)| fd);
+        let memory = File::from(files.next().unwrap());
+        assert!(memory.set_len(0).is_err() && memory.set_len(1 << 21).is_err());
+        let guest = Window::map(&memory, 0).unwrap();
+        let offer = loop {
+            match server.offer(me) {
+                Some(offer) => break offer,
+                None => std::thread::yield_now(),
+            }
+        };
+        offer.window.host(5).unwrap().ticket.store(3, Ordering::Release);
+        assert_eq!(guest.host(5).unwrap().ticket(), 3);
+        rustix::io::write(files.next().unwrap(), &1_u64.to_ne_bytes()).unwrap();
+        let mut rung = [0; 8];
+        assert_eq!(rustix::io::read(&*offer.bell, &mut rung).unwrap(), 8);
+        drop(client);
+        assert!(server.offer(me).is_none(), "it is gone");
+    }
+}
