@@ -7,8 +7,8 @@
  * A timer is known from when an urgent task arms it until it is cancelled or has
  * expired. Its callback, or what that returns, may arm it again; so it is known
  * until the end of the interrupt or softirq that it expires in. The address of a
- * timer on a stack is another timer's then. A timer that has passed by the end of
- * a timer interrupt went away unseen, and is forgotten.
+ * timer on a stack is another timer's then. A timer that has passed unseen is
+ * forgotten.
  */
 #include <linux/kallsyms.h>
 #include <linux/preempt.h>
@@ -20,8 +20,9 @@
 #include "vcoop.h"
 
 /*
- * What is later than this when the timer interrupt ends was cancelled unseen, or
- * is on another CPU.
+ * What is later than this at the end of two timer interrupts was cancelled unseen,
+ * or is on another CPU. One is not enough: the vCPU may have lost its CPU since the
+ * kernel looked at the clock.
  */
 #define STALE_NS NSEC_PER_MSEC
 
@@ -195,6 +196,7 @@ void vcoop_timer_start(struct hrtimer *timer)
 		if (entry) {
 			entry->timer = timer;
 			entry->soft = timer->is_soft;
+			entry->late = false;
 			entry->tsc = tsc_of(timer->base, hrtimer_get_expires(timer));
 		} else if (vcpu->page) {
 			WRITE_ONCE(vcpu->page->report.dropped, ++timers->dropped);
@@ -266,6 +268,11 @@ void vcoop_deadline_purge(struct vcoop_vcpu *vcpu, bool soft)
 		struct vcoop_timer *entry = &timers->timers[i];
 
 		if (entry->soft != soft || entry->tsc >= before) {
+			i++;
+			continue;
+		}
+		if (entry->tsc && !entry->late) {
+			entry->late = true;
 			i++;
 			continue;
 		}

@@ -11,6 +11,8 @@
 #include <linux/hardirq.h>
 #include <linux/interrupt.h>
 #include <linux/tracepoint.h>
+#include <linux/version.h>
+#include <trace/events/ipi.h>
 #include <trace/events/irq.h>
 #include <trace/events/sched.h>
 #include <trace/events/timer.h>
@@ -19,14 +21,27 @@
 
 #include "vcoop.h"
 
-/* A wake-up whose queue is not known after so long is no news any more. */
-#define WAKING_NS (50 * NSEC_PER_USEC)
+/* A wake-up that has not been told of for so long is no news any more. */
+#define WAKING_NS NSEC_PER_MSEC
+
+/* Whether the kernel says when it sends an interrupt to another CPU. */
+static bool sees_ipis;
 
 static void tell(struct vcoop_vcpu *vcpu, enum vcoop_event_kind kind)
 {
 	struct vcoop_event event = { .kind = kind };
 
 	vcoop_vcpu_event(vcpu, &event);
+}
+
+/*
+ * The declared task that waits on a CPU, behind fair ones. It is stored while the task cannot run:
+ * with the lock of its queue held, or on its way from one to another.
+ */
+static void waits(unsigned int cpu, const struct task_struct *task, u16 word)
+{
+	if (word & VCOOP_TASK_DECLARED)
+		WRITE_ONCE(per_cpu_ptr(&vcoop_vcpus, cpu)->waiting, (u64)task->pid << 16 | word);
 }
 
 /*
@@ -42,7 +57,33 @@ static void flush_waking(struct vcoop_vcpu *vcpu)
 	vcpu->waking.pid = 0;
 	if (vcpu->waking.cpu != smp_processor_id() &&
 	    rdtsc() - vcpu->waking.tsc < vcoop_ns_to_tsc(WAKING_NS))
-		vcoop_vcpu_enqueue(vcpu->waking.cpu, pid, vcpu->waking.task);
+		vcoop_vcpu_enqueue(vcpu->waking.cpu, vcpu->waking.task);
+}
+
+/*
+ * Where the kernel does not say that it sends the interrupt, a task that wakes another one interrupts
+ * itself as soon as it can be: the other one is on its way then. In an interrupt, its end comes soon.
+ */
+static void after_waking(struct irq_work *work)
+{
+	unsigned long flags;
+
+	raw_local_irq_save(flags);
+	flush_waking(this_cpu_ptr(&vcoop_vcpus));
+	raw_local_irq_restore(flags);
+}
+
+static void __maybe_unused on_ipi_send_cpu(void *data, const unsigned int cpu,
+					   unsigned long callsite, void *callback)
+{
+	struct vcoop_vcpu *vcpu;
+	unsigned long flags;
+
+	raw_local_irq_save(flags);
+	vcpu = this_cpu_ptr(&vcoop_vcpus);
+	if (vcpu->waking.pid && vcpu->waking.cpu == cpu)
+		flush_waking(vcpu);
+	raw_local_irq_restore(flags);
 }
 
 static void irq_enter_hook(void)
@@ -180,8 +221,7 @@ static void on_sched_switch(void *data, bool preempt, struct task_struct *prev,
 	}
 	if ((preempt || !prev_state) && !is_idle_task(prev)) {
 		word = vcoop_task_word(prev);
-		if (word & VCOOP_TASK_DECLARED)
-			WRITE_ONCE(vcpu->waiting, (u64)prev->pid << 16 | word);
+		waits(smp_processor_id(), prev, word);
 		if (vcoop_task_is_urgent(word) &&
 		    ((word & VCOOP_TASK_DECLARED) || vcoop_task_is_urgent(event.task)) &&
 		    (!event.flag ||
@@ -223,6 +263,8 @@ static void on_sched_waking(void *data, struct task_struct *task)
 		vcpu->waking.cpu = task_cpu(task);
 		vcpu->waking.task = word;
 		vcpu->waking.tsc = rdtsc();
+		if (!sees_ipis && in_task() && vcpu->waking.cpu != smp_processor_id())
+			irq_work_queue(&vcpu->after_waking);
 	}
 	raw_local_irq_restore(flags);
 }
@@ -241,8 +283,10 @@ static void on_sched_wakeup(void *data, struct task_struct *task)
 	if (vcpu->waking.pid == task->pid)
 		vcpu->waking.pid = 0;
 	/* One that runs still has not slept. */
-	if (!READ_ONCE(task->on_cpu))
-		vcoop_vcpu_enqueue(task_cpu(task), task->pid, word);
+	if (!READ_ONCE(task->on_cpu)) {
+		waits(task_cpu(task), task, word);
+		vcoop_vcpu_enqueue(task_cpu(task), word);
+	}
 	raw_local_irq_restore(flags);
 }
 
@@ -260,10 +304,12 @@ static void on_sched_migrate_task(void *data, struct task_struct *task, int cpu)
 	from = per_cpu_ptr(&vcoop_vcpus, task_cpu(task));
 	if (READ_ONCE(from->waiting) >> 16 == task->pid)
 		WRITE_ONCE(from->waiting, 0);
-	if (vcpu->waking.pid == task->pid)
+	if (vcpu->waking.pid == task->pid) {
 		vcpu->waking.cpu = cpu;
-	else if (READ_ONCE(task->on_rq))
-		vcoop_vcpu_enqueue(cpu, task->pid, word);
+	} else if (READ_ONCE(task->on_rq)) {
+		waits(cpu, task, word);
+		vcoop_vcpu_enqueue(cpu, word);
+	}
 	raw_local_irq_restore(flags);
 }
 
@@ -352,6 +398,9 @@ static void __maybe_unused check_arguments(void)
 	check_trace_callback_type_hrtimer_cancel(on_hrtimer_cancel);
 	check_trace_callback_type_hrtimer_expire_entry(HRTIMER_EXPIRE_ENTRY);
 	check_trace_callback_type_hrtimer_expire_exit(on_hrtimer_expire_exit);
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
+	check_trace_callback_type_ipi_send_cpu(on_ipi_send_cpu);
+#endif
 	/* All vectors are of one class. */
 	check_trace_callback_type_local_timer_entry(on_vector_entry);
 	check_trace_callback_type_local_timer_exit(on_local_timer_exit);
@@ -376,6 +425,7 @@ static struct probe probes[] = {
 	NEEDED(sched_wakeup, on_sched_wakeup),
 	NEEDED(sched_wakeup_new, on_sched_wakeup),
 	OPTIONAL(sched_migrate_task, on_sched_migrate_task),
+	OPTIONAL(ipi_send_cpu, on_ipi_send_cpu),
 	NEEDED(irq_handler_exit, on_irq_handler_exit),
 	NEEDED(irq_handler_entry, on_irq_handler_entry),
 	NEEDED(local_timer_exit, on_local_timer_exit),
@@ -404,8 +454,11 @@ static void find_tracepoint(struct tracepoint *tracepoint, void *data)
 
 int vcoop_probes_attach(void)
 {
+	unsigned int cpu;
 	int i, err;
 
+	for_each_possible_cpu(cpu)
+		init_irq_work(&per_cpu_ptr(&vcoop_vcpus, cpu)->after_waking, after_waking);
 	for_each_kernel_tracepoint(find_tracepoint, NULL);
 	for (i = 0; i < ARRAY_SIZE(probes); i++) {
 		struct probe *probe = &probes[i];
@@ -413,6 +466,8 @@ int vcoop_probes_attach(void)
 		err = probe->tracepoint ? tracepoint_probe_register(probe->tracepoint, probe->hook,
 								    NULL) : -ENOENT;
 		probe->attached = !err;
+		if (probe->hook == on_ipi_send_cpu)
+			WRITE_ONCE(sees_ipis, !err);
 		if (!err)
 			continue;
 		if (probe->optional) {
@@ -429,6 +484,7 @@ int vcoop_probes_attach(void)
 
 void vcoop_probes_detach(void)
 {
+	unsigned int cpu;
 	int i;
 
 	for (i = 0; i < ARRAY_SIZE(probes); i++) {
@@ -439,6 +495,8 @@ void vcoop_probes_detach(void)
 	}
 	/* No CPU is in a hook any more. */
 	tracepoint_synchronize_unregister();
+	for_each_possible_cpu(cpu)
+		irq_work_sync(&per_cpu_ptr(&vcoop_vcpus, cpu)->after_waking);
 }
 
 void vcoop_probes_show(struct seq_file *file)

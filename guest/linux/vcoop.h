@@ -4,6 +4,7 @@
 #define VCOOP_H
 
 #include <linux/hrtimer.h>
+#include <linux/irq_work.h>
 #include <linux/percpu.h>
 #include <linux/sched.h>
 #include <linux/seq_file.h>
@@ -45,6 +46,7 @@ struct vcoop_timer {
 	const struct hrtimer *timer;	/* compared, never followed; NULL: free */
 	u64 tsc;			/* when it expires; 0: its callback runs */
 	bool soft;			/* expires in a softirq */
+	bool late;			/* had passed at the end of an interrupt */
 };
 
 struct vcoop_timers {
@@ -70,7 +72,7 @@ struct vcoop_vcpu {
 	struct vcoop_guest_page *page;	/* NULL: offline, or it has no slot */
 	struct vcoop_host_area *host;
 	u64 remote;		/* the remote word as last looked at */
-	u64 waiting;		/* declared task that waits: pid << 16 | task; any CPU stores it */
+	u64 waiting;		/* declared task that waits: pid << 16 | task; see probes.c */
 	u64 pong;
 	/* Of the timer whose callback runs; no base: none does. */
 	const struct hrtimer_clock_base *due_base;
@@ -82,6 +84,7 @@ struct vcoop_vcpu {
 		u16 task;
 		u64 tsc;
 	} waking;
+	struct irq_work after_waking;
 	u64 events;
 	u64 notified;
 	u64 rang;
@@ -99,7 +102,7 @@ void vcoop_vcpu_event(struct vcoop_vcpu *vcpu, const struct vcoop_event *event);
 void vcoop_vcpu_pong(struct vcoop_vcpu *vcpu);
 void vcoop_vcpu_latency(struct vcoop_vcpu *vcpu, u64 due_tsc);
 void vcoop_vcpu_remote(struct vcoop_vcpu *vcpu, bool due);
-void vcoop_vcpu_enqueue(unsigned int cpu, pid_t pid, u16 task);
+void vcoop_vcpu_enqueue(unsigned int cpu, u16 task);
 void vcoop_vcpu_online(unsigned int cpu);
 void vcoop_vcpu_offline(unsigned int cpu);
 void vcoop_deadline_show(struct vcoop_vcpu *vcpu);

@@ -166,15 +166,13 @@ void vcoop_vcpu_remote(struct vcoop_vcpu *vcpu, bool due)
 	}
 }
 
-/* An urgent task was put on a CPU's queue. */
-void vcoop_vcpu_enqueue(unsigned int cpu, pid_t pid, u16 task)
+/* An urgent task was put on a CPU's queue, or is about to be. */
+void vcoop_vcpu_enqueue(unsigned int cpu, u16 task)
 {
 	struct vcoop_vcpu *vcpu = per_cpu_ptr(&vcoop_vcpus, cpu);
 	struct vcoop_guest_page *page = READ_ONCE(vcpu->page);
 	u64 status, old;
 
-	if (task & VCOOP_TASK_DECLARED)
-		WRITE_ONCE(vcpu->waiting, (u64)pid << 16 | task);
 	if (cpu == smp_processor_id()) {
 		struct vcoop_event event = { .kind = VCOOP_RT_ENQUEUED, .task = task };
 

@@ -3,6 +3,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/io.h>
+#include <linux/ioport.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/pci.h>
@@ -101,6 +102,11 @@ static int open_phys(void)
 	if (*rest || !bytes || !PAGE_ALIGNED(address)) {
 		pr_err("phys=%s: expected ADDRESS,BYTES with an address of a whole page\n", phys);
 		return -EINVAL;
+	}
+	if (region_intersects(address, bytes, IORESOURCE_SYSTEM_RAM, IORES_DESC_NONE) !=
+	    REGION_DISJOINT) {
+		pr_err("phys=%s: the kernel uses this memory\n", phys);
+		return -EBUSY;
 	}
 	vcoop_window.kind = "phys";
 	return map(address, bytes);

@@ -339,10 +339,10 @@ fn the_abi_page_has_the_offsets_of_the_types() {
             [$((offset_of!($area, $field).to_string(), concat!("`", stringify!($field), "`"))),*]
         };
     }
-    let guest = offsets!(GuestArea: header, intent, cs, request, ack, deadline_tsc);
+    let guest = offsets!(GuestArea: header, intent, cs, request, ack, deadline_tsc, pong, pong_tsc,
+        remote);
     assert_rows(&text, "Guest area", &guest);
-    let host =
-        offsets!(HostArea: header, status, ticket, budget_left_ns, steal_ns, hints, preferred);
+    let host = offsets!(HostArea: header, status, ticket, budget_left_ns, steal_ns, hints, ping, preferred);
     assert_rows(&text, "Host area", &host);
     for size in [size_of::<GuestArea>(), size_of::<HostArea>()] {
         assert!(text.contains(&format!("{size} bytes")), "{size}");

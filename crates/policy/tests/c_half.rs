@@ -129,11 +129,11 @@ fn made(stores: Stores, flags: u64) -> Made {
 }
 
 /// Builds the C program.
-fn program(folder: &Path) -> PathBuf {
+fn program(folder: &Path, optimized: &str) -> PathBuf {
     let linux = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest/linux");
     let program = folder.join("replay");
     let built = Command::new("cc")
-        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args(["-std=gnu11", optimized, "-Wall", "-Wextra", "-Werror", "-o"])
         .args([&program, &linux.join("tools/replay.c"), &linux.join("half.c")])
         .output()
         .unwrap();
@@ -145,7 +145,7 @@ fn program(folder: &Path) -> PathBuf {
 fn compare(test: &str, ops: &[Op]) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-half-{test}"));
     fs::create_dir_all(&folder).unwrap();
-    let program = program(&folder);
+    let program = program(&folder, "-O1");
     let (steps, answers) = (folder.join("steps"), folder.join("answers"));
     let bytes: Vec<u8> =
         ops.iter().flat_map(|op| encode(*op)).flat_map(|word| word.to_le_bytes()).collect();
@@ -308,4 +308,23 @@ fn every_short_sequence_makes_the_same_stores() {
         }
     }
     compare("short", &ops);
+}
+
+/// What an event may cost the guest, in nanoseconds, its stores and fences included.
+const MOST_NS: f64 = 150.0;
+
+#[test]
+fn an_event_is_cheap() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c-half-cheap");
+    fs::create_dir_all(&folder).unwrap();
+    let measured = Command::new(program(&folder, "-O2")).arg("20000").output().unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    let measured = String::from_utf8(measured.stdout).unwrap();
+    let mut lines = 0;
+    for line in measured.lines() {
+        let ns: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(ns < MOST_NS, "{line}");
+        lines += 1;
+    }
+    assert_eq!(lines, 16, "four sequences of events, four statuses");
 }

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use vcoop_abi::window::{
-    self, GuestPage, GuestReport, Identity, WindowHeader, guest_page, host_page,
+    self, Doorbell, GuestPage, GuestReport, Identity, WindowHeader, guest_page, host_page,
 };
 use vcoop_abi::{
     BoostRequest, Class, GuestArea, Header, HostArea, Intent, Remote, Status, TaskIntent, Word,
@@ -139,7 +139,7 @@ impl Guest {
 
     /// What a line of shell prints; it must succeed.
     fn sh(&self, command: &str) -> String {
-        let output = self.vm.run(command, LIMIT).unwrap();
+        let output = self.vm.run(command, LIMIT).unwrap_or_else(|e| panic!("{command}: {e}"));
         assert_eq!(output.status, 0, "{command}: {}{}", output.stdout, output.stderr);
         output.stdout
     }
@@ -175,6 +175,22 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
         assert!(Instant::now() < give_up, "not in time: {what}");
         thread::sleep(Duration::from_micros(200));
     }
+}
+
+/// How often something was so while a command ran.
+fn during(command: impl FnOnce() -> String + Send, mut is: impl FnMut() -> bool) -> u32 {
+    let mut times = 0;
+    thread::scope(|scope| {
+        let run = scope.spawn(command);
+        while !run.is_finished() {
+            times += u32::from(is());
+            thread::sleep(Duration::from_micros(50));
+        }
+        if let Err(panic) = run.join() {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    times
 }
 
 test!("", the_driver_builds_for_every_series, || -> Outcome {
@@ -229,20 +245,17 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
     let ping = host_page(0) + offset_of!(HostArea, ping) as u64;
     window.write(ping, 7);
     let before = window.latencies(0);
-    let (mut urgent, mut deadlines) = (0, Vec::new());
-    thread::scope(|scope| {
-        let run = scope.spawn(|| guest.sh("taskset 1 cyclictest -q -p 80 -i 2000 -l 1000"));
-        while !run.is_finished() {
-            let running = window.intent(0).running;
-            urgent += u32::from(running == TaskIntent::fifo(80));
+    let mut deadlines = Vec::new();
+    let urgent = during(
+        || guest.sh("taskset 1 cyclictest -q -p 80 -i 2000 -l 1000"),
+        || {
             let deadline = window.area(0, offset_of!(GuestArea, deadline_tsc));
             if deadline != 0 && deadlines.last() != Some(&deadline) {
                 deadlines.push(deadline);
             }
-            thread::sleep(Duration::from_micros(50));
-        }
-        run.join().unwrap();
-    });
+            window.intent(0).running == TaskIntent::fifo(80)
+        },
+    );
     assert!(urgent > 0, "the running task was never seen to be urgent");
     assert!(deadlines.len() > 100, "{} deadlines", deadlines.len());
     let latencies = window.latencies(0) - before;
@@ -258,13 +271,29 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
         window.area(0, offset_of!(GuestArea, deadline_tsc)) == 0
     });
 
-    // A task that another CPU wakes is that CPU's word. The waker's timer is on CPU 0.
-    let remote = |vcpu| Remote::from_word(window.area(vcpu, offset_of!(GuestArea, remote)));
-    let before = remote(1).count;
-    guest.sh("mkfifo /tmp/pipe; (taskset 2 chrt -f 30 cat /tmp/pipe >/dev/null & ) ; \
-         taskset 1 sh -c 'for i in 1 2 3 4 5 6 7 8; do echo $i; usleep 20000; done >/tmp/pipe'");
-    assert!(remote(1).count > before, "{}", guest.state());
-    assert_eq!(remote(1).task, TaskIntent::fifo(30));
+    // A task that another CPU wakes is that CPU's word.
+    let remote = || Remote::from_word(window.area(1, offset_of!(GuestArea, remote)));
+    let before = remote().count;
+    guest.sh("mkfifo /tmp/pipe; (taskset 2 chrt -f 30 cat /tmp/pipe >/dev/null & )");
+    let told = during(
+        || {
+            guest.sh(
+                "taskset 1 sh -c 'for i in $(seq 20); do echo $i; usleep 10000; done >/tmp/pipe'",
+            )
+        },
+        || remote().task == TaskIntent::fifo(30),
+    );
+    assert!(told > 0 && remote().count > before, "{:?} {}", remote(), guest.state());
+
+    // It rings for a deadline that the host cannot know. Nobody hears it here.
+    let doorbell = offset_of!(WindowHeader, doorbell) as u64;
+    assert!(guest.state().contains(" rang 0,"), "{}", guest.state());
+    window.write(doorbell, Doorbell { valid: true, peer: 1, vector: 0 }.to_word());
+    guest.sh("taskset 1 cyclictest -q -p 80 -i 1000 -l 50");
+    let state = guest.state();
+    let rang = state.split(" rang ").nth(1).and_then(|s| s.split(',').next()).unwrap();
+    assert!(rang.parse::<u32>().unwrap() > 0, "{state}");
+    window.write(doorbell, 0);
 
     // Boosted with nothing urgent to do: the guest ends it.
     window.offer(Status::Boosted);
@@ -274,31 +303,28 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
 
     // A fair task is urgent if it was declared so, by its nice value or by its cgroup.
     window.offer(Status::Normal);
-    let declared = |command: &str, class: Class| {
-        thread::scope(|scope| {
-            let run = scope.spawn(|| guest.sh(command));
-            let mut seen = 0;
-            while !run.is_finished() {
+    let declared = |command: &str| {
+        during(
+            || guest.sh(command),
+            || {
                 let running = window.intent(1).running;
-                seen += u32::from(running.declared && running.class == class);
-                thread::sleep(Duration::from_micros(50));
-            }
-            run.join().unwrap();
-            seen
-        })
+                running.declared && running.class == Class::Fair
+            },
+        )
     };
-    let busy = "i=0; while [ $i -lt 5000 ]; do i=$((i+1)); done";
+    // What a task is, is told when it is switched to.
+    let busy = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); usleep 1000; done";
     let nice = format!("taskset 2 nice -n -5 sh -c '{busy}'");
-    assert_eq!(declared(&nice, Class::Fair), 0);
+    assert_eq!(declared(&nice), 0);
     let parameter = "/sys/module/vcoop/parameters";
     guest.sh(&format!("echo -5 >{parameter}/urgent_nice"));
-    assert!(declared(&nice, Class::Fair) > 0, "{}", guest.state());
+    assert!(declared(&nice) > 0, "{}", guest.state());
     guest.sh(&format!(
         "echo -21 >{parameter}/urgent_nice; mkdir -p /tmp/cg; mount -t cgroup2 none /tmp/cg; \
          mkdir -p /tmp/cg/audio/one; echo /audio >{parameter}/urgent_cgroup"
     ));
     let member = format!("taskset 2 sh -c 'echo $$ >/tmp/cg/audio/one/cgroup.procs; {busy}'");
-    assert!(declared(&member, Class::Fair) > 0, "{}", guest.state());
+    assert!(declared(&member) > 0, "{}", guest.state());
     assert!(
         guest.vm.run(&format!("echo /none >{parameter}/urgent_cgroup"), LIMIT).unwrap().status > 0
     );
@@ -316,7 +342,9 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
     window.offer(Status::Boosted);
     let registration = window.header(offset_of!(WindowHeader, registration));
     let state = guest.state();
-    assert!(state.contains("\nmissing:\n"), "{state}");
+    // Linux 6.1 does not say that it sends an interrupt to another CPU.
+    let missing = state.split("\nmissing:").nth(1).and_then(|s| s.lines().next()).unwrap();
+    assert!(["", " ipi_send_cpu"].contains(&missing), "{state}");
     guest.sh("rmmod vcoop");
     assert!(!window.is_registered());
     for vcpu in 0..2 {
@@ -345,7 +373,9 @@ test!("6.1", a_driver_comes_and_goes_under_load, || -> Outcome {
     guest.sh("for i in $(seq 20); do insmod /lib/modules/vcoop.ko && rmmod vcoop || exit; done");
     assert!(!window.is_registered());
 
-    // A vCPU goes offline and comes back, with timers on it.
+    // A vCPU goes offline and comes back, with timers on it. The edge of an interrupt may be lost that
+    // is moved to another CPU: that of the port over which the guest is commanded stays.
+    guest.sh("for irq in /proc/irq/*/smp_affinity; do echo 1 >$irq; done 2>/dev/null; true");
     guest.load("");
     let online = |vcpu| {
         let word = window.report(vcpu, offset_of!(GuestReport, vcpu));
@@ -379,12 +409,22 @@ test!("6.1", a_driver_comes_and_goes_under_load, || -> Outcome {
     assert_eq!(u64::from_str_radix(address, 16).unwrap() % window::RAM_ALIGNMENT, 0, "{state}");
     assert!(state.contains("vcpu 1: APIC id 1"), "{state}");
     guest.sh("cyclictest -q -p 80 -i 1000 -l 100; rmmod vcoop");
+
+    // The device's memory by its address; the kernel's own memory is none.
+    guest.load("");
+    let state = guest.state();
+    let address = state.split("pci at ").nth(1).and_then(|s| s.split(',').next()).unwrap();
+    guest.sh("rmmod vcoop");
+    guest.load(&format!("phys={address},{BYTES}"));
+    assert!(window.is_registered());
+    guest.sh("rmmod vcoop");
     let refused = |parameters: &str| {
         let command = format!("insmod /lib/modules/vcoop.ko {parameters}");
         guest.vm.run(&command, LIMIT).unwrap().status != 0
     };
     assert!(refused("ram=1 phys=0x1000,0x3000"));
     assert!(refused("phys=0x1000"));
+    assert!(refused("phys=0x1000000,0x3000"));
     window.write(0, 0x1234_5678_9abc_def0);
     assert!(refused(""), "the memory is somebody else's");
     guest.assert_gone();
@@ -406,6 +446,14 @@ test!("6.1", a_driver_survives_a_window_that_is_scribbled_over, || -> Outcome {
     guest.sh("rmmod vcoop");
     guest.assert_gone();
     guest.assert_healthy();
+
+    // A guest that reboots has said so.
+    window.write(0, 0);
+    window.write(offset_of!(WindowHeader, guest) as u64, 0);
+    guest.load("");
+    assert!(window.is_registered());
+    guest.sh("(sleep 1; reboot -f) >/dev/null 2>&1 &");
+    until("the registration has ended", || !window.is_registered());
     Ok(())
 });
 

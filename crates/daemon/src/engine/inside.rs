@@ -513,8 +513,7 @@ impl Inside {
             }
         }
         if due == Deadline::Now {
-            link.serve(place);
-            vcpu.deadlines += 1;
+            vcpu.deadlines += u64::from(link.serve(place));
             self.run(number, place, |port| driver::inject(port, Injection::Timer, false));
         }
     }

@@ -190,11 +190,13 @@ impl Link {
         }
     }
 
-    /// A vCPU was boosted for the deadline that it says.
-    pub(super) fn serve(&mut self, place: usize) {
-        if let Some(page) = self.slot(place).and_then(|slot| self.window.guest(slot)) {
-            self.vcpus[place].served = page.area.read_deadline_tsc().bounded(u64::MAX);
-        }
+    /// A vCPU is boosted for the deadline that it says. Whether for the first time.
+    pub(super) fn serve(&mut self, place: usize) -> bool {
+        let Some(page) = self.slot(place).and_then(|slot| self.window.guest(slot)) else {
+            return false;
+        };
+        let tsc = page.area.read_deadline_tsc().bounded(u64::MAX);
+        std::mem::replace(&mut self.vcpus[place].served, tsc) != tsc
     }
 
     /// The guest has rung; whether it may go on.
@@ -286,7 +288,7 @@ mod tests {
         assert_eq!(due(&link, 1_000_000), Deadline::Later(4_900_000));
         assert_eq!(link.deadline(0, 1_000_000, 250_000), Deadline::Later(5_000_000));
         assert_eq!(due(&link, 4_900_000), Deadline::Now);
-        link.serve(0);
+        assert!(link.serve(0) && !link.serve(0));
         assert_eq!(due(&link, 4_950_000), Deadline::Now, "it has lost its boost, and is to come");
         assert_eq!(due(&link, 5_400_000), Deadline::Now, "its timer is on its way");
         assert_eq!(due(&link, 5_600_000), Deadline::None);
