@@ -84,8 +84,18 @@ pub(crate) struct Layer {
 }
 
 /// Everything that reads foreign bytes.
-const FUZZ_TARGETS: [&str; 9] =
-    ["scenario", "capture", "rt_app", "ring", "words", "trace_page", "journal", "vmm_proc", "qmp"];
+const FUZZ_TARGETS: [&str; 10] = [
+    "scenario",
+    "capture",
+    "rt_app",
+    "ring",
+    "words",
+    "trace_page",
+    "journal",
+    "vmm_proc",
+    "qmp",
+    "guest_stat",
+];
 
 /// Every layer there is, fastest feedback first. `root` is the workspace's folder.
 pub(crate) fn all(root: &Path) -> Vec<Layer> {

@@ -79,13 +79,22 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
         ByArg::Cpuset => By::Cpuset,
         ByArg::Hotplug => By::Hotplug,
     };
-    let layout = Layout::read(&roots).map_err(failure)?;
-    let config = settings::config(governor, layout.counted(), &args.sets).map_err(failure)?;
     let tell = |text: &str| {
         if !args.quiet {
             note(&format!("vcoop: {text}"));
         }
     };
+    // First: what a killed one left is undone whatever is refused below, and then this guest's CPUs
+    // and affinities are its own again.
+    let mode = if args.dry_run {
+        Mode::Dry
+    } else {
+        let (journal, undone) = Journal::open(&usual(), &roots).map_err(failure)?;
+        said(&undone).iter().for_each(|line| tell(line));
+        Mode::Apply(journal)
+    };
+    let layout = Layout::read(&roots).map_err(failure)?;
+    let config = settings::config(governor, layout.counted(), &args.sets).map_err(failure)?;
     let threads = if args.lose_affinities { Vec::new() } else { pinned(&roots, by, &layout) };
     if !threads.is_empty() {
         let why = affinities(&threads);
@@ -95,13 +104,6 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
         }
         tell(&why);
     }
-    let mode = if args.dry_run {
-        Mode::Dry
-    } else {
-        let (journal, undone) = Journal::open(&usual(), &roots).map_err(failure)?;
-        said(&undone).iter().for_each(|line| tell(line));
-        Mode::Apply(journal)
-    };
     let began = Instant::now();
     let mut fold = Fold::new(roots, by, config, mode, began).map_err(failure)?;
     let page = Arc::new(Mutex::new(fold.numbers()));
@@ -163,8 +165,9 @@ fn affinities(threads: &[Pinned]) -> String {
         .map(|Pinned { tid, name, cpus }| format!("{name} ({tid}, CPUs {})", cpus::show(cpus)));
     let (n, list) = (threads.len(), shown.collect::<Vec<_>>().join(", "));
     let more = if n > 5 { ", ..." } else { "" };
+    let have = if n == 1 { "thread has" } else { "threads have" };
     format!(
-        "{n} threads have CPU affinities of their own, which this kernel forgets when cpusets or the \
+        "{n} {have} CPU affinities of their own, which this kernel forgets when cpusets or the \
          CPUs online change, and nobody gives back: {list}{more}"
     )
 }

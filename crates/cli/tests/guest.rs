@@ -183,6 +183,19 @@ fn what_a_killed_one_left_is_restored_once() {
     assert_eq!(text(&tree.run("--restore -q").stdout), "");
 }
 
+#[test]
+fn the_next_start_restores_even_where_it_is_refused() {
+    let tree = Tree::new();
+    tree.folded("--set governor_interval=100ms").end("-KILL");
+    let output = tree.run("--for 100ms --set steal_hihg=1%");
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        (tree.cpus_of("system.slice"), tree.cpus_of("user.slice")),
+        ("\n".into(), "0-2\n".into())
+    );
+    assert!(text(&output.stderr).contains("gave back what an earlier"), "{}", text(&output.stderr));
+}
+
 fn page(socket: &Path) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();

@@ -23,8 +23,17 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// Where metrics are served.
     pub metrics: Option<Listen>,
-    /// The socket to which VMMs connect for a window; `None`: in the folder of the control socket.
-    pub windows: Option<PathBuf>,
+    /// Where VMMs connect for a window; `None`: in the folder of the control socket, as root.
+    pub windows: Option<Windows>,
+}
+
+/// Where VMMs connect for a window.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Windows {
+    /// The socket.
+    pub socket: PathBuf,
+    /// Group that may connect, beside root.
+    pub group: Option<u32>,
 }
 
 /// Which VMs get a policy. All patterns that are given have to fit.
@@ -62,6 +71,7 @@ struct MetricsKeys {
 #[serde(deny_unknown_fields)]
 struct WindowsKeys {
     socket: PathBuf,
+    group: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -102,7 +112,11 @@ impl Config {
         let rules = rules.map(|(i, keys)| {
             rule(keys).map_err(|Refused(why)| Refused(format!("rule {}: {why}", i + 1)))
         });
-        let windows = file.windows.map(|keys| keys.socket);
+        let windows = file.windows.map(|keys| {
+            let group = keys.group.as_deref().map(group).transpose()?;
+            Ok(Windows { socket: keys.socket, group })
+        });
+        let windows = windows.transpose()?;
         Ok(Self { rules: rules.collect::<Result<_, _>>()?, metrics, windows })
     }
 
@@ -110,6 +124,17 @@ impl Config {
     pub fn rule(&self, vm: &Vm) -> Option<(usize, &Rule)> {
         (1..).zip(&self.rules).find(|(_, rule)| rule.fits(vm))
     }
+}
+
+/// The number of a group of this host's own.
+fn group(name: &str) -> Result<u32, Refused> {
+    let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    let number = |line: &str| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    };
+    let unknown = || Refused(format!("windows.group = {name:?}: /etc/group has no such group"));
+    groups.lines().find_map(number).ok_or_else(unknown)
 }
 
 fn listen(text: &str) -> Result<Listen, Refused> {
@@ -196,6 +221,7 @@ mod tests {
             ("[[rule]]\npolicy = \"static\"\nsettings = { means = \"fifo 99\" }", "up to 89"),
             ("[[rule]]\npolicy = \"static\"\nname = \"a**b\"", "name = \"a**b\""),
             ("[metrics]\nlisten = \"0.0.0.0:80\"", "not this host's own"),
+            ("[windows]\nsocket = \"/x\"\ngroup = \"no:such\"", "has no such group"),
             ("[metrics]\nlisten = \"x\"", "neither unix:PATH nor"),
         ] {
             let why = Config::parse(text).unwrap_err().to_string();

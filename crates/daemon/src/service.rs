@@ -19,6 +19,7 @@ use vcoop_threads::tsc::measured_khz;
 use vcoop_vmm::{Proc, Vm};
 use vcoop_window::{Offer, Server};
 
+use crate::config::Windows;
 use crate::engine::{Engine, Shares, Target};
 use crate::metrics;
 use crate::place::{Left, Place, PlaceError};
@@ -133,8 +134,12 @@ impl Service {
     /// # Errors
     ///
     /// Nobody can listen there.
-    pub fn serve_windows(&self, socket: &Path) -> io::Result<()> {
-        let server = Server::start(socket)?;
+    pub fn serve_windows(&self, windows: &Windows) -> io::Result<()> {
+        let server = Server::start(&windows.socket)?;
+        if let Some(group) = windows.group {
+            std::os::unix::fs::chown(&windows.socket, None, Some(group))?;
+            fs::set_permissions(&windows.socket, fs::Permissions::from_mode(0o660))?;
+        }
         // Asked for once.
         let _ = self.shared.windows.set(server);
         Ok(())

@@ -13,7 +13,7 @@ use crate::journal::{Contents, Journal};
 use crate::layout::Layout;
 use crate::metrics::Numbers;
 use crate::pinned::forgets;
-use crate::stat::Stat;
+use crate::stat::{Stat, sum};
 use crate::why::{steal_bp, why};
 
 /// What is done with a decision.
@@ -242,7 +242,6 @@ impl Fold {
         }
         let before = self.governor;
         let width = before.width();
-        let sum = |cpus: &[CpuTime]| cpus.iter().copied().sum::<CpuTime>();
         let used = sum(&self.since[..(width as usize).min(self.since.len())]);
         let all = sum(&self.since);
         // Without the host's word: a driver of the shared page may bring it some day.
@@ -286,9 +285,11 @@ impl Fold {
     /// Brings the guest to the governor's width.
     fn apply(&mut self, notes: &mut Vec<String>) -> Result<(), FoldError> {
         let folds = self.governor.width() < self.full();
-        let prepare = self.by.prepare(&self.roots).filter(|_| folds);
-        if let Some(prepare) = prepare {
-            self.make(&[prepare], notes)?;
+        if let Some(prepare) = self.by.prepare(&self.roots) {
+            self.lose_cpusets(notes);
+            if folds {
+                self.make(&[prepare], notes)?;
+            }
         }
         let plan = self.plan(&self.used())?;
         self.leave_to_others(&plan, notes);
@@ -299,6 +300,25 @@ impl Fold {
         let changes: Vec<_> =
             plan.changes.into_iter().filter(|c| c.target != Target::Controllers).collect();
         self.make(&changes, notes)
+    }
+
+    /// The controller is not enabled. If there were cpusets, somebody has disabled it, and what was in
+    /// them went with them, before us and of ours. systemd does so when it sets controllers anew and
+    /// no unit asks for this one; it is no wish of anybody's.
+    fn lose_cpusets(&mut self, notes: &mut Vec<String>) {
+        let Mode::Apply(journal) = &mut self.mode else { return };
+        let contents = &journal.contents;
+        if contents.is_empty() {
+            return;
+        }
+        let mut lost: Vec<Target> = contents.targets().into_iter().map(|(t, _)| t).collect();
+        lost.push(Target::Controllers);
+        journal.forget(&lost);
+        let what = "cpuset was disabled by somebody else (systemd does, where no unit asks for it)";
+        self.say(
+            notes,
+            format!("{}: {what}: enabled again while CPUs are avoided", Target::Controllers),
+        );
     }
 
     /// Files that somebody else has changed are not ours any more.

@@ -32,11 +32,16 @@ impl Stat {
 
     /// All CPUs together.
     pub fn sum(&self) -> CpuTime {
-        self.cpus.values().fold(CpuTime::default(), |all, one| CpuTime {
-            busy_ns: all.busy_ns.saturating_add(one.busy_ns),
-            steal_ns: all.steal_ns.saturating_add(one.steal_ns),
-        })
+        sum(self.cpus.values())
     }
+}
+
+/// All of these together, whatever the counters are.
+pub(crate) fn sum<'t>(times: impl IntoIterator<Item = &'t CpuTime>) -> CpuTime {
+    times.into_iter().fold(CpuTime::default(), |all, one| CpuTime {
+        busy_ns: all.busy_ns.saturating_add(one.busy_ns),
+        steal_ns: all.steal_ns.saturating_add(one.steal_ns),
+    })
 }
 
 /// A line: `cpu3 USER NICE SYSTEM IDLE IOWAIT IRQ SOFTIRQ STEAL GUEST GUEST_NICE`, in ticks. Time of

@@ -426,6 +426,35 @@ fn the_controller_is_enabled_only_where_it_is_not() {
 }
 
 #[test]
+fn a_controller_that_somebody_disables_is_enabled_again() {
+    let mut tree = Tree::new(4, 1);
+    tree.cgroup("own.slice", "0-2");
+    let mut fold = tree.fold(By::Cpuset, step());
+    tree.decide(&mut fold, 50, 20);
+    assert_eq!(
+        (tree.cpus_of("user.slice"), tree.cpus_of("own.slice")),
+        ("0-2\n".into(), "0-2\n".into())
+    );
+    // No file is left; those of the tree are what is there once it is enabled again.
+    tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpu");
+    for slice in ["own.slice", "system.slice", "user.slice"] {
+        tree.cgroup(slice, "");
+    }
+    let said = |look: Look| look.notes.iter().filter(|n| n.contains("enabled again")).count();
+    assert_eq!(said(tree.look(&mut fold, 50, 3)), 1);
+    assert_eq!(tree.get("sys/fs/cgroup/cgroup.subtree_control"), "+cpuset\n");
+    assert_eq!(
+        (tree.cpus_of("user.slice"), tree.cpus_of("own.slice")),
+        ("0-2\n".into(), "0-2\n".into())
+    );
+    tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpuset cpu");
+    assert_eq!(said(tree.look(&mut fold, 50, 3)), 0);
+    // Nothing of what was there before is believed any more: the controller is ours now.
+    assert_eq!(fold.undo().unwrap().foreign, Vec::<String>::new());
+    assert_eq!(tree.get("sys/fs/cgroup/cgroup.subtree_control"), "-cpuset\n");
+}
+
+#[test]
 fn odd_trees_are_refused_or_read_without_a_panic() {
     let new = |tree: &Tree, by| Fold::new(tree.roots(), by, step(), Mode::Dry, tree.now);
     let tree = Tree::new(4, 1);
@@ -451,6 +480,8 @@ fn odd_trees_are_refused_or_read_without_a_panic() {
     tree.decide(&mut fold, 0, 0);
     tree.busy = vec![0; 4];
     assert_eq!(tree.decide(&mut fold, 0, 0).time.busy_ns, 0);
+    (tree.busy, tree.steal) = (vec![u64::MAX / 2; 4], vec![u64::MAX / 2; 4]);
+    tree.decide(&mut fold, 0, 0);
     tree.put("proc/stat", "cpu2 1 1 1 1 1 1 1 1");
     tree.now += SECOND;
     assert!(fold.look(tree.now).unwrap().decision.is_some());

@@ -149,6 +149,11 @@ test!("qemu", a_stock_guest_folds_by_cpusets_and_has_all_back, || -> Outcome {
     assert_eq!(rig.loops(), "0-1\n0-1\n");
     let refused = rig.sh("vcoop guest --for 1s 2>&1; echo $?");
     assert!(refused.contains("at work already") && refused.ends_with("\n1\n"), "{refused}");
+    // The controller comes back where it is disabled, as systemd may.
+    rig.sh("echo -cpuset >/sys/fs/cgroup/cgroup.subtree_control");
+    rig.until("grep -q 'enabled again' /tmp/vcoop.err");
+    rig.until("grep -qx 0-1 /sys/fs/cgroup/user.slice/cpuset.cpus");
+    assert_eq!(rig.loops(), "0-1\n0-1\n");
     // A slice that comes later follows; one that somebody else sets is left.
     rig.sh("mkdir /sys/fs/cgroup/late.slice");
     rig.until("grep -qx 0-1 /sys/fs/cgroup/late.slice/cpuset.cpus");
