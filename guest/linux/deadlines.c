@@ -149,7 +149,7 @@ static void show(struct vcoop_vcpu *vcpu)
 	WRITE_ONCE(page->report.deadlines, ++timers->published);
 	/* The end of a boost is announced anyway, and the host looks at this word then. */
 	if ((!old || timers->next < old) && status != VCOOP_STATUS_BOOSTED)
-		vcoop_ring();
+		vcoop_vcpu_ring();
 }
 
 static void update(struct vcoop_vcpu *vcpu)

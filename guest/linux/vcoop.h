@@ -99,6 +99,7 @@ DECLARE_PER_CPU(struct vcoop_vcpu, vcoop_vcpus);
 
 u64 vcoop_vcpu_status(const struct vcoop_vcpu *vcpu);
 void vcoop_vcpu_event(struct vcoop_vcpu *vcpu, const struct vcoop_event *event);
+void vcoop_vcpu_ring(void);
 void vcoop_vcpu_pong(struct vcoop_vcpu *vcpu);
 void vcoop_vcpu_latency(struct vcoop_vcpu *vcpu, u64 due_tsc);
 void vcoop_vcpu_remote(struct vcoop_vcpu *vcpu, bool due);

@@ -42,8 +42,10 @@ static void answer(struct vcoop_vcpu *vcpu, u64 ping)
 }
 
 /* A host that is rung looks at once: no other answer about the clock is as good. */
-static void ring(struct vcoop_vcpu *vcpu)
+void vcoop_vcpu_ring(void)
 {
+	struct vcoop_vcpu *vcpu = this_cpu_ptr(&vcoop_vcpus);
+
 	if (vcpu->page)
 		answer(vcpu, READ_ONCE(vcpu->host->ping));
 	if (vcoop_ring())
@@ -77,7 +79,7 @@ void vcoop_vcpu_event(struct vcoop_vcpu *vcpu, const struct vcoop_event *event)
 		vcoop_deadline_show(vcpu);
 	if (notify) {
 		WRITE_ONCE(vcpu->page->report.notified, ++vcpu->notified);
-		ring(vcpu);
+		vcoop_vcpu_ring();
 	}
 }
 
@@ -190,7 +192,7 @@ void vcoop_vcpu_enqueue(unsigned int cpu, u16 task)
 				    task))
 		;
 	if (status != VCOOP_STATUS_THROTTLED)
-		ring(this_cpu_ptr(&vcoop_vcpus));
+		vcoop_vcpu_ring();
 }
 
 /* On the CPU itself. The page is cleared: it may hold an earlier registration's words. */
