@@ -373,9 +373,7 @@ test!("6.1", a_driver_comes_and_goes_under_load, || -> Outcome {
     guest.sh("for i in $(seq 20); do insmod /lib/modules/vcoop.ko && rmmod vcoop || exit; done");
     assert!(!window.is_registered());
 
-    // A vCPU goes offline and comes back, with timers on it. The edge of an interrupt may be lost that
-    // is moved to another CPU: that of the port over which the guest is commanded stays.
-    guest.sh("for irq in /proc/irq/*/smp_affinity; do echo 1 >$irq; done 2>/dev/null; true");
+    // A vCPU goes offline and comes back, with timers on it.
     guest.load("");
     let online = |vcpu| {
         let word = window.report(vcpu, offset_of!(GuestReport, vcpu));
