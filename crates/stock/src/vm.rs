@@ -43,9 +43,9 @@ pub struct Options {
     pub memory_mib: u32,
     /// What executes it.
     pub accel: Accel,
-    /// Whether each vCPU of an emulated guest has a thread of its own. Where kernel code is patched
-    /// again and again while all vCPUs run it, as loading and unloading hooks does, QEMU 7.2 may go on
-    /// with code of its own that is out of date: all vCPUs then take the same breakpoint for ever.
+    /// Whether each vCPU of an emulated guest has a thread of its own. Not for guests that load and
+    /// unload modules with hooks again and again: under QEMU 7.2, both vCPUs of one were seen to spin
+    /// where the kernel had patched its code, as if QEMU still ran the breakpoint of the patching.
     pub thread_per_vcpu: bool,
     /// Whether QEMU names its threads, which is how a VM's vCPUs are told without asking QEMU.
     pub debug_threads: bool,
