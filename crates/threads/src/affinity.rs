@@ -1,12 +1,13 @@
 //! Which CPUs a thread may use.
 #![allow(unsafe_code, reason = "affinity has no safe wrapper")]
 
+use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
 use crate::error::Error;
 
 /// CPUs that a mask has room for: the most that a Linux kernel is built for.
-pub(crate) const MOST_CPUS: u32 = 8192;
+pub const MOST_CPUS: u32 = 8192;
 
 /// A kernel's CPU mask.
 type Mask = [u64; MOST_CPUS as usize / 64];
@@ -45,6 +46,28 @@ pub fn cpu_list(cpus: &[u32]) -> String {
         one => one.iter().map(u32::to_string).collect(),
     };
     runs.map(run).collect::<Vec<String>>().join(",")
+}
+
+/// Reads what [`cpu_list`] and the kernel write, with a newline or without. Nothing is the empty set.
+/// `None`: this is no list, or has a CPU that cannot be.
+pub fn parse_cpu_list(text: &str) -> Option<BTreeSet<u32>> {
+    // Digits only: `parse` would take a sign.
+    let number =
+        |word: &str| word.bytes().all(|b| b.is_ascii_digit()).then(|| word.parse().ok()).flatten();
+    let mut cpus = BTreeSet::new();
+    let text = text.trim_ascii();
+    if text.is_empty() {
+        return Some(cpus);
+    }
+    for run in text.split(',') {
+        let (first, last) = run.split_once('-').unwrap_or((run, run));
+        let (first, last): (u32, u32) = (number(first)?, number(last)?);
+        if first > last || last >= MOST_CPUS {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
 }
 
 /// Has a thread use these CPUs only; 0 = the calling one.
@@ -96,7 +119,34 @@ impl Drop for Stay {
 
 #[cfg(test)]
 mod tests {
-    use super::{MOST_CPUS, Stay, affinity, set_affinity};
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+
+    use super::{MOST_CPUS, Stay, affinity, cpu_list, parse_cpu_list as parse, set_affinity};
+
+    #[test]
+    fn lists_are_read_as_the_kernel_writes_them() {
+        assert_eq!(parse("0-2,5,7-7\n"), Some(BTreeSet::from([0, 1, 2, 5, 7])));
+        for empty in ["", "\n", " \n"] {
+            assert_eq!(parse(empty), Some(BTreeSet::new()), "{empty:?}");
+        }
+        assert_eq!(parse("0-4095").map(|cpus| cpus.len()), Some(4096));
+        for none in ["a", "1-", "-1", "3-1", "0,,1", "0-8192", "+1", "1 2", "0-99999999999"] {
+            assert_eq!(parse(none), None, "{none:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_list_is_read_or_refused(text in any::<String>()) {
+            if let Some(cpus) = parse(&text) {
+                prop_assert!(cpus.iter().all(|cpu| *cpu < MOST_CPUS));
+                let shown = cpu_list(&cpus.iter().copied().collect::<Vec<u32>>());
+                prop_assert_eq!(parse(&shown), Some(cpus));
+            }
+        }
+    }
 
     #[test]
     fn who_stayed_goes_back() {

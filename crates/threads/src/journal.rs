@@ -21,7 +21,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::affinity::{MOST_CPUS, cpu_list};
+use crate::affinity::{cpu_list, parse_cpu_list};
 use crate::attributes::Attributes;
 use crate::captured::{Baseline, Captured, NotRestored, Restored};
 
@@ -341,22 +341,13 @@ fn number<T: FromStr + fmt::Display>(word: &str) -> Option<T> {
     word.parse().ok().filter(|n: &T| n.to_string() == word)
 }
 
-/// The CPUs of a [`cpu_list`]: at least one, ascending, none that cannot be; or none at all.
+/// The CPUs of a [`cpu_list`], in the one form that it writes: at least one; or none at all.
 fn cpus(list: &str) -> Option<Vec<u32>> {
-    let mut cpus = Vec::new();
     if list == NO_CPUS {
-        return Some(cpus);
+        return Some(Vec::new());
     }
-    for run in list.split(',') {
-        let (first, last) = run.split_once('-').unwrap_or((run, run));
-        let (first, last): (u32, u32) = (number(first)?, number(last)?);
-        let ascends = cpus.last().is_none_or(|before| *before < first);
-        if first > last || last >= MOST_CPUS || !ascends {
-            return None;
-        }
-        cpus.extend(first..=last);
-    }
-    Some(cpus)
+    let cpus: Vec<u32> = parse_cpu_list(list)?.into_iter().collect();
+    (!cpus.is_empty() && cpu_list(&cpus) == list).then_some(cpus)
 }
 
 #[cfg(test)]

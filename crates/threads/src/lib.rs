@@ -35,7 +35,9 @@ pub use error::{Error, hint};
 pub use vcoop_policy::config::Ns;
 
 #[cfg(target_os = "linux")]
-pub use affinity::{Stay, affinity, allowed_cpus, cpu_list, pin, set_affinity};
+pub use affinity::{
+    MOST_CPUS, Stay, affinity, allowed_cpus, cpu_list, parse_cpu_list, pin, set_affinity,
+};
 #[cfg(target_os = "linux")]
 pub use attributes::Attributes;
 #[cfg(target_os = "linux")]

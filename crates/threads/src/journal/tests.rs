@@ -9,7 +9,8 @@ use std::thread;
 use proptest::prelude::*;
 use vcoop_policy::thread::Policy;
 
-use super::{Contents, Journal, JournalError, MOST_CPUS, Origin, Restored};
+use super::{Contents, Journal, JournalError, Origin, Restored};
+use crate::affinity::MOST_CPUS;
 use crate::captured::{Baseline, Captured};
 use crate::{Attributes, gettid};
 
