@@ -3,21 +3,30 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::ops::Deref;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tempfile::TempDir;
+use vcoop_testing::Tree as Files;
 
 /// A guest with four CPUs, and somebody's cpuset in one of its slices.
-struct Tree(TempDir);
+struct Tree(Files);
+
+impl Deref for Tree {
+    type Target = Files;
+
+    fn deref(&self) -> &Files {
+        &self.0
+    }
+}
 
 impl Tree {
     fn new() -> Self {
-        let tree = Self(tempfile::tempdir().unwrap());
+        let tree = Self(Files::default());
         tree.put("proc/sys/kernel/osrelease", "6.12.1");
         tree.put("sys/devices/system/cpu/online", "0-3");
         tree.put("sys/fs/cgroup/cgroup.controllers", "cpuset cpu");
@@ -37,20 +46,6 @@ impl Tree {
         tree
     }
 
-    fn path(&self, file: &str) -> PathBuf {
-        self.0.path().join(file)
-    }
-
-    fn put(&self, file: &str, text: &str) {
-        let path = self.path(file);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, format!("{text}\n")).unwrap();
-    }
-
-    fn get(&self, file: &str) -> String {
-        fs::read_to_string(self.path(file)).unwrap()
-    }
-
     /// After so many looks: each CPU ran for two ticks of each, and waited for three. The file is
     /// replaced, as a kernel's is whole.
     fn stat(&self, looks: u64) {
@@ -62,7 +57,7 @@ impl Tree {
 
     fn command(&self, args: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
-        command.args(["guest", "--tree"]).arg(self.0.path()).args(args.split_ascii_whitespace());
+        command.args(["guest", "--tree"]).arg(self.root()).args(args.split_ascii_whitespace());
         command.env("VCOOP_RUN_DIR", self.path("run")).stdin(Stdio::null());
         command
     }

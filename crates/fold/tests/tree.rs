@@ -2,22 +2,31 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
 use vcoop_fold::{
     By, Decision, Fold, FoldError, Journal, Layout, Look, Mode, Roots, cpus, pinned, restore,
 };
 use vcoop_policy::govern::{GovernorConfig, Kind};
 use vcoop_resident::FolderError;
+use vcoop_testing::Tree as Files;
 
 /// A guest's files, and the folder of its journal.
 struct Tree {
-    dir: TempDir,
+    files: Files,
     now: Instant,
     busy: Vec<u64>,
     steal: Vec<u64>,
+}
+
+impl Deref for Tree {
+    type Target = Files;
+
+    fn deref(&self) -> &Files {
+        &self.files
+    }
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -25,9 +34,8 @@ const SECOND: Duration = Duration::from_secs(1);
 impl Tree {
     /// A guest with so many CPUs, with two slices.
     fn new(cpus: usize, threads: usize) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let counters = vec![0; cpus];
-        let tree = Self { dir, now: Instant::now(), busy: counters.clone(), steal: counters };
+        let (files, counters) = (Files::default(), vec![0; cpus]);
+        let tree = Self { files, now: Instant::now(), busy: counters.clone(), steal: counters };
         let list = format!("0-{}", cpus - 1);
         tree.put("sys/devices/system/cpu/online", &list);
         tree.put("sys/devices/system/cpu/isolated", "");
@@ -51,20 +59,6 @@ impl Tree {
         tree
     }
 
-    fn path(&self, file: &str) -> PathBuf {
-        self.dir.path().join(file)
-    }
-
-    fn put(&self, file: &str, text: &str) {
-        let path = self.path(file);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, format!("{text}\n")).unwrap();
-    }
-
-    fn get(&self, file: &str) -> String {
-        fs::read_to_string(self.path(file)).unwrap()
-    }
-
     fn cgroup(&self, name: &str, cpus: &str) {
         self.put(&format!("sys/fs/cgroup/{name}/cpuset.cpus"), cpus);
         self.put(&format!("sys/fs/cgroup/{name}/cpuset.cpus.partition"), "member");
@@ -85,7 +79,7 @@ impl Tree {
     }
 
     fn roots(&self) -> Roots {
-        Roots::in_tree(self.dir.path())
+        Roots::in_tree(self.root())
     }
 
     fn run_dir(&self) -> PathBuf {

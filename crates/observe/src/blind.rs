@@ -92,27 +92,17 @@ impl Throttled {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
+
+    use vcoop_testing::Tree;
 
     use super::{Throttled, of_host};
-
-    fn tree(name: &str, files: &[(&str, &str)]) -> PathBuf {
-        let root = std::env::temp_dir().join(format!("vcoop-{}-{name}", std::process::id()));
-        for (file, text) in files {
-            let path = root.join(file);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        root
-    }
 
     #[test]
     fn what_changes_the_meaning_of_nice_is_said() {
         let autogroup = ("proc/sys/kernel/sched_autogroup_enabled", "1\n");
-        let root = tree("blind", &[autogroup, ("sys/kernel/sched_ext/state", "enabled\n")]);
-        let notes = of_host(&root);
-        fs::remove_dir_all(&root).unwrap();
+        let tree = Tree::with(&[autogroup, ("sys/kernel/sched_ext/state", "enabled\n")]);
+        let notes = of_host(tree.root());
         assert!(notes[0].evidence.starts_with("sched_autogroup is on"));
         assert!(notes[1].evidence.contains("without a name is loaded"));
         assert!(of_host(Path::new("/nonexistent")).is_empty());
@@ -121,20 +111,24 @@ mod tests {
     #[test]
     fn a_quota_of_a_group_above_is_found() {
         let (v2, v1) = ("sys/fs/cgroup/vms/cpu.stat", "sys/fs/cgroup/cpu/old/cpu.stat");
-        let root = tree("quota", &[(v2, "nr_throttled 3\nthrottled_usec 500\n"), (v1, "")]);
-        let before = Throttled::of(&root, "/vms/web");
+        let tree = Tree::with(&[(v2, "nr_throttled 3\nthrottled_usec 500\n"), (v1, "")]);
+        let before = Throttled::of(tree.root(), "/vms/web");
         assert!(before.note(&before).is_none());
-        fs::write(root.join(v2), "nr_throttled 4\nthrottled_usec 2500\n").unwrap();
-        let note = Throttled::of(&root, "/vms/web").note(&before).unwrap();
+        tree.write(v2, "nr_throttled 4\nthrottled_usec 2500\n");
+        let note = Throttled::of(tree.root(), "/vms/web").note(&before).unwrap();
         assert!(note.evidence.contains("held threads back for 2.0 ms"), "{}", note.evidence);
         assert!(note.remedy.unwrap().ends_with("sys/fs/cgroup/vms"));
 
-        let before = Throttled::of(&root, "/old");
-        fs::write(root.join(v1), "throttled_time 7000000\n").unwrap();
-        assert!(Throttled::of(&root, "/old").note(&before).is_none(), "it was not counted before");
-        let before = Throttled::of(&root, "/old");
-        fs::write(root.join(v1), "throttled_time 8500000\n").unwrap();
-        assert!(Throttled::of(&root, "/old").note(&before).unwrap().evidence.contains("1.5 ms"));
-        fs::remove_dir_all(&root).unwrap();
+        let before = Throttled::of(tree.root(), "/old");
+        tree.write(v1, "throttled_time 7000000\n");
+        assert!(
+            Throttled::of(tree.root(), "/old").note(&before).is_none(),
+            "it was not counted before"
+        );
+        let before = Throttled::of(tree.root(), "/old");
+        tree.write(v1, "throttled_time 8500000\n");
+        assert!(
+            Throttled::of(tree.root(), "/old").note(&before).unwrap().evidence.contains("1.5 ms")
+        );
     }
 }

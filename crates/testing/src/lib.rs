@@ -3,6 +3,7 @@
 //! - A harness whose tests can skip themselves at run time, for a test file with `harness = false`:
 //!   [`test!`] above a function registers it, [`main`] runs what is registered.
 //! - [`Skip`], the reason why a test does not run here. Tests of Rust's own harness use it, too.
+//! - [`Tree`], files such as those of `/proc` and `/sys`.
 //! - [`rig`], the busy host that most live tests run, and what they read from a recording.
 
 use std::fmt::Display;
@@ -14,9 +15,11 @@ use libtest_mimic::{Arguments, Completion, Trial};
 
 mod load;
 pub mod rig;
+mod tree;
 
 pub use inventory;
 pub use load::{Trouble, twice};
+pub use tree::Tree;
 
 /// Makes a missing KVM a failure of the tests that need it, where it is `1`.
 const REQUIRE_KVM: &str = "VCOOP_REQUIRE_KVM";

@@ -1,24 +1,9 @@
-use std::fs;
-use std::path::{Path, PathBuf};
+use vcoop_testing::Tree;
 
 use super::*;
 
-/// A tree of a test's own, with these files.
-fn tree(name: &str, files: &[(&str, &str)]) -> PathBuf {
-    let dir = std::env::temp_dir().join(format!("vcoop-facts-{}-{name}", std::process::id()));
-    let _ = fs::remove_dir_all(&dir);
-    for (path, text) in files {
-        let path = dir.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-    dir
-}
-
-fn read(dir: &Path, allowed: &[u32], tick: Option<Ns>) -> HostFacts {
-    let facts = HostFacts::read(dir, allowed, tick);
-    fs::remove_dir_all(dir).unwrap();
-    facts
+fn read(tree: &Tree, allowed: &[u32], tick: Option<Ns>) -> HostFacts {
+    HostFacts::read(tree.root(), allowed, tick)
 }
 
 /// A two-socket machine as Linux numbers it: the second threads of all cores come last.
@@ -46,32 +31,29 @@ fn two_sockets() -> Vec<(String, String)> {
 fn cpus_are_renumbered_core_by_core() {
     let files = two_sockets();
     let files: Vec<(&str, &str)> = files.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
-    let facts = read(&tree("sockets", &files), &[0, 1, 2, 3, 4, 5, 6, 7], None);
+    let facts = read(&Tree::with(&files), &[0, 1, 2, 3, 4, 5, 6, 7], None);
     let shape = Topology { threads_per_core: 2, cores_per_llc: 2, llcs: 2 };
     assert_eq!((facts.topology.value, facts.topology.read), (shape, true));
     assert_eq!(facts.cpus, [0, 4, 1, 5, 2, 6, 3, 7]);
     // A process that may use three of them has no regular machine.
-    let facts = read(&tree("three", &files), &[0, 4, 1], None);
+    let facts = read(&Tree::with(&files), &[0, 4, 1], None);
     assert_eq!((facts.topology.value, facts.topology.read), (Topology::flat(3), false));
 }
 
 #[test]
 fn an_old_kernel_is_known_by_its_release() {
-    let dir = tree(
-        "old",
-        &[
-            ("proc/sys/kernel/osrelease", "6.1.0-28-amd64\n"),
-            ("proc/sys/kernel/version", "#1 SMP PREEMPT_DYNAMIC Debian\n"),
-            ("proc/sys/kernel/sched_rt_runtime_us", "-1\n"),
-            ("proc/sys/kernel/sched_rt_period_us", "1000000\n"),
-            (
-                "boot/config-6.1.0-28-amd64",
-                "# CONFIG_PREEMPT_NONE is not set\nCONFIG_PREEMPT_VOLUNTARY=y\nCONFIG_HZ=1000\n",
-            ),
-            ("proc/cmdline", "quiet preempt=full\n"),
-            ("sys/devices/system/cpu/online", "0-3\n"),
-        ],
-    );
+    let dir = Tree::with(&[
+        ("proc/sys/kernel/osrelease", "6.1.0-28-amd64\n"),
+        ("proc/sys/kernel/version", "#1 SMP PREEMPT_DYNAMIC Debian\n"),
+        ("proc/sys/kernel/sched_rt_runtime_us", "-1\n"),
+        ("proc/sys/kernel/sched_rt_period_us", "1000000\n"),
+        (
+            "boot/config-6.1.0-28-amd64",
+            "# CONFIG_PREEMPT_NONE is not set\nCONFIG_PREEMPT_VOLUNTARY=y\nCONFIG_HZ=1000\n",
+        ),
+        ("proc/cmdline", "quiet preempt=full\n"),
+        ("sys/devices/system/cpu/online", "0-3\n"),
+    ]);
     let facts = read(&dir, &[], None);
     assert_eq!(facts.fair.value, Fair::Cfs(vcoop_sched::config::CfsTunables::for_cpus(4)));
     assert_eq!(facts.rt_guard.value, RtGuard::Off);
@@ -82,18 +64,15 @@ fn an_old_kernel_is_known_by_its_release() {
 
 #[test]
 fn debugfs_wins_where_it_can_be_read() {
-    let dir = tree(
-        "debugfs",
-        &[
-            ("proc/sys/kernel/osrelease", "6.18.44\n"),
-            ("proc/sys/kernel/version", "#1 SMP PREEMPT_DYNAMIC\n"),
-            ("proc/cmdline", "preempt=none\n"),
-            ("sys/kernel/debug/sched/preempt", "none voluntary full (lazy)\n"),
-            ("sys/kernel/debug/sched/base_slice_ns", "3000000\n"),
-            ("sys/kernel/debug/sched/fair_server/cpu0/runtime", "20000000\n"),
-            ("sys/kernel/debug/sched/fair_server/cpu0/period", "500000000\n"),
-        ],
-    );
+    let dir = Tree::with(&[
+        ("proc/sys/kernel/osrelease", "6.18.44\n"),
+        ("proc/sys/kernel/version", "#1 SMP PREEMPT_DYNAMIC\n"),
+        ("proc/cmdline", "preempt=none\n"),
+        ("sys/kernel/debug/sched/preempt", "none voluntary full (lazy)\n"),
+        ("sys/kernel/debug/sched/base_slice_ns", "3000000\n"),
+        ("sys/kernel/debug/sched/fair_server/cpu0/runtime", "20000000\n"),
+        ("sys/kernel/debug/sched/fair_server/cpu0/period", "500000000\n"),
+    ]);
     let facts = read(&dir, &[0, 1], Some(4_000_000));
     assert_eq!(facts.preemption.value, Preemption::Lazy);
     let Fair::Eevdf(eevdf) = facts.fair.value else { panic!("EEVDF since 6.6") };
@@ -106,7 +85,7 @@ fn debugfs_wins_where_it_can_be_read() {
 #[test]
 fn slices_and_features_follow_the_release() {
     let of = |release: &str| {
-        let dir = tree("release", &[("proc/sys/kernel/osrelease", release)]);
+        let dir = Tree::with(&[("proc/sys/kernel/osrelease", release)]);
         match read(&dir, &[0, 1], None).fair.value {
             Fair::Eevdf(e) => (e.base_slice_ns, e.preempt_short),
             Fair::Cfs(_) => panic!("{release}"),
@@ -132,7 +111,7 @@ fn idle_states_keep_their_order() {
     ];
     let mut files: Vec<(&str, &str)> = files.iter().map(|(p, t)| (p.as_str(), *t)).collect();
     files.push(("sys/devices/system/cpu/cpuidle/current_driver", "intel_idle"));
-    let idle = read(&tree("idle", &files), &[0], None).idle;
+    let idle = read(&Tree::with(&files), &[0], None).idle;
     assert_eq!(idle.driver.as_deref(), Some("intel_idle"));
     assert!(idle.states[0].is_poll() && !idle.states[0].disabled);
     let c6 = &idle.states[1];
@@ -141,7 +120,7 @@ fn idle_states_keep_their_order() {
 
 #[test]
 fn an_empty_machine_is_still_described() {
-    let dir = tree("empty", &[("x", "")]);
+    let dir = Tree::with(&[("x", "")]);
     let facts = read(&dir, &[], None);
     assert_eq!((facts.cpus.as_slice(), facts.topology.value.cpus()), (&[0][..], 1));
     assert!(!facts.tick_ns.read && !facts.preemption.read && facts.idle.states.is_empty());
@@ -149,21 +128,18 @@ fn an_empty_machine_is_still_described() {
 
 #[test]
 fn a_cpu_list_that_was_never_set_is_none() {
-    let dir = tree(
-        "null",
-        &[
-            ("sys/devices/system/cpu/online", "(null)\n"),
-            ("sys/devices/system/cpu/cpu0/topology/core_cpus_list", "  (null)\n"),
-            ("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0\n"),
-        ],
-    );
+    let dir = Tree::with(&[
+        ("sys/devices/system/cpu/online", "(null)\n"),
+        ("sys/devices/system/cpu/cpu0/topology/core_cpus_list", "  (null)\n"),
+        ("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0\n"),
+    ]);
     let facts = read(&dir, &[], None);
     assert_eq!((facts.cpus.as_slice(), facts.topology.read), (&[0][..], true));
 }
 
 #[test]
 fn a_sched_ext_scheduler_is_known_by_what_it_takes() {
-    let of = |files: &[(&str, &str)]| read(&tree("sched-ext", files), &[0], None).sched_ext;
+    let of = |files: &[(&str, &str)]| read(&Tree::with(files), &[0], None).sched_ext;
     let loaded = |switch_all| {
         of(&[
             ("sys/kernel/sched_ext/state", "enabled\n"),

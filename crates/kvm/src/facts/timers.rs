@@ -86,23 +86,15 @@ fn msr(root: &Root, index: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use vcoop_testing::Tree;
 
     use super::{Root, cpu};
 
     const HASWELL: &str = "cpu family\t: 6\nmodel\t\t: 63\nstepping\t: 2\n";
 
-    fn read(name: &str, files: &[(&str, &[u8])]) -> (vcoop_model::profile::Cpu, String) {
-        let dir = std::env::temp_dir().join(format!("vcoop-timers-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        for (path, text) in files {
-            let path = dir.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        let found = cpu(&Root::new(&dir), 2_300_000, "a machine, today");
-        let _ = fs::remove_dir_all(&dir);
-        found
+    fn read(files: &[(&str, &[u8])]) -> (vcoop_model::profile::Cpu, String) {
+        let tree = Tree::with(files);
+        cpu(&Root::new(tree.root()), 2_300_000, "a machine, today")
     }
 
     #[test]
@@ -112,24 +104,24 @@ mod tests {
         msrs.extend(0x3_0000_0027_u64.to_le_bytes());
         let on: (&str, &[u8]) = ("sys/module/kvm_intel/parameters/preemption_timer", b"Y\n");
         let info: (&str, &[u8]) = ("proc/cpuinfo", info.as_bytes());
-        let (cpu, source) = read("vmx", &[info, on, ("dev/cpu/0/msr", &msrs)]);
+        let (cpu, source) = read(&[info, on, ("dev/cpu/0/msr", &msrs)]);
         assert_eq!((cpu.tsc_khz, cpu.signature), (2_300_000, 0x306f2));
         assert_eq!(cpu.preemption_timer_shift, Some(7));
         assert!(source.starts_with("measured by vcoop calibrate on a machine"), "{source}");
-        let (cpu, source) = read("no-msr", &[info, on]);
+        let (cpu, source) = read(&[info, on]);
         assert_eq!(cpu.preemption_timer_shift, Some(5));
         assert!(source.starts_with("assumed: "), "{source}");
         let off: (&str, &[u8]) = ("sys/module/kvm_intel/parameters/preemption_timer", b"N\n");
-        assert_eq!(read("off", &[info, off]).0.preemption_timer_shift, None);
+        assert_eq!(read(&[info, off]).0.preemption_timer_shift, None);
     }
 
     #[test]
     fn a_host_without_vmx_has_no_preemption_timer() {
         let zen = "cpu family\t: 25\nmodel\t\t: 17\nstepping\t: 1\n";
-        let (cpu, source) = read("svm", &[("proc/cpuinfo", zen.as_bytes())]);
+        let (cpu, source) = read(&[("proc/cpuinfo", zen.as_bytes())]);
         assert_eq!((cpu.signature, cpu.preemption_timer_shift), (0x00a1_0f11, None));
         assert!(cpu.shuns_preemption_timer() && source.starts_with("measured "), "{source}");
-        let (cpu, source) = read("nothing", &[]);
+        let (cpu, source) = read(&[]);
         assert_eq!(cpu.signature, 0);
         assert!(source.starts_with("assumed: "), "{source}");
     }
