@@ -36,10 +36,9 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
     }
     let (service, left) = Service::start(&Place::usual()).map_err(living::failure)?;
     living::said(&left).iter().for_each(|line| tracing::warn!("{line}"));
-    let usual = || config::Windows { socket: Place::usual().join("window.sock"), group: None };
-    let windows = config.windows.clone().unwrap_or_else(usual);
+    let windows = &config.windows;
     service
-        .serve_windows(&windows)
+        .serve_windows(windows)
         .map_err(|e| Failure::Run(format!("{}: {e}", windows.socket.display())))?;
     if let Some(listen) = &config.metrics {
         service.serve_metrics(listen).map_err(|e| Failure::Run(format!("metrics: {e}")))?;

@@ -6,7 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use vcoop_abi::Header;
-use vcoop_daemon::{Place, VmId, VmStatus};
+use vcoop_daemon::config::Windows;
+use vcoop_daemon::{VmId, VmStatus};
 use vcoop_model::living::plain_name;
 use vcoop_report::vms::{GuestDriver, Note, Source, Thread, Vcpu, Vm, Vms};
 use vcoop_threads::{Captured, RunTimes, cpu_list};
@@ -192,7 +193,7 @@ fn how(name: &str) -> Result<(), Failure> {
         }
     };
     let name = plain_name(name);
-    let socket = Place::usual().join("window.sock");
+    let socket = Windows::default().socket;
     let socket = socket.display();
     print(&format!(
         "{name}: {now}\n\

@@ -9,6 +9,7 @@ use vcoop_model::living::Living;
 use vcoop_resident::metrics::Listen;
 use vcoop_vmm::Vm;
 
+use crate::place::Place;
 use crate::policy::{self, Refused};
 
 /// Where it usually is.
@@ -23,17 +24,23 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// Where metrics are served.
     pub metrics: Option<Listen>,
-    /// Where VMMs connect for a window; `None`: in the folder of the control socket, as root.
-    pub windows: Option<Windows>,
+    /// Where VMMs connect for a window.
+    pub windows: Windows,
 }
 
-/// Where VMMs connect for a window.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Where VMMs connect for a window. The default is in the folder of the control socket, for root alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
     /// The socket.
     pub socket: PathBuf,
     /// Group that may connect, beside root.
     pub group: Option<u32>,
+}
+
+impl Default for Windows {
+    fn default() -> Self {
+        Self { socket: Place::usual().join("window.sock"), group: None }
+    }
 }
 
 /// Which VMs get a policy. All patterns that are given have to fit.
@@ -112,11 +119,12 @@ impl Config {
         let rules = rules.map(|(i, keys)| {
             rule(keys).map_err(|Refused(why)| Refused(format!("rule {}: {why}", i + 1)))
         });
-        let windows = file.windows.map(|keys| {
-            let group = keys.group.as_deref().map(group).transpose()?;
-            Ok(Windows { socket: keys.socket, group })
-        });
-        let windows = windows.transpose()?;
+        let windows = match file.windows {
+            Some(WindowsKeys { socket, group: name }) => {
+                Windows { socket, group: name.as_deref().map(group).transpose()? }
+            }
+            None => Windows::default(),
+        };
         Ok(Self { rules: rules.collect::<Result<_, _>>()?, metrics, windows })
     }
 

@@ -1,7 +1,7 @@
 //! The thread that drives the vCPUs of all VMs.
 //!
-//! It sleeps until a watched thread has slept or run, a policy timer is due, or somebody commands. It
-//! alone has the drivers, the journal and the keeper, so there is nothing to lock.
+//! It sleeps until a watched thread has slept or run, a guest has rung, a timer is due, or somebody
+//! commands. It alone has the drivers, the journal and the keeper, so there is nothing to lock.
 
 mod inside;
 mod link;

@@ -5,6 +5,7 @@
 //! Client --socket--> Service --channel--> Engine --> VcpuDriver --> vCPU's thread
 //!                                          ^   |
 //!              wake-ups, sleeps: Source ---+   +--> Journal (file), Keeper (process)
+//!        rings, words of guests: Window ---+
 //! ```
 //!
 //! One process of a host owns its vCPU threads: whoever holds the lock in the [`Place`]. It writes

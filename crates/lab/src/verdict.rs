@@ -23,6 +23,8 @@
 //! 4. Nothing is claimed from fewer than [`LEAST_REPEATS`] repeats: intervals from fewer are too
 //!    narrow.
 
+use vcoop_model::recording::LatencyRecord;
+
 use crate::human;
 use crate::params;
 use crate::result::{Document, Interval, LatencySeries, Params, ScalarSeries, Verdict};
@@ -248,7 +250,8 @@ fn candidate<'d>(document: &'d Document, cell: &Cell, policy: &'d str) -> Option
 
 /// Whether it is what the driver of a living guest has measured.
 fn is_inside(series: &LatencySeries) -> bool {
-    series.key.backend == vm::BACKEND && series.key.probe.ends_with(".urgent")
+    let probe = series.key.probe.rsplit_once('.').map(|(_, probe)| probe);
+    series.key.backend == vm::BACKEND && probe == Some(LatencyRecord::URGENT)
 }
 
 /// A time that a command has printed, in words, if it is clearly less than under the baseline.

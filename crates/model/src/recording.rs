@@ -201,6 +201,9 @@ impl LatencyRecord {
     /// Metric of a vCPU's waits for a pCPU after a preemption of its thread.
     pub const PREEMPTED: &str = "preempted";
 
+    /// Last part of the name of the probe by which a guest's driver measures its urgent tasks.
+    pub const URGENT: &str = "urgent";
+
     /// A series without samples.
     pub fn new(probe: &str) -> Self {
         let hist = Histogram::new_with_max(HIGHEST_NS, 3)

@@ -32,7 +32,7 @@ impl Urgent {
         if count > MOST_PER_S * Duration::from_nanos(ns).as_secs().max(1) {
             return Err("the guest's driver counts more than can have been");
         }
-        let mut record = LatencyRecord::new(&format!("{vm}.urgent"));
+        let mut record = LatencyRecord::new(&format!("{vm}.{}", LatencyRecord::URGENT));
         for (latency, count) in &new {
             (0..*count).for_each(|_| record.book(*latency, &[0; Part::COUNT]));
         }

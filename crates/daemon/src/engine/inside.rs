@@ -1,26 +1,27 @@
 //! What the engine's thread has and does.
 
+mod guest;
+
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::Receiver;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
-use vcoop_abi::Intent;
 use vcoop_model::plan::{Plan, PolicyPlan};
+use vcoop_policy::VmShared;
 use vcoop_policy::config::{AdvanceConfig, Ns};
 use vcoop_policy::driver;
 use vcoop_policy::govern::CpuTime;
 use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::thread::Policy;
-use vcoop_policy::{Injection, VmShared};
 use vcoop_sources::{Happened, Perf, Source, What};
 use vcoop_threads::clock::{kernel_clock, monotonic};
 use vcoop_threads::journal::Journal;
 use vcoop_threads::{Attributes, Captured, RunTimes, set_timer_slack};
 use vcoop_vmm::VcpuThread;
 
-use super::link::{DEAF_NS, Deadline, Link};
+use super::link::Link;
 use super::{BELL, Command, ENDS, KEEPER, Shares, TIMER, Target, WAKE};
 use crate::keeper::Keeper;
 use crate::place::Place;
@@ -30,11 +31,6 @@ use crate::protocol::{Status, VcpuStatus, VmId, VmStatus};
 
 /// Time between two looks at whether somebody else has changed a thread.
 const CHECK_NS: Ns = 1_000_000_000;
-
-/// Time between two looks at the words of a guest that cannot ring: while one of its vCPUs is boosted,
-/// or was asked for its clock, and else.
-const LOOK_NS: Ns = 100_000;
-const LOOK_IDLE_NS: Ns = 4_000_000;
 
 /// What was heard of.
 #[derive(Clone, Copy, Debug, Default)]
@@ -207,19 +203,23 @@ impl Inside {
 
     fn attach(&mut self, target: Target) -> Result<VmStatus, String> {
         let Target { vm: id, vcpus, plan, timers, shares } = target;
-        let number = self.attach_threads(id.clone(), vcpus, plan, shares)?;
-        if let Some((thread, plan)) = timers {
-            match self.attach_threads(id, vec![thread], plan, None) {
-                Ok(timers) => {
-                    self.vms.entry(timers).and_modify(|vm| vm.is_timers = true);
-                    self.vms.entry(number).and_modify(|vm| vm.timers = Some(timers));
-                }
-                Err(why) => {
-                    self.detach(number);
-                    return Err(format!("the thread that delivers its timers: {why}"));
-                }
-            }
+        // Before the vCPUs: once they are boosted, nothing is left that could fail.
+        let timers = timers.map(|(thread, plan)| {
+            let timers = self.attach_threads(id.clone(), vec![thread], plan, None);
+            timers.map_err(|why| format!("the thread that delivers its timers: {why}"))
+        });
+        let timers = timers.transpose()?;
+        if let Some(vm) = timers.and_then(|number| self.vms.get_mut(&number)) {
+            vm.is_timers = true;
         }
+        let number = match self.attach_threads(id, vcpus, plan, shares) {
+            Ok(number) => number,
+            Err(why) => {
+                timers.and_then(|number| self.detach(number));
+                return Err(why);
+            }
+        };
+        self.vms.entry(number).and_modify(|vm| vm.timers = timers);
         Ok(self.status_of(&self.vms[&number], monotonic()))
     }
 
@@ -409,134 +409,6 @@ impl Inside {
     fn halt(&mut self, number: u64, place: usize, at: Ns, halted: bool) {
         self.run_at(number, place, at, |port| driver::halt(port, halted));
         self.await_deadline(number, place);
-    }
-
-    /// Whether a guest's bell is heard.
-    fn hear_bell(&mut self, number: u64, heard: bool) {
-        let Some(link) = self.vms.get(&number).and_then(|vm| vm.link.as_ref()) else { return };
-        let Some(bell) = &link.bell else { return };
-        // Edges: what it has rung need not be read to be heard again.
-        let flags = EventFlags::IN | EventFlags::ET;
-        let _ = if heard {
-            epoll::add(&self.poll, bell, EventData::new_u64(BELL + number), flags)
-        } else {
-            epoll::delete(&self.poll, bell)
-        };
-    }
-
-    /// A guest has rung.
-    fn rung(&mut self, number: u64) {
-        let now = monotonic();
-        let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) else { return };
-        if !link.may_ring(now) {
-            link.deaf += 1;
-            self.hear_bell(number, false);
-            self.dues.insert((now + DEAF_NS, Due::Look(number)));
-            return;
-        }
-        self.heed_all(number, now);
-    }
-
-    /// A guest's words are looked at, because it cannot ring, or must not for now.
-    fn look(&mut self, number: u64) {
-        let now = monotonic();
-        self.heed_all(number, now);
-        let Some(vm) = self.vms.get(&number) else { return };
-        let Some(link) = &vm.link else { return };
-        let boosted = vm
-            .vcpus
-            .iter()
-            .flatten()
-            .any(|v| v.driver.policy().is_boosted() && !v.driver.is_halted());
-        let next = match &link.bell {
-            Some(_) if link.has_clock() => {
-                // It may be heard already: then this does nothing.
-                self.hear_bell(number, true);
-                return;
-            }
-            None if !boosted && link.has_clock() => LOOK_IDLE_NS,
-            Some(_) => LOOK_IDLE_NS,
-            None => LOOK_NS,
-        };
-        self.dues.insert((now + next, Due::Look(number)));
-    }
-
-    fn heed_all(&mut self, number: u64, now: Ns) {
-        let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
-        (0..places).for_each(|place| self.heed(number, place, now));
-    }
-
-    /// What a vCPU's words say.
-    fn heed(&mut self, number: u64, place: usize, now: Ns) {
-        let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) else { return };
-        let Some(page) = link.pages(place) else { return };
-        let idle = page.guest.read().intent.decode::<Intent>().idle;
-        link.read_clock(place, now);
-        let sent = link.was_sent_tasks(place);
-        let Some(vcpu) = self.vcpu(number, place) else { return };
-        if vcpu.driver.is_halted() && !idle {
-            // It has not run for long enough to be heard of.
-            let tid = vcpu.tid();
-            self.halt(number, place, now, false);
-            if self.source.as_mut().is_some_and(|source| source.runs(tid)) {
-                self.halt(number, place, now, true);
-            }
-        }
-        if sent {
-            self.run(number, place, |port| driver::inject(port, Injection::Ipi, true));
-        } else {
-            self.run(number, place, |port| driver::notify(port, true));
-        }
-        self.await_deadline(number, place);
-    }
-
-    /// A vCPU whose guest has a deadline is boosted shortly before.
-    fn await_deadline(&mut self, number: u64, place: usize) {
-        let now = monotonic();
-        let Some(vm) = self.vms.get_mut(&number) else { return };
-        let Some(link) = &mut vm.link else { return };
-        let Some(Ok(vcpu)) = vm.vcpus.get_mut(place) else { return };
-        let policy = vcpu.driver.policy();
-        // One that sleeps boosted has what it needs.
-        let ready = vcpu.driver.is_halted() && policy.is_boosted();
-        let due = match link.deadline(place, now, policy.budget_left(now)) {
-            _ if ready => Deadline::None,
-            due => due,
-        };
-        let next = if let Deadline::Later(at) = due { Some(at) } else { None };
-        if vcpu.awaits != next {
-            if let Some(before) = std::mem::replace(&mut vcpu.awaits, next) {
-                self.dues.remove(&(before, Due::Deadline(number, place)));
-            }
-            if let Some(at) = next {
-                self.dues.insert((at, Due::Deadline(number, place)));
-            }
-        }
-        if due == Deadline::Now {
-            vcpu.deadlines += u64::from(link.serve(place));
-            self.run(number, place, |port| driver::inject(port, Injection::Timer, false));
-        }
-    }
-
-    /// Whether a guest's driver has come or gone, and which pages are whose.
-    fn meet(&mut self, number: u64) {
-        let Some(vm) = self.vms.get_mut(&number) else { return };
-        let Some(link) = &mut vm.link else { return };
-        if link.changed(&vm.threads) {
-            for place in 0..vm.threads.len() {
-                // What was agreed with the one before is over.
-                self.run(number, place, |port| driver::register(port, false));
-                if self.vms.get(&number).is_some_and(|vm| vm.hears(place)) {
-                    self.run(number, place, |port| driver::register(port, true));
-                }
-            }
-        }
-        if let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) {
-            link.ask_clock();
-            if !link.has_clock() {
-                self.dues.insert((monotonic(), Due::Look(number)));
-            }
-        }
     }
 
     /// What a thread did.

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vcoop_abi::{Remote, Word};
+use vcoop_abi::{GuestArea, Remote};
 use vcoop_policy::config::{AdvanceConfig, Ns};
 use vcoop_vmm::VcpuThread;
 use vcoop_window::{Clock, Window};
@@ -38,8 +38,6 @@ pub(super) struct Link {
     window: Arc<Window>,
     /// What the guest rings; `None`: its words are looked at now and then.
     pub(super) bell: Option<Arc<OwnedFd>>,
-    /// Times that it had rung too often.
-    pub(super) deaf: u64,
     /// Ticks of this host's TSC in a millisecond.
     host_khz: u32,
     /// The driver's registration that all else is of; `None`: there is no driver.
@@ -86,7 +84,6 @@ impl Link {
             bell,
             host_khz,
             registration: None,
-            deaf: 0,
             clock: Clock::new(1, 1),
             ping: 0,
             lead,
@@ -112,11 +109,7 @@ impl Link {
             self.clock = Clock::new(side.tsc_khz.bounded(u64::from(u32::MAX)), self.host_khz);
         }
         self.registration = now;
-        let remote = |slot| {
-            self.window
-                .guest(slot)
-                .map_or(0, |page| page.area.read_remote().decode::<Remote>().count)
-        };
+        let remote = |slot| self.window.guest(slot).map_or(0, |page| sent(&page.area));
         let of = |slot: Option<u64>| Of { slot, served: 0, remote: slot.map_or(0, remote) };
         self.vcpus = slots.into_iter().map(of).collect();
         true
@@ -151,8 +144,8 @@ impl Link {
 
     /// Reads a vCPU's answer, if there is one, at time `now`.
     pub(super) fn read_clock(&mut self, place: usize, now: Ns) {
-        let Some(page) = self.slot(place).and_then(|slot| self.window.guest(slot)) else { return };
-        let (pong, tsc) = page.area.read_pong();
+        let Some(page) = self.pages(place) else { return };
+        let (pong, tsc) = page.guest.read_pong();
         // An answer to an earlier question only seems to have taken longer, which does no harm.
         if self.ping > 0 && pong.bounded(u64::MAX) > 0 {
             self.clock.sample(tsc.bounded(u64::MAX), now);
@@ -161,18 +154,18 @@ impl Link {
 
     /// Whether other vCPUs have put urgent tasks on a vCPU's queue since the last call.
     pub(super) fn was_sent_tasks(&mut self, place: usize) -> bool {
-        let Some(slot) = self.slot(place) else { return false };
-        let Some(page) = self.window.guest(slot) else { return false };
-        let count = Remote::from_word(page.area.read_remote().bounded(u64::MAX)).count;
+        let Some(count) = self.pages(place).map(|page| sent(page.guest)) else { return false };
         std::mem::replace(&mut self.vcpus[place].remote, count) != count
+    }
+
+    /// The next deadline of a vCPU, as its guest says it; 0: none.
+    fn deadline_tsc(&self, place: usize) -> Option<u64> {
+        Some(self.pages(place)?.guest.read_deadline_tsc().bounded(u64::MAX))
     }
 
     /// What is due about the next deadline of a vCPU with so much budget.
     pub(super) fn deadline(&self, place: usize, now: Ns, budget_left: Ns) -> Deadline {
-        let Some(page) = self.slot(place).and_then(|slot| self.window.guest(slot)) else {
-            return Deadline::None;
-        };
-        let tsc = page.area.read_deadline_tsc().bounded(u64::MAX);
+        let Some(tsc) = self.deadline_tsc(place) else { return Deadline::None };
         let Some(at) = (tsc != 0).then(|| self.clock.time_of(tsc)).flatten() else {
             return Deadline::None;
         };
@@ -192,10 +185,7 @@ impl Link {
 
     /// A vCPU is boosted for the deadline that it says. Whether for the first time.
     pub(super) fn serve(&mut self, place: usize) -> bool {
-        let Some(page) = self.slot(place).and_then(|slot| self.window.guest(slot)) else {
-            return false;
-        };
-        let tsc = page.area.read_deadline_tsc().bounded(u64::MAX);
+        let Some(tsc) = self.deadline_tsc(place) else { return false };
         std::mem::replace(&mut self.vcpus[place].served, tsc) != tsc
     }
 
@@ -205,6 +195,11 @@ impl Link {
         self.bells = (self.bells + since as f64 / 1e9 * BELLS_PER_S).min(BELL_BURST) - 1.0;
         self.bells > 0.0
     }
+}
+
+/// How many tasks other vCPUs have put on a vCPU's queue.
+fn sent(area: &GuestArea) -> u64 {
+    area.read_remote().decode::<Remote>().count
 }
 
 /// The slots of threads: by KVM's number, which is the APIC id; where that is not known, both are taken

@@ -1,0 +1,144 @@
+//! Guests that cooperate: what they ring for, what their words say, and their deadlines.
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use vcoop_abi::Intent;
+use vcoop_policy::Injection;
+use vcoop_policy::config::Ns;
+use vcoop_policy::driver;
+use vcoop_threads::clock::monotonic;
+
+use super::Inside;
+use crate::engine::BELL;
+use crate::engine::link::{DEAF_NS, Deadline};
+use crate::port::Due;
+
+/// Time between two looks at the words of a guest that cannot ring: while one of its vCPUs is boosted,
+/// or was asked for its clock, and else.
+const LOOK_NS: Ns = 100_000;
+const LOOK_IDLE_NS: Ns = 4_000_000;
+
+impl Inside {
+    /// Whether a guest's bell is heard.
+    pub(super) fn hear_bell(&mut self, number: u64, heard: bool) {
+        let Some(link) = self.vms.get(&number).and_then(|vm| vm.link.as_ref()) else { return };
+        let Some(bell) = &link.bell else { return };
+        // Edges: what it has rung need not be read to be heard again.
+        let flags = EventFlags::IN | EventFlags::ET;
+        let _ = if heard {
+            epoll::add(&self.poll, bell, EventData::new_u64(BELL + number), flags)
+        } else {
+            epoll::delete(&self.poll, bell)
+        };
+    }
+
+    /// A guest has rung.
+    pub(super) fn rung(&mut self, number: u64) {
+        let now = monotonic();
+        let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) else { return };
+        if !link.may_ring(now) {
+            self.hear_bell(number, false);
+            self.dues.insert((now + DEAF_NS, Due::Look(number)));
+            return;
+        }
+        self.heed_all(number, now);
+    }
+
+    /// A guest's words are looked at, because it cannot ring, or must not for now.
+    pub(super) fn look(&mut self, number: u64) {
+        let now = monotonic();
+        self.heed_all(number, now);
+        let Some(vm) = self.vms.get(&number) else { return };
+        let Some(link) = &vm.link else { return };
+        let boosted = vm
+            .vcpus
+            .iter()
+            .flatten()
+            .any(|v| v.driver.policy().is_boosted() && !v.driver.is_halted());
+        let (rings, has_clock) = (link.bell.is_some(), link.has_clock());
+        if rings && has_clock {
+            // It may be heard already: then this does nothing.
+            self.hear_bell(number, true);
+            return;
+        }
+        let next = if rings || !boosted && has_clock { LOOK_IDLE_NS } else { LOOK_NS };
+        self.dues.insert((now + next, Due::Look(number)));
+    }
+
+    fn heed_all(&mut self, number: u64, now: Ns) {
+        let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
+        (0..places).for_each(|place| self.heed(number, place, now));
+    }
+
+    /// What a vCPU's words say.
+    fn heed(&mut self, number: u64, place: usize, now: Ns) {
+        let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) else { return };
+        let Some(page) = link.pages(place) else { return };
+        let idle = page.guest.read().intent.decode::<Intent>().idle;
+        link.read_clock(place, now);
+        let sent = link.was_sent_tasks(place);
+        let Some(vcpu) = self.vcpu(number, place) else { return };
+        if vcpu.driver.is_halted() && !idle {
+            // It has not run for long enough to be heard of.
+            let tid = vcpu.tid();
+            self.halt(number, place, now, false);
+            if self.source.as_mut().is_some_and(|source| source.runs(tid)) {
+                self.halt(number, place, now, true);
+            }
+        }
+        if sent {
+            self.run(number, place, |port| driver::inject(port, Injection::Ipi, true));
+        } else {
+            self.run(number, place, |port| driver::notify(port, true));
+        }
+        self.await_deadline(number, place);
+    }
+
+    /// A vCPU whose guest has a deadline is boosted shortly before.
+    pub(super) fn await_deadline(&mut self, number: u64, place: usize) {
+        let now = monotonic();
+        let Some(vm) = self.vms.get_mut(&number) else { return };
+        let Some(link) = &mut vm.link else { return };
+        let Some(Ok(vcpu)) = vm.vcpus.get_mut(place) else { return };
+        let policy = vcpu.driver.policy();
+        // One that sleeps boosted has what it needs.
+        let ready = vcpu.driver.is_halted() && policy.is_boosted();
+        let due = match link.deadline(place, now, policy.budget_left(now)) {
+            _ if ready => Deadline::None,
+            due => due,
+        };
+        let next = if let Deadline::Later(at) = due { Some(at) } else { None };
+        if vcpu.awaits != next {
+            if let Some(before) = std::mem::replace(&mut vcpu.awaits, next) {
+                self.dues.remove(&(before, Due::Deadline(number, place)));
+            }
+            if let Some(at) = next {
+                self.dues.insert((at, Due::Deadline(number, place)));
+            }
+        }
+        if due == Deadline::Now {
+            vcpu.deadlines += u64::from(link.serve(place));
+            self.run(number, place, |port| driver::inject(port, Injection::Timer, false));
+        }
+    }
+
+    /// Whether a guest's driver has come or gone, and which pages are whose.
+    pub(super) fn meet(&mut self, number: u64) {
+        let Some(vm) = self.vms.get_mut(&number) else { return };
+        let Some(link) = &mut vm.link else { return };
+        if link.changed(&vm.threads) {
+            for place in 0..vm.threads.len() {
+                // What was agreed with the one before is over.
+                self.run(number, place, |port| driver::register(port, false));
+                if self.vms.get(&number).is_some_and(|vm| vm.hears(place)) {
+                    self.run(number, place, |port| driver::register(port, true));
+                }
+            }
+        }
+        if let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) {
+            link.ask_clock();
+            if !link.has_clock() {
+                self.dues.insert((monotonic(), Due::Look(number)));
+            }
+        }
+    }
+}
