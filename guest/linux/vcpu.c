@@ -65,6 +65,17 @@ static bool has_deadline_soon(const struct vcoop_vcpu *vcpu)
 	       left > -(s64)vcoop_ns_to_tsc(SOON_NS);
 }
 
+/* After the intent word says idle: the host sets its word before it looks at that one. */
+static bool is_asked_for_idle(const struct vcoop_vcpu *vcpu)
+{
+	const struct vcoop_host_area *host = host_of(vcpu);
+
+	if (!host)
+		return false;
+	smp_mb();
+	return READ_ONCE(host->tell_idle);
+}
+
 void vcoop_vcpu_event(struct vcoop_vcpu *vcpu, const struct vcoop_event *event)
 {
 	bool notify;
@@ -79,6 +90,8 @@ void vcoop_vcpu_event(struct vcoop_vcpu *vcpu, const struct vcoop_event *event)
 		vcoop_deadline_show(vcpu);
 	if (notify) {
 		WRITE_ONCE(vcpu->page->report.notified, ++vcpu->notified);
+		vcoop_vcpu_ring();
+	} else if (event->kind == VCOOP_IDLE_ENTER && is_asked_for_idle(vcpu)) {
 		vcoop_vcpu_ring();
 	}
 }

@@ -130,7 +130,8 @@ struct vcoop_host_area {
 	uint64_t steal_ns;
 	uint64_t hints;
 	uint64_t ping;
-	uint64_t reserved1[2];
+	uint64_t tell_idle;    /* not 0: ring when the vCPU goes idle */
+	uint64_t reserved1;
 	uint64_t preferred[VCOOP_PREFERRED_WORDS]; /* one bit a vCPU */
 	uint64_t reserved2[4];
 } __attribute__((aligned(64)));

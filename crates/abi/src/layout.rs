@@ -69,7 +69,10 @@ pub struct HostArea {
     /// A question for the guest's clock: a number that is not 0 and not the last one. The guest answers
     /// at its next event, in [`pong`](GuestArea::pong). A page whose host knows the guest's clock holds 0.
     pub ping: AtomicU64,
-    reserved1: [u64; 2],
+    /// Not 0: the host does not see this vCPU halt, and wants to be rung when it goes idle. It is stored
+    /// by a host that a guest can ring without an exit it waits for; others leave it 0.
+    pub tell_idle: AtomicU64,
+    reserved1: u64,
     /// Bit `n % 64` of word `n / 64`: vCPU `n` is one the host would like to be used.
     pub preferred: [AtomicU64; PREFERRED_WORDS],
     reserved2: [u64; 4],
@@ -93,6 +96,7 @@ const _: () = {
     assert!(offset_of!(HostArea, steal_ns) == 88);
     assert!(offset_of!(HostArea, hints) == 96);
     assert!(offset_of!(HostArea, ping) == 104);
+    assert!(offset_of!(HostArea, tell_idle) == 112);
     assert!(offset_of!(HostArea, preferred) == 128);
     // A little-endian word is a native one only here; the crate would need byte swaps elsewhere.
     assert!(cfg!(target_endian = "little"));
@@ -205,7 +209,8 @@ impl HostArea {
             steal_ns: AtomicU64::new(0),
             hints: AtomicU64::new(0),
             ping: AtomicU64::new(0),
-            reserved1: [0; 2],
+            tell_idle: AtomicU64::new(0),
+            reserved1: 0,
             preferred: [const { AtomicU64::new(0) }; PREFERRED_WORDS],
             reserved2: [0; 4],
         }

@@ -91,9 +91,18 @@ fn perf(cpu: u32) -> Result<Heard, Box<dyn Error>> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let mut source = Perf::new()?;
     source.watch(sleeper.tid, 0, epoll.as_fd())?;
+    source.await_run(sleeper.tid);
     let heard = watch(&sleeper, &epoll, || {
         let mut slept = false;
-        source.take(sleeper.tid, &mut |happened| slept |= happened.what == What::Sleeps);
+        let mut ran = false;
+        source.take(sleeper.tid, &mut |happened| match happened.what {
+            What::Sleeps => slept = true,
+            What::Runs | What::Lost => ran = true,
+        });
+        slept |= ran && source.await_sleep(sleeper.tid);
+        if slept {
+            source.await_run(sleeper.tid);
+        }
         slept
     });
     sleeper.thread.join().expect("it does not panic");

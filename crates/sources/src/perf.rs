@@ -1,7 +1,8 @@
-//! Single threads by perf events (`perf_event_open(2)`), two for each, of which one listens at a time:
+//! Single threads by perf events (`perf_event_open(2)`), two for each,
+//! of which at most one listens:
 //!
-//! * while the thread sleeps, its own CPU clock, which rings when it has run for some time;
-//! * from then on the tracepoint `sched_switch`, filtered to those in which the thread goes to sleep.
+//! * to hear that the thread runs, its own CPU clock, which rings each time that it has run for some time;
+//! * to hear that it sleeps, the tracepoint `sched_switch`, filtered to those in which it goes to sleep.
 //!
 //! So what wakes up only to see that there is nothing to do wakes nobody here, until such runs add up
 //! to that time. Neither tells of preemptions, and that is the point: a watcher that was woken by each
@@ -91,13 +92,20 @@ impl Source for Perf {
         self.rings.remove(&tid);
     }
 
-    fn runs(&mut self, tid: i32) -> bool {
-        let Some(ring) = self.rings.get_mut(&tid) else { return false };
-        let asleep = ring.await_sleep();
-        if asleep {
-            ring.arm();
+    fn await_run(&mut self, tid: i32) {
+        if let Some(ring) = self.rings.get_mut(&tid) {
+            ring.listen(Some(Ear::Runs));
         }
-        asleep
+    }
+
+    fn await_nothing(&mut self, tid: i32) {
+        if let Some(ring) = self.rings.get_mut(&tid) {
+            ring.listen(None);
+        }
+    }
+
+    fn await_sleep(&mut self, tid: i32) -> bool {
+        self.rings.get_mut(&tid).is_some_and(Ring::await_sleep)
     }
 
     fn take(&mut self, tid: i32, each: &mut dyn FnMut(Happened)) {
@@ -127,6 +135,13 @@ fn open(attr: &mut perf::perf_event_attr, tid: i32) -> Result<OwnedFd, Error> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// What is listened to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ear {
+    Runs,
+    Sleeps,
+}
+
 /// The ring of one thread.
 #[derive(Debug)]
 struct Ring {
@@ -136,8 +151,8 @@ struct Ring {
     runs_id: u64,
     /// ... and after what time on a CPU it rings.
     after: Ns,
-    /// `runs` will ring.
-    armed: bool,
+    /// Which of them is enabled.
+    ear: Option<Ear>,
     stat: Stat,
     /// A page of control, and the records.
     map: NonNull<u8>,
@@ -171,7 +186,7 @@ impl Ring {
         let map = NonNull::new(map.cast::<u8>()).filter(|_| map != libc::MAP_FAILED);
         let map = map.ok_or_else(|| Error::of("mmap", io::Error::last_os_error()))?;
         let stat = Stat::open(tid).map_err(|e| Error::of("open /proc/TID/stat", e))?;
-        let mut ring = Self { sleeps, runs, runs_id: 0, after, armed: false, stat, map, tail: 0 };
+        let mut ring = Self { sleeps, runs, runs_id: 0, after, ear: None, stat, map, tail: 0 };
         let (sleeps, runs) = (ring.sleeps.as_raw_fd(), ring.runs.as_raw_fd());
         // SAFETY: the arguments are what these calls expect: a text that ends with zero, a descriptor,
         // room for a number, and nothing.
@@ -180,30 +195,44 @@ impl Ring {
                 sys::ioctls::SET_FILTER(sleeps, ASLEEP.as_ptr().cast_mut()),
                 sys::ioctls::SET_OUTPUT(runs, sleeps),
                 sys::ioctls::ID(runs, &raw mut ring.runs_id),
-                sys::ioctls::ENABLE(sleeps, 0),
             ]
         };
         if set.iter().any(|rc| *rc < 0) {
             return Err(Error::of("perf_event_open", io::Error::last_os_error()));
         }
-        ring.arm();
         Ok(ring)
     }
 
-    /// It sleeps: `runs` rings once more, and sleeps are not heard.
-    fn arm(&mut self) {
-        // SAFETY: no argument. If it fails, more is heard than needed.
-        unsafe { sys::ioctls::DISABLE(self.sleeps.as_raw_fd(), 0) };
-        if !self.armed {
-            // SAFETY: a plain number.
-            self.armed = unsafe { sys::ioctls::REFRESH(self.runs.as_raw_fd(), 1) } == 0;
+    /// Listens to one event, or to none. Of a thread that runs on another CPU, each change is a call into
+    /// that CPU.
+    fn listen(&mut self, to: Option<Ear>) {
+        if self.ear == to {
+            return;
         }
+        let fd = |ear: Ear| match ear {
+            Ear::Runs => self.runs.as_raw_fd(),
+            Ear::Sleeps => self.sleeps.as_raw_fd(),
+        };
+        // The limit of records after which the kernel disables an event by itself is no way: it does so
+        // some time after the record was heard of, and may undo what was asked for in between.
+        if let Some(ear) = self.ear {
+            // SAFETY: no argument. If it fails, more is heard than needed.
+            unsafe { sys::ioctls::DISABLE(fd(ear), 0) };
+        }
+        if let Some(ear) = to {
+            // SAFETY: no argument. It cannot fail for an event that is open.
+            unsafe { sys::ioctls::ENABLE(fd(ear), 0) };
+        }
+        self.ear = to;
     }
 
-    /// It runs: its next sleep is heard. Whether it sleeps already.
+    /// Its next sleep is heard. Whether it sleeps already.
     fn await_sleep(&mut self) -> bool {
-        // SAFETY: no argument.
-        unsafe { sys::ioctls::ENABLE(self.sleeps.as_raw_fd(), 0) };
+        // Many who wait for the sleep of a thread whose runs are short come after it.
+        if self.stat.is_asleep() {
+            return true;
+        }
+        self.listen(Some(Ear::Sleeps));
         // Looked at after: what comes later is heard.
         self.stat.is_asleep()
     }
@@ -229,7 +258,6 @@ impl Ring {
 
     fn take(&mut self, each: &mut dyn FnMut(Happened)) {
         let head = self.head();
-        let (mut slept, mut ran) = (false, false);
         while self.tail < head {
             // u32 type, u16 flags, u16 size.
             let header = self.word(self.tail);
@@ -243,16 +271,13 @@ impl Ring {
             let (id, at) = (self.word(self.tail + 8), self.word(self.tail + 16));
             match kind {
                 perf::PERF_RECORD_SAMPLE if size == RECORD && id == self.runs_id => {
-                    (self.armed, ran, slept) = (false, true, false);
                     // It began to, at the latest.
                     each(Happened { at: at.saturating_sub(self.after), what: What::Runs });
                 }
                 perf::PERF_RECORD_SAMPLE if size == RECORD => {
-                    (ran, slept) = (false, true);
                     each(Happened { at, what: What::Sleeps });
                 }
                 perf::PERF_RECORD_LOST => {
-                    (self.armed, ran) = (false, true);
                     each(Happened { at: monotonic(), what: What::Lost });
                 }
                 _ => {}
@@ -263,13 +288,6 @@ impl Ring {
         let tail =
             unsafe { AtomicU64::from_ptr((&raw const (*self.control()).data_tail).cast_mut()) };
         tail.store(self.tail, Ordering::Release);
-        if ran && self.await_sleep() {
-            slept = true;
-            each(Happened { at: monotonic(), what: What::Sleeps });
-        }
-        if slept {
-            self.arm();
-        }
     }
 }
 
@@ -283,13 +301,14 @@ impl Drop for Ring {
 #[cfg(test)]
 mod tests {
     use super::Perf;
-    use crate::react::{Source, What};
+    use crate::react::{Happened, Source, What};
     use rustix::event::epoll;
     use std::os::fd::{AsFd, OwnedFd};
     use std::sync::mpsc;
     use std::thread::{self, JoinHandle};
     use std::time::{Duration, Instant};
     use vcoop_testing::Skip;
+    use vcoop_threads::clock::monotonic;
     use vcoop_threads::{Ns, gettid};
 
     /// A thread that begins its work when it is watched.
@@ -308,8 +327,25 @@ mod tests {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         let mut source = Perf::new().map_err(Skip::because)?;
         source.watch(tid, after, poll.as_fd()).map_err(Skip::because)?;
+        source.await_run(tid);
         go.send(()).unwrap();
         Ok((source, poll, tid, thread))
+    }
+
+    /// Takes what was heard, and awaits the opposite of the last.
+    fn follow(source: &mut Perf, tid: i32, mut each: impl FnMut(Happened)) {
+        let mut runs = None;
+        source.take(tid, &mut |h| {
+            runs = Some(h.what != What::Sleeps);
+            each(h);
+        });
+        if runs == Some(true) && source.await_sleep(tid) {
+            each(Happened { at: monotonic(), what: What::Sleeps });
+            runs = Some(false);
+        }
+        if runs == Some(false) {
+            source.await_run(tid);
+        }
     }
 
     fn spin(time: Duration) {
@@ -339,7 +375,7 @@ mod tests {
             let _ = epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout));
             assert!(events.iter().all(|e| e.data.u64() == tid as u64));
             wakes += 1;
-            source.take(tid, &mut |h| heard.push((h.at, h.what)));
+            follow(&mut source, tid, |h| heard.push((h.at, h.what)));
         }
         thread.join().unwrap();
         source.take(tid, &mut |h| heard.push((h.at, h.what)));
@@ -380,12 +416,12 @@ mod tests {
         };
         thread::sleep(Duration::from_millis(50));
         let mut heard = Vec::new();
-        source.take(tid, &mut |h| heard.push(h.what));
+        follow(&mut source, tid, |h| heard.push(h.what));
         assert_eq!(heard, [What::Runs], "from here on its sleeps are heard");
         listen.send(()).unwrap();
         thread::sleep(Duration::from_millis(200));
         heard.clear();
-        source.take(tid, &mut |h| heard.push(h.what));
+        follow(&mut source, tid, |h| heard.push(h.what));
         assert!(heard.len() > 100 && heard.len() <= 171, "{}", heard.len());
         more.send(()).unwrap();
         thread.join().unwrap();
@@ -412,7 +448,7 @@ mod tests {
             let mut events = Vec::with_capacity(4);
             let _ = epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout));
             wakes += usize::from(!events.is_empty());
-            source.take(tid, &mut |h| heard.push(h.what));
+            follow(&mut source, tid, |h| heard.push(h.what));
         }
         thread.join().unwrap();
         // It woke up 200 times, and ran for 10 ms in all.

@@ -290,9 +290,25 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
     assert!(guest.state().contains(" rang 0,"), "{}", guest.state());
     window.write(doorbell, Doorbell { valid: true, peer: 1, vector: 0 }.to_word());
     guest.sh("taskset 1 cyclictest -q -p 80 -i 1000 -l 50");
-    let state = guest.state();
-    let rang = state.split(" rang ").nth(1).and_then(|s| s.split(',').next()).unwrap();
-    assert!(rang.parse::<u32>().unwrap() > 0, "{state}");
+    let rang = || -> u32 {
+        let state = guest.state();
+        let rang = state.split(" rang ").nth(1).and_then(|s| s.split(',').next());
+        rang.and_then(|s| s.parse().ok()).unwrap_or_else(|| panic!("{state}"))
+    };
+    assert!(rang() > 0);
+    // ... and when it goes idle, if it is asked to.
+    let tell_idle = |wanted| {
+        window.write(host_page(0) + offset_of!(HostArea, tell_idle) as u64, wanted);
+    };
+    let sleeps = || {
+        let before = rang();
+        guest.sh("taskset 1 sh -c 'for i in $(seq 50); do usleep 5000; done'");
+        rang() - before
+    };
+    assert!(sleeps() < 20);
+    tell_idle(1);
+    assert!(sleeps() >= 50);
+    tell_idle(0);
     window.write(doorbell, 0);
 
     // Boosted with nothing urgent to do: the guest ends it.

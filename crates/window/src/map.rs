@@ -133,6 +133,7 @@ impl Window {
                 &host.steal_ns,
                 &host.hints,
                 &host.ping,
+                &host.tell_idle,
             ];
             words.iter().for_each(|word| word.store(0, Ordering::Release));
             host.header.store(Header::OURS.to_word(), Ordering::Release);

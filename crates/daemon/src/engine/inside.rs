@@ -11,7 +11,7 @@ use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_policy::VmShared;
 use vcoop_policy::config::{AdvanceConfig, Ns};
-use vcoop_policy::driver;
+use vcoop_policy::driver::{self, Port as _};
 use vcoop_policy::govern::CpuTime;
 use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::thread::Policy;
@@ -77,6 +77,8 @@ pub(super) struct Inside {
     orders: Receiver<Command>,
     poll: OwnedFd,
     timer: OwnedFd,
+    /// When `timer` rings next; 0: never.
+    rings_at: Ns,
     /// From the first policy on that wants to hear of threads.
     source: Option<Box<dyn Source>>,
     keeper: Keeper,
@@ -104,6 +106,7 @@ impl Inside {
             orders,
             poll,
             timer,
+            rings_at: 0,
             source: None,
             keeper,
             journal,
@@ -134,7 +137,7 @@ impl Inside {
             for event in &events {
                 match event.data.u64() {
                     WAKE => ends |= self.obey(),
-                    TIMER => {}
+                    TIMER => self.rings_at = 0,
                     KEEPER => self.keeper_ended(),
                     token if token >= BELL => self.rung(token - BELL),
                     token if token >= ENDS => self.ended((token - ENDS) as i32),
@@ -164,9 +167,13 @@ impl Inside {
     }
 
     /// The timer rings when the first thing is due.
-    fn set_timer(&self) {
+    fn set_timer(&mut self) {
         let at =
             self.dues.iter().find(|(_, due)| self.matters(*due)).map_or(0, |(at, _)| (*at).max(1));
+        if self.rings_at == at {
+            return;
+        }
+        self.rings_at = at;
         let value =
             Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -338,6 +345,7 @@ impl Inside {
             Some(Err(Stop::Foreign)) => self.check(number, place),
         }
         self.settle(number, place);
+        self.attend(number, place);
         Ok(())
     }
 
@@ -444,6 +452,26 @@ impl Inside {
         if lost {
             self.settle(number, place);
         }
+        self.attend(number, place);
+    }
+
+    /// What is to be heard next of a vCPU's thread. Sleeps are heard only where its guest does not say that
+    /// it goes idle: a VMM's thread sleeps on its locks as well, and each sleep that is heard costs.
+    fn attend(&mut self, number: u64, place: usize) {
+        let Some(vm) = self.vms.get(&number) else { return };
+        let (Some(Ok(vcpu)), Some(source)) = (vm.vcpus.get(place), &mut self.source) else {
+            return;
+        };
+        let (tid, halted) = (vcpu.tid(), vcpu.driver.is_halted());
+        let tells = vm.link.as_ref().is_some_and(|link| link.tells_idle(place, !halted));
+        if halted {
+            source.await_run(tid);
+        } else if tells {
+            source.await_nothing(tid);
+        } else if source.await_sleep(tid) {
+            source.await_run(tid);
+            self.halt(number, place, monotonic(), true);
+        }
     }
 
     /// A vCPU that is driven.
@@ -465,10 +493,11 @@ impl Inside {
             self.dues.pop_first();
             match due {
                 Due::Policy(number, place) => {
-                    if let Some(vcpu) = self.vcpu_mut(number, place) {
-                        vcpu.armed = None;
-                    }
-                    self.run(number, place, |port| driver::timer(port));
+                    self.run(number, place, |port| {
+                        // Nothing is due until it is armed again, also for the keeper.
+                        port.arm(None);
+                        driver::timer(port)
+                    });
                     self.await_deadline(number, place);
                 }
                 Due::Deadline(number, place) => {
@@ -673,7 +702,7 @@ impl Inside {
 /// late, and is charged all the same.
 fn heard_after(policy: &PolicyPlan) -> Ns {
     match policy {
-        PolicyPlan::WakeBoost(config) => (config.run_ns / 2).min(250_000),
+        PolicyPlan::WakeBoost(config) => config.run_ns / 2,
         _ => 0,
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vcoop_abi::{GuestArea, Remote};
+use vcoop_abi::{GuestArea, Intent, Remote};
 use vcoop_policy::config::{AdvanceConfig, Ns};
 use vcoop_vmm::VcpuThread;
 use vcoop_window::{Clock, Window};
@@ -125,6 +125,14 @@ impl Link {
     pub(super) fn pages(&self, place: usize) -> Option<Page<'_>> {
         let slot = self.slot(place)?;
         Some(Page { guest: &self.window.guest(slot)?.area, host: self.window.host(slot)? })
+    }
+
+    /// Asks a vCPU to ring when it goes idle, or does so no more. Whether it will.
+    pub(super) fn tells_idle(&self, place: usize, wanted: bool) -> bool {
+        let (Some(page), true) = (self.pages(place), self.bell.is_some()) else { return false };
+        page.host.tell_idle.store(wanted.into(), Ordering::Release);
+        GuestArea::fence();
+        wanted && !page.guest.read().intent.decode::<Intent>().idle
     }
 
     /// Whether the guest has answered what its clock says.

@@ -76,14 +76,13 @@ impl Inside {
         let idle = page.guest.read().intent.decode::<Intent>().idle;
         link.read_clock(place, now);
         let sent = link.was_sent_tasks(place);
+        let rings = link.bell.is_some();
         let Some(vcpu) = self.vcpu(number, place) else { return };
-        if vcpu.driver.is_halted() && !idle {
-            // It has not run for long enough to be heard of.
-            let tid = vcpu.tid();
-            self.halt(number, place, now, false);
-            if self.source.as_mut().is_some_and(|source| source.runs(tid)) {
-                self.halt(number, place, now, true);
-            }
+        // It has not run for long enough to be heard of; or it has rung because it is about to halt. If it
+        // does not, it is heard of and charged from here.
+        if idle != vcpu.driver.is_halted() && (!idle || rings) {
+            self.halt(number, place, now, idle);
+            self.attend(number, place);
         }
         if sent {
             self.run(number, place, |port| driver::inject(port, Injection::Ipi, true));
@@ -132,6 +131,7 @@ impl Inside {
                 if self.vms.get(&number).is_some_and(|vm| vm.hears(place)) {
                     self.run(number, place, |port| driver::register(port, true));
                 }
+                self.attend(number, place);
             }
         }
         if let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) {
