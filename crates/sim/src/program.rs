@@ -159,6 +159,8 @@ pub enum Misdeed {
     Notify(BoostRequest),
     /// Write the registration MSR: the own area, none, or (`None`) what must be refused.
     Register(Option<bool>),
+    /// End the VM by a triple fault.
+    TripleFault,
 }
 
 /// A program in execution.

@@ -375,6 +375,7 @@ impl World<'_> {
             intervals,
             policy_events: self.policy_events,
             in_use: self.in_use,
+            fault: self.fault,
         }
     }
 }
