@@ -38,7 +38,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     if args.out.is_some() || args.detail {
         plans.iter_mut().for_each(|plan| plan.slices = SLICES);
     }
-    let folder = args.out.as_deref().map(|dir| Folder::new(dir, &scenario.name)).transpose()?;
+    let folder = args.out.as_deref();
+    let folder = folder.map(|dir| Folder::new(dir, &scenario.name, args.force)).transpose()?;
     let selection = selected(args, plans)?;
     if !args.common.quiet {
         let notes = selection.note.iter().chain(&selection.fitted).chain(&selection.caution);

@@ -87,7 +87,7 @@ pub(crate) fn run_tune(args: &TuneArgs) -> Result<(), Failure> {
         cost,
         bases: args.search.policy.clone(),
         parts,
-        trials: args.trials,
+        trials: args.trials as usize,
         confirm: args.confirm.unwrap_or(repeats.saturating_mul(2).max(10)),
         seed: args.search_seed,
     };

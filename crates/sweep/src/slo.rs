@@ -219,6 +219,10 @@ impl Slo {
             let message = format!("`{rest}` is no limit");
             return Err(wrong(OPTION, text, rest, message, shape.to_owned()));
         };
+        if number < 0.0 && quantity.statistic.is_some() {
+            let message = format!("{} is never below zero", quantity.name);
+            return Err(wrong(OPTION, text, rest, message, "give a limit above zero".to_owned()));
+        }
         let fits: Vec<&str> =
             UNITS.iter().filter(|(_, of, _)| *of == quantity.unit).map(|(u, ..)| *u).collect();
         let factor = UNITS.iter().find(|(u, of, _)| *u == unit && *of == quantity.unit);
@@ -345,6 +349,7 @@ mod tests {
             ("host.cpu < 5ms", "units of it: %"),
             ("guest.cyclictest.missed < 3us", "without a unit"),
             ("host.cpu < x", "is no limit"),
+            ("guest.cyclictest.p99 < -1us", "never below zero"),
         ] {
             let found = Slo::parse(text, &known()).unwrap_err().to_string();
             assert!(found.contains(message) && found.starts_with("--slo:1:"), "{text}: {found}");
