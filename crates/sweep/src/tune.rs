@@ -21,7 +21,7 @@ use vcoop_model::plan::Plan;
 
 use crate::slo::{Quantity, Slo};
 use crate::space::{BASES, Choice, KEYS, Key, Parts, Setting, TUNED, keys};
-use crate::trial::{Bench, Score, SearchError};
+use crate::trial::{Bench, Host, Score, SearchError};
 
 /// Settings proposed at a time.
 const BATCH: usize = 8;
@@ -163,6 +163,7 @@ struct Search<'a> {
     /// In the order of the search.
     order: Vec<Setting>,
     asked: usize,
+    host: Host,
 }
 
 impl<'a> Search<'a> {
@@ -210,6 +211,7 @@ impl<'a> Search<'a> {
             known: BTreeMap::new(),
             order: Vec::new(),
             asked: 0,
+            host: host(bench, stop)?,
         })
     }
 
@@ -300,7 +302,10 @@ impl<'a> Search<'a> {
             plans.push(plan);
         }
         let document = self.bench.run(&mut plans, self.stop)?;
-        let score = |i| Score::of(&document, &name(i), &self.goal.slos, Some(&self.goal.cost));
+        let score = |i| {
+            let (slos, cost) = (&self.goal.slos, Some(&self.goal.cost));
+            Score::of(&document, &name(i), slos, cost, &self.host)
+        };
         Ok((0..settings.len()).map(score).collect())
     }
 
@@ -370,6 +375,16 @@ impl<'a> Search<'a> {
     }
 }
 
+/// What the host's probes miss without any policy.
+fn host(bench: &Bench, stop: &AtomicBool) -> Result<Host, SearchError> {
+    let plan = bench.plan(&[], Host::WITHOUT)?;
+    if !Host::is_probed(&plan) {
+        return Ok(Host::default());
+    }
+    let document = bench.run(&mut [plan], stop)?;
+    Ok(Host::of(&document, Host::WITHOUT))
+}
+
 /// What a trial's policy is called inside an experiment.
 fn name(i: usize) -> String {
     format!("{TUNED}-{i}")
@@ -426,7 +441,8 @@ mod tests {
 
     fn tried(base: &str, excess: f64, cost: f64) -> Tried {
         let cost = Some(Reading { value: cost, interval: None });
-        let score = Score { limits: Vec::new(), cost, excess, held: Held::Likely };
+        let score =
+            Score { limits: Vec::new(), cost, excess, held: Held::Likely, starved: Vec::new() };
         Tried { setting: Setting::plain(base), score }
     }
 
