@@ -6,7 +6,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 const EXIT: &str = "\
 Exit codes: 0 done; 1 the run failed; 2 bad usage or bad scenario; 3 a needed facility is missing;
-5 a sweep is done, and some of its points failed (their rows say why);
+4 a condition of --fail-if is true; 5 some points of a sweep failed (their rows say why);
 130 interrupted (what was measured until then is still printed).";
 
 /// Cooperative vCPU scheduling: what each policy does to guest latency, and what the host pays.
@@ -121,6 +121,10 @@ pub(crate) struct RunArgs {
     /// Write the result as OpenMetrics text
     #[arg(long, value_name = "FILE")]
     pub(crate) metrics: Option<PathBuf>,
+    /// End with exit code 4 if this is true of any policy that was run: 'guest.cyclictest.p99 > 1ms'.
+    /// What has no value (n/a) counts as true
+    #[arg(long, value_name = "NAME > LIMIT")]
+    pub(crate) fail_if: Vec<String>,
     /// Show a dashboard on the terminal while it runs
     #[arg(long, conflicts_with = "quiet")]
     pub(crate) watch: bool,
