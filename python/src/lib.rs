@@ -18,6 +18,7 @@ use vcoop_lab::analysis::{About, document};
 use vcoop_lab::backend::{Column, Sim};
 use vcoop_lab::runner::{Control, Experiment};
 use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
+use vcoop_model::file;
 use vcoop_model::scenario::{Scenario, Set};
 use vcoop_sweep::dataset::{Dataset as Folder, DatasetError};
 use vcoop_sweep::engine;
@@ -36,7 +37,7 @@ fn refused(found: impl std::fmt::Display) -> PyErr {
 
 fn folder(error: DatasetError) -> PyErr {
     match error {
-        DatasetError::Refused { .. } => FolderError::new_err(error.to_string()),
+        DatasetError::Refused { .. } | DatasetError::Part { .. } => FolderError::new_err(error.to_string()),
         DatasetError::Io { .. } => PyRuntimeError::new_err(error.to_string()),
     }
 }
@@ -92,6 +93,15 @@ fn scenarios() -> Vec<&'static str> {
     builtin_scenarios().iter().map(|b| b.name).collect()
 }
 
+/// The text of a regular file, of a bounded size.
+#[pyfunction]
+fn read_text(path: PathBuf) -> PyResult<String> {
+    file::text(&path, file::MOST_TEXT).map_err(|e| match file::remedy(&e) {
+        Some(_) => refused(format!("cannot read {}: {}", path.display(), file::said(&e))),
+        None => PyErr::from(std::io::Error::new(e.kind(), format!("{}: {e}", path.display()))),
+    })
+}
+
 /// Runs a scenario on the simulator; the result document as JSON.
 #[pyfunction]
 fn run(
@@ -104,6 +114,10 @@ fn run(
 ) -> PyResult<String> {
     let sets: Vec<Set> =
         sets.iter().map(|s| Set::parse(s)).collect::<Result<_, _>>().map_err(refused)?;
+    let named = policies.as_deref().unwrap_or_default();
+    if let Some((_, twice)) = named.iter().enumerate().find(|(i, p)| named[..*i].contains(p)) {
+        return Err(refused(format!("policies names `{twice}` twice")));
+    }
     let stop = AtomicBool::new(false);
     let work = || -> Result<String, (bool, String)> {
         let no = |e: vcoop_model::diagnostic::Diagnostics| (true, e.to_string());
@@ -277,5 +291,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Dataset>()?;
     module.add_function(wrap_pyfunction!(builtin, module)?)?;
     module.add_function(wrap_pyfunction!(scenarios, module)?)?;
+    module.add_function(wrap_pyfunction!(read_text, module)?)?;
     module.add_function(wrap_pyfunction!(run, module)?)
 }

@@ -70,3 +70,25 @@ def test_python_goes_on_while_it_simulates() -> None:
     during = [t for t in ticks if began <= t <= began + took]
     # Held, the lock would let it tick at the ends only.
     assert len(during) > took / 0.005 / 20, (len(during), took)
+
+
+def test_the_ratio_is_the_one_that_the_command_prints(result: vcoop.Result) -> None:
+    for series, row in zip(result.series, result.rows(), strict=True):
+        ratios = series.get("ratio_to_baseline")
+        if isinstance(ratios, dict):
+            assert row["ratio_of"] == ("mean" if ratios.get("p99") is None else "p99")
+            assert row["ratio"] == ratios[row["ratio_of"]] == row[f"ratio_{row['ratio_of']}"]
+            assert row["ratio_mean"] == ratios["mean"]
+        else:
+            assert (row["ratio"], row["ratio_mean"]) == (ratios, None)
+
+
+def test_what_the_command_refuses_is_refused_here() -> None:
+    with pytest.raises(ValueError, match="jobs=0"):
+        vcoop.run("busy-host-1", jobs=0, **SHORT)
+    with pytest.raises(vcoop.ScenarioError, match="`vanilla` twice"):
+        vcoop.run("busy-host-1", policies=["vanilla", "vanilla"], **SHORT)
+    with pytest.raises(vcoop.ScenarioError, match="a device, not a regular file"):
+        vcoop.run("/dev/zero")
+    with pytest.raises(FileNotFoundError):
+        vcoop.run("./not-there.toml")

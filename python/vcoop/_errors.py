@@ -1,4 +1,8 @@
-"""Errors that are not about a scenario or a folder."""
+"""Errors that are not about a scenario or a folder, and arguments that calls share."""
+
+from __future__ import annotations
+
+import os
 
 
 class MissingError(RuntimeError):
@@ -15,3 +19,12 @@ def need(module: str, extra: str) -> object:
         raise MissingError(
             f"{module} is not installed\n  remedy: pip install 'vcoop[{extra}]'"
         ) from error
+
+
+def threads(jobs: int | None) -> int:
+    """So many threads, or one a CPU."""
+    if jobs is None:
+        return os.cpu_count() or 1
+    if jobs < 1:
+        raise ValueError(f"jobs={jobs}: nothing would run; give 1 or more")
+    return jobs

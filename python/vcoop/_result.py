@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._errors import need
+from ._errors import need, threads
 
 if TYPE_CHECKING:
     import pandas
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 _NUMBERS = ("mean", "p50", "p90", "p99", "p999", "p9999")
+_RATIOS = ("mean", "p50", "p99", "p999")
 
 
 def _toml(value: object) -> str:
@@ -43,7 +44,7 @@ def _text(scenario: str | os.PathLike[str]) -> tuple[str, str]:
             raise _native.ScenarioError(
                 f"no scenario and no file `{name}`; built-in scenarios: {known}"
             )
-    return name, Path(name).read_text(encoding="utf-8")
+    return name, _native.read_text(name)
 
 
 def run(
@@ -73,7 +74,7 @@ def run(
     name, text = _text(scenario)
     changes = {**(set or {}), **overrides}
     sets = [f"{path}={_toml(value)}" for path, value in changes.items()]
-    document = _native.run(name, text, sets, policies, jobs or os.cpu_count() or 1)
+    document = _native.run(name, text, sets, policies, threads(jobs))
     return Result(json.loads(document))
 
 
@@ -99,8 +100,10 @@ class Result:
         Columns: cell coordinates with their unit in the name; ``policy``, ``probe``, ``metric``,
         ``unit``, ``repeats``; for a latency ``count``, ``missed``, ``min``, ``max``, ``mean``,
         ``p50`` to ``p9999``, for a number ``value``; each but counts and ends with ``_lo`` and
-        ``_hi`` (95 % interval over repeats); ``ratio`` to the baseline policy (of means, or
-        values) with ``_lo`` and ``_hi``. ``None`` where there is no such number.
+        ``_hi`` (95 % interval over repeats); ``ratio`` to the baseline policy with ``_lo`` and
+        ``_hi``, the one that ``vcoop run`` prints: ``ratio_of`` says of what, ``"p99"``, ``"mean"``
+        where there is no p99, or ``"value"``. ``ratio_mean``, ``ratio_p50``, ``ratio_p99`` and
+        ``ratio_p999`` are all that a latency has. ``None`` where there is no such number.
         """
         return [self._row(series) for series in self.series]
 
@@ -114,10 +117,18 @@ class Result:
             low, high = series.get(f"{key}_ci95") or (None, None)
             row |= {key: series.get(key), f"{key}_lo": low, f"{key}_hi": high}
         ratio, interval = series.get("ratio_to_baseline"), series.get("ratio_ci95")
-        if isinstance(ratio, dict):
-            ratio, interval = ratio["mean"], (interval or {}).get("mean")
+        of = None if ratio is None else "value"
+        ratios = ratio if isinstance(ratio, dict) else {}
+        intervals = interval if isinstance(interval, dict) else {}
+        for key in _RATIOS:
+            low, high = intervals.get(key) or (None, None)
+            name = f"ratio_{key}"
+            row |= {name: ratios.get(key), f"{name}_lo": low, f"{name}_hi": high}
+        if ratios:
+            of = "mean" if ratios.get("p99") is None else "p99"
+            ratio, interval = ratios[of], intervals.get(of)
         low, high = interval or (None, None)
-        return row | {"ratio": ratio, "ratio_lo": low, "ratio_hi": high}
+        return row | {"ratio": ratio, "ratio_lo": low, "ratio_hi": high, "ratio_of": of}
 
     def to_arrow(self) -> pyarrow.Table:
         """`rows()` as an Arrow table, one row a series."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._errors import need
+from ._errors import need, threads
 
 if TYPE_CHECKING:
     import pandas
@@ -81,7 +81,8 @@ def sweep(
         KeyboardInterrupt: At Ctrl-C; points that ended are kept, the same call goes on.
     """
     path = Path(file)
-    made = _native.Sweep(str(path), path.read_text(encoding="utf-8"))
+    made = _native.Sweep(str(path), _native.read_text(str(path)))
+    count = threads(jobs)
     if engine not in ("local", "ray"):
         raise ValueError(f"engine {engine!r} is neither 'local' nor 'ray'")
     if engine == "ray":
@@ -93,5 +94,5 @@ def sweep(
         done, failed, failure = _ray.run(made, data, progress, batch_seconds)
     else:
         data = _native.Dataset(out, made)
-        done, failed, failure = data.run_here(jobs or os.cpu_count() or 1, progress)
+        done, failed, failure = data.run_here(count, progress)
     return SweepResult(Path(out), done, failed, failure)

@@ -1,9 +1,9 @@
 //! A capture: the threads of a recorded machine, and what was lost on the way.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use vcoop_model::file;
 use vcoop_model::plan::Ns;
 use vcoop_sched::config::Policy;
 
@@ -57,25 +57,14 @@ impl Capture {
     /// The input as a whole is of no use: not text, no switches, larger than `limits`, or
     /// unreadable. Single lines that make no sense are counted in [`Losses`] instead.
     pub fn read(input: impl Read, limits: &Limits) -> Result<Self, CaptureError> {
-        let mut lines = Lines::new(text(input)?, limits.max_line_bytes);
+        let mut lines = Lines::new(text(input)?, *limits);
         let mut turner = Turner::new(*limits);
         loop {
-            let done = lines.count;
-            let next = lines.next().map_err(|source| CaptureError::Read { lines: done, source })?;
-            let Some(next) = next else { break };
+            let Some(next) = lines.next()? else { break };
             turner.losses.lines += 1;
             match next {
                 Text::TooLong => turner.losses.line_not_understood("line too long"),
-                Text::Line(l) if l.contains('\0') => return Err(CaptureError::NotText),
                 Text::Line(l) => take(&mut turner, line::parse(&l))?,
-            }
-            if lines.bytes > limits.max_text_bytes {
-                return Err(CaptureError::Limit {
-                    what: "bytes of text",
-                    name: "max_text_bytes",
-                    limit: limits.max_text_bytes,
-                    remedy: "record fewer seconds or fewer events",
-                });
             }
         }
         if turner.switches == 0 {
@@ -93,7 +82,11 @@ impl Capture {
     ///
     /// As [`Capture::read`], and where the file cannot be opened.
     pub fn open(path: &Path, limits: &Limits) -> Result<Self, CaptureError> {
-        Self::read(File::open(path).map_err(CaptureError::Open)?, limits)
+        let file = file::open(path).map_err(CaptureError::Open)?;
+        if file.metadata().map_err(CaptureError::Open)?.len() > limits.max_text_bytes {
+            return Err(CaptureError::too_much_text(limits.max_text_bytes));
+        }
+        Self::read(file, limits)
     }
 
     /// A capture that ships with the program: `build-serve`, five seconds of a parallel compile

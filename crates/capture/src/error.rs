@@ -10,7 +10,7 @@ use std::io;
 #[non_exhaustive]
 pub enum CaptureError {
     /// The file could not be opened.
-    #[error("cannot open: {0}")]
+    #[error("cannot open: {}", vcoop_model::file::said(.0))]
     Open(#[source] io::Error),
     /// Reading or decompressing failed part way.
     #[error("cannot read on after {lines} lines: {source}")]
@@ -51,7 +51,7 @@ pub enum CaptureError {
         first: Option<String>,
     },
     /// The input is larger than what is replayed with bounded memory.
-    #[error("more than {limit} {what} (limit `{name}`): {remedy}")]
+    #[error("more than {limit} {what} (limit `{name}`)\n  remedy: {remedy}")]
     Limit {
         /// What there was too much of.
         what: &'static str,
@@ -62,6 +62,15 @@ pub enum CaptureError {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// A compressed file that is small, and its text is not.
+    #[error(
+        "its text is more than {times} times as large as the file, and no trace shrinks so far\n  \
+         remedy: decompress it into a file, and name that"
+    )]
+    Bomb {
+        /// Bytes of text to a byte of the file.
+        times: u64,
+    },
     /// No capture of that name ships with the program.
     #[error("no built-in capture is named `{name}`; there is {known}")]
     UnknownBuiltin {
@@ -70,6 +79,17 @@ pub enum CaptureError {
         /// Names there are.
         known: String,
     },
+}
+
+impl CaptureError {
+    pub(crate) fn too_much_text(limit: u64) -> Self {
+        Self::Limit {
+            what: "bytes of text",
+            name: "max_text_bytes",
+            limit,
+            remedy: "record fewer seconds or fewer events",
+        }
+    }
 }
 
 fn first_problem(first: &Option<String>) -> String {

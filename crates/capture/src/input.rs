@@ -1,13 +1,15 @@
 //! From bytes to lines: decompression by magic number, and lines of bounded length.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};
+use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-use crate::CaptureError;
+use crate::{CaptureError, Limits};
 
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
@@ -28,12 +30,35 @@ const BINARIES: &[(&[u8], &str, &str)] = &[
     (b"\x17\x08\x44tracing", "trace.dat", "trace-cmd report -i FILE"),
 ];
 
+/// Text behind an input, and how many bytes of the input it has cost so far.
+pub(crate) struct Source<'a> {
+    text: Box<dyn BufRead + 'a>,
+    taken: Rc<Cell<u64>>,
+}
+
+/// Counts the bytes that are read through it.
+struct Counted<R>(R, Rc<Cell<u64>>);
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let n = self.0.read(out)?;
+        self.1.set(self.1.get() + n as u64);
+        Ok(n)
+    }
+}
+
 /// Opens the text behind `input`, whatever it is compressed with.
 ///
 /// # Errors
 ///
 /// Known formats that are not read are refused by name, with the command that converts them.
-pub(crate) fn text<'a>(input: impl Read + 'a) -> Result<Box<dyn BufRead + 'a>, CaptureError> {
+pub(crate) fn text<'a>(input: impl Read + 'a) -> Result<Source<'a>, CaptureError> {
+    let taken = Rc::new(Cell::new(0));
+    let text = decompressed(Counted(input, Rc::clone(&taken)))?;
+    Ok(Source { text, taken })
+}
+
+fn decompressed<'a>(input: impl Read + 'a) -> Result<Box<dyn BufRead + 'a>, CaptureError> {
     let mut input = BufReader::with_capacity(1 << 16, input);
     // One short read could split a magic number: fill until there is enough or no more.
     let mut head = Vec::with_capacity(16);
@@ -133,11 +158,18 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
+/// Text that is so many times as large as the file was is none of a trace's, whose time stamps alone
+/// differ from line to line: traces shrink to a tenth or a thirtieth.
+const MOST_GROWTH: u64 = 100;
+
+/// So much text may come of any file, however small: what is in the decompressor's window.
+const FREE_GROWTH: u64 = 4 << 20;
+
 /// Lines of text, each at most so long; never holds more than one.
 pub(crate) struct Lines<'a> {
-    input: Box<dyn BufRead + 'a>,
+    source: Source<'a>,
     line: Vec<u8>,
-    max_line: usize,
+    limits: Limits,
     /// Lines handed out so far, which is also the number of the current one.
     pub(crate) count: u64,
     /// Bytes read so far.
@@ -151,21 +183,26 @@ pub(crate) enum Text<'l> {
 }
 
 impl<'a> Lines<'a> {
-    pub(crate) fn new(input: Box<dyn BufRead + 'a>, max_line: usize) -> Self {
-        Self { input, line: Vec::new(), max_line, count: 0, bytes: 0 }
+    pub(crate) fn new(source: Source<'a>, limits: Limits) -> Self {
+        Self { source, line: Vec::new(), limits, count: 0, bytes: 0 }
     }
 
     /// The next line without its end; `None` at the end of the input. Bytes that are not UTF-8
     /// (a comm may hold any) become replacement characters.
-    pub(crate) fn next(&mut self) -> io::Result<Option<Text<'_>>> {
+    ///
+    /// # Errors
+    ///
+    /// The input cannot be read on, is larger than the limits, or is not text. Each is seen at most
+    /// one buffer late, also where a line does not end.
+    pub(crate) fn next(&mut self) -> Result<Option<Text<'_>>, CaptureError> {
         self.line.clear();
         let mut any = false;
         let mut too_long = false;
         loop {
-            let chunk = match self.input.fill_buf() {
+            let chunk = match self.source.text.fill_buf() {
                 Ok(chunk) => chunk,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => return Err(e),
+                Err(source) => return Err(CaptureError::Read { lines: self.count, source }),
             };
             if chunk.is_empty() {
                 break;
@@ -173,14 +210,24 @@ impl<'a> Lines<'a> {
             any = true;
             let end = chunk.iter().position(|&b| b == b'\n');
             let part = &chunk[..end.unwrap_or(chunk.len())];
-            if self.line.len() + part.len() > self.max_line {
+            if part.contains(&0) {
+                return Err(CaptureError::NotText);
+            }
+            if self.line.len() + part.len() > self.limits.max_line_bytes {
                 too_long = true;
             } else if !too_long {
                 self.line.extend_from_slice(part);
             }
             let used = part.len() + usize::from(end.is_some());
             self.bytes += used as u64;
-            self.input.consume(used);
+            self.source.text.consume(used);
+            let grown = self.source.taken.get().saturating_mul(MOST_GROWTH) + FREE_GROWTH;
+            if self.bytes > grown {
+                return Err(CaptureError::Bomb { times: MOST_GROWTH });
+            }
+            if self.bytes > self.limits.max_text_bytes {
+                return Err(CaptureError::too_much_text(self.limits.max_text_bytes));
+            }
             if end.is_some() {
                 break;
             }
@@ -202,7 +249,8 @@ mod tests {
     use super::*;
 
     fn lines(bytes: &[u8], max: usize) -> Vec<String> {
-        let mut lines = Lines::new(text(bytes).unwrap(), max);
+        let limits = Limits { max_line_bytes: max, ..Limits::default() };
+        let mut lines = Lines::new(text(bytes).unwrap(), limits);
         let mut out = Vec::new();
         while let Some(t) = lines.next().unwrap() {
             out.push(match t {
@@ -236,8 +284,51 @@ mod tests {
     fn a_zstd_header_that_asks_for_a_huge_window_is_refused() {
         // Window descriptor 0xf8: 2 TiB.
         let file = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xf8, 0, 0, 0, 0, 0];
-        let mut lines = Lines::new(text(&file[..]).unwrap(), 100);
+        let mut lines = Lines::new(text(&file[..]).unwrap(), Limits::default());
         assert!(lines.next().is_err_and(|e| e.to_string().to_lowercase().contains("window")));
+    }
+
+    /// A zstd file of so many blocks of 128 KiB, each one byte over and over.
+    fn bomb(byte: u8, blocks: usize) -> Vec<u8> {
+        // No single segment, no checksum; a window of 128 KiB.
+        let mut file = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x38];
+        for i in 1..=blocks {
+            let header = u32::from(i == blocks) | 1 << 1 | (128 << 10) << 3;
+            file.extend(&header.to_le_bytes()[..3]);
+            file.push(byte);
+        }
+        file
+    }
+
+    #[test]
+    fn a_small_file_of_much_text_is_refused_before_it_is_read() {
+        let end = |file: &[u8]| {
+            let mut lines = Lines::new(text(file).unwrap(), Limits::default());
+            loop {
+                match lines.next() {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return (lines.bytes, "the end".to_owned()),
+                    Err(e) => return (lines.bytes, e.to_string()),
+                }
+            }
+        };
+        // 200 GB, of lines or of none, and what is no text from its first byte on.
+        for byte in [b'\n', b'x'] {
+            let (bytes, why) = end(&bomb(byte, 1_600_000)[..]);
+            assert!(why.contains("100 times as large") && why.contains("remedy"), "{why}");
+            assert!(bytes < 64 << 20, "{bytes}");
+        }
+        assert!(end(&bomb(0, 1_600_000)).1.contains("not text"));
+        assert_eq!(end(&bomb(b'x', 4)), (512 << 10, "the end".to_owned()));
+    }
+
+    #[test]
+    fn a_line_that_does_not_end_is_bounded_in_bytes() {
+        let limits = Limits { max_text_bytes: 1 << 20, ..Limits::default() };
+        let mut lines = Lines::new(text(io::repeat(b'x')).unwrap(), limits);
+        let why = lines.next().err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(why.contains("max_text_bytes"), "{why}");
+        assert!(lines.bytes < 2 << 20);
     }
 
     #[test]

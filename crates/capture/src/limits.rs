@@ -25,10 +25,10 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 4 GiB of text, 16 KiB a line, 65 536 threads, 8 Mi steps, 4096 CPUs, 64 names, one day.
+    /// 1 GiB of text, 16 KiB a line, 65 536 threads, 8 Mi steps, 4096 CPUs, 64 names, one day.
     fn default() -> Self {
         Self {
-            max_text_bytes: 4 << 30,
+            max_text_bytes: 1 << 30,
             max_line_bytes: 16 << 10,
             max_threads: 1 << 16,
             max_steps: 8 << 20,

@@ -5,7 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use vcoop_model::capture::{CaptureLoader, CapturedThread, read_text};
+use vcoop_model::capture::{CaptureLoader, CapturedThread};
+use vcoop_model::file;
 
 use crate::{Capture, CaptureError, Limits, Shape};
 
@@ -91,7 +92,9 @@ impl Loader {
 
 impl CaptureLoader for Loader {
     fn load(&self, path_or_builtin: &str, shape: &Shape) -> Result<Vec<CapturedThread>, String> {
-        let capture = self.capture(path_or_builtin).map_err(|e| e.to_string())?;
+        // One sentence: who asks lays it out anew.
+        let capture = self.capture(path_or_builtin);
+        let capture = capture.map_err(|e| e.to_string().replace("\n  remedy: ", "; "))?;
         Ok(capture.replay(shape).threads)
     }
 
@@ -104,7 +107,7 @@ impl CaptureLoader for Loader {
             });
         }
         self.asked().files.insert(path_or_builtin.to_owned());
-        let text = read_text(Path::new(path_or_builtin));
-        text.inspect_err(|e| self.failed(path_or_builtin, e)).map_err(|e| e.to_string())
+        let text = file::text(Path::new(path_or_builtin), file::MOST_NAMED);
+        text.inspect_err(|e| self.failed(path_or_builtin, e)).map_err(|e| file::sentence(&e))
     }
 }

@@ -6,6 +6,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 const EXIT: &str = "\
 Exit codes: 0 done; 1 the run failed; 2 bad usage or bad scenario; 3 a needed facility is missing;
+4 a condition of --fail-if is true; 5 some points of a sweep failed (their rows say why);
 130 interrupted (what was measured until then is still printed).";
 
 /// Cooperative vCPU scheduling: what each policy does to guest latency, and what the host pays.
@@ -111,12 +112,19 @@ pub(crate) struct RunArgs {
     /// this folder: samples.parquet, latency.hlog, histograms, compare.txt
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// Write into a folder, too, that holds other files or another result
+    #[arg(long, requires = "out")]
+    pub(crate) force: bool,
     /// With --json: also what charts are drawn from (distributions, latency by time), as --out has it
     #[arg(long, requires = "json")]
     pub(crate) detail: bool,
     /// Write the result as OpenMetrics text
     #[arg(long, value_name = "FILE")]
     pub(crate) metrics: Option<PathBuf>,
+    /// End with exit code 4 if this is true of any policy that was run: 'guest.cyclictest.p99 > 1ms'.
+    /// What has no value (n/a) counts as true
+    #[arg(long, value_name = "NAME > LIMIT")]
+    pub(crate) fail_if: Vec<String>,
     /// Show a dashboard on the terminal while it runs
     #[arg(long, conflicts_with = "quiet")]
     pub(crate) watch: bool,
@@ -224,6 +232,9 @@ pub(crate) struct ReproduceArgs {
     /// Write report.html, report.txt and reproduce.json into this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// Write into a folder, too, that holds other files or another result
+    #[arg(long, requires = "out")]
+    pub(crate) force: bool,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -252,6 +263,9 @@ pub(crate) struct ValidateArgs {
     /// Write report.html, report.txt and validation.json into this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// Write into a folder, too, that holds other files or another result
+    #[arg(long, requires = "out")]
+    pub(crate) force: bool,
 }
 
 /// Where a sweep's points run.
@@ -307,9 +321,10 @@ pub(crate) struct MapArgs {
     /// Whose numbers
     #[arg(long, value_name = "NAME")]
     pub(crate) policy: Option<String>,
-    /// Of which probe, and of which metric where it is no latency: host.cpu
-    #[arg(long, value_name = "NAME", default_value = "guest.cyclictest")]
-    pub(crate) probe: String,
+    /// Of which probe, and of which metric where it is no latency: host.cpu. Default: the guests'
+    /// latency, where there is one only
+    #[arg(long, value_name = "NAME")]
+    pub(crate) probe: Option<String>,
     /// Only points with this value of an axis; several: all of them
     #[arg(long, value_name = "COLUMN=VALUE")]
     pub(crate) only: Vec<String>,
@@ -380,10 +395,11 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_enum, value_name = "A,B", value_delimiter = ',')]
     pub(crate) also: Vec<AlsoArg>,
     /// Settings to try
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub(crate) trials: usize,
-    /// Repeats, with seeds that the search has not seen, of the best. Default: twice the scenario's
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", default_value = "64", value_parser = least::<1>)]
+    pub(crate) trials: u32,
+    /// Repeats, with seeds that the search has not seen, of the best; 2 at least. Default: twice the
+    /// scenario's
+    #[arg(long, value_name = "N", value_parser = least::<2>)]
     pub(crate) confirm: Option<u32>,
     /// Seed of the search itself
     #[arg(long, value_name = "SEED", default_value_t = 1)]
@@ -509,6 +525,9 @@ pub(crate) struct ObserveArgs {
     /// this folder; <https://ui.perfetto.dev> opens the last
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// Write into a folder, too, that holds other files or another result
+    #[arg(long, requires = "out")]
+    pub(crate) force: bool,
     /// Write this host, this VM and the load beside it as a scenario into this file, and captures of
     /// what they did beside it: `vcoop run FILE` and `vcoop tune FILE` say what would help
     #[arg(long, value_name = "FILE")]
@@ -591,6 +610,9 @@ pub(crate) struct CompareArgs {
     /// Write report.html, report.txt, result.json and the data files into this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// Write into a folder, too, that holds other files or another result
+    #[arg(long, requires = "out")]
+    pub(crate) force: bool,
     /// Print one JSON document on stdout, and nothing else there
     #[arg(long)]
     pub(crate) json: bool,
@@ -676,4 +698,13 @@ pub(crate) struct GuestArgs {
     /// For tests: DIR/proc and DIR/sys instead of this system's
     #[arg(long, value_name = "DIR", hide = true)]
     pub(crate) tree: Option<PathBuf>,
+}
+
+/// A number of things that must be done: `LEAST` or more.
+fn least<const LEAST: u32>(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(n) if n >= LEAST => Ok(n),
+        Ok(_) => Err(format!("nothing could be said of it; give {LEAST} or more")),
+        Err(e) => Err(e.to_string()),
+    }
 }

@@ -46,7 +46,8 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     if args.out.is_some() {
         plans.iter_mut().for_each(|plan| plan.slices = SLICES);
     }
-    let folder = args.out.as_deref().map(|dir| Folder::new(dir, &scenario.name)).transpose()?;
+    let folder = args.out.as_deref();
+    let folder = folder.map(|dir| Folder::new(dir, &scenario.name, args.force)).transpose()?;
     let owner = Owner::connect_or_be(args.quiet)?;
     let applies = Applier { owner, vm: VmId::of(&found), sets: args.sets.clone(), in_force: false };
     let vm = Vm::new(found, Box::new(applies), !args.no_probe, args.exec.clone());

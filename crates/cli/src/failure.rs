@@ -14,6 +14,10 @@ pub(crate) enum Failure {
     Usage(String),
     /// A needed facility is missing: 3.
     Missing(String),
+    /// A condition of `--fail-if` is true; the result is printed already: 4.
+    Condition(String),
+    /// A sweep has points that failed; the others are in its folder: 5.
+    Points(String),
     /// Interrupted; the result so far is printed already: 130.
     Interrupted,
     /// The reader of stdout is gone: nobody is left to tell, and nothing is wrong.
@@ -34,7 +38,11 @@ impl Failure {
     /// Why, in words.
     pub(crate) fn text(self) -> String {
         match self {
-            Self::Run(text) | Self::Usage(text) | Self::Missing(text) => text,
+            Self::Run(text)
+            | Self::Usage(text)
+            | Self::Missing(text)
+            | Self::Condition(text)
+            | Self::Points(text) => text,
             Self::Interrupted => "interrupted".to_owned(),
             Self::ClosedPipe => "nobody reads stdout".to_owned(),
         }
@@ -46,6 +54,8 @@ impl Failure {
             Self::Run(text) => (1, text),
             Self::Usage(text) => (2, text),
             Self::Missing(text) => (3, text),
+            Self::Condition(text) => (4, text),
+            Self::Points(text) => (5, text),
             Self::Interrupted => (130, "interrupted".to_owned()),
             Self::ClosedPipe => return ExitCode::SUCCESS,
         };

@@ -1,67 +1,130 @@
 //! `--out DIR`.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde::Deserialize;
 use vcoop_lab::result::Document;
+use vcoop_model::file;
 use vcoop_model::plan::Plan;
 use vcoop_report::{open_metrics, render_html};
 
 use crate::failure::Failure;
+use crate::output::shown;
 
 /// Name of the page.
 pub(crate) const REPORT: &str = "report.html";
 /// Name of the file that says whose folder it is.
 pub(crate) const RESULT: &str = "result.json";
 
-/// A folder for the results of one scenario.
+/// A folder for results, locked as long as this is there: two runs in one would undo each other's
+/// files.
 #[derive(Debug)]
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct Folder {
+    dir: PathBuf,
+    _lock: File,
+}
+
+/// What a result says about itself.
+#[derive(Deserialize)]
+struct Head {
+    schema: String,
+    scenario: String,
+}
 
 impl Folder {
     /// Makes the folder before the run, so that a run is not wasted on one that cannot be written.
-    /// A folder that holds another scenario's result, or files that are not ours, is refused.
-    pub(crate) fn new(dir: &Path, scenario: &str) -> Result<Self, Failure> {
-        let this = Self(dir.to_owned());
-        match fs::read_to_string(dir.join(RESULT)) {
-            Ok(text) => {
-                let found: Option<Value> = serde_json::from_str(&text).ok();
-                let field = |key: &str| Some(found.as_ref()?.get(key)?.as_str()?.to_owned());
-                let ours = field("schema").is_some_and(|s| s.starts_with("vcoop.result/"));
-                match field("scenario") {
-                    Some(other) if ours && other == scenario => {}
-                    Some(other) if ours => {
-                        return Err(this.refuse(&format!("holds a result of scenario {other}")));
-                    }
-                    _ => return Err(this.refuse("has a result.json that vcoop did not write")),
-                }
-            }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                for name in ["plan.json", "scenario.toml", "report.txt", REPORT] {
-                    if dir.join(name).exists() {
-                        return Err(this.refuse(&format!("has a {name} that vcoop did not write")));
-                    }
-                }
-            }
-            Err(e) => return Err(Failure::run(format!("cannot read {}: {e}", dir.display()))),
+    /// A folder that holds another scenario's result, or files that are not ours, is refused unless
+    /// `force`.
+    pub(crate) fn new(dir: &Path, scenario: &str, force: bool) -> Result<Self, Failure> {
+        let this = Self::take(dir)?;
+        if force {
+            return Ok(this);
         }
-        fs::create_dir_all(dir)
-            .map_err(|e| Failure::run(format!("cannot make {}: {e}", dir.display())))?;
+        match file::open(&dir.join(RESULT)) {
+            Ok(found) => {
+                let found = BufReader::new(found.take(file::MOST_DOCUMENT));
+                match serde_json::from_reader::<_, Head>(found) {
+                    Ok(head) if !head.schema.starts_with("vcoop.result/") => {
+                        Err(this.refuse("has a result.json that vcoop did not write"))
+                    }
+                    Ok(head) if head.scenario != scenario => {
+                        let other = shown(&head.scenario);
+                        Err(this.refuse(&format!("holds a result of scenario {other}")))
+                    }
+                    Ok(_) => Ok(this),
+                    Err(_) => Err(this.refuse("has a result.json that vcoop did not write")),
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => this.empty(RESULT),
+            Err(e) => Err(this.refuse(&format!("has a {RESULT} that cannot be read: {e}"))),
+        }
+    }
+
+    /// Makes the folder for what a command leaves besides a report, which is called `mark`. One with
+    /// other files, but without that, is refused unless `force`.
+    pub(crate) fn of(dir: &Path, mark: &str, force: bool) -> Result<Self, Failure> {
+        let this = Self::take(dir)?;
+        if force || dir.join(mark).is_file() { Ok(this) } else { this.empty(mark) }
+    }
+
+    /// Makes and locks a folder, and removes what a run that was killed left half written.
+    fn take(dir: &Path) -> Result<Self, Failure> {
+        let failed = |what: &str, e: &io::Error| {
+            Failure::run(format!("--out {}: cannot {what} it: {e}", dir.display()))
+        };
+        fs::create_dir_all(dir).map_err(|e| failed("make", &e))?;
+        let lock = file::lock_folder(dir).map_err(|e| failed("lock", &e))?;
+        let Some(lock) = lock else {
+            return Err(Failure::usage(format!(
+                "--out {}: it is being written by another process; nothing was overwritten\n  \
+                 remedy: wait for its end, or name another folder",
+                dir.display()
+            )));
+        };
+        let this = Self { dir: dir.to_owned(), _lock: lock };
+        for name in this.names()? {
+            if name.starts_with('.') && name.ends_with(".part") && is_half(&name) {
+                fs::remove_file(dir.join(&name)).map_err(|e| failed("clear", &e))?;
+            }
+        }
         Ok(this)
+    }
+
+    /// Names of what is in it, in their order.
+    fn names(&self) -> Result<Vec<String>, Failure> {
+        let failed = |e| Failure::run(format!("--out {}: cannot read it: {e}", self.dir.display()));
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.dir).map_err(failed)? {
+            names.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Where nothing says that it is ours, nothing may be in it.
+    fn empty(self, mark: &str) -> Result<Self, Failure> {
+        match self.names()?.first() {
+            None => Ok(self),
+            Some(name) => {
+                let name = shown(name);
+                Err(self.refuse(&format!("has a {name} that vcoop did not write, and no {mark}")))
+            }
+        }
     }
 
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        &self.dir
     }
 
     fn refuse(&self, why: &str) -> Failure {
-        let dir = self.0.display();
+        let dir = self.dir.display();
         Failure::usage(format!(
-            "--out {dir}: it {why}; nothing was overwritten. Name another folder"
+            "--out {dir}: it {why}; nothing was overwritten\n  remedy: name another folder, or \
+             add --force to write into this one"
         ))
     }
 
@@ -73,33 +136,26 @@ impl Folder {
         plans: &[Plan],
         scenario: &str,
     ) -> Result<(), Failure> {
-        self.file("scenario.toml", scenario)?;
-        self.file("plan.json", &plans_json(plans).map_err(Failure::run)?)?;
-        self.file("report.txt", report)?;
-        self.file(REPORT, &render_html(result))?;
-        self.file(RESULT, &result.to_json())
+        self.put("scenario.toml", scenario)?;
+        self.put("plan.json", &plans_json(plans).map_err(Failure::run)?)?;
+        self.put("report.txt", &shown(report))?;
+        self.put(REPORT, &render_html(result))?;
+        self.put(RESULT, &result.to_json())
     }
 
-    fn file(&self, name: &str, text: &str) -> Result<(), Failure> {
-        put(&self.0, name, text)
+    /// Writes a file, which replaces what was there.
+    pub(crate) fn put(&self, name: &str, text: &str) -> Result<(), Failure> {
+        put(&self.dir, name, text)
     }
 }
 
-/// Makes a folder for a report before the runs, so that they are not wasted on one that cannot be
-/// written. One with files of the same names, but without the one that `command` writes besides, is
-/// refused.
-pub(crate) fn prepare(dir: &Path, mark: &str, command: &str) -> Result<(), Failure> {
-    let files = [REPORT, "report.txt"];
-    if !dir.join(mark).exists()
-        && let Some(name) = files.iter().find(|name| dir.join(name).exists())
-    {
-        return Err(Failure::usage(format!(
-            "--out {}: it has a {name} that `{command}` did not write; nothing was overwritten. \
-             Name another folder",
-            dir.display()
-        )));
-    }
-    fs::create_dir_all(dir).map_err(|e| Failure::run(format!("cannot make {}: {e}", dir.display())))
+/// Whether a name is one of those under which files are written until they are whole.
+fn is_half(name: &str) -> bool {
+    let whole =
+        ["result.json", "plan.json", "scenario.toml", "report.txt", REPORT, "reproduce.json"];
+    let ours = |name: &str| whole.contains(&name) || name == "validation.json";
+    name.starts_with(".samples-")
+        || name.strip_prefix('.').and_then(|n| n.strip_suffix(".part")).is_some_and(ours)
 }
 
 /// Writes a file of a folder, which [`replace`]s what was there.

@@ -40,17 +40,34 @@ pub(crate) fn run(args: &ListArgs) -> Result<(), Failure> {
         let (heading, rows) = match what {
             ListWhat::Scenarios => ("Scenarios", scenarios()?),
             ListWhat::Profiles => ("Profiles", profiles()?),
-            ListWhat::Policies => ("Policies (backend sim)", policies()),
+            ListWhat::Policies => ("Policies (backend sim)", told(&POLICIES)),
             ListWhat::Published => ("Published", published()),
         };
         section(&mut text, heading, rows);
         if what == ListWhat::Policies {
+            text.push('\n');
+            section(&mut text, GOVERNING, told(&GOVERNORS));
             text.push('\n');
             section(&mut text, PATCHES, patches());
         }
     }
     print(&text)
 }
+
+/// Heading of the governors.
+const GOVERNING: &str = "Governors: policies by which a guest uses fewer vCPUs for a while";
+
+/// The governors of this version.
+const GOVERNORS: [(&str, &str); 5] = [
+    ("step", "one core at a time, by thresholds of steal: as merged in Linux"),
+    ("proportional", "as many cores as steal and CPU time show"),
+    (
+        "entitlement",
+        "as many as the VM is entitled to while the host's pool is contended, else all",
+    ),
+    ("host-hint", "as many as the host says that it can give"),
+    ("hotplug", "entitlement, by CPU hotplug instead of a mask"),
+];
 
 /// Heading of the patches.
 const PATCHES: &str =
@@ -89,8 +106,8 @@ fn profiles() -> Result<Rows, Failure> {
     Profile::builtin_names().map(row).collect()
 }
 
-fn policies() -> Rows {
-    POLICIES.iter().map(|(name, about)| ((*name).to_owned(), (*about).to_owned())).collect()
+fn told(all: &[(&str, &str)]) -> Rows {
+    all.iter().map(|(name, about)| ((*name).to_owned(), (*about).to_owned())).collect()
 }
 
 fn patches() -> Rows {
@@ -113,4 +130,15 @@ fn published() -> Rows {
         rows.extend(claims.map(|c| (format!("  {}", c.id), format!("claim: {}", c.statement))));
     }
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_policy_is_told_of() {
+        let all = POLICIES.iter().chain(&GOVERNORS).map(|(name, _)| *name);
+        assert_eq!(all.collect::<Vec<_>>(), scenario::POLICIES);
+    }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 use vcoop_lab::{human, params};
 use vcoop_report::heat::{Heat, Tile};
-use vcoop_sweep::map::{AS_GOOD, Ask, Cell, Map, Show, map};
+use vcoop_sweep::map::{AS_GOOD, Ask, BETWEEN, Cell, Map, Show, map};
 
 use crate::args::MapArgs;
 use crate::failure::Failure;
@@ -35,6 +35,9 @@ pub(crate) fn run(args: &MapArgs) -> Result<(), Failure> {
     };
     let ask = Ask { rows: args.rows.clone(), columns: args.columns.clone(), show, only };
     let found = map(&args.dir, &ask).map_err(|e| Failure::usage(e.to_string()))?;
+    if let (None, Some(probe)) = (&args.probe, &found.probe) {
+        note(&format!("of {probe}, the guests' only latency; --probe names others"));
+    }
     let heat = heat(&ask, &found, args.title.as_deref());
     match &args.out {
         None => print(&heat.words()),
@@ -58,7 +61,8 @@ fn heat(ask: &Ask, found: &Map, title: Option<&str>) -> Heat {
     let mut title = title.map_or_else(
         || match &ask.show {
             Show::Best => format!("{}: best policy", found.name),
-            Show::Number { column, policy, probe } => {
+            Show::Number { column, policy, .. } => {
+                let probe = found.probe.as_deref().unwrap_or_default();
                 format!("{}: {column} of {probe} under {policy}", found.name)
             }
         },
@@ -85,13 +89,17 @@ fn axis(column: &str, values: &[String]) -> (String, Vec<String>) {
 }
 
 fn label(column: &str, text: &str) -> (String, String) {
+    if let Some((least, largest)) = text.split_once(BETWEEN) {
+        let ((name, least), (_, largest)) = (label(column, least), label(column, largest));
+        return (name, format!("{least}{BETWEEN}{largest}"));
+    }
     let value = serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()));
     params::label(column, &value)
 }
 
 fn notes(ask: &Ask, found: &Map) -> Vec<String> {
     let baseline = &found.baseline;
-    match &ask.show {
+    let mut notes = match &ask.show {
         Show::Best => vec![
             format!(
                 "First number: the guests' p99, as a ratio to {baseline}. `host`: the mean of the \
@@ -107,7 +115,17 @@ fn notes(ask: &Ask, found: &Map) -> Vec<String> {
             vec![format!("Ratios to {baseline}: geometric means over the points of a cell.")]
         }
         Show::Number { .. } => vec!["Medians over the points of a cell.".to_owned()],
+    };
+    let (points, missing) = (found.points, found.missing);
+    if missing > 0 {
+        notes.push(format!(
+            "Not complete: {missing} of {points} points are missing. The same `vcoop sweep` goes on."
+        ));
     }
+    if found.failed > 0 {
+        notes.push(format!("{} of {points} points failed, and are not shown.", found.failed));
+    }
+    notes
 }
 
 fn tile(ask: &Ask, found: &Map, cell: &Cell) -> Tile {

@@ -49,7 +49,8 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     let vm = living::find(&args.vm)?;
     let subject = Subject::of(&vm);
     let (text, mut plan) = plan(&vm, &subject, length)?;
-    let folder = args.out.as_deref().map(|dir| Folder::new(dir, &subject.name)).transpose()?;
+    let folder = args.out.as_deref();
+    let folder = folder.map(|dir| Folder::new(dir, &subject.name, args.force)).transpose()?;
     let mut trace = folder.as_ref().map(|f| trace(f.path(), length)).transpose()?;
     let missing = |missing: Missing| Failure::Missing(missing.to_string());
     let asked = args.scenario.as_deref().map(Asked::new).transpose()?;

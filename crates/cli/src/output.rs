@@ -6,8 +6,58 @@ use vcoop_report::Style;
 
 use crate::failure::Failure;
 
+/// Attributes that a report may set on a terminal ([`Style`]): all others are somebody else's.
+const COLOURS: [&str; 9] = [
+    "\u{1b}[0m",
+    "\u{1b}[1m",
+    "\u{1b}[2m",
+    "\u{1b}[39m",
+    "\u{1b}[22m",
+    "\u{1b}[38;5;10m",
+    "\u{1b}[38;5;9m",
+    "\u{1b}[32m",
+    "\u{1b}[31m",
+];
+
+/// Text from elsewhere (a title, a thread's name, a line of a file) as it may go to a terminal:
+/// control characters, and such as reorder or hide their neighbours, are shown and not sent. Lines
+/// and tabs stay.
+pub(crate) fn shown(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => out.push(c),
+            '\u{61c}' | '\u{feff}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' => {
+                out.extend(c.escape_unicode());
+            }
+            '\u{2060}'..='\u{206f}' => out.extend(c.escape_unicode()),
+            c if c.is_control() => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// [`shown`], but for the colours of our own reports where there are any.
+fn shown_in(style: Style, text: &str) -> String {
+    if !style.colour {
+        return shown(text);
+    }
+    let mut pieces = text.split('\u{1b}');
+    let mut out = shown(pieces.next().unwrap_or_default());
+    for piece in pieces {
+        let escape = format!("\u{1b}{piece}");
+        match COLOURS.iter().find(|colour| escape.starts_with(*colour)) {
+            Some(colour) => out += &format!("{colour}{}", shown(&escape[colour.len()..])),
+            None => out += &shown(&escape),
+        }
+    }
+    out
+}
+
 /// Writes a result to stdout. A closed pipe (`vcoop ... | head`) is no error.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let text = shown_in(style(), text);
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|e| match e.kind() {
@@ -18,7 +68,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 
 /// Writes a line to stderr, if anybody listens.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", shown(text));
 }
 
 /// Colour only on a terminal whose user has not refused it (<https://no-color.org>).
@@ -26,4 +76,22 @@ pub(crate) fn style() -> Style {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     Style { colour: io::stdout().is_terminal() && !refused && !dumb }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_are_shown_and_not_sent() {
+        let hostile = "a\u{1b}]0;owned\u{7}b\u{9b}2J\u{202e}c\r\tö\n";
+        let expected = "a\\u{1b}]0;owned\\u{7}b\\u{9b}2J\\u{202e}c\\r\tö\n";
+        assert_eq!(shown(hostile), expected);
+        for colour in [false, true] {
+            assert_eq!(shown_in(Style { colour }, hostile), expected);
+        }
+        let ours = "\u{1b}[1mhead\u{1b}[0m";
+        assert_eq!(shown_in(Style { colour: true }, ours), ours);
+        assert!(!shown_in(Style { colour: false }, ours).contains('\u{1b}'));
+    }
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use vcoop_lab::reproduce::{self, Reproduction};
 use vcoop_lab::result::{self, Document};
 use vcoop_lab::validate::{self, Validation};
+use vcoop_model::file;
 use vcoop_report::{pictures, render_html, render_reproduction_html, render_validation_html};
 
 use crate::args::ReportArgs;
@@ -85,12 +86,12 @@ fn other(args: &ReportArgs) -> Result<String, Failure> {
 /// A JSON file of a folder; `None` if there is none.
 fn read(dir: &Path, name: &str) -> Result<Option<Value>, Failure> {
     let path = dir.join(name);
-    match fs::read_to_string(&path) {
-        Ok(text) => serde_json::from_str(&text)
+    match file::bytes(&path, file::MOST_DOCUMENT) {
+        Ok(text) => serde_json::from_slice(&text)
             .map(Some)
             .map_err(|e| Failure::usage(format!("{} is no JSON: {e}", path.display()))),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(Failure::run(format!("cannot read {}: {e}", path.display()))),
+        Err(e) => Err(Failure::run(format!("cannot read {}: {}", path.display(), file::said(&e)))),
     }
 }
 

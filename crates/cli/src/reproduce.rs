@@ -1,7 +1,5 @@
 //! `vcoop reproduce`.
 
-use std::path::Path;
-
 use vcoop_capture::Loader;
 use vcoop_lab::published::Publication;
 use vcoop_lab::reproduce::{ReproduceError, Reproduction, Selection, Setup};
@@ -10,7 +8,7 @@ use vcoop_report::{Style, render_reproduction, render_reproduction_html, wrap};
 
 use crate::args::ReproduceArgs;
 use crate::failure::Failure;
-use crate::folder::{REPORT, prepare, put};
+use crate::folder::{Folder, REPORT};
 use crate::interrupt::stop_flag;
 use crate::output::{print, style};
 use crate::progress::Progress;
@@ -18,9 +16,8 @@ use crate::report::REPRODUCTION;
 use crate::scenario::{Overrides, jobs, nearest, say_losses};
 
 pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
-    if let Some(dir) = &args.out {
-        prepare(dir, REPRODUCTION, "vcoop reproduce")?;
-    }
+    let folder = args.out.as_deref();
+    let folder = folder.map(|dir| Folder::of(dir, REPRODUCTION, args.force)).transpose()?;
     let stop = stop_flag();
     let jobs = jobs(&args.common)?;
     let publications = Publication::builtin();
@@ -36,8 +33,8 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     let result = setup.run(&selection, jobs, control);
     progress.finish();
     let result = result.map_err(|e| failure(e, &overrides))?;
-    if let Some(dir) = &args.out {
-        write(dir, &result)?;
+    if let Some(folder) = &folder {
+        write(folder, &result)?;
     }
     let text =
         if args.common.json { json(&result)? } else { render_reproduction(&result, style()) };
@@ -50,10 +47,10 @@ fn json(result: &Reproduction) -> Result<String, Failure> {
     Ok(format!("{json}\n"))
 }
 
-fn write(dir: &Path, result: &Reproduction) -> Result<(), Failure> {
-    put(dir, "report.txt", &render_reproduction(result, Style::default()))?;
-    put(dir, REPORT, &render_reproduction_html(result))?;
-    put(dir, REPRODUCTION, &json(result)?)
+fn write(folder: &Folder, result: &Reproduction) -> Result<(), Failure> {
+    folder.put("report.txt", &render_reproduction(result, Style::default()))?;
+    folder.put(REPORT, &render_reproduction_html(result))?;
+    folder.put(REPRODUCTION, &json(result)?)
 }
 
 fn failure(error: ReproduceError, overrides: &Overrides) -> Failure {

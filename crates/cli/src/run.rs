@@ -4,12 +4,13 @@ use vcoop_capture::Loader;
 use vcoop_lab::analysis::{About, document};
 use vcoop_lab::backend::{Choice, Request, Selection, select};
 use vcoop_lab::digest::Digest;
-use vcoop_lab::result::{Document, Engine};
+use vcoop_lab::result::{Document, Engine, Params};
 use vcoop_lab::runner::{Control, Experiment, Measured, RunError, RunId, Watch};
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::span::{Observer, SampleEvent};
 use vcoop_report::data::{self, Spool, Spools};
 use vcoop_report::{Style, render};
+use vcoop_sweep::slo::{Held, Slo, quantities};
 
 use crate::args::{BackendArg, RunArgs};
 use crate::failure::Failure;
@@ -38,7 +39,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     if args.out.is_some() || args.detail {
         plans.iter_mut().for_each(|plan| plan.slices = SLICES);
     }
-    let folder = args.out.as_deref().map(|dir| Folder::new(dir, &scenario.name)).transpose()?;
+    let folder = args.out.as_deref();
+    let folder = folder.map(|dir| Folder::new(dir, &scenario.name, args.force)).transpose()?;
     let selection = selected(args, plans)?;
     if !args.common.quiet {
         let notes = selection.note.iter().chain(&selection.fitted).chain(&selection.caution);
@@ -110,7 +112,45 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         let jobs = jobs.max(2);
         compare(&result, &once(jobs, &Eyes::default())?.0, jobs)?;
     }
-    Ok(())
+    fail_if(&args.fail_if, &result)
+}
+
+/// Holds conditions against every policy in every cell.
+fn fail_if(conditions: &[String], result: &Document) -> Result<(), Failure> {
+    let known = quantities(result);
+    let mut found = Vec::new();
+    for text in conditions {
+        let condition = Slo::parse("--fail-if", text, &known).map_err(refuse)?;
+        for cell in result.cells() {
+            let mut own = result.clone();
+            own.series.retain(|series| series.key().is_in(&cell));
+            for policy in &result.policies {
+                let place = place(result, policy, &cell);
+                let name = &condition.quantity.name;
+                match condition.quantity.read(&own, policy) {
+                    Some(reading) if condition.held(reading) < Held::Likely => {}
+                    Some(reading) => {
+                        let value = condition.quantity.show(reading.value);
+                        found.push(format!("{name} is {value} under {place}"));
+                    }
+                    None => found.push(format!("{name} has no value under {place}")),
+                }
+            }
+        }
+    }
+    match found.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Condition(format!("--fail-if: {}", found.join(", ")))),
+    }
+}
+
+/// A policy, and the cell where there are several.
+fn place(result: &Document, policy: &str, (backend, params): &(String, Params)) -> String {
+    let words = vcoop_lab::params::words(params);
+    let several = result.backends.len() > 1;
+    let parts = [policy, if several { backend } else { "" }, words.as_str()];
+    let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    parts.join(", ")
 }
 
 /// Who runs which of the plans.

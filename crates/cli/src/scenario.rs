@@ -6,6 +6,7 @@ use std::thread;
 use vcoop_capture::Loader;
 use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
 use vcoop_model::diagnostic::Diagnostics;
+use vcoop_model::file;
 use vcoop_model::plan::Ns;
 use vcoop_model::profile::Profile;
 use vcoop_model::scenario::{Scenario, Set, duration};
@@ -14,9 +15,6 @@ use vcoop_report::wrap;
 use crate::args::Common;
 use crate::failure::Failure;
 use crate::output::note;
-
-/// Largest scenario file: far beyond any that people write, and no trouble to hold.
-const MAX_BYTES: u64 = 16 << 20;
 
 /// Nanoseconds of an option's value.
 pub(crate) fn time(option: &str, text: &str) -> Result<Ns, Failure> {
@@ -39,19 +37,17 @@ pub(crate) fn source(name: &str) -> Result<Source, Failure> {
     let builtin = builtin_scenario(name).filter(|_| !path_like);
     let text = match builtin {
         Some(text) => text.to_owned(),
-        None if path_like || Path::new(name).exists() => read(name)?,
+        None if path_like || Path::new(name).exists() => named_text("scenario", Path::new(name))?,
         None => return Err(unknown(name)),
     };
     Ok(Source { name: name.to_owned(), text })
 }
 
-fn read(path: &str) -> Result<String, Failure> {
-    let size = std::fs::metadata(path).map(|m| m.len()).unwrap_or(0);
-    if size > MAX_BYTES {
-        return Err(Failure::usage(format!("{path} is no scenario: it has {size} bytes")));
-    }
-    std::fs::read_to_string(path)
-        .map_err(|e| Failure::usage(format!("cannot read scenario {path}: {e}")))
+/// The text of a file that was named on the command line as a `what`.
+pub(crate) fn named_text(what: &str, path: &Path) -> Result<String, Failure> {
+    file::text(path, file::MOST_TEXT).map_err(|e| {
+        Failure::usage(format!("cannot read {what} {}: {}", path.display(), file::said(&e)))
+    })
 }
 
 fn unknown(name: &str) -> Failure {

@@ -54,7 +54,7 @@ fn known(bench: &Bench, policy: &str) -> Result<Vec<Quantity>, Failure> {
 }
 
 fn limits(args: &SearchArgs, known: &[Quantity]) -> Result<Vec<Slo>, Failure> {
-    args.slo.iter().map(|text| Slo::parse(text, known).map_err(refuse)).collect()
+    args.slo.iter().map(|text| Slo::parse("--slo", text, known).map_err(refuse)).collect()
 }
 
 /// One line, written over.
@@ -87,7 +87,7 @@ pub(crate) fn run_tune(args: &TuneArgs) -> Result<(), Failure> {
         cost,
         bases: args.search.policy.clone(),
         parts,
-        trials: args.trials,
+        trials: args.trials as usize,
         confirm: args.confirm.unwrap_or(repeats.saturating_mul(2).max(10)),
         seed: args.search_seed,
     };
@@ -108,6 +108,7 @@ fn score_words(goal: &Goal, score: &Score) -> String {
     let mut parts: Vec<String> = goal.slos.iter().zip(&score.limits).map(limit_words).collect();
     let cost = score.cost.map_or("n/a".to_owned(), |c| shown(&goal.cost, c.value, c.interval));
     parts.push(format!("{} {cost}", goal.cost.name));
+    parts.extend(score.starved.iter().cloned());
     parts.join(", ")
 }
 
@@ -210,6 +211,9 @@ fn score_json(slos: &[Slo], cost: Option<&Quantity>, score: &Score) -> Value {
         )
         .collect();
     let mut all = json!({ "held": score.held.to_string(), "limits": limits });
+    if !score.starved.is_empty() {
+        all["starved"] = json!(score.starved);
+    }
     if let Some(cost) = cost {
         all["cost"] =
             json!({ "name": cost.name, "unit": cost.unit, "reading": reading(&score.cost) });
@@ -402,8 +406,8 @@ fn capacity_words(vary: &Vary, knob: &Knob, slos: &[Slo], found: &[Capacity]) ->
             let easy = easy.map_or(from.to_string(), |r| format!("{r:.2} vCPUs a pCPU"));
             text += &format!("{}: not even {easy}\n", one.policy);
             if let Some(tried) = one.tried.first() {
-                let said: Vec<String> =
-                    slos.iter().zip(&tried.score.limits).map(limit_words).collect();
+                let limits = slos.iter().zip(&tried.score.limits).map(limit_words);
+                let said: Vec<String> = limits.chain(tried.score.starved.iter().cloned()).collect();
                 text += &format!("  there {}\n", said.join(", "));
             }
             continue;
@@ -425,6 +429,10 @@ fn capacity_words(vary: &Vary, knob: &Knob, slos: &[Slo], found: &[Capacity]) ->
         text += &format!("  surely {}, at best {} (95 %)\n", end(one.surely), end(one.at_best));
         let said: Vec<String> = slos.iter().zip(&most.score.limits).map(limit_words).collect();
         text += &format!("  there {}\n", said.join(", "));
+        let beyond = one.tried.iter().skip_while(|t| t.value != most.value).skip(1);
+        if let Some(starves) = beyond.flat_map(|t| &t.score.starved).next() {
+            text += &format!("  beyond it {starves}\n");
+        }
         if !one.contradictions.is_empty() {
             let values: Vec<String> =
                 one.contradictions.iter().map(|value| end(Some(*value))).collect();

@@ -1,6 +1,5 @@
 //! `vcoop sweep`.
 
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -22,7 +21,7 @@ use crate::failure::Failure;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print};
 use crate::progress::Progress;
-use crate::scenario::{refuse, threads};
+use crate::scenario::{named_text, refuse, threads};
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -43,12 +42,12 @@ struct Summary<'a> {
 pub(crate) fn run(args: &SweepArgs) -> Result<(), Failure> {
     let stop = stop_flag();
     let jobs = threads(args.jobs)?;
-    let text = fs::read_to_string(&args.file)
-        .map_err(|e| Failure::usage(format!("cannot read sweep {}: {e}", args.file.display())))?;
+    let text = named_text("sweep", &args.file)?;
     let sweep = Sweep::parse(&args.file.display().to_string(), &text).map_err(refuse)?;
     let job = Job::new(sweep).map_err(refuse)?;
     if args.dry_run {
-        return print(&outline(&job));
+        print(&outline(&job))?;
+        return would_fail(&job);
     }
     let Some(out) = &args.out else {
         return Err(Failure::usage("--out DIR is missing: a sweep's result is a folder"));
@@ -92,12 +91,20 @@ fn report(
     outcome: &Outcome,
     tally: Tally,
 ) -> Result<(), Failure> {
+    let failed = tally.failed;
     print(&if args.json {
         json(job, out, outcome, tally)?
     } else {
         words(job, out, outcome, &tally)
     })?;
-    if outcome.interrupted { Err(Failure::Interrupted) } else { Ok(()) }
+    match (outcome.interrupted, failed) {
+        (true, _) => Err(Failure::Interrupted),
+        (false, 0) => Ok(()),
+        (false, failed) => Err(Failure::Points(format!(
+            "{failed} of {} points failed: their rows say why in the column `error`",
+            job.points()
+        ))),
+    }
 }
 
 fn first_line(text: &str) -> &str {
@@ -107,9 +114,29 @@ fn first_line(text: &str) -> &str {
 /// A folder of something else is bad usage; a disk that is full is not.
 fn failure(error: DatasetError) -> Failure {
     match error {
-        DatasetError::Refused { .. } => Failure::usage(format!("--out {error}")),
+        DatasetError::Refused { .. } | DatasetError::Part { .. } => {
+            Failure::usage(format!("--out {error}"))
+        }
         DatasetError::Io { .. } => Failure::run(error),
     }
+}
+
+/// Most points that a dry run looks at, evenly apart: a point takes it some milliseconds.
+const LOOKED_AT: u32 = 1000;
+
+/// Looks for points that cannot be.
+fn would_fail(job: &Job) -> Result<(), Failure> {
+    let loader = Loader::default();
+    let points = job.points();
+    let looked = points.min(LOOKED_AT);
+    let nth = |i: u32| (u64::from(i) * u64::from(points) / u64::from(looked)) as u32;
+    let why = |point: u32| Some((point, job.check(point, &loader).err()?));
+    let failed: Vec<_> = (0..looked).map(nth).filter_map(why).collect();
+    let Some((point, first)) = failed.first() else { return Ok(()) };
+    Err(Failure::Points(format!(
+        "{} of {looked} points looked at would fail; the first is point {point}:\n{first}",
+        failed.len()
+    )))
 }
 
 /// What would run.
@@ -219,7 +246,8 @@ fn on_ray(args: &SweepArgs, out: &Path) -> Result<(), Failure> {
     // Ctrl-C reaches it too; it writes down what ended and says how it went.
     let status = command.status().map_err(|e| Failure::run(format!("cannot run {python}: {e}")))?;
     match status.code() {
-        Some(0) => Ok(()),
+        // 5: done, and some points failed; the tally says so in our words.
+        Some(0 | 5) => Ok(()),
         Some(2) => Err(Failure::usage("the sweep was refused; see above")),
         Some(3) => Err(Failure::Missing("Ray cannot be reached; see above".to_owned())),
         Some(130) | None => Err(Failure::Interrupted),

@@ -10,7 +10,7 @@ use vcoop_report::{Style, render_validation, render_validation_html};
 
 use crate::args::ValidateArgs;
 use crate::failure::Failure;
-use crate::folder::{REPORT, prepare, put};
+use crate::folder::{Folder, REPORT};
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::progress::Progress;
@@ -21,9 +21,8 @@ pub(crate) const VALIDATION: &str = "validation.json";
 
 pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
     let stop = stop_flag();
-    if let Some(dir) = &args.out {
-        prepare(dir, VALIDATION, "vcoop validate")?;
-    }
+    let folder = args.out.as_deref();
+    let folder = folder.map(|dir| Folder::of(dir, VALIDATION, args.force)).transpose()?;
     let jobs = jobs(&args.common)?;
     let profile = args.calibration.as_deref().map(calibration).transpose()?;
     let overrides = Overrides::new(&[], &args.common)?;
@@ -72,10 +71,10 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
     }
     let result = validation(&documents);
     let json = serde_json::to_string_pretty(&result).map_err(Failure::run)? + "\n";
-    if let Some(dir) = &args.out {
-        put(dir, "report.txt", &render_validation(&result, Style::default()))?;
-        put(dir, REPORT, &render_validation_html(&result))?;
-        put(dir, VALIDATION, &json)?;
+    if let Some(folder) = &folder {
+        folder.put("report.txt", &render_validation(&result, Style::default()))?;
+        folder.put(REPORT, &render_validation_html(&result))?;
+        folder.put(VALIDATION, &json)?;
     }
     let text = if args.common.json { json } else { render_validation(&result, style()) };
     print(&text)?;

@@ -189,3 +189,118 @@ fn what_is_wrong_is_refused_with_2_and_what_is_missing_with_3() {
     assert_eq!(code(&output), 3);
     assert!(text(&output.stderr).contains("remedy"), "{}", text(&output.stderr));
 }
+
+/// A small sweep's file, and its folder when it has run.
+fn small(name: &str, axes: &str, top: &str) -> (PathBuf, PathBuf, Output) {
+    let dir = folder(name);
+    let (file, out) = (dir.join("s.toml"), dir.join("out"));
+    let sweep = "name = \"small\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic\"]\n\
+        [set]\nduration = \"20ms\"\nwarmup = \"1ms\"\nrepeats = 1\n[axes]\n";
+    fs::write(&file, format!("{top}{sweep}{axes}\n")).unwrap();
+    let output = vcoop(&file, &out, &["--quiet"]).output().unwrap();
+    (file, out, output)
+}
+
+fn map(out: &Path, extra: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+    command.arg("map").arg(out).args(["--rows", "hog_count", "--columns", "interval_us"]);
+    command.args(extra).output().unwrap()
+}
+
+const TWO_PARTS: &str = "\"load.hog.count\" = [1, 2, 3, 4, 5]\n\
+    \"vm.guest.task.cyclictest.interval\" = [\"1ms\", \"2ms\", \"3ms\", \"4ms\"]";
+
+#[test]
+fn a_part_that_is_not_what_it_should_be_is_named_refused_and_computed_anew() {
+    let (file, out, output) = small("parts", TWO_PARTS, "");
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    let part = |n: u32| out.join(format!("part-{n:06}.parquet"));
+    let whole: Vec<Vec<u8>> = (0..2).map(|n| fs::read(part(n)).unwrap()).collect();
+    let (_, other, output) = small("parts-of-another", &TWO_PARTS.replace('5', "6"), "");
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    let foreign = fs::read(other.join("part-000000.parquet")).unwrap();
+    let cut = whole[0][..whole[0].len() - 4].to_vec();
+    for (bytes, says) in [
+        (whole[1].clone(), "is part 1 of this sweep"),
+        (foreign, "is part 0 of another sweep"),
+        (cut, "is damaged"),
+        (Vec::new(), "is damaged"),
+    ] {
+        fs::write(part(0), bytes).unwrap();
+        for output in [map(&out, &[]), vcoop(&file, &out, &["--quiet"]).output().unwrap()] {
+            let said = text(&output.stderr);
+            assert_eq!(code(&output), 2, "{said}");
+            let all = ["part-000000.parquet", says, "remedy: "];
+            assert!(all.iter().all(|words| said.contains(words)), "{said}");
+        }
+        fs::remove_file(part(0)).unwrap();
+        let shown = map(&out, &[]);
+        assert!(
+            text(&shown.stdout).contains("16 of 20 points are missing"),
+            "{}",
+            text(&shown.stdout)
+        );
+        let output = vcoop(&file, &out, &["--quiet"]).output().unwrap();
+        assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+        assert_eq!(fs::read(part(0)).unwrap(), whole[0]);
+    }
+    // The journal of another part.
+    fs::remove_file(part(1)).unwrap();
+    fs::write(out.join("part-000001.journal"), "\"0 of 0123456789abcdef\"\n{}\n").unwrap();
+    assert_eq!(code(&vcoop(&file, &out, &["--quiet"]).output().unwrap()), 0);
+    assert_eq!(fs::read(part(1)).unwrap(), whole[1]);
+    // A manifest that divides by zero.
+    let manifest = fs::read_to_string(out.join("manifest.json")).unwrap();
+    let zero = manifest.replace("\"part_points\": 16", "\"part_points\": 0");
+    assert_ne!(zero, manifest);
+    fs::write(out.join("manifest.json"), zero).unwrap();
+    for output in [map(&out, &[]), vcoop(&file, &out, &["--quiet"]).output().unwrap()] {
+        assert_eq!(code(&output), 2, "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("manifest.json"), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_changed_file_of_any_point_is_named() {
+    let dir = folder("inputs-of-points");
+    fs::create_dir_all(&dir).unwrap();
+    let profile = include_str!("../../../profiles/zero.toml");
+    let paths = ["a.toml", "b.toml"].map(|name| dir.join(name));
+    paths.iter().for_each(|path| fs::write(path, profile).unwrap());
+    let names = paths.each_ref().map(|path| path.display().to_string());
+    let axes = format!("\"host.profile\" = {names:?}\n\"load.hog.count\" = [1, 2]");
+    let (file, out, output) = small("inputs", &axes, "");
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    fs::write(&paths[1], format!("{profile}\n# another\n")).unwrap();
+    let output = vcoop(&file, &out, &["--quiet"]).output().unwrap();
+    assert_eq!(code(&output), 2);
+    assert!(text(&output.stderr).contains(&names[1]), "{}", text(&output.stderr));
+}
+
+#[test]
+fn points_that_fail_end_with_a_code_of_their_own_and_a_dry_run_finds_them() {
+    // Pinned to a CPU that small hosts do not have.
+    let axes = "\"host.pcpus\" = [2, 1]\n\"load.hog.cpus\" = [\"0\", \"1\"]";
+    let (file, out, output) = small("failing", axes, "");
+    let said = text(&output.stderr);
+    assert_eq!(code(&output), 5, "{said}");
+    assert!(said.contains("2 of 4 points failed"), "{said}");
+    let dry = vcoop(&file, &out, &["--dry-run"]).output().unwrap();
+    let said = text(&dry.stderr);
+    assert_eq!(code(&dry), 5, "{said}");
+    assert!(said.contains("2 of 4 points looked at would fail"), "{said}");
+}
+
+#[test]
+fn many_numbers_are_shown_in_bins_and_the_only_guest_latency_is_announced() {
+    let axes = "\"load.hog.count\" = { from = 1, to = 4 }\n\
+        \"vm.guest.task.cyclictest.interval\" = { from = \"500us\", to = \"50ms\", scale = \"log\" }";
+    let (_, out, output) = small("bins", axes, "design = \"sobol\"\npoints = 64\n");
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    let output = map(&out, &["--show", "mean", "--policy", "vanilla"]);
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    assert!(said.lines().all(|line| line.chars().count() <= 200), "{said}");
+    assert!(said.contains(" to "), "{said}");
+    assert!(text(&output.stderr).contains("guest.cyclictest, the guests' only latency"));
+}

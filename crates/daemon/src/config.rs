@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use glob::Pattern;
 use serde::Deserialize;
+use vcoop_model::file;
 use vcoop_model::living::Living;
 use vcoop_resident::metrics::Listen;
 use vcoop_vmm::Vm;
@@ -99,11 +100,8 @@ impl Config {
     ///
     /// What is wrong with it, for people.
     pub fn read(path: &std::path::Path) -> Result<Self, Refused> {
-        use std::io::Read as _;
-        let at = |e: std::io::Error| Refused(format!("{}: {e}", path.display()));
-        let mut text = String::new();
-        let file = std::fs::File::open(path).map_err(at)?;
-        file.take(MOST_BYTES).read_to_string(&mut text).map_err(at)?;
+        let at = |e| Refused(format!("{}: {}", path.display(), file::said(&e)));
+        let text = file::text(path, MOST_BYTES).map_err(at)?;
         Self::parse(&text).map_err(|Refused(why)| Refused(format!("{}: {why}", path.display())))
     }
 

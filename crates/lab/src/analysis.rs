@@ -16,12 +16,16 @@ use crate::result::{
 };
 use crate::round::{mean_us, ratio, scalar, us, us_f};
 use crate::runner::{Measured, PlanRuns};
-use crate::stats::{Block, MAX_BLOCKS, Pool, Resamples, carries, quotient, weighted_mean};
+use crate::stats::{self, Block, MAX_BLOCKS, Pool, carries, quotient, weighted_mean};
 use crate::verdict;
 use views::Views;
 
 /// The quantiles of a series, in millionths: p50, p90, p99, p999, p9999.
 const QUANTILES: [u64; 5] = [500_000, 900_000, 990_000, 999_000, 999_900];
+
+/// How metrics begin that are time in exits. Most of it can be in exits that few repeats have, when a
+/// vCPU loses its CPU in one: repeats without them look alike, and an interval of them would be wrong.
+const EXIT_TIME: &str = "exit_time.";
 
 /// How many of the worst samples a series shows.
 const WORST: usize = 5;
@@ -159,7 +163,7 @@ fn one_plan(plan: &Plan, run: &PlanRuns, base: Option<&PlanRuns>, series: &mut V
             blocks(&records)
         };
         let pair = (!paired.0.is_empty())
-            .then(|| (Pool::new(&side(&paired.0)), Pool::new(&side(&paired.1)), paired.0.len()));
+            .then(|| (Pool::new(&side(&paired.0)), Pool::new(&side(&paired.1))));
         let key = key(&first.probe, first.metric, "us");
         if let Some(mut one) = latency(key, &own, pair) {
             let records: Vec<&Latency> = own.iter().map(|(_, latency)| *latency).collect();
@@ -174,7 +178,11 @@ fn one_plan(plan: &Plan, run: &PlanRuns, base: Option<&PlanRuns>, series: &mut V
         };
         let mine = values(&mut own.iter().map(|(_, d)| d));
         let pair = (values(&mut paired.0.iter()), values(&mut paired.1.iter()));
-        let one = number(key(probe, metric, first.unit), &mine, &pair);
+        let per = events_per(first.unit, plan.duration_ns);
+        let mut one = number(key(probe, metric, first.unit), &mine, &pair, per);
+        if metric.starts_with(EXIT_TIME) {
+            (one.value_ci95, one.ratio_ci95) = (None, None);
+        }
         series.push(Series::Scalar(Box::new(one)));
     }
 }
@@ -206,46 +214,40 @@ fn statistic(pool: &Pool, weights: &[u16], ppm: Option<u64>) -> f64 {
     ppm.map_or_else(|| pool.mean(weights), |ppm| pool.quantile(weights, ppm))
 }
 
-fn latency(
-    key: Key,
-    own: &[(u32, &Latency)],
-    pair: Option<(Pool, Pool, usize)>,
-) -> Option<LatencySeries> {
+fn latency(key: Key, own: &[(u32, &Latency)], pair: Option<(Pool, Pool)>) -> Option<LatencySeries> {
     let records: Vec<&Latency> = own.iter().map(|(_, l)| *l).collect();
     let pool = Pool::new(&blocks(&records));
     let count = pool.count();
-    if count == 0 {
+    // A vCPU that never waited has no waits. A probe that a scenario declares stays: without samples it
+    // is starved.
+    if own.is_empty() || (count == 0 && key.metric != "latency") {
         return None;
     }
-    let resamples = Resamples::shared(own.len());
-    let interval = |ppm: Option<u64>| -> Option<Interval> {
-        let [lo, hi] = resamples?.interval(|w| statistic(&pool, w, ppm))?;
-        Some([us_f(lo), us_f(hi)])
-    };
+    let rounded = |ends: [f64; 2]| ends.map(us_f);
+    let of_mean = stats::interval(pool.blocks(), |w| pool.mean(w)).map(rounded);
     let ones = pool.ones();
     let shown = QUANTILES.map(|ppm| carries(count, ppm));
     let points: [Option<f64>; 5] =
         std::array::from_fn(|i| shown[i].then(|| us_f(pool.quantile(&ones, QUANTILES[i]))));
     let bounds: [Option<Interval>; 5] =
-        std::array::from_fn(|i| if shown[i] { interval(Some(QUANTILES[i])) } else { None });
-    let (ratios, ratio_intervals) =
-        pair.map(|(mine, base, repeats)| compare(&mine, &base, Resamples::shared(repeats))).unzip();
+        std::array::from_fn(|i| pool.interval(QUANTILES[i]).filter(|_| shown[i]).map(rounded));
+    let (ratios, ratio_intervals) = pair.map(|(mine, base)| compare(&mine, &base)).unzip();
     let mut maxima: Vec<u64> = records.iter().filter(|r| r.count > 0).map(|r| r.max_ns).collect();
     maxima.sort_unstable();
     Some(LatencySeries {
         key,
         count,
         missed: records.iter().map(|r| r.missed).sum(),
-        min: us(records.iter().map(|r| r.min_ns).min()?),
-        mean: mean_us(pool.sum_ns(), count),
-        mean_ci95: interval(None),
+        min: records.iter().filter(|r| r.count > 0).map(|r| us(r.min_ns)).min_by(f64::total_cmp),
+        mean: (count > 0).then(|| mean_us(pool.sum_ns(), count)),
+        mean_ci95: of_mean,
         p50: points[0],
         p90: points[1],
         p99: points[2],
         p999: points[3],
         p9999: points[4],
-        max: us(*maxima.last()?),
-        max_per_repeat: us(median(&maxima)),
+        max: maxima.last().copied().map(us),
+        max_per_repeat: (count > 0).then(|| us(median(&maxima))),
         p50_ci95: bounds[0],
         p90_ci95: bounds[1],
         p99_ci95: bounds[2],
@@ -261,7 +263,7 @@ fn latency(
 }
 
 /// Ratios of paired pools, and their intervals.
-fn compare(mine: &Pool, base: &Pool, resamples: Option<&Resamples>) -> (Ratios, RatioIntervals) {
+fn compare(mine: &Pool, base: &Pool) -> (Ratios, RatioIntervals) {
     let enough = |ppm: Option<u64>| {
         let both = mine.count().min(base.count());
         ppm.map_or(both > 0, |ppm| carries(both, ppm))
@@ -275,8 +277,14 @@ fn compare(mine: &Pool, base: &Pool, resamples: Option<&Resamples>) -> (Ratios, 
         value.is_finite().then(|| ratio(value))
     };
     let bounds = |ppm| -> Option<Interval> {
-        let [lo, hi] = resamples.filter(|_| enough(ppm))?.interval(|w| at(w, ppm))?;
-        Some([ratio(lo), ratio(hi)])
+        if !enough(ppm) {
+            return None;
+        }
+        let ends = match ppm {
+            Some(ppm) => stats::interval_of_quantiles(mine, base, ppm),
+            None => stats::interval(mine.blocks(), |w| quotient(mine.mean(w), base.mean(w))),
+        };
+        ends.map(|ends| ends.map(ratio))
     };
     let [p50, p90, p99, p999, p9999] = QUANTILES.map(|ppm| point(Some(ppm)));
     let points = Ratios { mean: point(None), p50, p90, p99, p999, p9999 };
@@ -343,37 +351,85 @@ fn worst(own: &[(u32, &Latency)], most: usize) -> Vec<Worst> {
         .collect()
 }
 
-fn number(key: Key, own: &[f64], pair: &(Vec<f64>, Vec<f64>)) -> ScalarSeries {
+/// Events that a number of this unit stands for, in a repeat of such a length; none where it does not
+/// count any.
+fn events_per(unit: &str, duration_ns: u64) -> Option<f64> {
+    let seconds = duration_ns as f64 / 1e9;
+    match unit {
+        "1/s" => Some(seconds),
+        "1/min" => Some(seconds / 60.0),
+        "count" => Some(1.0),
+        _ => None,
+    }
+}
+
+/// `per`: [`events_per`].
+fn number(key: Key, own: &[f64], pair: &(Vec<f64>, Vec<f64>), per: Option<f64>) -> ScalarSeries {
     let mean = |values: &[f64]| weighted_mean(&vec![1; values.len()], values);
     // Scalars are few bytes, but the weights are those of the blocks: fold alike.
     let (mine, base) = (fold(&pair.0), fold(&pair.1));
-    let (value, value_ci95) = mean_of(own);
-    let quotient_at = |w: &[u16]| quotient(weighted_mean(w, &mine), weighted_mean(w, &base));
     let paired = !mine.is_empty() && mine.len() == base.len();
     let point = if paired { quotient(mean(&mine), mean(&base)) } else { f64::NAN };
-    let draw = Resamples::shared(mine.len()).filter(|_| paired);
+    let (value, value_ci95) = mean_of(own, per);
+    let interval = if paired { interval_of_ratio(pair, (&mine, &base), per) } else { None };
     ScalarSeries {
         key,
         value: value.is_finite().then_some(value),
         value_ci95,
         ratio_to_baseline: point.is_finite().then(|| ratio(point)),
-        ratio_ci95: draw.and_then(|r| r.interval(quotient_at)).map(|ends| ends.map(ratio)),
+        ratio_ci95: interval.map(|ends| ends.map(ratio)),
     }
 }
 
 /// The mean over repeats, NaN without any, and its interval.
-fn mean_of(values: &[f64]) -> (f64, Option<Interval>) {
+fn mean_of(values: &[f64], per: Option<f64>) -> (f64, Option<Interval>) {
     let blocks = fold(values);
-    if let [first, others @ ..] = &*blocks
-        && others.iter().all(|other| other == first)
-    {
-        // Every resample has the same mean: no need to draw 2000 of them.
-        return (scalar(*first), (!others.is_empty()).then(|| [scalar(*first); 2]));
-    }
-    let interval =
-        Resamples::shared(blocks.len()).and_then(|r| r.interval(|w| weighted_mean(w, &blocks)));
     let mean = weighted_mean(&vec![1; blocks.len()], &blocks);
-    (scalar(mean), interval.map(|ends| ends.map(scalar)))
+    (scalar(mean), interval_of_mean(values, per).map(|ends| ends.map(scalar)))
+}
+
+/// Values as counts of events, where they are that and there are few of them.
+fn few(values: &[f64], per: Option<f64>) -> Option<Vec<f64>> {
+    let per = per?;
+    let counts: Vec<f64> = values.iter().map(|value| value * per).collect();
+    stats::are_few(&counts).then_some(counts)
+}
+
+/// Whether values are zero in some repeats: nobody knows how often what they measure happens.
+fn comes_and_goes(values: &[f64]) -> bool {
+    values.contains(&0.0)
+}
+
+/// The interval of a mean over repeats.
+fn interval_of_mean(values: &[f64], per: Option<f64>) -> Option<Interval> {
+    if let Some(counts) = few(values, per) {
+        let per = per?;
+        return stats::interval_of_counts(&counts).map(|ends| ends.map(|end| end / per));
+    }
+    if per.is_none() && comes_and_goes(values) {
+        return None;
+    }
+    let blocks = fold(values);
+    stats::interval(blocks.len(), |w| weighted_mean(w, &blocks))
+}
+
+/// The interval of the ratio of two means over the same repeats; `folded`: their blocks.
+fn interval_of_ratio(
+    (mine, base): &(Vec<f64>, Vec<f64>),
+    folded: (&[f64], &[f64]),
+    per: Option<f64>,
+) -> Option<Interval> {
+    if let Some(per) = per
+        && (few(mine, Some(per)).is_some() || few(base, Some(per)).is_some())
+    {
+        let counts = |values: &[f64]| values.iter().map(|v| v * per).collect::<Vec<f64>>();
+        return stats::interval_of_count_ratio(&counts(mine), &counts(base));
+    }
+    if per.is_none() && (comes_and_goes(mine) || comes_and_goes(base)) {
+        return None;
+    }
+    let (mine, base) = folded;
+    stats::interval(mine.len(), |w| quotient(weighted_mean(w, mine), weighted_mean(w, base)))
 }
 
 /// Means of blocks, formed as [`blocks`] forms them.

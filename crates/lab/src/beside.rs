@@ -63,7 +63,7 @@ pub fn beside(document: &Document) -> Vec<Beside> {
         let Some(kvm) = live else { continue };
         let pair = |f: fn(&LatencySeries) -> Option<f64>| Pair::new(f(sim), f(kvm));
         rows.push(Beside {
-            mean: pair(|s| Some(s.mean)),
+            mean: pair(|s| s.mean),
             p50: pair(|s| s.p50),
             p90: pair(|s| s.p90),
             p99: pair(|s| s.p99),

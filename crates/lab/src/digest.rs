@@ -77,6 +77,7 @@ impl Digest {
             intervals,
             policy_events,
             in_use,
+            fault: _,
         } = recording;
         let latencies = latencies.into_iter().map(Latency::new).collect();
         Self {

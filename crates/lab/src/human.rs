@@ -34,6 +34,11 @@ pub fn time(us: f64) -> String {
     format!("{} {unit}", digits(value))
 }
 
+/// The same, `n/a` where there is none.
+pub fn maybe_time(us: Option<f64>) -> String {
+    us.map_or_else(|| "n/a".to_owned(), time)
+}
+
 /// Nanoseconds without rounding, for what somebody has set: `100 ns`, `500 us`, `1.5 ms`, `4 s`.
 pub fn exact_time(ns: f64) -> String {
     // What was converted from another unit has lost its last digits.

@@ -139,7 +139,8 @@ pub struct Key {
 /// Latencies of one probe under one policy, all repeats pooled, in microseconds.
 ///
 /// A quantile is null where fewer than 10 samples lie beyond it. Intervals are over repeats
-/// ([`crate::stats`]) and null with fewer than two.
+/// ([`crate::stats`]) and null where none is honest. A series without samples stays: mean and extremes
+/// are null, and `missed` says how many periods passed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatencySeries {
     /// What it is about.
@@ -149,10 +150,10 @@ pub struct LatencySeries {
     pub count: u64,
     /// Periods that passed without a sample.
     pub missed: u64,
-    /// Smallest sample.
-    pub min: f64,
+    /// Smallest sample; null without samples, as the mean and the largest.
+    pub min: Option<f64>,
     /// Mean, exact but for rounding to whole nanoseconds.
-    pub mean: f64,
+    pub mean: Option<f64>,
     /// Its interval.
     pub mean_ci95: Option<Interval>,
     /// Median.
@@ -166,9 +167,9 @@ pub struct LatencySeries {
     /// 99.99 % quantile.
     pub p9999: Option<f64>,
     /// Largest sample that was seen: no bound.
-    pub max: f64,
+    pub max: Option<f64>,
     /// Median over repeats of each repeat's largest sample: what one run of this length shows.
-    pub max_per_repeat: f64,
+    pub max_per_repeat: Option<f64>,
     /// Interval of the median; likewise the following.
     pub p50_ci95: Option<Interval>,
     /// Of the 90 % quantile.
@@ -195,7 +196,22 @@ pub struct LatencySeries {
     pub detail: Option<Box<Detail>>,
 }
 
+/// Share of its periods without a sample from which a series is starved.
+const STARVED: f64 = 0.9;
+
 impl LatencySeries {
+    /// Share of its periods that passed without a sample.
+    pub fn missed_share(&self) -> f64 {
+        let due = self.count + self.missed;
+        if due == 0 { 0.0 } else { self.missed as f64 / due as f64 }
+    }
+
+    /// Whether its task hardly ran: nine of ten periods passed without a sample. What its samples say
+    /// is of the rest.
+    pub fn is_starved(&self) -> bool {
+        self.missed_share() >= STARVED
+    }
+
     /// Whether guests are what it is about: a probe in one, or a round trip from the host through
     /// one. The host's other probes show what it pays.
     pub fn is_of_a_guest(&self) -> bool {

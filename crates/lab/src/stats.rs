@@ -1,30 +1,35 @@
-//! Statistics over repeats: quantiles of pooled samples, and bootstrap intervals.
+//! Statistics over repeats: quantiles of pooled samples, and 95 % intervals.
 //!
 //! **What is resampled.** Samples of one run hang together (a late one is followed by late ones),
-//! so an interval from single samples would be far too narrow. Whole repeats are resampled: they
+//! so an interval from single samples would be far too narrow. Whole repeats are left out in turn: they
 //! are independent by construction.
 //!
-//! **Which interval.** The expanded percentile bootstrap (T. Hesterberg, "What Teachers Should Know
-//! About the Bootstrap", The American Statistician 69(4), 2015, section 3.3): the plain percentile
-//! interval of a mean is too narrow by about `sqrt((n-1)/n) * z/t` for `n` repeats; taking its tails
-//! at `Phi(-sqrt(n/(n-1)) * t(0.975, n-1))` instead of 2.5 % mends that. With few repeats (below
-//! about five) the ends of the bootstrap distribution are reached and the interval cannot be as
-//! wide as it ought to be.
+//! **Which interval.** One rule for each kind of number:
 //!
-//! **Ratios** are paired: repeat `r` saw the same workload under both policies, so both are
-//! resampled with the same repeats, and what they share cancels.
+//! - *Means, throughputs, and their ratios*: Student's t around the estimate, on the logarithm,
+//!   with the standard error of the delete-one jackknife over repeats (B. Efron and C. Stein, "The
+//!   Jackknife Estimate of Variance", Annals of Statistics 9(3), 1981). Latencies are skewed and their
+//!   ratios are factors, so that the logarithm is nearer to normal; t is what a variance takes that is
+//!   itself an estimate from few repeats.
+//! - *Quantiles* ([`Pool::interval`]): R. Woodruff's interval ("Confidence Intervals for Medians and
+//!   Other Position Measures", JASA 47(260), 1952). The share of samples up to the quantile has an interval
+//!   over repeats, on its logit and by t; the quantiles at its ends are the interval's ends. A jackknife
+//!   of a quantile looks at the few samples next to it only. *Ratios of quantiles*
+//!   ([`interval_of_quantiles`]): both intervals together, on the logarithm and with the correlation of the
+//!   repeats' shares (G. Zou and A. Donner, "Construction of Confidence Limits about Effect Measures",
+//!   Statistics in Medicine 27(10), 2008): they are not symmetric, and neither is what comes of them.
+//! - *Counts of few events* ([`interval_of_counts`]): the square root of a count has a known variance (F.
+//!   Anscombe, "The Transformation of Poisson, Binomial and Negative-Binomial Data", Biometrika 35, 1948).
+//!   Repeats that differ more than chance would have them widen it.
+//!
+//! Where no interval is honest there is none: one repeat; a statistic that is undefined without one of the
+//! repeats; a number that was zero in some repeats and of which nobody knows how many events it stands
+//! for; a quantile whose upper end lies beyond the samples.
+//!
+//! **Ratios** are paired: repeat `r` saw the same workload under both policies, so both are without
+//! the same repeat, and what they share cancels.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::sync::OnceLock;
-
-use rand::Rng;
-use rand_pcg::Pcg64Mcg;
-
-/// Resamples drawn.
-pub const RESAMPLES: usize = 2000;
-
-/// More repeats than this are put into so many blocks, and blocks are resampled: the interval
+/// More repeats than this are put into so many blocks, and blocks are left out: the interval
 /// hardly changes, memory stays bounded.
 pub const MAX_BLOCKS: usize = 128;
 
@@ -34,90 +39,93 @@ pub const BEYOND: u64 = 10;
 /// Millionths in one.
 const MILLION: u64 = 1_000_000;
 
-/// Seed of the resampling. It is no parameter: it has nothing to do with the workload.
-const SEED: u128 = 0x7663_6f6f_7062_6f6f_7473_7472_6170_0001;
+/// Fewer events than this over all repeats are few: the spread between repeats does not tell theirs.
+const FEW: f64 = 40.0;
 
-/// Draws of `n` out of `n` blocks with replacement, as how often each was drawn.
-#[derive(Clone, Debug)]
-pub struct Resamples {
-    blocks: usize,
-    /// Rows of `blocks` numbers, each once: with few blocks most of the draws are alike.
-    weights: Vec<u16>,
-    /// How often each row was drawn; [`RESAMPLES`] in all.
-    times: Vec<u16>,
-    /// Resamples cut off on either side.
-    tail: usize,
+/// Relative resolution of histograms.
+const RESOLUTION: f64 = 1e-3;
+
+/// A statistic of the repeats without one: each block's weight.
+fn without(blocks: usize, one: usize) -> Vec<u16> {
+    (0..blocks).map(|b| u16::from(b != one)).collect()
 }
 
-impl Resamples {
-    /// Draws for a number of blocks; `None` below two, which say nothing about their spread.
-    pub fn new(blocks: usize) -> Option<Self> {
-        if blocks < 2 {
-            return None;
-        }
-        let mut rng = Pcg64Mcg::new(SEED);
-        let mut known: BTreeMap<Vec<u16>, usize> = BTreeMap::new();
-        let (mut weights, mut times) = (Vec::new(), Vec::new());
-        for _ in 0..RESAMPLES {
-            let mut row = vec![0u16; blocks];
-            for _ in 0..blocks {
-                // Multiply-shift: evenly in 0..blocks, but for a bias of 2^-57.
-                let drawn = (u128::from(rng.next_u64()) * blocks as u128) >> 64;
-                row[drawn as usize] += 1;
-            }
-            match known.entry(row) {
-                Entry::Occupied(place) => times[*place.get()] += 1,
-                Entry::Vacant(place) => {
-                    weights.extend_from_slice(place.key());
-                    place.insert(times.len());
-                    times.push(1u16);
-                }
-            }
-        }
-        let tail = (tail_probability(blocks) * RESAMPLES as f64) as usize;
-        Some(Self { blocks, weights, times, tail })
+/// 95 % interval of a statistic of weights (how often each block counts). `None` below two blocks, which
+/// say nothing about their spread, and where the statistic is undefined for all of them or without one: a
+/// ratio to something that is zero.
+pub fn interval(blocks: usize, mut statistic: impl FnMut(&[u16]) -> f64) -> Option<[f64; 2]> {
+    if blocks < 2 {
+        return None;
     }
-
-    /// The same, drawn once for all who ask: the draws depend on nothing but the number of blocks,
-    /// of which there are [`MAX_BLOCKS`] at most.
-    pub fn shared(blocks: usize) -> Option<&'static Self> {
-        static DRAWN: [OnceLock<Option<Resamples>>; MAX_BLOCKS + 1] =
-            [const { OnceLock::new() }; MAX_BLOCKS + 1];
-        DRAWN[blocks.min(MAX_BLOCKS)].get_or_init(|| Self::new(blocks.min(MAX_BLOCKS))).as_ref()
+    let whole = statistic(&vec![1; blocks]);
+    let mut parts: Vec<f64> = (0..blocks).map(|b| statistic(&without(blocks, b))).collect();
+    parts.push(whole);
+    if parts.iter().any(|x| !x.is_finite()) {
+        return None;
     }
-
-    /// Number of blocks.
-    pub fn blocks(&self) -> usize {
-        self.blocks
+    // Alike but for the rounding of their sums.
+    if parts.iter().all(|x| (x - whole).abs() <= 1e-12 * whole.abs()) {
+        return Some([whole; 2]);
     }
-
-    /// 95 % interval of a statistic of the weights (how often each block was drawn). `None` if
-    /// the statistic is undefined (NaN) for a resample or a bound is not finite: a ratio to
-    /// something that was often zero has no interval worth showing.
-    pub fn interval(&self, mut statistic: impl FnMut(&[u16]) -> f64) -> Option<[f64; 2]> {
-        let mut values: Vec<f64> = Vec::with_capacity(RESAMPLES);
-        for (row, times) in self.weights.chunks_exact(self.blocks).zip(&self.times) {
-            let value = statistic(row);
-            // The first one that is undefined decides.
-            if value.is_nan() {
-                return None;
-            }
-            values.extend(std::iter::repeat_n(value, usize::from(*times)));
-        }
-        // Two of them are wanted, and not the order of all.
-        let order = f64::total_cmp;
-        let lo = *values.select_nth_unstable_by(self.tail, order).1;
-        let hi = *values.select_nth_unstable_by(RESAMPLES - 1 - self.tail, order).1;
-        (lo.is_finite() && hi.is_finite()).then_some([lo, hi])
+    let log = parts.iter().all(|x| *x > 0.0);
+    if log {
+        parts.iter_mut().for_each(|x| *x = libm::log(*x));
     }
+    let centre = parts.pop()?;
+    let n = blocks as f64;
+    let mean = parts.iter().sum::<f64>() / n;
+    let sum: f64 = parts.iter().map(|x| (x - mean) * (x - mean)).sum();
+    let reach = student_975(n - 1.0) * (sum * (n - 1.0) / n).sqrt();
+    let ends = [centre - reach, centre + reach];
+    let ends = if log { ends.map(libm::exp) } else { ends };
+    ends.iter().all(|end| end.is_finite()).then_some(ends)
 }
 
-/// Probability to cut off on either side with `n` repeats.
-fn tail_probability(n: usize) -> f64 {
-    let n = n as f64;
-    let x = (n / (n - 1.0)).sqrt() * student_975(n - 1.0);
-    0.5 * libm::erfc(x / std::f64::consts::SQRT_2)
+/// How much more than chance counts of repeats differ: their variance over their mean, at least 1.
+fn dispersion(counts: &[f64]) -> f64 {
+    let n = counts.len() as f64;
+    let mean = counts.iter().sum::<f64>() / n;
+    let sum: f64 = counts.iter().map(|k| (k - mean) * (k - mean)).sum();
+    if mean > 0.0 { (sum / (n - 1.0) / mean).max(1.0) } else { 1.0 }
 }
+
+/// Whether counts of repeats are few together, or come in so few repeats that their spread is unknown.
+pub fn are_few(counts: &[f64]) -> bool {
+    counts.iter().sum::<f64>() < FEW || counts.contains(&0.0)
+}
+
+/// 95 % interval of the mean of counts, where there are few; `None` below two repeats.
+pub fn interval_of_counts(counts: &[f64]) -> Option<[f64; 2]> {
+    if counts.len() < 2 {
+        return None;
+    }
+    let (n, spread) = (counts.len() as f64, dispersion(counts));
+    // Of so many events that come together.
+    let events = counts.iter().sum::<f64>() / spread;
+    let (root, reach) = ((events + 0.375).sqrt(), 0.5 * NORMAL_975);
+    let end = |root: f64| root * root * spread / n;
+    Some([if events > 0.0 { end((root - reach).max(0.0)) } else { 0.0 }, end(root + reach)])
+}
+
+/// 95 % interval of the ratio of two means of counts of which at least one has few: Gart's ("Alternative
+/// Analyses of Contingency Tables", Journal of the Royal Statistical Society B 28, 1966), half an event
+/// added to both. `None` below two repeats, and where neither has any.
+pub fn interval_of_count_ratio(mine: &[f64], base: &[f64]) -> Option<[f64; 2]> {
+    let sum = |counts: &[f64]| counts.iter().sum::<f64>();
+    let (a, b) = (sum(mine), sum(base));
+    if mine.len() < 2 || a + b == 0.0 {
+        return None;
+    }
+    let (a, b) = (a + 0.5, b + 0.5);
+    let variance = dispersion(mine) / a + dispersion(base) / b;
+    let reach = NORMAL_975 * variance.sqrt();
+    let centre = libm::log(a / b);
+    let lo = if sum(mine) > 0.0 { libm::exp(centre - reach) } else { 0.0 };
+    (sum(base) > 0.0).then(|| [lo, libm::exp(centre + reach)])
+}
+
+/// 97.5 % quantile of the normal distribution.
+const NORMAL_975: f64 = 1.959_964;
 
 /// 97.5 % quantile of Student's t: a table for few degrees of freedom, then the Cornish-Fisher
 /// expansion (Abramowitz and Stegun 26.7.5), which is right to four digits from there.
@@ -127,7 +135,7 @@ fn student_975(freedom: f64) -> f64 {
     if let Some(t) = TABLE.get(freedom as usize - 1) {
         return *t;
     }
-    let z: f64 = 1.959_964;
+    let z = NORMAL_975;
     let (z3, z5, z7) = (z * z * z, z * z * z * z * z, z * z * z * z * z * z * z);
     z + (z3 + z) / (4.0 * freedom)
         + (5.0 * z5 + 16.0 * z3 + 3.0 * z) / (96.0 * freedom * freedom)
@@ -184,6 +192,11 @@ impl Pool {
         }
     }
 
+    /// Blocks.
+    pub fn blocks(&self) -> usize {
+        self.counts.len()
+    }
+
     /// Each block once: the weights of the data itself.
     pub fn ones(&self) -> Vec<u16> {
         vec![1; self.counts.len()]
@@ -207,23 +220,109 @@ impl Pool {
         sum / count as f64
     }
 
+    /// 95 % interval of a quantile, in nanoseconds; `None` below two blocks, and where its upper end
+    /// lies beyond the samples.
+    pub fn interval(&self, ppm: u64) -> Option<[f64; 2]> {
+        Some(self.spread(ppm)?.ends)
+    }
+
+    fn spread(&self, ppm: u64) -> Option<Spread> {
+        let (blocks, ones) = (self.counts.len(), self.ones());
+        let total = self.count() as f64;
+        let at = self.place(&ones, ppm);
+        if blocks < 2 || at >= self.values.len() {
+            return None;
+        }
+        let below = &self.cumulative[at * blocks..(at + 1) * blocks];
+        let share = ppm as f64 / MILLION as f64;
+        let seen = below.iter().sum::<u64>() as f64 / total;
+        let pairs = below.iter().zip(&self.counts);
+        let off: Vec<f64> =
+            pairs.map(|(below, n)| (*below as f64 - seen * *n as f64) / total).collect();
+        let reach = standard_error(&off) * student_975(blocks as f64 - 1.0);
+        let odds = share / (1.0 - share);
+        let end = |reach: f64| {
+            let odds = odds * libm::exp(reach / (share * (1.0 - share)));
+            // Infinite odds are certain.
+            let share = if odds.is_finite() { odds / (1.0 + odds) } else { 1.0 };
+            let rank = libm::ceil(share * total).max(1.0);
+            // The largest sample bounds nothing.
+            let bounds = reach == 0.0 || rank < total;
+            self.values.get(self.place_of(&ones, rank as u64)).filter(|_| bounds).copied()
+        };
+        let (lo, hi) = (end(-reach)? as f64, end(reach)? as f64);
+        // The histogram's resolution is what a quantile is known to at best.
+        let ends = [lo * (1.0 - RESOLUTION), hi * (1.0 + RESOLUTION)];
+        let at = self.values[at] as f64;
+        Some(Spread { off, at, ends })
+    }
+
     /// Quantile in nanoseconds under weights: the smallest bucket value that at least
     /// `ppm` millionths of the samples do not exceed; NaN without samples.
     pub fn quantile(&self, weights: &[u16], ppm: u64) -> f64 {
+        self.values.get(self.place(weights, ppm)).map_or(f64::NAN, |value| *value as f64)
+    }
+
+    /// Where a quantile lies among the values; behind them without samples.
+    fn place(&self, weights: &[u16], ppm: u64) -> usize {
+        let total: u64 = weights.iter().zip(&self.counts).map(|(w, n)| u64::from(*w) * n).sum();
+        let rank = (u128::from(total) * u128::from(ppm)).div_ceil(u128::from(MILLION)).max(1);
+        self.place_of(weights, rank as u64)
+    }
+
+    /// Where the sample of a rank lies.
+    fn place_of(&self, weights: &[u16], rank: u64) -> usize {
         let blocks = self.counts.len();
         let weighed = |counts: &[u64]| -> u64 {
             weights.iter().zip(counts).map(|(w, count)| u64::from(*w) * count).sum()
         };
-        let total = weighed(&self.counts);
-        let rank = (u128::from(total) * u128::from(ppm)).div_ceil(u128::from(MILLION)).max(1);
         let (mut lo, mut hi) = (0, self.values.len());
         while lo < hi {
             let mid = lo + (hi - lo) / 2;
             let below = weighed(&self.cumulative[mid * blocks..(mid + 1) * blocks]);
-            if u128::from(below) < rank { lo = mid + 1 } else { hi = mid }
+            if below < rank { lo = mid + 1 } else { hi = mid }
         }
-        self.values.get(lo).map_or(f64::NAN, |value| *value as f64)
+        lo
     }
+}
+
+/// How a quantile spreads.
+#[derive(Clone, Debug)]
+struct Spread {
+    /// Of each block: its samples up to the quantile beyond those it would have if all were alike, as a
+    /// share of all samples.
+    off: Vec<f64>,
+    /// The quantile.
+    at: f64,
+    /// Ends of its interval.
+    ends: [f64; 2],
+}
+
+impl Spread {
+    /// Logarithm of the quantile, and how far the interval reaches down and up from there.
+    fn reaches(&self) -> Option<(f64, [f64; 2])> {
+        let at = libm::log(self.at);
+        let [lo, hi] = self.ends.map(libm::log);
+        (at.is_finite() && lo.is_finite()).then_some((at, [at - lo, hi - at]))
+    }
+}
+
+/// 95 % interval of the ratio of two quantiles of paired pools; `None` where either has none.
+pub fn interval_of_quantiles(mine: &Pool, base: &Pool, ppm: u64) -> Option<[f64; 2]> {
+    let (mine, base) = (mine.spread(ppm)?, base.spread(ppm)?);
+    let ((a, [a_down, a_up]), (b, [b_down, b_up])) = (mine.reaches()?, base.reaches()?);
+    let sum = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
+    let spread = (sum(&mine.off, &mine.off) * sum(&base.off, &base.off)).sqrt();
+    let alike = if spread > 0.0 { sum(&mine.off, &base.off) / spread } else { 0.0 };
+    let both = |x: f64, y: f64| (x * x + y * y - 2.0 * alike * x * y).max(0.0).sqrt();
+    let ends = [a - b - both(a_down, b_up), a - b + both(a_up, b_down)].map(libm::exp);
+    ends.iter().all(|end| end.is_finite()).then_some(ends)
+}
+
+/// Standard error of a sum to which each block contributes so much, all together nothing.
+fn standard_error(parts: &[f64]) -> f64 {
+    let n = parts.len() as f64;
+    (parts.iter().map(|part| part * part).sum::<f64>() * n / (n - 1.0)).sqrt()
 }
 
 /// Whether `count` samples carry the quantile at `ppm`: [`BEYOND`] of them lie beyond it.

@@ -16,7 +16,9 @@
 //! 2. **Cost.** A policy costs too much if, beyond noise (the ratio's interval excludes 1, by more
 //!    than half a percent), a host
 //!    probe's mean rises by more than 10 % or its p99 by more than 25 %, or a host load loses more
-//!    than 5 % of its throughput ([`LIMITS`]). Loads below 1 % of a CPU do not count. What the
+//!    than 5 % of its throughput ([`LIMITS`]); or if a host probe misses a share of its periods that is
+//!    larger by more than one in a hundred. One without any sample has missed all of them: the work of
+//!    a task that never runs is lost. Loads below 1 % of a CPU do not count. What the
 //!    guest's own other work loses is named, but is the guest's bargain.
 //! 3. **Best** is the policy with the smallest gain ratio among those that improve the guest and
 //!    do not cost too much. The others that improve it are named with what they cost.
@@ -40,12 +42,15 @@ pub struct Limits {
     pub probe_mean: f64,
     /// Largest ratio of a host probe's p99s.
     pub probe_p99: f64,
+    /// Share of its periods that a host probe may miss beyond what it misses under the baseline. Where
+    /// it misses more than one in a hundred, its p99 is not that of its periods.
+    pub missed: f64,
     /// Smallest ratio of a host load's throughputs.
     pub load: f64,
 }
 
 /// The limits in force.
-pub const LIMITS: Limits = Limits { probe_mean: 1.10, probe_p99: 1.25, load: 0.95 };
+pub const LIMITS: Limits = Limits { probe_mean: 1.10, probe_p99: 1.25, missed: 0.01, load: 0.95 };
 
 /// CPUs a load must use under the baseline to count.
 const LEAST_LOAD: f64 = 0.01;
@@ -165,14 +170,17 @@ fn counted(s: &LatencySeries) -> Option<(&'static str, f64, Option<Interval>, f6
     let (ratios, intervals) = (s.ratio_to_baseline?, s.ratio_ci95.unwrap_or_default());
     match (ratios.p99, s.p99) {
         (Some(ratio), Some(value)) => Some(("p99", ratio, intervals.p99, value)),
-        _ => Some(("mean", ratios.mean?, intervals.mean, s.mean)),
+        _ => Some(("mean", ratios.mean?, intervals.mean, s.mean?)),
     }
 }
 
-/// Periods without a sample, of all that were due.
-fn missed_share(series: &LatencySeries) -> f64 {
-    let due = series.count + series.missed;
-    if due == 0 { 0.0 } else { series.missed as f64 / due as f64 }
+/// How a series misses periods, in words: `host.probe misses 12 % of its periods (vanilla 0 %)`.
+fn misses(series: &LatencySeries, base: &LatencySeries) -> String {
+    let percent = |s: &LatencySeries| human::digits(s.missed_share() * 100.0);
+    let (now, before) = (percent(series), percent(base));
+    let verb = if series.is_starved() { "is starved: it misses" } else { "misses" };
+    let (name, baseline) = (series.key.name(), &base.key.policy);
+    format!("{name} {verb} {now} % of its periods ({baseline} {before} %)")
 }
 
 /// Glitches a minute of an audio probe; none of any other.
@@ -199,17 +207,17 @@ fn candidate<'d>(document: &'d Document, cell: &Cell, policy: &'d str) -> Option
         if inside && !is_inside(series) {
             continue;
         }
-        let Some((name, ratio, interval, value)) = counted(series) else { continue };
         let (probe, name_of) = (&series.key.probe, series.key.name());
         let base = of(&document.baseline).find(|s| s.key.is_named(&name_of));
         let Some(base) = base else { continue };
+        if series.is_starved() && !base.is_starved() {
+            return None;
+        }
+        let Some((name, ratio, interval, value)) = counted(series) else { continue };
         logs.push(libm::log(ratio.max(f64::MIN_POSITIVE)));
-        let (gone, gone_before) = (missed_share(series), missed_share(base));
+        let (gone, gone_before) = (series.missed_share(), base.missed_share());
         if gone >= LEAST_MISSED {
-            let percent = |share: f64| human::digits(share * 100.0);
-            let (now, before) = (percent(gone), percent(gone_before));
-            let baseline = &document.baseline;
-            missed.push(format!("{name_of} misses {now} % of its periods ({baseline} {before} %)"));
+            missed.push(misses(series, base));
         }
         let heard = glitches(document, cell, policy, probe);
         let heard_before = glitches(document, cell, &document.baseline, probe);
@@ -220,7 +228,7 @@ fn candidate<'d>(document: &'d Document, cell: &Cell, policy: &'d str) -> Option
         }
         let clearly = clearly_below(interval) && gone <= gone_before && heard <= heard_before;
         if clearly {
-            let before = if name == "p99" { base.p99? } else { base.mean };
+            let before = if name == "p99" { base.p99? } else { base.mean? };
             let (before, after) = (human::time(before), human::time(value));
             let ratio = human::ratio(ratio);
             let text = format!("{name_of} {name} {before} -> {after} ({ratio})");
@@ -307,9 +315,25 @@ fn costs(document: &Document, cell: &Cell, policy: &str) -> Vec<Cost> {
                 costs.push(Cost { text, weight: ratio, beyond_noise, excessive });
             }
         };
-        let (from, to) = (Some(base.mean), Some(series.mean));
+        let (from, to) = (base.mean, series.mean);
         one("mean", ratios.mean, intervals.mean, from, to, LIMITS.probe_mean);
         one("p99", ratios.p99, intervals.p99, base.p99, series.p99, LIMITS.probe_p99);
+    }
+    // By the baseline's: a probe that is not there has no sample either.
+    for base in document
+        .latencies()
+        .filter(|s| s.key.is_in(cell) && s.key.policy == document.baseline && !s.is_of_a_guest())
+    {
+        let name = base.key.name();
+        let series = find(policy, &name);
+        let more = series.map_or(1.0, LatencySeries::missed_share) - base.missed_share();
+        if more > LIMITS.missed {
+            let text = series
+                .map_or_else(|| format!("{name} has no samples"), |series| misses(series, base));
+            // A share has no ratio where there was none: worse than any that has one.
+            let weight = f64::INFINITY;
+            costs.push(Cost { text, weight, beyond_noise: true, excessive: true });
+        }
     }
     let loads = loads(document, cell, policy);
     for (series, base) in loads {

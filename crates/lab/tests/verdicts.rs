@@ -115,11 +115,11 @@ fn statistics_of_a_known_law() {
     let [lo, hi] = intervals.mean.unwrap();
     assert!((0.4999..=0.5).contains(&lo) && (0.5..=0.5001).contains(&hi), "{lo} {hi}");
     let [lo, hi] = base.mean_ci95.unwrap();
-    assert!(lo < base.mean && base.mean < hi && hi / lo > 1.2);
+    assert!(lo < base.mean.unwrap() && base.mean.unwrap() < hi && hi / lo > 1.2);
     let wait = base.parts_mean["wake_to_run"] + base.parts_mean["preempted_to_run"];
     assert!((base.parts_mean["host_wait"] - wait).abs() < 0.002);
-    assert!((base.parts_mean["host_wait"] - base.mean).abs() < 0.002);
-    assert_eq!(base.ran_instead_mean["hog"], base.mean);
+    assert!((base.parts_mean["host_wait"] - base.mean.unwrap()).abs() < 0.002);
+    assert_eq!(Some(base.ran_instead_mean["hog"]), base.mean);
 }
 
 /// A backend beside which a command has printed times: of the guest's own benchmark.
@@ -165,4 +165,57 @@ fn times_that_a_command_printed_count_in_place_of_waits() {
     assert!(verdict.text.contains("exec.p99_us 7"), "{}", verdict.text);
     assert!(verdict.text.contains("(0.10x)"), "{}", verdict.text);
     assert!(!verdict.text.contains("max_us"), "{}", verdict.text);
+}
+
+/// A vCPU at a fixed real-time priority that never sleeps leaves its CPU to nobody: the probe, that was
+/// to say so, never runs.
+#[test]
+fn a_probe_that_is_starved_to_nothing_is_a_cost() {
+    let plans =
+        vcoop_testing::rig::plans(&vcoop_testing::rig::one_cpu(), &["vanilla", "static"], &[]);
+    let document = run(&plans, &vcoop_lab::backend::Sim, 2);
+    let of = |policy: &str, probe: &str| {
+        document.latencies().find(|s| s.key.policy == policy && s.key.probe == probe).unwrap()
+    };
+    let (base, starved) = (of("vanilla", "host.cyclictest"), of("static", "host.cyclictest"));
+    assert!(base.missed_share() < 0.5 && !base.is_starved(), "{}", base.missed_share());
+    // 600 periods of each of five repeats; the sample is as old as the run.
+    assert_eq!((starved.count, starved.missed), (5, 3000));
+    assert!(starved.is_starved() && starved.mean.unwrap() > 349_000.0, "{:?}", starved.mean);
+    let guest = of("static", "guest.cyclictest").ratio_to_baseline.unwrap();
+    assert!(guest.p99.unwrap() < 0.5, "the guest is much better off: {guest:?}");
+    let verdict = &document.verdicts[0];
+    assert_eq!(verdict.best, None, "{}", verdict.text);
+    assert!(
+        verdict.text.contains("host.cyclictest is starved: it misses 99.8 % of its periods"),
+        "{}",
+        verdict.text
+    );
+}
+
+#[test]
+fn a_series_without_samples_stays_and_is_a_cost() {
+    fn law(policy: &str, probe: &str, seed: u64) -> Vec<u64> {
+        match (policy, probe.starts_with("host.")) {
+            ("dynamic", true) => Vec::new(),
+            _ => usual(policy, probe, seed),
+        }
+    }
+    fn missed(policy: &str) -> u64 {
+        if policy == "dynamic" { 1 } else { 0 }
+    }
+    static FAKE: Fake = Fake { law, missed, load: same_load };
+    let document = of(&FAKE, 10);
+    let host = |s: &&vcoop_lab::result::LatencySeries| {
+        s.key.policy == "dynamic" && s.key.probe.starts_with("host.")
+    };
+    let series = document.latencies().find(host).unwrap();
+    assert_eq!((series.count, series.missed, series.mean, series.max), (0, 10, None, None));
+    assert!(series.is_starved() && series.mean_ci95.is_none());
+    assert_eq!(series.ratio_to_baseline.unwrap().mean, None);
+    let text = &document.verdicts[0].text;
+    assert_eq!(document.verdicts[0].best, None, "{text}");
+    let json = serde_json::to_value(&document).unwrap();
+    let again: Document = serde_json::from_value(json).unwrap();
+    assert_eq!(again, document);
 }

@@ -2,8 +2,6 @@
 //!
 //! The reader of trace formats lives above this crate, so a scenario takes it as a trait object.
 
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use vcoop_sched::config::Policy;
@@ -67,25 +65,6 @@ pub trait CaptureLoader {
         let _ = path_or_builtin;
         Err("files are not available here".to_owned())
     }
-}
-
-/// Largest file whose text is taken, in bytes.
-const MAX_TEXT: u64 = 1 << 20;
-
-/// A regular file's text; a device or a pipe named by mistake could be endless.
-///
-/// # Errors
-///
-/// It cannot be read, is no regular file, or is larger than 1 MiB.
-pub fn read_text(path: &Path) -> io::Result<String> {
-    let about = std::fs::metadata(path)?;
-    if !about.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
-    }
-    if about.len() > MAX_TEXT {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB"));
-    }
-    std::fs::read_to_string(path)
 }
 
 /// Knows no captures: for tests, and for programs that read scenarios but do not run them.

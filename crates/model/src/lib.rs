@@ -4,6 +4,7 @@
 pub mod builtin;
 pub mod capture;
 pub mod diagnostic;
+pub mod file;
 pub mod living;
 pub mod plan;
 pub mod profile;

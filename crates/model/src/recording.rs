@@ -34,6 +34,8 @@ pub struct Recording {
     pub policy_events: Vec<PolicyEvents>,
     /// How many vCPUs VMs used by time, where a plan asks for slices; those that can keep off some.
     pub in_use: Vec<InUse>,
+    /// What a simulated guest did that ended the run before its time, naming VM and vCPU.
+    pub fault: Option<String>,
 }
 
 /// A scalar result and its unit.

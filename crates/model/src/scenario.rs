@@ -37,6 +37,8 @@ use crate::toml_read::Node;
 use crate::toml_read::node::parse_document;
 use crate::toml_read::table::{Keyed, read_table};
 
+/// Names of the built-in policies, in the order lists show them: governors come last.
+pub use policies::NAMES as POLICIES;
 pub(crate) use schema::section;
 pub use schema::{reference, schema};
 pub use set::Set;

@@ -15,10 +15,14 @@ pub(crate) enum Better {
     Neutral,
 }
 
-/// What the interval says of a ratio: `+` better, `-` worse, `~` no difference beyond noise; empty
-/// without an interval.
-pub(crate) fn mark(interval: Option<Interval>, better: Better) -> (&'static str, Tone) {
-    if interval.is_none() {
+/// What the interval of so many repeats says of a ratio: `+` better, `-` worse, `~` no difference beyond
+/// noise; empty without an interval, and with too few repeats to claim anything.
+pub(crate) fn mark(
+    interval: Option<Interval>,
+    repeats: u32,
+    better: Better,
+) -> (&'static str, Tone) {
+    if interval.is_none() || repeats < verdict::LEAST_REPEATS {
         return ("", Tone::Plain);
     }
     let (below, above) = (verdict::clearly_below(interval), verdict::clearly_above(interval));
@@ -47,7 +51,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_takes_an_interval_without_one() {
+    fn a_mark_takes_an_interval_without_one_and_five_repeats() {
+        let few = verdict::LEAST_REPEATS - 1;
+        assert_eq!(super::mark(Some([0.2, 0.9]), few, Better::Less).0, "");
+        let mark = |interval, better| super::mark(interval, few + 1, better);
         assert_eq!(mark(Some([0.2, 0.9]), Better::Less).0, "+");
         assert_eq!(mark(Some([1.1, 1.9]), Better::Less).0, "-");
         assert_eq!(mark(Some([0.9, 1.1]), Better::Less).0, "~");

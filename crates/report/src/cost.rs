@@ -13,6 +13,8 @@ pub(crate) struct Entry {
     pub(crate) text: String,
     pub(crate) ratio: Option<f64>,
     pub(crate) interval: Option<Interval>,
+    /// Repeats that it is from.
+    pub(crate) repeats: u32,
 }
 
 /// A quantity: of each policy, in the order of the document.
@@ -39,7 +41,7 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
                 let entry = place.and_then(|i| row.entries.get(i)).and_then(Option::as_ref);
                 cells.push(match entry {
                     Some(entry) => {
-                        let (sign, tone) = mark(entry.interval, row.better);
+                        let (sign, tone) = mark(entry.interval, entry.repeats, row.better);
                         let ratio = entry.ratio.map(human::ratio).unwrap_or_default();
                         let text = format!("{} {ratio:>6} {sign:1}", entry.text);
                         style.cell(text.trim_end_matches(' '), tone)
@@ -51,6 +53,16 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
         }
         finish(table, 1)
     })
+}
+
+/// The signs of a cell's judged ratios, but for those that the latency table has.
+pub(crate) fn signs(document: &Document, cell: &(String, Params)) -> Vec<&'static str> {
+    let rows = rows(document, cell);
+    let own =
+        rows.iter().filter(|row| row.better != Better::Neutral && !row.label.ends_with(" p99"));
+    own.flat_map(|row| row.entries.iter().flatten().map(|e| (e, row.better)))
+        .map(|(entry, better)| mark(entry.interval, entry.repeats, better).0)
+        .collect()
 }
 
 /// The quantities of a cell.
@@ -86,14 +98,16 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
                 .find(|s| s.key.is_in(cell) && s.key.is_named(&probe) && s.key.policy == policy)
         };
         rows.push(latency_row(document, format!("{probe} mean"), of, |s| Entry {
-            text: human::time(s.mean),
+            text: human::maybe_time(s.mean),
             ratio: s.ratio_to_baseline.and_then(|r| r.mean),
             interval: s.ratio_ci95.and_then(|r| r.mean),
+            repeats: s.key.repeats,
         }));
         rows.push(latency_row(document, format!("{probe} p99"), of, |s| Entry {
-            text: s.p99.map_or_else(|| "n/a".to_owned(), human::time),
+            text: human::maybe_time(s.p99),
             ratio: s.ratio_to_baseline.and_then(|r| r.p99),
             interval: s.ratio_ci95.and_then(|r| r.p99),
+            repeats: s.key.repeats,
         }));
     }
     for (load, _) in verdict::loads(document, cell, &document.baseline) {
@@ -211,6 +225,7 @@ fn scalar_row(
             ),
             ratio: series.ratio_to_baseline,
             interval: series.ratio_ci95,
+            repeats: series.key.repeats,
         })
     };
     Row { label, better, entries: document.policies.iter().map(of).collect() }

@@ -99,7 +99,7 @@ impl Explanation {
                 key.policy,
                 key.backend,
                 of.count,
-                human::time(of.mean)
+                human::maybe_time(of.mean)
             );
             let _ = writeln!(out, "{}", style.heading(&title));
             if of.worst.is_empty() {
@@ -186,6 +186,7 @@ fn one(out: &mut String, i: usize, sample: &Worst, story: Option<&[Line]>) {
 
 /// What the worst samples spent their time on, beside all of them.
 fn summary(series: &LatencySeries, shown: &[Worst], style: Style) -> String {
+    let mean = series.mean.unwrap_or(0.0);
     let total: f64 = shown.iter().map(|s| s.latency_us).sum();
     let of = |part: &Part| {
         let name = part.name();
@@ -197,9 +198,7 @@ fn summary(series: &LatencySeries, shown: &[Worst], style: Style) -> String {
     let mut parts: Vec<(Part, f64, f64)> = Part::ALL
         .iter()
         .map(of)
-        .filter(|(_, all, worst)| {
-            *all >= LEAST_SHARE * series.mean || *worst >= LEAST_SHARE * total
-        })
+        .filter(|(_, all, worst)| *all >= LEAST_SHARE * mean || *worst >= LEAST_SHARE * total)
         .collect();
     parts.sort_by(|a, b| b.2.total_cmp(&a.2).then(b.1.total_cmp(&a.1)));
     let worst = format!("worst {}", shown.len());
@@ -211,7 +210,7 @@ fn summary(series: &LatencySeries, shown: &[Worst], style: Style) -> String {
     let count = shown.len() as f64;
     for (part, all, worst) in parts {
         let name = style.cell(cut(words(part), 32), Tone::Plain);
-        table.add_row(vec![name, cell(all, series.mean), cell(worst / count, total / count)]);
+        table.add_row(vec![name, cell(all, mean), cell(worst / count, total / count)]);
     }
     format!("\n{}", finish(table, 1))
 }

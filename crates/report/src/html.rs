@@ -190,7 +190,7 @@ fn ranges(document: &Document) -> Vec<String> {
         let own: Vec<_> = document.latencies().filter(|s| s.key.is_named(probe)).collect();
         let p99 = own.iter().all(|s| s.p99.is_some());
         let value = |s: &&vcoop_lab::result::LatencySeries| {
-            let value = if p99 { s.p99? } else { s.mean };
+            let value = if p99 { s.p99? } else { s.mean? };
             Some((value, place(&s.key.backend, &s.key.params)))
         };
         let what = format!("{probe} {}", if p99 { "p99" } else { "mean" });

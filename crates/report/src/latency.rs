@@ -12,6 +12,25 @@ const NAME: usize = 18;
 /// The same where names say what was measured.
 const LONG_NAME: usize = 26;
 
+/// The ratio that stands for a series, whether it is that of means, and its sign.
+fn judged(series: &LatencySeries) -> (String, bool, (&'static str, Tone)) {
+    let Some(ratios) = series.ratio_to_baseline else {
+        return (String::new(), false, ("", Tone::Plain));
+    };
+    let intervals = series.ratio_ci95.unwrap_or_default();
+    let mean = ratios.p99.is_none();
+    let (ratio, interval) =
+        if mean { (ratios.mean, intervals.mean) } else { (ratios.p99, intervals.p99) };
+    let star = if mean { "*" } else { "" };
+    let text = format!("{star}{}", with_interval(ratio, interval));
+    (text, mean, mark(interval, series.key.repeats, Better::Less))
+}
+
+/// The signs of a cell.
+pub(crate) fn signs(document: &Document, cell: &(String, Params)) -> Vec<&'static str> {
+    document.latencies().filter(|s| s.key.is_in(cell)).map(|s| judged(s).2.0).collect()
+}
+
 /// Guest and host probes of a cell, and what is not available in them and why.
 pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
     let in_cell: Vec<&LatencySeries> = document.latencies().filter(|s| s.key.is_in(cell)).collect();
@@ -37,28 +56,19 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
         for series in in_cell.iter().filter(|s| s.key.is_named(&name)) {
             let time = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), human::time);
             absent |= series.p999.is_none() || series.p99.is_none() || series.p50.is_none();
-            let (text, (sign, tone)) = match (&series.ratio_to_baseline, &series.ratio_ci95) {
-                (Some(ratios), intervals) => {
-                    let intervals = intervals.unwrap_or_default();
-                    let mean = ratios.p99.is_none();
-                    by_mean |= mean;
-                    let (ratio, interval) = if mean {
-                        (ratios.mean, intervals.mean)
-                    } else {
-                        (ratios.p99, intervals.p99)
-                    };
-                    let star = if mean { "*" } else { "" };
-                    let text = format!("{star}{}", with_interval(ratio, interval));
-                    (text, mark(interval, Better::Less))
-                }
-                (None, _) => (String::new(), ("", Tone::Plain)),
+            let (text, mean, (sign, tone)) = judged(series);
+            by_mean |= mean;
+            // Few samples, and of the best times: a ratio of them would be read as one of all.
+            let (text, (sign, tone)) = match series.is_starved() {
+                true => ("starved".to_owned(), ("-", Tone::Bad)),
+                false => (text, (sign, tone)),
             };
             let numbers = [
-                human::time(series.mean),
+                time(series.mean),
                 time(series.p50),
                 time(series.p99),
                 time(series.p999),
-                human::time(series.max),
+                time(series.max),
                 series.missed.to_string(),
             ];
             let mut row =

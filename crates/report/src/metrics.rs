@@ -99,12 +99,12 @@ fn latency(families: &mut Families, s: &LatencySeries) {
     }
     let own = of(&s.key, &[]);
     let count = s.count as f64;
-    family.lines.push(format!("{name}_sum{own} {}", seconds(s.mean * count)));
+    family.lines.push(format!("{name}_sum{own} {}", seconds(s.mean.unwrap_or(0.0) * count)));
     family.lines.push(format!("{name}_count{own} {}", s.count));
 
     let name = "vcoop_latency_max_seconds";
     let family = families.add(name, "gauge", "seconds", "Largest sample that was seen: no bound.");
-    family.lines.push(format!("{name}{own} {}", seconds(s.max)));
+    family.lines.extend(s.max.map(|max| format!("{name}{own} {}", seconds(max))));
 
     let name = "vcoop_latency_missed";
     let family = families.add(name, "counter", "", "Periods that passed without a sample.");

@@ -74,7 +74,7 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
 
 fn share(series: &LatencySeries, part: Part) -> f64 {
     let value = series.parts_mean.get(part.name()).copied().unwrap_or(0.0);
-    if series.mean > 0.0 { value / series.mean } else { 0.0 }
+    series.mean.filter(|mean| *mean > 0.0).map_or(0.0, |mean| value / mean)
 }
 
 fn table(probe: &str, own: &[&LatencySeries], columns: &[&str], style: Style) -> String {
@@ -112,7 +112,7 @@ fn instead(own: &[&LatencySeries]) -> String {
     let mut lines = BTreeMap::new();
     for (order, series) in own.iter().enumerate() {
         let total: f64 = series.ran_instead_mean.values().sum();
-        if total <= 0.0 || total < series.mean * 0.1 {
+        if total <= 0.0 || total < series.mean.unwrap_or(0.0) * 0.1 {
             continue;
         }
         let mut names: Vec<(&String, &f64)> = series.ran_instead_mean.iter().collect();

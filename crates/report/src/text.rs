@@ -113,8 +113,36 @@ fn legend(document: &Document) -> String {
         return "max is the largest sample seen, not a bound".to_owned();
     }
     let base = &document.baseline;
+    let most = "max is the largest sample seen, not a bound.";
+    if document.repeats < verdict::LEAST_REPEATS {
+        let least = verdict::LEAST_REPEATS;
+        return format!(
+            "Ratios are to {base}, paired by repeat, with 95 % intervals over repeats. No sign says \
+             whether they differ beyond noise: that takes {least} repeats. {most}"
+        );
+    }
+    let chance = by_chance(document).map(|text| text + " ").unwrap_or_default();
     format!(
         "Ratios are to {base}, paired by repeat, with 95 % intervals over repeats: + better, \
-         - worse, ~ no difference beyond noise. max is the largest sample seen, not a bound."
+         - worse, ~ no difference beyond noise. {chance}{most}"
     )
+}
+
+/// How many of the signs chance alone would have set, where that is one or more.
+pub(crate) fn by_chance(document: &Document) -> Option<String> {
+    let mut signs = Vec::new();
+    for cell in document.cells() {
+        signs.extend(latency::signs(document, &cell));
+        signs.extend(cost::signs(document, &cell));
+    }
+    let judged = signs.iter().filter(|sign| !sign.is_empty()).count();
+    let marked = signs.iter().filter(|sign| ["+", "-"].contains(sign)).count();
+    // An interval of 95 % leaves out one truth in twenty.
+    let chance = (judged as f64 / 20.0).round() as usize;
+    (chance > 0).then(|| {
+        format!(
+            "Of {judged} ratios that are judged {marked} are marked; if nothing differed at all, \
+             chance would mark about {chance}."
+        )
+    })
 }

@@ -65,7 +65,7 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
             let percent = |value: f64| format!("{} %", human::digits(value));
             let [woken, preempted] = WAITS.map(wait);
             let waited = |series: Option<&LatencySeries>| {
-                let us = series.map_or(0.0, |s| s.mean * s.count as f64);
+                let us = series.map_or(0.0, |s| s.mean.unwrap_or(0.0) * s.count as f64);
                 us / f64::from(series.map_or(1, |s| s.key.repeats)) / document.duration_s / 1e4
             };
             let time = |value: Option<f64>| value.map_or_else(|| "n/a".to_owned(), human::time);
@@ -77,9 +77,9 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
                 halted.unwrap_or_else(|| "n/a".to_owned()),
                 percent(waited(woken)),
                 percent(waited(preempted)),
-                time(woken.map(|s| s.mean)),
+                time(woken.and_then(|s| s.mean)),
                 time(woken.and_then(|s| s.p99)),
-                time(woken.map(|s| s.max)),
+                time(woken.and_then(|s| s.max)),
                 known(scalar(probe, policy, "migrations")),
             ]);
             let series = [woken, preempted].into_iter().flatten();
@@ -106,7 +106,7 @@ fn ran_instead<'s>(series: impl Iterator<Item = &'s LatencySeries>) -> Option<St
     let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
     let mut all = 0.0;
     for s in series {
-        all += s.mean * s.count as f64;
+        all += s.mean.unwrap_or(0.0) * s.count as f64;
         for (label, mean) in &s.ran_instead_mean {
             *sums.entry(label).or_default() += mean * s.count as f64;
         }

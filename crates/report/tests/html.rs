@@ -269,7 +269,7 @@ fn a_validation_has_a_picture_a_series() {
             match &mut series {
                 Series::Latency(s) => {
                     s.key.backend = "kvm".to_owned();
-                    s.mean *= 4.0;
+                    s.mean = s.mean.map(|mean| mean * 4.0);
                 }
                 Series::Scalar(s) => s.key.backend = "kvm".to_owned(),
             }

@@ -303,6 +303,10 @@ impl World<'_> {
                 vcpu.page.request = BoostRequest::Boost;
                 vcpu.exits.push_back(Exit::Register(what));
             }
+            Misdeed::TripleFault => {
+                let name = &self.plan.vms[self.vcpus[v as usize].vm as usize].name;
+                self.fault = Some(format!("VM {name}, vCPU {}: triple fault", v - first));
+            }
         }
     }
 

@@ -159,6 +159,8 @@ pub enum Misdeed {
     Notify(BoostRequest),
     /// Write the registration MSR: the own area, none, or (`None`) what must be refused.
     Register(Option<bool>),
+    /// End the VM by a triple fault.
+    TripleFault,
 }
 
 /// A program in execution.
@@ -245,24 +247,24 @@ impl Runner {
         }
     }
 
-    /// What is open when a run ends: whether a sample is in the making that has become late by a whole
-    /// period (of a desktop: by the mean time between two actions), and how many periods have passed
-    /// without one.
-    pub fn open(&self, now: Ns) -> (bool, u64) {
+    /// What is open when a run ends whose measurement began at `from`, of a task that was to begin at
+    /// `begun`. A sample is late if it is so by a whole period (of a desktop: by the mean time between two
+    /// actions).
+    pub fn open(&self, begun: Ns, from: Ns, now: Ns) -> Open {
         match &self.kind {
-            Kind::Cyclictest(cyclictest) => cyclictest.open(now),
-            Kind::Audio(audio) => audio.open(now),
-            Kind::Ping(ping) => ping.open(now),
+            Kind::Cyclictest(cyclictest) => cyclictest.open(begun, from, now),
+            Kind::Audio(audio) => audio.open(begun, from, now),
+            Kind::Ping(ping) => ping.open(begun, from, now),
             Kind::Desktop(desktop) => {
                 let late = |due: Ns| now - due >= desktop.think_ns();
-                (desktop.open(now).is_some_and(late), 0)
+                Open { late: desktop.open(now).is_some_and(late), ..Open::default() }
             }
             Kind::Cycle(_)
             | Kind::Routine(_)
             | Kind::Script(_)
             | Kind::Rogue { .. }
             | Kind::Serve(_)
-            | Kind::Boot(_) => (false, 0),
+            | Kind::Boot(_) => Open::default(),
         }
     }
 
@@ -273,6 +275,17 @@ impl Runner {
             _ => None,
         }
     }
+}
+
+/// What is open of a measuring program when a run ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Open {
+    /// A sample is in the making, and late.
+    pub late: bool,
+    /// It has not run at all: when its first sample would have been due. It is late.
+    pub never: Option<Ns>,
+    /// Periods of the measured time that have passed without a sample.
+    pub missed: u64,
 }
 
 /// Moves `due` past `now` in whole periods; how many it skipped.

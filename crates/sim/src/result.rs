@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use vcoop_model::plan::{Plan, Program, ViewPlan, VmPlan};
-use vcoop_model::recording::{EngineStats, Recording, Scalar};
+use vcoop_model::recording::{EngineStats, Part, Parts, Recording, Scalar};
 use vcoop_policy::PolicyStats;
 use vcoop_policy::config::AdvanceConfig;
 use vcoop_sched::{CreditCounters, EntId, PoolCounters};
@@ -14,7 +14,7 @@ use crate::lock::{COUNT_NAMES, Counts};
 use crate::machine::Segment;
 use crate::probe::Probe;
 use crate::queue::Ns;
-use crate::track::NONE;
+use crate::track::{NONE, Sample};
 use crate::tune::Tuner;
 use crate::world::World;
 
@@ -332,15 +332,44 @@ impl World<'_> {
         }
         self.respond_open(end.now);
         self.storms.scalars(self.plan, end.now, &mut put);
-        // A task that is late when the run ends must not look like one that was never late.
-        let guests = self.vms.iter().flat_map(|vm| &vm.tasks);
-        for work in self.threads.iter().map(|t| &t.work).chain(guests) {
+        // A task that is late when the run ends must not look like one that was never late, nor one that
+        // never ran like one that was not there.
+        let hosts = self
+            .threads
+            .iter()
+            .zip(&self.plan.host_tasks)
+            .map(|(thread, task)| (&thread.work, Some(task.start_ns), Part::WakeToRun));
+        let births = &self.storms.births;
+        let guests = self.vms.iter().zip(&self.plan.vms).flat_map(|(vm, plan)| {
+            let birth = births.get(vm.birth as usize);
+            vm.tasks.iter().zip(&plan.tasks).map(move |(work, task)| {
+                let from = match birth {
+                    None => Some(0),
+                    Some(birth) if task.after_login => birth.login,
+                    Some(birth) => birth.started,
+                };
+                (work, from.map(|from| from + task.start_ns), Part::GuestWait)
+            })
+        });
+        for (work, begun, waits) in hosts.chain(guests) {
             let (Some(runner), true) = (&work.runner, work.probe != NONE) else { continue };
+            let Some(begun) = begun else { continue };
             let probe = &mut self.probes[work.probe as usize];
-            let (open, missed) = runner.open(end.now);
-            probe.missed(missed, end.now);
+            let open = runner.open(begun, start.now, end.now);
+            probe.missed(open.missed, end.now);
             // One that is late by less than a period is cut off like any other at the end.
-            if open && let Some(sample) = self.tracks.close(work.sampler, end.now) {
+            if open.late
+                && let Some(sample) = self.tracks.close(work.sampler, end.now)
+            {
+                self.spans.sample(end.now, probe, &self.labels, &sample, true);
+                probe.record_open(&sample);
+            } else if let Some(due) = open.never {
+                // Nobody has followed it: all of it is a wait for its CPU.
+                let mut parts = Parts::default();
+                parts[waits as usize] = end.now - due;
+                let nobody = vec![0; self.labels.len() + 1];
+                let (latency, ran_instead) = (end.now - due, &nobody[..]);
+                let sample = Sample { due, latency, parts: &parts, ran_instead };
                 self.spans.sample(end.now, probe, &self.labels, &sample, true);
                 probe.record_open(&sample);
             }
@@ -375,6 +404,7 @@ impl World<'_> {
             intervals,
             policy_events: self.policy_events,
             in_use: self.in_use,
+            fault: self.fault,
         }
     }
 }

@@ -224,6 +224,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         governors: (0..plan.vms.len()).map(|vm| plan.governor_driver(vm)).collect(),
         masks: plan.vms.iter().map(|vm| Mask::new(vm.level.topology.cpus())).collect(),
         spans: Spans::off(),
+        fault: None,
         watched: Vec::new(),
     };
     for (vm, driver) in (0..).zip(&world.governors) {

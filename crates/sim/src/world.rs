@@ -105,6 +105,8 @@ pub(crate) struct World<'p> {
     pub(crate) masks: Vec<Mask>,
     /// Who watches.
     pub(crate) spans: Spans<'p>,
+    /// What a guest did that ends the run.
+    pub(crate) fault: Option<String>,
     /// Checkers of the vCPUs' pages; none: nobody checks.
     pub(crate) watched: Vec<Option<Watch>>,
 }
@@ -161,6 +163,9 @@ impl World<'_> {
                     self.queue.set(self.slots.end, warmup + self.plan.duration_ns);
                 }
                 Slot::End => break,
+            }
+            if self.fault.is_some() {
+                break;
             }
         }
         self.span_ends();

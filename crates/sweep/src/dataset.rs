@@ -15,15 +15,18 @@
 //! one of them would be on whichever there was.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use vcoop_model::file;
 
 use crate::columns::AxisColumn;
 use crate::job::{Job, fnv};
 use crate::journal::Journal;
+use crate::part;
+use crate::records::Unreadable;
 use crate::row::PointRows;
 use crate::table::{Located, write};
 
@@ -31,6 +34,9 @@ use crate::table::{Located, write};
 pub const SCHEMA: &str = "vcoop.sweep/1";
 
 const MANIFEST: &str = "manifest.json";
+
+/// Most points of a sweep.
+const MOST_POINTS: u32 = 1_000_000;
 
 /// Points of a part: enough for few files, few enough to hold in memory.
 const PART_POINTS: (u32, u32) = (16, 1024);
@@ -91,6 +97,22 @@ impl Manifest {
         }
     }
 
+    /// What cannot be in it, in a few words.
+    pub(crate) fn wrong(&self) -> Option<&'static str> {
+        match () {
+            () if self.part_points == 0 => Some("its parts have no points"),
+            () if self.points == 0 || self.points > MOST_POINTS => Some("its number of points"),
+            () if self.policies.is_empty() => Some("it has no policies"),
+            () => None,
+        }
+    }
+
+    /// The points of a part.
+    pub(crate) fn range(&self, part: u32) -> std::ops::Range<u32> {
+        let first = part.saturating_mul(self.part_points);
+        first..first.saturating_add(self.part_points).min(self.points)
+    }
+
     /// Number of parts.
     pub fn parts(&self) -> u32 {
         self.points.div_ceil(self.part_points)
@@ -109,6 +131,14 @@ pub enum DatasetError {
         why: String,
         /// What to do, as a sentence.
         remedy: &'static str,
+    },
+    /// A part of it is not what it should be; nothing in it was changed.
+    #[error("{dir}: {why}")]
+    Part {
+        /// The folder.
+        dir: String,
+        /// What is wrong, and what to do.
+        why: String,
     },
     /// Something in it, or a file that a point uses, cannot be read or written.
     #[error("cannot {what} {path}: {error}")]
@@ -152,22 +182,21 @@ impl Dataset {
     pub fn open(dir: &Path, job: &Job, build: &str) -> Result<Self, DatasetError> {
         let manifest = Manifest::new(job, build);
         fs::create_dir_all(dir).map_err(|e| failed("make", dir, &e))?;
-        let lock = File::open(dir).map_err(|e| failed("read", dir, &e))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let why = "is being written by another process".to_owned();
-                return Err(refused(dir, why, "Wait for its end, or name another folder"));
-            }
-            Err(TryLockError::Error(e)) => return Err(failed("lock", dir, &e)),
-        }
+        let Some(lock) = file::lock_folder(dir).map_err(|e| failed("lock", dir, &e))? else {
+            let why = "is being written by another process".to_owned();
+            return Err(refused(dir, why, "Wait for its end, or name another folder"));
+        };
         let path = dir.join(MANIFEST);
-        match fs::read(&path) {
+        match file::bytes(&path, file::MOST_DOCUMENT) {
             Ok(text) => hold_against(dir, &manifest, &text)?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => begin(dir, &manifest)?,
             Err(e) => return Err(failed("read", &path, &e)),
         }
-        let complete = (0..manifest.parts()).map(|k| dir.join(part_name(k)).exists()).collect();
+        let there = |k| match part::open(dir, &manifest, k) {
+            Ok(found) => Ok(found.is_some()),
+            Err(Unreadable(why)) => Err(DatasetError::Part { dir: dir.display().to_string(), why }),
+        };
+        let complete = (0..manifest.parts()).map(there).collect::<Result<_, _>>()?;
         let mut this =
             Self { dir: dir.to_owned(), manifest, complete, open: BTreeMap::new(), _lock: lock };
         for part in 0..this.manifest.parts() {
@@ -226,12 +255,13 @@ impl Dataset {
     /// A part with a beginning; its journal is opened when it is first asked for.
     fn part(&mut self, part: u32) -> Result<&mut Part, DatasetError> {
         let path = self.dir.join(journal_name(part));
-        let points = self.range(part);
+        let points = self.manifest.range(part);
         match self.open.entry(part) {
             std::collections::btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
             std::collections::btree_map::Entry::Vacant(entry) => {
+                let mark = part::mark(&self.manifest, part).value.unwrap_or_default();
                 let (journal, found) =
-                    Journal::open(&path).map_err(|e| failed("read", &path, &e))?;
+                    Journal::open(&path, &mark).map_err(|e| failed("read", &path, &e))?;
                 let found = found.into_iter().filter(|p| points.contains(&p.point));
                 let points = found.map(|p| (p.point, p)).collect();
                 Ok(entry.insert(Part { journal, points }))
@@ -239,13 +269,8 @@ impl Dataset {
         }
     }
 
-    fn range(&self, part: u32) -> std::ops::Range<u32> {
-        let first = part * self.manifest.part_points;
-        first..(first + self.manifest.part_points).min(self.manifest.points)
-    }
-
     fn close_if_complete(&mut self, part: u32, job: &Job) -> Result<(), DatasetError> {
-        let range = self.range(part);
+        let range = self.manifest.range(part);
         let Some(open) = self.open.get(&part).filter(|p| p.points.len() == range.len()) else {
             return Ok(());
         };
@@ -255,7 +280,8 @@ impl Dataset {
             .map(|point| Located { cells: job.cells(point.point), point })
             .collect();
         let path = self.dir.join(part_name(part));
-        let bytes = write(Vec::new(), &self.manifest.axes, &points)
+        let mark = part::mark(&self.manifest, part);
+        let bytes = write(Vec::new(), &self.manifest.axes, mark, &points)
             .map_err(|e| failed("write", &path, &io::Error::other(e)))?;
         place(&self.dir, &part_name(part), &bytes)?;
         self.complete[part as usize] = true;
@@ -323,9 +349,9 @@ fn hold_against(dir: &Path, own: &Manifest, text: &[u8]) -> Result<(), DatasetEr
             refused("holds this sweep of a scenario that said something else".to_owned(), ANOTHER)
         }
         Ok(other) if other.files != own.files => {
-            let changed =
-                other.files.iter().find(|(name, hash)| own.files.get(*name) != Some(hash));
-            let name = changed.map_or("file", |(name, _)| name);
+            let names = other.files.keys().chain(own.files.keys());
+            let mut changed = names.filter(|name| other.files.get(*name) != own.files.get(*name));
+            let name = changed.next().map_or("file", String::as_str);
             let why = format!("holds this sweep with another {name} than there is now");
             refused(why, "Put back what was there, or name another folder")
         }

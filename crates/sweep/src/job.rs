@@ -1,13 +1,13 @@
 //! A sweep and its base scenario, held against each other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use vcoop_capture::Loader;
 use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
+use vcoop_model::file;
 use vcoop_model::plan::Plan;
 use vcoop_model::scenario::{Scenario, Set};
 use vcoop_model::sweep::{Axis, AxisValue, DesignKind, Place, Sweep, Values, Vary};
@@ -130,6 +130,16 @@ impl Job {
     /// Number of points.
     pub fn points(&self) -> u32 {
         self.design.len()
+    }
+
+    /// Whether a point can be, without running it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with its scenario.
+    pub fn check(&self, point: u32, loader: &Loader) -> Result<(), Diagnostics> {
+        let sets = self.sets(point, loader)?;
+        self.scenario(&sets, loader)?.plans(Some(&self.policies)).map(drop)
     }
 
     /// The values of a point, axis by axis.
@@ -351,10 +361,11 @@ impl Job {
     }
 
     fn digest(&self, path: &str) -> Result<String, Diagnostics> {
-        let digest = File::open(path).and_then(|file| fnv_of(BufReader::new(file)));
+        let digest = file::open(Path::new(path)).and_then(|file| fnv_of(BufReader::new(file)));
         digest.map_err(|e| {
             let message = format!("cannot read {path}, which a point uses: {e}");
-            self.sweep.place(Place::Scenario, message, None).into()
+            let help = file::remedy(&e).map(str::to_owned);
+            self.sweep.place(Place::Scenario, message, help).into()
         })
     }
 }
@@ -401,11 +412,12 @@ fn base(sweep: &Sweep) -> Result<(String, String), Diagnostics> {
     }
     let dir = Path::new(&sweep.file).parent().map_or_else(PathBuf::new, Path::to_path_buf);
     let path = dir.join(name);
-    match std::fs::read_to_string(&path) {
+    match file::text(&path, file::MOST_TEXT) {
         Ok(text) => Ok((path.display().to_string(), text)),
         Err(e) => {
             let message = format!("cannot read {}: {e}", path.display());
-            Err(sweep.place(Place::Scenario, message, None).into())
+            let help = file::remedy(&e).map(str::to_owned);
+            Err(sweep.place(Place::Scenario, message, help).into())
         }
     }
 }

@@ -1,11 +1,17 @@
 //! What is done of a part that is not: one line of JSON a point, in the order they ended.
 //!
 //! A line counts when it is whole. The last one of a process that was killed may not be; it is cut
-//! off before anything is added behind it.
+//! off before anything is added behind it. The first line says which part of which sweep it is of: what
+//! follows one that says something else is of no use, and is begun anew.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek, SeekFrom, Write};
 use std::path::Path;
+
+use vcoop_model::file;
+
+/// Most bytes of a line: a point has some kilobytes.
+const MOST_LINE: u64 = 64 << 20;
 
 use crate::row::PointRows;
 
@@ -14,23 +20,37 @@ use crate::row::PointRows;
 pub(crate) struct Journal(File);
 
 impl Journal {
-    /// Opens or makes the journal of a part, and gives what is in it.
-    pub(crate) fn open(path: &Path) -> io::Result<(Self, Vec<PointRows>)> {
+    /// Opens or makes the journal of a part, and gives what is in it. `mark` is its first line.
+    pub(crate) fn open(path: &Path, mark: &str) -> io::Result<(Self, Vec<PointRows>)> {
+        // What is there may be no file at all, and to open a pipe takes for ever.
+        if path.symlink_metadata().is_ok() {
+            file::open(path)?;
+        }
         let options =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let mut file = options?;
-        let mut text = Vec::new();
-        file.read_to_end(&mut text)?;
-        let mut points = Vec::new();
-        let mut good = 0;
-        for line in text.split_inclusive(|byte| *byte == b'\n') {
-            let whole = line.ends_with(b"\n").then(|| serde_json::from_slice(line).ok()).flatten();
-            let Some(point) = whole else { break };
-            points.push(point);
-            good += line.len();
+        let head = format!("{}\n", serde_json::Value::from(mark));
+        let (mut points, mut good, mut line) = (Vec::new(), 0, Vec::new());
+        let mut lines = BufReader::new(&file);
+        loop {
+            line.clear();
+            let read = lines.by_ref().take(MOST_LINE).read_until(b'\n', &mut line)?;
+            if good == 0 {
+                if line != head.as_bytes() {
+                    break;
+                }
+            } else {
+                let whole = line.ends_with(b"\n").then(|| serde_json::from_slice(&line).ok());
+                let Some(point) = whole.flatten() else { break };
+                points.push(point);
+            }
+            good += read as u64;
         }
-        file.set_len(good as u64)?;
-        file.seek(SeekFrom::Start(good as u64))?;
+        file.set_len(good)?;
+        file.seek(SeekFrom::Start(good))?;
+        if good == 0 {
+            file.write_all(head.as_bytes())?;
+        }
         Ok((Self(file), points))
     }
 
@@ -52,14 +72,16 @@ mod tests {
         let _ = std::fs::remove_file(&dir);
         let mut point = PointRows::failed(3, "no".to_owned());
         point.rows[0].numbers = vec![(1, 0.1 + 0.2), (2, 1e-300)];
-        let (mut journal, none) = Journal::open(&dir).unwrap();
+        let (mut journal, none) = Journal::open(&dir, "0 of 1").unwrap();
         assert!(none.is_empty());
         journal.add(&point).unwrap();
         journal.0.write_all(b"{\"point\":4,\"ro").unwrap();
-        let (mut journal, found) = Journal::open(&dir).unwrap();
+        let (mut journal, found) = Journal::open(&dir, "0 of 1").unwrap();
         assert_eq!(found, [point.clone()]);
         journal.add(&point).unwrap();
-        assert_eq!(Journal::open(&dir).unwrap().1, [point.clone(), point]);
+        assert_eq!(Journal::open(&dir, "0 of 1").unwrap().1, [point.clone(), point]);
+        assert!(Journal::open(&dir, "1 of 1").unwrap().1.is_empty(), "of another part");
+        assert!(Journal::open(&dir, "0 of 1").unwrap().1.is_empty());
         std::fs::remove_file(&dir).unwrap();
     }
 }

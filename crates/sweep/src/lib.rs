@@ -21,6 +21,7 @@ pub mod job;
 mod journal;
 mod keep;
 pub mod map;
+mod part;
 pub mod point;
 pub mod ratio;
 pub mod read;

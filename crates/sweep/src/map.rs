@@ -1,20 +1,24 @@
 //! A dataset as a map: one axis down, one across, and in each cell what all of its points say
 //! together.
 //!
+//! An axis of many numbers is cut into bins: each is named by the least and the largest value in it.
+//!
 //! Points that differ in other axes share a cell. Ratios go together as a geometric mean, for 2x
 //! and 0.5x are nothing in sum; other numbers by their median.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use vcoop_lab::verdict::LIMITS;
 
+use crate::columns::Kind;
 use crate::records::{Record, Unreadable, manifest, records};
 use crate::row::NUMBERS;
 
 /// Ratios this near to the best one are as good.
 pub const AS_GOOD: f64 = 1.05;
 
-/// Share of periods that a policy may lose beyond what the baseline loses.
+/// Share of periods that guests may lose beyond what they lose under the baseline.
 const MISSED: f64 = 0.001;
 
 /// What a map shows.
@@ -28,8 +32,9 @@ pub enum Show {
         column: String,
         /// Policy.
         policy: String,
-        /// Probe, and metric where it is not `latency`: `host.cyclictest`, `host.cpu`.
-        probe: String,
+        /// Probe, and metric where it is not `latency`: `host.cyclictest`, `host.cpu`. None: the
+        /// guests' latency, where there is one only.
+        probe: Option<String>,
     },
 }
 
@@ -79,6 +84,14 @@ pub struct Map {
     pub baseline: String,
     /// Whether values are ratios.
     pub ratio: bool,
+    /// Probe whose numbers are shown, where numbers are.
+    pub probe: Option<String>,
+    /// Points that the sweep has.
+    pub points: u32,
+    /// Of these, points that the folder does not have.
+    pub missing: u32,
+    /// Of those it has, points that failed.
+    pub failed: u32,
 }
 
 /// Draws up a map of a folder.
@@ -124,20 +137,23 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
             return Err(Unreadable(format!("no point has {} = {value}", names[*axis])));
         }
     }
-    if let Show::Number { probe, .. } = &ask.show {
-        let mut known: Vec<String> = all.iter().map(full_name).collect();
-        known.sort();
-        known.dedup();
-        if !known.contains(probe) {
-            let known: Vec<&str> = known.iter().map(String::as_str).collect();
-            let help = crate::slo::nearest(probe, "probes", &known);
-            return Err(Unreadable(format!("no probe `{probe}`; {help}")));
+    let probe = match &ask.show {
+        Show::Number { probe, .. } => Some(probe_of(&all, probe.as_deref())?),
+        Show::Best => None,
+    };
+    let of = |failed: bool| {
+        let points = all.iter().filter(|r| !failed || r.error.is_some()).map(|r| r.point);
+        points.collect::<BTreeSet<u32>>().len() as u32
+    };
+    let (points, failed, missing) = (manifest.points, of(true), manifest.points - of(false));
+    let mut all: Vec<Record> = all;
+    all.retain(|record| only.iter().all(|(axis, value)| record.axes[*axis] == *value));
+    for axis in [down, across] {
+        if matches!(manifest.axes[axis].kind, Kind::Int | Kind::Double) {
+            bin(&mut all, axis);
         }
     }
-    let records: Vec<&Record> = all
-        .iter()
-        .filter(|record| only.iter().all(|(axis, value)| record.axes[*axis] == *value))
-        .collect();
+    let records: Vec<&Record> = all.iter().collect();
     let (rows, columns) = (values(&records, down), values(&records, across));
     let cell = |row: &String, column: &String| {
         let inside: Vec<&Record> = records
@@ -147,7 +163,9 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
             .collect();
         match &ask.show {
             Show::Best => best(&inside, &manifest.policies, &manifest.baseline),
-            Show::Number { column, policy, probe } => number(&inside, column, policy, probe),
+            Show::Number { column, policy, .. } => {
+                number(&inside, column, policy, probe.as_deref().unwrap_or_default())
+            }
         }
     };
     let cells = rows.iter().map(|row| columns.iter().map(|c| cell(row, c)).collect()).collect();
@@ -156,7 +174,95 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
         Show::Number { column, .. } => column.starts_with("ratio"),
     };
     let (policies, baseline) = (manifest.policies, manifest.baseline);
-    Ok(Map { name: manifest.name, rows, columns, cells, policies, baseline, ratio })
+    let name = manifest.name;
+    Ok(Map {
+        name,
+        rows,
+        columns,
+        cells,
+        policies,
+        baseline,
+        ratio,
+        probe,
+        points,
+        missing,
+        failed,
+    })
+}
+
+/// The probe that is asked for; without a name the guests' latency, where there is one only.
+fn probe_of(all: &[Record], asked: Option<&str>) -> Result<String, Unreadable> {
+    let guests = |r: &&Record| r.metric == "latency" && !r.probe.starts_with("host.");
+    let names = |of: &dyn Fn(&&Record) -> bool| -> Vec<String> {
+        let found: BTreeSet<String> = all.iter().filter(|r| of(r)).map(full_name).collect();
+        found.into_iter().collect()
+    };
+    let Some(asked) = asked else {
+        let mut latencies = names(&guests);
+        return match latencies.len() {
+            1 => Ok(latencies.remove(0)),
+            0 => Err(Unreadable("no latency of a guest: name a probe by --probe".to_owned())),
+            _ => Err(Unreadable(format!(
+                "several latencies of guests: name one by --probe: {}",
+                latencies.join(", ")
+            ))),
+        };
+    };
+    let known = names(&|_| true);
+    if known.iter().any(|name| name == asked) {
+        return Ok(asked.to_owned());
+    }
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let help = crate::slo::nearest(asked, "probes", &known);
+    Err(Unreadable(format!("no probe `{asked}`; {help}")))
+}
+
+/// Most different values of an axis that stay as they are.
+const MOST_VALUES: usize = 16;
+
+/// Bins of an axis with more.
+const BINS: usize = 8;
+
+/// Values that are so many times apart are cut by their logarithms.
+const WIDE: f64 = 20.0;
+
+/// Puts the values of an axis into bins, where there are many: into text that names the least and
+/// the largest value in each, `LEAST to LARGEST`.
+fn bin(records: &mut [Record], axis: usize) {
+    let number = |record: &Record| record.axes[axis].parse::<f64>().unwrap_or(0.0);
+    let mut values: Vec<f64> = records.iter().map(number).collect();
+    values.sort_by(f64::total_cmp);
+    values.dedup();
+    let (Some(&lo), Some(&hi)) = (values.first(), values.last()) else { return };
+    if values.len() <= MOST_VALUES {
+        return;
+    }
+    let scale = |x: f64| if lo > 0.0 && hi / lo >= WIDE { libm::log(x) } else { x };
+    let share = |x: f64| (scale(x) - scale(lo)) / (scale(hi) - scale(lo));
+    let bin_of = |x: f64| ((share(x) * BINS as f64) as usize).min(BINS - 1);
+    let mut names: [Option<(f64, f64)>; BINS] = [None; BINS];
+    for x in &values {
+        let (least, _) = names[bin_of(*x)].unwrap_or((*x, *x));
+        names[bin_of(*x)] = Some((least, *x));
+    }
+    for record in records {
+        let (least, largest) = names[bin_of(number(record))].unwrap_or_default();
+        let (least, largest) = (rounded(least), rounded(largest));
+        record.axes[axis] =
+            if least == largest { least } else { format!("{least}{BETWEEN}{largest}") };
+    }
+}
+
+/// Between the ends of a bin.
+pub const BETWEEN: &str = " to ";
+
+/// Three digits are enough to tell bins apart.
+fn rounded(x: f64) -> String {
+    if x == x.trunc() && x.abs() < 1e6 {
+        return x.to_string();
+    }
+    let rounded: f64 = format!("{x:.2e}").parse().unwrap_or(x);
+    rounded.to_string()
 }
 
 /// A probe and its metric, as limits and objectives name them.
@@ -170,7 +276,10 @@ fn full_name(record: &Record) -> String {
 /// Different values of an axis: numbers by size, words by the alphabet.
 fn values(records: &[&Record], axis: usize) -> Vec<String> {
     let mut values: Vec<String> = records.iter().map(|record| record.axes[axis].clone()).collect();
-    let number = |text: &String| text.parse::<f64>().unwrap_or(f64::INFINITY);
+    let number = |text: &String| {
+        let least = text.split(BETWEEN).next().unwrap_or(text);
+        least.parse::<f64>().unwrap_or(f64::INFINITY)
+    };
     values.sort_by(|a, b| number(a).total_cmp(&number(b)).then_with(|| a.cmp(b)));
     values.dedup();
     values
@@ -219,6 +328,8 @@ struct Side {
     mean: Option<f64>,
     /// Share of periods without a sample.
     missed: f64,
+    /// Series there are.
+    series: usize,
 }
 
 fn side(records: &[&Record], policy: &str, host: bool) -> Side {
@@ -229,6 +340,7 @@ fn side(records: &[&Record], policy: &str, host: bool) -> Side {
         .collect();
     let (mut tails, mut means) = (Vec::new(), Vec::new());
     let (mut missed, mut due) = (0, 0);
+    let series = of.len();
     for record in of {
         let mean = record.numbers.get("ratio").copied();
         tails.extend(record.numbers.get("ratio_p99").copied().or(mean));
@@ -237,20 +349,25 @@ fn side(records: &[&Record], policy: &str, host: bool) -> Side {
         due += record.missed + record.count;
     }
     let missed = missed as f64 / due.max(1) as f64;
-    Side { tail: geometric(&tails), mean: geometric(&means), missed }
+    Side { tail: geometric(&tails), mean: geometric(&means), missed, series }
 }
 
 /// The best policy of a cell, by the limits of a verdict: the lowest ratio of the guests' p99 among
-/// policies that lose no periods and under which the host's probes are no slower than [`LIMITS`]
+/// policies that lose no periods ([`LIMITS`] of the
+/// host's) and under which the host's probes are no slower than [`LIMITS`]
 /// allows.
 fn best(records: &[&Record], policies: &[String], baseline: &str) -> Cell {
     let mut cell = Cell { points: points(records), ..Cell::default() };
-    let before = [false, true].map(|host| side(records, baseline, host).missed);
+    let before = [false, true].map(|host| side(records, baseline, host));
     let mut found: Vec<(f64, &str, Option<f64>)> = Vec::new();
     for policy in policies.iter().filter(|policy| *policy != baseline) {
         let [guest, host] = [false, true].map(|host| side(records, policy, host));
         let Some(gain) = guest.tail.filter(|gain| *gain < 1.0) else { continue };
-        let lost = guest.missed > before[0] + MISSED || host.missed > before[1] + MISSED;
+        // Older datasets leave a series without samples out.
+        let gone = guest.series < before[0].series || host.series < before[1].series;
+        let lost = gone
+            || guest.missed > before[0].missed + MISSED
+            || host.missed > before[1].missed + LIMITS.missed;
         let slow = host.mean.is_some_and(|x| x > LIMITS.probe_mean)
             || host.tail.is_some_and(|x| x > LIMITS.probe_p99);
         if !lost && !slow {
@@ -307,8 +424,10 @@ mod tests {
         assert_eq!(cell.ties, ["c"]);
         all[4].missed = 10;
         assert_eq!(best_of(&all).best.as_deref(), Some("c"), "b loses the worst samples");
-        all[6].numbers.insert("ratio_p99".to_owned(), 1.01);
-        assert_eq!(best_of(&all).best, None);
+        all[7].missed = 1_000_000;
+        assert_eq!(best_of(&all).best, None, "c starves the host's probe");
+        all.remove(7);
+        assert_eq!(best_of(&all).best, None, "so that it is not there");
     }
 
     #[test]

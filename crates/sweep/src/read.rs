@@ -1,15 +1,15 @@
 //! What is in a dataset: enough of it for a summary.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::Path;
 
 use parquet::errors::ParquetError;
-use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::reader::FileReader;
 use parquet::record::Field;
 use parquet::schema::types::Type;
 
 use crate::dataset::part_name;
+use crate::part::{self, Part};
 use crate::records::{Unreadable, manifest};
 
 /// Counts over the points of a dataset.
@@ -38,17 +38,15 @@ impl Tally {
         let manifest = manifest(dir)?;
         let mut tally = Self::default();
         for part in 0..manifest.parts() {
-            let path = dir.join(part_name(part));
-            if path.exists() {
-                let unreadable = |e| Unreadable(format!("cannot read {}: {e}", path.display()));
-                tally.add(&path).map_err(unreadable)?;
+            if let Some(found) = part::open(dir, &manifest, part)? {
+                let path = dir.join(part_name(part));
+                tally.add(&found).map_err(|e| part::damaged(&path, &e))?;
             }
         }
         Ok(tally)
     }
 
-    fn add(&mut self, part: &Path) -> Result<(), ParquetError> {
-        let file = SerializedFileReader::new(File::open(part)?)?;
+    fn add(&mut self, file: &Part) -> Result<(), ParquetError> {
         let schema = file.metadata().file_metadata().schema();
         let fields = schema.get_fields().iter().filter(|f| COLUMNS.contains(&f.name()));
         let projection = Type::group_type_builder(schema.name())

@@ -1,14 +1,16 @@
 //! Rows of a dataset, as far as a picture or a table needs them.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 
-use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::reader::FileReader;
 use parquet::record::{Field, Row};
 use parquet::schema::types::Type;
+use vcoop_model::file;
 
 use crate::dataset::{Manifest, SCHEMA, part_name};
+use crate::part;
 
 /// Columns that every record has.
 const ALWAYS: [&str; 7] = ["point", "policy", "probe", "metric", "count", "missed", "error"];
@@ -48,16 +50,15 @@ pub struct Unreadable(pub String);
 /// It is none of a sweep.
 pub fn manifest(dir: &Path) -> Result<Manifest, Unreadable> {
     let path = dir.join("manifest.json");
-    let text = fs::read_to_string(&path)
-        .map_err(|e| Unreadable(format!("cannot read {}: {e}", path.display())))?;
+    let text = file::bytes(&path, file::MOST_DOCUMENT).map_err(|e| cannot_read(&path, &e))?;
     let none = |why: String| Unreadable(format!("{} is none of a sweep: {why}", path.display()));
-    let json: serde_json::Value = serde_json::from_str(&text).map_err(|e| none(e.to_string()))?;
+    let json: serde_json::Value = serde_json::from_slice(&text).map_err(|e| none(e.to_string()))?;
     let schema = json.get("schema").and_then(serde_json::Value::as_str).unwrap_or_default();
     if schema != SCHEMA {
         return Err(none(format!("its schema is `{schema}`, and this vcoop reads {SCHEMA}")));
     }
-    let manifest = serde_json::from_value(json).map_err(|e| none(e.to_string()))?;
-    Ok(manifest)
+    let manifest: Manifest = serde_json::from_value(json).map_err(|e| none(e.to_string()))?;
+    manifest.wrong().map_or(Ok(manifest), |why| Err(none(why.to_owned())))
 }
 
 /// Every row of the complete parts of a folder, with the numbers that are asked for.
@@ -74,13 +75,9 @@ pub fn records(
     let mut found = Vec::new();
     for part in 0..manifest.parts() {
         let path = dir.join(part_name(part));
-        if !path.exists() {
-            continue;
-        }
-        let no =
-            |e: &dyn std::fmt::Display| Unreadable(format!("cannot read {}: {e}", path.display()));
-        let file = File::open(&path).map_err(|e| no(&e))?;
-        let file = SerializedFileReader::new(file).map_err(|e| no(&e))?;
+        let Some(file) = part::open(dir, manifest, part)? else { continue };
+        let range = manifest.range(part);
+        let no = |e: &dyn std::fmt::Display| part::damaged(&path, e);
         let schema = file.metadata().file_metadata().schema();
         let wanted =
             |name: &str| ALWAYS.contains(&name) || axes.contains(&name) || numbers.contains(&name);
@@ -90,10 +87,18 @@ pub fn records(
             .build()
             .map_err(|e| no(&e))?;
         for row in file.get_row_iter(Some(projection)).map_err(|e| no(&e))? {
-            found.push(record(&row.map_err(|e| no(&e))?, &axes, numbers));
+            let record = record(&row.map_err(|e| no(&e))?, &axes, numbers);
+            if !range.contains(&record.point) {
+                return Err(part::misplaced(&path, record.point));
+            }
+            found.push(record);
         }
     }
     Ok(found)
+}
+
+pub(crate) fn cannot_read(path: &Path, error: &io::Error) -> Unreadable {
+    Unreadable(format!("cannot read {}: {}", path.display(), file::said(error)))
 }
 
 fn record(row: &Row, axes: &[&str], numbers: &[&str]) -> Record {

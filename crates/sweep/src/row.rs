@@ -143,14 +143,14 @@ impl Row {
     fn latency(&mut self, s: &LatencySeries) {
         self.count = Some(s.count);
         self.missed = Some(s.missed);
-        self.put("min", Some(s.min));
-        self.bounded("mean", Some(s.mean), s.mean_ci95);
+        self.put("min", s.min);
+        self.bounded("mean", s.mean, s.mean_ci95);
         self.bounded("p50", s.p50, s.p50_ci95);
         self.bounded("p90", s.p90, s.p90_ci95);
         self.bounded("p99", s.p99, s.p99_ci95);
         self.bounded("p999", s.p999, s.p999_ci95);
         self.bounded("p9999", s.p9999, s.p9999_ci95);
-        self.put("max", Some(s.max));
+        self.put("max", s.max);
         self.put("host_wait", s.parts_mean.get("host_wait").copied());
         let (ratio, ci) =
             (s.ratio_to_baseline.unwrap_or_default(), s.ratio_ci95.unwrap_or_default());

@@ -180,34 +180,33 @@ impl Quantity {
 
 fn statistic_of(s: &LatencySeries, statistic: &str) -> Option<Reading> {
     let (value, interval) = match statistic {
-        "mean" => (Some(s.mean), s.mean_ci95),
+        "mean" => (s.mean, s.mean_ci95),
         "p50" => (s.p50, s.p50_ci95),
         "p90" => (s.p90, s.p90_ci95),
         "p99" => (s.p99, s.p99_ci95),
         "p999" => (s.p999, s.p999_ci95),
         "p9999" => (s.p9999, s.p9999_ci95),
-        "max" => (Some(s.max), None),
-        "min" => (Some(s.min), None),
+        "max" => (s.max, None),
+        "min" => (s.min, None),
         _ => (Some(s.missed as f64), None),
     };
     value.map(|value| Reading { value, interval })
 }
 
 impl Slo {
-    /// Reads `NAME < LIMIT` against what there is.
+    /// Reads `NAME < LIMIT` against what there is. `option` is where it was written.
     ///
     /// # Errors
     ///
     /// What is wrong with it, and what would be right.
-    pub fn parse(text: &str, known: &[Quantity]) -> Result<Self, Diagnostics> {
-        const OPTION: &str = "--slo";
+    pub fn parse(option: &str, text: &str, known: &[Quantity]) -> Result<Self, Diagnostics> {
         let shape = "write NAME < LIMIT, like 'guest.cyclictest.p999 < 100us'";
         let Some(at) = text.find(['<', '>']) else {
             let message = "it has no `<` or `>`".to_owned();
-            return Err(wrong(OPTION, text, text, message, shape.to_owned()));
+            return Err(wrong(option, text, text, message, shape.to_owned()));
         };
         let side = if text[at..].starts_with('<') { Side::Below } else { Side::Above };
-        let quantity = Quantity::find(OPTION, &text[..at], known).map_err(|mut e| {
+        let quantity = Quantity::find(option, &text[..at], known).map_err(|mut e| {
             e.0.iter_mut().for_each(|d| d.snippet = text.to_owned());
             e
         })?;
@@ -217,8 +216,12 @@ impl Slo {
         let unit = unit.trim();
         let Some(number) = number.parse::<f64>().ok().filter(|x| x.is_finite()) else {
             let message = format!("`{rest}` is no limit");
-            return Err(wrong(OPTION, text, rest, message, shape.to_owned()));
+            return Err(wrong(option, text, rest, message, shape.to_owned()));
         };
+        if number < 0.0 && quantity.statistic.is_some() {
+            let message = format!("{} is never below zero", quantity.name);
+            return Err(wrong(OPTION, text, rest, message, "give a limit above zero".to_owned()));
+        }
         let fits: Vec<&str> =
             UNITS.iter().filter(|(_, of, _)| *of == quantity.unit).map(|(u, ..)| *u).collect();
         let factor = UNITS.iter().find(|(u, of, _)| *u == unit && *of == quantity.unit);
@@ -231,7 +234,7 @@ impl Slo {
                 [""] => "write a number without a unit".to_owned(),
                 units => format!("units of it: {}", units.join(", ")),
             };
-            return Err(wrong(OPTION, text, rest, message, listed));
+            return Err(wrong(option, text, rest, message, listed));
         };
         Ok(Self { text: text.trim().to_owned(), quantity, side, limit: number * factor })
     }
@@ -327,11 +330,14 @@ mod tests {
 
     #[test]
     fn limits_are_read_in_the_unit_of_what_they_limit() {
-        let slo = Slo::parse("guest.cyclictest.p99 < 0.1ms", &known()).unwrap();
+        let slo = Slo::parse("--slo", "guest.cyclictest.p99 < 0.1ms", &known()).unwrap();
         assert_eq!((slo.limit, slo.side), (100.0, Side::Below));
-        let slo = Slo::parse("host.cpu>=12.5 %", &known()).unwrap();
+        let slo = Slo::parse("--slo", "host.cpu>=12.5 %", &known()).unwrap();
         assert_eq!((slo.limit, slo.side), (12.5, Side::Above));
-        assert_eq!(Slo::parse("guest.cyclictest.missed < 3", &known()).unwrap().limit, 3.0);
+        assert_eq!(
+            Slo::parse("--slo", "guest.cyclictest.missed < 3", &known()).unwrap().limit,
+            3.0
+        );
     }
 
     #[test]
@@ -345,15 +351,16 @@ mod tests {
             ("host.cpu < 5ms", "units of it: %"),
             ("guest.cyclictest.missed < 3us", "without a unit"),
             ("host.cpu < x", "is no limit"),
+            ("guest.cyclictest.p99 < -1us", "never below zero"),
         ] {
-            let found = Slo::parse(text, &known()).unwrap_err().to_string();
+            let found = Slo::parse("--slo", text, &known()).unwrap_err().to_string();
             assert!(found.contains(message) && found.starts_with("--slo:1:"), "{text}: {found}");
         }
     }
 
     #[test]
     fn intervals_decide_how_sure_it_is() {
-        let slo = Slo::parse("guest.cyclictest.p99 < 100us", &known()).unwrap();
+        let slo = Slo::parse("--slo", "guest.cyclictest.p99 < 100us", &known()).unwrap();
         let held = |value, interval| slo.held(Reading { value, interval });
         assert_eq!(held(90.0, Some([80.0, 95.0])), Held::Yes);
         assert_eq!(held(90.0, Some([80.0, 105.0])), Held::Likely);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parquet::basic::Compression;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
@@ -49,15 +50,17 @@ fn schema(axes: &[AxisColumn]) -> Result<TypePtr> {
     parse_message_type(&text).map(Arc::new)
 }
 
-/// Writes a part.
+/// Writes a part, which says by `mark` which it is.
 pub(crate) fn write<W: Write + Send>(
     out: W,
     axes: &[AxisColumn],
+    mark: KeyValue,
     points: &[Located<'_>],
 ) -> Result<W> {
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_created_by(format!("vcoop {}", env!("CARGO_PKG_VERSION")))
+        .set_key_value_metadata(Some(vec![mark]))
         .build();
     let mut file = SerializedFileWriter::new(out, schema(axes)?, Arc::new(properties))?;
     fill(file.next_row_group()?, axes, points)?;

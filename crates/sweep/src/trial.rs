@@ -1,12 +1,15 @@
 //! A scenario tried with settings, for searches.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 
 use vcoop_capture::Loader;
-use vcoop_lab::result::Document;
+use vcoop_lab::human;
+use vcoop_lab::result::{Document, LatencySeries};
+use vcoop_lab::verdict::LIMITS;
 use vcoop_model::diagnostic::Diagnostics;
-use vcoop_model::plan::Plan;
+use vcoop_model::plan::{Plan, Target};
 use vcoop_model::scenario::{Scenario, Set};
 
 use crate::point::enough;
@@ -94,6 +97,61 @@ impl Bench {
     }
 }
 
+/// What the host's probes miss without any policy: what a setting is held against, beside the limits
+/// that its user names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Host(BTreeMap<String, f64>);
+
+impl Host {
+    /// The policy that is none.
+    pub const WITHOUT: &str = "vanilla";
+
+    /// Whether a plan has a probe of the host at all.
+    pub fn is_probed(plan: &Plan) -> bool {
+        plan.probes.iter().any(|probe| matches!(probe.target, Target::Host(_)))
+    }
+
+    /// What a policy's probes miss.
+    pub fn of(document: &Document, policy: &str) -> Self {
+        Self(
+            probes(document, policy)
+                .map(|s| (s.key.name().into_owned(), s.missed_share()))
+                .collect(),
+        )
+    }
+
+    /// Probes of the host that a policy starves, and how far the worst is beyond what is allowed, as a
+    /// natural logarithm of the ratio.
+    fn starved(&self, document: &Document, policy: &str) -> (Vec<String>, f64) {
+        let (mut names, mut excess) = (Vec::new(), f64::NEG_INFINITY);
+        for (name, before) in &self.0 {
+            let found = probes(document, policy).find(|s| s.key.is_named(name));
+            let now = found.map_or(1.0, LatencySeries::missed_share);
+            let most = before + LIMITS.missed;
+            if now > most {
+                let (now, before) = (100.0 * now, 100.0 * before);
+                let percent = human::digits;
+                names.push(format!(
+                    "{name} misses {} % of its periods ({} {} %)",
+                    percent(now),
+                    Self::WITHOUT,
+                    percent(before)
+                ));
+                excess = excess.max(libm::log(now / 100.0 / most));
+            }
+        }
+        (names, excess)
+    }
+}
+
+/// A policy's probes of the host.
+fn probes<'d>(
+    document: &'d Document,
+    policy: &'d str,
+) -> impl Iterator<Item = &'d LatencySeries> + 'd {
+    document.latencies().filter(move |s| s.key.policy == policy && !s.is_of_a_guest())
+}
+
 /// What an objective and the limits are of one setting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
@@ -105,6 +163,8 @@ pub struct Score {
     pub excess: f64,
     /// How sure the worst limit is.
     pub held: Held,
+    /// Probes of the host that it starves, in words: a limit that is broken, whoever names it or not.
+    pub starved: Vec<String>,
 }
 
 /// Excess of a limit whose quantity has no value: beyond any real one.
@@ -112,19 +172,29 @@ const UNKNOWN: f64 = 1e3;
 
 impl Score {
     /// Reads the score of a policy from a result.
-    pub fn of(document: &Document, policy: &str, slos: &[Slo], cost: Option<&Quantity>) -> Self {
+    pub fn of(
+        document: &Document,
+        policy: &str,
+        slos: &[Slo],
+        cost: Option<&Quantity>,
+        host: &Host,
+    ) -> Self {
+        let (starved, beyond) = host.starved(document, policy);
         let limits: Vec<Option<Reading>> =
             slos.iter().map(|slo| slo.quantity.read(document, policy)).collect();
         let pairs = || slos.iter().zip(&limits);
         let excess = pairs()
             .map(|(slo, reading)| reading.map_or(UNKNOWN, |r| slo.excess(r.value)))
-            .fold(f64::NEG_INFINITY, f64::max);
-        let held = pairs().map(|(slo, r)| r.map_or(Held::Unlikely, |r| slo.held(r))).min();
+            .fold(beyond, f64::max);
+        let broken = (!starved.is_empty()).then_some(Held::No);
+        let held = pairs().map(|(slo, r)| r.map_or(Held::Unlikely, |r| slo.held(r)));
+        let held = held.chain(broken).min();
         Self {
             cost: cost.and_then(|q| q.read(document, policy)),
             excess,
             held: held.unwrap_or(Held::Yes),
             limits,
+            starved,
         }
     }
 

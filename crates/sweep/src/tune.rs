@@ -21,7 +21,7 @@ use vcoop_model::plan::Plan;
 
 use crate::slo::{Quantity, Slo};
 use crate::space::{BASES, Choice, KEYS, Key, Parts, Setting, TUNED, keys};
-use crate::trial::{Bench, Score, SearchError};
+use crate::trial::{Bench, Host, Score, SearchError};
 
 /// Settings proposed at a time.
 const BATCH: usize = 8;
@@ -299,8 +299,18 @@ impl<'a> Search<'a> {
             change(&mut plan);
             plans.push(plan);
         }
+        // With the same seeds: what the host's probes miss differs more between seeds than it may.
+        if plans.first().is_some_and(Host::is_probed) {
+            let mut plan = self.bench.plan(&[], Host::WITHOUT)?;
+            change(&mut plan);
+            plans.push(plan);
+        }
         let document = self.bench.run(&mut plans, self.stop)?;
-        let score = |i| Score::of(&document, &name(i), &self.goal.slos, Some(&self.goal.cost));
+        let host = Host::of(&document, Host::WITHOUT);
+        let score = |i| {
+            let (slos, cost) = (&self.goal.slos, Some(&self.goal.cost));
+            Score::of(&document, &name(i), slos, cost, &host)
+        };
         Ok((0..settings.len()).map(score).collect())
     }
 
@@ -426,7 +436,8 @@ mod tests {
 
     fn tried(base: &str, excess: f64, cost: f64) -> Tried {
         let cost = Some(Reading { value: cost, interval: None });
-        let score = Score { limits: Vec::new(), cost, excess, held: Held::Likely };
+        let score =
+            Score { limits: Vec::new(), cost, excess, held: Held::Likely, starved: Vec::new() };
         Tried { setting: Setting::plain(base), score }
     }
 

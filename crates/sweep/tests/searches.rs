@@ -9,7 +9,7 @@ use vcoop_sweep::capacity::{Capacity, Knob, capacity};
 use vcoop_sweep::slo::{Quantity, Slo, quantities};
 use vcoop_sweep::space::{Parts, Setting};
 use vcoop_sweep::trial::{Bench, SearchError};
-use vcoop_sweep::tune::{Goal, Tuned, tune};
+use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
 
 fn bench(jobs: usize) -> Bench {
     let sets = ["duration=300ms", "warmup=20ms", "repeats=3"];
@@ -29,7 +29,7 @@ fn known(bench: &Bench) -> Vec<Quantity> {
 
 fn fill(slo: &str, knob: &Knob) -> Capacity {
     let bench = bench(2);
-    let slos = [Slo::parse(slo, &known(&bench)).unwrap()];
+    let slos = [Slo::parse("--slo", slo, &known(&bench)).unwrap()];
     capacity(&bench, "vanilla", knob, &slos, &AtomicBool::new(false), &|_| ()).unwrap()
 }
 
@@ -52,7 +52,7 @@ fn search(jobs: usize, slo: &str, cost: &str) -> Tuned {
     let bench = bench(jobs);
     let known = known(&bench);
     let goal = Goal {
-        slos: vec![Slo::parse(slo, &known).unwrap()],
+        slos: vec![Slo::parse("--slo", slo, &known).unwrap()],
         cost: Quantity::find("--minimize", cost, &known).unwrap(),
         bases: Vec::new(),
         parts: Parts::default(),
@@ -113,7 +113,7 @@ fn of(text: &str, slo: &str, cost: &str, trials: usize) -> (Parts, Tuned) {
     let known = known(&bench);
     let plans = bench.scenario(&[]).unwrap().plans(None).unwrap();
     let goal = Goal {
-        slos: vec![Slo::parse(slo, &known).unwrap()],
+        slos: vec![Slo::parse("--slo", slo, &known).unwrap()],
         cost: Quantity::find("--minimize", cost, &known).unwrap(),
         bases: Vec::new(),
         parts: Parts::of(&plans),
@@ -167,11 +167,49 @@ fn patches_are_searched_on_hosts_of_xen() {
     assert!(!toml.without("waker-local").toml().contains("waker-local"));
 }
 
+/// At a fixed real-time priority the guest is served at once, and the host's probe never.
+#[test]
+fn a_policy_that_starves_a_probe_holds_no_limit() {
+    let sets = ["repeats=2"];
+    let bench = Bench {
+        name: "starving".to_owned(),
+        text: vcoop_testing::rig::one_cpu(),
+        sets: sets.iter().map(|s| Set::parse(s).unwrap()).collect(),
+        jobs: 2,
+        loader: Loader::default(),
+    };
+    let (known, stop) = (known(&bench), AtomicBool::new(false));
+    let slo = || Slo::parse("--slo", "guest.cyclictest.mean < 20us", &known).unwrap();
+    let goal = Goal {
+        slos: vec![slo()],
+        cost: Quantity::find("--minimize", "host.switches", &known).unwrap(),
+        bases: vec!["vanilla".to_owned(), "static".to_owned()],
+        parts: Parts::default(),
+        trials: 4,
+        confirm: 2,
+        seed: 1,
+    };
+    let found = tune(&bench, &goal, &stop, &|_, _| ()).unwrap();
+    let real_time =
+        |c: &&Confirmed| c.tried.setting.keys.is_empty() && c.tried.setting.base == "static";
+    let score = &found.confirmed.iter().find(real_time).unwrap().tried.score;
+    assert!(score.limits[0].unwrap().value < 20.0, "the limit itself is held");
+    assert!(!score.holds() && score.starved[0].starts_with("host.cyclictest misses"), "{score:?}");
+    let vanilla = found.front.iter().chain(found.confirmed.iter().map(|c| &c.tried));
+    let vanilla: Vec<_> = vanilla.filter(|t| t.setting == Setting::plain("vanilla")).collect();
+    assert!(!vanilla.is_empty() && vanilla.iter().all(|t| t.score.starved.is_empty()));
+    let knob = Knob { path: "load.small1.count".to_owned(), from: 1, to: 2 };
+    let filled = |policy| capacity(&bench, policy, &knob, &[slo()], &stop, &|_| ()).unwrap();
+    let static_ = filled("static");
+    assert!(static_.most.is_none() && !static_.tried[0].score.starved.is_empty());
+    assert!(filled("vanilla").tried.iter().all(|t| t.score.starved.is_empty()));
+}
+
 #[test]
 fn a_stop_ends_a_search() {
     let bench = bench(1);
     let known = known(&bench);
-    let slos = [Slo::parse("guest.cpu > 0.2 cpu", &known).unwrap()];
+    let slos = [Slo::parse("--slo", "guest.cpu > 0.2 cpu", &known).unwrap()];
     let knob = Knob { path: "load.hog.count".to_owned(), from: 1, to: 4 };
     let found = capacity(&bench, "vanilla", &knob, &slos, &AtomicBool::new(true), &|_| ());
     assert!(matches!(found, Err(SearchError::Interrupted)), "{found:?}");

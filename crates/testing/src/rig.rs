@@ -69,6 +69,59 @@ pub fn plans(text: &str, policies: &[&str], sets: &[&str]) -> Vec<Plan> {
     scenario.plans(policies).unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// A scenario: a guest with one busy vCPU, on a host with one CPU and no guard against real-time threads.
+/// Small tasks of the host disturb the guest, and a fair probe says what the host pays.
+pub fn one_cpu() -> String {
+    let mut text = r#"
+name = "starving"
+title = "One CPU"
+duration = "300ms"
+warmup = "50ms"
+repeats = 5
+
+[host]
+profile = "celeron-n4500"
+pcpus = 1
+tick_hz = 1000
+preemption = "voluntary"
+
+[host.sched]
+fair = "cfs"
+rt_guard = "off"
+
+[[load]]
+name = "cyclictest"
+kind = "cyclictest"
+interval = "500us"
+policy = "other"
+
+[[vm]]
+name = "guest"
+vcpus = 1
+tick_hz = 250
+
+[[vm.task]]
+name = "cyclictest"
+kind = "cyclictest"
+interval = "500us"
+policy = "fifo 80"
+work = "20us"
+
+[[vm.task]]
+name = "hog"
+kind = "hog"
+"#
+    .to_owned();
+    // Each below what counts as a load.
+    for i in 0..12 {
+        text += &format!(
+            "\n[[load]]\nname = \"small{i}\"\nkind = \"duty\"\nperiod = \"{}ms\"\nutil = \"0.8%\"\n",
+            50 + 7 * i
+        );
+    }
+    text
+}
+
 /// The first plan of a scenario under a policy.
 ///
 /// # Panics

@@ -109,7 +109,7 @@ fn curve(
     let all = times.iter().map(Vec::len).min().unwrap_or(0);
     let point = |(vm, n): (u32, usize)| {
         let values: Vec<f64> = times.iter().map(|t| t[n]).collect();
-        let (mean_s, mean_s_ci95) = mean_of(&values);
+        let (mean_s, mean_s_ci95) = mean_of(&values, None);
         CurvePoint { vm, mean_s, mean_s_ci95 }
     };
     Some((reached, (1..).zip(0..all).map(point).collect()))

@@ -23,7 +23,16 @@ impl Backend for Sim {
     }
 
     fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
-        vcoop_sim::run(plan, seed, stop).map_err(|e| e.to_string())
+        whole(self.run_partly(plan, seed, stop)?)
+    }
+
+    fn run_partly(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(Recording, Option<String>), String> {
+        vcoop_sim::run(plan, seed, stop).map(with_fault).map_err(|e| e.to_string())
     }
 
     fn observe(
@@ -33,9 +42,18 @@ impl Backend for Sim {
         stop: &dyn Fn() -> bool,
         observer: &mut dyn Observer,
     ) -> Result<(Recording, Option<String>), String> {
-        let recording = vcoop_sim::observe(plan, seed, stop, observer);
-        recording.map(|r| (r, None)).map_err(|e| e.to_string())
+        vcoop_sim::observe(plan, seed, stop, observer).map(with_fault).map_err(|e| e.to_string())
     }
+}
+
+/// A guest that ends its VM fails the run, as it does a live one.
+fn with_fault(mut recording: Recording) -> (Recording, Option<String>) {
+    let fault = recording.fault.take();
+    (recording, fault)
+}
+
+fn whole((recording, fault): (Recording, Option<String>)) -> Result<Recording, String> {
+    fault.map_or(Ok(recording), Err)
 }
 
 /// The simulator of this host, whatever host the plan describes: what stands beside a live column.
@@ -56,7 +74,16 @@ impl Backend for SimHere {
     }
 
     fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
-        Sim.run(&self.0.plan(plan), seed, stop)
+        whole(self.run_partly(plan, seed, stop)?)
+    }
+
+    fn run_partly(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(Recording, Option<String>), String> {
+        Sim.run_partly(&self.0.plan(plan), seed, stop)
     }
 
     fn observe(

@@ -93,13 +93,13 @@ fn find<'d>(
 
 fn quantity(series: &Series, quantity: Quantity) -> Option<f64> {
     match (series, quantity) {
-        (Series::Latency(s), Quantity::Mean) => Some(s.mean),
-        (Series::Latency(s), Quantity::Min) => Some(s.min),
+        (Series::Latency(s), Quantity::Mean) => s.mean,
+        (Series::Latency(s), Quantity::Min) => s.min,
         (Series::Latency(s), Quantity::P50) => s.p50,
         (Series::Latency(s), Quantity::P90) => s.p90,
         (Series::Latency(s), Quantity::P99) => s.p99,
         (Series::Latency(s), Quantity::P999) => s.p999,
-        (Series::Latency(s), Quantity::MaxPerRepeat) => Some(s.max_per_repeat),
+        (Series::Latency(s), Quantity::MaxPerRepeat) => s.max_per_repeat,
         (Series::Scalar(s), Quantity::Value) => s.value,
         _ => None,
     }
@@ -162,7 +162,7 @@ fn result(check: &Check, document: Option<&Document>, place: Coordinates) -> Che
                 scalar(of(&check.policy, &place)? - of(other_policy, &other_place)?)
             }
             Form::Share => match series(&check.policy, &place)? {
-                Series::Latency(s) => ratio(s.parts_mean.get(check.part.as_deref()?)? / s.mean),
+                Series::Latency(s) => ratio(s.parts_mean.get(check.part.as_deref()?)? / s.mean?),
                 Series::Scalar(_) => return None,
             },
         })

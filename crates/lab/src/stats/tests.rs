@@ -49,20 +49,15 @@ fn weights_count_blocks_as_often() {
     assert!(pool.mean(&[0, 0, 0]).is_nan());
 }
 
-#[test]
-fn one_block_has_no_interval() {
-    assert!(Resamples::new(0).is_none() && Resamples::new(1).is_none());
-    assert!(Resamples::new(2).is_some());
+/// The interval of a mean.
+fn of_mean(values: &[f64]) -> Option<[f64; 2]> {
+    interval(values.len(), |w| weighted_mean(w, values))
 }
 
 #[test]
-fn tails_widen_for_few_repeats_and_approach_the_normal_ones() {
-    // Hesterberg, table 4: n = 10 takes the 0.86 % tails for 95 %.
-    assert!((tail_probability(10) - 0.0086).abs() < 0.0002, "{}", tail_probability(10));
-    assert!(tail_probability(3) < 1e-6);
-    assert!((tail_probability(1000) - 0.025).abs() < 0.0005);
-    let all: Vec<f64> = (2..60).map(tail_probability).collect();
-    assert!(all.is_sorted());
+fn one_block_has_no_interval() {
+    assert!(of_mean(&[]).is_none() && of_mean(&[1.0]).is_none());
+    assert!(of_mean(&[1.0, 2.0]).is_some());
 }
 
 #[test]
@@ -72,56 +67,57 @@ fn students_quantile_meets_its_table() {
     }
 }
 
+/// The jackknife of a mean is its standard error, so that the interval is the textbook's.
 #[test]
-fn draws_are_the_same_every_time() {
-    let (a, b) = (Resamples::new(10).unwrap(), Resamples::new(10).unwrap());
-    assert_eq!(a.weights, b.weights);
-    // Known answer: a change of the generator would change every published interval.
-    assert_eq!(a.weights[..10], [2, 0, 2, 0, 2, 2, 1, 1, 0, 0]);
-    assert!(a.weights.chunks(10).all(|row| row.iter().sum::<u16>() == 10));
-    for blocks in [2, 3, 5, 10, MAX_BLOCKS] {
-        let drawn = Resamples::new(blocks).unwrap();
-        let times: usize = drawn.times.iter().map(|n| usize::from(*n)).sum();
-        assert_eq!((times, drawn.weights.len()), (RESAMPLES, drawn.times.len() * blocks));
-    }
-    // Of five blocks 126 draws can be different, of which some are rare.
-    assert!((110..=126).contains(&Resamples::new(5).unwrap().times.len()));
-    assert_eq!(Resamples::shared(10).unwrap().weights, a.weights);
-    assert!(Resamples::shared(1).is_none());
+fn the_interval_of_a_mean_is_students() {
+    let values = [-2.0, -1.0, 0.0, 1.0, 2.0];
+    let [lo, hi] = of_mean(&values).unwrap();
+    let reach = 2.7764 * (2.5f64 / 5.0).sqrt();
+    assert!((lo + reach).abs() < 1e-9 && (hi - reach).abs() < 1e-9, "{lo} {hi}");
+    // On the logarithm both ends are as far as factors, and above zero.
+    let [lo, hi] = of_mean(&[1.0, 1.0, 1.0, 20.0]).unwrap();
+    assert!(lo > 0.0 && (lo * hi / (5.75 * 5.75) - 1.0).abs() < 1e-9, "{lo} {hi}");
 }
 
-proptest! {
-    /// Rows that are kept once count as often as they were drawn.
-    #[test]
-    fn an_interval_is_that_of_all_draws_in_order(values in prop::collection::vec(-9.0..9.0f64, 2..14)) {
-        let resamples = Resamples::new(values.len()).unwrap();
-        let rows = resamples.weights.chunks_exact(values.len()).zip(&resamples.times);
-        let mut all: Vec<f64> = rows
-            .flat_map(|(row, n)| vec![weighted_mean(row, &values); usize::from(*n)])
-            .collect();
-        all.sort_by(f64::total_cmp);
-        let plain = [all[resamples.tail], all[RESAMPLES - 1 - resamples.tail]];
-        prop_assert_eq!(resamples.interval(|w| weighted_mean(w, &values)), Some(plain));
-    }
+#[test]
+fn equal_repeats_have_a_sharp_interval() {
+    let [lo, hi] = of_mean(&[0.1; 7]).unwrap();
+    assert!(lo == hi && (lo - 0.1).abs() < 1e-12, "{lo} {hi}");
 }
 
-/// Repeats of a known distribution: the interval must hold the truth about as often as it says.
 #[test]
-fn intervals_of_means_hold_the_truth() {
-    let mut rng = Pcg64Mcg::new(42);
-    let resamples = Resamples::new(10).unwrap();
-    // Uniform in 0..2000: the mean is 999.5.
-    let mut draw = || ((u128::from(rng.next_u64()) * 2000) >> 64) as f64;
-    let rounds = 400;
-    let hits = (0..rounds)
-        .filter(|_| {
-            let values: Vec<f64> = (0..10).map(|_| draw()).collect();
-            let [lo, hi] = resamples.interval(|w| weighted_mean(w, &values)).unwrap();
-            lo <= 999.5 && 999.5 <= hi
-        })
-        .count();
-    // 95 % of 400 is 380, with a standard deviation of 4.4.
-    assert!((362..=396).contains(&hits), "{hits} of {rounds}");
+fn few_events_are_bounded_by_chance() {
+    // None in five repeats: the exact bound is 3.69 (two-sided), Jeffreys' 2.51.
+    let [lo, hi] = interval_of_counts(&[0.0; 5]).unwrap();
+    assert!(lo == 0.0 && (2.3..2.7).contains(&(hi * 5.0)), "{hi}");
+    // Ten: exactly [4.80, 18.4], by Jeffreys [5.1, 17.7].
+    let [lo, hi] = interval_of_counts(&[2.0; 5]).unwrap();
+    assert!((4.8..5.3).contains(&(lo * 5.0)) && (17.2..18.4).contains(&(hi * 5.0)), "{lo} {hi}");
+    // The same ten at once say less.
+    let [bunched, more] = interval_of_counts(&[0.0, 0.0, 10.0, 0.0, 0.0]).unwrap();
+    assert!(bunched < lo / 4.0 && more > hi * 2.0);
+    assert!(are_few(&[7.0; 5]) && !are_few(&[8.0; 5]) && are_few(&[0.0, 50.0, 80.0]));
+}
+
+#[test]
+fn a_ratio_of_few_events_is_open_towards_none() {
+    let [lo, hi] = interval_of_count_ratio(&[0.0; 5], &[20.0; 5]).unwrap();
+    assert!(lo == 0.0 && (0.02..0.12).contains(&hi), "{hi}");
+    assert_eq!(interval_of_count_ratio(&[0.0; 5], &[0.0; 5]), None);
+    assert_eq!(interval_of_count_ratio(&[1.0; 5], &[0.0; 5]), None, "to zero");
+}
+
+#[test]
+fn a_quantile_beyond_the_samples_has_no_interval() {
+    let even: Vec<Block> = (0..3).map(|_| block(&(1..=1000).collect::<Vec<_>>())).collect();
+    let ends = Pool::new(&even).interval(990_000).unwrap();
+    assert!((989.0..990.0).contains(&ends[0]) && (990.0..991.0).contains(&ends[1]), "{ends:?}");
+    // What is rare is in one repeat only: nobody knows how far the p99 is from there.
+    let mut odd = even;
+    odd[2] = block(&(1..=1000).map(|i| if i > 900 { i * 50 } else { i }).collect::<Vec<_>>());
+    assert_eq!(Pool::new(&odd).interval(990_000), None);
+    let [lo, hi] = Pool::new(&odd).interval(500_000).unwrap();
+    assert!(lo <= 500.0 && 500.0 <= hi, "{lo} {hi}");
 }
 
 /// What both sides share cancels in a paired ratio, but would drown an unpaired one.
@@ -129,21 +125,18 @@ fn intervals_of_means_hold_the_truth() {
 fn pairing_sharpens_ratios() {
     let base: Vec<f64> = (0..10).map(|r| 100.0 * f64::from(1 + r * r)).collect();
     let mine: Vec<f64> = base.iter().map(|v| v * 0.9).collect();
-    let resamples = Resamples::new(10).unwrap();
     let ratio = |w: &[u16]| quotient(weighted_mean(w, &mine), weighted_mean(w, &base));
-    let [lo, hi] = resamples.interval(ratio).unwrap();
+    let [lo, hi] = interval(10, ratio).unwrap();
     assert!((lo - 0.9).abs() < 1e-9 && (hi - 0.9).abs() < 1e-9);
-    let [lo, hi] = resamples.interval(|w| weighted_mean(w, &mine)).unwrap();
+    let [lo, hi] = of_mean(&mine).unwrap();
     assert!(hi / lo > 3.0, "the spread itself is large");
 }
 
 #[test]
 fn ratios_to_zero_have_no_interval() {
-    let resamples = Resamples::new(5).unwrap();
     let (some, none) = ([1.0; 5], [0.0; 5]);
-    let ratio = |a: &[f64], b: &[f64]| {
-        resamples.interval(|w| quotient(weighted_mean(w, a), weighted_mean(w, b)))
-    };
+    let ratio =
+        |a: &[f64], b: &[f64]| interval(5, |w| quotient(weighted_mean(w, a), weighted_mean(w, b)));
     assert_eq!(ratio(&some, &none), None);
     assert_eq!(ratio(&none, &none), None);
     assert_eq!(ratio(&none, &some), Some([0.0, 0.0]));
@@ -165,11 +158,9 @@ proptest! {
     }
 
     #[test]
-    fn intervals_lie_within_the_values(values in prop::collection::vec(-1e6f64..1e6, 2..20)) {
-        let resamples = Resamples::new(values.len()).unwrap();
-        let [lo, hi] = resamples.interval(|w| weighted_mean(w, &values)).unwrap();
-        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        prop_assert!(lo <= hi && least - 1e-6 <= lo && hi <= most + 1e-6);
+    fn an_interval_holds_its_estimate(values in prop::collection::vec(1e-3f64..1e6, 2..20)) {
+        let mean = weighted_mean(&vec![1; values.len()], &values);
+        let [lo, hi] = of_mean(&values).unwrap();
+        prop_assert!(0.0 < lo && lo <= mean * 1.000_001 && mean <= hi * 1.000_001);
     }
 }

@@ -11,8 +11,8 @@ use schemars::{Schema, SchemaGenerator};
 use vcoop_sched::config::Topology;
 
 use super::{CState, Costs, Cpu, Profile};
-use crate::capture::read_text;
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, nearest};
+use crate::file;
 use crate::plan::Ns;
 use crate::toml_read::node::parse_document;
 use crate::toml_read::table::{read_table, table};
@@ -59,7 +59,10 @@ impl Profile {
             let message = format!("there is no profile `{name_or_path}`");
             return Err(Diagnostic::whole("profile", message, Some(help)).into());
         }
-        Self::of_file(name_or_path, read_text(Path::new(name_or_path)).map_err(|e| e.to_string()))
+        Self::of_file(
+            name_or_path,
+            file::text(Path::new(name_or_path), file::MOST_NAMED).map_err(|e| file::sentence(&e)),
+        )
     }
 
     /// A profile from the text of a file, or why there is none.

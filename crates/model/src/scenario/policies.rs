@@ -22,7 +22,7 @@ use crate::toml_read::units::{Time, show};
 /// The built-in policies and their parameters, in the format of scenario files.
 pub(crate) const BUILTIN: &str = include_str!("policies.toml");
 /// Names of the built-in policies, in the order lists show them.
-pub(crate) const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 10] = [
     "vanilla",
     "wake-boost",
     "dynamic",

@@ -27,6 +27,8 @@ use crate::toml_read::At;
 use crate::toml_read::table::Keyed;
 use crate::toml_read::units::{CpuList, show};
 
+/// Most VMs, with their copies. To read and to show them takes time that grows with their square.
+const MAX_VMS: usize = 1024;
 /// Most vCPUs of all VMs together.
 const MAX_TOTAL_VCPUS: usize = 65_536;
 
@@ -242,6 +244,12 @@ fn vms(
     let mut all = Vec::new();
     let mut complete = true;
     let (mut vcpus, mut tasks) = (0, 0);
+    let count: usize = keys.vm.iter().map(|vm| vm.count.value.get() as usize).sum();
+    if let Some(last) = keys.vm.last().filter(|_| count > MAX_VMS) {
+        let help = "simulate a part of the host: fewer VMs on fewer pCPUs";
+        errors.error_help(last.name.span, format!("{count} VMs; at most {MAX_VMS}"), help);
+        return None;
+    }
     for vm in &keys.vm {
         if vm.name.value.0 == "host" {
             let help = "probes call the host so: choose another name";

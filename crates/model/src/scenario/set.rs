@@ -135,16 +135,18 @@ impl Path {
                 Some(node) => *node = value,
                 None => table.entries.push((last.clone(), *last_span, value)),
             },
-            NodeValue::Array(items) => {
-                let index = last.parse::<usize>().ok();
-                match index.and_then(|i| items.get_mut(i)) {
-                    Some(item) if item.as_table().is_none() => *item = value,
-                    _ => {
-                        let message = format!("`{done}` has no field `{last}`");
-                        errors.error_help(*last_span, message, entries_help(last, items));
-                    }
+            NodeValue::Array(items) => match entry(items, last) {
+                Some(i) if items[i].as_table().is_none() => items[i] = value,
+                Some(_) => {
+                    let message = format!("`{last}` has fields: one value cannot replace them");
+                    let help = format!("go on with a field: {}...", self.text() + ".");
+                    errors.error_help(*last_span, message, help);
                 }
-            }
+                None => {
+                    let message = format!("`{done}` has no entry `{last}`");
+                    errors.error_help(*last_span, message, entries_help(last, items));
+                }
+            },
             _ => {
                 let message = format!("`{done}` is {}: it has no fields", here.what());
                 errors.error(self.whole, message);
@@ -179,9 +181,7 @@ fn step<'n>(
             table.get_mut(part)
         }
         NodeValue::Array(items) => {
-            let named = items.iter().position(|item| entry_name(item) == Some(part));
-            let index = part.parse::<usize>().ok().filter(|i| *i < items.len());
-            if let Some(i) = named.or(index) {
+            if let Some(i) = entry(items, part) {
                 return items.get_mut(i);
             }
             let message = format!("`{done}` has no entry `{part}`");
@@ -193,6 +193,12 @@ fn step<'n>(
             None
         }
     }
+}
+
+/// The entry of an array with this name, or at this index.
+fn entry(items: &[Node], part: &str) -> Option<usize> {
+    let named = items.iter().position(|item| entry_name(item) == Some(part));
+    named.or_else(|| part.parse().ok().filter(|i| *i < items.len()))
 }
 
 fn entry_name(item: &Node) -> Option<&str> {

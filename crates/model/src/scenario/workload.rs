@@ -357,7 +357,7 @@ choice! {
         MsrFlood = "msr-flood",
         /// Registers pages that must be refused, and its own anew, without end.
         HostileGpa = "hostile-gpa",
-        /// Ends its VM by a triple fault. A live run ends there; simulated, only the task does.
+        /// Ends its VM by a triple fault, and with it the run, which fails.
         TripleFault = "triple-fault",
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use vcoop_lab::result::{Document, LatencySeries, Params, Ratios};
+use vcoop_lab::verdict::LEAST_REPEATS;
 
 /// One table a backend, cell and guest or host probe: rows are statistics in microseconds, columns
 /// policies. In brackets how much better (or worse, negative) than the first column; in `* *` where
@@ -40,13 +41,13 @@ fn one(out: &mut String, cell: &(String, Params), what: &str, own: &[&LatencySer
         let _ = write!(out, "{:>26}", s.key.policy);
     }
     out.push('\n');
-    row(out, "Min", own, |s| (Some(s.min), None, false));
-    row(out, "Amean", own, |s| (Some(s.mean), ratio(s, |r| r.mean), sure(s, "mean")));
+    row(out, "Min", own, |s| (s.min, None, false));
+    row(out, "Amean", own, |s| (s.mean, ratio(s, |r| r.mean), sure(s, "mean")));
     row(out, "p50", own, |s| (s.p50, ratio(s, |r| r.p50), sure(s, "p50")));
     row(out, "p90", own, |s| (s.p90, ratio(s, |r| r.p90), sure(s, "p90")));
     row(out, "p99", own, |s| (s.p99, ratio(s, |r| r.p99), sure(s, "p99")));
     row(out, "p99.9", own, |s| (s.p999, ratio(s, |r| r.p999), sure(s, "p999")));
-    row(out, "Max", own, |s| (Some(s.max), None, false));
+    row(out, "Max", own, |s| (s.max, None, false));
     out.push('\n');
 }
 
@@ -54,9 +55,12 @@ fn ratio(s: &LatencySeries, of: impl Fn(&Ratios) -> Option<f64>) -> Option<f64> 
     s.ratio_to_baseline.as_ref().and_then(of)
 }
 
-/// Whether 1 is outside of the interval of a statistic's ratio.
+/// Whether 1 is outside of the interval of a statistic's ratio, of enough repeats to say so.
 fn sure(s: &LatencySeries, of: &str) -> bool {
     let Some(r) = &s.ratio_ci95 else { return false };
+    if s.key.repeats < LEAST_REPEATS {
+        return false;
+    }
     let interval = match of {
         "mean" => r.mean,
         "p50" => r.p50,

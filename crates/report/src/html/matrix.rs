@@ -62,7 +62,7 @@ fn one(series: &LatencySeries) -> String {
         None => (ratios.mean, intervals.mean, "*"),
     };
     let Some(ratio) = ratio else { return "<td>n/a</td>".to_owned() };
-    let (sign, _) = mark(interval, Better::Less);
+    let (sign, _) = mark(interval, series.key.repeats, Better::Less);
     let class = heat(ratio);
     format!(
         "<td class=\"{class}\">{}{star} <b>{}</b></td>",

@@ -13,6 +13,7 @@ use crate::compare::{Better, mark, with_interval};
 use crate::cost;
 use crate::parts::named_parts;
 use crate::style::Tone;
+use crate::text::by_chance;
 
 fn time(v: Option<f64>) -> String {
     v.map_or_else(|| "n/a".to_owned(), human::time)
@@ -47,8 +48,9 @@ pub(super) fn latency(document: &Document) -> String {
     let _ = write!(
         out,
         "<p>Small: 95 % intervals over repeats. Ratios are to {}, paired by repeat. max is the largest \
-         sample seen, not a bound; n/a stands where fewer than 10 samples lie beyond.</p>",
-        esc(&document.baseline)
+         sample seen, not a bound; n/a stands where fewer than 10 samples lie beyond. {}</p>",
+        esc(&document.baseline),
+        by_chance(document).unwrap_or_default()
     );
     let head = [
         "",
@@ -100,21 +102,25 @@ fn latency_row(s: &LatencySeries) -> String {
         Some(ratios) => (ratios.mean, intervals.mean, "* of means"),
         None => (None, None, ""),
     };
-    let (sign, tone) = mark(interval, Better::Less);
+    let (sign, tone) = mark(interval, s.key.repeats, Better::Less);
     let ratio = match (ratio, &s.ratio_to_baseline) {
         (_, None) => String::new(),
         (ratio, _) => format!("{} {sign}{star}", with_interval(ratio, interval)),
     };
+    let (ratio, tone) = match s.is_starved() {
+        true => ("starved".to_owned(), Tone::Bad),
+        false => (ratio, tone),
+    };
     let cells = [
         s.count.to_string(),
         s.missed.to_string(),
-        bounds(Some(s.mean), s.mean_ci95),
+        bounds(s.mean, s.mean_ci95),
         bounds(s.p50, s.p50_ci95),
         bounds(s.p90, s.p90_ci95),
         bounds(s.p99, s.p99_ci95),
         bounds(s.p999, s.p999_ci95),
         bounds(s.p9999, s.p9999_ci95),
-        time(Some(s.max)),
+        time(s.max),
     ];
     let mut out = format!("<tr><th scope=\"row\">{}</th>", esc(&s.key.policy));
     for cell in cells {
@@ -160,7 +166,7 @@ fn cost_table(document: &Document, rows: &[cost::Row], title: &str) -> String {
                 out.push_str("<td></td>");
                 continue;
             };
-            let (sign, tone) = mark(entry.interval, row.better);
+            let (sign, tone) = mark(entry.interval, entry.repeats, row.better);
             let ratio = match entry.ratio {
                 Some(_) => {
                     let ratio = with_interval(entry.ratio, entry.interval);

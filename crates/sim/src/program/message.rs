@@ -2,7 +2,7 @@
 
 use vcoop_model::plan::{Dist, Mode, Target};
 
-use super::{Op, skip_past};
+use super::{Op, Open, skip_past};
 use crate::queue::Ns;
 use vcoop_model::rng::Stream;
 
@@ -107,10 +107,13 @@ impl Ping {
         op
     }
 
-    pub(super) fn open(&self, now: Ns) -> (bool, u64) {
+    pub(super) fn open(&self, begun: Ns, from: Ns, now: Ns) -> Open {
         let out = matches!(self.at, Trip::Called | Trip::Awaited);
-        let begun = self.at != Trip::Start;
-        let passed = if begun { now.saturating_sub(self.due) / self.interval } else { 0 };
-        (out && passed > 0, passed)
+        // One that has not run at all would have called a period after it was to begin.
+        let never = self.at == Trip::Start;
+        let due = if never { begun + self.interval } else { self.due };
+        let late = now.saturating_sub(due) >= self.interval;
+        let missed = now.saturating_sub(due.max(from)) / self.interval;
+        Open { late: out && late, missed, never: (never && late).then_some(due) }
     }
 }

@@ -2,7 +2,7 @@
 
 use vcoop_model::plan::{Dist, Mode};
 
-use super::{Op, skip_past};
+use super::{Op, Open, skip_past};
 use crate::queue::Ns;
 use vcoop_model::rng::Stream;
 
@@ -68,8 +68,8 @@ impl Cyclictest {
         }
     }
 
-    pub(super) fn open(&self, now: Ns) -> (bool, u64) {
-        open(self.at, self.due, self.interval, now)
+    pub(super) fn open(&self, begun: Ns, from: Ns, now: Ns) -> Open {
+        open(self.at, (self.due, begun), self.interval, from, now)
     }
 }
 
@@ -126,19 +126,23 @@ impl Audio {
         }
     }
 
-    pub(super) fn open(&self, now: Ns) -> (bool, u64) {
-        open(self.at, self.due, self.period, now)
+    pub(super) fn open(&self, begun: Ns, from: Ns, now: Ns) -> Open {
+        open(self.at, (self.due, begun), self.period, from, now)
     }
 }
 
-fn open(at: Stage, due: Ns, period: Ns, now: Ns) -> (bool, u64) {
+fn open(at: Stage, (due, begun): (Ns, Ns), period: Ns, from: Ns, now: Ns) -> Open {
+    // One that has not run at all would have been due a period after it was to begin.
+    let due = if at == Stage::Start { begun + period } else { due };
     if due > now {
-        return (false, 0);
+        return Open::default();
     }
-    let passed = (now - due) / period;
+    let missed = (now - due.max(from)) / period;
+    let late = now - due >= period;
     match at {
-        Stage::Woken => (passed > 0, passed),
-        Stage::Sampled | Stage::Worked => (false, passed),
-        Stage::Start | Stage::Arm => (false, 0),
+        Stage::Start if late => Open { never: Some(due), missed, ..Open::default() },
+        Stage::Woken => Open { late, missed, never: None },
+        Stage::Sampled | Stage::Worked => Open { missed, ..Open::default() },
+        Stage::Start | Stage::Arm => Open::default(),
     }
 }

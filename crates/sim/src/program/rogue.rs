@@ -33,6 +33,6 @@ pub(super) fn misdeed(mode: RogueMode, n: u64) -> Op {
         })),
         RogueMode::MsrFlood | RogueMode::HostileGpa => work(1_000),
         RogueMode::TripleFault { after_ns } if n == 0 => work(after_ns),
-        RogueMode::TripleFault { .. } => Op::Exit,
+        RogueMode::TripleFault { .. } => Op::Rogue(Misdeed::TripleFault),
     }
 }

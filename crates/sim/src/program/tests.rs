@@ -34,11 +34,27 @@ fn absolute_cyclictest_keeps_its_grid_and_counts_what_it_missed() {
     r.next(505);
     r.next(505);
     assert_eq!(r.next(1250), Op::SleepUntil { at: 600, sample: true });
-    assert_eq!(r.open(1250), (true, 6));
+    assert_eq!(r.open(0, 0, 1250), late(6));
+    assert_eq!(r.open(0, 1000, 1250), late(2), "of the measured time");
     assert_eq!(r.next(1250), Op::Sample);
     r.next(1250);
     assert_eq!(r.next(1260), Op::Missed(6)); // 700 to 1200
     assert_eq!(r.next(1260), Op::SleepUntil { at: 1300, sample: true });
+}
+
+fn late(missed: u64) -> Open {
+    Open { late: true, missed, never: None }
+}
+
+#[test]
+fn a_probe_that_never_ran_has_missed_every_period() {
+    let (work, phase) = (Dist::Const(10), Dist::Const(0));
+    let cyclictest = Program::Cyclictest { interval_ns: 100, absolute: true, work, phase };
+    let r = runner(&cyclictest);
+    assert_eq!(r.open(0, 0, 1000), Open { late: false, never: Some(100), missed: 9 });
+    assert_eq!(r.open(50, 500, 1000).missed, 5, "those of the measured time");
+    assert_eq!(r.open(0, 0, 150), Open::default(), "it is late by less than a period");
+    assert_eq!(r.open(2000, 500, 1000), Open::default(), "it was not to begin yet");
 }
 
 #[test]
@@ -102,13 +118,13 @@ fn a_ping_is_a_closed_loop_on_a_fixed_grid() {
     r.next(230);
     r.next(231);
     // The call is out for more than two periods.
-    assert_eq!(r.open(480), (true, 2));
+    assert_eq!(r.open(0, 0, 480), late(2));
     r.next(480);
-    assert_eq!(r.open(480), (false, 2));
+    assert_eq!(r.open(0, 0, 480), Open { missed: 2, ..Open::default() });
     r.next(480);
     assert_eq!(r.next(490), Op::Missed(2)); // 320 and 420
     assert_eq!(r.next(490), sleep(520));
-    assert_eq!(r.open(510), (false, 0));
+    assert_eq!(r.open(0, 0, 510), Open::default());
 }
 
 #[test]
@@ -151,14 +167,15 @@ fn an_action_is_its_bursts_with_calls_between_them() {
         server: Some(server),
         irq_vcpu: 0,
     });
-    assert_eq!(r.open(500), (false, 0));
+    assert_eq!(r.open(0, 0, 500), Open::default());
     let ops: Vec<_> = (0..8).map(|_| r.next(5)).collect();
     let call = Op::Call { server, irq_vcpu: 0 };
     let think = Op::SleepUntil { at: 105, sample: true };
     let respond = Op::Respond { due: 105 };
     assert_eq!(ops, [think, Op::Act, run(10), call, Op::Await, Op::Act, run(10), respond]);
     assert_eq!(r.next(300), Op::SleepUntil { at: 400, sample: true });
-    assert_eq!((r.open(399), r.open(450), r.open(500)), ((false, 0), (false, 0), (true, 0)));
+    let open = |now| r.open(0, 0, now);
+    assert_eq!([open(399), open(450), open(500)], [Open::default(), Open::default(), late(0)]);
 }
 
 #[test]

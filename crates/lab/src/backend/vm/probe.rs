@@ -35,9 +35,11 @@ impl HostProbe {
     /// Starts one on each of these sets of CPUs.
     pub(super) fn start(sets: &[Vec<u32>]) -> Self {
         let over = Arc::new(AtomicBool::new(false));
+        let began = monotonic();
         let spawn = |cpus: &Vec<u32>| {
             let (over, cpus) = (over.clone(), cpus.clone());
-            thread::Builder::new().name("probe".to_owned()).spawn(move || sample(&cpus, &over)).ok()
+            let probe = move || sample(&cpus, began, &over);
+            thread::Builder::new().name("probe".to_owned()).spawn(probe).ok()
         };
         let threads = sets.iter().take(MOST).filter_map(spawn).collect();
         Self { over, threads }
@@ -68,15 +70,16 @@ impl HostProbe {
     }
 }
 
-fn sample(cpus: &[u32], over: &AtomicBool) -> Samples {
+/// Samples from `began` on until it is over. A thread that is starved comes too late to see that it is
+/// not over: it has one sample all the same, as late as it came, and the periods that it missed.
+fn sample(cpus: &[u32], began: Ns, over: &AtomicBool) -> Samples {
     let mut all = Samples::default();
     if pin(cpus).is_err() {
         return all;
     }
     set_timer_slack(1);
-    let began = monotonic();
     let mut due = began + PERIOD_NS;
-    while !over.load(Ordering::Relaxed) {
+    loop {
         sleep_until(due);
         let now = monotonic();
         if now < due {
@@ -88,8 +91,10 @@ fn sample(cpus: &[u32], over: &AtomicBool) -> Samples {
         let missed = now.checked_sub(due).map_or(0, |late| late / PERIOD_NS + 1);
         all.missed += missed;
         due += missed * PERIOD_NS;
+        if over.load(Ordering::Relaxed) {
+            return all;
+        }
     }
-    all
 }
 
 #[cfg(test)]
@@ -97,6 +102,15 @@ mod tests {
     use super::{HostProbe, PERIOD_NS};
     use std::thread;
     use std::time::Duration;
+
+    #[test]
+    fn a_thread_that_comes_when_it_is_over_has_missed_all() {
+        let cpus = vcoop_threads::allowed_cpus().unwrap();
+        let late = vcoop_threads::clock::monotonic() - 100 * PERIOD_NS;
+        let found = super::sample(&cpus, late, &true.into());
+        assert_eq!(found.samples.len(), 1);
+        assert!(found.samples[0].1 >= 99 * PERIOD_NS && found.missed >= 98, "{found:?}");
+    }
 
     #[test]
     fn it_measures_until_it_is_ended() {

@@ -93,8 +93,23 @@ fn an_override_can_make_the_file_wrong() {
 fn a_thing_that_is_not_there_is_said() {
     assert!(refused("probe.0.task=guest.x").1.contains("there is no [[probe]]"));
     assert!(refused("name.x=1").1.contains("has no fields"));
+    assert_eq!(refused("load.nightly=5").1, "`load` has no entry `nightly`");
+    let (_, message, help) = refused("load.probe=5");
+    assert_eq!(message, "`probe` has fields: one value cannot replace them");
+    assert_eq!(help, "go on with a field: load.probe....");
     assert!(refused("load=5").1.contains("one value cannot replace"));
     let text = Set::parse("host.pcpus").unwrap_err().to_string();
     assert!(text.contains("PATH=VALUE"), "{text}");
     assert!(Set::parse("=3").is_err());
+}
+
+#[test]
+fn more_vms_than_are_read_in_time_are_refused() {
+    let text = |n: usize| {
+        let vms: String = (0..n).map(|i| format!("[[vm]]\nname = \"v{i}\"\nvcpus = 1\n")).collect();
+        format!("name = \"m\"\ntitle = \"m\"\n[host]\npcpus = 4\n{vms}")
+    };
+    let found = parse_set(&text(10_000), &[]).unwrap_err();
+    assert_eq!(found.0[0].message, "10000 VMs; at most 1024");
+    assert!(parse_set(&text(10), &[]).is_err_and(|e| !e.to_string().contains("at most 1024")));
 }

@@ -30,7 +30,7 @@ const QUANTILES: [Quantile; 5] = [
 /// Range of latencies of a probe over the whole document, so that its charts can be compared.
 fn over(document: &Document, probe: &str, label: &str) -> Axis {
     let of = document.latencies().filter(|s| s.key.is_named(probe));
-    let values = of.flat_map(|s| [s.min, s.p50.unwrap_or(s.mean), s.max]);
+    let values = of.flat_map(|s| [s.min, s.p50.or(s.mean), s.max]).flatten();
     Axis::over(label, Unit::Us, Scale::Log, values)
 }
 
@@ -83,14 +83,14 @@ fn slower_panel(
         let time = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), human::time);
         let mut row = vec![lane.label.clone(), series.count.to_string()];
         row.extend(QUANTILES.iter().map(|q| time(q.2(series))));
-        row.push(human::time(series.max));
+        row.push(human::maybe_time(series.max));
         table.rows.push(row);
         let Some(detail) = &series.detail else { continue };
         let total: u64 = detail.distribution.count.iter().sum();
         let share = |n: u64| n as f64 / total.max(1) as f64;
         let (mut left, mut sure, mut rare) = (total, Vec::new(), Vec::new());
         // A latency of zero has no place on a logarithmic axis: it goes to its end.
-        sure.push((series.min.max(x.min), 1.0));
+        sure.push((series.min.unwrap_or(x.min).max(x.min), 1.0));
         for (le, n) in detail.distribution.le_us.iter().zip(&detail.distribution.count) {
             left -= n;
             let le = le.max(x.min);

@@ -1,0 +1,161 @@
+//! The one door through which files that users name are read: regular files only, with a bound on
+//! their bytes. A device or a pipe could be endless, and a pipe makes who opens it wait.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// Most bytes of a scenario or of a sweep.
+pub const MOST_TEXT: u64 = 4 << 20;
+
+/// Most bytes of a file that a scenario names, but for captures: a profile, an rt-app workload.
+pub const MOST_NAMED: u64 = 1 << 20;
+
+/// Most bytes of a document that vcoop writes: `result.json`, `manifest.json`.
+pub const MOST_DOCUMENT: u64 = 256 << 20;
+
+/// Why a file is not read, where the system would have read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum Refusal {
+    /// No regular file, but this.
+    #[error("it is {0}, not a regular file")]
+    Kind(&'static str),
+    /// More bytes than this.
+    #[error("it is larger than {} MiB", .0 >> 20)]
+    Large(u64),
+    /// Bytes that are no UTF-8.
+    #[error("it is not text: it has bytes that are not UTF-8")]
+    NotText,
+}
+
+/// Opens a regular file for reading. It never waits.
+///
+/// # Errors
+///
+/// It cannot be opened, or is no regular file.
+pub fn open(path: &Path) -> io::Result<File> {
+    // To open some devices has effects, so the kind is looked at before, and again behind the file
+    // descriptor: another file may have taken the name.
+    regular(&fs::metadata(path)?)?;
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    regular(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// The bytes of a regular file, `most` at most.
+///
+/// # Errors
+///
+/// As [`open`], or the file is larger.
+pub fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let large = || io::Error::new(io::ErrorKind::FileTooLarge, Refusal::Large(most));
+    if file.metadata()?.len() > most {
+        return Err(large());
+    }
+    // A file may grow while it is read.
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most { Err(large()) } else { Ok(bytes) }
+}
+
+/// The text of a regular file, `most` bytes at most.
+///
+/// # Errors
+///
+/// As [`bytes`], or it is no UTF-8.
+pub fn text(path: &Path, most: u64) -> io::Result<String> {
+    let not_text = |_| io::Error::new(io::ErrorKind::InvalidData, Refusal::NotText);
+    String::from_utf8(bytes(path, most)?).map_err(not_text)
+}
+
+/// Takes the lock on a folder, for as long as the result is held; `None` where another process has
+/// it. The lock is on the folder itself: files in it come and go by renaming.
+///
+/// # Errors
+///
+/// The folder cannot be opened, or its file system has no locks.
+pub fn lock_folder(dir: &Path) -> io::Result<Option<File>> {
+    let lock = File::open(dir)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(e)) => Err(e),
+    }
+}
+
+/// What to do about an error of this module, as a sentence without its full stop; `None` where the
+/// system's own word says all.
+pub fn remedy(error: &io::Error) -> Option<&'static str> {
+    match error.get_ref()?.downcast_ref::<Refusal>()? {
+        Refusal::Kind("a directory") => Some("name a file in it"),
+        Refusal::Kind(_) => Some("save what it gives in a file, and name that"),
+        Refusal::Large(_) => Some("name the file that was meant, or split it"),
+        Refusal::NotText => Some("name a text file, in UTF-8"),
+    }
+}
+
+/// The error and what to do about it, as the end of a message: `why\n  remedy: what`.
+pub fn said(error: &io::Error) -> String {
+    let remedy = remedy(error).map(|what| format!("\n  remedy: {what}"));
+    format!("{error}{}", remedy.unwrap_or_default())
+}
+
+/// The same in one line, for messages that are laid out anew.
+pub fn sentence(error: &io::Error) -> String {
+    remedy(error).map_or_else(|| error.to_string(), |what| format!("{error}; {what}"))
+}
+
+fn regular(about: &fs::Metadata) -> io::Result<()> {
+    let kind = about.file_type();
+    let what = match () {
+        () if kind.is_file() => return Ok(()),
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a named pipe",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, Refusal::Kind(what)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_read_and_so_many_bytes_of_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        fs::write(&path, "12345").unwrap();
+        assert_eq!(text(&path, 5).unwrap(), "12345");
+        let why = text(&path, 4).unwrap_err();
+        assert_eq!(why.kind(), io::ErrorKind::FileTooLarge);
+        assert!(remedy(&why).is_some());
+        fs::write(&path, b"\xff").unwrap();
+        assert!(said(&text(&path, 4).unwrap_err()).contains("UTF-8\n  remedy: "));
+        // Nothing is read of a file that is too large: this one would take hours.
+        File::create(&path).unwrap().set_len(1 << 42).unwrap();
+        assert_eq!(bytes(&path, MOST_TEXT).unwrap_err().to_string(), "it is larger than 4 MiB");
+    }
+
+    #[test]
+    fn devices_pipes_sockets_and_directories_are_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pipe, socket) = (dir.path().join("pipe"), dir.path().join("socket"));
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let _bound = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for (path, kind) in [
+            (Path::new("/dev/zero"), "a device"),
+            (&pipe, "a named pipe"),
+            (&socket, "a socket"),
+            (dir.path(), "a directory"),
+        ] {
+            let why = open(path).unwrap_err();
+            assert_eq!(why.to_string(), format!("it is {kind}, not a regular file"));
+            assert!(remedy(&why).is_some(), "{kind}");
+        }
+        assert_eq!(open(&dir.path().join("no")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,11 @@
+//! Any text is a file of the daemon's rules or is refused, with words.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use vcoop_daemon::config::Config;
+
+fuzz_target!(|text: &str| {
+    if let Err(refused) = Config::parse(text) {
+        assert!(!refused.to_string().is_empty());
+    }
+});
