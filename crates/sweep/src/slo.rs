@@ -220,7 +220,7 @@ impl Slo {
         };
         if number < 0.0 && quantity.statistic.is_some() {
             let message = format!("{} is never below zero", quantity.name);
-            return Err(wrong(OPTION, text, rest, message, "give a limit above zero".to_owned()));
+            return Err(wrong(option, text, rest, message, "give a limit above zero".to_owned()));
         }
         let fits: Vec<&str> =
             UNITS.iter().filter(|(_, of, _)| *of == quantity.unit).map(|(u, ..)| *u).collect();
