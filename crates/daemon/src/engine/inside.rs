@@ -210,10 +210,10 @@ impl Inside {
 
     fn attach(&mut self, target: Target) -> Result<VmStatus, String> {
         let Target { vm: id, vcpus, plan, timers, shares } = target;
-        // Before the vCPUs: once they are boosted, nothing is left that could fail.
+        // What takes long, or can fail, comes before the first boost.
+        let of_timers = |why| format!("the thread that delivers its timers: {why}");
         let timers = timers.map(|(thread, plan)| {
-            let timers = self.attach_threads(id.clone(), vec![thread], plan, None);
-            timers.map_err(|why| format!("the thread that delivers its timers: {why}"))
+            self.attach_threads(id.clone(), vec![thread], plan, None).map_err(of_timers)
         });
         let timers = timers.transpose()?;
         if let Some(vm) = timers.and_then(|number| self.vms.get_mut(&number)) {
@@ -227,6 +227,11 @@ impl Inside {
             }
         };
         self.vms.entry(number).and_modify(|vm| vm.timers = timers);
+        let begun = timers.map_or(Ok(()), |timers| self.begin(timers)).map_err(of_timers);
+        if let Err(why) = begun.and_then(|()| self.begin(number)) {
+            self.detach(number);
+            return Err(why);
+        }
         Ok(self.status_of(&self.vms[&number], monotonic()))
     }
 
@@ -267,8 +272,33 @@ impl Inside {
                 return Err(format!("vCPU {}: {why}", vcpu.index));
             }
         }
+        Ok(number)
+    }
+
+    /// The policy begins.
+    fn begin(&mut self, number: u64) -> Result<(), String> {
+        let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
+        for place in 0..places {
+            let Some(vm) = self.vms.get(&number) else { break };
+            let (registered, index) = (vm.hears(place), vm.threads[place].index);
+            let why = match self.drive(number, place, |port| driver::start(port, registered)) {
+                Some(Err(Stop::Gone)) => "its thread has ended".to_owned(),
+                Some(Err(Stop::Refused(why))) => why.to_string(),
+                Some(Err(Stop::Foreign)) => {
+                    self.check(number, place);
+                    continue;
+                }
+                Some(Ok(())) | None => {
+                    self.settle(number, place);
+                    self.attend(number, place);
+                    continue;
+                }
+            };
+            return Err(format!("vCPU {index}: {why}"));
+        }
+        let now = monotonic();
         self.dues.insert((now + CHECK_NS, Due::Check(number)));
-        let vm = self.vms.get_mut(&number).expect("it is attached");
+        let Some(vm) = self.vms.get_mut(&number) else { return Err("it has ended".to_owned()) };
         if vm.plan.policy.repays() {
             self.dues.insert((now + ACCOUNT_NS, Due::Account(number)));
         }
@@ -277,7 +307,7 @@ impl Inside {
             self.dues.insert((now, Due::Look(number)));
         }
         self.hear_bell(number, true);
-        Ok(number)
+        Ok(())
     }
 
     fn attach_vcpu(&mut self, number: u64, place: usize, of: &VcpuThread) -> Result<(), String> {
@@ -336,16 +366,6 @@ impl Inside {
                 .watch(tid, heard_after(&vm.plan.policy), self.poll.as_fd())
                 .map_err(|e| words(&e))?;
         }
-        let registered = self.vms[&number].hears(place);
-        let started = self.drive(number, place, |port| driver::start(port, registered));
-        match started {
-            Some(Ok(())) | None => {}
-            Some(Err(Stop::Gone)) => return Err("its thread has ended".to_owned()),
-            Some(Err(Stop::Refused(why))) => return Err(words(&why)),
-            Some(Err(Stop::Foreign)) => self.check(number, place),
-        }
-        self.settle(number, place);
-        self.attend(number, place);
         Ok(())
     }
 
