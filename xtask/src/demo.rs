@@ -149,12 +149,12 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
     let mut load = "mostly idle";
     if daemon.is_some() {
         in_guest(&vm, "insmod /lib/modules/vcoop.ko")?;
-        for vcpu in 0..args.vcpus {
+        for _ in 0..args.vcpus {
             in_guest(&vm, "while :; do :; done >/dev/null 2>&1 &")?;
-            // All the time, not by the turn: a guest that waits for its CPU takes seconds to start it.
-            let urgent = format!("cyclictest -q -p 80 -i {PERIOD_US} >/dev/null 2>&1 &");
-            in_guest(&vm, &format!("taskset {:x} {urgent}", 1 << vcpu))?;
         }
+        // All the time, not by the turn: a guest that waits for its CPU takes seconds to start it.
+        let tasks = format!("-i {PERIOD_US} -d 0 -t {} -a", args.vcpus);
+        in_guest(&vm, &format!("cyclictest -q -m -p 80 {tasks} >/dev/null 2>&1 &"))?;
         load = "never asleep";
     }
     let kernel = vm.run("uname -r", Duration::from_secs(10))?.stdout;

@@ -59,8 +59,7 @@ impl Capture {
     pub fn read(input: impl Read, limits: &Limits) -> Result<Self, CaptureError> {
         let mut lines = Lines::new(text(input)?, *limits);
         let mut turner = Turner::new(*limits);
-        loop {
-            let Some(next) = lines.next()? else { break };
+        while let Some(next) = lines.next()? {
             turner.losses.lines += 1;
             match next {
                 Text::TooLong => turner.losses.line_not_understood("line too long"),

@@ -342,7 +342,8 @@ fn the_abi_page_has_the_offsets_of_the_types() {
     let guest = offsets!(GuestArea: header, intent, cs, request, ack, deadline_tsc, pong, pong_tsc,
         remote);
     assert_rows(&text, "Guest area", &guest);
-    let host = offsets!(HostArea: header, status, ticket, budget_left_ns, steal_ns, hints, ping, preferred);
+    let host = offsets!(HostArea: header, status, ticket, budget_left_ns, steal_ns, hints, ping,
+        tell_idle, preferred);
     assert_rows(&text, "Host area", &host);
     for size in [size_of::<GuestArea>(), size_of::<HostArea>()] {
         assert!(text.contains(&format!("{size} bytes")), "{size}");

@@ -513,6 +513,12 @@ proptest! {
             // Enough vCPUs with a deadline leave nothing to a FIFO thread.
             p.policy = PolicyPlan::Vanilla;
         }
+        for task in &mut p.host_tasks {
+            // So does a task whose runtime is its period.
+            if task.policy.is_deadline() {
+                task.policy = Policy::Idle;
+            }
+        }
         for m in &mut p.vms {
             // A vCPU that never sleeps never lets another one have its pCPU.
             m.virt.idle.guest = GuestIdle::Hlt;

@@ -1,7 +1,6 @@
-//! Single threads by perf events (`perf_event_open(2)`), two for each,
-//! of which at most one listens:
+//! Single threads by perf events (`perf_event_open(2)`), two for each:
 //!
-//! * to hear that the thread runs, its own CPU clock, which rings each time that it has run for some time;
+//! * to hear that the thread runs, its own CPU clock, which rings once when it has run for some time;
 //! * to hear that it sleeps, the tracepoint `sched_switch`, filtered to those in which it goes to sleep.
 //!
 //! So what wakes up only to see that there is nothing to do wakes nobody here, until such runs add up
@@ -94,13 +93,13 @@ impl Source for Perf {
 
     fn await_run(&mut self, tid: i32) {
         if let Some(ring) = self.rings.get_mut(&tid) {
-            ring.listen(Some(Ear::Runs));
+            ring.await_run();
         }
     }
 
     fn await_nothing(&mut self, tid: i32) {
         if let Some(ring) = self.rings.get_mut(&tid) {
-            ring.listen(None);
+            ring.await_nothing();
         }
     }
 
@@ -135,13 +134,6 @@ fn open(attr: &mut perf::perf_event_attr, tid: i32) -> Result<OwnedFd, Error> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// What is listened to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ear {
-    Runs,
-    Sleeps,
-}
-
 /// The ring of one thread.
 #[derive(Debug)]
 struct Ring {
@@ -151,8 +143,10 @@ struct Ring {
     runs_id: u64,
     /// ... and after what time on a CPU it rings.
     after: Ns,
-    /// Which of them is enabled.
-    ear: Option<Ear>,
+    /// `runs` will ring.
+    armed: bool,
+    /// `sleeps` is enabled.
+    hears_sleeps: bool,
     stat: Stat,
     /// A page of control, and the records.
     map: NonNull<u8>,
@@ -186,7 +180,17 @@ impl Ring {
         let map = NonNull::new(map.cast::<u8>()).filter(|_| map != libc::MAP_FAILED);
         let map = map.ok_or_else(|| Error::of("mmap", io::Error::last_os_error()))?;
         let stat = Stat::open(tid).map_err(|e| Error::of("open /proc/TID/stat", e))?;
-        let mut ring = Self { sleeps, runs, runs_id: 0, after, ear: None, stat, map, tail: 0 };
+        let mut ring = Self {
+            sleeps,
+            runs,
+            runs_id: 0,
+            after,
+            armed: false,
+            hears_sleeps: false,
+            stat,
+            map,
+            tail: 0,
+        };
         let (sleeps, runs) = (ring.sleeps.as_raw_fd(), ring.runs.as_raw_fd());
         // SAFETY: the arguments are what these calls expect: a text that ends with zero, a descriptor,
         // room for a number, and nothing.
@@ -203,27 +207,14 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Listens to one event, or to none. Of a thread that runs on another CPU, each change is a call into
-    /// that CPU.
-    fn listen(&mut self, to: Option<Ear>) {
-        if self.ear == to {
-            return;
+    /// `runs` rings once more, and sleeps are not heard. Of a thread that runs on another CPU, each change is
+    /// a call into that CPU.
+    fn await_run(&mut self) {
+        self.await_nothing();
+        if !self.armed {
+            // SAFETY: a plain number.
+            self.armed = unsafe { sys::ioctls::REFRESH(self.runs.as_raw_fd(), 1) } == 0;
         }
-        let fd = |ear: Ear| match ear {
-            Ear::Runs => self.runs.as_raw_fd(),
-            Ear::Sleeps => self.sleeps.as_raw_fd(),
-        };
-        // The limit of records after which the kernel disables an event by itself is no way: it does so
-        // some time after the record was heard of, and may undo what was asked for in between.
-        if let Some(ear) = self.ear {
-            // SAFETY: no argument. If it fails, more is heard than needed.
-            unsafe { sys::ioctls::DISABLE(fd(ear), 0) };
-        }
-        if let Some(ear) = to {
-            // SAFETY: no argument. It cannot fail for an event that is open.
-            unsafe { sys::ioctls::ENABLE(fd(ear), 0) };
-        }
-        self.ear = to;
     }
 
     /// Its next sleep is heard. Whether it sleeps already.
@@ -232,9 +223,21 @@ impl Ring {
         if self.stat.is_asleep() {
             return true;
         }
-        self.listen(Some(Ear::Sleeps));
+        if !self.hears_sleeps {
+            // SAFETY: no argument.
+            self.hears_sleeps = unsafe { sys::ioctls::ENABLE(self.sleeps.as_raw_fd(), 0) } == 0;
+        }
         // Looked at after: what comes later is heard.
         self.stat.is_asleep()
+    }
+
+    /// Sleeps are not heard. If `runs` is to ring, it does so once.
+    fn await_nothing(&mut self) {
+        if self.hears_sleeps {
+            // SAFETY: no argument. If it fails, more is heard than needed.
+            unsafe { sys::ioctls::DISABLE(self.sleeps.as_raw_fd(), 0) };
+            self.hears_sleeps = false;
+        }
     }
 
     fn control(&self) -> *const perf::perf_event_mmap_page {
@@ -271,6 +274,7 @@ impl Ring {
             let (id, at) = (self.word(self.tail + 8), self.word(self.tail + 16));
             match kind {
                 perf::PERF_RECORD_SAMPLE if size == RECORD && id == self.runs_id => {
+                    self.armed = false;
                     // It began to, at the latest.
                     each(Happened { at: at.saturating_sub(self.after), what: What::Runs });
                 }
@@ -278,6 +282,7 @@ impl Ring {
                     each(Happened { at, what: What::Sleeps });
                 }
                 perf::PERF_RECORD_LOST => {
+                    self.armed = false;
                     each(Happened { at: monotonic(), what: What::Lost });
                 }
                 _ => {}

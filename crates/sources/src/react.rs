@@ -37,7 +37,7 @@ pub trait Source: fmt::Debug + Send {
     fn hears(&self) -> &'static str;
 
     /// Watches a thread; what it does is heard from [`await_run`](Self::await_run) or
-    /// [`await_sleep`](Self::await_sleep) on, at most one of the two. Whoever waits on `epoll` is woken with the thread's number as
+    /// [`await_sleep`](Self::await_sleep) on. Whoever waits on `epoll` is woken with the thread's number as
     /// the token when there is something to [`take`](Self::take). `after`: it need not be heard that the
     /// thread runs before it has run for so long since it was last heard of; the less is heard the less it
     /// costs.
@@ -50,14 +50,14 @@ pub trait Source: fmt::Debug + Send {
     /// Watches it no longer. One that is not watched is passed over.
     fn forget(&mut self, tid: i32);
 
-    /// The thread sleeps, or is about to: that it runs is heard from now on, again and again, and no sleep.
+    /// The thread sleeps, or is about to: that it runs is heard, once, and no sleep is from now on.
     fn await_run(&mut self, tid: i32);
 
-    /// The thread runs: that it sleeps is heard from now on, and nothing else. If it sleeps already, which
-    /// is the result, nothing changes.
+    /// The thread runs: that it sleeps is heard from now on. If it sleeps already, which is the result,
+    /// nothing need be heard.
     fn await_sleep(&mut self, tid: i32) -> bool;
 
-    /// Nothing is heard from now on.
+    /// No sleep is heard from now on. That it runs is, once, if it was awaited.
     fn await_nothing(&mut self, tid: i32);
 
     /// What a thread did since the last call, in order. It does not wait.

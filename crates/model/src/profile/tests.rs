@@ -51,7 +51,12 @@ fn unknown_profile_names_the_nearest() {
     let text = Profile::load("celeron-n450").unwrap_err().to_string();
     assert!(text.contains("did you mean `celeron-n4500`?"), "{text}");
     assert!(Profile::load("no/such.toml").unwrap_err().to_string().contains("cannot read"));
-    assert!(Profile::load("/dev/zero").unwrap_err().to_string().contains("it is not a file"));
+    assert!(
+        Profile::load("/dev/zero")
+            .unwrap_err()
+            .to_string()
+            .contains("it is a device, not a regular file")
+    );
 }
 
 #[test]

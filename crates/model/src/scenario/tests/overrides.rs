@@ -111,5 +111,6 @@ fn more_vms_than_are_read_in_time_are_refused() {
     };
     let found = parse_set(&text(10_000), &[]).unwrap_err();
     assert_eq!(found.0[0].message, "10000 VMs; at most 1024");
-    assert!(parse_set(&text(10), &[]).is_err_and(|e| !e.to_string().contains("at most 1024")));
+    let few = parse_set(&text(10), &[]);
+    assert!(few.is_ok_and(|scenario| scenario.plans(None).is_ok()));
 }
