@@ -388,11 +388,9 @@ fn mean_of(values: &[f64], per: Option<f64>) -> (f64, Option<Interval>) {
     (scalar(mean), interval_of_mean(values, per).map(|ends| ends.map(scalar)))
 }
 
-/// Values as counts of events, where they are that and there are few of them.
-fn few(values: &[f64], per: Option<f64>) -> Option<Vec<f64>> {
-    let per = per?;
-    let counts: Vec<f64> = values.iter().map(|value| value * per).collect();
-    stats::are_few(&counts).then_some(counts)
+/// Values as counts of events.
+fn counts(values: &[f64], per: f64) -> Vec<f64> {
+    values.iter().map(|value| value * per).collect()
 }
 
 /// Whether values are zero in some repeats: nobody knows how often what they measure happens.
@@ -402,12 +400,15 @@ fn comes_and_goes(values: &[f64]) -> bool {
 
 /// The interval of a mean over repeats.
 fn interval_of_mean(values: &[f64], per: Option<f64>) -> Option<Interval> {
-    if let Some(counts) = few(values, per) {
-        let per = per?;
-        return stats::interval_of_counts(&counts).map(|ends| ends.map(|end| end / per));
-    }
-    if per.is_none() && comes_and_goes(values) {
-        return None;
+    match per {
+        Some(per) => {
+            let counts = counts(values, per);
+            if stats::are_few(&counts) {
+                return stats::interval_of_counts(&counts).map(|ends| ends.map(|end| end / per));
+            }
+        }
+        None if comes_and_goes(values) => return None,
+        None => {}
     }
     let blocks = fold(values);
     stats::interval(blocks.len(), |w| weighted_mean(w, &blocks))
@@ -419,14 +420,15 @@ fn interval_of_ratio(
     folded: (&[f64], &[f64]),
     per: Option<f64>,
 ) -> Option<Interval> {
-    if let Some(per) = per
-        && (few(mine, Some(per)).is_some() || few(base, Some(per)).is_some())
-    {
-        let counts = |values: &[f64]| values.iter().map(|v| v * per).collect::<Vec<f64>>();
-        return stats::interval_of_count_ratio(&counts(mine), &counts(base));
-    }
-    if per.is_none() && (comes_and_goes(mine) || comes_and_goes(base)) {
-        return None;
+    match per {
+        Some(per) => {
+            let (mine, base) = (counts(mine, per), counts(base, per));
+            if stats::are_few(&mine) || stats::are_few(&base) {
+                return stats::interval_of_count_ratio(&mine, &base);
+            }
+        }
+        None if comes_and_goes(mine) || comes_and_goes(base) => return None,
+        None => {}
     }
     let (mine, base) = folded;
     stats::interval(mine.len(), |w| quotient(weighted_mean(w, mine), weighted_mean(w, base)))

@@ -51,26 +51,28 @@ pub trait Backend: Sync + fmt::Debug {
     }
 
     /// Runs a plan once. `stop` is asked now and then; when it answers true the run ends early and
-    /// gives back what it has.
+    /// gives back what it has. A run that failed half way gives what it had measured beside the reason,
+    /// where the backend can.
     ///
     /// # Errors
     ///
-    /// Why the run failed, in one sentence without the plan's name: the caller adds it.
-    fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String>;
-
-    /// [`run`](Self::run), but a run that failed half way gives what it had measured beside the
-    /// reason, where the backend can.
-    ///
-    /// # Errors
-    ///
-    /// Why the run failed, with nothing measured.
+    /// Why the run failed with nothing measured, in one sentence without the plan's name: the caller
+    /// adds it.
     fn run_partly(
         &self,
         plan: &Plan,
         seed: u64,
         stop: &dyn Fn() -> bool,
-    ) -> Result<(Recording, Option<String>), String> {
-        self.run(plan, seed, stop).map(|recording| (recording, None))
+    ) -> Result<(Recording, Option<String>), String>;
+
+    /// [`run_partly`](Self::run_partly), but what a run that failed had measured is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Why the run failed.
+    fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
+        let (recording, failure) = self.run_partly(plan, seed, stop)?;
+        failure.map_or(Ok(recording), Err)
     }
 
     /// [`run_partly`](Self::run_partly), and tells an observer what happens as far as the backend

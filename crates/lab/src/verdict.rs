@@ -176,11 +176,15 @@ fn counted(s: &LatencySeries) -> Option<(&'static str, f64, Option<Interval>, f6
 
 /// How a series misses periods, in words: `host.probe misses 12 % of its periods (vanilla 0 %)`.
 fn misses(series: &LatencySeries, base: &LatencySeries) -> String {
-    let percent = |s: &LatencySeries| human::digits(s.missed_share() * 100.0);
-    let (now, before) = (percent(series), percent(base));
     let verb = if series.is_starved() { "is starved: it misses" } else { "misses" };
-    let (name, baseline) = (series.key.name(), &base.key.policy);
-    format!("{name} {verb} {now} % of its periods ({baseline} {before} %)")
+    let shares = missed_words(series.missed_share(), &base.key.policy, base.missed_share());
+    format!("{} {verb} {shares}", series.key.name())
+}
+
+/// A share of periods that were missed, beside the baseline's: `12 % of its periods (vanilla 0 %)`.
+pub fn missed_words(now: f64, baseline: &str, before: f64) -> String {
+    let percent = |share: f64| human::digits(share * 100.0);
+    format!("{} % of its periods ({baseline} {} %)", percent(now), percent(before))
 }
 
 /// Glitches a minute of an audio probe; none of any other.

@@ -116,10 +116,15 @@ impl Backend for Notes {
         Ok(())
     }
 
-    fn run(&self, plan: &Plan, seed: u64, _: &dyn Fn() -> bool) -> Result<Recording, String> {
+    fn run_partly(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        _: &dyn Fn() -> bool,
+    ) -> Result<(Recording, Option<String>), String> {
         self.0.lock().unwrap().push((plan.policy_name.clone(), seed));
         let latencies = plan.probes.iter().map(|p| record(&p.probe, &[seed % 100 + 1], 0));
-        Ok(Recording { latencies: latencies.collect(), ..Recording::default() })
+        Ok((Recording { latencies: latencies.collect(), ..Recording::default() }, None))
     }
 }
 
@@ -191,7 +196,12 @@ impl Backend for Broken {
         Ok(())
     }
 
-    fn run(&self, plan: &Plan, _: u64, _: &dyn Fn() -> bool) -> Result<Recording, String> {
+    fn run_partly(
+        &self,
+        plan: &Plan,
+        _: u64,
+        _: &dyn Fn() -> bool,
+    ) -> Result<(Recording, Option<String>), String> {
         if plan.policy_name == "static" {
             panic!("out of order")
         } else {

@@ -135,7 +135,12 @@ impl Backend for WithCommand {
         Ok(())
     }
 
-    fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
+    fn run_partly(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(Recording, Option<String>), String> {
         let mut recording = self.0.run(plan, seed, stop)?;
         let drift = (seed % 7) as f64 / 100.0;
         let mut put = |name: &str, unit, value: f64| {
@@ -145,7 +150,7 @@ impl Backend for WithCommand {
         put("p99_us", "us", (self.1)(&plan.policy_name));
         put("max_us", "us", 1e6);
         put("rounds", "count", 3.0);
-        Ok(recording)
+        Ok((recording, None))
     }
 }
 

@@ -353,9 +353,8 @@ fn side(records: &[&Record], policy: &str, host: bool) -> Side {
 }
 
 /// The best policy of a cell, by the limits of a verdict: the lowest ratio of the guests' p99 among
-/// policies that lose no periods ([`LIMITS`] of the
-/// host's) and under which the host's probes are no slower than [`LIMITS`]
-/// allows.
+/// policies under which guests lose no periods, and the host's probes neither lose more nor are slower
+/// than [`LIMITS`] allows.
 fn best(records: &[&Record], policies: &[String], baseline: &str) -> Cell {
     let mut cell = Cell { points: points(records), ..Cell::default() };
     let before = [false, true].map(|host| side(records, baseline, host));

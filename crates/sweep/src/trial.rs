@@ -5,9 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 
 use vcoop_capture::Loader;
-use vcoop_lab::human;
 use vcoop_lab::result::{Document, LatencySeries};
-use vcoop_lab::verdict::LIMITS;
+use vcoop_lab::verdict::{LIMITS, missed_words};
 use vcoop_model::diagnostic::Diagnostics;
 use vcoop_model::plan::{Plan, Target};
 use vcoop_model::scenario::{Scenario, Set};
@@ -129,15 +128,9 @@ impl Host {
             let now = found.map_or(1.0, LatencySeries::missed_share);
             let most = before + LIMITS.missed;
             if now > most {
-                let (now, before) = (100.0 * now, 100.0 * before);
-                let percent = human::digits;
-                names.push(format!(
-                    "{name} misses {} % of its periods ({} {} %)",
-                    percent(now),
-                    Self::WITHOUT,
-                    percent(before)
-                ));
-                excess = excess.max(libm::log(now / 100.0 / most));
+                let shares = missed_words(now, Self::WITHOUT, *before);
+                names.push(format!("{name} misses {shares}"));
+                excess = excess.max(libm::log(now / most));
             }
         }
         (names, excess)

@@ -55,10 +55,6 @@ impl Backend for Kvm {
         vcoop_kvm::environment()
     }
 
-    fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
-        vcoop_kvm::run(plan, seed, stop).map_err(|e| e.to_string())
-    }
-
     fn run_partly(
         &self,
         plan: &Plan,

@@ -22,10 +22,6 @@ impl Backend for Sim {
         Ok(())
     }
 
-    fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
-        whole(self.run_partly(plan, seed, stop)?)
-    }
-
     fn run_partly(
         &self,
         plan: &Plan,
@@ -52,10 +48,6 @@ fn with_fault(mut recording: Recording) -> (Recording, Option<String>) {
     (recording, fault)
 }
 
-fn whole((recording, fault): (Recording, Option<String>)) -> Result<Recording, String> {
-    fault.map_or(Ok(recording), Err)
-}
-
 /// The simulator of this host, whatever host the plan describes: what stands beside a live column.
 #[derive(Clone, Debug)]
 pub struct SimHere(pub Here);
@@ -71,10 +63,6 @@ impl Backend for SimHere {
 
     fn environment(&self) -> BTreeMap<String, String> {
         BTreeMap::from([("simulated_host".to_owned(), self.0.describe())])
-    }
-
-    fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
-        whole(self.run_partly(plan, seed, stop)?)
     }
 
     fn run_partly(

@@ -172,8 +172,13 @@ impl Backend for Vm {
         facts
     }
 
-    fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
-        self.observe(plan, seed, stop, &mut Nobody).map(|(recording, _)| recording)
+    fn run_partly(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(Recording, Option<String>), String> {
+        self.observe(plan, seed, stop, &mut Nobody)
     }
 
     fn observe(

@@ -52,18 +52,21 @@ impl Backend for Fake {
         Ok(())
     }
 
-    fn run(&self, plan: &Plan, seed: u64, _: &dyn Fn() -> bool) -> Result<Recording, String> {
+    fn run_partly(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        _: &dyn Fn() -> bool,
+    ) -> Result<(Recording, Option<String>), String> {
         let policy = plan.policy_name.as_str();
         let probes = plan.probes.iter().map(|probe| {
             record(&probe.probe, &(self.law)(policy, &probe.probe, seed), (self.missed)(policy))
         });
         let key = ("host.hog".to_owned(), "throughput".to_owned());
         let load = Scalar { unit: "cpu", value: (self.load)(policy) };
-        Ok(Recording {
-            latencies: probes.collect(),
-            scalars: BTreeMap::from([(key, load)]),
-            ..Recording::default()
-        })
+        let scalars = BTreeMap::from([(key, load)]);
+        let recording = Recording { latencies: probes.collect(), scalars, ..Recording::default() };
+        Ok((recording, None))
     }
 }
 
