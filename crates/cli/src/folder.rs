@@ -13,11 +13,17 @@ use vcoop_report::{open_metrics, render_html};
 
 use crate::failure::Failure;
 use crate::output::shown;
+use crate::report::REPRODUCTION;
+use crate::validate::VALIDATION;
 
 /// Name of the page.
 pub(crate) const REPORT: &str = "report.html";
 /// Name of the file that says whose folder it is.
 pub(crate) const RESULT: &str = "result.json";
+/// Name of the page as text.
+pub(crate) const TEXT: &str = "report.txt";
+const PLAN: &str = "plan.json";
+const SCENARIO: &str = "scenario.toml";
 
 /// A folder for results, locked as long as this is there: two runs in one would undo each other's
 /// files.
@@ -86,7 +92,7 @@ impl Folder {
         };
         let this = Self { dir: dir.to_owned(), _lock: lock };
         for name in this.names()? {
-            if name.starts_with('.') && name.ends_with(".part") && is_half(&name) {
+            if is_half(&name) {
                 fs::remove_file(dir.join(&name)).map_err(|e| failed("clear", &e))?;
             }
         }
@@ -136,9 +142,9 @@ impl Folder {
         plans: &[Plan],
         scenario: &str,
     ) -> Result<(), Failure> {
-        self.put("scenario.toml", scenario)?;
-        self.put("plan.json", &plans_json(plans).map_err(Failure::run)?)?;
-        self.put("report.txt", &shown(report))?;
+        self.put(SCENARIO, scenario)?;
+        self.put(PLAN, &plans_json(plans).map_err(Failure::run)?)?;
+        self.put(TEXT, &shown(report))?;
         self.put(REPORT, &render_html(result))?;
         self.put(RESULT, &result.to_json())
     }
@@ -151,11 +157,9 @@ impl Folder {
 
 /// Whether a name is one of those under which files are written until they are whole.
 fn is_half(name: &str) -> bool {
-    let whole =
-        ["result.json", "plan.json", "scenario.toml", "report.txt", REPORT, "reproduce.json"];
-    let ours = |name: &str| whole.contains(&name) || name == "validation.json";
-    name.starts_with(".samples-")
-        || name.strip_prefix('.').and_then(|n| n.strip_suffix(".part")).is_some_and(ours)
+    let ours = [RESULT, PLAN, SCENARIO, TEXT, REPORT, REPRODUCTION, VALIDATION];
+    let whole = name.strip_prefix('.').and_then(|n| n.strip_suffix(".part"));
+    whole.is_some_and(|whole| ours.contains(&whole) || whole.starts_with("samples-"))
 }
 
 /// Writes a file of a folder, which [`replace`]s what was there.

@@ -27,12 +27,7 @@ pub(crate) fn shown(text: &str) -> String {
     for c in text.chars() {
         match c {
             '\n' | '\t' => out.push(c),
-            '\u{61c}' | '\u{feff}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' => {
-                out.extend(c.escape_unicode());
-            }
-            '\u{2060}'..='\u{206f}' => out.extend(c.escape_unicode()),
-            c if c.is_control() => out.extend(c.escape_default()),
-            c => out.push(c),
+            c => vcoop_model::text::show(c, &mut out),
         }
     }
     out

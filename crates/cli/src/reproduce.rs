@@ -8,7 +8,7 @@ use vcoop_report::{Style, render_reproduction, render_reproduction_html, wrap};
 
 use crate::args::ReproduceArgs;
 use crate::failure::Failure;
-use crate::folder::{Folder, REPORT};
+use crate::folder::{Folder, REPORT, TEXT};
 use crate::interrupt::stop_flag;
 use crate::output::{print, style};
 use crate::progress::Progress;
@@ -48,7 +48,7 @@ fn json(result: &Reproduction) -> Result<String, Failure> {
 }
 
 fn write(folder: &Folder, result: &Reproduction) -> Result<(), Failure> {
-    folder.put("report.txt", &render_reproduction(result, Style::default()))?;
+    folder.put(TEXT, &render_reproduction(result, Style::default()))?;
     folder.put(REPORT, &render_reproduction_html(result))?;
     folder.put(REPRODUCTION, &json(result)?)
 }

@@ -118,16 +118,26 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
 /// Holds conditions against every policy in every cell.
 fn fail_if(conditions: &[String], result: &Document) -> Result<(), Failure> {
     let known = quantities(result);
+    let conditions: Vec<Slo> = conditions
+        .iter()
+        .map(|text| Slo::parse("--fail-if", text, &known).map_err(refuse))
+        .collect::<Result<_, _>>()?;
+    let of_cell = |cell| {
+        let mut own = result.clone();
+        own.series.retain(|series| series.key().is_in(&cell));
+        (cell, own)
+    };
+    let cells: Vec<_> = match conditions.is_empty() {
+        true => Vec::new(),
+        false => result.cells().into_iter().map(of_cell).collect(),
+    };
     let mut found = Vec::new();
-    for text in conditions {
-        let condition = Slo::parse("--fail-if", text, &known).map_err(refuse)?;
-        for cell in result.cells() {
-            let mut own = result.clone();
-            own.series.retain(|series| series.key().is_in(&cell));
+    for condition in &conditions {
+        for (cell, own) in &cells {
             for policy in &result.policies {
-                let place = place(result, policy, &cell);
+                let place = place(result, policy, cell);
                 let name = &condition.quantity.name;
-                match condition.quantity.read(&own, policy) {
+                match condition.quantity.read(own, policy) {
                     Some(reading) if condition.held(reading) < Held::Likely => {}
                     Some(reading) => {
                         let value = condition.quantity.show(reading.value);

@@ -10,7 +10,7 @@ use vcoop_report::{Style, render_validation, render_validation_html};
 
 use crate::args::ValidateArgs;
 use crate::failure::Failure;
-use crate::folder::{Folder, REPORT};
+use crate::folder::{Folder, REPORT, TEXT};
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::progress::Progress;
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
     let result = validation(&documents);
     let json = serde_json::to_string_pretty(&result).map_err(Failure::run)? + "\n";
     if let Some(folder) = &folder {
-        folder.put("report.txt", &render_validation(&result, Style::default()))?;
+        folder.put(TEXT, &render_validation(&result, Style::default()))?;
         folder.put(REPORT, &render_validation_html(&result))?;
         folder.put(VALIDATION, &json)?;
     }

@@ -14,5 +14,6 @@ pub mod rt_app;
 pub mod scenario;
 pub mod span;
 pub mod sweep;
+pub mod text;
 mod toml_read;
 mod topology;

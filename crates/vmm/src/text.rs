@@ -19,16 +19,7 @@ pub(crate) fn shown(bytes: &[u8], max: usize) -> String {
     let bytes = &bytes[..bytes.len().min(max)];
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c {
-                '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' => {
-                    out.extend(c.escape_unicode());
-                }
-                '\u{61c}' | '\u{feff}' => out.extend(c.escape_unicode()),
-                c if c.is_control() => out.extend(c.escape_default()),
-                c => out.push(c),
-            }
-        }
+        chunk.valid().chars().for_each(|c| vcoop_model::text::show(c, &mut out));
         out.extend(chunk.invalid().iter().flat_map(|b| b.escape_ascii()).map(char::from));
     }
     out
