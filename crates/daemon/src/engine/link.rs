@@ -128,7 +128,7 @@ impl Link {
     }
 
     /// Asks a vCPU to ring when it goes idle, or does so no more. Whether it will.
-    pub(super) fn tells_idle(&self, place: usize, wanted: bool) -> bool {
+    pub(super) fn ask_idle(&self, place: usize, wanted: bool) -> bool {
         let (Some(page), true) = (self.pages(place), self.bell.is_some()) else { return false };
         page.host.tell_idle.store(wanted.into(), Ordering::Release);
         GuestArea::fence();

@@ -1,0 +1,267 @@
+//! How VMs get a policy, and get back what they had.
+
+use std::os::fd::AsFd;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use vcoop_model::plan::{Plan, PolicyPlan};
+use vcoop_policy::config::{AdvanceConfig, Ns};
+use vcoop_policy::driver;
+use vcoop_policy::repay::ACCOUNT_NS;
+use vcoop_sources::Perf;
+use vcoop_threads::clock::monotonic;
+use vcoop_threads::{Attributes, Captured, RunTimes};
+use vcoop_vmm::VcpuThread;
+
+use super::{AttachedVm, CHECK_NS, Inside, vcpu_status};
+use crate::engine::link::Link;
+use crate::engine::{ENDS, Shares, Target};
+use crate::port::{Due, Stop, Vcpu};
+use crate::protocol::{VcpuStatus, VmId, VmStatus};
+
+impl Inside {
+    pub(super) fn attach(&mut self, target: Target) -> Result<VmStatus, String> {
+        let Target { vm: id, vcpus, plan, timers, shares } = target;
+        // What takes long, or can fail, comes before the first boost.
+        let of_timers = |why| format!("the thread that delivers its timers: {why}");
+        let timers = timers.map(|(thread, plan)| {
+            self.prepare(id.clone(), vec![thread], plan, None).map_err(of_timers)
+        });
+        let timers = timers.transpose()?;
+        if let Some(vm) = timers.and_then(|number| self.vms.get_mut(&number)) {
+            vm.is_timers = true;
+        }
+        let number = match self.prepare(id, vcpus, plan, shares) {
+            Ok(number) => number,
+            Err(why) => {
+                timers.and_then(|number| self.detach(number));
+                return Err(why);
+            }
+        };
+        self.vms.entry(number).and_modify(|vm| vm.timers = timers);
+        let begun = timers.map_or(Ok(()), |timers| self.begin(timers)).map_err(of_timers);
+        if let Err(why) = begun.and_then(|()| self.begin(number)) {
+            self.detach(number);
+            return Err(why);
+        }
+        Ok(self.status_of(&self.vms[&number], monotonic()))
+    }
+
+    fn prepare(
+        &mut self,
+        id: VmId,
+        vcpus: Vec<VcpuThread>,
+        plan: Box<Plan>,
+        shares: Option<Shares>,
+    ) -> Result<u64, String> {
+        let now = monotonic();
+        let number = self.next;
+        self.next += 1;
+        let link = shares.map(|shares| {
+            let advance = plan.vms.first().map_or(AdvanceConfig::None, |vm| vm.virt.timer.advance);
+            let mut link = Link::new(shares, advance, vcpus.len(), now);
+            link.changed(&vcpus);
+            link
+        });
+        let vm = AttachedVm {
+            threads: vcpus.clone(),
+            timers: None,
+            is_timers: false,
+            link,
+            policy: plan.policy_name.clone(),
+            since: now,
+            called: now,
+            shared: plan.policy.shared(now),
+            vcpus: Vec::new(),
+            times: Vec::new(),
+            id,
+            plan,
+        };
+        self.vms.insert(number, vm);
+        for (place, vcpu) in vcpus.iter().enumerate() {
+            if let Err(why) = self.prepare_vcpu(number, place, vcpu) {
+                self.detach(number);
+                return Err(format!("vCPU {}: {why}", vcpu.index));
+            }
+        }
+        Ok(number)
+    }
+
+    /// The policy begins.
+    fn begin(&mut self, number: u64) -> Result<(), String> {
+        let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
+        for place in 0..places {
+            let Some(vm) = self.vms.get(&number) else { break };
+            let (registered, index) = (vm.hears(place), vm.threads[place].index);
+            let why = match self.drive(number, place, |port| driver::start(port, registered)) {
+                Some(Err(Stop::Gone)) => "its thread has ended".to_owned(),
+                Some(Err(Stop::Refused(why))) => why.to_string(),
+                Some(Err(Stop::Foreign)) => {
+                    self.check(number, place);
+                    continue;
+                }
+                Some(Ok(())) | None => {
+                    self.settle(number, place);
+                    self.attend(number, place);
+                    continue;
+                }
+            };
+            return Err(format!("vCPU {index}: {why}"));
+        }
+        let now = monotonic();
+        self.dues.insert((now + CHECK_NS, Due::Check(number)));
+        let Some(vm) = self.vms.get_mut(&number) else { return Err("it has ended".to_owned()) };
+        if vm.plan.policy.repays() {
+            self.dues.insert((now + ACCOUNT_NS, Due::Account(number)));
+        }
+        if let Some(link) = &mut vm.link {
+            link.ask_clock();
+            self.dues.insert((now, Due::Look(number)));
+        }
+        self.hear_bell(number, true);
+        Ok(())
+    }
+
+    fn prepare_vcpu(&mut self, number: u64, place: usize, of: &VcpuThread) -> Result<(), String> {
+        let words = |e: &dyn std::fmt::Display| e.to_string();
+        let tid = of.thread.tid.cast_signed();
+        let captured = Captured::of(tid).map_err(|e| words(&e))?.without_cpus();
+        let baseline = captured.baseline().clone();
+        if baseline.start != of.thread.start_time {
+            return Err(format!("thread {tid} is another one now"));
+        }
+        let vm = self.vms.get_mut(&number).expect("it is being attached");
+        let policy = baseline.attributes.to_policy();
+        if policy.is_rt() || policy.is_deadline() {
+            let why = format!("somebody else made it {}", baseline.attributes);
+            let (index, left_alone) = (of.index, Some(why));
+            let alone = VcpuStatus { index, tid, left_alone, ..VcpuStatus::default() };
+            vm.vcpus.push(Err(alone));
+            vm.times.push(None);
+            return Ok(());
+        }
+        self.journal.record(&captured).map_err(|e| words(&e))?;
+        let slot = self.keeper.hold(&baseline).map_err(|e| {
+            let _ = self.journal.forget(&captured);
+            format!("the keeper: {e}")
+        })?;
+        let mut driver = vm.plan.vcpu_driver(0, place);
+        // The plan's baseline is a guess; this is what the thread has.
+        driver.set_baseline(policy);
+        let vcpu = Vcpu {
+            index: of.index,
+            driver,
+            has: baseline.attributes,
+            captured,
+            slot,
+            for_life: !vm.plan.policy.boosts(),
+            armed: None,
+            awaits: None,
+            deadlines: 0,
+        };
+        vm.vcpus.push(Ok(vcpu));
+        let repays = vm.plan.policy.repays();
+        vm.times.push(if repays { RunTimes::open(tid).ok() } else { None });
+        self.threads.insert(tid, (number, place));
+        let ends = vm.vcpus[place].as_ref().ok().and_then(|v| v.captured.ends());
+        if let Some(ends) = ends {
+            let token = EventData::new_u64(ENDS + tid as u64);
+            epoll::add(&self.poll, ends, token, EventFlags::IN | EventFlags::ONESHOT)
+                .map_err(|e| words(&e))?;
+        }
+        if vm.plan.policy.boosts() {
+            let source = match &mut self.source {
+                Some(source) => source,
+                None => self.source.insert(Box::new(Perf::new().map_err(|e| words(&e))?)),
+            };
+            source
+                .watch(tid, heard_after(&vm.plan.policy), self.poll.as_fd())
+                .map_err(|e| words(&e))?;
+        }
+        Ok(())
+    }
+
+    /// A vCPU is driven no longer. `why`: it is left as it is; else its thread has ended. A VM without
+    /// a thread is none.
+    pub(super) fn leave(&mut self, number: u64, place: usize, why: Option<String>) {
+        let Some(vm) = self.vms.get_mut(&number) else { return };
+        let Some(entry) = vm.vcpus.get_mut(place) else { return };
+        let Ok(vcpu) = entry else { return };
+        let alone = VcpuStatus {
+            left_alone: Some(why.unwrap_or_else(|| "its thread has ended".to_owned())),
+            boosted: false,
+            ..vcpu_status(vcpu, monotonic())
+        };
+        if let Ok(vcpu) = std::mem::replace(entry, Err(alone)) {
+            self.let_go(vcpu, Due::Policy(number, place));
+        }
+        let Some(vm) = self.vms.get(&number) else { return };
+        let ended = |v: &Result<Vcpu, VcpuStatus>| match v {
+            Ok(_) => false,
+            Err(alone) => !Captured::of(alone.tid).is_ok_and(|c| c.is_alive()),
+        };
+        if vm.vcpus.iter().all(ended) {
+            self.detach(number);
+        }
+    }
+
+    /// A thread gets back what it had, unless somebody else has given it something, and nothing is kept
+    /// about it any more. What cannot be given back stays in the journal.
+    fn let_go(&mut self, vcpu: Vcpu, due: Due) {
+        self.source.iter_mut().for_each(|source| source.forget(vcpu.tid()));
+        self.threads.remove(&vcpu.tid());
+        if let Some(at) = vcpu.armed {
+            self.dues.remove(&(at, due));
+        }
+        if let (Some(at), Due::Policy(number, place)) = (vcpu.awaits, due) {
+            self.dues.remove(&(at, Due::Deadline(number, place)));
+        }
+        let now = Attributes::get(vcpu.tid());
+        let is_ours = now.is_ok_and(|now| now.to_policy() == vcpu.has.to_policy());
+        if is_ours && vcpu.captured.restore().is_err() {
+            return;
+        }
+        self.keeper.drop(vcpu.slot);
+        // It stays in the file if that cannot be written, which does no harm.
+        let _ = self.journal.forget(&vcpu.captured);
+    }
+
+    pub(super) fn detach(&mut self, number: u64) -> Option<VmStatus> {
+        let now = monotonic();
+        let places = self.vms.get(&number)?.vcpus.len();
+        for place in 0..places {
+            // Refused, gone, or changed by somebody else: what is left to do follows.
+            let _ = self.drive(number, place, |port| driver::stop(port));
+        }
+        self.hear_bell(number, false);
+        let mut vm = self.vms.remove(&number)?;
+        let last = self.status_of(&vm, now);
+        if let Some(timers) = vm.timers {
+            self.detach(timers);
+        }
+        for (place, vcpu) in vm.vcpus.drain(..).enumerate() {
+            if let Ok(vcpu) = vcpu {
+                self.let_go(vcpu, Due::Policy(number, place));
+            }
+        }
+        self.dues.retain(|(_, due)| {
+            !matches!(due, Due::Account(n) | Due::Check(n) | Due::Look(n)
+                if *n == number)
+        });
+        Some(last)
+    }
+
+    pub(super) fn detach_all(&mut self) {
+        while let Some((number, _)) = self.vms.first_key_value() {
+            self.detach(*number);
+        }
+    }
+}
+
+/// How long a vCPU has run before its policy has to know: what is shorter than its boost may be heard of
+/// late, and is charged all the same.
+fn heard_after(policy: &PolicyPlan) -> Ns {
+    match policy {
+        PolicyPlan::WakeBoost(config) => config.run_ns / 2,
+        _ => 0,
+    }
+}
