@@ -113,8 +113,8 @@ pub struct VcpuDriver {
     timer: Option<Ns>,
     has_thread: bool,
     is_halted: bool,
-    /// CPU time of the thread at the last account.
-    accounted: CpuTime,
+    /// CPU time of the thread at the last account. What it did before the first one is not the policy's.
+    accounted: Option<CpuTime>,
 }
 
 impl VcpuDriver {
@@ -127,7 +127,7 @@ impl VcpuDriver {
             timer: None,
             has_thread: false,
             is_halted: false,
-            accounted: CpuTime::default(),
+            accounted: None,
         }
     }
 
@@ -183,6 +183,7 @@ pub fn start<P: Port>(port: &mut P, registered: bool) -> Result<(), P::Error> {
     let v = port.driver();
     v.has_thread = true;
     v.is_halted = false;
+    v.accounted = None;
     let outranks = v.outranks();
     call(port, Event::Baseline { outranks }, false)?;
     if registered {
@@ -309,14 +310,16 @@ pub fn timer<P: Port>(port: &mut P) -> Result<(), P::Error> {
     Ok(())
 }
 
-/// What the vCPU's thread has done since it began: every [`ACCOUNT_NS`](crate::repay::ACCOUNT_NS), for a
-/// policy that [repays](HostPolicy::repays).
+/// What the vCPU's thread has done since it began: when the policy begins and every
+/// [`ACCOUNT_NS`](crate::repay::ACCOUNT_NS) from then on, for a policy that [repays](HostPolicy::repays).
 ///
 /// # Errors
 /// The port's.
 pub fn account<P: Port>(port: &mut P, total: CpuTime) -> Result<(), P::Error> {
-    let since = total.since(core::mem::replace(&mut port.driver().accounted, total));
-    feed(port, Event::Ran(since))
+    match port.driver().accounted.replace(total) {
+        Some(before) => feed(port, Event::Ran(total.since(before))),
+        None => Ok(()),
+    }
 }
 
 /// Somebody else has changed the baseline of the vCPU's thread, or wants it changed.

@@ -436,24 +436,28 @@ proptest! {
     }
 }
 
-/// Boosted time in a second of a guest that always wants a boost, and gives one back now and then
-/// or never.
-fn boosted_in_a_second(gives_back: bool) -> u64 {
-    let budget = Budget { burst_ns: 3_000_000, refill_ppm: 100_000 };
+/// `dynamic` with all its reasons to boost, and a bound on the vCPU only.
+fn rig(vcpu_budget: Budget, repay: bool) -> Rig {
     let config = DynamicConfig {
         means: MEANS[0],
-        vcpu_budget: budget,
+        vcpu_budget,
         vm_budget: Budget { burst_ns: 1 << 40, refill_ppm: 0 },
         max_preempt_off_ns: 3_000_000,
         boost_on_injection: true,
         boost_receiver: false,
         boost_on_request: true,
         boost_across_idle: true,
-        repay: false,
+        repay,
         rest_slice_ns: None,
     };
-    let mut rig =
-        Rig::new(|| HostPolicy::dynamic(config, 0), config.means, budget, config.vm_budget);
+    Rig::new(|| HostPolicy::dynamic(config, 0), config.means, vcpu_budget, config.vm_budget)
+}
+
+/// Boosted time in a second of a guest that always wants a boost, and gives one back now and then
+/// or never.
+fn boosted_in_a_second(gives_back: bool) -> u64 {
+    let budget = Budget { burst_ns: 3_000_000, refill_ppm: 100_000 };
+    let mut rig = rig(budget, false);
     for ms in 1..=1_000u64 {
         rig.advance(ms * 1_000_000);
         if gives_back {
@@ -477,4 +481,30 @@ fn the_budget_grants_what_is_given_back() {
     assert!(fair <= grant && fair >= grant * 9 / 10, "{fair} of {grant}");
     let rogue = boosted_in_a_second(false);
     assert!(rogue >= 3_000_000 && rogue <= grant / 3, "{rogue} of {grant}");
+}
+
+/// A thread that had its CPU alone for a minute, or waited for a minute, before the policy came has
+/// neither a debt nor a credit when it comes.
+#[test]
+fn what_a_thread_did_before_the_policy_is_not_its_debt() {
+    let ran = |ms: u64, of_ms: u64| CpuTime {
+        busy_ns: ms * 1_000_000,
+        steal_ns: (of_ms - ms) * 1_000_000,
+    };
+    for before in [ran(60_000, 60_000), ran(0, 60_000)] {
+        let mut rig = rig(Budget { burst_ns: 1 << 40, refill_ppm: 0 }, true);
+        rig.op(0, Op::Account(before));
+        // A third of a CPU, as beside two equals, and a tenth by boosts on top of it.
+        for ms in (100..=500).step_by(100) {
+            rig.op(0, Op::Exit);
+            rig.advance(ms * 1_000_000 - 90_000_000);
+            rig.words = GuestWords::SILENT;
+            rig.op(0, Op::Notify { running: false });
+            rig.words = GuestWords::from_raw(0, 0, 2, 0);
+            rig.advance(ms * 1_000_000);
+            rig.op(0, Op::Account(ran(40, 100)));
+        }
+        let lowered = rig.drivers[0].policy().rest().levels;
+        assert!((1..=4).contains(&lowered), "{lowered} levels after {before:?}");
+    }
 }

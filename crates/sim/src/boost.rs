@@ -398,7 +398,7 @@ impl World<'_> {
             driver::start(&mut VcpuPort { world: self, v, vector: 0 }, registered)?;
         }
         if self.vcpus.iter().any(|v| v.driver.policy().repays()) {
-            self.queue.set(self.slots.accounts, ACCOUNT_NS);
+            self.queue.set(self.slots.accounts, self.now);
         }
         // A scheduler may have timers before anything runs.
         self.host_notes();

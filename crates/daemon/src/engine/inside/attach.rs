@@ -6,7 +6,6 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_policy::config::{AdvanceConfig, Ns};
 use vcoop_policy::driver;
-use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_sources::Perf;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::{Attributes, Captured, RunTimes};
@@ -111,7 +110,7 @@ impl Inside {
         self.dues.insert((now + CHECK_NS, Due::Check(number)));
         let Some(vm) = self.vms.get_mut(&number) else { return Err("it has ended".to_owned()) };
         if vm.plan.policy.repays() {
-            self.dues.insert((now + ACCOUNT_NS, Due::Account(number)));
+            self.dues.insert((now, Due::Account(number)));
         }
         if let Some(link) = &mut vm.link {
             link.ask_clock();
