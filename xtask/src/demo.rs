@@ -21,6 +21,7 @@ usage: cargo xtask demo NAME [--rounds N] [--each TIME] [--vcpus N] [--json] [--
   --rounds    rounds, in each of which every policy has its turn (10)
   --each      time of a turn, with a unit (5s)
   --vcpus     vCPUs of the guest, all on the CPU of the hogs (1)
+  --set       a key of a policy, as for `vcoop compare`: policy.dynamic.vcpu_refill=25%
   --json      print one JSON document
   --out       also write report.html and the data files into this folder
   --vcoop     this program instead of building one";
@@ -99,6 +100,7 @@ fn parse(args: &[String]) -> Option<Args> {
                 parsed.compare.retain(|other| !other.starts_with(arg));
                 parsed.compare.push(format!("{arg}={}", args.next()?));
             }
+            "--set" => parsed.compare.push(format!("{arg}={}", args.next()?)),
             "--vcpus" => {
                 parsed.vcpus = args.next()?.parse().ok().filter(|n| (1..=8).contains(n))?
             }
@@ -310,6 +312,8 @@ mod tests {
         assert_eq!(of("wake-boost").unwrap(), ["--rounds=10", "--each=5s"]);
         let short = of("--json wake-boost --rounds 2 --each 1s").unwrap();
         assert_eq!(short, ["--json", "--rounds=2", "--each=1s"]);
+        let set = of("wake-boost --set policy.a.b=1 --set policy.a.c=2").unwrap();
+        assert_eq!(set[2..], ["--set=policy.a.b=1", "--set=policy.a.c=2"]);
         for none in ["", "other", "wake-boost other", "wake-boost --rounds", "wake-boost --x"] {
             assert_eq!(of(none), None, "{none}");
         }

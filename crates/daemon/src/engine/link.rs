@@ -14,7 +14,7 @@ use crate::port::Page;
 
 /// How early a vCPU is boosted for a deadline, unless its policy says otherwise: what a wake-up of the
 /// engine and the change of the thread's class take on a host on which that takes long.
-const LEAD_NS: Ns = 100_000;
+const LEAD_NS: Ns = 50_000;
 
 /// A deadline that has passed for so long is forgotten by now, or its timer was canceled.
 const STALE_NS: Ns = 3_000_000;
@@ -229,7 +229,7 @@ fn slots(threads: &[VcpuThread], online: &[(u64, u32)]) -> Vec<Option<u64>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Deadline, Link, slots};
+    use super::{Deadline, LEAD_NS, Link, RESERVE_NS, slots};
     use std::os::unix::fs::FileExt;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
@@ -288,11 +288,14 @@ mod tests {
         area.pong.store(1, Ordering::Release);
         link.read_clock(0, 1_000_000);
         let due = |link: &Link, now| link.deadline(0, now, u64::MAX);
-        assert_eq!(due(&link, 1_000_000), Deadline::Later(4_900_000));
-        assert_eq!(link.deadline(0, 1_000_000, 250_000), Deadline::Later(5_000_000));
-        assert_eq!(due(&link, 4_900_000), Deadline::Now);
+        assert_eq!(due(&link, 1_000_000), Deadline::Later(5_000_000 - LEAD_NS));
+        assert_eq!(
+            link.deadline(0, 1_000_000, LEAD_NS + RESERVE_NS - 1),
+            Deadline::Later(5_000_000)
+        );
+        assert_eq!(due(&link, 5_000_000 - LEAD_NS), Deadline::Now);
         assert!(link.serve(0) && !link.serve(0));
-        assert_eq!(due(&link, 4_950_000), Deadline::Now, "it has lost its boost, and is to come");
+        assert_eq!(due(&link, 4_990_000), Deadline::Now, "it has lost its boost, and is to come");
         assert_eq!(due(&link, 5_400_000), Deadline::Now, "its timer is on its way");
         assert_eq!(due(&link, 5_600_000), Deadline::None);
         area.deadline_tsc.store(6_000_000, Ordering::Release);
