@@ -50,6 +50,8 @@ pub enum Reason {
     VcpuBudget,
     /// The VM's bucket is empty, or has not yet recovered.
     VmBudget,
+    /// The vCPU was boosted for as long as it may be at once, and the gap after that is not over.
+    Longest,
     /// The only reason was a preempt-disabled section that is older than the bound.
     LongSection,
     /// The baseline already outranks the means: a boost would lower it.

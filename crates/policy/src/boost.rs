@@ -135,6 +135,7 @@ impl Dynamic {
             control: Control::new(
                 config.means,
                 config.vcpu_budget,
+                config.longest_boost_ns,
                 true,
                 config.repay,
                 config.rest_slice_ns,

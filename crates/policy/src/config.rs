@@ -50,6 +50,9 @@ pub struct DynamicConfig {
     pub vcpu_budget: Budget,
     /// Budget of each VM, shared by its vCPUs.
     pub vm_budget: Budget,
+    /// Longest boost at once, but for a two-hundredth of the time; `None`: as the budget allows. See
+    /// [`stretch`](crate::stretch).
+    pub longest_boost_ns: Option<Ns>,
     /// Longest that a preempt-disabled section may hold a boost (seed 0: 3 ms).
     pub max_preempt_off_ns: Ns,
     /// Boost when an interrupt is injected.

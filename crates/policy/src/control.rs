@@ -25,8 +25,8 @@ use crate::repay::Repay;
 /// | `Throttled` | a reason | `Throttled` | `Denied` |
 /// | `Boosted` | no reason left | `Normal` | `Restore`, `Status` |
 /// | `Boosted` | the host refused the means | `Normal` | `Status`, `Denied` |
-/// | `Boosted` | budget empty | `Throttled` | `Restore`, `Status`, `Denied` |
-/// | `Throttled` | both buckets at half their burst, penalty over | `Normal` | `Status` |
+/// | `Boosted` | budget empty, or boosted for as long as it may be at once | `Throttled` | `Restore`, `Status`, `Denied` |
+/// | `Throttled` | both buckets at half their burst, penalty over; or the gap is | `Normal` | `Status` |
 ///
 /// Half the burst is the hysteresis: with a threshold at zero a vCPU that always has a reason would
 /// be boosted and restored every few microseconds, and each change costs the host more than the
@@ -40,7 +40,8 @@ use crate::repay::Repay;
 /// budget has to end a boost counts as a *strike*; after [`FREE_STRIKES`] in a row each further one makes
 /// the throttling last four times as long ([`PENALTY_NS`], at most [`MOST_STEPS`] times). A boost that
 /// ends because its reason is gone wipes the strikes out. So an honest guest that was overrun has a few
-/// bursts to work off what piled up meanwhile, and one that takes turns is bounded by its bucket alone.
+/// bursts to work off what piled up meanwhile, and one that takes turns is bounded by its bucket alone. A
+/// boost that was as long as it may be at once ([`stretch`](crate::stretch)) is no strike.
 ///
 /// Order: `Status(Boosted)` goes before `Boost`, and `Restore` before any other status. So whenever
 /// the means are applied the word says so, and a guest that reads another status need not notify.
@@ -89,6 +90,7 @@ impl Control {
     pub(crate) fn new(
         means: Means,
         budget: Budget,
+        longest: Option<Ns>,
         published: bool,
         repays: bool,
         rest_slice_ns: Option<Ns>,
@@ -102,7 +104,7 @@ impl Control {
             halted: false,
             outranked: false,
             latched: None,
-            meter: Meter::new(budget, now),
+            meter: Meter::new(budget, longest, now),
             strikes: 0,
             held_until: 0,
             timer: None,
@@ -178,9 +180,6 @@ impl Control {
                 if self.rest() != Rest::default() {
                     out.push(Action::Rest(Rest::default()));
                 }
-                if let Some((repay, _)) = &mut self.repay {
-                    repay.reset();
-                }
                 self.restore(Status::Disabled, vm, out);
                 if self.timer.take().is_some() {
                     out.push(Action::CancelTimer);
@@ -238,7 +237,7 @@ impl Control {
             Status::Normal => {}
         }
         let granted = if self.halted {
-            self.meter.can_start(&vm.bucket)
+            self.meter.can_start(now, &vm.bucket)
         } else {
             self.meter.start(now, &mut vm.bucket)
         };
@@ -295,11 +294,9 @@ impl Control {
         match self.status {
             Status::Boosted if !self.halted => {
                 if let Err(reason) = self.meter.renew(&mut vm.bucket) {
-                    if let Some(steps) = self.strikes.checked_sub(FREE_STRIKES) {
-                        let penalty = PENALTY_NS << (2 * steps.min(MOST_STEPS));
-                        self.held_until = now.saturating_add(penalty);
+                    if reason != Reason::Longest {
+                        self.strike(now);
                     }
-                    self.strikes = self.strikes.saturating_add(1);
                     self.throttle(reason, vm, out);
                 }
             }
@@ -330,9 +327,19 @@ impl Control {
         }
     }
 
+    /// The budget had to end a boost.
+    fn strike(&mut self, now: Ns) {
+        if let Some(steps) = self.strikes.checked_sub(FREE_STRIKES) {
+            let penalty = PENALTY_NS << (2 * steps.min(MOST_STEPS));
+            self.held_until = now.saturating_add(penalty);
+        }
+        self.strikes = self.strikes.saturating_add(1);
+    }
+
     /// How long until a throttling is over. `None`: never.
     fn recovery(&self, now: Ns, vm: &VmShared) -> Option<Ns> {
-        Some(self.meter.recovery(&vm.bucket)?.max(self.held_until.saturating_sub(now)))
+        let recovered = self.meter.recovery(now, self.latched, &vm.bucket)?;
+        Some(recovered.max(self.held_until.saturating_sub(now)))
     }
 
     fn deny(&mut self, reason: Reason, out: &mut Actions) {

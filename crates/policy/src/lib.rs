@@ -58,6 +58,7 @@ mod meter;
 pub mod ratelimit;
 pub mod repay;
 pub mod sender;
+mod stretch;
 pub mod thread;
 pub mod wake_boost;
 

@@ -3,6 +3,7 @@
 use crate::action::Reason;
 use crate::budget::Bucket;
 use crate::config::{Budget, Ns};
+use crate::stretch::Stretch;
 
 /// A boost that could not last this long is not started: applying and ending it costs two changes
 /// of a thread's scheduling attributes, a few microseconds in all.
@@ -20,6 +21,8 @@ const LEASE_SHARE: u64 = 8;
 /// that another one has begun to drain it. The price: a vCPU may find the bucket empty while others
 /// hold leases they will not use up. An eighth at a time keeps that small, and the lower bound on a
 /// lease keeps the number of timer events small as the level falls.
+///
+/// A policy that bounds how long a vCPU is boosted at once has a [`Stretch`] as well.
 #[derive(Clone, Debug)]
 pub(crate) struct Meter {
     bucket: Bucket,
@@ -28,11 +31,14 @@ pub(crate) struct Meter {
     /// Boosted and awake; time is charged up to here.
     since: Option<Ns>,
     boosted_ns: Ns,
+    stretch: Option<Stretch>,
 }
 
 impl Meter {
-    pub(crate) fn new(budget: Budget, now: Ns) -> Self {
-        Self { bucket: Bucket::new(budget, now), lease: 0, since: None, boosted_ns: 0 }
+    /// `longest`: of a boost, where that is bounded.
+    pub(crate) fn new(budget: Budget, longest: Option<Ns>, now: Ns) -> Self {
+        let stretch = longest.map(|longest| Stretch::new(longest, budget.burst_ns, now));
+        Self { bucket: Bucket::new(budget, now), lease: 0, since: None, boosted_ns: 0, stretch }
     }
 
     /// Charges the time since the last call, if it was boosted, and refills.
@@ -45,20 +51,33 @@ impl Meter {
             // A late timer: the lease was overrun, and the VM pays for it too.
             vm.charge(ran.saturating_sub(self.lease));
             self.lease = self.lease.saturating_sub(ran);
+            self.stretch.iter_mut().for_each(|s| s.charge(ran));
         }
+        self.stretch.iter_mut().for_each(|s| s.refill(now));
         self.bucket.refill(now);
         vm.refill(now);
     }
 
     /// Whether a boost could begin now. Expects settled accounts.
-    pub(crate) fn can_start(&self, vm: &Bucket) -> Result<(), Reason> {
+    pub(crate) fn can_start(&mut self, now: Ns, vm: &Bucket) -> Result<(), Reason> {
         if !self.bucket.has(least(&self.bucket)) {
             return Err(Reason::VcpuBudget);
         }
         if !vm.has(least(vm)) {
             return Err(Reason::VmBudget);
         }
-        Ok(())
+        if let Some(stretch) = &mut self.stretch {
+            stretch.begin(now);
+        }
+        self.at_once()
+    }
+
+    /// Whether the stretch has room.
+    fn at_once(&self) -> Result<(), Reason> {
+        match &self.stretch {
+            Some(stretch) if stretch.left() < least(&self.bucket) => Err(Reason::Longest),
+            _ => Ok(()),
+        }
     }
 
     /// Begins to charge. Expects settled accounts.
@@ -66,7 +85,7 @@ impl Meter {
         if self.since.is_some() {
             return Ok(());
         }
-        self.can_start(vm)?;
+        self.can_start(now, vm)?;
         self.extend(vm);
         self.since = Some(now);
         Ok(())
@@ -74,7 +93,9 @@ impl Meter {
 
     /// Stops charging and gives the rest of the lease back. Expects settled accounts.
     pub(crate) fn stop(&mut self, vm: &mut Bucket) {
-        self.since = None;
+        if let (Some(now), Some(stretch)) = (self.since.take(), &mut self.stretch) {
+            stretch.end(now);
+        }
         vm.give_back(self.lease);
         self.lease = 0;
     }
@@ -85,6 +106,7 @@ impl Meter {
         if self.bucket.time_to_empty() == Some(0) {
             return Err(Reason::VcpuBudget);
         }
+        self.at_once()?;
         if self.lease == 0 {
             if !vm.has(least(vm)) {
                 return Err(Reason::VmBudget);
@@ -96,12 +118,16 @@ impl Meter {
 
     /// How long the boost can go on before [`renew`](Self::renew) must be asked.
     pub(crate) fn time_left(&self) -> Ns {
-        self.bucket.time_to_empty().unwrap_or(Ns::MAX).min(self.lease)
+        let at_once = self.stretch.as_ref().map_or(Ns::MAX, Stretch::left);
+        self.bucket.time_to_empty().unwrap_or(Ns::MAX).min(self.lease).min(at_once)
     }
 
-    /// How long until both buckets are at half their burst. `None`: never. Expects settled
-    /// accounts and nothing being charged.
-    pub(crate) fn recovery(&self, vm: &Bucket) -> Option<Ns> {
+    /// How long until what ended or prevented a boost is over: the gap after a stretch, or until both buckets are
+    /// at half their burst. `None`: never. Expects settled accounts and nothing being charged.
+    pub(crate) fn recovery(&self, now: Ns, reason: Option<Reason>, vm: &Bucket) -> Option<Ns> {
+        if let (Some(Reason::Longest), Some(stretch)) = (reason, &self.stretch) {
+            return Some(stretch.gap_left(now));
+        }
         let half = |b: &Bucket| b.time_until((b.burst() / 2).max(least(b)));
         Some(half(&self.bucket)?.max(half(vm)?))
     }
@@ -141,7 +167,7 @@ mod tests {
 
     #[test]
     fn unused_lease_goes_back() {
-        let (mut vm, mut m) = (Bucket::new(VM, 0), Meter::new(BIG, 0));
+        let (mut vm, mut m) = (Bucket::new(VM, 0), Meter::new(BIG, None, 0));
         m.start(0, &mut vm).unwrap();
         assert_eq!(vm.level(), 7_000_000);
         m.settle(30_000, &mut vm);
@@ -151,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_lone_vcpu_can_use_the_vm_budget_up_but_for_one_least_lease() {
-        let (mut vm, mut m) = (Bucket::new(VM, 0), Meter::new(BIG, 0));
+        let (mut vm, mut m) = (Bucket::new(VM, 0), Meter::new(BIG, None, 0));
         m.start(0, &mut vm).unwrap();
         let mut now = 0;
         let end = loop {
@@ -167,7 +193,7 @@ mod tests {
 
     #[test]
     fn overrun_lease_is_the_vms_debt() {
-        let (mut vm, mut m) = (Bucket::new(VM, 0), Meter::new(BIG, 0));
+        let (mut vm, mut m) = (Bucket::new(VM, 0), Meter::new(BIG, None, 0));
         m.start(0, &mut vm).unwrap();
         m.settle(20_000_000, &mut vm);
         m.stop(&mut vm);
@@ -178,9 +204,9 @@ mod tests {
     fn an_empty_budget_never_starts() {
         let none = Budget { burst_ns: 0, refill_ppm: 500_000 };
         let mut vm = Bucket::new(VM, 0);
-        assert_eq!(Meter::new(none, 0).start(0, &mut vm), Err(Reason::VcpuBudget));
+        assert_eq!(Meter::new(none, None, 0).start(0, &mut vm), Err(Reason::VcpuBudget));
         let mut vm = Bucket::new(none, 0);
-        assert_eq!(Meter::new(BIG, 0).start(0, &mut vm), Err(Reason::VmBudget));
-        assert_eq!(Meter::new(BIG, 0).recovery(&vm), None);
+        assert_eq!(Meter::new(BIG, None, 0).start(0, &mut vm), Err(Reason::VmBudget));
+        assert_eq!(Meter::new(BIG, None, 0).recovery(0, None, &vm), None);
     }
 }

@@ -108,11 +108,6 @@ impl Repay {
     pub fn levels(&self) -> u8 {
         self.levels
     }
-
-    /// Forgets everything: the thread is at its baseline.
-    pub fn reset(&mut self) {
-        *self = Self::default();
-    }
 }
 
 /// `a * b / c`, saturating; 0 for `c == 0`.
@@ -203,9 +198,6 @@ mod tests {
         let mut idle = indebted();
         assert_eq!(idle.on(CpuTime::default(), 0), MOST_LEVELS, "not at once");
         (0..60).for_each(|_| _ = idle.on(CpuTime::default(), 0));
-        assert_eq!(idle.levels(), 0);
-        idle = indebted();
-        idle.reset();
         assert_eq!(idle.levels(), 0);
     }
 

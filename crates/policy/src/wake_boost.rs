@@ -37,6 +37,7 @@ impl WakeBoost {
         let control = Control::new(
             config.means,
             config.vcpu_budget,
+            None,
             false,
             config.repay,
             config.rest_slice_ns,

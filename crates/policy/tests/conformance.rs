@@ -36,6 +36,7 @@ impl Pair {
             means: Means::Rr(8),
             vcpu_budget: BUDGET,
             vm_budget: Budget { burst_ns: 1 << 40, refill_ppm: 0 },
+            longest_boost_ns: None,
             max_preempt_off_ns: 3_000_000,
             boost_on_injection: true,
             boost_receiver: false,

@@ -107,6 +107,7 @@ impl World {
             means: Means::Rr(8),
             vcpu_budget: big,
             vm_budget: big,
+            longest_boost_ns: None,
             max_preempt_off_ns: 3_000_000,
             boost_on_injection: true,
             boost_receiver: false,

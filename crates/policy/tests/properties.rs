@@ -398,6 +398,7 @@ proptest! {
         receiver in any::<bool>(),
         on_request in any::<bool>(),
         across_idle in any::<bool>(),
+        longest_boost_ns in proptest::option::of(30_000..5_000_000_u64),
         repay in any::<bool>(),
         rest_slice_ns in proptest::option::of(100_000..100_000_000_u64),
         history in history(),
@@ -406,6 +407,7 @@ proptest! {
             means: MEANS[0],
             vcpu_budget: vcpu,
             vm_budget: vm,
+            longest_boost_ns,
             max_preempt_off_ns: 3_000_000,
             boost_on_injection: on_injection,
             boost_receiver: receiver,
@@ -442,6 +444,7 @@ fn rig(vcpu_budget: Budget, repay: bool) -> Rig {
         means: MEANS[0],
         vcpu_budget,
         vm_budget: Budget { burst_ns: 1 << 40, refill_ppm: 0 },
+        longest_boost_ns: None,
         max_preempt_off_ns: 3_000_000,
         boost_on_injection: true,
         boost_receiver: false,
@@ -507,4 +510,24 @@ fn what_a_thread_did_before_the_policy_is_not_its_debt() {
         let lowered = rig.drivers[0].policy().rest().levels;
         assert!((1..=4).contains(&lowered), "{lowered} levels after {before:?}");
     }
+}
+
+/// Registering again does not wipe a debt out.
+#[test]
+fn a_guest_that_registers_again_still_owes() {
+    let mut rig = rig(Budget { burst_ns: 1 << 40, refill_ppm: 0 }, true);
+    let ran = CpuTime { busy_ns: 60_000_000, steal_ns: 40_000_000 };
+    rig.op(0, Op::Account(CpuTime::default()));
+    for ms in (100..=1_000).step_by(100) {
+        rig.op(0, Op::Register(false));
+        rig.op(0, Op::Register(true));
+        rig.words = GuestWords::from_raw(0, 0, 2, 0);
+        rig.op(0, Op::Exit);
+        rig.advance(ms * 1_000_000 - 50_000_000);
+        rig.words = GuestWords::SILENT;
+        rig.op(0, Op::Notify { running: false });
+        rig.advance(ms * 1_000_000);
+        rig.op(0, Op::Account(ran));
+    }
+    assert!(rig.drivers[0].policy().rest().levels >= 3);
 }

@@ -16,6 +16,7 @@ fn dynamic(means: Means) -> PolicyPlan {
         means,
         vcpu_budget: budget,
         vm_budget: budget,
+        longest_boost_ns: None,
         max_preempt_off_ns: 3 * MS,
         boost_on_injection: true,
         boost_receiver: false,

@@ -208,6 +208,7 @@ fn policy() -> impl Strategy<Value = PolicyPlan> {
                 means,
                 vcpu_budget: budget(3),
                 vm_budget: budget(6),
+                longest_boost_ns: None,
                 max_preempt_off_ns: 3 * MS,
                 boost_on_injection: true,
                 boost_receiver: receiver,

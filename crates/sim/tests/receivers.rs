@@ -17,6 +17,7 @@ fn sender() -> PolicyPlan {
         means: Means::Rr(8),
         vcpu_budget: budget,
         vm_budget: budget,
+        longest_boost_ns: None,
         max_preempt_off_ns: 3 * MS,
         boost_on_injection: false,
         boost_receiver: true,

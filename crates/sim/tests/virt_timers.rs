@@ -156,6 +156,7 @@ fn boosting_needs_somebody_who_sees_the_deadline() {
         means: Means::Rr(8),
         vcpu_budget: budget,
         vm_budget: budget,
+        longest_boost_ns: None,
         max_preempt_off_ns: 3 * MS,
         boost_on_injection: true,
         boost_receiver: false,

@@ -109,7 +109,7 @@ const fn patch(name: &'static str, versions: &'static [&'static str]) -> Key {
 }
 
 /// Every key a search sets. Ranges reach an order of magnitude to either side of the defaults.
-pub const KEYS: [Key; 28] = [
+pub const KEYS: [Key; 29] = [
     key(
         "means",
         &["static", "dynamic", "wake-boost"],
@@ -124,6 +124,7 @@ pub const KEYS: [Key; 28] = [
     key("vcpu_burst", &BOOSTING, Choice::Time(1e5, 3e7)),
     key("vcpu_refill", &BOOSTING, Choice::Percent(1.0, 100.0)),
     key("run", &["wake-boost"], Choice::Time(5e4, 1e7)),
+    key("longest_boost", &["dynamic"], Choice::Time(2e4, 1e7)),
     key("max_preempt_off", &["dynamic"], Choice::Time(1e5, 1e7)),
     key("boost_on_injection", &["dynamic"], YES_NO),
     key("boost_receiver", &["dynamic"], YES_NO),

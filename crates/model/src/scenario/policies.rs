@@ -207,6 +207,7 @@ macro_rules! each_key {
             vcpu_refill: false, true, true, false, false;
             vm_burst: false, true, true, false, false;
             vm_refill: false, true, true, false, false;
+            longest_boost: false, true, false, false, false;
             max_preempt_off: false, true, false, false, false;
             boost_on_injection: false, true, false, false, false;
             boost_receiver: false, true, false, false, false;
@@ -293,6 +294,11 @@ fn plan(
                 means: means?,
                 vcpu_budget: vcpu?,
                 vm_budget: vm?,
+                longest_boost_ns: keys
+                    .longest_boost
+                    .as_ref()
+                    .map(|k| k.value.0)
+                    .filter(|&ns| ns > 0),
                 max_preempt_off_ns: keys.max_preempt_off.as_ref()?.value.0,
                 boost_on_injection: flag(&keys.boost_on_injection)?,
                 boost_receiver: flag(&keys.boost_receiver)?,

@@ -17,6 +17,7 @@ const CONFIG: DynamicConfig = DynamicConfig {
     means: MEANS,
     vcpu_budget: BUDGET,
     vm_budget: VM,
+    longest_boost_ns: None,
     max_preempt_off_ns: 3_000_000,
     boost_on_injection: true,
     boost_receiver: false,
