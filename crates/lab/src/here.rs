@@ -3,6 +3,7 @@
 use vcoop_kvm::{HostFacts, host_facts};
 use vcoop_model::plan::{GuestTimer, Plan, PolicyPlan, Preemption};
 use vcoop_model::profile::{Costs, Profile};
+use vcoop_model::scenario::fair_name;
 use vcoop_policy::config::AdvanceConfig;
 use vcoop_sched::config::{Fair, RtGuard, Topology};
 
@@ -29,10 +30,8 @@ impl Here {
     /// One line: what is simulated.
     pub fn describe(&self) -> String {
         let facts = &self.facts;
-        let fair = match facts.fair.value {
-            Fair::Cfs(_) => "CFS",
-            Fair::Eevdf(_) => "EEVDF",
-        };
+        // What the kernel's release means for the rules: the scenario's word for it.
+        let (fair, release) = (fair_name(&facts.fair.value), &facts.release);
         let preemption = match facts.preemption.value {
             Preemption::None => "none",
             Preemption::Voluntary => "voluntary",
@@ -46,7 +45,9 @@ impl Here {
                 .to_owned(),
         };
         let (cpus, hz) = (self.cpus(), facts.hz());
-        format!("{cpus} CPUs, {fair}, {hz} Hz, preemption {preemption}; {costs}")
+        format!(
+            "{cpus} CPUs, fair = \"{fair}\" (Linux {release}), {hz} Hz, preemption {preemption}; {costs}"
+        )
     }
 
     /// This host's CPU of this number, as [`plan`](Self::plan) and [`table`](Self::table) number it.
@@ -67,9 +68,10 @@ impl Here {
             Preemption::Lazy => "lazy",
             Preemption::Full => "full",
         };
+        let name = fair_name(&facts.fair.value);
         let fair = match facts.fair.value {
             Fair::Cfs(fair) => format!(
-                "fair = \"cfs\"\nsched_latency = \"{}ns\"\nmin_granularity = \"{}ns\"\n\
+                "fair = \"{name}\"\nsched_latency = \"{}ns\"\nmin_granularity = \"{}ns\"\n\
                  wakeup_granularity = \"{}ns\"\ngentle_sleepers = {}\n",
                 fair.sched_latency_ns,
                 fair.min_granularity_ns,
@@ -77,7 +79,7 @@ impl Here {
                 fair.gentle_sleepers
             ),
             Fair::Eevdf(fair) => format!(
-                "fair = \"eevdf\"\nbase_slice = \"{}ns\"\nrun_to_parity = {}\n\
+                "fair = \"{name}\"\nbase_slice = \"{}ns\"\nrun_to_parity = {}\n\
                  preempt_short = {}\nplace_lag = {}\ndelay_dequeue = {}\n",
                 fair.base_slice_ns,
                 fair.run_to_parity,

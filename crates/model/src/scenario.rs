@@ -39,6 +39,7 @@ use crate::toml_read::table::{Keyed, read_table};
 
 /// Names of the built-in policies, in the order lists show them: governors come last.
 pub use policies::NAMES as POLICIES;
+pub use sched::fair_name;
 pub(crate) use schema::section;
 pub use schema::{reference, schema};
 pub use set::Set;

@@ -5,10 +5,12 @@
 //! scales them (`sched_tunable_scaling = LOG`).
 
 mod credit1;
+mod eevdf;
 mod patches;
 mod pool;
 
 pub use credit1::{BoostPreempts, Burn, Credit1Config, Domain, Patch, Patches, XenVersion};
+pub use eevdf::{EevdfRelease, EevdfTunables};
 pub use patches::{NamedPatch, find_patch, patches};
 pub use pool::{Partition, PoolConfig};
 
@@ -26,7 +28,7 @@ pub type Ns = u64;
 pub enum Fair {
     /// The completely fair scheduler, as of Linux 6.5.
     Cfs(CfsTunables),
-    /// Earliest eligible virtual deadline first, as of Linux 6.15.
+    /// Earliest eligible virtual deadline first, since Linux 6.6.
     Eevdf(EevdfTunables),
 }
 
@@ -53,35 +55,6 @@ impl CfsTunables {
             min_granularity_ns: 750_000 * f,
             wakeup_granularity_ns: 1_000_000 * f,
             gentle_sleepers: true,
-        }
-    }
-}
-
-/// EEVDF constants and features (`kernel/sched/{fair.c,features.h}`, 6.15).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct EevdfTunables {
-    /// The request size of an entity without a slice of its own.
-    pub base_slice_ns: Ns,
-    /// Let the running entity keep the CPU until it has used its slice or is no longer eligible.
-    pub run_to_parity: bool,
-    /// Let a waking entity with a shorter slice break that protection.
-    pub preempt_short: bool,
-    /// Keep lag across sleep.
-    pub place_lag: bool,
-    /// Keep a sleeper with negative lag queued until its lag is gone.
-    pub delay_dequeue: bool,
-}
-
-impl EevdfTunables {
-    /// 0.70 ms (6.15) times `1 + ilog2(min(cpus, 8))`.
-    pub fn for_cpus(cpus: u32) -> Self {
-        Self {
-            base_slice_ns: 700_000 * scale(cpus),
-            run_to_parity: true,
-            preempt_short: true,
-            place_lag: true,
-            delay_dequeue: true,
         }
     }
 }

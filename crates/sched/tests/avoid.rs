@@ -2,7 +2,7 @@
 
 mod driver;
 
-use driver::{HOG, MS, Machine, US, Work, cfs, eevdf, nice};
+use driver::{HOG, MS, Machine, US, Work, eevdf, fairs, nice};
 use proptest::prelude::*;
 use vcoop_sched::config::Policy;
 use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, MaskError, Spare};
@@ -85,7 +85,7 @@ fn an_entity_pinned_to_avoided_cpus_stays_and_runs() {
 
 #[test]
 fn no_wake_up_and_no_start_lands_on_an_avoided_cpu() {
-    for cfg in [cfs(4), eevdf(4)] {
+    for cfg in fairs(4) {
         let mut m = Machine::new(&cfg);
         m.checking = true;
         m.avoid(cpus(&[1, 3]));
@@ -265,11 +265,11 @@ proptest! {
     /// go, and stays empty but for those that may not.
     #[test]
     fn avoided_cpus_drain(
-        is_cfs in any::<bool>(),
+        fair in 0..6usize,
         loads in proptest::collection::vec((0u8..4, 0u64..3000, any::<u8>()), 1..16),
         mask in 1u64..15,
     ) {
-        let mut m = Machine::new(&if is_cfs { cfs(4) } else { eevdf(4) });
+        let mut m = Machine::new(&fairs(4).nth(fair).expect("six"));
         m.checking = true;
         let avoided: CpuSet = (0..4).filter(|c| mask >> c & 1 != 0).collect();
         let all: Vec<_> = loads.iter().map(|&(kind, run, own)| {

@@ -2,17 +2,13 @@
 
 mod driver;
 
-use driver::{HOG, MS, Machine, US, Work, assert_ratio, cfs, eevdf, nice};
-use vcoop_sched::config::{LevelConfig, Policy};
+use driver::{HOG, MS, Machine, US, Work, assert_ratio, eevdf, fairs, nice};
+use vcoop_sched::config::Policy;
 use vcoop_sched::{Attr, CpuId, CpuSet};
-
-fn both(cpus: u32) -> [LevelConfig; 2] {
-    [cfs(cpus), eevdf(cpus)]
-}
 
 #[test]
 fn nice_weights_on_one_cpu() {
-    for cfg in both(1) {
+    for cfg in fairs(1) {
         let mut m = Machine::new(&cfg);
         m.checking = true;
         let a = m.spawn(nice(0), HOG);
@@ -26,7 +22,7 @@ fn nice_weights_on_one_cpu() {
 
 #[test]
 fn idle_policy_gets_the_crumbs() {
-    for cfg in both(1) {
+    for cfg in fairs(1) {
         let mut m = Machine::new(&cfg);
         let a = m.spawn(nice(0), HOG);
         let b = m.spawn(Policy::Idle, HOG);
@@ -37,7 +33,7 @@ fn idle_policy_gets_the_crumbs() {
 
 #[test]
 fn balancing_keeps_the_shares_on_four_cpus() {
-    for cfg in both(4) {
+    for cfg in fairs(4) {
         let mut m = Machine::new(&cfg);
         let light: Vec<_> = (0..4).map(|_| m.spawn(nice(5), HOG)).collect();
         let heavy: Vec<_> = (0..4).map(|_| m.spawn(nice(0), HOG)).collect();
@@ -55,7 +51,7 @@ fn balancing_keeps_the_shares_on_four_cpus() {
 #[test]
 fn an_odd_one_out_goes_round() {
     // Five equal hogs on four CPUs: each should get 4/5 of a CPU.
-    for cfg in both(4) {
+    for cfg in fairs(4) {
         let mut m = Machine::new(&cfg);
         let all: Vec<_> = (0..5).map(|_| m.spawn(nice(0), HOG)).collect();
         m.run_for(60_000 * MS);
@@ -67,7 +63,7 @@ fn an_odd_one_out_goes_round() {
 
 #[test]
 fn groups_share_by_their_weight() {
-    for mut cfg in both(1) {
+    for mut cfg in fairs(1) {
         cfg.groups = vec![1024, 2048];
         let mut m = Machine::new(&cfg);
         m.checking = true;
@@ -97,7 +93,7 @@ fn groups_share_by_their_weight() {
 fn a_group_splits_its_weight_over_cpus() {
     // Group 0 has a member on each of two CPUs, group 1 one on CPU 0: half of group 0's weight
     // competes there, so it gets a third of the CPU.
-    for mut cfg in both(2) {
+    for mut cfg in fairs(2) {
         cfg.groups = vec![1024, 1024];
         let mut m = Machine::new(&cfg);
         let on = |cpu, g| Attr { policy: nice(0), cpus: CpuSet::one(CpuId(cpu)), group: Some(g) };
@@ -114,7 +110,7 @@ fn a_group_splits_its_weight_over_cpus() {
 #[test]
 fn sleepers_do_not_gain_by_sleeping() {
     // 1 ms of work every 2 ms against a hog: at most half the CPU, and not much less.
-    for cfg in both(1) {
+    for cfg in fairs(1) {
         let mut m = Machine::new(&cfg);
         m.checking = true;
         let hog = m.spawn(nice(0), HOG);

@@ -2,7 +2,7 @@
 
 mod driver;
 
-use driver::{HOG, MS, Machine, US, Work, cfs, eevdf, nice};
+use driver::{HOG, MS, Machine, US, Work, cfs, eevdf, fairs, nice};
 use proptest::prelude::*;
 use vcoop_sched::config::{DlConfig, Fair, LevelConfig, Policy, RtGuard, Topology};
 use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave};
@@ -58,6 +58,13 @@ fn op(ents: usize, cpus: u32) -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Which of [`fairs`].
+const FAIR: std::ops::Range<usize> = 0..6;
+
+fn fair_of(which: usize, cpus: u32) -> LevelConfig {
+    fairs(cpus).nth(which).expect("as many as `FAIR` says")
+}
+
 fn base() -> impl Strategy<Value = LevelConfig> {
     let topology = prop_oneof![
         Just(Topology::flat(1)),
@@ -71,10 +78,9 @@ fn base() -> impl Strategy<Value = LevelConfig> {
     ];
     let dl = (any::<bool>(), any::<bool>())
         .prop_map(|(admission, hrtick)| DlConfig { admission, hrtick });
-    let all = (any::<bool>(), topology, guard, any::<bool>(), dl);
-    all.prop_map(|(is_cfs, topology, guard, bal, dl)| {
-        let n = topology.cpus();
-        let mut cfg = if is_cfs { cfs(n) } else { eevdf(n) };
+    let all = (FAIR, topology, guard, any::<bool>(), dl);
+    all.prop_map(|(fair, topology, guard, bal, dl)| {
+        let mut cfg = fair_of(fair, topology.cpus());
         cfg.topology = topology;
         cfg.rt_guard = guard;
         cfg.groups = vec![1024, 300];
@@ -204,10 +210,10 @@ proptest! {
     /// With newidle balancing, no affinity and nothing cache-hot, nobody waits while a CPU idles.
     #[test]
     fn work_is_conserved(
-        is_cfs in any::<bool>(),
+        fair in FAIR,
         loads in proptest::collection::vec((200u64..3000, 0u64..3000), 1..14)
     ) {
-        let mut cfg = if is_cfs { cfs(4) } else { eevdf(4) };
+        let mut cfg = fair_of(fair, 4);
         cfg.balance.migration_cost_ns = 0;
         // A delayed sleeper wakes where it is, beside idle CPUs or not.
         if let Fair::Eevdf(t) = &mut cfg.fair {
@@ -229,10 +235,10 @@ proptest! {
     /// and gone at the next ticks.
     #[test]
     fn work_is_nearly_conserved(
-        is_cfs in any::<bool>(),
+        fair in FAIR,
         loads in proptest::collection::vec((1000u64..3000, 500u64..3000), 1..14)
     ) {
-        let mut m = Machine::new(&if is_cfs { cfs(4) } else { eevdf(4) });
+        let mut m = Machine::new(&fair_of(fair, 4));
         for (run, sleep) in loads {
             m.spawn(nice(0), Work { run: run * US, sleep: sleep * US });
         }

@@ -6,17 +6,19 @@ use std::io::Read;
 use flate2::read::GzDecoder;
 use serde::Serialize;
 use vcoop_model::plan::{Ns, Preemption};
-use vcoop_sched::config::{CfsTunables, EevdfTunables, Fair, RtGuard};
+use vcoop_sched::config::{CfsTunables, EevdfRelease, EevdfTunables, Fair, RtGuard};
 
 use super::{Fact, Root};
 
-/// The first two numbers of a kernel release; they order as versions do.
+/// The numbers of a kernel release; they order as versions do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Release {
     /// `6` in 6.18.
     pub major: u32,
     /// `18` in 6.18.
     pub minor: u32,
+    /// `44` in 6.18.44; 0 in 6.18.
+    pub patch: u32,
 }
 
 impl Release {
@@ -26,12 +28,13 @@ impl Release {
             .split('.')
             .map(|part| part.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default())
             .map(|digits| digits.parse().unwrap_or(0));
-        Self { major: numbers.next().unwrap_or(0), minor: numbers.next().unwrap_or(0) }
+        let mut next = || numbers.next().unwrap_or(0);
+        Self { major: next(), minor: next(), patch: next() }
     }
 
     /// From its numbers.
     pub const fn new(major: u32, minor: u32) -> Self {
-        Self { major, minor }
+        Self { major, minor, patch: 0 }
     }
 }
 
@@ -137,20 +140,21 @@ pub(super) fn preemption(root: &Root, config: &Config) -> Fact<Preemption> {
 /// The fair class of this release with its default tunables, and the base slice in force where
 /// debugfs shows it.
 ///
-/// CFS until 6.5, EEVDF from 6.6; delayed dequeue and short-slice preemption from 6.12; the base
-/// slice is 0.75 ms until 6.14 and 0.70 ms from 6.15, times `1 + ilog2(min(cpus, 8))`
-/// (`kernel/sched/fair.c` of these releases).
+/// CFS until 6.5, EEVDF from 6.6 (`kernel/sched/fair.c` of these releases).
 pub(super) fn fair(root: &Root, release: Release, cpus: u32) -> Fact<Fair> {
     if release < Release::new(6, 6) {
         let why = "Linux before 6.6 has CFS; tunables are its defaults";
         return Fact::inferred(Fair::Cfs(CfsTunables::for_cpus(cpus)), why);
     }
-    let mut eevdf = EevdfTunables::for_cpus(cpus);
-    if release < Release::new(6, 15) {
-        eevdf.base_slice_ns = eevdf.base_slice_ns / 700 * 750;
-    }
-    eevdf.preempt_short = release >= Release::new(6, 12);
-    eevdf.delay_dequeue = eevdf.preempt_short;
+    // The stable updates of 2026 changed the rules within 6.18: all of them are in 6.18.36, none in 6.18.32.
+    let rules = match (release.major, release.minor, release.patch) {
+        (6, ..=11, _) => EevdfRelease::V6_6,
+        (6, ..=14, _) => EevdfRelease::V6_12,
+        (6, ..=16, _) => EevdfRelease::V6_15,
+        (6, 17, _) | (6, 18, ..=32) => EevdfRelease::V6_18_0,
+        _ => EevdfRelease::V6_18,
+    };
+    let mut eevdf = EevdfTunables::of(rules, cpus);
     match root.number("sys/kernel/debug/sched/base_slice_ns") {
         Some(ns) if ns > 0 => {
             eevdf.base_slice_ns = ns;

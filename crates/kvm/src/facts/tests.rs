@@ -1,3 +1,4 @@
+use vcoop_sched::config::EevdfRelease;
 use vcoop_testing::Tree;
 
 use super::*;
@@ -87,13 +88,18 @@ fn slices_and_features_follow_the_release() {
     let of = |release: &str| {
         let dir = Tree::with(&[("proc/sys/kernel/osrelease", release)]);
         match read(&dir, &[0, 1], None).fair.value {
-            Fair::Eevdf(e) => (e.base_slice_ns, e.preempt_short),
+            Fair::Eevdf(e) => (e.release, e.base_slice_ns, e.preempt_short),
             Fair::Cfs(_) => panic!("{release}"),
         }
     };
-    assert_eq!(of("6.6.9"), (1_500_000, false));
-    assert_eq!(of("6.12.1"), (1_500_000, true));
-    assert_eq!(of("6.15-rc1"), (1_400_000, true));
+    assert_eq!(of("6.6.9"), (EevdfRelease::V6_6, 1_500_000, false));
+    assert_eq!(of("6.11.0-9-generic"), (EevdfRelease::V6_6, 1_500_000, false));
+    assert_eq!(of("6.12.1"), (EevdfRelease::V6_12, 1_500_000, true));
+    assert_eq!(of("6.15-rc1"), (EevdfRelease::V6_15, 1_400_000, true));
+    assert_eq!(of("6.18"), (EevdfRelease::V6_18_0, 1_400_000, true));
+    assert_eq!(of("6.18.9"), (EevdfRelease::V6_18_0, 1_400_000, true));
+    assert_eq!(of("6.18.44-fc"), (EevdfRelease::V6_18, 1_400_000, true));
+    assert_eq!(of("7.0.0-1-amd64"), (EevdfRelease::V6_18, 1_400_000, true));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::credit1;
 use super::expand::{Expanded, Place, check_cpus, expand};
 use super::keys::{HostKeys, MAX_VCPUS, VmKeys};
 use super::powervm;
-use super::sched::{ClassKind, FairKind, LevelShape, SchedKeys, tick_ns};
+use super::sched::{ClassKind, LevelShape, SchedKeys, tick_ns};
 use super::storm::never_logged_in;
 use super::texts::{MeansText, PolicyText};
 use super::virt;
@@ -81,7 +81,7 @@ pub(crate) struct HostFacts {
     /// The host's CPUs.
     pub(crate) place: Place,
     /// Whether the host's fair class knows slices.
-    pub(crate) eevdf: bool,
+    pub(crate) slices: bool,
     /// Whose scheduler the host has.
     pub(crate) class: ClassKind,
     /// Threads of one of its cores.
@@ -131,7 +131,7 @@ pub(crate) fn vm(
     let vcpu_policy: Vec<Policy> = each(&keys.vcpu_policy, vcpus, errors)
         .into_iter()
         .map(|(PolicyText(policy), span)| {
-            check_policy_slice(policy, span, host.eevdf, "host", errors);
+            check_policy_slice(policy, span, host.slices, "host", errors);
             policy
         })
         .collect();
@@ -140,7 +140,7 @@ pub(crate) fn vm(
         Some(means) => each(means, vcpus, errors)
             .into_iter()
             .map(|(MeansText(means), span)| {
-                if matches!(means, Means::Slice(_)) && !host.eevdf {
+                if matches!(means, Means::Slice(_)) && !host.slices {
                     refuse_slice(span, "host", errors);
                 }
                 Some(means)
@@ -274,8 +274,8 @@ pub(crate) fn workloads_of(
             errors.error_help(start.span, "the host logs in nowhere", "give a time");
         }
         if let Some(policy) = &workload.common.policy {
-            let eevdf = sched.fair.value == FairKind::Eevdf;
-            check_policy_slice(policy.value.0, policy.span, eevdf, level, errors);
+            let slices = sched.fair.value.has_slices();
+            check_policy_slice(policy.value.0, policy.span, slices, level, errors);
         }
         expand(workload, place, captures, &mut out, errors);
     }
@@ -360,16 +360,16 @@ pub(crate) fn distinct<'n>(
 pub(crate) fn check_policy_slice(
     policy: Policy,
     span: Span,
-    eevdf: bool,
+    slices: bool,
     level: &str,
     errors: &mut Collector<'_>,
 ) {
-    if matches!(policy, Policy::Normal { slice_ns: Some(_), .. }) && !eevdf {
+    if matches!(policy, Policy::Normal { slice_ns: Some(_), .. }) && !slices {
         refuse_slice(span, level, errors);
     }
 }
 
-/// The message for a slice without EEVDF.
+/// The message for a slice where there are none.
 pub(crate) fn refuse_slice(span: Span, level: &str, errors: &mut Collector<'_>) {
     let help = format!(
         "set fair = \"eevdf\" in [{}.sched], or choose another policy",
@@ -378,5 +378,9 @@ pub(crate) fn refuse_slice(span: Span, level: &str, errors: &mut Collector<'_>) 
             _ => "vm",
         }
     );
-    errors.error_help(span, format!("the {level}'s fair class is cfs, which has no slices"), help);
+    errors.error_help(
+        span,
+        format!("the {level}'s fair class has no slices: cfs and eevdf-6.6 have none"),
+        help,
+    );
 }

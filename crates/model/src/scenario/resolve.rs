@@ -13,7 +13,6 @@ use super::host::{self, HostFacts, Shares, check_policy_slice, distinct, refuse_
 use super::keys::{AtKeys, PolicyKeys, ScenarioKeys, Switch};
 use super::policies::{Named, Policies, Unfit};
 use super::sched::ClassKind;
-use super::sched::FairKind;
 use super::storm;
 use super::virt;
 use super::workload::Workload;
@@ -74,7 +73,7 @@ pub(crate) fn resolve(
     let sched = &keys.host.value.sched.value;
     let facts = HostFacts {
         place,
-        eevdf: sched.fair.value == FairKind::Eevdf,
+        slices: sched.fair.value.has_slices(),
         class: sched.class.value,
         threads: host_plan.sched.topology().threads_per_core,
         cpu: profile.cpu,
@@ -124,7 +123,7 @@ pub(crate) fn resolve(
         errors.error_help(keys.name.span, "there is nothing to run", help);
     }
     let mut policies = Policies::resolve(&keys.policy, outside.builtin_policies, errors);
-    if !facts.eevdf {
+    if !facts.slices {
         policies.slices.iter().for_each(|span| refuse_slice(*span, "host", errors));
     }
     let (compared, baseline) = compared(keys, &policies, facts.class, errors)?;
@@ -163,7 +162,7 @@ pub(crate) fn resolve(
         keys.flatten()
             .for_each(|(key, span)| ClassKind::Linux.only(facts.class, key, span, errors));
     }
-    let timeline = timeline(&keys.at, keys, &vms, end_ns, facts.eevdf, errors);
+    let timeline = timeline(&keys.at, keys, &vms, end_ns, facts.slices, errors);
     let mut plan = Plan {
         scenario: keys.name.value.0.clone(),
         policy_name: "vanilla".to_owned(),
@@ -480,7 +479,7 @@ fn timeline(
     keys: &ScenarioKeys,
     vms: &[VmPlan],
     end_ns: Ns,
-    eevdf: bool,
+    slices: bool,
     errors: &mut Collector<'_>,
 ) -> Vec<TimelineEvent> {
     let mut events = Vec::new();
@@ -510,7 +509,7 @@ fn timeline(
             },
         };
         for vm in vm {
-            if let Some(action) = action(switch, vm, vms, eevdf, errors) {
+            if let Some(action) = action(switch, vm, vms, slices, errors) {
                 events.push(TimelineEvent { at_ns: switch.time.value.0, action });
             } else {
                 break;
@@ -531,7 +530,7 @@ fn action(
     switch: &AtKeys,
     vm: Option<u32>,
     vms: &[VmPlan],
-    eevdf: bool,
+    slices: bool,
     errors: &mut Collector<'_>,
 ) -> Option<TimelineAction> {
     if let Some(prefer) = &switch.prefer {
@@ -556,7 +555,7 @@ fn action(
                 let help = format!("vCPUs go from 0 to {}", vcpus.saturating_sub(1));
                 errors.error_help(vcpu.span, message, help);
             }
-            check_policy_slice(policy.value.0, policy.span, eevdf, "host", errors);
+            check_policy_slice(policy.value.0, policy.span, slices, "host", errors);
             let vcpu = vcpu.value.get32();
             Some(TimelineAction::VcpuPolicy { vm, vcpu, policy: policy.value.0 })
         }

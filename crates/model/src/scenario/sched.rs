@@ -1,7 +1,8 @@
 //! `[host.sched]` and `[vm.sched]`: every tunable of a scheduling level.
 
 use vcoop_sched::config::{
-    Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, RtGuard, Topology,
+    Balance, CfsTunables, DlConfig, EevdfRelease, EevdfTunables, Fair, LevelConfig, RtGuard,
+    Topology,
 };
 
 use crate::diagnostic::{Collector, Span};
@@ -67,9 +68,46 @@ choice! {
     pub(crate) enum FairKind {
         /// The completely fair scheduler, as of Linux 6.5.
         Cfs = "cfs",
-        /// Earliest eligible virtual deadline first, as of Linux 6.15.
+        /// Earliest eligible virtual deadline first, as of today: Linux 6.18 with its stable updates of 2026.
         Eevdf = "eevdf",
+        /// EEVDF as of Linux 6.17 to the first releases of 6.18.
+        Eevdf6180 = "eevdf-6.18.0",
+        /// EEVDF as of Linux 6.15 and 6.16.
+        Eevdf615 = "eevdf-6.15",
+        /// EEVDF as of Linux 6.12 to 6.14.
+        Eevdf612 = "eevdf-6.12",
+        /// EEVDF as of Linux 6.6 to 6.11, without slices.
+        Eevdf66 = "eevdf-6.6",
     }
+}
+
+impl FairKind {
+    /// The release of EEVDF; `None` is CFS.
+    fn eevdf(self) -> Option<EevdfRelease> {
+        Some(match self {
+            Self::Cfs => return None,
+            Self::Eevdf => EevdfRelease::V6_18,
+            Self::Eevdf6180 => EevdfRelease::V6_18_0,
+            Self::Eevdf615 => EevdfRelease::V6_15,
+            Self::Eevdf612 => EevdfRelease::V6_12,
+            Self::Eevdf66 => EevdfRelease::V6_6,
+        })
+    }
+
+    /// Whether an entity can have a slice of its own.
+    pub(crate) fn has_slices(self) -> bool {
+        self.eevdf().is_some_and(EevdfRelease::has_slices)
+    }
+}
+
+/// What a scenario calls a fair class.
+pub fn fair_name(fair: &Fair) -> &'static str {
+    let release = match fair {
+        Fair::Cfs(_) => None,
+        Fair::Eevdf(t) => Some(t.release),
+    };
+    let named = FairKind::ALL.iter().zip(FairKind::WORDS).find(|(kind, _)| kind.eevdf() == release);
+    named.map_or("eevdf", |(_, word)| word)
 }
 
 choice! {
@@ -101,21 +139,21 @@ table! {
         wakeup_granularity: Option<At<Time>>,
         /// CFS: place a sleeper half a latency behind rather than a whole one. Kernel: true.
         gentle_sleepers: Option<At<bool>>,
-        /// EEVDF: request size of an entity without a slice of its own. Kernel: 0.7 ms, scaled.
+        /// EEVDF: request size of an entity without a slice of its own. Kernel: 0.7 ms, 0.75 ms until 6.14, scaled.
         base_slice: Option<At<Span1>>,
         /// EEVDF: the running entity keeps the CPU until its slice is used or it is not eligible.
         /// Kernel: true.
         run_to_parity: Option<At<bool>>,
-        /// EEVDF: a waking entity with a shorter slice may break that protection. Kernel: true.
+        /// EEVDF: a waking entity with a shorter slice may break that protection. Kernel: true since 6.12.
         preempt_short: Option<At<bool>>,
         /// EEVDF: keep lag across sleep. Kernel: true.
         place_lag: Option<At<bool>>,
-        /// EEVDF: keep a sleeper with negative lag queued until the lag is gone. Kernel: true.
+        /// EEVDF: keep a sleeper with negative lag queued until the lag is gone. Kernel: true since 6.12.
         delay_dequeue: Option<At<bool>>,
         /// Slice of SCHED_RR.
         rr_slice: At<Span1> = "100ms",
         /// Starvation guard. Default: what kernels with this fair class have, `throttle` with cfs
-        /// and `fair-server` with eevdf.
+        /// and eevdf-6.6, else `fair-server`.
         rt_guard: Option<At<GuardKind>>,
         /// RT time allowed in a period (throttle: 950ms), or fair time granted in one
         /// (fair-server: 50ms).
@@ -186,8 +224,8 @@ impl SchedKeys {
             ("place_lag", self.place_lag.as_ref().map(|k| k.span)),
             ("delay_dequeue", self.delay_dequeue.as_ref().map(|k| k.span)),
         ];
-        match self.fair.value {
-            FairKind::Cfs => {
+        match self.fair.value.eevdf() {
+            None => {
                 refuse_foreign(&eevdf_only, "eevdf", "cfs", errors);
                 let kernel = CfsTunables::for_cpus(cpus);
                 let ns =
@@ -200,11 +238,12 @@ impl SchedKeys {
                     gentle_sleepers: or(&self.gentle_sleepers, kernel.gentle_sleepers),
                 })
             }
-            FairKind::Eevdf => {
+            Some(release) => {
                 refuse_foreign(&cfs_only, "cfs", "eevdf", errors);
-                let kernel = EevdfTunables::for_cpus(cpus);
+                let kernel = EevdfTunables::of(release, cpus);
                 let slice = self.base_slice.as_ref().map(|k| k.value.0);
                 Fair::Eevdf(EevdfTunables {
+                    release,
                     base_slice_ns: slice.unwrap_or(kernel.base_slice_ns),
                     run_to_parity: or(&self.run_to_parity, kernel.run_to_parity),
                     preempt_short: or(&self.preempt_short, kernel.preempt_short),
@@ -218,8 +257,8 @@ impl SchedKeys {
     fn guard(&self, errors: &mut Collector<'_>) -> RtGuard {
         let kind = self.rt_guard.as_ref().map_or(
             match self.fair.value {
-                FairKind::Cfs => GuardKind::Throttle,
-                FairKind::Eevdf => GuardKind::FairServer,
+                FairKind::Cfs | FairKind::Eevdf66 => GuardKind::Throttle,
+                _ => GuardKind::FairServer,
             },
             |guard| guard.value,
         );

@@ -294,6 +294,9 @@ macro_rules! choice {
         impl $name {
             /// Every word, in order.
             pub(crate) const WORDS: &'static [&'static str] = &[$($word),+];
+            /// Every value, in the same order.
+            #[allow(dead_code, reason = "few are listed")]
+            pub(crate) const ALL: &'static [Self] = &[$(Self::$variant),+];
         }
 
         impl $crate::toml_read::Value for $name {

@@ -1,4 +1,4 @@
-//! EEVDF (earliest eligible virtual deadline first) as of Linux 6.15.
+//! EEVDF (earliest eligible virtual deadline first) as Linux has it since 6.6.
 //!
 //! An entity's *lag* is the service it is owed: `lag = weight * (V - vruntime)`, where `V` is the
 //! weighted mean of all vruntimes on the queue. It is *eligible* while its lag is not negative.
@@ -6,7 +6,8 @@
 //! The eligible entity with the earliest deadline runs.
 //!
 //! The algorithm is that of I. Stoica and H. Abdel-Wahab, "Earliest Eligible Virtual Deadline
-//! First", 1995; the rules for sleep, preemption and slices are the kernel's.
+//! First", 1995; the rules for sleep, preemption and slices are the kernel's. Where they differ between
+//! releases, [`EevdfRelease`](crate::config::EevdfRelease) says how.
 //!
 //! ```text
 //! V = min + sum(w_i * (v_i - min)) / sum(w_i)
@@ -14,8 +15,8 @@
 //! ```
 
 use super::{FairClass, weight};
-use crate::class::Enqueue;
-use crate::config::EevdfTunables;
+use crate::class::{Dequeue, Enqueue};
+use crate::config::{EevdfTunables, Ns};
 use crate::heap::NONE;
 
 impl FairClass {
@@ -52,14 +53,36 @@ impl FairClass {
         i128::from(vruntime - self.rqs[r].min_vruntime) * i128::from(w) <= wv
     }
 
-    /// Records the lag of an entity on the queue. It is bounded by what two slices (or a tick)
-    /// are worth, so that no history lets an entity dominate or be shut out for longer.
-    pub(super) fn update_lag(&mut self, r: usize, s: usize) {
+    /// The slices asked for on the queue; none if nobody has one of its own.
+    fn own_slices(&self, r: usize) -> impl Iterator<Item = Ns> {
+        let rq = &self.rqs[r];
+        let queued = if rq.customs > 0 { rq.heap.nodes() } else { &[] };
+        let curr = (rq.customs > 0 && rq.curr != NONE).then_some(rq.curr);
+        queued.iter().map(|n| n.se).chain(curr).map(|s| self.ses[s as usize].slice)
+    }
+
+    pub(super) fn shortest_slice(&self, r: usize) -> Ns {
+        self.own_slices(r).min().unwrap_or(self.base_slice)
+    }
+
+    fn longest_slice(&self, r: usize) -> Ns {
+        self.own_slices(r).max().unwrap_or(self.base_slice)
+    }
+
+    /// Records the lag of an entity on the queue. It is bounded, so that no history lets an entity
+    /// dominate or be shut out for longer. The kernel keeps lag and protection in one place: recording the one
+    /// ends the other.
+    pub(super) fn update_lag(&mut self, r: usize, s: usize, t: &EevdfTunables) {
         let avg = self.avg_vruntime(r);
-        let tick = self.tick_ns;
+        let bound = if t.release.rules().lag_of_longest {
+            self.longest_slice(r) + self.tick_ns
+        } else {
+            (2 * self.ses[s].slice).max(self.tick_ns)
+        };
         let se = &mut self.ses[s];
-        let limit = weight::virtual_time((2 * se.slice).max(tick), se.weight);
+        let limit = weight::virtual_time(bound, se.weight);
         se.vlag = (avg - se.vruntime).clamp(-limit, limit);
+        se.protect = i64::MIN;
     }
 
     /// Chooses vruntime and deadline for an entity that is about to join the queue (or, if it is
@@ -73,7 +96,7 @@ impl FairClass {
         let nr = self.rqs[r].nr;
         let base = self.base_slice;
         let se = &mut self.ses[s];
-        if !se.custom && se.owns == NONE {
+        if !se.custom {
             se.slice = base;
         }
         let mut lag = 0;
@@ -103,25 +126,41 @@ impl FairClass {
         if se.vruntime < se.deadline {
             return false;
         }
-        if !se.custom && se.owns == NONE {
+        if !se.custom {
             se.slice = base;
         }
         se.deadline = se.vruntime + weight::virtual_time(se.slice, se.weight);
         true
     }
 
-    /// Whether the current entity lost its protection to a shorter slice and is not eligible any
-    /// more.
+    /// Whether the current entity, whose request is not used up, should give way nevertheless.
     #[inline]
     pub(super) fn was_outrun(&self, r: usize, s: usize, t: &EevdfTunables) -> bool {
         let se = &self.ses[s];
-        t.preempt_short && se.protect != se.deadline && !self.eligible(r, se.vruntime)
+        !se.is_protected()
+            && (t.release.rules().quantum || t.preempt_short && !self.eligible(r, se.vruntime))
     }
 
-    /// The earliest eligible deadline, or the current entity while its slice protects it. The
-    /// queue must not be empty.
+    /// Protects the current entity, which was just picked.
     #[inline]
-    pub(super) fn pick_eevdf(&self, r: usize, t: &EevdfTunables) -> usize {
+    pub(super) fn protect(&mut self, r: usize, s: usize, t: &EevdfTunables) {
+        self.ses[s].protect = self.ses[s].deadline;
+        if t.release.rules().quantum {
+            let parity = t.run_to_parity.then(|| self.shortest_slice(r));
+            self.cut_protection(s, parity.unwrap_or(t.release.rules().base_slice_ns));
+        }
+    }
+
+    /// Protection for `slice` from now on, if that is shorter.
+    fn cut_protection(&mut self, s: usize, slice: Ns) {
+        let se = &mut self.ses[s];
+        se.protect = se.protect.min(se.vruntime + weight::virtual_time(slice, se.weight));
+    }
+
+    /// The earliest eligible deadline, or the current entity while its slice protects it, if that is to count.
+    /// The queue must not be empty.
+    #[inline]
+    pub(super) fn pick_eevdf(&self, r: usize, t: &EevdfTunables, protect: bool) -> usize {
         let rq = &self.rqs[r];
         let (wv, w) = self.sums(r, NONE);
         let eligible = |v: i64| i128::from(v - rq.min_vruntime) * i128::from(w) <= wv;
@@ -136,7 +175,8 @@ impl FairClass {
         if rq.curr != NONE {
             let se = &self.ses[rq.curr as usize];
             if eligible(se.vruntime) {
-                if t.run_to_parity && se.protect == se.deadline {
+                let parity = t.run_to_parity || t.release.rules().quantum;
+                if protect && parity && se.is_protected() {
                     return rq.curr as usize;
                 }
                 curr = rq.curr;
@@ -155,7 +195,8 @@ impl FairClass {
         }
     }
 
-    /// Whether `p`, just queued beside the current `s`, should run now.
+    /// Whether `p`, just queued beside the current `s`, should run now. Nobody else preempts `s` here, however
+    /// early its deadline.
     pub(super) fn preempts_eevdf(
         &mut self,
         r: usize,
@@ -163,17 +204,51 @@ impl FairClass {
         p: usize,
         t: &EevdfTunables,
     ) -> bool {
-        if t.preempt_short && self.short_wins(r, s, p) {
-            self.ses[s].protect = i64::MIN;
+        let rules = t.release.rules();
+        let short = t.preempt_short && self.ses[p].slice < self.ses[s].slice;
+        if !rules.quantum {
+            if short && self.has_case(r, s, p) {
+                self.ses[s].protect = i64::MIN;
+            }
+            return self.pick_eevdf(r, t, true) == p;
         }
-        self.pick_eevdf(r, t) == p
+        let best = loop {
+            let best = self.pick_eevdf(r, t, !short);
+            if !rules.looks_again || !self.ses[best].delayed {
+                break best;
+            }
+            self.dequeue_se_up(best, Dequeue::Sleep);
+        };
+        if best == p {
+            if short {
+                self.ses[s].protect = self.ses[s].vruntime;
+            }
+        } else if short || rules.always_cuts {
+            let slice = self.shortest_slice(r);
+            self.cut_protection(s, slice);
+        }
+        best == p
     }
 
-    /// Whether `p` asks for a shorter slice and is entitled to interrupt `s` within its own.
-    fn short_wins(&self, r: usize, s: usize, p: usize) -> bool {
+    /// Whether `p`, which asks for less than `s` has, is entitled to interrupt it within its slice.
+    fn has_case(&self, r: usize, s: usize, p: usize) -> bool {
         let (cur, new) = (&self.ses[s], &self.ses[p]);
-        new.slice < cur.slice
-            && self.eligible(r, new.vruntime)
+        self.eligible(r, new.vruntime)
             && (new.deadline < cur.deadline || !self.eligible(r, cur.vruntime))
+    }
+
+    /// The current entity gives up its CPU for now.
+    pub(super) fn yield_eevdf(&mut self, r: usize, s: usize, t: &EevdfTunables) {
+        let forfeits = t.release.rules().yield_forfeits;
+        if forfeits && !self.eligible(r, self.ses[s].vruntime) {
+            return;
+        }
+        let se = &mut self.ses[s];
+        if forfeits {
+            se.vruntime = se.deadline;
+        }
+        se.deadline += weight::virtual_time(se.slice, se.weight);
+        se.protect = i64::MIN;
+        self.update_min_vruntime(r);
     }
 }

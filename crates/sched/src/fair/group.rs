@@ -70,14 +70,8 @@ impl FairClass {
         if rq.se == NONE {
             return;
         }
-        let mut min = self.base_slice;
-        if rq.customs > 0 {
-            let queued = rq.heap.nodes().iter().map(|n| n.se);
-            let curr = (rq.curr != NONE).then_some(rq.curr);
-            let slices = queued.chain(curr).map(|s| self.ses[s as usize].slice);
-            min = slices.min().unwrap_or(min);
-        }
-        self.ses[rq.se as usize].slice = min;
+        let (g, min) = (rq.se as usize, self.shortest_slice(r));
+        self.set_slice(g, (min != self.base_slice).then_some(min));
     }
 
     /// Changes the weight of a group, on every CPU at once.

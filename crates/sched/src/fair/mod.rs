@@ -1,4 +1,5 @@
-//! The fair class: CFS as of Linux 6.5 or EEVDF as of 6.15, on the same queues.
+//! The fair class: CFS as of Linux 6.5, or EEVDF as of a [release](crate::config::EevdfRelease), on the same
+//! queues.
 //!
 //! Every task has a [`Se`]; so has every group on every CPU where it ever had a task. A [`Rq`]
 //! orders the Ses of one CPU (root) or of one group on one CPU. Both are numbered: root queue
@@ -14,6 +15,8 @@ mod cfs;
 mod check;
 mod eevdf;
 mod group;
+#[cfg(test)]
+mod known_answers;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -140,6 +143,11 @@ impl FairClass {
         }
     }
 
+    /// Whether an entity whose nice value or slice changes is taken off its queue for that, and put back.
+    pub(crate) fn requeues(&self) -> bool {
+        matches!(self.kind, Fair::Eevdf(t) if t.release.rules().picked_only)
+    }
+
     /// Whether the entity sleeps but is still queued, to work off its negative lag.
     #[inline]
     pub(crate) fn is_delayed(&self, e: EntId) -> bool {
@@ -155,7 +163,7 @@ impl FairClass {
         self.rqs[cpu].tasks += 1;
     }
 
-    /// A delayed sleeper leaves its queue at once (its attributes change, or it is gone).
+    /// A delayed sleeper leaves its queue at once (its class changes, it moves, or it is gone).
     pub(crate) fn forget_delayed(&mut self, e: EntId) {
         let s = self.se_of(e);
         if self.ses[s].delayed {
@@ -214,6 +222,23 @@ impl FairClass {
         })
     }
 
+    /// An entity that runs, and was taken off its queue and put back meanwhile, is the current one again:
+    /// nobody picked it.
+    pub(crate) fn resume(&mut self, cpu: CpuId, e: EntId) {
+        self.make_current(cpu, e, false);
+    }
+
+    #[inline]
+    fn make_current(&mut self, cpu: CpuId, e: EntId, picked: bool) {
+        let s = self.se_of(e);
+        let r = self.ses[s].rq as usize;
+        let g = self.rqs[r].se;
+        if g != NONE && self.rqs[cpu.index()].curr != g {
+            self.set_se(cpu.index(), g as usize, picked);
+        }
+        self.set_se(r, s, picked);
+    }
+
     /// The queue a task of this group uses on `cpu`.
     fn rq_for(&mut self, e: EntId, cpu: CpuId) -> usize {
         match self.tasks[e.index()].group {
@@ -260,7 +285,7 @@ impl Class for FairClass {
                 }
                 let s = match self.kind {
                     Fair::Cfs(c) => self.pick_cfs(r, &c),
-                    Fair::Eevdf(t) => self.pick_eevdf(r, &t),
+                    Fair::Eevdf(t) => self.pick_eevdf(r, &t, true),
                 };
                 let se = &self.ses[s];
                 if se.delayed {
@@ -293,13 +318,7 @@ impl Class for FairClass {
 
     #[inline]
     fn set_next(&mut self, cpu: CpuId, e: EntId) {
-        let s = self.se_of(e);
-        let r = self.ses[s].rq as usize;
-        let g = self.rqs[r].se;
-        if g != NONE && self.rqs[cpu.index()].curr != g {
-            self.set_se(cpu.index(), g as usize);
-        }
-        self.set_se(r, s);
+        self.make_current(cpu, e, true);
     }
 
     #[inline]
@@ -352,15 +371,15 @@ impl Class for FairClass {
         }
     }
 
-    fn yield_current(&mut self, _cpu: CpuId, e: EntId) {
+    fn yield_current(&mut self, cpu: CpuId, e: EntId) {
+        if self.rqs[cpu.index()].tasks == 1 {
+            return;
+        }
         let s = self.se_of(e);
         let r = self.ses[s].rq as usize;
         match self.kind {
             Fair::Cfs(_) => self.rqs[r].skip = s as u32,
-            Fair::Eevdf(_) => {
-                let se = &mut self.ses[s];
-                se.deadline += weight::virtual_time(se.slice, se.weight);
-            }
+            Fair::Eevdf(t) => self.yield_eevdf(r, s, &t),
         }
     }
 }

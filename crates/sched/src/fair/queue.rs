@@ -16,8 +16,7 @@ pub(crate) struct Se {
     /// EEVDF: virtual time at which the current request should be done. If `relative`: less
     /// `vruntime`.
     pub(crate) deadline: i64,
-    /// EEVDF, while current: the deadline when it was switched in. As long as `deadline` equals
-    /// it, the entity has not used its slice and run-to-parity protects it.
+    /// EEVDF, while current: run-to-parity protects it until `vruntime` gets here.
     pub(crate) protect: i64,
     /// Load weight.
     pub(crate) weight: u64,
@@ -64,6 +63,12 @@ impl Se {
             custom: false,
             idle: false,
         }
+    }
+
+    /// EEVDF, while current: whether it has not used what it is protected for.
+    #[inline]
+    pub(crate) fn is_protected(&self) -> bool {
+        self.vruntime < self.protect
     }
 }
 
@@ -261,14 +266,14 @@ impl FairClass {
                     }
                     return false;
                 }
-                self.update_lag(r, s);
+                self.update_lag(r, s, &t);
                 let se = &mut self.ses[s];
                 if was_delayed {
                     // It stayed to pay back, not to earn.
                     se.vlag = se.vlag.min(0);
                     se.delayed = false;
                 }
-                if how == Dequeue::Save {
+                if how == Dequeue::Save && t.release.rules().keeps_deadline {
                     se.deadline -= se.vruntime;
                     se.relative = true;
                 }
@@ -292,7 +297,7 @@ impl FairClass {
     pub(super) fn requeue_delayed(&mut self, r: usize, s: usize) {
         let Fair::Eevdf(t) = self.kind else { return };
         debug_assert!(self.ses[s].delayed && self.rqs[r].curr != s as u32);
-        self.update_lag(r, s);
+        self.update_lag(r, s, &t);
         if self.ses[s].vlag > 0 {
             self.rqs[r].nr -= 1;
             self.heap_out(r, s);
@@ -311,16 +316,19 @@ impl FairClass {
         self.heap_in(r, s);
     }
 
-    /// A waiting entity becomes the current of `r`.
+    /// A waiting entity becomes the current of `r`: it was picked, or was the current before.
     #[inline]
-    pub(super) fn set_se(&mut self, r: usize, s: usize) {
+    pub(super) fn set_se(&mut self, r: usize, s: usize, picked: bool) {
         debug_assert_eq!(self.rqs[r].curr, NONE);
         self.heap_out(r, s);
         self.forget_buddy(r, s);
         self.rqs[r].curr = s as u32;
-        let se = &mut self.ses[s];
-        se.protect = se.deadline;
-        se.ran = 0;
+        self.ses[s].ran = 0;
+        if let Fair::Eevdf(t) = self.kind
+            && (picked || !t.release.rules().picked_only)
+        {
+            self.protect(r, s, &t);
+        }
     }
 
     #[inline]
@@ -366,14 +374,15 @@ impl FairClass {
             return;
         };
         let is_curr = on_rq && self.rqs[r].curr == s as u32;
-        let mut protected = false;
+        let protect = self.ses[s].protect;
+        let protected_for =
+            (is_curr && protect != i64::MIN).then(|| protect - self.ses[s].vruntime);
         if on_rq {
-            self.update_lag(r, s);
+            self.update_lag(r, s, &t);
             if !is_curr {
                 self.heap_out(r, s);
             }
             let se = &mut self.ses[s];
-            protected = se.protect == se.deadline;
             se.deadline -= se.vruntime;
             se.relative = true;
             self.rqs[r].nr -= 1;
@@ -388,8 +397,8 @@ impl FairClass {
         }
         if on_rq {
             self.place_eevdf(r, s, Enqueue::Restore, &t);
-            if protected {
-                self.ses[s].protect = self.ses[s].deadline;
+            if let Some(ns) = protected_for {
+                self.ses[s].protect = self.ses[s].vruntime + rescale(ns);
             }
             self.add_load(r, new);
             if !is_curr {

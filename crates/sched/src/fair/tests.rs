@@ -3,20 +3,25 @@
 use super::FairClass;
 use crate::class::{Class, Dequeue, Enqueue};
 use crate::config::{
-    Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Ns, Policy, RtGuard, Topology,
+    Balance, CfsTunables, DlConfig, EevdfRelease, EevdfTunables, Fair, LevelConfig, Ns, Policy,
+    RtGuard, Topology,
 };
 use crate::{CpuId, EntId};
 use alloc::vec::Vec;
 
-const CPU: CpuId = CpuId(0);
+pub(super) const CPU: CpuId = CpuId(0);
 const MS: Ns = 1_000_000;
 /// Tunables of a machine with 8 CPUs or more: everything times four.
 const BIG: u32 = 8;
 
 fn class(fair: Fair, policies: &[Policy]) -> FairClass {
+    class_with_tick(fair, MS, policies)
+}
+
+pub(super) fn class_with_tick(fair: Fair, tick_ns: Ns, policies: &[Policy]) -> FairClass {
     let mut c = FairClass::new(&LevelConfig {
         topology: Topology::flat(1),
-        tick_ns: MS,
+        tick_ns,
         fair,
         rr_slice_ns: 100 * MS,
         rt_guard: RtGuard::Off,
@@ -43,11 +48,11 @@ fn nice(nice: i8) -> Policy {
     Policy::Normal { nice, slice_ns: None }
 }
 
-fn slice(us: Ns) -> Policy {
+pub(super) fn slice(us: Ns) -> Policy {
     Policy::Normal { nice: 0, slice_ns: Some(us * 1000) }
 }
 
-fn start(c: &mut FairClass, e: u32) {
+pub(super) fn start(c: &mut FairClass, e: u32) {
     c.enqueue(CPU, EntId(e), Enqueue::Wakeup);
 }
 
@@ -57,13 +62,14 @@ fn run(c: &mut FairClass, e: u32) {
 }
 
 /// Puts an entity on the queue with a state of our choosing.
-fn put(c: &mut FairClass, e: u32, vruntime: i64, deadline: i64) {
+pub(super) fn put(c: &mut FairClass, e: u32, vruntime: i64, deadline: i64) {
     let s = e as usize;
     let se = &mut c.ses[s];
     (se.vruntime, se.deadline, se.on_rq, se.rq) = (vruntime, deadline, true, 0);
     let w = se.weight;
     c.rqs[0].nr += 1;
     c.rqs[0].tasks += 1;
+    c.rqs[0].customs += u32::from(c.ses[s].custom);
     c.add_load(0, w);
     c.heap_in(0, s);
 }
@@ -195,7 +201,8 @@ fn eevdf_runs_to_parity() {
 /// Entity 1 runs and is still eligible, because entity 0 ran for 2 ms before it; then entity 2
 /// wakes. Does it preempt?
 fn wakes_beside(run_to_parity: bool, preempt_short: bool, woken: Policy) -> bool {
-    let t = EevdfTunables { run_to_parity, preempt_short, ..EevdfTunables::for_cpus(BIG) };
+    let kernel = EevdfTunables::of(EevdfRelease::V6_15, BIG);
+    let t = EevdfTunables { run_to_parity, preempt_short, ..kernel };
     let mut c = eevdf(t, &[Policy::NORMAL, Policy::NORMAL, woken]);
     start(&mut c, 0);
     start(&mut c, 1);
@@ -260,14 +267,14 @@ fn eevdf_keeps_lag_across_sleep() {
 
 #[test]
 fn eevdf_clamps_lag_to_two_slices() {
-    let t = EevdfTunables { delay_dequeue: false, ..EevdfTunables::for_cpus(BIG) };
+    let t = EevdfTunables::of(EevdfRelease::V6_6, BIG);
     let mut c = eevdf(t, &[Policy::NORMAL; 2]);
     start(&mut c, 0);
     start(&mut c, 1);
     run(&mut c, 0);
     c.charge(CPU, EntId(0), 100 * MS);
     c.dequeue(CPU, EntId(0), Dequeue::Sleep);
-    assert_eq!(c.ses[0].vlag, -2 * 2_800_000);
+    assert_eq!(c.ses[0].vlag, -2 * 3_000_000);
 }
 
 #[test]

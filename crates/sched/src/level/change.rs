@@ -27,7 +27,11 @@ impl Level {
     /// [`Refusal`]; the entity is as it was.
     pub fn try_set_policy(&mut self, now: Ns, e: EntId, policy: Policy) -> Result<(), Refusal> {
         let old = self.policies[e.index()];
-        if old == policy {
+        // Where a change takes an entity off its queue, so does one that asks for the slice it has by default:
+        // the kernel compares what is asked for, 0, with the slice in force.
+        let renewed =
+            matches!(policy, Policy::Normal { slice_ns: None, .. }) && self.fair.requeues();
+        if old == policy && !renewed {
             return Ok(());
         }
         if policy.is_deadline() {
@@ -36,14 +40,17 @@ impl Level {
             }
             self.dl.admit(now, e, policy, &self.masks[e.index()])?;
         }
-        self.fair.forget_delayed(e);
+        let fair = [old, policy].iter().all(|p| ClassId::of(p) == ClassId::Fair);
+        if !fair {
+            self.fair.forget_delayed(e);
+        }
         let cpu = self.ents[e.index()].cpu;
         match self.ents[e.index()].state {
             State::Blocked | State::Dead => self.store_policy(e, policy),
             State::Queued | State::Running => {
                 self.charge(now, cpu);
                 match (ClassId::of(&old), ClassId::of(&policy)) {
-                    (ClassId::Fair, ClassId::Fair) => self.change_fair(e, cpu, old, policy),
+                    (ClassId::Fair, ClassId::Fair) => self.change_fair(now, e, cpu, old, policy),
                     (ClassId::Rt, ClassId::Rt) => self.change_rt(now, e, cpu, policy),
                     _ => self.change_class(now, e, cpu, policy),
                 }
@@ -70,18 +77,41 @@ impl Level {
         }
     }
 
-    fn change_fair(&mut self, e: EntId, cpu: CpuId, old: Policy, policy: Policy) {
-        let c = &mut self.cpus[cpu.index()];
-        c.nr_idle += u32::from(policy == Policy::Idle);
-        c.nr_idle -= u32::from(old == Policy::Idle);
-        let others = c.nr_fair > 1;
-        self.store_policy(e, policy);
-        self.refresh(cpu);
-        if self.ents[e.index()].state == State::Queued {
+    fn change_fair(&mut self, now: Ns, e: EntId, cpu: CpuId, old: Policy, policy: Policy) {
+        let running = self.ents[e.index()].state == State::Running;
+        if self.fair.requeues() {
+            self.replace(now, e, cpu, policy);
+            if running {
+                self.ents[e.index()].state = State::Running;
+                self.fair.resume(cpu, e);
+            }
+        } else {
+            let c = &mut self.cpus[cpu.index()];
+            c.nr_idle += u32::from(policy == Policy::Idle);
+            c.nr_idle -= u32::from(old == Policy::Idle);
+            self.store_policy(e, policy);
+            self.refresh(cpu);
+        }
+        let others = self.cpus[cpu.index()].nr_fair > 1;
+        let (before, after) = (weight::of_policy(old), weight::of_policy(policy));
+        if !running && before != after {
             self.check_preempt(cpu, e);
-        } else if others && weight::of_policy(policy) < weight::of_policy(old) {
+        } else if running && others && after < before {
             self.kick(cpu, false);
         }
+    }
+
+    /// Takes an entity off its queue, running or not, and puts it onto that of its new policy.
+    fn replace(&mut self, now: Ns, e: EntId, cpu: CpuId, policy: Policy) {
+        if self.ents[e.index()].state == State::Running {
+            self.put_aside(e, cpu);
+        }
+        self.deactivate(e, Dequeue::Save);
+        self.store_policy(e, policy);
+        if policy.is_deadline() {
+            self.dl.join(now, e);
+        }
+        self.activate(now, e, cpu, Enqueue::Restore);
     }
 
     fn change_rt(&mut self, now: Ns, e: EntId, cpu: CpuId, policy: Policy) {
@@ -111,15 +141,7 @@ impl Level {
     /// From class to class, or from one reservation to another: off one queue, onto the other.
     fn change_class(&mut self, now: Ns, e: EntId, cpu: CpuId, policy: Policy) {
         let running = self.ents[e.index()].state == State::Running;
-        if running {
-            self.put_aside(e, cpu);
-        }
-        self.deactivate(e, Dequeue::Save);
-        self.store_policy(e, policy);
-        if policy.is_deadline() {
-            self.dl.join(now, e);
-        }
-        self.activate(now, e, cpu, Enqueue::Restore);
+        self.replace(now, e, cpu, policy);
         if !running {
             self.check_preempt(cpu, e);
             match ClassId::of(&policy) {
@@ -145,7 +167,7 @@ impl Level {
                 }
             }
             ClassId::Fair => {
-                self.fair.set_next(cpu, e);
+                self.fair.resume(cpu, e);
                 self.pull_dl(now, cpu);
                 if self.dl.earliest(cpu) == NEVER {
                     self.pull_rt(now, cpu);

@@ -19,10 +19,11 @@ impl Level {
             return None;
         }
         if self.fair.is_delayed(e) {
-            // Still on its queue: it goes on where it is, as in the kernel.
+            // Still on its queue: it goes on where it is, as in the kernel. Whether its debt is paid is decided by
+            // what the others had when the current one was last charged; that is charged after.
             let cpu = self.ents[e.index()].cpu;
-            self.charge(now, cpu);
             self.fair.wake_delayed(e);
+            self.charge(now, cpu);
             self.ents[e.index()].state = State::Queued;
             self.ents[e.index()].queued_at = now;
             self.count_fair(now, e, cpu, true);

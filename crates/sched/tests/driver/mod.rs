@@ -4,7 +4,8 @@
 #![allow(dead_code, unreachable_pub)]
 
 use vcoop_sched::config::{
-    Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Ns, Policy, RtGuard, Topology,
+    Balance, CfsTunables, DlConfig, EevdfRelease, EevdfTunables, Fair, LevelConfig, Ns, Policy,
+    RtGuard, Topology,
 };
 use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, Level, Note};
 
@@ -36,6 +37,13 @@ pub fn cfs(cpus: u32) -> LevelConfig {
 
 pub fn eevdf(cpus: u32) -> LevelConfig {
     config(cpus, Fair::Eevdf(EevdfTunables::for_cpus(cpus)))
+}
+
+/// Every fair class: CFS and all releases of EEVDF.
+pub fn fairs(cpus: u32) -> impl Iterator<Item = LevelConfig> {
+    let eevdf = EevdfRelease::ALL.map(|release| Fair::Eevdf(EevdfTunables::of(release, cpus)));
+    let all = eevdf.into_iter().map(move |fair| config(cpus, fair));
+    core::iter::once(cfs(cpus)).chain(all)
 }
 
 pub fn config(cpus: u32, fair: Fair) -> LevelConfig {

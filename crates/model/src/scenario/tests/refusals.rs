@@ -241,10 +241,15 @@ fn machines_and_schedulers_that_contradict() {
     refused(host, &to, "\"2s\"", "has no meaning", "");
     let to = with("sched = { fair = \"cfs\" }");
     let text = SMALL.replacen(host, &to, 1).replace("\"nice -20\"", "\"slice 1ms\"");
-    check(&text, "\"slice 1ms\"", "cfs, which has no slices", "[host.sched]");
+    check(&text, "\"slice 1ms\"", "has no slices", "[host.sched]");
     let text = SMALL.replacen("weight = 2048", "sched = { fair = \"cfs\" }", 1);
     let text = text.replace("\"fifo 80\"", "\"slice 1ms\"");
-    check(&text, "\"slice 1ms\"", "the guest's fair class is cfs", "[vm.sched]");
+    check(&text, "\"slice 1ms\"", "the guest's fair class has no slices", "[vm.sched]");
+    let to = with("sched = { fair = \"eevdf-6.6\" }");
+    let text = SMALL.replacen(host, &to, 1).replace("\"nice -20\"", "\"slice 1ms\"");
+    check(&text, "\"slice 1ms\"", "has no slices", "[host.sched]");
+    let to = with("sched = { fair = \"eevdf-6.13\" }");
+    refused(host, &to, "\"eevdf-6.13\"", "is not known here", "eevdf-6.12");
 }
 
 #[test]

@@ -1,0 +1,137 @@
+//! EEVDF: its tunables, and what its rules were in each release of Linux.
+
+use super::{Ns, scale};
+
+/// Releases of Linux between which the rules of EEVDF differ. Each stands for the releases from it to the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum EevdfRelease {
+    /// The first with EEVDF: a sleeper leaves its queue at once, and slices cannot be chosen.
+    #[cfg_attr(feature = "serde", serde(rename = "6.6"))]
+    V6_6,
+    /// Delayed dequeue, custom slices that preempt, deadlines that travel.
+    #[cfg_attr(feature = "serde", serde(rename = "6.12"))]
+    V6_12,
+    /// A shorter base slice.
+    #[cfg_attr(feature = "serde", serde(rename = "6.15"))]
+    V6_15,
+    /// Protection for the shortest slice of the queue only (6.17).
+    #[cfg_attr(feature = "serde", serde(rename = "6.18.0"))]
+    V6_18_0,
+    /// With the stable backports of 2026, and mainline after it.
+    #[default]
+    #[cfg_attr(feature = "serde", serde(rename = "6.18"))]
+    V6_18,
+}
+
+/// What differs between releases. docs/src/simulator.md says where each rule comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// Base slice of one CPU.
+    pub(crate) base_slice_ns: Ns,
+    /// `sched_setattr` takes slices, and short ones preempt.
+    slices: bool,
+    /// A sleeper with negative lag stays queued until its lag is gone.
+    delay_dequeue: bool,
+    /// The deadline of a request survives a migration or a spell in another class; else a new request begins.
+    pub(crate) keeps_deadline: bool,
+    /// Run-to-parity protects the current entity for the shortest slice on the queue only, and an entity
+    /// that is not protected is asked to give way at every update, eligible or not. A waking one with a shorter
+    /// slice competes as if there were no protection; if it loses, protection is cut to the shortest slice.
+    /// Else protection lasts to the deadline, and a shorter slice that has a case ends it for good.
+    pub(crate) quantum: bool,
+    /// Any waking entity that loses cuts protection to the shortest slice on the queue.
+    pub(crate) always_cuts: bool,
+    /// Only who is picked is protected. Who runs while its class, nice value or slice changes is taken off its
+    /// queue and put back, and goes on unprotected.
+    pub(crate) picked_only: bool,
+    /// A wake-up that finds a delayed sleeper to be the best sends it off and looks again; else that sleeper
+    /// keeps the waking one from preempting.
+    pub(crate) looks_again: bool,
+    /// Lag is bounded by the longest slice on the queue and a tick; else by two slices of its own, or a tick.
+    pub(crate) lag_of_longest: bool,
+    /// `sched_yield` gives up all that is left of the request; else it only moves the deadline.
+    pub(crate) yield_forfeits: bool,
+}
+
+impl EevdfRelease {
+    /// All, oldest first.
+    pub const ALL: [Self; 5] = [Self::V6_6, Self::V6_12, Self::V6_15, Self::V6_18_0, Self::V6_18];
+
+    /// Whether `sched_setattr` takes a slice.
+    pub fn has_slices(self) -> bool {
+        self.rules().slices
+    }
+
+    pub(crate) const fn rules(self) -> &'static Rules {
+        const V6_6: Rules = Rules {
+            base_slice_ns: 750_000,
+            slices: false,
+            delay_dequeue: false,
+            keeps_deadline: false,
+            quantum: false,
+            always_cuts: false,
+            picked_only: false,
+            looks_again: false,
+            lag_of_longest: false,
+            yield_forfeits: false,
+        };
+        const V6_12: Rules =
+            Rules { slices: true, delay_dequeue: true, keeps_deadline: true, ..V6_6 };
+        const V6_15: Rules = Rules { base_slice_ns: 700_000, ..V6_12 };
+        const V6_18_0: Rules = Rules { quantum: true, ..V6_15 };
+        const V6_18: Rules = Rules {
+            always_cuts: true,
+            picked_only: true,
+            looks_again: true,
+            lag_of_longest: true,
+            yield_forfeits: true,
+            ..V6_18_0
+        };
+        match self {
+            Self::V6_6 => &V6_6,
+            Self::V6_12 => &V6_12,
+            Self::V6_15 => &V6_15,
+            Self::V6_18_0 => &V6_18_0,
+            Self::V6_18 => &V6_18,
+        }
+    }
+}
+
+/// EEVDF constants and features (`kernel/sched/{fair.c,features.h}`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct EevdfTunables {
+    /// Whose rules.
+    pub release: EevdfRelease,
+    /// The request size of an entity without a slice of its own.
+    pub base_slice_ns: Ns,
+    /// Let the running entity keep the CPU until it has used its slice or is no longer eligible.
+    pub run_to_parity: bool,
+    /// Let a waking entity with a shorter slice break that protection.
+    pub preempt_short: bool,
+    /// Keep lag across sleep.
+    pub place_lag: bool,
+    /// Keep a sleeper with negative lag queued until its lag is gone.
+    pub delay_dequeue: bool,
+}
+
+impl EevdfTunables {
+    /// The newest release on this many CPUs.
+    pub fn for_cpus(cpus: u32) -> Self {
+        Self::of(EevdfRelease::default(), cpus)
+    }
+
+    /// A release's own: its base slice times `1 + ilog2(min(cpus, 8))`, and its features.
+    pub fn of(release: EevdfRelease, cpus: u32) -> Self {
+        let rules = release.rules();
+        Self {
+            release,
+            base_slice_ns: rules.base_slice_ns * scale(cpus),
+            run_to_parity: true,
+            preempt_short: rules.slices,
+            place_lag: true,
+            delay_dequeue: rules.delay_dequeue,
+        }
+    }
+}
