@@ -6,8 +6,9 @@
 
 use super::{FairClass, weight};
 use crate::class::Enqueue;
-use crate::config::{CfsTunables, Ns};
+use crate::config::{CfsTunables, Fair, Ns};
 use crate::heap::NONE;
+use crate::{CpuId, EntId};
 
 impl FairClass {
     /// How long `s` should run at a time: its part of the latency period, which stretches to
@@ -52,6 +53,30 @@ impl FairClass {
         };
         let se = &mut self.ses[s];
         se.vruntime = se.vruntime.max(place);
+    }
+
+    /// A sleeping entity leaves the class. It is placed as if it woke now, so that a sleep that goes on in
+    /// another class earns no more than one that does not, and keeps that relative to its queue. EEVDF keeps a lag,
+    /// which is relative.
+    pub(crate) fn leave_asleep(&mut self, e: EntId) {
+        let s = self.se_of(e);
+        let (r, Fair::Cfs(c)) = (self.ses[s].rq, self.kind) else { return };
+        if r != NONE && !self.ses[s].relative {
+            self.place_cfs(r as usize, s, Enqueue::Wakeup, &c);
+            self.ses[s].vruntime -= self.rqs[r as usize].min_vruntime;
+            self.ses[s].relative = true;
+        }
+    }
+
+    /// A sleeping entity comes back to the class, on the CPU where it last was.
+    pub(crate) fn join_asleep(&mut self, e: EntId, cpu: CpuId) {
+        let s = self.se_of(e);
+        if !self.is_eevdf() && self.ses[s].relative {
+            let r = self.rq_for(e, cpu);
+            self.ses[s].vruntime += self.rqs[r].min_vruntime;
+            self.ses[s].relative = false;
+            self.ses[s].rq = r as u32;
+        }
     }
 
     /// Whether the current entity `s` ran long enough.

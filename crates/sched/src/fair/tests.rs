@@ -141,6 +141,28 @@ fn cfs_wakeup_needs_a_lead() {
 }
 
 #[test]
+fn cfs_sleep_in_another_class_earns_no_more() {
+    // Asleep for 100 ms, of which it was real-time for the last 10: it comes back half a latency (12 ms) left of where
+    // the minimum was when it left the class, as the minimum has moved on since.
+    let (mut c, _) = cfs(&[Policy::NORMAL; 2]);
+    start(&mut c, 1);
+    run(&mut c, 1);
+    start(&mut c, 0);
+    c.charge(CPU, EntId(1), MS);
+    c.dequeue(CPU, EntId(1), Dequeue::Sleep);
+    run(&mut c, 0);
+    c.charge(CPU, EntId(0), 90 * MS);
+    c.leave_asleep(EntId(1));
+    assert_eq!((c.ses[1].vruntime, c.ses[1].relative), (-12 * MS as i64, true));
+    c.charge(CPU, EntId(0), 10 * MS);
+    // Whether it is still asleep then, or real-time and runnable.
+    let mut asleep = c.clone();
+    asleep.join_asleep(EntId(1), CPU);
+    c.enqueue(CPU, EntId(1), Enqueue::Restore);
+    assert_eq!((asleep.ses[1].vruntime, c.ses[1].vruntime), (88 * MS as i64, 88 * MS as i64));
+}
+
+#[test]
 fn cfs_yield_lets_a_close_second_go_first() {
     let (mut c, _) = cfs(&[Policy::NORMAL; 2]);
     start(&mut c, 0);

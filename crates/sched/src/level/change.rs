@@ -46,7 +46,15 @@ impl Level {
         }
         let cpu = self.ents[e.index()].cpu;
         match self.ents[e.index()].state {
-            State::Blocked | State::Dead => self.store_policy(e, policy),
+            State::Blocked | State::Dead => {
+                if !fair && ClassId::of(&old) == ClassId::Fair {
+                    self.fair.leave_asleep(e);
+                }
+                self.store_policy(e, policy);
+                if !fair && ClassId::of(&policy) == ClassId::Fair {
+                    self.fair.join_asleep(e, cpu);
+                }
+            }
             State::Queued | State::Running => {
                 self.charge(now, cpu);
                 match (ClassId::of(&old), ClassId::of(&policy)) {
