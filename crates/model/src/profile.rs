@@ -82,6 +82,8 @@ pub struct Costs {
     pub wakeup_ns: Ns,
     /// Pick and switch to another thread.
     pub context_switch_ns: Ns,
+    /// What a thread pays to go to sleep and come back, besides the timer and the switch.
+    pub sleep_ns: Ns,
     /// Progress lost to cold caches when a thread resumes on another CPU than its last.
     pub migration_refill_ns: Ns,
     /// Progress lost to cold caches when a thread resumes on its CPU after another ran there.

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use vcoop_model::plan::{Plan, Program, Target, TaskPlan};
 use vcoop_policy::Injection;
-use vcoop_sched::{EntId, Leave};
+use vcoop_sched::EntId;
 
 use crate::machine::{Exit, Irq, Vm, Wait, vector};
 use crate::program::Op;
@@ -210,7 +210,7 @@ impl World<'_> {
                     return false;
                 }
                 self.threads[t as usize].work.wait = Wait::Message;
-                self.reschedule(p, Leave::Blocked);
+                self.block(p, t, 0);
                 return true;
             }
         };

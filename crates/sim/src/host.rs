@@ -284,6 +284,9 @@ impl World<'_> {
 
     /// Interprets the program of the current thread until it uses the CPU or leaves it.
     fn run_thread(&mut self, p: u32, t: u32) {
+        if std::mem::take(&mut self.threads[t as usize].work.leaving) {
+            return self.reschedule(p, Leave::Blocked);
+        }
         if let Some(message) = self.threads[t as usize].work.outbox.take() {
             self.signal(message);
         }

@@ -262,6 +262,8 @@ pub(crate) struct Work {
     pub(crate) mail: u32,
     /// What the system call that it is in will send.
     pub(crate) outbox: Option<Message>,
+    /// A host thread on its way to sleep: it pays for that before it leaves its CPU.
+    pub(crate) leaving: bool,
     /// How long it has spun in this spell.
     pub(crate) spun: Ns,
     pub(crate) glitches: u64,

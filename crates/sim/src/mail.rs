@@ -6,8 +6,6 @@
 
 use std::collections::VecDeque;
 
-use vcoop_sched::Leave;
-
 use crate::machine::Wait;
 use crate::track::NONE;
 use crate::world::World;
@@ -106,7 +104,7 @@ impl World<'_> {
         }
         mailbox.blocked.push_back(t);
         self.threads[t as usize].work.wait = Wait::Room;
-        self.reschedule(p, Leave::Blocked);
+        self.block(p, t, 0);
         true
     }
 
@@ -123,7 +121,7 @@ impl World<'_> {
         }
         mailbox.sampled = sample;
         work.wait = Wait::Mail;
-        self.reschedule(p, Leave::Blocked);
+        self.block(p, t, 0);
         true
     }
 }

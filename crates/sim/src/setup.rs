@@ -266,6 +266,7 @@ fn blank(label: u16) -> Work {
         refill: 0,
         wait: Wait::Timer,
         woken: false,
+        leaving: false,
         done: 0,
         slack: 0,
         peers: 0,

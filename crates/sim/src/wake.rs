@@ -12,8 +12,22 @@ impl World<'_> {
     /// Blocks the current thread until a time, or until somebody wakes it.
     pub(crate) fn sleep(&mut self, p: u32, t: u32, until: Ns) {
         self.queue.set(self.slots.sleep + t, until);
-        self.pcpus[p as usize].extra += self.costs.timer_program_ns;
-        self.reschedule(p, Leave::Blocked);
+        self.block(p, t, self.costs.timer_program_ns);
+    }
+
+    /// Blocks the current thread, which waits for something already. It pays for its way to sleep and back, and
+    /// for `more`: the scheduler has to see that as its CPU time, not as that of whoever runs next. Whom a
+    /// wake-up catches on the way goes on without having slept.
+    pub(crate) fn block(&mut self, p: u32, t: u32, more: Ns) {
+        let ns = self.costs.sleep_ns + more;
+        if ns == 0 {
+            return self.reschedule(p, Leave::Blocked);
+        }
+        let thread = &mut self.threads[t as usize];
+        thread.work.leaving = true;
+        let track = thread.track;
+        self.state(track, State::Switch);
+        self.begin(p, Segment::Overhead, ns);
     }
 
     /// A thread's sleep timer fires, on the pCPU where the thread set it.
@@ -65,6 +79,14 @@ impl World<'_> {
     pub(crate) fn wake_thread(&mut self, t: u32, by: Waker) {
         self.pcpus[self.cpu as usize].extra += self.costs.wakeup_ns;
         let by = Waker { cpu: Some(CpuId(self.cpu)), ..by };
+        if std::mem::take(&mut self.threads[t as usize].work.leaving) {
+            let (track, sampler) =
+                (self.threads[t as usize].track, self.threads[t as usize].work.sampler);
+            if sampler != NONE {
+                self.tracks.event(sampler, track, self.now);
+            }
+            return;
+        }
         if self.host.wake(self.now, EntId(t), by).is_none() {
             return;
         }

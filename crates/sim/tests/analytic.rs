@@ -4,8 +4,9 @@ mod support;
 
 use support::*;
 use vcoop_model::plan::{Dist, GuestTimer, Program};
+use vcoop_model::profile::Costs;
 use vcoop_model::recording::Part;
-use vcoop_sched::config::{Policy, RtGuard};
+use vcoop_sched::config::{EevdfTunables, Fair, Policy, RtGuard};
 
 const RT: Policy = Policy::Fifo(50);
 
@@ -144,6 +145,32 @@ fn an_idle_machine_has_the_latency_of_its_costs() {
     assert_eq!(part(Part::HostIrq), c.timer_irq_ns);
     assert_eq!(part(Part::GuestIrq), c.guest_irq_ns + c.guest_wakeup_ns);
     assert_eq!(part(Part::WakeToRun), 0);
+}
+
+#[test]
+fn a_light_thread_pays_for_its_wake_ups_by_waiting() {
+    // While it waits beside n equal hogs its lag grows by 1/(n + 1), while it runs it falls by n/(n + 1): so it waits
+    // n times what it is billed. Half of that is work, the rest its way to sleep and back.
+    for (n, w) in [(2, 30), (3, 30), (3, 60)] {
+        let (sleep_ns, timer_program_ns) = (w * US / 3, w * US / 6);
+        let mut host = eevdf(1);
+        host.fair = Fair::Eevdf(EevdfTunables::for_cpus(2));
+        host.tick_ns = 4 * MS;
+        let mut p = plan(host, Costs { sleep_ns, timer_program_ns, ..free() });
+        p.duration_ns = 60 * S;
+        p.host_tasks = (0..n).map(|i| task(&format!("h{i}"), hog(), Policy::NORMAL, &[])).collect();
+        let probe = cyclictest(1037 * US, w * US / 2);
+        p.host_tasks.push(task("probe", probe, Policy::NORMAL, &[]));
+        probe_all(&mut p);
+        let r = run(&p);
+        let l = latency(&r, "host.probe");
+        let mean = l.parts_sum.iter().sum::<u128>() as f64 / l.hist.len() as f64 / 1e3;
+        let law = (n * w) as f64;
+        assert!((mean / law - 1.0).abs() < 0.15, "{n} hogs, {w} us: {mean} us for {law}");
+        let hogs: f64 = (0..n).map(|i| scalar(&r, &format!("host.h{i}"), "throughput")).sum();
+        let billed = l.hist.len() as f64 * w as f64 / 60e6;
+        assert!((hogs - (1.0 - billed)).abs() < 0.003, "{hogs} beside {billed}");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@
 //! | `device_irq` | `timer_irq + msi-call-running - call - ipi_send` | an interrupt of the host, and what irqfd does then: the call's work without its kick |
 //! | `wakeup` | `wake-here - futex-wake-nobody` | |
 //! | `context_switch` | `switch-pair/2 - call` | |
+//! | `sleep` | `sleep-cycle-cpu - context_switch - timer_program` | what a thread pays for a cycle of sleeping and waking, less what is charged apart |
 //! | `setattr` | `setattr-own - call` | |
 //! | `exit + entry` | the smaller of `exit-interrupt - ipi_receive` and `exit-cpuid - guest-gate` (`guest-gate` where ring 0 is emulated) | the cheapest way out and back; what an exit takes more is its handling. An interrupt has none in the simulator: where it takes more than a trap, the simulator charges too little |
 //! | `handle_*` | the exit of its kind less `exit + entry`; less `guest-gate` too, unless ring 0 is emulated | there the way to ring 0 is itself an exit |
@@ -123,6 +124,11 @@ impl Known<'_> {
         v.measured("wakeup", wake, "wake-here - futex-wake-nobody", "wake-here");
         let switch = self.m("switch-pair").map(|ns| (ns / 2).saturating_sub(call));
         v.measured("context_switch", switch, "switch-pair / 2 - syscall", "switch-pair");
+        if let (Some(cycle), Some(switch)) = (self.m("sleep-cycle-cpu"), switch) {
+            let apart = switch + program.unwrap_or_else(|| self.base("timer_program"));
+            let formula = "sleep-cycle-cpu - context_switch - timer_program";
+            v.derived("sleep", cycle.saturating_sub(apart), formula, Some("sleep-cycle-cpu"));
+        }
         v.measured("setattr", own("setattr-own", call), "setattr-own - syscall", "setattr-own");
         if let Some(travel) = own("ipi-travel", call / 2) {
             let (send, flight) = self.split(travel, "ipi_send", "ipi_flight");

@@ -6,7 +6,7 @@ use std::thread;
 
 use vcoop_model::plan::Ns;
 use vcoop_sched::config::Policy;
-use vcoop_threads::clock::{monotonic, sleep_until};
+use vcoop_threads::clock::{kernel_clock, monotonic, sleep_until};
 use vcoop_threads::tsc::tsc;
 use vcoop_threads::{Attributes, Kick, Stat, gettid, pin, set_timer_slack};
 
@@ -436,6 +436,21 @@ fn sleep(b: &mut Bench<'_>) -> Result<(), Error> {
             let (due, at) = (tsc() + ahead, monotonic() + AHEAD_NS);
             sleep_until(at);
             out.push(tsc().saturating_sub(due));
+        }
+        Ok(())
+    })?;
+    // As the scheduler bills it: from one return of the clock to the next lies exactly one cycle.
+    let own = || kernel_clock(libc::CLOCK_THREAD_CPUTIME_ID);
+    let (clock, floor) = (b.clock, b.floor);
+    b.measure("sleep-cycle-cpu", "CPU time of a thread that sleeps to a time, and again", |out| {
+        let until = tsc() + block;
+        let before = own();
+        let reading = own().saturating_sub(before);
+        while tsc() < until {
+            let before = own();
+            sleep_until(monotonic() + AHEAD_NS);
+            let cycle = own().saturating_sub(before + reading);
+            out.push(clock.to_cycles(cycle) + floor);
         }
         Ok(())
     })

@@ -200,10 +200,10 @@ table! {
 
 /// Declares `[costs]` with one key for each cost field, and the way between the two.
 macro_rules! costs {
-    ($( $(#[doc = $doc:literal])+ $key:ident => $field:ident ),+ $(,)?) => {
+    ($( $(#[doc = $doc:literal])+ $key:ident => $field:ident $(= $default:literal)? ),+ $(,)?) => {
         table! {
             /// What each mechanism costs.
-            struct CostsKeys { $( $(#[doc = $doc])+ $key: At<Cost>, )+ }
+            struct CostsKeys { $( $(#[doc = $doc])+ $key: At<Cost> $(= $default)?, )+ }
         }
 
         impl CostsKeys {
@@ -247,6 +247,10 @@ costs! {
     wakeup => wakeup_ns,
     /// Pick and switch to another thread.
     context_switch => context_switch_ns,
+    /// What a host thread pays of its own CPU time to go to sleep and come back, besides `timer_program` and
+    /// `context_switch`: system calls, reading the clock, leaving the run queue. Profiles that `calibrate` wrote before
+    /// November 2026 have none.
+    sleep => sleep_ns = "{ ns = 1500, source = \"assumed: this profile has none; as xeon-server\" }",
     /// Progress lost to cold caches when a thread resumes on another CPU than its last.
     migration_refill => migration_refill_ns,
     /// Progress lost to cold caches when a thread resumes on its CPU after another ran there.

@@ -17,7 +17,7 @@ fn measure(name: &'static str, ns: Ns) -> Measure {
 const CPU: Cpu = Cpu { tsc_khz: 2_000_000, signature: 0x606a6, preemption_timer_shift: Some(5) };
 
 /// A hardware KVM: an exit of 1 us behind a gate of 200 ns.
-const MEASURES: [(&str, Ns); 26] = [
+const MEASURES: [(&str, Ns); 27] = [
     ("syscall", 100),
     ("tick", 2_000),
     ("timer-interrupt", 1_000),
@@ -25,6 +25,7 @@ const MEASURES: [(&str, Ns); 26] = [
     ("futex-wake-nobody", 150),
     ("wake-here", 950),
     ("switch-pair", 2_200),
+    ("sleep-cycle-cpu", 3_000),
     ("setattr-own", 1_100),
     ("ipi-travel", 600),
     ("ipi-receive", 700),
@@ -72,6 +73,7 @@ fn a_hardware_kvm_charges_exit_and_entry_once() {
         assert_eq!(of("handle_timer_msr"), 500);
         assert_eq!(of("handle_eoi"), 0, "never below zero");
         assert_eq!(of("context_switch"), 1_000);
+        assert_eq!(of("sleep"), 3_000 - 1_000 - 300);
         assert_eq!(of("wakeup"), 800);
         assert_eq!(of("ipi_send") + of("ipi_flight"), 550);
         // A whole delivery is charged what it took.
