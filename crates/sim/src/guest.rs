@@ -384,7 +384,8 @@ impl World<'_> {
             self.guest_event(v, GuestEvent::TaskSwitch { next, pending: None });
         }
         if !self.vcpus[v as usize].timers.iter().any(|t| t.1 == gtimer::TICK) {
-            self.set_guest_timer(v, gtimer::TICK, self.vms[vm].ticks.after(self.now));
+            let next = self.vms[vm].ticks.after(self.vcpus[v as usize].cpu.0, self.now);
+            self.set_guest_timer(v, gtimer::TICK, next);
             self.guest_program(v);
         }
         // An exit that the switch asked for comes after it.

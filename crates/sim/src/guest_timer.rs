@@ -23,7 +23,7 @@ impl World<'_> {
                 gtimer::TICK => {
                     vcpu.extra += self.costs.guest_tick_ns;
                     vcpu.eager |= vcpu.resched;
-                    let next = self.vms[vm as usize].ticks.after(self.now);
+                    let next = self.vms[vm as usize].ticks.after(cpu.0, self.now);
                     self.vms[vm as usize].level.tick(self.now, cpu);
                     self.guest_notes(v);
                     self.set_guest_timer(v, gtimer::TICK, next);

@@ -207,7 +207,7 @@ impl World<'_> {
         let ns =
             self.costs.context_switch_ns + std::mem::take(&mut pc.extra) + self.switch_in(p, next);
         if self.queue.time(self.slots.tick + p).is_none() && self.host.tick_needed(CpuId(p)) {
-            self.queue.set(self.slots.tick + p, self.ticks.after(self.now));
+            self.queue.set(self.slots.tick + p, self.ticks.after(p, self.now));
         }
         self.begin(p, Segment::Switch, ns);
     }

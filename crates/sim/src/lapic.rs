@@ -20,7 +20,7 @@ const COUNT_NS: Ns = 16;
 pub(crate) fn boots(vcpu: &mut Vcpu, virt: &VmVirt, ticks: &Ticks, now: Ns) -> Option<Ns> {
     vcpu.programmed = vcpu.timers.last().map_or(Ns::MAX, |t| t.0);
     if virt.mode == TimerMode::Periodic {
-        vcpu.programmed = ticks.after(now);
+        vcpu.programmed = ticks.after(vcpu.cpu.0, now);
     }
     if vcpu.programmed == Ns::MAX {
         return None;

@@ -443,7 +443,9 @@ pub(crate) struct Vm {
     pub(crate) shared: VmShared,
 }
 
-/// When a level's ticks come: all its CPUs at once, at a phase of the machine's own.
+/// When a level's ticks come: at a phase of the machine's own, and each CPU's at another. A real host's are nearly
+/// in phase, but what runs on its CPUs is not: they came up one after the other, and are disturbed differently. Here
+/// nothing else would keep equal VMs from being switched everywhere at once, as by a gang scheduler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticks {
     pub(crate) period: Ns,
@@ -452,12 +454,16 @@ pub(crate) struct Ticks {
 }
 
 impl Ticks {
-    /// The first tick after `now`.
-    pub(crate) fn after(&self, now: Ns) -> Ns {
-        if now < self.phase {
-            return self.phase;
+    /// The first tick of this CPU after `now`.
+    pub(crate) fn after(&self, cpu: u32, now: Ns) -> Ns {
+        // Multiples of the golden section spread any number of CPUs evenly over the period.
+        let turn = u128::from(cpu.wrapping_mul(0x9e37_79b9));
+        let skew = (turn * u128::from(self.period)) >> 32;
+        let phase = (self.phase + skew as Ns) % self.period;
+        if now < phase {
+            return phase;
         }
-        self.phase + ((now - self.phase) / self.period + 1) * self.period
+        phase + ((now - phase) / self.period + 1) * self.period
     }
 }
 

@@ -72,9 +72,9 @@ fn a_folded_vm_is_not_preempted_and_loses_nothing_where_the_host_is_fair_to_vms(
         assert!((3.5..=5.5).contains(&used), "{kind:?}: {used}");
         assert!(got(&r, "a") >= 0.97 * got(&vanilla, "a"), "{kind:?}: {}", got(&r, "a"));
         let lost = |r: &Recording| scalar(r, "a", "preemptions");
-        assert!(lost(&r) < 0.3 * lost(&vanilla), "{kind:?}: {} of {}", lost(&r), lost(&vanilla));
+        assert!(lost(&r) < 0.4 * lost(&vanilla), "{kind:?}: {} of {}", lost(&r), lost(&vanilla));
         let steal = |r: &Recording| scalar(r, "a", "steal");
-        assert!(steal(&r) < 0.3 * steal(&vanilla), "{kind:?}: {}", steal(&r));
+        assert!(steal(&r) < 0.4 * steal(&vanilla), "{kind:?}: {}", steal(&r));
     }
 }
 

@@ -102,6 +102,31 @@ fn a_preempted_holder_makes_its_waiters_spin_and_ple_brings_it_back() {
     assert!(after < 0.9 * before, "{after} with PLE, {before} without");
 }
 
+#[test]
+fn equal_vms_lose_pcpus_with_locks_held() {
+    // Two VMs of 16 vCPUs, one of each on each of 16 pCPUs, and nobody ever sleeps. Did all pCPUs switch at once, each VM
+    // would have all of them or none: nobody would wait for a holder that is away, and be preempted while it waits.
+    let worker = routine(vec![
+        run_for(50 * US, Mode::User),
+        Act::Lock { lock: 0 },
+        run_for(3 * US, Mode::PreemptOff),
+        Act::Unlock { lock: 0 },
+        Act::Done,
+    ]);
+    let pins: Vec<u32> = (0..16).collect();
+    let mut p = machine(16, &pins, vec![worker; 16]);
+    p.vms[0].virt.exits_off.pause = true;
+    let mut other = p.vms[0].clone();
+    (other.name, other.label) = ("other".into(), "other".into());
+    p.vms.push(other);
+    let r = run(&p);
+    for vm in ["guest", "other"] {
+        for lost in ["lock_holder_preemptions", "lock_waiter_preemptions"] {
+            assert!(scalar(&r, vm, lost) > 10.0, "{vm}: {} {lost} a second", scalar(&r, vm, lost));
+        }
+    }
+}
+
 /// Two VMs, in each of which eight vCPUs share a spinlock, on six pCPUs: waiters yield all the time.
 fn contended(switch_refill_ns: Ns, migration_refill_ns: Ns) -> Recording {
     let worker = routine(vec![

@@ -96,12 +96,19 @@ fn who_needs_no_request_makes_none() {
 #[test]
 fn a_caller_that_never_stops_takes_no_more_than_its_vms_budget() {
     for path in [IpiPath::Icr, IpiPath::Posted] {
-        let r = measure(sender(), path, US);
-        assert!(count(&r, "boosts") > 20.0, "{path:?}: {}", count(&r, "boosts"));
-        let hog = scalar(&r, "host.hog", "throughput");
-        // A half, but for the refill and the burst of one second.
-        let bound = 0.5 - f64::from(REFILL_PPM) / 1e6 - 0.003;
-        assert!(hog > bound, "{path:?}: {hog} of {bound}");
+        let mut boosts = 0.0;
+        // How often it is boosted depends on where in a round the tick preempts it, which is the seed's.
+        for seed in 1..=4 {
+            let mut p = plan_of(sender(), path, US);
+            p.seed = seed;
+            let r = run(&p);
+            boosts += count(&r, "boosts");
+            let hog = scalar(&r, "host.hog", "throughput");
+            // A half, but for the refill and the burst of one second.
+            let bound = 0.5 - f64::from(REFILL_PPM) / 1e6 - 0.003;
+            assert!(hog > bound, "{path:?}: {hog} of {bound}");
+        }
+        assert!(boosts > 80.0, "{path:?}: {boosts}");
     }
 }
 
