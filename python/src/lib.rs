@@ -16,6 +16,7 @@ use vcoop_build::BUILD;
 use vcoop_capture::Loader;
 use vcoop_lab::analysis::{About, document};
 use vcoop_lab::backend::{Column, Sim};
+use vcoop_lab::result::Limits;
 use vcoop_lab::runner::{Control, Experiment};
 use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
 use vcoop_model::file;
@@ -37,7 +38,9 @@ fn refused(found: impl std::fmt::Display) -> PyErr {
 
 fn folder(error: DatasetError) -> PyErr {
     match error {
-        DatasetError::Refused { .. } | DatasetError::Part { .. } => FolderError::new_err(error.to_string()),
+        DatasetError::Refused { .. } | DatasetError::Part { .. } => {
+            FolderError::new_err(error.to_string())
+        }
         DatasetError::Io { .. } => PyRuntimeError::new_err(error.to_string()),
     }
 }
@@ -110,8 +113,11 @@ fn run(
     text: String,
     sets: Vec<String>,
     policies: Option<Vec<String>>,
+    may_cost: Vec<String>,
     jobs: usize,
 ) -> PyResult<String> {
+    let mut limits = Limits::default();
+    may_cost.iter().try_for_each(|text| limits.set(text)).map_err(refused)?;
     let sets: Vec<Set> =
         sets.iter().map(|s| Set::parse(s)).collect::<Result<_, _>>().map_err(refused)?;
     let named = policies.as_deref().unwrap_or_default();
@@ -134,6 +140,7 @@ fn run(
         let about = About {
             title: scenario.title.clone(),
             baseline: scenario.baseline.clone(),
+            limits,
             ..About::default()
         };
         Ok(document(&plans, &measured, about).to_json())

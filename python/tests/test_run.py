@@ -44,6 +44,13 @@ def test_fields_are_set_by_path() -> None:
     assert mean(more) > mean(less)
 
 
+def test_limits_of_the_verdict_are_those_of_the_command() -> None:
+    lax = vcoop.run("busy-host-1", policies=["vanilla"], may_cost={"p99": "2x"}, **SHORT)
+    assert lax.document["limits"] == {"mean": 1.1, "p99": 2.0, "missed": 0.01, "work": 0.95}
+    with pytest.raises(vcoop.ScenarioError, match="p99=1.25x"):
+        vcoop.run("busy-host-1", may_cost={"p98": "2x"}, **SHORT)
+
+
 def test_mistakes_are_told_with_their_place() -> None:
     with pytest.raises(vcoop.ScenarioError, match="did you mean `pcpus`"):
         vcoop.run("busy-host-1", set={"host.pcpu": 2})

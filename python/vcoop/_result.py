@@ -52,6 +52,7 @@ def run(
     *,
     policies: list[str] | None = None,
     set: dict[str, object] | None = None,  # noqa: A002
+    may_cost: dict[str, str] | None = None,
     jobs: int | None = None,
     **overrides: object,
 ) -> Result:
@@ -61,6 +62,8 @@ def run(
         scenario: Path of a scenario file, or name of a built-in one (`vcoop.scenarios()`).
         policies: Policies to compare instead of the scenario's.
         set: Fields to change, by path: ``{"host.pcpus": 8, "vm.guest.task.cyclictest.interval": "1ms"}``.
+        may_cost: What the best policy may cost others, as ``--may-cost`` has it:
+            ``{"p99": "2x", "work": "0.9x"}``.
         jobs: Threads; it changes nothing but the time it takes. Default: one a CPU.
         **overrides: Fields at the top level: ``duration="1s"``, ``warmup="100ms"``, ``repeats=10``,
             ``seed=2``. Times are texts with a unit.
@@ -74,7 +77,8 @@ def run(
     name, text = _text(scenario)
     changes = {**(set or {}), **overrides}
     sets = [f"{path}={_toml(value)}" for path, value in changes.items()]
-    document = _native.run(name, text, sets, policies, threads(jobs))
+    limits = [f"{name}={limit}" for name, limit in (may_cost or {}).items()]
+    document = _native.run(name, text, sets, policies, limits, threads(jobs))
     return Result(json.loads(document))
 
 

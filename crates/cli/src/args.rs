@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use vcoop_lab::result::Limits;
 
 const EXIT: &str = "\
 Exit codes: 0 done; 1 the run failed; 2 bad usage or bad scenario; 3 a needed facility is missing;
@@ -76,6 +77,36 @@ pub(crate) enum Command {
     Man(ManArgs),
 }
 
+/// What a policy may cost the host and others: the same everywhere.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct MayCost {
+    /// What the best policy may cost others, beside the baseline: mean=1.1x, p99=1.25x (of a host
+    /// probe), missed=1% (of its periods, more), work=0.95x (what remains of a load's)
+    #[arg(long = "may-cost", value_name = "NAME=LIMIT", value_delimiter = ',', value_parser = may_cost)]
+    changes: Vec<String>,
+}
+
+impl MayCost {
+    pub(crate) fn limits(&self) -> Limits {
+        let mut limits = Limits::default();
+        // Each was tried when it was read.
+        self.changes.iter().for_each(|text| drop(limits.set(text)));
+        limits
+    }
+
+    /// The options that say so again.
+    pub(crate) fn words(&self) -> Vec<String> {
+        if self.changes.is_empty() {
+            return Vec::new();
+        }
+        vec!["--may-cost".to_owned(), self.changes.join(",")]
+    }
+}
+
+fn may_cost(text: &str) -> Result<String, String> {
+    Limits::default().set(text).map(|()| text.to_owned())
+}
+
 /// Where to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackendArg {
@@ -125,6 +156,8 @@ pub(crate) struct RunArgs {
     /// What has no value (n/a) counts as true
     #[arg(long, value_name = "NAME > LIMIT")]
     pub(crate) fail_if: Vec<String>,
+    #[command(flatten)]
+    pub(crate) may_cost: MayCost,
     /// Show a dashboard on the terminal while it runs
     #[arg(long, conflicts_with = "quiet")]
     pub(crate) watch: bool,
@@ -328,6 +361,8 @@ pub(crate) struct MapArgs {
     /// Only points with this value of an axis; several: all of them
     #[arg(long, value_name = "COLUMN=VALUE")]
     pub(crate) only: Vec<String>,
+    #[command(flatten)]
+    pub(crate) may_cost: MayCost,
     /// Title of the map
     #[arg(long, value_name = "TEXT")]
     pub(crate) title: Option<String>,
@@ -350,6 +385,8 @@ pub(crate) struct SearchArgs {
     /// Change a field: host.pcpus=8, vm.guest.vcpus=2
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub(crate) sets: Vec<String>,
+    #[command(flatten)]
+    pub(crate) may_cost: MayCost,
     /// Measured time of a repeat, with a unit: 500ms, 10s
     #[arg(long, value_name = "TIME")]
     pub(crate) duration: Option<String>,
@@ -387,8 +424,9 @@ pub(crate) enum AlsoArg {
 pub(crate) struct TuneArgs {
     #[command(flatten)]
     pub(crate) search: SearchArgs,
-    /// What to make small among settings that hold every limit
-    #[arg(long, value_name = "NAME", default_value = "host.cpu")]
+    /// What to make small among settings that hold every limit: gain is what guests wait, over what they
+    /// wait without a policy, as every verdict has it; or a number of the result, like host.cpu
+    #[arg(long, value_name = "NAME", default_value = "gain")]
     pub(crate) minimize: String,
     /// Vary these, too. Without it, those that the scenario has: a timer, an idle loop or a governor
     /// that somebody set, a host of Xen's
@@ -604,6 +642,8 @@ pub(crate) struct CompareArgs {
     /// example. It finds VCOOP_VM, VCOOP_POLICY and VCOOP_EACH_S in its environment
     #[arg(long, value_name = "CMD")]
     pub(crate) exec: Option<String>,
+    #[command(flatten)]
+    pub(crate) may_cost: MayCost,
     /// Measure without a thread of the host beside the VM (host.probe)
     #[arg(long)]
     pub(crate) no_probe: bool,

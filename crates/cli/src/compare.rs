@@ -66,6 +66,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
         baseline: scenario.baseline.clone(),
         environment: vm.environment(),
         notes: vm.notes(),
+        limits: args.may_cost.limits(),
         ..About::default()
     };
     let result = document(&plans, &measured, about);
@@ -105,6 +106,7 @@ fn command(args: &CompareArgs) -> String {
     option("--rounds", &args.rounds.to_string());
     option("--each", &args.each);
     args.exec.iter().for_each(|line| option("--exec", line));
+    words.extend(args.may_cost.words());
     if args.no_probe {
         words.push("--no-probe".to_owned());
     }

@@ -48,11 +48,9 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let columns = selection.columns();
     let about = About {
         title: scenario.title.clone(),
-        command: String::new(),
         baseline: plan.policy_name.clone(),
-        environment: Default::default(),
         missing: selection.missing.clone(),
-        notes: Vec::new(),
+        ..About::default()
     };
     let plans = &selection.plans;
     let experiment = Experiment { plans, columns: &columns, jobs };

@@ -3,6 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
+use vcoop_lab::judge::LEAST_REPEATS;
 use vcoop_lab::{human, params};
 use vcoop_report::heat::{Heat, Tile};
 use vcoop_sweep::map::{AS_GOOD, Ask, BETWEEN, Cell, Map, Show, map};
@@ -33,7 +34,13 @@ pub(crate) fn run(args: &MapArgs) -> Result<(), Failure> {
             return Err(Failure::usage(format!("--show {column} needs to know of which --policy")));
         }
     };
-    let ask = Ask { rows: args.rows.clone(), columns: args.columns.clone(), show, only };
+    let ask = Ask {
+        rows: args.rows.clone(),
+        columns: args.columns.clone(),
+        show,
+        only,
+        limits: args.may_cost.limits(),
+    };
     let found = map(&args.dir, &ask).map_err(|e| Failure::usage(e.to_string()))?;
     if let (None, Some(probe)) = (&args.probe, &found.probe) {
         note(&format!("of {probe}, the guests' only latency; --probe names others"));
@@ -102,12 +109,16 @@ fn notes(ask: &Ask, found: &Map) -> Vec<String> {
     let mut notes = match &ask.show {
         Show::Best => vec![
             format!(
-                "First number: the guests' p99, as a ratio to {baseline}. `host`: the mean of the \
-                 host's own probes, likewise. Geometric means over the points of a cell."
+                "First number: what guests wait, as a ratio to {baseline}. `host`: the mean of the \
+                 host's own probes, likewise; `own`: what is left of the guests' other work. \
+                 Geometric means over the points of a cell. Where there is no `host`, the dataset has \
+                 no probe of the host, and nobody knows what it pays."
             ),
             format!(
-                "Best: lowest such p99 with no periods lost and the host's mean within 1.10x, its \
-                 p99 within 1.25x. +n: so many more policies are as good, within {:.0} %.",
+                "Best: the lowest such ratio, by the rule of every verdict. {} +n: so many more policies are \
+                 as good, within {:.0} %. none: no policy is better at that price. few: less than \
+                 {LEAST_REPEATS} repeats.",
+                ask.limits.words(),
                 (AS_GOOD - 1.0) * 100.0
             ),
         ],
@@ -138,6 +149,9 @@ fn tile(ask: &Ask, found: &Map, cell: &Cell) -> Tile {
     if cell.points == 0 {
         return none("no point");
     }
+    if cell.few {
+        return none("few");
+    }
     let Some(value) = cell.value else {
         return none(if ask.show == Show::Best { "none" } else { "n/a" });
     };
@@ -145,15 +159,17 @@ fn tile(ask: &Ask, found: &Map, cell: &Cell) -> Tile {
         (Show::Best, Some(best)) => {
             let more =
                 if cell.ties.is_empty() { String::new() } else { format!(" +{}", cell.ties.len()) };
-            let host =
-                cell.cost.map_or_else(String::new, |cost| format!("host {}", human::ratio(cost)));
+            let said = |what: &str, ratio: Option<f64>| {
+                ratio.map_or_else(String::new, |ratio| format!("{what} {}", human::ratio(ratio)))
+            };
+            let paid = format!("{} {}", said("host", cell.cost), said("own", cell.own));
             let others = found.policies.iter().filter(|policy| **policy != found.baseline);
             let mut hint = points;
             if !cell.ties.is_empty() {
                 hint += &format!("; as good: {}", cell.ties.join(", "));
             }
             Tile {
-                lines: vec![format!("{best}{more}"), human::ratio(value), host],
+                lines: vec![format!("{best}{more}"), human::ratio(value), paid.trim().to_owned()],
                 colour: others.into_iter().position(|policy| policy == best),
                 strength: 0.2 + 0.5 * (-value.ln() / FULL.ln()).clamp(0.0, 1.0),
                 hint,

@@ -63,6 +63,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         environment: columns.iter().flat_map(|c| c.backend.environment()).collect(),
         missing: selection.missing.clone(),
         notes: Vec::new(),
+        limits: args.may_cost.limits(),
     };
     let metrics = args.metrics.as_deref().map(MetricsFile::new).transpose()?;
     let spools = folder.as_ref().map(|folder| Spools::new(folder.path()));
@@ -274,6 +275,7 @@ fn command(args: &RunArgs, first: Option<&Plan>) -> String {
     for set in &args.sets {
         words.extend(["--set".to_owned(), set.clone()]);
     }
+    words.extend(args.may_cost.words());
     let common = &args.common;
     let options = [
         ("--duration", &common.duration),

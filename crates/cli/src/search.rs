@@ -5,13 +5,15 @@ use std::io::{self, IsTerminal, Write};
 use serde::Serialize;
 use serde_json::{Value, json};
 use vcoop_capture::Loader;
+use vcoop_lab::result::{Document, Limits};
 use vcoop_model::diagnostic::Diagnostic;
 use vcoop_model::scenario::Set;
+use vcoop_report::wrap;
 use vcoop_sweep::capacity::{Capacity, Knob, Tried, capacity};
 use vcoop_sweep::ratio::{reach, size};
 use vcoop_sweep::slo::{Quantity, Slo, quantities};
 use vcoop_sweep::space::Parts;
-use vcoop_sweep::trial::{Bench, Score, SearchError};
+use vcoop_sweep::trial::{BASELINE, Bench, Objective, Score, SearchError};
 use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
 
 use crate::args::{AlsoArg, CapacityArgs, SearchArgs, TuneArgs};
@@ -42,15 +44,22 @@ fn bench(args: &SearchArgs) -> Result<Bench, Failure> {
         }
     }
     let jobs = threads(args.jobs)?;
-    Ok(Bench { name: source.name, text: source.text, sets, jobs, loader: Loader::default() })
+    let limits = args.may_cost.limits();
+    Ok(Bench {
+        name: source.name,
+        text: source.text,
+        sets,
+        jobs,
+        limits,
+        loader: Loader::default(),
+    })
 }
 
-/// What can be named: everything that a short look at the scenario gives.
-fn known(bench: &Bench, policy: &str) -> Result<Vec<Quantity>, Failure> {
-    let mut plans = [bench.plan(&[], policy).map_err(refuse)?];
+/// A short look at the scenario without a policy: everything that can be named.
+fn look(bench: &Bench) -> Result<Document, Failure> {
+    let mut plans = [bench.plan(&[], BASELINE).map_err(refuse)?];
     plans[0].repeats = 1;
-    let document = bench.run(&mut plans, stop_flag()).map_err(failure)?;
-    Ok(quantities(&document))
+    bench.run(&mut plans, stop_flag()).map_err(failure)
 }
 
 fn limits(args: &SearchArgs, known: &[Quantity]) -> Result<Vec<Slo>, Failure> {
@@ -68,10 +77,10 @@ pub(crate) fn run_tune(args: &TuneArgs) -> Result<(), Failure> {
     let stop = stop_flag();
     let bench = bench(&args.search)?;
     let quiet = args.search.quiet;
-    let known = known(&bench, "vanilla")?;
-    let slos = limits(&args.search, &known)?;
-    let cost = Quantity::find("--minimize", &args.minimize, &known).map_err(refuse)?;
-    let repeats = bench.plan(&[], "vanilla").map_err(refuse)?.repeats;
+    let look = look(&bench)?;
+    let slos = limits(&args.search, &quantities(&look))?;
+    let cost = Objective::find("--minimize", &args.minimize, &look).map_err(refuse)?;
+    let repeats = bench.plan(&[], BASELINE).map_err(refuse)?.repeats;
     let plans = bench.scenario(&[]).and_then(|s| s.plans(None)).map_err(refuse)?;
     let mut parts = Parts::of(&plans);
     for also in &args.also {
@@ -100,32 +109,39 @@ pub(crate) fn run_tune(args: &TuneArgs) -> Result<(), Failure> {
             note(&format!("{policy} was left out: {why}"));
         }
     }
-    print(&if args.search.json { tuned_json(&goal, &found)? } else { tuned_words(&goal, &found) })
+    print(&if args.search.json {
+        tuned_json(&goal, &found, &bench.limits)?
+    } else {
+        tuned_words(&goal, &found, &bench.limits)
+    })
 }
 
 /// A score in words: each limit, then the cost.
 fn score_words(goal: &Goal, score: &Score) -> String {
     let mut parts: Vec<String> = goal.slos.iter().zip(&score.limits).map(limit_words).collect();
-    let cost = score.cost.map_or("n/a".to_owned(), |c| shown(&goal.cost, c.value, c.interval));
-    parts.push(format!("{} {cost}", goal.cost.name));
-    parts.extend(score.starved.iter().cloned());
+    let show = |x| goal.cost.show(x);
+    let cost = score.cost.map_or("n/a".to_owned(), |c| shown(&show, c.value, c.interval));
+    parts.push(format!("{} {cost}", goal.cost.name()));
+    if !score.too_much.is_empty() {
+        parts.push(format!("costs too much: {}", score.too_much.join(", ")));
+    }
     parts.join(", ")
 }
 
 fn limit_words((slo, reading): (&Slo, &Option<vcoop_sweep::slo::Reading>)) -> String {
     match reading {
-        Some(r) => format!("{} {}", slo.quantity.name, shown(&slo.quantity, r.value, r.interval)),
+        Some(r) => {
+            let value = shown(&|x| slo.quantity.show(x), r.value, r.interval);
+            format!("{} {value}", slo.quantity.name)
+        }
         None => format!("{} n/a (too few samples)", slo.quantity.name),
     }
 }
 
-fn shown(quantity: &Quantity, value: f64, interval: Option<[f64; 2]>) -> String {
-    let value = quantity.show(value);
+fn shown(show: &dyn Fn(f64) -> String, value: f64, interval: Option<[f64; 2]>) -> String {
     match interval {
-        Some([lo, hi]) if lo != hi => {
-            format!("{value} [{}, {}]", quantity.show(lo), quantity.show(hi))
-        }
-        _ => value,
+        Some([lo, hi]) if lo != hi => format!("{} [{}, {}]", show(value), show(lo), show(hi)),
+        _ => show(value),
     }
 }
 
@@ -150,13 +166,13 @@ fn sure(confirmed: &Confirmed) -> String {
     )
 }
 
-fn tuned_words(goal: &Goal, found: &Tuned) -> String {
+fn tuned_words(goal: &Goal, found: &Tuned, in_force: &Limits) -> String {
     let limits: Vec<&str> = goal.slos.iter().map(|slo| slo.text.as_str()).collect();
     let mut text = format!(
         "{} settings tried for {}; least {}\n\n",
         found.trials,
         limits.join(" and "),
-        goal.cost.name
+        goal.cost.name()
     );
     let Some(first) = found.confirmed.first() else { return text };
     match &found.best {
@@ -174,6 +190,10 @@ fn tuned_words(goal: &Goal, found: &Tuned) -> String {
     }
     text += &format!("\n  {}\n  {}\n", score_words(goal, &first.tried.score), sure(first));
     text += "  with seeds that the search had not seen\n";
+    if !first.tried.score.price.is_empty() {
+        text += &wrap(&format!("  {}", first.tried.score.price), 4);
+    }
+    text += &wrap(&in_force.words(), 2);
     if !found.contributions.is_empty() {
         text += "\nWithout one of them:\n";
         for part in &found.contributions {
@@ -199,7 +219,7 @@ fn pretty(value: &impl Serialize) -> Result<String, Failure> {
     serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(Failure::run)
 }
 
-fn score_json(slos: &[Slo], cost: Option<&Quantity>, score: &Score) -> Value {
+fn score_json(slos: &[Slo], cost: Option<&Objective>, score: &Score) -> Value {
     let reading = |r: &Option<vcoop_sweep::slo::Reading>| {
         r.map_or(Value::Null, |r| json!({ "value": r.value, "ci95": r.interval }))
     };
@@ -211,17 +231,20 @@ fn score_json(slos: &[Slo], cost: Option<&Quantity>, score: &Score) -> Value {
         )
         .collect();
     let mut all = json!({ "held": score.held.to_string(), "limits": limits });
-    if !score.starved.is_empty() {
-        all["starved"] = json!(score.starved);
+    if !score.too_much.is_empty() {
+        all["too_much"] = json!(score.too_much);
+    }
+    if !score.price.is_empty() {
+        all["price"] = json!(score.price);
     }
     if let Some(cost) = cost {
         all["cost"] =
-            json!({ "name": cost.name, "unit": cost.unit, "reading": reading(&score.cost) });
+            json!({ "name": cost.name(), "unit": cost.unit(), "reading": reading(&score.cost) });
     }
     all
 }
 
-fn tuned_json(goal: &Goal, found: &Tuned) -> Result<String, Failure> {
+fn tuned_json(goal: &Goal, found: &Tuned, limits: &Limits) -> Result<String, Failure> {
     let score = |s: &Score| score_json(&goal.slos, Some(&goal.cost), s);
     let setting = |s: &vcoop_sweep::space::Setting| json!({ "base": s.base, "keys": s.keys });
     let confirmed = |c: &Confirmed| {
@@ -240,6 +263,7 @@ fn tuned_json(goal: &Goal, found: &Tuned) -> Result<String, Failure> {
     pretty(&json!({
         "schema": "vcoop.tune/1",
         "version": env!("CARGO_PKG_VERSION"),
+        "limits": limits,
         "met": found.best.is_some(),
         "confirmed": found.confirmed.iter().map(confirmed).collect::<Vec<_>>(),
         "contributions": parts.collect::<Vec<_>>(),
@@ -361,7 +385,7 @@ pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
             })?;
         }
     }
-    let slos = limits(&args.search, &known(&bench, first)?)?;
+    let slos = limits(&args.search, &quantities(&look(&bench)?))?;
     let mut found = Vec::new();
     for policy in &policies {
         let told = |tried: &Tried| {
@@ -373,9 +397,9 @@ pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
         found.push(one.map_err(failure)?);
     }
     print(&if args.search.json {
-        capacity_json(&knob, &slos, &found)?
+        capacity_json(&knob, &slos, &found, &bench.limits)?
     } else {
-        capacity_words(&vary, &knob, &slos, &found)
+        capacity_words(&vary, &knob, &slos, &found, &bench.limits)
     })
 }
 
@@ -389,7 +413,13 @@ fn ratio_at(one: &Capacity, value: Option<i64>) -> Option<f64> {
     one.tried.iter().find(|tried| Some(tried.value) == value).map(ratio)
 }
 
-fn capacity_words(vary: &Vary, knob: &Knob, slos: &[Slo], found: &[Capacity]) -> String {
+fn capacity_words(
+    vary: &Vary,
+    knob: &Knob,
+    slos: &[Slo],
+    found: &[Capacity],
+    in_force: &Limits,
+) -> String {
     let limits: Vec<&str> = slos.iter().map(|slo| slo.text.as_str()).collect();
     let limits = limits.join(" and ");
     let Knob { path, from, to } = knob;
@@ -407,7 +437,8 @@ fn capacity_words(vary: &Vary, knob: &Knob, slos: &[Slo], found: &[Capacity]) ->
             text += &format!("{}: not even {easy}\n", one.policy);
             if let Some(tried) = one.tried.first() {
                 let limits = slos.iter().zip(&tried.score.limits).map(limit_words);
-                let said: Vec<String> = limits.chain(tried.score.starved.iter().cloned()).collect();
+                let said: Vec<String> =
+                    limits.chain(tried.score.too_much.iter().cloned()).collect();
                 text += &format!("  there {}\n", said.join(", "));
             }
             continue;
@@ -429,9 +460,12 @@ fn capacity_words(vary: &Vary, knob: &Knob, slos: &[Slo], found: &[Capacity]) ->
         text += &format!("  surely {}, at best {} (95 %)\n", end(one.surely), end(one.at_best));
         let said: Vec<String> = slos.iter().zip(&most.score.limits).map(limit_words).collect();
         text += &format!("  there {}\n", said.join(", "));
+        if !most.score.price.is_empty() {
+            text += &wrap(&format!("  {}", most.score.price), 4);
+        }
         let beyond = one.tried.iter().skip_while(|t| t.value != most.value).skip(1);
-        if let Some(starves) = beyond.flat_map(|t| &t.score.starved).next() {
-            text += &format!("  beyond it {starves}\n");
+        if let Some(dear) = beyond.flat_map(|t| &t.score.too_much).next() {
+            text += &format!("  beyond it {dear}\n");
         }
         if !one.contradictions.is_empty() {
             let values: Vec<String> =
@@ -442,10 +476,16 @@ fn capacity_words(vary: &Vary, knob: &Knob, slos: &[Slo], found: &[Capacity]) ->
             );
         }
     }
+    text += &wrap(&in_force.words(), 2);
     text
 }
 
-fn capacity_json(knob: &Knob, slos: &[Slo], found: &[Capacity]) -> Result<String, Failure> {
+fn capacity_json(
+    knob: &Knob,
+    slos: &[Slo],
+    found: &[Capacity],
+    limits: &Limits,
+) -> Result<String, Failure> {
     let policies = found.iter().map(|one| {
         let tried = one.tried.iter().map(|t| {
             json!({
@@ -467,6 +507,7 @@ fn capacity_json(knob: &Knob, slos: &[Slo], found: &[Capacity]) -> Result<String
     pretty(&json!({
         "schema": "vcoop.capacity/1",
         "version": env!("CARGO_PKG_VERSION"),
+        "limits": limits,
         "vary": knob.path,
         "from": knob.from,
         "to": knob.to,

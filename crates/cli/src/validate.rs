@@ -61,7 +61,6 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
             baseline: scenario.baseline.clone(),
             environment: columns.iter().flat_map(|c| c.backend.environment()).collect(),
             missing: selection.missing.clone(),
-            notes: Vec::new(),
             ..About::default()
         };
         documents.push(document(plans, &measured.map_err(Failure::run)?, about));

@@ -168,6 +168,61 @@ fn a_map_shows_the_best_policy_or_a_number() {
     }
 }
 
+/// One question has one answer, whoever is asked; and other limits have another, everywhere.
+#[test]
+fn run_tune_capacity_and_map_give_the_same_answer() {
+    let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/two-cores.toml");
+    let scenario = scenario.to_str().unwrap();
+    let dir = folder("same");
+    let (file, out) = (dir.join("s.toml"), dir.join("out"));
+    let policies = ["vanilla", "wake-boost", "dynamic", "static"];
+    let sweep = format!(
+        "name = \"same\"\nscenario = {scenario:?}\npolicies = {policies:?}\n[axes]\n\
+         \"host.tick_hz\" = [250]\n\"host.preemption\" = [\"voluntary\"]\n[repeats]\nmin = 6\n"
+    );
+    fs::write(&file, sweep).unwrap();
+    assert_eq!(code(&vcoop(&file, &out, &["--quiet"]).output().unwrap()), 0);
+    let ask = |words: &[&str], limits: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+        let output = command.env("VCOOP_BACKEND", "sim").args(words).args(limits).output().unwrap();
+        assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+        text(&output.stdout).to_owned()
+    };
+    let json = |words: &[&str], limits: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&ask(words, &[&["--json"], limits].concat())).unwrap()
+    };
+    let all = policies.join(",");
+    let sets = ["--set", "host.tick_hz=250", "--set", "host.preemption=voluntary"];
+    let slo = ["--slo", "guest.cyclictest.p90 < 100us", "--policy", &all];
+    let lax = ["--may-cost", "mean=10x,work=0.3,missed=50%"];
+    for (limits, best) in [(&[][..], "dynamic"), (&lax[..], "static")] {
+        let run = [&["run", scenario, "--policy", &all], &sets[..]].concat();
+        let run = json(&run, limits);
+        assert_eq!(run["verdicts"][0]["best"], best, "{}", run["verdicts"][0]["text"]);
+        let tune = [&["tune", scenario, "--trials", "4"], &slo[..], &sets[..]].concat();
+        let tune = json(&tune, limits);
+        assert_eq!(tune["confirmed"][0]["setting"]["base"], best, "{tune}");
+        assert_eq!((&tune["met"], &tune["limits"]), (&true.into(), &run["limits"]));
+        let price = tune["confirmed"][0]["score"]["price"].as_str().unwrap();
+        assert!(price.contains("host.compile"), "{price}");
+        let map = ask(
+            &["map", out.to_str().unwrap(), "--rows", "tick_hz", "--columns", "preemption"],
+            limits,
+        );
+        let cell = map.lines().find(|line| line.contains("250 Hz")).unwrap();
+        assert!(cell.contains(best), "{map}");
+        // More hogs only help others against a policy that takes from them: the first says all.
+        let vary = ["--vary", "load.hog.count=2..3"];
+        let filled = [&["capacity", scenario], &slo[..], &sets[..], &vary[..]].concat();
+        let filled = json(&filled, limits);
+        for one in filled["policies"].as_array().unwrap() {
+            let name = one["policy"].as_str().unwrap();
+            let holds = name == "dynamic" || name == best;
+            assert_eq!(!one["most"].is_null(), holds, "{name}: {one}");
+        }
+    }
+}
+
 #[test]
 fn what_is_wrong_is_refused_with_2_and_what_is_missing_with_3() {
     let dir = folder("wrong");

@@ -11,8 +11,8 @@ use vcoop_model::recording::Part;
 use crate::digest::{Digest, Latency};
 use crate::params;
 use crate::result::{
-    Document, Engine, Interval, Key, LatencySeries, Missing, Note, RatioIntervals, Ratios, SCHEMA,
-    ScalarSeries, Series, Worst,
+    Document, Engine, Interval, Key, LatencySeries, Limits, Missing, Note, RatioIntervals, Ratios,
+    SCHEMA, ScalarSeries, Series, Worst,
 };
 use crate::round::{mean_us, ratio, scalar, us, us_f};
 use crate::runner::{Measured, PlanRuns};
@@ -45,6 +45,8 @@ pub struct About {
     pub missing: Vec<Missing>,
     /// What is to be known besides.
     pub notes: Vec<Note>,
+    /// What policies may cost others.
+    pub limits: Limits,
 }
 
 /// Makes the document of an experiment.
@@ -99,6 +101,7 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
         policy_events: views.policy_events,
         in_use: views.in_use,
         switches: first.map(detail::switches).unwrap_or_default(),
+        limits: about.limits,
         verdicts: Vec::new(),
         missing: about.missing,
         notes: about.notes,

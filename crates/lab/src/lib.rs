@@ -19,6 +19,7 @@ pub mod digest;
 pub mod fit;
 pub mod here;
 pub mod human;
+pub mod judge;
 pub mod params;
 pub mod published;
 pub mod reproduce;

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vcoop_model::recording::Part;
 
+use crate::judge::is_starved;
+
 pub use detail::{
     Detail, Distribution, InUseSeries, OverTime, PolicyEventSeries, SizeBand, Switch,
 };
@@ -75,6 +77,9 @@ pub struct Document {
     /// What the scenario does at set times; left out where that is nothing.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub switches: Vec<Switch>,
+    /// What policies may cost others, in the verdicts.
+    #[serde(default)]
+    pub limits: Limits,
     /// What to make of it, a verdict for each backend and cell.
     pub verdicts: Vec<Verdict>,
     /// Rows of the table that a backend cannot run here, and why.
@@ -196,9 +201,6 @@ pub struct LatencySeries {
     pub detail: Option<Box<Detail>>,
 }
 
-/// Share of its periods without a sample from which a series is starved.
-const STARVED: f64 = 0.9;
-
 impl LatencySeries {
     /// Share of its periods that passed without a sample.
     pub fn missed_share(&self) -> f64 {
@@ -209,7 +211,7 @@ impl LatencySeries {
     /// Whether its task hardly ran: nine of ten periods passed without a sample. What its samples say
     /// is of the rest.
     pub fn is_starved(&self) -> bool {
-        self.missed_share() >= STARVED
+        is_starved(self.missed_share())
     }
 
     /// Whether guests are what it is about: a probe in one, or a round trip from the host through
@@ -310,17 +312,39 @@ pub struct Note {
     pub remedy: Option<String>,
 }
 
-/// What a cell says about the policies; the rules are in [`crate::verdict`].
+/// What a policy may cost the host and others, beside the baseline.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Largest ratio of a host probe's means.
+    pub mean: f64,
+    /// Largest ratio of a host probe's p99s.
+    pub p99: f64,
+    /// Share of its periods that a host probe may miss beyond what it misses under the baseline. Where
+    /// it misses more than one in a hundred, its p99 is not that of its periods.
+    pub missed: f64,
+    /// Smallest ratio of a load's throughputs.
+    pub work: f64,
+}
+
+/// What a cell says about the policies; the rule is in [`crate::judge`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Backend.
     pub backend: String,
-    /// Cell.
+    /// Cell; empty where it is over several.
     pub params: Params,
+    /// Cells that it is over; left out where it is of one.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub cells: usize,
     /// Best policy; null where none is better than the baseline at an acceptable cost.
     pub best: Option<String>,
     /// One or two sentences.
     pub text: String,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 impl Series {

@@ -224,3 +224,27 @@ fn a_series_without_samples_stays_and_is_a_cost() {
     let again: Document = serde_json::from_value(json).unwrap();
     assert_eq!(again, document);
 }
+
+/// Two cells in which `dynamic` helps, and one number that says so of both.
+#[test]
+fn a_matrix_has_a_verdict_over_its_cells() {
+    static FAKE: Fake = Fake { law: usual, missed: no_miss, load: same_load };
+    let mut plans = plans(
+        "busy-host-1",
+        &["duration=100ms", "warmup=0s", "repeats=10"],
+        &["vanilla", "dynamic", "static"],
+    );
+    let mut other = plans.clone();
+    for (hogs, plans) in [("1", &mut plans), ("2", &mut other)] {
+        for plan in plans {
+            plan.params.insert("load.hog.count".to_owned(), hogs.to_owned());
+        }
+    }
+    plans.extend(other);
+    let verdicts = run(&plans, &FAKE, 2).verdicts;
+    assert_eq!(verdicts.iter().map(|v| v.cells).collect::<Vec<_>>(), [2, 0, 0]);
+    assert_eq!(verdicts[0].best.as_deref(), Some("dynamic"), "{}", verdicts[0].text);
+    assert!(verdicts[0].text.contains("guest.cyclictest p99 0.020"), "{}", verdicts[0].text);
+    assert!(verdicts[0].text.contains("best in 2 of 2 cells"), "{}", verdicts[0].text);
+    assert!(vcoop_lab::verdict::line(&verdicts[0], false).contains("over all 2 cells"));
+}

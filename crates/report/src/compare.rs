@@ -1,8 +1,7 @@
 //! A ratio and its interval, in words and in a mark.
 
-use vcoop_lab::human;
 use vcoop_lab::result::Interval;
-use vcoop_lab::verdict;
+use vcoop_lab::{human, judge};
 
 use crate::style::Tone;
 
@@ -22,10 +21,10 @@ pub(crate) fn mark(
     repeats: u32,
     better: Better,
 ) -> (&'static str, Tone) {
-    if interval.is_none() || repeats < verdict::LEAST_REPEATS {
+    if interval.is_none() || repeats < judge::LEAST_REPEATS {
         return ("", Tone::Plain);
     }
-    let (below, above) = (verdict::clearly_below(interval), verdict::clearly_above(interval));
+    let (below, above) = (judge::clearly_below(interval), judge::clearly_above(interval));
     match better {
         _ if !below && !above => ("~", Tone::Faint),
         Better::Neutral => ("", Tone::Plain),
@@ -52,7 +51,7 @@ mod tests {
 
     #[test]
     fn a_mark_takes_an_interval_without_one_and_five_repeats() {
-        let few = verdict::LEAST_REPEATS - 1;
+        let few = judge::LEAST_REPEATS - 1;
         assert_eq!(super::mark(Some([0.2, 0.9]), few, Better::Less).0, "");
         let mark = |interval, better| super::mark(interval, few + 1, better);
         assert_eq!(mark(Some([0.2, 0.9]), Better::Less).0, "+");

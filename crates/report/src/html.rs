@@ -142,6 +142,9 @@ fn verdicts(document: &Document) -> String {
             });
         }
         many => {
+            for (line, _) in lines.iter().zip(&document.verdicts).filter(|(_, v)| v.cells > 0) {
+                let _ = write!(out, "<p class=\"verdict\">{line}</p>");
+            }
             let _ = write!(out, "<p class=\"verdict\">{}</p>", tally(document));
             out.push_str("<details><summary>Every cell in a sentence</summary><ul>");
             many.iter().for_each(|line| {
@@ -150,6 +153,8 @@ fn verdicts(document: &Document) -> String {
             out.push_str("</ul></details>");
         }
     }
+    let limits = document.limits.words();
+    let _ = write!(out, "<p class=\"note\">{}</p>", esc(&limits));
     for note in &document.notes {
         let remedy = note.remedy.iter().map(|remedy| format!("; remedy: {remedy}"));
         let text = format!("{}{}", note.evidence, remedy.collect::<String>());
@@ -220,13 +225,14 @@ fn ranges(document: &Document) -> Vec<String> {
 /// How often each policy is the best of a cell.
 fn tally(document: &Document) -> String {
     let mut counts: Vec<(&str, usize)> = Vec::new();
-    for best in document.verdicts.iter().filter_map(|v| v.best.as_deref()) {
+    let each = || document.verdicts.iter().filter(|v| v.cells == 0);
+    for best in each().filter_map(|v| v.best.as_deref()) {
         match counts.iter_mut().find(|(policy, _)| *policy == best) {
             Some((_, n)) => *n += 1,
             None => counts.push((best, 1)),
         }
     }
-    let all = document.verdicts.len();
+    let all = each().count();
     let none = all - counts.iter().map(|(_, n)| n).sum::<usize>();
     counts.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
     let mut words: Vec<String> =

@@ -1,6 +1,7 @@
 //! The report of `vcoop run`.
 
 use vcoop_lab::human;
+use vcoop_lab::judge;
 use vcoop_lab::params;
 use vcoop_lab::result::Document;
 use vcoop_lab::verdict;
@@ -85,6 +86,9 @@ pub fn render(document: &Document, style: Style) -> String {
             &style.heading(&wrap(&verdict::line(verdict, document.backends.len() > 1), 2)),
         );
     }
+    if document.verdicts.iter().any(|verdict| verdict.best.is_some()) {
+        out.push_str(&wrap(&document.limits.words(), 2));
+    }
     if !document.command.is_empty() {
         // One line whatever its length: it is there to be copied.
         out.push_str(&format!("Again: {}\n", document.command));
@@ -114,8 +118,8 @@ fn legend(document: &Document) -> String {
     }
     let base = &document.baseline;
     let most = "max is the largest sample seen, not a bound.";
-    if document.repeats < verdict::LEAST_REPEATS {
-        let least = verdict::LEAST_REPEATS;
+    if document.repeats < judge::LEAST_REPEATS {
+        let least = judge::LEAST_REPEATS;
         return format!(
             "Ratios are to {base}, paired by repeat, with 95 % intervals over repeats. No sign says \
              whether they differ beyond noise: that takes {least} repeats. {most}"

@@ -12,7 +12,7 @@ use vcoop_model::scenario::Set;
 
 use crate::ratio::size;
 use crate::slo::{Held, Slo};
-use crate::trial::{Bench, Host, Score, SearchError};
+use crate::trial::{BASELINE, Bench, Score, SearchError};
 
 /// A whole-numbered field, from its easy to its hard end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,20 +95,19 @@ pub fn capacity(
         if let Some(known) = tried.get(&step) {
             return Ok(known.score.held >= least);
         }
-        let mut plans = vec![bench.plan(&[knob.set(step)], policy)?];
-        // The host's probes suffer from what fills the host, too: what a policy takes from them is told
-        // by the same step without it.
-        if policy != Host::WITHOUT && Host::is_probed(&plans[0]) {
-            plans.push(bench.plan(&[knob.set(step)], Host::WITHOUT)?);
+        // Others suffer from what fills the host, too: what a policy takes from them is told by the same
+        // step without it.
+        let mut plans = vec![bench.plan(&[knob.set(step)], BASELINE)?];
+        if policy != BASELINE {
+            plans.push(bench.plan(&[knob.set(step)], policy)?);
         }
         let document = bench.run(&mut plans, stop)?;
-        let host = Host::of(&document, Host::WITHOUT);
         let (vcpus, pcpus) = size(&plans[0]);
         let found = Tried {
             value: knob.value(step),
             vcpus,
             pcpus,
-            score: Score::of(&document, policy, slos, None, &host),
+            score: Score::of(&document, policy, slos, None),
         };
         told(&found);
         let holds = found.score.held >= least;

@@ -9,7 +9,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use vcoop_lab::verdict::LIMITS;
+use vcoop_lab::judge::{Change, Effect, Judgement, LEAST_REPEATS, Whose};
+use vcoop_lab::result::{Interval, Limits};
+use vcoop_lab::verdict::LEAST_LOAD;
 
 use crate::columns::Kind;
 use crate::records::{Record, Unreadable, manifest, records};
@@ -18,8 +20,9 @@ use crate::row::NUMBERS;
 /// Ratios this near to the best one are as good.
 pub const AS_GOOD: f64 = 1.05;
 
-/// Share of periods that guests may lose beyond what they lose under the baseline.
-const MISSED: f64 = 0.001;
+/// Columns that the rule goes by.
+const JUDGED: [&str; 6] =
+    ["ratio", "ratio_lo", "ratio_hi", "ratio_p99", "ratio_p99_lo", "ratio_p99_hi"];
 
 /// What a map shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +42,7 @@ pub enum Show {
 }
 
 /// Which map.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
     /// Axis down, by its column.
     pub rows: String,
@@ -49,6 +52,8 @@ pub struct Ask {
     pub show: Show,
     /// Only points with these values: column and value.
     pub only: Vec<(String, String)>,
+    /// What a policy may cost others.
+    pub limits: Limits,
 }
 
 /// A cell.
@@ -63,8 +68,12 @@ pub struct Cell {
     /// What is shown: the guests' ratio under the best policy, or the number; none where there is
     /// no value.
     pub value: Option<f64>,
-    /// The host's ratio under the best policy.
+    /// Ratio of the host's mean latencies under the best policy.
     pub cost: Option<f64>,
+    /// Ratio of the guests' other work under it.
+    pub own: Option<f64>,
+    /// Whether there are too few repeats to say which policy is best.
+    pub few: bool,
 }
 
 /// A map.
@@ -117,7 +126,7 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
         .map(|(name, value)| Ok((axis(name)?, value.as_str())))
         .collect::<Result<_, Unreadable>>()?;
     let numbers = match &ask.show {
-        Show::Best => vec!["ratio", "ratio_p99"],
+        Show::Best => [&JUDGED[..], &["value"]].concat(),
         Show::Number { column, policy, .. } => {
             if !NUMBERS.contains(&column.as_str()) {
                 let help = crate::slo::nearest(column, "columns", &NUMBERS);
@@ -132,6 +141,9 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
         }
     };
     let all = records(dir, &manifest, &numbers)?;
+    if ask.show == Show::Best {
+        judgeable(&all)?;
+    }
     for (axis, value) in &only {
         if !all.iter().any(|record| record.axes[*axis] == *value) {
             return Err(Unreadable(format!("no point has {} = {value}", names[*axis])));
@@ -162,7 +174,7 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
             .copied()
             .collect();
         match &ask.show {
-            Show::Best => best(&inside, &manifest.policies, &manifest.baseline),
+            Show::Best => best(&inside, &manifest.policies, &manifest.baseline, &ask.limits),
             Show::Number { column, policy, .. } => {
                 number(&inside, column, policy, probe.as_deref().unwrap_or_default())
             }
@@ -188,6 +200,23 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
         missing,
         failed,
     })
+}
+
+/// Whether a sweep keeps what the rule goes by.
+fn judgeable(all: &[Record]) -> Result<(), Unreadable> {
+    for ratio in ["ratio", "ratio_p99"] {
+        let has = |r: &Record, end: &str| r.numbers.contains_key(&format!("{ratio}{end}"));
+        let mut settled = all.iter().filter(|r| r.repeats >= LEAST_REPEATS);
+        let ends = ["_lo", "_hi"].map(|end| all.iter().any(|r| has(r, end)));
+        if settled.any(|r| has(r, "")) && ends != [true, true] {
+            return Err(Unreadable(format!(
+                "which policy is best is told from intervals, and the sweep does not keep them: add \
+                 {} to the columns of [keep]",
+                JUDGED.join(", ")
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The probe that is asked for; without a name the guests' latency, where there is one only.
@@ -319,65 +348,84 @@ fn median(values: &mut [f64]) -> Option<f64> {
     }
 }
 
-/// Guests' or the host's latencies of a policy in a cell.
-#[derive(Clone, Copy, Debug, Default)]
-struct Side {
-    /// Geometric mean of the ratios of p99s, of means where a p99 has too few samples.
-    tail: Option<f64>,
-    /// Geometric mean of the ratios of means.
-    mean: Option<f64>,
-    /// Share of periods without a sample.
-    missed: f64,
-    /// Series there are.
-    series: usize,
+/// What a policy does to a ratio of one series at a point.
+fn change(record: &Record, column: &str, name: &str) -> Option<Change> {
+    let number = |end: &str| record.numbers.get(&format!("{column}{end}")).copied();
+    let interval = || -> Option<Interval> { Some([number("_lo")?, number("_hi")?]) };
+    let name = format!("{} {name}", record.probe);
+    Some(Change { ratio: number("")?, interval: interval(), name, values: None })
 }
 
-fn side(records: &[&Record], policy: &str, host: bool) -> Side {
-    let of: Vec<&&Record> = records
-        .iter()
-        .filter(|r| r.policy == policy && r.metric == "latency")
-        .filter(|r| r.probe.starts_with("host.") == host)
-        .collect();
-    let (mut tails, mut means) = (Vec::new(), Vec::new());
-    let (mut missed, mut due) = (0, 0);
-    let series = of.len();
-    for record in of {
-        let mean = record.numbers.get("ratio").copied();
-        tails.extend(record.numbers.get("ratio_p99").copied().or(mean));
-        means.extend(mean);
-        missed += record.missed;
-        due += record.missed + record.count;
+/// What a policy does at a point, to each series that there is under the baseline.
+fn effects(point: &[&Record], policy: &str, baseline: &str) -> Vec<Effect> {
+    let vm = |name: &str| name.split_once('.').map(|(vm, _)| vm.to_owned());
+    let guest = |r: &Record| r.metric == "latency" && !r.probe.starts_with("host.");
+    let measured =
+        |load: &Record| point.iter().any(|r| guest(r) && vm(&r.probe) == vm(&load.probe));
+    let share = |r: &Record| r.missed as f64 / (r.missed + r.count).max(1) as f64;
+    let mut effects = Vec::new();
+    for base in point.iter().filter(|r| r.policy == baseline) {
+        let same =
+            |r: &&&Record| r.policy == policy && r.probe == base.probe && r.metric == base.metric;
+        let own = point.iter().find(same);
+        let repeats = own.map_or(0, |r| r.repeats);
+        let of = |whose| Effect::new(base.probe.clone(), whose, repeats);
+        match base.metric.as_str() {
+            "latency" => {
+                let whose = if guest(base) { Whose::Guest } else { Whose::Others };
+                effects.push(Effect {
+                    // Older datasets leave a series without samples out.
+                    missed: [share(base), own.map_or(1.0, |own| share(own))],
+                    mean: own.and_then(|own| change(own, "ratio", "mean")),
+                    p99: own.and_then(|own| change(own, "ratio_p99", "p99")),
+                    ..of(whose)
+                });
+            }
+            "throughput" => {
+                let probe = point.iter().any(|r| r.metric == "latency" && r.probe == base.probe);
+                let idle = base.numbers.get("value").is_some_and(|value| *value < LEAST_LOAD);
+                if let (Some(own), false) = (own, probe || idle) {
+                    let others = base.probe.starts_with("host.") || !measured(base);
+                    let whose = if others { Whose::Others } else { Whose::Own };
+                    effects.push(Effect { work: change(own, "ratio", "work"), ..of(whose) });
+                }
+            }
+            _ => {}
+        }
     }
-    let missed = missed as f64 / due.max(1) as f64;
-    Side { tail: geometric(&tails), mean: geometric(&means), missed, series }
+    effects
 }
 
-/// The best policy of a cell, by the limits of a verdict: the lowest ratio of the guests' p99 among
-/// policies under which guests lose no periods, and the host's probes neither lose more nor are slower
-/// than [`LIMITS`] allows.
-fn best(records: &[&Record], policies: &[String], baseline: &str) -> Cell {
+/// The best policy of a cell, by the rule of every verdict.
+fn best(records: &[&Record], policies: &[String], baseline: &str, limits: &Limits) -> Cell {
     let mut cell = Cell { points: points(records), ..Cell::default() };
-    let before = [false, true].map(|host| side(records, baseline, host));
-    let mut found: Vec<(f64, &str, Option<f64>)> = Vec::new();
+    let numbers: BTreeSet<u32> = records.iter().map(|r| r.point).collect();
+    let of = |point: &u32| records.iter().copied().filter(|r| r.point == *point).collect();
+    let each: Vec<Vec<&Record>> = numbers.iter().map(of).collect();
+    let mut found: Vec<(f64, &str, [Option<f64>; 2])> = Vec::new();
     for policy in policies.iter().filter(|policy| *policy != baseline) {
-        let [guest, host] = [false, true].map(|host| side(records, policy, host));
-        let Some(gain) = guest.tail.filter(|gain| *gain < 1.0) else { continue };
-        // Older datasets leave a series without samples out.
-        let gone = guest.series < before[0].series || host.series < before[1].series;
-        let lost = gone
-            || guest.missed > before[0].missed + MISSED
-            || host.missed > before[1].missed + LIMITS.missed;
-        let slow = host.mean.is_some_and(|x| x > LIMITS.probe_mean)
-            || host.tail.is_some_and(|x| x > LIMITS.probe_p99);
-        if !lost && !slow {
-            found.push((gain, policy, host.mean));
+        let all: Vec<_> = each.iter().map(|point| effects(point, policy, baseline)).collect();
+        let effects = Effect::together(&all);
+        if effects.iter().any(|effect| (1..LEAST_REPEATS).contains(&effect.repeats)) {
+            cell.few = true;
+            return cell;
+        }
+        let judged = Judgement::new(&effects, baseline, limits);
+        let Some(gain) = judged.gain.filter(|_| judged.improves) else { continue };
+        if judged.too_much().is_empty() {
+            let of = |whose: Whose, change: fn(&Effect) -> Option<&Change>| {
+                let own = effects.iter().filter(|effect| effect.whose == whose);
+                geometric(&own.filter_map(change).map(|c| c.ratio).collect::<Vec<f64>>())
+            };
+            let host = of(Whose::Others, |effect| effect.mean.as_ref());
+            found.push((gain, policy, [host, of(Whose::Own, |effect| effect.work.as_ref())]));
         }
     }
     // Stable: of equals the one that the sweep names first.
     found.sort_by(|a, b| a.0.total_cmp(&b.0));
-    if let Some((gain, policy, cost)) = found.first().copied() {
+    if let Some((gain, policy, [cost, own])) = found.first().copied() {
         cell.best = Some(policy.to_owned());
-        (cell.value, cell.cost) = (Some(gain), cost);
+        (cell.value, cell.cost, cell.own) = (Some(gain), cost, own);
         let ties = found[1..].iter().take_while(|(other, ..)| *other <= gain * AS_GOOD);
         cell.ties = ties.map(|(_, policy, _)| (*policy).to_owned()).collect();
     }
@@ -389,25 +437,37 @@ mod tests {
     use super::*;
 
     fn record(policy: &str, probe: &str, tail: f64, mean: f64, missed: u64) -> Record {
-        let numbers = [("ratio".to_owned(), mean), ("ratio_p99".to_owned(), tail)];
+        let mut numbers = std::collections::BTreeMap::new();
+        for (name, x) in [("ratio", mean), ("ratio_p99", tail)] {
+            numbers.insert(name.to_owned(), x);
+            numbers.insert(format!("{name}_lo"), x / 1.02);
+            numbers.insert(format!("{name}_hi"), x * 1.02);
+        }
         Record {
             policy: policy.to_owned(),
             probe: probe.to_owned(),
             metric: "latency".to_owned(),
+            repeats: LEAST_REPEATS,
             count: 1000,
             missed,
-            numbers: numbers.into(),
+            numbers,
             ..Record::default()
         }
     }
 
+    fn work(policy: &str, probe: &str, ratio: f64) -> Record {
+        let metric = "throughput".to_owned();
+        Record { metric, count: 0, ..record(policy, probe, ratio, ratio, 0) }
+    }
+
     fn best_of(records: &[Record]) -> Cell {
         let policies = ["vanilla", "a", "b", "c"].map(str::to_owned);
-        best(&records.iter().collect::<Vec<_>>(), &policies, "vanilla")
+        let records: Vec<&Record> = records.iter().collect();
+        best(&records, &policies, "vanilla", &Limits::default())
     }
 
     #[test]
-    fn the_best_is_the_lowest_that_the_host_can_bear() {
+    fn the_best_is_the_lowest_that_others_can_bear() {
         let mut all = vec![
             record("vanilla", "guest.t", 1.0, 1.0, 0),
             record("vanilla", "host.t", 1.0, 1.0, 0),
@@ -421,12 +481,22 @@ mod tests {
         let cell = best_of(&all);
         assert_eq!((cell.best.as_deref(), cell.cost), (Some("b"), Some(1.05)), "a is too dear");
         assert_eq!(cell.ties, ["c"]);
+        let works = |probe: &str, b: f64| {
+            [("vanilla", 1.0), ("a", 1.0), ("b", b), ("c", 1.0)].map(|(p, x)| work(p, probe, x))
+        };
+        let with = |more: [Record; 4]| best_of(&[all.clone(), more.to_vec()].concat());
+        assert_eq!(with(works("host.build", 0.9)).best.as_deref(), Some("c"), "b stops the build");
+        let own = with(works("guest.build", 0.5));
+        assert_eq!((own.best.as_deref(), own.own), (Some("b"), Some(0.5)), "the guest's bargain");
+        assert_eq!(with(works("other.build", 0.9)).best.as_deref(), Some("c"), "another VM's");
         all[4].missed = 10;
         assert_eq!(best_of(&all).best.as_deref(), Some("c"), "b loses the worst samples");
         all[7].missed = 1_000_000;
         assert_eq!(best_of(&all).best, None, "c starves the host's probe");
         all.remove(7);
         assert_eq!(best_of(&all).best, None, "so that it is not there");
+        all.iter_mut().for_each(|r| r.repeats = LEAST_REPEATS - 1);
+        assert!(best_of(&all).few);
     }
 
     #[test]

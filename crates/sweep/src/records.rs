@@ -13,7 +13,8 @@ use crate::dataset::{Manifest, SCHEMA, part_name};
 use crate::part;
 
 /// Columns that every record has.
-const ALWAYS: [&str; 7] = ["point", "policy", "probe", "metric", "count", "missed", "error"];
+const ALWAYS: [&str; 8] =
+    ["point", "policy", "probe", "metric", "repeats", "count", "missed", "error"];
 
 /// A row: a policy's series at a point, or a point that failed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,6 +29,8 @@ pub struct Record {
     pub probe: String,
     /// Metric.
     pub metric: String,
+    /// Repeats that are in it.
+    pub repeats: u32,
     /// Samples of a latency.
     pub count: u64,
     /// Periods without one.
@@ -117,6 +120,7 @@ fn record(row: &Row, axes: &[&str], numbers: &[&str]) -> Record {
             "policy" => record.policy = text(field),
             "probe" => record.probe = text(field),
             "metric" => record.metric = text(field),
+            "repeats" => record.repeats = u32::try_from(whole(field)).unwrap_or(u32::MAX),
             "count" => record.count = whole(field),
             "missed" => record.missed = whole(field),
             "error" => record.error = Some(text(field)).filter(|error| !error.is_empty()),

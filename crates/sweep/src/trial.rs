@@ -1,18 +1,19 @@
 //! A scenario tried with settings, for searches.
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 
 use vcoop_capture::Loader;
-use vcoop_lab::result::{Document, LatencySeries};
-use vcoop_lab::verdict::{LIMITS, missed_words};
-use vcoop_model::diagnostic::Diagnostics;
-use vcoop_model::plan::{Plan, Target};
+use vcoop_lab::human;
+use vcoop_lab::judge::Judgement;
+use vcoop_lab::result::{Document, Limits};
+use vcoop_lab::verdict::judgement;
+use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
+use vcoop_model::plan::Plan;
 use vcoop_model::scenario::{Scenario, Set};
 
 use crate::point::enough;
-use crate::slo::{Held, Quantity, Reading, Slo};
+use crate::slo::{Held, Quantity, Reading, Slo, quantities};
 
 /// A scenario that a search changes.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct Bench {
     pub sets: Vec<Set>,
     /// Threads that a search uses.
     pub jobs: usize,
+    /// What a policy may cost others.
+    pub limits: Limits,
     /// Captures.
     pub loader: Loader,
 }
@@ -71,14 +74,15 @@ impl Bench {
         if plans.len() != 1 || !scenario.axes.is_empty() {
             let message = "it has a [matrix]: a search needs one experiment".to_owned();
             let help = Some("copy the scenario without the matrix".to_owned());
-            let found = vcoop_model::diagnostic::Diagnostic::whole(&self.name, message, help);
+            let found = Diagnostic::whole(&self.name, message, help);
             return Err(found.into());
         }
         // One cell and one policy: one plan.
         Ok(plans.remove(0))
     }
 
-    /// Runs plans, each with all its repeats, on all threads; results in the order of the plans.
+    /// Runs plans, each with all its repeats, on all threads; results in the order of the plans, ratios
+    /// to the first.
     ///
     /// # Errors
     ///
@@ -88,7 +92,7 @@ impl Bench {
         let most = plans.iter().map(|p| p.repeats).max().unwrap_or(1);
         let run = || enough(plans, &baseline, None, most, self.jobs, stop);
         match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(Ok(Some((document, _)))) => Ok(document),
+            Ok(Ok(Some((document, _)))) => Ok(Document { limits: self.limits, ..document }),
             Ok(Ok(None)) => Err(SearchError::Interrupted),
             Ok(Err(why)) => Err(SearchError::Failed(why)),
             Err(_) => Err(SearchError::Failed("internal error, please report it".to_owned())),
@@ -96,53 +100,73 @@ impl Bench {
     }
 }
 
-/// What the host's probes miss without any policy: what a setting is held against, beside the limits
-/// that its user names.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Host(BTreeMap<String, f64>);
+/// The policy that others are held against.
+pub const BASELINE: &str = "vanilla";
 
-impl Host {
-    /// The policy that is none.
-    pub const WITHOUT: &str = "vanilla";
-
-    /// Whether a plan has a probe of the host at all.
-    pub fn is_probed(plan: &Plan) -> bool {
-        plan.probes.iter().any(|probe| matches!(probe.target, Target::Host(_)))
-    }
-
-    /// What a policy's probes miss.
-    pub fn of(document: &Document, policy: &str) -> Self {
-        Self(
-            probes(document, policy)
-                .map(|s| (s.key.name().into_owned(), s.missed_share()))
-                .collect(),
-        )
-    }
-
-    /// Probes of the host that a policy starves, and how far the worst is beyond what is allowed, as a
-    /// natural logarithm of the ratio.
-    fn starved(&self, document: &Document, policy: &str) -> (Vec<String>, f64) {
-        let (mut names, mut excess) = (Vec::new(), f64::NEG_INFINITY);
-        for (name, before) in &self.0 {
-            let found = probes(document, policy).find(|s| s.key.is_named(name));
-            let now = found.map_or(1.0, LatencySeries::missed_share);
-            let most = before + LIMITS.missed;
-            if now > most {
-                let shares = missed_words(now, Self::WITHOUT, *before);
-                names.push(format!("{name} misses {shares}"));
-                excess = excess.max(libm::log(now / most));
-            }
-        }
-        (names, excess)
-    }
+/// What a search makes small.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Objective {
+    /// What guests wait, over what they wait under the baseline, as a verdict takes it.
+    Gain,
+    /// A number of the result.
+    Of(Quantity),
 }
 
-/// A policy's probes of the host.
-fn probes<'d>(
-    document: &'d Document,
-    policy: &'d str,
-) -> impl Iterator<Item = &'d LatencySeries> + 'd {
-    document.latencies().filter(move |s| s.key.policy == policy && !s.is_of_a_guest())
+impl Objective {
+    /// What [`Objective::Gain`] is called.
+    pub const GAIN: &str = "gain";
+
+    /// Load of the host, in percent, from which nobody saves CPU time but who keeps others from their
+    /// work.
+    const SATURATED: f64 = 95.0;
+
+    /// Finds a name among what there is. `option` is where it was written, `document` is of a run of the
+    /// baseline.
+    ///
+    /// # Errors
+    ///
+    /// There is no such thing; or it is the load of a host that has no idle time to win.
+    pub fn find(option: &str, name: &str, document: &Document) -> Result<Self, Diagnostics> {
+        if name == Self::GAIN {
+            return Ok(Self::Gain);
+        }
+        let found = Quantity::find(option, name, &quantities(document))?;
+        let load = found.read(document, &document.baseline).map_or(0.0, |reading| reading.value);
+        if found.name == "host.cpu" && load >= Self::SATURATED {
+            let message = format!(
+                "the host is saturated ({load:.0} % of its CPU time without a policy): it is least \
+                 under the policy that keeps most work from being done"
+            );
+            let help = "take what guests wait (gain), which is the default, or a latency of the host \
+                        like host.NAME.p99; or look at a host with more pCPUs: --set host.pcpus=N";
+            return Err(Diagnostic::whole(option, message, Some(help.to_owned())).into());
+        }
+        Ok(Self::Of(found))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Gain => Self::GAIN,
+            Self::Of(quantity) => &quantity.name,
+        }
+    }
+
+    /// Its unit.
+    pub fn unit(&self) -> &str {
+        match self {
+            Self::Gain => "ratio",
+            Self::Of(quantity) => &quantity.unit,
+        }
+    }
+
+    /// A value, for people.
+    pub fn show(&self, value: f64) -> String {
+        match self {
+            Self::Gain => human::ratio(value),
+            Self::Of(quantity) => quantity.show(value),
+        }
+    }
 }
 
 /// What an objective and the limits are of one setting.
@@ -156,38 +180,51 @@ pub struct Score {
     pub excess: f64,
     /// How sure the worst limit is.
     pub held: Held,
-    /// Probes of the host that it starves, in words: a limit that is broken, whoever names it or not.
-    pub starved: Vec<String>,
+    /// What it costs others beyond what a policy may, in words: limits that are broken, whoever names
+    /// them or not.
+    pub too_much: Vec<String>,
+    /// What others and the guests' own other work lose, in words; empty for the baseline.
+    pub price: String,
 }
 
 /// Excess of a limit whose quantity has no value: beyond any real one.
 const UNKNOWN: f64 = 1e3;
 
 impl Score {
-    /// Reads the score of a policy from a result.
+    /// Reads the score of a policy from a result with one cell.
     pub fn of(
         document: &Document,
         policy: &str,
         slos: &[Slo],
-        cost: Option<&Quantity>,
-        host: &Host,
+        objective: Option<&Objective>,
     ) -> Self {
-        let (starved, beyond) = host.starved(document, policy);
+        let cell = document.cells().into_iter().next().unwrap_or_default();
+        let judged = (policy != document.baseline).then(|| judgement(document, &cell, policy));
+        let too_much = judged.as_ref().map(Judgement::too_much).unwrap_or_default();
+        let beyond = judged.as_ref().map_or(f64::NEG_INFINITY, Judgement::excess);
         let limits: Vec<Option<Reading>> =
             slos.iter().map(|slo| slo.quantity.read(document, policy)).collect();
         let pairs = || slos.iter().zip(&limits);
         let excess = pairs()
             .map(|(slo, reading)| reading.map_or(UNKNOWN, |r| slo.excess(r.value)))
             .fold(beyond, f64::max);
-        let broken = (!starved.is_empty()).then_some(Held::No);
+        let broken = (!too_much.is_empty()).then_some(Held::No);
         let held = pairs().map(|(slo, r)| r.map_or(Held::Unlikely, |r| slo.held(r)));
         let held = held.chain(broken).min();
+        let cost = objective.and_then(|objective| match (objective, &judged) {
+            (Objective::Of(quantity), _) => quantity.read(document, policy),
+            (Objective::Gain, None) => Some(Reading { value: 1.0, interval: None }),
+            (Objective::Gain, Some(judged)) => {
+                judged.gain.map(|value| Reading { value, interval: None })
+            }
+        });
         Self {
-            cost: cost.and_then(|q| q.read(document, policy)),
+            cost,
             excess,
             held: held.unwrap_or(Held::Yes),
             limits,
-            starved,
+            too_much,
+            price: judged.as_ref().map(Judgement::price).unwrap_or_default(),
         }
     }
 

@@ -19,9 +19,9 @@ use tpe::density_estimation::DefaultEstimatorBuilder;
 use vcoop_lab::runner::repeat_seed;
 use vcoop_model::plan::Plan;
 
-use crate::slo::{Quantity, Slo};
+use crate::slo::Slo;
 use crate::space::{BASES, Choice, KEYS, Key, Parts, Setting, TUNED, keys};
-use crate::trial::{Bench, Host, Score, SearchError};
+use crate::trial::{BASELINE, Bench, Objective, Score, SearchError};
 
 /// Settings proposed at a time.
 const BATCH: usize = 8;
@@ -41,7 +41,7 @@ pub struct Goal {
     /// Limits that must hold.
     pub slos: Vec<Slo>,
     /// What to minimise among settings that hold them.
-    pub cost: Quantity,
+    pub cost: Objective,
     /// Policies to start from; empty: [`BASES`].
     pub bases: Vec<String>,
     /// What to vary besides policies and their keys.
@@ -292,25 +292,17 @@ impl<'a> Search<'a> {
         if settings.is_empty() {
             return Ok(Vec::new());
         }
-        let mut plans = Vec::new();
+        // First what they are held against, with the same seeds.
+        let mut plans = vec![self.bench.plan(&[], BASELINE)?];
+        change(&mut plans[0]);
         for (i, setting) in settings.iter().enumerate() {
             let mut plan = self.bench.plan(&setting.sets(), TUNED)?;
             plan.policy_name = name(i);
             change(&mut plan);
             plans.push(plan);
         }
-        // With the same seeds: what the host's probes miss differs more between seeds than it may.
-        if plans.first().is_some_and(Host::is_probed) {
-            let mut plan = self.bench.plan(&[], Host::WITHOUT)?;
-            change(&mut plan);
-            plans.push(plan);
-        }
         let document = self.bench.run(&mut plans, self.stop)?;
-        let host = Host::of(&document, Host::WITHOUT);
-        let score = |i| {
-            let (slos, cost) = (&self.goal.slos, Some(&self.goal.cost));
-            Score::of(&document, &name(i), slos, cost, &host)
-        };
+        let score = |i| Score::of(&document, &name(i), &self.goal.slos, Some(&self.goal.cost));
         Ok((0..settings.len()).map(score).collect())
     }
 
@@ -342,23 +334,29 @@ impl<'a> Search<'a> {
 
     fn confirm(&self, settings: &[Setting]) -> Result<Vec<Confirmed>, SearchError> {
         let scores = self.score(settings, |plan| self.fresh(plan))?;
-        let mut confirmed = Vec::new();
-        for (setting, score) in settings.iter().zip(scores) {
-            let repeats = self.goal.confirm.max(2);
-            let (mut held, mut told) = (0, 0);
-            for repeat in 0..repeats {
-                let one = self.score(std::slice::from_ref(setting), |plan| {
-                    self.fresh(plan);
-                    plan.seed = repeat_seed(plan.seed, repeat);
-                    plan.repeats = 1;
-                })?;
-                let one = one.first().filter(|score| score.limits.iter().all(Option::is_some));
-                told += u32::from(one.is_some());
-                held += u32::from(one.is_some_and(|score| score.excess <= 0.0));
+        let mut held = vec![(0, 0); settings.len()];
+        for repeat in 0..self.goal.confirm.max(2) {
+            let single = self.score(settings, |plan| {
+                self.fresh(plan);
+                plan.seed = repeat_seed(plan.seed, repeat);
+                plan.repeats = 1;
+            })?;
+            let alone = |score: &Score| {
+                let pairs = self.goal.slos.iter().zip(&score.limits);
+                let excess = pairs.map(|(slo, reading)| Some(slo.excess((*reading)?.value)));
+                excess.collect::<Option<Vec<f64>>>()
+            };
+            for ((held, told), score) in held.iter_mut().zip(&single) {
+                if let Some(excess) = alone(score) {
+                    *told += 1;
+                    *held += u32::from(excess.iter().all(|x| *x <= 0.0));
+                }
             }
-            let tried = Tried { setting: setting.clone(), score };
-            confirmed.push(Confirmed { tried, held: (held, told) });
         }
+        let tried = settings.iter().zip(scores);
+        let tried = tried.map(|(s, score)| Tried { setting: s.clone(), score });
+        let both = tried.zip(held).map(|(tried, held)| Confirmed { tried, held });
+        let mut confirmed: Vec<Confirmed> = both.collect();
         confirmed.sort_by(|a, b| rank(&a.tried.score).total_cmp(&rank(&b.tried.score)));
         Ok(confirmed)
     }
@@ -436,8 +434,14 @@ mod tests {
 
     fn tried(base: &str, excess: f64, cost: f64) -> Tried {
         let cost = Some(Reading { value: cost, interval: None });
-        let score =
-            Score { limits: Vec::new(), cost, excess, held: Held::Likely, starved: Vec::new() };
+        let score = Score {
+            limits: Vec::new(),
+            cost,
+            excess,
+            held: Held::Likely,
+            too_much: Vec::new(),
+            price: String::new(),
+        };
         Tried { setting: Setting::plain(base), score }
     }
 

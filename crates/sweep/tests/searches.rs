@@ -3,12 +3,13 @@
 use std::sync::atomic::AtomicBool;
 
 use vcoop_capture::Loader;
+use vcoop_lab::result::{Document, Limits};
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::scenario::Set;
 use vcoop_sweep::capacity::{Capacity, Knob, capacity};
-use vcoop_sweep::slo::{Quantity, Slo, quantities};
+use vcoop_sweep::slo::{Slo, quantities};
 use vcoop_sweep::space::{Parts, Setting};
-use vcoop_sweep::trial::{Bench, SearchError};
+use vcoop_sweep::trial::{Bench, Objective, SearchError};
 use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
 
 fn bench(jobs: usize) -> Bench {
@@ -18,18 +19,19 @@ fn bench(jobs: usize) -> Bench {
         text: builtin_scenario("busy-host-1").unwrap().to_owned(),
         sets: sets.iter().map(|s| Set::parse(s).unwrap()).collect(),
         jobs,
+        limits: Limits::default(),
         loader: Loader::default(),
     }
 }
 
-fn known(bench: &Bench) -> Vec<Quantity> {
+fn look(bench: &Bench) -> Document {
     let mut plans = [bench.plan(&[], "vanilla").unwrap()];
-    quantities(&bench.run(&mut plans, &AtomicBool::new(false)).unwrap())
+    bench.run(&mut plans, &AtomicBool::new(false)).unwrap()
 }
 
 fn fill(slo: &str, knob: &Knob) -> Capacity {
     let bench = bench(2);
-    let slos = [Slo::parse("--slo", slo, &known(&bench)).unwrap()];
+    let slos = [Slo::parse("--slo", slo, &quantities(&look(&bench))).unwrap()];
     capacity(&bench, "vanilla", knob, &slos, &AtomicBool::new(false), &|_| ()).unwrap()
 }
 
@@ -49,11 +51,13 @@ fn a_fair_share_breaks_where_arithmetic_says() {
 }
 
 fn search(jobs: usize, slo: &str, cost: &str) -> Tuned {
-    let bench = bench(jobs);
-    let known = known(&bench);
+    // A probe that hardly ever waits, and then for a slice, has neither to hold a policy against.
+    let limits = Limits { mean: 5.0, p99: 1000.0, ..Limits::default() };
+    let bench = Bench { limits, ..bench(jobs) };
+    let look = look(&bench);
     let goal = Goal {
-        slos: vec![Slo::parse("--slo", slo, &known).unwrap()],
-        cost: Quantity::find("--minimize", cost, &known).unwrap(),
+        slos: vec![Slo::parse("--slo", slo, &quantities(&look)).unwrap()],
+        cost: Objective::find("--minimize", cost, &look).unwrap(),
         bases: Vec::new(),
         parts: Parts::default(),
         trials: 24,
@@ -108,13 +112,14 @@ fn of(text: &str, slo: &str, cost: &str, trials: usize) -> (Parts, Tuned) {
         text: text.to_owned(),
         sets: sets.iter().map(|s| Set::parse(s).unwrap()).collect(),
         jobs: 2,
+        limits: Limits::default(),
         loader: Loader::default(),
     };
-    let known = known(&bench);
+    let look = look(&bench);
     let plans = bench.scenario(&[]).unwrap().plans(None).unwrap();
     let goal = Goal {
-        slos: vec![Slo::parse("--slo", slo, &known).unwrap()],
-        cost: Quantity::find("--minimize", cost, &known).unwrap(),
+        slos: vec![Slo::parse("--slo", slo, &quantities(&look)).unwrap()],
+        cost: Objective::find("--minimize", cost, &look).unwrap(),
         bases: Vec::new(),
         parts: Parts::of(&plans),
         trials,
@@ -151,7 +156,7 @@ const XEN: &str = "name = \"xen\"\ntitle = \"t\"\n[host]\nprofile = \"xeon-serve
 
 #[test]
 fn patches_are_searched_on_hosts_of_xen() {
-    let (parts, found) = of(XEN, "guest.cyclictest.p90 < 1s", "host.cpu", 24);
+    let (parts, found) = of(XEN, "guest.cyclictest.p90 < 1s", "gain", 24);
     assert_eq!(parts, Parts { patches: true, ..Parts::default() });
     assert!(found.trials > 16, "each version of each patch by itself, at least: {}", found.trials);
     let toml = Setting {
@@ -176,13 +181,14 @@ fn a_policy_that_starves_a_probe_holds_no_limit() {
         text: vcoop_testing::rig::one_cpu(),
         sets: sets.iter().map(|s| Set::parse(s).unwrap()).collect(),
         jobs: 2,
+        limits: Limits::default(),
         loader: Loader::default(),
     };
-    let (known, stop) = (known(&bench), AtomicBool::new(false));
-    let slo = || Slo::parse("--slo", "guest.cyclictest.mean < 20us", &known).unwrap();
+    let (look, stop) = (look(&bench), AtomicBool::new(false));
+    let slo = || Slo::parse("--slo", "guest.cyclictest.mean < 20us", &quantities(&look)).unwrap();
     let goal = Goal {
         slos: vec![slo()],
-        cost: Quantity::find("--minimize", "host.switches", &known).unwrap(),
+        cost: Objective::find("--minimize", "host.switches", &look).unwrap(),
         bases: vec!["vanilla".to_owned(), "static".to_owned()],
         parts: Parts::default(),
         trials: 4,
@@ -194,22 +200,36 @@ fn a_policy_that_starves_a_probe_holds_no_limit() {
         |c: &&Confirmed| c.tried.setting.keys.is_empty() && c.tried.setting.base == "static";
     let score = &found.confirmed.iter().find(real_time).unwrap().tried.score;
     assert!(score.limits[0].unwrap().value < 20.0, "the limit itself is held");
-    assert!(!score.holds() && score.starved[0].starts_with("host.cyclictest misses"), "{score:?}");
+    assert!(!score.holds(), "{score:?}");
+    assert!(score.too_much[0].starts_with("host.cyclictest is starved"), "{score:?}");
     let vanilla = found.front.iter().chain(found.confirmed.iter().map(|c| &c.tried));
     let vanilla: Vec<_> = vanilla.filter(|t| t.setting == Setting::plain("vanilla")).collect();
-    assert!(!vanilla.is_empty() && vanilla.iter().all(|t| t.score.starved.is_empty()));
+    assert!(!vanilla.is_empty() && vanilla.iter().all(|t| t.score.too_much.is_empty()));
     let knob = Knob { path: "load.small1.count".to_owned(), from: 1, to: 2 };
     let filled = |policy| capacity(&bench, policy, &knob, &[slo()], &stop, &|_| ()).unwrap();
     let static_ = filled("static");
-    assert!(static_.most.is_none() && !static_.tried[0].score.starved.is_empty());
-    assert!(filled("vanilla").tried.iter().all(|t| t.score.starved.is_empty()));
+    assert!(static_.most.is_none() && !static_.tried[0].score.too_much.is_empty());
+    assert!(filled("vanilla").tried.iter().all(|t| t.score.too_much.is_empty()));
+}
+
+/// Two hogs fill the host: only who keeps them from their work saves its CPU time.
+#[test]
+fn a_saturated_host_has_no_cpu_time_to_save() {
+    let named = |text: &str, cost: &str| {
+        let bench = Bench { name: "x".to_owned(), text: text.to_owned(), ..bench(2) };
+        Objective::find("--minimize", cost, &look(&bench)).map_err(|why| why.to_string())
+    };
+    let why = named(XEN, "host.cpu").unwrap_err();
+    assert!(why.contains("the host is saturated") && why.contains("gain"), "{why}");
+    assert_eq!(named(XEN, "gain"), Ok(Objective::Gain));
+    assert!(matches!(named(builtin_scenario("timer-ablation").unwrap(), "host.cpu"), Ok(_)));
 }
 
 #[test]
 fn a_stop_ends_a_search() {
     let bench = bench(1);
-    let known = known(&bench);
-    let slos = [Slo::parse("--slo", "guest.cpu > 0.2 cpu", &known).unwrap()];
+    let look = look(&bench);
+    let slos = [Slo::parse("--slo", "guest.cpu > 0.2 cpu", &quantities(&look)).unwrap()];
     let knob = Knob { path: "load.hog.count".to_owned(), from: 1, to: 4 };
     let found = capacity(&bench, "vanilla", &knob, &slos, &AtomicBool::new(true), &|_| ());
     assert!(matches!(found, Err(SearchError::Interrupted)), "{found:?}");
