@@ -110,11 +110,11 @@ fn may_cost(text: &str) -> Result<String, String> {
 /// Where to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackendArg {
-    /// Real vCPUs beside a simulation of this host where they work and the scenario fits; else sim
-    Auto,
     /// The simulator, on the host that the scenario describes
     Sim,
-    /// Real vCPUs on /dev/kvm
+    /// Real vCPUs beside a simulation of this host where they work and the scenario fits; else sim
+    Auto,
+    /// Real vCPUs on /dev/kvm: it loads this host, with real-time threads
     Kvm,
 }
 
@@ -123,14 +123,11 @@ pub(crate) struct RunArgs {
     /// A scenario file, or the name of a built-in scenario (see `vcoop list scenarios`)
     pub(crate) scenario: String,
     /// Where to run
-    #[arg(long, value_enum, env = "VCOOP_BACKEND", hide_env_values = true, default_value_t = BackendArg::Auto)]
+    #[arg(long, value_enum, env = "VCOOP_BACKEND", hide_env_values = true, default_value_t = BackendArg::Sim)]
     pub(crate) backend: BackendArg,
     /// Scale a scenario that needs more CPUs than this host has down to it, in proportion
     #[arg(long)]
     pub(crate) fit: bool,
-    /// This host's costs (from `vcoop calibrate -o FILE`), for the simulation beside real vCPUs
-    #[arg(long, value_name = "FILE", env = "VCOOP_CALIBRATION", hide_env_values = true)]
-    pub(crate) calibration: Option<PathBuf>,
     /// Policies to compare instead of the scenario's, with commas between
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) policy: Vec<String>,
@@ -158,6 +155,9 @@ pub(crate) struct RunArgs {
     pub(crate) fail_if: Vec<String>,
     #[command(flatten)]
     pub(crate) may_cost: MayCost,
+    /// Check everything, say what would run, where, and for how long
+    #[arg(long, conflicts_with_all = ["json", "watch", "out"])]
+    pub(crate) dry_run: bool,
     /// Show a dashboard on the terminal while it runs
     #[arg(long, conflicts_with = "quiet")]
     pub(crate) watch: bool,
@@ -166,9 +166,25 @@ pub(crate) struct RunArgs {
     pub(crate) check_determinism: bool,
 }
 
+/// Whose costs are simulated.
+#[derive(Debug, Default, ClapArgs)]
+pub(crate) struct Calibration {
+    /// Simulate with this host's costs (from `vcoop calibrate -o FILE`) instead of the scenario's profile
+    #[arg(
+        id = "calibration",
+        long,
+        value_name = "FILE",
+        env = "VCOOP_CALIBRATION",
+        hide_env_values = true
+    )]
+    pub(crate) file: Option<PathBuf>,
+}
+
 /// What `run` and `reproduce` share.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Common {
+    #[command(flatten)]
+    pub(crate) calibration: Calibration,
     /// Measured time of a repeat, with a unit: 500ms, 10s
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) duration: Option<String>,
@@ -241,6 +257,8 @@ pub(crate) struct TraceArgs {
     /// End of the window; default: that of the run
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) to: Option<String>,
+    #[command(flatten)]
+    pub(crate) calibration: Calibration,
     /// Measured time of the run, with a unit: 500ms, 10s
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) duration: Option<String>,
@@ -288,9 +306,6 @@ pub(crate) struct ValidateArgs {
     /// Scale scenarios that need more CPUs than this host has down to it, in proportion
     #[arg(long)]
     pub(crate) fit: bool,
-    /// This host's costs (from `vcoop calibrate -o FILE`), for the simulation
-    #[arg(long, value_name = "FILE", env = "VCOOP_CALIBRATION", hide_env_values = true)]
-    pub(crate) calibration: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) common: Common,
     /// Write report.html, report.txt and validation.json into this folder
@@ -327,6 +342,8 @@ pub(crate) struct SweepArgs {
     /// Address of the Ray cluster. Default: what Ray finds
     #[arg(long, value_name = "ADDRESS", env = "RAY_ADDRESS", hide_env_values = true)]
     pub(crate) ray_address: Option<String>,
+    #[command(flatten)]
+    pub(crate) calibration: Calibration,
     /// Check everything and say what would run
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -385,6 +402,8 @@ pub(crate) struct SearchArgs {
     /// Change a field: host.pcpus=8, vm.guest.vcpus=2
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub(crate) sets: Vec<String>,
+    #[command(flatten)]
+    pub(crate) calibration: Calibration,
     #[command(flatten)]
     pub(crate) may_cost: MayCost,
     /// Measured time of a repeat, with a unit: 500ms, 10s
@@ -570,6 +589,8 @@ pub(crate) struct ObserveArgs {
     /// what they did beside it: `vcoop run FILE` and `vcoop tune FILE` say what would help
     #[arg(long, value_name = "FILE")]
     pub(crate) scenario: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) calibration: Calibration,
     /// Print one JSON document on stdout, and nothing else there
     #[arg(long)]
     pub(crate) json: bool,

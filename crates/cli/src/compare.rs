@@ -10,7 +10,7 @@ use vcoop_model::scenario::Scenario;
 use vcoop_report::data::{self, Spools};
 use vcoop_report::{Style, render};
 
-use crate::args::CompareArgs;
+use crate::args::{Calibration, CompareArgs};
 use crate::failure::Failure;
 use crate::folder::Folder;
 use crate::interrupt::stop_flag;
@@ -30,7 +30,8 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     let text = vcoop_daemon::living(&found).scenario(&args.policy);
     let times = [("--duration", &Some(args.each.clone())), ("--warmup", &Some(WARMUP.to_owned()))];
     let rounds = Some(args.rounds.to_string());
-    let overrides = Overrides::of(&args.sets, &times, &[("--repeats", &rounds)])?;
+    let overrides =
+        Overrides::of(&args.sets, &Calibration::default(), &times, &[("--repeats", &rounds)])?;
     let parsed = Scenario::parse(&found.name, &text, &overrides.sets, &NoCaptures);
     let scenario = parsed.map_err(|why| overrides.refuse(why))?;
     let mut plans = scenario.plans(None).map_err(refuse)?;

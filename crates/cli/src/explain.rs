@@ -42,10 +42,15 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         BackendArg::Auto | BackendArg::Sim => Choice::Sim,
         BackendArg::Kvm => Choice::Kvm,
     };
-    let request = Request { choice, fit: false, profile: None };
+    let request = Request { choice, fit: false };
     let selection =
         select(request, vec![plan.clone()]).map_err(|e| Failure::Missing(e.to_string()))?;
     let columns = selection.columns();
+    if !args.common.quiet {
+        let hosts = columns.iter().filter_map(|column| column.backend.host(&plan));
+        let hosts = hosts.map(|host| format!("simulating {host}"));
+        hosts.chain(selection.announcement()).for_each(|what| note(&what));
+    }
     let about = About {
         title: scenario.title.clone(),
         baseline: plan.policy_name.clone(),

@@ -11,6 +11,7 @@ mod compare;
 mod daemon;
 mod doctor;
 mod explain;
+mod fail_if;
 mod failure;
 mod folder;
 #[cfg(target_os = "linux")]

@@ -27,7 +27,7 @@ use vcoop_report::perfetto::Trace;
 use vcoop_report::{Style, render};
 use vcoop_vmm::Vm;
 
-use crate::args::ObserveArgs;
+use crate::args::{Calibration, ObserveArgs};
 use crate::failure::Failure;
 use crate::folder::Folder;
 use crate::interrupt::stop_flag;
@@ -53,7 +53,8 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     let folder = folder.map(|dir| Folder::new(dir, &subject.name, args.force)).transpose()?;
     let mut trace = folder.as_ref().map(|f| trace(f.path(), length)).transpose()?;
     let missing = |missing: Missing| Failure::Missing(missing.to_string());
-    let asked = args.scenario.as_deref().map(Asked::new).transpose()?;
+    let asked =
+        args.scenario.as_deref().map(|file| Asked::new(file, &args.calibration)).transpose()?;
     let start = if asked.is_some() { Observation::of_everybody } else { Observation::new };
     let mut observation = start(subject).map_err(missing)?;
     if !args.quiet {
@@ -126,11 +127,13 @@ struct Asked {
     file: PathBuf,
     /// Beginning of its captures' names.
     stem: String,
+    /// The host's costs: a line of `[host]`; none for those of the default profile.
+    profile: String,
 }
 
 impl Asked {
     /// Sees before the observation that the file can be written.
-    fn new(file: &Path) -> Result<Self, Failure> {
+    fn new(file: &Path, calibration: &Calibration) -> Result<Self, Failure> {
         let why =
             |why: &dyn Display| Failure::usage(format!("--scenario {}: {why}", file.display()));
         let stem = file.file_stem().and_then(|stem| stem.to_str());
@@ -140,12 +143,20 @@ impl Asked {
         }
         let opened = File::options().append(true).create(true).open(file);
         opened.map_err(|e| why(&e))?;
-        Ok(Self { file: file.to_owned(), stem })
+        // Named in a scenario, it is found from there.
+        let profile = match (calibration.set()?, &calibration.file) {
+            (Some(_), Some(profile)) => {
+                let profile = std::path::absolute(profile).map_err(|e| why(&e))?;
+                format!("profile = \"{}\"\n", profile.display())
+            }
+            _ => String::new(),
+        };
+        Ok(Self { file: file.to_owned(), stem, profile })
     }
 
     /// Writes the scenario and its captures; what to say about it.
     fn write(&self, scene: &Scene, plan: &Plan) -> Result<String, Failure> {
-        let (here, vm) = (Here::new(None), &plan.vms[0].name);
+        let (here, vm) = (Here::new(), &plan.vms[0].name);
         let dir = self.file.parent().unwrap_or(Path::new(""));
         let failed = |path: &Path, e: &dyn Display| {
             Failure::run(format!("cannot write {}: {e}", path.display()))
@@ -172,7 +183,7 @@ impl Asked {
              \x20   \"Control groups and sessions (sched_autogroup) do not count\",\n\
              ]\n\n[compare]\npolicy = [\"vanilla\", \"wake-boost\", \"static\"]\n\n{}\n{tables}",
             (plan.duration_ns / 1_000_000).max(1),
-            here.table(),
+            here.table().replacen("[host]\n", &format!("[host]\n{}", self.profile), 1),
         );
         std::fs::write(&self.file, &text).map_err(|e| failed(&self.file, &e))?;
         let file = self.file.display().to_string();

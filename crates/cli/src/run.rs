@@ -1,24 +1,30 @@
 //! `vcoop run`.
 
+use std::time::Instant;
+
+use clap::ValueEnum;
 use vcoop_capture::Loader;
 use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Choice, Request, Selection, select};
+use vcoop_lab::backend::{Choice, Column, Request, Selection, Sim, select};
 use vcoop_lab::digest::Digest;
-use vcoop_lab::result::{Document, Engine, Params};
+use vcoop_lab::result::{Document, Engine};
 use vcoop_lab::runner::{Control, Experiment, Measured, RunError, RunId, Watch};
+use vcoop_lab::{human, params};
 use vcoop_model::plan::{Ns, Plan};
+use vcoop_model::scenario::Scenario;
 use vcoop_model::span::{Observer, SampleEvent};
 use vcoop_report::data::{self, Spool, Spools};
-use vcoop_report::{Style, render};
-use vcoop_sweep::slo::{Held, Slo, quantities};
+use vcoop_report::{Style, render, wrap};
+use vcoop_sweep::slo::quantities;
 
 use crate::args::{BackendArg, RunArgs};
+use crate::fail_if::{conditions, fail_if};
 use crate::failure::Failure;
 use crate::folder::{Folder, MetricsFile};
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::progress::Progress;
-use crate::scenario::{Overrides, calibration, jobs, parse, refuse, say_losses, source};
+use crate::scenario::{Overrides, jobs, parse, refuse, say_losses, source};
 use crate::watch::Dashboard;
 
 /// Slices of the measured time that a report shows.
@@ -42,9 +48,20 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let folder = args.out.as_deref();
     let folder = folder.map(|dir| Folder::new(dir, &scenario.name, args.force)).transpose()?;
     let selection = selected(args, plans)?;
+    if args.dry_run || !args.fail_if.is_empty() {
+        let (look, rate) = look(&selection)?;
+        // What only the lab can name is known when it has run.
+        if !selection.is_live() {
+            conditions(&args.fail_if, &quantities(&look))?;
+        }
+        if args.dry_run {
+            return print(&outline(&scenario, &selection, jobs, rate));
+        }
+    }
     if !args.common.quiet {
         let notes = selection.note.iter().chain(&selection.fitted).chain(&selection.caution);
         notes.for_each(|why| note(why));
+        selection.announcement().iter().for_each(|what| note(what));
     }
     say_losses(&loader, &args.common);
     if selection.is_live() && args.check_determinism {
@@ -116,52 +133,80 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     fail_if(&args.fail_if, &result)
 }
 
-/// Holds conditions against every policy in every cell.
-fn fail_if(conditions: &[String], result: &Document) -> Result<(), Failure> {
-    let known = quantities(result);
-    let conditions: Vec<Slo> = conditions
-        .iter()
-        .map(|text| Slo::parse("--fail-if", text, &known).map_err(refuse))
-        .collect::<Result<_, _>>()?;
-    let of_cell = |cell| {
-        let mut own = result.clone();
-        own.series.retain(|series| series.key().is_in(&cell));
-        (cell, own)
-    };
-    let cells: Vec<_> = match conditions.is_empty() {
-        true => Vec::new(),
-        false => result.cells().into_iter().map(of_cell).collect(),
-    };
-    let mut found = Vec::new();
-    for condition in &conditions {
-        for (cell, own) in &cells {
-            for policy in &result.policies {
-                let place = place(result, policy, cell);
-                let name = &condition.quantity.name;
-                match condition.quantity.read(own, policy) {
-                    Some(reading) if condition.held(reading) < Held::Likely => {}
-                    Some(reading) => {
-                        let value = condition.quantity.show(reading.value);
-                        found.push(format!("{name} is {value} under {place}"));
-                    }
-                    None => found.push(format!("{name} has no value under {place}")),
-                }
-            }
-        }
+/// A short look at what a simulation would give: what can be named in its result, and the real time that
+/// a simulated second takes.
+fn look(selection: &Selection) -> Result<(Document, f64), Failure> {
+    let mut plans: Vec<Plan> = selection.plans.iter().take(LOOKED_AT).cloned().collect();
+    for plan in &mut plans {
+        plan.repeats = 1;
+        plan.slices = 0;
+        plan.warmup_ns = plan.warmup_ns.min(LOOK_NS / 2);
+        plan.duration_ns = plan.duration_ns.min(LOOK_NS);
     }
-    match found.is_empty() {
-        true => Ok(()),
-        false => Err(Failure::Condition(format!("--fail-if: {}", found.join(", ")))),
+    let columns = [Column::all(&Sim, plans.len())];
+    let experiment = Experiment { plans: &plans, columns: &columns, jobs: 1 };
+    let began = Instant::now();
+    let (measured, failure) = measured(&experiment, &Eyes::default(), true)?;
+    let took = began.elapsed().as_secs_f64();
+    if let Some(failure) = failure {
+        return Err(Failure::run(failure));
     }
+    let simulated: u64 = plans.iter().map(|plan| plan.warmup_ns + plan.duration_ns).sum();
+    let document = document(&plans, &measured, About::default());
+    Ok((document, took / (simulated as f64 / 1e9).max(1e-9)))
 }
 
-/// A policy, and the cell where there are several.
-fn place(result: &Document, policy: &str, (backend, params): &(String, Params)) -> String {
-    let words = vcoop_lab::params::words(params);
-    let several = result.backends.len() > 1;
-    let parts = [policy, if several { backend } else { "" }, words.as_str()];
-    let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-    parts.join(", ")
+/// Plans that are looked at, and how long: enough for a rate, and too short to wait for.
+const LOOKED_AT: usize = 4;
+const LOOK_NS: Ns = 200_000_000;
+
+/// What would run, where, and for how long.
+fn outline(scenario: &Scenario, selection: &Selection, jobs: usize, rate: f64) -> String {
+    let (plans, columns) = (&selection.plans, selection.columns());
+    let mut text = format!("{}: {}\n", scenario.name, scenario.title);
+    let names = |all: &mut dyn Iterator<Item = String>| {
+        let mut names: Vec<String> = Vec::new();
+        all.for_each(|name| {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        });
+        names
+    };
+    let policies = names(&mut plans.iter().map(|plan| plan.policy_name.clone()));
+    text += &format!("policies: {} (ratios to {})\n", policies.join(", "), scenario.baseline);
+    let cells = names(&mut plans.iter().map(|plan| params::words(&params::short(&plan.params))));
+    if cells.len() > 1 {
+        text += &wrap(&format!("{} cells: {}", cells.len(), cells.join("; ")), 2);
+    }
+    for column in &columns {
+        let own = || column.plans.iter().filter_map(|&plan| plans.get(plan));
+        let runs: u32 = own().map(|plan| plan.repeats).sum();
+        let time = |plan: &Plan| (plan.warmup_ns + plan.duration_ns) * u64::from(plan.repeats);
+        let seconds = own().map(time).sum::<u64>() as f64 / 1e9;
+        let needs = match column.backend.is_live() {
+            true => seconds,
+            false => seconds * rate / jobs.clamp(1, runs.max(1) as usize) as f64,
+        };
+        let (needs, of) = (human::time(needs * 1e6), human::time(seconds * 1e6));
+        let hosts = names(&mut own().filter_map(|plan| column.backend.host(plan)));
+        let least = if column.backend.is_live() { "at least" } else { "some" };
+        let line = format!(
+            "{}: {runs} runs of {of} in all, {least} {needs}. {}",
+            column.backend.name(),
+            hosts.join("; ")
+        );
+        text += &wrap(line.trim_end_matches([' ', '.']), 2);
+    }
+    let said = selection.announcement().into_iter().chain(selection.note.clone());
+    for line in said.chain(selection.fitted.clone()).chain(selection.caution.clone()) {
+        text += &wrap(&line, 2);
+    }
+    for missing in &selection.missing {
+        let line = format!("not on {}: {}: {}", missing.backend, missing.policy, missing.why);
+        text += &wrap(&line, 2);
+    }
+    text
 }
 
 /// Who runs which of the plans.
@@ -171,8 +216,7 @@ fn selected(args: &RunArgs, plans: Vec<Plan>) -> Result<Selection, Failure> {
         BackendArg::Sim => Choice::Sim,
         BackendArg::Kvm => Choice::Kvm,
     };
-    let profile = args.calibration.as_deref().map(calibration).transpose()?;
-    let request = Request { choice, fit: args.fit, profile: profile.as_ref() };
+    let request = Request { choice, fit: args.fit };
     select(request, plans).map_err(|why| Failure::Missing(why.to_string()))
 }
 
@@ -259,16 +303,14 @@ pub(crate) fn refuse_twice(policies: &[String]) -> Result<(), Failure> {
 /// The command that gives the same result, without what does not change it.
 fn command(args: &RunArgs, first: Option<&Plan>) -> String {
     let mut words = vec!["vcoop".to_owned(), "run".to_owned(), args.scenario.clone()];
-    if args.backend != BackendArg::Auto {
-        let backend = if args.backend == BackendArg::Sim { "sim" } else { "kvm" };
-        words.extend(["--backend".to_owned(), backend.to_owned()]);
-    }
+    // The default is another where VCOOP_BACKEND says so.
+    let backend = args.backend.to_possible_value();
+    let backend = backend.iter().map(|value| value.get_name().to_owned());
+    words.extend(backend.flat_map(|name| ["--backend".to_owned(), name]));
     if args.fit {
         words.push("--fit".to_owned());
     }
-    if let Some(file) = &args.calibration {
-        words.extend(["--calibration".to_owned(), file.display().to_string()]);
-    }
+    words.extend(args.common.calibration.words());
     if !args.policy.is_empty() {
         words.extend(["--policy".to_owned(), args.policy.join(",")]);
     }

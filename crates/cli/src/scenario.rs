@@ -12,7 +12,7 @@ use vcoop_model::profile::Profile;
 use vcoop_model::scenario::{Scenario, Set, duration};
 use vcoop_report::wrap;
 
-use crate::args::Common;
+use crate::args::{Calibration, Common};
 use crate::failure::Failure;
 use crate::output::note;
 
@@ -80,12 +80,14 @@ impl Overrides {
     /// Reads the options.
     pub(crate) fn new(sets: &[String], common: &Common) -> Result<Self, Failure> {
         let times = [("--duration", &common.duration), ("--warmup", &common.warmup)];
-        Self::of(sets, &times, &[("--repeats", &common.repeats), ("--seed", &common.seed)])
+        let numbers = [("--repeats", &common.repeats), ("--seed", &common.seed)];
+        Self::of(sets, &common.calibration, &times, &numbers)
     }
 
     /// Reads options that are times, and such as are numbers.
     pub(crate) fn of(
         sets: &[String],
+        calibration: &Calibration,
         times: &[(&'static str, &Option<String>)],
         numbers: &[(&'static str, &Option<String>)],
     ) -> Result<Self, Failure> {
@@ -100,8 +102,9 @@ impl Overrides {
         }
         let texts = sets.iter().chain(shortcuts.iter().map(|(text, _)| text));
         let mut overrides = Self { sets: Vec::new(), shortcuts: Vec::new() };
-        overrides.sets =
-            texts.map(|text| Set::parse(text)).collect::<Result<_, _>>().map_err(refuse)?;
+        let given = texts.map(|text| Set::parse(text)).collect::<Result<Vec<_>, _>>();
+        overrides.sets.extend(calibration.set()?);
+        overrides.sets.extend(given.map_err(refuse)?);
         overrides.shortcuts = shortcuts;
         Ok(overrides)
     }
@@ -146,9 +149,24 @@ pub(crate) fn say_losses(loader: &Loader, common: &Common) {
     }
 }
 
-/// Reads a profile of this host.
-pub(crate) fn calibration(file: &Path) -> Result<Profile, Failure> {
-    Profile::load(&file.display().to_string()).map_err(refuse)
+impl Calibration {
+    /// The change that it makes to a scenario; what `--set` says goes before it.
+    pub(crate) fn set(&self) -> Result<Option<Set>, Failure> {
+        let Some(file) = &self.file else { return Ok(None) };
+        let name = file.to_str().filter(|name| !name.contains(['"', '\\']) && !name.is_empty());
+        let name = name.ok_or_else(|| {
+            Failure::usage(format!("--calibration {}: name a file without quotes", file.display()))
+        })?;
+        let path = if Profile::is_path(name) { name.to_owned() } else { format!("./{name}") };
+        Profile::load(&path).map_err(refuse)?;
+        Ok(Some(Set::of("host.profile", &format!("\"{path}\""))))
+    }
+
+    /// The options that say so again.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let file = self.file.iter();
+        file.flat_map(|file| ["--calibration".to_owned(), file.display().to_string()]).collect()
+    }
 }
 
 /// Threads to use.

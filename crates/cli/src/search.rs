@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use serde::Serialize;
 use serde_json::{Value, json};
 use vcoop_capture::Loader;
-use vcoop_lab::result::{Document, Limits};
+use vcoop_lab::result::Document;
 use vcoop_model::diagnostic::Diagnostic;
 use vcoop_model::scenario::Set;
 use vcoop_report::wrap;
@@ -33,8 +33,9 @@ fn failure(error: SearchError) -> Failure {
 /// The scenario, ready to be changed.
 fn bench(args: &SearchArgs) -> Result<Bench, Failure> {
     let source = source(&args.scenario)?;
-    let mut sets: Vec<Set> =
-        args.sets.iter().map(|text| Set::parse(text)).collect::<Result<_, _>>().map_err(refuse)?;
+    let mut sets: Vec<Set> = args.calibration.set()?.into_iter().collect();
+    let given = args.sets.iter().map(|text| Set::parse(text)).collect::<Result<Vec<_>, _>>();
+    sets.extend(given.map_err(refuse)?);
     for (key, value) in
         [("duration", &args.duration), ("repeats", &args.repeats), ("seed", &args.seed)]
     {
@@ -110,9 +111,9 @@ pub(crate) fn run_tune(args: &TuneArgs) -> Result<(), Failure> {
         }
     }
     print(&if args.search.json {
-        tuned_json(&goal, &found, &bench.limits)?
+        tuned_json(&goal, &found, &look)?
     } else {
-        tuned_words(&goal, &found, &bench.limits)
+        tuned_words(&goal, &found, &look)
     })
 }
 
@@ -166,7 +167,7 @@ fn sure(confirmed: &Confirmed) -> String {
     )
 }
 
-fn tuned_words(goal: &Goal, found: &Tuned, in_force: &Limits) -> String {
+fn tuned_words(goal: &Goal, found: &Tuned, look: &Document) -> String {
     let limits: Vec<&str> = goal.slos.iter().map(|slo| slo.text.as_str()).collect();
     let mut text = format!(
         "{} settings tried for {}; least {}\n\n",
@@ -193,7 +194,8 @@ fn tuned_words(goal: &Goal, found: &Tuned, in_force: &Limits) -> String {
     if !first.tried.score.price.is_empty() {
         text += &wrap(&format!("  {}", first.tried.score.price), 4);
     }
-    text += &wrap(&in_force.words(), 2);
+    text += &wrap(&look.limits.words(), 2);
+    text += &wrap(&format!("Simulated: {}", look.hosts.join(", ")), 2);
     if !found.contributions.is_empty() {
         text += "\nWithout one of them:\n";
         for part in &found.contributions {
@@ -244,7 +246,7 @@ fn score_json(slos: &[Slo], cost: Option<&Objective>, score: &Score) -> Value {
     all
 }
 
-fn tuned_json(goal: &Goal, found: &Tuned, limits: &Limits) -> Result<String, Failure> {
+fn tuned_json(goal: &Goal, found: &Tuned, look: &Document) -> Result<String, Failure> {
     let score = |s: &Score| score_json(&goal.slos, Some(&goal.cost), s);
     let setting = |s: &vcoop_sweep::space::Setting| json!({ "base": s.base, "keys": s.keys });
     let confirmed = |c: &Confirmed| {
@@ -263,7 +265,8 @@ fn tuned_json(goal: &Goal, found: &Tuned, limits: &Limits) -> Result<String, Fai
     pretty(&json!({
         "schema": "vcoop.tune/1",
         "version": env!("CARGO_PKG_VERSION"),
-        "limits": limits,
+        "limits": look.limits,
+        "hosts": look.hosts,
         "met": found.best.is_some(),
         "confirmed": found.confirmed.iter().map(confirmed).collect::<Vec<_>>(),
         "contributions": parts.collect::<Vec<_>>(),
@@ -385,7 +388,8 @@ pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
             })?;
         }
     }
-    let slos = limits(&args.search, &quantities(&look(&bench)?))?;
+    let look = look(&bench)?;
+    let slos = limits(&args.search, &quantities(&look))?;
     let mut found = Vec::new();
     for policy in &policies {
         let told = |tried: &Tried| {
@@ -397,9 +401,9 @@ pub(crate) fn run_capacity(args: &CapacityArgs) -> Result<(), Failure> {
         found.push(one.map_err(failure)?);
     }
     print(&if args.search.json {
-        capacity_json(&knob, &slos, &found, &bench.limits)?
+        capacity_json(&knob, &slos, &found, &look)?
     } else {
-        capacity_words(&vary, &knob, &slos, &found, &bench.limits)
+        capacity_words(&vary, &knob, &slos, &found, &look)
     })
 }
 
@@ -418,7 +422,7 @@ fn capacity_words(
     knob: &Knob,
     slos: &[Slo],
     found: &[Capacity],
-    in_force: &Limits,
+    look: &Document,
 ) -> String {
     let limits: Vec<&str> = slos.iter().map(|slo| slo.text.as_str()).collect();
     let limits = limits.join(" and ");
@@ -476,7 +480,8 @@ fn capacity_words(
             );
         }
     }
-    text += &wrap(&in_force.words(), 2);
+    text += &wrap(&look.limits.words(), 2);
+    text += &wrap(&format!("Simulated, as the scenario has it: {}", look.hosts.join(", ")), 2);
     text
 }
 
@@ -484,7 +489,7 @@ fn capacity_json(
     knob: &Knob,
     slos: &[Slo],
     found: &[Capacity],
-    limits: &Limits,
+    look: &Document,
 ) -> Result<String, Failure> {
     let policies = found.iter().map(|one| {
         let tried = one.tried.iter().map(|t| {
@@ -507,7 +512,8 @@ fn capacity_json(
     pretty(&json!({
         "schema": "vcoop.capacity/1",
         "version": env!("CARGO_PKG_VERSION"),
-        "limits": limits,
+        "limits": look.limits,
+        "hosts": look.hosts,
         "vary": knob.path,
         "from": knob.from,
         "to": knob.to,

@@ -43,7 +43,15 @@ pub(crate) fn run(args: &SweepArgs) -> Result<(), Failure> {
     let stop = stop_flag();
     let jobs = threads(args.jobs)?;
     let text = named_text("sweep", &args.file)?;
-    let sweep = Sweep::parse(&args.file.display().to_string(), &text).map_err(refuse)?;
+    let mut sweep = Sweep::parse(&args.file.display().to_string(), &text).map_err(refuse)?;
+    if let Some(set) = args.calibration.set()? {
+        if args.engine == EngineArg::Ray {
+            let help = "--calibration is for --engine local; workers read it from the sweep: write \
+                        \"host.profile\" = \"FILE\" under [set]";
+            return Err(Failure::usage(help));
+        }
+        sweep.sets.insert(0, set);
+    }
     let job = Job::new(sweep).map_err(refuse)?;
     if args.dry_run {
         print(&outline(&job))?;

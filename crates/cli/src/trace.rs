@@ -13,14 +13,15 @@ use vcoop_report::perfetto::Trace;
 use crate::args::{BackendArg, TraceArgs};
 use crate::failure::Failure;
 use crate::interrupt::stop_flag;
-use crate::output::print;
+use crate::output::{note, print};
 use crate::scenario::{self, Overrides};
 use crate::single::plan;
 
 pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     let stop = stop_flag();
     let times = [("--duration", &args.duration), ("--warmup", &args.warmup)];
-    let overrides = Overrides::of(&args.single.sets, &times, &[("--seed", &args.seed)])?;
+    let overrides =
+        Overrides::of(&args.single.sets, &args.calibration, &times, &[("--seed", &args.seed)])?;
     let (_, plan) = plan(&args.single, &overrides, args.quiet)?;
     let window = window(args, &plan)?;
     let backend: &dyn Backend = match args.backend {
@@ -37,6 +38,9 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     let file = File::create(&args.output)
         .map_err(|e| Failure::run(format!("cannot write {path}: {e}")))?;
     let mut trace = Trace::new(BufWriter::new(file), plan.warmup_ns, window);
+    if let (Some(host), false) = (backend.host(&plan), args.quiet) {
+        note(&format!("simulating {host}"));
+    }
     let stopped = || stop.load(Ordering::Relaxed);
     let ran = backend.observe(&plan, plan.seed, &stopped, &mut trace);
     // What there is of it is a trace, too.

@@ -14,7 +14,7 @@ use crate::folder::{Folder, REPORT, TEXT};
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::progress::Progress;
-use crate::scenario::{Overrides, calibration, jobs, parse, source};
+use crate::scenario::{Overrides, jobs, parse, source};
 
 /// What `--out` leaves.
 pub(crate) const VALIDATION: &str = "validation.json";
@@ -24,7 +24,6 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
     let folder = args.out.as_deref();
     let folder = folder.map(|dir| Folder::of(dir, VALIDATION, args.force)).transpose()?;
     let jobs = jobs(&args.common)?;
-    let profile = args.calibration.as_deref().map(calibration).transpose()?;
     let overrides = Overrides::new(&[], &args.common)?;
     let loader = Loader::default();
     let builtin: Vec<String> = SCENARIOS.iter().map(|name| (*name).to_owned()).collect();
@@ -38,7 +37,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
     let mut documents: Vec<Document> = Vec::new();
     for (i, scenario) in scenarios.iter().enumerate() {
         let plans = scenario.plans(None).map_err(crate::scenario::refuse)?;
-        let request = Request { choice: Choice::Auto, fit: args.fit, profile: profile.as_ref() };
+        let request = Request { choice: Choice::Auto, fit: args.fit };
         let selection = select(request, plans).map_err(|e| Failure::Missing(e.to_string()))?;
         if !selection.is_live() {
             let why = selection.note.unwrap_or_default();
@@ -49,7 +48,8 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
         }
         if !args.common.quiet {
             note(&format!("{} of {}: {}", i + 1, scenarios.len(), scenario.name));
-            selection.caution.iter().for_each(|why| note(why));
+            let said = selection.announcement();
+            selection.caution.iter().chain(&said).for_each(|why| note(why));
         }
         let (plans, columns) = (&selection.plans, selection.columns());
         let progress = Progress::new(args.common.quiet);

@@ -60,7 +60,9 @@ fn json_is_all_there_is_on_stdout_and_jobs_change_nothing() {
 fn a_condition_that_is_true_has_an_exit_code_of_its_own() {
     let code = |condition: &str| {
         let output = short(&["--policy", "vanilla,dynamic", "--fail-if", condition]);
-        assert!(text(&output.stdout).contains("Best here"), "the result is printed all the same");
+        let refused = output.status.code() == Some(2);
+        // A name that cannot be is refused before anything runs.
+        assert_eq!(text(&output.stdout).contains("Best here"), !refused);
         (output.status.code(), text(&output.stderr).to_owned())
     };
     assert_eq!(code("guest.cyclictest.mean > 1s").0, Some(0));
@@ -72,6 +74,75 @@ fn a_condition_that_is_true_has_an_exit_code_of_its_own() {
     assert!(absent == Some(4) && why.contains("has no value under vanilla"), "{why}");
     let (wrong, why) = code("guest.cyclictst.p99 > 1s");
     assert!(wrong == Some(2) && why.contains("nearest: guest.cyclictest.p9"), "{why}");
+}
+
+/// Real-time threads on a living host are asked for.
+#[test]
+fn the_default_is_the_simulator_and_a_dry_run_says_what_would_run() {
+    let plain = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vcoop"));
+        let output = command.env_remove("VCOOP_BACKEND").args(args).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (text(&output.stdout).to_owned(), text(&output.stderr).to_owned())
+    };
+    let run = ["run", "busy-host-1", "--duration", "20ms", "--warmup", "1ms", "--repeats", "2"];
+    let (report, _) = plain(&run);
+    assert!(report.contains("\nsim; 2 repeats") && report.contains("--backend sim"), "{report}");
+    let host = "Simulated: 2 pCPUs with the costs of xeon-server (Generic Xeon server";
+    assert!(report.contains(host), "{report}");
+    let (said, _) = plain(&[&run[..], &["--dry-run"]].concat());
+    assert!(said.contains("sim: 8 runs of 168 ms in all, some "), "{said}");
+    assert!(!said.contains("measuring on this host"), "{said}");
+    // A scenario that no host can run is simulated, and the dry run says why.
+    let (said, _) = plain(&[&run[..], &["--dry-run", "--backend", "auto"], &TOO_BIG[..]].concat());
+    assert!(said.contains("simulating the host that the scenario describes"), "{said}");
+}
+
+/// A calibration is the simulated host's costs in every command that simulates, and each names it.
+#[test]
+fn a_calibration_works_wherever_something_is_simulated() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = include_str!("../../../profiles/xeon-server.toml")
+        .replace("name = \"xeon-server\"", "name = \"own-host\"");
+    let (file, trace) = (dir.path().join("own"), dir.path().join("trace"));
+    std::fs::write(&file, own).unwrap();
+    let (file, trace) = (file.to_str().unwrap(), trace.to_str().unwrap());
+    // A name without a suffix is a file, too.
+    let profile = dir.path().join("own.toml");
+    std::fs::rename(file, &profile).unwrap();
+    let profile = profile.to_str().unwrap();
+    let sweep = dir.path().join("s.toml");
+    let text_of = "name = \"s\"\nscenario = \"busy-host-1\"\n[set]\nduration = \"20ms\"\n\
+                   warmup = \"1ms\"\n[axes]\n\"host.tick_hz\" = [250]\n[repeats]\nmin = 2\n";
+    std::fs::write(&sweep, text_of).unwrap();
+    let (sweep, out) = (sweep.to_str().unwrap(), dir.path().join("out"));
+    let out = out.to_str().unwrap();
+    let short = ["--duration", "20ms", "--calibration", profile];
+    let repeated = ["--repeats", "2"];
+    let warm = ["--warmup", "1ms"];
+    let slo = ["--slo", "guest.cyclictest.mean < 1s", "--policy", "vanilla"];
+    let commands: [(&[&str], &[&str]); 6] = [
+        (&["run", "busy-host-1"], &warm),
+        (&["explain", "busy-host-1"], &warm),
+        (&["trace", "busy-host-1", "--output", trace], &warm),
+        (&["tune", "busy-host-1", "--trials", "1", "--set", "warmup=1ms"], &slo),
+        (
+            &["capacity", "busy-host-1", "--set", "warmup=1ms", "--vary", "load.hog.count=1..2"],
+            &slo,
+        ),
+        (&["reproduce", "idle-no-difference"], &warm),
+    ];
+    for (command, more) in commands {
+        let repeats = if command[0] == "trace" { &[][..] } else { &repeated[..] };
+        let output = run(&[command, more, &short[..], repeats].concat());
+        let said = text(&output.stdout).to_owned() + text(&output.stderr);
+        assert!(output.status.success(), "{command:?}: {said}");
+        assert!(said.contains("own-host"), "{command:?}: {said}");
+    }
+    let output = run(&["sweep", sweep, "--out", out, "--calibration", profile, "--quiet"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let changed = run(&["sweep", sweep, "--out", out, "--quiet"]);
+    assert!(text(&changed.stderr).contains("own.toml"), "{}", text(&changed.stderr));
 }
 
 #[test]

@@ -63,6 +63,12 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
             backends.push(run.backend.to_owned());
         }
     }
+    let mut hosts: Vec<String> = Vec::new();
+    for host in measured.runs.iter().filter_map(|run| run.host.as_ref()) {
+        if !hosts.contains(host) {
+            hosts.push(host.clone());
+        }
+    }
     let known = policies.contains(&about.baseline);
     let baseline =
         if known { about.baseline } else { policies.first().cloned().unwrap_or_default() };
@@ -94,6 +100,8 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
         duration_s: first.map_or(0.0, |p| seconds(p.duration_ns)),
         warmup_s: first.map_or(0.0, |p| seconds(p.warmup_ns)),
         interrupted: measured.interrupted,
+        hosts,
+        others_cpu: measured.others.map(scalar),
         series,
         curves: views.curves,
         scatters: views.scatters,

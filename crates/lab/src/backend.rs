@@ -29,6 +29,11 @@ pub trait Backend: Sync + fmt::Debug {
         false
     }
 
+    /// The host that it simulates for a plan; none for one that runs on a living host.
+    fn host(&self, _plan: &Plan) -> Option<String> {
+        None
+    }
+
     /// Whether it can run here.
     ///
     /// # Errors

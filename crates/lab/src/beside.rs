@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::result::Params;
 use crate::result::{Document, Key, LatencySeries};
 
+/// Ratio of simulated to measured, or of measured to simulated, from which they are far apart.
+const FAR: f64 = 3.0;
+
 /// A statistic on both backends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
@@ -25,6 +28,11 @@ impl Pair {
             _ => None,
         };
         Self { sim, kvm, ratio }
+    }
+
+    /// Whether they are so far apart that the simulation does not speak for the host.
+    pub fn is_far(&self) -> bool {
+        self.ratio.is_some_and(|ratio| !(1.0 / FAR..=FAR).contains(&ratio))
     }
 }
 

@@ -2,24 +2,22 @@
 
 use vcoop_kvm::{HostFacts, host_facts};
 use vcoop_model::plan::{GuestTimer, Plan, PolicyPlan, Preemption};
-use vcoop_model::profile::{Costs, Profile};
 use vcoop_model::scenario::fair_name;
 use vcoop_policy::config::AdvanceConfig;
 use vcoop_sched::config::{Fair, RtGuard, Topology};
 
-/// This host: its CPUs and its kernel's scheduler as they are, its costs as measured or assumed.
+/// This host: its CPUs and its kernel's scheduler as they are. What mechanisms cost is the plans' word
+/// (`--calibration` has it measured).
 #[derive(Clone, Debug)]
+#[allow(clippy::new_without_default, reason = "it asks the host")]
 pub struct Here {
     facts: HostFacts,
-    /// Name and costs of a profile of this host.
-    costs: Option<(String, Costs)>,
 }
 
 impl Here {
-    /// This host, with the costs of a profile of it; without one, plans keep their own costs.
-    pub fn new(profile: Option<&Profile>) -> Self {
-        let costs = profile.map(|profile| (profile.name.clone(), profile.costs.clone()));
-        Self { facts: host_facts(), costs }
+    /// This host.
+    pub fn new() -> Self {
+        Self { facts: host_facts() }
     }
 
     /// CPUs this process may use.
@@ -38,15 +36,9 @@ impl Here {
             Preemption::Lazy => "lazy",
             Preemption::Full => "full",
         };
-        let costs = match &self.costs {
-            Some((name, _)) => format!("costs of profile {name}"),
-            None => "costs of the scenario's profile (`vcoop calibrate -o FILE` measures this \
-                     host's, --calibration FILE uses them)"
-                .to_owned(),
-        };
         let (cpus, hz) = (self.cpus(), facts.hz());
         format!(
-            "{cpus} CPUs, fair = \"{fair}\" (Linux {release}), {hz} Hz, preemption {preemption}; {costs}"
+            "{cpus} CPUs, fair = \"{fair}\" (Linux {release}), {hz} Hz, preemption {preemption}"
         )
     }
 
@@ -126,10 +118,6 @@ impl Here {
         level.rr_slice_ns = facts.rr_slice_ns.value;
         level.rt_guard = facts.rt_guard.value;
         here.host.preemption = facts.preemption.value;
-        if let Some((name, costs)) = &self.costs {
-            here.host.profile.clone_from(name);
-            here.host.costs = costs.clone();
-        }
         // The lab holds cpu_dma_latency at 0.
         here.host.costs.cstates.retain(|state| state.exit_ns == 0);
         if wanted < cpus {
@@ -162,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_table_says_what_the_plan_says() {
-        let here = Here::new(None);
+        let here = Here::new();
         let table = here.table();
         let text = format!(
             "name = \"h\"\ntitle = \"h\"\n{table}\n[[load]]\nname = \"l\"\nkind = \"hog\"\n"

@@ -182,7 +182,8 @@ impl Setup {
             for run in &mut runs {
                 run.plan -= first;
             }
-            let part = Measured { runs, interrupted: measured.interrupted, failure: None };
+            let part =
+                Measured { runs, interrupted: measured.interrupted, failure: None, others: None };
             let about = About { baseline: scenario.baseline.clone(), ..About::default() };
             documents.push(document(&self.plans[range], &part, about));
             first += count;

@@ -56,6 +56,12 @@ pub struct Document {
     pub warmup_s: f64,
     /// Ended early: some series have fewer repeats than planned, or none.
     pub interrupted: bool,
+    /// Hosts that were simulated; left out where none was.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub hosts: Vec<String>,
+    /// CPUs of this host that others used while the lab measured on it; left out where it did not.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub others_cpu: Option<f64>,
     /// Everything measured.
     pub series: Vec<Series>,
     /// When the VMs of storms started and logged in; left out where no VM comes.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use vcoop_model::plan::Plan;
 use vcoop_model::span::Observer;
+use vcoop_threads::HostUse;
 
 use crate::backend::Column;
 use crate::digest::Digest;
@@ -54,6 +55,8 @@ impl fmt::Debug for Control<'_> {
 pub struct PlanRuns {
     /// Backend.
     pub backend: &'static str,
+    /// The host that was simulated; none for a living one.
+    pub host: Option<String>,
     /// Index of the plan.
     pub plan: usize,
     /// By repeat; `None` where it was not run.
@@ -97,6 +100,8 @@ pub struct Measured {
     pub interrupted: bool,
     /// The first run that failed, if others, or its own beginning, were measured all the same.
     pub failure: Option<RunError>,
+    /// CPUs of this host that others used while the lab measured on it.
+    pub others: Option<f64>,
 }
 
 /// A run that failed.
@@ -116,6 +121,9 @@ pub struct RunError {
     /// Why.
     pub cause: String,
 }
+
+/// The backend whose guests, loads and probes are this process: all other work of the host is others'.
+const LAB: &str = "kvm";
 
 /// Odd, and without a short pattern: multiples of it do not meet (2^64 divided by the golden
 /// ratio).
@@ -153,7 +161,8 @@ impl Experiment<'_> {
         control: Control<'_>,
         watch: Option<&dyn Watch>,
     ) -> Result<Measured, RunError> {
-        let nothing = Measured { runs: self.empty(), interrupted: true, failure: None };
+        let nothing =
+            Measured { runs: self.empty(), interrupted: true, failure: None, others: None };
         self.go_on(nothing, control, watch)
     }
 
@@ -192,7 +201,9 @@ impl Experiment<'_> {
         let total = simulated.len() + live.len();
         let tally = Tally { done: AtomicUsize::new(0), total, failed: AtomicBool::new(false) };
         let mut slots = self.all(&simulated, self.jobs, &tally, control, watch);
+        let before = self.columns.iter().any(|c| c.backend.name() == LAB).then(HostUse::now);
         slots.extend(self.all(&live, 1, &tally, control, watch));
+        let others = before.filter(|_| !live.is_empty()).map(|before| before.by_others().1);
         let mut measured = false;
         for (run, empty) in runs.iter_mut().zip(self.empty()) {
             measured |= run.repeats.iter().any(Option::is_some);
@@ -210,7 +221,7 @@ impl Experiment<'_> {
         }
         let complete =
             |run: &PlanRuns| run.repeats.iter().all(|d| matches!(d, Some(d) if d.complete));
-        Ok(Measured { interrupted: !runs.iter().all(complete), runs, failure })
+        Ok(Measured { interrupted: !runs.iter().all(complete), runs, failure, others })
     }
 
     /// Runs these, so many at a time; `None` for what was not begun.
@@ -320,7 +331,9 @@ impl Experiment<'_> {
         for column in self.columns {
             for &plan in &column.plans {
                 let repeats = vec![None; self.plans[plan].repeats as usize];
-                runs.push(PlanRuns { backend: column.backend.name(), plan, repeats });
+                let (backend, host) =
+                    (column.backend.name(), column.backend.host(&self.plans[plan]));
+                runs.push(PlanRuns { backend, host, plan, repeats });
             }
         }
         runs

@@ -16,6 +16,12 @@ use crate::params;
 use crate::result::{Document, LatencySeries, Params, ScalarSeries, Verdict};
 use crate::vm;
 
+/// The backend that has a host to itself, if nobody else is on it.
+const LAB: &str = "kvm";
+
+/// CPUs that others use from which a live result is not the policies' alone.
+const BUSY: f64 = 0.1;
+
 /// CPUs a load must use under the baseline to count.
 pub const LEAST_LOAD: f64 = 0.01;
 
@@ -60,6 +66,16 @@ pub fn verdicts(document: &Document) -> Vec<Verdict> {
             all.push(Verdict { cells: n, ..over });
         }
         all.extend(each);
+    }
+    let busy = document.others_cpu.filter(|cpus| *cpus >= BUSY);
+    for verdict in all.iter_mut().filter(|verdict| verdict.backend == LAB) {
+        if let Some(cpus) = busy {
+            let cpus = human::digits(cpus);
+            verdict.text += &format!(
+                ". Others used {cpus} CPUs of this host meanwhile: measure again where nobody does \
+                 before you rely on it"
+            );
+        }
     }
     all
 }

@@ -14,8 +14,8 @@ pub const BACKEND: &str = "vm";
 /// The document of one observation. `plan` is that of the VM; `complete`: it was not ended early.
 pub fn observed(plan: &Plan, recording: Recording, complete: bool, about: About) -> Document {
     let repeats = vec![Some(Digest::new(recording, complete))];
-    let runs = vec![PlanRuns { backend: BACKEND, plan: 0, repeats }];
-    let measured = Measured { runs, interrupted: !complete, failure: None };
+    let runs = vec![PlanRuns { backend: BACKEND, host: None, plan: 0, repeats }];
+    let measured = Measured { runs, interrupted: !complete, failure: None, others: None };
     document(std::slice::from_ref(plan), &measured, about)
 }
 

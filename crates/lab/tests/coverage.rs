@@ -197,10 +197,12 @@ fn tally(plans: &[Plan], all: &Measured, size: usize) -> Tally {
     for at in (0..ALL / size).map(|g| g * size) {
         let runs = all.runs.iter().map(|run| PlanRuns {
             backend: run.backend,
+            host: None,
             plan: run.plan,
             repeats: run.repeats[at..at + size].to_vec(),
         });
-        let part = Measured { runs: runs.collect(), interrupted: false, failure: None };
+        let part =
+            Measured { runs: runs.collect(), interrupted: false, failure: None, others: None };
         for n in numbers(&document_of(plans, &part)) {
             let Some((truth, events)) = truths.get(&(n.kind, n.name)) else { continue };
             let Some([lo, hi]) = n.interval else { continue };

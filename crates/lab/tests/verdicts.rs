@@ -248,3 +248,18 @@ fn a_matrix_has_a_verdict_over_its_cells() {
     assert!(verdicts[0].text.contains("best in 2 of 2 cells"), "{}", verdicts[0].text);
     assert!(vcoop_lab::verdict::line(&verdicts[0], false).contains("over all 2 cells"));
 }
+
+/// What others did to a live measurement stands in its verdict, and in no other.
+#[test]
+fn a_live_verdict_says_what_others_used() {
+    static FAKE: Fake = Fake { law: usual, missed: no_miss, load: same_load };
+    let text = serde_json::to_string(&of(&FAKE, 10)).unwrap();
+    let said = |backend: &str, cpus| {
+        let text = text.replace("\"fake\"", &format!("{backend:?}"));
+        let document: Document = serde_json::from_str(&text).unwrap();
+        let document = Document { others_cpu: cpus, ..document };
+        vcoop_lab::verdict::verdicts(&document)[0].text.contains("Others used 0.830 CPUs")
+    };
+    assert!(said("kvm", Some(0.83)));
+    assert!(!said("kvm", Some(0.02)) && !said("kvm", None) && !said("sim", Some(0.83)));
+}

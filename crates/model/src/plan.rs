@@ -82,6 +82,9 @@ impl Plan {
 pub struct HostPlan {
     /// Name of the profile the costs came from.
     pub profile: String,
+    /// What machine the profile is of, and where its numbers are from, in a line.
+    #[serde(default)]
+    pub origin: String,
     /// What its CPU's timers are, if the profile says so; what needs to know them is refused
     /// without.
     pub cpu: Option<Cpu>,
@@ -91,6 +94,15 @@ pub struct HostPlan {
     pub sched: HostSched,
     /// When a kernel-mode section can be preempted.
     pub preemption: Preemption,
+}
+
+impl HostPlan {
+    /// The host in a line: how many pCPUs, and whose costs.
+    pub fn words(&self) -> String {
+        let n = self.sched.cpus();
+        let plural = if n == 1 { "" } else { "s" };
+        format!("{n} pCPU{plural} with the costs of {} ({})", self.profile, self.origin)
+    }
 }
 
 /// Whose scheduler a host has.

@@ -47,7 +47,12 @@ pub(crate) fn table(rows: &[Beside], style: Style) -> String {
         }
         table.add_row(cells);
     }
-    finish(table, 1)
+    let far = |pair: &Pair| pair.is_far();
+    let marked = rows.iter().any(|row| [&row.mean, &row.p50, &row.p99].into_iter().any(far));
+    let legend = "!: simulated and measured are more than 3x apart. The simulation does not speak for \
+                  this host there";
+    let legend = if marked { wrap(legend, 2) } else { String::new() };
+    finish(table, 1) + &legend
 }
 
 fn three(pair: &Pair, time: bool, style: Style) -> [comfy_table::Cell; 3] {
@@ -63,7 +68,8 @@ fn three(pair: &Pair, time: bool, style: Style) -> [comfy_table::Cell; 3] {
     };
     let both_missing = pair.sim.is_none() && pair.kvm.is_none();
     let show = |s: String| if both_missing && !time { String::new() } else { s };
-    let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), human::ratio);
+    let mark = if pair.is_far() { "!" } else { "" };
+    let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), human::ratio) + mark;
     [
         style.cell(show(text(pair.sim)), Tone::Plain),
         style.cell(show(text(pair.kvm)), Tone::Plain),

@@ -22,7 +22,7 @@ use crate::chart::escape::{script, text as esc};
 use crate::chart::svg::{DARK, LIGHT, STYLE, draw, file, legend};
 use crate::chart::{Chart, Key, Layer, Scale, Slot, Table};
 use crate::style::Style;
-use crate::text::setting;
+use crate::text::{hosts, setting};
 use crate::vcpus;
 pub use reproduction::render_reproduction_html;
 pub use validation::render_validation_html;
@@ -78,7 +78,8 @@ pub fn render_html(document: &Document) -> String {
     add("worst", "The worst samples", tables::worst(document));
     add("environment", "Where this comes from", tables::provenance(document));
     let title = format!("{}: {}", document.scenario, document.title);
-    page(&title, &setting(document), &sections)
+    let simulated = hosts(document).map(|hosts| format!(". Simulated: {hosts}"));
+    page(&title, &(setting(document) + &simulated.unwrap_or_default()), &sections)
 }
 
 /// Every chart of a result, in the order of the report.

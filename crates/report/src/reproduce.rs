@@ -37,6 +37,18 @@ pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String 
     for note in &reproduction.notes {
         out.push_str(&wrap(note, 2));
     }
+    let mut hosts: Vec<(&String, Vec<&str>)> = Vec::new();
+    for (scenario, host) in
+        reproduction.hosts.iter().flat_map(|(s, all)| all.iter().map(move |h| (s, h)))
+    {
+        match hosts.iter_mut().find(|(known, _)| *known == host) {
+            Some((_, scenarios)) => scenarios.push(scenario),
+            None => hosts.push((host, vec![scenario])),
+        }
+    }
+    for (host, scenarios) in hosts {
+        out.push_str(&wrap(&format!("Simulated: {host}: {}", scenarios.join(", ")), 2));
+    }
     if !reproduction.assumptions.is_empty() {
         out.push_str("What the scenarios assume: --json has it, as have their files.\n");
     }

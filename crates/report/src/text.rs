@@ -18,6 +18,9 @@ pub fn render(document: &Document, style: Style) -> String {
     let mut out = style.heading(&format!("{}: {}", document.scenario, document.title));
     out = wrap(&out, 2);
     out.push_str(&wrap(&setting(document), 2));
+    if let Some(hosts) = hosts(document) {
+        out.push_str(&wrap(&format!("Simulated: {hosts}"), 2));
+    }
     let cells = document.cells();
     let alone = cells.len() == document.backends.len();
     for cell in &cells {
@@ -110,6 +113,15 @@ pub(crate) fn setting(document: &Document) -> String {
         document.warmup_s,
         document.seed
     )
+}
+
+/// The hosts that were simulated, if any was.
+pub(crate) fn hosts(document: &Document) -> Option<String> {
+    match document.hosts.as_slice() {
+        [] => None,
+        [first] => Some(first.clone()),
+        [first, rest @ ..] => Some(format!("{first}, and {} others", rest.len())),
+    }
 }
 
 fn legend(document: &Document) -> String {

@@ -95,6 +95,7 @@ fn plan(pcpus: u32, duration_ns: Ns, mixed: bool) -> Plan {
         host: HostPlan {
             cpu: None,
             profile: profile.name.clone(),
+            origin: String::new(),
             costs: profile.costs,
             sched: HostSched::Credit1(Credit1Config::new(topology, domains)),
             preemption: Preemption::Full,

@@ -1,5 +1,7 @@
 //! Second chances on a host that others use as well.
 
+use vcoop_threads::HostUse;
+
 use crate::{Outcome, Skip};
 
 /// Why what a test claims does not show.
@@ -34,7 +36,7 @@ impl From<Skip> for Trouble {
 ///
 /// It fails twice.
 pub fn twice<E: Into<Trouble>>(mut holds: impl FnMut() -> Result<(), E>) -> Outcome {
-    let before = Used::now();
+    let before = HostUse::now();
     let mut once = || match holds().map_err(Into::into) {
         Ok(()) => Ok(None),
         Err(Trouble::Wrong(measured)) => Ok(Some(measured)),
@@ -43,7 +45,7 @@ pub fn twice<E: Into<Trouble>>(mut holds: impl FnMut() -> Result<(), E>) -> Outc
     let Some(first) = once()? else { return Ok(()) };
     eprintln!("once more: {first}");
     let Some(second) = once()? else { return Ok(()) };
-    let others = Used::now().others_since(&before);
+    let others = before.by_others().0;
     assert!(others > MOST_BY_OTHERS, "{first}; then {second}");
     let percent = 100.0 * others;
     let reason = format!("others used {percent:.0} % of this host: {first}; then {second}");
@@ -52,39 +54,3 @@ pub fn twice<E: Into<Trouble>>(mut holds: impl FnMut() -> Result<(), E>) -> Outc
 
 /// Largest part of the host's CPU time that others may have used for a failure to count: half a CPU of four.
 const MOST_BY_OTHERS: f64 = 0.125;
-
-/// CPU time, in clock ticks.
-#[derive(Clone, Copy, Debug)]
-struct Used {
-    /// Of all CPUs, idle or not.
-    all: f64,
-    /// Not idle; stolen time is somebody's, too.
-    busy: f64,
-    /// By this process and the children it has waited for.
-    own: f64,
-}
-
-impl Used {
-    fn now() -> Self {
-        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let cpus = ticks(stat.lines().next().unwrap_or_default().trim_start_matches("cpu"));
-        // user, nice, system, idle, iowait, irq, softirq, steal; guest time is in the first two.
-        let all: f64 = cpus.iter().take(8).sum();
-        let idle: f64 = cpus.iter().skip(3).take(2).sum();
-        let own = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // utime, stime, cutime, cstime: fields 14 to 17, of which two end with the name.
-        let own = ticks(own.rsplit(')').next().unwrap_or_default());
-        Self { all, busy: all - idle, own: own.iter().skip(11).take(4).sum() }
-    }
-
-    /// The part of the host's CPU time that others used.
-    fn others_since(&self, then: &Self) -> f64 {
-        let others = (self.busy - then.busy) - (self.own - then.own);
-        others / (self.all - then.all).max(1.0)
-    }
-}
-
-/// The numbers of a line; what is none is 0.
-fn ticks(line: &str) -> Vec<f64> {
-    line.split_whitespace().map(|word| word.parse().unwrap_or(0.0)).collect()
-}

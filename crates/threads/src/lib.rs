@@ -15,6 +15,8 @@ mod captured;
 #[cfg(target_os = "linux")]
 pub mod clock;
 #[cfg(target_os = "linux")]
+mod host_use;
+#[cfg(target_os = "linux")]
 pub mod journal;
 #[cfg(target_os = "linux")]
 mod kick;
@@ -42,6 +44,8 @@ pub use affinity::{
 pub use attributes::Attributes;
 #[cfg(target_os = "linux")]
 pub use captured::{Baseline, Captured, NotRestored, Restored};
+#[cfg(target_os = "linux")]
+pub use host_use::HostUse;
 #[cfg(target_os = "linux")]
 pub use kick::Kick;
 #[cfg(target_os = "linux")]

@@ -2,12 +2,12 @@
 
 use vcoop_kvm::{SchedExt, host_facts};
 use vcoop_model::plan::{Plan, PolicyPlan};
-use vcoop_model::profile::Profile;
 use vcoop_policy::config::Means;
 
 use super::{Backend, Column, Kvm, Sim, SimHere, Unavailable};
 use crate::fit::fit;
 use crate::here::Here;
+use crate::human;
 use crate::params;
 use crate::result::Missing;
 use crate::stand_in::stand_in;
@@ -26,13 +26,11 @@ pub enum Choice {
 
 /// Where plans are to run.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct Request {
     /// Backends.
     pub choice: Choice,
     /// Scale plans that need more CPUs than this host has down to it, and let it stand in for Xen's.
     pub fit: bool,
-    /// This host's costs, for the simulation beside a live column; the plans' own where not given.
-    pub profile: Option<&'a Profile>,
 }
 
 /// Who runs which plan.
@@ -59,6 +57,32 @@ impl Selection {
         columns.map(|(b, plans)| Column { backend: &**b, plans: plans.clone() }).collect()
     }
 
+    /// What the live backend is about to do to this host, and for how long at least.
+    pub fn announcement(&self) -> Option<String> {
+        let (_, plans) = self.backends.iter().find(|(backend, _)| backend.is_live())?;
+        let own = || plans.iter().filter_map(|&plan| self.plans.get(plan));
+        let runs: u32 = own().map(|plan| plan.repeats).sum();
+        let time = |plan: &Plan| (plan.warmup_ns + plan.duration_ns) * u64::from(plan.repeats);
+        let time = human::time(own().map(time).sum::<u64>() as f64 / 1e3);
+        let cpus = own().map(|plan| plan.host.sched.cpus()).max().unwrap_or(0);
+        let threads = |plan: &Plan| plan.vms.iter().map(|vm| vm.vcpu_cpus.len()).sum::<usize>();
+        let (vcpus, tasks) = (own().map(threads).max()?, own().map(|p| p.host_tasks.len()).max()?);
+        let mut names: Vec<&str> = Vec::new();
+        for plan in own().filter(|plan| is_real_time(plan)) {
+            if !names.contains(&plan.policy_name.as_str()) {
+                names.push(&plan.policy_name);
+            }
+        }
+        let real_time = match names.as_slice() {
+            [] => String::new(),
+            names => format!(", and those of vCPUs under {}", names.join(", ")),
+        };
+        Some(format!(
+            "measuring on this host, {runs} runs, {time} or longer. Threads on {cpus} of its CPUs: of \
+             vCPUs {vcpus}, of load and probes {tasks}. Real-time: one of the lab's own{real_time}. What else runs there is slowed down, and is measured, too. Ctrl-C ends it, and all is as before"
+        ))
+    }
+
     /// Whether anything is measured live.
     pub fn is_live(&self) -> bool {
         self.backends.iter().any(|(backend, _)| backend.is_live())
@@ -71,7 +95,7 @@ impl Selection {
 /// # Errors
 ///
 /// The backend that was asked for by name cannot run here, or none of the plans on it.
-pub fn select(request: Request<'_>, plans: Vec<Plan>) -> Result<Selection, Unavailable> {
+pub fn select(request: Request, plans: Vec<Plan>) -> Result<Selection, Unavailable> {
     let (plans, fitted) = if request.fit { fitted(plans) } else { (plans, None) };
     let mut selection = Selection {
         plans,
@@ -99,8 +123,13 @@ pub fn select(request: Request<'_>, plans: Vec<Plan>) -> Result<Selection, Unava
         }
     };
     if request.choice == Choice::Auto {
-        let here = SimHere(Here::new(request.profile));
-        selection.note = Some(format!("simulating this host beside it: {}", here.0.describe()));
+        let here = SimHere(Here::new());
+        let how = here.0.describe();
+        let costs = selection.plans.first().map_or("", |plan| &plan.host.profile);
+        selection.note = Some(format!(
+            "simulating this host beside it: {how}; costs of profile {costs} (`vcoop calibrate -o FILE` \
+             measures this host's, --calibration FILE takes them)"
+        ));
         selection.backends.push((Box::new(here), live.plans.clone()));
     }
     let run = live.plans.iter().map(|&plan| &selection.plans[plan]);
@@ -120,17 +149,33 @@ fn caution<'p>(loaded: &SchedExt, mut plans: impl Iterator<Item = &'p Plan>) -> 
     ))
 }
 
+/// Whether the policy of a plan gives vCPUs a class above the fair one, boosted or not.
+fn is_real_time(plan: &Plan) -> bool {
+    let own = plan.vms.iter().flat_map(|vm| &vm.vcpu_means).copied();
+    let above = |means: Means| !matches!(means, Means::Nice(_) | Means::Slice(_));
+    means(&plan.policy).is_some_and(|means| {
+        let mut own = own.peekable();
+        if own.peek().is_none() { above(means) } else { own.any(|own| above(own.unwrap_or(means))) }
+    })
+}
+
+/// What a policy boosts by, if it does.
+fn means(policy: &PolicyPlan) -> Option<Means> {
+    match policy {
+        PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => None,
+        PolicyPlan::Static { means } => Some(*means),
+        PolicyPlan::Dynamic(config) => Some(config.means),
+        PolicyPlan::WakeBoost(config) => Some(config.means),
+    }
+}
+
 /// Whether the policy of a plan gives vCPUs a nice value or a slice, boosted or not.
 fn sets_nice_or_slice(plan: &Plan) -> bool {
-    let (means, at_rest) = match &plan.policy {
-        PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => return false,
-        PolicyPlan::Static { means } => (*means, false),
-        PolicyPlan::Dynamic(config) => {
-            (config.means, config.repay || config.rest_slice_ns.is_some())
-        }
-        PolicyPlan::WakeBoost(config) => {
-            (config.means, config.repay || config.rest_slice_ns.is_some())
-        }
+    let Some(means) = means(&plan.policy) else { return false };
+    let at_rest = match &plan.policy {
+        PolicyPlan::Dynamic(config) => config.repay || config.rest_slice_ns.is_some(),
+        PolicyPlan::WakeBoost(config) => config.repay || config.rest_slice_ns.is_some(),
+        _ => false,
     };
     let own = plan.vms.iter().flat_map(|vm| &vm.vcpu_means);
     let fair =
@@ -170,7 +215,7 @@ fn live(plans: &[Plan]) -> Result<Live, Unavailable> {
 }
 
 fn fitted(plans: Vec<Plan>) -> (Vec<Plan>, Option<String>) {
-    let cpus = Here::new(None).cpus();
+    let cpus = Here::new().cpus();
     let mut words = None;
     let plans = plans.into_iter().map(|plan| {
         let (plan, stands_in) = match stand_in(&plan) {
@@ -205,8 +250,8 @@ mod tests {
         Scenario::parse("busy-host-1", text, &sets, &NoCaptures).unwrap().plans(None).unwrap()
     }
 
-    fn request(choice: Choice) -> Request<'static> {
-        Request { choice, fit: false, profile: None }
+    fn request(choice: Choice) -> Request {
+        Request { choice, fit: false }
     }
 
     fn names(selection: &Selection) -> Vec<&'static str> {
@@ -218,6 +263,7 @@ mod tests {
         let selection = select(request(Choice::Sim), plans(2)).unwrap();
         assert_eq!(names(&selection), ["sim"]);
         assert!(!selection.is_live() && selection.note.is_none());
+        assert_eq!(selection.announcement(), None);
         assert_eq!(selection.columns()[0].plans.len(), selection.plans.len());
     }
 
@@ -268,6 +314,8 @@ mod tests {
         let selection = selection.unwrap();
         assert_eq!(names(&selection), ["sim", "kvm"]);
         assert!(selection.is_live() && selection.missing.is_empty());
+        let said = selection.announcement().unwrap();
+        assert!(said.contains("on 1 of its CPUs") && said.contains(", dynamic, static"), "{said}");
     }
 
     #[test]

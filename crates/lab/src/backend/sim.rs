@@ -18,6 +18,10 @@ impl Backend for Sim {
         "sim"
     }
 
+    fn host(&self, plan: &Plan) -> Option<String> {
+        Some(plan.host.words())
+    }
+
     fn available(&self) -> Result<(), Unavailable> {
         Ok(())
     }
@@ -55,6 +59,11 @@ pub struct SimHere(pub Here);
 impl Backend for SimHere {
     fn name(&self) -> &'static str {
         "sim"
+    }
+
+    fn host(&self, plan: &Plan) -> Option<String> {
+        let host = self.0.plan(plan).host.words();
+        Some(format!("this host ({}), {host}", self.0.describe()))
     }
 
     fn available(&self) -> Result<(), Unavailable> {

@@ -47,6 +47,7 @@ pub(super) fn compare(
         claims,
         summary,
         notes: notes(selection),
+        hosts: documents.iter().map(|d| (d.scenario.clone(), d.hosts.clone())).collect(),
         assumptions,
     }
 }

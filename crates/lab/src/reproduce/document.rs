@@ -33,6 +33,9 @@ pub struct Reproduction {
     pub summary: Summary,
     /// What to know about the published numbers.
     pub notes: Vec<String>,
+    /// Hosts that were simulated, by scenario.
+    #[serde(default)]
+    pub hosts: BTreeMap<String, Vec<String>>,
     /// What the scenarios assume, by scenario.
     pub assumptions: BTreeMap<String, Vec<String>>,
 }

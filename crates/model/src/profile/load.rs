@@ -33,6 +33,17 @@ const BUILTIN: [(&str, &str); 4] = [
 const MAX_COST: i64 = 100_000_000;
 
 impl Profile {
+    /// What machine it is of, and where its numbers are from, in a line.
+    pub fn origin(&self) -> String {
+        let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+        for source in self.sources.values() {
+            let kind = source.split([':', ' ']).next().unwrap_or_default();
+            *kinds.entry(kind).or_default() += 1;
+        }
+        let kinds: Vec<String> = kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+        format!("{}; {}", self.title, kinds.join(", "))
+    }
+
     /// Names of the profiles that ship with the program.
     pub fn builtin_names() -> impl Iterator<Item = &'static str> {
         BUILTIN.iter().map(|(name, _)| *name)
@@ -75,7 +86,7 @@ impl Profile {
     }
 
     /// Whether a name is that of a file rather than of a built-in profile.
-    pub(crate) fn is_path(name: &str) -> bool {
+    pub fn is_path(name: &str) -> bool {
         name.contains('/') || name.ends_with(".toml")
     }
 

@@ -50,6 +50,7 @@ pub(crate) fn host(
     }
     Some(HostPlan {
         profile: profile.name.clone(),
+        origin: profile.origin(),
         cpu: profile.cpu,
         costs,
         sched: match class {

@@ -250,8 +250,10 @@ pub(super) fn beside(document: &Document) -> String {
                 Some(ratio) if !(0.5..=2.0).contains(&ratio) => "bad",
                 _ => "",
             };
+            let far = if pair.is_far() { " <b title=\"more than 3x apart\">!</b>" } else { "" };
             let (sim, kvm) = (esc(&value(pair.sim)), esc(&value(pair.kvm)));
-            let _ = write!(out, "<td>{sim}</td><td>{kvm}</td><td class=\"{class}\">{ratio}</td>");
+            let _ =
+                write!(out, "<td>{sim}</td><td>{kvm}</td><td class=\"{class}\">{ratio}{far}</td>");
         }
         out.push_str("</tr>");
     }

@@ -140,6 +140,7 @@ pub(crate) fn plan(host: LevelConfig, costs: Costs) -> Plan {
         seed: 1,
         host: HostPlan {
             profile: "test".into(),
+            origin: String::new(),
             cpu: Some(CPU),
             costs,
             sched: HostSched::Linux(host),
