@@ -769,3 +769,24 @@ fn least<const LEAST: u32>(text: &str) -> Result<u32, String> {
         Err(e) => Err(e.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vcoop_lab::deploy;
+
+    /// What is printed can be typed: each line that begins with `vcoop` is one that clap takes.
+    #[test]
+    fn printed_lines_are_taken() {
+        let all = deploy::builtin();
+        let lines = all.iter().flat_map(|one| &one.lines).filter(|line| line.starts_with("vcoop "));
+        let mut taken = 0;
+        for line in lines {
+            let words = line.split(" #").next().unwrap_or(line).split_whitespace();
+            let read = Args::try_parse_from(words);
+            assert!(read.is_ok(), "{line}: {:?}", read.err());
+            taken += 1;
+        }
+        assert!(taken >= 6, "{taken} lines");
+    }
+}

@@ -1,6 +1,7 @@
 //! `vcoop list` and `vcoop schema`.
 
 use vcoop_capture::Loader;
+use vcoop_lab::deploy;
 use vcoop_lab::published::Publication;
 use vcoop_model::builtin::builtin_scenarios;
 use vcoop_model::profile::Profile;
@@ -49,6 +50,19 @@ pub(crate) fn run(args: &ListArgs) -> Result<(), Failure> {
             section(&mut text, GOVERNING, told(&GOVERNORS));
             text.push('\n');
             section(&mut text, PATCHES, patches());
+            text.push('\n');
+            text.push_str("On VMs that run\n");
+            for one in deploy::builtin() {
+                let only = one.simulation_only.iter().map(|why| format!("simulation only: {why}"));
+                let mut said: Vec<String> = one.lines.iter().cloned().chain(only).collect();
+                if said.is_empty() {
+                    said.push("nothing to do".to_owned());
+                }
+                for (i, line) in said.iter().enumerate() {
+                    let name = if i == 0 { one.policy.as_str() } else { "" };
+                    text += &format!("  {name:14}  {line}\n");
+                }
+            }
         }
     }
     print(&text)

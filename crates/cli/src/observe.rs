@@ -13,6 +13,7 @@ use flate2::write::GzEncoder;
 use vcoop_capture::Loader;
 use vcoop_daemon::VmId;
 use vcoop_lab::analysis::About;
+use vcoop_lab::deploy::quoted;
 use vcoop_lab::here::Here;
 use vcoop_lab::human;
 use vcoop_lab::result::Note;
@@ -33,7 +34,7 @@ use crate::folder::Folder;
 use crate::interrupt::stop_flag;
 use crate::living;
 use crate::output::{note, print, style};
-use crate::run::{SLICES, quoted};
+use crate::run::SLICES;
 use crate::scenario::{refuse, time};
 
 /// Name of the trace in the folder.

@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use vcoop_capture::Loader;
 use vcoop_lab::analysis::{About, document};
 use vcoop_lab::backend::{Choice, Column, Request, Selection, Sim, select};
+use vcoop_lab::deploy::quoted;
 use vcoop_lab::digest::Digest;
 use vcoop_lab::result::{Document, Engine};
 use vcoop_lab::runner::{Control, Experiment, Measured, RunError, RunId, Watch};
@@ -340,15 +341,6 @@ pub(crate) fn command_line(words: &[String]) -> String {
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// A word as a shell takes it.
-pub(crate) fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 fn speed(engine: &Engine) -> String {
     let rate = engine.events as f64 / engine.cpu_s.max(1e-6) / 1e6;
     let (events, cpu, sim) = (engine.events, engine.cpu_s, engine.sim_s);
@@ -383,14 +375,6 @@ fn fnv(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_are_quoted_where_a_shell_would_split_them() {
-        assert_eq!(quoted("host.pcpus=8"), "host.pcpus=8");
-        assert_eq!(quoted("policy.dynamic.means=nice -20"), "'policy.dynamic.means=nice -20'");
-        assert_eq!(quoted("a'b"), r"'a'\''b'");
-        assert_eq!(quoted(""), "''");
-    }
 
     #[test]
     fn fnv_known_answers() {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Part;
 
+use crate::deploy::deploy;
 use crate::digest::{Digest, Latency};
 use crate::params;
 use crate::result::{
@@ -18,6 +19,7 @@ use crate::round::{mean_us, ratio, scalar, us, us_f};
 use crate::runner::{Measured, PlanRuns};
 use crate::stats::{self, Block, MAX_BLOCKS, Pool, carries, quotient, weighted_mean};
 use crate::verdict;
+use crate::vm;
 use views::Views;
 
 /// The quantiles of a series, in millionths: p50, p90, p99, p999, p9999.
@@ -84,6 +86,14 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
         one_plan(plan, run, base, &mut series);
         views.add(plan, run);
     }
+    let of = |policy: &str| plans.iter().find(|plan| plan.policy_name == policy);
+    // A living VM has a name.
+    let living = backends.iter().any(|backend| backend == vm::BACKEND);
+    let vm = plans.first().and_then(|plan| plan.vms.first()).map(|vm| vm.label.as_str());
+    let vm = vm.filter(|_| living);
+    let others = policies.iter().filter(|policy| **policy != baseline);
+    let deployments =
+        others.filter_map(|name| Some(deploy(of(name)?, of(&baseline), vm))).collect();
     let first = plans.first();
     let seconds = |ns: u64| ns as f64 / 1e9;
     let mut document = Document {
@@ -111,6 +121,7 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
         switches: first.map(detail::switches).unwrap_or_default(),
         limits: about.limits,
         verdicts: Vec::new(),
+        deployments,
         missing: about.missing,
         notes: about.notes,
         environment: about.environment,

@@ -15,6 +15,7 @@
 pub mod analysis;
 pub mod backend;
 pub mod beside;
+pub mod deploy;
 pub mod digest;
 pub mod fit;
 pub mod here;

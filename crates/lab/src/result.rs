@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vcoop_model::recording::Part;
 
+use crate::deploy::Deployment;
 use crate::judge::is_starved;
 
 pub use detail::{
@@ -88,6 +89,9 @@ pub struct Document {
     pub limits: Limits,
     /// What to make of it, a verdict for each backend and cell.
     pub verdicts: Vec<Verdict>,
+    /// How each policy can be had on running VMs.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub deployments: Vec<Deployment>,
     /// Rows of the table that a backend cannot run here, and why.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub missing: Vec<Missing>,

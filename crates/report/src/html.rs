@@ -154,6 +154,20 @@ fn verdicts(document: &Document) -> String {
             out.push_str("</ul></details>");
         }
     }
+    if !document.deployments.is_empty() {
+        out.push_str("<details><summary>How to have each policy on VMs that run</summary><ul>");
+        for one in &document.deployments {
+            let _ = write!(out, "<li>{}: ", esc(&one.policy));
+            for line in &one.lines {
+                let _ = write!(out, "<br><code>{}</code>", esc(line));
+            }
+            for why in &one.simulation_only {
+                let _ = write!(out, "<br>simulation only: {}", esc(why));
+            }
+            out.push_str("</li>");
+        }
+        out.push_str("</ul></details>");
+    }
     let limits = document.limits.words();
     let _ = write!(out, "<p class=\"note\">{}</p>", esc(&limits));
     for note in &document.notes {

@@ -92,9 +92,27 @@ pub fn render(document: &Document, style: Style) -> String {
     if document.verdicts.iter().any(|verdict| verdict.best.is_some()) {
         out.push_str(&wrap(&document.limits.words(), 2));
     }
+    out.push_str(&deployments(document));
     if !document.command.is_empty() {
         // One line whatever its length: it is there to be copied.
         out.push_str(&format!("Again: {}\n", document.command));
+    }
+    out
+}
+
+/// How to have the best policies, a line each as it is to be typed.
+fn deployments(document: &Document) -> String {
+    let mut out = String::new();
+    let best = |policy: &str| document.verdicts.iter().any(|v| v.best.as_deref() == Some(policy));
+    for one in document.deployments.iter().filter(|one| best(&one.policy)) {
+        let policy = &one.policy;
+        if !one.lines.is_empty() {
+            out.push_str(&format!("To have {policy} on a VM that runs:\n"));
+        }
+        one.lines.iter().for_each(|line| out.push_str(&format!("  {line}\n")));
+        for why in &one.simulation_only {
+            out.push_str(&wrap(&format!("{policy} is for simulation only: {why}."), 2));
+        }
     }
     out
 }
