@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Trace(TraceArgs),
     /// Draw report.html again from a folder that --out wrote.
     Report(ReportArgs),
+    /// Compare two results: what differs beyond noise, and what only one of them has.
+    Diff(DiffArgs),
     /// Hold published tables and claims against the simulator.
     Reproduce(ReproduceArgs),
     /// Run scenarios simulated and on real vCPUs, and show how far the two are apart.
@@ -296,6 +298,25 @@ pub(crate) struct ReportArgs {
     /// Write every chart as a picture of its own into this folder, too
     #[arg(long, value_name = "DIR")]
     pub(crate) svg: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DiffArgs {
+    /// A result.json, or a folder that --out of `vcoop run` or `vcoop compare` wrote
+    #[arg(value_name = "A")]
+    pub(crate) first: PathBuf,
+    /// Another
+    #[arg(value_name = "B")]
+    pub(crate) second: PathBuf,
+    /// Also show what does not differ beyond noise, or has no interval to tell by
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// End with exit code 4 if this is true of B over A, under any policy: 'guest.cyclictest.p99 > 1.1x'
+    #[arg(long, value_name = "NAME > RATIO")]
+    pub(crate) fail_if: Vec<String>,
+    /// Print one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, ClapArgs)]

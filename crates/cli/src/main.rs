@@ -9,6 +9,7 @@ mod capture;
 mod compare;
 #[cfg(target_os = "linux")]
 mod daemon;
+mod diff;
 mod doctor;
 mod explain;
 mod fail_if;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         Command::Trace(args) => trace::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Sweep(args) => sweep::run(&args),

@@ -84,7 +84,7 @@ fn other(args: &ReportArgs) -> Result<String, Failure> {
 }
 
 /// A JSON file of a folder; `None` if there is none.
-fn read(dir: &Path, name: &str) -> Result<Option<Value>, Failure> {
+pub(crate) fn read(dir: &Path, name: &str) -> Result<Option<Value>, Failure> {
     let path = dir.join(name);
     match file::bytes(&path, file::MOST_DOCUMENT) {
         Ok(text) => serde_json::from_slice(&text)
@@ -96,7 +96,11 @@ fn read(dir: &Path, name: &str) -> Result<Option<Value>, Failure> {
 }
 
 /// The document, if it is of the version that this program knows.
-fn known<T: DeserializeOwned>(value: Value, schema: &str, path: &Path) -> Result<T, Failure> {
+pub(crate) fn known<T: DeserializeOwned>(
+    value: Value,
+    schema: &str,
+    path: &Path,
+) -> Result<T, Failure> {
     let path = path.display();
     let found = value.get("schema").and_then(Value::as_str).unwrap_or("none");
     if found != schema {

@@ -146,6 +146,32 @@ fn a_calibration_works_wherever_something_is_simulated() {
 }
 
 #[test]
+fn two_results_are_compared_and_a_condition_has_its_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b.json"].map(|name| dir.path().join(name));
+    let [a, b] = [a.to_str().unwrap(), b.to_str().unwrap()];
+    let sets = ["--policy", "vanilla,dynamic", "--repeats", "6", "--quiet"];
+    assert!(short(&[&sets[..], &["--out", a]].concat()).status.success());
+    let more = ["--set", "load.hog.count=5", "--json", "--policy", "vanilla", "--seed", "9"];
+    let second = short(&[&sets[2..], &more].concat());
+    std::fs::write(b, &second.stdout).unwrap();
+    let output = run(&["diff", a, b]);
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.contains("seed: 1 -> 9"), "{said}");
+    let slower = said.lines().find(|line| line.contains("guest.background.throughput")).unwrap();
+    assert!(slower.contains("0.") && slower.ends_with('*'), "{said}");
+    assert!(said.contains("only in the first: guest.cyclictest latency (dynamic, sim)"), "{said}");
+    assert!(text(&run(&["diff", a, a]).stdout).lines().all(|line| !line.ends_with('*')));
+    let json: Value = serde_json::from_slice(&run(&["diff", a, b, "--json"]).stdout).unwrap();
+    assert_eq!(json["schema"], "vcoop.diff/1");
+    let code = |condition: &str| run(&["diff", a, b, "--fail-if", condition]).status.code();
+    assert_eq!(code("guest.background.throughput < 0.9x"), Some(4));
+    assert_eq!(code("guest.background.throughput > 0.9x"), Some(0));
+    assert_eq!(code("guest.background.throughput > 1 cpu"), Some(2));
+    assert_eq!(run(&["diff", a, "absent"]).status.code(), Some(2));
+}
+
+#[test]
 fn notes_go_to_stderr_and_quiet_silences_them() {
     let auto = [&["--backend", "auto"], &TOO_BIG[..]].concat();
     let loud = short(&auto);

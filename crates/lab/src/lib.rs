@@ -16,6 +16,7 @@ pub mod analysis;
 pub mod backend;
 pub mod beside;
 pub mod deploy;
+pub mod diff;
 pub mod digest;
 pub mod fit;
 pub mod here;

@@ -14,12 +14,13 @@ pub const STATISTICS: [&str; 9] =
     ["mean", "p50", "p90", "p99", "p999", "p9999", "max", "min", "missed"];
 
 /// Units that are multiples of another: unit, what series have, how many of it.
-const UNITS: [(&str, &str, f64); 12] = [
+const UNITS: [(&str, &str, f64); 13] = [
     ("ns", "us", 1e-3),
     ("us", "us", 1.0),
     ("µs", "us", 1.0),
     ("ms", "us", 1e3),
     ("s", "us", 1e6),
+    ("x", "ratio", 1.0),
     ("%", "%", 1.0),
     ("cpu", "cpu", 1.0),
     ("1/s", "1/s", 1.0),

@@ -1,0 +1,120 @@
+//! `vcoop diff`.
+
+use std::path::Path;
+
+use vcoop_lab::diff::{Diff, Row, diff};
+use vcoop_lab::human;
+use vcoop_lab::result::{self, Document};
+use vcoop_report::wrap;
+use vcoop_sweep::slo::{Held, Reading, quantities};
+
+use crate::args::DiffArgs;
+use crate::fail_if::conditions;
+use crate::failure::Failure;
+use crate::folder::RESULT;
+use crate::output::print;
+use crate::report::{known, read};
+
+pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
+    let (first, second) = (document(&args.first)?, document(&args.second)?);
+    let found = diff(&first, &second);
+    // A ratio has no unit but how many times it is.
+    let mut known = quantities(&second);
+    known.iter_mut().for_each(|quantity| "ratio".clone_into(&mut quantity.unit));
+    let conditions = conditions(&args.fail_if, &known)?;
+    print(&if args.json {
+        serde_json::to_string_pretty(&found).map_err(Failure::run)? + "\n"
+    } else {
+        words(&found, args.all)
+    })?;
+    let mut broken = Vec::new();
+    for condition in &conditions {
+        for row in found.rows.iter().filter(|row| row.name == condition.quantity.name) {
+            let reading = row.ratio.map(|value| Reading { value, interval: row.ratio_ci95 });
+            if reading.is_none_or(|reading| condition.held(reading) >= Held::Likely) {
+                let ratio = row.ratio.map_or("n/a".to_owned(), human::ratio);
+                broken.push(format!("{} is {ratio} under {}", row.name, row.place()));
+            }
+        }
+    }
+    match broken.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Condition(format!("--fail-if: {}", broken.join(", ")))),
+    }
+}
+
+/// A result, or the one in a folder that --out wrote.
+fn document(path: &Path) -> Result<Document, Failure> {
+    let file = if path.is_dir() { path.join(RESULT) } else { path.to_owned() };
+    let (dir, name) = (file.parent().unwrap_or(Path::new("")), file.file_name());
+    let name = name.and_then(|name| name.to_str()).unwrap_or_default();
+    let value = read(dir, name)?
+        .ok_or_else(|| Failure::usage(format!("{}: there is no result there", file.display())))?;
+    known(value, result::SCHEMA, &file)
+}
+
+fn words(found: &Diff, all: bool) -> String {
+    let mut text = String::new();
+    for [what, a, b] in &found.settings {
+        text += &wrap(&format!("{what}: {a} -> {b}"), 2);
+    }
+    if !found.settings.is_empty() {
+        text += "\n";
+    }
+    let (mut hidden, mut silent) = (0, 0);
+    let mut place = String::new();
+    for row in &found.rows {
+        match row.differs() {
+            Some(false) if !all => hidden += 1,
+            None if !all => silent += usize::from(row.values[0] != row.values[1]),
+            _ => {
+                if row.place() != place {
+                    place = row.place();
+                    text += &format!("{place}\n");
+                }
+                text += &line(row);
+            }
+        }
+    }
+    for (only, which) in found.only.iter().zip(["first", "second"]) {
+        for name in only {
+            text += &wrap(&format!("only in the {which}: {name}"), 2);
+        }
+    }
+    let n = found.rows.len();
+    text += &wrap(
+        &format!(
+            "{n} numbers in both. Ratios are second over first, with 95 % intervals as of independent \
+             results: * differs beyond noise."
+        ),
+        2,
+    );
+    if hidden + silent > 0 {
+        text += &wrap(
+            &format!(
+                "Not shown (--all): {hidden} that do not differ beyond noise, {silent} that differ and \
+                 have no interval to tell by"
+            ),
+            2,
+        );
+    }
+    text
+}
+
+fn line(row: &Row) -> String {
+    let show = |value: Option<f64>| match (value, row.unit.as_str()) {
+        (None, _) => "n/a".to_owned(),
+        (Some(value), "count") => human::digits(value),
+        (Some(value), unit) => human::with_unit(value, unit),
+    };
+    let ratio = row.ratio.map_or("n/a".to_owned(), human::ratio);
+    let interval = row.ratio_ci95.map_or_else(String::new, |[lo, hi]| {
+        format!(" [{}, {}]", human::bound(lo), human::bound(hi))
+    });
+    let sign = match row.differs() {
+        Some(true) => " *",
+        _ => "",
+    };
+    let [a, b] = row.values.map(show);
+    format!("  {:32} {a:>10} -> {b:>10}  {ratio:>7}{interval}{sign}\n", row.name)
+}
