@@ -157,7 +157,7 @@ impl Asked {
 
     /// Writes the scenario and its captures; what to say about it.
     fn write(&self, scene: &Scene, plan: &Plan) -> Result<String, Failure> {
-        let (here, vm) = (Here::new(), &plan.vms[0].name);
+        let (here, vm) = (Here::look(), &plan.vms[0].name);
         let dir = self.file.parent().unwrap_or(Path::new(""));
         let failed = |path: &Path, e: &dyn Display| {
             Failure::run(format!("cannot write {}: {e}", path.display()))

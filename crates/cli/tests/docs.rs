@@ -149,11 +149,12 @@ fn can_be_cut_short(args: &[String]) -> bool {
     let own = ["calibrate", "validate", "sweep", "map", "tune", "capacity", "trace"];
     let vms = ["observe", "compare", "attach", "detach", "restore", "daemon", "top", "guest"];
     let live = own.iter().chain(&vms).any(|name| *name == args[0])
-        || args.windows(2).any(|pair| pair[0] == "--backend" && pair[1] == "kvm")
+        || args.windows(2).any(|pair| pair[0] == "--backend" && pair[1] != "sim")
         // What `vcoop observe` of the reader's VM wrote.
         || args.iter().any(|arg| arg == "web.toml");
-    // A report takes a folder that a run wrote.
-    let drawn = args[0] == "report" || args.iter().any(|arg| arg == "--out");
+    // A report and a comparison take folders that runs wrote.
+    let drawn =
+        ["report", "diff"].contains(&args[0].as_str()) || args.iter().any(|arg| arg == "--out");
     let storms = args.iter().any(|arg| arg.starts_with("xen")) || args == ["reproduce"];
     !live && !storms && !drawn
 }

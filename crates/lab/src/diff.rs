@@ -68,6 +68,8 @@ fn place(backend: &str, policy: &str, cell: &Params) -> String {
 /// A value and its interval.
 type Bounded = (Option<f64>, Option<Interval>);
 
+type Statistic = fn(&LatencySeries) -> Bounded;
+
 /// The numbers of a series, by the ends of their names.
 fn numbers(series: &Series) -> Vec<(String, Bounded)> {
     let key = series.key();
@@ -80,7 +82,7 @@ fn numbers(series: &Series) -> Vec<(String, Bounded)> {
                 "latency" => key.probe.clone(),
                 other => format!("{}.{other}", key.probe),
             };
-            let of: [(&str, fn(&LatencySeries) -> Bounded); 5] = [
+            let of: [(&str, Statistic); 5] = [
                 ("mean", |s| (s.mean, s.mean_ci95)),
                 ("p50", |s| (s.p50, s.p50_ci95)),
                 ("p99", |s| (s.p99, s.p99_ci95)),

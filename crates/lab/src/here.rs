@@ -9,14 +9,13 @@ use vcoop_sched::config::{Fair, RtGuard, Topology};
 /// This host: its CPUs and its kernel's scheduler as they are. What mechanisms cost is the plans' word
 /// (`--calibration` has it measured).
 #[derive(Clone, Debug)]
-#[allow(clippy::new_without_default, reason = "it asks the host")]
 pub struct Here {
     facts: HostFacts,
 }
 
 impl Here {
-    /// This host.
-    pub fn new() -> Self {
+    /// This host, as it is now.
+    pub fn look() -> Self {
         Self { facts: host_facts() }
     }
 
@@ -150,7 +149,7 @@ mod tests {
 
     #[test]
     fn the_table_says_what_the_plan_says() {
-        let here = Here::new();
+        let here = Here::look();
         let table = here.table();
         let text = format!(
             "name = \"h\"\ntitle = \"h\"\n{table}\n[[load]]\nname = \"l\"\nkind = \"hog\"\n"

@@ -222,7 +222,7 @@ fn a_saturated_host_has_no_cpu_time_to_save() {
     let why = named(XEN, "host.cpu").unwrap_err();
     assert!(why.contains("the host is saturated") && why.contains("gain"), "{why}");
     assert_eq!(named(XEN, "gain"), Ok(Objective::Gain));
-    assert!(matches!(named(builtin_scenario("timer-ablation").unwrap(), "host.cpu"), Ok(_)));
+    assert!(named(builtin_scenario("timer-ablation").unwrap(), "host.cpu").is_ok());
 }
 
 #[test]

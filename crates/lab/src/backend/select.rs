@@ -123,7 +123,7 @@ pub fn select(request: Request, plans: Vec<Plan>) -> Result<Selection, Unavailab
         }
     };
     if request.choice == Choice::Auto {
-        let here = SimHere(Here::new());
+        let here = SimHere(Here::look());
         let how = here.0.describe();
         let costs = selection.plans.first().map_or("", |plan| &plan.host.profile);
         selection.note = Some(format!(
@@ -215,7 +215,7 @@ fn live(plans: &[Plan]) -> Result<Live, Unavailable> {
 }
 
 fn fitted(plans: Vec<Plan>) -> (Vec<Plan>, Option<String>) {
-    let cpus = Here::new().cpus();
+    let cpus = Here::look().cpus();
     let mut words = None;
     let plans = plans.into_iter().map(|plan| {
         let (plan, stands_in) = match stand_in(&plan) {
