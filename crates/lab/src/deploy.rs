@@ -105,6 +105,8 @@ fn attach(policy: &PolicyPlan, vm: &str, found: &mut Deployment) {
             let mut sets = Sets::default();
             sets.add("means", words(means), words(usual.means));
             sets.budgets(vcpu_budget, usual.vcpu_budget, vm_budget, usual.vm_budget);
+            let longest = |config: &DynamicConfig| time(config.longest_boost_ns.unwrap_or(0));
+            sets.add("longest_boost", longest(own), longest(&usual));
             sets.add("max_preempt_off", time(max_preempt_off_ns), time(usual.max_preempt_off_ns));
             for (key, own, usual) in [
                 ("boost_on_injection", own.boost_on_injection, usual.boost_on_injection),

@@ -228,6 +228,23 @@ fn rogue_guest_gains_no_more_than_its_budget() {
     }
 }
 
+/// Whatever a guest does, and with one hog on each pCPU as with two: on today's fair class.
+#[test]
+fn no_rogue_doubles_the_hosts_tail() {
+    let sets = ["duration=6s", "repeats=2", "host.sched.fair=eevdf"];
+    for mode in ["forever", "toggle", "scribble", "msr-flood", "hostile-gpa"] {
+        for hogs in [4, 8] {
+            let own =
+                [format!("vm.rogue.task.rogue.mode={mode}"), format!("load.hog.count={hogs}")];
+            let sets: Vec<&str> = sets.into_iter().chain(own.iter().map(String::as_str)).collect();
+            let d = run("rogue-guest", &sets, &["vanilla", "dynamic"]);
+            let p99 = |policy| latency(&d, "host.cyclictest", policy).p99.unwrap();
+            let (dynamic, vanilla) = (p99("dynamic"), p99("vanilla"));
+            assert!(dynamic < 2.0 * vanilla, "{mode}, {hogs} hogs: {dynamic} beside {vanilla}");
+        }
+    }
+}
+
 /// Two vCPUs, each on a pCPU of its own with a hog, each with a task that measures.
 const TWO: &str = r#"
 name = "two"

@@ -50,8 +50,7 @@ pub struct DynamicConfig {
     pub vcpu_budget: Budget,
     /// Budget of each VM, shared by its vCPUs.
     pub vm_budget: Budget,
-    /// Longest boost at once, but for a two-hundredth of the time; `None`: as the budget allows. See
-    /// [`stretch`](crate::stretch).
+    /// Longest boost at once, but for a two-hundredth of the time; `None`: as the budget allows.
     pub longest_boost_ns: Option<Ns>,
     /// Longest that a preempt-disabled section may hold a boost (seed 0: 3 ms).
     pub max_preempt_off_ns: Ns,

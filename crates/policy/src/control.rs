@@ -41,7 +41,7 @@ use crate::repay::Repay;
 /// the throttling last four times as long ([`PENALTY_NS`], at most [`MOST_STEPS`] times). A boost that
 /// ends because its reason is gone wipes the strikes out. So an honest guest that was overrun has a few
 /// bursts to work off what piled up meanwhile, and one that takes turns is bounded by its bucket alone. A
-/// boost that was as long as it may be at once ([`stretch`](crate::stretch)) is no strike.
+/// boost that had to be ended because it was as long as it may be at once ([`stretch`](crate::stretch)) counts as well.
 ///
 /// Order: `Status(Boosted)` goes before `Boost`, and `Restore` before any other status. So whenever
 /// the means are applied the word says so, and a guest that reads another status need not notify.
@@ -294,9 +294,11 @@ impl Control {
         match self.status {
             Status::Boosted if !self.halted => {
                 if let Err(reason) = self.meter.renew(&mut vm.bucket) {
-                    if reason != Reason::Longest {
-                        self.strike(now);
+                    if let Some(steps) = self.strikes.checked_sub(FREE_STRIKES) {
+                        let penalty = PENALTY_NS << (2 * steps.min(MOST_STEPS));
+                        self.held_until = now.saturating_add(penalty);
                     }
+                    self.strikes = self.strikes.saturating_add(1);
                     self.throttle(reason, vm, out);
                 }
             }
@@ -325,15 +327,6 @@ impl Control {
             self.timer = Some(at);
             out.push(Action::ArmTimer(at));
         }
-    }
-
-    /// The budget had to end a boost.
-    fn strike(&mut self, now: Ns) {
-        if let Some(steps) = self.strikes.checked_sub(FREE_STRIKES) {
-            let penalty = PENALTY_NS << (2 * steps.min(MOST_STEPS));
-            self.held_until = now.saturating_add(penalty);
-        }
-        self.strikes = self.strikes.saturating_add(1);
     }
 
     /// How long until a throttling is over. `None`: never.

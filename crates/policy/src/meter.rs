@@ -66,18 +66,17 @@ impl Meter {
         if !vm.has(least(vm)) {
             return Err(Reason::VmBudget);
         }
-        if let Some(stretch) = &mut self.stretch {
-            stretch.begin(now);
-        }
-        self.at_once()
+        let at_once = self.stretch.as_mut().map_or(Ns::MAX, |s| s.begin(now));
+        self.at_once(at_once)
     }
 
-    /// Whether the stretch has room.
-    fn at_once(&self) -> Result<(), Reason> {
-        match &self.stretch {
-            Some(stretch) if stretch.left() < least(&self.bucket) => Err(Reason::Longest),
-            _ => Ok(()),
-        }
+    /// Whether so much at once is enough for a boost.
+    fn at_once(&self, left: Ns) -> Result<(), Reason> {
+        if left < least(&self.bucket) { Err(Reason::Longest) } else { Ok(()) }
+    }
+
+    fn left_at_once(&self) -> Ns {
+        self.stretch.as_ref().map_or(Ns::MAX, Stretch::left)
     }
 
     /// Begins to charge. Expects settled accounts.
@@ -106,7 +105,7 @@ impl Meter {
         if self.bucket.time_to_empty() == Some(0) {
             return Err(Reason::VcpuBudget);
         }
-        self.at_once()?;
+        self.at_once(self.left_at_once())?;
         if self.lease == 0 {
             if !vm.has(least(vm)) {
                 return Err(Reason::VmBudget);
@@ -118,15 +117,15 @@ impl Meter {
 
     /// How long the boost can go on before [`renew`](Self::renew) must be asked.
     pub(crate) fn time_left(&self) -> Ns {
-        let at_once = self.stretch.as_ref().map_or(Ns::MAX, Stretch::left);
-        self.bucket.time_to_empty().unwrap_or(Ns::MAX).min(self.lease).min(at_once)
+        let left = self.bucket.time_to_empty().unwrap_or(Ns::MAX).min(self.lease);
+        left.min(self.left_at_once())
     }
 
-    /// How long until what ended or prevented a boost is over: the gap after a stretch, or until both buckets are
-    /// at half their burst. `None`: never. Expects settled accounts and nothing being charged.
+    /// How long until what ended or prevented a boost is over: until half of the boost is
+    /// worked off, or until both buckets are at half their burst. `None`: never. Expects settled accounts and nothing being charged.
     pub(crate) fn recovery(&self, now: Ns, reason: Option<Reason>, vm: &Bucket) -> Option<Ns> {
         if let (Some(Reason::Longest), Some(stretch)) = (reason, &self.stretch) {
-            return Some(stretch.gap_left(now));
+            return Some(stretch.recovery(now));
         }
         let half = |b: &Bucket| b.time_until((b.burst() / 2).max(least(b)));
         Some(half(&self.bucket)?.max(half(vm)?))

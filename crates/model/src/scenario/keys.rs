@@ -202,9 +202,9 @@ table! {
         vm_burst: Option<At<Span1>>,
         /// Boosted time a VM gains, as a share of one CPU; several vCPUs can use more than one.
         vm_refill: Option<At<Percent<4000>>>,
-        /// dynamic: longest boost at once, but for a two-hundredth of the time; boosts with less than that between
-        /// them count as one. 0: as the budget allows.
-        longest_boost: Option<At<Span1>>,
+        /// dynamic: longest boost at once, but for a two-hundredth of the time; what is boosted counts against it,
+        /// what is not counts back. 0: as the budget allows.
+        longest_boost: Option<At<Time>>,
         /// dynamic: longest that a preempt-disabled section holds a boost.
         max_preempt_off: Option<At<Span1>>,
         /// dynamic: boost when an interrupt is injected.
