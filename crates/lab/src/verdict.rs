@@ -120,8 +120,9 @@ fn verdict(document: &Document, cells: &[Cell]) -> Verdict {
         (None, None) => done(None, format!("no policy differs from {base} beyond noise")),
         (None, Some((first, _, judgement))) => {
             let excess = judgement.too_much().join(", ");
-            let shown = &judgement.shown;
-            done(None, format!("none without a price: {first} brings {shown}, but {excess}"))
+            let (shown, limits) = (&judgement.shown, document.limits.words());
+            let price = format!("none without a price: {first} brings {shown}, but {excess}");
+            done(None, format!("{price}. {}", limits.trim_end().trim_end_matches('.')))
         }
         (Some((best, least, judgement)), _) => {
             let mut text = format!("{best}: {}. {}", judgement.shown, judgement.price());
