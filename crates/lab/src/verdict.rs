@@ -122,7 +122,7 @@ fn verdict(document: &Document, cells: &[Cell]) -> Verdict {
             let excess = judgement.too_much().join(", ");
             let (shown, limits) = (&judgement.shown, document.limits.words());
             let price = format!("none without a price: {first} brings {shown}, but {excess}");
-            done(None, format!("{price}. {}", limits.trim_end().trim_end_matches('.')))
+            done(None, format!("{price}. {}", limits.trim_end_matches('.')))
         }
         (Some((best, least, judgement)), _) => {
             let mut text = format!("{best}: {}. {}", judgement.shown, judgement.price());

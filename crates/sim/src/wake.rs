@@ -79,9 +79,9 @@ impl World<'_> {
     pub(crate) fn wake_thread(&mut self, t: u32, by: Waker) {
         self.pcpus[self.cpu as usize].extra += self.costs.wakeup_ns;
         let by = Waker { cpu: Some(CpuId(self.cpu)), ..by };
-        if std::mem::take(&mut self.threads[t as usize].work.leaving) {
-            let (track, sampler) =
-                (self.threads[t as usize].track, self.threads[t as usize].work.sampler);
+        let thread = &mut self.threads[t as usize];
+        if std::mem::take(&mut thread.work.leaving) {
+            let (track, sampler) = (thread.track, thread.work.sampler);
             if sampler != NONE {
                 self.tracks.event(sampler, track, self.now);
             }

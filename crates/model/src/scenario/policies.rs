@@ -287,6 +287,7 @@ fn plan(
     let vcpu = budget(&keys.vcpu_burst, keys.vcpu_refill.as_ref().map(|k| k.value.ppm));
     let vm = budget(&keys.vm_burst, keys.vm_refill.as_ref().map(|k| k.value.ppm));
     let flag = |key: &Option<At<bool>>| key.as_ref().map(|k| k.value);
+    let unless_0 = |key: &Option<At<Time>>| Some(key.as_ref()?.value.0).filter(|&ns| ns > 0);
     let complete = || -> Option<PolicyPlan> {
         Some(match kind {
             "static" => PolicyPlan::Static { means: means? },
@@ -294,18 +295,14 @@ fn plan(
                 means: means?,
                 vcpu_budget: vcpu?,
                 vm_budget: vm?,
-                longest_boost_ns: keys
-                    .longest_boost
-                    .as_ref()
-                    .map(|k| k.value.0)
-                    .filter(|&ns| ns > 0),
+                longest_boost_ns: unless_0(&keys.longest_boost),
                 max_preempt_off_ns: keys.max_preempt_off.as_ref()?.value.0,
                 boost_on_injection: flag(&keys.boost_on_injection)?,
                 boost_receiver: flag(&keys.boost_receiver)?,
                 boost_on_request: flag(&keys.boost_on_request)?,
                 boost_across_idle: flag(&keys.boost_across_idle)?,
                 repay: flag(&keys.repay)?,
-                rest_slice_ns: keys.rest_slice.as_ref().map(|k| k.value.0).filter(|&ns| ns > 0),
+                rest_slice_ns: unless_0(&keys.rest_slice),
             }),
             "wake-boost" => PolicyPlan::WakeBoost(WakeBoostConfig {
                 means: means?,
@@ -313,7 +310,7 @@ fn plan(
                 vcpu_budget: vcpu?,
                 vm_budget: vm?,
                 repay: flag(&keys.repay)?,
-                rest_slice_ns: keys.rest_slice.as_ref().map(|k| k.value.0).filter(|&ns| ns > 0),
+                rest_slice_ns: unless_0(&keys.rest_slice),
             }),
             "ratelimit-auto" => PolicyPlan::RatelimitAuto(RatelimitConfig {
                 interval_ns: keys.interval.as_ref()?.value.0,
