@@ -270,7 +270,7 @@ fn wait(command: &mut Command, stop: &AtomicBool) -> anyhow::Result<ExitStatus> 
 }
 
 /// The program, built for speed: what it costs is part of what is measured.
-fn build() -> anyhow::Result<PathBuf> {
+pub(crate) fn build() -> anyhow::Result<PathBuf> {
     let status = Command::new(env!("CARGO"))
         .args(["build", "--release", "--package", "vcoop"])
         .stdout(Stdio::null())

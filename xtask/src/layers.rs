@@ -119,6 +119,11 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
             "cargo test --workspace --test qemu --test vms --test real --test driver -- --ignored --test-threads=1",
         )
     });
+    // A real KVM host, emulated, and stock guests under KVM in it.
+    layers.push(Layer {
+        needs: kvm_host,
+        ..Layer::new("box", "cargo test --workspace --test kvm_host -- --ignored --test-threads=1")
+    });
     layers.extend(FUZZ_TARGETS.map(|target| Layer {
         name: format!("fuzz-{target}"),
         needs: fuzz_tools,
@@ -220,6 +225,19 @@ fn real_vms() -> Result<(), String> {
     tool("qemu-system-x86_64", &["--version"], "apt-get install qemu-system-x86")?;
     #[cfg(target_os = "linux")]
     if let Err(error) = vcoop_stock::Kernel::get() {
+        eprintln!("xtask: {error}");
+    }
+    Ok(())
+}
+
+/// Fetches the kernel of the emulated host and a QEMU that boots it reliably.
+fn kvm_host() -> Result<(), String> {
+    real_vms()?;
+    #[cfg(target_os = "linux")]
+    for error in [vcoop_stock::KernelTree::newest("6.12").err(), vcoop_stock::Qemu::recent().err()]
+        .into_iter()
+        .flatten()
+    {
         eprintln!("xtask: {error}");
     }
     Ok(())

@@ -9,6 +9,8 @@ use std::time::Instant;
 #[cfg(target_os = "linux")]
 mod demo;
 #[cfg(target_os = "linux")]
+mod emulated;
+#[cfg(target_os = "linux")]
 mod guest;
 mod layers;
 
@@ -28,13 +30,17 @@ fn main() -> ExitCode {
         #[cfg(target_os = "linux")]
         "demo" => demo::run(rest),
         #[cfg(target_os = "linux")]
+        "box" => emulated::run(rest),
+        #[cfg(target_os = "linux")]
         "guest" => guest::run(rest),
         _ => {
-            eprintln!("usage: cargo xtask test | lint | ci | demo NAME | guest SOCKET COMMAND...");
+            eprintln!("usage: cargo xtask test | lint | ci | demo NAME | box COMMAND... |");
+            eprintln!("                   guest SOCKET COMMAND...");
             eprintln!("  test  every layer of tests; says what it skips and why");
             eprintln!("  lint  format check, clippy with warnings denied, docs build, house rules");
             eprintln!("  ci    lint, then test");
             eprintln!("  demo  an experiment on a real VM that it sets up; without a name, which");
+            eprintln!("  box   a command on a real KVM host, emulated; --help tells more");
             eprintln!(
                 "  guest a command in the guest of a demo, by the socket of its control line"
             );

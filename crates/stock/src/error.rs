@@ -43,6 +43,12 @@ pub enum StockError {
         /// The end of what QEMU and the guest's console said.
         said: String,
     },
+    /// A kernel failed.
+    #[error("the kernel failed; its console:\n{said}")]
+    Oops {
+        /// What the console said.
+        said: String,
+    },
     /// The guest gave no answer.
     #[error("{}: no answer from the guest: {source}", .socket.display())]
     NoAnswer {
@@ -89,8 +95,24 @@ impl StockError {
         Self::io(path.display().to_string())
     }
 
+    /// Whether a kernel failed in it, which an emulator's error can make it.
+    pub fn is_oops(&self) -> bool {
+        match self {
+            Self::Oops { .. } => true,
+            Self::Ended { said, .. } | Self::NotUp { said, .. } => is_oops(said),
+            _ => false,
+        }
+    }
+
     /// Whether this host lacks something, so that the guest can never be had here.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Missing { .. })
     }
+}
+
+/// Whether a console tells of a kernel that failed.
+pub(crate) fn is_oops(console: &str) -> bool {
+    ["Oops", "BUG: ", "Kernel panic", "general protection fault"]
+        .iter()
+        .any(|sign| console.contains(sign))
 }

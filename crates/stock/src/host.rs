@@ -36,15 +36,19 @@ pub fn dies_with_caller(signal: &str, program: impl AsRef<OsStr>) -> Command {
 
 /// What a command says on stdout; `what` and stderr are in the error.
 pub(crate) fn output(command: &mut Command, what: &str) -> Result<String, StockError> {
+    raw_output(command, what).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// As [`output`], in bytes.
+pub(crate) fn raw_output(command: &mut Command, what: &str) -> Result<Vec<u8>, StockError> {
     let failed = StockError::io(what);
-    let output = match command.stdin(Stdio::null()).output() {
-        Ok(output) if output.status.success() => output,
+    match command.stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => Ok(output.stdout),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
             let said = format!("{}: {}", output.status, said.trim());
-            return Err(failed(std::io::Error::other(said)));
+            Err(failed(std::io::Error::other(said)))
         }
-        Err(error) => return Err(failed(error)),
-    };
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        Err(error) => Err(failed(error)),
+    }
 }

@@ -5,9 +5,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
-
 use crate::cpio::Archive;
 use crate::error::StockError;
 use crate::host::{output, program};
@@ -16,13 +13,22 @@ const INIT: &[u8] = include_bytes!("../guest/init");
 const LATENCY: &[u8] = include_bytes!("../guest/latency");
 const LATENCY_AWK: &[u8] = include_bytes!("../guest/latency.awk");
 
-/// Writes an initramfs with these further programs, which go to /bin, and kernel modules, which go to
-/// /lib/modules.
-pub(crate) fn write(
-    path: &Path,
-    programs: &[PathBuf],
-    modules: &[PathBuf],
-) -> Result<(), StockError> {
+/// What a guest has beside busybox and cyclictest.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Contents {
+    /// Programs of this host with their libraries, for /bin.
+    pub programs: Vec<PathBuf>,
+    /// Kernel modules for /lib/modules.
+    pub modules: Vec<PathBuf>,
+    /// Kernel modules for there that /init loads, in this order.
+    pub loaded: Vec<PathBuf>,
+    /// Files of this host, and their paths in the guest.
+    pub files: Vec<(PathBuf, String)>,
+}
+
+/// Writes an initramfs. It is not compressed: an emulated guest is slower at that than this host is at
+/// reading a file.
+pub(crate) fn write(path: &Path, contents: &Contents) -> Result<(), StockError> {
     let busybox = program("busybox", "busybox-static")?;
     if !libraries(&busybox)?.is_empty() {
         return Err(StockError::Missing {
@@ -35,9 +41,8 @@ pub(crate) fn write(
     let read = |path: &Path| fs::read(path).map_err(StockError::file(path));
     let mut files =
         vec![("/init".to_owned(), INIT.to_vec()), ("/bin/busybox".to_owned(), read(&busybox)?)];
-    for program in [&cyclictest].into_iter().chain(programs) {
-        let name = program.file_name().unwrap_or_default().to_string_lossy();
-        files.push((format!("/bin/{name}"), read(program)?));
+    for program in [&cyclictest].into_iter().chain(&contents.programs) {
+        files.push((format!("/bin/{}", file_name(program)), read(program)?));
         for library in libraries(program)? {
             let name = library.to_string_lossy().into_owned();
             if files.iter().all(|(there, _)| *there != name) {
@@ -45,18 +50,28 @@ pub(crate) fn write(
             }
         }
     }
-    for module in modules {
-        let name = module.file_name().unwrap_or_default().to_string_lossy();
-        files.push((format!("/lib/modules/{name}"), read(module)?));
+    let mut load = String::new();
+    for module in &contents.loaded {
+        load += &format!("/lib/modules/{}\n", file_name(module));
+    }
+    files.push(("/etc/load".to_owned(), load.into_bytes()));
+    for module in contents.modules.iter().chain(&contents.loaded) {
+        files.push((format!("/lib/modules/{}", file_name(module)), read(module)?));
+    }
+    for (file, name) in &contents.files {
+        files.push((name.clone(), read(file)?));
     }
     files.push(("/bin/latency".to_owned(), LATENCY.to_vec()));
     files.push(("/bin/latency.awk".to_owned(), LATENCY_AWK.to_vec()));
     archive(path, &files).map_err(StockError::file(path))
 }
 
+fn file_name(path: &Path) -> std::borrow::Cow<'_, str> {
+    path.file_name().unwrap_or_default().to_string_lossy()
+}
+
 fn archive(path: &Path, files: &[(String, Vec<u8>)]) -> io::Result<()> {
-    let mut archive =
-        Archive::new(GzEncoder::new(fs::File::create_new(path)?, Compression::fast()));
+    let mut archive = Archive::new(io::BufWriter::new(fs::File::create_new(path)?));
     for folder in ["proc", "sys", "tmp"] {
         archive.folder(folder)?;
     }
@@ -65,7 +80,7 @@ fn archive(path: &Path, files: &[(String, Vec<u8>)]) -> io::Result<()> {
     for (name, content) in files {
         archive.file(name, content)?;
     }
-    archive.finish()?.finish()?.sync_all()
+    archive.finish()?.into_inner()?.sync_all()
 }
 
 /// The loader and the shared libraries of a program, as it names them; none if it is static.

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use crate::debian::{self, KEPT};
+use crate::debian::{self, Apt, KEPT};
 use crate::error::StockError;
 
 /// Names a kernel image to boot instead of Debian's.
@@ -39,10 +39,9 @@ impl Kernel {
         }
         let _lock = debian::lock()?;
         kept("vmlinuz", || {
-            debian::depends(META_PACKAGE, "linux-image-")?
-                .into_iter()
-                .next()
-                .ok_or_else(|| debian::unknown(META_PACKAGE))
+            let apt = Apt::of_host();
+            let found = apt.depends(META_PACKAGE, "linux-image-")?.into_iter().next();
+            found.ok_or_else(|| apt.unknown(META_PACKAGE))
         })
     }
 
@@ -102,7 +101,7 @@ fn kept(
 /// Unpacks the kernel of a package, as a file.
 fn download(package: &str, image: &Path) -> Result<(), StockError> {
     let work = tempfile::tempdir_in(KEPT).map_err(StockError::file(image))?;
-    debian::unpack(&[package.to_owned()], work.path())?;
+    Apt::of_host().unpack(&[package.to_owned()], work.path())?;
     let is_kernel = |path: &PathBuf| {
         path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with("vmlinuz"))
     };

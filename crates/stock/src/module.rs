@@ -1,12 +1,14 @@
 //! Kernel modules and programs for the guest, built on this host.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::debian::{self, KEPT};
+use crate::debian::{self, Apt, KEPT};
 use crate::error::StockError;
 use crate::host::{output, program};
+use crate::release;
 
 /// Debian's headers for its kernels for VMs: `linux-headers-RELEASE`.
 const HEADERS: &str = "linux-headers-";
@@ -28,8 +30,12 @@ impl Headers {
     ///
     /// This host has no apt.
     pub fn newest(series: &[&str]) -> Result<Vec<String>, StockError> {
-        let names = debian::names(HEADERS, FLAVOUR)?;
-        Ok(newest(names.iter().filter_map(|name| name.strip_prefix(HEADERS)), series))
+        let names = Apt::of_host().names(HEADERS, FLAVOUR)?;
+        let releases = || names.iter().filter_map(|name| name.strip_prefix(HEADERS));
+        // Every release begins with the empty series.
+        let series = series.iter().chain([&""]);
+        let found = series.filter_map(|series| release::newest(releases(), series));
+        Ok(found.map(str::to_owned).collect::<BTreeSet<_>>().into_iter().collect())
     }
 
     /// The headers of a release, which are downloaded the first time and kept under `target/stock`.
@@ -43,11 +49,12 @@ impl Headers {
         let package = format!("{HEADERS}{release}");
         let folder = kept.join("usr/src").join(&package);
         if !kept.exists() {
-            let mut packages = debian::depends(&package, "linux-")?;
+            let apt = Apt::of_host();
+            let mut packages = apt.depends(&package, "linux-")?;
             packages.retain(|p| p.starts_with(HEADERS) || p.starts_with("linux-kbuild-"));
             packages.push(package.clone());
             let work = tempfile::tempdir_in(KEPT).map_err(StockError::file(&kept))?;
-            debian::unpack(&packages, work.path()).map_err(|error| StockError::Missing {
+            apt.unpack(&packages, work.path()).map_err(|error| StockError::Missing {
                 what: format!("no headers for Linux {release}: {error}"),
                 remedy: "run `apt-get update`".to_owned(),
             })?;
@@ -98,27 +105,6 @@ fn relocate(makefile: &Path, root: &Path) -> Result<(), StockError> {
     fs::write(makefile, text.replace("/usr/src/", &here)).map_err(StockError::file(makefile))
 }
 
-fn newest<'a>(releases: impl Iterator<Item = &'a str>, series: &[&str]) -> Vec<String> {
-    // Packages that only depend on others have fewer numbers.
-    let mut releases: Vec<&str> = releases.filter(|release| numbers(release).len() > 2).collect();
-    releases.sort_by_cached_key(|release| numbers(release));
-    let of = |series: &&str| {
-        let wanted = numbers(series);
-        releases.iter().rfind(|release| numbers(release).starts_with(&wanted))
-    };
-    let mut found: Vec<String> =
-        series.iter().filter_map(of).chain(releases.last()).map(|r| (*r).to_owned()).collect();
-    found.sort();
-    found.dedup();
-    found
-}
-
-/// The numbers of a release, by which it is ordered: `6.12.117+deb12` after `6.12.95+deb12`.
-fn numbers(release: &str) -> Vec<u64> {
-    let parts = release.trim_end_matches(FLAVOUR).split(|c: char| !c.is_ascii_digit());
-    parts.filter_map(|part| part.parse().ok()).collect()
-}
-
 /// Builds a program of one C file, without shared libraries, for the guest's /bin. It has the file's
 /// name and is kept under `target/stock`.
 ///
@@ -139,24 +125,4 @@ pub fn guest_program(source: &Path) -> Result<PathBuf, StockError> {
         &format!("building {}", source.display()),
     )?;
     Ok(built)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::newest;
-
-    #[test]
-    fn releases_are_compared_by_their_numbers() {
-        let known = [
-            "cloud-amd64",
-            "6.12-cloud-amd64",
-            "6.12.95+deb12-cloud-amd64",
-            "6.1.0-56-cloud-amd64",
-            "6.1.0-9-cloud-amd64",
-        ];
-        let of = |series: &[&str]| newest(known.into_iter(), series);
-        assert_eq!(of(&["6.1", "6.12"]), ["6.1.0-56-cloud-amd64", "6.12.95+deb12-cloud-amd64"]);
-        assert_eq!(of(&["6.1", "5.10"]), ["6.1.0-56-cloud-amd64", "6.12.95+deb12-cloud-amd64"]);
-        assert_eq!(newest([].into_iter(), &["6.1"]), [""; 0]);
-    }
 }

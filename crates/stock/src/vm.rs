@@ -1,8 +1,8 @@
 //! A guest that runs.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use vcoop_vmm::{Accel, Proc, Vm};
 
 use crate::control::{Control, Output};
 use crate::error::StockError;
-use crate::host::{dies_with_caller, program};
-use crate::initramfs;
+use crate::initramfs::{self, Contents};
 use crate::kernel::Kernel;
+use crate::qemu::Qemu;
 
 /// What the guest's /init says on the console when it listens.
 const READY: &str = "stock guest ready: ";
@@ -43,6 +43,10 @@ pub struct Options {
     pub memory_mib: u32,
     /// What executes it.
     pub accel: Accel,
+    /// QEMU; [`Qemu::of_host`] if there is none.
+    pub qemu: Option<Qemu>,
+    /// The CPU model and its features, as QEMU takes them; empty for all that the accelerator has.
+    pub cpu: String,
     /// Whether each vCPU of an emulated guest has a thread of its own. Not for guests that load and
     /// unload modules with hooks again and again: under QEMU 7.2, both vCPUs of one were seen to spin
     /// where the kernel had patched its code, as if QEMU still ran the breakpoint of the patching.
@@ -60,6 +64,10 @@ pub struct Options {
     pub kernel: Option<Kernel>,
     /// Kernel modules for the guest's /lib/modules, in which they keep their names.
     pub modules: Vec<PathBuf>,
+    /// Kernel modules that the guest loads before it is up, in this order.
+    pub loaded: Vec<PathBuf>,
+    /// Further files of this host, and their paths in the guest.
+    pub files: Vec<(PathBuf, String)>,
     /// Further arguments for QEMU.
     pub qemu_args: Vec<String>,
     /// How long the guest may take to come up.
@@ -73,6 +81,8 @@ impl Default for Options {
             vcpus: 1,
             memory_mib: 256,
             accel: Accel::Tcg,
+            qemu: None,
+            cpu: String::new(),
             thread_per_vcpu: true,
             debug_threads: true,
             emulator_cpus: Vec::new(),
@@ -80,9 +90,54 @@ impl Default for Options {
             programs: Vec::new(),
             kernel: None,
             modules: Vec::new(),
+            loaded: Vec::new(),
+            files: Vec::new(),
             qemu_args: Vec::new(),
             boot: Duration::from_secs(120),
         }
+    }
+}
+
+/// The files of a guest, as its QEMU is told them.
+pub(crate) struct Paths {
+    pub kernel: PathBuf,
+    pub initrd: PathBuf,
+    pub console: PathBuf,
+    /// The backend of the second serial port, as QEMU's `-chardev` takes it, with the id `control`.
+    pub control: String,
+    pub qmp: PathBuf,
+}
+
+impl Options {
+    /// QEMU's arguments.
+    pub(crate) fn arguments(&self, paths: &Paths) -> Vec<String> {
+        // cx16: under `thread=multi`, QEMU 7.2 loses flags after a cmpxchg16b, which crashes most boots.
+        let (accel, cpu) = match self.accel {
+            Accel::Tcg if self.thread_per_vcpu => ("tcg,thread=multi", "max,-cx16"),
+            Accel::Tcg => ("tcg,thread=single", "max,-cx16"),
+            Accel::Kvm => ("kvm", "host"),
+        };
+        let cpu = if self.cpu.is_empty() { cpu } else { &self.cpu };
+        let threads = if self.debug_threads { "on" } else { "off" };
+        let fixed = "-nodefaults -no-user-config -no-reboot -display none -machine q35";
+        let mut args: Vec<String> = fixed.split(' ').map(str::to_owned).collect();
+        let mut add = |option: &str, value: String| args.extend([option.to_owned(), value]);
+        add("-name", format!("guest={},debug-threads={threads}", self.name));
+        add("-accel", accel.to_owned());
+        add("-cpu", cpu.to_owned());
+        add("-smp", self.vcpus.to_string());
+        add("-m", self.memory_mib.to_string());
+        add("-kernel", paths.kernel.display().to_string());
+        add("-initrd", paths.initrd.display().to_string());
+        add("-append", APPEND.to_owned());
+        add("-serial", format!("file:{}", paths.console.display()));
+        add("-chardev", paths.control.clone());
+        add("-serial", "chardev:control".to_owned());
+        let qmp = paths.qmp.display();
+        add("-chardev", format!("socket,id=qmp,path={qmp},server=on,wait=off"));
+        add("-mon", "chardev=qmp,mode=control".to_owned());
+        args.extend(self.qemu_args.iter().cloned());
+        args
     }
 }
 
@@ -104,15 +159,29 @@ impl StockVm {
     ///
     /// [`StockError::Missing`] if it cannot be had on this host, or why it did not come up.
     pub fn start(options: &Options) -> Result<Self, StockError> {
-        let qemu = program("qemu-system-x86_64", "qemu-system-x86")?;
+        let qemu = options.qemu.clone().map_or_else(Qemu::of_host, Ok)?;
         let kernel = options.kernel.clone().map_or_else(Kernel::get, Ok)?;
         let dir = tempfile::Builder::new().prefix("vcoop-stock-").tempdir();
         let dir = dir.map_err(StockError::io("a folder for temporary files"))?;
-        let initrd = dir.path().join("initrd");
-        initramfs::write(&initrd, &options.programs, &options.modules)?;
+        let file = |name: &str| dir.path().join(name);
+        let initrd = file("initrd");
+        let contents = Contents {
+            programs: options.programs.clone(),
+            modules: options.modules.clone(),
+            loaded: options.loaded.clone(),
+            files: options.files.clone(),
+        };
+        initramfs::write(&initrd, &contents)?;
 
-        let mut command = dies_with_caller("KILL", qemu);
-        arguments(&mut command, options, dir.path(), &kernel.image, &initrd);
+        let control = file("control").display().to_string();
+        let mut command = qemu.command();
+        command.args(options.arguments(&Paths {
+            kernel: kernel.image,
+            initrd,
+            console: file("console"),
+            control: format!("socket,id=control,path={control},server=on,wait=off"),
+            qmp: file("qmp"),
+        }));
         let log = dir.path().join("qemu.log");
         let log = File::create(&log).map_err(StockError::file(&log))?;
         let both = log.try_clone().map_err(StockError::io("qemu.log"))?;
@@ -134,6 +203,11 @@ impl StockVm {
     /// As there.
     pub fn run(&self, command: &str, timeout: Duration) -> Result<Output, StockError> {
         self.control.run(command, timeout)
+    }
+
+    /// What its console said.
+    pub fn console(&self) -> String {
+        self.said("console")
     }
 
     /// The way to the guest's shell, for another process too.
@@ -250,33 +324,4 @@ fn end(text: &str) -> String {
     let last = &lines[lines.len().saturating_sub(15)..];
     let clean = |line: &&str| line.chars().filter(|c| !c.is_control()).collect::<String>() + "\n";
     last.iter().map(clean).collect()
-}
-
-fn arguments(command: &mut Command, options: &Options, dir: &Path, kernel: &Path, initrd: &Path) {
-    // cx16: under `thread=multi`, QEMU 7.2 loses flags after a cmpxchg16b, which crashes most boots.
-    let (accel, cpu) = match options.accel {
-        Accel::Tcg if options.thread_per_vcpu => ("tcg,thread=multi", "max,-cx16"),
-        Accel::Tcg => ("tcg,thread=single", "max,-cx16"),
-        Accel::Kvm => ("kvm", "host"),
-    };
-    let threads = if options.debug_threads { "on" } else { "off" };
-    let socket = |name: &str| format!("path={},server=on,wait=off", dir.join(name).display());
-    command
-        .args("-nodefaults -no-user-config -no-reboot -display none -machine q35".split(' '))
-        .args(["-name", &format!("guest={},debug-threads={threads}", options.name)])
-        .args(["-accel", accel, "-cpu", cpu])
-        .args(["-smp", &options.vcpus.to_string()])
-        .args(["-m", &options.memory_mib.to_string()])
-        .arg("-kernel")
-        .arg(kernel)
-        .arg("-initrd")
-        .arg(initrd)
-        .args(["-append", APPEND])
-        .args(["-serial", &format!("file:{}", dir.join("console").display())])
-        .args(["-chardev", &format!("socket,id=control,{}", socket("control"))])
-        .args(["-serial", "chardev:control"])
-        .args(["-chardev", &format!("socket,id=qmp,{}", socket("qmp"))])
-        .args(["-mon", "chardev=qmp,mode=control"])
-        .args(&options.qemu_args)
-        .stdin(Stdio::null());
 }

@@ -1,0 +1,235 @@
+//! A real KVM host, emulated: stock QEMU emulates a CPU with SVM, under which Debian's kernel and kvm-amd run as
+//! they do on hardware. It runs stock guests of its own. Times in it mean little; order and function are those
+//! of hardware.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use tempfile::TempDir;
+use vcoop_vmm::Accel;
+
+use crate::control::Output;
+use crate::error::{StockError, is_oops};
+use crate::host::{output, program};
+use crate::initramfs::{self, Contents};
+use crate::kernel::Kernel;
+use crate::qemu::Qemu;
+use crate::tree::KernelTree;
+use crate::vm::{Options, Paths, StockVm};
+
+/// SVM with nested paging. cx16: see `vm.rs`.
+const CPU: &str = "EPYC,-cx16";
+
+/// Folders of the host: what its guests boot, and their serial lines.
+const GUEST: &str = "/lib/guest";
+const LINES: &str = "/run/guests";
+
+/// Runs a line of shell in a guest of the host.
+const GUEST_SHELL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/guest/guest");
+
+/// Time for what a host does at once, and for what it writes much.
+const SHORT: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(120);
+
+/// How often the output of a command is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How a host is set up.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    /// Its kernel, one of [`KernelTree::series`].
+    pub series: String,
+    /// Programs of this host for its /bin.
+    pub programs: Vec<PathBuf>,
+    /// Further files of this host, and their paths in it.
+    pub files: Vec<(PathBuf, String)>,
+    /// What its guests boot; none, if it has none.
+    pub guest: Option<GuestImage>,
+}
+
+/// What a guest of a host boots.
+#[derive(Clone, Debug)]
+pub struct GuestImage {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Programs of this host for its /bin.
+    pub programs: Vec<PathBuf>,
+    /// Kernel modules for its /lib/modules.
+    pub modules: Vec<PathBuf>,
+}
+
+/// A KVM host that has come up and takes commands. Dropping it ends it.
+#[derive(Debug)]
+pub struct KvmHost {
+    vm: StockVm,
+    /// Holds the files that went into it.
+    _files: TempDir,
+}
+
+impl KvmHost {
+    /// Boots a host: 10 to 20 s. If the kernel of the host fails (an oops, by an error of the emulator), it is
+    /// booted once more.
+    ///
+    /// # Errors
+    ///
+    /// [`StockError::Missing`] if it cannot be had here, or why it did not come up.
+    pub fn start(options: &HostOptions) -> Result<Self, StockError> {
+        let tree = KernelTree::newest(&options.series)?;
+        let qemu = Qemu::recent()?;
+        let files = tempfile::tempdir().map_err(StockError::io("a folder for temporary files"))?;
+        let strip = |program: &PathBuf| stripped(program, files.path());
+        let mut machine = Options {
+            name: "kvm-host".to_owned(),
+            vcpus: 2,
+            memory_mib: 3072,
+            cpu: CPU.to_owned(),
+            kernel: Some(tree.kernel.clone()),
+            programs: options.programs.iter().map(strip).collect(),
+            loaded: tree.modules(&["kvm-amd"], files.path())?,
+            files: options.files.clone(),
+            ..Options::default()
+        };
+        if let Some(image) = &options.guest {
+            let initrd = files.path().join("initrd");
+            let contents = Contents {
+                programs: image.programs.iter().map(strip).collect(),
+                modules: image.modules.clone(),
+                ..Contents::default()
+            };
+            initramfs::write(&initrd, &contents)?;
+            machine.programs.push(qemu.program().to_owned());
+            machine.programs.push(program("setpriv", "util-linux")?);
+            let mut add =
+                |file: PathBuf, name: &str| machine.files.push((file, format!("{GUEST}/{name}")));
+            for file in qemu.firmware()? {
+                let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                add(file, &name);
+            }
+            add(initrd, "initrd");
+            add(image.kernel.image.clone(), "vmlinuz");
+            machine.files.push((GUEST_SHELL.into(), "/bin/guest".to_owned()));
+            let script = files.path().join("start-guest");
+            fs::write(&script, start_guest()).map_err(StockError::file(&script))?;
+            machine.files.push((script, "/bin/start-guest".to_owned()));
+        }
+        machine.qemu = Some(qemu);
+        let vm = match StockVm::start(&machine) {
+            Err(error) if error.is_oops() => StockVm::start(&machine)?,
+            other => other?,
+        };
+        Ok(Self { vm, _files: files })
+    }
+
+    /// Runs a line of shell in it; see [`crate::Control::run`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn run(&self, command: &str, timeout: Duration) -> Result<Output, StockError> {
+        self.vm.run(command, timeout)
+    }
+
+    /// The machine.
+    pub fn vm(&self) -> &StockVm {
+        &self.vm
+    }
+
+    /// Runs a line of shell in it and passes on what it prints, stdout and stderr as one, as it comes. Its exit
+    /// status; 137 if it took longer than `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::run`]; [`StockError::Oops`] if the host's kernel failed.
+    pub fn stream(
+        &self,
+        command: &str,
+        limit: Duration,
+        mut sink: impl FnMut(&[u8]),
+    ) -> Result<i32, StockError> {
+        let seconds = limit.as_secs().max(1);
+        let quoted = command.replace('\'', r"'\''");
+        let begin = format!(
+            "rm -f /tmp/status; : >/tmp/printed; (timeout -s KILL {seconds} sh -c '{quoted}' >/tmp/printed 2>&1; \
+             echo $? >/tmp/state; mv /tmp/state /tmp/status) >/dev/null 2>&1 &"
+        );
+        self.run(&begin, SHORT)?;
+        let mut seen = 0;
+        loop {
+            std::thread::sleep(LOOK);
+            // The status first: nothing is printed after it.
+            let look = format!(
+                "cat /tmp/status 2>/dev/null; echo; tail -c +{} /tmp/printed | base64 -w 0",
+                seen + 1
+            );
+            let told = self.run(&look, SHORT).map_err(|error| self.oops().unwrap_or(error))?;
+            let (status, printed) = told.stdout.split_once('\n').unwrap_or_default();
+            let printed = decode(printed.trim())?;
+            seen += printed.len();
+            sink(&printed);
+            if let Ok(status) = status.parse() {
+                return self.oops().map_or(Ok(status), Err);
+            }
+        }
+    }
+
+    /// Copies a folder of it to a folder here.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::run`], or a file cannot be written.
+    pub fn fetch(&self, from: &str, to: &Path) -> Result<(), StockError> {
+        let packed = self.run(&format!("tar -cz -C {from} . | base64 -w 0"), LONG)?;
+        let packed = decode(packed.stdout.trim())?;
+        fs::create_dir_all(to).map_err(StockError::file(to))?;
+        let archive = tempfile::NamedTempFile::new().map_err(StockError::io("a temporary file"))?;
+        fs::write(&archive, packed).map_err(StockError::file(archive.path()))?;
+        let mut unpack = Command::new("tar");
+        unpack.arg("-xz").arg("-f").arg(archive.path()).arg("-C").arg(to);
+        output(&mut unpack, &format!("unpacking {from} of the host")).map(drop)
+    }
+
+    /// What its console says of a kernel that failed.
+    fn oops(&self) -> Option<StockError> {
+        let console = self.vm.console();
+        is_oops(&console).then_some(StockError::Oops { said: console })
+    }
+}
+
+/// A program without what only a debugger reads, where that can be taken out of it: a host and its guests have
+/// all their files in memory.
+fn stripped(program: &PathBuf, folder: &Path) -> PathBuf {
+    let copy = folder.join(program.file_name().unwrap_or_default());
+    let mut strip = Command::new("strip");
+    strip.arg("-o").arg(&copy).arg(program);
+    output(&mut strip, "strip").map_or_else(|_| program.clone(), |_| copy)
+}
+
+fn decode(text: &str) -> Result<Vec<u8>, StockError> {
+    let failed = |error| StockError::io("an answer of the host")(std::io::Error::other(error));
+    BASE64_STANDARD.decode(text).map_err(failed)
+}
+
+/// The script that starts a guest in the background and waits until it is up: `start-guest NAME [QEMU'S
+/// ARGUMENTS]`, of which later ones win over those that are there.
+fn start_guest() -> String {
+    let options = Options { name: "$name".to_owned(), accel: Accel::Kvm, ..Options::default() };
+    let args = options.arguments(&Paths {
+        kernel: format!("{GUEST}/vmlinuz").into(),
+        initrd: format!("{GUEST}/initrd").into(),
+        console: "$line.console".into(),
+        control: "pipe,id=control,path=$line".to_owned(),
+        qmp: "$line.qmp".into(),
+    });
+    let args: Vec<String> = args.iter().map(|arg| format!("\"{arg}\"")).collect();
+    format!(
+        "#!/bin/sh\nname=$1\nshift\nline={LINES}/$name\nmkdir -p {LINES}\nmkfifo $line.in $line.out\n\
+         qemu-system-x86_64 -L {GUEST} {} \"$@\" >$line.log 2>&1 &\n\
+         until grep -q 'stock guest ready' $line.console 2>/dev/null; do\n\
+         kill -0 $! || {{ cat $line.log $line.console >&2; exit 1; }}\nsleep 0.2\ndone\n",
+        args.join(" ")
+    )
+}

@@ -1,0 +1,41 @@
+//! Releases of kernels, by number.
+
+/// The newest of a series, such as `6.1`; of all releases, if the series is empty.
+pub(crate) fn newest<'a>(releases: impl Iterator<Item = &'a str>, series: &str) -> Option<&'a str> {
+    let wanted = numbers(series);
+    releases
+        .map(|release| (numbers(release), release))
+        // Packages that only depend on others have fewer numbers.
+        .filter(|(numbers, _)| numbers.len() > 2 && numbers.starts_with(&wanted))
+        .max()
+        .map(|(_, release)| release)
+}
+
+/// The numbers of a release, by which it is ordered: `6.12.117+deb12` after `6.12.95+deb12`. The name of a
+/// flavour has none that count.
+fn numbers(release: &str) -> Vec<u64> {
+    let parts = release.trim_end_matches("-cloud-amd64").split(|c: char| !c.is_ascii_digit());
+    parts.filter_map(|part| part.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::newest;
+
+    #[test]
+    fn releases_are_compared_by_their_numbers() {
+        let known = [
+            "cloud-amd64",
+            "6.12-cloud-amd64",
+            "6.12.95+deb12-cloud-amd64",
+            "6.12.117+deb12-cloud-amd64",
+            "6.1.0-56-cloud-amd64",
+            "6.1.0-9-cloud-amd64",
+        ];
+        let of = |series| newest(known.into_iter(), series);
+        assert_eq!(of("6.1"), Some("6.1.0-56-cloud-amd64"));
+        assert_eq!(of("6.12"), Some("6.12.117+deb12-cloud-amd64"));
+        assert_eq!(of(""), Some("6.12.117+deb12-cloud-amd64"));
+        assert_eq!((of("5.10"), newest([].into_iter(), "")), (None, None));
+    }
+}

@@ -1,0 +1,154 @@
+//! `cargo xtask box`: a command on a real KVM host, emulated.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use vcoop_stock::{
+    GuestImage, Headers, HostOptions, Kernel, KernelTree, KvmHost, StockError, program,
+};
+
+const USAGE: &str = "\
+usage: cargo xtask box [--kernel SERIES] [--with PROGRAM]... [--guest] [--limit SECONDS] [--vcoop PROGRAM]
+                       [--] [COMMAND...]
+  boots a real KVM host, emulated by QEMU (SVM, Debian's kernel, kvm-amd), runs a line of shell in it
+  (`vcoop doctor`), and brings the files that it leaves in /out back to target/box
+  --kernel  the host's kernel: 6.12, or 7 for one with sched_ext (6.12)
+  --with    also this program of this machine, by name or path, with its libraries
+  --guest   also QEMU, a kernel and vcoop's driver (/lib/modules/vcoop.ko) for guests:
+            `start-guest NAME [QEMU'S ARGUMENTS]` starts one in the background, `guest NAME COMMAND`
+            runs a line of shell in it
+  --limit   time for the command (300)
+  --vcoop   this program instead of building one
+  exit code: that of the command; 2 for bad usage, 3 if something is missing on this machine";
+
+/// Where files are brought to.
+const OUT: &str = "target/box";
+
+#[derive(Debug)]
+struct Args {
+    series: String,
+    with: Vec<String>,
+    guest: bool,
+    limit: Duration,
+    vcoop: Option<PathBuf>,
+    command: String,
+}
+
+/// Boots the host and runs a command in it.
+pub(crate) fn run(args: &[String]) -> anyhow::Result<ExitCode> {
+    let Some(args) = parse(args) else {
+        eprintln!("{USAGE}");
+        return Ok(ExitCode::from(2));
+    };
+    match in_box(&args) {
+        Err(error) if error.downcast_ref().is_some_and(StockError::is_missing) => {
+            eprintln!("xtask: {error}");
+            Ok(ExitCode::from(3))
+        }
+        other => other,
+    }
+}
+
+fn parse(args: &[String]) -> Option<Args> {
+    let mut parsed = Args {
+        series: "6.12".to_owned(),
+        with: Vec::new(),
+        guest: false,
+        limit: Duration::from_secs(300),
+        vcoop: None,
+        command: "vcoop doctor".to_owned(),
+    };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--kernel" => parsed.series.clone_from(args.next()?),
+            "--with" => parsed.with.push(args.next()?.clone()),
+            "--guest" => parsed.guest = true,
+            "--limit" => parsed.limit = Duration::from_secs(args.next()?.parse().ok()?),
+            "--vcoop" => parsed.vcoop = Some(args.next()?.into()),
+            option if option.starts_with('-') && option != "--" => return None,
+            first => {
+                let rest: Vec<&str> = args.by_ref().map(String::as_str).collect();
+                let words: Vec<&str> =
+                    (first != "--").then_some(first).into_iter().chain(rest).collect();
+                if !words.is_empty() {
+                    parsed.command = words.join(" ");
+                }
+            }
+        }
+    }
+    KernelTree::series().any(|series| series == parsed.series).then_some(parsed)
+}
+
+fn in_box(args: &Args) -> anyhow::Result<ExitCode> {
+    let vcoop = match &args.vcoop {
+        Some(vcoop) => vcoop.clone(),
+        None => crate::demo::build()?,
+    };
+    let mut programs = vec![vcoop];
+    for name in &args.with {
+        let path = Path::new(name);
+        programs.push(if path.components().count() > 1 {
+            path.to_owned()
+        } else {
+            program(name, name)?
+        });
+    }
+    let guest = args.guest.then(guest_image).transpose()?;
+    let options = HostOptions { series: args.series.clone(), programs, files: Vec::new(), guest };
+    let status = match attempt(&options, args) {
+        // An error of the emulator; once, and for nothing else.
+        Err(error) if error.is_oops() => {
+            eprintln!("xtask: once more, because the host's kernel failed: {error}");
+            attempt(&options, args)?
+        }
+        other => other?,
+    };
+    Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
+}
+
+fn attempt(options: &HostOptions, args: &Args) -> Result<i32, StockError> {
+    let begun = Instant::now();
+    let host = KvmHost::start(options)?;
+    eprintln!("xtask: the host is up after {:.0} s", begun.elapsed().as_secs_f64());
+    let status = host.stream(&format!("mkdir -p /out; {}", args.command), args.limit, |bytes| {
+        let mut out = std::io::stdout().lock();
+        // Whoever reads it may have gone.
+        let _ = out.write_all(bytes).and_then(|()| out.flush());
+    })?;
+    host.fetch("/out", Path::new(OUT))?;
+    Ok(status)
+}
+
+/// What guests of the host boot: the kernel of stock guests, with vcoop's driver where it can be built.
+fn guest_image() -> anyhow::Result<GuestImage> {
+    let kernel = Kernel::get()?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest/linux");
+    let module = Headers::get(&kernel.release()?)?.build(&source, "vcoop")?;
+    Ok(GuestImage { kernel, programs: Vec::new(), modules: vec![module] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn what_follows_the_options_is_the_command() {
+        let of = |args: &str| {
+            let args: Vec<String> =
+                args.split(' ').filter(|a| !a.is_empty()).map(str::to_owned).collect();
+            parse(&args).map(|args| (args.series, args.guest, args.command))
+        };
+        let expected = |series: &str, guest, command: &str| {
+            Some((series.to_owned(), guest, command.to_owned()))
+        };
+        assert_eq!(of(""), expected("6.12", false, "vcoop doctor"));
+        assert_eq!(of("--kernel 7 --guest -- a --b c"), expected("7", true, "a --b c"));
+        assert_eq!(of("a --kernel 7"), expected("6.12", false, "a --kernel 7"));
+        for none in ["--kernel 5.10", "--kernel", "--other", "--limit soon"] {
+            assert_eq!(of(none), None, "{none}");
+        }
+    }
+}
