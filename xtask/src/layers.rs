@@ -122,7 +122,18 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
     // A real KVM host, emulated, and stock guests under KVM in it.
     layers.push(Layer {
         needs: kvm_host,
-        ..Layer::new("box", "cargo test --workspace --test kvm_host -- --ignored --test-threads=1")
+        ..Layer::new(
+            "box",
+            "cargo test --workspace --test kvm_host -- --ignored --test-threads=1 --skip interrupts",
+        )
+    });
+    // The same with BPF, which is another build.
+    layers.push(Layer {
+        needs: bpf_tools,
+        ..Layer::new(
+            "box-bpf",
+            "cargo test --workspace --features vcoop/bpf --test kvm_host -- --ignored interrupts",
+        )
     });
     layers.extend(FUZZ_TARGETS.map(|target| Layer {
         name: format!("fuzz-{target}"),
@@ -241,6 +252,13 @@ fn kvm_host() -> Result<(), String> {
         eprintln!("xtask: {error}");
     }
     Ok(())
+}
+
+fn bpf_tools() -> Result<(), String> {
+    tool("clang", &["--version"], "apt-get install clang")?;
+    let headers = ["--exists", "libelf", "zlib"];
+    tool("pkg-config", &headers, "apt-get install libelf-dev zlib1g-dev pkg-config")?;
+    kvm_host()
 }
 
 fn miri_tools() -> Result<(), String> {

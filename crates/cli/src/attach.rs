@@ -100,7 +100,7 @@ fn announce(vm: &VmStatus, unplaced: Option<usize>, length: Option<Duration>) {
 
 /// What a policy did, for people.
 fn summary(vm: &VmStatus, end: &str) -> String {
-    let VmStatus { vm: id, policy, for_ns, vcpus, timers } = vm;
+    let VmStatus { vm: id, policy, for_ns, vcpus, timers, hears, interrupts } = vm;
     let shown = |ns: u64| human::time(ns as f64 / 1e3);
     let why = match end {
         "detached" => " (detached by another command)",
@@ -145,6 +145,21 @@ fn summary(vm: &VmStatus, end: &str) -> String {
             "  vCPU {index}: {deadlines} deadlines met ahead of time, {notified} boosts ended by the \
              guest{silent}"
         );
+    }
+    if let Some(of) = interrupts {
+        let _ = writeln!(
+            text,
+            "  interrupts: {} heard, {} lost, {} boosted; reaction p50 {}, p99 {}, max {}",
+            of.heard,
+            of.lost,
+            of.boosted,
+            shown(of.reaction_p50_ns),
+            shown(of.reaction_p99_ns),
+            shown(of.reaction_max_ns)
+        );
+    }
+    if !hears.is_empty() {
+        let _ = writeln!(text, "  heard by {}", hears.join(" and "));
     }
     text += "every thread has what it had before\n";
     text

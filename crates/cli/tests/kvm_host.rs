@@ -214,6 +214,96 @@ mod linux {
         assert_eq!(host.sh("vcoop restore"), "nothing was left changed\n");
         outcome
     });
+
+    /// What a trace says of a vCPU that was preempted.
+    #[derive(Debug, Default)]
+    struct Preempted {
+        /// Times that its timer expired meanwhile.
+        expired: u32,
+        /// ... and it was real-time when it ran again.
+        boosted: u32,
+    }
+
+    /// Reads a trace of `sched_switch` and `hrtimer_expire_entry`, in text.
+    fn preempted(trace: &str, tid: &str) -> Preempted {
+        let (mut out, mut expired, mut sum) = (false, false, Preempted::default());
+        let of = |line: &str, key: &str| {
+            line.split_once(key)
+                .and_then(|(_, rest)| rest.split(' ').next())
+                .unwrap_or("")
+                .to_owned()
+        };
+        for line in trace.lines() {
+            if line.contains("sched_switch:") && of(line, "prev_pid=") == tid {
+                // R or R+: it would have gone on.
+                (out, expired) = (of(line, "prev_state=").starts_with('R'), false);
+            } else if line.contains("sched_switch:") && of(line, "next_pid=") == tid {
+                if expired {
+                    let priority: u32 = of(line, "next_prio=").parse().unwrap();
+                    sum.expired += 1;
+                    sum.boosted += u32::from(priority < 100);
+                }
+                (out, expired) = (false, false);
+            } else if line.contains("function=apic_timer_fn") {
+                expired |= out;
+            }
+        }
+        sum
+    }
+
+    test!("box", interrupts_of_a_guest_without_a_driver_are_heard, || -> Outcome {
+        if !cfg!(feature = "bpf") {
+            return Err(Skip::because("built without the feature `bpf`"));
+        }
+        let (kernel, nothing) = (have(Kernel::get())?, Vec::new());
+        let host =
+            Host::start(Some(GuestImage { kernel, programs: nothing, modules: Vec::new() }))?;
+        host.sh("start-guest a");
+        let vms = host.json("vcoop vms");
+        let tid = vms["vms"][0]["vcpus"][0]["tid"].to_string();
+        host.sh(&format!("taskset -pc 1 {tid}"));
+        for _ in 0..2 {
+            host.sh("taskset 2 sh -c 'while :; do :; done' >/dev/null 2>&1 &");
+        }
+        // A period that is not in step with the ticks of host and guest.
+        host.sh("guest a 'cyclictest -q -m -p 80 -i 2300 >/dev/null 2>&1 &'");
+        host.sh("guest a 'while :; do :; done >/dev/null 2>&1 &'");
+        let sets = "--set policy.wake-boost.boost_on_injection=true --set policy.wake-boost.vcpu_refill=60% \
+                    --set policy.wake-boost.vm_refill=80% --set policy.wake-boost.vcpu_burst=20ms \
+                    --set policy.wake-boost.vm_burst=40ms";
+        let trace = "cd /sys/kernel/tracing; echo 8192 >buffer_size_kb; echo nop >current_tracer; \
+                     for e in sched/sched_switch timer/hrtimer_expire_entry; do echo 1 >events/$e/enable; done; \
+                     sleep 4; echo 0 >tracing_on; cat trace >/tmp/trace; echo >trace; echo 0 >events/enable; \
+                     echo 1 >tracing_on";
+        twice(|| -> Result<(), Trouble> {
+            host.sh(&format!(
+                "vcoop attach a --policy wake-boost {sets} --for 8s --json >/tmp/attach.json & sleep 2; ({trace}); wait"
+            ));
+            let told: Value = serde_json::from_str(&host.sh("cat /tmp/attach.json")).unwrap();
+            assert_eq!(told["hears"], serde_json::json!(["perf", "fentry of KVM"]), "{told}");
+            let interrupts = &told["interrupts"];
+            let count = |key: &str| interrupts[key].as_u64().unwrap();
+            let was = preempted(&host.sh("grep -E 'CPU.0/KVM|apic_timer_fn' /tmp/trace"), &tid);
+            let told = format!("{was:?}, {interrupts}");
+            eprintln!("{told}");
+            assert!(count("heard") > 100 && count("lost") == 0 && was.expired > 50, "{told}");
+            let in_time = f64::from(was.boosted) >= 0.95 * f64::from(was.expired);
+            if in_time { Ok(()) } else { Err(told.into()) }
+        })
+    });
+
+    test!("unit", a_trace_tells_who_was_boosted_in_time, || {
+        let trace = "\
+            CPU 0/KVM-7 [001] d..2. 1.0: sched_switch: prev_comm=CPU 0/KVM prev_pid=7 prev_prio=120 prev_state=R ==> next_comm=sh next_pid=9 next_prio=120\n\
+            sh-9 [001] d.h1. 1.1: hrtimer_expire_entry: hrtimer=0 function=apic_timer_fn [kvm] now=1\n\
+            sh-9 [001] d..2. 1.2: sched_switch: prev_comm=sh prev_pid=9 prev_prio=120 prev_state=R ==> next_comm=CPU 0/KVM next_pid=7 next_prio=91\n\
+            CPU 0/KVM-7 [001] d.h1. 1.3: hrtimer_expire_entry: hrtimer=0 function=apic_timer_fn [kvm] now=1\n\
+            CPU 0/KVM-7 [001] d..2. 1.4: sched_switch: prev_comm=CPU 0/KVM prev_pid=7 prev_prio=120 prev_state=S ==> next_comm=sh next_pid=9 next_prio=120\n\
+            sh-9 [001] d.h1. 1.5: hrtimer_expire_entry: hrtimer=0 function=apic_timer_fn [kvm] now=1\n\
+            sh-9 [001] d..2. 1.6: sched_switch: prev_comm=sh prev_pid=9 prev_prio=120 prev_state=R ==> next_comm=CPU 0/KVM next_pid=7 next_prio=120\n";
+        let sum = preempted(trace, "7");
+        assert_eq!((sum.expired, sum.boosted), (1, 1));
+    });
 }
 
 fn main() -> std::process::ExitCode {

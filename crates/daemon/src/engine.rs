@@ -17,7 +17,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use vcoop_model::plan::Plan;
 use vcoop_threads::journal::Journal;
-use vcoop_vmm::VcpuThread;
+use vcoop_vmm::{Accel, VcpuThread};
 use vcoop_window::Window;
 
 use crate::keeper::Keeper;
@@ -29,6 +29,7 @@ use inside::Inside;
 const WAKE: u64 = 1 << 32;
 const TIMER: u64 = WAKE + 1;
 const KEEPER: u64 = WAKE + 2;
+const INTERRUPTS: u64 = WAKE + 3;
 /// A thread has ended: its number is added.
 const ENDS: u64 = 1 << 33;
 /// A guest has rung: the number of its VM is added.
@@ -39,6 +40,8 @@ const BELL: u64 = 1 << 34;
 pub(crate) struct Target {
     /// The VM.
     pub(crate) vm: VmId,
+    /// What executes it.
+    pub(crate) accel: Accel,
     /// Its vCPUs, at least one.
     pub(crate) vcpus: Vec<VcpuThread>,
     /// Its policy: a plan with one VM of as many vCPUs.

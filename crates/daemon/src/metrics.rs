@@ -159,7 +159,9 @@ mod tests {
         };
         let alone = VcpuStatus { index: 1, left_alone: Some("why".to_owned()), ..vcpu.clone() };
         let policy = "wake-boost".to_owned();
-        let vms = vec![VmStatus { vm, policy, for_ns: 1, vcpus: vec![vcpu, alone], timers: None }];
+        let (vcpus, hears) = (vec![vcpu, alone], Vec::new());
+        let (timers, interrupts) = (None, None);
+        let vms = vec![VmStatus { vm, policy, for_ns: 1, vcpus, timers, hears, interrupts }];
         let text = text(Status { vms, ..Status::default() });
         for line in [
             "vcoop_vcpu_boosted_seconds_total{vm=\"a\\\"b\\nc\",pid=\"7\",vcpu=\"0\"} 2.5",

@@ -76,6 +76,23 @@ pub struct Status {
     pub vms: Vec<VmStatus>,
 }
 
+/// Interrupts for vCPUs of a VM.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InterruptStatus {
+    /// Those that were heard of.
+    pub heard: u64,
+    /// Those of any VM that could not be told, because too many were at once.
+    pub lost: u64,
+    /// Those that found or made their vCPU boosted.
+    pub boosted: u64,
+    /// From the interrupt to when the vCPU had what its policy gives it, in nanoseconds: median.
+    pub reaction_p50_ns: u64,
+    /// ... 99th percentile.
+    pub reaction_p99_ns: u64,
+    /// ... the largest.
+    pub reaction_max_ns: u64,
+}
+
 /// A VM with a policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VmStatus {
@@ -91,6 +108,12 @@ pub struct VmStatus {
     /// when it wakes up, within a budget of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timers: Option<VcpuStatus>,
+    /// By what it is heard that its threads run and sleep, and that interrupts come for them.
+    #[serde(default)]
+    pub hears: Vec<String>,
+    /// Interrupts, where they are heard of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupts: Option<InterruptStatus>,
 }
 
 impl VmStatus {

@@ -334,7 +334,7 @@ impl Shared {
         };
         let timers = policy::timers(vm, &plan).map_err(|e| e.to_string())?;
         let (id, vcpus, plan) = (VmId::of(vm), vm.vcpus.clone(), Box::new(plan));
-        Ok(Target { vm: id, vcpus, plan, timers, shares })
+        Ok(Target { vm: id, accel: vm.accel, vcpus, plan, timers, shares })
     }
 
     /// What the guest of a VMM shares with this host, if its driver has registered.

@@ -90,11 +90,13 @@ fn attach(policy: &PolicyPlan, vm: &str, found: &mut Deployment) {
         PolicyPlan::WakeBoost(own) => {
             let Some(PolicyPlan::WakeBoost(usual)) = default("wake-boost") else { return };
             let mut sets = Sets::default();
-            let WakeBoostConfig { means, run_ns, vcpu_budget, vm_budget, repay, rest_slice_ns } =
-                *own;
+            let WakeBoostConfig { means, run_ns, vcpu_budget, vm_budget, .. } = *own;
+            let WakeBoostConfig { boost_on_injection, repay, rest_slice_ns, .. } = *own;
             sets.add("means", words(means), words(usual.means));
             sets.add("run", time(run_ns), time(usual.run_ns));
             sets.budgets(vcpu_budget, usual.vcpu_budget, vm_budget, usual.vm_budget);
+            let injection = boost_on_injection.to_string();
+            sets.add("boost_on_injection", injection, usual.boost_on_injection.to_string());
             sets.add("repay", repay.to_string(), usual.repay.to_string());
             sets.rest(rest_slice_ns, usual.rest_slice_ns);
             found.lines.push(of("wake-boost", sets.0));

@@ -83,6 +83,9 @@ pub struct WakeBoostConfig {
     pub vcpu_budget: Budget,
     /// Budget of each VM.
     pub vm_budget: Budget,
+    /// Boost a vCPU that is awake when an interrupt is injected, too: one that was preempted would take it only
+    /// when it gets its pCPU back. On a real VM KVM's events have to be heard for this.
+    pub boost_on_injection: bool,
     /// Boosted time is given back as fair time: see [`repay`](crate::repay).
     pub repay: bool,
     /// EEVDF slice of the thread while it is not boosted; `None`: its baseline's. A thread that leaves the

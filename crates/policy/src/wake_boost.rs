@@ -18,6 +18,7 @@ use crate::host::{PolicyStats, VmShared};
 /// | `Boosted`, halted | `Woken` | the run begins; it is charged from here on |
 /// | `Boosted`, awake | `run_ns` since the wake-up, or budget empty | `Normal`, or `Throttled` |
 /// | `Boosted`, awake | `Halted` | stays boosted, no longer charged |
+/// | `Normal`, awake | `Injected`, if [asked](WakeBoostConfig::boost_on_injection) | `Boosted`: a run begins |
 ///
 /// The run is wall time since the wake-up, waiting for the pCPU included: it bounds how long the
 /// host can be held up, not how much the guest gets done. Everything else is
@@ -67,6 +68,11 @@ impl WakeBoost {
             Event::Woken => {
                 self.control.wake(now, vm, &mut out);
                 self.run_end = Some(now.saturating_add(self.config.run_ns));
+            }
+            Event::Injected(_) if self.config.boost_on_injection => {
+                if self.control.boost(now, vm, &mut out) {
+                    self.run_end = Some(now.saturating_add(self.config.run_ns));
+                }
             }
             Event::Timer => {
                 if self.run_end.is_some_and(|end| end <= now) {
@@ -128,7 +134,7 @@ mod tests {
     use super::WakeBoost;
     use crate::action::Action;
     use crate::config::{Budget, Means, Ns, WakeBoostConfig};
-    use crate::event::Event;
+    use crate::event::{Event, Injection};
     use crate::host::VmShared;
 
     const BUDGET: Budget = Budget { burst_ns: 3_000_000, refill_ppm: 250_000 };
@@ -140,6 +146,7 @@ mod tests {
             run_ns,
             vcpu_budget: BUDGET,
             vm_budget: BUDGET,
+            boost_on_injection: true,
             repay: false,
             rest_slice_ns: None,
         };
@@ -191,7 +198,23 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_and_guest_words_change_nothing() {
+    fn an_interrupt_for_one_that_is_awake_begins_a_run_if_asked() {
+        let (mut w, mut vm) = rig(200_000);
+        w.on(0, HALT, &mut vm);
+        w.on(0, Event::Woken, &mut vm);
+        let timer = Event::Injected(Injection::Timer);
+        assert!(w.on(100_000, timer, &mut vm).is_empty(), "a run is under way");
+        assert_eq!(*w.on(200_000, Event::Timer, &mut vm), [Action::Restore]);
+        let out = w.on(900_000, timer, &mut vm);
+        assert_eq!(*out, [Action::Boost(Means::Fifo(1)), Action::ArmTimer(1_100_000)]);
+        assert_eq!(*w.on(1_100_000, Event::Timer, &mut vm), [Action::Restore]);
+        assert_eq!(w.stats().boosted_ns, 400_000);
+        w.config.boost_on_injection = false;
+        assert!(w.on(1_200_000, timer, &mut vm).is_empty());
+    }
+
+    #[test]
+    fn guest_words_change_nothing() {
         let (mut w, mut vm) = rig(200_000);
         let asks = GuestWords::from_raw(u64::MAX, u64::MAX, 2, 0);
         for event in [Event::Exit(asks), Event::Sampled(asks), Event::Notify(asks)] {

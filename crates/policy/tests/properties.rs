@@ -426,12 +426,14 @@ proptest! {
         vcpu in budget(),
         vm in budget(),
         run_ns in 1u64..5_000_000,
-        repay in any::<bool>(),
+        (boost_on_injection, repay) in any::<(bool, bool)>(),
         rest_slice_ns in proptest::option::of(100_000..100_000_000_u64),
         history in history(),
     ) {
-        let config =
-            WakeBoostConfig { means: MEANS[1], run_ns, vcpu_budget: vcpu, vm_budget: vm, repay, rest_slice_ns };
+        let (means, vcpu_budget, vm_budget) = (MEANS[1], vcpu, vm);
+        let config = WakeBoostConfig {
+            means, run_ns, vcpu_budget, vm_budget, boost_on_injection, repay, rest_slice_ns,
+        };
         let mut rig = Rig::new(|| HostPolicy::wake_boost(config, 0), config.means, vcpu, vm);
         rig.run(&history);
         rig.close();

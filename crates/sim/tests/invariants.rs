@@ -218,16 +218,17 @@ fn policy() -> impl Strategy<Value = PolicyPlan> {
                 rest_slice_ns: None,
             })
         }),
-        (means(), any::<bool>()).prop_map(move |(means, repay)| PolicyPlan::WakeBoost(
-            WakeBoostConfig {
+        (means(), any::<bool>(), any::<bool>()).prop_map(
+            move |(means, boost_on_injection, repay)| PolicyPlan::WakeBoost(WakeBoostConfig {
                 means,
                 run_ns: 200 * US,
                 vcpu_budget: budget(3),
                 vm_budget: budget(6),
+                boost_on_injection,
                 repay,
                 rest_slice_ns: None,
-            }
-        )),
+            })
+        ),
     ]
 }
 

@@ -126,7 +126,7 @@ pub const KEYS: [Key; 29] = [
     key("run", &["wake-boost"], Choice::Time(5e4, 1e7)),
     key("longest_boost", &["dynamic"], Choice::Time(2e4, 1e7)),
     key("max_preempt_off", &["dynamic"], Choice::Time(1e5, 1e7)),
-    key("boost_on_injection", &["dynamic"], YES_NO),
+    key("boost_on_injection", &BOOSTING, YES_NO),
     key("boost_receiver", &["dynamic"], YES_NO),
     key("boost_on_request", &["dynamic"], YES_NO),
     key("boost_across_idle", &["dynamic"], YES_NO),

@@ -2,6 +2,7 @@
 
 mod attach;
 mod guest;
+mod interrupts;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -20,15 +21,16 @@ use vcoop_sources::{Happened, Source, What};
 use vcoop_threads::clock::{kernel_clock, monotonic};
 use vcoop_threads::journal::Journal;
 use vcoop_threads::{Attributes, RunTimes, set_timer_slack};
-use vcoop_vmm::VcpuThread;
+use vcoop_vmm::{Accel, VcpuThread};
 
 use super::link::Link;
-use super::{BELL, Command, ENDS, KEEPER, TIMER, WAKE};
+use super::{BELL, Command, ENDS, INTERRUPTS, KEEPER, TIMER, WAKE};
 use crate::keeper::Keeper;
 use crate::place::Place;
 use crate::policy::ENGINE_PRIORITY;
 use crate::port::{Due, Dues, Stop, Vcpu, VcpuPort};
 use crate::protocol::{Status, VcpuStatus, VmId, VmStatus};
+use interrupts::{Interrupted, Interrupts};
 
 /// Time between two looks at whether somebody else has changed a thread.
 const CHECK_NS: Ns = 1_000_000_000;
@@ -45,6 +47,7 @@ struct Heard {
 #[derive(Debug)]
 struct AttachedVm {
     id: VmId,
+    accel: Accel,
     policy: String,
     since: Ns,
     plan: Box<Plan>,
@@ -63,6 +66,10 @@ struct AttachedVm {
     is_timers: bool,
     /// What its guest says, where the policy wants to know.
     link: Option<Link>,
+    /// By what its threads and its interrupts are heard of.
+    hears: Vec<&'static str>,
+    /// What came of its interrupts, where they are heard of.
+    interrupted: Option<Interrupted>,
 }
 
 impl AttachedVm {
@@ -82,6 +89,8 @@ pub(super) struct Inside {
     rings_at: Ns,
     /// From the first policy on that wants to hear of threads.
     source: Option<Box<dyn Source>>,
+    /// From the first policy on that boosts for interrupts.
+    interrupts: Option<Interrupts>,
     keeper: Keeper,
     journal: Journal,
     place: Place,
@@ -109,6 +118,7 @@ impl Inside {
             timer,
             rings_at: 0,
             source: None,
+            interrupts: None,
             keeper,
             journal,
             place,
@@ -140,6 +150,7 @@ impl Inside {
                     WAKE => ends |= self.obey(),
                     TIMER => self.rings_at = 0,
                     KEEPER => self.keeper_ended(),
+                    INTERRUPTS => self.interrupted(),
                     token if token >= BELL => self.rung(token - BELL),
                     token if token >= ENDS => self.ended((token - ENDS) as i32),
                     token => self.listen(token as i32),
@@ -461,7 +472,7 @@ impl Inside {
     fn status_of(&self, vm: &AttachedVm, now: Ns) -> VmStatus {
         let timers = vm.timers.and_then(|number| self.vms.get(&number));
         let timers = timers.and_then(|vm| status(vm, now).vcpus.into_iter().next());
-        VmStatus { timers, ..status(vm, now) }
+        VmStatus { timers, interrupts: self.interrupts_of(vm), ..status(vm, now) }
     }
 
     fn status(&self) -> Status {
@@ -496,6 +507,8 @@ fn status(vm: &AttachedVm, now: Ns) -> VmStatus {
         for_ns: now.saturating_sub(vm.since),
         vcpus: vcpus.collect(),
         timers: None,
+        hears: vm.hears.iter().map(|name| (*name).to_owned()).collect(),
+        interrupts: None,
     }
 }
 

@@ -277,9 +277,12 @@ fn lockdown(root: &Root) -> Finding {
 
 fn bpf(root: &Root) -> Finding {
     if root.path("sys/kernel/btf/vmlinux").exists() {
-        return Finding::ok("BPF types", "/sys/kernel/btf/vmlinux; nothing here needs it yet");
+        return Finding::ok(
+            "BPF types",
+            "/sys/kernel/btf/vmlinux; interrupts of VMs can be heard by a build with BPF",
+        );
     }
-    let remedy = "use a kernel with CONFIG_DEBUG_INFO_BTF; nothing here needs it yet";
+    let remedy = "use a kernel with CONFIG_DEBUG_INFO_BTF; only hearing interrupts of VMs needs it";
     Finding::missing("BPF types", "no /sys/kernel/btf/vmlinux", remedy)
 }
 

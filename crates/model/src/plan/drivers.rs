@@ -52,7 +52,11 @@ impl PolicyPlan {
 
     /// Whether it boosts for interrupts, so that each gets a ticket.
     pub fn boosts_on_injection(&self) -> bool {
-        matches!(self, Self::Dynamic(config) if config.boost_on_injection)
+        match self {
+            Self::Dynamic(config) => config.boost_on_injection,
+            Self::WakeBoost(config) => config.boost_on_injection,
+            _ => false,
+        }
     }
 
     /// Whether it gives boosted time back, and so wants accounts.

@@ -207,7 +207,8 @@ table! {
         longest_boost: Option<At<Time>>,
         /// dynamic: longest that a preempt-disabled section holds a boost.
         max_preempt_off: Option<At<Span1>>,
-        /// dynamic: boost when an interrupt is injected.
+        /// dynamic, wake-boost: boost when an interrupt is injected. For a real VM without a driver, vcoop has to hear
+        /// KVM's own events for it: a build with the feature `bpf`.
         boost_on_injection: Option<At<bool>>,
         /// dynamic: boost a vCPU that is not running when another one sends it an IPI. With posted
         /// IPIs the sender then asks by a hypercall.

@@ -209,7 +209,7 @@ macro_rules! each_key {
             vm_refill: false, true, true, false, false;
             longest_boost: false, true, false, false, false;
             max_preempt_off: false, true, false, false, false;
-            boost_on_injection: false, true, false, false, false;
+            boost_on_injection: false, true, true, false, false;
             boost_receiver: false, true, false, false, false;
             boost_on_request: false, true, false, false, false;
             boost_across_idle: false, true, false, false, false;
@@ -309,6 +309,7 @@ fn plan(
                 run_ns: keys.run.as_ref()?.value.0,
                 vcpu_budget: vcpu?,
                 vm_budget: vm?,
+                boost_on_injection: flag(&keys.boost_on_injection)?,
                 repay: flag(&keys.repay)?,
                 rest_slice_ns: unless_0(&keys.rest_slice),
             }),

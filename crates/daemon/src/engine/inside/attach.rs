@@ -9,7 +9,7 @@ use vcoop_policy::driver;
 use vcoop_sources::Perf;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::{Attributes, Captured, RunTimes};
-use vcoop_vmm::VcpuThread;
+use vcoop_vmm::{Accel, VcpuThread};
 
 use super::{AttachedVm, CHECK_NS, Inside, vcpu_status};
 use crate::engine::link::Link;
@@ -19,17 +19,17 @@ use crate::protocol::{VcpuStatus, VmId, VmStatus};
 
 impl Inside {
     pub(super) fn attach(&mut self, target: Target) -> Result<VmStatus, String> {
-        let Target { vm: id, vcpus, plan, timers, shares } = target;
+        let Target { vm: id, accel, vcpus, plan, timers, shares } = target;
         // What takes long, or can fail, comes before the first boost.
         let of_timers = |why| format!("the thread that delivers its timers: {why}");
         let timers = timers.map(|(thread, plan)| {
-            self.prepare(id.clone(), vec![thread], plan, None).map_err(of_timers)
+            self.prepare((id.clone(), accel), vec![thread], plan, None).map_err(of_timers)
         });
         let timers = timers.transpose()?;
         if let Some(vm) = timers.and_then(|number| self.vms.get_mut(&number)) {
             vm.is_timers = true;
         }
-        let number = match self.prepare(id, vcpus, plan, shares) {
+        let number = match self.prepare((id, accel), vcpus, plan, shares) {
             Ok(number) => number,
             Err(why) => {
                 timers.and_then(|number| self.detach(number));
@@ -47,7 +47,7 @@ impl Inside {
 
     fn prepare(
         &mut self,
-        id: VmId,
+        (id, accel): (VmId, Accel),
         vcpus: Vec<VcpuThread>,
         plan: Box<Plan>,
         shares: Option<Shares>,
@@ -72,7 +72,10 @@ impl Inside {
             shared: plan.policy.shared(now),
             vcpus: Vec::new(),
             times: Vec::new(),
+            hears: Vec::new(),
+            interrupted: None,
             id,
+            accel,
             plan,
         };
         self.vms.insert(number, vm);
@@ -81,6 +84,10 @@ impl Inside {
                 self.detach(number);
                 return Err(format!("vCPU {}: {why}", vcpu.index));
             }
+        }
+        if let Err(why) = self.hear_interrupts(number) {
+            self.detach(number);
+            return Err(why);
         }
         Ok(number)
     }
@@ -175,6 +182,7 @@ impl Inside {
             source
                 .watch(tid, heard_after(&vm.plan.policy), self.poll.as_fd())
                 .map_err(|e| words(&e))?;
+            vm.hears = vec![source.name()];
         }
         Ok(())
     }
@@ -207,6 +215,7 @@ impl Inside {
     /// about it any more. What cannot be given back stays in the journal.
     fn let_go(&mut self, vcpu: Vcpu, due: Due) {
         self.source.iter_mut().for_each(|source| source.forget(vcpu.tid()));
+        self.interrupts.iter_mut().for_each(|interrupts| interrupts.forget(vcpu.tid()));
         self.threads.remove(&vcpu.tid());
         if let Some(at) = vcpu.armed {
             self.dues.remove(&(at, due));

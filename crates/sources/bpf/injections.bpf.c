@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Tells of interrupts for vCPUs before these run again: whom for, what kind, when. Only vCPUs that are in the maps
+ * are told of. CO-RE: the few fields that are read are found by their names in the running kernel's types.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+char _license[] SEC("license") = "GPL";
+
+#define READ __attribute__((preserve_access_index))
+struct upid { int nr; } READ;
+struct pid { struct upid numbers[1]; } READ;
+struct kvm_vcpu { struct pid *pid; _Bool preempted; } READ;
+struct kvm_lapic { struct kvm_vcpu *vcpu; } READ;
+
+/* As in events.rs of this crate. */
+enum kind { TIMER, DEVICE, IPI, NMI };
+struct event { __u64 at; __u32 tid; __u32 kind; };
+
+/* Of the APIC's delivery modes. */
+#define DELIVERS_NMI 4
+
+#define MOST_VCPUS 8192
+
+/* vCPUs by the number of their thread. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MOST_VCPUS);
+	__type(key, __u32);
+	__type(value, __u32);
+} threads SEC(".maps");
+
+/* Threads of vCPUs by process and APIC id: all that the tracepoint knows. */
+struct apic { __u32 process, id; };
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MOST_VCPUS);
+	__type(key, struct apic);
+	__type(value, __u32);
+} apics SEC(".maps");
+
+/* Interrupts that a vCPU which runs was given and has not taken, by its thread: the kind of the last. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MOST_VCPUS);
+	__type(key, __u32);
+	__type(value, __u32);
+} untaken SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 16);
+} ring SEC(".maps");
+
+/* Events for which the ring had no room. */
+__u64 lost = 0;
+
+static void tell(__u32 tid, __u32 kind)
+{
+	struct event *event = bpf_ringbuf_reserve(&ring, sizeof(*event), 0);
+
+	if (!event) {
+		__sync_fetch_and_add(&lost, 1);
+		return;
+	}
+	event->at = bpf_ktime_get_ns();
+	event->tid = tid;
+	event->kind = kind;
+	bpf_ringbuf_submit(event, 0);
+}
+
+/* Who sends it: a vCPU, or else a device. */
+static __u32 sender(void)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+
+	return bpf_map_lookup_elem(&threads, &tid) ? IPI : DEVICE;
+}
+
+/*
+ * One that was preempted waits for its CPU. One that runs takes the interrupt when it next enters the guest, unless it
+ * is preempted before. One that is halted is woken: its wake-up is heard otherwise.
+ */
+static void of_vcpu(struct kvm_vcpu *vcpu, __u32 kind)
+{
+	__u32 tid = vcpu->pid->numbers[0].nr;
+
+	if (!bpf_map_lookup_elem(&threads, &tid))
+		return;
+	if (vcpu->preempted)
+		tell(tid, kind);
+	else
+		bpf_map_update_elem(&untaken, &tid, &kind, BPF_ANY);
+}
+
+SEC("raw_tp/kvm_entry")
+int entered(void *context)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+
+	bpf_map_delete_elem(&untaken, &tid);
+	return 0;
+}
+
+/* A vCPU is preempted with an interrupt that it has not taken. */
+SEC("raw_tp/sched_switch")
+int switched(struct bpf_raw_tracepoint_args *context)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+	__u32 *kind = bpf_map_lookup_elem(&untaken, &tid);
+
+	if (!kind)
+		return 0;
+	if (context->args[0])
+		tell(tid, *kind);
+	bpf_map_delete_elem(&untaken, &tid);
+	return 0;
+}
+
+/* KVM's own timer expires, in the host's timer interrupt. */
+SEC("fentry/apic_timer_expired")
+int BPF_PROG(timer_expired, struct kvm_lapic *apic)
+{
+	of_vcpu(apic->vcpu, TIMER);
+	return 0;
+}
+
+/* Any interrupt is handed to a vCPU's APIC, by whoever sends it. */
+SEC("fentry/__apic_accept_irq")
+int BPF_PROG(accept_irq, struct kvm_lapic *apic, int mode)
+{
+	of_vcpu(apic->vcpu, mode == DELIVERS_NMI ? NMI : sender());
+	return 0;
+}
+
+/* The same without the vCPU, for kernels without fentry. A vCPU's own timer comes too late here: from itself. */
+SEC("raw_tp/kvm_apic_accept_irq")
+int accepted(struct bpf_raw_tracepoint_args *context)
+{
+	__u64 who = bpf_get_current_pid_tgid();
+	struct apic apic = { who >> 32, context->args[0] };
+	__u32 *tid = bpf_map_lookup_elem(&apics, &apic);
+
+	if (tid && *tid != (__u32)who)
+		tell(*tid, (context->args[1] & 7) == DELIVERS_NMI ? NMI : sender());
+	return 0;
+}
