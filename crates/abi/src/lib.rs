@@ -13,6 +13,35 @@
 //! * [`pvsched`]: conversion to and from the public pvsched page shape.
 //! * [`conformance`]: holds anybody's guest or host against the protocol.
 //!
+//! # Example
+//!
+//! A guest that is about to run a real-time task, and a host that boosts its vCPU for it:
+//!
+//! ```
+//! use std::sync::atomic::Ordering::Release;
+//!
+//! use vcoop_abi::{BoostRequest, GuestArea, HostArea, Intent, Status, TaskIntent, Word};
+//!
+//! let (guest, host) = (GuestArea::new(), HostArea::new());
+//!
+//! // The guest stores words.
+//! let intent = Intent { pending: Some(TaskIntent::fifo(80)), ..Intent::default() };
+//! guest.intent.store(intent.to_word(), Release);
+//! guest.request.store(BoostRequest::Boost.to_word(), Release);
+//!
+//! // The host reads each word once. A word is wrapped until it is decoded, and any bits decode.
+//! let words = guest.read();
+//! assert!(words.intent.decode::<Intent>().is_urgent());
+//! assert_eq!(words.request.decode::<BoostRequest>(), BoostRequest::Boost);
+//!
+//! // The host stores its answer, and the guest loads it.
+//! host.status.store(Status::Boosted.to_word(), Release);
+//! assert_eq!(host.status(), Status::Boosted);
+//! ```
+//!
+//! Who boosts, and when, is the subject of `vcoop-policy`. A whole VMM loop is in
+//! `examples/vmm_loop.rs` of the repository.
+//!
 //! # Ordering
 //!
 //! A boost that lands while the guest decides that it needs none must not survive. Both sides run

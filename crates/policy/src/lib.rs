@@ -21,6 +21,44 @@
 //! * [`budget::Bucket`]: the token bucket behind every bound.
 //! * [`catalogue`]: which policies there are, and who can run them.
 //!
+//! # Example
+//!
+//! `wake-boost` needs no help of the guest: it boosts a vCPU while it is halted, and for a bounded time
+//! after its wake-up.
+//!
+//! ```
+//! use vcoop_abi::GuestWords;
+//! use vcoop_policy::config::{Budget, Means, WakeBoostConfig};
+//! use vcoop_policy::{Action, Event, HostPolicy, VmShared};
+//!
+//! let config = WakeBoostConfig {
+//!     means: Means::Fifo(1),
+//!     run_ns: 500_000,
+//!     vcpu_budget: Budget { burst_ns: 3_000_000, refill_ppm: 250_000 },
+//!     vm_budget: Budget { burst_ns: 3_000_000, refill_ppm: 250_000 },
+//!     repay: false,
+//!     rest_slice_ns: None,
+//! };
+//! let mut vm = VmShared::new(config.vm_budget, 0);
+//! let mut policy = HostPolicy::wake_boost(config, 0);
+//! policy.on(0, Event::Enable, &mut vm);
+//!
+//! let actions = policy.on(1_000_000, Event::Halted(GuestWords::SILENT), &mut vm);
+//! assert!(actions.contains(&Action::Boost(Means::Fifo(1))));
+//!
+//! // It runs. The policy says when it wants to be called, and ends the boost after half a millisecond.
+//! let mut now = 2_000_000;
+//! let mut actions = policy.on(now, Event::Woken, &mut vm);
+//! while let Some(Action::ArmTimer(at)) = actions.first().copied() {
+//!     now = at;
+//!     actions = policy.on(now, Event::Timer, &mut vm);
+//! }
+//! assert!(actions.contains(&Action::Restore) && now == 2_500_000);
+//! ```
+//!
+//! A program that has vCPU threads does not call policies itself: it brings a [`driver::Port`] and calls
+//! the functions of [`driver`]. `examples/vmm_loop.rs` of the repository is such a program.
+//!
 //! # What a policy is owed
 //!
 //! The [`driver`] sees to all of this but the first two, which are its port's:

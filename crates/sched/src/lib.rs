@@ -7,6 +7,52 @@
 //! the level wants done ([`Level::pop_note`]). A level does not know whether its entities are
 //! threads on pCPUs or tasks on vCPUs; the host and every guest are instances of this one type.
 //!
+//! # Example
+//!
+//! One CPU, a fair entity that runs, and a real-time one that wakes up:
+//!
+//! ```
+//! use vcoop_sched::config::{
+//!     Balance, DlConfig, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
+//! };
+//! use vcoop_sched::{Attr, CpuId, Leave, Level, Note};
+//!
+//! /// What a driver does after each call; here an interrupt is served at once.
+//! fn serve(level: &mut Level, now: u64) {
+//!     while let Some(note) = level.pop_note() {
+//!         if let Note::Kick { cpu, .. } = note {
+//!             level.schedule(now, cpu, Leave::Preempted);
+//!         }
+//!     }
+//! }
+//!
+//! let mut level = Level::new(&LevelConfig {
+//!     topology: Topology::flat(1),
+//!     tick_ns: 4_000_000,
+//!     fair: Fair::Eevdf(EevdfTunables::for_cpus(1)),
+//!     rr_slice_ns: 100_000_000,
+//!     rt_guard: RtGuard::Off,
+//!     dl: DlConfig::default(),
+//!     balance: Balance::default(),
+//!     groups: vec![],
+//! })?;
+//! let fair = level.add(Attr::anywhere(Policy::NORMAL), CpuId(0));
+//! let urgent = level.add(Attr::anywhere(Policy::Fifo(10)), CpuId(0));
+//!
+//! level.wake(0, fair, None);
+//! serve(&mut level, 0);
+//! assert_eq!(level.current(CpuId(0)), Some(fair));
+//!
+//! level.wake(1_000_000, urgent, None);
+//! serve(&mut level, 1_000_000);
+//! assert_eq!(level.current(CpuId(0)), Some(urgent));
+//!
+//! // It goes to sleep, and the other one goes on.
+//! level.schedule(1_200_000, CpuId(0), Leave::Blocked);
+//! assert_eq!(level.current(CpuId(0)), Some(fair));
+//! # Ok::<(), vcoop_sched::ConfigError>(())
+//! ```
+//!
 //! # The contract of a driver
 //!
 //! - Time given to calls never decreases.

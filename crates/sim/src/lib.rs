@@ -3,6 +3,30 @@
 //! [`run`] takes one [`Plan`] and a seed and gives back one [`Recording`]. The same plan and seed
 //! give the same recording on any machine, but for the CPU time it took.
 //!
+//! Plans are made from scenarios, the built-in ones or texts of your own:
+//!
+//! ```
+//! use vcoop_model::builtin::builtin_scenario;
+//! use vcoop_model::capture::NoCaptures;
+//! use vcoop_model::scenario::{Scenario, Set};
+//!
+//! let text = builtin_scenario("busy-host-1").expect("it is built in");
+//! let short = [Set::of("duration", "200ms"), Set::of("warmup", "50ms")];
+//! let scenario = Scenario::parse("busy-host-1", text, &short, &NoCaptures)?;
+//! for plan in scenario.plans(None)? {
+//!     let recording = vcoop_sim::run(&plan, 1, &|| false)?;
+//!     for record in &recording.latencies {
+//!         let p99_us = record.hist.value_at_quantile(0.99) as f64 / 1e3;
+//!         println!("{} {}: p99 {p99_us} us", plan.policy_name, record.probe);
+//!         // The parts of all samples add up to all samples, to the nanosecond.
+//!         assert_eq!(record.parts_sum.iter().sum::<u128>(), record.sum_ns);
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `examples/ratio_study.rs` of the repository is a study of some fifty lines. What the crate holds:
+//!
 //! ```text
 //! queue    what happens next: one pending event per timer-owning entity
 //! machine  what a machine is made of, and what its parts can be doing
