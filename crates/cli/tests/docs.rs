@@ -34,8 +34,8 @@ fn pages() -> Vec<(PathBuf, String)> {
         .filter(|path| path.extension().is_some_and(|e| e == "md"))
         .collect();
     paths.sort();
-    paths.push(root().join("README.md"));
-    paths.push(root().join("captures/README.md"));
+    let others = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "captures/README.md"];
+    paths.extend(others.map(|name| root().join(name)));
     paths.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
 }
 
@@ -477,6 +477,61 @@ fn links_lead_somewhere() {
             }
             let found = path.parent().unwrap().join(target);
             assert!(found.exists(), "{}: no {target}", path.display());
+        }
+    }
+}
+
+/// The code spans of a line.
+fn spans(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn contributing_names_files_and_functions_that_there_are() {
+    let text = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
+    let prose = text.lines().filter(|line| !line.starts_with("    "));
+    let is_path = |span: &&str| span.contains('/') && !span.contains(' ') && !span.starts_with('/');
+    let mut files = 0;
+    for line in prose {
+        for path in spans(line).filter(is_path) {
+            assert!(root().join(path).exists(), "CONTRIBUTING.md names {path}");
+            files += 1;
+        }
+        // A row of a walk: what happens in a file, with the names of its functions.
+        let Some((path, what)) = line.strip_prefix("| `").and_then(|row| row.split_once("` | "))
+        else {
+            continue;
+        };
+        if path.ends_with(".rs") {
+            let code = fs::read_to_string(root().join(path)).unwrap();
+            for name in spans(what) {
+                assert!(code.contains(name), "CONTRIBUTING.md: {path} has no {name}");
+            }
+        }
+    }
+    assert!(files > 50, "only {files} files were found in CONTRIBUTING.md");
+}
+
+#[test]
+fn contributing_maps_every_crate_above_those_it_uses() {
+    let text = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `crates/")?.split_once("` | "));
+    let map: Vec<&str> = rows.map(|(name, _)| name).filter(|name| !name.contains('/')).collect();
+    let place = |name: &str| {
+        let rows: Vec<usize> = (0..map.len()).filter(|&row| map[row] == name).collect();
+        assert_eq!(rows.len(), 1, "rows of crates/{name} in CONTRIBUTING.md");
+        rows[0]
+    };
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let own = place(&name);
+        let manifest = root().join("crates").join(&name).join("Cargo.toml");
+        let manifest = fs::read_to_string(manifest).unwrap();
+        // Tests may use anything.
+        let used = manifest.split("dev-dependencies]").next().unwrap().lines();
+        for line in used.filter_map(|line| line.strip_prefix("vcoop-")) {
+            let used = line.split(['.', ' ']).next().unwrap();
+            assert!(own < place(used), "CONTRIBUTING.md: {name} uses {used} and stands below it");
         }
     }
 }
