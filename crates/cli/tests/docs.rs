@@ -467,18 +467,61 @@ fn the_abi_page_has_the_values_and_every_rule() {
     }
 }
 
+/// Where a link to a heading goes, as mdBook and GitHub name it.
+fn anchor(heading: &str) -> String {
+    let kept = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
+    let name: String = heading.trim().to_lowercase().chars().filter(kept).collect();
+    name.replace(' ', "-")
+}
+
 #[test]
 fn links_lead_somewhere() {
     for (path, text) in pages() {
         for rest in text.split("](").skip(1) {
-            let target = rest.split([')', '#', ' ']).next().unwrap_or_default();
-            if target.is_empty() || target.contains("://") {
+            let link = rest.split([')', ' ']).next().unwrap_or_default();
+            let (target, section) = link.split_once('#').unwrap_or((link, ""));
+            if link.is_empty() || target.contains("://") {
                 continue;
             }
-            let found = path.parent().unwrap().join(target);
+            let found = match target {
+                "" => path.clone(),
+                _ => path.parent().unwrap().join(target),
+            };
             assert!(found.exists(), "{}: no {target}", path.display());
+            if section.is_empty() {
+                continue;
+            }
+            let page = fs::read_to_string(&found).unwrap();
+            let mut headings = page.lines().filter(|line| line.starts_with('#'));
+            let there = headings.any(|line| anchor(line.trim_start_matches('#')) == section);
+            assert!(there, "{}: no section {section} in {target}", path.display());
         }
     }
+}
+
+/// Numbers of a text, as they are written: `5.12`, `0.019`, `99`.
+fn numbers(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_digit() && c != '.')
+        .map(|word| word.trim_matches('.'))
+        .filter(|word| word.contains(|c: char| c.is_ascii_digit()))
+}
+
+/// README sums up results of other pages: each number of a row is on the page that the row links to.
+#[test]
+fn numbers_in_readme_are_on_the_pages_it_links_to() {
+    let text = fs::read_to_string(root().join("README.md")).unwrap();
+    let mut rows = 0;
+    for row in text.lines().filter(|line| line.starts_with("| [")) {
+        let link = row.split("](").nth(1).and_then(|rest| rest.split(')').next()).unwrap();
+        let page = fs::read_to_string(root().join(link)).unwrap();
+        let there: Vec<&str> = numbers(&page).collect();
+        // The first cell says where; the others, what came of it.
+        for number in row.split(" | ").skip(1).flat_map(numbers) {
+            assert!(there.contains(&number), "README.md: {number} is not in {link}");
+        }
+        rows += 1;
+    }
+    assert!(rows >= 3, "README.md has the results of {rows} pages");
 }
 
 /// The code spans of a line.
