@@ -36,7 +36,7 @@ const UPLOT_SCRIPT: &str = include_str!("../assets/uplot/uPlot.iife.min.js");
 
 /// Widths in pixels for which charts are drawn: a phone or a column, and a page.
 const NARROW: f64 = 328.0;
-const WIDE: f64 = 740.0;
+const WIDE: f64 = 640.0;
 /// Width of a chart that stands in a file of its own.
 const PICTURE: f64 = 720.0;
 /// Most rows of numbers under a chart.

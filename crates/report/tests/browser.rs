@@ -44,6 +44,14 @@ for (const figure of document.querySelectorAll('figure')) {
   const drawn = charts[0].querySelectorAll('path.ln, path.dt, g.bx rect, g.wk path').length;
   if (!drawn) say(`${figure.id} is empty`);
 }
+for (const grid of document.querySelectorAll('.grid')) {
+  if (!grid.querySelector('.wide')) continue;
+  const empty = grid.getBoundingClientRect().right - Math.max(...[...grid.children].map((f) => f.getBoundingClientRect().right));
+  if (empty > 2) say(`${grid.children[0].id} and its like leave ${empty} px empty`);
+}
+for (const table of document.querySelectorAll('.scroll')) {
+  if (getComputedStyle(table).backgroundImage === 'none') say('nothing shows that a table goes on beside the screen');
+}
 const buttons = [...document.querySelectorAll('button.zoom')];
 if (!buttons.length) say('nothing can be looked at closely');
 for (const button of buttons) {
@@ -130,7 +138,7 @@ fn every_chart_shows_on_every_screen() {
         page.replacen("<head>", &format!("<head>{LISTEN}"), 1).replacen("</body>", LOOK, 1);
     fs::write(&looked_at, looking).unwrap();
     let mut wrong = Vec::new();
-    for width in [360, 800, 1600] {
+    for width in [360, 800, 1400, 1600] {
         for dark in [false, true] {
             let scheme = if dark { "dark" } else { "light" };
             let seen = problems(&looked_at, width, dark);

@@ -101,6 +101,36 @@ fn names_that_are_alike_stay_apart() {
     assert_eq!(ids.len(), count);
 }
 
+/// A policy's colour in the first chart that has it, by the legend.
+fn colour(document: &Document, policy: &str) -> Option<Slot> {
+    let charts = charts_of(document);
+    let mut keys = charts.iter().flat_map(|chart| &chart.legend);
+    keys.find(|key| key.label == policy).map(|key| key.slot)
+}
+
+#[test]
+fn a_policy_has_the_same_colour_whatever_it_is_compared_with() {
+    let renamed = |from: &[&str; 2], to: &[&str; 2]| {
+        let mut text = serde_json::to_string(&measured("")).unwrap();
+        for (from, to) in from.iter().zip(to) {
+            text = text.replace(&format!("\"{from}\""), &format!("\"{to}\""));
+        }
+        serde_json::from_str::<Document>(&text).unwrap()
+    };
+    let usual = measured("");
+    assert_eq!(colour(&usual, "vanilla"), Some(Slot::Series(0)));
+    assert_eq!(colour(&usual, "dynamic"), Some(Slot::Series(2)));
+    let fixed = renamed(&["vanilla", "dynamic"], &["vanilla", "static"]);
+    assert_eq!(colour(&fixed, "static"), Some(Slot::Series(3)));
+    // Beside one of the usual ones another policy has none of their colours.
+    let own = renamed(&["vanilla", "dynamic"], &["gentle", "dynamic"]);
+    assert_eq!(own.baseline, "gentle");
+    assert_eq!(colour(&own, "gentle"), Some(Slot::Series(0)));
+    assert_eq!(colour(&own, "dynamic"), Some(Slot::Series(2)));
+    let alone = renamed(&["vanilla", "dynamic"], &["halt", "poll"]);
+    assert_eq!(colour(&alone, "poll"), Some(Slot::Series(1)));
+}
+
 #[test]
 fn hostile_names_stay_text() {
     let document = measured("");

@@ -8,7 +8,7 @@ use vcoop_lab::result::{Document, LatencySeries};
 use super::Group;
 use super::lanes::{Panel, panels, probes, titled};
 use crate::chart::escape::id;
-use crate::chart::{Axis, Chart, Layer, Rect, Scale, Sign, Table, Unit, Whisker};
+use crate::chart::{Axis, Chart, Layer, Scale, Sign, Table, Unit, Whisker};
 
 /// Bins of a drawn histogram by octave.
 const PER_OCTAVE: f64 = 4.0;
@@ -261,13 +261,13 @@ pub(super) fn quantiles(document: &Document) -> Group {
         let charts = panels
             .iter()
             .enumerate()
-            .map(|(i, panel)| quantile_bars(document, probe, i, panel, y.clone()));
+            .map(|(i, panel)| quantile_dots(document, probe, i, panel, y.clone()));
         group.add(charts.collect());
     }
     group
 }
 
-fn quantile_bars(document: &Document, probe: &str, index: usize, panel: &Panel, y: Axis) -> Chart {
+fn quantile_dots(document: &Document, probe: &str, index: usize, panel: &Panel, y: Axis) -> Chart {
     let found: Vec<_> = panel
         .lanes
         .iter()
@@ -276,11 +276,10 @@ fn quantile_bars(document: &Document, probe: &str, index: usize, panel: &Panel, 
     let shown: Vec<&Quantile> =
         QUANTILES.iter().filter(|q| found.iter().any(|(_, s)| q.2(s).is_some())).collect();
     let mut table = Table::new(&["", "quantile", "value", "95 % interval"]);
-    let (mut layers, mut whiskers, mut legend) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut layers, mut legend) = (Vec::new(), Vec::new());
     let width = 0.8 / found.len().max(1) as f64;
     for (n, (lane, series)) in found.iter().enumerate() {
-        legend.push(lane.key(Sign::Box));
-        let mut boxes = Vec::new();
+        legend.push(lane.key(Sign::Dot));
         let mut marks = Vec::new();
         for (group, quantile) in shown.iter().enumerate() {
             let Some(value) = quantile.2(series) else { continue };
@@ -290,22 +289,19 @@ fn quantile_bars(document: &Document, probe: &str, index: usize, panel: &Panel, 
                 format!("{} to {}", human::time(lo), human::time(hi))
             });
             let hint = format!("{} {} {}", lane.label, quantile.1, human::time(value));
-            boxes.push(Rect { x: (from, from + width), y: (y.min, value), hint: hint.clone() });
             marks.push(Whisker {
                 at: from + width / 2.0,
                 value,
                 interval,
                 horizontal: false,
-                mark: false,
+                mark: true,
                 hint: format!("{hint}, {bounds}"),
             });
             let row = [lane.label.clone(), quantile.1.to_owned(), human::time(value), bounds];
             table.rows.push(row.to_vec());
         }
-        layers.push(Layer::Boxes { slot: lane.slot, boxes });
-        whiskers.push(Layer::Whiskers { slot: lane.slot, whiskers: marks });
+        layers.push(Layer::Whiskers { slot: lane.slot, whiskers: marks });
     }
-    layers.extend(whiskers);
     let names = shown.iter().enumerate().map(|(i, q)| (i as f64 + 0.5, q.1.to_owned()));
     let x = Axis {
         label: String::new(),

@@ -14,6 +14,9 @@ use crate::chart::{Key as LegendKey, Sign, Slot};
 /// Most lines over each other.
 const MOST_LANES: usize = 8;
 
+/// Policies that have the same colour in every report: those that people compare with the baseline.
+const USUAL: [(&str, usize); 3] = [("wake-boost", 1), ("dynamic", 2), ("static", 3)];
+
 /// A line of a chart.
 #[derive(Clone, Debug)]
 pub(crate) struct Lane {
@@ -83,16 +86,15 @@ pub(crate) fn panels(document: &Document) -> Vec<Panel> {
         params: params.clone(),
     };
     if document.policies.len() > 1 || cells.len() <= document.backends.len() {
+        let colours = colours(document);
         let panel = |(backend, params): &(String, Params)| Panel {
             title: place_words(document, backend, params),
             place: place_words(document, backend, params),
             lanes: document
                 .policies
                 .iter()
-                .enumerate()
-                .map(|(n, policy)| {
-                    lane(policy.clone(), place(document, n), backend, policy, params)
-                })
+                .zip(&colours)
+                .map(|(policy, n)| lane(policy.clone(), *n, backend, policy, params))
                 .collect(),
         };
         return cells.iter().map(panel).collect();
@@ -123,14 +125,25 @@ pub(crate) fn panels(document: &Document) -> Vec<Panel> {
     all
 }
 
-/// The colour of a policy: the baseline's is grey wherever it stands.
-fn place(document: &Document, n: usize) -> usize {
-    let base = document.policies.iter().position(|p| *p == document.baseline).unwrap_or(0);
-    match n {
-        _ if n == base => 0,
-        _ if n < base => n + 1,
-        _ => n,
-    }
+/// The colours of the policies. The baseline is grey, the usual ones have their own, and others take in
+/// their order what is left.
+fn colours(document: &Document) -> Vec<usize> {
+    let own = |policy: &String| {
+        let usual = USUAL.iter().find(|(name, _)| policy == name);
+        (*policy != document.baseline).then_some(usual).flatten().map(|(_, n)| *n)
+    };
+    let any_usual = document.policies.iter().any(|policy| own(policy).is_some());
+    // Where none of the usual ones is, nobody takes another policy for it.
+    let first = if any_usual { USUAL.len() + 1 } else { 1 };
+    let taken: Vec<usize> = document.policies.iter().filter_map(own).collect();
+    let mut left = (first..MOST_LANES).chain(1..first).chain(MOST_LANES..);
+    let mut next = || left.find(|n| !taken.contains(n)).unwrap_or(0);
+    let colour = |policy: &String| match own(policy) {
+        _ if *policy == document.baseline => 0,
+        Some(n) => n,
+        None => next(),
+    };
+    document.policies.iter().map(colour).collect()
 }
 
 /// Names of latency series in the order of a report: guests first.

@@ -4,14 +4,12 @@ use vcoop_lab::human;
 use vcoop_lab::reproduce::{Bucket, Cell, HistogramResult};
 
 use crate::chart::escape::id;
-use crate::chart::{Axis, Chart, Key, Layer, Rect, Scale, Sign, Slot, Table, Unit};
+use crate::chart::{Axis, Chart, Key, Layer, Scale, Sign, Slot, Table, Unit};
 
-/// Room between two pairs of bars.
-const GAP: f64 = 0.3;
-/// Most pairs of bars in one chart.
+/// Most pairs of dots in one chart.
 const MOST: usize = 16;
 
-/// Charts of a table: pairs of bars, published and simulated, a chart a row of the table; a long row in
+/// Charts of a table: pairs of dots, published and simulated, a chart a row of the table; a long row in
 /// several.
 pub(crate) fn charts(title: &str, table: &str, row_name: &str, cells: &[&Cell]) -> Vec<Chart> {
     let mut rows: Vec<&str> = Vec::new();
@@ -24,7 +22,7 @@ pub(crate) fn charts(title: &str, table: &str, row_name: &str, cells: &[&Cell]) 
     let ours = cells.first().map_or("", |c| c.simulated_unit.as_str());
     let label = if ours == unit { unit.to_owned() } else { format!("{unit}; {ours} simulated") };
     let values = cells.iter().flat_map(|c| [Some(c.published), c.simulated]).flatten();
-    // A bar needs some length.
+    // Room for a zero beside the least value.
     let values = values.filter(|v| *v > 0.0).map(|v| v * 0.8);
     let x = Axis::over(&label, Unit::Count, Scale::Log, values);
     let mut charts = Vec::new();
@@ -41,20 +39,22 @@ pub(crate) fn charts(title: &str, table: &str, row_name: &str, cells: &[&Cell]) 
 }
 
 fn pairs(cells: &[&Cell], x: Axis) -> Chart {
-    let (mut published, mut simulated, mut ticks) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut published, mut simulated) = (Vec::new(), Vec::new());
+    let (mut layers, mut ticks) = (Vec::new(), Vec::new());
     let mut table = Table::new(&["", "published", "simulated", "ratio"]);
     for (i, cell) in cells.iter().enumerate() {
-        let (from, width) = (i as f64 + GAP / 2.0, (1.0 - GAP) / 2.0);
-        ticks.push((i as f64 + 0.5, cell.column.clone()));
-        let rect = |from: f64, value: f64, what: &str, unit: &str| Rect {
-            // Zero has no place on a logarithmic axis: a line at its foot.
-            x: (x.min, value.max(x.min * 1.03)),
-            y: (from, from + width),
-            hint: format!("{} {what}: {} {unit}", cell.column, human::digits(value)),
-        };
-        published.push(rect(from, cell.published, "published", &cell.unit));
-        let ours = cell.simulated.map(|v| rect(from + width, v, "simulated", &cell.simulated_unit));
-        simulated.extend(ours);
+        let at = i as f64 + 0.5;
+        ticks.push((at, cell.column.clone()));
+        // Zero has no place on a logarithmic axis: a dot at its end.
+        let mut dots = vec![(cell.published.max(x.min), at)];
+        published.push(dots[0]);
+        if let Some(v) = cell.simulated {
+            dots.push((v.max(x.min), at));
+            simulated.push(dots[1]);
+            dots.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let (slot, label) = (Slot::Series(0), cell.column.clone());
+            layers.push(Layer::Line { slot, label, points: dots, step: false, faint: true });
+        }
         table.rows.push(vec![
             cell.column.clone(),
             format!("{} {}", human::digits(cell.published), cell.unit),
@@ -65,21 +65,24 @@ fn pairs(cells: &[&Cell], x: Axis) -> Chart {
             cell.ratio.map_or_else(|| "n/a".to_owned(), human::ratio),
         ]);
     }
-    let key =
-        |n, label: &str| Key { slot: Slot::Series(n), sign: Sign::Box, label: label.to_owned() };
+    let mut legend = Vec::new();
+    for (n, label, points) in [(0, "published", published), (1, "simulated", simulated)] {
+        let (slot, label) = (Slot::Series(n), label.to_owned());
+        legend.push(Key { slot, sign: Sign::Dot, label: label.clone() });
+        layers.push(Layer::Dots { slot, label, points, size: 7.0 });
+    }
     Chart {
         id: String::new(),
         title: String::new(),
-        caption: "On a logarithmic axis; a bar of no length is a zero.".to_owned(),
+        caption: "The longer the line between the two, the larger the error; the axis is \
+                  logarithmic, and a dot at its left end is a zero."
+            .to_owned(),
         wide: false,
-        height: cells.len() as f64 * 28.0,
+        height: cells.len() as f64 * 24.0,
         x,
         y: Axis::rows(cells.len() as f64, ticks),
-        layers: vec![
-            Layer::Boxes { slot: Slot::Series(0), boxes: published },
-            Layer::Boxes { slot: Slot::Series(1), boxes: simulated },
-        ],
-        legend: vec![key(0, "published"), key(1, "simulated")],
+        layers,
+        legend,
         table,
         zoom: false,
     }
