@@ -5,14 +5,13 @@ use std::path::Path;
 use vcoop_lab::diff::{Diff, Row, diff};
 use vcoop_lab::human;
 use vcoop_lab::result::{self, Document};
-use vcoop_report::wrap;
 use vcoop_sweep::slo::{Held, Reading, quantities};
 
 use crate::args::DiffArgs;
 use crate::fail_if::conditions;
 use crate::failure::Failure;
 use crate::folder::RESULT;
-use crate::output::print;
+use crate::output::{print, style};
 use crate::report::{known, read};
 
 pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
@@ -56,7 +55,7 @@ fn document(path: &Path) -> Result<Document, Failure> {
 fn words(found: &Diff, all: bool) -> String {
     let mut text = String::new();
     for [what, a, b] in &found.settings {
-        text += &wrap(&format!("{what}: {a} -> {b}"), 2);
+        text += &style().wrap(&format!("{what}: {a} -> {b}"), 2);
     }
     if !found.settings.is_empty() {
         text += "\n";
@@ -78,11 +77,11 @@ fn words(found: &Diff, all: bool) -> String {
     }
     for (only, which) in found.only.iter().zip(["first", "second"]) {
         for name in only {
-            text += &wrap(&format!("only in the {which}: {name}"), 2);
+            text += &style().wrap(&format!("only in the {which}: {name}"), 2);
         }
     }
     let n = found.rows.len();
-    text += &wrap(
+    text += &style().wrap(
         &format!(
             "{n} numbers in both. Ratios are second over first, with 95 % intervals as of independent \
              results: * differs beyond noise."
@@ -90,7 +89,7 @@ fn words(found: &Diff, all: bool) -> String {
         2,
     );
     if hidden + silent > 0 {
-        text += &wrap(
+        text += &style().wrap(
             &format!(
                 "Not shown (--all): {hidden} that do not differ beyond noise, {silent} that differ and \
                  have no interval to tell by"

@@ -5,11 +5,10 @@ use std::thread;
 use serde::Serialize;
 use vcoop_kvm::{Finding, HostFacts, State, host_facts, survey};
 use vcoop_lab::backend::{Backend, Kvm};
-use vcoop_report::wrap;
 
 use crate::args::{DoctorArgs, Requirement};
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::{print, style};
 
 /// The document of `--json`.
 #[derive(Serialize)]
@@ -53,10 +52,10 @@ fn show(finding: &Finding) -> String {
     };
     let Finding { facility, evidence, remedy, .. } = finding;
     // The first line starts where the others do; its state goes before.
-    let wrapped = wrap(&format!("{}{facility}: {evidence}", " ".repeat(INDENT)), INDENT);
+    let wrapped = style().wrap(&format!("{}{facility}: {evidence}", " ".repeat(INDENT)), INDENT);
     let mut text = format!("  {state:9}{}", wrapped.get(INDENT..).unwrap_or_default());
     if let Some(remedy) = remedy {
-        text += &wrap(&format!("{}remedy: {remedy}", " ".repeat(INDENT)), INDENT + 2);
+        text += &style().wrap(&format!("{}remedy: {remedy}", " ".repeat(INDENT)), INDENT + 2);
     }
     text
 }

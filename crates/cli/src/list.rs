@@ -6,11 +6,10 @@ use vcoop_lab::published::Publication;
 use vcoop_model::builtin::builtin_scenarios;
 use vcoop_model::profile::Profile;
 use vcoop_model::scenario::{self, NamedPatch, Scenario};
-use vcoop_report::wrap;
 
 use crate::args::{ListArgs, ListWhat};
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::{print, style};
 use crate::scenario::refuse;
 
 /// The policies of this version, and where they run.
@@ -92,7 +91,7 @@ fn section(text: &mut String, heading: &str, rows: Rows) {
     text.push('\n');
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, about) in rows {
-        text.push_str(&wrap(&format!("  {name:width$}  {about}"), width + 4));
+        text.push_str(&style().wrap(&format!("  {name:width$}  {about}"), width + 4));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
-use vcoop_report::Style;
+use vcoop_report::{Style, WIDTH};
 
 use crate::failure::Failure;
 
@@ -66,11 +66,16 @@ pub(crate) fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", shown(text));
 }
 
-/// Colour only on a terminal whose user has not refused it (<https://no-color.org>).
+/// As the terminal is wide, and in colour if its user has not refused that (<https://no-color.org>).
+/// What does not go to a terminal is as a file has it.
 pub(crate) fn style() -> Style {
+    if !io::stdout().is_terminal() {
+        return Style::default();
+    }
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    Style { colour: io::stdout().is_terminal() && !refused && !dumb }
+    let width = ratatui::crossterm::terminal::size().map_or(WIDTH, |(columns, _)| columns.into());
+    Style { colour: !refused && !dumb, width: width.min(WIDTH) }
 }
 
 #[cfg(test)]
@@ -83,10 +88,11 @@ mod tests {
         let expected = "a\\u{1b}]0;owned\\u{7}b\\u{9b}2J\\u{202e}c\\r\tö\n";
         assert_eq!(shown(hostile), expected);
         for colour in [false, true] {
-            assert_eq!(shown_in(Style { colour }, hostile), expected);
+            assert_eq!(shown_in(Style { colour, ..Style::default() }, hostile), expected);
         }
         let ours = "\u{1b}[1mhead\u{1b}[0m";
-        assert_eq!(shown_in(Style { colour: true }, ours), ours);
-        assert!(!shown_in(Style { colour: false }, ours).contains('\u{1b}'));
+        let coloured = Style { colour: true, ..Style::default() };
+        assert_eq!(shown_in(coloured, ours), ours);
+        assert!(!shown_in(Style::default(), ours).contains('\u{1b}'));
     }
 }

@@ -4,7 +4,7 @@ use vcoop_capture::Loader;
 use vcoop_lab::published::Publication;
 use vcoop_lab::reproduce::{ReproduceError, Reproduction, Selection, Setup};
 use vcoop_lab::runner::Control;
-use vcoop_report::{Style, render_reproduction, render_reproduction_html, wrap};
+use vcoop_report::{Style, render_reproduction, render_reproduction_html};
 
 use crate::args::ReproduceArgs;
 use crate::failure::Failure;
@@ -68,6 +68,6 @@ fn unknown(name: &str, publications: &[Publication]) -> Failure {
         ids.extend(publication.claims.iter().map(|c| c.id.as_str()));
     }
     let guess = nearest(name, &ids).map(|n| format!("did you mean {n}? ")).unwrap_or_default();
-    let known = wrap(&format!("  {guess}there are: {}", ids.join(", ")), 4);
+    let known = style().wrap(&format!("  {guess}there are: {}", ids.join(", ")), 4);
     Failure::usage(format!("nothing published is called `{name}`\n{}", known.trim_end()))
 }

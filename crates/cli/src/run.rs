@@ -15,7 +15,7 @@ use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::scenario::Scenario;
 use vcoop_model::span::{Observer, SampleEvent};
 use vcoop_report::data::{self, Spool, Spools};
-use vcoop_report::{Style, render, wrap};
+use vcoop_report::{Style, render};
 use vcoop_sweep::slo::quantities;
 
 use crate::args::{BackendArg, RunArgs};
@@ -178,7 +178,7 @@ fn outline(scenario: &Scenario, selection: &Selection, jobs: usize, rate: f64) -
     text += &format!("policies: {} (ratios to {})\n", policies.join(", "), scenario.baseline);
     let cells = names(&mut plans.iter().map(|plan| params::words(&params::short(&plan.params))));
     if cells.len() > 1 {
-        text += &wrap(&format!("{} cells: {}", cells.len(), cells.join("; ")), 2);
+        text += &style().wrap(&format!("{} cells: {}", cells.len(), cells.join("; ")), 2);
     }
     for column in &columns {
         let own = || column.plans.iter().filter_map(|&plan| plans.get(plan));
@@ -197,15 +197,15 @@ fn outline(scenario: &Scenario, selection: &Selection, jobs: usize, rate: f64) -
             column.backend.name(),
             hosts.join("; ")
         );
-        text += &wrap(line.trim_end_matches([' ', '.']), 2);
+        text += &style().wrap(line.trim_end_matches([' ', '.']), 2);
     }
     let said = selection.announcement().into_iter().chain(selection.note.clone());
     for line in said.chain(selection.fitted.clone()).chain(selection.caution.clone()) {
-        text += &wrap(&line, 2);
+        text += &style().wrap(&line, 2);
     }
     for missing in &selection.missing {
         let line = format!("not on {}: {}: {}", missing.backend, missing.policy, missing.why);
-        text += &wrap(&line, 2);
+        text += &style().wrap(&line, 2);
     }
     text
 }

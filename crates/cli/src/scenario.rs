@@ -10,11 +10,10 @@ use vcoop_model::file;
 use vcoop_model::plan::Ns;
 use vcoop_model::profile::Profile;
 use vcoop_model::scenario::{Scenario, Set, duration};
-use vcoop_report::wrap;
 
 use crate::args::{Calibration, Common};
 use crate::failure::Failure;
-use crate::output::note;
+use crate::output::{note, style};
 
 /// Nanoseconds of an option's value.
 pub(crate) fn time(option: &str, text: &str) -> Result<Ns, Failure> {
@@ -53,7 +52,7 @@ pub(crate) fn named_text(what: &str, path: &Path) -> Result<String, Failure> {
 fn unknown(name: &str) -> Failure {
     let names: Vec<&str> = builtin_scenarios().iter().map(|b| b.name).collect();
     let guess = nearest(name, &names).map(|n| format!("did you mean {n}? ")).unwrap_or_default();
-    let known = wrap(&format!("  {guess}built-in scenarios: {}", names.join(", ")), 4);
+    let known = style().wrap(&format!("  {guess}built-in scenarios: {}", names.join(", ")), 4);
     Failure::Usage(format!("no scenario and no file `{name}`\n{}", known.trim_end()))
 }
 

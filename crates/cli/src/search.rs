@@ -8,7 +8,6 @@ use vcoop_capture::Loader;
 use vcoop_lab::result::Document;
 use vcoop_model::diagnostic::Diagnostic;
 use vcoop_model::scenario::Set;
-use vcoop_report::wrap;
 use vcoop_sweep::capacity::{Capacity, Knob, Tried, capacity};
 use vcoop_sweep::ratio::{reach, size};
 use vcoop_sweep::slo::{Quantity, Slo, quantities};
@@ -19,7 +18,7 @@ use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
 use crate::args::{AlsoArg, CapacityArgs, SearchArgs, TuneArgs};
 use crate::failure::Failure;
 use crate::interrupt::stop_flag;
-use crate::output::{note, print};
+use crate::output::{note, print, style};
 use crate::scenario::{refuse, source, threads};
 
 fn failure(error: SearchError) -> Failure {
@@ -169,50 +168,49 @@ fn sure(confirmed: &Confirmed) -> String {
 
 fn tuned_words(goal: &Goal, found: &Tuned, look: &Document) -> String {
     let limits: Vec<&str> = goal.slos.iter().map(|slo| slo.text.as_str()).collect();
-    let mut text = format!(
-        "{} settings tried for {}; least {}\n\n",
-        found.trials,
-        limits.join(" and "),
-        goal.cost.name()
-    );
+    let style = style();
+    let limits = limits.join(" and ");
+    let tried = format!("{} settings tried for {limits}; least {}", found.trials, goal.cost.name());
+    let mut text = style.wrap(&tried, 2) + "\n";
     let Some(first) = found.confirmed.first() else { return text };
     match &found.best {
         Some(best) => {
-            text += &format!("Recommended: {}\n\n", best.tried.setting.words());
+            text += &style.wrap(&format!("Recommended: {}", best.tried.setting.words()), 2);
+            text += "\n";
             text += &best.tried.setting.toml();
         }
         None => {
-            text += &format!(
-                "No setting meets it; the nearest is {}\n\n{}",
-                first.tried.setting.words(),
-                first.tried.setting.toml()
-            );
+            let nearest = first.tried.setting.words();
+            text += &style.wrap(&format!("No setting meets it; the nearest is {nearest}"), 2);
+            text += "\n";
+            text += &first.tried.setting.toml();
         }
     }
-    text += &format!("\n  {}\n  {}\n", score_words(goal, &first.tried.score), sure(first));
+    text += "\n";
+    text += &style.wrap(&format!("  {}", score_words(goal, &first.tried.score)), 4);
+    text += &style.wrap(&format!("  {}", sure(first)), 4);
     text += "  with seeds that the search had not seen\n";
     if !first.tried.score.price.is_empty() {
-        text += &wrap(&format!("  {}", first.tried.score.price), 4);
+        text += &style.wrap(&format!("  {}", first.tried.score.price), 4);
     }
-    text += &wrap(&look.limits.words(), 2);
-    text += &wrap(&format!("Simulated: {}", look.hosts.join(", ")), 2);
+    text += &style.wrap(&look.limits.words(), 2);
+    text += &style.wrap(&format!("Simulated: {}", look.hosts.join(", ")), 2);
     if !found.contributions.is_empty() {
         text += "\nWithout one of them:\n";
         for part in &found.contributions {
             let instead =
                 if part.what == "policy" { "vanilla instead" } else { "as the policy has it" };
-            text += &format!(
-                "  {} {} -> {instead}: {} ({})\n",
-                part.what,
-                part.value.trim_matches('"'),
-                score_words(goal, &part.without),
-                part.without.held
-            );
+            let value = part.value.trim_matches('"');
+            let score = score_words(goal, &part.without);
+            let held = &part.without.held;
+            let line = format!("  {} {value} -> {instead}: {score} ({held})", part.what);
+            text += &style.wrap(&line, 4);
         }
     }
     text += "\nNothing tried beats these in both worst limit and cost:\n";
     for tried in &found.front {
-        text += &format!("  {}: {}\n", tried.setting.words(), score_words(goal, &tried.score));
+        let (setting, score) = (tried.setting.words(), score_words(goal, &tried.score));
+        text += &style.wrap(&format!("  {setting}: {score}"), 4);
     }
     text
 }
@@ -443,7 +441,7 @@ fn capacity_words(
                 let limits = slos.iter().zip(&tried.score.limits).map(limit_words);
                 let said: Vec<String> =
                     limits.chain(tried.score.too_much.iter().cloned()).collect();
-                text += &format!("  there {}\n", said.join(", "));
+                text += &style().wrap(&format!("  there {}", said.join(", ")), 4);
             }
             continue;
         };
@@ -463,25 +461,27 @@ fn capacity_words(
         };
         text += &format!("  surely {}, at best {} (95 %)\n", end(one.surely), end(one.at_best));
         let said: Vec<String> = slos.iter().zip(&most.score.limits).map(limit_words).collect();
-        text += &format!("  there {}\n", said.join(", "));
+        text += &style().wrap(&format!("  there {}", said.join(", ")), 4);
         if !most.score.price.is_empty() {
-            text += &wrap(&format!("  {}", most.score.price), 4);
+            text += &style().wrap(&format!("  {}", most.score.price), 4);
         }
         let beyond = one.tried.iter().skip_while(|t| t.value != most.value).skip(1);
         if let Some(dear) = beyond.flat_map(|t| &t.score.too_much).next() {
-            text += &format!("  beyond it {dear}\n");
+            text += &style().wrap(&format!("  beyond it {dear}"), 4);
         }
         if !one.contradictions.is_empty() {
             let values: Vec<String> =
                 one.contradictions.iter().map(|value| end(Some(*value))).collect();
-            text += &format!(
-                "  harder is not always worse here: {} hold though an easier one is broken\n",
-                values.join(", ")
+            let values = values.join(", ");
+            let line = format!(
+                "  harder is not always worse here: {values} hold though an easier one is broken"
             );
+            text += &style().wrap(&line, 4);
         }
     }
-    text += &wrap(&look.limits.words(), 2);
-    text += &wrap(&format!("Simulated, as the scenario has it: {}", look.hosts.join(", ")), 2);
+    text += &style().wrap(&look.limits.words(), 2);
+    text +=
+        &style().wrap(&format!("Simulated, as the scenario has it: {}", look.hosts.join(", ")), 2);
     text
 }
 

@@ -667,3 +667,31 @@ fn metrics_replace_a_file_whole_and_go_through_what_is_none() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("# EOF\n"));
 }
+
+#[test]
+fn prose_is_broken_for_the_terminal_and_not_for_a_file() {
+    let command = format!(
+        "stty cols 72; NO_COLOR=1 {} run --quiet {}",
+        env!("CARGO_BIN_EXE_vcoop"),
+        SHORT.join(" ")
+    );
+    let on_terminal = Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .stdin(Stdio::null())
+        .output()
+        .expect("script(1) of util-linux gives a terminal");
+    let on_terminal = text(&on_terminal.stdout);
+    let prose = |text: &str| -> Vec<usize> {
+        let lines = text.lines().map(|line| line.trim_end());
+        lines
+            .skip_while(|line| !line.starts_with("Ratios are"))
+            // Commands stay whole, so that they can be copied.
+            .take_while(|line| !["To have", "Again:"].iter().any(|word| line.starts_with(word)))
+            .map(|line| line.chars().count())
+            .collect()
+    };
+    let widths = prose(on_terminal);
+    assert!(widths.len() > 5 && widths.iter().all(|&width| width <= 72), "{on_terminal}");
+    let in_file = prose(text(&short(&["--quiet"]).stdout));
+    assert!(in_file.iter().any(|&width| width > 72), "{in_file:?}");
+}

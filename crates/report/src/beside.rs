@@ -5,7 +5,7 @@ use vcoop_lab::human;
 use vcoop_lab::params;
 use vcoop_lab::result::{Document, Missing};
 
-use crate::style::{Style, Tone, cut, finish, wrap};
+use crate::style::{Style, Tone, cut, finish};
 
 /// Width of the first column.
 const NAME: usize = 30;
@@ -51,7 +51,7 @@ pub(crate) fn table(rows: &[Beside], style: Style) -> String {
     let marked = rows.iter().any(|row| [&row.mean, &row.p50, &row.p99].into_iter().any(far));
     let legend = "!: simulated and measured are more than 3x apart. The simulation does not speak for \
                   this host there";
-    let legend = if marked { wrap(legend, 2) } else { String::new() };
+    let legend = if marked { style.wrap(legend, 2) } else { String::new() };
     finish(table, 1) + &legend
 }
 
@@ -78,7 +78,7 @@ fn three(pair: &Pair, time: bool, style: Style) -> [comfy_table::Cell; 3] {
 }
 
 /// What could not be run here, and why.
-pub(crate) fn missing(missing: &[Missing]) -> String {
+pub(crate) fn missing(missing: &[Missing], style: Style) -> String {
     let mut out = String::new();
     for row in missing {
         let words = params::words(&row.params);
@@ -87,7 +87,7 @@ pub(crate) fn missing(missing: &[Missing]) -> String {
             "Not run on {}: {}{cell}: {}; {}",
             row.backend, row.policy, row.why, row.remedy
         );
-        out.push_str(&wrap(&text, 2));
+        out.push_str(&style.wrap(&text, 2));
     }
     out
 }

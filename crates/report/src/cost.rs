@@ -30,7 +30,7 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     if rows.is_empty() {
         return String::new();
     }
-    side_by_side(document, |columns| {
+    side_by_side(document, style, |columns| {
         let mut header = vec![String::new()];
         header.extend(columns.iter().map(|policy| cut(policy, POLICY)));
         let mut table = style.table(header.iter().map(String::as_str));

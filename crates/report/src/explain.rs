@@ -18,7 +18,7 @@ pub use story::Line;
 use story::story;
 
 use crate::parts::words;
-use crate::style::{Style, Tone, cut, finish, wrap};
+use crate::style::{Style, Tone, cut, finish};
 
 /// A share below this is not worth a line.
 const LEAST_SHARE: f64 = 0.005;
@@ -107,7 +107,7 @@ impl Explanation {
                 continue;
             }
             for (i, sample) in of.worst.iter().enumerate() {
-                one(&mut out, i, sample, timelines.get(i).map(Vec::as_slice));
+                one(&mut out, style, i, sample, timelines.get(i).map(Vec::as_slice));
             }
             out.push_str(&summary(of, &of.worst, style));
             out.push('\n');
@@ -147,7 +147,7 @@ fn stories(
     Ok(stories)
 }
 
-fn one(out: &mut String, i: usize, sample: &Worst, story: Option<&[Line]>) {
+fn one(out: &mut String, style: Style, i: usize, sample: &Worst, story: Option<&[Line]>) {
     let behind = sample.ran_instead.iter().max_by(|a, b| a.1.total_cmp(b.1));
     let behind = match behind {
         Some((who, us)) if *us > 0.0 => format!(", behind {who} for {}", human::time(*us)),
@@ -172,7 +172,7 @@ fn one(out: &mut String, i: usize, sample: &Worst, story: Option<&[Line]>) {
         .take(MOST_PARTS)
         .map(|(part, us)| format!("{} {}", words(*part), human::time(*us)))
         .collect();
-    out.push_str(&wrap(&format!("     {}", text.join(", ")), 5));
+    out.push_str(&style.wrap(&format!("     {}", text.join(", ")), 5));
     for line in story.unwrap_or_default() {
         let us = line.at_us;
         let at = if us == 0.0 { "due".to_owned() } else { format!("+{}", human::time(us)) };

@@ -4,7 +4,7 @@ use vcoop_lab::human;
 use vcoop_lab::result::{Document, LatencySeries, Params};
 
 use crate::compare::{Better, mark, with_interval};
-use crate::style::{Style, Tone, cut, finish, wrap};
+use crate::style::{Style, Tone, cut, finish};
 use crate::vcpus;
 
 /// Width of names: what the numbers leave.
@@ -83,10 +83,10 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     if absent {
         let most = in_cell.iter().map(|s| s.count).max().unwrap_or(0);
         let note = format!("n/a: fewer than 10 samples lie beyond it (n = {most} at most)");
-        out.push_str(&wrap(&format!("  {note}"), 2));
+        out.push_str(&style.wrap(&format!("  {note}"), 2));
     }
     if by_mean {
-        out.push_str(&wrap("  *: ratio of means, for want of a p99", 2));
+        out.push_str(&style.wrap("  *: ratio of means, for want of a p99", 2));
     }
     out
 }

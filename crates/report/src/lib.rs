@@ -31,6 +31,6 @@ pub use html::{
 };
 pub use metrics::open_metrics;
 pub use reproduce::render_reproduction;
-pub use style::{Style, wrap};
+pub use style::{Style, WIDTH};
 pub use text::render;
 pub use validate::render_validation;

@@ -6,7 +6,7 @@ use vcoop_lab::human;
 use vcoop_lab::result::{Document, LatencySeries, Params};
 use vcoop_model::recording::Part;
 
-use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side, wrap};
+use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side};
 use crate::vcpus;
 
 /// A part is shown if it has this share of the mean under any policy.
@@ -66,8 +66,8 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     for name in names {
         let own: Vec<&LatencySeries> =
             guests.iter().copied().filter(|s| s.key.is_named(&name)).collect();
-        out.push_str(&side_by_side(document, |columns| table(&name, &own, columns, style)));
-        out.push_str(&instead(&own));
+        out.push_str(&side_by_side(document, style, |columns| table(&name, &own, columns, style)));
+        out.push_str(&instead(&own, style));
     }
     out
 }
@@ -108,7 +108,7 @@ fn table(probe: &str, own: &[&LatencySeries], columns: &[&str], style: Style) ->
 }
 
 /// Who ran while the guest waited for a pCPU, where that was a good part of the time.
-fn instead(own: &[&LatencySeries]) -> String {
+fn instead(own: &[&LatencySeries], style: Style) -> String {
     let mut lines = BTreeMap::new();
     for (order, series) in own.iter().enumerate() {
         let total: f64 = series.ran_instead_mean.values().sum();
@@ -129,5 +129,5 @@ fn instead(own: &[&LatencySeries]) -> String {
         return String::new();
     }
     let all: Vec<String> = lines.into_values().collect();
-    wrap(&format!("    ran instead under {}", all.join("; ")), 6)
+    style.wrap(&format!("    ran instead under {}", all.join("; ")), 6)
 }

@@ -4,7 +4,7 @@ use vcoop_lab::human;
 use vcoop_lab::params;
 use vcoop_lab::reproduce::{Cell, CheckResult, ClaimResult, HistogramResult, Reproduction};
 
-use crate::style::{Style, Tone, finish, wrap};
+use crate::style::{Style, Tone, finish};
 
 /// Published against simulated, cell by cell; claims with what they rest on; the sum.
 pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String {
@@ -29,13 +29,13 @@ pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String 
         out.push('\n');
     }
     for one in &reproduction.claims {
-        out.push_str(&claim(one));
+        out.push_str(&claim(one, style));
     }
     if !reproduction.claims.is_empty() {
         out.push('\n');
     }
     for note in &reproduction.notes {
-        out.push_str(&wrap(note, 2));
+        out.push_str(&style.wrap(note, 2));
     }
     let mut hosts: Vec<(&String, Vec<&str>)> = Vec::new();
     for (scenario, host) in
@@ -47,7 +47,7 @@ pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String 
         }
     }
     for (host, scenarios) in hosts {
-        out.push_str(&wrap(&format!("Simulated: {host}: {}", scenarios.join(", ")), 2));
+        out.push_str(&style.wrap(&format!("Simulated: {host}: {}", scenarios.join(", ")), 2));
     }
     if !reproduction.assumptions.is_empty() {
         out.push_str("What the scenarios assume: --json has it, as have their files.\n");
@@ -56,7 +56,7 @@ pub fn render_reproduction(reproduction: &Reproduction, style: Style) -> String 
     if reproduction.interrupted {
         out.push_str("Interrupted: what was not measured counts as not reproduced.\n");
     }
-    out.push_str(&style.heading(&wrap(&sum(reproduction), 2)));
+    out.push_str(&style.heading(&style.wrap(&sum(reproduction), 2)));
     out
 }
 
@@ -107,7 +107,7 @@ fn histogram(h: &HistogramResult, style: Style) -> String {
         unit = h.unit,
     );
     let title = format!("{}: {}", h.histogram, h.column);
-    format!("{}\n{}{}", style.heading(&title), finish(table, 0), wrap(&sum, 4))
+    format!("{}\n{}{}", style.heading(&title), finish(table, 0), style.wrap(&sum, 4))
 }
 
 /// What is to be said of a cell.
@@ -131,10 +131,10 @@ pub(crate) fn verdict(cell: &Cell) -> (String, Tone) {
     (text, tone)
 }
 
-fn claim(claim: &ClaimResult) -> String {
+fn claim(claim: &ClaimResult, style: Style) -> String {
     let word = if claim.holds { "holds" } else { "FAILS" };
-    let mut out = wrap(&format!("  {word}  {}: {}", claim.id, claim.statement), 9);
-    let mut line = |text: &str| out.push_str(&wrap(&format!("           {text}"), 13));
+    let mut out = style.wrap(&format!("  {word}  {}: {}", claim.id, claim.statement), 9);
+    let mut line = |text: &str| out.push_str(&style.wrap(&format!("           {text}"), 13));
     let e = &claim.evidence;
     if let Some(assumption) = e.assumption.as_ref().filter(|_| !claim.holds) {
         line(&format!("assumed: {assumption}"));

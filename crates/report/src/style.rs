@@ -3,8 +3,10 @@
 use comfy_table::{Attribute, Cell, CellAlignment, Color, Table, presets};
 use vcoop_lab::result::Document;
 
-/// Columns a report may use.
-pub(crate) const WIDTH: usize = 100;
+/// Most columns that a report uses.
+pub const WIDTH: usize = 100;
+/// Fewest columns that text is broken for.
+const NARROWEST: usize = 40;
 /// Most policies side by side.
 const SIDE_BY_SIDE: usize = 4;
 /// Longest policy name at the head of a column.
@@ -13,10 +15,19 @@ pub(crate) const POLICY: usize = 17;
 const NAME: usize = 26;
 
 /// How to print.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     /// Use colour: only where the reader is a terminal and has not refused it (`NO_COLOR`).
     pub colour: bool,
+    /// Columns for text and for tables of policies side by side. Files have [`WIDTH`].
+    pub width: usize,
+}
+
+impl Default for Style {
+    /// As a file has it.
+    fn default() -> Self {
+        Self { colour: false, width: WIDTH }
+    }
 }
 
 /// What a number means for the reader.
@@ -29,6 +40,32 @@ pub(crate) enum Tone {
 }
 
 impl Style {
+    /// Breaks at spaces to fit the width. The first line keeps its leading spaces; the others start with
+    /// `indent` of them.
+    pub fn wrap(self, text: &str, indent: usize) -> String {
+        let width = self.width.max(NARROWEST);
+        let words = text.trim_start_matches(' ');
+        let mut out = " ".repeat(text.len() - words.len());
+        let (mut used, mut fresh) = (out.len(), true);
+        for word in words.split(' ') {
+            let size = word.chars().count();
+            if !fresh && used + 1 + size > width {
+                out.push('\n');
+                out.push_str(&" ".repeat(indent));
+                (used, fresh) = (indent, true);
+            }
+            if !fresh {
+                out.push(' ');
+                used += 1;
+            }
+            out.push_str(word);
+            used += size;
+            fresh = false;
+        }
+        out.push('\n');
+        out
+    }
+
     /// A heading.
     pub(crate) fn heading(self, text: &str) -> String {
         if self.colour { format!("\u{1b}[1m{text}\u{1b}[0m") } else { text.to_owned() }
@@ -95,7 +132,11 @@ pub(crate) fn cut(text: &str, most: usize) -> String {
 
 /// The policies in groups, the baseline first in each, side by side in tables that `render` makes:
 /// as many as fit.
-pub(crate) fn side_by_side(document: &Document, render: impl Fn(&[&str]) -> String) -> String {
+pub(crate) fn side_by_side(
+    document: &Document,
+    style: Style,
+    render: impl Fn(&[&str]) -> String,
+) -> String {
     let base = document.baseline.as_str();
     let others: Vec<&str> =
         document.policies.iter().map(String::as_str).filter(|p| *p != base).collect();
@@ -107,36 +148,22 @@ pub(crate) fn side_by_side(document: &Document, render: impl Fn(&[&str]) -> Stri
             let groups = others.chunks(others_beside);
             groups.map(|group| render(&[&[base], group].concat())).collect()
         };
-        if text.lines().all(|line| line.chars().count() <= WIDTH) {
+        let fits = |line: &str| visible(line).count() <= style.width;
+        if text.lines().all(fits) {
             break;
         }
     }
     text
 }
 
-/// Breaks at spaces to fit the 100 columns of a report. The first line keeps its leading spaces; the others start
-/// with `indent` of them.
-pub fn wrap(text: &str, indent: usize) -> String {
-    let words = text.trim_start_matches(' ');
-    let mut out = " ".repeat(text.len() - words.len());
-    let (mut used, mut fresh) = (out.len(), true);
-    for word in words.split(' ') {
-        let size = word.chars().count();
-        if !fresh && used + 1 + size > WIDTH {
-            out.push('\n');
-            out.push_str(&" ".repeat(indent));
-            (used, fresh) = (indent, true);
-        }
-        if !fresh {
-            out.push(' ');
-            used += 1;
-        }
-        out.push_str(word);
-        used += size;
-        fresh = false;
-    }
-    out.push('\n');
-    out
+/// The characters of a line that a terminal shows: not its colours.
+fn visible(line: &str) -> impl Iterator<Item = char> {
+    let mut escape = false;
+    line.chars().filter(move |&c| {
+        let hidden = escape || c == '\u{1b}';
+        escape = hidden && c != 'm';
+        !hidden
+    })
 }
 
 #[cfg(test)]
@@ -145,19 +172,29 @@ mod tests {
 
     #[test]
     fn wraps_within_the_width() {
-        let text = wrap(&format!("  {}", "word ".repeat(60).trim_end()), 4);
-        assert!(text.starts_with("  word"));
-        assert!(text.lines().all(|l| l.chars().count() <= WIDTH), "{text}");
-        assert!(text.lines().skip(1).all(|l| l.starts_with("    ")));
-        assert_eq!(text.split_whitespace().count(), 60);
+        for width in [80, WIDTH] {
+            let style = Style { width, ..Style::default() };
+            let text = style.wrap(&format!("  {}", "word ".repeat(60).trim_end()), 4);
+            assert!(text.starts_with("  word"));
+            let longest = text.lines().map(|l| l.chars().count()).max().unwrap();
+            assert!((width - 5..=width).contains(&longest), "{text}");
+            assert!(text.lines().skip(1).all(|l| l.starts_with("    ")));
+            assert_eq!(text.split_whitespace().count(), 60);
+        }
+    }
+
+    #[test]
+    fn colours_take_no_room() {
+        assert_eq!(visible("a\u{1b}[1mb\u{1b}[0m c").collect::<String>(), "ab c");
     }
 
     #[test]
     fn plain_tables_have_no_escape() {
-        let plain = Style { colour: false };
+        let plain = Style::default();
         let mut table = plain.table(["a", "b"]);
         table.add_row([plain.cell("x", Tone::Bad), plain.cell(1, Tone::Good)]);
         assert!(!finish(table, 1).contains('\u{1b}'));
-        assert!(Style { colour: true }.heading("x").contains('\u{1b}'));
+        let bold = Style { colour: true, ..plain };
+        assert!(bold.heading("x").contains('\u{1b}'));
     }
 }

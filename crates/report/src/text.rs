@@ -7,7 +7,7 @@ use vcoop_lab::result::Document;
 use vcoop_lab::verdict;
 use vcoop_lab::vm;
 
-use crate::style::{Style, wrap};
+use crate::style::Style;
 use crate::{beside, cost, curves, latency, parts, vcpus};
 
 /// A report that fits 100 columns: latency by probe and policy, when VMs had come, what the host pays,
@@ -16,10 +16,10 @@ use crate::{beside, cost, curves, latency, parts, vcpus};
 /// With one cell everything is shown; a matrix has the first two and the verdict for each cell.
 pub fn render(document: &Document, style: Style) -> String {
     let mut out = style.heading(&format!("{}: {}", document.scenario, document.title));
-    out = wrap(&out, 2);
-    out.push_str(&wrap(&setting(document), 2));
+    out = style.wrap(&out, 2);
+    out.push_str(&style.wrap(&setting(document), 2));
     if let Some(hosts) = hosts(document) {
-        out.push_str(&wrap(&format!("Simulated: {hosts}"), 2));
+        out.push_str(&style.wrap(&format!("Simulated: {hosts}"), 2));
     }
     let cells = document.cells();
     let alone = cells.len() == document.backends.len();
@@ -75,24 +75,24 @@ pub fn render(document: &Document, style: Style) -> String {
         out.push_str("\nNothing was measured.\n");
     }
     out.push('\n');
-    out.push_str(&wrap(&legend(document), 2));
-    out.push_str(&beside::missing(&document.missing));
+    out.push_str(&style.wrap(&legend(document), 2));
+    out.push_str(&beside::missing(&document.missing, style));
     if document.interrupted {
         out.push_str(match vm::is_observation(document) {
             true => "Interrupted: it was observed for less time than asked for.\n",
             false => "Interrupted: some policies have fewer repeats than planned, or none.\n",
         });
     }
-    out.push_str(&vcpus::notes(&document.notes));
+    out.push_str(&vcpus::notes(&document.notes, style));
     for verdict in &document.verdicts {
         out.push_str(
-            &style.heading(&wrap(&verdict::line(verdict, document.backends.len() > 1), 2)),
+            &style.heading(&style.wrap(&verdict::line(verdict, document.backends.len() > 1), 2)),
         );
     }
     if document.verdicts.iter().any(|verdict| verdict.best.is_some()) {
-        out.push_str(&wrap(&document.limits.words(), 2));
+        out.push_str(&style.wrap(&document.limits.words(), 2));
     }
-    out.push_str(&deployments(document));
+    out.push_str(&deployments(document, style));
     if !document.command.is_empty() {
         // One line whatever its length: it is there to be copied.
         out.push_str(&format!("Again: {}\n", document.command));
@@ -101,7 +101,7 @@ pub fn render(document: &Document, style: Style) -> String {
 }
 
 /// How to have the best policies, a line each as it is to be typed.
-fn deployments(document: &Document) -> String {
+fn deployments(document: &Document, style: Style) -> String {
     let mut out = String::new();
     let best = |policy: &str| document.verdicts.iter().any(|v| v.best.as_deref() == Some(policy));
     for one in document.deployments.iter().filter(|one| best(&one.policy)) {
@@ -111,7 +111,7 @@ fn deployments(document: &Document) -> String {
         }
         one.lines.iter().for_each(|line| out.push_str(&format!("  {line}\n")));
         for why in &one.simulation_only {
-            out.push_str(&wrap(&format!("{policy} is for simulation only: {why}."), 2));
+            out.push_str(&style.wrap(&format!("{policy} is for simulation only: {why}."), 2));
         }
     }
     out

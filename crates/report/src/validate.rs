@@ -4,7 +4,7 @@ use vcoop_lab::human;
 use vcoop_lab::validate::Validation;
 
 use crate::beside;
-use crate::style::{Style, Tone, finish, wrap};
+use crate::style::{Style, Tone, finish};
 
 /// Every series, simulated beside measured, then the errors in sum and the largest of them.
 pub fn render_validation(validation: &Validation, style: Style) -> String {
@@ -14,7 +14,7 @@ pub fn render_validation(validation: &Validation, style: Style) -> String {
             "{}: {} ({} repeats of {} s)",
             scenario.scenario, scenario.title, scenario.repeats, scenario.duration_s
         );
-        out.push_str(&wrap(&style.heading(&title), 2));
+        out.push_str(&style.wrap(&style.heading(&title), 2));
         out.push_str(&beside::table(&scenario.series, style));
         out.push('\n');
     }
@@ -51,10 +51,10 @@ pub fn render_validation(validation: &Validation, style: Style) -> String {
             value(error.pair.sim),
             value(error.pair.kvm),
         );
-        out.push_str(&wrap(&line, 4));
+        out.push_str(&style.wrap(&line, 4));
     }
     if let Some(host) = validation.environment.get("simulated_host") {
-        out.push_str(&wrap(&format!("Simulated host: {host}"), 2));
+        out.push_str(&style.wrap(&format!("Simulated host: {host}"), 2));
     }
     if validation.interrupted {
         out.push_str("Interrupted: some series have fewer repeats than planned, or none.\n");

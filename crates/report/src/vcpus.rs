@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use vcoop_lab::human;
 use vcoop_lab::result::{Document, Key, LatencySeries, Note, Params};
 
-use crate::style::{Style, Tone, cut, finish, wrap};
+use crate::style::{Style, Tone, cut, finish};
 
 /// Width of names.
 const NAME: usize = 22;
@@ -84,12 +84,12 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
             ]);
             let series = [woken, preempted].into_iter().flatten();
             if let Some(names) = ran_instead(series) {
-                instead += &wrap(&format!("  {}: {names}", name.trim_start()), 4);
+                instead += &style.wrap(&format!("  {}: {names}", name.trim_start()), 4);
             }
         }
     }
     let mut out = finish(table, 1);
-    out += &wrap(
+    out += &style.wrap(
         "  woken and preempted are shares of time spent waiting for a CPU, since a wake-up and since \
          the CPU was lost; mean, p99 and max are of the waits since wake-ups",
         2,
@@ -98,7 +98,7 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
         out += "  Ran instead, of the time that was waited:\n";
         out += &instead;
     }
-    out + &exits(document, cell)
+    out + &exits(document, cell, style)
 }
 
 /// Who ran while a vCPU waited, in shares of its waits.
@@ -121,7 +121,7 @@ fn ran_instead<'s>(series: impl Iterator<Item = &'s LatencySeries>) -> Option<St
 }
 
 /// The most frequent reasons for leaving guest mode, a line for each VM and policy.
-fn exits(document: &Document, cell: &(String, Params)) -> String {
+fn exits(document: &Document, cell: &(String, Params), style: Style) -> String {
     let mut found: BTreeMap<(&str, &str), Vec<(&str, f64)>> = BTreeMap::new();
     for s in document.scalars().filter(|s| s.key.is_in(cell)) {
         if let (Some(reason), Some(value)) = (s.key.metric.strip_prefix("exit."), s.value) {
@@ -138,17 +138,17 @@ fn exits(document: &Document, cell: &(String, Params)) -> String {
         let under =
             if document.policies.len() < 2 { String::new() } else { format!(" under {policy}") };
         let all = human::digits(all);
-        out += &wrap(&format!("  Exits of {vm}{under}: {all} /s: {}", shown.join(", ")), 4);
+        out += &style.wrap(&format!("  Exits of {vm}{under}: {all} /s: {}", shown.join(", ")), 4);
     }
     out
 }
 
 /// What is to be known besides, and what helps.
-pub(crate) fn notes(notes: &[Note]) -> String {
+pub(crate) fn notes(notes: &[Note], style: Style) -> String {
     let one = |note: &Note| {
-        let mut text = wrap(&format!("note: {}", note.evidence), 6);
+        let mut text = style.wrap(&format!("note: {}", note.evidence), 6);
         if let Some(remedy) = &note.remedy {
-            text += &wrap(&format!("  remedy: {remedy}"), 10);
+            text += &style.wrap(&format!("  remedy: {remedy}"), 10);
         }
         text
     };

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use vcoop_lab::human;
 
-use crate::style::{Style, cut, finish, wrap};
+use crate::style::{Style, cut, finish};
 
 /// The VMs that run on a host, and what could not be seen of them.
 ///
@@ -143,10 +143,12 @@ impl Vms {
                 text.push('\n');
             }
             text += &vm.render(style);
-            text.extend(self.notes.iter().filter(|n| n.pid == Some(vm.pid)).map(Note::render));
+            text.extend(
+                self.notes.iter().filter(|n| n.pid == Some(vm.pid)).map(|n| n.render(style)),
+            );
         }
         let about_host: String =
-            self.notes.iter().filter(|n| n.pid.is_none()).map(Note::render).collect();
+            self.notes.iter().filter(|n| n.pid.is_none()).map(|n| n.render(style)).collect();
         if !about_host.is_empty() {
             text.push('\n');
             text += &about_host;
@@ -182,10 +184,10 @@ impl Vm {
 }
 
 impl Note {
-    fn render(&self) -> String {
-        let mut text = wrap(&format!("  note: {}", self.evidence), 8);
+    fn render(&self, style: Style) -> String {
+        let mut text = style.wrap(&format!("  note: {}", self.evidence), 8);
         if let Some(remedy) = &self.remedy {
-            text += &wrap(&format!("  remedy: {remedy}"), 10);
+            text += &style.wrap(&format!("  remedy: {remedy}"), 10);
         }
         text
     }

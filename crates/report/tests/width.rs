@@ -84,7 +84,7 @@ fn measured() -> Document {
 
 #[test]
 fn nothing_is_wider_than_a_hundred_columns() {
-    let report = render(&measured(), Style { colour: false });
+    let report = render(&measured(), Style::default());
     assert!(!report.contains('\u{1b}'));
     for line in report.lines() {
         assert!(line.chars().count() <= 100, "{} {line}", line.chars().count());

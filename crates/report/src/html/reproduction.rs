@@ -31,8 +31,11 @@ pub fn render_reproduction_html(reproduction: &Reproduction) -> String {
         let row_name = caption.map_or("row", |caption| caption.row_name.as_str());
         let mut body = comparability(&cells);
         body.push_str("<div class=\"grid\">");
-        for chart in published::charts(title, table, row_name, &cells) {
-            body.push_str(&figure(&chart));
+        let mut charts = published::charts(title, table, row_name, &cells);
+        let few = charts.len() <= 2;
+        for chart in &mut charts {
+            chart.wide = few;
+            body.push_str(&figure(chart));
         }
         body.push_str("</div>");
         body.push_str(&cells_table(title, row_name, &cells));
