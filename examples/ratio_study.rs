@@ -45,7 +45,9 @@ policy = ["vanilla", "wake-boost", "dynamic"]
 "#;
 
 /// Hogs, policy, and the 99th percentile of the task's latency over three seeds, in nanoseconds.
-fn study(hogs: &[u32]) -> Result<Vec<(u32, String, u64)>, Box<dyn Error>> {
+type Row = (u32, String, u64);
+
+fn study(hogs: &[u32]) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut rows = Vec::new();
     for &count in hogs {
         let set = Set::of("load.hog.count", &count.to_string());

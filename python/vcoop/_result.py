@@ -58,13 +58,15 @@ def run(
 ) -> Result:
     """Run a scenario on the simulator, without holding the interpreter's lock.
 
+    Example: ``run("busy-host-1", policies=["vanilla", "dynamic"], duration="1s").to_pandas()``.
+
     Args:
         scenario: Path of a scenario file, or name of a built-in one (`vcoop.scenarios()`).
-        policies: Policies to compare instead of the scenario's.
+        policies: Policies to compare instead of the scenario's, the baseline among them.
         set: Fields to change, by path: ``{"host.pcpus": 8, "vm.guest.task.cyclictest.interval": "1ms"}``.
         may_cost: What the best policy may cost others, as ``--may-cost`` has it:
             ``{"p99": "2x", "work": "0.9x"}``.
-        jobs: Threads; it changes nothing but the time it takes. Default: one a CPU.
+        jobs: Threads. They change the time that a run takes, and no number. Default: one a CPU.
         **overrides: Fields at the top level: ``duration="1s"``, ``warmup="100ms"``, ``repeats=10``,
             ``seed=2``. Times are texts with a unit.
 
@@ -72,7 +74,7 @@ def run(
         What was measured. Latencies are microseconds.
 
     Raises:
-        ScenarioError: The scenario or a change cannot be; the message has its place and help.
+        ScenarioError: The scenario or a change is wrong; the message says where, and what is allowed.
     """
     name, text = _text(scenario)
     changes = {**(set or {}), **overrides}
@@ -83,31 +85,48 @@ def run(
 
 
 class Result:
-    """What a run measured: the document of ``vcoop run --json``, and views of it."""
+    """What a run measured: the document of ``vcoop run --json``, and views of it.
+
+    Attributes:
+        document: The whole document, schema ``vcoop.result/1`` (docs: "The report", result.json).
+    """
 
     def __init__(self, document: dict[str, Any]) -> None:
+        """Take a parsed ``vcoop.result/1`` document, from ``run`` or from a file."""
         self.document = document
 
     @property
     def series(self) -> list[dict[str, Any]]:
-        """Every series as the document has it."""
+        """Every series as the document has it: one a (backend, cell, policy, probe, metric)."""
         return self.document["series"]
 
     @property
     def verdicts(self) -> list[str]:
-        """What to make of it, a sentence or two for each cell."""
+        """The verdict in words, one text for each cell of the matrix: the best policy, and its cost."""
         return [verdict["text"] for verdict in self.document["verdicts"]]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat row for each (cell, policy, probe, metric).
+        """One flat row for each (cell, policy, probe, metric); all rows have the same keys.
 
-        Columns: cell coordinates with their unit in the name; ``policy``, ``probe``, ``metric``,
-        ``unit``, ``repeats``; for a latency ``count``, ``missed``, ``min``, ``max``, ``mean``,
-        ``p50`` to ``p9999``, for a number ``value``; each but counts and ends with ``_lo`` and
-        ``_hi`` (95 % interval over repeats); ``ratio`` to the baseline policy with ``_lo`` and
-        ``_hi``, the one that ``vcoop run`` prints: ``ratio_of`` says of what, ``"p99"``, ``"mean"``
-        where there is no p99, or ``"value"``. ``ratio_mean``, ``ratio_p50``, ``ratio_p99`` and
-        ``ratio_p999`` are all that a latency has. ``None`` where there is no such number.
+        =============================================  ==========================================
+        keys                                           meaning
+        =============================================  ==========================================
+        coordinates of the cell                        values of the matrix, the unit in the name
+        ``policy``, ``probe``, ``metric``              what the row is about
+        ``unit``                                       of all numbers below but counts and ratios
+        ``repeats``                                    repeats in the row
+        ``count``, ``missed``                          samples, and periods without one (latency)
+        ``min``, ``max``                               extremes (latency)
+        ``mean``, ``p50``, ``p90``, ``p99``,           latency; each with ``_lo`` and ``_hi``, the
+        ``p999``, ``p9999``                            ends of its 95 % interval over repeats
+        ``value``                                      any other metric, with ``_lo`` and ``_hi``
+        ``ratio``, ``ratio_lo``, ``ratio_hi``          to the baseline policy, as ``vcoop run`` has it
+        ``ratio_of``                                   of what: ``"p99"``, ``"mean"``, ``"value"``
+        ``ratio_mean``, ``ratio_p50``, ``ratio_p99``,  each ratio of a latency, with ``_lo`` and
+        ``ratio_p999``                                 ``_hi``
+        =============================================  ==========================================
+
+        ``None`` where there is no such number, as a quantile with fewer than ten samples beyond it.
         """
         return [self._row(series) for series in self.series]
 
@@ -135,15 +154,15 @@ class Result:
         return row | {"ratio": ratio, "ratio_lo": low, "ratio_hi": high, "ratio_of": of}
 
     def to_arrow(self) -> pyarrow.Table:
-        """`rows()` as an Arrow table, one row a series."""
+        """`rows()` as an Arrow table: one row a series, one column a key. Needs ``vcoop[arrow]``."""
         return need("pyarrow", "arrow").Table.from_pylist(self.rows())  # type: ignore[attr-defined]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """`rows()` as a pandas frame, one row a series."""
+        """`rows()` as a pandas frame: one row a series, one column a key. Needs ``vcoop[pandas]``."""
         return need("pandas", "pandas").DataFrame(self.rows())  # type: ignore[attr-defined]
 
     def to_polars(self) -> polars.DataFrame:
-        """`rows()` as a polars frame, one row a series."""
+        """`rows()` as a polars frame: one row a series, one column a key. Needs ``vcoop[polars]``."""
         frame = need("polars", "polars").DataFrame  # type: ignore[attr-defined]
         return frame(self.rows(), infer_schema_length=None)
 

@@ -21,7 +21,12 @@ Progress = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The folder of a sweep, complete. One row for each (point, policy, probe, metric)."""
+    """The folder of a complete sweep.
+
+    A view has one row for each (point, policy, probe, metric). Its columns are ``point``, one for each axis
+    (durations in microseconds, ``_us`` in the name), ``policy``, ``probe``, ``metric``, ``unit``, and the
+    numbers that `Result.rows` has; docs, "Sweeps", lists all of them.
+    """
 
     out: Path
     """Folder with ``manifest.json`` and ``part-*.parquet``."""
@@ -36,19 +41,19 @@ class SweepResult:
         return sorted(str(path) for path in self.out.glob("part-*.parquet"))
 
     def to_arrow(self) -> pyarrow.Table:
-        """Every row, as an Arrow table."""
+        """Every row, as an Arrow table. Needs ``vcoop[arrow]``."""
         need("pyarrow", "arrow")
         parquet: Any = need("pyarrow.parquet", "arrow")
         arrow: Any = need("pyarrow", "arrow")
         return arrow.concat_tables([parquet.read_table(part) for part in self._parts()])
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Every row, as a pandas frame."""
+        """Every row, as a pandas frame. Needs ``vcoop[pandas]``."""
         need("pandas", "pandas")
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> polars.DataFrame:
-        """Every row, as a polars frame."""
+        """Every row, as a polars frame. Needs ``vcoop[polars]``."""
         frames: Any = need("polars", "polars")
         return frames.read_parquet(self._parts())
 
@@ -63,7 +68,7 @@ def sweep(
     progress: Progress | None = None,
     batch_seconds: float = 2.0,
 ) -> SweepResult:
-    """Run a sweep file into a folder, or go on with one that was stopped.
+    """Run a sweep file into a folder, or resume one that was stopped.
 
     Args:
         file: A sweep file (docs: "Sweeps").
@@ -72,10 +77,13 @@ def sweep(
         jobs: local: threads. Default: one a CPU.
         address: ray: address of the cluster. Default: what Ray finds (``RAY_ADDRESS``).
         progress: Called with points done and points there are, after each point.
-        batch_seconds: ray: work that a task is given at a time, by the cost measured so far.
+        batch_seconds: ray: seconds of work in one task, by the cost measured so far.
+
+    Returns:
+        The folder, with views of its rows.
 
     Raises:
-        ScenarioError: The sweep or its scenario cannot be.
+        ScenarioError: The sweep or its scenario is wrong; the message says where.
         FolderError: ``out`` is not this sweep's.
         MissingError: Ray, or its cluster, is not there. What was done before is kept.
         KeyboardInterrupt: At Ctrl-C; points that ended are kept, the same call goes on.

@@ -22,53 +22,53 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Run a scenario and compare policies.
     Run(RunArgs),
-    /// Tell what made the worst samples late, one by one and by cause.
+    /// Show what made the worst samples late, one by one and by cause.
     Explain(ExplainArgs),
-    /// Write a run as a Perfetto trace: who ran where and when, and what made samples late.
+    /// Write a run as a Perfetto trace: what ran where and when, and what made samples late.
     Trace(TraceArgs),
     /// Draw report.html again from a folder that --out wrote.
     Report(ReportArgs),
-    /// Compare two results: what differs beyond noise, and what only one of them has.
+    /// Compare two results: show what differs beyond noise, and what only one of them has.
     Diff(DiffArgs),
-    /// Hold published tables and claims against the simulator.
+    /// Compare the simulator with published tables and claims.
     Reproduce(ReproduceArgs),
-    /// Run scenarios simulated and on real vCPUs, and show how far the two are apart.
+    /// Run scenarios on real vCPUs and in the simulator, and show how far the two are apart.
     Validate(ValidateArgs),
-    /// Run a scenario at many points: axes, repeats until it is sharp, results as Parquet.
+    /// Run a scenario at many points and keep the results as Parquet.
     Sweep(SweepArgs),
     /// Draw a heat map of a sweep: the best policy, or a number, over two axes.
     Map(MapArgs),
     /// Search for the policy and settings that hold limits at the least cost.
     Tune(TuneArgs),
-    /// Find how many VMs, or which ratio, fit before a limit breaks.
+    /// Find how many VMs, or which ratio of vCPUs to pCPUs, fit before a limit breaks.
     Capacity(CapacityArgs),
-    /// List what there is: scenarios, profiles, policies, published tables and claims.
+    /// List scenarios, profiles, policies, published tables and claims.
     List(ListArgs),
     /// Print the JSON schema of scenario files, for editors.
     Schema,
-    /// Show what a capture becomes as a load, and what was lost in turning it.
+    /// Show which threads a capture becomes, and which events could not be converted.
     Capture(CaptureArgs),
     /// Measure what mechanisms cost on this host, and write a profile for the simulator.
     Calibrate(CalibrateArgs),
-    /// Say what works on this host, what is missing, and how to get it.
+    /// Show what works on this host, what is missing, and how to get it.
     Doctor(DoctorArgs),
     /// Show the VMs that run on this host, and the threads of their vCPUs.
     Vms(VmsArgs),
-    /// Record what a running VM suffers: its vCPUs' waits, and who runs instead. Changes nothing.
+    /// Show how long a running VM's vCPUs wait for a CPU, and what runs instead. Changes nothing.
     Observe(ObserveArgs),
-    /// Compare policies on a running VM, in turns while it goes on.
+    /// Compare policies on a running VM, in turns.
     Compare(CompareArgs),
     /// Apply a policy to a running VM until Ctrl-C, --for, or `vcoop detach`.
     Attach(AttachArgs),
     /// Take a policy back from a running VM.
     Detach(DetachArgs),
-    /// Give threads back what they had, after a vcoop that was killed; twice does no harm.
+    /// Undo what a killed vcoop left changed. It can be repeated.
     Restore(RestoreArgs),
-    /// Follow the VMs of this host as they come and go, and apply policies to them by rules.
+    /// Apply policies by rules to the VMs of this host, as they come and go.
     Daemon(DaemonArgs),
-    /// Show VMs and vCPUs as they go on: steal, boosts, budgets; keys apply policies.
+    /// Show steal, boosts and budgets of VMs and vCPUs, kept up to date; keys apply policies.
     Top(TopArgs),
-    /// In a Linux guest: use fewer vCPUs while the host has little time for them, by steal.
+    /// In a Linux guest: use fewer vCPUs while the host takes CPU time away (steal).
     Guest(GuestArgs),
     /// Take boosts back when their owner dies; started by the owner.
     #[command(hide = true)]
@@ -82,8 +82,8 @@ pub(crate) enum Command {
 /// What a policy may cost the host and others: the same everywhere.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct MayCost {
-    /// What the best policy may cost others, beside the baseline: mean=1.1x, p99=1.25x (of a host
-    /// probe), missed=1% (of its periods, more), work=0.95x (what remains of a load's)
+    /// What the best policy may cost others, compared with the baseline: mean=1.1x and p99=1.25x of a
+    /// host probe, missed=1% more of its periods, work=0.95x of a load's left
     #[arg(long = "may-cost", value_name = "NAME=LIMIT", value_delimiter = ',', value_parser = may_cost)]
     changes: Vec<String>,
 }
@@ -142,7 +142,7 @@ pub(crate) struct RunArgs {
     /// this folder: samples.parquet, latency.hlog, histograms, compare.txt
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Write into a folder, too, that holds other files or another result
+    /// Write also into a folder that holds other files or another result
     #[arg(long, requires = "out")]
     pub(crate) force: bool,
     /// With --json: also what charts are drawn from (distributions, latency by time), as --out has it
@@ -151,8 +151,8 @@ pub(crate) struct RunArgs {
     /// Write the result as OpenMetrics text
     #[arg(long, value_name = "FILE")]
     pub(crate) metrics: Option<PathBuf>,
-    /// End with exit code 4 if this is true of any policy that was run: 'guest.cyclictest.p99 > 1ms'.
-    /// What has no value (n/a) counts as true
+    /// End with exit code 4 if this holds for any policy that was run: 'guest.cyclictest.p99 > 1ms'.
+    /// A number that is n/a counts as true
     #[arg(long, value_name = "NAME > LIMIT")]
     pub(crate) fail_if: Vec<String>,
     #[command(flatten)]
@@ -193,13 +193,13 @@ pub(crate) struct Common {
     /// Time dropped before it; it must be shorter
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) warmup: Option<String>,
-    /// Repeats, each with a seed of its own; a claim takes 5, better 10
+    /// Repeats, each with a seed of its own; a verdict needs 5, and 10 are better
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) repeats: Option<String>,
     /// Seed of the first repeat
     #[arg(long, value_name = "SEED", allow_hyphen_values = true)]
     pub(crate) seed: Option<String>,
-    /// Runs at the same time; it changes nothing but the time it takes. Default: one a CPU
+    /// Runs at the same time; results do not depend on it. Default: one for each CPU
     #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<usize>,
     /// Print one JSON document on stdout, and nothing else there
@@ -230,7 +230,7 @@ pub(crate) struct Single {
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
     pub(crate) single: Single,
-    /// Where to run; auto is the simulator, which alone can show what happened around a sample
+    /// Where to run; auto is the simulator, because only it can show what happened around a sample
     #[arg(long, value_enum, default_value_t = BackendArg::Sim)]
     pub(crate) backend: BackendArg,
     /// Samples of each probe, at most 16
@@ -247,7 +247,7 @@ pub(crate) struct ExplainArgs {
 pub(crate) struct TraceArgs {
     #[command(flatten)]
     pub(crate) single: Single,
-    /// Where to run; auto is the simulator. A live run shows what tracefs tells of the host
+    /// Where to run; auto is the simulator. A live run shows what tracefs records of the host
     #[arg(long, value_enum, default_value_t = BackendArg::Sim)]
     pub(crate) backend: BackendArg,
     /// Where to write the trace; <https://ui.perfetto.dev> opens it
@@ -277,7 +277,7 @@ pub(crate) struct TraceArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ReproduceArgs {
-    /// Publications, tables or claims (see `vcoop list published`); all where left out
+    /// Publications, tables or claims (see `vcoop list published`). Default: all
     #[arg(value_name = "ID")]
     pub(crate) ids: Vec<String>,
     #[command(flatten)]
@@ -285,15 +285,15 @@ pub(crate) struct ReproduceArgs {
     /// Write report.html, report.txt and reproduce.json into this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Write into a folder, too, that holds other files or another result
+    /// Write also into a folder that holds other files or another result
     #[arg(long, requires = "out")]
     pub(crate) force: bool,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ReportArgs {
-    /// A folder that --out of `vcoop run`, `vcoop reproduce` or `vcoop validate` wrote; one with a
-    /// result.json that `vcoop run --json --detail` printed will do
+    /// A folder that --out of `vcoop run`, `vcoop reproduce` or `vcoop validate` wrote, or one with a
+    /// result.json that `vcoop run --json --detail` printed
     pub(crate) dir: PathBuf,
     /// Write every chart as a picture of its own into this folder, too
     #[arg(long, value_name = "DIR")]
@@ -305,13 +305,13 @@ pub(crate) struct DiffArgs {
     /// A result.json, or a folder that --out of `vcoop run` or `vcoop compare` wrote
     #[arg(value_name = "A")]
     pub(crate) first: PathBuf,
-    /// Another
+    /// The other result, likewise
     #[arg(value_name = "B")]
     pub(crate) second: PathBuf,
     /// Also show what does not differ beyond noise, or has no interval to tell by
     #[arg(long)]
     pub(crate) all: bool,
-    /// End with exit code 4 if this is true of B over A, under any policy: 'guest.cyclictest.p99 > 1.1x'
+    /// End with exit code 4 if this holds for B over A under any policy: 'guest.cyclictest.p99 > 1.1x'
     #[arg(long, value_name = "NAME > RATIO")]
     pub(crate) fail_if: Vec<String>,
     /// Print one JSON document on stdout, and nothing else there
@@ -321,7 +321,7 @@ pub(crate) struct DiffArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ValidateArgs {
-    /// Scenarios; where left out, those that two CPUs can run
+    /// Scenarios. Default: those that two CPUs can run
     #[arg(value_name = "SCENARIO")]
     pub(crate) scenarios: Vec<String>,
     /// Scale scenarios that need more CPUs than this host has down to it, in proportion
@@ -332,7 +332,7 @@ pub(crate) struct ValidateArgs {
     /// Write report.html, report.txt and validation.json into this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Write into a folder, too, that holds other files or another result
+    /// Write also into a folder that holds other files or another result
     #[arg(long, requires = "out")]
     pub(crate) force: bool,
 }
@@ -351,13 +351,13 @@ pub(crate) struct SweepArgs {
     /// A sweep file
     #[arg(value_name = "SWEEP.toml")]
     pub(crate) file: PathBuf,
-    /// Folder of the results. One of the same sweep is continued where it stopped
+    /// Folder of the results. A sweep that was stopped resumes in its folder
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Points at the same time; it changes nothing but the time it takes. Default: one a CPU
+    /// Points at the same time; results do not depend on it. Default: one for each CPU
     #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<usize>,
-    /// Where points run; it changes nothing in the results
+    /// Where points run; results do not depend on it
     #[arg(long, value_enum, default_value_t = EngineArg::Local)]
     pub(crate) engine: EngineArg,
     /// Address of the Ray cluster. Default: what Ray finds
@@ -436,7 +436,7 @@ pub(crate) struct SearchArgs {
     /// Seed of the first repeat
     #[arg(long, value_name = "SEED")]
     pub(crate) seed: Option<String>,
-    /// Runs at the same time; it changes nothing but the time it takes. Default: one a CPU
+    /// Runs at the same time; results do not depend on it. Default: one for each CPU
     #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<usize>,
     /// Print one JSON document on stdout, and nothing else there
@@ -464,12 +464,12 @@ pub(crate) enum AlsoArg {
 pub(crate) struct TuneArgs {
     #[command(flatten)]
     pub(crate) search: SearchArgs,
-    /// What to make small among settings that hold every limit: gain is what guests wait, over what they
-    /// wait without a policy, as every verdict has it; or a number of the result, like host.cpu
+    /// What to minimize among settings that hold every limit: gain, which is what guests wait over what
+    /// they wait under vanilla, as in every verdict; or a number of the result, like host.cpu
     #[arg(long, value_name = "NAME", default_value = "gain")]
     pub(crate) minimize: String,
-    /// Vary these, too. Without it, those that the scenario has: a timer, an idle loop or a governor
-    /// that somebody set, a host of Xen's
+    /// Vary these, too. Default: those that the scenario sets (a timer, an idle loop, a governor), and
+    /// patches on a host with Xen's scheduler
     #[arg(long, value_enum, value_name = "A,B", value_delimiter = ',')]
     pub(crate) also: Vec<AlsoArg>,
     /// Settings to try
@@ -492,7 +492,7 @@ pub(crate) struct CapacityArgs {
     /// 1 to 64
     #[arg(long, value_name = "PATH=EASY..HARD")]
     pub(crate) vary: Option<String>,
-    /// The field that vcpus_per_pcpu is reached by: the host's pCPUs, or a VM's count or vCPUs
+    /// The field that changes for vcpus_per_pcpu: the host's pCPUs, or a VM's count or vCPUs
     #[arg(long, value_name = "PATH", requires = "vary", default_value = "host.pcpus")]
     pub(crate) by: String,
 }
@@ -512,7 +512,7 @@ pub(crate) enum ListWhat {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ListArgs {
-    /// What to list; everything where left out
+    /// What to list. Default: everything
     #[arg(value_enum)]
     pub(crate) what: Option<ListWhat>,
 }
@@ -529,7 +529,7 @@ pub(crate) struct CalibrateArgs {
     /// Write the profile into this file, for `--set host.profile=FILE`
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Some ten seconds instead of a minute at most; fewer medians settle
+    /// Take some ten seconds instead of up to a minute; fewer measures become stable
     #[arg(long)]
     pub(crate) quick: bool,
     /// Leave guests out: the host's own costs only, without KVM
@@ -596,18 +596,18 @@ pub(crate) struct ManArgs {
 pub(crate) struct ObserveArgs {
     /// The VM: its name or the process id of its VMM, as `vcoop vms` shows them
     pub(crate) vm: String,
-    /// How long, with a unit: 500ms, 10s. Ctrl-C ends it earlier, with what there is
+    /// How long, with a unit: 500ms, 10s. Ctrl-C ends it earlier and prints what was seen
     #[arg(long = "for", value_name = "TIME", default_value = "10s")]
     pub(crate) time: String,
     /// Write report.html, report.txt, result.json, plan.json, scenario.toml and trace.perfetto into
     /// this folder; <https://ui.perfetto.dev> opens the last
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Write into a folder, too, that holds other files or another result
+    /// Write also into a folder that holds other files or another result
     #[arg(long, requires = "out")]
     pub(crate) force: bool,
-    /// Write this host, this VM and the load beside it as a scenario into this file, and captures of
-    /// what they did beside it: `vcoop run FILE` and `vcoop tune FILE` say what would help
+    /// Write this host, this VM and the load beside it as a scenario into this file, with captures in
+    /// the same folder: `vcoop run FILE` and `vcoop tune FILE` show what would help
     #[arg(long, value_name = "FILE")]
     pub(crate) scenario: Option<PathBuf>,
     #[command(flatten)]
@@ -624,13 +624,13 @@ pub(crate) struct ObserveArgs {
 pub(crate) struct AttachArgs {
     /// The VM: its name or the process id of its VMM, as `vcoop vms` shows them
     pub(crate) vm: String,
-    /// The policy: static, wake-boost, or one that --set makes of them
+    /// The policy: static, wake-boost or dynamic, or one that --set makes of them
     #[arg(long)]
     pub(crate) policy: String,
     /// Change a setting of the policy: policy.wake-boost.run=1ms, policy.static.means="nice -10"
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub(crate) sets: Vec<String>,
-    /// Take it back after so long, with a unit: 500ms, 10s
+    /// Take it back after this time, with a unit: 500ms, 10s
     #[arg(long = "for", value_name = "TIME")]
     pub(crate) time: Option<String>,
     /// Print one JSON document on stdout at the end, and nothing else there
@@ -653,7 +653,7 @@ pub(crate) struct DetachArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct RestoreArgs {
-    /// Say nothing where nothing was left changed
+    /// Print nothing if nothing was left changed
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
@@ -668,31 +668,31 @@ pub(crate) struct KeeperArgs {
 pub(crate) struct CompareArgs {
     /// The VM: its name or the process id of its VMM, as `vcoop vms` shows them
     pub(crate) vm: String,
-    /// Policies to compare, with commas between; vanilla is what ratios are taken to
+    /// Policies to compare, with commas between; ratios are to vanilla
     #[arg(long, value_name = "A,B", value_delimiter = ',', default_value = "vanilla,wake-boost")]
     pub(crate) policy: Vec<String>,
     /// Change a setting of a policy: policy.wake-boost.run=1ms
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub(crate) sets: Vec<String>,
-    /// Rounds; in each, every policy has its turn. A claim takes 5, better 10
+    /// Rounds; in each, every policy has its turn. A verdict needs 5, and 10 are better
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) rounds: u32,
     /// Measured time of a turn, with a unit
     #[arg(long, value_name = "TIME", default_value = "5s")]
     pub(crate) each: String,
-    /// A line of shell that runs during each turn and prints NAME=NUMBER: a benchmark in the guest, for
-    /// example. It finds VCOOP_VM, VCOOP_POLICY and VCOOP_EACH_S in its environment
+    /// A shell command that runs during each turn and prints NAME=NUMBER, such as a benchmark in the
+    /// guest. It has VCOOP_VM, VCOOP_POLICY and VCOOP_EACH_S in its environment
     #[arg(long, value_name = "CMD")]
     pub(crate) exec: Option<String>,
     #[command(flatten)]
     pub(crate) may_cost: MayCost,
-    /// Measure without a thread of the host beside the VM (host.probe)
+    /// Do not run the thread that measures what others on the host wait (host.probe)
     #[arg(long)]
     pub(crate) no_probe: bool,
     /// Write report.html, report.txt, result.json and the data files into this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Write into a folder, too, that holds other files or another result
+    /// Write also into a folder that holds other files or another result
     #[arg(long, requires = "out")]
     pub(crate) force: bool,
     /// Print one JSON document on stdout, and nothing else there
@@ -715,10 +715,10 @@ pub(crate) struct DaemonArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct TopArgs {
-    /// Time between two looks, with a unit; 100ms at least
+    /// Time between two updates, with a unit; at least 100ms
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub(crate) every: String,
-    /// Look twice, print the table and end; so it is without a terminal
+    /// Measure once, print the table and end. Without a terminal that is the default
     #[arg(long)]
     pub(crate) once: bool,
 }
@@ -726,9 +726,9 @@ pub(crate) struct TopArgs {
 /// What decides how many vCPUs a guest uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum GovernorArg {
-    /// One core at a time, by thresholds of steal: as merged in Linux
+    /// One core at a time, by thresholds of steal, as merged in Linux
     Step,
-    /// As many as steal and CPU time show; keeps nearly all the CPU time that it had
+    /// As many as steal and CPU time allow; keeps nearly all the CPU time that the guest had
     Proportional,
 }
 
@@ -756,19 +756,19 @@ pub(crate) struct GuestArgs {
     /// Change nothing; say what would be done, and why
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// End after so long, with a unit: 500ms, 10s. Without it, Ctrl-C and SIGTERM do
+    /// End after this time, with a unit: 500ms, 10s. Default: at Ctrl-C or SIGTERM
     #[arg(long = "for", value_name = "TIME")]
     pub(crate) time: Option<String>,
-    /// Undo what a `vcoop guest` that was killed left changed, and end; twice does no harm
+    /// Undo what a killed `vcoop guest` left changed, and end. It can be repeated
     #[arg(long, conflicts_with_all = ["dry_run", "time", "metrics", "json", "verbose"])]
     pub(crate) restore: bool,
-    /// Go on where threads have CPU affinities of their own that this kernel (before 6.2) forgets
+    /// Go on although threads have CPU affinities of their own, which this kernel (before 6.2) forgets
     #[arg(long)]
     pub(crate) lose_affinities: bool,
     /// Serve metrics as OpenMetrics text on this Unix socket
     #[arg(long, value_name = "PATH")]
     pub(crate) metrics: Option<PathBuf>,
-    /// Also show the looks that change nothing
+    /// Also show the decisions to change nothing
     #[arg(long, short)]
     pub(crate) verbose: bool,
     /// Print one JSON object a decision on stdout, and nothing else there
@@ -786,7 +786,7 @@ pub(crate) struct GuestArgs {
 fn least<const LEAST: u32>(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(n) if n >= LEAST => Ok(n),
-        Ok(_) => Err(format!("nothing could be said of it; give {LEAST} or more")),
+        Ok(_) => Err(format!("too few; give {LEAST} or more")),
         Err(e) => Err(e.to_string()),
     }
 }

@@ -121,7 +121,7 @@ fn verdict(document: &Document, cells: &[Cell]) -> Verdict {
         (None, Some((first, _, judgement))) => {
             let excess = judgement.too_much().join(", ");
             let (shown, limits) = (&judgement.shown, document.limits.words());
-            let price = format!("none without a price: {first} brings {shown}, but {excess}");
+            let price = format!("none within the limits: {first} brings {shown}, but {excess}");
             done(None, format!("{price}. {}", limits.trim_end_matches('.')))
         }
         (Some((best, least, judgement)), _) => {

@@ -80,7 +80,7 @@ fn a_load_that_loses_a_tenth_is_too_much() {
     static FAKE: Fake = Fake { law: usual, missed: no_miss, load };
     let verdict = of(&FAKE, 10).verdicts.remove(0);
     assert_eq!(verdict.best, None);
-    assert!(verdict.text.starts_with("none without a price: static"), "{}", verdict.text);
+    assert!(verdict.text.starts_with("none within the limits: static"), "{}", verdict.text);
     assert!(verdict.text.contains("(--may-cost): 1.10x of the mean"), "{}", verdict.text);
 }
 

@@ -253,7 +253,7 @@ fn tally(document: &Document) -> String {
     let mut words: Vec<String> =
         counts.iter().map(|(policy, n)| format!("{} in {n}", esc(policy))).collect();
     if none > 0 {
-        words.push(format!("none without a price, or no verdict, in {none}"));
+        words.push(format!("none within the limits, or no verdict, in {none}"));
     }
     format!("Best of {all} cells: {}.", words.join(", "))
 }

@@ -546,7 +546,7 @@ fn action(
         (None, Some(policy)) => {
             let (Some(vm), Some(vcpu)) = (vm, &switch.vcpu) else {
                 let help = "add `vm = ...` and `vcpu = ...`";
-                errors.error_help(policy.span, "whose policy is not said", help);
+                errors.error_help(policy.span, "it is not said which vCPU gets this policy", help);
                 return None;
             };
             let vcpus = vms.get(vm as usize).map_or(0, |vm| vm.vcpu_policy.len());
@@ -561,7 +561,7 @@ fn action(
         }
         _ => {
             let help = "give `boost`, or `vm`, `vcpu` and `policy`, or `vm` and `prefer`";
-            errors.error_help(switch.time.span, "one thing is switched at a time", help);
+            errors.error_help(switch.time.span, "an entry switches exactly one thing", help);
             None
         }
     }
@@ -576,11 +576,11 @@ fn prefers(
     errors: &mut Collector<'_>,
 ) -> Option<TimelineAction> {
     if switch.boost.is_some() || switch.policy.is_some() || switch.vcpu.is_some() {
-        errors.error_help(prefer.span, "one thing is switched at a time", "`vm` and `prefer`");
+        errors.error_help(prefer.span, "an entry switches exactly one thing", "`vm` and `prefer`");
         return None;
     }
     let Some(vm) = vm else {
-        errors.error_help(prefer.span, "whose vCPUs is not said", "add `vm = ...`");
+        errors.error_help(prefer.span, "it is not said which VM gets this mask", "add `vm = ...`");
         return None;
     };
     let vcpus = vms.get(vm as usize)?.level.topology.cpus();

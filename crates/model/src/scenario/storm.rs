@@ -250,7 +250,7 @@ pub(crate) fn views(keys: &ScenarioKeys, plan: &Plan, errors: &mut Collector<'_>
         ViewKind::Scatter => {
             let Some(At { value: Prose(probe), span }) = &view.probe else {
                 let help = "add `probe = ...`";
-                errors.error_help(view.kind.span, "whose samples it shows is not said", help);
+                errors.error_help(view.kind.span, "it is not said whose samples this shows", help);
                 return None;
             };
             let known: Vec<&str> = names(&plan.probes);
@@ -272,14 +272,14 @@ pub(crate) fn views(keys: &ScenarioKeys, plan: &Plan, errors: &mut Collector<'_>
             });
             let Some(at) = &view.at else {
                 let help = "add `at = ...`";
-                errors.error_help(view.kind.span, "when it begins is not said", help);
+                errors.error_help(view.kind.span, "it is not said when this begins", help);
                 return None;
             };
             let at = match at.value {
                 StartText::Time(ns) => {
                     if pcpu.is_none() {
                         let help = "add `pcpu = ...`";
-                        errors.error_help(at.span, "which pCPU it shows is not said", help);
+                        errors.error_help(at.span, "it is not said which pCPU this shows", help);
                     }
                     ViewStart::Time(ns)
                 }
@@ -316,7 +316,7 @@ fn storm_of(
         }
         (None, all) => {
             let help = if all.is_empty() { "add [[storm]]" } else { "add `storm = ...`" };
-            errors.error_help(at, "which storm's VM is not said", help);
+            errors.error_help(at, "it is not said which storm this is about", help);
             return None;
         }
     };

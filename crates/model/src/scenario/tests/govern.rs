@@ -69,7 +69,7 @@ fn a_mask_on_the_timeline() {
     assert!(all[0].timeline.iter().any(|event| event.action == action));
     refused("", "[[at]]\ntime = '1s'\nvm = 'guest'\nprefer = '0-7'\n", "prefer = '0-7'", "no vCPU");
     refused("", "[[at]]\ntime = '1s'\nvm = 'guest'\nprefer = ''\n", "prefer = ''", "CPU");
-    refused("", "[[at]]\ntime = '1s'\nprefer = '0'\n", "prefer = '0'", "whose vCPUs");
+    refused("", "[[at]]\ntime = '1s'\nprefer = '0'\n", "prefer = '0'", "which VM gets this mask");
     let both = "[[at]]\ntime = '1s'\nvm = 'guest'\nprefer = '0'\nboost = 'on'\n";
     refused("", both, "prefer = '0'", "one thing");
 }

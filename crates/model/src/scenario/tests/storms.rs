@@ -217,7 +217,7 @@ server = \"dom0.backend\"
     refused("gap = \"1ms\"", "start = \"5s\"", "the run ends at 2100ms", "");
     refused("at = \"start 2\"", "at = \"start 4\"", "the storm has 3 VMs", "");
     refused("at = \"start 2\"", "at = \"start 0\"", "does not say which VM", "");
-    refused("at = \"start 2\"", "at = \"1s\"", "which pCPU it shows", "add `pcpu");
+    refused("at = \"start 2\"", "at = \"1s\"", "which pCPU this shows", "add `pcpu");
     refused("at = \"start 2\"", "at = \"start 2\"\nstorm = \"rain\"", "no storm `rain`", "");
     refused("\"desktop.asks\"", "\"desktop.ask\"", "there is no series `desktop.ask`", "");
     refused("limit = \"500ms\"", "limit = \"0s\"", "cannot be 0", "");
