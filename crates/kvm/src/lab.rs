@@ -143,6 +143,13 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
     if let Some(vm) = plan.vms.iter().find(|vm| vm.name != vm.label) {
         return refuse(&format!("VM {}", vm.name), "the lab has no copies of VMs");
     }
+    if !plan.host.nohz_full.is_empty() {
+        return refuse("nohz_full", "that is the host's command line: measure on a host with it");
+    }
+    if let Some(device) = plan.host.interrupts.first() {
+        let why = "devices interrupt simulated hosts only";
+        return refuse(&format!("the interrupts of {}", device.name), why);
+    }
     if let Some(vm) = plan.vms.iter().find(|vm| vm.waits) {
         return refuse(
             &format!("waits of VM {}", vm.name),

@@ -181,6 +181,9 @@ fn virtualise(own: &Virt, before: &Virt, found: &mut Deployment) {
         match own.timer.source {
             Some(GuestTimer::Hrtimer) => line("modprobe kvm_intel preemption_timer=0"),
             Some(GuestTimer::HvTimer) => line("modprobe kvm_intel preemption_timer=1"),
+            Some(GuestTimer::Posted) => {
+                line("modprobe kvm pi_inject_timer=1 # with nohz_full= on the host's command line");
+            }
             Some(GuestTimer::Exitless) => {
                 let why = "timer = \"exitless\": KVM has no such timer, only the lab has";
                 found.simulation_only.push(why.to_owned());

@@ -18,6 +18,13 @@ pub fn fit(plan: &Plan, cpus: u32) -> Option<(Plan, String)> {
     }
     let mut fitted = plan.clone();
     *fitted.host.sched.topology_mut() = Topology::flat(cpus);
+    fitted.host.nohz_full = places(&plan.host.nohz_full, cpus, from);
+    if fitted.host.nohz_full.len() == cpus as usize {
+        fitted.host.nohz_full.remove(0);
+    }
+    for device in &mut fitted.host.interrupts {
+        device.cpus = places(&device.cpus, cpus, from);
+    }
     let (tasks, kept) = scaled(&plan.host_tasks, cpus, from);
     fitted.host_tasks = tasks;
     let mut probes = Vec::new();

@@ -696,3 +696,38 @@ fn a_host_is_full_of_desktops() {
         assert!((40.0..100.0).contains(&density), "{policy}: {density}");
     }
 }
+
+/// Each step of the isolation takes its own exits away, and no others.
+#[test]
+fn isolation_takes_exits_away_one_source_after_the_other() {
+    let sets = ["duration=1s", "warmup=200ms", "repeats=2"];
+    let d = run("isolated-cpu", &sets, &[]);
+    // Cells: ticks and the card elsewhere, ticks and the card, nohz and elsewhere, nohz and the card.
+    let exits = |policy: &str, why: &str| scalars(&d, "guest", &format!("exits.{why}"), policy);
+    let near = |value: f64, wanted: f64| {
+        assert!((value - wanted).abs() <= 8.0, "{value}, not {wanted}");
+    };
+    // 250 ticks of the host, as many of the guest, 100 timers of the task; and each is written.
+    near(exits("plain", "interrupt")[0], 600.0);
+    near(exits("plain", "msr_timer")[0], 350.0);
+    near(exits("posted", "interrupt")[0], 250.0);
+    near(exits("posted", "msr_timer")[0], 350.0);
+    near(exits("nohz", "interrupt")[0], 250.0);
+    near(exits("nohz", "msr_timer")[0], 200.0);
+    near(exits("exitless", "msr_timer")[0], 0.0);
+    // A full-nohz pCPU has no tick, and its timers are fired elsewhere: not posted, they exit all the same.
+    near(exits("plain", "interrupt")[2], 350.0);
+    for policy in ["posted", "nohz", "exitless"] {
+        near(exits(policy, "interrupt")[2], 0.0);
+    }
+    let compute = |policy| scalars(&d, "guest.compute", "throughput", policy);
+    assert!(compute("exitless")[2] > compute("plain")[0], "it has the time back");
+    // And a network card on that pCPU costs more than all of it.
+    for policy in ["plain", "posted", "nohz", "exitless"] {
+        let with = exits(policy, "interrupt")[1];
+        assert!((5_000.0..5_900.0).contains(&with), "{policy}: {with}");
+        let cpu = compute(policy);
+        assert!(cpu[0] - cpu[1] > 0.02, "{policy}: {cpu:?}");
+    }
+    assert!((scalars(&d, "host.nic", "interrupts", "plain")[1] / 5_000.0 - 1.0).abs() < 0.05);
+}

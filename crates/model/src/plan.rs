@@ -65,15 +65,19 @@ pub struct Plan {
 
 impl Plan {
     /// Where housekeeping for guests goes (exitless timers, an injector thread): the last pCPU
-    /// nobody is pinned to, else the last one without vCPUs; `None` where vCPUs may use all.
+    /// nobody is pinned to, else the last one without vCPUs; `None` where vCPUs may use all. With
+    /// `nohz_full` it is one of the other pCPUs, at worst the last of them.
     pub fn housekeeping(&self) -> Option<u32> {
         let cpus = self.host.sched.cpus();
         let misses = |list: &Vec<u32>, cpu: u32| !list.is_empty() && !list.contains(&cpu);
         let of_vcpus =
             |cpu: &u32| self.vms.iter().flat_map(|vm| &vm.vcpu_cpus).all(|list| misses(list, *cpu));
         let of_loads = |cpu: &u32| self.host_tasks.iter().all(|task| misses(&task.cpus, *cpu));
-        let candidates: Vec<u32> = (0..cpus).rev().filter(of_vcpus).collect();
-        candidates.iter().copied().find(of_loads).or(candidates.first().copied())
+        let full = &self.host.nohz_full;
+        let ticks = || (0..cpus).rev().filter(|cpu| !full.contains(cpu));
+        let candidates: Vec<u32> = ticks().filter(of_vcpus).collect();
+        let keeper = if full.is_empty() { None } else { ticks().next() };
+        candidates.iter().copied().find(of_loads).or(candidates.first().copied()).or(keeper)
     }
 }
 
@@ -94,6 +98,25 @@ pub struct HostPlan {
     pub sched: HostSched,
     /// When a kernel-mode section can be preempted.
     pub preemption: Preemption,
+    /// pCPUs without a periodic tick while one thread runs there (`nohz_full`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nohz_full: Vec<u32>,
+    /// Devices that interrupt pCPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interrupts: Vec<InterruptPlan>,
+}
+
+/// A device of the host: each of its pCPUs takes interrupts of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InterruptPlan {
+    /// Name.
+    pub name: String,
+    /// Time from one interrupt to the next, on each of the pCPUs.
+    pub period: Dist,
+    /// Time that handler and softirq keep the pCPU.
+    pub work: Dist,
+    /// pCPUs that take them.
+    pub cpus: Vec<u32>,
 }
 
 impl HostPlan {

@@ -16,6 +16,7 @@ const HOST_TASK: u64 = 1;
 const GUEST_TASK: u64 = 2;
 const DEVICE: u64 = 3;
 const TICK: u64 = 4;
+const INTERRUPT: u64 = 5;
 
 /// One stream.
 #[derive(Clone, Debug)]
@@ -35,6 +36,11 @@ impl Stream {
     /// What a device draws from, numbered over all VMs of a plan.
     pub fn device(seed: u64, device: usize) -> Self {
         Self::new(seed, &[DEVICE, device as u64])
+    }
+
+    /// What the interrupts of the host's device number `device` at a pCPU draw from.
+    pub fn interrupt(seed: u64, device: usize, cpu: u32) -> Self {
+        Self::new(seed, &[INTERRUPT, device as u64, u64::from(cpu)])
     }
 
     /// What the phase of the ticks is drawn from: machine 0 is the host, then come the VMs of a plan.

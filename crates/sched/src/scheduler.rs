@@ -95,6 +95,14 @@ impl Scheduler {
         either!(self, s => s.tick_needed(cpu))
     }
 
+    /// [`Level::set_nohz_full`]; the others have no ticks.
+    pub fn set_nohz_full(&mut self, cpus: &CpuSet) {
+        match self {
+            Self::Linux(s) => s.set_nohz_full(cpus),
+            Self::Credit1(_) | Self::Pool(_) => {}
+        }
+    }
+
     /// [`Level::charge`].
     #[inline]
     pub fn charge(&mut self, now: Ns, cpu: CpuId) {

@@ -218,6 +218,24 @@ fn a_lone_entity_of_a_full_nohz_cpu_has_no_tick_to_push_it() {
 }
 
 #[test]
+fn a_full_nohz_cpu_has_ticks_where_they_can_change_who_runs() {
+    let ticks = |policies: &[Policy]| {
+        let mut m = Machine::new(&eevdf(2));
+        m.level.set_nohz_full(&cpus(&[1]));
+        for policy in policies {
+            m.pinned(*policy, 1, HOG);
+        }
+        m.run_until(MS);
+        m.level.tick_needed(CpuId(1))
+    };
+    assert!(!ticks(&[nice(0)]));
+    assert!(ticks(&[nice(0), nice(0)]));
+    assert!(!ticks(&[Policy::Fifo(1), Policy::Fifo(1), nice(0)]));
+    assert!(!ticks(&[Policy::Rr(1), nice(0)]));
+    assert!(ticks(&[Policy::Rr(1), Policy::Rr(1)]));
+}
+
+#[test]
 fn a_mask_without_a_cpu_is_refused() {
     let (mut m, _) = hogs();
     m.avoid(cpus(&[2, 3]));

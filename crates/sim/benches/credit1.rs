@@ -98,6 +98,8 @@ fn plan(pcpus: u32, duration_ns: Ns, mixed: bool) -> Plan {
             origin: String::new(),
             costs: profile.costs,
             sched: HostSched::Credit1(Credit1Config::new(topology, domains)),
+            nohz_full: vec![],
+            interrupts: vec![],
             preemption: Preemption::Full,
         },
         host_tasks: vec![],

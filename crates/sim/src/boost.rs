@@ -178,6 +178,8 @@ impl Port for VcpuPort<'_, '_> {
         let done = world.host.try_set_policy(world.now, thread, policy);
         world.host_notes();
         if done.is_ok() {
+            let p = world.host.cpu_of(thread);
+            world.queue_grew(p.0);
             let boosted = self.vcpu().driver.policy().is_boosted();
             self.world.watch(self.v, |page, now| page.event(now, What::Applied(boosted)));
         }

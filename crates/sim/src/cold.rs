@@ -41,15 +41,25 @@ pub(crate) enum IdleWay {
     Haltpoll(bool),
 }
 
+/// Who fires a VM's deadlines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fires {
+    /// An hrtimer of the pCPU where it was set.
+    Hrtimer,
+    /// The preemption timer, where it can.
+    Hv,
+    /// The housekeeping pCPU.
+    Posted,
+    /// The same, and writing a deadline does not exit.
+    Exitless,
+}
+
 /// How a VM is virtualised, as its events ask for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VmVirt {
     /// Interrupts reach a running guest without an exit.
     pub(crate) posted: bool,
-    /// Its deadlines are fired by the housekeeping pCPU.
-    pub(crate) exitless: bool,
-    /// Its deadlines stand on the preemption timer where they can.
-    pub(crate) hv_timer: bool,
+    fires: Fires,
     /// An hrtimer stands in for that while the vCPU is preempted.
     pub(crate) sw_on_preempt: bool,
     /// Deadlines are fired early.
@@ -67,6 +77,24 @@ pub(crate) struct VmVirt {
 }
 
 impl VmVirt {
+    /// Writing a deadline does not exit.
+    #[inline]
+    pub(crate) fn exitless(&self) -> bool {
+        self.fires == Fires::Exitless
+    }
+
+    /// Its deadlines are fired by the housekeeping pCPU.
+    #[inline]
+    pub(crate) fn away(&self) -> bool {
+        matches!(self.fires, Fires::Posted | Fires::Exitless)
+    }
+
+    /// Its deadlines stand on the preemption timer where they can.
+    #[inline]
+    pub(crate) fn hv_timer(&self) -> bool {
+        self.fires == Fires::Hv
+    }
+
     /// Whether its timer is an hrtimer (or the housekeeping's) that fires when it is due.
     #[inline]
     pub(crate) fn plain_timer(&self) -> bool {
@@ -94,8 +122,12 @@ impl VmVirt {
             virt.timer.source == Some(GuestTimer::HvTimer) && !virt.exits_off.mwait && !shuns;
         Self {
             posted: virt.apic.posted,
-            exitless: virt.timer.source == Some(GuestTimer::Exitless),
-            hv_timer,
+            fires: match virt.timer.source {
+                Some(GuestTimer::Exitless) => Fires::Exitless,
+                Some(GuestTimer::Posted) => Fires::Posted,
+                _ if hv_timer => Fires::Hv,
+                _ => Fires::Hrtimer,
+            },
             special_timer: hv_timer || advance || virt.timer.mode != TimerMode::TscDeadline,
             sw_on_preempt: virt.timer.arm_sw_on_preempt,
             advance,

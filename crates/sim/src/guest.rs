@@ -201,7 +201,13 @@ impl World<'_> {
         match which {
             vector::TIMER => self.guest_timer(v),
             vector::DEVICE => softirq = self.guest_device(v),
-            vector::IPI => self.calls_done(v),
+            vector::IPI => {
+                self.calls_done(v);
+                if self.vms[self.vcpus[v as usize].vm as usize].nohz {
+                    // Its tick may have come back.
+                    self.guest_program(v);
+                }
+            }
             vector::MESSAGE => {
                 while let Some(message) = self.vcpus[v as usize].messages.pop_front() {
                     self.deliver_to_guest(v, message);
@@ -269,6 +275,9 @@ impl World<'_> {
         if self.spans.on {
             self.span_task_wake(first + to.0, t, v);
         }
+        if self.vms[vm].nohz {
+            self.guest_queue_grew(v, first + to.0);
+        }
         if sampler != NONE {
             self.settle_wait(first + to.0);
             let track = self.vcpus[(first + to.0) as usize].track;
@@ -327,6 +336,9 @@ impl World<'_> {
                         self.tracks.moved(sampler, track, self.now);
                     }
                     self.server_is(first + to.0, ent.0, false);
+                    if self.vms[vm].nohz {
+                        self.guest_queue_grew(v, first + to.0);
+                    }
                 }
                 // Guests are Linux: nothing parks a task, and a throttled one is not tracked.
                 Note::Throttled { .. }
@@ -386,8 +398,9 @@ impl World<'_> {
             let next = crate::boost::intent(self.vms[vm].level.policy(EntId(next)));
             self.guest_event(v, GuestEvent::TaskSwitch { next, pending: None });
         }
-        if !self.vcpus[v as usize].timers.iter().any(|t| t.1 == gtimer::TICK) {
-            let next = self.vms[vm].ticks.after(self.vcpus[v as usize].cpu.0, self.now);
+        let full = self.vms[vm].nohz && !self.vms[vm].level.tick_needed(cpu);
+        if !full && !self.vcpus[v as usize].timers.iter().any(|t| t.1 == gtimer::TICK) {
+            let next = self.vms[vm].ticks.after(cpu.0, self.now);
             self.set_guest_timer(v, gtimer::TICK, next);
             self.guest_program(v);
         }
@@ -502,6 +515,9 @@ impl World<'_> {
             Op::SetPolicy(policy) => {
                 self.vms[vm].level.set_policy(now, EntId(t), policy);
                 self.guest_notes(v);
+                if self.vms[vm].nohz {
+                    self.guest_queue_grew(v, v);
+                }
                 false
             }
             op @ (Op::Call { .. } | Op::Await | Op::TakeCall | Op::Answer) => {

@@ -26,7 +26,9 @@ impl World<'_> {
                     let next = self.vms[vm as usize].ticks.after(cpu.0, self.now);
                     self.vms[vm as usize].level.tick(self.now, cpu);
                     self.guest_notes(v);
-                    self.set_guest_timer(v, gtimer::TICK, next);
+                    if !self.vms[vm as usize].nohz || self.vms[vm as usize].level.tick_needed(cpu) {
+                        self.set_guest_timer(v, gtimer::TICK, next);
+                    }
                 }
                 gtimer::LEVEL => {
                     self.vms[vm as usize].level.on_deadline(self.now, cpu);
@@ -116,7 +118,7 @@ impl World<'_> {
         if virt.mode == TimerMode::Periodic {
             return;
         }
-        if virt.exitless {
+        if virt.exitless() {
             self.arm_lapic(v);
         } else if !vcpu.exits.contains(&Exit::Timer) {
             vcpu.exits.push_back(Exit::Timer);

@@ -87,7 +87,9 @@ impl World<'_> {
             | Irq::Accounts
             | Irq::Govern(_) => c.timer_irq_ns,
             Irq::Device(_) | Irq::Remote(_) | Irq::Storm(_) => c.device_irq_ns,
+            Irq::Host(line) => self.line_takes(line),
         };
+        let pc = &self.pcpus[p as usize];
         if pc.current != NONE {
             self.state(self.threads[pc.current as usize].track, State::HostIrq);
         }
@@ -359,6 +361,7 @@ impl World<'_> {
                     self.host.set_policy(now, EntId(t), policy);
                     self.pcpus[p as usize].extra += self.costs.setattr_ns;
                     self.host_notes();
+                    self.queue_grew(p);
                 }
                 op @ (Op::Call { .. } | Op::Await | Op::TakeCall | Op::Answer) => {
                     if self.call_op(p, t, op) {
@@ -439,8 +442,9 @@ impl World<'_> {
                 let pc = &mut self.pcpus[p as usize];
                 pc.eager |= pc.resched;
                 self.host_notes();
+                self.tick_handled(p);
             }
-            Irq::Ipi => {}
+            Irq::Ipi | Irq::Host(_) => {}
             Irq::Sched => {
                 self.host.on_deadline(self.now, CpuId(p));
                 self.host_notes();

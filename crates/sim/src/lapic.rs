@@ -27,7 +27,7 @@ pub(crate) fn boots(vcpu: &mut Vcpu, virt: &VmVirt, ticks: &Ticks, now: Ns) -> O
     }
     vcpu.cold.due = vcpu.programmed;
     let fires = vcpu.programmed.saturating_sub(vcpu.cold.advance.ns()).max(now);
-    if virt.hv_timer {
+    if virt.hv_timer() {
         vcpu.cold.parked = fires;
         vcpu.wants |= wants::HV_TIMER;
     }
@@ -70,7 +70,7 @@ impl World<'_> {
     fn arm_due(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let fires = vcpu.cold.due.saturating_sub(vcpu.cold.advance.ns()).max(self.now);
-        let hv = self.vms[vcpu.vm as usize].virt.hv_timer;
+        let hv = self.vms[vcpu.vm as usize].virt.hv_timer();
         if hv && (vcpu.halted || vcpu.polling) {
             vcpu.cold.parked = fires;
             vcpu.wants |= wants::HV_TIMER;
@@ -118,8 +118,9 @@ impl World<'_> {
         if vcpu.waits_out {
             return self.waited_out(v);
         }
-        let away = self.housekeeping != NONE && virt.exitless;
-        let (track, p) = (vcpu.track, if away { self.housekeeping } else { vcpu.home });
+        let away = self.housekeeping != NONE && virt.away();
+        let p = if away { self.housekeeping } else { self.timer_cpu(vcpu.home) };
+        let track = vcpu.track;
         if vcpu.halted || self.is_idle_awake(v) {
             self.event_on_its_way(track, p);
         } else if track != NONE && self.tracks.waits(track) {
@@ -135,9 +136,9 @@ impl World<'_> {
     pub(crate) fn timer_interrupt(&mut self, v: u32) {
         let virt = &self.vms[self.vcpus[v as usize].vm as usize].virt;
         if !virt.plain_timer() {
-            let (exitless, posted) = (virt.exitless, virt.posted);
+            let (away, posted) = (virt.away(), virt.posted);
             self.fired(v);
-            if exitless && self.waits_out(v, posted) {
+            if away && self.waits_out(v, posted) {
                 return;
             }
         }

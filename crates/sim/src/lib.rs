@@ -40,6 +40,7 @@
 //! lock     locks of a guest, spinning, and what the host does about it; ipi: function calls
 //! call     requests and answers between tasks of any level; mail: messages within a level
 //! storm    VMs that come while the run goes on; view: who ran when on one pCPU
+//! nohz     CPUs without ticks; noise: devices of the host
 //! govern   drives governors; mask: the vCPUs that a guest keeps off
 //! boost    drives vcoop-policy on simulated threads and a simulated page; tune: on credit1
 //! program  what a task does next, on either level
@@ -68,6 +69,8 @@ mod lock;
 mod machine;
 mod mail;
 mod mask;
+mod nohz;
+mod noise;
 mod poll;
 pub mod probe;
 pub mod program;

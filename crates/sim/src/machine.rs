@@ -165,6 +165,8 @@ pub(crate) enum Irq {
     Posted(u32),
     /// A message from another machine, for this client.
     Remote(u32),
+    /// A device of the host (a line of [`Lines`](crate::noise::Lines)).
+    Host(u32),
 }
 
 /// A physical CPU. What every event looks at is in the first cache line.
@@ -437,6 +439,8 @@ pub(crate) struct Vm {
     pub(crate) spins: bool,
     /// A task of it has a probe of its timer's interrupts.
     pub(crate) times_interrupts: bool,
+    /// It has full-nohz vCPUs.
+    pub(crate) nohz: bool,
     pub(crate) level: Level,
     /// Locks, IPIs, and how its vCPUs spin.
     pub(crate) sync: Shared,

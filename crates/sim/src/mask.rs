@@ -87,6 +87,9 @@ impl World<'_> {
             let mask = &mut self.masks[m];
             mask.set(self.now, vcpus - avoided.len());
             mask.changes += 1;
+            if self.vms[m].nohz {
+                self.mask_ticks(vm);
+            }
             if self.spans.on {
                 self.span_mask(vm);
             }

@@ -33,6 +33,8 @@ pub(crate) struct Totals {
     /// Ratelimits that a policy set.
     tuned: u64,
     vms: Vec<VmTotals>,
+    /// Interrupts of the host's devices and the time of their handlers, by device.
+    devices: Vec<(u64, Ns)>,
     /// Calls made, by client.
     called: Vec<u64>,
     /// Calls answered, by server.
@@ -165,6 +167,7 @@ impl World<'_> {
             credit1,
             pool,
             tuned,
+            devices: self.lines.totals(self.plan),
             vms,
             called,
             served,
@@ -244,6 +247,13 @@ impl World<'_> {
             for (m, vm) in self.plan.vms.iter().enumerate() {
                 put(&vm.name, "ratelimit", "us", tuner.limit(m) as f64 / 1e3);
             }
+        }
+        let counts = start.devices.iter().zip(&end.devices);
+        for (device, (a, b)) in self.plan.host.interrupts.iter().zip(counts) {
+            let probe = format!("host.{}", device.name);
+            put(&probe, "interrupts", "1/s", (b.0 - a.0) as f64 / seconds);
+            let of = ns * device.cpus.len() as f64;
+            put(&probe, "interrupt_time", "%", 100.0 * (b.1 - a.1) as f64 / of);
         }
         for (i, label) in self.labels.iter().enumerate() {
             if self.plan.vms.iter().any(|vm| &vm.label == label) {

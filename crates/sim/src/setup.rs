@@ -15,10 +15,12 @@ use crate::cold::{Cold, VmVirt};
 use crate::few::Few;
 use crate::idle::IdleTimes;
 use crate::lapic;
+use crate::nohz;
 use crate::lock::{Shared, Spin, SpinCpu};
 use crate::machine::{GuestSegment, Pcpu, Segment, Thread, Ticks, Vcpu, Vm, Wait, Work, gtimer};
 use crate::mail::Mailbox;
 use crate::mask::Mask;
+use crate::noise::Lines;
 use crate::probe::Probe;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
@@ -44,6 +46,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let (views, view_times) = Views::new(plan);
     let all_tasks = || plan.host_tasks.iter().chain(plan.vms.iter().flat_map(|vm| &vm.tasks));
     let remotes = all_tasks().filter(|task| task.program.is_remote()).count() as u32;
+    let mut lines = Lines::new(plan, seed);
     let (slots, kinds) = number(Entities {
         pcpus,
         vcpus: vcpu_total,
@@ -52,6 +55,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         devices: device_total,
         remotes,
         storms: plan.storms.len() as u32,
+        lines: lines.len(),
         views: view_times.len() as u32,
     });
     // At most about one event a bucket: a small host has one every few microseconds.
@@ -119,6 +123,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             vcpus.push(vcpu(plan, m, c, e.0, home.0, track));
         }
         let mut level = Level::new(&vm.level)?;
+        level.set_nohz_full(&nohz::set(&vm.virt.nohz_full));
         let mut tasks = Vec::new();
         for (i, task) in vm.tasks.iter().enumerate() {
             let home = home(&task.cpus, i as u32, n);
@@ -173,6 +178,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             started,
             spins: vm.tasks.iter().any(|task| matches!(task.program, Program::Routine { .. })),
             times_interrupts,
+            nohz: !vm.virt.nohz_full.is_empty(),
             birth: NONE,
         });
     }
@@ -186,6 +192,12 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     for (i, at) in (0..).zip(view_times) {
         at.into_iter().for_each(|at| queue.set(slots.view + i, at));
     }
+
+    for (line, at) in (0..).zip(lines.first(plan)) {
+        queue.set(slots.line + line, at);
+    }
+
+    host.set_nohz_full(&nohz::set(&plan.host.nohz_full));
 
     calls.reserve();
     for vcpu in &mut vcpus {
@@ -215,6 +227,9 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         probes,
         labels: labels.names,
         ticks: ticks(plan.host.sched.tick_ns(), seed, 0),
+        nohz: nohz::set(&plan.host.nohz_full),
+        has_nohz: !plan.host.nohz_full.is_empty(),
+        lines,
         housekeeping: plan.housekeeping().unwrap_or(NONE),
         cpu: 0,
         next_timeline: 0,

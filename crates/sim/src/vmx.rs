@@ -112,7 +112,7 @@ impl World<'_> {
         vcpu.exit_at = self.now;
         vcpu.exit_why = why as u8;
         let mut ns = c.exit_ns + handling;
-        if virt.hv_timer {
+        if virt.hv_timer() {
             if vcpu.hv_at != Ns::MAX {
                 self.queue.cancel(self.slots.lapic + v);
             }

@@ -35,6 +35,7 @@ impl World<'_> {
         let thread = &self.threads[t as usize];
         let p =
             if thread.last_cpu == NONE { self.host.cpu_of(EntId(t)).0 } else { thread.last_cpu };
+        let p = self.timer_cpu(p);
         self.event_on_its_way(thread.track, p);
         self.interrupt(p, Irq::Sleep(t));
     }
@@ -95,6 +96,7 @@ impl World<'_> {
         }
         self.host_notes();
         let cpu = self.host.cpu_of(EntId(t));
+        self.queue_grew(cpu.0);
         self.poll_sees(cpu.0);
         let thread = &self.threads[t as usize];
         let (track, sampler) = (thread.track, thread.work.sampler);
@@ -177,6 +179,7 @@ impl World<'_> {
     }
 
     pub(crate) fn thread_moved(&mut self, t: u32, from: u32, to: u32) {
+        self.queue_grew(to);
         self.poll_sees(to);
         let track = self.threads[t as usize].track;
         if track != NONE && self.tracks.waits(track) {

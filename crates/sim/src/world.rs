@@ -5,12 +5,13 @@ use vcoop_model::plan::Plan;
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::{InUse, PolicyEvents};
 use vcoop_policy::govern::GovernorDriver;
-use vcoop_sched::{CpuId, EntId, Scheduler};
+use vcoop_sched::{CpuId, CpuSet, EntId, Scheduler};
 
 use crate::call::Calls;
 use crate::machine::{Irq, Pcpu, Thread, Ticks, Vcpu, Vm};
 use crate::mail::Mailbox;
 use crate::mask::Mask;
+use crate::noise::Lines;
 use crate::probe::Probe;
 use crate::queue::{EventQueue, Ns};
 use crate::span::Spans;
@@ -33,6 +34,7 @@ pub(crate) enum Slot {
     Device(u32),
     Remote(u32),
     Storm(u32),
+    Line(u32),
     Tune,
     Accounts,
     Govern(u32),
@@ -55,6 +57,7 @@ pub(crate) struct Slots {
     pub(crate) device: u32,
     pub(crate) remote: u32,
     pub(crate) storm: u32,
+    pub(crate) line: u32,
     pub(crate) tune: u32,
     pub(crate) accounts: u32,
     pub(crate) govern: u32,
@@ -90,8 +93,12 @@ pub(crate) struct World<'p> {
     pub(crate) probes: Vec<Probe>,
     pub(crate) labels: Vec<String>,
     pub(crate) ticks: Ticks,
-    /// pCPU that fires exitless timers; [`NONE`]: the one where the vCPU ran last.
+    /// pCPU that fires exitless and posted timers; [`NONE`]: the one where the vCPU ran last.
     pub(crate) housekeeping: u32,
+    /// Full-nohz pCPUs, and whether there are any.
+    pub(crate) nohz: CpuSet,
+    pub(crate) has_nohz: bool,
+    pub(crate) lines: Lines,
     /// The pCPU that executes what happens now, and pays for it.
     pub(crate) cpu: u32,
     pub(crate) next_timeline: usize,
@@ -152,6 +159,7 @@ impl World<'_> {
                 Slot::Device(d) => self.device_fires(d),
                 Slot::Remote(r) => self.remote_answers(r),
                 Slot::Storm(s) => self.storm_asks(s),
+                Slot::Line(l) => self.line_fires(l),
                 Slot::Tune => self.tune_due(),
                 Slot::Accounts => self.accounts_due(),
                 Slot::Govern(vm) => self.govern_due(vm),
@@ -230,6 +238,7 @@ pub(crate) struct Entities {
     pub(crate) devices: u32,
     pub(crate) remotes: u32,
     pub(crate) storms: u32,
+    pub(crate) lines: u32,
     pub(crate) views: u32,
 }
 
@@ -247,6 +256,7 @@ pub(crate) fn number(n: Entities) -> (Slots, Box<[Slot]>) {
         device: extend(&mut kinds, n.devices, Slot::Device),
         remote: extend(&mut kinds, n.remotes, Slot::Remote),
         storm: extend(&mut kinds, n.storms, Slot::Storm),
+        line: extend(&mut kinds, n.lines, Slot::Line),
         tune: extend(&mut kinds, 1, |_| Slot::Tune),
         accounts: extend(&mut kinds, 1, |_| Slot::Accounts),
         govern: extend(&mut kinds, n.vms, Slot::Govern),

@@ -5,9 +5,9 @@ mod support;
 use proptest::prelude::*;
 use support::virt::any_virt;
 use support::*;
-use vcoop_model::plan::virt::{GuestIdle, IpiPath, IpiVirt, SpinVirt};
+use vcoop_model::plan::virt::{GuestIdle, IpiPath, IpiVirt, SpinVirt, TimerMode};
 use vcoop_model::plan::{
-    Act, DevicePlan, Dist, IpiTo, Milestone, Mode, Phase, Plan, PolicyPlan, Preemption, Program,
+    Act, DevicePlan, Dist, InterruptPlan, IpiTo, Milestone, Mode, Phase, Plan, PolicyPlan, Preemption, Program,
     RogueMode, StormPlan, Target, TaskPlan, TimelineAction, TimelineEvent, Virt,
 };
 use vcoop_model::recording::{MarkKind, Part};
@@ -334,6 +334,28 @@ fn weather(p: &mut Plan, seed: u64) {
     });
 }
 
+/// Full-nohz CPUs, and a network card, each in half of the cases.
+fn disturb(p: &mut Plan, seed: u64) {
+    let cpus = p.host.sched.cpus();
+    if seed & 0x10 == 0 {
+        p.host.nohz_full = (1..cpus).collect();
+    }
+    if seed & 0x20 == 0 {
+        p.host.interrupts.push(InterruptPlan {
+            name: "nic".into(),
+            period: Dist::Exp { mean_ns: 150 * US, max_ns: 5 * MS },
+            work: Dist::Uniform(0, 9 * US),
+            cpus: (0..cpus).collect(),
+        });
+    }
+    for vm in &mut p.vms {
+        let n = vm.level.topology.cpus();
+        if seed & 0x40 == 0 && vm.virt.timer.mode != TimerMode::Periodic {
+            vm.virt.nohz_full = (1..n).collect();
+        }
+    }
+}
+
 /// Plain half of the time.
 fn virt() -> impl Strategy<Value = Virt> {
     prop_oneof![Just(Virt::default()), any_virt()]
@@ -389,6 +411,7 @@ fn scenario() -> impl Strategy<Value = Plan> {
                             action: TimelineAction::Boost { vm: None, on: false },
                         });
                     }
+                    disturb(&mut p, seed);
                     weather(&mut p, seed);
                     connect(&mut p, seed);
                     probe_all(&mut p);

@@ -215,6 +215,24 @@ fn a_posted_timer_is_waited_out_where_it_is_fired() {
 }
 
 #[test]
+fn a_posted_timer_is_written_with_an_exit_and_fires_without() {
+    // The exitless timer's path, and two exits in it: the guest writes its next deadline before the
+    // switch, and after the task slept.
+    let mut virt = timer(GuestTimer::Posted, GuestIdle::Hlt);
+    virt.apic.posted = true;
+    virt.exits_off.hlt = true;
+    let r = run(&alone(virt.clone()));
+    let takes = 700 + 1_000 + 700 + 1_000 + WRITE;
+    assert_eq!(span(&r), (takes, takes));
+    assert_eq!(scalar(&r, "g", "exits.interrupt"), 0.0, "nothing disturbs the guest");
+    let written = scalar(&r, "g", "exits.msr_timer");
+    assert!((1_998.0..=2_000.0).contains(&written), "twice a period: {written}");
+    assert_eq!(scalar(&r, "g", "exits"), written, "and these are all");
+    virt.timer.source = Some(GuestTimer::Exitless);
+    assert_eq!(scalar(&run(&alone(virt)), "g", "exits"), 0.0);
+}
+
+#[test]
 fn one_shot_counts_from_the_hosts_now() {
     let (deadline, _) = span(&run(&alone(timer(GuestTimer::Hrtimer, GuestIdle::Poll))));
     let mut virt = timer(GuestTimer::Hrtimer, GuestIdle::Poll);

@@ -28,6 +28,9 @@ pub struct Virt {
     pub spin: SpinVirt,
     /// How many of its vCPUs its guest uses.
     pub govern: Govern,
+    /// vCPUs without a periodic tick while one task runs there (`nohz_full` of the guest's kernel).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nohz_full: Vec<u32>,
     /// The guest is told that its pCPUs are its own (`KVM_HINTS_REALTIME`). What it does then are the
     /// other fields: a simulated guest needs no telling.
     #[serde(default)]
@@ -78,6 +81,10 @@ pub enum GuestTimer {
     /// in an exit of its own, without a timer interrupt on the host. While the vCPU is halted, and
     /// wherever KVM cannot use it, it is [`Hrtimer`](Self::Hrtimer).
     HvTimer,
+    /// The in-kernel LAPIC timer on an hrtimer that a housekeeping CPU of the host has, which posts the
+    /// interrupt (KVM's `pi_inject_timer`, Linux 5.3: `kvm_can_post_timer_interrupt`). Writing the
+    /// deadline is an exit; its expiry is none while the vCPU is in guest mode.
+    Posted,
     /// A housekeeping CPU of the host, from a deadline in the shared page (the KVM tax cut's
     /// exitless timer): writing it is a store, and the vCPU's pCPU takes no timer interrupt.
     Exitless,

@@ -6,7 +6,7 @@ use vcoop_sched::config::{Domain, Partition, Policy, Topology};
 use super::captures::Captures;
 use super::credit1;
 use super::expand::{Expanded, Place, check_cpus, expand};
-use super::keys::{HostKeys, MAX_VCPUS, VmKeys};
+use super::keys::{HostKeys, InterruptKeys, MAX_VCPUS, VmKeys};
 use super::powervm;
 use super::sched::{ClassKind, LevelShape, SchedKeys, tick_ns};
 use super::storm::never_logged_in;
@@ -14,9 +14,10 @@ use super::texts::{MeansText, PolicyText};
 use super::virt;
 use super::workload::{Kind, Workload};
 use crate::diagnostic::{Collector, Span, nearest};
-use crate::plan::{DevicePlan, HostPlan, HostSched, TaskPlan, VmPlan};
-use crate::profile::{CState, Cpu, Profile};
+use crate::plan::{DevicePlan, Dist, HostPlan, HostSched, InterruptPlan, Ns, TaskPlan, VmPlan};
+use crate::profile::{CState, Costs, Cpu, Profile};
 use crate::toml_read::table::Sub;
+use crate::toml_read::units::Times;
 use crate::toml_read::value::OneOrEach;
 use crate::toml_read::{At, Value};
 use crate::topology::topology;
@@ -48,7 +49,16 @@ pub(crate) fn host(
             costs.cstates.push(CState { name: "POLL".to_owned(), exit_ns: 0, residency_ns: 0 });
         }
     }
+    let place = Place { cpus: topology.cpus(), guest: false };
+    if let Some(cpus) = &host.nohz_full {
+        virt::check_nohz(&cpus.value.0, cpus.span, place, errors);
+        if class != ClassKind::Linux {
+            ClassKind::Linux.only(class, "nohz_full", cpus.span, errors);
+        }
+    }
     Some(HostPlan {
+        nohz_full: host.nohz_full.as_ref().map_or_else(Vec::new, |cpus| cpus.value.0.clone()),
+        interrupts: interrupts(&host.interrupt, place, &costs, errors),
         profile: profile.name.clone(),
         origin: profile.origin(),
         cpu: profile.cpu,
@@ -60,6 +70,52 @@ pub(crate) fn host(
         },
         preemption: host.preemption.value.resolve(),
     })
+}
+
+/// Least time between interrupts of a device.
+const MIN_PERIOD_NS: Ns = 1_000;
+
+/// Refuses a device that interrupts without end.
+fn check_period(period: &At<Times>, errors: &mut Collector<'_>) {
+    if period.value.mean() < MIN_PERIOD_NS {
+        let message = "the device interrupts too often";
+        errors.error_help(period.span, message, "at least 1us apart on average");
+    }
+}
+
+/// The devices that interrupt pCPUs.
+fn interrupts(
+    all: &[InterruptKeys],
+    place: Place,
+    costs: &Costs,
+    errors: &mut Collector<'_>,
+) -> Vec<InterruptPlan> {
+    distinct(all.iter().map(|device| (device.name.value.0.as_str(), device.name.span)), errors);
+    let mut plans = Vec::new();
+    for device in all {
+        check_cpus(&device.cpus.value.0, device.cpus.span, place, errors);
+        check_period(&device.period, errors);
+        let own = device.work.as_ref().map(|work| work.value);
+        if let Some(work) = &device.work
+            && work.value.mean() >= device.period.value.mean()
+        {
+            let message = "its handlers take longer than the time between two of them";
+            errors.error_help(work.span, message, "less than `period`");
+        }
+        let cpus = match device.cpus.value.0.as_slice() {
+            [] => (0..place.cpus).collect(),
+            some => some.to_vec(),
+        };
+        if device.enabled.value {
+            plans.push(InterruptPlan {
+                name: device.name.value.0.clone(),
+                period: device.period.value.0,
+                work: own.map_or(Dist::Const(costs.device_irq_ns), |work| work.0),
+                cpus,
+            });
+        }
+    }
+    plans
 }
 
 /// The profile's machine with another number of CPUs: whole caches if they divide it, else whole
@@ -298,10 +354,7 @@ fn explicit_devices(
     for device in &keys.device {
         let vcpu = device.vcpu.value.get32();
         check_cpus(&[vcpu], device.vcpu.span, place, errors);
-        if device.period.value.mean() < 1_000 {
-            let message = "the device interrupts too often";
-            errors.error_help(device.period.span, message, "at least 1us apart on average");
-        }
+        check_period(&device.period, errors);
         let wakes = device.wakes.as_ref().and_then(|wakes| {
             let name = wakes.value.0.as_str();
             if !workloads.iter().any(|w| w.common.name.value.0 == name) {

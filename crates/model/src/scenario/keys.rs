@@ -13,7 +13,7 @@ use super::workload::{GuestTask, HostLoad};
 use crate::plan::Preemption;
 use crate::toml_read::At;
 use crate::toml_read::table::{Flat, Keyed, Sub, table};
-use crate::toml_read::units::{AtLeast, CpuList, Percent, Span1, Time, Times};
+use crate::toml_read::units::{AtLeast, CpuList, NohzCpus, Percent, Span1, Time, Times};
 use crate::toml_read::value::{Int, Name, OneOrEach, Prose, Raw, choice};
 use crate::topology::{MAX_PCPUS, TopologyKeys};
 
@@ -106,6 +106,11 @@ table! {
         /// Longest wake-up latency an idle state may have, as `/dev/cpu_dma_latency` asks it;
         /// deeper states are not entered, "0us" means polling. Default: no limit.
         cpu_dma_latency: Option<At<Time>>,
+        /// pCPUs that have no periodic tick while one thread runs there (`nohz_full`); one pCPU has to keep
+        /// it. Timers that are set there fire on a housekeeping pCPU. Default: "none".
+        nohz_full: Option<At<NohzCpus>>,
+        /// Devices that interrupt pCPUs.
+        interrupt: Vec<InterruptKeys>,
         /// Scheduler.
         sched: Sub<SchedKeys>,
         /// credit1: its tunables.
@@ -114,6 +119,23 @@ table! {
         powervm: Sub<PowerVmKeys>,
         /// credit1: where dom0 runs. Default: as its `pin` says.
         dom0_pin: Option<At<Dom0Pin>>,
+    }
+}
+
+table! {
+    /// A device of the host that interrupts pCPUs: a network card with a queue for each of them, a disk. What it
+    /// serves is not modelled: its handlers take time, and vCPUs that run there exit. Simulated only.
+    pub(crate) struct InterruptKeys {
+        /// Name.
+        name: At<Name>,
+        /// Left out entirely when false; a matrix can vary it.
+        enabled: At<bool> = "true",
+        /// Time from one interrupt to the next, on each of its pCPUs.
+        period: At<Times>,
+        /// Time that handler and softirq keep the pCPU. Default: `device_irq` of the profile.
+        work: Option<At<Times>>,
+        /// pCPUs that take them.
+        cpus: At<CpuList> = "all",
     }
 }
 

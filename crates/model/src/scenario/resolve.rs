@@ -97,6 +97,13 @@ pub(crate) fn resolve(
             errors.error_help(load.common.name.span, message, help);
         }
     }
+    let devices = keys.host.value.interrupt.iter().map(|device| &device.name);
+    for device in devices {
+        if loads.iter().any(|load| load.common.name.value == device.value) {
+            let help = "results call both host.NAME: give each a name of its own";
+            errors.error_help(device.span, "a load has this name", help);
+        }
+    }
     let mut shares = Shares::default();
     let mut vms = vms(keys, &loads, &facts, &mut shares, outside, errors);
     match &mut host_plan.sched {
@@ -181,6 +188,11 @@ pub(crate) fn resolve(
         views: Vec::new(),
         slices: 0,
     };
+    if plan.housekeeping().is_none() {
+        let of_vms = keys.vm.iter().map(|vm| &vm.virt.0);
+        let of_policies = policies.plans.values().map(|named| &named.virt);
+        virt::refuse_posted(of_vms.chain(of_policies), errors);
+    }
     deadline::check(keys, &plan, &policies, &compared, errors);
     plan.views = storm::views(keys, &plan, errors);
     let Policies { plans: policies, patches, .. } = policies;

@@ -29,6 +29,7 @@ pub fn reference() -> String {
     section(&mut out, "Top level", &schema);
     let tables = [
         ("[host]", "HostKeys"),
+        ("[[host.interrupt]]", "InterruptKeys"),
         ("[host.sched] and [vm.sched]", "SchedKeys"),
         ("[host.credit1]", "Credit1Keys"),
         ("[host.credit1.patches]", "PatchKeys"),

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use schemars::SchemaGenerator;
 use vcoop_policy::config::AdvanceConfig;
 
+use super::expand::{Place, check_cpus};
 use super::keys::VmKeys;
 use super::sched::ClassKind;
 use crate::diagnostic::{Collector, Span};
@@ -218,6 +219,24 @@ fn conflicts(virt: &Virt, cpu: Option<Cpu>) -> Vec<Conflict> {
         "set timer_mode = \"tsc-deadline\", or another timer",
     );
     refuse(
+        !virt.nohz_full.is_empty() && timer.mode == TimerMode::Periodic,
+        &["nohz_full", "timer_mode"],
+        "a periodic timer never stops",
+        "take out `nohz_full`, or set timer_mode = \"tsc-deadline\"",
+    );
+    refuse(
+        timer.source == Some(GuestTimer::Posted) && !virt.apic.posted,
+        &["timer"],
+        "a timer interrupt is posted where interrupts are",
+        "set apicv = true, or another timer",
+    );
+    refuse(
+        timer.source == Some(GuestTimer::Posted) && !virt.exits_off.hlt && !virt.exits_off.mwait,
+        &["timer"],
+        "KVM posts timer interrupts only to guests whose HLT or MWAIT does not exit",
+        "add disable_exits = [\"hlt\"]",
+    );
+    refuse(
         timer.source == Some(GuestTimer::HvTimer) && cpu.is_none(),
         &["timer"],
         "the profile does not say what this machine's preemption timer is",
@@ -248,7 +267,23 @@ fn refuse(
         let place = keys.iter().find_map(|key| written.get(key)).copied().unwrap_or(vm.name.span);
         errors.error_help(place, message, help);
     }
-    govern::refuse(virt, vm.vcpus.value.get32(), &written, errors);
+    let vcpus = vm.vcpus.value.get32();
+    // Under a policy that says nothing of it, it has been said of the VM.
+    if over.is_none_or(|over| over.timer.0.nohz_full.is_some())
+        && let Some(at) = written.get("nohz_full")
+    {
+        check_nohz(&virt.nohz_full, *at, Place { cpus: vcpus, guest: true }, errors);
+    }
+    govern::refuse(virt, vcpus, &written, errors);
+}
+
+/// Refuses full-nohz CPUs that the level does not have, and all of them.
+pub(crate) fn check_nohz(cpus: &[u32], at: Span, place: Place, errors: &mut Collector<'_>) {
+    check_cpus(cpus, at, place, errors);
+    if cpus.len() as u64 >= u64::from(place.cpus) {
+        let help = "leave out one of them";
+        errors.error_help(at, "one CPU has to keep the time for the others", help);
+    }
 }
 
 /// A VM by its own keys.
@@ -281,6 +316,18 @@ pub(crate) fn check_policies<'p>(
     }
 }
 
+/// Refuses timers that a housekeeping CPU posts, on a host that has none.
+pub(crate) fn refuse_posted<'k>(
+    all: impl Iterator<Item = &'k VirtKeys>,
+    errors: &mut Collector<'_>,
+) {
+    let timers = all.filter_map(|keys| keys.timer.0.timer.as_ref());
+    for timer in timers.filter(|timer| timer.value == TimerKind::Posted) {
+        let message = "no pCPU is kept for housekeeping, which would fire these timers";
+        errors.error_help(timer.span, message, "pin vCPUs so that one pCPU has none");
+    }
+}
+
 /// Xen and PowerVM have other mechanisms than KVM, which are not modelled: there a guest's timer and
 /// interrupts are as by default, or as with posted interrupts. Guests of PowerVM have governors.
 pub(crate) fn refuse_foreign(keys: &VirtKeys, has: ClassKind, errors: &mut Collector<'_>) {
@@ -293,9 +340,12 @@ pub(crate) fn refuse_foreign(keys: &VirtKeys, has: ClassKind, errors: &mut Colle
             ClassKind::Linux.only(has, key, span, errors);
         }
     }
-    if let Some(timer) = &keys.timer.0.timer
-        && timer.value == TimerKind::HvTimer
-    {
-        ClassKind::Linux.only(has, "timer = \"hv-timer\"", timer.span, errors);
+    if let Some(timer) = &keys.timer.0.timer {
+        let named = match timer.value {
+            TimerKind::HvTimer => "timer = \"hv-timer\"",
+            TimerKind::Posted => "timer = \"posted\"",
+            TimerKind::Lapic | TimerKind::Hrtimer | TimerKind::Exitless => return,
+        };
+        ClassKind::Linux.only(has, named, timer.span, errors);
     }
 }

@@ -148,6 +148,24 @@ impl Text for CpuList {
     }
 }
 
+/// CPUs without a periodic tick, ascending; empty means none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NohzCpus(pub(crate) Vec<u32>);
+
+impl Text for NohzCpus {
+    const WHAT: &'static str = "a CPU list like \"1\" or \"1-7\", or \"none\"";
+    const PATTERN: &'static str = r"^\s*(none|[0-9]+(-[0-9]+)?(\s*,\s*[0-9]+(-[0-9]+)?)*)\s*$";
+    const INTEGERS: bool = true;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "none" => Ok(Self(Vec::new())),
+            "all" => Err("one CPU has to keep the time".to_owned()),
+            list => CpuList::parse(list).map(|cpus| Self(cpus.0)),
+        }
+    }
+}
+
 /// A distribution of times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Times(pub(crate) Dist);

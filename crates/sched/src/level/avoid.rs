@@ -112,7 +112,7 @@ impl Level {
         }
     }
 
-    /// Names the full-nohz CPUs: [`Level::tick_needed`] is false there while one entity runs alone.
+    /// Names the full-nohz CPUs: [`Level::tick_needed`] can be false there while an entity runs.
     /// A driver asks again whenever a queue's length changes.
     pub fn set_nohz_full(&mut self, cpus: &CpuSet) {
         for (i, c) in self.cpus.iter_mut().enumerate() {

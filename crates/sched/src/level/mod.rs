@@ -391,7 +391,8 @@ impl Level {
         c.nr_dl + c.nr_held + c.nr_rt + c.nr_fair
     }
 
-    /// Whether `cpu` needs ticks: it is not idle, nor a full-nohz CPU that runs one entity only.
+    /// Whether `cpu` needs ticks: it is not idle, nor a full-nohz CPU on which no tick could change who
+    /// runs (`sched_can_stop_tick`): one entity alone, or a FIFO entity, or the only RR entity.
     #[inline]
     pub fn tick_needed(&self, cpu: CpuId) -> bool {
         let c = &self.cpus[cpu.index()];
@@ -402,8 +403,13 @@ impl Level {
     #[cold]
     fn tick_needed_nohz(&self, cpu: CpuId) -> bool {
         let c = &self.cpus[cpu.index()];
-        let fair = self.class(EntId(c.curr)) == ClassId::Fair;
-        !fair || self.nr_running(cpu) > 1 || c.spared && self.spare.tick
+        let needed = match self.policies[c.curr as usize] {
+            Policy::Fifo(_) => false,
+            Policy::Rr(_) => c.nr_rt > 1,
+            Policy::Deadline { .. } => true,
+            Policy::Normal { .. } | Policy::Idle => self.nr_running(cpu) > 1,
+        };
+        needed || c.spared && self.spare.tick
     }
 
     /// Counters of an entity. Running and waiting that has not ended yet is not in them:

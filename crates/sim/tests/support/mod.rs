@@ -144,6 +144,8 @@ pub(crate) fn plan(host: LevelConfig, costs: Costs) -> Plan {
             cpu: Some(CPU),
             costs,
             sched: HostSched::Linux(host),
+            nohz_full: vec![],
+            interrupts: vec![],
             preemption: Preemption::Full,
         },
         host_tasks: vec![],

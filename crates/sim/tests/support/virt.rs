@@ -11,6 +11,7 @@ fn timer() -> impl Strategy<Value = TimerVirt> {
         1 => Just(None),
         1 => Just(Some(GuestTimer::Hrtimer)),
         3 => Just(Some(GuestTimer::HvTimer)),
+        1 => Just(Some(GuestTimer::Posted)),
         1 => Just(Some(GuestTimer::Exitless)),
     ];
     let mode = prop_oneof![

@@ -37,6 +37,23 @@ pub(super) fn check(text: &str, marked: &str, message: &str, help: &str) {
 }
 
 #[test]
+fn interrupts_of_the_host() {
+    let profile = "profile = \"celeron-n4500\"";
+    let with = |more: &str| format!("{profile}\n{more}");
+    let all = with("nohz_full = \"0-63\"");
+    refused(profile, &all.replace("0-63", "0-3"), "\"0-3\"", "keep the time", "leave out one");
+    let device = |keys: &str| with(&format!("[[host.interrupt]]\nname = \"nic\"\n{keys}"));
+    refused(profile, &device("period = \"1ns\"\nwork = \"0us\""), "\"1ns\"", "too often", "1us");
+    let keys = device("period = \"5us\"\nwork = \"5us\"");
+    refused(profile, &keys, "\"5us\"", "longer than the time between", "less than `period`");
+    let keys = device("period = \"1ms\"\ncpus = \"4\"");
+    refused(profile, &keys, "\"4\"", "there is no pCPU 4", "from 0 to 3");
+    refused(profile, &device(""), "[[host.interrupt]]", "missing key `period`", "");
+    let same = device("period = \"1ms\"").replace("nic", "probe");
+    refused(profile, &same, "\"probe\"", "a load has this name", "name of its own");
+}
+
+#[test]
 fn unknown_keys_and_words() {
     refused(
         "repeats = 3",

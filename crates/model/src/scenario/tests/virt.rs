@@ -94,6 +94,39 @@ fn what_kvm_cannot_have_is_refused_where_it_is_written() {
 }
 
 #[test]
+fn a_posted_timer_needs_what_kvm_needs() {
+    let apicv = "timer = 'posted'\ndisable_exits = ['hlt']\n";
+    refused(apicv, "", "timer = 'posted'", "posted where interrupts are");
+    refused("timer = 'posted'\napicv = true\n", "", "timer = 'posted'", "does not exit");
+    let vm = format!("{apicv}apicv = true\n");
+    assert_eq!(virts(&vm, "")[0].1.timer.source, Some(GuestTimer::Posted));
+    let text = SMALL.replace("weight = 2048\n", &vm).replace("pin = [\"0\", \"1-2\"]\n", "");
+    let error = parse(&text).map(|_| ()).expect_err("vCPUs are everywhere").to_string();
+    assert!(error.contains("kept for housekeeping") && error.contains("timer = 'posted'"), "{error}");
+    // The same of a policy; with nohz_full there always is one.
+    let policy = "[policy.p]\nbase = 'vanilla'\ntimer = 'posted'\n";
+    let text = text.replace("timer = 'posted'\n", "") + policy;
+    let error = parse(&text).map(|_| ()).expect_err("vCPUs are everywhere").to_string();
+    assert!(error.contains("kept for housekeeping"), "{error}");
+    let full = text.replace("[host]\n", "[host]\nnohz_full = \"1\"\n");
+    parse(&full).unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn full_nohz_cpus_leave_one_that_keeps_the_time() {
+    assert_eq!(virts("nohz_full = '1'\n", "")[0].1.nohz_full, [1]);
+    refused("nohz_full = '0-1'\n", "", "nohz_full = '0-1'", "has to keep the time");
+    refused("nohz_full = 'all'\n", "", "nohz_full = 'all'", "has to keep the time");
+    refused("nohz_full = '2'\n", "", "nohz_full = '2'", "there is no vCPU 2");
+    let periodic = "nohz_full = '1'\ntimer_mode = 'periodic'\n";
+    refused(periodic, "", "nohz_full = '1'", "never stops");
+    let rest = "[policy.p]\nbase = 'vanilla'\nnohz_full = '7'\n";
+    refused("", rest, "nohz_full = '7'", "there is no vCPU 7");
+    let rest = "[compare]\npolicy = ['p']\n[policy.p]\nbase = 'vanilla'\nnohz_full = 'none'\n";
+    assert!(virts("nohz_full = '1'\n", rest)[0].1.nohz_full.is_empty(), "the policy goes first");
+}
+
+#[test]
 fn xen_has_other_mechanisms() {
     let xen = "\n[host.sched]\nclass = \"credit1\"\n";
     let text = "name = \"x\"\ntitle = \"x\"\n[host]\npcpus = 2\n".to_owned()

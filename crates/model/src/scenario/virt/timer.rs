@@ -5,7 +5,7 @@ use vcoop_policy::config::AdvanceConfig;
 use super::{set, shared_keys};
 use crate::plan::virt::{GuestTimer, TimerMode, Virt};
 use crate::toml_read::Text;
-use crate::toml_read::units::Time;
+use crate::toml_read::units::{NohzCpus, Time};
 use crate::toml_read::value::{Factor, choice};
 
 choice! {
@@ -17,6 +17,8 @@ choice! {
         Hrtimer = "hrtimer",
         /// The VMX preemption timer.
         HvTimer = "hv-timer",
+        /// A housekeeping CPU, which posts the interrupt; writing the deadline exits.
+        Posted = "posted",
         /// A housekeeping CPU, from a deadline in the shared page.
         Exitless = "exitless",
     }
@@ -65,7 +67,9 @@ shared_keys! {
     /// A guest's timer.
     pub(crate) struct TimerKeys {
         /// Who fires its timer deadlines: `lapic` (what the host's KVM does; in the simulator an
-        /// hrtimer), `hrtimer`, `hv-timer` (simulator), `exitless`. Default: the policy's, else `lapic`;
+        /// hrtimer), `hrtimer`, `hv-timer`, `posted` (simulator), `exitless`. `posted` is KVM's
+        /// `pi_inject_timer` and needs APICv, `disable_exits` with "hlt" or "mwait", and a pCPU that vCPUs are
+        /// kept off; it differs from `exitless` in that writing a deadline exits. Default: the policy's, else `lapic`;
         /// on real vCPUs `exitless` under policies that boost, as nothing else brings a boost with the
         /// interrupt.
         timer: TimerKind,
@@ -78,6 +82,9 @@ shared_keys! {
         /// hv-timer: an hrtimer stands in while the vCPU is preempted, so that its deadline is noticed
         /// by the host (this program's own remedy; KVM has none). Default: false.
         arm_sw_on_preempt: bool,
+        /// vCPUs that have no periodic tick while one task runs there (`nohz_full` of the guest's kernel); one
+        /// vCPU has to keep it. Default: "none".
+        nohz_full: NohzCpus,
         /// Cycles of the guest's TSC in one of the host's: with TSC scaling, other than 1. Default: 1.
         tsc_ratio: Factor,
     }
@@ -85,12 +92,14 @@ shared_keys! {
 
 impl TimerKeys {
     pub(super) fn apply(&self, virt: &mut Virt) {
+        set(&self.nohz_full, &mut virt.nohz_full, |cpus| cpus.0.clone());
         let timer = &mut virt.timer;
         set(&self.timer, &mut timer.source, |kind| {
             Some(match kind {
                 TimerKind::Lapic => GuestTimer::Lapic,
                 TimerKind::Hrtimer => GuestTimer::Hrtimer,
                 TimerKind::HvTimer => GuestTimer::HvTimer,
+                TimerKind::Posted => GuestTimer::Posted,
                 TimerKind::Exitless => GuestTimer::Exitless,
             })
         });

@@ -1,0 +1,164 @@
+//! Known answers of full-nohz CPUs and of the host's own interrupts.
+
+mod support;
+
+use support::*;
+use vcoop_model::plan::virt::{GuestTimer, Virt};
+use vcoop_model::plan::{Dist, InterruptPlan, Plan};
+use vcoop_model::recording::{Part, Recording};
+use vcoop_sched::config::{Policy, RtGuard};
+
+/// Two pCPUs with 1000 ticks a second, and a vCPU on each that computes, with as many.
+fn busy(host: &[u32], guest: &[u32]) -> Plan {
+    let mut p = plan(eevdf(2), dear());
+    p.host.nohz_full = host.to_vec();
+    let mut virt = Virt { nohz_full: guest.to_vec(), ..Virt::default() };
+    virt.timer.source = Some(GuestTimer::Hrtimer);
+    let hogs = (0..2).map(|c| task(&format!("hog{c}"), hog(), Policy::NORMAL, &[c])).collect();
+    let mut vm = vm("g", eevdf(2), hogs);
+    vm.vcpu_cpus = vec![vec![0], vec![1]];
+    vm.virt = virt;
+    vm.level.rt_guard = RtGuard::Off;
+    if let Some(host) = p.host.sched.linux_mut() {
+        host.rt_guard = RtGuard::Off;
+    }
+    p.vms.push(vm);
+    p.warmup_ns = 100 * MS;
+    p
+}
+
+fn exits(r: &Recording, why: &str) -> f64 {
+    scalar(r, "g", &format!("exits.{why}"))
+}
+
+fn is_near(value: f64, wanted: f64) {
+    assert!((value - wanted).abs() <= 4.0, "{value}, not {wanted}");
+}
+
+#[test]
+fn a_lone_vcpu_on_a_full_nohz_cpu_has_no_ticks_of_the_host() {
+    // Of each vCPU: a tick of the host, one of its own that the host fires, and a write for that.
+    let r = run(&busy(&[], &[]));
+    is_near(exits(&r, "interrupt"), 4_000.0);
+    is_near(exits(&r, "msr_timer"), 2_000.0);
+    // pCPU 1 has no ticks; its timer fires on pCPU 0, which sends an IPI.
+    let r = run(&busy(&[1], &[]));
+    is_near(exits(&r, "interrupt"), 4_000.0);
+    // So it does where interrupts are posted: KVM does not post those of its timers.
+    let mut p = busy(&[1], &[]);
+    p.vms[0].virt.apic.posted = true;
+    is_near(exits(&run(&p), "interrupt"), 4_000.0);
+    // Without the guest's tick there, nothing is left on pCPU 1, but what pCPU 0 has.
+    let r = run(&busy(&[1], &[1]));
+    is_near(exits(&r, "interrupt"), 2_000.0);
+    is_near(exits(&r, "msr_timer"), 1_000.0);
+    let cpu = scalar(&r, "g.hog1", "throughput");
+    assert!(cpu > 0.9999, "nobody takes anything from it: {cpu}");
+}
+
+#[test]
+fn the_tick_comes_back_with_company_and_goes_with_it() {
+    // Somebody who runs for 20 ms every 100 ms shares pCPU 1.
+    let mut p = busy(&[1], &[1]);
+    p.host_tasks.push(task(
+        "guest",
+        cycle(Dist::Const(20 * MS), Dist::Const(80 * MS)),
+        Policy::NORMAL,
+        &[1],
+    ));
+    p.duration_ns = 10 * S;
+    let shared = run(&p);
+    let done = |r: &Recording| scalar(r, "host.guest", "throughput");
+    p.host.nohz_full.clear();
+    let ticking = run(&p);
+    let (a, b) = (done(&shared), done(&ticking));
+    assert!((a / b - 1.0).abs() < 0.03, "it has its share by the tick: {a} and {b}");
+    // While it is there: 40 ms of each 120 ms.
+    let with = exits(&shared, "interrupt");
+    assert!((2_150.0..2_600.0).contains(&with), "{with}");
+}
+
+#[test]
+fn a_task_that_joins_a_guests_full_nohz_cpu_is_scheduled() {
+    let mut p = busy(&[], &[1]);
+    let late = task("late", cycle(Dist::Const(30 * MS), Dist::Const(30 * MS)), Policy::NORMAL, &[1]);
+    p.vms[0].tasks.push(late);
+    p.duration_ns = 10 * S;
+    let full = run(&p);
+    p.vms[0].virt.nohz_full.clear();
+    let ticking = run(&p);
+    for label in ["g.late", "g.hog1"] {
+        let of = |r: &Recording| scalar(r, label, "throughput");
+        let (a, b) = (of(&full), of(&ticking));
+        // EEVDF places who wakes by what the other had when it was last charged, which is longer ago.
+        assert!((a / b - 1.0).abs() < 0.1, "{label}: {a} and {b}");
+    }
+}
+
+#[test]
+fn a_fifo_thread_needs_no_tick_and_leaves_the_rest_waiting() {
+    let mut p = busy(&[1], &[1]);
+    p.vms[0].vcpu_policy[1] = Policy::Fifo(1);
+    p.host_tasks.push(task("fair", hog(), Policy::NORMAL, &[1]));
+    let r = run(&p);
+    is_near(exits(&r, "interrupt"), 2_000.0);
+    assert_eq!(scalar(&r, "host.fair", "throughput"), 0.0, "nothing guards it here");
+    p.vms[0].vcpu_policy[1] = Policy::Rr(1);
+    is_near(exits(&run(&p), "interrupt"), 2_000.0);
+}
+
+#[test]
+fn a_timer_set_on_a_full_nohz_cpu_is_fired_by_housekeeping() {
+    let latency_of = |nohz: &[u32]| {
+        let mut p = plan(eevdf(2), dear());
+        p.host.nohz_full = nohz.to_vec();
+        p.host.costs.cstates.clear();
+        p.host_tasks.push(task("t", cyclictest(MS, 0), Policy::Fifo(50), &[1]));
+        probe_all(&mut p);
+        let r = run(&p);
+        latency(&r, "host.t").min_ns
+    };
+    let (own, away) = (latency_of(&[]), latency_of(&[1]));
+    // Interrupt, wake-up and switch; with the way of an IPI between them.
+    assert_eq!(own, 700 + 600 + 1_100);
+    assert_eq!(away, 700 + 800 + 500 + 1_100);
+}
+
+#[test]
+fn a_device_of_the_host_disturbs_the_cpus_it_interrupts() {
+    let mut p = busy(&[1], &[1]);
+    p.host.interrupts.push(InterruptPlan {
+        name: "nic".into(),
+        period: Dist::Const(100 * US),
+        work: Dist::Const(3 * US),
+        cpus: vec![1],
+    });
+    let r = run(&p);
+    is_near(exits(&r, "interrupt"), 12_000.0);
+    is_near(scalar(&r, "host.nic", "interrupts"), 10_000.0);
+    let time = scalar(&r, "host.nic", "interrupt_time");
+    assert!((time - 3.0).abs() < 0.01, "{time} %");
+    // Exit, handler and entry of each.
+    let cpu = scalar(&r, "g.hog1", "throughput");
+    let wanted = 1.0 - 10_000.0 * (700.0 + 3_000.0 + 600.0) / 1e9;
+    assert!((cpu - wanted).abs() < 2e-4, "{cpu}, not {wanted}");
+}
+
+#[test]
+fn what_a_device_takes_is_in_the_sample_that_it_delays() {
+    let mut p = plan(eevdf(1), dear());
+    p.host.costs.cstates.clear();
+    p.host_tasks.push(task("t", cyclictest(MS, 0), Policy::Fifo(50), &[]));
+    p.host.interrupts.push(InterruptPlan {
+        name: "disk".into(),
+        period: Dist::Exp { mean_ns: 200 * US, max_ns: 2 * MS },
+        work: Dist::Const(50 * US),
+        cpus: vec![0],
+    });
+    p.duration_ns = 10 * S;
+    probe_all(&mut p);
+    let r = run(&p);
+    let l = latency(&r, "host.t");
+    let of_irqs = l.parts_sum[Part::HostIrq as usize];
+    assert!(l.max_ns > 40 * US && of_irqs * 10 > l.sum_ns * 6, "{} of {}", of_irqs, l.sum_ns);
+}
