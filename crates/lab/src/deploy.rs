@@ -231,6 +231,10 @@ fn virtualise(own: &Virt, before: &Virt, found: &mut Deployment) {
             IpiPath::Cluster => line("-cpu host,kvm-pv-ipi=off,+x2apic # of QEMU"),
         }
     }
+    if own.idle.host_poll.fixed {
+        let why = "halt_poll_fixed: KVM's polling adapts since Linux 4.3";
+        found.simulation_only.push(why.to_owned());
+    }
     if own.spin != before.spin {
         let why = "how vCPUs spin: that is of the guest's kernel, and has no switch for this";
         found.simulation_only.push(why.to_owned());

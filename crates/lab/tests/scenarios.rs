@@ -731,3 +731,39 @@ fn isolation_takes_exits_away_one_source_after_the_other() {
     }
     assert!((scalars(&d, "host.nic", "interrupts", "plain")[1] / 5_000.0 - 1.0).abs() < 0.05);
 }
+
+/// Each rule that KVM added makes spinning vCPUs yield to those that they wait for.
+#[test]
+fn yields_find_whom_they_are_for_release_by_release() {
+    let sets = ["duration=1s", "repeats=3"];
+    let d = run("directed-yield", &sets, &[]);
+    let rate = |policy| scalar(&d, "guest.workers", "rate", policy);
+    assert!(rate("any") > 2.0 * rate("no-yield"), "{} {}", rate("any"), rate("no-yield"));
+    assert!(rate("interrupted") > 1.08 * rate("any"), "{} {}", rate("interrupted"), rate("any"));
+    // The better the target, the less there is to yield for.
+    let yields = |policy| scalar(&d, "guest", "yields.won", policy);
+    assert!(yields("in-kernel") < 0.5 * yields("any"));
+    assert!(yields("interrupted") < 0.2 * yields("in-kernel"));
+    assert!(yields("queue-heads") > yields("pv-lock"));
+}
+
+/// A fixed poll costs the host what an adaptive one saves it, where halts are long.
+#[test]
+fn a_fixed_poll_polls_where_an_adaptive_one_has_given_up() {
+    let sets = [
+        "duration=1s",
+        "repeats=2",
+        "matrix={ \"vm.guest.task.cyclictest.interval\" = [\"150us\", \"1ms\"] }",
+    ];
+    let d = run("halt-polling", &sets, &["halt", "host-poll", "fixed-poll"]);
+    let of = |metric, policy| scalars(&d, "guest", metric, policy);
+    assert!(of("halt_polls.won", "fixed-poll")[0] > 5_000.0, "most short halts are caught");
+    assert!(of("halt_polls.won", "host-poll")[0] > 5_000.0);
+    let lost = of("halt_polls.lost", "fixed-poll")[1];
+    assert!((lost - 1_000.0).abs() < 60.0, "all of the long ones are lost: {lost}");
+    assert!(of("halt_polls.lost", "host-poll")[1] < 50.0);
+    let polling = |policy| scalars(&d, "host", "polling", policy)[1];
+    assert!(polling("fixed-poll") > 3.0 * polling("host-poll"), "{}", polling("fixed-poll"));
+    let p50 = of("halts.p50", "fixed-poll");
+    assert!((100.0..150.0).contains(&p50[0]) && (900.0..1_000.0).contains(&p50[1]), "{p50:?}");
+}

@@ -40,6 +40,7 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "tcp-rr",
         "dedicated",
         "spinlock-overcommit",
+        "directed-yield",
         "tax-cut",
         "halt-polling-rr",
         "pvsched-idle",

@@ -171,13 +171,23 @@ pub struct HostPollConfig {
     pub grow_start_ns: Ns,
     /// Divisor by which it shrinks; 0: to nothing.
     pub shrink: u32,
+    /// It is always the longest.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_not"))]
+    pub fixed: bool,
+}
+
+/// For serde.
+#[cfg(feature = "serde")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_not(flag: &bool) -> bool {
+    !flag
 }
 
 impl HostPollConfig {
     /// Never.
     pub const OFF: Self = Self { max_ns: 0, ..Self::KVM };
     /// What Linux has on x86 since 6.11: 200 us, times 2 from 10 us, halved.
-    pub const KVM: Self = Self { max_ns: 200_000, grow: 2, grow_start_ns: 10_000, shrink: 2 };
+    pub const KVM: Self = Self { max_ns: 200_000, grow: 2, grow_start_ns: 10_000, shrink: 2, fixed: false };
 }
 
 /// How long a guest polls for work before it halts: the parameters `guest_halt_poll_*` of Linux's

@@ -6,7 +6,8 @@
 use crate::config::{GuestPollConfig, HostPollConfig, Ns};
 
 /// How long the host polls for one vCPU: KVM's rules (`kvm_vcpu_halt`, `grow_halt_poll_ns`,
-/// `shrink_halt_poll_ns` in `virt/kvm/kvm_main.c`; Documentation/virt/kvm/halt-polling.rst).
+/// `shrink_halt_poll_ns` in `virt/kvm/kvm_main.c`; Documentation/virt/kvm/halt-polling.rst), or the same at
+/// every halt, as it was until Linux 4.2.
 ///
 /// The caller polls for [`HostHaltPoll::ns`], and only while no other task wants the CPU, and tells
 /// afterwards how long the vCPU was halted, from HLT until it went on, whether the poll caught its
@@ -20,7 +21,7 @@ pub struct HostHaltPoll {
 impl HostHaltPoll {
     /// A vCPU that has not polled yet.
     pub const fn new(config: HostPollConfig) -> Self {
-        Self { config, now: 0 }
+        Self { config, now: if config.fixed { config.max_ns } else { 0 } }
     }
 
     /// Whether it can ever poll.
@@ -37,6 +38,9 @@ impl HostHaltPoll {
     /// there always is).
     pub fn halted(&mut self, halt_ns: Ns, valid: bool) {
         let most = self.config.max_ns;
+        if self.config.fixed {
+            return;
+        }
         if !valid {
             self.shrink();
         } else if most == 0 {
@@ -124,6 +128,15 @@ mod tests {
     use super::*;
 
     const US: Ns = 1_000;
+
+    #[test]
+    fn a_fixed_poll_is_as_long_at_every_halt() {
+        let mut p = HostHaltPoll::new(HostPollConfig { fixed: true, ..HostPollConfig::KVM });
+        for halt in [1, 50 * US, 10_000 * US, 199 * US] {
+            assert_eq!(p.ns(), 200 * US);
+            p.halted(halt, true);
+        }
+    }
 
     #[test]
     fn the_hosts_poll_grows_by_short_halts_and_shrinks_by_long_ones() {

@@ -34,7 +34,7 @@ proptest! {
         max in 0u64..2_000_000, grow in 0u32..9, start in 0u64..100_000, shrink in 0u32..9, allow: bool,
         halts in proptest::collection::vec((0u64..4_000_000, any::<bool>()), 1..300),
     ) {
-        let mut host = HostHaltPoll::new(HostPollConfig { max_ns: max, grow, grow_start_ns: start, shrink });
+        let mut host = HostHaltPoll::new(HostPollConfig { max_ns: max, grow, grow_start_ns: start, shrink, fixed: false });
         let config = GuestPollConfig { max_ns: max, grow, grow_start_ns: start, shrink, allow_shrink: allow };
         let mut guest = GuestHaltPoll::new(config);
         for (ns, flag) in halts {

@@ -16,6 +16,8 @@ pub(crate) mod wants {
     pub(crate) const HV_TIMER: u8 = 1;
     /// The host's polling is told how long it was halted.
     pub(crate) const HALT_TIME: u8 = 2;
+    /// Its timer has expired on another pCPU, and it is to take the interrupt at its next entry.
+    pub(crate) const TIMER: u8 = 4;
 }
 
 /// Which exits KVM handles on its fast path.

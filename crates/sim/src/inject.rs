@@ -77,9 +77,7 @@ impl World<'_> {
             Segment::Poll => return self.poll_sees(p),
             _ => return, // it looks at what is pending before it enters
         }
-        let virt = &self.vms[vcpu.vm as usize].virt;
-        // KVM takes an expired timer to its guest at an entry, and kicks it for that, unless it posts timers.
-        if !virt.posted || which == vector::TIMER && !virt.away() {
+        if !self.vms[vcpu.vm as usize].virt.posted {
             return self.send_ipi(p);
         }
         self.vcpus[v as usize].cold.counters.posted += 1;

@@ -142,6 +142,23 @@ impl World<'_> {
                 return;
             }
         }
+        let vcpu = &mut self.vcpus[v as usize];
+        let p = vcpu.pcpu;
+        if p != NONE && p != self.cpu && !self.vms[vcpu.vm as usize].virt.away() {
+            // Fired by another pCPU and not posted: KVM takes it to the guest at an entry, and kicks the vCPU for that.
+            let running = matches!(self.pcpus[p as usize].segment, Segment::Guest | Segment::Entry);
+            if running {
+                vcpu.wants |= wants::TIMER;
+                return self.send_ipi(p);
+            }
+        }
+        self.inject(v, vector::TIMER, Injection::Timer);
+    }
+
+    /// A timer that has expired meanwhile is put into the guest, at an entry.
+    #[cold]
+    pub(crate) fn timer_pends(&mut self, v: u32) {
+        self.vcpus[v as usize].wants &= !wants::TIMER;
         self.inject(v, vector::TIMER, Injection::Timer);
     }
 

@@ -36,7 +36,8 @@
 //! guest    vCPUs and guest tasks; guest_timer: their tick and sleeps
 //! lapic    the timer behind a guest's deadline; hv_timer: the VMX preemption timer
 //! few      queues that mostly hold one
-//! poll     idle vCPUs that do not sleep; cold: what most vCPUs do not need; counters
+//! poll     idle vCPUs that do not sleep; halts: how long they and their polls are
+//!          cold: what most vCPUs do not need; counters
 //! lock     locks of a guest, spinning, and what the host does about it; ipi: function calls
 //! call     requests and answers between tasks of any level; mail: messages within a level
 //! storm    VMs that come while the run goes on; view: who ran when on one pCPU
@@ -58,6 +59,7 @@ mod few;
 mod govern;
 mod guest;
 mod guest_timer;
+mod halts;
 mod host;
 mod hv_timer;
 mod idle;

@@ -337,8 +337,7 @@ impl World<'_> {
         self.vcpus[v as usize].spin.parks
     }
 
-    /// The hypercall that kicks a vCPU.
-    pub(crate) fn kick(&mut self, v: u32) {
+    fn kick(&mut self, v: u32) {
         self.vcpus[v as usize].spin.unhalted = true;
         if self.vcpus[v as usize].halted {
             self.unhalt(v, self.waker());
@@ -382,6 +381,7 @@ impl World<'_> {
         let (first, n) = (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus());
         let sync = &mut self.vms[vm].sync;
         let (grow, last) = (Ns::from(sync.spin.ple_grow), sync.last_boosted);
+        let rules = sync.spin.candidates;
         let window = &mut self.vcpus[v as usize].spin.window;
         *window = (*window * grow).min(SpinVirt::PLE_MAX_NS);
         let mut tries = TRIES;
@@ -390,7 +390,12 @@ impl World<'_> {
                 continue;
             }
             let other = &self.vcpus[c as usize];
-            if other.spin.preempted && other.irr == 0 && !self.in_kernel(c) {
+            let as_in_kernel = !rules.in_kernel || rules.interrupted && other.irr != 0;
+            let may = match other.spin.preempted {
+                true => as_in_kernel || self.in_kernel(c),
+                false => rules.interrupted,
+            };
+            if !may {
                 continue;
             }
             let other = &mut self.vcpus[c as usize].spin;
@@ -415,6 +420,15 @@ impl World<'_> {
             }
         }
         false
+    }
+
+    /// The hypercall that kicks a vCPU, at the head of a lock's queue: true when the kicker yielded to it
+    /// (`kvm_sched_yield`; not where nobody else wants its pCPU).
+    pub(crate) fn on_kick(&mut self, p: u32, to: u32) -> bool {
+        self.kick(to);
+        let vm = &self.vms[self.vcpus[to as usize].vm as usize];
+        let yields = vm.sync.spin.candidates.queue_heads;
+        yields && self.host.nr_running(vcoop_sched::CpuId(p)) > 1 && self.on_yield(p, to)
     }
 
     /// A hypercall asks to yield to a vCPU. True when it did.

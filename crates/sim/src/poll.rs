@@ -91,6 +91,9 @@ impl World<'_> {
             cold.counters.polls_lost += 1;
             cold.counters.poll_lost_ns += ns;
         }
+        if let Some(halts) = &mut self.halts[vcpu.vm as usize] {
+            if won { &mut halts.won } else { &mut halts.lost }.add(ns);
+        }
     }
 
     /// Something for a pCPU that polls: a wake-up, or somebody else who wants it.
@@ -113,6 +116,10 @@ impl World<'_> {
             let cold = &mut vcpu.cold;
             let halted = self.now - std::mem::replace(&mut cold.halted_at, Ns::MAX).min(self.now);
             cold.host_poll.halted(halted, true);
+            if let Some(halts) = &mut self.halts[vcpu.vm as usize] {
+                halts.halts.add(halted);
+                halts.halted += halted;
+            }
         }
         if vcpu.wants & wants::HV_TIMER != 0 {
             self.sw_to_hv(v);

@@ -10,6 +10,7 @@ use vcoop_sched::{CreditCounters, EntId, PoolCounters};
 
 use crate::counters::Counters;
 use crate::fairness::{self, Share};
+use crate::halts::Halts;
 use crate::lock::{COUNT_NAMES, Counts};
 use crate::machine::Segment;
 use crate::probe::Probe;
@@ -62,6 +63,7 @@ struct VmTotals {
     pushed_off: u64,
     used_ns: Ns,
     counts: Counts,
+    halts: Option<Halts>,
     /// CPU time of its own, glitches and units of work, by task.
     tasks: Vec<(Ns, u64, u64)>,
 }
@@ -79,6 +81,11 @@ impl VmTotals {
         self.boosted_ns += other.boosted_ns;
         self.lowered_ns += other.lowered_ns;
         self.repays |= other.repays;
+        match (&mut self.halts, &other.halts) {
+            (Some(own), Some(other)) => own.plus(other),
+            (own @ None, Some(other)) => *own = Some(other.clone()),
+            (_, None) => {}
+        }
         self.counts.iter_mut().zip(other.counts).for_each(|(sum, n)| *sum += n);
         self.preempted += other.preempted;
         self.mask_changes += other.mask_changes;
@@ -127,7 +134,9 @@ impl World<'_> {
             .vms
             .iter()
             .zip(&self.masks)
-            .map(|(vm, mask)| VmTotals {
+            .zip(&self.halts)
+            .map(|((vm, mask), halts)| VmTotals {
+                halts: halts.clone(),
                 mask_changes: mask.changes,
                 pushed_off: vm.level.pushed_off(),
                 used_ns: mask.used_ns(now),
@@ -298,6 +307,11 @@ impl World<'_> {
             let virt = &self.plan.vms[copies[0]].virt;
             for (metric, unit, value) in b.counters.since(&a.counters).scalars(virt, vcpus, ns) {
                 put(name, &metric, unit, value);
+            }
+            if let (Some(a), Some(b)) = (&a.halts, &b.halts) {
+                for (metric, unit, value) in b.scalars(a, vcpus, ns) {
+                    put(name, &metric, unit, value);
+                }
             }
             if virt.timer.advance != AdvanceConfig::None {
                 put(name, "timer.advance", "us", b.advance_ns as f64 / 1e3 / vcpus);

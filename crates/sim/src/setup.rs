@@ -13,6 +13,7 @@ use crate::boost::Page;
 use crate::call::{Calls, probed_servers};
 use crate::cold::{Cold, VmVirt};
 use crate::few::Few;
+use crate::halts::Halts;
 use crate::idle::IdleTimes;
 use crate::lapic;
 use crate::nohz;
@@ -236,6 +237,11 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         tuner: Tuner::of(plan),
         policy_events: policy_events(plan),
         in_use: vcoop_model::recording::InUse::all(plan),
+        halts: plan
+            .vms
+            .iter()
+            .map(|vm| (vm.virt.idle.host_poll.max_ns > 0).then(Halts::new))
+            .collect(),
         governors: (0..plan.vms.len()).map(|vm| plan.governor_driver(vm)).collect(),
         masks: plan.vms.iter().map(|vm| Mask::new(vm.level.topology.cpus())).collect(),
         spans: Spans::off(),

@@ -2,6 +2,7 @@
 
 use vcoop_policy::Injection;
 
+use crate::cold::wants;
 use crate::machine::{Exit, GuestSegment, Segment, vector};
 use crate::queue::Ns;
 use crate::track::State;
@@ -14,6 +15,10 @@ impl World<'_> {
         if vcpu.polling {
             return self.poll_goes_on(p, v);
         }
+        if vcpu.wants & wants::TIMER != 0 {
+            self.timer_pends(v);
+        }
+        let vcpu = &self.vcpus[v as usize];
         let (irr, track) = (vcpu.irr, vcpu.track);
         let mut ns = self.costs.entry_ns;
         if vcpu.hv_at != Ns::MAX {
@@ -167,7 +172,7 @@ impl World<'_> {
             }
             Exit::Kick(target) => {
                 self.boost_exit(v);
-                self.kick(target);
+                return self.on_kick(p, target);
             }
             Exit::Remote(client) => {
                 self.boost_exit(v);
@@ -189,7 +194,9 @@ impl World<'_> {
     /// HLT: with an interrupt pending the guest goes on, else the thread sleeps.
     fn halt(&mut self, p: u32, v: u32) -> bool {
         let parks = self.parks(v);
-        if self.vcpus[v as usize].irr != 0 || parks && self.was_kicked(v) {
+        let vcpu = &self.vcpus[v as usize];
+        let pending = vcpu.irr != 0 || vcpu.wants & wants::TIMER != 0;
+        if pending || parks && self.was_kicked(v) {
             self.boost_exit(v);
             return false;
         }

@@ -8,6 +8,7 @@ use vcoop_policy::govern::GovernorDriver;
 use vcoop_sched::{CpuId, CpuSet, EntId, Scheduler};
 
 use crate::call::Calls;
+use crate::halts::Halts;
 use crate::machine::{Irq, Pcpu, Thread, Ticks, Vcpu, Vm};
 use crate::mail::Mailbox;
 use crate::mask::Mask;
@@ -107,6 +108,8 @@ pub(crate) struct World<'p> {
     /// Counts by time, where the plan asks for them.
     pub(crate) policy_events: Vec<PolicyEvents>,
     pub(crate) in_use: Vec<InUse>,
+    /// Of each VM for which the host polls: its halts.
+    pub(crate) halts: Vec<Option<Halts>>,
     /// Of each VM: what decides how many vCPUs it uses, and how many it does.
     pub(crate) governors: Vec<Option<GovernorDriver>>,
     pub(crate) masks: Vec<Mask>,

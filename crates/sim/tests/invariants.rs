@@ -5,7 +5,7 @@ mod support;
 use proptest::prelude::*;
 use support::virt::any_virt;
 use support::*;
-use vcoop_model::plan::virt::{GuestIdle, IpiPath, IpiVirt, SpinVirt, TimerMode};
+use vcoop_model::plan::virt::{Candidates, GuestIdle, IpiPath, IpiVirt, SpinVirt, TimerMode};
 use vcoop_model::plan::{
     Act, DevicePlan, Dist, InterruptPlan, IpiTo, Milestone, Mode, Phase, Plan, PolicyPlan, Preemption, Program,
     RogueMode, StormPlan, Target, TaskPlan, TimelineAction, TimelineEvent, Virt,
@@ -114,6 +114,11 @@ fn spinning() -> impl Strategy<Value = (IpiVirt, SpinVirt, bool)> {
                 ple_window_ns: window * US,
                 ple_grow,
                 handoff_ns: window,
+                candidates: Candidates {
+                    in_kernel: threshold % 2 == 0,
+                    interrupted: threshold % 3 == 0,
+                    queue_heads: threshold % 5 == 0,
+                },
             };
             (IpiVirt { path, pv_tlb, pv_yield }, spin, pause)
         },

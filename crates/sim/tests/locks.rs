@@ -3,7 +3,7 @@
 mod support;
 
 use support::*;
-use vcoop_model::plan::virt::IpiPath;
+use vcoop_model::plan::virt::{Candidates, IpiPath};
 use vcoop_model::plan::{Act, Dist, IpiTo, Mode, Ns, Phase, Plan, Program};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::{Part, Recording};
@@ -100,6 +100,63 @@ fn a_preempted_holder_makes_its_waiters_spin_and_ple_brings_it_back() {
     assert!(scalar(&on, "guest", "yields.won") > 10.0);
     let (before, after) = (mean(&off, "guest.t1"), mean(&on, "guest.t1"));
     assert!(after < 0.9 * before, "{after} with PLE, {before} without");
+}
+
+#[test]
+fn rules_say_to_whom_a_spinning_vcpu_yields() {
+    // vCPU 0 waits for vCPU 1 to take an IPI. That one computes, and shares its pCPU with a hog: when it has lost it, it
+    // was in user mode, with the IPI pending.
+    let caller = routine(vec![user(20), Act::Ipi { to: IpiTo::Next, wait: true }, Act::Done]);
+    let of = |in_kernel, interrupted| {
+        let mut p = machine(2, &[0, 1], vec![caller.clone(), hog()]);
+        p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[1]));
+        p.vms[0].virt.spin.candidates = Candidates { in_kernel, interrupted, queue_heads: false };
+        let r = run(&p);
+        let tried = ("guest".to_owned(), "yields.tried".to_owned());
+        assert!(scalar(&r, "guest", "exits.pause") > 10.0);
+        r.scalars.get(&tried).map_or(0.0, |tried| tried.value)
+    };
+    assert!(of(false, false) > 10.0, "any that was preempted");
+    assert_eq!(of(true, false), 0.0, "it was in user mode");
+    assert!(of(true, true) > 10.0, "an interrupt is pending");
+}
+
+#[test]
+fn a_vcpu_that_was_woken_is_a_candidate_since_interrupts_count() {
+    // The same, but vCPU 1 is idle: the IPI wakes it, and then it waits behind a hog with a longer slice.
+    let caller = routine(vec![user(20), Act::Ipi { to: IpiTo::Next, wait: true }, Act::Done]);
+    let of = |interrupted| {
+        let mut p = machine(2, &[0, 1], vec![caller.clone(), routine(vec![nap(3_000)])]);
+        for i in 0..2 {
+            p.host_tasks.push(task(&format!("hog{i}"), hog(), Policy::NORMAL, &[1]));
+        }
+        let rules = &mut p.vms[0].virt.spin.candidates;
+        (rules.in_kernel, rules.interrupted) = (false, interrupted);
+        let r = run(&p);
+        let tried = ("guest".to_owned(), "yields.tried".to_owned());
+        r.scalars.get(&tried).map_or(0.0, |tried| tried.value)
+    };
+    assert_eq!(of(false), 0.0);
+    assert!(of(true) > 10.0);
+}
+
+#[test]
+fn a_kick_yields_to_the_head_of_the_queue_if_that_is_asked_for() {
+    // Three vCPUs on two pCPUs, and waiters that halt at once.
+    let yields = |queue_heads, pins: &[u32]| {
+        let mut p = machine(4, pins, vec![locker(300 * US); 3]);
+        p.vms[0].virt.exits_off.pause = true;
+        p.vms[0].virt.spin.pv_locks = true;
+        p.vms[0].virt.spin.threshold_ns = 5 * US;
+        p.vms[0].virt.spin.candidates.queue_heads = queue_heads;
+        let r = run(&p);
+        assert!(scalar(&r, "guest", "pv_kicks") > 100.0);
+        let won = ("guest".to_owned(), "yields.won".to_owned());
+        r.scalars.get(&won).map_or(0.0, |won| won.value)
+    };
+    assert_eq!(yields(false, &[0, 0, 1]), 0.0);
+    assert!(yields(true, &[0, 0, 1]) > 10.0);
+    assert_eq!(yields(true, &[0, 1, 2]), 0.0, "nobody else wants the kicker's pCPU");
 }
 
 #[test]

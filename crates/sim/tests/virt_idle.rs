@@ -58,6 +58,44 @@ fn the_way_out_of_an_idle_state_is_idle_time() {
 }
 
 #[test]
+fn a_fixed_poll_burns_its_time_at_every_halt() {
+    // Halts of almost a millisecond: the adaptive poll never begins, the fixed one is lost each time.
+    let adaptive = run(&alone(MS, host_polls()));
+    assert_eq!(scalar(&adaptive, "g", "halt_poll"), 0.0);
+    let mut virt = host_polls();
+    virt.idle.host_poll.fixed = true;
+    let fixed = run(&alone(MS, virt.clone()));
+    assert!((scalar(&fixed, "g", "halt_polls.lost") - 1_000.0).abs() < 2.0);
+    let polled = scalar(&fixed, "g", "halt_poll");
+    assert!((polled - 20.0).abs() < 0.1, "200 us of each millisecond: {polled}");
+    // Short ones it catches from the first on.
+    let caught = run(&alone(150 * US, virt));
+    assert_eq!(scalar(&caught, "g", "halt_polls.lost"), 0.0);
+}
+
+#[test]
+fn halts_and_polls_have_their_quantiles() {
+    let mut virt = host_polls();
+    virt.idle.host_poll.fixed = true;
+    let mut p = alone(150 * US, virt);
+    p.duration_ns = 10 * S;
+    // A second task with a longer period: some halts end early.
+    p.vms[0].tasks.push(task("u", cyclictest(997 * US, 0), Policy::Fifo(40), &[]));
+    let r = run(&p);
+    let of = |metric: &str| scalar(&r, "g", metric);
+    let (halts, won) = (of("halts"), of("halt_polls.won"));
+    assert!((halts - won).abs() < 1.0 && halts > 6_666.0, "{halts} halts, {won} polls won");
+    // What passes between two timers is mostly one period, less the exits, the guest and the write.
+    let p50 = of("halts.p50");
+    assert!((120.0..150.0).contains(&p50), "{p50}");
+    assert!((of("halt_polls.won.p50") / p50 - 1.0).abs() < 0.06);
+    assert!(!r.scalars.contains_key(&("g".into(), "halt_polls.lost.p50".into())), "there is none");
+    let time = of("halt_time");
+    assert!((time - halts * of("halts.p50") / 1e4).abs() < 10.0, "{time} %");
+    assert!(!run(&alone(MS, Virt::default())).scalars.contains_key(&("g".into(), "halts".into())));
+}
+
+#[test]
 fn the_hosts_poll_catches_short_halts_and_burns_the_cpu() {
     let interval = 150 * US;
     let sleeps = run(&alone(interval, Virt::default()));

@@ -19,7 +19,7 @@ use super::keys::VmKeys;
 use super::sched::ClassKind;
 use crate::diagnostic::{Collector, Span};
 use crate::plan::VmPlan;
-use crate::plan::virt::{GuestIdle, GuestTimer, TimerMode, Virt};
+use crate::plan::virt::{Candidates, GuestIdle, GuestTimer, TimerMode, Virt};
 use crate::profile::Cpu;
 use crate::toml_read::table::{Flat, Table};
 use crate::toml_read::value::choice;
@@ -207,6 +207,26 @@ fn conflicts(virt: &Virt, cpu: Option<Cpu>) -> Vec<Conflict> {
         "add disable_exits = [\"mwait\"]",
     );
     refuse(
+        virt.spin.candidates.queue_heads && !virt.spin.pv_locks,
+        &["yield_queue_heads"],
+        "only paravirtual spinlocks tell the host who is next in line",
+        "set spinlocks = \"pv\"",
+    );
+    refuse(
+        virt.spin.candidates != Candidates::default()
+            && virt.exits_off.pause
+            && !virt.spin.candidates.queue_heads,
+        &["yield_in_kernel", "yield_interrupted"],
+        "a PAUSE loop that does not exit yields to nobody",
+        "take \"pause\" out of `disable_exits`",
+    );
+    refuse(
+        virt.idle.host_poll.fixed && virt.idle.host_poll.max_ns == 0,
+        &["halt_poll_fixed"],
+        "how long it polls is not said",
+        "set `halt_poll`",
+    );
+    refuse(
         timer.arm_sw_on_preempt && timer.source != Some(GuestTimer::HvTimer),
         &["arm_sw_on_preempt", "timer"],
         "only the preemption timer needs something to stand in for it",
@@ -266,6 +286,13 @@ fn refuse(
     for Conflict { keys, message, help } in conflicts(virt, cpu) {
         let place = keys.iter().find_map(|key| written.get(key)).copied().unwrap_or(vm.name.span);
         errors.error_help(place, message, help);
+    }
+    if virt.idle.host_poll.fixed {
+        let adapts = ["halt_poll_grow", "halt_poll_grow_start", "halt_poll_shrink"];
+        for (key, at) in adapts.iter().filter_map(|key| Some((key, written.get(key)?))) {
+            let message = format!("a fixed poll does not adapt: `{key}` has no effect");
+            errors.error_help(*at, message, "take it out, or `halt_poll_fixed`");
+        }
     }
     let vcpus = vm.vcpus.value.get32();
     // Under a policy that says nothing of it, it has been said of the VM.

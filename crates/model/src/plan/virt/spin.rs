@@ -48,6 +48,34 @@ pub struct SpinVirt {
     pub ple_grow: u32,
     /// Time until a vCPU that spins sees what another one wrote: a cache line's way from core to core.
     pub handoff_ns: Ns,
+    /// Whom the host yields to.
+    #[serde(default, skip_serializing_if = "Candidates::are_usual")]
+    pub candidates: Candidates,
+}
+
+/// To which vCPUs of its VM a spinning one is made to yield (`kvm_vcpu_on_spin`), of those that could run if
+/// they had a pCPU. Each field is a rule that came with a release of Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidates {
+    /// One that was preempted must have been in its kernel (4.14).
+    pub in_kernel: bool,
+    /// One that waits for a pCPU since an interrupt woke it is a candidate (5.3), and one that has an interrupt
+    /// pending counts as in its kernel (6.9).
+    pub interrupted: bool,
+    /// Who releases a paravirtual lock and kicks the next in line yields to that one (5.4).
+    pub queue_heads: bool,
+}
+
+impl Candidates {
+    fn are_usual(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Default for Candidates {
+    fn default() -> Self {
+        Self { in_kernel: true, interrupted: true, queue_heads: false }
+    }
 }
 
 impl SpinVirt {
@@ -66,6 +94,7 @@ impl Default for SpinVirt {
             ple_window_ns: 1_365,
             ple_grow: 2,
             handoff_ns: 100,
+            candidates: Candidates::default(),
         }
     }
 }

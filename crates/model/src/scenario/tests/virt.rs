@@ -113,6 +113,20 @@ fn a_posted_timer_needs_what_kvm_needs() {
 }
 
 #[test]
+fn rules_of_yielding_and_polling_need_what_they_are_about() {
+    refused("yield_queue_heads = true\n", "", "yield_queue_heads", "who is next in line");
+    let vm = "yield_in_kernel = false\ndisable_exits = ['pause']\n";
+    refused(vm, "", "yield_in_kernel", "yields to nobody");
+    let vm = "spinlocks = 'pv'\nyield_queue_heads = true\nyield_interrupted = false\n";
+    let to = virts(vm, "")[0].1.spin.candidates;
+    assert_eq!((to.in_kernel, to.interrupted, to.queue_heads), (true, false, true));
+    refused("halt_poll_fixed = true\n", "", "halt_poll_fixed", "how long it polls");
+    let vm = "halt_poll = '50us'\nhalt_poll_fixed = true\nhalt_poll_grow = 3\n";
+    refused(vm, "", "halt_poll_grow = 3", "does not adapt");
+    assert!(virts(&vm.replace("halt_poll_grow = 3\n", ""), "")[0].1.idle.host_poll.fixed);
+}
+
+#[test]
 fn full_nohz_cpus_leave_one_that_keeps_the_time() {
     assert_eq!(virts("nohz_full = '1'\n", "")[0].1.nohz_full, [1]);
     refused("nohz_full = '0-1'\n", "", "nohz_full = '0-1'", "has to keep the time");

@@ -39,6 +39,9 @@ shared_keys! {
         /// Longest that the host polls for a halted vCPU (`KVM_CAP_HALT_POLL`, else
         /// `halt_poll_ns`; Linux has 200us on x86). Default: 0us, which is never.
         halt_poll: Time,
+        /// Host polling: for the whole of `halt_poll` at every halt, as until Linux 4.2, instead of a time that
+        /// adapts to how long halts are. Simulated only. Default: false.
+        halt_poll_fixed: bool,
         /// Host polling: factor by which a vCPU's poll grows. Default: 2.
         halt_poll_grow: Int<0, 1000>,
         /// Host polling: what it grows from, and below which it shrinks to nothing. Default: 10us.
@@ -65,6 +68,7 @@ impl IdleKeys {
         set(&self.guest_halt_poll_allow_shrink, &mut guest.allow_shrink, |on| *on);
         let host = &mut idle.host_poll;
         set(&self.halt_poll, &mut host.max_ns, |time| time.0);
+        set(&self.halt_poll_fixed, &mut host.fixed, |on| *on);
         set(&self.halt_poll_grow, &mut host.grow, |n| n.get32());
         set(&self.halt_poll_grow_start, &mut host.grow_start_ns, |time| time.0);
         set(&self.halt_poll_shrink, &mut host.shrink, |n| n.get32());

@@ -86,6 +86,15 @@ shared_keys! {
         /// Each such exit makes the window so many times as long, until the vCPU is loaded anew.
         /// Default: 2.
         ple_grow: Int<1, 16>,
+        /// Such an exit yields to a vCPU that was preempted only if that was in its kernel then, as since
+        /// Linux 4.14; false: to any that was preempted. Default: true.
+        yield_in_kernel: bool,
+        /// Such an exit also yields to a vCPU that an interrupt woke and that has not run since, as since Linux
+        /// 5.3, and one with an interrupt pending counts as in its kernel, as since 6.9. Default: true.
+        yield_interrupted: bool,
+        /// Who releases a paravirtual spinlock and kicks the next in line yields to that vCPU, as since Linux
+        /// 5.4; needs spinlocks = "pv". Default: false.
+        yield_queue_heads: bool,
         /// Time until a vCPU that spins sees what another one wrote. Default: 100ns.
         spin_handoff: Time,
     }
@@ -105,6 +114,10 @@ impl SpinKeys {
         set(&self.pv_sched_yield, &mut virt.ipi.pv_yield, |on| *on);
         set(&self.ple_window, &mut virt.spin.ple_window_ns, |time| time.0);
         set(&self.ple_grow, &mut virt.spin.ple_grow, |times| times.get32());
+        let to = &mut virt.spin.candidates;
+        set(&self.yield_in_kernel, &mut to.in_kernel, |on| *on);
+        set(&self.yield_interrupted, &mut to.interrupted, |on| *on);
+        set(&self.yield_queue_heads, &mut to.queue_heads, |on| *on);
         set(&self.spin_handoff, &mut virt.spin.handoff_ns, |time| time.0);
     }
 }
