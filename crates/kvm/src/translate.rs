@@ -198,6 +198,12 @@ impl Guest {
                     })?);
                 }
             }
+            Program::Serve { section: Some(_), .. } => {
+                return Err(Error::Unsupported {
+                    what: format!("task {vm}.{}", task.name),
+                    why: "servers take locks in the simulator only".to_owned(),
+                });
+            }
             Program::Serve { work, .. } => {
                 spec.kind = Kind::Serve as u64;
                 (spec.first_line, spec.lines) = lines.served_by(at);

@@ -767,3 +767,20 @@ fn a_fixed_poll_polls_where_an_adaptive_one_has_given_up() {
     let p50 = of("halts.p50", "fixed-poll");
     assert!((100.0..150.0).contains(&p50[0]) && (900.0..1_000.0).contains(&p50[1]), "{p50:?}");
 }
+
+/// A flush under a lock that everybody needs makes everybody wait for vCPUs that nobody needs.
+#[test]
+fn a_flush_under_the_memory_maps_lock_holds_up_all_requests() {
+    let d = run("mmap-lock", &["duration=1s", "repeats=3"], &[]);
+    // Cells: the flush under the lock, and after it.
+    let mean = |policy| {
+        let cells = latencies(&d, "host.users", policy);
+        [cells[0].mean.unwrap(), cells[1].mean.unwrap()]
+    };
+    let ([locked, after], [pv, _]) = (mean("native"), mean("pv-tlb"));
+    assert!(locked > 2.0 * after, "{locked} and {after}");
+    assert!(pv < 1.4 * after, "who is away is not waited for: {pv} and {after}");
+    let sleeps = |policy| scalars(&d, "guest", "lock_sleeps", policy)[0];
+    assert!(sleeps("native") > 2.0 * sleeps("pv-tlb"));
+    assert!(scalars(&d, "guest", "shootdowns.deferred", "pv-tlb")[0] > 100.0);
+}

@@ -41,6 +41,7 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "dedicated",
         "spinlock-overcommit",
         "directed-yield",
+        "mmap-lock",
         "tax-cut",
         "halt-polling-rr",
         "pvsched-idle",

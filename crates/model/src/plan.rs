@@ -18,7 +18,7 @@ use vcoop_policy::config::{DynamicConfig, Means, RatelimitConfig, WakeBoostConfi
 use vcoop_sched::config::{Credit1Config, LevelConfig, Policy, PoolConfig, Topology};
 
 use crate::profile::{Costs, Cpu};
-pub use routine::{Act, IpiTo};
+pub use routine::{Act, IpiTo, LockKind, Section};
 pub use storm::{DensityPlan, Milestone, Score, StormPlan, ViewPlan, ViewStart};
 pub use virt::{GuestTimer, Virt};
 
@@ -251,6 +251,10 @@ pub struct TaskPlan {
     pub after_login: bool,
     /// Timer slack of its sleeps (0 for RT; 50 us is Linux's default for the rest).
     pub timer_slack_ns: Ns,
+    /// In a guest: the process that it is a thread of, whose address space TLB flushes are about; `None`: all tasks of
+    /// its label are one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<String>,
     /// Of a hog of a live host: the CPU method by which `stress-ng` does the work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stress_ng: Option<String>,
@@ -313,6 +317,9 @@ pub enum Program {
         wait: Dist,
         /// In a guest: vCPU that takes the interrupts by which calls from outside of the VM come.
         irq_vcpu: u32,
+        /// Guests only: what it does under a lock, before the work.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        section: Option<Section>,
     },
     /// Calls a server at a period and measures the round trip on its own clock: from the call to
     /// its first instruction after the answer. A closed loop: while one call is out there is no
@@ -404,10 +411,14 @@ impl Program {
     /// One more than the largest number of a lock that it takes, if it takes any.
     pub fn locks(&self) -> Option<u32> {
         let locks = self.acts().iter().filter_map(|act| match act {
-            Act::Lock { lock } | Act::Acquire { lock } => Some(lock + 1),
+            Act::Lock { lock } | Act::Acquire { lock } | Act::AcquireShared { lock } => Some(lock + 1),
             _ => None,
         });
-        locks.max()
+        let served = match self {
+            Self::Serve { section: Some(section), .. } => Some(section.lock + 1),
+            _ => None,
+        };
+        locks.chain(served).max()
     }
 
     /// Its acts, if it is a routine.
@@ -416,6 +427,11 @@ impl Program {
             Self::Routine { acts } => acts,
             _ => &[],
         }
+    }
+
+    /// Whether it can keep its vCPU busy without work of its own.
+    pub fn may_spin(&self) -> bool {
+        matches!(self, Self::Routine { .. } | Self::Serve { section: Some(_), .. })
     }
 
     /// The servers it calls.

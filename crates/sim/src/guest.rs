@@ -425,12 +425,17 @@ impl World<'_> {
         let work = &mut self.vms[vm].tasks[t as usize];
         let Some(runner) = work.runner.as_mut() else { return false };
         let (was, holds) = (work.mode, work.holds);
-        let op = if spins { FREE_RUN } else { runner.next(now) };
-        let unlocks = holds == 0 || holds == 1 && matches!(op, Op::Unlock(_));
+        let op = if spins { FREE_RUN } else { runner.next_or_held(now) };
         let runs = matches!(op, Op::Run { mode: Mode::PreemptOff, .. });
-        if was == Mode::PreemptOff && unlocks && !runs {
+        if was == Mode::PreemptOff && holds == 0 && !runs {
             work.mode = Mode::User;
             self.guest_event(v, GuestEvent::PreemptOn);
+            if !self.vcpus[v as usize].exits.is_empty() {
+                // The kernel tells the host at the end of the section, before anything else.
+                let runner = self.vms[vm].tasks[t as usize].runner.as_mut();
+                runner.into_iter().for_each(|runner| runner.hold(op));
+                return false;
+            }
         }
         let work = &mut self.vms[vm].tasks[t as usize];
         match op {
@@ -553,9 +558,13 @@ impl World<'_> {
             }
             Op::Unlock(lock) => {
                 self.unlock(v, t, lock);
+                if was == Mode::PreemptOff && holds == 1 {
+                    self.vms[vm].tasks[t as usize].mode = Mode::User;
+                    self.guest_event(v, GuestEvent::PreemptOn);
+                }
                 false
             }
-            Op::Acquire(lock) => self.acquire(v, t, lock),
+            Op::Acquire { lock, reads } => self.acquire(v, t, lock, reads),
             Op::Release(lock) => {
                 self.release(v, t, lock);
                 false

@@ -406,7 +406,7 @@ impl World<'_> {
                 | Op::BusyUntil { .. }
                 | Op::Lock(_)
                 | Op::Unlock(_)
-                | Op::Acquire(_)
+                | Op::Acquire { .. }
                 | Op::Release(_)
                 | Op::Ipi { .. }
                 | Op::Flush

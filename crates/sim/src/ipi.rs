@@ -49,11 +49,11 @@ impl World<'_> {
         let mut mask = std::mem::take(&mut self.vcpus[v as usize].spin.mask);
         mask.clear();
         let tasks = &self.vms[vm].tasks;
-        let space = tasks[t as usize].peers;
+        let space = tasks[t as usize].space;
         // An idle vCPU has it lazily, and needs no interrupt.
         mask.extend((first..first + n).filter(|&c| {
             let current = self.vcpus[c as usize].current;
-            c != v && current != NONE && tasks[current as usize].peers == space
+            c != v && current != NONE && tasks[current as usize].space == space
         }));
         self.tally(vm, Count::Shootdowns, 1);
         if self.vms[vm].sync.ipi.pv_tlb {

@@ -31,6 +31,9 @@ const UNBOUNDED: Ns = 1 << 50;
 /// `kvm_vcpu_on_spin` gives up after so many candidates that have nothing to gain.
 const TRIES: u32 = 3;
 
+/// Marks who waits to read.
+const READS: u32 = 1 << 31;
+
 /// What a task keeps its vCPU busy for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Spin {
@@ -61,7 +64,9 @@ enum Spell {
 pub(crate) struct Lock {
     /// The task that has it.
     holder: u32,
-    /// Those who want it, in their order.
+    /// How many have it to read.
+    readers: u32,
+    /// Those who want it, in their order; with [`READS`] to read.
     queue: VecDeque<u32>,
 }
 
@@ -120,10 +125,11 @@ pub(crate) enum Count {
     PvKicks,
     Shootdowns,
     ShootdownsDeferred,
+    LockSleeps,
 }
 
 /// As reported: events a second.
-pub(crate) const COUNT_NAMES: [&str; 14] = [
+pub(crate) const COUNT_NAMES: [&str; 15] = [
     "ipis.icr",
     "ipis.cluster",
     "ipis.pv",
@@ -138,6 +144,7 @@ pub(crate) const COUNT_NAMES: [&str; 14] = [
     "pv_kicks",
     "shootdowns",
     "shootdowns.deferred",
+    "lock_sleeps",
 ];
 
 /// Counters of a VM.
@@ -159,7 +166,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(vm: &VmPlan) -> Self {
         let locks = vm.tasks.iter().filter_map(|task| task.program.locks()).max().unwrap_or(0);
-        let free = Lock { holder: NONE, queue: VecDeque::new() };
+        let free = Lock { holder: NONE, readers: 0, queue: VecDeque::new() };
         Self {
             locks: vec![free; locks as usize],
             ipi: vm.virt.ipi,
@@ -464,30 +471,52 @@ impl World<'_> {
         self.vms[vcpu.vm as usize].tasks[vcpu.current as usize].mode != Mode::User
     }
 
-    /// A task takes a sleeping lock; true when it went to sleep for it.
-    pub(crate) fn acquire(&mut self, v: u32, t: u32, l: u32) -> bool {
+    /// A task takes a sleeping lock, alone or to read; true when it went to sleep for it.
+    pub(crate) fn acquire(&mut self, v: u32, t: u32, l: u32, reads: bool) -> bool {
         let vm = self.vcpus[v as usize].vm as usize;
         let lock = &mut self.vms[vm].sync.locks[l as usize];
-        if lock.holder == NONE {
-            lock.holder = t;
+        if lock.holder == NONE && lock.queue.is_empty() && (reads || lock.readers == 0) {
+            if reads {
+                lock.readers += 1;
+            } else {
+                lock.holder = t;
+            }
             return false;
         }
-        lock.queue.push_back(t);
+        lock.queue.push_back(if reads { t | READS } else { t });
         self.vms[vm].tasks[t as usize].wait = Wait::Lock;
+        self.tally(vm, Count::LockSleeps, 1);
         self.guest_sleep(v, t, None)
     }
 
-    /// A task releases a sleeping lock: the next in line has it and is woken.
+    /// A task releases a sleeping lock. If nobody has it any more, the next in line has it and is woken; if that one
+    /// reads, all who wait to read, as with Linux's rwsem.
     pub(crate) fn release(&mut self, v: u32, t: u32, l: u32) {
         let vm = self.vcpus[v as usize].vm as usize;
         let lock = &mut self.vms[vm].sync.locks[l as usize];
-        if lock.holder != t {
+        if lock.holder == t {
+            lock.holder = NONE;
+        } else if lock.readers > 0 {
+            lock.readers -= 1;
+        } else {
             return;
         }
-        lock.holder = NONE;
-        if let Some(next) = lock.queue.pop_front() {
-            lock.holder = next;
-            self.guest_wake(v, next);
+        if lock.readers > 0 {
+            return;
         }
+        let Some(&next) = lock.queue.front() else { return };
+        if next & READS == 0 {
+            lock.queue.pop_front();
+            lock.holder = next;
+            return self.guest_wake(v, next);
+        }
+        let mut readers = Vec::new();
+        lock.queue.retain(|waiter| {
+            let reads = waiter & READS != 0;
+            readers.extend(reads.then_some(waiter & !READS));
+            !reads
+        });
+        lock.readers = readers.len() as u32;
+        readers.into_iter().for_each(|reader| self.guest_wake(v, reader));
     }
 }

@@ -258,6 +258,8 @@ pub(crate) struct Work {
     pub(crate) irq_probe: u32,
     /// First task of its capture: `Op::Wake` counts from there.
     pub(crate) peers: u32,
+    /// First task of its process: they share an address space.
+    pub(crate) space: u32,
     /// Its number among those who call.
     pub(crate) client: u32,
     /// Its box, if it takes messages.

@@ -115,7 +115,12 @@ pub enum Op {
     /// Release it.
     Unlock(u32),
     /// Take a sleeping lock.
-    Acquire(u32),
+    Acquire {
+        /// Its number.
+        lock: u32,
+        /// Others may read at the same time.
+        reads: bool,
+    },
     /// Release it.
     Release(u32),
     /// Have other vCPUs call a function.
@@ -168,6 +173,8 @@ pub enum Misdeed {
 pub struct Runner {
     kind: Kind,
     rng: Stream,
+    /// An operation that was asked for and could not be begun.
+    held: Option<Op>,
 }
 
 #[derive(Clone, Debug)]
@@ -204,7 +211,9 @@ impl Runner {
                 Kind::Script(Script::new(Arc::clone(steps), *repeat))
             }
             &Program::Rogue { mode } => Kind::Rogue { mode, done: 0 },
-            &Program::Serve { work, wait, .. } => Kind::Serve(Serve::new(work, wait)),
+            &Program::Serve { work, wait, section, .. } => {
+                Kind::Serve(Serve::new(work, wait, section))
+            }
             &Program::Boot { rounds, burst, every, long, server, irq_vcpu, hog } => {
                 let server = server.map(|server| (server, irq_vcpu));
                 let at = Booting::Burst;
@@ -219,7 +228,7 @@ impl Runner {
                 Kind::Ping(Ping::new(interval_ns, phase, (server, irq_vcpu), work))
             }
         };
-        Self { kind, rng }
+        Self { kind, rng, held: None }
     }
 
     /// Whether it takes latency samples.
@@ -244,6 +253,20 @@ impl Runner {
                 *done += 1;
                 misdeed(*mode, *done - 1)
             }
+        }
+    }
+
+    /// This operation is the next one again.
+    pub fn hold(&mut self, op: Op) {
+        self.held = Some(op);
+    }
+
+    /// [`next`](Self::next), or the operation that was put back.
+    #[inline]
+    pub fn next_or_held(&mut self, now: Ns) -> Op {
+        match self.held.take() {
+            Some(op) => op,
+            None => self.next(now),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use vcoop_model::plan::{
-    HostSched, Mode, Moment, Plan, ProbePlan, Program, Target, TaskPlan, ViewPlan,
+    HostSched, Mode, Moment, Plan, ProbePlan, Target, TaskPlan, ViewPlan,
 };
 use vcoop_model::recording::PolicyEvents;
 use vcoop_policy::{GuestHalf, HostPolicy};
@@ -138,6 +138,8 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
                 vm.tasks.iter().position(|t| t.label == task.label),
                 &mut mail,
             );
+            let space = vm.tasks.iter().position(|t| process(t) == process(task));
+            work.space = space.unwrap_or(i) as u32;
             measure(plan, target, &mut work, &mut tracks, &mut probes, width);
             (work.client, work.server) = calls.enter(task, target, first, work.sampler);
             tasks.push(work);
@@ -177,7 +179,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             virt,
             shared: plan.policy.shared(0),
             started,
-            spins: vm.tasks.iter().any(|task| matches!(task.program, Program::Routine { .. })),
+            spins: vm.tasks.iter().any(|task| task.program.may_spin()),
             times_interrupts,
             nohz: !vm.virt.nohz_full.is_empty(),
             birth: NONE,
@@ -291,6 +293,7 @@ fn blank(label: u16) -> Work {
         done: 0,
         slack: 0,
         peers: 0,
+        space: 0,
         sampler: NONE,
         probe: NONE,
         irq_sampler: NONE,
@@ -323,6 +326,11 @@ fn work(
         peers: peers.unwrap_or(0) as u32,
         ..blank(label)
     }
+}
+
+/// The process that a task is a thread of.
+fn process(task: &TaskPlan) -> &str {
+    task.process.as_ref().unwrap_or(&task.label)
 }
 
 /// Where policy events are counted: VMs of one name together; nowhere unless the plan has slices.

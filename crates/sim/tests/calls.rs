@@ -11,7 +11,7 @@ use vcoop_sched::config::Policy;
 const RT: Policy = Policy::Fifo(50);
 
 fn serve(work: Ns) -> Program {
-    Program::Serve { work: Dist::Const(work), wait: Dist::Const(0), irq_vcpu: 0 }
+    Program::Serve { work: Dist::Const(work), wait: Dist::Const(0), irq_vcpu: 0, section: None }
 }
 
 fn ping(interval_ns: Ns, server: Target) -> Program {
@@ -197,7 +197,7 @@ fn many_callers_see_the_textbook_response_time() {
         ];
         p.host_tasks.push(task(&format!("c{i}"), Program::Cycle { phases }, RT, &[i]));
     }
-    let program = Program::Serve { work: exp(s as Ns), wait: Dist::Const(0), irq_vcpu: 0 };
+    let program = Program::Serve { work: exp(s as Ns), wait: Dist::Const(0), irq_vcpu: 0, section: None };
     p.host_tasks.push(task("server", program, RT, &[n]));
     p.host.sched.linux_mut().unwrap().rt_guard = vcoop_sched::config::RtGuard::Off;
     let r = run(&p);

@@ -123,7 +123,7 @@ fn an_event_channel_of_dom0_is_dom0s_wakeup() {
         let server = Target::Guest { vm: 1, task: 0 };
         let (phase, work) = (Dist::Const(0), Dist::Const(0));
         let ping = Program::Ping { interval_ns: MS, phase, server, irq_vcpu: 0, work };
-        let serve = Program::Serve { work, wait: Dist::Const(0), irq_vcpu: 0 };
+        let serve = Program::Serve { work, wait: Dist::Const(0), irq_vcpu: 0, section: None };
         let ping = task("ping", ping, Policy::Fifo(1), &[]);
         let busy = task("loop", hog(), Policy::NORMAL, &[]);
         let pong = task("pong", serve, Policy::Fifo(1), &[]);

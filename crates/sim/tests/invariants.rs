@@ -7,8 +7,8 @@ use support::virt::any_virt;
 use support::*;
 use vcoop_model::plan::virt::{Candidates, GuestIdle, IpiPath, IpiVirt, SpinVirt, TimerMode};
 use vcoop_model::plan::{
-    Act, DevicePlan, Dist, InterruptPlan, IpiTo, Milestone, Mode, Phase, Plan, PolicyPlan, Preemption, Program,
-    RogueMode, StormPlan, Target, TaskPlan, TimelineAction, TimelineEvent, Virt,
+    Act, DevicePlan, Dist, InterruptPlan, IpiTo, LockKind, Milestone, Mode, Phase, Plan, PolicyPlan, Preemption, Program,
+    RogueMode, Section, StormPlan, Target, TaskPlan, TimelineAction, TimelineEvent, Virt,
 };
 use vcoop_model::recording::{MarkKind, Part};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, WakeBoostConfig};
@@ -60,6 +60,12 @@ fn block() -> impl Strategy<Value = Vec<Act>> {
         1 => (3u32..5, 0u64..2_000).prop_map(move |(lock, us)| vec![
             Act::Acquire { lock }, run(us, Mode::User), Act::Release { lock },
         ]),
+        1 => (any::<bool>(), 0u64..2_000, 0u32..3).prop_map(|(reads, us, flush_every)| Section {
+            lock: 5,
+            kind: if reads { LockKind::Read } else { LockKind::Write },
+            time: Dist::Const(us * US),
+            flush_every,
+        }.acts()),
         2 => (to, any::<bool>()).prop_map(|(to, wait)| vec![Act::Ipi { to, wait }]),
         1 => (0u32..3).prop_map(|lock| vec![
             Act::Lock { lock }, Act::Ipi { to: IpiTo::Others, wait: true }, Act::Unlock { lock },
@@ -132,6 +138,13 @@ fn program(guest: bool) -> impl Strategy<Value = Program> {
             work: Dist::Uniform(0, us * US),
             wait: Dist::Const(if us.is_multiple_of(3) { us * US } else { 0 }),
             irq_vcpu: 0,
+            section: us.is_multiple_of(2).then_some(Section {
+                lock: [0, 3, 5, 5][us as usize % 4],
+                kind: [LockKind::Spin, LockKind::Mutex, LockKind::Read, LockKind::Write]
+                    [us as usize % 4],
+                time: Dist::Uniform(0, us * US),
+                flush_every: us as u32 % 5,
+            }),
         }),
         3 => (1u64..40, 0u64..50).prop_map(|(i, work)| Program::Ping {
             interval_ns: i * 50 * US,
@@ -554,7 +567,7 @@ proptest! {
             m.virt.idle.guest = GuestIdle::Hlt;
             m.virt.exits_off.hlt = false;
         }
-        let serve = Program::Serve { work: Dist::Const(work * US), wait: Dist::Const(0), irq_vcpu: 0 };
+        let serve = Program::Serve { work: Dist::Const(work * US), wait: Dist::Const(0), irq_vcpu: 0, section: None };
         let server = match p.vms.get_mut(vm) {
             Some(m) => {
                 // With its vCPUs above everything as well, or it may wait for ever.

@@ -4,7 +4,7 @@ mod support;
 
 use support::*;
 use vcoop_model::plan::virt::{Candidates, IpiPath};
-use vcoop_model::plan::{Act, Dist, IpiTo, Mode, Ns, Phase, Plan, Program};
+use vcoop_model::plan::{Act, Dist, IpiTo, LockKind, Mode, Ns, Phase, Plan, Program, Section};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::{Part, Recording};
 use vcoop_sched::config::Policy;
@@ -111,6 +111,8 @@ fn rules_say_to_whom_a_spinning_vcpu_yields() {
         let mut p = machine(2, &[0, 1], vec![caller.clone(), hog()]);
         p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[1]));
         p.vms[0].virt.spin.candidates = Candidates { in_kernel, interrupted, queue_heads: false };
+        // A vCPU that is never switched keeps its window.
+        p.vms[0].virt.spin.ple_grow = 1;
         let r = run(&p);
         let tried = ("guest".to_owned(), "yields.tried".to_owned());
         assert!(scalar(&r, "guest", "exits.pause") > 10.0);
@@ -130,6 +132,7 @@ fn a_vcpu_that_was_woken_is_a_candidate_since_interrupts_count() {
         for i in 0..2 {
             p.host_tasks.push(task(&format!("hog{i}"), hog(), Policy::NORMAL, &[1]));
         }
+        p.vms[0].virt.spin.ple_grow = 1;
         let rules = &mut p.vms[0].virt.spin.candidates;
         (rules.in_kernel, rules.interrupted) = (false, interrupted);
         let r = run(&p);
@@ -142,9 +145,12 @@ fn a_vcpu_that_was_woken_is_a_candidate_since_interrupts_count() {
 
 #[test]
 fn a_kick_yields_to_the_head_of_the_queue_if_that_is_asked_for() {
-    // Three vCPUs on two pCPUs, and waiters that halt at once.
-    let yields = |queue_heads, pins: &[u32]| {
-        let mut p = machine(4, pins, vec![locker(300 * US); 3]);
+    // Waiters halt at once; with hogs, somebody else wants the pCPU of each.
+    let yields = |queue_heads, hogs: bool| {
+        let mut p = machine(2, &[0, 1], vec![locker(300 * US); 2]);
+        for cpu in (0..2).filter(|_| hogs) {
+            p.host_tasks.push(task(&format!("hog{cpu}"), hog(), Policy::NORMAL, &[cpu]));
+        }
         p.vms[0].virt.exits_off.pause = true;
         p.vms[0].virt.spin.pv_locks = true;
         p.vms[0].virt.spin.threshold_ns = 5 * US;
@@ -154,9 +160,107 @@ fn a_kick_yields_to_the_head_of_the_queue_if_that_is_asked_for() {
         let won = ("guest".to_owned(), "yields.won".to_owned());
         r.scalars.get(&won).map_or(0.0, |won| won.value)
     };
-    assert_eq!(yields(false, &[0, 0, 1]), 0.0);
-    assert!(yields(true, &[0, 0, 1]) > 10.0);
-    assert_eq!(yields(true, &[0, 1, 2]), 0.0, "nobody else wants the kicker's pCPU");
+    assert_eq!(yields(false, true), 0.0);
+    assert!(yields(true, true) > 10.0);
+    assert_eq!(yields(true, false), 0.0, "nobody else wants the kicker's pCPU");
+}
+
+fn sections(kind: LockKind, us: Ns, think: Ns, flush_every: u32) -> Program {
+    let section = Section { lock: 0, kind, time: Dist::Const(us * US), flush_every };
+    let mut acts = vec![user(think), Act::Begin];
+    acts.extend(section.acts());
+    acts.extend([Act::Sample, Act::Done]);
+    routine(acts)
+}
+
+#[test]
+fn readers_share_a_lock_and_writers_do_not() {
+    // Four who want it all the time, each on a CPU of its own: 100 us under it, 1 us between.
+    let rate = |kinds: [LockKind; 4]| {
+        let programs = kinds.map(|kind| sections(kind, 100, 1, 0)).to_vec();
+        scalar(&run(&machine(4, &[0, 1, 2, 3], programs)), "guest.t", "rate")
+    };
+    let (read, write) = (LockKind::Read, LockKind::Write);
+    let readers = rate([read; 4]);
+    assert!((readers - 4e6 / 101.0).abs() < 20.0, "nobody waits for anybody: {readers}");
+    for kind in [write, LockKind::Mutex, LockKind::Spin] {
+        let one = rate([kind; 4]);
+        assert!((one - 1e4).abs() < 20.0, "one at a time: {one}");
+    }
+    // One who writes and three who read: by turns, all readers at once.
+    let mixed = rate([write, read, read, read]);
+    assert!((mixed - 4.0 * 1e6 / 200.0).abs() < 200.0, "{mixed}");
+}
+
+#[test]
+fn a_writer_is_not_passed_by_readers_who_come_later() {
+    // Two readers whose turns overlap would keep a writer out for ever.
+    let programs = vec![
+        sections(LockKind::Read, 100, 10, 0),
+        sections(LockKind::Read, 100, 37, 0),
+        sections(LockKind::Write, 10, 1_000, 0),
+    ];
+    let r = run(&machine(3, &[0, 1, 2], programs));
+    let writer = latency(&r, "guest.t2");
+    assert!(writer.hist.len() > 800 && writer.max_ns <= 110 * US, "{}", writer.max_ns);
+    assert!(scalar(&r, "guest", "lock_sleeps") > 800.0);
+}
+
+#[test]
+fn a_flush_under_a_lock_makes_all_wait_for_a_vcpu_that_is_away() {
+    // vCPU 2 computes, has the same address space and shares its pCPU: the one who flushes waits until it is there.
+    let of = |flush_every| {
+        let mut p = machine(
+            3,
+            &[0, 1, 2],
+            vec![
+                sections(LockKind::Write, 5, 200, flush_every),
+                sections(LockKind::Read, 5, 200, 0),
+                hog(),
+            ],
+        );
+        p.host_tasks.push(task("other", hog(), Policy::NORMAL, &[2]));
+        p.vms[0].virt.exits_off.pause = true;
+        mean(&run(&p), "guest.t1")
+    };
+    let (calm, flushed) = (of(0), of(1));
+    assert!(calm < 8_000.0, "{calm}");
+    assert!(flushed > 100_000.0, "the reader waits for the flush: {flushed}");
+}
+
+#[test]
+fn a_server_serves_one_call_at_a_time_under_its_lock() {
+    use vcoop_model::plan::Target;
+    let served = |kind: Option<LockKind>| {
+        let section = kind
+            .map(|kind| Section { lock: 0, kind, time: Dist::Const(50 * US), flush_every: 0 });
+        let serve = Program::Serve {
+            work: Dist::Const(10 * US),
+            wait: Dist::Const(0),
+            irq_vcpu: 0,
+            section,
+        };
+        let client = |server| {
+            routine(vec![
+                run_for(1_000, Mode::User),
+                Act::Do(Phase::Call { server: Target::Guest { vm: 0, task: server }, irq_vcpu: 0 }),
+                Act::Sample,
+                Act::Done,
+            ])
+        };
+        let programs = vec![serve.clone(), serve, client(0), client(1)];
+        let mut p = machine(4, &[0, 1, 2, 3], programs);
+        p.vms[0].tasks[2].label = "client".into();
+        p.vms[0].tasks[3].label = "client".into();
+        scalar(&run(&p), "guest.client", "rate")
+    };
+    let read = served(Some(LockKind::Read));
+    assert!((read - 2e6 / 61.0).abs() < 20.0, "both at a time: {read}");
+    for kind in [LockKind::Mutex, LockKind::Spin] {
+        let one = served(Some(kind));
+        assert!((one - 1e6 / 50.0).abs() < 20.0, "the lock is held all the time: {one}");
+    }
+    assert!((served(None) - 2e6 / 11.0).abs() < 200.0);
 }
 
 #[test]

@@ -19,7 +19,7 @@ const ROUNDS: u32 = 50;
 const DEVICES: u32 = 2;
 
 fn serve(work: Ns, wait: Ns) -> Program {
-    Program::Serve { work: Dist::Const(work), wait: Dist::Const(wait), irq_vcpu: 0 }
+    Program::Serve { work: Dist::Const(work), wait: Dist::Const(wait), irq_vcpu: 0, section: None }
 }
 
 fn boot(server: Option<Target>, hog: bool) -> Program {

@@ -91,7 +91,7 @@ fn halts_and_polls_have_their_quantiles() {
     assert!((of("halt_polls.won.p50") / p50 - 1.0).abs() < 0.06);
     assert!(!r.scalars.contains_key(&("g".into(), "halt_polls.lost.p50".into())), "there is none");
     let time = of("halt_time");
-    assert!((time - halts * of("halts.p50") / 1e4).abs() < 10.0, "{time} %");
+    assert!((90.0..97.0).contains(&time), "all but what exits and the guest take: {time} %");
     assert!(!run(&alone(MS, Virt::default())).scalars.contains_key(&("g".into(), "halts".into())));
 }
 
@@ -147,7 +147,7 @@ fn pair(virt: Virt) -> Recording {
     let mut p = alone(S, virt);
     let mut level = eevdf(2);
     (level.tick_ns, level.rt_guard) = (100 * S, RtGuard::Off);
-    let serve = Program::Serve { work: Dist::Const(0), wait: Dist::Const(0), irq_vcpu: 0 };
+    let serve = Program::Serve { work: Dist::Const(0), wait: Dist::Const(0), irq_vcpu: 0, section: None };
     let ping = Program::Ping {
         interval_ns: 40 * US,
         phase: Dist::Const(0),

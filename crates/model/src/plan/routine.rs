@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use vcoop_sched::config::Policy;
 
-use super::{Dist, Ns, Phase};
+use super::{Dist, Mode, Ns, Phase};
 
 /// One act of a [`Program::Routine`](super::Program::Routine).
 ///
@@ -53,6 +53,12 @@ pub enum Act {
         /// Its number; spinlocks and sleeping locks are numbered together.
         lock: u32,
     },
+    /// Guests only: take a sleeping lock to read: others may read at the same time. Who comes while somebody
+    /// waits to write waits behind that one (Linux's rwsem).
+    AcquireShared {
+        /// Its number.
+        lock: u32,
+    },
     /// Guests only: release it.
     Release {
         /// Its number.
@@ -65,8 +71,8 @@ pub enum Act {
         /// Waits, spinning, until all have.
         wait: bool,
     },
-    /// Guests only: the address space of the task's peers has changed (munmap): flush the TLB of
-    /// every vCPU on which one of them is loaded, and wait for it.
+    /// Guests only: the address space of the task's process has changed (munmap): flush the TLB of
+    /// every vCPU on which a task of it is loaded, and wait for it.
     Flush,
     /// Guests only: read the counters of C-state residency of the own CPU; each read exits, unless the
     /// VM may do without.
@@ -131,5 +137,55 @@ impl Act {
     /// Whether it takes latency samples.
     pub fn measures(&self) -> bool {
         matches!(self, Self::Sample | Self::Timer { .. } | Self::Receive { sample: true })
+    }
+}
+
+/// How a lock is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LockKind {
+    /// A spinlock, with preemption off.
+    Spin,
+    /// A sleeping lock with one holder.
+    Mutex,
+    /// A sleeping lock, to read.
+    Read,
+    /// The same, to write.
+    Write,
+}
+
+/// A part of a unit of work that is done under a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Section {
+    /// The lock's number, VM-wide.
+    pub lock: u32,
+    /// How it is taken.
+    pub kind: LockKind,
+    /// CPU time under it.
+    pub time: Dist,
+    /// Every so many times the TLBs of the task's peers are flushed under it; 0: never.
+    pub flush_every: u32,
+}
+
+impl Section {
+    /// The mode in which its time is spent.
+    pub fn mode(&self) -> Mode {
+        if self.kind == LockKind::Spin { Mode::PreemptOff } else { Mode::Kernel }
+    }
+
+    /// It as acts of a routine.
+    pub fn acts(&self) -> Vec<Act> {
+        let lock = self.lock;
+        let (take, release) = match self.kind {
+            LockKind::Spin => (Act::Lock { lock }, Act::Unlock { lock }),
+            LockKind::Mutex | LockKind::Write => (Act::Acquire { lock }, Act::Release { lock }),
+            LockKind::Read => (Act::AcquireShared { lock }, Act::Release { lock }),
+        };
+        let mut acts = vec![take, Act::Do(Phase::Run { time: self.time, mode: self.mode() })];
+        if self.flush_every > 0 {
+            acts.extend([Act::Every { n: self.flush_every, skip: 1 }, Act::Flush]);
+        }
+        acts.push(release);
+        acts
     }
 }

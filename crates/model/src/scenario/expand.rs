@@ -8,10 +8,13 @@ use super::calls::UNKNOWN;
 use super::captures::{Captures, least_length};
 use super::workload::{
     Abuse, Audio, AudioSource, AudioTime, Boot, Browser, Bursty, Capture, CommonKeys, CpuMap,
-    CyclicMode, Cyclictest, Desktop, Duty, Hog, Kind, Ping, Rogue, Server, Stress, Then, Workload,
+    CyclicMode, Cyclictest, Desktop, Duty, Hog, IpiMode, Kind, LockWord, Ping, Rogue, SectionKeys,
+    Server, Stress, Then, Workload,
 };
 use crate::diagnostic::{Collector, Span};
-use crate::plan::{DevicePlan, Dist, Mode, Ns, Phase, Program, RogueMode, TaskPlan};
+use crate::plan::{
+    DevicePlan, Dist, LockKind, Mode, Ns, Phase, Program, RogueMode, Section, TaskPlan,
+};
 use crate::toml_read::At;
 use crate::toml_read::units::Times;
 use crate::toml_read::value::Int;
@@ -74,8 +77,8 @@ pub(crate) fn expand(
         Kind::Desktop(keys) => copies(common, desktop(keys, place, errors)),
         Kind::Client(keys) => routine::client(keys, common, place, errors),
         Kind::Pipe(keys) => routine::pipe(keys, common, errors),
-        Kind::Groups(keys) => routine::groups(keys, common, errors),
-        Kind::Schbench(keys) => routine::schbench(keys, common, errors),
+        Kind::Groups(keys) => routine::groups(keys, common, place, errors),
+        Kind::Schbench(keys) => routine::schbench(keys, common, place, errors),
         Kind::LockWorkers(keys) => copies(common, routine::lock_workers(keys, errors)),
         Kind::IpiBench(keys) => copies(common, routine::ipi_bench(keys, errors)),
         Kind::TimerBench(keys) => copies(common, routine::timer_bench(keys)),
@@ -135,6 +138,7 @@ fn task(name: String, program: Program, common: &CommonKeys) -> TaskPlan {
         start_ns: common.start.value.ns,
         after_login: common.start.value.login,
         timer_slack_ns: common.slack.as_ref().map_or(default_slack, |s| s.value.0),
+        process: common.process.as_ref().map(|name| name.value.0.clone()),
         stress_ng: None,
     }
 }
@@ -277,7 +281,68 @@ fn bursty(keys: &Bursty, place: Place, errors: &mut Collector<'_>) -> Program {
 
 fn server(keys: &Server, place: Place, errors: &mut Collector<'_>) -> Program {
     let irq_vcpu = irq_vcpu(&keys.irq_vcpu, place, errors);
-    Program::Serve { work: keys.work.value.0, wait: keys.wait.value.0, irq_vcpu }
+    let section = section(&keys.guarded.0, place, errors);
+    Program::Serve { work: keys.work.value.0, wait: keys.wait.value.0, irq_vcpu, section }
+}
+
+/// What a workload does under a lock.
+fn section(keys: &SectionKeys, place: Place, errors: &mut Collector<'_>) -> Option<Section> {
+    let Some(lock) = &keys.lock else {
+        let rest = [
+            ("lock_kind", keys.lock_kind.as_ref().map(|key| key.span)),
+            ("section", keys.section.as_ref().map(|key| key.span)),
+            ("flush_every", keys.flush_every.as_ref().map(|key| key.span)),
+        ];
+        for (key, span) in rest.into_iter().filter_map(|(key, span)| Some((key, span?))) {
+            let message = format!("it takes no lock: `{key}` has no effect");
+            errors.error_help(span, message, "add `lock = 0`");
+        }
+        return None;
+    };
+    if !place.guest {
+        errors.error_help(lock.span, "locks are those of guests; this is the host", "take it out");
+    }
+    let time = keys.section.as_ref().map(|section| section.value.0);
+    Some(Section {
+        lock: lock.value.get32(),
+        kind: keys.lock_kind.as_ref().map_or(LockKind::Mutex, |kind| kind.value.resolve()),
+        time: time.unwrap_or(Dist::Exp { mean_ns: 2_000, max_ns: 20_000 }),
+        flush_every: keys.flush_every.as_ref().map_or(0, |every| every.value.get32()),
+    })
+}
+
+/// The lock that a workload takes, whether it spins for it and whether it is one to read and write, and where that
+/// is written.
+pub(crate) fn lock_of(workload: &Workload) -> Option<(u64, LockWord, Span)> {
+    let of = |keys: &SectionKeys| {
+        let lock = keys.lock.as_ref()?;
+        let kind = keys.lock_kind.as_ref().map_or(LockWord::Mutex, |kind| kind.value);
+        Some((lock.value.get(), kind, lock.span))
+    };
+    match &workload.kind {
+        Kind::Server(keys) => of(&keys.guarded.0),
+        Kind::Client(keys) => of(&keys.guarded.0),
+        Kind::Groups(keys) => of(&keys.guarded.0),
+        Kind::Schbench(keys) => of(&keys.guarded.0),
+        Kind::LockWorkers(keys) => {
+            Some((keys.lock.value.get(), keys.lock_kind.value, keys.lock.span))
+        }
+        Kind::IpiBench(keys) if keys.mode.value == IpiMode::BroadcastLock => {
+            Some((keys.lock.value.get(), LockWord::Spin, keys.lock.span))
+        }
+        _ => None,
+    }
+}
+
+impl LockWord {
+    fn resolve(self) -> LockKind {
+        match self {
+            Self::Spin => LockKind::Spin,
+            Self::Mutex => LockKind::Mutex,
+            Self::Read => LockKind::Read,
+            Self::Write => LockKind::Write,
+        }
+    }
 }
 
 fn boot(keys: &Boot, place: Place, errors: &mut Collector<'_>) -> Program {

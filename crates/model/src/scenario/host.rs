@@ -5,14 +5,14 @@ use vcoop_sched::config::{Domain, Partition, Policy, Topology};
 
 use super::captures::Captures;
 use super::credit1;
-use super::expand::{Expanded, Place, check_cpus, expand};
+use super::expand::{Expanded, Place, check_cpus, expand, lock_of};
 use super::keys::{HostKeys, InterruptKeys, MAX_VCPUS, VmKeys};
 use super::powervm;
 use super::sched::{ClassKind, LevelShape, SchedKeys, tick_ns};
 use super::storm::never_logged_in;
 use super::texts::{MeansText, PolicyText};
 use super::virt;
-use super::workload::{Kind, Workload};
+use super::workload::{Kind, LockWord, Workload};
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::{DevicePlan, Dist, HostPlan, HostSched, InterruptPlan, Ns, TaskPlan, VmPlan};
 use crate::profile::{CState, Costs, Cpu, Profile};
@@ -325,8 +325,26 @@ pub(crate) fn workloads_of(
         errors,
     );
     let mut out = Expanded::default();
+    let locks: Vec<_> = workloads.iter().filter_map(|workload| lock_of(workload)).collect();
+    for (i, (lock, kind, span)) in locks.iter().enumerate() {
+        let class = |kind: LockWord| match kind {
+            LockWord::Write => LockWord::Read,
+            other => other,
+        };
+        let mixed = |(other, as_kind, _): &&(u64, LockWord, Span)| {
+            other == lock && class(*as_kind) != class(*kind)
+        };
+        if locks[..i].iter().any(|other| mixed(&other)) {
+            let message = format!("lock {lock} is of another kind elsewhere in this VM");
+            errors.error_help(*span, message, "give it another number");
+        }
+    }
     for workload in workloads {
         let start = &workload.common.start;
+        if let (Some(process), false) = (&workload.common.process, place.guest) {
+            let help = "take it out: only guests flush TLBs here";
+            errors.error_help(process.span, "processes are those of guests", help);
+        }
         if start.value.login && !place.guest {
             errors.error_help(start.span, "the host logs in nowhere", "give a time");
         }

@@ -10,14 +10,14 @@ mod routine;
 
 use super::texts::PolicyText;
 use crate::diagnostic::nearest;
-use crate::toml_read::table::table;
+use crate::toml_read::table::{Flat, table};
 use crate::toml_read::units::{CpuList, Percent, Period, Span1, Time, Times};
 use crate::toml_read::value::{Factor, Int, Name, Prose, choice};
 use crate::toml_read::{At, Reader, Table, TableSchema, Text};
 
 pub(crate) use routine::{
-    Client, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, Pipe, RtApp, Schbench,
-    TimerBench, TimerWait,
+    Client, CstateMonitor, Groups, IpiBench, IpiMode, LockWord, LockWorkers, Pipe, RtApp, Schbench,
+    SectionKeys, TimerBench, TimerWait,
 };
 
 /// When a task starts.
@@ -63,6 +63,9 @@ table! {
         /// When it starts, from the start of the warm-up; in a VM of a storm from its VMStart; "login" or
         /// "login + 5s": from the end of its VM's boot program.
         start: At<StartTime> = "0s",
+        /// Process that it is a thread of (guests only): tasks of one process share an address space, which is what
+        /// TLB flushes are about. Default: each name is a process.
+        process: Option<At<Name>>,
         /// Timer slack of its sleeps. Default: none under fifo and rr, for cyclictest and ping, which set it
         /// so, and for servers and desktops, whose sleeps no timer ends; else 50 us, as Linux has it.
         slack: Option<At<Time>>,
@@ -241,6 +244,8 @@ table! {
         /// Sleep after the work and before the answer, as for a disk. It holds up the calls behind this
         /// one: more copies serve in parallel.
         wait: At<Times> = "0us",
+        /// What it does under a lock for each call, before the work.
+        guarded: Flat<SectionKeys>,
         /// vCPU that takes the interrupts of calls from outside of the VM.
         irq_vcpu: At<Int<0, 255>> = "0",
     }

@@ -1,15 +1,20 @@
 //! Programs on both ends of a call: server and ping.
 
-use vcoop_model::plan::{Dist, Mode, Target};
+use vcoop_model::plan::{Dist, LockKind, Mode, Section, Target};
 
 use super::{Op, Open, skip_past};
 use crate::queue::Ns;
 use vcoop_model::rng::Stream;
 
-/// Where a server is with a call: `Free -> Taken -> Worked -> Done -> Free -> ...`
+/// Where a server is with a call: `Free -> [Takes -> Holds -> [Flushes ->] Releases ->] Taken -> [Worked ->] Done
+/// -> Free -> ...`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Service {
     Free,
+    Takes,
+    Holds,
+    Flushes,
+    Releases,
     Taken,
     Worked,
     Done,
@@ -20,20 +25,52 @@ enum Service {
 pub(super) struct Serve {
     work: Dist,
     wait: Dist,
+    section: Option<Section>,
+    /// Calls so far.
+    calls: u64,
     at: Service,
 }
 
 impl Serve {
-    pub(super) fn new(work: Dist, wait: Dist) -> Self {
-        Self { work, wait, at: Service::Free }
+    pub(super) fn new(work: Dist, wait: Dist, section: Option<Section>) -> Self {
+        Self { work, wait, section, calls: 0, at: Service::Free }
     }
 
     pub(super) fn next(&mut self, now: Ns, rng: &mut Stream) -> Op {
-        match self.at {
-            Service::Free => {
-                self.at = Service::Taken;
+        match (self.at, self.section) {
+            (Service::Free, section) => {
+                self.at = if section.is_some() { Service::Takes } else { Service::Taken };
                 Op::TakeCall
             }
+            (Service::Takes, Some(Section { lock, kind, .. })) => {
+                self.at = Service::Holds;
+                match kind {
+                    LockKind::Spin => Op::Lock(lock),
+                    LockKind::Mutex | LockKind::Write => Op::Acquire { lock, reads: false },
+                    LockKind::Read => Op::Acquire { lock, reads: true },
+                }
+            }
+            (Service::Holds, Some(section)) => {
+                self.calls += 1;
+                let every = u64::from(section.flush_every);
+                let flushes = every > 0 && self.calls.is_multiple_of(every);
+                self.at = if flushes { Service::Flushes } else { Service::Releases };
+                Op::Run { ns: rng.draw(&section.time), mode: section.mode() }
+            }
+            (Service::Flushes, Some(_)) => {
+                self.at = Service::Releases;
+                Op::Flush
+            }
+            (Service::Releases, Some(Section { lock, kind, .. })) => {
+                self.at = Service::Taken;
+                if kind == LockKind::Spin { Op::Unlock(lock) } else { Op::Release(lock) }
+            }
+            (at, _) => self.works(at, now, rng),
+        }
+    }
+
+    fn works(&mut self, at: Service, now: Ns, rng: &mut Stream) -> Op {
+        match at {
             Service::Taken => {
                 let waits = self.wait != Dist::Const(0);
                 self.at = if waits { Service::Worked } else { Service::Done };
@@ -43,7 +80,8 @@ impl Serve {
                 self.at = Service::Done;
                 Op::SleepUntil { at: now + rng.draw(&self.wait), sample: false }
             }
-            Service::Done => {
+            // The others are those of a section.
+            _ => {
                 self.at = Service::Free;
                 Op::Answer
             }

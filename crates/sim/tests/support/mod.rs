@@ -169,6 +169,7 @@ pub(crate) fn task(name: &str, program: Program, policy: Policy, cpus: &[u32]) -
         start_ns: 0,
         after_login: false,
         timer_slack_ns: 0,
+        process: None,
         stress_ng: None,
     }
 }

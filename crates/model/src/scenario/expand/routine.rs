@@ -2,20 +2,25 @@
 
 use super::{
     Captures, Expanded, MAX_TASKS, Place, SLACK_NS, Threads, check_cpus, copies, copy_name,
-    irq_vcpu, needs_time, push, task,
+    irq_vcpu, needs_time, push, section, task,
 };
 use crate::diagnostic::Collector;
-use crate::plan::{Act, Dist, IpiTo, Mode, Phase, Program};
+use crate::plan::{Act, Dist, IpiTo, Mode, Phase, Program, Section};
 use crate::scenario::calls::UNKNOWN;
 use crate::scenario::workload::{
     Client, CommonKeys, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, Pipe, RtApp,
-    Schbench, TimerBench, TimerWait,
+    Schbench, SectionKeys, TimerBench, TimerWait,
 };
 use crate::toml_read::At;
 use crate::toml_read::units::Times;
 
 fn run(time: Times, mode: Mode) -> Act {
     Act::Do(Phase::Run { time: time.0, mode })
+}
+
+/// What is done under a lock, if anything is.
+fn guarded(keys: &SectionKeys, place: Place, errors: &mut Collector<'_>) -> Vec<Act> {
+    section(keys, place, errors).map_or_else(Vec::new, |section| section.acts())
 }
 
 /// A sleep of nothing is no act.
@@ -65,7 +70,9 @@ pub(super) fn client(
         }
     };
     let mut acts: Vec<Act> = sleep(keys.think.value).into_iter().collect();
-    acts.extend([run(keys.work.value, Mode::User), call, Act::Sample, Act::Done]);
+    acts.push(run(keys.work.value, Mode::User));
+    acts.extend(guarded(&keys.guarded.0, place, errors));
+    acts.extend([call, Act::Sample, Act::Done]);
     copies(common, Program::Routine { acts })
 }
 
@@ -86,8 +93,14 @@ pub(super) fn pipe(keys: &Pipe, common: &CommonKeys, errors: &mut Collector<'_>)
     threads
 }
 
-pub(super) fn groups(keys: &Groups, common: &CommonKeys, errors: &mut Collector<'_>) -> Threads {
+pub(super) fn groups(
+    keys: &Groups,
+    common: &CommonKeys,
+    place: Place,
+    errors: &mut Collector<'_>,
+) -> Threads {
     needs_time(&keys.send, "send", errors);
+    let locked = guarded(&keys.guarded.0, place, errors);
     let (senders, receivers) = (keys.senders.value.get(), keys.receivers.value.get());
     let (pairs, tasks) = (senders * receivers, senders + receivers);
     let groups = keys.groups.value.get();
@@ -114,7 +127,9 @@ pub(super) fn groups(keys: &Groups, common: &CommonKeys, errors: &mut Collector<
             }
             for receiver in 0..receivers {
                 let take = Act::Receive { sample: false };
-                let acts = vec![take, run(keys.receive.value, Mode::Kernel), Act::Done];
+                let mut acts = vec![take, run(keys.receive.value, Mode::Kernel)];
+                acts.extend(locked.iter().cloned());
+                acts.push(Act::Done);
                 let program = Program::Routine { acts };
                 threads.push((format!("{name}/{group}-receiver-{receiver}"), program));
             }
@@ -126,9 +141,11 @@ pub(super) fn groups(keys: &Groups, common: &CommonKeys, errors: &mut Collector<
 pub(super) fn schbench(
     keys: &Schbench,
     common: &CommonKeys,
+    place: Place,
     errors: &mut Collector<'_>,
 ) -> Threads {
     needs_time(&keys.work, "work", errors);
+    let locked = guarded(&keys.guarded.0, place, errors);
     let (messengers, workers) = (keys.messengers.value.get(), keys.workers.value.get());
     if !are_few(messengers * (1 + workers), MAX_TASKS as u64, "tasks", common, errors) {
         return Vec::new();
@@ -146,7 +163,9 @@ pub(super) fn schbench(
             let peer = index(first + w / workers);
             let mut acts = vec![Act::Post { peer, room: u32::MAX }, Act::Receive { sample: true }];
             acts.extend(sleep(keys.think.value));
-            acts.extend([run(keys.work.value, Mode::User), Act::Done]);
+            acts.push(run(keys.work.value, Mode::User));
+            acts.extend(locked.iter().cloned());
+            acts.push(Act::Done);
             threads.push((format!("{name}/worker-{w}"), Program::Routine { acts }));
         }
     }
@@ -155,17 +174,22 @@ pub(super) fn schbench(
 
 pub(super) fn lock_workers(keys: &LockWorkers, errors: &mut Collector<'_>) -> Program {
     needs_time(&keys.work, "work", errors);
-    let lock = keys.lock.value.get32();
-    let mut acts = vec![
-        run(keys.work.value, Mode::User),
-        Act::Begin,
-        Act::Lock { lock },
-        run(keys.section.value, Mode::PreemptOff),
-        Act::Unlock { lock },
-    ];
-    let n = keys.flush_every.value.get32();
-    if n > 0 {
-        acts.extend([Act::Every { n, skip: 1 }, Act::Flush]);
+    let flush_every = keys.flush_every.value.get32();
+    let locked = keys.flush_locked.value;
+    if locked && flush_every == 0 {
+        let help = "add `flush_every`, or take it out";
+        errors.error_help(keys.flush_locked.span, "nothing is flushed", help);
+    }
+    let section = Section {
+        lock: keys.lock.value.get32(),
+        kind: keys.lock_kind.value.resolve(),
+        time: keys.section.value.0,
+        flush_every: if locked { flush_every } else { 0 },
+    };
+    let mut acts = vec![run(keys.work.value, Mode::User), Act::Begin];
+    acts.extend(section.acts());
+    if flush_every > 0 && !locked {
+        acts.extend([Act::Every { n: flush_every, skip: 1 }, Act::Flush]);
     }
     acts.extend([Act::Sample, Act::Done]);
     Program::Routine { acts }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::virt::{GuestIdle, IpiPath, Virt};
-use crate::plan::{Act, Dist, IpiTo, Mode, Moment, Phase, Program, Target};
+use crate::plan::{Act, Dist, IpiTo, LockKind, Mode, Moment, Phase, Program, Section, Target};
 
 const HEAD: &str = "name = 'r'\ntitle = 't'\n[host]\nprofile = 'zero'\npcpus = 4\n";
 
@@ -57,6 +57,48 @@ fn lock_workers_flush_every_so_many_rounds() {
     // One series for all of them.
     assert_eq!(plan.probes.len(), 3);
     assert!(plan.probes.iter().all(|p| p.probe == "g.x"));
+}
+
+#[test]
+fn work_under_a_lock_is_a_section_of_each_kind() {
+    let lock = "lock = 3\nlock_kind = 'read'\nsection = '4us'\nflush_every = 2\n";
+    let section =
+        Section { lock: 3, kind: LockKind::Read, time: Dist::Const(4_000), flush_every: 2 };
+    let want = section.acts();
+    assert_eq!(want[0], Act::AcquireShared { lock: 3 });
+    assert_eq!(want[1], run(4_000, Mode::Kernel));
+    assert_eq!(want[4], Act::Release { lock: 3 });
+    let has = |program: &Program| acts(program).windows(want.len()).any(|acts| acts == want);
+    let plan = guest(&format!("kind = 'client'\nnetwork = '50us'\n{lock}"));
+    assert!(has(&plan.vms[0].tasks[0].program));
+    let plan = guest(&format!("kind = 'groups'\ngroups = 1\nsenders = 1\nreceivers = 1\n{lock}"));
+    assert!(!has(&plan.vms[0].tasks[0].program) && has(&plan.vms[0].tasks[1].program));
+    let plan = guest(&format!("kind = 'schbench'\nworkers = 1\n{lock}"));
+    assert!(has(&plan.vms[0].tasks[1].program));
+    assert_eq!(plan.vms[0].tasks[1].program.locks(), Some(4));
+    let plan = guest(&format!("kind = 'server'\n{lock}"));
+    let program = &plan.vms[0].tasks[0].program;
+    assert!(matches!(program, Program::Serve { section: Some(own), .. } if *own == section));
+    assert_eq!(program.locks(), Some(4));
+    let plan = guest("kind = 'lock-workers'\nlock_kind = 'write'\nflush_every = 3\nflush_locked = true");
+    let tail = &acts(&plan.vms[0].tasks[0].program)[4..];
+    assert_eq!(tail[..2], [Act::Every { n: 3, skip: 1 }, Act::Flush]);
+    assert_eq!(tail[2], Act::Release { lock: 0 }, "after the flush");
+}
+
+#[test]
+fn locks_that_cannot_be_are_refused() {
+    let task = |keys: &str| format!("[[vm]]\nname = 'g'\nvcpus = 1\n[[vm.task]]\nname = 'x'\n{keys}\n");
+    refused(&task("kind = 'server'\nsection = '1us'"), "it takes no lock: `section`");
+    refused(&task("kind = 'server'\nlock_kind = 'read'"), "it takes no lock: `lock_kind`");
+    refused(&task("kind = 'lock-workers'\nflush_locked = true"), "nothing is flushed");
+    let host = "[[load]]\nname = 'x'\nkind = 'server'\nlock = 0\n";
+    refused(host, "locks are those of guests");
+    let two = task("kind = 'server'\nlock = 1\nlock_kind = 'write'")
+        + "[[vm.task]]\nname = 'y'\nkind = 'lock-workers'\nlock = 1\n";
+    refused(&two, "lock 1 is of another kind");
+    // To read and to write are one kind.
+    plan_of(&(two + "lock_kind = 'read'\n"));
 }
 
 #[test]

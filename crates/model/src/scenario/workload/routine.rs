@@ -1,9 +1,40 @@
 //! Kinds whose tasks talk to each other, or keep each other waiting.
 
 use crate::toml_read::At;
-use crate::toml_read::table::table;
+use crate::toml_read::table::{Flat, table};
 use crate::toml_read::units::{Period, Times};
 use crate::toml_read::value::{Int, Prose, choice};
+
+choice! {
+    /// How a lock is taken.
+    pub(crate) enum LockWord {
+        /// A spinlock.
+        Spin = "spin",
+        /// A sleeping lock with one holder.
+        Mutex = "mutex",
+        /// A sleeping lock, to read: others may, too.
+        Read = "read",
+        /// The same, to write.
+        Write = "write",
+    }
+}
+
+table! {
+    /// A part of each unit of work that is done under a lock.
+    pub(crate) struct SectionKeys {
+        /// Lock of the VM that it takes for a part of each call, message or request (guests only): workloads of a VM
+        /// that give the same number share it. Default: none.
+        lock: Option<At<Int<0, 63>>>,
+        /// How it is taken: a spinlock, a mutex, or a read-write semaphore like Linux's `mmap_lock` to read or to
+        /// write. Waiters of the last three sleep. Default: mutex.
+        lock_kind: Option<At<LockWord>>,
+        /// CPU time under the lock, besides the other work. Default: exp 2us.
+        section: Option<At<Times>>,
+        /// Every so many times the TLBs of all vCPUs that run tasks of this process are flushed under the lock, as
+        /// munmap does; 0: never. Default: 0.
+        flush_every: Option<At<Int<0, 1_000_000_000>>>,
+    }
+}
 
 table! {
     /// Asks a server and waits for the answer, without end: TCP_RR, or with a think time a user of Redis,
@@ -20,6 +51,8 @@ table! {
         think: At<Times> = "0us",
         /// CPU time of a message before it is sent.
         work: At<Times> = "2us",
+        /// What it does under a lock before each call.
+        guarded: Flat<SectionKeys>,
         /// vCPU that takes the interrupts of answers from outside of the VM.
         irq_vcpu: At<Int<0, 255>> = "0",
     }
@@ -52,6 +85,8 @@ table! {
         receive: At<Times> = "1us",
         /// A sender's sleep when it has written to all receivers once.
         pause: At<Times> = "0us",
+        /// What a receiver does under a lock for each message.
+        guarded: Flat<SectionKeys>,
     }
 }
 
@@ -71,6 +106,8 @@ table! {
         think: At<Times> = "100us",
         /// CPU time of a request.
         work: At<Times> = "exp 1ms",
+        /// What a worker does under a lock for each request.
+        guarded: Flat<SectionKeys>,
     }
 }
 
@@ -84,7 +121,12 @@ table! {
         section: At<Times> = "exp 2us",
         /// The lock: workloads of a VM that give the same number share it.
         lock: At<Int<0, 63>> = "0",
-        /// Rounds from one munmap, which flushes the TLBs of all vCPUs that run tasks of this name, to the
+        /// How it is taken: a spinlock, a mutex, or a read-write semaphore to read or to write. Waiters of the last three
+        /// sleep, and their holders can be preempted.
+        lock_kind: At<LockWord> = "spin",
+        /// The TLBs are flushed under the lock, not after it.
+        flush_locked: At<bool> = "false",
+        /// Rounds from one munmap, which flushes the TLBs of all vCPUs that run tasks of this process, to the
         /// next; 0: none.
         flush_every: At<Int<0, 1_000_000_000>> = "0",
     }
