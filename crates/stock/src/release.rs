@@ -4,6 +4,8 @@
 pub(crate) fn newest<'a>(releases: impl Iterator<Item = &'a str>, series: &str) -> Option<&'a str> {
     let wanted = numbers(series);
     releases
+        // Other names of packages begin alike: `unsigned-7.3.4`.
+        .filter(|release| release.starts_with(|first: char| first.is_ascii_digit()))
         .map(|release| (numbers(release), release))
         // Packages that only depend on others have fewer numbers.
         .filter(|(numbers, _)| numbers.len() > 2 && numbers.starts_with(&wanted))
@@ -31,6 +33,7 @@ mod tests {
             "6.12.117+deb12-cloud-amd64",
             "6.1.0-56-cloud-amd64",
             "6.1.0-9-cloud-amd64",
+            "unsigned-6.12.117+deb12-cloud-amd64",
         ];
         let of = |series| newest(known.into_iter(), series);
         assert_eq!(of("6.1"), Some("6.1.0-56-cloud-amd64"));
