@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
-use vcoop_vmm::{Proc, Vm};
+use vcoop_vmm::{Passed, Proc, Vm};
 
 use crate::config::Config;
 use crate::protocol::VmId;
@@ -12,7 +12,7 @@ use crate::service::{Service, Wants};
 
 /// Time between two looks, if processes or threads have begun since the last one.
 const LOOK: Duration = Duration::from_secs(2);
-/// ... and if none has.
+/// ... and if none has; also the time between two looks at all processes.
 const REST: Duration = Duration::from_secs(10);
 /// A VM that starts names the threads of its vCPUs after a while.
 const STARTS: Duration = Duration::from_secs(5);
@@ -35,12 +35,23 @@ pub struct Follower<'a> {
     looked: Option<Instant>,
     /// Last process or thread of this host, as of then.
     last: String,
+    /// Who ran no VM since the last look at all processes, and when that was.
+    passed: Passed,
+    looked_at_all: Option<Instant>,
 }
 
 impl<'a> Follower<'a> {
     /// Has seen no VM yet.
     pub fn new(service: &'a Service, config: Config) -> Self {
-        Self { service, config, vms: BTreeMap::new(), looked: None, last: String::new() }
+        Self {
+            service,
+            config,
+            vms: BTreeMap::new(),
+            looked: None,
+            last: String::new(),
+            passed: Passed::default(),
+            looked_at_all: None,
+        }
     }
 
     /// Other rules from now on. VMs that somebody detached get theirs again.
@@ -63,7 +74,11 @@ impl<'a> Follower<'a> {
         }
         last.clone_into(&mut self.last);
         self.looked = Some(Instant::now());
-        match Proc::default().scan() {
+        if self.looked_at_all.is_none_or(|at| at.elapsed() >= REST) {
+            self.looked_at_all = self.looked;
+            self.passed = Passed::default();
+        }
+        match Proc::default().scan_again(&mut self.passed) {
             Ok(scan) => self.apply(&scan.vms),
             Err(why) => tracing::error!("/proc: {why}"),
         }

@@ -55,7 +55,10 @@ pub(crate) fn check(kvm: &Kvm, plan: &Plan, vm: &VmPlan) -> Result<(), Error> {
     if vm.virt != plain {
         return refuse(format!("how VM {} is virtualised", vm.name), "KVM decides it here");
     }
-    if matches!(vm.virt.timer.source, Some(GuestTimer::HvTimer | GuestTimer::Hrtimer | GuestTimer::Posted)) {
+    if matches!(
+        vm.virt.timer.source,
+        Some(GuestTimer::HvTimer | GuestTimer::Hrtimer | GuestTimer::Posted)
+    ) {
         let why = "KVM chooses what its timer stands on: write timer = \"lapic\"";
         return refuse(format!("the timer of VM {}", vm.name), why);
     }

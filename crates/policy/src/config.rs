@@ -187,7 +187,8 @@ impl HostPollConfig {
     /// Never.
     pub const OFF: Self = Self { max_ns: 0, ..Self::KVM };
     /// What Linux has on x86 since 6.11: 200 us, times 2 from 10 us, halved.
-    pub const KVM: Self = Self { max_ns: 200_000, grow: 2, grow_start_ns: 10_000, shrink: 2, fixed: false };
+    pub const KVM: Self =
+        Self { max_ns: 200_000, grow: 2, grow_start_ns: 10_000, shrink: 2, fixed: false };
 }
 
 /// How long a guest polls for work before it halts: the parameters `guest_halt_poll_*` of Linux's

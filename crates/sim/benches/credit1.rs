@@ -54,7 +54,7 @@ fn vm(i: u32, run: Ns, sleep: Ns) -> VmPlan {
             start_ns: u64::from(i) * 100_000,
             timer_slack_ns: 0,
             process: None,
-        stress_ng: None,
+            stress_ng: None,
             after_login: false,
         }],
         devices: vec![],

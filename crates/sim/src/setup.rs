@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use vcoop_model::plan::{
-    HostSched, Mode, Moment, Plan, ProbePlan, Target, TaskPlan, ViewPlan,
-};
+use vcoop_model::plan::{HostSched, Mode, Moment, Plan, ProbePlan, Target, TaskPlan, ViewPlan};
 use vcoop_model::recording::PolicyEvents;
 use vcoop_policy::{GuestHalf, HostPolicy};
 use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Pool, Scheduler};
@@ -16,11 +14,11 @@ use crate::few::Few;
 use crate::halts::Halts;
 use crate::idle::IdleTimes;
 use crate::lapic;
-use crate::nohz;
 use crate::lock::{Shared, Spin, SpinCpu};
 use crate::machine::{GuestSegment, Pcpu, Segment, Thread, Ticks, Vcpu, Vm, Wait, Work, gtimer};
 use crate::mail::Mailbox;
 use crate::mask::Mask;
+use crate::nohz;
 use crate::noise::Lines;
 use crate::probe::Probe;
 use crate::program::Runner;

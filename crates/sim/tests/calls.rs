@@ -197,7 +197,8 @@ fn many_callers_see_the_textbook_response_time() {
         ];
         p.host_tasks.push(task(&format!("c{i}"), Program::Cycle { phases }, RT, &[i]));
     }
-    let program = Program::Serve { work: exp(s as Ns), wait: Dist::Const(0), irq_vcpu: 0, section: None };
+    let program =
+        Program::Serve { work: exp(s as Ns), wait: Dist::Const(0), irq_vcpu: 0, section: None };
     p.host_tasks.push(task("server", program, RT, &[n]));
     p.host.sched.linux_mut().unwrap().rt_guard = vcoop_sched::config::RtGuard::Off;
     let r = run(&p);

@@ -7,8 +7,9 @@ use support::virt::any_virt;
 use support::*;
 use vcoop_model::plan::virt::{Candidates, GuestIdle, IpiPath, IpiVirt, SpinVirt, TimerMode};
 use vcoop_model::plan::{
-    Act, DevicePlan, Dist, InterruptPlan, IpiTo, LockKind, Milestone, Mode, Phase, Plan, PolicyPlan, Preemption, Program,
-    RogueMode, Section, StormPlan, Target, TaskPlan, TimelineAction, TimelineEvent, Virt,
+    Act, DevicePlan, Dist, InterruptPlan, IpiTo, LockKind, Milestone, Mode, Phase, Plan,
+    PolicyPlan, Preemption, Program, RogueMode, Section, StormPlan, Target, TaskPlan,
+    TimelineAction, TimelineEvent, Virt,
 };
 use vcoop_model::recording::{MarkKind, Part};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, WakeBoostConfig};

@@ -232,8 +232,8 @@ fn a_flush_under_a_lock_makes_all_wait_for_a_vcpu_that_is_away() {
 fn a_server_serves_one_call_at_a_time_under_its_lock() {
     use vcoop_model::plan::Target;
     let served = |kind: Option<LockKind>| {
-        let section = kind
-            .map(|kind| Section { lock: 0, kind, time: Dist::Const(50 * US), flush_every: 0 });
+        let section =
+            kind.map(|kind| Section { lock: 0, kind, time: Dist::Const(50 * US), flush_every: 0 });
         let serve = Program::Serve {
             work: Dist::Const(10 * US),
             wait: Dist::Const(0),

@@ -81,7 +81,8 @@ fn the_tick_comes_back_with_company_and_goes_with_it() {
 #[test]
 fn a_task_that_joins_a_guests_full_nohz_cpu_is_scheduled() {
     let mut p = busy(&[], &[1]);
-    let late = task("late", cycle(Dist::Const(30 * MS), Dist::Const(30 * MS)), Policy::NORMAL, &[1]);
+    let late =
+        task("late", cycle(Dist::Const(30 * MS), Dist::Const(30 * MS)), Policy::NORMAL, &[1]);
     p.vms[0].tasks.push(late);
     p.duration_ns = 10 * S;
     let full = run(&p);

@@ -147,7 +147,8 @@ fn pair(virt: Virt) -> Recording {
     let mut p = alone(S, virt);
     let mut level = eevdf(2);
     (level.tick_ns, level.rt_guard) = (100 * S, RtGuard::Off);
-    let serve = Program::Serve { work: Dist::Const(0), wait: Dist::Const(0), irq_vcpu: 0, section: None };
+    let serve =
+        Program::Serve { work: Dist::Const(0), wait: Dist::Const(0), irq_vcpu: 0, section: None };
     let ping = Program::Ping {
         interval_ns: 40 * US,
         phase: Dist::Const(0),

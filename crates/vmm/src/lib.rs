@@ -36,5 +36,5 @@ pub mod qmp;
 mod text;
 mod vm;
 
-pub use proc::{Proc, Scan};
+pub use proc::{Passed, Proc, Scan};
 pub use vm::{Accel, OtherThread, Role, Source, Sources, Thread, VcpuThread, Vm, Vmm};

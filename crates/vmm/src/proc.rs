@@ -35,6 +35,14 @@ pub struct Scan {
     pub truncated: Vec<u32>,
 }
 
+/// Processes that ran no VM, and how often in a row each was looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Passed(BTreeMap<u32, u8>);
+
+/// How often in a row a process is looked at before it is passed over: one that has just been forked may be about to
+/// become a VMM.
+const LOOKS: u8 = 3;
+
 impl Default for Proc {
     fn default() -> Self {
         Self::at("/proc").debugfs("/sys/kernel/debug").libvirt("/run/libvirt/qemu")
@@ -68,16 +76,37 @@ impl Proc {
     ///
     /// The list of processes cannot be read.
     pub fn scan(&self) -> io::Result<Scan> {
+        self.scan_again(&mut Passed::default())
+    }
+
+    /// Looks again, as [`Self::scan`] does, but not at processes that ran no VM the last few times. For who looks
+    /// often: now and then it begins anew with an empty `passed`, to find those that run one by now.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn scan_again(&self, passed: &mut Passed) -> io::Result<Scan> {
         let domains = self.libvirt.as_deref().map(libvirt::domains).unwrap_or_default();
         let entries = fs::read_dir(&self.root)?;
         let pids: BTreeSet<u32> =
             entries.filter_map(|e| text::number(e.ok()?.file_name().as_bytes())).collect();
         let mut scan = Scan::default();
+        passed.0.retain(|pid, _| pids.contains(pid));
         for pid in pids {
-            let Some((process, truncated)) = self.read(pid, &mut scan.denied) else { continue };
-            let mut vms = self.vms(&process, domains.get(&pid));
-            if truncated && !vms.is_empty() {
-                scan.truncated.push(pid);
+            if passed.0.get(&pid).is_some_and(|looks| *looks == LOOKS) {
+                continue;
+            }
+            let process = self.read(pid, &mut scan.denied);
+            let mut vms = match &process {
+                Some((process, _)) => self.vms(process, domains.get(&pid)),
+                None => Vec::new(),
+            };
+            if vms.is_empty() {
+                *passed.0.entry(pid).or_default() += 1;
+            } else {
+                passed.0.remove(&pid);
+                scan.truncated
+                    .extend(process.is_some_and(|(_, truncated)| truncated).then_some(pid));
             }
             scan.vms.append(&mut vms);
         }
@@ -317,6 +346,23 @@ mod tests {
         let vms = proc.vms(&process, None);
         let indexes: Vec<_> = vms[0].vcpus.iter().map(|v| v.index).collect();
         assert_eq!((indexes, vms[0].unplaced), (vec![0, 1, 4, 5], Some(2)));
+    }
+
+    #[test]
+    fn who_ran_no_vm_some_times_is_not_looked_at_until_all_are_again() {
+        let tree = Tree::new("passed", "qemu-kvm");
+        let proc = tree.proc();
+        let found = |passed: &mut Passed| proc.scan_again(passed).unwrap().vms.len();
+        let mut passed = Passed::default();
+        assert_eq!(found(&mut passed), 1);
+        // Its number means a process for a while that runs none.
+        let fd = "proc/16548/fd";
+        std::fs::rename(tree.path(fd), tree.path("proc/16548/none")).unwrap();
+        assert_eq!([0; 3].map(|_| found(&mut passed)), [0; 3]);
+        std::fs::rename(tree.path("proc/16548/none"), tree.path(fd)).unwrap();
+        assert_eq!(found(&mut passed), 0, "it is passed over");
+        assert_eq!(found(&mut Passed::default()), 1);
+        assert_eq!(proc.scan().unwrap().vms.len(), 1);
     }
 
     #[test]

@@ -129,7 +129,12 @@ fn a_ping_is_a_closed_loop_on_a_fixed_grid() {
 
 #[test]
 fn a_server_takes_works_and_answers() {
-    let mut r = runner(&Program::Serve { work: Dist::Const(5), wait: Dist::Const(0), irq_vcpu: 0, section: None });
+    let mut r = runner(&Program::Serve {
+        work: Dist::Const(5),
+        wait: Dist::Const(0),
+        irq_vcpu: 0,
+        section: None,
+    });
     let ops: Vec<_> = (0..4).map(|_| r.next(0)).collect();
     assert_eq!(ops, [Op::TakeCall, run(5), Op::Answer, Op::TakeCall]);
     let (work, wait) = (Dist::Const(5), Dist::Const(30));

@@ -231,7 +231,12 @@ fn calls_go_to_the_servers_they_name() {
     let Program::Ping { irq_vcpu: 1, interval_ns: 1_000_000, .. } = guest[0].program else {
         panic!("{:?}", guest[0])
     };
-    let pong = Program::Serve { work: Dist::Const(7_000), wait: Dist::Const(0), irq_vcpu: 1, section: None };
+    let pong = Program::Serve {
+        work: Dist::Const(7_000),
+        wait: Dist::Const(0),
+        irq_vcpu: 1,
+        section: None,
+    };
     assert_eq!(format!("{:?}", guest[3].program), format!("{pong:?}"));
     let Program::Cycle { phases } = &plan.host_tasks[2].program else { panic!() };
     let server = Target::Guest { vm: 0, task: 3 };

@@ -80,7 +80,8 @@ fn work_under_a_lock_is_a_section_of_each_kind() {
     let program = &plan.vms[0].tasks[0].program;
     assert!(matches!(program, Program::Serve { section: Some(own), .. } if *own == section));
     assert_eq!(program.locks(), Some(4));
-    let plan = guest("kind = 'lock-workers'\nlock_kind = 'write'\nflush_every = 3\nflush_locked = true");
+    let plan =
+        guest("kind = 'lock-workers'\nlock_kind = 'write'\nflush_every = 3\nflush_locked = true");
     let tail = &acts(&plan.vms[0].tasks[0].program)[4..];
     assert_eq!(tail[..2], [Act::Every { n: 3, skip: 1 }, Act::Flush]);
     assert_eq!(tail[2], Act::Release { lock: 0 }, "after the flush");
@@ -88,7 +89,8 @@ fn work_under_a_lock_is_a_section_of_each_kind() {
 
 #[test]
 fn locks_that_cannot_be_are_refused() {
-    let task = |keys: &str| format!("[[vm]]\nname = 'g'\nvcpus = 1\n[[vm.task]]\nname = 'x'\n{keys}\n");
+    let task =
+        |keys: &str| format!("[[vm]]\nname = 'g'\nvcpus = 1\n[[vm.task]]\nname = 'x'\n{keys}\n");
     refused(&task("kind = 'server'\nsection = '1us'"), "it takes no lock: `section`");
     refused(&task("kind = 'server'\nlock_kind = 'read'"), "it takes no lock: `lock_kind`");
     refused(&task("kind = 'lock-workers'\nflush_locked = true"), "nothing is flushed");

@@ -102,7 +102,10 @@ fn a_posted_timer_needs_what_kvm_needs() {
     assert_eq!(virts(&vm, "")[0].1.timer.source, Some(GuestTimer::Posted));
     let text = SMALL.replace("weight = 2048\n", &vm).replace("pin = [\"0\", \"1-2\"]\n", "");
     let error = parse(&text).map(|_| ()).expect_err("vCPUs are everywhere").to_string();
-    assert!(error.contains("kept for housekeeping") && error.contains("timer = 'posted'"), "{error}");
+    assert!(
+        error.contains("kept for housekeeping") && error.contains("timer = 'posted'"),
+        "{error}"
+    );
     // The same of a policy; with nohz_full there always is one.
     let policy = "[policy.p]\nbase = 'vanilla'\ntimer = 'posted'\n";
     let text = text.replace("timer = 'posted'\n", "") + policy;
