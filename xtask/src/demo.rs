@@ -18,6 +18,8 @@ usage: cargo xtask demo NAME [--rounds N] [--each TIME] [--vcpus N] [--json] [--
               under vanilla, static and wake-boost, and what the hogs lose
   linux-guest the same with a guest that never sleeps and has vcoop's driver: vanilla, static,
               wake-boost and dynamic
+  box         the same on a real KVM host, emulated (see `cargo xtask box`): order and function,
+              not times; wake-boost boosts for interrupts there where vcoop can be built with BPF
   --rounds    rounds, in each of which every policy has its turn (10)
   --each      time of a turn, with a unit (5s)
   --vcpus     vCPUs of the guest, all on the CPU of the hogs (1)
@@ -105,8 +107,8 @@ fn parse(args: &[String]) -> Option<Args> {
             "--vcpus" => {
                 parsed.vcpus = args.next()?.parse().ok().filter(|n| (1..=8).contains(n))?
             }
-            "wake-boost" | "linux-guest" if parsed.name.is_empty() => {
-                parsed.driver = arg == "linux-guest";
+            "wake-boost" | "linux-guest" | "box" if parsed.name.is_empty() => {
+                parsed.driver = arg != "wake-boost";
                 parsed.name.clone_from(arg);
             }
             _ => return None,
@@ -116,13 +118,22 @@ fn parse(args: &[String]) -> Option<Args> {
 }
 
 fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.name == "box" {
+        anyhow::ensure!(args.vcpus == 1, "the guest in the box has one vCPU");
+        let bpf = args.vcoop.is_some() || crate::layers::bpf_tools().is_ok();
+        let vcoop = match &args.vcoop {
+            Some(vcoop) => vcoop.clone(),
+            None => build(if bpf { &["--features", "bpf"] } else { &[] })?,
+        };
+        return crate::emulated::compare(vcoop, bpf, &args.compare);
+    }
     let stop = stop_flag()?;
     let cpus = allowed_cpus()?;
     let (shared, others) = cpus.split_last().expect("this program runs on a CPU");
     anyhow::ensure!(!others.is_empty(), "this takes two CPUs: one for the vCPUs, one for the rest");
     let vcoop = match &args.vcoop {
         Some(vcoop) => vcoop.clone(),
-        None => build()?,
+        None => build(&[])?,
     };
 
     // QEMU's other threads, of which the main thread delivers the timers of an emulated guest, stay
@@ -270,9 +281,10 @@ fn wait(command: &mut Command, stop: &AtomicBool) -> anyhow::Result<ExitStatus> 
 }
 
 /// The program, built for speed: what it costs is part of what is measured.
-pub(crate) fn build() -> anyhow::Result<PathBuf> {
+pub(crate) fn build(features: &[&str]) -> anyhow::Result<PathBuf> {
     let status = Command::new(env!("CARGO"))
         .args(["build", "--release", "--package", "vcoop"])
+        .args(features)
         .stdout(Stdio::null())
         .status()?;
     anyhow::ensure!(status.success(), "vcoop cannot be built");

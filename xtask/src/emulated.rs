@@ -85,7 +85,7 @@ fn parse(args: &[String]) -> Option<Args> {
 fn in_box(args: &Args) -> anyhow::Result<ExitCode> {
     let vcoop = match &args.vcoop {
         Some(vcoop) => vcoop.clone(),
-        None => crate::demo::build()?,
+        None => crate::demo::build(&[])?,
     };
     let mut programs = vec![vcoop];
     for name in &args.with {
@@ -98,27 +98,81 @@ fn in_box(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let guest = args.guest.then(guest_image).transpose()?;
     let options = HostOptions { series: args.series.clone(), programs, files: Vec::new(), guest };
-    let status = match attempt(&options, args) {
+    run_in(&options, &args.command, args.limit, Path::new(OUT))
+}
+
+/// Keys of policies for a host whose exits take 30 us and interrupts 100 us.
+const SETS: [&str; 8] = [
+    "dynamic.vcpu_refill=50%",
+    "dynamic.vcpu_burst=20ms",
+    "dynamic.vm_refill=80%",
+    "dynamic.vm_burst=40ms",
+    "dynamic.longest_boost=0s",
+    "dynamic.repay=true",
+    "dynamic.rest_slice=700us",
+    "wake-boost.repay=true",
+];
+
+/// `vcoop compare` of a guest with the driver in the box. `bpf`: the program hears of interrupts. Files of
+/// `--out=DIR` come to that folder.
+pub(crate) fn compare(vcoop: PathBuf, bpf: bool, args: &[String]) -> anyhow::Result<ExitCode> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("box/demo-box");
+    let options = HostOptions {
+        series: "6.12".to_owned(),
+        programs: vec![vcoop, program("taskset", "util-linux")?, script],
+        files: Vec::new(),
+        guest: Some(guest_image()?),
+    };
+    let mut command = "demo-box --policy vanilla,static,wake-boost,dynamic".to_owned();
+    let injection = bpf.then_some("wake-boost.boost_on_injection=true");
+    for set in SETS.iter().copied().chain(injection) {
+        command += &format!(" --set policy.{set}");
+    }
+    let mut out = Path::new(OUT);
+    for arg in args {
+        if let Some(folder) = arg.strip_prefix("--out=") {
+            out = Path::new(folder);
+            command += " --out /out/result";
+        } else {
+            command += &format!(" '{arg}'");
+        }
+    }
+    run_in(&options, &command, Duration::from_secs(3600), out)
+}
+
+/// Runs a command in a box, and brings what it leaves in /out to a folder.
+fn run_in(
+    options: &HostOptions,
+    command: &str,
+    limit: Duration,
+    out: &Path,
+) -> anyhow::Result<ExitCode> {
+    let status = match attempt(options, command, limit, out) {
         // An error of the emulator; once, and for nothing else.
         Err(error) if error.is_oops() => {
             eprintln!("xtask: once more, because the host's kernel failed: {error}");
-            attempt(&options, args)?
+            attempt(options, command, limit, out)?
         }
         other => other?,
     };
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
 }
 
-fn attempt(options: &HostOptions, args: &Args) -> Result<i32, StockError> {
+fn attempt(
+    options: &HostOptions,
+    command: &str,
+    limit: Duration,
+    folder: &Path,
+) -> Result<i32, StockError> {
     let begun = Instant::now();
     let host = KvmHost::start(options)?;
     eprintln!("xtask: the host is up after {:.0} s", begun.elapsed().as_secs_f64());
-    let status = host.stream(&format!("mkdir -p /out; {}", args.command), args.limit, |bytes| {
+    let status = host.stream(&format!("mkdir -p /out; {command}"), limit, |bytes| {
         let mut out = std::io::stdout().lock();
         // Whoever reads it may have gone.
         let _ = out.write_all(bytes).and_then(|()| out.flush());
     })?;
-    host.fetch("/out", Path::new(OUT))?;
+    host.fetch("/out", folder)?;
     Ok(status)
 }
 

@@ -254,7 +254,7 @@ fn kvm_host() -> Result<(), String> {
     Ok(())
 }
 
-fn bpf_tools() -> Result<(), String> {
+pub(crate) fn bpf_tools() -> Result<(), String> {
     tool("clang", &["--version"], "apt-get install clang")?;
     let headers = ["--exists", "libelf", "zlib"];
     tool("pkg-config", &headers, "apt-get install libelf-dev zlib1g-dev pkg-config")?;

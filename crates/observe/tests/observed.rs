@@ -189,6 +189,8 @@ test!("live", a_vcpu_alone_or_asleep_is_told_without_any_event_of_it, || {
     let asleep = Worker::new("asleep", &cpus[..1], move || {
         let _ = hold.lock().unwrap().recv();
     });
+    // Dropped before the worker, also where the test skips itself: the worker's drop waits for its end.
+    let held = held;
     thread::sleep(Duration::from_millis(20));
     let mut observation = observation(&[&asleep])?;
     let observed = window(&mut observation, Duration::from_millis(300), &mut Nobody);
