@@ -4,7 +4,7 @@ use vcoop_lab::human;
 use vcoop_lab::result::{Document, LatencySeries, Params};
 
 use crate::compare::{Better, mark, with_interval};
-use crate::style::{Style, Tone, cut, finish};
+use crate::style::{Style, Tone, WIDTH, cut, finish, visible};
 use crate::vcpus;
 
 /// Width of names: what the numbers leave.
@@ -31,14 +31,36 @@ pub(crate) fn signs(document: &Document, cell: &(String, Params)) -> Vec<&'stati
     document.latencies().filter(|s| s.key.is_in(cell)).map(|s| judged(s).2.0).collect()
 }
 
-/// Guest and host probes of a cell, and what is not available in them and why.
+/// Guest and host probes of a cell, and what is not available in them and why. Where the whole table is too
+/// wide, it has neither medians nor intervals.
 pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style) -> String {
     let in_cell: Vec<&LatencySeries> = document.latencies().filter(|s| s.key.is_in(cell)).collect();
     if in_cell.is_empty() {
         return String::new();
     }
+    let mut out = table(document, &in_cell, style, true);
+    if style.width < WIDTH && out.lines().any(|line| visible(line).count() > style.width) {
+        out = table(document, &in_cell, style, false);
+        out += &style.wrap(&format!("  p50 and intervals are shown in {WIDTH} columns"), 2);
+    }
+    let absent = |s: &&LatencySeries| s.p999.is_none() || s.p99.is_none() || s.p50.is_none();
+    if in_cell.iter().any(absent) {
+        let most = in_cell.iter().map(|s| s.count).max().unwrap_or(0);
+        let note = format!("n/a: fewer than 10 samples lie beyond it (n = {most} at most)");
+        out.push_str(&style.wrap(&format!("  {note}"), 2));
+    }
+    if in_cell.iter().any(|series| judged(series).1) {
+        out.push_str(&style.wrap("  *: ratio of means, because there is no p99", 2));
+    }
+    out
+}
+
+/// `whole`: with medians and intervals.
+fn table(document: &Document, in_cell: &[&LatencySeries], style: Style, whole: bool) -> String {
     let ratio = format!("p99 / {}", cut(&document.baseline, NAME));
-    let header = ["", "mean", "p50", "p99", "p99.9", "max", "missed", ratio.as_str(), ""];
+    let p50 = whole.then_some("p50");
+    let header = ["", "mean"].into_iter().chain(p50);
+    let header = header.chain(["p99", "p99.9", "max", "missed", ratio.as_str(), ""]);
     let mut table = style.table(header);
     let mut names: Vec<_> = Vec::new();
     for name in in_cell.iter().map(|series| series.key.name()) {
@@ -48,45 +70,33 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
     }
     // The guest is what the policies are for: it comes first.
     names.sort_by_key(|name| name.starts_with("host."));
-    let (mut by_mean, mut absent) = (false, false);
     let long = in_cell.iter().any(|s| vcpus::is_a_wait(&s.key));
     let most = if long { LONG_NAME } else { NAME };
     for name in names {
         table.add_row([style.cell(cut(&name, most), Tone::Plain)]);
         for series in in_cell.iter().filter(|s| s.key.is_named(&name)) {
             let time = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), human::time);
-            absent |= series.p999.is_none() || series.p99.is_none() || series.p50.is_none();
-            let (text, mean, (sign, tone)) = judged(series);
-            by_mean |= mean;
+            let (text, _, (sign, tone)) = judged(series);
             // Few samples, and of the best times: a ratio of them would be read as one of all.
             let (text, (sign, tone)) = match series.is_starved() {
                 true => ("starved".to_owned(), ("-", Tone::Bad)),
                 false => (text, (sign, tone)),
             };
-            let numbers = [
-                time(series.mean),
-                time(series.p50),
-                time(series.p99),
-                time(series.p999),
-                time(series.max),
-                series.missed.to_string(),
-            ];
+            let text = match text.split_once(" [") {
+                Some((ratio, _)) if !whole => ratio.to_owned(),
+                _ => text,
+            };
+            let p50 = whole.then(|| time(series.p50));
+            let numbers = [Some(time(series.mean)), p50, Some(time(series.p99))];
+            let rest = [time(series.p999), time(series.max), series.missed.to_string()];
             let mut row =
                 vec![style.cell(format!("  {}", cut(&series.key.policy, most - 2)), Tone::Plain)];
-            row.extend(numbers.iter().map(|text| style.cell(text, Tone::Plain)));
+            let numbers = numbers.into_iter().flatten().chain(rest);
+            row.extend(numbers.map(|text| style.cell(text, Tone::Plain)));
             row.push(style.cell(text, tone));
             row.push(style.cell(sign, tone));
             table.add_row(row);
         }
     }
-    let mut out = finish(table, 1);
-    if absent {
-        let most = in_cell.iter().map(|s| s.count).max().unwrap_or(0);
-        let note = format!("n/a: fewer than 10 samples lie beyond it (n = {most} at most)");
-        out.push_str(&style.wrap(&format!("  {note}"), 2));
-    }
-    if by_mean {
-        out.push_str(&style.wrap("  *: ratio of means, for want of a p99", 2));
-    }
-    out
+    finish(table, 1)
 }

@@ -157,7 +157,7 @@ pub(crate) fn side_by_side(
 }
 
 /// The characters of a line that a terminal shows: not its colours.
-fn visible(line: &str) -> impl Iterator<Item = char> {
+pub(crate) fn visible(line: &str) -> impl Iterator<Item = char> {
     let mut escape = false;
     line.chars().filter(move |&c| {
         let hidden = escape || c == '\u{1b}';
