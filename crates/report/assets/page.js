@@ -20,7 +20,7 @@
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const dashes = [null, null, [8, 3], [2.5, 2.5], [9, 3, 2, 3], [5, 2], [2, 4], [12, 4]];
 
-  function plot(data, room) {
+  function plot(data, room, height) {
     const tables = data.series.map((s) => {
       // uPlot wants rising x; of equal ones the last counts.
       const order = s.x.map((_, i) => i).filter((i) => s.x[i] !== null).sort((a, b) => s.x[a] - s.x[b] || a - b);
@@ -49,7 +49,7 @@
     });
     return new uPlot({
       width: room.clientWidth,
-      height: 340,
+      height,
       scales: { x: scale(data.x, true), y: scale(data.y, false) },
       axes: [axis(data.x), Object.assign(axis(data.y), { size: 62 })],
       cursor: { drag: { x: true, y: false } },
@@ -59,7 +59,7 @@
         width: s.faint ? 1 : 2,
         dash: dashes[s.slot],
         paths: s.dots ? () => null : s.step ? uPlot.paths.stepped({ align: 1 }) : undefined,
-        points: { show: s.dots, size: 3, fill: css("--s" + s.slot) },
+        points: { show: s.dots > 0, size: Math.max(s.dots, 3), fill: css("--s" + s.slot) },
         spanGaps: s.step,
         value: (_, v) => word(data.y.unit, v),
       }))),
@@ -69,14 +69,17 @@
   for (const store of document.querySelectorAll(".zoom-data")) {
     const figure = store.closest("figure");
     const button = document.createElement("button");
-    let room = null, chart = null;
+    let room = null, chart = null, height = 0;
     const name = figure.querySelector("h3").textContent;
     const show = () => {
+      // Larger than the drawing that it takes the place of.
+      const drawn = [...figure.querySelectorAll("svg.chart")].map((svg) => svg.getBoundingClientRect().height);
+      height = Math.max(340, Math.round(1.3 * Math.max(...drawn)));
       room = document.createElement("div");
       room.className = "zoom-room";
       button.before(room);
       figure.classList.add("zoomed");
-      chart = plot(JSON.parse(store.textContent), room);
+      chart = plot(JSON.parse(store.textContent), room, height);
     };
     const hide = () => {
       chart.destroy();
@@ -97,6 +100,6 @@
     store.before(button);
     const again = () => { if (chart) { hide(); show(); } };
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
-    addEventListener("resize", () => { if (chart) chart.setSize({ width: room.clientWidth, height: 340 }); });
+    addEventListener("resize", () => { if (chart) chart.setSize({ width: room.clientWidth, height }); });
   }
 })();

@@ -319,13 +319,14 @@ fn figure(chart: &Chart) -> String {
 fn zoom_data(chart: &Chart) -> Value {
     let mut series = Vec::new();
     for layer in &chart.layers {
+        // The size of dots; 0: a line.
         let (slot, label, points, dots, step, faint) = match layer {
             Layer::Line { slot, label, points, step, faint } => {
-                (slot, label, points, false, *step, *faint)
+                (slot, label, points, 0.0, *step, *faint)
             }
-            // Marks on the lines, and along the edges, are of no use there.
-            Layer::Dots { slot: slot @ Slot::Series(_), label, points, size } if *size < 4.0 => {
-                (slot, label, points, true, false, false)
+            // Marks of events, along the edges, are of no use there.
+            Layer::Dots { slot: slot @ Slot::Series(_), label, points, size } => {
+                (slot, label, points, *size, false, false)
             }
             _ => continue,
         };

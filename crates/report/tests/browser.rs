@@ -21,6 +21,7 @@ for (const level of ['error', 'warn']) console[level] = (...words) => problems.p
 
 /// Looks at what is laid out, tries every button, and writes down what is wrong.
 const LOOK: &str = r#"<script>
+(async () => {
 const say = (what) => problems.push(what);
 const root = document.documentElement;
 if (root.scrollWidth > innerWidth) say(`the page is ${root.scrollWidth} wide on a screen of ${innerWidth}`);
@@ -56,9 +57,13 @@ const buttons = [...document.querySelectorAll('button.zoom')];
 if (!buttons.length) say('nothing can be looked at closely');
 for (const button of buttons) {
   const figure = button.closest('figure');
+  const drawn = Math.max(...[...figure.querySelectorAll('svg.chart')].map((svg) => svg.getBoundingClientRect().height));
   button.click();
+  // It is laid out in a task of its own.
+  await new Promise((done) => setTimeout(done));
   const canvas = figure.querySelector('canvas');
   if (!canvas || canvas.width < 100) say(`${figure.id} has no canvas`);
+  else if (canvas.getBoundingClientRect().height <= drawn) say(`${figure.id} is not larger when looked at closely`);
   if (root.scrollWidth > innerWidth) say(`${figure.id} is too wide when looked at closely`);
   button.click();
   if (figure.querySelector('canvas')) say(`${figure.id} does not go back`);
@@ -70,6 +75,7 @@ skip.blur();
 parent.postMessage(JSON.stringify({ dark: matchMedia('(prefers-color-scheme: dark)').matches,
   ground: getComputedStyle(root).backgroundColor, figures: document.querySelectorAll('figure').length,
   width: innerWidth, problems }), '*');
+})();
 </script></body>"#;
 
 /// A screen of any width: a window has a least width, a frame has none.

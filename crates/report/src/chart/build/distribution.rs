@@ -110,7 +110,7 @@ fn slower_panel(
             layers.push(Layer::Line { slot, label, points, step: true, faint });
         }
         let marks = QUANTILES.iter().filter_map(|q| Some((q.2(series)?.max(x.min), q.0)));
-        let (slot, label) = (lane.slot, lane.label.clone());
+        let (slot, label) = (lane.slot, format!("{}, quantiles", lane.label));
         dots.push(Layer::Dots { slot, label, points: marks.collect(), size: 7.0 });
     }
     layers.extend(dots);
