@@ -686,7 +686,7 @@ fn prose_is_broken_for_the_terminal_and_not_for_a_file() {
         lines
             .skip_while(|line| !line.starts_with("Ratios are"))
             // Commands stay whole, so that they can be copied.
-            .take_while(|line| !["To have", "Again:"].iter().any(|word| line.starts_with(word)))
+            .take_while(|line| !["To apply", "Again:"].iter().any(|word| line.starts_with(word)))
             .map(|line| line.chars().count())
             .collect()
     };

@@ -94,9 +94,8 @@ impl Limits {
         let percent = human::digits(self.missed * 100.0);
         let [mean, p99, work] = [self.mean, self.p99, self.work].map(human::ratio);
         format!(
-            "The best policy costs others no more than this (--may-cost): {mean} of the mean and {p99} \
-             of the p99 of a host probe, {percent} % of its periods missed in addition, {work} left of \
-             the work of a load."
+            "Limits of what the best policy may cost others (--may-cost): a host probe's mean {mean}, its p99 \
+             {p99}, {percent} % more of its periods missed; a load's work {work}."
         )
     }
 }
@@ -322,9 +321,9 @@ impl Judgement {
         }
         match self.costs.first() {
             None => {
-                "What it costs the host was not measured: the scenario has no host probe".to_owned()
+                "Its cost to the host was not measured: the scenario has no host probe".to_owned()
             }
-            Some(most) => format!("It costs nothing beyond noise; most: {}", most.text),
+            Some(most) => format!("No cost is beyond noise; the largest is {}", most.text),
         }
     }
 }

@@ -81,7 +81,7 @@ fn a_load_that_loses_a_tenth_is_too_much() {
     let verdict = of(&FAKE, 10).verdicts.remove(0);
     assert_eq!(verdict.best, None);
     assert!(verdict.text.starts_with("none within the limits: static"), "{}", verdict.text);
-    assert!(verdict.text.contains("(--may-cost): 1.10x of the mean"), "{}", verdict.text);
+    assert!(verdict.text.contains("(--may-cost): a host probe's mean 1.10x"), "{}", verdict.text);
 }
 
 #[test]

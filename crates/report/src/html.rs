@@ -155,7 +155,7 @@ fn verdicts(document: &Document) -> String {
         }
     }
     if !document.deployments.is_empty() {
-        out.push_str("<details><summary>How to have each policy on VMs that run</summary><ul>");
+        out.push_str("<details><summary>How to apply each policy to a running VM</summary><ul>");
         for one in &document.deployments {
             let _ = write!(out, "<li>{}: ", esc(&one.policy));
             for line in &one.lines {

@@ -107,7 +107,7 @@ fn deployments(document: &Document, style: Style) -> String {
     for one in document.deployments.iter().filter(|one| best(&one.policy)) {
         let policy = &one.policy;
         if !one.lines.is_empty() {
-            out.push_str(&format!("To have {policy} on a VM that runs:\n"));
+            out.push_str(&format!("To apply {policy} to a running VM:\n"));
         }
         one.lines.iter().for_each(|line| out.push_str(&format!("  {line}\n")));
         for why in &one.simulation_only {
