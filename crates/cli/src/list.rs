@@ -20,7 +20,10 @@ const POLICIES: [(&str, &str); 5] = [
         "dynamic",
         "boost on injected interrupts and on the guest's request, within a budget; unboost at once",
     ),
-    ("static", "vCPU threads real-time (or nice, or a short slice) for life: what people do today"),
+    (
+        "static",
+        "vCPU threads permanently real-time (or nice, or a short slice), as people do today",
+    ),
     (
         "ratelimit-auto",
         "credit1: a ratelimit for each domain, from how it runs and whom it holds up",

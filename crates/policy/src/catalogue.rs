@@ -39,7 +39,7 @@ static LIST: [Entry; 10] = [
     },
     Entry {
         name: "static",
-        about: "vCPU threads keep the means (fifo, rr, nice, slice) for life",
+        about: "vCPU threads keep the means (fifo, rr, nice, slice) all the time",
         guest: "",
         not_on_sim: None,
         not_on_kvm: None,
