@@ -136,6 +136,9 @@ pub(crate) struct RunArgs {
     /// Change a field: host.pcpus=8, vm.guest.vcpus=2, load.build.file=my.txt.gz
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub(crate) sets: Vec<String>,
+    /// Of a matrix only the cells with this value: interval=1ms, vcpus=4; several choose among these
+    #[arg(long = "cell", value_name = "NAME=VALUE")]
+    pub(crate) cells: Vec<String>,
     #[command(flatten)]
     pub(crate) common: Common,
     /// Write report.html, report.txt, result.json, plan.json, scenario.toml and the data files into
@@ -224,6 +227,9 @@ pub(crate) struct Single {
     /// Change a field: host.pcpus=8, vm.guest.vcpus=2, load.build.file=my.txt.gz
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub(crate) sets: Vec<String>,
+    /// Of a matrix the cell with this value: interval=1ms, vcpus=4; several choose among these
+    #[arg(long = "cell", value_name = "NAME=VALUE")]
+    pub(crate) cells: Vec<String>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -251,8 +257,11 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_enum, default_value_t = BackendArg::Sim)]
     pub(crate) backend: BackendArg,
     /// Where to write the trace; <https://ui.perfetto.dev> opens it
-    #[arg(long, short, value_name = "FILE")]
-    pub(crate) output: PathBuf,
+    #[arg(long, short, value_name = "FILE", required_unless_present = "text")]
+    pub(crate) output: Option<PathBuf>,
+    /// Write it as text, a line an event; without --output to stdout
+    #[arg(long)]
+    pub(crate) text: bool,
     /// Begin of the window, from the start of the measurement, with a unit: 500ms
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) from: Option<String>,

@@ -25,7 +25,7 @@ use crate::folder::{Folder, MetricsFile};
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::progress::Progress;
-use crate::scenario::{Overrides, jobs, parse, refuse, say_losses, source};
+use crate::scenario::{Overrides, choose, jobs, parse, refuse, say_losses, source};
 use crate::watch::Dashboard;
 
 /// Slices of the measured time that a report shows.
@@ -41,8 +41,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let scenario = parse(&source, &overrides, &loader)?;
     let policies = (!args.policy.is_empty()).then_some(args.policy.as_slice());
     refuse_twice(&args.policy)?;
-    let plans = scenario.plans(policies).map_err(refuse)?;
-    let mut plans = plans;
+    let mut plans = choose(scenario.plans(policies).map_err(refuse)?, &args.cells)?;
     if args.out.is_some() || args.detail {
         plans.iter_mut().for_each(|plan| plan.slices = SLICES);
     }
@@ -317,6 +316,9 @@ fn command(args: &RunArgs, first: Option<&Plan>) -> String {
     }
     for set in &args.sets {
         words.extend(["--set".to_owned(), set.clone()]);
+    }
+    for cell in &args.cells {
+        words.extend(["--cell".to_owned(), cell.clone()]);
     }
     words.extend(args.may_cost.words());
     let common = &args.common;

@@ -7,7 +7,8 @@ use vcoop_capture::Loader;
 use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
 use vcoop_model::diagnostic::Diagnostics;
 use vcoop_model::file;
-use vcoop_model::plan::Ns;
+use vcoop_lab::params;
+use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::profile::Profile;
 use vcoop_model::scenario::{Scenario, Set, duration};
 
@@ -180,4 +181,41 @@ pub(crate) fn threads(jobs: Option<usize>) -> Result<usize, Failure> {
         Some(jobs) => Ok(jobs),
         None => Ok(thread::available_parallelism().map_or(1, usize::from)),
     }
+}
+
+/// Of the plans of a matrix those of the cells that are asked for: each of `cells` is a field's name, whole or its
+/// end, and its value.
+pub(crate) fn choose(mut plans: Vec<Plan>, cells: &[String]) -> Result<Vec<Plan>, Failure> {
+    for text in cells {
+        let usage = |why: String| Failure::usage(format!("--cell {text}: {why}"));
+        let Some((name, value)) = text.split_once('=') else {
+            return Err(usage("a cell is named as NAME=VALUE".to_owned()));
+        };
+        let (name, value) = (name.trim(), params::typed(value));
+        let mut paths: Vec<&String> = plans.iter().flat_map(|plan| plan.params.keys()).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        let is_named = |path: &&&String| **path == name || path.ends_with(&format!(".{name}"));
+        let found: Vec<&String> = paths.iter().filter(is_named).copied().collect();
+        let [path] = found[..] else {
+            let all = paths.iter().map(|path| path.as_str()).collect::<Vec<_>>().join(", ");
+            return Err(usage(match (paths.is_empty(), found.is_empty()) {
+                (true, _) => "the scenario has no matrix".to_owned(),
+                (_, true) => format!("the matrix varies {all}"),
+                (_, false) => format!("more than one field ends so: {all}"),
+            }));
+        };
+        let path = path.clone();
+        let mut values: Vec<String> = Vec::new();
+        for value in plans.iter().filter_map(|plan| plan.params.get(&path)) {
+            if !values.contains(value) {
+                values.push(value.clone());
+            }
+        }
+        plans.retain(|plan| plan.params.get(&path).is_some_and(|own| params::typed(own) == value));
+        if plans.is_empty() {
+            return Err(usage(format!("{path} has the values {}", values.join(", "))));
+        }
+    }
+    Ok(plans)
 }

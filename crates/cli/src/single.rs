@@ -7,7 +7,7 @@ use vcoop_model::scenario::Scenario;
 use crate::args::Single;
 use crate::failure::Failure;
 use crate::output::note;
-use crate::scenario::{Overrides, parse, refuse, source};
+use crate::scenario::{Overrides, choose, parse, refuse, source};
 
 /// The plan of the run; of a matrix the first cell, and a note says so.
 pub(crate) fn plan(
@@ -18,7 +18,8 @@ pub(crate) fn plan(
     let source = source(&single.scenario)?;
     let scenario = parse(&source, overrides, &Loader::default())?;
     let policy = single.policy.clone().unwrap_or_else(|| scenario.baseline.clone());
-    let mut plans = scenario.plans(Some(&[policy])).map_err(refuse)?;
+    let plans = scenario.plans(Some(&[policy])).map_err(refuse)?;
+    let mut plans = choose(plans, &single.cells)?;
     if plans.is_empty() {
         return Err(Failure::usage(format!("{} has nothing to run", scenario.name)));
     }
@@ -26,7 +27,7 @@ pub(crate) fn plan(
     if cells > 1 && !quiet {
         let of = plan.params.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>();
         note(&format!(
-            "the matrix has {cells} cells, this is the first: {} (--set chooses another)",
+            "the matrix has {cells} such cells, this is the first: {} (--cell chooses another)",
             of.join(", ")
         ));
     }

@@ -1,7 +1,9 @@
 //! `vcoop trace`.
 
+use std::fmt::Debug;
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufWriter, Write};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use vcoop_kvm::Missing;
@@ -9,6 +11,7 @@ use vcoop_lab::backend::{Backend, Kvm, Sim, Unavailable};
 use vcoop_lab::human;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_report::perfetto::Trace;
+use vcoop_report::text_trace::TextTrace;
 
 use crate::args::{BackendArg, TraceArgs};
 use crate::failure::Failure;
@@ -34,36 +37,63 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         vcoop_kvm::can_trace()
             .map_err(|Missing { what, remedy }| missing(&Unavailable { what, remedy }))?;
     }
-    let path = args.output.display();
-    let file = File::create(&args.output)
-        .map_err(|e| Failure::run(format!("cannot write {path}: {e}")))?;
-    let mut trace = Trace::new(BufWriter::new(file), plan.warmup_ns, window);
     if let (Some(host), false) = (backend.host(&plan), args.quiet) {
         note(&format!("simulating {host}"));
     }
     let stopped = || stop.load(Ordering::Relaxed);
-    let ran = backend.observe(&plan, plan.seed, &stopped, &mut trace);
-    // What there is of it is a trace, too.
-    let (written, _) =
-        trace.finish().map_err(|e| Failure::run(format!("cannot write {path}: {e}")))?;
+    let file = |path: &Path| {
+        let file = File::create(path);
+        file.map_err(|e| Failure::run(format!("cannot write {}: {e}", path.display())))
+    };
+    let what = match (&args.output, args.text) {
+        (Some(path), false) => {
+            let mut trace = Trace::new(BufWriter::new(file(path)?), plan.warmup_ns, window);
+            let ran = backend.observe(&plan, plan.seed, &stopped, &mut trace);
+            // What there is of it is a trace, too.
+            let (written, _) = trace.finish().map_err(|e| cannot_write(path, &e))?;
+            (ran, format!("{} packets, {} bytes", written.packets, written.bytes))
+        }
+        (path, _) => {
+            let out: Box<dyn Out> = match path {
+                Some(path) => Box::new(file(path)?),
+                None => Box::new(std::io::stdout()),
+            };
+            let mut trace = TextTrace::new(BufWriter::new(out), plan.warmup_ns, window);
+            let ran = backend.observe(&plan, plan.seed, &stopped, &mut trace);
+            let to = path.as_deref().unwrap_or(Path::new("stdout"));
+            (ran, format!("{} lines", trace.finish().map_err(|e| cannot_write(to, &e))?))
+        }
+    };
+    let (ran, written) = what;
     let (_, failure) = ran.map_err(Failure::run)?;
     let time = |ns: Ns| human::time(ns as f64 / 1e3);
-    print(&format!(
-        "{path}: {} to {} of {} on {}, policy {}, seed {}: {} packets, {} bytes\n\
-         open it at https://ui.perfetto.dev (the file stays on this machine)\n",
-        time(window.0),
-        time(window.1),
-        plan.scenario,
-        backend.name(),
-        plan.policy_name,
-        plan.seed,
-        written.packets,
-        written.bytes
-    ))?;
+    if let Some(path) = &args.output {
+        let hint = "open it at https://ui.perfetto.dev (the file stays on this machine)\n";
+        print(&format!(
+            "{}: {} to {} of {} on {}, policy {}, seed {}: {written}\n{}",
+            path.display(),
+            time(window.0),
+            time(window.1),
+            plan.scenario,
+            backend.name(),
+            plan.policy_name,
+            plan.seed,
+            if args.text { "" } else { hint }
+        ))?;
+    }
     if let Some(failure) = failure {
         return Err(Failure::run(failure));
     }
     if stopped() { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+/// Where text goes.
+trait Out: Write + Debug {}
+
+impl<T: Write + Debug> Out for T {}
+
+fn cannot_write(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::run(format!("cannot write {}: {error}", path.display()))
 }
 
 /// The window asked for, from the start of the measurement.

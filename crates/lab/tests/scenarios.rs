@@ -745,6 +745,29 @@ fn yields_find_whom_they_are_for_release_by_release() {
     assert!(yields("in-kernel") < 0.5 * yields("any"));
     assert!(yields("interrupted") < 0.2 * yields("in-kernel"));
     assert!(yields("queue-heads") > yields("pv-lock"));
+    // Both VMs together.
+    for policy in ["any", "queue-heads"] {
+        let sum = rate(policy) + scalar(&d, "other.workers", "rate", policy);
+        assert!((scalar(&d, "*.workers", "rate", policy) / sum - 1.0).abs() < 1e-4);
+        let cpu = scalar(&d, "guest", "cpu", policy) + scalar(&d, "other", "cpu", policy);
+        assert!((scalar(&d, "*", "cpu", policy) / cpu - 1.0).abs() < 1e-4);
+    }
+}
+
+/// Work can be shorter than a microsecond, and what it saves shows.
+#[test]
+fn a_message_of_300_ns_is_faster_by_what_it_does_not_take() {
+    let of = |work: &str| {
+        let client = format!("vm.client.task.here.work={work}");
+        let server = format!("vm.server.task.serve.work={work}");
+        let sets = ["duration=500ms", "warmup=50ms", "repeats=2", &client, &server];
+        let d = run("tcp-rr", &sets, &["idle-poll"]);
+        (latency(&d, "client.here", "idle-poll").mean.unwrap(), scalar(&d, "client.here", "rate", "idle-poll"))
+    };
+    let ((slow, few), (fast, many)) = (of("1300ns"), of("300ns"));
+    // Of the round trip the server's work; of the rate also the client's.
+    assert!((slow - fast - 1.0).abs() < 0.1, "{slow} and {fast} us");
+    assert!((1e6 / few - 1e6 / many - 2.0).abs() < 0.2, "{few} and {many}");
 }
 
 /// A fixed poll costs the host what an adaptive one saves it, where halts are long.

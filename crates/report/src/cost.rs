@@ -114,6 +114,13 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
         let label = format!("{} work", load.key.probe);
         rows.push(scalar_row(document, cell, label, &load.key.probe, "throughput", Better::More));
     }
+    for (metric, word) in [("rate", "rate"), ("served", "served")] {
+        let better = if metric == "rate" { Better::More } else { Better::Neutral };
+        for probe in probes_with(document, cell, metric) {
+            let label = format!("{} {word}", vm_words(probe));
+            rows.push(scalar_row(document, cell, label, probe, metric, better));
+        }
+    }
     for guest in probes_with(document, cell, "started") {
         rows.push(density_row(document, cell, guest));
         for (metric, word) in [("start_mean", "VMStart mean"), ("login_mean", "VMLogin mean")] {
@@ -148,7 +155,7 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
             ("guest_rest", "rest, no exit"),
             ("timer.blind", "blind deadlines"),
         ] {
-            let label = format!("{guest} {word}");
+            let label = format!("{} {word}", vm_words(guest));
             rows.push(scalar_row(document, cell, label, guest, metric, Better::Neutral));
         }
         // Of simulated ones there are more telling numbers.
@@ -160,6 +167,11 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
     }
     rows.retain(|row| row.entries.iter().any(Option::is_some));
     rows
+}
+
+/// All VMs together have no name.
+fn vm_words(probe: &str) -> String {
+    probe.strip_prefix('*').map_or_else(|| probe.to_owned(), |rest| format!("all VMs{rest}"))
 }
 
 /// Probes that have a scalar of this metric, in order.

@@ -19,6 +19,7 @@ mod latency;
 mod metrics;
 mod parts;
 pub mod perfetto;
+pub mod text_trace;
 mod reproduce;
 mod style;
 mod text;

@@ -19,6 +19,9 @@ use crate::track::{NONE, Sample};
 use crate::tune::Tuner;
 use crate::world::World;
 
+/// All VMs together, as results call them.
+const ALL: &str = "*";
+
 /// Counters at one moment; a result is the difference of two.
 #[derive(Clone, Debug)]
 pub(crate) struct Totals {
@@ -287,7 +290,26 @@ impl World<'_> {
         for ((probe, metric), n) in calls {
             put(&probe, metric, "1/s", n as f64 / seconds);
         }
-        for (name, copies) in groups(self.plan) {
+        let groups = groups(self.plan);
+        // All together, under a name that no VM can have.
+        if groups.len() > 1 {
+            let sum = |totals: &Totals| {
+                totals.vms.iter().fold(VmTotals::default(), |sum, vm| sum.plus(vm))
+            };
+            let (a, b) = (&sum(start), &sum(end));
+            let vcpus = self.plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum::<u32>();
+            let all = ns * f64::from(vcpus);
+            let exits = |totals: &VmTotals| totals.counters.exits.iter().map(|e| e.n).sum::<u64>();
+            put(ALL, "cpu", "cpu", (b.exec_ns - a.exec_ns) as f64 / ns);
+            put(ALL, "steal", "%", 100.0 * (b.steal_ns - a.steal_ns) as f64 / all);
+            put(ALL, "preemptions", "1/s", (b.preempted - a.preempted) as f64 / seconds);
+            put(ALL, "exits", "1/s", (exits(b) - exits(a)) as f64 / seconds);
+            put(ALL, "boosts", "1/s", (b.boosts - a.boosts) as f64 / seconds);
+            put(ALL, "boosted", "%", 100.0 * (b.boosted_ns - a.boosted_ns) as f64 / all);
+        }
+        // Units of work by label: how many VMs' tasks have it, and how many units.
+        let mut together: BTreeMap<&str, (u32, u64)> = BTreeMap::new();
+        for (name, copies) in groups {
             let of = |totals: &Totals| {
                 copies.iter().fold(VmTotals::default(), |sum, vm| sum.plus(&totals.vms[*vm]))
             };
@@ -348,11 +370,16 @@ impl World<'_> {
                 put(&probe, "throughput", "cpu", done as f64 / ns);
                 if counts {
                     put(&probe, "rate", "1/s", units as f64 / seconds);
+                    let sum = together.entry(label).or_default();
+                    *sum = (sum.0 + 1, sum.1 + units);
                 }
                 if audio {
                     put(&probe, "glitches", "1/min", glitches as f64 * 60.0 / seconds);
                 }
             }
+        }
+        for (label, (_, units)) in together.into_iter().filter(|(_, (vms, _))| *vms > 1) {
+            put(&format!("{ALL}.{label}"), "rate", "1/s", units as f64 / seconds);
         }
         self.respond_open(end.now);
         self.storms.scalars(self.plan, end.now, &mut put);

@@ -173,10 +173,13 @@ fn cycle(phases: Vec<Phase>) -> Program {
     Program::Cycle { phases: phases.into_iter().filter(|p| !idle(p)).collect() }
 }
 
+/// Least work of a round: less is no work that anything could be told of.
+const MIN_WORK_NS: Ns = 50;
+
 /// A loop that uses no time would never let time pass.
 fn needs_time(key: &At<Times>, name: &str, errors: &mut Collector<'_>) {
-    if key.value.mean() < MIN_ROUND_NS {
-        let help = "at least 1us on average";
+    if key.value.mean() < MIN_WORK_NS {
+        let help = "at least 50ns on average";
         errors.error_help(key.span, format!("`{name}` is too short for a loop"), help);
     }
 }

@@ -169,7 +169,7 @@ fn impossible_numbers() {
 #[test]
 fn workloads_that_cannot_be() {
     let (from, to) = ("kind = \"bursty\"", "kind = \"bursty\"\nburst = \"0us\"");
-    refused(from, to, "\"0us\"", "too short for a loop", "at least 1us");
+    refused(from, to, "\"0us\"", "too short for a loop", "at least 50ns");
     let (from, to) = ("kind = \"bursty\"", "kind = \"duty\"\non = \"20ms\"");
     refused(from, to, "\"20ms\"", "more CPU time than the period", "");
     let (from, to) = ("kind = \"bursty\"", "kind = \"duty\"\nutil = \"0%\"");
