@@ -4,10 +4,10 @@ use std::path::Path;
 use std::thread;
 
 use vcoop_capture::Loader;
+use vcoop_lab::params;
 use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
 use vcoop_model::diagnostic::Diagnostics;
 use vcoop_model::file;
-use vcoop_lab::params;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::profile::Profile;
 use vcoop_model::scenario::{Scenario, Set, duration};

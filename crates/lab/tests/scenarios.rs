@@ -762,7 +762,10 @@ fn a_message_of_300_ns_is_faster_by_what_it_does_not_take() {
         let server = format!("vm.server.task.serve.work={work}");
         let sets = ["duration=500ms", "warmup=50ms", "repeats=2", &client, &server];
         let d = run("tcp-rr", &sets, &["idle-poll"]);
-        (latency(&d, "client.here", "idle-poll").mean.unwrap(), scalar(&d, "client.here", "rate", "idle-poll"))
+        (
+            latency(&d, "client.here", "idle-poll").mean.unwrap(),
+            scalar(&d, "client.here", "rate", "idle-poll"),
+        )
     };
     let ((slow, few), (fast, many)) = (of("1300ns"), of("300ns"));
     // Of the round trip the server's work; of the rate also the client's.

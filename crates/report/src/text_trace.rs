@@ -127,9 +127,7 @@ impl<W: Write + std::fmt::Debug> Observer for TextTrace<W> {
             Event::Wake { thread, pcpu, by } => {
                 (cpu(pcpu), "wake", format!("{} by pCPU {by}", self.thread(thread)))
             }
-            Event::Waits { thread, pcpu } => {
-                (cpu(pcpu), "waits", self.thread(thread).to_owned())
-            }
+            Event::Waits { thread, pcpu } => (cpu(pcpu), "waits", self.thread(thread).to_owned()),
             Event::Move { thread, from, to } => {
                 (cpu(to), "move", format!("{} from pCPU {from}", self.thread(thread)))
             }
@@ -197,9 +195,8 @@ mod tests {
     fn a_line_has_time_place_and_names() {
         let mut trace = TextTrace::new(Vec::new(), 1_000, (0, 5_000));
         assert_eq!(trace.windows(), [(1_000, 6_000)]);
-        let thread = |name: &str, vcpu| {
-            vcoop_model::span::ThreadName { name: name.to_owned(), vcpu }
-        };
+        let thread =
+            |name: &str, vcpu| vcoop_model::span::ThreadName { name: name.to_owned(), vcpu };
         trace.cast(&Cast {
             pcpus: 1,
             threads: vec![thread("hog", None), thread("g/vcpu0", Some((0, 0)))],
