@@ -36,6 +36,7 @@
 //!     run_ns: 500_000,
 //!     vcpu_budget: Budget { burst_ns: 3_000_000, refill_ppm: 250_000 },
 //!     vm_budget: Budget { burst_ns: 3_000_000, refill_ppm: 250_000 },
+//!     boost_on_injection: false,
 //!     repay: false,
 //!     rest_slice_ns: None,
 //! };
