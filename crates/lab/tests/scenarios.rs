@@ -810,3 +810,17 @@ fn a_flush_under_the_memory_maps_lock_holds_up_all_requests() {
     assert!(sleeps("native") > 2.0 * sleeps("pv-tlb"));
     assert!(scalars(&d, "guest", "shootdowns.deferred", "pv-tlb")[0] > 100.0);
 }
+
+/// A busy sibling slows work down without a trace of steal.
+#[test]
+fn a_neighbour_on_the_sibling_costs_work_and_no_steal() {
+    let d = run("smt-siblings", &["duration=1s", "repeats=3"], &[]);
+    let compute = scalars(&d, "guest.compute", "throughput", "vanilla");
+    assert!(compute[0] < 0.9 * compute[1], "{compute:?}");
+    let mean = |cell: usize| latencies(&d, "guest.client", "vanilla")[cell].mean.unwrap();
+    assert!(mean(0) > 1.15 * mean(1), "{} and {}", mean(0), mean(1));
+    let steal = scalars(&d, "guest", "steal", "vanilla");
+    assert!((steal[0] - steal[1]).abs() < 0.5, "wake-ups, and nothing else: {steal:?}");
+    let slowed = scalars(&d, "host", "slowed", "vanilla");
+    assert!(slowed[0] > 5.0 && slowed[1] < 1.0, "{slowed:?}");
+}

@@ -42,6 +42,7 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "spinlock-overcommit",
         "directed-yield",
         "mmap-lock",
+        "smt-siblings",
         "tax-cut",
         "halt-polling-rr",
         "pvsched-idle",

@@ -101,6 +101,9 @@ pub struct HostPlan {
     /// pCPUs without a periodic tick while one thread runs there (`nohz_full`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nohz_full: Vec<u32>,
+    /// Speed of work on a pCPU while a sibling of its core is busy, in millionths; `None`: as fast as alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub smt_ppm: Option<u32>,
     /// Devices that interrupt pCPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interrupts: Vec<InterruptPlan>,

@@ -43,7 +43,27 @@ impl World<'_> {
             GuestSegment::Poll | GuestSegment::Rest => State::Asleep,
         };
         self.state(track, state);
-        self.begin(p, Segment::Guest, ns);
+        let takes = match segment {
+            GuestSegment::User => self.guest_work_takes(v, p, ns),
+            _ => ns,
+        };
+        self.begin(p, Segment::Guest, takes);
+        if segment == GuestSegment::Rest {
+            self.sibling_turns(p);
+        }
+    }
+
+    /// How long a stretch of a task's work takes; spinning has no speed.
+    #[inline]
+    fn guest_work_takes(&mut self, v: u32, p: u32, ns: Ns) -> Ns {
+        if self.smt_ppm == 0 {
+            return ns;
+        }
+        let vcpu = &self.vcpus[v as usize];
+        let spins = self.vms[vcpu.vm as usize].tasks[vcpu.current as usize].spin != Spin::No;
+        let takes = if spins { ns } else { self.work_takes(p, ns) };
+        self.vcpus[v as usize].left = takes;
+        takes
     }
 
     /// Guest mode is left: the segment keeps what is left of it.
@@ -54,7 +74,11 @@ impl World<'_> {
         vcpu.left -= ran;
         vcpu.since = self.now;
         if vcpu.segment == GuestSegment::User {
-            self.vms[vcpu.vm as usize].tasks[vcpu.current as usize].ran(ran);
+            let (vm, t) = (vcpu.vm as usize, vcpu.current as usize);
+            let done = self.work_done(p, ran);
+            let work = &mut self.vms[vm].tasks[t];
+            let most = if work.spin == Spin::No { work.needs() } else { done };
+            work.ran(done.min(most));
         }
     }
 
@@ -66,7 +90,10 @@ impl World<'_> {
         let ended = std::mem::replace(&mut self.vcpus[v as usize].segment, GuestSegment::None);
         match ended {
             GuestSegment::Irq(which) => self.guest_irq_done(v, which),
-            GuestSegment::Rest => self.rested(v),
+            GuestSegment::Rest => {
+                self.rested(v);
+                self.sibling_turns(p);
+            }
             GuestSegment::Softirq(d) => {
                 self.device_wakes(v, d);
                 self.guest_event(v, GuestEvent::SoftirqExit);

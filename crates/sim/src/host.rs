@@ -65,10 +65,13 @@ impl World<'_> {
     }
 
     /// Stops user work with what is left of it.
-    fn stop_user(&mut self, p: u32) {
+    pub(crate) fn stop_user(&mut self, p: u32) {
         let pc = &self.pcpus[p as usize];
-        let ran = self.now - pc.since;
-        self.threads[pc.current as usize].work.ran(ran);
+        let (ran, thread) = (self.now - pc.since, pc.current as usize);
+        let done = self.work_done(p, ran);
+        let work = &mut self.threads[thread].work;
+        let needs = work.needs();
+        work.ran(done.min(needs));
     }
 
     /// Begins the handler of the first queued interrupt.
@@ -106,7 +109,14 @@ impl World<'_> {
                     self.handle_irq(p, irq);
                 }
             }
-            Segment::CState => self.awake(p),
+            Segment::CState => {
+                self.awake(p);
+                if self.smt_ppm != 0 {
+                    // What it goes on with comes next.
+                    self.pcpus[p as usize].segment = Segment::Overhead;
+                    self.sibling_turns(p);
+                }
+            }
             Segment::User => {
                 self.stop_user(p);
                 // Ended with work left: a voluntary preemption point.
@@ -421,7 +431,7 @@ impl World<'_> {
 
     /// Begins or resumes user work; a kernel section with a preemption pending stops at its next
     /// voluntary point.
-    fn run_user(&mut self, p: u32, t: u32) {
+    pub(crate) fn run_user(&mut self, p: u32, t: u32) {
         let thread = &self.threads[t as usize];
         let mut ns = thread.work.needs();
         if self.pcpus[p as usize].resched
@@ -432,7 +442,8 @@ impl World<'_> {
         }
         let track = thread.track;
         self.state(track, State::Run);
-        self.begin(p, Segment::User, ns);
+        let takes = self.work_takes(p, ns);
+        self.begin(p, Segment::User, takes);
     }
 
     fn handle_irq(&mut self, p: u32, irq: Irq) {

@@ -15,6 +15,7 @@ impl World<'_> {
         pc.ran_label = idle_label;
         pc.segment = Segment::Idle;
         pc.since = self.now;
+        self.sibling_turns(p);
         if self.spans.on {
             self.span_begin(p);
         }

@@ -41,7 +41,7 @@
 //! lock     locks of a guest, spinning, and what the host does about it; ipi: function calls
 //! call     requests and answers between tasks of any level; mail: messages within a level
 //! storm    VMs that come while the run goes on; view: who ran when on one pCPU
-//! nohz     CPUs without ticks; noise: devices of the host
+//! nohz     CPUs without ticks; noise: devices of the host; smt: siblings of a core
 //! govern   drives governors; mask: the vCPUs that a guest keeps off
 //! boost    drives vcoop-policy on simulated threads and a simulated page; tune: on credit1
 //! program  what a task does next, on either level
@@ -79,6 +79,7 @@ pub mod program;
 pub mod queue;
 mod result;
 mod setup;
+mod smt;
 mod span;
 mod storm;
 pub mod track;

@@ -187,6 +187,8 @@ pub(crate) struct Pcpu {
     pub(crate) resched: bool,
     /// ... and at once, not at the next tick.
     pub(crate) eager: bool,
+    /// The work of this segment is slowed by a sibling.
+    pub(crate) slowed: bool,
     /// The running kernel section has reached a voluntary preemption point.
     pub(crate) at_point: bool,
     pub(crate) ran_label: u16,
@@ -202,6 +204,8 @@ pub(crate) struct Pcpu {
     pub(crate) idle_ns: Ns,
     /// Recent idle times, for the idle governor.
     pub(crate) idle_times: IdleTimes,
+    /// Time of work that was slowed.
+    pub(crate) slowed_ns: Ns,
 }
 
 /// What keeps a task from running.

@@ -31,6 +31,7 @@ pub(crate) struct Totals {
     /// Units of work by host label.
     host_units: Vec<u64>,
     idle_ns: Ns,
+    slowed_ns: Ns,
     switches: u64,
     credit1: Option<CreditCounters>,
     pool: Option<PoolCounters>,
@@ -175,6 +176,7 @@ impl World<'_> {
             host_done,
             host_units,
             idle_ns,
+            slowed_ns: self.pcpus.iter().map(|p| p.slowed_ns).sum(),
             switches,
             credit1,
             pool,
@@ -215,6 +217,10 @@ impl World<'_> {
         let pcpus = self.pcpus.len() as f64;
         let idle = end.idle_ns.saturating_sub(start.idle_ns) as f64;
         put("host", "cpu", "%", 100.0 * (1.0 - idle / (ns * pcpus)));
+        if self.smt_ppm != 0 {
+            let slowed = (end.slowed_ns - start.slowed_ns) as f64;
+            put("host", "slowed", "%", 100.0 * slowed / (ns * pcpus));
+        }
         let polled = |totals: &Totals| {
             let of = |vm: &VmTotals| vm.counters.poll_won_ns + vm.counters.poll_lost_ns;
             totals.vms.iter().map(of).sum::<Ns>()

@@ -228,6 +228,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         probes,
         labels: labels.names,
         ticks: ticks(plan.host.sched.tick_ns(), seed, 0),
+        smt_ppm: plan.host.smt_ppm.unwrap_or(0),
         nohz: nohz::set(&plan.host.nohz_full),
         has_nohz: !plan.host.nohz_full.is_empty(),
         lines,
@@ -463,5 +464,7 @@ fn pcpu(labels: usize) -> Pcpu {
         waking: NONE,
         idle_times: IdleTimes::default(),
         idle_ns: 0,
+        slowed: false,
+        slowed_ns: 0,
     }
 }

@@ -135,6 +135,9 @@ impl World<'_> {
         }
         self.state(track, State::ExitEntry);
         self.begin(p, Segment::Exit(reason), ns);
+        if rests {
+            self.sibling_turns(p);
+        }
     }
 
     /// The host's work for an exit is done: its effects. True when the thread went to sleep.

@@ -96,6 +96,8 @@ pub(crate) struct World<'p> {
     pub(crate) ticks: Ticks,
     /// pCPU that fires exitless and posted timers; [`NONE`]: the one where the vCPU ran last.
     pub(crate) housekeeping: u32,
+    /// Speed of work beside a busy sibling, in millionths; 0: siblings do not matter.
+    pub(crate) smt_ppm: u32,
     /// Full-nohz pCPUs, and whether there are any.
     pub(crate) nohz: CpuSet,
     pub(crate) has_nohz: bool,

@@ -13,7 +13,7 @@ use vcoop_model::plan::{
 };
 use vcoop_model::recording::{MarkKind, Part};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, WakeBoostConfig};
-use vcoop_sched::config::{Policy, RtGuard};
+use vcoop_sched::config::{Policy, RtGuard, Topology};
 
 fn dist() -> impl Strategy<Value = Dist> {
     prop_oneof![
@@ -353,11 +353,16 @@ fn weather(p: &mut Plan, seed: u64) {
     });
 }
 
-/// Full-nohz CPUs, and a network card, each in half of the cases.
+/// Full-nohz CPUs, a network card, and siblings that slow each other down, each in half of the cases.
 fn disturb(p: &mut Plan, seed: u64) {
     let cpus = p.host.sched.cpus();
     if seed & 0x10 == 0 {
         p.host.nohz_full = (1..cpus).collect();
+    }
+    if seed & 0x80 == 0 && cpus.is_multiple_of(2) {
+        let cores = Topology { threads_per_core: 2, cores_per_llc: cpus / 2, llcs: 1 };
+        *p.host.sched.topology_mut() = cores;
+        p.host.smt_ppm = Some(600_000);
     }
     if seed & 0x20 == 0 {
         p.host.interrupts.push(InterruptPlan {
@@ -602,8 +607,8 @@ proptest! {
         let periods = p.duration_ns / interval_ns;
         prop_assert!(seen + 100 >= periods && seen <= periods, "{seen} of {periods}");
         prop_assert!(!l.hist.is_empty(), "nothing came back");
-        if p.host.costs.entry_ns == 0 {
-            // No cold caches: the server's part is its work, whoever preempts it. The last call may
+        if p.host.costs.entry_ns == 0 && p.host.smt_ppm.is_none() {
+            // No cold caches and no siblings: the server's part is its work, whoever preempts it. The last call may
             // be cut off.
             let service = l.parts_sum[Part::Service as usize] / u128::from(US);
             let all = u128::from(l.hist.len() * work);

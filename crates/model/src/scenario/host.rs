@@ -56,7 +56,18 @@ pub(crate) fn host(
             ClassKind::Linux.only(class, "nohz_full", cpus.span, errors);
         }
     }
+    if let Some(speed) = &host.smt_speed {
+        if topology.threads_per_core < 2 {
+            let help = "give `topology` with threads_per_core = 2, or take it out";
+            errors.error_help(speed.span, "this host's cores have one thread each", help);
+        }
+        if speed.value.ppm < LEAST_SPEED_PPM {
+            errors.error_help(speed.span, "nothing would ever get done", "at least 10%");
+        }
+    }
+    let slower = |ppm: u32| (ppm < FULL_SPEED_PPM).then_some(ppm.max(LEAST_SPEED_PPM));
     Some(HostPlan {
+        smt_ppm: host.smt_speed.as_ref().and_then(|speed| slower(speed.value.ppm)),
         nohz_full: host.nohz_full.as_ref().map_or_else(Vec::new, |cpus| cpus.value.0.clone()),
         interrupts: interrupts(&host.interrupt, place, &costs, errors),
         profile: profile.name.clone(),
@@ -71,6 +82,10 @@ pub(crate) fn host(
         preemption: host.preemption.value.resolve(),
     })
 }
+
+/// All of a core's speed, and the least of it that a thread can have, in millionths.
+const FULL_SPEED_PPM: u32 = 1_000_000;
+const LEAST_SPEED_PPM: u32 = 100_000;
 
 /// Least time between interrupts of a device.
 const MIN_PERIOD_NS: Ns = 1_000;

@@ -109,6 +109,9 @@ table! {
         /// pCPUs that have no periodic tick while one thread runs there (`nohz_full`); one pCPU has to keep
         /// it. Timers that are set there fire on a housekeeping pCPU. Default: "none".
         nohz_full: Option<At<NohzCpus>>,
+        /// Speed of a thread's or guest's own work while another hardware thread of its core is busy, as a share of
+        /// that alone: "60%". Handlers, exits and switches take as long as always. Simulated only. Default: 100%.
+        smt_speed: Option<At<Percent<100>>>,
         /// Devices that interrupt pCPUs.
         interrupt: Vec<InterruptKeys>,
         /// Scheduler.

@@ -145,6 +145,7 @@ pub(crate) fn plan(host: LevelConfig, costs: Costs) -> Plan {
             costs,
             sched: HostSched::Linux(host),
             nohz_full: vec![],
+            smt_ppm: None,
             interrupts: vec![],
             preemption: Preemption::Full,
         },

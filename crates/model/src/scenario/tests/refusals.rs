@@ -54,6 +54,20 @@ fn interrupts_of_the_host() {
 }
 
 #[test]
+fn a_speed_beside_siblings() {
+    let profile = "profile = \"celeron-n4500\"";
+    let with = |more: &str| format!("{profile}\n{more}");
+    let keys = with("smt_speed = \"60%\"");
+    refused(profile, &keys, "\"60%\"", "one thread each", "threads_per_core = 2");
+    let smt = "topology = { threads_per_core = 2, cores_per_llc = 2 }\n";
+    let keys = with(&format!("{smt}smt_speed = \"5%\""));
+    refused(profile, &keys, "\"5%\"", "ever get done", "at least 10%");
+    let text = SMALL.replacen(profile, &with(&format!("{smt}smt_speed = \"60%\"")), 1);
+    let plan = parse(&text).unwrap().plans(None).unwrap().remove(0);
+    assert_eq!(plan.host.smt_ppm, Some(600_000));
+}
+
+#[test]
 fn unknown_keys_and_words() {
     refused(
         "repeats = 3",
