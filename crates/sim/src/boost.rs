@@ -106,12 +106,6 @@ impl Vcpu {
     pub(crate) fn cooperates(&self) -> bool {
         self.page.status != Status::Disabled && !self.page.rogue
     }
-
-    /// Whether its notification is void: the end of a section and the switch to an urgent task after it are one
-    /// instant here, and a boost was asked for before the exit of the former.
-    pub(crate) fn notifies_in_vain(&self) -> bool {
-        !self.page.rogue && self.page.request == BoostRequest::Boost
-    }
 }
 
 /// A vCPU as the driver of its policy sees the simulated world.

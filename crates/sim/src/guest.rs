@@ -118,9 +118,6 @@ impl World<'_> {
         for free in 0.. {
             let vcpu = &mut self.vcpus[v as usize];
             if let Some(reason) = vcpu.exits.pop_front() {
-                if reason == Exit::Notify && vcpu.notifies_in_vain() {
-                    continue;
-                }
                 let p = vcpu.pcpu;
                 return self.exit(p, reason);
             }

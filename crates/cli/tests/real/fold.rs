@@ -34,7 +34,6 @@ impl Rig {
         };
         let rig = Self { vm: guest(&options)?, lines: Cell::new(0), _program: program };
         rig.sh("mkdir -p /run && mount -t tmpfs tmpfs /run");
-        rig.sh("mount -t cgroup2 cgroup2 /sys/fs/cgroup");
         for slice in ["system.slice", "user.slice"] {
             rig.sh(&format!("mkdir /sys/fs/cgroup/{slice}"));
             rig.sh(&format!(
