@@ -386,7 +386,7 @@ mod tests {
             limits.set(text).unwrap();
         }
         assert_eq!(limits, Limits { mean: 1.5, p99: 2.0, missed: 0.05, work: 0.5 });
-        assert!(limits.words().contains("2.00x of the p99"), "{}", limits.words());
+        assert!(limits.words().contains("its p99 2.00x"), "{}", limits.words());
         for wrong in ["p99", "p98=1x", "p99=-1x", "missed=0.5", "mean=nan", "work=1%", ""] {
             assert!(limits.set(wrong).is_err(), "{wrong}");
         }
