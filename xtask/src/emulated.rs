@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use vcoop_stock::{
     GuestImage, Headers, HostOptions, Kernel, KernelTree, KvmHost, StockError, program,
 };
@@ -87,7 +88,8 @@ fn in_box(args: &Args) -> anyhow::Result<ExitCode> {
         Some(vcoop) => vcoop.clone(),
         None => crate::demo::build(&[])?,
     };
-    let mut programs = vec![vcoop];
+    let work = tempfile::tempdir()?;
+    let mut programs = vec![called_vcoop(&vcoop, work.path())?];
     for name in &args.with {
         let path = Path::new(name);
         programs.push(if path.components().count() > 1 {
@@ -116,10 +118,15 @@ const SETS: [&str; 8] = [
 /// `vcoop compare` of a guest with the driver in the box. `bpf`: the program hears of interrupts. Files of
 /// `--out=DIR` come to that folder.
 pub(crate) fn compare(vcoop: PathBuf, bpf: bool, args: &[String]) -> anyhow::Result<ExitCode> {
+    let work = tempfile::tempdir()?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("box/demo-box");
     let options = HostOptions {
         series: "6.12".to_owned(),
-        programs: vec![vcoop, program("taskset", "util-linux")?, script],
+        programs: vec![
+            called_vcoop(&vcoop, work.path())?,
+            program("taskset", "util-linux")?,
+            script,
+        ],
         files: Vec::new(),
         guest: Some(guest_image()?),
     };
@@ -174,6 +181,13 @@ fn attempt(
     })?;
     host.fetch("/out", folder)?;
     Ok(status)
+}
+
+/// A copy of a program under the name that it has in the box.
+fn called_vcoop(program: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
+    let copy = folder.join("vcoop");
+    std::fs::copy(program, &copy).with_context(|| program.display().to_string())?;
+    Ok(copy)
 }
 
 /// What guests of the host boot: the kernel of stock guests, with vcoop's driver where it can be built.
