@@ -75,29 +75,9 @@ impl Diagnostic {
     }
 }
 
-/// Breaks at spaces so that each line fits [`WIDTH`]; the first line starts with `lead`, the
-/// others with `rest`. A single word wider than that stays whole.
+/// Breaks a text at white space so that each line fits [`WIDTH`].
 fn wrap(text: &str, lead: &str, rest: &str) -> String {
-    let mut out = lead.to_owned();
-    let mut used = lead.chars().count();
-    let mut fresh = true;
-    for word in text.split_whitespace() {
-        let size = word.chars().count();
-        if !fresh && used + 1 + size > WIDTH {
-            out.push('\n');
-            out.push_str(rest);
-            used = rest.len();
-            fresh = true;
-        }
-        if !fresh {
-            out.push(' ');
-            used += 1;
-        }
-        out.push_str(word);
-        used += size;
-        fresh = false;
-    }
-    out
+    crate::text::wrap(text.split_whitespace(), lead, rest, WIDTH)
 }
 
 /// Everything found wrong with an input; never empty when returned as an error.

@@ -43,27 +43,10 @@ impl Style {
     /// Breaks at spaces to fit the width. The first line keeps its leading spaces; the others start with
     /// `indent` of them.
     pub fn wrap(self, text: &str, indent: usize) -> String {
-        let width = self.width.max(NARROWEST);
         let words = text.trim_start_matches(' ');
-        let mut out = " ".repeat(text.len() - words.len());
-        let (mut used, mut fresh) = (out.len(), true);
-        for word in words.split(' ') {
-            let size = word.chars().count();
-            if !fresh && used + 1 + size > width {
-                out.push('\n');
-                out.push_str(&" ".repeat(indent));
-                (used, fresh) = (indent, true);
-            }
-            if !fresh {
-                out.push(' ');
-                used += 1;
-            }
-            out.push_str(word);
-            used += size;
-            fresh = false;
-        }
-        out.push('\n');
-        out
+        let (lead, rest) = (&text[..text.len() - words.len()], " ".repeat(indent));
+        let width = self.width.max(NARROWEST);
+        vcoop_model::text::wrap(words.split(' '), lead, &rest, width) + "\n"
     }
 
     /// A heading.
