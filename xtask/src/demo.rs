@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use vcoop_stock::{Headers, Hogs, Kernel, Options, StockError, StockVm, dies_with_caller};
+use vcoop_stock::{Hogs, Kernel, Options, StockError, StockVm, dies_with_caller};
 use vcoop_threads::{allowed_cpus, cpu_list};
 
 const USAGE: &str = "\
@@ -148,9 +148,7 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
     // The daemon is there before the guest, which gets its window from it.
     let daemon = args.driver.then(|| Daemon::start(&vcoop)).transpose()?;
     if let Some(daemon) = &daemon {
-        let kernel = Kernel::get()?;
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest/linux");
-        options.modules = vec![Headers::get(&kernel.release()?)?.build(&source, "vcoop")?];
+        options.modules = vec![Kernel::get()?.driver()?];
         options.qemu_args = [
             "-chardev".to_owned(),
             format!("socket,id=vcoop,path={}", daemon.windows().display()),

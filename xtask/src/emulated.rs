@@ -6,9 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use vcoop_stock::{
-    GuestImage, Headers, HostOptions, Kernel, KernelTree, KvmHost, StockError, program,
-};
+use vcoop_stock::{GuestImage, HostOptions, Kernel, KernelTree, KvmHost, StockError, program};
 
 const USAGE: &str = "\
 usage: cargo xtask box [--kernel SERIES] [--with PROGRAM]... [--guest] [--limit SECONDS] [--vcoop PROGRAM]
@@ -99,7 +97,7 @@ fn in_box(args: &Args) -> anyhow::Result<ExitCode> {
         });
     }
     let guest = args.guest.then(guest_image).transpose()?;
-    let options = HostOptions { series: args.series.clone(), programs, files: Vec::new(), guest };
+    let options = HostOptions { series: args.series.clone(), programs, guest };
     run_in(&options, &args.command, args.limit, Path::new(OUT))
 }
 
@@ -127,7 +125,6 @@ pub(crate) fn compare(vcoop: PathBuf, bpf: bool, args: &[String]) -> anyhow::Res
             program("taskset", "util-linux")?,
             script,
         ],
-        files: Vec::new(),
         guest: Some(guest_image()?),
     };
     let mut command = "demo-box --policy vanilla,static,wake-boost,dynamic".to_owned();
@@ -155,8 +152,8 @@ fn run_in(
     out: &Path,
 ) -> anyhow::Result<ExitCode> {
     let status = match attempt(options, command, limit, out) {
-        // An error of the emulator; once, and for nothing else.
-        Err(error) if error.is_oops() => {
+        // An error of the emulator while the command ran; one at boot has had its second chance.
+        Err(error @ StockError::Oops { .. }) => {
             eprintln!("xtask: once more, because the host's kernel failed: {error}");
             attempt(options, command, limit, out)?
         }
@@ -190,11 +187,10 @@ fn called_vcoop(program: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(copy)
 }
 
-/// What guests of the host boot: the kernel of stock guests, with vcoop's driver where it can be built.
+/// What guests of the host boot: the kernel of stock guests, with vcoop's driver.
 fn guest_image() -> anyhow::Result<GuestImage> {
     let kernel = Kernel::get()?;
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest/linux");
-    let module = Headers::get(&kernel.release()?)?.build(&source, "vcoop")?;
+    let module = kernel.driver()?;
     Ok(GuestImage { kernel, programs: Vec::new(), modules: vec![module] })
 }
 

@@ -6,17 +6,13 @@
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::path::Path;
     use std::time::Duration;
 
     use serde_json::Value;
-    use vcoop_stock::{
-        GuestImage, Headers, HostOptions, Kernel, KvmHost, Output, StockError, program,
-    };
+    use vcoop_stock::{GuestImage, HostOptions, Kernel, KvmHost, Output, StockError, program};
     use vcoop_testing::{Outcome, Skip, Trouble, test, twice};
 
     const VCOOP: &str = env!("CARGO_BIN_EXE_vcoop");
-    const DRIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../guest/linux");
 
     /// How long the host may take for a command.
     const LIMIT: Duration = Duration::from_secs(120);
@@ -44,7 +40,7 @@ mod linux {
         fn start(guest: Option<GuestImage>) -> Result<Self, Skip> {
             let programs = vec![VCOOP.into(), have(program("taskset", "util-linux"))?];
             let series = "6.12".to_owned();
-            let options = HostOptions { series, programs, files: Vec::new(), guest };
+            let options = HostOptions { series, programs, guest };
             have(KvmHost::start(&options)).map(Self)
         }
 
@@ -134,8 +130,7 @@ mod linux {
 
     test!("box", stock_guests_of_a_real_kvm_host_are_seen_and_helped, || -> Outcome {
         let kernel = have(Kernel::get())?;
-        let module =
-            have(have(Headers::get(&have(kernel.release())?))?.build(Path::new(DRIVER), "vcoop"))?;
+        let module = have(kernel.driver())?;
         let image = GuestImage { kernel, programs: vec![VCOOP.into()], modules: vec![module] };
         let host = Host::start(Some(image))?;
         host.sh("mkdir -p /etc/vcoop; : >/etc/vcoop/vcoop.toml; \

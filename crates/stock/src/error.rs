@@ -95,13 +95,9 @@ impl StockError {
         Self::io(path.display().to_string())
     }
 
-    /// Whether a kernel failed in it, which an emulator's error can make it.
-    pub fn is_oops(&self) -> bool {
-        match self {
-            Self::Oops { .. } => true,
-            Self::Ended { said, .. } | Self::NotUp { said, .. } => is_oops(said),
-            _ => false,
-        }
+    /// Whether a guest did not come up because its kernel failed, which an emulator's error can make it.
+    pub(crate) fn is_oops(&self) -> bool {
+        matches!(self, Self::Ended { said, .. } | Self::NotUp { said, .. } if is_oops(said))
     }
 
     /// Whether this host lacks something, so that the guest can never be had here.

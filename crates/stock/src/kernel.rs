@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::debian::{self, Apt, KEPT};
 use crate::error::StockError;
+use crate::module::Headers;
 
 /// Names a kernel image to boot instead of Debian's.
 const OWN: &str = "VCOOP_STOCK_KERNEL";
@@ -54,6 +55,15 @@ impl Kernel {
     pub fn of(release: &str) -> Result<Self, StockError> {
         let _lock = debian::lock()?;
         kept(&format!("vmlinuz-{release}"), || Ok(format!("linux-image-{release}")))
+    }
+
+    /// vcoop's driver for it, built with its headers; see [`Headers`].
+    ///
+    /// # Errors
+    ///
+    /// [`StockError::Missing`] where the headers or a compiler cannot be had, or what make says.
+    pub fn driver(&self) -> Result<PathBuf, StockError> {
+        Headers::get(&self.release()?)?.build_driver()
     }
 
     /// What `uname -r` says under it.

@@ -14,7 +14,7 @@ use vcoop_vmm::Accel;
 
 use crate::control::Output;
 use crate::error::{StockError, is_oops};
-use crate::host::{output, program};
+use crate::host::output;
 use crate::initramfs::{self, Contents};
 use crate::kernel::Kernel;
 use crate::qemu::Qemu;
@@ -45,8 +45,6 @@ pub struct HostOptions {
     pub series: String,
     /// Programs of this host for its /bin.
     pub programs: Vec<PathBuf>,
-    /// Further files of this host, and their paths in it.
-    pub files: Vec<(PathBuf, String)>,
     /// What its guests boot; none, if it has none.
     pub guest: Option<GuestImage>,
 }
@@ -90,7 +88,6 @@ impl KvmHost {
             kernel: Some(tree.kernel.clone()),
             programs: options.programs.iter().map(strip).collect(),
             loaded: tree.modules(&["kvm-amd"], files.path())?,
-            files: options.files.clone(),
             ..Options::default()
         };
         if let Some(image) = &options.guest {
@@ -102,7 +99,6 @@ impl KvmHost {
             };
             initramfs::write(&initrd, &contents)?;
             machine.programs.push(qemu.program().to_owned());
-            machine.programs.push(program("setpriv", "util-linux")?);
             let mut add =
                 |file: PathBuf, name: &str| machine.files.push((file, format!("{GUEST}/{name}")));
             for file in qemu.firmware()? {

@@ -14,6 +14,9 @@ use crate::release;
 const HEADERS: &str = "linux-headers-";
 const FLAVOUR: &str = "-cloud-amd64";
 
+/// vcoop's driver for Linux guests.
+const DRIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../guest/linux");
+
 /// The headers of a kernel, unpacked and not installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
@@ -64,19 +67,19 @@ impl Headers {
         Ok(Self { release: release.to_owned(), folder })
     }
 
-    /// Builds a module in a copy of its folder, in which links are files. The result is
-    /// `NAME.ko` under `target/stock`, for the kernel of these headers.
+    /// Builds vcoop's driver for the kernel of these headers, in a copy of its folder, in which links are files.
+    /// The result is `vcoop.ko` under `target/stock`.
     ///
     /// # Errors
     ///
     /// [`StockError::Missing`] without make and a compiler; or what make says.
-    pub fn build(&self, source: &Path, name: &str) -> Result<PathBuf, StockError> {
+    pub fn build_driver(&self) -> Result<PathBuf, StockError> {
         let make = program("make", "make")?;
         program("gcc", "gcc")?;
         let kept = Path::new(KEPT).join(format!("modules-{}", self.release));
         fs::create_dir_all(&kept).map_err(StockError::file(&kept))?;
         let work = tempfile::tempdir_in(KEPT).map_err(StockError::file(&kept))?;
-        for file in debian::files(source)?.iter().filter(|file| file.is_file()) {
+        for file in debian::files(Path::new(DRIVER))?.iter().filter(|file| file.is_file()) {
             let copy = work.path().join(file.file_name().unwrap_or_default());
             fs::copy(file, copy).map_err(StockError::file(file))?;
         }
@@ -87,12 +90,11 @@ impl Headers {
                 .arg(format!("M={}", work.path().display()))
                 // The host may have no pahole, and the module needs no types of its own.
                 .args(["CONFIG_DEBUG_INFO_BTF_MODULES=", "KCFLAGS=-Werror", "modules"]),
-            &format!("building {name} for Linux {}", self.release),
+            &format!("building the driver for Linux {}", self.release),
         )?;
-        let file = format!("{name}.ko");
         // Renamed, because another process may read the one before.
-        let module = kept.join(&file);
-        fs::rename(work.path().join(&file), &module).map_err(StockError::file(&module))?;
+        let module = kept.join("vcoop.ko");
+        fs::rename(work.path().join("vcoop.ko"), &module).map_err(StockError::file(&module))?;
         Ok(module)
     }
 }

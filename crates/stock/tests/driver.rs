@@ -116,8 +116,7 @@ struct Guest {
 
 impl Guest {
     fn start(kernel: Kernel, window: &Window, thread_per_vcpu: bool) -> Result<Self, Skip> {
-        let headers = have(Headers::get(&have(kernel.release())?))?;
-        let module = have(headers.build(Path::new(SOURCES), "vcoop"))?;
+        let module = have(kernel.driver())?;
         let scribble = have(guest_program(&Path::new(SOURCES).join("tools/scribble.c")))?;
         let vm = have(StockVm::start(&Options {
             vcpus: 2,
@@ -195,7 +194,7 @@ test!("", the_driver_builds_for_every_series, || -> Outcome {
     let releases = have(Headers::newest(&SERIES))?;
     let mut built = 0;
     for release in releases {
-        match Headers::get(&release).and_then(|h| h.build(Path::new(SOURCES), "vcoop")) {
+        match Headers::get(&release).and_then(|h| h.build_driver()) {
             Ok(module) => {
                 eprintln!("built {}", module.display());
                 built += 1;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use vcoop_abi::Status;
-use vcoop_stock::{Headers, Hogs, Kernel, Options, StockVm, dies_with_caller, guest_program};
+use vcoop_stock::{Hogs, Kernel, Options, StockVm, dies_with_caller, guest_program};
 use vcoop_testing::{Outcome, Skip, test};
 use vcoop_threads::{Attributes, allowed_cpus};
 
@@ -95,11 +95,7 @@ fn source() -> PathBuf {
 
 /// The driver for the kernel that stock guests boot.
 fn driver() -> Result<PathBuf, Skip> {
-    let built = Kernel::get()
-        .and_then(|kernel| kernel.release())
-        .and_then(|release| Headers::get(&release))
-        .and_then(|headers| headers.build(&source(), "vcoop"));
-    built.map_err(|error| {
+    Kernel::get().and_then(|kernel| kernel.driver()).map_err(|error| {
         assert!(error.is_missing(), "{error}");
         Skip::because(error)
     })
