@@ -4,7 +4,7 @@
 //! budget, and its driver. Four things stand in for a kernel, so that the program runs anywhere and
 //! prints the same everywhere: the clock, `enter` for `KVM_RUN` with a guest in it, `set_thread` for
 //! `sched_setattr`, and `wait_for_cpu` for the host's run queue. The same port on real threads is in
-//! `crates/kvm/src/port.rs` (/dev/kvm) and `crates/daemon/src/port.rs` (vCPU threads of other VMMs).
+//! `crates/lab/src/port.rs` (/dev/kvm) and `crates/daemon/src/port.rs` (vCPU threads of other VMMs).
 //!
 //! `cargo run -p vcoop-examples --bin vmm-loop`
 

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vcoop_lab::result::Document;
+use vcoop_experiment::result::Document;
 use vcoop_report::{Style, render, render_html};
 
 fuzz_target!(|bytes: &[u8]| {

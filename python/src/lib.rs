@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::prelude::*;
-use vcoop_build::BUILD;
+use vcoop_build_id::BUILD;
 use vcoop_capture::Loader;
-use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Column, Sim};
-use vcoop_lab::result::Limits;
-use vcoop_lab::runner::{Control, Experiment};
+use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::backend::{Column, Sim};
+use vcoop_experiment::result::Limits;
+use vcoop_experiment::runner::{Control, Experiment};
 use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
 use vcoop_model::file;
 use vcoop_model::scenario::{Scenario, Set};
@@ -176,7 +176,7 @@ impl Sweep {
         (job.sweep.file.clone(), job.sweep.text.clone(), base)
     }
 
-    /// Digest of the files that points use: equal where another process would run the same.
+    /// RepeatSummary of the files that points use: equal where another process would run the same.
     fn fingerprint(&self) -> String {
         self.job.fingerprint()
     }

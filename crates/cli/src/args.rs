@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use vcoop_lab::result::Limits;
+use vcoop_experiment::result::Limits;
 
 const EXIT: &str = "\
 Exit codes: 0 done; 1 the run failed; 2 bad usage or bad scenario; 3 a needed facility is missing;
@@ -12,7 +12,7 @@ Exit codes: 0 done; 1 the run failed; 2 bad usage or bad scenario; 3 a needed fa
 
 /// Cooperative vCPU scheduling: what each policy does to guest latency, and what the host pays.
 #[derive(Debug, Parser)]
-#[command(name = "vcoop", version = vcoop_build::BUILD, after_help = EXIT, max_term_width = 100)]
+#[command(name = "vcoop", version = vcoop_build_id::BUILD, after_help = EXIT, max_term_width = 100)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -803,7 +803,7 @@ fn least<const LEAST: u32>(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vcoop_lab::deploy;
+    use vcoop_experiment::deploy;
 
     /// What is printed can be typed: each line that begins with `vcoop` is one that clap takes.
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use vcoop_daemon::{Place, Request, Response, VcpuStatus, VmId, VmStatus};
-use vcoop_lab::human;
+use vcoop_experiment::format;
 
 use crate::args::{AttachArgs, DetachArgs, RestoreArgs};
 use crate::failure::Failure;
@@ -82,7 +82,7 @@ fn unexpected() -> Failure {
 fn announce(vm: &VmStatus, unplaced: Option<usize>, length: Option<Duration>) {
     let (name, policy) = (&vm.vm.name, &vm.policy);
     let end = match length {
-        Some(length) => format!("for {}", human::time(length.as_nanos() as f64 / 1e3)),
+        Some(length) => format!("for {}", format::time(length.as_nanos() as f64 / 1e3)),
         None => format!("until Ctrl-C or `vcoop detach {name}`"),
     };
     note(&format!("vcoop: {policy} on {} of {name} {end}", vm.extent()));
@@ -101,7 +101,7 @@ fn announce(vm: &VmStatus, unplaced: Option<usize>, length: Option<Duration>) {
 /// What a policy did, for people.
 fn summary(vm: &VmStatus, end: &str) -> String {
     let VmStatus { vm: id, policy, for_ns, vcpus, timers, hears, interrupts } = vm;
-    let shown = |ns: u64| human::time(ns as f64 / 1e3);
+    let shown = |ns: u64| format::time(ns as f64 / 1e3);
     let why = match end {
         "detached" => " (detached by another command)",
         "ended" => " (the VM has ended)",

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
-use vcoop_kvm::{
+use vcoop_lab::{
     BASE_PROFILE, CalibrateOptions, Calibration, Error, Measure, Origin, TOLERANCE_PERCENT,
     calibrate,
 };

@@ -1,7 +1,7 @@
 //! `vcoop capture`: what a capture becomes.
 
 use vcoop_capture::{Capture, Limits, Replay, Shape};
-use vcoop_lab::human;
+use vcoop_experiment::format;
 
 use crate::args::CaptureArgs;
 use crate::failure::Failure;
@@ -21,12 +21,15 @@ pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
 }
 
 fn describe(name: &str, capture: &Capture, replay: &Replay) -> String {
-    let time = |ns: u64| human::time(ns as f64 / 1e3);
+    let time = |ns: u64| format::time(ns as f64 / 1e3);
     let demand = replay.demand_ns as f64 / replay.span_ns.max(1) as f64;
     let (threads, span) = (replay.threads.len(), time(replay.span_ns));
     let mut out = format!("{name}: {threads} threads, a loop of {span}, ");
-    out +=
-        &format!("CPU demand {} ({} CPUs' worth)\n", time(replay.demand_ns), human::digits(demand));
+    out += &format!(
+        "CPU demand {} ({} CPUs' worth)\n",
+        time(replay.demand_ns),
+        format::digits(demand)
+    );
     for line in capture.losses.to_string().lines() {
         out += &format!("  {line}\n");
     }

@@ -1,9 +1,9 @@
 //! `vcoop compare`: policies in turns on a VM that goes on running.
 
 use vcoop_daemon::{Request, Response, VmId};
-use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Applied, Applies, Backend, Column, Vm};
-use vcoop_lab::runner::Experiment;
+use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::backend::{Applied, Applies, Backend, Column, Vm};
+use vcoop_experiment::runner::Experiment;
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::scenario::Scenario;

@@ -44,7 +44,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<(), Failure> {
         service.serve_metrics(listen).map_err(|e| Failure::Run(format!("metrics: {e}")))?;
     }
     let rules = config.rules.len();
-    tracing::info!("{} with {rules} rules", vcoop_build::BUILD);
+    tracing::info!("{} with {rules} rules", vcoop_build_id::BUILD);
     let mut follower = Follower::new(&service, config);
     follower.look();
     tell(&[NotifyState::Ready]);

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use vcoop_lab::diff::{Diff, Row, diff};
-use vcoop_lab::human;
-use vcoop_lab::result::{self, Document};
+use vcoop_experiment::diff::{Diff, Row, diff};
+use vcoop_experiment::format;
+use vcoop_experiment::result::{self, Document};
 use vcoop_sweep::slo::{Held, Reading, quantities};
 
 use crate::args::DiffArgs;
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
         for row in found.rows.iter().filter(|row| row.name == condition.quantity.name) {
             let reading = row.ratio.map(|value| Reading { value, interval: row.ratio_ci95 });
             if reading.is_none_or(|reading| condition.held(reading) >= Held::Likely) {
-                let ratio = row.ratio.map_or("n/a".to_owned(), human::ratio);
+                let ratio = row.ratio.map_or("n/a".to_owned(), format::ratio);
                 broken.push(format!("{} is {ratio} under {}", row.name, row.place()));
             }
         }
@@ -103,12 +103,12 @@ fn words(found: &Diff, all: bool) -> String {
 fn line(row: &Row) -> String {
     let show = |value: Option<f64>| match (value, row.unit.as_str()) {
         (None, _) => "n/a".to_owned(),
-        (Some(value), "count") => human::digits(value),
-        (Some(value), unit) => human::with_unit(value, unit),
+        (Some(value), "count") => format::digits(value),
+        (Some(value), unit) => format::with_unit(value, unit),
     };
-    let ratio = row.ratio.map_or("n/a".to_owned(), human::ratio);
+    let ratio = row.ratio.map_or("n/a".to_owned(), format::ratio);
     let interval = row.ratio_ci95.map_or_else(String::new, |[lo, hi]| {
-        format!(" [{}, {}]", human::bound(lo), human::bound(hi))
+        format!(" [{}, {}]", format::bound(lo), format::bound(hi))
     });
     let sign = match row.differs() {
         Some(true) => " *",

@@ -3,8 +3,8 @@
 use std::thread;
 
 use serde::Serialize;
-use vcoop_kvm::{Finding, HostFacts, State, host_facts, survey};
-use vcoop_lab::backend::{Backend, Kvm};
+use vcoop_experiment::backend::{Backend, Kvm};
+use vcoop_lab::{Finding, HostFacts, State, host_facts, survey};
 
 use crate::args::{DoctorArgs, Requirement};
 use crate::failure::Failure;

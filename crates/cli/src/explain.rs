@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Backend, Choice, Request, Sim, select};
-use vcoop_lab::runner::{Experiment, repeat_seed};
+use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::backend::{Backend, Choice, Request, Sim, select};
+use vcoop_experiment::runner::{Experiment, repeat_seed};
 use vcoop_model::recording::LatencyRecord;
 use vcoop_report::explain::explain;
 
@@ -14,7 +14,7 @@ use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::run::{Eyes, measured};
 use crate::scenario::{Overrides, jobs, nearest};
-use crate::single::plan;
+use crate::single_run::plan;
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let stop = stop_flag();

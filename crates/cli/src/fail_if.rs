@@ -1,7 +1,7 @@
 //! `--fail-if`: conditions that end a command with an exit code of their own.
 
-use vcoop_lab::params;
-use vcoop_lab::result::{Document, Params};
+use vcoop_experiment::params;
+use vcoop_experiment::result::{Document, Params};
 use vcoop_sweep::slo::{Held, Quantity, Slo, quantities};
 
 use crate::failure::Failure;

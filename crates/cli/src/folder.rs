@@ -6,7 +6,7 @@ use std::io::{self, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use vcoop_lab::result::Document;
+use vcoop_experiment::result::Document;
 use vcoop_model::file;
 use vcoop_model::plan::Plan;
 use vcoop_report::{open_metrics, render_html};

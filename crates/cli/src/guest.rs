@@ -8,11 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use vcoop_experiment::format;
 use vcoop_fold::{
     By, Decision, Fold, FoldError, Journal, Layout, Look, Mode, Numbers, Pinned, Plan, Roots,
     Undone, cpus, pinned, restore, settings,
 };
-use vcoop_lab::human;
 use vcoop_resident::metrics::{self, Listen};
 use vcoop_resident::{FolderError, usual};
 
@@ -185,7 +185,7 @@ fn heading(fold: &Fold, governor: &str, every: Duration) -> String {
     let layout = fold.layout();
     let all = layout.all();
     let (n, cores, cpus) = (all.len(), layout.cores(), cpus::show(&all));
-    let every = human::time(every.as_nanos() as f64 / 1e3);
+    let every = format::time(every.as_nanos() as f64 / 1e3);
     let time = fold.since_boot();
     let wanted = time.busy_ns.saturating_add(time.steal_ns).max(1);
     let steal = time.steal_ns as f64 * 100.0 / wanted as f64;

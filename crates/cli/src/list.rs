@@ -1,8 +1,8 @@
 //! `vcoop list` and `vcoop schema`.
 
 use vcoop_capture::Loader;
-use vcoop_lab::deploy;
-use vcoop_lab::published::Publication;
+use vcoop_experiment::deploy;
+use vcoop_experiment::published::Publication;
 use vcoop_model::builtin::builtin_scenarios;
 use vcoop_model::profile::Profile;
 use vcoop_model::scenario::{self, NamedPatch, Scenario};

@@ -32,7 +32,7 @@ mod run;
 mod scenario;
 mod search;
 mod shell;
-mod single;
+mod single_run;
 mod sweep;
 #[cfg(target_os = "linux")]
 mod top;

@@ -3,8 +3,8 @@
 use std::fs;
 
 use serde_json::Value;
-use vcoop_lab::judge::LEAST_REPEATS;
-use vcoop_lab::{human, params};
+use vcoop_experiment::judge::LEAST_REPEATS;
+use vcoop_experiment::{format, params};
 use vcoop_report::heat::{Heat, Tile};
 use vcoop_sweep::map::{AS_GOOD, Ask, BETWEEN, Cell, Map, Show, map};
 
@@ -160,7 +160,7 @@ fn tile(ask: &Ask, found: &Map, cell: &Cell) -> Tile {
             let more =
                 if cell.ties.is_empty() { String::new() } else { format!(" +{}", cell.ties.len()) };
             let said = |what: &str, ratio: Option<f64>| {
-                ratio.map_or_else(String::new, |ratio| format!("{what} {}", human::ratio(ratio)))
+                ratio.map_or_else(String::new, |ratio| format!("{what} {}", format::ratio(ratio)))
             };
             let paid = format!("{} {}", said("host", cell.cost), said("own", cell.own));
             let others = found.policies.iter().filter(|policy| **policy != found.baseline);
@@ -169,14 +169,14 @@ fn tile(ask: &Ask, found: &Map, cell: &Cell) -> Tile {
                 hint += &format!("; as good: {}", cell.ties.join(", "));
             }
             Tile {
-                lines: vec![format!("{best}{more}"), human::ratio(value), paid.trim().to_owned()],
+                lines: vec![format!("{best}{more}"), format::ratio(value), paid.trim().to_owned()],
                 colour: others.into_iter().position(|policy| policy == best),
                 strength: 0.2 + 0.5 * (-value.ln() / FULL.ln()).clamp(0.0, 1.0),
                 hint,
             }
         }
         _ if found.ratio => Tile {
-            lines: vec![human::ratio(value)],
+            lines: vec![format::ratio(value)],
             // Better and worse are two colours.
             colour: Some(usize::from(value > 1.0)),
             strength: 0.05 + 0.65 * (value.ln().abs() / FULL.ln()).clamp(0.0, 1.0),
@@ -188,7 +188,7 @@ fn tile(ask: &Ask, found: &Map, cell: &Cell) -> Tile {
                 all.fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), x| (lo.min(x), hi.max(x)));
             let share = if hi > lo { (value - lo) / (hi - lo) } else { 0.0 };
             Tile {
-                lines: vec![human::digits(value)],
+                lines: vec![format::digits(value)],
                 colour: Some(0),
                 strength: 0.1 + 0.6 * share,
                 hint: points,

@@ -12,17 +12,17 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use vcoop_capture::Loader;
 use vcoop_daemon::VmId;
-use vcoop_lab::analysis::About;
-use vcoop_lab::deploy::quoted;
-use vcoop_lab::here::Here;
-use vcoop_lab::human;
-use vcoop_lab::result::Note;
-use vcoop_lab::vm::observed;
+use vcoop_experiment::analysis::About;
+use vcoop_experiment::deploy::quoted;
+use vcoop_experiment::format;
+use vcoop_experiment::result::Note;
+use vcoop_experiment::this_host::ThisHost;
+use vcoop_experiment::vm::observed;
 use vcoop_model::capture::NoCaptures;
-use vcoop_model::living::Living;
 use vcoop_model::plan::{Ns, Plan};
+use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::Scenario;
-use vcoop_model::span::Observer;
+use vcoop_model::trace_event::Observer;
 use vcoop_observe::{Missing, Nobody, Observation, Observed, Scene, Slicing, Subject};
 use vcoop_report::perfetto::Trace;
 use vcoop_report::{Style, render};
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     let mut observation = start(subject).map_err(missing)?;
     if !args.quiet {
         let (name, cpus) = (&vm.name, vcoop_threads::cpu_list(observation.cpus()));
-        let time = human::time(length as f64 / 1e3);
+        let time = format::time(length as f64 / 1e3);
         note(&format!("vcoop: observing {name} on CPUs {cpus} for {time}"));
     }
 
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
         title: format!("{}, {}, process {}", vm.vmm, vm.accel, vm.pid),
         command: command(args),
         baseline: plan.policy_name.clone(),
-        environment: vcoop_kvm::environment(),
+        environment: vcoop_lab::environment(),
         notes: notes.into_iter().map(of).chain(cost).collect(),
         ..About::default()
     };
@@ -157,7 +157,7 @@ impl Asked {
 
     /// Writes the scenario and its captures; what to say about it.
     fn write(&self, scene: &Scene, plan: &Plan) -> Result<String, Failure> {
-        let (here, vm) = (Here::look(), &plan.vms[0].name);
+        let (here, vm) = (ThisHost::look(), &plan.vms[0].name);
         let dir = self.file.parent().unwrap_or(Path::new(""));
         let failed = |path: &Path, e: &dyn Display| {
             Failure::run(format!("cannot write {}: {e}", path.display()))
@@ -207,9 +207,9 @@ fn length(text: &str) -> Result<Ns, Failure> {
 
 /// The VM as a scenario and its plan, under the policy in force.
 fn plan(vm: &Vm, subject: &Subject, length: Ns) -> Result<(String, Plan), Failure> {
-    let cpus = vcoop_kvm::host_facts().cpus;
+    let cpus = vcoop_lab::host_facts().cpus;
     let pcpus = cpus.iter().max().map_or(1, |last| *last as usize + 1);
-    let living = Living { name: vm.name.clone(), vcpus: subject.vcpus.len().max(1), pcpus };
+    let living = RunningVm { name: vm.name.clone(), vcpus: subject.vcpus.len().max(1), pcpus };
     let text = living.scenario(&["vanilla".to_owned()]);
     let scenario = Scenario::parse("--", &text, &[], &NoCaptures).map_err(refuse)?;
     let mut plans = scenario.plans(None).map_err(refuse)?;

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use vcoop_lab::runner;
+use vcoop_experiment::runner;
 
 /// Runs shorter than this show no bar.
 const PATIENCE: Duration = Duration::from_secs(1);

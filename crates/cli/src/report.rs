@@ -6,9 +6,9 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use vcoop_lab::reproduce::{self, Reproduction};
-use vcoop_lab::result::{self, Document};
-use vcoop_lab::validate::{self, Validation};
+use vcoop_experiment::reproduce::{self, Reproduction};
+use vcoop_experiment::result::{self, Document};
+use vcoop_experiment::validate::{self, Validation};
 use vcoop_model::file;
 use vcoop_report::{pictures, render_html, render_reproduction_html, render_validation_html};
 

@@ -1,9 +1,9 @@
 //! `vcoop reproduce`.
 
 use vcoop_capture::Loader;
-use vcoop_lab::published::Publication;
-use vcoop_lab::reproduce::{ReproduceError, Reproduction, Selection, Setup};
-use vcoop_lab::runner::Control;
+use vcoop_experiment::published::Publication;
+use vcoop_experiment::reproduce::{ReproduceError, Reproduction, Selection, Setup};
+use vcoop_experiment::runner::Control;
 use vcoop_report::{Style, render_reproduction, render_reproduction_html};
 
 use crate::args::ReproduceArgs;

@@ -4,16 +4,16 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use vcoop_capture::Loader;
-use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Choice, Column, Request, Selection, Sim, select};
-use vcoop_lab::deploy::quoted;
-use vcoop_lab::digest::Digest;
-use vcoop_lab::result::{Document, Engine};
-use vcoop_lab::runner::{Control, Experiment, Measured, RunError, RunId, Watch};
-use vcoop_lab::{human, params};
+use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::backend::{Choice, Column, Request, Selection, Sim, select};
+use vcoop_experiment::deploy::quoted;
+use vcoop_experiment::repeat_summary::RepeatSummary;
+use vcoop_experiment::result::{Document, Engine};
+use vcoop_experiment::runner::{Control, Experiment, Measured, RunError, RunId, Watch};
+use vcoop_experiment::{format, params};
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::scenario::Scenario;
-use vcoop_model::span::{Observer, SampleEvent};
+use vcoop_model::trace_event::{Observer, SampleEvent};
 use vcoop_report::data::{self, Spool, Spools};
 use vcoop_report::{Style, render};
 use vcoop_sweep::slo::quantities;
@@ -188,7 +188,7 @@ fn outline(scenario: &Scenario, selection: &Selection, jobs: usize, rate: f64) -
             true => seconds,
             false => seconds * rate / jobs.clamp(1, runs.max(1) as usize) as f64,
         };
-        let (needs, of) = (human::time(needs * 1e6), human::time(seconds * 1e6));
+        let (needs, of) = (format::time(needs * 1e6), format::time(seconds * 1e6));
         let hosts = names(&mut own().filter_map(|plan| column.backend.host(plan)));
         let least = if column.backend.is_live() { "at least" } else { "some" };
         let line = format!(
@@ -272,7 +272,7 @@ impl Watch for Eyes<'_> {
         })
     }
 
-    fn ended(&self, run: RunId, digest: &Digest) {
+    fn ended(&self, run: RunId, digest: &RepeatSummary) {
         self.dashboard.iter().for_each(|dashboard| dashboard.ended(run, digest));
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::thread;
 
 use vcoop_capture::Loader;
-use vcoop_lab::params;
+use vcoop_experiment::params;
 use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
 use vcoop_model::diagnostic::Diagnostics;
 use vcoop_model::file;

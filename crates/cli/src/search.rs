@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use serde::Serialize;
 use serde_json::{Value, json};
 use vcoop_capture::Loader;
-use vcoop_lab::result::Document;
+use vcoop_experiment::result::Document;
 use vcoop_model::diagnostic::Diagnostic;
 use vcoop_model::scenario::Set;
 use vcoop_sweep::capacity::{Capacity, Knob, Tried, capacity};

@@ -6,15 +6,15 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 use serde::Serialize;
-use vcoop_build::BUILD;
+use vcoop_build_id::BUILD;
 use vcoop_capture::Loader;
-use vcoop_lab::runner;
+use vcoop_experiment::runner;
 use vcoop_model::scenario::Set;
 use vcoop_model::sweep::Sweep;
 use vcoop_sweep::dataset::{Dataset, DatasetError, Manifest};
 use vcoop_sweep::engine::{Control, Outcome, run as run_here};
 use vcoop_sweep::job::Job;
-use vcoop_sweep::read::Tally;
+use vcoop_sweep::tally::Tally;
 
 use crate::args::{EngineArg, SweepArgs};
 use crate::failure::Failure;

@@ -12,7 +12,7 @@ use ratatui::style::{Style, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 use vcoop_daemon::{Request, VcpuStatus, VmId};
-use vcoop_lab::human;
+use vcoop_experiment::format;
 use vcoop_threads::RunTimes;
 use vcoop_vmm::Proc;
 
@@ -124,7 +124,7 @@ fn entry(
     });
     let alone = driven.and_then(|v| v.left_alone.clone());
     let at_work = driven.filter(|_| alone.is_none());
-    let budget = at_work.and_then(|v| v.budget_left_ns).map(|ns| human::time(ns as f64 / 1e3));
+    let budget = at_work.and_then(|v| v.budget_left_ns).map(|ns| format::time(ns as f64 / 1e3));
     let only = |text: String| if at_work.is_some() { text } else { String::new() };
     let cells = [
         vm.name.clone(),

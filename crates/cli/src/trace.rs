@@ -6,9 +6,9 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use vcoop_kvm::Missing;
-use vcoop_lab::backend::{Backend, Kvm, Sim, Unavailable};
-use vcoop_lab::human;
+use vcoop_experiment::backend::{Backend, Kvm, Sim, Unavailable};
+use vcoop_experiment::format;
+use vcoop_lab::Missing;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_report::perfetto::Trace;
 use vcoop_report::text_trace::TextTrace;
@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print};
 use crate::scenario::{self, Overrides};
-use crate::single::plan;
+use crate::single_run::plan;
 
 pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     let stop = stop_flag();
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     let missing = |why: &dyn std::fmt::Display| Failure::Missing(why.to_string());
     backend.check(&plan).map_err(|e| missing(&e))?;
     if backend.is_live() {
-        vcoop_kvm::can_trace()
+        vcoop_lab::can_trace()
             .map_err(|Missing { what, remedy }| missing(&Unavailable { what, remedy }))?;
     }
     if let (Some(host), false) = (backend.host(&plan), args.quiet) {
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     };
     let (ran, written) = what;
     let (_, failure) = ran.map_err(Failure::run)?;
-    let time = |ns: Ns| human::time(ns as f64 / 1e3);
+    let time = |ns: Ns| format::time(ns as f64 / 1e3);
     if let Some(path) = &args.output {
         let hint = "open it at https://ui.perfetto.dev (the file stays on this machine)\n";
         print(&format!(
@@ -101,7 +101,7 @@ fn window(args: &TraceArgs, plan: &Plan) -> Result<(Ns, Ns), Failure> {
     let read = |option: &str, text: &Option<String>| {
         text.as_ref().map(|text| scenario::time(option, text)).transpose()
     };
-    let time = |ns: Ns| human::time(ns as f64 / 1e3);
+    let time = |ns: Ns| format::time(ns as f64 / 1e3);
     let (from, to) = (read("--from", &args.from)?.unwrap_or(0), read("--to", &args.to)?);
     let end = plan.duration_ns;
     let outside = [("--from", Some(from)), ("--to", to)];

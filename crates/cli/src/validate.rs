@@ -1,11 +1,11 @@
 //! `vcoop validate`.
 
 use vcoop_capture::Loader;
-use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Choice, Request, select};
-use vcoop_lab::result::Document;
-use vcoop_lab::runner::{Control, Experiment};
-use vcoop_lab::validate::{SCENARIOS, validation};
+use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::backend::{Choice, Request, select};
+use vcoop_experiment::result::Document;
+use vcoop_experiment::runner::{Control, Experiment};
+use vcoop_experiment::validate::{SCENARIOS, validation};
 use vcoop_report::{Style, render_validation, render_validation_html};
 
 use crate::args::ValidateArgs;

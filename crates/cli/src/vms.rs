@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use vcoop_abi::Header;
 use vcoop_daemon::config::Windows;
 use vcoop_daemon::{VmId, VmStatus};
-use vcoop_model::living::plain_name;
+use vcoop_model::running_vm::plain_name;
 use vcoop_report::vms::{GuestDriver, Note, Source, Thread, Vcpu, Vm, Vms};
 use vcoop_threads::{Captured, RunTimes, cpu_list};
 use vcoop_vmm::qmp::{QmpError, TIMEOUT};

@@ -4,8 +4,8 @@
 //! Whatever ends the run, a panic too, the screen is as it was before.
 
 mod board;
-mod eye;
 mod screen;
+mod watcher;
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +13,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use vcoop_lab::digest::Digest;
-use vcoop_lab::runner::{Progress, RunId};
+use vcoop_experiment::repeat_summary::RepeatSummary;
+use vcoop_experiment::runner::{Progress, RunId};
 use vcoop_model::plan::Plan;
-use vcoop_model::span::Observer;
+use vcoop_model::trace_event::Observer;
 
 use board::Board;
-use eye::Eye;
 pub(crate) use screen::{Screen, restore};
+use watcher::Watcher;
 
 /// Time between two pictures.
 const FRAME: Duration = Duration::from_millis(100);
@@ -86,11 +86,11 @@ impl Drop for Dashboard {
 impl Dashboard {
     /// A run is about to begin: who watches it.
     pub(crate) fn begins(&self, run: RunId, plan: &Plan) -> Box<dyn Observer + '_> {
-        Box::new(Eye::new(&self.board, run, plan))
+        Box::new(Watcher::new(&self.board, run, plan))
     }
 
     /// A run is over.
-    pub(crate) fn ended(&self, run: RunId, digest: &Digest) {
+    pub(crate) fn ended(&self, run: RunId, digest: &RepeatSummary) {
         self.board.lock().unwrap_or_else(PoisonError::into_inner).book(run, digest);
     }
 }

@@ -62,7 +62,7 @@ fn perfettos_schema_reads_a_trace() {
 #[test]
 #[ignore = "needs Python packages: `cargo xtask test` runs it where they are"]
 fn perfettos_schema_reads_a_live_trace() {
-    if let Err(skip) = need_kvm(vcoop_kvm::available()) {
+    if let Err(skip) = need_kvm(vcoop_lab::available()) {
         return skip.tell();
     }
     let path = folder("foreign-live").join("t.pftrace");

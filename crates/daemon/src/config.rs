@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use glob::Pattern;
 use serde::Deserialize;
 use vcoop_model::file;
-use vcoop_model::living::Living;
+use vcoop_model::running_vm::RunningVm;
 use vcoop_resident::metrics::Listen;
 use vcoop_vmm::Vm;
 
@@ -176,7 +176,7 @@ fn rule(keys: RuleKeys) -> Result<Rule, Refused> {
         policy: keys.policy,
     };
     // A rule that can be applied to no VM is refused before there is one.
-    let any = Living { name: "any".to_owned(), vcpus: 1, pcpus: 1 };
+    let any = RunningVm { name: "any".to_owned(), vcpus: 1, pcpus: 1 };
     policy::policy(&any, &rule.policy, &rule.sets)?;
     Ok(rule)
 }

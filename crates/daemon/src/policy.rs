@@ -1,8 +1,8 @@
 //! Policies by their names, as far as they can be applied to a VM that runs.
 
 use vcoop_model::capture::NoCaptures;
-use vcoop_model::living::Living;
 use vcoop_model::plan::{Plan, PolicyPlan};
+use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::{Scenario, Set};
 use vcoop_policy::config::{Means, Ns};
 use vcoop_threads::allowed_cpus;
@@ -24,8 +24,8 @@ const TIMERS_RUN_NS: Ns = 4_000_000;
 pub struct Refused(pub String);
 
 /// A VM that was found, as its scenario says it.
-pub fn living(vm: &Vm) -> Living {
-    Living {
+pub fn living(vm: &Vm) -> RunningVm {
+    RunningVm {
         name: vm.name.clone(),
         vcpus: vm.vcpus.len().max(1),
         pcpus: allowed_cpus().map_or(1, |cpus| cpus.len()),
@@ -38,7 +38,7 @@ pub fn living(vm: &Vm) -> Living {
 ///
 /// The policy or a set is not known, or the policy needs what cannot be had from outside of the
 /// guest.
-pub(crate) fn policy(vm: &Living, name: &str, sets: &[String]) -> Result<Plan, Refused> {
+pub(crate) fn policy(vm: &RunningVm, name: &str, sets: &[String]) -> Result<Plan, Refused> {
     let diagnosed = |e: vcoop_model::diagnostic::Diagnostics| Refused(e.to_string());
     let sets: Vec<Set> =
         sets.iter().map(|set| Set::parse(set)).collect::<Result<_, _>>().map_err(diagnosed)?;
@@ -104,7 +104,7 @@ pub(crate) fn timers(vm: &Vm, of: &Plan) -> Result<Option<(VcpuThread, Box<Plan>
     let Some(main) = main.filter(|_| vm.accel == Accel::Tcg && vm.vmm == Vmm::Qemu) else {
         return Ok(None);
     };
-    let alone = Living { vcpus: 1, ..living(vm) };
+    let alone = RunningVm { vcpus: 1, ..living(vm) };
     let mut plan = policy(&alone, "wake-boost", &[])?;
     if let PolicyPlan::WakeBoost(config) = &mut plan.policy {
         config.means = means;
@@ -134,10 +134,10 @@ pub fn no_driver(vm: &str, policy: &str) -> Refused {
 
 #[cfg(test)]
 mod tests {
-    use super::{Living, policy};
+    use super::{RunningVm, policy};
 
-    fn vm() -> Living {
-        Living { name: "web".to_owned(), vcpus: 2, pcpus: 2 }
+    fn vm() -> RunningVm {
+        RunningVm { name: "web".to_owned(), vcpus: 2, pcpus: 2 }
     }
 
     #[test]

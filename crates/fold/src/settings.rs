@@ -2,7 +2,7 @@
 
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::diagnostic::Diagnostics;
-use vcoop_model::living::Living;
+use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::{Scenario, Set};
 use vcoop_policy::govern::{GovernorConfig, MAX_VCPUS};
 
@@ -41,7 +41,7 @@ pub fn config(governor: &str, vcpus: u32, sets: &[String]) -> Result<GovernorCon
     }
     // A scenario's VM has no more; the floor is the only setting that goes by it.
     let vcpus = vcpus.clamp(1, MAX_VCPUS) as usize;
-    let guest = Living { name: "guest".to_owned(), vcpus, pcpus: vcpus };
+    let guest = RunningVm { name: "guest".to_owned(), vcpus, pcpus: vcpus };
     let text = guest.scenario(&[governor.to_owned()]);
     let scenario = Scenario::parse("guest", &text, &parsed, &NoCaptures).map_err(refuse)?;
     let plans = scenario.plans(None).map_err(refuse)?;

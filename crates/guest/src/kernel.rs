@@ -19,9 +19,9 @@ use vcoop_policy::GuestEvent;
 use crate::layout::{MAX_DEVICES, MAX_TASKS};
 use crate::program::{Call, DeviceSpec, Kind, TaskSpec};
 
-mod moves;
+mod migration;
 
-use moves::Moves;
+use migration::Migrations;
 
 /// Why the kernel was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ pub struct Kernel {
     advance: u64,
     /// What the timer is set to; 0 = nothing.
     timer: u64,
-    moves: Moves,
+    moves: Migrations,
 }
 
 impl Kernel {
@@ -150,7 +150,7 @@ impl Kernel {
             preempt_off: false,
             advance: 0,
             timer: 0,
-            moves: Moves::NONE,
+            moves: Migrations::NONE,
         }
     }
 

@@ -1,35 +1,286 @@
-//! Runs plans on a backend, repeats, compares, reproduces.
+//! The micro-VM lab: real vCPUs on `/dev/kvm`.
 //!
-//! ```text
-//! Plans --runner--> Measured --analysis--> Document --verdict--> Verdict
-//!         |             |                     |
-//!      backend       digest: one repeat    result: what `--json` prints,
-//!                    of one plan, small    what the report draws from
+//! [`run`] runs a [`Plan`](vcoop_model::plan::Plan) on this host, with the guest of `vcoop-guest`
+//! and the policies of `vcoop-policy`, and gives back the same
+//! [`Recording`](vcoop_model::recording::Recording) as the simulator. No kernel patch, module or
+//! guest image is needed.
 //!
-//! published --reproduce--> plans, Document --> Reproduction (published against simulated)
-//! ```
+//! Threads of a run:
 //!
-//! Everything after the runner is a function of what was measured: no clock, no thread count and
-//! no platform float reaches a result, so the same plans and seed give the same document.
+//! * one a *vCPU*, on the plan's CPUs, at the plan's policy unless boosted;
+//! * the *injector*, away from the vCPUs' CPUs where the host has others: timers, devices, boosts;
+//! * the *governor*, if a VM has one: how many of its vCPUs it should use;
+//! * one a *host task* of the plan: loads, and the host's latency probe;
+//! * the caller's, which collects samples and watches the time.
+//!
+//! All of them are threads of this process, and end with it: nothing a run changes outlives it,
+//! whichever way it ends. While it lives, a panic in any thread, an error, or the caller's wish ends
+//! the others, takes boosts back and joins them.
+//!
+//! # What a sample's parts are here
+//!
+//! With a trace of the host's scheduler (see [`Options::trace`]), a sample is cut wherever the state
+//! of its thread changes, and the parts add up to it exactly:
+//!
+//! | part | a guest's sample | a host thread's |
+//! | --- | --- | --- |
+//! | `timer_slack` | exitless timer: the injector's lateness; in-kernel timer: vCPU halted, until KVM wakes its thread | asleep until it is woken |
+//! | `cstate` | woken, and its CPU idles still | the same |
+//! | `wake_to_run` | woken, another thread has its CPU | the same |
+//! | `preempted_to_run` | taken off its CPU, wants it | the same |
+//! | `delivery` | halted, though the injector has fired, or in guest mode, until the guest's kernel has the interrupt | |
+//! | `entry_exit` | on a CPU, outside of guest mode | |
+//! | `host_switch` | | on its CPU, until it has taken the sample |
+//! | `guest_switch` | from the guest's kernel to the task's first instruction, other tasks of the guest included | |
+//!
+//! Where KVM does not trace entries and exits (a software-virtualised one may not), a vCPU on a CPU
+//! may be in guest mode or not: before the guest's kernel has the interrupt all of it is
+//! `entry_exit`, delivery included, and afterwards all of it is `guest_switch`. The halt of a vCPU
+//! that KVM polls for counts as halted. Throttling by the host cannot be told from preemption. The
+//! switch itself, from the scheduler's decision on, is in what follows it.
+//!
+//! Who had the CPU during `wake_to_run` and `preempted_to_run` is booked by label: loads and VMs by
+//! their names, the lab's own threads as `injector` and `collector`, others by the name of the
+//! thread up to a space or a slash.
+//!
+//! Without a trace, or where it has a gap (`lab.samples_coarse` counts these), the decomposition is
+//! coarse. With the exitless timer, `timer_slack` is the injector's lateness; with the in-kernel one,
+//! nobody saw the expiry, and it counts as host time. From there to the guest's kernel is host time,
+//! exits and delivery included: `wake_to_run` if the vCPU was idle, `preempted_to_run` if not. From
+//! there to the task's first instruction it is `guest_switch`. A host thread's sample is all
+//! `wake_to_run`.
+//!
+//! A call's round trip is not explained by the trace, and counts as coarse always: two threads and
+//! more take part. Its parts lie between its own times, those of the call, of the server's being
+//! woken, taking and answering it, of the caller's being woken, and of its return. `service` is the
+//! server's; a way to a thread of the host is `wake_to_run`; one to a guest's kernel is `wake_to_run`
+//! if the vCPU was idle and `preempted_to_run` if not, as is all of the way to a guest's server that
+//! was up with another call; from a guest's kernel to its task, and between tasks of one vCPU, it is
+//! `guest_switch`.
+#![cfg_attr(
+    not(all(target_os = "linux", target_arch = "x86_64")),
+    allow(dead_code, unused_imports, reason = "there is no lab on other targets")
+)]
 
-pub mod analysis;
-pub mod backend;
-pub mod beside;
-pub mod deploy;
-pub mod diff;
-pub mod digest;
-pub mod fit;
-pub mod here;
-pub mod human;
-pub mod judge;
-pub mod params;
-pub mod published;
-pub mod reproduce;
-pub mod result;
-pub mod round;
-pub mod runner;
-pub mod stand_in;
-pub mod stats;
-pub mod validate;
-pub mod verdict;
-pub mod vm;
+mod calibrate;
+mod doctor;
+mod error;
+mod facts;
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod channels;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod collect;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod environment;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod event_signal;
+#[cfg(all(test, target_os = "linux", target_arch = "x86_64"))]
+mod fault_injection;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod govern;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod host_call;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod host_task;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod injector;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod machine;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod mask;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod memory;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod page_check;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod playback;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod policy_driver;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod policy_log;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod port;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod probe;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod reservation;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod round_trip;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod routine;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod run;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod samples;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod stress_ng;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod trace;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod translate;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod vcpu;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod virt;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod work;
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub use calibrate::calibrate;
+pub use calibrate::{
+    BASE_PROFILE, CalibrateOptions, Calibration, Conditions, Cost, Distribution, Measure, Origin,
+    Skipped, TOLERANCE_PERCENT,
+};
+pub use doctor::{Finding, State, survey};
+pub use error::{Error, Missing, Whom};
+pub use facts::{Fact, HostFacts, IdleFacts, IdleState, Release, SchedExt, host_facts};
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub use environment::environment;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub use run::{available, can_trace, check, observe, run, run_partly, run_with};
+
+/// What a plan does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How early the injector sends timer interrupts, in nanoseconds, at most
+    /// [`MOST_INJECTOR_ADVANCE_NS`](vcoop_policy::config::MOST_INJECTOR_ADVANCE_NS):
+    /// delivery overlaps with the wait, which the guest's kernel spins out. With a boost, the vCPU
+    /// is boosted for that time too. `None`: learned
+    /// ([`INJECTOR`](vcoop_policy::config::AdvanceConfig::INJECTOR)) for the policies that boost, else 0.
+    /// Without effect on the in-kernel timer.
+    pub advance_ns: Option<u64>,
+    /// Record the host's scheduler through tracefs, where this host lets us, to tell where the time
+    /// of samples went. Default: yes.
+    pub trace: bool,
+    /// Hold what host and guest do with each vCPU's page against the protocol
+    /// ([`vcoop_abi::conformance`]), as far as the host sees it: its own stores as they happen, the
+    /// guest's words whenever the policy reads them. A violation fails the run. A rogue guest's rules
+    /// are not checked. For tests; default: no.
+    pub check_pages: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { advance_ns: None, trace: true, check_pages: false }
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+mod elsewhere {
+    use std::collections::BTreeMap;
+
+    use vcoop_model::plan::Plan;
+    use vcoop_model::recording::Recording;
+    use vcoop_model::trace_event::Observer;
+
+    use crate::{CalibrateOptions, Calibration, Error, Missing, Options};
+
+    /// Whether the lab can run here.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, on this target.
+    pub fn available() -> Result<(), Missing> {
+        Err(Missing {
+            what: "the micro-VM lab needs x86-64 Linux with KVM".to_owned(),
+            remedy: "use the simulator".to_owned(),
+        })
+    }
+
+    /// Whether a run's host threads can be recorded.
+    ///
+    /// # Errors
+    ///
+    /// They cannot, on this target.
+    pub fn can_trace() -> Result<(), Missing> {
+        available()
+    }
+
+    /// Whether this plan can run here.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, on this target.
+    pub fn check(_: &Plan) -> Result<(), Error> {
+        Ok(available()?)
+    }
+
+    /// Runs a plan once.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, on this target.
+    pub fn run(plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, Error> {
+        run_with(plan, seed, stop, &Options::default())
+    }
+
+    /// Runs a plan once.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, on this target.
+    pub fn run_with(
+        _: &Plan,
+        _: u64,
+        _: &dyn Fn() -> bool,
+        _: &Options,
+    ) -> Result<Recording, Error> {
+        available()?;
+        Ok(Recording::default())
+    }
+
+    /// Runs a plan once, and gives what it had measured if it failed.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, on this target.
+    pub fn run_partly(
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+        options: &Options,
+    ) -> Result<(Recording, Option<Error>), Error> {
+        run_with(plan, seed, stop, options).map(|recording| (recording, None))
+    }
+
+    /// Runs a plan once, and tells an observer of every sample.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, on this target.
+    pub fn observe(
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+        options: &Options,
+        _: &mut dyn Observer,
+    ) -> Result<(Recording, Option<Error>), Error> {
+        run_partly(plan, seed, stop, options)
+    }
+
+    /// Measures this host's costs.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, on this target.
+    pub fn calibrate(
+        _: CalibrateOptions,
+        _: &(dyn Fn() -> bool + Sync),
+        _: &(dyn Fn(&str) + Sync),
+    ) -> Result<Calibration, Error> {
+        let what = "calibration".to_owned();
+        Err(Error::Unsupported { what, why: "it needs x86-64 Linux".to_owned() })
+    }
+
+    /// Nothing is known here.
+    pub fn environment() -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+pub use elsewhere::{
+    available, calibrate, can_trace, check, environment, observe, run, run_partly, run_with,
+};

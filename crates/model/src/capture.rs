@@ -1,4 +1,4 @@
-//! How captured workloads come in: the seam between scenario files and the capture reader.
+//! How captured workloads come in: the interface between scenario files and the capture reader.
 //!
 //! The reader of trace formats lives above this crate, so a scenario takes it as a trait object.
 

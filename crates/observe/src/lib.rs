@@ -32,17 +32,17 @@
 //! steal.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-mod blind;
-mod crowd;
+mod caveats;
+mod cpu_use;
 mod follow;
 mod history;
 mod observation;
-mod scene;
+mod scenario_writer;
 mod subject;
 mod told;
 mod urgent;
 
-pub use blind::Note;
+pub use caveats::Note;
 pub use observation::{Nobody, Observation, Observed, Slicing};
-pub use scene::Scene;
+pub use scenario_writer::Scene;
 pub use subject::{Missing, Subject, Vcpu};

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{Recording, Scalar};
-use vcoop_model::span::{Observer, SampleEvent};
+use vcoop_model::trace_event::{Observer, SampleEvent};
 use vcoop_policy::thread::Policy;
 use vcoop_sources::trace::{Event, Reason, Recorder, State, Thread, Tid, What};
 use vcoop_threads::clock::kernel_clock;
 use vcoop_threads::tsc::{Clock, measured_khz, tsc};
 use vcoop_threads::{Attributes, RunTime, Stat, affinity, allowed_cpus, gettid, run_time};
 
-use crate::blind::{self, Note, Throttled};
-use crate::crowd::{Crowd, Used};
+use crate::caveats::{self, Note, Throttled};
+use crate::cpu_use::{CpuUse, Used};
 use crate::follow::{Follower, Sample, Shares};
 use crate::history::{History, session};
-use crate::scene::{Scene, SceneVcpu};
+use crate::scenario_writer::{Scene, SceneVcpu};
 use crate::subject::{Missing, Subject, Vcpu};
 use crate::told::Names;
 use crate::urgent::Urgent;
@@ -63,7 +63,7 @@ pub struct Observation {
     recorder: Recorder,
     clock: Clock,
     cpus: Vec<u32>,
-    crowd: Crowd,
+    crowd: CpuUse,
     /// What everybody does, if that is to be kept.
     history: Option<History>,
     window: Option<Window>,
@@ -173,7 +173,7 @@ impl Observation {
         recorder.were_there();
         let own: Vec<Tid> = subject.vcpus.iter().map(|v| v.tid).collect();
         let own: Vec<Tid> = own.into_iter().chain(subject.others.iter().map(|o| o.0)).collect();
-        let crowd = Crowd::new(&cpus, &own, subject.pid, recorder.began());
+        let crowd = CpuUse::new(&cpus, &own, subject.pid, recorder.began());
         Ok(Self { subject, recorder, clock, cpus, crowd, history: None, window: None })
     }
 
@@ -247,7 +247,7 @@ impl Observation {
             && !observer.windows().is_empty()
         {
             let names = Names::new(subject, cpus);
-            observer.cast(&names.cast);
+            observer.thread_names(&names.names);
             window.names = Some(names);
         }
         recorder.drain(&mut |event: &Event| {
@@ -445,7 +445,7 @@ impl Observation {
 
     fn notes(&self, window: &Window) -> Vec<Note> {
         let subject = &self.subject;
-        let mut notes = blind::of_host(Path::new("/"));
+        let mut notes = caveats::of_host(Path::new("/"));
         if subject.unplaced > 0 {
             let evidence = format!(
                 "the threads of {} of its vCPUs are not known: they are not in this",
@@ -473,7 +473,7 @@ impl Observation {
 }
 
 impl Window {
-    fn take(&mut self, event: &Event, to: u64, crowd: &Crowd, observer: &mut dyn Observer) {
+    fn take(&mut self, event: &Event, to: u64, crowd: &CpuUse, observer: &mut dyn Observer) {
         if event.time < self.from || event.time >= to {
             return;
         }

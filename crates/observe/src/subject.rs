@@ -1,6 +1,6 @@
 //! Who is observed.
 
-use vcoop_model::living::plain_name;
+use vcoop_model::running_vm::plain_name;
 use vcoop_sources::trace::Tid;
 use vcoop_threads::Stat;
 use vcoop_vmm::{Accel, Vm};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use vcoop_model::plan::Ns;
-use vcoop_model::span::{
-    Cast, Event as Told, GuestWork, Left, Observer, ThreadId, ThreadName, Work,
+use vcoop_model::trace_event::{
+    Event as Told, GuestWork, Left, Observer, ThreadId, ThreadName, ThreadNames, Work,
 };
 use vcoop_sources::trace::{Event, Tid, What};
 use vcoop_threads::tsc::Clock;
@@ -19,7 +19,7 @@ const MOST_NAMED: usize = 4096;
 /// The names of an observation.
 #[derive(Debug)]
 pub(crate) struct Names {
-    pub(crate) cast: Cast,
+    pub(crate) names: ThreadNames,
     ids: BTreeMap<Tid, ThreadId>,
     /// All that came later.
     others: ThreadId,
@@ -45,20 +45,20 @@ fn everybody() -> BTreeMap<Tid, String> {
 
 impl Names {
     pub(crate) fn new(subject: &Subject, cpus: &[u32]) -> Self {
-        let mut cast = Cast {
+        let mut names = ThreadNames {
             pcpus: cpus.iter().max().map_or(1, |last| last + 1),
             vms: vec![subject.name.clone()],
             tasks: vec![Vec::new()],
             labels: vec!["(idle)".to_owned()],
-            ..Cast::default()
+            ..ThreadNames::default()
         };
         let mut ids = BTreeMap::new();
         let mut add = |tid: Option<Tid>, name: String, vcpu: Option<(u32, u32)>| {
-            let id = cast.threads.len() as ThreadId;
+            let id = names.threads.len() as ThreadId;
             if let Some(tid) = tid {
                 ids.entry(tid).or_insert(id);
             }
-            cast.threads.push(ThreadName { name, vcpu });
+            names.threads.push(ThreadName { name, vcpu });
             id
         };
         for (n, vcpu) in (0..).zip(&subject.vcpus) {
@@ -75,7 +75,7 @@ impl Names {
             }
         }
         let others = add(None, "others".to_owned(), None);
-        Self { cast, ids, others, shown: BTreeMap::new() }
+        Self { names, ids, others, shown: BTreeMap::new() }
     }
 
     fn who(&self, tid: Tid) -> Option<ThreadId> {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use vcoop_capture::{Capture, Limits};
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
-use vcoop_model::span::{Cast, Event, Observer, SampleEvent};
+use vcoop_model::trace_event::{Event, Observer, SampleEvent, ThreadNames};
 use vcoop_observe::{Nobody, Observation, Observed, Slicing, Subject, Vcpu};
 use vcoop_testing::{Outcome, Skip, test, twice};
 use vcoop_threads::{Stat, allowed_cpus, gettid, run_time, set_affinity};
@@ -224,7 +224,7 @@ test!("live", a_wait_at_the_edges_of_a_window_counts_in_both, || {
 /// What an observer is told.
 #[derive(Debug, Default)]
 struct Heard {
-    cast: Cast,
+    names: ThreadNames,
     times: Vec<Ns>,
     switches: u64,
     samples: u64,
@@ -236,8 +236,8 @@ impl Observer for Heard {
         vec![(0, Ns::MAX)]
     }
 
-    fn cast(&mut self, cast: &Cast) {
-        self.cast = cast.clone();
+    fn thread_names(&mut self, names: &ThreadNames) {
+        self.names = names.clone();
     }
 
     fn opens(&mut self, at: Ns) {
@@ -249,7 +249,7 @@ impl Observer for Heard {
         if let Event::Switch { from, to, .. } = event {
             assert_ne!(from, to);
             let known =
-                |id: &Option<u32>| id.is_none_or(|id| (id as usize) < self.cast.threads.len());
+                |id: &Option<u32>| id.is_none_or(|id| (id as usize) < self.names.threads.len());
             assert!(known(from) && known(to));
             self.switches += 1;
         }
@@ -281,8 +281,8 @@ test!("live", an_observer_is_told_what_happens_in_the_window, || {
     assert!(heard.switches > 50 && heard.behind > 10, "{heard:?}");
     let samples = ["wait", "preempted"].map(|m| series(&observed.recording, "web.vcpu0", m));
     assert_eq!(heard.samples, samples.iter().map(|l| l.hist.len()).sum::<u64>());
-    assert_eq!(heard.cast.threads[0].name, "web/vcpu0");
-    assert!(heard.cast.threads.iter().any(|thread| thread.name == "hog"));
+    assert_eq!(heard.names.threads[0].name, "web/vcpu0");
+    assert!(heard.names.threads.iter().any(|thread| thread.name == "hog"));
     drop(hog);
     Ok(())
 });

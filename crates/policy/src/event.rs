@@ -40,7 +40,7 @@ pub enum Event {
     Exit(GuestWords),
     /// The words were read while the vCPU may be running: by a host that samples them because it
     /// does not see the exits. Preempt-disabled sections do not count as a reason here (see
-    /// [`boost`](crate::boost)).
+    /// [`boost`](crate::dynamic)).
     Sampled(GuestWords),
     /// Answer to [`Action::Recheck`](crate::Action::Recheck).
     Recheck(GuestWords),

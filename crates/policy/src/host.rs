@@ -3,9 +3,9 @@
 use vcoop_abi::Status;
 
 use crate::action::{Action, Actions, Reason, Rest};
-use crate::boost::Dynamic;
 use crate::budget::Bucket;
 use crate::config::{Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
+use crate::dynamic::Dynamic;
 use crate::event::Event;
 use crate::wake_boost::WakeBoost;
 

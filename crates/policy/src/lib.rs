@@ -82,12 +82,12 @@ extern crate alloc;
 
 pub mod action;
 pub mod advance;
-pub mod boost;
 pub mod budget;
 pub mod catalogue;
 pub mod config;
 mod control;
 pub mod driver;
+pub mod dynamic;
 pub mod event;
 pub mod govern;
 pub mod guest;

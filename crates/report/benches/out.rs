@@ -7,13 +7,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use vcoop_capture::Loader;
-use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Column, Sim};
-use vcoop_lab::runner::{Control, Experiment, RunId, Watch};
+use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::backend::{Column, Sim};
+use vcoop_experiment::runner::{Control, Experiment, RunId, Watch};
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::plan::Plan;
 use vcoop_model::scenario::Scenario;
-use vcoop_model::span::{Observer, SampleEvent};
+use vcoop_model::trace_event::{Observer, SampleEvent};
 use vcoop_report::data::{self, Spools};
 use vcoop_report::{Style, render, render_html};
 

@@ -1,7 +1,7 @@
 //! A ratio and its interval, in words and in a mark.
 
-use vcoop_lab::result::Interval;
-use vcoop_lab::{human, judge};
+use vcoop_experiment::result::Interval;
+use vcoop_experiment::{format, judge};
 
 use crate::style::Tone;
 
@@ -39,9 +39,9 @@ pub(crate) fn with_interval(ratio: Option<f64>, interval: Option<Interval>) -> S
     let Some(ratio) = ratio else { return "n/a".to_owned() };
     match interval {
         Some([lo, hi]) => {
-            format!("{} [{}, {}]", human::ratio(ratio), human::bound(lo), human::bound(hi))
+            format!("{} [{}, {}]", format::ratio(ratio), format::bound(lo), format::bound(hi))
         }
-        None => human::ratio(ratio),
+        None => format::ratio(ratio),
     }
 }
 

@@ -1,9 +1,9 @@
 //! Glitches, what it costs the host, what the guest gets: a row a quantity, a column a policy.
 
-use vcoop_lab::human;
-use vcoop_lab::result::{Document, Interval, LatencySeries, Params, Series};
-use vcoop_lab::verdict;
-use vcoop_lab::vm::BACKEND;
+use vcoop_experiment::format;
+use vcoop_experiment::result::{Document, Interval, LatencySeries, Params, Series};
+use vcoop_experiment::verdict;
+use vcoop_experiment::vm::BACKEND;
 
 use crate::compare::{Better, mark};
 use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side};
@@ -42,7 +42,7 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
                 cells.push(match entry {
                     Some(entry) => {
                         let (sign, tone) = mark(entry.interval, entry.repeats, row.better);
-                        let ratio = entry.ratio.map(human::ratio).unwrap_or_default();
+                        let ratio = entry.ratio.map(format::ratio).unwrap_or_default();
                         let text = format!("{} {ratio:>6} {sign:1}", entry.text);
                         style.cell(text.trim_end_matches(' '), tone)
                     }
@@ -98,13 +98,13 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
                 .find(|s| s.key.is_in(cell) && s.key.is_named(&probe) && s.key.policy == policy)
         };
         rows.push(latency_row(document, format!("{probe} mean"), of, |s| Entry {
-            text: human::maybe_time(s.mean),
+            text: format::maybe_time(s.mean),
             ratio: s.ratio_to_baseline.and_then(|r| r.mean),
             interval: s.ratio_ci95.and_then(|r| r.mean),
             repeats: s.key.repeats,
         }));
         rows.push(latency_row(document, format!("{probe} p99"), of, |s| Entry {
-            text: human::maybe_time(s.p99),
+            text: format::maybe_time(s.p99),
             ratio: s.ratio_to_baseline.and_then(|r| r.p99),
             interval: s.ratio_ci95.and_then(|r| r.p99),
             repeats: s.key.repeats,
@@ -201,7 +201,7 @@ fn density_row(document: &Document, cell: &(String, Params), guest: &str) -> Row
     let label = format!("{guest} density");
     let mut row = scalar_row(document, cell, label, guest, "density", Better::More);
     for (policy, entry) in document.policies.iter().zip(&mut row.entries) {
-        let is = |key: &vcoop_lab::result::Key| {
+        let is = |key: &vcoop_experiment::result::Key| {
             key.is_in(cell)
                 && key.probe == guest
                 && key.metric == "limit_passed"
@@ -238,7 +238,7 @@ fn scalar_row(
         Some(Entry {
             text: series.value.map_or_else(
                 || "n/a".to_owned(),
-                |value| human::with_unit(value, &series.key.unit),
+                |value| format::with_unit(value, &series.key.unit),
             ),
             ratio: series.ratio_to_baseline,
             interval: series.ratio_ci95,

@@ -1,7 +1,7 @@
 //! When the VMs of a storm had started and logged in: a row a policy and event, a column a number of VMs.
 
-use vcoop_lab::human;
-use vcoop_lab::result::{Curve, Document, Interval, Params};
+use vcoop_experiment::format;
+use vcoop_experiment::result::{Curve, Document, Interval, Params};
 
 use crate::style::{POLICY, Style, Tone, cut, finish, name};
 
@@ -48,7 +48,9 @@ fn table(vm: &str, event: &str, curves: &[&&Curve], style: Style) -> String {
             let point = curve.points.iter().find(|p| p.vm == *n);
             let text = point.map_or_else(
                 || "n/a".to_owned(),
-                |p| format!("{}{}", human::with_unit(p.mean_s, "s"), half(p.mean_s, p.mean_s_ci95)),
+                |p| {
+                    format!("{}{}", format::with_unit(p.mean_s, "s"), half(p.mean_s, p.mean_s_ci95))
+                },
             );
             cells.push(style.cell(text, Tone::Plain));
         }

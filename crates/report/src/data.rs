@@ -18,9 +18,9 @@ mod table;
 use std::fs;
 use std::path::Path;
 
-use vcoop_lab::digest::Latency;
-use vcoop_lab::result::Document;
-use vcoop_lab::runner::{Measured, PlanRuns};
+use vcoop_experiment::repeat_summary::Latency;
+use vcoop_experiment::result::Document;
+use vcoop_experiment::runner::{Measured, PlanRuns};
 use vcoop_model::plan::Plan;
 
 use histograms::{Column, Interval};
@@ -87,7 +87,7 @@ pub fn write(
 fn of_run<'a>(run: &'a PlanRuns, plans: &'a [Plan]) -> Vec<Interval<'a>> {
     let (backend, plan) = (run.backend, &plans[run.plan]);
     let digests = (0..).zip(&run.repeats).filter_map(|(i, d)| Some((i, d.as_ref()?)));
-    let of = |(repeat, digest): (u32, &'a vcoop_lab::digest::Digest)| {
+    let of = |(repeat, digest): (u32, &'a vcoop_experiment::repeat_summary::RepeatSummary)| {
         let latencies = digest.latencies.iter().filter(|l| l.count > 0);
         latencies.map(move |latency| Interval { backend, plan, repeat, latency })
     };

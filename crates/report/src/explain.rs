@@ -6,10 +6,10 @@ mod story;
 use std::fmt::Write;
 
 use serde::Serialize;
-use vcoop_lab::analysis::worst_of;
-use vcoop_lab::human;
-use vcoop_lab::result::{Document, LatencySeries, Worst};
-use vcoop_lab::runner::PlanRuns;
+use vcoop_experiment::analysis::worst_of;
+use vcoop_experiment::format;
+use vcoop_experiment::result::{Document, LatencySeries, Worst};
+use vcoop_experiment::runner::PlanRuns;
 use vcoop_model::plan::{Ns, Plan, Target};
 use vcoop_model::recording::Part;
 
@@ -99,7 +99,7 @@ impl Explanation {
                 key.policy,
                 key.backend,
                 of.count,
-                human::maybe_time(of.mean)
+                format::maybe_time(of.mean)
             );
             let _ = writeln!(out, "{}", style.heading(&title));
             if of.worst.is_empty() {
@@ -141,7 +141,7 @@ fn stories(
         for (i, sample) in own() {
             let (due, latency) = when(sample);
             let end = due + latency;
-            stories[i] = story(&log.cast, &targets, log.at(due), due, end);
+            stories[i] = story(&log.names, &targets, log.at(due), due, end);
         }
     }
     Ok(stories)
@@ -150,15 +150,15 @@ fn stories(
 fn one(out: &mut String, style: Style, i: usize, sample: &Worst, story: Option<&[Line]>) {
     let behind = sample.ran_instead.iter().max_by(|a, b| a.1.total_cmp(b.1));
     let behind = match behind {
-        Some((who, us)) if *us > 0.0 => format!(", behind {who} for {}", human::time(*us)),
+        Some((who, us)) if *us > 0.0 => format!(", behind {who} for {}", format::time(*us)),
         _ => String::new(),
     };
     let _ = writeln!(
         out,
         "\n{:>3}. {} late, due at {} of repeat {}{behind}",
         i + 1,
-        human::time(sample.latency_us),
-        human::time(sample.due_us),
+        format::time(sample.latency_us),
+        format::time(sample.due_us),
         sample.repeat
     );
     let mut parts: Vec<(Part, f64)> = Part::ALL
@@ -170,16 +170,16 @@ fn one(out: &mut String, style: Style, i: usize, sample: &Worst, story: Option<&
     let text: Vec<String> = parts
         .iter()
         .take(MOST_PARTS)
-        .map(|(part, us)| format!("{} {}", words(*part), human::time(*us)))
+        .map(|(part, us)| format!("{} {}", words(*part), format::time(*us)))
         .collect();
     out.push_str(&style.wrap(&format!("     {}", text.join(", ")), 5));
     for line in story.unwrap_or_default() {
         let us = line.at_us;
-        let at = if us == 0.0 { "due".to_owned() } else { format!("+{}", human::time(us)) };
+        let at = if us == 0.0 { "due".to_owned() } else { format!("+{}", format::time(us)) };
         let _ = writeln!(out, "     {at:>9}  {}", line.text);
     }
     if story.is_some_and(|lines| !lines.is_empty()) {
-        let at = format!("+{}", human::time(sample.latency_us));
+        let at = format!("+{}", format::time(sample.latency_us));
         let _ = writeln!(out, "     {at:>9}  the task is there");
     }
 }
@@ -205,7 +205,7 @@ fn summary(series: &LatencySeries, shown: &[Worst], style: Style) -> String {
     let mut table = style.table(["by cause", "all samples", worst.as_str()]);
     let cell = |us: f64, whole: f64| {
         let share = if whole > 0.0 { (100.0 * us / whole).round() } else { 0.0 };
-        style.cell(format!("{} {share:>3} %", human::time(us)), Tone::Plain)
+        style.cell(format!("{} {share:>3} %", format::time(us)), Tone::Plain)
     };
     let count = shown.len() as f64;
     for (part, all, worst) in parts {

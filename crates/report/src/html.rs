@@ -12,10 +12,10 @@ mod validation;
 use std::fmt::Write;
 
 use serde_json::{Value, json};
-use vcoop_lab::human;
-use vcoop_lab::params;
-use vcoop_lab::result::{Document, Params};
-use vcoop_lab::verdict;
+use vcoop_experiment::format;
+use vcoop_experiment::params;
+use vcoop_experiment::result::{Document, Params};
+use vcoop_experiment::verdict;
 
 use crate::chart::build::{self, Group, groups};
 use crate::chart::escape::{script, text as esc};
@@ -209,12 +209,12 @@ fn ranges(document: &Document) -> Vec<String> {
     for probe in &build::probes(document) {
         let own: Vec<_> = document.latencies().filter(|s| s.key.is_named(probe)).collect();
         let p99 = own.iter().all(|s| s.p99.is_some());
-        let value = |s: &&vcoop_lab::result::LatencySeries| {
+        let value = |s: &&vcoop_experiment::result::LatencySeries| {
             let value = if p99 { s.p99? } else { s.mean? };
             Some((value, place(&s.key.backend, &s.key.params)))
         };
         let what = format!("{probe} {}", if p99 { "p99" } else { "mean" });
-        lines.extend(line(what, own.iter().filter_map(value).collect(), human::time));
+        lines.extend(line(what, own.iter().filter_map(value).collect(), format::time));
     }
     let mut storms: Vec<(&str, &str)> = Vec::new();
     for curve in &document.curves {
@@ -226,12 +226,12 @@ fn ranges(document: &Document) -> Vec<String> {
         let own = || document.curves.iter().filter(|c| c.vm == vm && c.event == event);
         // Only where all came everywhere.
         let Some(all) = own().map(|c| c.points.len()).min().filter(|n| *n > 0) else { continue };
-        let value = |c: &vcoop_lab::result::Curve| {
+        let value = |c: &vcoop_experiment::result::Curve| {
             (1e6 * c.points[all - 1].mean_s, place(&c.place.backend, &c.place.params))
         };
         let verb = if event == "login" { "logged in" } else { "started" };
         let what = format!("time until {all} of {vm} had {verb}");
-        lines.extend(line(what, own().map(value).collect(), human::time));
+        lines.extend(line(what, own().map(value).collect(), format::time));
     }
     lines.truncate(MOST_RANGES);
     lines
@@ -349,7 +349,7 @@ fn zoom_data(chart: &Chart) -> Value {
 }
 
 fn significant(v: f64) -> f64 {
-    vcoop_lab::round::significant(v, 5)
+    vcoop_experiment::rounding::significant(v, 5)
 }
 
 /// A table of numbers that scrolls by itself where it is wider than the page.

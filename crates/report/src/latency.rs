@@ -1,7 +1,7 @@
 //! The latency table: a row a policy under each probe.
 
-use vcoop_lab::human;
-use vcoop_lab::result::{Document, LatencySeries, Params};
+use vcoop_experiment::format;
+use vcoop_experiment::result::{Document, LatencySeries, Params};
 
 use crate::compare::{Better, mark, with_interval};
 use crate::style::{Style, Tone, WIDTH, cut, finish, visible};
@@ -75,7 +75,7 @@ fn table(document: &Document, in_cell: &[&LatencySeries], style: Style, whole: b
     for name in names {
         table.add_row([style.cell(cut(&name, most), Tone::Plain)]);
         for series in in_cell.iter().filter(|s| s.key.is_named(&name)) {
-            let time = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), human::time);
+            let time = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), format::time);
             let (text, _, (sign, tone)) = judged(series);
             // Few samples, and of the best times: a ratio of them would be read as one of all.
             let (text, (sign, tone)) = match series.is_starved() {

@@ -1,12 +1,11 @@
 //! Views of a result: terminal tables, HTML, pictures and JSON.
 //!
-//! A view is a function of a document ([`vcoop_lab::result::Document`]) and says nothing the
+//! A view is a function of a document ([`vcoop_experiment::result::Document`]) and says nothing the
 //! document does not say. JSON is the document itself (`Document::to_json`).
 //!
 //! What looks into a run takes more than its document: [`perfetto`] and the samples of [`data`] observe
 //! it as it goes on, [`explain`] has a part of it run again.
 
-mod beside;
 pub mod chart;
 mod compare;
 mod cost;
@@ -20,6 +19,7 @@ mod metrics;
 mod parts;
 pub mod perfetto;
 mod reproduce;
+mod sim_vs_kvm;
 mod style;
 mod text;
 pub mod text_trace;

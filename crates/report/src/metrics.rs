@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use vcoop_lab::result::{Document, Key, LatencySeries};
-use vcoop_lab::round::significant;
+use vcoop_experiment::result::{Document, Key, LatencySeries};
+use vcoop_experiment::rounding::significant;
 use vcoop_model::recording::Part;
 
 /// A family of metrics: type, unit, help, and its lines.

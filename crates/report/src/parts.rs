@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_lab::human;
-use vcoop_lab::result::{Document, LatencySeries, Params};
+use vcoop_experiment::format;
+use vcoop_experiment::result::{Document, LatencySeries, Params};
 use vcoop_model::recording::Part;
 
 use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side};
@@ -46,7 +46,7 @@ pub(crate) fn named_parts(parts: &BTreeMap<String, f64>) -> String {
         Part::ALL.iter().filter_map(|p| Some((*p, *parts.get(p.name())?))).collect();
     found.retain(|(_, us)| *us >= all * 0.01);
     found.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let one = |(part, us): &(Part, f64)| format!("{} {}", words(*part), human::time(*us));
+    let one = |(part, us): &(Part, f64)| format!("{} {}", words(*part), format::time(*us));
     found.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
@@ -98,7 +98,7 @@ fn table(probe: &str, own: &[&LatencySeries], columns: &[&str], style: Style) ->
                 let value = series.parts_mean.get(part.name()).copied().unwrap_or(0.0);
                 let percent = (share(series, *part) * 100.0).round();
                 let tone = if percent < 1.0 { Tone::Faint } else { Tone::Plain };
-                style.cell(format!("{} {percent:>3} %", human::time(value)), tone)
+                style.cell(format!("{} {percent:>3} %", format::time(value)), tone)
             }
             None => style.cell("", Tone::Plain),
         }));

@@ -26,7 +26,9 @@ use std::fmt::Debug;
 use std::io::{self, Write};
 
 use vcoop_model::plan::Ns;
-use vcoop_model::span::{Cast, Event, GuestWork, Left, Observer, SampleEvent, ThreadId, Work};
+use vcoop_model::trace_event::{
+    Event, GuestWork, Left, Observer, SampleEvent, ThreadId, ThreadNames, Work,
+};
 
 use packets::{Facts, Packets};
 use samples::Lanes;
@@ -452,13 +454,13 @@ impl<W: Write + Debug> Observer for Trace<W> {
         true
     }
 
-    fn cast(&mut self, cast: &Cast) {
-        self.tracks = Tracks::new(cast);
-        self.packets.cpus(cast.pcpus as usize);
-        self.pcpus = vec![Pcpu::default(); cast.pcpus as usize];
-        self.threads = vec![Thread::default(); cast.threads.len()];
-        self.tasks = cast.tasks.iter().map(|t| vec![Task::default(); t.len()]).collect();
-        let vms = 0..cast.vms.len() as u32;
+    fn thread_names(&mut self, names: &ThreadNames) {
+        self.tracks = Tracks::new(names);
+        self.packets.cpus(names.pcpus as usize);
+        self.pcpus = vec![Pcpu::default(); names.pcpus as usize];
+        self.threads = vec![Thread::default(); names.threads.len()];
+        self.tasks = names.tasks.iter().map(|t| vec![Task::default(); t.len()]).collect();
+        let vms = 0..names.vms.len() as u32;
         self.masks = vms.map(|vm| Mask { all: self.tracks.vcpus(vm), used: None }).collect();
         self.tracks.describe(&mut self.packets);
     }

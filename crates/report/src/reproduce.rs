@@ -1,8 +1,8 @@
 //! The report of `vcoop reproduce`.
 
-use vcoop_lab::human;
-use vcoop_lab::params;
-use vcoop_lab::reproduce::{Cell, CheckResult, ClaimResult, HistogramResult, Reproduction};
+use vcoop_experiment::format;
+use vcoop_experiment::params;
+use vcoop_experiment::reproduce::{Cell, CheckResult, ClaimResult, HistogramResult, Reproduction};
 
 use crate::style::{Style, Tone, finish};
 
@@ -66,13 +66,13 @@ fn table<'r>(id: &str, cells: impl Iterator<Item = &'r Cell>, style: Style) -> S
     for cell in cells {
         unit.clone_from(&cell.unit);
         let (verdict, tone) = verdict(cell);
-        let simulated = cell.simulated.map_or_else(|| "n/a".to_owned(), human::digits);
+        let simulated = cell.simulated.map_or_else(|| "n/a".to_owned(), format::digits);
         table.add_row([
             style.cell(&cell.row, Tone::Plain),
             style.cell(&cell.column, Tone::Plain),
             style.cell(cell.published, Tone::Plain),
             style.cell(simulated, Tone::Plain),
-            style.cell(cell.ratio.map_or_else(|| "-".to_owned(), human::ratio), Tone::Plain),
+            style.cell(cell.ratio.map_or_else(|| "-".to_owned(), format::ratio), Tone::Plain),
             style.cell(verdict, tone),
         ]);
         if cell.simulated_unit != cell.unit {
@@ -95,7 +95,7 @@ fn histogram(h: &HistogramResult, style: Style) -> String {
             style.cell(share(bucket.simulated_share), Tone::Plain),
         ]);
     }
-    let number = |x: Option<f64>| x.map_or_else(|| "n/a".to_owned(), human::digits);
+    let number = |x: Option<f64>| x.map_or_else(|| "n/a".to_owned(), format::digits);
     let sum = format!(
         "  mean of whole {unit}: {} published ({} of {} samples are listed), {} simulated; \
          Wasserstein distance {} {unit}",
@@ -120,8 +120,8 @@ pub(crate) fn verdict(cell: &Cell) -> (String, Tone) {
         (Some(_), Some(_)) if !cell.comparable => "units differ".to_owned(),
         (Some(_), Some(_)) if cell.within_2x => "within 2x".to_owned(),
         (Some(_), Some(0.0)) => "zero here".to_owned(),
-        (Some(_), Some(ratio)) if ratio > 1.0 => format!("{} too large", human::ratio(ratio)),
-        (Some(_), Some(ratio)) => format!("{} too small", human::ratio(1.0 / ratio)),
+        (Some(_), Some(ratio)) if ratio > 1.0 => format!("{} too large", format::ratio(ratio)),
+        (Some(_), Some(ratio)) => format!("{} too small", format::ratio(1.0 / ratio)),
     };
     let tone = match (cell.within_2x, cell.comparable) {
         (true, true) => Tone::Good,
@@ -153,7 +153,7 @@ fn claim(claim: &ClaimResult, style: Style) -> String {
 
 /// What a check says, in a line.
 pub(crate) fn evidence(check: &CheckResult) -> String {
-    let value = check.value.map_or_else(|| "not measured".to_owned(), human::digits);
+    let value = check.value.map_or_else(|| "not measured".to_owned(), format::digits);
     let bounds = match (check.at_least, check.at_most) {
         (Some(lo), Some(hi)) => format!("{lo} to {hi}"),
         (Some(lo), None) => format!("at least {lo}"),
@@ -162,7 +162,7 @@ pub(crate) fn evidence(check: &CheckResult) -> String {
     };
     let interval = check
         .ci95
-        .map(|[lo, hi]| format!(" [{}, {}]", human::digits(lo), human::digits(hi)))
+        .map(|[lo, hi]| format!(" [{}, {}]", format::digits(lo), format::digits(hi)))
         .unwrap_or_default();
     let cell = params::words(&params::short(&check.cell));
     let place = if cell.is_empty() { String::new() } else { format!(" ({cell})") };
@@ -179,7 +179,7 @@ pub(crate) fn sum(reproduction: &Reproduction) -> String {
     }
     let median = s.median_abs_log2.map_or_else(
         || "n/a".to_owned(),
-        |log2| format!("{log2} (a factor of {})", human::digits(factor(log2))),
+        |log2| format!("{log2} (a factor of {})", format::digits(factor(log2))),
     );
     format!(
         "{} of {} comparable cells within 2x ({} of all {}), median |log2 ratio| {median}; {claims}",

@@ -1,7 +1,7 @@
 //! Width, colour and the plain shape all tables share.
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color, Table, presets};
-use vcoop_lab::result::Document;
+use vcoop_experiment::result::Document;
 
 /// Most columns that a report uses.
 pub const WIDTH: usize = 100;

@@ -1,14 +1,14 @@
 //! The report of `vcoop run`.
 
-use vcoop_lab::human;
-use vcoop_lab::judge;
-use vcoop_lab::params;
-use vcoop_lab::result::Document;
-use vcoop_lab::verdict;
-use vcoop_lab::vm;
+use vcoop_experiment::format;
+use vcoop_experiment::judge;
+use vcoop_experiment::params;
+use vcoop_experiment::result::Document;
+use vcoop_experiment::verdict;
+use vcoop_experiment::vm;
 
 use crate::style::Style;
-use crate::{beside, cost, curves, latency, parts, vcpus};
+use crate::{cost, curves, latency, parts, sim_vs_kvm, vcpus};
 
 /// A report that fits 100 columns: latency by probe and policy, when VMs had come, what the host pays,
 /// where the time went, what is best, and the command that gives it again.
@@ -70,13 +70,13 @@ pub fn render(document: &Document, style: Style) -> String {
             out.push_str(&parts);
         }
     }
-    out.push_str(&beside::render(document, style));
+    out.push_str(&sim_vs_kvm::render(document, style));
     if cells.is_empty() {
         out.push_str("\nNothing was measured.\n");
     }
     out.push('\n');
     out.push_str(&style.wrap(&legend(document), 2));
-    out.push_str(&beside::missing(&document.missing, style));
+    out.push_str(&sim_vs_kvm::missing(&document.missing, style));
     if document.interrupted {
         out.push_str(match vm::is_observation(document) {
             true => "Interrupted: it was observed for less time than asked for.\n",
@@ -120,7 +120,7 @@ fn deployments(document: &Document, style: Style) -> String {
 /// How it was run, in a line.
 pub(crate) fn setting(document: &Document) -> String {
     if vm::is_observation(document) {
-        return format!("observed for {}", human::time(document.duration_s * 1e6));
+        return format!("observed for {}", format::time(document.duration_s * 1e6));
     }
     let plural = if document.repeats == 1 { "" } else { "s" };
     format!(

@@ -10,7 +10,9 @@ use std::io::{self, Write};
 
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::Part;
-use vcoop_model::span::{Cast, Event, GuestWork, Left, Observer, SampleEvent, ThreadId, Work};
+use vcoop_model::trace_event::{
+    Event, GuestWork, Left, Observer, SampleEvent, ThreadId, ThreadNames, Work,
+};
 
 /// Writes what it is told.
 #[derive(Debug)]
@@ -19,7 +21,7 @@ pub struct TextTrace<W> {
     /// The measurement's start, and the window, from the start of the run.
     start: Ns,
     window: (Ns, Ns),
-    cast: Cast,
+    names: ThreadNames,
     lines: u64,
     failed: Option<io::Error>,
 }
@@ -28,7 +30,7 @@ impl<W: Write> TextTrace<W> {
     /// A trace of a run whose measurement begins at `start`; `window` counts from there.
     pub fn new(out: W, start: Ns, window: (Ns, Ns)) -> Self {
         let window = (start + window.0, start + window.1);
-        Self { out, start, window, cast: Cast::default(), lines: 0, failed: None }
+        Self { out, start, window, names: ThreadNames::default(), lines: 0, failed: None }
     }
 
     /// How many lines there are.
@@ -55,12 +57,12 @@ impl<W: Write> TextTrace<W> {
     }
 
     fn thread(&self, id: ThreadId) -> &str {
-        self.cast.threads.get(id as usize).map_or("?", |thread| thread.name.as_str())
+        self.names.threads.get(id as usize).map_or("?", |thread| thread.name.as_str())
     }
 
     fn task(&self, thread: ThreadId, task: u32) -> String {
-        let vm = self.cast.threads.get(thread as usize).and_then(|thread| thread.vcpu);
-        let tasks = vm.and_then(|(vm, _)| self.cast.tasks.get(vm as usize));
+        let vm = self.names.threads.get(thread as usize).and_then(|thread| thread.vcpu);
+        let tasks = vm.and_then(|(vm, _)| self.names.tasks.get(vm as usize));
         let name = tasks.and_then(|tasks| tasks.get(task as usize));
         name.map_or_else(|| format!("task {task}"), Clone::clone)
     }
@@ -110,8 +112,8 @@ impl<W: Write + std::fmt::Debug> Observer for TextTrace<W> {
         true
     }
 
-    fn cast(&mut self, cast: &Cast) {
-        self.cast = cast.clone();
+    fn thread_names(&mut self, names: &ThreadNames) {
+        self.names = names.clone();
     }
 
     fn event(&mut self, at: Ns, event: &Event) {
@@ -148,7 +150,7 @@ impl<W: Write + std::fmt::Debug> Observer for TextTrace<W> {
                 (String::new(), "boost", text)
             }
             Event::Mask { vm, vcpus } => {
-                let name = self.cast.vms.get(vm as usize).map_or("?", String::as_str);
+                let name = self.names.vms.get(vm as usize).map_or("?", String::as_str);
                 (String::new(), "mask", format!("{name} uses {vcpus} vCPUs"))
             }
             Event::TaskSwitch { thread, task, left: why } => {
@@ -196,8 +198,8 @@ mod tests {
         let mut trace = TextTrace::new(Vec::new(), 1_000, (0, 5_000));
         assert_eq!(trace.windows(), [(1_000, 6_000)]);
         let thread =
-            |name: &str, vcpu| vcoop_model::span::ThreadName { name: name.to_owned(), vcpu };
-        trace.cast(&Cast {
+            |name: &str, vcpu| vcoop_model::trace_event::ThreadName { name: name.to_owned(), vcpu };
+        trace.thread_names(&ThreadNames {
             pcpus: 1,
             threads: vec![thread("hog", None), thread("g/vcpu0", Some((0, 0)))],
             vms: vec!["g".to_owned()],

@@ -1,9 +1,9 @@
 //! The report of `vcoop validate`.
 
-use vcoop_lab::human;
-use vcoop_lab::validate::Validation;
+use vcoop_experiment::format;
+use vcoop_experiment::validate::Validation;
 
-use crate::beside;
+use crate::sim_vs_kvm;
 use crate::style::{Style, Tone, finish};
 
 /// Every series, simulated beside measured, then the errors in sum and the largest of them.
@@ -15,7 +15,7 @@ pub fn render_validation(validation: &Validation, style: Style) -> String {
             scenario.scenario, scenario.title, scenario.repeats, scenario.duration_s
         );
         out.push_str(&style.wrap(&style.heading(&title), 2));
-        out.push_str(&beside::table(&scenario.series, style));
+        out.push_str(&sim_vs_kvm::table(&scenario.series, style));
         out.push('\n');
     }
     out.push_str(&style.heading("Prediction error (sim / kvm)"));
@@ -26,8 +26,8 @@ pub fn render_validation(validation: &Validation, style: Style) -> String {
             style.cell(&row.of, Tone::Plain),
             style.cell(&row.statistic, Tone::Plain),
             style.cell(row.count, Tone::Plain),
-            style.cell(human::ratio(row.bias), Tone::Plain),
-            style.cell(human::ratio(row.median_factor), Tone::Plain),
+            style.cell(format::ratio(row.bias), Tone::Plain),
+            style.cell(format::ratio(row.median_factor), Tone::Plain),
             style.cell(format!("{:.0} %", 100.0 * row.within_2x), Tone::Plain),
         ]);
     }
@@ -38,11 +38,11 @@ pub fn render_validation(validation: &Validation, style: Style) -> String {
     }
     for error in &validation.largest {
         let value = |v: Option<f64>| match v {
-            Some(v) if error.unit == "us" => human::time(v),
+            Some(v) if error.unit == "us" => format::time(v),
             Some(v) => format!("{v:.3} {}", error.unit),
             None => "n/a".to_owned(),
         };
-        let ratio = error.pair.ratio.map_or_else(|| "n/a".to_owned(), human::ratio);
+        let ratio = error.pair.ratio.map_or_else(|| "n/a".to_owned(), format::ratio);
         let line = format!(
             "  {}: {} {}: {} simulated, {} measured, {ratio}",
             error.scenario,

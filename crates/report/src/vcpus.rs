@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_lab::human;
-use vcoop_lab::result::{Document, Key, LatencySeries, Note, Params};
+use vcoop_experiment::format;
+use vcoop_experiment::result::{Document, Key, LatencySeries, Note, Params};
 
 use crate::style::{Style, Tone, cut, finish};
 
@@ -62,14 +62,14 @@ pub(crate) fn render(document: &Document, cell: &(String, Params), style: Style)
                 })
             };
             let Some(running) = scalar(probe, policy, "running") else { continue };
-            let percent = |value: f64| format!("{} %", human::digits(value));
+            let percent = |value: f64| format!("{} %", format::digits(value));
             let [woken, preempted] = WAITS.map(wait);
             let waited = |series: Option<&LatencySeries>| {
                 let us = series.map_or(0.0, |s| s.mean.unwrap_or(0.0) * s.count as f64);
                 us / f64::from(series.map_or(1, |s| s.key.repeats)) / document.duration_s / 1e4
             };
-            let time = |value: Option<f64>| value.map_or_else(|| "n/a".to_owned(), human::time);
-            let known = |value: Option<f64>| value.map_or_else(|| "n/a".to_owned(), human::digits);
+            let time = |value: Option<f64>| value.map_or_else(|| "n/a".to_owned(), format::time);
+            let known = |value: Option<f64>| value.map_or_else(|| "n/a".to_owned(), format::digits);
             let halted = scalar(probe, policy, "halted").map(percent);
             table.add_row([
                 name.clone(),
@@ -134,10 +134,10 @@ fn exits(document: &Document, cell: &(String, Params), style: Style) -> String {
         let all: f64 = reasons.iter().map(|(_, n)| n).sum();
         let shown = reasons.iter().take(MOST_NAMES);
         let shown: Vec<String> =
-            shown.map(|(reason, n)| format!("{reason} {}", human::digits(*n))).collect();
+            shown.map(|(reason, n)| format!("{reason} {}", format::digits(*n))).collect();
         let under =
             if document.policies.len() < 2 { String::new() } else { format!(" under {policy}") };
-        let all = human::digits(all);
+        let all = format::digits(all);
         out += &style.wrap(&format!("  Exits of {vm}{under}: {all} /s: {}", shown.join(", ")), 4);
     }
     out

@@ -1,7 +1,7 @@
 //! The VMs of a host: the document of `vcoop vms`, and its tables.
 
 use serde::Serialize;
-use vcoop_lab::human;
+use vcoop_experiment::format;
 
 use crate::style::{Style, cut, finish};
 
@@ -167,7 +167,7 @@ impl Vm {
         }
         let mut table = style.table(["vCPU", "thread", "CPUs", "policy", "ran", "steal"]);
         let known = |text: Option<String>| text.unwrap_or_else(|| "n/a".to_owned());
-        let time = |ns: u64| human::time(ns as f64 / 1e3);
+        let time = |ns: u64| format::time(ns as f64 / 1e3);
         for Vcpu { index, tid, thread, .. } in vcpus {
             table.add_row([
                 index.to_string(),

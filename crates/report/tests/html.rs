@@ -3,7 +3,7 @@
 mod support;
 
 use support::measured;
-use vcoop_lab::result::Document;
+use vcoop_experiment::result::Document;
 use vcoop_report::chart::{Chart, Layer, Scale, Slot};
 use vcoop_report::{charts_of, pictures, render_html, render_validation_html};
 
@@ -167,7 +167,7 @@ fn a_matrix_gets_a_heat_map_and_charts_that_can_be_compared() {
     }
     // With one policy, it is the cells that are compared.
     let one = measured("[matrix]\n\"host.pcpus\" = [2, 3]\n");
-    let only = |series: &vcoop_lab::result::Series| series.key().policy == "vanilla";
+    let only = |series: &vcoop_experiment::result::Series| series.key().policy == "vanilla";
     let one = Document {
         policies: vec!["vanilla".to_owned()],
         series: one.series.iter().filter(|s| only(s)).cloned().collect(),
@@ -256,7 +256,7 @@ fn what_is_drawn_lies_on_the_axes() {
 fn an_old_result_without_detail_still_gives_a_page() {
     let mut document = measured("");
     for series in &mut document.series {
-        if let vcoop_lab::result::Series::Latency(series) = series {
+        if let vcoop_experiment::result::Series::Latency(series) = series {
             series.detail = None;
         }
     }
@@ -289,7 +289,7 @@ fn vcpus_in_use_are_drawn_by_time() {
 
 #[test]
 fn a_validation_has_a_picture_a_series() {
-    use vcoop_lab::result::Series;
+    use vcoop_experiment::result::Series;
     let mut document = measured("");
     let live: Vec<Series> = document
         .series
@@ -308,7 +308,7 @@ fn a_validation_has_a_picture_a_series() {
         .collect();
     document.series.extend(live);
     document.scenario = "<b>small</b>".to_owned();
-    let validation = vcoop_lab::validate::validation(&[document]);
+    let validation = vcoop_experiment::validate::validation(&[document]);
     let page = render_validation_html(&validation);
     assert_balanced(&page);
     assert!(page.contains("&lt;b&gt;small") && !page.contains("<b>small"), "names stay text");

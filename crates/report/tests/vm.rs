@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_lab::analysis::About;
-use vcoop_lab::result::{Document, Note};
-use vcoop_lab::vm::observed;
+use vcoop_experiment::analysis::About;
+use vcoop_experiment::result::{Document, Note};
+use vcoop_experiment::vm::observed;
 use vcoop_model::capture::NoCaptures;
-use vcoop_model::living::{Living, plain_name};
 use vcoop_model::recording::{LatencyRecord, Part, Parts, Recording, Scalar};
+use vcoop_model::running_vm::{RunningVm, plain_name};
 use vcoop_model::scenario::Scenario;
 use vcoop_report::{Style, render, render_html};
 
@@ -24,7 +24,7 @@ fn waits(probe: &str, metric: &'static str, part: Part, ns: u64) -> LatencyRecor
 
 /// Two vCPUs for 4 s.
 fn document(name: &str) -> Document {
-    let living = Living { name: name.to_owned(), vcpus: 2, pcpus: 2 };
+    let living = RunningVm { name: name.to_owned(), vcpus: 2, pcpus: 2 };
     let text = living.scenario(&["vanilla".to_owned()]);
     let scenario = Scenario::parse("--", &text, &[], &NoCaptures).unwrap();
     let mut plan = scenario.plans(None).unwrap().swap_remove(0);

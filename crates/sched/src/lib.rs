@@ -71,23 +71,23 @@ extern crate alloc;
 mod class;
 pub mod config;
 mod cpuset;
-mod credit;
+mod credit1;
 mod dl;
 mod fair;
 mod guard;
 mod heap;
 mod level;
 mod notes;
-mod pool;
+mod powervm;
 mod rt;
 mod scheduler;
 mod types;
 
 pub use cpuset::{CpuSet, MAX_CPUS};
-pub use credit::{Credit1, CreditCounters, Decision, Observed, Pri, Waker};
+pub use credit1::{Credit1, CreditCounters, Decision, Observed, Pri, Waker};
 pub use dl::check_reservation;
 pub use level::{Level, Spare};
-pub use pool::{Pool, PoolCounters};
+pub use powervm::{Pool, PoolCounters};
 pub use scheduler::Scheduler;
 pub use types::{
     Attr, ConfigError, CpuId, DirectedYield, EntId, EntStats, Leave, MaskError, Note, Refusal,

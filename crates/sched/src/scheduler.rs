@@ -1,7 +1,7 @@
 //! Any scheduler of a host, behind one set of calls.
 
 use crate::config::{Ns, Policy};
-use crate::credit::Waker;
+use crate::credit1::Waker;
 use crate::{
     Attr, CpuId, CpuSet, Credit1, DirectedYield, EntId, EntStats, Leave, Level, Note, Pool, Refusal,
 };

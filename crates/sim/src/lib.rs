@@ -92,7 +92,7 @@ mod world;
 use vcoop_abi::conformance::Limits;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
-use vcoop_model::span::Observer;
+use vcoop_model::trace_event::Observer;
 
 pub use boost::PageReport;
 pub use vcoop_sched::ConfigError;

@@ -1,7 +1,7 @@
 //! Tells an observer what the engine does. A run that nobody watches pays a test of one flag where
 //! something changes, and nothing else.
 
-use vcoop_model::span::{Cast, Event, GuestWork, Left, Observer, SampleEvent, Work};
+use vcoop_model::trace_event::{Event, GuestWork, Left, Observer, SampleEvent, ThreadNames, Work};
 use vcoop_policy::Action;
 use vcoop_sched::{CpuId, Decision, EntId, Leave, Note};
 
@@ -55,7 +55,7 @@ impl World<'_> {
     /// Names everybody, if anybody asks.
     pub(crate) fn span_cast(&mut self) {
         if let (Some(observer), false) = (&mut self.spans.observer, self.spans.windows.is_empty()) {
-            observer.cast(&Cast::new(self.plan, &self.labels));
+            observer.thread_names(&ThreadNames::new(self.plan, &self.labels));
             if let Some(credit1) = self.host.credit1_mut() {
                 credit1.set_trace(true);
             }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use vcoop_lab::params::{typed, unique_end};
+use vcoop_experiment::params::{typed, unique_end};
 use vcoop_model::sweep::{AxisValue, RangeKind, Sweep, Values};
 
 use crate::row::NUMBERS;

@@ -25,10 +25,10 @@ use vcoop_model::file;
 use crate::columns::AxisColumn;
 use crate::job::{Job, fnv};
 use crate::journal::Journal;
+use crate::parquet_reader::Unreadable;
+use crate::parquet_writer::{Located, write};
 use crate::part;
-use crate::records::Unreadable;
 use crate::row::PointRows;
-use crate::table::{Located, write};
 
 /// Name and version of the format.
 pub const SCHEMA: &str = "vcoop.sweep/1";

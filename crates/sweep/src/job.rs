@@ -13,8 +13,8 @@ use vcoop_model::scenario::{Scenario, Set};
 use vcoop_model::sweep::{Axis, AxisValue, DesignKind, Place, Sweep, Values, Vary};
 
 use crate::columns::{AxisColumn, Cell, axis_columns, cell};
+use crate::columns_kept;
 use crate::design::{Design, MAX_SOBOL, MAX_SOBOL_AXES};
-use crate::keep;
 use crate::ratio;
 use crate::space::variant;
 
@@ -106,7 +106,7 @@ impl Job {
             false => job.policies.first().cloned().unwrap_or_default(),
         };
         found.extend(job.wrong_probes(&plans));
-        found.extend(keep::wrong(&job.sweep, &job.base_name, &plans));
+        found.extend(columns_kept::wrong(&job.sweep, &job.base_name, &plans));
         for axis in 0..job.sweep.axes.len() {
             found.extend(job.wrong_values(axis, &loader));
         }

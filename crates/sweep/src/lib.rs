@@ -14,22 +14,22 @@
 
 pub mod capacity;
 pub mod columns;
+mod columns_kept;
 pub mod dataset;
 pub mod design;
 pub mod engine;
 pub mod job;
 mod journal;
-mod keep;
 pub mod map;
+pub mod parquet_reader;
+mod parquet_writer;
 mod part;
 pub mod point;
 pub mod ratio;
-pub mod read;
-pub mod records;
 pub mod row;
 pub mod slo;
 pub mod space;
-pub mod stop;
-mod table;
+pub mod stopping_rule;
+pub mod tally;
 pub mod trial;
 pub mod tune;

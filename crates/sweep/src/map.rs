@@ -9,12 +9,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use vcoop_lab::judge::{Change, Effect, Judgement, LEAST_REPEATS, Whose};
-use vcoop_lab::result::{Interval, Limits};
-use vcoop_lab::verdict::LEAST_LOAD;
+use vcoop_experiment::judge::{Change, Effect, Judgement, LEAST_REPEATS, Whose};
+use vcoop_experiment::result::{Interval, Limits};
+use vcoop_experiment::verdict::LEAST_LOAD;
 
 use crate::columns::Kind;
-use crate::records::{Record, Unreadable, manifest, records};
+use crate::parquet_reader::{Record, Unreadable, manifest, records};
 use crate::row::NUMBERS;
 
 /// Ratios this near to the best one are as good.

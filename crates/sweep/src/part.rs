@@ -10,7 +10,7 @@ use vcoop_model::file;
 
 use crate::dataset::{Manifest, part_name};
 use crate::job::fnv;
-use crate::records::{Unreadable, cannot_read};
+use crate::parquet_reader::{Unreadable, cannot_read};
 
 /// Key of the file's own metadata.
 const KEY: &str = "vcoop.part";

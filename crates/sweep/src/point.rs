@@ -4,18 +4,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use vcoop_capture::Loader;
-use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Column, Sim};
-use vcoop_lab::result::Document;
-use vcoop_lab::runner::{Control, Experiment, Measured};
+use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::backend::{Column, Sim};
+use vcoop_experiment::result::Document;
+use vcoop_experiment::runner::{Control, Experiment, Measured};
 use vcoop_model::plan::Plan;
 use vcoop_model::sweep::Stop;
 
+use crate::columns_kept;
 use crate::dataset::DatasetError;
 use crate::job::Job;
-use crate::keep;
 use crate::row::PointRows;
-use crate::stop::{next, settled};
+use crate::stopping_rule::{next, settled};
 
 /// Runs a point; `None` if it was interrupted. What is wrong with the scenario becomes a row, a
 /// panic too: one point does not end a sweep.
@@ -57,7 +57,7 @@ fn attempt(
         return Ok(None);
     };
     let mut rows = PointRows::new(point, sharp, &document);
-    keep::cut(job.sweep.keep.as_ref(), &mut rows);
+    columns_kept::cut(job.sweep.keep.as_ref(), &mut rows);
     Ok(Some(rows))
 }
 

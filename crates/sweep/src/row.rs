@@ -1,7 +1,7 @@
 //! What a point gives: rows of the dataset.
 
 use serde::{Deserialize, Serialize};
-use vcoop_lab::result::{Document, Interval, LatencySeries, ScalarSeries, Series};
+use vcoop_experiment::result::{Document, Interval, LatencySeries, ScalarSeries, Series};
 
 /// Columns of numbers, in order; units are in the row's `unit`, ratios have none.
 pub const NUMBERS: [&str; 38] = [

@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use vcoop_lab::human;
-use vcoop_lab::result::{Document, Interval, LatencySeries, ScalarSeries, Series};
+use vcoop_experiment::format;
+use vcoop_experiment::result::{Document, Interval, LatencySeries, ScalarSeries, Series};
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
 
 /// Statistics of a latency, as a name ends.
@@ -153,7 +153,7 @@ impl Quantity {
 
     /// Its value under a policy; `None` where it has none there, as a quantile of too few samples.
     pub fn read(&self, document: &Document, policy: &str) -> Option<Reading> {
-        let is = |key: &vcoop_lab::result::Key| {
+        let is = |key: &vcoop_experiment::result::Key| {
             key.policy == policy && key.probe == self.probe && key.metric == self.metric
         };
         match self.statistic {
@@ -172,9 +172,9 @@ impl Quantity {
     /// A value with its unit, for people.
     pub fn show(&self, value: f64) -> String {
         match self.unit.as_str() {
-            "us" => human::time(value),
-            "count" => human::digits(value),
-            unit => human::with_unit(value, unit),
+            "us" => format::time(value),
+            "count" => format::digits(value),
+            unit => format::with_unit(value, unit),
         }
     }
 }

@@ -4,10 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 
 use vcoop_capture::Loader;
-use vcoop_lab::human;
-use vcoop_lab::judge::Judgement;
-use vcoop_lab::result::{Document, Limits};
-use vcoop_lab::verdict::judgement;
+use vcoop_experiment::format;
+use vcoop_experiment::judge::Judgement;
+use vcoop_experiment::result::{Document, Limits};
+use vcoop_experiment::verdict::judgement;
 use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
 use vcoop_model::plan::Plan;
 use vcoop_model::scenario::{Scenario, Set};
@@ -163,7 +163,7 @@ impl Objective {
     /// A value, for people.
     pub fn show(&self, value: f64) -> String {
         match self {
-            Self::Gain => human::ratio(value),
+            Self::Gain => format::ratio(value),
             Self::Of(quantity) => quantity.show(value),
         }
     }

@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 use rand_pcg::Pcg64Mcg;
 use tpe::TpeOptimizer;
 use tpe::density_estimation::DefaultEstimatorBuilder;
-use vcoop_lab::runner::repeat_seed;
+use vcoop_experiment::runner::repeat_seed;
 use vcoop_model::plan::Plan;
 
 use crate::slo::Slo;

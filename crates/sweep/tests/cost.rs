@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use vcoop_capture::Loader;
-use vcoop_lab::backend::{Backend, Sim};
-use vcoop_lab::runner::repeat_seed;
+use vcoop_experiment::backend::{Backend, Sim};
+use vcoop_experiment::runner::repeat_seed;
 use vcoop_model::sweep::Sweep;
 use vcoop_sweep::dataset::Dataset;
 use vcoop_sweep::engine::{Control, run};

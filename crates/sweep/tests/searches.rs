@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use vcoop_capture::Loader;
-use vcoop_lab::result::{Document, Limits};
+use vcoop_experiment::result::{Document, Limits};
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::scenario::Set;
 use vcoop_sweep::capacity::{Capacity, Knob, capacity};

@@ -12,8 +12,8 @@ use vcoop_sweep::dataset::{Dataset, DatasetError};
 use vcoop_sweep::engine::{Control, Outcome, run};
 use vcoop_sweep::job::Job;
 use vcoop_sweep::point;
-use vcoop_sweep::read::Tally;
 use vcoop_sweep::row::PointRows;
+use vcoop_sweep::tally::Tally;
 
 /// Small points: one vCPU, a hog or none, 20 simulated milliseconds.
 const SMALL: &str = "name = \"small\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic\"]\n\

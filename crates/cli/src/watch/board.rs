@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_lab::digest::Digest;
-use vcoop_lab::runner::{Progress, RunId};
-use vcoop_lab::{human, params};
+use vcoop_experiment::repeat_summary::RepeatSummary;
+use vcoop_experiment::runner::{Progress, RunId};
+use vcoop_experiment::{format, params};
 use vcoop_model::plan::{Ns, Plan};
 
-use super::eye::Seen;
+use super::watcher::Seen;
 
 /// Bars in a line at most.
 const MOST_BARS: usize = 200;
@@ -123,7 +123,7 @@ impl Board {
     }
 
     /// Takes a finished repeat in.
-    pub(super) fn book(&mut self, run: RunId, digest: &Digest) {
+    pub(super) fn book(&mut self, run: RunId, digest: &RepeatSummary) {
         let scalar = |metric: &str| {
             let of = digest.scalars.iter().filter(|((_, m), _)| m == metric);
             of.map(|(_, s)| s.value).sum::<f64>()
@@ -194,7 +194,7 @@ impl Entry {
         }
         let max = self.running.values().map(|tally| tally.max).fold(self.done.max, Ns::max);
         let count: u64 = bins.values().sum();
-        let time = |ns: Ns| human::time(ns as f64 / 1e3);
+        let time = |ns: Ns| format::time(ns as f64 / 1e3);
         let at = |permille: u64| {
             let beyond = count * (1000 - permille) / 1000;
             let bins = bins.iter().map(|(ns, n)| (*ns, *n));
@@ -208,9 +208,9 @@ impl Entry {
         let mean = |sum: f64| sum / f64::from(self.repeats);
         let budget = match (mean(self.throttles), mean(self.denied)) {
             (0.0, 0.0) => "not used up".to_owned(),
-            (throttles, _) => format!("{} times/s", human::digits(throttles)),
+            (throttles, _) => format!("{} times/s", format::digits(throttles)),
         };
-        cells.push(format!("{} %", human::digits(mean(self.boosted_pct))));
+        cells.push(format!("{} %", format::digits(mean(self.boosted_pct))));
         cells.push(budget);
         cells
     }
@@ -232,9 +232,9 @@ pub(super) fn quantile(bins: impl Iterator<Item = (Ns, u64)>, count: u64, permil
 
 #[cfg(test)]
 mod tests {
-    use vcoop_lab::runner::RunId;
+    use vcoop_experiment::runner::RunId;
 
-    use super::super::eye::Seen;
+    use super::super::watcher::Seen;
     use super::{Board, quantile};
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(board.going(), "0 of 2 runs, 2.0 of 4.0 s of the next");
         assert!((board.share() - 0.25).abs() < 1e-9);
         // What it gave in the end takes the place of what was seen of it.
-        let digest = vcoop_lab::digest::Digest::new(Default::default(), true);
+        let digest = vcoop_experiment::repeat_summary::RepeatSummary::new(Default::default(), true);
         board.book(run, &digest);
         assert_eq!(board.going(), "0 of 2 runs");
     }

@@ -7,7 +7,7 @@ use vcoop_testing::{Outcome, Skip, need_kvm, test};
 
 /// What a short run prints.
 fn run(policies: &str, more: &[&str]) -> Result<String, Skip> {
-    need_kvm(vcoop_kvm::available())?;
+    need_kvm(vcoop_lab::available())?;
     let output = Command::new(env!("CARGO_BIN_EXE_vcoop"))
         .args(["run", "busy-host-1", "--backend", "kvm", "--policy", policies])
         .args(["--duration", "100ms", "--warmup", "10ms", "--repeats", "5"])

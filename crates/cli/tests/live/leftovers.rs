@@ -104,7 +104,7 @@ fn holds(pid: u32, device: &str) -> bool {
 
 /// Starts a run and waits until its guest runs.
 fn start(name: &str, args: &[&str]) -> Result<Run, Skip> {
-    need_kvm(vcoop_kvm::available())?;
+    need_kvm(vcoop_lab::available())?;
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("left-{name}"));
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).unwrap();

@@ -1,6 +1,6 @@
 //! Axes: scales, units, ticks.
 
-use vcoop_lab::human;
+use vcoop_experiment::format;
 
 /// An axis.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,12 +52,12 @@ impl Unit {
     pub fn short(self, v: f64) -> String {
         match self {
             Self::Us | Self::S if v == 0.0 => "0".to_owned(),
-            Self::Us => trim(&human::time(v)),
-            Self::S => trim(&human::time(v * 1e6)),
-            Self::Share => format!("{} %", trim(&human::digits(v * 100.0))),
-            Self::Ratio => format!("{}x", trim(&human::digits(v))),
-            Self::Count => trim(&human::digits(v)),
-            Self::PerSecond => format!("{} /s", trim(&human::digits(v))),
+            Self::Us => trim(&format::time(v)),
+            Self::S => trim(&format::time(v * 1e6)),
+            Self::Share => format!("{} %", trim(&format::digits(v * 100.0))),
+            Self::Ratio => format!("{}x", trim(&format::digits(v))),
+            Self::Count => trim(&format::digits(v)),
+            Self::PerSecond => format!("{} /s", trim(&format::digits(v))),
         }
     }
 }

@@ -11,7 +11,7 @@ pub(crate) mod validation;
 
 use std::collections::BTreeSet;
 
-use vcoop_lab::result::Document;
+use vcoop_experiment::result::Document;
 
 use super::Chart;
 pub(crate) use lanes::{place_words, probes};

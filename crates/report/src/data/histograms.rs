@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
-use vcoop_lab::digest::Latency;
+use vcoop_experiment::repeat_summary::Latency;
 use vcoop_model::plan::Plan;
 
 /// Rows of a text histogram at most: later ones are overflows, as with `cyclictest -h`.
@@ -157,7 +157,7 @@ pub(super) fn cyclictest(columns: &[Column<'_>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Column, cyclictest, hgrm, histogram};
-    use vcoop_lab::digest::Latency;
+    use vcoop_experiment::repeat_summary::Latency;
 
     fn latency(bins: &[(u64, u64)]) -> Latency {
         Latency {

@@ -15,10 +15,10 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor};
-use vcoop_lab::runner::RunId;
+use vcoop_experiment::runner::RunId;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::recording::Part;
-use vcoop_model::span::SampleEvent;
+use vcoop_model::trace_event::SampleEvent;
 
 use super::column::{self, Column, Sink};
 

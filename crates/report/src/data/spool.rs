@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use vcoop_lab::runner::RunId;
+use vcoop_experiment::runner::RunId;
 use vcoop_model::plan::{Ns, Plan};
-use vcoop_model::span::{Observer, SampleEvent};
+use vcoop_model::trace_event::{Observer, SampleEvent};
 
 use super::samples::{Group, Writer, join};
 

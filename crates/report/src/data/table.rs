@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use vcoop_lab::judge::LEAST_REPEATS;
-use vcoop_lab::result::{Document, LatencySeries, Params, Ratios};
+use vcoop_experiment::judge::LEAST_REPEATS;
+use vcoop_experiment::result::{Document, LatencySeries, Params, Ratios};
 
 /// One table a backend, cell and guest or host probe: rows are statistics in microseconds, columns
 /// policies. In brackets how much better (or worse, negative) than the first column; in `* *` where

@@ -2,7 +2,7 @@
 //! somebody looks.
 
 use vcoop_model::plan::Ns;
-use vcoop_model::span::{Cast, Event, Observer};
+use vcoop_model::trace_event::{Event, Observer, ThreadNames};
 
 /// Events kept of one window: enough for what happens in seconds, and a bound.
 const MOST: usize = 200_000;
@@ -14,7 +14,7 @@ const BEFORE_NS: Ns = 100_000;
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     windows: Vec<(Ns, Ns)>,
-    pub(super) cast: Cast,
+    pub(super) names: ThreadNames,
     /// By window.
     pub(super) events: Vec<Vec<(Ns, Event)>>,
 }
@@ -53,8 +53,8 @@ impl Observer for Log {
         true
     }
 
-    fn cast(&mut self, cast: &Cast) {
-        self.cast = cast.clone();
+    fn thread_names(&mut self, names: &ThreadNames) {
+        self.names = names.clone();
     }
 
     fn opens(&mut self, _: Ns) {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use vcoop_model::plan::{Ns, Target};
-use vcoop_model::span::{Cast, Event, GuestWork, Left, ThreadId, Work};
+use vcoop_model::trace_event::{Event, GuestWork, Left, ThreadId, ThreadNames, Work};
 
 /// Lines of a story: what does not fit is left out in the middle, and counted.
 const MOST: usize = 24;
@@ -18,7 +18,7 @@ pub struct Line {
 
 /// Who the story is about.
 struct Hero<'a> {
-    cast: &'a Cast,
+    names: &'a ThreadNames,
     thread: ThreadId,
     /// Index of the guest task, if it is one's.
     task: Option<u32>,
@@ -35,20 +35,20 @@ struct Hero<'a> {
 /// What happened between the due time of a sample and its first instruction. `targets`: the tasks
 /// that the probe is about.
 pub(super) fn story(
-    cast: &Cast,
+    names: &ThreadNames,
     targets: &[Target],
     events: &[(Ns, Event)],
     due: Ns,
     end: Ns,
 ) -> Vec<Line> {
-    let Some((thread, task)) = hero(cast, targets, events, end) else { return Vec::new() };
+    let Some((thread, task)) = hero(names, targets, events, end) else { return Vec::new() };
     let mut hero = Hero {
-        cast,
+        names,
         thread,
         task,
         waits: None,
         has: None,
-        current: vec![None; cast.pcpus as usize],
+        current: vec![None; names.pcpus as usize],
         lines: Vec::new(),
         due,
     };
@@ -65,7 +65,7 @@ pub(super) fn story(
 /// The thread of the probe's task, and the task. A guest's task is on the vCPU that it came to last
 /// before the end; of copies of a VM, the one whose task did.
 fn hero(
-    cast: &Cast,
+    names: &ThreadNames,
     targets: &[Target],
     events: &[(Ns, Event)],
     end: Ns,
@@ -74,7 +74,7 @@ fn hero(
         return Some((*t, None));
     }
     let ours = |thread: ThreadId, task: u32| {
-        let vm = cast.threads[thread as usize].vcpu.map(|(vm, _)| vm);
+        let vm = names.threads[thread as usize].vcpu.map(|(vm, _)| vm);
         vm.is_some_and(|vm| targets.contains(&Target::Guest { vm, task }))
     };
     let came = |(at, event): &(Ns, Event)| match *event {
@@ -96,7 +96,7 @@ impl Hero<'_> {
     }
 
     fn name(&self, thread: Option<ThreadId>) -> &str {
-        thread.map_or("nobody", |t| &self.cast.threads[t as usize].name)
+        thread.map_or("nobody", |t| &self.names.threads[t as usize].name)
     }
 
     /// How things stand when the sample is due.
@@ -190,8 +190,8 @@ impl Hero<'_> {
     }
 
     fn task_name(&self, task: u32) -> &str {
-        let vm = self.cast.threads[self.thread as usize].vcpu.map_or(0, |(vm, _)| vm);
-        &self.cast.tasks[vm as usize][task as usize]
+        let vm = self.names.threads[self.thread as usize].vcpu.map_or(0, |(vm, _)| vm);
+        &self.names.tasks[vm as usize][task as usize]
     }
 
     fn work(&self, pcpu: u32, work: Work) -> Option<String> {
@@ -231,15 +231,15 @@ fn shorten(mut lines: Vec<Line>) -> Vec<Line> {
 mod tests {
     use super::{Line, MOST, shorten, story};
     use vcoop_model::plan::Target;
-    use vcoop_model::span::{Cast, Event, Left, ThreadName};
+    use vcoop_model::trace_event::{Event, Left, ThreadName, ThreadNames};
 
     #[test]
     fn a_story_tells_what_concerns_the_sample() {
         let host = |name: &str| ThreadName { name: name.into(), vcpu: None };
-        let cast = Cast {
+        let names = ThreadNames {
             pcpus: 2,
             threads: vec![host("load/0"), host("probe"), host("other")],
-            ..Cast::default()
+            ..ThreadNames::default()
         };
         let (load, probe, other) = (Some(0), Some(1), Some(2));
         let (left, pcpu) = (Left::Preempted, 0);
@@ -251,7 +251,7 @@ mod tests {
             (150, Event::Switch { pcpu, from: load, to: probe, left }),
             (200, Event::Switch { pcpu, from: probe, to: load, left }),
         ];
-        let told = story(&cast, &[Target::Host(1)], &events, 100, 160);
+        let told = story(&names, &[Target::Host(1)], &events, 100, 160);
         let lines: Vec<(f64, &str)> = told.iter().map(|l| (l.at_us, l.text.as_str())).collect();
         assert_eq!(
             lines,

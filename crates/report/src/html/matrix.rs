@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use vcoop_lab::human;
-use vcoop_lab::params;
-use vcoop_lab::result::{Document, LatencySeries};
+use vcoop_experiment::format;
+use vcoop_experiment::params;
+use vcoop_experiment::result::{Document, LatencySeries};
 
 use super::open_table;
 use crate::chart::build::probes;
@@ -66,7 +66,7 @@ fn one(series: &LatencySeries) -> String {
     let class = heat(ratio);
     format!(
         "<td class=\"{class}\">{}{star} <b>{}</b></td>",
-        human::ratio(ratio),
+        format::ratio(ratio),
         sign.replace('-', "\u{2212}")
     )
 }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use vcoop_lab::human;
-use vcoop_lab::reproduce::{Cell, CheckResult, ClaimResult, Reproduction};
+use vcoop_experiment::format;
+use vcoop_experiment::reproduce::{Cell, CheckResult, ClaimResult, Reproduction};
 
 use super::{Section, figure, open_table, page};
 use crate::chart::build::published;
@@ -125,16 +125,16 @@ fn cells_table(title: &str, row_name: &str, cells: &[&Cell]) -> String {
         };
         let simulated = cell.simulated.map_or_else(
             || "n/a".to_owned(),
-            |v| format!("{} {}", human::digits(v), cell.simulated_unit),
+            |v| format!("{} {}", format::digits(v), cell.simulated_unit),
         );
-        let ratio = cell.ratio.map_or_else(|| "n/a".to_owned(), human::ratio);
+        let ratio = cell.ratio.map_or_else(|| "n/a".to_owned(), format::ratio);
         let _ = write!(
             out,
             "<tr><th scope=\"row\">{}</th><td class=\"words\">{}</td><td>{} {}</td><td>{}</td><td>{ratio}</td>\
              <td class=\"{class}\">{}</td></tr>",
             esc(&cell.row),
             esc(&cell.column),
-            human::digits(cell.published),
+            format::digits(cell.published),
             esc(&cell.unit),
             esc(&simulated),
             esc(&word)

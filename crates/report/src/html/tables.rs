@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use vcoop_lab::beside;
-use vcoop_lab::human;
-use vcoop_lab::result::{Document, Interval, LatencySeries, Worst};
+use vcoop_experiment::format;
+use vcoop_experiment::result::{Document, Interval, LatencySeries, Worst};
+use vcoop_experiment::sim_vs_kvm;
 
 use super::open_table;
 use crate::chart::build::{place_words, probes, slowest};
@@ -16,16 +16,16 @@ use crate::style::Tone;
 use crate::text::by_chance;
 
 fn time(v: Option<f64>) -> String {
-    v.map_or_else(|| "n/a".to_owned(), human::time)
+    v.map_or_else(|| "n/a".to_owned(), format::time)
 }
 
 fn bounds(value: Option<f64>, interval: Option<Interval>) -> String {
     match (value, interval) {
         (Some(value), Some([lo, hi])) => format!(
             "{} <small>{} \u{2013} {}</small>",
-            human::time(value),
-            human::time(lo),
-            human::time(hi)
+            format::time(value),
+            format::time(lo),
+            format::time(hi)
         ),
         _ => time(value),
     }
@@ -207,13 +207,13 @@ pub(super) fn worst(document: &Document) -> String {
 fn worst_row(sample: &Worst) -> String {
     let mut ran: Vec<(&String, &f64)> = sample.ran_instead.iter().collect();
     ran.sort_by(|a, b| b.1.total_cmp(a.1).then(a.0.cmp(b.0)));
-    let one = |(who, us): &(&String, &f64)| format!("{who} {}", human::time(**us));
+    let one = |(who, us): &(&String, &f64)| format!("{who} {}", format::time(**us));
     let ran: Vec<String> = ran.iter().take(4).map(one).collect();
     format!(
         "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td class=\"words\">{}</td>\
          <td class=\"words\">{}</td></tr>",
-        human::time(sample.latency_us),
-        human::time(sample.due_us),
+        format::time(sample.latency_us),
+        format::time(sample.due_us),
         sample.repeat,
         esc(&named_parts(&sample.parts)),
         esc(&ran.join(", "))
@@ -222,7 +222,7 @@ fn worst_row(sample: &Worst) -> String {
 
 /// Both backends' numbers side by side.
 pub(super) fn beside(document: &Document) -> String {
-    let rows = beside::beside(document);
+    let rows = sim_vs_kvm::beside(document);
     if rows.is_empty() {
         return String::new();
     }
@@ -236,16 +236,16 @@ pub(super) fn beside(document: &Document) -> String {
     }
     out.push_str("</tr></thead><tbody>");
     for row in rows {
-        let words = vcoop_lab::params::words(&row.params);
+        let words = vcoop_experiment::params::words(&row.params);
         let words = if words.is_empty() { words } else { format!(", {words}") };
         let what = if row.metric == "latency" { "" } else { " throughput" };
         let title = format!("{}{what}, {}{words}", row.probe, row.policy);
         let _ = write!(out, "<tr><th scope=\"row\">{}</th>", esc(&title));
         for pair in [&row.mean, &row.p50, &row.p99] {
             let value = |v: Option<f64>| {
-                v.map_or_else(|| "n/a".to_owned(), |v| human::with_unit(v, &row.unit))
+                v.map_or_else(|| "n/a".to_owned(), |v| format::with_unit(v, &row.unit))
             };
-            let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), human::ratio);
+            let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), format::ratio);
             let class = match pair.ratio {
                 Some(ratio) if !(0.5..=2.0).contains(&ratio) => "bad",
                 _ => "",

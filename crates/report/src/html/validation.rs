@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use vcoop_lab::human;
-use vcoop_lab::validate::{Error, Validation};
+use vcoop_experiment::format;
+use vcoop_experiment::validate::{Error, Validation};
 
 use super::{Section, figure, open_table, page};
 use crate::chart::build::validation;
@@ -53,7 +53,7 @@ fn in_short(validation: &Validation) -> String {
                 "{}: means are off by a factor of {} in the middle of {} series, {:.0} % of them \
                  within a factor of two",
                 s.of,
-                human::digits(s.median_factor),
+                format::digits(s.median_factor),
                 s.count,
                 100.0 * s.within_2x
             )
@@ -83,8 +83,8 @@ fn in_short(validation: &Validation) -> String {
             esc(&row.of),
             esc(&row.statistic),
             row.count,
-            human::ratio(row.bias),
-            human::ratio(row.median_factor),
+            format::ratio(row.bias),
+            format::ratio(row.median_factor),
             100.0 * row.within_2x
         );
     }
@@ -95,11 +95,11 @@ fn in_short(validation: &Validation) -> String {
 /// A large error in words.
 fn largest(error: &Error) -> String {
     let value = |v: Option<f64>| match v {
-        Some(v) if error.unit == "us" => human::time(v),
-        Some(v) => format!("{} {}", human::digits(v), error.unit),
+        Some(v) if error.unit == "us" => format::time(v),
+        Some(v) => format!("{} {}", format::digits(v), error.unit),
         None => "n/a".to_owned(),
     };
-    let ratio = error.pair.ratio.map_or_else(|| "n/a".to_owned(), human::ratio);
+    let ratio = error.pair.ratio.map_or_else(|| "n/a".to_owned(), format::ratio);
     format!(
         "{}: {} {}: {} simulated, {} measured, {ratio}",
         error.scenario,

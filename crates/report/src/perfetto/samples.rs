@@ -2,10 +2,10 @@
 
 use std::io::Write;
 
-use vcoop_lab::human;
+use vcoop_experiment::format;
 use vcoop_model::plan::Ns;
 use vcoop_model::recording::Part;
-use vcoop_model::span::SampleEvent;
+use vcoop_model::trace_event::SampleEvent;
 
 use super::packets::{Facts, Packets, number, text};
 use super::schema::track_event::Type;
@@ -74,7 +74,7 @@ impl Lanes {
 
 /// `6.2 ms, 5.9 ms host wait behind load`.
 pub(crate) fn describe(sample: &SampleEvent<'_>) -> String {
-    let time = |ns: Ns| human::time(ns as f64 / 1e3);
+    let time = |ns: Ns| format::time(ns as f64 / 1e3);
     let part = |p: Part| sample.parts[p as usize];
     let wait = part(Part::WakeToRun) + part(Part::PreemptedToRun);
     let (most, ns) = Part::ALL

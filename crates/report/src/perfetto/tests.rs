@@ -6,7 +6,9 @@ use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::recording::Part;
 use vcoop_model::scenario::{Scenario, Set};
-use vcoop_model::span::{Cast, Event, GuestWork, Left, Observer, SampleEvent, ThreadName, Work};
+use vcoop_model::trace_event::{
+    Event, GuestWork, Left, Observer, SampleEvent, ThreadName, ThreadNames, Work,
+};
 
 use super::Trace;
 use super::schema::Trace as File;
@@ -154,7 +156,7 @@ fn watching_changes_nothing_in_the_run() {
 /// One pCPU, a load, and a VM with one vCPU and one task: a timer interrupt preempts the load.
 #[test]
 fn known_answer() {
-    let cast = Cast {
+    let names = ThreadNames {
         pcpus: 1,
         threads: vec![
             ThreadName { name: "load".into(), vcpu: None },
@@ -166,7 +168,7 @@ fn known_answer() {
     };
     let mut trace = Trace::new(Vec::new(), 1000, (0, 1000));
     assert_eq!(trace.windows(), [(1000, 2000)]);
-    trace.cast(&cast);
+    trace.thread_names(&names);
     trace.opens(1000);
     let (load, vcpu) = (Some(0), Some(1));
     let (task, by, pcpu) = (Some(0), 0, 0);
@@ -251,7 +253,7 @@ fn known_answer() {
 #[test]
 fn samples_that_overlap_have_lanes_of_their_own() {
     let mut trace = Trace::new(Vec::new(), 0, (0, 1000));
-    trace.cast(&Cast::default());
+    trace.thread_names(&ThreadNames::default());
     trace.opens(0);
     let parts = [0; Part::COUNT];
     for (due_ns, latency_ns) in [(0, 100), (50, 70), (110, 5)] {
@@ -281,7 +283,7 @@ fn samples_that_overlap_have_lanes_of_their_own() {
 #[test]
 fn masks_are_slices_while_vcpus_are_kept_off() {
     let vcpu = |n| ThreadName { name: format!("vm/vcpu{n}"), vcpu: Some((0, n)) };
-    let cast = Cast {
+    let names = ThreadNames {
         pcpus: 1,
         threads: (0..4).map(vcpu).collect(),
         vms: vec!["vm".into()],
@@ -289,7 +291,7 @@ fn masks_are_slices_while_vcpus_are_kept_off() {
         labels: Vec::new(),
     };
     let mut trace = Trace::new(Vec::new(), 0, (0, 1000));
-    trace.cast(&cast);
+    trace.thread_names(&names);
     trace.opens(0);
     for (at, vcpus) in [(0, 2), (100, 4), (300, 1), (400, 1)] {
         trace.event(at, &Event::Mask { vm: 0, vcpus });

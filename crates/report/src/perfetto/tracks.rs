@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use vcoop_model::span::{Cast, ThreadId};
+use vcoop_model::trace_event::{ThreadId, ThreadNames};
 
 use super::packets::Packets;
 use super::schema::counter_descriptor::Unit;
@@ -33,7 +33,7 @@ const HOST: i32 = 1;
 /// Names and numbers of everybody in a trace.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tracks {
-    cast: Cast,
+    names: ThreadNames,
     /// Thread ids as the trace has them.
     tids: Vec<i32>,
     /// Process ids of VMs.
@@ -45,11 +45,11 @@ fn number(kind: u64, entity: u64) -> u64 {
 }
 
 impl Tracks {
-    /// Threads are numbered in the order of the cast, each VM's process before its vCPUs.
-    pub(super) fn new(cast: &Cast) -> Self {
+    /// Threads are numbered in the order of the names, each VM's process before its vCPUs.
+    pub(super) fn new(names: &ThreadNames) -> Self {
         let mut next = HOST;
         let (mut tids, mut pids) = (Vec::new(), Vec::new());
-        for thread in &cast.threads {
+        for thread in &names.threads {
             let vm = thread.vcpu.map(|(vm, _)| vm as usize);
             if vm.is_some_and(|vm| vm >= pids.len()) {
                 next += 1;
@@ -58,7 +58,7 @@ impl Tracks {
             next += 1;
             tids.push(next);
         }
-        Self { cast: cast.clone(), tids, pids }
+        Self { names: names.clone(), tids, pids }
     }
 
     pub(super) fn thread(&self, thread: ThreadId) -> u64 {
@@ -103,22 +103,22 @@ impl Tracks {
 
     /// How many vCPUs a VM has.
     pub(super) fn vcpus(&self, vm: u32) -> u32 {
-        let own = self.cast.threads.iter().filter(|t| t.vcpu.is_some_and(|(of, _)| of == vm));
+        let own = self.names.threads.iter().filter(|t| t.vcpu.is_some_and(|(of, _)| of == vm));
         own.count() as u32
     }
 
     /// The VM of a vCPU.
     pub(super) fn vm_of(&self, thread: ThreadId) -> Option<usize> {
-        self.cast.threads[thread as usize].vcpu.map(|(vm, _)| vm as usize)
+        self.names.threads[thread as usize].vcpu.map(|(vm, _)| vm as usize)
     }
 
     pub(super) fn thread_name(&self, thread: ThreadId) -> String {
-        self.cast.threads[thread as usize].name.clone()
+        self.names.threads[thread as usize].name.clone()
     }
 
     pub(super) fn task_name(&self, vm: Option<usize>, task: Option<u32>) -> String {
         match (vm, task) {
-            (Some(vm), Some(task)) => self.cast.tasks[vm][task as usize].clone(),
+            (Some(vm), Some(task)) => self.names.tasks[vm][task as usize].clone(),
             _ => "guest".to_owned(),
         }
     }
@@ -136,7 +136,7 @@ impl Tracks {
     }
 
     fn pid_of(&self, thread: usize) -> i32 {
-        self.cast.threads[thread].vcpu.map_or(HOST, |(vm, _)| self.pids[vm as usize])
+        self.names.threads[thread].vcpu.map_or(HOST, |(vm, _)| self.pids[vm as usize])
     }
 
     /// Writes all rows, but for those of samples.
@@ -151,18 +151,18 @@ impl Tracks {
             ..TrackDescriptor::default()
         };
         packets.describe(process(HOST, "host"));
-        for (pid, name) in self.pids.iter().zip(&self.cast.vms) {
+        for (pid, name) in self.pids.iter().zip(&self.names.vms) {
             packets.describe(process(*pid, name));
         }
         let host = number(PROCESS, HOST as u64);
-        for pcpu in 0..self.cast.pcpus {
+        for pcpu in 0..self.names.pcpus {
             packets.describe(row(self.pcpu(pcpu), &format!("pcpu{pcpu}"), Some(host)));
             let name = format!("pcpu{pcpu} RT throttling");
             packets.describe(row(self.throttle(pcpu), &name, Some(host)));
             let name = format!("pcpu{pcpu} run queue");
             packets.describe(counter(self.queue(pcpu), &name, host, Unit::Count));
         }
-        for (t, thread) in self.cast.threads.iter().enumerate() {
+        for (t, thread) in self.names.threads.iter().enumerate() {
             let (id, pid) = (t as u32, self.pid_of(t));
             packets.describe(TrackDescriptor {
                 uuid: Some(self.thread(id)),
@@ -184,12 +184,12 @@ impl Tracks {
             let steal = format!("{name} steal");
             packets.describe(counter(self.steal(id), &steal, vm, Unit::TimeNs));
         }
-        for (vm, tasks) in self.cast.tasks.iter().enumerate() {
+        for (vm, tasks) in self.names.tasks.iter().enumerate() {
             let Some(pid) = self.pids.get(vm) else { continue };
             let below = number(PROCESS, *pid as u64);
-            let name = format!("{} vCPUs in use", self.cast.vms[vm]);
+            let name = format!("{} vCPUs in use", self.names.vms[vm]);
             packets.describe(counter(self.width(vm as u32), &name, below, Unit::Count));
-            let name = format!("{} mask", self.cast.vms[vm]);
+            let name = format!("{} mask", self.names.vms[vm]);
             packets.describe(row(self.mask(vm as u32), &name, Some(below)));
             for (t, name) in tasks.iter().enumerate() {
                 packets.describe(row(
@@ -208,8 +208,8 @@ impl Tracks {
             ppid: Some(0),
             cmdline: vec![name.to_owned()],
         };
-        let vms = self.pids.iter().zip(&self.cast.vms).map(|(pid, name)| process(*pid, name));
-        let threads = self.cast.threads.iter().enumerate().map(|(t, thread)| Thread {
+        let vms = self.pids.iter().zip(&self.names.vms).map(|(pid, name)| process(*pid, name));
+        let threads = self.names.threads.iter().enumerate().map(|(t, thread)| Thread {
             tid: Some(self.tids[t]),
             name: Some(thread.name.clone()),
             tgid: Some(self.pid_of(t)),

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::AtomicBool;
 
-use vcoop_lab::analysis::{About, document};
-use vcoop_lab::backend::{Column, Sim};
-use vcoop_lab::result::Document;
-use vcoop_lab::runner::{Control, Experiment};
+use vcoop_experiment::analysis::{About, document};
+use vcoop_experiment::backend::{Column, Sim};
+use vcoop_experiment::result::Document;
+use vcoop_experiment::runner::{Control, Experiment};
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::scenario::Scenario;
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_lab::human;
-use vcoop_lab::result::{Document, LatencySeries};
+use vcoop_experiment::format;
+use vcoop_experiment::result::{Document, LatencySeries};
 
 use super::Group;
 use super::lanes::{Panel, panels, probes, titled};
@@ -80,10 +80,10 @@ fn slower_panel(
     for lane in &panel.lanes {
         let Some(series) = lane.latency(document, probe) else { continue };
         legend.push(lane.key(Sign::Line));
-        let time = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), human::time);
+        let time = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), format::time);
         let mut row = vec![lane.label.clone(), series.count.to_string()];
         row.extend(QUANTILES.iter().map(|q| time(q.2(series))));
-        row.push(human::maybe_time(series.max));
+        row.push(format::maybe_time(series.max));
         table.rows.push(row);
         let Some(detail) = &series.detail else { continue };
         let total: u64 = detail.distribution.count.iter().sum();
@@ -219,9 +219,9 @@ fn histogram(
     every.sort_unstable();
     every.dedup();
     for bin in every {
-        let mut row = vec![human::time(bin_from(bin)), human::time(bin_from(bin + 1))];
+        let mut row = vec![format::time(bin_from(bin)), format::time(bin_from(bin + 1))];
         row.extend(columns.iter().map(|bins| match bins.get(&bin) {
-            Some(share) => format!("{} %", human::digits(share * 100.0)),
+            Some(share) => format!("{} %", format::digits(share * 100.0)),
             None => "0".to_owned(),
         }));
         table.rows.push(row);
@@ -286,9 +286,9 @@ fn quantile_dots(document: &Document, probe: &str, index: usize, panel: &Panel, 
             let interval = quantile.3(series);
             let from = group as f64 + 0.1 + n as f64 * width;
             let bounds = interval.map_or_else(String::new, |[lo, hi]| {
-                format!("{} to {}", human::time(lo), human::time(hi))
+                format!("{} to {}", format::time(lo), format::time(hi))
             });
-            let hint = format!("{} {} {}", lane.label, quantile.1, human::time(value));
+            let hint = format!("{} {} {}", lane.label, quantile.1, format::time(value));
             marks.push(Whisker {
                 at: from + width / 2.0,
                 value,
@@ -297,7 +297,7 @@ fn quantile_dots(document: &Document, probe: &str, index: usize, panel: &Panel, 
                 mark: true,
                 hint: format!("{hint}, {bounds}"),
             });
-            let row = [lane.label.clone(), quantile.1.to_owned(), human::time(value), bounds];
+            let row = [lane.label.clone(), quantile.1.to_owned(), format::time(value), bounds];
             table.rows.push(row.to_vec());
         }
         layers.push(Layer::Whiskers { slot: lane.slot, whiskers: marks });

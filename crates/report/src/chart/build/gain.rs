@@ -1,8 +1,8 @@
 //! What the guest gains beside what the host pays: ratios to the baseline with their intervals.
 
-use vcoop_lab::human;
-use vcoop_lab::result::{Document, Interval, Params};
-use vcoop_lab::verdict;
+use vcoop_experiment::format;
+use vcoop_experiment::result::{Document, Interval, Params};
+use vcoop_experiment::verdict;
 
 use super::Group;
 use super::lanes::{Lane, panels, probes, titled};
@@ -59,7 +59,7 @@ pub(super) fn gain_and_cost(document: &Document) -> Group {
 }
 
 fn cell_of(document: &Document, lanes: &[Lane]) -> Option<(String, Params)> {
-    let own = |s: &&vcoop_lab::result::Series| lanes.iter().any(|lane| lane.has(s.key()));
+    let own = |s: &&vcoop_experiment::result::Series| lanes.iter().any(|lane| lane.has(s.key()));
     let key = document.series.iter().find(own)?.key();
     Some((key.backend.clone(), key.params.clone()))
 }
@@ -141,10 +141,10 @@ fn forest(lanes: &[Lane], rows: &[Row]) -> Chart {
             values.extend(interval.into_iter().flatten());
             let bounds = entry.interval.map_or_else(
                 || "n/a".to_owned(),
-                |[lo, hi]| format!("{} to {}", human::bound(lo), human::ratio(hi)),
+                |[lo, hi]| format!("{} to {}", format::bound(lo), format::ratio(hi)),
             );
             let policy = &lanes[entry.lane].label;
-            let ratio = human::ratio(entry.ratio);
+            let ratio = format::ratio(entry.ratio);
             whiskers[entry.lane].push(Whisker {
                 at: depth + 0.8 + entry.lane as f64,
                 value: edge(entry.ratio),

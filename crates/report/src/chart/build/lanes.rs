@@ -6,8 +6,8 @@
 
 use std::borrow::Cow;
 
-use vcoop_lab::params;
-use vcoop_lab::result::{Document, Key, LatencySeries, Params, Place};
+use vcoop_experiment::params;
+use vcoop_experiment::result::{Document, Key, LatencySeries, Params, Place};
 
 use crate::chart::{Key as LegendKey, Sign, Slot};
 

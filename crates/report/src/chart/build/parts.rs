@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_lab::human;
-use vcoop_lab::result::{Document, LatencySeries, SizeBand};
+use vcoop_experiment::format;
+use vcoop_experiment::result::{Document, LatencySeries, SizeBand};
 use vcoop_model::recording::Part;
 
 use super::Group;
@@ -127,19 +127,19 @@ fn stack(
             let mean = band.parts_mean.get(part.name()).copied().unwrap_or(0.0);
             let hint = format!(
                 "{} to {}: {} {} ({} on average)",
-                human::time(from),
-                human::time(until),
+                format::time(from),
+                format::time(until),
                 words(*part),
                 percent(height),
-                human::time(mean)
+                format::time(mean)
             );
             let rect = Rect { x: (from, until), y: (bottom, bottom + height), hint };
             boxes.entry(place).or_default().push(rect);
             bottom += height;
         }
         table.rows.push(vec![
-            human::time(band.from_us),
-            human::time(until),
+            format::time(band.from_us),
+            format::time(until),
             band.count.to_string(),
             percent(at_least),
             largest(|part| share(band, part), 4),
@@ -232,7 +232,7 @@ pub(crate) fn slowest(series: &LatencySeries) -> Option<String> {
         _ => format!(
             "The slowest {} ({} and more)",
             percent(tail(first) as f64 / total as f64),
-            human::time(bands[first].from_us)
+            format::time(bands[first].from_us)
         ),
     };
     Some(format!("{which}: {}.", largest(share, 3)))

@@ -1,7 +1,7 @@
 //! A published table beside the simulated one.
 
-use vcoop_lab::human;
-use vcoop_lab::reproduce::{Bucket, Cell, HistogramResult};
+use vcoop_experiment::format;
+use vcoop_experiment::reproduce::{Bucket, Cell, HistogramResult};
 
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Key, Layer, Scale, Sign, Slot, Table, Unit};
@@ -57,12 +57,12 @@ fn pairs(cells: &[&Cell], x: Axis) -> Chart {
         }
         table.rows.push(vec![
             cell.column.clone(),
-            format!("{} {}", human::digits(cell.published), cell.unit),
+            format!("{} {}", format::digits(cell.published), cell.unit),
             cell.simulated.map_or_else(
                 || "not measured".to_owned(),
-                |v| format!("{} {}", human::digits(v), cell.simulated_unit),
+                |v| format!("{} {}", format::digits(v), cell.simulated_unit),
             ),
-            cell.ratio.map_or_else(|| "n/a".to_owned(), human::ratio),
+            cell.ratio.map_or_else(|| "n/a".to_owned(), format::ratio),
         ]);
     }
     let mut legend = Vec::new();
@@ -125,7 +125,7 @@ pub(crate) fn histogram(h: &HistogramResult) -> Chart {
         layers.push(Layer::Line { slot, label, points, step: true, faint: false });
     }
     let mut table = Table::new(&[&h.unit, "published", "share", "simulated", "share"]);
-    let percent = |share: f64| format!("{} %", human::digits(share * 100.0));
+    let percent = |share: f64| format!("{} %", format::digits(share * 100.0));
     table.rows.extend(h.buckets.iter().map(|b| {
         vec![
             b.us.to_string(),
@@ -135,7 +135,7 @@ pub(crate) fn histogram(h: &HistogramResult) -> Chart {
             percent(b.simulated_share),
         ]
     }));
-    let mean = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), human::time);
+    let mean = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), format::time);
     Chart {
         id: format!("histogram-{}-{}", id(&h.histogram), id(&h.column)),
         title: h.column.clone(),

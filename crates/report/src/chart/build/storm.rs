@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_lab::human;
-use vcoop_lab::result::{Document, IntervalView, Place, ScatterView};
+use vcoop_experiment::format;
+use vcoop_experiment::result::{Document, IntervalView, Place, ScatterView};
 
 use super::Group;
 use super::lanes::{panels, place_words, titled};
@@ -47,7 +47,7 @@ pub(super) fn curves(document: &Document) -> Group {
                 layers.push(Layer::Line { slot, label, points, step: false, faint: false });
                 legend.push(lane.key(Sign::Line));
                 table.rows.extend(curve.points.iter().map(|p| {
-                    let time = |s: f64| human::with_unit(s, "s");
+                    let time = |s: f64| format::with_unit(s, "s");
                     let bounds =
                         p.mean_s_ci95.map(|[lo, hi]| format!("{} to {}", time(lo), time(hi)));
                     let bounds = bounds.unwrap_or_else(|| "n/a".to_owned());
@@ -183,7 +183,7 @@ fn interval(document: &Document, index: usize, view: &IntervalView) -> Chart {
         let at = row(&span.who) as f64;
         let (from, until) = (span.from_us, span.until_us);
         let hint =
-            format!("{} for {} at {}", span.who, human::time(until - from), human::time(from));
+            format!("{} for {} at {}", span.who, format::time(until - from), format::time(from));
         let own = usize::from(Some(span.who.as_str()) != first);
         boxes[own].push(Rect { x: (from, until), y: (at + 0.15, at + 0.85), hint });
     }
@@ -200,7 +200,7 @@ fn interval(document: &Document, index: usize, view: &IntervalView) -> Chart {
     let mut table = Table::new(&["who", "ran for", "times"]);
     for (who, us) in &order {
         let times = view.spans.iter().filter(|s| s.who == *who).count().to_string();
-        table.rows.push(vec![(*who).to_owned(), human::time(*us), times]);
+        table.rows.push(vec![(*who).to_owned(), format::time(*us), times]);
     }
     let [own, rest] = boxes;
     let length = (view.until_us - view.from_us).max(1e-3);
@@ -209,8 +209,8 @@ fn interval(document: &Document, index: usize, view: &IntervalView) -> Chart {
         id: format!("intervals-{index}"),
         title: with(&format!("{pcpu} from {}", view.at), &place(document, &view.place)),
         caption: match view.spans.len() {
-            1 => format!("1 run in {}.", human::time(length)),
-            n => format!("{n} runs in {}.", human::time(length)),
+            1 => format!("1 run in {}.", format::time(length)),
+            n => format!("{n} runs in {}.", format::time(length)),
         },
         wide: false,
         height: (rows as f64 * 15.0).max(40.0),

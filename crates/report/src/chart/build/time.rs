@@ -1,7 +1,7 @@
 //! Latency and what policies did, over the measured time.
 
-use vcoop_lab::human;
-use vcoop_lab::result::{Document, OverTime};
+use vcoop_experiment::format;
+use vcoop_experiment::result::{Document, OverTime};
 
 use super::Group;
 use super::lanes::{Lane, Panel, panels, probes, titled};
@@ -85,11 +85,11 @@ fn over_time(
         let (label, points) = (format!("{label} {}", column.0), line(column.1(time)));
         layers.push(Layer::Line { slot, label, points, step: false, faint: false });
         legend.push(lane.key(Sign::Line));
-        let word = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), human::time);
+        let word = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), format::time);
         for (i, count) in time.count.iter().enumerate() {
             table.rows.push(vec![
                 lane.label.clone(),
-                human::time(i as f64 * time.width_us),
+                format::time(i as f64 * time.width_us),
                 count.to_string(),
                 word(time.p50[i]),
                 word(time.p99[i]),
@@ -233,8 +233,8 @@ impl Lines<'_> {
                 layers.push(Layer::Line { slot, label, points, step: false, faint: false });
                 legend.push(lane.key(Sign::Line));
                 table.rows.extend((0..columns[0].len()).map(|i| {
-                    let row = [lane.label.clone(), human::time(i as f64 * width_us)];
-                    row.into_iter().chain(columns.iter().map(|c| human::digits(c[i]))).collect()
+                    let row = [lane.label.clone(), format::time(i as f64 * width_us)];
+                    row.into_iter().chain(columns.iter().map(|c| format::digits(c[i]))).collect()
                 }));
             }
             if !layers.is_empty() {

@@ -1,9 +1,9 @@
 //! Simulated beside measured, a chart a series.
 
-use vcoop_lab::beside::Beside;
-use vcoop_lab::human;
-use vcoop_lab::params;
-use vcoop_lab::validate::Validated;
+use vcoop_experiment::format;
+use vcoop_experiment::params;
+use vcoop_experiment::sim_vs_kvm::Beside;
+use vcoop_experiment::validate::Validated;
 
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Key, Layer, Scale, Sign, Slot, Table, Unit};
@@ -35,8 +35,8 @@ fn chart(scenario: &Validated, n: usize, rows: &[&Beside]) -> Chart {
         false => (Unit::Count, format!("{} ({})", first.metric, first.unit)),
     };
     let word = |v: Option<f64>| match v {
-        Some(v) if latency => human::time(v),
-        Some(v) => format!("{} {}", human::digits(v), first.unit),
+        Some(v) if latency => format::time(v),
+        Some(v) => format!("{} {}", format::digits(v), first.unit),
         None => "n/a".to_owned(),
     };
     let (mut ticks, mut values) = (Vec::new(), Vec::new());
@@ -54,7 +54,7 @@ fn chart(scenario: &Validated, n: usize, rows: &[&Beside]) -> Chart {
             };
             let positive = |v: Option<f64>| v.filter(|v| *v > 0.0);
             let (kvm, sim) = (positive(pair.kvm), positive(pair.sim));
-            let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), human::ratio);
+            let ratio = pair.ratio.map_or_else(|| "n/a".to_owned(), format::ratio);
             table.rows.push(vec![name.clone(), word(pair.kvm), word(pair.sim), ratio]);
             // A row of nothing, as a quantile that too few samples carry, stands in the table only.
             if kvm.is_none() && sim.is_none() {

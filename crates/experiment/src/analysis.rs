@@ -1,0 +1,464 @@
+//! From what was measured to the result document.
+
+mod detail;
+mod views;
+
+use std::collections::BTreeMap;
+
+use vcoop_model::plan::Plan;
+use vcoop_model::recording::Part;
+
+use crate::deploy::deploy;
+use crate::params;
+use crate::repeat_summary::{Latency, RepeatSummary};
+use crate::result::{
+    Document, Engine, Interval, Key, LatencySeries, Limits, Missing, Note, RatioIntervals, Ratios,
+    SCHEMA, ScalarSeries, Series, Worst,
+};
+use crate::rounding::{mean_us, ratio, scalar, us, us_f};
+use crate::runner::{Measured, PlanRuns};
+use crate::stats::{self, Block, MAX_BLOCKS, Pool, carries, quotient, weighted_mean};
+use crate::verdict;
+use crate::vm;
+use views::Views;
+
+/// The quantiles of a series, in millionths: p50, p90, p99, p999, p9999.
+const QUANTILES: [u64; 5] = [500_000, 900_000, 990_000, 999_000, 999_900];
+
+/// How metrics begin that are time in exits. Most of it can be in exits that few repeats have, when a
+/// vCPU loses its CPU in one: repeats without them look alike, and an interval of them would be wrong.
+const EXIT_TIME: &str = "exit_time.";
+
+/// How many of the worst samples a series shows.
+const WORST: usize = 5;
+
+/// What the document says about the experiment besides what was measured.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    /// One line about the scenario.
+    pub title: String,
+    /// The command that gives the result again.
+    pub command: String,
+    /// Policy that ratios are taken to; the first one where it is not among the plans.
+    pub baseline: String,
+    /// [`Backend::environment`](crate::backend::Backend::environment) of the backends.
+    pub environment: BTreeMap<String, String>,
+    /// What a backend could not run here.
+    pub missing: Vec<Missing>,
+    /// What is to be known besides.
+    pub notes: Vec<Note>,
+    /// What policies may cost others.
+    pub limits: Limits,
+}
+
+/// Makes the document of an experiment.
+pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
+    let mut policies: Vec<String> = Vec::new();
+    for plan in plans {
+        if !policies.contains(&plan.policy_name) {
+            policies.push(plan.policy_name.clone());
+        }
+    }
+    let mut backends: Vec<String> = Vec::new();
+    for run in &measured.runs {
+        if backends.last().is_none_or(|last| last != run.backend) {
+            backends.push(run.backend.to_owned());
+        }
+    }
+    let mut hosts: Vec<String> = Vec::new();
+    for host in measured.runs.iter().filter_map(|run| run.host.as_ref()) {
+        if !hosts.contains(host) {
+            hosts.push(host.clone());
+        }
+    }
+    let known = policies.contains(&about.baseline);
+    let baseline =
+        if known { about.baseline } else { policies.first().cloned().unwrap_or_default() };
+    let mut series = Vec::new();
+    let mut views = Views::default();
+    for run in &measured.runs {
+        let plan = &plans[run.plan];
+        let base = measured.runs.iter().find(|other| {
+            let p = &plans[other.plan];
+            other.backend == run.backend && p.policy_name == baseline && p.params == plan.params
+        });
+        let base = base.filter(|base| base.plan != run.plan);
+        one_plan(plan, run, base, &mut series);
+        views.add(plan, run);
+    }
+    let of = |policy: &str| plans.iter().find(|plan| plan.policy_name == policy);
+    // A living VM has a name.
+    let living = backends.iter().any(|backend| backend == vm::BACKEND);
+    let vm = plans.first().and_then(|plan| plan.vms.first()).map(|vm| vm.label.as_str());
+    let vm = vm.filter(|_| living);
+    let others = policies.iter().filter(|policy| **policy != baseline);
+    let deployments =
+        others.filter_map(|name| Some(deploy(of(name)?, of(&baseline), vm))).collect();
+    let first = plans.first();
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let mut document = Document {
+        schema: SCHEMA.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        scenario: first.map_or_else(String::new, |p| p.scenario.clone()),
+        title: about.title,
+        seed: first.map_or(0, |p| p.seed),
+        backends,
+        command: about.command,
+        baseline,
+        policies,
+        repeats: first.map_or(0, |p| p.repeats),
+        duration_s: first.map_or(0.0, |p| seconds(p.duration_ns)),
+        warmup_s: first.map_or(0.0, |p| seconds(p.warmup_ns)),
+        interrupted: measured.interrupted,
+        hosts,
+        others_cpu: measured.others.map(scalar),
+        series,
+        curves: views.curves,
+        scatters: views.scatters,
+        intervals: views.intervals,
+        policy_events: views.policy_events,
+        in_use: views.in_use,
+        switches: first.map(detail::switches).unwrap_or_default(),
+        limits: about.limits,
+        verdicts: Vec::new(),
+        deployments,
+        missing: about.missing,
+        notes: about.notes,
+        environment: about.environment,
+        engine: engine(measured),
+    };
+    document.verdicts = verdict::verdicts(&document);
+    document
+}
+
+fn engine(measured: &Measured) -> Option<Engine> {
+    let digests = measured.runs.iter().flat_map(|run| run.repeats.iter().flatten());
+    let stats: Vec<_> = digests.filter_map(|digest| digest.engine).collect();
+    if stats.is_empty() {
+        return None;
+    }
+    let sum = |f: fn(&vcoop_model::recording::EngineStats) -> u64| stats.iter().map(f).sum::<u64>();
+    // CPU time to the microsecond: the clock is no finer.
+    let cpu_s = (sum(|s| s.cpu_ns) / 1000) as f64 / 1e6;
+    Some(Engine { events: sum(|s| s.events), cpu_s, sim_s: sum(|s| s.sim_ns) as f64 / 1e9 })
+}
+
+/// The repeats that count: those that came to their end, or, if none did, those that were
+/// interrupted after their warm-up.
+fn usable<'r>(plan: &Plan, run: &'r PlanRuns) -> Vec<(u32, &'r RepeatSummary)> {
+    let numbered = (0..).zip(&run.repeats).filter_map(|(r, d)| Some((r, d.as_ref()?)));
+    let measured = |d: &RepeatSummary| d.engine.is_none_or(|engine| engine.sim_ns > plan.warmup_ns);
+    let all: Vec<(u32, &RepeatSummary)> = numbered.filter(|(_, d)| measured(d)).collect();
+    let complete: Vec<_> = all.iter().copied().filter(|(_, d)| d.complete).collect();
+    if complete.is_empty() { all } else { complete }
+}
+
+fn one_plan(plan: &Plan, run: &PlanRuns, base: Option<&PlanRuns>, series: &mut Vec<Series>) {
+    let own = usable(plan, run);
+    let base = base.map(|base| usable(plan, base)).unwrap_or_default();
+    let mut paired = (Vec::new(), Vec::new());
+    for (repeat, digest) in &own {
+        if let Some((_, other)) = base.iter().find(|(r, _)| r == repeat) {
+            paired.0.push(*digest);
+            paired.1.push(*other);
+        }
+    }
+    let key = |probe: &str, metric: &str, unit: &str| Key {
+        backend: run.backend.to_owned(),
+        policy: plan.policy_name.clone(),
+        params: params::short(&plan.params),
+        cell: plan.params.clone(),
+        probe: probe.to_owned(),
+        metric: metric.to_owned(),
+        unit: unit.to_owned(),
+        repeats: own.len() as u32,
+    };
+    // An interrupted warm-up measured nothing, but says what would have been measured.
+    let begun = run.repeats.iter().flatten().next();
+    let Some(any) = own.first().map(|(_, digest)| *digest).or(begun) else { return };
+    for (index, first) in any.latencies.iter().enumerate() {
+        let own: Vec<(u32, &Latency)> =
+            own.iter().filter_map(|(r, d)| Some((*r, d.latencies.get(index)?))).collect();
+        let side = |digests: &[&'_ RepeatSummary]| -> Vec<Block> {
+            let records: Vec<&Latency> =
+                digests.iter().filter_map(|d| d.latencies.get(index)).collect();
+            blocks(&records)
+        };
+        let pair = (!paired.0.is_empty())
+            .then(|| (Pool::new(&side(&paired.0)), Pool::new(&side(&paired.1))));
+        let key = key(&first.probe, first.metric, "us");
+        if let Some(mut one) = latency(key, &own, pair) {
+            let records: Vec<&Latency> = own.iter().map(|(_, latency)| *latency).collect();
+            one.detail = (plan.slices > 0).then(|| Box::new(detail::of(&records)));
+            series.push(Series::Latency(Box::new(one)));
+        }
+    }
+    for ((probe, metric), first) in &any.scalars {
+        let values = |digests: &mut dyn Iterator<Item = &&RepeatSummary>| -> Vec<f64> {
+            let id = (probe.clone(), metric.clone());
+            digests.filter_map(|d| d.scalars.get(&id)).map(|s| s.value).collect()
+        };
+        let mine = values(&mut own.iter().map(|(_, d)| d));
+        let pair = (values(&mut paired.0.iter()), values(&mut paired.1.iter()));
+        let per = events_per(first.unit, plan.duration_ns);
+        let mut one = number(key(probe, metric, first.unit), &mine, &pair, per);
+        if metric.starts_with(EXIT_TIME) {
+            (one.value_ci95, one.ratio_ci95) = (None, None);
+        }
+        series.push(Series::Scalar(Box::new(one)));
+    }
+}
+
+/// Blocks to resample: a repeat each, or several where there are very many.
+fn blocks(records: &[&Latency]) -> Vec<Block> {
+    let mut blocks = vec![Block::default(); records.len().min(MAX_BLOCKS)];
+    for (i, record) in records.iter().enumerate() {
+        let block = &mut blocks[i % MAX_BLOCKS];
+        block.count += record.count;
+        block.sum_ns += record.sum_ns;
+        block.bins.extend_from_slice(&record.bins);
+    }
+    if records.len() > MAX_BLOCKS {
+        for block in &mut blocks {
+            block.bins.sort_unstable();
+            block.bins.dedup_by(|bin, kept| {
+                let same = bin.0 == kept.0;
+                kept.1 += if same { bin.1 } else { 0 };
+                same
+            });
+        }
+    }
+    blocks
+}
+
+/// A statistic of a pool under weights: the mean, or a quantile.
+fn statistic(pool: &Pool, weights: &[u16], ppm: Option<u64>) -> f64 {
+    ppm.map_or_else(|| pool.mean(weights), |ppm| pool.quantile(weights, ppm))
+}
+
+fn latency(key: Key, own: &[(u32, &Latency)], pair: Option<(Pool, Pool)>) -> Option<LatencySeries> {
+    let records: Vec<&Latency> = own.iter().map(|(_, l)| *l).collect();
+    let pool = Pool::new(&blocks(&records));
+    let count = pool.count();
+    // A vCPU that never waited has no waits. A probe that a scenario declares stays: without samples it
+    // is starved.
+    if own.is_empty() || (count == 0 && key.metric != "latency") {
+        return None;
+    }
+    let rounded = |ends: [f64; 2]| ends.map(us_f);
+    let of_mean = stats::interval(pool.blocks(), |w| pool.mean(w)).map(rounded);
+    let ones = pool.ones();
+    let shown = QUANTILES.map(|ppm| carries(count, ppm));
+    let points: [Option<f64>; 5] =
+        std::array::from_fn(|i| shown[i].then(|| us_f(pool.quantile(&ones, QUANTILES[i]))));
+    let bounds: [Option<Interval>; 5] =
+        std::array::from_fn(|i| pool.interval(QUANTILES[i]).filter(|_| shown[i]).map(rounded));
+    let (ratios, ratio_intervals) = pair.map(|(mine, base)| compare(&mine, &base)).unzip();
+    let mut maxima: Vec<u64> = records.iter().filter(|r| r.count > 0).map(|r| r.max_ns).collect();
+    maxima.sort_unstable();
+    Some(LatencySeries {
+        key,
+        count,
+        missed: records.iter().map(|r| r.missed).sum(),
+        min: records.iter().filter(|r| r.count > 0).map(|r| us(r.min_ns)).min_by(f64::total_cmp),
+        mean: (count > 0).then(|| mean_us(pool.sum_ns(), count)),
+        mean_ci95: of_mean,
+        p50: points[0],
+        p90: points[1],
+        p99: points[2],
+        p999: points[3],
+        p9999: points[4],
+        max: maxima.last().copied().map(us),
+        max_per_repeat: (count > 0).then(|| us(median(&maxima))),
+        p50_ci95: bounds[0],
+        p90_ci95: bounds[1],
+        p99_ci95: bounds[2],
+        p999_ci95: bounds[3],
+        p9999_ci95: bounds[4],
+        ratio_to_baseline: ratios,
+        ratio_ci95: ratio_intervals,
+        parts_mean: parts(&records, count),
+        ran_instead_mean: ran_instead(&records, count),
+        worst: worst(own, WORST),
+        detail: None,
+    })
+}
+
+/// Ratios of paired pools, and their intervals.
+fn compare(mine: &Pool, base: &Pool) -> (Ratios, RatioIntervals) {
+    let enough = |ppm: Option<u64>| {
+        let both = mine.count().min(base.count());
+        ppm.map_or(both > 0, |ppm| carries(both, ppm))
+    };
+    let at = |weights: &[u16], ppm: Option<u64>| {
+        quotient(statistic(mine, weights, ppm), statistic(base, weights, ppm))
+    };
+    let ones = mine.ones();
+    let point = |ppm| {
+        let value = if enough(ppm) { at(&ones, ppm) } else { f64::NAN };
+        value.is_finite().then(|| ratio(value))
+    };
+    let bounds = |ppm| -> Option<Interval> {
+        if !enough(ppm) {
+            return None;
+        }
+        let ends = match ppm {
+            Some(ppm) => stats::interval_of_quantiles(mine, base, ppm),
+            None => stats::interval(mine.blocks(), |w| quotient(mine.mean(w), base.mean(w))),
+        };
+        ends.map(|ends| ends.map(ratio))
+    };
+    let [p50, p90, p99, p999, p9999] = QUANTILES.map(|ppm| point(Some(ppm)));
+    let points = Ratios { mean: point(None), p50, p90, p99, p999, p9999 };
+    let [p50, p90, p99, p999, p9999] = QUANTILES.map(|ppm| bounds(Some(ppm)));
+    (points, RatioIntervals { mean: bounds(None), p50, p90, p99, p999, p9999 })
+}
+
+/// Middle of sorted values; the mean of the middle two. Zero for none.
+fn median(sorted: &[u64]) -> u64 {
+    match (sorted.get(sorted.len().wrapping_sub(1) / 2), sorted.get(sorted.len() / 2)) {
+        (Some(a), Some(b)) => a.midpoint(*b),
+        _ => 0,
+    }
+}
+
+fn parts(records: &[&Latency], count: u64) -> BTreeMap<String, f64> {
+    let sum = |part: Part| records.iter().map(|r| r.parts_sum[part as usize]).sum::<u128>();
+    let mut parts: BTreeMap<String, f64> =
+        Part::ALL.iter().map(|p| (p.name().to_owned(), mean_us(sum(*p), count))).collect();
+    let steal = sum(Part::WakeToRun) + sum(Part::PreemptedToRun);
+    parts.insert("host_wait".to_owned(), mean_us(steal, count));
+    parts
+}
+
+fn ran_instead(records: &[&Latency], count: u64) -> BTreeMap<String, f64> {
+    let mut sums: BTreeMap<&str, u128> = BTreeMap::new();
+    for (label, ns) in records.iter().flat_map(|r| &r.ran_instead) {
+        *sums.entry(label).or_default() += ns;
+    }
+    sums.into_iter().map(|(label, ns)| (label.to_owned(), mean_us(ns, count))).collect()
+}
+
+/// The worst samples of a probe over all repeats of a plan, largest first: so many, at most
+/// [`LatencyRecord::WORST`](vcoop_model::recording::LatencyRecord::WORST) are known.
+pub fn worst_of(runs: &PlanRuns, probe: &str, most: usize) -> Vec<Worst> {
+    let of = |digest: &'_ RepeatSummary| digest.latencies.iter().position(|l| l.probe == probe);
+    let own: Vec<(u32, &Latency)> = (0..)
+        .zip(&runs.repeats)
+        .filter_map(|(repeat, digest)| {
+            let digest = digest.as_ref()?;
+            Some((repeat, &digest.latencies[of(digest)?]))
+        })
+        .collect();
+    worst(&own, most)
+}
+
+fn worst(own: &[(u32, &Latency)], most: usize) -> Vec<Worst> {
+    let mut all: Vec<_> =
+        own.iter().flat_map(|(repeat, l)| l.worst.iter().map(move |w| (*repeat, w))).collect();
+    all.sort_by_key(|(repeat, w)| (std::cmp::Reverse(w.latency_ns), *repeat, w.due_ns));
+    let shown = all.into_iter().take(most);
+    let parts = |w: &vcoop_model::recording::WorstSample| {
+        let pairs = Part::ALL.iter().zip(w.parts).filter(|(_, ns)| *ns > 0);
+        pairs.map(|(part, ns)| (part.name().to_owned(), us(ns))).collect()
+    };
+    shown
+        .map(|(repeat, w)| Worst {
+            repeat,
+            due_us: us(w.due_ns),
+            latency_us: us(w.latency_ns),
+            parts: parts(w),
+            ran_instead: w.ran_instead.iter().map(|(l, ns)| (l.clone(), us(*ns))).collect(),
+        })
+        .collect()
+}
+
+/// Events that a number of this unit stands for, in a repeat of such a length; none where it does not
+/// count any.
+fn events_per(unit: &str, duration_ns: u64) -> Option<f64> {
+    let seconds = duration_ns as f64 / 1e9;
+    match unit {
+        "1/s" => Some(seconds),
+        "1/min" => Some(seconds / 60.0),
+        "count" => Some(1.0),
+        _ => None,
+    }
+}
+
+/// `per`: [`events_per`].
+fn number(key: Key, own: &[f64], pair: &(Vec<f64>, Vec<f64>), per: Option<f64>) -> ScalarSeries {
+    let mean = |values: &[f64]| weighted_mean(&vec![1; values.len()], values);
+    // Scalars are few bytes, but the weights are those of the blocks: fold alike.
+    let (mine, base) = (fold(&pair.0), fold(&pair.1));
+    let paired = !mine.is_empty() && mine.len() == base.len();
+    let point = if paired { quotient(mean(&mine), mean(&base)) } else { f64::NAN };
+    let (value, value_ci95) = mean_of(own, per);
+    let interval = if paired { interval_of_ratio(pair, (&mine, &base), per) } else { None };
+    ScalarSeries {
+        key,
+        value: value.is_finite().then_some(value),
+        value_ci95,
+        ratio_to_baseline: point.is_finite().then(|| ratio(point)),
+        ratio_ci95: interval.map(|ends| ends.map(ratio)),
+    }
+}
+
+/// The mean over repeats, NaN without any, and its interval.
+fn mean_of(values: &[f64], per: Option<f64>) -> (f64, Option<Interval>) {
+    let blocks = fold(values);
+    let mean = weighted_mean(&vec![1; blocks.len()], &blocks);
+    (scalar(mean), interval_of_mean(values, per).map(|ends| ends.map(scalar)))
+}
+
+/// Values as counts of events.
+fn counts(values: &[f64], per: f64) -> Vec<f64> {
+    values.iter().map(|value| value * per).collect()
+}
+
+/// Whether values are zero in some repeats: nobody knows how often what they measure happens.
+fn comes_and_goes(values: &[f64]) -> bool {
+    values.contains(&0.0)
+}
+
+/// The interval of a mean over repeats.
+fn interval_of_mean(values: &[f64], per: Option<f64>) -> Option<Interval> {
+    match per {
+        Some(per) => {
+            let counts = counts(values, per);
+            if stats::are_few(&counts) {
+                return stats::interval_of_counts(&counts).map(|ends| ends.map(|end| end / per));
+            }
+        }
+        None if comes_and_goes(values) => return None,
+        None => {}
+    }
+    let blocks = fold(values);
+    stats::interval(blocks.len(), |w| weighted_mean(w, &blocks))
+}
+
+/// The interval of the ratio of two means over the same repeats; `folded`: their blocks.
+fn interval_of_ratio(
+    (mine, base): &(Vec<f64>, Vec<f64>),
+    folded: (&[f64], &[f64]),
+    per: Option<f64>,
+) -> Option<Interval> {
+    match per {
+        Some(per) => {
+            let (mine, base) = (counts(mine, per), counts(base, per));
+            if stats::are_few(&mine) || stats::are_few(&base) {
+                return stats::interval_of_count_ratio(&mine, &base);
+            }
+        }
+        None if comes_and_goes(mine) || comes_and_goes(base) => return None,
+        None => {}
+    }
+    let (mine, base) = folded;
+    stats::interval(mine.len(), |w| quotient(weighted_mean(w, mine), weighted_mean(w, base)))
+}
+
+/// Means of blocks, formed as [`blocks`] forms them.
+fn fold(values: &[f64]) -> Vec<f64> {
+    let blocks = values.len().min(MAX_BLOCKS);
+    let of_block = |b: usize| values.iter().skip(b).step_by(MAX_BLOCKS);
+    (0..blocks).map(|b| of_block(b).sum::<f64>() / of_block(b).count() as f64).collect()
+}

@@ -1,0 +1,131 @@
+//! Where a plan can run.
+
+mod kvm;
+mod select;
+mod sim;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod vm;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use vcoop_model::plan::Plan;
+use vcoop_model::recording::Recording;
+use vcoop_model::trace_event::Observer;
+
+pub use kvm::Kvm;
+pub use select::{Choice, Request, Selection, select};
+pub use sim::{Sim, SimHere};
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub use vm::{Applied, Applies, Vm};
+
+/// Something that runs a plan.
+pub trait Backend: Sync + fmt::Debug {
+    /// Name, as `--backend` and results have it.
+    fn name(&self) -> &'static str;
+
+    /// Whether a run takes real time and has the host to itself.
+    fn is_live(&self) -> bool {
+        false
+    }
+
+    /// The host that it simulates for a plan; none for one that runs on a living host.
+    fn host(&self, _plan: &Plan) -> Option<String> {
+        None
+    }
+
+    /// Whether it can run here.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, and how to get it.
+    fn available(&self) -> Result<(), Unavailable>;
+
+    /// Whether this plan can run here.
+    ///
+    /// # Errors
+    ///
+    /// What the plan needs and this host, or this backend, does not have.
+    fn check(&self, _plan: &Plan) -> Result<(), Unavailable> {
+        self.available()
+    }
+
+    /// Facts about the host that a reader of the result needs; none for a simulated one.
+    fn environment(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+
+    /// Runs a plan once. `stop` is asked now and then; when it answers true the run ends early and
+    /// gives back what it has. A run that failed half way gives what it had measured beside the reason,
+    /// where the backend can.
+    ///
+    /// # Errors
+    ///
+    /// Why the run failed with nothing measured, in one sentence without the plan's name: the caller
+    /// adds it.
+    fn run_partly(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(Recording, Option<String>), String>;
+
+    /// [`run_partly`](Self::run_partly), but what a run that failed had measured is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Why the run failed.
+    fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
+        let (recording, failure) = self.run_partly(plan, seed, stop)?;
+        failure.map_or(Ok(recording), Err)
+    }
+
+    /// [`run_partly`](Self::run_partly), and tells an observer what happens as far as the backend
+    /// knows it: nothing, where it does not say otherwise.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn observe(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+        _observer: &mut dyn Observer,
+    ) -> Result<(Recording, Option<String>), String> {
+        self.run_partly(plan, seed, stop)
+    }
+}
+
+/// A backend, and which plans it runs.
+#[derive(Clone, Debug)]
+pub struct Column<'a> {
+    /// The backend.
+    pub backend: &'a dyn Backend,
+    /// Indices of its plans, ascending.
+    pub plans: Vec<usize>,
+}
+
+impl<'a> Column<'a> {
+    /// A backend that runs all of so many plans.
+    pub fn all(backend: &'a dyn Backend, plans: usize) -> Self {
+        Self { backend, plans: (0..plans).collect() }
+    }
+}
+
+/// A facility that is not there: exit code 3.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unavailable {
+    /// What is missing.
+    pub what: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n  remedy: {}", self.what, self.remedy)
+    }
+}
+
+impl std::error::Error for Unavailable {}

@@ -1,0 +1,82 @@
+//! Real vCPUs.
+
+use std::collections::BTreeMap;
+
+use vcoop_model::plan::Plan;
+use vcoop_model::recording::Recording;
+use vcoop_model::trace_event::Observer;
+
+use super::{Backend, Unavailable};
+use crate::xen_on_linux::xen_on_linux;
+
+/// Real vCPUs on `/dev/kvm`.
+#[derive(Clone, Copy, Debug)]
+pub struct Kvm;
+
+/// What to do about a plan that the lab cannot run as it is.
+fn remedy(plan: &Plan) -> String {
+    let simulate = "use --backend sim, which simulates the host the scenario describes";
+    match xen_on_linux(plan) {
+        Some(_) => format!("{simulate}, or --fit, with which this host stands in for Xen's"),
+        None => simulate.to_owned(),
+    }
+}
+
+impl Backend for Kvm {
+    fn name(&self) -> &'static str {
+        "kvm"
+    }
+
+    fn is_live(&self) -> bool {
+        true
+    }
+
+    fn available(&self) -> Result<(), Unavailable> {
+        vcoop_lab::available().map_err(|missing| Unavailable {
+            what: format!("backend kvm: {}", missing.what),
+            remedy: missing.remedy,
+        })
+    }
+
+    fn check(&self, plan: &Plan) -> Result<(), Unavailable> {
+        self.available()?;
+        vcoop_lab::check(plan).map_err(|error| {
+            let (why, remedy) = match &error {
+                vcoop_lab::Error::Missing(missing) => {
+                    (missing.what.clone(), missing.remedy.clone())
+                }
+                other => (other.to_string(), remedy(plan)),
+            };
+            Unavailable { what: format!("backend kvm cannot run {}: {why}", plan.scenario), remedy }
+        })
+    }
+
+    fn environment(&self) -> BTreeMap<String, String> {
+        vcoop_lab::environment()
+    }
+
+    fn run_partly(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(Recording, Option<String>), String> {
+        let (recording, failure) =
+            vcoop_lab::run_partly(plan, seed, stop, &vcoop_lab::Options::default())
+                .map_err(|e| e.to_string())?;
+        Ok((recording, failure.map(|e| e.to_string())))
+    }
+
+    fn observe(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+        observer: &mut dyn Observer,
+    ) -> Result<(Recording, Option<String>), String> {
+        let options = vcoop_lab::Options::default();
+        let (recording, failure) =
+            vcoop_lab::observe(plan, seed, stop, &options, observer).map_err(|e| e.to_string())?;
+        Ok((recording, failure.map(|e| e.to_string())))
+    }
+}

@@ -1,0 +1,350 @@
+//! From what `--backend` asks for to who runs which plan.
+
+use vcoop_lab::{SchedExt, host_facts};
+use vcoop_model::plan::{Plan, PolicyPlan};
+use vcoop_policy::config::Means;
+
+use super::{Backend, Column, Kvm, Sim, SimHere, Unavailable};
+use crate::fit::fit;
+use crate::format;
+use crate::params;
+use crate::result::Missing;
+use crate::this_host::ThisHost;
+use crate::xen_on_linux::xen_on_linux;
+
+/// What `--backend` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Real vCPUs with the simulation of this host beside them, where that works; else the simulator
+    /// of the host that the scenario describes.
+    Auto,
+    /// The simulator of the host that the scenario describes.
+    Sim,
+    /// The micro-VM lab; it must work.
+    Kvm,
+}
+
+/// Where plans are to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Backends.
+    pub choice: Choice,
+    /// Scale plans that need more CPUs than this host has down to it, and let it stand in for Xen's.
+    pub fit: bool,
+}
+
+/// Who runs which plan.
+#[derive(Debug)]
+pub struct Selection {
+    /// The plans, scaled where that was asked for.
+    pub plans: Vec<Plan>,
+    /// Backends in the order of the report, and the plans of each.
+    backends: Vec<(Box<dyn Backend>, Vec<usize>)>,
+    /// What cannot run on a backend that runs others.
+    pub missing: Vec<Missing>,
+    /// How plans were scaled, and what stands for what.
+    pub fitted: Option<String>,
+    /// What `auto` left out and why: one line for stderr.
+    pub note: Option<String>,
+    /// What this host's scheduler does to a live run's boosts: one line for stderr.
+    pub caution: Option<String>,
+}
+
+impl Selection {
+    /// As the runner takes them.
+    pub fn columns(&self) -> Vec<Column<'_>> {
+        let columns = self.backends.iter();
+        columns.map(|(b, plans)| Column { backend: &**b, plans: plans.clone() }).collect()
+    }
+
+    /// What the live backend is about to do to this host, and for how long at least.
+    pub fn announcement(&self) -> Option<String> {
+        let (_, plans) = self.backends.iter().find(|(backend, _)| backend.is_live())?;
+        let own = || plans.iter().filter_map(|&plan| self.plans.get(plan));
+        let runs: u32 = own().map(|plan| plan.repeats).sum();
+        let time = |plan: &Plan| (plan.warmup_ns + plan.duration_ns) * u64::from(plan.repeats);
+        let time = format::time(own().map(time).sum::<u64>() as f64 / 1e3);
+        let cpus = own().map(|plan| plan.host.sched.cpus()).max().unwrap_or(0);
+        let threads = |plan: &Plan| plan.vms.iter().map(|vm| vm.vcpu_cpus.len()).sum::<usize>();
+        let (vcpus, tasks) = (own().map(threads).max()?, own().map(|p| p.host_tasks.len()).max()?);
+        let mut names: Vec<&str> = Vec::new();
+        for plan in own().filter(|plan| is_real_time(plan)) {
+            if !names.contains(&plan.policy_name.as_str()) {
+                names.push(&plan.policy_name);
+            }
+        }
+        let real_time = match names.as_slice() {
+            [] => String::new(),
+            names => format!(", and those of vCPUs under {}", names.join(", ")),
+        };
+        Some(format!(
+            "measuring on this host, {runs} runs, {time} or longer. Threads on {cpus} of its CPUs: of \
+             vCPUs {vcpus}, of load and probes {tasks}. Real-time: one of the lab's own{real_time}. What else runs there is slowed down, and is measured, too. Ctrl-C ends it, and all is as before"
+        ))
+    }
+
+    /// Whether anything is measured live.
+    pub fn is_live(&self) -> bool {
+        self.backends.iter().any(|(backend, _)| backend.is_live())
+    }
+}
+
+/// Turns a request into backends, and says which plans each runs. A live backend runs what it can
+/// of a table and says what it cannot; if that is all, it is not selected.
+///
+/// # Errors
+///
+/// The backend that was asked for by name cannot run here, or none of the plans on it.
+pub fn select(request: Request, plans: Vec<Plan>) -> Result<Selection, Unavailable> {
+    let (plans, fitted) = if request.fit { fitted(plans) } else { (plans, None) };
+    let mut selection = Selection {
+        plans,
+        fitted,
+        backends: Vec::new(),
+        missing: Vec::new(),
+        note: None,
+        caution: None,
+    };
+    let simulate = |mut selection: Selection, note: Option<String>| {
+        let all = (0..selection.plans.len()).collect();
+        selection.backends.push((Box::new(Sim), all));
+        selection.note = note;
+        selection
+    };
+    if request.choice == Choice::Sim {
+        return Ok(simulate(selection, None));
+    }
+    let live = match live(&selection.plans) {
+        Ok(live) => live,
+        Err(why) if request.choice == Choice::Kvm => return Err(why),
+        Err(why) => {
+            let note = format!("simulating the host that the scenario describes ({})", why.what);
+            return Ok(simulate(selection, Some(note)));
+        }
+    };
+    if request.choice == Choice::Auto {
+        let here = SimHere(ThisHost::look());
+        let how = here.0.describe();
+        let costs = selection.plans.first().map_or("", |plan| &plan.host.profile);
+        selection.note = Some(format!(
+            "simulating this host beside it: {how}; costs of profile {costs} (`vcoop calibrate -o FILE` \
+             measures this host's, --calibration FILE takes them)"
+        ));
+        selection.backends.push((Box::new(here), live.plans.clone()));
+    }
+    let run = live.plans.iter().map(|&plan| &selection.plans[plan]);
+    selection.caution = host_facts().sched_ext.and_then(|loaded| caution(&loaded, run));
+    selection.backends.push((Box::new(Kvm), live.plans));
+    selection.missing = live.missing;
+    Ok(selection)
+}
+
+/// What a loaded sched_ext scheduler makes of plans that need the fair class.
+fn caution<'p>(loaded: &SchedExt, mut plans: impl Iterator<Item = &'p Plan>) -> Option<String> {
+    let found = plans.find(|plan| loaded.takes_fair && sets_nice_or_slice(plan))?;
+    Some(format!(
+        "the sched_ext scheduler {} schedules this host's fair threads: nice values and slices, \
+         which policy {} sets, do nothing unless it reads them",
+        loaded.ops, found.policy_name
+    ))
+}
+
+/// Whether the policy of a plan gives vCPUs a class above the fair one, boosted or not.
+fn is_real_time(plan: &Plan) -> bool {
+    let own = plan.vms.iter().flat_map(|vm| &vm.vcpu_means).copied();
+    let above = |means: Means| !matches!(means, Means::Nice(_) | Means::Slice(_));
+    means(&plan.policy).is_some_and(|means| {
+        let mut own = own.peekable();
+        if own.peek().is_none() { above(means) } else { own.any(|own| above(own.unwrap_or(means))) }
+    })
+}
+
+/// What a policy boosts by, if it does.
+fn means(policy: &PolicyPlan) -> Option<Means> {
+    match policy {
+        PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => None,
+        PolicyPlan::Static { means } => Some(*means),
+        PolicyPlan::Dynamic(config) => Some(config.means),
+        PolicyPlan::WakeBoost(config) => Some(config.means),
+    }
+}
+
+/// Whether the policy of a plan gives vCPUs a nice value or a slice, boosted or not.
+fn sets_nice_or_slice(plan: &Plan) -> bool {
+    let Some(means) = means(&plan.policy) else { return false };
+    let at_rest = match &plan.policy {
+        PolicyPlan::Dynamic(config) => config.repay || config.rest_slice_ns.is_some(),
+        PolicyPlan::WakeBoost(config) => config.repay || config.rest_slice_ns.is_some(),
+        _ => false,
+    };
+    let own = plan.vms.iter().flat_map(|vm| &vm.vcpu_means);
+    let fair =
+        |own: &Option<Means>| matches!(own.unwrap_or(means), Means::Nice(_) | Means::Slice(_));
+    at_rest || own.into_iter().any(fair)
+}
+
+/// What the lab runs of these plans, and what it does not.
+struct Live {
+    plans: Vec<usize>,
+    missing: Vec<Missing>,
+}
+
+fn live(plans: &[Plan]) -> Result<Live, Unavailable> {
+    Kvm.available()?;
+    let mut live = Live { plans: Vec::new(), missing: Vec::new() };
+    let mut first = None;
+    for (i, plan) in plans.iter().enumerate() {
+        match Kvm.check(plan) {
+            Ok(()) => live.plans.push(i),
+            Err(why) => {
+                live.missing.push(Missing {
+                    backend: Kvm.name().to_owned(),
+                    policy: plan.policy_name.clone(),
+                    params: params::short(&plan.params),
+                    why: why.what.clone(),
+                    remedy: why.remedy.clone(),
+                });
+                first.get_or_insert(why);
+            }
+        }
+    }
+    match first {
+        Some(why) if live.plans.is_empty() => Err(why),
+        _ => Ok(live),
+    }
+}
+
+fn fitted(plans: Vec<Plan>) -> (Vec<Plan>, Option<String>) {
+    let cpus = ThisHost::look().cpus();
+    let mut words = None;
+    let plans = plans.into_iter().map(|plan| {
+        let (plan, stands_in) = match xen_on_linux(&plan) {
+            Some((plan, how)) => (plan, Some(how)),
+            None => (plan, None),
+        };
+        let (plan, scaled) = match fit(&plan, cpus) {
+            Some((plan, how)) => (plan, Some(how)),
+            None => (plan, None),
+        };
+        let how: Vec<String> = stands_in.into_iter().chain(scaled).collect();
+        if !how.is_empty() {
+            words.get_or_insert(how.join("; "));
+        }
+        plan
+    });
+    (plans.collect(), words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vcoop_model::builtin::builtin_scenario;
+    use vcoop_model::capture::NoCaptures;
+    use vcoop_model::scenario::{Scenario, Set};
+    use vcoop_testing::{Skip, need_kvm};
+
+    fn plans(cpus: u32) -> Vec<Plan> {
+        let shape = format!("host.topology.cores_per_llc={cpus}");
+        let sets = [format!("host.pcpus={cpus}"), shape].map(|set| Set::parse(&set).unwrap());
+        let text = builtin_scenario("busy-host-1").unwrap();
+        Scenario::parse("busy-host-1", text, &sets, &NoCaptures).unwrap().plans(None).unwrap()
+    }
+
+    fn request(choice: Choice) -> Request {
+        Request { choice, fit: false }
+    }
+
+    fn names(selection: &Selection) -> Vec<&'static str> {
+        selection.columns().iter().map(|column| column.backend.name()).collect()
+    }
+
+    #[test]
+    fn sim_by_name_simulates_what_the_scenario_describes() {
+        let selection = select(request(Choice::Sim), plans(2)).unwrap();
+        assert_eq!(names(&selection), ["sim"]);
+        assert!(!selection.is_live() && selection.note.is_none());
+        assert_eq!(selection.announcement(), None);
+        assert_eq!(selection.columns()[0].plans.len(), selection.plans.len());
+    }
+
+    #[test]
+    fn auto_on_a_host_that_is_too_small_simulates_and_says_why() {
+        let selection = select(request(Choice::Auto), plans(1000));
+        let selection = selection.unwrap();
+        assert_eq!(names(&selection), ["sim"]);
+        assert!(selection.note.unwrap().starts_with("simulating the host that the scenario"));
+    }
+
+    #[test]
+    fn kvm_by_name_works_or_is_refused_with_a_remedy() {
+        match select(request(Choice::Kvm), plans(1000)) {
+            Ok(_) => panic!("no test machine has so many CPUs"),
+            Err(why) => assert!(why.what.contains("kvm") && !why.remedy.is_empty()),
+        }
+    }
+
+    #[test]
+    fn a_policy_that_a_sched_ext_scheduler_may_not_heed_is_named() {
+        let said = |takes_fair, sets: &[&str]| {
+            let loaded = SchedExt { ops: "scx_rusty".to_owned(), takes_fair };
+            let sets: Vec<Set> = sets.iter().map(|set| Set::parse(set).unwrap()).collect();
+            let text = builtin_scenario("busy-host-1").unwrap();
+            let scenario = Scenario::parse("busy-host-1", text, &sets, &NoCaptures).unwrap();
+            caution(&loaded, scenario.plans(None).unwrap().iter())
+        };
+        let fifo = ["policy.dynamic.repay=false", "policy.dynamic.rest_slice=0us"];
+        assert_eq!(said(true, &fifo), None, "FIFO is above it");
+        let sets = [fifo[0], fifo[1], "policy.dynamic.means=nice -20", "vm.guest.means=nice -10"];
+        for sets in [&fifo[..1], &fifo[1..], &sets[..3]] {
+            let text = said(true, sets).unwrap();
+            assert!(text.contains("scx_rusty") && text.contains("policy dynamic"), "{text}");
+            assert_eq!(said(false, sets), None, "fair threads are the kernel's own");
+        }
+        let own = said(true, &[sets[0], sets[1], sets[3]]).unwrap();
+        assert!(own.contains("policy wake-boost"), "a VM's own means count: {own}");
+    }
+
+    #[test]
+    fn auto_where_it_fits_stands_side_by_side() {
+        if let Err(skip) = need_kvm(vcoop_lab::available()) {
+            return skip.tell();
+        }
+        // The scenario needs two CPUs, and one is as good here.
+        let selection = select(request(Choice::Auto), plans(1));
+        let selection = selection.unwrap();
+        assert_eq!(names(&selection), ["sim", "kvm"]);
+        assert!(selection.is_live() && selection.missing.is_empty());
+        let said = selection.announcement().unwrap();
+        assert!(said.contains("on 1 of its CPUs") && said.contains(", dynamic, static"), "{said}");
+    }
+
+    #[test]
+    fn what_is_too_big_fits_when_scaled() {
+        if let Err(skip) = need_kvm(vcoop_lab::available()) {
+            return skip.tell();
+        }
+        let mut request = request(Choice::Kvm);
+        request.fit = true;
+        match select(request, plans(1000)) {
+            Ok(selection) => assert!(selection.fitted.unwrap().contains("1000")),
+            Err(why) => Skip::because(why).tell(),
+        }
+    }
+
+    #[test]
+    fn an_experiment_of_xen_runs_live_when_the_host_may_stand_in() {
+        if let Err(skip) = need_kvm(vcoop_lab::available()) {
+            return skip.tell();
+        }
+        let text = builtin_scenario("xen-vmping").unwrap();
+        let plans =
+            || Scenario::parse("xen-vmping", text, &[], &NoCaptures).unwrap().plans(None).unwrap();
+        let refused = select(request(Choice::Kvm), plans()).unwrap_err();
+        assert!(refused.remedy.contains("--fit"), "{refused}");
+        let request = Request { fit: true, ..request(Choice::Kvm) };
+        let selection = select(request, plans()).unwrap();
+        assert_eq!(names(&selection), ["kvm"]);
+        assert!(selection.missing.is_empty());
+        assert!(selection.fitted.unwrap().contains("the host for dom0"));
+    }
+}

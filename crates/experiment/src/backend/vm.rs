@@ -1,0 +1,206 @@
+//! A VM that runs on this host, under one policy after the other.
+
+mod exec;
+mod probe;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use vcoop_model::plan::{Ns, Plan};
+use vcoop_model::recording::{Recording, Scalar};
+use vcoop_model::trace_event::Observer;
+use vcoop_observe::{Nobody, Observation, Slicing, Subject};
+use vcoop_threads::affinity;
+use vcoop_vmm::Vm as Found;
+
+use super::{Backend, Unavailable};
+use crate::result::Note;
+use crate::vm::BACKEND;
+use exec::Exec;
+use probe::HostProbe;
+
+/// Who applies policies to the VM.
+pub trait Applies: Send + fmt::Debug {
+    /// Applies the plan's policy, in place of the one in force.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    fn apply(&mut self, plan: &Plan) -> Result<(), String>;
+
+    /// Takes it back.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    fn take_back(&mut self) -> Result<Applied, String>;
+}
+
+/// What a policy did while it was in force, over all vCPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Boosts.
+    pub boosts: u64,
+    /// Times the budget ended or prevented a boost.
+    pub throttles: u64,
+    /// Time boosted and awake.
+    pub boosted_ns: Ns,
+    /// How long it was in force.
+    pub for_ns: Ns,
+}
+
+/// A VM that runs on this host. A run applies the plan's policy, lets the warm-up pass, and then
+/// measures for the plan's duration, or for as long as the command takes that runs meanwhile.
+#[derive(Debug)]
+pub struct Vm {
+    found: Found,
+    applies: Mutex<Box<dyn Applies>>,
+    /// A thread of the host measures beside the VM.
+    probes: bool,
+    /// Runs in the meantime.
+    command: Option<String>,
+    notes: Mutex<Vec<Note>>,
+}
+
+impl Vm {
+    /// A VM that was found. `probes`: a fair thread measures what waits on the vCPUs' CPUs. `command`:
+    /// a line of shell that runs during each measurement, and prints `NAME=NUMBER`.
+    pub fn new(
+        found: Found,
+        applies: Box<dyn Applies>,
+        probes: bool,
+        command: Option<String>,
+    ) -> Self {
+        Self { found, applies: Mutex::new(applies), probes, command, notes: Mutex::default() }
+    }
+
+    /// What could not be seen, and what looking took; each once.
+    pub fn notes(&self) -> Vec<Note> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The sets of CPUs that its vCPUs may use, each once.
+    fn cpu_sets(&self) -> Vec<Vec<u32>> {
+        let mut sets: Vec<Vec<u32>> =
+            self.found.vcpus.iter().filter_map(|v| affinity(v.thread.tid as i32).ok()).collect();
+        sets.sort();
+        sets.dedup();
+        sets
+    }
+
+    fn measure(
+        &self,
+        plan: &Plan,
+        stop: &dyn Fn() -> bool,
+        observer: &mut dyn Observer,
+    ) -> Result<Recording, String> {
+        let name = &self.found.name;
+        let said = |e: &dyn fmt::Display| e.to_string();
+        let mut observation = Observation::new(Subject::of(&self.found)).map_err(|e| said(&e))?;
+        let pause = |observation: &mut Observation, until: Instant, observer: &mut dyn Observer| {
+            while Instant::now() < until && !stop() {
+                let left = until.saturating_duration_since(Instant::now());
+                thread::sleep(left.min(Observation::LOOK));
+                observation.poll(observer);
+            }
+        };
+        let warm = Instant::now() + Duration::from_nanos(plan.warmup_ns);
+        pause(&mut observation, warm, &mut Nobody);
+        let length = Duration::from_nanos(plan.duration_ns);
+        let probe = self.probes.then(|| HostProbe::start(&self.cpu_sets()));
+        observation.begin(Slicing { slices: plan.slices, duration_ns: plan.duration_ns });
+        let began = Instant::now();
+        let command = self.command.as_ref();
+        let mut exec =
+            command.map(|line| Exec::start(line, name, &plan.policy_name, length)).transpose()?;
+        pause(&mut observation, began + length, observer);
+        while let Some(running) = &mut exec
+            && !stop()
+            && running.is_running()?
+        {
+            pause(&mut observation, Instant::now() + Observation::LOOK, observer);
+        }
+        let observed = observation.end(observer)?;
+        if !observation.is_there() {
+            return Err(format!("{name} has ended"));
+        }
+        let mut recording = observed.recording;
+        recording.latencies.extend(probe.map(HostProbe::end));
+        if !stop()
+            && let Some(exec) = exec
+        {
+            recording.scalars.extend(exec.end()?);
+        }
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        for note in observed.notes {
+            let note = Note { evidence: note.evidence, remedy: note.remedy };
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        Ok(recording)
+    }
+}
+
+impl Backend for Vm {
+    fn name(&self) -> &'static str {
+        BACKEND
+    }
+
+    fn is_live(&self) -> bool {
+        true
+    }
+
+    fn available(&self) -> Result<(), Unavailable> {
+        let observation = Observation::new(Subject::of(&self.found));
+        observation
+            .map(drop)
+            .map_err(|missing| Unavailable { what: missing.what, remedy: missing.remedy })
+    }
+
+    fn environment(&self) -> BTreeMap<String, String> {
+        let (found, cpus) = (&self.found, self.cpu_sets());
+        let lists: Vec<String> = cpus.iter().map(|set| vcoop_threads::cpu_list(set)).collect();
+        let mut facts = vcoop_lab::environment();
+        let mut put = |key: &str, value: String| _ = facts.insert(key.to_owned(), value);
+        put("vm", format!("{}, {}, {}, process {}", found.name, found.vmm, found.accel, found.pid));
+        put("vm cpus", lists.join("; "));
+        facts
+    }
+
+    fn run_partly(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(Recording, Option<String>), String> {
+        self.observe(plan, seed, stop, &mut Nobody)
+    }
+
+    fn observe(
+        &self,
+        plan: &Plan,
+        _seed: u64,
+        stop: &dyn Fn() -> bool,
+        observer: &mut dyn Observer,
+    ) -> Result<(Recording, Option<String>), String> {
+        let mut applies = self.applies.lock().unwrap_or_else(PoisonError::into_inner);
+        applies.apply(plan)?;
+        let measured = self.measure(plan, stop, observer);
+        let applied = applies.take_back()?;
+        let mut recording = measured?;
+        let name = Subject::of(&self.found).name;
+        let mut put = |metric: &str, unit: &'static str, value: f64| {
+            recording.scalars.insert((name.clone(), metric.to_owned()), Scalar { unit, value });
+        };
+        let (for_s, vcpus) = (applied.for_ns.max(1) as f64 / 1e9, self.found.vcpus.len() as f64);
+        put("boosts", "1/s", applied.boosts as f64 / for_s);
+        put("throttles", "1/s", applied.throttles as f64 / for_s);
+        put("boosted", "%", applied.boosted_ns as f64 / 1e7 / for_s / vcpus.max(1.0));
+        Ok((recording, None))
+    }
+}

@@ -1,0 +1,354 @@
+//! How a policy can be had today: the lines to type on the host, or why it is for simulation only.
+
+use serde::{Deserialize, Serialize};
+use vcoop_model::capture::NoCaptures;
+use vcoop_model::plan::virt::{GuestIdle, GuestTimer, IpiPath, Virt};
+use vcoop_model::plan::{HostSched, Plan, PolicyPlan};
+use vcoop_model::running_vm::RunningVm;
+use vcoop_model::scenario::{POLICIES, Scenario};
+use vcoop_policy::config::{AdvanceConfig, Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
+use vcoop_policy::govern::Kind;
+
+/// What to type for a policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deployment {
+    /// Policy.
+    pub policy: String,
+    /// Lines, each by itself with a word about it after `#`. `VM` and `TID` stand for a VM's name and
+    /// for the thread of a vCPU, which `vcoop vms` shows.
+    pub lines: Vec<String>,
+    /// Parts of it that are for simulation only, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub simulation_only: Vec<String>,
+}
+
+/// What the VM is called in lines about no VM in particular.
+const ANY: &str = "VM";
+
+/// How the policy of a plan can be had for a VM, beyond what the plan without it (`base`) has already.
+pub fn deploy(plan: &Plan, base: Option<&Plan>, vm: Option<&str>) -> Deployment {
+    let mut found = Deployment { policy: plan.policy_name.clone(), ..Deployment::default() };
+    let foreign = match plan.host.sched {
+        HostSched::Linux(_) => None,
+        HostSched::Credit1(_) => Some("Xen's"),
+        HostSched::Pool(_) => Some("PowerVM's"),
+    };
+    if let Some(whose) = foreign {
+        let why = format!("its host has {whose} scheduler, and vcoop applies nothing there");
+        found.simulation_only.push(why);
+        return found;
+    }
+    attach(&plan.policy, vm.unwrap_or(ANY), &mut found);
+    let plain = Virt::default();
+    for (i, own) in plan.vms.iter().enumerate() {
+        let before = base.and_then(|base| base.vms.get(i)).map_or(&plain, |vm| &vm.virt);
+        virtualise(&own.virt, before, &mut found);
+        if base.is_none_or(|base| base.governor(i).is_none()) {
+            govern(plan, i, &mut found);
+        }
+    }
+    for lines in [&mut found.lines, &mut found.simulation_only] {
+        let mut seen = std::collections::BTreeSet::new();
+        lines.retain(|line| seen.insert(line.clone()));
+    }
+    found
+}
+
+/// The same of each built-in policy.
+pub fn builtin() -> Vec<Deployment> {
+    POLICIES.iter().filter_map(|name| Some(deploy(&plain(name)?, None, None))).collect()
+}
+
+/// A built-in policy as it is, for a VM of one vCPU.
+fn plain(policy: &str) -> Option<Plan> {
+    let living = RunningVm { name: "vm".to_owned(), vcpus: 1, pcpus: 1 };
+    let mut text = living.scenario(&[policy.to_owned()]);
+    if policy == "ratelimit-auto" {
+        text += "\n[host.sched]\nclass = \"credit1\"\n";
+    }
+    let scenario = Scenario::parse("builtin", &text, &[], &NoCaptures).ok()?;
+    scenario.plans(None).ok()?.into_iter().next()
+}
+
+/// The boosts: `vcoop attach`, and by hand what is for life.
+fn attach(policy: &PolicyPlan, vm: &str, found: &mut Deployment) {
+    let of = |name: &str, sets: Vec<String>| {
+        let own = |set| format!(" --set {}", quoted(&format!("policy.{name}.{set}")));
+        let sets: String = sets.into_iter().map(own).collect();
+        format!("vcoop attach {} --policy {name}{sets}", quoted(vm))
+    };
+    let default = |name| plain(name).map(|plan| plan.policy);
+    match policy {
+        PolicyPlan::Vanilla => {}
+        PolicyPlan::Static { means } => {
+            let usual =
+                matches!(default("static"), Some(PolicyPlan::Static { means: m }) if m == *means);
+            let set = (!usual).then(|| format!("means={}", words(*means)));
+            found.lines.push(of("static", set.into_iter().collect()));
+            found.lines.extend(by_hand(*means));
+        }
+        PolicyPlan::WakeBoost(own) => {
+            let Some(PolicyPlan::WakeBoost(usual)) = default("wake-boost") else { return };
+            let mut sets = Sets::default();
+            let WakeBoostConfig { means, run_ns, vcpu_budget, vm_budget, .. } = *own;
+            let WakeBoostConfig { boost_on_injection, repay, rest_slice_ns, .. } = *own;
+            sets.add("means", words(means), words(usual.means));
+            sets.add("run", time(run_ns), time(usual.run_ns));
+            sets.budgets(vcpu_budget, usual.vcpu_budget, vm_budget, usual.vm_budget);
+            let injection = boost_on_injection.to_string();
+            sets.add("boost_on_injection", injection, usual.boost_on_injection.to_string());
+            sets.add("repay", repay.to_string(), usual.repay.to_string());
+            sets.rest(rest_slice_ns, usual.rest_slice_ns);
+            found.lines.push(of("wake-boost", sets.0));
+        }
+        PolicyPlan::Dynamic(own) => {
+            let Some(PolicyPlan::Dynamic(usual)) = default("dynamic") else { return };
+            let DynamicConfig { means, vcpu_budget, vm_budget, max_preempt_off_ns, .. } = *own;
+            let mut sets = Sets::default();
+            sets.add("means", words(means), words(usual.means));
+            sets.budgets(vcpu_budget, usual.vcpu_budget, vm_budget, usual.vm_budget);
+            let longest = |config: &DynamicConfig| time(config.longest_boost_ns.unwrap_or(0));
+            sets.add("longest_boost", longest(own), longest(&usual));
+            sets.add("max_preempt_off", time(max_preempt_off_ns), time(usual.max_preempt_off_ns));
+            for (key, own, usual) in [
+                ("boost_on_injection", own.boost_on_injection, usual.boost_on_injection),
+                ("boost_receiver", own.boost_receiver, usual.boost_receiver),
+                ("boost_on_request", own.boost_on_request, usual.boost_on_request),
+                ("boost_across_idle", own.boost_across_idle, usual.boost_across_idle),
+                ("repay", own.repay, usual.repay),
+            ] {
+                sets.add(key, own.to_string(), usual.to_string());
+            }
+            sets.rest(own.rest_slice_ns, usual.rest_slice_ns);
+            let driver = format!("vcoop vms --how {} # the guest needs vcoop's driver", quoted(vm));
+            found.lines.extend([driver, of("dynamic", sets.0)]);
+        }
+        PolicyPlan::RatelimitAuto(_) => {
+            let why = "ratelimits are of Xen's scheduler, and vcoop applies nothing there";
+            found.simulation_only.push(why.to_owned());
+        }
+    }
+}
+
+/// Keys of a policy that are not as they are built in.
+#[derive(Debug, Default)]
+struct Sets(Vec<String>);
+
+impl Sets {
+    fn add(&mut self, key: &str, own: String, usual: String) {
+        if own != usual {
+            self.0.push(format!("{key}={own}"));
+        }
+    }
+
+    fn budgets(&mut self, vcpu: Budget, vcpu_usual: Budget, vm: Budget, vm_usual: Budget) {
+        for (of, own, usual) in [("vcpu", vcpu, vcpu_usual), ("vm", vm, vm_usual)] {
+            self.add(&format!("{of}_burst"), time(own.burst_ns), time(usual.burst_ns));
+            let percent = |budget: Budget| format!("{}%", f64::from(budget.refill_ppm) / 1e4);
+            self.add(&format!("{of}_refill"), percent(own), percent(usual));
+        }
+    }
+
+    fn rest(&mut self, own: Option<Ns>, usual: Option<Ns>) {
+        let slice = |ns: Option<Ns>| time(ns.unwrap_or(0));
+        self.add("rest_slice", slice(own), slice(usual));
+    }
+}
+
+/// A means for life, without vcoop.
+fn by_hand(means: Means) -> Vec<String> {
+    let each = "# or by hand: each vCPU's thread";
+    let libvirt = |scheduler, priority| {
+        let element =
+            format!("<vcpusched vcpus='0-N' scheduler='{scheduler}' priority='{priority}'/>");
+        format!("virsh edit VM # in <cputune>: {element}")
+    };
+    match means {
+        Means::Fifo(p) => vec![format!("chrt -f -p {p} TID {each}"), libvirt("fifo", p)],
+        Means::Rr(p) => vec![format!("chrt -r -p {p} TID {each}"), libvirt("rr", p)],
+        Means::Nice(nice) => vec![format!("renice -n {nice} -p TID {each}")],
+        Means::Slice(_) => Vec::new(),
+        Means::Deadline { runtime_ns, deadline_ns, period_ns } => {
+            vec![format!("chrt -d -T {runtime_ns} -D {deadline_ns} -P {period_ns} -p 0 TID {each}")]
+        }
+    }
+}
+
+/// How VMs are virtualised under it.
+fn virtualise(own: &Virt, before: &Virt, found: &mut Deployment) {
+    let mut line = |text: &str| found.lines.push(text.to_owned());
+    if own.timer.source != before.timer.source {
+        match own.timer.source {
+            Some(GuestTimer::Hrtimer) => line("modprobe kvm_intel preemption_timer=0"),
+            Some(GuestTimer::HvTimer) => line("modprobe kvm_intel preemption_timer=1"),
+            Some(GuestTimer::Posted) => {
+                line("modprobe kvm pi_inject_timer=1 # with nohz_full= on the host's command line");
+            }
+            Some(GuestTimer::Exitless) => {
+                let why = "timer = \"exitless\": KVM has no such timer, only the lab has";
+                found.simulation_only.push(why.to_owned());
+            }
+            Some(GuestTimer::Lapic) | None => {}
+        }
+    }
+    let mut line = |text: &str| found.lines.push(text.to_owned());
+    if own.timer.advance != before.timer.advance {
+        match own.timer.advance {
+            AdvanceConfig::None => line("modprobe kvm lapic_timer_advance_ns=0"),
+            AdvanceConfig::Fixed(ns) => line(&format!("modprobe kvm lapic_timer_advance_ns={ns}")),
+            AdvanceConfig::Adaptive | AdvanceConfig::Within { .. } => {
+                line("modprobe kvm lapic_timer_advance_ns=-1");
+            }
+        }
+    }
+    if own.apic.posted && !before.apic.posted {
+        line("modprobe kvm_intel enable_apicv=1");
+    }
+    if own.exits_off != before.exits_off || own.idle.guest == GuestIdle::Mwait {
+        line("-overcommit cpu-pm=on # of QEMU; exits are off for all instructions at once");
+    }
+    if own.idle.guest != before.idle.guest {
+        match own.idle.guest {
+            GuestIdle::Poll => line("idle=poll # a parameter of the guest's kernel"),
+            GuestIdle::Haltpoll => {
+                line("cpuidle_haltpoll.force=1 # a parameter of the guest's kernel")
+            }
+            GuestIdle::Hlt | GuestIdle::Mwait => {}
+        }
+    }
+    if own.idle.host_poll != before.idle.host_poll {
+        let ns = own.idle.host_poll.max_ns;
+        line(&format!("echo {ns} > /sys/module/kvm/parameters/halt_poll_ns # of all VMs"));
+    }
+    if own.dedicated && !before.dedicated {
+        line("-cpu host,kvm-hint-dedicated=on # of QEMU");
+    }
+    if own.ipi.path != before.ipi.path {
+        match own.ipi.path {
+            IpiPath::Icr => line("-cpu host,kvm-pv-ipi=off # of QEMU"),
+            IpiPath::Pv => line("-cpu host,kvm-pv-ipi=on # of QEMU"),
+            IpiPath::Posted => line("modprobe kvm_intel enable_ipiv=1"),
+            IpiPath::Cluster => line("-cpu host,kvm-pv-ipi=off,+x2apic # of QEMU"),
+        }
+    }
+    if own.idle.host_poll.fixed {
+        let why = "halt_poll_fixed: KVM's polling adapts since Linux 4.3";
+        found.simulation_only.push(why.to_owned());
+    }
+    if own.spin != before.spin {
+        let why = "how vCPUs spin: that is of the guest's kernel, and has no switch for this";
+        found.simulation_only.push(why.to_owned());
+    }
+}
+
+/// How many vCPUs guests use.
+fn govern(plan: &Plan, vm: usize, found: &mut Deployment) {
+    if plan.governor(vm).is_none() {
+        return;
+    }
+    let own = &plan.vms[vm].virt.govern;
+    let governor = match own.kind {
+        Some(Kind::Step) => "step",
+        Some(Kind::Proportional) => "proportional",
+        Some(Kind::Entitlement | Kind::HostHint) | None => {
+            let why = "the governor goes by the host's word, which no stock guest hears";
+            found.simulation_only.push(why.to_owned());
+            return;
+        }
+    };
+    let by = if own.means.hotplug { " --by hotplug" } else { "" };
+    found.lines.push(format!("vcoop guest --governor {governor}{by} # in the guest"));
+}
+
+/// A duration as scenarios have it.
+fn time(ns: Ns) -> String {
+    let unit = [(1_000_000_000, "s"), (1_000_000, "ms"), (1000, "us")];
+    match unit.into_iter().find(|(size, _)| ns >= *size && ns.is_multiple_of(*size)) {
+        Some((size, unit)) => format!("{}{unit}", ns / size),
+        None => format!("{ns}ns"),
+    }
+}
+
+/// A means as scenarios have it.
+fn words(means: Means) -> String {
+    match means {
+        Means::Fifo(p) => format!("fifo {p}"),
+        Means::Rr(p) => format!("rr {p}"),
+        Means::Nice(nice) => format!("nice {nice}"),
+        Means::Slice(ns) => format!("slice {}", time(ns)),
+        Means::Deadline { runtime_ns, deadline_ns, period_ns } => {
+            format!("deadline {}/{}/{}", time(runtime_ns), time(deadline_ns), time(period_ns))
+        }
+    }
+}
+
+/// A word as a shell takes it.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vcoop_model::scenario::Set;
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_split_them() {
+        assert_eq!(quoted("host.pcpus=8"), "host.pcpus=8");
+        assert_eq!(quoted("policy.dynamic.means=nice -20"), "'policy.dynamic.means=nice -20'");
+        assert_eq!(quoted("a'b"), r"'a'\''b'");
+        assert_eq!(quoted(""), "''");
+    }
+
+    /// The policy that the `--set` options of a line make, as `vcoop attach` reads them.
+    fn read_again(name: &str, line: &str) -> PolicyPlan {
+        let sets = line.split(" --set ").skip(1);
+        let sets = sets.map(|set| Set::parse(set.trim_matches('\'')).unwrap()).collect::<Vec<_>>();
+        let living = RunningVm { name: "vm".to_owned(), vcpus: 1, pcpus: 1 };
+        let text = living.scenario(&[name.to_owned()]);
+        let scenario = Scenario::parse("again", &text, &sets, &NoCaptures).unwrap();
+        scenario.plans(None).unwrap().remove(0).policy
+    }
+
+    #[test]
+    fn a_line_makes_the_policy_that_it_is_printed_for() {
+        for (name, sets) in [
+            ("static", &["means=nice -20"][..]),
+            ("static", &["means=deadline 1ms/5ms/10ms"]),
+            ("wake-boost", &["run=1ms", "vcpu_burst=1500us", "vm_refill=50%", "means=fifo 50"]),
+            ("dynamic", &["repay=true", "rest_slice=700us", "boost_on_request=false"]),
+        ] {
+            let sets = sets.iter().map(|set| Set::parse(&format!("policy.{name}.{set}")).unwrap());
+            let living = RunningVm { name: "vm".to_owned(), vcpus: 1, pcpus: 1 };
+            let text = living.scenario(&[name.to_owned()]);
+            let sets: Vec<Set> = sets.collect();
+            let scenario = Scenario::parse("own", &text, &sets, &NoCaptures).unwrap();
+            let plan = scenario.plans(None).unwrap().remove(0);
+            let found = deploy(&plan, None, Some("web"));
+            let start = format!("vcoop attach web --policy {name} --set ");
+            let line = found.lines.iter().find(|line| line.starts_with(&start));
+            let line = line.unwrap_or_else(|| panic!("{found:?}"));
+            assert_eq!(line.matches(" --set ").count(), sets.len(), "{line}");
+            assert_eq!(read_again(name, line), plan.policy, "{line}");
+        }
+    }
+
+    #[test]
+    fn every_built_in_policy_has_lines_or_a_reason() {
+        let all = builtin();
+        assert_eq!(all.len(), POLICIES.len());
+        for one in &all {
+            let says = !one.lines.is_empty() || !one.simulation_only.is_empty();
+            assert_eq!(says, one.policy != "vanilla", "{one:?}");
+        }
+        let of = |name: &str| all.iter().find(|one| one.policy == name).unwrap();
+        assert_eq!(of("wake-boost").lines, ["vcoop attach VM --policy wake-boost"]);
+        assert!(of("static").lines.iter().any(|line| line.starts_with("chrt -r -p 8 TID")));
+        assert!(of("step").lines[0].starts_with("vcoop guest --governor step"));
+        assert!(of("ratelimit-auto").simulation_only[0].contains("Xen"));
+    }
+}

@@ -1,0 +1,427 @@
+//! The rule that says which policy is best, whoever asks: `run`, `tune`, `capacity`, `map`, `compare`,
+//! the report and Python.
+//!
+//! A policy is judged by its [`Effect`]s: what it does to each series, as ratios to the baseline.
+//!
+//! 1. **Gain.** Each guest latency series counts with the ratio of its p99 to the baseline's, or
+//!    of its mean where it has too few samples for a p99. A policy's gain is the geometric mean of
+//!    these ratios; it improves the guest if that is below 1 and at least one ratio's interval
+//!    lies below 1. A series that misses a larger share of its periods than under the baseline, or
+//!    glitches more often, is not better, whatever its quantiles: the samples it lacks would have
+//!    been the worst.
+//! 2. **Cost.** A policy costs too much if, beyond noise (the ratio's interval excludes 1, by more
+//!    than half a percent), a host probe's mean or p99 rises above its limit, or a load of the host, or
+//!    of a VM whose latency nobody measures, does less than its limit of its work ([`Limits`]); or if a
+//!    host probe misses a larger share of its periods, by more than its limit. One without any sample
+//!    has missed all of them: the work of a task that never runs is lost. What the guest's own other
+//!    work loses is named, but is the guest's bargain.
+//! 3. **Best** is the policy with the smallest gain ratio among those that improve the guest and
+//!    do not cost too much.
+//!
+//! Fewer than [`LEAST_REPEATS`] repeats carry no verdict: intervals from fewer are too narrow. A search
+//! that has fewer, and must prefer something, goes by the values alone.
+
+use crate::format;
+use crate::result::{Interval, Limits};
+
+/// Repeats from which something is claimed.
+pub const LEAST_REPEATS: u32 = 5;
+
+/// Ratios nearer to 1 than this are no difference, however sharp: it is what two decimals show.
+const LEAST_DIFFERENCE: f64 = 0.005;
+
+/// Share of its periods without a sample from which a series is starved.
+const STARVED: f64 = 0.9;
+
+/// Share of missed periods that is worth a word.
+const LEAST_MISSED: f64 = 0.001;
+
+/// Most guest series that a verdict names.
+const MOST_SHOWN: usize = 3;
+
+/// Whether a ratio's interval lies below 1, by more than half a percent.
+pub fn clearly_below(interval: Option<Interval>) -> bool {
+    interval.is_some_and(|[_, hi]| hi < 1.0 - LEAST_DIFFERENCE)
+}
+
+/// Whether a ratio's interval lies above 1, by more than half a percent.
+pub fn clearly_above(interval: Option<Interval>) -> bool {
+    interval.is_some_and(|[lo, _]| lo > 1.0 + LEAST_DIFFERENCE)
+}
+
+/// Whether a series that misses this share of its periods hardly ran. What its samples say is of the
+/// rest.
+pub fn is_starved(missed: f64) -> bool {
+    missed >= STARVED
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { mean: 1.10, p99: 1.25, missed: 0.01, work: 0.95 }
+    }
+}
+
+impl Limits {
+    /// What [`set`](Self::set) takes.
+    pub const HELP: &str = "mean=1.1x, p99=1.25x (a host probe's, to the baseline's), missed=1% (of \
+                            its periods, more) or work=0.95x (of what loads do under the baseline)";
+
+    /// Changes one of them, as in `p99=2x`.
+    ///
+    /// # Errors
+    ///
+    /// What can be written.
+    pub fn set(&mut self, text: &str) -> Result<(), String> {
+        let wrong = || format!("`{text}`: write {}", Self::HELP);
+        let (name, value) = text.split_once('=').ok_or_else(wrong)?;
+        let (name, value) = (name.trim(), value.trim());
+        let number = |end: char| {
+            let number = value.strip_suffix(end).unwrap_or(value).trim_end().parse::<f64>().ok();
+            number.filter(|x| x.is_finite() && *x >= 0.0).ok_or_else(wrong)
+        };
+        match name {
+            "mean" => self.mean = number('x')?,
+            "p99" => self.p99 = number('x')?,
+            "work" => self.work = number('x')?,
+            "missed" if value.ends_with('%') => self.missed = number('%')? / 100.0,
+            _ => return Err(wrong()),
+        }
+        Ok(())
+    }
+
+    /// The limits in a sentence, with the option that changes them.
+    pub fn words(&self) -> String {
+        let percent = format::digits(self.missed * 100.0);
+        let [mean, p99, work] = [self.mean, self.p99, self.work].map(format::ratio);
+        format!(
+            "Limits of what the best policy may cost others (--may-cost): a host probe's mean {mean}, its p99 \
+             {p99}, {percent} % more of its periods missed; a load's work {work}."
+        )
+    }
+}
+
+/// Whose series it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// What the guests are waiting for: a policy is there to make it better.
+    Guest,
+    /// Other work of guests whose latency is measured.
+    Own,
+    /// The host's, and that of VMs whose latency nobody measures.
+    Others,
+}
+
+/// A number under a policy, beside the baseline's.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Change {
+    /// Ratio.
+    pub ratio: f64,
+    /// Its interval.
+    pub interval: Option<Interval>,
+    /// What the number is called.
+    pub name: String,
+    /// Both values; none where there are several of each.
+    pub values: Option<[String; 2]>,
+}
+
+impl Change {
+    /// `host.probe p99 1.2 ms -> 5.0 ms (4.17x)`.
+    pub fn words(&self) -> String {
+        let (name, ratio) = (&self.name, format::ratio(self.ratio));
+        match &self.values {
+            Some([from, to]) => format!("{name} {from} -> {to} ({ratio})"),
+            None => format!("{name} {ratio}"),
+        }
+    }
+
+    /// What changes of one number in several experiments come to: the geometric mean of their ratios.
+    /// Its interval follows from theirs, which are independent, if each has one.
+    fn together(all: &[&Self]) -> Option<Self> {
+        let (first, n) = (all.first()?, all.len() as f64);
+        if all.len() == 1 {
+            return Some((*first).clone());
+        }
+        let log = |x: f64| libm::log(x.max(f64::MIN_POSITIVE));
+        let ratio = libm::exp(all.iter().map(|change| log(change.ratio)).sum::<f64>() / n);
+        let reach = |end: usize| -> Option<f64> {
+            let squares = all.iter().map(|change| {
+                let reach = log(change.interval?[end]) - log(change.ratio);
+                Some(reach * reach)
+            });
+            Some(libm::sqrt(squares.sum::<Option<f64>>()?) / n)
+        };
+        let interval = || Some([ratio * libm::exp(-reach(0)?), ratio * libm::exp(reach(1)?)]);
+        Some(Self { ratio, interval: interval(), name: first.name.clone(), values: None })
+    }
+}
+
+/// What a policy does to one series.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effect {
+    /// What the series is called.
+    pub name: String,
+    /// Whose it is.
+    pub whose: Whose,
+    /// Mean latency, or a time that a command has printed.
+    pub mean: Option<Change>,
+    /// p99.
+    pub p99: Option<Change>,
+    /// Work done.
+    pub work: Option<Change>,
+    /// Share of its periods that it misses: under the baseline, and under the policy.
+    pub missed: [f64; 2],
+    /// Glitches a minute, likewise.
+    pub glitches: [f64; 2],
+    /// Repeats that the policy's numbers are from.
+    pub repeats: u32,
+}
+
+impl Effect {
+    /// One about which nothing is known yet.
+    pub fn new(name: String, whose: Whose, repeats: u32) -> Self {
+        let (missed, glitches) = ([0.0; 2], [0.0; 2]);
+        Self { name, whose, mean: None, p99: None, work: None, missed, glitches, repeats }
+    }
+
+    /// Effects in several experiments, series by series: what a policy does in all of them.
+    pub fn together(all: &[Vec<Self>]) -> Vec<Self> {
+        let mut names: Vec<(&str, Whose)> = Vec::new();
+        for effect in all.iter().flatten() {
+            let name = (effect.name.as_str(), effect.whose);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let one = |(name, whose): (&str, Whose)| {
+            let is = |effect: &&Self| effect.name == name && effect.whose == whose;
+            let own: Vec<&Self> = all.iter().flatten().filter(is).collect();
+            let change = |of: fn(&Self) -> Option<&Change>| {
+                Change::together(&own.iter().filter_map(|effect| of(effect)).collect::<Vec<_>>())
+            };
+            let mean = |of: fn(&Self) -> [f64; 2]| {
+                let sum = |i: usize| own.iter().map(|effect| of(effect)[i]).sum::<f64>();
+                [0, 1].map(|i| sum(i) / own.len() as f64)
+            };
+            let repeats = own.iter().map(|effect| effect.repeats).sum();
+            Self {
+                mean: change(|effect| effect.mean.as_ref()),
+                p99: change(|effect| effect.p99.as_ref()),
+                work: change(|effect| effect.work.as_ref()),
+                missed: mean(|effect| effect.missed),
+                glitches: mean(|effect| effect.glitches),
+                ..Self::new(name.to_owned(), whose, repeats)
+            }
+        };
+        names.into_iter().map(one).collect()
+    }
+
+    /// The statistic that a guest's series counts with.
+    fn counted(&self) -> Option<&Change> {
+        self.p99.as_ref().or(self.mean.as_ref())
+    }
+
+    /// How it misses periods: `host.probe misses 12 % of its periods (vanilla 0 %)`.
+    fn misses(&self, baseline: &str) -> String {
+        let [before, now] = self.missed;
+        let percent = |share: f64| format::digits(share * 100.0);
+        let verb = if is_starved(now) { "is starved: it misses" } else { "misses" };
+        let (name, now, before) = (&self.name, percent(now), percent(before));
+        format!("{name} {verb} {now} % of its periods ({baseline} {before} %)")
+    }
+}
+
+/// What others, or the guest's own other work, pay.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cost {
+    /// In words.
+    pub text: String,
+    /// Whose cost it is.
+    pub whose: Whose,
+    /// How bad: the ratio, turned so that more is worse.
+    pub weight: f64,
+    /// Whether it differs from the baseline beyond noise.
+    pub beyond_noise: bool,
+    /// How far it is beyond its limit, as a natural logarithm of the ratio; `None`: within it.
+    pub excess: Option<f64>,
+}
+
+/// What the rule says of a policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judgement {
+    /// Geometric mean of the guests' ratios; `None` where there are none, or one is starved.
+    pub gain: Option<f64>,
+    /// Whether that is better beyond noise.
+    pub improves: bool,
+    /// What is clearly better for the guests, and what they miss, in words.
+    pub shown: String,
+    /// Costs, worst first.
+    pub costs: Vec<Cost>,
+}
+
+impl Judgement {
+    /// By what the policy does, against the baseline of this name.
+    pub fn new(effects: &[Effect], baseline: &str, limits: &Limits) -> Self {
+        let (mut logs, mut better, mut missed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut starved = false;
+        for effect in effects.iter().filter(|effect| effect.whose == Whose::Guest) {
+            let [before, now] = effect.missed;
+            starved |= is_starved(now) && !is_starved(before);
+            let Some(change) = effect.counted() else { continue };
+            logs.push(libm::log(change.ratio.max(f64::MIN_POSITIVE)));
+            if now >= LEAST_MISSED {
+                missed.push(effect.misses(baseline));
+            }
+            let [silent, heard] = effect.glitches;
+            if heard > silent {
+                let (heard, silent) = (format::digits(heard), format::digits(silent));
+                let name = &effect.name;
+                missed
+                    .push(format!("{name} glitches {heard} times a minute ({baseline} {silent})"));
+            }
+            if clearly_below(change.interval) && now <= before && heard <= silent {
+                better.push(change.words());
+            }
+        }
+        let mean = libm::exp(logs.iter().sum::<f64>() / logs.len().max(1) as f64);
+        let gain = (!logs.is_empty() && !starved).then_some(mean);
+        let improves = gain.is_some_and(|gain| gain < 1.0) && !better.is_empty();
+        better.truncate(MOST_SHOWN);
+        let mut shown = better.join(", ");
+        for text in missed {
+            shown += &format!("; {text}");
+        }
+        let costs = effects.iter().filter(|effect| effect.whose != Whose::Guest);
+        let mut costs: Vec<Cost> =
+            costs.flat_map(|effect| costs_of(effect, baseline, limits)).collect();
+        costs.sort_by(|a, b| b.weight.total_cmp(&a.weight));
+        Self { gain, improves, shown, costs }
+    }
+
+    /// Costs beyond the limits, in words: no policy is recommended that has one.
+    pub fn too_much(&self) -> Vec<String> {
+        self.costs.iter().filter(|c| c.excess.is_some()).map(|c| c.text.clone()).collect()
+    }
+
+    /// How far the worst cost is beyond its limit, as a natural logarithm; less than zero where none is.
+    pub fn excess(&self) -> f64 {
+        let all = self.costs.iter().filter_map(|c| c.excess);
+        all.fold(f64::NEG_INFINITY, f64::max)
+    }
+
+    /// The costs in words: those beyond noise, or that there is none and the largest of the rest.
+    pub fn price(&self) -> String {
+        let real: Vec<&str> = self
+            .costs
+            .iter()
+            .filter(|c| c.beyond_noise && c.weight > 1.0)
+            .map(|c| c.text.as_str())
+            .collect();
+        if !real.is_empty() {
+            return format!("It costs: {}", real.join(", "));
+        }
+        match self.costs.first() {
+            None => {
+                "Its cost to the host was not measured: the scenario has no host probe".to_owned()
+            }
+            Some(most) => format!("No cost is beyond noise; the largest is {}", most.text),
+        }
+    }
+}
+
+/// What one series pays: of a probe the mean, and the p99 and missed periods where they are beyond their
+/// limits; of a load its work.
+fn costs_of(effect: &Effect, baseline: &str, limits: &Limits) -> Vec<Cost> {
+    let (whose, mut costs) = (effect.whose, Vec::new());
+    let few = effect.repeats < LEAST_REPEATS;
+    // `worse`: ratio and limit turned so that more is worse.
+    let mut one = |change: &Change, worse: [f64; 2], beyond: bool, always: bool| {
+        let [weight, limit] = worse;
+        let excessive = whose == Whose::Others && (beyond || few) && weight > limit;
+        if always || excessive {
+            let excess = excessive.then(|| libm::log(weight / limit));
+            let text = change.words();
+            costs.push(Cost { text, whose, weight, beyond_noise: beyond, excess });
+        }
+    };
+    if let Some(mean) = &effect.mean {
+        one(mean, [mean.ratio, limits.mean], clearly_above(mean.interval), true);
+    }
+    if let Some(p99) = &effect.p99 {
+        one(p99, [p99.ratio, limits.p99], clearly_above(p99.interval), false);
+    }
+    if let Some(work) = &effect.work {
+        let worse = [work.ratio, limits.work].map(|x| 1.0 / x.max(1e-9));
+        one(work, worse, clearly_below(work.interval), true);
+    }
+    let [before, now] = effect.missed;
+    if now - before > limits.missed {
+        let excess = Some(libm::log(now / (before + limits.missed).max(1e-9)));
+        // A share has no ratio where there was none: worse than any that has one.
+        let (text, weight) = (effect.misses(baseline), f64::INFINITY);
+        costs.push(Cost { text, whose, weight, beyond_noise: true, excess });
+    }
+    costs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(ratio: f64, interval: Interval) -> Option<Change> {
+        Some(Change { ratio, interval: Some(interval), ..Change::default() })
+    }
+
+    fn work_of(repeats: u32) -> Effect {
+        Effect::new("host.build".to_owned(), Whose::Others, repeats)
+    }
+
+    fn work(ratio: f64, repeats: u32) -> Effect {
+        Effect { work: change(ratio, [ratio - 0.01, ratio + 0.01]), ..work_of(repeats) }
+    }
+
+    #[test]
+    fn limits_are_changed_one_by_one_and_said() {
+        let mut limits = Limits::default();
+        for text in ["p99=2x", "work = 0.5", "missed=5%", "mean=1.5x"] {
+            limits.set(text).unwrap();
+        }
+        assert_eq!(limits, Limits { mean: 1.5, p99: 2.0, missed: 0.05, work: 0.5 });
+        assert!(limits.words().contains("its p99 2.00x"), "{}", limits.words());
+        for wrong in ["p99", "p98=1x", "p99=-1x", "missed=0.5", "mean=nan", "work=1%", ""] {
+            assert!(limits.set(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn experiments_have_a_narrower_interval_together() {
+        let all = [0.5, 2.0].map(|x| {
+            let work = change(x, [x / 1.02, x * 1.02]);
+            vec![Effect { work, missed: [0.0, x / 10.0], ..work_of(5) }]
+        });
+        let found = Effect::together(&all);
+        let [effect] = found.as_slice() else { panic!("one series") };
+        let change = effect.work.as_ref().unwrap();
+        let [lo, hi] = change.interval.unwrap();
+        // Logarithms of independent things: the square root of two, over two.
+        let reach = 1.02_f64.powf(0.5_f64.sqrt());
+        assert!((change.ratio - 1.0).abs() < 1e-9 && (hi - reach).abs() < 1e-9, "{hi}");
+        assert!((lo * reach - 1.0).abs() < 1e-9);
+        assert_eq!((effect.missed, effect.repeats), ([0.0, 0.125], 10));
+    }
+
+    #[test]
+    fn what_others_lose_is_a_limit_and_what_the_guest_loses_is_not() {
+        let judged = |effect: Effect, limits: &Limits| {
+            Judgement::new(&[effect], "vanilla", limits).too_much().len()
+        };
+        let usual = Limits::default();
+        assert_eq!(judged(work(0.9, 10), &usual), 1);
+        assert_eq!(judged(work(0.9, 10), &Limits { work: 0.8, ..usual }), 0);
+        assert_eq!(judged(Effect { whose: Whose::Own, ..work(0.1, 10) }, &usual), 0);
+        let noisy = Effect { work: change(0.9, [0.7, 1.1]), ..work(0.9, 10) };
+        assert_eq!(judged(noisy.clone(), &usual), 0, "within noise");
+        assert_eq!(judged(Effect { repeats: 4, ..noisy }, &usual), 1, "few repeats show no noise");
+        let starved = Effect { work: None, missed: [0.0, 1.0], ..work(1.0, 10) };
+        assert_eq!(judged(starved, &usual), 1);
+    }
+}

@@ -1,0 +1,132 @@
+//! One repeat of one plan, in the form it is kept until all repeats are there.
+//!
+//! A [`Recording`] holds dense histograms, about half a megabyte a probe. The digest keeps the
+//! buckets that have samples: some ten kilobytes, whatever the simulated time.
+
+use std::collections::BTreeMap;
+
+use vcoop_model::plan::Ns;
+use vcoop_model::recording::{
+    EngineStats, InUse, Intervals, LatencyRecord, Mark, Part, PolicyEvents, Recording, Scalar,
+    Scatter, Slice, WorstSample,
+};
+
+/// One repeat.
+#[derive(Clone, Debug)]
+pub struct RepeatSummary {
+    /// Latency series, in the order of the plan's probes.
+    pub latencies: Vec<Latency>,
+    /// Scalars by (probe, metric).
+    pub scalars: BTreeMap<(String, String), Scalar>,
+    /// What became of the VMs of storms.
+    pub marks: Vec<Mark>,
+    /// Scatter views, in the order of the plan.
+    pub scatters: Vec<Scatter>,
+    /// Interval views, in the order of the plan.
+    pub intervals: Vec<Intervals>,
+    /// What the policy did by time, where the plan asked.
+    pub policy_events: Vec<PolicyEvents>,
+    /// How many vCPUs were used by time, where the plan asked.
+    pub in_use: Vec<InUse>,
+    /// Engine accounting.
+    pub engine: Option<EngineStats>,
+    /// Whether the run came to its end (else it was interrupted).
+    pub complete: bool,
+}
+
+/// A latency series of one repeat.
+#[derive(Clone, Debug)]
+pub struct Latency {
+    /// Probe.
+    pub probe: String,
+    /// Metric.
+    pub metric: &'static str,
+    /// Buckets with samples: largest value of the bucket in nanoseconds, samples; ascending.
+    pub bins: Vec<(Ns, u64)>,
+    /// Samples.
+    pub count: u64,
+    /// Periods without a sample.
+    pub missed: u64,
+    /// Sum of all samples, exactly.
+    pub sum_ns: u128,
+    /// Smallest sample.
+    pub min_ns: Ns,
+    /// Largest sample.
+    pub max_ns: Ns,
+    /// Sum of each part over all samples.
+    pub parts_sum: [u128; Part::COUNT],
+    /// Samples and sums of their parts by octave: `floor(log2(ns))` to both; without empty ones.
+    pub by_log2: BTreeMap<u8, (u64, [u128; Part::COUNT])>,
+    /// Latencies by time, where the plan asked: length of a slice, and the slices.
+    pub slices: Option<(Ns, Vec<Slice>)>,
+    /// Who had the pCPU: label to total time.
+    pub ran_instead: BTreeMap<String, u128>,
+    /// The worst samples, largest first.
+    pub worst: Vec<WorstSample>,
+}
+
+impl RepeatSummary {
+    /// Digests a recording.
+    pub fn new(recording: Recording, complete: bool) -> Self {
+        let Recording {
+            latencies,
+            scalars,
+            engine,
+            marks,
+            scatters,
+            intervals,
+            policy_events,
+            in_use,
+            fault: _,
+        } = recording;
+        let latencies = latencies.into_iter().map(Latency::new).collect();
+        Self {
+            latencies,
+            scalars,
+            marks,
+            scatters,
+            intervals,
+            policy_events,
+            in_use,
+            engine,
+            complete,
+        }
+    }
+
+    /// The same without views of a single run, which can be large.
+    pub fn without_views(mut self) -> Self {
+        self.scatters = Vec::new();
+        self.intervals = Vec::new();
+        self
+    }
+}
+
+impl Latency {
+    fn new(record: LatencyRecord) -> Self {
+        let bins: Vec<(Ns, u64)> = record
+            .hist
+            .iter_recorded()
+            // The bucket's upper end, but never more than was seen.
+            .map(|bin| (bin.value_iterated_to().min(record.max_ns), bin.count_at_value()))
+            .collect();
+        Self {
+            probe: record.probe,
+            metric: record.metric,
+            count: record.hist.len(),
+            bins,
+            missed: record.missed,
+            sum_ns: record.sum_ns,
+            min_ns: record.min_ns,
+            max_ns: record.max_ns,
+            parts_sum: record.parts_sum,
+            by_log2: (0..64u8)
+                .map(|b| (b, record.count_by_log2[usize::from(b)]))
+                .filter(|(_, count)| *count > 0)
+                .map(|(b, count)| (b, (count, record.parts_by_log2[usize::from(b)])))
+                .collect(),
+            slices: record.slices.map(|slices| (slices.width_ns(), slices.iter().collect())),
+            ran_instead: record.ran_instead,
+            worst: record.worst,
+        }
+    }
+}

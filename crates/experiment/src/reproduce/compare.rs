@@ -1,0 +1,307 @@
+//! Holds tables and claims against what was measured.
+
+use std::collections::BTreeMap;
+
+use super::Selection;
+use super::document::{
+    Caption, Cell, CheckResult, ClaimResult, Evidence, HistogramResult, Reproduction, SCHEMA,
+    Summary,
+};
+use crate::params;
+use crate::published::{Check, Claim, Coordinates, Form, Quantity, Table};
+use crate::result::{Document, Interval, Key, Series, SpanView};
+use crate::rounding::{ratio, scalar};
+
+/// Holds tables and claims against the documents of the scenarios.
+pub(super) fn compare(
+    selection: &Selection,
+    documents: &[Document],
+    histograms: Vec<HistogramResult>,
+    assumptions: BTreeMap<String, Vec<String>>,
+    interrupted: bool,
+) -> Reproduction {
+    let mut cells = Vec::new();
+    for table in &selection.tables {
+        let document = documents.iter().find(|d| d.scenario == table.scenario);
+        for (row, values) in table.rows.iter().zip(&table.values) {
+            for (column, published) in table.columns.iter().zip(values) {
+                let mut place = row.cell.clone();
+                place.extend(column.cell.clone());
+                let series = document.and_then(|d| {
+                    find(d, &column.policy, &column.probe, &table.metric, |k| fits(&k.cell, &place))
+                });
+                let simulated = series.and_then(|s| quantity(s, table.quantity));
+                cells.push(cell(table, &row.name, &column.name, *published, simulated));
+            }
+        }
+    }
+    let claims: Vec<ClaimResult> = selection.claims.iter().map(|c| claim(c, documents)).collect();
+    let summary = summary(&cells, &claims);
+    Reproduction {
+        schema: SCHEMA.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        interrupted,
+        tables: selection.tables.iter().map(caption).collect(),
+        cells,
+        histograms,
+        claims,
+        summary,
+        notes: notes(selection),
+        hosts: documents.iter().map(|d| (d.scenario.clone(), d.hosts.clone())).collect(),
+        assumptions,
+    }
+}
+
+fn caption(table: &Table) -> (String, Caption) {
+    let (title, row_name) = (table.title.clone(), table.row_name.clone());
+    (table.id.clone(), Caption { title, row_name })
+}
+
+fn cell(table: &Table, row: &str, column: &str, published: f64, simulated: Option<f64>) -> Cell {
+    let quotient = simulated.filter(|_| published > 0.0).map(|s| s / published);
+    let both_zero = published == 0.0 && simulated == Some(0.0);
+    Cell {
+        table: table.id.clone(),
+        row: row.to_owned(),
+        column: column.to_owned(),
+        unit: table.unit.clone(),
+        published,
+        simulated,
+        ratio: quotient.map(ratio),
+        simulated_unit: table.simulated_unit.clone().unwrap_or_else(|| table.unit.clone()),
+        comparable: table.comparable,
+        within_2x: both_zero || quotient.is_some_and(|q| (0.5..=2.0).contains(&q)),
+    }
+}
+
+/// Whether a matrix cell has the coordinates.
+pub(super) fn fits(cell: &Coordinates, asked: &Coordinates) -> bool {
+    asked.iter().all(|(path, value)| cell.get(path) == Some(value))
+}
+
+fn find<'d>(
+    document: &'d Document,
+    policy: &str,
+    probe: &str,
+    metric: &str,
+    place: impl Fn(&Key) -> bool,
+) -> Option<&'d Series> {
+    document.series.iter().find(|series| {
+        let key = series.key();
+        key.policy == policy && key.probe == probe && key.metric == metric && place(key)
+    })
+}
+
+fn quantity(series: &Series, quantity: Quantity) -> Option<f64> {
+    match (series, quantity) {
+        (Series::Latency(s), Quantity::Mean) => s.mean,
+        (Series::Latency(s), Quantity::Min) => s.min,
+        (Series::Latency(s), Quantity::P50) => s.p50,
+        (Series::Latency(s), Quantity::P90) => s.p90,
+        (Series::Latency(s), Quantity::P99) => s.p99,
+        (Series::Latency(s), Quantity::P999) => s.p999,
+        (Series::Latency(s), Quantity::MaxPerRepeat) => s.max_per_repeat,
+        (Series::Scalar(s), Quantity::Value) => s.value,
+        _ => None,
+    }
+}
+
+fn claim(claim: &Claim, documents: &[Document]) -> ClaimResult {
+    let mut checks = Vec::new();
+    for check in &claim.checks {
+        let document = documents.iter().find(|d| d.scenario == check.scenario);
+        let mut places: Vec<Coordinates> = Vec::new();
+        for key in document.into_iter().flat_map(|d| &d.series).map(Series::key) {
+            let asked = check.cells.is_empty() || check.cells.iter().any(|c| fits(&key.cell, c));
+            if asked && !places.contains(&key.cell) {
+                places.push(key.cell.clone());
+            }
+        }
+        let before = checks.len();
+        checks.extend(places.into_iter().map(|place| result(check, document, place)));
+        if checks.len() == before {
+            // Nothing was measured: a claim is not held by the lack of evidence.
+            checks.push(result(check, None, Coordinates::new()));
+        }
+    }
+    ClaimResult {
+        id: claim.id.clone(),
+        statement: claim.statement.clone(),
+        holds: checks.iter().all(|check| check.holds),
+        evidence: Evidence {
+            assumption: claim.assumption.clone(),
+            reason: claim.reason.clone(),
+            depends: claim.depends.clone(),
+            shown_by: claim.shown_by.clone(),
+            checks,
+        },
+    }
+}
+
+fn result(check: &Check, document: Option<&Document>, place: Coordinates) -> CheckResult {
+    let series = |policy: &str, place: &Coordinates| {
+        find(document?, policy, &check.probe, &check.metric, |key| key.cell == *place)
+    };
+    let of = |policy: &str, place: &Coordinates| match check.quantity {
+        Quantity::Curve => between(document?, check, policy, place),
+        Quantity::Interleaved => interleaved(document?, check, policy, place),
+        of_a_series => {
+            let value = quantity(series(policy, place)?, of_a_series)?;
+            let Some(per) = &check.per else { return Some(value) };
+            let other = find(document?, policy, &check.probe, per, |key| key.cell == *place);
+            Some(ratio(value / quantity(other?, of_a_series)?))
+        }
+    };
+    let mut other_place = place.clone();
+    other_place.extend(check.to_cell.clone());
+    let other_policy = check.to.as_ref().unwrap_or(&check.policy);
+    let value = || -> Option<f64> {
+        Some(match check.form {
+            Form::Value => of(&check.policy, &place)?,
+            Form::Ratio => ratio(of(&check.policy, &place)? / of(other_policy, &other_place)?),
+            Form::Difference => {
+                scalar(of(&check.policy, &place)? - of(other_policy, &other_place)?)
+            }
+            Form::Share => match series(&check.policy, &place)? {
+                Series::Latency(s) => ratio(s.parts_mean.get(check.part.as_deref()?)? / s.mean?),
+                Series::Scalar(_) => return None,
+            },
+        })
+    };
+    let value = value().filter(|v| v.is_finite());
+    let to_baseline = document.is_some_and(|d| check.to.as_ref() == Some(&d.baseline))
+        && check.to_cell.is_empty();
+    let shown = check.form == Form::Ratio && to_baseline && check.per.is_none();
+    let ci95 = series(&check.policy, &place).filter(|_| shown);
+    let ci95 = ci95.and_then(|series| interval(series, check.quantity));
+    let keeps = |v: f64| {
+        check.at_least.is_none_or(|bound| v >= bound)
+            && check.at_most.is_none_or(|bound| v <= bound)
+    };
+    CheckResult {
+        scenario: check.scenario.clone(),
+        cell: place,
+        what: words(check),
+        value,
+        ci95,
+        at_least: check.at_least,
+        at_most: check.at_most,
+        holds: value.is_some_and(keeps),
+    }
+}
+
+/// Seconds between two points of a curve.
+fn between(d: &Document, check: &Check, policy: &str, place: &Coordinates) -> Option<f64> {
+    let curve = d.curves.iter().find(|c| {
+        c.vm == check.probe
+            && c.event == check.metric
+            && c.place.policy == policy
+            && c.place.cell == *place
+    })?;
+    let at = |n: u32| match n {
+        0 => Some(0.0),
+        n => curve.points.iter().find(|p| p.vm == n).map(|p| p.mean_s),
+    };
+    let [from, to] = check.vms?;
+    Some(scalar(at(to)? - at(from)?))
+}
+
+/// In how many of its pauses another VM ran, for the vCPU with which a view begins.
+fn interleaved(d: &Document, check: &Check, policy: &str, place: &Coordinates) -> Option<f64> {
+    let view = d
+        .intervals
+        .iter()
+        .find(|v| v.at == check.metric && v.place.policy == policy && v.place.cell == *place)?;
+    let own = &view.spans.first()?.who;
+    let served = format!("{}/", check.probe);
+    let mut pauses: Vec<_> = view.spans.split(|span| span.who == *own).skip(1).collect();
+    // What follows the last run is no pause between two.
+    pauses.pop();
+    let third = |pause: &&&[SpanView]| pause.iter().any(|s| !s.who.starts_with(&served));
+    let taken = pauses.iter().filter(third).count();
+    (!pauses.is_empty()).then(|| ratio(taken as f64 / pauses.len() as f64))
+}
+
+fn interval(series: &Series, quantity: Quantity) -> Option<Interval> {
+    match series {
+        Series::Latency(s) => {
+            let intervals = s.ratio_ci95?;
+            match quantity {
+                Quantity::Mean => intervals.mean,
+                Quantity::P50 => intervals.p50,
+                Quantity::P90 => intervals.p90,
+                Quantity::P99 => intervals.p99,
+                Quantity::P999 => intervals.p999,
+                Quantity::Min
+                | Quantity::MaxPerRepeat
+                | Quantity::Value
+                | Quantity::Curve
+                | Quantity::Interleaved => None,
+            }
+        }
+        Series::Scalar(s) => s.ratio_ci95.filter(|_| quantity == Quantity::Value),
+    }
+}
+
+fn words(check: &Check) -> String {
+    let quantity = match check.quantity {
+        Quantity::Mean => "mean".to_owned(),
+        Quantity::Min => "minimum".to_owned(),
+        Quantity::P50 => "p50".to_owned(),
+        Quantity::P90 => "p90".to_owned(),
+        Quantity::P99 => "p99".to_owned(),
+        Quantity::P999 => "p99.9".to_owned(),
+        Quantity::MaxPerRepeat => "maximum".to_owned(),
+        Quantity::Value => match &check.per {
+            Some(per) => format!("{} / {per}", check.metric),
+            None => check.metric.clone(),
+        },
+        Quantity::Curve => {
+            let [from, to] = check.vms.unwrap_or_default();
+            format!("{} of VMs {from} to {to}", check.metric)
+        }
+        Quantity::Interleaved => format!("interleaved at {}", check.metric),
+    };
+    let (probe, policy) = (&check.probe, &check.policy);
+    let mut to = check.to.clone().unwrap_or_else(|| policy.clone());
+    if !check.to_cell.is_empty() {
+        to = format!("{to} at {}", params::words(&params::short(&check.to_cell)));
+    }
+    match check.form {
+        Form::Value => format!("{probe} {quantity}, {policy}"),
+        Form::Ratio => format!("{probe} {quantity}, {policy} / {to}"),
+        Form::Difference => format!("{probe} {quantity}, {policy} - {to}"),
+        Form::Share => {
+            format!("{probe} share of {} in mean, {policy}", check.part.as_deref().unwrap_or("?"))
+        }
+    }
+}
+
+fn summary(cells: &[Cell], claims: &[ClaimResult]) -> Summary {
+    let comparable: Vec<&Cell> = cells.iter().filter(|c| c.comparable).collect();
+    let mut logs: Vec<f64> =
+        comparable.iter().filter_map(|c| c.ratio).map(|r| libm::log2(r).abs()).collect();
+    logs.sort_unstable_by(f64::total_cmp);
+    let middle = match (logs.get(logs.len().wrapping_sub(1) / 2), logs.get(logs.len() / 2)) {
+        (Some(a), Some(b)) => Some((a + b) / 2.0),
+        _ => None,
+    };
+    Summary {
+        cells: cells.len(),
+        within_2x: cells.iter().filter(|c| c.within_2x).count(),
+        cells_comparable: comparable.len(),
+        within_2x_comparable: comparable.iter().filter(|c| c.within_2x).count(),
+        median_abs_log2: middle.filter(|m| m.is_finite()).map(ratio),
+        claims: claims.len(),
+        claims_held: claims.iter().filter(|c| c.holds).count(),
+    }
+}
+
+fn notes(selection: &Selection) -> Vec<String> {
+    let mut notes = Vec::new();
+    for publication in &selection.publications {
+        notes.push(format!("{}: {}", publication.name, publication.source));
+        notes.extend(publication.notes.iter().cloned());
+    }
+    notes
+}

@@ -1,0 +1,121 @@
+//! Simulated beside measured: how far the simulation of this host is from the host.
+
+use serde::{Deserialize, Serialize};
+
+use crate::result::Params;
+use crate::result::{Document, Key, LatencySeries};
+
+/// Ratio of simulated to measured, or of measured to simulated, from which they are far apart.
+const FAR: f64 = 3.0;
+
+/// A statistic on both backends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pair {
+    /// Simulated.
+    pub sim: Option<f64>,
+    /// Measured.
+    pub kvm: Option<f64>,
+    /// Simulated over measured; null where either is missing or zero.
+    pub ratio: Option<f64>,
+}
+
+impl Pair {
+    fn new(sim: Option<f64>, kvm: Option<f64>) -> Self {
+        let ratio = match (sim, kvm) {
+            (Some(sim), Some(kvm)) if sim > 0.0 && kvm > 0.0 => {
+                Some(crate::rounding::ratio(sim / kvm))
+            }
+            _ => None,
+        };
+        Self { sim, kvm, ratio }
+    }
+
+    /// Whether they are so far apart that the simulation does not speak for the host.
+    pub fn is_far(&self) -> bool {
+        self.ratio.is_some_and(|ratio| !(1.0 / FAR..=FAR).contains(&ratio))
+    }
+}
+
+/// One series on both backends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Beside {
+    /// Policy.
+    pub policy: String,
+    /// Cell.
+    pub params: Params,
+    /// Probe.
+    pub probe: String,
+    /// `latency`, or `throughput` of a load or task.
+    pub metric: String,
+    /// Unit of all values.
+    pub unit: String,
+    /// Means; of a throughput, the value.
+    pub mean: Pair,
+    /// Medians.
+    pub p50: Pair,
+    /// 90 % quantiles.
+    pub p90: Pair,
+    /// 99 % quantiles.
+    pub p99: Pair,
+}
+
+/// Every latency series and every throughput that both backends have, series by series
+/// and policy by policy.
+pub fn beside(document: &Document) -> Vec<Beside> {
+    let same = |a: &Key, b: &Key| {
+        a.policy == b.policy && a.params == b.params && a.probe == b.probe && a.metric == b.metric
+    };
+    let mut rows = Vec::new();
+    for sim in document.latencies().filter(|s| s.key.backend == "sim") {
+        let live = document.latencies().find(|s| s.key.backend == "kvm" && same(&s.key, &sim.key));
+        let Some(kvm) = live else { continue };
+        let pair = |f: fn(&LatencySeries) -> Option<f64>| Pair::new(f(sim), f(kvm));
+        rows.push(Beside {
+            mean: pair(|s| s.mean),
+            p50: pair(|s| s.p50),
+            p90: pair(|s| s.p90),
+            p99: pair(|s| s.p99),
+            ..row(&sim.key)
+        });
+    }
+    for sim in document.scalars().filter(|s| s.key.backend == "sim") {
+        if sim.key.metric != "throughput" {
+            continue;
+        }
+        let live = document.scalars().find(|s| s.key.backend == "kvm" && same(&s.key, &sim.key));
+        if let Some(kvm) = live {
+            let mean = Pair::new(sim.value, kvm.value);
+            rows.push(Beside { mean, ..row(&sim.key) });
+        }
+    }
+    // Policies of one series side by side, series in the order of the document.
+    let mut order: Vec<(Params, String, String)> = Vec::new();
+    for row in &rows {
+        let id = row.series();
+        if !order.contains(&id) {
+            order.push(id);
+        }
+    }
+    rows.sort_by_key(|row| order.iter().position(|id| *id == row.series()));
+    rows
+}
+
+impl Beside {
+    fn series(&self) -> (Params, String, String) {
+        (self.params.clone(), self.probe.clone(), self.metric.clone())
+    }
+}
+
+fn row(key: &Key) -> Beside {
+    Beside {
+        policy: key.policy.clone(),
+        params: key.params.clone(),
+        probe: key.probe.clone(),
+        metric: key.metric.clone(),
+        unit: key.unit.clone(),
+        mean: Pair::default(),
+        p50: Pair::default(),
+        p90: Pair::default(),
+        p99: Pair::default(),
+    }
+}

@@ -1,0 +1,289 @@
+//! What a comparison says, in a line: the effects of each policy, read from the result, and what the
+//! rule ([`crate::judge`]) makes of them.
+//!
+//! Where a command has measured times in the guest (`vcoop compare --exec`), these count, in place
+//! of the waits of its vCPUs: they are what its user wants to know. The longest of them (`max`)
+//! does not: it is a single sample. Where there is no such command, and the guest's driver has
+//! measured its urgent tasks (`VM.urgent`), that counts in place of the waits. Loads below 1 % of a CPU
+//! do not count. The best policy is named with what it costs, the others that improve the guest more
+//! with what they cost.
+
+use vcoop_model::recording::LatencyRecord;
+
+use crate::format;
+use crate::judge::{Change, Effect, Judgement, LEAST_REPEATS, Whose};
+use crate::params;
+use crate::result::{Document, LatencySeries, Params, ScalarSeries, Verdict};
+use crate::vm;
+
+/// The backend that has a host to itself, if nobody else is on it.
+const LAB: &str = "kvm";
+
+/// CPUs that others use from which a live result is not the policies' alone.
+const BUSY: f64 = 0.1;
+
+/// CPUs a load must use under the baseline to count.
+pub const LEAST_LOAD: f64 = 0.01;
+
+/// How probes begin whose values a command has printed.
+pub const EXEC: &str = "exec.";
+/// What such a value is called.
+pub const EXEC_METRIC: &str = "value";
+
+/// Times that a command has printed, all policies: less is better.
+pub fn exec_times<'d>(
+    document: &'d Document,
+    cell: &Cell,
+) -> impl Iterator<Item = &'d ScalarSeries> {
+    let is_time = |unit: &str| ["ns", "us", "ms", "s"].contains(&unit);
+    document
+        .scalars()
+        .filter(move |s| s.key.is_in(cell) && s.key.probe.starts_with(EXEC) && is_time(&s.key.unit))
+}
+
+/// A backend and a cell of the matrix, as [`Document::cells`] has them.
+pub type Cell = (String, Params);
+
+/// The verdicts of a document, one for each of its cells. A backend with several has one over all of them,
+/// before the others.
+pub fn verdicts(document: &Document) -> Vec<Verdict> {
+    if vm::is_observation(document) {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    let cells = document.cells();
+    for backend in &document.backends {
+        let own: Vec<Cell> = cells.iter().filter(|(name, _)| name == backend).cloned().collect();
+        let each = own.iter().map(|cell| verdict(document, std::slice::from_ref(cell)));
+        let each: Vec<Verdict> = each.collect();
+        if own.len() > 1 && document.policies.len() > 1 {
+            let mut over = verdict(document, &own);
+            let (n, none) = (own.len(), each.iter().filter(|v| v.best.is_none()).count());
+            if let Some(best) = &over.best {
+                let same = each.iter().filter(|v| v.best.as_ref() == Some(best)).count();
+                over.text += &format!(". It is best in {same} of {n} cells, and none is in {none}");
+            }
+            all.push(Verdict { cells: n, ..over });
+        }
+        all.extend(each);
+    }
+    let busy = document.others_cpu.filter(|cpus| *cpus >= BUSY);
+    for verdict in all.iter_mut().filter(|verdict| verdict.backend == LAB) {
+        if let Some(cpus) = busy {
+            let cpus = format::digits(cpus);
+            verdict.text += &format!(
+                ". Others used {cpus} CPUs of this host meanwhile: measure again where nobody does \
+                 before you rely on it"
+            );
+        }
+    }
+    all
+}
+
+/// What cells of one backend say together.
+fn verdict(document: &Document, cells: &[Cell]) -> Verdict {
+    let base = document.baseline.as_str();
+    let others: Vec<&str> =
+        document.policies.iter().map(String::as_str).filter(|p| *p != base).collect();
+    let within = |s: &&LatencySeries| cells.iter().any(|cell| s.key.is_in(cell));
+    let least = document.latencies().filter(within).map(|s| s.key.repeats).min().unwrap_or(0);
+    let repeats = least as usize * cells.len();
+    let guests = document.latencies().filter(within).filter(|s| s.is_of_a_guest());
+    let done = |best: Option<&str>, text: String| {
+        let (backend, params) = cells.first().cloned().unwrap_or_default();
+        let params = if cells.len() == 1 { params } else { Params::new() };
+        Verdict { backend, params, cells: 0, best: best.map(str::to_owned), text }
+    };
+    if others.is_empty() {
+        return done(None, format!("only {base} was run: there is nothing to compare"));
+    }
+    if guests.count() == 0 {
+        return done(None, "no guest latency was measured: there is nothing to compare".to_owned());
+    }
+    if repeats < LEAST_REPEATS as usize {
+        let text = format!(
+            "no verdict from {repeats} repeats: it takes {LEAST_REPEATS} (--repeats), better 10"
+        );
+        return done(None, text);
+    }
+    let judged = others.iter().map(|policy| {
+        let each: Vec<_> = cells.iter().map(|cell| effects(document, cell, policy)).collect();
+        (*policy, Judgement::new(&Effect::together(&each), base, &document.limits))
+    });
+    let mut found: Vec<(&str, f64, Judgement)> = judged
+        .filter(|(_, judgement)| judgement.improves)
+        .filter_map(|(policy, judgement)| Some((policy, judgement.gain?, judgement)))
+        .collect();
+    found.sort_by(|(_, a, _), (_, b, _)| a.total_cmp(b));
+    let best = found.iter().find(|(.., judgement)| judgement.too_much().is_empty());
+    match (best, found.first()) {
+        (None, None) => done(None, format!("no policy differs from {base} beyond noise")),
+        (None, Some((first, _, judgement))) => {
+            let excess = judgement.too_much().join(", ");
+            let (shown, limits) = (&judgement.shown, document.limits.words());
+            let price = format!("none within the limits: {first} brings {shown}, but {excess}");
+            done(None, format!("{price}. {}", limits.trim_end_matches('.')))
+        }
+        (Some((best, least, judgement)), _) => {
+            let mut text = format!("{best}: {}. {}", judgement.shown, judgement.price());
+            let dearer = found.iter().take_while(|(policy, ..)| policy != best).next();
+            if let Some((other, gain, judgement)) = dearer {
+                let (gain, excess) = (format::ratio(gain / least), judgement.too_much().join(", "));
+                text += &format!(". {other} gets the guest to {gain} of that, but {excess}");
+            }
+            done(Some(best), text)
+        }
+    }
+}
+
+/// What the rule says of a policy in a cell.
+pub fn judgement(document: &Document, cell: &Cell, policy: &str) -> Judgement {
+    Judgement::new(&effects(document, cell, policy), &document.baseline, &document.limits)
+}
+
+/// What a policy does to each series of a cell.
+fn effects(document: &Document, cell: &Cell, policy: &str) -> Vec<Effect> {
+    let of = |policy: &str| {
+        let policy = policy.to_owned();
+        document.latencies().filter(move |s| s.key.is_in(cell) && s.key.policy == policy)
+    };
+    let mut effects = Vec::new();
+    let times = exec_times(document, cell);
+    let times = times.filter(|s| s.key.policy == policy && !s.key.probe.contains("max"));
+    effects.extend(times.filter_map(|s| time(document, s)));
+    let timed = !effects.is_empty();
+    let inside = of(policy).any(is_inside);
+    // By the baseline's: a probe that is not there has no sample either.
+    for base in of(&document.baseline) {
+        let guest = base.is_of_a_guest();
+        if guest && (timed || (inside && !is_inside(base))) {
+            continue;
+        }
+        let name = base.key.name();
+        let whose = if guest { Whose::Guest } else { Whose::Others };
+        let series = of(policy).find(|s| s.key.is_named(&name));
+        effects.push(latency(document, cell, whose, base, series));
+    }
+    let loads = loads(document, cell, policy).into_iter();
+    effects.extend(loads.filter_map(|(series, base)| {
+        let (from, to) = (base.value?, series.value?);
+        let show = |value| format::with_unit(value, "cpu");
+        let (name, ratio) = (&series.key.probe, series.ratio_to_baseline?);
+        let (interval, values) = (series.ratio_ci95, Some([show(from), show(to)]));
+        let work = Change { ratio, interval, name: name.clone(), values };
+        let whose = if is_of_others(document, cell, name) { Whose::Others } else { Whose::Own };
+        Some(Effect { work: Some(work), ..Effect::new(name.clone(), whose, series.key.repeats) })
+    }));
+    effects
+}
+
+/// What a policy does to a latency; without a series all periods are missed.
+fn latency(
+    document: &Document,
+    cell: &Cell,
+    whose: Whose,
+    base: &LatencySeries,
+    series: Option<&LatencySeries>,
+) -> Effect {
+    let name = base.key.name().into_owned();
+    let repeats = series.map_or(0, |s| s.key.repeats);
+    let mut effect = Effect::new(name.clone(), whose, repeats);
+    effect.missed = [base.missed_share(), series.map_or(1.0, LatencySeries::missed_share)];
+    let Some(series) = series else { return effect };
+    let ratios = series.ratio_to_baseline.unwrap_or_default();
+    let intervals = series.ratio_ci95.unwrap_or_default();
+    let one = |word, ratio: Option<f64>, interval, from: Option<f64>, to: Option<f64>| {
+        let values = Some([format::time(from?), format::time(to?)]);
+        Some(Change { ratio: ratio?, interval, name: format!("{name} {word}"), values })
+    };
+    effect.mean = one("mean", ratios.mean, intervals.mean, base.mean, series.mean);
+    effect.p99 = one("p99", ratios.p99, intervals.p99, base.p99, series.p99);
+    let probe = &series.key.probe;
+    effect.glitches =
+        [&document.baseline, &series.key.policy].map(|p| glitches(document, cell, p, probe));
+    effect
+}
+
+/// Whether a load is the host's, or of a VM whose latency nobody measures.
+fn is_of_others(document: &Document, cell: &Cell, load: &str) -> bool {
+    let vm = |name: &str| name.split_once('.').map(|(vm, _)| vm.to_owned());
+    let own = |s: &LatencySeries| s.is_of_a_guest() && vm(&s.key.probe) == vm(load);
+    load.starts_with("host.") || !document.latencies().any(|s| s.key.is_in(cell) && own(s))
+}
+
+/// Glitches a minute of an audio probe; none of any other.
+fn glitches(document: &Document, cell: &Cell, policy: &str, probe: &str) -> f64 {
+    let found = document.scalars().find(|s| {
+        s.key.is_in(cell)
+            && s.key.policy == policy
+            && s.key.probe == probe
+            && s.key.metric == "glitches"
+    });
+    found.and_then(|s| s.value).unwrap_or(0.0)
+}
+
+/// Whether it is what the driver of a living guest has measured.
+fn is_inside(series: &LatencySeries) -> bool {
+    let probe = series.key.probe.rsplit_once('.').map(|(_, probe)| probe);
+    series.key.backend == vm::BACKEND && probe == Some(LatencyRecord::URGENT)
+}
+
+/// A time that a command has printed.
+fn time(document: &Document, series: &ScalarSeries) -> Option<Effect> {
+    let is_base = |s: &&ScalarSeries| {
+        let (base, own) = (&s.key, &series.key);
+        let same = base.probe == own.probe && base.metric == own.metric;
+        same && base.policy == document.baseline
+            && base.is_in(&(own.backend.clone(), own.params.clone()))
+    };
+    let ratio = series.ratio_to_baseline?;
+    let (before, after) = (document.scalars().find(is_base)?.value?, series.value?);
+    let values = [before, after].map(|value| format::with_unit(value, &series.key.unit));
+    let name = series.key.probe.clone();
+    let (interval, values) = (series.ratio_ci95, Some(values));
+    let mean = Some(Change { ratio, interval, name: name.clone(), values });
+    Some(Effect { mean, ..Effect::new(name, Whose::Guest, series.key.repeats) })
+}
+
+/// Loads of host and guests that count: throughput under the policy and under the baseline. Probes
+/// are no load.
+pub fn loads<'d>(
+    document: &'d Document,
+    cell: &Cell,
+    policy: &str,
+) -> Vec<(&'d ScalarSeries, &'d ScalarSeries)> {
+    let throughput = |policy: &str| {
+        let policy = policy.to_owned();
+        document.scalars().filter(move |s| {
+            s.key.is_in(cell) && s.key.policy == policy && s.key.metric == "throughput"
+        })
+    };
+    let is_probe = |name: &str| {
+        document.latencies().any(|s| {
+            // `host.probe/0` is a copy of `host.probe`.
+            s.key.probe.split('/').next() == Some(name)
+        })
+    };
+    throughput(policy)
+        .filter(|s| !is_probe(&s.key.probe))
+        .filter_map(|s| {
+            let base = throughput(&document.baseline).find(|b| b.key.probe == s.key.probe)?;
+            (base.value? >= LEAST_LOAD).then_some((s, base))
+        })
+        .collect()
+}
+
+/// A verdict as the line a report ends with; `backend`: whether there are several to tell apart.
+pub fn line(verdict: &Verdict, backend: bool) -> String {
+    let cell = match verdict.cells {
+        0 => params::words(&verdict.params),
+        n => format!("over all {n} cells"),
+    };
+    let place = match (backend, cell.is_empty()) {
+        (false, true) => String::new(),
+        (false, false) => format!(" ({cell})"),
+        (true, true) => format!(" ({})", verdict.backend),
+        (true, false) => format!(" ({}, {cell})", verdict.backend),
+    };
+    format!("Best here{place}: {}.", verdict.text)
+}

@@ -1,0 +1,118 @@
+//! What governors must show on scenarios that are shipped, some cut down to a size that a test has time
+//! for. `live.rs` has them on real vCPUs.
+
+use vcoop_experiment::backend::{Backend, Sim};
+use vcoop_model::builtin::builtin_scenario;
+use vcoop_model::plan::Plan;
+use vcoop_model::recording::Recording;
+use vcoop_testing::rig::{self, latency, scalar};
+
+/// The plans of a shipped scenario: of each cell of its matrix, under each of the policies.
+fn plans(name: &str, policies: &[&str], sets: &[&str]) -> Vec<Plan> {
+    rig::plans(builtin_scenario(name).unwrap(), policies, sets)
+}
+
+/// Runs the plan under a policy whose parameters include this one.
+fn run(plans: &[Plan], policy: &str, param: &str) -> Recording {
+    let is = |p: &&Plan| p.policy_name == policy && p.params.values().any(|v| v.contains(param));
+    let plan = plans.iter().find(is);
+    let plan = plan.unwrap_or_else(|| panic!("no plan for {policy} {param}"));
+    Sim.run(plan, 1, &|| false).unwrap_or_else(|e| panic!("{policy}: {e}"))
+}
+
+fn mean_us(r: &Recording, probe: &str) -> f64 {
+    let l = latency(r, probe);
+    l.sum_ns as f64 / 1e3 / l.hist.len().max(1) as f64
+}
+
+/// `paravirt-duty` at a third of its size, over one period of 60 s/60 s.
+const THIRD: [&str; 9] = [
+    "duration=120s",
+    "host.pcpus=8",
+    "host.topology={ cores_per_llc = 8 }",
+    "vm.lpar1.vcpus=8",
+    "vm.lpar1.entitled=5",
+    "vm.lpar1.task.schbench.workers=15",
+    "vm.lpar2.vcpus=5",
+    "vm.lpar2.entitled=3",
+    "vm.lpar2.task.stress.count=5",
+];
+
+#[test]
+fn the_hosts_word_keeps_its_benefit_at_ten_seconds_and_step_has_none_on_kvm() {
+    let policies = ["vanilla", "step", "host-hint"];
+    for class in ["powervm", "linux"] {
+        let class_set = format!("host.sched.class={class}");
+        let sets: Vec<&str> = THIRD.into_iter().chain([class_set.as_str()]).collect();
+        let plans = plans("paravirt-duty", &policies, &sets);
+        // What the mean wake-up latency falls by, as a share of that out of the box.
+        let benefit = |policy: &str, period: &str| {
+            let of = |policy: &str| mean_us(&run(&plans, policy, period), "lpar1.schbench");
+            1.0 - of(policy) / of("vanilla")
+        };
+        let (long, short) = (benefit("host-hint", "120s"), benefit("host-hint", "20s"));
+        assert!(long > 0.3, "{class}: {long}");
+        assert!(short >= long / 2.0, "{class}: {short} of {long}");
+        // In a pool so small it folds the neighbour's one or two cores in time.
+        if class == "linux" {
+            let step = benefit("step", "20s");
+            assert!(step < long / 2.0, "step wins {step} at 10 s");
+        }
+    }
+}
+
+#[test]
+fn cpu_work_without_locks_loses_nothing_and_nobody_folds_alone() {
+    let policies = ["vanilla", "entitlement", "step", "proportional", "host-hint"];
+    let plans = plans("governor-compare", &policies, &[]);
+    for (class, beside) in
+        [("linux", "true"), ("linux", "false"), ("powervm", "true"), ("powervm", "false")]
+    {
+        let on = |p: &&Plan| p.params.values().any(|value| value == class);
+        let plans: Vec<Plan> = plans.iter().filter(on).cloned().collect();
+        let vanilla = run(&plans, "vanilla", beside);
+        let got = |r: &Recording| scalar(r, "work.compute", "throughput");
+        let all = |r: &Recording| {
+            let other = if beside == "true" { "neighbour.compute" } else { "work.compute" };
+            got(r) + scalar(r, other, "throughput")
+        };
+        for policy in &policies[1..] {
+            let r = run(&plans, policy, beside);
+            let ratio = got(&r) / got(&vanilla);
+            // Of two that use `proportional`, one can stay wide and folded the other, to whom 2 % go.
+            let least = if *policy == "proportional" && beside == "true" { 0.97 } else { 0.99 };
+            assert!(ratio > least, "{class}, {policy}, neighbour {beside}: {ratio}");
+            assert!(all(&r) / all(&vanilla) > 0.99, "{class}, {policy}: of both VMs");
+            if beside == "false" {
+                assert_eq!(scalar(&r, "work", "vcpus_used"), 16.0, "{policy}");
+                assert_eq!(scalar(&r, "work", "mask_changes"), 0.0, "{policy}");
+            } else {
+                // 120 intervals of `step`'s in a minute are its most; the others come to rest.
+                let changes = scalar(&r, "work", "mask_changes");
+                let most = if *policy == "step" { 61.0 } else { 30.0 };
+                assert!(changes <= most, "{policy}: {changes} changes a minute");
+            }
+        }
+    }
+}
+
+#[test]
+fn beside_a_vm_without_governor_ours_are_nearer_to_the_share_than_step() {
+    let policies = ["step", "proportional", "host-hint"];
+    let plans = plans("governor-unfair", &policies, &["duration=30s", "warmup=10s"]);
+    // Each is due four CPUs.
+    let off = |policy: &str| {
+        let r = run_any(&plans, policy);
+        (4.0 - scalar(&r, "participant.compute", "throughput")).abs()
+    };
+    let step = off("step");
+    assert!(step > 1.0, "{step}");
+    for ours in ["proportional", "host-hint"] {
+        assert!(off(ours) < step / 4.0, "{ours}: {} of {step}", off(ours));
+    }
+}
+
+fn run_any(plans: &[Plan], policy: &str) -> Recording {
+    let plan = plans.iter().find(|p| p.policy_name == policy).unwrap();
+    Sim.run(plan, 1, &|| false).unwrap_or_else(|e| panic!("{policy}: {e}"))
+}

@@ -1,0 +1,190 @@
+//! Published against simulated: nothing is dropped, and nothing is better than it is.
+
+use std::sync::atomic::AtomicBool;
+
+use vcoop_experiment::published::Publication;
+use vcoop_experiment::reproduce::{Reproduction, Selection, Setup};
+use vcoop_experiment::runner::Control;
+use vcoop_model::capture::NoCaptures;
+use vcoop_model::scenario::{Scenario, Set};
+
+fn reproduce(ids: &[&str], jobs: usize) -> Reproduction {
+    reproduce_with(ids, jobs, ["duration=1s", "warmup=100ms", "repeats=2"])
+}
+
+fn reproduce_with(ids: &[&str], jobs: usize, sets: [&str; 3]) -> Reproduction {
+    let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
+    let selection = Selection::new(&Publication::builtin(), &ids).unwrap();
+    let sets = sets.map(|s| Set::parse(s).unwrap());
+    let setup = Setup::new(&selection, &sets, &NoCaptures).unwrap();
+    let stop = AtomicBool::new(false);
+    setup.run(&selection, jobs, Control { stop: &stop, progress: &|_| () }).unwrap()
+}
+
+#[test]
+fn every_cell_of_a_table_is_there() {
+    let result = reproduce(&["idle-avg", "audio"], 2);
+    assert_eq!(result.cells.len(), 24);
+    assert!(result.cells.iter().all(|cell| cell.simulated.is_some()), "{:?}", result.cells);
+    let first = &result.cells[0];
+    assert_eq!((first.row.as_str(), first.column.as_str()), ("500", "guest vanilla"));
+    assert_eq!(first.published, 9.0);
+    let ratio = first.simulated.unwrap() / 9.0;
+    assert!((first.ratio.unwrap() / ratio - 1.0).abs() < 1e-3);
+    assert_eq!(first.within_2x, (0.5..=2.0).contains(&ratio));
+    let zero = result.cells.iter().find(|c| c.published == 0.0).unwrap();
+    assert_eq!(zero.ratio, None);
+    let summary = &result.summary;
+    assert_eq!((summary.cells, summary.cells_comparable, summary.claims), (24, 12, 0));
+    assert_eq!(summary.within_2x, result.cells.iter().filter(|c| c.within_2x).count());
+}
+
+#[test]
+fn claims_come_with_a_check_for_each_cell() {
+    let result = reproduce(&["busy-near-static", "idle-no-difference"], 2);
+    let checks: Vec<usize> = result.claims.iter().map(|c| c.evidence.checks.len()).collect();
+    assert_eq!(checks, [2, 4], "two intervals; two policies at two intervals");
+    for claim in &result.claims {
+        let kept = claim.evidence.checks.iter().all(|check| {
+            let value = check.value.unwrap();
+            check.at_least.is_none_or(|b| value >= b) && check.at_most.is_none_or(|b| value <= b)
+        });
+        assert_eq!(claim.holds, kept);
+    }
+    assert_eq!(result.summary.claims_held, result.claims.iter().filter(|c| c.holds).count());
+}
+
+#[test]
+fn jobs_do_not_change_a_byte() {
+    let text = |jobs| serde_json::to_string(&reproduce(&["audio"], jobs)).unwrap();
+    assert_eq!(text(1), text(2));
+}
+
+#[test]
+fn the_contract_of_the_json() {
+    let json = serde_json::to_value(reproduce(&["audio", "audio-small-buffers"], 2)).unwrap();
+    assert_eq!(json["schema"], "vcoop.reproduce/1");
+    let cell = json["cells"][0].as_object().unwrap();
+    for key in ["table", "row", "column", "unit", "published", "simulated", "ratio"] {
+        assert!(cell.contains_key(key), "{key}");
+    }
+    let claim = json["claims"][0].as_object().unwrap();
+    assert!(claim["id"].is_string() && claim["statement"].is_string());
+    assert!(claim["holds"].is_boolean() && claim["evidence"].is_object());
+    for key in ["cells", "within_2x", "median_abs_log2", "claims", "claims_held"] {
+        assert!(json["summary"].as_object().unwrap().contains_key(key), "{key}");
+    }
+}
+
+#[test]
+fn names_that_are_nothing_are_refused() {
+    let names = ["idle-avg".to_owned(), "idle-average".to_owned()];
+    let error = Selection::new(&Publication::builtin(), &names).unwrap_err();
+    assert_eq!(error, "idle-average");
+    let all = Selection::new(&Publication::builtin(), &[]).unwrap();
+    assert_eq!(all.scenarios().len(), 20);
+}
+
+/// Cells under one policy, curves and interval views: none of them may be left unmeasured.
+#[test]
+fn cells_curves_and_views_can_be_compared() {
+    let result = reproduce_with(
+        &["xen-dom0-patch-xpin", "xen-dom0-patch-one", "xen-vmping-second-cluster"],
+        2,
+        ["duration=20s", "warmup=500ms", "repeats=1"],
+    );
+    let by = |id: &str| result.claims.iter().find(|c| c.id == id).unwrap();
+    // The curve is one of seconds, and the two policies differ on it.
+    let curve = &by("xen-dom0-patch-one").evidence.checks[0];
+    assert!(curve.what.contains("start of VMs 30 to 60"), "{}", curve.what);
+    assert!((0.3..0.9).contains(&curve.value.unwrap()), "{curve:?}");
+    // Where only dom0 is, dom0 meets nobody whose ratelimit could count.
+    for check in &by("xen-dom0-patch-xpin").evidence.checks {
+        assert_eq!(check.value, Some(1.0));
+    }
+    assert!(by("xen-vmping-second-cluster").evidence.checks.iter().all(|c| c.value.is_some()));
+}
+
+/// The ratio to another cell is that of the two values, whatever the policy.
+#[test]
+fn a_check_reaches_another_cell() {
+    let claim = r#"name = "n"
+title = "t"
+source = "s"
+notes = []
+[[claim]]
+id = "c"
+statement = "s"
+[[claim.check]]
+scenario = "xen-ratelimit"
+cells = [{ "host.dom0_pin" = "nopin", "host.credit1.version" = "4.2", "host.credit1.ratelimit" = "1ms" }]
+probe = "dom0.backend"
+metric = "served"
+quantity = "value"
+form = "ratio"
+policy = "vanilla"
+to_cell = { "host.dom0_pin" = "xpin" }
+at_least = 2
+"#;
+    let publication = Publication::parse(claim).unwrap();
+    let selection = Selection::new(&[publication], &[]).unwrap();
+    let sets = ["duration=300ms", "warmup=200ms", "repeats=1"].map(|s| Set::parse(s).unwrap());
+    let setup = Setup::new(&selection, &sets, &NoCaptures).unwrap();
+    let stop = AtomicBool::new(false);
+    let result = setup.run(&selection, 2, Control { stop: &stop, progress: &|_| () }).unwrap();
+    let [check] = &result.claims[0].evidence.checks[..] else { panic!("one cell") };
+    assert!(check.holds && check.what.ends_with("vanilla / vanilla at dom0_pin xpin"), "{check:?}");
+    let bad = claim.replace("to_cell = { \"host.dom0_pin\" = \"xpin\" }\n", "");
+    assert!(Publication::parse(&bad).unwrap_err().contains("to_cell"));
+    let bad = claim.replace("quantity = \"value\"", "quantity = \"curve\"");
+    assert!(Publication::parse(&bad).unwrap_err().contains("vms"));
+}
+
+#[test]
+fn a_histogram_is_compared_bucket_by_bucket() {
+    let result = reproduce(&["hv-timer-histogram"], 2);
+    assert!(result.cells.is_empty() && result.claims.is_empty());
+    let [hrtimer, hv] = &result.histograms[..] else { panic!("{:?}", result.histograms) };
+    for h in [hrtimer, hv] {
+        let sums = h.buckets.iter().fold((0, 0), |s, b| (s.0 + b.published, s.1 + b.simulated));
+        assert_eq!(sums, (h.published_listed, h.simulated_samples), "no sample is dropped");
+        assert!(h.published_samples > h.published_listed && h.simulated_samples > 1_900);
+        let shares: f64 = h.buckets.iter().map(|b| b.simulated_share).sum();
+        assert!((shares - 1.0).abs() < 1e-3);
+        // The distance is at least that of the means.
+        let apart = (h.published_mean.unwrap() - h.simulated_mean.unwrap()).abs();
+        assert!(h.wasserstein_us.unwrap() >= apart - 1e-3, "{h:?}");
+    }
+    assert_eq!((hrtimer.published_mean, hv.published_mean), (Some(8.76464), Some(6.08027)));
+    assert!(hv.simulated_mean < hrtimer.simulated_mean, "the finding itself");
+}
+
+#[test]
+fn what_shows_a_reason_can_be_run() {
+    let publications = Publication::builtin();
+    let claims: Vec<_> = publications.iter().flat_map(|p| &p.claims).collect();
+    // A reason without an experiment is an opinion.
+    let bare = claims.iter().find(|c| c.reason.is_some() && c.shown_by.is_empty());
+    assert!(bare.is_none(), "{bare:?}");
+    let commands = claims.iter().flat_map(|claim| &claim.shown_by);
+    for command in commands {
+        let mut words = command.split_whitespace().map(|word| word.trim_matches('\''));
+        assert_eq!([words.next(), words.next()], [Some("vcoop"), Some("run")], "{command}");
+        let name = words.next().unwrap();
+        let text = vcoop_model::builtin::builtin_scenario(name).expect(command);
+        let (mut sets, mut policies) = (Vec::new(), None);
+        while let Some(option) = words.next() {
+            let value = words.next().expect(command);
+            match option {
+                "--set" => sets.push(Set::parse(value).unwrap()),
+                "--policy" => policies = Some(value.split(',').map(str::to_owned).collect()),
+                _ => panic!("{option}: {command}"),
+            }
+        }
+        let scenario = Scenario::parse(name, text, &sets, &NoCaptures)
+            .unwrap_or_else(|e| panic!("{command}: {e}"));
+        let policies: Option<Vec<String>> = policies;
+        let plans = scenario.plans(policies.as_deref());
+        assert!(!plans.unwrap_or_else(|e| panic!("{command}: {e}")).is_empty());
+    }
+}

@@ -1,0 +1,266 @@
+//! What is said of results that are known.
+
+mod common;
+
+use common::{Fake, plans, run};
+use vcoop_experiment::backend::{Backend, Unavailable};
+use vcoop_experiment::result::Document;
+use vcoop_model::plan::Plan;
+use vcoop_model::recording::{Recording, Scalar};
+
+/// A thousand and more samples around a level, which shifts a little from repeat to repeat.
+fn around(level: u64, seed: u64) -> Vec<u64> {
+    let drift = seed % 7;
+    (0..2000).map(|i| level + level * (i % 10) / 100 + level * drift / 100).collect()
+}
+
+fn no_miss(_: &str) -> u64 {
+    0
+}
+
+fn same_load(_: &str) -> f64 {
+    1.5
+}
+
+/// `dynamic` helps the guest; `static` helps it more, but hurts the host.
+fn usual(policy: &str, probe: &str, seed: u64) -> Vec<u64> {
+    let level = match (policy, probe.starts_with("host.")) {
+        ("vanilla", false) => 1_000_000,
+        ("dynamic", false) => 20_000,
+        ("static", false) => 18_000,
+        ("static", true) => 50_000,
+        (_, true) => 5_000,
+        _ => 1_000_000,
+    };
+    around(level, seed)
+}
+
+fn of(backend: &'static dyn Backend, repeats: u32) -> Document {
+    let repeats = format!("repeats={repeats}");
+    let sets = ["duration=100ms", "warmup=0s", repeats.as_str()];
+    run(&plans("busy-host-1", &sets, &["vanilla", "dynamic", "static"]), backend, 2)
+}
+
+#[test]
+fn the_best_is_the_one_the_host_can_pay() {
+    static FAKE: Fake = Fake { law: usual, missed: no_miss, load: same_load };
+    let document = of(&FAKE, 10);
+    let verdict = &document.verdicts[0];
+    assert_eq!(verdict.best.as_deref(), Some("dynamic"), "{}", verdict.text);
+    assert!(verdict.text.contains("guest.cyclictest p99"), "{}", verdict.text);
+    assert!(
+        verdict.text.contains("static gets the guest to 0.90x of that, but host.cyclictest mean")
+    );
+}
+
+#[test]
+fn few_repeats_carry_no_verdict() {
+    static FAKE: Fake = Fake { law: usual, missed: no_miss, load: same_load };
+    let verdict = of(&FAKE, 3).verdicts.remove(0);
+    assert_eq!(verdict.best, None);
+    assert!(verdict.text.starts_with("no verdict from 3 repeats"), "{}", verdict.text);
+}
+
+#[test]
+fn equal_policies_do_not_differ() {
+    fn law(_: &str, _: &str, seed: u64) -> Vec<u64> {
+        around(30_000, seed)
+    }
+    static FAKE: Fake = Fake { law, missed: no_miss, load: same_load };
+    let verdict = of(&FAKE, 10).verdicts.remove(0);
+    assert_eq!(verdict.best, None);
+    assert_eq!(verdict.text, "no policy differs from vanilla beyond noise");
+}
+
+#[test]
+fn a_load_that_loses_a_tenth_is_too_much() {
+    fn load(policy: &str) -> f64 {
+        if policy == "dynamic" { 1.35 } else { 1.5 }
+    }
+    static FAKE: Fake = Fake { law: usual, missed: no_miss, load };
+    let verdict = of(&FAKE, 10).verdicts.remove(0);
+    assert_eq!(verdict.best, None);
+    assert!(verdict.text.starts_with("none within the limits: static"), "{}", verdict.text);
+    assert!(verdict.text.contains("(--may-cost): a host probe's mean 1.10x"), "{}", verdict.text);
+}
+
+#[test]
+fn missing_more_periods_is_not_better() {
+    fn missed(policy: &str) -> u64 {
+        if policy == "vanilla" { 1 } else { 500 }
+    }
+    static FAKE: Fake = Fake { law: usual, missed, load: same_load };
+    let verdict = of(&FAKE, 10).verdicts.remove(0);
+    assert_eq!(verdict.text, "no policy differs from vanilla beyond noise");
+}
+
+#[test]
+fn statistics_of_a_known_law() {
+    fn law(policy: &str, _: &str, seed: u64) -> Vec<u64> {
+        // What repeats differ in is large, and common to both policies.
+        let factor = if policy == "vanilla" { 2 } else { 1 };
+        (1..=1000).map(|i| i * 1000 * factor * (1 + seed % 5)).collect()
+    }
+    static FAKE: Fake = Fake { law, missed: no_miss, load: same_load };
+    let document = of(&FAKE, 10);
+    let find = |policy: &str| {
+        document.latencies().find(|s| s.key.policy == policy && s.key.probe == "guest.cyclictest")
+    };
+    let (base, dynamic) = (find("vanilla").unwrap(), find("dynamic").unwrap());
+    assert_eq!(base.count, 10_000);
+    assert!(base.p99.is_some() && base.p999.is_some(), "10 000 samples carry a p99.9");
+    assert!(base.p9999.is_none(), "but no p99.99");
+    assert_eq!(base.ratio_to_baseline, None);
+    let (ratios, intervals) = (dynamic.ratio_to_baseline.unwrap(), dynamic.ratio_ci95.unwrap());
+    assert_eq!(ratios.mean, Some(0.5));
+    let [lo, hi] = intervals.mean.unwrap();
+    assert!((0.4999..=0.5).contains(&lo) && (0.5..=0.5001).contains(&hi), "{lo} {hi}");
+    let [lo, hi] = base.mean_ci95.unwrap();
+    assert!(lo < base.mean.unwrap() && base.mean.unwrap() < hi && hi / lo > 1.2);
+    let wait = base.parts_mean["wake_to_run"] + base.parts_mean["preempted_to_run"];
+    assert!((base.parts_mean["host_wait"] - wait).abs() < 0.002);
+    assert!((base.parts_mean["host_wait"] - base.mean.unwrap()).abs() < 0.002);
+    assert_eq!(Some(base.ran_instead_mean["hog"]), base.mean);
+}
+
+/// A backend beside which a command has printed times: of the guest's own benchmark.
+#[derive(Debug)]
+struct WithCommand(Fake, fn(&str) -> f64);
+
+impl Backend for WithCommand {
+    fn name(&self) -> &'static str {
+        "vm"
+    }
+
+    fn available(&self) -> Result<(), Unavailable> {
+        Ok(())
+    }
+
+    fn run_partly(
+        &self,
+        plan: &Plan,
+        seed: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(Recording, Option<String>), String> {
+        let mut recording = self.0.run(plan, seed, stop)?;
+        let drift = (seed % 7) as f64 / 100.0;
+        let mut put = |name: &str, unit, value: f64| {
+            let key = (format!("exec.{name}"), "value".to_owned());
+            recording.scalars.insert(key, Scalar { unit, value: value * (1.0 + drift) });
+        };
+        put("p99_us", "us", (self.1)(&plan.policy_name));
+        put("max_us", "us", 1e6);
+        put("rounds", "count", 3.0);
+        Ok((recording, None))
+    }
+}
+
+#[test]
+fn times_that_a_command_printed_count_in_place_of_waits() {
+    // By the waits of its vCPUs dynamic is best; by what the guest's benchmark says nobody is.
+    static SAME: WithCommand =
+        WithCommand(Fake { law: usual, missed: no_miss, load: same_load }, |_| 700.0);
+    let verdict = of(&SAME, 10).verdicts.remove(0);
+    assert_eq!(verdict.best, None, "{}", verdict.text);
+    static BETTER: WithCommand =
+        WithCommand(Fake { law: usual, missed: no_miss, load: same_load }, |policy| {
+            if policy == "dynamic" { 70.0 } else { 700.0 }
+        });
+    let verdict = of(&BETTER, 10).verdicts.remove(0);
+    assert_eq!(verdict.best.as_deref(), Some("dynamic"));
+    assert!(verdict.text.contains("exec.p99_us 7"), "{}", verdict.text);
+    assert!(verdict.text.contains("(0.10x)"), "{}", verdict.text);
+    assert!(!verdict.text.contains("max_us"), "{}", verdict.text);
+}
+
+/// A vCPU at a fixed real-time priority that never sleeps leaves its CPU to nobody: the probe, that was
+/// to say so, never runs.
+#[test]
+fn a_probe_that_is_starved_to_nothing_is_a_cost() {
+    let plans =
+        vcoop_testing::rig::plans(&vcoop_testing::rig::one_cpu(), &["vanilla", "static"], &[]);
+    let document = run(&plans, &vcoop_experiment::backend::Sim, 2);
+    let of = |policy: &str, probe: &str| {
+        document.latencies().find(|s| s.key.policy == policy && s.key.probe == probe).unwrap()
+    };
+    let (base, starved) = (of("vanilla", "host.cyclictest"), of("static", "host.cyclictest"));
+    assert!(base.missed_share() < 0.5 && !base.is_starved(), "{}", base.missed_share());
+    // 600 periods of each of five repeats; the sample is as old as the run.
+    assert_eq!((starved.count, starved.missed), (5, 3000));
+    assert!(starved.is_starved() && starved.mean.unwrap() > 349_000.0, "{:?}", starved.mean);
+    let guest = of("static", "guest.cyclictest").ratio_to_baseline.unwrap();
+    assert!(guest.p99.unwrap() < 0.5, "the guest is much better off: {guest:?}");
+    let verdict = &document.verdicts[0];
+    assert_eq!(verdict.best, None, "{}", verdict.text);
+    assert!(
+        verdict.text.contains("host.cyclictest is starved: it misses 99.8 % of its periods"),
+        "{}",
+        verdict.text
+    );
+}
+
+#[test]
+fn a_series_without_samples_stays_and_is_a_cost() {
+    fn law(policy: &str, probe: &str, seed: u64) -> Vec<u64> {
+        match (policy, probe.starts_with("host.")) {
+            ("dynamic", true) => Vec::new(),
+            _ => usual(policy, probe, seed),
+        }
+    }
+    fn missed(policy: &str) -> u64 {
+        if policy == "dynamic" { 1 } else { 0 }
+    }
+    static FAKE: Fake = Fake { law, missed, load: same_load };
+    let document = of(&FAKE, 10);
+    let host = |s: &&vcoop_experiment::result::LatencySeries| {
+        s.key.policy == "dynamic" && s.key.probe.starts_with("host.")
+    };
+    let series = document.latencies().find(host).unwrap();
+    assert_eq!((series.count, series.missed, series.mean, series.max), (0, 10, None, None));
+    assert!(series.is_starved() && series.mean_ci95.is_none());
+    assert_eq!(series.ratio_to_baseline.unwrap().mean, None);
+    let text = &document.verdicts[0].text;
+    assert_eq!(document.verdicts[0].best, None, "{text}");
+    let json = serde_json::to_value(&document).unwrap();
+    let again: Document = serde_json::from_value(json).unwrap();
+    assert_eq!(again, document);
+}
+
+/// Two cells in which `dynamic` helps, and one number that says so of both.
+#[test]
+fn a_matrix_has_a_verdict_over_its_cells() {
+    static FAKE: Fake = Fake { law: usual, missed: no_miss, load: same_load };
+    let mut plans = plans(
+        "busy-host-1",
+        &["duration=100ms", "warmup=0s", "repeats=10"],
+        &["vanilla", "dynamic", "static"],
+    );
+    let mut other = plans.clone();
+    for (hogs, plans) in [("1", &mut plans), ("2", &mut other)] {
+        for plan in plans {
+            plan.params.insert("load.hog.count".to_owned(), hogs.to_owned());
+        }
+    }
+    plans.extend(other);
+    let verdicts = run(&plans, &FAKE, 2).verdicts;
+    assert_eq!(verdicts.iter().map(|v| v.cells).collect::<Vec<_>>(), [2, 0, 0]);
+    assert_eq!(verdicts[0].best.as_deref(), Some("dynamic"), "{}", verdicts[0].text);
+    assert!(verdicts[0].text.contains("guest.cyclictest p99 0.020"), "{}", verdicts[0].text);
+    assert!(verdicts[0].text.contains("best in 2 of 2 cells"), "{}", verdicts[0].text);
+    assert!(vcoop_experiment::verdict::line(&verdicts[0], false).contains("over all 2 cells"));
+}
+
+/// What others did to a live measurement stands in its verdict, and in no other.
+#[test]
+fn a_live_verdict_says_what_others_used() {
+    static FAKE: Fake = Fake { law: usual, missed: no_miss, load: same_load };
+    let text = serde_json::to_string(&of(&FAKE, 10)).unwrap();
+    let said = |backend: &str, cpus| {
+        let text = text.replace("\"fake\"", &format!("{backend:?}"));
+        let document: Document = serde_json::from_str(&text).unwrap();
+        let document = Document { others_cpu: cpus, ..document };
+        vcoop_experiment::verdict::verdicts(&document)[0].text.contains("Others used 0.830 CPUs")
+    };
+    assert!(said("kvm", Some(0.83)));
+    assert!(!said("kvm", Some(0.02)) && !said("kvm", None) && !said("sim", Some(0.83)));
+}

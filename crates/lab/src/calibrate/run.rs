@@ -1,0 +1,205 @@
+//! A calibration from beginning to end.
+#![allow(unsafe_code, reason = "mlockall has no safe wrapper")]
+
+use std::path::Path;
+use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kvm_ioctls::Kvm;
+use vcoop_model::plan::Ns;
+use vcoop_model::profile::Profile;
+use vcoop_sched::config::Policy;
+use vcoop_threads::Attributes;
+use vcoop_threads::clock::monotonic;
+use vcoop_threads::tsc::{Clock, measured_khz};
+
+use super::bench::Bench;
+use super::costs::{BASE_PROFILE, Known};
+use super::{CalibrateOptions, Calibration, Conditions, gaps, guest, host};
+use crate::environment::{self, NoDeepIdle, has_reliable_tsc};
+use crate::error::{Error, Missing, Whom};
+use crate::facts::{HostFacts, Root, host_facts, timers};
+use crate::run::{available, one_at_a_time, tsc_khz};
+
+/// Most time for one measurement, in full and quick.
+const BUDGET_NS: (Ns, Ns) = (1_400_000_000, 260_000_000);
+
+/// Measures this host's costs. `stop` is asked between blocks of some 40 ms; when it answers true
+/// the result holds what was measured until then. `progress` hears the name of each measurement as
+/// it begins.
+///
+/// # Errors
+///
+/// [`Error::Missing`]: no KVM, and not [`CalibrateOptions::host_only`]; or no reliable TSC.
+/// [`Error::Kernel`], [`Error::Guest`].
+pub fn calibrate(
+    options: CalibrateOptions,
+    stop: &(dyn Fn() -> bool + Sync),
+    progress: &(dyn Fn(&str) + Sync),
+) -> Result<Calibration, Error> {
+    if !options.host_only {
+        available()?;
+    }
+    if !has_reliable_tsc() {
+        return Err(Error::Missing(Missing {
+            what: "the kernel does not trust this machine's TSC as its clock".to_owned(),
+            remedy: "boot with clocksource=tsc if the TSC is constant and synchronous".to_owned(),
+        }));
+    }
+    let _alone = one_at_a_time();
+    let facts = host_facts();
+    // A thread of its own: its policy, its CPU and its timer slack end with it.
+    thread::scope(|s| {
+        let measuring = s.spawn(|| measure(options, facts, stop, progress));
+        measuring.join().unwrap_or(Err(Error::Panicked(Whom::Host)))
+    })
+}
+
+fn measure(
+    options: CalibrateOptions,
+    facts: HostFacts,
+    stop: &(dyn Fn() -> bool + Sync),
+    progress: &(dyn Fn(&str) + Sync),
+) -> Result<Calibration, Error> {
+    let begun = monotonic();
+    let kvm = if options.host_only { None } else { Some(open()?) };
+    let khz = match &kvm {
+        Some(kvm) => tsc_khz(kvm)?,
+        None => measured_khz(),
+    };
+    let locked = Locked::all();
+    let load_average = environment::load_average();
+    let steal_before = environment::steal();
+    let (cpu, other) = cpus(&facts);
+    let fifo = Attributes::from_policy(&Policy::Fifo(1)).set(0).is_ok();
+    host::prepare(cpu, fifo, 0)?;
+    let mut bench = Bench {
+        clock: Clock::new(0, khz),
+        cpu,
+        other,
+        budget: if options.quick { BUDGET_NS.1 } else { BUDGET_NS.0 },
+        stop,
+        progress,
+        measures: Vec::new(),
+        skipped: Vec::new(),
+        fifo,
+        halt_polling_off: true,
+        floor: 0,
+    };
+    host::measure(&mut bench)?;
+    gaps::measure(&mut bench, facts.tick_ns.value)?;
+    let mut held = false;
+    if let Some(kvm) = &kvm {
+        // As in the lab.
+        let idle = NoDeepIdle::hold();
+        held = idle.is_held();
+        guest::measure(&mut bench, kvm)?;
+    }
+    let steal = environment::steal().zip(steal_before);
+    let conditions = Conditions {
+        fifo,
+        memory_locked: locked.0,
+        cpu_dma_latency_held: held,
+        halt_polling_off: kvm.as_ref().map(|_| bench.halt_polling_off),
+        cpu,
+        other_cpu: other,
+        load_average,
+        steal_permille: steal.map(|((stolen, all), (stolen_before, all_before))| {
+            stolen.saturating_sub(stolen_before) * 1000 / all.saturating_sub(all_before).max(1)
+        }),
+        took_ns: monotonic() - begun,
+    };
+    let complete = !stop();
+    let base = Profile::load(BASE_PROFILE).map_err(|e| unreadable(&e.to_string()))?;
+    let cpu_model = facts.cpu_model.as_deref().unwrap_or("an unknown CPU");
+    let flavour = kvm.as_ref().map(|_| environment::flavour().to_owned());
+    let place = format!("{cpu_model}, Linux {}, {}", facts.release, today());
+    let software = flavour.as_deref().is_some_and(|f| f != "vmx" && f != "svm");
+    let cpu = timers::cpu(&Root::new(Path::new("/")), khz, &place);
+    let known = Known {
+        measures: &bench.measures,
+        facts: &facts,
+        software,
+        place: &place,
+        base: &base,
+        cpu: &cpu,
+    };
+    let (costs, profile) = known.profile();
+    let again = Profile::parse("calibrated", &profile.to_toml());
+    if again.as_ref() != Ok(&profile) {
+        let why = again.err().map_or("it reads back differently".to_owned(), |e| e.to_string());
+        return Err(unreadable(&why));
+    }
+    let Bench { measures, skipped, .. } = bench;
+    Ok(Calibration { facts, kvm: flavour, conditions, measures, skipped, costs, profile, complete })
+}
+
+fn unreadable(why: &str) -> Error {
+    Error::Unsupported { what: "this host's profile".to_owned(), why: why.to_owned() }
+}
+
+fn open() -> Result<Kvm, Error> {
+    Kvm::new().map_err(Error::kvm("open /dev/kvm", &Whom::Host))
+}
+
+/// The CPU to measure, and one that shares no core with it where there is such: the last ones, since
+/// interrupts and everybody's first threads are on the first.
+fn cpus(facts: &HostFacts) -> (u32, Option<u32>) {
+    let threads =
+        if facts.topology.read { facts.topology.value.threads_per_core.max(1) } else { 1 };
+    let mut from_last = facts.cpus.iter().rev().copied();
+    let cpu = from_last.next().unwrap_or(0);
+    let other = from_last.clone().nth(threads as usize - 1).or_else(|| from_last.next());
+    (cpu, other)
+}
+
+/// Memory that stays, while it lives.
+#[derive(Debug)]
+struct Locked(bool);
+
+impl Locked {
+    fn all() -> Self {
+        // SAFETY: no memory is passed. Refused, it only means that pages may be missing.
+        Self(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } == 0)
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        if self.0 {
+            // SAFETY: no memory is passed.
+            unsafe { libc::munlockall() };
+        }
+    }
+}
+
+/// The date, UTC, as `2026-11-20`.
+fn today() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    date(seconds / 86_400)
+}
+
+/// The civil date of a day, counted from 1970-01-01: years begin in March, so that the leap day is a
+/// year's last.
+fn date(days: u64) -> String {
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let (d, m) =
+        (of_year - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    format!("{:04}-{m:02}-{d:02}", era * 400 + year + u64::from(m <= 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::date;
+
+    #[test]
+    fn dates() {
+        assert_eq!(date(0), "1970-01-01");
+        assert_eq!(date(19_782), "2024-02-29");
+        assert_eq!(date(20_777), "2026-11-20");
+    }
+}

@@ -1,0 +1,693 @@
+//! From a run's rings and counters to a [`Recording`].
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender};
+
+use vcoop_guest::layout::{RING_STRIDE, RINGS, STATS, TaskStats};
+use vcoop_guest::ring::{Reader, Ring, Sample};
+use vcoop_model::plan::virt::GuestIdle;
+use vcoop_model::plan::{Act, Moment, Ns, Plan, Program, Target};
+use vcoop_model::recording::{LatencyRecord, PolicyEvents, Recording, Scalar};
+use vcoop_model::trace_event::Observer;
+use vcoop_policy::PolicyStats;
+use vcoop_sources::trace::{Event, Meter, Recorder, Thread, Tid};
+use vcoop_threads::tsc::{Clock, tsc};
+use vcoop_threads::{RunTime, gettid, preemptions, run_time};
+
+use crate::facts::host_facts;
+use crate::host_task::Progress;
+use crate::mask::{Widths, balances};
+use crate::policy_driver::{LabVcpu, LabVm};
+use crate::probe::{Probe, Window};
+use crate::round_trip::{Other, RoundTrip};
+use crate::run::{interval, is_exitless};
+use crate::samples::{self, HostSample, PendingSample, Series, Source};
+use crate::trace::live::{Live, Tids};
+use crate::translate::{Rates, places};
+use crate::vcpu::Exits;
+
+/// Where counters are.
+#[derive(Debug)]
+pub(crate) struct Counters<'a> {
+    pub(crate) progress: &'a [Progress],
+    pub(crate) exits: &'a [Exits],
+    pub(crate) vms: &'a [LabVm],
+    pub(crate) plan: &'a Plan,
+    pub(crate) injector: &'a AtomicI32,
+    pub(crate) rates: &'a Rates,
+}
+
+/// Counters at one moment; a result is the difference of two.
+#[derive(Clone, Debug, Default)]
+struct Totals {
+    now: Ns,
+    /// CPU time and iterations of each host thread.
+    host: Vec<(Ns, u64)>,
+    /// Calls made or served by each host thread.
+    calls: Vec<u64>,
+    /// Rings that no message came with.
+    spurious: u64,
+    injector_ns: Ns,
+    vms: Vec<VmTotals>,
+    per_ms: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct VmTotals {
+    exec_ns: Ns,
+    wait_ns: Ns,
+    preempted: u64,
+    policy: PolicyStats,
+    /// Exits by name.
+    exits: [u64; 7],
+    /// Iterations, glitches and units of work of each task.
+    tasks: Vec<(u64, u64, u64)>,
+    /// Polls of its idle loop, won and lost.
+    guest_polls: (u64, u64),
+    /// Changes of its mask, vCPUs in use summed over time, tasks pushed off vCPUs.
+    mask: (u64, Ns, u64),
+}
+
+const EXIT_NAMES: [&str; 7] =
+    ["doorbell", "notify", "register", "refused", "mmio", "send", "multicast"];
+
+/// A guest's ring.
+#[derive(Debug)]
+struct GuestOrigin {
+    vm: usize,
+    /// vCPU that the samples are about.
+    vcpu: usize,
+    ring: u64,
+    /// An interrupt of the injector's wakes the task, whoever fires timers.
+    device: bool,
+    /// Where the server is, if samples are round trips.
+    server: Option<Other>,
+    /// A sample is a wait for other vCPUs.
+    calls: bool,
+    /// A sample ends with the timer's interrupt. Another line has the ring's samples to their end.
+    interrupt: bool,
+    reader: Reader,
+    /// Samples with times that cannot be.
+    invalid: u64,
+}
+
+/// Where a probe's samples come from.
+#[derive(Debug)]
+enum Origin {
+    /// A ring of a guest.
+    Guest(GuestOrigin),
+    /// A thread of the host.
+    Host { task: usize, samples: Receiver<HostSample> },
+}
+
+/// One probe.
+#[derive(Debug)]
+struct Line {
+    origin: Origin,
+    series: Series,
+}
+
+/// How timers are fired.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Firing {
+    /// By the injector.
+    pub(crate) exitless: bool,
+    /// So early at most, in nanoseconds.
+    pub(crate) advance: Ns,
+}
+
+/// The injector can be earlier than its advance by a little: it rounds, and looks ahead.
+const EARLY_NS: Ns = 100_000;
+
+/// Collects a run.
+#[derive(Debug)]
+pub(crate) struct Collector<'a> {
+    plan: &'a Plan,
+    clock: Clock,
+    origin: u64,
+    firing: Firing,
+    /// In the order of the plan's probes.
+    lines: Vec<Line>,
+    trace: Option<Recorder>,
+    /// Threads of the VMs' vCPUs, once they are known to the trace.
+    vcpus: Vec<Vec<Tid>>,
+    /// How far each vCPU's diary is read, and what was in them, by VM.
+    read: Vec<Vec<u64>>,
+    policy_events: Vec<PolicyEvents>,
+    widths: Widths,
+    unread: u64,
+    first: Option<Totals>,
+    last: Option<Totals>,
+    observer: Option<&'a mut dyn Observer>,
+    /// Events on their way to it.
+    live: Option<Live>,
+}
+
+impl<'a> Collector<'a> {
+    /// For a run that has not begun. Also gives the host tasks, by number, somewhere to send their
+    /// samples.
+    pub(crate) fn new(
+        plan: &'a Plan,
+        vms: &[LabVm],
+        clock: Clock,
+        window: Window,
+        firing: Firing,
+        trace: Option<Recorder>,
+    ) -> (Self, BTreeMap<usize, SyncSender<HostSample>>) {
+        let mut senders = BTreeMap::new();
+        let lines = plan.probes.iter().map(|p| {
+            let (origin, task) = match p.target {
+                Target::Guest { vm, task } => {
+                    let (vm, task) = (vm as usize, task as usize);
+                    let planned = &plan.vms[vm].tasks[task];
+                    let program = &planned.program;
+                    // Read before a guest can write there.
+                    let spec = vms[vm].machine.ram.read_control().task[task];
+                    let device = matches!(program, Program::Audio { device: true, .. });
+                    let origin = GuestOrigin {
+                        vm,
+                        vcpu: spec.vcpu as usize,
+                        ring: spec.ring,
+                        device,
+                        server: server(plan, p.target),
+                        calls: calls(program),
+                        interrupt: p.moment == Moment::Interrupt,
+                        reader: Reader::new(),
+                        invalid: 0,
+                    };
+                    (Origin::Guest(origin), planned)
+                }
+                Target::Host(task) => {
+                    let task = task as usize;
+                    let (sender, samples) = samples::channel();
+                    senders.insert(task, sender);
+                    (Origin::Host { task, samples }, &plan.host_tasks[task])
+                }
+            };
+            let probe = Probe::new(&p.probe, window, interval(&task.program), task.start_ns)
+                .sliced(plan.slices);
+            Line { origin, series: Series::new(probe) }
+        });
+        let lines = lines.collect();
+        let origin = clock.tsc_at(0);
+        let vcpus = Vec::new();
+        let sliced = plan.vms.iter().filter(|_| plan.slices > 0);
+        let this = Self {
+            plan,
+            clock,
+            origin,
+            firing,
+            lines,
+            trace,
+            vcpus,
+            read: vms.iter().map(|vm| vec![0; vm.vcpus.len()]).collect(),
+            policy_events: sliced
+                .map(|vm| PolicyEvents::new(&vm.label, plan.slices, plan.duration_ns))
+                .collect(),
+            widths: Widths::new(plan, vms),
+            unread: 0,
+            first: None,
+            last: None,
+            observer: None,
+            live: None,
+        };
+        (this, senders)
+    }
+
+    /// Tells somebody of every sample from now on.
+    pub(crate) fn observed(&mut self, observer: &'a mut dyn Observer) {
+        self.lines.iter_mut().for_each(|line| line.series.probe.listen());
+        self.observer = Some(observer);
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        self.first.is_some()
+    }
+
+    /// The warm-up is over.
+    pub(crate) fn begin(&mut self, now: Ns, counters: &Counters<'_>) {
+        self.mark();
+        self.first = Some(counters.totals(now));
+    }
+
+    /// The measurement is over.
+    pub(crate) fn end(&mut self, now: Ns, counters: &Counters<'_>) {
+        self.mark();
+        self.last = Some(counters.totals(now));
+    }
+
+    /// The trace's meters are to be compared with counters read now.
+    fn mark(&mut self) {
+        if let Some(trace) = &mut self.trace {
+            trace.mark(tsc());
+        }
+    }
+
+    /// Tells the trace who is who, once all threads run.
+    pub(crate) fn introduce(&mut self, counters: &Counters<'_>) {
+        let Some(trace) = self.trace.as_mut().filter(|t| !t.is_ready()) else { return };
+        let load = |tid: &AtomicI32| tid.load(Ordering::Acquire);
+        let vcpus = counters.vms.iter().map(|vm| vm.vcpus.iter().map(LabVcpu::tid).collect());
+        let vcpus: Vec<Vec<Tid>> = vcpus.collect();
+        let tasks: Vec<Tid> = counters.progress.iter().map(|p| load(&p.tid)).collect();
+        let injector = load(counters.injector);
+        if injector == 0 || vcpus.iter().flatten().chain(&tasks).any(|tid| *tid == 0) {
+            return;
+        }
+        for Line { origin, series } in &mut self.lines {
+            series.tid = match origin {
+                // One that may have moved since: no thread's trace explains it.
+                Origin::Guest(g) if balances(self.plan, g.vm) => 0,
+                Origin::Guest(g) => vcpus[g.vm].get(g.vcpu).copied().unwrap_or_default(),
+                Origin::Host { task, .. } => tasks[*task],
+            };
+        }
+        let mut threads = Vec::new();
+        let mut add = |tid, label: &str, measured, vcpu| {
+            threads.push(Thread { tid, label: label.to_owned(), measured, vcpu });
+        };
+        for (vm, tids) in self.plan.vms.iter().zip(&vcpus) {
+            tids.iter().for_each(|tid| add(*tid, &vm.name, true, true));
+        }
+        for (i, (task, tid)) in self.plan.host_tasks.iter().zip(&tasks).enumerate() {
+            let measures = |l: &Line| matches!(l.origin, Origin::Host { task, .. } if task == i);
+            add(*tid, &task.label, self.lines.iter().any(measures), false);
+        }
+        add(injector, "injector", false, false);
+        add(gettid(), "collector", false, false);
+        trace.know(&threads);
+        let window = self.observer.as_ref().and_then(|o| o.windows().first().copied());
+        if let (Some(observer), Some(window)) = (&mut self.observer, window) {
+            let cpus = host_facts().cpus.iter().max().map_or(1, |last| last + 1);
+            let collector = gettid();
+            let tids = Tids { tasks: &tasks, vcpus: &vcpus, injector, collector };
+            let live = Live::new(self.plan, self.clock, tids, cpus, window);
+            observer.thread_names(&live.names);
+            self.live = Some(live);
+        }
+        self.vcpus = vcpus;
+    }
+
+    /// Takes in what was measured since the last time, and records what the trace can explain.
+    pub(crate) fn collect(&mut self, vms: &[LabVm]) {
+        self.gather(vms);
+        self.read(vms);
+        if let Some(trace) = &mut self.trace {
+            trace.drain(&mut tap(&mut self.live));
+        }
+        self.release(false);
+    }
+
+    fn gather(&mut self, vms: &[LabVm]) {
+        let (clock, origin) = (self.clock, self.origin);
+        let early = clock.to_cycles(self.firing.advance + EARLY_NS);
+        let exitless = self.firing.exitless;
+        for Line { origin: from, series } in &mut self.lines {
+            match from {
+                Origin::Guest(GuestOrigin {
+                    vm,
+                    ring,
+                    device,
+                    server,
+                    calls,
+                    interrupt,
+                    reader,
+                    invalid,
+                    ..
+                }) => {
+                    let ring: &Ring = vms[*vm].machine.ram.at(RINGS + *ring * RING_STRIDE);
+                    let ours = exitless || *device;
+                    reader.read(ring, |mut s| {
+                        // Guest-written: a time that cannot be is no sample.
+                        if s.due < origin || s.taken < s.due || s.taken > tsc() {
+                            *invalid += 1;
+                            return;
+                        }
+                        if *interrupt {
+                            s.taken = s.woken.clamp(s.due, s.taken);
+                        }
+                        let source = match *server {
+                            Some(server) => Source::RoundTrip(RoundTrip::of(&s, server)),
+                            None if *calls => Source::Calls { back: s.taken },
+                            None => of_period(s, ours, early),
+                        };
+                        series.hold(PendingSample {
+                            due: clock.ns_at(s.due),
+                            latency: clock.to_ns(s.taken - s.due),
+                            missed: s.missed,
+                            source,
+                        });
+                    });
+                }
+                Origin::Host { samples, .. } => {
+                    for HostSample { due, latency, taken, missed, trip } in samples.try_iter() {
+                        let asleep = || Source::Host {
+                            due: taken.saturating_sub(clock.to_cycles(latency)),
+                            taken,
+                        };
+                        let source = trip.map_or_else(asleep, Source::RoundTrip);
+                        series.hold(PendingSample { due, latency, missed, source });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes in what policies and governors did.
+    fn read(&mut self, vms: &[LabVm]) {
+        let mut live = self.live.as_mut();
+        self.unread += self.widths.read(vms, |at, vm, width| {
+            if let Some(live) = &mut live {
+                live.mask(at, vm, width);
+            }
+        });
+        for (m, (vm, read)) in vms.iter().zip(&mut self.read).enumerate() {
+            for (n, (v, from)) in vm.vcpus.iter().zip(read).enumerate() {
+                let tid = self.vcpus.get(m).and_then(|tids| tids.get(n)).copied();
+                self.unread += v.diary.read(from, |note| {
+                    if let (Some(live), Some(tid)) = (&mut live, tid) {
+                        live.note(tid, note);
+                    }
+                    let at = note.at.checked_sub(self.plan.warmup_ns);
+                    let at = at.filter(|at| *at < self.plan.duration_ns);
+                    if let (Some(events), Some(at)) = (self.policy_events.get_mut(m), at) {
+                        note.counted().for_each(|event| events.book(at, event));
+                    }
+                });
+            }
+        }
+    }
+
+    fn release(&mut self, all: bool) {
+        let timeline = self.trace.as_ref().map(Recorder::timeline);
+        let covered = timeline.map_or(0, |timeline| self.clock.ns_at(timeline.covered()));
+        if let (Some(live), Some(observer)) = (&mut self.live, &mut self.observer) {
+            live.tell(*observer, covered);
+        }
+        for line in &mut self.lines {
+            line.series.release(&self.clock, timeline, all);
+            if let Some(observer) = &mut self.observer {
+                line.series.probe.tell(*observer);
+            }
+        }
+    }
+
+    /// The recording; `ended`: when the run did. Its threads have ended.
+    pub(crate) fn finish(mut self, ended: Ns, counters: &Counters<'_>) -> Recording {
+        self.gather(counters.vms);
+        self.read(counters.vms);
+        self.widths.end(ended);
+        if let Some(trace) = &mut self.trace {
+            trace.end(&mut tap(&mut self.live));
+        }
+        self.release(true);
+        for line in &mut self.lines {
+            line.series.close(ended);
+            if let Some(observer) = &mut self.observer {
+                line.series.probe.tell(*observer);
+            }
+        }
+        if let (Some(live), Some(observer)) = (&mut self.live, &mut self.observer) {
+            live.close(*observer, ended);
+        }
+        let mut scalars = BTreeMap::new();
+        let mut put = |probe: &str, metric: &str, unit: &'static str, value: f64| {
+            scalars.insert((probe.to_owned(), metric.to_owned()), Scalar { unit, value });
+        };
+        let mut lost: u64 = counters.progress.iter().map(|p| p.lost.load(Ordering::Relaxed)).sum();
+        let (mut bad, mut coarse) = (0, 0);
+        for Line { origin, series } in &self.lines {
+            if let Origin::Guest(g) = origin
+                && !g.interrupt
+            {
+                lost += g.reader.lost();
+                bad += g.invalid;
+            }
+            coarse += series.coarse();
+        }
+        put("lab", "samples_lost", "count", lost as f64);
+        put("lab", "samples_invalid", "count", bad as f64);
+        put("lab", "samples_coarse", "count", coarse as f64);
+        if self.unread > 0 {
+            put("lab", "policy_events_lost", "count", self.unread as f64);
+        }
+        if let (Some(a), Some(b)) = (&self.first, &self.last) {
+            scalars_between(self.plan, a, b, &mut put);
+            if let Some(trace) = &self.trace {
+                compare(self.plan, (a, b), trace, (&self.vcpus, &self.clock), &mut put);
+            }
+        }
+        if let Some(trace) = &self.trace {
+            let (events, lost) = trace.counts();
+            put("lab", "trace_events", "count", events as f64);
+            put("lab", "trace_lost", "count", lost as f64);
+        }
+        for (p, line) in self.plan.probes.iter().zip(&self.lines) {
+            if let Some(mean) = line.series.probe.mean_with_missed() {
+                put(&p.probe, "mean_with_missed", "us", mean / 1e3);
+            }
+        }
+        let latencies: Vec<LatencyRecord> =
+            self.lines.into_iter().map(|l| l.series.probe.finish()).collect();
+        let (policy_events, in_use) = (self.policy_events, self.widths.in_use);
+        Recording { latencies, scalars, policy_events, in_use, ..Recording::default() }
+    }
+}
+
+/// Hands the trace's events to who shows them.
+fn tap(live: &mut Option<Live>) -> impl FnMut(&Event) {
+    move |event| live.iter_mut().for_each(|live| live.take(event))
+}
+
+/// What a guest wrote about one period. `ours`: the injector fires for it, at most `early` cycles
+/// before it is due.
+fn of_period(mut s: Sample, ours: bool, early: u64) -> Source {
+    // Times out of order count as the earlier one.
+    s.woken = s.woken.clamp(s.due, s.taken);
+    // A firing that is not of this period says nothing about it.
+    let this = s.due.saturating_sub(early)..=s.woken;
+    let fired = (ours && this.contains(&s.fired)).then_some(s.fired.max(s.due));
+    Source::Guest { sample: s, fired }
+}
+
+/// Whether a task's samples are waits for other vCPUs, which call a function for it.
+fn calls(program: &Program) -> bool {
+    matches!(program, Program::Routine { acts } if acts.iter().any(|a| matches!(a, Act::Ipi { .. })))
+}
+
+/// Where the server is whose round trips a guest's task samples.
+fn server(plan: &Plan, ping: Target) -> Option<Other> {
+    let Target::Guest { vm, task } = ping else { return None };
+    let guest = &plan.vms[vm as usize];
+    let program = &guest.tasks[task as usize].program;
+    if !matches!(program, Program::Ping { .. } | Program::Routine { .. }) {
+        return None;
+    }
+    Some(match program.servers().next()? {
+        Target::Host(_) => Other::Host,
+        Target::Guest { task: server, .. } => {
+            let places = places(guest);
+            // Of tasks that move, nobody knows where the other was.
+            let here =
+                !balances(plan, vm as usize) && places[task as usize] == places[server as usize];
+            if here { Other::Here } else { Other::Vcpu }
+        }
+    })
+}
+
+/// Holds the trace against what the kernel counted for the vCPUs' threads in the same time.
+fn compare(
+    plan: &Plan,
+    (a, b): (&Totals, &Totals),
+    trace: &Recorder,
+    (vcpus, clock): (&[Vec<Tid>], &Clock),
+    put: &mut dyn FnMut(&str, &str, &'static str, f64),
+) {
+    let [first, last] = trace.timeline().meters() else { return };
+    let (mut exec, mut wait) = ([0, 0], [0, 0]);
+    let since = |read: fn(&Meter) -> u64, tid: &Tid| {
+        let at = |meters: &BTreeMap<Tid, Meter>| meters.get(tid).map_or(0, read);
+        clock.to_ns(at(last).saturating_sub(at(first)))
+    };
+    for (i, (vm, tids)) in plan.vms.iter().zip(vcpus).enumerate() {
+        let waited: Ns = tids.iter().map(|tid| since(|m| m.wait, tid)).sum();
+        let ns = (b.now - a.now).max(1) as f64 * tids.len().max(1) as f64;
+        put(&vm.name, "steal_trace", "%", 100.0 * waited as f64 / ns);
+        wait[0] += waited;
+        exec[0] += tids.iter().map(|tid| since(|m| m.exec, tid)).sum::<Ns>();
+        wait[1] += b.vms[i].wait_ns.saturating_sub(a.vms[i].wait_ns);
+        exec[1] += b.vms[i].exec_ns.saturating_sub(a.vms[i].exec_ns);
+    }
+    for (metric, [trace, schedstat]) in
+        [("trace_vs_schedstat_exec", exec), ("trace_vs_schedstat_wait", wait)]
+    {
+        if schedstat > 0 {
+            put("lab", metric, "%", 100.0 * trace as f64 / schedstat as f64);
+        }
+    }
+}
+
+/// A count as a scalar.
+pub(crate) fn count(n: u64) -> Scalar {
+    Scalar { unit: "count", value: n as f64 }
+}
+
+impl Counters<'_> {
+    fn totals(&self, now: Ns) -> Totals {
+        let cpu = |tid: i32| if tid == 0 { RunTime::default() } else { run_time(tid) };
+        let host = self
+            .progress
+            .iter()
+            .map(|p| (cpu(p.tid.load(Ordering::Acquire)).ran_ns, p.done.load(Ordering::Relaxed)));
+        let vms = self.vms.iter().zip(self.exits).zip(&self.plan.vms).map(|((vm, exits), plan)| {
+            let mut totals = VmTotals::default();
+            for v in &vm.vcpus {
+                let time = cpu(v.tid());
+                totals.exec_ns += time.ran_ns;
+                totals.wait_ns += time.waited_ns;
+                totals.preempted += preemptions(v.tid());
+                let s = v.stats();
+                let sum = &mut totals.policy;
+                sum.boosts += s.boosts;
+                sum.notified += s.notified;
+                sum.throttles += s.throttles;
+                sum.denied += s.denied;
+                sum.raced += s.raced;
+                sum.boosted_ns += s.boosted_ns;
+                sum.lowered_ns += s.lowered_ns;
+            }
+            let n = |c: &std::sync::atomic::AtomicU64| c.load(Ordering::Relaxed);
+            for words in &vm.control().vcpu[..vm.vcpus.len()] {
+                let (won, lost) = totals.guest_polls;
+                // The guest's own words.
+                let sum = |a: u64, c| a.wrapping_add(n(c));
+                totals.guest_polls = (sum(won, &words.polls_won), sum(lost, &words.polls_lost));
+                totals.mask.2 = sum(totals.mask.2, &words.pushed);
+            }
+            if let Some(mask) = vm.masked() {
+                (totals.mask.0, totals.mask.1) = (mask.changes, mask.used_ns(now));
+            }
+            totals.exits = [
+                &exits.doorbell,
+                &exits.notify,
+                &exits.register,
+                &exits.refused,
+                &exits.mmio,
+                &exits.send,
+                &exits.multicast,
+            ]
+            .map(n);
+            totals.tasks = (0..plan.tasks.len() as u64)
+                .map(|t| {
+                    let at = STATS + t * size_of::<TaskStats>() as u64;
+                    let stats: &TaskStats = vm.machine.ram.at(at);
+                    (n(&stats.done), n(&stats.glitches), n(&stats.rounds))
+                })
+                .collect();
+            totals
+        });
+        Totals {
+            now,
+            host: host.collect(),
+            calls: self.progress.iter().map(|p| p.calls.load(Ordering::Relaxed)).collect(),
+            spurious: self.progress.iter().map(|p| p.spurious.load(Ordering::Relaxed)).sum(),
+            injector_ns: cpu(self.injector.load(Ordering::Acquire)).ran_ns,
+            vms: vms.collect(),
+            per_ms: self.rates.per_ms,
+        }
+    }
+}
+
+fn scalars_between(
+    plan: &Plan,
+    a: &Totals,
+    b: &Totals,
+    put: &mut dyn FnMut(&str, &str, &'static str, f64),
+) {
+    let ns = (b.now - a.now).max(1) as f64;
+    let seconds = ns / 1e9;
+    let per_ms = b.per_ms.max(1) as f64;
+    let since = |b: u64, a: u64| b.saturating_sub(a) as f64;
+    put("lab", "injector_cpu", "%", 100.0 * since(b.injector_ns, a.injector_ns) / ns);
+    put("lab", "rings_without_message", "count", since(b.spurious, a.spurious));
+    let mut calls: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+    for (task, (a, b)) in plan.host_tasks.iter().zip(a.calls.iter().zip(&b.calls)) {
+        let serves = matches!(task.program, Program::Serve { .. });
+        if serves || task.program.servers().next().is_some() {
+            let metric = if serves { "served" } else { "calls" };
+            *calls.entry((&task.label, metric)).or_default() += since(*b, *a);
+        }
+    }
+    for ((label, metric), n) in calls {
+        put(&format!("host.{label}"), metric, "1/s", n / seconds);
+    }
+    let mut loads: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    for (task, (a, b)) in plan.host_tasks.iter().zip(a.host.iter().zip(&b.host)) {
+        let sum = loads.entry(&task.label).or_default();
+        sum.0 += since(b.0, a.0);
+        sum.1 += since(b.1, a.1);
+    }
+    for (label, (cpu, done)) in loads {
+        let probe = format!("host.{label}");
+        put(&probe, "throughput", "cpu", cpu / ns);
+        // CPU time says who had the CPU; work done also says what it was worth, caches and all.
+        // A stressor does not tell what it has done.
+        if !plan.host_tasks.iter().any(|t| t.label == *label && t.stress_ng.is_some()) {
+            put(&probe, "work", "1/s", done / 1e6 / seconds);
+        }
+    }
+    for (vm, (a, b)) in plan.vms.iter().zip(a.vms.iter().zip(&b.vms)) {
+        let name = &vm.name;
+        let vcpus = vm.vcpu_cpus.len().max(1) as f64;
+        let (p, q) = (&a.policy, &b.policy);
+        put(name, "exitless_timer", "count", f64::from(u8::from(is_exitless(plan, vm))));
+        put(name, "cpu", "cpu", since(b.exec_ns, a.exec_ns) / ns);
+        put(name, "steal", "%", 100.0 * since(b.wait_ns, a.wait_ns) / (ns * vcpus));
+        put(name, "preemptions", "1/s", since(b.preempted, a.preempted) * 1e9 / ns);
+        put(name, "boosts", "1/s", since(q.boosts, p.boosts) / seconds);
+        put(name, "throttles", "1/s", since(q.throttles, p.throttles) / seconds);
+        put(name, "denied", "1/s", since(q.denied, p.denied) / seconds);
+        put(name, "notified", "1/s", since(q.notified, p.notified) / seconds);
+        put(name, "raced", "1/s", since(q.raced, p.raced) / seconds);
+        put(name, "boosted", "%", 100.0 * since(q.boosted_ns, p.boosted_ns) / (ns * vcpus));
+        if plan.policy.repays() {
+            put(name, "lowered", "levels", since(q.lowered_ns, p.lowered_ns) / (ns * vcpus));
+        }
+        if matches!(vm.virt.idle.guest, GuestIdle::Poll | GuestIdle::Haltpoll) {
+            let (p, q) = (a.guest_polls, b.guest_polls);
+            put(name, "guest_polls.won", "1/s", since(q.0, p.0) / seconds);
+            put(name, "guest_polls.lost", "1/s", since(q.1, p.1) / seconds);
+        }
+        if b.mask.1 > 0 {
+            let (p, q) = (a.mask, b.mask);
+            put(name, "mask_changes", "1/min", since(q.0, p.0) * 60.0 / seconds);
+            put(name, "vcpus_used", "vcpu", since(q.1, p.1) / ns);
+            put(name, "pushed_off", "1/s", since(q.2, p.2) / seconds);
+        }
+        for (exit, (a, b)) in EXIT_NAMES.iter().zip(a.exits.iter().zip(b.exits)) {
+            put(name, &format!("exits.{exit}"), "1/s", since(b, *a) / seconds);
+        }
+        let mut by_label: BTreeMap<&str, (f64, f64, bool, Option<f64>)> = BTreeMap::new();
+        for (task, (x, y)) in vm.tasks.iter().zip(a.tasks.iter().zip(&b.tasks)) {
+            let sum = by_label.entry(&task.label).or_default();
+            sum.0 += since(y.0, x.0);
+            sum.1 += since(y.1, x.1);
+            sum.2 |= matches!(task.program, Program::Audio { .. });
+            if task.program.counts() {
+                *sum.3.get_or_insert_default() += since(y.2, x.2);
+            }
+        }
+        for (label, (done, glitches, audio, rounds)) in by_label {
+            let probe = format!("{name}.{label}");
+            let cpu_ns = done * 1e6 / per_ms;
+            put(&probe, "throughput", "cpu", cpu_ns / ns);
+            if audio {
+                put(&probe, "glitches", "1/min", glitches * 60.0 / seconds);
+            }
+            if let Some(rounds) = rounds {
+                put(&probe, "rate", "1/s", rounds / seconds);
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What a host thread sleeps on between messages: an eventfd, which KVM can signal by itself.
+#![allow(unsafe_code, reason = "polls a file descriptor")]
+
+use std::os::fd::AsRawFd;
+
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use crate::error::{Error, Whom};
+
+/// Longest sleep: how late the end of a run is seen.
+const REST_MS: libc::c_int = 20;
+
+/// A bell with one listener.
+#[derive(Debug)]
+pub(crate) struct EventSignal(EventFd);
+
+impl EventSignal {
+    /// A silent one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`]: no more file descriptors.
+    pub(crate) fn new() -> Result<Self, Error> {
+        let new = EventFd::new(EFD_NONBLOCK);
+        new.map(Self).map_err(|source| Error::Kernel { asked: "eventfd", whom: Whom::Host, source })
+    }
+
+    /// For KVM.
+    pub(crate) fn fd(&self) -> &EventFd {
+        &self.0
+    }
+
+    /// Rings. One that has rung already, any number of times, goes on ringing.
+    pub(crate) fn ring(&self) {
+        let _ = self.0.write(1);
+    }
+
+    /// Sleeps until it rings, or a while; true if it did.
+    pub(crate) fn wait(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure, alive during the call.
+        unsafe { libc::poll(&raw mut poll, 1, REST_MS) };
+        self.0.read().is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::EventSignal;
+
+    #[test]
+    fn rings_before_and_during_the_wait_are_heard_once() {
+        let bell = EventSignal::new().unwrap();
+        assert!(!bell.wait());
+        bell.ring();
+        bell.ring();
+        assert!(bell.wait() && !bell.wait());
+        std::thread::scope(|s| {
+            s.spawn(|| bell.ring());
+            assert!((0..500).any(|_| bell.wait()));
+        });
+    }
+}

@@ -1,0 +1,125 @@
+//! Governors on real vCPUs: a thread that looks at each governed VM once an interval.
+//!
+//! What a vCPU ran and what was stolen from it are its thread's run time and run delay, as
+//! `/proc/self/task/TID/schedstat` has them: a wait that is not over is in neither. The steal is
+//! published in the vCPU's host area first; then the VM's [`Governor`], the very type that the
+//! simulator drives, says how many vCPUs to use, and the mask in the host areas follows.
+//!
+//! A governor that goes by steal would be the guest's own. Here all of them sit in the VMM, which has
+//! the same numbers; none of them costs the guest anything but the look at its page.
+
+use std::sync::atomic::Ordering;
+
+use vcoop_model::plan::{Ns, Plan};
+use vcoop_policy::govern::{CpuTime, GovernorDriver, Host, Member};
+use vcoop_sched::config::Policy;
+use vcoop_threads::clock::{monotonic, sleep_until};
+use vcoop_threads::{Attributes, run_time, set_timer_slack};
+
+use crate::error::{Error, Whom};
+use crate::host_task::Progress;
+use crate::mask;
+use crate::policy_driver::{Common, LabVcpu, LabVm};
+
+/// Longest time between two looks whether the run is over.
+const LOOK_NS: Ns = 50_000_000;
+
+/// Real-time priority of the thread: below the injector's. Its looks must come in time where the VMs
+/// have all the CPUs, and take some ten microseconds a vCPU.
+const PRIORITY: u8 = 90;
+
+/// The governors of a run, and when each looks next.
+#[derive(Debug)]
+pub(crate) struct Governors<'a> {
+    common: &'a Common,
+    host: Pool<'a>,
+    all: Vec<(GovernorDriver, Ns)>,
+}
+
+/// The host's VMs and threads.
+#[derive(Debug)]
+struct Pool<'a> {
+    plan: &'a Plan,
+    vms: &'a [LabVm],
+    tasks: &'a [Progress],
+}
+
+impl Host for Pool<'_> {
+    fn cpu_time(&self, vm: usize, vcpu: u32) -> CpuTime {
+        self.vms[vm].vcpus[vcpu as usize].cpu_time()
+    }
+
+    fn own_ns(&self) -> Ns {
+        self.tasks.iter().map(|p| run_time(p.tid.load(Ordering::Acquire)).ran_ns).sum()
+    }
+
+    fn pcpus(&self) -> u32 {
+        self.plan.host.sched.cpus()
+    }
+
+    fn member(&self, vm: usize) -> Member {
+        let (driver, govern) = (&self.vms[vm], &self.plan.vms[vm].virt.govern);
+        let vcpus = driver.vcpus.len() as u32;
+        Member {
+            used: driver.vcpus.iter().map(LabVcpu::cpu_time).sum(),
+            width: driver.masked().map_or(vcpus, |mask| mask.width()),
+            vcpus,
+            // The lab makes no cgroups: threads are alike.
+            weight: None,
+            entitled: govern.entitled.unwrap_or(0),
+            folds: govern.kind.is_some() && govern.takes_part,
+        }
+    }
+
+    fn publish_steal(&self, vm: usize, vcpu: u32, steal_ns: Ns) {
+        self.vms[vm].machine.host_area(vcpu).steal_ns.store(steal_ns, Ordering::Release);
+    }
+}
+
+impl<'a> Governors<'a> {
+    /// Those of the plan; `None` if nobody has one.
+    pub(crate) fn new(
+        common: &'a Common,
+        plan: &'a Plan,
+        vms: &'a [LabVm],
+        tasks: &'a [Progress],
+    ) -> Option<Self> {
+        let all: Vec<_> = (0..vms.len())
+            .filter_map(|vm| plan.governor_driver(vm))
+            .map(|driver| {
+                let first = driver.interval_ns();
+                (driver, first)
+            })
+            .collect();
+        (!all.is_empty()).then_some(Self { common, host: Pool { plan, vms, tasks }, all })
+    }
+
+    /// Runs until the run is over.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`].
+    pub(crate) fn run(mut self) -> Result<(), Error> {
+        let whom = Whom::Thread("governor".to_owned());
+        Attributes::from_policy(&Policy::Fifo(PRIORITY)).set(0).map_err(Error::refused(&whom))?;
+        set_timer_slack(1);
+        while !self.common.is_over() {
+            for (driver, next) in &mut self.all {
+                let now = self.common.clock.now();
+                if *next <= now {
+                    if let Some(width) = driver.look(now, &self.host) {
+                        self.host.vms[driver.vm()].prefer(now, mask::first(width));
+                    }
+                    // Absolute: a late look does not shift those after it.
+                    let interval = driver.interval_ns();
+                    *next += interval * ((now - *next) / interval + 1);
+                }
+            }
+            let now = self.common.clock.now();
+            let next = self.all.iter().map(|(_, next)| *next).min().unwrap_or(now + LOOK_NS);
+            let wait = next.saturating_sub(now).min(LOOK_NS);
+            sleep_until(monotonic() + wait);
+        }
+        Ok(())
+    }
+}

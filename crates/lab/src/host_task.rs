@@ -1,0 +1,225 @@
+//! Threads of the host that are not vCPUs: loads, and the latency probe.
+
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+
+use vcoop_model::plan::{Dist, Mode, Ns, Phase, Program, TaskPlan};
+use vcoop_threads::clock::{monotonic, sleep_until};
+use vcoop_threads::{Attributes, gettid, pin, set_timer_slack, tsc};
+
+use crate::channels::Channels;
+use crate::error::{Error, Whom};
+use crate::playback::Inbox;
+use crate::policy_driver::{Common, LabVm};
+use crate::samples::HostSample;
+use crate::stress_ng::{self, Stressor};
+use crate::translate::Rates;
+use crate::work::spin;
+use vcoop_model::rng::Stream;
+
+/// Iterations between two looks at the clock: some microseconds.
+const CHUNK: u64 = 16_384;
+
+/// What other threads see of one of these.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// Thread id; 0 until it runs.
+    pub(crate) tid: AtomicI32,
+    /// Iterations of the unit of work done.
+    pub(crate) done: AtomicU64,
+    /// Samples that could not be handed over.
+    pub(crate) lost: AtomicU64,
+    /// Calls made or served.
+    pub(crate) calls: AtomicU64,
+    /// Rings that no message came with.
+    pub(crate) spurious: AtomicU64,
+    /// Wake-ups by other threads of its capture.
+    pub(crate) inbox: Inbox,
+}
+
+/// A thread of the plan.
+#[derive(Debug)]
+pub(crate) struct HostTask<'a> {
+    pub(crate) plan: &'a TaskPlan,
+    pub(crate) cpus: Vec<u32>,
+    pub(crate) progress: &'a Progress,
+    /// The threads of its capture, which stand side by side; others follow.
+    pub(crate) capture: &'a [Progress],
+    pub(crate) stream: Stream,
+    pub(crate) rates: Rates,
+    /// CLOCK_MONOTONIC at the start of the warm-up.
+    pub(crate) start: Ns,
+    /// Where its samples go, if it measures. Sending never waits: what there is no room for is lost,
+    /// and counted in `lost`.
+    pub(crate) samples: Option<SyncSender<HostSample>>,
+    /// Its number in the plan.
+    pub(crate) number: u32,
+    pub(crate) vms: &'a [LabVm],
+    pub(crate) wiring: &'a Channels,
+}
+
+impl HostTask<'_> {
+    /// Whether a thread can do what the plan says.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`].
+    pub(crate) fn check(plan: &TaskPlan) -> Result<(), Error> {
+        if plan.stress_ng.is_some() {
+            stress_ng::check(&plan.name)?;
+        }
+        let why = match plan.program {
+            Program::Cyclictest { .. }
+            | Program::Cycle { .. }
+            | Program::Serve { .. }
+            | Program::Script { .. }
+            | Program::Ping { .. } => return Ok(()),
+            Program::Audio { .. } => "an audio callback runs in a guest only",
+            Program::Rogue { .. } => "a rogue is a guest",
+            Program::Boot { .. } | Program::Desktop { .. } => "it runs in a guest only",
+            Program::Routine { .. } => "this kind runs in the simulator only",
+        };
+        Err(Error::Unsupported { what: format!("load {}", plan.name), why: why.to_owned() })
+    }
+
+    /// Runs until the run is over.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`]: its CPUs or its policy were refused.
+    pub(crate) fn run(mut self, common: &Common) -> Result<(), Error> {
+        let whom = Whom::Thread(self.plan.name.clone());
+        pin(&self.cpus).map_err(Error::refused(&whom))?;
+        set_timer_slack(self.plan.timer_slack_ns);
+        Attributes::from_policy(&self.plan.policy).set(0).map_err(Error::refused(&whom))?;
+        self.progress.tid.store(gettid(), Ordering::Release);
+        self.sleep(common, self.start + self.plan.start_ns);
+        match &self.plan.program {
+            Program::Cycle { phases } => match &self.plan.stress_ng {
+                Some(method) => self.stress(common, method, &whom)?,
+                None => self.cycle(common, phases)?,
+            },
+            Program::Serve { work, .. } => self.serve(common, work)?,
+            Program::Ping { interval_ns, phase, server, work, .. } => {
+                self.ping(common, *interval_ns, phase, *server, work)?;
+            }
+            Program::Cyclictest { interval_ns, absolute, work, phase } => {
+                let first = interval_ns + self.stream.draw(phase);
+                let mut due = monotonic() + first;
+                let mut missed = 0;
+                while !common.is_over() {
+                    sleep_until(due);
+                    let now = monotonic();
+                    if now < due {
+                        continue;
+                    }
+                    self.send(HostSample {
+                        due: due.saturating_sub(self.start),
+                        latency: now - due,
+                        taken: tsc::tsc_of(&common.clock, now),
+                        missed,
+                        trip: None,
+                    });
+                    self.draw_work(common, work);
+                    let now = monotonic();
+                    due = if *absolute { due } else { now } + interval_ns;
+                    // A period that is already over is skipped and counted, as cyclictest does.
+                    missed = if due <= now { (now - due) / interval_ns + 1 } else { 0 };
+                    due += missed * interval_ns;
+                }
+            }
+            Program::Script { steps, repeat } => self.play(common, steps, *repeat)?,
+            Program::Audio { .. }
+            | Program::Rogue { .. }
+            | Program::Routine { .. }
+            | Program::Boot { .. }
+            | Program::Desktop { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Has `stress-ng` do the work: its worker is the thread that others see.
+    fn stress(&self, common: &Common, method: &str, whom: &Whom) -> Result<(), Error> {
+        let stressor = Stressor::start(method, whom)?;
+        self.progress.tid.store(stressor.worker(), Ordering::Release);
+        while !common.is_over() {
+            self.sleep(common, monotonic() + 1_000_000_000);
+        }
+        Ok(())
+    }
+
+    fn cycle(&mut self, common: &Common, phases: &[Phase]) -> Result<(), Error> {
+        while !common.is_over() {
+            for phase in phases {
+                match phase {
+                    Phase::Run { time, mode: Mode::User | Mode::Kernel }
+                    | Phase::Run { time, mode: Mode::PreemptOff | Mode::IrqOff } => {
+                        let ns = self.stream.draw(time);
+                        self.work(common, self.rates.iterations(ns));
+                    }
+                    Phase::Sleep { time } => {
+                        let ns = self.stream.draw(time);
+                        self.sleep(common, monotonic() + ns);
+                    }
+                    Phase::Align { period_ns } => {
+                        let period = (*period_ns).max(1);
+                        let since = monotonic().saturating_sub(self.start);
+                        self.sleep(common, self.start + (since / period + 1) * period);
+                    }
+                    Phase::Busy { period_ns, on_ns } => {
+                        let since = || monotonic().saturating_sub(self.start) % (*period_ns).max(1);
+                        while since() < *on_ns && !common.is_over() {
+                            self.work(common, self.rates.iterations(100_000));
+                        }
+                    }
+                    Phase::Call { server, .. } => {
+                        self.call(common, *server)?;
+                    }
+                }
+                if common.is_over() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands a sample over, if somebody wants it.
+    pub(crate) fn send(&self, sample: HostSample) {
+        if let Some(samples) = &self.samples
+            && samples.try_send(sample).is_err()
+        {
+            self.progress.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Uses the CPU for a time drawn, if that is not 0.
+    pub(crate) fn draw_work(&mut self, common: &Common, work: &Dist) {
+        let ns = self.stream.draw(work);
+        if ns > 0 {
+            self.work(common, self.rates.iterations(ns));
+        }
+    }
+
+    /// Uses the CPU for so many iterations: CPU time, not wall time, whoever else wants the CPU.
+    pub(crate) fn work(&self, common: &Common, mut iterations: u64) {
+        while iterations > 0 && !common.is_over() {
+            let n = iterations.min(CHUNK);
+            spin(n);
+            self.progress.done.fetch_add(n, Ordering::Relaxed);
+            iterations -= n;
+        }
+    }
+
+    /// Sleeps, but not beyond the end of the run by more than a little.
+    pub(crate) fn sleep(&self, common: &Common, until: Ns) {
+        const STEP: Ns = 20_000_000;
+        loop {
+            let now = monotonic();
+            if now >= until || common.is_over() {
+                return;
+            }
+            sleep_until(until.min(now + STEP));
+        }
+    }
+}

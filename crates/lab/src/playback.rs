@@ -1,0 +1,142 @@
+//! Captured threads, played back on the host: their CPU demand, sleeps and wake-ups.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use vcoop_model::plan::{Ns, Step};
+use vcoop_threads::Attributes;
+use vcoop_threads::clock::monotonic;
+
+use crate::error::{Error, Whom};
+use crate::host_task::HostTask;
+use crate::policy_driver::Common;
+
+/// Wake-ups a thread has been sent: one that it does not wait for stays until it does, and no more
+/// than one, as with a task that is woken while it runs.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    woken: Mutex<bool>,
+    bell: Condvar,
+}
+
+impl Inbox {
+    /// Wakes the thread, now or at its next wait.
+    pub(crate) fn wake(&self) {
+        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.bell.notify_one();
+    }
+
+    /// Sleeps until it is woken, at most this long. True: it was woken. That takes the wake-up away.
+    fn wait(&self, at_most: Duration) -> bool {
+        let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.bell.wait_timeout_while(woken, at_most, |woken| !*woken);
+        std::mem::take(&mut *waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// Sleeps until it is woken, until a time of the clock, or until the run is over. True: it was
+    /// woken. What the clock shows afterwards cannot tell: a thread that was woken in time may get a CPU
+    /// late.
+    fn wait_until(&self, until: Ns, clock: impl Fn() -> Ns, is_over: impl Fn() -> bool) -> bool {
+        /// Longest wait without a look at whether the run is over.
+        const LOOK: Ns = 20_000_000;
+        loop {
+            let left = until.saturating_sub(clock());
+            if left == 0 || is_over() {
+                return false;
+            }
+            if self.wait(Duration::from_nanos(left.min(LOOK))) {
+                return true;
+            }
+        }
+    }
+}
+
+impl HostTask<'_> {
+    /// Plays steps until the run is over or the thread leaves.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`]: a policy that the captured thread had is refused here.
+    pub(crate) fn play(
+        &mut self,
+        common: &Common,
+        steps: &[Step],
+        repeat: bool,
+    ) -> Result<(), Error> {
+        loop {
+            for step in steps {
+                if common.is_over() {
+                    return Ok(());
+                }
+                match *step {
+                    Step::Run(ns) => self.work(common, self.rates.iterations(ns)),
+                    Step::Sleep(ns) => self.sleep(common, monotonic() + ns),
+                    Step::Wait(timeout) => {
+                        let until = monotonic() + timeout;
+                        self.progress.inbox.wait_until(until, monotonic, || common.is_over());
+                    }
+                    Step::Wake(peer) => {
+                        if let Some(peer) = self.capture.get(peer as usize) {
+                            peer.inbox.wake();
+                        }
+                    }
+                    Step::SetPolicy(policy) => {
+                        let whom = Whom::Thread(self.plan.name.clone());
+                        Attributes::from_policy(&policy).set(0).map_err(Error::refused(&whom))?;
+                    }
+                    Step::Exit => return Ok(()),
+                }
+            }
+            if !repeat || steps.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::Inbox;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_wake_up_waits_for_its_thread_and_counts_once() {
+        let inbox = Inbox::default();
+        inbox.wake();
+        inbox.wake();
+        let start = Instant::now();
+        assert!(inbox.wait(Duration::from_secs(10)));
+        assert!(start.elapsed() < Duration::from_secs(5), "it was there already");
+        let start = Instant::now();
+        assert!(!inbox.wait(Duration::from_millis(20)), "two were one");
+        assert!(start.elapsed() >= Duration::from_millis(20));
+    }
+
+    #[test]
+    fn a_thread_that_gets_its_cpu_late_was_woken_all_the_same() {
+        let inbox = Inbox::default();
+        inbox.wake();
+        // Between any two looks at the clock more time passes than a sleep may take.
+        let now = Cell::new(0);
+        let late = || now.replace(now.get() + 50_000_000);
+        assert!(inbox.wait_until(10_000_000_000, late, || false));
+        assert_eq!(now.get(), 50_000_000, "the wait is over at once");
+        assert!(!inbox.wait_until(200_000_000, late, || false), "nobody woke it again");
+        assert!(!inbox.wait_until(u64::MAX, late, || true));
+    }
+
+    #[test]
+    fn a_sleeper_is_woken() {
+        let inbox = Inbox::default();
+        std::thread::scope(|scope| {
+            let start = Instant::now();
+            let sleeper = scope.spawn(|| inbox.wait(Duration::from_secs(20)));
+            std::thread::sleep(Duration::from_millis(10));
+            inbox.wake();
+            assert!(sleeper.join().unwrap());
+            assert!(start.elapsed() < Duration::from_secs(10));
+        });
+    }
+}

@@ -1,0 +1,58 @@
+//! A defect of ours in the middle of a run: threads, and what was measured until then.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use vcoop_testing::rig::plan;
+use vcoop_testing::{need_kvm, scenario};
+
+use super::run_partly;
+use crate::error::{Error, Whom};
+use crate::{Options, fault_injection};
+
+/// A boosted vCPU whose thread panics (its VM's name is what [`fault_injection`] goes by) beside one that does not.
+const PANICS: &str = scenario!(
+    "duration = '20s'\nwarmup = '100ms'",
+    r#"
+[[vm]]
+name = "panics"
+vcpus = 1
+[[vm.task]]
+name = "rogue"
+kind = "rogue"
+mode = "msr-flood"
+[[vm]]
+name = "other"
+vcpus = 1
+[[vm.task]]
+name = "cyclictest"
+kind = "cyclictest"
+interval = "1ms"
+policy = "fifo 80"
+"#
+);
+
+/// Names of this process's threads.
+fn threads() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    tasks.filter_map(|t| fs::read_to_string(t.path().join("comm")).ok()).collect()
+}
+
+#[test]
+fn a_panic_in_a_vcpu_thread_ends_the_run_and_leaves_nothing() {
+    if let Err(skip) = need_kvm(crate::available()) {
+        return skip.tell();
+    }
+    let plan = plan(PANICS, "dynamic", &[]);
+    let (recording, failure) = run_partly(&plan, 1, &|| false, &Options::default()).unwrap();
+    let Some(Error::Panicked(Whom::Vcpu(vm, 0))) = &failure else { panic!("{failure:?}") };
+    assert_eq!(vm, fault_injection::PANICS);
+    // What the other VM measured until then is there.
+    let samples: u64 = recording.latencies.iter().map(|l| l.hist.len()).sum();
+    assert!((1..15_000).contains(&samples), "{samples} samples of a run cut short");
+    // The kernel takes a moment to forget a thread that has been joined.
+    thread::sleep(Duration::from_millis(50));
+    let left: Vec<String> = threads().into_iter().filter(|t| t.contains("panics")).collect();
+    assert!(left.is_empty(), "threads left behind: {left:?}");
+}

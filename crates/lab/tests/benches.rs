@@ -1,0 +1,135 @@
+//! Microbenchmarks of timers, IPIs and calls as payloads of the lab's guest, and what it is told. Without
+//! a `/dev/kvm`, every test is skipped.
+
+#[macro_use]
+mod support;
+
+use support::{Outcome, latency, main, plan, run, scalar, scalar_if, scenario, twice};
+use vcoop_lab::Error;
+use vcoop_model::plan::Plan;
+use vcoop_model::plan::virt::{GuestIdle, IpiPath};
+use vcoop_model::recording::Part;
+
+/// A VM of three vCPUs on two pCPUs, without a task.
+const VM: &str = scenario!(
+    "duration = '600ms'\nwarmup = '200ms'",
+    r#"
+[[vm]]
+name = "guest"
+vcpus = 3
+pin = ["0", "1", "1"]
+"#
+);
+
+/// The VM; `task` is all that its guest does.
+fn guest(task: &str) -> Plan {
+    under("vanilla", task, &[])
+}
+
+fn under(policy: &str, task: &str, set: &[&str]) -> Plan {
+    plan(&format!("{VM}{task}\n"), policy, set)
+}
+
+const IPI: &str = r#"
+[[vm.task]]
+name = "ipi"
+kind = "ipi-bench"
+gap = "1ms"
+cpus = "0"
+"#;
+
+live!(a_timer_bench_takes_a_sample_each_period);
+fn a_timer_bench_takes_a_sample_each_period() {
+    let text = "[[vm.task]]\nname = 'timer'\nkind = 'timer-bench'\ninterval = '1ms'\ncpus = '0'";
+    let r = run(&guest(text));
+    let l = latency(&r, "guest.timer");
+    let seen = l.hist.len() + l.missed;
+    assert!((530..=670).contains(&seen), "{seen} of 600 periods");
+    assert!(l.hist.len() > 100, "{} samples", l.hist.len());
+    let interrupt = latency(&r, "guest.timer.interrupt");
+    assert_eq!(interrupt.hist.len(), l.hist.len());
+    assert!(interrupt.min_ns < l.min_ns && interrupt.sum_ns < l.sum_ns);
+    let rate = scalar(&r, "guest.timer", "rate") * 0.6;
+    assert!((rate - l.hist.len() as f64).abs() < 30.0, "{rate} rounds, {} samples", l.hist.len());
+    // A wait that keeps the vCPU busy is another program.
+    let busy = guest(&text.replace("cpus", "wait = 'busy'\ncpus"));
+    match vcoop_lab::check(&busy) {
+        Err(Error::Unsupported { why, .. }) => assert!(why.contains("guest_idle"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+live!(an_ipi_reaches_all_and_a_multicast_takes_one_exit);
+fn an_ipi_reaches_all_and_a_multicast_takes_one_exit() {
+    let mut icr = guest(IPI);
+    let mut pv = icr.clone();
+    pv.vms[0].virt.ipi.path = IpiPath::Pv;
+    for (plan, exits) in [(&icr, 0.0), (&pv, 1.0)] {
+        let r = run(plan);
+        let l = latency(&r, "guest.ipi");
+        assert!(l.hist.len() > 10, "{} rounds", l.hist.len());
+        assert_eq!(l.parts_sum[Part::CallWait as usize], l.sum_ns);
+        let rate = scalar(&r, "guest.ipi", "rate");
+        let multicasts = scalar(&r, "guest", "exits.multicast");
+        // A round may be cut off at either end.
+        let close = (multicasts - exits * rate).abs() * 0.6 <= 2.0;
+        assert!(close, "{multicasts} exits in {rate} rounds");
+    }
+    icr.vms[0].virt.ipi.path = IpiPath::Posted;
+    match vcoop_lab::check(&icr) {
+        Err(Error::Unsupported { what, .. }) => assert!(what.contains("ipi"), "{what}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+live!(a_request_that_goes_with_a_multicast_boosts_its_receivers);
+fn a_request_that_goes_with_a_multicast_boosts_its_receivers() -> Outcome {
+    let text = format!("{IPI}\n[[vm.task]]\nname = 'hog'\nkind = 'hog'\ncount = 2\ncpus = '1-2'");
+    twice(|| {
+        let boosts = |receiver: bool| {
+            let set = [
+                "policy.dynamic.boost_on_injection=false".to_owned(),
+                "policy.dynamic.boost_on_request=false".to_owned(),
+                "policy.dynamic.boost_across_idle=false".to_owned(),
+                "policy.dynamic.ipi=\"pv\"".to_owned(),
+                format!("policy.dynamic.boost_receiver={receiver}"),
+            ];
+            let set: Vec<&str> = set.iter().map(String::as_str).collect();
+            let r = run(&under("dynamic", &text, &set));
+            (scalar(&r, "guest", "boosts"), scalar(&r, "guest", "exits.multicast"))
+        };
+        let (off, _) = boosts(false);
+        let (on, multicasts) = boosts(true);
+        let told = format!("{off} boosts without, {on} with, {multicasts} multicasts");
+        if off == 0.0 && on > 10.0 && on <= 2.0 * multicasts + 5.0 { Ok(()) } else { Err(told) }
+    })
+}
+
+live!(a_client_calls_its_server_again_and_again);
+fn a_client_calls_its_server_again_and_again() -> Outcome {
+    let text = "[[vm.task]]\nname = 'client'\nkind = 'client'\nserver = 'guest.serve'\nwork = '5us'\n\
+                cpus = '0'\n[[vm.task]]\nname = 'serve'\nkind = 'server'\nwork = '5us'\ncpus = '1'";
+    twice(|| {
+        let r = run(&guest(text));
+        let l = latency(&r, "guest.client");
+        let service = l.parts_sum[Part::Service as usize];
+        assert!(service > 0 && service < l.sum_ns, "{service} of {}", l.sum_ns);
+        assert_eq!(scalar(&r, "lab", "samples_invalid"), 0.0);
+        let rate = scalar(&r, "guest.client", "rate") * 0.6;
+        assert!((rate / l.hist.len() as f64 - 1.0).abs() < 0.2, "{rate} of {}", l.hist.len());
+        if l.hist.len() > 200 { Ok(()) } else { Err(format!("{} round trips", l.hist.len())) }
+    })
+}
+
+live!(a_guest_polls_because_it_is_told_that_its_pcpus_are_its_own);
+fn a_guest_polls_because_it_is_told_that_its_pcpus_are_its_own() {
+    // Haltpoll learns from waits of at most 200 us, and from no longer ones.
+    let text = "[[vm.task]]\nname = 't'\nkind = 'cyclictest'\ninterval = '150us'\ncpus = '0'";
+    let dedicated = guest(&text.replace("[[vm.task]]", "hints = 'dedicated'\n[[vm.task]]"));
+    assert!(dedicated.vms[0].virt.dedicated);
+    assert_eq!(dedicated.vms[0].virt.idle.guest, GuestIdle::Haltpoll);
+    let r = run(&dedicated);
+    let polls = scalar(&r, "guest", "guest_polls.won") + scalar(&r, "guest", "guest_polls.lost");
+    assert!(polls > 1.0, "it did not find the hint in CPUID: {polls}");
+    assert_eq!(scalar_if(&run(&guest(text)), "guest", "guest_polls.won"), None);
+}

@@ -1,0 +1,37 @@
+//! What all tests on this host's `/dev/kvm` need.
+#![allow(dead_code, unused_imports, reason = "each test file uses its own part")]
+
+use vcoop_lab::Options;
+use vcoop_model::plan::Plan;
+use vcoop_model::recording::Recording;
+
+pub(crate) use vcoop_testing::rig::{BUSY, latency, plan, scalar, scalar_if};
+pub(crate) use vcoop_testing::{Outcome, Skip, Trouble, main, need_kvm, scenario, twice};
+
+/// Registers a test that needs the lab.
+macro_rules! live {
+    ($name:ident) => {
+        vcoop_testing::test!("kvm", $name, || {
+            support::need_kvm(vcoop_lab::available())?;
+            vcoop_testing::IntoOutcome::into_outcome($name())
+        });
+    };
+}
+
+/// Needs what a plan takes.
+///
+/// # Errors
+///
+/// This host lacks it.
+pub(crate) fn need(plan: &Plan) -> Outcome {
+    vcoop_lab::check(plan).map_err(Skip::because)
+}
+
+pub(crate) fn run(plan: &Plan) -> Recording {
+    run_with(plan, Options::default())
+}
+
+pub(crate) fn run_with(plan: &Plan, options: Options) -> Recording {
+    vcoop_lab::run_with(plan, 1, &|| false, &Options { check_pages: true, ..options })
+        .unwrap_or_else(|e| panic!("{e}"))
+}

@@ -1,0 +1,495 @@
+//! A VM and the load beside it as a scenario: what they did in a window, to be run again under other
+//! policies.
+//!
+//! - A vCPU becomes a guest task that runs and sleeps as its thread did. What the thread waited for a
+//!   CPU is left out: the simulated host makes its own waits.
+//! - A thread that never slept becomes a hog with its policy and CPUs.
+//! - All others become captures, one for each set of CPUs that threads may use, as a capture has no
+//!   affinity of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use vcoop_model::plan::Ns;
+use vcoop_policy::thread::Policy;
+use vcoop_sources::trace::Tid;
+use vcoop_threads::cpu_list;
+use vcoop_threads::tsc::Clock;
+
+use crate::caveats::Note;
+use crate::follow::Step;
+use crate::history::{Did, Kept, Person};
+
+/// A thread that used less than this share of the window is no hog.
+const LEAST_HOG: f64 = 0.01;
+
+/// Ticks a second of the simulated guest. Those of the real one are in what its vCPUs did.
+const GUEST_TICK_HZ: u32 = 100;
+
+/// Kernel priority of a fair thread with nice 0.
+const NICE_0: i32 = 120;
+
+/// A vCPU of a scene.
+#[derive(Clone, Debug)]
+pub(crate) struct SceneVcpu {
+    pub(crate) tid: Tid,
+    /// CPUs that its thread may use.
+    pub(crate) cpus: Vec<u32>,
+    pub(crate) policy: Policy,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// A VM, and the load beside it, in a window.
+#[derive(Clone, Debug)]
+pub struct Scene {
+    pub(crate) vm: String,
+    pub(crate) vcpus: Vec<SceneVcpu>,
+    pub(crate) events: Vec<Kept>,
+    pub(crate) people: BTreeMap<Tid, Person>,
+    /// The thread that observed.
+    pub(crate) observer: Tid,
+    /// Beginning and end, and a clock that counts from the beginning.
+    pub(crate) window: (u64, u64),
+    pub(crate) clock: Clock,
+    /// The beginning in clock ticks since boot.
+    pub(crate) began: u64,
+    /// Group of sched_autogroup that the VM is in.
+    pub(crate) session: Option<String>,
+}
+
+/// Threads that are alike.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Hogs {
+    name: String,
+    policy: String,
+    cpus: Option<Vec<u32>>,
+}
+
+/// Everybody but the vCPUs.
+#[derive(Debug, Default)]
+struct Others {
+    hogs: BTreeMap<Hogs, u32>,
+    /// Who may use these CPUs; `None`: not known.
+    groups: BTreeMap<Option<Vec<u32>>, BTreeSet<Tid>>,
+    /// Hogs that are in other sessions than the VM.
+    apart: u32,
+}
+
+/// A policy as a scenario writes it.
+fn policy_text(policy: Policy) -> String {
+    match policy {
+        Policy::Fifo(priority) => format!("fifo {priority}"),
+        Policy::Rr(priority) => format!("rr {priority}"),
+        Policy::Normal { nice: 0, slice_ns: None } => "other".to_owned(),
+        Policy::Normal { nice, slice_ns: None } => format!("nice {nice}"),
+        Policy::Normal { nice, slice_ns: Some(ns) } => format!("nice {nice} slice {ns}ns"),
+        Policy::Idle => "idle".to_owned(),
+        Policy::Deadline { runtime_ns, deadline_ns, period_ns } => {
+            format!("deadline {runtime_ns}ns/{deadline_ns}ns/{period_ns}ns")
+        }
+    }
+}
+
+/// A policy as the kernel's priority in a trace.
+fn priority(policy: Option<Policy>) -> i32 {
+    match policy {
+        None => NICE_0,
+        Some(Policy::Fifo(priority) | Policy::Rr(priority)) => 99 - i32::from(priority),
+        Some(Policy::Normal { nice, .. }) => NICE_0 + i32::from(nice),
+        // The least that a fair thread can have.
+        Some(Policy::Idle) => NICE_0 + 19,
+        Some(Policy::Deadline { .. }) => -1,
+    }
+}
+
+/// A name as a scenario takes it.
+fn plain(name: &str) -> String {
+    let letter = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    name.chars().take(32).map(letter).collect()
+}
+
+impl Scene {
+    /// The VM and the load as tables of a scenario whose captures' names begin with `stem`. `number`:
+    /// the scenario's number for a CPU of the host, which has `cpus` of them.
+    pub fn tables(&self, stem: &str, cpus: u32, number: &dyn Fn(u32) -> Option<u32>) -> String {
+        let all = cpus as usize;
+        let list = |cpus: &[u32]| {
+            let mut own: Vec<u32> = cpus.iter().filter_map(|cpu| number(*cpu)).collect();
+            own.sort_unstable();
+            (!own.is_empty() && own.len() < all).then(|| cpu_list(&own))
+        };
+        let quoted = |texts: Vec<String>| {
+            let texts: Vec<String> = texts.iter().map(|text| format!("{text:?}")).collect();
+            texts.join(", ")
+        };
+        let pins = self.vcpus.iter().map(|v| list(&v.cpus).unwrap_or_else(|| "all".to_owned()));
+        let policies = self.vcpus.iter().map(|v| policy_text(v.policy));
+        let (pins, policies) = (quoted(pins.collect()), quoted(policies.collect()));
+        let (vm, n) = (&self.vm, self.vcpus.len());
+        let mut text = format!(
+            "[[vm]]\nname = {vm:?}\nvcpus = {n}\npin = [{pins}]\nvcpu_policy = [{policies}]\n\
+             tick_hz = {GUEST_TICK_HZ}\ncooperative = false\nwaits = true\n"
+        );
+        // Writing to a string does not fail.
+        for (i, vcpu) in self.vcpus.iter().enumerate() {
+            let runs = vcpu.steps.iter().any(|step| matches!(step, Step::Run(_)));
+            let sleeps = vcpu.steps.iter().any(|step| matches!(step, Step::Sleep(_)));
+            let _ = match (runs, sleeps) {
+                (false, _) => write!(text, "\n# vCPU {i} slept all the time.\n"),
+                (true, false) => write!(
+                    text,
+                    "\n# vCPU {i} never slept.\n[[vm.task]]\nname = \"vcpu{i}\"\nkind = \"hog\"\n\
+                     cpus = \"{i}\"\n"
+                ),
+                (true, true) => write!(
+                    text,
+                    "\n[[vm.task]]\nname = \"vcpu{i}\"\nkind = \"capture\"\n\
+                     file = \"{stem}-vcpu{i}.txt.gz\"\ncpus = \"{i}\"\npolicy = \"other\"\n\
+                     slack = \"0us\"\n"
+                ),
+            };
+        }
+        let others = self.others();
+        let mut names = BTreeSet::new();
+        for (hogs, count) in &others.hogs {
+            let mut name = plain(&hogs.name);
+            while !names.insert(name.clone()) {
+                name += "-";
+            }
+            let policy = &hogs.policy;
+            let _ = write!(
+                text,
+                "\n[[load]]\nname = \"{name}\"\nkind = \"hog\"\ncount = {count}\npolicy = \"{policy}\"\n"
+            );
+            if let Some(cpus) = hogs.cpus.as_deref().and_then(list) {
+                let _ = writeln!(text, "cpus = \"{cpus}\"");
+            }
+        }
+        for (i, cpus) in others.groups.keys().enumerate() {
+            let _ = write!(
+                text,
+                "\n[[load]]\nname = \"others-{i}-\"\nkind = \"capture\"\n\
+                 file = \"{stem}-others{i}.txt.gz\"\nslack = \"0us\"\n"
+            );
+            if let Some(cpus) = cpus.as_deref().and_then(list) {
+                let _ = writeln!(text, "cpus = \"{cpus}\"");
+            }
+        }
+        text
+    }
+
+    /// What the scenario leaves out.
+    pub fn notes(&self) -> Vec<Note> {
+        let apart = self.others().apart;
+        let evidence = format!(
+            "{apart} threads that never slept are in other sessions (sched_autogroup) than the VM: \
+             they share what their session gets, and in the scenario each counts for itself"
+        );
+        let note = Note::new(evidence, Some("sysctl kernel.sched_autogroup_enabled=0"));
+        (apart > 0).then_some(note).into_iter().collect()
+    }
+
+    /// The captures that the tables name: what comes after the stem, and the text.
+    pub fn captures(&self) -> Vec<(String, String)> {
+        let mut files = Vec::new();
+        for (i, vcpu) in self.vcpus.iter().enumerate() {
+            let runs = vcpu.steps.iter().any(|step| matches!(step, Step::Run(_)));
+            let sleeps = vcpu.steps.iter().any(|step| matches!(step, Step::Sleep(_)));
+            if runs && sleeps {
+                files.push((format!("-vcpu{i}.txt.gz"), script(i, &vcpu.steps)));
+            }
+        }
+        for (i, members) in self.others().groups.values().enumerate() {
+            files.push((format!("-others{i}.txt.gz"), self.trace(members)));
+        }
+        files
+    }
+
+    /// Sorts everybody but the vCPUs and who observed.
+    fn others(&self) -> Others {
+        #[derive(Clone, Copy, Default)]
+        struct Seen {
+            ran: u64,
+            slept: bool,
+        }
+        let mut seen: BTreeMap<Tid, Seen> = BTreeMap::new();
+        let mut since: BTreeMap<u32, u64> = BTreeMap::new();
+        for event in &self.events {
+            match event.did {
+                Did::Switch { prev, runnable, next } => {
+                    let from = since.insert(event.cpu, event.time).unwrap_or(self.window.0);
+                    let prev = seen.entry(prev).or_default();
+                    prev.ran += event.time.saturating_sub(from);
+                    prev.slept |= !runnable;
+                    seen.entry(next).or_default();
+                }
+                Did::Waking { tid, .. } => seen.entry(tid).or_default().slept = true,
+                Did::Lost => {
+                    since.insert(event.cpu, event.time);
+                }
+            }
+        }
+        let length = self.window.1.saturating_sub(self.window.0).max(1) as f64;
+        let mut others = Others::default();
+        let vcpus: BTreeSet<Tid> = self.vcpus.iter().map(|v| v.tid).collect();
+        let is_other = |tid: &Tid| *tid != 0 && *tid != self.observer && !vcpus.contains(tid);
+        for (tid, seen) in seen.into_iter().filter(|(tid, _)| is_other(tid)) {
+            let person = self.people.get(&tid).cloned().unwrap_or_default();
+            let before = person.start.is_some_and(|start| start <= self.began);
+            if !seen.slept && before && seen.ran as f64 >= LEAST_HOG * length {
+                let policy = policy_text(person.policy.unwrap_or(Policy::NORMAL));
+                let hogs = Hogs { name: person.name, policy, cpus: person.cpus };
+                *others.hogs.entry(hogs).or_default() += 1;
+                others.apart += u32::from(person.session != self.session);
+            } else {
+                others.groups.entry(person.cpus).or_default().insert(tid);
+            }
+        }
+        others
+    }
+
+    /// The events of some threads, as the kernel's tracer prints them. To them the others are not
+    /// there: where one of them runs, the CPU idles, and whom one of them wakes is woken by an interrupt.
+    fn trace(&self, members: &BTreeSet<Tid>) -> String {
+        let mut text = String::from("# tracer: nop\n");
+        let own = |tid: Tid| if members.contains(&tid) { tid } else { 0 };
+        let who = |tid: Tid| {
+            let person = self.people.get(&tid);
+            let name = person.map_or("gone", |person| person.name.as_str());
+            (name.to_owned(), priority(person.and_then(|person| person.policy)))
+        };
+        for event in &self.events {
+            let (cpu, at) = (event.cpu, Stamp(self.clock.ns_at(event.time)));
+            match event.did {
+                Did::Switch { prev, runnable, next } => {
+                    let (prev, next) = (own(prev), own(next));
+                    if prev != next {
+                        let state = if runnable || prev == 0 { "R" } else { "S" };
+                        switch(&mut text, (cpu, at), (prev, who(prev)), state, (next, who(next)));
+                    }
+                }
+                Did::Waking { tid, by } if members.contains(&tid) => {
+                    waking(&mut text, (cpu, at), by.map_or(0, own), (tid, who(tid)));
+                }
+                Did::Waking { .. } => {}
+                // Writing to a string does not fail.
+                Did::Lost => {
+                    let _ = writeln!(text, "CPU:{cpu} [LOST EVENTS]");
+                }
+            }
+        }
+        text
+    }
+}
+
+/// A time of a trace, in seconds.
+#[derive(Clone, Copy, Debug)]
+struct Stamp(Ns);
+
+impl std::fmt::Display for Stamp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{:09}", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+    }
+}
+
+/// A thread's number, name and priority.
+type Who = (Tid, (String, i32));
+
+fn name_of((tid, (name, priority)): &Who, cpu: u32) -> (String, i32) {
+    if *tid == 0 { (format!("swapper/{cpu}"), NICE_0) } else { (name.clone(), *priority) }
+}
+
+fn switch(text: &mut String, (cpu, at): (u32, Stamp), prev: Who, state: &str, next: Who) {
+    let ((prev_name, prev_prio), (next_name, next_prio)) =
+        (name_of(&prev, cpu), name_of(&next, cpu));
+    let (prev, next) = (prev.0, next.0);
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        text,
+        "{prev_name}-{prev} [{cpu:03}] d..2. {at}: sched_switch: prev_comm={prev_name} \
+         prev_pid={prev} prev_prio={prev_prio} prev_state={state} ==> next_comm={next_name} \
+         next_pid={next} next_prio={next_prio}"
+    );
+}
+
+/// `by`: 0 for an interrupt.
+fn waking(text: &mut String, (cpu, at): (u32, Stamp), by: Tid, who: Who) {
+    let (tid, (name, priority)) = who;
+    let flags = if by == 0 { "d.h2." } else { "d..2." };
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        text,
+        "waker-{by} [{cpu:03}] {flags} {at}: sched_waking: comm={name} pid={tid} prio={priority} \
+         target_cpu={cpu:03}"
+    );
+}
+
+/// A vCPU's steps as a trace of a CPU that it has to itself.
+fn script(vcpu: usize, steps: &[Step]) -> String {
+    let mut text = String::from("# tracer: nop\n");
+    let idle = || (0, (String::new(), NICE_0));
+    let own = || (1, (format!("vcpu{vcpu}"), NICE_0));
+    let mut at = 0;
+    for step in steps {
+        match step {
+            Step::Run(ns) => {
+                switch(&mut text, (0, Stamp(at)), idle(), "R", own());
+                at += ns;
+                switch(&mut text, (0, Stamp(at)), own(), "S", idle());
+            }
+            Step::Sleep(ns) => {
+                at += ns;
+                waking(&mut text, (0, Stamp(at)), 0, own());
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Scene, SceneVcpu, policy_text, priority};
+    use crate::follow::Step;
+    use crate::history::{Did, Kept, Person};
+    use vcoop_capture::{Capture, Limits, Shape};
+    use vcoop_model::plan::Step as Replayed;
+    use vcoop_policy::thread::Policy;
+    use vcoop_threads::tsc::Clock;
+
+    const MS: u64 = 1_000_000;
+
+    /// Thread 5 is a vCPU, 7 a hog on CPU 1, 8 and 9 talk to each other, 6 observes.
+    fn scene() -> Scene {
+        let at = |ms: u64, cpu, did| Kept { time: 1_000 * MS + ms * MS, cpu, did };
+        let switch =
+            |ms, cpu, prev, runnable, next| at(ms, cpu, Did::Switch { prev, runnable, next });
+        let wake = |ms, cpu, tid, by| at(ms, cpu, Did::Waking { tid, by });
+        let person = |name: &str, cpus: &[u32], start| Person {
+            name: name.to_owned(),
+            cpus: Some(cpus.to_vec()),
+            policy: Some(Policy::Normal { nice: 5, slice_ns: None }),
+            start: Some(start),
+            session: Some("/autogroup-1".to_owned()),
+        };
+        Scene {
+            vm: "web".to_owned(),
+            vcpus: vec![
+                SceneVcpu {
+                    tid: 5,
+                    cpus: vec![0],
+                    policy: Policy::Rr(7),
+                    steps: vec![Step::Run(2 * MS), Step::Sleep(3 * MS), Step::Run(MS)],
+                },
+                SceneVcpu {
+                    tid: 15,
+                    cpus: vec![0, 1],
+                    policy: Policy::NORMAL,
+                    steps: vec![Step::Run(MS)],
+                },
+                SceneVcpu { tid: 16, cpus: vec![1], policy: Policy::Idle, steps: Vec::new() },
+            ],
+            events: vec![
+                switch(1, 1, 7, true, 5),
+                switch(2, 1, 5, true, 7),
+                wake(3, 0, 8, None),
+                switch(3, 0, 0, true, 8),
+                wake(5, 0, 9, Some(8)),
+                switch(6, 0, 8, false, 9),
+                switch(8, 0, 9, false, 6),
+                switch(9, 0, 6, false, 0),
+                switch(12, 1, 7, true, 5),
+            ],
+            people: [
+                (7, person("my hog", &[1], 3)),
+                (8, person("a", &[0, 1], 3)),
+                (9, person("b", &[0, 1], 3)),
+            ]
+            .into_iter()
+            .collect(),
+            observer: 6,
+            window: (1_000 * MS, 1_020 * MS),
+            clock: Clock::new(1_000 * MS, 1_000_000),
+            began: 4,
+            session: Some("/autogroup-1".to_owned()),
+        }
+    }
+
+    #[test]
+    fn everybody_has_a_table() {
+        let text = scene().tables("web", 2, &Some);
+        for line in [
+            "pin = [\"0\", \"all\", \"1\"]\n",
+            "vcpu_policy = [\"rr 7\", \"other\", \"idle\"]\n",
+            "file = \"web-vcpu0.txt.gz\"\ncpus = \"0\"\n",
+            "name = \"vcpu1\"\nkind = \"hog\"\ncpus = \"1\"\n",
+            "# vCPU 2 slept all the time.\n",
+            "name = \"my_hog\"\nkind = \"hog\"\ncount = 1\npolicy = \"nice 5\"\ncpus = \"1\"\n",
+            "file = \"web-others0.txt.gz\"\nslack = \"0us\"\n",
+        ] {
+            assert!(text.contains(line), "{line} in\n{text}");
+        }
+        assert_eq!(text.matches("[[load]]").count(), 2, "{text}");
+        // CPUs by the scenario's numbers.
+        let text = scene().tables("web", 9, &|cpu| Some(8 - cpu));
+        assert!(text.contains("pin = [\"8\", \"7-8\", \"7\"]"), "{text}");
+    }
+
+    #[test]
+    fn hogs_of_another_session_are_said() {
+        let mut scene = scene();
+        assert!(scene.notes().is_empty());
+        scene.session = Some("/autogroup-2".to_owned());
+        assert!(scene.notes()[0].evidence.starts_with("1 threads"));
+        // Without the feature nobody has one.
+        scene.session = None;
+        scene.people.values_mut().for_each(|person| person.session = None);
+        assert!(scene.notes().is_empty());
+    }
+
+    #[test]
+    fn a_thread_that_came_later_is_no_hog() {
+        let mut scene = scene();
+        scene.began = 2;
+        let text = scene.tables("web", 2, &Some);
+        assert!(!text.contains("my_hog") && text.contains("web-others1"), "{text}");
+    }
+
+    #[test]
+    fn captures_say_what_was_done() {
+        let files = scene().captures();
+        let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["-vcpu0.txt.gz", "-others0.txt.gz"]);
+        let read = |i: usize| {
+            let capture = Capture::read(files[i].1.as_bytes(), &Limits::default()).unwrap();
+            assert_eq!(capture.losses.not_understood, 0, "{}", files[i].1);
+            capture
+        };
+        let vcpu = read(0);
+        let replay = vcpu.replay(&Shape::default());
+        let steps = [Replayed::Run(2 * MS), Replayed::Sleep(3 * MS), Replayed::Run(MS)];
+        assert_eq!((replay.threads.len(), replay.threads[0].steps.as_slice()), (1, &steps[..]));
+
+        let others = read(1);
+        let demands: Vec<_> =
+            others.threads.iter().map(|t| (t.name.as_str(), t.demand_ns, t.policy)).collect();
+        let nice = vcoop_sched::config::Policy::Normal { nice: 5, slice_ns: None };
+        assert_eq!(demands, [("a", 3 * MS, nice), ("b", 2 * MS, nice)]);
+        // The second waits for the first.
+        let replay = others.replay(&Shape::default());
+        assert!(replay.threads[1].steps.iter().any(|s| matches!(s, Replayed::Wait(_))));
+        assert!(replay.threads[0].steps.iter().any(|s| matches!(s, Replayed::Wake(1))));
+    }
+
+    #[test]
+    fn policies_are_written_as_scenarios_and_traces_have_them() {
+        let deadline = Policy::Deadline { runtime_ns: 1, deadline_ns: 2, period_ns: 3 };
+        for (policy, text, prio) in [
+            (Policy::NORMAL, "other", 120),
+            (Policy::Normal { nice: -5, slice_ns: Some(200_000) }, "nice -5 slice 200000ns", 115),
+            (Policy::Fifo(50), "fifo 50", 49),
+            (deadline, "deadline 1ns/2ns/3ns", -1),
+        ] {
+            assert_eq!((policy_text(policy).as_str(), priority(Some(policy))), (text, prio));
+        }
+    }
+}

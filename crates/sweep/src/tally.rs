@@ -1,0 +1,78 @@
+//! What is in a dataset: enough of it for a summary.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use parquet::errors::ParquetError;
+use parquet::file::reader::FileReader;
+use parquet::record::Field;
+use parquet::schema::types::Type;
+
+use crate::dataset::part_name;
+use crate::parquet_reader::{Unreadable, manifest};
+use crate::part::{self, Part};
+
+/// Counts over the points of a dataset.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Points.
+    pub points: u32,
+    /// Points that failed.
+    pub failed: u32,
+    /// Points whose comparisons were not sharp enough when they ended.
+    pub unsettled: u32,
+    /// Points at which a policy is best, by its name; the empty name where none is.
+    pub best: BTreeMap<String, u32>,
+}
+
+/// Columns a tally needs.
+const COLUMNS: [&str; 4] = ["point", "settled", "best", "error"];
+
+impl Tally {
+    /// Counts the complete parts of a folder: after a stop, one may be missing between them.
+    ///
+    /// # Errors
+    ///
+    /// It is none of a sweep, or a part cannot be read.
+    pub fn of(dir: &Path) -> Result<Self, Unreadable> {
+        let manifest = manifest(dir)?;
+        let mut tally = Self::default();
+        for part in 0..manifest.parts() {
+            if let Some(found) = part::open(dir, &manifest, part)? {
+                let path = dir.join(part_name(part));
+                tally.add(&found).map_err(|e| part::damaged(&path, &e))?;
+            }
+        }
+        Ok(tally)
+    }
+
+    fn add(&mut self, file: &Part) -> Result<(), ParquetError> {
+        let schema = file.metadata().file_metadata().schema();
+        let fields = schema.get_fields().iter().filter(|f| COLUMNS.contains(&f.name()));
+        let projection = Type::group_type_builder(schema.name())
+            .with_fields(fields.cloned().collect())
+            .build()?;
+        let mut last = None;
+        for row in file.get_row_iter(Some(projection))? {
+            let row = row?;
+            let field = |name: &str| row.get_column_iter().find(|(n, _)| *n == name);
+            let point = field("point").map(|(_, field)| field.to_string());
+            if point == last {
+                continue;
+            }
+            last = point;
+            self.points += 1;
+            if matches!(field("error"), Some((_, Field::Str(_)))) {
+                self.failed += 1;
+                continue;
+            }
+            self.unsettled += u32::from(matches!(field("settled"), Some((_, Field::Bool(false)))));
+            let best = match field("best") {
+                Some((_, Field::Str(name))) => name.clone(),
+                _ => String::new(),
+            };
+            *self.best.entry(best).or_default() += 1;
+        }
+        Ok(())
+    }
+}
