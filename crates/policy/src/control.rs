@@ -79,8 +79,8 @@ const FREE_STRIKES: u32 = 4;
 /// Throttling after the first strike beyond those; each further one makes it four times as long.
 const PENALTY_NS: Ns = 20_000_000;
 
-/// A timer that is this late is taken to be lost, and armed again: no driver's mistake may leave a
-/// boost without an end.
+/// A timer that is this late is taken to be lost, and any event does its work: no driver's mistake may leave
+/// a boost without an end.
 const LOST_NS: Ns = 1_000_000;
 
 /// Steps of the penalty: 20 ms times 4^5 is a good twenty seconds.
@@ -285,6 +285,15 @@ impl Control {
         }
     }
 
+    /// Whether the armed time is so long ago that the timer must have been lost. It is given up then.
+    pub(crate) fn lost_timer(&mut self, now: Ns, out: &mut Actions) -> bool {
+        let lost = self.timer.take_if(|armed| armed.saturating_add(LOST_NS) <= now).is_some();
+        if lost {
+            out.push(Action::CancelTimer);
+        }
+        lost
+    }
+
     /// The armed time has come: ends a boost whose budget is used up, and a throttling whose
     /// buckets have recovered.
     pub(crate) fn on_timer(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
@@ -322,8 +331,7 @@ impl Control {
         let own = own.map(|t| now.saturating_add(t));
         let also = also.filter(|_| self.is_boosted());
         let Some(at) = own.into_iter().chain(also).min() else { return };
-        let lost = |armed: Ns| armed.saturating_add(LOST_NS) <= now;
-        if at != Ns::MAX && self.timer.is_none_or(|armed| at < armed || lost(armed)) {
+        if at != Ns::MAX && self.timer.is_none_or(|armed| at < armed) {
             self.timer = Some(at);
             out.push(Action::ArmTimer(at));
         }

@@ -191,6 +191,9 @@ impl Dynamic {
             Event::Timer => self.timer(now, vm, &mut out),
             Event::Ran(account) => self.control.ran(account, &mut out),
         }
+        if self.control.lost_timer(now, &mut out) {
+            self.timer(now, vm, &mut out);
+        }
         if !self.control.is_boosted() {
             self.section_end = None;
             self.waking = false;

@@ -74,12 +74,7 @@ impl WakeBoost {
                     self.run_end = Some(now.saturating_add(self.config.run_ns));
                 }
             }
-            Event::Timer => {
-                if self.run_end.is_some_and(|end| end <= now) {
-                    self.control.end(vm, &mut out);
-                }
-                self.control.on_timer(now, vm, &mut out);
-            }
+            Event::Timer => self.timer(now, vm, &mut out),
             Event::Ran(account) => self.control.ran(account, &mut out),
             Event::Registered(_)
             | Event::Injected(_)
@@ -90,11 +85,21 @@ impl WakeBoost {
             | Event::Notify(_)
             | Event::NotifySampled(_) => {}
         }
+        if self.control.lost_timer(now, &mut out) {
+            self.timer(now, vm, &mut out);
+        }
         if !self.control.is_boosted() {
             self.run_end = None;
         }
         self.control.arm(now, self.run_end, vm, &mut out);
         out
+    }
+
+    fn timer(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
+        if self.run_end.is_some_and(|end| end <= now) {
+            self.control.end(vm, out);
+        }
+        self.control.on_timer(now, vm, out);
     }
 
     fn switch(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {

@@ -212,8 +212,7 @@ impl Rig {
     }
 
     fn check(&self) {
-        // A timer that is taken to be lost is armed again, and may be late again.
-        let late = 2 * u128::from(self.latest) * 1_000_000;
+        let late = u128::from(self.latest) * 1_000_000;
         let allowed = |b: Budget| {
             u128::from(b.burst_ns) * 1_000_000 + u128::from(self.now) * u128::from(b.refill_ppm)
         };
@@ -532,4 +531,19 @@ fn a_guest_that_registers_again_still_owes() {
         rig.op(0, Op::Account(ran));
     }
     assert!(rig.drivers[0].policy().rest().levels >= 3);
+}
+
+/// Interrupts come more often than a late timer: each of them would begin a new wait for it.
+#[test]
+fn a_late_timer_ends_a_boost_however_often_the_guest_is_interrupted() {
+    let budget = Budget { burst_ns: 3_000_000, refill_ppm: 0 };
+    let mut rig = rig(budget, false);
+    rig.op(0, Op::Late(2_000_000));
+    rig.words = GuestWords::from_raw(0, 0, 1, 0);
+    for us in (0..100_000).step_by(1_100) {
+        rig.advance(us * 1_000);
+        rig.op(0, Op::Inject { asked: false });
+    }
+    assert!(rig.threads[0].boosted_ns >= budget.burst_ns, "it was boosted");
+    assert_eq!(rig.threads[0].policy, rig.threads[0].baseline);
 }

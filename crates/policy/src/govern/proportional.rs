@@ -51,7 +51,8 @@ pub enum State {
 /// No steal while folded may mean that the contention is over, or that the width is just right, and
 /// steal cannot tell which. So it has to try; one core for one interval is what a try costs, and a try
 /// that fails doubles the time to the next, up to `patience` intervals. Opening that turns out wrong
-/// is a failed try, too. So in a steady state there are at most two changes in `patience` intervals.
+/// is a failed try, too. So in a steady state there are at most two changes in `patience` intervals. Another
+/// VM's try is a change of the load: it can cost three more (`Folded`, `Trying`, `Open`).
 ///
 /// Where the host is fair to threads rather than VMs, whoever folds gets less. `keep` bounds what:
 /// against a VM that does not fold this governor does not fold either.
