@@ -66,6 +66,8 @@ pub(crate) enum Command {
     Restore(RestoreArgs),
     /// Apply policies by rules to the VMs of this host, as they come and go.
     Daemon(DaemonArgs),
+    /// Schedule this host's fair threads by vcoop's sched_ext scheduler until Ctrl-C or --for (experimental).
+    Scx(ScxArgs),
     /// Show steal, boosts and budgets of VMs and vCPUs, kept up to date; keys apply policies.
     Top(TopArgs),
     /// In a Linux guest: use fewer vCPUs while the host takes CPU time away (steal).
@@ -645,6 +647,16 @@ pub(crate) struct AttachArgs {
     /// Print one JSON document on stdout at the end, and nothing else there
     #[arg(long)]
     pub(crate) json: bool,
+    /// No notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ScxArgs {
+    /// End after this time, with a unit: 500ms, 10s
+    #[arg(long = "for", value_name = "TIME")]
+    pub(crate) time: Option<String>,
     /// No notes on stderr
     #[arg(long, short)]
     pub(crate) quiet: bool,

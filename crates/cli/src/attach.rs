@@ -38,9 +38,9 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<(), Failure> {
     let id = VmId::of(&vm);
     let mut owner = Owner::connect_or_be(args.quiet)?;
     let (policy, sets) = (args.policy.clone(), args.sets.clone());
-    let began = Instant::now();
     let attached = owner.ask(&Request::Attach { vm: id.clone(), policy, sets })?;
     let Response::Attached(mut last) = attached else { return Err(unexpected()) };
+    let began = Instant::now();
     if !args.quiet {
         announce(&last, vm.unplaced, length);
     }

@@ -30,6 +30,8 @@ mod report;
 mod reproduce;
 mod run;
 mod scenario;
+#[cfg(target_os = "linux")]
+mod scx;
 mod search;
 mod shell;
 mod single_run;
@@ -85,6 +87,7 @@ fn of_host(command: Command) -> Result<(), Failure> {
         Command::Detach(args) => attach::detach(&args),
         Command::Restore(args) => attach::restore(&args),
         Command::Daemon(args) => daemon::run(&args),
+        Command::Scx(args) => scx::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Guest(args) => guest::run(&args),
         Command::Keeper(args) => vcoop_daemon::keeper::run(&args.journal).map_err(Failure::run),

@@ -9,7 +9,7 @@ use crate::protocol::{Request, Response};
 use crate::service::Service;
 
 /// An owner that does not answer for so long does not answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection to an owner. What was attached over it is detached when it is dropped.
 #[derive(Debug)]

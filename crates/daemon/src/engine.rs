@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+use vcoop_bpf::Scheduler;
 use vcoop_model::plan::Plan;
 use vcoop_threads::journal::Journal;
 use vcoop_vmm::{Accel, VcpuThread};
@@ -53,6 +54,13 @@ pub(crate) struct Target {
     pub(crate) shares: Option<Shares>,
 }
 
+impl Target {
+    /// Whether `scx_vcoop` decides its policy.
+    fn is_decided_in_kernel(&self) -> bool {
+        inside::decided_there(&self.plan.policy).is_some()
+    }
+}
+
 /// What a guest with a driver shares with this host.
 #[derive(Clone, Debug)]
 pub(crate) struct Shares {
@@ -66,7 +74,9 @@ pub(crate) struct Shares {
 /// What the engine is told to do.
 #[derive(Debug)]
 enum Command {
-    Attach(Target, Sender<Result<VmStatus, String>>),
+    Attach(Box<Target>, Option<Box<Scheduler>>, Sender<Result<VmStatus, String>>),
+    /// Whether `scx_vcoop` is loaded.
+    Schedules(Sender<bool>),
     Detach(VmId, Sender<Option<VmStatus>>),
     Status(Sender<Status>),
     End,
@@ -78,6 +88,8 @@ pub(crate) struct Engine {
     commands: Sender<Command>,
     wake: OwnedFd,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Held while `scx_vcoop` is loaded for a VM: a host has one.
+    loading: Mutex<()>,
 }
 
 impl Engine {
@@ -98,7 +110,7 @@ impl Engine {
         let inside = Inside::new(orders, poll, timer, keeper, journal, place);
         let thread = std::thread::Builder::new().name("engine".to_owned());
         let thread = thread.spawn(move || inside.live())?;
-        Ok(Self { commands, wake, thread: Mutex::new(Some(thread)) })
+        Ok(Self { commands, wake, thread: Mutex::new(Some(thread)), loading: Mutex::new(()) })
     }
 
     /// Gives everything back, and ends the thread.
@@ -137,7 +149,18 @@ impl Engine {
     ///
     /// Why not, for people. The VM has what it had before any policy.
     pub(crate) fn attach(&self, target: Target) -> Result<VmStatus, String> {
-        self.ask(|answer| Command::Attach(target, answer)).unwrap_or_else(|| Err(dead()))
+        let _one = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        // The kernel takes its time to look through the scheduler, and the thread has other VMs to drive.
+        if target.is_decided_in_kernel() {
+            // Or the scheduler would go with the policy that is replaced.
+            self.detach(target.vm.clone());
+        }
+        let loads =
+            target.is_decided_in_kernel() && !self.ask(Command::Schedules).ok_or_else(dead)?;
+        let scheduler =
+            loads.then(Scheduler::load).transpose().map_err(|missing| missing.to_string())?;
+        self.ask(|answer| Command::Attach(Box::new(target), scheduler.map(Box::new), answer))
+            .unwrap_or_else(|| Err(dead()))
     }
 
     /// Takes a policy back; how it was until then. `None`: there was none.

@@ -77,6 +77,10 @@ pub fn fits(plan: &Plan) -> Result<(), Refused> {
         PolicyPlan::RatelimitAuto(_) => return Err(Refused(format!("{name} is for credit1"))),
     };
     match means {
+        Means::Ext if !matches!(plan.policy, PolicyPlan::WakeBoost(_)) => Err(Refused(format!(
+            "{name} is not decided in the kernel: the means `ext` is for wake-boost only\n  remedy: \
+             another means, or wake-boost"
+        ))),
         Means::Fifo(priority) | Means::Rr(priority) if priority > MOST_PRIORITY => {
             Err(Refused(format!(
                 "{name} boosts to real-time priority {priority}; vcoop's own thread has \

@@ -59,6 +59,8 @@ pub(crate) struct Vcpu {
     pub(crate) awaits: Option<Ns>,
     /// Deadlines for which it was boosted.
     pub(crate) deadlines: u64,
+    /// Its place in `scx_vcoop`, where that decides.
+    pub(crate) ext: Option<u32>,
 }
 
 impl Vcpu {

@@ -76,8 +76,8 @@ pub struct Status {
     pub vms: Vec<VmStatus>,
 }
 
-/// Interrupts for vCPUs of a VM.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Interrupts for vCPUs of a VM; under `scx_vcoop`, of all VMs, and without reactions: it has none to wait for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct InterruptStatus {
     /// Those that were heard of.
     pub heard: u64,

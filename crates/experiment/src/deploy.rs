@@ -167,7 +167,7 @@ fn by_hand(means: Means) -> Vec<String> {
         Means::Fifo(p) => vec![format!("chrt -f -p {p} TID {each}"), libvirt("fifo", p)],
         Means::Rr(p) => vec![format!("chrt -r -p {p} TID {each}"), libvirt("rr", p)],
         Means::Nice(nice) => vec![format!("renice -n {nice} -p TID {each}")],
-        Means::Slice(_) => Vec::new(),
+        Means::Slice(_) | Means::Ext => Vec::new(),
         Means::Deadline { runtime_ns, deadline_ns, period_ns } => {
             vec![format!("chrt -d -T {runtime_ns} -D {deadline_ns} -P {period_ns} -p 0 TID {each}")]
         }
@@ -276,6 +276,7 @@ fn words(means: Means) -> String {
         Means::Rr(p) => format!("rr {p}"),
         Means::Nice(nice) => format!("nice {nice}"),
         Means::Slice(ns) => format!("slice {}", time(ns)),
+        Means::Ext => "ext".to_owned(),
         Means::Deadline { runtime_ns, deadline_ns, period_ns } => {
             format!("deadline {}/{}/{}", time(runtime_ns), time(deadline_ns), time(period_ns))
         }

@@ -28,6 +28,9 @@ pub enum Means {
         /// Period.
         period_ns: Ns,
     },
+    /// To be first among the threads of `scx_vcoop`, vcoop's sched_ext scheduler. Nobody sets anything for it: the
+    /// policy itself is decided in that scheduler.
+    Ext,
 }
 
 /// A token bucket: `burst` of boosted time at once, refilled at `refill_ppm` of elapsed time.

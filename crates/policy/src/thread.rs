@@ -53,7 +53,7 @@ impl Policy {
             (Self::Fifo(own) | Self::Rr(own), Means::Fifo(other) | Means::Rr(other)) => {
                 own >= other
             }
-            (Self::Fifo(_) | Self::Rr(_), Means::Nice(_) | Means::Slice(_)) => true,
+            (Self::Fifo(_) | Self::Rr(_), Means::Nice(_) | Means::Slice(_) | Means::Ext) => true,
             (Self::Normal { nice, .. }, Means::Nice(other)) => nice <= other,
             (Self::Normal { slice_ns: Some(own), .. }, Means::Slice(other)) => own <= other,
             (
@@ -87,6 +87,8 @@ pub fn attributes(baseline: Policy, means: Option<Means>, rest: Rest) -> Policy 
         (Some(Means::Deadline { runtime_ns, deadline_ns, period_ns }), _) => {
             Policy::Deadline { runtime_ns, deadline_ns, period_ns }
         }
+        // The scheduler knows who is boosted.
+        (Some(Means::Ext), baseline) => baseline,
         (None, Policy::Normal { .. }) => {
             let nice = nice.saturating_add_unsigned(rest.levels).min(19);
             Policy::Normal { nice, slice_ns: rest.slice_ns.or(slice_ns) }

@@ -2,10 +2,7 @@
 //!
 //! - [`trace`] records the host's scheduler, to be looked at afterwards.
 //! - A [`Source`] tells of threads that run and sleep as it happens, for who reacts to it.
-//! - [`Injections`] tells of interrupts for vCPUs before these take them.
 
-#[cfg(target_os = "linux")]
-mod injections;
 #[cfg(target_os = "linux")]
 mod perf;
 #[cfg(target_os = "linux")]
@@ -15,8 +12,6 @@ pub mod trace;
 #[cfg(target_os = "linux")]
 mod tracefs;
 
-#[cfg(target_os = "linux")]
-pub use injections::{Injected, Injections, Kind, OfVcpu, Unheard};
 #[cfg(target_os = "linux")]
 pub use perf::Perf;
 #[cfg(target_os = "linux")]

@@ -48,11 +48,16 @@ impl Qemu {
     /// As [`Self::of_host`]: the newer one takes its firmware from it.
     pub fn recent() -> Result<Self, StockError> {
         let own = Self::of_host()?;
-        if own.version().is_some_and(|major| major >= RECENT) {
+        if own.is_recent() {
             return Ok(own);
         }
         let newer = Self::unpacked()?;
         Ok(newer.filter(|newer| newer.version().is_some()).unwrap_or(own))
+    }
+
+    /// Whether it is one that emulates a KVM host well.
+    pub fn is_recent(&self) -> bool {
+        self.version().is_some_and(|major| major >= RECENT)
     }
 
     /// The major number of its version; none if it does not run.

@@ -1,6 +1,7 @@
 //! What the engine's thread has and does.
 
 mod attach;
+mod ext;
 mod guest;
 mod interrupts;
 
@@ -10,6 +11,7 @@ use std::sync::mpsc::Receiver;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
+use vcoop_bpf::Scheduler;
 use vcoop_model::plan::Plan;
 use vcoop_policy::VmShared;
 use vcoop_policy::config::Ns;
@@ -30,6 +32,7 @@ use crate::place::Place;
 use crate::policy::ENGINE_PRIORITY;
 use crate::port::{Due, Dues, Stop, Vcpu, VcpuPort};
 use crate::protocol::{Status, VcpuStatus, VmId, VmStatus};
+pub(super) use ext::decided_there;
 use interrupts::{Interrupted, Interrupts};
 
 /// Time between two looks at whether somebody else has changed a thread.
@@ -70,6 +73,8 @@ struct AttachedVm {
     hears: Vec<&'static str>,
     /// What came of its interrupts, where they are heard of.
     interrupted: Option<Interrupted>,
+    /// Its number in `scx_vcoop`, where that decides.
+    ext: Option<u32>,
 }
 
 impl AttachedVm {
@@ -91,6 +96,8 @@ pub(super) struct Inside {
     source: Option<Box<dyn Source>>,
     /// From the first policy on that boosts for interrupts.
     interrupts: Option<Interrupts>,
+    /// As long as there is a policy that is decided there.
+    scheduler: Option<Box<Scheduler>>,
     keeper: Keeper,
     journal: Journal,
     place: Place,
@@ -119,6 +126,7 @@ impl Inside {
             rings_at: 0,
             source: None,
             interrupts: None,
+            scheduler: None,
             keeper,
             journal,
             place,
@@ -198,11 +206,13 @@ impl Inside {
     fn obey(&mut self) -> bool {
         while let Ok(command) = self.orders.try_recv() {
             match command {
-                Command::Attach(target, answer) => {
+                Command::Schedules(answer) => _ = answer.send(self.scheduler.is_some()),
+                Command::Attach(target, scheduler, answer) => {
+                    self.scheduler = self.scheduler.take().or(scheduler);
                     if let Some(number) = self.number(&target.vm) {
                         self.detach(number);
                     }
-                    let _ = answer.send(self.attach(target));
+                    let _ = answer.send(self.attach(*target));
                 }
                 Command::Detach(vm, answer) => {
                     let number = self.number(&vm);
@@ -386,6 +396,7 @@ impl Inside {
                     let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
                     (0..places).for_each(|place| self.check(number, place));
                     self.meet(number);
+                    self.check_scheduler();
                     self.dues.insert((now + CHECK_NS, due));
                 }
             }
@@ -471,8 +482,26 @@ impl Inside {
     /// How a VM is, with the thread that delivers its timers.
     fn status_of(&self, vm: &AttachedVm, now: Ns) -> VmStatus {
         let timers = vm.timers.and_then(|number| self.vms.get(&number));
-        let timers = timers.and_then(|vm| status(vm, now).vcpus.into_iter().next());
-        VmStatus { timers, interrupts: self.interrupts_of(vm), ..status(vm, now) }
+        let timers = timers.and_then(|vm| self.vcpus_of(vm, now).next());
+        VmStatus {
+            vm: vm.id.clone(),
+            policy: vm.policy.clone(),
+            for_ns: now.saturating_sub(vm.since),
+            vcpus: self.vcpus_of(vm, now).collect(),
+            timers,
+            hears: vm.hears.iter().map(|name| (*name).to_owned()).collect(),
+            interrupts: self.interrupts_of(vm).or_else(|| self.fetched(vm)),
+        }
+    }
+
+    fn vcpus_of(&self, vm: &AttachedVm, now: Ns) -> impl Iterator<Item = VcpuStatus> {
+        vm.vcpus.iter().enumerate().map(move |(place, vcpu)| match vcpu {
+            Ok(vcpu) => {
+                let heard = vm.link.is_some().then(|| vm.hears(place));
+                VcpuStatus { heard, ..self.vcpu_status(vcpu, now) }
+            }
+            Err(alone) => alone.clone(),
+        })
     }
 
     fn status(&self) -> Status {
@@ -490,25 +519,6 @@ impl Inside {
                 .map(|vm| self.status_of(vm, now))
                 .collect(),
         }
-    }
-}
-
-fn status(vm: &AttachedVm, now: Ns) -> VmStatus {
-    let vcpus = vm.vcpus.iter().enumerate().map(|(place, vcpu)| match vcpu {
-        Ok(vcpu) => {
-            let heard = vm.link.is_some().then(|| vm.hears(place));
-            VcpuStatus { heard, ..vcpu_status(vcpu, now) }
-        }
-        Err(alone) => alone.clone(),
-    });
-    VmStatus {
-        vm: vm.id.clone(),
-        policy: vm.policy.clone(),
-        for_ns: now.saturating_sub(vm.since),
-        vcpus: vcpus.collect(),
-        timers: None,
-        hears: vm.hears.iter().map(|name| (*name).to_owned()).collect(),
-        interrupts: None,
     }
 }
 

@@ -152,7 +152,7 @@ fn caution<'p>(loaded: &SchedExt, mut plans: impl Iterator<Item = &'p Plan>) -> 
 /// Whether the policy of a plan gives vCPUs a class above the fair one, boosted or not.
 fn is_real_time(plan: &Plan) -> bool {
     let own = plan.vms.iter().flat_map(|vm| &vm.vcpu_means).copied();
-    let above = |means: Means| !matches!(means, Means::Nice(_) | Means::Slice(_));
+    let above = |means: Means| !matches!(means, Means::Nice(_) | Means::Slice(_) | Means::Ext);
     means(&plan.policy).is_some_and(|means| {
         let mut own = own.peekable();
         if own.peek().is_none() { above(means) } else { own.any(|own| above(own.unwrap_or(means))) }

@@ -215,6 +215,9 @@ pub(crate) fn vm(
                 if matches!(means, Means::Slice(_)) && !host.slices {
                     refuse_slice(span, "host", errors);
                 }
+                if means == Means::Ext {
+                    refuse_ext(span, errors);
+                }
                 Some(means)
             })
             .collect(),
@@ -454,6 +457,17 @@ pub(crate) fn check_policy_slice(
     if matches!(policy, Policy::Normal { slice_ns: Some(_), .. }) && !slices {
         refuse_slice(span, level, errors);
     }
+}
+
+/// The message for means that only VMs that run can have.
+pub(crate) fn refuse_ext(span: Span, errors: &mut Collector<'_>) {
+    let message =
+        "`ext` is decided in the kernel of the host that a VM runs on; nobody simulates that";
+    errors.error_help(
+        span,
+        message,
+        "\"fifo 1\" here, and `vcoop attach VM --set policy.wake-boost.means=ext` for a VM that runs",
+    );
 }
 
 /// The message for a slice where there are none.

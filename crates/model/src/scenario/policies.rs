@@ -65,6 +65,8 @@ pub(crate) struct Policies {
     pub(crate) slices: Vec<Span>,
     /// Where a means was set to a reservation, by policy.
     pub(crate) deadlines: BTreeMap<String, Span>,
+    /// Where a means was set to `ext`.
+    pub(crate) exts: Vec<Span>,
 }
 
 impl Policies {
@@ -89,6 +91,7 @@ impl Policies {
                     Means::Deadline { .. } => {
                         all.deadlines.insert(name.value.clone(), means.span);
                     }
+                    Means::Ext => all.exts.push(means.span),
                     Means::Fifo(_) | Means::Rr(_) | Means::Nice(_) => {}
                 }
             }

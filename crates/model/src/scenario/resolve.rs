@@ -9,7 +9,9 @@ use super::captures::Captures;
 use super::credit1;
 use super::deadline;
 use super::expand::{Expanded, MAX_TASKS, Place};
-use super::host::{self, HostFacts, Shares, check_policy_slice, distinct, refuse_slice};
+use super::host::{
+    self, HostFacts, Shares, check_policy_slice, distinct, refuse_ext, refuse_slice,
+};
 use super::keys::{AtKeys, PolicyKeys, ScenarioKeys, Switch};
 use super::policies::{Named, Policies, Unfit};
 use super::sched::ClassKind;
@@ -132,6 +134,11 @@ pub(crate) fn resolve(
     let mut policies = Policies::resolve(&keys.policy, outside.builtin_policies, errors);
     if !facts.slices {
         policies.slices.iter().for_each(|span| refuse_slice(*span, "host", errors));
+    }
+    // A scenario without a task is that of a VM that runs.
+    let runs_here = !host_tasks.is_empty() || keys.vm.iter().any(|vm| !vm.task.is_empty());
+    if runs_here {
+        policies.exts.iter().for_each(|span| refuse_ext(*span, errors));
     }
     let (compared, baseline) = compared(keys, &policies, facts.class, errors)?;
     let unfit: BTreeMap<String, Unfit> = policies

@@ -49,9 +49,9 @@ pub(crate) struct MeansText(pub(crate) Means);
 
 impl Text for MeansText {
     const WHAT: &'static str = "\"fifo 1..99\", \"rr 1..99\", \"nice -20..19\", \"slice 0.1ms..100ms\" (EEVDF), \
-         \"deadline RUNTIME/PERIOD\" or \"deadline RUNTIME/DEADLINE/PERIOD\"";
+         \"deadline RUNTIME/PERIOD\" or \"deadline RUNTIME/DEADLINE/PERIOD\", \"ext\" (scx_vcoop)";
     const PATTERN: &'static str =
-        r"^\s*((fifo|rr)\s+[0-9]+|nice\s+-?[0-9]+|slice\s+\S+|deadline\s.+/.+)\s*$";
+        r"^\s*(ext|(fifo|rr)\s+[0-9]+|nice\s+-?[0-9]+|slice\s+\S+|deadline\s.+/.+)\s*$";
 
     fn parse(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -59,6 +59,7 @@ impl Text for MeansText {
             ["fifo", priority] => Means::Fifo(rt_priority(priority)?),
             ["rr", priority] => Means::Rr(rt_priority(priority)?),
             ["nice", value] => Means::Nice(nice(value)?),
+            ["ext"] => Means::Ext,
             ["slice", time] => Means::Slice(slice(time)?),
             ["deadline", ..] => {
                 let (runtime_ns, deadline_ns, period_ns) = reservation(text)?;

@@ -4,14 +4,16 @@ use std::os::fd::AsFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use vcoop_model::plan::{Plan, PolicyPlan};
+use vcoop_policy::HostPolicy;
 use vcoop_policy::config::{AdvanceConfig, Ns};
-use vcoop_policy::driver;
+use vcoop_policy::driver::{self, VcpuDriver};
 use vcoop_sources::Perf;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::{Attributes, Captured, RunTimes};
 use vcoop_vmm::{Accel, VcpuThread};
 
-use super::{AttachedVm, CHECK_NS, Inside, vcpu_status};
+use super::ext::decided_there;
+use super::{AttachedVm, CHECK_NS, Inside};
 use crate::engine::link::Link;
 use crate::engine::{ENDS, Shares, Target};
 use crate::port::{Due, Stop, Vcpu};
@@ -74,6 +76,7 @@ impl Inside {
             times: Vec::new(),
             hears: Vec::new(),
             interrupted: None,
+            ext: None,
             id,
             accel,
             plan,
@@ -85,7 +88,7 @@ impl Inside {
                 return Err(format!("vCPU {}: {why}", vcpu.index));
             }
         }
-        if let Err(why) = self.hear_interrupts(number) {
+        if let Err(why) = self.hear_interrupts(number).and_then(|()| self.admit(number)) {
             self.detach(number);
             return Err(why);
         }
@@ -150,9 +153,15 @@ impl Inside {
             let _ = self.journal.forget(&captured);
             format!("the keeper: {e}")
         })?;
-        let mut driver = vm.plan.vcpu_driver(0, place);
-        // The plan's baseline is a guess; this is what the thread has.
-        driver.set_baseline(policy);
+        let elsewhere = decided_there(&vm.plan.policy).is_some();
+        let driver = if elsewhere {
+            VcpuDriver::new(HostPolicy::Vanilla, None, policy)
+        } else {
+            let mut driver = vm.plan.vcpu_driver(0, place);
+            // The plan's baseline is a guess; this is what the thread has.
+            driver.set_baseline(policy);
+            driver
+        };
         let vcpu = Vcpu {
             index: of.index,
             driver,
@@ -163,9 +172,10 @@ impl Inside {
             armed: None,
             awaits: None,
             deadlines: 0,
+            ext: None,
         };
         vm.vcpus.push(Ok(vcpu));
-        let repays = vm.plan.policy.repays();
+        let repays = vm.plan.policy.repays() && !elsewhere;
         vm.times.push(if repays { RunTimes::open(tid).ok() } else { None });
         self.threads.insert(tid, (number, place));
         let ends = vm.vcpus[place].as_ref().ok().and_then(|v| v.captured.ends());
@@ -174,7 +184,7 @@ impl Inside {
             epoll::add(&self.poll, ends, token, EventFlags::IN | EventFlags::ONESHOT)
                 .map_err(|e| words(&e))?;
         }
-        if vm.plan.policy.boosts() {
+        if vm.plan.policy.boosts() && !elsewhere {
             let source = match &mut self.source {
                 Some(source) => source,
                 None => self.source.insert(Box::new(Perf::new().map_err(|e| words(&e))?)),
@@ -190,13 +200,16 @@ impl Inside {
     /// A vCPU is driven no longer. `why`: it is left as it is; else its thread has ended. A VM without
     /// a thread is none.
     pub(super) fn leave(&mut self, number: u64, place: usize, why: Option<String>) {
+        let Some(status) = self.vcpu(number, place).map(|v| self.vcpu_status(v, monotonic()))
+        else {
+            return;
+        };
         let Some(vm) = self.vms.get_mut(&number) else { return };
         let Some(entry) = vm.vcpus.get_mut(place) else { return };
-        let Ok(vcpu) = entry else { return };
         let alone = VcpuStatus {
             left_alone: Some(why.unwrap_or_else(|| "its thread has ended".to_owned())),
             boosted: false,
-            ..vcpu_status(vcpu, monotonic())
+            ..status
         };
         if let Ok(vcpu) = std::mem::replace(entry, Err(alone)) {
             self.let_go(vcpu, Due::Policy(number, place));
@@ -214,6 +227,7 @@ impl Inside {
     /// A thread gets back what it had, unless somebody else has given it something, and nothing is kept
     /// about it any more. What cannot be given back stays in the journal.
     fn let_go(&mut self, vcpu: Vcpu, due: Due) {
+        self.dismiss(&vcpu);
         self.source.iter_mut().for_each(|source| source.forget(vcpu.tid()));
         self.interrupts.iter_mut().for_each(|interrupts| interrupts.forget(vcpu.tid()));
         self.threads.remove(&vcpu.tid());
@@ -251,6 +265,7 @@ impl Inside {
                 self.let_go(vcpu, Due::Policy(number, place));
             }
         }
+        self.dismiss_vm(&vm);
         self.dues.retain(|(_, due)| {
             !matches!(due, Due::Account(n) | Due::Check(n) | Due::Look(n)
                 if *n == number)

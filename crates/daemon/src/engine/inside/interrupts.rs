@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use vcoop_bpf::{Injected, Injections, Kind, OfVcpu};
 use vcoop_model::plan::PolicyPlan;
 use vcoop_policy::driver;
 use vcoop_policy::event::Injection;
-use vcoop_sources::{Injected, Injections, Kind, OfVcpu};
 use vcoop_threads::clock::monotonic;
 use vcoop_vmm::Accel;
 
+use super::ext::decided_there;
 use super::{AttachedVm, Inside};
 use crate::engine::INTERRUPTS;
 use crate::protocol::InterruptStatus;
@@ -53,7 +54,7 @@ impl Inside {
     /// tells its own deadlines; `wake-boost` has been asked for more than it would do, and is refused.
     pub(super) fn hear_interrupts(&mut self, number: u64) -> Result<(), String> {
         let Some(vm) = self.vms.get_mut(&number) else { return Ok(()) };
-        if !vm.plan.policy.boosts_on_injection() {
+        if !vm.plan.policy.boosts_on_injection() || decided_there(&vm.plan.policy).is_some() {
             return Ok(());
         }
         let needs = matches!(vm.plan.policy, PolicyPlan::WakeBoost(_));

@@ -10,7 +10,9 @@ use libbpf_rs::{
 };
 use vcoop_threads::Ns;
 
-use super::{Injected, Kind, OfVcpu, Unheard};
+use super::{Injected, Kind, OfVcpu};
+use crate::Missing;
+use crate::object::map;
 
 /// The programs, compiled by the build script.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/injections.bpf.o"));
@@ -48,7 +50,7 @@ impl Injections {
     /// # Errors
     ///
     /// It has none, or this process may not.
-    pub fn open() -> Result<Self, Unheard> {
+    pub fn open() -> Result<Self, Missing> {
         libbpf_rs::set_print(None);
         let mut why = Vec::new();
         for (name, programs) in WAYS {
@@ -57,7 +59,7 @@ impl Injections {
                 Err(error) => why.push(format!("{name}: {error}")),
             }
         }
-        Err(Unheard {
+        Err(Missing {
             what: format!("KVM's events cannot be heard by BPF: {}", why.join("; ")),
             remedy: "run as root on a kernel with BTF, after kvm is loaded",
         })
@@ -70,19 +72,12 @@ impl Injections {
             program.set_autoload(wanted);
         }
         let object = object.load()?;
-        let map = |name: &str| {
-            // Maps of variables are called by the beginning of the object's name.
-            let found = object.maps().find(|map| map.name().to_string_lossy().ends_with(name));
-            found.map_or_else(
-                || Err(libbpf_rs::Error::from_raw_os_error(libc::ENOENT)),
-                |map| MapHandle::try_from(&map),
-            )
-        };
-        let (threads, apics, lost) = (map("threads")?, map("apics")?, map(".bss")?);
+        let (threads, apics, lost) =
+            (map(&object, "threads")?, map(&object, "apics")?, map(&object, ".bss")?);
         let heard = Arc::new(Mutex::new(Vec::new()));
         let mut builder = RingBufferBuilder::new();
         let into = heard.clone();
-        let events = map("ring")?;
+        let events = map(&object, "ring")?;
         builder.add(&events, move |bytes| {
             into.lock().unwrap_or_else(PoisonError::into_inner).extend(event(bytes));
             0
@@ -111,11 +106,11 @@ impl Injections {
     /// # Errors
     ///
     /// There are too many.
-    pub fn watch(&mut self, vcpu: OfVcpu) -> Result<(), Unheard> {
+    pub fn watch(&mut self, vcpu: OfVcpu) -> Result<(), Missing> {
         let (tid, apic) = keys(vcpu);
         let any = MapFlags::ANY;
         let added = self.threads.update(&tid, &[0; 4], any);
-        added.and_then(|()| self.apics.update(&apic, &tid, any)).map_err(|error| Unheard {
+        added.and_then(|()| self.apics.update(&apic, &tid, any)).map_err(|error| Missing {
             what: format!("interrupts of thread {} are not heard: {error}", vcpu.tid),
             remedy: "apply policies to fewer vCPUs at a time",
         })

@@ -4,14 +4,14 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-const PROGRAM: &str = "bpf/injections.bpf.c";
+const PROGRAMS: [&str; 2] = ["injections", "scx_vcoop"];
 
 /// What Debian calls it: without a version, and with.
 const CLANGS: [&str; 8] =
     ["clang", "clang-19", "clang-18", "clang-17", "clang-16", "clang-15", "clang-14", "clang-13"];
 
 fn main() {
-    println!("cargo:rerun-if-changed={PROGRAM}");
+    println!("cargo:rerun-if-changed=bpf");
     println!("cargo:rerun-if-env-changed=CLANG");
     if env::var_os("CARGO_FEATURE_BPF").is_none() {
         return;
@@ -23,13 +23,16 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let headers = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys tells where its headers are");
     let machine = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
-    let status = Command::new(clang)
-        .args(["-g", "-O2", "-Wall", "-Werror", "-target", "bpf", "-D__TARGET_ARCH_x86"])
-        .arg(format!("-I{headers}"))
-        // Where Debian and its like have the headers that depend on the machine.
-        .args(["-idirafter", &format!("/usr/include/{machine}-linux-gnu")])
-        .args(["-c", PROGRAM, "-o"])
-        .arg(out.join("injections.bpf.o"))
-        .status();
-    assert!(status.is_ok_and(|status| status.success()), "clang cannot compile {PROGRAM}");
+    for program in PROGRAMS {
+        let source = format!("bpf/{program}.bpf.c");
+        let status = Command::new(&clang)
+            .args(["-g", "-O2", "-Wall", "-Werror", "-target", "bpf", "-D__TARGET_ARCH_x86"])
+            .arg(format!("-I{headers}"))
+            // Where Debian and its like have the headers that depend on the machine.
+            .args(["-idirafter", &format!("/usr/include/{machine}-linux-gnu")])
+            .args(["-c", &source, "-o"])
+            .arg(out.join(format!("{program}.bpf.o")))
+            .status();
+        assert!(status.is_ok_and(|status| status.success()), "clang cannot compile {source}");
+    }
 }

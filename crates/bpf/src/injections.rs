@@ -7,6 +7,9 @@
 
 use vcoop_threads::Ns;
 
+#[cfg(not(feature = "bpf"))]
+use crate::Missing;
+
 #[cfg(feature = "bpf")]
 mod bpf;
 
@@ -48,16 +51,6 @@ pub struct OfVcpu {
     pub apic: u32,
 }
 
-/// Why interrupts cannot be heard of.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}\n  remedy: {remedy}")]
-pub struct Unheard {
-    /// What is missing.
-    pub what: String,
-    /// How to get it.
-    pub remedy: &'static str,
-}
-
 /// Nothing: this build has no BPF.
 #[cfg(not(feature = "bpf"))]
 #[derive(Debug)]
@@ -70,11 +63,8 @@ impl Injections {
     /// # Errors
     ///
     /// It has none.
-    pub fn open() -> Result<Self, Unheard> {
-        Err(Unheard {
-            what: "this vcoop was built without BPF, and hears no interrupts of VMs".to_owned(),
-            remedy: "cargo install --path crates/cli --features bpf",
-        })
+    pub fn open() -> Result<Self, Missing> {
+        Err(Missing::feature("hears no interrupts of VMs"))
     }
 
     /// By what it hears.
@@ -92,7 +82,7 @@ impl Injections {
     /// # Errors
     ///
     /// There are too many.
-    pub fn watch(&mut self, _: OfVcpu) -> Result<(), Unheard> {
+    pub fn watch(&mut self, _: OfVcpu) -> Result<(), Missing> {
         match *self {}
     }
 

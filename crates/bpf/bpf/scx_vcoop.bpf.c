@@ -1,0 +1,670 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * scx_vcoop: a sched_ext scheduler for a whole host, in which vCPUs are boosted where their reason is known.
+ *
+ * For everybody it is weighted-fair: a queue for each last-level cache, ordered by virtual time (time on a CPU, divided
+ * by weight), slices, and preemption at a wake-up by whoever is behind by more than a slice. A vCPU thread that is admitted has the
+ * policy `wake-boost` (wake_boost.h). While it is boosted it goes first: in front of its CPU's local queue, preempting.
+ * Boosted time counts as virtual time like any other, so that a boost changes when a vCPU runs, and not how much.
+ *
+ * What a boost begins and ends with comes from the scheduler's own calls (it sleeps, it wakes up), from KVM (an
+ * interrupt for a vCPU that was preempted, or is before it has taken it), and from a timer of each vCPU.
+ *
+ * Not kept: weights and limits of cgroups, core scheduling, and the placement of new tasks by load. Idle CPUs are chosen by the kernel's default rule.
+ *
+ * CO-RE: the few fields that are read are found by their names in the running kernel's types.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+#include "wake_boost.h"
+
+char _license[] SEC("license") = "GPL";
+
+typedef _Bool bool;
+#define false 0
+typedef __u32 u32;
+typedef __u64 u64;
+typedef __s32 s32;
+typedef __s64 s64;
+
+#define READ __attribute__((preserve_access_index))
+struct cpumask { unsigned long bits[1]; } READ;
+struct sched_ext_entity { u32 flags; u32 weight; u64 slice; u64 dsq_vtime; } READ;
+struct task_struct {
+	int pid;
+	int nr_cpus_allowed;
+	unsigned short migration_disabled;
+	const struct cpumask *cpus_ptr;
+	/* Not read: without a member of it the type would not be known to the kernel as the same. */
+	struct cpumask cpus_mask;
+	struct sched_ext_entity scx;
+} READ;
+struct scx_init_task_args;
+struct scx_exit_task_args;
+enum scx_exit_kind { SCX_EXIT_NONE };
+struct scx_exit_info { enum scx_exit_kind kind; const char *reason; } READ;
+struct upid { int nr; } READ;
+struct pid { struct upid numbers[1]; } READ;
+struct kvm_vcpu { struct pid *pid; bool preempted; } READ;
+struct kvm_lapic { struct kvm_vcpu *vcpu; } READ;
+
+/* The members that are set; the kernel's are found by these names. */
+struct sched_ext_ops {
+	s32 (*select_cpu)(struct task_struct *p, s32 prev_cpu, u64 wake_flags);
+	void (*enqueue)(struct task_struct *p, u64 enq_flags);
+	void (*dispatch)(s32 cpu, struct task_struct *prev);
+	void (*runnable)(struct task_struct *p, u64 enq_flags);
+	void (*running)(struct task_struct *p);
+	void (*stopping)(struct task_struct *p, bool runnable);
+	void (*quiescent)(struct task_struct *p, u64 deq_flags);
+	void (*enable)(struct task_struct *p);
+	void (*exit_task)(struct task_struct *p, struct scx_exit_task_args *args);
+	s32 (*init)(void);
+	void (*exit)(struct scx_exit_info *info);
+	u64 flags;
+	u32 timeout_ms;
+	char name[128];
+};
+
+struct bpf_iter_scx_dsq { u64 __opaque[6]; } __attribute__((aligned(8)));
+
+extern s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __ksym;
+extern void scx_bpf_dsq_insert(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags) __ksym;
+extern void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 dsq_id, u64 slice, u64 vtime, u64 enq_flags) __ksym;
+extern bool scx_bpf_dsq_move_to_local(u64 dsq_id) __ksym;
+extern bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id, u64 enq_flags) __ksym;
+extern s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle) __ksym;
+extern s32 scx_bpf_pick_idle_cpu(const struct cpumask *cpus_allowed, u64 flags) __ksym;
+extern void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
+extern s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
+extern int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq_id, u64 flags) __ksym;
+extern struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym;
+extern void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym;
+extern bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
+
+/* include/linux/sched/ext.h and kernel/sched/ext*.h of the kernel. */
+#define SCX_DSQ_LOCAL 0x8000000000000002ULL
+#define SCX_DSQ_LOCAL_ON 0xC000000000000000ULL
+#define SCX_ENQ_WAKEUP 1ULL
+#define SCX_ENQ_HEAD (1ULL << 16)
+#define SCX_ENQ_PREEMPT (1ULL << 32)
+#define SCX_DEQ_SLEEP 1ULL
+#define SCX_KICK_IDLE 1ULL
+#define SCX_KICK_PREEMPT 2ULL
+#define SCX_TASK_QUEUED 1U
+
+/* BPF_F_TIMER_ABS, since 6.2, and others of headers that do not get along with these. */
+#define TIMER_ABSOLUTE 1
+#define CLOCK_MONOTONIC 1
+#define EBUSY 16
+
+/* The iterator of bpf_for_each(). */
+#define ITERATOR (&___it)
+
+/* As in SCX and EEVDF: weight of nice 0, and about the base slice of a host with eight CPUs. */
+#define WEIGHT 100
+#define SLICE 3000000ULL
+
+/* As repay.rs of the policy: more than this beyond the others is not kept against anybody. */
+#define MOST_LEAD 500000000ULL
+
+#define MOST_CPUS 1024
+#define MOST_QUEUES 256
+#define MOST_VCPUS 1024
+#define MOST_VMS 256
+
+/* Set before it is loaded: how many CPUs and queues there are, and the queue of each CPU. */
+const volatile struct {
+	u32 cpus, queues;
+	u32 queue_of[MOST_CPUS];
+} host SEC(".rodata.host") = {};
+
+/* To be read from outside. */
+struct {
+	/* Interrupts that were heard of, and those that found or made their vCPU boosted. */
+	u64 interrupts, boosted;
+	/* Times that a vCPU that waited was fetched for an interrupt. */
+	u64 fetched;
+	/* Why it ended; 0 while it has not. */
+	u64 ended;
+	char reason[128];
+} totals SEC(".data.totals") = {};
+
+/* An admitted vCPU. Reading it from outside wants the part that comes first. */
+struct vcpu {
+	struct wake_boost policy;
+	/* Its place in the map. */
+	u64 place;
+	/* Its thread; 0: none. */
+	u64 tid;
+	/* Its VM. */
+	u64 vm;
+	/* The CPU that it runs on, or ran on last. */
+	u64 cpu;
+	u64 runs;
+	/* It was given an interrupt while it ran, and has not entered the guest since. */
+	u64 untaken;
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MOST_VCPUS);
+	__type(key, u32);
+	__type(value, struct vcpu);
+} vcpus SEC(".maps");
+
+/* What the vCPUs of a VM share. The lock is for them, too. */
+struct vm {
+	struct bpf_spin_lock lock;
+	struct bucket bucket;
+	/* The policy's time never goes back. */
+	u64 called;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MOST_VMS);
+	__type(key, u32);
+	__type(value, struct vm);
+} vms SEC(".maps");
+
+/* Place in `vcpus`, by thread. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MOST_VCPUS);
+	__type(key, u32);
+	__type(value, u32);
+} threads SEC(".maps");
+
+/* Who runs on a CPU. */
+struct cpu {
+	u64 vtime;
+	u64 since;
+	u64 weight;
+	/* It is a boosted vCPU. */
+	u64 boosted;
+	/* A vCPU that waits in its queue was boosted. */
+	u64 fetches;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MOST_CPUS);
+	__type(key, u32);
+	__type(value, struct cpu);
+} cpus SEC(".maps");
+
+/* The virtual time of a queue: of whoever began to run last. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MOST_QUEUES);
+	__type(key, u32);
+	__type(value, u64);
+} queues SEC(".maps");
+
+static bool before(u64 a, u64 b)
+{
+	return (s64)(a - b) < 0;
+}
+
+static u32 queue(s32 cpu)
+{
+	/* The kernel knows no bound of a CPU's number, and wants one. */
+	u32 of = host.queue_of[(u32)cpu & (MOST_CPUS - 1)];
+
+	return of < MOST_QUEUES ? of : 0;
+}
+
+static struct cpu *cpu_state(s32 cpu)
+{
+	u32 key = cpu;
+
+	return bpf_map_lookup_elem(&cpus, &key);
+}
+
+static struct vcpu *vcpu_of(u32 tid)
+{
+	u32 *place = bpf_map_lookup_elem(&threads, &tid);
+
+	return place ? bpf_map_lookup_elem(&vcpus, place) : 0;
+}
+
+static bool is_boosted(const struct vcpu *v)
+{
+	return v && v->policy.status == BOOSTED;
+}
+
+/*
+ * The policy of a place is told. Whether the vCPU is boosted then. Not static, and of numbers only: so the kernel verifies the rules
+ * once, and not anew for each call.
+ */
+__attribute__((noinline)) int tell(u32 place, u32 event)
+{
+	struct vcpu *v = bpf_map_lookup_elem(&vcpus, &place);
+	u64 now = bpf_ktime_get_ns();
+	struct timer_change change;
+	struct vm *vm;
+	u32 key;
+
+	if (!v)
+		return 0;
+	key = v->vm;
+	vm = bpf_map_lookup_elem(&vms, &key);
+	if (!vm)
+		return 0;
+	bpf_spin_lock(&vm->lock);
+	vm->called = greater(vm->called, now);
+	change = on_event(&v->policy, &vm->bucket, vm->called, event);
+	bpf_spin_unlock(&vm->lock);
+	/* One that is not needed any more finds nothing to do. */
+	if (change.at != NEVER)
+		bpf_timer_start(&v->timer, change.at, TIMER_ABSOLUTE);
+	return is_boosted(v);
+}
+
+/* The timer of a vCPU: a run, a budget or a throttling ends. */
+static int timer_rings(void *map, u32 *key, struct vcpu *v)
+{
+	bool was = is_boosted(v);
+
+	if (was && !tell(v->place, TIMER) && v->runs) {
+		struct cpu *cpu = cpu_state(v->cpu);
+
+		if (cpu)
+			cpu->boosted = 0;
+		/* Whose turn is it now? */
+		scx_bpf_kick_cpu(v->cpu, SCX_KICK_PREEMPT);
+	} else if (!was) {
+		tell(v->place, TIMER);
+	}
+	return 0;
+}
+
+SEC("struct_ops/vcoop_select_cpu")
+s32 BPF_PROG(vcoop_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	bool idle = 0;
+	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
+
+	if (idle)
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, SLICE, 0);
+	return cpu;
+}
+
+/* A CPU that the thread may use and where nobody is boosted, its own if that is one. */
+static s32 cpu_to_preempt(struct task_struct *p)
+{
+	s32 own = scx_bpf_task_cpu(p);
+	struct cpu *state = cpu_state(own);
+	s32 cpu;
+
+	if (!state || !state->boosted || p->nr_cpus_allowed == 1 || p->migration_disabled)
+		return own;
+	for (cpu = 0; cpu < MOST_CPUS && cpu < (s32)host.cpus; cpu++) {
+		state = cpu_state(cpu);
+		if (state && !state->boosted && queue(cpu) == queue(own) && bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+			return cpu;
+	}
+	return own;
+}
+
+SEC("struct_ops/vcoop_enqueue")
+void BPF_PROG(vcoop_enqueue, struct task_struct *p, u64 enq_flags)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	u32 of = queue(cpu);
+	u64 *reached = bpf_map_lookup_elem(&queues, &of);
+	struct cpu *state = cpu_state(cpu);
+	u64 vtime = p->scx.dsq_vtime, now;
+	s32 idle;
+
+	if (!reached || !state)
+		return;
+	/* Who slept for long has no more than a slice before the others. */
+	if (before(vtime, *reached - SLICE))
+		vtime = *reached - SLICE;
+	if (before(*reached + MOST_LEAD, vtime))
+		vtime = *reached + MOST_LEAD;
+	p->scx.dsq_vtime = vtime;
+	if (is_boosted(vcpu_of(p->pid))) {
+		cpu = cpu_to_preempt(p);
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SLICE, enq_flags | SCX_ENQ_HEAD | SCX_ENQ_PREEMPT);
+		return;
+	}
+	scx_bpf_dsq_insert_vtime(p, of, SLICE, vtime, enq_flags);
+	if (!(enq_flags & SCX_ENQ_WAKEUP)) {
+		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+		if (idle >= 0)
+			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
+		return;
+	}
+	now = bpf_ktime_get_ns();
+	if (state->weight && !state->boosted) {
+		u64 current = state->vtime + beyond(now, state->since) * WEIGHT / state->weight;
+
+		if (before(vtime + SLICE / 2, current))
+			scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+	}
+}
+
+/* Fetches a boosted vCPU from a queue, for a CPU. */
+static bool fetch(s32 cpu, u32 of)
+{
+	struct task_struct *p;
+	bool found = false;
+
+	bpf_for_each(scx_dsq, p, of, 0) {
+		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || !is_boosted(vcpu_of(p->pid)))
+			continue;
+		found = scx_bpf_dsq_move(ITERATOR, p, SCX_DSQ_LOCAL_ON | cpu, SCX_ENQ_HEAD);
+		if (found) {
+			__sync_fetch_and_add(&totals.fetched, 1);
+			break;
+		}
+	}
+	return found;
+}
+
+/* Whether somebody in a queue is behind `vtime`, and may use a CPU. */
+static bool has_earlier(s32 cpu, u32 of, u64 vtime)
+{
+	struct task_struct *p;
+	bool earlier = false;
+
+	bpf_for_each(scx_dsq, p, of, 0) {
+		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+			continue;
+		earlier = before(p->scx.dsq_vtime, vtime);
+		break;
+	}
+	return earlier;
+}
+
+SEC("struct_ops/vcoop_dispatch")
+void BPF_PROG(vcoop_dispatch, s32 cpu, struct task_struct *prev)
+{
+	struct cpu *state = cpu_state(cpu);
+	u32 of = queue(cpu), other;
+
+	if (!state)
+		return;
+	if (state->fetches) {
+		state->fetches = 0;
+		if (fetch(cpu, of))
+			return;
+	}
+	if (prev && prev->scx.flags & SCX_TASK_QUEUED) {
+		u64 now = bpf_ktime_get_ns(), weight = state->weight ? state->weight : WEIGHT;
+		u64 vtime = state->vtime + beyond(now, state->since) * WEIGHT / weight;
+
+		if (is_boosted(vcpu_of(prev->pid)) || !has_earlier(cpu, of, vtime)) {
+			prev->scx.slice = SLICE;
+			return;
+		}
+	}
+	if (scx_bpf_dsq_move_to_local(of))
+		return;
+	for (other = 0; other < MOST_QUEUES && other < host.queues; other++) {
+		if (other != of && scx_bpf_dsq_move_to_local(other))
+			return;
+	}
+	if (prev && prev->scx.flags & SCX_TASK_QUEUED)
+		prev->scx.slice = SLICE;
+}
+
+SEC("struct_ops/vcoop_runnable")
+void BPF_PROG(vcoop_runnable, struct task_struct *p, u64 enq_flags)
+{
+	struct vcpu *v = vcpu_of(p->pid);
+
+	if (v && enq_flags & SCX_ENQ_WAKEUP)
+		tell(v->place, WOKEN);
+}
+
+SEC("struct_ops/vcoop_quiescent")
+void BPF_PROG(vcoop_quiescent, struct task_struct *p, u64 deq_flags)
+{
+	struct vcpu *v = vcpu_of(p->pid);
+
+	if (v && deq_flags & SCX_DEQ_SLEEP)
+		tell(v->place, HALTED);
+}
+
+SEC("struct_ops/vcoop_running")
+void BPF_PROG(vcoop_running, struct task_struct *p)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	u32 of = queue(cpu);
+	struct cpu *state = cpu_state(cpu);
+	u64 *reached = bpf_map_lookup_elem(&queues, &of);
+	struct vcpu *v = vcpu_of(p->pid);
+
+	if (!state || !reached)
+		return;
+	state->vtime = p->scx.dsq_vtime;
+	state->since = bpf_ktime_get_ns();
+	state->weight = p->scx.weight ? p->scx.weight : WEIGHT;
+	state->boosted = is_boosted(v);
+	/* A boosted one may be far ahead of its turn, and is no measure for the others. */
+	if (!state->boosted && before(*reached, state->vtime))
+		*reached = state->vtime;
+	if (v) {
+		v->cpu = cpu;
+		v->runs = 1;
+	}
+}
+
+SEC("struct_ops/vcoop_stopping")
+void BPF_PROG(vcoop_stopping, struct task_struct *p, bool runnable)
+{
+	struct cpu *state = cpu_state(scx_bpf_task_cpu(p));
+	struct vcpu *v = vcpu_of(p->pid);
+
+	if (!state)
+		return;
+	p->scx.dsq_vtime = state->vtime + beyond(bpf_ktime_get_ns(), state->since) * WEIGHT /
+			   (state->weight ? state->weight : WEIGHT);
+	state->boosted = 0;
+	state->weight = 0;
+	if (!v)
+		return;
+	v->runs = 0;
+	/* Preempted with an interrupt that it has not taken: it comes back for it. */
+	if (v->untaken && runnable && tell(v->place, INJECTED))
+		__sync_fetch_and_add(&totals.boosted, 1);
+	v->untaken = 0;
+}
+
+SEC("struct_ops/vcoop_enable")
+void BPF_PROG(vcoop_enable, struct task_struct *p)
+{
+	u32 of = queue(scx_bpf_task_cpu(p));
+	u64 *reached = bpf_map_lookup_elem(&queues, &of);
+
+	if (reached)
+		p->scx.dsq_vtime = *reached;
+}
+
+SEC("struct_ops/vcoop_exit_task")
+void BPF_PROG(vcoop_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
+{
+	u32 tid = p->pid;
+	struct vcpu *v = vcpu_of(tid);
+
+	if (!v)
+		return;
+	tell(v->place, LEFT);
+	bpf_map_delete_elem(&threads, &tid);
+}
+
+SEC("struct_ops.s/vcoop_init")
+s32 BPF_PROG(vcoop_init)
+{
+	s32 failed = 0;
+	u32 of;
+
+	for (of = 0; of < MOST_QUEUES && of < host.queues; of++) {
+		failed = scx_bpf_create_dsq(of, -1);
+		if (failed)
+			break;
+	}
+	return failed;
+}
+
+SEC("struct_ops/vcoop_exit")
+void BPF_PROG(vcoop_exit, struct scx_exit_info *info)
+{
+	bpf_probe_read_kernel_str(totals.reason, sizeof(totals.reason), info->reason);
+	totals.ended = info->kind;
+}
+
+SEC(".struct_ops.link")
+struct sched_ext_ops vcoop_ops = {
+	.select_cpu = (void *)vcoop_select_cpu,
+	.enqueue = (void *)vcoop_enqueue,
+	.dispatch = (void *)vcoop_dispatch,
+	.runnable = (void *)vcoop_runnable,
+	.running = (void *)vcoop_running,
+	.stopping = (void *)vcoop_stopping,
+	.quiescent = (void *)vcoop_quiescent,
+	.enable = (void *)vcoop_enable,
+	.exit_task = (void *)vcoop_exit_task,
+	.init = (void *)vcoop_init,
+	.exit = (void *)vcoop_exit,
+	.timeout_ms = 5000,
+	.name = "vcoop",
+};
+
+/* An interrupt for a vCPU. One that was preempted is fetched; one that runs takes it when it next enters the guest. */
+static void injected(struct kvm_vcpu *kvm)
+{
+	struct vcpu *v = vcpu_of(kvm->pid->numbers[0].nr);
+	struct cpu *state;
+	bool was;
+
+	if (!v || !v->policy.on_injection)
+		return;
+	__sync_fetch_and_add(&totals.interrupts, 1);
+	if (!kvm->preempted) {
+		v->untaken = 1;
+		return;
+	}
+	was = is_boosted(v);
+	if (!tell(v->place, INJECTED))
+		return;
+	__sync_fetch_and_add(&totals.boosted, 1);
+	state = cpu_state(v->cpu);
+	if (was || v->runs || !state)
+		return;
+	state->fetches = 1;
+	scx_bpf_kick_cpu(v->cpu, SCX_KICK_PREEMPT);
+}
+
+/* KVM's own timer expires, in the host's timer interrupt. */
+SEC("fentry/apic_timer_expired")
+int BPF_PROG(timer_expired, struct kvm_lapic *apic)
+{
+	injected(apic->vcpu);
+	return 0;
+}
+
+/* Any interrupt is handed to a vCPU's APIC, by whoever sends it. */
+SEC("fentry/__apic_accept_irq")
+int BPF_PROG(accept_irq, struct kvm_lapic *apic)
+{
+	injected(apic->vcpu);
+	return 0;
+}
+
+/* The vCPU enters the guest, with what it was given. */
+SEC("tp_btf/kvm_entry")
+int BPF_PROG(entered)
+{
+	struct vcpu *v = vcpu_of((u32)bpf_get_current_pid_tgid());
+
+	if (v)
+		v->untaken = 0;
+	return 0;
+}
+
+/* Of whoever loaded it: a VM with a budget. */
+struct begin_vm { u64 vm, burst, refill_ppm; };
+
+SEC("syscall")
+int begin_vm(struct begin_vm *args)
+{
+	u32 key = args->vm;
+	u64 burst = args->burst, refill_ppm = args->refill_ppm, now = bpf_ktime_get_ns();
+	struct vm *vm = bpf_map_lookup_elem(&vms, &key);
+
+	if (!vm)
+		return -1;
+	bpf_spin_lock(&vm->lock);
+	vm->bucket = full_bucket(burst, refill_ppm, now);
+	vm->called = now;
+	bpf_spin_unlock(&vm->lock);
+	return 0;
+}
+
+/* A vCPU is admitted: its policy begins. It is taken to be awake. */
+struct admit { u64 place, tid, vm, run, on_injection, burst, refill_ppm; };
+
+SEC("syscall")
+int admit(struct admit *args)
+{
+	u32 place = args->place, tid = args->tid;
+	int failed;
+	u64 now = bpf_ktime_get_ns();
+	struct vcpu *v = bpf_map_lookup_elem(&vcpus, &place);
+
+	if (!v)
+		return -1;
+	v->policy = (struct wake_boost){ .timer = NEVER, .run_end = NEVER };
+	v->policy.run = args->run;
+	v->policy.on_injection = args->on_injection;
+	v->policy.bucket = full_bucket(args->burst, args->refill_ppm, now);
+	v->place = place;
+	v->tid = tid;
+	v->vm = args->vm;
+	v->cpu = 0;
+	v->runs = 0;
+	v->untaken = 0;
+	failed = bpf_timer_init(&v->timer, &vcpus, CLOCK_MONOTONIC);
+	/* It is there already where somebody had this place before. */
+	if (failed && failed != -EBUSY)
+		return failed;
+	failed = bpf_timer_set_callback(&v->timer, timer_rings);
+	if (failed)
+		return failed;
+	tell(v->place, ATTACHED);
+	return bpf_map_update_elem(&threads, &tid, &place, BPF_ANY);
+}
+
+/* Whether a vCPU sleeps was found out from outside, or its policy ends. */
+struct note { u64 place, event; };
+
+SEC("syscall")
+int note(struct note *args)
+{
+	u32 place = args->place, tid;
+	struct vcpu *v = bpf_map_lookup_elem(&vcpus, &place);
+
+	if (!v)
+		return -1;
+	tid = v->tid;
+	switch (args->event) {
+	case HALTED:
+		tell(v->place, HALTED);
+		break;
+	case LEFT:
+		bpf_map_delete_elem(&threads, &tid);
+		tell(v->place, LEFT);
+		bpf_timer_cancel(&v->timer);
+		v->tid = 0;
+		break;
+	}
+	return 0;
+}

@@ -1,0 +1,36 @@
+//! What vcoop runs in the kernel, as BPF programs (feature `bpf`).
+//!
+//! - [`Injections`] tells of interrupts for vCPUs before these take them.
+//! - [`Scheduler`] is `scx_vcoop`: a sched_ext scheduler in which `wake-boost` is decided where it happens.
+//!
+//! Without the feature both are there and say that this build has none.
+#![cfg(target_os = "linux")]
+
+mod injections;
+#[cfg(feature = "bpf")]
+mod object;
+mod scheduler;
+
+pub use injections::{Injected, Injections, Kind, OfVcpu};
+pub use scheduler::{Admission, Scheduler, SchedulerTotals, VcpuState};
+
+/// Why a program cannot run in this kernel.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}\n  remedy: {remedy}")]
+pub struct Missing {
+    /// What is missing.
+    pub what: String,
+    /// How to get it.
+    pub remedy: &'static str,
+}
+
+impl Missing {
+    /// This build has no BPF.
+    #[cfg(not(feature = "bpf"))]
+    fn feature(what: &str) -> Self {
+        Self {
+            what: format!("this vcoop was built without BPF, and {what}"),
+            remedy: "cargo install --path crates/cli --features bpf",
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! `scx_vcoop`: a sched_ext scheduler for a whole host, in which `wake-boost` is decided in the kernel.
+//!
+//! Loading it takes all fair threads of the host away from EEVDF; dropping [`Scheduler`], or the death of its process,
+//! gives them back, and so does the kernel where a thread has waited for five seconds. It is weighted-fair for
+//! everybody. A vCPU that is [admitted](Scheduler::admit) is boosted as
+//! [`wake-boost`](vcoop_policy::WakeBoost) has it, with no system call and no wake-up of a daemon on the way: what
+//! begins and ends a boost is heard in the kernel.
+//!
+//! | what | heard by | misses |
+//! | --- | --- | --- |
+//! | a vCPU sleeps, or wakes up | the scheduler's own calls | nothing |
+//! | an interrupt for a vCPU that was preempted, or is before it has taken the interrupt | fentry of `apic_timer_expired` and `__apic_accept_irq` | what hardware posts to a vCPU itself; emulated guests |
+//! | a run or a budget ends | a timer of each vCPU | nothing |
+//!
+//! The rules are those of `vcoop_policy` in C (`bpf/wake_boost.h`); a test holds one against the other. A boost here
+//! needs no account of what it took: virtual time counts it like any other time on a CPU.
+//!
+//! Experimental. Weights and limits of cgroups are not kept while it is loaded.
+
+#[cfg(not(feature = "bpf"))]
+use vcoop_policy::config::{Budget, WakeBoostConfig};
+use vcoop_threads::Ns;
+
+#[cfg(not(feature = "bpf"))]
+use crate::Missing;
+
+#[cfg(feature = "bpf")]
+mod loaded;
+
+#[cfg(feature = "bpf")]
+pub use loaded::Scheduler;
+
+/// A vCPU to be admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// Its VM, by [`Scheduler::begin_vm`].
+    pub vm: u32,
+    /// Its thread.
+    pub tid: i32,
+    /// Whether that sleeps.
+    pub asleep: bool,
+}
+
+/// What became of an admitted vCPU. Counters are since its admission.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VcpuState {
+    /// It is boosted.
+    pub boosted: bool,
+    /// Boosts.
+    pub boosts: u64,
+    /// Times the budget ended or prevented a boost.
+    pub throttles: u64,
+    /// Boosts that were due and not given.
+    pub denied: u64,
+    /// Time boosted and awake, in nanoseconds.
+    pub boosted_ns: Ns,
+    /// Boosted time left when something last happened to it, in nanoseconds.
+    pub budget_left_ns: Ns,
+}
+
+/// Counters since the scheduler was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SchedulerTotals {
+    /// Interrupts for admitted vCPUs that were heard of.
+    pub interrupts: u64,
+    /// Those that found or made their vCPU boosted.
+    pub boosted: u64,
+    /// Times that a vCPU that waited was fetched for an interrupt.
+    pub fetched: u64,
+}
+
+/// Nothing: this build has no BPF.
+#[cfg(not(feature = "bpf"))]
+#[derive(Debug)]
+pub enum Scheduler {}
+
+#[cfg(not(feature = "bpf"))]
+impl Scheduler {
+    /// Loads it, if this build has it.
+    ///
+    /// # Errors
+    ///
+    /// It has not.
+    pub fn load() -> Result<Self, Missing> {
+        Err(Missing::feature("has no scheduler to load"))
+    }
+
+    /// By what interrupts are heard of; `None`: they are not.
+    pub fn hears(&self) -> Option<&'static str> {
+        match *self {}
+    }
+
+    /// Why the kernel has ended it; `None`: it has not.
+    pub fn ended(&self) -> Option<String> {
+        match *self {}
+    }
+
+    /// A VM that shares a budget.
+    ///
+    /// # Errors
+    ///
+    /// There are too many.
+    pub fn begin_vm(&mut self, _: Budget) -> Result<u32, Missing> {
+        match *self {}
+    }
+
+    /// No more vCPUs of this VM.
+    pub fn end_vm(&mut self, _: u32) {
+        match *self {}
+    }
+
+    /// A vCPU has this policy from now on; its place, for the other calls.
+    ///
+    /// # Errors
+    ///
+    /// There are too many.
+    pub fn admit(&mut self, _: Admission, _: &WakeBoostConfig) -> Result<u32, Missing> {
+        match *self {}
+    }
+
+    /// A vCPU is a thread like any other again.
+    pub fn leave(&mut self, _: u32) {
+        match *self {}
+    }
+
+    /// What became of a vCPU.
+    pub fn state(&self, _: u32) -> VcpuState {
+        match *self {}
+    }
+
+    /// Counters.
+    pub fn totals(&self) -> SchedulerTotals {
+        match *self {}
+    }
+}

@@ -1,0 +1,282 @@
+//! The scheduler of `bpf/scx_vcoop.bpf.c` in the kernel.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use libbpf_rs::{
+    Link, MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, ProgramInput,
+};
+use vcoop_policy::config::{Budget, WakeBoostConfig};
+use vcoop_threads::parse_cpu_list;
+
+use super::{Admission, SchedulerTotals, VcpuState};
+use crate::Missing;
+use crate::object::map;
+
+/// The programs, compiled by the build script.
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/scx_vcoop.bpf.o"));
+
+/// Programs that hear of interrupts. They need KVM.
+const HEARING: [&str; 3] = ["timer_expired", "accept_irq", "entered"];
+
+/// As in the program.
+const MOST_CPUS: usize = 1024;
+const MOST_VCPUS: usize = 1024;
+const MOST_VMS: usize = 256;
+/// Of `enum boost_event`.
+const LEFT: u64 = 1;
+const HALTED: u64 = 2;
+/// Of `enum boost_status`.
+const BOOSTED: u64 = 2;
+/// Tokens of a balance in a nanosecond.
+const MILLION: i64 = 1_000_000;
+
+/// `scx_vcoop`. Dropping it gives the host's threads back to EEVDF.
+pub struct Scheduler {
+    object: Object,
+    vcpus: MapHandle,
+    totals: MapHandle,
+    /// Of each place, and of each VM's number, whether it is taken.
+    places: Vec<bool>,
+    vms: Vec<bool>,
+    hears: bool,
+    /// As long as they are there, the programs run.
+    _links: Vec<Link>,
+}
+
+impl fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduler").field("hears", &self.hears).finish_non_exhaustive()
+    }
+}
+
+impl Scheduler {
+    /// Loads it. Every fair thread of the host is its own from here on.
+    ///
+    /// # Errors
+    ///
+    /// The kernel has no sched_ext, another such scheduler is loaded, or this process may not.
+    pub fn load() -> Result<Self, Missing> {
+        let state = std::fs::read_to_string("/sys/kernel/sched_ext/state");
+        let state = state.map_err(|_| Missing {
+            what: "this host's kernel has no sched_ext".to_owned(),
+            remedy: "a kernel from 6.13 on that was built with CONFIG_SCHED_CLASS_EXT",
+        })?;
+        if state.trim() != "disabled" {
+            let ops = std::fs::read_to_string("/sys/kernel/sched_ext/root/ops");
+            let ops = ops.unwrap_or_else(|_| "another".to_owned());
+            return Err(Missing {
+                what: format!("the sched_ext scheduler {} is loaded", ops.trim()),
+                remedy: "end it; a host has one",
+            });
+        }
+        libbpf_rs::set_print(None);
+        // Without KVM there is nobody to hear of.
+        Self::with(true).or_else(|_| Self::with(false)).map_err(|error| Missing {
+            what: format!("scx_vcoop cannot be loaded: {error}"),
+            remedy: "run as root on a kernel from 6.13 on with sched_ext and BTF",
+        })
+    }
+
+    fn with(hears: bool) -> Result<Self, libbpf_rs::Error> {
+        let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
+        if !hears {
+            let hearing = |name: &str| HEARING.contains(&name);
+            for mut program in open.progs_mut() {
+                if hearing(&program.name().to_string_lossy()) {
+                    program.set_autoload(false);
+                }
+            }
+        }
+        describe_host(&mut open)?;
+        let mut object = open.load()?;
+        let (vcpus, totals) = (map(&object, "vcpus")?, map(&object, ".data.totals")?);
+        let mut links = Vec::new();
+        for program in object.progs_mut() {
+            if hears && HEARING.contains(&&*program.name().to_string_lossy()) {
+                links.push(program.attach()?);
+            }
+        }
+        for mut ops in object.maps_mut() {
+            if ops.name() == "vcoop_ops" {
+                links.push(ops.attach_struct_ops()?);
+            }
+        }
+        Ok(Self {
+            object,
+            vcpus,
+            totals,
+            places: vec![false; MOST_VCPUS],
+            vms: vec![false; MOST_VMS],
+            hears,
+            _links: links,
+        })
+    }
+
+    /// By what interrupts are heard of; `None`: they are not.
+    pub fn hears(&self) -> Option<&'static str> {
+        self.hears.then_some("fentry of KVM")
+    }
+
+    /// Why the kernel has ended it; `None`: it has not.
+    pub fn ended(&self) -> Option<String> {
+        let words = self.words(&self.totals, 0);
+        (*words.get(3)? != 0).then(|| {
+            let bytes: Vec<u8> = words[4..].iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+            String::from_utf8_lossy(&bytes[..end]).into_owned()
+        })
+    }
+
+    /// A VM that shares a budget.
+    ///
+    /// # Errors
+    ///
+    /// There are too many.
+    pub fn begin_vm(&mut self, budget: Budget) -> Result<u32, Missing> {
+        let vm = free(&self.vms)?;
+        self.call("begin_vm", &[vm.into(), budget.burst_ns, budget.refill_ppm.into()])?;
+        self.vms[vm as usize] = true;
+        Ok(vm)
+    }
+
+    /// No more vCPUs of this VM.
+    pub fn end_vm(&mut self, vm: u32) {
+        self.vms[vm as usize] = false;
+    }
+
+    /// A vCPU has this policy from now on; its place, for the other calls.
+    ///
+    /// # Errors
+    ///
+    /// There are too many.
+    pub fn admit(&mut self, vcpu: Admission, policy: &WakeBoostConfig) -> Result<u32, Missing> {
+        let place = free(&self.places)?;
+        let Budget { burst_ns, refill_ppm } = policy.vcpu_budget;
+        let args = [
+            place.into(),
+            vcpu.tid as u64,
+            vcpu.vm.into(),
+            policy.run_ns,
+            policy.boost_on_injection.into(),
+            burst_ns,
+            refill_ppm.into(),
+        ];
+        // The memory for its timer is taken without waiting, and may not be there at once.
+        let mut tries = 0..10;
+        while let Err(why) = self.call("admit", &args) {
+            eprintln!("{why}");
+            tries.next().ok_or(why)?;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.places[place as usize] = true;
+        if vcpu.asleep {
+            self.call("note", &[place.into(), HALTED])?;
+        }
+        Ok(place)
+    }
+
+    /// A vCPU is a thread like any other again.
+    pub fn leave(&mut self, place: u32) {
+        // The program fails for no place that there is.
+        let _ = self.call("note", &[place.into(), LEFT]);
+        self.places[place as usize] = false;
+    }
+
+    /// What became of a vCPU.
+    pub fn state(&self, place: u32) -> VcpuState {
+        // In the order of `struct wake_boost`.
+        let words = self.words(&self.vcpus, place);
+        let word = |at: usize| words.get(at).copied().unwrap_or(0);
+        VcpuState {
+            boosted: word(9) == BOOSTED,
+            boosts: word(17),
+            throttles: word(18),
+            denied: word(19),
+            boosted_ns: word(16),
+            budget_left_ns: (word(4).cast_signed().max(0) / MILLION).unsigned_abs(),
+        }
+    }
+
+    /// Counters.
+    pub fn totals(&self) -> SchedulerTotals {
+        let words = self.words(&self.totals, 0);
+        let word = |at: usize| words.get(at).copied().unwrap_or(0);
+        SchedulerTotals { interrupts: word(0), boosted: word(1), fetched: word(2) }
+    }
+
+    /// A value of a map as words.
+    fn words(&self, of: &MapHandle, key: u32) -> Vec<u64> {
+        let value = of.lookup(&key.to_ne_bytes(), MapFlags::ANY).ok().flatten().unwrap_or_default();
+        let word = |bytes: &[u8]| bytes.first_chunk().map(|b| u64::from_ne_bytes(*b));
+        value.chunks_exact(8).filter_map(word).collect()
+    }
+
+    /// Runs one of the programs that are for this.
+    fn call(&mut self, name: &str, args: &[u64]) -> Result<(), Missing> {
+        let failed = |why: String| Missing {
+            what: format!("scx_vcoop does not take a vCPU: {why}"),
+            remedy: "vcoop detach, and look into the kernel's log",
+        };
+        let mut context: Vec<u8> = args.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };
+        let mut programs = self.object.progs_mut();
+        let program = programs.find(|program| program.name() == name);
+        let run = program.ok_or_else(|| failed(format!("no {name}")))?.test_run(input);
+        match run {
+            Ok(run) if run.return_value == 0 => Ok(()),
+            Ok(run) => Err(failed(format!("{name}: {}", run.return_value.cast_signed()))),
+            Err(error) => Err(failed(format!("{name}: {error}"))),
+        }
+    }
+}
+
+/// The first that is not taken.
+fn free(of: &[bool]) -> Result<u32, Missing> {
+    let free = of.iter().position(|taken| !taken);
+    free.and_then(|at| u32::try_from(at).ok()).ok_or_else(|| Missing {
+        what: format!("scx_vcoop has no place for more than {}", of.len()),
+        remedy: "apply it to fewer vCPUs at a time",
+    })
+}
+
+/// Tells the program of the host's CPUs: those that share a last-level cache share a queue.
+fn describe_host(open: &mut OpenObject) -> Result<(), libbpf_rs::Error> {
+    let root = Path::new("/sys/devices/system/cpu");
+    let list = |path: &Path| {
+        std::fs::read_to_string(path).ok().and_then(|text| parse_cpu_list(text.trim()))
+    };
+    let cpus = list(&root.join("possible")).and_then(|cpus| cpus.last().copied()).unwrap_or(0)
+        as usize
+        + 1;
+    let mut queues: Vec<BTreeSet<u32>> = Vec::new();
+    let mut words = vec![0_u32; 2 + MOST_CPUS];
+    for cpu in 0..cpus.min(MOST_CPUS) {
+        let cache = root.join(format!("cpu{cpu}/cache"));
+        // Without caches to know, all CPUs share one queue.
+        let shared = (0..=4)
+            .rev()
+            .find_map(|index| list(&cache.join(format!("index{index}/shared_cpu_list"))));
+        let shared = shared.unwrap_or_default();
+        let known = queues.iter().position(|queue| *queue == shared);
+        let queue = known.unwrap_or_else(|| {
+            queues.push(shared);
+            queues.len() - 1
+        });
+        words[2 + cpu] = queue as u32;
+    }
+    words[0] = cpus.min(MOST_CPUS) as u32;
+    words[1] = queues.len() as u32;
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    for mut host in open.maps_mut() {
+        if host.name().to_string_lossy().ends_with(".rodata.host") {
+            let value = host.initial_value_mut();
+            let value = value.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::EINVAL))?;
+            value[..bytes.len()].copy_from_slice(&bytes);
+            return Ok(());
+        }
+    }
+    Err(libbpf_rs::Error::from_raw_os_error(libc::ENOENT))
+}

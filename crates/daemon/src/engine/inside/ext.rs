@@ -1,0 +1,103 @@
+//! VMs whose policy is decided in the kernel, by `scx_vcoop`.
+//!
+//! Their threads keep what they have: nothing is set here, and nothing is heard of them. The scheduler is loaded for
+//! the first such VM, and the host gets its own one back with the last.
+
+use vcoop_bpf::Admission;
+use vcoop_model::plan::PolicyPlan;
+use vcoop_policy::config::{Means, WakeBoostConfig};
+
+use super::{AttachedVm, Inside, vcpu_status};
+use crate::port::Vcpu;
+use crate::protocol::{InterruptStatus, VcpuStatus};
+
+/// What `scx_vcoop` is told of a policy that is its own.
+pub(in crate::engine) fn decided_there(policy: &PolicyPlan) -> Option<WakeBoostConfig> {
+    match policy {
+        PolicyPlan::WakeBoost(config) if config.means == Means::Ext => Some(*config),
+        _ => None,
+    }
+}
+
+impl Inside {
+    /// The vCPUs of a VM are admitted.
+    pub(super) fn admit(&mut self, number: u64) -> Result<(), String> {
+        let Some(vm) = self.vms.get_mut(&number) else { return Ok(()) };
+        let Some(policy) = decided_there(&vm.plan.policy) else { return Ok(()) };
+        let Some(scheduler) = &mut self.scheduler else {
+            return Err("scx_vcoop has been unloaded meanwhile; try again".to_owned());
+        };
+        if policy.boost_on_injection && scheduler.hears().is_none() {
+            let why = "interrupts cannot be heard of in this kernel: KVM is not loaded, or it has no fentry\n  \
+                       remedy: leave boost_on_injection false";
+            return Err(why.to_owned());
+        }
+        let of = scheduler.begin_vm(policy.vm_budget).map_err(|e| e.to_string())?;
+        vm.ext = Some(of);
+        for vcpu in vm.vcpus.iter_mut().flatten() {
+            let asleep = vcpu.captured.is_asleep();
+            let admission = Admission { vm: of, tid: vcpu.tid(), asleep };
+            let place = scheduler.admit(admission, &policy).map_err(|e| e.to_string())?;
+            vcpu.ext = Some(place);
+        }
+        vm.hears = vec!["scx_vcoop"];
+        vm.hears.extend(scheduler.hears().filter(|_| policy.boost_on_injection));
+        Ok(())
+    }
+
+    /// A vCPU is scheduled like any other thread again.
+    pub(super) fn dismiss(&mut self, vcpu: &Vcpu) {
+        if let (Some(scheduler), Some(place)) = (&mut self.scheduler, vcpu.ext) {
+            scheduler.leave(place);
+        }
+    }
+
+    /// A VM has been detached.
+    pub(super) fn dismiss_vm(&mut self, vm: &AttachedVm) {
+        if let (Some(scheduler), Some(of)) = (&mut self.scheduler, vm.ext) {
+            scheduler.end_vm(of);
+        }
+        if !self.vms.values().any(|vm| vm.ext.is_some()) {
+            self.scheduler = None;
+        }
+    }
+
+    /// The kernel may have ended the scheduler. Then nobody is boosted, and nobody is to believe it.
+    pub(super) fn check_scheduler(&mut self) {
+        let Some(why) = self.scheduler.as_ref().and_then(|scheduler| scheduler.ended()) else {
+            return;
+        };
+        tracing::error!("the kernel has ended scx_vcoop: {why}");
+        let of: Vec<u64> =
+            self.vms.iter().filter(|(_, vm)| vm.ext.is_some()).map(|(number, _)| *number).collect();
+        of.into_iter().for_each(|number| _ = self.detach(number));
+        self.scheduler = None;
+    }
+
+    /// How a vCPU is.
+    pub(super) fn vcpu_status(&self, vcpu: &Vcpu, now: vcoop_policy::config::Ns) -> VcpuStatus {
+        let status = vcpu_status(vcpu, now);
+        let (Some(scheduler), Some(place)) = (&self.scheduler, vcpu.ext) else { return status };
+        let of = scheduler.state(place);
+        VcpuStatus {
+            boosted: of.boosted,
+            boosts: of.boosts,
+            denied: of.denied,
+            throttles: of.throttles,
+            boosted_ns: of.boosted_ns,
+            budget_left_ns: Some(of.budget_left_ns),
+            ..status
+        }
+    }
+
+    /// What came of the interrupts of all VMs that are scheduled there.
+    pub(super) fn fetched(&self, vm: &AttachedVm) -> Option<InterruptStatus> {
+        let (Some(scheduler), Some(_)) = (&self.scheduler, vm.ext) else { return None };
+        let totals = scheduler.totals();
+        (totals.interrupts > 0).then(|| InterruptStatus {
+            heard: totals.interrupts,
+            boosted: totals.boosted,
+            ..InterruptStatus::default()
+        })
+    }
+}
