@@ -11,17 +11,24 @@
 //! A host interrupt stops any of these with what is left of it. Guest kernel segments run with
 //! guest interrupts off.
 
+pub(crate) mod counters;
+pub(crate) mod halt_times;
+mod idle;
+pub(crate) mod lock;
+pub(crate) mod vcpu_virt;
+mod vmx;
+
 use vcoop_model::plan::Mode;
 use vcoop_model::plan::virt::IpiPath;
 use vcoop_policy::GuestEvent;
 use vcoop_sched::{EntId, Leave, Note};
 
+use crate::attribution::track::{NONE, State};
+use crate::guest::lock::Spin;
 use crate::host::{FREE_OPS, FREE_RUN, preemptible};
-use crate::lock::Spin;
 use crate::machine::{Exit, GuestSegment, Segment, Wait, gtimer, vector};
 use crate::program::Op;
 use crate::queue::Ns;
-use crate::track::{NONE, State};
 use crate::world::World;
 
 impl World<'_> {
@@ -308,22 +315,22 @@ impl World<'_> {
             self.tracks.event(sampler, track, self.now);
         }
         self.server_is(first + to.0, t, false);
-        // Without a policy that hears of it nobody asks how urgent the task is.
-        let urgent = self.vcpus[v as usize].hears && self.vms[vm].level.is_urgent(EntId(t));
+        // Without a policy nobody asks how urgent the task is.
+        let urgent = self.vcpus[v as usize].has_policy && self.vms[vm].level.is_urgent(EntId(t));
         if to == cpu && urgent {
-            let intent = crate::boost::intent(self.vms[vm].level.policy(EntId(t)));
+            let intent = crate::policy_driver::intent(self.vms[vm].level.policy(EntId(t)));
             self.guest_event(v, GuestEvent::RtEnqueued(intent));
         }
         self.guest_notes(v);
         if to != cpu && urgent {
-            self.told_again(v, first + to.0);
+            self.notify_again(v, first + to.0);
         }
     }
 
     /// A vCPU was told to reschedule before an urgent task came to it, so the kernel that woke the task
     /// on vCPU `v` sees no need for another IPI. But it may have lost its pCPU since, and only an
     /// injection tells the host.
-    fn told_again(&mut self, v: u32, to: u32) {
+    fn notify_again(&mut self, v: u32, to: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let posted = self.vms[vcpu.vm as usize].sync.ipi.path == IpiPath::Posted;
         let ipi = Exit::Ipi(to);
@@ -418,8 +425,8 @@ impl World<'_> {
         }
         self.server_is(v, next, true);
         self.actor_is(v, next, true);
-        if self.vcpus[v as usize].speaks {
-            let next = crate::boost::intent(self.vms[vm].level.policy(EntId(next)));
+        if self.vcpus[v as usize].has_guest_half {
+            let next = crate::policy_driver::intent(self.vms[vm].level.policy(EntId(next)));
             self.guest_event(v, GuestEvent::TaskSwitch { next, pending: None });
         }
         let full = self.vms[vm].nohz && !self.vms[vm].level.tick_needed(cpu);
@@ -618,8 +625,8 @@ impl World<'_> {
                 to.is_some_and(|to| self.guest_post(v, t, to, u32::MAX))
             }
             Op::Receive { sample } => self.guest_receive(v, t, sample),
-            Op::Rogue(deed) => {
-                self.misdeed(v, deed);
+            Op::Rogue(violation) => {
+                self.violate_protocol(v, violation);
                 false
             }
             Op::Exit => {

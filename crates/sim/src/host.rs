@@ -10,14 +10,20 @@
 //! Kernel segments (everything but `User` and `Guest`) run with interrupts off: what arrives then
 //! is taken at their end.
 
+pub(crate) mod devices;
+pub(crate) mod idle;
+pub(crate) mod nohz;
+mod smt;
+mod wake;
+
 use vcoop_model::plan::{Mode, Preemption};
 use vcoop_policy::Injection;
 use vcoop_sched::{CpuId, EntId, Leave};
 
+use crate::attribution::track::{NONE, State};
 use crate::machine::{Exit, Irq, Segment, Wait, vector};
 use crate::program::Op;
 use crate::queue::Ns;
-use crate::track::{NONE, State};
 use crate::world::World;
 
 /// A program that computes nothing for this many operations in a row is given a microsecond of
@@ -204,7 +210,7 @@ impl World<'_> {
         if prev != NONE {
             self.switch_out(p, prev, leave);
         }
-        if waking != NONE && self.tracks.state(waking) == State::CState {
+        if waking != NONE && self.tracks.state(waking) == State::IdleExit {
             // The idle exit was for it; somebody else was chosen, or it will be chosen now.
             self.tracks.set(waking, State::WakeToRun, self.now);
         }

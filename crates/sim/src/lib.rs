@@ -28,73 +28,58 @@
 //! `examples/ratio_study.rs` of the repository is a study of some fifty lines. What the crate holds:
 //!
 //! ```text
-//! queue    what happens next: one pending event per timer-owning entity
-//! machine  what a machine is made of, and what its parts can be doing
-//! world    the state of a run, and its loop
-//! host     pCPUs and host threads; wake: sleeping and waking; idle: pCPUs at rest
-//! vmx      VM entries and exits; inject: interrupts on their way into a guest
-//! guest    vCPUs and guest tasks; guest_timer: their tick and sleeps
-//! lapic    the timer behind a guest's deadline; hv_timer: the VMX preemption timer
-//! few      queues that mostly hold one
-//! poll     idle vCPUs that do not sleep; halts: how long they and their polls are
-//!          cold: what most vCPUs do not need; counters
-//! lock     locks of a guest, spinning, and what the host does about it; ipi: function calls
-//! call     requests and answers between tasks of any level; mail: messages within a level
-//! storm    VMs that come while the run goes on; view: who ran when on one pCPU
-//! nohz     CPUs without ticks; noise: devices of the host; smt: siblings of a core
-//! govern   drives governors; mask: the vCPUs that a guest keeps off
-//! boost    drives vcoop-policy on simulated threads and a simulated page; tune: on credit1
-//! program  what a task does next, on either level
-//! track    attribution: where the time of a latency sample went
-//! span     tells an observer of it all
-//! probe    samples into histograms; result: counters into a recording; fairness: of shares
+//! queue          what happens next: one pending event per timer-owning entity
+//! inline_queue   queues that mostly hold one item
+//! machine        what a machine is made of, and what its parts can be doing
+//! setup          from a plan to a world at time zero
+//! world          the state of a run, and its loop
+//! host           pCPUs and host threads
+//!   wake, idle     sleeping and waking; pCPUs at rest
+//!   smt, nohz      siblings of a core; CPUs without ticks
+//!   devices        interrupts of the host's devices
+//! guest          vCPUs and guest tasks
+//!   vmx            VM entries and exits
+//!   idle           idle vCPUs that do not sleep; halt_times: how long they and their polls are
+//!   lock           locks, spinning, and what the host does about it
+//!   vcpu_virt      how a VM is virtualised; counters: what KVM counts
+//! interrupts     interrupts of guests
+//!   inject, ipi    on their way into a guest; from vCPU to vCPU
+//!   guest_timer    a guest's tick and sleeps
+//!   lapic          the timer behind a guest's deadline; hv_timer: the VMX preemption timer
+//! messages       call: requests and answers between tasks of any level; mailbox: messages within a level
+//! program        what a task does next, on either level
+//! policy_driver  drives vcoop-policy on simulated threads and a simulated page
+//!   govern         drives governors; preferred: the vCPUs that a guest keeps off; in_use: their number
+//! attribution    track: where the time of a latency sample went; probe: samples into histograms
+//! observe        tells an observer what happens
+//! result         counters into a recording
+//! xen            what only the Xen study needs
+//!   storm          VMs that come while the run goes on
+//!   intervals      who ran when on one pCPU; fairness: of shares; ratelimit_driver: on credit1
 //! ```
 
-mod boost;
-mod call;
-mod cold;
-mod counters;
-mod fairness;
-mod few;
-mod govern;
+mod attribution;
 mod guest;
-mod guest_timer;
-mod halts;
 mod host;
-mod hv_timer;
-mod idle;
-mod in_use;
-mod inject;
-mod ipi;
-mod lapic;
-mod lock;
+mod inline_queue;
+mod interrupts;
 mod machine;
-mod mail;
-mod mask;
-mod nohz;
-mod noise;
-mod poll;
-pub mod probe;
+mod messages;
+mod observe;
+mod policy_driver;
 pub mod program;
 pub mod queue;
 mod result;
 mod setup;
-mod smt;
-mod span;
-mod storm;
-pub mod track;
-mod tune;
-mod view;
-mod vmx;
-mod wake;
 mod world;
+mod xen;
 
 use vcoop_abi::conformance::Limits;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
 use vcoop_model::trace_event::Observer;
 
-pub use boost::PageReport;
+pub use policy_driver::PageReport;
 pub use vcoop_sched::ConfigError;
 
 /// Runs a plan with a seed; `stop` is asked now and then and ends the run early when it answers
@@ -144,7 +129,7 @@ pub fn observe<'p>(
     let before = cpu_time_ns();
     let mut world = setup::build(plan, seed)?;
     world.start()?;
-    world.spans = span::Spans::new(observer);
+    world.spans = observe::Spans::new(observer);
     world.span_cast();
     let (start, end) = world.run(stop);
     Ok(world.finish(&start, &end, cpu_time_ns() - before))

@@ -13,12 +13,12 @@ use vcoop_policy::driver::VcpuDriver;
 use vcoop_policy::{GuestHalf, VmShared};
 use vcoop_sched::{CpuId, Level};
 
-use crate::boost::Page;
-use crate::call::Message;
-use crate::cold::{Cold, VmVirt};
-use crate::few::Few;
-use crate::idle::IdleTimes;
-use crate::lock::{Shared, Spin, SpinCpu};
+use crate::guest::lock::{Shared, Spin, SpinCpu};
+use crate::guest::vcpu_virt::{VcpuVirt, VmVirt};
+use crate::host::idle::IdleTimes;
+use crate::inline_queue::InlineQueue;
+use crate::messages::call::Message;
+use crate::policy_driver::Page;
 use crate::program::Runner;
 use crate::queue::Ns;
 
@@ -165,7 +165,7 @@ pub(crate) enum Irq {
     Posted(u32),
     /// A message from another machine, for this client.
     Remote(u32),
-    /// A device of the host (a line of [`Lines`](crate::noise::Lines)).
+    /// A device of the host (a line of [`DeviceLines`](crate::host::devices::DeviceLines)).
     Host(u32),
 }
 
@@ -180,7 +180,7 @@ pub(crate) struct Pcpu {
     pub(crate) since: Ns,
     /// Work left behind by handlers, to be paid before anything else.
     pub(crate) extra: Ns,
-    pub(crate) irqs: Few<Irq>,
+    pub(crate) irqs: InlineQueue<Irq>,
     /// The vCPU that the thread is, if it is one.
     pub(crate) vcpu: u32,
     /// The scheduler wants to run.
@@ -386,7 +386,7 @@ pub(crate) struct Vcpu {
     pub(crate) halted: bool,
     /// It has halted, and the host polls for it.
     pub(crate) polling: bool,
-    /// What to see to when it goes on; see [`wants`](crate::cold::wants).
+    /// What to see to when it goes on; see [`wants`](crate::guest::vcpu_virt::wants).
     pub(crate) wants: u8,
     /// Guest kernel code has run since it last returned to user mode.
     pub(crate) in_kernel: bool,
@@ -395,17 +395,17 @@ pub(crate) struct Vcpu {
     /// The pCPU that fired its timer early waits until it is due.
     pub(crate) waits_out: bool,
 
-    pub(crate) exits: Few<Exit>,
+    pub(crate) exits: InlineQueue<Exit>,
     /// invariant: sorted by time, latest first.
     pub(crate) timers: Vec<(Ns, u32)>,
     /// Deadline the hardware holds.
     pub(crate) programmed: Ns,
     /// pCPU whose timer hardware holds its deadline.
     pub(crate) home: u32,
-    /// Its policy is one that does something when it hears of events.
-    pub(crate) hears: bool,
-    /// ... and reads what the guest's kernel says on the page.
-    pub(crate) speaks: bool,
+    /// Its policy acts on events.
+    pub(crate) has_policy: bool,
+    /// Its policy reads what the guest's kernel writes to the page.
+    pub(crate) has_guest_half: bool,
     /// The interrupt that waits came while the guest could not take it: there will be an exit.
     pub(crate) window: bool,
     /// Why it left guest mode: an index into [`EXIT_NAMES`].
@@ -417,7 +417,7 @@ pub(crate) struct Vcpu {
     pub(crate) hv_at: Ns,
     /// When it was preempted off its pCPU.
     pub(crate) off_since: Ns,
-    pub(crate) cold: Box<Cold>,
+    pub(crate) cold: Box<VcpuVirt>,
     pub(crate) devices: VecDeque<u32>,
 
     pub(crate) spin: SpinCpu,

@@ -1,8 +1,9 @@
 //! Programs: what a task does next. The same state machine runs as a host thread and as a guest
 //! task; whoever runs it interprets its operations on its own level.
 
+mod boot;
 mod cycle;
-mod desk;
+mod desktop;
 mod message;
 mod period;
 mod rogue;
@@ -11,11 +12,12 @@ mod script;
 
 use std::sync::Arc;
 
+use boot::{Boot, Booting};
 use cycle::Cycle;
-use desk::{Acting, Boot, Booting, Desktop};
+use desktop::{Acting, Desktop};
 use message::{Ping, Serve};
 use period::{Audio, Cyclictest};
-use rogue::misdeed;
+use rogue::violation;
 use routine::Routine;
 use script::Script;
 use vcoop_abi::BoostRequest;
@@ -89,7 +91,7 @@ pub enum Op {
     /// Change own policy.
     SetPolicy(Policy),
     /// A hostile guest kernel does this.
-    Rogue(Misdeed),
+    Rogue(Violation),
     /// The first instruction of an own part of an action: what it uses of the CPU from here on is work.
     Act,
     /// The action that was due at a time is done: take the sample.
@@ -152,7 +154,7 @@ pub enum Op {
 
 /// What a hostile guest kernel does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misdeed {
+pub enum Violation {
     /// Ask for a boost, and claim to be in a preempt-disabled section (or not).
     Ask {
         /// The claimed preempt-off state.
@@ -251,7 +253,7 @@ impl Runner {
             Kind::Desktop(desktop) => desktop.next(now, rng),
             Kind::Rogue { mode, done } => {
                 *done += 1;
-                misdeed(*mode, *done - 1)
+                violation(*mode, *done - 1)
             }
         }
     }

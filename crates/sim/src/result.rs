@@ -8,16 +8,16 @@ use vcoop_policy::PolicyStats;
 use vcoop_policy::config::AdvanceConfig;
 use vcoop_sched::{CreditCounters, EntId, PoolCounters};
 
-use crate::counters::Counters;
-use crate::fairness::{self, Share};
-use crate::halts::Halts;
-use crate::lock::{COUNT_NAMES, Counts};
+use crate::attribution::probe::Probe;
+use crate::attribution::track::{NONE, Sample};
+use crate::guest::counters::Counters;
+use crate::guest::halt_times::HaltTimes;
+use crate::guest::lock::{COUNT_NAMES, Counts};
 use crate::machine::Segment;
-use crate::probe::Probe;
 use crate::queue::Ns;
-use crate::track::{NONE, Sample};
-use crate::tune::Tuner;
 use crate::world::World;
+use crate::xen::fairness::{self, Share};
+use crate::xen::ratelimit_driver::RatelimitDriver;
 
 /// All VMs together, as results call them.
 const ALL: &str = "*";
@@ -67,7 +67,7 @@ struct VmTotals {
     pushed_off: u64,
     used_ns: Ns,
     counts: Counts,
-    halts: Option<Halts>,
+    halts: Option<HaltTimes>,
     /// CPU time of its own, glitches and units of work, by task.
     tasks: Vec<(Ns, u64, u64)>,
 }
@@ -170,7 +170,7 @@ impl World<'_> {
         let pool = self.host.pool().map(vcoop_sched::Pool::counters);
         let called = self.calls.clients.iter().map(|c| c.calls).collect();
         let served = self.calls.servers.iter().map(|s| s.served).collect();
-        let tuned = self.tuner.as_ref().map_or(0, Tuner::changes);
+        let tuned = self.tuner.as_ref().map_or(0, RatelimitDriver::changes);
         Totals {
             now,
             host_done,

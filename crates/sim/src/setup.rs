@@ -7,28 +7,28 @@ use vcoop_model::recording::PolicyEvents;
 use vcoop_policy::{GuestHalf, HostPolicy};
 use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Pool, Scheduler};
 
-use crate::boost::Page;
-use crate::call::{Calls, probed_servers};
-use crate::cold::{Cold, VmVirt};
-use crate::few::Few;
-use crate::halts::Halts;
-use crate::idle::IdleTimes;
-use crate::lapic;
-use crate::lock::{Shared, Spin, SpinCpu};
+use crate::attribution::probe::Probe;
+use crate::attribution::track::{NONE, Tracks};
+use crate::guest::halt_times::HaltTimes;
+use crate::guest::lock::{Shared, Spin, SpinCpu};
+use crate::guest::vcpu_virt::{VcpuVirt, VmVirt};
+use crate::host::devices::DeviceLines;
+use crate::host::idle::IdleTimes;
+use crate::host::nohz;
+use crate::inline_queue::InlineQueue;
+use crate::interrupts::lapic;
 use crate::machine::{GuestSegment, Pcpu, Segment, Thread, Ticks, Vcpu, Vm, Wait, Work, gtimer};
-use crate::mail::Mailbox;
-use crate::mask::Mask;
-use crate::nohz;
-use crate::noise::Lines;
-use crate::probe::Probe;
+use crate::messages::call::{Calls, probed_servers};
+use crate::messages::mailbox::Mailbox;
+use crate::observe::Spans;
+use crate::policy_driver::Page;
+use crate::policy_driver::preferred::PreferredMask;
 use crate::program::Runner;
 use crate::queue::{EventQueue, Ns};
-use crate::span::Spans;
-use crate::storm::Storms;
-use crate::track::{NONE, Tracks};
-use crate::tune::Tuner;
-use crate::view::Views;
 use crate::world::{Entities, World, number};
+use crate::xen::intervals::Views;
+use crate::xen::ratelimit_driver::RatelimitDriver;
+use crate::xen::storm::Storms;
 use vcoop_model::rng::Stream;
 
 pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
@@ -45,7 +45,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let (views, view_times) = Views::new(plan);
     let all_tasks = || plan.host_tasks.iter().chain(plan.vms.iter().flat_map(|vm| &vm.tasks));
     let remotes = all_tasks().filter(|task| task.program.is_remote()).count() as u32;
-    let mut lines = Lines::new(plan, seed);
+    let mut lines = DeviceLines::new(plan, seed);
     let (slots, kinds) = number(Entities {
         pcpus,
         vcpus: vcpu_total,
@@ -235,16 +235,16 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         housekeeping: plan.housekeeping().unwrap_or(NONE),
         cpu: 0,
         next_timeline: 0,
-        tuner: Tuner::of(plan),
+        tuner: RatelimitDriver::of(plan),
         policy_events: policy_events(plan),
         in_use: vcoop_model::recording::InUse::all(plan),
         halts: plan
             .vms
             .iter()
-            .map(|vm| (vm.virt.idle.host_poll.max_ns > 0).then(Halts::new))
+            .map(|vm| (vm.virt.idle.host_poll.max_ns > 0).then(HaltTimes::new))
             .collect(),
         governors: (0..plan.vms.len()).map(|vm| plan.governor_driver(vm)).collect(),
-        masks: plan.vms.iter().map(|vm| Mask::new(vm.level.topology.cpus())).collect(),
+        masks: plan.vms.iter().map(|vm| PreferredMask::new(vm.level.topology.cpus())).collect(),
         spans: Spans::off(),
         fault: None,
         watched: Vec::new(),
@@ -420,22 +420,22 @@ fn vcpu(plan: &Plan, vm: usize, cpu: u32, thread: u32, home: u32, track: u32) ->
         resched: false,
         eager: false,
         extra: 0,
-        exits: Few::new(),
+        exits: InlineQueue::new(),
         timers: Vec::with_capacity(16),
         programmed: Ns::MAX,
         waits_out: false,
         window: false,
         exit_at: Ns::MAX,
         exit_why: 0,
-        hears: !matches!(driver.policy(), HostPolicy::Vanilla),
-        speaks: driver.policy().reads_guest(),
+        has_policy: !matches!(driver.policy(), HostPolicy::Vanilla),
+        has_guest_half: driver.policy().reads_guest(),
         hv_at: Ns::MAX,
         off_since: 0,
         track,
         driver,
         half: GuestHalf::new(),
         page: Page::default(),
-        cold: Cold::new(plan, vm),
+        cold: VcpuVirt::new(plan, vm),
         spin: SpinCpu::default(),
     }
 }
@@ -452,7 +452,7 @@ fn pcpu(labels: usize) -> Pcpu {
         since: 0,
         current: NONE,
         vcpu: NONE,
-        irqs: Few::new(),
+        irqs: InlineQueue::new(),
         resched: false,
         eager: false,
         at_point: false,

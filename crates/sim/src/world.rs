@@ -7,19 +7,19 @@ use vcoop_model::recording::{InUse, PolicyEvents};
 use vcoop_policy::govern::GovernorDriver;
 use vcoop_sched::{CpuId, CpuSet, EntId, Scheduler};
 
-use crate::call::Calls;
-use crate::halts::Halts;
+use crate::attribution::probe::Probe;
+use crate::attribution::track::{NONE, State, Tracks};
+use crate::guest::halt_times::HaltTimes;
+use crate::host::devices::DeviceLines;
 use crate::machine::{Irq, Pcpu, Thread, Ticks, Vcpu, Vm};
-use crate::mail::Mailbox;
-use crate::mask::Mask;
-use crate::noise::Lines;
-use crate::probe::Probe;
+use crate::messages::call::Calls;
+use crate::messages::mailbox::Mailbox;
+use crate::observe::Spans;
+use crate::policy_driver::preferred::PreferredMask;
 use crate::queue::{EventQueue, Ns};
-use crate::span::Spans;
-use crate::storm::Storms;
-use crate::track::{NONE, State, Tracks};
-use crate::tune::Tuner;
-use crate::view::Views;
+use crate::xen::intervals::Views;
+use crate::xen::ratelimit_driver::RatelimitDriver;
+use crate::xen::storm::Storms;
 
 /// More events than this at one moment are a defect of the model, not a scenario.
 const STANDSTILL: u64 = 1 << 20;
@@ -101,20 +101,20 @@ pub(crate) struct World<'p> {
     /// Full-nohz pCPUs, and whether there are any.
     pub(crate) nohz: CpuSet,
     pub(crate) has_nohz: bool,
-    pub(crate) lines: Lines,
+    pub(crate) lines: DeviceLines,
     /// The pCPU that executes what happens now, and pays for it.
     pub(crate) cpu: u32,
     pub(crate) next_timeline: usize,
     /// Sets ratelimits, if the policy is that.
-    pub(crate) tuner: Option<Tuner>,
+    pub(crate) tuner: Option<RatelimitDriver>,
     /// Counts by time, where the plan asks for them.
     pub(crate) policy_events: Vec<PolicyEvents>,
     pub(crate) in_use: Vec<InUse>,
     /// Of each VM for which the host polls: its halts.
-    pub(crate) halts: Vec<Option<Halts>>,
+    pub(crate) halts: Vec<Option<HaltTimes>>,
     /// Of each VM: what decides how many vCPUs it uses, and how many it does.
     pub(crate) governors: Vec<Option<GovernorDriver>>,
-    pub(crate) masks: Vec<Mask>,
+    pub(crate) masks: Vec<PreferredMask>,
     /// Who watches.
     pub(crate) spans: Spans<'p>,
     /// What a guest did that ends the run.
@@ -194,7 +194,7 @@ impl World<'_> {
                 return;
             }
             self.next_timeline += 1;
-            self.throw(&event.action);
+            self.apply_timeline(&event.action);
             if self.pcpus[self.cpu as usize].resched {
                 self.interrupt(self.cpu, Irq::Ipi);
             }

@@ -1,0 +1,607 @@
+//! Attribution: where the time of a latency sample went.
+//!
+//! A *track* follows one host thread (a vCPU, or a host thread that measures) through the states
+//! in which it can be; it is in exactly one of them at any time, and keeps the time spent in each.
+//! A *sampler* follows one measuring task from the moment it is due to its first instruction: it
+//! remembers the track's times at the start and takes the difference at the end, so that its
+//! parts add up to the sample exactly, by construction. A guest task changes tracks when it
+//! changes vCPUs.
+//!
+//! One state can mean two things to a sample. While the task still sleeps (*waiting for the
+//! event*), a vCPU that runs other guest code is late in taking the interrupt; once the task is
+//! runnable (*waiting for the CPU*), the same state is a wait in the guest's run queue.
+//!
+//! A round trip begins with the call and changes tracks with the message: the caller's while it is
+//! sent, the vCPU's that takes the interrupt, the server's, and all the way back. What a state means
+//! on it is its [`Leg`].
+
+use vcoop_model::recording::{Part, Parts};
+
+use crate::queue::Ns;
+
+/// What a tracked thread is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// Blocked (a vCPU: halted) and nothing is on its way.
+    Asleep,
+    /// Its pCPU is leaving an idle state for it.
+    IdleExit,
+    /// A host interrupt handler runs in its way.
+    HostIrq,
+    /// Queued since a wake-up.
+    WakeToRun,
+    /// Queued since a preemption.
+    Preempted,
+    /// Queued, and its class is throttled.
+    Throttled,
+    /// Being switched to, or its pCPU does scheduler work.
+    Switch,
+    /// In a VM exit or entry.
+    ExitEntry,
+    /// In guest mode: interrupt or softirq handler.
+    GuestIrq,
+    /// In guest mode: guest scheduler and switch.
+    GuestSwitch,
+    /// Running its own work (a vCPU: in guest mode, a guest task).
+    Run,
+    /// In guest mode: spinning for a lock; or halted for it.
+    Spin,
+    /// In guest mode: spinning until other vCPUs have called a function.
+    CallWait,
+}
+
+const STATES: usize = 13;
+
+/// Nobody.
+pub(crate) const NONE: u32 = u32::MAX;
+
+const fn parts(asleep: Part, run: Part, [spin, call]: [Part; 2]) -> [Part; STATES] {
+    [
+        asleep,
+        Part::CState,
+        Part::HostIrq,
+        Part::WakeToRun,
+        Part::PreemptedToRun,
+        Part::Throttled,
+        Part::HostSwitch,
+        Part::EntryExit,
+        Part::GuestIrq,
+        Part::GuestSwitch,
+        run,
+        spin,
+        call,
+    ]
+}
+
+/// Spinning keeps a task from its own work, or who is behind it from the vCPU.
+const SPINS: [Part; 2] = [Part::LockWait, Part::CallWait];
+/// What the states mean while the sampled task waits for its event.
+const BEFORE_EVENT: [Part; STATES] = parts(Part::TimerSlack, Part::Delivery, [Part::Delivery; 2]);
+/// What the states mean once it is runnable: a halted vCPU has an IPI on its way.
+const AFTER_EVENT: [Part; STATES] = parts(Part::Delivery, Part::GuestWait, SPINS);
+/// What the states mean to a message on its way.
+const FLIGHT: [Part; STATES] = parts(Part::Delivery, Part::Delivery, [Part::Delivery; 2]);
+/// What the states mean to a call that waits for those before it, where the server runs.
+const QUEUED: [Part; STATES] = parts(Part::Delivery, Part::ServiceQueue, [Part::ServiceQueue; 2]);
+/// What the states mean to the call that is served, where the server runs.
+const SERVED: [Part; STATES] = parts(Part::Delivery, Part::Service, SPINS);
+
+/// What the states mean to an action, where its task runs.
+const ACTING: [Part; STATES] = parts(Part::Delivery, Part::Service, SPINS);
+/// The call that is served, while its server waits for a device: all of it is service.
+const HELD: [Part; STATES] = [Part::Service; STATES];
+/// The calls behind that one.
+const BEHIND: [Part; STATES] = [Part::ServiceQueue; STATES];
+
+/// Where a round trip has got to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leg {
+    /// The request or the answer is being sent or is on its way; the track is that of whoever sends
+    /// it, then that of the vCPU that it interrupts.
+    Flight,
+    /// It has arrived at a task that does not have its (v)CPU.
+    Arrived,
+    /// It waits at a server that has its (v)CPU, behind other calls.
+    Queued,
+    /// A server that has its (v)CPU works on it.
+    Served,
+    /// Its server waits for a device.
+    Held,
+    /// It waits at a server that waits for a device.
+    Behind,
+}
+
+/// The history of one thread. See the [module](self).
+#[derive(Clone, Debug)]
+struct Track {
+    state: State,
+    since: Ns,
+    spent: [Ns; STATES],
+    /// Samplers that wait for their due time on this track.
+    armed: Vec<u32>,
+    /// Earliest due time among `armed`.
+    next_due: Ns,
+    /// Time others ran while this one waited, by label, up to `ran_mark`.
+    ran_instead: Box<[Ns]>,
+    /// Snapshot of the pCPU's run times by label, while queued there.
+    ran_mark: Box<[Ns]>,
+    waiting: bool,
+}
+
+/// One measuring task's sample in the making.
+#[derive(Clone, Debug)]
+struct Sampler {
+    due: Ns,
+    phase: Phase,
+    track: u32,
+    snapshot: [Ns; STATES],
+    parts: Parts,
+    ran_snapshot: Box<[Ns]>,
+    ran_instead: Box<[Ns]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No sample in the making.
+    Idle,
+    /// The due time lies ahead.
+    Armed,
+    /// Due; the event has not reached the task.
+    BeforeEvent,
+    /// The task is runnable.
+    AfterEvent,
+    /// Of a round trip: [`Leg::Flight`].
+    Flight,
+    /// Of a round trip: [`Leg::Queued`].
+    Queued,
+    /// Of a round trip: [`Leg::Served`].
+    Served,
+    /// Of a round trip: [`Leg::Held`].
+    Held,
+    /// Of a round trip: [`Leg::Behind`].
+    Behind,
+    /// Of an action: the task has its (v)CPU and works.
+    Acting,
+}
+
+impl Phase {
+    /// What the states mean.
+    fn meaning(self) -> &'static [Part; STATES] {
+        match self {
+            Self::Idle | Self::Armed | Self::BeforeEvent => &BEFORE_EVENT,
+            Self::AfterEvent => &AFTER_EVENT,
+            Self::Flight => &FLIGHT,
+            Self::Queued => &QUEUED,
+            Self::Served => &SERVED,
+            Self::Held => &HELD,
+            Self::Behind => &BEHIND,
+            Self::Acting => &ACTING,
+        }
+    }
+}
+
+/// A finished sample.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample<'a> {
+    /// When it was due.
+    pub(crate) due: Ns,
+    /// How late.
+    pub(crate) latency: Ns,
+    /// Parts; they add up to `latency`.
+    pub(crate) parts: &'a Parts,
+    /// Who ran while it waited, by label.
+    pub(crate) ran_instead: &'a [Ns],
+}
+
+/// All tracks and samplers of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Tracks {
+    tracks: Vec<Track>,
+    samplers: Vec<Sampler>,
+    labels: usize,
+}
+
+impl Tracks {
+    /// No tracks yet; `labels` is the number of distinct answers to "who ran instead".
+    pub(crate) fn new(labels: usize) -> Self {
+        Self { tracks: Vec::new(), samplers: Vec::new(), labels }
+    }
+
+    /// Whether nobody is tracked.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tracks.is_empty()
+    }
+
+    /// A new track, asleep at time 0.
+    pub(crate) fn add_track(&mut self) -> u32 {
+        let zero = vec![0; self.labels].into_boxed_slice();
+        self.tracks.push(Track {
+            state: State::Asleep,
+            since: 0,
+            spent: [0; STATES],
+            armed: Vec::with_capacity(4),
+            next_due: Ns::MAX,
+            ran_instead: zero.clone(),
+            ran_mark: zero,
+            waiting: false,
+        });
+        self.tracks.len() as u32 - 1
+    }
+
+    /// A new sampler.
+    pub(crate) fn add_sampler(&mut self) -> u32 {
+        let zero = vec![0; self.labels].into_boxed_slice();
+        self.samplers.push(Sampler {
+            due: 0,
+            phase: Phase::Idle,
+            track: NONE,
+            snapshot: [0; STATES],
+            parts: Parts::default(),
+            ran_snapshot: zero.clone(),
+            ran_instead: zero,
+        });
+        self.samplers.len() as u32 - 1
+    }
+
+    /// The state of a track.
+    #[inline]
+    pub(crate) fn state(&self, track: u32) -> State {
+        self.tracks[track as usize].state
+    }
+
+    /// Changes state. Time never goes back on a track.
+    #[inline]
+    pub(crate) fn set(&mut self, track: u32, state: State, now: Ns) {
+        let t = &mut self.tracks[track as usize];
+        if t.state == state {
+            return;
+        }
+        if t.next_due < now {
+            self.start_due(track, now);
+        }
+        let t = &mut self.tracks[track as usize];
+        debug_assert!(t.since <= now, "a track's time went back");
+        t.spent[t.state as usize] += now - t.since;
+        t.state = state;
+        t.since = now;
+    }
+
+    /// The thread starts to wait on a pCPU whose run times by label are `ran`.
+    #[inline]
+    pub(crate) fn wait_begins(&mut self, track: u32, ran: &[Ns]) {
+        let t = &mut self.tracks[track as usize];
+        t.ran_mark.copy_from_slice(ran);
+        t.waiting = true;
+    }
+
+    /// Whether it waits on a pCPU.
+    #[inline]
+    pub(crate) fn waits(&self, track: u32) -> bool {
+        self.tracks[track as usize].waiting
+    }
+
+    /// The wait on a pCPU ends: what ran there since it began ran instead.
+    #[inline]
+    pub(crate) fn wait_ends(&mut self, track: u32, ran: &[Ns], now: Ns) {
+        let t = &mut self.tracks[track as usize];
+        if !std::mem::take(&mut t.waiting) {
+            return;
+        }
+        if t.next_due < now {
+            // Due in the middle of this wait: it gets the whole of it, and its share at the end.
+            self.start_due(track, now);
+        }
+        let t = &mut self.tracks[track as usize];
+        for ((sum, mark), &ran) in t.ran_instead.iter_mut().zip(t.ran_mark.iter()).zip(ran) {
+            *sum += ran - *mark;
+        }
+    }
+
+    /// Books who ran so far in a wait that goes on.
+    pub(crate) fn wait_goes_on(&mut self, track: u32, ran: &[Ns], now: Ns) {
+        self.wait_ends(track, ran, now);
+        self.wait_begins(track, ran);
+    }
+
+    /// Samples are due at this moment, in the middle of a wait.
+    pub(crate) fn due_while_waiting(&mut self, track: u32, ran: &[Ns], now: Ns) {
+        self.wait_ends(track, ran, now);
+        self.start_due(track, now);
+        self.wait_begins(track, ran);
+    }
+
+    /// A sample will be due at `due` on this track, or has been for a while: that time is the
+    /// task's own overrun. A task that nobody probes has the sampler [`NONE`].
+    pub(crate) fn arm(&mut self, sampler: u32, track: u32, due: Ns, now: Ns) {
+        if sampler == NONE {
+            return;
+        }
+        let s = &mut self.samplers[sampler as usize];
+        s.due = due;
+        s.phase = Phase::Armed;
+        s.track = track;
+        s.parts = Parts::default();
+        s.ran_instead.fill(0);
+        if due < now {
+            s.parts[Part::Overrun as usize] = now - due;
+            s.phase = Phase::BeforeEvent;
+            return self.follow(sampler, track, now);
+        }
+        let t = &mut self.tracks[track as usize];
+        t.armed.push(sampler);
+        t.next_due = t.next_due.min(due);
+    }
+
+    /// A round trip begins now, on its caller's track; in an action it is a leg of that. A caller that
+    /// nobody probes has the sampler [`NONE`].
+    pub(crate) fn call(&mut self, sampler: u32, track: u32, now: Ns) {
+        if sampler == NONE {
+            return;
+        }
+        if self.samplers[sampler as usize].phase != Phase::Idle {
+            return self.leg(sampler, Leg::Flight, track, now);
+        }
+        let s = &mut self.samplers[sampler as usize];
+        s.due = now;
+        s.phase = Phase::Flight;
+        s.parts = Parts::default();
+        s.ran_instead.fill(0);
+        self.follow(sampler, track, now);
+    }
+
+    /// A task begins to work on something that is measured to its end, on this track.
+    pub(crate) fn begin(&mut self, sampler: u32, track: u32, now: Ns) {
+        if sampler == NONE {
+            return;
+        }
+        let s = &mut self.samplers[sampler as usize];
+        s.due = now;
+        s.phase = Phase::Acting;
+        s.parts = Parts::default();
+        s.ran_instead.fill(0);
+        self.follow(sampler, track, now);
+    }
+
+    /// A round trip comes to another leg, on this track.
+    pub(crate) fn leg(&mut self, sampler: u32, leg: Leg, track: u32, now: Ns) {
+        if sampler == NONE {
+            return;
+        }
+        self.flush(sampler, now);
+        self.samplers[sampler as usize].phase = match leg {
+            Leg::Flight => Phase::Flight,
+            Leg::Arrived => Phase::AfterEvent,
+            Leg::Queued => Phase::Queued,
+            Leg::Served => Phase::Served,
+            Leg::Held => Phase::Held,
+            Leg::Behind => Phase::Behind,
+        };
+        self.follow(sampler, track, now);
+    }
+
+    /// The task of an action that is under way gets its (v)CPU and works, or loses it, on this track.
+    pub(crate) fn acts(&mut self, sampler: u32, works: bool, track: u32, now: Ns) {
+        if sampler == NONE {
+            return;
+        }
+        let (from, to) = match works {
+            true => (Phase::AfterEvent, Phase::Acting),
+            false => (Phase::Acting, Phase::AfterEvent),
+        };
+        // On its way with a call it does not work: it waits for the answer.
+        if self.samplers[sampler as usize].phase == from {
+            self.flush(sampler, now);
+            self.samplers[sampler as usize].phase = to;
+            self.follow(sampler, track, now);
+        }
+    }
+
+    /// Starts every sample of the track that is due by `now`.
+    #[cold]
+    fn start_due(&mut self, track: u32, now: Ns) {
+        let t = &mut self.tracks[track as usize];
+        let mut next = Ns::MAX;
+        let mut i = 0;
+        while i < t.armed.len() {
+            let s = &mut self.samplers[t.armed[i] as usize];
+            if s.due > now {
+                next = next.min(s.due);
+                i += 1;
+                continue;
+            }
+            t.armed.swap_remove(i);
+            s.phase = Phase::BeforeEvent;
+            s.snapshot = t.spent;
+            // The current state began before the sample was due, or at that moment.
+            debug_assert!(s.due >= t.since, "a sample was due in a state that is over");
+            s.snapshot[t.state as usize] += s.due - t.since;
+            s.ran_snapshot.copy_from_slice(&t.ran_instead);
+        }
+        t.next_due = next;
+    }
+
+    /// The event reached the task, which is runnable from now on, on this track.
+    pub(crate) fn event(&mut self, sampler: u32, track: u32, now: Ns) {
+        let s = &self.samplers[sampler as usize];
+        match s.phase {
+            Phase::Idle => return,
+            Phase::Armed => self.start_due(s.track, now),
+            Phase::BeforeEvent
+            | Phase::AfterEvent
+            | Phase::Flight
+            | Phase::Queued
+            | Phase::Served
+            | Phase::Held
+            | Phase::Behind
+            | Phase::Acting => {}
+        }
+        self.flush(sampler, now);
+        self.samplers[sampler as usize].phase = Phase::AfterEvent;
+        self.follow(sampler, track, now);
+    }
+
+    /// The runnable task moved to another track.
+    pub(crate) fn moved(&mut self, sampler: u32, track: u32, now: Ns) {
+        let s = &self.samplers[sampler as usize];
+        if s.phase == Phase::AfterEvent && s.track != track {
+            self.flush(sampler, now);
+            self.follow(sampler, track, now);
+        }
+    }
+
+    /// The first instruction, or the end of an action: the sample is complete. `None` if none was in
+    /// the making.
+    pub(crate) fn sample(&mut self, sampler: u32, now: Ns) -> Option<Sample<'_>> {
+        let phase = self.samplers[sampler as usize].phase;
+        if !matches!(phase, Phase::AfterEvent | Phase::Acting) {
+            return None;
+        }
+        self.flush(sampler, now);
+        let s = &mut self.samplers[sampler as usize];
+        s.phase = Phase::Idle;
+        let latency = now - s.due;
+        debug_assert_eq!(s.parts.iter().sum::<Ns>(), latency, "parts add up to the sample");
+        // A wait that began before the sample was due is known as a whole only: who ran in it has
+        // a share of the part that counts.
+        let waited = [Part::WakeToRun, Part::PreemptedToRun, Part::Throttled, Part::CState]
+            .iter()
+            .map(|p| s.parts[*p as usize])
+            .sum::<Ns>();
+        let ran = s.ran_instead.iter().sum::<Ns>();
+        if ran > waited {
+            for r in &mut s.ran_instead {
+                *r = (u128::from(*r) * u128::from(waited) / u128::from(ran)) as Ns;
+            }
+        }
+        Some(Sample { due: s.due, latency, parts: &s.parts, ran_instead: &s.ran_instead })
+    }
+
+    /// The run ends in the middle of a sample: as much of it as there is. `None` if none is due.
+    pub(crate) fn close(&mut self, sampler: u32, now: Ns) -> Option<Sample<'_>> {
+        let s = &self.samplers[sampler as usize];
+        if s.phase == Phase::Idle || s.due > now {
+            return None;
+        }
+        if s.phase == Phase::Armed {
+            self.start_due(s.track, now);
+        }
+        // It ends as it stands: what the states mean in its last phase counts.
+        self.flush(sampler, now);
+        let track = self.samplers[sampler as usize].track;
+        self.follow(sampler, track, now);
+        self.samplers[sampler as usize].phase = Phase::AfterEvent;
+        self.sample(sampler, now)
+    }
+
+    /// Adds the time since the snapshot to the parts.
+    fn flush(&mut self, sampler: u32, now: Ns) {
+        let s = &mut self.samplers[sampler as usize];
+        let t = &self.tracks[s.track as usize];
+        let meaning = s.phase.meaning();
+        for (i, part) in meaning.iter().enumerate() {
+            s.parts[*part as usize] += t.spent[i] - s.snapshot[i].min(t.spent[i]);
+        }
+        // The state in progress: its start may lie before the snapshot, which then already
+        // counts part of it.
+        let i = t.state as usize;
+        let counted = s.snapshot[i].saturating_sub(t.spent[i]);
+        s.parts[meaning[i] as usize] += now - t.since - counted;
+        for ((sum, snap), &ran) in
+            s.ran_instead.iter_mut().zip(s.ran_snapshot.iter()).zip(t.ran_instead.iter())
+        {
+            *sum += ran - snap;
+        }
+    }
+
+    fn follow(&mut self, sampler: u32, track: u32, now: Ns) {
+        let t = &self.tracks[track as usize];
+        let s = &mut self.samplers[sampler as usize];
+        s.track = track;
+        s.snapshot = t.spent;
+        s.snapshot[t.state as usize] += now - t.since;
+        s.ran_snapshot.copy_from_slice(&t.ran_instead);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_the_states_between_due_and_first_instruction() {
+        let mut t = Tracks::new(2);
+        let track = t.add_track();
+        let s = t.add_sampler();
+        t.set(track, State::Run, 5);
+        t.set(track, State::Asleep, 10);
+        t.arm(s, track, 100, 10);
+        t.set(track, State::Preempted, 40); // not due yet: counts from 100 on
+        t.wait_begins(track, &[60, 0]);
+        t.set(track, State::Switch, 130);
+        t.wait_ends(track, &[60, 90], 130);
+        t.set(track, State::GuestIrq, 135);
+        t.event(s, track, 140);
+        t.set(track, State::Run, 140);
+        t.set(track, State::GuestSwitch, 150);
+        t.set(track, State::Run, 153);
+        let sample = t.sample(s, 153).expect("a sample was armed");
+        assert_eq!(sample.latency, 53);
+        let mut want = Parts::default();
+        want[Part::PreemptedToRun as usize] = 30;
+        want[Part::HostSwitch as usize] = 5;
+        want[Part::GuestIrq as usize] = 5;
+        want[Part::GuestWait as usize] = 10;
+        want[Part::GuestSwitch as usize] = 3;
+        assert_eq!(*sample.parts, want);
+        assert_eq!(sample.ran_instead, [0, 30], "no more than the wait");
+    }
+
+    #[test]
+    fn a_round_trip_takes_its_parts_from_every_track_it_crosses() {
+        let mut t = Tracks::new(1);
+        let (caller, server) = (t.add_track(), t.add_track());
+        let s = t.add_sampler();
+        t.set(caller, State::Run, 5);
+        t.call(s, caller, 10);
+        t.set(caller, State::ExitEntry, 10);
+        t.leg(s, Leg::Queued, server, 14);
+        t.set(server, State::Run, 14);
+        t.leg(s, Leg::Served, server, 20);
+        t.set(server, State::Preempted, 23);
+        t.set(server, State::Run, 30);
+        t.leg(s, Leg::Flight, server, 31);
+        t.set(caller, State::Asleep, 14);
+        t.leg(s, Leg::Flight, caller, 33);
+        t.event(s, caller, 36);
+        t.set(caller, State::WakeToRun, 36);
+        let sample = t.sample(s, 40).expect("a call was made");
+        assert_eq!((sample.due, sample.latency), (10, 30));
+        let mut want = Parts::default();
+        want[Part::EntryExit as usize] = 4;
+        want[Part::ServiceQueue as usize] = 6;
+        want[Part::Service as usize] = 3 + 1;
+        want[Part::PreemptedToRun as usize] = 7;
+        want[Part::Delivery as usize] = 2 + 3;
+        want[Part::WakeToRun as usize] = 4;
+        assert_eq!(*sample.parts, want);
+    }
+
+    #[test]
+    fn a_task_that_moves_takes_its_sample_along() {
+        let mut t = Tracks::new(1);
+        let (a, b) = (t.add_track(), t.add_track());
+        let s = t.add_sampler();
+        t.set(b, State::Run, 1);
+        t.arm(s, a, 10, 1);
+        t.event(s, b, 17);
+        t.set(b, State::WakeToRun, 20);
+        t.set(b, State::Run, 29);
+        let sample = t.sample(s, 29).expect("a sample was armed");
+        assert_eq!(sample.latency, 19);
+        assert_eq!(sample.parts[Part::TimerSlack as usize], 7);
+        assert_eq!(sample.parts[Part::GuestWait as usize], 3);
+        assert_eq!(sample.parts[Part::WakeToRun as usize], 9);
+    }
+}

@@ -1,0 +1,298 @@
+//! Idle vCPUs that do not sleep: the host polls for their wake-up, the guest polls for work, or the pCPU
+//! rests in guest mode.
+//!
+//! ```text
+//!  guest has nothing to run
+//!    idle=poll ----------------------------> polls until there is work
+//!    haltpoll --- polls for its limit -----> work, or:
+//!    HLT, exits --> host polls for its own --> an interrupt, another task, or: the thread sleeps
+//!    HLT or MWAIT, no exit ----------------> the pCPU rests until an interrupt comes
+//! ```
+
+use vcoop_policy::{GuestEvent, Idle};
+use vcoop_sched::{CpuId, Leave};
+
+use crate::attribution::track::{NONE, State};
+use crate::guest::vcpu_virt::{IdleWay, wants};
+use crate::machine::{Exit, GuestSegment, Segment, gtimer};
+use crate::queue::Ns;
+use crate::world::World;
+
+/// As good as for ever: no run is so long.
+const FOR_EVER: Ns = 1 << 60;
+
+impl World<'_> {
+    /// HLT with nothing pending: polls for the vCPU, if its VM and its history say so. True if it does;
+    /// else the thread goes to sleep.
+    pub(crate) fn host_polls(&mut self, p: u32, v: u32) -> bool {
+        let cold = &mut self.vcpus[v as usize].cold;
+        cold.halted_at = self.now;
+        cold.polled = 0;
+        let ns = cold.host_poll.ns();
+        if ns == 0 {
+            return false;
+        }
+        cold.poll_until = self.now + ns;
+        if !self.can_poll(p) {
+            self.poll_ends(v, false);
+            return false;
+        }
+        self.vcpus[v as usize].polling = true;
+        self.poll_goes_on(p, v);
+        true
+    }
+
+    /// The vCPU that a thread is, if the host polls for it.
+    pub(crate) fn polled_for(&self, thread: u32) -> Option<u32> {
+        let v = self.threads.get(thread as usize)?.vcpu;
+        self.vcpus.get(v as usize).is_some_and(|vcpu| vcpu.polling).then_some(v)
+    }
+
+    /// Nobody else wants this pCPU.
+    fn can_poll(&self, p: u32) -> bool {
+        !self.pcpus[p as usize].resched && self.host.nr_running(CpuId(p)) <= 1
+    }
+
+    /// In the kernel with a vCPU that is polled for.
+    pub(crate) fn poll_goes_on(&mut self, p: u32, v: u32) {
+        let vcpu = &self.vcpus[v as usize];
+        let (woken, track, until) = (vcpu.irr != 0, vcpu.track, vcpu.cold.poll_until);
+        if woken {
+            self.poll_ends(v, true);
+            self.tend(v);
+            return self.goes_on(p);
+        }
+        if self.now >= until || !self.can_poll(p) {
+            self.poll_ends(v, false);
+            return self.falls_asleep(p, v);
+        }
+        self.state(track, State::Asleep);
+        self.begin(p, Segment::Poll, until - self.now);
+    }
+
+    /// Polling stops for an interrupt, or ends.
+    pub(crate) fn poll_stops(&mut self, p: u32) {
+        let v = self.pcpus[p as usize].vcpu;
+        let since = self.pcpus[p as usize].since;
+        self.vcpus[v as usize].cold.polled += self.now - since;
+    }
+
+    fn poll_ends(&mut self, v: u32, won: bool) {
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.polling = false;
+        let cold = &mut vcpu.cold;
+        cold.poll_until = Ns::MAX;
+        let ns = std::mem::take(&mut cold.polled);
+        if won {
+            cold.counters.polls_won += 1;
+            cold.counters.poll_won_ns += ns;
+            vcpu.wants |= wants::HALT_TIME;
+        } else {
+            cold.counters.polls_lost += 1;
+            cold.counters.poll_lost_ns += ns;
+        }
+        if let Some(halts) = &mut self.halts[vcpu.vm as usize] {
+            if won { &mut halts.won } else { &mut halts.lost }.add(ns);
+        }
+    }
+
+    /// Something for a pCPU that polls: a wake-up, or somebody else who wants it.
+    pub(crate) fn poll_sees(&mut self, p: u32) {
+        if self.pcpus[p as usize].segment == Segment::Poll {
+            let slot = self.slots.segment + p;
+            let at = self.now + self.costs.poll_notice_ns;
+            if self.queue.time(slot).is_none_or(|due| due > at) {
+                self.queue.set(slot, at);
+            }
+        }
+    }
+
+    /// A vCPU goes on after a halt, or after a preemption.
+    #[cold]
+    pub(crate) fn tend(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        if vcpu.wants & wants::HALT_TIME != 0 {
+            vcpu.wants &= !wants::HALT_TIME;
+            let cold = &mut vcpu.cold;
+            let halted = self.now - std::mem::replace(&mut cold.halted_at, Ns::MAX).min(self.now);
+            cold.host_poll.halted(halted, true);
+            if let Some(halts) = &mut self.halts[vcpu.vm as usize] {
+                halts.halts.add(halted);
+                halts.halted += halted;
+            }
+        }
+        if vcpu.wants & wants::HV_TIMER != 0 {
+            self.sw_to_hv(v);
+        }
+    }
+
+    /// A guest's vCPU has nothing to run. True when it stays in guest mode.
+    pub(crate) fn guest_idle(&mut self, v: u32) -> bool {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let way = self.vms[vm].virt.idle;
+        let way = match way {
+            IdleWay::Haltpoll(rests) => match self.guest_haltpoll(v) {
+                Idle::Poll(left) => return self.guest_polls(v, left),
+                Idle::Halt if rests => IdleWay::Rest,
+                Idle::Halt => IdleWay::Halt,
+            },
+            IdleWay::Poll => return self.guest_polls(v, FOR_EVER),
+            way => way,
+        };
+        // Stop the tick, program what is left.
+        self.cancel_guest_timer(v, gtimer::TICK);
+        self.guest_program(v);
+        self.guest_event(v, GuestEvent::IdleEnter);
+        let vcpu = &mut self.vcpus[v as usize];
+        if way == IdleWay::Halt {
+            vcpu.exits.push_back(Exit::Halt);
+            return false;
+        }
+        if !vcpu.exits.is_empty() {
+            return false;
+        }
+        self.guest_begin(v, GuestSegment::Rest, FOR_EVER);
+        true
+    }
+
+    /// What the haltpoll governor says, and for how long still.
+    fn guest_haltpoll(&mut self, v: u32) -> Idle {
+        let now = self.now;
+        let cold = &mut self.vcpus[v as usize].cold;
+        let halted_at = std::mem::replace(&mut cold.guest_halted_at, Ns::MAX);
+        if halted_at != Ns::MAX {
+            cold.guest_poll.halted(now - halted_at);
+        }
+        if cold.guest_poll_at != Ns::MAX {
+            let left = (cold.guest_poll_at + cold.guest_poll.limit()).saturating_sub(now);
+            if left > 0 {
+                return Idle::Poll(left);
+            }
+            self.guest_poll_ends(v, false);
+        }
+        let cold = &mut self.vcpus[v as usize].cold;
+        let choice = cold.guest_poll.select();
+        if choice == Idle::Halt {
+            cold.guest_halted_at = now;
+        }
+        choice
+    }
+
+    /// Polls for work, with the tick running.
+    fn guest_polls(&mut self, v: u32, ns: Ns) -> bool {
+        let now = self.now;
+        let vcpu = &mut self.vcpus[v as usize];
+        if vcpu.cold.guest_poll_at == Ns::MAX {
+            vcpu.cold.guest_poll_at = now;
+            self.guest_event(v, GuestEvent::IdleEnter);
+        }
+        self.guest_program(v);
+        if !self.vcpus[v as usize].exits.is_empty() {
+            return false;
+        }
+        self.guest_begin(v, GuestSegment::Poll, ns);
+        true
+    }
+
+    /// The guest's idle loop ends: there is work.
+    pub(crate) fn guest_idle_ends(&mut self, v: u32) {
+        let now = self.now;
+        let vcpu = &mut self.vcpus[v as usize];
+        if let IdleWay::Halt | IdleWay::Rest = self.vms[vcpu.vm as usize].virt.idle {
+            return;
+        }
+        let cold = &mut vcpu.cold;
+        let halted_at = std::mem::replace(&mut cold.guest_halted_at, Ns::MAX);
+        if halted_at != Ns::MAX {
+            cold.guest_poll.halted(now - halted_at);
+        }
+        if cold.guest_poll_at != Ns::MAX {
+            self.guest_poll_ends(v, true);
+        }
+    }
+
+    fn guest_poll_ends(&mut self, v: u32, won: bool) {
+        let now = self.now;
+        let cold = &mut self.vcpus[v as usize].cold;
+        let since = std::mem::replace(&mut cold.guest_poll_at, Ns::MAX);
+        cold.counters.guest_poll_ns += now - since;
+        if won {
+            cold.counters.guest_polls_won += 1;
+        } else {
+            cold.counters.guest_polls_lost += 1;
+        }
+        cold.guest_poll.polled(!won);
+    }
+
+    /// Whether an idle vCPU watches its reschedule flag, so that no IPI is needed: it polls, or waits by
+    /// MWAIT.
+    pub(crate) fn guest_watches(&self, v: u32) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        let virt = &self.vms[vcpu.vm as usize].virt;
+        match virt.idle {
+            IdleWay::Halt => false,
+            IdleWay::Poll | IdleWay::Haltpoll(_) => {
+                vcpu.current == NONE && vcpu.cold.guest_poll_at != Ns::MAX
+            }
+            IdleWay::Rest => virt.mwait && vcpu.segment == GuestSegment::Rest,
+        }
+    }
+
+    /// An idle vCPU in guest mode is to go on: in `after` it notices its reschedule flag, or a posted
+    /// interrupt. If it is not in guest mode, it sees that when it is next.
+    pub(crate) fn guest_sees(&mut self, v: u32, after: Ns) {
+        let vcpu = &self.vcpus[v as usize];
+        let p = vcpu.pcpu;
+        if p == NONE || self.pcpus[p as usize].segment != Segment::Guest {
+            return;
+        }
+        let ns = match vcpu.segment {
+            GuestSegment::Poll => self.costs.poll_notice_ns,
+            GuestSegment::Rest => self.rest_exit(v),
+            _ => return,
+        };
+        let (slot, at) = (self.slots.segment + p, self.now + after + ns);
+        if self.queue.time(slot).is_none_or(|due| due > at) {
+            self.queue.set(slot, at);
+        }
+    }
+
+    /// How long the idle state takes to leave in which a pCPU rests in guest mode: for HLT the first,
+    /// for MWAIT the one that the guest's governor has chosen.
+    pub(crate) fn rest_exit(&self, v: u32) -> Ns {
+        let vcpu = &self.vcpus[v as usize];
+        let deep = self.vms[vcpu.vm as usize].virt.mwait;
+        self.idle_state_exit(if deep { vcpu.cold.rests.typical() } else { 0 })
+    }
+
+    /// A rest in guest mode has been stopped.
+    pub(crate) fn rested(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        let ns = FOR_EVER - vcpu.left;
+        vcpu.cold.rests.add(ns);
+        vcpu.cold.counters.rest_ns += ns;
+    }
+
+    /// Whether an interrupt finds a vCPU idle without being asleep: polled for by the host, or idle in
+    /// guest mode.
+    pub(crate) fn is_idle_awake(&self, v: u32) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        vcpu.polling
+            || matches!(vcpu.segment, GuestSegment::Poll | GuestSegment::Rest)
+                && vcpu.pcpu != NONE
+                && self.pcpus[vcpu.pcpu as usize].segment == Segment::Guest
+    }
+
+    /// The thread of a halted vCPU goes to sleep.
+    pub(crate) fn falls_asleep(&mut self, p: u32, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.halted = true;
+        let polls = self.vms[vcpu.vm as usize].virt.host_polls;
+        if polls && vcpu.cold.halted_at != Ns::MAX {
+            vcpu.wants |= wants::HALT_TIME;
+        }
+        self.boost_halted(v);
+        // What the priority change costs is paid with the switch.
+        self.reschedule(p, Leave::Blocked);
+    }
+}

@@ -1,0 +1,220 @@
+//! Entering and leaving guest mode, and what the host does for each exit.
+
+use vcoop_policy::Injection;
+
+use crate::attribution::track::State;
+use crate::guest::vcpu_virt::wants;
+use crate::machine::{Exit, GuestSegment, Segment, vector};
+use crate::queue::Ns;
+use crate::world::World;
+
+impl World<'_> {
+    /// Begins a VM entry.
+    pub(crate) fn enter(&mut self, p: u32, v: u32) {
+        let vcpu = &self.vcpus[v as usize];
+        if vcpu.polling {
+            return self.poll_goes_on(p, v);
+        }
+        if vcpu.wants & wants::TIMER != 0 {
+            self.timer_pends(v);
+        }
+        let vcpu = &self.vcpus[v as usize];
+        let (irr, track) = (vcpu.irr, vcpu.track);
+        let mut ns = self.costs.entry_ns;
+        if vcpu.hv_at != Ns::MAX {
+            ns += self.costs.arm_hv_timer_ns;
+        }
+        if irr != 0 {
+            ns += self.entry_injects(v, ns);
+        }
+        self.state(track, State::ExitEntry);
+        self.begin(p, Segment::Entry, ns);
+    }
+
+    /// What an entry that brings an interrupt takes longer, of which `host` comes before.
+    fn entry_injects(&mut self, v: u32, host: Ns) -> Ns {
+        let vcpu = &self.vcpus[v as usize];
+        let virt = &self.vms[vcpu.vm as usize].virt;
+        let (advance, window) = (virt.advance, virt.window_exits);
+        let mut ns = self.costs.inject_ns;
+        if advance && vcpu.irr & vector::TIMER != 0 {
+            ns += self.waits_for_deadline(v, host);
+        }
+        if window {
+            let vcpu = &self.vcpus[v as usize];
+            let waits = vcpu.segment.is_kernel() || !self.guest_takes_irqs(v);
+            self.vcpus[v as usize].window = waits;
+        }
+        ns
+    }
+
+    /// Guest mode is reached.
+    #[inline(always)]
+    pub(crate) fn entered(&mut self, p: u32, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        if vcpu.exit_at != Ns::MAX {
+            let away = self.now - std::mem::replace(&mut vcpu.exit_at, Ns::MAX);
+            vcpu.cold.counters.exits[usize::from(vcpu.exit_why)].ns += away;
+        }
+        if vcpu.hv_at == Ns::MAX {
+            self.guest_goes_on(v);
+        } else {
+            self.enter_with_hv_timer(p, v);
+        }
+    }
+
+    /// The host's work for an exit on KVM's fast path is done: back into the guest, if nothing is in the
+    /// way.
+    pub(crate) fn fast_reentry(&mut self, p: u32, v: u32, reason: Exit) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        let virt = &self.vms[vcpu.vm as usize].virt;
+        let pc = &self.pcpus[p as usize];
+        if !virt.is_fast(reason) || !pc.irqs.is_empty() || pc.resched {
+            return false;
+        }
+        if vcpu.irr != 0 && !virt.posted {
+            return false;
+        }
+        let mut ns = std::mem::take(&mut self.pcpus[p as usize].extra);
+        if self.vcpus[v as usize].irr != 0 {
+            ns += self.entry_injects(v, ns);
+        }
+        self.begin(p, Segment::Entry, ns);
+        true
+    }
+
+    /// Leaves guest mode (or never got there) for a reason; the segment covers the exit and its
+    /// handling.
+    pub(crate) fn exit(&mut self, p: u32, reason: Exit) {
+        let c = self.costs;
+        let v = self.pcpus[p as usize].vcpu;
+        let handling = match reason {
+            Exit::Interrupt => 0,
+            Exit::Halt => c.handle_hlt_ns,
+            Exit::Timer => c.handle_timer_msr_ns,
+            Exit::Ipi(_) | Exit::Multicast { hypercall: false, .. } => c.handle_icr_ns,
+            // What a PAUSE exit takes besides the search is taken to be a hypercall's, and so is what
+            // an MSR takes that KVM reads for its guest.
+            Exit::Notify
+            | Exit::Register(_)
+            | Exit::Send(_)
+            | Exit::Start(_)
+            | Exit::Pause
+            | Exit::Multicast { hypercall: true, .. }
+            | Exit::Kick(_)
+            | Exit::Yield(_)
+            | Exit::Ask(_)
+            | Exit::CstateRead
+            | Exit::Remote(_) => c.handle_hypercall_ns,
+            Exit::HvTimer => c.handle_hv_timer_ns,
+            Exit::Eoi => c.handle_eoi_ns,
+            Exit::Window => c.handle_window_ns,
+        };
+        let vcpu = &mut self.vcpus[v as usize];
+        let virt = &self.vms[vcpu.vm as usize].virt;
+        let why = reason.index();
+        vcpu.cold.counters.exits[why].n += 1;
+        vcpu.exit_at = self.now;
+        vcpu.exit_why = why as u8;
+        let mut ns = c.exit_ns + handling;
+        if virt.hv_timer() {
+            if vcpu.hv_at != Ns::MAX {
+                self.queue.cancel(self.slots.lapic + v);
+            }
+            if reason == Exit::Timer {
+                ns = c.exit_ns + c.set_hv_timer_ns;
+            }
+        }
+        if virt.is_fast(reason) {
+            ns = c.fastpath_ns;
+        }
+        let (track, rests) = (vcpu.track, vcpu.segment == GuestSegment::Rest);
+        if rests {
+            ns += self.rest_exit(v);
+            self.rested(v);
+        }
+        self.state(track, State::ExitEntry);
+        self.begin(p, Segment::Exit(reason), ns);
+        if rests {
+            self.sibling_turns(p);
+        }
+    }
+
+    /// The host's work for an exit is done: its effects. True when the thread went to sleep.
+    pub(crate) fn handle_exit(&mut self, p: u32, reason: Exit) -> bool {
+        let v = self.pcpus[p as usize].vcpu;
+        match reason {
+            Exit::Interrupt | Exit::Eoi | Exit::Window | Exit::CstateRead => self.boost_exit(v),
+            Exit::HvTimer => {
+                self.hv_timer_expired(v);
+                self.boost_exit(v);
+            }
+            Exit::Timer => {
+                self.arm_lapic(v);
+                self.boost_exit(v);
+            }
+            Exit::Ipi(target) | Exit::Ask(target) => {
+                self.boost_exit(v);
+                self.inject(target, vector::IPI, Injection::Ipi);
+            }
+            Exit::Notify => self.boost_notify(v),
+            Exit::Register(Some(on)) => self.boost_registered(v, on),
+            // A fault for the guest, and for the policy an exit like any other.
+            Exit::Register(None) => self.boost_exit(v),
+            Exit::Send(message) => {
+                self.boost_exit(v);
+                self.send(message);
+            }
+            Exit::Start(birth) => {
+                self.boost_exit(v);
+                self.vm_starts(birth);
+            }
+            Exit::Multicast { targets, .. } => {
+                self.boost_exit(v);
+                self.multicast_sent(v, targets);
+            }
+            Exit::Kick(target) => {
+                self.boost_exit(v);
+                return self.on_kick(p, target);
+            }
+            Exit::Remote(client) => {
+                self.boost_exit(v);
+                self.remote_sent(client);
+            }
+            Exit::Pause => {
+                self.boost_exit(v);
+                return self.on_spin(p, v);
+            }
+            Exit::Yield(to) => {
+                self.boost_exit(v);
+                return self.on_yield(p, to);
+            }
+            Exit::Halt => return self.halt(p, v),
+        }
+        false
+    }
+
+    /// HLT: with an interrupt pending the guest goes on, else the thread sleeps.
+    fn halt(&mut self, p: u32, v: u32) -> bool {
+        let parks = self.parks(v);
+        let vcpu = &self.vcpus[v as usize];
+        let pending = vcpu.irr != 0 || vcpu.wants & wants::TIMER != 0;
+        if pending || parks && self.was_kicked(v) {
+            self.boost_exit(v);
+            return false;
+        }
+        let vcpu = &self.vcpus[v as usize];
+        let polls = self.vms[vcpu.vm as usize].virt.host_polls && !parks;
+        if vcpu.hv_at != Ns::MAX {
+            self.hv_to_sw(v);
+        }
+        if !(polls && self.host_polls(p, v)) {
+            self.falls_asleep(p, v);
+        }
+        if parks {
+            // Asleep, but not for want of work.
+            self.state(self.vcpus[v as usize].track, State::Spin);
+        }
+        true
+    }
+}

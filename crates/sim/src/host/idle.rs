@@ -1,0 +1,93 @@
+//! The pCPU at rest: idle states and their governor.
+
+use crate::attribution::track::{NONE, State};
+use crate::machine::{Irq, Segment};
+use crate::queue::Ns;
+use crate::world::World;
+
+impl World<'_> {
+    /// Nothing to run.
+    pub(crate) fn idle(&mut self, p: u32) {
+        self.queue.cancel(self.slots.tick + p);
+        self.charge_ran(p);
+        let idle_label = self.labels.len() as u16;
+        let pc = &mut self.pcpus[p as usize];
+        pc.ran_label = idle_label;
+        pc.segment = Segment::Idle;
+        pc.since = self.now;
+        self.sibling_turns(p);
+        if self.spans.on {
+            self.span_begin(p);
+        }
+    }
+
+    /// An interrupt finds the pCPU idle: it leaves the idle state its governor had chosen.
+    pub(crate) fn leave_idle(&mut self, p: u32) {
+        let expected = self.pcpus[p as usize].idle_times.typical();
+        let pc = &mut self.pcpus[p as usize];
+        let slept = self.now - pc.since;
+        pc.idle_ns += slept;
+        pc.idle_times.add(slept);
+        let ns = self.idle_state_exit(expected);
+        self.begin(p, Segment::CState, ns);
+    }
+
+    /// How long the idle state takes to leave that a governor chooses who expects so long an idle time:
+    /// the state is at most as deep as that.
+    pub(crate) fn idle_state_exit(&self, expected: Ns) -> Ns {
+        let states = &self.costs.cstates;
+        let state = states.iter().rev().find(|s| s.residency_ns <= expected).or(states.first());
+        state.map_or(0, |s| s.exit_ns)
+    }
+
+    /// Out of the idle state: what waited for that now waits for the handler.
+    pub(crate) fn awake(&mut self, p: u32) {
+        let pc = &mut self.pcpus[p as usize];
+        pc.idle_ns += self.now - pc.since;
+        let waking = self.pcpus[p as usize].waking;
+        if waking != NONE && self.tracks.state(waking) == State::IdleExit {
+            self.tracks.set(waking, State::HostIrq, self.now);
+        }
+        for irq in self.pcpus[p as usize].irqs.iter() {
+            let track = match irq {
+                Irq::Lapic(v) => self.vcpus[v as usize].track,
+                Irq::Sleep(t) => self.threads[t as usize].track,
+                _ => continue,
+            };
+            if track != NONE && self.tracks.state(track) == State::IdleExit {
+                self.tracks.set(track, State::HostIrq, self.now);
+            }
+        }
+    }
+}
+
+/// Recent idle times of a CPU, as its idle governor remembers them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct IdleTimes {
+    times: [Ns; 8],
+    next: usize,
+}
+
+impl IdleTimes {
+    pub(crate) fn add(&mut self, ns: Ns) {
+        self.times[self.next] = ns;
+        self.next = (self.next + 1) % self.times.len();
+    }
+
+    /// What the idle governor expects: the mean of the recent idle times, leaving out, one by one,
+    /// the longest ones while they spread too far (the idea of the menu governor's typical
+    /// interval).
+    pub(crate) fn typical(self) -> Ns {
+        let mut times = self.times;
+        times.sort_unstable();
+        let mut n = times.len();
+        loop {
+            let mean = times[..n].iter().sum::<Ns>() / n as Ns;
+            let spread = times[n - 1] - times[0];
+            if n <= times.len() / 2 || spread <= mean {
+                return mean;
+            }
+            n -= 1;
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Full-nohz CPUs: no periodic tick while no tick could change who runs.
+//!
+//! As Linux has it (`kernel/time/tick-sched.c`): the tick that finds its CPU so does not come again; one comes
+//! back when somebody joins the queue, and an IPI tells the CPU (`tick_nohz_full_kick_cpu`). Timers that are set on
+//! such a CPU fire on a housekeeping CPU (`get_nohz_timer_target`). What housekeeping does once a second for each
+//! of them (`sched_tick_remote`) is left out, and so is what context tracking adds to system calls and exits.
+
+use vcoop_policy::Injection;
+use vcoop_sched::{CpuId, CpuSet};
+
+use crate::attribution::track::NONE;
+use crate::machine::{gtimer, vector};
+use crate::world::World;
+
+/// A list of CPUs as a set.
+pub(crate) fn set(cpus: &[u32]) -> CpuSet {
+    cpus.iter().map(|&cpu| CpuId(cpu)).collect()
+}
+
+impl World<'_> {
+    /// The pCPU on which a timer fires that is set on `p`.
+    #[inline]
+    pub(crate) fn timer_cpu(&self, p: u32) -> u32 {
+        let full = self.has_nohz && self.nohz.contains(CpuId(p)) && self.housekeeping != NONE;
+        if full { self.housekeeping } else { p }
+    }
+
+    /// Somebody has joined the queue of a pCPU, or is of another class.
+    #[inline]
+    pub(crate) fn queue_grew(&mut self, p: u32) {
+        if self.has_nohz {
+            self.tick_returns(p);
+        }
+    }
+
+    #[cold]
+    fn tick_returns(&mut self, p: u32) {
+        let slot = self.slots.tick + p;
+        if self.queue.time(slot).is_none() && self.host.tick_needed(CpuId(p)) {
+            self.queue.set(slot, self.ticks.after(p, self.now));
+            self.send_ipi(p);
+        }
+    }
+
+    /// The tick of a pCPU has been handled.
+    #[inline]
+    pub(crate) fn tick_handled(&mut self, p: u32) {
+        if self.has_nohz && !self.host.tick_needed(CpuId(p)) {
+            self.queue.cancel(self.slots.tick + p);
+        }
+    }
+
+    /// A guest keeps off other vCPUs than before: the ticks of those come back, to push tasks off.
+    pub(crate) fn mask_ticks(&mut self, vm: u32) {
+        let m = vm as usize;
+        let (first, own) = (self.vms[m].first, self.cpu);
+        for v in first..first + self.plan.vms[m].level.topology.cpus() {
+            let cpu = self.vcpus[v as usize].cpu;
+            let ticks = self.vcpus[v as usize].timers.iter().any(|timer| timer.1 == gtimer::TICK);
+            if !ticks && self.vms[m].level.tick_needed(cpu) {
+                let next = self.vms[m].ticks.after(cpu.0, self.now);
+                self.set_guest_timer(v, gtimer::TICK, next);
+                // Its kernel programs it.
+                self.cpu = self.vcpus[v as usize].home;
+                self.inject(v, vector::IPI, Injection::Ipi);
+            }
+        }
+        self.cpu = own;
+    }
+
+    /// The same as [`queue_grew`](Self::queue_grew) for vCPU `to`, by code that runs on vCPU `v` of its guest.
+    #[cold]
+    pub(crate) fn guest_queue_grew(&mut self, v: u32, to: u32) {
+        let vcpu = &self.vcpus[to as usize];
+        let (vm, cpu) = (vcpu.vm as usize, vcpu.cpu);
+        let ticks = vcpu.timers.iter().any(|timer| timer.1 == gtimer::TICK);
+        if ticks || !self.vms[vm].level.tick_needed(cpu) {
+            return;
+        }
+        let next = self.vms[vm].ticks.after(cpu.0, self.now);
+        self.set_guest_timer(to, gtimer::TICK, next);
+        if to == v {
+            self.guest_program(v);
+        } else {
+            self.resched_ipi(v, to);
+        }
+    }
+}

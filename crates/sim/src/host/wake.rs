@@ -1,0 +1,228 @@
+//! Host threads falling asleep and waking up, and what the host's scheduler asks for meanwhile.
+
+use vcoop_model::plan::Preemption;
+use vcoop_sched::{CpuId, EntId, Leave, Note, Waker};
+
+use crate::attribution::track::{NONE, State};
+use crate::machine::{Irq, Segment, Wait};
+use crate::queue::Ns;
+use crate::world::World;
+
+impl World<'_> {
+    /// Blocks the current thread until a time, or until somebody wakes it.
+    pub(crate) fn sleep(&mut self, p: u32, t: u32, until: Ns) {
+        self.queue.set(self.slots.sleep + t, until);
+        self.block(p, t, self.costs.timer_program_ns);
+    }
+
+    /// Blocks the current thread, which waits for something already. It pays for its way to sleep and back, and
+    /// for `more`: the scheduler has to see that as its CPU time, not as that of whoever runs next. Whom a
+    /// wake-up catches on the way goes on without having slept.
+    pub(crate) fn block(&mut self, p: u32, t: u32, more: Ns) {
+        let ns = self.costs.sleep_ns + more;
+        if ns == 0 {
+            return self.reschedule(p, Leave::Blocked);
+        }
+        let thread = &mut self.threads[t as usize];
+        thread.work.leaving = true;
+        let track = thread.track;
+        self.state(track, State::Switch);
+        self.begin(p, Segment::Overhead, ns);
+    }
+
+    /// A thread's sleep timer fires, on the pCPU where the thread set it.
+    pub(crate) fn sleep_expires(&mut self, t: u32) {
+        let thread = &self.threads[t as usize];
+        let p =
+            if thread.last_cpu == NONE { self.host.cpu_of(EntId(t)).0 } else { thread.last_cpu };
+        let p = self.timer_cpu(p);
+        self.event_on_its_way(thread.track, p);
+        self.interrupt(p, Irq::Sleep(t));
+    }
+
+    /// An interrupt that will wake a sleeping thread is about to arrive at `p`.
+    pub(crate) fn event_on_its_way(&mut self, track: u32, p: u32) {
+        let idle = matches!(self.pcpus[p as usize].segment, Segment::Idle | Segment::CState);
+        self.state(track, if idle { State::IdleExit } else { State::HostIrq });
+    }
+
+    pub(crate) fn wake_sleeper(&mut self, t: u32) {
+        // A timer that was set again while this interrupt waited belongs to a later sleep.
+        let stale = self.queue.time(self.slots.sleep + t).is_some();
+        let work = &mut self.threads[t as usize].work;
+        if !stale && matches!(work.wait, Wait::Timer | Wait::Peer | Wait::Device(_)) {
+            work.wait = Wait::No;
+            if work.server != NONE {
+                self.host_server_sleeps(t, false);
+            }
+            self.wake_thread(t, Waker::default());
+        }
+    }
+
+    pub(crate) fn wake_peer(&mut self, t: u32) {
+        let Some(thread) = self.threads.get_mut(t as usize) else { return };
+        if thread.work.wait == Wait::Peer {
+            thread.work.wait = Wait::No;
+            self.queue.cancel(self.slots.sleep + t);
+            self.wake_thread(t, self.waker());
+        } else {
+            thread.work.woken = true;
+        }
+    }
+
+    /// The thread that runs on `self.cpu`, as one that wakes another.
+    pub(crate) fn waker(&self) -> Waker {
+        let current = self.pcpus[self.cpu as usize].current;
+        Waker { ent: (current != NONE).then_some(EntId(current)), ..Waker::default() }
+    }
+
+    /// Wakes a blocked thread on `self.cpu`; `by` says for whose sake.
+    pub(crate) fn wake_thread(&mut self, t: u32, by: Waker) {
+        self.pcpus[self.cpu as usize].extra += self.costs.wakeup_ns;
+        let by = Waker { cpu: Some(CpuId(self.cpu)), ..by };
+        let thread = &mut self.threads[t as usize];
+        if std::mem::take(&mut thread.work.leaving) {
+            let (track, sampler) = (thread.track, thread.work.sampler);
+            if sampler != NONE {
+                self.tracks.event(sampler, track, self.now);
+            }
+            return;
+        }
+        if self.host.wake(self.now, EntId(t), by).is_none() {
+            return;
+        }
+        if self.spans.on {
+            self.span_wake(t);
+        }
+        self.host_notes();
+        let cpu = self.host.cpu_of(EntId(t));
+        self.queue_grew(cpu.0);
+        self.poll_sees(cpu.0);
+        let thread = &self.threads[t as usize];
+        let (track, sampler) = (thread.track, thread.work.sampler);
+        if track != NONE {
+            let target = &mut self.pcpus[cpu.index()];
+            let idle = matches!(target.segment, Segment::Idle | Segment::CState);
+            // A throttled one wakes nobody.
+            let idle = idle && !self.host.is_throttled(EntId(t));
+            if idle && target.waking == NONE {
+                target.waking = track;
+                self.tracks.set(track, State::IdleExit, self.now);
+            } else {
+                self.tracks.set(track, State::WakeToRun, self.now);
+            }
+            if sampler != NONE && thread.vcpu != NONE {
+                // Its wait for a pCPU is what is measured of a vCPU's thread.
+                self.tracks.begin(sampler, track, self.now);
+            } else if sampler != NONE {
+                self.tracks.event(sampler, track, self.now);
+            }
+            self.queued(t);
+        }
+    }
+
+    /// A tracked thread begins to wait on its run queue.
+    pub(crate) fn queued(&mut self, thread: u32) {
+        let track = self.threads[thread as usize].track;
+        if track == NONE {
+            return;
+        }
+        let cpu = self.host.cpu_of(EntId(thread)).0;
+        self.charge_ran(cpu);
+        self.tracks.wait_begins(track, &self.pcpus[cpu as usize].ran);
+        if self.host.is_throttled(EntId(thread)) {
+            self.tracks.set(track, State::Throttled, self.now);
+        }
+    }
+
+    /// Carries out what the host's scheduler asked for.
+    pub(crate) fn host_notes(&mut self) {
+        while let Some(note) = self.host.pop_note() {
+            if self.spans.on {
+                self.span_note(note);
+            }
+            match note {
+                Note::Kick { cpu, eager } => {
+                    let pc = &mut self.pcpus[cpu.index()];
+                    pc.resched = true;
+                    pc.eager |= eager;
+                    if eager || self.plan.host.preemption != Preemption::Lazy {
+                        self.send_ipi(cpu.0);
+                    }
+                }
+                Note::Moved { ent, from, to } => self.thread_moved(ent.0, from.0, to.0),
+                Note::Throttled { cpu } => self.throttle(cpu, true),
+                Note::Unthrottled { cpu } => self.throttle(cpu, false),
+                Note::Parked { ent } => self.park(ent.0, State::Throttled),
+                Note::Unparked { ent } => self.park(ent.0, State::Preempted),
+                // For those who watch.
+                Note::Credit { .. } => {}
+                Note::DeadlineChanged { cpu } => {
+                    let slot = self.slots.sched + cpu.0;
+                    match self.host.deadline(cpu) {
+                        Some(at) => self.queue.set(slot, at.max(self.now)),
+                        None => self.queue.cancel(slot),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Books who ran so far while a thread waits for a pCPU.
+    pub(crate) fn settle_thread(&mut self, t: u32) {
+        let track = self.threads[t as usize].track;
+        if track != NONE && self.tracks.waits(track) {
+            let cpu = self.host.cpu_of(EntId(t)).0;
+            self.charge_ran(cpu);
+            self.tracks.wait_goes_on(track, &self.pcpus[cpu as usize].ran, self.now);
+        }
+    }
+
+    pub(crate) fn thread_moved(&mut self, t: u32, from: u32, to: u32) {
+        self.queue_grew(to);
+        self.poll_sees(to);
+        let track = self.threads[t as usize].track;
+        if track != NONE && self.tracks.waits(track) {
+            self.charge_ran(from);
+            self.tracks.wait_ends(track, &self.pcpus[from as usize].ran, self.now);
+            self.charge_ran(to);
+            self.tracks.wait_begins(track, &self.pcpus[to as usize].ran);
+        }
+    }
+
+    pub(crate) fn throttle(&mut self, cpu: CpuId, on: bool) {
+        for t in 0..self.threads.len() as u32 {
+            let track = self.threads[t as usize].track;
+            let e = EntId(t);
+            if track == NONE || self.host.cpu_of(e) != cpu || !self.host.is_queued(e) {
+                continue;
+            }
+            let state = self.tracks.state(track);
+            if on && self.host.is_throttled(e) {
+                self.tracks.set(track, State::Throttled, self.now);
+            } else if !on && state == State::Throttled && !self.host.is_throttled(e) {
+                self.tracks.set(track, State::Preempted, self.now);
+            }
+        }
+    }
+
+    /// A waiting thread loses its right to run, or has it again.
+    fn park(&mut self, t: u32, state: State) {
+        let track = self.threads[t as usize].track;
+        if track != NONE && self.tracks.waits(track) {
+            self.tracks.set(track, state, self.now);
+        }
+    }
+
+    /// Interrupts another pCPU; several requests in flight are one interrupt.
+    pub(crate) fn send_ipi(&mut self, to: u32) {
+        if to == self.cpu {
+            return;
+        }
+        self.pcpus[self.cpu as usize].extra += self.costs.ipi_send_ns;
+        let slot = self.slots.ipi + to;
+        if self.queue.time(slot).is_none() {
+            self.queue.set(slot, self.now + self.costs.ipi_flight_ns);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! A guest's timers: its tick, its sleeps, and the one deadline the hardware holds.
+
+use vcoop_model::plan::virt::TimerMode;
+
+use crate::attribution::track::NONE;
+use crate::guest::lock::Spin;
+use crate::machine::{Exit, Wait, gtimer};
+use crate::queue::Ns;
+use crate::world::World;
+
+impl World<'_> {
+    /// Fires every guest timer that is due on this vCPU.
+    pub(crate) fn guest_timer(&mut self, v: u32) {
+        self.vcpus[v as usize].programmed = Ns::MAX;
+        while let Some(&(at, what)) = self.vcpus[v as usize].timers.last() {
+            if at > self.now {
+                break;
+            }
+            let vcpu = &mut self.vcpus[v as usize];
+            vcpu.timers.pop();
+            let (vm, cpu) = (vcpu.vm, vcpu.cpu);
+            match what {
+                gtimer::TICK => {
+                    vcpu.extra += self.costs.guest_tick_ns;
+                    vcpu.eager |= vcpu.resched;
+                    let next = self.vms[vm as usize].ticks.after(cpu.0, self.now);
+                    self.vms[vm as usize].level.tick(self.now, cpu);
+                    self.guest_notes(v);
+                    if !self.vms[vm as usize].nohz || self.vms[vm as usize].level.tick_needed(cpu) {
+                        self.set_guest_timer(v, gtimer::TICK, next);
+                    }
+                }
+                gtimer::LEVEL => {
+                    self.vms[vm as usize].level.on_deadline(self.now, cpu);
+                    self.guest_notes(v);
+                }
+                task => {
+                    let t = task - gtimer::TASKS;
+                    // Due while the handler ran: its own interrupt would be taken now.
+                    self.timer_interrupt_came(v, t);
+                    let work = &self.vms[vm as usize].tasks[t as usize];
+                    let (wait, sampler) = (work.wait, work.sampler);
+                    if work.spin == Spin::Timer {
+                        self.busy_until_now(v, t, sampler);
+                        continue;
+                    }
+                    if matches!(wait, Wait::Timer | Wait::Peer) {
+                        self.guest_wake(v, t);
+                    }
+                }
+            }
+        }
+        self.guest_program(v);
+    }
+
+    /// The handler of a vCPU's timer interrupt is entered: that ends the samples of interrupts.
+    pub(crate) fn timer_handler_entered(&mut self, v: u32) {
+        for i in (0..self.vcpus[v as usize].timers.len()).rev() {
+            let (at, what) = self.vcpus[v as usize].timers[i];
+            if at > self.now {
+                break;
+            }
+            if let Some(t) = what.checked_sub(gtimer::TASKS) {
+                self.timer_interrupt_came(v, t);
+            }
+        }
+    }
+
+    /// The interrupt of a task's timer is there, on vCPU `v`.
+    fn timer_interrupt_came(&mut self, v: u32, t: u32) {
+        let vcpu = &self.vcpus[v as usize];
+        let work = &self.vms[vcpu.vm as usize].tasks[t as usize];
+        let (sampler, probe) = (work.irq_sampler, work.irq_probe);
+        if sampler != NONE {
+            self.tracks.event(sampler, vcpu.track, self.now);
+            self.sample(sampler, probe);
+        }
+    }
+
+    /// The interrupt for which a task has kept its vCPU busy is there; on vCPU `v`, whereas the task may
+    /// have been moved.
+    fn busy_until_now(&mut self, v: u32, t: u32, sampler: u32) {
+        let vm = self.vcpus[v as usize].vm as usize;
+        if sampler != NONE {
+            let home = self.home_of(vm, t);
+            self.settle_wait(home);
+            let track = self.vcpus[home as usize].track;
+            self.tracks.event(sampler, track, self.now);
+        }
+        self.spin_ends(vm, t);
+    }
+
+    /// Sets one timer of a vCPU; replaces the one of the same name.
+    pub(crate) fn set_guest_timer(&mut self, v: u32, what: u32, at: Ns) {
+        self.cancel_guest_timer(v, what);
+        let timers = &mut self.vcpus[v as usize].timers;
+        let i = timers.partition_point(|&(t, w)| (t, w) > (at, what));
+        timers.insert(i, (at, what));
+    }
+
+    pub(crate) fn cancel_guest_timer(&mut self, v: u32, what: u32) {
+        let timers = &mut self.vcpus[v as usize].timers;
+        if let Some(i) = timers.iter().position(|&(_, w)| w == what) {
+            timers.remove(i);
+        }
+    }
+
+    /// Writes the deadline when the next timer is not the one it holds: an MSR and so an exit, or,
+    /// where a housekeeping CPU watches it, a word of the shared page. (The doorbell that the lab's
+    /// guest rings for a deadline sooner than the next look is left out.)
+    pub(crate) fn guest_program(&mut self, v: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        let next = vcpu.timers.last().map_or(Ns::MAX, |t| t.0);
+        if next == vcpu.programmed {
+            return;
+        }
+        let virt = &self.vms[vcpu.vm as usize].virt;
+        if virt.mode == TimerMode::Periodic {
+            return;
+        }
+        if virt.exitless() {
+            self.arm_lapic(v);
+        } else if !vcpu.exits.contains(&Exit::Timer) {
+            vcpu.exits.push_back(Exit::Timer);
+        }
+    }
+}

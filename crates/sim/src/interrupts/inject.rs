@@ -1,0 +1,104 @@
+//! Interrupts on their way into a guest: from timers, devices and other vCPUs.
+
+use vcoop_policy::Injection;
+use vcoop_sched::Waker;
+
+use crate::attribution::track::NONE;
+use crate::machine::{GuestSegment, Irq, Segment, vector};
+use crate::world::World;
+
+impl World<'_> {
+    /// A device fires: an interrupt on the host pCPU where its vCPU ran last.
+    pub(crate) fn device_fires(&mut self, d: u32) {
+        let (vm, i) = self.devices[d as usize];
+        let plan = &self.plan.vms[vm as usize].devices[i as usize];
+        let wait = self.device_streams[d as usize].draw(&plan.period);
+        self.queue.set(self.slots.device + d, self.now + wait.max(1));
+        let v = self.vms[vm as usize].first + plan.vcpu;
+        let (home, track) = (self.vcpus[v as usize].home, self.vcpus[v as usize].track);
+        if self.vcpus[v as usize].halted || self.is_idle_awake(v) {
+            self.event_on_its_way(track, home);
+        }
+        self.interrupt(home, Irq::Device(d));
+    }
+
+    /// The host's half of a device interrupt is done.
+    pub(crate) fn device_interrupt(&mut self, d: u32) {
+        let (vm, i) = self.devices[d as usize];
+        let plan = &self.plan.vms[vm as usize].devices[i as usize];
+        let v = self.vms[vm as usize].first + plan.vcpu;
+        if plan.nmi {
+            return self.inject(v, vector::NMI, Injection::Nmi);
+        }
+        let queue = &mut self.vcpus[v as usize].devices;
+        if !queue.contains(&d) {
+            queue.push_back(d);
+        }
+        self.inject(v, vector::DEVICE, Injection::Device);
+    }
+
+    /// A halted vCPU has something to take.
+    pub(crate) fn unhalt(&mut self, v: u32, by: Waker) {
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.halted = false;
+        let thread = vcpu.thread;
+        self.boost_woken(v);
+        self.wake_thread(thread, by);
+    }
+
+    /// Makes an interrupt pending for a vCPU and sees to it that the vCPU takes it.
+    pub(crate) fn inject(&mut self, v: u32, which: u8, kind: Injection) {
+        if self.spans.on {
+            self.span_inject(v, which);
+        }
+        self.boost_injects(v, which, kind);
+        let vcpu = &self.vcpus[v as usize];
+        if vcpu.halted {
+            if self.vms[vcpu.vm as usize].started {
+                let by = match kind {
+                    Injection::Ipi => self.waker(),
+                    // An event channel: somebody asked for it.
+                    Injection::Device if which == vector::MESSAGE => {
+                        Waker { io: true, ..self.waker() }
+                    }
+                    Injection::Device => Waker { io: true, ..Waker::default() },
+                    _ => Waker::default(),
+                };
+                self.unhalt(v, by);
+            }
+            return;
+        }
+        let p = vcpu.pcpu;
+        if p == NONE || p == self.cpu {
+            return;
+        }
+        match self.pcpus[p as usize].segment {
+            Segment::Guest => {}
+            Segment::Poll => return self.poll_sees(p),
+            _ => return, // it looks at what is pending before it enters
+        }
+        if !self.vms[vcpu.vm as usize].virt.posted {
+            return self.send_ipi(p);
+        }
+        self.vcpus[v as usize].cold.counters.posted += 1;
+        // A posted interrupt reaches the running guest without an exit; its flight is paid as part
+        // of the sender's work.
+        self.pcpus[self.cpu as usize].extra += self.costs.ipi_send_ns;
+        self.posted_now(p, v);
+    }
+
+    /// A posted interrupt finds its vCPU in guest mode.
+    pub(crate) fn posted_now(&mut self, p: u32, v: u32) {
+        if !self.guest_takes_irqs(v) {
+            return;
+        }
+        match self.vcpus[v as usize].segment {
+            GuestSegment::User | GuestSegment::Poll => {
+                self.stop_guest(p);
+                self.guest_goes_on(v);
+            }
+            GuestSegment::Rest => self.guest_sees(v, 0),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! IPIs from vCPU to vCPU: function calls, TLB shootdowns, and the ways they are sent.
+//!
+//! ```text
+//! icr      an exit for each target
+//! cluster  an exit for all targets of a cluster of 16 vCPUs
+//! pv       a hypercall for all targets within 128 vCPUs; a single target as icr
+//! posted   no exit: a vCPU that runs takes the interrupt at once, one that halts is woken by the
+//!          pCPU where it ran last, one that was preempted finds it when it is entered, or is sent it
+//!          by a hypercall that asks to boost it (`boost_receiver`)
+//! ```
+//!
+//! A function call is put into the target's queue first. A target whose queue was not empty has an
+//! interrupt on its way already and gets none.
+
+use vcoop_model::plan::virt::IpiPath;
+use vcoop_model::plan::{IpiTo, Mode};
+use vcoop_policy::{GuestEvent, Injection};
+
+use crate::attribution::track::NONE;
+use crate::guest::lock::{Call, Count, Spin};
+use crate::machine::{Exit, Irq, Segment, vector};
+use crate::world::World;
+
+/// vCPUs of a cluster in x2APIC's logical mode.
+const CLUSTER: u32 = 16;
+/// vCPUs that one hypercall reaches: a bitmap of two words.
+const HYPERCALL: u32 = 128;
+
+impl World<'_> {
+    /// A task has other vCPUs call a function.
+    pub(crate) fn call_function(&mut self, v: u32, t: u32, to: IpiTo, wait: bool) {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let (first, n) = (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus());
+        let next = first + (v - first + 1) % n;
+        let mut mask = std::mem::take(&mut self.vcpus[v as usize].spin.mask);
+        mask.clear();
+        match to {
+            IpiTo::Own => mask.push(v),
+            IpiTo::Next => mask.extend((next != v).then_some(next)),
+            IpiTo::Others => mask.extend((first..first + n).filter(|c| *c != v)),
+        }
+        self.send_calls(v, t, mask, wait);
+    }
+
+    /// A task has changed its address space: the others that have it loaded flush their TLBs.
+    pub(crate) fn shoot_down(&mut self, v: u32, t: u32) {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let (first, n) = (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus());
+        let mut mask = std::mem::take(&mut self.vcpus[v as usize].spin.mask);
+        mask.clear();
+        let tasks = &self.vms[vm].tasks;
+        let space = tasks[t as usize].space;
+        // An idle vCPU has it lazily, and needs no interrupt.
+        mask.extend((first..first + n).filter(|&c| {
+            let current = self.vcpus[c as usize].current;
+            c != v && current != NONE && tasks[current as usize].space == space
+        }));
+        self.tally(vm, Count::Shootdowns, 1);
+        if self.vms[vm].sync.ipi.pv_tlb {
+            let before = mask.len();
+            mask.retain(|&c| {
+                let vcpu = &mut self.vcpus[c as usize];
+                vcpu.spin.flush |= vcpu.pcpu == NONE;
+                vcpu.pcpu != NONE
+            });
+            self.tally(vm, Count::ShootdownsDeferred, (before - mask.len()) as u64);
+        }
+        self.send_calls(v, t, mask, true);
+    }
+
+    /// Sends function calls, and spins for them if asked to. `mask` is in ascending order.
+    fn send_calls(&mut self, v: u32, t: u32, mut mask: Vec<u32>, wait: bool) {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let waiter = if wait { v } else { NONE };
+        let called = mask.len() as u32;
+        mask.retain(|&c| {
+            let calls = &mut self.vcpus[c as usize].spin.calls;
+            calls.push_back(Call { waiter });
+            calls.len() == 1
+        });
+        if mask.len() > 1 {
+            self.tally(vm, Count::Multicasts, 1);
+        }
+        self.send_to(v, &mask);
+        let yields = self.vms[vm].sync.ipi.pv_yield && called > 1;
+        let cpu = &mut self.vcpus[v as usize].spin;
+        cpu.mask = mask;
+        if wait && called > 0 {
+            cpu.acks += called;
+            cpu.yields = yields;
+            let was = self.vms[vm].tasks[t as usize].mode;
+            self.vms[vm].tasks[t as usize].mode = Mode::PreemptOff;
+            self.spin(vm, t, Spin::Calls);
+            if was != Mode::PreemptOff {
+                self.guest_event(v, GuestEvent::PreemptOff);
+            }
+        }
+    }
+
+    /// Interrupts vCPUs, by the way that their VM has.
+    fn send_to(&mut self, v: u32, targets: &[u32]) {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let (path, first) = (self.vms[vm].sync.ipi.path, self.vms[vm].first);
+        let n = targets.len() as u64;
+        match (path, targets) {
+            (IpiPath::Posted, _) => {
+                self.tally(vm, Count::IpisPosted, n);
+                targets.iter().for_each(|&to| self.post_ipi(v, to));
+            }
+            (IpiPath::Icr, _) | (IpiPath::Pv, [_]) => {
+                self.tally(vm, Count::IpisIcr, n);
+                let exits = &mut self.vcpus[v as usize].exits;
+                exits.extend(targets.iter().map(|&to| Exit::Ipi(to)));
+            }
+            (IpiPath::Cluster, _) => {
+                self.tally(vm, Count::IpisCluster, n);
+                let together = |a: &u32, b: &u32| (a - first) / CLUSTER == (b - first) / CLUSTER;
+                for group in targets.chunk_by(together) {
+                    self.multicast(v, group, false);
+                }
+            }
+            (IpiPath::Pv, _) => {
+                self.tally(vm, Count::IpisPv, n);
+                let mut rest = targets;
+                while let Some(&low) = rest.first() {
+                    let (group, others) =
+                        rest.split_at(rest.partition_point(|&to| to - low < HYPERCALL));
+                    self.multicast(v, group, true);
+                    rest = others;
+                }
+            }
+        }
+    }
+
+    fn multicast(&mut self, v: u32, group: &[u32], hypercall: bool) {
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.spin.multicast.extend(group);
+        vcpu.exits.push_back(Exit::Multicast { targets: group.len() as u32, hypercall });
+    }
+
+    /// The host's work for a multicast.
+    pub(crate) fn multicast_sent(&mut self, v: u32, targets: u32) {
+        for _ in 0..targets {
+            let Some(to) = self.vcpus[v as usize].spin.multicast.pop_front() else { return };
+            self.inject(to, vector::IPI, Injection::Ipi);
+        }
+    }
+
+    /// The guest's kernel on vCPU `v` has another one look at its run queue.
+    pub(crate) fn resched_ipi(&mut self, v: u32, to: u32) {
+        let vcpu = &mut self.vcpus[v as usize];
+        let vm = vcpu.vm as usize;
+        if self.vms[vm].sync.ipi.path == IpiPath::Posted {
+            self.tally(vm, Count::IpisPosted, 1);
+            return self.post_ipi(v, to);
+        }
+        let ipi = Exit::Ipi(to);
+        if !vcpu.exits.contains(&ipi) {
+            vcpu.exits.push_back(ipi);
+        }
+    }
+
+    /// The hardware of vCPU `v` sends an IPI without an exit; the host learns of it only where it has to
+    /// wake the other.
+    fn post_ipi(&mut self, v: u32, to: u32) {
+        if to != v && self.asks_host(to) {
+            self.tally(self.vcpus[v as usize].vm as usize, Count::IpisAsked, 1);
+            let ask = Exit::Ask(to);
+            let exits = &mut self.vcpus[v as usize].exits;
+            if !exits.contains(&ask) {
+                exits.push_back(ask);
+            }
+            return;
+        }
+        let own = self.vcpus[v as usize].pcpu;
+        self.vcpus[v as usize].extra += self.costs.ipi_send_ns;
+        let target = &mut self.vcpus[to as usize];
+        let (p, home, track) = (target.pcpu, target.home, target.track);
+        if target.halted {
+            if home == own {
+                self.pcpus[own as usize].irqs.push_back(Irq::Posted(to));
+                self.vcpus[v as usize].exits.push_back(Exit::Interrupt);
+            } else {
+                self.event_on_its_way(track, home);
+                self.interrupt(home, Irq::Posted(to));
+            }
+            return;
+        }
+        target.irr |= vector::IPI;
+        target.cold.counters.injections += 1;
+        target.cold.counters.posted += 1;
+        if to == v || p == NONE {
+            return; // it looks at what is pending before it goes on
+        }
+        match self.pcpus[p as usize].segment {
+            Segment::Guest => self.posted_now(p, to),
+            Segment::Poll => self.poll_sees(p),
+            _ => {}
+        }
+    }
+
+    /// A vCPU has taken an IPI: it calls the functions in its queue.
+    pub(crate) fn calls_done(&mut self, v: u32) {
+        while let Some(call) = self.vcpus[v as usize].spin.calls.pop_front() {
+            if call.waiter == NONE {
+                continue;
+            }
+            let waiter = &mut self.vcpus[call.waiter as usize];
+            waiter.spin.acks -= 1;
+            if waiter.spin.acks > 0 {
+                continue;
+            }
+            let (vm, t) = (waiter.vm as usize, waiter.current);
+            if t != NONE && self.vms[vm].tasks[t as usize].spin == Spin::Calls {
+                self.spin_ends(vm, t);
+            }
+        }
+    }
+
+    /// Asks to yield to the first called vCPU that is preempted and not idle; false if there is none.
+    pub(crate) fn wants_yield(&mut self, v: u32) -> bool {
+        let preempted = |&&c: &&u32| {
+            let vcpu = &self.vcpus[c as usize];
+            vcpu.pcpu == NONE && vcpu.current != NONE
+        };
+        let Some(&to) = self.vcpus[v as usize].spin.mask.iter().find(preempted) else {
+            return false;
+        };
+        self.vcpus[v as usize].exits.push_back(Exit::Yield(to));
+        true
+    }
+}

@@ -1,0 +1,4 @@
+//! What tasks send each other: calls between tasks of any level, messages within a level.
+
+pub(crate) mod call;
+pub(crate) mod mailbox;

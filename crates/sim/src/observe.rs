@@ -1,0 +1,341 @@
+//! Tells an observer what the engine does. A run that nobody watches pays a test of one flag where
+//! something changes, and nothing else.
+
+use vcoop_model::trace_event::{Event, GuestWork, Left, Observer, SampleEvent, ThreadNames, Work};
+use vcoop_policy::Action;
+use vcoop_sched::{CpuId, Decision, EntId, Leave, Note};
+
+use crate::attribution::probe::Probe;
+use crate::attribution::track::{NONE, Sample};
+use crate::machine::{EXIT_NAMES, GuestSegment, Irq, Segment, vector};
+use crate::queue::Ns;
+use crate::world::World;
+
+/// Who watches, and when.
+#[derive(Debug)]
+pub(crate) struct Spans<'p> {
+    observer: Option<&'p mut dyn Observer>,
+    /// Windows that are not over, last one first.
+    windows: Vec<(Ns, Ns)>,
+    /// A window is open.
+    pub(crate) on: bool,
+    /// When the next window opens, or the open one ends.
+    pub(crate) turns: Ns,
+    ends: bool,
+}
+
+impl<'p> Spans<'p> {
+    /// Nobody watches.
+    pub(crate) fn off() -> Self {
+        Self { observer: None, windows: Vec::new(), on: false, turns: Ns::MAX, ends: false }
+    }
+
+    /// This one watches.
+    pub(crate) fn new(observer: &'p mut dyn Observer) -> Self {
+        let mut windows = observer.windows();
+        windows.reverse();
+        let turns = windows.last().map_or(Ns::MAX, |w| w.0);
+        let ends = observer.ends_with_windows();
+        Self { observer: Some(observer), windows, on: false, turns, ends }
+    }
+
+    #[inline]
+    fn tell(&mut self, at: Ns, event: Event) {
+        if let Some(observer) = &mut self.observer {
+            observer.event(at, &event);
+        }
+    }
+}
+
+fn who(number: u32) -> Option<u32> {
+    (number != NONE).then_some(number)
+}
+
+impl World<'_> {
+    /// Names everybody, if anybody asks.
+    pub(crate) fn span_cast(&mut self) {
+        if let (Some(observer), false) = (&mut self.spans.observer, self.spans.windows.is_empty()) {
+            observer.thread_names(&ThreadNames::new(self.plan, &self.labels));
+            if let Some(credit1) = self.host.credit1_mut() {
+                credit1.set_trace(true);
+            }
+        }
+    }
+
+    /// A window opens or ends, before the event that comes at or after its time; true when the run
+    /// is over with it.
+    #[cold]
+    pub(crate) fn span_turns(&mut self, next: Ns) -> bool {
+        while self.spans.turns <= next {
+            let at = self.spans.turns;
+            self.now = self.now.max(at);
+            if self.spans.on {
+                self.span_closes(at);
+                self.spans.windows.pop();
+                self.spans.turns = self.spans.windows.last().map_or(Ns::MAX, |w| w.0);
+                if self.spans.windows.is_empty() && self.spans.ends {
+                    return true;
+                }
+            } else {
+                self.spans.on = true;
+                self.spans.turns = self.spans.windows.last().map_or(Ns::MAX, |w| w.1);
+                self.span_opens(at);
+            }
+        }
+        false
+    }
+
+    fn span_opens(&mut self, at: Ns) {
+        if let Some(observer) = &mut self.spans.observer {
+            observer.opens(at);
+        }
+        for p in 0..self.pcpus.len() as u32 {
+            let to = who(self.pcpus[p as usize].current);
+            if to.is_some() {
+                let left = Left::Blocked;
+                self.spans.tell(at, Event::Switch { pcpu: p, from: None, to, left });
+            }
+            self.span_queue(p);
+        }
+        for t in 0..self.threads.len() as u32 {
+            let e = EntId(t);
+            if self.host.is_queued(e) && !self.host.is_running(e) {
+                let pcpu = self.host.cpu_of(e).0;
+                self.spans.tell(at, Event::Waits { thread: t, pcpu });
+            }
+        }
+        for v in 0..self.vcpus.len() {
+            let vcpu = &self.vcpus[v];
+            let (thread, task) = (vcpu.thread, who(vcpu.current));
+            let boosted = vcpu.driver.policy().is_boosted();
+            let budget_ns = vcpu.driver.policy().budget_left(at);
+            if task.is_some() {
+                let left = Left::Blocked;
+                self.spans.tell(at, Event::TaskSwitch { thread, task, left });
+            }
+            if boosted {
+                self.spans.tell(at, Event::Boost { thread, what: "boost", budget_ns });
+            }
+        }
+        for p in 0..self.pcpus.len() as u32 {
+            self.span_begin(p);
+        }
+        for vm in 0..self.masks.len() as u32 {
+            self.span_mask(vm);
+        }
+    }
+
+    fn span_closes(&mut self, at: Ns) {
+        self.spans.on = false;
+        if let Some(observer) = &mut self.spans.observer {
+            observer.closes(at);
+        }
+    }
+
+    /// The run is over.
+    pub(crate) fn span_ends(&mut self) {
+        if self.spans.on {
+            self.span_closes(self.now);
+        }
+        self.spans.turns = Ns::MAX;
+    }
+
+    /// A pCPU has begun another segment.
+    #[cold]
+    pub(crate) fn span_begin(&mut self, p: u32) {
+        let pc = &self.pcpus[p as usize];
+        let work = match pc.segment {
+            Segment::Idle => Work::Idle,
+            Segment::CState => Work::CState,
+            Segment::Irq => Work::Irq(pc.irqs.first().map_or("irq", irq_name)),
+            Segment::Overhead => Work::Kernel,
+            Segment::Switch => Work::Switch,
+            Segment::Entry => Work::Entry,
+            Segment::Exit(reason) => Work::Exit(EXIT_NAMES[reason.index()]),
+            Segment::User => Work::User,
+            Segment::Poll => Work::Poll,
+            Segment::Guest => Work::Guest(match self.vcpus[pc.vcpu as usize].segment {
+                GuestSegment::Irq(which) => GuestWork::Irq(vector_name(which)),
+                GuestSegment::Softirq(_) => GuestWork::Softirq,
+                GuestSegment::Overhead => GuestWork::Kernel,
+                GuestSegment::Switch => GuestWork::Switch,
+                GuestSegment::Poll => GuestWork::Poll,
+                GuestSegment::Rest => GuestWork::Rest,
+                GuestSegment::User | GuestSegment::None => GuestWork::Task,
+            }),
+        };
+        self.spans.tell(self.now, Event::Begin { pcpu: p, work });
+    }
+
+    fn span_queue(&mut self, p: u32) {
+        let length = self.host.nr_running(CpuId(p));
+        self.spans.tell(self.now, Event::Queue { pcpu: p, length });
+    }
+
+    /// A pCPU changes threads.
+    #[cold]
+    pub(crate) fn span_switch(&mut self, p: u32, prev: u32, next: u32, leave: Leave) {
+        let left = left(leave);
+        let (from, to) = (who(prev), who(next));
+        self.spans.tell(self.now, Event::Switch { pcpu: p, from, to, left });
+        if next != NONE && self.threads[next as usize].vcpu != NONE {
+            let ns = self.host.stats(EntId(next)).wait_ns;
+            self.spans.tell(self.now, Event::Steal { thread: next, ns });
+        }
+        self.span_queue(p);
+    }
+
+    /// A thread became runnable.
+    #[cold]
+    pub(crate) fn span_wake(&mut self, t: u32) {
+        let pcpu = self.host.cpu_of(EntId(t)).0;
+        self.spans.tell(self.now, Event::Wake { thread: t, pcpu, by: self.cpu });
+        self.span_queue(pcpu);
+    }
+
+    /// The host's scheduler said something.
+    #[cold]
+    pub(crate) fn span_note(&mut self, note: Note) {
+        let event = match note {
+            Note::Moved { ent, from, to } => Event::Move { thread: ent.0, from: from.0, to: to.0 },
+            Note::Throttled { cpu } => Event::Throttle { pcpu: cpu.0, on: true },
+            Note::Unthrottled { cpu } => Event::Throttle { pcpu: cpu.0, on: false },
+            Note::Parked { ent } => Event::Park { thread: ent.0, on: true },
+            Note::Unparked { ent } => Event::Park { thread: ent.0, on: false },
+            Note::Credit { what, ent, cpu } => {
+                Event::Credit { what: decision_name(what), thread: ent.0, pcpu: cpu.0 }
+            }
+            Note::Kick { .. } | Note::DeadlineChanged { .. } => return,
+        };
+        self.spans.tell(self.now, event);
+    }
+
+    /// An interrupt became pending for a vCPU.
+    #[cold]
+    pub(crate) fn span_inject(&mut self, v: u32, which: u8) {
+        let thread = self.vcpus[v as usize].thread;
+        self.spans.tell(self.now, Event::Inject { thread, what: vector_name(which), by: self.cpu });
+    }
+
+    /// A vCPU's policy acts.
+    #[cold]
+    pub(crate) fn span_action(&mut self, v: u32, action: Action) {
+        let what = match action {
+            Action::Boost(_) => "boost",
+            Action::Restore => "restore",
+            Action::Status(vcoop_abi::Status::Throttled) => "throttled",
+            Action::Denied(_) => "denied",
+            _ => return,
+        };
+        let vcpu = &self.vcpus[v as usize];
+        let (thread, budget_ns) = (vcpu.thread, vcpu.driver.policy().budget_left(self.now));
+        self.spans.tell(self.now, Event::Boost { thread, what, budget_ns });
+    }
+
+    /// A vCPU changes tasks.
+    #[cold]
+    pub(crate) fn span_task(&mut self, v: u32, leave: Leave) {
+        let vcpu = &self.vcpus[v as usize];
+        let (thread, task) = (vcpu.thread, who(vcpu.current));
+        self.spans.tell(self.now, Event::TaskSwitch { thread, task, left: left(leave) });
+    }
+
+    /// A VM uses another number of its vCPUs.
+    #[cold]
+    pub(crate) fn span_mask(&mut self, vm: u32) {
+        let vcpus = self.masks[vm as usize].width;
+        self.spans.tell(self.now, Event::Mask { vm, vcpus });
+    }
+
+    /// A guest task was woken on vCPU `to` by code on vCPU `by`.
+    #[cold]
+    pub(crate) fn span_task_wake(&mut self, to: u32, t: u32, by: u32) {
+        let (thread, by) = (self.vcpus[to as usize].thread, self.vcpus[by as usize].thread);
+        self.spans.tell(self.now, Event::TaskWake { thread, task: t, by });
+    }
+}
+
+impl Spans<'_> {
+    /// A sample is complete.
+    #[inline]
+    pub(crate) fn sample(
+        &mut self,
+        now: Ns,
+        probe: &Probe,
+        labels: &[String],
+        sample: &Sample<'_>,
+        open: bool,
+    ) {
+        let Some(observer) = &mut self.observer else { return };
+        // Of two that ran as long the first: labels are in the order of the plan.
+        let mut most = (0, 0);
+        for (i, &ns) in sample.ran_instead.iter().enumerate() {
+            if ns > most.1 {
+                most = (i, ns);
+            }
+        }
+        let label = labels.get(most.0).map_or("(idle)", String::as_str);
+        let told = SampleEvent {
+            probe: probe.name(),
+            due_ns: sample.due,
+            latency_ns: sample.latency,
+            parts: sample.parts,
+            behind: (most.1 > 0).then_some((label, most.1)),
+            counts: open || probe.counts(sample.due),
+            open,
+        };
+        observer.sample(now, &told);
+    }
+}
+
+fn left(leave: Leave) -> Left {
+    match leave {
+        Leave::Preempted | Leave::Yield => Left::Preempted,
+        Leave::Blocked => Left::Blocked,
+        Leave::Exit => Left::Exited,
+    }
+}
+
+fn irq_name(irq: Irq) -> &'static str {
+    match irq {
+        Irq::Tick => "tick",
+        Irq::Ipi => "ipi",
+        Irq::Sched => "scheduler timer",
+        Irq::Lapic(_) => "guest timer",
+        Irq::Sleep(_) => "sleep timer",
+        Irq::Boost(_) => "policy timer",
+        Irq::Device(_) => "device",
+        Irq::Posted(_) => "posted ipi",
+        Irq::Remote(_) => "network",
+        Irq::Storm(_) => "storm",
+        Irq::Host(_) => "host device",
+        Irq::Tune => "ratelimit tuner",
+        Irq::Accounts => "accounts of boosted vCPUs",
+        Irq::Govern(_) => "governor",
+    }
+}
+
+fn vector_name(which: u8) -> &'static str {
+    match which {
+        vector::NMI => "nmi",
+        vector::IPI => "ipi",
+        vector::TIMER => "timer",
+        vector::DEVICE => "device",
+        vector::MESSAGE => "message",
+        _ => "interrupt",
+    }
+}
+
+fn decision_name(what: Decision) -> &'static str {
+    match what {
+        Decision::Boost => "credit1 boost",
+        Decision::RatelimitHold => "credit1 ratelimit hold",
+        Decision::Tickle => "credit1 tickle",
+        Decision::TickleIdler => "credit1 tickle idler",
+        Decision::Steal => "credit1 steal",
+        Decision::Park => "credit1 park",
+        Decision::Unpark => "credit1 unpark",
+        Decision::Yield => "credit1 yield",
+        Decision::Migrate => "credit1 migrate",
+    }
+}

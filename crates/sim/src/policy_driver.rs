@@ -1,0 +1,473 @@
+//! The driver of the boost policies: carries their actions out on simulated threads, and plays the
+//! guest's half of the protocol on a simulated page.
+
+mod govern;
+mod in_use;
+pub(crate) mod preferred;
+
+use vcoop_abi::conformance::{Limits, Report, Watch, What};
+use vcoop_abi::{BoostRequest, Class, CsState, GuestWords, Intent, Status, TaskIntent};
+use vcoop_model::plan::TimelineAction;
+use vcoop_model::recording::PolicyEvent;
+use vcoop_policy::driver::{self, Port, SetError, VcpuDriver};
+use vcoop_policy::guest::{HostView, Stores};
+use vcoop_policy::repay::ACCOUNT_NS;
+use vcoop_policy::sender::{Receiver, asks_host};
+use vcoop_policy::{Actions, GuestEvent, Injection, PolicyStats, VmShared};
+use vcoop_sched::Refusal;
+use vcoop_sched::config::Policy;
+
+use crate::attribution::track::NONE;
+use crate::machine::{Exit, Irq, Vcpu};
+use crate::program::Violation;
+use crate::queue::Ns;
+use crate::world::World;
+use crate::xen::ratelimit_driver::MASTER;
+
+/// What the conformance checker of one vCPU's page found.
+#[derive(Clone, Debug)]
+pub struct PageReport {
+    /// `VM/vcpuN`.
+    pub vcpu: String,
+    /// The guest's rules; `None` for a guest that is made to break them.
+    pub guest: Option<Report>,
+    /// The host's rules.
+    pub host: Report,
+}
+
+/// The shared page of one vCPU, as both sides see it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Page {
+    intent: Intent,
+    cs: CsState,
+    request: BoostRequest,
+    ack: u64,
+    status: Status,
+    ticket: u64,
+    /// The guest's kernel is hostile: it writes what it likes and never ends a boost.
+    rogue: bool,
+    /// State of the nonsense that another vCPU scribbles here; 0 = nobody does.
+    scribbled: u64,
+}
+
+impl Page {
+    /// One reading by the host. Under a scribbler each word is nonsense, and another one the next
+    /// time; half of them are small, so that they hit the defined values or just miss them.
+    fn words(&mut self) -> GuestWords {
+        if self.scribbled == 0 {
+            return GuestWords::new(self.intent, self.cs, self.request, self.ack);
+        }
+        let mut word = || {
+            // xorshift64 (Marsaglia, 2003): never 0, and one word of state in a `Copy` page.
+            self.scribbled ^= self.scribbled << 13;
+            self.scribbled ^= self.scribbled >> 7;
+            self.scribbled ^= self.scribbled << 17;
+            let word = self.scribbled;
+            if word & 1 << 40 == 0 { word } else { word >> 32 & 0xf }
+        };
+        let (intent, cs, request) = (word(), word(), word());
+        GuestWords::from_raw(intent, cs, request, word())
+    }
+
+    fn view(&self) -> HostView {
+        HostView { status: self.status, ticket: self.ticket }
+    }
+
+    fn store(&mut self, stores: &Stores) {
+        self.intent = stores.intent.unwrap_or(self.intent);
+        self.cs = stores.cs.unwrap_or(self.cs);
+        self.request = stores.request.unwrap_or(self.request);
+        self.ack = stores.ack.unwrap_or(self.ack);
+    }
+
+    /// Asks for a boost, and claims to have begun another critical section.
+    fn ask(&mut self, preempt_off: bool) {
+        self.rogue = true;
+        self.request = BoostRequest::Boost;
+        self.cs = CsState {
+            preempt_off,
+            section: self.cs.section.wrapping_add(u32::from(preempt_off)),
+            ..CsState::default()
+        };
+    }
+}
+
+/// How a guest describes a task of this policy.
+pub(crate) fn intent(policy: Policy) -> TaskIntent {
+    match policy {
+        Policy::Fifo(prio) => TaskIntent::fifo(prio),
+        Policy::Rr(prio) => TaskIntent::rr(prio),
+        Policy::Normal { nice, .. } => {
+            TaskIntent { prio: (i16::from(nice) + 20) as u8, ..TaskIntent::FAIR }.canonical()
+        }
+        Policy::Idle => TaskIntent { prio: 39, ..TaskIntent::FAIR },
+        Policy::Deadline { .. } => TaskIntent::new(Class::Deadline, 0),
+    }
+}
+
+impl Vcpu {
+    /// Whether its kernel plays its part in boosting right now.
+    pub(crate) fn cooperates(&self) -> bool {
+        self.page.status != Status::Disabled && !self.page.rogue
+    }
+}
+
+/// A vCPU as the driver of its policy sees the simulated world.
+struct VcpuPort<'w, 'p> {
+    world: &'w mut World<'p>,
+    v: u32,
+    /// The interrupt that is to be injected.
+    vector: u8,
+}
+
+impl VcpuPort<'_, '_> {
+    fn vcpu(&mut self) -> &mut Vcpu {
+        &mut self.world.vcpus[self.v as usize]
+    }
+
+    /// What a timer costs the pCPU that programs it.
+    fn pays_timer(&mut self) {
+        let world = &mut *self.world;
+        world.pcpus[world.cpu as usize].extra += world.costs.timer_program_ns;
+    }
+}
+
+impl Port for VcpuPort<'_, '_> {
+    type Error = Refusal;
+
+    /// The simulated guest does not ask how much is left.
+    const SHOWS_BUDGET: bool = false;
+
+    fn now(&mut self) -> Ns {
+        self.world.now
+    }
+
+    #[inline(always)]
+    fn driver(&mut self) -> &mut VcpuDriver {
+        &mut self.world.vcpus[self.v as usize].driver
+    }
+
+    #[inline(always)]
+    fn with<R>(&mut self, f: impl FnOnce(&mut VcpuDriver, &mut VmShared) -> R) -> R {
+        let vcpu = &mut self.world.vcpus[self.v as usize];
+        f(&mut vcpu.driver, &mut self.world.vms[vcpu.vm as usize].shared)
+    }
+
+    fn store_ticket(&mut self, ticket: u64) {
+        self.vcpu().page.ticket = ticket;
+        self.world.watch(self.v, |page, now| page.ticket(now, ticket));
+    }
+
+    fn store_status(&mut self, status: Status) {
+        self.vcpu().page.status = status;
+        self.world.watch(self.v, |page, now| page.status(now, status));
+    }
+
+    fn store_budget(&mut self, _: Ns) {}
+
+    /// `sched_setattr` on a vCPU thread, paid by the pCPU that does it.
+    fn set_thread(&mut self, policy: Policy) -> Result<(), SetError<Refusal>> {
+        let world = &mut *self.world;
+        let thread = world.thread_of(self.v);
+        if world.host.policy(thread) == policy {
+            return Ok(());
+        }
+        world.pcpus[world.cpu as usize].extra += world.costs.setattr_ns;
+        let done = world.host.try_set_policy(world.now, thread, policy);
+        world.host_notes();
+        if done.is_ok() {
+            let p = world.host.cpu_of(thread);
+            world.queue_grew(p.0);
+            let boosted = self.vcpu().driver.policy().is_boosted();
+            self.world.watch(self.v, |page, now| page.event(now, What::Applied(boosted)));
+        }
+        done.map_err(SetError::Refused)
+    }
+
+    fn arm(&mut self, at: Option<Ns>) {
+        self.pays_timer();
+        let world = &mut *self.world;
+        let slot = world.slots.boost + self.v;
+        match at {
+            Some(at) => world.queue.set(slot, at.max(world.now)),
+            None => world.queue.cancel(slot),
+        }
+    }
+
+    fn fire(&mut self) -> Result<(), Refusal> {
+        let vector = self.vector;
+        let vcpu = self.vcpu();
+        vcpu.irr |= vector;
+        vcpu.cold.counters.injections += 1;
+        if self.world.plan.policy.boosts_on_injection() {
+            self.world.watch(self.v, |page, now| page.event(now, What::Inject));
+        }
+        Ok(())
+    }
+
+    fn words(&mut self) -> GuestWords {
+        self.vcpu().page.words()
+    }
+
+    fn is_watched(&self) -> bool {
+        self.world.spans.on || !self.world.policy_events.is_empty()
+    }
+
+    #[cold]
+    fn called(&mut self, before: &PolicyStats, actions: &Actions) {
+        if !self.world.policy_events.is_empty() {
+            self.world.count(self.v, before);
+        }
+        if self.world.spans.on {
+            actions.iter().for_each(|&action| self.world.span_action(self.v, action));
+        }
+    }
+}
+
+impl World<'_> {
+    /// Has a vCPU's policy driven, if it is one that does anything.
+    #[inline(always)]
+    fn drive(&mut self, v: u32, what: impl FnOnce(&mut VcpuPort<'_, '_>) -> Result<(), Refusal>) {
+        if self.vcpus[v as usize].has_policy {
+            self.driven(v, what);
+        }
+    }
+
+    /// Has a vCPU's policy driven.
+    #[inline(always)]
+    fn driven(&mut self, v: u32, what: impl FnOnce(&mut VcpuPort<'_, '_>) -> Result<(), Refusal>) {
+        let done = what(&mut VcpuPort { world: self, v, vector: 0 });
+        debug_assert!(done.is_ok(), "a refusal is the policy's to answer");
+    }
+
+    /// Tells the checker of a vCPU's page, where there is one.
+    #[inline(always)]
+    pub(crate) fn watch(&mut self, v: u32, tell: impl FnOnce(&mut Watch, Ns)) {
+        if let Some(Some(page)) = self.watched.get_mut(v as usize) {
+            tell(page, self.now);
+        }
+    }
+
+    /// Has every page checked that a guest and a policy use. Before anything else happens.
+    pub(crate) fn watch_pages(&mut self, limits: Limits) {
+        let checks = |v: &Vcpu| v.has_guest_half.then(|| Watch::new(limits, 0));
+        self.watched = self.vcpus.iter().map(checks).collect();
+    }
+
+    /// What the checkers found.
+    pub(crate) fn page_reports(&mut self) -> Vec<PageReport> {
+        let mut all = Vec::new();
+        for (v, watched) in self.watched.iter_mut().enumerate() {
+            let Some(watch) = watched else { continue };
+            watch.event(self.now, What::End);
+            let (guest, host) = watch.reports();
+            let vcpu = &self.vcpus[v];
+            all.push(PageReport {
+                vcpu: format!("{}/vcpu{}", self.plan.vms[vcpu.vm as usize].name, vcpu.cpu.0),
+                guest: (!vcpu.page.rogue).then_some(guest),
+                host,
+            });
+        }
+        all
+    }
+
+    /// Counts by time what a policy did since `before`.
+    fn count(&mut self, v: u32, before: &PolicyStats) {
+        let after = self.vcpus[v as usize].driver.policy().stats();
+        let Some(at) = self.now.checked_sub(self.plan.warmup_ns) else { return };
+        let name = &self.plan.vms[self.vcpus[v as usize].vm as usize].label;
+        let Some(events) = self.policy_events.iter_mut().find(|e| e.vm == *name) else { return };
+        for (event, n) in [
+            (PolicyEvent::Boost, after.boosts.saturating_sub(before.boosts)),
+            (PolicyEvent::Throttle, after.throttles.saturating_sub(before.throttles)),
+            (PolicyEvent::Denied, after.denied.saturating_sub(before.denied)),
+        ] {
+            (0..n).for_each(|_| events.book(at, event));
+        }
+    }
+
+    /// What a hostile kernel on vCPU `v` does.
+    pub(crate) fn violate_protocol(&mut self, v: u32, violation: Violation) {
+        let (first, vcpus) = {
+            let vm = self.vcpus[v as usize].vm as usize;
+            (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus())
+        };
+        let vcpu = &mut self.vcpus[v as usize];
+        match violation {
+            Violation::Ask { preempt_off } => vcpu.page.ask(preempt_off),
+            Violation::Scribble => {
+                let next = first + (v - first + 1) % vcpus;
+                self.vcpus[next as usize].page.scribbled = u64::from(next) + 1;
+            }
+            Violation::Notify(request) => {
+                vcpu.page.rogue = true;
+                vcpu.page.request = request;
+                vcpu.exits.push_back(Exit::Notify);
+            }
+            Violation::Register(what) => {
+                vcpu.page.rogue = true;
+                vcpu.page.request = BoostRequest::Boost;
+                vcpu.exits.push_back(Exit::Register(what));
+            }
+            Violation::TripleFault => {
+                let name = &self.plan.vms[self.vcpus[v as usize].vm as usize].name;
+                self.fault = Some(format!("VM {name}, vCPU {}: triple fault", v - first));
+            }
+        }
+    }
+
+    pub(crate) fn boost_registered(&mut self, v: u32, on: bool) {
+        self.watch(v, |page, now| page.event(now, What::Registered(on)));
+        self.drive(v, |port| driver::register(port, on));
+    }
+
+    /// Makes an interrupt pending for a vCPU, with the boost that its policy gives. The sender of an IPI
+    /// asks for its receiver, if that does not run.
+    pub(crate) fn boost_injects(&mut self, v: u32, vector: u8, kind: Injection) {
+        let asked = kind == Injection::Ipi && self.vcpus[v as usize].pcpu == NONE;
+        let mut port = VcpuPort { world: self, v, vector };
+        let done = if port.vcpu().has_policy {
+            driver::inject(&mut port, kind, asked)
+        } else {
+            port.fire()
+        };
+        debug_assert!(done.is_ok(), "a refusal is the policy's to answer");
+    }
+
+    /// A vCPU has lost its pCPU with an IPI pending: the sender asks for it.
+    pub(crate) fn boost_asked(&mut self, v: u32) {
+        self.drive(v, |port| driver::asked(port));
+    }
+
+    /// Whether the sender of an IPI to `v` that would not exit has the host send it, and boost `v`.
+    pub(crate) fn asks_host(&self, v: u32) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        vcpu.driver.policy().hears_senders()
+            && asks_host(Receiver {
+                preempted: vcpu.pcpu == NONE,
+                idle: vcpu.halted || vcpu.current == NONE,
+                status: vcpu.page.status,
+            })
+    }
+
+    #[inline]
+    pub(crate) fn boost_exit(&mut self, v: u32) {
+        self.drive(v, |port| driver::exit(port));
+    }
+
+    pub(crate) fn boost_notify(&mut self, v: u32) {
+        let page = &self.vcpus[v as usize].page;
+        if !page.rogue && page.scribbled == 0 {
+            self.watch(v, |page, now| page.event(now, What::Notify));
+        }
+        self.drive(v, |port| driver::notify(port, false));
+    }
+
+    pub(crate) fn boost_halted(&mut self, v: u32) {
+        self.watch(v, |page, now| page.event(now, What::Halted(true)));
+        self.drive(v, |port| driver::halt(port, true));
+    }
+
+    pub(crate) fn boost_woken(&mut self, v: u32) {
+        self.watch(v, |page, now| page.event(now, What::Halted(false)));
+        self.drive(v, |port| driver::halt(port, false));
+    }
+
+    pub(crate) fn boost_timer(&mut self, v: u32) {
+        self.drive(v, |port| driver::timer(port));
+    }
+
+    /// Policies that give boosted time back want to know what their threads ran.
+    pub(crate) fn accounts_due(&mut self) {
+        self.queue.set(self.slots.accounts, self.now + ACCOUNT_NS);
+        self.interrupt(MASTER, Irq::Accounts);
+    }
+
+    /// Tells them.
+    pub(crate) fn accounts(&mut self) {
+        self.charge_all();
+        for v in 0..self.vcpus.len() as u32 {
+            if self.vcpus[v as usize].driver.policy().repays() {
+                let total = self.time_of(v);
+                self.drive(v, |port| driver::account(port, total));
+            }
+        }
+    }
+
+    /// Every vCPU's thread is there.
+    ///
+    /// # Errors
+    /// The means of a `static` policy that the host's scheduler refuses.
+    pub(crate) fn start(&mut self) -> Result<(), Refusal> {
+        for v in 0..self.vcpus.len() as u32 {
+            let registered = self.plan.vms[self.vcpus[v as usize].vm as usize].cooperative;
+            if registered {
+                self.watch(v, |page, now| page.event(now, What::Registered(true)));
+            }
+            driver::start(&mut VcpuPort { world: self, v, vector: 0 }, registered)?;
+        }
+        if self.vcpus.iter().any(|v| v.driver.policy().repays()) {
+            self.queue.set(self.slots.accounts, self.now);
+        }
+        // A scheduler may have timers before anything runs.
+        self.host_notes();
+        Ok(())
+    }
+
+    /// Something happened in a guest's kernel: its half of the protocol.
+    #[inline]
+    pub(crate) fn guest_event(&mut self, v: u32, event: GuestEvent) {
+        let vcpu = &mut self.vcpus[v as usize];
+        // A half that nobody listens to need not run: switching the policy on is not possible for a
+        // vCPU without one, and a rogue kernel never had it.
+        if !vcpu.has_guest_half || vcpu.page.rogue {
+            return;
+        }
+        let step = vcpu.half.on(event, vcpu.page.view());
+        self.guest_stores(v, &step.stores);
+        if !step.check {
+            return;
+        }
+        let vcpu = &mut self.vcpus[v as usize];
+        let end = vcpu.half.check(vcpu.page.view());
+        if end.notify && !vcpu.exits.contains(&Exit::Notify) {
+            vcpu.exits.push_back(Exit::Notify);
+        }
+        self.guest_stores(v, &end.stores);
+    }
+
+    fn guest_stores(&mut self, v: u32, stores: &Stores) {
+        self.vcpus[v as usize].page.store(stores);
+        if !self.watched.is_empty() {
+            self.watch(v, |page, now| {
+                stores.intent.iter().for_each(|&intent| page.intent(now, intent));
+                stores.cs.iter().for_each(|&cs| page.cs(now, cs));
+                stores.request.iter().for_each(|&request| page.request(now, request));
+                stores.ack.iter().for_each(|&ack| page.ack(now, ack));
+            });
+        }
+    }
+
+    /// A switch of the timeline.
+    pub(crate) fn apply_timeline(&mut self, action: &TimelineAction) {
+        match *action {
+            TimelineAction::Boost { vm, on } => {
+                for (i, shared) in self.vms.iter_mut().map(|vm| &mut vm.shared).enumerate() {
+                    match vm {
+                        None => shared.set_global(on),
+                        Some(vm) if vm as usize == i => shared.set_vm(on),
+                        Some(_) => {}
+                    }
+                }
+                for v in 0..self.vcpus.len() as u32 {
+                    self.drive(v, |port| driver::enable(port));
+                }
+            }
+            TimelineAction::VcpuPolicy { vm, vcpu, policy } => {
+                let v = self.vms[vm as usize].first + vcpu;
+                self.driven(v, |port| driver::rebase(port, policy));
+            }
+            TimelineAction::Prefer { .. } => self.prefer(action),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The driver of governors: looks at a VM once an interval, and has its guest use more or fewer vCPUs.
+//!
+//! A governor that goes by steal is the guest's own: it costs vCPU 0 a tick's time, and sees what the
+//! guest's kernel sees (run time and run delay of each vCPU; a wait that is not over is in neither).
+//! One that goes by the host's word costs a pCPU a timer interrupt, and for each mask written what a
+//! change of a thread's policy costs, which is more work.
+
+use vcoop_model::plan::{HostSched, TimelineAction};
+use vcoop_policy::govern::{CpuTime, Host, Member};
+use vcoop_sched::{CpuId, EntId};
+
+use crate::machine::Irq;
+use crate::queue::Ns;
+use crate::world::World;
+use crate::xen::ratelimit_driver::MASTER;
+
+impl Host for World<'_> {
+    fn cpu_time(&self, vm: usize, vcpu: u32) -> CpuTime {
+        self.time_of(self.vms[vm].first + vcpu)
+    }
+
+    fn own_ns(&self) -> Ns {
+        let own = 0..self.plan.host_tasks.len() as u32;
+        own.map(|t| self.host.stats(EntId(t)).exec_ns).sum()
+    }
+
+    fn pcpus(&self) -> u32 {
+        self.pcpus.len() as u32
+    }
+
+    fn member(&self, vm: usize) -> Member {
+        let weight = |group: usize| match &self.plan.host.sched {
+            HostSched::Linux(level) => level.groups.get(group).copied(),
+            HostSched::Pool(pool) => pool.partitions.get(group).map(|p| u64::from(p.weight)),
+            HostSched::Credit1(_) => None,
+        };
+        let plan = &self.plan.vms[vm];
+        let vcpus = plan.level.topology.cpus();
+        let govern = &plan.virt.govern;
+        Member {
+            used: (0..vcpus).map(|vcpu| self.cpu_time(vm, vcpu)).sum(),
+            width: self.masks[vm].width,
+            vcpus,
+            weight: plan.group.and_then(|g| weight(usize::from(g))),
+            entitled: govern.entitled.unwrap_or(0),
+            folds: govern.kind.is_some() && govern.takes_part,
+        }
+    }
+}
+
+impl World<'_> {
+    /// The interval of a VM's governor is over.
+    pub(crate) fn govern_due(&mut self, vm: u32) {
+        let Some(driver) = &self.governors[vm as usize] else { return };
+        self.queue.set(self.slots.govern + vm, self.now + driver.interval_ns());
+        if driver.goes_by_host() {
+            return self.interrupt(MASTER, Irq::Govern(vm));
+        }
+        let first = self.vms[vm as usize].first;
+        self.vcpus[first as usize].extra += self.costs.guest_tick_ns;
+        self.govern(vm);
+    }
+
+    /// A governor looks, and its word is carried out.
+    pub(crate) fn govern(&mut self, vm: u32) {
+        let m = vm as usize;
+        if !self.vms[m].started {
+            return;
+        }
+        self.charge_all();
+        let Some(mut driver) = self.governors[m].take() else { return };
+        let width = driver.look(self.now, self);
+        let by_host = driver.goes_by_host();
+        self.governors[m] = Some(driver);
+        if let Some(width) = width {
+            if by_host {
+                self.pcpus[MASTER as usize].extra += self.costs.setattr_ns;
+            }
+            self.fold(vm, width);
+        }
+    }
+
+    /// Run time and run delay of a vCPU since its thread began.
+    pub(crate) fn time_of(&self, v: u32) -> CpuTime {
+        let stats = self.host.stats(EntId(self.vcpus[v as usize].thread));
+        CpuTime { busy_ns: stats.exec_ns, steal_ns: stats.wait_ns }
+    }
+
+    /// A switch of the timeline that sets a mask by hand.
+    pub(crate) fn prefer(&mut self, action: &TimelineAction) {
+        if let TimelineAction::Prefer { vm, vcpus } = action {
+            let preferred = vcpus.iter().map(|&c| CpuId(c)).collect();
+            self.set_mask(*vm, &preferred);
+        }
+    }
+}

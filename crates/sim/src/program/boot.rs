@@ -1,0 +1,72 @@
+//! The boot of a VM of a storm.
+
+use vcoop_model::plan::{Dist, Mode, Target};
+
+use super::Op;
+use crate::queue::Ns;
+use vcoop_model::rng::Stream;
+
+/// How long a hog's run is; it is of no consequence.
+const RUN_NS: Ns = 1_000_000_000;
+
+/// [`Program::Boot`](vcoop_model::plan::Program::Boot) in execution.
+///
+/// `Burst -> [Call -> Await ->] Burst -> ...`, after the last round `Login -> Over`.
+#[derive(Clone, Debug)]
+pub(super) struct Boot {
+    pub(super) rounds: u32,
+    pub(super) burst: Dist,
+    pub(super) every: u32,
+    pub(super) long: Dist,
+    pub(super) server: Option<(Target, u32)>,
+    pub(super) hog: bool,
+    pub(super) done: u32,
+    pub(super) at: Booting,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Booting {
+    Burst,
+    Call,
+    Await,
+    Login,
+    Over,
+}
+
+impl Boot {
+    pub(super) fn next(&mut self, rng: &mut Stream) -> Op {
+        match self.at {
+            Booting::Burst => {
+                let mut ns = rng.draw(&self.burst);
+                self.done += 1;
+                if self.every > 0 && self.done.is_multiple_of(self.every) {
+                    ns += rng.draw(&self.long);
+                }
+                self.at = match self.server {
+                    Some(_) => Booting::Call,
+                    None => self.round_ends(),
+                };
+                Op::Run { ns, mode: Mode::User }
+            }
+            Booting::Call => {
+                self.at = Booting::Await;
+                // Without a server this stage is not reached.
+                self.server.map_or(Op::Exit, |(server, irq_vcpu)| Op::Call { server, irq_vcpu })
+            }
+            Booting::Await => {
+                self.at = self.round_ends();
+                Op::Await
+            }
+            Booting::Login => {
+                self.at = Booting::Over;
+                Op::Login
+            }
+            Booting::Over if self.hog => Op::Run { ns: RUN_NS, mode: Mode::User },
+            Booting::Over => Op::Exit,
+        }
+    }
+
+    fn round_ends(&self) -> Booting {
+        if self.done < self.rounds { Booting::Burst } else { Booting::Login }
+    }
+}

@@ -1,0 +1,79 @@
+//! Somebody at a desktop: thinks, then waits for what an action takes.
+
+use vcoop_model::plan::{Dist, Mode, Target};
+
+use super::Op;
+use crate::queue::Ns;
+use vcoop_model::rng::Stream;
+
+/// [`Program::Desktop`](vcoop_model::plan::Program::Desktop) in execution.
+///
+/// `Think -> Act -> Burst -> [Call -> Await -> Act -> Burst -> ...] -> Respond -> Think`
+#[derive(Clone, Debug)]
+pub(super) struct Desktop {
+    pub(super) think: Dist,
+    pub(super) bursts: u32,
+    pub(super) burst: Dist,
+    pub(super) server: Option<(Target, u32)>,
+    pub(super) due: Ns,
+    pub(super) done: u32,
+    pub(super) at: Acting,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Acting {
+    Think,
+    Act,
+    Burst,
+    Call,
+    Await,
+    Respond,
+}
+
+impl Desktop {
+    pub(super) fn next(&mut self, now: Ns, rng: &mut Stream) -> Op {
+        let (then, op) = match self.at {
+            Acting::Think => {
+                // Never at this very moment: the sample's event is a timer's.
+                self.due = now + rng.draw(&self.think).max(1);
+                self.done = 0;
+                (Acting::Act, Op::SleepUntil { at: self.due, sample: true })
+            }
+            Acting::Act => (Acting::Burst, Op::Act),
+            Acting::Burst => {
+                self.done += 1;
+                let then = match self.server {
+                    _ if self.done == self.bursts => Acting::Respond,
+                    Some(_) => Acting::Call,
+                    None => Acting::Burst,
+                };
+                (then, Op::Run { ns: rng.draw(&self.burst), mode: Mode::User })
+            }
+            Acting::Call => {
+                // Without a server this stage is not reached.
+                let call = |(server, irq_vcpu)| Op::Call { server, irq_vcpu };
+                (Acting::Await, self.server.map_or(Op::Exit, call))
+            }
+            Acting::Await => (Acting::Act, Op::Await),
+            Acting::Respond => (Acting::Think, Op::Respond { due: self.due }),
+        };
+        self.at = then;
+        op
+    }
+
+    /// When the action under way was due; `None` while it thinks.
+    pub(super) fn open(&self, now: Ns) -> Option<Ns> {
+        // `Think` is what comes next only before the first sleep, and after a response.
+        (self.at != Acting::Think && self.due <= now).then_some(self.due)
+    }
+
+    /// The mean time between two actions.
+    pub(super) fn think_ns(&self) -> Ns {
+        match self.think {
+            Dist::Const(ns) => ns,
+            Dist::Uniform(low, high) => low.midpoint(high),
+            Dist::Exp { mean_ns, .. } => mean_ns,
+        }
+        .max(1)
+    }
+}
