@@ -38,7 +38,7 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.segment = segment;
         vcpu.left = ns;
-        vcpu.since = self.now;
+        vcpu.since = self.clock.now();
         vcpu.in_kernel |= segment != GuestSegment::User;
         let (p, track) = (vcpu.pcpu, vcpu.track);
         let state = match segment {
@@ -77,9 +77,9 @@ impl World<'_> {
     pub(crate) fn stop_guest(&mut self, p: u32) {
         let v = self.pcpus[p as usize].vcpu;
         let vcpu = &mut self.vcpus[v as usize];
-        let ran = self.now - vcpu.since;
+        let ran = self.clock.now() - vcpu.since;
         vcpu.left -= ran;
-        vcpu.since = self.now;
+        vcpu.since = self.clock.now();
         if vcpu.segment == GuestSegment::User {
             let (vm, t) = (vcpu.vm as usize, vcpu.current as usize);
             let done = self.work_done(p, ran);
@@ -287,7 +287,7 @@ impl World<'_> {
         let Some(t) = self.plan.vms[vm as usize].devices[i as usize].wakes else { return };
         let work = &mut self.vms[vm as usize].tasks[t as usize];
         if let Wait::Device(due) = work.wait
-            && self.now >= due
+            && self.clock.now() >= due
         {
             self.guest_wake(v, t);
         }
@@ -302,7 +302,9 @@ impl World<'_> {
         let work = &mut self.vms[vm].tasks[t as usize];
         work.wait = Wait::No;
         let sampler = work.sampler;
-        let Some(to) = self.vms[vm].level.wake(self.now, EntId(t), Some(cpu)) else { return };
+        let Some(to) = self.vms[vm].level.wake(self.clock.now(), EntId(t), Some(cpu)) else {
+            return;
+        };
         if self.spans.on {
             self.span_task_wake(first + to.0, t, v);
         }
@@ -312,7 +314,7 @@ impl World<'_> {
         if sampler != NONE {
             self.settle_wait(first + to.0);
             let track = self.vcpus[(first + to.0) as usize].track;
-            self.tracks.event(sampler, track, self.now);
+            self.tracks.event(sampler, track, self.clock.now());
         }
         self.server_is(first + to.0, t, false);
         // Without a policy nobody asks how urgent the task is.
@@ -364,7 +366,7 @@ impl World<'_> {
                         self.settle_wait(first + from.0);
                         self.settle_wait(first + to.0);
                         let track = self.vcpus[(first + to.0) as usize].track;
-                        self.tracks.moved(sampler, track, self.now);
+                        self.tracks.moved(sampler, track, self.clock.now());
                     }
                     self.server_is(first + to.0, ent.0, false);
                     if self.vms[vm].nohz {
@@ -399,7 +401,7 @@ impl World<'_> {
         vcpu.eager = false;
         let (vm, cpu, prev) = (vcpu.vm as usize, vcpu.cpu, vcpu.current);
         let pushed = self.pushed_off(vm);
-        let next = self.vms[vm].level.schedule(self.now, cpu, leave).map_or(NONE, |e| e.0);
+        let next = self.vms[vm].level.schedule(self.clock.now(), cpu, leave).map_or(NONE, |e| e.0);
         self.charge_pushes(v, pushed);
         self.guest_notes(v);
         if next == prev {
@@ -431,7 +433,7 @@ impl World<'_> {
         }
         let full = self.vms[vm].nohz && !self.vms[vm].level.tick_needed(cpu);
         if !full && !self.vcpus[v as usize].timers.iter().any(|t| t.1 == gtimer::TICK) {
-            let next = self.vms[vm].ticks.after(cpu.0, self.now);
+            let next = self.vms[vm].ticks.after(cpu.0, self.clock.now());
             self.set_guest_timer(v, gtimer::TICK, next);
             self.guest_program(v);
         }
@@ -452,7 +454,7 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.in_kernel = true;
         let (vm, track) = (vcpu.vm as usize, vcpu.track);
-        let now = self.now;
+        let now = self.clock.now();
         let work = &mut self.vms[vm].tasks[t as usize];
         let Some(runner) = work.runner.as_mut() else { return false };
         let (was, holds) = (work.mode, work.holds);

@@ -21,6 +21,7 @@ use vcoop_policy::Injection;
 use vcoop_sched::{CpuId, EntId, Leave};
 
 use crate::attribution::track::{NONE, State};
+use crate::clock::Event;
 use crate::machine::{Exit, Irq, Segment, Wait, vector};
 use crate::program::Op;
 use crate::queue::Ns;
@@ -36,8 +37,8 @@ impl World<'_> {
     pub(crate) fn begin(&mut self, p: u32, segment: Segment, ns: Ns) {
         let pc = &mut self.pcpus[p as usize];
         pc.segment = segment;
-        pc.since = self.now;
-        self.queue.set(self.slots.segment + p, self.now + ns);
+        pc.since = self.clock.now();
+        self.clock.set(Event::Segment(p), self.clock.now() + ns);
         if self.spans.on {
             self.span_begin(p);
         }
@@ -46,7 +47,7 @@ impl World<'_> {
     /// An interrupt arrives at a pCPU.
     pub(crate) fn interrupt(&mut self, p: u32, irq: Irq) {
         if irq == Irq::Tick {
-            self.queue.set(self.slots.tick + p, self.now + self.ticks.period);
+            self.clock.set(Event::Tick(p), self.clock.now() + self.ticks.period);
         }
         self.pcpus[p as usize].irqs.push_back(irq);
         match self.pcpus[p as usize].segment {
@@ -73,7 +74,7 @@ impl World<'_> {
     /// Stops user work with what is left of it.
     pub(crate) fn stop_user(&mut self, p: u32) {
         let pc = &self.pcpus[p as usize];
-        let (ran, thread) = (self.now - pc.since, pc.current as usize);
+        let (ran, thread) = (self.clock.now() - pc.since, pc.current as usize);
         let done = self.work_done(p, ran);
         let work = &mut self.threads[thread].work;
         let needs = work.needs();
@@ -195,7 +196,7 @@ impl World<'_> {
         pc.at_point = false;
         let prev = pc.current;
         let waking = std::mem::replace(&mut pc.waking, NONE);
-        let next = self.host.schedule(self.now, CpuId(p), leave).map_or(NONE, |e| e.0);
+        let next = self.host.schedule(self.clock.now(), CpuId(p), leave).map_or(NONE, |e| e.0);
         self.host_notes();
         if next == prev {
             return self.goes_on(p);
@@ -212,7 +213,7 @@ impl World<'_> {
         }
         if waking != NONE && self.tracks.state(waking) == State::IdleExit {
             // The idle exit was for it; somebody else was chosen, or it will be chosen now.
-            self.tracks.set(waking, State::WakeToRun, self.now);
+            self.tracks.set(waking, State::WakeToRun, self.clock.now());
         }
         let pc = &mut self.pcpus[p as usize];
         pc.current = next;
@@ -224,8 +225,8 @@ impl World<'_> {
         (pc.vcpu, pc.ran_label) = (thread.vcpu, thread.work.label);
         let ns =
             self.costs.context_switch_ns + std::mem::take(&mut pc.extra) + self.switch_in(p, next);
-        if self.queue.time(self.slots.tick + p).is_none() && self.host.tick_needed(CpuId(p)) {
-            self.queue.set(self.slots.tick + p, self.ticks.after(p, self.now));
+        if !self.clock.is_pending(Event::Tick(p)) && self.host.tick_needed(CpuId(p)) {
+            self.clock.set(Event::Tick(p), self.ticks.after(p, self.clock.now()));
         }
         self.begin(p, Segment::Switch, ns);
     }
@@ -238,7 +239,7 @@ impl World<'_> {
         if vcpu != NONE {
             let v = &mut self.vcpus[vcpu as usize];
             v.pcpu = NONE;
-            v.off_since = self.now;
+            v.off_since = self.clock.now();
             self.watch(vcpu, |page, now| page.off(now, true));
             let v = &self.vcpus[vcpu as usize];
             if v.hv_at != Ns::MAX && self.vms[v.vm as usize].virt.sw_on_preempt {
@@ -250,10 +251,10 @@ impl World<'_> {
         }
         let waits = matches!(leave, Leave::Preempted | Leave::Yield);
         if track != NONE && waits {
-            self.tracks.set(track, State::Preempted, self.now);
+            self.tracks.set(track, State::Preempted, self.clock.now());
             self.queued(prev);
         } else if track != NONE {
-            self.tracks.set(track, State::Asleep, self.now);
+            self.tracks.set(track, State::Asleep, self.clock.now());
         }
         if waits && vcpu != NONE && self.vcpus[vcpu as usize].irr & vector::IPI != 0 {
             // It ran when the IPI was sent, and lost its pCPU before it took it.
@@ -273,8 +274,8 @@ impl World<'_> {
         }
         let (track, vcpu) = (thread.track, thread.vcpu);
         if track != NONE {
-            self.tracks.set(track, State::Switch, self.now);
-            self.tracks.wait_ends(track, &self.pcpus[p as usize].ran, self.now);
+            self.tracks.set(track, State::Switch, self.clock.now());
+            self.tracks.wait_ends(track, &self.pcpus[p as usize].ran, self.clock.now());
         }
         if vcpu == NONE {
             return 0;
@@ -288,7 +289,7 @@ impl World<'_> {
         self.watch(vcpu, |page, now| page.off(now, false));
         let v = &self.vcpus[vcpu as usize];
         if v.current != NONE && !v.halted {
-            let stolen = self.now - v.off_since;
+            let stolen = self.clock.now() - v.off_since;
             let (vm, cpu) = (v.vm, v.cpu);
             self.vms[vm as usize].level.stolen(cpu, stolen);
         }
@@ -316,7 +317,7 @@ impl World<'_> {
                 // Between two operations there is no kernel section to protect.
                 return self.reschedule(p, Leave::Preempted);
             }
-            let now = self.now;
+            let now = self.clock.now();
             let work = &mut self.threads[t as usize].work;
             let Some(runner) = work.runner.as_mut() else { return };
             match if free < FREE_OPS { runner.next(now) } else { FREE_RUN } {
@@ -455,7 +456,7 @@ impl World<'_> {
     fn handle_irq(&mut self, p: u32, irq: Irq) {
         match irq {
             Irq::Tick => {
-                self.host.tick(self.now, CpuId(p));
+                self.host.tick(self.clock.now(), CpuId(p));
                 let pc = &mut self.pcpus[p as usize];
                 pc.eager |= pc.resched;
                 self.host_notes();
@@ -463,7 +464,7 @@ impl World<'_> {
             }
             Irq::Ipi | Irq::Host(_) => {}
             Irq::Sched => {
-                self.host.on_deadline(self.now, CpuId(p));
+                self.host.on_deadline(self.clock.now(), CpuId(p));
                 self.host_notes();
             }
             Irq::Lapic(v) => self.timer_interrupt(v),
@@ -484,11 +485,11 @@ impl World<'_> {
         if sampler == NONE {
             return;
         }
-        if let Some(sample) = self.tracks.sample(sampler, self.now)
+        if let Some(sample) = self.tracks.sample(sampler, self.clock.now())
             && probe != NONE
         {
             let probe = &mut self.probes[probe as usize];
-            self.spans.sample(self.now, probe, &self.labels, &sample, false);
+            self.spans.sample(self.clock.now(), probe, &self.labels, &sample, false);
             probe.record(&sample);
         }
     }

@@ -28,7 +28,8 @@
 //! `examples/ratio_study.rs` of the repository is a study of some fifty lines. What the crate holds:
 //!
 //! ```text
-//! queue          what happens next: one pending event per timer-owning entity
+//! clock          what time it is, and what happens next
+//! queue          one pending event per timer-owning entity, in a timing wheel
 //! inline_queue   queues that mostly hold one item
 //! machine        what a machine is made of, and what its parts can be doing
 //! setup          from a plan to a world at time zero
@@ -59,6 +60,7 @@
 //! ```
 
 mod attribution;
+mod clock;
 mod guest;
 mod host;
 mod inline_queue;

@@ -68,7 +68,7 @@ impl World<'_> {
     pub(crate) fn span_turns(&mut self, next: Ns) -> bool {
         while self.spans.turns <= next {
             let at = self.spans.turns;
-            self.now = self.now.max(at);
+            self.clock.pass(at);
             if self.spans.on {
                 self.span_closes(at);
                 self.spans.windows.pop();
@@ -135,7 +135,7 @@ impl World<'_> {
     /// The run is over.
     pub(crate) fn span_ends(&mut self) {
         if self.spans.on {
-            self.span_closes(self.now);
+            self.span_closes(self.clock.now());
         }
         self.spans.turns = Ns::MAX;
     }
@@ -164,12 +164,12 @@ impl World<'_> {
                 GuestSegment::User | GuestSegment::None => GuestWork::Task,
             }),
         };
-        self.spans.tell(self.now, Event::Begin { pcpu: p, work });
+        self.spans.tell(self.clock.now(), Event::Begin { pcpu: p, work });
     }
 
     fn span_queue(&mut self, p: u32) {
         let length = self.host.nr_running(CpuId(p));
-        self.spans.tell(self.now, Event::Queue { pcpu: p, length });
+        self.spans.tell(self.clock.now(), Event::Queue { pcpu: p, length });
     }
 
     /// A pCPU changes threads.
@@ -177,10 +177,10 @@ impl World<'_> {
     pub(crate) fn span_switch(&mut self, p: u32, prev: u32, next: u32, leave: Leave) {
         let left = left(leave);
         let (from, to) = (who(prev), who(next));
-        self.spans.tell(self.now, Event::Switch { pcpu: p, from, to, left });
+        self.spans.tell(self.clock.now(), Event::Switch { pcpu: p, from, to, left });
         if next != NONE && self.threads[next as usize].vcpu != NONE {
             let ns = self.host.stats(EntId(next)).wait_ns;
-            self.spans.tell(self.now, Event::Steal { thread: next, ns });
+            self.spans.tell(self.clock.now(), Event::Steal { thread: next, ns });
         }
         self.span_queue(p);
     }
@@ -189,7 +189,7 @@ impl World<'_> {
     #[cold]
     pub(crate) fn span_wake(&mut self, t: u32) {
         let pcpu = self.host.cpu_of(EntId(t)).0;
-        self.spans.tell(self.now, Event::Wake { thread: t, pcpu, by: self.cpu });
+        self.spans.tell(self.clock.now(), Event::Wake { thread: t, pcpu, by: self.cpu });
         self.span_queue(pcpu);
     }
 
@@ -207,14 +207,17 @@ impl World<'_> {
             }
             Note::Kick { .. } | Note::DeadlineChanged { .. } => return,
         };
-        self.spans.tell(self.now, event);
+        self.spans.tell(self.clock.now(), event);
     }
 
     /// An interrupt became pending for a vCPU.
     #[cold]
     pub(crate) fn span_inject(&mut self, v: u32, which: u8) {
         let thread = self.vcpus[v as usize].thread;
-        self.spans.tell(self.now, Event::Inject { thread, what: vector_name(which), by: self.cpu });
+        self.spans.tell(
+            self.clock.now(),
+            Event::Inject { thread, what: vector_name(which), by: self.cpu },
+        );
     }
 
     /// A vCPU's policy acts.
@@ -228,8 +231,8 @@ impl World<'_> {
             _ => return,
         };
         let vcpu = &self.vcpus[v as usize];
-        let (thread, budget_ns) = (vcpu.thread, vcpu.driver.policy().budget_left(self.now));
-        self.spans.tell(self.now, Event::Boost { thread, what, budget_ns });
+        let (thread, budget_ns) = (vcpu.thread, vcpu.driver.policy().budget_left(self.clock.now()));
+        self.spans.tell(self.clock.now(), Event::Boost { thread, what, budget_ns });
     }
 
     /// A vCPU changes tasks.
@@ -237,21 +240,21 @@ impl World<'_> {
     pub(crate) fn span_task(&mut self, v: u32, leave: Leave) {
         let vcpu = &self.vcpus[v as usize];
         let (thread, task) = (vcpu.thread, who(vcpu.current));
-        self.spans.tell(self.now, Event::TaskSwitch { thread, task, left: left(leave) });
+        self.spans.tell(self.clock.now(), Event::TaskSwitch { thread, task, left: left(leave) });
     }
 
     /// A VM uses another number of its vCPUs.
     #[cold]
     pub(crate) fn span_mask(&mut self, vm: u32) {
         let vcpus = self.masks[vm as usize].width;
-        self.spans.tell(self.now, Event::Mask { vm, vcpus });
+        self.spans.tell(self.clock.now(), Event::Mask { vm, vcpus });
     }
 
     /// A guest task was woken on vCPU `to` by code on vCPU `by`.
     #[cold]
     pub(crate) fn span_task_wake(&mut self, to: u32, t: u32, by: u32) {
         let (thread, by) = (self.vcpus[to as usize].thread, self.vcpus[by as usize].thread);
-        self.spans.tell(self.now, Event::TaskWake { thread, task: t, by });
+        self.spans.tell(self.clock.now(), Event::TaskWake { thread, task: t, by });
     }
 }
 

@@ -18,6 +18,7 @@ use vcoop_sched::Refusal;
 use vcoop_sched::config::Policy;
 
 use crate::attribution::track::NONE;
+use crate::clock::Event;
 use crate::machine::{Exit, Irq, Vcpu};
 use crate::program::Violation;
 use crate::queue::Ns;
@@ -139,7 +140,7 @@ impl Port for VcpuPort<'_, '_> {
     const SHOWS_BUDGET: bool = false;
 
     fn now(&mut self) -> Ns {
-        self.world.now
+        self.world.clock.now()
     }
 
     #[inline(always)]
@@ -173,7 +174,7 @@ impl Port for VcpuPort<'_, '_> {
             return Ok(());
         }
         world.pcpus[world.cpu as usize].extra += world.costs.setattr_ns;
-        let done = world.host.try_set_policy(world.now, thread, policy);
+        let done = world.host.try_set_policy(world.clock.now(), thread, policy);
         world.host_notes();
         if done.is_ok() {
             let p = world.host.cpu_of(thread);
@@ -187,10 +188,10 @@ impl Port for VcpuPort<'_, '_> {
     fn arm(&mut self, at: Option<Ns>) {
         self.pays_timer();
         let world = &mut *self.world;
-        let slot = world.slots.boost + self.v;
+        let event = Event::Policy(self.v);
         match at {
-            Some(at) => world.queue.set(slot, at.max(world.now)),
-            None => world.queue.cancel(slot),
+            Some(at) => world.clock.set(event, at.max(world.clock.now())),
+            None => world.clock.cancel(event),
         }
     }
 
@@ -244,7 +245,7 @@ impl World<'_> {
     #[inline(always)]
     pub(crate) fn watch(&mut self, v: u32, tell: impl FnOnce(&mut Watch, Ns)) {
         if let Some(Some(page)) = self.watched.get_mut(v as usize) {
-            tell(page, self.now);
+            tell(page, self.clock.now());
         }
     }
 
@@ -259,7 +260,7 @@ impl World<'_> {
         let mut all = Vec::new();
         for (v, watched) in self.watched.iter_mut().enumerate() {
             let Some(watch) = watched else { continue };
-            watch.event(self.now, What::End);
+            watch.event(self.clock.now(), What::End);
             let (guest, host) = watch.reports();
             let vcpu = &self.vcpus[v];
             all.push(PageReport {
@@ -274,7 +275,7 @@ impl World<'_> {
     /// Counts by time what a policy did since `before`.
     fn count(&mut self, v: u32, before: &PolicyStats) {
         let after = self.vcpus[v as usize].driver.policy().stats();
-        let Some(at) = self.now.checked_sub(self.plan.warmup_ns) else { return };
+        let Some(at) = self.clock.now().checked_sub(self.plan.warmup_ns) else { return };
         let name = &self.plan.vms[self.vcpus[v as usize].vm as usize].label;
         let Some(events) = self.policy_events.iter_mut().find(|e| e.vm == *name) else { return };
         for (event, n) in [
@@ -379,7 +380,7 @@ impl World<'_> {
 
     /// Policies that give boosted time back want to know what their threads ran.
     pub(crate) fn accounts_due(&mut self) {
-        self.queue.set(self.slots.accounts, self.now + ACCOUNT_NS);
+        self.clock.set(Event::Accounts, self.clock.now() + ACCOUNT_NS);
         self.interrupt(MASTER, Irq::Accounts);
     }
 
@@ -407,7 +408,7 @@ impl World<'_> {
             driver::start(&mut VcpuPort { world: self, v, vector: 0 }, registered)?;
         }
         if self.vcpus.iter().any(|v| v.driver.policy().repays()) {
-            self.queue.set(self.slots.accounts, self.now);
+            self.clock.set(Event::Accounts, self.clock.now());
         }
         // A scheduler may have timers before anything runs.
         self.host_notes();

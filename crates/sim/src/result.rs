@@ -125,7 +125,7 @@ impl World<'_> {
             host_units[thread.work.label as usize] += thread.work.units;
             switches += self.host.stats(EntId(t as u32)).switches_in;
         }
-        let now = self.now;
+        let now = self.clock.now();
         let idle_ns = self
             .pcpus
             .iter()
@@ -455,7 +455,7 @@ impl World<'_> {
         Recording {
             latencies: self.probes.into_iter().map(|p| p.finish(labels)).collect(),
             scalars,
-            engine: Some(EngineStats { events: self.events, cpu_ns, sim_ns: end.now }),
+            engine: Some(EngineStats { events: self.clock.events(), cpu_ns, sim_ns: end.now }),
             marks: self.storms.marks,
             scatters,
             intervals,

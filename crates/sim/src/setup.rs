@@ -9,6 +9,7 @@ use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Pool, Schedu
 
 use crate::attribution::probe::Probe;
 use crate::attribution::track::{NONE, Tracks};
+use crate::clock::{Clock, Entities, Event};
 use crate::guest::halt_times::HaltTimes;
 use crate::guest::lock::{Shared, Spin, SpinCpu};
 use crate::guest::vcpu_virt::{VcpuVirt, VmVirt};
@@ -24,8 +25,8 @@ use crate::observe::Spans;
 use crate::policy_driver::Page;
 use crate::policy_driver::preferred::PreferredMask;
 use crate::program::Runner;
-use crate::queue::{EventQueue, Ns};
-use crate::world::{Entities, World, number};
+use crate::queue::Ns;
+use crate::world::World;
 use crate::xen::intervals::Views;
 use crate::xen::ratelimit_driver::RatelimitDriver;
 use crate::xen::storm::Storms;
@@ -46,7 +47,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let all_tasks = || plan.host_tasks.iter().chain(plan.vms.iter().flat_map(|vm| &vm.tasks));
     let remotes = all_tasks().filter(|task| task.program.is_remote()).count() as u32;
     let mut lines = DeviceLines::new(plan, seed);
-    let (slots, kinds) = number(Entities {
+    let mut clock = Clock::new(&Entities {
         pcpus,
         vcpus: vcpu_total,
         threads: threads_total,
@@ -55,12 +56,8 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         remotes,
         storms: plan.storms.len() as u32,
         lines: lines.len(),
-        views: view_times.len() as u32,
+        intervals: view_times.len() as u32,
     });
-    // At most about one event a bucket: a small host has one every few microseconds.
-    let shift = 12 - ((pcpus / 16).max(1).ilog2() * 5 / 4).min(7);
-    let mut queue = EventQueue::with_shift(kinds.len(), shift);
-
     for task in &plan.host_tasks {
         labels.of(&task.label);
     }
@@ -90,7 +87,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         (work.client, work.server) = calls.enter(task, target, 0, work.sampler);
         let tracked = work.sampler != NONE || servers.contains(&target);
         let track = if tracked { tracks.add_track() } else { NONE };
-        queue.set(slots.sleep + i as u32, task.start_ns);
+        clock.set(Event::Sleep(i as u32), task.start_ns);
         threads.push(Thread { work, vcpu: NONE, track, last_cpu: home.0 });
     }
 
@@ -154,14 +151,14 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         let started = !in_storm.contains(&(m as u32));
         for v in (first..first + n).filter(|_| started) {
             if let Some(at) = lapic::boots(&mut vcpus[v as usize], &virt, &ticks, 0) {
-                queue.set(slots.lapic + v, at);
+                clock.set(Event::Lapic(v), at);
             }
         }
         for (i, device) in vm.devices.iter().enumerate() {
             let d = devices.len();
             let mut stream = Stream::device(seed, d);
             if started {
-                queue.set(slots.device + d as u32, stream.draw(&device.period));
+                clock.set(Event::Device(d as u32), stream.draw(&device.period));
             }
             device_streams.push(stream);
             devices.push((m as u32, i as u32));
@@ -188,14 +185,14 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         vms[birth.vm as usize].birth = b;
     }
     for (s, storm) in (0..).zip(&plan.storms).filter(|(_, storm)| !storm.vms.is_empty()) {
-        queue.set(slots.storm + s, storm.begin_ns);
+        clock.set(Event::Storm(s), storm.begin_ns);
     }
     for (i, at) in (0..).zip(view_times) {
-        at.into_iter().for_each(|at| queue.set(slots.view + i, at));
+        at.into_iter().for_each(|at| clock.set(Event::Interval(i), at));
     }
 
     for (line, at) in (0..).zip(lines.first(plan)) {
-        queue.set(slots.line + line, at);
+        clock.set(Event::HostDevice(line), at);
     }
 
     host.set_nohz_full(&nohz::set(&plan.host.nohz_full));
@@ -208,11 +205,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let mut world = World {
         plan,
         costs: &plan.host.costs,
-        now: 0,
-        queue,
-        slots,
-        kinds,
-        events: 0,
+        clock,
         host,
         pcpus: (0..pcpus).map(|_| pcpu(width)).collect(),
         threads,
@@ -251,11 +244,11 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     };
     for (vm, driver) in (0..).zip(&world.governors) {
         if let Some(driver) = driver {
-            world.queue.set(slots.govern + vm, driver.interval_ns());
+            world.clock.set(Event::Govern(vm), driver.interval_ns());
         }
     }
     if let Some(tuner) = &world.tuner {
-        world.queue.set(slots.tune, tuner.first());
+        world.clock.set(Event::Ratelimit, tuner.first());
     }
     Ok(world)
 }

@@ -9,6 +9,7 @@ use vcoop_sched::{CpuId, CpuSet, EntId, Scheduler};
 
 use crate::attribution::probe::Probe;
 use crate::attribution::track::{NONE, State, Tracks};
+use crate::clock::{Clock, Event};
 use crate::guest::halt_times::HaltTimes;
 use crate::host::devices::DeviceLines;
 use crate::machine::{Irq, Pcpu, Thread, Ticks, Vcpu, Vm};
@@ -16,68 +17,16 @@ use crate::messages::call::Calls;
 use crate::messages::mailbox::Mailbox;
 use crate::observe::Spans;
 use crate::policy_driver::preferred::PreferredMask;
-use crate::queue::{EventQueue, Ns};
 use crate::xen::intervals::Views;
 use crate::xen::ratelimit_driver::RatelimitDriver;
 use crate::xen::storm::Storms;
-
-/// More events than this at one moment are a defect of the model, not a scenario.
-const STANDSTILL: u64 = 1 << 20;
-
-/// What a slot of the event queue stands for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Slot {
-    Segment(u32),
-    Irq(u32, Irq),
-    Lapic(u32),
-    Sleep(u32),
-    Boost(u32),
-    Device(u32),
-    Remote(u32),
-    Storm(u32),
-    Line(u32),
-    Tune,
-    Accounts,
-    Govern(u32),
-    Plug(u32),
-    Timeline,
-    View(u32),
-    End,
-}
-
-/// First slot of each kind.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Slots {
-    pub(crate) segment: u32,
-    pub(crate) tick: u32,
-    pub(crate) ipi: u32,
-    pub(crate) sched: u32,
-    pub(crate) lapic: u32,
-    pub(crate) boost: u32,
-    pub(crate) sleep: u32,
-    pub(crate) device: u32,
-    pub(crate) remote: u32,
-    pub(crate) storm: u32,
-    pub(crate) line: u32,
-    pub(crate) tune: u32,
-    pub(crate) accounts: u32,
-    pub(crate) govern: u32,
-    pub(crate) plug: u32,
-    pub(crate) timeline: u32,
-    pub(crate) view: u32,
-    pub(crate) end: u32,
-}
 
 /// Everything. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct World<'p> {
     pub(crate) plan: &'p Plan,
     pub(crate) costs: &'p Costs,
-    pub(crate) now: Ns,
-    pub(crate) queue: EventQueue,
-    pub(crate) slots: Slots,
-    pub(crate) kinds: Box<[Slot]>,
-    pub(crate) events: u64,
+    pub(crate) clock: Clock,
     pub(crate) host: Scheduler,
     pub(crate) pcpus: Vec<Pcpu>,
     pub(crate) threads: Vec<Thread>,
@@ -132,50 +81,41 @@ impl World<'_> {
     ) -> (crate::result::Totals, crate::result::Totals) {
         let warmup = self.plan.warmup_ns;
         let mut start = None;
-        let mut moved = 0;
-        self.queue.set(self.slots.end, warmup);
+        self.clock.set(Event::End, warmup);
         if let Some(first) = self.plan.timeline.first() {
-            self.queue.set(self.slots.timeline, first.at_ns);
+            self.clock.set(Event::Timeline, first.at_ns);
         }
-        while let Some((time, slot)) = self.queue.pop() {
-            debug_assert!(time >= self.now, "time went back");
+        while let Some((time, event)) = self.clock.next() {
             if time >= self.spans.turns && self.span_turns(time) {
                 break;
             }
-            if time > self.now {
-                self.now = time;
-                moved = self.events;
-            }
-            self.events += 1;
-            assert!(
-                self.events - moved < STANDSTILL,
-                "the model stands still at {} ns: {STANDSTILL} events at one moment",
-                self.now
-            );
-            if self.events & 0xffff == 0 && stop() {
+            self.clock.advance(time);
+            if self.clock.events() & 0xffff == 0 && stop() {
                 break;
             }
-            match self.kinds[slot as usize] {
-                Slot::Segment(p) => self.segment_ends(p),
-                Slot::Irq(p, irq) => self.interrupt(p, irq),
-                Slot::Lapic(v) => self.lapic_expires(v),
-                Slot::Sleep(t) => self.sleep_expires(t),
-                Slot::Boost(v) => self.interrupt(self.vcpus[v as usize].home, Irq::Boost(v)),
-                Slot::Device(d) => self.device_fires(d),
-                Slot::Remote(r) => self.remote_answers(r),
-                Slot::Storm(s) => self.storm_asks(s),
-                Slot::Line(l) => self.line_fires(l),
-                Slot::Tune => self.tune_due(),
-                Slot::Accounts => self.accounts_due(),
-                Slot::Govern(vm) => self.govern_due(vm),
-                Slot::Plug(vm) => self.plug(vm),
-                Slot::Timeline => self.timeline(),
-                Slot::View(i) => self.view_turns(i),
-                Slot::End if start.is_none() => {
+            match event {
+                Event::Segment(p) => self.segment_ends(p),
+                Event::Tick(p) => self.interrupt(p, Irq::Tick),
+                Event::Ipi(p) => self.interrupt(p, Irq::Ipi),
+                Event::Sched(p) => self.interrupt(p, Irq::Sched),
+                Event::Lapic(v) => self.lapic_expires(v),
+                Event::Policy(v) => self.interrupt(self.vcpus[v as usize].home, Irq::Boost(v)),
+                Event::Sleep(t) => self.sleep_expires(t),
+                Event::Device(d) => self.device_fires(d),
+                Event::Remote(r) => self.remote_answers(r),
+                Event::Storm(s) => self.storm_asks(s),
+                Event::HostDevice(l) => self.line_fires(l),
+                Event::Ratelimit => self.tune_due(),
+                Event::Accounts => self.accounts_due(),
+                Event::Govern(vm) => self.govern_due(vm),
+                Event::Hotplug(vm) => self.plug(vm),
+                Event::Timeline => self.timeline(),
+                Event::Interval(i) => self.view_turns(i),
+                Event::End if start.is_none() => {
                     start = Some(self.totals());
-                    self.queue.set(self.slots.end, warmup + self.plan.duration_ns);
+                    self.clock.set(Event::End, warmup + self.plan.duration_ns);
                 }
-                Slot::End => break,
+                Event::End => break,
             }
             if self.fault.is_some() {
                 break;
@@ -189,8 +129,8 @@ impl World<'_> {
     fn timeline(&mut self) {
         let plan = self.plan;
         while let Some(event) = plan.timeline.get(self.next_timeline) {
-            if event.at_ns > self.now {
-                self.queue.set(self.slots.timeline, event.at_ns);
+            if event.at_ns > self.clock.now() {
+                self.clock.set(Event::Timeline, event.at_ns);
                 return;
             }
             self.next_timeline += 1;
@@ -208,22 +148,22 @@ impl World<'_> {
             return;
         }
         let pc = &mut self.pcpus[p as usize];
-        pc.ran[pc.ran_label as usize] += self.now - pc.ran_since;
-        pc.ran_since = self.now;
+        pc.ran[pc.ran_label as usize] += self.clock.now() - pc.ran_since;
+        pc.ran_since = self.clock.now();
     }
 
     /// Changes a thread's attribution state, if it is tracked.
     #[inline(always)]
     pub(crate) fn state(&mut self, track: u32, state: State) {
         if track != NONE {
-            self.tracks.set(track, state, self.now);
+            self.tracks.set(track, state, self.clock.now());
         }
     }
 
     /// What runs has run until now: brings every thread's time up to date.
     pub(crate) fn charge_all(&mut self) {
         for p in 0..self.pcpus.len() as u32 {
-            self.host.charge(self.now, CpuId(p));
+            self.host.charge(self.clock.now(), CpuId(p));
         }
         self.host_notes();
     }
@@ -231,50 +171,4 @@ impl World<'_> {
     pub(crate) fn thread_of(&self, v: u32) -> EntId {
         EntId(self.vcpus[v as usize].thread)
     }
-}
-
-/// How many there are of each entity that has slots.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Entities {
-    pub(crate) pcpus: u32,
-    pub(crate) vcpus: u32,
-    pub(crate) threads: u32,
-    pub(crate) vms: u32,
-    pub(crate) devices: u32,
-    pub(crate) remotes: u32,
-    pub(crate) storms: u32,
-    pub(crate) lines: u32,
-    pub(crate) views: u32,
-}
-
-/// Names every slot, in the order of [`Slots`].
-pub(crate) fn number(n: Entities) -> (Slots, Box<[Slot]>) {
-    let mut kinds = Vec::new();
-    let slots = Slots {
-        segment: extend(&mut kinds, n.pcpus, Slot::Segment),
-        tick: extend(&mut kinds, n.pcpus, |p| Slot::Irq(p, Irq::Tick)),
-        ipi: extend(&mut kinds, n.pcpus, |p| Slot::Irq(p, Irq::Ipi)),
-        sched: extend(&mut kinds, n.pcpus, |p| Slot::Irq(p, Irq::Sched)),
-        lapic: extend(&mut kinds, n.vcpus, Slot::Lapic),
-        boost: extend(&mut kinds, n.vcpus, Slot::Boost),
-        sleep: extend(&mut kinds, n.threads, Slot::Sleep),
-        device: extend(&mut kinds, n.devices, Slot::Device),
-        remote: extend(&mut kinds, n.remotes, Slot::Remote),
-        storm: extend(&mut kinds, n.storms, Slot::Storm),
-        line: extend(&mut kinds, n.lines, Slot::Line),
-        tune: extend(&mut kinds, 1, |_| Slot::Tune),
-        accounts: extend(&mut kinds, 1, |_| Slot::Accounts),
-        govern: extend(&mut kinds, n.vms, Slot::Govern),
-        plug: extend(&mut kinds, n.vms, Slot::Plug),
-        timeline: extend(&mut kinds, 1, |_| Slot::Timeline),
-        view: extend(&mut kinds, n.views, Slot::View),
-        end: extend(&mut kinds, 1, |_| Slot::End),
-    };
-    (slots, kinds.into())
-}
-
-fn extend(kinds: &mut Vec<Slot>, n: u32, f: impl Fn(u32) -> Slot) -> u32 {
-    let first = kinds.len() as u32;
-    kinds.extend((0..n).map(f));
-    first
 }

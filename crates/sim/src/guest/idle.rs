@@ -13,6 +13,7 @@ use vcoop_policy::{GuestEvent, Idle};
 use vcoop_sched::{CpuId, Leave};
 
 use crate::attribution::track::{NONE, State};
+use crate::clock::Event;
 use crate::guest::vcpu_virt::{IdleWay, wants};
 use crate::machine::{Exit, GuestSegment, Segment, gtimer};
 use crate::queue::Ns;
@@ -26,13 +27,13 @@ impl World<'_> {
     /// else the thread goes to sleep.
     pub(crate) fn host_polls(&mut self, p: u32, v: u32) -> bool {
         let cold = &mut self.vcpus[v as usize].cold;
-        cold.halted_at = self.now;
+        cold.halted_at = self.clock.now();
         cold.polled = 0;
         let ns = cold.host_poll.ns();
         if ns == 0 {
             return false;
         }
-        cold.poll_until = self.now + ns;
+        cold.poll_until = self.clock.now() + ns;
         if !self.can_poll(p) {
             self.poll_ends(v, false);
             return false;
@@ -62,19 +63,19 @@ impl World<'_> {
             self.tend(v);
             return self.goes_on(p);
         }
-        if self.now >= until || !self.can_poll(p) {
+        if self.clock.now() >= until || !self.can_poll(p) {
             self.poll_ends(v, false);
             return self.falls_asleep(p, v);
         }
         self.state(track, State::Asleep);
-        self.begin(p, Segment::Poll, until - self.now);
+        self.begin(p, Segment::Poll, until - self.clock.now());
     }
 
     /// Polling stops for an interrupt, or ends.
     pub(crate) fn poll_stops(&mut self, p: u32) {
         let v = self.pcpus[p as usize].vcpu;
         let since = self.pcpus[p as usize].since;
-        self.vcpus[v as usize].cold.polled += self.now - since;
+        self.vcpus[v as usize].cold.polled += self.clock.now() - since;
     }
 
     fn poll_ends(&mut self, v: u32, won: bool) {
@@ -99,11 +100,7 @@ impl World<'_> {
     /// Something for a pCPU that polls: a wake-up, or somebody else who wants it.
     pub(crate) fn poll_sees(&mut self, p: u32) {
         if self.pcpus[p as usize].segment == Segment::Poll {
-            let slot = self.slots.segment + p;
-            let at = self.now + self.costs.poll_notice_ns;
-            if self.queue.time(slot).is_none_or(|due| due > at) {
-                self.queue.set(slot, at);
-            }
+            self.clock.hasten(Event::Segment(p), self.clock.now() + self.costs.poll_notice_ns);
         }
     }
 
@@ -114,7 +111,8 @@ impl World<'_> {
         if vcpu.wants & wants::HALT_TIME != 0 {
             vcpu.wants &= !wants::HALT_TIME;
             let cold = &mut vcpu.cold;
-            let halted = self.now - std::mem::replace(&mut cold.halted_at, Ns::MAX).min(self.now);
+            let halted = self.clock.now()
+                - std::mem::replace(&mut cold.halted_at, Ns::MAX).min(self.clock.now());
             cold.host_poll.halted(halted, true);
             if let Some(halts) = &mut self.halts[vcpu.vm as usize] {
                 halts.halts.add(halted);
@@ -157,7 +155,7 @@ impl World<'_> {
 
     /// What the haltpoll governor says, and for how long still.
     fn guest_haltpoll(&mut self, v: u32) -> Idle {
-        let now = self.now;
+        let now = self.clock.now();
         let cold = &mut self.vcpus[v as usize].cold;
         let halted_at = std::mem::replace(&mut cold.guest_halted_at, Ns::MAX);
         if halted_at != Ns::MAX {
@@ -180,7 +178,7 @@ impl World<'_> {
 
     /// Polls for work, with the tick running.
     fn guest_polls(&mut self, v: u32, ns: Ns) -> bool {
-        let now = self.now;
+        let now = self.clock.now();
         let vcpu = &mut self.vcpus[v as usize];
         if vcpu.cold.guest_poll_at == Ns::MAX {
             vcpu.cold.guest_poll_at = now;
@@ -196,7 +194,7 @@ impl World<'_> {
 
     /// The guest's idle loop ends: there is work.
     pub(crate) fn guest_idle_ends(&mut self, v: u32) {
-        let now = self.now;
+        let now = self.clock.now();
         let vcpu = &mut self.vcpus[v as usize];
         if let IdleWay::Halt | IdleWay::Rest = self.vms[vcpu.vm as usize].virt.idle {
             return;
@@ -212,7 +210,7 @@ impl World<'_> {
     }
 
     fn guest_poll_ends(&mut self, v: u32, won: bool) {
-        let now = self.now;
+        let now = self.clock.now();
         let cold = &mut self.vcpus[v as usize].cold;
         let since = std::mem::replace(&mut cold.guest_poll_at, Ns::MAX);
         cold.counters.guest_poll_ns += now - since;
@@ -251,10 +249,7 @@ impl World<'_> {
             GuestSegment::Rest => self.rest_exit(v),
             _ => return,
         };
-        let (slot, at) = (self.slots.segment + p, self.now + after + ns);
-        if self.queue.time(slot).is_none_or(|due| due > at) {
-            self.queue.set(slot, at);
-        }
+        self.clock.hasten(Event::Segment(p), self.clock.now() + after + ns);
     }
 
     /// How long the idle state takes to leave in which a pCPU rests in guest mode: for HLT the first,

@@ -447,7 +447,7 @@ impl World<'_> {
     fn yield_to(&mut self, p: u32, vm: usize, to: u32) -> DirectedYield {
         self.tally(vm, Count::YieldsTried, 1);
         let target = self.thread_of(to);
-        let done = self.host.yield_to(self.now, vcoop_sched::CpuId(p), target);
+        let done = self.host.yield_to(self.clock.now(), vcoop_sched::CpuId(p), target);
         self.host_notes();
         if done == DirectedYield::Done {
             self.tally(vm, Count::YieldsWon, 1);

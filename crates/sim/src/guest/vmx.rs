@@ -3,6 +3,7 @@
 use vcoop_policy::Injection;
 
 use crate::attribution::track::State;
+use crate::clock::Event;
 use crate::guest::vcpu_virt::wants;
 use crate::machine::{Exit, GuestSegment, Segment, vector};
 use crate::queue::Ns;
@@ -53,7 +54,7 @@ impl World<'_> {
     pub(crate) fn entered(&mut self, p: u32, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         if vcpu.exit_at != Ns::MAX {
-            let away = self.now - std::mem::replace(&mut vcpu.exit_at, Ns::MAX);
+            let away = self.clock.now() - std::mem::replace(&mut vcpu.exit_at, Ns::MAX);
             vcpu.cold.counters.exits[usize::from(vcpu.exit_why)].ns += away;
         }
         if vcpu.hv_at == Ns::MAX {
@@ -114,12 +115,12 @@ impl World<'_> {
         let virt = &self.vms[vcpu.vm as usize].virt;
         let why = reason.index();
         vcpu.cold.counters.exits[why].n += 1;
-        vcpu.exit_at = self.now;
+        vcpu.exit_at = self.clock.now();
         vcpu.exit_why = why as u8;
         let mut ns = c.exit_ns + handling;
         if virt.hv_timer() {
             if vcpu.hv_at != Ns::MAX {
-                self.queue.cancel(self.slots.lapic + v);
+                self.clock.cancel(Event::Lapic(v));
             }
             if reason == Exit::Timer {
                 ns = c.exit_ns + c.set_hv_timer_ns;

@@ -5,6 +5,7 @@
 use vcoop_model::plan::{InterruptPlan, Plan};
 use vcoop_model::rng::Stream;
 
+use crate::clock::Event;
 use crate::machine::Irq;
 use crate::queue::Ns;
 use crate::world::World;
@@ -72,7 +73,7 @@ impl World<'_> {
         let Line { device, cpu, stream, .. } = &mut self.lines.0[line as usize];
         let wait = stream.draw(&self.plan.host.interrupts[*device as usize].period);
         let cpu = *cpu;
-        self.queue.set(self.slots.line + line, self.now + wait.max(1));
+        self.clock.set(Event::HostDevice(line), self.clock.now() + wait.max(1));
         self.interrupt(cpu, Irq::Host(line));
     }
 

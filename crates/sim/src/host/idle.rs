@@ -1,6 +1,7 @@
 //! The pCPU at rest: idle states and their governor.
 
 use crate::attribution::track::{NONE, State};
+use crate::clock::Event;
 use crate::machine::{Irq, Segment};
 use crate::queue::Ns;
 use crate::world::World;
@@ -8,13 +9,13 @@ use crate::world::World;
 impl World<'_> {
     /// Nothing to run.
     pub(crate) fn idle(&mut self, p: u32) {
-        self.queue.cancel(self.slots.tick + p);
+        self.clock.cancel(Event::Tick(p));
         self.charge_ran(p);
         let idle_label = self.labels.len() as u16;
         let pc = &mut self.pcpus[p as usize];
         pc.ran_label = idle_label;
         pc.segment = Segment::Idle;
-        pc.since = self.now;
+        pc.since = self.clock.now();
         self.sibling_turns(p);
         if self.spans.on {
             self.span_begin(p);
@@ -25,7 +26,7 @@ impl World<'_> {
     pub(crate) fn leave_idle(&mut self, p: u32) {
         let expected = self.pcpus[p as usize].idle_times.typical();
         let pc = &mut self.pcpus[p as usize];
-        let slept = self.now - pc.since;
+        let slept = self.clock.now() - pc.since;
         pc.idle_ns += slept;
         pc.idle_times.add(slept);
         let ns = self.idle_state_exit(expected);
@@ -43,10 +44,10 @@ impl World<'_> {
     /// Out of the idle state: what waited for that now waits for the handler.
     pub(crate) fn awake(&mut self, p: u32) {
         let pc = &mut self.pcpus[p as usize];
-        pc.idle_ns += self.now - pc.since;
+        pc.idle_ns += self.clock.now() - pc.since;
         let waking = self.pcpus[p as usize].waking;
         if waking != NONE && self.tracks.state(waking) == State::IdleExit {
-            self.tracks.set(waking, State::HostIrq, self.now);
+            self.tracks.set(waking, State::HostIrq, self.clock.now());
         }
         for irq in self.pcpus[p as usize].irqs.iter() {
             let track = match irq {
@@ -55,7 +56,7 @@ impl World<'_> {
                 _ => continue,
             };
             if track != NONE && self.tracks.state(track) == State::IdleExit {
-                self.tracks.set(track, State::HostIrq, self.now);
+                self.tracks.set(track, State::HostIrq, self.clock.now());
             }
         }
     }

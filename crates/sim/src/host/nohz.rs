@@ -9,6 +9,7 @@ use vcoop_policy::Injection;
 use vcoop_sched::{CpuId, CpuSet};
 
 use crate::attribution::track::NONE;
+use crate::clock::Event;
 use crate::machine::{gtimer, vector};
 use crate::world::World;
 
@@ -35,9 +36,9 @@ impl World<'_> {
 
     #[cold]
     fn tick_returns(&mut self, p: u32) {
-        let slot = self.slots.tick + p;
-        if self.queue.time(slot).is_none() && self.host.tick_needed(CpuId(p)) {
-            self.queue.set(slot, self.ticks.after(p, self.now));
+        let event = Event::Tick(p);
+        if !self.clock.is_pending(event) && self.host.tick_needed(CpuId(p)) {
+            self.clock.set(event, self.ticks.after(p, self.clock.now()));
             self.send_ipi(p);
         }
     }
@@ -46,7 +47,7 @@ impl World<'_> {
     #[inline]
     pub(crate) fn tick_handled(&mut self, p: u32) {
         if self.has_nohz && !self.host.tick_needed(CpuId(p)) {
-            self.queue.cancel(self.slots.tick + p);
+            self.clock.cancel(Event::Tick(p));
         }
     }
 
@@ -58,7 +59,7 @@ impl World<'_> {
             let cpu = self.vcpus[v as usize].cpu;
             let ticks = self.vcpus[v as usize].timers.iter().any(|timer| timer.1 == gtimer::TICK);
             if !ticks && self.vms[m].level.tick_needed(cpu) {
-                let next = self.vms[m].ticks.after(cpu.0, self.now);
+                let next = self.vms[m].ticks.after(cpu.0, self.clock.now());
                 self.set_guest_timer(v, gtimer::TICK, next);
                 // Its kernel programs it.
                 self.cpu = self.vcpus[v as usize].home;
@@ -77,7 +78,7 @@ impl World<'_> {
         if ticks || !self.vms[vm].level.tick_needed(cpu) {
             return;
         }
-        let next = self.vms[vm].ticks.after(cpu.0, self.now);
+        let next = self.vms[vm].ticks.after(cpu.0, self.clock.now());
         self.set_guest_timer(to, gtimer::TICK, next);
         if to == v {
             self.guest_program(v);

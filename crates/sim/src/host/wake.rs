@@ -4,6 +4,7 @@ use vcoop_model::plan::Preemption;
 use vcoop_sched::{CpuId, EntId, Leave, Note, Waker};
 
 use crate::attribution::track::{NONE, State};
+use crate::clock::Event;
 use crate::machine::{Irq, Segment, Wait};
 use crate::queue::Ns;
 use crate::world::World;
@@ -11,7 +12,7 @@ use crate::world::World;
 impl World<'_> {
     /// Blocks the current thread until a time, or until somebody wakes it.
     pub(crate) fn sleep(&mut self, p: u32, t: u32, until: Ns) {
-        self.queue.set(self.slots.sleep + t, until);
+        self.clock.set(Event::Sleep(t), until);
         self.block(p, t, self.costs.timer_program_ns);
     }
 
@@ -48,7 +49,7 @@ impl World<'_> {
 
     pub(crate) fn wake_sleeper(&mut self, t: u32) {
         // A timer that was set again while this interrupt waited belongs to a later sleep.
-        let stale = self.queue.time(self.slots.sleep + t).is_some();
+        let stale = self.clock.is_pending(Event::Sleep(t));
         let work = &mut self.threads[t as usize].work;
         if !stale && matches!(work.wait, Wait::Timer | Wait::Peer | Wait::Device(_)) {
             work.wait = Wait::No;
@@ -63,7 +64,7 @@ impl World<'_> {
         let Some(thread) = self.threads.get_mut(t as usize) else { return };
         if thread.work.wait == Wait::Peer {
             thread.work.wait = Wait::No;
-            self.queue.cancel(self.slots.sleep + t);
+            self.clock.cancel(Event::Sleep(t));
             self.wake_thread(t, self.waker());
         } else {
             thread.work.woken = true;
@@ -84,11 +85,11 @@ impl World<'_> {
         if std::mem::take(&mut thread.work.leaving) {
             let (track, sampler) = (thread.track, thread.work.sampler);
             if sampler != NONE {
-                self.tracks.event(sampler, track, self.now);
+                self.tracks.event(sampler, track, self.clock.now());
             }
             return;
         }
-        if self.host.wake(self.now, EntId(t), by).is_none() {
+        if self.host.wake(self.clock.now(), EntId(t), by).is_none() {
             return;
         }
         if self.spans.on {
@@ -107,15 +108,15 @@ impl World<'_> {
             let idle = idle && !self.host.is_throttled(EntId(t));
             if idle && target.waking == NONE {
                 target.waking = track;
-                self.tracks.set(track, State::IdleExit, self.now);
+                self.tracks.set(track, State::IdleExit, self.clock.now());
             } else {
-                self.tracks.set(track, State::WakeToRun, self.now);
+                self.tracks.set(track, State::WakeToRun, self.clock.now());
             }
             if sampler != NONE && thread.vcpu != NONE {
                 // Its wait for a pCPU is what is measured of a vCPU's thread.
-                self.tracks.begin(sampler, track, self.now);
+                self.tracks.begin(sampler, track, self.clock.now());
             } else if sampler != NONE {
-                self.tracks.event(sampler, track, self.now);
+                self.tracks.event(sampler, track, self.clock.now());
             }
             self.queued(t);
         }
@@ -131,7 +132,7 @@ impl World<'_> {
         self.charge_ran(cpu);
         self.tracks.wait_begins(track, &self.pcpus[cpu as usize].ran);
         if self.host.is_throttled(EntId(thread)) {
-            self.tracks.set(track, State::Throttled, self.now);
+            self.tracks.set(track, State::Throttled, self.clock.now());
         }
     }
 
@@ -158,10 +159,10 @@ impl World<'_> {
                 // For those who watch.
                 Note::Credit { .. } => {}
                 Note::DeadlineChanged { cpu } => {
-                    let slot = self.slots.sched + cpu.0;
+                    let event = Event::Sched(cpu.0);
                     match self.host.deadline(cpu) {
-                        Some(at) => self.queue.set(slot, at.max(self.now)),
-                        None => self.queue.cancel(slot),
+                        Some(at) => self.clock.set(event, at.max(self.clock.now())),
+                        None => self.clock.cancel(event),
                     }
                 }
             }
@@ -174,7 +175,7 @@ impl World<'_> {
         if track != NONE && self.tracks.waits(track) {
             let cpu = self.host.cpu_of(EntId(t)).0;
             self.charge_ran(cpu);
-            self.tracks.wait_goes_on(track, &self.pcpus[cpu as usize].ran, self.now);
+            self.tracks.wait_goes_on(track, &self.pcpus[cpu as usize].ran, self.clock.now());
         }
     }
 
@@ -184,7 +185,7 @@ impl World<'_> {
         let track = self.threads[t as usize].track;
         if track != NONE && self.tracks.waits(track) {
             self.charge_ran(from);
-            self.tracks.wait_ends(track, &self.pcpus[from as usize].ran, self.now);
+            self.tracks.wait_ends(track, &self.pcpus[from as usize].ran, self.clock.now());
             self.charge_ran(to);
             self.tracks.wait_begins(track, &self.pcpus[to as usize].ran);
         }
@@ -199,9 +200,9 @@ impl World<'_> {
             }
             let state = self.tracks.state(track);
             if on && self.host.is_throttled(e) {
-                self.tracks.set(track, State::Throttled, self.now);
+                self.tracks.set(track, State::Throttled, self.clock.now());
             } else if !on && state == State::Throttled && !self.host.is_throttled(e) {
-                self.tracks.set(track, State::Preempted, self.now);
+                self.tracks.set(track, State::Preempted, self.clock.now());
             }
         }
     }
@@ -210,7 +211,7 @@ impl World<'_> {
     fn park(&mut self, t: u32, state: State) {
         let track = self.threads[t as usize].track;
         if track != NONE && self.tracks.waits(track) {
-            self.tracks.set(track, state, self.now);
+            self.tracks.set(track, state, self.clock.now());
         }
     }
 
@@ -220,9 +221,9 @@ impl World<'_> {
             return;
         }
         self.pcpus[self.cpu as usize].extra += self.costs.ipi_send_ns;
-        let slot = self.slots.ipi + to;
-        if self.queue.time(slot).is_none() {
-            self.queue.set(slot, self.now + self.costs.ipi_flight_ns);
+        let event = Event::Ipi(to);
+        if !self.clock.is_pending(event) {
+            self.clock.set(event, self.clock.now() + self.costs.ipi_flight_ns);
         }
     }
 }

@@ -13,7 +13,7 @@ impl World<'_> {
     pub(crate) fn guest_timer(&mut self, v: u32) {
         self.vcpus[v as usize].programmed = Ns::MAX;
         while let Some(&(at, what)) = self.vcpus[v as usize].timers.last() {
-            if at > self.now {
+            if at > self.clock.now() {
                 break;
             }
             let vcpu = &mut self.vcpus[v as usize];
@@ -23,15 +23,15 @@ impl World<'_> {
                 gtimer::TICK => {
                     vcpu.extra += self.costs.guest_tick_ns;
                     vcpu.eager |= vcpu.resched;
-                    let next = self.vms[vm as usize].ticks.after(cpu.0, self.now);
-                    self.vms[vm as usize].level.tick(self.now, cpu);
+                    let next = self.vms[vm as usize].ticks.after(cpu.0, self.clock.now());
+                    self.vms[vm as usize].level.tick(self.clock.now(), cpu);
                     self.guest_notes(v);
                     if !self.vms[vm as usize].nohz || self.vms[vm as usize].level.tick_needed(cpu) {
                         self.set_guest_timer(v, gtimer::TICK, next);
                     }
                 }
                 gtimer::LEVEL => {
-                    self.vms[vm as usize].level.on_deadline(self.now, cpu);
+                    self.vms[vm as usize].level.on_deadline(self.clock.now(), cpu);
                     self.guest_notes(v);
                 }
                 task => {
@@ -57,7 +57,7 @@ impl World<'_> {
     pub(crate) fn timer_handler_entered(&mut self, v: u32) {
         for i in (0..self.vcpus[v as usize].timers.len()).rev() {
             let (at, what) = self.vcpus[v as usize].timers[i];
-            if at > self.now {
+            if at > self.clock.now() {
                 break;
             }
             if let Some(t) = what.checked_sub(gtimer::TASKS) {
@@ -72,7 +72,7 @@ impl World<'_> {
         let work = &self.vms[vcpu.vm as usize].tasks[t as usize];
         let (sampler, probe) = (work.irq_sampler, work.irq_probe);
         if sampler != NONE {
-            self.tracks.event(sampler, vcpu.track, self.now);
+            self.tracks.event(sampler, vcpu.track, self.clock.now());
             self.sample(sampler, probe);
         }
     }
@@ -85,7 +85,7 @@ impl World<'_> {
             let home = self.home_of(vm, t);
             self.settle_wait(home);
             let track = self.vcpus[home as usize].track;
-            self.tracks.event(sampler, track, self.now);
+            self.tracks.event(sampler, track, self.clock.now());
         }
         self.spin_ends(vm, t);
     }

@@ -15,6 +15,7 @@
 
 use vcoop_model::profile::Cpu;
 
+use crate::clock::Event;
 use crate::guest::vcpu_virt::wants;
 use crate::machine::Exit;
 use crate::queue::Ns;
@@ -74,13 +75,13 @@ impl World<'_> {
     /// Puts the deadline that is due at `fires` on the preemption timer; false if it cannot be there.
     pub(crate) fn start_hv_timer(&mut self, v: u32, fires: Ns) -> bool {
         let vcpu = &mut self.vcpus[v as usize];
-        if vcpu.cold.range.counts(fires.saturating_sub(self.now)).is_none() {
+        if vcpu.cold.range.counts(fires.saturating_sub(self.clock.now())).is_none() {
             vcpu.cold.counters.hv_refused += 1;
             return false;
         }
         vcpu.hv_at = fires;
-        self.queue.cancel(self.slots.lapic + v);
-        if fires <= self.now {
+        self.clock.cancel(Event::Lapic(v));
+        if fires <= self.clock.now() {
             self.hv_timer_expired(v);
         }
         true
@@ -90,10 +91,10 @@ impl World<'_> {
     pub(crate) fn enter_with_hv_timer(&mut self, p: u32, v: u32) {
         let vcpu = &self.vcpus[v as usize];
         // Too far away by now it cannot be: it was in range when it was set.
-        let left = vcpu.hv_at.saturating_sub(self.now);
+        let left = vcpu.hv_at.saturating_sub(self.clock.now());
         match vcpu.cold.range.counts(left).filter(|ns| *ns > 0) {
             Some(ns) => {
-                self.queue.set(self.slots.lapic + v, self.now + ns);
+                self.clock.set(Event::Lapic(v), self.clock.now() + ns);
                 self.guest_goes_on(v);
             }
             // Loaded with 0: it exits before the guest's first instruction.
@@ -122,7 +123,7 @@ impl World<'_> {
         vcpu.cold.parked = at;
         vcpu.cold.counters.hv_to_sw += 1;
         vcpu.wants |= wants::HV_TIMER;
-        self.queue.set(self.slots.lapic + v, at.max(self.now));
+        self.clock.set(Event::Lapic(v), at.max(self.clock.now()));
         self.pcpus[self.cpu as usize].extra += self.costs.timer_program_ns;
     }
 
@@ -131,7 +132,7 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.wants &= !wants::HV_TIMER;
         let at = std::mem::replace(&mut vcpu.cold.parked, Ns::MAX);
-        if self.queue.time(self.slots.lapic + v).is_none() {
+        if !self.clock.is_pending(Event::Lapic(v)) {
             return;
         }
         vcpu.cold.counters.sw_to_hv += 1;
@@ -143,8 +144,8 @@ impl World<'_> {
     /// has passed meanwhile.
     pub(crate) fn restart_hv_timer(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
-        let late = self.now.saturating_sub(vcpu.hv_at);
-        if self.now >= vcpu.hv_at {
+        let late = self.clock.now().saturating_sub(vcpu.hv_at);
+        if self.clock.now() >= vcpu.hv_at {
             vcpu.cold.counters.hv_blind += 1;
             vcpu.cold.counters.hv_blind_ns += late;
             self.hv_timer_expired(v);

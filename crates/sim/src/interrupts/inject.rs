@@ -4,6 +4,7 @@ use vcoop_policy::Injection;
 use vcoop_sched::Waker;
 
 use crate::attribution::track::NONE;
+use crate::clock::Event;
 use crate::machine::{GuestSegment, Irq, Segment, vector};
 use crate::world::World;
 
@@ -13,7 +14,7 @@ impl World<'_> {
         let (vm, i) = self.devices[d as usize];
         let plan = &self.plan.vms[vm as usize].devices[i as usize];
         let wait = self.device_streams[d as usize].draw(&plan.period);
-        self.queue.set(self.slots.device + d, self.now + wait.max(1));
+        self.clock.set(Event::Device(d), self.clock.now() + wait.max(1));
         let v = self.vms[vm as usize].first + plan.vcpu;
         let (home, track) = (self.vcpus[v as usize].home, self.vcpus[v as usize].track);
         if self.vcpus[v as usize].halted || self.is_idle_awake(v) {

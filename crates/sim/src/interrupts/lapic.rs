@@ -8,6 +8,7 @@ use vcoop_policy::Injection;
 use vcoop_sched::{CpuId, EntId};
 
 use crate::attribution::track::NONE;
+use crate::clock::Event;
 use crate::guest::vcpu_virt::{VmVirt, wants};
 use crate::machine::{Irq, Segment, Ticks, Vcpu, vector};
 use crate::queue::Ns;
@@ -40,13 +41,13 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         let at = vcpu.timers.last().map_or(Ns::MAX, |t| t.0);
         vcpu.programmed = at;
-        let slot = self.slots.lapic + v;
+        let event = Event::Lapic(v);
         let virt = &self.vms[vcpu.vm as usize].virt;
         if virt.plain_timer() {
             if at == Ns::MAX {
-                self.queue.cancel(slot);
+                self.clock.cancel(event);
             } else {
-                self.queue.set(slot, at.max(self.now));
+                self.clock.set(event, at.max(self.clock.now()));
             }
             return;
         }
@@ -55,13 +56,13 @@ impl World<'_> {
         vcpu.wants &= !wants::HV_TIMER;
         if at == Ns::MAX {
             vcpu.cold.due = Ns::MAX;
-            return self.queue.cancel(slot);
+            return self.clock.cancel(event);
         }
         vcpu.cold.due = at;
         if virt.mode == TimerMode::Oneshot {
             // The guest wrote how long from then; the host counts from now.
-            let wrote = vcpu.exit_at.min(self.now);
-            vcpu.cold.due = self.now + at.saturating_sub(wrote).next_multiple_of(COUNT_NS);
+            let wrote = vcpu.exit_at.min(self.clock.now());
+            vcpu.cold.due = self.clock.now() + at.saturating_sub(wrote).next_multiple_of(COUNT_NS);
         }
         self.arm_due(v);
     }
@@ -69,7 +70,7 @@ impl World<'_> {
     /// Arms a timer that is not plain for its deadline.
     fn arm_due(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
-        let fires = vcpu.cold.due.saturating_sub(vcpu.cold.advance.ns()).max(self.now);
+        let fires = vcpu.cold.due.saturating_sub(vcpu.cold.advance.ns()).max(self.clock.now());
         let hv = self.vms[vcpu.vm as usize].virt.hv_timer();
         if hv && (vcpu.halted || vcpu.polling) {
             vcpu.cold.parked = fires;
@@ -83,7 +84,7 @@ impl World<'_> {
             self.pcpus[self.cpu as usize].extra +=
                 c.handle_timer_msr_ns.saturating_sub(c.set_hv_timer_ns);
         }
-        self.queue.set(self.slots.lapic + v, fires);
+        self.clock.set(Event::Lapic(v), fires);
     }
 
     /// An interrupt, an exit, an entry and the guest's handler will follow, all of the same vCPU: what they
@@ -127,7 +128,7 @@ impl World<'_> {
             // Due while the vCPU waits for a pCPU: who ran before does not count.
             let cpu = self.host.cpu_of(self.thread_of(v)).0;
             self.charge_ran(cpu);
-            self.tracks.due_while_waiting(track, &self.pcpus[cpu as usize].ran, self.now);
+            self.tracks.due_while_waiting(track, &self.pcpus[cpu as usize].ran, self.clock.now());
         }
         self.interrupt(p, Irq::Lapic(v));
     }
@@ -172,7 +173,7 @@ impl World<'_> {
         }
         if virt.mode == TimerMode::Periodic {
             // It goes on by itself; periods that have passed are one interrupt.
-            let behind = (self.now.saturating_sub(cold.due)) / cold.period;
+            let behind = (self.clock.now().saturating_sub(cold.due)) / cold.period;
             cold.due += (behind + 1) * cold.period;
             vcpu.programmed = cold.due;
             self.arm_due(v);
@@ -183,7 +184,7 @@ impl World<'_> {
     /// until it is due, as KVM does for a timer that it posts. True if it does.
     fn waits_out(&mut self, v: u32, posted: bool) -> bool {
         let vcpu = &mut self.vcpus[v as usize];
-        let left = vcpu.cold.expires.saturating_sub(self.now);
+        let left = vcpu.cold.expires.saturating_sub(self.clock.now());
         let p = vcpu.pcpu;
         if left == 0 || vcpu.cold.expires == Ns::MAX || p == NONE || p == self.cpu {
             return false;
@@ -199,7 +200,7 @@ impl World<'_> {
             vcpu.cold.advance.delivered(-(left as i64));
             vcpu.cold.counters.advance_ns += left;
             self.pcpus[self.cpu as usize].extra += left;
-            self.queue.set(self.slots.lapic + v, due);
+            self.clock.set(Event::Lapic(v), due);
         }
         passes
     }
@@ -216,7 +217,7 @@ impl World<'_> {
     /// An entry with a timer's interrupt: how long to spin, so that it does not come early; `host` is
     /// what comes before.
     pub(crate) fn waits_for_deadline(&mut self, v: u32, host: Ns) -> Ns {
-        let ready = self.now + host;
+        let ready = self.clock.now() + host;
         let cold = &mut self.vcpus[v as usize].cold;
         let due = std::mem::replace(&mut cold.expires, Ns::MAX);
         if due == Ns::MAX {

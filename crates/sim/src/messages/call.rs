@@ -17,6 +17,7 @@ use vcoop_policy::Injection;
 use vcoop_sched::EntId;
 
 use crate::attribution::track::{Leg, NONE};
+use crate::clock::Event;
 use crate::machine::{Exit, Irq, Vm, Wait, vector};
 use crate::program::Op;
 use crate::queue::Ns;
@@ -271,7 +272,7 @@ impl World<'_> {
         }
         c.server = index;
         c.calls += 1;
-        self.tracks.call(c.sampler, track, self.now);
+        self.tracks.call(c.sampler, track, self.clock.now());
         Message { client, answer: false }
     }
 
@@ -283,18 +284,18 @@ impl World<'_> {
         }
         c.remote.1 = ns;
         c.calls += 1;
-        self.tracks.call(c.sampler, track, self.now);
+        self.tracks.call(c.sampler, track, self.clock.now());
     }
 
     /// It has left this machine.
     pub(crate) fn remote_sent(&mut self, client: u32) {
         let c = &self.calls.clients[client as usize];
-        let (slot, ns) = c.remote;
+        let (remote, ns) = c.remote;
         let track = match c.at {
             Target::Host(t) => self.threads[t as usize].track,
             Target::Guest { .. } => self.vcpus[c.irq_vcpu as usize].track,
         };
-        self.queue.set(self.slots.remote + slot, self.now + ns);
+        self.clock.set(Event::Remote(remote), self.clock.now() + ns);
         self.leg(client, Leg::Held, track);
     }
 
@@ -483,10 +484,10 @@ impl World<'_> {
         let s = &self.calls.servers[server as usize];
         let sampler = |c: u32| self.calls.clients[c as usize].sampler;
         if s.serving != NONE {
-            self.tracks.leg(sampler(s.serving), served, track, self.now);
+            self.tracks.leg(sampler(s.serving), served, track, self.clock.now());
         }
         for &client in &s.queue {
-            self.tracks.leg(sampler(client), queued, track, self.now);
+            self.tracks.leg(sampler(client), queued, track, self.clock.now());
         }
     }
 
@@ -504,11 +505,11 @@ impl World<'_> {
             self.settle_wait(home);
         }
         let track = self.vcpus[home as usize].track;
-        self.tracks.acts(sampler, runs, track, self.now);
+        self.tracks.acts(sampler, runs, track, self.clock.now());
     }
 
     fn leg(&mut self, client: u32, leg: Leg, track: u32) {
         let sampler = self.calls.clients[client as usize].sampler;
-        self.tracks.leg(sampler, leg, track, self.now);
+        self.tracks.leg(sampler, leg, track, self.clock.now());
     }
 }

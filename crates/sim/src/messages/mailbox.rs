@@ -49,7 +49,12 @@ impl World<'_> {
             if mailbox.sampled {
                 let home = self.vms[vm].first + self.vms[vm].level.cpu_of(vcoop_sched::EntId(to)).0;
                 self.settle_wait(home);
-                self.tracks.arm(sampler, self.vcpus[home as usize].track, self.now, self.now);
+                self.tracks.arm(
+                    sampler,
+                    self.vcpus[home as usize].track,
+                    self.clock.now(),
+                    self.clock.now(),
+                );
             }
             self.guest_wake(v, to);
             return false;
@@ -93,7 +98,7 @@ impl World<'_> {
             other.work.wait = Wait::No;
             mailbox.from = t;
             if mailbox.sampled {
-                self.tracks.arm(sampler, track, self.now, self.now);
+                self.tracks.arm(sampler, track, self.clock.now(), self.clock.now());
             }
             self.wake_thread(to, self.waker());
             return false;

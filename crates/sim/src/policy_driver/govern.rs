@@ -9,6 +9,7 @@ use vcoop_model::plan::{HostSched, TimelineAction};
 use vcoop_policy::govern::{CpuTime, Host, Member};
 use vcoop_sched::{CpuId, EntId};
 
+use crate::clock::Event;
 use crate::machine::Irq;
 use crate::queue::Ns;
 use crate::world::World;
@@ -52,7 +53,7 @@ impl World<'_> {
     /// The interval of a VM's governor is over.
     pub(crate) fn govern_due(&mut self, vm: u32) {
         let Some(driver) = &self.governors[vm as usize] else { return };
-        self.queue.set(self.slots.govern + vm, self.now + driver.interval_ns());
+        self.clock.set(Event::Govern(vm), self.clock.now() + driver.interval_ns());
         if driver.goes_by_host() {
             return self.interrupt(MASTER, Irq::Govern(vm));
         }
@@ -69,7 +70,7 @@ impl World<'_> {
         }
         self.charge_all();
         let Some(mut driver) = self.governors[m].take() else { return };
-        let width = driver.look(self.now, self);
+        let width = driver.look(self.clock.now(), self);
         let by_host = driver.goes_by_host();
         self.governors[m] = Some(driver);
         if let Some(width) = width {

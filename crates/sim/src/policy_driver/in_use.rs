@@ -9,7 +9,7 @@ impl World<'_> {
         let label = &self.plan.vms[vm as usize].label;
         let Some(in_use) = self.in_use.iter_mut().find(|known| known.vm == *label) else { return };
         let zero = self.plan.warmup_ns;
-        let Some(now) = self.now.checked_sub(zero) else { return };
+        let Some(now) = self.clock.now().checked_sub(zero) else { return };
         let mask = &self.masks[vm as usize];
         in_use.used(mask.since().saturating_sub(zero), now, mask.width);
         if changes {

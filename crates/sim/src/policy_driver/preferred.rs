@@ -12,6 +12,7 @@ use vcoop_model::plan::govern::{HOTPLUG_BATCH_NS, HOTPLUG_STALL_NS};
 use vcoop_policy::Injection;
 use vcoop_sched::CpuSet;
 
+use crate::clock::Event;
 use crate::machine::vector;
 use crate::queue::Ns;
 use crate::world::World;
@@ -85,7 +86,7 @@ impl World<'_> {
         if self.vms[m].level.set_avoided(avoided).is_ok() {
             self.count_in_use(vm, true);
             let mask = &mut self.masks[m];
-            mask.set(self.now, vcpus - avoided.len());
+            mask.set(self.clock.now(), vcpus - avoided.len());
             mask.changes += 1;
             if self.vms[m].nohz {
                 self.mask_ticks(vm);
@@ -106,7 +107,7 @@ impl World<'_> {
             mask.changes += 1;
             let batch = means.batch_ns.unwrap_or(HOTPLUG_BATCH_NS);
             mask.step_ns = (batch / u64::from(steps)).max(1);
-            self.queue.set(self.slots.plug + vm, self.now + mask.step_ns);
+            self.clock.set(Event::Hotplug(vm), self.clock.now() + mask.step_ns);
         }
     }
 
@@ -116,7 +117,7 @@ impl World<'_> {
         self.count_in_use(vm, true);
         let mask = &mut self.masks[m];
         let width = if mask.target < mask.width { mask.width - 1 } else { mask.width + 1 };
-        mask.set(self.now, width);
+        mask.set(self.clock.now(), width);
         let done = width == mask.target;
         let step_ns = mask.step_ns;
         if self.spans.on {
@@ -124,7 +125,7 @@ impl World<'_> {
         }
         let vcpus = self.plan.vms[m].level.topology.cpus();
         // vCPU 0 is never among them.
-        let _ = self.vms[m].level.set_offline(self.now, CpuSet::range(width, vcpus));
+        let _ = self.vms[m].level.set_offline(self.clock.now(), CpuSet::range(width, vcpus));
         let stall = self.plan.vms[m].virt.govern.means.stall_ns.unwrap_or(HOTPLUG_STALL_NS);
         let first = self.vms[m].first;
         for v in &mut self.vcpus[first as usize..(first + vcpus) as usize] {
@@ -137,7 +138,7 @@ impl World<'_> {
         self.cpu = self.vcpus[first as usize].home;
         self.inject(first, vector::IPI, Injection::Ipi);
         if !done {
-            return self.queue.set(self.slots.plug + vm, self.now + step_ns);
+            return self.clock.set(Event::Hotplug(vm), self.clock.now() + step_ns);
         }
         self.begin_batch(vm);
     }

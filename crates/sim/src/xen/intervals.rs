@@ -4,6 +4,7 @@ use vcoop_model::plan::{Milestone, Plan, ViewPlan, ViewStart};
 use vcoop_model::recording::{Intervals, Span};
 
 use crate::attribution::track::NONE;
+use crate::clock::Event;
 use crate::queue::Ns;
 use crate::world::World;
 
@@ -79,7 +80,7 @@ impl World<'_> {
             Stage::Waits => self.view_opens(i),
             Stage::Looks | Stage::Open => {
                 let view = &mut self.views.views[i as usize];
-                view.ends(self.now);
+                view.ends(self.clock.now());
                 view.stage = Stage::Done;
                 self.views.open -= 1;
             }
@@ -90,15 +91,15 @@ impl World<'_> {
     fn view_opens(&mut self, i: u32) {
         let view = &mut self.views.views[i as usize];
         self.views.open += 1;
-        view.from = self.now;
+        view.from = self.clock.now();
         if view.pcpu == NONE {
             view.stage = Stage::Looks;
         } else {
             view.stage = Stage::Open;
             view.who = self.pcpus[view.pcpu as usize].current;
-            view.since = self.now;
+            view.since = self.clock.now();
         }
-        self.queue.set(self.slots.view + i, self.now + view.length);
+        self.clock.set(Event::Interval(i), self.clock.now() + view.length);
     }
 
     /// So many VMs of a storm have reached a milestone, the last one of them `vm`.
@@ -132,9 +133,9 @@ impl World<'_> {
                 view.pcpu = p;
             }
             if view.stage == Stage::Open && view.pcpu == p {
-                view.ends(self.now);
+                view.ends(self.clock.now());
                 view.who = next;
-                view.since = self.now;
+                view.since = self.clock.now();
             }
         }
     }

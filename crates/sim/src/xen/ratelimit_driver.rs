@@ -7,6 +7,7 @@ use vcoop_model::plan::{HostSched, Plan, PolicyPlan};
 use vcoop_policy::ratelimit::{Ratelimit, Seen};
 use vcoop_sched::{CpuId, EntId};
 
+use crate::clock::Event;
 use crate::machine::Irq;
 use crate::queue::Ns;
 use crate::world::World;
@@ -53,7 +54,7 @@ impl World<'_> {
     /// The interval is over.
     pub(crate) fn tune_due(&mut self) {
         if let Some(tuner) = &self.tuner {
-            self.queue.set(self.slots.tune, self.now + tuner.interval);
+            self.clock.set(Event::Ratelimit, self.clock.now() + tuner.interval);
             self.interrupt(MASTER, Irq::Tune);
         }
     }
@@ -65,7 +66,7 @@ impl World<'_> {
         };
         for p in 0..self.pcpus.len() as u32 {
             // What runs has run until now.
-            credit1.charge(self.now, CpuId(p));
+            credit1.charge(self.clock.now(), CpuId(p));
         }
         for (m, (machine, vm)) in tuner.domains.iter_mut().zip(&self.vms).enumerate() {
             let mut seen = Seen::default();
@@ -77,7 +78,7 @@ impl World<'_> {
                 seen.short_challenges += one.short_challenges;
             }
             if let (Some(limit), Some(domain)) =
-                (machine.on(self.now, seen), self.plan.vms[m].group)
+                (machine.on(self.clock.now(), seen), self.plan.vms[m].group)
             {
                 credit1.set_ratelimit(domain, Some(limit));
                 self.pcpus[MASTER as usize].extra += self.costs.setattr_ns;

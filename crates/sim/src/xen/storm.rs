@@ -17,6 +17,7 @@ use vcoop_policy::Injection;
 use vcoop_sched::Waker;
 
 use crate::attribution::track::NONE;
+use crate::clock::Event;
 use crate::interrupts::lapic;
 use crate::machine::{Exit, Irq, gtimer, vector};
 use crate::messages::call::Calls;
@@ -216,7 +217,7 @@ impl World<'_> {
         storm.requested = (from + plan.batch.saturating_sub(underway)).min(all);
         let births = storm.first + from..storm.first + storm.requested;
         for birth in births.clone() {
-            self.storms.births[birth as usize].requested = Some(self.now);
+            self.storms.births[birth as usize].requested = Some(self.clock.now());
             self.mark(MarkKind::Requested, birth, self.storms.births[birth as usize].number);
         }
         for birth in births {
@@ -253,7 +254,7 @@ impl World<'_> {
     pub(crate) fn vm_starts(&mut self, birth: u32) {
         let vm = self.storms.births[birth as usize].vm;
         let s = self.storms.births[birth as usize].storm;
-        self.storms.births[birth as usize].started = Some(self.now);
+        self.storms.births[birth as usize].started = Some(self.clock.now());
         self.storms.all[s as usize].started += 1;
         self.mark(MarkKind::Started, birth, self.storms.all[s as usize].started);
         self.vms[vm as usize].started = true;
@@ -261,12 +262,14 @@ impl World<'_> {
         for v in first..first + self.plan.vms[vm as usize].level.topology.cpus() {
             let vcpu = &mut self.vcpus[v as usize];
             // Its tasks' times count from now on.
-            vcpu.timers.iter_mut().for_each(|(at, _)| *at += self.now);
+            vcpu.timers.iter_mut().for_each(|(at, _)| *at += self.clock.now());
             let vm = &self.vms[vm as usize];
-            match lapic::boots(vcpu, &vm.virt, &vm.ticks, self.now) {
+            match lapic::boots(vcpu, &vm.virt, &vm.ticks, self.clock.now()) {
                 None => {}
-                Some(at) if at <= self.now => self.inject(v, vector::TIMER, Injection::Timer),
-                Some(at) => self.queue.set(self.slots.lapic + v, at),
+                Some(at) if at <= self.clock.now() => {
+                    self.inject(v, vector::TIMER, Injection::Timer)
+                }
+                Some(at) => self.clock.set(Event::Lapic(v), at),
             }
             if self.vcpus[v as usize].halted && self.vcpus[v as usize].irr != 0 {
                 // A message came before.
@@ -278,7 +281,7 @@ impl World<'_> {
             if of == vm {
                 let period = &self.plan.vms[vm as usize].devices[i as usize].period;
                 let wait = self.device_streams[d].draw(period);
-                self.queue.set(self.slots.device + d as u32, self.now + wait);
+                self.clock.set(Event::Device(d as u32), self.clock.now() + wait);
             }
         }
         self.storm_goes_on(s, Milestone::Start);
@@ -292,7 +295,7 @@ impl World<'_> {
             if task.start_ns == 0 {
                 self.guest_wake(v, t);
             } else {
-                self.set_guest_timer(v, gtimer::TASKS + t, self.now + task.start_ns);
+                self.set_guest_timer(v, gtimer::TASKS + t, self.clock.now() + task.start_ns);
                 self.guest_program(v);
             }
         }
@@ -301,8 +304,8 @@ impl World<'_> {
             return;
         }
         let s = self.storms.births[birth as usize].storm;
-        self.storms.births[birth as usize].login = Some(self.now);
-        self.storms.all[s as usize].logins.push(self.now);
+        self.storms.births[birth as usize].login = Some(self.clock.now());
+        self.storms.all[s as usize].logins.push(self.clock.now());
         self.mark(MarkKind::LoggedIn, birth, self.storms.all[s as usize].logins.len() as u32);
         self.storm_goes_on(s, Milestone::Login);
     }
@@ -312,21 +315,21 @@ impl World<'_> {
     fn storm_goes_on(&mut self, s: u32, reached: Milestone) {
         let plan = &self.plan.storms[s as usize];
         let storm = &self.storms.all[s as usize];
-        let slot = self.slots.storm + s;
+        let event = Event::Storm(s);
         let goes_on = match plan.rolling {
             // What is due already fills this place as well.
-            true => self.queue.time(slot).is_none(),
+            true => !self.clock.is_pending(event),
             false => storm.there(plan.next) == storm.requested,
         };
         if reached == plan.next && goes_on && (storm.requested as usize) < plan.vms.len() {
-            self.queue.set(slot, self.now + plan.gap_ns);
+            self.clock.set(event, self.clock.now() + plan.gap_ns);
         }
     }
 
     fn mark(&mut self, kind: MarkKind, birth: u32, number: u32) {
         let b = self.storms.births[birth as usize];
         // No storm begins in the warm-up.
-        let at_ns = self.now.saturating_sub(self.plan.warmup_ns);
+        let at_ns = self.clock.now().saturating_sub(self.plan.warmup_ns);
         self.storms.marks.push(Mark { kind, storm: b.storm, vm: b.number, number, at_ns });
         match kind {
             MarkKind::Requested => {}
