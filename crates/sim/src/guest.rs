@@ -305,7 +305,7 @@ impl World<'_> {
         let Some(to) = self.vms[vm].level.wake(self.clock.now(), EntId(t), Some(cpu)) else {
             return;
         };
-        if self.spans.on {
+        if self.spans.is_on() {
             self.span_task_wake(first + to.0, t, v);
         }
         if self.vms[vm].nohz {
@@ -412,7 +412,7 @@ impl World<'_> {
             return false;
         }
         self.vcpus[v as usize].current = next;
-        if self.spans.on {
+        if self.spans.is_on() {
             self.span_task(v, leave);
         }
         if prev != NONE {
@@ -536,18 +536,14 @@ impl World<'_> {
             }
             Op::Missed(n) => {
                 for probe in [work.probe, work.irq_probe] {
-                    if probe != NONE {
-                        self.probes[probe as usize].missed(n, now);
-                    }
+                    self.probes.missed(probe, n, now);
                 }
                 false
             }
             Op::Glitches { glitches, missed } => {
                 work.glitches += glitches;
                 let probe = work.probe;
-                if probe != NONE {
-                    self.probes[probe as usize].missed(missed, now);
-                }
+                self.probes.missed(probe, missed, now);
                 false
             }
             Op::SetPolicy(policy) => {

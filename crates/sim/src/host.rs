@@ -39,7 +39,7 @@ impl World<'_> {
         pc.segment = segment;
         pc.since = self.clock.now();
         self.clock.set(Event::Segment(p), self.clock.now() + ns);
-        if self.spans.on {
+        if self.spans.is_on() {
             self.span_begin(p);
         }
     }
@@ -201,17 +201,16 @@ impl World<'_> {
         if next == prev {
             return self.goes_on(p);
         }
-        self.charge_ran(p);
         if self.views.open != 0 {
             self.views_switch(p, next);
         }
-        if self.spans.on {
+        if self.spans.is_on() {
             self.span_switch(p, prev, next, leave);
         }
         if prev != NONE {
             self.switch_out(p, prev, leave);
         }
-        if waking != NONE && self.tracks.state(waking) == State::IdleExit {
+        if self.tracks.is(waking, State::IdleExit) {
             // The idle exit was for it; somebody else was chosen, or it will be chosen now.
             self.tracks.set(waking, State::WakeToRun, self.clock.now());
         }
@@ -222,7 +221,9 @@ impl World<'_> {
             return self.goes_on(p);
         }
         let thread = &self.threads[next as usize];
-        (pc.vcpu, pc.ran_label) = (thread.vcpu, thread.work.label);
+        pc.vcpu = thread.vcpu;
+        self.tracks.runs(p, thread.work.label, self.clock.now());
+        let pc = &mut self.pcpus[p as usize];
         let ns =
             self.costs.context_switch_ns + std::mem::take(&mut pc.extra) + self.switch_in(p, next);
         if !self.clock.is_pending(Event::Tick(p)) && self.host.tick_needed(CpuId(p)) {
@@ -275,7 +276,7 @@ impl World<'_> {
         let (track, vcpu) = (thread.track, thread.vcpu);
         if track != NONE {
             self.tracks.set(track, State::Switch, self.clock.now());
-            self.tracks.wait_ends(track, &self.pcpus[p as usize].ran, self.clock.now());
+            self.tracks.wait_ends(track, p, self.clock.now());
         }
         if vcpu == NONE {
             return 0;
@@ -362,17 +363,11 @@ impl World<'_> {
                     self.sample(sampler, probe);
                 }
                 Op::Missed(n) => {
-                    if work.probe != NONE {
-                        let probe = work.probe;
-                        self.probes[probe as usize].missed(n, now);
-                    }
+                    self.probes.missed(work.probe, n, now);
                 }
                 Op::Glitches { glitches, missed } => {
                     work.glitches += glitches;
-                    if work.probe != NONE {
-                        let probe = work.probe;
-                        self.probes[probe as usize].missed(missed, now);
-                    }
+                    self.probes.missed(work.probe, missed, now);
                 }
                 Op::SetPolicy(policy) => {
                     self.host.set_policy(now, EntId(t), policy);
@@ -485,12 +480,8 @@ impl World<'_> {
         if sampler == NONE {
             return;
         }
-        if let Some(sample) = self.tracks.sample(sampler, self.clock.now())
-            && probe != NONE
-        {
-            let probe = &mut self.probes[probe as usize];
-            self.spans.sample(self.clock.now(), probe, &self.labels, &sample, false);
-            probe.record(&sample);
+        if let Some(sample) = self.tracks.sample(sampler, self.clock.now()) {
+            self.probes.record(probe, &sample, self.clock.now(), &mut self.spans);
         }
     }
 }

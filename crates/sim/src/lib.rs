@@ -73,6 +73,8 @@ pub mod program;
 pub mod queue;
 mod result;
 mod setup;
+#[cfg(test)]
+mod testing;
 mod world;
 mod xen;
 

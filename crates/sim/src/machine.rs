@@ -191,14 +191,10 @@ pub(crate) struct Pcpu {
     pub(crate) slowed: bool,
     /// The running kernel section has reached a voluntary preemption point.
     pub(crate) at_point: bool,
-    pub(crate) ran_label: u16,
     /// Thread that ran here last.
     pub(crate) last: u32,
     /// Track of the thread that an idle exit is for.
     pub(crate) waking: u32,
-    pub(crate) ran_since: Ns,
-    /// Time each label ran here.
-    pub(crate) ran: Box<[Ns]>,
     /// Time in idle states and on the way out of them, as `/proc/stat` counts it; what the current
     /// segment adds is not in it yet.
     pub(crate) idle_ns: Ns,

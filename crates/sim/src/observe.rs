@@ -1,7 +1,7 @@
 //! Tells an observer what the engine does. A run that nobody watches pays a test of one flag where
 //! something changes, and nothing else.
 
-use vcoop_model::trace_event::{Event, GuestWork, Left, Observer, SampleEvent, ThreadNames, Work};
+use vcoop_model::trace_event::{ThreadNames, Event, GuestWork, Left, Observer, SampleEvent, Work};
 use vcoop_policy::Action;
 use vcoop_sched::{CpuId, Decision, EntId, Leave, Note};
 
@@ -18,9 +18,9 @@ pub(crate) struct Spans<'p> {
     /// Windows that are not over, last one first.
     windows: Vec<(Ns, Ns)>,
     /// A window is open.
-    pub(crate) on: bool,
+    on: bool,
     /// When the next window opens, or the open one ends.
-    pub(crate) turns: Ns,
+    turns: Ns,
     ends: bool,
 }
 
@@ -39,12 +39,67 @@ impl<'p> Spans<'p> {
         Self { observer: Some(observer), windows, on: false, turns, ends }
     }
 
+    /// Whether a window is open: what happens is to be told.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Whether a window opens or ends by this time.
+    #[inline]
+    pub(crate) fn is_due(&self, at: Ns) -> bool {
+        at >= self.turns
+    }
+
+    /// The next window opens, or the open one ends.
+    fn turn(&mut self) -> (Ns, Turn) {
+        let at = self.turns;
+        let turn = if self.on {
+            self.close(at);
+            self.windows.pop();
+            self.turns = self.windows.last().map_or(Ns::MAX, |w| w.0);
+            if self.windows.is_empty() && self.ends { Turn::Over } else { Turn::Closed }
+        } else {
+            self.on = true;
+            self.turns = self.windows.last().map_or(Ns::MAX, |w| w.1);
+            if let Some(observer) = &mut self.observer {
+                observer.opens(at);
+            }
+            Turn::Opened
+        };
+        (at, turn)
+    }
+
+    fn close(&mut self, at: Ns) {
+        self.on = false;
+        if let Some(observer) = &mut self.observer {
+            observer.closes(at);
+        }
+    }
+
+    /// The run is over.
+    pub(crate) fn end(&mut self, at: Ns) {
+        if self.on {
+            self.close(at);
+        }
+        self.turns = Ns::MAX;
+    }
+
     #[inline]
     fn tell(&mut self, at: Ns, event: Event) {
         if let Some(observer) = &mut self.observer {
             observer.event(at, &event);
         }
     }
+}
+
+/// What has become of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Opened,
+    Closed,
+    /// It was the last one, and the run ends with it.
+    Over,
 }
 
 fn who(number: u32) -> Option<u32> {
@@ -55,7 +110,7 @@ impl World<'_> {
     /// Names everybody, if anybody asks.
     pub(crate) fn span_cast(&mut self) {
         if let (Some(observer), false) = (&mut self.spans.observer, self.spans.windows.is_empty()) {
-            observer.thread_names(&ThreadNames::new(self.plan, &self.labels));
+            observer.thread_names(&ThreadNames::new(self.plan, self.probes.labels()));
             if let Some(credit1) = self.host.credit1_mut() {
                 credit1.set_trace(true);
             }
@@ -66,29 +121,20 @@ impl World<'_> {
     /// is over with it.
     #[cold]
     pub(crate) fn span_turns(&mut self, next: Ns) -> bool {
-        while self.spans.turns <= next {
-            let at = self.spans.turns;
+        while self.spans.is_due(next) {
+            let (at, turn) = self.spans.turn();
             self.clock.pass(at);
-            if self.spans.on {
-                self.span_closes(at);
-                self.spans.windows.pop();
-                self.spans.turns = self.spans.windows.last().map_or(Ns::MAX, |w| w.0);
-                if self.spans.windows.is_empty() && self.spans.ends {
-                    return true;
-                }
-            } else {
-                self.spans.on = true;
-                self.spans.turns = self.spans.windows.last().map_or(Ns::MAX, |w| w.1);
-                self.span_opens(at);
+            match turn {
+                Turn::Opened => self.span_opens(at),
+                Turn::Closed => {}
+                Turn::Over => return true,
             }
         }
         false
     }
 
+    /// How things stand when a window opens.
     fn span_opens(&mut self, at: Ns) {
-        if let Some(observer) = &mut self.spans.observer {
-            observer.opens(at);
-        }
         for p in 0..self.pcpus.len() as u32 {
             let to = who(self.pcpus[p as usize].current);
             if to.is_some() {
@@ -123,21 +169,6 @@ impl World<'_> {
         for vm in 0..self.masks.len() as u32 {
             self.span_mask(vm);
         }
-    }
-
-    fn span_closes(&mut self, at: Ns) {
-        self.spans.on = false;
-        if let Some(observer) = &mut self.spans.observer {
-            observer.closes(at);
-        }
-    }
-
-    /// The run is over.
-    pub(crate) fn span_ends(&mut self) {
-        if self.spans.on {
-            self.span_closes(self.clock.now());
-        }
-        self.spans.turns = Ns::MAX;
     }
 
     /// A pCPU has begun another segment.
@@ -340,5 +371,59 @@ fn decision_name(what: Decision) -> &'static str {
         Decision::Unpark => "credit1 unpark",
         Decision::Yield => "credit1 yield",
         Decision::Migrate => "credit1 migrate",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two windows, and what it was told: openings, ends and the times of events.
+    #[derive(Debug, Default)]
+    struct Windows(Vec<(char, Ns)>, bool);
+
+    impl Observer for Windows {
+        fn windows(&self) -> Vec<(Ns, Ns)> {
+            vec![(10, 20), (40, 50)]
+        }
+        fn ends_with_windows(&self) -> bool {
+            self.1
+        }
+        fn opens(&mut self, at: Ns) {
+            self.0.push(('(', at));
+        }
+        fn event(&mut self, at: Ns, _: &Event) {
+            self.0.push(('.', at));
+        }
+        fn closes(&mut self, at: Ns) {
+            self.0.push((')', at));
+        }
+    }
+
+    #[test]
+    fn events_are_told_while_a_window_is_open() {
+        let mut seen = Windows::default();
+        let mut spans = Spans::new(&mut seen);
+        for at in [5, 12, 25, 44] {
+            while spans.is_due(at) {
+                spans.turn();
+            }
+            if spans.is_on() {
+                spans.tell(at, Event::Mask { vm: 0, vcpus: 1 });
+            }
+        }
+        spans.end(45);
+        assert!(!spans.is_due(Ns::MAX - 1));
+        let all = [('(', 10), ('.', 12), (')', 20), ('(', 40), ('.', 44), (')', 45)];
+        assert_eq!(seen.0, all);
+    }
+
+    #[test]
+    fn a_run_can_end_with_the_last_window() {
+        let mut seen = Windows(Vec::new(), true);
+        let mut spans = Spans::new(&mut seen);
+        let turns: Vec<(Ns, Turn)> = (0..4).map(|_| spans.turn()).collect();
+        let [first, second] = [(20, Turn::Closed), (50, Turn::Over)];
+        assert_eq!(turns, [(10, Turn::Opened), first, (40, Turn::Opened), second]);
     }
 }

@@ -211,7 +211,7 @@ impl Port for VcpuPort<'_, '_> {
     }
 
     fn is_watched(&self) -> bool {
-        self.world.spans.on || !self.world.policy_events.is_empty()
+        self.world.spans.is_on() || !self.world.policy_events.is_empty()
     }
 
     #[cold]
@@ -219,7 +219,7 @@ impl Port for VcpuPort<'_, '_> {
         if !self.world.policy_events.is_empty() {
             self.world.count(self.v, before);
         }
-        if self.world.spans.on {
+        if self.world.spans.is_on() {
             actions.iter().for_each(|&action| self.world.span_action(self.v, action));
         }
     }

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_model::plan::{Plan, Program, ViewPlan, VmPlan};
+use vcoop_model::plan::{Plan, Program, VmPlan};
 use vcoop_model::recording::{EngineStats, Part, Parts, Recording, Scalar};
 use vcoop_policy::PolicyStats;
 use vcoop_policy::config::AdvanceConfig;
 use vcoop_sched::{CreditCounters, EntId, PoolCounters};
 
-use crate::attribution::probe::Probe;
 use crate::attribution::track::{NONE, Sample};
 use crate::guest::counters::Counters;
 use crate::guest::halt_times::HaltTimes;
@@ -116,8 +115,8 @@ fn groups(plan: &Plan) -> Vec<(&str, Vec<usize>)> {
 impl World<'_> {
     /// The counters now.
     pub(crate) fn totals(&mut self) -> Totals {
-        let mut host_done = vec![0; self.labels.len()];
-        let mut host_units = vec![0; self.labels.len()];
+        let mut host_done = vec![0; self.probes.labels().len()];
+        let mut host_units = vec![0; self.probes.labels().len()];
         let mut switches = 0;
         self.charge_all();
         for (t, thread) in self.threads.iter().enumerate() {
@@ -273,7 +272,7 @@ impl World<'_> {
             let of = ns * device.cpus.len() as f64;
             put(&probe, "interrupt_time", "%", 100.0 * (b.1 - a.1) as f64 / of);
         }
-        for (i, label) in self.labels.iter().enumerate() {
+        for (i, label) in self.probes.labels().iter().enumerate() {
             if self.plan.vms.iter().any(|vm| &vm.label == label) {
                 continue;
             }
@@ -411,49 +410,35 @@ impl World<'_> {
         for (work, begun, waits) in hosts.chain(guests) {
             let (Some(runner), true) = (&work.runner, work.probe != NONE) else { continue };
             let Some(begun) = begun else { continue };
-            let probe = &mut self.probes[work.probe as usize];
             let open = runner.open(begun, start.now, end.now);
-            probe.missed(open.missed, end.now);
+            self.probes.missed(work.probe, open.missed, end.now);
             // One that is late by less than a period is cut off like any other at the end.
             if open.late
                 && let Some(sample) = self.tracks.close(work.sampler, end.now)
             {
-                self.spans.sample(end.now, probe, &self.labels, &sample, true);
-                probe.record_open(&sample);
+                self.probes.record_open(work.probe, &sample, end.now, &mut self.spans);
             } else if let Some(due) = open.never {
                 // Nobody has followed it: all of it is a wait for its CPU.
                 let mut parts = Parts::default();
                 parts[waits as usize] = end.now - due;
-                let nobody = vec![0; self.labels.len() + 1];
+                let nobody = vec![0; self.probes.labels().len() + 1];
                 let (latency, ran_instead) = (end.now - due, &nobody[..]);
                 let sample = Sample { due, latency, parts: &parts, ran_instead };
-                self.spans.sample(end.now, probe, &self.labels, &sample, true);
-                probe.record_open(&sample);
+                self.probes.record_open(work.probe, &sample, end.now, &mut self.spans);
             }
         }
         for work in self.threads.iter().filter(|t| t.vcpu != NONE).map(|t| &t.work) {
             if work.sampler != NONE
                 && let Some(sample) = self.tracks.close(work.sampler, end.now)
             {
-                let probe = &mut self.probes[work.probe as usize];
-                self.spans.sample(end.now, probe, &self.labels, &sample, true);
-                probe.record_open(&sample);
+                self.probes.record_open(work.probe, &sample, end.now, &mut self.spans);
             }
         }
-        self.probes.sort_by_key(|p| p.index);
-        let of_view = |view: &ViewPlan| match view {
-            ViewPlan::Scatter { probe, .. } => Some(probe.clone()),
-            ViewPlan::Intervals { .. } => None,
-        };
-        let scatters = self.plan.views.iter().filter_map(of_view).filter_map(|probe| {
-            self.probes.iter_mut().find(|p| *p.name() == probe).and_then(Probe::scatter)
-        });
-        let scatters = scatters.collect();
         let intervals = self.finish_views(end.now);
         (0..self.masks.len() as u32).for_each(|vm| self.count_in_use(vm, false));
-        let labels = &self.labels;
+        let (latencies, scatters) = self.probes.finish(self.plan);
         Recording {
-            latencies: self.probes.into_iter().map(|p| p.finish(labels)).collect(),
+            latencies,
             scalars,
             engine: Some(EngineStats { events: self.clock.events(), cpu_ns, sim_ns: end.now }),
             marks: self.storms.marks,

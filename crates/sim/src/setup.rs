@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use vcoop_model::plan::{HostSched, Mode, Moment, Plan, ProbePlan, Target, TaskPlan, ViewPlan};
+use vcoop_model::plan::{HostSched, Mode, Moment, Plan, ProbePlan, Target, TaskPlan};
 use vcoop_model::recording::PolicyEvents;
 use vcoop_policy::{GuestHalf, HostPolicy};
 use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Pool, Scheduler};
 
-use crate::attribution::probe::Probe;
+use crate::attribution::probe::Probes;
 use crate::attribution::track::{NONE, Tracks};
 use crate::clock::{Clock, Entities, Event};
 use crate::guest::halt_times::HaltTimes;
@@ -64,8 +64,8 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let vm_labels: Vec<u16> = plan.vms.iter().map(|vm| labels.of(&vm.label)).collect();
     // One more label than there are names: an idle pCPU.
     let width = labels.names.len() + 1;
-    let mut tracks = Tracks::new(width);
-    let mut probes = Vec::new();
+    let mut tracks = Tracks::new(width, pcpus);
+    let mut probes = Probes::new(plan, labels.names.clone());
     let mut calls = Calls::default();
     let mut mail = Vec::new();
     let servers = probed_servers(plan);
@@ -83,7 +83,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             plan.host_tasks.iter().position(|t| t.label == task.label),
             &mut mail,
         );
-        measure(plan, target, &mut work, &mut tracks, &mut probes, width);
+        measure(plan, target, &mut work, &mut tracks, &mut probes);
         (work.client, work.server) = calls.enter(task, target, 0, work.sampler);
         let tracked = work.sampler != NONE || servers.contains(&target);
         let track = if tracked { tracks.add_track() } else { NONE };
@@ -112,7 +112,8 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             let track = if probed { tracks.add_track() } else { NONE };
             let mut work = blank(vm_labels[m]);
             if vm.waits {
-                measure_waits(plan, (m, c), &mut work, &mut tracks, &mut probes, width);
+                work.sampler = tracks.add_sampler();
+                work.probe = probes.of_waits(plan, &vm.wait_probe(c));
             }
             let thread = Thread { work, vcpu: vcpus.len() as u32, track, last_cpu: NONE };
             threads.push(thread);
@@ -135,7 +136,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             );
             let space = vm.tasks.iter().position(|t| process(t) == process(task));
             work.space = space.unwrap_or(i) as u32;
-            measure(plan, target, &mut work, &mut tracks, &mut probes, width);
+            measure(plan, target, &mut work, &mut tracks, &mut probes);
             (work.client, work.server) = calls.enter(task, target, first, work.sampler);
             tasks.push(work);
             if task.after_login {
@@ -207,7 +208,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         costs: &plan.host.costs,
         clock,
         host,
-        pcpus: (0..pcpus).map(|_| pcpu(width)).collect(),
+        pcpus: (0..pcpus).map(|_| pcpu()).collect(),
         threads,
         vcpus,
         vms,
@@ -219,7 +220,6 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         views,
         tracks,
         probes,
-        labels: labels.names,
         ticks: ticks(plan.host.sched.tick_ns(), seed, 0),
         smt_ppm: plan.host.smt_ppm.unwrap_or(0),
         nohz: nohz::set(&plan.host.nohz_full),
@@ -337,30 +337,10 @@ fn policy_events(plan: &Plan) -> Vec<PolicyEvents> {
 }
 
 /// Gives a task samplers and probes if the plan asks for them.
-fn measure(
-    plan: &Plan,
-    target: Target,
-    work: &mut Work,
-    tracks: &mut Tracks,
-    probes: &mut Vec<Probe>,
-    labels: usize,
-) {
+fn measure(plan: &Plan, target: Target, work: &mut Work, tracks: &mut Tracks, probes: &mut Probes) {
     let mut of = |moment| {
         let i = plan.probes.iter().position(|p| p.target == target && p.moment == moment)?;
-        // Copies of a VM have one series. Probes are made in the order of the tasks and put in the plan's
-        // order at the end.
-        let name = &plan.probes[i].probe;
-        let same = probes.iter().position(|p| !p.is_of_waits() && p.name() == name);
-        let place = same.unwrap_or(probes.len()) as u32;
-        if same.is_none() {
-            let kept = plan.views.iter().find_map(|view| match view {
-                ViewPlan::Scatter { probe, most } if probe == name => Some(*most),
-                _ => None,
-            });
-            let probe = Probe::new(i, name, plan.warmup_ns, labels, kept);
-            probes.push(probe.sliced(plan.slices, plan.duration_ns));
-        }
-        Some((tracks.add_sampler(), place))
+        Some((tracks.add_sampler(), probes.of_task(plan, i)))
     };
     if let Some(found) = of(Moment::Task) {
         (work.sampler, work.probe) = found;
@@ -368,27 +348,6 @@ fn measure(
     if let Some(found) = of(Moment::Interrupt) {
         (work.irq_sampler, work.irq_probe) = found;
     }
-}
-
-/// Gives a vCPU's thread a sampler and a probe of its waits; copies of a VM have one series.
-fn measure_waits(
-    plan: &Plan,
-    (vm, cpu): (usize, u32),
-    work: &mut Work,
-    tracks: &mut Tracks,
-    probes: &mut Vec<Probe>,
-    labels: usize,
-) {
-    let name = plan.vms[vm].wait_probe(cpu);
-    let same = probes.iter().position(|p| p.is_of_waits() && p.name() == name);
-    work.probe = same.unwrap_or_else(|| {
-        // Behind those of the plan, in their own order.
-        let index = plan.probes.len() + probes.len();
-        let probe = Probe::new(index, &name, plan.warmup_ns, labels, None).of_waits();
-        probes.push(probe.sliced(plan.slices, plan.duration_ns));
-        probes.len() - 1
-    }) as u32;
-    work.sampler = tracks.add_sampler();
 }
 
 fn vcpu(plan: &Plan, vm: usize, cpu: u32, thread: u32, home: u32, track: u32) -> Vcpu {
@@ -439,7 +398,7 @@ fn ticks(period: Ns, seed: u64, machine: usize) -> Ticks {
     Ticks { period, phase }
 }
 
-fn pcpu(labels: usize) -> Pcpu {
+fn pcpu() -> Pcpu {
     Pcpu {
         segment: Segment::Idle,
         since: 0,
@@ -450,9 +409,6 @@ fn pcpu(labels: usize) -> Pcpu {
         eager: false,
         at_point: false,
         extra: 0,
-        ran: vec![0; labels].into_boxed_slice(),
-        ran_since: 0,
-        ran_label: labels as u16 - 1,
         last: NONE,
         waking: NONE,
         idle_times: IdleTimes::default(),

@@ -7,8 +7,8 @@ use vcoop_model::recording::{InUse, PolicyEvents};
 use vcoop_policy::govern::GovernorDriver;
 use vcoop_sched::{CpuId, CpuSet, EntId, Scheduler};
 
-use crate::attribution::probe::Probe;
-use crate::attribution::track::{NONE, State, Tracks};
+use crate::attribution::probe::Probes;
+use crate::attribution::track::{State, Tracks};
 use crate::clock::{Clock, Event};
 use crate::guest::halt_times::HaltTimes;
 use crate::host::devices::DeviceLines;
@@ -40,8 +40,7 @@ pub(crate) struct World<'p> {
     pub(crate) storms: Storms,
     pub(crate) views: Views,
     pub(crate) tracks: Tracks,
-    pub(crate) probes: Vec<Probe>,
-    pub(crate) labels: Vec<String>,
+    pub(crate) probes: Probes,
     pub(crate) ticks: Ticks,
     /// pCPU that fires exitless and posted timers; [`NONE`]: the one where the vCPU ran last.
     pub(crate) housekeeping: u32,
@@ -86,7 +85,7 @@ impl World<'_> {
             self.clock.set(Event::Timeline, first.at_ns);
         }
         while let Some((time, event)) = self.clock.next() {
-            if time >= self.spans.turns && self.span_turns(time) {
+            if self.spans.is_due(time) && self.span_turns(time) {
                 break;
             }
             self.clock.advance(time);
@@ -121,7 +120,7 @@ impl World<'_> {
                 break;
             }
         }
-        self.span_ends();
+        self.spans.end(self.clock.now());
         let end = self.totals();
         (start.unwrap_or_else(|| end.clone()), end)
     }
@@ -141,23 +140,10 @@ impl World<'_> {
         }
     }
 
-    /// Time each label had on a pCPU, up to now.
-    pub(crate) fn charge_ran(&mut self, p: u32) {
-        if self.tracks.is_empty() {
-            // Nobody will ask. The table is as large as pCPUs times labels: it is left alone.
-            return;
-        }
-        let pc = &mut self.pcpus[p as usize];
-        pc.ran[pc.ran_label as usize] += self.clock.now() - pc.ran_since;
-        pc.ran_since = self.clock.now();
-    }
-
     /// Changes a thread's attribution state, if it is tracked.
     #[inline(always)]
     pub(crate) fn state(&mut self, track: u32, state: State) {
-        if track != NONE {
-            self.tracks.set(track, state, self.clock.now());
-        }
+        self.tracks.set(track, state, self.clock.now());
     }
 
     /// What runs has run until now: brings every thread's time up to date.

@@ -1,8 +1,10 @@
 //! From samples to a [`LatencyRecord`]: flat in memory whatever the number of samples.
 
+use vcoop_model::plan::{Plan, ViewPlan};
 use vcoop_model::recording::{LatencyRecord, Parts, Scatter, WorstSample};
 
-use crate::attribution::track::Sample;
+use crate::attribution::track::{NONE, Sample};
+use crate::observe::Spans;
 use crate::queue::Ns;
 
 const WORST: usize = LatencyRecord::WORST;
@@ -11,7 +13,7 @@ const WORST: usize = LatencyRecord::WORST;
 #[derive(Debug)]
 pub(crate) struct Probe {
     /// Index into the plan's probes.
-    pub(crate) index: usize,
+    index: usize,
     /// When the measurement starts; samples due earlier are warm-up.
     start: Ns,
     record: LatencyRecord,
@@ -34,13 +36,7 @@ struct Kept {
 
 impl Probe {
     /// An empty probe; it keeps that many samples one by one.
-    pub(crate) fn new(
-        index: usize,
-        name: &str,
-        start: Ns,
-        labels: usize,
-        keep: Option<u32>,
-    ) -> Self {
+    fn new(index: usize, name: &str, start: Ns, labels: usize, keep: Option<u32>) -> Self {
         Self {
             index,
             start,
@@ -53,18 +49,18 @@ impl Probe {
     }
 
     /// The same, of waits for a pCPU rather than of a task's latency.
-    pub(crate) fn of_waits(mut self) -> Self {
+    fn of_waits(mut self) -> Self {
         self.record.metric = LatencyRecord::WAIT;
         self
     }
 
     /// Whether it is of waits.
-    pub(crate) fn is_of_waits(&self) -> bool {
+    fn is_of_waits(&self) -> bool {
         self.record.metric == LatencyRecord::WAIT
     }
 
     /// The same by time, in so many slices of the measured time; none where that is 0.
-    pub(crate) fn sliced(mut self, slices: u32, duration: Ns) -> Self {
+    fn sliced(mut self, slices: u32, duration: Ns) -> Self {
         self.record = self.record.sliced(slices, duration);
         self
     }
@@ -80,14 +76,14 @@ impl Probe {
     }
 
     /// Takes a sample in, unless it belongs to the warm-up.
-    pub(crate) fn record(&mut self, sample: &Sample<'_>) {
+    fn record(&mut self, sample: &Sample<'_>) {
         if sample.due >= self.start {
             self.record_open(sample);
         }
     }
 
     /// Takes in a sample that the end of the run cut off, whenever it was due.
-    pub(crate) fn record_open(&mut self, sample: &Sample<'_>) {
+    fn record_open(&mut self, sample: &Sample<'_>) {
         self.record.book(sample.latency, sample.parts);
         if let Some(slices) = &mut self.record.slices {
             slices.book(sample.due.saturating_sub(self.start), sample.latency);
@@ -116,20 +112,20 @@ impl Probe {
     }
 
     /// Counts periods without a sample.
-    pub(crate) fn missed(&mut self, n: u64, now: Ns) {
+    fn missed(&mut self, n: u64, now: Ns) {
         if now >= self.start {
             self.record.missed += n;
         }
     }
 
     /// The samples one by one, if a view asked for them.
-    pub(crate) fn scatter(&mut self) -> Option<Scatter> {
+    fn scatter(&mut self) -> Option<Scatter> {
         let (points, _) = self.every.take()?;
         Some(Scatter { probe: self.record.probe.clone(), points, dropped: self.dropped })
     }
 
     /// The record, with labels by name.
-    pub(crate) fn finish(self, labels: &[String]) -> LatencyRecord {
+    fn finish(self, labels: &[String]) -> LatencyRecord {
         let mut r = self.record;
         r.ran_instead = named(labels, &self.ran_instead).collect();
         r.worst = self
@@ -150,6 +146,102 @@ impl Probe {
     }
 }
 
+/// All probes of a run, and the labels of those who can have run instead.
+#[derive(Debug)]
+pub(crate) struct Probes {
+    probes: Vec<Probe>,
+    labels: Vec<String>,
+    warmup_ns: Ns,
+    slices: u32,
+    duration_ns: Ns,
+}
+
+impl Probes {
+    /// No probes yet.
+    pub(crate) fn new(plan: &Plan, labels: Vec<String>) -> Self {
+        let (slices, duration_ns) = (plan.slices, plan.duration_ns);
+        Self { probes: Vec::new(), labels, warmup_ns: plan.warmup_ns, slices, duration_ns }
+    }
+
+    /// Who can have run instead, but for an idle pCPU.
+    pub(crate) fn labels(&self) -> &[String] {
+        &self.labels
+    }
+
+    /// The probe of this name of a plan. Copies of a VM have one series. Probes are made in the order of the
+    /// tasks and put in the plan's order at the end.
+    pub(crate) fn of_task(&mut self, plan: &Plan, index: usize) -> u32 {
+        let name = &plan.probes[index].probe;
+        let kept = plan.views.iter().find_map(|view| match view {
+            ViewPlan::Scatter { probe, most } if probe == name => Some(*most),
+            _ => None,
+        });
+        self.named(name, false, |start, labels| Probe::new(index, name, start, labels, kept))
+    }
+
+    /// The probe of the waits for a pCPU of this name.
+    pub(crate) fn of_waits(&mut self, plan: &Plan, name: &str) -> u32 {
+        // Behind those of the plan, in their own order.
+        let index = plan.probes.len() + self.probes.len();
+        let of = |start, labels| Probe::new(index, name, start, labels, None).of_waits();
+        self.named(name, true, of)
+    }
+
+    fn named(&mut self, name: &str, waits: bool, new: impl FnOnce(Ns, usize) -> Probe) -> u32 {
+        let same = self.probes.iter().position(|p| p.is_of_waits() == waits && p.name() == name);
+        let place = same.unwrap_or_else(|| {
+            let probe = new(self.warmup_ns, self.labels.len() + 1);
+            self.probes.push(probe.sliced(self.slices, self.duration_ns));
+            self.probes.len() - 1
+        });
+        place as u32
+    }
+
+    /// Counts periods without a sample. A task that nobody probes has the probe [`NONE`].
+    pub(crate) fn missed(&mut self, probe: u32, n: u64, now: Ns) {
+        if probe != NONE {
+            self.probes[probe as usize].missed(n, now);
+        }
+    }
+
+    /// Takes a sample in, and tells who observes the run.
+    pub(crate) fn record(&mut self, probe: u32, sample: &Sample<'_>, now: Ns, to: &mut Spans<'_>) {
+        if probe != NONE {
+            let probe = &mut self.probes[probe as usize];
+            to.sample(now, probe, &self.labels, sample, false);
+            probe.record(sample);
+        }
+    }
+
+    /// The same of a sample that the end of the run cut off.
+    pub(crate) fn record_open(
+        &mut self,
+        probe: u32,
+        sample: &Sample<'_>,
+        now: Ns,
+        to: &mut Spans<'_>,
+    ) {
+        let probe = &mut self.probes[probe as usize];
+        to.sample(now, probe, &self.labels, sample, true);
+        probe.record_open(sample);
+    }
+
+    /// The records in the order of the plan, and the scatters that its views ask for.
+    pub(crate) fn finish(mut self, plan: &Plan) -> (Vec<LatencyRecord>, Vec<Scatter>) {
+        self.probes.sort_by_key(|p| p.index);
+        let of_view = |view: &ViewPlan| match view {
+            ViewPlan::Scatter { probe, .. } => Some(probe.clone()),
+            ViewPlan::Intervals { .. } => None,
+        };
+        let scatters = plan.views.iter().filter_map(of_view).filter_map(|probe| {
+            self.probes.iter_mut().find(|p| *p.name() == probe).and_then(Probe::scatter)
+        });
+        let scatters = scatters.collect();
+        let records = self.probes.into_iter().map(|p| p.finish(&self.labels)).collect();
+        (records, scatters)
+    }
+}
+
 /// The times that are not zero, by label. The last entry is an idle pCPU.
 fn named<'a, T: Copy + PartialEq + From<u8>>(
     labels: &'a [String],
@@ -158,4 +250,37 @@ fn named<'a, T: Copy + PartialEq + From<u8>>(
     let ran = move |(_, ns): &(_, &T)| **ns != T::from(0);
     let names = labels.iter().map(String::as_str).chain(std::iter::once("(idle)"));
     names.zip(times).filter(ran).map(|(l, ns)| (l.to_owned(), *ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use vcoop_model::recording::Part;
+
+    use super::*;
+    use crate::testing::plan;
+
+    #[test]
+    fn a_probe_takes_in_what_was_due_after_the_warm_up() {
+        let plan = Plan { warmup_ns: 100, duration_ns: 1_000, ..plan("busy-host-1") };
+        let mut probes = Probes::new(&plan, vec!["load".into()]);
+        let mut nobody = Spans::off();
+        let probe = probes.of_waits(&plan, "vm.vcpu0");
+        assert_eq!(probes.of_waits(&plan, "vm.vcpu0"), probe, "copies have one series");
+        let mut parts = Parts::default();
+        parts[Part::WakeToRun as usize] = 30;
+        for due in [50, 150, 200] {
+            let sample = Sample { due, latency: 30, parts: &parts, ran_instead: &[20, 10] };
+            probes.record(probe, &sample, due + 30, &mut nobody);
+        }
+        probes.missed(probe, 3, 90);
+        probes.missed(probe, 2, 110);
+        probes.missed(NONE, 1, 110);
+        let (records, scatters) = probes.finish(&plan);
+        let [record] = &records[..] else { panic!("{records:?}") };
+        assert_eq!((record.hist.len(), record.missed), (2, 2));
+        let others = [("load".to_owned(), 40), ("(idle)".to_owned(), 20)];
+        assert_eq!(record.ran_instead, others.into());
+        assert_eq!(record.worst[0].due_ns, 50, "counted from the end of the warm-up");
+        assert!(scatters.is_empty());
+    }
 }

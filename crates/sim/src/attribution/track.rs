@@ -124,9 +124,26 @@ struct Track {
     next_due: Ns,
     /// Time others ran while this one waited, by label, up to `ran_mark`.
     ran_instead: Box<[Ns]>,
-    /// Snapshot of the pCPU's run times by label, while queued there.
+    /// Who had run on the pCPU when it was queued there.
     ran_mark: Box<[Ns]>,
     waiting: bool,
+}
+
+/// Who ran on one pCPU.
+#[derive(Clone, Debug)]
+struct Occupancy {
+    /// Who runs now, and since when.
+    label: u16,
+    since: Ns,
+    /// Time that each label ran, up to `since`.
+    ran: Box<[Ns]>,
+}
+
+impl Occupancy {
+    fn charge(&mut self, now: Ns) {
+        self.ran[usize::from(self.label)] += now - self.since;
+        self.since = now;
+    }
 }
 
 /// One measuring task's sample in the making.
@@ -194,24 +211,45 @@ pub(crate) struct Sample<'a> {
     pub(crate) ran_instead: &'a [Ns],
 }
 
-/// All tracks and samplers of a run.
+/// All tracks and samplers of a run, and who ran on which pCPU.
 #[derive(Clone, Debug)]
 pub(crate) struct Tracks {
     tracks: Vec<Track>,
     samplers: Vec<Sampler>,
+    pcpus: Vec<Occupancy>,
     labels: usize,
 }
 
 impl Tracks {
-    /// No tracks yet; `labels` is the number of distinct answers to "who ran instead".
-    pub(crate) fn new(labels: usize) -> Self {
-        Self { tracks: Vec::new(), samplers: Vec::new(), labels }
+    /// No tracks yet, and idle pCPUs. `labels` is the number of answers to "who ran instead"; the last one
+    /// is an idle pCPU.
+    pub(crate) fn new(labels: usize, pcpus: u32) -> Self {
+        let idle =
+            |_| Occupancy { label: labels as u16 - 1, since: 0, ran: vec![0; labels].into() };
+        Self {
+            tracks: Vec::new(),
+            samplers: Vec::new(),
+            pcpus: (0..pcpus).map(idle).collect(),
+            labels,
+        }
     }
 
-    /// Whether nobody is tracked.
+    /// Somebody of this label runs on a pCPU from now on.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.tracks.is_empty()
+    pub(crate) fn runs(&mut self, p: u32, label: u16, now: Ns) {
+        if self.tracks.is_empty() {
+            // Nobody will ask. The table is as large as pCPUs times labels: it is left alone.
+            return;
+        }
+        let pcpu = &mut self.pcpus[p as usize];
+        pcpu.charge(now);
+        pcpu.label = label;
+    }
+
+    /// Nobody runs on a pCPU from now on.
+    #[inline]
+    pub(crate) fn idles(&mut self, p: u32, now: Ns) {
+        self.runs(p, self.labels as u16 - 1, now);
     }
 
     /// A new track, asleep at time 0.
@@ -245,15 +283,22 @@ impl Tracks {
         self.samplers.len() as u32 - 1
     }
 
-    /// The state of a track.
+    /// Whether a thread is tracked, and in this state.
     #[inline]
-    pub(crate) fn state(&self, track: u32) -> State {
-        self.tracks[track as usize].state
+    pub(crate) fn is(&self, track: u32, state: State) -> bool {
+        self.tracks.get(track as usize).is_some_and(|t| t.state == state)
     }
 
-    /// Changes state. Time never goes back on a track.
-    #[inline]
+    /// Changes state. Time never goes back on a track. A thread that is not tracked has the track [`NONE`].
+    #[inline(always)]
     pub(crate) fn set(&mut self, track: u32, state: State, now: Ns) {
+        if track != NONE {
+            self.change(track, state, now);
+        }
+    }
+
+    #[inline]
+    fn change(&mut self, track: u32, state: State, now: Ns) {
         let t = &mut self.tracks[track as usize];
         if t.state == state {
             return;
@@ -268,23 +313,24 @@ impl Tracks {
         t.since = now;
     }
 
-    /// The thread starts to wait on a pCPU whose run times by label are `ran`.
+    /// The thread starts to wait on a pCPU.
     #[inline]
-    pub(crate) fn wait_begins(&mut self, track: u32, ran: &[Ns]) {
-        let t = &mut self.tracks[track as usize];
-        t.ran_mark.copy_from_slice(ran);
+    pub(crate) fn wait_begins(&mut self, track: u32, p: u32, now: Ns) {
+        let (t, pcpu) = (&mut self.tracks[track as usize], &mut self.pcpus[p as usize]);
+        pcpu.charge(now);
+        t.ran_mark.copy_from_slice(&pcpu.ran);
         t.waiting = true;
     }
 
-    /// Whether it waits on a pCPU.
+    /// Whether a thread is tracked, and waits on a pCPU.
     #[inline]
     pub(crate) fn waits(&self, track: u32) -> bool {
-        self.tracks[track as usize].waiting
+        self.tracks.get(track as usize).is_some_and(|t| t.waiting)
     }
 
-    /// The wait on a pCPU ends: what ran there since it began ran instead.
+    /// The wait on a pCPU ends, if there was one: what ran there since it began ran instead.
     #[inline]
-    pub(crate) fn wait_ends(&mut self, track: u32, ran: &[Ns], now: Ns) {
+    pub(crate) fn wait_ends(&mut self, track: u32, p: u32, now: Ns) {
         let t = &mut self.tracks[track as usize];
         if !std::mem::take(&mut t.waiting) {
             return;
@@ -293,23 +339,30 @@ impl Tracks {
             // Due in the middle of this wait: it gets the whole of it, and its share at the end.
             self.start_due(track, now);
         }
-        let t = &mut self.tracks[track as usize];
-        for ((sum, mark), &ran) in t.ran_instead.iter_mut().zip(t.ran_mark.iter()).zip(ran) {
+        let (t, pcpu) = (&mut self.tracks[track as usize], &mut self.pcpus[p as usize]);
+        pcpu.charge(now);
+        for ((sum, mark), &ran) in t.ran_instead.iter_mut().zip(t.ran_mark.iter()).zip(&pcpu.ran) {
             *sum += ran - *mark;
         }
     }
 
-    /// Books who ran so far in a wait that goes on.
-    pub(crate) fn wait_goes_on(&mut self, track: u32, ran: &[Ns], now: Ns) {
-        self.wait_ends(track, ran, now);
-        self.wait_begins(track, ran);
+    /// Books who ran so far on a pCPU where a thread waits and goes on to wait.
+    pub(crate) fn wait_goes_on(&mut self, track: u32, p: u32, now: Ns) {
+        self.wait_ends(track, p, now);
+        self.wait_begins(track, p, now);
+    }
+
+    /// A thread that waits on a pCPU is moved to another one.
+    pub(crate) fn wait_moves(&mut self, track: u32, from: u32, to: u32, now: Ns) {
+        self.wait_ends(track, from, now);
+        self.wait_begins(track, to, now);
     }
 
     /// Samples are due at this moment, in the middle of a wait.
-    pub(crate) fn due_while_waiting(&mut self, track: u32, ran: &[Ns], now: Ns) {
-        self.wait_ends(track, ran, now);
+    pub(crate) fn due_while_waiting(&mut self, track: u32, p: u32, now: Ns) {
+        self.wait_ends(track, p, now);
         self.start_due(track, now);
-        self.wait_begins(track, ran);
+        self.wait_begins(track, p, now);
     }
 
     /// A sample will be due at `due` on this track, or has been for a while: that time is the
@@ -424,6 +477,9 @@ impl Tracks {
 
     /// The event reached the task, which is runnable from now on, on this track.
     pub(crate) fn event(&mut self, sampler: u32, track: u32, now: Ns) {
+        if sampler == NONE {
+            return;
+        }
         let s = &self.samplers[sampler as usize];
         match s.phase {
             Phase::Idle => return,
@@ -453,6 +509,7 @@ impl Tracks {
 
     /// The first instruction, or the end of an action: the sample is complete. `None` if none was in
     /// the making.
+    #[inline]
     pub(crate) fn sample(&mut self, sampler: u32, now: Ns) -> Option<Sample<'_>> {
         let phase = self.samplers[sampler as usize].phase;
         if !matches!(phase, Phase::AfterEvent | Phase::Acting) {
@@ -531,16 +588,18 @@ mod tests {
 
     #[test]
     fn parts_are_the_states_between_due_and_first_instruction() {
-        let mut t = Tracks::new(2);
+        let mut t = Tracks::new(2, 1);
         let track = t.add_track();
+        t.runs(0, 0, 0);
         let s = t.add_sampler();
         t.set(track, State::Run, 5);
         t.set(track, State::Asleep, 10);
         t.arm(s, track, 100, 10);
         t.set(track, State::Preempted, 40); // not due yet: counts from 100 on
-        t.wait_begins(track, &[60, 0]);
+        t.wait_begins(track, 0, 40);
+        t.idles(0, 40);
         t.set(track, State::Switch, 130);
-        t.wait_ends(track, &[60, 90], 130);
+        t.wait_ends(track, 0, 130);
         t.set(track, State::GuestIrq, 135);
         t.event(s, track, 140);
         t.set(track, State::Run, 140);
@@ -560,7 +619,7 @@ mod tests {
 
     #[test]
     fn a_round_trip_takes_its_parts_from_every_track_it_crosses() {
-        let mut t = Tracks::new(1);
+        let mut t = Tracks::new(1, 1);
         let (caller, server) = (t.add_track(), t.add_track());
         let s = t.add_sampler();
         t.set(caller, State::Run, 5);
@@ -590,7 +649,7 @@ mod tests {
 
     #[test]
     fn a_task_that_moves_takes_its_sample_along() {
-        let mut t = Tracks::new(1);
+        let mut t = Tracks::new(1, 1);
         let (a, b) = (t.add_track(), t.add_track());
         let s = t.add_sampler();
         t.set(b, State::Run, 1);

@@ -1,6 +1,6 @@
 //! The pCPU at rest: idle states and their governor.
 
-use crate::attribution::track::{NONE, State};
+use crate::attribution::track::State;
 use crate::clock::Event;
 use crate::machine::{Irq, Segment};
 use crate::queue::Ns;
@@ -10,14 +10,12 @@ impl World<'_> {
     /// Nothing to run.
     pub(crate) fn idle(&mut self, p: u32) {
         self.clock.cancel(Event::Tick(p));
-        self.charge_ran(p);
-        let idle_label = self.labels.len() as u16;
+        self.tracks.idles(p, self.clock.now());
         let pc = &mut self.pcpus[p as usize];
-        pc.ran_label = idle_label;
         pc.segment = Segment::Idle;
         pc.since = self.clock.now();
         self.sibling_turns(p);
-        if self.spans.on {
+        if self.spans.is_on() {
             self.span_begin(p);
         }
     }
@@ -46,7 +44,7 @@ impl World<'_> {
         let pc = &mut self.pcpus[p as usize];
         pc.idle_ns += self.clock.now() - pc.since;
         let waking = self.pcpus[p as usize].waking;
-        if waking != NONE && self.tracks.state(waking) == State::IdleExit {
+        if self.tracks.is(waking, State::IdleExit) {
             self.tracks.set(waking, State::HostIrq, self.clock.now());
         }
         for irq in self.pcpus[p as usize].irqs.iter() {
@@ -55,7 +53,7 @@ impl World<'_> {
                 Irq::Sleep(t) => self.threads[t as usize].track,
                 _ => continue,
             };
-            if track != NONE && self.tracks.state(track) == State::IdleExit {
+            if self.tracks.is(track, State::IdleExit) {
                 self.tracks.set(track, State::HostIrq, self.clock.now());
             }
         }

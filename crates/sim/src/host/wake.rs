@@ -84,15 +84,13 @@ impl World<'_> {
         let thread = &mut self.threads[t as usize];
         if std::mem::take(&mut thread.work.leaving) {
             let (track, sampler) = (thread.track, thread.work.sampler);
-            if sampler != NONE {
-                self.tracks.event(sampler, track, self.clock.now());
-            }
+            self.tracks.event(sampler, track, self.clock.now());
             return;
         }
         if self.host.wake(self.clock.now(), EntId(t), by).is_none() {
             return;
         }
-        if self.spans.on {
+        if self.spans.is_on() {
             self.span_wake(t);
         }
         self.host_notes();
@@ -129,8 +127,7 @@ impl World<'_> {
             return;
         }
         let cpu = self.host.cpu_of(EntId(thread)).0;
-        self.charge_ran(cpu);
-        self.tracks.wait_begins(track, &self.pcpus[cpu as usize].ran);
+        self.tracks.wait_begins(track, cpu, self.clock.now());
         if self.host.is_throttled(EntId(thread)) {
             self.tracks.set(track, State::Throttled, self.clock.now());
         }
@@ -139,7 +136,7 @@ impl World<'_> {
     /// Carries out what the host's scheduler asked for.
     pub(crate) fn host_notes(&mut self) {
         while let Some(note) = self.host.pop_note() {
-            if self.spans.on {
+            if self.spans.is_on() {
                 self.span_note(note);
             }
             match note {
@@ -172,10 +169,9 @@ impl World<'_> {
     /// Books who ran so far while a thread waits for a pCPU.
     pub(crate) fn settle_thread(&mut self, t: u32) {
         let track = self.threads[t as usize].track;
-        if track != NONE && self.tracks.waits(track) {
+        if self.tracks.waits(track) {
             let cpu = self.host.cpu_of(EntId(t)).0;
-            self.charge_ran(cpu);
-            self.tracks.wait_goes_on(track, &self.pcpus[cpu as usize].ran, self.clock.now());
+            self.tracks.wait_goes_on(track, cpu, self.clock.now());
         }
     }
 
@@ -183,11 +179,8 @@ impl World<'_> {
         self.queue_grew(to);
         self.poll_sees(to);
         let track = self.threads[t as usize].track;
-        if track != NONE && self.tracks.waits(track) {
-            self.charge_ran(from);
-            self.tracks.wait_ends(track, &self.pcpus[from as usize].ran, self.clock.now());
-            self.charge_ran(to);
-            self.tracks.wait_begins(track, &self.pcpus[to as usize].ran);
+        if self.tracks.waits(track) {
+            self.tracks.wait_moves(track, from, to, self.clock.now());
         }
     }
 
@@ -198,10 +191,9 @@ impl World<'_> {
             if track == NONE || self.host.cpu_of(e) != cpu || !self.host.is_queued(e) {
                 continue;
             }
-            let state = self.tracks.state(track);
             if on && self.host.is_throttled(e) {
                 self.tracks.set(track, State::Throttled, self.clock.now());
-            } else if !on && state == State::Throttled && !self.host.is_throttled(e) {
+            } else if !on && self.tracks.is(track, State::Throttled) && !self.host.is_throttled(e) {
                 self.tracks.set(track, State::Preempted, self.clock.now());
             }
         }
@@ -210,7 +202,7 @@ impl World<'_> {
     /// A waiting thread loses its right to run, or has it again.
     fn park(&mut self, t: u32, state: State) {
         let track = self.threads[t as usize].track;
-        if track != NONE && self.tracks.waits(track) {
+        if self.tracks.waits(track) {
             self.tracks.set(track, state, self.clock.now());
         }
     }

@@ -49,7 +49,7 @@ impl World<'_> {
 
     /// Makes an interrupt pending for a vCPU and sees to it that the vCPU takes it.
     pub(crate) fn inject(&mut self, v: u32, which: u8, kind: Injection) {
-        if self.spans.on {
+        if self.spans.is_on() {
             self.span_inject(v, which);
         }
         self.boost_injects(v, which, kind);

@@ -124,11 +124,10 @@ impl World<'_> {
         let track = vcpu.track;
         if vcpu.halted || self.is_idle_awake(v) {
             self.event_on_its_way(track, p);
-        } else if track != NONE && self.tracks.waits(track) {
+        } else if self.tracks.waits(track) {
             // Due while the vCPU waits for a pCPU: who ran before does not count.
             let cpu = self.host.cpu_of(self.thread_of(v)).0;
-            self.charge_ran(cpu);
-            self.tracks.due_while_waiting(track, &self.pcpus[cpu as usize].ran, self.clock.now());
+            self.tracks.due_while_waiting(track, cpu, self.clock.now());
         }
         self.interrupt(p, Irq::Lapic(v));
     }

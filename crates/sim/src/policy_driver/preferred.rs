@@ -91,7 +91,7 @@ impl World<'_> {
             if self.vms[m].nohz {
                 self.mask_ticks(vm);
             }
-            if self.spans.on {
+            if self.spans.is_on() {
                 self.span_mask(vm);
             }
         }
@@ -120,7 +120,7 @@ impl World<'_> {
         mask.set(self.clock.now(), width);
         let done = width == mask.target;
         let step_ns = mask.step_ns;
-        if self.spans.on {
+        if self.spans.is_on() {
             self.span_mask(vm);
         }
         let vcpus = self.plan.vms[m].level.topology.cpus();
