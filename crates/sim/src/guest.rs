@@ -559,7 +559,7 @@ impl World<'_> {
             }
             Op::Remote { ns, irq_vcpu } => {
                 let client = work.client;
-                self.remote_call(client, ns, irq_vcpu, track);
+                self.calls.call_remote(client, ns, irq_vcpu, self.tracks.on(track, now));
                 self.vcpus[v as usize].exits.push_back(Exit::Remote(client));
                 false
             }
@@ -619,7 +619,7 @@ impl World<'_> {
             }
             Op::Reply => {
                 let mail = work.mail;
-                let to = self.correspondent(mail);
+                let to = self.mail.correspondent(mail);
                 to.is_some_and(|to| self.guest_post(v, t, to, u32::MAX))
             }
             Op::Receive { sample } => self.guest_receive(v, t, sample),

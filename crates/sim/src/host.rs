@@ -382,7 +382,7 @@ impl World<'_> {
                 }
                 Op::Remote { ns, irq_vcpu } => {
                     let (client, track) = (work.client, self.threads[t as usize].track);
-                    self.remote_call(client, ns, irq_vcpu, track);
+                    self.calls.call_remote(client, ns, irq_vcpu, self.tracks.on(track, now));
                     self.remote_sent(client);
                 }
                 Op::Begin => {
@@ -398,7 +398,7 @@ impl World<'_> {
                 }
                 Op::Reply => {
                     let mail = work.mail;
-                    let to = self.correspondent(mail);
+                    let to = self.mail.correspondent(mail);
                     if let Some(to) = to
                         && self.post(p, t, to, u32::MAX)
                     {

@@ -47,7 +47,7 @@
 //!   inject, ipi    on their way into a guest; from vCPU to vCPU
 //!   guest_timer    a guest's tick and sleeps
 //!   lapic          the timer behind a guest's deadline; hv_timer: the VMX preemption timer
-//! messages       call: requests and answers between tasks of any level; mailbox: messages within a level
+//! messages       call: who calls whom; mailbox: messages within a level; delivery: on their way
 //! program        what a task does next, on either level
 //! policy_driver  drives vcoop-policy on simulated threads and a simulated page
 //!   govern         drives governors; preferred: the vCPUs that a guest keeps off; in_use: their number

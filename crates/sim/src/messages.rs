@@ -1,4 +1,5 @@
 //! What tasks send each other: calls between tasks of any level, messages within a level.
 
 pub(crate) mod call;
+mod delivery;
 pub(crate) mod mailbox;

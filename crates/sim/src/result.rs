@@ -39,10 +39,8 @@ pub(crate) struct Totals {
     vms: Vec<VmTotals>,
     /// Interrupts of the host's devices and the time of their handlers, by device.
     devices: Vec<(u64, Ns)>,
-    /// Calls made, by client.
-    called: Vec<u64>,
-    /// Calls answered, by server.
-    served: Vec<u64>,
+    /// Calls made, by client, and answered, by server.
+    calls: (Vec<u64>, Vec<u64>),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -167,8 +165,6 @@ impl World<'_> {
         }
         let credit1 = self.host.credit1().map(vcoop_sched::Credit1::counters);
         let pool = self.host.pool().map(vcoop_sched::Pool::counters);
-        let called = self.calls.clients.iter().map(|c| c.calls).collect();
-        let served = self.calls.servers.iter().map(|s| s.served).collect();
         let tuned = self.tuner.as_ref().map_or(0, RatelimitDriver::changes);
         Totals {
             now,
@@ -182,8 +178,7 @@ impl World<'_> {
             tuned,
             devices: self.lines.totals(self.plan),
             vms,
-            called,
-            served,
+            calls: self.calls.totals(),
         }
     }
 
@@ -283,15 +278,7 @@ impl World<'_> {
                 put(&format!("host.{label}"), "rate", "1/s", units / seconds);
             }
         }
-        let mut calls: BTreeMap<(String, &str), u64> = BTreeMap::new();
-        let counts = self.calls.clients.iter().zip(start.called.iter().zip(&end.called));
-        for (client, (a, b)) in counts.filter(|(client, _)| client.builds == NONE) {
-            *calls.entry((client.probe(self.plan), "calls")).or_default() += b - a;
-        }
-        let counts = self.calls.servers.iter().zip(start.served.iter().zip(&end.served));
-        for (server, (a, b)) in counts {
-            *calls.entry((server.probe(self.plan), "served")).or_default() += b - a;
-        }
+        let calls = self.calls.since(self.plan, &start.calls, &end.calls);
         for ((probe, metric), n) in calls {
             put(&probe, metric, "1/s", n as f64 / seconds);
         }

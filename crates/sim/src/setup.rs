@@ -20,7 +20,7 @@ use crate::inline_queue::InlineQueue;
 use crate::interrupts::lapic;
 use crate::machine::{GuestSegment, Pcpu, Segment, Thread, Ticks, Vcpu, Vm, Wait, Work, gtimer};
 use crate::messages::call::{Calls, probed_servers};
-use crate::messages::mailbox::Mailbox;
+use crate::messages::mailbox::Mailboxes;
 use crate::observe::Spans;
 use crate::policy_driver::Page;
 use crate::policy_driver::preferred::PreferredMask;
@@ -67,7 +67,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let mut tracks = Tracks::new(width, pcpus);
     let mut probes = Probes::new(plan, labels.names.clone());
     let mut calls = Calls::default();
-    let mut mail = Vec::new();
+    let mut mail = Mailboxes::default();
     let servers = probed_servers(plan);
 
     let mut threads = Vec::new();
@@ -307,12 +307,11 @@ fn work(
     rng: Stream,
     label: u16,
     peers: Option<usize>,
-    mail: &mut Vec<Mailbox>,
+    mail: &mut Mailboxes,
 ) -> Work {
     let takes = task.program.takes_messages();
-    mail.extend(takes.then(Mailbox::new));
     Work {
-        mail: if takes { mail.len() as u32 - 1 } else { NONE },
+        mail: if takes { mail.add() } else { NONE },
         runner: Some(Runner::new(&task.program, rng)),
         slack: task.timer_slack_ns,
         peers: peers.unwrap_or(0) as u32,

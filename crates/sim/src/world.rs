@@ -14,7 +14,7 @@ use crate::guest::halt_times::HaltTimes;
 use crate::host::devices::DeviceLines;
 use crate::machine::{Irq, Pcpu, Thread, Ticks, Vcpu, Vm};
 use crate::messages::call::Calls;
-use crate::messages::mailbox::Mailbox;
+use crate::messages::mailbox::Mailboxes;
 use crate::observe::Spans;
 use crate::policy_driver::preferred::PreferredMask;
 use crate::xen::intervals::Views;
@@ -36,7 +36,7 @@ pub(crate) struct World<'p> {
     pub(crate) devices: Vec<(u32, u32)>,
     pub(crate) device_streams: Vec<vcoop_model::rng::Stream>,
     pub(crate) calls: Calls,
-    pub(crate) mail: Vec<Mailbox>,
+    pub(crate) mail: Mailboxes,
     pub(crate) storms: Storms,
     pub(crate) views: Views,
     pub(crate) tracks: Tracks,

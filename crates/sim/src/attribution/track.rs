@@ -198,6 +198,26 @@ impl Phase {
     }
 }
 
+/// A moment on a track.
+#[derive(Debug)]
+pub(crate) struct OnTrack<'a> {
+    tracks: &'a mut Tracks,
+    track: u32,
+    now: Ns,
+}
+
+impl OnTrack<'_> {
+    /// A round trip begins; see [`Tracks::call`].
+    pub(crate) fn call(&mut self, sampler: u32) {
+        self.tracks.call(sampler, self.track, self.now);
+    }
+
+    /// A round trip comes to another leg; see [`Tracks::leg`].
+    pub(crate) fn leg(&mut self, sampler: u32, leg: Leg) {
+        self.tracks.leg(sampler, leg, self.track, self.now);
+    }
+}
+
 /// A finished sample.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample<'a> {
@@ -232,6 +252,12 @@ impl Tracks {
             pcpus: (0..pcpus).map(idle).collect(),
             labels,
         }
+    }
+
+    /// This moment on a track.
+    #[inline]
+    pub(crate) fn on(&mut self, track: u32, now: Ns) -> OnTrack<'_> {
+        OnTrack { tracks: self, track, now }
     }
 
     /// Somebody of this label runs on a pCPU from now on.

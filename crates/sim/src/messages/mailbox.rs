@@ -7,12 +7,10 @@
 use std::collections::VecDeque;
 
 use crate::attribution::track::NONE;
-use crate::machine::Wait;
-use crate::world::World;
 
 /// A task's box.
 #[derive(Clone, Debug)]
-pub(crate) struct Mailbox {
+struct Mailbox {
     /// Who posted what lies there.
     queue: VecDeque<u32>,
     /// Who waits for room.
@@ -23,110 +21,94 @@ pub(crate) struct Mailbox {
     sampled: bool,
 }
 
-impl Mailbox {
-    pub(crate) fn new() -> Self {
-        Self { queue: VecDeque::new(), blocked: VecDeque::new(), from: NONE, sampled: false }
+/// What becomes of a message that is posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Posted {
+    /// Its receiver waits for it: it is to be woken, and that is measured or not.
+    Wakes {
+        /// Measured.
+        sampled: bool,
+    },
+    /// It lies in the box, or there is none.
+    Left,
+    /// There is no room: who posts it sleeps.
+    Blocks,
+}
+
+/// What who looks into its box finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// A message, or there is no box; this poster is to be woken because there is room now.
+    Message(Option<u32>),
+    /// Nothing: it sleeps until there is a message.
+    Nothing,
+}
+
+/// All boxes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mailboxes(Vec<Mailbox>);
+
+impl Mailboxes {
+    /// The number of another box.
+    pub(crate) fn add(&mut self) -> u32 {
+        let (queue, blocked) = (VecDeque::new(), VecDeque::new());
+        self.0.push(Mailbox { queue, blocked, from: NONE, sampled: false });
+        self.0.len() as u32 - 1
     }
 
-    /// Takes a message; who is to be woken because there is room now.
-    fn take(&mut self) -> Option<Option<u32>> {
-        self.from = self.queue.pop_front()?;
-        let waited = self.blocked.pop_front();
-        self.queue.extend(waited);
-        Some(waited)
+    /// Task `from` posts a message, unless so many as `room` lie there. `waits`: the receiver waits for it.
+    pub(crate) fn post(&mut self, mailbox: u32, from: u32, waits: bool, room: u32) -> Posted {
+        let Some(mailbox) = self.0.get_mut(mailbox as usize) else { return Posted::Left };
+        if waits {
+            mailbox.from = from;
+            Posted::Wakes { sampled: mailbox.sampled }
+        } else if mailbox.queue.len() < room as usize {
+            mailbox.queue.push_back(from);
+            Posted::Left
+        } else {
+            mailbox.blocked.push_back(from);
+            Posted::Blocks
+        }
+    }
+
+    /// The owner of a box looks into it; if it is to wait, `sample` says whether its wake-up is measured.
+    pub(crate) fn receive(&mut self, mailbox: u32, sample: bool) -> Found {
+        let Some(mailbox) = self.0.get_mut(mailbox as usize) else { return Found::Message(None) };
+        let Some(from) = mailbox.queue.pop_front() else {
+            mailbox.sampled = sample;
+            return Found::Nothing;
+        };
+        mailbox.from = from;
+        let poster = mailbox.blocked.pop_front();
+        mailbox.queue.extend(poster);
+        Found::Message(poster)
+    }
+
+    /// Who posted the message that the owner of a box took last.
+    pub(crate) fn correspondent(&self, mailbox: u32) -> Option<u32> {
+        self.0.get(mailbox as usize).map(|m| m.from).filter(|&from| from != NONE)
     }
 }
 
-impl World<'_> {
-    /// A guest task posts a message to task `to`; true when it sleeps for room.
-    pub(crate) fn guest_post(&mut self, v: u32, t: u32, to: u32, room: u32) -> bool {
-        let vm = self.vcpus[v as usize].vm as usize;
-        let Some(other) = self.vms[vm].tasks.get(to as usize) else { return false };
-        let (mail, waits, sampler) = (other.mail, other.wait == Wait::Mail, other.sampler);
-        let Some(mailbox) = self.mail.get_mut(mail as usize) else { return false };
-        if waits {
-            mailbox.from = t;
-            if mailbox.sampled {
-                let home = self.vms[vm].first + self.vms[vm].level.cpu_of(vcoop_sched::EntId(to)).0;
-                self.settle_wait(home);
-                self.tracks.arm(
-                    sampler,
-                    self.vcpus[home as usize].track,
-                    self.clock.now(),
-                    self.clock.now(),
-                );
-            }
-            self.guest_wake(v, to);
-            return false;
-        }
-        if mailbox.queue.len() < room as usize {
-            mailbox.queue.push_back(t);
-            return false;
-        }
-        mailbox.blocked.push_back(t);
-        self.vms[vm].tasks[t as usize].wait = Wait::Room;
-        self.guest_sleep(v, t, None)
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// A guest task takes a message; true when it sleeps for one.
-    pub(crate) fn guest_receive(&mut self, v: u32, t: u32, sample: bool) -> bool {
-        let vm = self.vcpus[v as usize].vm as usize;
-        let work = &mut self.vms[vm].tasks[t as usize];
-        let Some(mailbox) = self.mail.get_mut(work.mail as usize) else { return false };
-        if let Some(waited) = mailbox.take() {
-            if let Some(poster) = waited {
-                self.guest_wake(v, poster);
-            }
-            return false;
-        }
-        mailbox.sampled = sample;
-        work.wait = Wait::Mail;
-        self.guest_sleep(v, t, None)
-    }
-
-    /// Who posted the message that a task took last.
-    pub(crate) fn correspondent(&self, mail: u32) -> Option<u32> {
-        self.mail.get(mail as usize).map(|m| m.from).filter(|&from| from != NONE)
-    }
-
-    /// A host thread posts a message to thread `to`; true when it sleeps for room.
-    pub(crate) fn post(&mut self, p: u32, t: u32, to: u32, room: u32) -> bool {
-        let Some(other) = self.threads.get_mut(to as usize) else { return false };
-        let (mail, sampler, track) = (other.work.mail, other.work.sampler, other.track);
-        let Some(mailbox) = self.mail.get_mut(mail as usize) else { return false };
-        if other.work.wait == Wait::Mail {
-            other.work.wait = Wait::No;
-            mailbox.from = t;
-            if mailbox.sampled {
-                self.tracks.arm(sampler, track, self.clock.now(), self.clock.now());
-            }
-            self.wake_thread(to, self.waker());
-            return false;
-        }
-        if mailbox.queue.len() < room as usize {
-            mailbox.queue.push_back(t);
-            return false;
-        }
-        mailbox.blocked.push_back(t);
-        self.threads[t as usize].work.wait = Wait::Room;
-        self.block(p, t, 0);
-        true
-    }
-
-    /// A host thread takes a message; true when it sleeps for one.
-    pub(crate) fn receive(&mut self, p: u32, t: u32, sample: bool) -> bool {
-        let work = &mut self.threads[t as usize].work;
-        let Some(mailbox) = self.mail.get_mut(work.mail as usize) else { return false };
-        if let Some(waited) = mailbox.take() {
-            if let Some(poster) = waited {
-                self.threads[poster as usize].work.wait = Wait::No;
-                self.wake_thread(poster, self.waker());
-            }
-            return false;
-        }
-        mailbox.sampled = sample;
-        work.wait = Wait::Mail;
-        self.block(p, t, 0);
-        true
+    #[test]
+    fn messages_wait_for_their_receiver_and_posters_for_room() {
+        let mut all = Mailboxes::default();
+        let own = all.add();
+        assert_eq!(all.correspondent(own), None);
+        assert_eq!(all.receive(own, true), Found::Nothing);
+        assert_eq!(all.post(own, 7, true, 1), Posted::Wakes { sampled: true });
+        assert_eq!(all.correspondent(own), Some(7));
+        assert_eq!(all.post(own, 8, false, 1), Posted::Left);
+        assert_eq!(all.post(own, 9, false, 1), Posted::Blocks);
+        assert_eq!(all.receive(own, false), Found::Message(Some(9)), "there is room for it now");
+        assert_eq!(all.correspondent(own), Some(8));
+        assert_eq!(all.receive(own, false), Found::Message(None));
+        assert_eq!(all.correspondent(own), Some(9));
+        assert_eq!(all.receive(own, false), Found::Nothing);
+        assert_eq!(all.post(NONE, 1, false, 0), Posted::Left, "who has no box gets nothing");
     }
 }

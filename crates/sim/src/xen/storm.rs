@@ -239,9 +239,9 @@ impl World<'_> {
             };
         };
         // Answers from outside come where the calls to its neighbour come.
-        let irq_vcpu = self.calls.clients[client as usize].irq_vcpu(&self.vms);
-        let message = self.call(client, server, irq_vcpu, NONE);
-        match (guest, self.receiver(message)) {
+        let (server, nobody) = (self.server_at(server), self.tracks.on(NONE, self.clock.now()));
+        let message = self.calls.call(client, server, None, nobody);
+        match (guest, self.calls.receiver(message)) {
             (None, _) => self.send(message),
             (Some(v), Target::Guest { vm, .. }) if vm == self.vcpus[v as usize].vm => {
                 self.deliver_to_guest(v, message);

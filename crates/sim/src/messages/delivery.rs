@@ -1,0 +1,351 @@
+//! Messages on their way between tasks of any level.
+//!
+//! ```text
+//! same level     a wake-up, with an IPI where the other's (v)CPU needs one
+//! host -> guest  signal: an interrupt at the other's irq_vcpu, whose handler wakes the task
+//! guest -> host  an exit, whose handler wakes the thread
+//! guest -> guest an exit, whose handler signals the other VM
+//! ```
+
+use vcoop_model::plan::Target;
+use vcoop_policy::Injection;
+use vcoop_sched::EntId;
+
+use crate::attribution::track::{Leg, NONE};
+use crate::clock::Event;
+use crate::machine::{Exit, Irq, Wait, vector};
+use crate::messages::call::{Calls, Message, Serving};
+use crate::messages::mailbox::{Found, Posted};
+use crate::program::Op;
+use crate::world::World;
+
+impl World<'_> {
+    /// A host thread comes to an operation of a call; true when it has left the CPU or is busy.
+    pub(crate) fn call_op(&mut self, p: u32, t: u32, op: Op) -> bool {
+        let work = &self.threads[t as usize].work;
+        let (client, server, track) = (work.client, work.server, self.threads[t as usize].track);
+        let message = match op {
+            Op::Call { server, irq_vcpu } => {
+                let server = self.server_at(server);
+                self.calls.call(
+                    client,
+                    server,
+                    Some(irq_vcpu),
+                    self.tracks.on(track, self.clock.now()),
+                )
+            }
+            Op::Answer => self.calls.answer(server, self.tracks.on(track, self.clock.now())),
+            Op::Await if self.calls.is_answered(client) => return false,
+            Op::TakeCall if self.calls.take(server, self.tracks.on(track, self.clock.now())) => {
+                return false;
+            }
+            _ => {
+                self.threads[t as usize].work.wait = Wait::Message;
+                self.block(p, t, 0);
+                return true;
+            }
+        };
+        if matches!(self.calls.receiver(message), Target::Host(_)) {
+            self.deliver_to_host(message);
+            return false;
+        }
+        if self.costs.handle_hypercall_ns == 0 {
+            self.signal(message);
+            return false;
+        }
+        // The signal goes out when the system call has come to it.
+        self.threads[t as usize].work.outbox = Some(message);
+        self.pcpus[p as usize].extra += self.costs.handle_hypercall_ns;
+        self.goes_on(p);
+        true
+    }
+
+    /// A guest task comes to an operation of a call; true when it has left the vCPU.
+    pub(crate) fn guest_call_op(&mut self, v: u32, t: u32, op: Op) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        let (vm, track) = (vcpu.vm, vcpu.track);
+        let work = &self.vms[vm as usize].tasks[t as usize];
+        let (client, server) = (work.client, work.server);
+        let message = match op {
+            Op::Call { server, irq_vcpu } => {
+                let server = self.server_at(server);
+                self.calls.call(
+                    client,
+                    server,
+                    Some(irq_vcpu),
+                    self.tracks.on(track, self.clock.now()),
+                )
+            }
+            Op::Answer => self.calls.answer(server, self.tracks.on(track, self.clock.now())),
+            Op::Await if self.calls.is_answered(client) => return false,
+            Op::TakeCall if self.calls.take(server, self.tracks.on(track, self.clock.now())) => {
+                return false;
+            }
+            _ => {
+                self.vms[vm as usize].tasks[t as usize].wait = Wait::Message;
+                return self.guest_sleep(v, t, None);
+            }
+        };
+        match self.calls.receiver(message) {
+            Target::Guest { vm: to, .. } if to == vm => self.deliver_to_guest(v, message),
+            _ => self.vcpus[v as usize].exits.push_back(Exit::Send(message)),
+        }
+        false
+    }
+
+    /// The number of the server that a task is.
+    pub(crate) fn server_at(&self, at: Target) -> u32 {
+        match at {
+            Target::Host(t) => self.threads[t as usize].work.server,
+            Target::Guest { vm, task } => self.vms[vm as usize].tasks[task as usize].server,
+        }
+    }
+
+    /// A call to another machine leaves this one.
+    pub(crate) fn remote_sent(&mut self, client: u32) {
+        let (remote, ns) = self.calls.remote(client);
+        let track = match self.calls.client(client) {
+            (Target::Host(t), _) => self.threads[t as usize].track,
+            (Target::Guest { .. }, v) => self.vcpus[v as usize].track,
+        };
+        self.clock.set(Event::Remote(remote), self.clock.now() + ns);
+        self.calls.leg(
+            Calls::answer_to(client),
+            Leg::Held,
+            self.tracks.on(track, self.clock.now()),
+        );
+    }
+
+    /// Its answer reaches this machine: an interrupt where who takes it ran last.
+    pub(crate) fn remote_answers(&mut self, remote: u32) {
+        let client = self.calls.remote_client(remote);
+        let (track, p) = match self.calls.client(client) {
+            (Target::Host(t), _) => (self.threads[t as usize].track, self.host.cpu_of(EntId(t)).0),
+            (Target::Guest { .. }, v) => {
+                let vcpu = &self.vcpus[v as usize];
+                (vcpu.track, vcpu.home)
+            }
+        };
+        self.calls.leg(
+            Calls::answer_to(client),
+            Leg::Flight,
+            self.tracks.on(track, self.clock.now()),
+        );
+        self.interrupt(p, Irq::Remote(client));
+    }
+
+    /// The host's half of that interrupt is done.
+    pub(crate) fn remote_arrived(&mut self, client: u32) {
+        self.send(Calls::answer_to(client));
+    }
+
+    /// Sends a message from host context.
+    pub(crate) fn send(&mut self, m: Message) {
+        match self.calls.receiver(m) {
+            Target::Host(_) => self.deliver_to_host(m),
+            Target::Guest { .. } => self.signal(m),
+        }
+    }
+
+    /// Interrupts the vCPU behind which a message's receiver is.
+    pub(crate) fn signal(&mut self, m: Message) {
+        let v = self.calls.irq_vcpu(m);
+        self.settle_wait(v);
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.messages.push_back(m);
+        let track = vcpu.track;
+        self.calls.leg(m, Leg::Flight, self.tracks.on(track, self.clock.now()));
+        self.inject(v, vector::MESSAGE, Injection::Device);
+    }
+
+    fn deliver_to_host(&mut self, m: Message) {
+        let Target::Host(t) = self.calls.receiver(m) else { return };
+        if t == NONE {
+            return self.build_goes_on(self.calls.builds(m), None);
+        }
+        let (waits, sleeps, track) = {
+            let thread = &mut self.threads[t as usize];
+            let waits = thread.work.wait == Wait::Message;
+            let busy = self.calls.is_busy(thread.work.server);
+            let sleeps = thread.work.wait == Wait::Timer && busy;
+            if waits {
+                thread.work.wait = Wait::No;
+            }
+            (waits, sleeps, thread.track)
+        };
+        self.calls.received(m, waits);
+        if waits {
+            // Wakes a caller with its sample.
+            self.wake_thread(t, self.waker());
+        } else {
+            self.settle_thread(t);
+        }
+        let leg = match (m.is_answer(), waits) {
+            (true, true) => return,
+            (true, false) => Leg::Arrived,
+            (false, true) => Leg::Served,
+            (false, false) if sleeps => Leg::Behind,
+            // On its own track a host thread runs for nobody but itself.
+            (false, false) => Leg::Queued,
+        };
+        self.calls.leg(m, leg, self.tracks.on(track, self.clock.now()));
+    }
+
+    /// The guest's half of a message's way, on vCPU `v`.
+    pub(crate) fn deliver_to_guest(&mut self, v: u32, m: Message) {
+        let Target::Guest { vm, task: t } = self.calls.receiver(m) else { return };
+        if t == NONE {
+            return self.build_goes_on(self.calls.builds(m), Some(v));
+        }
+        let wait = self.vms[vm as usize].tasks[t as usize].wait;
+        let waits = wait == Wait::Message;
+        self.calls.received(m, waits);
+        if waits {
+            // Takes the samples along.
+            return self.guest_wake(v, t);
+        }
+        let vm = &self.vms[vm as usize];
+        let home = vm.first + vm.level.cpu_of(EntId(t)).0;
+        let runs = self.vcpus[home as usize].current == t;
+        let server = vm.tasks[t as usize].server;
+        let leg = match m.is_answer() {
+            false if wait == Wait::Timer && self.calls.is_busy(server) => Leg::Behind,
+            false if runs => Leg::Queued,
+            _ => Leg::Arrived,
+        };
+        self.settle_wait(home);
+        let track = self.vcpus[home as usize].track;
+        self.calls.leg(m, leg, self.tracks.on(track, self.clock.now()));
+    }
+
+    /// A guest's server was woken on a vCPU or moved there, or gets it, or loses it: what the calls
+    /// before it wait for is something else from now on.
+    pub(crate) fn server_is(&mut self, v: u32, t: u32, runs: bool) {
+        let vcpu = &self.vcpus[v as usize];
+        let (vm, track) = (vcpu.vm as usize, vcpu.track);
+        let server = self.vms[vm].tasks[t as usize].server;
+        if server == NONE || track == NONE {
+            return;
+        }
+        if !runs {
+            self.settle_wait(v);
+        }
+        // Before it has started it waits for a timer, too.
+        let wait = self.vms[vm].tasks[t as usize].wait;
+        let sleeps = wait == Wait::Timer && self.calls.is_busy(server);
+        let what = match (runs, sleeps) {
+            (true, _) => Serving::Runs,
+            (false, true) => Serving::Sleeps,
+            (false, false) => Serving::Waits,
+        };
+        self.calls.server_is(server, what, self.tracks.on(track, self.clock.now()));
+    }
+
+    /// A server among the host's threads goes to sleep in the middle of a call, or wakes up.
+    pub(crate) fn host_server_sleeps(&mut self, t: u32, sleeps: bool) {
+        let thread = &self.threads[t as usize];
+        let (server, track) = (thread.work.server, thread.track);
+        if server != NONE && track != NONE {
+            let what = if sleeps { Serving::Sleeps } else { Serving::Runs };
+            self.calls.server_is(server, what, self.tracks.on(track, self.clock.now()));
+        }
+    }
+
+    /// A task gets its vCPU or loses it: an action of its own goes on or stops.
+    pub(crate) fn actor_is(&mut self, v: u32, t: u32, runs: bool) {
+        let vcpu = &self.vcpus[v as usize];
+        let vm = &self.vms[vcpu.vm as usize];
+        let sampler = vm.tasks[t as usize].sampler;
+        if sampler == NONE {
+            return;
+        }
+        // It may have been moved already.
+        let home = vm.first + vm.level.cpu_of(EntId(t)).0;
+        if home != v {
+            self.settle_wait(home);
+        }
+        let track = self.vcpus[home as usize].track;
+        self.tracks.acts(sampler, runs, track, self.clock.now());
+    }
+
+    /// A guest task posts a message to task `to`; true when it sleeps for room.
+    pub(crate) fn guest_post(&mut self, v: u32, t: u32, to: u32, room: u32) -> bool {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let Some(other) = self.vms[vm].tasks.get(to as usize) else { return false };
+        let sampler = other.sampler;
+        match self.mail.post(other.mail, t, other.wait == Wait::Mail, room) {
+            Posted::Wakes { sampled } => {
+                if sampled {
+                    let home = self.home_of(vm, to);
+                    self.settle_wait(home);
+                    let (track, now) = (self.vcpus[home as usize].track, self.clock.now());
+                    self.tracks.arm(sampler, track, now, now);
+                }
+                self.guest_wake(v, to);
+                false
+            }
+            Posted::Left => false,
+            Posted::Blocks => {
+                self.vms[vm].tasks[t as usize].wait = Wait::Room;
+                self.guest_sleep(v, t, None)
+            }
+        }
+    }
+
+    /// A guest task takes a message; true when it sleeps for one.
+    pub(crate) fn guest_receive(&mut self, v: u32, t: u32, sample: bool) -> bool {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let work = &mut self.vms[vm].tasks[t as usize];
+        match self.mail.receive(work.mail, sample) {
+            Found::Message(poster) => {
+                poster.into_iter().for_each(|poster| self.guest_wake(v, poster));
+                false
+            }
+            Found::Nothing => {
+                work.wait = Wait::Mail;
+                self.guest_sleep(v, t, None)
+            }
+        }
+    }
+
+    /// A host thread posts a message to thread `to`; true when it sleeps for room.
+    pub(crate) fn post(&mut self, p: u32, t: u32, to: u32, room: u32) -> bool {
+        let Some(other) = self.threads.get_mut(to as usize) else { return false };
+        match self.mail.post(other.work.mail, t, other.work.wait == Wait::Mail, room) {
+            Posted::Wakes { sampled } => {
+                other.work.wait = Wait::No;
+                if sampled {
+                    let now = self.clock.now();
+                    self.tracks.arm(other.work.sampler, other.track, now, now);
+                }
+                self.wake_thread(to, self.waker());
+                false
+            }
+            Posted::Left => false,
+            Posted::Blocks => {
+                self.threads[t as usize].work.wait = Wait::Room;
+                self.block(p, t, 0);
+                true
+            }
+        }
+    }
+
+    /// A host thread takes a message; true when it sleeps for one.
+    pub(crate) fn receive(&mut self, p: u32, t: u32, sample: bool) -> bool {
+        let work = &mut self.threads[t as usize].work;
+        match self.mail.receive(work.mail, sample) {
+            Found::Message(poster) => {
+                if let Some(poster) = poster {
+                    self.threads[poster as usize].work.wait = Wait::No;
+                    self.wake_thread(poster, self.waker());
+                }
+                false
+            }
+            Found::Nothing => {
+                work.wait = Wait::Mail;
+                self.block(p, t, 0);
+                true
+            }
+        }
+    }
+}
