@@ -12,6 +12,7 @@
 //! guest interrupts off.
 
 pub(crate) mod counters;
+mod halt_poll;
 pub(crate) mod halt_times;
 mod idle;
 pub(crate) mod lock;
@@ -26,7 +27,8 @@ use vcoop_sched::{EntId, Leave, Note};
 use crate::attribution::track::{NONE, State};
 use crate::guest::lock::Spin;
 use crate::host::{FREE_OPS, FREE_RUN, preemptible};
-use crate::machine::{Exit, GuestSegment, Segment, Wait, gtimer, vector};
+use crate::interrupts::guest_timer::TimerFor;
+use crate::machine::{Exit, GuestSegment, Segment, Wait, vector};
 use crate::program::Op;
 use crate::queue::Ns;
 use crate::world::World;
@@ -268,9 +270,7 @@ impl World<'_> {
         if !self.vcpus[v as usize].devices.is_empty() {
             self.vcpus[v as usize].irr |= vector::DEVICE;
         }
-        let (vm, i) = self.devices[d as usize];
-        let softirq = self.plan.vms[vm as usize].devices[i as usize].softirq;
-        let ns = self.device_streams[d as usize].draw(&softirq);
+        let ns = self.devices.softirq_takes(d);
         if ns == 0 {
             self.device_wakes(v, d);
             return false;
@@ -283,8 +283,7 @@ impl World<'_> {
 
     /// Wakes the task behind a device, if it waits for an event that has come.
     fn device_wakes(&mut self, v: u32, d: u32) {
-        let (vm, i) = self.devices[d as usize];
-        let Some(t) = self.plan.vms[vm as usize].devices[i as usize].wakes else { return };
+        let Some((vm, t)) = self.devices.wakes(d) else { return };
         let work = &mut self.vms[vm as usize].tasks[t as usize];
         if let Wait::Device(due) = work.wait
             && self.clock.now() >= due
@@ -383,8 +382,8 @@ impl World<'_> {
                     // Set on the vCPU concerned; it programs its hardware when it next runs.
                     let target = first + cpu.0;
                     match self.vms[vm].level.deadline(cpu) {
-                        Some(at) => self.set_guest_timer(target, gtimer::LEVEL, at),
-                        None => self.cancel_guest_timer(target, gtimer::LEVEL),
+                        Some(at) => self.vcpus[target as usize].timers.set(TimerFor::Level, at),
+                        None => self.vcpus[target as usize].timers.cancel(TimerFor::Level),
                     }
                     if target == v {
                         self.guest_program(v);
@@ -432,9 +431,9 @@ impl World<'_> {
             self.guest_event(v, GuestEvent::TaskSwitch { next, pending: None });
         }
         let full = self.vms[vm].nohz && !self.vms[vm].level.tick_needed(cpu);
-        if !full && !self.vcpus[v as usize].timers.iter().any(|t| t.1 == gtimer::TICK) {
+        if !full && !self.vcpus[v as usize].timers.has(TimerFor::Tick) {
             let next = self.vms[vm].ticks.after(cpu.0, self.clock.now());
-            self.set_guest_timer(v, gtimer::TICK, next);
+            self.vcpus[v as usize].timers.set(TimerFor::Tick, next);
             self.guest_program(v);
         }
         // An exit that the switch asked for comes after it.
@@ -577,7 +576,7 @@ impl World<'_> {
                 self.tracks.arm(sampler, track, at, now);
                 self.tracks.arm(of_irq, track, at, now);
                 self.spin(vm, t, Spin::Timer);
-                self.set_guest_timer(v, gtimer::TASKS + t, at);
+                self.vcpus[v as usize].timers.set(TimerFor::Task(t), at);
                 self.guest_program(v);
                 false
             }
@@ -637,9 +636,9 @@ impl World<'_> {
     /// Blocks the current task, with a timer on this vCPU or without.
     pub(crate) fn guest_sleep(&mut self, v: u32, t: u32, until: Option<Ns>) -> bool {
         if let Some(at) = until {
-            self.set_guest_timer(v, gtimer::TASKS + t, at);
+            self.vcpus[v as usize].timers.set(TimerFor::Task(t), at);
             let vcpu = &self.vcpus[v as usize];
-            if vcpu.timers.last().is_some_and(|first| first.0 < vcpu.programmed) {
+            if vcpu.timers.next() < vcpu.programmed {
                 self.guest_program(v);
             }
         }
@@ -658,7 +657,7 @@ impl World<'_> {
             // The timer that would give up is on the vCPU where the task went to sleep.
             let first = self.vms[vm].first;
             for c in 0..self.plan.vms[vm].level.topology.cpus() {
-                self.cancel_guest_timer(first + c, gtimer::TASKS + t);
+                self.vcpus[(first + c) as usize].timers.cancel(TimerFor::Task(t));
             }
             self.guest_wake(v, t);
         } else {

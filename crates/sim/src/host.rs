@@ -97,7 +97,7 @@ impl World<'_> {
             | Irq::Accounts
             | Irq::Govern(_) => c.timer_irq_ns,
             Irq::Device(_) | Irq::Remote(_) | Irq::Storm(_) => c.device_irq_ns,
-            Irq::Host(line) => self.line_takes(line),
+            Irq::Host(line) => self.lines.takes(line),
         };
         let pc = &self.pcpus[p as usize];
         if pc.current != NONE {

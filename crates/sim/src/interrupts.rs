@@ -1,6 +1,7 @@
 //! Interrupts of guests and the timers behind them.
 
-mod guest_timer;
+pub(crate) mod devices;
+pub(crate) mod guest_timer;
 pub(crate) mod hv_timer;
 mod inject;
 mod ipi;

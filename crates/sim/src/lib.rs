@@ -40,11 +40,11 @@
 //!   devices        interrupts of the host's devices
 //! guest          vCPUs and guest tasks
 //!   vmx            VM entries and exits
-//!   idle           idle vCPUs that do not sleep; halt_times: how long they and their polls are
+//!   idle           idle vCPUs that do not sleep; halt_poll: polling; halt_times: how long halts and polls are
 //!   lock           locks, spinning, and what the host does about it
 //!   vcpu_virt      how a VM is virtualised; counters: what KVM counts
 //! interrupts     interrupts of guests
-//!   inject, ipi    on their way into a guest; from vCPU to vCPU
+//!   inject, ipi    on their way into a guest; from vCPU to vCPU; devices: from devices of VMs
 //!   guest_timer    a guest's tick and sleeps
 //!   lapic          the timer behind a guest's deadline; hv_timer: the VMX preemption timer
 //! messages       call: who calls whom; mailbox: messages within a level; delivery: on their way

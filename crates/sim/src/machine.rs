@@ -13,10 +13,12 @@ use vcoop_policy::driver::VcpuDriver;
 use vcoop_policy::{GuestHalf, VmShared};
 use vcoop_sched::{CpuId, Level};
 
+use crate::guest::halt_times::HaltTimes;
 use crate::guest::lock::{Shared, Spin, SpinCpu};
 use crate::guest::vcpu_virt::{VcpuVirt, VmVirt};
 use crate::host::idle::IdleTimes;
 use crate::inline_queue::InlineQueue;
+use crate::interrupts::guest_timer::GuestTimers;
 use crate::messages::call::Message;
 use crate::policy_driver::Page;
 use crate::program::Runner;
@@ -351,13 +353,6 @@ pub(crate) mod vector {
     pub(crate) const MESSAGE: u8 = 16;
 }
 
-/// Guest timers by what they are for; tasks are numbered from `TASKS`.
-pub(crate) mod gtimer {
-    pub(crate) const TICK: u32 = 0;
-    pub(crate) const LEVEL: u32 = 1;
-    pub(crate) const TASKS: u32 = 2;
-}
-
 /// A virtual CPU: a thread to the host, a CPU to its guest. In this order what every event looks at is in
 /// three cache lines: on a large host each of them is a miss.
 #[derive(Debug)]
@@ -392,8 +387,7 @@ pub(crate) struct Vcpu {
     pub(crate) waits_out: bool,
 
     pub(crate) exits: InlineQueue<Exit>,
-    /// invariant: sorted by time, latest first.
-    pub(crate) timers: Vec<(Ns, u32)>,
+    pub(crate) timers: GuestTimers,
     /// Deadline the hardware holds.
     pub(crate) programmed: Ns,
     /// pCPU whose timer hardware holds its deadline.
@@ -413,7 +407,7 @@ pub(crate) struct Vcpu {
     pub(crate) hv_at: Ns,
     /// When it was preempted off its pCPU.
     pub(crate) off_since: Ns,
-    pub(crate) cold: Box<VcpuVirt>,
+    pub(crate) virt: Box<VcpuVirt>,
     pub(crate) devices: VecDeque<u32>,
 
     pub(crate) spin: SpinCpu,
@@ -447,6 +441,8 @@ pub(crate) struct Vm {
     /// Locks, IPIs, and how its vCPUs spin.
     pub(crate) sync: Shared,
     pub(crate) shared: VmShared,
+    /// Its halts, if the host polls for it.
+    pub(crate) halts: Option<HaltTimes>,
 }
 
 /// When a level's ticks come: at a phase of the machine's own, and each CPU's at another. A real host's are nearly

@@ -199,7 +199,7 @@ impl Port for VcpuPort<'_, '_> {
         let vector = self.vector;
         let vcpu = self.vcpu();
         vcpu.irr |= vector;
-        vcpu.cold.counters.injections += 1;
+        vcpu.virt.counters.injections += 1;
         if self.world.plan.policy.boosts_on_injection() {
             self.world.watch(self.v, |page, now| page.event(now, What::Inject));
         }

@@ -135,9 +135,8 @@ impl World<'_> {
             .vms
             .iter()
             .zip(&self.masks)
-            .zip(&self.halts)
-            .map(|((vm, mask), halts)| VmTotals {
-                halts: halts.clone(),
+            .map(|(vm, mask)| VmTotals {
+                halts: vm.halts.clone(),
                 mask_changes: mask.changes,
                 pushed_off: vm.level.pushed_off(),
                 used_ns: mask.used_ns(now),
@@ -152,8 +151,8 @@ impl World<'_> {
             vm.exec_ns += stats.exec_ns;
             vm.steal_ns += stats.wait_ns;
             vm.preempted += stats.preempted;
-            vm.counters.add(&v.cold.counters);
-            vm.advance_ns += v.cold.advance.ns();
+            vm.counters.add(&v.virt.counters);
+            vm.advance_ns += v.virt.deadline.advance_ns();
             let PolicyStats { boosts, throttles, denied, boosted_ns, lowered_ns, .. } =
                 v.driver.policy().stats();
             vm.lowered_ns += lowered_ns;

@@ -17,8 +17,10 @@ use crate::host::devices::DeviceLines;
 use crate::host::idle::IdleTimes;
 use crate::host::nohz;
 use crate::inline_queue::InlineQueue;
+use crate::interrupts::devices::Devices;
+use crate::interrupts::guest_timer::{GuestTimers, TimerFor};
 use crate::interrupts::lapic;
-use crate::machine::{GuestSegment, Pcpu, Segment, Thread, Ticks, Vcpu, Vm, Wait, Work, gtimer};
+use crate::machine::{GuestSegment, Pcpu, Segment, Thread, Ticks, Vcpu, Vm, Wait, Work};
 use crate::messages::call::{Calls, probed_servers};
 use crate::messages::mailbox::Mailboxes;
 use crate::observe::Spans;
@@ -94,8 +96,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let mut vcpus: Vec<Vcpu> = Vec::new();
     let mut vms: Vec<Vm> = Vec::new();
     let in_storm: BTreeSet<u32> = plan.storms.iter().flat_map(|s| s.vms.iter().copied()).collect();
-    let mut devices = Vec::new();
-    let mut device_streams = Vec::new();
+    let mut devices = Devices::default();
     for (m, vm) in plan.vms.iter().enumerate() {
         let first = vcpus.len() as u32;
         let n = vm.level.topology.cpus();
@@ -144,8 +145,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             }
             // The guest boots halted, with a timer for the start of each task.
             let v = &mut vcpus[(first + home.0) as usize];
-            let at = v.timers.partition_point(|&t| t > (task.start_ns, gtimer::TASKS + i as u32));
-            v.timers.insert(at, (task.start_ns, gtimer::TASKS + i as u32));
+            v.timers.set(TimerFor::Task(i as u32), task.start_ns);
         }
         let virt = VmVirt::new(&vm.virt, &plan.host);
         let ticks = ticks(vm.level.tick_ns, seed, m + 1);
@@ -155,14 +155,9 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
                 clock.set(Event::Lapic(v), at);
             }
         }
-        for (i, device) in vm.devices.iter().enumerate() {
-            let d = devices.len();
-            let mut stream = Stream::device(seed, d);
-            if started {
-                clock.set(Event::Device(d as u32), stream.draw(&device.period));
-            }
-            device_streams.push(stream);
-            devices.push((m as u32, i as u32));
+        vm.devices.iter().for_each(|device| devices.add(device, m as u32, first, seed));
+        if started {
+            devices.start(m as u32, &mut clock);
         }
         let times_interrupts = tasks.iter().any(|work| work.irq_sampler != NONE);
         vms.push(Vm {
@@ -179,6 +174,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             times_interrupts,
             nohz: !vm.virt.nohz_full.is_empty(),
             birth: NONE,
+            halts: (vm.virt.idle.host_poll.max_ns > 0).then(HaltTimes::new),
         });
     }
     let storms = Storms::new(plan, &mut calls, |vm| vms[vm as usize].first);
@@ -192,9 +188,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         at.into_iter().for_each(|at| clock.set(Event::Interval(i), at));
     }
 
-    for (line, at) in (0..).zip(lines.first(plan)) {
-        clock.set(Event::HostDevice(line), at);
-    }
+    lines.start(&mut clock);
 
     host.set_nohz_full(&nohz::set(&plan.host.nohz_full));
 
@@ -213,7 +207,6 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         vcpus,
         vms,
         devices,
-        device_streams,
         calls,
         mail,
         storms,
@@ -231,11 +224,6 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         tuner: RatelimitDriver::of(plan),
         policy_events: policy_events(plan),
         in_use: vcoop_model::recording::InUse::all(plan),
-        halts: plan
-            .vms
-            .iter()
-            .map(|vm| (vm.virt.idle.host_poll.max_ns > 0).then(HaltTimes::new))
-            .collect(),
         governors: (0..plan.vms.len()).map(|vm| plan.governor_driver(vm)).collect(),
         masks: plan.vms.iter().map(|vm| PreferredMask::new(vm.level.topology.cpus())).collect(),
         spans: Spans::off(),
@@ -372,7 +360,7 @@ fn vcpu(plan: &Plan, vm: usize, cpu: u32, thread: u32, home: u32, track: u32) ->
         eager: false,
         extra: 0,
         exits: InlineQueue::new(),
-        timers: Vec::with_capacity(16),
+        timers: GuestTimers::new(),
         programmed: Ns::MAX,
         waits_out: false,
         window: false,
@@ -386,7 +374,7 @@ fn vcpu(plan: &Plan, vm: usize, cpu: u32, thread: u32, home: u32, track: u32) ->
         driver,
         half: GuestHalf::new(),
         page: Page::default(),
-        cold: VcpuVirt::new(plan, vm),
+        virt: VcpuVirt::new(plan, vm),
         spin: SpinCpu::default(),
     }
 }

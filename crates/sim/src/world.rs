@@ -10,8 +10,8 @@ use vcoop_sched::{CpuId, CpuSet, EntId, Scheduler};
 use crate::attribution::probe::Probes;
 use crate::attribution::track::{State, Tracks};
 use crate::clock::{Clock, Event};
-use crate::guest::halt_times::HaltTimes;
 use crate::host::devices::DeviceLines;
+use crate::interrupts::devices::Devices;
 use crate::machine::{Irq, Pcpu, Thread, Ticks, Vcpu, Vm};
 use crate::messages::call::Calls;
 use crate::messages::mailbox::Mailboxes;
@@ -32,9 +32,7 @@ pub(crate) struct World<'p> {
     pub(crate) threads: Vec<Thread>,
     pub(crate) vcpus: Vec<Vcpu>,
     pub(crate) vms: Vec<Vm>,
-    /// (VM, index in its plan) of each device.
-    pub(crate) devices: Vec<(u32, u32)>,
-    pub(crate) device_streams: Vec<vcoop_model::rng::Stream>,
+    pub(crate) devices: Devices<'p>,
     pub(crate) calls: Calls,
     pub(crate) mail: Mailboxes,
     pub(crate) storms: Storms,
@@ -49,7 +47,7 @@ pub(crate) struct World<'p> {
     /// Full-nohz pCPUs, and whether there are any.
     pub(crate) nohz: CpuSet,
     pub(crate) has_nohz: bool,
-    pub(crate) lines: DeviceLines,
+    pub(crate) lines: DeviceLines<'p>,
     /// The pCPU that executes what happens now, and pays for it.
     pub(crate) cpu: u32,
     pub(crate) next_timeline: usize,
@@ -58,8 +56,6 @@ pub(crate) struct World<'p> {
     /// Counts by time, where the plan asks for them.
     pub(crate) policy_events: Vec<PolicyEvents>,
     pub(crate) in_use: Vec<InUse>,
-    /// Of each VM for which the host polls: its halts.
-    pub(crate) halts: Vec<Option<HaltTimes>>,
     /// Of each VM: what decides how many vCPUs it uses, and how many it does.
     pub(crate) governors: Vec<Option<GovernorDriver>>,
     pub(crate) masks: Vec<PreferredMask>,
@@ -103,7 +99,10 @@ impl World<'_> {
                 Event::Device(d) => self.device_fires(d),
                 Event::Remote(r) => self.remote_answers(r),
                 Event::Storm(s) => self.storm_asks(s),
-                Event::HostDevice(l) => self.line_fires(l),
+                Event::HostDevice(l) => {
+                    let p = self.lines.fires(l, &mut self.clock);
+                    self.interrupt(p, Irq::Host(l));
+                }
                 Event::Ratelimit => self.tune_due(),
                 Event::Accounts => self.accounts_due(),
                 Event::Govern(vm) => self.govern_due(vm),

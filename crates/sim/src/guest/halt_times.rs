@@ -14,7 +14,7 @@ const BEYOND: u64 = 10;
 
 /// A distribution of times.
 #[derive(Clone, Debug)]
-pub(crate) struct Times(Box<[u32]>);
+struct Times(Box<[u32]>);
 
 impl Times {
     fn new() -> Self {
@@ -27,7 +27,7 @@ impl Times {
         (octave << FINE) as usize + (ns >> (octave - FINE)) as usize - (1 << FINE)
     }
 
-    pub(crate) fn add(&mut self, ns: Ns) {
+    fn add(&mut self, ns: Ns) {
         self.0[Self::bucket(ns)] += 1;
     }
 
@@ -63,12 +63,12 @@ impl Times {
 #[derive(Clone, Debug)]
 pub(crate) struct HaltTimes {
     /// Polls that caught the wake-up, and those that did not.
-    pub(crate) won: Times,
-    pub(crate) lost: Times,
+    won: Times,
+    lost: Times,
     /// From HLT until the vCPU went on, polling included.
-    pub(crate) halts: Times,
+    halts: Times,
     /// Their sum.
-    pub(crate) halted: Ns,
+    halted: Ns,
 }
 
 /// Quantiles that are told.
@@ -77,6 +77,17 @@ const QUANTILES: [u64; 3] = [50, 90, 99];
 impl HaltTimes {
     pub(crate) fn new() -> Self {
         Self { won: Times::new(), lost: Times::new(), halts: Times::new(), halted: 0 }
+    }
+
+    /// A poll of the host has ended.
+    pub(crate) fn polled(&mut self, won: bool, ns: Ns) {
+        if won { &mut self.won } else { &mut self.lost }.add(ns);
+    }
+
+    /// A halt has ended.
+    pub(crate) fn halted(&mut self, ns: Ns) {
+        self.halts.add(ns);
+        self.halted += ns;
     }
 
     /// Together with those of another copy.

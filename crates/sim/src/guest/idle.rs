@@ -15,7 +15,8 @@ use vcoop_sched::{CpuId, Leave};
 use crate::attribution::track::{NONE, State};
 use crate::clock::Event;
 use crate::guest::vcpu_virt::{IdleWay, wants};
-use crate::machine::{Exit, GuestSegment, Segment, gtimer};
+use crate::interrupts::guest_timer::TimerFor;
+use crate::machine::{Exit, GuestSegment, Segment};
 use crate::queue::Ns;
 use crate::world::World;
 
@@ -26,14 +27,9 @@ impl World<'_> {
     /// HLT with nothing pending: polls for the vCPU, if its VM and its history say so. True if it does;
     /// else the thread goes to sleep.
     pub(crate) fn host_polls(&mut self, p: u32, v: u32) -> bool {
-        let cold = &mut self.vcpus[v as usize].cold;
-        cold.halted_at = self.clock.now();
-        cold.polled = 0;
-        let ns = cold.host_poll.ns();
-        if ns == 0 {
+        if !self.vcpus[v as usize].virt.host_poll.halts(self.clock.now()) {
             return false;
         }
-        cold.poll_until = self.clock.now() + ns;
         if !self.can_poll(p) {
             self.poll_ends(v, false);
             return false;
@@ -57,7 +53,7 @@ impl World<'_> {
     /// In the kernel with a vCPU that is polled for.
     pub(crate) fn poll_goes_on(&mut self, p: u32, v: u32) {
         let vcpu = &self.vcpus[v as usize];
-        let (woken, track, until) = (vcpu.irr != 0, vcpu.track, vcpu.cold.poll_until);
+        let (woken, track, until) = (vcpu.irr != 0, vcpu.track, vcpu.virt.host_poll.until());
         if woken {
             self.poll_ends(v, true);
             self.tend(v);
@@ -75,25 +71,24 @@ impl World<'_> {
     pub(crate) fn poll_stops(&mut self, p: u32) {
         let v = self.pcpus[p as usize].vcpu;
         let since = self.pcpus[p as usize].since;
-        self.vcpus[v as usize].cold.polled += self.clock.now() - since;
+        self.vcpus[v as usize].virt.host_poll.polled(self.clock.now() - since);
     }
 
     fn poll_ends(&mut self, v: u32, won: bool) {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.polling = false;
-        let cold = &mut vcpu.cold;
-        cold.poll_until = Ns::MAX;
-        let ns = std::mem::take(&mut cold.polled);
+        let ns = vcpu.virt.host_poll.ends();
+        let counters = &mut vcpu.virt.counters;
         if won {
-            cold.counters.polls_won += 1;
-            cold.counters.poll_won_ns += ns;
+            counters.polls_won += 1;
+            counters.poll_won_ns += ns;
             vcpu.wants |= wants::HALT_TIME;
         } else {
-            cold.counters.polls_lost += 1;
-            cold.counters.poll_lost_ns += ns;
+            counters.polls_lost += 1;
+            counters.poll_lost_ns += ns;
         }
-        if let Some(halts) = &mut self.halts[vcpu.vm as usize] {
-            if won { &mut halts.won } else { &mut halts.lost }.add(ns);
+        if let Some(halts) = &mut self.vms[vcpu.vm as usize].halts {
+            halts.polled(won, ns);
         }
     }
 
@@ -110,13 +105,9 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         if vcpu.wants & wants::HALT_TIME != 0 {
             vcpu.wants &= !wants::HALT_TIME;
-            let cold = &mut vcpu.cold;
-            let halted = self.clock.now()
-                - std::mem::replace(&mut cold.halted_at, Ns::MAX).min(self.clock.now());
-            cold.host_poll.halted(halted, true);
-            if let Some(halts) = &mut self.halts[vcpu.vm as usize] {
-                halts.halts.add(halted);
-                halts.halted += halted;
+            let halted = vcpu.virt.host_poll.goes_on(self.clock.now());
+            if let Some(halts) = &mut self.vms[vcpu.vm as usize].halts {
+                halts.halted(halted);
             }
         }
         if vcpu.wants & wants::HV_TIMER != 0 {
@@ -138,7 +129,7 @@ impl World<'_> {
             way => way,
         };
         // Stop the tick, program what is left.
-        self.cancel_guest_timer(v, gtimer::TICK);
+        self.vcpus[v as usize].timers.cancel(TimerFor::Tick);
         self.guest_program(v);
         self.guest_event(v, GuestEvent::IdleEnter);
         let vcpu = &mut self.vcpus[v as usize];
@@ -155,33 +146,18 @@ impl World<'_> {
 
     /// What the haltpoll governor says, and for how long still.
     fn guest_haltpoll(&mut self, v: u32) -> Idle {
-        let now = self.clock.now();
-        let cold = &mut self.vcpus[v as usize].cold;
-        let halted_at = std::mem::replace(&mut cold.guest_halted_at, Ns::MAX);
-        if halted_at != Ns::MAX {
-            cold.guest_poll.halted(now - halted_at);
-        }
-        if cold.guest_poll_at != Ns::MAX {
-            let left = (cold.guest_poll_at + cold.guest_poll.limit()).saturating_sub(now);
-            if left > 0 {
-                return Idle::Poll(left);
-            }
-            self.guest_poll_ends(v, false);
-        }
-        let cold = &mut self.vcpus[v as usize].cold;
-        let choice = cold.guest_poll.select();
-        if choice == Idle::Halt {
-            cold.guest_halted_at = now;
+        let virt = &mut self.vcpus[v as usize].virt;
+        let (choice, lost) = virt.guest_poll.idles(self.clock.now());
+        if let Some(ns) = lost {
+            virt.counters.guest_polls_lost += 1;
+            virt.counters.guest_poll_ns += ns;
         }
         choice
     }
 
     /// Polls for work, with the tick running.
     fn guest_polls(&mut self, v: u32, ns: Ns) -> bool {
-        let now = self.clock.now();
-        let vcpu = &mut self.vcpus[v as usize];
-        if vcpu.cold.guest_poll_at == Ns::MAX {
-            vcpu.cold.guest_poll_at = now;
+        if self.vcpus[v as usize].virt.guest_poll.begins(self.clock.now()) {
             self.guest_event(v, GuestEvent::IdleEnter);
         }
         self.guest_program(v);
@@ -194,32 +170,14 @@ impl World<'_> {
 
     /// The guest's idle loop ends: there is work.
     pub(crate) fn guest_idle_ends(&mut self, v: u32) {
-        let now = self.clock.now();
         let vcpu = &mut self.vcpus[v as usize];
         if let IdleWay::Halt | IdleWay::Rest = self.vms[vcpu.vm as usize].virt.idle {
             return;
         }
-        let cold = &mut vcpu.cold;
-        let halted_at = std::mem::replace(&mut cold.guest_halted_at, Ns::MAX);
-        if halted_at != Ns::MAX {
-            cold.guest_poll.halted(now - halted_at);
+        if let Some(ns) = vcpu.virt.guest_poll.work_comes(self.clock.now()) {
+            vcpu.virt.counters.guest_polls_won += 1;
+            vcpu.virt.counters.guest_poll_ns += ns;
         }
-        if cold.guest_poll_at != Ns::MAX {
-            self.guest_poll_ends(v, true);
-        }
-    }
-
-    fn guest_poll_ends(&mut self, v: u32, won: bool) {
-        let now = self.clock.now();
-        let cold = &mut self.vcpus[v as usize].cold;
-        let since = std::mem::replace(&mut cold.guest_poll_at, Ns::MAX);
-        cold.counters.guest_poll_ns += now - since;
-        if won {
-            cold.counters.guest_polls_won += 1;
-        } else {
-            cold.counters.guest_polls_lost += 1;
-        }
-        cold.guest_poll.polled(!won);
     }
 
     /// Whether an idle vCPU watches its reschedule flag, so that no IPI is needed: it polls, or waits by
@@ -230,7 +188,7 @@ impl World<'_> {
         match virt.idle {
             IdleWay::Halt => false,
             IdleWay::Poll | IdleWay::Haltpoll(_) => {
-                vcpu.current == NONE && vcpu.cold.guest_poll_at != Ns::MAX
+                vcpu.current == NONE && vcpu.virt.guest_poll.is_polling()
             }
             IdleWay::Rest => virt.mwait && vcpu.segment == GuestSegment::Rest,
         }
@@ -257,15 +215,15 @@ impl World<'_> {
     pub(crate) fn rest_exit(&self, v: u32) -> Ns {
         let vcpu = &self.vcpus[v as usize];
         let deep = self.vms[vcpu.vm as usize].virt.mwait;
-        self.idle_state_exit(if deep { vcpu.cold.rests.typical() } else { 0 })
+        self.idle_state_exit(if deep { vcpu.virt.rests.typical() } else { 0 })
     }
 
     /// A rest in guest mode has been stopped.
     pub(crate) fn rested(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let ns = FOR_EVER - vcpu.left;
-        vcpu.cold.rests.add(ns);
-        vcpu.cold.counters.rest_ns += ns;
+        vcpu.virt.rests.add(ns);
+        vcpu.virt.counters.rest_ns += ns;
     }
 
     /// Whether an interrupt finds a vCPU idle without being asleep: polled for by the host, or idle in
@@ -283,7 +241,7 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.halted = true;
         let polls = self.vms[vcpu.vm as usize].virt.host_polls;
-        if polls && vcpu.cold.halted_at != Ns::MAX {
+        if polls && vcpu.virt.host_poll.is_halted() {
             vcpu.wants |= wants::HALT_TIME;
         }
         self.boost_halted(v);

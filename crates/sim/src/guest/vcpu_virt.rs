@@ -2,12 +2,13 @@
 //! that most VMs have switched off. And what a VM has switched on.
 
 use vcoop_model::plan::virt::{GuestIdle, GuestTimer, IpiPath, TimerMode, Virt};
-use vcoop_model::plan::{HostPlan, Ns, Plan};
+use vcoop_model::plan::{HostPlan, Plan, VmPlan};
 use vcoop_policy::config::AdvanceConfig;
-use vcoop_policy::{GuestHaltPoll, HostHaltPoll, TimerAdvance};
 
 use crate::guest::counters::Counters;
+use crate::guest::halt_poll::{GuestPoll, HostPoll};
 use crate::host::idle::IdleTimes;
+use crate::interrupts::lapic::Deadline;
 use crate::machine::Exit;
 
 /// Why a vCPU has to be tended when it is switched to; bits of `Vcpu::wants`.
@@ -155,58 +156,27 @@ impl VmVirt {
     }
 }
 
-/// The cold part of a vCPU. The counters that every exit counts come first, on a cache line of theirs.
+/// How a vCPU is virtualised: what most events do not look at. The counters that every exit counts come first, on
+/// a cache line of theirs.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct VcpuVirt {
     pub(crate) counters: Counters,
-    /// The deadline that its timer stands for.
-    pub(crate) due: Ns,
-    /// The deadline of the interrupt that is pending: it is not to come before.
-    pub(crate) expires: Ns,
-    pub(crate) advance: TimerAdvance,
-    /// Period of a periodic timer.
-    pub(crate) period: Ns,
-    /// The preemption timer's deadline while an hrtimer stands in.
-    pub(crate) parked: Ns,
-    /// Cycles of the TSC, and its ratio: what the preemption timer can hold.
-    pub(crate) range: crate::interrupts::hv_timer::Range,
-    pub(crate) host_poll: HostHaltPoll,
-    /// When it halted, as the host sees it; `Ns::MAX`: it has not.
-    pub(crate) halted_at: Ns,
-    /// Until when the host polls for it.
-    pub(crate) poll_until: Ns,
-    /// Time polled so far.
-    pub(crate) polled: Ns,
-    pub(crate) guest_poll: GuestHaltPoll,
-    /// When it halted, as the guest sees it; `Ns::MAX`: it has not.
-    pub(crate) guest_halted_at: Ns,
-    /// When the guest's poll began; `Ns::MAX`: it does not poll.
-    pub(crate) guest_poll_at: Ns,
+    pub(crate) deadline: Deadline,
+    pub(crate) host_poll: HostPoll,
+    pub(crate) guest_poll: GuestPoll,
     /// How long it rested in guest mode.
     pub(crate) rests: IdleTimes,
 }
 
 impl VcpuVirt {
     pub(crate) fn new(plan: &Plan, vm: usize) -> Box<Self> {
-        let (virt, host) = (&plan.vms[vm].virt, &plan.host);
-        let khz = host.cpu.map_or(1_000_000, |cpu| cpu.tsc_khz);
+        let VmPlan { virt, level, .. } = &plan.vms[vm];
         Box::new(Self {
             counters: Counters::default(),
-            due: Ns::MAX,
-            expires: Ns::MAX,
-            advance: TimerAdvance::new(virt.timer.advance, khz),
-            // KVM lets none be shorter (`min_timer_period_us`).
-            period: plan.vms[vm].level.tick_ns.max(200_000),
-            parked: Ns::MAX,
-            range: crate::interrupts::hv_timer::Range::new(host.cpu, virt.timer.tsc_ratio_ppm),
-            host_poll: HostHaltPoll::new(virt.idle.host_poll),
-            halted_at: Ns::MAX,
-            poll_until: Ns::MAX,
-            polled: 0,
-            guest_poll: GuestHaltPoll::new(virt.idle.guest_poll),
-            guest_halted_at: Ns::MAX,
-            guest_poll_at: Ns::MAX,
+            deadline: Deadline::new(&virt.timer, level.tick_ns, plan.host.cpu),
+            host_poll: HostPoll::new(virt.idle.host_poll),
+            guest_poll: GuestPoll::new(virt.idle.guest_poll),
             rests: IdleTimes::default(),
         })
     }

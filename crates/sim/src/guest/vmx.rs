@@ -55,7 +55,7 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         if vcpu.exit_at != Ns::MAX {
             let away = self.clock.now() - std::mem::replace(&mut vcpu.exit_at, Ns::MAX);
-            vcpu.cold.counters.exits[usize::from(vcpu.exit_why)].ns += away;
+            vcpu.virt.counters.exits[usize::from(vcpu.exit_why)].ns += away;
         }
         if vcpu.hv_at == Ns::MAX {
             self.guest_goes_on(v);
@@ -114,7 +114,7 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         let virt = &self.vms[vcpu.vm as usize].virt;
         let why = reason.index();
-        vcpu.cold.counters.exits[why].n += 1;
+        vcpu.virt.counters.exits[why].n += 1;
         vcpu.exit_at = self.clock.now();
         vcpu.exit_why = why as u8;
         let mut ns = c.exit_ns + handling;

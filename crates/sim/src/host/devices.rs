@@ -5,15 +5,13 @@
 use vcoop_model::plan::{InterruptPlan, Plan};
 use vcoop_model::rng::Stream;
 
-use crate::clock::Event;
-use crate::machine::Irq;
+use crate::clock::{Clock, Event};
 use crate::queue::Ns;
-use crate::world::World;
 
 /// The interrupts of a device at a pCPU.
 #[derive(Clone, Debug)]
-struct Line {
-    device: u32,
+struct Line<'p> {
+    plan: &'p InterruptPlan,
     cpu: u32,
     stream: Stream,
     /// Interrupts taken, and the time of their handlers.
@@ -21,24 +19,20 @@ struct Line {
     took: Ns,
 }
 
-/// All of them.
+/// All of them, those of a device side by side.
 #[derive(Clone, Debug)]
-pub(crate) struct DeviceLines(Vec<Line>);
+pub(crate) struct DeviceLines<'p>(Vec<Line<'p>>);
 
-impl DeviceLines {
-    pub(crate) fn new(plan: &Plan, seed: u64) -> Self {
-        let devices = (0..).zip(&plan.host.interrupts);
-        let line = |(device, cpu): (u32, u32)| Line {
-            device,
-            cpu,
-            stream: Stream::interrupt(seed, device as usize, cpu),
-            taken: 0,
-            took: 0,
-        };
-        let of = |(device, plan): (u32, &InterruptPlan)| {
-            plan.cpus.clone().into_iter().map(move |cpu| (device, cpu))
-        };
-        Self(devices.flat_map(of).map(line).collect())
+impl<'p> DeviceLines<'p> {
+    pub(crate) fn new(plan: &'p Plan, seed: u64) -> Self {
+        let mut lines = Vec::new();
+        for (device, plan) in plan.host.interrupts.iter().enumerate() {
+            for &cpu in &plan.cpus {
+                let stream = Stream::interrupt(seed, device, cpu);
+                lines.push(Line { plan, cpu, stream, taken: 0, took: 0 });
+            }
+        }
+        Self(lines)
     }
 
     /// How many there are.
@@ -46,43 +40,72 @@ impl DeviceLines {
         self.0.len() as u32
     }
 
-    /// When each interrupts first. Devices with an even period are out of step.
-    pub(crate) fn first(&mut self, plan: &Plan) -> Vec<Ns> {
-        let first = |line: &mut Line| {
-            let period = line.stream.draw(&plan.host.interrupts[line.device as usize].period);
-            line.stream.below(period.max(1))
-        };
-        self.0.iter_mut().map(first).collect()
+    /// Sets when each interrupts first. Devices with an even period are out of step.
+    pub(crate) fn start(&mut self, clock: &mut Clock) {
+        for (i, line) in (0..).zip(&mut self.0) {
+            let period = line.stream.draw(&line.plan.period);
+            clock.set(Event::HostDevice(i), line.stream.below(period.max(1)));
+        }
+    }
+
+    /// A device interrupts a pCPU, and will again; which one.
+    pub(crate) fn fires(&mut self, i: u32, clock: &mut Clock) -> u32 {
+        let line = &mut self.0[i as usize];
+        let wait = line.stream.draw(&line.plan.period);
+        clock.set(Event::HostDevice(i), clock.now() + wait.max(1));
+        line.cpu
+    }
+
+    /// The interrupt is taken; how long its handler takes.
+    pub(crate) fn takes(&mut self, i: u32) -> Ns {
+        let line = &mut self.0[i as usize];
+        let ns = line.stream.draw(&line.plan.work);
+        line.taken += 1;
+        line.took += ns;
+        ns
     }
 
     /// Interrupts taken so far and the time of their handlers, by device.
     pub(crate) fn totals(&self, plan: &Plan) -> Vec<(u64, Ns)> {
-        let mut all = vec![(0, 0); plan.host.interrupts.len()];
-        for line in &self.0 {
-            let (taken, took) = &mut all[line.device as usize];
-            *taken += line.taken;
-            *took += line.took;
-        }
-        all
+        let mut lines = self.0.iter();
+        let of = |device: &InterruptPlan| {
+            let own = lines.by_ref().take(device.cpus.len());
+            own.fold((0, 0), |(n, ns), line| (n + line.taken, ns + line.took))
+        };
+        plan.host.interrupts.iter().map(of).collect()
     }
 }
 
-impl World<'_> {
-    /// A device of the host interrupts a pCPU.
-    pub(crate) fn line_fires(&mut self, line: u32) {
-        let Line { device, cpu, stream, .. } = &mut self.lines.0[line as usize];
-        let wait = stream.draw(&self.plan.host.interrupts[*device as usize].period);
-        let cpu = *cpu;
-        self.clock.set(Event::HostDevice(line), self.clock.now() + wait.max(1));
-        self.interrupt(cpu, Irq::Host(line));
-    }
+#[cfg(test)]
+mod tests {
+    use vcoop_model::plan::Dist;
 
-    /// How long its handler takes.
-    pub(crate) fn line_takes(&mut self, line: u32) -> Ns {
-        let Line { device, stream, taken, took, .. } = &mut self.lines.0[line as usize];
-        let ns = stream.draw(&self.plan.host.interrupts[*device as usize].work);
-        *taken += 1;
-        *took += ns;
-        ns
+    use super::*;
+    use crate::clock::Entities;
+    use crate::testing::plan;
+
+    #[test]
+    fn every_line_fires_on_its_pcpu_and_is_counted_for_its_device() {
+        let mut plan = plan("busy-host-1");
+        let device = |name: &str, work, cpus: &[u32]| InterruptPlan {
+            name: name.into(),
+            period: Dist::Const(1_000),
+            work: Dist::Const(work),
+            cpus: cpus.into(),
+        };
+        plan.host.interrupts = vec![device("nic", 30, &[0, 2]), device("disk", 50, &[1])];
+        let mut lines = DeviceLines::new(&plan, 1);
+        let n = Entities { pcpus: 3, lines: lines.len(), ..Entities::default() };
+        let mut clock = Clock::new(&n);
+        lines.start(&mut clock);
+        let mut fired = [0; 3];
+        while let Some((at, Event::HostDevice(line))) = clock.next().filter(|next| next.0 < 10_000)
+        {
+            clock.advance(at);
+            fired[lines.fires(line, &mut clock) as usize] += 1;
+            lines.takes(line);
+        }
+        assert_eq!(fired, [10; 3]);
+        assert_eq!(lines.totals(&plan), [(20, 600), (10, 500)]);
     }
 }

@@ -10,7 +10,8 @@ use vcoop_sched::{CpuId, CpuSet};
 
 use crate::attribution::track::NONE;
 use crate::clock::Event;
-use crate::machine::{gtimer, vector};
+use crate::interrupts::guest_timer::TimerFor;
+use crate::machine::vector;
 use crate::world::World;
 
 /// A list of CPUs as a set.
@@ -57,10 +58,10 @@ impl World<'_> {
         let (first, own) = (self.vms[m].first, self.cpu);
         for v in first..first + self.plan.vms[m].level.topology.cpus() {
             let cpu = self.vcpus[v as usize].cpu;
-            let ticks = self.vcpus[v as usize].timers.iter().any(|timer| timer.1 == gtimer::TICK);
+            let ticks = self.vcpus[v as usize].timers.has(TimerFor::Tick);
             if !ticks && self.vms[m].level.tick_needed(cpu) {
                 let next = self.vms[m].ticks.after(cpu.0, self.clock.now());
-                self.set_guest_timer(v, gtimer::TICK, next);
+                self.vcpus[v as usize].timers.set(TimerFor::Tick, next);
                 // Its kernel programs it.
                 self.cpu = self.vcpus[v as usize].home;
                 self.inject(v, vector::IPI, Injection::Ipi);
@@ -74,12 +75,12 @@ impl World<'_> {
     pub(crate) fn guest_queue_grew(&mut self, v: u32, to: u32) {
         let vcpu = &self.vcpus[to as usize];
         let (vm, cpu) = (vcpu.vm as usize, vcpu.cpu);
-        let ticks = vcpu.timers.iter().any(|timer| timer.1 == gtimer::TICK);
+        let ticks = vcpu.timers.has(TimerFor::Tick);
         if ticks || !self.vms[vm].level.tick_needed(cpu) {
             return;
         }
         let next = self.vms[vm].ticks.after(cpu.0, self.clock.now());
-        self.set_guest_timer(to, gtimer::TICK, next);
+        self.vcpus[to as usize].timers.set(TimerFor::Tick, next);
         if to == v {
             self.guest_program(v);
         } else {

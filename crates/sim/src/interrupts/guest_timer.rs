@@ -1,41 +1,114 @@
 //! A guest's timers: its tick, its sleeps, and the one deadline the hardware holds.
 
+use prefetch_index::prefetch_index;
 use vcoop_model::plan::virt::TimerMode;
 
 use crate::attribution::track::NONE;
 use crate::guest::lock::Spin;
-use crate::machine::{Exit, Wait, gtimer};
+use crate::machine::{Exit, Wait};
 use crate::queue::Ns;
 use crate::world::World;
+
+/// What a guest's timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum TimerFor {
+    /// The tick.
+    Tick,
+    /// The timer of the guest's scheduler.
+    Level,
+    /// The sleep of a task.
+    Task(u32),
+}
+
+/// The timers of a vCPU: at most one for each purpose.
+#[derive(Clone, Debug)]
+pub(crate) struct GuestTimers {
+    /// invariant: sorted by time and purpose, latest first.
+    timers: Vec<(Ns, TimerFor)>,
+}
+
+impl GuestTimers {
+    /// None, and room for as many as most have.
+    pub(crate) fn new() -> Self {
+        Self { timers: Vec::with_capacity(16) }
+    }
+
+    /// When the next one is due; `Ns::MAX`: there is none.
+    #[inline]
+    pub(crate) fn next(&self) -> Ns {
+        self.timers.last().map_or(Ns::MAX, |t| t.0)
+    }
+
+    /// Whether there is one for this purpose.
+    pub(crate) fn has(&self, what: TimerFor) -> bool {
+        self.timers.iter().any(|t| t.1 == what)
+    }
+
+    /// Sets a timer; replaces the one for the same purpose.
+    pub(crate) fn set(&mut self, what: TimerFor, at: Ns) {
+        self.cancel(what);
+        let i = self.timers.partition_point(|&timer| timer > (at, what));
+        self.timers.insert(i, (at, what));
+    }
+
+    /// Takes out the timer for a purpose.
+    pub(crate) fn cancel(&mut self, what: TimerFor) {
+        if let Some(i) = self.timers.iter().position(|&(_, w)| w == what) {
+            self.timers.remove(i);
+        }
+    }
+
+    /// Takes out the next timer that is due by now.
+    #[inline]
+    pub(crate) fn pop_due(&mut self, now: Ns) -> Option<TimerFor> {
+        let &(at, what) = self.timers.last()?;
+        if at > now {
+            return None;
+        }
+        self.timers.pop();
+        Some(what)
+    }
+
+    /// What number `i` of the timers that are due by now is for.
+    fn due(&self, i: usize, now: Ns) -> Option<TimerFor> {
+        self.timers.iter().rev().nth(i).filter(|timer| timer.0 <= now).map(|timer| timer.1)
+    }
+
+    /// Has all timers fire later, by this much.
+    pub(crate) fn postpone(&mut self, ns: Ns) {
+        self.timers.iter_mut().for_each(|(at, _)| *at += ns);
+    }
+
+    /// Fetches into the cache what [`next`](Self::next) reads.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch_index(&self.timers, 0);
+    }
+}
 
 impl World<'_> {
     /// Fires every guest timer that is due on this vCPU.
     pub(crate) fn guest_timer(&mut self, v: u32) {
         self.vcpus[v as usize].programmed = Ns::MAX;
-        while let Some(&(at, what)) = self.vcpus[v as usize].timers.last() {
-            if at > self.clock.now() {
-                break;
-            }
+        while let Some(what) = self.vcpus[v as usize].timers.pop_due(self.clock.now()) {
             let vcpu = &mut self.vcpus[v as usize];
-            vcpu.timers.pop();
             let (vm, cpu) = (vcpu.vm, vcpu.cpu);
             match what {
-                gtimer::TICK => {
+                TimerFor::Tick => {
                     vcpu.extra += self.costs.guest_tick_ns;
                     vcpu.eager |= vcpu.resched;
                     let next = self.vms[vm as usize].ticks.after(cpu.0, self.clock.now());
                     self.vms[vm as usize].level.tick(self.clock.now(), cpu);
                     self.guest_notes(v);
                     if !self.vms[vm as usize].nohz || self.vms[vm as usize].level.tick_needed(cpu) {
-                        self.set_guest_timer(v, gtimer::TICK, next);
+                        self.vcpus[v as usize].timers.set(TimerFor::Tick, next);
                     }
                 }
-                gtimer::LEVEL => {
+                TimerFor::Level => {
                     self.vms[vm as usize].level.on_deadline(self.clock.now(), cpu);
                     self.guest_notes(v);
                 }
-                task => {
-                    let t = task - gtimer::TASKS;
+                TimerFor::Task(t) => {
                     // Due while the handler ran: its own interrupt would be taken now.
                     self.timer_interrupt_came(v, t);
                     let work = &self.vms[vm as usize].tasks[t as usize];
@@ -55,14 +128,12 @@ impl World<'_> {
 
     /// The handler of a vCPU's timer interrupt is entered: that ends the samples of interrupts.
     pub(crate) fn timer_handler_entered(&mut self, v: u32) {
-        for i in (0..self.vcpus[v as usize].timers.len()).rev() {
-            let (at, what) = self.vcpus[v as usize].timers[i];
-            if at > self.clock.now() {
-                break;
-            }
-            if let Some(t) = what.checked_sub(gtimer::TASKS) {
+        let mut due = 0;
+        while let Some(what) = self.vcpus[v as usize].timers.due(due, self.clock.now()) {
+            if let TimerFor::Task(t) = what {
                 self.timer_interrupt_came(v, t);
             }
+            due += 1;
         }
     }
 
@@ -90,27 +161,12 @@ impl World<'_> {
         self.spin_ends(vm, t);
     }
 
-    /// Sets one timer of a vCPU; replaces the one of the same name.
-    pub(crate) fn set_guest_timer(&mut self, v: u32, what: u32, at: Ns) {
-        self.cancel_guest_timer(v, what);
-        let timers = &mut self.vcpus[v as usize].timers;
-        let i = timers.partition_point(|&(t, w)| (t, w) > (at, what));
-        timers.insert(i, (at, what));
-    }
-
-    pub(crate) fn cancel_guest_timer(&mut self, v: u32, what: u32) {
-        let timers = &mut self.vcpus[v as usize].timers;
-        if let Some(i) = timers.iter().position(|&(_, w)| w == what) {
-            timers.remove(i);
-        }
-    }
-
     /// Writes the deadline when the next timer is not the one it holds: an MSR and so an exit, or,
     /// where a housekeeping CPU watches it, a word of the shared page. (The doorbell that the lab's
     /// guest rings for a deadline sooner than the next look is left out.)
     pub(crate) fn guest_program(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
-        let next = vcpu.timers.last().map_or(Ns::MAX, |t| t.0);
+        let next = vcpu.timers.next();
         if next == vcpu.programmed {
             return;
         }
@@ -123,5 +179,31 @@ impl World<'_> {
         } else if !vcpu.exits.contains(&Exit::Timer) {
             vcpu.exits.push_back(Exit::Timer);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_fire_by_time_one_for_each_purpose() {
+        let mut timers = GuestTimers::new();
+        assert_eq!((timers.next(), timers.pop_due(Ns::MAX)), (Ns::MAX, None));
+        timers.set(TimerFor::Task(1), 30);
+        timers.set(TimerFor::Tick, 20);
+        timers.set(TimerFor::Task(0), 20);
+        timers.set(TimerFor::Level, 10);
+        timers.set(TimerFor::Level, 40);
+        timers.set(TimerFor::Task(2), 5);
+        timers.cancel(TimerFor::Task(2));
+        assert!(timers.has(TimerFor::Tick) && !timers.has(TimerFor::Task(2)));
+        assert_eq!(timers.next(), 20);
+        assert_eq!((timers.due(1, 25), timers.due(2, 25)), (Some(TimerFor::Task(0)), None));
+        timers.postpone(100);
+        assert_eq!(timers.pop_due(119), None);
+        let all: Vec<TimerFor> = std::iter::from_fn(|| timers.pop_due(140)).collect();
+        let [first, second] = [TimerFor::Tick, TimerFor::Task(0)];
+        assert_eq!(all, [first, second, TimerFor::Task(1), TimerFor::Level]);
     }
 }

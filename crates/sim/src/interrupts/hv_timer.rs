@@ -75,8 +75,8 @@ impl World<'_> {
     /// Puts the deadline that is due at `fires` on the preemption timer; false if it cannot be there.
     pub(crate) fn start_hv_timer(&mut self, v: u32, fires: Ns) -> bool {
         let vcpu = &mut self.vcpus[v as usize];
-        if vcpu.cold.range.counts(fires.saturating_sub(self.clock.now())).is_none() {
-            vcpu.cold.counters.hv_refused += 1;
+        if vcpu.virt.deadline.counts(fires.saturating_sub(self.clock.now())).is_none() {
+            vcpu.virt.counters.hv_refused += 1;
             return false;
         }
         vcpu.hv_at = fires;
@@ -92,7 +92,7 @@ impl World<'_> {
         let vcpu = &self.vcpus[v as usize];
         // Too far away by now it cannot be: it was in range when it was set.
         let left = vcpu.hv_at.saturating_sub(self.clock.now());
-        match vcpu.cold.range.counts(left).filter(|ns| *ns > 0) {
+        match vcpu.virt.deadline.counts(left).filter(|ns| *ns > 0) {
             Some(ns) => {
                 self.clock.set(Event::Lapic(v), self.clock.now() + ns);
                 self.guest_goes_on(v);
@@ -120,8 +120,8 @@ impl World<'_> {
     pub(crate) fn hv_to_sw(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         let at = std::mem::replace(&mut vcpu.hv_at, Ns::MAX);
-        vcpu.cold.parked = at;
-        vcpu.cold.counters.hv_to_sw += 1;
+        vcpu.virt.deadline.park(at);
+        vcpu.virt.counters.hv_to_sw += 1;
         vcpu.wants |= wants::HV_TIMER;
         self.clock.set(Event::Lapic(v), at.max(self.clock.now()));
         self.pcpus[self.cpu as usize].extra += self.costs.timer_program_ns;
@@ -131,11 +131,11 @@ impl World<'_> {
     pub(crate) fn sw_to_hv(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.wants &= !wants::HV_TIMER;
-        let at = std::mem::replace(&mut vcpu.cold.parked, Ns::MAX);
+        let at = vcpu.virt.deadline.unpark();
         if !self.clock.is_pending(Event::Lapic(v)) {
             return;
         }
-        vcpu.cold.counters.sw_to_hv += 1;
+        vcpu.virt.counters.sw_to_hv += 1;
         self.pcpus[self.cpu as usize].extra += self.costs.timer_program_ns;
         self.start_hv_timer(v, at);
     }
@@ -146,8 +146,8 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         let late = self.clock.now().saturating_sub(vcpu.hv_at);
         if self.clock.now() >= vcpu.hv_at {
-            vcpu.cold.counters.hv_blind += 1;
-            vcpu.cold.counters.hv_blind_ns += late;
+            vcpu.virt.counters.hv_blind += 1;
+            vcpu.virt.counters.hv_blind_ns += late;
             self.hv_timer_expired(v);
         }
     }

@@ -4,18 +4,13 @@ use vcoop_policy::Injection;
 use vcoop_sched::Waker;
 
 use crate::attribution::track::NONE;
-use crate::clock::Event;
 use crate::machine::{GuestSegment, Irq, Segment, vector};
 use crate::world::World;
 
 impl World<'_> {
     /// A device fires: an interrupt on the host pCPU where its vCPU ran last.
     pub(crate) fn device_fires(&mut self, d: u32) {
-        let (vm, i) = self.devices[d as usize];
-        let plan = &self.plan.vms[vm as usize].devices[i as usize];
-        let wait = self.device_streams[d as usize].draw(&plan.period);
-        self.clock.set(Event::Device(d), self.clock.now() + wait.max(1));
-        let v = self.vms[vm as usize].first + plan.vcpu;
+        let v = self.devices.fires(d, &mut self.clock);
         let (home, track) = (self.vcpus[v as usize].home, self.vcpus[v as usize].track);
         if self.vcpus[v as usize].halted || self.is_idle_awake(v) {
             self.event_on_its_way(track, home);
@@ -25,10 +20,8 @@ impl World<'_> {
 
     /// The host's half of a device interrupt is done.
     pub(crate) fn device_interrupt(&mut self, d: u32) {
-        let (vm, i) = self.devices[d as usize];
-        let plan = &self.plan.vms[vm as usize].devices[i as usize];
-        let v = self.vms[vm as usize].first + plan.vcpu;
-        if plan.nmi {
+        let (v, nmi) = self.devices.target(d);
+        if nmi {
             return self.inject(v, vector::NMI, Injection::Nmi);
         }
         let queue = &mut self.vcpus[v as usize].devices;
@@ -81,7 +74,7 @@ impl World<'_> {
         if !self.vms[vcpu.vm as usize].virt.posted {
             return self.send_ipi(p);
         }
-        self.vcpus[v as usize].cold.counters.posted += 1;
+        self.vcpus[v as usize].virt.counters.posted += 1;
         // A posted interrupt reaches the running guest without an exit; its flight is paid as part
         // of the sender's work.
         self.pcpus[self.cpu as usize].extra += self.costs.ipi_send_ns;

@@ -187,8 +187,8 @@ impl World<'_> {
             return;
         }
         target.irr |= vector::IPI;
-        target.cold.counters.injections += 1;
-        target.cold.counters.posted += 1;
+        target.virt.counters.injections += 1;
+        target.virt.counters.posted += 1;
         if to == v || p == NONE {
             return; // it looks at what is pending before it goes on
         }

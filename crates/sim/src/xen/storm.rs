@@ -18,8 +18,9 @@ use vcoop_sched::Waker;
 
 use crate::attribution::track::NONE;
 use crate::clock::Event;
+use crate::interrupts::guest_timer::TimerFor;
 use crate::interrupts::lapic;
-use crate::machine::{Exit, Irq, gtimer, vector};
+use crate::machine::{Exit, Irq, vector};
 use crate::messages::call::Calls;
 use crate::queue::Ns;
 use crate::world::World;
@@ -262,7 +263,7 @@ impl World<'_> {
         for v in first..first + self.plan.vms[vm as usize].level.topology.cpus() {
             let vcpu = &mut self.vcpus[v as usize];
             // Its tasks' times count from now on.
-            vcpu.timers.iter_mut().for_each(|(at, _)| *at += self.clock.now());
+            vcpu.timers.postpone(self.clock.now());
             let vm = &self.vms[vm as usize];
             match lapic::boots(vcpu, &vm.virt, &vm.ticks, self.clock.now()) {
                 None => {}
@@ -276,14 +277,7 @@ impl World<'_> {
                 self.unhalt(v, Waker::default());
             }
         }
-        for d in 0..self.devices.len() {
-            let (of, i) = self.devices[d];
-            if of == vm {
-                let period = &self.plan.vms[vm as usize].devices[i as usize].period;
-                let wait = self.device_streams[d].draw(period);
-                self.clock.set(Event::Device(d as u32), self.clock.now() + wait);
-            }
-        }
+        self.devices.start(vm, &mut self.clock);
         self.storm_goes_on(s, Milestone::Start);
     }
 
@@ -295,7 +289,9 @@ impl World<'_> {
             if task.start_ns == 0 {
                 self.guest_wake(v, t);
             } else {
-                self.set_guest_timer(v, gtimer::TASKS + t, self.clock.now() + task.start_ns);
+                self.vcpus[v as usize]
+                    .timers
+                    .set(TimerFor::Task(t), self.clock.now() + task.start_ns);
                 self.guest_program(v);
             }
         }
