@@ -319,7 +319,7 @@ impl World<'_> {
         // Without a policy nobody asks how urgent the task is.
         let urgent = self.vcpus[v as usize].has_policy && self.vms[vm].level.is_urgent(EntId(t));
         if to == cpu && urgent {
-            let intent = crate::policy_driver::intent(self.vms[vm].level.policy(EntId(t)));
+            let intent = crate::policy_driver::page::intent(self.vms[vm].level.policy(EntId(t)));
             self.guest_event(v, GuestEvent::RtEnqueued(intent));
         }
         self.guest_notes(v);
@@ -427,7 +427,7 @@ impl World<'_> {
         self.server_is(v, next, true);
         self.actor_is(v, next, true);
         if self.vcpus[v as usize].has_guest_half {
-            let next = crate::policy_driver::intent(self.vms[vm].level.policy(EntId(next)));
+            let next = crate::policy_driver::page::intent(self.vms[vm].level.policy(EntId(next)));
             self.guest_event(v, GuestEvent::TaskSwitch { next, pending: None });
         }
         let full = self.vms[vm].nohz && !self.vms[vm].level.tick_needed(cpu);

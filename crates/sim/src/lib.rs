@@ -50,7 +50,8 @@
 //! messages       call: who calls whom; mailbox: messages within a level; delivery: on their way
 //! program        what a task does next, on either level
 //! policy_driver  drives vcoop-policy on simulated threads and a simulated page
-//!   govern         drives governors; preferred: the vCPUs that a guest keeps off; in_use: their number
+//!   page           the shared page; page_checks: holds it against the protocol; event_counts: by time
+//!   govern         drives governors; preferred: the vCPUs that a guest keeps off
 //! attribution    track: where the time of a latency sample went; probe: samples into histograms
 //! observe        tells an observer what happens
 //! result         counters into a recording
@@ -83,7 +84,7 @@ use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
 use vcoop_model::trace_event::Observer;
 
-pub use policy_driver::PageReport;
+pub use policy_driver::page_checks::PageReport;
 pub use vcoop_sched::ConfigError;
 
 /// Runs a plan with a seed; `stop` is asked now and then and ends the run early when it answers

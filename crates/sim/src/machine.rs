@@ -20,7 +20,7 @@ use crate::host::idle::IdleTimes;
 use crate::inline_queue::InlineQueue;
 use crate::interrupts::guest_timer::GuestTimers;
 use crate::messages::call::Message;
-use crate::policy_driver::Page;
+use crate::policy_driver::page::Page;
 use crate::program::Runner;
 use crate::queue::Ns;
 

@@ -166,7 +166,7 @@ impl World<'_> {
         for p in 0..self.pcpus.len() as u32 {
             self.span_begin(p);
         }
-        for vm in 0..self.masks.len() as u32 {
+        for vm in 0..self.vms.len() as u32 {
             self.span_mask(vm);
         }
     }
@@ -277,7 +277,7 @@ impl World<'_> {
     /// A VM uses another number of its vCPUs.
     #[cold]
     pub(crate) fn span_mask(&mut self, vm: u32) {
-        let vcpus = self.masks[vm as usize].width;
+        let vcpus = self.preferred.width(vm);
         self.spans.tell(self.clock.now(), Event::Mask { vm, vcpus });
     }
 

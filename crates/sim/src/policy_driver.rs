@@ -1,16 +1,17 @@
 //! The driver of the boost policies: carries their actions out on simulated threads, and plays the
 //! guest's half of the protocol on a simulated page.
 
+pub(crate) mod event_counts;
 mod govern;
-mod in_use;
+pub(crate) mod page;
+pub(crate) mod page_checks;
 pub(crate) mod preferred;
 
 use vcoop_abi::conformance::{Limits, Report, Watch, What};
-use vcoop_abi::{BoostRequest, Class, CsState, GuestWords, Intent, Status, TaskIntent};
+use vcoop_abi::{BoostRequest, GuestWords, Status};
 use vcoop_model::plan::TimelineAction;
-use vcoop_model::recording::PolicyEvent;
 use vcoop_policy::driver::{self, Port, SetError, VcpuDriver};
-use vcoop_policy::guest::{HostView, Stores};
+use vcoop_policy::guest::Stores;
 use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::sender::{Receiver, asks_host};
 use vcoop_policy::{Actions, GuestEvent, Injection, PolicyStats, VmShared};
@@ -20,96 +21,18 @@ use vcoop_sched::config::Policy;
 use crate::attribution::track::NONE;
 use crate::clock::Event;
 use crate::machine::{Exit, Irq, Vcpu};
+use crate::policy_driver::page_checks::{PageChecks, PageReport};
 use crate::program::Violation;
 use crate::queue::Ns;
 use crate::world::World;
-use crate::xen::ratelimit_driver::MASTER;
 
-/// What the conformance checker of one vCPU's page found.
-#[derive(Clone, Debug)]
-pub struct PageReport {
-    /// `VM/vcpuN`.
-    pub vcpu: String,
-    /// The guest's rules; `None` for a guest that is made to break them.
-    pub guest: Option<Report>,
-    /// The host's rules.
-    pub host: Report,
-}
-
-/// The shared page of one vCPU, as both sides see it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Page {
-    intent: Intent,
-    cs: CsState,
-    request: BoostRequest,
-    ack: u64,
-    status: Status,
-    ticket: u64,
-    /// The guest's kernel is hostile: it writes what it likes and never ends a boost.
-    rogue: bool,
-    /// State of the nonsense that another vCPU scribbles here; 0 = nobody does.
-    scribbled: u64,
-}
-
-impl Page {
-    /// One reading by the host. Under a scribbler each word is nonsense, and another one the next
-    /// time; half of them are small, so that they hit the defined values or just miss them.
-    fn words(&mut self) -> GuestWords {
-        if self.scribbled == 0 {
-            return GuestWords::new(self.intent, self.cs, self.request, self.ack);
-        }
-        let mut word = || {
-            // xorshift64 (Marsaglia, 2003): never 0, and one word of state in a `Copy` page.
-            self.scribbled ^= self.scribbled << 13;
-            self.scribbled ^= self.scribbled >> 7;
-            self.scribbled ^= self.scribbled << 17;
-            let word = self.scribbled;
-            if word & 1 << 40 == 0 { word } else { word >> 32 & 0xf }
-        };
-        let (intent, cs, request) = (word(), word(), word());
-        GuestWords::from_raw(intent, cs, request, word())
-    }
-
-    fn view(&self) -> HostView {
-        HostView { status: self.status, ticket: self.ticket }
-    }
-
-    fn store(&mut self, stores: &Stores) {
-        self.intent = stores.intent.unwrap_or(self.intent);
-        self.cs = stores.cs.unwrap_or(self.cs);
-        self.request = stores.request.unwrap_or(self.request);
-        self.ack = stores.ack.unwrap_or(self.ack);
-    }
-
-    /// Asks for a boost, and claims to have begun another critical section.
-    fn ask(&mut self, preempt_off: bool) {
-        self.rogue = true;
-        self.request = BoostRequest::Boost;
-        self.cs = CsState {
-            preempt_off,
-            section: self.cs.section.wrapping_add(u32::from(preempt_off)),
-            ..CsState::default()
-        };
-    }
-}
-
-/// How a guest describes a task of this policy.
-pub(crate) fn intent(policy: Policy) -> TaskIntent {
-    match policy {
-        Policy::Fifo(prio) => TaskIntent::fifo(prio),
-        Policy::Rr(prio) => TaskIntent::rr(prio),
-        Policy::Normal { nice, .. } => {
-            TaskIntent { prio: (i16::from(nice) + 20) as u8, ..TaskIntent::FAIR }.canonical()
-        }
-        Policy::Idle => TaskIntent { prio: 39, ..TaskIntent::FAIR },
-        Policy::Deadline { .. } => TaskIntent::new(Class::Deadline, 0),
-    }
-}
+/// The pCPU on which policies look that are for more than one vCPU.
+pub(crate) const MASTER: u32 = 0;
 
 impl Vcpu {
     /// Whether its kernel plays its part in boosting right now.
     pub(crate) fn cooperates(&self) -> bool {
-        self.page.status != Status::Disabled && !self.page.rogue
+        self.page.status() != Status::Disabled && !self.page.is_rogue()
     }
 }
 
@@ -155,12 +78,12 @@ impl Port for VcpuPort<'_, '_> {
     }
 
     fn store_ticket(&mut self, ticket: u64) {
-        self.vcpu().page.ticket = ticket;
+        self.vcpu().page.set_ticket(ticket);
         self.world.watch(self.v, |page, now| page.ticket(now, ticket));
     }
 
     fn store_status(&mut self, status: Status) {
-        self.vcpu().page.status = status;
+        self.vcpu().page.set_status(status);
         self.world.watch(self.v, |page, now| page.status(now, status));
     }
 
@@ -211,13 +134,17 @@ impl Port for VcpuPort<'_, '_> {
     }
 
     fn is_watched(&self) -> bool {
-        self.world.spans.is_on() || !self.world.policy_events.is_empty()
+        self.world.spans.is_on() || self.world.event_counts.is_on()
     }
 
     #[cold]
     fn called(&mut self, before: &PolicyStats, actions: &Actions) {
-        if !self.world.policy_events.is_empty() {
-            self.world.count(self.v, before);
+        let world = &mut *self.world;
+        if world.event_counts.is_on() {
+            let vcpu = &world.vcpus[self.v as usize];
+            let label = &world.plan.vms[vcpu.vm as usize].label;
+            let after = vcpu.driver.policy().stats();
+            world.event_counts.count(label, world.clock.now(), before, &after);
         }
         if self.world.spans.is_on() {
             actions.iter().for_each(|&action| self.world.span_action(self.v, action));
@@ -241,50 +168,27 @@ impl World<'_> {
         debug_assert!(done.is_ok(), "a refusal is the policy's to answer");
     }
 
-    /// Tells the checker of a vCPU's page, where there is one.
+    /// Shows the checker of a vCPU's page, where there is one, what happens.
     #[inline(always)]
-    pub(crate) fn watch(&mut self, v: u32, tell: impl FnOnce(&mut Watch, Ns)) {
-        if let Some(Some(page)) = self.watched.get_mut(v as usize) {
-            tell(page, self.clock.now());
-        }
+    pub(crate) fn watch(&mut self, v: u32, what: impl FnOnce(&mut Watch, Ns)) {
+        let now = self.clock.now();
+        self.page_checks.show(v, |page| what(page, now));
     }
 
     /// Has every page checked that a guest and a policy use. Before anything else happens.
     pub(crate) fn watch_pages(&mut self, limits: Limits) {
-        let checks = |v: &Vcpu| v.has_guest_half.then(|| Watch::new(limits, 0));
-        self.watched = self.vcpus.iter().map(checks).collect();
+        self.page_checks = PageChecks::new(limits, self.vcpus.iter().map(|v| v.has_guest_half));
     }
 
     /// What the checkers found.
     pub(crate) fn page_reports(&mut self) -> Vec<PageReport> {
-        let mut all = Vec::new();
-        for (v, watched) in self.watched.iter_mut().enumerate() {
-            let Some(watch) = watched else { continue };
-            watch.event(self.clock.now(), What::End);
-            let (guest, host) = watch.reports();
+        let of = |(v, guest, host): (usize, Report, Report)| {
             let vcpu = &self.vcpus[v];
-            all.push(PageReport {
-                vcpu: format!("{}/vcpu{}", self.plan.vms[vcpu.vm as usize].name, vcpu.cpu.0),
-                guest: (!vcpu.page.rogue).then_some(guest),
-                host,
-            });
-        }
-        all
-    }
-
-    /// Counts by time what a policy did since `before`.
-    fn count(&mut self, v: u32, before: &PolicyStats) {
-        let after = self.vcpus[v as usize].driver.policy().stats();
-        let Some(at) = self.clock.now().checked_sub(self.plan.warmup_ns) else { return };
-        let name = &self.plan.vms[self.vcpus[v as usize].vm as usize].label;
-        let Some(events) = self.policy_events.iter_mut().find(|e| e.vm == *name) else { return };
-        for (event, n) in [
-            (PolicyEvent::Boost, after.boosts.saturating_sub(before.boosts)),
-            (PolicyEvent::Throttle, after.throttles.saturating_sub(before.throttles)),
-            (PolicyEvent::Denied, after.denied.saturating_sub(before.denied)),
-        ] {
-            (0..n).for_each(|_| events.book(at, event));
-        }
+            let vm = &self.plan.vms[vcpu.vm as usize].name;
+            let guest = (!vcpu.page.is_rogue()).then_some(guest);
+            PageReport { vcpu: format!("{vm}/vcpu{}", vcpu.cpu.0), guest, host }
+        };
+        self.page_checks.reports(self.clock.now()).into_iter().map(of).collect()
     }
 
     /// What a hostile kernel on vCPU `v` does.
@@ -298,16 +202,14 @@ impl World<'_> {
             Violation::Ask { preempt_off } => vcpu.page.ask(preempt_off),
             Violation::Scribble => {
                 let next = first + (v - first + 1) % vcpus;
-                self.vcpus[next as usize].page.scribbled = u64::from(next) + 1;
+                self.vcpus[next as usize].page.scribble(u64::from(next) + 1);
             }
             Violation::Notify(request) => {
-                vcpu.page.rogue = true;
-                vcpu.page.request = request;
+                vcpu.page.request(request);
                 vcpu.exits.push_back(Exit::Notify);
             }
             Violation::Register(what) => {
-                vcpu.page.rogue = true;
-                vcpu.page.request = BoostRequest::Boost;
+                vcpu.page.request(BoostRequest::Boost);
                 vcpu.exits.push_back(Exit::Register(what));
             }
             Violation::TripleFault => {
@@ -347,7 +249,7 @@ impl World<'_> {
             && asks_host(Receiver {
                 preempted: vcpu.pcpu == NONE,
                 idle: vcpu.halted || vcpu.current == NONE,
-                status: vcpu.page.status,
+                status: vcpu.page.status(),
             })
     }
 
@@ -357,8 +259,7 @@ impl World<'_> {
     }
 
     pub(crate) fn boost_notify(&mut self, v: u32) {
-        let page = &self.vcpus[v as usize].page;
-        if !page.rogue && page.scribbled == 0 {
+        if self.vcpus[v as usize].page.is_honest() {
             self.watch(v, |page, now| page.event(now, What::Notify));
         }
         self.drive(v, |port| driver::notify(port, false));
@@ -421,7 +322,7 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         // A half that nobody listens to need not run: switching the policy on is not possible for a
         // vCPU without one, and a rogue kernel never had it.
-        if !vcpu.has_guest_half || vcpu.page.rogue {
+        if !vcpu.has_guest_half || vcpu.page.is_rogue() {
             return;
         }
         let step = vcpu.half.on(event, vcpu.page.view());
@@ -439,7 +340,7 @@ impl World<'_> {
 
     fn guest_stores(&mut self, v: u32, stores: &Stores) {
         self.vcpus[v as usize].page.store(stores);
-        if !self.watched.is_empty() {
+        if self.page_checks.is_on() {
             self.watch(v, |page, now| {
                 stores.intent.iter().for_each(|&intent| page.intent(now, intent));
                 stores.cs.iter().for_each(|&cs| page.cs(now, cs));

@@ -134,12 +134,12 @@ impl World<'_> {
         let mut vms: Vec<VmTotals> = self
             .vms
             .iter()
-            .zip(&self.masks)
-            .map(|(vm, mask)| VmTotals {
+            .zip(self.preferred.totals(now))
+            .map(|(vm, (mask_changes, used_ns))| VmTotals {
                 halts: vm.halts.clone(),
-                mask_changes: mask.changes,
+                mask_changes,
                 pushed_off: vm.level.pushed_off(),
-                used_ns: mask.used_ns(now),
+                used_ns,
                 tasks: vm.tasks.iter().map(|t| (t.done, t.glitches, t.units)).collect(),
                 counts: vm.sync.counts,
                 ..VmTotals::default()
@@ -421,7 +421,6 @@ impl World<'_> {
             }
         }
         let intervals = self.finish_views(end.now);
-        (0..self.masks.len() as u32).for_each(|vm| self.count_in_use(vm, false));
         let (latencies, scatters) = self.probes.finish(self.plan);
         Recording {
             latencies,
@@ -430,8 +429,8 @@ impl World<'_> {
             marks: self.storms.marks,
             scatters,
             intervals,
-            policy_events: self.policy_events,
-            in_use: self.in_use,
+            policy_events: self.event_counts.finish(),
+            in_use: self.preferred.finish(self.clock.now()),
             fault: self.fault,
         }
     }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use vcoop_model::plan::{HostSched, Mode, Moment, Plan, ProbePlan, Target, TaskPlan};
-use vcoop_model::recording::PolicyEvents;
 use vcoop_policy::{GuestHalf, HostPolicy};
 use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Pool, Scheduler};
 
@@ -24,8 +23,10 @@ use crate::machine::{GuestSegment, Pcpu, Segment, Thread, Ticks, Vcpu, Vm, Wait,
 use crate::messages::call::{Calls, probed_servers};
 use crate::messages::mailbox::Mailboxes;
 use crate::observe::Spans;
-use crate::policy_driver::Page;
-use crate::policy_driver::preferred::PreferredMask;
+use crate::policy_driver::event_counts::EventCounts;
+use crate::policy_driver::page::Page;
+use crate::policy_driver::page_checks::PageChecks;
+use crate::policy_driver::preferred::PreferredVcpus;
 use crate::program::Runner;
 use crate::queue::Ns;
 use crate::world::World;
@@ -222,13 +223,12 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         cpu: 0,
         next_timeline: 0,
         tuner: RatelimitDriver::of(plan),
-        policy_events: policy_events(plan),
-        in_use: vcoop_model::recording::InUse::all(plan),
+        event_counts: EventCounts::new(plan),
         governors: (0..plan.vms.len()).map(|vm| plan.governor_driver(vm)).collect(),
-        masks: plan.vms.iter().map(|vm| PreferredMask::new(vm.level.topology.cpus())).collect(),
+        preferred: PreferredVcpus::new(plan),
         spans: Spans::off(),
         fault: None,
-        watched: Vec::new(),
+        page_checks: PageChecks::default(),
     };
     for (vm, driver) in (0..).zip(&world.governors) {
         if let Some(driver) = driver {
@@ -310,17 +310,6 @@ fn work(
 /// The process that a task is a thread of.
 fn process(task: &TaskPlan) -> &str {
     task.process.as_ref().unwrap_or(&task.label)
-}
-
-/// Where policy events are counted: VMs of one name together; nowhere unless the plan has slices.
-fn policy_events(plan: &Plan) -> Vec<PolicyEvents> {
-    let mut all: Vec<PolicyEvents> = Vec::new();
-    for vm in plan.vms.iter().filter(|_| plan.slices > 0) {
-        if all.iter().all(|known| known.vm != vm.label) {
-            all.push(PolicyEvents::new(&vm.label, plan.slices, plan.duration_ns));
-        }
-    }
-    all
 }
 
 /// Gives a task samplers and probes if the plan asks for them.

@@ -1,9 +1,7 @@
 //! The state of a run, and the loop that takes it from event to event.
 
-use vcoop_abi::conformance::Watch;
 use vcoop_model::plan::Plan;
 use vcoop_model::profile::Costs;
-use vcoop_model::recording::{InUse, PolicyEvents};
 use vcoop_policy::govern::GovernorDriver;
 use vcoop_sched::{CpuId, CpuSet, EntId, Scheduler};
 
@@ -16,7 +14,9 @@ use crate::machine::{Irq, Pcpu, Thread, Ticks, Vcpu, Vm};
 use crate::messages::call::Calls;
 use crate::messages::mailbox::Mailboxes;
 use crate::observe::Spans;
-use crate::policy_driver::preferred::PreferredMask;
+use crate::policy_driver::event_counts::EventCounts;
+use crate::policy_driver::page_checks::PageChecks;
+use crate::policy_driver::preferred::PreferredVcpus;
 use crate::xen::intervals::Views;
 use crate::xen::ratelimit_driver::RatelimitDriver;
 use crate::xen::storm::Storms;
@@ -54,17 +54,15 @@ pub(crate) struct World<'p> {
     /// Sets ratelimits, if the policy is that.
     pub(crate) tuner: Option<RatelimitDriver>,
     /// Counts by time, where the plan asks for them.
-    pub(crate) policy_events: Vec<PolicyEvents>,
-    pub(crate) in_use: Vec<InUse>,
-    /// Of each VM: what decides how many vCPUs it uses, and how many it does.
+    pub(crate) event_counts: EventCounts,
+    /// Of each VM: what decides how many vCPUs it uses.
     pub(crate) governors: Vec<Option<GovernorDriver>>,
-    pub(crate) masks: Vec<PreferredMask>,
+    pub(crate) preferred: PreferredVcpus<'p>,
     /// Who watches.
     pub(crate) spans: Spans<'p>,
     /// What a guest did that ends the run.
     pub(crate) fault: Option<String>,
-    /// Checkers of the vCPUs' pages; none: nobody checks.
-    pub(crate) watched: Vec<Option<Watch>>,
+    pub(crate) page_checks: PageChecks,
 }
 
 impl World<'_> {

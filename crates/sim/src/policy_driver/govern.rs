@@ -11,9 +11,9 @@ use vcoop_sched::{CpuId, EntId};
 
 use crate::clock::Event;
 use crate::machine::Irq;
+use crate::policy_driver::MASTER;
 use crate::queue::Ns;
 use crate::world::World;
-use crate::xen::ratelimit_driver::MASTER;
 
 impl Host for World<'_> {
     fn cpu_time(&self, vm: usize, vcpu: u32) -> CpuTime {
@@ -40,7 +40,7 @@ impl Host for World<'_> {
         let govern = &plan.virt.govern;
         Member {
             used: (0..vcpus).map(|vcpu| self.cpu_time(vm, vcpu)).sum(),
-            width: self.masks[vm].width,
+            width: self.preferred.width(vm as u32),
             vcpus,
             weight: plan.group.and_then(|g| weight(usize::from(g))),
             entitled: govern.entitled.unwrap_or(0),

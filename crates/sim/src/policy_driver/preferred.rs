@@ -9,6 +9,8 @@
 //! `stop_machine` has to wait for vCPUs that are preempted is left out: it makes the real thing worse.)
 
 use vcoop_model::plan::govern::{HOTPLUG_BATCH_NS, HOTPLUG_STALL_NS};
+use vcoop_model::plan::{Plan, VmPlan};
+use vcoop_model::recording;
 use vcoop_policy::Injection;
 use vcoop_sched::CpuSet;
 
@@ -18,43 +20,123 @@ use crate::queue::Ns;
 use crate::world::World;
 
 /// How many vCPUs a guest uses, and how that changed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PreferredMask {
+#[derive(Clone, Copy, Debug)]
+struct InUse {
     /// vCPUs in use.
-    pub(crate) width: u32,
+    width: u32,
     /// Times the mask changed, or hotplug began a batch.
-    pub(crate) changes: u64,
+    changes: u64,
     /// vCPUs in use, summed over time, up to `since`.
     used_ns: Ns,
     since: Ns,
-    /// Hotplug: the width that the batch ends with, time between two of its steps.
+    /// Hotplug: the width that the batch ends with, the time of a whole batch and between two of its steps.
     target: u32,
+    batch_ns: Ns,
     step_ns: Ns,
     /// The width to go for once the batch is done.
     next: u32,
     busy: bool,
 }
 
-impl PreferredMask {
-    /// All vCPUs.
-    pub(crate) fn new(vcpus: u32) -> Self {
-        Self { width: vcpus, target: vcpus, next: vcpus, ..Self::default() }
-    }
-
-    /// vCPUs in use, summed over time up to now.
-    pub(crate) fn used_ns(&self, now: Ns) -> Ns {
+impl InUse {
+    fn used_ns(&self, now: Ns) -> Ns {
         self.used_ns + u64::from(self.width) * (now - self.since)
     }
 
-    /// When the number changed last.
-    pub(crate) fn since(&self) -> Ns {
-        self.since
+    /// Begins the next batch; the time until its first step. `None`: there is nothing to do.
+    fn begin_batch(&mut self) -> Option<Ns> {
+        let steps = self.next.abs_diff(self.width);
+        self.target = self.next;
+        self.busy = steps > 0;
+        self.busy.then(|| {
+            self.changes += 1;
+            self.step_ns = (self.batch_ns / u64::from(steps)).max(1);
+            self.step_ns
+        })
+    }
+}
+
+/// How many vCPUs each VM uses, and by time, where a plan asks for slices.
+#[derive(Debug)]
+pub(crate) struct PreferredVcpus<'p> {
+    plan: &'p Plan,
+    vms: Vec<InUse>,
+    by_time: Vec<recording::InUse>,
+}
+
+impl<'p> PreferredVcpus<'p> {
+    /// All of each VM.
+    pub(crate) fn new(plan: &'p Plan) -> Self {
+        let all = |vm: &VmPlan| {
+            let width = vm.level.topology.cpus();
+            let batch_ns = vm.virt.govern.means.batch_ns.unwrap_or(HOTPLUG_BATCH_NS);
+            let (target, next) = (width, width);
+            let (changes, used_ns, since, step_ns, busy) = (0, 0, 0, 0, false);
+            InUse { width, changes, used_ns, since, target, batch_ns, step_ns, next, busy }
+        };
+        let by_time = recording::InUse::all(plan);
+        Self { plan, vms: plan.vms.iter().map(all).collect(), by_time }
     }
 
-    fn set(&mut self, now: Ns, width: u32) {
-        self.used_ns = self.used_ns(now);
-        self.since = now;
-        self.width = width;
+    /// vCPUs that a VM uses.
+    pub(crate) fn width(&self, vm: u32) -> u32 {
+        self.vms[vm as usize].width
+    }
+
+    /// Of each VM: how often that has changed, and vCPUs in use, summed over time up to now.
+    pub(crate) fn totals(&self, now: Ns) -> impl Iterator<Item = (u64, Ns)> + '_ {
+        self.vms.iter().map(move |vm| (vm.changes, vm.used_ns(now)))
+    }
+
+    /// A VM has another mask, and uses so many vCPUs.
+    fn set(&mut self, vm: u32, width: u32, now: Ns) {
+        self.uses(vm, width, now);
+        self.vms[vm as usize].changes += 1;
+    }
+
+    /// A VM that is plugged is to use so many vCPUs; the time until the first step, if it begins now.
+    fn plug(&mut self, vm: u32, width: u32) -> Option<Ns> {
+        let vm = &mut self.vms[vm as usize];
+        vm.next = width;
+        if vm.busy { None } else { vm.begin_batch() }
+    }
+
+    /// The next step of hotplug: how many vCPUs the VM uses now, and the time until the step after it.
+    fn step(&mut self, vm: u32, now: Ns) -> (u32, Option<Ns>) {
+        let InUse { width, target, step_ns, .. } = self.vms[vm as usize];
+        let width = if target < width { width - 1 } else { width + 1 };
+        self.uses(vm, width, now);
+        let more =
+            if width == target { self.vms[vm as usize].begin_batch() } else { Some(step_ns) };
+        (width, more)
+    }
+
+    fn uses(&mut self, vm: u32, width: u32, now: Ns) {
+        self.count(vm, now, true);
+        let vm = &mut self.vms[vm as usize];
+        vm.used_ns = vm.used_ns(now);
+        vm.since = now;
+        vm.width = width;
+    }
+
+    /// A VM has used as many vCPUs as it does since the last change; the next one follows unless the run is
+    /// over.
+    fn count(&mut self, vm: u32, now: Ns, changes: bool) {
+        let label = &self.plan.vms[vm as usize].label;
+        let Some(in_use) = self.by_time.iter_mut().find(|known| known.vm == *label) else { return };
+        let zero = self.plan.warmup_ns;
+        let Some(now) = now.checked_sub(zero) else { return };
+        let vm = &self.vms[vm as usize];
+        in_use.used(vm.since.saturating_sub(zero), now, vm.width);
+        if changes {
+            in_use.changed(now);
+        }
+    }
+
+    /// The run is over: vCPUs in use by time, in the order of the plan.
+    pub(crate) fn finish(mut self, now: Ns) -> Vec<recording::InUse> {
+        (0..self.vms.len() as u32).for_each(|vm| self.count(vm, now, false));
+        self.by_time
     }
 }
 
@@ -66,10 +148,8 @@ impl World<'_> {
             let mask = CpuSet::first_n(width);
             return self.set_mask(vm, &mask);
         }
-        let mask = &mut self.masks[vm as usize];
-        mask.next = width;
-        if !mask.busy {
-            self.begin_batch(vm);
+        if let Some(ns) = self.preferred.plug(vm, width) {
+            self.clock.set(Event::Hotplug(vm), self.clock.now() + ns);
         }
     }
 
@@ -84,10 +164,7 @@ impl World<'_> {
         }
         // A guest that would be left without a CPU keeps what it has.
         if self.vms[m].level.set_avoided(avoided).is_ok() {
-            self.count_in_use(vm, true);
-            let mask = &mut self.masks[m];
-            mask.set(self.clock.now(), vcpus - avoided.len());
-            mask.changes += 1;
+            self.preferred.set(vm, vcpus - avoided.len(), self.clock.now());
             if self.vms[m].nohz {
                 self.mask_ticks(vm);
             }
@@ -97,29 +174,10 @@ impl World<'_> {
         }
     }
 
-    fn begin_batch(&mut self, vm: u32) {
-        let means = self.plan.vms[vm as usize].virt.govern.means;
-        let mask = &mut self.masks[vm as usize];
-        let steps = mask.next.abs_diff(mask.width);
-        mask.target = mask.next;
-        mask.busy = steps > 0;
-        if steps > 0 {
-            mask.changes += 1;
-            let batch = means.batch_ns.unwrap_or(HOTPLUG_BATCH_NS);
-            mask.step_ns = (batch / u64::from(steps)).max(1);
-            self.clock.set(Event::Hotplug(vm), self.clock.now() + mask.step_ns);
-        }
-    }
-
     /// The next vCPU of a batch goes or comes.
     pub(crate) fn plug(&mut self, vm: u32) {
         let m = vm as usize;
-        self.count_in_use(vm, true);
-        let mask = &mut self.masks[m];
-        let width = if mask.target < mask.width { mask.width - 1 } else { mask.width + 1 };
-        mask.set(self.clock.now(), width);
-        let done = width == mask.target;
-        let step_ns = mask.step_ns;
+        let (width, more) = self.preferred.step(vm, self.clock.now());
         if self.spans.is_on() {
             self.span_mask(vm);
         }
@@ -137,10 +195,9 @@ impl World<'_> {
         self.guest_notes(first);
         self.cpu = self.vcpus[first as usize].home;
         self.inject(first, vector::IPI, Injection::Ipi);
-        if !done {
-            return self.clock.set(Event::Hotplug(vm), self.clock.now() + step_ns);
+        if let Some(ns) = more {
+            self.clock.set(Event::Hotplug(vm), self.clock.now() + ns);
         }
-        self.begin_batch(vm);
     }
 
     /// What it costs to have pushed entities off a vCPU.
@@ -153,5 +210,43 @@ impl World<'_> {
     /// Entities pushed off vCPUs of a VM so far.
     pub(crate) fn pushed_off(&self, vm: usize) -> u64 {
         self.vms[vm].level.pushed_off()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::plan;
+
+    fn four() -> Plan {
+        let mut plan = Plan { slices: 0, ..plan("busy-host-1") };
+        plan.vms[0].level.topology.cores_per_llc = 4;
+        plan.vms[0].virt.govern.means.batch_ns = Some(300);
+        plan
+    }
+
+    #[test]
+    fn hotplug_takes_vcpus_off_evenly_and_then_goes_for_what_was_asked_meanwhile() {
+        let plan = four();
+        let mut preferred = PreferredVcpus::new(&plan);
+        assert_eq!(preferred.width(0), 4);
+        assert_eq!(preferred.plug(0, 4), None, "nothing to do");
+        assert_eq!(preferred.plug(0, 1), Some(100));
+        assert_eq!(preferred.plug(0, 3), None, "a batch that has begun is finished");
+        assert_eq!(preferred.step(0, 100), (3, Some(100)));
+        assert_eq!(preferred.step(0, 200), (2, Some(100)));
+        assert_eq!(preferred.step(0, 300), (1, Some(150)), "two steps in a batch's time");
+        assert_eq!(preferred.step(0, 450), (2, Some(150)));
+        assert_eq!(preferred.step(0, 600), (3, None));
+        let used = 4 * 100 + 3 * 100 + 2 * 100 + 150 + 2 * 150;
+        assert_eq!(preferred.totals(600).next(), Some((2, used)));
+    }
+
+    #[test]
+    fn vcpus_in_use_are_summed_over_time() {
+        let plan = four();
+        let mut preferred = PreferredVcpus::new(&plan);
+        preferred.set(0, 2, 1_000);
+        assert_eq!(preferred.totals(1_500).next(), Some((1, 4 * 1_000 + 2 * 500)));
     }
 }

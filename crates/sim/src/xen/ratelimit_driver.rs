@@ -9,11 +9,9 @@ use vcoop_sched::{CpuId, EntId};
 
 use crate::clock::Event;
 use crate::machine::Irq;
+use crate::policy_driver::MASTER;
 use crate::queue::Ns;
 use crate::world::World;
-
-/// The pCPU that does the work.
-pub(crate) const MASTER: u32 = 0;
 
 /// One machine a VM.
 #[derive(Debug)]

@@ -1,0 +1,134 @@
+//! The shared page of a vCPU.
+
+use vcoop_abi::{BoostRequest, Class, CsState, GuestWords, Intent, Status, TaskIntent};
+use vcoop_policy::guest::{HostView, Stores};
+use vcoop_sched::config::Policy;
+
+/// The shared page of one vCPU, as both sides see it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Page {
+    intent: Intent,
+    cs: CsState,
+    request: BoostRequest,
+    ack: u64,
+    status: Status,
+    ticket: u64,
+    /// The guest's kernel is hostile: it writes what it likes and never ends a boost.
+    rogue: bool,
+    /// State of the nonsense that another vCPU scribbles here; 0 = nobody does.
+    scribbled: u64,
+}
+
+impl Page {
+    /// One reading by the host. Under a scribbler each word is nonsense, and another one the next
+    /// time; half of them are small, so that they hit the defined values or just miss them.
+    pub(crate) fn words(&mut self) -> GuestWords {
+        if self.scribbled == 0 {
+            return GuestWords::new(self.intent, self.cs, self.request, self.ack);
+        }
+        let mut word = || {
+            // xorshift64 (Marsaglia, 2003): never 0, and one word of state in a `Copy` page.
+            self.scribbled ^= self.scribbled << 13;
+            self.scribbled ^= self.scribbled >> 7;
+            self.scribbled ^= self.scribbled << 17;
+            let word = self.scribbled;
+            if word & 1 << 40 == 0 { word } else { word >> 32 & 0xf }
+        };
+        let (intent, cs, request) = (word(), word(), word());
+        GuestWords::from_raw(intent, cs, request, word())
+    }
+
+    pub(crate) fn view(&self) -> HostView {
+        HostView { status: self.status, ticket: self.ticket }
+    }
+
+    pub(crate) fn store(&mut self, stores: &Stores) {
+        self.intent = stores.intent.unwrap_or(self.intent);
+        self.cs = stores.cs.unwrap_or(self.cs);
+        self.request = stores.request.unwrap_or(self.request);
+        self.ack = stores.ack.unwrap_or(self.ack);
+    }
+
+    /// What the host says of the boost.
+    pub(crate) fn status(&self) -> Status {
+        self.status
+    }
+
+    pub(crate) fn set_status(&mut self, status: Status) {
+        self.status = status;
+    }
+
+    pub(crate) fn set_ticket(&mut self, ticket: u64) {
+        self.ticket = ticket;
+    }
+
+    /// Whether the guest's kernel on this vCPU is hostile.
+    pub(crate) fn is_rogue(&self) -> bool {
+        self.rogue
+    }
+
+    /// Whether what the host reads is what this vCPU's kernel wrote.
+    pub(crate) fn is_honest(&self) -> bool {
+        !self.rogue && self.scribbled == 0
+    }
+
+    /// Another vCPU scribbles here from now on; `seed` is not 0.
+    pub(crate) fn scribble(&mut self, seed: u64) {
+        self.scribbled = seed;
+    }
+
+    /// A hostile kernel requests this.
+    pub(crate) fn request(&mut self, request: BoostRequest) {
+        self.rogue = true;
+        self.request = request;
+    }
+
+    /// Asks for a boost, and claims to have begun another critical section.
+    pub(crate) fn ask(&mut self, preempt_off: bool) {
+        self.request(BoostRequest::Boost);
+        self.cs = CsState {
+            preempt_off,
+            section: self.cs.section.wrapping_add(u32::from(preempt_off)),
+            ..CsState::default()
+        };
+    }
+}
+
+/// How a guest describes a task of this policy.
+pub(crate) fn intent(policy: Policy) -> TaskIntent {
+    match policy {
+        Policy::Fifo(prio) => TaskIntent::fifo(prio),
+        Policy::Rr(prio) => TaskIntent::rr(prio),
+        Policy::Normal { nice, .. } => {
+            TaskIntent { prio: (i16::from(nice) + 20) as u8, ..TaskIntent::FAIR }.canonical()
+        }
+        Policy::Idle => TaskIntent { prio: 39, ..TaskIntent::FAIR },
+        Policy::Deadline { .. } => TaskIntent::new(Class::Deadline, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_side_stores_the_other_reads() {
+        let mut page = Page::default();
+        page.store(&Stores { request: Some(BoostRequest::Boost), ..Stores::default() });
+        let words = page.words();
+        assert_eq!(words, GuestWords::new(page.intent, page.cs, BoostRequest::Boost, 0));
+        assert_eq!(page.words(), words, "and the same twice");
+        page.set_status(Status::Boosted);
+        page.set_ticket(3);
+        assert_eq!(page.view(), HostView { status: Status::Boosted, ticket: 3 });
+        assert!(page.is_honest());
+    }
+
+    #[test]
+    fn a_page_that_is_scribbled_on_reads_differently_each_time() {
+        let mut page = Page::default();
+        page.scribble(1);
+        assert!(!page.is_honest() && !page.is_rogue());
+        assert_ne!(page.words(), page.words());
+    }
+}

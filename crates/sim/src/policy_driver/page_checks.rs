@@ -1,0 +1,72 @@
+//! Holds what guests and policies do with their pages against the protocol.
+
+use vcoop_abi::conformance::{Limits, Report, Watch, What};
+
+use crate::queue::Ns;
+
+/// What the conformance checker of one vCPU's page found.
+#[derive(Clone, Debug)]
+pub struct PageReport {
+    /// `VM/vcpuN`.
+    pub vcpu: String,
+    /// The guest's rules; `None` for a guest that is made to break them.
+    pub guest: Option<Report>,
+    /// The host's rules.
+    pub host: Report,
+}
+
+/// Checkers of the vCPUs' pages; none at all: nobody checks.
+#[derive(Debug, Default)]
+pub(crate) struct PageChecks(Vec<Option<Watch>>);
+
+impl PageChecks {
+    /// Checks the page of each vCPU for which this is true, from time 0 on.
+    pub(crate) fn new(limits: Limits, checked: impl Iterator<Item = bool>) -> Self {
+        Self(checked.map(|checked| checked.then(|| Watch::new(limits, 0))).collect())
+    }
+
+    /// Whether anybody checks.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Shows the checker of a vCPU's page, where there is one, what happens.
+    #[inline(always)]
+    pub(crate) fn show(&mut self, v: u32, what: impl FnOnce(&mut Watch)) {
+        if let Some(Some(page)) = self.0.get_mut(v as usize) {
+            what(page);
+        }
+    }
+
+    /// What the checkers found of the guest's rules and of the host's, by vCPU.
+    pub(crate) fn reports(&mut self, end: Ns) -> Vec<(usize, Report, Report)> {
+        let mut all = Vec::new();
+        for (v, watched) in self.0.iter_mut().enumerate() {
+            if let Some(watch) = watched {
+                watch.event(end, What::End);
+                let (guest, host) = watch.reports();
+                all.push((v, guest, host));
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_pages_that_are_checked_are_reported() {
+        let mut checks = PageChecks::default();
+        assert!(!checks.is_on());
+        checks.show(0, |_| panic!("nobody checks"));
+        checks = PageChecks::new(Limits::default(), [false, true].into_iter());
+        assert!(checks.is_on());
+        checks.show(0, |_| panic!("this one is not checked"));
+        checks.show(1, |page| page.event(10, What::Registered(true)));
+        let reports = checks.reports(20);
+        assert_eq!(reports.iter().map(|report| report.0).collect::<Vec<_>>(), [1]);
+    }
+}
