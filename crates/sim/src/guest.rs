@@ -526,7 +526,7 @@ impl World<'_> {
             Op::Respond { due } => {
                 let (sampler, probe) = (work.sampler, work.probe);
                 self.sample(sampler, probe);
-                self.responded(vm as u32, due, now - due);
+                self.storms.responded(self.vms[vm].birth, due, now - due);
                 false
             }
             Op::Login => {

@@ -201,7 +201,7 @@ impl World<'_> {
         if next == prev {
             return self.goes_on(p);
         }
-        if self.views.open != 0 {
+        if self.views.are_open() {
             self.views_switch(p, next);
         }
         if self.spans.is_on() {

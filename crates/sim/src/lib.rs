@@ -56,7 +56,7 @@
 //! observe        tells an observer what happens
 //! result         counters into a recording
 //! xen            what only the Xen study needs
-//!   storm          VMs that come while the run goes on
+//!   storm          VMs that come while the run goes on; toolstack: what a storm does to the world
 //!   intervals      who ran when on one pCPU; fairness: of shares; ratelimit_driver: on credit1
 //! ```
 

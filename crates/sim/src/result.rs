@@ -373,7 +373,7 @@ impl World<'_> {
             put(&format!("{ALL}.{label}"), "rate", "1/s", units as f64 / seconds);
         }
         self.respond_open(end.now);
-        self.storms.scalars(self.plan, end.now, &mut put);
+        self.storms.scalars(end.now, &mut put);
         // A task that is late when the run ends must not look like one that was never late, nor one that
         // never ran like one that was not there.
         let hosts = self
@@ -381,15 +381,10 @@ impl World<'_> {
             .iter()
             .zip(&self.plan.host_tasks)
             .map(|(thread, task)| (&thread.work, Some(task.start_ns), Part::WakeToRun));
-        let births = &self.storms.births;
+        let storms = &self.storms;
         let guests = self.vms.iter().zip(&self.plan.vms).flat_map(|(vm, plan)| {
-            let birth = births.get(vm.birth as usize);
             vm.tasks.iter().zip(&plan.tasks).map(move |(work, task)| {
-                let from = match birth {
-                    None => Some(0),
-                    Some(birth) if task.after_login => birth.login,
-                    Some(birth) => birth.started,
-                };
+                let from = storms.begun(vm.birth, task.after_login);
                 (work, from.map(|from| from + task.start_ns), Part::GuestWait)
             })
         });
@@ -420,13 +415,14 @@ impl World<'_> {
                 self.probes.record_open(work.probe, &sample, end.now, &mut self.spans);
             }
         }
-        let intervals = self.finish_views(end.now);
+        let views = std::mem::take(&mut self.views);
+        let intervals = views.finish(self.plan.warmup_ns, end.now, |t| self.name_of(t));
         let (latencies, scatters) = self.probes.finish(self.plan);
         Recording {
             latencies,
             scalars,
             engine: Some(EngineStats { events: self.clock.events(), cpu_ns, sim_ns: end.now }),
-            marks: self.storms.marks,
+            marks: self.storms.finish(),
             scatters,
             intervals,
             policy_events: self.event_counts.finish(),

@@ -46,7 +46,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
     let vcpu_total: u32 = plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum();
     let threads_total = plan.host_tasks.len() as u32 + vcpu_total;
     let device_total: u32 = plan.vms.iter().map(|vm| vm.devices.len() as u32).sum();
-    let (views, view_times) = Views::new(plan);
+    let views = Views::new(plan);
     let all_tasks = || plan.host_tasks.iter().chain(plan.vms.iter().flat_map(|vm| &vm.tasks));
     let remotes = all_tasks().filter(|task| task.program.is_remote()).count() as u32;
     let mut lines = DeviceLines::new(plan, seed);
@@ -59,7 +59,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         remotes,
         storms: plan.storms.len() as u32,
         lines: lines.len(),
-        intervals: view_times.len() as u32,
+        intervals: views.len(),
     });
     for task in &plan.host_tasks {
         labels.of(&task.label);
@@ -179,16 +179,11 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         });
     }
     let storms = Storms::new(plan, &mut calls, |vm| vms[vm as usize].first);
-    for (b, birth) in (0..).zip(&storms.births) {
-        vms[birth.vm as usize].birth = b;
+    for (b, vm) in (0..).zip(storms.vms()) {
+        vms[vm as usize].birth = b;
     }
-    for (s, storm) in (0..).zip(&plan.storms).filter(|(_, storm)| !storm.vms.is_empty()) {
-        clock.set(Event::Storm(s), storm.begin_ns);
-    }
-    for (i, at) in (0..).zip(view_times) {
-        at.into_iter().for_each(|at| clock.set(Event::Interval(i), at));
-    }
-
+    storms.start(&mut clock);
+    views.start(&mut clock);
     lines.start(&mut clock);
 
     host.set_nohz_full(&nohz::set(&plan.host.nohz_full));

@@ -35,7 +35,7 @@ pub(crate) struct World<'p> {
     pub(crate) devices: Devices<'p>,
     pub(crate) calls: Calls,
     pub(crate) mail: Mailboxes,
-    pub(crate) storms: Storms,
+    pub(crate) storms: Storms<'p>,
     pub(crate) views: Views,
     pub(crate) tracks: Tracks,
     pub(crate) probes: Probes,

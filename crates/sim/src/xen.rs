@@ -5,3 +5,4 @@ pub(crate) mod fairness;
 pub(crate) mod intervals;
 pub(crate) mod ratelimit_driver;
 pub(crate) mod storm;
+mod toolstack;

@@ -1,12 +1,12 @@
 //! Interval views: who ran when on one pCPU in a window.
 
-use vcoop_model::plan::{Milestone, Plan, ViewPlan, ViewStart};
+use vcoop_model::plan::{Plan, ViewPlan, ViewStart};
 use vcoop_model::recording::{Intervals, Span};
 
 use crate::attribution::track::NONE;
-use crate::clock::Event;
+use crate::clock::{Clock, Event};
 use crate::queue::Ns;
-use crate::world::World;
+use crate::xen::storm::Reached;
 
 /// Most spans a view keeps: what comes later is not in it.
 const MOST: usize = 100_000;
@@ -42,12 +42,12 @@ enum Stage {
 pub(crate) struct Views {
     views: Vec<View>,
     /// How many look or are open: the only thing a run without views pays for.
-    pub(crate) open: u32,
+    open: u32,
 }
 
 impl Views {
-    /// Those of a plan; with the times at which the ones that wait for a time begin.
-    pub(crate) fn new(plan: &Plan) -> (Self, Vec<Option<Ns>>) {
+    /// Those of a plan.
+    pub(crate) fn new(plan: &Plan) -> Self {
         let mut views = Vec::new();
         for view in &plan.views {
             if let &ViewPlan::Intervals { pcpu, at, length_ns } = view {
@@ -64,97 +64,111 @@ impl Views {
                 });
             }
         }
-        let time = |view: &View| match view.at {
-            ViewStart::Time(at) => Some(at),
-            ViewStart::Reached { .. } => None,
-        };
-        let times = views.iter().map(time).collect();
-        (Self { views, open: 0 }, times)
+        Self { views, open: 0 }
     }
-}
 
-impl World<'_> {
-    /// A view's time has come: it begins, or it ends.
-    pub(crate) fn view_turns(&mut self, i: u32) {
-        match self.views.views[i as usize].stage {
-            Stage::Waits => self.view_opens(i),
+    /// How many there are.
+    pub(crate) fn len(&self) -> u32 {
+        self.views.len() as u32
+    }
+
+    /// Sets when those begin that wait for a time.
+    pub(crate) fn start(&self, clock: &mut Clock) {
+        for (i, view) in (0..).zip(&self.views) {
+            if let ViewStart::Time(at) = view.at {
+                clock.set(Event::Interval(i), at);
+            }
+        }
+    }
+
+    /// Whether any looks at who gets which pCPU.
+    #[inline]
+    pub(crate) fn are_open(&self) -> bool {
+        self.open != 0
+    }
+
+    /// A view's time has come: it begins, or it ends. `current` says who has a pCPU.
+    pub(crate) fn turn(&mut self, i: u32, current: impl Fn(u32) -> u32, clock: &mut Clock) {
+        let view = &mut self.views[i as usize];
+        match view.stage {
+            Stage::Waits => self.open(i, current, clock),
             Stage::Looks | Stage::Open => {
-                let view = &mut self.views.views[i as usize];
-                view.ends(self.clock.now());
+                view.ends(clock.now());
                 view.stage = Stage::Done;
-                self.views.open -= 1;
+                self.open -= 1;
             }
             Stage::Done => {}
         }
     }
 
-    fn view_opens(&mut self, i: u32) {
-        let view = &mut self.views.views[i as usize];
-        self.views.open += 1;
-        view.from = self.clock.now();
+    fn open(&mut self, i: u32, current: impl Fn(u32) -> u32, clock: &mut Clock) {
+        let view = &mut self.views[i as usize];
+        self.open += 1;
+        view.from = clock.now();
         if view.pcpu == NONE {
             view.stage = Stage::Looks;
         } else {
             view.stage = Stage::Open;
-            view.who = self.pcpus[view.pcpu as usize].current;
-            view.since = self.clock.now();
+            view.who = current(view.pcpu);
+            view.since = clock.now();
         }
-        self.clock.set(Event::Interval(i), self.clock.now() + view.length);
+        clock.set(Event::Interval(i), clock.now() + view.length);
     }
 
-    /// So many VMs of a storm have reached a milestone, the last one of them `vm`.
-    pub(crate) fn views_reached(&mut self, s: u32, m: Milestone, n: u32, vm: u32) {
-        for i in 0..self.views.views.len() as u32 {
-            let view = &mut self.views.views[i as usize];
-            let begins = ViewStart::Reached { storm: s, milestone: m, number: n };
+    /// A VM of a storm has reached a milestone; it runs on this pCPU, if it does already.
+    pub(crate) fn reached(
+        &mut self,
+        reached: Reached,
+        pcpu: Option<u32>,
+        current: impl Fn(u32) -> u32,
+        clock: &mut Clock,
+    ) {
+        let Reached { storm, milestone, number, vm } = reached;
+        let begins = ViewStart::Reached { storm, milestone, number };
+        for i in 0..self.len() {
+            let view = &mut self.views[i as usize];
             if view.stage != Stage::Waits || view.at != begins {
                 continue;
             }
             if view.pcpu == NONE {
-                // It may be running already.
                 view.follows = vm;
-                let first = self.vms[vm as usize].first;
-                let vcpus = first..first + self.plan.vms[vm as usize].level.topology.cpus();
-                let p = vcpus.map(|v| self.vcpus[v as usize].pcpu).find(|p| *p != NONE);
-                view.pcpu = p.unwrap_or(NONE);
+                view.pcpu = pcpu.unwrap_or(NONE);
             }
-            self.view_opens(i);
+            self.open(i, &current, clock);
         }
     }
 
-    /// Another thread gets a pCPU.
-    #[cold]
-    pub(crate) fn views_switch(&mut self, p: u32, next: u32) {
-        let vcpu = if next == NONE { NONE } else { self.threads[next as usize].vcpu };
-        let vm = if vcpu == NONE { NONE } else { self.vcpus[vcpu as usize].vm };
-        for view in &mut self.views.views {
+    /// Another thread gets a pCPU, a vCPU of this VM or [`NONE`].
+    pub(crate) fn switch(&mut self, p: u32, next: u32, vm: u32, now: Ns) {
+        for view in &mut self.views {
             if view.stage == Stage::Looks && vm != NONE && view.follows == vm {
                 view.stage = Stage::Open;
                 view.pcpu = p;
             }
             if view.stage == Stage::Open && view.pcpu == p {
-                view.ends(self.clock.now());
+                view.ends(now);
                 view.who = next;
-                view.since = self.clock.now();
+                view.since = now;
             }
         }
     }
 
-    /// What the views saw until the end of the run.
-    pub(crate) fn finish_views(&mut self, end: Ns) -> Vec<Intervals> {
-        let warmup = self.plan.warmup_ns;
-        let mut views = std::mem::take(&mut self.views.views);
-        for view in &mut views {
+    /// What the views saw until the end of the run; `name` names threads.
+    pub(crate) fn finish(
+        self,
+        warmup: Ns,
+        end: Ns,
+        name: impl Fn(u32) -> String,
+    ) -> Vec<Intervals> {
+        let of = |mut view: View| {
             if view.stage == Stage::Open {
                 view.ends(end);
             }
-        }
-        let of = |view: View| {
             let began = view.stage != Stage::Waits && view.pcpu != NONE;
             let span = |(from, until, who): &(Ns, Ns, u32)| Span {
                 from_ns: from - view.from,
                 until_ns: until - view.from,
-                who: self.name_of(*who),
+                who: name(*who),
             };
             Intervals {
                 pcpu: began.then_some(view.pcpu),
@@ -163,15 +177,7 @@ impl World<'_> {
                 spans: view.spans.iter().map(span).collect(),
             }
         };
-        views.into_iter().map(of).collect()
-    }
-
-    fn name_of(&self, thread: u32) -> String {
-        let vcpu = self.threads[thread as usize].vcpu;
-        match self.vcpus.get(vcpu as usize) {
-            Some(v) => format!("{}/vcpu{}", self.plan.vms[v.vm as usize].name, v.cpu.0),
-            None => format!("host.{}", self.plan.host_tasks[thread as usize].name),
-        }
+        self.views.into_iter().map(of).collect()
     }
 }
 
@@ -185,5 +191,59 @@ impl View {
         {
             self.spans.push((self.since, now, self.who));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vcoop_model::plan::Milestone;
+
+    use super::*;
+    use crate::clock::Entities;
+    use crate::testing::plan;
+
+    fn views(pcpu: Option<u32>, at: ViewStart) -> (Views, Clock) {
+        let mut plan = plan("busy-host-1");
+        plan.views = vec![ViewPlan::Intervals { pcpu, at, length_ns: 100 }];
+        let clock = Clock::new(&Entities { pcpus: 2, intervals: 1, ..Entities::default() });
+        (Views::new(&plan), clock)
+    }
+
+    fn seen(views: Views, end: Ns) -> (Option<u32>, Vec<(Ns, Ns, String)>) {
+        let all = views.finish(0, end, |t| format!("t{t}")).remove(0);
+        (all.pcpu, all.spans.into_iter().map(|s| (s.from_ns, s.until_ns, s.who)).collect())
+    }
+
+    #[test]
+    fn a_view_shows_who_had_its_pcpu_while_it_was_open() {
+        let (mut views, mut clock) = views(Some(1), ViewStart::Time(50));
+        views.start(&mut clock);
+        while let Some((at, Event::Interval(i))) = clock.next() {
+            clock.advance(at);
+            views.turn(i, |p| p + 10, &mut clock);
+            if views.are_open() {
+                views.switch(0, 3, NONE, 60);
+                views.switch(1, 4, NONE, 70);
+                views.switch(1, NONE, NONE, 90);
+            }
+        }
+        assert!(!views.are_open());
+        let spans = vec![(0, 20, "t11".to_owned()), (20, 40, "t4".to_owned())];
+        assert_eq!(seen(views, 500), (Some(1), spans));
+    }
+
+    #[test]
+    fn a_view_of_a_vm_looks_for_its_pcpu() {
+        let at = ViewStart::Reached { storm: 0, milestone: Milestone::Start, number: 2 };
+        let (mut views, mut clock) = views(None, at);
+        let reached = |number| Reached { storm: 0, milestone: Milestone::Start, number, vm: 7 };
+        views.reached(reached(1), None, |_| NONE, &mut clock);
+        assert!(!views.are_open());
+        views.reached(reached(2), None, |_| NONE, &mut clock);
+        views.switch(0, 3, 6, 10);
+        views.switch(1, 4, 7, 20);
+        views.switch(1, 5, 6, 35);
+        let spans = vec![(20, 35, "t4".to_owned()), (35, 60, "t5".to_owned())];
+        assert_eq!(seen(views, 60), (Some(1), spans), "open when the run ends");
     }
 }

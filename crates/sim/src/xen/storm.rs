@@ -9,51 +9,57 @@
 //! no toolstack), go on at once with each answer, and cost only what messages cost. The last step, from
 //! a guest, is a hypercall.
 
+use std::ops::Range;
+
 use vcoop_model::plan::{
     DensityPlan, Milestone, Plan, Program, Score, StormPlan, Target, TaskPlan,
 };
 use vcoop_model::recording::{Mark, MarkKind};
-use vcoop_policy::Injection;
-use vcoop_sched::Waker;
 
 use crate::attribution::track::NONE;
-use crate::clock::Event;
-use crate::interrupts::guest_timer::TimerFor;
-use crate::interrupts::lapic;
-use crate::machine::{Exit, Irq, vector};
+use crate::clock::{Clock, Event};
 use crate::messages::call::Calls;
 use crate::queue::Ns;
-use crate::world::World;
 
 /// Fewest actions that a mean is taken of.
 const LEAST_MEAN: u64 = 5;
 /// Fewest actions that a 95 % quantile is taken of.
 const LEAST_P95: u64 = 20;
 
+/// A VM of a storm has reached a milestone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reached {
+    pub(crate) storm: u32,
+    pub(crate) milestone: Milestone,
+    /// As the how many-th of its storm.
+    pub(crate) number: u32,
+    pub(crate) vm: u32,
+}
+
 /// A VM of a storm.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Birth {
+struct Birth {
     storm: u32,
     /// Its number in the storm, from 1.
     number: u32,
-    pub(crate) vm: u32,
+    vm: u32,
     /// Who builds it, among those who call; [`NONE`]: nobody need.
     client: u32,
     /// Calls made for it.
     calls: u32,
     /// When its batch began; `None` before.
-    pub(crate) requested: Option<Ns>,
+    requested: Option<Ns>,
     /// VMStart.
-    pub(crate) started: Option<Ns>,
+    started: Option<Ns>,
     /// VMLogin.
-    pub(crate) login: Option<Ns>,
+    login: Option<Ns>,
 }
 
 /// A storm in progress.
 #[derive(Clone, Debug)]
-pub(crate) struct Storm {
+struct Storm {
     /// Its first VM in [`Storms::births`]; they stand side by side.
-    pub(crate) first: u32,
+    first: u32,
     /// VMs asked for.
     requested: u32,
     /// VMs started.
@@ -74,18 +80,19 @@ struct Responses {
 }
 
 /// All storms.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Storms {
-    pub(crate) all: Vec<Storm>,
-    pub(crate) births: Vec<Birth>,
-    pub(crate) marks: Vec<Mark>,
+#[derive(Clone, Debug)]
+pub(crate) struct Storms<'p> {
+    plan: &'p Plan,
+    all: Vec<Storm>,
+    births: Vec<Birth>,
+    marks: Vec<Mark>,
 }
 
-impl Storms {
+impl<'p> Storms<'p> {
     /// The storms of a plan, before they begin; enters who builds the VMs among those who call.
     /// `first` gives the first vCPU of a VM.
-    pub(crate) fn new(plan: &Plan, calls: &mut Calls, first: impl Fn(u32) -> u32) -> Self {
-        let mut storms = Self::default();
+    pub(crate) fn new(plan: &'p Plan, calls: &mut Calls, first: impl Fn(u32) -> u32) -> Self {
+        let mut storms = Self { plan, all: Vec::new(), births: Vec::new(), marks: Vec::new() };
         for (s, storm) in (0..).zip(&plan.storms) {
             storms.all.push(Storm {
                 first: storms.births.len() as u32,
@@ -117,17 +124,147 @@ impl Storms {
         }
         storms
     }
-}
 
-impl Storms {
+    /// The VMs, in the order of their numbers over all storms.
+    pub(crate) fn vms(&self) -> impl Iterator<Item = u32> + '_ {
+        self.births.iter().map(|birth| birth.vm)
+    }
+
+    /// Sets when each storm begins.
+    pub(crate) fn start(&self, clock: &mut Clock) {
+        for (s, storm) in (0..).zip(&self.plan.storms).filter(|(_, storm)| !storm.vms.is_empty()) {
+            clock.set(Event::Storm(s), storm.begin_ns);
+        }
+    }
+
+    /// Whom the request for a storm's next batch reaches, if there is one: the task that builds its first
+    /// VM, or else that VM.
+    pub(crate) fn next_request(&self, s: u32) -> Option<(Option<Target>, u32)> {
+        let (plan, storm) = (&self.plan.storms[s as usize], &self.all[s as usize]);
+        if storm.requested as usize == plan.vms.len() {
+            return None;
+        }
+        let birth = &self.births[(storm.first + storm.requested) as usize];
+        Some((server(plan, birth.number - 1, 0), birth.vm))
+    }
+
+    /// A batch begins: its VMs.
+    pub(crate) fn request(&mut self, s: u32, now: Ns) -> Range<u32> {
+        let plan = &self.plan.storms[s as usize];
+        let storm = &mut self.all[s as usize];
+        let (from, all) = (storm.requested, plan.vms.len() as u32);
+        // Of a rolling storm: as many as there are places.
+        let underway = if plan.rolling { from - storm.there(plan.next) } else { 0 };
+        storm.requested = (from + plan.batch.saturating_sub(underway)).min(all);
+        let births = storm.first + from..storm.first + storm.requested;
+        for birth in births.clone() {
+            let b = &mut self.births[birth as usize];
+            b.requested = Some(now);
+            let number = b.number;
+            self.mark(MarkKind::Requested, birth, number, now);
+        }
+        births
+    }
+
+    /// Who calls for a VM, and whom next; nobody any more: it can start.
+    pub(crate) fn next_call(&mut self, birth: u32) -> Option<(u32, Target)> {
+        let b = &mut self.births[birth as usize];
+        let next = server(&self.plan.storms[b.storm as usize], b.number - 1, b.calls);
+        b.calls += 1;
+        Some((b.client, next?))
+    }
+
+    /// VMStart.
+    pub(crate) fn started(&mut self, birth: u32, now: Ns) -> Reached {
+        let b = &mut self.births[birth as usize];
+        b.started = Some(now);
+        let storm = &mut self.all[b.storm as usize];
+        storm.started += 1;
+        let number = storm.started;
+        self.mark(MarkKind::Started, birth, number, now);
+        self.reached(birth, Milestone::Start, number)
+    }
+
+    /// VMLogin.
+    pub(crate) fn logged_in(&mut self, birth: u32, now: Ns) -> Reached {
+        let b = &mut self.births[birth as usize];
+        b.login = Some(now);
+        let storm = &mut self.all[b.storm as usize];
+        storm.logins.push(now);
+        let number = storm.logins.len() as u32;
+        self.mark(MarkKind::LoggedIn, birth, number, now);
+        self.reached(birth, Milestone::Login, number)
+    }
+
+    fn reached(&self, birth: u32, milestone: Milestone, number: u32) -> Reached {
+        let b = &self.births[birth as usize];
+        Reached { storm: b.storm, milestone, number, vm: b.vm }
+    }
+
+    fn mark(&mut self, kind: MarkKind, birth: u32, number: u32, now: Ns) {
+        let b = &self.births[birth as usize];
+        // No storm begins in the warm-up.
+        let at_ns = now.saturating_sub(self.plan.warmup_ns);
+        self.marks.push(Mark { kind, storm: b.storm, vm: b.number, number, at_ns });
+    }
+
+    /// A VM has reached a milestone: if it is the last of its batch, for which the next one has been
+    /// waiting, or leaves a place, the next batch comes after the gap.
+    pub(crate) fn goes_on(&self, after: Reached, clock: &mut Clock) {
+        let plan = &self.plan.storms[after.storm as usize];
+        let storm = &self.all[after.storm as usize];
+        let event = Event::Storm(after.storm);
+        let goes_on = match plan.rolling {
+            // What is due already fills this place as well.
+            true => !clock.is_pending(event),
+            false => storm.there(plan.next) == storm.requested,
+        };
+        let more = (storm.requested as usize) < plan.vms.len();
+        if after.milestone == plan.next && goes_on && more {
+            clock.set(event, clock.now() + plan.gap_ns);
+        }
+    }
+
+    /// A desktop in a VM has done what it was to do at `due`.
+    pub(crate) fn responded(&mut self, birth: u32, due: Ns, took: Ns) {
+        let Some(b) = self.births.get(birth as usize) else { return };
+        let Some(density) = self.plan.storms[b.storm as usize].density else { return };
+        let storm = &mut self.all[b.storm as usize];
+        let n = storm.logins.partition_point(|login| *login <= due);
+        let begun = n.checked_sub(1).map_or(0, |last| storm.logins[last]);
+        if density.window_ns.is_none_or(|window| due - begun <= window) {
+            let r = &mut storm.responses[n];
+            r.count += 1;
+            r.over += u64::from(took > density.limit_ns);
+            r.sum_ns += u128::from(took);
+        }
+    }
+
+    /// The response time that the density of a VM's storm allows.
+    pub(crate) fn limit_ns(&self, birth: u32) -> Option<Ns> {
+        let b = self.births.get(birth as usize)?;
+        Some(self.plan.storms[b.storm as usize].density?.limit_ns)
+    }
+
+    /// When the tasks of a VM began to count that start with it, or after its login. Those of a VM that is in
+    /// no storm count from the begin of the run.
+    pub(crate) fn begun(&self, birth: u32, after_login: bool) -> Option<Ns> {
+        match self.births.get(birth as usize) {
+            None => Some(0),
+            Some(birth) if after_login => birth.login,
+            Some(birth) => birth.started,
+        }
+    }
+
+    /// What happened to the VMs, by time.
+    pub(crate) fn finish(self) -> Vec<Mark> {
+        self.marks
+    }
+
     /// What became of each storm, by its label. A VM that has been asked for and is not there when the
     /// run ends counts as far as it has come: a lower bound, as `started` and `logged_in` show.
-    pub(crate) fn scalars(
-        &self,
-        plan: &Plan,
-        end: Ns,
-        put: &mut impl FnMut(&str, &str, &'static str, f64),
-    ) {
+    pub(crate) fn scalars(&self, end: Ns, put: &mut impl FnMut(&str, &str, &'static str, f64)) {
+        let plan = self.plan;
         for (storm, s) in plan.storms.iter().zip(&self.all) {
             let births = &self.births[s.first as usize..][..storm.vms.len()];
             let seconds = |ns: Ns| ns as f64 / 1e9;
@@ -176,197 +313,13 @@ fn server(storm: &StormPlan, i: u32, calls: u32) -> Option<Target> {
 }
 
 /// The vCPU at which messages reach a server.
-fn irq_vcpu(plan: &Plan, at: Target) -> u32 {
+pub(crate) fn irq_vcpu(plan: &Plan, at: Target) -> u32 {
     match at {
         Target::Host(_) => 0,
         Target::Guest { vm, task } => match plan.vms[vm as usize].tasks[task as usize].program {
             Program::Serve { irq_vcpu, .. } => irq_vcpu,
             _ => 0,
         },
-    }
-}
-
-impl World<'_> {
-    /// The next batch of a storm is due: its request reaches the pCPU where it is looked at.
-    pub(crate) fn storm_asks(&mut self, s: u32) {
-        let storm = &self.storms.all[s as usize];
-        if storm.requested as usize == self.plan.storms[s as usize].vms.len() {
-            return;
-        }
-        let next = storm.first + storm.requested;
-        let birth = self.storms.births[next as usize];
-        let at = server(&self.plan.storms[s as usize], birth.number - 1, 0);
-        let thread = match at {
-            Some(Target::Host(t)) => t,
-            Some(Target::Guest { vm, .. }) => {
-                let first = self.vms[vm as usize].first;
-                self.vcpus[(first + at.map_or(0, |at| irq_vcpu(self.plan, at))) as usize].thread
-            }
-            None => self.vcpus[self.vms[birth.vm as usize].first as usize].thread,
-        };
-        let p = self.host.cpu_of(vcoop_sched::EntId(thread)).0;
-        self.interrupt(p, Irq::Storm(s));
-    }
-
-    /// A batch of a storm begins, in an interrupt's handler.
-    pub(crate) fn batch_begins(&mut self, s: u32) {
-        let plan = &self.plan.storms[s as usize];
-        let storm = &mut self.storms.all[s as usize];
-        let (from, all) = (storm.requested, plan.vms.len() as u32);
-        // Of a rolling storm: as many as there are places.
-        let underway = if plan.rolling { from - storm.there(plan.next) } else { 0 };
-        storm.requested = (from + plan.batch.saturating_sub(underway)).min(all);
-        let births = storm.first + from..storm.first + storm.requested;
-        for birth in births.clone() {
-            self.storms.births[birth as usize].requested = Some(self.clock.now());
-            self.mark(MarkKind::Requested, birth, self.storms.births[birth as usize].number);
-        }
-        for birth in births {
-            self.build_goes_on(birth, None);
-        }
-    }
-
-    /// The next call for a VM, or its start: in a handler of the host, or in guest mode of a vCPU.
-    pub(crate) fn build_goes_on(&mut self, birth: u32, guest: Option<u32>) {
-        let b = &mut self.storms.births[birth as usize];
-        let storm = &self.plan.storms[b.storm as usize];
-        let next = server(storm, b.number - 1, b.calls);
-        b.calls += 1;
-        let client = b.client;
-        let Some(server) = next else {
-            return match guest {
-                None => self.vm_starts(birth),
-                Some(v) => self.vcpus[v as usize].exits.push_back(Exit::Start(birth)),
-            };
-        };
-        // Answers from outside come where the calls to its neighbour come.
-        let (server, nobody) = (self.server_at(server), self.tracks.on(NONE, self.clock.now()));
-        let message = self.calls.call(client, server, None, nobody);
-        match (guest, self.calls.receiver(message)) {
-            (None, _) => self.send(message),
-            (Some(v), Target::Guest { vm, .. }) if vm == self.vcpus[v as usize].vm => {
-                self.deliver_to_guest(v, message);
-            }
-            (Some(v), _) => self.vcpus[v as usize].exits.push_back(Exit::Send(message)),
-        }
-    }
-
-    /// VMStart, in host context: the vCPUs begin to run.
-    pub(crate) fn vm_starts(&mut self, birth: u32) {
-        let vm = self.storms.births[birth as usize].vm;
-        let s = self.storms.births[birth as usize].storm;
-        self.storms.births[birth as usize].started = Some(self.clock.now());
-        self.storms.all[s as usize].started += 1;
-        self.mark(MarkKind::Started, birth, self.storms.all[s as usize].started);
-        self.vms[vm as usize].started = true;
-        let first = self.vms[vm as usize].first;
-        for v in first..first + self.plan.vms[vm as usize].level.topology.cpus() {
-            let vcpu = &mut self.vcpus[v as usize];
-            // Its tasks' times count from now on.
-            vcpu.timers.postpone(self.clock.now());
-            let vm = &self.vms[vm as usize];
-            match lapic::boots(vcpu, &vm.virt, &vm.ticks, self.clock.now()) {
-                None => {}
-                Some(at) if at <= self.clock.now() => {
-                    self.inject(v, vector::TIMER, Injection::Timer)
-                }
-                Some(at) => self.clock.set(Event::Lapic(v), at),
-            }
-            if self.vcpus[v as usize].halted && self.vcpus[v as usize].irr != 0 {
-                // A message came before.
-                self.unhalt(v, Waker::default());
-            }
-        }
-        self.devices.start(vm, &mut self.clock);
-        self.storm_goes_on(s, Milestone::Start);
-    }
-
-    /// The boot program of the VM around a vCPU is done; what waits for that starts.
-    pub(crate) fn logged_in(&mut self, v: u32) {
-        let vm = self.vcpus[v as usize].vm;
-        let plan = &self.plan.vms[vm as usize];
-        for (t, task) in (0..).zip(&plan.tasks).filter(|(_, task)| task.after_login) {
-            if task.start_ns == 0 {
-                self.guest_wake(v, t);
-            } else {
-                self.vcpus[v as usize]
-                    .timers
-                    .set(TimerFor::Task(t), self.clock.now() + task.start_ns);
-                self.guest_program(v);
-            }
-        }
-        let birth = self.vms[vm as usize].birth;
-        if birth == NONE {
-            return;
-        }
-        let s = self.storms.births[birth as usize].storm;
-        self.storms.births[birth as usize].login = Some(self.clock.now());
-        self.storms.all[s as usize].logins.push(self.clock.now());
-        self.mark(MarkKind::LoggedIn, birth, self.storms.all[s as usize].logins.len() as u32);
-        self.storm_goes_on(s, Milestone::Login);
-    }
-
-    /// A VM of a storm has reached a milestone: is it the last of its batch, for which the next one
-    /// has been waiting, or does it leave a place?
-    fn storm_goes_on(&mut self, s: u32, reached: Milestone) {
-        let plan = &self.plan.storms[s as usize];
-        let storm = &self.storms.all[s as usize];
-        let event = Event::Storm(s);
-        let goes_on = match plan.rolling {
-            // What is due already fills this place as well.
-            true => !self.clock.is_pending(event),
-            false => storm.there(plan.next) == storm.requested,
-        };
-        if reached == plan.next && goes_on && (storm.requested as usize) < plan.vms.len() {
-            self.clock.set(event, self.clock.now() + plan.gap_ns);
-        }
-    }
-
-    fn mark(&mut self, kind: MarkKind, birth: u32, number: u32) {
-        let b = self.storms.births[birth as usize];
-        // No storm begins in the warm-up.
-        let at_ns = self.clock.now().saturating_sub(self.plan.warmup_ns);
-        self.storms.marks.push(Mark { kind, storm: b.storm, vm: b.number, number, at_ns });
-        match kind {
-            MarkKind::Requested => {}
-            MarkKind::Started => self.views_reached(b.storm, Milestone::Start, number, b.vm),
-            MarkKind::LoggedIn => self.views_reached(b.storm, Milestone::Login, number, b.vm),
-        }
-    }
-
-    /// A desktop in a VM has done what it was to do at `due`.
-    pub(crate) fn responded(&mut self, vm: u32, due: Ns, took: Ns) {
-        let birth = self.vms[vm as usize].birth;
-        if birth == NONE {
-            return;
-        }
-        let s = self.storms.births[birth as usize].storm;
-        let Some(density) = self.plan.storms[s as usize].density else { return };
-        let storm = &mut self.storms.all[s as usize];
-        let n = storm.logins.partition_point(|login| *login <= due);
-        let begun = n.checked_sub(1).map_or(0, |last| storm.logins[last]);
-        if density.window_ns.is_none_or(|window| due - begun <= window) {
-            let r = &mut storm.responses[n];
-            r.count += 1;
-            r.over += u64::from(took > density.limit_ns);
-            r.sum_ns += u128::from(took);
-        }
-    }
-
-    /// Takes the actions in that the end of the run cut off when they were over the limit already.
-    pub(crate) fn respond_open(&mut self, end: Ns) {
-        for vm in 0..self.vms.len() as u32 {
-            let birth = self.vms[vm as usize].birth;
-            let Some(b) = self.storms.births.get(birth as usize) else { continue };
-            let Some(density) = self.plan.storms[b.storm as usize].density else { continue };
-            for t in 0..self.vms[vm as usize].tasks.len() {
-                let runner = self.vms[vm as usize].tasks[t].runner.as_ref();
-                let due = runner.and_then(|runner| runner.acting_since(end));
-                if let Some(due) = due.filter(|due| end - due > density.limit_ns) {
-                    self.responded(vm, due, end - due);
-                }
-            }
-        }
     }
 }
 
@@ -383,7 +336,7 @@ impl Storm {
     ///
     /// Where too few actions began between two logins, those up to the next login count as well,
     /// and so on.
-    pub(crate) fn density(&self, plan: &DensityPlan) -> (u32, bool) {
+    fn density(&self, plan: &DensityPlan) -> (u32, bool) {
         let mut pool = Responses::default();
         let mut from = 0;
         for (n, r) in (0..).zip(&self.responses) {
@@ -415,6 +368,8 @@ impl Storm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Entities;
+    use crate::testing::plan;
 
     fn storm(responses: &[(u64, u64, u128)], logins: u32) -> Storm {
         let of = |&(count, over, sum_ns): &(u64, u64, u128)| Responses { count, over, sum_ns };
@@ -441,5 +396,48 @@ mod tests {
         let mean = DensityPlan { score: Score::Mean, ..p95 };
         let s = storm(&[(0, 0, 0), (5, 0, 500), (5, 0, 501)], 2);
         assert_eq!(s.density(&mean), (1, true));
+    }
+
+    #[test]
+    fn a_batch_waits_for_the_one_before_it_and_a_rolling_storm_for_a_place() {
+        for rolling in [false, true] {
+            let mut plan = plan("busy-host-1");
+            let storm = StormPlan {
+                label: "vm".into(),
+                vms: vec![5, 6, 7, 8],
+                batch: 2,
+                next: Milestone::Start,
+                rolling,
+                begin_ns: 100,
+                gap_ns: 10,
+                toolstack: vec![Target::Host(0)],
+                devices: 1,
+                backend: vec![Target::Host(1), Target::Host(2)],
+                density: None,
+            };
+            plan.storms = vec![storm];
+            let mut clock = Clock::new(&Entities { pcpus: 1, storms: 1, ..Entities::default() });
+            let mut storms = Storms::new(&plan, &mut Calls::default(), |_| 0);
+            storms.start(&mut clock);
+            assert_eq!(clock.next(), Some((100, Event::Storm(0))));
+            clock.advance(100);
+            assert_eq!(storms.next_request(0), Some((Some(Target::Host(0)), 5)));
+            assert_eq!(storms.request(0, 100), 0..2);
+            assert_eq!(storms.next_call(1), Some((1, Target::Host(0))), "the toolstack");
+            assert_eq!(storms.next_call(1), Some((1, Target::Host(2))), "the second VM's backend");
+            assert_eq!(storms.next_call(1), None);
+            clock.advance(200);
+            let second = storms.started(1, 200);
+            let first = Reached { storm: 0, milestone: Milestone::Start, number: 1, vm: 6 };
+            assert_eq!(second, first, "it started first");
+            storms.goes_on(second, &mut clock);
+            assert_eq!(clock.is_pending(Event::Storm(0)), rolling);
+            let last = storms.started(0, 200);
+            storms.goes_on(last, &mut clock);
+            assert_eq!(clock.next(), Some((210, Event::Storm(0))));
+            assert_eq!((storms.begun(0, false), storms.begun(2, false)), (Some(200), None));
+            assert_eq!(storms.begun(NONE, false), Some(0), "in no storm");
+            assert_eq!(storms.finish().len(), 4);
+        }
     }
 }
