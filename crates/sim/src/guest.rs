@@ -65,7 +65,7 @@ impl World<'_> {
     /// How long a stretch of a task's work takes; spinning has no speed.
     #[inline]
     fn guest_work_takes(&mut self, v: u32, p: u32, ns: Ns) -> Ns {
-        if self.smt_ppm == 0 {
+        if !self.smt.is_on() {
             return ns;
         }
         let vcpu = &self.vcpus[v as usize];

@@ -13,7 +13,7 @@
 pub(crate) mod devices;
 pub(crate) mod idle;
 pub(crate) mod nohz;
-mod smt;
+pub(crate) mod smt;
 mod wake;
 
 use vcoop_model::plan::{Mode, Preemption};
@@ -47,7 +47,7 @@ impl World<'_> {
     /// An interrupt arrives at a pCPU.
     pub(crate) fn interrupt(&mut self, p: u32, irq: Irq) {
         if irq == Irq::Tick {
-            self.clock.set(Event::Tick(p), self.clock.now() + self.ticks.period);
+            self.ticks.repeat(p, &mut self.clock);
         }
         self.pcpus[p as usize].irqs.push_back(irq);
         match self.pcpus[p as usize].segment {
@@ -118,7 +118,7 @@ impl World<'_> {
             }
             Segment::CState => {
                 self.awake(p);
-                if self.smt_ppm != 0 {
+                if self.smt.is_on() {
                     // What it goes on with comes next.
                     self.pcpus[p as usize].segment = Segment::Overhead;
                     self.sibling_turns(p);
@@ -226,9 +226,7 @@ impl World<'_> {
         let pc = &mut self.pcpus[p as usize];
         let ns =
             self.costs.context_switch_ns + std::mem::take(&mut pc.extra) + self.switch_in(p, next);
-        if !self.clock.is_pending(Event::Tick(p)) && self.host.tick_needed(CpuId(p)) {
-            self.clock.set(Event::Tick(p), self.ticks.after(p, self.clock.now()));
-        }
+        self.ticks.start(p, &self.host, &mut self.clock);
         self.begin(p, Segment::Switch, ns);
     }
 
@@ -455,7 +453,7 @@ impl World<'_> {
                 let pc = &mut self.pcpus[p as usize];
                 pc.eager |= pc.resched;
                 self.host_notes();
-                self.tick_handled(p);
+                self.ticks.handled(p, &self.host, &mut self.clock);
             }
             Irq::Ipi | Irq::Host(_) => {}
             Irq::Sched => {

@@ -32,6 +32,7 @@
 //! queue          one pending event per timer-owning entity, in a timing wheel
 //! inline_queue   queues that mostly hold one item
 //! machine        what a machine is made of, and what its parts can be doing
+//! ticks          when scheduler ticks come
 //! setup          from a plan to a world at time zero
 //! world          the state of a run, and its loop
 //! host           pCPUs and host threads
@@ -76,6 +77,7 @@ mod result;
 mod setup;
 #[cfg(test)]
 mod testing;
+mod ticks;
 mod world;
 mod xen;
 

@@ -23,6 +23,7 @@ use crate::messages::call::Message;
 use crate::policy_driver::page::Page;
 use crate::program::Runner;
 use crate::queue::Ns;
+use crate::ticks::Ticks;
 
 /// What a pCPU is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -443,30 +444,6 @@ pub(crate) struct Vm {
     pub(crate) shared: VmShared,
     /// Its halts, if the host polls for it.
     pub(crate) halts: Option<HaltTimes>,
-}
-
-/// When a level's ticks come: at a phase of the machine's own, and each CPU's at another. A real host's are nearly
-/// in phase, but what runs on its CPUs is not: they came up one after the other, and are disturbed differently. Here
-/// nothing else would keep equal VMs from being switched everywhere at once, as by a gang scheduler.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ticks {
-    pub(crate) period: Ns,
-    /// invariant: `< period`.
-    pub(crate) phase: Ns,
-}
-
-impl Ticks {
-    /// The first tick of this CPU after `now`.
-    pub(crate) fn after(&self, cpu: u32, now: Ns) -> Ns {
-        // Multiples of the golden section spread any number of CPUs evenly over the period.
-        let turn = u128::from(cpu.wrapping_mul(0x9e37_79b9));
-        let skew = (turn * u128::from(self.period)) >> 32;
-        let phase = (self.phase + skew as Ns) % self.period;
-        if now < phase {
-            return phase;
-        }
-        phase + ((now - phase) / self.period + 1) * self.period
-    }
 }
 
 /// Where an entry begins a cache line of its own, and how many it has.

@@ -52,7 +52,7 @@ impl VcpuPort<'_, '_> {
     /// What a timer costs the pCPU that programs it.
     fn pays_timer(&mut self) {
         let world = &mut *self.world;
-        world.pcpus[world.cpu as usize].extra += world.costs.timer_program_ns;
+        world.pay(world.costs.timer_program_ns);
     }
 }
 
@@ -96,7 +96,7 @@ impl Port for VcpuPort<'_, '_> {
         if world.host.policy(thread) == policy {
             return Ok(());
         }
-        world.pcpus[world.cpu as usize].extra += world.costs.setattr_ns;
+        world.pay(world.costs.setattr_ns);
         let done = world.host.try_set_policy(world.clock.now(), thread, policy);
         world.host_notes();
         if done.is_ok() {

@@ -210,7 +210,7 @@ impl World<'_> {
         let pcpus = self.pcpus.len() as f64;
         let idle = end.idle_ns.saturating_sub(start.idle_ns) as f64;
         put("host", "cpu", "%", 100.0 * (1.0 - idle / (ns * pcpus)));
-        if self.smt_ppm != 0 {
+        if self.smt.is_on() {
             let slowed = (end.slowed_ns - start.slowed_ns) as f64;
             put("host", "slowed", "%", 100.0 * slowed / (ns * pcpus));
         }

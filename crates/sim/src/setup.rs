@@ -14,12 +14,13 @@ use crate::guest::lock::{Shared, Spin, SpinCpu};
 use crate::guest::vcpu_virt::{VcpuVirt, VmVirt};
 use crate::host::devices::DeviceLines;
 use crate::host::idle::IdleTimes;
-use crate::host::nohz;
+use crate::host::nohz::{self, HostTicks};
+use crate::host::smt::Smt;
 use crate::inline_queue::InlineQueue;
 use crate::interrupts::devices::Devices;
 use crate::interrupts::guest_timer::{GuestTimers, TimerFor};
 use crate::interrupts::lapic;
-use crate::machine::{GuestSegment, Pcpu, Segment, Thread, Ticks, Vcpu, Vm, Wait, Work};
+use crate::machine::{GuestSegment, Pcpu, Segment, Thread, Vcpu, Vm, Wait, Work};
 use crate::messages::call::{Calls, probed_servers};
 use crate::messages::mailbox::Mailboxes;
 use crate::observe::Spans;
@@ -29,6 +30,7 @@ use crate::policy_driver::page_checks::PageChecks;
 use crate::policy_driver::preferred::PreferredVcpus;
 use crate::program::Runner;
 use crate::queue::Ns;
+use crate::ticks::Ticks;
 use crate::world::World;
 use crate::xen::intervals::Views;
 use crate::xen::ratelimit_driver::RatelimitDriver;
@@ -149,7 +151,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             v.timers.set(TimerFor::Task(i as u32), task.start_ns);
         }
         let virt = VmVirt::new(&vm.virt, &plan.host);
-        let ticks = ticks(vm.level.tick_ns, seed, m + 1);
+        let ticks = Ticks::new(vm.level.tick_ns, seed, m + 1);
         let started = !in_storm.contains(&(m as u32));
         for v in (first..first + n).filter(|_| started) {
             if let Some(at) = lapic::boots(&mut vcpus[v as usize], &virt, &ticks, 0) {
@@ -209,12 +211,13 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         views,
         tracks,
         probes,
-        ticks: ticks(plan.host.sched.tick_ns(), seed, 0),
-        smt_ppm: plan.host.smt_ppm.unwrap_or(0),
-        nohz: nohz::set(&plan.host.nohz_full),
-        has_nohz: !plan.host.nohz_full.is_empty(),
+        ticks: HostTicks::new(
+            Ticks::new(plan.host.sched.tick_ns(), seed, 0),
+            nohz::set(&plan.host.nohz_full),
+            plan.housekeeping(),
+        ),
+        smt: Smt::new(&plan.host),
         lines,
-        housekeeping: plan.housekeeping().unwrap_or(NONE),
         cpu: 0,
         next_timeline: 0,
         tuner: RatelimitDriver::of(plan),
@@ -361,12 +364,6 @@ fn vcpu(plan: &Plan, vm: usize, cpu: u32, thread: u32, home: u32, track: u32) ->
         virt: VcpuVirt::new(plan, vm),
         spin: SpinCpu::default(),
     }
-}
-
-/// Ticks of machine number `machine` (0: the host), at a phase of its own.
-fn ticks(period: Ns, seed: u64, machine: usize) -> Ticks {
-    let phase = Stream::ticks(seed, machine).below(period);
-    Ticks { period, phase }
 }
 
 fn pcpu() -> Pcpu {

@@ -3,20 +3,23 @@
 use vcoop_model::plan::Plan;
 use vcoop_model::profile::Costs;
 use vcoop_policy::govern::GovernorDriver;
-use vcoop_sched::{CpuId, CpuSet, EntId, Scheduler};
+use vcoop_sched::{CpuId, EntId, Scheduler};
 
 use crate::attribution::probe::Probes;
 use crate::attribution::track::{State, Tracks};
 use crate::clock::{Clock, Event};
 use crate::host::devices::DeviceLines;
+use crate::host::nohz::HostTicks;
+use crate::host::smt::Smt;
 use crate::interrupts::devices::Devices;
-use crate::machine::{Irq, Pcpu, Thread, Ticks, Vcpu, Vm};
+use crate::machine::{Irq, Pcpu, Thread, Vcpu, Vm};
 use crate::messages::call::Calls;
 use crate::messages::mailbox::Mailboxes;
 use crate::observe::Spans;
 use crate::policy_driver::event_counts::EventCounts;
 use crate::policy_driver::page_checks::PageChecks;
 use crate::policy_driver::preferred::PreferredVcpus;
+use crate::queue::Ns;
 use crate::xen::intervals::Views;
 use crate::xen::ratelimit_driver::RatelimitDriver;
 use crate::xen::storm::Storms;
@@ -39,14 +42,8 @@ pub(crate) struct World<'p> {
     pub(crate) views: Views,
     pub(crate) tracks: Tracks,
     pub(crate) probes: Probes,
-    pub(crate) ticks: Ticks,
-    /// pCPU that fires exitless and posted timers; [`NONE`]: the one where the vCPU ran last.
-    pub(crate) housekeeping: u32,
-    /// Speed of work beside a busy sibling, in millionths; 0: siblings do not matter.
-    pub(crate) smt_ppm: u32,
-    /// Full-nohz pCPUs, and whether there are any.
-    pub(crate) nohz: CpuSet,
-    pub(crate) has_nohz: bool,
+    pub(crate) ticks: HostTicks,
+    pub(crate) smt: Smt,
     pub(crate) lines: DeviceLines<'p>,
     /// The pCPU that executes what happens now, and pays for it.
     pub(crate) cpu: u32,
@@ -135,6 +132,12 @@ impl World<'_> {
                 self.interrupt(self.cpu, Irq::Ipi);
             }
         }
+    }
+
+    /// The pCPU that executes pays for more work before it does anything else.
+    #[inline]
+    pub(crate) fn pay(&mut self, ns: Ns) {
+        self.pcpus[self.cpu as usize].extra += ns;
     }
 
     /// Changes a thread's attribution state, if it is tracked.

@@ -1,7 +1,6 @@
 //! The pCPU at rest: idle states and their governor.
 
 use crate::attribution::track::State;
-use crate::clock::Event;
 use crate::machine::{Irq, Segment};
 use crate::queue::Ns;
 use crate::world::World;
@@ -9,7 +8,7 @@ use crate::world::World;
 impl World<'_> {
     /// Nothing to run.
     pub(crate) fn idle(&mut self, p: u32) {
-        self.clock.cancel(Event::Tick(p));
+        self.ticks.stop(p, &mut self.clock);
         self.tracks.idles(p, self.clock.now());
         let pc = &mut self.pcpus[p as usize];
         pc.segment = Segment::Idle;

@@ -4,6 +4,8 @@
 //! becomes busy or idle, the work of the others is stopped and goes on at its new speed, so that the speed of a segment of
 //! work is the same from its begin to its end. Only work has a speed: what the kernel and KVM do takes what it costs.
 
+use vcoop_model::plan::HostPlan;
+
 use crate::attribution::track::NONE;
 use crate::guest::lock::Spin;
 use crate::machine::{GuestSegment, Segment};
@@ -13,14 +15,45 @@ use crate::world::World;
 /// Full speed.
 const FULL: u128 = 1_000_000;
 
-impl World<'_> {
-    /// The first pCPU of a core, and one past its last.
-    fn core(&self, p: u32) -> (u32, u32) {
-        let threads = self.plan.host.sched.topology().threads_per_core;
-        let first = p - p % threads;
-        (first, first + threads)
+/// How siblings slow each other down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Smt {
+    /// Speed of work beside a busy sibling, in millionths; 0: siblings do not matter.
+    ppm: u32,
+    threads_per_core: u32,
+}
+
+impl Smt {
+    pub(crate) fn new(host: &HostPlan) -> Self {
+        let threads_per_core = host.sched.topology().threads_per_core;
+        Self { ppm: host.smt_ppm.unwrap_or(0), threads_per_core }
     }
 
+    /// Whether siblings matter.
+    #[inline]
+    pub(crate) fn is_on(self) -> bool {
+        self.ppm != 0
+    }
+
+    /// The other pCPUs of a core.
+    fn siblings(self, p: u32) -> impl Iterator<Item = u32> {
+        let first = p - p % self.threads_per_core;
+        (first..first + self.threads_per_core).filter(move |q| *q != p)
+    }
+
+    /// How long so much work takes beside a busy sibling.
+    fn takes(self, ns: Ns) -> Ns {
+        let takes = (u128::from(ns) * FULL).div_ceil(u128::from(self.ppm));
+        Ns::try_from(takes).unwrap_or(Ns::MAX / 2)
+    }
+
+    /// How much work was done in so long a time beside a busy sibling.
+    fn done(self, ran: Ns) -> Ns {
+        (u128::from(ran) * u128::from(self.ppm) / FULL) as Ns
+    }
+}
+
+impl World<'_> {
     fn is_busy(&self, p: u32) -> bool {
         let pc = &self.pcpus[p as usize];
         match pc.segment {
@@ -35,19 +68,14 @@ impl World<'_> {
     /// How long so much work takes on a pCPU from now on.
     #[inline]
     pub(crate) fn work_takes(&mut self, p: u32, ns: Ns) -> Ns {
-        if self.smt_ppm == 0 { ns } else { self.slowed_takes(p, ns) }
+        if self.smt.is_on() { self.slowed_takes(p, ns) } else { ns }
     }
 
     #[cold]
     fn slowed_takes(&mut self, p: u32, ns: Ns) -> Ns {
-        let (first, end) = self.core(p);
-        let slowed = (first..end).any(|q| q != p && self.is_busy(q));
+        let slowed = self.smt.siblings(p).any(|q| self.is_busy(q));
         self.pcpus[p as usize].slowed = slowed;
-        if !slowed {
-            return ns;
-        }
-        let takes = (u128::from(ns) * FULL).div_ceil(u128::from(self.smt_ppm));
-        Ns::try_from(takes).unwrap_or(Ns::MAX / 2)
+        if slowed { self.smt.takes(ns) } else { ns }
     }
 
     /// How much work was done in a segment of work that ran for so long.
@@ -61,21 +89,20 @@ impl World<'_> {
         let pc = &mut self.pcpus[p as usize];
         pc.slowed = false;
         pc.slowed_ns += ran;
-        (u128::from(ran) * u128::from(self.smt_ppm) / FULL) as Ns
+        self.smt.done(ran)
     }
 
     /// A pCPU has become busy or idle: its siblings' work goes on at another speed.
     #[inline]
     pub(crate) fn sibling_turns(&mut self, p: u32) {
-        if self.smt_ppm != 0 {
+        if self.smt.is_on() {
             self.respeed(p);
         }
     }
 
     #[cold]
     fn respeed(&mut self, p: u32) {
-        let (first, end) = self.core(p);
-        for q in (first..end).filter(|q| *q != p) {
+        for q in self.smt.siblings(p) {
             let pc = &self.pcpus[q as usize];
             match pc.segment {
                 Segment::User => {
@@ -98,6 +125,22 @@ impl World<'_> {
                 }
                 _ => {}
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_beside_a_busy_sibling_is_slower_and_none_of_it_is_lost() {
+        let smt = Smt { ppm: 600_000, threads_per_core: 2 };
+        assert_eq!(smt.siblings(5).collect::<Vec<_>>(), [4]);
+        assert_eq!(Smt { threads_per_core: 4, ..smt }.siblings(5).collect::<Vec<_>>(), [4, 6, 7]);
+        assert_eq!((smt.takes(600), smt.done(1_000)), (1_000, 600));
+        for ns in [0, 1, 7, 999, 123_456_789] {
+            assert_eq!(smt.done(smt.takes(ns)), ns);
         }
     }
 }

@@ -36,7 +36,7 @@ impl World<'_> {
         let thread = &self.threads[t as usize];
         let p =
             if thread.last_cpu == NONE { self.host.cpu_of(EntId(t)).0 } else { thread.last_cpu };
-        let p = self.timer_cpu(p);
+        let p = self.ticks.timer_cpu(p);
         self.event_on_its_way(thread.track, p);
         self.interrupt(p, Irq::Sleep(t));
     }
@@ -79,7 +79,7 @@ impl World<'_> {
 
     /// Wakes a blocked thread on `self.cpu`; `by` says for whose sake.
     pub(crate) fn wake_thread(&mut self, t: u32, by: Waker) {
-        self.pcpus[self.cpu as usize].extra += self.costs.wakeup_ns;
+        self.pay(self.costs.wakeup_ns);
         let by = Waker { cpu: Some(CpuId(self.cpu)), ..by };
         let thread = &mut self.threads[t as usize];
         if std::mem::take(&mut thread.work.leaving) {
@@ -212,7 +212,7 @@ impl World<'_> {
         if to == self.cpu {
             return;
         }
-        self.pcpus[self.cpu as usize].extra += self.costs.ipi_send_ns;
+        self.pay(self.costs.ipi_send_ns);
         let event = Event::Ipi(to);
         if !self.clock.is_pending(event) {
             self.clock.set(event, self.clock.now() + self.costs.ipi_flight_ns);

@@ -124,7 +124,7 @@ impl World<'_> {
         vcpu.virt.counters.hv_to_sw += 1;
         vcpu.wants |= wants::HV_TIMER;
         self.clock.set(Event::Lapic(v), at.max(self.clock.now()));
-        self.pcpus[self.cpu as usize].extra += self.costs.timer_program_ns;
+        self.pay(self.costs.timer_program_ns);
     }
 
     /// The preemption timer takes its deadline back, unless the hrtimer has fired.
@@ -136,7 +136,7 @@ impl World<'_> {
             return;
         }
         vcpu.virt.counters.sw_to_hv += 1;
-        self.pcpus[self.cpu as usize].extra += self.costs.timer_program_ns;
+        self.pay(self.costs.timer_program_ns);
         self.start_hv_timer(v, at);
     }
 

@@ -77,7 +77,7 @@ impl World<'_> {
         self.vcpus[v as usize].virt.counters.posted += 1;
         // A posted interrupt reaches the running guest without an exit; its flight is paid as part
         // of the sender's work.
-        self.pcpus[self.cpu as usize].extra += self.costs.ipi_send_ns;
+        self.pay(self.costs.ipi_send_ns);
         self.posted_now(p, v);
     }
 

@@ -13,8 +13,9 @@ use crate::attribution::track::NONE;
 use crate::clock::Event;
 use crate::guest::vcpu_virt::{VmVirt, wants};
 use crate::interrupts::hv_timer::Range;
-use crate::machine::{Irq, Segment, Ticks, Vcpu, vector};
+use crate::machine::{Irq, Segment, Vcpu, vector};
 use crate::queue::Ns;
+use crate::ticks::Ticks;
 use crate::world::World;
 
 /// A count of the APIC timer in one-shot mode: 16 cycles of KVM's bus of 1 GHz, as Linux divides it.
@@ -186,8 +187,7 @@ impl World<'_> {
             }
             // It is an hrtimer after all.
             let c = self.costs;
-            self.pcpus[self.cpu as usize].extra +=
-                c.handle_timer_msr_ns.saturating_sub(c.set_hv_timer_ns);
+            self.pay(c.handle_timer_msr_ns.saturating_sub(c.set_hv_timer_ns));
         }
         self.clock.set(Event::Lapic(v), fires);
     }
@@ -224,8 +224,8 @@ impl World<'_> {
         if vcpu.waits_out {
             return self.waited_out(v);
         }
-        let away = self.housekeeping != NONE && virt.away();
-        let p = if away { self.housekeeping } else { self.timer_cpu(vcpu.home) };
+        let (ticks, home) = (&self.ticks, vcpu.home);
+        let p = if virt.away() { ticks.away(home) } else { ticks.timer_cpu(home) };
         let track = vcpu.track;
         if vcpu.halted || self.is_idle_awake(v) {
             self.event_on_its_way(track, p);
@@ -295,7 +295,7 @@ impl World<'_> {
             vcpu.waits_out = true;
             vcpu.virt.deadline.spin(now);
             vcpu.virt.counters.advance_ns += left;
-            self.pcpus[self.cpu as usize].extra += left;
+            self.pay(left);
             self.clock.set(Event::Lapic(v), now + left);
         }
         passes
@@ -304,9 +304,7 @@ impl World<'_> {
     /// It is due now.
     fn waited_out(&mut self, v: u32) {
         self.vcpus[v as usize].waits_out = false;
-        if self.housekeeping != NONE {
-            self.cpu = self.housekeeping;
-        }
+        self.cpu = self.ticks.away(self.cpu);
         self.inject(v, vector::TIMER, Injection::Timer);
     }
 
