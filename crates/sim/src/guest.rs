@@ -15,7 +15,8 @@ pub(crate) mod counters;
 mod halt_poll;
 pub(crate) mod halt_times;
 mod idle;
-pub(crate) mod lock;
+mod lock;
+pub(crate) mod spin;
 pub(crate) mod vcpu_virt;
 mod vmx;
 
@@ -25,7 +26,7 @@ use vcoop_policy::GuestEvent;
 use vcoop_sched::{EntId, Leave, Note};
 
 use crate::attribution::track::{NONE, State};
-use crate::guest::lock::Spin;
+use crate::guest::spin::Spin;
 use crate::host::{FREE_OPS, FREE_RUN, preemptible};
 use crate::interrupts::guest_timer::TimerFor;
 use crate::machine::{Exit, GuestSegment, Segment, Wait, vector};

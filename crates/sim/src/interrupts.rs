@@ -4,5 +4,5 @@ pub(crate) mod devices;
 pub(crate) mod guest_timer;
 pub(crate) mod hv_timer;
 mod inject;
-mod ipi;
+pub(crate) mod ipi;
 pub(crate) mod lapic;

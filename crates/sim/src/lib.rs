@@ -42,7 +42,7 @@
 //! guest          vCPUs and guest tasks
 //!   vmx            VM entries and exits
 //!   idle           idle vCPUs that do not sleep; halt_poll: polling; halt_times: how long halts and polls are
-//!   lock           locks, spinning, and what the host does about it
+//!   lock           who holds which lock; spin: spinning for it, and what the host does about that
 //!   vcpu_virt      how a VM is virtualised; counters: what KVM counts
 //! interrupts     interrupts of guests
 //!   inject, ipi    on their way into a guest; from vCPU to vCPU; devices: from devices of VMs

@@ -14,11 +14,12 @@ use vcoop_policy::{GuestHalf, VmShared};
 use vcoop_sched::{CpuId, Level};
 
 use crate::guest::halt_times::HaltTimes;
-use crate::guest::lock::{Shared, Spin, SpinCpu};
+use crate::guest::spin::{Shared, Spin, SpinVcpu};
 use crate::guest::vcpu_virt::{VcpuVirt, VmVirt};
 use crate::host::idle::IdleTimes;
 use crate::inline_queue::InlineQueue;
 use crate::interrupts::guest_timer::GuestTimers;
+use crate::interrupts::ipi::IpiVcpu;
 use crate::messages::call::Message;
 use crate::policy_driver::page::Page;
 use crate::program::Runner;
@@ -411,7 +412,8 @@ pub(crate) struct Vcpu {
     pub(crate) virt: Box<VcpuVirt>,
     pub(crate) devices: VecDeque<u32>,
 
-    pub(crate) spin: SpinCpu,
+    pub(crate) spin: SpinVcpu,
+    pub(crate) ipis: IpiVcpu,
     pub(crate) messages: VecDeque<Message>,
     pub(crate) page: Page,
     pub(crate) half: GuestHalf,

@@ -11,7 +11,7 @@ use vcoop_sched::{CreditCounters, EntId, PoolCounters};
 use crate::attribution::track::{NONE, Sample};
 use crate::guest::counters::Counters;
 use crate::guest::halt_times::HaltTimes;
-use crate::guest::lock::{COUNT_NAMES, Counts};
+use crate::guest::spin::{COUNT_NAMES, Counts};
 use crate::machine::Segment;
 use crate::queue::Ns;
 use crate::world::World;
@@ -141,7 +141,7 @@ impl World<'_> {
                 pushed_off: vm.level.pushed_off(),
                 used_ns,
                 tasks: vm.tasks.iter().map(|t| (t.done, t.glitches, t.units)).collect(),
-                counts: vm.sync.counts,
+                counts: vm.sync.counts(),
                 ..VmTotals::default()
             })
             .collect();

@@ -10,7 +10,7 @@ use crate::attribution::probe::Probes;
 use crate::attribution::track::{NONE, Tracks};
 use crate::clock::{Clock, Entities, Event};
 use crate::guest::halt_times::HaltTimes;
-use crate::guest::lock::{Shared, Spin, SpinCpu};
+use crate::guest::spin::{Shared, Spin, SpinVcpu};
 use crate::guest::vcpu_virt::{VcpuVirt, VmVirt};
 use crate::host::devices::DeviceLines;
 use crate::host::idle::IdleTimes;
@@ -19,6 +19,7 @@ use crate::host::smt::Smt;
 use crate::inline_queue::InlineQueue;
 use crate::interrupts::devices::Devices;
 use crate::interrupts::guest_timer::{GuestTimers, TimerFor};
+use crate::interrupts::ipi::IpiVcpu;
 use crate::interrupts::lapic;
 use crate::machine::{GuestSegment, Pcpu, Segment, Thread, Vcpu, Vm, Wait, Work};
 use crate::messages::call::{Calls, probed_servers};
@@ -362,7 +363,8 @@ fn vcpu(plan: &Plan, vm: usize, cpu: u32, thread: u32, home: u32, track: u32) ->
         half: GuestHalf::new(),
         page: Page::default(),
         virt: VcpuVirt::new(plan, vm),
-        spin: SpinCpu::default(),
+        spin: SpinVcpu::default(),
+        ipis: IpiVcpu::default(),
     }
 }
 

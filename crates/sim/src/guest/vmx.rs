@@ -197,10 +197,10 @@ impl World<'_> {
 
     /// HLT: with an interrupt pending the guest goes on, else the thread sleeps.
     fn halt(&mut self, p: u32, v: u32) -> bool {
-        let parks = self.parks(v);
+        let parks = self.vcpus[v as usize].spin.parks();
         let vcpu = &self.vcpus[v as usize];
         let pending = vcpu.irr != 0 || vcpu.wants & wants::TIMER != 0;
-        if pending || parks && self.was_kicked(v) {
+        if pending || parks && self.vcpus[v as usize].spin.take_kick() {
             self.boost_exit(v);
             return false;
         }

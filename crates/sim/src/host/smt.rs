@@ -7,7 +7,7 @@
 use vcoop_model::plan::HostPlan;
 
 use crate::attribution::track::NONE;
-use crate::guest::lock::Spin;
+use crate::guest::spin::Spin;
 use crate::machine::{GuestSegment, Segment};
 use crate::queue::Ns;
 use crate::world::World;

@@ -4,7 +4,7 @@ use prefetch_index::prefetch_index;
 use vcoop_model::plan::virt::TimerMode;
 
 use crate::attribution::track::NONE;
-use crate::guest::lock::Spin;
+use crate::guest::spin::Spin;
 use crate::machine::{Exit, Wait};
 use crate::queue::Ns;
 use crate::world::World;

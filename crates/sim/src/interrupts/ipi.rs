@@ -12,12 +12,14 @@
 //! A function call is put into the target's queue first. A target whose queue was not empty has an
 //! interrupt on its way already and gets none.
 
+use std::collections::VecDeque;
+
 use vcoop_model::plan::virt::IpiPath;
 use vcoop_model::plan::{IpiTo, Mode};
 use vcoop_policy::{GuestEvent, Injection};
 
 use crate::attribution::track::NONE;
-use crate::guest::lock::{Call, Count, Spin};
+use crate::guest::spin::{Count, Spin};
 use crate::machine::{Exit, Irq, Segment, vector};
 use crate::world::World;
 
@@ -26,13 +28,56 @@ const CLUSTER: u32 = 16;
 /// vCPUs that one hypercall reaches: a bitmap of two words.
 const HYPERCALL: u32 = 128;
 
+/// IPIs of a vCPU under way.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct IpiVcpu {
+    /// Functions to call, each by the vCPU that waits for it; [`NONE`]: nobody does.
+    calls: VecDeque<u32>,
+    /// Targets of multicasts under way, in the order of its exits.
+    multicast: VecDeque<u32>,
+    /// Whom the last function call interrupted.
+    mask: Vec<u32>,
+    /// Calls that it waits for.
+    acks: u32,
+    /// It is to yield to one of `mask` when these have been sent.
+    yields: bool,
+}
+
+impl IpiVcpu {
+    /// Has it call a function; whether that takes an interrupt, because none is on its way.
+    fn call(&mut self, waiter: u32) -> bool {
+        self.calls.push_back(waiter);
+        self.calls.len() == 1
+    }
+
+    /// It has sent function calls to `mask`, and waits for so many.
+    fn sent(&mut self, mask: Vec<u32>, waits: u32, yields: bool) {
+        self.mask = mask;
+        if waits > 0 {
+            self.acks += waits;
+            self.yields = yields;
+        }
+    }
+
+    /// One of the functions that it waits for has been called; whether that was the last one.
+    fn acked(&mut self) -> bool {
+        self.acks -= 1;
+        self.acks == 0
+    }
+
+    /// Whether it is to yield to one of those that it has interrupted, which it is asked once.
+    pub(crate) fn takes_yield(&mut self) -> bool {
+        std::mem::take(&mut self.yields)
+    }
+}
+
 impl World<'_> {
     /// A task has other vCPUs call a function.
     pub(crate) fn call_function(&mut self, v: u32, t: u32, to: IpiTo, wait: bool) {
         let vm = self.vcpus[v as usize].vm as usize;
         let (first, n) = (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus());
         let next = first + (v - first + 1) % n;
-        let mut mask = std::mem::take(&mut self.vcpus[v as usize].spin.mask);
+        let mut mask = std::mem::take(&mut self.vcpus[v as usize].ipis.mask);
         mask.clear();
         match to {
             IpiTo::Own => mask.push(v),
@@ -46,7 +91,7 @@ impl World<'_> {
     pub(crate) fn shoot_down(&mut self, v: u32, t: u32) {
         let vm = self.vcpus[v as usize].vm as usize;
         let (first, n) = (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus());
-        let mut mask = std::mem::take(&mut self.vcpus[v as usize].spin.mask);
+        let mut mask = std::mem::take(&mut self.vcpus[v as usize].ipis.mask);
         mask.clear();
         let tasks = &self.vms[vm].tasks;
         let space = tasks[t as usize].space;
@@ -58,11 +103,8 @@ impl World<'_> {
         self.tally(vm, Count::Shootdowns, 1);
         if self.vms[vm].sync.ipi.pv_tlb {
             let before = mask.len();
-            mask.retain(|&c| {
-                let vcpu = &mut self.vcpus[c as usize];
-                vcpu.spin.flush |= vcpu.pcpu == NONE;
-                vcpu.pcpu != NONE
-            });
+            // The others flush when they are loaded.
+            mask.retain(|&c| self.vcpus[c as usize].pcpu != NONE);
             self.tally(vm, Count::ShootdownsDeferred, (before - mask.len()) as u64);
         }
         self.send_calls(v, t, mask, true);
@@ -73,21 +115,15 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         let waiter = if wait { v } else { NONE };
         let called = mask.len() as u32;
-        mask.retain(|&c| {
-            let calls = &mut self.vcpus[c as usize].spin.calls;
-            calls.push_back(Call { waiter });
-            calls.len() == 1
-        });
+        mask.retain(|&c| self.vcpus[c as usize].ipis.call(waiter));
         if mask.len() > 1 {
             self.tally(vm, Count::Multicasts, 1);
         }
         self.send_to(v, &mask);
         let yields = self.vms[vm].sync.ipi.pv_yield && called > 1;
-        let cpu = &mut self.vcpus[v as usize].spin;
-        cpu.mask = mask;
-        if wait && called > 0 {
-            cpu.acks += called;
-            cpu.yields = yields;
+        let waits = if wait { called } else { 0 };
+        self.vcpus[v as usize].ipis.sent(mask, waits, yields);
+        if waits > 0 {
             let was = self.vms[vm].tasks[t as usize].mode;
             self.vms[vm].tasks[t as usize].mode = Mode::PreemptOff;
             self.spin(vm, t, Spin::Calls);
@@ -134,14 +170,14 @@ impl World<'_> {
 
     fn multicast(&mut self, v: u32, group: &[u32], hypercall: bool) {
         let vcpu = &mut self.vcpus[v as usize];
-        vcpu.spin.multicast.extend(group);
+        vcpu.ipis.multicast.extend(group);
         vcpu.exits.push_back(Exit::Multicast { targets: group.len() as u32, hypercall });
     }
 
     /// The host's work for a multicast.
     pub(crate) fn multicast_sent(&mut self, v: u32, targets: u32) {
         for _ in 0..targets {
-            let Some(to) = self.vcpus[v as usize].spin.multicast.pop_front() else { return };
+            let Some(to) = self.vcpus[v as usize].ipis.multicast.pop_front() else { return };
             self.inject(to, vector::IPI, Injection::Ipi);
         }
     }
@@ -201,13 +237,12 @@ impl World<'_> {
 
     /// A vCPU has taken an IPI: it calls the functions in its queue.
     pub(crate) fn calls_done(&mut self, v: u32) {
-        while let Some(call) = self.vcpus[v as usize].spin.calls.pop_front() {
-            if call.waiter == NONE {
+        while let Some(waiter) = self.vcpus[v as usize].ipis.calls.pop_front() {
+            if waiter == NONE {
                 continue;
             }
-            let waiter = &mut self.vcpus[call.waiter as usize];
-            waiter.spin.acks -= 1;
-            if waiter.spin.acks > 0 {
+            let waiter = &mut self.vcpus[waiter as usize];
+            if !waiter.ipis.acked() {
                 continue;
             }
             let (vm, t) = (waiter.vm as usize, waiter.current);
@@ -223,10 +258,34 @@ impl World<'_> {
             let vcpu = &self.vcpus[c as usize];
             vcpu.pcpu == NONE && vcpu.current != NONE
         };
-        let Some(&to) = self.vcpus[v as usize].spin.mask.iter().find(preempted) else {
+        let Some(&to) = self.vcpus[v as usize].ipis.mask.iter().find(preempted) else {
             return false;
         };
         self.vcpus[v as usize].exits.push_back(Exit::Yield(to));
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vcpu_with_calls_in_its_queue_gets_no_second_interrupt() {
+        let mut target = IpiVcpu::default();
+        assert!(target.call(3) && !target.call(NONE));
+        assert_eq!(target.calls.pop_front(), Some(3));
+        assert_eq!(target.calls.pop_front(), Some(NONE));
+        assert!(target.call(4));
+    }
+
+    #[test]
+    fn a_sender_waits_for_all_that_it_called() {
+        let mut sender = IpiVcpu::default();
+        sender.sent(vec![1, 2], 2, true);
+        assert!(sender.takes_yield() && !sender.takes_yield());
+        assert!(!sender.acked() && sender.acked());
+        sender.sent(vec![1], 0, true);
+        assert!(!sender.takes_yield(), "it does not wait");
     }
 }
