@@ -177,6 +177,7 @@ impl Clock {
     }
 
     /// Events so far.
+    #[inline(always)]
     pub(crate) fn events(&self) -> u64 {
         self.events
     }

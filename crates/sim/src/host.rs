@@ -93,7 +93,7 @@ impl World<'_> {
             | Irq::Lapic(_)
             | Irq::Sleep(_)
             | Irq::Boost(_)
-            | Irq::Tune
+            | Irq::Ratelimit
             | Irq::Accounts
             | Irq::Govern(_) => c.timer_irq_ns,
             Irq::Device(_) | Irq::Remote(_) | Irq::Storm(_) => c.device_irq_ns,
@@ -462,7 +462,7 @@ impl World<'_> {
             }
             Irq::Lapic(v) => self.timer_interrupt(v),
             Irq::Boost(v) => self.boost_timer(v),
-            Irq::Tune => self.tune(),
+            Irq::Ratelimit => self.set_ratelimits(),
             Irq::Accounts => self.accounts(),
             Irq::Govern(vm) => self.govern(vm),
             Irq::Device(d) => self.device_interrupt(d),

@@ -25,7 +25,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/ratio_study.rs` of the repository is a study of some fifty lines. What the crate holds:
+//! `examples/ratio_study.rs` of the repository is a study of some fifty lines.
+//!
+//! What the crate holds. Each part has its own state and unit tests that build it alone; what happens between parts is in
+//! `impl World` blocks: all of host, guest/vmx and guest/idle, interrupts/inject, messages/delivery, policy_driver and
+//! xen/toolstack, and at the end of other files.
 //!
 //! ```text
 //! clock          what time it is, and what happens next

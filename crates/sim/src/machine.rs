@@ -160,7 +160,7 @@ pub(crate) enum Irq {
     /// The next batch of a storm is asked for.
     Storm(u32),
     /// `ratelimit-auto` looks at the domains.
-    Tune,
+    Ratelimit,
     /// Policies that give boosted time back are told what their threads ran.
     Accounts,
     /// The host looks what it can give a VM.

@@ -343,7 +343,7 @@ fn irq_name(irq: Irq) -> &'static str {
         Irq::Remote(_) => "network",
         Irq::Storm(_) => "storm",
         Irq::Host(_) => "host device",
-        Irq::Tune => "ratelimit tuner",
+        Irq::Ratelimit => "ratelimit tuner",
         Irq::Accounts => "accounts of boosted vCPUs",
         Irq::Govern(_) => "governor",
     }

@@ -164,7 +164,7 @@ impl World<'_> {
         }
         let credit1 = self.host.credit1().map(vcoop_sched::Credit1::counters);
         let pool = self.host.pool().map(vcoop_sched::Pool::counters);
-        let tuned = self.tuner.as_ref().map_or(0, RatelimitDriver::changes);
+        let tuned = self.ratelimits.as_ref().map_or(0, RatelimitDriver::changes);
         Totals {
             now,
             host_done,
@@ -253,10 +253,10 @@ impl World<'_> {
         if let Some(error) = self.fairness_error(start, end) {
             put("host", "fairness_error", "%", error);
         }
-        if let Some(tuner) = &self.tuner {
+        if let Some(driver) = &self.ratelimits {
             put("host", "ratelimits_set", "1/s", (end.tuned - start.tuned) as f64 / seconds);
             for (m, vm) in self.plan.vms.iter().enumerate() {
-                put(&vm.name, "ratelimit", "us", tuner.limit(m) as f64 / 1e3);
+                put(&vm.name, "ratelimit", "us", driver.limit(m) as f64 / 1e3);
             }
         }
         let counts = start.devices.iter().zip(&end.devices);

@@ -221,7 +221,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         lines,
         cpu: 0,
         next_timeline: 0,
-        tuner: RatelimitDriver::of(plan),
+        ratelimits: RatelimitDriver::of(plan),
         event_counts: EventCounts::new(plan),
         governors: (0..plan.vms.len()).map(|vm| plan.governor_driver(vm)).collect(),
         preferred: PreferredVcpus::new(plan),
@@ -234,8 +234,8 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
             world.clock.set(Event::Govern(vm), driver.interval_ns());
         }
     }
-    if let Some(tuner) = &world.tuner {
-        world.clock.set(Event::Ratelimit, tuner.first());
+    if let Some(driver) = &world.ratelimits {
+        world.clock.set(Event::Ratelimit, driver.first());
     }
     Ok(world)
 }

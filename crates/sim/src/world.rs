@@ -1,4 +1,8 @@
 //! The state of a run, and the loop that takes it from event to event.
+//!
+//! A part that needs only the clock, its own state and what it is told is a type of its own, with private fields:
+//! [`Clock`], [`HostTicks`], [`Calls`], [`PreferredVcpus`], [`Tracks`] and the others. What touches several of them (an
+//! interrupt that preempts a vCPU, a message that wakes a task) is a method of [`World`], in the file of its subject.
 
 use vcoop_model::plan::Plan;
 use vcoop_model::profile::Costs;
@@ -24,42 +28,52 @@ use crate::xen::intervals::Views;
 use crate::xen::ratelimit_driver::RatelimitDriver;
 use crate::xen::storm::Storms;
 
-/// Everything. See the [module](self).
+/// The machine and the parts that work on it. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct World<'p> {
     pub(crate) plan: &'p Plan,
     pub(crate) costs: &'p Costs,
     pub(crate) clock: Clock,
+
+    // The machine: what runs on what.
     pub(crate) host: Scheduler,
     pub(crate) pcpus: Vec<Pcpu>,
     pub(crate) threads: Vec<Thread>,
     pub(crate) vcpus: Vec<Vcpu>,
     pub(crate) vms: Vec<Vm>,
-    pub(crate) devices: Devices<'p>,
-    pub(crate) calls: Calls,
-    pub(crate) mail: Mailboxes,
-    pub(crate) storms: Storms<'p>,
-    pub(crate) views: Views,
-    pub(crate) tracks: Tracks,
-    pub(crate) probes: Probes,
-    pub(crate) ticks: HostTicks,
-    pub(crate) smt: Smt,
-    pub(crate) lines: DeviceLines<'p>,
     /// The pCPU that executes what happens now, and pays for it.
     pub(crate) cpu: u32,
-    pub(crate) next_timeline: usize,
-    /// Sets ratelimits, if the policy is that.
-    pub(crate) tuner: Option<RatelimitDriver>,
-    /// Counts by time, where the plan asks for them.
-    pub(crate) event_counts: EventCounts,
+    pub(crate) ticks: HostTicks,
+    pub(crate) smt: Smt,
+    /// Devices of the host, and of VMs.
+    pub(crate) lines: DeviceLines<'p>,
+    pub(crate) devices: Devices<'p>,
+
+    // Messages.
+    pub(crate) calls: Calls,
+    pub(crate) mail: Mailboxes,
+
+    // Policies; those of a vCPU are with the vCPU.
     /// Of each VM: what decides how many vCPUs it uses.
     pub(crate) governors: Vec<Option<GovernorDriver>>,
     pub(crate) preferred: PreferredVcpus<'p>,
-    /// Who watches.
+    pub(crate) next_timeline: usize,
+    pub(crate) page_checks: PageChecks,
+    /// Counts by time, where the plan asks for them.
+    pub(crate) event_counts: EventCounts,
+
+    // What is measured and told.
+    pub(crate) tracks: Tracks,
+    pub(crate) probes: Probes,
     pub(crate) spans: Spans<'p>,
     /// What a guest did that ends the run.
     pub(crate) fault: Option<String>,
-    pub(crate) page_checks: PageChecks,
+
+    // The Xen study.
+    /// Sets ratelimits, if the policy is that.
+    pub(crate) ratelimits: Option<RatelimitDriver>,
+    pub(crate) storms: Storms<'p>,
+    pub(crate) views: Views,
 }
 
 impl World<'_> {
@@ -98,10 +112,10 @@ impl World<'_> {
                     let p = self.lines.fires(l, &mut self.clock);
                     self.interrupt(p, Irq::Host(l));
                 }
-                Event::Ratelimit => self.tune_due(),
+                Event::Ratelimit => self.ratelimit_due(),
                 Event::Accounts => self.accounts_due(),
                 Event::Govern(vm) => self.govern_due(vm),
-                Event::Hotplug(vm) => self.plug(vm),
+                Event::Hotplug(vm) => self.hotplug_step(vm),
                 Event::Timeline => self.timeline(),
                 Event::Interval(i) => self.view_turns(i),
                 Event::End if start.is_none() => {

@@ -10,7 +10,7 @@ use crate::queue::Ns;
 use crate::world::World;
 
 /// What a guest's timer is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimerFor {
     /// The tick.
     Tick,
@@ -20,11 +20,32 @@ pub(crate) enum TimerFor {
     Task(u32),
 }
 
+impl TimerFor {
+    /// In one word: every sleep of a task compares some of them.
+    #[inline(always)]
+    fn key(self) -> u32 {
+        match self {
+            Self::Tick => 0,
+            Self::Level => 1,
+            Self::Task(t) => t + 2,
+        }
+    }
+
+    #[inline(always)]
+    fn of_key(key: u32) -> Self {
+        match key {
+            0 => Self::Tick,
+            1 => Self::Level,
+            task => Self::Task(task - 2),
+        }
+    }
+}
+
 /// The timers of a vCPU: at most one for each purpose.
 #[derive(Clone, Debug)]
 pub(crate) struct GuestTimers {
-    /// invariant: sorted by time and purpose, latest first.
-    timers: Vec<(Ns, TimerFor)>,
+    /// invariant: sorted by time and key, latest first.
+    timers: Vec<(Ns, u32)>,
 }
 
 impl GuestTimers {
@@ -40,20 +61,24 @@ impl GuestTimers {
     }
 
     /// Whether there is one for this purpose.
+    #[inline]
     pub(crate) fn has(&self, what: TimerFor) -> bool {
-        self.timers.iter().any(|t| t.1 == what)
+        self.timers.iter().any(|t| t.1 == what.key())
     }
 
     /// Sets a timer; replaces the one for the same purpose.
+    #[inline]
     pub(crate) fn set(&mut self, what: TimerFor, at: Ns) {
         self.cancel(what);
-        let i = self.timers.partition_point(|&timer| timer > (at, what));
-        self.timers.insert(i, (at, what));
+        let new = (at, what.key());
+        let i = self.timers.partition_point(|&timer| timer > new);
+        self.timers.insert(i, new);
     }
 
     /// Takes out the timer for a purpose.
+    #[inline]
     pub(crate) fn cancel(&mut self, what: TimerFor) {
-        if let Some(i) = self.timers.iter().position(|&(_, w)| w == what) {
+        if let Some(i) = self.timers.iter().position(|t| t.1 == what.key()) {
             self.timers.remove(i);
         }
     }
@@ -61,17 +86,18 @@ impl GuestTimers {
     /// Takes out the next timer that is due by now.
     #[inline]
     pub(crate) fn pop_due(&mut self, now: Ns) -> Option<TimerFor> {
-        let &(at, what) = self.timers.last()?;
+        let &(at, key) = self.timers.last()?;
         if at > now {
             return None;
         }
         self.timers.pop();
-        Some(what)
+        Some(TimerFor::of_key(key))
     }
 
     /// What number `i` of the timers that are due by now is for.
     fn due(&self, i: usize, now: Ns) -> Option<TimerFor> {
-        self.timers.iter().rev().nth(i).filter(|timer| timer.0 <= now).map(|timer| timer.1)
+        let timer = self.timers.iter().rev().nth(i).filter(|timer| timer.0 <= now)?;
+        Some(TimerFor::of_key(timer.1))
     }
 
     /// Has all timers fire later, by this much.

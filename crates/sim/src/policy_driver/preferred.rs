@@ -175,7 +175,7 @@ impl World<'_> {
     }
 
     /// The next vCPU of a batch goes or comes.
-    pub(crate) fn plug(&mut self, vm: u32) {
+    pub(crate) fn hotplug_step(&mut self, vm: u32) {
         let m = vm as usize;
         let (width, more) = self.preferred.step(vm, self.clock.now());
         if self.spans.is_on() {

@@ -21,7 +21,7 @@ pub(crate) struct RatelimitDriver {
 }
 
 impl RatelimitDriver {
-    /// The tuner of a plan that has one.
+    /// The driver of a plan that has one.
     pub(crate) fn of(plan: &Plan) -> Option<Self> {
         let (PolicyPlan::RatelimitAuto(config), HostSched::Credit1(credit1)) =
             (&plan.policy, &plan.host.sched)
@@ -50,23 +50,23 @@ impl RatelimitDriver {
 
 impl World<'_> {
     /// The interval is over.
-    pub(crate) fn tune_due(&mut self) {
-        if let Some(tuner) = &self.tuner {
-            self.clock.set(Event::Ratelimit, self.clock.now() + tuner.interval);
-            self.interrupt(MASTER, Irq::Tune);
+    pub(crate) fn ratelimit_due(&mut self) {
+        if let Some(driver) = &self.ratelimits {
+            self.clock.set(Event::Ratelimit, self.clock.now() + driver.interval);
+            self.interrupt(MASTER, Irq::Ratelimit);
         }
     }
 
     /// Looks at every domain.
-    pub(crate) fn tune(&mut self) {
-        let (Some(tuner), Some(credit1)) = (&mut self.tuner, self.host.credit1_mut()) else {
+    pub(crate) fn set_ratelimits(&mut self) {
+        let (Some(driver), Some(credit1)) = (&mut self.ratelimits, self.host.credit1_mut()) else {
             return;
         };
         for p in 0..self.pcpus.len() as u32 {
             // What runs has run until now.
             credit1.charge(self.clock.now(), CpuId(p));
         }
-        for (m, (machine, vm)) in tuner.domains.iter_mut().zip(&self.vms).enumerate() {
+        for (m, (machine, vm)) in driver.domains.iter_mut().zip(&self.vms).enumerate() {
             let mut seen = Seen::default();
             let end = self.vms.get(m + 1).map_or(self.vcpus.len(), |next| next.first as usize);
             for vcpu in &self.vcpus[vm.first as usize..end] {
