@@ -11,6 +11,7 @@ use criterion::{Criterion, Throughput, criterion_group};
 use vcoop_capture::Loader;
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::plan::Plan;
+use vcoop_model::quantiles::{LEVELS, Quantiles};
 use vcoop_model::scenario::{Scenario, Set};
 
 fn plan(scenario: &str, policy: &str, sets: &[&str]) -> Plan {
@@ -81,6 +82,18 @@ fn flagship_with_unused() -> Plan {
     plan
 }
 
+/// The flagship with a distribution for each cost, of the same mean or thereabouts.
+fn flagship_with_varying_costs() -> Plan {
+    const PERCENT: [u64; LEVELS] = [60, 80, 95, 130, 180, 400, 900, 4_000];
+    let mut plan = plan("busy-host", "dynamic", &[]);
+    let costs = &mut plan.host.costs;
+    let exits = costs.cstates.iter().map(|s| (format!("cstate.{}", s.name), s.exit_ns));
+    let all = costs.entries().into_iter().map(|(key, ns)| (key.to_owned(), ns)).chain(exits);
+    let spread = |(key, ns)| (key, Quantiles::ascending(PERCENT.map(|p| ns * p / 100)));
+    costs.spread = all.map(spread).collect();
+    plan
+}
+
 /// A broadcast IPI to 79 vCPUs, again and again.
 fn broadcast(policy: &str) -> Plan {
     plan("ipi-80", policy, &["duration=200ms"])
@@ -95,6 +108,7 @@ fn cases() -> Vec<(&'static str, Plan)> {
         // What --out asks for besides.
         ("busy-host/sliced", Plan { slices: 60, ..plan("busy-host", "dynamic", &[]) }),
         ("busy-host/unused", flagship_with_unused()),
+        ("busy-host/varying", flagship_with_varying_costs()),
         ("ipi-80/icr", broadcast("icr")),
         ("ipi-80/cluster", broadcast("cluster")),
         ("ipi-80/pv-ipi", broadcast("pv-ipi")),
@@ -143,6 +157,7 @@ fn interleaved(rounds: usize) {
     let others = [
         ("384 / 24 pCPUs", at("pcpus/384"), at("pcpus/24")),
         ("sliced / flagship", at("busy-host/sliced"), flagship),
+        ("costs vary / flagship", at("busy-host/varying"), flagship),
         ("unused on / flagship", at("busy-host/unused"), flagship),
     ];
     let ratios = others.into_iter().chain(ipi.iter().map(|name| (&name[..], at(name), flagship)));

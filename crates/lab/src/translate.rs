@@ -102,10 +102,9 @@ impl Guest {
         }
         at_most("steps", guest.steps.len(), MAX_STEPS)?;
         for d in &vm.devices {
-            let softirq = match d.softirq {
-                Dist::Const(0) => 0,
-                Dist::Const(ns) | Dist::Exp { mean_ns: ns, .. } => rates.iterations(ns),
-                Dist::Uniform(low, high) => rates.iterations(low.midpoint(high)),
+            let softirq = match d.softirq.mean() {
+                0 => 0,
+                ns => rates.iterations(ns),
             };
             guest.devices.push(DeviceSpec {
                 wakes: d.wakes.map_or(0, |t| u64::from(t) + 1),

@@ -7,6 +7,7 @@ pub mod diagnostic;
 pub mod file;
 pub mod plan;
 pub mod profile;
+pub mod quantiles;
 pub mod recording;
 pub mod rng;
 pub mod rt_app;

@@ -18,6 +18,7 @@ use vcoop_policy::config::{DynamicConfig, Means, RatelimitConfig, WakeBoostConfi
 use vcoop_sched::config::{Credit1Config, LevelConfig, Policy, PoolConfig, Topology};
 
 use crate::profile::{Costs, Cpu};
+use crate::quantiles::Quantiles;
 pub use routine::{Act, IpiTo, LockKind, Section};
 pub use storm::{DensityPlan, Milestone, Score, StormPlan, ViewPlan, ViewStart};
 pub use virt::{GuestTimer, Virt};
@@ -551,6 +552,20 @@ pub enum Dist {
         /// Cut.
         max_ns: Ns,
     },
+    /// As something was seen to be spread.
+    Quantiles(Quantiles),
+}
+
+impl Dist {
+    /// The mean, before any cut.
+    pub fn mean(&self) -> Ns {
+        match *self {
+            Self::Const(ns) => ns,
+            Self::Uniform(low, high) => low.midpoint(high),
+            Self::Exp { mean_ns, .. } => mean_ns,
+            Self::Quantiles(quantiles) => quantiles.mean(),
+        }
+    }
 }
 
 /// One step of a [`Program::Script`].

@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use vcoop_sched::config::Topology;
 
+pub use load::CostKey;
+
 use crate::plan::Ns;
+use crate::quantiles::Quantiles;
 
 /// A machine: its shape, and what each mechanism costs on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +63,8 @@ impl Cpu {
     }
 }
 
-/// Costs of one machine, in nanoseconds of the CPU that pays for them.
+/// Costs of one machine, in nanoseconds of the CPU that pays for them: a constant for each, and of those that vary
+/// the distribution.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
@@ -132,6 +136,10 @@ pub struct Costs {
     pub voluntary_point_ns: Ns,
     /// Idle states, shallowest first. The first is entered at once.
     pub cstates: Vec<CState>,
+    /// Costs that vary, by their keys in profiles (`exit`, `cstate.C6`): the simulator draws each anew. The constant
+    /// stands for it where nothing is drawn.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub spread: BTreeMap<String, Quantiles>,
 }
 
 /// A host idle state.

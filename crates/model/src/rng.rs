@@ -10,6 +10,7 @@ use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
 
 use crate::plan::{Dist, Ns};
+use crate::quantiles::Quantiles;
 
 /// Kinds of entities that draw, first part of their streams' names.
 const HOST_TASK: u64 = 1;
@@ -17,6 +18,7 @@ const GUEST_TASK: u64 = 2;
 const DEVICE: u64 = 3;
 const TICK: u64 = 4;
 const INTERRUPT: u64 = 5;
+const COST: u64 = 6;
 
 /// One stream.
 #[derive(Clone, Debug)]
@@ -48,6 +50,12 @@ impl Stream {
         Self::new(seed, &[TICK, machine as u64])
     }
 
+    /// What a cost of the host is drawn from, by its key in profiles.
+    pub fn cost(seed: u64, key: &str) -> Self {
+        let bytes = key.bytes().map(u64::from);
+        Self::new(seed, &std::iter::once(COST).chain(bytes).collect::<Vec<_>>())
+    }
+
     /// The stream `name` of `seed`.
     pub fn new(seed: u64, name: &[u64]) -> Self {
         let mut h = splitmix(seed ^ 0x9e37_79b9_7f4a_7c15);
@@ -72,7 +80,14 @@ impl Stream {
             Dist::Const(v) => v,
             Dist::Uniform(lo, hi) => lo + self.below(hi - lo + 1),
             Dist::Exp { mean_ns, max_ns } => self.exponential(mean_ns).min(max_ns),
+            Dist::Quantiles(quantiles) => self.quantile(quantiles),
         }
+    }
+
+    /// A draw from a distribution that is known by its quantiles.
+    #[inline]
+    pub fn quantile(&mut self, quantiles: Quantiles) -> Ns {
+        quantiles.at(self.0.next_u64())
     }
 
     /// Exponential with a mean (ziggurat; `libm` underneath, so equal on every platform).

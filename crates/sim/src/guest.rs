@@ -22,6 +22,7 @@ mod vmx;
 
 use vcoop_model::plan::Mode;
 use vcoop_model::plan::virt::IpiPath;
+use vcoop_model::profile::CostKey;
 use vcoop_policy::GuestEvent;
 use vcoop_sched::{EntId, Leave, Note};
 
@@ -226,7 +227,8 @@ impl World<'_> {
         }
         let nmi = which == vector::NMI;
         self.guest_event(v, if nmi { GuestEvent::NmiEnter } else { GuestEvent::IrqEnter });
-        self.guest_begin(v, GuestSegment::Irq(which), self.costs.guest_irq_ns);
+        let ns = self.costs.of(CostKey::GuestIrq);
+        self.guest_begin(v, GuestSegment::Irq(which), ns);
     }
 
     /// The handler's effects.
@@ -296,7 +298,7 @@ impl World<'_> {
     /// Wakes a guest task from code that runs on vCPU `v`.
     pub(crate) fn guest_wake(&mut self, v: u32, t: u32) {
         let vcpu = &mut self.vcpus[v as usize];
-        vcpu.extra += self.costs.guest_wakeup_ns;
+        vcpu.extra += self.costs.of(CostKey::GuestWakeup);
         let (vm, cpu) = (vcpu.vm as usize, vcpu.cpu);
         let first = self.vms[vm].first;
         let work = &mut self.vms[vm].tasks[t as usize];
@@ -440,9 +442,10 @@ impl World<'_> {
         // An exit that the switch asked for comes after it.
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.segment = GuestSegment::Switch;
-        vcpu.left = self.costs.guest_switch_ns;
+        let ns = self.costs.of(CostKey::GuestSwitch);
+        vcpu.left = ns;
         if vcpu.exits.is_empty() {
-            self.guest_begin(v, GuestSegment::Switch, self.costs.guest_switch_ns);
+            self.guest_begin(v, GuestSegment::Switch, ns);
             return true;
         }
         false

@@ -17,6 +17,7 @@ pub(crate) mod smt;
 mod wake;
 
 use vcoop_model::plan::{Mode, Preemption};
+use vcoop_model::profile::CostKey;
 use vcoop_policy::Injection;
 use vcoop_sched::{CpuId, EntId, Leave};
 
@@ -84,19 +85,18 @@ impl World<'_> {
     /// Begins the handler of the first queued interrupt.
     fn take_irq(&mut self, p: u32) {
         let pc = &self.pcpus[p as usize];
-        let c = self.costs;
         let Some(first) = pc.irqs.first() else { return };
         let ns = match first {
-            Irq::Tick => c.tick_ns,
-            Irq::Ipi | Irq::Posted(_) => c.ipi_receive_ns,
+            Irq::Tick => self.costs.of(CostKey::Tick),
+            Irq::Ipi | Irq::Posted(_) => self.costs.of(CostKey::IpiReceive),
             Irq::Sched
             | Irq::Lapic(_)
             | Irq::Sleep(_)
             | Irq::Boost(_)
             | Irq::Ratelimit
             | Irq::Accounts
-            | Irq::Govern(_) => c.timer_irq_ns,
-            Irq::Device(_) | Irq::Remote(_) | Irq::Storm(_) => c.device_irq_ns,
+            | Irq::Govern(_) => self.costs.of(CostKey::TimerIrq),
+            Irq::Device(_) | Irq::Remote(_) | Irq::Storm(_) => self.costs.of(CostKey::DeviceIrq),
             Irq::Host(line) => self.lines.takes(line),
         };
         let pc = &self.pcpus[p as usize];
@@ -225,7 +225,7 @@ impl World<'_> {
         self.tracks.runs(p, thread.work.label, self.clock.now());
         let pc = &mut self.pcpus[p as usize];
         let ns =
-            self.costs.context_switch_ns + std::mem::take(&mut pc.extra) + self.switch_in(p, next);
+            self.costs.of(CostKey::ContextSwitch) + std::mem::take(&mut pc.extra) + self.switch_in(p, next);
         self.ticks.start(p, &self.host, &mut self.clock);
         self.begin(p, Segment::Switch, ns);
     }
@@ -263,13 +263,12 @@ impl World<'_> {
 
     /// Loads the next thread: what it costs besides the switch itself.
     fn switch_in(&mut self, p: u32, next: u32) -> Ns {
-        let c = self.costs;
         let last = self.pcpus[p as usize].last;
         let thread = &mut self.threads[next as usize];
         if thread.last_cpu != p && thread.last_cpu != NONE {
-            thread.work.evicted(c.migration_refill_ns);
+            thread.work.evicted(self.costs.of(CostKey::MigrationRefill));
         } else if last != next && last != NONE {
-            thread.work.evicted(c.switch_refill_ns);
+            thread.work.evicted(self.costs.of(CostKey::SwitchRefill));
         }
         let (track, vcpu) = (thread.track, thread.vcpu);
         if track != NONE {
@@ -297,7 +296,7 @@ impl World<'_> {
         } else if self.vcpus[vcpu as usize].hv_at != Ns::MAX {
             self.restart_hv_timer(vcpu);
         }
-        c.vcpu_load_ns
+        self.costs.of(CostKey::VcpuLoad)
     }
 
     /// Interprets the program of the current thread until it uses the CPU or leaves it.
@@ -369,7 +368,7 @@ impl World<'_> {
                 }
                 Op::SetPolicy(policy) => {
                     self.host.set_policy(now, EntId(t), policy);
-                    self.pcpus[p as usize].extra += self.costs.setattr_ns;
+                    self.pcpus[p as usize].extra += self.costs.of(CostKey::Setattr);
                     self.host_notes();
                     self.queue_grew(p);
                 }
@@ -438,7 +437,7 @@ impl World<'_> {
             && thread.work.mode == Mode::Kernel
             && self.plan.host.preemption == Preemption::Voluntary
         {
-            ns = ns.min(self.costs.voluntary_point_ns.max(1));
+            ns = ns.min(self.costs.of(CostKey::VoluntaryPoint).max(1));
         }
         let track = thread.track;
         self.state(track, State::Run);

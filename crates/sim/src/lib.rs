@@ -53,6 +53,7 @@
 //!   guest_timer    a guest's tick and sleeps
 //!   lapic          the timer behind a guest's deadline; hv_timer: the VMX preemption timer
 //! messages       call: who calls whom; mailbox: messages within a level; delivery: on their way
+//! price          what mechanisms cost, each time anew where it varies
 //! program        what a task does next, on either level
 //! policy_driver  drives vcoop-policy on simulated threads and a simulated page
 //!   page           the shared page; page_checks: holds it against the protocol; event_counts: by time
@@ -75,6 +76,7 @@ mod machine;
 mod messages;
 mod observe;
 mod policy_driver;
+mod price;
 pub mod program;
 pub mod queue;
 mod result;

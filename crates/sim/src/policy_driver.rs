@@ -10,6 +10,7 @@ pub(crate) mod preferred;
 use vcoop_abi::conformance::{Limits, Report, Watch, What};
 use vcoop_abi::{BoostRequest, GuestWords, Status};
 use vcoop_model::plan::TimelineAction;
+use vcoop_model::profile::CostKey;
 use vcoop_policy::driver::{self, Port, SetError, VcpuDriver};
 use vcoop_policy::guest::Stores;
 use vcoop_policy::repay::ACCOUNT_NS;
@@ -52,7 +53,7 @@ impl VcpuPort<'_, '_> {
     /// What a timer costs the pCPU that programs it.
     fn pays_timer(&mut self) {
         let world = &mut *self.world;
-        world.pay(world.costs.timer_program_ns);
+        world.pay_for(CostKey::TimerProgram);
     }
 }
 
@@ -96,7 +97,7 @@ impl Port for VcpuPort<'_, '_> {
         if world.host.policy(thread) == policy {
             return Ok(());
         }
-        world.pay(world.costs.setattr_ns);
+        world.pay_for(CostKey::Setattr);
         let done = world.host.try_set_policy(world.clock.now(), thread, policy);
         world.host_notes();
         if done.is_ok() {

@@ -29,6 +29,7 @@ use crate::policy_driver::event_counts::EventCounts;
 use crate::policy_driver::page::Page;
 use crate::policy_driver::page_checks::PageChecks;
 use crate::policy_driver::preferred::PreferredVcpus;
+use crate::price::Prices;
 use crate::program::Runner;
 use crate::queue::Ns;
 use crate::ticks::Ticks;
@@ -198,7 +199,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
 
     let mut world = World {
         plan,
-        costs: &plan.host.costs,
+        costs: Prices::new(&plan.host.costs, seed),
         clock,
         host,
         pcpus: (0..pcpus).map(|_| pcpu()).collect(),

@@ -5,7 +5,7 @@
 //! interrupt that preempts a vCPU, a message that wakes a task) is a method of [`World`], in the file of its subject.
 
 use vcoop_model::plan::Plan;
-use vcoop_model::profile::Costs;
+use vcoop_model::profile::CostKey;
 use vcoop_policy::govern::GovernorDriver;
 use vcoop_sched::{CpuId, EntId, Scheduler};
 
@@ -23,6 +23,7 @@ use crate::observe::Spans;
 use crate::policy_driver::event_counts::EventCounts;
 use crate::policy_driver::page_checks::PageChecks;
 use crate::policy_driver::preferred::PreferredVcpus;
+use crate::price::Prices;
 use crate::queue::Ns;
 use crate::xen::intervals::Views;
 use crate::xen::ratelimit_driver::RatelimitDriver;
@@ -32,7 +33,7 @@ use crate::xen::storm::Storms;
 #[derive(Debug)]
 pub(crate) struct World<'p> {
     pub(crate) plan: &'p Plan,
-    pub(crate) costs: &'p Costs,
+    pub(crate) costs: Prices,
     pub(crate) clock: Clock,
 
     // The machine: what runs on what.
@@ -152,6 +153,12 @@ impl World<'_> {
     #[inline]
     pub(crate) fn pay(&mut self, ns: Ns) {
         self.pcpus[self.cpu as usize].extra += ns;
+    }
+
+    /// It pays for a mechanism.
+    pub(crate) fn pay_for(&mut self, key: CostKey) {
+        let ns = self.costs.of(key);
+        self.pay(ns);
     }
 
     /// Changes a thread's attribution state, if it is tracked.

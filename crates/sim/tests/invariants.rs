@@ -353,9 +353,12 @@ fn weather(p: &mut Plan, seed: u64) {
     });
 }
 
-/// Full-nohz CPUs, a network card, and siblings that slow each other down, each in half of the cases.
+/// Costs that vary, full-nohz CPUs, a network card, and siblings that slow each other down, each in half of the cases.
 fn disturb(p: &mut Plan, seed: u64) {
     let cpus = p.host.sched.cpus();
+    if seed & 0x100 == 0 {
+        p.host.costs = varying(p.host.costs.clone());
+    }
     if seed & 0x10 == 0 {
         p.host.nohz_full = (1..cpus).collect();
     }

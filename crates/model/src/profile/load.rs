@@ -14,6 +14,7 @@ use super::{CState, Costs, Cpu, Profile};
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, nearest};
 use crate::file;
 use crate::plan::Ns;
+use crate::quantiles::Quantiles;
 use crate::toml_read::node::parse_document;
 use crate::toml_read::table::{read_table, table};
 use crate::toml_read::units::{Time, show};
@@ -125,13 +126,18 @@ impl Profile {
             let _ = writeln!(out, "source = {}", source("cpu"));
         }
         out.push_str("\n[costs]\n");
+        let spread = |key: &str| self.costs.spread.get(key).map(|q| spread_text(*q));
         for (key, ns) in self.costs.entries() {
-            let _ = writeln!(out, "{key} = {{ ns = {ns}, source = {} }}", source(key));
+            let spread = spread(key).map_or_else(String::new, |text| format!("spread = {text}, "));
+            let _ = writeln!(out, "{key} = {{ ns = {ns}, {spread}source = {} }}", source(key));
         }
         for state in &self.costs.cstates {
             let key = format!("cstate.{}", state.name);
             let _ = writeln!(out, "\n[[cstate]]\nname = {}", text(&state.name));
             let _ = writeln!(out, "exit = \"{}\"", show(state.exit_ns));
+            if let Some(text) = spread(&key) {
+                let _ = writeln!(out, "spread = {text}");
+            }
             let _ = writeln!(out, "residency = \"{}\"", show(state.residency_ns));
             let _ = writeln!(out, "source = {}", source(&key));
         }
@@ -159,10 +165,74 @@ impl Text for SourceText {
 }
 
 table! {
+    /// How a cost is spread: quantiles of what it takes, in nanoseconds.
+    struct SpreadKeys {
+        /// The least.
+        min: At<Int<0, MAX_COST>>,
+        /// One of ten is at most this.
+        p10: At<Int<0, MAX_COST>>,
+        /// Half are.
+        p50: At<Int<0, MAX_COST>>,
+        /// 90 % are.
+        p90: At<Int<0, MAX_COST>>,
+        /// 99 % are.
+        p99: At<Int<0, MAX_COST>>,
+        /// 99.9 % are.
+        p999: At<Int<0, MAX_COST>>,
+        /// 99.99 % are.
+        p9999: At<Int<0, MAX_COST>>,
+        /// The largest.
+        max: At<Int<0, MAX_COST>>,
+    }
+}
+
+/// A distribution as files write it.
+fn spread_text(quantiles: Quantiles) -> String {
+    let [min, p10, p50, p90, p99, p999, p9999, max] = quantiles.values();
+    format!(
+        "{{ min = {min}, p10 = {p10}, p50 = {p50}, p90 = {p90}, p99 = {p99}, p999 = {p999}, \
+         p9999 = {p9999}, max = {max} }}"
+    )
+}
+
+/// `{ min = ..., p10 = ..., ..., max = ... }`.
+#[derive(Clone, Copy, Debug)]
+struct Spread(Quantiles);
+
+impl Value for Spread {
+    fn what() -> String {
+        "{ min = NUMBER, p10 = ..., p50 = ..., p90 = ..., p99 = ..., p999 = ..., p9999 = ..., max = ... }"
+            .to_owned()
+    }
+
+    fn read(node: &Node, errors: &mut Collector<'_>) -> Option<Self> {
+        if node.as_table().is_none() {
+            let message = format!("expected quantiles, found {}", node.what());
+            errors.error_help(node.span, message, format!("write {}", Self::what()));
+            return None;
+        }
+        let keys: SpreadKeys = read_table(node, errors)?;
+        let SpreadKeys { min, p10, p50, p90, p99, p999, p9999, max } = keys;
+        let ns = [min, p10, p50, p90, p99, p999, p9999, max].map(|ns| ns.value.get32());
+        Quantiles::try_from(ns)
+            .map_err(|why| errors.error_help(node.span, why, "order them from min to max"))
+            .ok()
+            .map(Self)
+    }
+
+    fn schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<SpreadKeys>()
+    }
+}
+
+table! {
     /// One cost and where it is from.
     struct CostKeys {
         /// Nanoseconds of the CPU that pays.
         ns: At<Int<0, MAX_COST>>,
+        /// How it is spread, where it varies: the simulator then draws it anew each time, and takes `ns` only where a
+        /// scenario says `costs = "constant"`.
+        spread: Option<At<Spread>>,
         /// Where the number is from.
         source: At<SourceText>,
     }
@@ -172,6 +242,7 @@ table! {
 #[derive(Clone, Debug)]
 struct Cost {
     ns: Ns,
+    spread: Option<Quantiles>,
     source: String,
 }
 
@@ -187,7 +258,8 @@ impl Value for Cost {
             return None;
         }
         let keys: CostKeys = read_table(node, errors)?;
-        Some(Self { ns: keys.ns.value.get(), source: keys.source.value.0 })
+        let spread = keys.spread.map(|spread| spread.value.0);
+        Some(Self { ns: keys.ns.value.get(), spread, source: keys.source.value.0 })
     }
 
     fn schema(generator: &mut SchemaGenerator) -> Schema {
@@ -202,6 +274,8 @@ table! {
         name: At<Name>,
         /// Time to leave it.
         exit: At<Time>,
+        /// How that is spread, where it varies.
+        spread: Option<At<Spread>>,
         /// Predicted idle time from which the governor chooses it.
         residency: At<Time>,
         /// Where the numbers are from.
@@ -209,18 +283,51 @@ table! {
     }
 }
 
+/// What a file says about costs besides their constants, by key.
+#[derive(Debug, Default)]
+struct About {
+    sources: BTreeMap<String, String>,
+    spread: BTreeMap<String, Quantiles>,
+}
+
+impl About {
+    fn add(&mut self, key: &str, source: String, spread: Option<Quantiles>) -> bool {
+        self.spread.extend(spread.map(|spread| (key.to_owned(), spread)));
+        self.sources.insert(key.to_owned(), source).is_none()
+    }
+}
+
 /// Declares `[costs]` with one key for each cost field, and the way between the two.
 macro_rules! costs {
-    ($( $(#[doc = $doc:literal])+ $key:ident => $field:ident $(= $default:literal)? ),+ $(,)?) => {
+    ($( $(#[doc = $doc:literal])+ $name:ident: $key:ident => $field:ident $(= $default:literal)? ),+ $(,)?) => {
         table! {
             /// What each mechanism costs.
             struct CostsKeys { $( $(#[doc = $doc])+ $key: At<Cost> $(= $default)?, )+ }
         }
 
         impl CostsKeys {
-            fn resolve(self, cstates: Vec<CState>, from: &mut BTreeMap<String, String>) -> Costs {
-                $( from.insert(stringify!($key).to_owned(), self.$key.value.source); )+
-                Costs { $( $field: self.$key.value.ns, )+ cstates }
+            /// The constants; the rest goes to `about`.
+            fn resolve(self, about: &mut About) -> Costs {
+                $(
+                    let $key = self.$key.value;
+                    about.add(stringify!($key), $key.source, $key.spread);
+                )+
+                Costs { $( $field: $key.ns, )+ cstates: Vec::new(), spread: BTreeMap::new() }
+            }
+        }
+
+        /// A cost by name, in the order of profile files.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum CostKey { $( $(#[doc = $doc])+ $name, )+ }
+
+        impl CostKey {
+            /// All, in that order.
+            pub const ALL: &'static [Self] = &[$( Self::$name ),+];
+
+            /// Its key in profile files.
+            pub fn key(self) -> &'static str {
+                match self { $( Self::$name => stringify!($key), )+ }
             }
         }
 
@@ -230,10 +337,11 @@ macro_rules! costs {
                 vec![$( (stringify!($key), self.$field) ),+]
             }
 
-            /// These costs with the value that `ns` gives for each key; idle states stay.
+            /// These costs with the value that `ns` gives for each key; idle states stay, and nothing varies.
             #[must_use]
             pub fn with(&self, ns: impl Fn(&str) -> Ns) -> Self {
-                Self { $( $field: ns(stringify!($key)), )+ cstates: self.cstates.clone() }
+                let cstates = self.cstates.clone();
+                Self { $( $field: ns(stringify!($key)), )+ cstates, spread: BTreeMap::new() }
             }
         }
     };
@@ -241,73 +349,73 @@ macro_rules! costs {
 
 costs! {
     /// Host tick handler.
-    tick => tick_ns,
+    Tick: tick => tick_ns,
     /// Host timer interrupt (hrtimer): entry, handler, exit.
-    timer_irq => timer_irq_ns,
+    TimerIrq: timer_irq => timer_irq_ns,
     /// Program a host timer.
-    timer_program => timer_program_ns,
+    TimerProgram: timer_program => timer_program_ns,
     /// Send an IPI (paid by the sender).
-    ipi_send => ipi_send_ns,
+    IpiSend: ipi_send => ipi_send_ns,
     /// Time an IPI travels.
-    ipi_flight => ipi_flight_ns,
+    IpiFlight: ipi_flight => ipi_flight_ns,
     /// Take an IPI (paid by the receiver).
-    ipi_receive => ipi_receive_ns,
+    IpiReceive: ipi_receive => ipi_receive_ns,
     /// Device interrupt on the host, with the irqfd path to the injection.
-    device_irq => device_irq_ns,
+    DeviceIrq: device_irq => device_irq_ns,
     /// Wake a thread: placement and enqueue (paid by the waker).
-    wakeup => wakeup_ns,
+    Wakeup: wakeup => wakeup_ns,
     /// Pick and switch to another thread.
-    context_switch => context_switch_ns,
+    ContextSwitch: context_switch => context_switch_ns,
     /// What a host thread pays of its own CPU time to go to sleep and come back, besides `timer_program` and
     /// `context_switch`: system calls, reading the clock, leaving the run queue. Profiles that `calibrate` wrote before
     /// November 2026 have none.
-    sleep => sleep_ns = "{ ns = 1500, source = \"assumed: this profile has none; as xeon-server\" }",
+    Sleep: sleep => sleep_ns = "{ ns = 1500, source = \"assumed: this profile has none; as xeon-server\" }",
     /// Progress lost to cold caches when a thread resumes on another CPU than its last.
-    migration_refill => migration_refill_ns,
+    MigrationRefill: migration_refill => migration_refill_ns,
     /// Progress lost to cold caches when a thread resumes on its CPU after another ran there.
-    switch_refill => switch_refill_ns,
+    SwitchRefill: switch_refill => switch_refill_ns,
     /// Change a thread's policy (dequeue, enqueue, resched).
-    setattr => setattr_ns,
+    Setattr: setattr => setattr_ns,
     /// Leave guest mode and come to KVM's handler, any reason.
-    exit => exit_ns,
+    Exit: exit => exit_ns,
     /// From KVM's loop back into guest mode.
-    entry => entry_ns,
+    Entry: entry => entry_ns,
     /// Put an interrupt into the guest at entry.
-    inject => inject_ns,
+    Inject: inject => inject_ns,
     /// Handle a TSC-deadline write: cancel and start the timer behind it.
-    handle_timer_msr => handle_timer_msr_ns,
+    HandleTimerMsr: handle_timer_msr => handle_timer_msr_ns,
     /// Handle an ICR write (one IPI), besides the kick itself.
-    handle_icr => handle_icr_ns,
+    HandleIcr: handle_icr => handle_icr_ns,
     /// Handle an EOI write (without posted interrupts).
-    handle_eoi => handle_eoi_ns,
+    HandleEoi: handle_eoi => handle_eoi_ns,
     /// Handle a hypercall or a synchronous notification MSR.
-    handle_hypercall => handle_hypercall_ns,
+    HandleHypercall: handle_hypercall => handle_hypercall_ns,
     /// Handle HLT up to the point where the thread sleeps.
-    handle_hlt => handle_hlt_ns,
+    HandleHlt: handle_hlt => handle_hlt_ns,
     /// Handle the exit by which a guest becomes able to take an interrupt (without posted ones).
-    handle_window => handle_window_ns,
+    HandleWindow: handle_window => handle_window_ns,
     /// Handle the expiry of the VMX preemption timer.
-    handle_hv_timer => handle_hv_timer_ns,
+    HandleHvTimer: handle_hv_timer => handle_hv_timer_ns,
     /// Handle a TSC-deadline write that only sets the VMX preemption timer.
-    set_hv_timer => set_hv_timer_ns,
+    SetHvTimer: set_hv_timer => set_hv_timer_ns,
     /// Load the VMX preemption timer at a VM entry.
-    arm_hv_timer => arm_hv_timer_ns,
+    ArmHvTimer: arm_hv_timer => arm_hv_timer_ns,
     /// A write that KVM handles on its fast path: exit, handling and entry together.
-    fastpath => fastpath_ns,
+    Fastpath: fastpath => fastpath_ns,
     /// How late a polling loop notices what it waits for.
-    poll_notice => poll_notice_ns,
+    PollNotice: poll_notice => poll_notice_ns,
     /// Load a vCPU on the pCPU it was just switched to.
-    vcpu_load => vcpu_load_ns,
+    VcpuLoad: vcpu_load => vcpu_load_ns,
     /// Guest interrupt handler for a timer or IPI (entry, handler, exit).
-    guest_irq => guest_irq_ns,
+    GuestIrq: guest_irq => guest_irq_ns,
     /// Guest tick work on top of the interrupt.
-    guest_tick => guest_tick_ns,
+    GuestTick: guest_tick => guest_tick_ns,
     /// Guest wakes a task.
-    guest_wakeup => guest_wakeup_ns,
+    GuestWakeup: guest_wakeup => guest_wakeup_ns,
     /// Guest context switch.
-    guest_switch => guest_switch_ns,
+    GuestSwitch: guest_switch => guest_switch_ns,
     /// Distance of voluntary preemption points in kernel sections; a distance, so never 0.
-    voluntary_point => voluntary_point_ns,
+    VoluntaryPoint: voluntary_point => voluntary_point_ns,
 }
 
 table! {
@@ -405,7 +513,7 @@ impl Value for CostsValue {
 impl ProfileKeys {
     fn resolve(self, errors: &mut Collector<'_>) -> Option<Profile> {
         let topology = topology(&self.topology, None, errors)?;
-        let mut sources = BTreeMap::new();
+        let mut about = About::default();
         let voluntary = &self.costs.value.0.voluntary_point;
         if voluntary.value.ns == 0 {
             errors.error(voluntary.span, "voluntary_point is a distance: it cannot be 0");
@@ -428,11 +536,14 @@ impl ProfileKeys {
                 let message = format!("idle state {name} is shallower than {}", last.name);
                 errors.error_help(state.name.span, message, "order them shallowest first");
             }
-            if sources.insert(format!("cstate.{name}"), state.source.value.0).is_some() {
+            let spread = state.spread.map(|spread| spread.value.0);
+            if !about.add(&format!("cstate.{name}"), state.source.value.0, spread) {
                 errors.error(state.name.span, format!("there are two idle states {name}"));
             }
             cstates.push(this);
         }
+        let costs = self.costs.value.0.resolve(&mut about);
+        let About { mut sources, spread } = about;
         Some(Profile {
             name: self.name.value.0,
             title: self.title.value.0,
@@ -442,7 +553,7 @@ impl ProfileKeys {
                 sources.insert("cpu".to_owned(), cpu.value.1);
                 cpu.value.0
             }),
-            costs: self.costs.value.0.resolve(cstates, &mut sources),
+            costs: Costs { cstates, spread, ..costs },
             sources,
         })
     }

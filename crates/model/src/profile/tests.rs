@@ -46,6 +46,38 @@ fn machines_are_what_they_say() {
     assert!(zero.entries().iter().all(|(key, ns)| *ns == 0 || *key == "voluntary_point"));
 }
 
+const SPREAD: &str =
+    "{ min = 1, p10 = 2, p50 = 3, p90 = 4, p99 = 50, p999 = 600, p9999 = 7000, max = 80000 }";
+
+/// The profile `zero` whose exits and idle state vary.
+fn varying(spread: &str) -> String {
+    zero()
+        .replace("\nexit = { ns = 0,", &format!("\nexit = {{ ns = 3, spread = {spread},"))
+        .replace("residency = ", &format!("spread = {spread}\nresidency = "))
+}
+
+#[test]
+fn costs_that_vary_round_trip() {
+    let profile = Profile::parse("p.toml", &varying(SPREAD)).unwrap_or_else(|e| panic!("{e}"));
+    let spread = &profile.costs.spread;
+    assert_eq!(spread.keys().collect::<Vec<_>>(), ["cstate.C1", "exit"]);
+    assert_eq!(spread["exit"].values(), [1, 2, 3, 4, 50, 600, 7_000, 80_000]);
+    assert_eq!(profile.costs.exit_ns, 3);
+    assert_eq!(Profile::parse("again", &profile.to_toml()).as_ref(), Ok(&profile));
+    let text = serde_json::to_string(&profile.costs).unwrap();
+    assert_eq!(serde_json::from_str::<Costs>(&text).unwrap(), profile.costs);
+}
+
+#[test]
+fn quantiles_that_descend_or_are_missing_are_refused() {
+    let found = refused(&varying(&SPREAD.replace("p90 = 4", "p90 = 2"))).to_string();
+    assert!(found.contains("do not descend"), "{found}");
+    let found = refused(&varying(&SPREAD.replace("p90 = 4, ", ""))).to_string();
+    assert!(found.contains("missing key `p90`"), "{found}");
+    let found = refused(&varying("7")).to_string();
+    assert!(found.contains("expected quantiles"), "{found}");
+}
+
 #[test]
 fn unknown_profile_names_the_nearest() {
     let text = Profile::load("celeron-n450").unwrap_err().to_string();

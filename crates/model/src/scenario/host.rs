@@ -6,7 +6,7 @@ use vcoop_sched::config::{Domain, Partition, Policy, Topology};
 use super::captures::Captures;
 use super::credit1;
 use super::expand::{Expanded, Place, check_cpus, expand, lock_of};
-use super::keys::{HostKeys, InterruptKeys, MAX_VCPUS, VmKeys};
+use super::keys::{CostsKind, HostKeys, InterruptKeys, MAX_VCPUS, VmKeys};
 use super::powervm;
 use super::sched::{ClassKind, LevelShape, SchedKeys, tick_ns};
 use super::storm::never_logged_in;
@@ -43,6 +43,9 @@ pub(crate) fn host(
     }
     let shape = LevelShape { topology, tick_ns: tick_ns(&host.tick_hz) };
     let mut costs = profile.costs.clone();
+    if host.costs.value == CostsKind::Constant {
+        costs.spread.clear();
+    }
     if let Some(limit) = &host.cpu_dma_latency {
         costs.cstates.retain(|state| state.exit_ns <= limit.value.0);
         if costs.cstates.is_empty() {

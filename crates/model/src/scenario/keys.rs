@@ -89,11 +89,24 @@ impl PreemptionKind {
     }
 }
 
+choice! {
+    /// Whether costs vary.
+    pub(crate) enum CostsKind {
+        /// Those vary of which the profile has a distribution.
+        Drawn = "drawn",
+        /// None does: each takes the constant that the profile has beside it.
+        Constant = "constant",
+    }
+}
+
 table! {
     /// The host.
     pub(crate) struct HostKeys {
         /// Machine profile: a built-in name, or a profile file relative to the scenario's.
         profile: At<Prose> = "xeon-server",
+        /// Simulated only: whether costs vary as the profile says (those of the profiles that ship are constants; those of
+        /// `vcoop calibrate` vary).
+        costs: At<CostsKind> = "drawn",
         /// Number of pCPUs. Default: those of the topology, else of the profile.
         pcpus: Option<At<Int<1, MAX_PCPUS>>>,
         /// Where pCPUs sit. Default: the profile's, where `pcpus` fits its cores and caches; else

@@ -16,6 +16,8 @@ use vcoop_sched::config::Policy;
 use super::*;
 use crate::capture::{CapturedThread, Shape};
 use crate::plan::Step;
+use crate::profile::Profile;
+use crate::quantiles::Quantiles;
 
 /// A loader of one small capture, under any name but `missing`.
 struct Stub;
@@ -48,9 +50,18 @@ impl CaptureLoader for Stub {
         match path.rsplit('/').next() {
             Some("app.json") => Ok(format!(r#"{{"tasks": {{"a": {a}, "b": {b}}}}}"#)),
             Some("bad.json") => Ok(r#"{"tasks": {"a": {"iorun": 4096}}}"#.to_owned()),
+            Some("varying.toml") => Ok(varying().to_toml()),
             _ => Err("no such file".to_owned()),
         }
     }
+}
+
+/// A profile in which an exit varies.
+fn varying() -> Profile {
+    let mut profile = Profile::load("zero").unwrap();
+    let spread = Quantiles::ascending([1, 2, 3, 4, 5, 6, 7, 8]);
+    profile.costs.spread.insert("exit".to_owned(), spread);
+    profile
 }
 
 /// A small scenario that uses every kind of table.

@@ -207,10 +207,6 @@ impl Text for Times {
 impl Times {
     /// The mean, before any cut.
     pub(crate) fn mean(self) -> Ns {
-        match self.0 {
-            Dist::Const(ns) => ns,
-            Dist::Uniform(low, high) => low + (high - low) / 2,
-            Dist::Exp { mean_ns, .. } => mean_ns,
-        }
+        self.0.mean()
     }
 }

@@ -9,6 +9,8 @@
 //!    HLT or MWAIT, no exit ----------------> the pCPU rests until an interrupt comes
 //! ```
 
+use vcoop_model::profile::CostKey;
+
 use vcoop_policy::{GuestEvent, Idle};
 use vcoop_sched::{CpuId, Leave};
 
@@ -95,7 +97,7 @@ impl World<'_> {
     /// Something for a pCPU that polls: a wake-up, or somebody else who wants it.
     pub(crate) fn poll_sees(&mut self, p: u32) {
         if self.pcpus[p as usize].segment == Segment::Poll {
-            self.clock.hasten(Event::Segment(p), self.clock.now() + self.costs.poll_notice_ns);
+            self.clock.hasten(Event::Segment(p), self.clock.now() + self.costs.of(CostKey::PollNotice));
         }
     }
 
@@ -203,7 +205,7 @@ impl World<'_> {
             return;
         }
         let ns = match vcpu.segment {
-            GuestSegment::Poll => self.costs.poll_notice_ns,
+            GuestSegment::Poll => self.costs.of(CostKey::PollNotice),
             GuestSegment::Rest => self.rest_exit(v),
             _ => return,
         };
@@ -212,10 +214,10 @@ impl World<'_> {
 
     /// How long the idle state takes to leave in which a pCPU rests in guest mode: for HLT the first,
     /// for MWAIT the one that the guest's governor has chosen.
-    pub(crate) fn rest_exit(&self, v: u32) -> Ns {
+    pub(crate) fn rest_exit(&mut self, v: u32) -> Ns {
         let vcpu = &self.vcpus[v as usize];
         let deep = self.vms[vcpu.vm as usize].virt.mwait;
-        self.idle_state_exit(if deep { vcpu.virt.rests.typical() } else { 0 })
+        self.costs.idle_exit(if deep { vcpu.virt.rests.typical() } else { 0 })
     }
 
     /// A rest in guest mode has been stopped.

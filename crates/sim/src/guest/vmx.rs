@@ -1,5 +1,7 @@
 //! Entering and leaving guest mode, and what the host does for each exit.
 
+use vcoop_model::profile::CostKey;
+
 use vcoop_policy::Injection;
 
 use crate::attribution::track::State;
@@ -21,9 +23,9 @@ impl World<'_> {
         }
         let vcpu = &self.vcpus[v as usize];
         let (irr, track) = (vcpu.irr, vcpu.track);
-        let mut ns = self.costs.entry_ns;
+        let mut ns = self.costs.of(CostKey::Entry);
         if vcpu.hv_at != Ns::MAX {
-            ns += self.costs.arm_hv_timer_ns;
+            ns += self.costs.of(CostKey::ArmHvTimer);
         }
         if irr != 0 {
             ns += self.entry_injects(v, ns);
@@ -37,7 +39,7 @@ impl World<'_> {
         let vcpu = &self.vcpus[v as usize];
         let virt = &self.vms[vcpu.vm as usize].virt;
         let (advance, window) = (virt.advance, virt.window_exits);
-        let mut ns = self.costs.inject_ns;
+        let mut ns = self.costs.of(CostKey::Inject);
         if advance && vcpu.irr & vector::TIMER != 0 {
             ns += self.waits_for_deadline(v, host);
         }
@@ -87,13 +89,14 @@ impl World<'_> {
     /// Leaves guest mode (or never got there) for a reason; the segment covers the exit and its
     /// handling.
     pub(crate) fn exit(&mut self, p: u32, reason: Exit) {
-        let c = self.costs;
         let v = self.pcpus[p as usize].vcpu;
+        let hv_timer = self.vms[self.vcpus[v as usize].vm as usize].virt.hv_timer();
         let handling = match reason {
-            Exit::Interrupt => 0,
-            Exit::Halt => c.handle_hlt_ns,
-            Exit::Timer => c.handle_timer_msr_ns,
-            Exit::Ipi(_) | Exit::Multicast { hypercall: false, .. } => c.handle_icr_ns,
+            Exit::Interrupt => None,
+            Exit::Halt => Some(CostKey::HandleHlt),
+            Exit::Timer if hv_timer => Some(CostKey::SetHvTimer),
+            Exit::Timer => Some(CostKey::HandleTimerMsr),
+            Exit::Ipi(_) | Exit::Multicast { hypercall: false, .. } => Some(CostKey::HandleIcr),
             // What a PAUSE exit takes besides the search is taken to be a hypercall's, and so is what
             // an MSR takes that KVM reads for its guest.
             Exit::Notify
@@ -106,10 +109,10 @@ impl World<'_> {
             | Exit::Yield(_)
             | Exit::Ask(_)
             | Exit::CstateRead
-            | Exit::Remote(_) => c.handle_hypercall_ns,
-            Exit::HvTimer => c.handle_hv_timer_ns,
-            Exit::Eoi => c.handle_eoi_ns,
-            Exit::Window => c.handle_window_ns,
+            | Exit::Remote(_) => Some(CostKey::HandleHypercall),
+            Exit::HvTimer => Some(CostKey::HandleHvTimer),
+            Exit::Eoi => Some(CostKey::HandleEoi),
+            Exit::Window => Some(CostKey::HandleWindow),
         };
         let vcpu = &mut self.vcpus[v as usize];
         let virt = &self.vms[vcpu.vm as usize].virt;
@@ -117,17 +120,13 @@ impl World<'_> {
         vcpu.virt.counters.exits[why].n += 1;
         vcpu.exit_at = self.clock.now();
         vcpu.exit_why = why as u8;
-        let mut ns = c.exit_ns + handling;
-        if virt.hv_timer() {
-            if vcpu.hv_at != Ns::MAX {
-                self.clock.cancel(Event::Lapic(v));
-            }
-            if reason == Exit::Timer {
-                ns = c.exit_ns + c.set_hv_timer_ns;
-            }
-        }
-        if virt.is_fast(reason) {
-            ns = c.fastpath_ns;
+        let mut ns = if virt.is_fast(reason) {
+            self.costs.of(CostKey::Fastpath)
+        } else {
+            self.costs.of(CostKey::Exit) + handling.map_or(0, |key| self.costs.of(key))
+        };
+        if hv_timer && vcpu.hv_at != Ns::MAX {
+            self.clock.cancel(Event::Lapic(v));
         }
         let (track, rests) = (vcpu.track, vcpu.segment == GuestSegment::Rest);
         if rests {

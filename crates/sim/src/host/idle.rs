@@ -26,16 +26,8 @@ impl World<'_> {
         let slept = self.clock.now() - pc.since;
         pc.idle_ns += slept;
         pc.idle_times.add(slept);
-        let ns = self.idle_state_exit(expected);
+        let ns = self.costs.idle_exit(expected);
         self.begin(p, Segment::CState, ns);
-    }
-
-    /// How long the idle state takes to leave that a governor chooses who expects so long an idle time:
-    /// the state is at most as deep as that.
-    pub(crate) fn idle_state_exit(&self, expected: Ns) -> Ns {
-        let states = &self.costs.cstates;
-        let state = states.iter().rev().find(|s| s.residency_ns <= expected).or(states.first());
-        state.map_or(0, |s| s.exit_ns)
     }
 
     /// Out of the idle state: what waited for that now waits for the handler.

@@ -1,6 +1,7 @@
 //! Host threads falling asleep and waking up, and what the host's scheduler asks for meanwhile.
 
 use vcoop_model::plan::Preemption;
+use vcoop_model::profile::CostKey;
 use vcoop_sched::{CpuId, EntId, Leave, Note, Waker};
 
 use crate::attribution::track::{NONE, State};
@@ -13,14 +14,15 @@ impl World<'_> {
     /// Blocks the current thread until a time, or until somebody wakes it.
     pub(crate) fn sleep(&mut self, p: u32, t: u32, until: Ns) {
         self.clock.set(Event::Sleep(t), until);
-        self.block(p, t, self.costs.timer_program_ns);
+        let program = self.costs.of(CostKey::TimerProgram);
+        self.block(p, t, program);
     }
 
     /// Blocks the current thread, which waits for something already. It pays for its way to sleep and back, and
     /// for `more`: the scheduler has to see that as its CPU time, not as that of whoever runs next. Whom a
     /// wake-up catches on the way goes on without having slept.
     pub(crate) fn block(&mut self, p: u32, t: u32, more: Ns) {
-        let ns = self.costs.sleep_ns + more;
+        let ns = self.costs.of(CostKey::Sleep) + more;
         if ns == 0 {
             return self.reschedule(p, Leave::Blocked);
         }
@@ -79,7 +81,7 @@ impl World<'_> {
 
     /// Wakes a blocked thread on `self.cpu`; `by` says for whose sake.
     pub(crate) fn wake_thread(&mut self, t: u32, by: Waker) {
-        self.pay(self.costs.wakeup_ns);
+        self.pay_for(CostKey::Wakeup);
         let by = Waker { cpu: Some(CpuId(self.cpu)), ..by };
         let thread = &mut self.threads[t as usize];
         if std::mem::take(&mut thread.work.leaving) {
@@ -212,10 +214,10 @@ impl World<'_> {
         if to == self.cpu {
             return;
         }
-        self.pay(self.costs.ipi_send_ns);
+        self.pay_for(CostKey::IpiSend);
         let event = Event::Ipi(to);
         if !self.clock.is_pending(event) {
-            self.clock.set(event, self.clock.now() + self.costs.ipi_flight_ns);
+            self.clock.set(event, self.clock.now() + self.costs.of(CostKey::IpiFlight));
         }
     }
 }

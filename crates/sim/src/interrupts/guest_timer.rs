@@ -2,6 +2,7 @@
 
 use prefetch_index::prefetch_index;
 use vcoop_model::plan::virt::TimerMode;
+use vcoop_model::profile::CostKey;
 
 use crate::attribution::track::NONE;
 use crate::guest::spin::Spin;
@@ -121,7 +122,7 @@ impl World<'_> {
             let (vm, cpu) = (vcpu.vm, vcpu.cpu);
             match what {
                 TimerFor::Tick => {
-                    vcpu.extra += self.costs.guest_tick_ns;
+                    vcpu.extra += self.costs.of(CostKey::GuestTick);
                     vcpu.eager |= vcpu.resched;
                     let next = self.vms[vm as usize].ticks.after(cpu.0, self.clock.now());
                     self.vms[vm as usize].level.tick(self.clock.now(), cpu);

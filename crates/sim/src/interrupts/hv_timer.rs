@@ -13,7 +13,7 @@
 //! `vmx_set_hv_timer` (`vmx.c`) have it. A vCPU that is preempted leaves nothing on the host that fires:
 //! its deadline is noticed when it is loaded again, and until then it waits like any other thread.
 
-use vcoop_model::profile::Cpu;
+use vcoop_model::profile::{CostKey, Cpu};
 
 use crate::clock::Event;
 use crate::guest::vcpu_virt::wants;
@@ -124,7 +124,7 @@ impl World<'_> {
         vcpu.virt.counters.hv_to_sw += 1;
         vcpu.wants |= wants::HV_TIMER;
         self.clock.set(Event::Lapic(v), at.max(self.clock.now()));
-        self.pay(self.costs.timer_program_ns);
+        self.pay_for(CostKey::TimerProgram);
     }
 
     /// The preemption timer takes its deadline back, unless the hrtimer has fired.
@@ -136,7 +136,7 @@ impl World<'_> {
             return;
         }
         vcpu.virt.counters.sw_to_hv += 1;
-        self.pay(self.costs.timer_program_ns);
+        self.pay_for(CostKey::TimerProgram);
         self.start_hv_timer(v, at);
     }
 

@@ -1,5 +1,7 @@
 //! Interrupts on their way into a guest: from timers, devices and other vCPUs.
 
+use vcoop_model::profile::CostKey;
+
 use vcoop_policy::Injection;
 use vcoop_sched::Waker;
 
@@ -77,7 +79,7 @@ impl World<'_> {
         self.vcpus[v as usize].virt.counters.posted += 1;
         // A posted interrupt reaches the running guest without an exit; its flight is paid as part
         // of the sender's work.
-        self.pay(self.costs.ipi_send_ns);
+        self.pay_for(CostKey::IpiSend);
         self.posted_now(p, v);
     }
 

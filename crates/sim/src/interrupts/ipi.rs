@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 
 use vcoop_model::plan::virt::IpiPath;
 use vcoop_model::plan::{IpiTo, Mode};
+use vcoop_model::profile::CostKey;
 use vcoop_policy::{GuestEvent, Injection};
 
 use crate::attribution::track::NONE;
@@ -209,7 +210,7 @@ impl World<'_> {
             return;
         }
         let own = self.vcpus[v as usize].pcpu;
-        self.vcpus[v as usize].extra += self.costs.ipi_send_ns;
+        self.vcpus[v as usize].extra += self.costs.of(CostKey::IpiSend);
         let target = &mut self.vcpus[to as usize];
         let (p, home, track) = (target.pcpu, target.home, target.track);
         if target.halted {

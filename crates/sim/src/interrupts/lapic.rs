@@ -4,7 +4,7 @@ use std::slice::from_ref;
 
 use prefetch_index::prefetch_index;
 use vcoop_model::plan::virt::{TimerMode, TimerVirt};
-use vcoop_model::profile::Cpu;
+use vcoop_model::profile::{CostKey, Cpu};
 use vcoop_policy::config::AdvanceConfig;
 use vcoop_policy::{Injection, TimerAdvance};
 use vcoop_sched::{CpuId, EntId};
@@ -186,8 +186,9 @@ impl World<'_> {
                 return;
             }
             // It is an hrtimer after all.
-            let c = self.costs;
-            self.pay(c.handle_timer_msr_ns.saturating_sub(c.set_hv_timer_ns));
+            let whole = self.costs.of(CostKey::HandleTimerMsr);
+            let rest = whole.saturating_sub(self.costs.of(CostKey::SetHvTimer));
+            self.pay(rest);
         }
         self.clock.set(Event::Lapic(v), fires);
     }

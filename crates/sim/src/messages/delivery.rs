@@ -8,6 +8,7 @@
 //! ```
 
 use vcoop_model::plan::Target;
+use vcoop_model::profile::CostKey;
 use vcoop_policy::Injection;
 use vcoop_sched::EntId;
 
@@ -49,13 +50,14 @@ impl World<'_> {
             self.deliver_to_host(message);
             return false;
         }
-        if self.costs.handle_hypercall_ns == 0 {
+        let handling = self.costs.of(CostKey::HandleHypercall);
+        if handling == 0 {
             self.signal(message);
             return false;
         }
         // The signal goes out when the system call has come to it.
         self.threads[t as usize].work.outbox = Some(message);
-        self.pcpus[p as usize].extra += self.costs.handle_hypercall_ns;
+        self.pcpus[p as usize].extra += handling;
         self.goes_on(p);
         true
     }

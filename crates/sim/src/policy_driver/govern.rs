@@ -6,6 +6,7 @@
 //! change of a thread's policy costs, which is more work.
 
 use vcoop_model::plan::{HostSched, TimelineAction};
+use vcoop_model::profile::CostKey;
 use vcoop_policy::govern::{CpuTime, Host, Member};
 use vcoop_sched::{CpuId, EntId};
 
@@ -58,7 +59,7 @@ impl World<'_> {
             return self.interrupt(MASTER, Irq::Govern(vm));
         }
         let first = self.vms[vm as usize].first;
-        self.vcpus[first as usize].extra += self.costs.guest_tick_ns;
+        self.vcpus[first as usize].extra += self.costs.of(CostKey::GuestTick);
         self.govern(vm);
     }
 
@@ -75,7 +76,7 @@ impl World<'_> {
         self.governors[m] = Some(driver);
         if let Some(width) = width {
             if by_host {
-                self.pcpus[MASTER as usize].extra += self.costs.setattr_ns;
+                self.pcpus[MASTER as usize].extra += self.costs.of(CostKey::Setattr);
             }
             self.fold(vm, width);
         }

@@ -10,6 +10,7 @@
 
 use vcoop_model::plan::govern::{HOTPLUG_BATCH_NS, HOTPLUG_STALL_NS};
 use vcoop_model::plan::{Plan, VmPlan};
+use vcoop_model::profile::CostKey;
 use vcoop_model::recording;
 use vcoop_policy::Injection;
 use vcoop_sched::CpuSet;
@@ -204,7 +205,7 @@ impl World<'_> {
     pub(crate) fn charge_pushes(&mut self, v: u32, before: u64) {
         let vcpu = &mut self.vcpus[v as usize];
         let pushed = self.vms[vcpu.vm as usize].level.pushed_off() - before;
-        vcpu.extra += 2 * pushed * self.costs.guest_switch_ns;
+        vcpu.extra += 2 * pushed * self.costs.of(CostKey::GuestSwitch);
     }
 
     /// Entities pushed off vCPUs of a VM so far.

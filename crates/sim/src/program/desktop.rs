@@ -69,11 +69,6 @@ impl Desktop {
 
     /// The mean time between two actions.
     pub(super) fn think_ns(&self) -> Ns {
-        match self.think {
-            Dist::Const(ns) => ns,
-            Dist::Uniform(low, high) => low.midpoint(high),
-            Dist::Exp { mean_ns, .. } => mean_ns,
-        }
-        .max(1)
+        self.think.mean().max(1)
     }
 }

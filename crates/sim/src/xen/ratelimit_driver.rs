@@ -4,6 +4,7 @@
 //! look, and for each ratelimit set what a change of a thread's policy costs, which is more work.
 
 use vcoop_model::plan::{HostSched, Plan, PolicyPlan};
+use vcoop_model::profile::CostKey;
 use vcoop_policy::ratelimit::{Ratelimit, Seen};
 use vcoop_sched::{CpuId, EntId};
 
@@ -79,7 +80,7 @@ impl World<'_> {
                 (machine.on(self.clock.now(), seen), self.plan.vms[m].group)
             {
                 credit1.set_ratelimit(domain, Some(limit));
-                self.pcpus[MASTER as usize].extra += self.costs.setattr_ns;
+                self.pcpus[MASTER as usize].extra += self.costs.of(CostKey::Setattr);
             }
         }
     }

@@ -11,6 +11,7 @@ use vcoop_model::plan::{
     Program, Target, TaskPlan, Virt, VmPlan,
 };
 use vcoop_model::profile::{CState, Costs, Cpu};
+use vcoop_model::quantiles::{LEVELS, Quantiles};
 use vcoop_model::recording::{LatencyRecord, Recording};
 use vcoop_sched::config::{
     Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
@@ -61,6 +62,7 @@ pub(crate) fn free() -> Costs {
         guest_switch_ns: 0,
         voluntary_point_ns: 100 * US,
         cstates: vec![],
+        spread: BTreeMap::new(),
     }
 }
 
@@ -104,7 +106,17 @@ pub(crate) fn dear() -> Costs {
             CState { name: "C1".into(), exit_ns: 2 * US, residency_ns: 0 },
             CState { name: "C6".into(), exit_ns: 60 * US, residency_ns: 200 * US },
         ],
+        spread: BTreeMap::new(),
     }
+}
+
+/// The same costs, each with a distribution whose median it is: from half of it to forty times as much.
+pub(crate) fn varying(costs: Costs) -> Costs {
+    const TENTHS: [Ns; LEVELS] = [5, 8, 10, 13, 20, 50, 120, 400];
+    let constants = costs.entries().into_iter().map(|(key, ns)| (key.to_owned(), ns));
+    let exits = costs.cstates.iter().map(|s| (format!("cstate.{}", s.name), s.exit_ns));
+    let spread = |(key, ns)| (key, Quantiles::ascending(TENTHS.map(|tenths| ns * tenths / 10)));
+    Costs { spread: constants.chain(exits).map(spread).collect(), ..costs }
 }
 
 pub(crate) fn level(cpus: u32, fair: Fair) -> LevelConfig {

@@ -141,6 +141,16 @@ fn idle_states_obey_the_latency_limit() {
 }
 
 #[test]
+fn costs_vary_as_the_profile_says_unless_the_scenario_wants_constants() {
+    let spread = |more: &[&str]| {
+        let sets: Vec<&str> = [&["host.profile=varying.toml"], more].concat();
+        small_plans(&sets).remove(0).host.costs.spread.len()
+    };
+    let found = (spread(&[]), spread(&["host.costs=drawn"]), spread(&["host.costs=constant"]));
+    assert_eq!(found, (1, 1, 0));
+}
+
+#[test]
 fn a_matrix_is_a_cartesian_product() {
     let matrix = "\n[matrix]\n\"vm.guest.task.background.burst\" = [\"1ms\", \"2ms\", \"3ms\"]\n\
         host.sched.fair = [\"cfs\", \"eevdf\"]\n";

@@ -1,0 +1,128 @@
+//! A distribution of times, by its quantiles.
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Ns;
+
+/// How many quantiles say a distribution.
+pub const LEVELS: usize = 8;
+
+/// Which, in parts of 10 000: the least, 10 %, half, 90 %, 99 %, 99.9 %, 99.99 % and the largest.
+pub const PER_10_000: [u64; LEVELS] = [0, 1_000, 5_000, 9_000, 9_900, 9_990, 9_999, 10_000];
+
+/// Where the quantile of each level begins, of a draw from 64 bits.
+const BEGINS: [u64; LEVELS - 1] = {
+    let mut begins = [0; LEVELS - 1];
+    let mut i = 0;
+    while i < begins.len() {
+        begins[i] = (((PER_10_000[i] as u128) << 64) / 10_000) as u64;
+        i += 1;
+    }
+    begins
+};
+
+/// By what the distance from there is scaled, so that 2^32 is the next level.
+const SCALES: [u64; LEVELS - 1] = {
+    let mut scales = [0; LEVELS - 1];
+    let mut i = 0;
+    while i < scales.len() {
+        scales[i] = (10_000 << 32) / (PER_10_000[i + 1] - PER_10_000[i]);
+        i += 1;
+    }
+    scales
+};
+
+/// A distribution by its quantiles at [`PER_10_000`], straight in between: in nanoseconds, at most 4 s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "[u32; LEVELS]", into = "[u32; LEVELS]")]
+pub struct Quantiles([u32; LEVELS]);
+
+impl From<Quantiles> for [u32; LEVELS] {
+    fn from(quantiles: Quantiles) -> Self {
+        quantiles.0
+    }
+}
+
+impl TryFrom<[u32; LEVELS]> for Quantiles {
+    type Error = String;
+
+    fn try_from(ns: [u32; LEVELS]) -> Result<Self, String> {
+        if !ns.is_sorted() {
+            return Err("the quantiles of a distribution do not descend".to_owned());
+        }
+        Ok(Self(ns))
+    }
+}
+
+impl Quantiles {
+    /// The quantiles in nanoseconds, in the order of [`PER_10_000`].
+    pub fn values(self) -> [Ns; LEVELS] {
+        self.0.map(Ns::from)
+    }
+
+    /// The distribution whose quantiles come nearest to these from above: none is below the one before.
+    pub fn ascending(ns: [Ns; LEVELS]) -> Self {
+        let mut last = 0;
+        Self(ns.map(|ns| {
+            last = u32::try_from(ns).unwrap_or(u32::MAX).max(last);
+            last
+        }))
+    }
+
+    /// The mean: that of the straight lines between the quantiles.
+    pub fn mean(self) -> Ns {
+        let ends = self.0.windows(2).zip(PER_10_000.windows(2));
+        let twice: Ns = ends.map(|(v, p)| (Ns::from(v[0]) + Ns::from(v[1])) * (p[1] - p[0])).sum();
+        (twice + 10_000) / 20_000
+    }
+
+    /// The quantile at `u / 2^64`.
+    #[inline]
+    pub fn at(self, u: u64) -> Ns {
+        // Nine of ten draws end here, without a branch between them.
+        let mut i = usize::from(u >= BEGINS[1]) + usize::from(u >= BEGINS[2]);
+        if u >= BEGINS[3] {
+            i = 3;
+            while i + 1 < BEGINS.len() && u >= BEGINS[i + 1] {
+                i += 1;
+            }
+        }
+        let part = (u128::from(u - BEGINS[i]) * u128::from(SCALES[i])) >> 64;
+        let (from, to) = (Ns::from(self.0[i]), Ns::from(self.0[i + 1]));
+        from + (((to - from) * part as u64) >> 32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOME: Quantiles = Quantiles([100, 200, 300, 500, 1_000, 5_000, 20_000, 400_000]);
+
+    #[test]
+    fn quantiles_are_met_and_lines_are_straight() {
+        for (level, ns) in PER_10_000.iter().zip(SOME.values()) {
+            let u = ((u128::from(*level) << 64) / 10_000).min(u128::from(u64::MAX)) as u64;
+            assert!(SOME.at(u).abs_diff(ns) <= 1, "{level}: {} {ns}", SOME.at(u));
+        }
+        assert_eq!(SOME.at(u64::MAX / 10 * 7), 399, "half way from 50 % to 90 %");
+        assert_eq!(SOME.at(u64::MAX / 20), 149, "half way from the least to 10 %");
+        let drawn: Vec<Ns> = (0..10_000).map(|i| SOME.at(u64::MAX / 10_000 * i)).collect();
+        assert!(drawn.is_sorted());
+    }
+
+    #[test]
+    fn the_mean_is_that_of_the_draws() {
+        let n = 1_000_000;
+        let sum: Ns = (0..n).map(|i| SOME.at(u64::MAX / n * i)).sum();
+        assert!(SOME.mean().abs_diff(sum / n) <= 1, "{} {}", SOME.mean(), sum / n);
+        assert_eq!(Quantiles([7; LEVELS]).mean(), 7);
+    }
+
+    #[test]
+    fn what_descends_is_refused_or_raised() {
+        let odd = [5, 4, 6, 7, 7, 7, 7, 7];
+        assert!(Quantiles::try_from(odd).is_err());
+        assert_eq!(Quantiles::ascending(odd.map(Ns::from)).values(), [5, 5, 6, 7, 7, 7, 7, 7]);
+    }
+}

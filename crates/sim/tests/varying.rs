@@ -1,0 +1,55 @@
+//! Costs that are distributions.
+
+mod support;
+
+use support::*;
+use vcoop_model::plan::Plan;
+use vcoop_model::profile::Costs;
+use vcoop_model::quantiles::{LEVELS, Quantiles};
+use vcoop_model::recording::Recording;
+use vcoop_sched::config::Policy;
+
+/// A host's probe on an idle machine.
+fn idle(costs: Costs) -> Plan {
+    let mut p = plan(eevdf(1), costs);
+    p.host_tasks.push(task("probe", cyclictest(MS, 0), Policy::NORMAL, &[]));
+    p.duration_ns = 20 * S;
+    probe_all(&mut p);
+    p
+}
+
+/// Everything but the CPU time that it took.
+fn bytes(mut r: Recording) -> String {
+    r.engine = None;
+    format!("{r:?}")
+}
+
+#[test]
+fn a_distribution_of_one_value_is_that_constant() {
+    let mut constant = dear();
+    let same = |(key, ns): (&str, u64)| (key.to_owned(), Quantiles::ascending([ns; LEVELS]));
+    constant.spread = constant.entries().into_iter().map(same).collect();
+    for state in dear().cstates {
+        let quantiles = Quantiles::ascending([state.exit_ns; LEVELS]);
+        constant.spread.insert(format!("cstate.{}", state.name), quantiles);
+    }
+    assert_eq!(bytes(run(&idle(constant))), bytes(run(&idle(dear()))));
+}
+
+#[test]
+fn an_idle_machine_has_a_tail_where_its_costs_have_one() {
+    let (constant, drawn) = (run(&idle(dear())), run(&idle(varying(dear()))));
+    let (constant, drawn) = (latency(&constant, "host.probe"), latency(&drawn, "host.probe"));
+    assert!(constant.max_ns < 2 * constant.hist.value_at_quantile(0.5), "{}", constant.max_ns);
+    assert!(drawn.max_ns > 5 * drawn.hist.value_at_quantile(0.5), "{}", drawn.max_ns);
+    let (mean, typical) = (drawn.hist.mean(), constant.hist.mean());
+    assert!(mean > 1.05 * typical && mean < 1.5 * typical, "{mean} {typical}");
+    assert_eq!(drawn.parts_sum.iter().sum::<u128>(), drawn.sum_ns);
+}
+
+#[test]
+fn the_same_seed_draws_the_same() {
+    let mut p = idle(varying(dear()));
+    p.duration_ns = S;
+    assert_eq!(bytes(run(&p)), bytes(run(&p)));
+}
