@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use vcoop_policy::config::{DynamicConfig, Means, RatelimitConfig, WakeBoostConfig};
 use vcoop_sched::config::{Credit1Config, LevelConfig, Policy, PoolConfig, Topology};
 
-use crate::profile::{Costs, Cpu};
+use crate::profile::{Costs, Cpu, Noise};
 use crate::quantiles::Quantiles;
 pub use routine::{Act, IpiTo, LockKind, Section};
 pub use storm::{DensityPlan, Milestone, Score, StormPlan, ViewPlan, ViewStart};
@@ -108,6 +108,9 @@ pub struct HostPlan {
     /// Devices that interrupt pCPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interrupts: Vec<InterruptPlan>,
+    /// What takes each pCPU though nobody asked for it; the simulator's alone, since a live host has its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub noise: Vec<Noise>,
 }
 
 /// A device of the host: each of its pCPUs takes interrupts of it.

@@ -30,7 +30,9 @@ pub struct Profile {
     pub cpu: Option<Cpu>,
     /// The costs.
     pub costs: Costs,
-    /// Where each number is from, by key (`exit`, `cstate.C6`): `measured ...`, `published: ...`,
+    /// What takes its CPUs though nobody asked for it.
+    pub noise: Vec<Noise>,
+    /// Where each number is from, by key (`exit`, `cstate.C6`, `noise.threads`): `measured ...`, `published: ...`,
     /// `derived: ...` or `assumed: ...`.
     pub sources: BTreeMap<String, String>,
 }
@@ -140,6 +142,32 @@ pub struct Costs {
     /// stands for it where nothing is drawn.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub spread: BTreeMap<String, Quantiles>,
+}
+
+/// Something that takes each CPU of a machine for a while, again and again: each at times of its own, at random (a Poisson
+/// process).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Noise {
+    /// Name.
+    pub name: String,
+    /// What it is.
+    pub by: NoiseBy,
+    /// Mean time from one to the next, on each CPU.
+    pub period_ns: Ns,
+    /// How long it takes the CPU.
+    pub takes: Quantiles,
+}
+
+/// What noise is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoiseBy {
+    /// Interrupts, softirqs, and stalls that the kernel does not see (firmware, a hypervisor beneath): whatever runs
+    /// has to wait.
+    Interrupts,
+    /// Threads of the kernel and of its services: fair threads of nice 0, that compete for the CPU.
+    Threads,
 }
 
 /// A host idle state.

@@ -102,6 +102,7 @@ fn plan(pcpus: u32, duration_ns: Ns, mixed: bool) -> Plan {
             nohz_full: vec![],
             smt_ppm: None,
             interrupts: vec![],
+            noise: vec![],
             preemption: Preemption::Full,
         },
         host_tasks: vec![],

@@ -13,6 +13,7 @@
 pub(crate) mod devices;
 pub(crate) mod idle;
 pub(crate) mod nohz;
+pub(crate) mod noise;
 pub(crate) mod smt;
 mod wake;
 

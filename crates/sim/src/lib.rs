@@ -42,7 +42,7 @@
 //! host           pCPUs and host threads
 //!   wake, idle     sleeping and waking; pCPUs at rest
 //!   smt, nohz      siblings of a core; CPUs without ticks
-//!   devices        interrupts of the host's devices
+//!   devices, noise interrupts of the host's devices; what takes its pCPUs though no plan asks for it
 //! guest          vCPUs and guest tasks
 //!   vmx            VM entries and exits
 //!   idle           idle vCPUs that do not sleep; halt_poll: polling; halt_times: how long halts and polls are
@@ -103,7 +103,8 @@ pub use vcoop_sched::ConfigError;
 /// not have. Plans made from scenarios are checked before.
 pub fn run(plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, ConfigError> {
     let before = cpu_time_ns();
-    let mut world = setup::build(plan, seed)?;
+    let noisy = host::noise::with_noise(plan);
+    let mut world = setup::build(&noisy, seed, plan.housekeeping())?;
     world.start()?;
     let (start, end) = world.run(stop);
     Ok(world.finish(&start, &end, cpu_time_ns() - before))
@@ -120,7 +121,8 @@ pub fn check_pages(
     limits: Limits,
 ) -> Result<(Recording, Vec<PageReport>), ConfigError> {
     let before = cpu_time_ns();
-    let mut world = setup::build(plan, seed)?;
+    let noisy = host::noise::with_noise(plan);
+    let mut world = setup::build(&noisy, seed, plan.housekeeping())?;
     world.watch_pages(limits);
     world.start()?;
     let (start, end) = world.run(&|| false);
@@ -140,7 +142,8 @@ pub fn observe<'p>(
     observer: &'p mut dyn Observer,
 ) -> Result<Recording, ConfigError> {
     let before = cpu_time_ns();
-    let mut world = setup::build(plan, seed)?;
+    let noisy = host::noise::with_noise(plan);
+    let mut world = setup::build(&noisy, seed, plan.housekeeping())?;
     world.start()?;
     world.spans = observe::Spans::new(observer);
     world.span_cast();

@@ -12,6 +12,7 @@ use crate::attribution::track::{NONE, Sample};
 use crate::guest::counters::Counters;
 use crate::guest::halt_times::HaltTimes;
 use crate::guest::spin::{COUNT_NAMES, Counts};
+use crate::host::noise::is_noise;
 use crate::machine::Segment;
 use crate::queue::Ns;
 use crate::world::World;
@@ -267,7 +268,8 @@ impl World<'_> {
             put(&probe, "interrupt_time", "%", 100.0 * (b.1 - a.1) as f64 / of);
         }
         for (i, label) in self.probes.labels().iter().enumerate() {
-            if self.plan.vms.iter().any(|vm| &vm.label == label) {
+            let of_vm = self.plan.vms.iter().any(|vm| &vm.label == label);
+            if of_vm || is_noise(label) {
                 continue;
             }
             let done = (end.host_done[i] - start.host_done[i]) as f64;

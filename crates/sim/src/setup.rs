@@ -39,7 +39,12 @@ use crate::xen::ratelimit_driver::RatelimitDriver;
 use crate::xen::storm::Storms;
 use vcoop_model::rng::Stream;
 
-pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
+/// `housekeeping` is the plan's without noise, whose threads are on every pCPU.
+pub(crate) fn build(
+    plan: &Plan,
+    seed: u64,
+    housekeeping: Option<u32>,
+) -> Result<World<'_>, ConfigError> {
     let mut labels = Labels::default();
     let mut host = match &plan.host.sched {
         HostSched::Linux(level) => Scheduler::Linux(Level::new(level)?),
@@ -216,7 +221,7 @@ pub(crate) fn build(plan: &Plan, seed: u64) -> Result<World<'_>, ConfigError> {
         ticks: HostTicks::new(
             Ticks::new(plan.host.sched.tick_ns(), seed, 0),
             nohz::set(&plan.host.nohz_full),
-            plan.housekeeping(),
+            housekeeping,
         ),
         smt: Smt::new(&plan.host),
         lines,

@@ -11,6 +11,8 @@ use vcoop_model::plan::{
     PolicyPlan, Preemption, Program, RogueMode, Section, StormPlan, Target, TaskPlan,
     TimelineAction, TimelineEvent, Virt,
 };
+use vcoop_model::profile::{Noise, NoiseBy};
+use vcoop_model::quantiles::Quantiles;
 use vcoop_model::recording::{MarkKind, Part};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, WakeBoostConfig};
 use vcoop_sched::config::{Policy, RtGuard, Topology};
@@ -353,7 +355,7 @@ fn weather(p: &mut Plan, seed: u64) {
     });
 }
 
-/// Costs that vary, full-nohz CPUs, a network card, and siblings that slow each other down, each in half of the cases.
+/// Costs that vary, noise, full-nohz CPUs, a network card, and siblings that slow each other down, each in half of the cases.
 fn disturb(p: &mut Plan, seed: u64) {
     let cpus = p.host.sched.cpus();
     if seed & 0x100 == 0 {
@@ -374,6 +376,12 @@ fn disturb(p: &mut Plan, seed: u64) {
             work: Dist::Uniform(0, 9 * US),
             cpus: (0..cpus).collect(),
         });
+    }
+    if seed & 0x200 == 0 {
+        for by in [NoiseBy::Interrupts, NoiseBy::Threads] {
+            let takes = Quantiles::ascending([1, 2, 5, 10, 30, 100, 300, 900].map(|us| us * US));
+            p.host.noise.push(Noise { name: format!("{by:?}"), by, period_ns: 2 * MS, takes });
+        }
     }
     for vm in &mut p.vms {
         let n = vm.level.topology.cpus();

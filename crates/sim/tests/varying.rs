@@ -2,9 +2,11 @@
 
 mod support;
 
+use std::slice::from_ref;
+
 use support::*;
 use vcoop_model::plan::Plan;
-use vcoop_model::profile::Costs;
+use vcoop_model::profile::{Costs, Noise, NoiseBy};
 use vcoop_model::quantiles::{LEVELS, Quantiles};
 use vcoop_model::recording::Recording;
 use vcoop_sched::config::Policy;
@@ -52,4 +54,44 @@ fn the_same_seed_draws_the_same() {
     let mut p = idle(varying(dear()));
     p.duration_ns = S;
     assert_eq!(bytes(run(&p)), bytes(run(&p)));
+}
+
+/// A stall of 1 ms in every 100 ms, or a thread that runs for as long.
+fn noise(by: NoiseBy) -> Noise {
+    let takes = Quantiles::ascending([MS; LEVELS]);
+    Noise { name: "n".into(), by, period_ns: 100 * MS, takes }
+}
+
+#[test]
+fn noise_makes_an_idle_machine_wait() {
+    let max = |noise: &[Noise], policy| {
+        let mut p = idle(dear());
+        p.host.noise = noise.to_vec();
+        p.host_tasks[0].policy = policy;
+        let r = run(&p);
+        let l = latency(&r, "host.probe");
+        assert_eq!(l.parts_sum.iter().sum::<u128>(), l.sum_ns);
+        l.max_ns
+    };
+    let fair = Policy::NORMAL;
+    let (stalls, threads) = (noise(NoiseBy::Interrupts), noise(NoiseBy::Threads));
+    assert!(max(&[], fair) < 100 * US);
+    assert!((500 * US..5 * MS).contains(&max(from_ref(&stalls), fair)));
+    assert!(
+        (500 * US..5 * MS).contains(&max(from_ref(&stalls), Policy::Fifo(50))),
+        "nothing stops a stall"
+    );
+    assert!(max(from_ref(&threads), Policy::Fifo(50)) < 100 * US, "FIFO goes before threads");
+    assert!(max(from_ref(&threads), fair) > 100 * US);
+}
+
+#[test]
+fn noise_moves_no_timer_to_another_cpu() {
+    let mut p = idle(dear());
+    p.host.noise = vec![noise(NoiseBy::Threads)];
+    let mut quiet = p.clone();
+    quiet.host.noise.clear();
+    assert_eq!(p.housekeeping(), quiet.housekeeping());
+    let names = |r: &Recording| r.scalars.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&run(&p)), names(&run(&quiet)), "noise is nobody's work");
 }

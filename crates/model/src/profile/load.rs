@@ -10,7 +10,7 @@ use std::path::Path;
 use schemars::{Schema, SchemaGenerator};
 use vcoop_sched::config::Topology;
 
-use super::{CState, Costs, Cpu, Profile};
+use super::{CState, Costs, Cpu, Noise, NoiseBy, Profile};
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, nearest};
 use crate::file;
 use crate::plan::Ns;
@@ -18,7 +18,7 @@ use crate::quantiles::Quantiles;
 use crate::toml_read::node::parse_document;
 use crate::toml_read::table::{read_table, table};
 use crate::toml_read::units::{Time, show};
-use crate::toml_read::value::{Int, Name, Prose};
+use crate::toml_read::value::{Int, Name, Prose, choice};
 use crate::toml_read::{At, Node, Text, Value};
 use crate::topology::{TopologyKeys, topology};
 
@@ -140,6 +140,16 @@ impl Profile {
             }
             let _ = writeln!(out, "residency = \"{}\"", show(state.residency_ns));
             let _ = writeln!(out, "source = {}", source(&key));
+        }
+        for noise in &self.noise {
+            let by = match noise.by {
+                NoiseBy::Interrupts => "interrupts",
+                NoiseBy::Threads => "threads",
+            };
+            let _ = writeln!(out, "\n[[noise]]\nname = {}\nby = \"{by}\"", text(&noise.name));
+            let _ = writeln!(out, "period = \"{}\"", show(noise.period_ns));
+            let _ = writeln!(out, "takes = {}", spread_text(noise.takes));
+            let _ = writeln!(out, "source = {}", source(&format!("noise.{}", noise.name)));
         }
         out
     }
@@ -418,6 +428,55 @@ costs! {
     VoluntaryPoint: voluntary_point => voluntary_point_ns,
 }
 
+choice! {
+    /// What noise is made of.
+    enum ByKind {
+        /// Interrupts, softirqs, and stalls that the kernel does not see.
+        Interrupts = "interrupts",
+        /// Fair threads of nice 0.
+        Threads = "threads",
+    }
+}
+
+table! {
+    /// Something that takes each CPU for a while, again and again, at random times.
+    struct NoiseKeys {
+        /// Name.
+        name: At<Name>,
+        /// What it is made of.
+        by: At<ByKind>,
+        /// Mean time from one to the next, on each CPU.
+        period: At<Time>,
+        /// How long it takes the CPU.
+        takes: At<Spread>,
+        /// Where the numbers are from.
+        source: At<SourceText>,
+    }
+}
+
+/// Least mean time between two.
+const LEAST_PERIOD_NS: Ns = 1_000;
+
+fn noise(all: Vec<NoiseKeys>, about: &mut About, errors: &mut Collector<'_>) -> Vec<Noise> {
+    let one = |keys: NoiseKeys| {
+        let name = keys.name.value.0;
+        if !about.add(&format!("noise.{name}"), keys.source.value.0, None) {
+            errors.error(keys.name.span, format!("there are two noises {name}"));
+        }
+        let (period_ns, takes) = (keys.period.value.0, keys.takes.value.0);
+        if takes.mean() >= period_ns.max(LEAST_PERIOD_NS) {
+            let message = "this noise takes all of the CPU";
+            errors.error_help(keys.period.span, message, "its mean has to be less than `period`");
+        }
+        let by = match keys.by.value {
+            ByKind::Interrupts => NoiseBy::Interrupts,
+            ByKind::Threads => NoiseBy::Threads,
+        };
+        Noise { name, by, period_ns: period_ns.max(LEAST_PERIOD_NS), takes }
+    };
+    all.into_iter().map(one).collect()
+}
+
 table! {
     /// A machine profile: its CPUs, and what each mechanism costs on it.
     struct ProfileKeys {
@@ -435,6 +494,8 @@ table! {
         costs: At<CostsValue>,
         /// Idle states, shallowest first.
         cstate: Vec<CStateKeys>,
+        /// What takes its CPUs though nobody asked for it.
+        noise: Vec<NoiseKeys>,
     }
 }
 
@@ -543,6 +604,7 @@ impl ProfileKeys {
             cstates.push(this);
         }
         let costs = self.costs.value.0.resolve(&mut about);
+        let noise = noise(self.noise, &mut about, errors);
         let About { mut sources, spread } = about;
         Some(Profile {
             name: self.name.value.0,
@@ -554,6 +616,7 @@ impl ProfileKeys {
                 cpu.value.0
             }),
             costs: Costs { cstates, spread, ..costs },
+            noise,
             sources,
         })
     }

@@ -78,6 +78,38 @@ fn quantiles_that_descend_or_are_missing_are_refused() {
     assert!(found.contains("expected quantiles"), "{found}");
 }
 
+fn noisy(period: &str, takes: &str) -> String {
+    let noise = |by: &str| {
+        format!(
+            "\n[[noise]]\nname = \"{by}\"\nby = \"{by}\"\nperiod = \"{period}\"\n\
+             takes = {takes}\nsource = \"assumed: x\"\n"
+        )
+    };
+    zero() + &noise("interrupts") + &noise("threads")
+}
+
+#[test]
+fn noise_round_trips() {
+    let profile = Profile::parse("p.toml", &noisy("3ms", SPREAD)).unwrap_or_else(|e| panic!("{e}"));
+    let found: Vec<_> = profile.noise.iter().map(|n| (n.by, n.period_ns, n.takes.mean())).collect();
+    let mean = Quantiles::ascending([1, 2, 3, 4, 50, 600, 7_000, 80_000]).mean();
+    assert_eq!(
+        found,
+        [(NoiseBy::Interrupts, 3_000_000, mean), (NoiseBy::Threads, 3_000_000, mean)]
+    );
+    assert_eq!(profile.sources["noise.threads"], "assumed: x");
+    assert_eq!(Profile::parse("again", &profile.to_toml()).as_ref(), Ok(&profile));
+}
+
+#[test]
+fn noise_that_takes_the_whole_cpu_or_has_a_name_twice_is_refused() {
+    let always = SPREAD.replace("p10 = 2", "p10 = 1").replace("max = 80000", "max = 90000000");
+    let found = refused(&noisy("2us", &always)).to_string();
+    assert!(found.contains("takes all of the CPU"), "{found}");
+    let twice = noisy("3ms", SPREAD).replace("name = \"threads\"", "name = \"interrupts\"");
+    assert!(refused(&twice).to_string().contains("two noises interrupts"));
+}
+
 #[test]
 fn unknown_profile_names_the_nearest() {
     let text = Profile::load("celeron-n450").unwrap_err().to_string();

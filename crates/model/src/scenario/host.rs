@@ -73,6 +73,7 @@ pub(crate) fn host(
         smt_ppm: host.smt_speed.as_ref().and_then(|speed| slower(speed.value.ppm)),
         nohz_full: host.nohz_full.as_ref().map_or_else(Vec::new, |cpus| cpus.value.0.clone()),
         interrupts: interrupts(&host.interrupt, place, &costs, errors),
+        noise: if host.noise.value { profile.noise.clone() } else { Vec::new() },
         profile: profile.name.clone(),
         origin: profile.origin(),
         cpu: profile.cpu,

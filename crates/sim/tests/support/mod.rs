@@ -159,6 +159,7 @@ pub(crate) fn plan(host: LevelConfig, costs: Costs) -> Plan {
             nohz_full: vec![],
             smt_ppm: None,
             interrupts: vec![],
+            noise: vec![],
             preemption: Preemption::Full,
         },
         host_tasks: vec![],
