@@ -540,7 +540,13 @@ pub(crate) struct CalibrateArgs {
     /// Write the profile into this file, for `--set host.profile=FILE`
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Take some ten seconds instead of up to a minute; fewer measures become stable
+    /// Watch for so long what takes the CPUs of the idle host [default: 1min, 2s with --quick]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) noise: Option<String>,
+    /// Write constants only: no cost of the profile varies, and there is no noise
+    #[arg(long)]
+    pub(crate) constant: bool,
+    /// Take some ten seconds instead of up to two minutes; fewer measures become stable
     #[arg(long)]
     pub(crate) quick: bool,
     /// Leave guests out: the host's own costs only, without KVM

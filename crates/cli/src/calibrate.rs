@@ -10,11 +10,13 @@ use vcoop_lab::{
     BASE_PROFILE, CalibrateOptions, Calibration, Error, Measure, Origin, TOLERANCE_PERCENT,
     calibrate,
 };
+use vcoop_model::profile::NoiseBy;
 
 use crate::args::CalibrateArgs;
 use crate::failure::Failure;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print};
+use crate::scenario::time;
 
 /// The document of `--json`.
 #[derive(Serialize)]
@@ -32,7 +34,12 @@ pub(crate) fn run(args: &CalibrateArgs) -> Result<(), Failure> {
         check(path)?;
     }
     let stop = stop_flag();
-    let options = CalibrateOptions { quick: args.quick, host_only: args.host_only };
+    let options = CalibrateOptions {
+        quick: args.quick,
+        host_only: args.host_only,
+        noise_ns: args.noise.as_deref().map(|text| time("--noise", text)).transpose()?,
+        constant: args.constant,
+    };
     let shown = !args.quiet && io::stderr().is_terminal();
     // One line, written over: as progress bars, it vanishes.
     let line = |text: &str| {
@@ -119,21 +126,34 @@ fn table(found: &Calibration) -> String {
         found.facts.cpus.len(),
         found.kvm.as_deref().unwrap_or("left out"),
     );
-    let head = ["timed, ns", "median", "p10", "p90", "n", "stable"];
+    let head = ["timed, ns", "median", "p10", "p90", "p99", "max", "n", "stable"];
     text += &row(head[0], &head[1..]);
     for Measure { name, distribution: d, stable, .. } in &found.measures {
-        let cells = [d.median_ns, d.p10_ns, d.p90_ns, d.n].map(|n| n.to_string());
-        let [median, p10, p90, n] = cells.each_ref().map(String::as_str);
-        text += &row(name, &[median, p10, p90, n, if *stable { "yes" } else { "no" }]);
+        let cells = [d.median_ns, d.p10_ns, d.p90_ns, d.p99_ns, d.max_ns, d.n];
+        let cells = cells.map(|n| n.to_string());
+        let [median, p10, p90, p99, max, n] = cells.each_ref().map(String::as_str);
+        let stable = if *stable { "yes" } else { "no" };
+        text += &row(name, &[median, p10, p90, p99, max, n, stable]);
     }
-    text += &format!("\n  {:22} {:>9}  from\n", "cost, ns", "value");
+    for seen in &found.noise {
+        let what = match seen.by {
+            NoiseBy::Interrupts => "noise of interrupts",
+            NoiseBy::Threads => "noise of threads",
+        };
+        let d = seen.took;
+        let cells = [d.median_ns, d.p10_ns, d.p90_ns, d.p99_ns, d.max_ns, d.n];
+        let cells = cells.map(|n| n.to_string());
+        text += &row(what, &cells.each_ref().map(String::as_str));
+    }
+    text += &format!("\n  {:22} {:>9} {:>9}  from\n", "cost, ns", "constant", "mean");
     for cost in &found.costs {
         let word = match cost.origin {
             Origin::Measured => "measured",
             Origin::Derived => "derived",
             Origin::Assumed => cost.source.split(':').next().unwrap_or("assumed"),
         };
-        text += &format!("  {:22} {:>9}  {word}\n", cost.key, cost.ns);
+        let mean = cost.spread.map_or_else(String::new, |spread| spread.mean().to_string());
+        text += &format!("  {:22} {:>9} {mean:>9}  {word}\n", cost.key, cost.ns);
     }
     text
 }

@@ -8,7 +8,8 @@ use vcoop_lab::{CalibrateOptions, calibrate};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let has = |word: &str| std::env::args().any(|a| a == word);
-    let options = CalibrateOptions { quick: has("quick"), host_only: has("host-only") };
+    let options =
+        CalibrateOptions { quick: has("quick"), host_only: has("host-only"), ..Default::default() };
     let found = calibrate(options, &|| false, &|name| eprintln!("{name}"))?;
     for m in &found.measures {
         let d = m.distribution;

@@ -10,6 +10,7 @@
 //! not while idle wake-ups are. All of it ends with [`calibrate`].
 
 mod costs;
+mod seen;
 mod settle;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -20,6 +21,8 @@ mod gaps;
 mod guest;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod host;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod noise;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod run;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -34,6 +37,7 @@ use crate::facts::HostFacts;
 pub use costs::{BASE_PROFILE, Cost, Origin};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub use run::calibrate;
+pub use seen::SeenNoise;
 pub use settle::{Distribution, TOLERANCE_PERCENT};
 
 /// How to calibrate.
@@ -43,6 +47,10 @@ pub struct CalibrateOptions {
     pub quick: bool,
     /// Leave guests out: no KVM is needed.
     pub host_only: bool,
+    /// How long to watch what takes the CPUs of the idle host, in nanoseconds; `None`: a minute, or two seconds if quick.
+    pub noise_ns: Option<Ns>,
+    /// Constants only: no cost of the profile varies, and there is no noise.
+    pub constant: bool,
 }
 
 /// One thing that was timed.
@@ -107,6 +115,8 @@ pub struct Calibration {
     pub measures: Vec<Measure>,
     /// What could not be timed.
     pub skipped: Vec<Skipped>,
+    /// What took the CPUs though nobody asked for it.
+    pub noise: Vec<SeenNoise>,
     /// The simulator's costs, in the order of profile files.
     pub costs: Vec<Cost>,
     /// The profile; [`Profile::to_toml`] gives the file.

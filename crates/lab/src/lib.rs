@@ -130,7 +130,7 @@ mod work;
 pub use calibrate::calibrate;
 pub use calibrate::{
     BASE_PROFILE, CalibrateOptions, Calibration, Conditions, Cost, Distribution, Measure, Origin,
-    Skipped, TOLERANCE_PERCENT,
+    SeenNoise, Skipped, TOLERANCE_PERCENT,
 };
 pub use doctor::{Finding, State, survey};
 pub use error::{Error, Missing, Whom};

@@ -24,7 +24,7 @@ fn what_takes_more_takes_longer() -> Outcome {
 test!("", what_takes_more_takes_longer_on_the_host_alone, || judge(true));
 
 fn judge(host_only: bool) -> Outcome {
-    let options = CalibrateOptions { quick: true, host_only };
+    let options = CalibrateOptions { quick: true, host_only, ..Default::default() };
     // A host under load may turn one pair round; not twice.
     twice(|| -> Result<(), Trouble> {
         let found = measured(calibrate(options, &|| false, &|_| {}))?;
@@ -45,8 +45,9 @@ fn measured(found: Result<Calibration, Error>) -> Result<Calibration, Skip> {
 
 fn structure(found: &Calibration, host_only: bool) {
     for m in &found.measures {
-        let Distribution { n, min_ns, p10_ns, median_ns, p90_ns, max_ns } = m.distribution;
-        let ordered = [min_ns, p10_ns, median_ns, p90_ns, max_ns];
+        let Distribution { n, min_ns, p10_ns, median_ns, p90_ns, p99_ns, max_ns, .. } =
+            m.distribution;
+        let ordered = [min_ns, p10_ns, median_ns, p90_ns, p99_ns, max_ns];
         assert!(n > 0 && ordered.is_sorted(), "{m:?}");
         assert!(median_ns > 0 || m.name.ends_with("clock"), "{m:?}");
     }
@@ -61,6 +62,12 @@ fn structure(found: &Calibration, host_only: bool) {
     let again = Profile::parse("again", &found.profile.to_toml()).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(again, found.profile);
     assert_eq!(again.topology.cpus() as usize, found.facts.cpus.len());
+    let varies = |key: &str| found.profile.costs.spread.contains_key(key);
+    assert!(varies("timer_irq") && varies("timer_program"), "{:?}", found.profile.costs.spread);
+    for noise in &found.noise {
+        let share = noise.took.mean_ns * noise.took.n;
+        assert!(share < noise.watched_ns && !noise.cpus.is_empty(), "{noise:?}");
+    }
     let cpu = again.cpu.expect("the timers' part");
     assert!((100_000..20_000_000).contains(&cpu.tsc_khz), "{cpu:?}");
 }
@@ -89,7 +96,8 @@ test!("", the_callers_wish_ends_it, the_callers_wish_ends_it);
 fn the_callers_wish_ends_it() -> Outcome {
     let asked = AtomicU32::new(0);
     let stop = || asked.fetch_add(1, Ordering::Relaxed) >= 3;
-    let options = CalibrateOptions { quick: true, host_only: vcoop_lab::available().is_err() };
+    let host_only = vcoop_lab::available().is_err();
+    let options = CalibrateOptions { quick: true, host_only, ..Default::default() };
     let found = measured(calibrate(options, &stop, &|_| {}))?;
     assert!(!found.complete && found.measures.len() <= 1, "{:?}", found.measures);
     assert!(found.costs.iter().all(|c| !c.source.is_empty()));

@@ -7,7 +7,7 @@ use vcoop_model::plan::Ns;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::tsc::Clock;
 
-use super::settle::{Blocks, Distribution};
+use super::settle::{Blocks, Distribution, Interruptions};
 use super::{Measure, Skipped};
 use crate::error::Error;
 
@@ -37,6 +37,8 @@ pub(crate) struct Bench<'a> {
     pub(crate) halt_polling_off: bool,
     /// What reading the clock twice costs, in cycles: in every sample, and taken off it.
     pub(crate) floor: u64,
+    /// What interrupts a measuring thread, ticks included.
+    pub(crate) interruptions: Interruptions,
 }
 
 impl std::fmt::Debug for Bench<'_> {
@@ -70,7 +72,7 @@ impl Bench<'_> {
             thread::sleep(BREAK);
         }
         let (stable, n) = (blocks.is_stable(), blocks.len());
-        match blocks.distribution() {
+        match blocks.distribution(&self.interruptions) {
             Some(distribution) => {
                 self.measures.push(Measure { name, about, distribution, blocks: n, stable });
             }

@@ -1,6 +1,8 @@
 //! From measures to the simulator's costs.
 //!
-//! Written as `result = formula`, in medians; every difference stops at 0. `call` is `syscall`; sums
+//! Written as `result = formula`; every difference stops at 0. A cost's constant is the formula of the medians, and each quantile of
+//! its distribution the formula of that quantile of the measures, none below the one before: so the means of what is charged in one go add
+//! up to the mean that was measured. `call` is `syscall`; sums
 //! that cannot be told apart from outside are split as in the base profile, and say so.
 //!
 //! | cost | formula | why |
@@ -26,12 +28,14 @@
 //! the same numbers, and `guest-gate` is what both share.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use vcoop_model::plan::Ns;
 use vcoop_model::profile::{CState, Costs, Cpu, Profile};
+use vcoop_model::quantiles::{LEVELS, Quantiles};
 
-use super::{Measure, settle::Distribution};
+use super::{Measure, SeenNoise, settle::Distribution};
 use crate::facts::HostFacts;
 
 /// Where a cost that cannot be measured comes from.
@@ -57,8 +61,11 @@ pub enum Origin {
 pub struct Cost {
     /// Its key in profile files.
     pub key: String,
-    /// Its value, in nanoseconds.
+    /// Its constant, in nanoseconds.
     pub ns: Ns,
+    /// How it is spread, where that was measured, in nanoseconds.
+    #[serde(rename = "quantiles_ns", skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Quantiles>,
     /// How it is known.
     pub origin: Origin,
     /// Where it is from, as the profile file says it.
@@ -77,7 +84,17 @@ pub(crate) struct Known<'a> {
     pub(crate) base: &'a Profile,
     /// The CPU's timers, and where that is from.
     pub(crate) cpu: &'a (Cpu, String),
+    /// What took the CPUs though nobody asked for it.
+    pub(crate) noise: &'a [SeenNoise],
+    /// Constants only.
+    pub(crate) constant: bool,
 }
+
+/// What the way out of the first idle state goes by, until its name is known.
+const IDLE_EXIT: &str = "cstate";
+
+/// Which of the quantiles is the median.
+const MEDIAN: usize = 2;
 
 /// One value on its way to a cost.
 #[derive(Clone, Debug)]
@@ -89,25 +106,60 @@ struct Value {
     of: Option<&'static str>,
 }
 
+/// What is known, at one quantile of all measures.
+#[derive(Clone, Copy, Debug)]
+struct At<'a> {
+    known: &'a Known<'a>,
+    level: usize,
+    /// What became of the medians, at another quantile.
+    medians: Option<&'a Values>,
+}
+
 impl Known<'_> {
     fn seen(&self, name: &str) -> Option<Distribution> {
         self.measures.iter().find(|m| m.name == name).map(|m| m.distribution)
-    }
-
-    /// A median.
-    fn m(&self, name: &str) -> Option<Ns> {
-        self.seen(name).map(|d| d.median_ns)
     }
 
     fn base(&self, key: &str) -> Ns {
         self.base.costs.entries().into_iter().find(|(k, _)| *k == key).map_or(0, |(_, ns)| ns)
     }
 
-    /// Splits a sum as the base profile does.
+    /// The values of all costs, and how each is spread.
+    fn values(&self) -> (Values, BTreeMap<&'static str, Quantiles>) {
+        let medians = At { known: self, level: MEDIAN, medians: None }.values();
+        let at = |level| At { known: self, level, medians: Some(&medians) }.values();
+        let levels: [Values; LEVELS] = std::array::from_fn(at);
+        let mut spread = BTreeMap::new();
+        for (key, value) in medians.0.iter().filter(|_| !self.constant) {
+            let ns = levels.each_ref().map(|values| values.get(key).unwrap_or(0).min(MAX_NS));
+            // The median stays what the constant is.
+            let below = ns[..MEDIAN].iter().map(|ns| (*ns).min(value.ns));
+            let ns: Vec<Ns> = below.chain(ns[MEDIAN..].iter().copied()).collect();
+            let quantiles = Quantiles::ascending(ns.try_into().unwrap_or_default());
+            if quantiles.values() != [value.ns; LEVELS] {
+                spread.insert(*key, quantiles);
+            }
+        }
+        (medians, spread)
+    }
+}
+
+impl At<'_> {
+    /// What was measured, at this quantile.
+    fn m(&self, name: &str) -> Option<Ns> {
+        self.known.seen(name).map(|d| d.quantiles()[self.level])
+    }
+
+    fn base(&self, key: &str) -> Ns {
+        self.known.base(key)
+    }
+
+    /// Splits a sum: in the median as the base profile does; what it is longer at times is the first's.
     fn split(&self, sum: Ns, first: &str, second: &str) -> (Ns, Ns) {
         let (a, b) = (self.base(first), self.base(second));
-        let part = sum * a / (a + b).max(1);
-        (part, sum - part)
+        let typical = self.medians.and_then(|medians| medians.get(second));
+        let second = typical.unwrap_or(sum - sum * a / (a + b).max(1)).min(sum);
+        (sum - second, second)
     }
 
     /// Every cost that can be worked out here, in an order in which each finds what it builds on.
@@ -150,7 +202,7 @@ impl Known<'_> {
     /// Out of the guest and back.
     fn exits(&self, v: &mut Values) {
         let Some(gate) = self.m("guest-gate") else { return };
-        let trap = if self.software {
+        let trap = if self.known.software {
             Some((gate, "guest-gate"))
         } else {
             self.m("exit-cpuid").map(|ns| (ns.saturating_sub(gate), "exit-cpuid"))
@@ -158,7 +210,12 @@ impl Known<'_> {
         let received = v.get("ipi_receive").unwrap_or(0);
         let gap =
             self.m("exit-interrupt").map(|ns| (ns.saturating_sub(received), "exit-interrupt"));
-        let Some((bare, of)) = [trap, gap].into_iter().flatten().min() else { return };
+        // Which way is the cheapest, the medians say.
+        let typical = self.medians.and_then(|medians| medians.find("exit")?.of);
+        let ways = [trap, gap].into_iter().flatten();
+        let Some((bare, of)) = ways.filter(|way| typical.is_none_or(|of| of == way.1)).min() else {
+            return;
+        };
         let formula = match of {
             "exit-interrupt" => "exit-interrupt - ipi_receive, split as in xeon-server",
             "guest-gate" => "guest-gate (ring 0 is emulated), split as in xeon-server",
@@ -168,8 +225,9 @@ impl Known<'_> {
         v.derived("exit", exit, formula, Some(of));
         v.derived("entry", entry, formula, Some(of));
         // Where ring 0 is emulated, the way there is part of what an exit costs.
-        let round = if self.software { bare } else { gate + bare };
-        let kinds: [(&str, &str, &'static str); 4] = [
+        let software = self.known.software;
+        let round = if software { bare } else { gate + bare };
+        let kinds: [(&'static str, &'static str, &'static str); 4] = [
             ("handle_timer_msr", "exit-timer-msr", "exit-timer-msr"),
             ("handle_icr", "exit-icr", "exit-icr"),
             ("handle_eoi", "exit-eoi", "exit-eoi, with no interrupt in service,"),
@@ -180,10 +238,9 @@ impl Known<'_> {
             ),
         ];
         for (key, name, what) in kinds {
-            let Some(measure) = self.measures.iter().find(|m| m.name == name) else { continue };
-            let ns = measure.distribution.median_ns.saturating_sub(round);
-            let less = if self.software { "exit and entry" } else { "guest-gate, exit and entry" };
-            v.measured(key, Some(ns), format!("{what} less {less}"), measure.name);
+            let ns = self.m(name).map(|ns| ns.saturating_sub(round));
+            let less = if software { "exit and entry" } else { "guest-gate, exit and entry" };
+            v.measured(key, ns, format!("{what} less {less}"), name);
         }
     }
 
@@ -251,8 +308,17 @@ impl Known<'_> {
                            guest_irq, guest_wakeup, guest_switch and exit";
             v.derived("handle_hlt", cycle.saturating_sub(rest), formula, Some("halt-cycle-cpu"));
         }
+        if let Some(wake) = self.m("wake-idle") {
+            let keys = ["wakeup", "ipi_send", "ipi_flight", "ipi_receive", "context_switch"];
+            let ns = wake.saturating_sub(sum(v, &keys) + self.m("syscall").unwrap_or(0));
+            let formula = "wake-idle less syscall, wakeup, ipi_send, ipi_flight, ipi_receive and \
+                           context_switch";
+            v.derived(IDLE_EXIT, ns, formula, Some("wake-idle"));
+        }
     }
+}
 
+impl Known<'_> {
     /// What the source says of a measure.
     fn evidence(&self, value: &Value) -> String {
         let seen = value.of.and_then(|name| Some((name, self.seen(name)?)));
@@ -260,7 +326,10 @@ impl Known<'_> {
         let evidence = seen.map_or_else(String::new, |(name, d)| {
             let of = if plain { String::new() } else { format!("; {name}") };
             let (n, median, p10, p90) = (d.n, d.median_ns, d.p10_ns, d.p90_ns);
-            format!("{of}: n={n}, median {median} ns, p10..p90 {p10}..{p90} ns")
+            format!(
+                "{of}: n={n}, median {median} ns, p10..p90 {p10}..{p90} ns, mean {} ns",
+                d.mean_ns
+            )
         });
         let word = if value.origin == Origin::Measured {
             "measured by vcoop calibrate"
@@ -272,18 +341,19 @@ impl Known<'_> {
 
     /// All costs, and the idle states.
     pub(crate) fn costs(&self) -> (Vec<Cost>, Vec<CState>) {
-        let values = self.values();
+        let (values, spread) = self.values();
         let mut costs: Vec<Cost> = Vec::new();
         for (key, base) in self.base.costs.entries() {
             let of = |value: &Value| Cost {
                 key: key.to_owned(),
                 ns: value.ns.min(MAX_NS),
+                spread: spread.get(key).copied(),
                 origin: value.origin,
                 source: self.evidence(value),
             };
             costs.push(values.find(key).map_or_else(|| self.assumed(key, base), of));
         }
-        let (states, sources) = self.idle(&values);
+        let (states, sources) = self.idle(&values, &spread);
         costs.extend(sources);
         (costs, states)
     }
@@ -293,11 +363,15 @@ impl Known<'_> {
             "assumed: as {BASE_PROFILE}; vcoop calibrate could not measure it {}",
             self.place
         );
-        Cost { key: key.to_owned(), ns, origin: Origin::Assumed, source }
+        Cost { key: key.to_owned(), ns, spread: None, origin: Origin::Assumed, source }
     }
 
     /// The driver's idle states that halt, the first with its measured way out.
-    fn idle(&self, values: &Values) -> (Vec<CState>, Vec<Cost>) {
+    fn idle(
+        &self,
+        values: &Values,
+        spread: &BTreeMap<&str, Quantiles>,
+    ) -> (Vec<CState>, Vec<Cost>) {
         let idle = &self.facts.idle;
         let mut states: Vec<CState> = Vec::new();
         for state in idle.states.iter().filter(|s| !s.is_poll() && !s.disabled) {
@@ -325,21 +399,9 @@ impl Known<'_> {
         }
         let mut sources: Vec<(String, Origin)> =
             states.iter().map(|_| (stated.clone(), Origin::Assumed)).collect();
-        let get = |key: &str| values.get(key).unwrap_or_else(|| self.base(key));
-        if let Some(wake) = self.m("wake-idle") {
-            let keys = ["wakeup", "ipi_send", "ipi_flight", "ipi_receive", "context_switch"];
-            let charged: Ns = keys.iter().map(|key| get(key)).sum();
-            let ns = wake.saturating_sub(charged + self.m("syscall").unwrap_or(0));
-            let value = Value {
-                ns,
-                origin: Origin::Derived,
-                formula: "wake-idle less syscall, wakeup, ipi_send, ipi_flight, ipi_receive and \
-                          context_switch"
-                    .into(),
-                of: Some("wake-idle"),
-            };
-            sources[0] = (self.evidence(&value), Origin::Derived);
-            states[0].exit_ns = ns.min(MAX_NS);
+        if let Some(value) = values.find(IDLE_EXIT) {
+            sources[0] = (self.evidence(value), Origin::Derived);
+            states[0].exit_ns = value.ns.min(MAX_NS);
             let mut last = 0;
             for state in &mut states {
                 last = state.exit_ns.max(last);
@@ -352,6 +414,7 @@ impl Known<'_> {
             );
         }
         let costs = states.iter().zip(sources).map(|(state, (source, origin))| Cost {
+            spread: spread.get(IDLE_EXIT).copied().filter(|_| origin == Origin::Derived),
             key: format!("cstate.{}", state.name),
             ns: state.exit_ns,
             origin,
@@ -370,7 +433,9 @@ impl Known<'_> {
         let (costs, cstates) = self.costs();
         let ns = |key: &str| costs.iter().find(|c| c.key == key).map_or(0, |c| c.ns);
         let mut profile = self.base.clone();
-        profile.costs = Costs { cstates, ..self.base.costs.with(ns) };
+        let varying = costs.iter().filter_map(|c| Some((c.key.clone(), c.spread?)));
+        let spread = varying.collect();
+        profile.costs = Costs { cstates, spread, ..self.base.costs.with(ns) };
         profile.cpu = Some(self.cpu.0);
         // A distance, which cannot be 0.
         profile.costs.voluntary_point_ns = profile.costs.voluntary_point_ns.max(1);
@@ -391,6 +456,12 @@ impl Known<'_> {
         };
         profile.sources = costs.iter().map(|c| (c.key.clone(), c.source.clone())).collect();
         profile.sources.insert("cpu".to_owned(), self.cpu.1.clone());
+        profile.noise.clear();
+        for seen in self.noise.iter().filter(|_| !self.constant) {
+            let noise = seen.noise();
+            profile.sources.insert(format!("noise.{}", noise.name), seen.source(self.place));
+            profile.noise.push(noise);
+        }
         (costs, profile)
     }
 }

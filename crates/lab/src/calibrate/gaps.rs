@@ -7,7 +7,7 @@ use std::thread;
 
 use vcoop_model::plan::Ns;
 use vcoop_threads::clock::{monotonic, sleep_until};
-use vcoop_threads::tsc::tsc;
+use vcoop_threads::tsc::{Clock, tsc};
 
 use super::bench::{BLOCK_NS, Bench, Finally};
 use super::host::prepare;
@@ -16,13 +16,13 @@ use crate::error::{Error, Whom};
 
 /// A time in which the thread did not run.
 #[derive(Clone, Copy, Debug)]
-struct Gap {
-    from: u64,
+pub(crate) struct Gap {
+    pub(crate) from: u64,
     to: u64,
 }
 
 impl Gap {
-    fn len(self) -> u64 {
+    pub(crate) fn len(self) -> u64 {
         self.to - self.from
     }
 }
@@ -45,33 +45,45 @@ pub(crate) fn least(b: &Bench<'_>) -> u64 {
 }
 
 /// Gaps from now until `until`.
-fn spin(until: u64, least: u64, mut each: impl FnMut(Gap)) {
+pub(crate) fn spin(until: u64, least: u64, mut each: impl FnMut(Gap)) {
     let mut last = tsc();
     while last < until {
         let now = tsc();
         if now - last > least {
             each(Gap { from: last, to: now });
+            // What was done about it is no gap.
+            last = tsc();
+        } else {
+            last = now;
         }
-        last = now;
     }
 }
 
 /// The tick is what comes back after a tick's period; other interrupts do not.
 fn tick(b: &mut Bench<'_>, tick_ns: Ns, least: u64) -> Result<(), Error> {
-    /// How far the tick's interrupt may be from its time.
-    const JITTER_NS: Ns = 30_000;
-    // Long enough for some ticks, short enough to leave real-time throttling alone.
-    let block = (tick_ns * 24).clamp(40_000_000, 240_000_000);
-    let block = b.clock.to_cycles(block);
-    // Longer ones are other real-time threads, which may well be woken at a tick's time.
-    let longest = b.clock.to_cycles(100_000);
-    let (period, jitter) = (b.clock.to_cycles(tick_ns), b.clock.to_cycles(JITTER_NS));
+    let block = b.clock.to_cycles(tick_block(tick_ns));
+    let clock = b.clock;
     b.measure("tick", "a spinning thread's gaps that repeat with the tick's period", |out| {
         let mut gaps = Vec::new();
-        spin(tsc() + block, least, |gap| gaps.extend(Some(gap).filter(|g| g.len() <= longest)));
-        out.extend(ticks(&gaps, period, jitter).into_iter().map(Gap::len));
+        spin(tsc() + block, least, |gap| gaps.push(gap));
+        out.extend(ticks_among(clock, gaps.into_iter(), tick_ns).into_iter().map(Gap::len));
         Ok(())
     })
+}
+
+/// Long enough for some ticks, short enough to leave real-time throttling alone.
+pub(crate) fn tick_block(tick_ns: Ns) -> Ns {
+    (tick_ns * 24).clamp(40_000_000, 240_000_000)
+}
+
+/// Those of some gaps, ascending, that are ticks.
+pub(crate) fn ticks_among(clock: Clock, gaps: impl Iterator<Item = Gap>, tick_ns: Ns) -> Vec<Gap> {
+    /// How far the tick's interrupt may be from its time.
+    const JITTER_NS: Ns = 30_000;
+    // Longer ones are other real-time threads, which may well be woken at a tick's time.
+    let longest = clock.to_cycles(100_000);
+    let gaps: Vec<Gap> = gaps.filter(|gap| gap.len() <= longest).collect();
+    ticks(&gaps, clock.to_cycles(tick_ns), clock.to_cycles(JITTER_NS))
 }
 
 /// The gaps that lie where, counted modulo the period, the most periods have one; of each period

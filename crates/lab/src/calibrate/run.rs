@@ -15,7 +15,8 @@ use vcoop_threads::tsc::{Clock, measured_khz};
 
 use super::bench::Bench;
 use super::costs::{BASE_PROFILE, Known};
-use super::{CalibrateOptions, Calibration, Conditions, gaps, guest, host};
+use super::settle::Interruptions;
+use super::{CalibrateOptions, Calibration, Conditions, gaps, guest, host, noise};
 use crate::environment::{self, NoDeepIdle, has_reliable_tsc};
 use crate::error::{Error, Missing, Whom};
 use crate::facts::{HostFacts, Root, host_facts, timers};
@@ -23,6 +24,9 @@ use crate::run::{available, one_at_a_time, tsc_khz};
 
 /// Most time for one measurement, in full and quick.
 const BUDGET_NS: (Ns, Ns) = (1_400_000_000, 260_000_000);
+
+/// How long noise is watched for, in full and quick.
+const NOISE_NS: (Ns, Ns) = (60_000_000_000, 2_000_000_000);
 
 /// Measures this host's costs. `stop` is asked between blocks of some 40 ms; when it answers true
 /// the result holds what was measured until then. `progress` hears the name of each measurement as
@@ -73,6 +77,7 @@ fn measure(
     let (cpu, other) = cpus(&facts);
     let fifo = Attributes::from_policy(&Policy::Fifo(1)).set(0).is_ok();
     host::prepare(cpu, fifo, 0)?;
+    let watch_ns = options.noise_ns.unwrap_or(if options.quick { NOISE_NS.1 } else { NOISE_NS.0 });
     let mut bench = Bench {
         clock: Clock::new(0, khz),
         cpu,
@@ -85,7 +90,10 @@ fn measure(
         fifo,
         halt_polling_off: true,
         floor: 0,
+        interruptions: Interruptions::default(),
     };
+    host::clock(&mut bench)?;
+    let noise = noise::watch(&mut bench, facts.tick_ns.value, watch_ns)?;
     host::measure(&mut bench)?;
     gaps::measure(&mut bench, facts.tick_ns.value)?;
     let mut held = false;
@@ -123,6 +131,8 @@ fn measure(
         place: &place,
         base: &base,
         cpu: &cpu,
+        noise: &noise,
+        constant: options.constant,
     };
     let (costs, profile) = known.profile();
     let again = Profile::parse("calibrated", &profile.to_toml());
@@ -131,7 +141,17 @@ fn measure(
         return Err(unreadable(&why));
     }
     let Bench { measures, skipped, .. } = bench;
-    Ok(Calibration { facts, kvm: flavour, conditions, measures, skipped, costs, profile, complete })
+    Ok(Calibration {
+        facts,
+        kvm: flavour,
+        conditions,
+        measures,
+        skipped,
+        noise,
+        costs,
+        profile,
+        complete,
+    })
 }
 
 fn unreadable(why: &str) -> Error {

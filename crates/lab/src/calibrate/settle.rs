@@ -7,6 +7,7 @@
 
 use serde::Serialize;
 use vcoop_model::plan::Ns;
+use vcoop_model::quantiles::LEVELS;
 
 /// Blocks whose medians must agree.
 pub(crate) const AGREE: usize = 3;
@@ -30,24 +31,83 @@ pub struct Distribution {
     pub median_ns: Ns,
     /// 90 % are at most this.
     pub p90_ns: Ns,
+    /// 99 % are at most this. This and what follows is of few samples where there are few.
+    pub p99_ns: Ns,
+    /// 99.9 % are at most this.
+    pub p999_ns: Ns,
+    /// 99.99 % are at most this.
+    pub p9999_ns: Ns,
     /// Largest seen: an observation, not a bound.
     pub max_ns: Ns,
+    /// The mean.
+    pub mean_ns: Ns,
+    /// How many more there were, the longest of all, which are taken to have been interrupted.
+    pub interrupted: u64,
 }
 
 impl Distribution {
     /// Of these samples, which it sorts; `None` of none.
     pub(crate) fn of(samples: &mut [Ns]) -> Option<Self> {
+        Self::uninterrupted(samples, &Interruptions::default())
+    }
+
+    /// Of samples that were timed on a CPU with such interruptions. The simulator has these apart (ticks, noise): the
+    /// longest samples are left out while there are no more of them, that far above the median, than interruptions of
+    /// at least a quarter of that are expected in the time of all samples. A quarter, because in a guest an interruption
+    /// costs an exit and an entry besides, twice or three times of itself.
+    pub(crate) fn uninterrupted(samples: &mut [Ns], by: &Interruptions) -> Option<Self> {
         samples.sort_unstable();
+        let sum: Ns = samples.iter().sum();
+        let median = *samples.get(samples.len().saturating_sub(1) / 2)?;
+        let longest = samples[samples.len() / 2..].iter().rev().zip(1..);
+        let hit = longest
+            .take_while(|(ns, k)| f64::from(*k) <= by.expected(sum, (**ns - median.min(**ns)) / 4))
+            .count();
+        let samples = &samples[..samples.len() - hit];
         let (first, last) = (*samples.first()?, *samples.last()?);
-        let quantile = |percent: usize| samples[(samples.len() - 1) * percent / 100];
+        let quantile = |per_10_000: usize| samples[(samples.len() - 1) * per_10_000 / 10_000];
         Some(Self {
             n: samples.len() as u64,
             min_ns: first,
-            p10_ns: quantile(10),
-            median_ns: quantile(50),
-            p90_ns: quantile(90),
+            p10_ns: quantile(1_000),
+            median_ns: quantile(5_000),
+            p90_ns: quantile(9_000),
+            p99_ns: quantile(9_900),
+            p999_ns: quantile(9_990),
+            p9999_ns: quantile(9_999),
             max_ns: last,
+            mean_ns: samples.iter().sum::<Ns>() / samples.len() as Ns,
+            interrupted: hit as u64,
         })
+    }
+
+    /// The quantiles that profiles have, in their order.
+    pub(crate) fn quantiles(&self) -> [Ns; LEVELS] {
+        let Self { min_ns, p10_ns, median_ns, p90_ns, p99_ns, p999_ns, p9999_ns, max_ns, .. } =
+            *self;
+        [min_ns, p10_ns, median_ns, p90_ns, p99_ns, p999_ns, p9999_ns, max_ns]
+    }
+}
+
+/// What interrupts a CPU that is measured.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Interruptions {
+    /// How long each took, ascending.
+    took: Vec<Ns>,
+    /// In how long they were seen.
+    watched_ns: Ns,
+}
+
+impl Interruptions {
+    pub(crate) fn new(mut took: Vec<Ns>, watched_ns: Ns) -> Self {
+        took.sort_unstable();
+        Self { took, watched_ns }
+    }
+
+    /// How many of at least this length come in so long.
+    fn expected(&self, ns: Ns, at_least: Ns) -> f64 {
+        let n = self.took.len() - self.took.partition_point(|took| *took < at_least);
+        n as f64 * ns as f64 / self.watched_ns.max(1) as f64
     }
 }
 
@@ -96,9 +156,9 @@ impl Blocks {
         self.medians.len()
     }
 
-    /// All of it; `None` if there is no sample.
-    pub(crate) fn distribution(mut self) -> Option<Distribution> {
-        Distribution::of(&mut self.samples)
+    /// All of it, on a CPU with such interruptions; `None` if there is no sample.
+    pub(crate) fn distribution(mut self, by: &Interruptions) -> Option<Distribution> {
+        Distribution::uninterrupted(&mut self.samples, by)
     }
 }
 
@@ -131,8 +191,22 @@ mod tests {
             blocks.push(&mut [100, 110, 90]);
         }
         assert!(blocks.is_stable());
-        let d = blocks.distribution().unwrap();
+        let d = blocks.distribution(&Interruptions::default()).unwrap();
         assert_eq!((d.n, d.min_ns, d.median_ns, d.max_ns), (9, 90, 100, 110));
+    }
+
+    #[test]
+    fn interrupted_samples_are_left_out() {
+        let mut samples = vec![1_000; 980];
+        samples.extend([30_000; 10]);
+        samples.extend([5_000; 10]);
+        // In 12.9 ms there were 100 of 29 us and 400 of 1 us: in the 1.33 ms of all samples 10 and 41.
+        let took = [vec![29_000; 100], vec![900; 400]].concat();
+        let by = Interruptions::new(took, 12_900_000);
+        let d = Distribution::uninterrupted(&mut samples, &by).unwrap();
+        assert_eq!((d.n, d.max_ns, d.interrupted), (990, 5_000, 10), "5 us are a slow path");
+        let d = Distribution::uninterrupted(&mut [5, 6, 7], &Interruptions::new(vec![9; 9], 1));
+        assert_eq!(d.map(|d| d.n), Some(1), "never more than half and one");
     }
 
     #[test]
@@ -140,6 +214,8 @@ mod tests {
         let mut samples: Vec<Ns> = (0..=100).rev().collect();
         let d = Distribution::of(&mut samples).unwrap();
         assert_eq!((d.p10_ns, d.median_ns, d.p90_ns), (10, 50, 90));
+        assert_eq!(d.quantiles(), [0, 10, 50, 90, 99, 99, 99, 100]);
+        assert_eq!(d.mean_ns, 50);
         assert_eq!(Distribution::of(&mut []), None);
     }
 }

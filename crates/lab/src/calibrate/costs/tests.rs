@@ -1,5 +1,7 @@
 use std::path::Path;
 
+use vcoop_model::profile::NoiseBy;
+
 use super::*;
 
 fn measure(name: &'static str, ns: Ns) -> Measure {
@@ -9,7 +11,12 @@ fn measure(name: &'static str, ns: Ns) -> Measure {
         p10_ns: ns,
         median_ns: ns,
         p90_ns: ns + 1,
-        max_ns: ns + 2,
+        p99_ns: ns + 2,
+        p999_ns: ns + 3,
+        p9999_ns: ns + 4,
+        max_ns: ns * 20,
+        mean_ns: ns,
+        interrupted: 0,
     };
     Measure { name, about: "", distribution, blocks: 4, stable: true }
 }
@@ -57,7 +64,15 @@ fn known<R>(
     let base = Profile::load(BASE_PROFILE).unwrap();
     let place = "a test, Linux 0, 2026-01-01";
     let cpu = (CPU, "assumed: a test's".to_owned());
-    with(Known { measures: &measures, facts: &facts, software, place, base: &base, cpu: &cpu })
+    let constant = false;
+    let noise = &[SeenNoise {
+        by: NoiseBy::Threads,
+        took: measure("", 30_000).distribution,
+        watched_ns: 1_000_000_000,
+        cpus: vec![1],
+    }];
+    let (measures, facts, base, cpu) = (&*measures, &facts, &base, &cpu);
+    with(Known { measures, facts, software, place, base, cpu, noise, constant })
 }
 
 fn cost(costs: &[Cost], key: &str) -> Ns {
@@ -106,7 +121,7 @@ fn the_profile_reads_back_as_it_was_written() {
                 Profile::parse("again", &profile.to_toml()).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(again, profile);
             assert!(profile.sources.contains_key("cpu"));
-            assert_eq!(costs.len() + 1, profile.sources.len());
+            assert_eq!(costs.len() + 1 + profile.noise.len(), profile.sources.len());
             for (key, ns) in profile.costs.entries() {
                 assert_eq!(cost(&costs, key), ns, "{key}");
             }
@@ -128,7 +143,7 @@ fn what_was_not_measured_is_the_base_profiles_and_says_so() {
         let tick = costs.iter().find(|c| c.key == "tick").unwrap();
         assert_eq!((tick.ns, tick.origin), (2_000, Origin::Measured));
         let said = "measured by vcoop calibrate on a test, Linux 0, 2026-01-01: tick: \
-                    n=100, median 2000 ns, p10..p90 2000..2001 ns";
+                    n=100, median 2000 ns, p10..p90 2000..2001 ns, mean 2000 ns";
         assert_eq!(tick.source, said);
     });
 }
@@ -140,5 +155,47 @@ fn the_way_out_of_idle_is_what_waking_takes_more() {
         assert_eq!(profile.costs.cstates[0].name, "HLT", "this machine names none");
         // 5000 less the call and 800 + 550 + 700 + 1000.
         assert_eq!(cost(&costs, "cstate.HLT"), 1_850);
+    });
+}
+
+#[test]
+fn every_quantile_is_the_formula_of_that_quantile() {
+    known(false, &MEASURES, |known| {
+        let (_, profile) = known.profile();
+        let of = |key: &str| profile.costs.spread[key].values();
+        // ns, ns + 1 from 90 %, ..., 20 times as much at most.
+        assert_eq!(of("timer_irq"), [1_000, 1_000, 1_000, 1_001, 1_002, 1_003, 1_004, 20_000]);
+        // All less the same of `syscall`, whose largest is 2000.
+        assert_eq!(of("timer_program"), [300, 300, 300, 300, 300, 300, 300, 6_000]);
+        // Exit and entry are one measure: what that is longer at times is the exit's.
+        assert_eq!(of("exit")[7] + profile.costs.entry_ns, 20 * 1_000);
+        assert!(!profile.costs.spread.contains_key("entry"));
+        assert!(!profile.costs.spread.contains_key("migration_refill"), "assumed");
+        assert_eq!(of("cstate.HLT")[2], profile.costs.cstates[0].exit_ns);
+        for (key, ns) in profile.costs.entries() {
+            let median = profile.costs.spread.get(key).map_or(ns, |spread| spread.values()[2]);
+            assert_eq!(median, ns, "{key}");
+        }
+    });
+}
+
+#[test]
+fn noise_has_its_rate_and_its_source() {
+    known(false, &MEASURES, |known| {
+        let (_, profile) = known.profile();
+        let [noise] = &profile.noise[..] else { panic!("{:?}", profile.noise) };
+        assert_eq!((noise.by, noise.period_ns), (NoiseBy::Threads, 10_000_000), "100 in a second");
+        assert_eq!(noise.takes.values()[7], 600_000);
+        let source = &profile.sources["noise.threads"];
+        assert!(source.starts_with("measured by vcoop calibrate on a test"), "{source}");
+    });
+}
+
+#[test]
+fn constants_vary_in_nothing() {
+    known(false, &MEASURES, |known| {
+        let (_, profile) = Known { constant: true, ..known }.profile();
+        assert!(profile.costs.spread.is_empty() && profile.noise.is_empty());
+        assert_eq!(profile.costs.timer_irq_ns, 1_000);
     });
 }

@@ -1,0 +1,58 @@
+//! Noise of a host, as it was seen and as a profile has it.
+
+use serde::Serialize;
+use vcoop_model::plan::Ns;
+use vcoop_model::profile::{Noise, NoiseBy};
+use vcoop_model::quantiles::Quantiles;
+
+use super::settle::Distribution;
+
+/// Noise that was seen, and the time in which it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SeenNoise {
+    /// What it is made of.
+    pub by: NoiseBy,
+    /// The times that it took the CPU, in nanoseconds.
+    #[serde(flatten)]
+    pub took: Distribution,
+    /// How long was watched, all CPUs together.
+    pub watched_ns: Ns,
+    /// CPUs that were.
+    pub cpus: Vec<u32>,
+}
+
+impl SeenNoise {
+    /// Mean time from one to the next.
+    pub fn period_ns(&self) -> Ns {
+        self.watched_ns / self.took.n.max(1)
+    }
+
+    /// As a profile has it.
+    pub(crate) fn noise(&self) -> Noise {
+        let name = match self.by {
+            NoiseBy::Interrupts => "interrupts",
+            NoiseBy::Threads => "threads",
+        };
+        Noise {
+            name: name.to_owned(),
+            by: self.by,
+            period_ns: self.period_ns(),
+            takes: Quantiles::ascending(self.took.quantiles()),
+        }
+    }
+
+    /// Where it is from, as the profile says it.
+    pub(crate) fn source(&self, place: &str) -> String {
+        let Self { took, watched_ns, cpus, .. } = self;
+        let seconds = watched_ns / 1_000_000_000;
+        let of = match self.by {
+            NoiseBy::Interrupts => "without a context switch, ticks left out",
+            NoiseBy::Threads => "with a context switch",
+        };
+        format!(
+            "measured by vcoop calibrate on {place}: gaps {of} in {seconds} s of a thread of nice 19 that spun on CPUs {cpus:?} by \
+             turns; n={}, mean {} ns",
+            took.n, took.mean_ns
+        )
+    }
+}
