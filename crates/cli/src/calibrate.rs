@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 use vcoop_lab::{
-    BASE_PROFILE, CalibrateOptions, Calibration, Error, Measure, Origin, TOLERANCE_PERCENT,
-    calibrate,
+    BASE_PROFILE, CalibrateOptions, Calibration, Error, Measure, Origin, SeenNoise,
+    TOLERANCE_PERCENT, calibrate,
 };
 use vcoop_model::profile::NoiseBy;
 
@@ -17,6 +17,9 @@ use crate::failure::Failure;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print};
 use crate::scenario::time;
+
+/// An idle host's threads take less than this of its CPUs.
+const BUSY_PERMILLE: u64 = 20;
 
 /// The document of `--json`.
 #[derive(Serialize)]
@@ -197,6 +200,14 @@ fn notes(found: &Calibration, args: &CalibrateArgs) {
         note(&format!(
             "the host was not idle (load average {}): idle wake-ups are wake-ups over its work",
             c.load_average
+        ));
+    }
+    let threads = found.noise.iter().find(|seen| seen.by == NoiseBy::Threads);
+    if let Some(permille) = threads.map(SeenNoise::permille).filter(|n| *n > BUSY_PERMILLE) {
+        let percent = permille as f64 / 10.0;
+        note(&format!(
+            "the host was not idle: threads took {percent} % of its CPUs while noise was watched, and are in the profile's \
+             noise"
         ));
     }
     if found.facts.is_guest {

@@ -7,6 +7,9 @@ use vcoop_model::quantiles::Quantiles;
 
 use super::settle::Distribution;
 
+/// Longest time that a profile takes.
+const LONGEST_NS: Ns = 4_000_000_000;
+
 /// Noise that was seen, and the time in which it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SeenNoise {
@@ -27,6 +30,11 @@ impl SeenNoise {
         self.watched_ns / self.took.n.max(1)
     }
 
+    /// Part of the watched time that it took, in permille.
+    pub fn permille(&self) -> u64 {
+        self.took.n * self.took.mean_ns * 1_000 / self.watched_ns.max(1)
+    }
+
     /// As a profile has it.
     pub(crate) fn noise(&self) -> Noise {
         let name = match self.by {
@@ -37,7 +45,7 @@ impl SeenNoise {
             name: name.to_owned(),
             by: self.by,
             period_ns: self.period_ns(),
-            takes: Quantiles::ascending(self.took.quantiles()),
+            takes: Quantiles::ascending(self.took.quantiles().map(|ns| ns.min(LONGEST_NS))),
         }
     }
 

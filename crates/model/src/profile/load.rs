@@ -33,6 +33,9 @@ const BUILTIN: [(&str, &str); 4] = [
 /// Largest single cost taken: 100 ms. Anything above is a slip of the unit.
 const MAX_COST: i64 = 100_000_000;
 
+/// Longest time of a distribution: 4 s. A machine that is itself a guest may stand still for long.
+const MAX_SPREAD: i64 = 4_000_000_000;
+
 impl Profile {
     /// What machine it is of, and where its numbers are from, in a line.
     pub fn origin(&self) -> String {
@@ -178,21 +181,21 @@ table! {
     /// How a cost is spread: quantiles of what it takes, in nanoseconds.
     struct SpreadKeys {
         /// The least.
-        min: At<Int<0, MAX_COST>>,
+        min: At<Int<0, MAX_SPREAD>>,
         /// One of ten is at most this.
-        p10: At<Int<0, MAX_COST>>,
+        p10: At<Int<0, MAX_SPREAD>>,
         /// Half are.
-        p50: At<Int<0, MAX_COST>>,
+        p50: At<Int<0, MAX_SPREAD>>,
         /// 90 % are.
-        p90: At<Int<0, MAX_COST>>,
+        p90: At<Int<0, MAX_SPREAD>>,
         /// 99 % are.
-        p99: At<Int<0, MAX_COST>>,
+        p99: At<Int<0, MAX_SPREAD>>,
         /// 99.9 % are.
-        p999: At<Int<0, MAX_COST>>,
+        p999: At<Int<0, MAX_SPREAD>>,
         /// 99.99 % are.
-        p9999: At<Int<0, MAX_COST>>,
+        p9999: At<Int<0, MAX_SPREAD>>,
         /// The largest.
-        max: At<Int<0, MAX_COST>>,
+        max: At<Int<0, MAX_SPREAD>>,
     }
 }
 
