@@ -225,8 +225,9 @@ impl World<'_> {
         pc.vcpu = thread.vcpu;
         self.tracks.runs(p, thread.work.label, self.clock.now());
         let pc = &mut self.pcpus[p as usize];
-        let ns =
-            self.costs.of(CostKey::ContextSwitch) + std::mem::take(&mut pc.extra) + self.switch_in(p, next);
+        let ns = self.costs.of(CostKey::ContextSwitch)
+            + std::mem::take(&mut pc.extra)
+            + self.switch_in(p, next);
         self.ticks.start(p, &self.host, &mut self.clock);
         self.begin(p, Segment::Switch, ns);
     }

@@ -97,7 +97,8 @@ impl World<'_> {
     /// Something for a pCPU that polls: a wake-up, or somebody else who wants it.
     pub(crate) fn poll_sees(&mut self, p: u32) {
         if self.pcpus[p as usize].segment == Segment::Poll {
-            self.clock.hasten(Event::Segment(p), self.clock.now() + self.costs.of(CostKey::PollNotice));
+            self.clock
+                .hasten(Event::Segment(p), self.clock.now() + self.costs.of(CostKey::PollNotice));
         }
     }
 
