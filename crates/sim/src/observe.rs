@@ -1,7 +1,7 @@
 //! Tells an observer what the engine does. A run that nobody watches pays a test of one flag where
 //! something changes, and nothing else.
 
-use vcoop_model::trace_event::{ThreadNames, Event, GuestWork, Left, Observer, SampleEvent, Work};
+use vcoop_model::trace_event::{Event, GuestWork, Left, Observer, SampleEvent, ThreadNames, Work};
 use vcoop_policy::Action;
 use vcoop_sched::{CpuId, Decision, EntId, Leave, Note};
 
