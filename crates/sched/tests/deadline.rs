@@ -219,6 +219,18 @@ fn switching_to_and_fro_earns_nothing() {
 }
 
 #[test]
+fn who_falls_out_of_the_class_makes_way_for_better_rt() {
+    let mut m = machine(1);
+    let falls = m.spawn(dl(50 * MS, 100 * MS), HOG);
+    let better = m.spawn(Policy::Fifo(99), HOG);
+    m.run_until(MS);
+    assert!(m.level.is_running(falls));
+    m.set_policy(falls, Policy::Rr(98));
+    m.run_until(2 * MS);
+    assert!(m.level.is_running(better));
+}
+
+#[test]
 fn rt_throttling_counts_deadlines_and_spares_them() {
     let mut cfg = config(1, true, true);
     cfg.rt_guard = RtGuard::Throttle { runtime_ns: 950 * MS, period_ns: 1000 * MS };

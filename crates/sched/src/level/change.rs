@@ -164,10 +164,12 @@ impl Level {
             ClassId::Rt => {
                 self.rt.set_next(cpu, e);
                 self.pull_dl(now, cpu);
-                // Throttled, the fair server's turn, or a deadline waits: it has to wait as well.
+                // Throttled, the fair server's turn, a deadline waits, or after one its better: it has to wait as
+                // well.
                 let c = &self.cpus[cpu.index()];
                 let fair_first = self.guard.fair_first(cpu) && c.nr_fair > 0;
-                if c.nr_dl > 0 || self.guard.holds_rt(cpu) || fair_first {
+                let better = self.rt.waiting(cpu) > self.rt.prio(e);
+                if c.nr_dl > 0 || self.guard.holds_rt(cpu) || fair_first || better {
                     self.kick(cpu, true);
                 }
                 if self.rt.overloaded().contains(cpu) {
