@@ -20,6 +20,8 @@ usage: cargo xtask demo NAME [--rounds N] [--each TIME] [--vcpus N] [--json] [--
               wake-boost and dynamic
   box         the same on a real KVM host, emulated (see `cargo xtask box`): order and function,
               not times; wake-boost boosts for interrupts there where vcoop can be built with BPF
+  scx         a guest that is mostly idle, on a KVM host with sched_ext: vanilla, wake-boost, and
+              wake-boost decided in the kernel; vcoop is built with BPF
   --rounds    rounds, in each of which every policy has its turn (10)
   --each      time of a turn, with a unit (5s)
   --vcpus     vCPUs of the guest, all on the CPU of the hogs (1)
@@ -107,7 +109,7 @@ fn parse(args: &[String]) -> Option<Args> {
             "--vcpus" => {
                 parsed.vcpus = args.next()?.parse().ok().filter(|n| (1..=8).contains(n))?
             }
-            "wake-boost" | "linux-guest" | "box" if parsed.name.is_empty() => {
+            "wake-boost" | "linux-guest" | "box" | "scx" if parsed.name.is_empty() => {
                 parsed.driver = arg != "wake-boost";
                 parsed.name.clone_from(arg);
             }
@@ -118,14 +120,21 @@ fn parse(args: &[String]) -> Option<Args> {
 }
 
 fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.name == "box" {
+    if args.name == "box" || args.name == "scx" {
         anyhow::ensure!(args.vcpus == 1, "the guest in the box has one vCPU");
+        let scx = args.name == "scx";
         let bpf = args.vcoop.is_some() || crate::layers::bpf_tools().is_ok();
         let vcoop = match &args.vcoop {
             Some(vcoop) => vcoop.clone(),
             None => build(if bpf { &["--features", "bpf"] } else { &[] })?,
         };
-        return crate::emulated::compare(vcoop, bpf, &args.compare);
+        if scx && !bpf {
+            eprintln!(
+                "xtask: boosts in the kernel need a vcoop with BPF\n  remedy: apt-get install clang libelf-dev zlib1g-dev pkg-config"
+            );
+            return Ok(ExitCode::from(3));
+        }
+        return crate::emulated::compare(vcoop, bpf, scx, &args.compare);
     }
     let stop = stop_flag()?;
     let cpus = allowed_cpus()?;

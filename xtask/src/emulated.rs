@@ -113,13 +113,34 @@ const SETS: [&str; 8] = [
     "wake-boost.repay=true",
 ];
 
-/// `vcoop compare` of a guest with the driver in the box. `bpf`: the program hears of interrupts. Files of
-/// `--out=DIR` come to that folder.
-pub(crate) fn compare(vcoop: PathBuf, bpf: bool, args: &[String]) -> anyhow::Result<ExitCode> {
+/// The same for boosts in the kernel, by `wake-boost` and by `ext`, which is that with other means.
+const SCX_SETS: [&str; 12] = [
+    "ext.base=wake-boost",
+    "ext.means=ext",
+    "ext.run=3ms",
+    "ext.vcpu_refill=50%",
+    "ext.vcpu_burst=20ms",
+    "ext.vm_refill=80%",
+    "ext.vm_burst=40ms",
+    "wake-boost.run=3ms",
+    "wake-boost.vcpu_refill=50%",
+    "wake-boost.vcpu_burst=20ms",
+    "wake-boost.vm_refill=80%",
+    "wake-boost.vm_burst=40ms",
+];
+
+/// `vcoop compare` of a guest with the driver in the box, which has sched_ext if `scx`. `bpf`: the program hears of
+/// interrupts. Files of `--out=DIR` come to that folder.
+pub(crate) fn compare(
+    vcoop: PathBuf,
+    bpf: bool,
+    scx: bool,
+    args: &[String],
+) -> anyhow::Result<ExitCode> {
     let work = tempfile::tempdir()?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("box/demo-box");
     let options = HostOptions {
-        series: "6.12".to_owned(),
+        series: if scx { "7" } else { "6.12" }.to_owned(),
         programs: vec![
             called_vcoop(&vcoop, work.path())?,
             program("taskset", "util-linux")?,
@@ -127,9 +148,13 @@ pub(crate) fn compare(vcoop: PathBuf, bpf: bool, args: &[String]) -> anyhow::Res
         ],
         guest: Some(guest_image()?),
     };
-    let mut command = "demo-box --policy vanilla,static,wake-boost,dynamic".to_owned();
-    let injection = bpf.then_some("wake-boost.boost_on_injection=true");
-    for set in SETS.iter().copied().chain(injection) {
+    let (mut command, sets) = if scx {
+        ("demo-box idle --policy vanilla,wake-boost,ext".to_owned(), SCX_SETS.as_slice())
+    } else {
+        ("demo-box busy --policy vanilla,static,wake-boost,dynamic".to_owned(), SETS.as_slice())
+    };
+    let injection = (bpf && !scx).then_some("wake-boost.boost_on_injection=true");
+    for set in sets.iter().copied().chain(injection) {
         command += &format!(" --set policy.{set}");
     }
     let mut out = Path::new(OUT);

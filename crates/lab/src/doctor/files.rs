@@ -13,7 +13,7 @@ pub(super) fn findings(root: &Root, facts: &HostFacts) -> Vec<Finding> {
         cpus(root, facts),
         smt(root),
         guard(facts),
-        sched_ext(facts),
+        sched_ext(root, facts),
         guest(root, facts),
         busy(root),
         governor(root),
@@ -80,10 +80,14 @@ fn guard(facts: &HostFacts) -> Finding {
     }
 }
 
-fn sched_ext(facts: &HostFacts) -> Finding {
+fn sched_ext(root: &Root, facts: &HostFacts) -> Finding {
     const NAME: &str = "sched_ext";
     match &facts.sched_ext {
-        None => Finding::ok(NAME, "no scheduler is loaded"),
+        None if root.path("sys/kernel/sched_ext").exists() => Finding::ok(
+            NAME,
+            "no scheduler is loaded; a build with BPF can load scx_vcoop (means ext)",
+        ),
+        None => Finding::ok(NAME, "this kernel has none; the means ext is refused"),
         Some(loaded) if loaded.takes_fair => Finding::limited(
             NAME,
             format!(
@@ -359,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_sched_ext_scheduler_limits_boosts_within_the_fair_class() {
-        let (dir, _) = tree(
+        let (dir, root) = tree(
             "sched-ext",
             &[
                 ("sys/kernel/sched_ext/state", "enabled\n"),
@@ -367,14 +371,16 @@ mod tests {
                 ("sys/kernel/sched_ext/root/ops", "rusty_1.0.9\n"),
             ],
         );
-        let found = || sched_ext(&HostFacts::read(&dir, &[0, 1], None));
+        let found = || sched_ext(&root, &HostFacts::read(&dir, &[0, 1], None));
         let all = found();
         assert_eq!(all.state, State::Limited);
         assert!(all.evidence.starts_with("rusty_1.0.9, all fair threads: nice values and slices "));
         fs::write(dir.join("sys/kernel/sched_ext/switch_all"), "0\n").unwrap();
         assert_eq!(found().state, State::Ok);
         fs::write(dir.join("sys/kernel/sched_ext/state"), "disabled\n").unwrap();
-        assert_eq!(found().evidence, "no scheduler is loaded");
+        assert!(found().evidence.ends_with("can load scx_vcoop (means ext)"));
+        fs::remove_dir_all(dir.join("sys/kernel/sched_ext")).unwrap();
+        assert!(found().evidence.starts_with("this kernel has none"));
         fs::remove_dir_all(dir).unwrap();
     }
 
