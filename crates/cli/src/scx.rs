@@ -1,6 +1,6 @@
 //! `vcoop scx`: the scheduler that `means = "ext"` takes, alone.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,15 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) fn run(args: &ScxArgs) -> Result<(), Failure> {
     let stop = end_flag();
     let length = args.time.as_ref().map(|text| time("--for", text)).transpose()?;
-    let length = length.map(Duration::from_nanos);
+    let loaded = schedule(length.map(Duration::from_nanos), stop, args.quiet)?;
+    print(&format!("scx_vcoop was loaded for {:.1} s\n", loaded.as_secs_f64()))
+}
+
+/// Has it loaded for a time or until `stop`; for how long it was.
+fn schedule(length: Option<Duration>, stop: &AtomicBool, quiet: bool) -> Result<Duration, Failure> {
     let scheduler = Scheduler::load().map_err(|why| Failure::Missing(why.to_string()))?;
     let began = Instant::now();
-    if !args.quiet {
+    if !quiet {
         note(
             "vcoop: scx_vcoop schedules this host's fair threads; EEVDF has them again when this ends",
         );
@@ -33,6 +38,5 @@ pub(crate) fn run(args: &ScxArgs) -> Result<(), Failure> {
             return Err(Failure::run(format!("the kernel has ended scx_vcoop: {why}")));
         }
     }
-    drop(scheduler);
-    print(&format!("scx_vcoop was loaded for {:.1} s\n", began.elapsed().as_secs_f64()))
+    Ok(began.elapsed())
 }
