@@ -18,6 +18,7 @@ use crate::host::output;
 use crate::initramfs::{self, Contents};
 use crate::kernel::Kernel;
 use crate::qemu::Qemu;
+use crate::release;
 use crate::tree::KernelTree;
 use crate::vm::{Options, Paths, StockVm};
 
@@ -78,14 +79,16 @@ impl KvmHost {
     pub fn start(options: &HostOptions) -> Result<Self, StockError> {
         let tree = KernelTree::newest(&options.series)?;
         let qemu = Qemu::recent()?;
+        // See `vm.rs`; and every cmpxchg16b stops all emulated CPUs for a while. Without it, newer kernels have no
+        // timers for BPF (`kmalloc_nolock` in mm/slub.c).
+        let needs_cx16 = qemu.is_recent() && release::is_from(&tree.release, &[6, 18]);
         let files = tempfile::tempdir().map_err(StockError::io("a folder for temporary files"))?;
         let strip = |program: &PathBuf| stripped(program, files.path());
         let mut machine = Options {
             name: "kvm-host".to_owned(),
             vcpus: 2,
             memory_mib: 3072,
-            // cx16: see `vm.rs`. Without it a kernel has no timers for BPF.
-            cpu: if qemu.is_recent() { CPU.to_owned() } else { format!("{CPU},-cx16") },
+            cpu: if needs_cx16 { CPU.to_owned() } else { format!("{CPU},-cx16") },
             kernel: Some(tree.kernel.clone()),
             programs: options.programs.iter().map(strip).collect(),
             loaded: tree.modules(&["kvm-amd"], files.path())?,

@@ -13,6 +13,11 @@ pub(crate) fn newest<'a>(releases: impl Iterator<Item = &'a str>, series: &str) 
         .map(|(_, release)| release)
 }
 
+/// Whether a release is this one or a later one.
+pub(crate) fn is_from(release: &str, first: &[u64]) -> bool {
+    numbers(release).as_slice() >= first
+}
+
 /// The numbers of a release, by which it is ordered: `6.12.117+deb12` after `6.12.95+deb12`. The name of a
 /// flavour has none that count.
 fn numbers(release: &str) -> Vec<u64> {
@@ -22,7 +27,7 @@ fn numbers(release: &str) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::newest;
+    use super::{is_from, newest};
 
     #[test]
     fn releases_are_compared_by_their_numbers() {
@@ -39,6 +44,8 @@ mod tests {
         assert_eq!(of("6.1"), Some("6.1.0-56-cloud-amd64"));
         assert_eq!(of("6.12"), Some("6.12.117+deb12-cloud-amd64"));
         assert_eq!(of(""), Some("6.12.117+deb12-cloud-amd64"));
+        assert!(is_from("7.3.4+deb13-cloud-amd64", &[6, 18]) && is_from("6.18.0", &[6, 18]));
+        assert!(!is_from("6.12.117+deb12-cloud-amd64", &[6, 18]));
         assert_eq!((of("5.10"), newest([].into_iter(), "")), (None, None));
     }
 }
