@@ -3,16 +3,13 @@
 //! Both get the same steps: random ones, and every short sequence over a small alphabet. The rules in C run in a
 //! program of their own, `replay.c`.
 
-use std::fs::{self, File};
 use std::path::Path;
-use std::process::Command;
 
 use proptest::prelude::*;
-use proptest::strategy::ValueTree as _;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use vcoop_abi::GuestWords;
 use vcoop_policy::config::{Budget, Means, Ns, WakeBoostConfig};
 use vcoop_policy::{Action, Event, HostPolicy, Injection, VmShared};
+use vcoop_testing::{Native, random};
 
 /// vCPUs of the VM.
 const VCPUS: usize = 2;
@@ -119,18 +116,7 @@ impl Rust {
 }
 
 /// Both do the steps.
-fn compare(test: &str, ops: &[Op]) {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("wake-boost-{test}"));
-    fs::create_dir_all(&folder).unwrap();
-    let program = folder.join("replay");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/replay.c");
-    let built = Command::new("cc")
-        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
-        .args([&program, &source])
-        .output()
-        .unwrap();
-    assert!(built.status.success(), "cc: {}", String::from_utf8_lossy(&built.stderr));
-
+fn compare(ops: &[Op]) {
     let mut rust = None;
     let (mut steps, mut answers) = (Vec::new(), Vec::new());
     for op in ops {
@@ -151,19 +137,8 @@ fn compare(test: &str, ops: &[Op]) {
             }
         }
     }
-    let (input, output) = (folder.join("steps"), folder.join("answers"));
-    let bytes: Vec<u8> = steps.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
-    fs::write(&input, bytes).unwrap();
-    let status = Command::new(&program)
-        .stdin(File::open(&input).unwrap())
-        .stdout(File::create(&output).unwrap())
-        .status()
-        .unwrap();
-    assert!(status.success());
-    let told = fs::read(&output).unwrap();
-    fs::remove_dir_all(&folder).unwrap();
-    let words: Vec<u64> =
-        told.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap())).collect();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/replay.c");
+    let words = Native::build("-O1", &[&source]).answers(steps.iter().flatten().copied());
     assert_eq!(words.len(), answers.len() * ANSWER);
     for (at, (c, rust)) in words.chunks_exact(ANSWER).zip(&answers).enumerate() {
         let Some((op, rust)) = rust else { continue };
@@ -174,12 +149,6 @@ fn compare(test: &str, ops: &[Op]) {
             panic!("after {:?}\n{op:?}: Rust makes {rust:?}, C {c:?}", &steps[begin..=at]);
         }
     }
-}
-
-fn random<S: Strategy>(of: S, count: usize) -> Vec<S::Value> {
-    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    (0..count).map(|_| of.new_tree(&mut runner).unwrap().current()).collect()
 }
 
 fn budget() -> impl Strategy<Value = Budget> {
@@ -222,7 +191,7 @@ fn random_events_have_the_same_outcome() {
         let steps = then.by_ref().take(150);
         ops.extend(steps.map(|(after, vcpu, event)| Op::Then { after, vcpu, event }));
     }
-    compare("random", &ops);
+    compare(&ops);
 }
 
 #[test]
@@ -248,5 +217,5 @@ fn every_short_sequence_has_the_same_outcome() {
             rest /= ALPHABET.len();
         }
     }
-    compare("short", &ops);
+    compare(&ops);
 }

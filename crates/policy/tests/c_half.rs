@@ -3,17 +3,14 @@
 //! Both get the same steps: random ones, and every short sequence over a small alphabet. The C half runs
 //! in a program of its own, `guest/linux/tools/replay.c`.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use proptest::prelude::*;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use vcoop_abi::{
     BoostRequest, Class, CsState, GuestArea, HostArea, Intent, Status, TaskIntent, Word,
 };
 use vcoop_policy::guest::{End, GuestEvent, GuestHalf, HostView, Stores};
+use vcoop_testing::{Native, random};
 
 /// Flags of what the C half answers.
 const INTENT: u64 = 0x1;
@@ -129,37 +126,14 @@ fn made(stores: Stores, flags: u64) -> Made {
 }
 
 /// Builds the C program.
-fn program(folder: &Path, optimized: &str) -> PathBuf {
+fn program(optimized: &str) -> Native {
     let linux = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest/linux");
-    let program = folder.join("replay");
-    let built = Command::new("cc")
-        .args(["-std=gnu11", optimized, "-Wall", "-Wextra", "-Werror", "-o"])
-        .args([&program, &linux.join("tools/replay.c"), &linux.join("half.c")])
-        .output()
-        .unwrap();
-    assert!(built.status.success(), "cc: {}", String::from_utf8_lossy(&built.stderr));
-    program
+    Native::build(optimized, &[&linux.join("tools/replay.c"), &linux.join("half.c")])
 }
 
 /// Both do the steps.
-fn compare(test: &str, ops: &[Op]) {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-half-{test}"));
-    fs::create_dir_all(&folder).unwrap();
-    let program = program(&folder, "-O1");
-    let (steps, answers) = (folder.join("steps"), folder.join("answers"));
-    let bytes: Vec<u8> =
-        ops.iter().flat_map(|op| encode(*op)).flat_map(|word| word.to_le_bytes()).collect();
-    fs::write(&steps, bytes).unwrap();
-    let status = Command::new(&program)
-        .stdin(File::open(&steps).unwrap())
-        .stdout(File::create(&answers).unwrap())
-        .status()
-        .unwrap();
-    assert!(status.success());
-    let answers = fs::read(&answers).unwrap();
-    fs::remove_dir_all(&folder).unwrap();
-    let words: Vec<u64> =
-        answers.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap())).collect();
+fn compare(ops: &[Op]) {
+    let words = program("-O1").answers(ops.iter().flat_map(|op| encode(*op)));
     assert_eq!(words.len(), ops.len() * 5);
     let mut rust = Rust::default();
     for (at, (op, c)) in ops.iter().zip(words.chunks_exact(5)).enumerate() {
@@ -216,12 +190,6 @@ fn host() -> impl Strategy<Value = HostView> {
         .prop_map(|(status, ticket)| HostView { status, ticket })
 }
 
-fn random<S: Strategy>(of: S, count: usize) -> Vec<S::Value> {
-    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    (0..count).map(|_| of.new_tree(&mut runner).unwrap().current()).collect()
-}
-
 #[test]
 fn random_events_make_the_same_stores() {
     // Long runs too: nesting deeper than its byte, and many sections.
@@ -240,7 +208,7 @@ fn random_events_make_the_same_stores() {
             ops.push(Op::Check(later));
         }
     }
-    compare("random", &ops);
+    compare(&ops);
 }
 
 #[test]
@@ -254,7 +222,7 @@ fn depths_stay_within_their_bytes() {
         ops.extend([Op::On(enter, normal); 300]);
         ops.extend([Op::On(exit, normal); 300]);
     }
-    compare("depths", &ops);
+    compare(&ops);
 }
 
 #[test]
@@ -269,7 +237,7 @@ fn random_events_leave_the_same_words_in_an_area() {
         }
         ops.push(Op::Run(event, host));
     }
-    compare("run", &ops);
+    compare(&ops);
 }
 
 #[test]
@@ -307,7 +275,7 @@ fn every_short_sequence_makes_the_same_stores() {
             ops.extend((0..length).map(|at| alphabet[digit(at)]));
         }
     }
-    compare("short", &ops);
+    compare(&ops);
 }
 
 /// What an event may cost the guest, in nanoseconds, its stores and fences included.
@@ -315,10 +283,7 @@ const MOST_NS: f64 = 150.0;
 
 #[test]
 fn an_event_is_cheap() {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c-half-cheap");
-    fs::create_dir_all(&folder).unwrap();
-    let measured = Command::new(program(&folder, "-O2")).arg("20000").output().unwrap();
-    fs::remove_dir_all(&folder).unwrap();
+    let measured = program("-O2").command().arg("20000").output().unwrap();
     let measured = String::from_utf8(measured.stdout).unwrap();
     let mut lines = 0;
     for line in measured.lines() {

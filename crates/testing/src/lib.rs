@@ -4,6 +4,7 @@
 //!   [`test!`] above a function registers it, [`main`] runs what is registered.
 //! - [`Skip`], the reason why a test does not run here. Tests of Rust's own harness use it, too.
 //! - [`Tree`], files such as those of `/proc` and `/sys`.
+//! - [`Native`], a C program that has to agree with Rust, and [`random`], what both are fed.
 //! - [`rig`], the busy host that most live tests run, and what they read from a recording.
 
 use std::fmt::Display;
@@ -14,11 +15,15 @@ use std::thread;
 use libtest_mimic::{Arguments, Completion, Trial};
 
 mod load;
+mod native;
+mod random;
 pub mod rig;
 mod tree;
 
 pub use inventory;
 pub use load::{Trouble, twice};
+pub use native::Native;
+pub use random::random;
 pub use tree::Tree;
 
 /// Makes a missing KVM a failure of the tests that need it, where it is `1`.
