@@ -20,27 +20,22 @@ use crate::messages::mailbox::{Found, Posted};
 use crate::program::Op;
 use crate::world::World;
 
+/// What an operation of a call comes to.
+enum CallStep {
+    Sends(Message),
+    GoesOn,
+    Waits,
+}
+
 impl World<'_> {
     /// A host thread comes to an operation of a call; true when it has left the CPU or is busy.
     pub(crate) fn call_op(&mut self, p: u32, t: u32, op: Op) -> bool {
         let work = &self.threads[t as usize].work;
-        let (client, server, track) = (work.client, work.server, self.threads[t as usize].track);
-        let message = match op {
-            Op::Call { server, irq_vcpu } => {
-                let server = self.server_at(server);
-                self.calls.call(
-                    client,
-                    server,
-                    Some(irq_vcpu),
-                    self.tracks.on(track, self.clock.now()),
-                )
-            }
-            Op::Answer => self.calls.answer(server, self.tracks.on(track, self.clock.now())),
-            Op::Await if self.calls.is_answered(client) => return false,
-            Op::TakeCall if self.calls.take(server, self.tracks.on(track, self.clock.now())) => {
-                return false;
-            }
-            _ => {
+        let (caller, track) = ((work.client, work.server), self.threads[t as usize].track);
+        let message = match self.call_step(op, caller, track) {
+            CallStep::Sends(message) => message,
+            CallStep::GoesOn => return false,
+            CallStep::Waits => {
                 self.threads[t as usize].work.wait = Wait::Message;
                 self.block(p, t, 0);
                 return true;
@@ -66,24 +61,11 @@ impl World<'_> {
     pub(crate) fn guest_call_op(&mut self, v: u32, t: u32, op: Op) -> bool {
         let vcpu = &self.vcpus[v as usize];
         let (vm, track) = (vcpu.vm, vcpu.track);
-        let work = &self.vms[vm as usize].tasks[t as usize];
-        let (client, server) = (work.client, work.server);
-        let message = match op {
-            Op::Call { server, irq_vcpu } => {
-                let server = self.server_at(server);
-                self.calls.call(
-                    client,
-                    server,
-                    Some(irq_vcpu),
-                    self.tracks.on(track, self.clock.now()),
-                )
-            }
-            Op::Answer => self.calls.answer(server, self.tracks.on(track, self.clock.now())),
-            Op::Await if self.calls.is_answered(client) => return false,
-            Op::TakeCall if self.calls.take(server, self.tracks.on(track, self.clock.now())) => {
-                return false;
-            }
-            _ => {
+        let task = &self.vms[vm as usize].tasks[t as usize];
+        let message = match self.call_step(op, (task.client, task.server), track) {
+            CallStep::Sends(message) => message,
+            CallStep::GoesOn => return false,
+            CallStep::Waits => {
                 self.vms[vm as usize].tasks[t as usize].wait = Wait::Message;
                 return self.guest_sleep(v, t, None);
             }
@@ -93,6 +75,23 @@ impl World<'_> {
             _ => self.vcpus[v as usize].exits.push_back(Exit::Send(message)),
         }
         false
+    }
+
+    /// The part of an operation of a call that is the same for threads and tasks. `who`: the numbers of the
+    /// client and of the server that it is.
+    fn call_step(&mut self, op: Op, who: (u32, u32), track: u32) -> CallStep {
+        let ((client, server), now) = (who, self.clock.now());
+        match op {
+            Op::Call { server, irq_vcpu } => {
+                let server = self.server_at(server);
+                let on = self.tracks.on(track, now);
+                CallStep::Sends(self.calls.call(client, server, Some(irq_vcpu), on))
+            }
+            Op::Answer => CallStep::Sends(self.calls.answer(server, self.tracks.on(track, now))),
+            Op::Await if self.calls.is_answered(client) => CallStep::GoesOn,
+            Op::TakeCall if self.calls.take(server, self.tracks.on(track, now)) => CallStep::GoesOn,
+            _ => CallStep::Waits,
+        }
     }
 
     /// The number of the server that a task is.
