@@ -114,14 +114,9 @@ const SETS: [&str; 8] = [
 ];
 
 /// The same for boosts in the kernel, by `wake-boost` and by `ext`, which is that with other means.
-const SCX_SETS: [&str; 12] = [
+const SCX_SETS: [&str; 7] = [
     "ext.base=wake-boost",
     "ext.means=ext",
-    "ext.run=3ms",
-    "ext.vcpu_refill=50%",
-    "ext.vcpu_burst=20ms",
-    "ext.vm_refill=80%",
-    "ext.vm_burst=40ms",
     "wake-boost.run=3ms",
     "wake-boost.vcpu_refill=50%",
     "wake-boost.vcpu_burst=20ms",

@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Tells of interrupts for vCPUs before these run again: whom for, what kind, when. Only vCPUs that are in the maps
- * are told of. CO-RE: the few fields that are read are found by their names in the running kernel's types.
+ * are told of.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
+#include "kvm.h"
 
 char _license[] SEC("license") = "GPL";
-
-#define READ __attribute__((preserve_access_index))
-struct upid { int nr; } READ;
-struct pid { struct upid numbers[1]; } READ;
-struct kvm_vcpu { struct pid *pid; _Bool preempted; } READ;
-struct kvm_lapic { struct kvm_vcpu *vcpu; } READ;
 
 /* As in events.rs of this crate. */
 enum kind { TIMER, DEVICE, IPI, NMI };

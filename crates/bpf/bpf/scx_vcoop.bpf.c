@@ -3,33 +3,32 @@
  * scx_vcoop: a sched_ext scheduler for a whole host, in which vCPUs are boosted where their reason is known.
  *
  * For everybody it is weighted-fair: a queue for each last-level cache, ordered by virtual time (time on a CPU, divided
- * by weight), slices, and preemption at a wake-up by whoever is behind by more than a slice. A vCPU thread that is admitted has the
- * policy `wake-boost` (wake_boost.h). While it is boosted it goes first: in front of its CPU's local queue, preempting.
- * Boosted time counts as virtual time like any other, so that a boost changes when a vCPU runs, and not how much.
+ * by weight), slices, and preemption at a wake-up by whoever is behind by more than half a slice. A vCPU thread that is
+ * admitted has the policy `wake-boost` (wake_boost.h). While it is boosted it goes first: in front of its CPU's local
+ * queue, preempting. Boosted time counts as virtual time like any other, so that a boost changes when a vCPU runs, and
+ * not how much.
  *
  * What a boost begins and ends with comes from the scheduler's own calls (it sleeps, it wakes up), from KVM (an
  * interrupt for a vCPU that was preempted, or is before it has taken it), and from a timer of each vCPU.
  *
- * Not kept: weights and limits of cgroups, core scheduling, and the placement of new tasks by load. Idle CPUs are chosen by the kernel's default rule.
- *
- * CO-RE: the few fields that are read are found by their names in the running kernel's types.
+ * Not kept: weights and limits of cgroups, core scheduling, and the placement of new tasks by load. Idle CPUs are
+ * chosen by the kernel's default rule.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
+#include "kvm.h"
 #include "wake_boost.h"
 
 char _license[] SEC("license") = "GPL";
 
-typedef _Bool bool;
 #define false 0
 typedef __u32 u32;
 typedef __u64 u64;
 typedef __s32 s32;
 typedef __s64 s64;
 
-#define READ __attribute__((preserve_access_index))
 struct cpumask { unsigned long bits[1]; } READ;
 struct sched_ext_entity { u32 flags; u32 weight; u64 slice; u64 dsq_vtime; } READ;
 struct task_struct {
@@ -45,10 +44,6 @@ struct scx_init_task_args;
 struct scx_exit_task_args;
 enum scx_exit_kind { SCX_EXIT_NONE };
 struct scx_exit_info { enum scx_exit_kind kind; const char *reason; } READ;
-struct upid { int nr; } READ;
-struct pid { struct upid numbers[1]; } READ;
-struct kvm_vcpu { struct pid *pid; bool preempted; } READ;
-struct kvm_lapic { struct kvm_vcpu *vcpu; } READ;
 
 /* The members that are set; the kernel's are found by these names. */
 struct sched_ext_ops {
@@ -125,8 +120,6 @@ const volatile struct {
 struct {
 	/* Interrupts that were heard of, and those that found or made their vCPU boosted. */
 	u64 interrupts, boosted;
-	/* Times that a vCPU that waited was fetched for an interrupt. */
-	u64 fetched;
 	/* Why it ended; 0 while it has not. */
 	u64 ended;
 	char reason[128];
@@ -146,6 +139,10 @@ struct vcpu {
 	u64 runs;
 	/* It was given an interrupt while it ran, and has not entered the guest since. */
 	u64 untaken;
+	/* When its timer rings; NEVER: it has none. */
+	u64 rings;
+	/* Something has happened to it since that last rang. */
+	u64 told;
 	struct bpf_timer timer;
 };
 
@@ -181,6 +178,7 @@ struct {
 
 /* Who runs on a CPU. */
 struct cpu {
+	/* Its virtual time when it began to run, when that was, and its weight; 0: nobody runs. */
 	u64 vtime;
 	u64 since;
 	u64 weight;
@@ -232,22 +230,34 @@ static struct vcpu *vcpu_of(u32 tid)
 	return place ? bpf_map_lookup_elem(&vcpus, place) : 0;
 }
 
+/* The virtual time of who runs on a CPU. */
+static u64 current_vtime(const struct cpu *cpu)
+{
+	u64 ran = beyond(bpf_ktime_get_ns(), cpu->since);
+
+	return cpu->vtime + ran * WEIGHT / (cpu->weight ? cpu->weight : WEIGHT);
+}
+
 static bool is_boosted(const struct vcpu *v)
 {
 	return v && v->policy.status == BOOSTED;
 }
 
 /*
- * The policy of a place is told. Whether the vCPU is boosted then. Not static, and of numbers only: so the kernel verifies the rules
- * once, and not anew for each call.
+ * The policy of a place is told. Whether the vCPU is boosted then. Not static, and of numbers only: so the kernel
+ * verifies the rules once, and not anew for each call.
+ *
+ * A timer is started where it would ring too late only. With interrupts off, as in the scheduler's calls, the kernel
+ * cannot start one at once: that takes memory and an interrupt of its own. In the timer's own call it is cheap.
  */
 __attribute__((noinline)) int tell(u32 place, u32 event)
 {
 	struct vcpu *v = bpf_map_lookup_elem(&vcpus, &place);
 	u64 now = bpf_ktime_get_ns();
-	struct timer_change change;
 	struct vm *vm;
+	bool starts;
 	u32 key;
+	u64 at;
 
 	if (!v)
 		return 0;
@@ -257,11 +267,24 @@ __attribute__((noinline)) int tell(u32 place, u32 event)
 		return 0;
 	bpf_spin_lock(&vm->lock);
 	vm->called = greater(vm->called, now);
-	change = on_event(&v->policy, &vm->bucket, vm->called, event);
+	on_event(&v->policy, &vm->bucket, vm->called, event);
+	at = v->policy.timer;
+	if (event == TIMER) {
+		v->rings = NEVER;
+		/* Who is busy will want it again. */
+		if (v->told)
+			at = lesser(at, plus(vm->called, v->policy.run));
+		v->told = 0;
+	} else {
+		v->told = 1;
+	}
+	/* A timer that is long due has been lost. */
+	starts = at < v->rings || plus(v->rings, LOST_TIMER) < now;
+	if (starts)
+		v->rings = at;
 	bpf_spin_unlock(&vm->lock);
-	/* One that is not needed any more finds nothing to do. */
-	if (change.at != NEVER)
-		bpf_timer_start(&v->timer, change.at, TIMER_ABSOLUTE);
+	if (starts && at != NEVER)
+		bpf_timer_start(&v->timer, at, TIMER_ABSOLUTE);
 	return is_boosted(v);
 }
 
@@ -294,21 +317,31 @@ s32 BPF_PROG(vcoop_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fla
 	return cpu;
 }
 
+struct search { struct task_struct *p; u32 queue; s32 found; };
+
+/* Looked for one by one in a helper's loop, of which the kernel verifies one turn. */
+static long look_at_cpu(u64 cpu, struct search *search)
+{
+	struct cpu *state = cpu_state(cpu);
+	bool free = state && !state->boosted && queue(cpu) == search->queue;
+
+	if (!free || !bpf_cpumask_test_cpu(cpu, search->p->cpus_ptr))
+		return 0;
+	search->found = cpu;
+	return 1;
+}
+
 /* A CPU that the thread may use and where nobody is boosted, its own if that is one. */
 static s32 cpu_to_preempt(struct task_struct *p)
 {
 	s32 own = scx_bpf_task_cpu(p);
+	struct search search = { p, queue(own), own };
 	struct cpu *state = cpu_state(own);
-	s32 cpu;
 
 	if (!state || !state->boosted || p->nr_cpus_allowed == 1 || p->migration_disabled)
 		return own;
-	for (cpu = 0; cpu < MOST_CPUS && cpu < (s32)host.cpus; cpu++) {
-		state = cpu_state(cpu);
-		if (state && !state->boosted && queue(cpu) == queue(own) && bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
-			return cpu;
-	}
-	return own;
+	bpf_loop(host.cpus, look_at_cpu, &search, 0);
+	return search.found;
 }
 
 SEC("struct_ops/vcoop_enqueue")
@@ -318,7 +351,7 @@ void BPF_PROG(vcoop_enqueue, struct task_struct *p, u64 enq_flags)
 	u32 of = queue(cpu);
 	u64 *reached = bpf_map_lookup_elem(&queues, &of);
 	struct cpu *state = cpu_state(cpu);
-	u64 vtime = p->scx.dsq_vtime, now;
+	u64 vtime = p->scx.dsq_vtime;
 	s32 idle;
 
 	if (!reached || !state)
@@ -341,13 +374,8 @@ void BPF_PROG(vcoop_enqueue, struct task_struct *p, u64 enq_flags)
 			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 		return;
 	}
-	now = bpf_ktime_get_ns();
-	if (state->weight && !state->boosted) {
-		u64 current = state->vtime + beyond(now, state->since) * WEIGHT / state->weight;
-
-		if (before(vtime + SLICE / 2, current))
-			scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
-	}
+	if (state->weight && !state->boosted && before(vtime + SLICE / 2, current_vtime(state)))
+		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 }
 
 /* Fetches a boosted vCPU from a queue, for a CPU. */
@@ -360,10 +388,8 @@ static bool fetch(s32 cpu, u32 of)
 		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || !is_boosted(vcpu_of(p->pid)))
 			continue;
 		found = scx_bpf_dsq_move(ITERATOR, p, SCX_DSQ_LOCAL_ON | cpu, SCX_ENQ_HEAD);
-		if (found) {
-			__sync_fetch_and_add(&totals.fetched, 1);
+		if (found)
 			break;
-		}
 	}
 	return found;
 }
@@ -397,10 +423,7 @@ void BPF_PROG(vcoop_dispatch, s32 cpu, struct task_struct *prev)
 			return;
 	}
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED) {
-		u64 now = bpf_ktime_get_ns(), weight = state->weight ? state->weight : WEIGHT;
-		u64 vtime = state->vtime + beyond(now, state->since) * WEIGHT / weight;
-
-		if (is_boosted(vcpu_of(prev->pid)) || !has_earlier(cpu, of, vtime)) {
+		if (is_boosted(vcpu_of(prev->pid)) || !has_earlier(cpu, of, current_vtime(state))) {
 			prev->scx.slice = SLICE;
 			return;
 		}
@@ -465,8 +488,7 @@ void BPF_PROG(vcoop_stopping, struct task_struct *p, bool runnable)
 
 	if (!state)
 		return;
-	p->scx.dsq_vtime = state->vtime + beyond(bpf_ktime_get_ns(), state->since) * WEIGHT /
-			   (state->weight ? state->weight : WEIGHT);
+	p->scx.dsq_vtime = current_vtime(state);
 	state->boosted = 0;
 	state->weight = 0;
 	if (!v)
@@ -632,6 +654,8 @@ int admit(struct admit *args)
 	v->cpu = 0;
 	v->runs = 0;
 	v->untaken = 0;
+	v->rings = NEVER;
+	v->told = 0;
 	failed = bpf_timer_init(&v->timer, &vcpus, CLOCK_MONOTONIC);
 	/* It is there already where somebody had this place before. */
 	if (failed && failed != -EBUSY)

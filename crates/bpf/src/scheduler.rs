@@ -65,8 +65,6 @@ pub struct SchedulerTotals {
     pub interrupts: u64,
     /// Those that found or made their vCPU boosted.
     pub boosted: u64,
-    /// Times that a vCPU that waited was fetched for an interrupt.
-    pub fetched: u64,
 }
 
 /// Nothing: this build has no BPF.

@@ -149,16 +149,19 @@ impl Engine {
     ///
     /// Why not, for people. The VM has what it had before any policy.
     pub(crate) fn attach(&self, target: Target) -> Result<VmStatus, String> {
-        let _one = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
-        // The kernel takes its time to look through the scheduler, and the thread has other VMs to drive.
-        if target.is_decided_in_kernel() {
-            // Or the scheduler would go with the policy that is replaced.
-            self.detach(target.vm.clone());
+        if !target.is_decided_in_kernel() {
+            return self.apply(target, None);
         }
-        let loads =
-            target.is_decided_in_kernel() && !self.ask(Command::Schedules).ok_or_else(dead)?;
-        let scheduler =
-            loads.then(Scheduler::load).transpose().map_err(|missing| missing.to_string())?;
+        let _one = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        // Or the scheduler would go with the policy that is replaced.
+        self.detach(target.vm.clone());
+        let loaded = self.ask(Command::Schedules).ok_or_else(dead)?;
+        // The kernel takes its time to look through the scheduler, and the thread has other VMs to drive.
+        let scheduler = (!loaded).then(Scheduler::load).transpose();
+        self.apply(target, scheduler.map_err(|missing| missing.to_string())?)
+    }
+
+    fn apply(&self, target: Target, scheduler: Option<Scheduler>) -> Result<VmStatus, String> {
         self.ask(|answer| Command::Attach(Box::new(target), scheduler.map(Box::new), answer))
             .unwrap_or_else(|| Err(dead()))
     }

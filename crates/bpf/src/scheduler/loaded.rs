@@ -1,9 +1,9 @@
 //! The scheduler of `bpf/scx_vcoop.bpf.c` in the kernel.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::Path;
 use std::time::Duration;
+use std::{fmt, io};
 
 use libbpf_rs::{
     Link, MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, ProgramInput,
@@ -123,8 +123,8 @@ impl Scheduler {
     /// Why the kernel has ended it; `None`: it has not.
     pub fn ended(&self) -> Option<String> {
         let words = self.words(&self.totals, 0);
-        (*words.get(3)? != 0).then(|| {
-            let bytes: Vec<u8> = words[4..].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        (*words.get(2)? != 0).then(|| {
+            let bytes: Vec<u8> = words[3..].iter().flat_map(|word| word.to_ne_bytes()).collect();
             let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
             String::from_utf8_lossy(&bytes[..end]).into_owned()
         })
@@ -167,7 +167,6 @@ impl Scheduler {
         // The memory for its timer is taken without waiting, and may not be there at once.
         let mut tries = 0..10;
         while let Err(why) = self.call("admit", &args) {
-            eprintln!("{why}");
             tries.next().ok_or(why)?;
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -204,7 +203,7 @@ impl Scheduler {
     pub fn totals(&self) -> SchedulerTotals {
         let words = self.words(&self.totals, 0);
         let word = |at: usize| words.get(at).copied().unwrap_or(0);
-        SchedulerTotals { interrupts: word(0), boosted: word(1), fetched: word(2) }
+        SchedulerTotals { interrupts: word(0), boosted: word(1) }
     }
 
     /// A value of a map as words.
@@ -227,7 +226,10 @@ impl Scheduler {
         let run = program.ok_or_else(|| failed(format!("no {name}")))?.test_run(input);
         match run {
             Ok(run) if run.return_value == 0 => Ok(()),
-            Ok(run) => Err(failed(format!("{name}: {}", run.return_value.cast_signed()))),
+            Ok(run) => {
+                let error = io::Error::from_raw_os_error(-run.return_value.cast_signed());
+                Err(failed(format!("{name}: {error}")))
+            }
             Err(error) => Err(failed(format!("{name}: {error}"))),
         }
     }

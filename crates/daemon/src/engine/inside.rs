@@ -490,7 +490,7 @@ impl Inside {
             vcpus: self.vcpus_of(vm, now).collect(),
             timers,
             hears: vm.hears.iter().map(|name| (*name).to_owned()).collect(),
-            interrupts: self.interrupts_of(vm).or_else(|| self.fetched(vm)),
+            interrupts: self.interrupts_of(vm).or_else(|| self.interrupts_in_kernel(vm)),
         }
     }
 

@@ -119,7 +119,7 @@ impl Inside {
         let now = monotonic();
         self.dues.insert((now + CHECK_NS, Due::Check(number)));
         let Some(vm) = self.vms.get_mut(&number) else { return Err("it has ended".to_owned()) };
-        if vm.plan.policy.repays() {
+        if vm.times.iter().any(Option::is_some) {
             self.dues.insert((now, Due::Account(number)));
         }
         if let Some(link) = &mut vm.link {

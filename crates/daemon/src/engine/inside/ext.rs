@@ -91,7 +91,7 @@ impl Inside {
     }
 
     /// What came of the interrupts of all VMs that are scheduled there.
-    pub(super) fn fetched(&self, vm: &AttachedVm) -> Option<InterruptStatus> {
+    pub(super) fn interrupts_in_kernel(&self, vm: &AttachedVm) -> Option<InterruptStatus> {
         let (Some(scheduler), Some(_)) = (&self.scheduler, vm.ext) else { return None };
         let totals = scheduler.totals();
         (totals.interrupts > 0).then(|| InterruptStatus {

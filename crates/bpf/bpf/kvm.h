@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What is read of KVM. CO-RE: the fields are found by their names in the running kernel's types.
+ */
+#ifndef VCOOP_KVM_H
+#define VCOOP_KVM_H
+
+typedef _Bool bool;
+
+#define READ __attribute__((preserve_access_index))
+struct upid { int nr; } READ;
+struct pid { struct upid numbers[1]; } READ;
+struct kvm_vcpu { struct pid *pid; bool preempted; } READ;
+struct kvm_lapic { struct kvm_vcpu *vcpu; } READ;
+
+#endif
