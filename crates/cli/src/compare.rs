@@ -142,7 +142,8 @@ impl Applies for Applier {
         let Response::Detached(last) = detached.map_err(Failure::text)? else {
             return Err("the policy was not taken back".to_owned());
         };
-        let mut applied = Applied { for_ns: last.for_ns, ..Applied::default() };
+        let heard_by = last.hears.clone();
+        let mut applied = Applied { for_ns: last.for_ns, heard_by, ..Applied::default() };
         for vcpu in &last.vcpus {
             applied.boosts += vcpu.boosts;
             applied.throttles += vcpu.throttles;

@@ -23,6 +23,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let host = host_facts();
     let mut findings = vec![simulator()];
     findings.extend(survey(&host));
+    #[cfg(target_os = "linux")]
+    findings.push(interrupts());
     if args.json {
         let (schema, version) = ("vcoop.doctor/1", env!("CARGO_PKG_VERSION"));
         let document = Document { schema, version, findings: &findings, host: &host };
@@ -58,6 +60,26 @@ fn show(finding: &Finding) -> String {
         text += &style().wrap(&format!("{}remedy: {remedy}", " ".repeat(INDENT)), INDENT + 2);
     }
     text
+}
+
+/// Whether the policies of VMs hear of interrupts. Wake-ups are heard of through tracefs, which has a finding.
+#[cfg(target_os = "linux")]
+fn interrupts() -> Finding {
+    use vcoop_bpf::{Injections, Missing};
+
+    let facility = "interrupts of VMs".to_owned();
+    match Injections::open() {
+        Ok(source) => {
+            let evidence = format!("heard by {} (boost_on_injection)", source.name());
+            Finding { facility, state: State::Ok, evidence, remedy: None }
+        }
+        Err(Missing { what, remedy }) => Finding {
+            facility,
+            state: State::Limited,
+            evidence: format!("{what}; boosts on wake-ups and by a guest's driver need none"),
+            remedy: Some(remedy.to_owned()),
+        },
+    }
 }
 
 fn simulator() -> Finding {

@@ -176,6 +176,7 @@ fn describe(host: &Host, vm: &vmm::Vm, notes: &mut Vec<Note>) -> Vm {
         vcpus,
         unplaced_vcpus: vm.unplaced,
         policy: None,
+        heard_by: Vec::new(),
         sources: sources.map(|(fact, source)| Source { fact, source: source.to_string() }).into(),
         guest_driver: if host.is_this { driver_of(vm.pid) } else { None },
     }
@@ -238,6 +239,7 @@ fn driver_of(pid: u32) -> Option<GuestDriver> {
 /// What vcoop itself does with a VM.
 fn apply(in_force: Option<&VmStatus>, is_this: bool, vm: &mut Vm) {
     vm.policy = in_force.map(|status| status.policy.clone());
+    vm.heard_by = in_force.map(|status| status.hears.clone()).unwrap_or_default();
     for vcpu in &mut vm.vcpus {
         let driven = in_force.and_then(|status| {
             status.vcpus.iter().find(|v| v.tid == vcpu.tid as i32 && v.left_alone.is_none())

@@ -39,6 +39,9 @@ pub struct Vm {
     pub unplaced_vcpus: Option<usize>,
     /// Policy of vcoop that is in force on the VM.
     pub policy: Option<String>,
+    /// What tells that policy of sleeps, wake-ups and interrupts: `perf`, `fentry of KVM`, `tracepoint of KVM`,
+    /// `scx_vcoop`.
+    pub heard_by: Vec<String>,
     /// Where the VM's name, VMM and accelerator are known from.
     pub sources: Vec<Source>,
     /// vcoop's driver in the guest, where it has registered.
@@ -162,6 +165,11 @@ impl Vm {
         let Self { name, vmm, accel, pid, vcpus, .. } = self;
         let heading = style.heading(&cut(name, NAME));
         let mut text = format!("{heading}: {}, {accel}, process {pid}\n", cut(vmm, NAME / 2));
+        if let Some(policy) = &self.policy {
+            let heard = self.heard_by.join(" and ");
+            let heard = if heard.is_empty() { heard } else { format!(", heard by {heard}") };
+            text += &style.wrap(&format!("  policy {policy}{heard}"), 4);
+        }
         if vcpus.is_empty() {
             return text;
         }
@@ -207,6 +215,7 @@ mod tests {
             vcpus,
             unplaced_vcpus: Some(0),
             policy: None,
+            heard_by: Vec::new(),
             sources: Vec::new(),
             guest_driver: None,
         };

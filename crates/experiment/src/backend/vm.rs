@@ -41,7 +41,7 @@ pub trait Applies: Send + fmt::Debug {
 }
 
 /// What a policy did while it was in force, over all vCPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// Boosts.
     pub boosts: u64,
@@ -51,6 +51,8 @@ pub struct Applied {
     pub boosted_ns: Ns,
     /// How long it was in force.
     pub for_ns: Ns,
+    /// What told it of sleeps, wake-ups and interrupts.
+    pub heard_by: Vec<String>,
 }
 
 /// A VM that runs on this host. A run applies the plan's policy, lets the warm-up pass, and then
@@ -64,6 +66,8 @@ pub struct Vm {
     /// Runs in the meantime.
     command: Option<String>,
     notes: Mutex<Vec<Note>>,
+    /// What told each policy, by its name.
+    heard_by: Mutex<BTreeMap<String, Vec<String>>>,
 }
 
 impl Vm {
@@ -75,7 +79,8 @@ impl Vm {
         probes: bool,
         command: Option<String>,
     ) -> Self {
-        Self { found, applies: Mutex::new(applies), probes, command, notes: Mutex::default() }
+        let (notes, heard_by) = (Mutex::default(), Mutex::default());
+        Self { found, applies: Mutex::new(applies), probes, command, notes, heard_by }
     }
 
     /// What could not be seen, and what looking took; each once.
@@ -169,6 +174,9 @@ impl Backend for Vm {
         let mut put = |key: &str, value: String| _ = facts.insert(key.to_owned(), value);
         put("vm", format!("{}, {}, {}, process {}", found.name, found.vmm, found.accel, found.pid));
         put("vm cpus", lists.join("; "));
+        for (policy, by) in &*self.heard_by.lock().unwrap_or_else(PoisonError::into_inner) {
+            put(&format!("{policy} is told by"), by.join(" and "));
+        }
         facts
     }
 
@@ -192,6 +200,10 @@ impl Backend for Vm {
         applies.apply(plan)?;
         let measured = self.measure(plan, stop, observer);
         let applied = applies.take_back()?;
+        if !applied.heard_by.is_empty() {
+            let mut heard_by = self.heard_by.lock().unwrap_or_else(PoisonError::into_inner);
+            heard_by.insert(plan.policy_name.clone(), applied.heard_by);
+        }
         let mut recording = measured?;
         let name = Subject::of(&self.found).name;
         let mut put = |metric: &str, unit: &'static str, value: f64| {

@@ -281,10 +281,7 @@ fn lockdown(root: &Root) -> Finding {
 
 fn bpf(root: &Root) -> Finding {
     if root.path("sys/kernel/btf/vmlinux").exists() {
-        return Finding::ok(
-            "BPF types",
-            "/sys/kernel/btf/vmlinux; interrupts of VMs can be heard by a build with BPF",
-        );
+        return Finding::ok("BPF types", "/sys/kernel/btf/vmlinux");
     }
     let remedy = "use a kernel with CONFIG_DEBUG_INFO_BTF; only hearing interrupts of VMs needs it";
     Finding::missing("BPF types", "no /sys/kernel/btf/vmlinux", remedy)
