@@ -4,10 +4,9 @@
 //! start. An experiment of a Xen host can still be run with what comes nearest, said in words: whoever
 //! compares the two must know what was exchanged.
 
+use vcoop_credit1::Patches;
 use vcoop_model::plan::{HostSched, Ns, Plan, PolicyPlan, Program, StormPlan, Target, VmPlan};
-use vcoop_sched::config::{
-    Balance, DlConfig, EevdfTunables, Fair, LevelConfig, Patches, RtGuard, Topology,
-};
+use vcoop_sched::config::{Balance, DlConfig, EevdfTunables, Fair, LevelConfig, RtGuard, Topology};
 
 /// A plan of a host with credit1 on a host with Linux, and what stands for what, in words; `None` if it
 /// is Linux's already, or if it is about what only credit1 has (patches, ratelimits).

@@ -14,8 +14,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use vcoop_credit1::Credit1Config;
 use vcoop_policy::config::{DynamicConfig, Means, RatelimitConfig, WakeBoostConfig};
-use vcoop_sched::config::{Credit1Config, LevelConfig, Policy, PoolConfig, Topology};
+use vcoop_powervm::PoolConfig;
+use vcoop_sched::config::{LevelConfig, Policy, Topology};
 
 use crate::profile::{Costs, Cpu, Noise};
 use crate::quantiles::Quantiles;

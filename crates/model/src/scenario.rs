@@ -44,7 +44,7 @@ pub(crate) use schema::section;
 pub use schema::{reference, schema};
 pub use set::Set;
 /// The patches that a policy's `patches` can name.
-pub use vcoop_sched::config::{NamedPatch, patches};
+pub use vcoop_credit1::{NamedPatch, patches};
 
 use captures::Captures;
 use keys::{PolicyKeys, ScenarioKeys};

@@ -4,15 +4,9 @@
 //! otherwise. The defaults are the kernel's own, scaled by the number of CPUs where the kernel
 //! scales them (`sched_tunable_scaling = LOG`).
 
-mod credit1;
 mod eevdf;
-mod patches;
-mod pool;
 
-pub use credit1::{BoostPreempts, Burn, Credit1Config, Domain, Patch, Patches, XenVersion};
 pub use eevdf::{EevdfRelease, EevdfTunables};
-pub use patches::{NamedPatch, find_patch, patches};
-pub use pool::{Partition, PoolConfig};
 
 pub use vcoop_policy::thread::Policy;
 
@@ -152,7 +146,11 @@ impl Topology {
     }
 
     /// Refuses none and more CPUs than a set can hold.
-    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::CpuCount`].
+    pub fn validate(&self) -> Result<(), ConfigError> {
         let cpus = u64::from(self.threads_per_core)
             .saturating_mul(u64::from(self.cores_per_llc))
             .saturating_mul(u64::from(self.llcs));

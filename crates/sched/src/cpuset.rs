@@ -159,7 +159,7 @@ impl CpuSet {
 
     /// The lowest CPU of `lo..hi` that is in this set and, if given, in the other.
     #[inline]
-    pub(crate) fn find(&self, and: Option<&Self>, lo: u32, hi: u32) -> Option<CpuId> {
+    pub fn find(&self, and: Option<&Self>, lo: u32, hi: u32) -> Option<CpuId> {
         if lo >= hi {
             return None;
         }
@@ -184,13 +184,7 @@ impl CpuSet {
 
     /// The same, starting at `from` and going round.
     #[inline]
-    pub(crate) fn find_from(
-        &self,
-        and: Option<&Self>,
-        from: u32,
-        lo: u32,
-        hi: u32,
-    ) -> Option<CpuId> {
+    pub fn find_from(&self, and: Option<&Self>, from: u32, lo: u32, hi: u32) -> Option<CpuId> {
         let from = from.clamp(lo, hi);
         self.find(and, from, hi).or_else(|| self.find(and, lo, from))
     }

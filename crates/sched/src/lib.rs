@@ -1,5 +1,4 @@
-//! Run queues and scheduling levels: deadline, RT, CFS, EEVDF, one code for host and guest; and two other
-//! schedulers of a host, Xen's credit1 and a shared processor pool as PowerVM has it.
+//! Run queues and scheduling levels: deadline, RT, CFS, EEVDF, one code for host and guest.
 //!
 //! A [`Level`] is one scheduler: a set of CPUs, the entities that want to run on them, and the
 //! kernel's rules for who runs where. It is sans-I/O: a driver owns the clock, tells the level
@@ -62,7 +61,6 @@
 //!   it has scheduled, except when a lazy kick becomes an eager one.
 //! - Call [`Level::tick`] every [`LevelConfig::tick_ns`](config::LevelConfig) on CPUs where
 //!   [`Level::tick_needed`] holds, and [`Level::on_deadline`] at [`Level::deadline`].
-//! - A [`Scheduler`] is a [`Level`], a [`Credit1`] or a [`Pool`]; all are driven the same way.
 //! - Time in which a CPU did not execute (steal) is reported by [`Level::stolen`] before the
 //!   next charge, and is then not charged to the current entity.
 #![no_std]
@@ -71,24 +69,20 @@ extern crate alloc;
 mod class;
 pub mod config;
 mod cpuset;
-mod credit1;
 mod dl;
 mod fair;
 mod guard;
 mod heap;
 mod level;
 mod notes;
-mod powervm;
 mod rt;
-mod scheduler;
 mod types;
 
 pub use cpuset::{CpuSet, MAX_CPUS};
-pub use credit1::{Credit1, CreditCounters, Decision, Observed, Pri, Waker};
 pub use dl::check_reservation;
 pub use level::{Level, Spare};
-pub use powervm::{Pool, PoolCounters};
-pub use scheduler::Scheduler;
+pub use notes::Notes;
 pub use types::{
     Attr, ConfigError, CpuId, DirectedYield, EntId, EntStats, Leave, MaskError, Note, Refusal,
+    Waker,
 };

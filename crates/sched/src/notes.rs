@@ -8,7 +8,7 @@ use crate::Note;
 /// wander through all of its memory instead, which with hundreds of guest levels is more than a
 /// cache holds.
 #[derive(Clone, Debug)]
-pub(crate) struct Notes {
+pub struct Notes {
     list: Vec<Note>,
     /// How many of the list are taken.
     taken: usize,
@@ -16,17 +16,19 @@ pub(crate) struct Notes {
 
 impl Notes {
     /// No notes, and room for a few.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self { list: Vec::with_capacity(16), taken: 0 }
     }
 
+    /// Adds a note behind the others.
     #[inline]
-    pub(crate) fn push_back(&mut self, note: Note) {
+    pub fn push_back(&mut self, note: Note) {
         self.list.push(note);
     }
 
+    /// Takes the oldest.
     #[inline]
-    pub(crate) fn pop_front(&mut self) -> Option<Note> {
+    pub fn pop_front(&mut self) -> Option<Note> {
         let note = self.list.get(self.taken).copied();
         self.taken += 1;
         if self.taken >= self.list.len() {

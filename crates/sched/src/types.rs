@@ -2,8 +2,8 @@
 
 use core::fmt;
 
+use crate::CpuSet;
 use crate::config::{Ns, Policy};
-use crate::{CpuSet, Decision};
 
 /// A CPU of a level, numbered from 0 as [`Topology`](crate::config::Topology) lays them out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -128,15 +128,33 @@ pub enum Note {
         /// The entity.
         ent: EntId,
     },
-    /// A credit scheduler whose trace is on decided something.
-    Credit {
+    /// A scheduler whose trace is on decided something. A [`Level`](crate::Level) has no such trace.
+    Decision {
         /// What.
-        what: Decision,
+        what: &'static str,
         /// The entity it is about.
         ent: EntId,
         /// The CPU it is about.
         cpu: CpuId,
     },
+}
+
+/// What a driver knows about a wake-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waker {
+    /// CPU of the level that executes the wake-up; `None` if none of this level does.
+    pub cpu: Option<CpuId>,
+    /// Entity that asked for it (an event channel, an IPI); `None` for timers and devices.
+    pub ent: Option<EntId>,
+    /// Whether it says that I/O is complete: an event channel of a backend, or a device.
+    pub io: bool,
+}
+
+impl Waker {
+    /// A wake-up executed by a CPU for no entity's sake.
+    pub fn on(cpu: CpuId) -> Self {
+        Self { cpu: Some(cpu), ent: None, io: false }
+    }
 }
 
 /// Counters of one entity since it was added.
@@ -235,21 +253,14 @@ pub enum ConfigError {
         /// Most.
         max: u64,
     },
-    /// A partition of a pool has vCPUs that do not fill its virtual processors.
-    HalfCore {
-        /// Index of the partition.
-        partition: usize,
-        /// Its vCPUs.
-        vcpus: u32,
-        /// Threads of a core.
-        threads: u32,
-    },
-    /// Partitions are entitled to more CPUs than the pool has.
-    Promised {
-        /// CPUs' worth of time promised.
-        entitled: u64,
-        /// CPUs of the pool.
-        cpus: u32,
+    /// A field is no multiple of what it is counted in, or 0.
+    Multiple {
+        /// Name of the field.
+        field: &'static str,
+        /// Value asked for.
+        value: u64,
+        /// What it is counted in.
+        of: u64,
     },
     /// More groups than an index can name.
     TooManyGroups {
@@ -260,7 +271,11 @@ pub enum ConfigError {
 
 impl ConfigError {
     /// Refuses a value outside of `min..=max`.
-    pub(crate) fn range(field: &'static str, value: u64, min: u64, max: u64) -> Result<(), Self> {
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Range`].
+    pub fn range(field: &'static str, value: u64, min: u64, max: u64) -> Result<(), Self> {
         if (min..=max).contains(&value) {
             Ok(())
         } else {
@@ -288,12 +303,8 @@ impl fmt::Display for ConfigError {
             Self::Range { field, value, min, max } => {
                 write!(f, "`{field}` is {value}: it takes {min} to {max}")
             }
-            Self::HalfCore { partition, vcpus, threads } => write!(
-                f,
-                "partition {partition} has {vcpus} vCPUs: whole cores have a multiple of {threads}"
-            ),
-            Self::Promised { entitled, cpus } => {
-                write!(f, "partitions are entitled to {entitled} CPUs of {cpus}")
+            Self::Multiple { field, value, of } => {
+                write!(f, "`{field}` is {value}: it takes multiples of {of}")
             }
             Self::TooManyGroups { groups } => {
                 write!(f, "{groups} groups: a level takes up to 65535")

@@ -6,14 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use vcoop_credit1::{Credit1Config, Domain};
 use vcoop_model::plan::{
     Dist, HostPlan, HostSched, Mode, Ns, Phase, Plan, PolicyPlan, Preemption, Program, TaskPlan,
     Virt, VmPlan,
 };
 use vcoop_model::profile::Profile;
-use vcoop_sched::config::{
-    Balance, Credit1Config, Domain, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
-};
+use vcoop_sched::config::{Balance, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology};
 
 const MS: Ns = 1_000_000;
 

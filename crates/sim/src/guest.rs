@@ -380,7 +380,7 @@ impl World<'_> {
                 | Note::Unthrottled { .. }
                 | Note::Parked { .. }
                 | Note::Unparked { .. }
-                | Note::Credit { .. } => {}
+                | Note::Decision { .. } => {}
                 Note::DeadlineChanged { cpu } => {
                     // Set on the vCPU concerned; it programs its hardware when it next runs.
                     let target = first + cpu.0;

@@ -14,6 +14,7 @@ pub(crate) mod devices;
 pub(crate) mod idle;
 pub(crate) mod nohz;
 pub(crate) mod noise;
+pub(crate) mod scheduler;
 pub(crate) mod smt;
 mod wake;
 

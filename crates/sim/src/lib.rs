@@ -41,6 +41,7 @@
 //! world          the state of a run, and its loop
 //! host           pCPUs and host threads
 //!   wake, idle     sleeping and waking; pCPUs at rest
+//!   scheduler      which hypervisor schedules: Linux, or credit1 or PowerVM from crates of their own
 //!   smt, nohz      siblings of a core; CPUs without ticks
 //!   devices, noise interrupts of the host's devices; what takes its pCPUs though no plan asks for it
 //! guest          vCPUs and guest tasks

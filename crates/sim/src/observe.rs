@@ -3,7 +3,7 @@
 
 use vcoop_model::trace_event::{Event, GuestWork, Left, Observer, SampleEvent, ThreadNames, Work};
 use vcoop_policy::Action;
-use vcoop_sched::{CpuId, Decision, EntId, Leave, Note};
+use vcoop_sched::{CpuId, EntId, Leave, Note};
 
 use crate::attribution::probe::Probe;
 use crate::attribution::track::{NONE, Sample};
@@ -233,9 +233,7 @@ impl World<'_> {
             Note::Unthrottled { cpu } => Event::Throttle { pcpu: cpu.0, on: false },
             Note::Parked { ent } => Event::Park { thread: ent.0, on: true },
             Note::Unparked { ent } => Event::Park { thread: ent.0, on: false },
-            Note::Credit { what, ent, cpu } => {
-                Event::Credit { what: decision_name(what), thread: ent.0, pcpu: cpu.0 }
-            }
+            Note::Decision { what, ent, cpu } => Event::Credit { what, thread: ent.0, pcpu: cpu.0 },
             Note::Kick { .. } | Note::DeadlineChanged { .. } => return,
         };
         self.spans.tell(self.clock.now(), event);
@@ -357,20 +355,6 @@ fn vector_name(which: u8) -> &'static str {
         vector::DEVICE => "device",
         vector::MESSAGE => "message",
         _ => "interrupt",
-    }
-}
-
-fn decision_name(what: Decision) -> &'static str {
-    match what {
-        Decision::Boost => "credit1 boost",
-        Decision::RatelimitHold => "credit1 ratelimit hold",
-        Decision::Tickle => "credit1 tickle",
-        Decision::TickleIdler => "credit1 tickle idler",
-        Decision::Steal => "credit1 steal",
-        Decision::Park => "credit1 park",
-        Decision::Unpark => "credit1 unpark",
-        Decision::Yield => "credit1 yield",
-        Decision::Migrate => "credit1 migrate",
     }
 }
 

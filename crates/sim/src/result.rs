@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_model::plan::{Plan, Program, VmPlan};
+use vcoop_model::plan::{Plan, Program};
 use vcoop_model::recording::{EngineStats, Part, Parts, Recording, Scalar};
 use vcoop_policy::PolicyStats;
 use vcoop_policy::config::AdvanceConfig;
-use vcoop_sched::{CreditCounters, EntId, PoolCounters};
+use vcoop_sched::EntId;
 
 use crate::attribution::track::{NONE, Sample};
 use crate::guest::counters::Counters;
@@ -16,7 +16,7 @@ use crate::host::noise::is_noise;
 use crate::machine::Segment;
 use crate::queue::Ns;
 use crate::world::World;
-use crate::xen::fairness::{self, Share};
+use crate::xen::fairness;
 use crate::xen::ratelimit_driver::RatelimitDriver;
 
 /// All VMs together, as results call them.
@@ -33,8 +33,8 @@ pub(crate) struct Totals {
     idle_ns: Ns,
     slowed_ns: Ns,
     switches: u64,
-    credit1: Option<CreditCounters>,
-    pool: Option<PoolCounters>,
+    /// What a scheduler of another hypervisor counts.
+    scheduler: Vec<(&'static str, u64)>,
     /// Ratelimits that a policy set.
     tuned: u64,
     vms: Vec<VmTotals>,
@@ -163,8 +163,6 @@ impl World<'_> {
             vm.denied += denied;
             vm.boosted_ns += boosted_ns;
         }
-        let credit1 = self.host.credit1().map(vcoop_sched::Credit1::counters);
-        let pool = self.host.pool().map(vcoop_sched::Pool::counters);
         let tuned = self.ratelimits.as_ref().map_or(0, RatelimitDriver::changes);
         Totals {
             now,
@@ -173,31 +171,12 @@ impl World<'_> {
             idle_ns,
             slowed_ns: self.pcpus.iter().map(|p| p.slowed_ns).sum(),
             switches,
-            credit1,
-            pool,
+            scheduler: self.host.counts(),
             tuned,
             devices: self.lines.totals(self.plan),
             vms,
             calls: self.calls.totals(),
         }
-    }
-
-    /// How unfair a credit scheduler was to those who always wanted CPU.
-    fn fairness_error(&self, start: &Totals, end: &Totals) -> Option<f64> {
-        let credit1 = self.host.credit1()?;
-        let of = |(vm, (a, b)): (&VmPlan, (&VmTotals, &VmTotals))| {
-            let domain = credit1.config().domains[usize::from(vm.group.unwrap_or(0))];
-            Share {
-                weight: domain.weight,
-                vcpus: vm.level.topology.cpus(),
-                cap_pct: domain.cap_pct,
-                exec_ns: b.exec_ns - a.exec_ns,
-                wait_ns: b.steal_ns - a.steal_ns,
-            }
-        };
-        let vms = start.vms.iter().zip(&end.vms);
-        let shares: Vec<Share> = self.plan.vms.iter().zip(vms).map(of).collect();
-        fairness::error_pct(&shares, (end.now - start.now).max(1))
     }
 
     /// The recording of the time between two moments.
@@ -224,34 +203,12 @@ impl World<'_> {
             put("host", "polling", "%", 100.0 * ran as f64 / (ns * pcpus));
         }
         put("host", "switches", "1/s", (end.switches - start.switches) as f64 / seconds);
-        let mut counted: Vec<(&str, u64)> = Vec::new();
-        if let (Some(a), Some(b)) = (start.credit1, end.credit1) {
-            counted.extend([
-                ("boosts", b.boosts - a.boosts),
-                ("ratelimit_holds", b.ratelimit_holds - a.ratelimit_holds),
-                ("tickles", b.tickles - a.tickles),
-                ("tickles.idle", b.idle_tickles - a.idle_tickles),
-                ("steals", b.steals - a.steals),
-                ("parks", b.parks - a.parks),
-                ("migrations", b.migrations - a.migrations),
-                ("yields", b.yields - a.yields),
-            ]);
+        for (&(metric, before), (_, after)) in start.scheduler.iter().zip(&end.scheduler) {
+            put("host", metric, "1/s", (after - before) as f64 / seconds);
         }
-        if let (Some(a), Some(b)) = (start.pool, end.pool) {
-            counted.extend([
-                ("dispatches", b.dispatches - a.dispatches),
-                ("dispatches.spare", b.spare_dispatches - a.spare_dispatches),
-                ("core_preemptions", b.preemptions - a.preemptions),
-                ("rushes", b.rushes - a.rushes),
-                ("cedes", b.cedes - a.cedes),
-                ("parks", b.parks - a.parks),
-                ("migrations", b.migrations - a.migrations),
-            ]);
-        }
-        for (metric, count) in counted {
-            put("host", metric, "1/s", count as f64 / seconds);
-        }
-        if let Some(error) = self.fairness_error(start, end) {
+        let vms = start.vms.iter().zip(&end.vms);
+        let used = vms.map(|(a, b)| (b.exec_ns - a.exec_ns, b.steal_ns - a.steal_ns));
+        if let Some(error) = fairness::error_of(&self.host, self.plan, used, end.now - start.now) {
             put("host", "fairness_error", "%", error);
         }
         if let Some(driver) = &self.ratelimits {

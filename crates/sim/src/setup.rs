@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use vcoop_model::plan::{HostSched, Mode, Moment, Plan, ProbePlan, Target, TaskPlan};
+use vcoop_model::plan::{Mode, Moment, Plan, ProbePlan, Target, TaskPlan};
 use vcoop_policy::{GuestHalf, HostPolicy};
-use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Credit1, Level, Pool, Scheduler};
+use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Level};
 
 use crate::attribution::probe::Probes;
 use crate::attribution::track::{NONE, Tracks};
@@ -15,6 +15,7 @@ use crate::guest::vcpu_virt::{VcpuVirt, VmVirt};
 use crate::host::devices::DeviceLines;
 use crate::host::idle::IdleTimes;
 use crate::host::nohz::{self, HostTicks};
+use crate::host::scheduler::Scheduler;
 use crate::host::smt::Smt;
 use crate::inline_queue::InlineQueue;
 use crate::interrupts::devices::Devices;
@@ -46,11 +47,7 @@ pub(crate) fn build(
     housekeeping: Option<u32>,
 ) -> Result<World<'_>, ConfigError> {
     let mut labels = Labels::default();
-    let mut host = match &plan.host.sched {
-        HostSched::Linux(level) => Scheduler::Linux(Level::new(level)?),
-        HostSched::Credit1(credit1) => Scheduler::Credit1(Credit1::new(credit1)?),
-        HostSched::Pool(pool) => Scheduler::Pool(Pool::new(pool)?),
-    };
+    let mut host = Scheduler::new(&plan.host.sched)?;
     let pcpus = plan.host.sched.cpus();
     let vcpu_total: u32 = plan.vms.iter().map(|vm| vm.level.topology.cpus()).sum();
     let threads_total = plan.host_tasks.len() as u32 + vcpu_total;

@@ -7,13 +7,14 @@
 use vcoop_model::plan::Plan;
 use vcoop_model::profile::CostKey;
 use vcoop_policy::govern::GovernorDriver;
-use vcoop_sched::{CpuId, EntId, Scheduler};
+use vcoop_sched::{CpuId, EntId};
 
 use crate::attribution::probe::Probes;
 use crate::attribution::track::{State, Tracks};
 use crate::clock::{Clock, Event};
 use crate::host::devices::DeviceLines;
 use crate::host::nohz::HostTicks;
+use crate::host::scheduler::Scheduler;
 use crate::host::smt::Smt;
 use crate::interrupts::devices::Devices;
 use crate::machine::{Irq, Pcpu, Thread, Vcpu, Vm};

@@ -3,8 +3,9 @@
 mod support;
 
 use support::*;
+use vcoop_credit1::{Credit1Config, Domain, XenVersion};
 use vcoop_model::plan::{Dist, HostSched, Plan, Program, Target, VmPlan};
-use vcoop_sched::config::{Credit1Config, Domain, Policy, Topology, XenVersion};
+use vcoop_sched::config::{Policy, Topology};
 
 /// A host of `pcpus` with one domain for each VM.
 fn xen(pcpus: u32, vms: Vec<VmPlan>) -> Plan {

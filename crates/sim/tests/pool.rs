@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use support::*;
 use vcoop_model::plan::{Dist, HostSched, Plan, VmPlan};
 use vcoop_model::recording::Recording;
-use vcoop_sched::config::{Partition, Policy, PoolConfig, Topology};
+use vcoop_powervm::{Partition, PoolConfig};
+use vcoop_sched::config::{Policy, Topology};
 
 /// A pool with a partition for each VM: (vCPUs, entitled, weight).
 fn pool(topology: Topology, parts: &[(u32, u32, u32)], vms: Vec<VmPlan>) -> Plan {

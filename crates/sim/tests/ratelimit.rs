@@ -3,10 +3,11 @@
 mod support;
 
 use support::*;
+use vcoop_credit1::{Credit1Config, Domain};
 use vcoop_model::plan::{HostSched, Plan, PolicyPlan, VmPlan};
 use vcoop_model::recording::Recording;
 use vcoop_policy::config::RatelimitConfig;
-use vcoop_sched::config::{Credit1Config, Domain, Policy, Topology};
+use vcoop_sched::config::{Policy, Topology};
 
 const AUTO: RatelimitConfig = RatelimitConfig {
     interval_ns: 30 * MS,

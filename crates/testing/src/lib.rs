@@ -5,6 +5,7 @@
 //! - [`Skip`], the reason why a test does not run here. Tests of Rust's own harness use it, too.
 //! - [`Tree`], files such as those of `/proc` and `/sys`.
 //! - [`Native`], a C program that has to agree with Rust, and [`random`], what both are fed.
+//! - [`tasks`], what entities of a scheduler do, for drivers of schedulers in tests.
 //! - [`rig`], the busy host that most live tests run, and what they read from a recording.
 
 use std::fmt::Display;
@@ -18,6 +19,7 @@ mod load;
 mod native;
 mod random;
 pub mod rig;
+pub mod tasks;
 mod tree;
 
 pub use inventory;

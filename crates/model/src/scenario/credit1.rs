@@ -1,9 +1,9 @@
 //! `[host.credit1]`: the tunables of Xen's scheduler, and who dom0 is.
 
-use vcoop_sched::config::{
-    BoostPreempts, Burn, Credit1Config, Domain, Patch, Patches, Topology, XenVersion, find_patch,
-    patches,
+use vcoop_credit1::{
+    BoostPreempts, Burn, Credit1Config, Domain, Patch, Patches, XenVersion, find_patch, patches,
 };
+use vcoop_sched::config::Topology;
 
 use super::keys::{PolicyKeys, VmKeys};
 use crate::diagnostic::{Collector, nearest};

@@ -1,7 +1,9 @@
 //! From `[host]` and `[[vm]]` to the plan's host and VMs.
 
+use vcoop_credit1::Domain;
 use vcoop_policy::config::Means;
-use vcoop_sched::config::{Domain, Partition, Policy, Topology};
+use vcoop_powervm::Partition;
+use vcoop_sched::config::{Policy, Topology};
 
 use super::captures::Captures;
 use super::credit1;

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use vcoop_credit1::Patches;
 use vcoop_policy::config::{
     Budget, DynamicConfig, Means, RATELIMIT_CEILING_NS, RATELIMIT_FLOOR_NS, RatelimitConfig,
     WakeBoostConfig,
 };
-use vcoop_sched::config::Patches;
 
 use super::credit1::policy_patches;
 use super::keys::PolicyKeys;

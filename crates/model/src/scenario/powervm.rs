@@ -1,6 +1,7 @@
 //! `[host.powervm]`: a shared processor pool, and what VMs are entitled to in it.
 
-use vcoop_sched::config::{Partition, PoolConfig, Topology};
+use vcoop_powervm::{Partition, PoolConfig};
+use vcoop_sched::config::Topology;
 
 use super::keys::{HostKeys, VmKeys};
 use super::sched::ClassKind;

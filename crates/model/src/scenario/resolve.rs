@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_sched::config::Patches;
+use vcoop_credit1::Patches;
 
 use super::calls;
 use super::captures::Captures;

@@ -9,12 +9,9 @@ use vcoop_sched::config::{
 };
 use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, Level, Note};
 
-#[path = "../tasks/mod.rs"]
-mod tasks;
-
-use tasks::Tasks;
+use vcoop_testing::tasks::Tasks;
 #[allow(unused_imports, reason = "each test uses its own part")]
-pub use tasks::{HOG, MS, US, Work};
+pub use vcoop_testing::tasks::{HOG, MS, US, Work, assert_ratio};
 
 #[derive(Debug)]
 pub struct Machine {
@@ -257,12 +254,4 @@ impl Machine {
             self.switch(cpu, Leave::Preempted);
         }
     }
-}
-
-/// Asserts that `a / b` is `want` within `percent`.
-#[track_caller]
-pub fn assert_ratio(a: Ns, b: Ns, want: f64, percent: f64) {
-    let got = a as f64 / b as f64;
-    let off = (got / want - 1.0).abs() * 100.0;
-    assert!(off <= percent, "{a} / {b} = {got:.4}, want {want:.4}: off by {off:.2} %");
 }

@@ -6,10 +6,11 @@
 //! of them (`sched_tick_remote`) is left out, and so is what context tracking adds to system calls and exits.
 
 use vcoop_policy::Injection;
-use vcoop_sched::{CpuId, CpuSet, Scheduler};
+use vcoop_sched::{CpuId, CpuSet};
 
 use crate::attribution::track::NONE;
 use crate::clock::{Clock, Event};
+use crate::host::scheduler::Scheduler;
 use crate::interrupts::guest_timer::TimerFor;
 use crate::machine::vector;
 use crate::ticks::Ticks;
@@ -137,9 +138,8 @@ impl World<'_> {
 
 #[cfg(test)]
 mod tests {
-    use vcoop_model::plan::HostSched;
     use vcoop_sched::config::Policy;
-    use vcoop_sched::{Attr, Leave, Level, Waker};
+    use vcoop_sched::{Attr, Leave, Waker};
 
     use super::*;
     use crate::clock::Entities;
@@ -147,9 +147,7 @@ mod tests {
 
     #[test]
     fn a_full_nohz_cpu_ticks_only_while_two_compete() {
-        let plan = plan("busy-host-1");
-        let HostSched::Linux(level) = &plan.host.sched else { panic!("Linux") };
-        let mut host = Scheduler::Linux(Level::new(level).unwrap());
+        let mut host = Scheduler::new(&plan("busy-host-1").host.sched).unwrap();
         let attr =
             || Attr { policy: Policy::NORMAL, cpus: [CpuId(0)].into_iter().collect(), group: None };
         let [first, second] = [0, 0].map(|cpu| host.try_add(attr(), CpuId(cpu)).unwrap());

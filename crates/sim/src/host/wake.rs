@@ -156,7 +156,7 @@ impl World<'_> {
                 Note::Parked { ent } => self.park(ent.0, State::Throttled),
                 Note::Unparked { ent } => self.park(ent.0, State::Preempted),
                 // For those who watch.
-                Note::Credit { .. } => {}
+                Note::Decision { .. } => {}
                 Note::DeadlineChanged { cpu } => {
                     let event = Event::Sched(cpu.0);
                     match self.host.deadline(cpu) {

@@ -1,5 +1,8 @@
 //! How far domains are from their fair shares.
 
+use vcoop_model::plan::Plan;
+
+use crate::host::scheduler::Scheduler;
 use crate::queue::Ns;
 
 /// A domain must have wanted its CPUs for this much of the time to count.
@@ -7,17 +10,39 @@ const CONTENDS: f64 = 0.9;
 
 /// What one domain had in some time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Share {
+struct Share {
     /// Weight of each of its vCPUs.
-    pub(crate) weight: u32,
+    weight: u32,
     /// Its vCPUs.
-    pub(crate) vcpus: u32,
+    vcpus: u32,
     /// Most CPU it may have, in percent of one pCPU; 0 = what its vCPUs can use.
-    pub(crate) cap_pct: u32,
+    cap_pct: u32,
     /// CPU time.
-    pub(crate) exec_ns: Ns,
+    exec_ns: Ns,
     /// Time its vCPUs waited for a CPU. Waits that are not over need not be in it.
-    pub(crate) wait_ns: Ns,
+    wait_ns: Ns,
+}
+
+/// How unfair a credit scheduler was to those who always wanted CPU; `used` is the CPU time of each VM, and
+/// how long its vCPUs waited.
+pub(crate) fn error_of(
+    host: &Scheduler,
+    plan: &Plan,
+    used: impl Iterator<Item = (Ns, Ns)>,
+    ns: Ns,
+) -> Option<f64> {
+    let credit1 = host.credit1()?;
+    let shares: Vec<Share> = plan
+        .vms
+        .iter()
+        .zip(used)
+        .map(|(vm, (exec_ns, wait_ns))| {
+            let domain = credit1.config().domains[usize::from(vm.group.unwrap_or(0))];
+            let vcpus = vm.level.topology.cpus();
+            Share { weight: domain.weight, vcpus, cap_pct: domain.cap_pct, exec_ns, wait_ns }
+        })
+        .collect();
+    error_pct(&shares, ns.max(1))
 }
 
 /// Mean of `|attained / entitled - 1|` over the domains that contended, in percent; `None` with
@@ -28,7 +53,7 @@ pub(crate) struct Share {
 /// pinning kept from all of them, is not held against anybody. Of it a domain is entitled to a part
 /// by weight times vCPUs, but to no more than its vCPUs can run, nor than its cap; what it cannot
 /// use goes to the others by the same rule. Pinning of single domains is not looked at.
-pub(crate) fn error_pct(shares: &[Share], ns: Ns) -> Option<f64> {
+fn error_pct(shares: &[Share], ns: Ns) -> Option<f64> {
     let most = |s: &Share| {
         let vcpus = f64::from(s.vcpus);
         if s.cap_pct == 0 { vcpus } else { vcpus.min(f64::from(s.cap_pct) / 100.0) }

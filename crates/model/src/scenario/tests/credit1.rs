@@ -1,6 +1,6 @@
 //! Hosts under Xen's credit1.
 
-use vcoop_sched::config::{BoostPreempts, Burn, Domain, Patch, Patches, XenVersion};
+use vcoop_credit1::{BoostPreempts, Burn, Domain, Patch, Patches, XenVersion};
 
 use super::refusals::check;
 use super::*;

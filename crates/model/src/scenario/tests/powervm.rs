@@ -1,6 +1,7 @@
 //! Hosts with a shared processor pool.
 
-use vcoop_sched::config::{Partition, PoolConfig, Topology};
+use vcoop_powervm::{Partition, PoolConfig};
+use vcoop_sched::config::Topology;
 
 use super::*;
 use crate::plan::{Plan, TimelineAction};

@@ -1,0 +1,85 @@
+//! What can be changed while entities run.
+
+use vcoop_sched::config::{Ns, Policy};
+use vcoop_sched::{CpuId, CpuSet, EntId};
+
+use super::{Credit1, Dom, State};
+
+impl Credit1 {
+    /// Keeps the policy, to be asked for by [`Credit1::policy`]. Credit1 has no policies: nothing
+    /// else happens.
+    pub fn set_policy(&mut self, _now: Ns, e: EntId, policy: Policy) {
+        self.ents[e.index()].policy = policy;
+    }
+
+    /// Changes where an entity may run; an empty set (after CPUs outside the scheduler are dropped)
+    /// means everywhere. Who waits where it may not any more moves at once, who runs there moves at
+    /// the next [`Credit1::schedule`], which is asked for.
+    pub fn set_cpus(&mut self, now: Ns, e: EntId, cpus: CpuSet) {
+        let mask = self.clip(cpus);
+        self.masks[e.index()] = mask;
+        let ent = &mut self.ents[e.index()];
+        ent.allowed = mask.len();
+        let (cpu, state) = (ent.cpu, ent.state);
+        if mask.contains(cpu) {
+            return;
+        }
+        match state {
+            State::Queued => {
+                self.remove(e);
+                self.ents[e.index()].state = State::Blocked;
+                let to = self.pick(e, true);
+                self.moved(e, to);
+                self.insert(now, e, to);
+                self.tickle(to, e);
+            }
+            State::Running => {
+                self.ents[e.index()].migrating = true;
+                self.kick(cpu);
+            }
+            State::Blocked | State::Parked | State::Dead => {}
+        }
+    }
+
+    /// Sets the ratelimit that protects vCPUs of a domain while they run; `None` = the scheduler's.
+    /// Holds from the next [`Credit1::schedule`] on.
+    ///
+    /// # Panics
+    /// If there is no such domain.
+    pub fn set_ratelimit(&mut self, domain: u16, ratelimit_ns: Option<Ns>) {
+        self.doms[usize::from(domain)].ratelimit = ratelimit_ns;
+    }
+
+    /// The ratelimit that protects `e` while it runs.
+    pub fn ratelimit_of(&self, e: EntId) -> Ns {
+        let ent = &self.ents[e.index()];
+        let Dom { ratelimit, .. } = self.doms[usize::from(ent.domain)];
+        let patch = self.cfg.patches.dom0_ratelimit_ns.filter(|_| ent.dom0);
+        ratelimit.or(patch).unwrap_or(self.cfg.ratelimit_ns)
+    }
+
+    /// Changes a domain's weight (clamped to 1..=65535) and cap (percent of one CPU, 0 = none). The
+    /// next accounting goes by them.
+    ///
+    /// # Panics
+    /// If there is no such domain.
+    pub fn set_share(&mut self, domain: u16, weight: u32, cap_pct: u32) {
+        let weight = weight.clamp(1, 65_535);
+        let dom = &mut self.doms[usize::from(domain)];
+        let n = dom.active.len() as u64;
+        self.weight = self.weight - n * u64::from(dom.cfg.weight) + n * u64::from(weight);
+        dom.cfg.weight = weight;
+        dom.cfg.cap_pct = cap_pct;
+        self.cfg.domains[usize::from(domain)] = dom.cfg;
+    }
+
+    /// The domain of an entity.
+    pub fn domain(&self, e: EntId) -> u16 {
+        self.ents[e.index()].domain
+    }
+
+    /// Tells `cpu` to schedule, for a change that nothing else announces.
+    pub fn resched(&mut self, cpu: CpuId) {
+        self.kick(cpu);
+    }
+}

@@ -1,0 +1,555 @@
+//! Xen's credit1: a scheduler of vCPUs on pCPUs, with the rules of Xen 4.2 or of today.
+//!
+//! Every pCPU has a queue ordered by four priorities: BOOST (woke up and may preempt), UNDER (has
+//! credit), OVER (has none) and, when the queue is empty, idle. Running burns credit; every
+//! timeslice (30 ms) an accounting hands out new credit by weight and decides who is UNDER and who
+//! OVER. A tick (10 ms) finds out who runs, ends boosts, and sorts queues after an accounting.
+//!
+//! ```text
+//! Blocked --wake--> Queued --schedule--> Running --block--> Blocked
+//!    |                 ^ |                  |
+//!    | wake while      | | cap used up      | cap used up
+//!    v parked          | v                  v
+//!    +--------------> Parked <--------------+        any --exit--> Dead
+//! ```
+//!
+//! Sources: `xen/common/sched_credit.c` (4.2), `xen/common/sched/credit.c` (today). A run queue is
+//! the only thing here that has no bound but the number of entities; all else is bitmaps.
+
+mod account;
+mod change;
+mod check;
+mod config;
+mod patches;
+mod place;
+mod queue;
+mod run;
+mod steal;
+mod tickle;
+mod timer;
+mod validate;
+
+use std::collections::VecDeque;
+
+use vcoop_sched::config::{Ns, Policy};
+use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Note, Notes, Waker};
+
+pub use config::{BoostPreempts, Burn, Credit1Config, Domain, Patch, Patches, XenVersion};
+pub use patches::{NamedPatch, find_patch, patches};
+
+/// Time one credit is worth (`CSCHED_CREDITS_PER_MSEC` = 10).
+const CREDIT_NS: Ns = 100_000;
+
+/// The pCPU that runs the accounting.
+const MASTER: CpuId = CpuId(0);
+
+/// "No entity".
+const NONE: u32 = u32::MAX;
+
+/// "No timer".
+const NEVER: Ns = Ns::MAX;
+
+/// Priority of a vCPU, worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pri {
+    /// Nobody: what an idle pCPU runs.
+    Idle,
+    /// Out of credit.
+    Over,
+    /// Has credit.
+    Under,
+    /// Woke up lately, and had credit.
+    Boost,
+}
+
+/// Why a credit scheduler did something: the events of its trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Decision {
+    /// The entity woke up and was boosted.
+    Boost,
+    /// The running entity stayed because of the ratelimit.
+    RatelimitHold,
+    /// The CPU was told that the entity waits.
+    Tickle,
+    /// The idle CPU was told that the entity waits, on its own queue or elsewhere.
+    TickleIdler,
+    /// The CPU took the entity from another CPU's queue.
+    Steal,
+    /// The entity's domain used up its cap.
+    Park,
+    /// Its cap allows it to run again.
+    Unpark,
+    /// The entity yielded.
+    Yield,
+    /// The running entity was told to look for a better CPU.
+    Migrate,
+}
+
+impl Decision {
+    /// The name of the event, as [`Note::Decision`] has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Boost => "credit1 boost",
+            Self::RatelimitHold => "credit1 ratelimit hold",
+            Self::Tickle => "credit1 tickle",
+            Self::TickleIdler => "credit1 tickle idler",
+            Self::Steal => "credit1 steal",
+            Self::Park => "credit1 park",
+            Self::Unpark => "credit1 unpark",
+            Self::Yield => "credit1 yield",
+            Self::Migrate => "credit1 migrate",
+        }
+    }
+}
+
+/// What a credit scheduler did since it was built.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CreditCounters {
+    /// Wake-ups that were boosted.
+    pub boosts: u64,
+    /// Times the ratelimit kept the running entity.
+    pub ratelimit_holds: u64,
+    /// CPUs told of waiting work.
+    pub tickles: u64,
+    /// Of these: idle ones.
+    pub idle_tickles: u64,
+    /// Entities taken from another CPU's queue.
+    pub steals: u64,
+    /// Entities parked.
+    pub parks: u64,
+    /// Entities that changed their CPU, for whatever reason.
+    pub migrations: u64,
+    /// Yields.
+    pub yields: u64,
+    /// Accountings.
+    pub accountings: u64,
+}
+
+impl CreditCounters {
+    /// Each count by its name in results.
+    pub fn named(&self) -> [(&'static str, u64); 8] {
+        [
+            ("boosts", self.boosts),
+            ("ratelimit_holds", self.ratelimit_holds),
+            ("tickles", self.tickles),
+            ("tickles.idle", self.idle_tickles),
+            ("steals", self.steals),
+            ("parks", self.parks),
+            ("migrations", self.migrations),
+            ("yields", self.yields),
+        ]
+    }
+}
+
+/// What was seen of one entity since it was added: the input of a policy that sets ratelimits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Wake-ups.
+    pub wakes: u64,
+    /// Runs that ended by blocking.
+    pub blocks: u64,
+    /// Of these: with less CPU time than [`Credit1Config::short_run_ns`].
+    pub short_runs: u64,
+    /// CPU time.
+    pub run_ns: Ns,
+    /// Times somebody more urgent woke up for the CPU it was running on: what its ratelimit holds
+    /// up. How long the ratelimit is changes how long they wait, not how many they are.
+    pub challenges: u64,
+    /// Of these: by entities whose run before was short, so that letting them go first costs
+    /// little.
+    pub short_challenges: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Blocked,
+    Queued,
+    Running,
+    /// Could run, but its cap is used up. Xen calls the vCPU offline then.
+    Parked,
+    Dead,
+}
+
+/// What wake-ups and switches look at is in its first cache line.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+struct Ent {
+    domain: u16,
+    dom0: bool,
+    state: State,
+    pri: Pri,
+    /// On the accounting's list.
+    active: bool,
+    parked: bool,
+    /// Told to go to another CPU (`_VPF_migrating`).
+    migrating: bool,
+    yielding: bool,
+    /// The flag of the I/O-completion patch.
+    io: bool,
+    /// It waits because it woke up, not because it was preempted.
+    woke: bool,
+    /// Its last run to a block was short.
+    brief: bool,
+    fresh: bool,
+    cpu: CpuId,
+    /// How many CPUs it may use.
+    allowed: u32,
+    credit: i64,
+    /// CPU time not charged as credit yet; negative where 4.2 rounded up.
+    carry: i64,
+    queued_at: Ns,
+    /// When it was switched in last.
+    since: Ns,
+    /// CPU time since it woke.
+    run_ns: Ns,
+    last_ran: Ns,
+    stats: EntStats,
+    seen: Observed,
+    policy: Policy,
+}
+
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+struct Cpu {
+    /// The running entity, or [`NONE`].
+    curr: u32,
+    kicked: bool,
+    queue: VecDeque<u32>,
+    /// Of the queue: better than OVER.
+    better: u32,
+    /// Of the queue and the running one: dom0's.
+    dom0: u32,
+    charged_to: Ns,
+    burned_to: Ns,
+    slice_end: Ns,
+    tick_at: Ns,
+    /// The tick is ten times slower for now.
+    slow_tick: bool,
+    /// The deadline the driver knows of.
+    armed: Ns,
+    /// Accounting up to which the queue is sorted.
+    sorted: u64,
+    /// Last look for work at peers.
+    balanced: Ns,
+    idle_bias: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Dom {
+    cfg: Domain,
+    /// vCPUs on the accounting's list.
+    active: Vec<u32>,
+    /// Ratelimit of its own, set while running.
+    ratelimit: Option<Ns>,
+}
+
+/// One credit1 scheduler. It is driven like a [`Level`](vcoop_sched::Level), but for ticks, which are timers
+/// of its own.
+#[derive(Clone, Debug)]
+pub struct Credit1 {
+    cfg: Credit1Config,
+    ents: Vec<Ent>,
+    masks: Vec<CpuSet>,
+    cpus: Vec<Cpu>,
+    doms: Vec<Dom>,
+    /// Domains with active vCPUs, in the order in which accounting serves them.
+    active: Vec<u16>,
+    /// Weights of all active vCPUs.
+    weight: u64,
+    /// Credit of all active vCPUs after the last accounting.
+    balance: i64,
+    accountings: u64,
+    master_at: Ns,
+    /// All CPUs.
+    all: CpuSet,
+    /// Idle CPUs that were not told of work yet.
+    idlers: CpuSet,
+    /// CPUs where somebody runs and somebody waits.
+    crowded: CpuSet,
+    /// Of these: somebody better than OVER waits.
+    urgent: CpuSet,
+    /// CPUs with a dom0 vCPU, running or waiting.
+    dom0_on: CpuSet,
+    cores: Vec<CpuSet>,
+    sockets: Vec<CpuSet>,
+    /// Where stealing starts, by socket.
+    bias: Vec<u32>,
+    /// Idler tickled last.
+    last_tickled: u32,
+    counters: CreditCounters,
+    trace: bool,
+    notes: Notes,
+}
+
+impl Credit1 {
+    /// Builds an idle scheduler.
+    ///
+    /// # Errors
+    /// [`ConfigError`] says which field cannot be, and what it may be.
+    pub fn new(cfg: &Credit1Config) -> Result<Self, ConfigError> {
+        validate::validate(cfg)?;
+        let n = cfg.topology.cpus();
+        let cpu = Cpu {
+            curr: NONE,
+            kicked: false,
+            queue: VecDeque::new(),
+            better: 0,
+            dom0: 0,
+            charged_to: 0,
+            burned_to: 0,
+            slice_end: NEVER,
+            tick_at: NEVER,
+            slow_tick: false,
+            armed: NEVER,
+            sorted: 0,
+            balanced: 0,
+            idle_bias: n - 1,
+        };
+        let threads = cfg.topology.threads_per_core;
+        let per_llc = threads * cfg.topology.cores_per_llc;
+        let slices =
+            |size: u32| (0..n / size).map(move |i| CpuSet::range(i * size, (i + 1) * size));
+        let mut this = Self {
+            cfg: cfg.clone(),
+            ents: Vec::new(),
+            masks: Vec::new(),
+            cpus: vec![cpu; n as usize],
+            doms: cfg
+                .domains
+                .iter()
+                .map(|&cfg| Dom { cfg, active: Vec::new(), ratelimit: None })
+                .collect(),
+            active: Vec::with_capacity(cfg.domains.len()),
+            weight: 0,
+            balance: 0,
+            accountings: 0,
+            master_at: cfg.tslice_ns,
+            all: CpuSet::first_n(n),
+            idlers: CpuSet::first_n(n),
+            crowded: CpuSet::EMPTY,
+            urgent: CpuSet::EMPTY,
+            dom0_on: CpuSet::EMPTY,
+            cores: slices(threads).collect(),
+            sockets: slices(per_llc).collect(),
+            bias: (0..cfg.topology.llcs).map(|l| l * per_llc).collect(),
+            last_tickled: 0,
+            counters: CreditCounters::default(),
+            trace: false,
+            notes: Notes::new(),
+        };
+        this.rearm(MASTER);
+        Ok(this)
+    }
+
+    /// See [`Level::prefetch`](vcoop_sched::Level::prefetch).
+    #[inline]
+    pub fn prefetch(&self, cpu: CpuId, e: EntId) {
+        use core::slice::from_ref;
+        use prefetch_index::prefetch_index;
+        if let (Some(ent), Some(c)) = (self.ents.get(e.index()), self.cpus.get(cpu.index())) {
+            prefetch_index(from_ref(ent), 0);
+            prefetch_index(from_ref(&ent.last_ran), 0);
+            prefetch_index(from_ref(c), 0);
+            prefetch_index(from_ref(&c.armed), 0);
+        }
+    }
+
+    /// Adds an entity, blocked at first, and returns its id: dense from 0, in order of addition.
+    /// `attr.group` is its domain; `attr.policy` is kept, but means nothing here. Its first wake-up
+    /// picks its CPU, `home` before its equals.
+    ///
+    /// # Panics
+    /// If `home` or the domain is not in the scheduler.
+    pub fn add(&mut self, attr: Attr, home: CpuId) -> EntId {
+        assert!(home.index() < self.cpus.len(), "{home} is not in the scheduler");
+        let domain = attr.group.unwrap_or(0);
+        assert!(usize::from(domain) < self.doms.len(), "no such domain");
+        let e = EntId(self.ents.len() as u32);
+        let mask = self.clip(attr.cpus);
+        let dom = &mut self.doms[usize::from(domain)];
+        dom.active.reserve(1);
+        let dom0 = dom.cfg.privileged;
+        let boosted = dom0 && self.cfg.patches.dom0_always_boosted;
+        self.ents.push(Ent {
+            policy: attr.policy,
+            domain,
+            dom0,
+            state: State::Blocked,
+            cpu: if mask.contains(home) { home } else { mask.first().unwrap_or(home) },
+            pri: if boosted { Pri::Boost } else { Pri::Under },
+            credit: 0,
+            carry: 0,
+            active: false,
+            parked: false,
+            migrating: false,
+            yielding: false,
+            io: false,
+            woke: false,
+            brief: false,
+            fresh: true,
+            allowed: mask.len(),
+            last_ran: 0,
+            queued_at: 0,
+            since: 0,
+            run_ns: 0,
+            stats: EntStats::default(),
+            seen: Observed::default(),
+        });
+        self.masks.push(mask);
+        e
+    }
+
+    /// Cuts an affinity to the scheduler's CPUs; nothing left means everything.
+    fn clip(&self, cpus: CpuSet) -> CpuSet {
+        let cut = cpus.and(&self.all);
+        if cut.is_empty() { self.all } else { cut }
+    }
+
+    /// Whether an entity may use a CPU.
+    #[inline]
+    fn may_use(&self, e: EntId, cpu: CpuId) -> bool {
+        self.is_free(e) || self.masks[e.index()].contains(cpu)
+    }
+
+    /// Whether an entity may use every CPU: most may, and then nobody has to look at its mask.
+    #[inline]
+    fn is_free(&self, e: EntId) -> bool {
+        self.ents[e.index()].allowed as usize == self.cpus.len()
+    }
+
+    /// The idlers that an entity may use.
+    #[inline]
+    fn idlers_for(&self, e: EntId) -> CpuSet {
+        if self.is_free(e) { self.idlers } else { self.idlers.and(&self.masks[e.index()]) }
+    }
+
+    /// What the scheduler was built from, with weights and caps as they are now.
+    pub fn config(&self) -> &Credit1Config {
+        &self.cfg
+    }
+
+    /// Takes the oldest note; `None` when there is none left.
+    #[inline]
+    pub fn pop_note(&mut self) -> Option<Note> {
+        self.notes.pop_front()
+    }
+
+    /// Whether decisions become [`Note::Decision`] notes. Off at first.
+    pub fn set_trace(&mut self, on: bool) {
+        self.trace = on;
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> CreditCounters {
+        self.counters
+    }
+
+    /// What was seen of an entity.
+    pub fn observed(&self, e: EntId) -> Observed {
+        self.ents[e.index()].seen
+    }
+
+    /// Who runs on `cpu`.
+    #[inline]
+    pub fn current(&self, cpu: CpuId) -> Option<EntId> {
+        let c = self.cpus[cpu.index()].curr;
+        (c != NONE).then_some(EntId(c))
+    }
+
+    /// The CPU an entity runs or waits on, or the last it did.
+    #[inline]
+    pub fn cpu_of(&self, e: EntId) -> CpuId {
+        self.ents[e.index()].cpu
+    }
+
+    /// The policy the entity was given. It decides nothing.
+    pub fn policy(&self, e: EntId) -> Policy {
+        self.ents[e.index()].policy
+    }
+
+    /// The entity's priority.
+    pub fn pri(&self, e: EntId) -> Pri {
+        self.ents[e.index()].pri
+    }
+
+    /// The entity's credit, one being 100 us of CPU time.
+    pub fn credit(&self, e: EntId) -> i64 {
+        self.ents[e.index()].credit
+    }
+
+    /// The CPUs the entity may use.
+    pub fn cpus(&self, e: EntId) -> &CpuSet {
+        &self.masks[e.index()]
+    }
+
+    /// Whether the entity can run, but has no CPU; a parked one is among them.
+    #[inline]
+    pub fn is_queued(&self, e: EntId) -> bool {
+        matches!(self.ents[e.index()].state, State::Queued | State::Parked)
+    }
+
+    /// Whether the entity has a CPU.
+    #[inline]
+    pub fn is_running(&self, e: EntId) -> bool {
+        self.ents[e.index()].state == State::Running
+    }
+
+    /// Whether the entity could run but for its domain's cap.
+    #[inline]
+    pub fn is_parked(&self, e: EntId) -> bool {
+        self.ents[e.index()].state == State::Parked
+    }
+
+    /// Runnable entities of `cpu`: the running one and those that wait.
+    #[inline]
+    pub fn nr_running(&self, cpu: CpuId) -> u32 {
+        let c = &self.cpus[cpu.index()];
+        c.queue.len() as u32 + u32::from(c.curr != NONE)
+    }
+
+    /// Who waits on `cpu`, next first.
+    pub fn waiting(&self, cpu: CpuId) -> impl Iterator<Item = EntId> + '_ {
+        self.cpus[cpu.index()].queue.iter().map(|&e| EntId(e))
+    }
+
+    /// Whether `cpu` was kicked and has not scheduled since.
+    pub fn is_kicked(&self, cpu: CpuId) -> bool {
+        self.cpus[cpu.index()].kicked
+    }
+
+    /// Counters of an entity. Running and waiting that has not ended yet is not in them.
+    pub fn stats(&self, e: EntId) -> EntStats {
+        self.ents[e.index()].stats
+    }
+
+    fn modern(&self) -> bool {
+        self.cfg.version == XenVersion::Current
+    }
+
+    /// Records a decision, if anybody wants to know.
+    #[inline]
+    fn note(&mut self, what: Decision, ent: EntId, cpu: CpuId) {
+        if self.trace {
+            self.notes.push_back(Note::Decision { what: what.name(), ent, cpu });
+        }
+    }
+
+    fn moved(&mut self, e: EntId, to: CpuId) {
+        let ent = &mut self.ents[e.index()];
+        let from = core::mem::replace(&mut ent.cpu, to);
+        if from != to {
+            ent.stats.migrations += 1;
+            self.counters.migrations += 1;
+            self.notes.push_back(Note::Moved { ent: e, from, to });
+        }
+    }
+
+    /// Asks a CPU to schedule, once.
+    fn kick(&mut self, cpu: CpuId) {
+        let c = &mut self.cpus[cpu.index()];
+        if !c.kicked {
+            c.kicked = true;
+            self.notes.push_back(Note::Kick { cpu, eager: true });
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Who is told that somebody waits.
+
+use vcoop_sched::{CpuId, CpuSet, EntId};
+
+use super::Pri;
+use super::{Credit1, Decision, Ent, NONE};
+
+impl Credit1 {
+    /// `e` has joined the queue of `cpu`: tells that CPU, or idle ones, or nobody.
+    pub(super) fn tickle(&mut self, cpu: CpuId, e: EntId) {
+        if self.modern() { self.tickle_modern(cpu, e) } else { self.tickle_4_2(cpu, e) }
+    }
+
+    fn pri_on(&self, cpu: CpuId) -> Pri {
+        let c = self.cpus[cpu.index()].curr;
+        if c == NONE { Pri::Idle } else { self.ents[c as usize].pri }
+    }
+
+    /// 4.2: the CPU if `e` is more urgent than what runs; and idlers if anything runs there.
+    fn tickle_4_2(&mut self, cpu: CpuId, e: EntId) {
+        let curr = self.pri_on(cpu);
+        if self.ents[e.index()].pri > curr {
+            self.challenge(cpu, e);
+            self.poke(cpu, e);
+        }
+        if curr > Pri::Idle {
+            let idlers = self.idlers_for(e);
+            self.tickle_idlers(&idlers, e);
+        }
+    }
+
+    /// Today: an idle CPU if there is one, and what runs is left alone; else the CPU if `e` is more
+    /// urgent, and then what runs there may go to an idle CPU that `e` may not use.
+    fn tickle_modern(&mut self, cpu: CpuId, e: EntId) {
+        let ent = &self.ents[e.index()];
+        let urgent = ent.pri > self.pri_on(cpu);
+        if ent.allowed == 1 && self.idlers.contains(cpu) {
+            return self.poke(cpu, e);
+        }
+        let curr = self.cpus[cpu.index()].curr;
+        if curr == NONE {
+            return self.poke(cpu, e);
+        }
+        let suitable = self.idlers_for(e);
+        if !suitable.is_empty() {
+            return self.tickle_idlers(&suitable, e);
+        }
+        if !urgent {
+            return;
+        }
+        self.challenge(cpu, e);
+        let curr = EntId(curr);
+        if !self.idlers_for(curr).is_empty() {
+            self.ents[curr.index()].migrating = true;
+            self.note(Decision::Migrate, curr, cpu);
+        }
+        self.poke(cpu, e);
+    }
+
+    /// Counts a wake-up of somebody more urgent against whoever runs on its CPU.
+    fn challenge(&mut self, cpu: CpuId, e: EntId) {
+        let Ent { woke, brief, .. } = self.ents[e.index()];
+        let curr = self.cpus[cpu.index()].curr;
+        if curr != NONE && woke {
+            let seen = &mut self.ents[curr as usize].seen;
+            seen.challenges += 1;
+            seen.short_challenges += u64::from(brief);
+        }
+    }
+
+    fn tickle_idlers(&mut self, idlers: &CpuSet, e: EntId) {
+        if !self.cfg.tickle_one_idle {
+            for cpu in idlers {
+                self.poke(cpu, e);
+            }
+            return;
+        }
+        let n = self.cpus.len() as u32;
+        if let Some(cpu) = idlers.find_from(None, self.last_tickled + 1, 0, n) {
+            self.last_tickled = cpu.0;
+            self.poke(cpu, e);
+        }
+    }
+
+    fn poke(&mut self, cpu: CpuId, e: EntId) {
+        self.counters.tickles += 1;
+        let idle = self.cpus[cpu.index()].curr == NONE;
+        self.counters.idle_tickles += u64::from(idle);
+        self.note(if idle { Decision::TickleIdler } else { Decision::Tickle }, e, cpu);
+        if self.modern() {
+            // Told once: the next wake-up finds another one.
+            self.idlers.remove(cpu);
+        }
+        self.kick(cpu);
+    }
+}

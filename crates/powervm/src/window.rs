@@ -1,0 +1,172 @@
+//! The timers of a pool: the end of a window, of a share, and the moment to run for who waits.
+
+use vcoop_sched::config::Ns;
+use vcoop_sched::{CpuId, EntId, Note};
+
+use super::{NEVER, NONE, Place, Pool, State};
+
+impl Pool {
+    /// When [`Pool::on_deadline`] is due on `cpu`. [`Note::DeadlineChanged`] tells of changes.
+    #[inline]
+    pub fn deadline(&self, cpu: CpuId) -> Option<Ns> {
+        let at = self.due(cpu);
+        (at != NEVER).then_some(at)
+    }
+
+    /// CPU 0 has the timers of the window; the first thread of each core that of its core.
+    fn due(&self, cpu: CpuId) -> Ns {
+        let mut at = NEVER;
+        if cpu.0 == 0 {
+            let urgent = self.urgent.first().map_or(NEVER, |&(at, _)| at);
+            at = self.window_end.min(urgent);
+        }
+        let c = &self.cores[(cpu.0 / self.threads) as usize];
+        if cpu.0.is_multiple_of(self.threads) && c.vp != NONE && !c.leaving && !c.spare {
+            at = at.min(c.used_up_at);
+        }
+        at
+    }
+
+    /// Tells the driver of another deadline.
+    pub(super) fn rearm(&mut self, cpu: CpuId) {
+        let due = self.due(cpu);
+        let c = &mut self.cpus[cpu.index()];
+        if c.armed != due {
+            c.armed = due;
+            self.notes.push_back(Note::DeadlineChanged { cpu });
+        }
+    }
+
+    /// The time [`Pool::deadline`] named has come on `cpu`. Harmless when it has not.
+    pub fn on_deadline(&mut self, now: Ns, cpu: CpuId) {
+        self.charge(now, cpu);
+        if self.window_end <= now {
+            self.refill(now);
+        }
+        if cpu.0 == 0 {
+            self.rush_due(now);
+        }
+        let core = cpu.0 / self.threads;
+        self.used_up(now, core);
+        self.rearm(CpuId(core * self.threads));
+        self.rearm(CpuId(0));
+    }
+
+    /// Whoever has a core and used up its share goes on with what others leave, if somebody does.
+    fn used_up(&mut self, now: Ns, core: u32) {
+        let c = &self.cores[core as usize];
+        if c.vp == NONE || c.leaving || c.spare || self.vps[c.vp as usize].left > 0 {
+            return;
+        }
+        let part = usize::from(self.vps[c.vp as usize].partition);
+        if self.parts[part].weight == 0 || !self.ready.is_empty() {
+            return self.take_core(core);
+        }
+        self.spare_start(part);
+        self.cores[core as usize].spare = true;
+        self.spare.insert(CpuId(core));
+        if self.spare_yields(part, now) {
+            self.take_core(core);
+        }
+    }
+
+    /// Who would not have its share any more if it waited on takes a core: one on spare time, else of one
+    /// that came later, else of the steady one that can wait longest.
+    fn rush_due(&mut self, now: Ns) {
+        while let Some(&(at, v)) = self.urgent.first() {
+            if at > now {
+                return;
+            }
+            self.urgent.pop_first();
+            self.vps[v as usize].rushed = true;
+            self.rush.push_back(v);
+            if let Some(core) = self.victim(now) {
+                self.counters.rushes += 1;
+                self.take_core(core);
+            }
+        }
+    }
+
+    fn victim(&mut self, now: Ns) -> Option<u32> {
+        let mut best: Option<((u8, Ns), u32)> = None;
+        for core in 0..self.cores.len() as u32 {
+            self.charge_core(now, core);
+            let c = &self.cores[core as usize];
+            if c.vp == NONE || c.leaving {
+                continue;
+            }
+            let vp = &self.vps[c.vp as usize];
+            let slack = self.window_end.saturating_sub(now).saturating_sub(vp.left);
+            let rank = match (c.spare || vp.left == 0, vp.steady) {
+                (true, _) => 2,
+                (false, false) => 1,
+                (false, true) if slack == 0 => continue,
+                (false, true) => 0,
+            };
+            if best.is_none_or(|(key, _)| (rank, slack) > key) {
+                best = Some(((rank, slack), core));
+            }
+        }
+        best.map(|(_, core)| core)
+    }
+
+    /// A window begins: everybody has its share again, whatever it had left.
+    fn refill(&mut self, now: Ns) {
+        while self.window_end <= now {
+            self.window_end += self.cfg.window_ns;
+        }
+        for core in 0..self.cores.len() {
+            self.charge_core(now, core as u32);
+            if core::mem::take(&mut self.cores[core].spare) {
+                let part = usize::from(self.vps[self.cores[core].vp as usize].partition);
+                self.spare_stop(part);
+            }
+        }
+        self.spare = vcoop_sched::CpuSet::EMPTY;
+        self.urgent.clear();
+        self.rush.clear();
+        // Those with entitlement left stay ahead of those without; each in their order.
+        let waits = |v: &u32| matches!(self.vps[*v as usize].place, Place::Spare | Place::Parked);
+        let mut others: Vec<u32> = (0..self.vps.len() as u32).filter(waits).collect();
+        others.sort_by_key(|&v| (self.waits_since(v), v));
+        for part in 0..self.parts.len() {
+            while let Some(&v) = self.parts[part].waiting.front() {
+                self.spare_unwait(v);
+            }
+        }
+        for vp in &mut self.vps {
+            vp.left = vp.share;
+            vp.rushed = false;
+            vp.steady = vp.runnable > 0;
+            if vp.place == Place::On {
+                self.cores[vp.core as usize].used_up_at = now + vp.left;
+            }
+        }
+        for &(_, v) in &self.ready {
+            self.urgent.insert((self.window_end - self.vps[v as usize].left, v));
+        }
+        for v in others {
+            if self.vps[v as usize].place == Place::Parked {
+                for e in self.members(v) {
+                    if self.ents[e as usize].state == State::Ready {
+                        self.notes.push_back(Note::Unparked { ent: EntId(e) });
+                    }
+                }
+            }
+            self.line_up(now, v);
+        }
+        while let (Some(core), Some(&(_, v))) = (self.idle.first(), self.ready.first()) {
+            self.dispatch(now, core.0, v);
+        }
+        for core in 0..self.cores.len() as u32 {
+            self.rearm(CpuId(core * self.threads));
+        }
+    }
+
+    /// Since when the first of a waiting virtual processor's threads waits.
+    fn waits_since(&self, v: u32) -> Ns {
+        let ready = |e: &u32| self.ents[*e as usize].state == State::Ready;
+        let since = self.members(v).filter(ready).map(|e| self.ents[e as usize].queued_at);
+        since.min().unwrap_or(NEVER)
+    }
+}

@@ -1,0 +1,135 @@
+//! What a pool promises, on random pools.
+
+use proptest::prelude::*;
+use vcoop_powervm::{Partition, PoolConfig};
+use vcoop_sched::EntId;
+use vcoop_sched::config::Topology;
+
+use crate::driver::{HOG, MS, Machine, US, Work};
+
+/// A pool that promises no more than it has: partitions of whole virtual processors.
+pub(crate) fn pool() -> impl Strategy<Value = PoolConfig> {
+    let topology = (prop_oneof![Just(1u32), Just(1), Just(2), Just(4)], 1u32..5, 1u32..3).prop_map(
+        |(threads_per_core, cores_per_llc, llcs)| Topology {
+            threads_per_core,
+            cores_per_llc,
+            llcs,
+        },
+    );
+    let part = (1u32..6, 0u32..=100, prop_oneof![Just(0u32), Just(128), 1u32..=255]);
+    (topology, prop::collection::vec(part, 1..5)).prop_map(|(topology, parts)| {
+        let mut left = topology.cpus();
+        let threads = topology.threads_per_core;
+        let mut partitions = Vec::new();
+        for (vps, pct, weight) in parts {
+            let vcpus = vps * threads;
+            let entitled = (left * pct / 100).clamp(1, vcpus);
+            if entitled <= left && entitled * 20 >= vcpus {
+                partitions.push(Partition { vcpus, entitled, weight });
+                left -= entitled;
+            }
+        }
+        if partitions.is_empty() {
+            partitions.push(Partition { vcpus: threads, entitled: 1, weight: 128 });
+        }
+        PoolConfig::new(topology, partitions)
+    })
+}
+
+fn work() -> impl Strategy<Value = Work> {
+    prop_oneof![
+        1 => Just(HOG),
+        1 => (50u64..8_000, 50u64..20_000)
+            .prop_map(|(run, sleep)| Work { run: run * US, sleep: sleep * US }),
+    ]
+}
+
+/// One vCPU of each virtual processor, at least, has work.
+fn busy(cfg: &PoolConfig, works: &[Work]) -> (Machine, Vec<(EntId, Work, usize)>) {
+    let mut m = Machine::new(cfg);
+    let mut all = Vec::new();
+    let mut next = works.iter().cycle();
+    for (i, p) in cfg.partitions.iter().enumerate() {
+        for _ in 0..p.vcpus {
+            let work = *next.next().unwrap_or(&HOG);
+            all.push((m.start(i as u16, work), work, i));
+        }
+    }
+    (m, all)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
+
+    /// Whoever can run during a whole window has its entitlement of it, whatever others do.
+    #[test]
+    fn entitlements_are_kept_in_every_window(
+        cfg in pool(),
+        works in prop::collection::vec(work(), 1..12)
+    ) {
+        let (mut m, all) = busy(&cfg, &works);
+        for _ in 0..30 {
+            let before: Vec<u64> = all.iter().map(|&(e, ..)| m.exec(e)).collect();
+            m.run_for(cfg.window_ns);
+            for (&(e, work, part), before) in all.iter().zip(before) {
+                let share = cfg.share_ns(&cfg.partitions[part]);
+                let ran = m.exec(e) - before;
+                if work.sleep == 0 {
+                    prop_assert!(ran >= share, "{} ran {} of {}", e, ran, share);
+                }
+                if cfg.partitions[part].weight == 0 {
+                    prop_assert!(ran <= share, "{} is capped at {}, ran {}", e, share, ran);
+                }
+            }
+        }
+    }
+
+    /// No core idles while somebody waits who may run, and books balance: `Pool::check` after every
+    /// call says the same; here from the outside.
+    #[test]
+    fn no_core_idles_beside_uncapped_work(
+        cfg in pool(),
+        works in prop::collection::vec(work(), 1..12)
+    ) {
+        let (mut m, all) = busy(&cfg, &works);
+        let threads = cfg.topology.threads_per_core;
+        for _ in 0..200 {
+            m.run_for(331 * US);
+            let idle = (0..cfg.topology.cpus() / threads)
+                .any(|c| (c * threads..(c + 1) * threads).all(|cpu| m.current(cpu).is_none()));
+            let waits = |&&(e, ..): &&(EntId, Work, usize)| m.pool.is_queued(e) && !m.pool.is_parked(e);
+            prop_assert!(!idle || all.iter().find(waits).is_none());
+        }
+        let exec: u64 = all.iter().map(|&(e, ..)| m.exec(e)).sum();
+        prop_assert_eq!(exec, m.tasks.busy.iter().sum::<u64>());
+    }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 30, failure_persistence: None, ..Default::default() })]
+
+    /// Uncapped partitions that always want more share what is left by weight.
+    #[test]
+    fn spare_time_goes_by_weight(weights in prop::collection::vec(1u32..=255, 2..4)) {
+        let vcpus = 8;
+        let parts = weights.iter().map(|&weight| Partition { vcpus, entitled: 1, weight }).collect();
+        let cfg = PoolConfig::new(Topology::flat(6), parts);
+        let (mut m, all) = busy(&cfg, &[HOG]);
+        m.run_for(4_000 * MS);
+        let spare: Vec<f64> = (0..weights.len())
+            .map(|i| {
+                let own = all.iter().filter(|a| a.2 == i).map(|a| a.0);
+                let ran: u64 = own.map(|e| m.exec(e)).sum();
+                (ran - 4_000 * MS) as f64
+            })
+            .collect();
+        // As much as it could use is less than its part only where a weight is far above the others.
+        let (whole, heavy) = (spare.iter().sum::<f64>(), weights.iter().sum::<u32>());
+        prop_assert_eq!(whole as u64, (6 - weights.len() as u64) * 4_000 * MS);
+        for (spare, weight) in spare.iter().zip(&weights) {
+            let want = whole * f64::from(*weight) / f64::from(heavy);
+            prop_assert!((spare - want).abs() <= 0.01 * whole, "{} of {}, not {}", spare, whole, want);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Any scheduler of a host, behind one set of calls.
+
+use vcoop_credit1::Credit1;
+use vcoop_model::plan::HostSched;
+use vcoop_powervm::Pool;
+use vcoop_sched::config::Policy;
+use vcoop_sched::{
+    Attr, ConfigError, CpuId, CpuSet, DirectedYield, EntId, EntStats, Leave, Level, Note, Refusal,
+    Waker,
+};
+
+use crate::queue::Ns;
+
+/// The scheduler of a host: Linux's classes, Xen's credit1 or PowerVM's pool. Guests are [`Level`]s
+/// always.
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "one a host, never moved")]
+pub(crate) enum Scheduler {
+    /// RT and fair classes.
+    Linux(Level),
+    /// Xen's credit1.
+    Credit1(Credit1),
+    /// A shared processor pool.
+    Pool(Pool),
+}
+
+macro_rules! either {
+    ($self:ident, $s:ident => $call:expr) => {
+        match $self {
+            Self::Linux($s) => $call,
+            Self::Credit1($s) => $call,
+            Self::Pool($s) => $call,
+        }
+    };
+}
+
+impl Scheduler {
+    /// The scheduler that a plan asks for, idle.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] says which field cannot be.
+    pub(crate) fn new(plan: &HostSched) -> Result<Self, ConfigError> {
+        Ok(match plan {
+            HostSched::Linux(level) => Self::Linux(Level::new(level)?),
+            HostSched::Credit1(credit1) => Self::Credit1(Credit1::new(credit1)?),
+            HostSched::Pool(pool) => Self::Pool(Pool::new(pool)?),
+        })
+    }
+
+    /// See [`Level::prefetch`].
+    #[inline]
+    pub(crate) fn prefetch(&self, cpu: CpuId, e: EntId) {
+        match self {
+            Self::Linux(level) => level.prefetch(cpu, e),
+            Self::Credit1(credit1) => credit1.prefetch(cpu, e),
+            Self::Pool(_) => {}
+        }
+    }
+
+    /// [`Level::try_add`]; the others refuse nobody. For credit1 `attr.group` is the domain, for a pool the
+    /// partition.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`]; the scheduler is as it was.
+    pub(crate) fn try_add(&mut self, attr: Attr, home: CpuId) -> Result<EntId, Refusal> {
+        match self {
+            Self::Linux(s) => s.try_add(attr, home),
+            Self::Credit1(s) => Ok(s.add(attr, home)),
+            Self::Pool(s) => Ok(s.add(attr, home)),
+        }
+    }
+
+    /// [`Level::wake`]. Linux asks only which CPU did it.
+    #[inline]
+    pub(crate) fn wake(&mut self, now: Ns, e: EntId, by: Waker) -> Option<CpuId> {
+        match self {
+            Self::Linux(s) => s.wake(now, e, by.cpu),
+            Self::Credit1(s) => s.wake(now, e, by),
+            Self::Pool(s) => s.wake(now, e),
+        }
+    }
+
+    /// [`Level::schedule`].
+    #[inline]
+    pub(crate) fn schedule(&mut self, now: Ns, cpu: CpuId, leave: Leave) -> Option<EntId> {
+        either!(self, s => s.schedule(now, cpu, leave))
+    }
+
+    /// [`Level::yield_to`]; the others know no target: the current one just yields.
+    pub(crate) fn yield_to(&mut self, now: Ns, cpu: CpuId, to: EntId) -> DirectedYield {
+        match self {
+            Self::Linux(s) => s.yield_to(now, cpu, to),
+            Self::Credit1(_) | Self::Pool(_) => DirectedYield::Done,
+        }
+    }
+
+    /// [`Level::tick`]; the others have timers of their own.
+    #[inline]
+    pub(crate) fn tick(&mut self, now: Ns, cpu: CpuId) {
+        match self {
+            Self::Linux(s) => s.tick(now, cpu),
+            Self::Credit1(_) | Self::Pool(_) => {}
+        }
+    }
+
+    /// [`Level::tick_needed`]: never under the others, which have timers of their own.
+    #[inline]
+    pub(crate) fn tick_needed(&self, cpu: CpuId) -> bool {
+        match self {
+            Self::Linux(s) => s.tick_needed(cpu),
+            Self::Credit1(_) | Self::Pool(_) => false,
+        }
+    }
+
+    /// [`Level::set_nohz_full`]; the others have no ticks.
+    pub(crate) fn set_nohz_full(&mut self, cpus: &CpuSet) {
+        match self {
+            Self::Linux(s) => s.set_nohz_full(cpus),
+            Self::Credit1(_) | Self::Pool(_) => {}
+        }
+    }
+
+    /// [`Level::charge`].
+    #[inline]
+    pub(crate) fn charge(&mut self, now: Ns, cpu: CpuId) {
+        either!(self, s => s.charge(now, cpu))
+    }
+
+    /// [`Level::set_policy`]; without effect under the others.
+    pub(crate) fn set_policy(&mut self, now: Ns, e: EntId, policy: Policy) {
+        either!(self, s => s.set_policy(now, e, policy))
+    }
+
+    /// [`Level::try_set_policy`]; without effect under the others, which refuse nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`]; the entity is as it was.
+    pub(crate) fn try_set_policy(
+        &mut self,
+        now: Ns,
+        e: EntId,
+        policy: Policy,
+    ) -> Result<(), Refusal> {
+        match self {
+            Self::Linux(s) => s.try_set_policy(now, e, policy),
+            Self::Credit1(s) => {
+                s.set_policy(now, e, policy);
+                Ok(())
+            }
+            Self::Pool(s) => {
+                s.set_policy(now, e, policy);
+                Ok(())
+            }
+        }
+    }
+
+    /// [`Level::deadline`].
+    #[inline]
+    pub(crate) fn deadline(&self, cpu: CpuId) -> Option<Ns> {
+        either!(self, s => s.deadline(cpu))
+    }
+
+    /// [`Level::on_deadline`].
+    #[inline]
+    pub(crate) fn on_deadline(&mut self, now: Ns, cpu: CpuId) {
+        either!(self, s => s.on_deadline(now, cpu))
+    }
+
+    /// [`Level::pop_note`].
+    #[inline]
+    pub(crate) fn pop_note(&mut self) -> Option<Note> {
+        either!(self, s => s.pop_note())
+    }
+
+    /// [`Level::cpu_of`].
+    #[inline]
+    pub(crate) fn cpu_of(&self, e: EntId) -> CpuId {
+        either!(self, s => s.cpu_of(e))
+    }
+
+    /// [`Level::policy`]; under the others what was set last, which decides nothing.
+    #[inline]
+    pub(crate) fn policy(&self, e: EntId) -> Policy {
+        either!(self, s => s.policy(e))
+    }
+
+    /// [`Level::is_queued`]; a parked entity is queued, too.
+    #[inline]
+    pub(crate) fn is_queued(&self, e: EntId) -> bool {
+        either!(self, s => s.is_queued(e))
+    }
+
+    /// [`Level::is_running`].
+    #[inline]
+    pub(crate) fn is_running(&self, e: EntId) -> bool {
+        either!(self, s => s.is_running(e))
+    }
+
+    /// Whether the entity waits, but is held back: by RT throttling, or by a cap.
+    #[inline]
+    pub(crate) fn is_throttled(&self, e: EntId) -> bool {
+        match self {
+            Self::Linux(s) => s.is_throttled(e),
+            Self::Credit1(s) => s.is_parked(e),
+            Self::Pool(s) => s.is_parked(e),
+        }
+    }
+
+    /// [`Level::nr_running`].
+    pub(crate) fn nr_running(&self, cpu: CpuId) -> u32 {
+        either!(self, s => s.nr_running(cpu))
+    }
+
+    /// [`Level::stats`].
+    pub(crate) fn stats(&self, e: EntId) -> EntStats {
+        either!(self, s => s.stats(e))
+    }
+
+    /// The credit scheduler, if it is one.
+    pub(crate) fn credit1(&self) -> Option<&Credit1> {
+        match self {
+            Self::Credit1(s) => Some(s),
+            Self::Linux(_) | Self::Pool(_) => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn credit1_mut(&mut self) -> Option<&mut Credit1> {
+        match self {
+            Self::Credit1(s) => Some(s),
+            Self::Linux(_) | Self::Pool(_) => None,
+        }
+    }
+
+    /// What it counted since it was built, as results name it. Linux's counts are those of its entities.
+    pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
+        match self {
+            Self::Linux(_) => Vec::new(),
+            Self::Credit1(s) => s.counters().named().to_vec(),
+            Self::Pool(s) => s.counters().named().to_vec(),
+        }
+    }
+}
