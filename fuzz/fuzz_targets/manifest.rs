@@ -6,7 +6,8 @@ use std::fs;
 
 use libfuzzer_sys::fuzz_target;
 use vcoop_sweep::tally::Tally;
-use vcoop_sweep::parquet_reader::{manifest, records};
+use vcoop_sweep::manifest::manifest;
+use vcoop_sweep::parquet_reader::records;
 
 fuzz_target!(|bytes: &[u8]| {
     let dir = std::env::temp_dir().join(format!("vcoop-fuzz-{}", std::process::id()));

@@ -11,9 +11,10 @@ use vcoop_capture::Loader;
 use vcoop_experiment::runner;
 use vcoop_model::scenario::Set;
 use vcoop_model::sweep::Sweep;
-use vcoop_sweep::dataset::{Dataset, DatasetError, Manifest};
+use vcoop_sweep::dataset::{Dataset, DatasetError};
 use vcoop_sweep::engine::{Control, Outcome, run as run_here};
 use vcoop_sweep::job::Job;
+use vcoop_sweep::manifest::Manifest;
 use vcoop_sweep::tally::Tally;
 
 use crate::args::{EngineArg, SweepArgs};

@@ -19,105 +19,14 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use vcoop_model::file;
 
-use crate::columns::AxisColumn;
-use crate::job::{Job, fnv};
+use crate::job::Job;
 use crate::journal::Journal;
-use crate::parquet_reader::Unreadable;
+use crate::manifest::{MANIFEST, Manifest, Unreadable, part_name};
 use crate::parquet_writer::{Located, write};
 use crate::part;
 use crate::row::PointRows;
-
-/// Name and version of the format.
-pub const SCHEMA: &str = "vcoop.sweep/1";
-
-const MANIFEST: &str = "manifest.json";
-
-/// Most points of a sweep.
-const MOST_POINTS: u32 = 1_000_000;
-
-/// Points of a part: enough for few files, few enough to hold in memory.
-const PART_POINTS: (u32, u32) = (16, 1024);
-
-/// What a folder says about its sweep.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest {
-    /// [`SCHEMA`].
-    pub schema: String,
-    /// Version of vcoop.
-    pub version: String,
-    /// Build that the points are of, by version and sources; empty in manifests of builds that did
-    /// not say.
-    #[serde(default)]
-    pub build: String,
-    /// Name of the sweep.
-    pub name: String,
-    /// Number of points.
-    pub points: u32,
-    /// Points in each part but the last.
-    pub part_points: u32,
-    /// Columns of the axes.
-    pub axes: Vec<AxisColumn>,
-    /// Policies, in order.
-    pub policies: Vec<String>,
-    /// Policy that ratios are taken to.
-    pub baseline: String,
-    /// Digest of the sweep file (FNV-1a, 64 bits).
-    pub spec_hash: String,
-    /// Files that any point uses ([`Job::files`]): name and digest.
-    #[serde(default)]
-    pub files: BTreeMap<String, String>,
-    /// The sweep file.
-    pub spec: String,
-    /// The base scenario's file.
-    pub scenario: String,
-}
-
-impl Manifest {
-    /// The manifest of a sweep whose points `build` simulates.
-    pub fn new(job: &Job, build: &str) -> Self {
-        let points = job.points();
-        let (least, most) = PART_POINTS;
-        Self {
-            schema: SCHEMA.to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            build: build.to_owned(),
-            name: job.sweep.name.clone(),
-            points,
-            part_points: (points / 128).next_power_of_two().clamp(least, most),
-            axes: job.columns.clone(),
-            policies: job.policies.clone(),
-            baseline: job.baseline.clone(),
-            spec_hash: fnv(job.sweep.text.as_bytes()),
-            files: job.files.clone(),
-            spec: job.sweep.text.clone(),
-            scenario: job.base_text.clone(),
-        }
-    }
-
-    /// What cannot be in it, in a few words.
-    pub(crate) fn wrong(&self) -> Option<&'static str> {
-        match () {
-            () if self.part_points == 0 => Some("its parts have no points"),
-            () if self.points == 0 || self.points > MOST_POINTS => Some("its number of points"),
-            () if self.policies.is_empty() => Some("it has no policies"),
-            () => None,
-        }
-    }
-
-    /// The points of a part.
-    pub(crate) fn range(&self, part: u32) -> std::ops::Range<u32> {
-        let first = part.saturating_mul(self.part_points);
-        first..first.saturating_add(self.part_points).min(self.points)
-    }
-
-    /// Number of parts.
-    pub fn parts(&self) -> u32 {
-        self.points.div_ceil(self.part_points)
-    }
-}
 
 /// Why a sweep cannot go on in a folder.
 #[derive(Debug, thiserror::Error)]
@@ -289,10 +198,6 @@ impl Dataset {
         let journal = self.dir.join(journal_name(part));
         fs::remove_file(&journal).map_err(|e| failed("remove", &journal, &e))
     }
-}
-
-pub(crate) fn part_name(part: u32) -> String {
-    format!("part-{part:06}.parquet")
 }
 
 fn journal_name(part: u32) -> String {

@@ -20,6 +20,7 @@ pub mod design;
 pub mod engine;
 pub mod job;
 mod journal;
+pub mod manifest;
 pub mod map;
 pub mod parquet_reader;
 mod parquet_writer;

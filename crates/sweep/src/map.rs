@@ -14,7 +14,8 @@ use vcoop_experiment::result::{Interval, Limits};
 use vcoop_experiment::verdict::LEAST_LOAD;
 
 use crate::columns::Kind;
-use crate::parquet_reader::{Record, Unreadable, manifest, records};
+use crate::manifest::{Unreadable, manifest};
+use crate::parquet_reader::{Record, records};
 use crate::row::NUMBERS;
 
 /// Ratios this near to the best one are as good.

@@ -1,15 +1,13 @@
 //! Rows of a dataset, as far as a picture or a table needs them.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 
 use parquet::file::reader::FileReader;
 use parquet::record::{Field, Row};
 use parquet::schema::types::Type;
-use vcoop_model::file;
 
-use crate::dataset::{Manifest, SCHEMA, part_name};
+use crate::manifest::{Manifest, Unreadable, part_name};
 use crate::part;
 
 /// Columns that every record has.
@@ -39,29 +37,6 @@ pub struct Record {
     pub numbers: BTreeMap<String, f64>,
     /// Why the point failed.
     pub error: Option<String>,
-}
-
-/// A folder that cannot be read, in a sentence.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Unreadable(pub String);
-
-/// What a folder says about its sweep.
-///
-/// # Errors
-///
-/// It is none of a sweep.
-pub fn manifest(dir: &Path) -> Result<Manifest, Unreadable> {
-    let path = dir.join("manifest.json");
-    let text = file::bytes(&path, file::MOST_DOCUMENT).map_err(|e| cannot_read(&path, &e))?;
-    let none = |why: String| Unreadable(format!("{} is none of a sweep: {why}", path.display()));
-    let json: serde_json::Value = serde_json::from_slice(&text).map_err(|e| none(e.to_string()))?;
-    let schema = json.get("schema").and_then(serde_json::Value::as_str).unwrap_or_default();
-    if schema != SCHEMA {
-        return Err(none(format!("its schema is `{schema}`, and this vcoop reads {SCHEMA}")));
-    }
-    let manifest: Manifest = serde_json::from_value(json).map_err(|e| none(e.to_string()))?;
-    manifest.wrong().map_or(Ok(manifest), |why| Err(none(why.to_owned())))
 }
 
 /// Every row of the complete parts of a folder, with the numbers that are asked for.
@@ -98,10 +73,6 @@ pub fn records(
         }
     }
     Ok(found)
-}
-
-pub(crate) fn cannot_read(path: &Path, error: &io::Error) -> Unreadable {
-    Unreadable(format!("cannot read {}: {}", path.display(), file::said(error)))
 }
 
 fn record(row: &Row, axes: &[&str], numbers: &[&str]) -> Record {

@@ -8,9 +8,8 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use vcoop_model::file;
 
-use crate::dataset::{Manifest, part_name};
 use crate::job::fnv;
-use crate::parquet_reader::{Unreadable, cannot_read};
+use crate::manifest::{Manifest, Unreadable, cannot_read, part_name};
 
 /// Key of the file's own metadata.
 const KEY: &str = "vcoop.part";

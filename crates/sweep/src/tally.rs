@@ -8,8 +8,7 @@ use parquet::file::reader::FileReader;
 use parquet::record::Field;
 use parquet::schema::types::Type;
 
-use crate::dataset::part_name;
-use crate::parquet_reader::{Unreadable, manifest};
+use crate::manifest::{Unreadable, manifest, part_name};
 use crate::part::{self, Part};
 
 /// Counts over the points of a dataset.

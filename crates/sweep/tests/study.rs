@@ -8,7 +8,8 @@ use std::sync::atomic::AtomicBool;
 use vcoop_capture::Loader;
 use vcoop_model::sweep::Sweep;
 use vcoop_sweep::job::Job;
-use vcoop_sweep::parquet_reader::{manifest, records};
+use vcoop_sweep::manifest::manifest;
+use vcoop_sweep::parquet_reader::records;
 use vcoop_sweep::point;
 
 /// What is compared, and how far a number may be off before the study has to be run again: a change of the simulator's
