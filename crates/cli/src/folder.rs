@@ -13,13 +13,15 @@ use vcoop_report::{open_metrics, render_html};
 
 use crate::failure::Failure;
 use crate::output::shown;
-use crate::report::REPRODUCTION;
-use crate::validate::VALIDATION;
 
 /// Name of the page.
 pub(crate) const REPORT: &str = "report.html";
 /// Name of the file that says whose folder it is.
 pub(crate) const RESULT: &str = "result.json";
+/// What `--out` leaves.
+pub(crate) const VALIDATION: &str = "validation.json";
+/// What `reproduce --out` leaves.
+pub(crate) const REPRODUCTION: &str = "reproduce.json";
 /// Name of the page as text.
 pub(crate) const TEXT: &str = "report.txt";
 const PLAN: &str = "plan.json";

@@ -14,12 +14,8 @@ use vcoop_report::{pictures, render_html, render_reproduction_html, render_valid
 
 use crate::args::ReportArgs;
 use crate::failure::Failure;
-use crate::folder::{REPORT, RESULT, put};
+use crate::folder::{REPORT, REPRODUCTION, RESULT, VALIDATION, put};
 use crate::output::note;
-use crate::validate::VALIDATION;
-
-/// What `reproduce --out` leaves.
-pub(crate) const REPRODUCTION: &str = "reproduce.json";
 
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let dir = &args.dir;

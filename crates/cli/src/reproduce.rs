@@ -8,11 +8,10 @@ use vcoop_report::{Style, render_reproduction, render_reproduction_html};
 
 use crate::args::ReproduceArgs;
 use crate::failure::Failure;
-use crate::folder::{Folder, REPORT, TEXT};
+use crate::folder::{Folder, REPORT, REPRODUCTION, TEXT};
 use crate::interrupt::stop_flag;
 use crate::output::{print, style};
 use crate::progress::Progress;
-use crate::report::REPRODUCTION;
 use crate::scenario::{Overrides, jobs, nearest, say_losses};
 
 pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {

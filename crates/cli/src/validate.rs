@@ -10,14 +10,11 @@ use vcoop_report::{Style, render_validation, render_validation_html};
 
 use crate::args::ValidateArgs;
 use crate::failure::Failure;
-use crate::folder::{Folder, REPORT, TEXT};
+use crate::folder::{Folder, REPORT, TEXT, VALIDATION};
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::progress::Progress;
 use crate::scenario::{Overrides, jobs, parse, source};
-
-/// What `--out` leaves.
-pub(crate) const VALIDATION: &str = "validation.json";
 
 pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
     let stop = stop_flag();

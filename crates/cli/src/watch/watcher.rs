@@ -1,6 +1,5 @@
 //! Watches a run that goes on, for the dashboard.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,52 +7,10 @@ use vcoop_experiment::runner::RunId;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::trace_event::{Observer, SampleEvent};
 
-use super::board::{Board, quantile};
+use super::board::{Board, PARTS, Seen};
 
 /// Time between two looks at the board, which others use as well.
 const PAUSE: Duration = Duration::from_millis(50);
-
-/// Bits of a latency that are kept: three digits, as the histograms of results have.
-const DIGITS: u32 = 11;
-
-/// Parts of the measured time that have a bar each.
-pub(super) const PARTS: u64 = 60;
-
-/// What one probe has measured since the board was told last.
-#[derive(Clone, Debug)]
-pub(super) struct Seen {
-    pub(super) probe: String,
-    pub(super) bins: BTreeMap<Ns, u64>,
-    pub(super) max: Ns,
-    /// 99 % quantiles of parts of the measured time that are over.
-    pub(super) bars: Vec<Ns>,
-    /// The part that is not: its number, and its samples.
-    part: (u64, BTreeMap<Ns, u64>),
-}
-
-impl Seen {
-    pub(super) fn new(probe: &str) -> Self {
-        let part = (0, BTreeMap::new());
-        Self { probe: probe.to_owned(), bins: BTreeMap::new(), max: 0, bars: Vec::new(), part }
-    }
-
-    /// Takes a sample in, which was due in this part of the measured time.
-    pub(super) fn book(&mut self, part: u64, latency: Ns) {
-        if part > self.part.0 {
-            let bins = std::mem::take(&mut self.part.1);
-            let count = bins.values().sum();
-            if count > 0 {
-                self.bars.push(quantile(bins.into_iter(), count, 990));
-            }
-            self.part.0 = part;
-        }
-        let low = (Ns::BITS - latency.leading_zeros()).saturating_sub(DIGITS);
-        let top = latency | ((1 << low) - 1);
-        *self.bins.entry(top).or_default() += 1;
-        *self.part.1.entry(top).or_default() += 1;
-        self.max = self.max.max(latency);
-    }
-}
 
 /// Tells a board of one run's samples.
 #[derive(Debug)]
