@@ -13,13 +13,12 @@ use crate::params;
 use crate::repeat_summary::{Latency, RepeatSummary};
 use crate::result::{
     Document, Engine, Interval, Key, LatencySeries, Limits, Missing, Note, RatioIntervals, Ratios,
-    SCHEMA, ScalarSeries, Series, Worst,
+    SCHEMA, ScalarSeries, Series, VM, Worst,
 };
 use crate::rounding::{mean_us, ratio, scalar, us, us_f};
 use crate::runner::{Measured, PlanRuns};
 use crate::stats::{self, Block, MAX_BLOCKS, Pool, carries, quotient, weighted_mean};
 use crate::verdict;
-use crate::vm;
 use views::Views;
 
 /// The quantiles of a series, in millionths: p50, p90, p99, p999, p9999.
@@ -88,7 +87,7 @@ pub fn document(plans: &[Plan], measured: &Measured, about: About) -> Document {
     }
     let of = |policy: &str| plans.iter().find(|plan| plan.policy_name == policy);
     // A living VM has a name.
-    let living = backends.iter().any(|backend| backend == vm::BACKEND);
+    let living = backends.iter().any(|backend| backend == VM);
     let vm = plans.first().and_then(|plan| plan.vms.first()).map(|vm| vm.label.as_str());
     let vm = vm.filter(|_| living);
     let others = policies.iter().filter(|policy| **policy != baseline);

@@ -22,16 +22,13 @@
 //! that has fewer, and must prefer something, goes by the values alone.
 
 use crate::format;
-use crate::result::{Interval, Limits};
+use crate::result::{Interval, Limits, is_starved};
 
 /// Repeats from which something is claimed.
 pub const LEAST_REPEATS: u32 = 5;
 
 /// Ratios nearer to 1 than this are no difference, however sharp: it is what two decimals show.
 const LEAST_DIFFERENCE: f64 = 0.005;
-
-/// Share of its periods without a sample from which a series is starved.
-const STARVED: f64 = 0.9;
 
 /// Share of missed periods that is worth a word.
 const LEAST_MISSED: f64 = 0.001;
@@ -47,12 +44,6 @@ pub fn clearly_below(interval: Option<Interval>) -> bool {
 /// Whether a ratio's interval lies above 1, by more than half a percent.
 pub fn clearly_above(interval: Option<Interval>) -> bool {
     interval.is_some_and(|[lo, _]| lo > 1.0 + LEAST_DIFFERENCE)
-}
-
-/// Whether a series that misses this share of its periods hardly ran. What its samples say is of the
-/// rest.
-pub fn is_starved(missed: f64) -> bool {
-    missed >= STARVED
 }
 
 impl Default for Limits {

@@ -11,7 +11,6 @@ use serde_json::Value;
 use vcoop_model::recording::Part;
 
 use crate::deploy::Deployment;
-use crate::judge::is_starved;
 
 pub use detail::{
     Detail, Distribution, InUseSeries, OverTime, PolicyEventSeries, SizeBand, Switch,
@@ -21,11 +20,28 @@ pub use views::{Curve, CurvePoint, IntervalView, Place, ScatterView, SpanView, V
 /// Name and version of the format.
 pub const SCHEMA: &str = "vcoop.result/1";
 
+/// The backend of results about a VM that somebody else runs.
+pub const VM: &str = "vm";
+
+/// How probes begin whose values a command has printed.
+pub const EXEC: &str = "exec.";
+/// What such a value is called.
+pub const EXEC_METRIC: &str = "value";
+
+/// Share of its periods without a sample from which a series is starved.
+const STARVED: f64 = 0.9;
+
 /// Cell coordinates: short name with its unit, and value (`{"interval_us": 500}`).
 pub type Params = BTreeMap<String, Value>;
 
 /// A 95 % interval: lower and upper bound.
 pub type Interval = [f64; 2];
+
+/// Whether a series that misses this share of its periods hardly ran. What its samples say is of the
+/// rest.
+pub fn is_starved(missed: f64) -> bool {
+    missed >= STARVED
+}
 
 /// One experiment's result. The same scenario, seed and version give the same bytes on any
 /// machine and with any number of jobs, but for [`Engine::cpu_s`].
@@ -368,6 +384,11 @@ impl Series {
 }
 
 impl Document {
+    /// Whether it is of one observation of a VM, with nothing to compare.
+    pub fn is_observation(&self) -> bool {
+        self.backends == [VM] && self.policies.len() < 2
+    }
+
     /// Latency series, in order.
     pub fn latencies(&self) -> impl Iterator<Item = &LatencySeries> {
         self.series.iter().filter_map(|series| match series {

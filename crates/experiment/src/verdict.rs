@@ -13,8 +13,7 @@ use vcoop_model::recording::LatencyRecord;
 use crate::format;
 use crate::judge::{Change, Effect, Judgement, LEAST_REPEATS, Whose};
 use crate::params;
-use crate::result::{Document, LatencySeries, Params, ScalarSeries, Verdict};
-use crate::vm;
+use crate::result::{Document, EXEC, LatencySeries, Params, ScalarSeries, VM, Verdict};
 
 /// The backend that has a host to itself, if nobody else is on it.
 const LAB: &str = "kvm";
@@ -24,11 +23,6 @@ const BUSY: f64 = 0.1;
 
 /// CPUs a load must use under the baseline to count.
 pub const LEAST_LOAD: f64 = 0.01;
-
-/// How probes begin whose values a command has printed.
-pub const EXEC: &str = "exec.";
-/// What such a value is called.
-pub const EXEC_METRIC: &str = "value";
 
 /// Times that a command has printed, all policies: less is better.
 pub fn exec_times<'d>(
@@ -47,7 +41,7 @@ pub type Cell = (String, Params);
 /// The verdicts of a document, one for each of its cells. A backend with several has one over all of them,
 /// before the others.
 pub fn verdicts(document: &Document) -> Vec<Verdict> {
-    if vm::is_observation(document) {
+    if document.is_observation() {
         return Vec::new();
     }
     let mut all = Vec::new();
@@ -225,7 +219,7 @@ fn glitches(document: &Document, cell: &Cell, policy: &str, probe: &str) -> f64 
 /// Whether it is what the driver of a living guest has measured.
 fn is_inside(series: &LatencySeries) -> bool {
     let probe = series.key.probe.rsplit_once('.').map(|(_, probe)| probe);
-    series.key.backend == vm::BACKEND && probe == Some(LatencyRecord::URGENT)
+    series.key.backend == VM && probe == Some(LatencyRecord::URGENT)
 }
 
 /// A time that a command has printed.

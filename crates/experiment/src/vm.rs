@@ -5,21 +5,13 @@ use vcoop_model::recording::Recording;
 
 use crate::analysis::{About, document};
 use crate::repeat_summary::RepeatSummary;
-use crate::result::Document;
+use crate::result::{Document, VM};
 use crate::runner::{Measured, PlanRuns};
-
-/// What the backend is called.
-pub const BACKEND: &str = "vm";
 
 /// The document of one observation. `plan` is that of the VM; `complete`: it was not ended early.
 pub fn observed(plan: &Plan, recording: Recording, complete: bool, about: About) -> Document {
     let repeats = vec![Some(RepeatSummary::new(recording, complete))];
-    let runs = vec![PlanRuns { backend: BACKEND, host: None, plan: 0, repeats }];
+    let runs = vec![PlanRuns { backend: VM, host: None, plan: 0, repeats }];
     let measured = Measured { runs, interrupted: !complete, failure: None, others: None };
     document(std::slice::from_ref(plan), &measured, about)
-}
-
-/// Whether a document is of one observation, with nothing to compare.
-pub fn is_observation(document: &Document) -> bool {
-    document.backends == [BACKEND] && document.policies.len() < 2
 }

@@ -2,8 +2,8 @@
 
 use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, Interval, LatencySeries, Params, Series};
+use vcoop_experiment::result::{EXEC_METRIC, VM};
 use vcoop_experiment::verdict;
-use vcoop_experiment::vm::BACKEND;
 
 use crate::compare::{Better, mark};
 use crate::style::{POLICY, Style, Tone, cut, finish, name, side_by_side};
@@ -72,17 +72,10 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
         let label = format!("{probe} glitches");
         rows.push(scalar_row(document, cell, label, probe, "glitches", Better::Less));
     }
-    for probe in probes_with(document, cell, verdict::EXEC_METRIC) {
+    for probe in probes_with(document, cell, EXEC_METRIC) {
         let is_time = verdict::exec_times(document, cell).any(|s| s.key.probe == probe);
         let better = if is_time { Better::Less } else { Better::Neutral };
-        rows.push(scalar_row(
-            document,
-            cell,
-            probe.to_owned(),
-            probe,
-            verdict::EXEC_METRIC,
-            better,
-        ));
+        rows.push(scalar_row(document, cell, probe.to_owned(), probe, EXEC_METRIC, better));
     }
     let mut hosts: Vec<_> = Vec::new();
     for series in document.latencies().filter(|s| s.key.is_in(cell)) {
@@ -160,7 +153,7 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
             rows.push(scalar_row(document, cell, label, guest, metric, Better::Neutral));
         }
         // Of simulated ones there are more telling numbers.
-        let of_vm: &[&str] = if cell.0 == BACKEND { &["boosts", "throttles"] } else { &[] };
+        let of_vm: &[&str] = if cell.0 == VM { &["boosts", "throttles"] } else { &[] };
         for metric in of_vm {
             let label = format!("{guest} {metric}");
             rows.push(scalar_row(document, cell, label, guest, metric, Better::Neutral));

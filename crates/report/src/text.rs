@@ -5,7 +5,6 @@ use vcoop_experiment::judge;
 use vcoop_experiment::params;
 use vcoop_experiment::result::Document;
 use vcoop_experiment::verdict;
-use vcoop_experiment::vm;
 
 use crate::style::Style;
 use crate::{cost, curves, latency, parts, sim_vs_kvm, vcpus};
@@ -78,7 +77,7 @@ pub fn render(document: &Document, style: Style) -> String {
     out.push_str(&style.wrap(&legend(document), 2));
     out.push_str(&sim_vs_kvm::missing(&document.missing, style));
     if document.interrupted {
-        out.push_str(match vm::is_observation(document) {
+        out.push_str(match document.is_observation() {
             true => "Interrupted: it was observed for less time than asked for.\n",
             false => "Interrupted: some policies have fewer repeats than planned, or none.\n",
         });
@@ -119,7 +118,7 @@ fn deployments(document: &Document, style: Style) -> String {
 
 /// How it was run, in a line.
 pub(crate) fn setting(document: &Document) -> String {
-    if vm::is_observation(document) {
+    if document.is_observation() {
         return format!("observed for {}", format::time(document.duration_s * 1e6));
     }
     let plural = if document.repeats == 1 { "" } else { "s" };

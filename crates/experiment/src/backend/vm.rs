@@ -19,7 +19,7 @@ use vcoop_vmm::Vm as Found;
 
 use super::{Backend, Unavailable};
 use crate::result::Note;
-use crate::vm::BACKEND;
+use crate::result::VM;
 use exec::Exec;
 use probe::HostProbe;
 
@@ -153,7 +153,7 @@ impl Vm {
 
 impl Backend for Vm {
     fn name(&self) -> &'static str {
-        BACKEND
+        VM
     }
 
     fn is_live(&self) -> bool {

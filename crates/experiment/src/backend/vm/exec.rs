@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use vcoop_model::recording::Scalar;
 
-use crate::verdict::{EXEC, EXEC_METRIC};
+use crate::result::{EXEC, EXEC_METRIC};
 
 /// A command that takes so much longer than the measurement has hung.
 const PATIENCE: Duration = Duration::from_secs(60);
