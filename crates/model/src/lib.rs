@@ -4,6 +4,7 @@
 pub mod builtin;
 pub mod capture;
 pub mod diagnostic;
+mod dist;
 pub mod file;
 pub mod plan;
 pub mod profile;

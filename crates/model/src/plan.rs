@@ -19,14 +19,11 @@ use vcoop_policy::config::{DynamicConfig, Means, RatelimitConfig, WakeBoostConfi
 use vcoop_powervm::PoolConfig;
 use vcoop_sched::config::{LevelConfig, Policy, Topology};
 
+pub use crate::dist::{Dist, Ns};
 use crate::profile::{Costs, Cpu, Noise};
-use crate::quantiles::Quantiles;
 pub use routine::{Act, IpiTo, LockKind, Section};
 pub use storm::{DensityPlan, Milestone, Score, StormPlan, ViewPlan, ViewStart};
 pub use virt::{GuestTimer, Virt};
-
-/// Integer nanoseconds.
-pub type Ns = u64;
 
 /// One runnable experiment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -540,37 +537,6 @@ pub enum Mode {
     PreemptOff,
     /// Interrupts disabled: not even an interrupt before its end.
     IrqOff,
-}
-
-/// A distribution of times.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Dist {
-    /// Always the same.
-    Const(Ns),
-    /// Evenly between two bounds (inclusive).
-    Uniform(Ns, Ns),
-    /// Exponential with this mean, cut at the bound.
-    Exp {
-        /// Mean before the cut.
-        mean_ns: Ns,
-        /// Cut.
-        max_ns: Ns,
-    },
-    /// As something was seen to be spread.
-    Quantiles(Quantiles),
-}
-
-impl Dist {
-    /// The mean, before any cut.
-    pub fn mean(&self) -> Ns {
-        match *self {
-            Self::Const(ns) => ns,
-            Self::Uniform(low, high) => low.midpoint(high),
-            Self::Exp { mean_ns, .. } => mean_ns,
-            Self::Quantiles(quantiles) => quantiles.mean(),
-        }
-    }
 }
 
 /// One step of a [`Program::Script`].

@@ -12,7 +12,7 @@ use vcoop_sched::config::Topology;
 
 pub use load::CostKey;
 
-use crate::plan::Ns;
+use crate::dist::Ns;
 use crate::quantiles::Quantiles;
 
 /// A machine: its shape, and what each mechanism costs on it.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Ns;
+use crate::dist::Ns;
 
 /// How many quantiles say a distribution.
 pub const LEVELS: usize = 8;

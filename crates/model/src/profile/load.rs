@@ -12,8 +12,8 @@ use vcoop_sched::config::Topology;
 
 use super::{CState, Costs, Cpu, Noise, NoiseBy, Profile};
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, nearest};
+use crate::dist::Ns;
 use crate::file;
-use crate::plan::Ns;
 use crate::quantiles::Quantiles;
 use crate::toml_read::node::parse_document;
 use crate::toml_read::table::{read_table, table};

@@ -1,7 +1,7 @@
 //! Durations, percentages, CPU lists: how quantities are written.
 
 use super::value::Text;
-use crate::plan::{Dist, Ns};
+use crate::dist::{Dist, Ns};
 
 /// Longest duration taken: sums of a few of them stay far inside 64 bits.
 const MAX_DURATION: Ns = 30 * 86_400 * 1_000_000_000;

@@ -1,0 +1,39 @@
+//! Times, and distributions of them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::quantiles::Quantiles;
+
+/// Integer nanoseconds.
+pub type Ns = u64;
+
+/// A distribution of times.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dist {
+    /// Always the same.
+    Const(Ns),
+    /// Evenly between two bounds (inclusive).
+    Uniform(Ns, Ns),
+    /// Exponential with this mean, cut at the bound.
+    Exp {
+        /// Mean before the cut.
+        mean_ns: Ns,
+        /// Cut.
+        max_ns: Ns,
+    },
+    /// As something was seen to be spread.
+    Quantiles(Quantiles),
+}
+
+impl Dist {
+    /// The mean, before any cut.
+    pub fn mean(&self) -> Ns {
+        match *self {
+            Self::Const(ns) => ns,
+            Self::Uniform(low, high) => low.midpoint(high),
+            Self::Exp { mean_ns, .. } => mean_ns,
+            Self::Quantiles(quantiles) => quantiles.mean(),
+        }
+    }
+}
