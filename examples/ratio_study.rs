@@ -6,6 +6,7 @@
 use std::error::Error;
 
 use vcoop_model::capture::NoCaptures;
+use vcoop_model::run::Run;
 use vcoop_model::scenario::{Scenario, Set};
 
 const SCENARIO: &str = r#"
@@ -53,9 +54,9 @@ fn study(hogs: &[u32]) -> Result<Vec<Row>, Box<dyn Error>> {
         let set = Set::of("load.hog.count", &count.to_string());
         let scenario = Scenario::parse("ratio.toml", SCENARIO, &[set], &NoCaptures)?;
         for plan in scenario.plans(None)? {
-            let mut all = vcoop_sim::run(&plan, 1, &|| false)?.latencies.remove(0).hist;
+            let mut all = vcoop_sim::run(Run::new(&plan, 1))?.latencies.remove(0).hist;
             for seed in 2..=3 {
-                all.add(&vcoop_sim::run(&plan, seed, &|| false)?.latencies[0].hist)?;
+                all.add(&vcoop_sim::run(Run::new(&plan, seed))?.latencies[0].hist)?;
             }
             rows.push((count, plan.policy_name, all.value_at_quantile(0.99)));
         }

@@ -6,6 +6,7 @@ use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Backend, Choice, Request, Sim, select};
 use vcoop_experiment::runner::{Experiment, repeat_seed};
 use vcoop_model::recording::LatencyRecord;
+use vcoop_model::run::Run;
 use vcoop_report::explain::explain;
 
 use crate::args::{BackendArg, ExplainArgs};
@@ -63,7 +64,8 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let result = document(plans, &measured, about);
     let stopped = || stop.load(Ordering::Relaxed);
     let mut look = |repeat: u32, log: &mut vcoop_report::explain::Log| {
-        Sim.observe(&plan, repeat_seed(plan.seed, repeat), &stopped, log).map(drop)
+        let run = Run::new(&plan, repeat_seed(plan.seed, repeat)).until(&stopped);
+        Sim.run(run.watched(log)).map(drop)
     };
     let live = selection.is_live();
     if live && !args.common.quiet {

@@ -10,6 +10,7 @@ use vcoop_experiment::backend::{Backend, Kvm, Sim, Unavailable};
 use vcoop_experiment::format;
 use vcoop_lab::Missing;
 use vcoop_model::plan::{Ns, Plan};
+use vcoop_model::run::Run;
 use vcoop_report::perfetto::Trace;
 use vcoop_report::text_trace::TextTrace;
 
@@ -41,6 +42,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         note(&format!("simulating {host}"));
     }
     let stopped = || stop.load(Ordering::Relaxed);
+    let run = Run::new(&plan, plan.seed).until(&stopped);
     let file = |path: &Path| {
         let file = File::create(path);
         file.map_err(|e| Failure::run(format!("cannot write {}: {e}", path.display())))
@@ -48,7 +50,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     let what = match (&args.output, args.text) {
         (Some(path), false) => {
             let mut trace = Trace::new(BufWriter::new(file(path)?), plan.warmup_ns, window);
-            let ran = backend.observe(&plan, plan.seed, &stopped, &mut trace);
+            let ran = backend.run(run.watched(&mut trace));
             // What there is of it is a trace, too.
             let (written, _) = trace.finish().map_err(|e| cannot_write(path, &e))?;
             (ran, format!("{} packets, {} bytes", written.packets, written.bytes))
@@ -59,7 +61,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
                 None => Box::new(std::io::stdout()),
             };
             let mut trace = TextTrace::new(BufWriter::new(out), plan.warmup_ns, window);
-            let ran = backend.observe(&plan, plan.seed, &stopped, &mut trace);
+            let ran = backend.run(run.watched(&mut trace));
             let to = path.as_deref().unwrap_or(Path::new("stdout"));
             (ran, format!("{} lines", trace.finish().map_err(|e| cannot_write(to, &e))?))
         }

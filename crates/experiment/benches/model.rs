@@ -12,6 +12,7 @@ use vcoop_capture::Loader;
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::plan::Plan;
 use vcoop_model::quantiles::{LEVELS, Quantiles};
+use vcoop_model::run::Run;
 use vcoop_model::scenario::{Scenario, Set};
 
 fn plan(scenario: &str, policy: &str, sets: &[&str]) -> Plan {
@@ -25,7 +26,7 @@ fn plan(scenario: &str, policy: &str, sets: &[&str]) -> Plan {
 
 /// Runs once: events, CPU nanoseconds.
 fn run(plan: &Plan) -> (u64, u64) {
-    let recording = vcoop_sim::run(plan, plan.seed, &|| false).expect("a valid plan");
+    let recording = vcoop_sim::run(Run::new(plan, plan.seed)).expect("a valid plan");
     let engine = recording.engine.expect("the simulator counts its events");
     (engine.events, engine.cpu_ns)
 }

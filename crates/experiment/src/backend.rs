@@ -11,7 +11,7 @@ use std::fmt;
 
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
-use vcoop_model::trace_event::Observer;
+use vcoop_model::run::Run;
 
 pub use kvm::Kvm;
 pub use select::{Choice, Request, Selection, select};
@@ -55,46 +55,14 @@ pub trait Backend: Sync + fmt::Debug {
         BTreeMap::new()
     }
 
-    /// Runs a plan once. `stop` is asked now and then; when it answers true the run ends early and
-    /// gives back what it has. A run that failed half way gives what it had measured beside the reason,
-    /// where the backend can.
+    /// Runs a plan once. A run that failed half way gives what it had measured beside the reason, where
+    /// the backend can.
     ///
     /// # Errors
     ///
     /// Why the run failed with nothing measured, in one sentence without the plan's name: the caller
     /// adds it.
-    fn run_partly(
-        &self,
-        plan: &Plan,
-        seed: u64,
-        stop: &dyn Fn() -> bool,
-    ) -> Result<(Recording, Option<String>), String>;
-
-    /// [`run_partly`](Self::run_partly), but what a run that failed had measured is dropped.
-    ///
-    /// # Errors
-    ///
-    /// Why the run failed.
-    fn run(&self, plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, String> {
-        let (recording, failure) = self.run_partly(plan, seed, stop)?;
-        failure.map_or(Ok(recording), Err)
-    }
-
-    /// [`run_partly`](Self::run_partly), and tells an observer what happens as far as the backend
-    /// knows it: nothing, where it does not say otherwise.
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    fn observe(
-        &self,
-        plan: &Plan,
-        seed: u64,
-        stop: &dyn Fn() -> bool,
-        _observer: &mut dyn Observer,
-    ) -> Result<(Recording, Option<String>), String> {
-        self.run_partly(plan, seed, stop)
-    }
+    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String>;
 }
 
 /// A backend, and which plans it runs.

@@ -209,6 +209,7 @@ mod tests {
     use super::*;
     use vcoop_model::builtin::builtin_scenario;
     use vcoop_model::capture::NoCaptures;
+    use vcoop_model::run::Run;
     use vcoop_model::scenario::{Scenario, Set};
 
     const TEXT: &str = r#"
@@ -349,7 +350,7 @@ work = "1us"
                 Scenario::parse(name, text, &set, &NoCaptures).unwrap().plans(None).unwrap();
             let (small, _) = fit(&plans[0], 1).unwrap();
             assert_eq!(small.probes.is_empty(), plans[0].probes.is_empty());
-            vcoop_sim::run(&small, 1, &|| false).unwrap();
+            vcoop_sim::run(Run::new(&small, 1)).unwrap();
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use vcoop_model::plan::Plan;
+use vcoop_model::run::Run;
 use vcoop_model::trace_event::Observer;
 use vcoop_threads::HostUse;
 
@@ -268,14 +269,14 @@ impl Experiment<'_> {
         let (column, repeat) = (job.column, job.repeat);
         let run = RunId { backend: backend.name(), column, plan: job.plan, repeat, seed };
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let Some(watch) = watch else { return backend.run_partly(plan, seed, &stopped) };
-            match watch.begins(run)? {
+            let alone = Run::new(plan, seed).until(&stopped);
+            match watch.map_or(Ok(None), |watch| watch.begins(run))? {
                 Some(mut observer) => {
-                    let done = backend.observe(plan, seed, &stopped, &mut *observer);
+                    let done = backend.run(alone.watched(&mut *observer));
                     observer.ends();
                     done
                 }
-                None => backend.run_partly(plan, seed, &stopped),
+                None => backend.run(alone),
             }
         }));
         let failed = |cause| RunError {

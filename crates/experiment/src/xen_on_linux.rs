@@ -119,6 +119,7 @@ mod tests {
     use super::*;
     use vcoop_model::builtin::builtin_scenario;
     use vcoop_model::capture::NoCaptures;
+    use vcoop_model::run::Run;
     use vcoop_model::scenario::{Scenario, Set};
 
     fn plans(name: &str, sets: &[&str]) -> Vec<Plan> {
@@ -159,7 +160,7 @@ mod tests {
     fn what_stands_in_can_be_simulated() {
         let plans = plans("xen-vmping", &["duration=\"700ms\"", "storm.starts.start=\"600ms\""]);
         let (plan, _) = xen_on_linux(&plans[0]).unwrap();
-        let recording = vcoop_sim::run(&plan, 1, &|| false).unwrap();
+        let recording = vcoop_sim::run(Run::new(&plan, 1)).unwrap();
         assert!(recording.latencies[0].hist.len() > 50);
     }
 

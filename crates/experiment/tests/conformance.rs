@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use vcoop_experiment::backend::{Backend, Kvm, Sim};
 use vcoop_model::recording::Recording;
+use vcoop_model::run::Run;
 use vcoop_testing::rig::{BUSY, latency, plan, scalar};
 use vcoop_testing::{Outcome, main, need_kvm, test, twice};
 
@@ -26,7 +27,8 @@ macro_rules! on_each {
 }
 
 fn run(backend: &dyn Backend, policy: &str, sets: &[&str]) -> Result<Recording, String> {
-    backend.run(&plan(BUSY, policy, sets), 1, &|| false)
+    let (recording, failure) = backend.run(Run::new(&plan(BUSY, policy, sets), 1))?;
+    failure.map_or(Ok(recording), Err)
 }
 
 fn require(holds: bool, said: impl FnOnce() -> String) -> Result<(), String> {

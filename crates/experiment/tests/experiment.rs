@@ -10,8 +10,8 @@ use serde_json::Value;
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Backend, Column, Sim, Unavailable};
 use vcoop_experiment::runner::{Control, Experiment, repeat_seed};
-use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
+use vcoop_model::run::Run;
 
 const SHORT: [&str; 3] = ["duration=500ms", "warmup=20ms", "repeats=6"];
 
@@ -116,12 +116,8 @@ impl Backend for Notes {
         Ok(())
     }
 
-    fn run_partly(
-        &self,
-        plan: &Plan,
-        seed: u64,
-        _: &dyn Fn() -> bool,
-    ) -> Result<(Recording, Option<String>), String> {
+    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
+        let Run { plan, seed, .. } = run;
         self.0.lock().unwrap().push((plan.policy_name.clone(), seed));
         let latencies = plan.probes.iter().map(|p| record(&p.probe, &[seed % 100 + 1], 0));
         Ok((Recording { latencies: latencies.collect(), ..Recording::default() }, None))
@@ -197,12 +193,8 @@ impl Backend for Broken {
         Ok(())
     }
 
-    fn run_partly(
-        &self,
-        plan: &Plan,
-        _: u64,
-        _: &dyn Fn() -> bool,
-    ) -> Result<(Recording, Option<String>), String> {
+    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
+        let Run { plan, .. } = run;
         if plan.policy_name == "static" {
             panic!("out of order")
         } else {

@@ -1,10 +1,10 @@
 //! What governors must show on scenarios that are shipped, some cut down to a size that a test has time
 //! for. `live.rs` has them on real vCPUs.
 
-use vcoop_experiment::backend::{Backend, Sim};
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
+use vcoop_model::run::Run;
 use vcoop_testing::rig::{self, latency, scalar};
 
 /// The plans of a shipped scenario: of each cell of its matrix, under each of the policies.
@@ -17,7 +17,7 @@ fn run(plans: &[Plan], policy: &str, param: &str) -> Recording {
     let is = |p: &&Plan| p.policy_name == policy && p.params.values().any(|v| v.contains(param));
     let plan = plans.iter().find(is);
     let plan = plan.unwrap_or_else(|| panic!("no plan for {policy} {param}"));
-    Sim.run(plan, 1, &|| false).unwrap_or_else(|e| panic!("{policy}: {e}"))
+    vcoop_sim::run(Run::new(plan, 1)).unwrap_or_else(|e| panic!("{policy}: {e}"))
 }
 
 fn mean_us(r: &Recording, probe: &str) -> f64 {
@@ -114,5 +114,5 @@ fn beside_a_vm_without_governor_ours_are_nearer_to_the_share_than_step() {
 
 fn run_any(plans: &[Plan], policy: &str) -> Recording {
     let plan = plans.iter().find(|p| p.policy_name == policy).unwrap();
-    Sim.run(plan, 1, &|| false).unwrap_or_else(|e| panic!("{policy}: {e}"))
+    vcoop_sim::run(Run::new(plan, 1)).unwrap_or_else(|e| panic!("{policy}: {e}"))
 }

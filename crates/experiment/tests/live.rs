@@ -3,6 +3,7 @@
 use vcoop_experiment::backend::{Backend, Kvm};
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::recording::Recording;
+use vcoop_model::run::Run;
 use vcoop_testing::rig::{plans, scalar};
 use vcoop_testing::{Outcome, Skip, main, need_kvm, test, twice};
 
@@ -17,7 +18,10 @@ fn governors_run_on_real_vcpus() -> Outcome {
     twice(|| {
         let of = |policy: &str| {
             let plan = plans.iter().find(|p| p.policy_name == policy).unwrap();
-            Kvm.run(plan, 1, &|| false).unwrap_or_else(|e| panic!("{policy}: {e}"))
+            let ran = Kvm.run(Run::new(plan, 1));
+            let (recording, failure) = ran.unwrap_or_else(|e| panic!("{policy}: {e}"));
+            assert_eq!(failure, None, "{policy}");
+            recording
         };
         let both =
             |r: &Recording, metric| scalar(r, "web", metric) + scalar(r, "neighbour", metric);

@@ -5,8 +5,8 @@ mod common;
 use common::{Fake, plans, run};
 use vcoop_experiment::backend::{Backend, Unavailable};
 use vcoop_experiment::result::Document;
-use vcoop_model::plan::Plan;
 use vcoop_model::recording::{Recording, Scalar};
+use vcoop_model::run::Run;
 
 /// A thousand and more samples around a level, which shifts a little from repeat to repeat.
 fn around(level: u64, seed: u64) -> Vec<u64> {
@@ -136,13 +136,9 @@ impl Backend for WithCommand {
         Ok(())
     }
 
-    fn run_partly(
-        &self,
-        plan: &Plan,
-        seed: u64,
-        stop: &dyn Fn() -> bool,
-    ) -> Result<(Recording, Option<String>), String> {
-        let mut recording = self.0.run(plan, seed, stop)?;
+    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
+        let (plan, seed) = (run.plan, run.seed);
+        let (mut recording, _) = self.0.run(run)?;
         let drift = (seed % 7) as f64 / 100.0;
         let mut put = |name: &str, unit, value: f64| {
             let key = (format!("exec.{name}"), "value".to_owned());

@@ -21,11 +21,11 @@ use crate::mask::{Widths, balances};
 use crate::policy_driver::{LabVcpu, LabVm};
 use crate::probe::{Probe, Window};
 use crate::round_trip::{Other, RoundTrip};
-use crate::run::{interval, is_exitless};
 use crate::samples::{self, HostSample, PendingSample, Series, Source};
 use crate::trace::live::{Live, Tids};
 use crate::translate::{Rates, places};
 use crate::vcpu::Exits;
+use crate::virt::is_exitless;
 
 /// Where counters are.
 #[derive(Debug)]
@@ -689,5 +689,21 @@ fn scalars_between(
                 put(&probe, "rate", "1/s", rounds / seconds);
             }
         }
+    }
+}
+
+/// Time between two samples of a program.
+fn interval(program: &Program) -> Ns {
+    match program {
+        Program::Cyclictest { interval_ns, .. } | Program::Ping { interval_ns, .. } => *interval_ns,
+        Program::Audio { period_ns, .. } => *period_ns,
+        Program::Routine { acts } => {
+            let timer = acts.iter().find_map(|act| match act {
+                Act::Timer { period_ns, .. } => Some(*period_ns),
+                _ => None,
+            });
+            timer.unwrap_or(Ns::MAX)
+        }
+        _ => Ns::MAX,
     }
 }

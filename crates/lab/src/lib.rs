@@ -68,66 +68,50 @@ mod error;
 mod facts;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod channels;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod collect;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod environment;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod event_signal;
-#[cfg(all(test, target_os = "linux", target_arch = "x86_64"))]
-mod fault_injection;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod govern;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod host_call;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod host_task;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod injector;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod machine;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod mask;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod memory;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod page_check;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod playback;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod policy_driver;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod policy_log;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod port;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod probe;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod reservation;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod round_trip;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod routine;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod run;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod samples;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod stress_ng;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod trace;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod translate;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod vcpu;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod virt;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod work;
+#[path = ""]
+mod linux {
+    //! What needs `/dev/kvm`.
+
+    pub(crate) mod channels;
+    pub(crate) mod collect;
+    pub(crate) mod environment;
+    pub(crate) mod event_signal;
+    #[cfg(test)]
+    pub(crate) mod fault_injection;
+    pub(crate) mod govern;
+    pub(crate) mod host_call;
+    pub(crate) mod host_task;
+    pub(crate) mod injector;
+    pub(crate) mod machine;
+    pub(crate) mod mask;
+    pub(crate) mod memory;
+    pub(crate) mod page_check;
+    pub(crate) mod playback;
+    pub(crate) mod policy_driver;
+    pub(crate) mod policy_log;
+    pub(crate) mod port;
+    pub(crate) mod probe;
+    pub(crate) mod reservation;
+    pub(crate) mod round_trip;
+    pub(crate) mod routine;
+    pub(crate) mod run;
+    pub(crate) mod samples;
+    pub(crate) mod stress_ng;
+    pub(crate) mod trace;
+    pub(crate) mod translate;
+    pub(crate) mod vcpu;
+    pub(crate) mod virt;
+    pub(crate) mod work;
+
+    pub use environment::environment;
+    pub use run::{available, can_trace, check, run};
+
+    pub use crate::calibrate::calibrate;
+}
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use calibrate::calibrate;
+pub use linux::*;
+
 pub use calibrate::{
     BASE_PROFILE, CalibrateOptions, Calibration, Conditions, Cost, Distribution, Measure, Origin,
     SeenNoise, Skipped, TOLERANCE_PERCENT,
@@ -135,11 +119,6 @@ pub use calibrate::{
 pub use doctor::{Finding, State, survey};
 pub use error::{Error, Missing, Whom};
 pub use facts::{Fact, HostFacts, IdleFacts, IdleState, Release, SchedExt, host_facts};
-
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use environment::environment;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use run::{available, can_trace, check, observe, run, run_partly, run_with};
 
 /// What a plan does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +152,7 @@ mod elsewhere {
 
     use vcoop_model::plan::Plan;
     use vcoop_model::recording::Recording;
-    use vcoop_model::trace_event::Observer;
+    use vcoop_model::run::Run;
 
     use crate::{CalibrateOptions, Calibration, Error, Missing, Options};
 
@@ -212,52 +191,9 @@ mod elsewhere {
     /// # Errors
     ///
     /// It cannot, on this target.
-    pub fn run(plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, Error> {
-        run_with(plan, seed, stop, &Options::default())
-    }
-
-    /// Runs a plan once.
-    ///
-    /// # Errors
-    ///
-    /// It cannot, on this target.
-    pub fn run_with(
-        _: &Plan,
-        _: u64,
-        _: &dyn Fn() -> bool,
-        _: &Options,
-    ) -> Result<Recording, Error> {
+    pub fn run(_: Run<'_>, _: &Options) -> Result<(Recording, Option<Error>), Error> {
         available()?;
-        Ok(Recording::default())
-    }
-
-    /// Runs a plan once, and gives what it had measured if it failed.
-    ///
-    /// # Errors
-    ///
-    /// It cannot, on this target.
-    pub fn run_partly(
-        plan: &Plan,
-        seed: u64,
-        stop: &dyn Fn() -> bool,
-        options: &Options,
-    ) -> Result<(Recording, Option<Error>), Error> {
-        run_with(plan, seed, stop, options).map(|recording| (recording, None))
-    }
-
-    /// Runs a plan once, and tells an observer of every sample.
-    ///
-    /// # Errors
-    ///
-    /// It cannot, on this target.
-    pub fn observe(
-        plan: &Plan,
-        seed: u64,
-        stop: &dyn Fn() -> bool,
-        options: &Options,
-        _: &mut dyn Observer,
-    ) -> Result<(Recording, Option<Error>), Error> {
-        run_partly(plan, seed, stop, options)
+        Ok(Default::default())
     }
 
     /// Measures this host's costs.
@@ -281,6 +217,4 @@ mod elsewhere {
 }
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-pub use elsewhere::{
-    available, calibrate, can_trace, check, environment, observe, run, run_partly, run_with,
-};
+pub use elsewhere::*;

@@ -14,8 +14,9 @@ use vcoop_abi::discovery::Features;
 use vcoop_abi::words::Word;
 use vcoop_guest::layout;
 use vcoop_model::plan::virt::IpiPath;
-use vcoop_model::plan::{Act, GuestTimer, Ns, Plan, PolicyPlan, Program, Target, TaskPlan, VmPlan};
+use vcoop_model::plan::{Ns, Plan, PolicyPlan, Program, Target, TaskPlan};
 use vcoop_model::recording::Recording;
+use vcoop_model::run::Run;
 use vcoop_model::trace_event::Observer;
 use vcoop_sources::trace::Recorder;
 use vcoop_threads::clock::monotonic;
@@ -38,6 +39,7 @@ use crate::reservation;
 use crate::samples::HostSample;
 use crate::translate::{Guest, Rates};
 use crate::vcpu::{self, Exits};
+use crate::virt::is_exitless;
 use crate::{Options, mask, virt};
 use vcoop_model::rng::Stream;
 
@@ -192,67 +194,15 @@ pub fn can_trace() -> Result<(), Missing> {
     }
 }
 
-/// Runs a plan once. `stop` is asked every few milliseconds; when it answers true the run ends early
-/// and gives back what it has. Runs of one process go one after the other.
+/// Runs a plan once. [`Run::stop`] is asked every few milliseconds. An observer is told of every sample of the
+/// measured time. A run that failed gives what it had measured until then beside its error. Runs of one process go
+/// one after the other.
 ///
 /// # Errors
 ///
-/// [`Error`]; everything the run had started is ended then.
-pub fn run(plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, Error> {
-    run_with(plan, seed, stop, &Options::default())
-}
-
-/// [`run`], with a say in what the plan leaves open.
-///
-/// # Errors
-///
-/// [`Error`].
-pub fn run_with(
-    plan: &Plan,
-    seed: u64,
-    stop: &dyn Fn() -> bool,
-    options: &Options,
-) -> Result<Recording, Error> {
-    let (recording, failure) = run_partly(plan, seed, stop, options)?;
-    failure.map_or(Ok(recording), Err)
-}
-
-/// [`run_with`], but a run that failed gives what it had measured until then beside its error.
-///
-/// # Errors
-///
-/// [`Error`]: the run failed before it had measured anything.
-pub fn run_partly(
-    plan: &Plan,
-    seed: u64,
-    stop: &dyn Fn() -> bool,
-    options: &Options,
-) -> Result<(Recording, Option<Error>), Error> {
-    one(plan, seed, stop, options, None)
-}
-
-/// [`run_partly`], and tells an observer of every sample of the measured time.
-///
-/// # Errors
-///
-/// As there.
-pub fn observe(
-    plan: &Plan,
-    seed: u64,
-    stop: &dyn Fn() -> bool,
-    options: &Options,
-    observer: &mut dyn Observer,
-) -> Result<(Recording, Option<Error>), Error> {
-    one(plan, seed, stop, options, Some(observer))
-}
-
-fn one(
-    plan: &Plan,
-    seed: u64,
-    stop: &dyn Fn() -> bool,
-    options: &Options,
-    observer: Option<&mut dyn Observer>,
-) -> Result<(Recording, Option<Error>), Error> {
+/// [`Error`]: the run failed before it had measured anything. Everything it had started is ended then.
+pub fn run(run: Run<'_>, options: &Options) -> Result<(Recording, Option<Error>), Error> {
+    let Run { plan, seed, stop, observer } = run;
     check(plan)?;
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let cpus = Cpus::new(plan)?;
@@ -309,8 +259,8 @@ fn one(
     let exitless = plan.vms.iter().any(|vm| is_exitless(plan, vm));
     let advance = vms.iter().map(|vm| vm.advance.cap()).max().unwrap_or(0);
     let firing = Firing { exitless, advance };
-    let run = Run { plan, seed, cpus, common, vms, wiring, rates, start, firing };
-    let (mut recording, failure) = run.go(fds, trace.flatten(), stop, observer);
+    let live = LiveRun { plan, seed, cpus, common, vms, wiring, rates, start, firing };
+    let (mut recording, failure) = live.go(fds, trace.flatten(), stop, observer);
     recording.scalars.insert(
         ("lab".to_owned(), "cpu_dma_latency_held".to_owned()),
         crate::collect::count(u64::from(idle.is_held())),
@@ -339,12 +289,6 @@ pub(crate) fn tsc_khz(kvm: &Kvm) -> Result<u32, Error> {
     let vm = kvm.create_vm().map_err(Error::kvm("KVM_CREATE_VM", &Whom::Host))?;
     let vcpu = vm.create_vcpu(0).map_err(Error::kvm("KVM_CREATE_VCPU", &Whom::Host))?;
     vcpu.get_tsc_khz().map_err(Error::kvm("KVM_GET_TSC_KHZ", &Whom::Host))
-}
-
-/// Whether the injector fires the VM's deadlines: by default under the policies that boost, because
-/// nothing else brings a boost with the interrupt.
-pub(crate) fn is_exitless(plan: &Plan, vm: &VmPlan) -> bool {
-    vm.virt.timer.source.map_or(plan.policy.boosts(), |timer| timer == GuestTimer::Exitless)
 }
 
 /// VM number `index` with its tables filled, and its vCPUs. `masked`: its host areas say which of them to use.
@@ -446,7 +390,7 @@ impl Cpus {
 
 /// A run that is set up.
 #[derive(Debug)]
-struct Run<'a> {
+struct LiveRun<'a> {
     plan: &'a Plan,
     seed: u64,
     cpus: Cpus,
@@ -477,7 +421,7 @@ impl Drop for Ender<'_> {
     }
 }
 
-impl Run<'_> {
+impl LiveRun<'_> {
     /// Runs, and gives back what was measured, and what went wrong if anything did.
     fn go(
         self,
@@ -663,22 +607,6 @@ impl Run<'_> {
 /// A thread that could not be started; it ends the run.
 fn no_thread(whom: Whom, e: std::io::Error) -> Error {
     Error::io("create a thread", whom, e)
-}
-
-/// Time between two samples of a program.
-pub(crate) fn interval(program: &Program) -> Ns {
-    match program {
-        Program::Cyclictest { interval_ns, .. } | Program::Ping { interval_ns, .. } => *interval_ns,
-        Program::Audio { period_ns, .. } => *period_ns,
-        Program::Routine { acts } => {
-            let timer = acts.iter().find_map(|act| match act {
-                Act::Timer { period_ns, .. } => Some(*period_ns),
-                _ => None,
-            });
-            timer.unwrap_or(Ns::MAX)
-        }
-        _ => Ns::MAX,
-    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,6 @@ use vcoop_threads::tsc::Clock;
 
 use crate::Options;
 use crate::error::{Error, Missing};
-use crate::run::is_exitless;
 
 /// Whether the lab can virtualise a VM as the plan says.
 ///
@@ -138,4 +137,10 @@ pub(crate) fn advance(plan: &Plan, vm: &VmPlan, options: &Options) -> TimerAdvan
     };
     // Its bounds are times.
     TimerAdvance::new(config, 0)
+}
+
+/// Whether the injector fires the VM's deadlines: by default under the policies that boost, because
+/// nothing else brings a boost with the interrupt.
+pub(crate) fn is_exitless(plan: &Plan, vm: &VmPlan) -> bool {
+    vm.virt.timer.source.map_or(plan.policy.boosts(), |timer| timer == GuestTimer::Exitless)
 }

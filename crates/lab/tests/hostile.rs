@@ -8,6 +8,7 @@ use support::{Outcome, latency, main, run, scalar, scenario, twice};
 use vcoop_lab::Error;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
+use vcoop_model::run::Run;
 
 /// A rogue on vCPU 0, an honest measuring task on vCPU 1, hogs beside both; a host probe where they
 /// are, and one where the injector is, which a guest could keep busy.
@@ -160,20 +161,17 @@ fn hostile_registrations_are_refused_without_end() -> Outcome {
 live!(a_triple_fault_is_named_and_what_was_measured_is_kept);
 fn a_triple_fault_is_named_and_what_was_measured_is_kept() {
     let plan = plan("triple-fault", "dynamic", &["vm.guest.task.rogue.period=500ms"]);
-    let options = vcoop_lab::Options::default();
-    let (recording, failure) =
-        vcoop_lab::run_partly(&plan, 1, &|| false, &options).unwrap_or_else(|e| panic!("{e}"));
-    let said = failure.expect("the guest has faulted").to_string();
+    let (recording, failure) = vcoop_lab::run(Run::new(&plan, 1), &vcoop_lab::Options::default())
+        .unwrap_or_else(|e| panic!("{e}"));
+    let failure = failure.expect("the guest has faulted");
+    assert!(matches!(failure, Error::Guest { .. }), "{failure:?}");
+    let said = failure.to_string();
     // The table of interrupts is the VM's: the victim may need it before the rogue does.
     let named = ["VM guest, vCPU 0: triple fault", "VM guest, vCPU 1: triple fault"];
     assert!(named.contains(&said.as_str()), "{said}");
     // 200 ms of warm-up, then some 300 ms.
     let kept = latency(&recording, "guest.victim").hist.len();
     assert!((10..400).contains(&kept), "{kept} samples");
-    match vcoop_lab::run(&plan, 1, &|| false) {
-        Err(Error::Guest { what, .. }) => assert_eq!(what, "triple fault"),
-        other => panic!("{other:?}"),
-    }
 }
 
 live!(a_near_deadline_rings);

@@ -9,11 +9,12 @@ mod support;
 use std::time::Instant;
 
 use support::{
-    BUSY, Outcome, Skip, latency, main, need, plan, run, run_with, scalar, scenario, twice,
+    BUSY, Outcome, Skip, latency, main, need, plan, run, run_with, scalar, scenario, twice, whole,
 };
 use vcoop_lab::{Error, Options};
 use vcoop_model::plan::{GuestTimer, Program, RogueMode};
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
+use vcoop_model::run::Run;
 
 /// A guest that sleeps between its periods, on a host that does nothing else.
 const IDLE: &str = scenario!(
@@ -246,7 +247,8 @@ fn ends_early_when_asked_and_keeps_what_it_has() {
     plan.duration_ns = 60_000_000_000;
     let start = Instant::now();
     let stop = || start.elapsed().as_millis() > 700;
-    let r = vcoop_lab::run(&plan, 1, &stop).unwrap_or_else(|e| panic!("{e}"));
+    let r = whole(vcoop_lab::run(Run::new(&plan, 1).until(&stop), &Options::default()))
+        .unwrap_or_else(|e| panic!("{e}"));
     assert!(start.elapsed().as_secs() < 10);
     let l = latency(&r, "guest.cyclictest");
     assert!((50..2_000).contains(&l.hist.len()), "{}", l.hist.len());
@@ -259,14 +261,17 @@ fn refuses_what_this_host_cannot_do() {
     large.host.sched.topology_mut().cores_per_llc = 4096;
     assert!(vcoop_lab::check(&plan(BUSY, "dynamic", &[])).is_ok());
     assert!(matches!(vcoop_lab::check(&large), Err(Error::Missing(_))));
-    match vcoop_lab::run(&large, 1, &|| false) {
+    match vcoop_lab::run(Run::new(&large, 1), &Options::default()) {
         Err(Error::Missing(missing)) => assert!(missing.what.contains("4096 pCPUs"), "{missing}"),
         other => panic!("{other:?}"),
     }
     let mut misplaced = plan(BUSY, "vanilla", &[]);
     misplaced.host_tasks[0].program = Program::Rogue { mode: RogueMode::Forever };
     assert!(matches!(vcoop_lab::check(&misplaced), Err(Error::Unsupported { .. })));
-    assert!(matches!(vcoop_lab::run(&misplaced, 1, &|| false), Err(Error::Unsupported { .. })));
+    assert!(matches!(
+        vcoop_lab::run(Run::new(&misplaced, 1), &Options::default()),
+        Err(Error::Unsupported { .. })
+    ));
 }
 
 live!(a_panic_in_the_caller_ends_the_run);
@@ -278,7 +283,9 @@ fn a_panic_in_the_caller_ends_the_run() {
         assert!(asked.get() < 5, "the caller's own trouble");
         false
     };
-    let run = std::panic::AssertUnwindSafe(|| vcoop_lab::run(&plan, 1, &stop));
+    let run = std::panic::AssertUnwindSafe(|| {
+        vcoop_lab::run(Run::new(&plan, 1).until(&stop), &Options::default())
+    });
     assert!(std::panic::catch_unwind(run).is_err());
     // And the next run finds the lab as it should be.
     assert!(!self::run(&self::plan(IDLE, "vanilla", &[])).latencies.is_empty());

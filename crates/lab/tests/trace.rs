@@ -7,10 +7,11 @@ mod support;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use support::{BUSY, Outcome, Skip, latency, main, plan, run, run_with, scalar_if, twice};
+use support::{BUSY, Outcome, Skip, latency, main, plan, run, run_with, scalar_if, twice, whole};
 use vcoop_lab::Options;
 use vcoop_model::plan::GuestTimer;
 use vcoop_model::recording::{LatencyRecord, Part};
+use vcoop_model::run::Run;
 
 /// Needs a host on which runs can be recorded.
 fn traced() -> Outcome {
@@ -163,12 +164,15 @@ fn the_instance_is_there_during_a_run_and_gone_after_it() -> Outcome {
         asked.set(asked.get() + 1);
         asked.get() > 20
     };
-    vcoop_lab::run(&long, 1, &stop).unwrap_or_else(|e| panic!("{e}"));
+    let run = Run::new(&long, 1).until(&stop);
+    whole(vcoop_lab::run(run, &Options::default())).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(seen.borrow().len(), 1, "{seen:?}");
     assert!(instances().is_empty(), "{:?}", instances());
     // Ended by a panic.
     let panics = || -> bool { panic!("the caller's own trouble") };
-    let run = std::panic::AssertUnwindSafe(|| vcoop_lab::run(&long, 1, &panics));
+    let run = std::panic::AssertUnwindSafe(|| {
+        vcoop_lab::run(Run::new(&long, 1).until(&panics), &Options::default())
+    });
     assert!(std::panic::catch_unwind(run).is_err());
     assert!(instances().is_empty(), "{:?}", instances());
     Ok(())

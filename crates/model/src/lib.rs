@@ -12,6 +12,7 @@ pub mod quantiles;
 pub mod recording;
 pub mod rng;
 pub mod rt_app;
+pub mod run;
 pub mod running_vm;
 pub mod scenario;
 pub mod sweep;

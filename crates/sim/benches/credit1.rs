@@ -12,6 +12,7 @@ use vcoop_model::plan::{
     Virt, VmPlan,
 };
 use vcoop_model::profile::Profile;
+use vcoop_model::run::Run;
 use vcoop_sched::config::{Balance, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology};
 
 const MS: Ns = 1_000_000;
@@ -119,7 +120,7 @@ fn plan(pcpus: u32, duration_ns: Ns, mixed: bool) -> Plan {
 
 /// Runs once: events, CPU nanoseconds.
 fn run(plan: &Plan) -> (u64, u64) {
-    let recording = vcoop_sim::run(plan, plan.seed, &|| false).expect("a valid plan");
+    let recording = vcoop_sim::run(Run::new(plan, plan.seed)).expect("a valid plan");
     let engine = recording.engine.expect("the simulator counts its events");
     (engine.events, engine.cpu_ns)
 }

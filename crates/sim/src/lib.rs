@@ -91,27 +91,30 @@ mod xen;
 use vcoop_abi::conformance::Limits;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
-use vcoop_model::trace_event::Observer;
+use vcoop_model::run::Run;
 
 pub use policy_driver::page_checks::PageReport;
 pub use vcoop_sched::ConfigError;
 
-/// Runs a plan with a seed; `stop` is asked now and then and ends the run early when it answers
-/// true (what was measured until then is in the recording).
+/// Runs a plan. An observer changes nothing in the recording, but where its windows end the run.
 ///
 /// # Errors
 /// When a level of the plan cannot be built: more CPUs than a level can hold, or a group it does
 /// not have. Plans made from scenarios are checked before.
-pub fn run(plan: &Plan, seed: u64, stop: &dyn Fn() -> bool) -> Result<Recording, ConfigError> {
+pub fn run(run: Run<'_>) -> Result<Recording, ConfigError> {
     let before = cpu_time_ns();
-    let noisy = host::noise::with_noise(plan);
-    let mut world = setup::build(&noisy, seed, plan.housekeeping())?;
+    let noisy = host::noise::with_noise(run.plan);
+    let mut world = setup::build(&noisy, run.seed, run.plan.housekeeping())?;
     world.start()?;
-    let (start, end) = world.run(stop);
+    if let Some(observer) = run.observer {
+        world.spans = observe::Spans::new(observer);
+        world.span_cast();
+    }
+    let (start, end) = world.run(run.stop);
     Ok(world.finish(&start, &end, cpu_time_ns() - before))
 }
 
-/// [`run`], and holds what guest and host do with each vCPU's page against the protocol
+/// Runs a plan, and holds what guest and host do with each vCPU's page against the protocol
 /// ([`vcoop_abi::conformance`]), under policies that the guest takes part in.
 ///
 /// # Errors
@@ -129,27 +132,6 @@ pub fn check_pages(
     let (start, end) = world.run(&|| false);
     let reports = world.page_reports();
     Ok((world.finish(&start, &end, cpu_time_ns() - before), reports))
-}
-
-/// [`run`], and tells an observer what happens. The recording is the same, but for a run that ends
-/// with its observer's windows.
-///
-/// # Errors
-/// As [`run`].
-pub fn observe<'p>(
-    plan: &'p Plan,
-    seed: u64,
-    stop: &dyn Fn() -> bool,
-    observer: &'p mut dyn Observer,
-) -> Result<Recording, ConfigError> {
-    let before = cpu_time_ns();
-    let noisy = host::noise::with_noise(plan);
-    let mut world = setup::build(&noisy, seed, plan.housekeeping())?;
-    world.start()?;
-    world.spans = observe::Spans::new(observer);
-    world.span_cast();
-    let (start, end) = world.run(stop);
-    Ok(world.finish(&start, &end, cpu_time_ns() - before))
 }
 
 /// CPU time (user + system) of the calling thread, in nanoseconds.

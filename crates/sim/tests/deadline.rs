@@ -5,6 +5,7 @@ mod support;
 use support::*;
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::recording::Part;
+use vcoop_model::run::Run;
 use vcoop_policy::config::{Budget, DynamicConfig, Means};
 use vcoop_sched::config::{DlConfig, Policy};
 
@@ -105,9 +106,9 @@ fn a_plan_that_reserves_too_much_is_refused() {
     p.host.sched.linux_mut().unwrap().dl = ON;
     let half = Policy::Deadline { runtime_ns: MS, deadline_ns: 2 * MS, period_ns: 2 * MS };
     p.host_tasks = vec![task("a", hog(), half, &[]), task("b", hog(), half, &[])];
-    let refused = vcoop_sim::run(&p, 1, &|| false).unwrap_err();
+    let refused = vcoop_sim::run(Run::new(&p, 1)).unwrap_err();
     assert_eq!(refused, vcoop_sched::Refusal::Bandwidth.into());
     let p = busy(2, &[0], ON, PolicyPlan::Static { means: QUARTER });
-    let refused = vcoop_sim::run(&p, 1, &|| false).unwrap_err();
+    let refused = vcoop_sim::run(Run::new(&p, 1)).unwrap_err();
     assert_eq!(refused, vcoop_sched::Refusal::Affinity.into());
 }

@@ -6,6 +6,7 @@ use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
+use vcoop_model::run::Run;
 use vcoop_model::scenario::{Scenario, Set};
 
 fn plans(name: &str, sets: &[&str]) -> Vec<Plan> {
@@ -22,7 +23,7 @@ fn runs(name: &str, sets: &[&str]) -> BTreeMap<String, Recording> {
     for plan in plans(name, sets) {
         let cell: Vec<&str> = plan.params.values().map(String::as_str).collect();
         let key = [&[plan.policy_name.as_str()], &cell[..]].concat().join(" ");
-        let recording = vcoop_sim::run(&plan, plan.seed, &|| false).expect("it can be built");
+        let recording = vcoop_sim::run(Run::new(&plan, plan.seed)).expect("it can be built");
         for l in &recording.latencies {
             assert_eq!(l.parts_sum.iter().sum::<u128>(), l.sum_ns, "{name} {key} {}", l.probe);
         }

@@ -5,6 +5,7 @@ mod support;
 use support::*;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
+use vcoop_model::run::Run;
 use vcoop_sched::config::Policy;
 
 /// A vCPU that sleeps most of the time, on a pCPU with two hogs.
@@ -29,7 +30,7 @@ fn of<'r>(r: &'r Recording, probe: &str, metric: &str) -> &'r LatencyRecord {
 }
 
 fn run(p: &Plan) -> Recording {
-    vcoop_sim::run(p, 1, &|| false).unwrap()
+    vcoop_sim::run(Run::new(p, 1)).unwrap()
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use vcoop_capture::Loader;
 use vcoop_experiment::backend::{Backend, Sim};
 use vcoop_experiment::runner::repeat_seed;
+use vcoop_model::run::Run;
 use vcoop_model::sweep::Sweep;
 use vcoop_sweep::dataset::Dataset;
 use vcoop_sweep::engine::{Control, run};
@@ -40,7 +41,7 @@ fn a_sweep_costs_little_more_than_its_runs() {
         for plan in &plans {
             for repeat in 0..plan.repeats {
                 let seed = repeat_seed(plan.seed, repeat);
-                Sim.run(plan, seed, &|| false).unwrap();
+                Sim.run(Run::new(plan, seed)).unwrap();
             }
         }
         cpu() - began

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
-use vcoop_model::trace_event::Observer;
+use vcoop_model::run::Run;
 
 use super::{Backend, Unavailable};
 use crate::xen_on_linux::xen_on_linux;
@@ -55,28 +55,9 @@ impl Backend for Kvm {
         vcoop_lab::environment()
     }
 
-    fn run_partly(
-        &self,
-        plan: &Plan,
-        seed: u64,
-        stop: &dyn Fn() -> bool,
-    ) -> Result<(Recording, Option<String>), String> {
+    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
         let (recording, failure) =
-            vcoop_lab::run_partly(plan, seed, stop, &vcoop_lab::Options::default())
-                .map_err(|e| e.to_string())?;
-        Ok((recording, failure.map(|e| e.to_string())))
-    }
-
-    fn observe(
-        &self,
-        plan: &Plan,
-        seed: u64,
-        stop: &dyn Fn() -> bool,
-        observer: &mut dyn Observer,
-    ) -> Result<(Recording, Option<String>), String> {
-        let options = vcoop_lab::Options::default();
-        let (recording, failure) =
-            vcoop_lab::observe(plan, seed, stop, &options, observer).map_err(|e| e.to_string())?;
+            vcoop_lab::run(run, &vcoop_lab::Options::default()).map_err(|e| e.to_string())?;
         Ok((recording, failure.map(|e| e.to_string())))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
-use vcoop_model::trace_event::Observer;
+use vcoop_model::run::Run;
 
 use super::{Backend, Unavailable};
 use crate::this_host::ThisHost;
@@ -26,30 +26,12 @@ impl Backend for Sim {
         Ok(())
     }
 
-    fn run_partly(
-        &self,
-        plan: &Plan,
-        seed: u64,
-        stop: &dyn Fn() -> bool,
-    ) -> Result<(Recording, Option<String>), String> {
-        vcoop_sim::run(plan, seed, stop).map(with_fault).map_err(|e| e.to_string())
+    /// A guest that ends its VM fails the run, as it does a live one.
+    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
+        let mut recording = vcoop_sim::run(run).map_err(|e| e.to_string())?;
+        let fault = recording.fault.take();
+        Ok((recording, fault))
     }
-
-    fn observe(
-        &self,
-        plan: &Plan,
-        seed: u64,
-        stop: &dyn Fn() -> bool,
-        observer: &mut dyn Observer,
-    ) -> Result<(Recording, Option<String>), String> {
-        vcoop_sim::observe(plan, seed, stop, observer).map(with_fault).map_err(|e| e.to_string())
-    }
-}
-
-/// A guest that ends its VM fails the run, as it does a live one.
-fn with_fault(mut recording: Recording) -> (Recording, Option<String>) {
-    let fault = recording.fault.take();
-    (recording, fault)
 }
 
 /// The simulator of this host, whatever host the plan describes: what stands beside a live column.
@@ -74,22 +56,12 @@ impl Backend for SimHere {
         BTreeMap::from([("simulated_host".to_owned(), self.0.describe())])
     }
 
-    fn run_partly(
-        &self,
-        plan: &Plan,
-        seed: u64,
-        stop: &dyn Fn() -> bool,
-    ) -> Result<(Recording, Option<String>), String> {
-        Sim.run_partly(&self.0.plan(plan), seed, stop)
-    }
-
-    fn observe(
-        &self,
-        plan: &Plan,
-        seed: u64,
-        stop: &dyn Fn() -> bool,
-        observer: &mut dyn Observer,
-    ) -> Result<(Recording, Option<String>), String> {
-        Sim.observe(&self.0.plan(plan), seed, stop, observer)
+    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
+        let plan = self.0.plan(run.plan);
+        let here = Run::new(&plan, run.seed).until(run.stop);
+        Sim.run(match run.observer {
+            Some(observer) => here.watched(observer),
+            None => here,
+        })
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::recording::{Recording, Scalar};
+use vcoop_model::run::Run;
 use vcoop_model::trace_event::Observer;
 use vcoop_observe::{Nobody, Observation, Slicing, Subject};
 use vcoop_threads::affinity;
@@ -180,25 +181,16 @@ impl Backend for Vm {
         facts
     }
 
-    fn run_partly(
-        &self,
-        plan: &Plan,
-        seed: u64,
-        stop: &dyn Fn() -> bool,
-    ) -> Result<(Recording, Option<String>), String> {
-        self.observe(plan, seed, stop, &mut Nobody)
-    }
-
-    fn observe(
-        &self,
-        plan: &Plan,
-        _seed: u64,
-        stop: &dyn Fn() -> bool,
-        observer: &mut dyn Observer,
-    ) -> Result<(Recording, Option<String>), String> {
+    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
+        let plan = run.plan;
+        let mut nobody = Nobody;
+        let observer: &mut dyn Observer = match run.observer {
+            Some(observer) => observer,
+            None => &mut nobody,
+        };
         let mut applies = self.applies.lock().unwrap_or_else(PoisonError::into_inner);
         applies.apply(plan)?;
-        let measured = self.measure(plan, stop, observer);
+        let measured = self.measure(plan, run.stop, observer);
         let applied = applies.take_back()?;
         if !applied.heard_by.is_empty() {
             let mut heard_by = self.heard_by.lock().unwrap_or_else(PoisonError::into_inner);

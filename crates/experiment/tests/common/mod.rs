@@ -12,6 +12,7 @@ use vcoop_experiment::runner::{Control, Experiment};
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::{LatencyRecord, Part, Recording, Scalar};
+use vcoop_model::run::Run;
 use vcoop_testing::rig;
 
 /// Plans of a built-in scenario, with overrides.
@@ -52,12 +53,8 @@ impl Backend for Fake {
         Ok(())
     }
 
-    fn run_partly(
-        &self,
-        plan: &Plan,
-        seed: u64,
-        _: &dyn Fn() -> bool,
-    ) -> Result<(Recording, Option<String>), String> {
+    fn run(&self, run: Run<'_>) -> Result<(Recording, Option<String>), String> {
+        let Run { plan, seed, .. } = run;
         let policy = plan.policy_name.as_str();
         let probes = plan.probes.iter().map(|probe| {
             record(&probe.probe, &(self.law)(policy, &probe.probe, seed), (self.missed)(policy))

@@ -4,10 +4,11 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
+use vcoop_model::run::Run;
 use vcoop_testing::rig::plan;
 use vcoop_testing::{need_kvm, scenario};
 
-use super::run_partly;
+use super::run;
 use crate::error::{Error, Whom};
 use crate::{Options, fault_injection};
 
@@ -45,7 +46,7 @@ fn a_panic_in_a_vcpu_thread_ends_the_run_and_leaves_nothing() {
         return skip.tell();
     }
     let plan = plan(PANICS, "dynamic", &[]);
-    let (recording, failure) = run_partly(&plan, 1, &|| false, &Options::default()).unwrap();
+    let (recording, failure) = run(Run::new(&plan, 1), &Options::default()).unwrap();
     let Some(Error::Panicked(Whom::Vcpu(vm, 0))) = &failure else { panic!("{failure:?}") };
     assert_eq!(vm, fault_injection::PANICS);
     // What the other VM measured until then is there.

@@ -1,9 +1,10 @@
 //! What all tests on this host's `/dev/kvm` need.
 #![allow(dead_code, unused_imports, reason = "each test file uses its own part")]
 
-use vcoop_lab::Options;
+use vcoop_lab::{Error, Options};
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
+use vcoop_model::run::Run;
 
 pub(crate) use vcoop_testing::rig::{BUSY, latency, plan, scalar, scalar_if};
 pub(crate) use vcoop_testing::{Outcome, Skip, Trouble, main, need_kvm, scenario, twice};
@@ -32,6 +33,12 @@ pub(crate) fn run(plan: &Plan) -> Recording {
 }
 
 pub(crate) fn run_with(plan: &Plan, options: Options) -> Recording {
-    vcoop_lab::run_with(plan, 1, &|| false, &Options { check_pages: true, ..options })
-        .unwrap_or_else(|e| panic!("{e}"))
+    let ran = vcoop_lab::run(Run::new(plan, 1), &Options { check_pages: true, ..options });
+    whole(ran).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The recording of a run that did not fail half way.
+pub(crate) fn whole(ran: Result<(Recording, Option<Error>), Error>) -> Result<Recording, Error> {
+    let (recording, failure) = ran?;
+    failure.map_or(Ok(recording), Err)
 }

@@ -5,6 +5,7 @@ use vcoop_capture::Loader;
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::recording::Part;
+use vcoop_model::run::Run;
 use vcoop_model::scenario::{Scenario, Set};
 use vcoop_model::trace_event::{
     Event, GuestWork, Left, Observer, SampleEvent, ThreadName, ThreadNames, Work,
@@ -27,7 +28,7 @@ fn plan(scenario: &str, policy: &str, sets: &[&str]) -> Plan {
 
 fn traced(plan: &Plan, window: (Ns, Ns)) -> Vec<u8> {
     let mut trace = Trace::new(Vec::new(), plan.warmup_ns, window);
-    vcoop_sim::observe(plan, plan.seed, &|| false, &mut trace).expect("a valid plan");
+    vcoop_sim::run(Run::new(plan, plan.seed).watched(&mut trace)).expect("a valid plan");
     trace.finish().expect("memory takes all").1
 }
 
@@ -144,9 +145,9 @@ fn the_same_seed_gives_the_same_bytes_and_another_one_others() {
 #[test]
 fn watching_changes_nothing_in_the_run() {
     let plan = plan("busy-host", "dynamic", &["warmup=\"50ms\"", "duration=\"200ms\""]);
-    let alone = vcoop_sim::run(&plan, 1, &|| false).expect("a valid plan");
+    let alone = vcoop_sim::run(Run::new(&plan, 1)).expect("a valid plan");
     let mut trace = Trace::new(std::io::sink(), plan.warmup_ns, (0, plan.duration_ns));
-    let watched = vcoop_sim::observe(&plan, 1, &|| false, &mut trace).expect("a valid plan");
+    let watched = vcoop_sim::run(Run::new(&plan, 1).watched(&mut trace)).expect("a valid plan");
     assert_eq!(alone.scalars, watched.scalars);
     for (a, b) in alone.latencies.iter().zip(&watched.latencies) {
         assert_eq!((a.sum_ns, a.max_ns, a.hist.len()), (b.sum_ns, b.max_ns, b.hist.len()));
