@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vcoop_fold::cpus::{self, MOST_CPUS};
-use vcoop_fold::stat::Stat;
+use vcoop_guest_governor::cpus::{self, MOST_CPUS};
+use vcoop_guest_governor::stat::Stat;
 
 fuzz_target!(|bytes: &[u8]| {
     let stat = Stat::parse(bytes);

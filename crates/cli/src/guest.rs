@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use vcoop_experiment::format;
-use vcoop_fold::{
+use vcoop_guest_governor::{
     By, Decision, Fold, FoldError, Journal, Layout, Look, Mode, Numbers, Pinned, Plan, Roots,
     Undone, cpus, pinned, restore, settings,
 };
-use vcoop_resident::metrics::{self, Listen};
-use vcoop_resident::{FolderError, usual};
+use vcoop_service::metrics::{self, Listen};
+use vcoop_service::{FolderError, usual};
 
 use crate::args::{ByArg, GovernorArg, GuestArgs};
 use crate::failure::Failure;
@@ -223,7 +223,7 @@ fn show(fold: &Fold, decision: &Decision, args: &GuestArgs) -> Result<(), Failur
     let plan = if dry { Some(fold.plan(after).map_err(failure)?) } else { None };
     if args.json {
         let written = |plan: Plan| {
-            let written = |c: vcoop_fold::Change| Written {
+            let written = |c: vcoop_guest_governor::Change| Written {
                 file: c.target.to_string(),
                 from: c.from,
                 to: c.to,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use vcoop_daemon::{Client, Place, PlaceError, Request, Response, Service, Status};
-use vcoop_resident::FolderError;
+use vcoop_service::FolderError;
 use vcoop_vmm::{Proc, Vm};
 
 use crate::failure::Failure;

@@ -7,7 +7,7 @@ use glob::Pattern;
 use serde::Deserialize;
 use vcoop_model::file;
 use vcoop_model::running_vm::RunningVm;
-use vcoop_resident::metrics::Listen;
+use vcoop_service::metrics::Listen;
 use vcoop_vmm::Vm;
 
 use crate::place::Place;

@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
-use vcoop_resident::metrics::{self, Listen};
+use vcoop_service::metrics::{self, Listen};
 use vcoop_threads::run_time;
 use vcoop_vmm::Proc;
 

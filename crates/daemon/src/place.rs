@@ -10,7 +10,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use vcoop_resident::FolderError;
+use vcoop_service::FolderError;
 use vcoop_threads::Restored;
 use vcoop_threads::journal::{Journal, JournalError};
 
@@ -48,7 +48,7 @@ pub struct Place {
 impl Place {
     /// Where it is: `VCOOP_RUN_DIR`, or `/run/vcoop`.
     pub fn usual() -> PathBuf {
-        vcoop_resident::usual()
+        vcoop_service::usual()
     }
 
     /// Takes it: makes the folder, and holds the lock.
@@ -58,7 +58,7 @@ impl Place {
     /// [`PlaceError`].
     pub fn take(dir: &Path) -> Result<Self, PlaceError> {
         let remedy = "stop it, or let it do it: vcoop attach, vcoop detach";
-        let lock = vcoop_resident::lock(dir, "lock", remedy)?;
+        let lock = vcoop_service::lock(dir, "lock", remedy)?;
         Ok(Self { dir: dir.to_owned(), lock })
     }
 

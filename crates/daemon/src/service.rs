@@ -13,8 +13,8 @@ use std::thread::{self, JoinHandle};
 
 use vcoop_abi::window::Doorbell;
 use vcoop_model::plan::PolicyPlan;
-use vcoop_resident::FolderError;
-use vcoop_resident::metrics::Listen;
+use vcoop_service::FolderError;
+use vcoop_service::metrics::Listen;
 use vcoop_threads::tsc::measured_khz;
 use vcoop_vmm::{Proc, Vm};
 use vcoop_window::{Offer, Server};

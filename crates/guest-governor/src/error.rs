@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use vcoop_resident::FolderError;
+use vcoop_service::FolderError;
 
 /// Why a guest cannot fold.
 #[derive(Debug, thiserror::Error)]

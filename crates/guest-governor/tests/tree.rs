@@ -6,11 +6,11 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use vcoop_fold::{
+use vcoop_guest_governor::{
     By, Decision, Fold, FoldError, Journal, Layout, Look, Mode, Roots, cpus, pinned, restore,
 };
 use vcoop_policy::govern::{GovernorConfig, Kind};
-use vcoop_resident::FolderError;
+use vcoop_service::FolderError;
 use vcoop_testing::Tree as Files;
 
 /// A guest's files, and the folder of its journal.

@@ -179,7 +179,7 @@ impl Journal {
     /// [`FoldError::Folder`], [`FoldError::Journal`], [`FoldError::Io`].
     pub fn open(dir: &Path, roots: &Roots) -> Result<(Self, Undone), FoldError> {
         let remedy = "stop it first (systemctl stop vcoop-guest, or Ctrl-C)";
-        let lock = vcoop_resident::lock(dir, LOCK, remedy)?;
+        let lock = vcoop_service::lock(dir, LOCK, remedy)?;
         let path = dir.join(NAME);
         let contents = read(&path, roots.boot())?;
         let mut journal = Self { path, contents, _lock: lock };
