@@ -17,8 +17,8 @@ use vcoop_threads::{RunTime, gettid, preemptions, run_time};
 
 use crate::facts::host_facts;
 use crate::host_task::Progress;
-use crate::mask::{Widths, balances};
 use crate::policy_driver::{LabVcpu, LabVm};
+use crate::preferred_mask::{Widths, balances};
 use crate::probe::{Probe, Window};
 use crate::round_trip::{Other, RoundTrip};
 use crate::samples::{self, HostSample, PendingSample, Series, Source};

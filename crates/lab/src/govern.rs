@@ -18,8 +18,8 @@ use vcoop_threads::{Attributes, run_time, set_timer_slack};
 
 use crate::error::{Error, Whom};
 use crate::host_task::Progress;
-use crate::mask;
 use crate::policy_driver::{Common, LabVcpu, LabVm};
+use crate::preferred_mask;
 
 /// Longest time between two looks whether the run is over.
 const LOOK_NS: Ns = 50_000_000;
@@ -108,7 +108,7 @@ impl<'a> Governors<'a> {
                 let now = self.common.clock.now();
                 if *next <= now {
                     if let Some(width) = driver.look(now, &self.host) {
-                        self.host.vms[driver.vm()].prefer(now, mask::first(width));
+                        self.host.vms[driver.vm()].prefer(now, preferred_mask::first(width));
                     }
                     // Absolute: a late look does not shift those after it.
                     let interval = driver.interval_ns();

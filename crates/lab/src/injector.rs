@@ -32,8 +32,8 @@ use vcoop_threads::{
 };
 
 use crate::error::{Error, Whom};
-use crate::mask;
 use crate::policy_driver::{Common, LabVm, NEVER};
+use crate::preferred_mask;
 use vcoop_model::rng::Stream;
 
 /// Longest time between two looks at a deadline word that something may be stored in.
@@ -256,7 +256,7 @@ impl<'a> Injector<'a> {
             }
             TimelineAction::Prefer { vm, vcpus } => {
                 let now = self.common.clock.now();
-                self.vms[*vm as usize].prefer(now, mask::bits(vcpus));
+                self.vms[*vm as usize].prefer(now, preferred_mask::bits(vcpus));
                 Ok(())
             }
         }

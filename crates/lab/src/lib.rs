@@ -83,13 +83,13 @@ mod linux {
     pub(crate) mod host_task;
     pub(crate) mod injector;
     pub(crate) mod machine;
-    pub(crate) mod mask;
     pub(crate) mod memory;
     pub(crate) mod page_check;
     pub(crate) mod playback;
     pub(crate) mod policy_driver;
     pub(crate) mod policy_log;
     pub(crate) mod port;
+    pub(crate) mod preferred_mask;
     pub(crate) mod probe;
     pub(crate) mod reservation;
     pub(crate) mod round_trip;

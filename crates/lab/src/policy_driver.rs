@@ -21,10 +21,10 @@ use vcoop_threads::{Attributes, Kick, PiMutex, RunTimes, Stat};
 use crate::error::Error;
 use crate::event_signal::EventSignal;
 use crate::machine::Machine;
-use crate::mask::Masked;
 use crate::page_check::PageCheck;
 use crate::policy_log::PolicyLog;
 use crate::port::VcpuPort;
+use crate::preferred_mask::Masked;
 
 /// A time that never comes.
 pub(crate) const NEVER: Ns = Ns::MAX;

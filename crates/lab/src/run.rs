@@ -40,7 +40,7 @@ use crate::samples::HostSample;
 use crate::translate::{Guest, Rates};
 use crate::vcpu::{self, Exits};
 use crate::virt::is_exitless;
-use crate::{Options, mask, virt};
+use crate::{Options, preferred_mask, virt};
 use vcoop_model::rng::Stream;
 
 /// Time for all threads to be in place before the warm-up starts.
@@ -219,13 +219,13 @@ pub fn run(run: Run<'_>, options: &Options) -> Result<(Recording, Option<Error>)
     for (i, vm) in plan.vms.iter().enumerate() {
         let rings = rings(plan, i);
         let guest = Guest::new(vm, i as u64, seed, &rates, &rings, &wiring.guests[i])?;
-        let masked = mask::is_masked(plan, i);
+        let masked = preferred_mask::is_masked(plan, i);
         let (mut driver, vcpus) = build(&kvm, plan, i, &guest, &rates, masked)?;
         wiring.connect(i as u32, &mut driver);
         driver.machine.ram.control(|control| {
             control.masked = masked.into();
-            let tick = rates.clock.to_cycles(mask::tick_ns(vm));
-            control.tick_tsc = if mask::balances(plan, i) { tick } else { 0 };
+            let tick = rates.clock.to_cycles(preferred_mask::tick_ns(vm));
+            control.tick_tsc = if preferred_mask::balances(plan, i) { tick } else { 0 };
         });
         if masked {
             driver.offer_mask();

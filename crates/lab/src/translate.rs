@@ -82,10 +82,10 @@ impl Guest {
             let seat = Seat { vcpu: places[i], vcpus: vm.vcpu_cpus.len() as u64 };
             let mut spec = guest.program(task, &mut stream, rates, &vm.name, (at, lines, seat))?;
             spec.vcpu = places[i];
-            let all = crate::mask::first(vm.vcpu_cpus.len() as u32);
+            let all = crate::preferred_mask::first(vm.vcpu_cpus.len() as u32);
             let steps = &guest.steps[spec.first_step as usize..];
             let interrupts = steps.iter().any(|step| step.op == StepOp::Interrupt as u64);
-            spec.cpus = match crate::mask::bits(&task.cpus) & all {
+            spec.cpus = match crate::preferred_mask::bits(&task.cpus) & all {
                 // Made for this vCPU: it writes its area, or interrupts the others.
                 _ if interrupts || Kind::from_word(spec.kind).writes_own_area() => 1 << spec.vcpu,
                 0 => all,
