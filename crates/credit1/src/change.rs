@@ -57,29 +57,4 @@ impl Credit1 {
         let patch = self.cfg.patches.dom0_ratelimit_ns.filter(|_| ent.dom0);
         ratelimit.or(patch).unwrap_or(self.cfg.ratelimit_ns)
     }
-
-    /// Changes a domain's weight (clamped to 1..=65535) and cap (percent of one CPU, 0 = none). The
-    /// next accounting goes by them.
-    ///
-    /// # Panics
-    /// If there is no such domain.
-    pub fn set_share(&mut self, domain: u16, weight: u32, cap_pct: u32) {
-        let weight = weight.clamp(1, 65_535);
-        let dom = &mut self.doms[usize::from(domain)];
-        let n = dom.active.len() as u64;
-        self.weight = self.weight - n * u64::from(dom.cfg.weight) + n * u64::from(weight);
-        dom.cfg.weight = weight;
-        dom.cfg.cap_pct = cap_pct;
-        self.cfg.domains[usize::from(domain)] = dom.cfg;
-    }
-
-    /// The domain of an entity.
-    pub fn domain(&self, e: EntId) -> u16 {
-        self.ents[e.index()].domain
-    }
-
-    /// Tells `cpu` to schedule, for a change that nothing else announces.
-    pub fn resched(&mut self, cpu: CpuId) {
-        self.kick(cpu);
-    }
 }

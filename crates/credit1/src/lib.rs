@@ -423,7 +423,7 @@ impl Credit1 {
         if self.is_free(e) { self.idlers } else { self.idlers.and(&self.masks[e.index()]) }
     }
 
-    /// What the scheduler was built from, with weights and caps as they are now.
+    /// What the scheduler was built from.
     pub fn config(&self) -> &Credit1Config {
         &self.cfg
     }

@@ -395,11 +395,6 @@ impl Pool {
         self.ents[e.index()].stats
     }
 
-    /// When the window ends.
-    pub fn window_end(&self) -> Ns {
-        self.window_end
-    }
-
     /// Asks a CPU to schedule, once.
     fn kick(&mut self, cpu: u32) {
         let c = &mut self.cpus[cpu as usize];

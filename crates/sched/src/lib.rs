@@ -80,7 +80,7 @@ mod types;
 
 pub use cpuset::{CpuSet, MAX_CPUS};
 pub use dl::check_reservation;
-pub use level::{Level, Spare};
+pub use level::Level;
 pub use notes::Notes;
 pub use types::{
     Attr, ConfigError, CpuId, DirectedYield, EntId, EntStats, Leave, MaskError, Note, Refusal,

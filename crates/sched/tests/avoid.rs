@@ -5,7 +5,7 @@ mod driver;
 use driver::{HOG, MS, Machine, US, Work, eevdf, fairs, nice};
 use proptest::prelude::*;
 use vcoop_sched::config::Policy;
-use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, MaskError, Spare};
+use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, MaskError};
 
 fn cpus(list: &[u32]) -> CpuSet {
     list.iter().copied().collect()
@@ -166,24 +166,6 @@ fn rt_goes_too_and_nobody_pushes_or_pulls_it_back() {
 }
 
 #[test]
-fn as_merged_only_fair_entities_heed_the_mask() {
-    let mut m = Machine::new(&eevdf(2));
-    m.checking = true;
-    m.level.set_spare(Spare { rt: false, tick: true });
-    let rt = m.start(Attr::anywhere(Policy::Fifo(30)), 1, Work { run: MS, sleep: 9 * MS });
-    let fair = m.start(Attr::anywhere(nice(0)), 1, HOG);
-    m.run_until(95 * MS);
-    m.avoid(cpus(&[1]));
-    m.run_for(100 * MS);
-    assert_eq!((m.level.cpu_of(rt), m.level.cpu_of(fair)), (CpuId(1), CpuId(0)));
-    assert_eq!(m.exec(rt), 20 * MS, "one run in ten, on its avoided CPU");
-    // Another class, another rule.
-    m.set_policy(rt, nice(0));
-    m.run_for(20 * MS);
-    assert_eq!(m.level.cpu_of(rt), CpuId(0));
-}
-
-#[test]
 fn deadline_entities_ignore_the_mask() {
     let mut m = Machine::new(&eevdf(2));
     m.checking = true;
@@ -198,23 +180,16 @@ fn deadline_entities_ignore_the_mask() {
 }
 
 #[test]
-fn a_lone_entity_of_a_full_nohz_cpu_has_no_tick_to_push_it() {
-    for (tick, leaves) in [(false, false), (true, true)] {
-        let mut m = Machine::new(&eevdf(2));
-        m.checking = true;
-        m.level.set_nohz_full(&cpus(&[1]));
-        m.level.set_spare(Spare { rt: true, tick });
-        let lone = m.start(Attr::anywhere(nice(0)), 1, HOG);
-        m.run_until(10 * MS + 1);
-        assert!(!m.level.tick_needed(CpuId(1)));
-        m.avoid(cpus(&[1]));
-        m.run_for(1000 * MS);
-        assert_eq!(m.level.cpu_of(lone) == CpuId(0), leaves, "tick kept: {tick}");
-        // With company the tick is there, and one of the two has to go.
-        let other = m.pinned(nice(0), 1, HOG);
-        m.run_for(20 * MS);
-        assert_eq!((m.level.cpu_of(lone), m.level.cpu_of(other)), (CpuId(0), CpuId(1)));
-    }
+fn a_lone_entity_leaves_an_avoided_full_nohz_cpu() {
+    let mut m = Machine::new(&eevdf(2));
+    m.checking = true;
+    m.level.set_nohz_full(&cpus(&[1]));
+    let lone = m.start(Attr::anywhere(nice(0)), 1, HOG);
+    m.run_until(10 * MS + 1);
+    assert!(!m.level.tick_needed(CpuId(1)));
+    m.avoid(cpus(&[1]));
+    m.run_for(1000 * MS);
+    assert_eq!(m.level.cpu_of(lone), CpuId(0));
 }
 
 #[test]

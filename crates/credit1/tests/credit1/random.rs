@@ -13,7 +13,6 @@ enum Op {
     Wake(usize, bool, Option<u32>),
     Leave(u32, Leave),
     SetCpus(usize, u64),
-    SetShare(u16, u32, u32),
     SetRatelimit(u16, Option<u64>),
 }
 
@@ -30,7 +29,6 @@ fn op(ents: usize, cpus: u32) -> impl Strategy<Value = Op> {
             .prop_map(|(e, io, by)| Op::Wake(e, io, by)),
         4 => (0..cpus, leave).prop_map(|(c, l)| Op::Leave(c, l)),
         1 => (0..ents, any::<u64>()).prop_map(|(e, m)| Op::SetCpus(e, m)),
-        1 => (0u16..3, 1u32..1000, 0u32..150).prop_map(|(d, w, c)| Op::SetShare(d, w, c)),
         1 => (0u16..3, proptest::option::of(0u64..2 * MS))
             .prop_map(|(d, r)| Op::SetRatelimit(d, r)),
     ]
@@ -134,7 +132,6 @@ proptest! {
                     m.credit.set_cpus(m.now, ids[i], set(mask, cpus));
                     m.serve();
                 }
-                Op::SetShare(d, w, c) => m.credit.set_share(d, w, c),
                 Op::SetRatelimit(d, r) => m.credit.set_ratelimit(d, r),
             }
             for (i, &e) in ids.iter().enumerate() {

@@ -3,7 +3,7 @@
 //! A guest that shares its pCPUs with others does better with fewer vCPUs than with all of them
 //! preempted. Which CPUs it should leave alone for now is a mask that may change at any time; the
 //! CPUs stay online. The rules are those of "paravirt CPUs" (RFC PATCH v3, September 2025), from which
-//! `cpu_preferred_mask` of Linux came; where that does less, [`Spare`] says so:
+//! `cpu_preferred_mask` of Linux came, which is about the fair class only:
 //!
 //! - No wake-up, no new entity and no RT push or pull goes to an avoided CPU. A sleeper that EEVDF
 //!   keeps queued wakes where it is, as everywhere.
@@ -13,8 +13,8 @@
 //! - Affinity is never broken: who may run on avoided CPUs only stays there, and is placed among
 //!   them.
 //! - Deadline entities ignore the mask, as in both kernels.
-//! - A full-nohz CPU that runs one entity has no tick, so nobody pushes that entity off. The authors
-//!   saw this, and left it open; [`Spare::tick`] is the repair of the next version.
+//! - A full-nohz CPU keeps its tick while it is avoided, also with one entity, as since the next version (RFC v4):
+//!   without, nobody would push that entity off.
 //!
 //! One difference: the kernel's stopper takes *any* allowed CPU for whom it pushes off and leaves the
 //! rest to balancing; here it goes to an idle one, or the least loaded.
@@ -26,23 +26,6 @@ use super::{Level, State};
 use crate::config::{ClassId, Ns};
 use crate::heap::NONE;
 use crate::{CpuId, CpuSet, EntId, MaskError};
-
-/// What of an avoided CPU is pushed off at the tick.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spare {
-    /// RT entities, too, and they are placed elsewhere: the RFC. Without: what was merged, where the
-    /// mask is about the fair class only.
-    pub rt: bool,
-    /// A full-nohz CPU keeps its tick while it is avoided (RFC v4).
-    pub tick: bool,
-}
-
-impl Default for Spare {
-    /// The RFC with its repair.
-    fn default() -> Self {
-        Self { rt: true, tick: true }
-    }
-}
 
 impl Level {
     /// Sets the CPUs to keep off, from now on; CPUs outside the level are dropped. Nothing moves at
@@ -104,14 +87,6 @@ impl Level {
         Ok(())
     }
 
-    /// Which entities the mask is about.
-    pub fn set_spare(&mut self, spare: Spare) {
-        self.spare = spare;
-        for i in 0..self.ents.len() {
-            self.reopen(EntId(i as u32));
-        }
-    }
-
     /// Names the full-nohz CPUs: [`Level::tick_needed`] can be false there while an entity runs.
     /// A driver asks again whenever a queue's length changes.
     pub fn set_nohz_full(&mut self, cpus: &CpuSet) {
@@ -171,11 +146,7 @@ impl Level {
         let all = CpuSet::first_n(self.cpus.len() as u32);
         let online = own.without(&self.offline);
         let base = if online.is_empty() { all.without(&self.offline) } else { online };
-        let heeds = match self.class(e) {
-            ClassId::Fair => true,
-            ClassId::Rt => self.spare.rt,
-            ClassId::Dl => false,
-        };
+        let heeds = self.class(e) != ClassId::Dl;
         let open = if heeds { base.without(&self.avoided) } else { base };
         if open.is_empty() { base } else { open }
     }

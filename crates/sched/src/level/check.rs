@@ -15,11 +15,7 @@ impl Level {
         assert!(!open.is_empty(), "{e}: no CPU to run on");
         let closed = |c: CpuId| self.avoided.contains(c) || self.offline.contains(c);
         let kept_off = open.iter().any(|c| self.avoided.contains(c));
-        let heeds = match self.class(e) {
-            ClassId::Fair => true,
-            ClassId::Rt => self.spare.rt,
-            ClassId::Dl => false,
-        };
+        let heeds = self.class(e) != ClassId::Dl;
         assert!(!open.iter().any(|c| self.offline.contains(c)), "{e}: offline CPUs in {open:?}");
         let own_open = self.masks[i].iter().any(|c| !closed(c));
         assert!(!(heeds && kept_off && own_open), "{e}: CPUs to keep off in {open:?}");

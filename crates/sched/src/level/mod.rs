@@ -23,7 +23,6 @@ use crate::heap::NONE;
 use crate::notes::Notes;
 use crate::rt::{CpuPri, RtClass};
 use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Note, Refusal};
-pub use avoid::Spare;
 
 /// Where an entity is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +135,6 @@ pub struct Level {
     pushed_off: u64,
     /// CPUs an LLC.
     llc_cpus: u32,
-    spare: Spare,
     notes: Notes,
     guard: Guard,
     fair: FairClass,
@@ -215,7 +213,6 @@ impl Level {
             avoided: CpuSet::EMPTY,
             offline: CpuSet::EMPTY,
             open_cores: None,
-            spare: Spare::default(),
             pushed_off: 0,
         })
     }
@@ -409,7 +406,7 @@ impl Level {
             Policy::Deadline { .. } => true,
             Policy::Normal { .. } | Policy::Idle => self.nr_running(cpu) > 1,
         };
-        needed || c.spared && self.spare.tick
+        needed || c.spared
     }
 
     /// Counters of an entity. Running and waiting that has not ended yet is not in them:
