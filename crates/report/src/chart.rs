@@ -42,6 +42,8 @@ pub struct Chart {
 pub enum Slot {
     /// A policy, or whatever is compared, by its place; 0 is the baseline.
     Series(usize),
+    /// The same, simulated, where the measured one is in the same chart.
+    Simulated(usize),
     /// A part of a latency, by its number.
     Part(usize),
     /// An event beside the data.
@@ -153,6 +155,11 @@ pub struct Whisker {
     pub mark: bool,
     /// What it is.
     pub hint: String,
+}
+
+/// The colours that policies have in reports, on a light ground, as `#rrggbb`: one for each, in order.
+pub fn colours(policies: &[String], baseline: &str) -> Vec<&'static str> {
+    build::colours(policies, baseline).into_iter().map(svg::colour).collect()
 }
 
 /// Numbers as text, a row at a time.

@@ -324,19 +324,19 @@ fn zoom_data(chart: &Chart) -> Value {
             Layer::Line { slot, label, points, step, faint } => {
                 (slot, label, points, 0.0, *step, *faint)
             }
-            // Marks of events, along the edges, are of no use there.
-            Layer::Dots { slot: slot @ Slot::Series(_), label, points, size } => {
-                (slot, label, points, *size, false, false)
-            }
+            Layer::Dots { slot, label, points, size } => (slot, label, points, *size, false, false),
             _ => continue,
         };
+        // Marks of events, along the edges, are of no use there.
+        let (Slot::Series(n) | Slot::Simulated(n)) = slot else { continue };
         let each = points.len().div_ceil(MOST_POINTS).max(1);
         let short = |v: &f64| if v.is_finite() { json!(significant(*v)) } else { Value::Null };
         let x: Vec<Value> = points.iter().step_by(each).map(|(x, _)| short(x)).collect();
         let y: Vec<Value> = points.iter().step_by(each).map(|(_, y)| short(y)).collect();
-        let slot = if let Slot::Series(n) = slot { n % 8 } else { 0 };
+        let simulated = matches!(slot, Slot::Simulated(_));
         series.push(json!({
-            "slot": slot, "label": label, "x": x, "y": y, "dots": dots, "step": step, "faint": faint
+            "slot": n % 8, "simulated": simulated, "label": label, "x": x, "y": y, "dots": dots,
+            "step": step, "faint": faint
         }));
     }
     let axis = |axis: &crate::chart::Axis| {

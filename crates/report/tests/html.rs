@@ -4,7 +4,7 @@ mod support;
 
 use support::measured;
 use vcoop_experiment::result::Document;
-use vcoop_report::chart::{Chart, Layer, Scale, Slot};
+use vcoop_report::chart::{Chart, Layer, Scale, Slot, colours};
 use vcoop_report::{charts_of, pictures, render_html, render_validation_html};
 
 /// Fails unless every element that is opened is closed, in order.
@@ -129,6 +129,55 @@ fn a_policy_has_the_same_colour_whatever_it_is_compared_with() {
     assert_eq!(colour(&own, "dynamic"), Some(Slot::Series(2)));
     let alone = renamed(&["vanilla", "dynamic"], &["halt", "poll"]);
     assert_eq!(colour(&alone, "poll"), Some(Slot::Series(1)));
+    // As somebody asks who draws by other means.
+    let named = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+    let page = render_html(&usual);
+    let asked = colours(&named(&["vanilla", "dynamic"]), "vanilla");
+    for (slot, colour) in ["s0", "s2"].iter().zip(&asked) {
+        assert!(page.contains(&format!("--{slot}:{colour};")), "{slot} {colour}");
+    }
+    let many: Vec<String> = (0..20).map(|n| format!("p{n}")).collect();
+    assert!(colours(&many, "p0").iter().all(|c| c.len() == 7 && *c != "#000000"));
+}
+
+/// A result on two backends: what was measured is four times what was simulated.
+fn on_two_backends() -> Document {
+    use vcoop_experiment::result::Series;
+    let mut document = measured("");
+    let mut live = document.series.clone();
+    for series in &mut live {
+        match series {
+            Series::Latency(s) => {
+                s.key.backend = "kvm".to_owned();
+                s.mean = s.mean.map(|mean| mean * 4.0);
+            }
+            Series::Scalar(s) => s.key.backend = "kvm".to_owned(),
+        }
+    }
+    document.series.extend(live);
+    document.backends.push("kvm".to_owned());
+    document
+}
+
+#[test]
+fn simulated_lies_beside_measured_in_the_same_chart() {
+    let charts = charts_of(&on_two_backends());
+    let labels = ["vanilla, kvm", "vanilla, sim", "dynamic, kvm", "dynamic, sim"];
+    let slots = [Slot::Series(0), Slot::Simulated(0), Slot::Series(2), Slot::Simulated(2)];
+    for (kind, from) in [("slower-guest-rt", 0), ("quantiles-guest-rt", 0), ("cost", 2)] {
+        let own: Vec<&Chart> = charts.iter().filter(|c| c.id.starts_with(kind)).collect();
+        assert_eq!(own.len(), 1, "{kind}");
+        let keys = own[0].legend.iter();
+        let (found, colours): (Vec<&str>, Vec<Slot>) =
+            keys.map(|key| (key.label.as_str(), key.slot)).unzip();
+        assert_eq!((&found[..], &colours[..]), (&labels[from..], &slots[from..]), "{kind}");
+    }
+    // The measured time of both has nothing to do with each other.
+    assert_eq!(charts.iter().filter(|c| c.id.starts_with("time-guest-rt")).count(), 2);
+    let page = render_html(&on_two_backends());
+    assert_balanced(&page);
+    assert!(page.contains("hollow dots are simulated") && page.contains("class=\"dt hole\""));
+    assert!(!render_html(&measured("")).contains("are simulated."));
 }
 
 #[test]
@@ -289,24 +338,7 @@ fn vcpus_in_use_are_drawn_by_time() {
 
 #[test]
 fn a_validation_has_a_picture_a_series() {
-    use vcoop_experiment::result::Series;
-    let mut document = measured("");
-    let live: Vec<Series> = document
-        .series
-        .iter()
-        .cloned()
-        .map(|mut series| {
-            match &mut series {
-                Series::Latency(s) => {
-                    s.key.backend = "kvm".to_owned();
-                    s.mean = s.mean.map(|mean| mean * 4.0);
-                }
-                Series::Scalar(s) => s.key.backend = "kvm".to_owned(),
-            }
-            series
-        })
-        .collect();
-    document.series.extend(live);
+    let mut document = on_two_backends();
     document.scenario = "<b>small</b>".to_owned();
     let validation = vcoop_experiment::validate::validation(&[document]);
     let page = render_validation_html(&validation);

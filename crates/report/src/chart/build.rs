@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use vcoop_experiment::result::Document;
 
 use super::Chart;
-pub(crate) use lanes::{place_words, probes};
+pub(crate) use lanes::{colours, place_words, probes};
 pub(crate) use parts::slowest;
 
 /// Most charts of one kind for one probe; a large matrix has more cells than anybody looks at.

@@ -70,9 +70,20 @@ fn class(slot: Slot) -> String {
     match slot {
         Slot::Series(n) if n < SERIES => format!("s{n}"),
         Slot::Series(n) => format!("s{} again", 1 + (n - 1) % (SERIES - 1)),
+        Slot::Simulated(n) => class(Slot::Series(n)) + " sim",
         Slot::Part(n) => format!("p{n}"),
         Slot::Event => "ev".to_owned(),
     }
+}
+
+/// The colour of a series on a light ground, as `#rrggbb`.
+pub(crate) fn colour(series: usize) -> &'static str {
+    let name = class(Slot::Series(series));
+    let name = name.split(' ').next().unwrap_or_default();
+    let value = LIGHT
+        .split(';')
+        .find_map(|part| part.trim().strip_prefix("--")?.strip_prefix(name)?.strip_prefix(':'));
+    value.unwrap_or("#000000")
 }
 
 struct Drawing<'c> {
@@ -154,10 +165,7 @@ impl<'c> Drawing<'c> {
         let (class, mid) = (class(key.slot), px(y - 4.0));
         let sign = match key.sign {
             Sign::Line => format!("<path class=\"ln {class}\" d=\"M{} {mid}h20\"/>", px(x)),
-            Sign::Dot => format!(
-                "<path class=\"dt {class}\" stroke-width=\"6\" d=\"M{} {mid}h0\"/>",
-                px(x + 10.0)
-            ),
+            Sign::Dot => dot_path(key.slot, 6.0, &format!("M{} {mid}h0", px(x + 10.0))),
             Sign::Box => format!(
                 "<rect class=\"bx {class}\" x=\"{}\" y=\"{}\" width=\"12\" height=\"10\"/>",
                 px(x + 6.0),
@@ -284,9 +292,7 @@ impl<'c> Drawing<'c> {
         for (x, y) in places {
             let _ = write!(path, "M{x} {y}h0");
         }
-        let (class, size) = (class(slot), px(size));
-        let _ =
-            write!(self.out, "<path class=\"dt {class}\" stroke-width=\"{size}\" d=\"{path}\"/>");
+        self.out.push_str(&dot_path(slot, size, &path));
     }
 
     fn boxes(&mut self, slot: Slot, boxes: &[Rect]) {
@@ -363,6 +369,18 @@ impl<'c> Drawing<'c> {
             let _ = write!(self.out, "<text class=\"s\" x=\"{x}\" y=\"{y}\">{label}</text>");
         }
     }
+}
+
+/// Dots of a diameter where a path stops; those of simulated values are hollow.
+fn dot_path(slot: Slot, size: f64, path: &str) -> String {
+    let dots = |class: &str, size: f64| {
+        format!("<path class=\"dt {class}\" stroke-width=\"{}\" d=\"{path}\"/>", px(size))
+    };
+    let hole = match slot {
+        Slot::Simulated(_) => dots("hole", size - 3.0),
+        _ => String::new(),
+    };
+    dots(&class(slot), size) + &hole
 }
 
 /// At most so many letters.

@@ -6,7 +6,7 @@ use vcoop_experiment::format;
 use vcoop_experiment::result::{Document, LatencySeries};
 
 use super::Group;
-use super::lanes::{Panel, panels, probes, titled};
+use super::lanes::{Panel, across_words, panels, panels_across, probes, titled};
 use crate::chart::escape::id;
 use crate::chart::{Axis, Chart, Layer, Scale, Sign, Table, Unit, Whisker};
 
@@ -39,10 +39,10 @@ pub(super) fn slower(document: &Document) -> Group {
     let mut group = Group::new(
         "slower",
         "How late, how often",
-        "A point says which share of the samples is later than so much: further left is better, and \
-         the lower, the rarer. Dots mark the quantiles. Below ten samples a line is thin: it is what \
-         happened, and no quantile.",
+        "Each point of a line is the share of samples that are later than a latency: lines further left \
+         are better. Dots mark the quantiles. A line is thin where fewer than ten samples are later.",
     );
+    group.about.push_str(across_words(document));
     for probe in &probes(document) {
         let most = document.latencies().filter(|s| s.key.is_named(probe)).map(|s| s.count).max();
         let x = over(document, probe, "latency");
@@ -55,7 +55,7 @@ pub(super) fn slower(document: &Document) -> Group {
             ticks: Some(ticks),
             ..Axis::over("samples later than this", Unit::Share, Scale::Log, [rarest, 1.0])
         };
-        let panels = panels(document);
+        let panels = panels_across(document);
         let charts = panels
             .iter()
             .enumerate()
@@ -98,7 +98,10 @@ fn slower_panel(
                 sure.push((le, share(left)));
             } else {
                 if rare.is_empty() {
-                    rare.extend(sure.last().copied());
+                    // What falls by more at once is sure down to ten samples.
+                    let fallen = (le, sure.last().map_or(1.0, |p| p.1.min(share(BEYOND))));
+                    sure.push(fallen);
+                    rare.push(fallen);
                 }
                 // The last sample of all: the line ends where it lies.
                 rare.push((le, share(left.max(1))));
@@ -249,6 +252,7 @@ pub(super) fn quantiles(document: &Document) -> Group {
         "Whiskers are 95 % intervals over repeats. A quantile that fewer than ten samples exceed is \
          left out.",
     );
+    group.about.push_str(across_words(document));
     for probe in &probes(document) {
         let values = document.latencies().filter(|s| s.key.is_named(probe)).flat_map(|s| {
             QUANTILES.iter().flat_map(move |q| {
@@ -257,7 +261,7 @@ pub(super) fn quantiles(document: &Document) -> Group {
             })
         });
         let y = Axis::over("latency", Unit::Us, Scale::Log, values);
-        let panels = panels(document);
+        let panels = panels_across(document);
         let charts = panels
             .iter()
             .enumerate()

@@ -1,11 +1,11 @@
 //! What the guest gains beside what the host pays: ratios to the baseline with their intervals.
 
 use vcoop_experiment::format;
-use vcoop_experiment::result::{Document, Interval, Params};
+use vcoop_experiment::result::{Document, Interval};
 use vcoop_experiment::verdict;
 
 use super::Group;
-use super::lanes::{Lane, panels, probes, titled};
+use super::lanes::{Lane, across_words, panels_across, probes, titled};
 use crate::chart::{Axis, Chart, Layer, Scale, Sign, Table, Unit, Whisker};
 
 /// Ratios beyond these are drawn at the edge.
@@ -32,19 +32,18 @@ pub(super) fn gain_and_cost(document: &Document) -> Group {
         "What the guest gains, and what the host pays",
         &format!(
             "Ratios to {} on a logarithmic axis with 95 % intervals: one that crosses the line at 1x \
-             says nothing. Of latencies less is better, of work done more.",
-            document.baseline
+             says nothing. Of latencies less is better, of work done more.{}",
+            document.baseline,
+            across_words(document)
         ),
     );
     if document.policies.len() < 2 {
         return group;
     }
-    let charts = panels(document).into_iter().enumerate().map(|(i, panel)| {
+    let charts = panels_across(document).into_iter().enumerate().map(|(i, panel)| {
         let lanes: Vec<Lane> =
             panel.lanes.iter().filter(|l| !l.is_baseline(document)).cloned().collect();
-        let cell = cell_of(document, &panel.lanes);
-        let rows = cell.map(|cell| rows(document, &cell, &lanes)).unwrap_or_default();
-        let mut chart = forest(&lanes, &rows);
+        let mut chart = forest(&lanes, &rows(document, &lanes));
         chart.id = format!("cost-{i}");
         chart.title = titled(&format!("ratios to {}", document.baseline), &panel);
         chart
@@ -58,13 +57,7 @@ pub(super) fn gain_and_cost(document: &Document) -> Group {
     group
 }
 
-fn cell_of(document: &Document, lanes: &[Lane]) -> Option<(String, Params)> {
-    let own = |s: &&vcoop_experiment::result::Series| lanes.iter().any(|lane| lane.has(s.key()));
-    let key = document.series.iter().find(own)?.key();
-    Some((key.backend.clone(), key.params.clone()))
-}
-
-fn rows(document: &Document, cell: &(String, Params), lanes: &[Lane]) -> Vec<Row> {
+fn rows(document: &Document, lanes: &[Lane]) -> Vec<Row> {
     let mut guests = Vec::new();
     let mut hosts = Vec::new();
     for probe in &probes(document) {
@@ -97,12 +90,19 @@ fn rows(document: &Document, cell: &(String, Params), lanes: &[Lane]) -> Vec<Row
             rows.push(Row { label: format!("{probe} mean"), entries });
         }
     }
-    let loads = verdict::loads(document, cell, &document.baseline);
-    let work = loads.into_iter().map(|(load, _)| {
+    let mut loads: Vec<&str> = Vec::new();
+    for lane in lanes {
+        for (load, _) in verdict::loads(document, &lane.cell(), &document.baseline) {
+            if !loads.contains(&load.key.probe.as_str()) {
+                loads.push(&load.key.probe);
+            }
+        }
+    }
+    let work = loads.into_iter().map(|load| {
         let of = |lane: &Lane| {
-            document.scalars().find(|s| {
-                s.key.probe == load.key.probe && s.key.metric == "throughput" && lane.has(&s.key)
-            })
+            document
+                .scalars()
+                .find(|s| s.key.probe == load && s.key.metric == "throughput" && lane.has(&s.key))
         };
         let entry = |(lane, own): (usize, &Lane)| {
             let series = of(own)?;
@@ -110,7 +110,7 @@ fn rows(document: &Document, cell: &(String, Params), lanes: &[Lane]) -> Vec<Row
             Some(Entry { lane, ratio, interval: series.ratio_ci95 })
         };
         let entries = lanes.iter().enumerate().filter_map(entry).collect();
-        Row { label: format!("{} work", load.key.probe), entries }
+        Row { label: format!("{load} work"), entries }
     });
     let work: Vec<Row> = work.collect();
     let mut all = Vec::new();

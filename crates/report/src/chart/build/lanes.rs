@@ -32,6 +32,8 @@ pub(crate) struct Lane {
 pub(crate) struct Panel {
     /// What distinguishes it from the other panels; empty if there is but one.
     pub(crate) title: String,
+    /// The same without the backend.
+    cell: String,
     /// What the labels of its lanes leave out; empty if nothing.
     pub(crate) place: String,
     pub(crate) lanes: Vec<Lane>,
@@ -57,6 +59,24 @@ impl Lane {
 
     pub(crate) fn is_baseline(&self, document: &Document) -> bool {
         self.policy == document.baseline
+    }
+
+    fn is_simulated(&self) -> bool {
+        self.backend == "sim"
+    }
+
+    /// The lane for a panel that has others of its colour.
+    fn beside(&self) -> Self {
+        let slot = match self.slot {
+            Slot::Series(n) if self.is_simulated() => Slot::Simulated(n),
+            slot => slot,
+        };
+        Self { label: format!("{}, {}", self.label, self.backend), slot, ..self.clone() }
+    }
+
+    /// The cell that it is in.
+    pub(crate) fn cell(&self) -> (String, Params) {
+        (self.backend.clone(), self.params.clone())
     }
 
     /// Its entry in a legend.
@@ -86,9 +106,10 @@ pub(crate) fn panels(document: &Document) -> Vec<Panel> {
         params: params.clone(),
     };
     if document.policies.len() > 1 || cells.len() <= document.backends.len() {
-        let colours = colours(document);
+        let colours = colours(&document.policies, &document.baseline);
         let panel = |(backend, params): &(String, Params)| Panel {
             title: place_words(document, backend, params),
+            cell: params::words(params),
             place: place_words(document, backend, params),
             lanes: document
                 .policies
@@ -107,43 +128,80 @@ pub(crate) fn panels(document: &Document) -> Vec<Panel> {
         let several = document.backends.len() > 1;
         for (i, chunk) in chunks.enumerate() {
             let place = if several { backend.clone() } else { String::new() };
-            let mut title = place.clone();
+            let mut cell = String::new();
             if own.len() > MOST_LANES {
-                let sep = if several { ", " } else { "" };
                 let (from, to) = (i * MOST_LANES + 1, i * MOST_LANES + chunk.len());
-                title += &format!("{sep}cells {from} to {to} of {}", own.len());
+                cell = format!("cells {from} to {to} of {}", own.len());
             }
+            let parts = [place.as_str(), &cell].into_iter().filter(|part| !part.is_empty());
+            let title = parts.collect::<Vec<_>>().join(", ");
             let lanes = chunk.iter().enumerate().flat_map(|(n, params)| {
                 document
                     .policies
                     .iter()
                     .map(move |policy| lane(params::words(params), n, backend, policy, params))
             });
-            all.push(Panel { title, place, lanes: lanes.collect() });
+            all.push(Panel { title, cell, place, lanes: lanes.collect() });
         }
     }
     all
 }
 
-/// The colours of the policies. The baseline is grey, the usual ones have their own, and others take in
-/// their order what is left.
-fn colours(document: &Document) -> Vec<usize> {
+/// The panels of a document, those that differ by the backend alone as one: what was simulated beside
+/// what was measured.
+pub(crate) fn panels_across(document: &Document) -> Vec<Panel> {
+    let mut groups: Vec<Vec<Panel>> = Vec::new();
+    for panel in panels(document) {
+        let same = |(a, b): (&Lane, &Lane)| (&a.policy, &a.params) == (&b.policy, &b.params);
+        let alike = |group: &&mut Vec<Panel>| {
+            let lanes = &group[0].lanes;
+            lanes.len() == panel.lanes.len() && lanes.iter().zip(&panel.lanes).all(same)
+        };
+        match groups.iter_mut().find(alike) {
+            Some(group) => group.push(panel),
+            None => groups.push(vec![panel]),
+        }
+    }
+    groups.into_iter().map(joined).collect()
+}
+
+/// Panels of the same lanes on several backends as one: each lane beside its like, measured first.
+fn joined(mut group: Vec<Panel>) -> Panel {
+    if group.len() == 1 {
+        return group.remove(0);
+    }
+    group.sort_by_key(|panel| panel.lanes.first().is_some_and(Lane::is_simulated));
+    let cell = group[0].cell.clone();
+    let lanes = (0..group[0].lanes.len())
+        .flat_map(|i| group.iter().map(move |panel| panel.lanes[i].beside()))
+        .collect();
+    Panel { title: cell.clone(), place: cell.clone(), cell, lanes }
+}
+
+/// The colours of policies as [`Slot::Series`] numbers them. The baseline is grey, the usual ones have
+/// their own, and others take in their order what is left.
+pub(crate) fn colours(policies: &[String], baseline: &str) -> Vec<usize> {
     let own = |policy: &String| {
         let usual = USUAL.iter().find(|(name, _)| policy == name);
-        (*policy != document.baseline).then_some(usual).flatten().map(|(_, n)| *n)
+        (policy != baseline).then_some(usual).flatten().map(|(_, n)| *n)
     };
-    let any_usual = document.policies.iter().any(|policy| own(policy).is_some());
+    let any_usual = policies.iter().any(|policy| own(policy).is_some());
     // Where none of the usual ones is, nobody takes another policy for it.
     let first = if any_usual { USUAL.len() + 1 } else { 1 };
-    let taken: Vec<usize> = document.policies.iter().filter_map(own).collect();
+    let taken: Vec<usize> = policies.iter().filter_map(own).collect();
     let mut left = (first..MOST_LANES).chain(1..first).chain(MOST_LANES..);
     let mut next = || left.find(|n| !taken.contains(n)).unwrap_or(0);
     let colour = |policy: &String| match own(policy) {
-        _ if *policy == document.baseline => 0,
+        _ if policy == baseline => 0,
         Some(n) => n,
         None => next(),
     };
-    document.policies.iter().map(colour).collect()
+    policies.iter().map(colour).collect()
+}
+
+/// What charts of [`panels_across`] add to their explanation.
+pub(crate) fn across_words(document: &Document) -> &'static str {
+    if document.backends.len() > 1 { " Pale lines and hollow dots are simulated." } else { "" }
 }
 
 /// Names of latency series in the order of a report: guests first.
