@@ -8,6 +8,9 @@ use vcoop_experiment::result::{Document, Key, LatencySeries};
 use vcoop_experiment::rounding::significant;
 use vcoop_model::recording::Part;
 
+/// What the name of a probe of all VMs together begins with.
+const ALL: &str = "*";
+
 /// A family of metrics: type, unit, help, and its lines.
 #[derive(Debug, Default)]
 struct Family {
@@ -55,11 +58,16 @@ pub fn open_metrics(document: &Document) -> String {
         let (suffix, factor) = base_unit(&key.unit);
         let unit = if suffix == "seconds" || suffix == "ratio" { suffix } else { "" };
         let metric = identifier(&key.metric);
-        let name = match suffix {
-            "" => format!("vcoop_{metric}"),
-            suffix => format!("vcoop_{metric}_{suffix}"),
+        // A total beside what it is the total of would be counted twice in sums.
+        let (scope, of_what) = match key.probe.starts_with(ALL) {
+            true => ("all_vms_", " of all VMs"),
+            false => ("", ""),
         };
-        let help = format!("{} ({}), mean over repeats.", key.metric, key.unit);
+        let name = match suffix {
+            "" => format!("vcoop_{scope}{metric}"),
+            suffix => format!("vcoop_{scope}{metric}_{suffix}"),
+        };
+        let help = format!("{}{of_what} ({}), mean over repeats.", key.metric, key.unit);
         let family = families.add(&name, "gauge", unit, &help);
         let line = format!("{name}{} {}", of(key, &[]), significant(value * factor, 9));
         family.lines.push(line);
@@ -149,8 +157,15 @@ fn of(key: &Key, more: &[(&str, &str)]) -> String {
     let mut all: Vec<(String, String)> = vec![
         ("backend".to_owned(), key.backend.clone()),
         ("policy".to_owned(), key.policy.clone()),
-        ("probe".to_owned(), key.probe.clone()),
     ];
+    // Of all VMs together: the rest of the name, if any, is a task of each of them.
+    let probe = match key.probe.strip_prefix(ALL) {
+        Some(rest) => rest.trim_start_matches('.'),
+        None => &key.probe,
+    };
+    if !probe.is_empty() {
+        all.push(("probe".to_owned(), probe.to_owned()));
+    }
     all.extend(key.cell.iter().map(|(k, v)| (format!("set_{}", identifier(k)), v.clone())));
     all.extend(more.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
     let pairs: Vec<(&str, &str)> = all.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
