@@ -14,7 +14,7 @@ use vcoop_service::metrics::{self, Listen};
 use vcoop_threads::run_time;
 use vcoop_vmm::Proc;
 
-use crate::protocol::{Status, VcpuStatus};
+use crate::protocol::{InterruptStatus, Status, VcpuStatus};
 use crate::service::Shared;
 
 /// A vCPU on this host.
@@ -51,9 +51,9 @@ const NS: f64 = 1e9;
 const COUNTER: MetricType = MetricType::Counter;
 const GAUGE: MetricType = MetricType::Gauge;
 
-/// Labels of a vCPU.
-type Labels = [(&'static str, String); 3];
-/// A vCPU and a number of it.
+/// Labels of a VM or a vCPU.
+type Labels = Vec<(&'static str, String)>;
+/// A VM or a vCPU, and a number of it.
 type Value = (Labels, f64);
 
 impl Collector for Page {
@@ -70,7 +70,7 @@ impl Collector for Page {
         let help = "Time from these until it heard of them";
         one("vcoop_engine_reaction", help, &seconds, status.reaction_sum_ns as f64 / NS)?;
 
-        // A counter, with a value for each of some vCPUs.
+        // A counter, with a value for each of some vCPUs or VMs.
         let mut many = |name,
                         help,
                         unit: &Option<Unit>,
@@ -78,6 +78,7 @@ impl Collector for Page {
          -> fmt::Result {
             let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), COUNTER)?;
             for (labels, value) in values {
+                let labels = labels.as_slice();
                 ConstCounter::new(value).encode(metric.encode_family(&labels)?)?;
             }
             Ok(())
@@ -99,10 +100,22 @@ impl Collector for Page {
         let help = "Boosts that were due and not given";
         many("vcoop_vcpu_denied", help, &None, &mut self.driven(|v| Some(v.denied)))?;
 
+        let help = "Interrupts for a VM's vCPUs that were heard of";
+        many("vcoop_vm_interrupts", help, &None, &mut self.interrupts(|i| i.heard))?;
+        let help = "Those of them that found or made their vCPU boosted";
+        many("vcoop_vm_interrupts_boosted", help, &None, &mut self.interrupts(|i| i.boosted))?;
+
+        let all = status.vms.iter().filter_map(|vm| vm.interrupts.as_ref());
+        if let Some(lost) = all.map(|i| i.lost).max() {
+            let help = "Interrupts of any VM that could not be told, because too many were at once";
+            let name = "vcoop_engine_interrupts_lost";
+            let metric = encoder.encode_descriptor(name, help, None, COUNTER)?;
+            ConstCounter::new(lost as f64).encode(metric)?;
+        }
         let (name, help) = ("vcoop_vcpu_budget", "Boosted time left");
         let mut metric = encoder.encode_descriptor(name, help, seconds.as_ref(), GAUGE)?;
         for (labels, value) in self.driven(|v| v.budget_left_ns).map(in_seconds) {
-            ConstGauge::new(value).encode(metric.encode_family(&labels)?)?;
+            ConstGauge::new(value).encode(metric.encode_family(&labels.as_slice())?)?;
         }
         let (name, help) = ("vcoop_vm_policy", "The policy in force on a VM");
         let mut metric = encoder.encode_descriptor(name, help, None, GAUGE)?;
@@ -123,10 +136,18 @@ impl Page {
             vm.driven().filter_map(move |v| Some((labels(v), of(v)? as f64)))
         })
     }
+
+    /// A number of each VM whose interrupts are heard of.
+    fn interrupts(&self, of: fn(&InterruptStatus) -> u64) -> impl Iterator<Item = Value> {
+        self.status.vms.iter().filter_map(move |vm| {
+            let labels = vec![("vm", vm.vm.name.clone()), ("pid", vm.vm.pid.to_string())];
+            Some((labels, of(vm.interrupts.as_ref()?) as f64))
+        })
+    }
 }
 
 fn labels(vm: &str, pid: u32, vcpu: u32) -> Labels {
-    [("vm", vm.to_owned()), ("pid", pid.to_string()), ("vcpu", vcpu.to_string())]
+    vec![("vm", vm.to_owned()), ("pid", pid.to_string()), ("vcpu", vcpu.to_string())]
 }
 
 fn in_seconds((labels, ns): Value) -> Value {
@@ -145,12 +166,23 @@ pub(crate) fn serve(shared: &Arc<Shared>, listen: &Listen) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::text;
-    use crate::protocol::{Status, VcpuStatus, VmId, VmStatus};
+    use std::fs;
+    use std::path::Path;
 
-    #[test]
-    fn names_are_escaped_and_units_are_base_units() {
+    use vcoop_resident::metrics;
+    use vcoop_testing::metric_names;
+
+    use super::{Page, Seen};
+    use crate::protocol::{InterruptStatus, Status, VcpuStatus, VmId, VmStatus};
+
+    /// What metrics of the daemon begin with, after the name of the program.
+    const OWN: [&str; 3] = ["vcpu_", "vm_", "engine_"];
+
+    /// A page with every metric.
+    fn text() -> String {
         let vm = VmId { pid: 7, start_ticks: 1, name: "a\"b\nc".to_owned() };
+        let seen =
+            Seen { vm: vm.name.clone(), pid: 7, index: 1, ran_ns: 250_000_000, waited_ns: 1 };
         let vcpu = VcpuStatus {
             boosts: 3,
             boosted_ns: 2_500_000_000,
@@ -158,19 +190,48 @@ mod tests {
             ..VcpuStatus::default()
         };
         let alone = VcpuStatus { index: 1, left_alone: Some("why".to_owned()), ..vcpu.clone() };
-        let policy = "wake-boost".to_owned();
-        let (vcpus, hears) = (vec![vcpu, alone], Vec::new());
-        let (timers, interrupts) = (None, None);
-        let vms = vec![VmStatus { vm, policy, for_ns: 1, vcpus, timers, hears, interrupts }];
-        let text = text(Status { vms, ..Status::default() });
+        let heard = InterruptStatus { heard: 9, lost: 2, boosted: 8, ..InterruptStatus::default() };
+        let vms = vec![VmStatus {
+            vm,
+            policy: "wake-boost".to_owned(),
+            for_ns: 1,
+            vcpus: vec![vcpu, alone],
+            timers: None,
+            hears: Vec::new(),
+            interrupts: Some(heard),
+        }];
+        metrics::text(Page { status: Status { vms, ..Status::default() }, vcpus: vec![seen] })
+    }
+
+    #[test]
+    fn names_are_escaped_and_units_are_base_units() {
+        let text = text();
         for line in [
+            "vcoop_vcpu_ran_seconds_total{vm=\"a\\\"b\\nc\",pid=\"7\",vcpu=\"1\"} 0.25",
             "vcoop_vcpu_boosted_seconds_total{vm=\"a\\\"b\\nc\",pid=\"7\",vcpu=\"0\"} 2.5",
             "vcoop_vcpu_boosts_total{vm=\"a\\\"b\\nc\",pid=\"7\",vcpu=\"0\"} 3.0",
             "vcoop_vcpu_budget_seconds{vm=\"a\\\"b\\nc\",pid=\"7\",vcpu=\"0\"} 0.5",
+            "vcoop_vm_interrupts_total{vm=\"a\\\"b\\nc\",pid=\"7\"} 9.0",
+            "vcoop_vm_interrupts_boosted_total{vm=\"a\\\"b\\nc\",pid=\"7\"} 8.0",
+            "vcoop_engine_interrupts_lost_total 2.0",
             "vcoop_vm_policy{vm=\"a\\\"b\\nc\",pid=\"7\",policy=\"wake-boost\"} 1",
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }
-        assert!(!text.contains("pid=\"7\",vcpu=\"1\"") && text.ends_with("# EOF\n"), "{text}");
+        // A vCPU that is left alone has no boosts.
+        assert!(!text.contains("boosts_total{vm=\"a\\\"b\\nc\",pid=\"7\",vcpu=\"1\""), "{text}");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn documentation_and_dashboard_name_the_metrics_that_there_are() {
+        let file = |path: &str| {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+            fs::read_to_string(root.join(path)).unwrap()
+        };
+        let exported = metric_names(&text(), &OWN);
+        assert_eq!(metric_names(&file("docs/src/daemon.md"), &OWN), exported);
+        let drawn = metric_names(&file("packaging/grafana/vcoop.json"), &OWN);
+        assert_eq!(drawn, exported, "the dashboard and what is exported");
     }
 }

@@ -52,3 +52,25 @@ impl Collector for Numbers {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use vcoop_resident::metrics;
+    use vcoop_testing::metric_names;
+
+    use super::Numbers;
+
+    #[test]
+    fn documentation_and_dashboard_name_the_metrics_that_there_are() {
+        let exported = metric_names(&metrics::text(Numbers::default()), &["guest_"]);
+        assert!(!exported.is_empty());
+        for path in ["docs/src/guest-fold.md", "packaging/grafana/vcoop.json"] {
+            let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+            let named = metric_names(&fs::read_to_string(text).unwrap(), &["guest_"]);
+            assert_eq!(named, exported, "{path}");
+        }
+    }
+}

@@ -6,6 +6,7 @@
 //! - [`Tree`], files such as those of `/proc` and `/sys`.
 //! - [`Native`], a C program that has to agree with Rust, and [`random`], what both are fed.
 //! - [`tasks`], what entities of a scheduler do, for drivers of schedulers in tests.
+//! - [`metric_names`], the metrics that a text names.
 //! - [`rig`], the busy host that most live tests run, and what they read from a recording.
 
 use std::fmt::Display;
@@ -16,6 +17,7 @@ use std::thread;
 use libtest_mimic::{Arguments, Completion, Trial};
 
 mod load;
+mod metrics;
 mod native;
 mod random;
 pub mod rig;
@@ -24,6 +26,7 @@ mod tree;
 
 pub use inventory;
 pub use load::{Trouble, twice};
+pub use metrics::metric_names;
 pub use native::Native;
 pub use random::random;
 pub use tree::Tree;
