@@ -26,8 +26,18 @@ use vcoop_sweep::engine;
 use vcoop_sweep::job::Job;
 use vcoop_sweep::point;
 
-pyo3::create_exception!(_native, ScenarioError, pyo3::exceptions::PyValueError);
-pyo3::create_exception!(_native, FolderError, pyo3::exceptions::PyValueError);
+pyo3::create_exception!(
+    _native,
+    ScenarioError,
+    pyo3::exceptions::PyValueError,
+    "A scenario, a sweep or an override that cannot be; the message has line, column and help."
+);
+pyo3::create_exception!(
+    _native,
+    FolderError,
+    pyo3::exceptions::PyValueError,
+    "A folder that is not this sweep's; nothing in it was changed."
+);
 
 /// How often a long call looks for Ctrl-C.
 const LOOK: Duration = Duration::from_millis(50);
@@ -90,10 +100,16 @@ fn builtin(name: &str) -> Option<&'static str> {
     builtin_scenario(name)
 }
 
-/// Names of the built-in scenarios.
+/// Names of the built-in scenarios, as `run` and sweep files take them: a list of texts.
 #[pyfunction]
 fn scenarios() -> Vec<&'static str> {
     builtin_scenarios().iter().map(|b| b.name).collect()
+}
+
+/// The colours that policies have in reports, as `#rrggbb`.
+#[pyfunction]
+fn colours(policies: Vec<String>, baseline: &str) -> Vec<&'static str> {
+    vcoop_report::chart::colours(&policies, baseline)
 }
 
 /// The text of a regular file, of a bounded size.
@@ -128,7 +144,9 @@ fn run(
     let work = || -> Result<String, (bool, String)> {
         let no = |e: vcoop_model::diagnostic::Diagnostics| (true, e.to_string());
         let scenario = Scenario::parse(&name, &text, &sets, &Loader::default()).map_err(no)?;
-        let plans = scenario.plans(policies.as_deref()).map_err(no)?;
+        let mut plans = scenario.plans(policies.as_deref()).map_err(no)?;
+        // Distributions are kept with these.
+        plans.iter_mut().for_each(|plan| plan.slices = vcoop_report::SLICES);
         let columns = [Column::all(&Sim, plans.len())];
         let experiment = Experiment { plans: &plans, columns: &columns, jobs };
         let measured = experiment
@@ -298,6 +316,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Dataset>()?;
     module.add_function(wrap_pyfunction!(builtin, module)?)?;
     module.add_function(wrap_pyfunction!(scenarios, module)?)?;
+    module.add_function(wrap_pyfunction!(colours, module)?)?;
     module.add_function(wrap_pyfunction!(read_text, module)?)?;
     module.add_function(wrap_pyfunction!(run, module)?)
 }

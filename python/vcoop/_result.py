@@ -7,13 +7,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import _native
+from . import _native, _plot
 from ._errors import need, threads
 
 if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow
+    from matplotlib.figure import Figure
 
 _NUMBERS = ("mean", "p50", "p90", "p99", "p999", "p9999")
 _RATIOS = ("mean", "p50", "p99", "p999")
@@ -97,12 +98,16 @@ class Result:
 
     @property
     def series(self) -> list[dict[str, Any]]:
-        """Every series as the document has it: one a (backend, cell, policy, probe, metric)."""
+        """Every series as the document has it: one a (backend, cell, policy, probe, metric).
+
+        Numbers have the unit that ``unit`` names; ``..._ci95`` are pairs. A latency's ``detail`` has its
+        distribution: ``count`` samples of at most ``le_us`` microseconds, in lists of equal length.
+        """
         return self.document["series"]
 
     @property
     def verdicts(self) -> list[str]:
-        """The verdict in words, one text for each cell of the matrix: the best policy, and its cost."""
+        """The verdict in words, one text a cell of the matrix: the best policy, and what it costs."""
         return [verdict["text"] for verdict in self.document["verdicts"]]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -166,6 +171,28 @@ class Result:
         frame = need("polars", "polars").DataFrame  # type: ignore[attr-defined]
         return frame(self.rows(), infer_schema_length=None)
 
+    def plot(self, probe: str | None = None, metric: str = "latency") -> Figure:
+        """Draw the policies beside each other, in the colours of the HTML report.
+
+        Needs ``vcoop[plot]``. A latency gets two axes: the share of samples that are later than so many
+        microseconds, down to ten samples, and mean and quantiles with their 95 % intervals over repeats.
+        Any other metric gets one: the values with their intervals, in its own unit. A matrix has a row of
+        axes for each cell, up to eight.
+
+        Args:
+            probe: Whose series: ``"guest.cyclictest"``, a VM, a load. Default: the first that has the metric.
+            metric: ``"latency"``, ``"throughput"``, ``"steal"``, or any other of `rows()`.
+
+        Returns:
+            The figure; a notebook shows it, ``figure.savefig("out.svg")`` writes it.
+
+        Raises:
+            MissingError: matplotlib is not installed.
+            ValueError: There is no such probe or metric, or there are too many cells.
+        """
+        return _plot.result(self.document, probe, metric)
+
     def __repr__(self) -> str:
+        """The scenario, the policies, and how many series there are."""
         d = self.document
         return f"<vcoop.Result {d['scenario']}: {', '.join(d['policies'])}, {len(self.series)} series>"

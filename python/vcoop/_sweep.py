@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import _native
+from . import _native, _plot
 from ._errors import need, threads
 
 if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow
+    from matplotlib.figure import Figure
 
 Progress = Callable[[int, int], object]
 
@@ -41,21 +43,53 @@ class SweepResult:
         return sorted(str(path) for path in self.out.glob("part-*.parquet"))
 
     def to_arrow(self) -> pyarrow.Table:
-        """Every row, as an Arrow table. Needs ``vcoop[arrow]``."""
+        """Every row as an Arrow table, in the order of the points. Needs ``vcoop[arrow]``."""
         need("pyarrow", "arrow")
         parquet: Any = need("pyarrow.parquet", "arrow")
         arrow: Any = need("pyarrow", "arrow")
         return arrow.concat_tables([parquet.read_table(part) for part in self._parts()])
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Every row, as a pandas frame. Needs ``vcoop[pandas]``."""
+        """Every row as a pandas frame, in the order of the points. Needs ``vcoop[pandas]``."""
         need("pandas", "pandas")
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> polars.DataFrame:
-        """Every row, as a polars frame. Needs ``vcoop[polars]``."""
+        """Every row as a polars frame, in the order of the points. Needs ``vcoop[polars]``."""
         frames: Any = need("polars", "polars")
         return frames.read_parquet(self._parts())
+
+    def plot(
+        self,
+        x: str,
+        y: str | None = None,
+        probe: str | None = None,
+        metric: str = "latency",
+        where: Mapping[str, object] | None = None,
+    ) -> Figure:
+        """Draw a number over an axis of the sweep, a line a policy with its 95 % interval as a band.
+
+        Needs ``vcoop[plot]`` and ``vcoop[arrow]``. Colours are those of the HTML report.
+
+        Args:
+            x: Column of the axis, as ``to_arrow().column_names`` has it: ``"hog_count"``, ``"interval_us"``.
+            y: Column of the number: ``"p99"``, ``"mean"``, ``"ratio_p99"``, ``"value"``. Its unit is the row's,
+                ``us`` for latencies; ratios have none. Default: ``"p99"`` of a latency, else ``"value"``.
+            probe: Whose series. Default: the first that has the metric.
+            metric: ``"latency"``, ``"throughput"``, ``"steal"``, or any other.
+            where: The value of each other axis that has several: ``{"interval_us": 500.0}``.
+
+        Returns:
+            The figure; a notebook shows it, ``figure.savefig("out.svg")`` writes it.
+
+        Raises:
+            MissingError: matplotlib or pyarrow is not installed.
+            ValueError: There is no such axis, column, probe or metric, or another axis varies, too.
+        """
+        manifest = json.loads((self.out / "manifest.json").read_text())
+        rows = self.to_arrow().to_pylist()
+        y = y or ("p99" if metric == "latency" else "value")
+        return _plot.sweep(manifest, rows, x, y, probe, metric, where or {})
 
 
 def sweep(

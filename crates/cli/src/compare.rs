@@ -8,7 +8,7 @@ use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::scenario::Scenario;
 use vcoop_report::data::{self, Spools};
-use vcoop_report::{Style, render};
+use vcoop_report::{SLICES, Style, render};
 
 use crate::args::{Calibration, CompareArgs};
 use crate::failure::Failure;
@@ -16,7 +16,7 @@ use crate::folder::Folder;
 use crate::interrupt::stop_flag;
 use crate::living::{self, Owner};
 use crate::output::{note, print, style};
-use crate::run::{Eyes, SLICES, command_line, measured, refuse_twice};
+use crate::run::{Eyes, command_line, measured, refuse_twice};
 use crate::scenario::{Overrides, refuse};
 
 /// Dropped at the beginning of each round: a policy's budgets fill up, and its threads get the shares of

@@ -25,7 +25,7 @@ use vcoop_model::scenario::Scenario;
 use vcoop_model::trace_event::Observer;
 use vcoop_observe::{Missing, Nobody, Observation, Observed, Scene, Slicing, Subject};
 use vcoop_report::perfetto::Trace;
-use vcoop_report::{Style, render};
+use vcoop_report::{SLICES, Style, render};
 use vcoop_vmm::Vm;
 
 use crate::args::{Calibration, ObserveArgs};
@@ -34,7 +34,6 @@ use crate::folder::Folder;
 use crate::interrupt::stop_flag;
 use crate::living;
 use crate::output::{note, print, style};
-use crate::run::SLICES;
 use crate::scenario::{refuse, time};
 
 /// Name of the trace in the folder.

@@ -15,7 +15,7 @@ use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::scenario::Scenario;
 use vcoop_model::trace_event::{Observer, SampleEvent};
 use vcoop_report::data::{self, Spool, Spools};
-use vcoop_report::{Style, render};
+use vcoop_report::{SLICES, Style, render};
 use vcoop_sweep::slo::quantities;
 
 use crate::args::{BackendArg, RunArgs};
@@ -27,9 +27,6 @@ use crate::output::{note, print, style};
 use crate::progress::Progress;
 use crate::scenario::{Overrides, choose, jobs, parse, refuse, say_losses, source};
 use crate::watch::Dashboard;
-
-/// Slices of the measured time that a report shows.
-pub(crate) const SLICES: u32 = 60;
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     // From here on an interrupt ends the run, not the process.

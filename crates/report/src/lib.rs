@@ -35,3 +35,6 @@ pub use reproduce::render_reproduction;
 pub use style::{Style, WIDTH};
 pub use text::render;
 pub use validate::render_validation;
+
+/// Slices of the measured time that a report shows.
+pub const SLICES: u32 = 60;

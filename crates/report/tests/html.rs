@@ -176,8 +176,8 @@ fn simulated_lies_beside_measured_in_the_same_chart() {
     assert_eq!(charts.iter().filter(|c| c.id.starts_with("time-guest-rt")).count(), 2);
     let page = render_html(&on_two_backends());
     assert_balanced(&page);
-    assert!(page.contains("hollow dots are simulated") && page.contains("class=\"dt hole\""));
-    assert!(!render_html(&measured("")).contains("are simulated."));
+    assert!(page.contains("pale or hollow is simulated") && page.contains("class=\"dt hole\""));
+    assert!(!render_html(&measured("")).contains("or hollow is simulated"));
 }
 
 #[test]

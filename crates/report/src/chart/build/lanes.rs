@@ -201,7 +201,7 @@ pub(crate) fn colours(policies: &[String], baseline: &str) -> Vec<usize> {
 
 /// What charts of [`panels_across`] add to their explanation.
 pub(crate) fn across_words(document: &Document) -> &'static str {
-    if document.backends.len() > 1 { " Pale lines and hollow dots are simulated." } else { "" }
+    if document.backends.len() > 1 { " What is pale or hollow is simulated." } else { "" }
 }
 
 /// Names of latency series in the order of a report: guests first.

@@ -1,0 +1,5 @@
+"""What all tests share: pictures are drawn without a screen."""
+
+import os
+
+os.environ["MPLBACKEND"] = "agg"
