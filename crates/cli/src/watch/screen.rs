@@ -85,19 +85,22 @@ impl Screen {
             frame.render_widget(Line::from(board.title.as_str()).bold(), head);
             let label = format!("{}, {} s gone", board.going(), gone.as_secs());
             frame.render_widget(Gauge::default().ratio(board.share()).label(label), bar);
-            frame.render_widget(percentiles(board), table);
+            frame.render_widget(percentiles(board, table.width), table);
             let title = if board.by_time { "p99 by time, 60 bars a run" } else { "p99 by repeat" };
             let block = Block::bordered().title(title);
             let inside = block.inner(lines);
             frame.render_widget(block, lines);
-            for (i, (name, values)) in board.sparks().into_iter().enumerate() {
+            let sparks = board.sparks();
+            let names = sparks.iter().map(|(name, _)| name.chars().count() as u16 + 1).max();
+            let names = names.unwrap_or(0).min(inside.width / 2);
+            for (i, (name, values)) in sparks.into_iter().enumerate() {
                 let y = inside.y + i as u16;
                 if y >= inside.bottom() {
                     break;
                 }
                 let row = ratatui::layout::Rect { y, height: 1, ..inside };
                 let [left, right] =
-                    Layout::horizontal([Constraint::Length(30), Constraint::Min(4)]).areas(row);
+                    Layout::horizontal([Constraint::Length(names), Constraint::Min(4)]).areas(row);
                 frame.render_widget(Line::from(name), left);
                 frame.render_widget(Sparkline::default().data(values), right);
             }
@@ -108,24 +111,83 @@ impl Screen {
     }
 }
 
-fn percentiles(board: &Board) -> Table<'_> {
-    let header = ["policy", "probe", "samples", "p50", "p99", "p99.9", "max", "boosted", "budget"];
-    let rows = board.entries.iter().map(|entry: &Entry| {
-        let mut cells = vec![Cell::from(entry.policy.as_str()), Cell::from(entry.probe.as_str())];
-        cells.extend(entry.cells().into_iter().map(Cell::from));
-        let row = Row::new(cells);
+/// What a table of samples has in each column.
+const HEADER: [&str; 9] =
+    ["policy", "probe", "samples", "p50", "p99", "p99.9", "max", "boosted", "budget"];
+/// Columns that a narrow terminal goes without, in this order: an unreadable number helps nobody.
+const SPARED: [usize; 4] = [8, 2, 7, 5];
+/// Columns of names, which may be cut, and how much of a name is kept.
+const NAMES: (usize, u16) = (2, 16);
+
+fn percentiles(board: &Board, width: u16) -> Table<'_> {
+    let cells = |entry: &Entry| {
+        let mut cells = vec![entry.policy.clone(), entry.probe.clone()];
+        cells.extend(entry.cells());
+        cells
+    };
+    let rows: Vec<Vec<String>> = board.entries.iter().map(cells).collect();
+    // Within the border.
+    let shown = columns(&rows, width.saturating_sub(2));
+    let row = |(entry, mut cells): (&Entry, Vec<String>)| {
+        let row = Row::new(shown.iter().map(|(i, _)| Cell::from(std::mem::take(&mut cells[*i]))));
         if entry.probe.starts_with("host.") { row.dim() } else { row }
-    });
-    let widths = [
-        Constraint::Min(12),
-        Constraint::Min(16),
-        Constraint::Length(9),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(16),
-    ];
-    Table::new(rows, widths).header(Row::new(header).bold()).block(Block::bordered())
+    };
+    let rows: Vec<Row<'_>> = board.entries.iter().zip(rows).map(row).collect();
+    let header = Row::new(shown.iter().map(|(i, _)| HEADER[*i])).bold();
+    let widths = shown.iter().map(|(_, width)| Constraint::Length(*width));
+    Table::new(rows, widths).header(header).block(Block::bordered())
+}
+
+/// The columns that fit a width with all their digits and units, and how wide each is.
+fn columns(rows: &[Vec<String>], width: u16) -> Vec<(usize, u16)> {
+    let wide = |i: usize| {
+        let cells = rows.iter().map(|cells| cells[i].chars().count());
+        cells.chain([HEADER[i].len()]).max().unwrap_or(0) as u16
+    };
+    let mut shown: Vec<(usize, u16)> = (0..HEADER.len()).map(|i| (i, wide(i))).collect();
+    // A space between two.
+    let all = |shown: &[(usize, u16)]| shown.iter().map(|(_, w)| w + 1).sum::<u16>() - 1;
+    let cut = |(i, w): &(usize, u16)| (*i, if *i < NAMES.0 { (*w).min(NAMES.1) } else { *w });
+    let least = |shown: &[(usize, u16)]| all(&shown.iter().map(cut).collect::<Vec<_>>());
+    for spared in SPARED {
+        if least(&shown) > width {
+            shown.retain(|(i, _)| *i != spared);
+        }
+    }
+    // Names give up what does not fit, the probe first.
+    let mut over = all(&shown).saturating_sub(width);
+    for (_, name) in shown.iter_mut().take(NAMES.0).rev() {
+        let less = over.min(name.saturating_sub(NAMES.1));
+        *name -= less;
+        over -= less;
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HEADER, columns};
+
+    #[test]
+    fn no_width_cuts_a_unit() {
+        let row = |policy: &str| {
+            let cells = ["guest.cyclictest", "110546", "15.8 us", "3.50 ms", "6.80 ms", "11.0 ms"];
+            let rest = ["6.92 %", "30.6 times/s"];
+            [policy].iter().chain(&cells).chain(&rest).map(|s| (*s).to_owned()).collect()
+        };
+        let rows: Vec<Vec<String>> = vec![row("sim vanilla"), row("sim wake-boost, hogs 12")];
+        let names = |width: u16| -> Vec<&str> {
+            let shown = columns(&rows, width);
+            for (i, width) in &shown[2..] {
+                let longest = rows.iter().map(|cells| cells[*i].len()).max().unwrap();
+                assert!(usize::from(*width) >= longest.max(HEADER[*i].len()), "{}", HEADER[*i]);
+            }
+            let all: u16 = shown.iter().map(|(_, w)| w + 1).sum::<u16>() - 1;
+            assert!(all <= width, "{all} of {width}");
+            shown.iter().map(|(i, _)| HEADER[*i]).collect()
+        };
+        assert_eq!(names(118), HEADER);
+        assert_eq!(names(78), ["policy", "probe", "p50", "p99", "p99.9", "max", "boosted"]);
+        assert_eq!(names(58), ["policy", "probe", "p50", "p99", "max"]);
+    }
 }
