@@ -1,7 +1,7 @@
 //! What can be changed while entities run.
 
 use vcoop_sched::config::{Ns, Policy};
-use vcoop_sched::{CpuId, CpuSet, EntId};
+use vcoop_sched::{CpuSet, EntId};
 
 use super::{Credit1, Dom, State};
 

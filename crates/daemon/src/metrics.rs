@@ -169,7 +169,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use vcoop_resident::metrics;
+    use vcoop_service::metrics;
     use vcoop_testing::metric_names;
 
     use super::{Page, Seen};
