@@ -17,7 +17,8 @@ fn built_ins_parse_and_round_trip() {
         let profile = Profile::load(name).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(profile.name, name);
         let costs = profile.costs.entries().len() + profile.costs.cstates.len();
-        assert_eq!(profile.sources.len(), costs + usize::from(profile.cpu.is_some()));
+        let sourced = costs + usize::from(profile.cpu.is_some()) + profile.noise.len();
+        assert_eq!(profile.sources.len(), sourced);
         let again = Profile::parse("again", &profile.to_toml()).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(again, profile);
     }

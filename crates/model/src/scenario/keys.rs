@@ -107,8 +107,8 @@ table! {
         /// Simulated only: whether costs vary as the profile says (those of the profiles that ship are constants; those of
         /// `vcoop calibrate` vary).
         costs: At<CostsKind> = "drawn",
-        /// Simulated only: whether interrupts and kernel threads take the pCPUs now and then, as the profile says (the
-        /// profiles that ship are silent; those of `vcoop calibrate` have what their host had while it was idle).
+        /// Simulated only: whether interrupts and kernel threads take the pCPUs now and then, as the profile says
+        /// (`celeron-n4500` and those of `vcoop calibrate` have what some host had while it was idle; the others are silent).
         noise: At<bool> = "true",
         /// Number of pCPUs. Default: those of the topology, else of the profile.
         pcpus: Option<At<Int<1, MAX_PCPUS>>>,
