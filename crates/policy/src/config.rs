@@ -143,7 +143,8 @@ pub enum AdvanceConfig {
     Fixed(Ns),
     /// As deliveries teach, by KVM's rule and within its bounds.
     Adaptive,
-    /// The same within other bounds, for who fires from farther away.
+    /// The same within other bounds, for a thread in user space that fires: the interrupt reaches the guest early, and the
+    /// guest's kernel waits for the deadline.
     Within {
         /// What learning begins with.
         first_ns: Ns,

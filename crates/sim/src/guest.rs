@@ -227,7 +227,10 @@ impl World<'_> {
         }
         let nmi = which == vector::NMI;
         self.guest_event(v, if nmi { GuestEvent::NmiEnter } else { GuestEvent::IrqEnter });
-        let ns = self.costs.of(CostKey::GuestIrq);
+        let mut ns = self.costs.of(CostKey::GuestIrq);
+        if which == vector::TIMER && self.vms[vm].virt.guest_waits {
+            ns += self.waits_for_deadline(v, 0);
+        }
         self.guest_begin(v, GuestSegment::Irq(which), ns);
     }
 

@@ -215,6 +215,20 @@ fn a_posted_timer_is_waited_out_where_it_is_fired() {
 }
 
 #[test]
+fn a_guest_that_waits_for_its_deadline_has_its_interrupt_there() {
+    // Entry and injection are over when it is due: what is left is the handler and the way to the task.
+    let mut virt = timer(GuestTimer::Exitless, GuestIdle::Poll);
+    virt.timer.advance =
+        AdvanceConfig::Within { first_ns: 20_000, noise_ns: 100, most_ns: 200_000 };
+    let mut p = alone(virt);
+    p.warmup_ns = 200 * MS;
+    let r = run(&p);
+    let (min, max) = span(&r);
+    let way = GUEST - 150;
+    assert!(min >= way && max <= way + 200, "{min} to {max}");
+}
+
+#[test]
 fn a_posted_timer_is_written_with_an_exit_and_fires_without() {
     // The exitless timer's path, and two exits in it: the guest writes its next deadline before the
     // switch, and after the task slept.

@@ -67,6 +67,8 @@ pub(crate) struct VmVirt {
     pub(crate) sw_on_preempt: bool,
     /// Deadlines are fired early.
     pub(crate) advance: bool,
+    /// The guest's kernel waits for the deadline in its handler; else whoever brings the interrupt does.
+    pub(crate) guest_waits: bool,
     pub(crate) mode: TimerMode,
     /// One of the three above is not as usual.
     special_timer: bool,
@@ -134,6 +136,7 @@ impl VmVirt {
             special_timer: hv_timer || advance || virt.timer.mode != TimerMode::TscDeadline,
             sw_on_preempt: virt.timer.arm_sw_on_preempt,
             advance,
+            guest_waits: matches!(virt.timer.advance, AdvanceConfig::Within { .. }),
             mode: virt.timer.mode,
             eoi_exits: virt.apic.eoi_exits,
             window_exits: virt.apic.window_exits,

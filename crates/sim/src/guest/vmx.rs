@@ -38,9 +38,9 @@ impl World<'_> {
     fn entry_injects(&mut self, v: u32, host: Ns) -> Ns {
         let vcpu = &self.vcpus[v as usize];
         let virt = &self.vms[vcpu.vm as usize].virt;
-        let (advance, window) = (virt.advance, virt.window_exits);
+        let (waits, window) = (virt.advance && !virt.guest_waits, virt.window_exits);
         let mut ns = self.costs.of(CostKey::Inject);
-        if advance && vcpu.irr & vector::TIMER != 0 {
+        if waits && vcpu.irr & vector::TIMER != 0 {
             ns += self.waits_for_deadline(v, host);
         }
         if window {

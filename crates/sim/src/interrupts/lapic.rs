@@ -242,9 +242,9 @@ impl World<'_> {
     pub(crate) fn timer_interrupt(&mut self, v: u32) {
         let virt = &self.vms[self.vcpus[v as usize].vm as usize].virt;
         if !virt.plain_timer() {
-            let (away, posted) = (virt.away(), virt.posted);
+            let (away, posted, waits) = (virt.away(), virt.posted, virt.guest_waits);
             self.fired(v);
-            if away && self.waits_out(v, posted) {
+            if away && !waits && self.waits_out(v, posted) {
                 return;
             }
         }
@@ -309,7 +309,7 @@ impl World<'_> {
         self.inject(v, vector::TIMER, Injection::Timer);
     }
 
-    /// An entry with a timer's interrupt: how long to spin, so that it does not come early; `host` is
+    /// An entry with a timer's interrupt, or its handler: how long to spin, so that it does not come early; `host` is
     /// what comes before.
     pub(crate) fn waits_for_deadline(&mut self, v: u32, host: Ns) -> Ns {
         let virt = &mut self.vcpus[v as usize].virt;
