@@ -335,7 +335,7 @@ impl Credit1 {
             last_tickled: 0,
             counters: CreditCounters::default(),
             trace: false,
-            notes: Notes::new(),
+            notes: Notes::default(),
         };
         this.rearm(MASTER);
         Ok(this)

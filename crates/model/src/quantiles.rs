@@ -1,8 +1,7 @@
 //! A distribution of times, by its quantiles.
 
 use serde::{Deserialize, Serialize};
-
-use crate::dist::Ns;
+use vcoop_policy::config::Ns;
 
 /// How many quantiles say a distribution.
 pub const LEVELS: usize = 8;

@@ -261,7 +261,7 @@ impl Pool {
             window_end: cfg.window_ns,
             seq: 0,
             counters: PoolCounters::default(),
-            notes: Notes::new(),
+            notes: Notes::default(),
         };
         this.rearm(CpuId(0));
         Ok(this)

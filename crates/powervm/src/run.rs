@@ -161,7 +161,7 @@ impl Pool {
     /// says who runs from now on; `None` = idle.
     ///
     /// Call it when the current entity blocks, yields or exits, and to serve a
-    /// [`Note::Kick`](vcoop_sched::Note::Kick). A CPU idles while other threads of its core have still to leave
+    /// [`Note::Kick`]. A CPU idles while other threads of its core have still to leave
     /// it. Whoever yields gives up the core only if it has no other threads.
     pub fn schedule(&mut self, now: Ns, cpu: CpuId, leave: Leave) -> Option<EntId> {
         let core = cpu.0 / self.threads;

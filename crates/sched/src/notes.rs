@@ -14,12 +14,14 @@ pub struct Notes {
     taken: usize,
 }
 
-impl Notes {
+impl Default for Notes {
     /// No notes, and room for a few.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self { list: Vec::with_capacity(16), taken: 0 }
     }
+}
 
+impl Notes {
     /// Adds a note behind the others.
     #[inline]
     pub fn push_back(&mut self, note: Note) {
@@ -50,7 +52,7 @@ mod tests {
 
     #[test]
     fn oldest_first_and_new_ones_meanwhile() {
-        let mut n = Notes::new();
+        let mut n = Notes::default();
         assert_eq!(n.pop_front(), None);
         n.push_back(note(1));
         n.push_back(note(2));
@@ -64,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_drained_queue_keeps_to_its_first_entries() {
-        let mut n = Notes::new();
+        let mut n = Notes::default();
         let room = n.list.capacity();
         for i in 0..1000 {
             n.push_back(note(i));

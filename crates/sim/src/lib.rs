@@ -1,6 +1,6 @@
 //! The two-level vCPU scheduling simulator.
 //!
-//! [`run`] takes one [`Plan`] and a seed and gives back one [`Recording`]. The same plan and seed
+//! [`run`] takes one plan and a seed ([`Run`]) and gives back one [`Recording`]. The same plan and seed
 //! give the same recording on any machine, but for the CPU time it took.
 //!
 //! Plans are made from scenarios, the built-in ones or texts of your own:
@@ -8,13 +8,14 @@
 //! ```
 //! use vcoop_model::builtin::builtin_scenario;
 //! use vcoop_model::capture::NoCaptures;
+//! use vcoop_model::run::Run;
 //! use vcoop_model::scenario::{Scenario, Set};
 //!
 //! let text = builtin_scenario("busy-host-1").expect("it is built in");
 //! let short = [Set::of("duration", "200ms"), Set::of("warmup", "50ms")];
 //! let scenario = Scenario::parse("busy-host-1", text, &short, &NoCaptures)?;
 //! for plan in scenario.plans(None)? {
-//!     let recording = vcoop_sim::run(&plan, 1, &|| false)?;
+//!     let recording = vcoop_sim::run(Run::new(&plan, 1))?;
 //!     for record in &recording.latencies {
 //!         let p99_us = record.hist.value_at_quantile(0.99) as f64 / 1e3;
 //!         println!("{} {}: p99 {p99_us} us", plan.policy_name, record.probe);

@@ -208,7 +208,7 @@ impl Level {
             fair: FairClass::new(cfg),
             guard: Guard::new(cfg.rt_guard, n),
             pri: CpuPri::new(n),
-            notes: Notes::new(),
+            notes: Notes::default(),
             back: Vec::new(),
             avoided: CpuSet::EMPTY,
             offline: CpuSet::EMPTY,
