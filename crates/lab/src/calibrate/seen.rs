@@ -35,6 +35,12 @@ impl SeenNoise {
         self.took.n * self.took.mean_ns * 1_000 / self.watched_ns.max(1)
     }
 
+    /// Whether it left the CPU some time, which a profile's noise has to.
+    pub(crate) fn leaves_time(&self) -> bool {
+        let Noise { period_ns, takes, .. } = self.noise();
+        takes.mean() < period_ns
+    }
+
     /// As a profile has it.
     pub(crate) fn noise(&self) -> Noise {
         let name = match self.by {

@@ -186,7 +186,10 @@ fn noise_has_its_rate_and_its_source() {
         let [noise] = &profile.noise[..] else { panic!("{:?}", profile.noise) };
         assert_eq!((noise.by, noise.period_ns), (NoiseBy::Threads, 10_000_000), "100 in a second");
         assert_eq!(noise.takes.values()[7], 600_000);
-        assert_eq!(known.noise[0].permille(), 3, "100 times 30 us in a second");
+        let seen = &known.noise[0];
+        assert_eq!(seen.permille(), 3, "100 times 30 us in a second");
+        let crowded = SeenNoise { watched_ns: 5_000_000, ..seen.clone() };
+        assert!(seen.leaves_time() && !crowded.leaves_time());
         let source = &profile.sources["noise.threads"];
         assert!(source.starts_with("measured by vcoop calibrate on a test"), "{source}");
     });
