@@ -18,7 +18,7 @@ use crate::output::shown;
 pub(crate) const REPORT: &str = "report.html";
 /// Name of the file that says whose folder it is.
 pub(crate) const RESULT: &str = "result.json";
-/// What `--out` leaves.
+/// What `validate --out` leaves.
 pub(crate) const VALIDATION: &str = "validation.json";
 /// What `reproduce --out` leaves.
 pub(crate) const REPRODUCTION: &str = "reproduce.json";

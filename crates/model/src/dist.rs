@@ -1,11 +1,9 @@
 //! Times, and distributions of them.
 
 use serde::{Deserialize, Serialize};
+pub use vcoop_policy::config::Ns;
 
 use crate::quantiles::Quantiles;
-
-/// Integer nanoseconds.
-pub type Ns = u64;
 
 /// A distribution of times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
