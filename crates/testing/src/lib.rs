@@ -13,6 +13,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::thread;
+use std::time::Duration;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
@@ -33,6 +34,9 @@ pub use tree::Tree;
 
 /// Makes a missing KVM a failure of the tests that need it, where it is `1`.
 const REQUIRE_KVM: &str = "VCOOP_REQUIRE_KVM";
+
+/// Gives tests of hostile and restless VMs their whole time, where it is `1`.
+const LONG: &str = "VCOOP_LONG";
 
 /// Why a test does not run here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +101,11 @@ pub fn need_kvm<E: Display>(available: Result<(), E>) -> Outcome {
         assert!(!required, "{REQUIRE_KVM} is 1, and {missing}");
         Skip::because(missing)
     })
+}
+
+/// How long a test goes on: `usual`, or `whole` if the environment variable `VCOOP_LONG` is `1`.
+pub fn long(usual: Duration, whole: Duration) -> Duration {
+    if std::env::var_os(LONG).is_some_and(|value| value == "1") { whole } else { usual }
 }
 
 /// A registered test; [`test!`] makes it.

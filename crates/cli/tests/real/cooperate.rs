@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use vcoop_abi::Status;
 use vcoop_stock::{Hogs, Kernel, Options, StockVm, dies_with_caller, guest_program};
-use vcoop_testing::{Outcome, Skip, test};
+use vcoop_testing::{Outcome, Skip, long, test};
 use vcoop_threads::{Attributes, allowed_cpus};
 
 use crate::vcoop::{VCOOP, guest, needs_tracefs};
@@ -223,10 +223,11 @@ test!("qemu", a_guest_that_writes_anything_anywhere_has_no_more_than_its_budget,
     let vm = with_driver("scribbles", &doorbell(&daemon))?;
     // It maps the window before the driver does, and begins to write when a policy is in force.
     let device = "$(dirname $(grep -l 0x1110 /sys/bus/pci/devices/*/device))";
-    run(&vm, &format!("(timeout 60 scribble {device}/resource2 4 20 >/dev/null 2>&1 &)"));
+    let time = long(12 * SECOND, 60 * SECOND).as_secs();
+    run(&vm, &format!("(scribble {device}/resource2 4 {} >/dev/null 2>&1 &)", time + 8));
     run(&vm, LOAD);
     run(&vm, URGENT);
-    let attached = daemon.dynamic(&vm, "12s", || {});
+    let attached = daemon.dynamic(&vm, &format!("{time}s"), || {});
     let ns = attached["for_ns"].as_u64().unwrap();
     for vcpu in attached["vcpus"].as_array().unwrap() {
         let boosted = vcpu["boosted_ns"].as_u64().unwrap();

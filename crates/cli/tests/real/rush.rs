@@ -10,13 +10,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use vcoop_stock::{dies_with_caller, program};
-use vcoop_testing::{Skip, test};
+use vcoop_testing::{Skip, long, test};
 
 use crate::vcoop::{vcoop, vm_of, vms};
 
-/// How many VMs there may be at once, and how long they come and go.
+/// How many VMs there may be at once.
 const VMS: usize = 20;
-const FOR: Duration = Duration::from_secs(40);
 
 /// A QEMU that is stopped before its first instruction, with two vCPUs.
 struct Qemu(Child);
@@ -104,7 +103,7 @@ test!("qemu", twenty_vms_come_and_go_while_they_are_shown, || {
         for slot in 0..VMS {
             scope.spawn(move || come_and_go(slot));
         }
-        let end = Instant::now() + FOR;
+        let end = Instant::now() + long(Duration::from_secs(40), Duration::from_secs(120));
         while Instant::now() < end {
             let shown = vms(&[]);
             let mut ours = 0;
