@@ -273,6 +273,19 @@ RULE void throttle(struct wake_boost *v, struct bucket *vm, __u64 denial)
 	v->denied++;
 }
 
+RULE __u64 halvings(const struct bucket *b)
+{
+	__u64 left = level(b);
+
+	return (left < b->burst / 2) + (left < b->burst / 4) + (left < b->burst / 8);
+}
+
+/* The run gets shorter as the budget runs out. */
+RULE __u64 end_of_run(const struct wake_boost *v, const struct bucket *vm, __u64 now)
+{
+	return plus(now, v->run >> greater(halvings(&v->bucket), halvings(vm)));
+}
+
 /* A reason to boost. Whether it is boosted by this call. */
 RULE int boost(struct wake_boost *v, struct bucket *vm, __u64 now)
 {
@@ -358,11 +371,11 @@ RULE struct timer_change on_event(struct wake_boost *v, struct bucket *vm, __u64
 			if (denial)
 				throttle(v, vm, denial);
 		}
-		v->run_end = plus(now, v->run);
+		v->run_end = end_of_run(v, vm, now);
 		break;
 	case INJECTED:
 		if (v->on_injection && boost(v, vm, now))
-			v->run_end = plus(now, v->run);
+			v->run_end = end_of_run(v, vm, now);
 		break;
 	case TIMER:
 		on_timer(v, vm, now);

@@ -56,7 +56,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         }
     }
     if !args.common.quiet {
-        let notes = selection.note.iter().chain(&selection.fitted).chain(&selection.caution);
+        let notes = selection.note.iter().chain(&selection.fitted).chain(&selection.cautions);
         notes.for_each(|why| note(why));
         selection.announcement().iter().for_each(|what| note(what));
     }
@@ -196,7 +196,7 @@ fn outline(scenario: &Scenario, selection: &Selection, jobs: usize, rate: f64) -
         text += &style().wrap(line.trim_end_matches([' ', '.']), 2);
     }
     let said = selection.announcement().into_iter().chain(selection.note.clone());
-    for line in said.chain(selection.fitted.clone()).chain(selection.caution.clone()) {
+    for line in said.chain(selection.fitted.clone()).chain(selection.cautions.clone()) {
         text += &style().wrap(&line, 2);
     }
     for missing in &selection.missing {

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
         if !args.common.quiet {
             note(&format!("{} of {}: {}", i + 1, scenarios.len(), scenario.name));
             let said = selection.announcement();
-            selection.caution.iter().chain(&said).for_each(|why| note(why));
+            selection.cautions.iter().chain(&said).for_each(|why| note(why));
         }
         let (plans, columns) = (&selection.plans, selection.columns());
         let progress = Progress::new(args.common.quiet);

@@ -134,7 +134,7 @@ fn a_map_shows_the_best_policy_or_a_number() {
     let dir = folder("map");
     let (file, out) = (dir.join("s.toml"), dir.join("out"));
     let sweep = "name = \"mapped\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic:rr\"]\n\
-        [set]\nduration = \"300ms\"\nwarmup = \"1ms\"\n[axes]\n\"load.hog.count\" = [2, 10]\n\
+        [set]\nduration = \"500ms\"\nwarmup = \"400ms\"\n[axes]\n\"load.hog.count\" = [2, 10]\n\
         \"host.tick_hz\" = [1000, 250]\n";
     fs::write(&file, sweep).unwrap();
     assert_eq!(code(&vcoop(&file, &out, &["--quiet"]).output().unwrap()), 0);

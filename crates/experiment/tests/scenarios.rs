@@ -68,7 +68,7 @@ fn kept(s: &LatencySeries) -> f64 {
     s.count as f64 / (s.count + s.missed) as f64
 }
 
-/// A boost changes when a vCPU runs; with `repay` it changes less how much.
+/// A boost changes when a vCPU runs, and with `repay` not how much.
 #[test]
 fn boosts_that_are_given_back_leave_the_host_more() {
     let of = |repay: &str| {
@@ -88,7 +88,7 @@ fn boosts_that_are_given_back_leave_the_host_more() {
         let of = |policy| scalar(d, "host.hog", "throughput", policy);
         of("dynamic") / of("vanilla")
     };
-    assert!(hogs(&repaid) > hogs(&free) + 0.08, "{} and {}", hogs(&free), hogs(&repaid));
+    assert!(hogs(&repaid) > 0.97 && hogs(&free) < 0.85, "{} and {}", hogs(&free), hogs(&repaid));
     assert!((1.0..6.0).contains(&scalar(&repaid, "guest", "lowered", "dynamic")));
     let p99 = |d, policy| latency(d, "guest.cyclictest", policy).p99.unwrap();
     for d in [&free, &repaid] {
@@ -126,7 +126,7 @@ fn busy_host_waits_under_vanilla_and_not_under_dynamic() {
 
 #[test]
 fn one_busy_vcpu_waits_for_hogs_unless_boosted() {
-    let sets = ["duration=2s", "warmup=200ms", "repeats=2"];
+    let sets = ["duration=2s", "warmup=400ms", "repeats=2"];
     let d = run("busy-host-1", &sets, &["vanilla", "wake-boost", "dynamic"]);
     let guest = |policy| latency(&d, "guest.cyclictest", policy);
     assert!(host_wait(guest("vanilla")) > 0.9);
@@ -824,4 +824,36 @@ fn a_neighbour_on_the_sibling_costs_work_and_no_steal() {
     assert!((steal[0] - steal[1]).abs() < 0.5, "wake-ups, and nothing else: {steal:?}");
     let slowed = scalars(&d, "host", "slowed", "vanilla");
     assert!(slowed[0] > 5.0 && slowed[1] < 1.0, "{slowed:?}");
+}
+
+/// A vCPU that never halts is boosted blindly for each of its thousand interrupts a second. Nobody else pays for it,
+/// the host's task that wakes up as often included, and nearly every interrupt finds it boosted.
+#[test]
+fn blind_boosts_cost_neither_the_host_nor_the_guests_tail() {
+    let sets = [
+        "repeats=2",
+        "duration=6s",
+        "warmup=2s",
+        "policy.wake-boost.boost_on_injection=true",
+        "policy.wake-boost.repay=true",
+    ];
+    let d = run("busy-host-1", &sets, &["vanilla", "wake-boost"]);
+    let ratio = |of: &dyn Fn(&str) -> f64| of("wake-boost") / of("vanilla");
+    let hogs = ratio(&|policy| scalar(&d, "host.hog", "throughput", policy));
+    assert!(hogs > 0.95, "{hogs}");
+    let mean = ratio(&|policy| latency(&d, "host.cyclictest", policy).mean.unwrap());
+    assert!(mean < 1.1, "{mean}");
+    let p99 = ratio(&|policy| latency(&d, "guest.cyclictest", policy).p99.unwrap());
+    assert!(p99 < 0.1, "{p99}");
+    assert_eq!(scalar(&d, "guest", "throttles", "wake-boost"), 0.0);
+}
+
+/// A throttled vCPU waits no longer than without a policy.
+#[test]
+fn what_is_given_back_costs_no_glitches() {
+    let sets = ["duration=5s", "warmup=400ms", "repeats=4", "policy.dynamic.repay=true"];
+    let d = run("busy-host", &sets, &["vanilla", "dynamic"]);
+    assert!(scalar(&d, "guest", "lowered", "dynamic") > 0.1);
+    let glitches = |policy| scalar(&d, "guest.audio", "glitches", policy);
+    assert!(glitches("dynamic") * 20.0 < glitches("vanilla"), "{}", glitches("dynamic"));
 }

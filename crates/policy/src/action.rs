@@ -56,6 +56,9 @@ pub enum Reason {
     LongSection,
     /// The baseline already outranks the means: a boost would lower it.
     Baseline,
+    /// The policy has just begun, and first sees what the vCPU has without boosts: see
+    /// [`repay`](crate::repay).
+    Learning,
     /// The host refused the means: see [`Means::Deadline`].
     Refused,
 }
@@ -76,7 +79,7 @@ impl Actions {
         Self { list: [Action::CancelTimer; Self::CAPACITY], len: 0 }
     }
 
-    /// Appends. The machines emit each kind at most once a call, and never a ticket with a rest, so it
+    /// Appends. The machines emit each kind at most once a call, and no boost with a restore or a rest, so it
     /// never overflows.
     pub(crate) fn push(&mut self, action: Action) {
         debug_assert!((self.len as usize) < Self::CAPACITY, "an action kind was emitted twice");

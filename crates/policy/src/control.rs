@@ -8,7 +8,7 @@ use crate::config::{Budget, Means, Ns};
 use crate::govern::CpuTime;
 use crate::host::{PolicyStats, VmShared};
 use crate::meter::Meter;
-use crate::repay::Repay;
+use crate::repay::{LEARNING_NS, Repay};
 
 /// One vCPU's boost.
 ///
@@ -32,6 +32,9 @@ use crate::repay::Repay;
 /// be boosted and restored every few microseconds, and each change costs the host more than the
 /// boost is worth. The latch survives disabling, so that a guest cannot shorten its throttling by
 /// registering again.
+///
+/// A vCPU that gives boosted time back is lowered for it in `Normal` alone. One that is throttled has no boost
+/// to expect, and waits no longer than it would without a policy.
 ///
 /// A boosted vCPU that is halted uses no CPU, so its time is not charged.
 ///
@@ -69,6 +72,8 @@ pub(crate) struct Control {
     stats: PolicyStats,
     /// What it gives back, and the boosted time as of the last account.
     repay: Option<(Repay, Ns)>,
+    /// No boosts until then, where it gives back; `None` before it is first enabled.
+    learns_until: Option<Ns>,
     /// Its slice while it is not boosted.
     rest_slice_ns: Option<Ns>,
 }
@@ -110,6 +115,7 @@ impl Control {
             timer: None,
             stats: PolicyStats::default(),
             repay: repays.then(Default::default),
+            learns_until: None,
             rest_slice_ns,
         }
     }
@@ -136,8 +142,8 @@ impl Control {
         if self.status == Status::Disabled {
             return Rest::default();
         }
-        let levels = self.repay.as_ref().map_or(0, |(repay, _)| repay.levels());
-        Rest { levels, slice_ns: self.rest_slice_ns }
+        let repay = self.repay.as_ref().filter(|_| self.status != Status::Throttled);
+        Rest { levels: repay.map_or(0, |(repay, _)| repay.levels()), slice_ns: self.rest_slice_ns }
     }
 
     pub(crate) fn budget_left(&self, now: Ns) -> Ns {
@@ -166,6 +172,7 @@ impl Control {
     pub(crate) fn set_enabled(&mut self, now: Ns, on: bool, vm: &mut VmShared, out: &mut Actions) {
         match (self.status, on) {
             (Status::Disabled, true) => {
+                self.learns_until.get_or_insert(now.saturating_add(LEARNING_NS));
                 if self.recovery(now, vm) == Some(0) {
                     self.latched = None;
                 }
@@ -198,10 +205,23 @@ impl Control {
         }
         let before = repay.levels();
         let levels = repay.on(since, boosted);
+        if self.status == Status::Throttled {
+            return;
+        }
         self.stats.lowered_ns += since.busy_ns.saturating_add(since.steal_ns) * u64::from(before);
         if levels != before {
             out.push(Action::Rest(self.rest()));
         }
+    }
+
+    /// How often to halve a boost of fixed length, so that the budget lasts. Expects settled accounts.
+    pub(crate) fn halvings(&self, vm: &VmShared) -> u32 {
+        self.meter.halvings(&vm.bucket)
+    }
+
+    /// The same for what the vCPU owes.
+    pub(crate) fn owed_halvings(&self) -> u32 {
+        self.repay.as_ref().map_or(0, |(repay, _)| repay.halvings())
     }
 
     /// The baseline changed. Boosting a thread whose baseline outranks the means would lower it.
@@ -232,6 +252,10 @@ impl Control {
             }
             Status::Throttled => {
                 self.deny(self.latched.unwrap_or(Reason::VcpuBudget), out);
+                return false;
+            }
+            Status::Normal if self.repays() && self.learns_until.is_some_and(|end| now < end) => {
+                self.deny(Reason::Learning, out);
                 return false;
             }
             Status::Normal => {}
@@ -313,7 +337,9 @@ impl Control {
             }
             Status::Throttled if self.recovery(now, vm) == Some(0) => {
                 self.latched = None;
+                let before = self.rest();
                 self.set(Status::Normal, out);
+                self.rests(before, out);
             }
             _ => {}
         }
@@ -356,8 +382,18 @@ impl Control {
     fn throttle(&mut self, reason: Reason, vm: &mut VmShared, out: &mut Actions) {
         self.stats.throttles += 1;
         self.latched = Some(reason);
+        // The end of a boost brings the rest along.
+        let before = (!self.is_boosted()).then(|| self.rest());
         self.restore(Status::Throttled, vm, out);
+        before.into_iter().for_each(|before| self.rests(before, out));
         self.deny(reason, out);
+    }
+
+    /// The thread rested like this before.
+    fn rests(&self, before: Rest, out: &mut Actions) {
+        if self.rest() != before {
+            out.push(Action::Rest(self.rest()));
+        }
     }
 
     /// Takes the means away, if they are applied, and goes to another status.

@@ -41,6 +41,15 @@ impl Meter {
         Self { bucket: Bucket::new(budget, now), lease: 0, since: None, boosted_ns: 0, stretch }
     }
 
+    /// How often to halve what a boost may last, so that the buckets can pay for many: not at all down to half of
+    /// their burst, and once for each halving below, up to three times. Expects settled accounts.
+    pub(crate) fn halvings(&self, vm: &Bucket) -> u32 {
+        let of = |bucket: &Bucket| {
+            (1..=3).filter(|n| bucket.level() < bucket.burst() >> n).count() as u32
+        };
+        of(&self.bucket).max(of(vm))
+    }
+
     /// Charges the time since the last call, if it was boosted, and refills.
     pub(crate) fn settle(&mut self, now: Ns, vm: &mut Bucket) {
         if let Some(since) = self.since {

@@ -10,15 +10,23 @@
 //!
 //! Against others of weight `W` a thread of weight `w` gets `w / (w + W)` of the time in which it wants to run.
 //! What it ran and waited *unboosted*, at a weight that is known, gives `W`: waiting is `W / w` times running.
-//! Nothing has to be known of the others. The estimate forgets an eighth an interval.
+//! Nothing has to be known of the others.
+//!
+//! That holds without boosts. EEVDF forgives part of what a thread has had too much each time that it comes
+//! back from another class while somebody new waits, so that a thread that is boosted often has more than its weight
+//! gives, and seems to have fewer others. So `W` is learned where there are few boosts, first of all in the
+//! [`LEARNING_NS`] in which a policy begins and does not boost. What is seen between boosts is a lower bound of
+//! it, and a quarter of an upper one.
 //!
 //! # Where it ends
 //!
 //! * A thread that nobody waits for owes nothing: an interval in which it ran unboosted and did not wait had
 //!   no others, whatever the estimate still remembers, and all that it ran was its due. What it owed before is
 //!   forgotten at the pace of the estimate, for those it owed it to are gone; so it is while the thread is idle.
-//! * Levels are at most [`MOST_LEVELS`]; a vCPU whose boosts alone are more than its due stays in debt, and the
-//!   debt is bounded, so that it does not pay for long when that is over.
+//! * A lowered thread waits longer than any other, so levels are at most [`MOST_LEVELS`]. A vCPU whose boosts cost more
+//!   than that pays for stays in debt, and the debt is bounded, so that it does not pay for long when that is over.
+//! * A boost of fixed length for a vCPU that is awake is mostly used by what is not urgent. It gets shorter as the debt
+//!   grows ([`halvings`](Repay::halvings)), and is never refused for it.
 //! * A nice value counts within a cgroup. For a VM in a group of its own the group's weight decides what it
 //!   gets, and a vCPU's levels move time between the VM's own threads.
 //! * An EEVDF slice takes nothing from others that its weight does not give it: such boosts are not counted.
@@ -30,12 +38,19 @@ use crate::govern::CpuTime;
 /// scheduler with a few threads, and seldom enough to cost nothing.
 pub const ACCOUNT_NS: Ns = 100_000_000;
 
-/// Most levels that a thread is lowered by. A level is a factor of 1.25 in weight
-/// (`sched_prio_to_weight` in kernel/sched/core.c), so this is a factor of 28.
-pub const MOST_LEVELS: u8 = 15;
+/// How long a policy does not boost in the beginning: three intervals.
+pub const LEARNING_NS: Ns = 3 * ACCOUNT_NS;
+
+/// Most levels that a thread is lowered by. A level is a factor of 1.25 in weight (`sched_prio_to_weight` in
+/// kernel/sched/core.c). At a quarter of its weight a thread pays for boosts for a quarter of the time, the default
+/// budget, beside two others.
+pub const MOST_LEVELS: u8 = 6;
 
 /// Largest debt kept.
-const MOST_DEBT_NS: i64 = 500_000_000;
+const MOST_DEBT_NS: i64 = 100_000_000;
+
+/// Debt for which a boost of fixed length is halved three times; at half of it twice, at a quarter once.
+const LARGE_DEBT_NS: i64 = 40_000_000;
 
 /// Largest credit kept: it evens out what whole levels do too much, and buys nothing.
 const MOST_CREDIT_NS: i64 = 25_000_000;
@@ -46,13 +61,37 @@ const FORGOTTEN_NS: i64 = 1_000_000;
 /// Weight at the baseline, in units of the estimate.
 const UNIT: u64 = 1 << 20;
 
+/// So many times as few others as there are seem to be there between boosts, at most.
+const MOST_FORGIVEN: u64 = 4;
+
+/// Boosts are few up to this part of the time that a thread wants.
+const FEW: u64 = 32;
+
+/// Unboosted waiting, and unboosted running by weight; `W` is their ratio. It forgets an eighth an interval.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    waited: u64,
+    ran: u64,
+}
+
+impl Seen {
+    fn add(&mut self, waited: u64, ran: u64) {
+        self.waited = self.waited - self.waited / 8 + waited;
+        self.ran = self.ran - self.ran / 8 + ran;
+    }
+
+    fn others(self) -> u64 {
+        scale(UNIT, self.waited, self.ran)
+    }
+}
+
 /// The machine of one vCPU.
 #[derive(Clone, Debug, Default)]
 pub struct Repay {
     levels: u8,
-    /// Unboosted waiting, and unboosted running by weight; `W` is their ratio.
-    waited: u64,
-    ran: u64,
+    /// In all intervals, and in those with few boosts.
+    seen: Seen,
+    free: Seen,
     /// What it had beyond its due.
     debt: i64,
 }
@@ -65,18 +104,25 @@ impl Repay {
         let wanted = ran_ns + waited_ns;
         let boosted = boosted_ns.min(ran_ns);
         let unboosted = scale(ran_ns - boosted, UNIT, weight(self.levels));
-        self.waited = self.waited - self.waited / 8 + waited_ns;
-        self.ran = self.ran - self.ran / 8 + unboosted;
+        self.seen.add(waited_ns, unboosted);
+        if boosted <= wanted / FEW {
+            self.free.add(waited_ns, unboosted);
+        }
         if wanted == 0 {
             return self.forgets();
         }
-        if self.ran == 0 {
+        if self.seen.ran == 0 {
             return self.levels;
         }
-        // The estimate lags behind others who have left. An interval alone says less, so that only half
-        // of what was seen before counts against it.
-        let seen = if unboosted == 0 { u64::MAX } else { scale(2 * UNIT, waited_ns, unboosted) };
-        let others = scale(UNIT, self.waited, self.ran).min(seen);
+        let between_boosts = self.seen.others();
+        let learned = self.free.others().min(between_boosts.saturating_mul(MOST_FORGIVEN));
+        // The estimates lag behind others who have left; what is seen now bounds them as well.
+        let now = if unboosted == 0 {
+            u64::MAX
+        } else {
+            scale(MOST_FORGIVEN * UNIT, waited_ns, unboosted)
+        };
+        let others = learned.max(between_boosts).min(now);
         if others == 0 {
             return self.forgets();
         }
@@ -102,6 +148,12 @@ impl Repay {
             self.levels = 0;
         }
         self.levels
+    }
+
+    /// How often to halve a boost of fixed length for a vCPU that is awake: the more is owed, the more often, up to three
+    /// times.
+    pub fn halvings(&self) -> u32 {
+        (0..3).filter(|n| self.debt >= LARGE_DEBT_NS >> n).count() as u32
     }
 
     /// Levels below the baseline now.
@@ -133,7 +185,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{ACCOUNT_NS, CpuTime, MOST_LEVELS, Repay, level, weight};
+    use super::{ACCOUNT_NS, CpuTime, LEARNING_NS, MOST_LEVELS, Repay, level, weight};
 
     /// A fair pCPU: what a thread that always wants to run, and is boosted for `boosted` of each interval, gets of the
     /// rest against others of `others` times its weight.
@@ -150,8 +202,8 @@ mod tests {
             assert_eq!(level(weight(n)), n);
         }
         assert_eq!((level(u64::MAX), level(0)), (0, MOST_LEVELS));
-        // nice 5 and 15 of the kernel's table: 335 and 36 of 1024.
-        assert_eq!(((weight(5) * 1024) >> 20, (weight(15) * 1024) >> 20), (335, 36));
+        // nice 3 and 6 of the kernel's table: 526 and 272 of 1024.
+        assert_eq!(((weight(3) * 1024) >> 20, (weight(6) * 1024) >> 20), (524, 268));
     }
 
     #[test]
@@ -185,6 +237,39 @@ mod tests {
             repay.levels() <= 1
         });
         assert!(until.is_some_and(|n| n < 80), "{until:?}");
+    }
+
+    /// As EEVDF is, between boosts, to a thread that often comes back: it gets twice what its weight gives.
+    #[test]
+    fn a_host_that_is_generous_between_boosts_is_seen_through() {
+        let mut repay = Repay::default();
+        (0..LEARNING_NS / ACCOUNT_NS).for_each(|_| _ = interval(&mut repay, 2.0, 0));
+        let boosted = ACCOUNT_NS / 20;
+        let generous = |repay: &mut Repay| {
+            let w = 2.0 * weight(repay.levels()) as f64 / weight(0) as f64;
+            let ran = boosted + ((ACCOUNT_NS - boosted) as f64 * w / (w + 2.0)) as u64;
+            repay.on(CpuTime { busy_ns: ran, steal_ns: ACCOUNT_NS - ran }, boosted);
+            ran
+        };
+        (0..50).for_each(|_| _ = generous(&mut repay));
+        let ran: u64 = (0..100).map(|_| generous(&mut repay)).sum();
+        let due = 100 * ACCOUNT_NS / 3;
+        assert!(ran.abs_diff(due) < due / 20, "{ran} ns of {due}");
+    }
+
+    #[test]
+    fn who_owes_more_is_boosted_for_a_shorter_time() {
+        let mut repay = Repay::default();
+        assert_eq!(repay.halvings(), 0);
+        let mut last = 0;
+        for _ in 0..20 {
+            interval(&mut repay, 9.0, ACCOUNT_NS / 4);
+            assert!(repay.halvings() >= last);
+            last = repay.halvings();
+        }
+        assert_eq!(last, 3);
+        (0..80).for_each(|_| _ = interval(&mut repay, 9.0, 0));
+        assert_eq!(repay.halvings(), 0);
     }
 
     #[test]

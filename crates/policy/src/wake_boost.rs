@@ -21,7 +21,10 @@ use crate::host::{PolicyStats, VmShared};
 /// | `Normal`, awake | `Injected`, if [asked](WakeBoostConfig::boost_on_injection) | `Boosted`: a run begins |
 ///
 /// The run is wall time since the wake-up, waiting for the pCPU included: it bounds how long the
-/// host can be held up, not how much the guest gets done. Everything else is
+/// host can be held up, not how much the guest gets done. It gets shorter as the budget runs out,
+/// down to an eighth: a short boost for each wake-up serves most of them, and whole ones for some leave the others to
+/// wait until the budget has recovered. Of a vCPU that is awake most of a run goes to what is not urgent, so that its
+/// runs get shorter as a debt grows, too ([`repay`](crate::repay)). Everything else is
 /// as in the other boosting policy (its transition table is that of the private `Control`).
 #[derive(Clone, Debug)]
 pub struct WakeBoost {
@@ -67,11 +70,12 @@ impl WakeBoost {
             }
             Event::Woken => {
                 self.control.wake(now, vm, &mut out);
-                self.run_end = Some(now.saturating_add(self.config.run_ns));
+                self.run_end = Some(self.end_of_run(now, 0, vm));
             }
             Event::Injected(_) if self.config.boost_on_injection => {
                 if self.control.boost(now, vm, &mut out) {
-                    self.run_end = Some(now.saturating_add(self.config.run_ns));
+                    let owed = self.control.owed_halvings();
+                    self.run_end = Some(self.end_of_run(now, owed, vm));
                 }
             }
             Event::Timer => self.timer(now, vm, &mut out),
@@ -93,6 +97,10 @@ impl WakeBoost {
         }
         self.control.arm(now, self.run_end, vm, &mut out);
         out
+    }
+
+    fn end_of_run(&self, now: Ns, halvings: u32, vm: &VmShared) -> Ns {
+        now.saturating_add(self.config.run_ns >> self.control.halvings(vm).max(halvings))
     }
 
     fn timer(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
@@ -136,11 +144,15 @@ impl WakeBoost {
 mod tests {
     use vcoop_abi::{GuestWords, Status};
 
+    extern crate std;
+
     use super::WakeBoost;
-    use crate::action::Action;
+    use crate::action::{Action, Reason, Rest};
     use crate::config::{Budget, Means, Ns, WakeBoostConfig};
     use crate::event::{Event, Injection};
+    use crate::govern::CpuTime;
     use crate::host::VmShared;
+    use crate::repay::{ACCOUNT_NS, LEARNING_NS};
 
     const BUDGET: Budget = Budget { burst_ns: 3_000_000, refill_ppm: 250_000 };
     const HALT: Event = Event::Halted(GuestWords::SILENT);
@@ -216,6 +228,87 @@ mod tests {
         assert_eq!(w.stats().boosted_ns, 400_000);
         w.config.boost_on_injection = false;
         assert!(w.on(1_200_000, timer, &mut vm).is_empty());
+    }
+
+    /// The end of a run that begins now. It may have to renew its lease on the VM's budget on the way.
+    fn end_of_run(w: &mut WakeBoost, now: Ns, vm: &mut VmShared) -> Ns {
+        w.on(now, HALT, vm);
+        let mut out = w.on(now, Event::Woken, vm);
+        loop {
+            let [Action::ArmTimer(at)] = *out else { panic!("{out:?}") };
+            out = w.on(at, Event::Timer, vm);
+            if w.status() == Status::Normal {
+                return at;
+            }
+        }
+    }
+
+    /// One whole run after the other would use the budget up, and leave later wake-ups without.
+    #[test]
+    fn runs_get_shorter_with_the_budget() {
+        let (mut w, mut vm) = rig(500_000);
+        let starts = (1..200).map(|ms| ms * 1_000_000);
+        let runs: std::vec::Vec<Ns> =
+            starts.map(|now| end_of_run(&mut w, now, &mut vm) - now).collect();
+        assert_eq!(runs[0], 500_000);
+        assert!(runs.iter().all(|run| [500_000, 250_000, 125_000, 62_500].contains(run)));
+        // A quarter of the time is what the budget refills.
+        let mean = runs[100..].iter().sum::<Ns>() / 99;
+        assert!((240_000..=260_000).contains(&mean), "{mean}");
+        assert_eq!(w.stats().throttles, 0);
+    }
+
+    /// It first sees what the vCPU has beside an equal. Later the vCPU has much more than its due.
+    fn indebted() -> (WakeBoost, Ns, VmShared) {
+        let (mut w, mut vm) = rig(500_000);
+        w = WakeBoost::new(WakeBoostConfig { repay: true, ..w.config }, 0);
+        w.on(0, Event::Enable, &mut vm);
+        let half = CpuTime { busy_ns: ACCOUNT_NS / 2, steal_ns: ACCOUNT_NS / 2 };
+        for now in (0..LEARNING_NS).step_by(ACCOUNT_NS as usize) {
+            assert_eq!(*w.on(now, HALT, &mut vm), [Action::Denied(Reason::Learning)]);
+            w.on(now, Event::Woken, &mut vm);
+            assert!(w.on(now + ACCOUNT_NS, Event::Ran(half), &mut vm).is_empty());
+        }
+        let most = CpuTime { busy_ns: ACCOUNT_NS * 9 / 10, steal_ns: ACCOUNT_NS / 10 };
+        let mut now = LEARNING_NS;
+        assert_eq!(end_of_run(&mut w, now, &mut vm), now + 500_000);
+        for _ in 0..5 {
+            now += ACCOUNT_NS;
+            w.on(now, Event::Ran(most), &mut vm);
+        }
+        assert!(w.rest().levels > 0);
+        (w, now, vm)
+    }
+
+    #[test]
+    fn who_owes_has_shorter_runs_unless_it_has_slept() {
+        let (mut w, mut now, mut vm) = indebted();
+        assert_eq!(end_of_run(&mut w, now, &mut vm), now + 500_000);
+        now += 1_000_000;
+        let awake = w.on(now, Event::Injected(Injection::Timer), &mut vm);
+        let run = awake.iter().find_map(|action| match action {
+            Action::ArmTimer(at) => Some(at - now),
+            _ => None,
+        });
+        assert!(run.is_some_and(|run| run < 500_000 / 2), "{awake:?}");
+    }
+
+    #[test]
+    fn a_throttled_vcpu_is_not_lowered() {
+        let (mut w, mut now, mut vm) = indebted();
+        let lowered = w.rest();
+        while w.status() != Status::Throttled {
+            w.on(now, Event::Injected(Injection::Timer), &mut vm);
+            now += 125_000;
+            w.on(now, Event::Timer, &mut vm);
+        }
+        assert_eq!(w.rest(), Rest::default());
+        while w.status() == Status::Throttled {
+            now += 1_000_000;
+            let out = w.on(now, Event::Timer, &mut vm);
+            let is_normal = w.status() == Status::Normal;
+            assert_eq!(out.contains(&Action::Rest(lowered)), is_normal, "{out:?}");
+        }
     }
 
     #[test]

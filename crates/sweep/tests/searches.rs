@@ -13,7 +13,7 @@ use vcoop_sweep::trial::{Bench, Objective, SearchError};
 use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
 
 fn bench(jobs: usize) -> Bench {
-    let sets = ["duration=300ms", "warmup=20ms", "repeats=3"];
+    let sets = ["duration=350ms", "warmup=320ms", "repeats=3"];
     Bench {
         name: "busy-host-1".to_owned(),
         text: builtin_scenario("busy-host-1").unwrap().to_owned(),

@@ -17,7 +17,7 @@ use vcoop_sweep::tally::Tally;
 
 /// Small points: one vCPU, a hog or none, 20 simulated milliseconds.
 const SMALL: &str = "name = \"small\"\nscenario = \"busy-host-1\"\npolicies = [\"vanilla\", \"dynamic\"]\n\
-    [set]\nduration = \"20ms\"\nwarmup = \"1ms\"\n[repeats]\nmin = 2\n[axes]\n\
+    [set]\nduration = \"20ms\"\nwarmup = \"1ms\"\n\"policy.dynamic.repay\" = false\n[repeats]\nmin = 2\n[axes]\n\
     \"load.hog.count\" = { from = 1, to = 4, points = 4 }\n\
     \"vm.guest.task.cyclictest.interval\" = [\"500us\", \"1ms\", \"2ms\", \"4ms\", \"8ms\", \"3ms\", \"5ms\", \"6ms\", \"7ms\"]\n";
 

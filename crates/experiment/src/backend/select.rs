@@ -3,6 +3,7 @@
 use vcoop_lab::{SchedExt, host_facts};
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_policy::config::Means;
+use vcoop_policy::repay::LEARNING_NS;
 
 use super::{Backend, Column, Kvm, Sim, SimHere, Unavailable};
 use crate::fit::fit;
@@ -46,8 +47,8 @@ pub struct Selection {
     pub fitted: Option<String>,
     /// What `auto` left out and why: one line for stderr.
     pub note: Option<String>,
-    /// What this host's scheduler does to a live run's boosts: one line for stderr.
-    pub caution: Option<String>,
+    /// What keeps boosts from what the plans mean by them: lines for stderr.
+    pub cautions: Vec<String>,
 }
 
 impl Selection {
@@ -103,8 +104,9 @@ pub fn select(request: Request, plans: Vec<Plan>) -> Result<Selection, Unavailab
         backends: Vec::new(),
         missing: Vec::new(),
         note: None,
-        caution: None,
+        cautions: Vec::new(),
     };
+    selection.cautions.extend(learning(&selection.plans));
     let simulate = |mut selection: Selection, note: Option<String>| {
         let all = (0..selection.plans.len()).collect();
         selection.backends.push((Box::new(Sim), all));
@@ -133,10 +135,23 @@ pub fn select(request: Request, plans: Vec<Plan>) -> Result<Selection, Unavailab
         selection.backends.push((Box::new(here), live.plans.clone()));
     }
     let run = live.plans.iter().map(|&plan| &selection.plans[plan]);
-    selection.caution = host_facts().sched_ext.and_then(|loaded| caution(&loaded, run));
+    let caution = host_facts().sched_ext.and_then(|loaded| caution(&loaded, run));
+    selection.cautions.extend(caution);
     selection.backends.push((Box::new(Kvm), live.plans));
     selection.missing = live.missing;
     Ok(selection)
+}
+
+/// What is measured of policies that do not boost yet.
+fn learning(plans: &[Plan]) -> Option<String> {
+    let learns = |plan: &&Plan| plan.policy.repays() && plan.warmup_ns < LEARNING_NS;
+    let plan = plans.iter().find(learns)?;
+    Some(format!(
+        "{} gives boosts back, and does not boost in its first {}; the warm-up is {}",
+        plan.policy_name,
+        format::time(LEARNING_NS as f64 / 1e3),
+        format::time(plan.warmup_ns as f64 / 1e3),
+    ))
 }
 
 /// What a loaded sched_ext scheduler makes of plans that need the fair class.
@@ -281,6 +296,18 @@ mod tests {
             Ok(_) => panic!("no test machine has so many CPUs"),
             Err(why) => assert!(why.what.contains("kvm") && !why.remedy.is_empty()),
         }
+    }
+
+    #[test]
+    fn a_policy_that_has_not_learned_yet_is_named() {
+        let said = |warmup| {
+            let mut plans = plans(2);
+            plans.iter_mut().for_each(|plan| plan.warmup_ns = warmup);
+            select(request(Choice::Sim), plans).unwrap().cautions
+        };
+        let early = said(20_000_000).concat();
+        assert!(early.contains("dynamic") && early.ends_with("the warm-up is 20.0 ms"), "{early}");
+        assert!(said(300_000_000).is_empty());
     }
 
     #[test]
