@@ -8,7 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use vcoop_stock::{Hogs, Kernel, Options, StockError, StockVm, dies_with_caller};
+use vcoop_stock::{
+    Hogs, Kernel, Options, StockError, StockVm, dies_with_caller, guest_program,
+};
 use vcoop_threads::{allowed_cpus, cpu_list};
 
 const USAGE: &str = "\
@@ -18,6 +20,7 @@ usage: cargo xtask demo NAME [--rounds N] [--each TIME] [--vcpus N] [--json] [--
               under vanilla, static and wake-boost, and what the hogs lose
   linux-guest the same with a guest that never sleeps and has vcoop's driver: vanilla, static,
               wake-boost and dynamic
+  audio       the same with an audio callback as the guest's urgent task: how many glitches it has
   box         the same on a real KVM host, emulated (see `cargo xtask box`): order and function,
               not times; wake-boost boosts for interrupts there where vcoop can be built with BPF
   scx         a guest that is mostly idle, on a KVM host with sched_ext: vanilla, wake-boost, and
@@ -36,9 +39,11 @@ const HOGS: usize = 2;
 /// Time between two wake-ups of each urgent task in a guest with a driver, in microseconds.
 const PERIOD_US: u32 = 2_000;
 
+/// Time between two callbacks of the audio task, and its work, in microseconds: 256 frames at 48 kHz.
+const AUDIO: &str = "5333 500";
+
 /// Budgets of an emulated guest under `dynamic`.
-const BUDGETS: [&str; 5] =
-    ["vcpu_refill=50%", "vcpu_burst=6ms", "vm_refill=80%", "vm_burst=12ms", "longest_boost=1ms"];
+const BUDGETS: [&str; 4] = ["vcpu_refill=50%", "vcpu_burst=6ms", "vm_refill=80%", "vm_burst=12ms"];
 
 /// How long a guest may take for a command that does not measure.
 const SHORT: Duration = Duration::from_secs(30);
@@ -109,7 +114,7 @@ fn parse(args: &[String]) -> Option<Args> {
             "--vcpus" => {
                 parsed.vcpus = args.next()?.parse().ok().filter(|n| (1..=8).contains(n))?
             }
-            "wake-boost" | "linux-guest" | "box" | "scx" if parsed.name.is_empty() => {
+            "wake-boost" | "linux-guest" | "audio" | "box" | "scx" if parsed.name.is_empty() => {
                 parsed.driver = arg != "wake-boost";
                 parsed.name.clone_from(arg);
             }
@@ -136,6 +141,8 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
         }
         return crate::emulated::compare(vcoop, bpf, scx, &args.compare);
     }
+    let audio = args.name == "audio";
+    anyhow::ensure!(!audio || args.vcpus == 1, "there is one audio task, on one vCPU");
     let stop = stop_flag()?;
     let cpus = allowed_cpus()?;
     let (shared, others) = cpus.split_last().expect("this program runs on a CPU");
@@ -158,6 +165,10 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
     let daemon = args.driver.then(|| Daemon::start(&vcoop)).transpose()?;
     if let Some(daemon) = &daemon {
         options.modules = vec![Kernel::get()?.driver()?];
+        if audio {
+            let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../guest/linux/tools/audio.c");
+            options.programs = vec![guest_program(Path::new(source))?];
+        }
         options.qemu_args = [
             "-chardev".to_owned(),
             format!("socket,id=vcoop,path={}", daemon.windows().display()),
@@ -173,9 +184,11 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
         for _ in 0..args.vcpus {
             in_guest(&vm, "while :; do :; done >/dev/null 2>&1 &")?;
         }
-        // All the time, not by the turn: a guest that waits for its CPU takes seconds to start it.
-        let tasks = format!("-i {PERIOD_US} -d 0 -t {} -a", args.vcpus);
-        in_guest(&vm, &format!("cyclictest -q -m -p 80 {tasks} >/dev/null 2>&1 &"))?;
+        if !audio {
+            // All the time, not by the turn: a guest that waits for its CPU takes seconds to start it.
+            let tasks = format!("-i {PERIOD_US} -d 0 -t {} -a", args.vcpus);
+            in_guest(&vm, &format!("cyclictest -q -m -p 80 {tasks} >/dev/null 2>&1 &"))?;
+        }
         load = "never asleep";
     }
     let kernel = vm.run("uname -r", Duration::from_secs(10))?.stdout;
@@ -209,15 +222,22 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
         for budget in BUDGETS {
             compare.args(["--set", &format!("policy.dynamic.{budget}")]);
         }
+        // The callback takes half a millisecond on a CPU of its own.
+        let longest = if audio { "2ms" } else { "1ms" };
+        compare.args(["--set", &format!("policy.dynamic.longest_boost={longest}")]);
     }
     compare.args(&args.compare);
-    if !args.driver {
-        // Not through cargo, which would take CPU time from what is measured. A guest with a driver says
-        // its latency itself.
+    // A guest with a driver says its latency itself.
+    let exec = match () {
+        () if audio => Some(format!("audio {AUDIO} \"$VCOOP_EACH_S\"")),
+        () if !args.driver => Some(format!("latency \"$VCOOP_EACH_S\" 1000 {}", args.vcpus)),
+        () => None,
+    };
+    if let Some(command) = exec {
+        // Not through cargo, which would take CPU time from what is measured.
         let (own, vm) = (std::env::current_exe()?, vm.control().socket().display().to_string());
         let (own, vm) = (quoted(&own.display().to_string()), quoted(&vm));
-        let latency = format!("{own} guest {vm} latency \"$VCOOP_EACH_S\" 1000 {}", args.vcpus);
-        compare.args(["--exec", &latency]);
+        compare.args(["--exec", &format!("{own} guest {vm} {command}")]);
     }
     let status = wait(&mut compare, stop)?;
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
