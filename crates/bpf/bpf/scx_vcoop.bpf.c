@@ -102,8 +102,15 @@ extern bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
 #define WEIGHT 100
 #define SLICE 3000000ULL
 
-/* As repay.rs of the policy: more than this beyond the others is not kept against anybody. */
-#define MOST_LEAD 500000000ULL
+/* Nobody waits for longer than until the others have caught up with this. */
+#define MOST_LEAD (4 * SLICE)
+
+/*
+ * What a vCPU had by its boosts beyond that is a debt, and is paid off where it runs without a boost: that counts four
+ * times, which is the least weight and the largest debt of repay.rs of the policy.
+ */
+#define MOST_DEBT 100000000ULL
+#define PAID 3
 
 #define MOST_CPUS 1024
 #define MOST_QUEUES 256
@@ -137,6 +144,8 @@ struct vcpu {
 	/* The CPU that it runs on, or ran on last. */
 	u64 cpu;
 	u64 runs;
+	/* Virtual time that it owes. */
+	u64 debt;
 	/* It was given an interrupt while it ran, and has not entered the guest since. */
 	u64 untaken;
 	/* When its timer rings; NEVER: it has none. */
@@ -351,6 +360,7 @@ void BPF_PROG(vcoop_enqueue, struct task_struct *p, u64 enq_flags)
 	u32 of = queue(cpu);
 	u64 *reached = bpf_map_lookup_elem(&queues, &of);
 	struct cpu *state = cpu_state(cpu);
+	struct vcpu *v = vcpu_of(p->pid);
 	u64 vtime = p->scx.dsq_vtime;
 	s32 idle;
 
@@ -359,10 +369,13 @@ void BPF_PROG(vcoop_enqueue, struct task_struct *p, u64 enq_flags)
 	/* Who slept for long has no more than a slice before the others. */
 	if (before(vtime, *reached - SLICE))
 		vtime = *reached - SLICE;
-	if (before(*reached + MOST_LEAD, vtime))
+	if (before(*reached + MOST_LEAD, vtime)) {
+		if (v)
+			v->debt = lesser(v->debt + vtime - *reached - MOST_LEAD, MOST_DEBT);
 		vtime = *reached + MOST_LEAD;
+	}
 	p->scx.dsq_vtime = vtime;
-	if (is_boosted(vcpu_of(p->pid))) {
+	if (is_boosted(v)) {
 		cpu = cpu_to_preempt(p);
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SLICE, enq_flags | SCX_ENQ_HEAD | SCX_ENQ_PREEMPT);
 		return;
@@ -485,10 +498,16 @@ void BPF_PROG(vcoop_stopping, struct task_struct *p, bool runnable)
 {
 	struct cpu *state = cpu_state(scx_bpf_task_cpu(p));
 	struct vcpu *v = vcpu_of(p->pid);
+	u64 paid;
 
 	if (!state)
 		return;
 	p->scx.dsq_vtime = current_vtime(state);
+	if (v && !state->boosted) {
+		paid = lesser(v->debt, PAID * beyond(p->scx.dsq_vtime, state->vtime));
+		p->scx.dsq_vtime += paid;
+		v->debt -= paid;
+	}
 	state->boosted = 0;
 	state->weight = 0;
 	if (!v)
@@ -653,6 +672,7 @@ int admit(struct admit *args)
 	v->vm = args->vm;
 	v->cpu = 0;
 	v->runs = 0;
+	v->debt = 0;
 	v->untaken = 0;
 	v->rings = NEVER;
 	v->told = 0;

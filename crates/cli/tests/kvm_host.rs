@@ -376,6 +376,15 @@ mod linux {
         let budget = 20e6 + 0.5 * told["for_ns"].as_f64().unwrap();
         // A run's timer may be late by a tick, and is paid for by the next.
         assert!(boosts > 50 && boosted < budget + 5e6, "{told}");
+        // Who was boosted does not wait for as long as it takes the others to have as much.
+        let compare = "vcoop compare a --policy vanilla,wake-boost --rounds 1 --each 4s";
+        let document = host.json(&format!("{compare}{sets}{injection}"));
+        let longest = |policy| {
+            series(&document, policy, "a.vcpu0", "preempted")["max"].as_f64().unwrap()
+        };
+        let (without, with) = (longest("vanilla"), longest("wake-boost"));
+        eprintln!("longest waits after a preemption: vanilla {without} us, ext {with} us");
+        assert!(with < 15.0 * without, "{with} us, {without} us without");
         assert_eq!(state(), "disabled\n");
         let log = host.sh("dmesg");
         for bad in ["Oops", "BUG", "stall"] {
