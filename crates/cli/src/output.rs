@@ -27,7 +27,7 @@ pub(crate) fn shown(text: &str) -> String {
     for c in text.chars() {
         match c {
             '\n' | '\t' => out.push(c),
-            c => vcoop_model::text::show(c, &mut out),
+            c => vcoop_text::show(c, &mut out),
         }
     }
     out

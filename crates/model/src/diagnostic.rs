@@ -77,7 +77,7 @@ impl Diagnostic {
 
 /// Breaks a text at white space so that each line fits [`WIDTH`].
 fn wrap(text: &str, lead: &str, rest: &str) -> String {
-    crate::text::wrap(text.split_whitespace(), lead, rest, WIDTH)
+    vcoop_text::wrap(text.split_whitespace(), lead, rest, WIDTH)
 }
 
 /// Everything found wrong with an input; never empty when returned as an error.

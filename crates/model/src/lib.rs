@@ -16,7 +16,6 @@ pub mod run;
 pub mod running_vm;
 pub mod scenario;
 pub mod sweep;
-pub mod text;
 mod toml_read;
 mod topology;
 pub mod trace_event;

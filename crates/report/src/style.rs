@@ -46,7 +46,7 @@ impl Style {
         let words = text.trim_start_matches(' ');
         let (lead, rest) = (&text[..text.len() - words.len()], " ".repeat(indent));
         let width = self.width.max(NARROWEST);
-        vcoop_model::text::wrap(words.split(' '), lead, &rest, width) + "\n"
+        vcoop_text::wrap(words.split(' '), lead, &rest, width) + "\n"
     }
 
     /// A heading.

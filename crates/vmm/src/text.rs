@@ -19,7 +19,7 @@ pub(crate) fn shown(bytes: &[u8], max: usize) -> String {
     let bytes = &bytes[..bytes.len().min(max)];
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
-        chunk.valid().chars().for_each(|c| vcoop_model::text::show(c, &mut out));
+        chunk.valid().chars().for_each(|c| vcoop_text::show(c, &mut out));
         out.extend(chunk.invalid().iter().flat_map(|b| b.escape_ascii()).map(char::from));
     }
     out
