@@ -100,14 +100,15 @@ impl Memory {
     pub(crate) fn control(&self, change: impl FnOnce(&mut Control)) {
         let mut control = self.read_control();
         change(&mut control);
-        // SAFETY: within the mapping and aligned; no reference into it exists.
-        unsafe { self.place::<Control>(CONTROL).write_volatile(control) };
+        // Not volatile: that would be an instruction for each of its thousands of words.
+        // SAFETY: within the mapping and aligned; no reference into it exists, and no guest runs.
+        unsafe { self.place::<Control>(CONTROL).write(control) };
     }
 
     /// A copy of the control block. Of use only before the guest runs.
     pub(crate) fn read_control(&self) -> Control {
-        // SAFETY: within the mapping and aligned; every bit pattern is a value of its words.
-        unsafe { self.place::<Control>(CONTROL).read_volatile() }
+        // SAFETY: within the mapping and aligned, and no guest runs; every bit pattern is a value of its words.
+        unsafe { self.place::<Control>(CONTROL).read() }
     }
 
     fn part(&self, at: u64, len: usize) -> VolatileSlice<'_> {

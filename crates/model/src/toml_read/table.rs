@@ -282,8 +282,14 @@ impl<'g> TableSchema<'g> {
 
     /// Adds a key.
     fn key<F: Field>(&mut self, key: &str, default: &str, about: &str) {
+        let schema = F::schema(self.generator);
+        self.add(key, schema, default, about, F::REQUIRED && default.is_empty());
+    }
+
+    /// The part of [`Self::key`] that is the same for every type: there are hundreds of keys.
+    fn add(&mut self, key: &str, schema: Schema, default: &str, about: &str, required: bool) {
         let key = key.trim_start_matches("r#");
-        let mut schema = F::schema(self.generator).to_value();
+        let mut schema = schema.to_value();
         if let Some(object) = schema.as_object_mut() {
             object.insert("description".to_owned(), json!(about.trim()));
             if !default.is_empty() {
@@ -291,7 +297,7 @@ impl<'g> TableSchema<'g> {
             }
         }
         self.properties.insert(key.to_owned(), schema);
-        if F::REQUIRED && default.is_empty() {
+        if required {
             self.required.push(key.to_owned());
         }
     }
