@@ -103,7 +103,7 @@ test!("qemu", twenty_vms_come_and_go_while_they_are_shown, || {
         for slot in 0..VMS {
             scope.spawn(move || come_and_go(slot));
         }
-        let end = Instant::now() + long(Duration::from_secs(40), Duration::from_secs(120));
+        let end = Instant::now() + long(Duration::from_secs(15), Duration::from_secs(120));
         while Instant::now() < end {
             let shown = vms(&[]);
             let mut ours = 0;
