@@ -1,11 +1,12 @@
 """Builds and tests the package in an environment of its own, under target/.
 
 ``prepare`` makes the environment and installs what pyproject.toml names; ``prepare ray`` Ray too;
-``test`` and ``test ray`` build, test, and end with a line that `cargo xtask` counts. Everything has an end:
+``test`` and ``test ray`` build, install, test, and end with a line that `cargo xtask` counts. Everything has an end:
 a network or a cluster that hangs costs minutes.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,7 +14,8 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target")).resolve() / "python"
+BUILT = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target")).resolve()
+TARGET = BUILT / "python"
 VENV = TARGET / "venv"
 PYTHON = VENV / "bin" / "python"
 
@@ -45,24 +47,38 @@ def prepare(with_ray: bool) -> int:
     return run(*pip, *wanted, timeout=INSTALL[with_ray])
 
 
-def test(with_ray: bool) -> int:
-    """Build into the environment and run the tests."""
-    env = os.environ | {"VIRTUAL_ENV": str(VENV), "CARGO_TARGET_DIR": str(TARGET)}
-    env["PATH"] = f"{VENV / 'bin'}{os.pathsep}{env['PATH']}"
-    develop = [VENV / "bin" / "maturin", "develop", "--quiet"]
-    if run(*develop, cwd=HERE, env=env) != 0:
+def install() -> int:
+    """Install what a wheel has, with the native half out of the workspace's build.
+
+    maturin would build the one package alone, with other features than the workspace: most crates a second
+    time. It makes the metadata, which holds pyproject.toml against its rules. The command comes along, for it
+    hands sweeps over to the package.
+    """
+    build = ["cargo", "build", "--quiet", "--workspace", "--lib", "--test", "foreign"]
+    if run(*build, cwd=HERE.parent) != 0:
         return 1
-    if with_ray:
-        # The command hands sweeps over to the package: that is tried, too. Its tests need it as well: so it
-        # has the features of the other tests' build, and nothing is built twice.
-        build = ["cargo", "test", "--quiet", "--workspace", "--no-run", "--test", "foreign"]
-        if run(*build, cwd=HERE.parent, env=env | {"CARGO_TARGET_DIR": str(TARGET.parent)}) != 0:
-            return 1
-        env["VCOOP_BIN"] = str(TARGET.parent / "debug" / "vcoop")
+    site = next(VENV.glob("lib/python*/site-packages"))
+    metadata = f"import maturin; maturin.prepare_metadata_for_build_wheel({str(site)!r})"
+    path = f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    quiet = {"env": os.environ | {"PATH": path}, "stdout": subprocess.DEVNULL}
+    if run(PYTHON, "-c", metadata, cwd=HERE, **quiet) != 0:
+        return 1
+    shutil.rmtree(site / "vcoop", ignore_errors=True)
+    shutil.copytree(HERE / "vcoop", site / "vcoop", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copy(BUILT / "debug" / "lib_native.so", site / "vcoop" / "_native.abi3.so")
+    return 0
+
+
+def test(with_ray: bool) -> int:
+    """Install into the environment and run the tests."""
+    if install() != 0:
+        return 1
+    env = os.environ | {"VCOOP_BIN": str(BUILT / "debug" / "vcoop")} if with_ray else None
     report = TARGET / "pytest.xml"
     report.unlink(missing_ok=True)
     ray = ["tests/test_ray.py"] if with_ray else ["--ignore=tests/test_ray.py", "tests"]
-    command = [PYTHON, "-m", "pytest", "-q", f"--junit-xml={report}", *ray]
+    # The program and not the module, which would find the package in this folder.
+    command = [VENV / "bin" / "pytest", "-q", f"--junit-xml={report}", *ray]
     code = run(*command, cwd=HERE, env=env, timeout=TEST[with_ray])
     if report.exists():
         counts = [suite.attrib for suite in ElementTree.parse(report).iter("testsuite")]

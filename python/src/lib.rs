@@ -42,6 +42,9 @@ pyo3::create_exception!(
 /// How often a long call looks for Ctrl-C.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Points done, points that failed, and the number and the error of the first of these.
+type Ran = (u32, u32, Option<(u32, String)>);
+
 fn refused(found: impl std::fmt::Display) -> PyErr {
     ScenarioError::new_err(found.to_string())
 }
@@ -273,13 +276,13 @@ impl Dataset {
     }
 
     /// Runs what is missing on so many threads of this machine. `progress(done, total)` is called
-    /// after each point. Gives done, failed, and the first failure.
+    /// after each point.
     fn run_here(
         &mut self,
         py: Python<'_>,
         jobs: usize,
         progress: Option<Py<PyAny>>,
-    ) -> PyResult<(u32, u32, Option<(u32, String)>)> {
+    ) -> PyResult<Ran> {
         let stop = AtomicBool::new(false);
         let (job, folder_) = (Arc::clone(&self.job), &mut self.folder);
         let raised: Mutex<Option<PyErr>> = Mutex::new(None);

@@ -97,6 +97,21 @@ const FUZZ_TARGETS: [&str; 10] = [
     "guest_stat",
 ];
 
+/// Arguments of cargo that build what the layers need, once: the tests, the benches that are run as tests, and the
+/// Python package's native half.
+pub(crate) const BUILD: [&str; 10] = [
+    "build",
+    "--workspace",
+    "--lib",
+    "--bins",
+    "--tests",
+    "--examples",
+    "--bench",
+    "bare",
+    "--bench",
+    "credit1",
+];
+
 /// Every layer there is, fastest feedback first. `root` is the workspace's folder.
 pub(crate) fn all(root: &Path) -> Vec<Layer> {
     let mut layers = vec![
