@@ -812,6 +812,42 @@ fn a_flush_under_the_memory_maps_lock_holds_up_all_requests() {
     assert!(scalars(&d, "guest", "shootdowns.deferred", "pv-tlb")[0] > 100.0);
 }
 
+/// VMs that find a core each pay little for core scheduling; vCPUs that share no core wait, and hardware threads idle beside them.
+#[test]
+fn strangers_off_a_core_cost_waits_where_cores_are_short() {
+    let d = run("core-scheduling", &["duration=1s", "repeats=3"], &[]);
+    // Cells: off, cookies of VMs, cookies of vCPUs.
+    let forced = scalars(&d, "host", "forced_idle", "vanilla");
+    assert_eq!(forced.len(), 2, "without core scheduling there is none");
+    assert!(forced[1] > 8.0 && forced[1] > 3.0 * forced[0], "{forced:?}");
+    let cells = latencies(&d, "guest.cyclictest", "vanilla");
+    let waits: Vec<f64> = cells.iter().map(|s| host_wait(s) * s.mean.unwrap()).collect();
+    assert!(waits[2] > 60.0 && waits[2] > 3.0 * waits[1], "{waits:?}");
+    assert!(cells[2].mean > cells[0].mean, "the wait is not given back in full");
+    let slowed = scalars(&d, "host", "slowed", "vanilla");
+    assert!(slowed[1] > 10.0 && slowed[2] < 1.0, "nobody runs beside a vCPU: {slowed:?}");
+}
+
+/// On an idle host, costs that vary make a distribution wide, and noise makes its maximum.
+#[test]
+fn costs_make_the_width_and_noise_the_maximum() {
+    let d = run("noisy-host", &["duration=4s", "repeats=3"], &[]);
+    for probe in ["guest.cyclictest", "host.cyclictest"] {
+        // Cells: constants, constants and noise, drawn costs, drawn costs and noise.
+        let cells = latencies(&d, probe, "vanilla");
+        let mean = |cell: usize| cells[cell].mean.unwrap();
+        let width = |cell: usize| cells[cell].p90.unwrap() / cells[cell].p50.unwrap();
+        let max = |cell: usize| cells[cell].max_per_repeat.unwrap();
+        assert!(width(0) < 1.02, "{probe}: constants have a width of {}", width(0));
+        assert!(width(2) > 1.08, "{probe}: drawn costs have a width of {}", width(2));
+        for (silent, noisy) in [(0, 1), (2, 3)] {
+            assert!(max(noisy) > 1.5 * max(silent), "{probe}: {} {}", max(noisy), max(silent));
+            let ratio = mean(noisy) / mean(silent);
+            assert!((0.98..1.05).contains(&ratio), "{probe}: noise moves the mean by {ratio}");
+        }
+    }
+}
+
 /// A busy sibling slows work down without a trace of steal.
 #[test]
 fn a_neighbour_on_the_sibling_costs_work_and_no_steal() {

@@ -14,7 +14,7 @@ use vcoop_abi::discovery::Features;
 use vcoop_abi::words::Word;
 use vcoop_guest::layout;
 use vcoop_model::plan::virt::IpiPath;
-use vcoop_model::plan::{Ns, Plan, PolicyPlan, Program, Target, TaskPlan};
+use vcoop_model::plan::{CoreScheduling, Ns, Plan, PolicyPlan, Program, Target, TaskPlan};
 use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
 use vcoop_model::trace_event::Observer;
@@ -147,6 +147,10 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
     }
     if !plan.host.nohz_full.is_empty() {
         return refuse("nohz_full", "that is the host's command line: measure on a host with it");
+    }
+    if plan.host.core_scheduling != CoreScheduling::Off {
+        let why = "the lab's vCPUs are threads of one process: tag those of a VM that runs with coresched(1)";
+        return refuse("core_scheduling", why);
     }
     if let Some(device) = plan.host.interrupts.first() {
         let why = "devices interrupt simulated hosts only";

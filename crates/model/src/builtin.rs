@@ -43,6 +43,8 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "directed-yield",
         "mmap-lock",
         "smt-siblings",
+        "core-scheduling",
+        "noisy-host",
         "tax-cut",
         "halt-polling-rr",
         "pvsched-idle",

@@ -104,12 +104,35 @@ pub struct HostPlan {
     /// Speed of work on a pCPU while a sibling of its core is busy, in millionths; `None`: as fast as alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smt_ppm: Option<u32>,
+    /// Which vCPU threads may run on siblings of one core at a time.
+    #[serde(default, skip_serializing_if = "CoreScheduling::is_off")]
+    pub core_scheduling: CoreScheduling,
     /// Devices that interrupt pCPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interrupts: Vec<InterruptPlan>,
     /// What takes each pCPU though nobody asked for it; the simulator's alone, since a live host has its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub noise: Vec<Noise>,
+}
+
+/// Core scheduling of a Linux host: who has a cookie in common, and so may share a core. Threads that are no vCPUs have none, and share
+/// cores with each other only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CoreScheduling {
+    /// All threads.
+    #[default]
+    Off,
+    /// The vCPUs of a VM.
+    Vm,
+    /// No two vCPUs.
+    Vcpu,
+}
+
+impl CoreScheduling {
+    fn is_off(&self) -> bool {
+        *self == Self::Off
+    }
 }
 
 /// A device of the host: each of its pCPUs takes interrupts of it.

@@ -128,6 +128,7 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
     rows.push(host("host idle", "idle"));
     rows.push(host("host polling", "polling"));
     rows.push(host("host slowed by siblings", "slowed"));
+    rows.push(host("host idle by force", "forced_idle"));
     rows.push(host("host switches", "switches"));
     let label = "host unfairness".to_owned();
     rows.push(scalar_row(document, cell, label, "host", "fairness_error", Better::Less));

@@ -18,6 +18,7 @@ enum Op {
     Steal(u32, u64),
     Avoid(u64),
     Offline(u64),
+    Cookie(usize, u32),
 }
 
 fn policy() -> impl Strategy<Value = Policy> {
@@ -55,6 +56,7 @@ fn op(ents: usize, cpus: u32) -> impl Strategy<Value = Op> {
         1 => (0..cpus, 1u64..500).prop_map(|(c, us)| Op::Steal(c, us * US)),
         2 => any::<u64>().prop_map(Op::Avoid),
         1 => any::<u64>().prop_map(Op::Offline),
+        2 => (0..ents, 0u32..4).prop_map(|(e, cookie)| Op::Cookie(e, cookie)),
     ]
 }
 
@@ -133,6 +135,7 @@ proptest! {
                 e
             })
             .collect();
+        let mut cookies = vec![0; ids.len()];
         let mut awake = vec![false; ids.len()];
         let mut dead = vec![false; ids.len()];
         for op in ops {
@@ -162,6 +165,10 @@ proptest! {
                     let left = !set(!mask, cpus).is_empty();
                     prop_assert_eq!(m.level.set_offline(m.now, set(mask, cpus)).is_ok(), left);
                     m.serve();
+                }
+                Op::Cookie(i, cookie) => {
+                    cookies[i] = cookie;
+                    m.set_cookie(ids[i], cookie);
                 }
                 Op::SetWeight(g, w) => m.level.set_group_weight(m.now, g, w),
                 Op::Steal(c, ns) => {
@@ -199,8 +206,16 @@ proptest! {
                 let nr = m.level.nr_running(CpuId(c));
                 let held = |e: &EntId| m.level.cpu_of(*e).0 == c && m.level.is_throttled(*e);
                 let nr = nr - ids.iter().filter(|e| held(e)).count() as u32;
-                let idle = m.current(c).is_none();
+                let idle = m.current(c).is_none() && !m.level.is_forced_idle(CpuId(c));
                 prop_assert!(!idle || nr == 0, "cpu {} idles beside {}", c, nr);
+            }
+            let threads = cfg.topology.threads_per_core;
+            for first in (0..cpus).step_by(threads as usize) {
+                let run: Vec<u32> = (first..first + threads)
+                    .filter_map(|c| m.current(c))
+                    .map(|e| cookies[e.0 as usize])
+                    .collect();
+                prop_assert!(run.iter().all(|c| *c == run[0]), "{:?} on one core", run);
             }
         }
         let exec: u64 = ids.iter().map(|&e| m.exec(e)).sum();

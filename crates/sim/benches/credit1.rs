@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use vcoop_credit1::{Credit1Config, Domain};
 use vcoop_model::plan::{
-    Dist, HostPlan, HostSched, Mode, Ns, Phase, Plan, PolicyPlan, Preemption, Program, TaskPlan,
-    Virt, VmPlan,
+    CoreScheduling, Dist, HostPlan, HostSched, Mode, Ns, Phase, Plan, PolicyPlan, Preemption,
+    Program, TaskPlan, Virt, VmPlan,
 };
 use vcoop_model::profile::Profile;
 use vcoop_model::run::Run;
@@ -101,6 +101,7 @@ fn plan(pcpus: u32, duration_ns: Ns, mixed: bool) -> Plan {
             sched: HostSched::Credit1(Credit1Config::new(topology, domains)),
             nohz_full: vec![],
             smt_ppm: None,
+            core_scheduling: CoreScheduling::Off,
             interrupts: vec![],
             noise: vec![],
             preemption: Preemption::Full,

@@ -200,6 +200,10 @@ impl World<'_> {
         let waking = std::mem::replace(&mut pc.waking, NONE);
         let next = self.host.schedule(self.clock.now(), CpuId(p), leave).map_or(NONE, |e| e.0);
         self.host_notes();
+        if self.tracks.is(waking, State::IdleExit) {
+            // The idle exit was for it; somebody else was chosen, or it will be chosen now.
+            self.tracks.set(waking, State::WakeToRun, self.clock.now());
+        }
         if next == prev {
             return self.goes_on(p);
         }
@@ -211,10 +215,6 @@ impl World<'_> {
         }
         if prev != NONE {
             self.switch_out(p, prev, leave);
-        }
-        if self.tracks.is(waking, State::IdleExit) {
-            // The idle exit was for it; somebody else was chosen, or it will be chosen now.
-            self.tracks.set(waking, State::WakeToRun, self.clock.now());
         }
         let pc = &mut self.pcpus[p as usize];
         pc.current = next;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_model::plan::{Plan, Program};
+use vcoop_model::plan::{CoreScheduling, Plan, Program};
 use vcoop_model::recording::{EngineStats, Part, Parts, Recording, Scalar};
 use vcoop_policy::PolicyStats;
 use vcoop_policy::config::AdvanceConfig;
@@ -32,6 +32,7 @@ pub(crate) struct Totals {
     host_units: Vec<u64>,
     idle_ns: Ns,
     slowed_ns: Ns,
+    forced_idle_ns: Ns,
     switches: u64,
     /// What a scheduler of another hypervisor counts.
     scheduler: Vec<(&'static str, u64)>,
@@ -169,6 +170,7 @@ impl World<'_> {
             host_done,
             host_units,
             idle_ns,
+            forced_idle_ns: self.host.forced_idle(self.clock.now()),
             slowed_ns: self.pcpus.iter().map(|p| p.slowed_ns).sum(),
             switches,
             scheduler: self.host.counts(),
@@ -193,6 +195,10 @@ impl World<'_> {
         if self.smt.is_on() {
             let slowed = (end.slowed_ns - start.slowed_ns) as f64;
             put("host", "slowed", "%", 100.0 * slowed / (ns * pcpus));
+        }
+        if self.plan.host.core_scheduling != CoreScheduling::Off {
+            let forced = (end.forced_idle_ns - start.forced_idle_ns) as f64;
+            put("host", "forced_idle", "%", 100.0 * forced / (ns * pcpus));
         }
         let polled = |totals: &Totals| {
             let of = |vm: &VmTotals| vm.counters.poll_won_ns + vm.counters.poll_lost_ns;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use vcoop_model::plan::{Mode, Moment, Plan, ProbePlan, Target, TaskPlan};
+use vcoop_model::plan::{CoreScheduling, Mode, Moment, Plan, ProbePlan, Target, TaskPlan};
 use vcoop_policy::{GuestHalf, HostPolicy};
 use vcoop_sched::{Attr, ConfigError, CpuId, CpuSet, Level};
 
@@ -116,6 +116,11 @@ pub(crate) fn build(
             let cpus: CpuSet = allowed.iter().map(|&c| CpuId(c)).collect();
             let policy = vm.vcpu_policy[c as usize];
             let e = host.try_add(Attr { policy, cpus, group: vm.group }, home)?;
+            match plan.host.core_scheduling {
+                CoreScheduling::Off => {}
+                CoreScheduling::Vm => host.set_cookie(e, m as u32 + 1),
+                CoreScheduling::Vcpu => host.set_cookie(e, vcpus.len() as u32 + 1),
+            }
             // Attribution costs time: only guests that are probed have it.
             let track = if probed { tracks.add_track() } else { NONE };
             let mut work = blank(vm_labels[m]);

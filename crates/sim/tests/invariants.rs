@@ -7,8 +7,8 @@ use support::virt::any_virt;
 use support::*;
 use vcoop_model::plan::virt::{Candidates, GuestIdle, IpiPath, IpiVirt, SpinVirt, TimerMode};
 use vcoop_model::plan::{
-    Act, DevicePlan, Dist, InterruptPlan, IpiTo, LockKind, Milestone, Mode, Phase, Plan,
-    PolicyPlan, Preemption, Program, RogueMode, Section, StormPlan, Target, TaskPlan,
+    Act, CoreScheduling, DevicePlan, Dist, InterruptPlan, IpiTo, LockKind, Milestone, Mode, Phase,
+    Plan, PolicyPlan, Preemption, Program, RogueMode, Section, StormPlan, Target, TaskPlan,
     TimelineAction, TimelineEvent, Virt,
 };
 use vcoop_model::profile::{Noise, NoiseBy};
@@ -355,7 +355,8 @@ fn weather(p: &mut Plan, seed: u64) {
     });
 }
 
-/// Costs that vary, noise, full-nohz CPUs, a network card, and siblings that slow each other down, each in half of the cases.
+/// Costs that vary, noise, full-nohz CPUs, a network card, and siblings that slow each other down and may share their core with some only, each in half
+/// of the cases.
 fn disturb(p: &mut Plan, seed: u64) {
     let cpus = p.host.sched.cpus();
     if seed & 0x100 == 0 {
@@ -368,6 +369,8 @@ fn disturb(p: &mut Plan, seed: u64) {
         let cores = Topology { threads_per_core: 2, cores_per_llc: cpus / 2, llcs: 1 };
         *p.host.sched.topology_mut() = cores;
         p.host.smt_ppm = Some(600_000);
+        p.host.core_scheduling = [CoreScheduling::Vm, CoreScheduling::Vcpu, CoreScheduling::Off]
+            [(seed >> 10) as usize % 3];
     }
     if seed & 0x20 == 0 {
         p.host.interrupts.push(InterruptPlan {

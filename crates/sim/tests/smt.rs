@@ -3,7 +3,7 @@
 mod support;
 
 use support::*;
-use vcoop_model::plan::{Dist, Mode, Phase, Plan, Program};
+use vcoop_model::plan::{CoreScheduling, Dist, Mode, Phase, Plan, Program};
 use vcoop_sched::config::{Policy, RtGuard, Topology};
 
 /// Two cores of two threads, where work beside a busy sibling runs at 60 %.
@@ -79,5 +79,81 @@ fn a_guests_work_is_slowed_and_one_that_rests_slows_nobody() {
         let (guest, hog) = of(rests);
         is_near(guest, 0.3);
         is_near(hog, 0.8);
+    }
+}
+
+/// A VM whose vCPUs compute for ever, each on a pCPU of its own.
+fn computes(name: &str, pcpus: &[u32], p: &mut Plan) {
+    let n = pcpus.len() as u32;
+    let hogs = (0..n).map(|c| task(&format!("hog{c}"), hog(), Policy::NORMAL, &[c])).collect();
+    let mut guest = eevdf(n);
+    (guest.tick_ns, guest.rt_guard) = (100 * S, RtGuard::Off);
+    let mut vm = vm(name, guest, hogs);
+    vm.vcpu_cpus = pcpus.iter().map(|c| vec![*c]).collect();
+    p.vms.push(vm);
+}
+
+fn shares(core: CoreScheduling, fill: impl Fn(&mut Plan)) -> Plan {
+    let mut p = machine();
+    p.host.core_scheduling = core;
+    p.duration_ns = 2 * S;
+    fill(&mut p);
+    p
+}
+
+#[test]
+fn vms_on_a_core_take_turns_and_a_vm_has_it_whole() {
+    for (core, alone, forced) in
+        [(CoreScheduling::Off, 0.6, None), (CoreScheduling::Vm, 0.5, Some(0.25))]
+    {
+        let r = run(&shares(core, |p| {
+            computes("a", &[0], p);
+            computes("b", &[1], p);
+        }));
+        // Half of the time at full speed instead of all of it at 60 %; two of four pCPUs.
+        is_near(scalar(&r, "a.hog0", "throughput"), alone);
+        is_near(scalar(&r, "b.hog0", "throughput"), alone);
+        if let Some(forced) = forced {
+            is_near(scalar(&r, "host", "forced_idle") / 100.0, forced);
+            let slowed = scalar(&r, "host", "slowed");
+            assert!(slowed < 0.1, "both ran at once for {slowed} % of the time");
+        }
+    }
+    for (core, each) in [(CoreScheduling::Vm, 0.6), (CoreScheduling::Vcpu, 0.5)] {
+        let r = run(&shares(core, |p| computes("a", &[0, 1], p)));
+        is_near(scalar(&r, "a.hog0", "throughput"), each);
+        is_near(scalar(&r, "a.hog1", "throughput"), each);
+        let forced = if core == CoreScheduling::Vm { 0.0 } else { 0.25 };
+        is_near(scalar(&r, "host", "forced_idle") / 100.0, forced);
+    }
+}
+
+#[test]
+fn threads_without_a_cookie_share_a_core_with_each_other_only() {
+    let r = run(&shares(CoreScheduling::Vm, |p| {
+        computes("a", &[0], p);
+        p.host_tasks.push(task("beside", hog(), Policy::NORMAL, &[1]));
+        p.host_tasks.push(task("one", hog(), Policy::NORMAL, &[2]));
+        p.host_tasks.push(task("two", hog(), Policy::NORMAL, &[3]));
+    }));
+    is_near(scalar(&r, "a.hog0", "throughput"), 0.5);
+    is_near(scalar(&r, "host.beside", "throughput"), 0.5);
+    is_near(scalar(&r, "host.one", "throughput"), 0.6);
+    is_near(scalar(&r, "host.two", "throughput"), 0.6);
+}
+
+#[test]
+fn who_waits_for_the_sibling_is_found_a_core_where_its_vm_runs() {
+    // Two VMs of two vCPUs each, on two cores, anywhere: a core each.
+    let r = run(&shares(CoreScheduling::Vm, |p| {
+        for name in ["a", "b"] {
+            computes(name, &[0, 1], p);
+            p.vms.last_mut().unwrap().vcpu_cpus = vec![vec![], vec![]];
+        }
+    }));
+    let forced = scalar(&r, "host", "forced_idle");
+    assert!(forced < 1.0, "{forced} %");
+    for hog in ["a.hog0", "a.hog1", "b.hog0", "b.hog1"] {
+        is_near(scalar(&r, hog, "throughput"), 0.6);
     }
 }

@@ -8,7 +8,7 @@ use vcoop_sched::config::{Policy, Topology};
 use super::captures::Captures;
 use super::credit1;
 use super::expand::{Expanded, Place, check_cpus, expand, lock_of};
-use super::keys::{CostsKind, HostKeys, InterruptKeys, MAX_VCPUS, VmKeys};
+use super::keys::{CoreKind, CostsKind, HostKeys, InterruptKeys, MAX_VCPUS, VmKeys};
 use super::powervm;
 use super::sched::{ClassKind, LevelShape, SchedKeys, tick_ns};
 use super::storm::never_logged_in;
@@ -63,16 +63,25 @@ pub(crate) fn host(
     }
     if let Some(speed) = &host.smt_speed {
         if topology.threads_per_core < 2 {
-            let help = "give `topology` with threads_per_core = 2, or take it out";
-            errors.error_help(speed.span, "this host's cores have one thread each", help);
+            refuse_siblings(speed.span, errors);
         }
         if speed.value.ppm < LEAST_SPEED_PPM {
             errors.error_help(speed.span, "nothing would ever get done", "at least 10%");
         }
     }
+    if host.core_scheduling.value != CoreKind::Off {
+        let span = host.core_scheduling.span;
+        if class != ClassKind::Linux {
+            ClassKind::Linux.only(class, "core_scheduling", span, errors);
+        }
+        if topology.threads_per_core < 2 {
+            refuse_siblings(span, errors);
+        }
+    }
     let slower = |ppm: u32| (ppm < FULL_SPEED_PPM).then_some(ppm.max(LEAST_SPEED_PPM));
     Some(HostPlan {
         smt_ppm: host.smt_speed.as_ref().and_then(|speed| slower(speed.value.ppm)),
+        core_scheduling: host.core_scheduling.value.resolve(),
         nohz_full: host.nohz_full.as_ref().map_or_else(Vec::new, |cpus| cpus.value.0.clone()),
         interrupts: interrupts(&host.interrupt, place, &costs, errors),
         noise: if host.noise.value { profile.noise.clone() } else { Vec::new() },
@@ -87,6 +96,12 @@ pub(crate) fn host(
         },
         preemption: host.preemption.value.resolve(),
     })
+}
+
+/// The message for what is about siblings where there are none.
+fn refuse_siblings(span: Span, errors: &mut Collector<'_>) {
+    let help = "give `topology` with threads_per_core = 2, or take it out";
+    errors.error_help(span, "this host's cores have one thread each", help);
 }
 
 /// All of a core's speed, and the least of it that a thread can have, in millionths.

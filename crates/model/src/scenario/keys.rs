@@ -10,7 +10,7 @@ use super::storm::{StormKeys, ViewKeys};
 use super::texts::{MeansText, PolicyText};
 use super::virt::VirtKeys;
 use super::workload::{GuestTask, HostLoad};
-use crate::plan::Preemption;
+use crate::plan::{CoreScheduling, Preemption};
 use crate::toml_read::At;
 use crate::toml_read::table::{Flat, Keyed, Sub, table};
 use crate::toml_read::units::{AtLeast, CpuList, NohzCpus, Percent, Span1, Time, Times};
@@ -90,6 +90,29 @@ impl PreemptionKind {
 }
 
 choice! {
+    /// Who may share a core.
+    pub(crate) enum CoreKind {
+        /// All threads.
+        Off = "off",
+        /// vCPUs of one VM, as if its process had a cookie (`PR_SCHED_CORE`).
+        Vm = "vm",
+        /// No two vCPUs: each has a cookie.
+        Vcpu = "vcpu",
+    }
+}
+
+impl CoreKind {
+    /// As the plan says it.
+    pub(crate) fn resolve(self) -> CoreScheduling {
+        match self {
+            Self::Off => CoreScheduling::Off,
+            Self::Vm => CoreScheduling::Vm,
+            Self::Vcpu => CoreScheduling::Vcpu,
+        }
+    }
+}
+
+choice! {
     /// Whether costs vary.
     pub(crate) enum CostsKind {
         /// Those vary of which the profile has a distribution.
@@ -104,11 +127,12 @@ table! {
     pub(crate) struct HostKeys {
         /// Machine profile: a built-in name, or a profile file relative to the scenario's.
         profile: At<Prose> = "xeon-server",
-        /// Simulated only: whether costs vary as the profile says (those of the profiles that ship are constants; those of
-        /// `vcoop calibrate` vary).
+        /// Simulated only: whether costs vary as the profile says (those of `epyc-pvm` and of `vcoop calibrate` vary; the others
+        /// are constants).
         costs: At<CostsKind> = "drawn",
         /// Simulated only: whether interrupts and kernel threads take the pCPUs now and then, as the profile says
-        /// (`celeron-n4500` and those of `vcoop calibrate` have what some host had while it was idle; the others are silent).
+        /// (`celeron-n4500`, `epyc-pvm` and those of `vcoop calibrate` have what some host had while it was idle; the others are
+        /// silent).
         noise: At<bool> = "true",
         /// Number of pCPUs. Default: those of the topology, else of the profile.
         pcpus: Option<At<Int<1, MAX_PCPUS>>>,
@@ -128,6 +152,9 @@ table! {
         /// Speed of a thread's or guest's own work while another hardware thread of its core is busy, as a share of
         /// that alone: "60%". Handlers, exits and switches take as long as always. Simulated only. Default: 100%.
         smt_speed: Option<At<Percent<100>>>,
+        /// Linux: core scheduling. Which vCPUs may run on the hardware threads of a core at the same time; the host's other threads
+        /// may be beside each other, and beside no vCPU. Simulated only.
+        core_scheduling: At<CoreKind> = "off",
         /// Devices that interrupt pCPUs.
         interrupt: Vec<InterruptKeys>,
         /// Scheduler.

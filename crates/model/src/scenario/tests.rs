@@ -15,7 +15,7 @@ use vcoop_sched::config::Policy;
 
 use super::*;
 use crate::capture::{CapturedThread, Shape};
-use crate::plan::Step;
+use crate::plan::{CoreScheduling, Step};
 use crate::profile::Profile;
 use crate::quantiles::Quantiles;
 

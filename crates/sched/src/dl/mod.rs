@@ -222,8 +222,12 @@ impl DlClass {
 
     /// The earliest waiting entity that may move and satisfies `fits`.
     pub(crate) fn movable(&self, cpu: CpuId, fits: impl Fn(EntId) -> bool) -> Option<EntId> {
-        let waiting = self.rqs[cpu.index()].waiting.iter().map(|w| EntId(w.e));
-        waiting.into_iter().find(|&e| self.is_movable(e) && fits(e))
+        self.first(cpu, |e| self.is_movable(e) && fits(e))
+    }
+
+    /// The earliest waiting entity that satisfies `fits`.
+    pub(crate) fn first(&self, cpu: CpuId, fits: impl Fn(EntId) -> bool) -> Option<EntId> {
+        self.rqs[cpu.index()].waiting.iter().map(|w| EntId(w.e)).find(|&e| fits(e))
     }
 
     /// The runtime of the current entity is used up, or it yields: throttled, or in its next

@@ -222,6 +222,42 @@ impl FairClass {
         })
     }
 
+    /// Who of those waiting on `cpu` that satisfy `fits` has had least, by virtual time.
+    pub(crate) fn first(&self, cpu: CpuId, fits: impl Fn(EntId) -> bool) -> Option<EntId> {
+        let mut least = None;
+        self.any_queued(cpu, |e| {
+            let had = (self.vruntime(e), self.ses[self.se_of(e)].vruntime);
+            if fits(e) && least.is_none_or(|(other, _)| had < other) {
+                least = Some((had, e));
+            }
+            false
+        });
+        least.map(|(_, e)| e)
+    }
+
+    /// The virtual time that a queued entity, or its group, has had on its CPU's queue.
+    pub(crate) fn vruntime(&self, e: EntId) -> i64 {
+        self.ses[self.root_se(self.se_of(e))].vruntime
+    }
+
+    /// What the queue of a CPU counts virtual times from.
+    pub(crate) fn virtual_time(&self, cpu: CpuId) -> i64 {
+        match self.kind {
+            Fair::Cfs(_) => self.rqs[cpu.index()].min_vruntime,
+            Fair::Eevdf(_) => self.avg_vruntime(cpu.index()),
+        }
+    }
+
+    /// Whether the current entity, alone on its CPU, has used what `sharers` would have of its slice.
+    pub(crate) fn used_alone(&self, cpu: CpuId, e: EntId, sharers: u64) -> bool {
+        let s = self.se_of(e);
+        let slice = match self.kind {
+            Fair::Cfs(c) => self.slice_cfs(self.ses[s].rq as usize, s, &c),
+            Fair::Eevdf(_) => self.ses[s].slice,
+        };
+        self.rqs[cpu.index()].nr == 1 && self.ses[s].ran * sharers > slice
+    }
+
     /// An entity that runs, and was taken off its queue and put back meanwhile, is the current one again:
     /// nobody picked it.
     pub(crate) fn resume(&mut self, cpu: CpuId, e: EntId) {

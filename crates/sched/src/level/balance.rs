@@ -82,7 +82,7 @@ impl Level {
             let src = left[best].1;
             let mut found = None;
             self.fair.any_queued(src, |e| {
-                let ok = self.may_use(e, cpu) && !self.is_hot(now, e);
+                let ok = self.may_use(e, cpu) && !self.is_hot(now, e, cpu);
                 if ok {
                     found = Some(e);
                 }
@@ -99,11 +99,13 @@ impl Level {
         false
     }
 
-    /// Whether an entity ran so lately that its cache is worth more than a CPU right now.
-    fn is_hot(&self, now: Ns, e: EntId) -> bool {
+    /// Whether an entity ran so lately that its cache is worth more than a CPU right now, or would not fit to what the
+    /// core of that CPU runs.
+    fn is_hot(&self, now: Ns, e: EntId, to: CpuId) -> bool {
         let ent = &self.ents[e.index()];
-        ent.stats.switches_in > 0
-            && now.saturating_sub(ent.last_ran) < self.cfg.balance.migration_cost_ns
+        !self.fits_core(e, to)
+            || ent.stats.switches_in > 0
+                && now.saturating_sub(ent.last_ran) < self.cfg.balance.migration_cost_ns
     }
 
     /// The balancing part of a busy CPU's tick.
@@ -150,12 +152,9 @@ impl Level {
         let mut tried = 0;
         self.fair.any_queued(cpu, |e| {
             tried += 1;
-            if hot_too || !self.is_hot(now, e) {
-                let mask = self.mask(e);
-                let near = self.idle_in(mask, cpu.0, lo, hi);
-                let to = near.or_else(|| self.idle_in(mask, cpu.0, 0, all));
-                found = to.map(|to| (e, to));
-            }
+            let near = self.idle_in(e, cpu.0, lo, hi);
+            let to = near.or_else(|| self.idle_in(e, cpu.0, 0, all));
+            found = to.filter(|&to| hot_too || !self.is_hot(now, e, to)).map(|to| (e, to));
             found.is_some() || tried == MAX_MOVES
         });
         self.cpus[cpu.index()].offload_failed = found.is_none();
@@ -202,7 +201,7 @@ impl Level {
         let (mut n, mut looked, mut left) = (0, 0, imbalance);
         self.fair.any_queued(src, |e| {
             looked += 1;
-            let hot = failed <= NICE_TRIES && self.is_hot(now, e);
+            let hot = failed <= NICE_TRIES && self.is_hot(now, e, cpu);
             let load = self.fair.load_of(e);
             // With every failure, larger entities than the imbalance may move: otherwise an odd
             // one out would never share its bad luck.

@@ -123,6 +123,7 @@ impl Level {
     }
 
     fn change_rt(&mut self, now: Ns, e: EntId, cpu: CpuId, policy: Policy) {
+        self.refresh(cpu);
         let before = self.rt.prio(e);
         if self.ents[e.index()].state == State::Queued {
             self.rt.dequeue(cpu, e, Dequeue::Save);

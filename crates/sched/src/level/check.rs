@@ -56,6 +56,7 @@ impl Level {
             }
         }
         self.fair.check();
+        self.check_cores();
     }
 
     fn check_cpu(&self, cpu: CpuId) {
@@ -104,7 +105,8 @@ impl Level {
                 (first..first + t.threads_per_core).all(|i| self.sets.idle.contains(CpuId(i)));
             assert_eq!(self.sets.idle_cores.contains(CpuId(first)), all, "{cpu}: idle core");
         }
-        // Whoever could run is either running or has been announced.
-        assert!(c.curr != NONE || nr == 0 || self.is_kicked(cpu), "{cpu} idles beside work");
+        // Whoever could run is either running or has been announced, or waits for its core.
+        let excused = self.is_kicked(cpu) || self.is_forced_idle(cpu);
+        assert!(c.curr != NONE || nr == 0 || excused, "{cpu} idles beside work");
     }
 }

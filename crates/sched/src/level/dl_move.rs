@@ -61,8 +61,7 @@ impl Level {
             let Some(e) = self.dl.movable(cpu, |_| true) else { return };
             let curr_due = self.current_dl(cpu).map_or(NEVER, |c| self.dl.due(c));
             if self.dl.due(e) < curr_due {
-                // It should run right here.
-                return self.check_preempt(cpu, e);
+                return self.runs_here(cpu, e);
             }
             let Some(to) = self.latest(e, None).filter(|&to| to != cpu) else { return };
             self.transfer(now, e, to);

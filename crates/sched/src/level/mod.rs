@@ -4,6 +4,7 @@ mod avoid;
 mod balance;
 mod change;
 mod check;
+mod core_sched;
 mod dl_move;
 mod place;
 mod rt_move;
@@ -12,6 +13,7 @@ mod run;
 mod tests;
 mod yield_to;
 
+use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -23,6 +25,7 @@ use crate::heap::NONE;
 use crate::notes::Notes;
 use crate::rt::{CpuPri, RtClass};
 use crate::{Attr, ConfigError, CpuId, CpuSet, EntId, EntStats, Note, Refusal};
+use core_sched::CoreSched;
 
 /// Where an entity is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +138,8 @@ pub struct Level {
     pushed_off: u64,
     /// CPUs an LLC.
     llc_cpus: u32,
+    /// If somebody has a cookie.
+    core: Option<Box<CoreSched>>,
     notes: Notes,
     guard: Guard,
     fair: FairClass,
@@ -206,6 +211,7 @@ impl Level {
             dl: DlClass::new(cfg),
             rt: RtClass::new(cfg),
             fair: FairClass::new(cfg),
+            core: None,
             guard: Guard::new(cfg.rt_guard, n),
             pri: CpuPri::new(n),
             notes: Notes::default(),

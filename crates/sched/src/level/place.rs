@@ -117,25 +117,19 @@ impl Level {
         if near(recent) && self.is_free(recent) && self.may_use(e, recent) {
             return recent;
         }
-        let mask = self.mask(e);
-        if let Some(cpu) = self.idle_in(mask, target.0 + 1, lo, hi) {
+        if let Some(cpu) = self.idle_in(e, target.0 + 1, lo, hi) {
             return cpu;
         }
-        if let Some(cpu) = self.sets.only_idle.find_from(mask, target.0 + 1, lo, hi) {
+        if let Some(cpu) = self.sets.only_idle.find_from(self.mask(e), target.0 + 1, lo, hi) {
             return cpu;
         }
         if self.may_use(e, target) { target } else { self.fallback(e) }
     }
 
-    /// An idle CPU of `lo..hi`, one on an idle core if there is one, searching upwards from `from`.
+    /// An idle CPU of `lo..hi` for an entity, one on an idle core if there is one, searching upwards from `from`.
     #[inline]
-    pub(super) fn idle_in(
-        &self,
-        mask: Option<&CpuSet>,
-        from: u32,
-        lo: u32,
-        hi: u32,
-    ) -> Option<CpuId> {
+    pub(super) fn idle_in(&self, e: EntId, from: u32, lo: u32, hi: u32) -> Option<CpuId> {
+        let mask = self.mask(e);
         if self.cfg.topology.threads_per_core > 1 {
             let cores = &self.sets.idle_cores;
             let open = self.open_cores.as_ref();
@@ -150,7 +144,17 @@ impl Level {
                 at = cores.find(open, end, hi);
             }
         }
+        if self.core.is_some() {
+            return self.idle_that_fits(e, from, lo, hi);
+        }
         self.sets.idle.find_from(mask, from, lo, hi)
+    }
+
+    /// An idle CPU of `lo..hi` whose core runs what the entity may run beside.
+    #[cold]
+    fn idle_that_fits(&self, e: EntId, from: u32, lo: u32, hi: u32) -> Option<CpuId> {
+        let mut idle = (from..hi).chain(lo..from.min(hi)).map(CpuId).filter(|&c| self.is_idle(c));
+        idle.find(|&cpu| self.may_use(e, cpu) && self.fits_core(e, cpu))
     }
 
     /// For an entity that cannot stay where it is: an idle CPU near, an idle CPU, or the first
@@ -160,8 +164,8 @@ impl Level {
         let mask = &self.open[e.index()];
         let (lo, hi) = self.llc(cpu);
         let all = self.cpus.len() as u32;
-        self.idle_in(Some(mask), cpu.0, lo, hi)
-            .or_else(|| self.idle_in(Some(mask), cpu.0, 0, all))
+        self.idle_in(e, cpu.0, lo, hi)
+            .or_else(|| self.idle_in(e, cpu.0, 0, all))
             .or_else(|| self.least_loaded(mask, cpu, lo, hi))
             .or_else(|| self.least_loaded(mask, cpu, 0, all))
             .unwrap_or(cpu)
@@ -188,7 +192,10 @@ impl Level {
                 best = (n, lo, hi);
             }
         }
-        self.idle_in(Some(mask), home.0, best.1, best.2).unwrap_or(home)
+        // The cores of all that idle may run what it must not run beside.
+        self.idle_in(e, home.0, best.1, best.2)
+            .or_else(|| self.least_loaded(mask, home, 0, all))
+            .unwrap_or(home)
     }
 
     /// The CPU of `lo..hi` with the least fair load for its capacity, `near` before its equals.

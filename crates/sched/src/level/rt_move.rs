@@ -47,8 +47,7 @@ impl Level {
         for _ in 0..MAX_PUSH {
             let Some(e) = self.rt.movable(cpu, |_| true) else { return };
             if self.rt.prio(e) > curr_prio {
-                // It should run right here.
-                return self.check_preempt(cpu, e);
+                return self.runs_here(cpu, e);
             }
             let Some(to) = self.lowest(e, None).filter(|&to| to != cpu) else { return };
             self.transfer(now, e, to);

@@ -114,6 +114,12 @@ impl Level {
         if pulls && self.pull_newidle(now, cpu) {
             next = self.pick(cpu);
         }
+        if self.core.is_some() {
+            next = self.pick_for_core(now, cpu, next);
+            if let Some(e) = next.filter(|_| next == prev) {
+                self.begin_again(cpu, e);
+            }
+        }
         if next != prev {
             self.switch(now, cpu, prev, next, stays && leave == Leave::Preempted);
         }
@@ -131,7 +137,9 @@ impl Level {
         let Some(e) = self.current(cpu) else { return };
         self.charge(now, cpu);
         match self.class(e) {
-            ClassId::Fair if self.fair.tick(cpu, e) => self.kick(cpu, false),
+            ClassId::Fair if self.fair.tick(cpu, e) || self.tick_for_core(cpu, e) => {
+                self.kick(cpu, false);
+            }
             ClassId::Rt if self.rt.tick(cpu, e) => self.kick(cpu, true),
             // A deadline entity is charged, and that is all.
             _ => {}
@@ -183,7 +191,7 @@ impl Level {
                 }
                 let c = &self.cpus[cpu.index()];
                 let waited = c.nr_rt + c.nr_dl > 0;
-                if self.guard.charge_fair(now, cpu, ran) && waited {
+                if self.guard.charge_fair(now, cpu, ran) && (waited || self.forces(cpu)) {
                     self.kick(cpu, true);
                 }
             }
@@ -283,11 +291,14 @@ impl Level {
                 }
             }
             Effect::FairFirst => {
-                let behind = self.current(cpu).is_some_and(|e| match self.class(e) {
-                    ClassId::Fair => false,
-                    ClassId::Rt => true,
-                    ClassId::Dl => self.fair_before(cpu, self.dl.due(e)),
-                });
+                let behind = match self.current(cpu) {
+                    None => self.is_forced_idle(cpu),
+                    Some(e) => match self.class(e) {
+                        ClassId::Fair => false,
+                        ClassId::Rt => true,
+                        ClassId::Dl => self.fair_before(cpu, self.dl.due(e)),
+                    },
+                };
                 if behind {
                     self.kick(cpu, true);
                 }
@@ -324,7 +335,7 @@ impl Level {
 
     /// The classes, in their order.
     #[inline]
-    fn pick(&mut self, cpu: CpuId) -> Option<EntId> {
+    pub(super) fn pick(&mut self, cpu: CpuId) -> Option<EntId> {
         let c = &self.cpus[cpu.index()];
         if c.nr_rt | c.nr_dl == 0 {
             return self.fair.pick(cpu);
@@ -570,6 +581,10 @@ impl Level {
         let rt = if c.nr_rt == 0 || self.guard.holds_rt(cpu) { 0 } else { c.nr_rt };
         let nr = rt + c.nr_dl + c.nr_fair;
         let idle = nr == 0;
+        if self.core.is_some() {
+            self.core_changed(cpu, idle);
+        }
+        let c = &self.cpus[cpu.index()];
         put(&mut self.sets.crowded, cpu, nr >= 2 && c.nr_fair > 0 && !c.spared);
         put(&mut self.sets.only_idle, cpu, nr > 0 && nr == c.nr_idle);
         if idle != self.sets.idle.contains(cpu) {

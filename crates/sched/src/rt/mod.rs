@@ -148,6 +148,11 @@ impl RtClass {
 
     /// The most urgent waiting entity that may move and satisfies `fits`.
     pub(crate) fn movable(&self, cpu: CpuId, fits: impl Fn(EntId) -> bool) -> Option<EntId> {
+        self.first(cpu, |e| self.is_movable(e) && fits(e))
+    }
+
+    /// The most urgent waiting entity that satisfies `fits`.
+    pub(crate) fn first(&self, cpu: CpuId, fits: impl Fn(EntId) -> bool) -> Option<EntId> {
         let rq = &self.rqs[cpu.index()];
         let mut left = rq.bitmap;
         while left != 0 {
@@ -155,11 +160,10 @@ impl RtClass {
             left &= !(1 << p);
             let mut e = rq.lists[p as usize].0;
             while e != NONE {
-                let ent = &self.ents[e as usize];
-                if ent.movable && fits(EntId(e)) {
+                if fits(EntId(e)) {
                     return Some(EntId(e));
                 }
-                e = ent.next;
+                e = self.ents[e as usize].next;
             }
         }
         None

@@ -112,6 +112,12 @@ impl Machine {
         self.serve();
     }
 
+    pub fn set_cookie(&mut self, e: EntId, cookie: u32) {
+        self.account();
+        self.level.set_cookie(e, cookie);
+        self.serve();
+    }
+
     pub fn set_cpus(&mut self, e: EntId, cpus: CpuSet) {
         self.account();
         self.level.set_cpus(self.now, e, cpus);
@@ -230,7 +236,8 @@ impl Machine {
 
     pub fn serve(&mut self) {
         let mut kicked = Vec::new();
-        loop {
+        for served in 0.. {
+            assert!(served < 1000, "CPUs kick each other without end: {kicked:?}");
             while let Some(note) = self.level.pop_note() {
                 match note {
                     Note::Kick { cpu, .. } => kicked.push(cpu),

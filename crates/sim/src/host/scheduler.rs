@@ -157,6 +157,22 @@ impl Scheduler {
         }
     }
 
+    /// [`Level::set_cookie`]; without effect under the others, which have other means against siblings.
+    pub(crate) fn set_cookie(&mut self, e: EntId, cookie: u32) {
+        match self {
+            Self::Linux(s) => s.set_cookie(e, cookie),
+            Self::Credit1(_) | Self::Pool(_) => {}
+        }
+    }
+
+    /// [`Level::forced_idle`]; none under the others.
+    pub(crate) fn forced_idle(&self, now: Ns) -> Ns {
+        match self {
+            Self::Linux(s) => s.forced_idle(now),
+            Self::Credit1(_) | Self::Pool(_) => 0,
+        }
+    }
+
     /// [`Level::deadline`].
     #[inline]
     pub(crate) fn deadline(&self, cpu: CpuId) -> Option<Ns> {

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use vcoop_abi::conformance::Limits;
 use vcoop_model::plan::{
-    Dist, HostPlan, HostSched, Mode, Moment, Ns, Phase, Plan, PolicyPlan, Preemption, ProbePlan,
-    Program, Target, TaskPlan, Virt, VmPlan,
+    CoreScheduling, Dist, HostPlan, HostSched, Mode, Moment, Ns, Phase, Plan, PolicyPlan,
+    Preemption, ProbePlan, Program, Target, TaskPlan, Virt, VmPlan,
 };
 use vcoop_model::profile::{CState, Costs, Cpu};
 use vcoop_model::quantiles::{LEVELS, Quantiles};
@@ -158,6 +158,7 @@ pub(crate) fn plan(host: LevelConfig, costs: Costs) -> Plan {
             sched: HostSched::Linux(host),
             nohz_full: vec![],
             smt_ppm: None,
+            core_scheduling: CoreScheduling::Off,
             interrupts: vec![],
             noise: vec![],
             preemption: Preemption::Full,

@@ -68,6 +68,18 @@ fn a_speed_beside_siblings() {
 }
 
 #[test]
+fn core_scheduling() {
+    let profile = "profile = \"celeron-n4500\"";
+    let with = |more: &str| format!("{profile}\n{more}core_scheduling = \"vm\"");
+    refused(profile, &with(""), "\"vm\"", "one thread each", "threads_per_core = 2");
+    let smt = "topology = { threads_per_core = 2, cores_per_llc = 2 }\n";
+    refused(profile, &with(smt).replace("vm", "vms"), "\"vms\"", "not known", "`vm`?");
+    let text = SMALL.replacen(profile, &with(smt), 1);
+    let plan = parse(&text).unwrap().plans(None).unwrap().remove(0);
+    assert_eq!(plan.host.core_scheduling, CoreScheduling::Vm);
+}
+
+#[test]
 fn unknown_keys_and_words() {
     refused(
         "repeats = 3",
