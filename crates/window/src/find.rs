@@ -49,11 +49,16 @@ pub fn find(pid: u32) -> io::Result<Option<Window>> {
 fn look(pid: u32, mapping: &Mapping<'_>) -> Option<Window> {
     // The very file that is mapped, whatever its path leads to by now.
     let path = format!("/proc/{pid}/map_files/{}", mapping.range);
-    if !fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() >= LEAST_BYTES) {
+    // Opening anything else may wait, or do something.
+    if !fs::metadata(&path).is_ok_and(|meta| meta.is_file()) {
         return None;
     }
     let file = OpenOptions::new().read(true).write(true).open(&path).ok()?;
+    // Its owner may cut it off at any time.
     let len = file.metadata().ok()?.len();
+    if len < LEAST_BYTES {
+        return None;
+    }
     let is_window = |offset: u64| {
         let mut word = [0; 8];
         let read = file.read_exact_at(&mut word, offset + GUEST_HEADER);
@@ -116,6 +121,24 @@ mod tests {
         ] {
             assert_eq!(Mapping::parse(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_while_it_is_looked_at_is_no_window() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 16).unwrap();
+        let _mapped = Window::map(&file, 0).unwrap();
+        std::thread::scope(|scope| {
+            let cuts = scope.spawn(|| {
+                for _ in 0..20_000 {
+                    file.set_len(0).unwrap();
+                    file.set_len(1 << 16).unwrap();
+                }
+            });
+            while !cuts.is_finished() {
+                assert!(find(std::process::id()).is_ok());
+            }
+        });
     }
 
     #[test]
