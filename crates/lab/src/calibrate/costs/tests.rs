@@ -188,7 +188,7 @@ fn noise_has_its_rate_and_its_source() {
         assert_eq!(noise.takes.values()[7], 600_000);
         let seen = &known.noise[0];
         assert_eq!(seen.permille(), 3, "100 times 30 us in a second");
-        let crowded = SeenNoise { watched_ns: 5_000_000, ..seen.clone() };
+        let crowded = SeenNoise { watched_ns: 2_000_000, ..seen.clone() };
         assert!(seen.leaves_time() && !crowded.leaves_time());
         let source = &profile.sources["noise.threads"];
         assert!(source.starts_with("measured by vcoop calibrate on a test"), "{source}");
