@@ -8,9 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use vcoop_stock::{
-    Hogs, Kernel, Options, StockError, StockVm, dies_with_caller, guest_program,
-};
+use vcoop_stock::{Hogs, Kernel, Options, StockError, StockVm, dies_with_caller, guest_program};
 use vcoop_threads::{allowed_cpus, cpu_list};
 
 const USAGE: &str = "\

@@ -379,9 +379,8 @@ mod linux {
         // Who was boosted does not wait for as long as it takes the others to have as much.
         let compare = "vcoop compare a --policy vanilla,wake-boost --rounds 1 --each 4s";
         let document = host.json(&format!("{compare}{sets}{injection}"));
-        let longest = |policy| {
-            series(&document, policy, "a.vcpu0", "preempted")["max"].as_f64().unwrap()
-        };
+        let longest =
+            |policy| series(&document, policy, "a.vcpu0", "preempted")["max"].as_f64().unwrap();
         let (without, with) = (longest("vanilla"), longest("wake-boost"));
         eprintln!("longest waits after a preemption: vanilla {without} us, ext {with} us");
         assert!(with < 15.0 * without, "{with} us, {without} us without");

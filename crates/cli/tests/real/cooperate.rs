@@ -248,8 +248,13 @@ test!("qemu", an_audio_callback_that_is_boosted_misses_few_deadlines, || -> Outc
     let alone = play();
     let mut boosted = 1.0;
     // The callback and an emulated guest's interrupt are longer than the longest boost of a guest by default.
-    let budgets =
-        ["vcpu_refill=50%", "vcpu_burst=6ms", "vm_refill=80%", "vm_burst=12ms", "longest_boost=2ms"];
+    let budgets = [
+        "vcpu_refill=50%",
+        "vcpu_burst=6ms",
+        "vm_refill=80%",
+        "vm_burst=12ms",
+        "longest_boost=2ms",
+    ];
     let attached = daemon.dynamic_with(&vm, &budgets, "10s", || {
         thread::sleep(SECOND);
         boosted = play();
