@@ -102,11 +102,13 @@ impl Journal {
         let path = dir.join(NAME);
         let origin = Origin::here().map_err(io_error(&path))?;
         let contents = Contents { origin, threads: BTreeMap::new(), damaged: 0 };
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create_new(true).mode(0o600).open(&path);
-        file.and_then(|mut file| file.write_all(contents.to_string().as_bytes()))
-            .map_err(io_error(&path))?;
-        Ok(Self { path, contents })
+        let journal = Self { path, contents };
+        // Whole from its first moment, whenever this process is killed, and never over another one.
+        let new = journal.written()?;
+        let linked = fs::hard_link(&new, &journal.path);
+        let removed = fs::remove_file(&new);
+        linked.and(removed).map_err(io_error(&journal.path))?;
+        Ok(journal)
     }
 
     /// Reads one that another process has left. Of an earlier boot it is empty: its threads ended then.
@@ -224,6 +226,11 @@ impl Journal {
 
     /// Replaces the file.
     fn write(&self) -> Result<(), JournalError> {
+        fs::rename(self.written()?, &self.path).map_err(io_error(&self.path))
+    }
+
+    /// Writes it to a file beside its own.
+    fn written(&self) -> Result<PathBuf, JournalError> {
         let text = self.contents.to_string();
         if text.len() as u64 > MOST_BYTES {
             return Err(JournalError::Full);
@@ -232,9 +239,8 @@ impl Journal {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
         let file = options.open(&new);
-        file.and_then(|mut file| file.write_all(text.as_bytes()))
-            .and_then(|()| fs::rename(&new, &self.path))
-            .map_err(io_error(&self.path))
+        file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(io_error(&self.path))?;
+        Ok(new)
     }
 }
 

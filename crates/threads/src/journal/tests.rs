@@ -90,6 +90,23 @@ fn a_later_process_gives_back_what_the_first_has_changed() {
     });
 }
 
+/// Its writer may be killed at any moment, and an owner that finds a part of a journal does not begin.
+#[test]
+fn a_journal_is_there_as_a_whole_or_not_at_all() {
+    let dir = Dir::new("whole");
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            (0..2_000).for_each(|_| Journal::create(&dir.0).unwrap().remove().unwrap());
+        });
+        while !writer.is_finished() {
+            match read(&dir.0) {
+                Err(JournalError::Unknown(path)) => panic!("a part of {}", path.display()),
+                Ok(_) | Err(_) => {}
+            }
+        }
+    });
+}
+
 #[test]
 fn a_number_that_another_thread_has_now_is_left_alone() {
     let dir = Dir::new("reused");
