@@ -76,10 +76,13 @@ def test(with_ray: bool) -> int:
     env = os.environ | {"VCOOP_BIN": str(BUILT / "debug" / "vcoop")} if with_ray else None
     report = TARGET / "pytest.xml"
     report.unlink(missing_ok=True)
-    ray = ["tests/test_ray.py"] if with_ray else ["--ignore=tests/test_ray.py", "tests"]
-    # The program and not the module, which would find the package in this folder.
-    command = [VENV / "bin" / "pytest", "-q", f"--junit-xml={report}", *ray]
-    code = run(*command, cwd=HERE, env=env, timeout=TEST[with_ray])
+    tests = HERE / "tests"
+    ray = [tests / "test_ray.py"] if with_ray else [f"--ignore={tests / 'test_ray.py'}", tests]
+    # The program and not the module, and elsewhere: both would find the package in this folder, which has no
+    # native half. So would Ray's workers.
+    command = [VENV / "bin" / "pytest", "-q", f"--config-file={HERE / 'pyproject.toml'}"]
+    command += [f"--rootdir={HERE}", f"--junit-xml={report}", *ray]
+    code = run(*command, cwd=TARGET, env=env, timeout=TEST[with_ray])
     if report.exists():
         counts = [suite.attrib for suite in ElementTree.parse(report).iter("testsuite")]
         count = lambda key: sum(int(c.get(key, 0)) for c in counts)  # noqa: E731

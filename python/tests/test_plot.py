@@ -9,7 +9,7 @@ import vcoop
 
 matplotlib = pytest.importorskip("matplotlib", reason="matplotlib could not be installed")
 
-SHORT = {"duration": "200ms", "warmup": "20ms", "repeats": 5}
+SHORT = {"duration": "400ms", "warmup": "320ms", "repeats": 5}
 
 
 @pytest.fixture(scope="module")

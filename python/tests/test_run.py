@@ -7,7 +7,7 @@ import pytest
 
 import vcoop
 
-SHORT = {"duration": "100ms", "warmup": "10ms", "repeats": 5}
+SHORT = {"duration": "400ms", "warmup": "320ms", "repeats": 5}
 
 
 @pytest.fixture(scope="module")

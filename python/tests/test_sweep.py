@@ -13,6 +13,7 @@ policies = ["vanilla", "dynamic"]
 [set]
 duration = "20ms"
 warmup = "1ms"
+"policy.dynamic.repay" = false
 [repeats]
 min = 2
 [axes]
