@@ -225,11 +225,11 @@ fn demonstrate(args: &Args) -> anyhow::Result<ExitCode> {
         compare.args(["--set", &format!("policy.dynamic.longest_boost={longest}")]);
     }
     compare.args(&args.compare);
-    // A guest with a driver says its latency itself.
-    let exec = match () {
-        () if audio => Some(format!("audio {AUDIO} \"$VCOOP_EACH_S\"")),
-        () if !args.driver => Some(format!("latency \"$VCOOP_EACH_S\" 1000 {}", args.vcpus)),
-        () => None,
+    let exec = if audio {
+        Some(format!("audio {AUDIO} \"$VCOOP_EACH_S\""))
+    } else {
+        // A guest with a driver says its latency itself.
+        (!args.driver).then(|| format!("latency \"$VCOOP_EACH_S\" 1000 {}", args.vcpus))
     };
     if let Some(command) = exec {
         // Not through cargo, which would take CPU time from what is measured.

@@ -97,15 +97,19 @@ impl Skip {
 /// The lab cannot run here, and the environment variable `VCOOP_REQUIRE_KVM` is `1`.
 pub fn need_kvm<E: Display>(available: Result<(), E>) -> Outcome {
     available.map_err(|missing| {
-        let required = std::env::var_os(REQUIRE_KVM).is_some_and(|value| value == "1");
-        assert!(!required, "{REQUIRE_KVM} is 1, and {missing}");
+        assert!(!is_one(REQUIRE_KVM), "{REQUIRE_KVM} is 1, and {missing}");
         Skip::because(missing)
     })
 }
 
 /// How long a test goes on: `usual`, or `whole` if the environment variable `VCOOP_LONG` is `1`.
 pub fn long(usual: Duration, whole: Duration) -> Duration {
-    if std::env::var_os(LONG).is_some_and(|value| value == "1") { whole } else { usual }
+    if is_one(LONG) { whole } else { usual }
+}
+
+/// Whether an environment variable is `1`.
+fn is_one(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| value == "1")
 }
 
 /// A registered test; [`test!`] makes it.

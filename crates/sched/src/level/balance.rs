@@ -99,13 +99,17 @@ impl Level {
         false
     }
 
-    /// Whether an entity ran so lately that its cache is worth more than a CPU right now, or would not fit to what the
-    /// core of that CPU runs.
+    /// Whether an entity is to be left where it is rather than moved to a CPU: for its cache, or because it would not
+    /// fit to what the core of that CPU runs.
     fn is_hot(&self, now: Ns, e: EntId, to: CpuId) -> bool {
+        self.is_cache_hot(now, e) || !self.fits_core(e, to)
+    }
+
+    /// Whether an entity ran so lately that its cache is worth more than a CPU right now.
+    fn is_cache_hot(&self, now: Ns, e: EntId) -> bool {
         let ent = &self.ents[e.index()];
-        !self.fits_core(e, to)
-            || ent.stats.switches_in > 0
-                && now.saturating_sub(ent.last_ran) < self.cfg.balance.migration_cost_ns
+        ent.stats.switches_in > 0
+            && now.saturating_sub(ent.last_ran) < self.cfg.balance.migration_cost_ns
     }
 
     /// The balancing part of a busy CPU's tick.
@@ -152,9 +156,12 @@ impl Level {
         let mut tried = 0;
         self.fair.any_queued(cpu, |e| {
             tried += 1;
-            let near = self.idle_in(e, cpu.0, lo, hi);
-            let to = near.or_else(|| self.idle_in(e, cpu.0, 0, all));
-            found = to.filter(|&to| hot_too || !self.is_hot(now, e, to)).map(|to| (e, to));
+            // The search passes cores by that it would not fit to.
+            if hot_too || !self.is_cache_hot(now, e) {
+                let near = self.idle_in(e, cpu.0, lo, hi);
+                let to = near.or_else(|| self.idle_in(e, cpu.0, 0, all));
+                found = to.map(|to| (e, to));
+            }
             found.is_some() || tried == MAX_MOVES
         });
         self.cpus[cpu.index()].offload_failed = found.is_none();
