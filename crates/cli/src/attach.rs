@@ -100,7 +100,7 @@ fn announce(vm: &VmStatus, unplaced: Option<usize>, length: Option<Duration>) {
 
 /// What a policy did, for people.
 fn summary(vm: &VmStatus, end: &str) -> String {
-    let VmStatus { vm: id, policy, for_ns, vcpus, timers, hears, interrupts } = vm;
+    let VmStatus { vm: id, policy, for_ns, vcpus, timers, hears, interrupts, rests } = vm;
     let shown = |ns: u64| format::time(ns as f64 / 1e3);
     let why = match end {
         "detached" => " (detached by another command)",
@@ -160,6 +160,9 @@ fn summary(vm: &VmStatus, end: &str) -> String {
     }
     if !hears.is_empty() {
         let _ = writeln!(text, "  heard by {}", hears.join(" and "));
+    }
+    if *rests {
+        text += "  at rest: no thread of the host has waited for a CPU lately\n";
     }
     text += "every thread has what it had before\n";
     text

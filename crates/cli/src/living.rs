@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use vcoop_daemon::{Client, Place, PlaceError, Request, Response, Service, Status};
+use vcoop_daemon::{Client, Place, PlaceError, Refusal, Request, Response, Service, Status};
 use vcoop_service::FolderError;
 use vcoop_vmm::{Proc, Vm};
 
@@ -108,7 +108,8 @@ fn connect(dir: &Path) -> Result<Option<Client>, Failure> {
 fn answer(client: &mut Client, request: &Request) -> Result<Response, Failure> {
     let gone = |e| Failure::Run(format!("the vcoop that applies policies does not answer: {e}"));
     match client.ask(request).map_err(gone)? {
-        Response::Refused(why) => Err(Failure::Run(why)),
+        Response::Refused(Refusal { why, missing: true }) => Err(Failure::Missing(why)),
+        Response::Refused(Refusal { why, .. }) => Err(Failure::Run(why)),
         response => Ok(response),
     }
 }

@@ -11,7 +11,7 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Style, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
-use vcoop_daemon::{Request, VcpuStatus, VmId};
+use vcoop_daemon::{Request, VcpuStatus, VmId, VmStatus};
 use vcoop_experiment::format;
 use vcoop_threads::RunTimes;
 use vcoop_vmm::Proc;
@@ -90,9 +90,8 @@ impl Looker {
                 };
                 let key = (id.clone(), vcpu.index);
                 let before = self.before.get(&key).copied();
-                let policy = applied.map_or("-", |a| a.policy.as_str());
                 let rates = since.zip(before);
-                entries.push(entry(&id, vcpu.index, policy, driven, counts, rates));
+                entries.push(entry(&id, vcpu.index, applied, driven, counts, rates));
                 now.insert(key, counts);
             }
         }
@@ -107,7 +106,7 @@ impl Looker {
 fn entry(
     vm: &VmId,
     index: u32,
-    policy: &str,
+    applied: Option<&VmStatus>,
     driven: Option<&VcpuStatus>,
     now: Counts,
     since: Option<(Duration, Counts)>,
@@ -123,19 +122,20 @@ fn entry(
         format!("{:.0} /s", grown / time.as_secs_f64().max(1e-9))
     });
     let alone = driven.and_then(|v| v.left_alone.clone());
+    let rests = applied.is_some_and(|vm| vm.rests).then(|| "at rest".to_owned());
     let at_work = driven.filter(|_| alone.is_none());
     let budget = at_work.and_then(|v| v.budget_left_ns).map(|ns| format::time(ns as f64 / 1e3));
     let only = |text: String| if at_work.is_some() { text } else { String::new() };
     let cells = [
         vm.name.clone(),
         index.to_string(),
-        policy.to_owned(),
+        applied.map_or_else(|| "-".to_owned(), |vm| vm.policy.clone()),
         share(|c| c.ran_ns),
         share(|c| c.waited_ns),
         only(boosts),
         only(share(|c| c.boosted_ns)),
         budget.unwrap_or_default(),
-        alone.unwrap_or_default(),
+        alone.or(rests).unwrap_or_default(),
     ];
     Entry { vm: vm.clone(), cells }
 }
@@ -265,11 +265,19 @@ mod tests {
     use super::{COLUMNS, Counts, Entry, draw, entry, table};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
+    use serde_json::json;
     use std::time::Duration;
-    use vcoop_daemon::{VcpuStatus, VmId};
+    use vcoop_daemon::{VcpuStatus, VmId, VmStatus};
 
     fn vm() -> VmId {
         VmId { pid: 7, start_ticks: 1, name: "web".to_owned() }
+    }
+
+    fn applied(policy: &str, rests: bool) -> VmStatus {
+        let status = json!({
+            "vm": vm(), "policy": policy, "for_ns": 1, "vcpus": [], "rests": rests
+        });
+        serde_json::from_value(status).unwrap()
     }
 
     fn driven() -> Entry {
@@ -282,7 +290,7 @@ mod tests {
             boosted_ns: 5_000_000,
         };
         let since = Some((Duration::from_millis(500), before));
-        entry(&vm(), 0, "wake-boost", Some(&status), now, since)
+        entry(&vm(), 0, Some(&applied("wake-boost", false)), Some(&status), now, since)
     }
 
     #[test]
@@ -291,8 +299,13 @@ mod tests {
         let want = ["web", "0", "wake-boost", "50.0 %", "20.0 %", "200 /s", "1.0 %", "2.50 ms", ""];
         assert_eq!(cells, want);
         let alone = VcpuStatus { left_alone: Some("why".to_owned()), ..VcpuStatus::default() };
-        let cells = entry(&vm(), 1, "static", Some(&alone), Counts::default(), None).cells;
+        let of = |vm_status, vcpu| {
+            entry(&vm(), 1, Some(&vm_status), Some(vcpu), Counts::default(), None).cells
+        };
+        let cells = of(applied("static", false), &alone);
         assert_eq!(cells, ["web", "1", "static", "", "", "", "", "", "why"]);
+        let cells = of(applied("wake-boost", true), &VcpuStatus::default());
+        assert_eq!(cells, ["web", "1", "wake-boost", "", "", "", "", "", "at rest"]);
     }
 
     #[test]

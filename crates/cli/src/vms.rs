@@ -177,6 +177,7 @@ fn describe(host: &Host, vm: &vmm::Vm, notes: &mut Vec<Note>) -> Vm {
         unplaced_vcpus: vm.unplaced,
         policy: None,
         heard_by: Vec::new(),
+        rests: false,
         sources: sources.map(|(fact, source)| Source { fact, source: source.to_string() }).into(),
         guest_driver: if host.is_this { driver_of(vm.pid) } else { None },
     }
@@ -240,6 +241,7 @@ fn driver_of(pid: u32) -> Option<GuestDriver> {
 fn apply(in_force: Option<&VmStatus>, is_this: bool, vm: &mut Vm) {
     vm.policy = in_force.map(|status| status.policy.clone());
     vm.heard_by = in_force.map(|status| status.hears.clone()).unwrap_or_default();
+    vm.rests = in_force.is_some_and(|status| status.rests);
     for vcpu in &mut vm.vcpus {
         let driven = in_force.and_then(|status| {
             status.vcpus.iter().find(|v| v.tid == vcpu.tid as i32 && v.left_alone.is_none())

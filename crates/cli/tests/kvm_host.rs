@@ -148,7 +148,8 @@ mod linux {
         // One as libvirt's are, with a window, and one of two vCPUs on a smaller machine without.
         host.sh("start-guest told -chardev socket,id=vcoop,path=/run/vcoop/window.sock \
                  -device ivshmem-doorbell,chardev=vcoop,vectors=1 >/tmp/told.log 2>&1 & \
-                 start-guest plain -smp 2 -machine microvm,rtc=on -device isa-serial,chardev=control; wait $!");
+                 start-guest plain -smp 2 -machine microvm,rtc=on -device isa-serial,chardev=control; \
+                 wait $! || { cat /tmp/told.log >&2; exit 1; }");
         host.sh("guest told insmod /lib/modules/vcoop.ko");
 
         let vms = host.json("vcoop vms");

@@ -61,6 +61,7 @@ fn the_document_has_a_place_for_what_is_not_known() {
         "name": "foo", "vmm": "QEMU", "accel": "TCG", "pid": 16825, "start_ticks": 184_410,
         "vcpus": [vcpu(0), vcpu(1)], "unplaced_vcpus": null, "policy": null,
         "heard_by": [],
+        "rests": false,
         "sources": [
             { "fact": "name", "source": "command line" },
             { "fact": "vmm", "source": "executable" },

@@ -23,7 +23,7 @@ use vcoop_window::Window;
 
 use crate::keeper::Keeper;
 use crate::place::Place;
-use crate::protocol::{Status, VmId, VmStatus};
+use crate::protocol::{Refusal, Status, VmId, VmStatus};
 use inside::Inside;
 
 /// What woke the engine, beside threads, whose tokens are their numbers.
@@ -31,6 +31,7 @@ const WAKE: u64 = 1 << 32;
 const TIMER: u64 = WAKE + 1;
 const KEEPER: u64 = WAKE + 2;
 const INTERRUPTS: u64 = WAKE + 3;
+const PRESSURE: u64 = WAKE + 4;
 /// A thread has ended: its number is added.
 const ENDS: u64 = 1 << 33;
 /// A guest has rung: the number of its VM is added.
@@ -74,7 +75,7 @@ pub(crate) struct Shares {
 /// What the engine is told to do.
 #[derive(Debug)]
 enum Command {
-    Attach(Box<Target>, Option<Box<Scheduler>>, Sender<Result<VmStatus, String>>),
+    Attach(Box<Target>, Option<Box<Scheduler>>, Sender<Result<VmStatus, Refusal>>),
     /// Whether `scx_vcoop` is loaded.
     Schedules(Sender<bool>),
     Detach(VmId, Sender<Option<VmStatus>>),
@@ -148,7 +149,7 @@ impl Engine {
     /// # Errors
     ///
     /// Why not, for people. The VM has what it had before any policy.
-    pub(crate) fn attach(&self, target: Target) -> Result<VmStatus, String> {
+    pub(crate) fn attach(&self, target: Target) -> Result<VmStatus, Refusal> {
         if !target.is_decided_in_kernel() {
             return self.apply(target, None);
         }
@@ -158,10 +159,10 @@ impl Engine {
         let loaded = self.ask(Command::Schedules).ok_or_else(dead)?;
         // The kernel takes its time to look through the scheduler, and the thread has other VMs to drive.
         let scheduler = (!loaded).then(Scheduler::load).transpose();
-        self.apply(target, scheduler.map_err(|missing| missing.to_string())?)
+        self.apply(target, scheduler.map_err(Refusal::missing)?)
     }
 
-    fn apply(&self, target: Target, scheduler: Option<Scheduler>) -> Result<VmStatus, String> {
+    fn apply(&self, target: Target, scheduler: Option<Scheduler>) -> Result<VmStatus, Refusal> {
         self.ask(|answer| Command::Attach(Box::new(target), scheduler.map(Box::new), answer))
             .unwrap_or_else(|| Err(dead()))
     }
@@ -176,13 +177,13 @@ impl Engine {
     /// # Errors
     ///
     /// The engine has ended.
-    pub(crate) fn status(&self) -> Result<Status, String> {
+    pub(crate) fn status(&self) -> Result<Status, Refusal> {
         self.ask(Command::Status).ok_or_else(dead)
     }
 }
 
-fn dead() -> String {
-    "the engine has ended".to_owned()
+fn dead() -> Refusal {
+    Refusal::from("the engine has ended".to_owned())
 }
 
 impl Drop for Engine {

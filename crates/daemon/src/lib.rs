@@ -35,5 +35,5 @@ pub use config::Config;
 pub use follow::Follower;
 pub use place::{Left, Place, PlaceError, restore};
 pub use policy::{Refused, fits, living, needs_driver, no_driver};
-pub use protocol::{Request, Response, Status, VcpuStatus, VmId, VmStatus};
+pub use protocol::{Refusal, Request, Response, Status, VcpuStatus, VmId, VmStatus};
 pub use service::Service;

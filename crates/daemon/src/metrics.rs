@@ -124,6 +124,13 @@ impl Collector for Page {
             let labels = [("vm", vm.vm.name.clone()), ("pid", pid), ("policy", vm.policy.clone())];
             ConstGauge::new(1_i64).encode(metric.encode_family(&labels)?)?;
         }
+        let help =
+            "Whether the policy boosts nobody, because no thread of the host waits for a CPU";
+        let mut metric = encoder.encode_descriptor("vcoop_vm_at_rest", help, None, GAUGE)?;
+        for vm in &status.vms {
+            let labels = [("vm", vm.vm.name.clone()), ("pid", vm.vm.pid.to_string())];
+            ConstGauge::new(i64::from(vm.rests)).encode(metric.encode_family(&labels)?)?;
+        }
         Ok(())
     }
 }
@@ -198,6 +205,7 @@ mod tests {
             vcpus: vec![vcpu, alone],
             timers: None,
             hears: Vec::new(),
+            rests: true,
             interrupts: Some(heard),
         }];
         metrics::text(Page { status: Status { vms, ..Status::default() }, vcpus: vec![seen] })
@@ -215,6 +223,7 @@ mod tests {
             "vcoop_vm_interrupts_boosted_total{vm=\"a\\\"b\\nc\",pid=\"7\"} 8.0",
             "vcoop_engine_interrupts_lost_total 2.0",
             "vcoop_vm_policy{vm=\"a\\\"b\\nc\",pid=\"7\",policy=\"wake-boost\"} 1",
+            "vcoop_vm_at_rest{vm=\"a\\\"b\\nc\",pid=\"7\"} 1",
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }

@@ -36,6 +36,8 @@ pub(crate) enum Due {
     Account(u64),
     /// A look at what the threads of a VM have.
     Check(u64),
+    /// Nobody has waited for a CPU for a while.
+    Rest,
 }
 
 /// What is due, by time.

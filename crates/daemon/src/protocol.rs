@@ -1,5 +1,7 @@
 //! What is said on the control socket: a request and a response, each one line of JSON.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use vcoop_vmm::Vm;
 
@@ -55,8 +57,36 @@ pub enum Response {
     Attached(Box<VmStatus>),
     /// Nothing is, any more; how it was until then. To [`Request::Detach`].
     Detached(Box<VmStatus>),
-    /// It was not done: why, for people.
-    Refused(String),
+    /// It was not done.
+    Refused(Refusal),
+}
+
+/// Why something was not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{why}")]
+pub struct Refusal {
+    /// Why, for people.
+    pub why: String,
+    /// This host lacks something, or this user may not use it.
+    pub missing: bool,
+}
+
+impl Refusal {
+    /// This host lacks something.
+    pub(crate) fn missing(why: impl fmt::Display) -> Self {
+        Self { why: why.to_string(), missing: true }
+    }
+
+    /// The same, of a part of what was asked for.
+    pub(crate) fn of(self, part: impl fmt::Display) -> Self {
+        Self { why: format!("{part}: {}", self.why), ..self }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self { why, missing: false }
+    }
 }
 
 /// What a process that owns vCPU threads does.
@@ -114,6 +144,9 @@ pub struct VmStatus {
     /// Interrupts, where they are heard of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupts: Option<InterruptStatus>,
+    /// No thread of the host waits for a CPU: its vCPUs have what they had before the policy, until one does.
+    #[serde(default)]
+    pub rests: bool,
 }
 
 impl VmStatus {

@@ -24,7 +24,7 @@ use crate::engine::{Engine, Shares, Target};
 use crate::metrics;
 use crate::place::{Left, Place, PlaceError};
 use crate::policy;
-use crate::protocol::{Request, Response, Status, VmId, VmStatus};
+use crate::protocol::{Refusal, Request, Response, Status, VmId, VmStatus};
 
 /// Longest request.
 const MOST_REQUEST: u64 = 64 << 10;
@@ -162,7 +162,12 @@ impl Service {
     /// # Errors
     ///
     /// Why not, for people.
-    pub(crate) fn apply(&self, vm: &Vm, policy: &str, sets: &[String]) -> Result<VmStatus, String> {
+    pub(crate) fn apply(
+        &self,
+        vm: &Vm,
+        policy: &str,
+        sets: &[String],
+    ) -> Result<VmStatus, Refusal> {
         let status = self.shared.engine.attach(self.shared.target(vm, policy, sets)?)?;
         let rule = Owner::Rule(policy.to_owned(), sets.to_vec());
         self.shared.owners().insert(VmId::of(vm), rule);
@@ -233,7 +238,7 @@ impl Shared {
     }
 
     /// What is in force.
-    pub(crate) fn status(&self) -> Result<Status, String> {
+    pub(crate) fn status(&self) -> Result<Status, Refusal> {
         self.engine.status()
     }
 
@@ -247,7 +252,7 @@ impl Shared {
             }
             let answer = match serde_json::from_slice(&line) {
                 Ok(request) => self.answer(request, me),
-                Err(why) => Response::Refused(format!("not understood: {why}")),
+                Err(why) => Response::Refused(format!("not understood: {why}").into()),
             };
             let Ok(mut text) = serde_json::to_vec(&answer) else { return };
             text.push(b'\n');
@@ -274,7 +279,10 @@ impl Shared {
                 }
                 match self.engine.detach(vm.clone()) {
                     Some(status) => Response::Detached(Box::new(status)),
-                    None => Response::Refused(format!("{}: no policy is applied to it", vm.name)),
+                    None => {
+                        let why = format!("{}: no policy is applied to it", vm.name);
+                        Response::Refused(why.into())
+                    }
                 }
             }
         }
@@ -286,7 +294,7 @@ impl Shared {
         policy: &str,
         sets: &[String],
         me: &Owner,
-    ) -> Result<VmStatus, String> {
+    ) -> Result<VmStatus, Refusal> {
         let scan = self.proc.scan().map_err(|e| format!("/proc: {e}"))?;
         let vm = scan.vms.iter().find(|vm| VmId::of(vm) == *id);
         let vm = vm.ok_or_else(|| format!("{}: it has ended", id.name))?;
@@ -311,20 +319,20 @@ impl Shared {
     }
 
     /// What is to be driven of a VM.
-    fn target(&self, vm: &Vm, policy: &str, sets: &[String]) -> Result<Target, String> {
+    fn target(&self, vm: &Vm, policy: &str, sets: &[String]) -> Result<Target, Refusal> {
         if vm.vcpus.is_empty() {
-            return Err(format!(
+            return Err(Refusal::from(format!(
                 "{}: the threads of its vCPUs are not known\n  remedy: `vcoop vms` says what names \
                  them",
                 vm.name
-            ));
+            )));
         }
         let plan = policy::policy(&policy::living(vm), policy, sets).map_err(|e| e.to_string())?;
         if matches!(plan.policy, PolicyPlan::Vanilla) {
-            return Err(format!(
+            return Err(Refusal::from(format!(
                 "{policy} is what a VM has when no policy is applied to it\n  remedy: vcoop detach {}",
                 vm.name
-            ));
+            )));
         }
         let shares = if policy::needs_driver(&plan) {
             let none = || policy::no_driver(&vm.name, policy).to_string();

@@ -42,6 +42,8 @@ pub struct Vm {
     /// What tells that policy of sleeps, wake-ups and interrupts: `perf`, `fentry of KVM`, `tracepoint of KVM`,
     /// `scx_vcoop`.
     pub heard_by: Vec<String>,
+    /// Whether that policy boosts nobody now, because no thread of the host waits for a CPU.
+    pub rests: bool,
     /// Where the VM's name, VMM and accelerator are known from.
     pub sources: Vec<Source>,
     /// vcoop's driver in the guest, where it has registered.
@@ -168,7 +170,8 @@ impl Vm {
         if let Some(policy) = &self.policy {
             let heard = self.heard_by.join(" and ");
             let heard = if heard.is_empty() { heard } else { format!(", heard by {heard}") };
-            text += &style.wrap(&format!("  policy {policy}{heard}"), 4);
+            let rests = if self.rests { ", at rest: no thread waits for a CPU" } else { "" };
+            text += &style.wrap(&format!("  policy {policy}{heard}{rests}"), 4);
         }
         if vcpus.is_empty() {
             return text;
@@ -216,6 +219,7 @@ mod tests {
             unplaced_vcpus: Some(0),
             policy: None,
             heard_by: Vec::new(),
+            rests: false,
             sources: Vec::new(),
             guest_driver: None,
         };

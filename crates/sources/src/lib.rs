@@ -2,9 +2,12 @@
 //!
 //! - [`trace`] records the host's scheduler, to be looked at afterwards.
 //! - A [`Source`] tells of threads that run and sleep as it happens, for who reacts to it.
+//! - [`Pressure`] tells that threads wait for CPUs at all.
 
 #[cfg(target_os = "linux")]
 mod perf;
+#[cfg(target_os = "linux")]
+mod pressure;
 #[cfg(target_os = "linux")]
 mod react;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -14,5 +17,7 @@ mod tracefs;
 
 #[cfg(target_os = "linux")]
 pub use perf::Perf;
+#[cfg(target_os = "linux")]
+pub use pressure::Pressure;
 #[cfg(target_os = "linux")]
 pub use react::{Error, Happened, Source, What};

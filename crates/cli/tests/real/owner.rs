@@ -11,8 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use vcoop_policy::thread::Policy;
 use vcoop_stock::{Options, StockVm, dies_with_caller};
-use vcoop_testing::{Outcome, Skip, test};
-use vcoop_threads::Attributes;
+use vcoop_testing::{Outcome, Skip, long, test};
+use vcoop_threads::{Attributes, run_time};
 
 use crate::vcoop::{VCOOP, guest, needs_tracefs};
 
@@ -142,6 +142,15 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     let why = String::from_utf8(refused.stderr).unwrap();
     assert!(refused.status.code() == Some(1) && why.contains("vcoop detach applied"), "{why}");
 
+    // What this host lacks has an exit code of its own.
+    let blind =
+        "umount -a -t tracefs,debugfs && exec \"$0\" attach applied --policy wake-boost --for 1s";
+    let mut blind_vcoop = Command::new("unshare");
+    blind_vcoop.args(["-m", "sh", "-c", blind, VCOOP]).env("VCOOP_RUN_DIR", &rig.dir);
+    let lacking = blind_vcoop.output().unwrap();
+    let why = String::from_utf8(lacking.stderr).unwrap();
+    assert!(lacking.status.code() == Some(3) && why.contains("remedy: mount -t tracefs"), "{why}");
+
     // Until Ctrl-C; a second command sees it, and goes through the first.
     let first = rig.attach(&["--policy", "static"]);
     rig.wait("static", 5 * SECOND, || rig.is_boosted());
@@ -172,6 +181,73 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     // Nobody's journal, socket or process is left.
     let left: Vec<_> = fs::read_dir(&rig.dir).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["lock"]);
+    Ok(())
+});
+
+/// What this host spends on waiting for CPUs, as its kernel says.
+fn pressure() -> String {
+    fs::read_to_string("/proc/pressure/cpu").unwrap_or_default()
+}
+
+/// CPU time of a process, in seconds.
+fn cpu_time(pid: u32) -> f64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let tids = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());
+    tids.map(|tid| run_time(tid.parse().unwrap()).ran_ns as f64 / 1e9).sum()
+}
+
+test!("qemu", policies_rest_while_nobody_waits_for_a_cpu, || -> Outcome {
+    if pressure().is_empty() {
+        return Err(Skip::because("the kernel has no pressure information"));
+    }
+    let rig = Rig::new("rests")?;
+    let more = 1..long(SECOND, 20 * SECOND).as_secs();
+    let more = more.map(|i| guest(&Options { name: format!("rests-{i}"), ..Options::default() }));
+    let _more = more.collect::<Result<Vec<_>, _>>()?;
+    let daemon = Daemon::start(&rig.dir, "[[rule]]\nname = \"rests*\"\npolicy = \"wake-boost\"\n");
+    daemon.says("rests: wake-boost on 1 vCPU, by rule 1");
+    rig.wait("boosted", 5 * SECOND, || rig.is_boosted());
+    let both = [daemon.child.id(), keeper_of(daemon.child.id())];
+    let cost = |of: Duration| {
+        let used = || both.map(cpu_time).iter().sum::<f64>();
+        let (before, began) = (used(), Instant::now());
+        thread::sleep(of);
+        (used() - before) * 100.0 / began.elapsed().as_secs_f64()
+    };
+    let heard = cost(8 * SECOND);
+    let rests = || {
+        let vms = rig.vcoop(&["vms", "--json"]).output().unwrap();
+        let vms: Value = serde_json::from_slice(&vms.stdout).unwrap();
+        let mine = vms["vms"].as_array().unwrap().iter().find(|vm| vm["name"] == "rests");
+        mine.unwrap()["rests"] == true
+    };
+    let began = Instant::now();
+    // Each look has somebody wait.
+    while !rests() {
+        thread::sleep(5 * SECOND);
+        if began.elapsed() > 40 * SECOND {
+            return Err(Skip::because(format!("others use this host: {}", pressure())));
+        }
+    }
+    let at_rest = cost(8 * SECOND);
+    eprintln!("the daemon takes {heard:.2} % of a CPU, and {at_rest:.2} % at rest");
+    for _ in 0..200 {
+        assert_eq!(rig.has(), BEFORE);
+        thread::sleep(SECOND / 200);
+    }
+    // More than there are CPUs.
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    let hog =
+        || dies_with_caller("KILL", "sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let hogs: Vec<Child> = (0..=cpus).map(|_| hog()).collect();
+    rig.wait("boosted again", 5 * SECOND, || rig.is_boosted());
+    assert!(!rests());
+    for mut hog in hogs {
+        hog.kill().unwrap();
+        hog.wait().unwrap();
+    }
+    daemon.end();
+    assert_eq!(rig.has(), BEFORE);
     Ok(())
 });
 

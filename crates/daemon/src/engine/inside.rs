@@ -4,6 +4,7 @@ mod attach;
 mod ext;
 mod guest;
 mod interrupts;
+mod rest;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -19,14 +20,14 @@ use vcoop_policy::driver::{self, Port as _};
 use vcoop_policy::govern::CpuTime;
 use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::thread::Policy;
-use vcoop_sources::{Happened, Source, What};
+use vcoop_sources::{Happened, Pressure, Source, What};
 use vcoop_threads::clock::{kernel_clock, monotonic};
 use vcoop_threads::journal::Journal;
 use vcoop_threads::{Attributes, RunTimes, set_timer_slack};
 use vcoop_vmm::{Accel, VcpuThread};
 
 use super::link::Link;
-use super::{BELL, Command, ENDS, INTERRUPTS, KEEPER, TIMER, WAKE};
+use super::{BELL, Command, ENDS, INTERRUPTS, KEEPER, PRESSURE, TIMER, WAKE};
 use crate::keeper::Keeper;
 use crate::place::Place;
 use crate::policy::ENGINE_PRIORITY;
@@ -59,7 +60,7 @@ struct AttachedVm {
     shared: VmShared,
     /// Those that are driven; of the others, what they were last, and why they are left alone.
     vcpus: Vec<Result<Vcpu, VcpuStatus>>,
-    /// CPU time of the vCPUs, where the policy wants to know.
+    /// CPU time of the vCPUs, where the policy repays or may rest.
     times: Vec<Option<RunTimes>>,
     /// Its vCPUs as they were found.
     threads: Vec<VcpuThread>,
@@ -75,6 +76,10 @@ struct AttachedVm {
     interrupted: Option<Interrupted>,
     /// Its number in `scx_vcoop`, where that decides.
     ext: Option<u32>,
+    /// Its vCPUs have what they had before the policy: nobody waits for a CPU, so a boost would change nothing.
+    rests: bool,
+    /// How long its vCPUs had waited in all when it was looked at last.
+    waited: Ns,
 }
 
 impl AttachedVm {
@@ -96,6 +101,10 @@ pub(super) struct Inside {
     source: Option<Box<dyn Source>>,
     /// From the first policy on that boosts for interrupts.
     interrupts: Option<Interrupts>,
+    /// From the first policy on that rests; `None` also where the kernel does not tell: then none rests.
+    pressure: Option<Pressure>,
+    /// When policies rest unless somebody waits for a CPU until then; 0: they do.
+    rests_at: Ns,
     /// As long as there is a policy that is decided there.
     scheduler: Option<Box<Scheduler>>,
     keeper: Keeper,
@@ -126,6 +135,8 @@ impl Inside {
             rings_at: 0,
             source: None,
             interrupts: None,
+            pressure: None,
+            rests_at: 0,
             scheduler: None,
             keeper,
             journal,
@@ -159,6 +170,7 @@ impl Inside {
                     TIMER => self.rings_at = 0,
                     KEEPER => self.keeper_ended(),
                     INTERRUPTS => self.interrupted(),
+                    PRESSURE => self.pressed(),
                     token if token >= BELL => self.rung(token - BELL),
                     token if token >= ENDS => self.ended((token - ENDS) as i32),
                     token => self.listen(token as i32),
@@ -321,6 +333,9 @@ impl Inside {
                 What::Lost => lost = true,
             }
         });
+        if self.vms.get(&number).is_none_or(|vm| vm.rests) {
+            return;
+        }
         // A thread that has slept and run since is not told of each: only how it is now matters, and
         // that it has slept, which begins a new run.
         let slept = events.iter().rposition(|(_, asleep)| *asleep);
@@ -343,6 +358,9 @@ impl Inside {
         let (Some(Ok(vcpu)), Some(source)) = (vm.vcpus.get(place), &mut self.source) else {
             return;
         };
+        if vm.rests {
+            return source.await_nothing(vcpu.tid());
+        }
         let (tid, halted) = (vcpu.tid(), vcpu.driver.is_halted());
         let tells = vm.link.as_ref().is_some_and(|link| link.ask_idle(place, !halted));
         if halted {
@@ -396,9 +414,11 @@ impl Inside {
                     let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
                     (0..places).for_each(|place| self.check(number, place));
                     self.meet(number);
+                    self.check_rest(number);
                     self.check_scheduler();
-                    self.dues.insert((now + CHECK_NS, due));
+                    self.dues.insert((next_check(now), due));
                 }
+                Due::Rest => self.rest(),
             }
         }
     }
@@ -491,6 +511,7 @@ impl Inside {
             timers,
             hears: vm.hears.iter().map(|name| (*name).to_owned()).collect(),
             interrupts: self.interrupts_of(vm).or_else(|| self.interrupts_in_kernel(vm)),
+            rests: vm.rests,
         }
     }
 
@@ -520,6 +541,11 @@ impl Inside {
                 .collect(),
         }
     }
+}
+
+/// All VMs are checked at a time: each wake-up costs.
+fn next_check(now: Ns) -> Ns {
+    (now / CHECK_NS + 1) * CHECK_NS
 }
 
 fn vcpu_status(vcpu: &Vcpu, now: Ns) -> VcpuStatus {

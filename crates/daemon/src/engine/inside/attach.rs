@@ -13,17 +13,17 @@ use vcoop_threads::{Attributes, Captured, RunTimes};
 use vcoop_vmm::{Accel, VcpuThread};
 
 use super::ext::decided_there;
-use super::{AttachedVm, CHECK_NS, Inside};
+use super::{AttachedVm, Inside, next_check};
 use crate::engine::link::Link;
 use crate::engine::{ENDS, Shares, Target};
 use crate::port::{Due, Stop, Vcpu};
-use crate::protocol::{VcpuStatus, VmId, VmStatus};
+use crate::protocol::{Refusal, VcpuStatus, VmId, VmStatus};
 
 impl Inside {
-    pub(super) fn attach(&mut self, target: Target) -> Result<VmStatus, String> {
+    pub(super) fn attach(&mut self, target: Target) -> Result<VmStatus, Refusal> {
         let Target { vm: id, accel, vcpus, plan, timers, shares } = target;
         // What takes long, or can fail, comes before the first boost.
-        let of_timers = |why| format!("the thread that delivers its timers: {why}");
+        let of_timers = |why: Refusal| why.of("the thread that delivers its timers");
         let timers = timers.map(|(thread, plan)| {
             self.prepare((id.clone(), accel), vec![thread], plan, None).map_err(of_timers)
         });
@@ -39,6 +39,7 @@ impl Inside {
             }
         };
         self.vms.entry(number).and_modify(|vm| vm.timers = timers);
+        self.hear_pressure();
         let begun = timers.map_or(Ok(()), |timers| self.begin(timers)).map_err(of_timers);
         if let Err(why) = begun.and_then(|()| self.begin(number)) {
             self.detach(number);
@@ -53,7 +54,7 @@ impl Inside {
         vcpus: Vec<VcpuThread>,
         plan: Box<Plan>,
         shares: Option<Shares>,
-    ) -> Result<u64, String> {
+    ) -> Result<u64, Refusal> {
         let now = monotonic();
         let number = self.next;
         self.next += 1;
@@ -77,6 +78,8 @@ impl Inside {
             hears: Vec::new(),
             interrupted: None,
             ext: None,
+            rests: false,
+            waited: 0,
             id,
             accel,
             plan,
@@ -85,7 +88,7 @@ impl Inside {
         for (place, vcpu) in vcpus.iter().enumerate() {
             if let Err(why) = self.prepare_vcpu(number, place, vcpu) {
                 self.detach(number);
-                return Err(format!("vCPU {}: {why}", vcpu.index));
+                return Err(why.of(format_args!("vCPU {}", vcpu.index)));
             }
         }
         if let Err(why) = self.hear_interrupts(number).and_then(|()| self.admit(number)) {
@@ -95,8 +98,8 @@ impl Inside {
         Ok(number)
     }
 
-    /// The policy begins.
-    fn begin(&mut self, number: u64) -> Result<(), String> {
+    /// The policy begins, for the first time or after a rest.
+    pub(super) fn begin(&mut self, number: u64) -> Result<(), Refusal> {
         let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
         for place in 0..places {
             let Some(vm) = self.vms.get(&number) else { break };
@@ -114,12 +117,14 @@ impl Inside {
                     continue;
                 }
             };
-            return Err(format!("vCPU {index}: {why}"));
+            return Err(Refusal::from(format!("vCPU {index}: {why}")));
         }
         let now = monotonic();
-        self.dues.insert((now + CHECK_NS, Due::Check(number)));
-        let Some(vm) = self.vms.get_mut(&number) else { return Err("it has ended".to_owned()) };
-        if vm.times.iter().any(Option::is_some) {
+        self.dues.insert((next_check(now), Due::Check(number)));
+        let Some(vm) = self.vms.get_mut(&number) else {
+            return Err(Refusal::from("it has ended".to_owned()));
+        };
+        if vm.plan.policy.repays() && vm.times.iter().any(Option::is_some) {
             self.dues.insert((now, Due::Account(number)));
         }
         if let Some(link) = &mut vm.link {
@@ -130,13 +135,13 @@ impl Inside {
         Ok(())
     }
 
-    fn prepare_vcpu(&mut self, number: u64, place: usize, of: &VcpuThread) -> Result<(), String> {
+    fn prepare_vcpu(&mut self, number: u64, place: usize, of: &VcpuThread) -> Result<(), Refusal> {
         let words = |e: &dyn std::fmt::Display| e.to_string();
         let tid = of.thread.tid.cast_signed();
         let captured = Captured::of(tid).map_err(|e| words(&e))?.without_cpus();
         let baseline = captured.baseline().clone();
         if baseline.start != of.thread.start_time {
-            return Err(format!("thread {tid} is another one now"));
+            return Err(Refusal::from(format!("thread {tid} is another one now")));
         }
         let vm = self.vms.get_mut(&number).expect("it is being attached");
         let policy = baseline.attributes.to_policy();
@@ -175,8 +180,8 @@ impl Inside {
             ext: None,
         };
         vm.vcpus.push(Ok(vcpu));
-        let repays = vm.plan.policy.repays() && !elsewhere;
-        vm.times.push(if repays { RunTimes::open(tid).ok() } else { None });
+        let asks = vm.plan.policy.repays() && !elsewhere || vm.may_rest();
+        vm.times.push(if asks { RunTimes::open(tid).ok() } else { None });
         self.threads.insert(tid, (number, place));
         let ends = vm.vcpus[place].as_ref().ok().and_then(|v| v.captured.ends());
         if let Some(ends) = ends {
@@ -187,11 +192,11 @@ impl Inside {
         if vm.plan.policy.boosts() && !elsewhere {
             let source = match &mut self.source {
                 Some(source) => source,
-                None => self.source.insert(Box::new(Perf::new().map_err(|e| words(&e))?)),
+                None => self.source.insert(Box::new(Perf::new().map_err(Refusal::missing)?)),
             };
             source
                 .watch(tid, heard_after(&vm.plan.policy), self.poll.as_fd())
-                .map_err(|e| words(&e))?;
+                .map_err(Refusal::missing)?;
             vm.hears = vec![source.name()];
         }
         Ok(())
@@ -266,11 +271,16 @@ impl Inside {
             }
         }
         self.dismiss_vm(&vm);
+        self.await_nothing_of(number);
+        Some(last)
+    }
+
+    /// Nothing is due for a VM as a whole.
+    pub(super) fn await_nothing_of(&mut self, number: u64) {
         self.dues.retain(|(_, due)| {
             !matches!(due, Due::Account(n) | Due::Check(n) | Due::Look(n)
                 if *n == number)
         });
-        Some(last)
     }
 
     pub(super) fn detach_all(&mut self) {

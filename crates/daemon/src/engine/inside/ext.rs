@@ -9,7 +9,7 @@ use vcoop_policy::config::{Means, WakeBoostConfig};
 
 use super::{AttachedVm, Inside, vcpu_status};
 use crate::port::Vcpu;
-use crate::protocol::{InterruptStatus, VcpuStatus};
+use crate::protocol::{InterruptStatus, Refusal, VcpuStatus};
 
 /// What `scx_vcoop` is told of a policy that is its own.
 pub(in crate::engine) fn decided_there(policy: &PolicyPlan) -> Option<WakeBoostConfig> {
@@ -21,16 +21,16 @@ pub(in crate::engine) fn decided_there(policy: &PolicyPlan) -> Option<WakeBoostC
 
 impl Inside {
     /// The vCPUs of a VM are admitted.
-    pub(super) fn admit(&mut self, number: u64) -> Result<(), String> {
+    pub(super) fn admit(&mut self, number: u64) -> Result<(), Refusal> {
         let Some(vm) = self.vms.get_mut(&number) else { return Ok(()) };
         let Some(policy) = decided_there(&vm.plan.policy) else { return Ok(()) };
         let Some(scheduler) = &mut self.scheduler else {
-            return Err("scx_vcoop has been unloaded meanwhile; try again".to_owned());
+            return Err("scx_vcoop has been unloaded meanwhile; try again".to_owned().into());
         };
         if policy.boost_on_injection && scheduler.hears().is_none() {
             let why = "interrupts cannot be heard of in this kernel: KVM is not loaded, or it has no fentry\n  \
                        remedy: leave boost_on_injection false";
-            return Err(why.to_owned());
+            return Err(Refusal::missing(why));
         }
         let of = scheduler.begin_vm(policy.vm_budget).map_err(|e| e.to_string())?;
         vm.ext = Some(of);

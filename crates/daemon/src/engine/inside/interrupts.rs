@@ -14,7 +14,7 @@ use vcoop_vmm::Accel;
 use super::ext::decided_there;
 use super::{AttachedVm, Inside};
 use crate::engine::INTERRUPTS;
-use crate::protocol::InterruptStatus;
+use crate::protocol::{InterruptStatus, Refusal};
 
 /// What tells of interrupts.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Interrupted {
 impl Inside {
     /// Hears of interrupts for a VM whose policy boosts for them. Where they cannot be heard, a guest with a driver
     /// tells its own deadlines; `wake-boost` has been asked for more than it would do, and is refused.
-    pub(super) fn hear_interrupts(&mut self, number: u64) -> Result<(), String> {
+    pub(super) fn hear_interrupts(&mut self, number: u64) -> Result<(), Refusal> {
         let Some(vm) = self.vms.get_mut(&number) else { return Ok(()) };
         if !vm.plan.policy.boosts_on_injection() || decided_there(&vm.plan.policy).is_some() {
             return Ok(());
@@ -61,7 +61,7 @@ impl Inside {
         if vm.accel != Accel::Kvm {
             let why = "an emulated VM's interrupts are its VMM's own, and cannot be heard of\n  remedy: leave \
                        boost_on_injection false for it";
-            return if needs { Err(why.to_owned()) } else { Ok(()) };
+            return if needs { Err(Refusal::from(why.to_owned())) } else { Ok(()) };
         }
         if self.interrupts.is_none() {
             match Injections::open() {
@@ -71,7 +71,7 @@ impl Inside {
                         .map_err(|e| e.to_string())?;
                     self.interrupts = Some(Interrupts { source, watched: BTreeMap::new() });
                 }
-                Err(why) if needs => return Err(why.to_string()),
+                Err(why) if needs => return Err(Refusal::missing(why)),
                 Err(_) => return Ok(()),
             }
         }
