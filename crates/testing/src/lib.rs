@@ -3,6 +3,7 @@
 //! - A harness whose tests can skip themselves at run time, for a test file with `harness = false`:
 //!   [`test!`] above a function registers it, [`main`] runs what is registered.
 //! - [`Skip`], the reason why a test does not run here. Tests of Rust's own harness use it, too.
+//! - [`Terminal`], to look at what a program draws and to press its keys.
 //! - [`Tree`], files such as those of `/proc` and `/sys`.
 //! - [`Native`], a C program that has to agree with Rust, and [`random`], what both are fed.
 //! - [`tasks`], what entities of a scheduler do, for drivers of schedulers in tests.
@@ -23,6 +24,7 @@ mod native;
 mod random;
 pub mod rig;
 pub mod tasks;
+mod terminal;
 mod tree;
 
 pub use inventory;
@@ -30,6 +32,7 @@ pub use load::{Trouble, twice};
 pub use metrics::metric_names;
 pub use native::Native;
 pub use random::random;
+pub use terminal::Terminal;
 pub use tree::Tree;
 
 /// Makes a missing KVM a failure of the tests that need it, where it is `1`.

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use vcoop_policy::thread::Policy;
 use vcoop_stock::{Options, StockVm, dies_with_caller};
-use vcoop_testing::{Outcome, Skip, long, test};
+use vcoop_testing::{Outcome, Skip, Terminal, long, test};
 use vcoop_threads::{Attributes, run_time};
 
 use crate::vcoop::{VCOOP, guest, needs_tracefs};
@@ -177,6 +177,25 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     assert!(detached.status.success(), "{detached:?}");
     assert_eq!(rig.has(), BEFORE);
     assert_eq!(end(child).0["end"], "detached");
+
+    // By keys.
+    if let Ok(terminal) = Terminal::new("top").inspect_err(Skip::tell) {
+        let dir = rig.dir.display();
+        terminal.types(&format!("VCOOP_RUN_DIR={dir} {VCOOP} top --every 200ms; echo ENDED $?"));
+        terminal.waits_for("d: detach");
+        terminal.presses("s");
+        terminal.waits_for("applied: static");
+        assert!(rig.is_boosted());
+        terminal.presses("d");
+        terminal.waits_for("applied: detached");
+        assert_eq!(rig.has(), BEFORE);
+        terminal.presses("w");
+        terminal.waits_for("applied: wake-boost");
+        rig.wait("boosted", 5 * SECOND, || rig.is_boosted());
+        terminal.presses("q");
+        terminal.waits_for("ENDED 0");
+        assert_eq!((rig.has(), terminal.modes().as_str()), (BEFORE, "0 1"));
+    }
 
     // Nobody's journal, socket or process is left.
     let left: Vec<_> = fs::read_dir(&rig.dir).unwrap().map(|e| e.unwrap().file_name()).collect();

@@ -1,0 +1,76 @@
+//! A terminal, to look at what a program draws and to press its keys.
+
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::Skip;
+
+/// A terminal of a test's own, in tmux. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Terminal(String);
+
+impl Terminal {
+    /// With a shell in it.
+    ///
+    /// # Errors
+    ///
+    /// There is no tmux here.
+    pub fn new(name: &str) -> Result<Self, Skip> {
+        let socket = format!("vcoop-{name}-{}", std::process::id());
+        let this = Self(socket);
+        let made =
+            this.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "110", "-y", "34", "sh"]);
+        made.map(|_| this).ok_or_else(|| Skip::because("no tmux here"))
+    }
+
+    fn tmux(&self, args: &[&str]) -> Option<String> {
+        let output = Command::new("tmux")
+            .args(["-L", &self.0])
+            .args(args)
+            .env("TERM", "xterm-256color")
+            .stderr(Stdio::null())
+            .output()
+            .ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Somebody types a line.
+    pub fn types(&self, line: &str) {
+        self.tmux(&["send-keys", line, "Enter"]).expect("tmux goes on");
+    }
+
+    /// Somebody presses a key: `q`, `C-c`.
+    pub fn presses(&self, key: &str) {
+        self.tmux(&["send-keys", key]).expect("tmux goes on");
+    }
+
+    fn shows(&self) -> String {
+        self.tmux(&["capture-pane", "-p"]).expect("tmux goes on")
+    }
+
+    /// Alternate screen, cursor: `1 0`.
+    pub fn modes(&self) -> String {
+        let modes = self.tmux(&["display", "-p", "#{alternate_on} #{cursor_flag}"]);
+        modes.expect("tmux goes on").trim().to_owned()
+    }
+
+    /// What is shown when a text is there, within a minute.
+    pub fn waits_for(&self, text: &str) -> String {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let shown = self.shows();
+            if shown.contains(text) {
+                return shown;
+            }
+            assert!(Instant::now() < end, "no {text:?} in:\n{shown}");
+            sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.tmux(&["kill-server"]);
+    }
+}
