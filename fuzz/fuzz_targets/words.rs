@@ -47,14 +47,21 @@ fn round_trips<T: Word + PartialEq + std::fmt::Debug>(word: u64) {
 }
 
 fuzz_target!(|bytes: &[u8]| {
+    // The first byte chooses what a policy can do besides.
+    let Some((options, bytes)) = bytes.split_first() else { return };
+    let option = |bit: u8| options & 1 << bit != 0;
     let config = DynamicConfig {
         means: Means::Rr(8),
         vcpu_budget: BUDGET,
         vm_budget: BUDGET,
         max_preempt_off_ns: 3_000_000,
+        longest_boost_ns: option(0).then_some(300_000),
         boost_on_injection: true,
+        boost_receiver: option(1),
         boost_on_request: true,
         boost_across_idle: true,
+        repay: option(2),
+        rest_slice_ns: option(3).then_some(700_000),
     };
     let mut driver = Driver {
         policy: HostPolicy::dynamic(config, 0),
