@@ -13,7 +13,7 @@ use crate::output::{print, style};
 use crate::scenario::refuse;
 
 /// The policies of this version, and where they run.
-const POLICIES: [(&str, &str); 5] = [
+const POLICIES: [(&str, &str); 7] = [
     ("vanilla", "do nothing: the baseline"),
     ("wake-boost", "boost a vCPU when it wakes, without the guest's help, for a bounded run"),
     (
@@ -24,6 +24,8 @@ const POLICIES: [(&str, &str); 5] = [
         "static",
         "vCPU threads permanently real-time (or nice, or a short slice), as people do today",
     ),
+    ("pinned", "each vCPU on a pCPU of its own; the host's loads may run there, too"),
+    ("isolated", "pinned, and the host's loads kept off the vCPUs' pCPUs"),
     (
         "ratelimit-auto",
         "credit1: a ratelimit for each domain, from how it runs and whom it holds up",

@@ -5,7 +5,7 @@ use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::{Scenario, Set};
 use vcoop_policy::config::{Means, Ns};
-use vcoop_threads::allowed_cpus;
+use vcoop_threads::{allowed_cpus, cpu_list};
 use vcoop_vmm::{Accel, Role, Source, VcpuThread, Vm, Vmm};
 
 /// Highest real-time priority of a boosted thread. The engine's thread has to be above it, or a boosted
@@ -61,6 +61,20 @@ const WITHOUT: &str = "without the guest's help there are vanilla, static and wa
 /// Why not.
 pub fn fits(plan: &Plan) -> Result<(), Refused> {
     let name = &plan.policy_name;
+    let pins: Vec<String> = plan
+        .vms
+        .iter()
+        .flat_map(|vm| vm.vcpu_cpus.iter().enumerate())
+        .filter(|(_, cpus)| !cpus.is_empty())
+        .map(|(vcpu, cpus)| format!("virsh vcpupin VM {vcpu} {}", cpu_list(cpus)))
+        .collect();
+    if !pins.is_empty() {
+        return Err(Refused(format!(
+            "{name} pins vCPUs, and vcoop changes the affinity of no thread\n  remedy: {}, or `taskset -cp CPUS \
+             TID` for the thread of each (`vcoop vms` shows them)",
+            pins.join("; ")
+        )));
+    }
     let governed = (0..plan.vms.len()).any(|vm| plan.governor_driver(vm).is_some());
     let means = match &plan.policy {
         _ if governed => {
@@ -152,6 +166,10 @@ mod tests {
         for name in ["step", "hotplug"] {
             let why = policy(&vm(), name, &[]).unwrap_err().to_string();
             assert!(why.contains("remedy: "), "{name}: {why}");
+        }
+        for name in ["pinned", "isolated"] {
+            let why = policy(&vm(), name, &[]).unwrap_err().to_string();
+            assert!(why.contains("virsh vcpupin VM 1 1"), "{name}: {why}");
         }
         let why = policy(&vm(), "ratelimit-auto", &[]).unwrap_err().to_string();
         assert!(why.contains("Linux's scheduler has none"), "{why}");

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::virt::{GuestIdle, GuestTimer, IpiPath, Virt};
-use vcoop_model::plan::{HostSched, Plan, PolicyPlan};
+use vcoop_model::plan::{HostSched, Plan, PolicyPlan, TaskPlan, VmPlan};
 use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::{POLICIES, Scenario};
 use vcoop_policy::config::{AdvanceConfig, Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
@@ -39,14 +39,17 @@ pub fn deploy(plan: &Plan, base: Option<&Plan>, vm: Option<&str>) -> Deployment 
         return found;
     }
     attach(&plan.policy, vm.unwrap_or(ANY), &mut found);
-    let plain = Virt::default();
+    let (plain, pcpus) = (Virt::default(), plan.host.sched.cpus());
     for (i, own) in plan.vms.iter().enumerate() {
-        let before = base.and_then(|base| base.vms.get(i)).map_or(&plain, |vm| &vm.virt);
-        virtualise(&own.virt, before, &mut found);
+        let before = base.and_then(|base| base.vms.get(i));
+        let name = if plan.vms.len() > 1 { &own.name } else { vm.unwrap_or(ANY) };
+        pin(name, own, before, pcpus, &mut found);
+        virtualise(&own.virt, before.map_or(&plain, |vm| &vm.virt), &mut found);
         if base.is_none_or(|base| base.governor(i).is_none()) {
             govern(plan, i, &mut found);
         }
     }
+    place_loads(plan, base, vm.unwrap_or(ANY), &mut found);
     for lines in [&mut found.lines, &mut found.simulation_only] {
         let mut seen = std::collections::BTreeSet::new();
         lines.retain(|line| seen.insert(line.clone()));
@@ -61,8 +64,11 @@ pub fn builtin() -> Vec<Deployment> {
 
 /// A built-in policy as it is, for a VM of one vCPU.
 fn plain(policy: &str) -> Option<Plan> {
-    let living = RunningVm { name: "vm".to_owned(), vcpus: 1, pcpus: 1 };
+    let living = RunningVm { name: "vm".to_owned(), vcpus: 1, pcpus: 2 };
     let mut text = living.scenario(&[policy.to_owned()]);
+    if policy == "isolated" {
+        text += "\n[[load]]\nname = \"load\"\nkind = \"hog\"\n";
+    }
     if policy == "ratelimit-auto" {
         text += "\n[host.sched]\nclass = \"credit1\"\n";
     }
@@ -173,6 +179,79 @@ fn by_hand(means: Means) -> Vec<String> {
         }
     }
 }
+
+/// Pins of a VM's vCPUs, which the plan without the policy has otherwise. pCPUs have the scenario's numbers.
+fn pin(vm: &str, own: &VmPlan, before: Option<&VmPlan>, pcpus: u32, found: &mut Deployment) {
+    let free = Vec::new();
+    let was = |vcpu: usize| before.and_then(|vm| vm.vcpu_cpus.get(vcpu)).unwrap_or(&free);
+    let pins = own.vcpu_cpus.iter().enumerate();
+    let pins: Vec<(usize, &Vec<u32>)> = pins.filter(|(vcpu, list)| was(*vcpu) != *list).collect();
+    let Some(&(first, list)) = pins.first() else { return };
+    let name = quoted(vm);
+    // A row of many vCPUs on a row of pCPUs is one line.
+    let row = |&(vcpu, own): &(usize, &Vec<u32>)| {
+        matches!((own.as_slice(), list.as_slice()), ([cpu], [from])
+            if *cpu as usize + first == *from as usize + vcpu)
+    };
+    if pins.len() > MOST_PINS && pins.iter().all(row) && pins.len() == own.vcpu_cpus.len() {
+        let (last, from) = (pins.len() - 1, list[0]);
+        let cpu = if from == 0 { "$n".to_owned() } else { format!("$((n + {from}))") };
+        found
+            .lines
+            .push(format!("for n in $(seq 0 {last}); do virsh vcpupin {name} $n {cpu}; done"));
+    } else {
+        let line = |(vcpu, list): &(usize, &Vec<u32>)| {
+            format!("virsh vcpupin {name} {vcpu} {}", cpus(list, pcpus))
+        };
+        found.lines.extend(pins.iter().map(line));
+    }
+    let list = cpus(list, pcpus);
+    found
+        .lines
+        .push(format!("taskset -cp {list} TID # or by hand: vCPU {first}'s thread, and so on"));
+}
+
+/// Most lines of pins of a VM that one line does not say.
+const MOST_PINS: usize = 4;
+
+/// A list of pCPUs as `taskset` takes it, of so many that there are; empty: all.
+fn cpus(list: &[u32], pcpus: u32) -> String {
+    if list.is_empty() {
+        return format!("0-{}", pcpus - 1);
+    }
+    let run = |run: &[u32]| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        one => one.iter().map(u32::to_string).collect(),
+    };
+    list.chunk_by(|a, b| a + 1 == *b).map(run).collect::<Vec<String>>().join(",")
+}
+
+/// Where the host's loads are, which are elsewhere in the plan without the policy.
+fn place_loads(plan: &Plan, base: Option<&Plan>, vm: &str, found: &mut Deployment) {
+    let was = |i: usize| base.and_then(|base| base.host_tasks.get(i)).map(|task| &task.cpus);
+    let tasks = plan.host_tasks.iter().enumerate();
+    let moved =
+        tasks.filter(|(i, task)| was(*i).map_or(!task.cpus.is_empty(), |w| *w != task.cpus));
+    let moved: Vec<&TaskPlan> = moved.map(|(_, task)| task).collect();
+    let Some(list) = moved.first().map(|task| cpus(&task.cpus, plan.host.sched.cpus())) else {
+        return;
+    };
+    let mut names: Vec<&str> = moved.iter().map(|task| task.label.as_str()).collect();
+    names.dedup();
+    let names =
+        if names.len() > MOST_LOADS { "the host's loads".to_owned() } else { names.join(", ") };
+    found.lines.extend([
+        format!("taskset -acp {list} PID # each process of {names}"),
+        format!(
+            "systemctl set-property --runtime system.slice AllowedCPUs={list} # or all services at once, and \
+             user.slice likewise"
+        ),
+        format!("virsh emulatorpin {} {list} # the VMM's other threads", quoted(vm)),
+    ]);
+}
+
+/// Most loads that a line names.
+const MOST_LOADS: usize = 6;
 
 /// How VMs are virtualised under it.
 fn virtualise(own: &Virt, before: &Virt, found: &mut Deployment) {
@@ -339,6 +418,57 @@ mod tests {
     }
 
     #[test]
+    fn pins_and_places_are_said_where_they_differ_from_the_baselines() {
+        let text = r#"
+name = "pins"
+title = "Pins"
+[host]
+pcpus = 12
+[[load]]
+name = "build"
+kind = "hog"
+count = 3
+[[load]]
+name = "bound"
+kind = "hog"
+cpus = "11"
+[[vm]]
+name = "big"
+vcpus = 6
+[[vm]]
+name = "web"
+vcpus = 2
+[policy.some]
+base = "vanilla"
+pin = "2-3"
+"#;
+        let scenario = Scenario::parse("pins", text, &[], &NoCaptures).unwrap();
+        let plans = ["vanilla", "isolated", "some"].map(str::to_owned);
+        let plans = scenario.plans(Some(&plans)).unwrap();
+        let lines = |plan: usize, base| deploy(&plans[plan], Some(&plans[base]), None).lines;
+        assert_eq!(
+            lines(1, 0)[..5],
+            [
+                "for n in $(seq 0 5); do virsh vcpupin big $n $n; done",
+                "taskset -cp 0 TID # or by hand: vCPU 0's thread, and so on",
+                "virsh vcpupin web 0 6",
+                "virsh vcpupin web 1 7",
+                "taskset -cp 6 TID # or by hand: vCPU 0's thread, and so on",
+            ]
+        );
+        let loads = &lines(1, 0)[5..];
+        assert_eq!(loads[0], "taskset -acp 8-11 PID # each process of build");
+        assert!(loads[1].contains(" AllowedCPUs=8-11 # "), "{loads:?}");
+        assert!(loads[2].starts_with("virsh emulatorpin VM 8-11"), "{loads:?}");
+        assert!(lines(1, 1).is_empty());
+        // Back to where all may be.
+        let back = lines(0, 2);
+        assert!(back.contains(&"virsh vcpupin web 1 0-11".to_owned()), "{back:?}");
+        let some = lines(2, 0);
+        assert!(some.contains(&"virsh vcpupin big 5 2-3".to_owned()), "{some:?}");
+    }
+
+    #[test]
     fn every_built_in_policy_has_lines_or_a_reason() {
         let all = builtin();
         assert_eq!(all.len(), POLICIES.len());
@@ -349,6 +479,8 @@ mod tests {
         let of = |name: &str| all.iter().find(|one| one.policy == name).unwrap();
         assert_eq!(of("wake-boost").lines, ["vcoop attach VM --policy wake-boost"]);
         assert!(of("static").lines.iter().any(|line| line.starts_with("chrt -r -p 8 TID")));
+        assert_eq!(of("pinned").lines[0], "virsh vcpupin VM 0 0");
+        assert!(of("isolated").lines[2].starts_with("taskset -acp 1 PID"));
         assert!(of("step").lines[0].starts_with("vcoop guest --governor step"));
         assert!(of("ratelimit-auto").simulation_only[0].contains("Xen"));
     }

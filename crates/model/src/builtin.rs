@@ -33,6 +33,7 @@ pub fn builtin_scenarios() -> &'static [Builtin] {
         "hv-timer",
         "hv-timer-boost",
         "exitless-timer",
+        "pinning",
         "isolated-cpu",
         "halt-polling",
         "ipi-80",

@@ -14,6 +14,7 @@ mod expand;
 mod host;
 mod keys;
 mod matrix;
+mod pinning;
 mod policies;
 mod powervm;
 mod resolve;
@@ -179,6 +180,9 @@ impl Scenario {
                 for vm in &mut plan.vms {
                     policy.virt.apply(&mut vm.virt);
                 }
+                policy.pinning.apply(name, &mut plan).map_err(|Unfit { message, help }| {
+                    Diagnostic::whole("--policy", message, Some(help))
+                })?;
                 if let HostSched::Credit1(credit1) = &mut plan.host.sched {
                     if let Some(patches) = cell.patches.get(name) {
                         credit1.patches = *patches;

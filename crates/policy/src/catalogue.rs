@@ -29,7 +29,7 @@ pub fn find(name: &str) -> Option<&'static Entry> {
 /// What governors need of a guest.
 const KEEPS_OFF: &str = "keeps off CPUs that a mask names (`cpu_preferred_mask`)";
 
-static LIST: [Entry; 10] = [
+static LIST: [Entry; 12] = [
     Entry {
         name: "vanilla",
         about: "do nothing: vCPU threads compete at their baseline",
@@ -64,6 +64,20 @@ static LIST: [Entry; 10] = [
             "an unpatched KVM handles most exits without telling user space: the request is read \
              at exits to user space and sampled by the injector, later than at every exit",
         ),
+    },
+    Entry {
+        name: "pinned",
+        about: "each vCPU on a pCPU of its own; the host's loads go where they like",
+        guest: "",
+        not_on_sim: None,
+        not_on_kvm: None,
+    },
+    Entry {
+        name: "isolated",
+        about: "pinned, and the host's loads off the vCPUs' pCPUs",
+        guest: "",
+        not_on_sim: None,
+        not_on_kvm: None,
     },
     Entry {
         name: "ratelimit-auto",

@@ -9,7 +9,8 @@ use vcoop_model::sweep::{Range, RangeKind};
 pub const TUNED: &str = "tuned";
 
 /// Policies that a search tries where the user names none.
-pub const BASES: [&str; 5] = ["vanilla", "static", "dynamic", "wake-boost", "ratelimit-auto"];
+pub const BASES: [&str; 7] =
+    ["vanilla", "static", "dynamic", "wake-boost", "pinned", "isolated", "ratelimit-auto"];
 
 /// What a search can vary besides policies: only where the scenario has it, or somebody asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,7 +95,7 @@ const BOOSTING: [&str; 2] = ["dynamic", "wake-boost"];
 const YES_NO: Choice = Choice::Words(&["true", "false"]);
 
 /// Policies of Linux hosts.
-const LINUX: [&str; 4] = ["vanilla", "static", "dynamic", "wake-boost"];
+const LINUX: [&str; 6] = ["vanilla", "static", "dynamic", "wake-boost", "pinned", "isolated"];
 
 /// Policies that take patches.
 const PATCHED: [&str; 2] = ["vanilla", "ratelimit-auto"];

@@ -173,7 +173,7 @@ impl<'a> Search<'a> {
         };
         let (mut bases, mut unfit) = (Vec::new(), Vec::new());
         for base in asked {
-            match bench.plan(&Setting::plain(&base).sets(), TUNED) {
+            match bench.plan(&[], &base) {
                 Ok(_) => bases.push(base),
                 // Named by the user, it must be right; of our own choice, it need not fit.
                 Err(why) if !goal.bases.is_empty() => return Err(why.into()),

@@ -8,7 +8,7 @@ use vcoop_sched::config::{LevelConfig, Policy};
 use vcoop_sched::{Attr, CpuId, CpuSet, Level, Refusal};
 
 use super::keys::ScenarioKeys;
-use super::policies::Policies;
+use super::policies::{Named, Policies};
 use super::workload::Workload;
 use crate::diagnostic::{Collector, Span};
 use crate::plan::{Plan, PolicyPlan, TaskPlan, TimelineAction};
@@ -48,12 +48,7 @@ pub(crate) fn check(
             let own = of(&vm.name).and_then(|keys| keys.means.as_ref());
             for (n, cpus) in vm.vcpu_cpus.iter().enumerate() {
                 let means = vm.vcpu_means.get(n).copied().flatten();
-                let policy = match means.unwrap_or(*general) {
-                    Means::Deadline { runtime_ns, deadline_ns, period_ns } => {
-                        Policy::Deadline { runtime_ns, deadline_ns, period_ns }
-                    }
-                    _ => continue,
-                };
+                let Some(policy) = reservation(means.unwrap_or(*general)) else { continue };
                 let span = means.and(own.map(|m| m.span));
                 let span = span.or(policies.deadlines.get(name).copied());
                 let span = span.unwrap_or(keys.compare.value.policy.span);
@@ -71,6 +66,36 @@ pub(crate) fn check(
             // Alone: who has left by then is not known here.
             without_vms.clone().reserve(policy, cpus, keys, errors);
         }
+    }
+}
+
+/// Checks loads, baselines of vCPUs and means for life where a policy has pinned and moved them.
+pub(crate) fn check_pinned(plan: &Plan, named: &Named, errors: &mut Collector<'_>) {
+    let (Some(level), Some(span)) = (plan.host.sched.linux(), named.pinning.span()) else { return };
+    let mut host = Domain { config: level, name: "host", level: None };
+    let loads = plan.host_tasks.iter().map(|task| (task.policy, &task.cpus));
+    let vcpus = plan.vms.iter().flat_map(|vm| {
+        let means = vm.vcpu_means.iter().map(|own| match (&named.plan, own) {
+            (PolicyPlan::Static { means }, own) => own.or(Some(*means)).and_then(reservation),
+            _ => None,
+        });
+        let policies = vm.vcpu_policy.iter().zip(means).map(|(base, means)| means.unwrap_or(*base));
+        policies.zip(&vm.vcpu_cpus)
+    });
+    for (policy, cpus) in loads.chain(vcpus) {
+        if !host.reserve(policy, cpus, span, errors) {
+            break;
+        }
+    }
+}
+
+/// A means as a reservation, if it is one.
+fn reservation(means: Means) -> Option<Policy> {
+    match means {
+        Means::Deadline { runtime_ns, deadline_ns, period_ns } => {
+            Some(Policy::Deadline { runtime_ns, deadline_ns, period_ns })
+        }
+        _ => None,
     }
 }
 

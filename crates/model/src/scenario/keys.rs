@@ -4,6 +4,7 @@
 //! from it.
 
 use super::credit1::{Credit1Keys, Dom0Pin, PresetKind};
+use super::pinning::{LoadCpus, Pin};
 use super::powervm::PowerVmKeys;
 use super::sched::SchedKeys;
 use super::storm::{StormKeys, ViewKeys};
@@ -255,8 +256,8 @@ table! {
 }
 
 table! {
-    /// A policy. A built-in one (`vanilla`, `static`, `dynamic`, `wake-boost`, `ratelimit-auto`)
-    /// keeps what is not given here; one of another name starts from its `base`.
+    /// A policy. A built-in one (`vanilla`, `static`, `dynamic`, `wake-boost`, `pinned`, `isolated`,
+    /// `ratelimit-auto`) keeps what is not given here; one of another name starts from its `base`.
     pub(crate) struct PolicyKeys {
         /// Policy this one starts from.
         base: Option<At<Prose>>,
@@ -316,6 +317,13 @@ table! {
         calm: Option<At<Int<0, 1_000_000>>>,
         /// ratelimit-auto: intervals in a row that must show the same before it counts.
         confirm: Option<At<Int<1, 100>>>,
+        /// Every policy: pCPUs that vCPUs may use under it, as `pin` of a VM: one list for all, or one each.
+        /// "own": a pCPU that no other vCPU is pinned to, the first of those left. VMs must have no `pin`
+        /// of their own.
+        pin: Option<At<OneOrEach<Pin>>>,
+        /// Every policy: pCPUs that the host's loads may use under it; "others": those that no vCPU is
+        /// pinned to. A load that has `cpus` stays there, as do a kernel's threads that are bound to a CPU.
+        load_cpus: Option<At<LoadCpus>>,
         /// Every policy: how VMs are virtualised under it, whatever they say themselves.
         virt: Flat<VirtKeys>,
     }

@@ -10,6 +10,7 @@ use vcoop_policy::config::{
 
 use super::credit1::policy_patches;
 use super::keys::PolicyKeys;
+use super::pinning::Pinning;
 use super::sched::ClassKind;
 use super::texts::SLICES;
 use super::virt::VirtKeys;
@@ -22,11 +23,13 @@ use crate::toml_read::units::{Time, show};
 /// The built-in policies and their parameters, in the format of scenario files.
 pub(crate) const BUILTIN: &str = include_str!("policies.toml");
 /// Names of the built-in policies, in the order lists show them.
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 12] = [
     "vanilla",
     "wake-boost",
     "dynamic",
     "static",
+    "pinned",
+    "isolated",
     "ratelimit-auto",
     "step",
     "proportional",
@@ -52,6 +55,8 @@ pub(crate) struct Named {
     pub(crate) plan: PolicyPlan,
     /// How VMs are virtualised under it, as far as it says so.
     pub(crate) virt: VirtKeys,
+    /// Where vCPUs and loads are under it, as far as it says so.
+    pub(crate) pinning: Pinning,
 }
 
 /// Every policy of a scenario by name: built-in ones and the user's own.
@@ -70,10 +75,11 @@ pub(crate) struct Policies {
 }
 
 impl Policies {
-    /// Resolves every policy there is; `builtin` is the parsed [`BUILTIN`].
+    /// Resolves every policy there is, for a host with so many pCPUs; `builtin` is the parsed [`BUILTIN`].
     pub(crate) fn resolve(
         user: &Keyed<PolicyKeys>,
         builtin: &Keyed<PolicyKeys>,
+        pcpus: u32,
         errors: &mut Collector<'_>,
     ) -> Self {
         let mut all = Self::default();
@@ -106,7 +112,9 @@ impl Policies {
                 all.patches.insert(name.value.clone(), patches);
             }
             if let Some(plan) = plan(&kind, &keys, name.span, errors) {
-                all.plans.insert(name.value.clone(), Named { plan, virt: keys.virt.0 });
+                let pinning = Pinning::of(&keys);
+                pinning.check(pcpus, errors);
+                all.plans.insert(name.value.clone(), Named { plan, virt: keys.virt.0, pinning });
             }
         }
         all
@@ -114,10 +122,13 @@ impl Policies {
 
     /// Why a policy cannot run on this host, and what can; `None` if it can, or is not there.
     pub(crate) fn unfit(&self, name: &str, class: ClassKind) -> Option<Unfit> {
-        let Named { plan, virt } = self.plans.get(name)?;
+        let Named { plan, virt, pinning } = self.plans.get(name)?;
         let governs = virt.govern.0.governor.is_some();
         let boosts = !matches!(plan, PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_));
         let credit1 = class == ClassKind::Credit1;
+        if let Some(unfit) = pinning.unfit(name, class) {
+            return Some(unfit);
+        }
         let (message, help) = if class == ClassKind::PowerVm && boosts {
             let help = "under class = \"powervm\" there are vanilla and the governors";
             (format!("`{name}` boosts Linux threads: there are none"), help)
@@ -229,6 +240,8 @@ macro_rules! each_key {
             pressed: false, false, false, true, false;
             calm: false, false, false, true, false;
             confirm: false, false, false, true, false;
+            pin: true, true, true, true, true;
+            load_cpus: true, true, true, true, true;
         }
     };
 }

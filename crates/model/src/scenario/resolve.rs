@@ -131,7 +131,7 @@ pub(crate) fn resolve(
         let help = "add [[vm]] with [[vm.task]], or [[load]]";
         errors.error_help(keys.name.span, "there is nothing to run", help);
     }
-    let mut policies = Policies::resolve(&keys.policy, outside.builtin_policies, errors);
+    let mut policies = Policies::resolve(&keys.policy, outside.builtin_policies, cpus, errors);
     if !facts.slices {
         policies.slices.iter().for_each(|span| refuse_slice(*span, "host", errors));
     }
@@ -197,10 +197,27 @@ pub(crate) fn resolve(
     };
     if plan.housekeeping().is_none() {
         let of_vms = keys.vm.iter().map(|vm| &vm.virt.0);
-        let of_policies = policies.plans.values().map(|named| &named.virt);
+        // A policy that pins may make room for one.
+        let keeps = |(name, named): &(&String, &Named)| {
+            let mut own = plan.clone();
+            named.pinning.apply(name, &mut own).is_err() || own.housekeeping().is_some()
+        };
+        let of_policies = policies.plans.iter().filter(|(_, named)| virt::is_posted(&named.virt));
+        let of_policies = of_policies.filter(|named| !keeps(named));
+        let of_policies = of_policies.map(|(_, named)| &named.virt);
         virt::refuse_posted(of_vms.chain(of_policies), errors);
     }
     deadline::check(keys, &plan, &policies, &compared, errors);
+    for name in &keys.compare.value.policy.value {
+        let Some(named) = policies.plans.get(&name.value.0) else { continue };
+        if named.pinning.span().is_some() {
+            let mut own = plan.clone();
+            match named.pinning.apply(&name.value.0, &mut own) {
+                Ok(()) => deadline::check_pinned(&own, named, errors),
+                Err(Unfit { message, help }) => errors.error_help(name.span, message, help),
+            }
+        }
+    }
     plan.views = storm::views(keys, &plan, errors);
     let Policies { plans: policies, patches, .. } = policies;
     Some(Resolved { plan, policies, patches, unfit, compared, baseline })

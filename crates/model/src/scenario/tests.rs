@@ -2,6 +2,7 @@ mod builtins;
 mod credit1;
 mod govern;
 mod overrides;
+mod pinning;
 mod plans;
 mod powervm;
 mod refusals;

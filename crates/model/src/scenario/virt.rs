@@ -343,13 +343,17 @@ pub(crate) fn check_policies<'p>(
     }
 }
 
+/// Whether a housekeeping CPU posts the timers.
+pub(crate) fn is_posted(keys: &VirtKeys) -> bool {
+    keys.timer.0.timer.as_ref().is_some_and(|timer| timer.value == TimerKind::Posted)
+}
+
 /// Refuses timers that a housekeeping CPU posts, on a host that has none.
 pub(crate) fn refuse_posted<'k>(
     all: impl Iterator<Item = &'k VirtKeys>,
     errors: &mut Collector<'_>,
 ) {
-    let timers = all.filter_map(|keys| keys.timer.0.timer.as_ref());
-    for timer in timers.filter(|timer| timer.value == TimerKind::Posted) {
+    for timer in all.filter(|keys| is_posted(keys)).filter_map(|keys| keys.timer.0.timer.as_ref()) {
         let message = "no pCPU is kept for housekeeping, which would fire these timers";
         errors.error_help(timer.span, message, "pin vCPUs so that one pCPU has none");
     }

@@ -1,0 +1,203 @@
+//! Policies that pin vCPUs, and that keep the host's loads off the vCPUs' pCPUs.
+
+use std::collections::BTreeSet;
+
+use super::keys::PolicyKeys;
+use super::policies::Unfit;
+use super::sched::ClassKind;
+use crate::diagnostic::{Collector, Span};
+use crate::plan::{Plan, VmPlan};
+use crate::toml_read::units::CpuList;
+use crate::toml_read::value::OneOrEach;
+use crate::toml_read::{At, Text};
+
+/// Where a policy pins a vCPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Pin {
+    /// To a pCPU that no other vCPU is pinned to.
+    Own,
+    /// To one of these; empty: to none.
+    To(Vec<u32>),
+}
+
+impl Text for Pin {
+    const WHAT: &'static str = "a CPU list like \"0\", \"0,2-5\" or \"all\", or \"own\"";
+    const PATTERN: &'static str = r"^\s*(own|all|[0-9]+(-[0-9]+)?(\s*,\s*[0-9]+(-[0-9]+)?)*)\s*$";
+    const INTEGERS: bool = true;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "own" => Ok(Self::Own),
+            list => CpuList::parse(list).map(|cpus| Self::To(cpus.0)),
+        }
+    }
+}
+
+/// Where a policy has the host's loads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LoadCpus {
+    /// On the pCPUs that no vCPU is pinned to.
+    Others,
+    /// On these; empty: on all.
+    On(Vec<u32>),
+}
+
+impl Text for LoadCpus {
+    const WHAT: &'static str = "a CPU list like \"0\", \"0,2-5\" or \"all\", or \"others\"";
+    const PATTERN: &'static str =
+        r"^\s*(others|all|[0-9]+(-[0-9]+)?(\s*,\s*[0-9]+(-[0-9]+)?)*)\s*$";
+    const INTEGERS: bool = true;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "others" => Ok(Self::Others),
+            list => CpuList::parse(list).map(|cpus| Self::On(cpus.0)),
+        }
+    }
+}
+
+/// What a policy says of places. By default nothing: vCPUs and loads stay where the scenario has them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pinning {
+    pin: Option<At<OneOrEach<Pin>>>,
+    load_cpus: Option<At<LoadCpus>>,
+}
+
+impl Pinning {
+    /// Of a policy's keys.
+    pub(crate) fn of(keys: &PolicyKeys) -> Self {
+        Self { pin: keys.pin.clone(), load_cpus: keys.load_cpus.clone() }
+    }
+
+    /// Where it is written; `None`: nowhere.
+    pub(crate) fn span(&self) -> Option<Span> {
+        let loads = self.load_cpus.as_ref().map(|key| key.span);
+        self.pin.as_ref().map(|key| key.span).or(loads)
+    }
+
+    /// Refuses pCPUs that a host with so many does not have.
+    pub(crate) fn check(&self, pcpus: u32, errors: &mut Collector<'_>) {
+        let mut one = |list: &[u32], span: Span| {
+            if let Some(cpu) = list.iter().find(|cpu| **cpu >= pcpus) {
+                let help = format!("pCPUs go from 0 to {}", pcpus - 1);
+                errors.error_help(span, format!("there is no pCPU {cpu}"), help);
+            }
+        };
+        match &self.pin {
+            Some(At { value: OneOrEach::One(Pin::To(list)), span }) => one(list, *span),
+            Some(At { value: OneOrEach::Each(pins), .. }) => {
+                for At { value, span } in pins {
+                    if let Pin::To(list) = value {
+                        one(list, *span);
+                    }
+                }
+            }
+            _ => {}
+        }
+        if let Some(At { value: LoadCpus::On(list), span }) = &self.load_cpus {
+            one(list, *span);
+        }
+    }
+
+    /// Why the policy `name` cannot have it on a host of this class.
+    pub(crate) fn unfit(&self, name: &str, class: ClassKind) -> Option<Unfit> {
+        let (message, help) = match class {
+            ClassKind::PowerVm if self.span().is_some() => (
+                format!("`{name}` pins vCPUs: a shared pool pins nobody"),
+                "whoever is next gets whatever core is free",
+            ),
+            ClassKind::Credit1 if self.load_cpus.is_some() => (
+                format!("`{name}` moves the host's loads: Xen has no threads of its own"),
+                "take `load_cpus` out; `pin` can stay",
+            ),
+            _ => return None,
+        };
+        Some(Unfit { message, help: help.to_owned() })
+    }
+
+    /// Pins the vCPUs of a plan and moves its loads, as the policy `name` says.
+    pub(crate) fn apply(&self, name: &str, plan: &mut Plan) -> Result<(), Unfit> {
+        let pcpus = plan.host.sched.cpus();
+        if let Some(pin) = &self.pin {
+            let pinned = pinned(name, &pin.value, &plan.vms, pcpus)?;
+            for (vm, cpus) in plan.vms.iter_mut().zip(pinned) {
+                vm.vcpu_cpus = cpus;
+            }
+        }
+        let cpus = match self.load_cpus.as_ref().map(|key| &key.value) {
+            None => return Ok(()),
+            Some(LoadCpus::On(list)) => list.clone(),
+            Some(LoadCpus::Others) => {
+                let of_vcpus = |cpu: &u32| {
+                    plan.vms.iter().flat_map(|vm| &vm.vcpu_cpus).any(|list| list.contains(cpu))
+                };
+                (0..pcpus).filter(|cpu| !of_vcpus(cpu)).collect()
+            }
+        };
+        // An empty list would be all pCPUs.
+        let none = cpus.is_empty()
+            && self.load_cpus.as_ref().is_some_and(|key| key.value == LoadCpus::Others);
+        for load in plan.host_tasks.iter_mut().filter(|load| load.cpus.is_empty()) {
+            if none {
+                let message = format!(
+                    "`{name}` leaves the host's loads no pCPU: vCPUs are pinned to all {pcpus}"
+                );
+                let help = "a policy without `load_cpus`, as `pinned` is, or more pCPUs than vCPUs";
+                return Err(Unfit { message, help: help.to_owned() });
+            }
+            load.cpus.clone_from(&cpus);
+        }
+        Ok(())
+    }
+}
+
+/// pCPUs of each vCPU of each VM.
+fn pinned(
+    name: &str,
+    pin: &OneOrEach<Pin>,
+    vms: &[VmPlan],
+    pcpus: u32,
+) -> Result<Vec<Vec<Vec<u32>>>, Unfit> {
+    let unfit = |message: String, help: &str| Unfit { message, help: help.to_owned() };
+    for vm in vms {
+        let (label, vcpus) = (&vm.label, vm.vcpu_cpus.len());
+        if vm.vcpu_cpus.iter().any(|list| !list.is_empty()) {
+            let message = format!("`{name}` pins vCPUs, and VM `{label}` has pins of its own");
+            return Err(unfit(message, "take `pin` of the VM out, and give it to a policy"));
+        }
+        if let OneOrEach::Each(pins) = pin
+            && pins.len() != vcpus
+        {
+            let message =
+                format!("`{name}` has {} pins, and VM `{label}` has {vcpus} vCPUs", pins.len());
+            return Err(unfit(message, "one list for each vCPU, or one for all"));
+        }
+    }
+    let of = |vcpu: usize| match pin {
+        OneOrEach::One(pin) => pin,
+        OneOrEach::Each(pins) => &pins[vcpu].value,
+    };
+    let all = || vms.iter().flat_map(|vm| (0..vm.vcpu_cpus.len()).map(of));
+    let taken: BTreeSet<u32> = all()
+        .filter_map(|pin| match pin {
+            Pin::To(list) => Some(list),
+            Pin::Own => None,
+        })
+        .flatten()
+        .copied()
+        .collect();
+    let own = all().filter(|pin| **pin == Pin::Own).count();
+    let mut free = (0..pcpus).filter(|cpu| !taken.contains(cpu));
+    let left = free.clone().count();
+    if own > left {
+        let pcpus = if left == 1 { "pCPU" } else { "pCPUs" };
+        let message =
+            format!("`{name}` gives each vCPU a pCPU of its own: {own} vCPUs, and {left} {pcpus}");
+        return Err(unfit(message, "fewer vCPUs, or `pin` with lists that share pCPUs"));
+    }
+    let mut one = |vcpu| match of(vcpu) {
+        Pin::To(list) => list.clone(),
+        Pin::Own => free.next().into_iter().collect(),
+    };
+    Ok(vms.iter().map(|vm| (0..vm.vcpu_cpus.len()).map(&mut one).collect()).collect())
+}
