@@ -173,25 +173,33 @@ impl Asked {
         }
         let seconds = plan.duration_ns as f64 / 1e9;
         let tables = scene.tables(&self.stem, here.cpus(), &|cpu| here.number_of(cpu));
-        let text = format!(
-            "# Written by vcoop observe: this host, {vm}, and the load beside it, for {seconds:.1} s.\n\
+        let text = |policies: &[&str]| {
+            let policies = policies.iter().map(|policy| format!("{policy:?}"));
+            let policies = policies.collect::<Vec<_>>().join(", ");
+            format!(
+                "# Written by vcoop observe: this host, {vm}, and the load beside it, for {seconds:.1} s.\n\
              name = {vm:?}\ntitle = \"{vm}, as it ran, under other policies\"\n\
              duration = \"{}ms\"\nrepeats = 5\n\
              assumptions = [\n\
              \x20   \"Costs are those of the profile; host.profile = FILE takes this host's, of vcoop calibrate\",\n\
              \x20   \"A sleep stays as long as it was, whatever ended it\",\n\
              \x20   \"Control groups and sessions (sched_autogroup) do not count\",\n\
-             ]\n\n[compare]\npolicy = [\"vanilla\", \"wake-boost\", \"static\"]\n\n{}\n{tables}",
-            (plan.duration_ns / 1_000_000).max(1),
-            here.table().replacen("[host]\n", &format!("[host]\n{}", self.profile), 1),
-        );
-        std::fs::write(&self.file, &text).map_err(|e| failed(&self.file, &e))?;
+             ]\n\n[compare]\npolicy = [{policies}]\n\n{}\n{tables}",
+                (plan.duration_ns / 1_000_000).max(1),
+                here.table().replacen("[host]\n", &format!("[host]\n{}", self.profile), 1),
+            )
+        };
         let file = self.file.display().to_string();
-        // What was written can be run.
-        Scenario::parse(&file, &text, &[], &Loader::default()).map_err(|found| {
-            let wrong = "what was written is no scenario; please report it";
+        // What is written can be run.
+        let parsed = Scenario::parse(&file, &text(&ASKED[..1]), &[], &Loader::default());
+        let scenario = parsed.map_err(|found| {
+            let wrong = "what was observed is no scenario; please report it";
             Failure::run(format!("{file}: {wrong}\n{found}"))
         })?;
+        // A VM that is pinned, or has more vCPUs than the host has CPUs, is not pinned otherwise.
+        let can_be = |policy: &&str| scenario.plans(Some(&[(*policy).to_owned()])).is_ok();
+        let policies: Vec<&str> = ASKED.into_iter().filter(can_be).collect();
+        std::fs::write(&self.file, text(&policies)).map_err(|e| failed(&self.file, &e))?;
         let (n, file) = (captures.len(), quoted(&file));
         Ok(format!("vcoop: wrote {file} and {n} captures; vcoop run {file} says what would help"))
     }
@@ -203,6 +211,9 @@ fn length(text: &str) -> Result<Ns, Failure> {
         ns => Ok(ns),
     }
 }
+
+/// Policies that a scenario of an observed VM compares, of those that its guest need not help with.
+const ASKED: [&str; 5] = ["vanilla", "wake-boost", "static", "pinned", "isolated"];
 
 /// The VM as a scenario and its plan, under the policy in force.
 fn plan(vm: &Vm, subject: &Subject, length: Ns) -> Result<(String, Plan), Failure> {

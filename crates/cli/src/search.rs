@@ -5,13 +5,15 @@ use std::io::{self, IsTerminal, Write};
 use serde::Serialize;
 use serde_json::{Value, json};
 use vcoop_capture::Loader;
+use vcoop_experiment::deploy::{Deployment, deploy};
 use vcoop_experiment::result::Document;
 use vcoop_model::diagnostic::Diagnostic;
 use vcoop_model::scenario::Set;
+use vcoop_report::render_deployment;
 use vcoop_sweep::capacity::{Capacity, Knob, Tried, capacity};
 use vcoop_sweep::ratio::{reach, size};
 use vcoop_sweep::slo::{Quantity, Slo, quantities};
-use vcoop_sweep::space::Parts;
+use vcoop_sweep::space::{Parts, TUNED};
 use vcoop_sweep::trial::{BASELINE, Bench, Objective, Score, SearchError};
 use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
 
@@ -109,10 +111,18 @@ pub(crate) fn run_tune(args: &TuneArgs) -> Result<(), Failure> {
             note(&format!("{policy} was left out: {why}"));
         }
     }
+    let apply = match &found.best {
+        Some(best) => {
+            let tuned = bench.plan(&best.tried.setting.sets(), TUNED).map_err(refuse)?;
+            let base = bench.plan(&[], BASELINE).map_err(refuse)?;
+            Some(deploy(&tuned, Some(&base), None))
+        }
+        None => None,
+    };
     print(&if args.search.json {
-        tuned_json(&goal, &found, &look)?
+        tuned_json(&goal, &found, &look, apply.as_ref())?
     } else {
-        tuned_words(&goal, &found, &look)
+        tuned_words(&goal, &found, &look, apply.as_ref())
     })
 }
 
@@ -166,7 +176,7 @@ fn sure(confirmed: &Confirmed) -> String {
     )
 }
 
-fn tuned_words(goal: &Goal, found: &Tuned, look: &Document) -> String {
+fn tuned_words(goal: &Goal, found: &Tuned, look: &Document, apply: Option<&Deployment>) -> String {
     let limits: Vec<&str> = goal.slos.iter().map(|slo| slo.text.as_str()).collect();
     let style = style();
     let limits = limits.join(" and ");
@@ -178,6 +188,9 @@ fn tuned_words(goal: &Goal, found: &Tuned, look: &Document) -> String {
             text += &style.wrap(&format!("Recommended: {}", best.tried.setting.words()), 2);
             text += "\n";
             text += &best.tried.setting.toml();
+            if let Some(one) = apply {
+                text += &render_deployment(one, style);
+            }
         }
         None => {
             let nearest = first.tried.setting.words();
@@ -244,7 +257,12 @@ fn score_json(slos: &[Slo], cost: Option<&Objective>, score: &Score) -> Value {
     all
 }
 
-fn tuned_json(goal: &Goal, found: &Tuned, look: &Document) -> Result<String, Failure> {
+fn tuned_json(
+    goal: &Goal,
+    found: &Tuned,
+    look: &Document,
+    apply: Option<&Deployment>,
+) -> Result<String, Failure> {
     let score = |s: &Score| score_json(&goal.slos, Some(&goal.cost), s);
     let setting = |s: &vcoop_sweep::space::Setting| json!({ "base": s.base, "keys": s.keys });
     let confirmed = |c: &Confirmed| {
@@ -266,6 +284,7 @@ fn tuned_json(goal: &Goal, found: &Tuned, look: &Document) -> Result<String, Fai
         "limits": look.limits,
         "hosts": look.hosts,
         "met": found.best.is_some(),
+        "deployment": apply,
         "confirmed": found.confirmed.iter().map(confirmed).collect::<Vec<_>>(),
         "contributions": parts.collect::<Vec<_>>(),
         "front": found.front.iter()

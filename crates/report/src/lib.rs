@@ -33,7 +33,7 @@ pub use html::{
 pub use metrics::open_metrics;
 pub use reproduce::render_reproduction;
 pub use style::{Style, WIDTH};
-pub use text::render;
+pub use text::{render, render_deployment};
 pub use validate::render_validation;
 
 /// Slices of the measured time that a report shows.

@@ -93,6 +93,22 @@ test!("qemu", a_scenario_of_a_guest_says_how_long_it_waits, || -> Outcome {
         let ratio = waits[1] / waits[0];
         if (0.25..4.0).contains(&ratio) && hogs > 0.5 { Ok(()) } else { Err(told.into()) }
     });
+    // It answers what would help, at this host's costs, too.
+    let costs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/epyc-pvm.toml");
+    let limit = "asked.vcpu0.wait.p99 < 500us";
+    let args =
+        ["--calibration", costs, "--trials", "8", "--confirm", "2", "--repeats", "2", "--json"];
+    let output = vcoop(&[&["tune", file, "--slo", limit], &args[..]].concat());
+    if outcome.is_ok() {
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{error}");
+        let tuned: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(!tuned["confirmed"].as_array().unwrap().is_empty(), "{tuned}");
+        assert!(
+            error.contains("pinned was left out: `pinned` pins vCPUs, and VM `asked` has"),
+            "{error}"
+        );
+    }
     // Where real vCPUs are there, the real host is left alone all the same.
     let output = vcoop(&["run", file, "--backend", "kvm"]);
     assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stdout));
