@@ -317,6 +317,7 @@ impl Word for CsState {
         }
     }
 
+    #[inline]
     fn to_word(self) -> u64 {
         u64::from(self.nmi)
             | u64::from(self.hardirq) << 8

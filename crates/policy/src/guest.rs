@@ -97,15 +97,15 @@ impl HostView {
     }
 }
 
-/// Words to store, in this order. `None`: unchanged.
+/// Words to store, as the area holds them, in this order. `None`: unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stores {
-    /// The intent word.
-    pub intent: Option<Intent>,
-    /// The critical-section word.
-    pub cs: Option<CsState>,
-    /// The request word.
-    pub request: Option<BoostRequest>,
+    /// The intent word: an [`Intent`].
+    pub intent: Option<u64>,
+    /// The critical-section word: a [`CsState`].
+    pub cs: Option<u64>,
+    /// The request word: a [`BoostRequest`].
+    pub request: Option<u64>,
     /// The ack word; last, because it says that the words above cover the ticket.
     pub ack: Option<u64>,
 }
@@ -114,13 +114,13 @@ impl Stores {
     /// Stores the words. Release pairs with the acquire loads of [`GuestArea::read`].
     pub fn write(&self, area: &GuestArea) {
         if let Some(intent) = self.intent {
-            area.intent.store(intent.to_word(), Ordering::Release);
+            area.intent.store(intent, Ordering::Release);
         }
         if let Some(cs) = self.cs {
-            area.cs.store(cs.to_word(), Ordering::Release);
+            area.cs.store(cs, Ordering::Release);
         }
         if let Some(request) = self.request {
-            area.request.store(request.to_word(), Ordering::Release);
+            area.request.store(request, Ordering::Release);
         }
         if let Some(ack) = self.ack {
             area.ack.store(ack, Ordering::Release);
@@ -150,6 +150,8 @@ pub struct End {
 #[derive(Clone, Debug, Default)]
 pub struct GuestHalf {
     intent: Intent,
+    /// The same, encoded. invariant: set with it.
+    intent_word: u64,
     cs: CsState,
     softirq_owed: bool,
     resched_owed: bool,
@@ -166,11 +168,11 @@ pub struct GuestHalf {
     expecting: bool,
 }
 
-/// The words in the page.
+/// The words in the page. Encoded: they are compared at every event.
 #[derive(Clone, Copy, Debug)]
 struct Published {
-    intent: Intent,
-    cs: CsState,
+    intent: u64,
+    cs: u64,
     request: BoostRequest,
     ack: u64,
 }
@@ -195,7 +197,8 @@ impl GuestHalf {
             self.published = None;
             return Step::default();
         }
-        let stores = self.publish(if self.is_urgent() {
+        let urgent = self.is_urgent();
+        let stores = self.publish(if urgent {
             BoostRequest::Boost
         } else {
             match self.published {
@@ -204,15 +207,15 @@ impl GuestHalf {
                 _ => BoostRequest::None,
             }
         });
-        self.unchecked |= self.is_urgent();
-        let check = self.is_quiet() && (self.unchecked || host.status == Status::Boosted);
+        self.unchecked |= urgent;
+        let check = self.is_quiet(urgent) && (self.unchecked || host.status == Status::Boosted);
         Step { stores, check }
     }
 
     /// The host as it is after the fence. Without a preceding [`Step::check`] it does nothing wrong,
     /// but misses the boost that the fence is for.
     pub fn check(&mut self, host: HostView) -> End {
-        if !self.is_quiet() {
+        if !self.is_quiet(self.is_urgent()) {
             return End::default();
         }
         self.unchecked = false;
@@ -267,22 +270,27 @@ impl GuestHalf {
             GuestEvent::PreemptOn => self.cs.preempt_off = false,
             GuestEvent::TaskSwitch { next, pending } => {
                 self.resched_owed = false;
-                self.intent = Intent { running: next, pending, idle: false };
+                self.intends(Intent { running: next, pending, idle: false });
             }
             GuestEvent::RtEnqueued(task) => {
                 let task = task.canonical();
                 let weaker = |p: TaskIntent| p.urgency() < task.urgency();
                 if self.intent.pending.is_none_or(weaker) {
-                    self.intent.pending = Some(task);
+                    self.intends(Intent { pending: Some(task), ..self.intent });
                 }
             }
             GuestEvent::IdleEnter => {
                 self.resched_owed = false;
-                self.intent = Intent { running: TaskIntent::default(), pending: None, idle: true };
+                self.intends(Intent { idle: true, ..Intent::default() });
             }
             GuestEvent::NeedResched => self.resched_owed = true,
             GuestEvent::UserReturn => self.resched_owed = false,
         }
+    }
+
+    fn intends(&mut self, intent: Intent) {
+        self.intent = intent;
+        self.intent_word = intent.to_word();
     }
 
     /// Interrupts count as handled when the outermost one ends: an inner one read a ticket that may
@@ -299,18 +307,19 @@ impl GuestHalf {
     }
 
     /// Whether a boost has nobody who needs it.
-    fn is_quiet(&self) -> bool {
-        !self.is_urgent() && !self.cs.preempt_off && !self.intent.idle && !self.expecting
+    fn is_quiet(&self, urgent: bool) -> bool {
+        !urgent && !self.cs.preempt_off && !self.intent.idle && !self.expecting
     }
 
     /// What must be stored for the page to show the state, with this request.
     fn publish(&mut self, request: BoostRequest) -> Stores {
-        let now = Published { intent: self.intent, cs: self.cs, request, ack: self.handled };
+        let (intent, cs) = (self.intent_word, self.cs.to_word());
+        let now = Published { intent, cs, request, ack: self.handled };
         let old = self.published.replace(now);
         Stores {
-            intent: old.is_none_or(|o| o.intent != now.intent).then_some(now.intent),
-            cs: old.is_none_or(|o| o.cs != now.cs).then_some(now.cs),
-            request: old.is_none_or(|o| o.request != now.request).then_some(now.request),
+            intent: old.is_none_or(|o| o.intent != now.intent).then_some(intent),
+            cs: old.is_none_or(|o| o.cs != now.cs).then_some(cs),
+            request: old.is_none_or(|o| o.request != now.request).then_some(request.to_word()),
             ack: old.is_none_or(|o| o.ack != now.ack).then_some(now.ack),
         }
     }
@@ -357,12 +366,13 @@ mod tests {
     fn boosted_interrupt_ends_in_one_notification() {
         let mut g = busy();
         let s = g.on(E::IrqEnter, BOOSTED);
-        assert_eq!(s.stores.request, Some(BoostRequest::Boost));
+        assert_eq!(s.stores.request, Some(BoostRequest::Boost.to_word()));
         assert_eq!((s.stores.ack, s.check), (None, false));
         let s = g.on(E::IrqExit { softirq_pending: false }, BOOSTED);
         assert_eq!((s.stores.ack, s.check), (Some(7), true));
         let end = g.check(BOOSTED);
-        assert_eq!((end.stores.request, end.notify), (Some(BoostRequest::Unboost), true));
+        assert_eq!(end.stores.request, Some(BoostRequest::Unboost.to_word()));
+        assert!(end.notify);
         // Nothing new to say: no store, no fence, no exit.
         assert_eq!(g.on(E::UserReturn, NORMAL), super::Step::default());
     }
@@ -427,9 +437,12 @@ mod tests {
     #[test]
     fn sections_are_numbered() {
         let mut g = busy();
-        let first = g.on(E::PreemptOff, NORMAL).stores.cs.unwrap();
-        g.on(E::PreemptOn, NORMAL);
-        let second = g.on(E::PreemptOff, NORMAL).stores.cs.unwrap();
+        let mut section = || {
+            let cs = g.on(E::PreemptOff, NORMAL).stores.cs.unwrap();
+            g.on(E::PreemptOn, NORMAL);
+            CsState::from_word(cs)
+        };
+        let (first, second) = (section(), section());
         assert!(first.preempt_off && second.preempt_off && first.section != second.section);
     }
 
@@ -450,9 +463,9 @@ mod tests {
         assert_eq!(g.on(E::IrqEnter, off), super::Step::default());
         // Enabled in the middle of the interrupt: everything is published, urgency included.
         let s = g.on(E::SoftirqEnter, NORMAL);
-        let cs = s.stores.cs.unwrap();
+        let cs = CsState::from_word(s.stores.cs.unwrap());
         assert_eq!((cs.hardirq, cs.softirq), (1, 1));
-        assert_eq!(s.stores.request, Some(BoostRequest::Boost));
+        assert_eq!(s.stores.request, Some(BoostRequest::Boost.to_word()));
         assert!(s.stores.intent.is_some() && s.stores.ack.is_some());
     }
 

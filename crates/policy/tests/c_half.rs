@@ -118,9 +118,9 @@ fn made(stores: Stores, flags: u64) -> Made {
             made[index] = word;
         }
     };
-    put(1, INTENT, stores.intent.map(Word::to_word));
-    put(2, CS, stores.cs.map(Word::to_word));
-    put(3, REQUEST, stores.request.map(Word::to_word));
+    put(1, INTENT, stores.intent);
+    put(2, CS, stores.cs);
+    put(3, REQUEST, stores.request);
     put(4, ACK, stores.ack);
     made
 }

@@ -93,9 +93,9 @@ impl Pair {
 
     fn publish(&mut self, stores: Stores) {
         let words = [
-            (INTENT, stores.intent.map(Word::to_word)),
-            (CS, stores.cs.map(Word::to_word)),
-            (REQUEST, stores.request.map(Word::to_word)),
+            (INTENT, stores.intent),
+            (CS, stores.cs),
+            (REQUEST, stores.request),
             (ACK, stores.ack),
         ];
         for (i, (offset, word)) in words.into_iter().enumerate() {

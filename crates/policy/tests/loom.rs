@@ -67,13 +67,13 @@ impl Page {
     /// As `Stores::write`: the ack last.
     fn store(&self, stores: Stores) {
         if let Some(intent) = stores.intent {
-            self.intent.store(intent.to_word(), Ordering::Release);
+            self.intent.store(intent, Ordering::Release);
         }
         if let Some(cs) = stores.cs {
-            self.cs.store(cs.to_word(), Ordering::Release);
+            self.cs.store(cs, Ordering::Release);
         }
         if let Some(request) = stores.request {
-            self.request.store(request.to_word(), Ordering::Release);
+            self.request.store(request, Ordering::Release);
         }
         if let Some(ack) = stores.ack {
             self.ack.store(ack, Ordering::Release);

@@ -157,9 +157,9 @@ impl World {
 
     fn store(&mut self, stores: Stores) {
         let words = [
-            (INTENT, stores.intent.map(Word::to_word)),
-            (CS, stores.cs.map(Word::to_word)),
-            (REQUEST, stores.request.map(Word::to_word)),
+            (INTENT, stores.intent),
+            (CS, stores.cs),
+            (REQUEST, stores.request),
             (ACK, stores.ack),
         ];
         self.guest_buf.extend(words.into_iter().filter_map(|(at, v)| Some((at, v?))));

@@ -8,7 +8,7 @@ pub(crate) mod page_checks;
 pub(crate) mod preferred;
 
 use vcoop_abi::conformance::{Limits, Report, Watch, What};
-use vcoop_abi::{BoostRequest, GuestWords, Status};
+use vcoop_abi::{BoostRequest, CsState, GuestWords, Intent, Status, Word};
 use vcoop_model::plan::TimelineAction;
 use vcoop_model::profile::CostKey;
 use vcoop_policy::driver::{self, Port, SetError, VcpuDriver};
@@ -343,9 +343,12 @@ impl World<'_> {
         self.vcpus[v as usize].page.store(stores);
         if self.page_checks.is_on() {
             self.watch(v, |page, now| {
-                stores.intent.iter().for_each(|&intent| page.intent(now, intent));
-                stores.cs.iter().for_each(|&cs| page.cs(now, cs));
-                stores.request.iter().for_each(|&request| page.request(now, request));
+                stores.intent.iter().for_each(|&word| page.intent(now, Intent::from_word(word)));
+                stores.cs.iter().for_each(|&word| page.cs(now, CsState::from_word(word)));
+                stores
+                    .request
+                    .iter()
+                    .for_each(|&word| page.request(now, BoostRequest::from_word(word)));
                 stores.ack.iter().for_each(|&ack| page.ack(now, ack));
             });
         }

@@ -1,15 +1,16 @@
 //! The shared page of a vCPU.
 
-use vcoop_abi::{BoostRequest, Class, CsState, GuestWords, Intent, Status, TaskIntent};
+use vcoop_abi::{BoostRequest, Class, CsState, GuestWords, Status, TaskIntent, Word};
 use vcoop_policy::guest::{HostView, Stores};
 use vcoop_sched::config::Policy;
 
 /// The shared page of one vCPU, as both sides see it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Page {
-    intent: Intent,
-    cs: CsState,
-    request: BoostRequest,
+    /// What the guest has stored.
+    intent: u64,
+    cs: u64,
+    request: u64,
     ack: u64,
     status: Status,
     ticket: u64,
@@ -24,7 +25,7 @@ impl Page {
     /// time; half of them are small, so that they hit the defined values or just miss them.
     pub(crate) fn words(&mut self) -> GuestWords {
         if self.scribbled == 0 {
-            return GuestWords::new(self.intent, self.cs, self.request, self.ack);
+            return GuestWords::from_raw(self.intent, self.cs, self.request, self.ack);
         }
         let mut word = || {
             // xorshift64 (Marsaglia, 2003): never 0, and one word of state in a `Copy` page.
@@ -80,17 +81,15 @@ impl Page {
     /// A hostile kernel requests this.
     pub(crate) fn request(&mut self, request: BoostRequest) {
         self.rogue = true;
-        self.request = request;
+        self.request = request.to_word();
     }
 
     /// Asks for a boost, and claims to have begun another critical section.
     pub(crate) fn ask(&mut self, preempt_off: bool) {
         self.request(BoostRequest::Boost);
-        self.cs = CsState {
-            preempt_off,
-            section: self.cs.section.wrapping_add(u32::from(preempt_off)),
-            ..CsState::default()
-        };
+        let last = CsState::from_word(self.cs).section;
+        let section = last.wrapping_add(u32::from(preempt_off));
+        self.cs = CsState { preempt_off, section, ..CsState::default() }.to_word();
     }
 }
 
@@ -114,9 +113,10 @@ mod tests {
     #[test]
     fn what_one_side_stores_the_other_reads() {
         let mut page = Page::default();
-        page.store(&Stores { request: Some(BoostRequest::Boost), ..Stores::default() });
+        let boost = BoostRequest::Boost.to_word();
+        page.store(&Stores { request: Some(boost), ..Stores::default() });
         let words = page.words();
-        assert_eq!(words, GuestWords::new(page.intent, page.cs, BoostRequest::Boost, 0));
+        assert_eq!(words, GuestWords::from_raw(0, 0, boost, 0));
         assert_eq!(page.words(), words, "and the same twice");
         page.set_status(Status::Boosted);
         page.set_ticket(3);
