@@ -53,20 +53,25 @@ impl FairClass {
         i128::from(vruntime - self.rqs[r].min_vruntime) * i128::from(w) <= wv
     }
 
-    /// The slices asked for on the queue; none if nobody has one of its own.
-    fn own_slices(&self, r: usize) -> impl Iterator<Item = Ns> {
+    /// The slice of those asked for on the queue that `choose` prefers to all others.
+    #[inline]
+    fn slice_by(&self, r: usize, choose: impl Fn(Ns, Ns) -> Ns) -> Ns {
         let rq = &self.rqs[r];
-        let queued = if rq.customs > 0 { rq.heap.nodes() } else { &[] };
-        let curr = (rq.customs > 0 && rq.curr != NONE).then_some(rq.curr);
-        queued.iter().map(|n| n.se).chain(curr).map(|s| self.ses[s as usize].slice)
+        if rq.customs == 0 {
+            return self.base_slice;
+        }
+        let queued = rq.heap.nodes().iter().map(|n| n.se);
+        let curr = (rq.curr != NONE).then_some(rq.curr);
+        let slices = queued.chain(curr).map(|s| self.ses[s as usize].slice);
+        slices.reduce(choose).unwrap_or(self.base_slice)
     }
 
     pub(super) fn shortest_slice(&self, r: usize) -> Ns {
-        self.own_slices(r).min().unwrap_or(self.base_slice)
+        self.slice_by(r, Ns::min)
     }
 
     fn longest_slice(&self, r: usize) -> Ns {
-        self.own_slices(r).max().unwrap_or(self.base_slice)
+        self.slice_by(r, Ns::max)
     }
 
     /// Records the lag of an entity on the queue. It is bounded, so that no history lets an entity
