@@ -157,6 +157,7 @@ impl World<'_> {
     }
 
     /// It pays for a mechanism.
+    #[inline]
     pub(crate) fn pay_for(&mut self, key: CostKey) {
         let ns = self.costs.of(key);
         self.pay(ns);
