@@ -75,6 +75,7 @@ impl Actions {
     pub const CAPACITY: usize = 8;
 
     /// None.
+    #[inline]
     pub const fn new() -> Self {
         Self { list: [Action::CancelTimer; Self::CAPACITY], len: 0 }
     }
@@ -99,6 +100,7 @@ impl Default for Actions {
 impl Deref for Actions {
     type Target = [Action];
 
+    #[inline]
     fn deref(&self) -> &[Action] {
         &self.list[..self.len as usize]
     }
@@ -108,6 +110,7 @@ impl<'a> IntoIterator for &'a Actions {
     type Item = &'a Action;
     type IntoIter = core::slice::Iter<'a, Action>;
 
+    #[inline]
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
     }

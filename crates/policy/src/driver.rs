@@ -358,7 +358,8 @@ fn set<P: Port>(port: &mut P, policy: Policy) -> Result<bool, P::Error> {
 fn call<P: Port>(port: &mut P, event: Event, mut fires: bool) -> Result<(), P::Error> {
     let before = if port.is_watched() { Some(port.driver().policy.stats()) } else { None };
     let now = port.now();
-    let actions = port.with(|v, vm| v.policy.on(now, event, vm));
+    let mut actions = Actions::new();
+    port.with(|v, vm| v.policy.answer(now, event, vm, &mut actions));
     if let Some(before) = before {
         port.called(&before, &actions);
     }

@@ -153,54 +153,52 @@ impl Dynamic {
     }
 
     /// What happened at time `now`, and what to do about it.
-    pub fn on(&mut self, now: Ns, event: Event, vm: &mut VmShared) -> Actions {
-        let mut out = Actions::new();
+    pub(crate) fn answer(&mut self, now: Ns, event: Event, vm: &mut VmShared, out: &mut Actions) {
         self.control.settle(now, vm);
         match event {
-            Event::Enable => self.switch(now, vm, &mut out),
+            Event::Enable => self.switch(now, vm, out),
             Event::Attached(attached) => {
                 self.attached = attached;
                 self.control.awake();
-                self.switch(now, vm, &mut out);
+                self.switch(now, vm, out);
             }
             Event::Registered(registered) => {
                 self.registered = registered;
                 self.acked = self.ticket;
                 self.section = None;
-                self.switch(now, vm, &mut out);
+                self.switch(now, vm, out);
             }
-            Event::Baseline { outranks } => self.control.set_outranked(outranks, vm, &mut out),
-            Event::Refused => self.control.refused(vm, &mut out),
+            Event::Baseline { outranks } => self.control.set_outranked(outranks, vm, out),
+            Event::Refused => self.control.refused(vm, out),
             Event::Injected(_) if self.config.boost_on_injection => {
-                self.interrupted(now, vm, &mut out);
+                self.interrupted(now, vm, out);
             }
-            Event::Asked if self.config.boost_receiver => self.interrupted(now, vm, &mut out),
+            Event::Asked if self.config.boost_receiver => self.interrupted(now, vm, out),
             Event::Injected(_) | Event::Asked => {}
-            Event::Exit(words) => self.look(now, &words, Vcpu::Out, vm, &mut out),
-            Event::Sampled(words) => self.look(now, &words, Vcpu::MayRun, vm, &mut out),
-            Event::Notify(words) => self.notified(now, &words, Vcpu::Out, vm, &mut out),
+            Event::Exit(words) => self.look(now, &words, Vcpu::Out, vm, out),
+            Event::Sampled(words) => self.look(now, &words, Vcpu::MayRun, vm, out),
+            Event::Notify(words) => self.notified(now, &words, Vcpu::Out, vm, out),
             Event::NotifySampled(words) => {
-                self.notified(now, &words, Vcpu::MayRun, vm, &mut out);
+                self.notified(now, &words, Vcpu::MayRun, vm, out);
             }
-            Event::Recheck(words) => self.recheck(now, &words, vm, &mut out),
-            Event::Halted(words) => self.halted(now, &words, vm, &mut out),
+            Event::Recheck(words) => self.recheck(now, &words, vm, out),
+            Event::Halted(words) => self.halted(now, &words, vm, out),
             Event::Woken => {
                 self.waking = self.control.is_boosted();
-                self.control.wake(now, vm, &mut out);
+                self.control.wake(now, vm, out);
             }
-            Event::Timer => self.timer(now, vm, &mut out),
-            Event::Ran(account) => self.control.ran(account, &mut out),
+            Event::Timer => self.timer(now, vm, out),
+            Event::Ran(account) => self.control.ran(account, out),
         }
-        if self.control.lost_timer(now, &mut out) {
-            self.timer(now, vm, &mut out);
+        if self.control.lost_timer(now, out) {
+            self.timer(now, vm, out);
         }
         if !self.control.is_boosted() {
             self.section_end = None;
             self.waking = false;
             self.fresh = false;
         }
-        self.control.arm(now, self.section_end, vm, &mut out);
-        out
+        self.control.arm(now, self.section_end, vm, out);
     }
 
     /// The status the guest should see.

@@ -111,10 +111,16 @@ impl HostPolicy {
     /// What happened at time `now`, and what to do about it. The same event at the same time in the
     /// same state gives the same actions.
     pub fn on(&mut self, now: Ns, event: Event, vm: &mut VmShared) -> Actions {
+        let mut out = Actions::new();
+        self.answer(now, event, vm, &mut out);
+        out
+    }
+
+    /// The same into an empty list: returning one copies it.
+    pub(crate) fn answer(&mut self, now: Ns, event: Event, vm: &mut VmShared, out: &mut Actions) {
         match self {
-            Self::Vanilla => Actions::new(),
+            Self::Vanilla => {}
             Self::Static { means, applied, outranked, attached } => {
-                let mut out = Actions::new();
                 match event {
                     Event::Refused if *applied => {
                         *applied = false;
@@ -130,10 +136,9 @@ impl HostPolicy {
                     *applied = !*applied;
                     out.push(if *applied { Action::Boost(*means) } else { Action::Restore });
                 }
-                out
             }
-            Self::Dynamic(machine) => machine.on(now, event, vm),
-            Self::WakeBoost(machine) => machine.on(now, event, vm),
+            Self::Dynamic(machine) => machine.answer(now, event, vm, out),
+            Self::WakeBoost(machine) => machine.answer(now, event, vm, out),
         }
     }
 

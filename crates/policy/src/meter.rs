@@ -60,9 +60,8 @@ impl Meter {
             // A late timer: the lease was overrun, and the VM pays for it too.
             vm.charge(ran.saturating_sub(self.lease));
             self.lease = self.lease.saturating_sub(ran);
-            self.stretch.iter_mut().for_each(|s| s.charge(ran));
+            self.stretch.iter_mut().for_each(|s| s.charge(now, ran));
         }
-        self.stretch.iter_mut().for_each(|s| s.refill(now));
         self.bucket.refill(now);
         vm.refill(now);
     }

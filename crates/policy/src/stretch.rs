@@ -36,14 +36,11 @@ impl Stretch {
         Self { longest, used: 0, ended: 0, excess }
     }
 
-    /// Boosted for so long, until now.
-    pub(crate) fn charge(&mut self, ran: Ns) {
+    /// Boosted for so long, until `now`.
+    pub(crate) fn charge(&mut self, now: Ns, ran: Ns) {
         let fits = ran.min(self.longest - self.used);
         self.used += fits;
         self.excess.charge(ran - fits);
-    }
-
-    pub(crate) fn refill(&mut self, now: Ns) {
         self.excess.refill(now);
     }
 
@@ -57,6 +54,7 @@ impl Stretch {
         let gap = now.saturating_sub(self.ended);
         self.used = self.used.saturating_sub(gap);
         self.ended = now;
+        self.excess.refill(now);
         self.left()
     }
 
@@ -85,9 +83,8 @@ mod tests {
     fn short_boosts_never_touch_the_excess() {
         let mut s = Stretch::new(LONGEST, BURST, 0);
         for n in 1..1_000 {
-            s.refill(n * 200_000);
             assert_eq!(s.begin(n * 200_000), LONGEST + BURST);
-            s.charge(LONGEST);
+            s.charge(n * 200_000 + LONGEST, LONGEST);
             s.end(n * 200_000 + LONGEST);
         }
     }
@@ -96,10 +93,10 @@ mod tests {
     fn gaps_work_off_what_boosts_took() {
         let mut s = Stretch::new(LONGEST, 0, 0);
         assert_eq!(s.begin(1_000_000), LONGEST);
-        s.charge(60_000);
+        s.charge(1_060_000, 60_000);
         s.end(1_060_000);
         assert_eq!(s.begin(1_070_000), 50_000);
-        s.charge(50_000);
+        s.charge(1_120_000, 50_000);
         s.end(1_120_000);
         assert_eq!((s.left(), s.recovery(1_130_000)), (0, 40_000));
         assert_eq!(s.begin(1_170_000), 50_000);
@@ -115,11 +112,9 @@ mod tests {
             let (mut now, mut boosted) = (0u64, 0u64);
             for (gap, wants) in steps {
                 now += gap;
-                s.refill(now);
                 let ran = wants.min(s.begin(now));
-                s.charge(ran);
                 now += ran;
-                s.refill(now);
+                s.charge(now, ran);
                 s.end(now);
                 boosted += ran;
             }

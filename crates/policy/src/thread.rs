@@ -74,6 +74,7 @@ impl Policy {
 /// `nice` and `slice` change what their name says and leave the other as it was. Boosted by them, a
 /// thread that is not SCHED_OTHER becomes SCHED_OTHER with the defaults of the rest. A rest means
 /// nothing for a baseline that is not SCHED_OTHER.
+#[inline]
 pub fn attributes(baseline: Policy, means: Option<Means>, rest: Rest) -> Policy {
     let (nice, slice_ns) = match baseline {
         Policy::Normal { nice, slice_ns } => (nice, slice_ns),

@@ -51,35 +51,34 @@ impl WakeBoost {
     }
 
     /// What happened at time `now`, and what to do about it.
-    pub fn on(&mut self, now: Ns, event: Event, vm: &mut VmShared) -> Actions {
-        let mut out = Actions::new();
+    pub(crate) fn answer(&mut self, now: Ns, event: Event, vm: &mut VmShared, out: &mut Actions) {
         self.control.settle(now, vm);
         match event {
-            Event::Enable => self.switch(now, vm, &mut out),
+            Event::Enable => self.switch(now, vm, out),
             Event::Attached(attached) => {
                 self.attached = attached;
                 self.control.awake();
-                self.switch(now, vm, &mut out);
+                self.switch(now, vm, out);
             }
-            Event::Baseline { outranks } => self.control.set_outranked(outranks, vm, &mut out),
-            Event::Refused => self.control.refused(vm, &mut out),
+            Event::Baseline { outranks } => self.control.set_outranked(outranks, vm, out),
+            Event::Refused => self.control.refused(vm, out),
             Event::Halted(_) => {
-                self.control.halt(vm, &mut out);
+                self.control.halt(vm, out);
                 self.run_end = None;
-                self.control.boost(now, vm, &mut out);
+                self.control.boost(now, vm, out);
             }
             Event::Woken => {
-                self.control.wake(now, vm, &mut out);
+                self.control.wake(now, vm, out);
                 self.run_end = Some(self.end_of_run(now, 0, vm));
             }
             Event::Injected(_) if self.config.boost_on_injection => {
-                if self.control.boost(now, vm, &mut out) {
+                if self.control.boost(now, vm, out) {
                     let owed = self.control.owed_halvings();
                     self.run_end = Some(self.end_of_run(now, owed, vm));
                 }
             }
-            Event::Timer => self.timer(now, vm, &mut out),
-            Event::Ran(account) => self.control.ran(account, &mut out),
+            Event::Timer => self.timer(now, vm, out),
+            Event::Ran(account) => self.control.ran(account, out),
             Event::Registered(_)
             | Event::Injected(_)
             | Event::Asked
@@ -89,14 +88,13 @@ impl WakeBoost {
             | Event::Notify(_)
             | Event::NotifySampled(_) => {}
         }
-        if self.control.lost_timer(now, &mut out) {
-            self.timer(now, vm, &mut out);
+        if self.control.lost_timer(now, out) {
+            self.timer(now, vm, out);
         }
         if !self.control.is_boosted() {
             self.run_end = None;
         }
-        self.control.arm(now, self.run_end, vm, &mut out);
-        out
+        self.control.arm(now, self.run_end, vm, out);
     }
 
     fn end_of_run(&self, now: Ns, halvings: u32, vm: &VmShared) -> Ns {
@@ -147,7 +145,7 @@ mod tests {
     extern crate std;
 
     use super::WakeBoost;
-    use crate::action::{Action, Reason, Rest};
+    use crate::action::{Action, Actions, Reason, Rest};
     use crate::config::{Budget, Means, Ns, WakeBoostConfig};
     use crate::event::{Event, Injection};
     use crate::govern::CpuTime;
@@ -156,6 +154,14 @@ mod tests {
 
     const BUDGET: Budget = Budget { burst_ns: 3_000_000, refill_ppm: 250_000 };
     const HALT: Event = Event::Halted(GuestWords::SILENT);
+
+    impl WakeBoost {
+        fn on(&mut self, now: Ns, event: Event, vm: &mut VmShared) -> Actions {
+            let mut out = Actions::new();
+            self.answer(now, event, vm, &mut out);
+            out
+        }
+    }
 
     fn rig(run_ns: Ns) -> (WakeBoost, VmShared) {
         let config = WakeBoostConfig {

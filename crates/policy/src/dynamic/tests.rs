@@ -34,6 +34,14 @@ struct Rig {
     vm: VmShared,
 }
 
+impl Dynamic {
+    fn on(&mut self, now: Ns, event: Event, vm: &mut VmShared) -> Actions {
+        let mut out = Actions::new();
+        self.answer(now, event, vm, &mut out);
+        out
+    }
+}
+
 impl Rig {
     fn unregistered(config: DynamicConfig) -> Self {
         let mut rig = Self { d: Dynamic::new(config, 0), vm: VmShared::new(config.vm_budget, 0) };
