@@ -172,6 +172,14 @@ impl World<'_> {
     /// Shows the checker of a vCPU's page, where there is one, what happens.
     #[inline(always)]
     pub(crate) fn watch(&mut self, v: u32, what: impl FnOnce(&mut Watch, Ns)) {
+        if self.page_checks.is_on() {
+            self.show(v, what);
+        }
+    }
+
+    /// Apart: it would take room in the cache from what every run does.
+    #[cold]
+    fn show(&mut self, v: u32, what: impl FnOnce(&mut Watch, Ns)) {
         let now = self.clock.now();
         self.page_checks.show(v, |page| what(page, now));
     }
@@ -341,17 +349,15 @@ impl World<'_> {
 
     fn guest_stores(&mut self, v: u32, stores: &Stores) {
         self.vcpus[v as usize].page.store(stores);
-        if self.page_checks.is_on() {
-            self.watch(v, |page, now| {
-                stores.intent.iter().for_each(|&word| page.intent(now, Intent::from_word(word)));
-                stores.cs.iter().for_each(|&word| page.cs(now, CsState::from_word(word)));
-                stores
-                    .request
-                    .iter()
-                    .for_each(|&word| page.request(now, BoostRequest::from_word(word)));
-                stores.ack.iter().for_each(|&ack| page.ack(now, ack));
-            });
-        }
+        self.watch(v, |page, now| {
+            stores.intent.iter().for_each(|&word| page.intent(now, Intent::from_word(word)));
+            stores.cs.iter().for_each(|&word| page.cs(now, CsState::from_word(word)));
+            stores
+                .request
+                .iter()
+                .for_each(|&word| page.request(now, BoostRequest::from_word(word)));
+            stores.ack.iter().for_each(|&ack| page.ack(now, ack));
+        });
     }
 
     /// A switch of the timeline.

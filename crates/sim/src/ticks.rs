@@ -30,7 +30,9 @@ impl Ticks {
         // Multiples of the golden section spread any number of CPUs evenly over the period.
         let turn = u128::from(cpu.wrapping_mul(0x9e37_79b9));
         let skew = (turn * u128::from(self.period)) >> 32;
-        let phase = (self.phase + skew as Ns) % self.period;
+        let phase = self.phase + skew as Ns;
+        // Both are below a period; a division would take as long as the rest.
+        let phase = phase.checked_sub(self.period).unwrap_or(phase);
         if now < phase {
             return phase;
         }

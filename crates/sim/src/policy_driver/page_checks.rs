@@ -32,7 +32,6 @@ impl PageChecks {
     }
 
     /// Shows the checker of a vCPU's page, where there is one, what happens.
-    #[inline(always)]
     pub(crate) fn show(&mut self, v: u32, what: impl FnOnce(&mut Watch)) {
         if let Some(Some(page)) = self.0.get_mut(v as usize) {
             what(page);
