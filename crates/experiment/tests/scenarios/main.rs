@@ -3,6 +3,8 @@
 //! The bounds are those of the published claims where a claim exists, and are loose elsewhere: a
 //! test that fails here says that a mechanism broke, not that a number moved.
 
+mod pinning;
+
 use std::sync::atomic::AtomicBool;
 
 use vcoop_capture::Loader;
@@ -731,32 +733,6 @@ fn isolation_takes_exits_away_one_source_after_the_other() {
         assert!(cpu[0] - cpu[1] > 0.02, "{policy}: {cpu:?}");
     }
     assert!((scalars(&d, "host.nic", "interrupts", "plain")[1] / 5_000.0 - 1.0).abs() < 0.05);
-}
-
-/// pCPUs for vCPUs alone pay where the guest uses them, and boosts where it does not.
-#[test]
-fn pcpus_of_ones_own_are_best_for_a_busy_guest_and_boosts_for_an_idle_one() {
-    let d = run("pinning", &["duration=2s", "repeats=5"], &[]);
-    // Over both, then the guest that computes and the one that does not.
-    let best: Vec<_> = d.verdicts.iter().map(|v| (v.cells, v.best.as_deref())).collect();
-    assert_eq!(best[1..], [(0, Some("isolated")), (0, Some("dynamic"))], "{:?}", d.verdicts);
-    assert_eq!(best[0].0, 2);
-    let job = |policy: &str| scalars(&d, "host.job", "throughput", policy);
-    let (vanilla, isolated, dynamic) = (job("vanilla"), job("isolated"), job("dynamic"));
-    assert!(isolated[0] > 0.95 * vanilla[0] && isolated[1] < 0.6 * vanilla[1]);
-    assert!(dynamic[1] > 0.95 * vanilla[1]);
-    let p99 =
-        |policy: &str, cell: usize| latencies(&d, "guest.cyclictest/1", policy)[cell].p99.unwrap();
-    assert!(p99("isolated", 1) < 0.1 * p99("vanilla", 1));
-    // Pinning alone takes the way to an idle pCPU from a vCPU.
-    assert!(p99("pinned", 1) > p99("vanilla", 1));
-    let lines = |policy: &str| {
-        let found = d.deployments.iter().find(|one| one.policy == policy).unwrap();
-        found.lines.join("\n")
-    };
-    assert!(lines("isolated").contains("virsh vcpupin VM 3 3\n"), "{}", lines("isolated"));
-    assert!(lines("isolated").contains("taskset -acp 4-7 PID # each process of job, cyclictest"));
-    assert!(!lines("pinned").contains("PID"));
 }
 
 /// Each rule that KVM added makes spinning vCPUs yield to those that they wait for.
