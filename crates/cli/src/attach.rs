@@ -162,7 +162,7 @@ fn summary(vm: &VmStatus, end: &str) -> String {
         let _ = writeln!(text, "  heard by {}", hears.join(" and "));
     }
     if *rests {
-        text += "  at rest: no thread of the host has waited for a CPU lately\n";
+        text += "  at rest: hardly any thread of the host waits for a CPU\n";
     }
     text += "every thread has what it had before\n";
     text

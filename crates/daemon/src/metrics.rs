@@ -124,8 +124,7 @@ impl Collector for Page {
             let labels = [("vm", vm.vm.name.clone()), ("pid", pid), ("policy", vm.policy.clone())];
             ConstGauge::new(1_i64).encode(metric.encode_family(&labels)?)?;
         }
-        let help =
-            "Whether the policy boosts nobody, because no thread of the host waits for a CPU";
+        let help = "Whether the policy boosts nobody, because hardly any thread of the host waits for a CPU";
         let mut metric = encoder.encode_descriptor("vcoop_vm_at_rest", help, None, GAUGE)?;
         for vm in &status.vms {
             let labels = [("vm", vm.vm.name.clone()), ("pid", vm.vm.pid.to_string())];

@@ -144,7 +144,7 @@ pub struct VmStatus {
     /// Interrupts, where they are heard of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupts: Option<InterruptStatus>,
-    /// No thread of the host waits for a CPU: its vCPUs have what they had before the policy, until one does.
+    /// Hardly any thread of the host waits for a CPU: its vCPUs have what they had before the policy, until one does.
     #[serde(default)]
     pub rests: bool,
 }

@@ -42,7 +42,7 @@ pub struct Vm {
     /// What tells that policy of sleeps, wake-ups and interrupts: `perf`, `fentry of KVM`, `tracepoint of KVM`,
     /// `scx_vcoop`.
     pub heard_by: Vec<String>,
-    /// Whether that policy boosts nobody now, because no thread of the host waits for a CPU.
+    /// Whether that policy boosts nobody now, because hardly any thread of the host waits for a CPU.
     pub rests: bool,
     /// Where the VM's name, VMM and accelerator are known from.
     pub sources: Vec<Source>,
@@ -170,7 +170,11 @@ impl Vm {
         if let Some(policy) = &self.policy {
             let heard = self.heard_by.join(" and ");
             let heard = if heard.is_empty() { heard } else { format!(", heard by {heard}") };
-            let rests = if self.rests { ", at rest: no thread waits for a CPU" } else { "" };
+            let rests = if self.rests {
+                ", at rest: hardly any thread of the host waits for a CPU"
+            } else {
+                ""
+            };
             text += &style.wrap(&format!("  policy {policy}{heard}{rests}"), 4);
         }
         if vcpus.is_empty() {

@@ -242,6 +242,11 @@ impl Inside {
         self.vms.iter().find(|(_, vm)| is(vm)).map(|(number, _)| *number)
     }
 
+    /// Numbers of some VMs.
+    fn those(&self, which: impl Fn(&AttachedVm) -> bool) -> Vec<u64> {
+        self.vms.iter().filter(|(_, vm)| which(vm)).map(|(number, _)| *number).collect()
+    }
+
     /// Whether a vCPU sleeps is found out anew.
     fn settle(&mut self, number: u64, place: usize) {
         let Some(vcpu) = self.vcpu(number, place) else { return };

@@ -6,7 +6,7 @@ use super::keys::PolicyKeys;
 use super::policies::Unfit;
 use super::sched::ClassKind;
 use crate::diagnostic::{Collector, Span};
-use crate::plan::{Plan, VmPlan};
+use crate::plan::{Plan, TaskPlan, VmPlan};
 use crate::toml_read::units::CpuList;
 use crate::toml_read::value::OneOrEach;
 use crate::toml_read::{At, Text};
@@ -131,24 +131,29 @@ impl Pinning {
                 let of_vcpus = |cpu: &u32| {
                     plan.vms.iter().flat_map(|vm| &vm.vcpu_cpus).any(|list| list.contains(cpu))
                 };
-                (0..pcpus).filter(|cpu| !of_vcpus(cpu)).collect()
+                let others: Vec<u32> = (0..pcpus).filter(|cpu| !of_vcpus(cpu)).collect();
+                // An empty list would be all pCPUs.
+                if others.is_empty() && movable(plan).next().is_some() {
+                    let message = format!(
+                        "`{name}` leaves the host's loads no pCPU: vCPUs are pinned to all {pcpus}"
+                    );
+                    let help =
+                        "a policy without `load_cpus`, as `pinned` is, or more pCPUs than vCPUs";
+                    return Err(Unfit { message, help: help.to_owned() });
+                }
+                others
             }
         };
-        // An empty list would be all pCPUs.
-        let none = cpus.is_empty()
-            && self.load_cpus.as_ref().is_some_and(|key| key.value == LoadCpus::Others);
-        for load in plan.host_tasks.iter_mut().filter(|load| load.cpus.is_empty()) {
-            if none {
-                let message = format!(
-                    "`{name}` leaves the host's loads no pCPU: vCPUs are pinned to all {pcpus}"
-                );
-                let help = "a policy without `load_cpus`, as `pinned` is, or more pCPUs than vCPUs";
-                return Err(Unfit { message, help: help.to_owned() });
-            }
+        for load in movable(plan) {
             load.cpus.clone_from(&cpus);
         }
         Ok(())
     }
+}
+
+/// Loads that may be moved: those that have no `cpus` of their own.
+fn movable(plan: &mut Plan) -> impl Iterator<Item = &mut TaskPlan> {
+    plan.host_tasks.iter_mut().filter(|load| load.cpus.is_empty())
 }
 
 /// pCPUs of each vCPU of each VM.

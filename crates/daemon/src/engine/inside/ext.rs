@@ -68,8 +68,7 @@ impl Inside {
             return;
         };
         tracing::error!("the kernel has ended scx_vcoop: {why}");
-        let of: Vec<u64> =
-            self.vms.iter().filter(|(_, vm)| vm.ext.is_some()).map(|(number, _)| *number).collect();
+        let of = self.those(|vm| vm.ext.is_some());
         of.into_iter().for_each(|number| _ = self.detach(number));
         self.scheduler = None;
     }

@@ -10,7 +10,7 @@ use vcoop_threads::clock::monotonic;
 use super::ext::decided_there;
 use super::{AttachedVm, CHECK_NS, Inside, next_check};
 use crate::engine::PRESSURE;
-use crate::port::{Due, Stop};
+use crate::port::Due;
 
 /// Policies rest when the host has been without pressure for so long.
 const QUIET_NS: Ns = 10_000_000_000;
@@ -91,20 +91,9 @@ impl Inside {
             self.dues.insert((next_check(monotonic()), Due::Check(number)));
             let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
             for place in 0..places {
-                match self.drive(number, place, |port| driver::stop(port)) {
-                    Some(Ok(())) | None => {}
-                    Some(Err(Stop::Gone)) => self.leave(number, place, None),
-                    Some(Err(Stop::Refused(why))) => {
-                        self.leave(number, place, Some(why.to_string()));
-                    }
-                    Some(Err(Stop::Foreign)) => self.check(number, place),
-                }
+                self.run(number, place, |port| driver::stop(port));
                 self.attend(number, place);
             }
         }
-    }
-
-    fn those(&self, which: impl Fn(&AttachedVm) -> bool) -> Vec<u64> {
-        self.vms.iter().filter(|(_, vm)| which(vm)).map(|(number, _)| *number).collect()
     }
 }
