@@ -6,7 +6,7 @@
 //! * **The owner has died**, by whatever signal: the pipe between the two ends. Every thread gets back
 //!   what it had.
 //! * **The owner stalls.** Every [`LOOK`] the keeper looks at the boosted threads. One whose boost
-//!   should have ended [`GRACE_NS`] ago, or that has run for [`RAN_NS`] since the last look without
+//!   should have ended [`GRACE_NS`] ago, or that has run for [`RAN_NS`] between two looks without
 //!   anything done about it, gets back what it had.
 //!
 //! So a boost that nobody ends lasts for at most some 100 ms. A boost that is meant for life
@@ -242,8 +242,8 @@ fn spawn(lock: &File, journal: &Path) -> io::Result<(Child, UnixStream)> {
 struct Held {
     captured: Captured,
     times: Option<RunTimes>,
-    /// `acts` and CPU time at the last look.
-    last: (u64, Ns),
+    /// `acts` and CPU time at the last look, if it was boosted then.
+    last: Option<(u64, Ns)>,
 }
 
 /// The keeper's own life: `vcoop keeper JOURNAL`, with a pipe as stdin and the lock as stdout.
@@ -313,7 +313,7 @@ fn listen(held: &mut BTreeMap<usize, Held>, line: &str) -> bool {
         ("hold", Ok(slot)) if slot < MOST_SLOTS => {
             if let Some(captured) = Baseline::parse(thread).and_then(Captured::again) {
                 let times = RunTimes::open(captured.baseline().tid).ok();
-                held.insert(slot, Held { captured, times, last: (0, 0) });
+                held.insert(slot, Held { captured, times, last: None });
             }
         }
         _ => eprintln!("vcoop keeper: not understood: {line:?}"),
@@ -326,26 +326,33 @@ fn look(slots: &Slots, held: &mut BTreeMap<usize, Held>) {
     let now = monotonic();
     for (slot, thread) in held.iter_mut() {
         let words = slots.get(*slot);
-        let acts = words.acts.load(Ordering::Acquire);
-        let ran = thread.times.as_ref().map_or(0, |times| times.read().ran_ns);
-        let (last_acts, last_ran) = std::mem::replace(&mut thread.last, (acts, ran));
+        let last = thread.last.take();
+        // Mostly nobody is boosted, and then a look costs nothing but a few words.
         if words.state.load(Ordering::Acquire) != BOOSTED {
             continue;
         }
+        let acts = words.acts.load(Ordering::Acquire);
+        let ran = thread.times.as_ref().map_or(0, |times| times.read().ran_ns);
+        thread.last = Some((acts, ran));
         let due = words.due.load(Ordering::Acquire);
         let late = due != u64::MAX && now > due.saturating_add(GRACE_NS);
-        let unseen = due == u64::MAX && acts == last_acts && ran > last_ran + RAN_NS;
-        if late || unseen {
+        let unheard = |(acts_then, ran_then)| acts == acts_then && ran > ran_then + RAN_NS;
+        let unheard = due == u64::MAX && last.is_some_and(unheard);
+        if late || unheard {
             // The owner may have woken up: what it stores from now on stays.
             let _ =
                 words.state.compare_exchange(BOOSTED, REST, Ordering::AcqRel, Ordering::Relaxed);
             let tid = thread.captured.baseline().tid;
-            match thread.captured.restore() {
-                Ok(_) => eprintln!(
-                    "vcoop keeper: the owner stalls; thread {tid} is not boosted any more"
-                ),
-                Err(why) => eprintln!("vcoop keeper: the owner stalls; {why}"),
-            }
+            let what = if late {
+                format!("it is {} ms late to act on thread {tid}", (now - due) / 1_000_000)
+            } else {
+                format!("it has not heard that thread {tid} runs")
+            };
+            let done = match thread.captured.restore() {
+                Ok(_) => "which is not boosted any more".to_owned(),
+                Err(why) => why.to_string(),
+            };
+            eprintln!("vcoop keeper: the owner stalls: {what}, {done}");
         }
     }
 }
