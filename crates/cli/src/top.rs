@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Style, Stylize};
 use ratatui::text::Line;
@@ -192,12 +192,12 @@ fn live(looker: &mut Looker, screen: &mut Screen, every: Duration) -> Result<(),
             .paint(|frame| draw(frame, &entries, vms.get(chosen), &said))
             .map_err(Failure::run)?;
         let left = every.saturating_sub(looked.elapsed());
-        if !event::poll(left).map_err(Failure::run)? {
+        let Some(event) = screen.next(left).map_err(Failure::run)? else {
             entries = looker.look()?;
             looked = Instant::now();
             continue;
-        }
-        let Event::Key(key) = event::read().map_err(Failure::run)? else { continue };
+        };
+        let Event::Key(key) = event else { continue };
         if key.kind != KeyEventKind::Press {
             continue;
         }

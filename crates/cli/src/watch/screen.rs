@@ -1,6 +1,7 @@
 //! The terminal: taken, drawn on, and given back.
 
-use std::io::{self, Stderr, Write};
+use std::io::{self, IsTerminal as _, Stderr, Write};
+use std::os::fd::AsFd as _;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::event::{self, Event};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
@@ -59,6 +61,30 @@ impl Screen {
     /// Keys come one by one from now on, and are not shown.
     pub(crate) fn take_keys(&self) -> io::Result<()> {
         enable_raw_mode()
+    }
+
+    /// The next event of the terminal, if one comes in time. A terminal that has been closed is given back: waiting for
+    /// its events, crossterm would read its end without end.
+    pub(crate) fn next(&self, within: Duration) -> io::Result<Option<Event>> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        // As crossterm does.
+        let input = if io::stdin().is_terminal() {
+            io::stdin().as_fd().try_clone_to_owned()?
+        } else {
+            std::fs::File::open("/dev/tty")?.into()
+        };
+        let mut fds = [PollFd::new(&input, PollFlags::IN)];
+        let within = Timespec::try_from(within).map_err(io::Error::other)?;
+        match poll(&mut fds, Some(&within)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(e) => return Err(e.into()),
+        }
+        if fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
+            restore();
+            return Ok(None);
+        }
+        event::poll(Duration::ZERO)?.then(event::read).transpose()
     }
 
     /// Draws whatever is drawn.
