@@ -89,6 +89,16 @@ impl From<String> for Refusal {
     }
 }
 
+impl From<vcoop_threads::Error> for Refusal {
+    fn from(why: vcoop_threads::Error) -> Self {
+        if why.source.kind() != std::io::ErrorKind::PermissionDenied {
+            return Self::from(why.to_string());
+        }
+        let vcoop_threads::Error { call, source } = why;
+        Self::missing(format!("{call}: {source}\n  remedy: {}", vcoop_threads::MAY_BE_REALTIME))
+    }
+}
+
 /// What a process that owns vCPU threads does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {

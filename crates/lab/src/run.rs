@@ -21,7 +21,7 @@ use vcoop_model::trace_event::Observer;
 use vcoop_sources::trace::Recorder;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::tsc::{Clock, tsc};
-use vcoop_threads::{Attributes, Stay, gettid, pin};
+use vcoop_threads::{Attributes, MAY_BE_REALTIME, Stay, gettid, pin};
 
 use crate::channels::Channels;
 use crate::collect::{Collector, Counters, Firing};
@@ -113,10 +113,7 @@ pub fn available() -> Result<(), Missing> {
     let fifo = Attributes::from_policy(&vcoop_sched::config::Policy::Fifo(1));
     let allowed = thread::spawn(move || fifo.set(0)).join();
     if !matches!(allowed, Ok(Ok(()))) {
-        return missing(
-            "real-time scheduling is not permitted",
-            "run with CAP_SYS_NICE; in a cgroup with RT group scheduling, give it cpu.rt_runtime_us",
-        );
+        return missing("real-time scheduling is not permitted", MAY_BE_REALTIME);
     }
     Ok(())
 }

@@ -11,7 +11,9 @@ use vcoop_policy::thread::Policy;
 use vcoop_sources::trace::{Event, Reason, Recorder, State, Thread, Tid, What};
 use vcoop_threads::clock::kernel_clock;
 use vcoop_threads::tsc::{Clock, measured_khz, tsc};
-use vcoop_threads::{Attributes, RunTime, Stat, affinity, allowed_cpus, gettid, run_time};
+use vcoop_threads::{
+    Attributes, RunTime, Stat, Stay, affinity, allowed_cpus, apart_from, gettid, run_time,
+};
 
 use crate::caveats::{self, Note, Throttled};
 use crate::cpu_use::{CpuUse, Used};
@@ -67,6 +69,8 @@ pub struct Observation {
     /// What everybody does, if that is to be kept.
     history: Option<History>,
     window: Option<Window>,
+    /// What reads the recording is not in the way of what is recorded, where the host has room.
+    _stay: Stay,
 }
 
 /// A window that is open.
@@ -174,7 +178,9 @@ impl Observation {
         let own: Vec<Tid> = subject.vcpus.iter().map(|v| v.tid).collect();
         let own: Vec<Tid> = own.into_iter().chain(subject.others.iter().map(|o| o.0)).collect();
         let crowd = CpuUse::new(&cpus, &own, subject.pid, recorder.began());
-        Ok(Self { subject, recorder, clock, cpus, crowd, history: None, window: None })
+        let taken = cpus.iter().copied().collect();
+        let stay = Stay::on(&apart_from(&affinity(0).unwrap_or_default(), &taken));
+        Ok(Self { subject, recorder, clock, cpus, crowd, history: None, window: None, _stay: stay })
     }
 
     /// Who is observed.

@@ -96,6 +96,13 @@ pub fn pin(cpus: &[u32]) -> Result<(), Error> {
     if cpus.is_empty() { Ok(()) } else { set_affinity(0, cpus) }
 }
 
+/// CPUs of `cpus` that are not among `taken`, where the calling thread disturbs nobody there; all of `cpus` if
+/// that leaves none.
+pub fn apart_from(cpus: &[u32], taken: &BTreeSet<u32>) -> Vec<u32> {
+    let free: Vec<u32> = cpus.iter().copied().filter(|cpu| !taken.contains(cpu)).collect();
+    if free.is_empty() { cpus.to_vec() } else { free }
+}
+
 /// Keeps the calling thread on some CPUs while it lives, where that can be had; the thread goes back
 /// to those it had on drop. Does not leave its thread.
 #[derive(Debug)]
@@ -123,7 +130,9 @@ mod tests {
 
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
-    use super::{MOST_CPUS, Stay, affinity, cpu_list, parse_cpu_list as parse, set_affinity};
+    use super::{
+        MOST_CPUS, Stay, affinity, apart_from, cpu_list, parse_cpu_list as parse, set_affinity,
+    };
 
     #[test]
     fn lists_are_read_as_the_kernel_writes_them() {
@@ -135,6 +144,13 @@ mod tests {
         for none in ["a", "1-", "-1", "3-1", "0,,1", "0-8192", "+1", "1 2", "0-99999999999"] {
             assert_eq!(parse(none), None, "{none:?}");
         }
+    }
+
+    #[test]
+    fn a_thread_stays_apart_where_there_is_room() {
+        assert_eq!(apart_from(&[0, 1, 2, 3], &BTreeSet::from([1, 2])), [0, 3]);
+        assert_eq!(apart_from(&[0, 1], &BTreeSet::from([0, 1, 2])), [0, 1]);
+        assert_eq!(apart_from(&[0, 1], &BTreeSet::new()), [0, 1]);
     }
 
     proptest! {

@@ -2,6 +2,10 @@
 
 use std::io;
 
+/// What somebody has to do who may not make threads real-time.
+pub const MAY_BE_REALTIME: &str =
+    "run with CAP_SYS_NICE; in a cgroup with RT group scheduling, give it cpu.rt_runtime_us";
+
 /// A request about a thread that the kernel refused.
 #[derive(Debug, thiserror::Error)]
 #[error("{call}: {source}{}", hint(call, source))]

@@ -33,12 +33,13 @@ mod thread;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod tsc;
 
-pub use error::{Error, hint};
+pub use error::{Error, MAY_BE_REALTIME, hint};
 pub use vcoop_policy::config::Ns;
 
 #[cfg(target_os = "linux")]
 pub use affinity::{
-    MOST_CPUS, Stay, affinity, allowed_cpus, cpu_list, parse_cpu_list, pin, set_affinity,
+    MOST_CPUS, Stay, affinity, allowed_cpus, apart_from, cpu_list, parse_cpu_list, pin,
+    set_affinity,
 };
 #[cfg(target_os = "linux")]
 pub use attributes::Attributes;

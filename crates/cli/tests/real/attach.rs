@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use vcoop_stock::{Hogs, Options};
 use vcoop_testing::{Outcome, Skip, test};
-use vcoop_threads::{allowed_cpus, cpu_list, preemptions};
+use vcoop_threads::{affinity, allowed_cpus, apart_from, cpu_list, preemptions};
 
 use crate::vcoop::{VCOOP, guest, needs_tracefs, vcoop};
 
@@ -41,6 +41,19 @@ impl Attached {
     }
 }
 
+impl Attached {
+    /// CPUs that the thread may use which drives the vCPUs.
+    fn engine(&self) -> Vec<u32> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
+        let is = |tid: &i32| {
+            let comm = std::fs::read_to_string(format!("/proc/{tid}/comm"));
+            comm.is_ok_and(|comm| comm.trim() == "engine")
+        };
+        let mut tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
+        affinity(tids.find(is).expect("a thread called engine")).unwrap()
+    }
+}
+
 impl Drop for Attached {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
@@ -64,6 +77,8 @@ test!("qemu", who_watches_a_vcpu_does_not_keep_it_from_running, || -> Outcome {
     // Also where vcoop has no other CPU than the vCPU's.
     for cpus in [&cpus[..], own] {
         let attached = Attached::to(vm.pid(), "wake-boost", cpus)?;
+        let apart = apart_from(cpus, &own.iter().copied().collect());
+        assert_eq!(attached.engine(), apart, "it keeps others from running where it runs");
         let (begin, before) = (Instant::now(), preemptions(tid));
         thread::sleep(2 * SECOND);
         let rate = (preemptions(tid) - before) as f64 / begin.elapsed().as_secs_f64();

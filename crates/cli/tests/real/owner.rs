@@ -142,7 +142,7 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     let why = String::from_utf8(refused.stderr).unwrap();
     assert!(refused.status.code() == Some(1) && why.contains("vcoop detach applied"), "{why}");
 
-    // What this host lacks has an exit code of its own.
+    // What this host lacks has an exit code of its own, and so has what this user may not do.
     let blind =
         "umount -a -t tracefs,debugfs && exec \"$0\" attach applied --policy wake-boost --for 1s";
     let mut blind_vcoop = Command::new("unshare");
@@ -150,6 +150,17 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     let lacking = blind_vcoop.output().unwrap();
     let why = String::from_utf8(lacking.stderr).unwrap();
     assert!(lacking.status.code() == Some(3) && why.contains("remedy: mount -t tracefs"), "{why}");
+    for policy in ["static", "wake-boost"] {
+        let mut meek = Command::new("setpriv");
+        meek.args(["--bounding-set=-sys_nice", "--inh-caps=-sys_nice", VCOOP, "attach", "applied"]);
+        meek.args(["--policy", policy, "--for", "1s"]).env("VCOOP_RUN_DIR", &rig.dir);
+        let lacking = meek.output().unwrap();
+        let why = String::from_utf8(lacking.stderr).unwrap();
+        let named =
+            why.contains("vCPU 0: sched_setattr") && why.contains("remedy: run with CAP_SYS_NICE");
+        assert!(lacking.status.code() == Some(3) && named, "{policy}: {why}");
+        assert_eq!(rig.has(), BEFORE);
+    }
 
     // Until Ctrl-C; a second command sees it, and goes through the first.
     let first = rig.attach(&["--policy", "static"]);
@@ -195,11 +206,21 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
         terminal.presses("q");
         terminal.waits_for("ENDED 0");
         assert_eq!((rig.has(), terminal.modes().as_str()), (BEFORE, "0 1"));
+
+        // By the end of the terminal.
+        terminal.types(&format!("VCOOP_RUN_DIR={dir} {VCOOP} top --every 200ms"));
+        terminal.waits_for("d: detach");
+        terminal.presses("s");
+        terminal.waits_for("applied: static");
+        drop(terminal);
+        rig.wait("taken back", 5 * SECOND, || rig.has() == BEFORE);
     }
 
     // Nobody's journal, socket or process is left.
-    let left: Vec<_> = fs::read_dir(&rig.dir).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(left, ["lock"]);
+    rig.wait("only the lock is left", 5 * SECOND, || {
+        let left = fs::read_dir(&rig.dir).unwrap().map(|entry| entry.unwrap().file_name());
+        left.eq(["lock"])
+    });
     Ok(())
 });
 

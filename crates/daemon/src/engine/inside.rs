@@ -23,7 +23,7 @@ use vcoop_policy::thread::Policy;
 use vcoop_sources::{Happened, Pressure, Source, What};
 use vcoop_threads::clock::{kernel_clock, monotonic};
 use vcoop_threads::journal::Journal;
-use vcoop_threads::{Attributes, RunTimes, set_timer_slack};
+use vcoop_threads::{Attributes, RunTimes, affinity, apart_from, pin, set_timer_slack};
 use vcoop_vmm::{Accel, VcpuThread};
 
 use super::link::Link;
@@ -110,6 +110,8 @@ pub(super) struct Inside {
     keeper: Keeper,
     journal: Journal,
     place: Place,
+    /// CPUs that the thread may use.
+    cpus: Vec<u32>,
     vms: BTreeMap<u64, AttachedVm>,
     /// Number of the VM, and place in it, by thread.
     threads: BTreeMap<i32, (u64, usize)>,
@@ -141,6 +143,7 @@ impl Inside {
             keeper,
             journal,
             place,
+            cpus: Vec::new(),
             vms: BTreeMap::new(),
             threads: BTreeMap::new(),
             dues: Dues::new(),
@@ -152,6 +155,7 @@ impl Inside {
     /// Until it is told to end, or cannot go on.
     pub(super) fn live(mut self) {
         set_timer_slack(1);
+        self.cpus = affinity(0).unwrap_or_default();
         // Without it, it is late on a busy host, and the VM's status shows by how much.
         let _ = Attributes::from_policy(&Policy::Fifo(ENGINE_PRIORITY)).set(0);
         let mut events = Vec::with_capacity(64);
@@ -224,17 +228,29 @@ impl Inside {
                     if let Some(number) = self.number(&target.vm) {
                         self.detach(number);
                     }
-                    let _ = answer.send(self.attach(*target));
+                    let attached = self.attach(*target);
+                    self.stay_apart();
+                    let _ = answer.send(attached);
                 }
                 Command::Detach(vm, answer) => {
                     let number = self.number(&vm);
-                    let _ = answer.send(number.and_then(|number| self.detach(number)));
+                    let detached = number.and_then(|number| self.detach(number));
+                    self.stay_apart();
+                    let _ = answer.send(detached);
                 }
                 Command::Status(answer) => _ = answer.send(self.status()),
                 Command::End => return true,
             }
         }
         false
+    }
+
+    /// The thread is above all that waits where it runs, so it stays off the CPUs of vCPUs that it drives while there are
+    /// others. The thread that delivers an emulated guest's timers is no vCPU.
+    fn stay_apart(&self) {
+        let vcpus = self.vms.values().filter(|vm| !vm.is_timers).flat_map(|vm| &vm.threads);
+        let taken = vcpus.flat_map(|v| affinity(v.thread.tid.cast_signed()).unwrap_or_default());
+        let _ = pin(&apart_from(&self.cpus, &taken.collect()));
     }
 
     fn number(&self, id: &VmId) -> Option<u64> {
@@ -247,13 +263,11 @@ impl Inside {
         self.vms.iter().filter(|(_, vm)| which(vm)).map(|(number, _)| *number).collect()
     }
 
-    /// Whether a vCPU sleeps is found out anew.
-    fn settle(&mut self, number: u64, place: usize) {
-        let Some(vcpu) = self.vcpu(number, place) else { return };
+    /// Whether a vCPU sleeps, if that is not what its policy knows.
+    fn unknown_halt(&self, number: u64, place: usize) -> Option<bool> {
+        let vcpu = self.vcpu(number, place)?;
         let asleep = vcpu.captured.is_asleep();
-        if asleep != vcpu.driver.is_halted() {
-            self.halt(number, place, monotonic(), asleep);
-        }
+        (asleep != vcpu.driver.is_halted()).then_some(asleep)
     }
 
     /// Has something done with a vCPU; `None`: it is not driven.
@@ -350,8 +364,8 @@ impl Inside {
                 self.halt(number, place, at, asleep);
             }
         }
-        if lost {
-            self.settle(number, place);
+        if lost && let Some(asleep) = self.unknown_halt(number, place) {
+            self.halt(number, place, monotonic(), asleep);
         }
         self.attend(number, place);
     }

@@ -15,7 +15,7 @@ use vcoop_model::recording::{Recording, Scalar};
 use vcoop_model::run::Run;
 use vcoop_model::trace_event::Observer;
 use vcoop_observe::{Nobody, Observation, Slicing, Subject};
-use vcoop_threads::affinity;
+use vcoop_threads::{Stay, affinity};
 use vcoop_vmm::Vm as Found;
 
 use super::{Backend, Unavailable};
@@ -106,6 +106,7 @@ impl Vm {
     ) -> Result<Recording, String> {
         let name = &self.found.name;
         let said = |e: &dyn fmt::Display| e.to_string();
+        let cpus = affinity(0).unwrap_or_default();
         let mut observation = Observation::new(Subject::of(&self.found)).map_err(|e| said(&e))?;
         let pause = |observation: &mut Observation, until: Instant, observer: &mut dyn Observer| {
             while Instant::now() < until && !stop() {
@@ -120,9 +121,12 @@ impl Vm {
         let probe = self.probes.then(|| HostProbe::start(&self.cpu_sets()));
         observation.begin(Slicing { slices: plan.slices, duration_ns: plan.duration_ns });
         let began = Instant::now();
-        let command = self.command.as_ref();
-        let mut exec =
-            command.map(|line| Exec::start(line, name, &plan.policy_name, length)).transpose()?;
+        let mut exec = None;
+        if let Some(line) = &self.command {
+            // It may run where this process may, and not only where the observation keeps this thread.
+            let _anywhere = Stay::on(&cpus);
+            exec = Some(Exec::start(line, name, &plan.policy_name, length)?);
+        }
         pause(&mut observation, began + length, observer);
         while let Some(running) = &mut exec
             && !stop()

@@ -4,7 +4,7 @@
 use std::thread;
 
 use vcoop_sched::config::Policy;
-use vcoop_threads::Attributes;
+use vcoop_threads::{Attributes, MAY_BE_REALTIME};
 
 use super::Finding;
 use crate::environment::NoDeepIdle;
@@ -26,11 +26,7 @@ fn real_time(root: &Root, facts: &HostFacts) -> Finding {
     };
     match tried {
         Ok(Ok(())) => Finding::ok(NAME, format!("permitted; limit {limit}")),
-        Ok(Err(e)) => Finding::missing(
-            NAME,
-            e.to_string(),
-            "run with CAP_SYS_NICE; in a cgroup with RT group scheduling, give it cpu.rt_runtime_us",
-        ),
+        Ok(Err(e)) => Finding::missing(NAME, e.to_string(), MAY_BE_REALTIME),
         Err(_) => Finding::missing(NAME, "the try panicked", "report this"),
     }
 }

@@ -104,20 +104,26 @@ impl Inside {
         for place in 0..places {
             let Some(vm) = self.vms.get(&number) else { break };
             let (registered, index) = (vm.hears(place), vm.threads[place].index);
-            let why = match self.drive(number, place, |port| driver::start(port, registered)) {
-                Some(Err(Stop::Gone)) => "its thread has ended".to_owned(),
-                Some(Err(Stop::Refused(why))) => why.to_string(),
+            let mut begun = self.drive(number, place, |port| driver::start(port, registered));
+            // What the kernel does not allow is said now, and not by the first boost of a vCPU that sleeps.
+            if let (None | Some(Ok(())), Some(asleep)) = (&begun, self.unknown_halt(number, place))
+            {
+                begun = self.drive(number, place, |port| driver::halt(port, asleep));
+                self.await_deadline(number, place);
+            }
+            let why = match begun {
+                Some(Err(Stop::Gone)) => Refusal::from("its thread has ended".to_owned()),
+                Some(Err(Stop::Refused(why))) => Refusal::from(why),
                 Some(Err(Stop::Foreign)) => {
                     self.check(number, place);
                     continue;
                 }
                 Some(Ok(())) | None => {
-                    self.settle(number, place);
                     self.attend(number, place);
                     continue;
                 }
             };
-            return Err(Refusal::from(format!("vCPU {index}: {why}")));
+            return Err(why.of(format_args!("vCPU {index}")));
         }
         let now = monotonic();
         self.dues.insert((next_check(now), Due::Check(number)));
