@@ -247,11 +247,12 @@ void vcoop_vcpu_offline(unsigned int cpu)
 	local_irq_save(flags);
 	WRITE_ONCE(vcpu->page, NULL);
 	vcoop_deadline_forget(vcpu);
-	WRITE_ONCE(page->area.intent, 0);
-	WRITE_ONCE(page->area.cs, 0);
-	WRITE_ONCE(page->area.request, VCOOP_REQUEST_NONE);
-	WRITE_ONCE(page->area.deadline_tsc, 0);
+	/* First: what follows are not words of a vCPU any more. */
 	WRITE_ONCE(page->report.vcpu, cpu_physical_id(cpu));
 	smp_store_release(&page->area.header, 0);
+	smp_store_release(&page->area.intent, 0);
+	smp_store_release(&page->area.cs, 0);
+	smp_store_release(&page->area.request, VCOOP_REQUEST_NONE);
+	smp_store_release(&page->area.deadline_tsc, 0);
 	local_irq_restore(flags);
 }

@@ -4,7 +4,8 @@
 //! areas, and the few events beside them that the rules speak of. Where it comes from is open: a
 //! simulator, a VMM that single-steps its guest, write-protected pages, a BPF program.
 //! [`check_guest`] and [`check_host`] read it once, without allocation, and answer with the first
-//! violation of each rule. A [`Watch`] does the same while it happens.
+//! violation of each rule. A [`Watch`] does the same while it happens. [`Looks`] holds a guest against the
+//! rules that can be judged by looking at its page, whoever's guest it is.
 //!
 //! Some rules are about reacting to what the other side stored. Nobody reacts in no time, so they
 //! come with a [`grace`](Limits::grace_ns): a store that a side began before it could see the
@@ -12,10 +13,12 @@
 
 mod guest;
 mod host;
+mod look;
 mod watch;
 
 pub use guest::{GuestCheck, check_guest};
 pub use host::{HostCheck, check_host};
+pub use look::Looks;
 pub use watch::Watch;
 
 /// Who acted.
@@ -208,6 +211,7 @@ mod at {
     pub(super) const STEAL: u16 = offset_of!(HostArea, steal_ns) as u16;
     pub(super) const HINTS: u16 = offset_of!(HostArea, hints) as u16;
     pub(super) const PING: u16 = offset_of!(HostArea, ping) as u16;
+    pub(super) const TELL_IDLE: u16 = offset_of!(HostArea, tell_idle) as u16;
     pub(super) const PREFERRED: u16 = offset_of!(HostArea, preferred) as u16;
     pub(super) const PREFERRED_END: u16 = PREFERRED + 32;
 }

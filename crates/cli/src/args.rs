@@ -58,6 +58,8 @@ pub(crate) enum Command {
     Observe(ObserveArgs),
     /// Compare policies on a running VM, in turns.
     Compare(CompareArgs),
+    /// Hold the driver of a running VM's guest against the protocol of the shared page.
+    Conformance(ConformanceArgs),
     /// Apply a policy to a running VM until Ctrl-C, --for, or `vcoop detach`.
     Attach(AttachArgs),
     /// Take a policy back from a running VM.
@@ -629,6 +631,28 @@ pub(crate) struct ObserveArgs {
     pub(crate) scenario: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) calibration: Calibration,
+    /// Print one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ConformanceArgs {
+    /// The VM: its name or the process id of its VMM, as `vcoop vms` shows them
+    #[arg(required_unless_present = "window", conflicts_with = "window")]
+    pub(crate) vm: Option<String>,
+    /// A file that is a guest's window, instead of a VM
+    #[arg(long, value_name = "FILE")]
+    pub(crate) window: Option<PathBuf>,
+    /// How long, with a unit: 500ms, 10s. Ctrl-C ends it earlier
+    #[arg(long = "for", value_name = "TIME", default_value = "5s")]
+    pub(crate) time: String,
+    /// How long the guest may take to react. A vCPU that waits for a CPU cannot
+    #[arg(long, value_name = "TIME", default_value = "200ms")]
+    pub(crate) grace: String,
     /// Print one JSON document on stdout, and nothing else there
     #[arg(long)]
     pub(crate) json: bool,

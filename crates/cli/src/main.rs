@@ -8,6 +8,8 @@ mod capture;
 #[cfg(target_os = "linux")]
 mod compare;
 #[cfg(target_os = "linux")]
+mod conformance;
+#[cfg(target_os = "linux")]
 mod daemon;
 mod diff;
 mod doctor;
@@ -83,6 +85,7 @@ fn of_host(command: Command) -> Result<(), Failure> {
         Command::Vms(args) => vms::run(&args),
         Command::Observe(args) => observe::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Conformance(args) => conformance::run(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Detach(args) => attach::detach(&args),
         Command::Restore(args) => attach::restore(&args),

@@ -147,8 +147,18 @@ fn shortened(args: &[String]) -> Vec<String> {
 fn can_be_cut_short(args: &[String]) -> bool {
     // Nor what takes a file or a VM of the reader's, or as many runs as it needs.
     let own = ["calibrate", "validate", "sweep", "map", "tune", "capacity", "trace"];
-    let vms =
-        ["observe", "compare", "attach", "detach", "restore", "daemon", "scx", "top", "guest"];
+    let vms = [
+        "observe",
+        "compare",
+        "conformance",
+        "attach",
+        "detach",
+        "restore",
+        "daemon",
+        "scx",
+        "top",
+        "guest",
+    ];
     let live = own.iter().chain(&vms).any(|name| *name == args[0])
         || args.windows(2).any(|pair| pair[0] == "--backend" && pair[1] != "sim")
         // What `vcoop observe` of the reader's VM wrote.

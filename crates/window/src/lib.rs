@@ -14,6 +14,7 @@
 #![cfg(target_os = "linux")]
 
 mod clock;
+mod examine;
 mod find;
 mod guard;
 mod latency;
@@ -21,6 +22,7 @@ mod map;
 mod server;
 
 pub use clock::Clock;
+pub use examine::{Examined, examine};
 pub use find::find;
 pub use latency::Latencies;
 pub use map::Window;

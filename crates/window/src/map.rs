@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use vcoop_abi::layout::PAGE_SIZE;
 use vcoop_abi::window::{self, Doorbell, GuestPage, GuestSide, Identity, WindowHeader};
-use vcoop_abi::{Header, HostArea, Word};
+use vcoop_abi::{Header, HostArea, Status, Word};
 
 use crate::guard::Guard;
 
@@ -108,6 +108,24 @@ impl Window {
         Some(unsafe { self.map.add(offset).cast().as_ref() })
     }
 
+    /// Whether a host has told a vCPU anything but that it does not cooperate.
+    pub fn is_in_use(&self) -> bool {
+        let mut hosts = (0..self.slots).filter_map(|slot| self.host(slot));
+        self.has_host() && hosts.any(|host| host.status() != Status::Disabled)
+    }
+
+    /// Whether a host has said that it is there.
+    pub fn has_host(&self) -> bool {
+        Header::from_word(self.header().host.load(Ordering::Acquire)).is_compatible()
+    }
+
+    /// Whether the guest is registered, and uses this vCPU.
+    pub fn is_online(&self, slot: u64) -> bool {
+        let online =
+            |page: &GuestPage| Identity::from_word(page.report.vcpu.load(Ordering::Acquire)).online;
+        self.guest(slot).is_some_and(online) && self.guest_side().is_registered()
+    }
+
     /// The vCPUs that the guest uses: slot and APIC id, by slot.
     pub fn online(&self) -> Vec<(u64, u32)> {
         let side = self.guest_side();
@@ -151,6 +169,7 @@ impl Drop for Window {
             for slot in 0..self.slots {
                 if let Some(host) = self.host(slot) {
                     host.status.store(0, Ordering::Release);
+                    host.hints.store(0, Ordering::Release);
                 }
             }
         }

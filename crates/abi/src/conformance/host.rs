@@ -140,7 +140,14 @@ impl HostCheck {
     fn stored(&mut self, offset: u16, size: u8, value: u64, now: u64) {
         let known = matches!(
             offset,
-            at::HEADER | at::STATUS | at::TICKET | at::BUDGET | at::STEAL | at::HINTS | at::PING
+            at::HEADER
+                | at::STATUS
+                | at::TICKET
+                | at::BUDGET
+                | at::STEAL
+                | at::HINTS
+                | at::PING
+                | at::TELL_IDLE
         ) || (at::PREFERRED..at::PREFERRED_END).contains(&offset)
             && offset.is_multiple_of(8);
         self.report.require(Rule::WholeWords, known && size == 8, now);

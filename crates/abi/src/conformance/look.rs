@@ -1,0 +1,247 @@
+//! Holding a guest against the protocol by looking at its page.
+
+use core::sync::atomic::Ordering;
+
+use super::{Actor, Area, GuestCheck, Limits, Record, Report, Rule, What, at};
+use crate::layout::GuestArea;
+use crate::words::{BoostRequest, Status, Word};
+
+/// Words of the guest area, in the order in which they are read. A guest stores the ack last: one that is read
+/// first comes with the facts of its interrupt, or newer ones.
+const WORDS: [u16; 9] = [
+    at::ACK,
+    at::HEADER,
+    at::INTENT,
+    at::CS,
+    at::REQUEST,
+    at::DEADLINE,
+    at::PONG,
+    at::PONG_TSC,
+    at::REMOTE,
+];
+
+/// The check of one vCPU's guest by a host that looks at its page now and then.
+///
+/// The host tells what it stores itself, before it does. A word that has changed between two looks counts
+/// as stored by the guest at the second one. What was stored in between is not seen, nor who stored it and how: so
+/// a guest is held against [`Looks::RULES`] only.
+#[derive(Clone, Debug)]
+pub struct Looks {
+    check: GuestCheck,
+    words: [u64; WORDS.len()],
+    changes: u64,
+    answers: u64,
+}
+
+impl Looks {
+    /// The rules that can be judged.
+    pub const RULES: [Rule; 7] = [
+        Rule::HeaderFirst,
+        Rule::DefinedEncoding,
+        Rule::StatusGates,
+        Rule::AckWithinTicket,
+        Rule::AckMonotone,
+        Rule::UnboostWhenBoosted,
+        Rule::BoostIsAnswered,
+    ];
+
+    /// The page of a vCPU that is registered, as it is at time `at` in nanoseconds; the host's status is
+    /// disabled and its ticket 0.
+    pub fn new(limits: Limits, at: u64, area: &GuestArea) -> Self {
+        let mut looks = Self {
+            check: GuestCheck::new(limits),
+            words: [0; WORDS.len()],
+            changes: 0,
+            answers: 0,
+        };
+        looks.stored(at, at::HEADER, area.header.load(Ordering::Acquire));
+        looks.read(at, Actor::Host, What::Registered(true));
+        // What it said to a host before this one is not judged.
+        looks.words = words(area);
+        looks
+    }
+
+    /// The host is about to store a status.
+    pub fn status(&mut self, at: u64, status: Status) {
+        self.host_stores(at, at::STATUS, status.to_word());
+    }
+
+    /// The host is about to store a ticket.
+    pub fn ticket(&mut self, at: u64, ticket: u64) {
+        self.host_stores(at, at::TICKET, ticket);
+    }
+
+    /// Looks at the page.
+    pub fn look(&mut self, at: u64, area: &GuestArea) {
+        let now = words(area);
+        for (n, offset) in WORDS.into_iter().enumerate() {
+            if self.words[n] == now[n] {
+                continue;
+            }
+            self.words[n] = now[n];
+            self.changes += 1;
+            let unboost = offset == at::REQUEST && now[n] == BoostRequest::Unboost.to_word();
+            self.answers += u64::from(unboost);
+            self.stored(at, offset, now[n]);
+        }
+        // What is owed by now is judged also where nothing has changed.
+        self.read(at, Actor::Host, What::End);
+    }
+
+    /// Changes of words that were seen.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Boosts that the guest has ended, as far as that was seen.
+    pub fn answers(&self) -> u64 {
+        self.answers
+    }
+
+    /// What was found so far. Violations of other rules than [`Looks::RULES`] are not meant.
+    pub fn report(&self) -> Report {
+        self.check.report()
+    }
+
+    fn stored(&mut self, at: u64, offset: u16, value: u64) {
+        // Any vCPU may store the remote word.
+        let by = if offset == at::REMOTE { Actor::OtherVcpu } else { Actor::Guest };
+        self.read(at, by, What::Store { area: Area::Guest, offset, size: 8, value });
+    }
+
+    fn host_stores(&mut self, at: u64, offset: u16, value: u64) {
+        self.read(at, Actor::Host, What::Store { area: Area::Host, offset, size: 8, value });
+    }
+
+    fn read(&mut self, at: u64, by: Actor, what: What) {
+        self.check.read(Record { at, by, what });
+    }
+}
+
+fn words(area: &GuestArea) -> [u64; WORDS.len()] {
+    WORDS.map(|offset| {
+        let word = match offset {
+            at::HEADER => &area.header,
+            at::INTENT => &area.intent,
+            at::CS => &area.cs,
+            at::REQUEST => &area.request,
+            at::ACK => &area.ack,
+            at::DEADLINE => &area.deadline_tsc,
+            at::PONG => &area.pong,
+            at::PONG_TSC => &area.pong_tsc,
+            _ => &area.remote,
+        };
+        word.load(Ordering::Acquire)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Looks;
+    use crate::conformance::{Limits, Rule};
+    use crate::layout::GuestArea;
+    use crate::words::{BoostRequest, Class, CsState, Header, Intent, Status, TaskIntent, Word};
+    use core::sync::atomic::Ordering;
+
+    const LIMITS: Limits = Limits { grace_ns: 100, burst_ns: None, refill_ppm: 0 };
+
+    /// A registered guest that runs a fair task, and a host that boosts it at 1000.
+    fn boosted() -> (Looks, GuestArea) {
+        let area = GuestArea::new();
+        area.header.store(Header::OURS.to_word(), Ordering::Relaxed);
+        let mut looks = Looks::new(LIMITS, 0, &area);
+        looks.status(10, Status::Normal);
+        let fair = TaskIntent { class: Class::Fair, prio: 20, declared: false };
+        let intent = Intent { running: fair, ..Intent::default() };
+        area.intent.store(intent.to_word(), Ordering::Relaxed);
+        looks.look(20, &area);
+        looks.ticket(1000, 1);
+        looks.status(1000, Status::Boosted);
+        (looks, area)
+    }
+
+    #[test]
+    fn a_guest_that_answers_conforms_and_its_answers_are_counted() {
+        let (mut looks, area) = boosted();
+        area.cs.store(CsState { hardirq: 1, ..CsState::default() }.to_word(), Ordering::Relaxed);
+        area.request.store(BoostRequest::Boost.to_word(), Ordering::Relaxed);
+        looks.look(1200, &area);
+        area.cs.store(0, Ordering::Relaxed);
+        area.ack.store(1, Ordering::Relaxed);
+        area.request.store(BoostRequest::Unboost.to_word(), Ordering::Relaxed);
+        looks.look(1250, &area);
+        looks.status(1260, Status::Normal);
+        looks.look(9000, &area);
+        assert!(looks.report().is_conforming(), "{:?}", looks.report());
+        assert_eq!((looks.changes(), looks.answers()), (6, 1));
+    }
+
+    #[test]
+    fn what_can_be_seen_is_found() {
+        let wrong = |what: &dyn Fn(&mut Looks, &GuestArea), rule| {
+            let (mut looks, area) = boosted();
+            what(&mut looks, &area);
+            assert!(looks.report().broke(rule), "{rule:?}");
+            assert!(Looks::RULES.contains(&rule));
+        };
+        let store = |area: &GuestArea, request: BoostRequest| {
+            area.request.store(request.to_word(), Ordering::Relaxed);
+        };
+        wrong(
+            &|looks, area| {
+                area.header.store(1, Ordering::Relaxed);
+                looks.look(1001, area);
+            },
+            Rule::HeaderFirst,
+        );
+        wrong(
+            &|looks, area| {
+                area.request.store(7, Ordering::Relaxed);
+                looks.look(1001, area);
+            },
+            Rule::DefinedEncoding,
+        );
+        wrong(
+            &|looks, area| {
+                area.ack.store(2, Ordering::Relaxed);
+                looks.look(1001, area);
+            },
+            Rule::AckWithinTicket,
+        );
+        wrong(
+            &|looks, area| {
+                looks.status(1001, Status::Disabled);
+                store(area, BoostRequest::Boost);
+                looks.look(1102, area);
+            },
+            Rule::StatusGates,
+        );
+        wrong(
+            &|looks, area| {
+                area.ack.store(1, Ordering::Relaxed);
+                looks.look(1001, area);
+                area.ack.store(0, Ordering::Relaxed);
+                looks.look(1002, area);
+            },
+            Rule::AckMonotone,
+        );
+        wrong(
+            &|looks, area| {
+                looks.status(1001, Status::Normal);
+                store(area, BoostRequest::Unboost);
+                looks.look(1102, area);
+            },
+            Rule::UnboostWhenBoosted,
+        );
+        wrong(
+            &|looks, area| {
+                area.ack.store(1, Ordering::Relaxed);
+                looks.look(1001, area);
+                looks.look(1101, area);
+                assert!(!looks.report().broke(Rule::BoostIsAnswered));
+                looks.look(1102, area);
+            },
+            Rule::BoostIsAnswered,
+        );
+    }
+}

@@ -1,0 +1,247 @@
+//! Holding the guest of a window against the protocol, as its host.
+
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use vcoop_abi::conformance::{Limits, Looks, Report};
+use vcoop_abi::{HostArea, Status, Word};
+
+use crate::map::Window;
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// How long a vCPU is not boosted between two boosts.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What came of a vCPU.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    /// Its place in the window: the guest's number for it.
+    pub slot: u64,
+    /// The rules that it broke, of [`Looks::RULES`]. Times are nanoseconds since the beginning.
+    pub report: Report,
+    /// Words that were seen to change.
+    pub changes: u64,
+    /// Boosts that it was shown.
+    pub boosts: u64,
+    /// Boosts that it ended.
+    pub answers: u64,
+    /// Its guest has taken it away before the end.
+    pub gone: bool,
+}
+
+/// A vCPU and what it is shown.
+struct Vcpu<'w> {
+    looks: Looks,
+    host: &'w HostArea,
+    status: Status,
+    since: Duration,
+    answered: u64,
+    found: Examined,
+}
+
+/// Is the host of a registered guest for some time: tells each vCPU in turns that it is boosted, and is not,
+/// and looks at what the guest makes of it. Nobody's thread is changed. A vCPU may take `grace` to react, of which
+/// `time` has to be a multiple.
+///
+/// The window has to have [no other host](Window::is_in_use).
+pub fn examine(
+    window: &Window,
+    time: Duration,
+    grace: Duration,
+    stop: impl Fn() -> bool,
+) -> Vec<Examined> {
+    let began = Instant::now();
+    let grace_ns = grace.as_nanos().try_into().unwrap_or(u64::MAX);
+    let limits = Limits { grace_ns, ..Limits::default() };
+    let vcpu = |(slot, _): (u64, u32)| {
+        let (page, host) = (window.guest(slot)?, window.host(slot)?);
+        host.ticket.store(0, Ordering::Release);
+        Some(Vcpu {
+            looks: Looks::new(limits, 0, &page.area),
+            host,
+            status: Status::Disabled,
+            since: Duration::ZERO,
+            answered: 0,
+            found: Examined {
+                slot,
+                report: Report::default(),
+                changes: 0,
+                boosts: 0,
+                answers: 0,
+                gone: false,
+            },
+        })
+    };
+    let mut vcpus: Vec<Vcpu<'_>> = window.online().into_iter().filter_map(vcpu).collect();
+    // Nothing may be said before, nor at the end, but for what was about to be.
+    let quiet = (time / 10).max(2 * grace);
+    loop {
+        let now = began.elapsed();
+        if now >= time || stop() || vcpus.iter().all(|vcpu| vcpu.found.gone) {
+            break;
+        }
+        let talks = now >= quiet && now + quiet < time;
+        for vcpu in vcpus.iter_mut().filter(|vcpu| !vcpu.found.gone) {
+            vcpu.look(window, now);
+            vcpu.turn(now, talks, grace);
+        }
+        thread::sleep(LOOK);
+    }
+    vcpus.into_iter().map(|vcpu| vcpu.end(began.elapsed())).collect()
+}
+
+impl Vcpu<'_> {
+    fn look(&mut self, window: &Window, now: Duration) {
+        let Some(page) = window.guest(self.found.slot) else { return };
+        let mut looks = self.looks.clone();
+        looks.look(ns(now), &page.area);
+        // A vCPU says that it goes before its words do.
+        if window.is_online(self.found.slot) {
+            self.looks = looks;
+        } else {
+            self.found.gone = true;
+            self.say(now, Status::Disabled);
+        }
+    }
+
+    /// What comes next.
+    fn turn(&mut self, now: Duration, talks: bool, grace: Duration) {
+        let lasted = now - self.since;
+        let answered = self.looks.answers() > self.answered;
+        let next = match self.status {
+            _ if !talks => Status::Disabled,
+            // A guest that is idle keeps its boost.
+            Status::Boosted if !answered && lasted < 2 * grace => return,
+            Status::Boosted if self.found.boosts.is_multiple_of(2) => Status::Throttled,
+            Status::Disabled | Status::Boosted => Status::Normal,
+            Status::Normal | Status::Throttled if lasted < PAUSE => return,
+            Status::Normal | Status::Throttled => {
+                self.answered = self.looks.answers();
+                self.found.boosts += 1;
+                self.looks.ticket(ns(now), self.found.boosts);
+                self.host.ticket.store(self.found.boosts, Ordering::Release);
+                Status::Boosted
+            }
+        };
+        self.say(now, next);
+    }
+
+    fn say(&mut self, now: Duration, status: Status) {
+        if self.status != status {
+            (self.status, self.since) = (status, now);
+            self.looks.status(ns(now), status);
+            self.host.status.store(status.to_word(), Ordering::Release);
+        }
+    }
+
+    fn end(mut self, now: Duration) -> Examined {
+        self.say(now, Status::Disabled);
+        self.host.ticket.store(0, Ordering::Release);
+        let looks = &self.looks;
+        Examined {
+            report: looks.report(),
+            changes: looks.changes(),
+            answers: looks.answers(),
+            ..self.found
+        }
+    }
+}
+
+fn ns(time: Duration) -> u64 {
+    time.as_nanos().try_into().unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use vcoop_abi::conformance::Rule;
+    use vcoop_abi::window::{Doorbell, Identity};
+    use vcoop_abi::{BoostRequest, Header, Status, Word};
+
+    use super::{Examined, examine};
+    use crate::map::Window;
+
+    /// A window whose guest has one vCPU, which does this all the time.
+    fn examined(guest: impl Fn(&Window) + Sync) -> Examined {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(3 * 4096).unwrap();
+        let own = Window::map(&file, 0).unwrap();
+        let page = own.guest(0).unwrap();
+        page.area.header.store(Header::OURS.to_word(), Ordering::Release);
+        page.report.vcpu.store(Identity { online: true, apic_id: 0 }.to_word(), Ordering::Release);
+        for (offset, word) in [(72, 1), (64, Header::OURS.to_word())] {
+            file.write_all_at(&word.to_le_bytes(), offset).unwrap();
+        }
+        let window = Window::map(&file, 0).unwrap();
+        window.offer(Doorbell::default());
+        assert!(!window.is_in_use());
+        let ends = AtomicBool::new(false);
+        let mut found = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    guest(&own);
+                    std::thread::yield_now();
+                }
+            });
+            let time = Duration::from_millis(600);
+            let found = examine(&window, time, Duration::from_millis(50), || false);
+            ends.store(true, Ordering::Relaxed);
+            found
+        });
+        assert!(!window.is_in_use());
+        found.remove(0)
+    }
+
+    /// Acknowledges tickets, and ends every boost.
+    fn honest(own: &Window) {
+        let (area, host) = (&own.guest(0).unwrap().area, own.host(0).unwrap());
+        let (status, ticket) = (host.status(), host.ticket());
+        if status == Status::Disabled {
+            return;
+        }
+        let request = match status {
+            Status::Boosted => BoostRequest::Unboost,
+            _ => BoostRequest::None,
+        };
+        area.request.store(request.to_word(), Ordering::Release);
+        area.ack.store(ticket, Ordering::Release);
+    }
+
+    #[test]
+    fn an_honest_guest_conforms_and_one_that_keeps_its_boosts_does_not() {
+        let found = examined(honest);
+        assert!(found.report.is_conforming(), "{found:?}");
+        assert!(found.boosts > 3 && found.answers > 3 && !found.gone, "{found:?}");
+
+        let found = examined(|own| {
+            let host = own.host(0).unwrap();
+            if host.status() != Status::Disabled {
+                own.guest(0).unwrap().area.ack.store(host.ticket(), Ordering::Release);
+            }
+        });
+        assert!(found.report.broke(Rule::BoostIsAnswered), "{found:?}");
+        assert_eq!(found.answers, 0);
+    }
+
+    #[test]
+    fn one_that_speaks_out_of_turn_is_found_and_one_that_leaves_is_not() {
+        let found = examined(|own| {
+            let area = &own.guest(0).unwrap().area;
+            area.pong.fetch_add(1, Ordering::Release);
+        });
+        assert!(found.report.broke(Rule::StatusGates), "{found:?}");
+
+        let found = examined(|own| {
+            let page = own.guest(0).unwrap();
+            page.report.vcpu.store(0, Ordering::Release);
+            page.area.header.store(0, Ordering::Release);
+        });
+        assert!(found.gone && found.report.is_conforming(), "{found:?}");
+    }
+}
