@@ -96,9 +96,7 @@ impl Link {
     /// Whether a driver has come, gone, or registered anew since the last look: then what is known of its
     /// vCPUs is forgotten, and found out again. `threads`: their numbers here.
     pub(super) fn changed(&mut self, threads: &[VcpuThread]) -> bool {
-        let side = self.window.guest_side();
-        let number = side.registration.bounded(u64::MAX);
-        let now = side.is_registered().then_some(number);
+        let now = registration(&self.window);
         let slots = slots(threads, &self.window.online());
         let same = self.registration == now
             && self.vcpus.iter().map(|of| of.slot).eq(slots.iter().copied());
@@ -106,13 +104,24 @@ impl Link {
             return false;
         }
         if self.registration != now {
-            self.clock = Clock::new(side.tsc_khz.bounded(u64::from(u32::MAX)), self.host_khz);
+            let khz = self.window.guest_side().tsc_khz.bounded(u64::from(u32::MAX));
+            self.clock = Clock::new(khz, self.host_khz);
         }
         self.registration = now;
         let remote = |slot| self.window.guest(slot).map_or(0, |page| sent(&page.area));
         let of = |slot: Option<u64>| Of { slot, served: 0, remote: slot.map_or(0, remote) };
         self.vcpus = slots.into_iter().map(of).collect();
         true
+    }
+
+    /// Whether its guest has a driver, as far as is known.
+    pub(super) fn is_registered(&self) -> bool {
+        self.registration.is_some()
+    }
+
+    /// Whether a driver has come, gone or registered anew, so that [`Self::changed`] is to be called.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.registration != registration(&self.window)
     }
 
     /// The slot of a vCPU, if its guest says which it is.
@@ -203,6 +212,12 @@ impl Link {
         self.bells = (self.bells + since as f64 / 1e9 * BELLS_PER_S).min(BELL_BURST) - 1.0;
         self.bells > 0.0
     }
+}
+
+/// The number of the driver's registration; `None`: there is no driver.
+fn registration(window: &Window) -> Option<u64> {
+    let side = window.guest_side();
+    side.is_registered().then(|| side.registration.bounded(u64::MAX))
 }
 
 /// How many tasks other vCPUs have put on a vCPU's queue.

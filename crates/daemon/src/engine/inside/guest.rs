@@ -9,7 +9,7 @@ use vcoop_threads::clock::monotonic;
 
 use super::Inside;
 use crate::engine::BELL;
-use crate::engine::link::{DEAF_NS, Deadline};
+use crate::engine::link::{DEAF_NS, Deadline, Link};
 use crate::port::Due;
 
 /// Time between two looks at the words of a guest that cannot ring: while one of its vCPUs is boosted,
@@ -37,7 +37,7 @@ impl Inside {
         let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) else { return };
         if !link.may_ring(now) {
             self.hear_bell(number, false);
-            self.dues.insert((now + DEAF_NS, Due::Look(number)));
+            self.look_at(number, now + DEAF_NS);
             return;
         }
         self.heed_all(number, now);
@@ -55,16 +55,28 @@ impl Inside {
             .flatten()
             .any(|v| v.driver.policy().is_boosted() && !v.driver.is_halted());
         let (rings, has_clock) = (link.bell.is_some(), link.has_clock());
+        let hurries = link.is_registered() && (boosted || !has_clock);
         if rings && has_clock {
             // It may be heard already: then this does nothing.
             self.hear_bell(number, true);
             return;
         }
-        let next = if rings || !boosted && has_clock { LOOK_IDLE_NS } else { LOOK_NS };
-        self.dues.insert((now + next, Due::Look(number)));
+        let next = if rings || !hurries { LOOK_IDLE_NS } else { LOOK_NS };
+        self.look_at(number, now + next);
+    }
+
+    /// A guest's words are to be looked at then, or sooner if they are anyway.
+    fn look_at(&mut self, number: u64, at: Ns) {
+        if !self.dues.iter().any(|(_, due)| *due == Due::Look(number)) {
+            self.dues.insert((at, Due::Look(number)));
+        }
     }
 
     fn heed_all(&mut self, number: u64, now: Ns) {
+        let link = self.vms.get(&number).and_then(|vm| vm.link.as_ref());
+        if link.is_some_and(Link::is_outdated) {
+            self.meet(number);
+        }
         let places = self.vms.get(&number).map_or(0, |vm| vm.vcpus.len());
         (0..places).for_each(|place| self.heed(number, place, now));
     }
@@ -134,10 +146,11 @@ impl Inside {
                 self.attend(number, place);
             }
         }
-        if let Some(link) = self.vms.get_mut(&number).and_then(|vm| vm.link.as_mut()) {
+        let Some(vm) = self.vms.get_mut(&number) else { return };
+        if let Some(link) = &mut vm.link {
             link.ask_clock();
             if !link.has_clock() {
-                self.dues.insert((monotonic(), Due::Look(number)));
+                self.look_at(number, monotonic());
             }
         }
     }
