@@ -2,8 +2,10 @@
 /* The window: memory that host and guest share, and the doorbell. */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/cpumask.h>
 #include <linux/io.h>
 #include <linux/ioport.h>
+#include <linux/jiffies.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/pci.h>
@@ -24,6 +26,45 @@ module_param(pci, charp, 0444);
 MODULE_PARM_DESC(pci, "which ivshmem device, where there are several: 0000:00:04.0");
 
 struct vcoop_window vcoop_window;
+
+/* A host asks for the clock every second. One that does not has gone, and what it wanted is old. */
+#define HOST_GONE (5 * HZ)
+
+/* The CPUs that the host would like to be used, as a list; nothing: it does not say. */
+static int get_preferred(char *buffer, const struct kernel_param *kp)
+{
+	static unsigned long asked;
+	static u64 ping;
+	struct vcoop_host_area *host;
+	cpumask_var_t cpus;
+	unsigned int cpu;
+	int length;
+
+	/* The lock of the module's parameters is held. */
+	if (!vcoop_window.header || !vcoop_host_is_there())
+		return sysfs_emit(buffer, "\n");
+	host = vcoop_host_area(0);
+	if (READ_ONCE(host->ping) != ping) {
+		ping = READ_ONCE(host->ping);
+		asked = jiffies;
+	}
+	if (!(READ_ONCE(host->hints) & VCOOP_HINT_PREFERRED_VALID) ||
+	    time_after(jiffies, asked + HOST_GONE))
+		return sysfs_emit(buffer, "\n");
+	if (!zalloc_cpumask_var(&cpus, GFP_KERNEL))
+		return -ENOMEM;
+	for_each_possible_cpu(cpu)
+		if (cpu >= 64 * VCOOP_PREFERRED_WORDS ||
+		    READ_ONCE(host->preferred[cpu / 64]) >> cpu % 64 & 1)
+			cpumask_set_cpu(cpu, cpus);
+	length = sysfs_emit(buffer, "%*pbl\n", cpumask_pr_args(cpus));
+	free_cpumask_var(cpus);
+	return length;
+}
+
+static const struct kernel_param_ops preferred_ops = { .get = get_preferred };
+module_param_cb(preferred, &preferred_ops, NULL, 0444);
+MODULE_PARM_DESC(preferred, "read only: the CPUs that the host would like this guest to use");
 
 /* Memory that holds something else is somebody else's. */
 static bool is_ours(u64 word)
@@ -47,9 +88,9 @@ static int use(void *base, u64 bytes)
 		pr_err("the memory at %#llx is in use for something else\n", w->address);
 		return -EBUSY;
 	}
-	w->header = header;
 	w->bytes = bytes;
 	w->slots = min_t(u64, slots, VCOOP_WINDOW_MOST_SLOTS);
+	w->header = header;
 	if (w->slots < nr_cpu_ids)
 		pr_warn("the window has room for %u vCPUs of %u; the others do not take part\n",
 			w->slots, nr_cpu_ids);
@@ -190,12 +231,16 @@ int vcoop_window_open(void)
 void vcoop_window_close(void)
 {
 	struct vcoop_window *w = &vcoop_window;
+	void *base = w->header;
 
-	if (!strcmp(w->kind, "ram"))
-		free_pages((unsigned long)w->header, w->order);
-	else
-		memunmap(w->header);
+	/* Parameters can be read until the module is gone. */
+	kernel_param_lock(THIS_MODULE);
 	w->header = NULL;
+	kernel_param_unlock(THIS_MODULE);
+	if (!strcmp(w->kind, "ram"))
+		free_pages((unsigned long)base, w->order);
+	else
+		memunmap(base);
 	if (!w->device)
 		return;
 	if (w->doorbells)

@@ -781,6 +781,8 @@ pub(crate) enum GovernorArg {
     Step,
     /// As many as steal and CPU time allow; keeps nearly all the CPU time that the guest had
     Proportional,
+    /// Those that the host asks for, which vcoop's driver says: see `vcoop attach --policy host-hint`
+    HostHint,
 }
 
 /// How a guest keeps off vCPUs.

@@ -100,7 +100,7 @@ fn announce(vm: &VmStatus, unplaced: Option<usize>, length: Option<Duration>) {
 
 /// What a policy did, for people.
 fn summary(vm: &VmStatus, end: &str) -> String {
-    let VmStatus { vm: id, policy, for_ns, vcpus, timers, hears, interrupts, rests } = vm;
+    let VmStatus { vm: id, policy, for_ns, vcpus, timers, hears, interrupts, rests, asked } = vm;
     let shown = |ns: u64| format::time(ns as f64 / 1e3);
     let why = match end {
         "detached" => " (detached by another command)",
@@ -160,6 +160,9 @@ fn summary(vm: &VmStatus, end: &str) -> String {
     }
     if !hears.is_empty() {
         let _ = writeln!(text, "  heard by {}", hears.join(" and "));
+    }
+    if let Some(asked) = asked {
+        let _ = writeln!(text, "  its guest was last asked to use {asked} of its vCPUs");
     }
     if *rests {
         text += "  at rest: hardly any thread of the host waits for a CPU\n";

@@ -74,6 +74,7 @@ pub(crate) fn run(args: &GuestArgs) -> Result<(), Failure> {
     let governor = match args.governor {
         GovernorArg::Step => "step",
         GovernorArg::Proportional => "proportional",
+        GovernorArg::HostHint => "host-hint",
     };
     let by = match args.by {
         ByArg::Cpuset => By::Cpuset,

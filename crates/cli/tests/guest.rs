@@ -228,7 +228,8 @@ fn what_cannot_be_is_refused_with_a_remedy() {
         ("--dry-run --set steal_hihg=1%", 2, "one of governor_interval, steal_high"),
         ("--dry-run --set governor_interval=1ms", 2, "cannot look every 1ms"),
         ("--dry-run --for 5", 2, "--for"),
-        ("--governor host-hint", 2, "possible values: step, proportional"),
+        ("--governor entitlement", 2, "possible values: step, proportional, host-hint"),
+        ("--governor host-hint", 3, "vcoop's driver, which hears the host, is not loaded"),
     ] {
         let output = tree.run(args);
         assert_eq!(output.status.code(), Some(code), "{args}");

@@ -222,7 +222,7 @@ mod tests {
         for (text, says) in [
             ("[[rule]]\nnane = \"x\"\npolicy = \"static\"", "unknown field `nane`"),
             ("[[rule]]\nname = \"x\"", "missing field `policy`"),
-            ("[[rule]]\npolicy = \"step\"", "rule 1: step tells a guest"),
+            ("[[rule]]\npolicy = \"step\"", "rule 1: step goes by the steal"),
             ("[[rule]]\npolicy = \"static\"\nsettings = { meens = \"rr 1\" }", "meens"),
             ("[[rule]]\npolicy = \"static\"\nsettings = { means = \"fifo 99\" }", "up to 89"),
             ("[[rule]]\npolicy = \"static\"\nname = \"a**b\"", "name = \"a**b\""),

@@ -205,6 +205,7 @@ mod tests {
             timers: None,
             hears: Vec::new(),
             rests: true,
+            asked: None,
             interrupts: Some(heard),
         }];
         metrics::text(Page { status: Status { vms, ..Status::default() }, vcpus: vec![seen] })

@@ -5,6 +5,7 @@ use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::running_vm::RunningVm;
 use vcoop_model::scenario::{Scenario, Set};
 use vcoop_policy::config::{Means, Ns};
+use vcoop_policy::govern::Kind;
 use vcoop_threads::{allowed_cpus, cpu_list};
 use vcoop_vmm::{Accel, Role, Source, VcpuThread, Vm, Vmm};
 
@@ -75,14 +76,16 @@ pub fn fits(plan: &Plan) -> Result<(), Refused> {
             pins.join("; ")
         )));
     }
-    let governed = (0..plan.vms.len()).any(|vm| plan.governor_driver(vm).is_some());
+    if let Some(kind) = plan.governor(0).map(|governor| governor.kind)
+        && !matches!(kind, Kind::Entitlement | Kind::HostHint)
+    {
+        let governor = if kind == Kind::Step { "step" } else { "proportional" };
+        return Err(Refused(format!(
+            "{name} goes by the steal that a guest sees: it is the guest's own\n  remedy: `vcoop guest \
+             --governor {governor}` in the guest, or host-hint here"
+        )));
+    }
     let means = match &plan.policy {
-        _ if governed => {
-            return Err(Refused(format!(
-                "{name} tells a guest how many of its vCPUs to use, and this guest has no driver \
-                 that listens\n  remedy: {WITHOUT}"
-            )));
-        }
         PolicyPlan::Vanilla => return Ok(()),
         PolicyPlan::Static { means } => *means,
         PolicyPlan::WakeBoost(config) => config.means,
@@ -137,15 +140,20 @@ pub(crate) fn timers(vm: &Vm, of: &Plan) -> Result<Option<(VcpuThread, Box<Plan>
     Ok(Some((thread, Box::new(plan))))
 }
 
-/// Whether a plan's policy goes by what the guest's driver says.
+/// Whether a plan's policy says something to the guest's driver, or goes by what it says.
 pub fn needs_driver(plan: &Plan) -> bool {
+    listens(plan) || plan.governor(0).is_some()
+}
+
+/// Whether a plan's policy goes by what the guest's driver says.
+pub(crate) fn listens(plan: &Plan) -> bool {
     matches!(plan.policy, PolicyPlan::Dynamic(_))
 }
 
 /// A VM whose guest has no driver, for a policy that needs one.
 pub fn no_driver(vm: &str, policy: &str) -> Refused {
     Refused(format!(
-        "{policy} goes by what the guest says, and no driver says anything in {vm}\n  remedy: \
+        "{policy} talks with the guest's driver, and no driver says anything in {vm}\n  remedy: \
          `vcoop vms --how {vm}` says how to load one; {WITHOUT}"
     ))
 }
@@ -160,12 +168,14 @@ mod tests {
 
     #[test]
     fn what_works_from_outside_is_taken_and_the_rest_refused_with_a_remedy() {
-        for name in ["vanilla", "static", "wake-boost", "dynamic"] {
+        for name in
+            ["vanilla", "static", "wake-boost", "dynamic", "host-hint", "entitlement", "hotplug"]
+        {
             assert_eq!(policy(&vm(), name, &[]).unwrap().policy_name, name);
         }
-        for name in ["step", "hotplug"] {
+        for name in ["step", "proportional"] {
             let why = policy(&vm(), name, &[]).unwrap_err().to_string();
-            assert!(why.contains("remedy: "), "{name}: {why}");
+            assert!(why.contains(&format!("vcoop guest --governor {name}")), "{name}: {why}");
         }
         for name in ["pinned", "isolated"] {
             let why = policy(&vm(), name, &[]).unwrap_err().to_string();

@@ -32,6 +32,8 @@ pub(crate) enum Due {
     Deadline(u64, usize),
     /// A look at the pages of a VM, whose guest cannot ring, or has rung too often.
     Look(u64),
+    /// A look of a VM's governor.
+    Govern(u64),
     /// Accounts for the vCPUs of a VM.
     Account(u64),
     /// A look at what the threads of a VM have.

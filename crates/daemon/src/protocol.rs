@@ -157,6 +157,9 @@ pub struct VmStatus {
     /// Hardly any thread of the host waits for a CPU: its vCPUs have what they had before the policy, until one does.
     #[serde(default)]
     pub rests: bool,
+    /// How many of its vCPUs its guest is asked to use, where the policy has a governor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<u32>,
 }
 
 impl VmStatus {

@@ -328,7 +328,7 @@ impl Shared {
             )));
         }
         let plan = policy::policy(&policy::living(vm), policy, sets).map_err(|e| e.to_string())?;
-        if matches!(plan.policy, PolicyPlan::Vanilla) {
+        if matches!(plan.policy, PolicyPlan::Vanilla) && plan.governor(0).is_none() {
             return Err(Refusal::from(format!(
                 "{policy} is what a VM has when no policy is applied to it\n  remedy: vcoop detach {}",
                 vm.name

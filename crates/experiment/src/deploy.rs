@@ -46,7 +46,7 @@ pub fn deploy(plan: &Plan, base: Option<&Plan>, vm: Option<&str>) -> Deployment 
         pin(name, own, before, pcpus, &mut found);
         virtualise(&own.virt, before.map_or(&plain, |vm| &vm.virt), &mut found);
         if base.is_none_or(|base| base.governor(i).is_none()) {
-            govern(plan, i, &mut found);
+            govern(plan, i, vm.unwrap_or(ANY), &mut found);
         }
     }
     place_loads(plan, base, vm.unwrap_or(ANY), &mut found);
@@ -321,22 +321,35 @@ fn virtualise(own: &Virt, before: &Virt, found: &mut Deployment) {
 }
 
 /// How many vCPUs guests use.
-fn govern(plan: &Plan, vm: usize, found: &mut Deployment) {
-    if plan.governor(vm).is_none() {
-        return;
-    }
-    let own = &plan.vms[vm].virt.govern;
-    let governor = match own.kind {
-        Some(Kind::Step) => "step",
-        Some(Kind::Proportional) => "proportional",
-        Some(Kind::Entitlement | Kind::HostHint) | None => {
-            let why = "the governor goes by the host's word, which no stock guest hears";
-            found.simulation_only.push(why.to_owned());
-            return;
-        }
+fn govern(plan: &Plan, vm: usize, name: &str, found: &mut Deployment) {
+    let Some(kind) = plan.governor(vm).map(|governor| governor.kind) else { return };
+    let governor = match kind {
+        Kind::Step => "step",
+        Kind::Proportional => "proportional",
+        Kind::Entitlement => "entitlement",
+        Kind::HostHint => "host-hint",
     };
-    let by = if own.means.hotplug { " --by hotplug" } else { "" };
-    found.lines.push(format!("vcoop guest --governor {governor}{by} # in the guest"));
+    let by_host = matches!(kind, Kind::Entitlement | Kind::HostHint);
+    if by_host {
+        let policy = match &plan.policy {
+            PolicyPlan::Static { .. } => "static",
+            PolicyPlan::WakeBoost(_) => "wake-boost",
+            PolicyPlan::Dynamic(_) => "dynamic",
+            PolicyPlan::Vanilla | PolicyPlan::RatelimitAuto(_) => governor,
+        };
+        let name = quoted(name);
+        let start = format!("vcoop attach {name} --policy {policy}");
+        match found.lines.iter_mut().find(|line| line.starts_with(&start)) {
+            Some(line) => *line += &format!(" --set policy.{policy}.governor={governor}"),
+            None => found.lines.extend([
+                format!("vcoop vms --how {name} # the guest needs vcoop's driver"),
+                start,
+            ]),
+        }
+    }
+    let own = if by_host { "host-hint" } else { governor };
+    let by = if plan.vms[vm].virt.govern.means.hotplug { " --by hotplug" } else { "" };
+    found.lines.push(format!("vcoop guest --governor {own}{by} # in the guest"));
 }
 
 /// A duration as scenarios have it.
@@ -482,6 +495,15 @@ pin = "2-3"
         assert_eq!(of("pinned").lines[0], "virsh vcpupin VM 0 0");
         assert!(of("isolated").lines[2].starts_with("taskset -acp 1 PID"));
         assert!(of("step").lines[0].starts_with("vcoop guest --governor step"));
+        assert_eq!(
+            of("host-hint").lines,
+            [
+                "vcoop vms --how VM # the guest needs vcoop's driver",
+                "vcoop attach VM --policy host-hint",
+                "vcoop guest --governor host-hint # in the guest",
+            ]
+        );
+        assert!(of("hotplug").lines[2].contains(" --by hotplug # "));
         assert!(of("ratelimit-auto").simulation_only[0].contains("Xen"));
     }
 }

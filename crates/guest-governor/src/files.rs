@@ -48,6 +48,11 @@ impl Roots {
         bytes(&self.proc.join("stat"), MOST_STAT)
     }
 
+    /// The CPUs that the host would like to be used, as vcoop's driver has it.
+    pub(crate) fn preferred(&self) -> PathBuf {
+        self.sys.join("module/vcoop/parameters/preferred")
+    }
+
     /// `major.minor` of the kernel's version, if it is known.
     pub(crate) fn kernel(&self) -> Option<(u32, u32)> {
         let release = read(&self.proc.join("sys/kernel/osrelease")).ok()?;

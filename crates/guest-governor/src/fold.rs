@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use vcoop_policy::govern::{CpuTime, Governor, GovernorConfig, Seen};
+use vcoop_policy::govern::{CpuTime, GovernorConfig, Seen};
 
 use crate::change::{By, Change, Changes, Target, Undone, is_gone};
 use crate::cpus::{Cpus, show};
+use crate::decider::Decider;
 use crate::error::FoldError;
 use crate::files::Roots;
 use crate::journal::{Contents, Journal};
@@ -71,7 +72,7 @@ pub struct Fold {
     config: GovernorConfig,
     mode: Mode,
     layout: Layout,
-    governor: Governor,
+    decider: Decider,
     last: Stat,
     last_at: Instant,
     /// Time of each CPU since the last look, as governors count CPUs.
@@ -98,8 +99,9 @@ impl Fold {
         now: Instant,
     ) -> Result<Self, FoldError> {
         by.check(&roots, matches!(mode, Mode::Apply(_)))?;
+        Decider::check(&config, &roots)?;
         let layout = Layout::read(&roots)?;
-        let governor = Governor::new(&config, layout.counted(), layout.threads());
+        let decider = Decider::new(&config, &layout);
         let path = roots.proc.join("stat");
         let last = Stat::parse(&roots.stat().map_err(FoldError::io(path))?);
         let mut fold = Self {
@@ -107,8 +109,8 @@ impl Fold {
             by,
             config,
             mode,
-            dry_width: governor.width(),
-            governor,
+            dry_width: decider.width(),
+            decider,
             layout,
             last,
             last_at: now,
@@ -237,20 +239,19 @@ impl Fold {
 
     fn decide(&mut self, elapsed_ns: u64, notes: &mut Vec<String>) -> Result<Decision, FoldError> {
         if matches!(self.mode, Mode::Dry) {
-            let layout = &self.layout;
-            self.governor = Governor::new(&self.config, layout.counted(), layout.threads());
+            self.decider = Decider::new(&self.config, &self.layout);
         }
-        let before = self.governor;
+        let before = self.decider;
         let width = before.width();
         let used = sum(&self.since[..(width as usize).min(self.since.len())]);
         let all = sum(&self.since);
-        // Without the host's word: a driver of the shared page may bring it some day.
-        self.governor.on(&Seen { elapsed_ns, cpus: &self.since, grant: None });
+        let seen = Seen { elapsed_ns, cpus: &self.since, grant: None };
+        self.decider.on(&seen, &self.config, &self.roots, &self.layout);
         let bp = steal_bp(self.config.kind, used, all, self.layout.counted(), elapsed_ns);
         let mut from = width;
         if matches!(self.mode, Mode::Dry) {
-            from = std::mem::replace(&mut self.dry_width, self.governor.width());
-        } else if self.governor.width() < self.full() || self.is_folded() {
+            from = std::mem::replace(&mut self.dry_width, self.decider.width());
+        } else if self.decider.width() < self.full() || self.is_folded() {
             // Also where the width stays: for cgroups that are new.
             self.apply(notes)?;
         }
@@ -260,7 +261,7 @@ impl Fold {
             steal_bp: bp,
             before: self.layout.used(from),
             after: self.used(),
-            why: why(&before, &self.governor, &self.config, bp),
+            why: why(&before, &self.decider, &self.config, bp),
         };
         self.numbers.looks += 1;
         self.numbers.decisions += u64::from(decision.is_change());
@@ -268,9 +269,9 @@ impl Fold {
         Ok(decision)
     }
 
-    /// The CPUs that the governor wants used.
+    /// The CPUs that are wanted used.
     fn used(&self) -> Cpus {
-        self.layout.used(self.governor.width())
+        self.layout.used(self.decider.width())
     }
 
     /// The width of all CPUs.
@@ -284,7 +285,7 @@ impl Fold {
 
     /// Brings the guest to the governor's width.
     fn apply(&mut self, notes: &mut Vec<String>) -> Result<(), FoldError> {
-        let folds = self.governor.width() < self.full();
+        let folds = self.decider.width() < self.full();
         if let Some(prepare) = self.by.prepare(&self.roots) {
             self.lose_cpusets(notes);
             if folds {
@@ -349,7 +350,7 @@ impl Fold {
         let before = self.used();
         look.notes.extend(self.undo()?.failed);
         self.layout = Layout::read(&self.roots)?;
-        self.governor = Governor::new(&self.config, self.full(), self.layout.threads());
+        self.decider = Decider::new(&self.config, &self.layout);
         self.dry_width = self.full();
         self.last_at = now;
         self.last = Stat::parse(&self.roots.stat().unwrap_or_default());

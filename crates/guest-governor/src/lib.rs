@@ -3,18 +3,20 @@
 //! ```text
 //! /proc/stat --> Stat --+
 //! sysfs -------> Layout +--> Governor (vcoop-policy) --> width --> cpusets, or CPU hotplug
-//!                                                           |
+//! vcoop's driver: what the host asks for -----------------^ |
 //!                                     Journal (before the first change), undone at the end
 //! ```
 //!
-//! It runs in the guest, and needs neither a module nor the host's help. The governors are those of
-//! [`vcoop_policy::govern`]; this crate reads what they go by, and does what they say.
+//! It runs in the guest. With a governor of the guest's own it needs neither a module nor the host's help; these
+//! governors are those of [`vcoop_policy::govern`]. With `host-hint` the governor is the host's, and the guest's
+//! driver says what it wants. This crate reads what they go by, and does what they say.
 //!
 //! The roots of procfs, sysfs and cgroupfs are paths ([`Roots`]), so that it works on recorded trees.
 #![cfg(target_os = "linux")]
 
 mod change;
 pub mod cpus;
+mod decider;
 mod error;
 mod files;
 mod fold;

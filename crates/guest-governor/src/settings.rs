@@ -18,7 +18,7 @@ pub const KEYS: [&str; 6] = [
     "governor_patience",
 ];
 
-/// The parameters of `step` or `proportional`, for a guest of `vcpus`. `sets`: `KEY=VALUE`, of
+/// The parameters of `step`, `proportional` or `host-hint`, for a guest of `vcpus`. `sets`: `KEY=VALUE`, of
 /// [`KEYS`].
 ///
 /// # Errors

@@ -2,6 +2,8 @@
 
 use vcoop_policy::govern::{CpuTime, Governor, GovernorConfig, Kind, State};
 
+use crate::decider::Decider;
+
 /// The steal that a governor goes by, in hundredths of a percent: `step` takes it of the time of all
 /// CPUs, the others of the time that the CPUs in use wanted.
 pub(crate) fn steal_bp(kind: Kind, used: CpuTime, all: CpuTime, cpus: u32, elapsed_ns: u64) -> u32 {
@@ -19,15 +21,20 @@ pub(crate) fn percent(bp: u32) -> String {
     format!("{} %", f64::from(bp) / 100.0)
 }
 
-fn state(governor: &Governor) -> Option<State> {
-    match governor {
-        Governor::Proportional(governor) => Some(governor.state()),
-        Governor::Step(_) | Governor::Granted(_) => None,
+fn state(decider: &Decider) -> Option<State> {
+    match decider {
+        Decider::Own(Governor::Proportional(governor)) => Some(governor.state()),
+        Decider::Own(_) | Decider::Host { .. } => None,
     }
 }
 
 /// Why the width is another one than before, or the same.
-pub(crate) fn why(before: &Governor, after: &Governor, config: &GovernorConfig, bp: u32) -> String {
+pub(crate) fn why(before: &Decider, after: &Decider, config: &GovernorConfig, bp: u32) -> String {
+    match after {
+        Decider::Host { asked: None, .. } => return "the host does not say".to_owned(),
+        Decider::Host { asked: Some(n), .. } => return format!("the host asks for {n}"),
+        Decider::Own(_) => {}
+    }
     let (high, low) = (percent(config.high_bp), percent(config.low_bp));
     let level = if bp > config.high_bp {
         format!("steal is above {high}")

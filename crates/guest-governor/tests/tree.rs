@@ -517,3 +517,36 @@ fn threads_with_affinities_that_the_kernel_forgets_are_found() {
     tree.put("proc/sys/kernel/osrelease", "6.1.0-56-cloud-amd64");
     assert_eq!((tids(By::Cpuset), tids(By::Hotplug)), (vec![11], vec![11, 15]));
 }
+
+#[test]
+fn a_guest_uses_what_its_host_asks_for_in_whole_cores() {
+    let mut tree = Tree::new(8, 2);
+    let config = GovernorConfig { floor: 3, ..GovernorConfig::new(Kind::HostHint) };
+    let refused = Fold::new(tree.roots(), By::Cpuset, config, Mode::Dry, tree.now).unwrap_err();
+    assert!(matches!(refused, FoldError::Missing { .. }), "{refused}");
+
+    let preferred = "sys/module/vcoop/parameters/preferred";
+    tree.put(preferred, "");
+    let mut fold = tree.fold(By::Cpuset, config);
+    for (asked, used, why) in [
+        ("", "0-7", "the host does not say"),
+        ("0-4", "0-5", "the host asks for 5"),
+        ("0-3", "0-3", "the host asks for 4"),
+        // Its own floor counts, in whole cores, and what is no list asks for nothing.
+        ("0", "0-3", "the host asks for 1"),
+        ("nonsense", "0-7", "the host does not say"),
+        ("64-127", "0-7", "the host does not say"),
+        ("0-63", "0-7", "the host asks for 8"),
+        ("0-1", "0-3", "the host asks for 2"),
+    ] {
+        tree.put(preferred, asked);
+        let decision = tree.decide(&mut fold, 1, 0);
+        assert_eq!((cpus::show(&decision.after).as_str(), &*decision.why), (used, why), "{asked}");
+    }
+    assert_eq!(tree.cpus_of("system.slice"), "0-3\n");
+    // The driver is unloaded.
+    fs::remove_file(tree.path(preferred)).unwrap();
+    let decision = tree.decide(&mut fold, 1, 0);
+    assert_eq!(decision.why, "the host does not say");
+    assert_eq!(decision.after.len(), 8);
+}

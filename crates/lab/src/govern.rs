@@ -57,6 +57,10 @@ impl Host for Pool<'_> {
         self.plan.host.sched.cpus()
     }
 
+    fn vms(&self) -> impl Iterator<Item = usize> {
+        0..self.vms.len()
+    }
+
     fn member(&self, vm: usize) -> Member {
         let (driver, govern) = (&self.vms[vm], &self.plan.vms[vm].virt.govern);
         let vcpus = driver.vcpus.len() as u32;

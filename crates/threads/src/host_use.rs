@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use crate::Ns;
+
 /// CPU time since boot, in clock ticks.
 #[derive(Clone, Copy, Debug)]
 pub struct HostUse {
@@ -28,6 +30,12 @@ impl HostUse {
         let own = ticks(own.rsplit(')').next().unwrap_or_default());
         let cpus = lines.take_while(|line| line.starts_with("cpu")).count();
         Self { all, busy: all - idle, own: own.iter().skip(11).take(4).sum(), cpus }
+    }
+
+    /// CPU time that was not idle, in nanoseconds.
+    pub fn busy_ns(&self) -> Ns {
+        // Ticks of user space's clock are a hundredth of a second.
+        (self.busy * 1e7) as Ns
     }
 
     /// What others have used from then to now: the part of the host's CPU time, and how many CPUs that is.

@@ -2,6 +2,7 @@
 
 mod attach;
 mod ext;
+mod govern;
 mod guest;
 mod interrupts;
 mod rest;
@@ -17,7 +18,7 @@ use vcoop_model::plan::Plan;
 use vcoop_policy::VmShared;
 use vcoop_policy::config::Ns;
 use vcoop_policy::driver::{self, Port as _};
-use vcoop_policy::govern::CpuTime;
+use vcoop_policy::govern::{CpuTime, GovernorDriver};
 use vcoop_policy::repay::ACCOUNT_NS;
 use vcoop_policy::thread::Policy;
 use vcoop_sources::{Happened, Pressure, Source, What};
@@ -30,10 +31,11 @@ use super::link::Link;
 use super::{BELL, Command, ENDS, INTERRUPTS, KEEPER, PRESSURE, TIMER, WAKE};
 use crate::keeper::Keeper;
 use crate::place::Place;
-use crate::policy::ENGINE_PRIORITY;
+use crate::policy::{ENGINE_PRIORITY, listens};
 use crate::port::{Due, Dues, Stop, Vcpu, VcpuPort};
 use crate::protocol::{Status, VcpuStatus, VmId, VmStatus};
 pub(super) use ext::decided_there;
+use govern::Own;
 use interrupts::{Interrupted, Interrupts};
 
 /// Time between two looks at whether somebody else has changed a thread.
@@ -70,6 +72,8 @@ struct AttachedVm {
     is_timers: bool,
     /// What its guest says, where the policy wants to know.
     link: Option<Link>,
+    /// What says how many of its vCPUs its guest is asked to use.
+    governor: Option<GovernorDriver>,
     /// By what its threads and its interrupts are heard of.
     hears: Vec<&'static str>,
     /// What came of its interrupts, where they are heard of.
@@ -118,6 +122,8 @@ pub(super) struct Inside {
     dues: Dues,
     next: u64,
     heard: Heard,
+    /// What governors go by.
+    own: Own,
 }
 
 impl Inside {
@@ -149,6 +155,7 @@ impl Inside {
             dues: Dues::new(),
             next: 0,
             heard: Heard::default(),
+            own: Own::default(),
         }
     }
 
@@ -381,7 +388,8 @@ impl Inside {
             return source.await_nothing(vcpu.tid());
         }
         let (tid, halted) = (vcpu.tid(), vcpu.driver.is_halted());
-        let tells = vm.link.as_ref().is_some_and(|link| link.ask_idle(place, !halted));
+        let link = vm.link.as_ref().filter(|_| listens(&vm.plan));
+        let tells = link.is_some_and(|link| link.ask_idle(place, !halted));
         if halted {
             source.await_run(tid);
         } else if tells {
@@ -425,6 +433,7 @@ impl Inside {
                     self.await_deadline(number, place);
                 }
                 Due::Look(number) => self.look(number),
+                Due::Govern(number) => self.govern(number),
                 Due::Account(number) => {
                     self.account(number);
                     self.dues.insert((now + ACCOUNT_NS, due));
@@ -531,13 +540,14 @@ impl Inside {
             hears: vm.hears.iter().map(|name| (*name).to_owned()).collect(),
             interrupts: self.interrupts_of(vm).or_else(|| self.interrupts_in_kernel(vm)),
             rests: vm.rests,
+            asked: vm.governor.as_ref().map(GovernorDriver::width),
         }
     }
 
     fn vcpus_of(&self, vm: &AttachedVm, now: Ns) -> impl Iterator<Item = VcpuStatus> {
         vm.vcpus.iter().enumerate().map(move |(place, vcpu)| match vcpu {
             Ok(vcpu) => {
-                let heard = vm.link.is_some().then(|| vm.hears(place));
+                let heard = listens(&vm.plan).then(|| vm.hears(place));
                 VcpuStatus { heard, ..self.vcpu_status(vcpu, now) }
             }
             Err(alone) => alone.clone(),

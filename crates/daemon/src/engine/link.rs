@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vcoop_abi::{GuestArea, Intent, Remote};
+use vcoop_abi::{GuestArea, Hints, Intent, Remote, Word};
 use vcoop_policy::config::{AdvanceConfig, Ns};
 use vcoop_vmm::VcpuThread;
 use vcoop_window::{Clock, Window};
@@ -142,6 +142,29 @@ impl Link {
         page.host.tell_idle.store(wanted.into(), Ordering::Release);
         GuestArea::fence();
         wanted && !page.guest.read().intent.decode::<Intent>().idle
+    }
+
+    /// Asks the guest to use its first vCPUs only, so many; `None`: it may use what it likes.
+    pub(super) fn prefer(&self, width: Option<u32>) {
+        let hints = match width {
+            Some(_) => Hints { preferred_valid: true, steal_valid: true, ..Hints::default() },
+            None => Hints::default(),
+        };
+        for host in (0..self.window.slots()).filter_map(|slot| self.window.host(slot)) {
+            for (n, word) in (0_u32..).zip(&host.preferred) {
+                let first = width.unwrap_or(0).saturating_sub(64 * n).min(64);
+                let bits = u64::MAX.checked_shr(64 - first).unwrap_or(0);
+                word.store(bits, Ordering::Release);
+            }
+            host.hints.store(hints.to_word(), Ordering::Release);
+        }
+    }
+
+    /// Tells a vCPU what was stolen from it since its thread began.
+    pub(super) fn tell_steal(&self, place: usize, steal_ns: Ns) {
+        if let Some(page) = self.pages(place) {
+            page.host.steal_ns.store(steal_ns, Ordering::Release);
+        }
     }
 
     /// Whether the guest has answered what its clock says.
@@ -320,6 +343,21 @@ mod tests {
         assert_eq!(due(&link, 5_000_000), Deadline::None);
         area.deadline_tsc.store(0, Ordering::Release);
         assert_eq!(due(&link, 5_000_000), Deadline::None, "none");
+    }
+
+    #[test]
+    fn a_guest_is_asked_to_use_its_first_vcpus() {
+        let (link, window) = guest();
+        let host = window.host(0).unwrap();
+        link.prefer(Some(2));
+        let asked = || (0..3).filter(|vcpu| host.is_preferred(*vcpu)).count();
+        assert_eq!((host.hints().preferred_valid, asked()), (true, 2));
+        link.prefer(Some(300));
+        assert!((0..256).all(|vcpu| host.is_preferred(vcpu)));
+        link.tell_steal(0, 7);
+        assert_eq!(host.steal_ns.load(Ordering::Acquire), 7);
+        link.prefer(None);
+        assert_eq!(host.hints.load(Ordering::Acquire), 0);
     }
 
     #[test]

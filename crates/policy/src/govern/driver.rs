@@ -1,6 +1,7 @@
 //! What every backend does between a governor and the host: it reads the counters of the vCPUs once
 //! an interval, and for kinds that go by the host's word works out what the host can give.
 
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -17,6 +18,9 @@ pub trait Host {
 
     /// Number of pCPUs.
     fn pcpus(&self) -> u32;
+
+    /// The VMs of the host, each once. They may come and go.
+    fn vms(&self) -> impl Iterator<Item = usize>;
 
     /// A VM as the pool knows it. Its `used` is what its vCPUs have used since they began.
     fn member(&self, vm: usize) -> Member;
@@ -38,12 +42,13 @@ pub struct GovernorDriver {
     last: Vec<CpuTime>,
     since: Vec<CpuTime>,
     /// Of each VM of the host, where it goes by the host's word; and of the host's own threads.
-    pool: Vec<CpuTime>,
+    pool: BTreeMap<usize, CpuTime>,
     own_ns: Ns,
 }
 
 impl GovernorDriver {
-    /// The governor of VM `vm`, one of `vms`, at time 0. The VM has `vcpus` vCPUs, `threads` to a core.
+    /// The governor of VM `vm` at time 0, when VMs 0 to `vms` begin. The VM has `vcpus` vCPUs, `threads` to a
+    /// core.
     pub fn new(config: &GovernorConfig, vm: usize, vms: usize, vcpus: u32, threads: u32) -> Self {
         let by_host = matches!(config.kind, Kind::Entitlement | Kind::HostHint);
         let none = vec![CpuTime::default(); vcpus as usize];
@@ -55,9 +60,21 @@ impl GovernorDriver {
             last_at: 0,
             last: none.clone(),
             since: none,
-            pool: vec![CpuTime::default(); if by_host { vms } else { 0 }],
+            pool: (0..if by_host { vms } else { 0 }).map(|vm| (vm, CpuTime::default())).collect(),
             own_ns: 0,
         }
+    }
+
+    /// Begins at another time than 0: what was done before is not the governor's.
+    pub fn begin(&mut self, now: Ns, host: &impl Host) {
+        let governor = self.governor;
+        self.look(now, host);
+        self.governor = governor;
+    }
+
+    /// How many vCPUs the guest is to use.
+    pub fn width(&self) -> u32 {
+        self.governor.width()
     }
 
     /// The VM.
@@ -91,15 +108,24 @@ impl GovernorDriver {
     /// What the host can give the VM: it knows what each of them ran and waited for.
     fn grant(&mut self, elapsed_ns: Ns, host: &impl Host) -> Grant {
         let mut members = Vec::with_capacity(self.pool.len());
-        for (vm, before) in self.pool.iter_mut().enumerate() {
+        let mut which = None;
+        let before = core::mem::take(&mut self.pool);
+        for vm in host.vms() {
+            if vm == self.vm {
+                which = Some(members.len());
+            }
             let member = host.member(vm);
-            let used = member.used.since(core::mem::replace(before, member.used));
+            self.pool.insert(vm, member.used);
+            // One that has come since has used nothing that is known.
+            let used = member.used.since(*before.get(&vm).unwrap_or(&member.used));
             members.push(Member { used, ..member });
         }
         let own = host.own_ns();
         let others = own.saturating_sub(core::mem::replace(&mut self.own_ns, own));
         let capacity = (u64::from(host.pcpus()) * elapsed_ns).saturating_sub(others);
         let mut claims = vec![Claim::default(); members.len()];
-        grant(&members, self.vm, capacity, elapsed_ns, &mut claims)
+        which.map_or_else(Grant::default, |which| {
+            grant(&members, which, capacity, elapsed_ns, &mut claims)
+        })
     }
 }

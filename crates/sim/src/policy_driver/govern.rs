@@ -30,6 +30,10 @@ impl Host for World<'_> {
         self.pcpus.len() as u32
     }
 
+    fn vms(&self) -> impl Iterator<Item = usize> {
+        0..self.vms.len()
+    }
+
     fn member(&self, vm: usize) -> Member {
         let weight = |group: usize| match &self.plan.host.sched {
             HostSched::Linux(level) => level.groups.get(group).copied(),

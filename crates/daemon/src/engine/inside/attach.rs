@@ -16,6 +16,7 @@ use super::ext::decided_there;
 use super::{AttachedVm, Inside, next_check};
 use crate::engine::link::Link;
 use crate::engine::{ENDS, Shares, Target};
+use crate::policy::listens;
 use crate::port::{Due, Stop, Vcpu};
 use crate::protocol::{Refusal, VcpuStatus, VmId, VmStatus};
 
@@ -45,6 +46,7 @@ impl Inside {
             self.detach(number);
             return Err(why);
         }
+        self.begin_to_govern(number);
         Ok(self.status_of(&self.vms[&number], monotonic()))
     }
 
@@ -69,6 +71,7 @@ impl Inside {
             timers: None,
             is_timers: false,
             link,
+            governor: None,
             policy: plan.policy_name.clone(),
             since: now,
             called: now,
@@ -135,9 +138,11 @@ impl Inside {
         }
         if let Some(link) = &mut vm.link {
             link.ask_clock();
-            self.dues.insert((now, Due::Look(number)));
         }
-        self.hear_bell(number, true);
+        if listens(&vm.plan) {
+            self.dues.insert((now, Due::Look(number)));
+            self.hear_bell(number, true);
+        }
         Ok(())
     }
 
@@ -179,7 +184,7 @@ impl Inside {
             has: baseline.attributes,
             captured,
             slot,
-            for_life: !vm.plan.policy.boosts(),
+            for_life: matches!(vm.plan.policy, PolicyPlan::Static { .. }),
             armed: None,
             awaits: None,
             deadlines: 0,
@@ -266,8 +271,9 @@ impl Inside {
             let _ = self.drive(number, place, |port| driver::stop(port));
         }
         self.hear_bell(number, false);
+        let last = self.status_of(self.vms.get(&number)?, now);
+        self.govern_no_more(number);
         let mut vm = self.vms.remove(&number)?;
-        let last = self.status_of(&vm, now);
         if let Some(timers) = vm.timers {
             self.detach(timers);
         }

@@ -10,6 +10,7 @@ use vcoop_threads::clock::monotonic;
 use super::Inside;
 use crate::engine::BELL;
 use crate::engine::link::{DEAF_NS, Deadline, Link};
+use crate::policy::listens;
 use crate::port::Due;
 
 /// Time between two looks at the words of a guest that cannot ring: while one of its vCPUs is boosted,
@@ -149,7 +150,7 @@ impl Inside {
         let Some(vm) = self.vms.get_mut(&number) else { return };
         if let Some(link) = &mut vm.link {
             link.ask_clock();
-            if !link.has_clock() {
+            if listens(&vm.plan) && !link.has_clock() {
                 self.look_at(number, monotonic());
             }
         }

@@ -1,0 +1,78 @@
+//! What says how many CPUs to use: a governor of this guest, or the host.
+
+use vcoop_policy::govern::{Governor, GovernorConfig, Kind, Seen};
+
+use crate::cpus;
+use crate::error::FoldError;
+use crate::files::{Roots, read};
+use crate::layout::Layout;
+
+/// The governor of a guest, or the host's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Decider {
+    /// It goes by this guest's own steal.
+    Own(Governor),
+    /// The host has a governor for this guest. How many CPUs it asks for; `None`: it asks for nothing.
+    Host { width: u32, asked: Option<u32> },
+}
+
+impl Decider {
+    /// At full width.
+    pub(crate) fn new(config: &GovernorConfig, layout: &Layout) -> Self {
+        match config.kind {
+            Kind::HostHint => Self::Host { width: layout.counted(), asked: None },
+            _ => Self::Own(Governor::new(config, layout.counted(), layout.threads())),
+        }
+    }
+
+    /// Whether its word can be had at all.
+    pub(crate) fn check(config: &GovernorConfig, roots: &Roots) -> Result<(), FoldError> {
+        let path = roots.preferred();
+        if config.kind != Kind::HostHint || path.exists() {
+            return Ok(());
+        }
+        Err(FoldError::Missing {
+            what: format!(
+                "{}: vcoop's driver, which hears the host, is not loaded",
+                path.display()
+            ),
+            remedy: "load it: `vcoop vms --how VM` on the host says how; or take another governor",
+        })
+    }
+
+    /// How many CPUs to use.
+    pub(crate) fn width(&self) -> u32 {
+        match self {
+            Self::Own(governor) => governor.width(),
+            Self::Host { width, .. } => *width,
+        }
+    }
+
+    /// An interval is over.
+    pub(crate) fn on(
+        &mut self,
+        seen: &Seen<'_>,
+        config: &GovernorConfig,
+        roots: &Roots,
+        layout: &Layout,
+    ) {
+        match self {
+            Self::Own(governor) => _ = governor.on(seen),
+            Self::Host { width, asked } => {
+                *asked = asked_for(roots, layout);
+                let (all, threads) = (layout.counted(), layout.threads());
+                let floor = config.floor.clamp(1, all);
+                let cpus = asked.unwrap_or(all).clamp(floor, all);
+                *width = cpus.next_multiple_of(threads).min(all);
+            }
+        }
+    }
+}
+
+/// How many of the guest's CPUs the host asks for. A driver that is gone, or a list that is none, asks for
+/// nothing.
+fn asked_for(roots: &Roots, layout: &Layout) -> Option<u32> {
+    let list = cpus::parse(&read(&roots.preferred()).ok()?)?;
+    let asked = layout.all().intersection(&list).count();
+    u32::try_from(asked).ok().filter(|asked| *asked > 0)
+}
