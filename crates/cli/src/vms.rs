@@ -216,13 +216,21 @@ fn how(name: &str) -> Result<(), Failure> {
            -device ivshmem-plain,memdev=vcoop\n\
          libvirt, under <devices>:\n  \
            <shmem name='vcoop-{name}'><model type='ivshmem-plain'/><size unit='M'>1</size></shmem>\n\
-         a VMM without ivshmem: a virtio-pmem device, or guest memory that is a shared file\n\
+         \n\
+         \x20  With a VMM that has no ivshmem: a virtio-pmem device, or guest memory that is a shared file.\n\
+         \n\
+         crosvm, and others with a device for a file (truncate -s 2M /dev/shm/vcoop-{name}):\n  \
+           --pmem /dev/shm/vcoop-{name}\n\
+         QEMU, with -m ...,maxmem=...:\n  \
+           -object memory-backend-file,id=vcoop,mem-path=/dev/shm/vcoop-{name},size=2M,share=on \\\n  \
+           -device virtio-pmem-pci,memdev=vcoop\n\
          \n\
          2. The driver, in the guest (guest/linux in vcoop's sources; DKMS builds it):\n\
          \n  \
            modprobe vcoop                          ivshmem\n  \
-           modprobe vcoop phys=ADDRESS,LENGTH      virtio-pmem: the region in /proc/iomem\n  \
-           modprobe vcoop ram=1                    guest memory\n\
+           modprobe vcoop ram=1                    guest memory\n  \
+           cd /sys/bus/nd/devices/region0          virtio-pmem\n  \
+           modprobe vcoop phys=$(cat resource),$(cat size)\n\
          \n\
          3. On this host:\n\
          \n  \

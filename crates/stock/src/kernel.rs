@@ -39,22 +39,20 @@ impl Kernel {
             return Ok(Self { image: own.into() });
         }
         let _lock = debian::lock()?;
-        kept("vmlinuz", || {
+        let image = Path::new(KEPT).join("vmlinuz");
+        if !image.exists() {
             let apt = Apt::of_host();
             let found = apt.depends(META_PACKAGE, "linux-image-")?.into_iter().next();
-            found.ok_or_else(|| apt.unknown(META_PACKAGE))
-        })
-    }
-
-    /// Debian's kernel of this release, such as `6.1.0-56-cloud-amd64`; kept as that of
-    /// [`Self::get`].
-    ///
-    /// # Errors
-    ///
-    /// [`StockError::Missing`] where its package cannot be had.
-    pub fn of(release: &str) -> Result<Self, StockError> {
-        let _lock = debian::lock()?;
-        kept(&format!("vmlinuz-{release}"), || Ok(format!("linux-image-{release}")))
+            let package = found.ok_or_else(|| apt.unknown(META_PACKAGE))?;
+            download(&package, &image).map_err(|e| match e {
+                missing @ StockError::Missing { .. } => missing,
+                other => StockError::Missing {
+                    what: format!("no kernel for a stock guest: {other}"),
+                    remedy: format!("run `apt-get update`, or set {OWN} to a kernel image"),
+                },
+            })?;
+        }
+        Ok(Self { image })
     }
 
     /// vcoop's driver for it, built with its headers; see [`Headers`].
@@ -88,24 +86,6 @@ fn release(head: &[u8]) -> Option<String> {
     let text: Vec<u8> =
         head.get(at..)?.iter().copied().take_while(|b| b.is_ascii_graphic()).collect();
     String::from_utf8(text).ok().filter(|text| text.starts_with(|c: char| c.is_ascii_digit()))
-}
-
-/// The image that is kept as `name`; the first time out of its package.
-fn kept(
-    name: &str,
-    package: impl FnOnce() -> Result<String, StockError>,
-) -> Result<Kernel, StockError> {
-    let image = Path::new(KEPT).join(name);
-    if !image.exists() {
-        package().and_then(|package| download(&package, &image)).map_err(|e| match e {
-            missing @ StockError::Missing { .. } => missing,
-            other => StockError::Missing {
-                what: format!("no kernel for a stock guest: {other}"),
-                remedy: format!("run `apt-get update`, or set {OWN} to a kernel image"),
-            },
-        })?;
-    }
-    Ok(Kernel { image })
 }
 
 /// Unpacks the kernel of a package, as a file.

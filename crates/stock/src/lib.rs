@@ -21,6 +21,7 @@
 mod control;
 mod cpio;
 mod debian;
+mod dkms;
 mod error;
 mod hogs;
 mod host;
@@ -34,6 +35,7 @@ mod tree;
 mod vm;
 
 pub use control::{Control, Output};
+pub use dkms::Dkms;
 pub use error::StockError;
 pub use hogs::Hogs;
 pub use host::{dies_with_caller, program};

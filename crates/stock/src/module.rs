@@ -15,14 +15,14 @@ const HEADERS: &str = "linux-headers-";
 const FLAVOUR: &str = "-cloud-amd64";
 
 /// vcoop's driver for Linux guests.
-const DRIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../guest/linux");
+pub(crate) const DRIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../guest/linux");
 
 /// The headers of a kernel, unpacked and not installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
     /// What `uname -r` says under their kernel.
     pub release: String,
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 impl Headers {

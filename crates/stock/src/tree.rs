@@ -49,31 +49,51 @@ impl KernelTree {
         };
         let (series, suite, parts) =
             SERIES.iter().find(|known| known.0 == series).ok_or_else(unknown)?;
-        let _lock = debian::lock()?;
-        let kept = Path::new(KEPT).join(format!("kernel-{series}"));
-        if !kept.exists() {
+        Self::kept(series, || {
             let apt = Apt::suite(suite)?;
             let names = apt.names(parts[0], FLAVOUR)?;
             let releases = names.iter().filter_map(|name| name.strip_prefix(parts[0]));
             let newest = release::newest(releases, series)
                 .ok_or_else(|| apt.unknown(&format!("{}{series}*{FLAVOUR}", parts[0])))?;
-            let packages: Vec<String> =
-                parts.iter().map(|part| format!("{part}{newest}")).collect();
+            Ok((apt, parts.iter().map(|part| format!("{part}{newest}")).collect()))
+        })
+    }
+
+    /// The kernel of a release, such as `6.12.117+deb12-cloud-amd64`, that this host's apt knows. It is kept as
+    /// that of [`Self::newest`].
+    ///
+    /// # Errors
+    ///
+    /// [`StockError::Missing`] where its package cannot be had.
+    pub fn of(release: &str) -> Result<Self, StockError> {
+        Self::kept(release, || Ok((Apt::of_host(), vec![format!("linux-image-{release}")])))
+    }
+
+    /// The kernel that is kept under a name; the first time out of these packages.
+    fn kept(
+        name: &str,
+        packages: impl FnOnce() -> Result<(Apt, Vec<String>), StockError>,
+    ) -> Result<Self, StockError> {
+        let _lock = debian::lock()?;
+        let kept = Path::new(KEPT).join(format!("kernel-{name}"));
+        if !kept.exists() {
+            let (apt, packages) = packages()?;
             let work = tempfile::tempdir_in(KEPT).map_err(StockError::file(&kept))?;
             apt.unpack(&packages, work.path()).map_err(|error| match error {
                 missing @ StockError::Missing { .. } => missing,
                 other => StockError::Missing {
-                    what: format!("no kernel {series}: {other}"),
-                    remedy: "look whether Debian's mirror can be reached".to_owned(),
+                    what: format!("no kernel {name}: {other}"),
+                    remedy: "run `apt-get update`, and look whether Debian's mirror can be reached"
+                        .to_owned(),
                 },
             })?;
             fs::rename(work.keep(), &kept).map_err(StockError::file(&kept))?;
         }
-        Self::of(&kept)
+        Self::unpacked(&kept)
     }
 
     /// The kernel in an unpacked package.
-    fn of(root: &Path) -> Result<Self, StockError> {
+    fn unpacked(root: &Path) -> Result<Self, StockError> {
         let no = |what: &str| {
             let error = std::io::Error::new(std::io::ErrorKind::NotFound, what.to_owned());
             StockError::file(root)(error)
@@ -179,7 +199,7 @@ mod tests {
             let text = format!("x\0license=GPL\0depends={depends}\0name={name}\0");
             fs::write(modules.join(format!("kernel/arch/{name}.ko")), text).unwrap();
         }
-        let tree = KernelTree::of(root.path()).unwrap();
+        let tree = KernelTree::unpacked(root.path()).unwrap();
         assert_eq!(tree.release, "7.3.4");
         let out = tempfile::tempdir().unwrap();
         let files = tree.modules(&["kvm-amd", "built-in"], out.path()).unwrap();

@@ -210,6 +210,11 @@ impl StockVm {
         self.said("console")
     }
 
+    /// How often it has come up: more than once, if it has booted another kernel itself.
+    pub fn boots(&self) -> usize {
+        self.console().matches(READY).count()
+    }
+
     /// The way to the guest's shell, for another process too.
     pub fn control(&self) -> &Control {
         &self.control

@@ -16,12 +16,16 @@ use vcoop_abi::window::{
     self, Doorbell, GuestPage, GuestReport, Identity, WindowHeader, guest_page, host_page,
 };
 use vcoop_abi::{
-    BoostRequest, Class, GuestArea, Header, HostArea, Intent, Remote, Status, TaskIntent, Word,
+    BoostRequest, Class, GuestArea, Header, Hints, HostArea, Intent, Remote, Status, TaskIntent,
+    Word,
 };
-use vcoop_stock::{Headers, Kernel, Options, StockError, StockVm, guest_program, program};
+use vcoop_stock::{
+    Dkms, Headers, Kernel, KernelTree, Options, StockError, StockVm, guest_program, program,
+};
 use vcoop_testing::{Outcome, Skip, test};
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../guest/linux");
+const WAKE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/guest/wake.c");
 const SERIES: [&str; 2] = ["6.1", "6.12"];
 
 /// Bytes of the window: room for more vCPUs than the guest has.
@@ -125,6 +129,7 @@ impl Guest {
             modules: vec![module],
             programs: vec![
                 scribble,
+                have(guest_program(Path::new(WAKE)))?,
                 have(program("chrt", "util-linux"))?,
                 have(program("nice", "coreutils"))?,
             ],
@@ -206,13 +211,31 @@ test!("", the_driver_builds_for_every_series, || -> Outcome {
     if built == 0 { Err(Skip::because("no headers of any kernel can be had")) } else { Ok(()) }
 });
 
+test!("dkms", dkms_builds_installs_and_removes_the_driver, || -> Outcome {
+    let dkms = have(Dkms::get())?;
+    let headers = have(Headers::get(&have(have(Kernel::get())?.release())?))?;
+    let run = |command| dkms.run(command, &headers).unwrap_or_else(|e| panic!("{e}"));
+    for command in ["add", "build", "install"] {
+        run(command);
+    }
+    let status = run("status");
+    assert!(status.contains("vcoop/0.1.0") && status.contains("installed"), "{status}");
+    let installed = dkms.installed().unwrap();
+    let names: Vec<_> = installed.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+    assert!(matches!(names[..], [name] if name.starts_with("vcoop.ko")), "{installed:?}");
+    run("remove");
+    assert!(dkms.installed().unwrap().is_empty());
+    assert!(!run("status").contains("installed"));
+    Ok(())
+});
+
 test!("6.1", a_stock_guest_tells, || tells(have(Kernel::get())?, "first"));
 
 test!("newest", a_newer_guest_tells, || {
     let Some(release) = have(Headers::newest(&[]))?.pop() else {
         return Err(Skip::because("this host's apt knows no headers; run `apt-get update`"));
     };
-    tells(have(Kernel::of(&release))?, "newest")
+    tells(have(KernelTree::of(&release))?.kernel, "newest")
 });
 
 fn tells(kernel: Kernel, name: &str) -> Outcome {
@@ -341,6 +364,53 @@ fn tells(kernel: Kernel, name: &str) -> Outcome {
     assert!(
         guest.vm.run(&format!("echo /none >{parameter}/urgent_cgroup"), LIMIT).unwrap().status > 0
     );
+
+    // ... or by the slice that it has asked for, on a kernel that knows slices of tasks.
+    let kernel = guest.sh("uname -r");
+    let version: Vec<u32> = kernel.split('.').map_while(|n| n.parse().ok()).collect();
+    let set_slice = format!("echo 1000 >{parameter}/urgent_slice_us");
+    let sliced = "taskset 2 wake slice 700 100";
+    if version < vec![6, 12] {
+        assert!(guest.vm.run(&set_slice, LIMIT).unwrap().status > 0, "{kernel}");
+    } else {
+        assert_eq!(declared(sliced), 0);
+        guest.sh(&set_slice);
+        assert!(declared(sliced) > 0, "{}", guest.state());
+        assert_eq!(declared("taskset 2 wake slice 1500 100"), 0);
+        guest.sh(&format!("echo 0 >{parameter}/urgent_slice_us"));
+    }
+    // Deadline tasks are urgent as RT tasks are, and their timers are deadlines.
+    let (mut runs, mut deadlines) = (0, 0);
+    during(
+        || guest.sh("wake deadline 500 300"),
+        || {
+            let is = |vcpu| window.intent(vcpu).running.class == Class::Deadline;
+            let due = |vcpu| window.area(vcpu, offset_of!(GuestArea, deadline_tsc)) != 0;
+            runs += u32::from((0..2).any(is));
+            deadlines += u32::from((0..2).any(due));
+            false
+        },
+    );
+    assert!(runs > 0 && deadlines > 0, "{runs} {deadlines}: {}", guest.state());
+    guest.sh(&format!("echo 0 >{parameter}/urgent_rt"));
+    let urgent = during(
+        || guest.sh("taskset 1 cyclictest -q -p 80 -i 1000 -l 100"),
+        || window.intent(0).running.is_urgent(),
+    );
+    assert_eq!(urgent, 0);
+    guest.sh(&format!("echo 1 >{parameter}/urgent_rt"));
+
+    // What the host would like to be used is said where the host says so, and asks for the clock.
+    let preferred = || guest.sh(&format!("cat {parameter}/preferred"));
+    assert_eq!(preferred(), "\n");
+    let host = |vcpu, field: usize, word| window.write(host_page(vcpu) + field as u64, word);
+    host(0, offset_of!(HostArea, preferred), 0b10);
+    let hints = Hints { preferred_valid: true, ..Hints::default() };
+    host(0, offset_of!(HostArea, hints), hints.to_word());
+    host(0, offset_of!(HostArea, ping), 8);
+    assert_eq!(preferred(), "1\n");
+    host(0, offset_of!(HostArea, hints), 0);
+    assert_eq!(preferred(), "\n");
 
     // A host that goes is nobody to talk to.
     window.offer(Status::Disabled);

@@ -1,6 +1,8 @@
 //! Stock guests with the driver, under a daemon that serves their windows.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -8,9 +10,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use vcoop_abi::Status;
-use vcoop_stock::{Hogs, Kernel, Options, StockVm, dies_with_caller, guest_program};
+use vcoop_stock::{
+    Headers, Hogs, Kernel, KernelTree, Options, StockError, StockVm, dies_with_caller,
+    guest_program,
+};
 use vcoop_testing::{Outcome, Skip, long, test};
-use vcoop_threads::{Attributes, allowed_cpus};
+use vcoop_threads::{Attributes, allowed_cpus, set_affinity};
 
 use crate::vcoop::{VCOOP, guest, needs_tracefs};
 
@@ -20,13 +25,13 @@ const SECOND: Duration = Duration::from_secs(1);
 const URGENT: &str = "(timeout 300 cyclictest -q -m -p 80 -i 2000 -d 0 -t 2 -a >/dev/null 2>&1 &)";
 
 /// A daemon of its own folder.
-struct Daemon {
+pub(crate) struct Daemon {
     dir: tempfile::TempDir,
     process: Child,
 }
 
 impl Daemon {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let process = Self::process(dir.path());
         let daemon = Self { dir, process };
@@ -46,7 +51,7 @@ impl Daemon {
         self.dir.path().join("window.sock")
     }
 
-    fn vcoop(&self, args: &[&str]) -> Command {
+    pub(crate) fn vcoop(&self, args: &[&str]) -> Command {
         let mut command = dies_with_caller("KILL", VCOOP);
         command.args(args).env("VCOOP_RUN_DIR", self.dir.path()).stdin(Stdio::null());
         command
@@ -64,18 +69,30 @@ impl Daemon {
         time: &str,
         during: impl FnOnce(),
     ) -> Value {
+        let attach = self.attach(vm, sets, &["--for", time]);
+        during();
+        json(&attach.wait_with_output().unwrap())
+    }
+
+    /// The same for as long as something takes.
+    fn dynamic_while(&self, vm: &StockVm, during: impl FnOnce()) -> Value {
+        let attach = self.attach(vm, &[], &[]);
+        during();
+        let pid = attach.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        json(&attach.wait_with_output().unwrap())
+    }
+
+    fn attach(&self, vm: &StockVm, sets: &[&str], options: &[&str]) -> Child {
         let mut attach = self.vcoop(&["attach", &vm.pid().to_string(), "--policy", "dynamic"]);
         for set in sets {
             attach.args(["--set", &format!("policy.dynamic.{set}")]);
         }
-        attach.args(["--for", time, "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let attach = attach.spawn().unwrap();
-        during();
-        let output = attach.wait_with_output().unwrap();
-        json(&output)
+        attach.args(options).arg("--json").stdout(Stdio::piped()).stderr(Stdio::piped());
+        attach.spawn().unwrap()
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
@@ -83,7 +100,8 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _ = Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status();
+        let mut end = Command::new("kill");
+        let _ = end.args(["-TERM", &self.process.id().to_string()]).stderr(Stdio::null()).status();
         let _ = self.process.wait();
     }
 }
@@ -106,32 +124,48 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest/linux")
 }
 
-/// The driver for the kernel that stock guests boot.
-fn driver() -> Result<PathBuf, Skip> {
-    Kernel::get().and_then(|kernel| kernel.driver()).map_err(|error| {
+/// What is missing is a reason to skip.
+fn have<T>(result: Result<T, StockError>) -> Result<T, Skip> {
+    result.map_err(|error| {
         assert!(error.is_missing(), "{error}");
         Skip::because(error)
     })
 }
 
+/// The driver for the kernel that stock guests boot.
+pub(crate) fn driver() -> Result<PathBuf, Skip> {
+    have(Kernel::get().and_then(|kernel| kernel.driver()))
+}
+
 /// A guest with the driver, which is not loaded yet, whose vCPUs are on one CPU.
 fn with_driver(name: &str, vcpus: u32, device: &[String]) -> Result<StockVm, Skip> {
-    needs_tracefs()?;
-    let cpus = allowed_cpus().unwrap();
-    let tool = |file| guest_program(&source().join("tools").join(file)).map_err(Skip::because);
-    guest(&Options {
+    start(Options {
         name: name.to_owned(),
         vcpus,
         modules: vec![driver()?],
-        programs: vec![tool("scribble.c")?, tool("audio.c")?],
-        vcpu_cpus: cpus[cpus.len() - 1..].to_vec(),
-        emulator_cpus: cpus[..1].to_vec(),
         qemu_args: device.to_vec(),
         ..Options::default()
     })
 }
 
-fn doorbell(daemon: &Daemon) -> Vec<String> {
+/// A guest whose vCPUs are on one CPU, with the driver's tools.
+fn start(options: Options) -> Result<StockVm, Skip> {
+    needs_tracefs()?;
+    let cpus = allowed_cpus().unwrap();
+    let tool = |file| have(guest_program(&source().join("tools").join(file)));
+    guest(&Options {
+        programs: vec![
+            tool("scribble.c")?,
+            tool("audio.c")?,
+            tool("../../../crates/stock/guest/kexec.c")?,
+        ],
+        vcpu_cpus: cpus[cpus.len() - 1..].to_vec(),
+        emulator_cpus: cpus[..1].to_vec(),
+        ..options
+    })
+}
+
+pub(crate) fn doorbell(daemon: &Daemon) -> Vec<String> {
     let chardev = format!("socket,id=vcoop,path={}", daemon.windows().display());
     let device = "ivshmem-doorbell,chardev=vcoop,vectors=1";
     ["-chardev", &chardev, "-device", device].map(str::to_owned).into()
@@ -141,6 +175,31 @@ fn run(vm: &StockVm, command: &str) -> String {
     let output = vm.run(command, 60 * SECOND).unwrap();
     assert_eq!(output.status, 0, "{command}: {}", output.stderr);
     output.stdout
+}
+
+/// Has a guest do what ends the registration of its driver; then no boost is left.
+fn leaves(vm: &StockVm, how: &str) {
+    run(vm, &format!("(sleep 0.5; {how}) >/dev/null 2>&1 &"));
+    wait("the registration ends", || vcoop_window::find(vm.pid()).unwrap().is_none());
+    rests(vm);
+}
+
+fn rests(vm: &StockVm) {
+    let tids = vm.vcpu_tids().unwrap();
+    let rests = |tid: &i32| !Attributes::get(*tid).unwrap().to_policy().is_rt();
+    wait("no boost is left", || tids.iter().all(rests));
+}
+
+/// Resets a guest from outside: nothing in it is told.
+fn reset(vm: &StockVm) {
+    let mut qmp = UnixStream::connect(vm.qmp()).unwrap();
+    // It is started so that it would end instead.
+    let stay = r#"{"execute":"set-action","arguments":{"reboot":"reset"}}"#;
+    for command in [r#"{"execute":"qmp_capabilities"}"#, stay, r#"{"execute":"system_reset"}"#] {
+        qmp.write_all(command.as_bytes()).unwrap();
+    }
+    let mut answers = BufReader::new(qmp).lines().map(Result::unwrap);
+    assert!(answers.any(|line| line.contains("\"RESET\"")));
 }
 
 const LOAD: &str = "insmod /lib/modules/vcoop.ko";
@@ -173,7 +232,14 @@ test!(
     a_guest_with_the_driver_is_boosted_for_its_deadlines_and_says_its_latency,
     || -> Outcome {
         let daemon = Daemon::start();
-        let vm = with_driver("cooperates", 2, &doorbell(&daemon))?;
+        let vm = start(Options {
+            name: "cooperates".to_owned(),
+            vcpus: 2,
+            modules: vec![driver()?],
+            files: vec![(have(Kernel::get())?.image, "/boot/vmlinuz".to_owned())],
+            qemu_args: doorbell(&daemon),
+            ..Options::default()
+        })?;
         let pid = vm.pid().to_string();
 
         // Without the driver, what needs it is refused with the way out.
@@ -231,7 +297,62 @@ test!(
         let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
         assert!(heard, "{attached}");
         at_rest(&vm);
+
+        // Each on a CPU of its own, with a busy thread there: both are boosted.
+        let cpus = allowed_cpus().unwrap();
+        for (tid, cpu) in vm.vcpu_tids().unwrap().into_iter().zip(&cpus) {
+            set_affinity(tid, &[*cpu]).unwrap();
+        }
+        let other = Hogs::start(1, cpus[0]).unwrap();
+        let attached = daemon.dynamic(&vm, "2s", || {});
+        for vcpu in attached["vcpus"].as_array().unwrap() {
+            let count = |key: &str| vcpu[key].as_u64().unwrap();
+            assert!(count("deadlines") > 50 && count("notified") > 50, "{attached}");
+        }
+        drop(other);
+        at_rest(&vm);
+
+        // Suspended to idle, it takes no part and keeps no boost. It comes back when it wakes up.
+        let attached = daemon.dynamic_while(&vm, || {
+            let wakes = "echo enabled >/sys/class/tty/ttyS1/power/wakeup";
+            leaves(&vm, &format!("{wakes}; echo freeze >/sys/power/state"));
+            // Lines on its second serial port wake it up once it sleeps.
+            let mut line = UnixStream::connect(vm.control().socket()).unwrap();
+            wait("it wakes up", || {
+                thread::sleep(SECOND / 2);
+                line.write_all(b"\n").unwrap();
+                vcoop_window::find(vm.pid()).unwrap().is_some()
+            });
+            thread::sleep(SECOND);
+        });
+        let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
+        assert!(heard && sum(&attached, "deadlines") > 50, "{attached}");
+        at_rest(&vm);
+        assert!(run(&vm, "dmesg").contains("suspend exit"));
+
+        // The next kernel's driver is another one.
+        let root = "mkdir /mnt && mount --bind / /mnt && cd /mnt && find . ! -path ./boot/vmlinuz | \
+             cpio -o -H newc >/tmp/initrd";
+        run(&vm, root);
+        let attached = daemon.dynamic_while(&vm, || {
+            leaves(&vm, "kexec /boot/vmlinuz /tmp/initrd \"$(cat /proc/cmdline)\"");
+            wait("the next kernel is up", || vm.boots() == 2);
+            run(&vm, LOAD);
+            run(&vm, URGENT);
+            thread::sleep(SECOND);
+        });
+        let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
+        assert!(heard && sum(&attached, "deadlines") > 50, "{attached}");
+        at_rest(&vm);
         assert!(!run(&vm, "dmesg").contains("Oops"));
+
+        // Reset without a word, it keeps no boost either.
+        daemon.dynamic_while(&vm, || {
+            thread::sleep(SECOND / 2);
+            reset(&vm);
+            rests(&vm);
+        });
+        at_rest(&vm);
         Ok(())
     }
 );
@@ -315,15 +436,55 @@ test!("qemu", a_window_outlives_the_daemon_that_served_it, || -> Outcome {
 
 test!("qemu", a_guest_without_a_doorbell_is_looked_at, || -> Outcome {
     let daemon = Daemon::start();
-    let file = daemon.dir.path().join("window");
-    let memory =
-        format!("memory-backend-file,id=vcoop,mem-path={},size=1M,share=on", file.display());
-    let device = ["-object", &memory, "-device", "ivshmem-plain,memdev=vcoop"];
-    let vm = with_driver("plain", 2, &device.map(str::to_owned))?;
-    run(&vm, LOAD);
+    let Some(release) = have(Headers::newest(&[]))?.pop() else {
+        return Err(Skip::because("this host's apt knows no kernel; run `apt-get update`"));
+    };
+    let tree = have(KernelTree::of(&release))?;
+    let memory = |id: &str| {
+        let path = daemon.dir.path().join(id);
+        format!("memory-backend-file,id={id},mem-path={},size=2M,share=on", path.display())
+    };
+    // Two windows: an ivshmem device, and a virtio-pmem device for VMMs without one.
+    let device = format!(
+        "-m maxmem=1G -object {} -device ivshmem-plain,memdev=window -object {} -device \
+         virtio-pmem-pci,memdev=pmem",
+        memory("window"),
+        memory("pmem")
+    );
+    let vm = start(Options {
+        name: "plain".to_owned(),
+        vcpus: 2,
+        modules: vec![have(tree.kernel.driver())?],
+        loaded: have(tree.modules(&["virtio_pci", "virtio_pmem"], daemon.dir.path()))?,
+        kernel: Some(tree.kernel),
+        qemu_args: device.split(' ').map(str::to_owned).collect(),
+        ..Options::default()
+    })?;
     run(&vm, URGENT);
-    let attached = daemon.dynamic(&vm, "3s", || {});
+
+    let region = "/sys/bus/nd/devices/region0";
+    run(&vm, &format!("{LOAD} phys=$(cat {region}/resource),$(cat {region}/size)"));
+    let attached = daemon.dynamic(&vm, "2s", || {});
     assert!(sum(&attached, "deadlines") > 100, "{attached}");
+    assert!(run(&vm, "cat /sys/kernel/debug/vcoop/state").starts_with("window: phys at "));
+    run(&vm, "rmmod vcoop");
+
+    run(&vm, LOAD);
+    // A busy task, so that the guest has something to be boosted for no reason.
+    run(&vm, "(timeout 4 sh -c 'while :; do :; done' >/dev/null 2>&1 &)");
+    let pid = vm.pid().to_string();
+    let held =
+        json(&daemon.vcoop(&["conformance", &pid, "--for", "3s", "--json"]).output().unwrap());
+    let vcpus = held["vcpus"].as_array().unwrap();
+    assert!(vcpus.iter().all(|vcpu| vcpu["changes"].as_u64() > Some(100)), "{held}");
+    assert!(vcpus.iter().map(|vcpu| vcpu["answers"].as_u64().unwrap()).sum::<u64>() > 5, "{held}");
+
+    let attached = daemon.dynamic(&vm, "3s", || {
+        let refused = daemon.vcoop(&["conformance", &pid]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    });
+    assert!(sum(&attached, "deadlines") > 100, "{attached}");
+    let file = daemon.dir.path().join("window");
     // The window is torn away while the policy is in force.
     let tids = vm.vcpu_tids().unwrap();
     let torn = daemon.dynamic(&vm, "3s", || {

@@ -1,0 +1,50 @@
+/*
+ * wake CLASS US COUNT: wakes up COUNT times, a millisecond apart, as a fair task that has asked for a slice of
+ * US microseconds (CLASS: slice), or as a deadline task with that run time every two milliseconds (deadline).
+ */
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define POLICY_OTHER 0
+#define POLICY_DEADLINE 6
+
+struct attributes {
+	uint32_t size;
+	uint32_t policy;
+	uint64_t flags;
+	int32_t nice;
+	uint32_t priority;
+	uint64_t runtime_ns;
+	uint64_t deadline_ns;
+	uint64_t period_ns;
+};
+
+int main(int argc, char **argv)
+{
+	struct attributes own = { .size = sizeof(own), .policy = POLICY_OTHER };
+	struct timespec wait = { .tv_nsec = 1000000 };
+
+	if (argc != 4) {
+		fprintf(stderr, "wake CLASS US COUNT\n");
+		return 2;
+	}
+	own.runtime_ns = strtoull(argv[2], NULL, 10) * 1000;
+	if (!strcmp(argv[1], "deadline")) {
+		own.policy = POLICY_DEADLINE;
+		own.deadline_ns = own.period_ns = 2000000;
+	}
+	if (syscall(SYS_sched_setattr, 0, &own, 0)) {
+		perror("sched_setattr");
+		return 1;
+	}
+	for (long left = strtol(argv[3], NULL, 10); left > 0; left--)
+		while (nanosleep(&wait, NULL) && errno == EINTR)
+			;
+	return 0;
+}
