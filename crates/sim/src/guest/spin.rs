@@ -58,6 +58,8 @@ pub(crate) struct SpinVcpu {
     parks: bool,
     /// Kicked: it need not halt.
     kicked: bool,
+    /// Who let its lock go has seen that it halts, and kicks it.
+    kick_sent: bool,
     /// It was preempted, not woken.
     preempted: bool,
     /// It yielded when it spun, and has not run since.
@@ -84,9 +86,15 @@ impl SpinVcpu {
     fn unparks(&mut self) -> bool {
         let parks = std::mem::take(&mut self.parks);
         if parks {
-            self.kicked = false;
+            (self.kicked, self.kick_sent) = (false, false);
         }
         parks
+    }
+
+    /// Whether who lets its lock go has to kick it. One kick is enough for a halt: the word of the lock says that its
+    /// head halts, and who releases the lock clears it.
+    fn needs_kick(&mut self) -> bool {
+        !std::mem::replace(&mut self.kick_sent, true)
     }
 
     /// It has a pCPU: what its being away meant is over.
@@ -262,8 +270,10 @@ impl World<'_> {
         let Some(head) = self.vms[vm].sync.locks.release(l, t) else { return };
         let home = self.home_of(vm, head);
         if self.vcpus[home as usize].spin.parks() {
-            self.tally(vm, Count::PvKicks, 1);
-            self.vcpus[v as usize].exits.push_back(Exit::Kick(home));
+            if self.vcpus[home as usize].spin.needs_kick() {
+                self.tally(vm, Count::PvKicks, 1);
+                self.vcpus[v as usize].exits.push_back(Exit::Kick(home));
+            }
             return;
         }
         self.vms[vm].sync.locks.hand_over(l);
@@ -499,6 +509,15 @@ mod tests {
         assert_eq!(spin.spell(None, true), 100);
         spin.widen(Ns::from(u32::MAX));
         assert_eq!(spin.spell(None, true), SpinVirt::PLE_MAX_NS);
+    }
+
+    #[test]
+    fn one_kick_is_enough_for_a_halt() {
+        let mut spin = SpinVcpu { parks: true, ..SpinVcpu::default() };
+        assert_eq!([spin.needs_kick(), spin.needs_kick()], [true, false]);
+        assert!(spin.unparks());
+        spin.parks = true;
+        assert!(spin.needs_kick(), "it halts again");
     }
 
     #[test]
