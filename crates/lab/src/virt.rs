@@ -51,6 +51,10 @@ pub(crate) fn check(kvm: &Kvm, plan: &Plan, vm: &VmPlan) -> Result<(), Error> {
         return refuse(format!("the governor of VM {}", vm.name), why);
     }
     plain.govern = vm.virt.govern.clone();
+    if vm.virt.timer.skew_ppm > 0 {
+        let why = "the lab's guests read the host's clock";
+        return refuse(format!("clock_skew of VM {}", vm.name), why);
+    }
     if vm.virt != plain {
         return refuse(format!("how VM {} is virtualised", vm.name), "KVM decides it here");
     }

@@ -19,6 +19,7 @@ const DEVICE: u64 = 3;
 const TICK: u64 = 4;
 const INTERRUPT: u64 = 5;
 const COST: u64 = 6;
+const CLOCK: u64 = 7;
 
 /// One stream.
 #[derive(Clone, Debug)]
@@ -48,6 +49,11 @@ impl Stream {
     /// What the phase of the ticks is drawn from: machine 0 is the host, then come the VMs of a plan.
     pub fn ticks(seed: u64, machine: usize) -> Self {
         Self::new(seed, &[TICK, machine as u64])
+    }
+
+    /// What the rate of the clock of VM number `vm` of a plan is drawn from.
+    pub fn clock(seed: u64, vm: usize) -> Self {
+        Self::new(seed, &[CLOCK, vm as u64])
     }
 
     /// What a cost of the host is drawn from, by its key in profiles.

@@ -2,6 +2,7 @@
 //! task; whoever runs it interprets its operations on its own level.
 
 mod boot;
+pub(crate) mod clock;
 mod cycle;
 mod desktop;
 mod message;
@@ -13,6 +14,7 @@ mod script;
 use std::sync::Arc;
 
 use boot::{Boot, Booting};
+use clock::SkewedClock;
 use cycle::Cycle;
 use desktop::{Acting, Desktop};
 use message::{Ping, Serve};
@@ -175,6 +177,7 @@ pub enum Violation {
 pub struct Runner {
     kind: Kind,
     rng: Stream,
+    clock: SkewedClock,
     /// An operation that was asked for and could not be begun.
     held: Option<Op>,
 }
@@ -230,7 +233,14 @@ impl Runner {
                 Kind::Ping(Ping::new(interval_ns, phase, (server, irq_vcpu), work))
             }
         };
-        Self { kind, rng, held: None }
+        Self { kind, rng, clock: SkewedClock::HOST, held: None }
+    }
+
+    /// The same by another clock. Device events keep their own time, and so does who waits for them.
+    #[must_use]
+    pub(crate) fn by(self, clock: SkewedClock) -> Self {
+        let of_device = matches!(&self.kind, Kind::Audio(audio) if audio.waits_for_device());
+        if of_device { self } else { Self { clock, ..self } }
     }
 
     /// Whether it takes latency samples.
@@ -240,8 +250,8 @@ impl Runner {
 
     /// The next operation, asked for when the last one is done.
     pub fn next(&mut self, now: Ns) -> Op {
-        let rng = &mut self.rng;
-        match &mut self.kind {
+        let (rng, now) = (&mut self.rng, self.clock.shows(now));
+        let op = match &mut self.kind {
             Kind::Cyclictest(cyclictest) => cyclictest.next(now, rng),
             Kind::Audio(audio) => audio.next(now, rng),
             Kind::Cycle(cycle) => cycle.next(now, rng),
@@ -255,7 +265,8 @@ impl Runner {
                 *done += 1;
                 violation(*mode, *done - 1)
             }
-        }
+        };
+        self.clock.on_host(op)
     }
 
     /// This operation is the next one again.
@@ -276,7 +287,8 @@ impl Runner {
     /// `begun`. A sample is late if it is so by a whole period (of a desktop: by the mean time between two
     /// actions).
     pub fn open(&self, begun: Ns, from: Ns, now: Ns) -> Open {
-        match &self.kind {
+        let [begun, from, now] = [begun, from, now].map(|at| self.clock.shows(at));
+        let open = match &self.kind {
             Kind::Cyclictest(cyclictest) => cyclictest.open(begun, from, now),
             Kind::Audio(audio) => audio.open(begun, from, now),
             Kind::Ping(ping) => ping.open(begun, from, now),
@@ -290,13 +302,16 @@ impl Runner {
             | Kind::Rogue { .. }
             | Kind::Serve(_)
             | Kind::Boot(_) => Open::default(),
-        }
+        };
+        Open { never: open.never.map(|due| self.clock.host_time(due)), ..open }
     }
 
     /// When the action of a desktop that is under way was due.
     pub(crate) fn acting_since(&self, now: Ns) -> Option<Ns> {
         match &self.kind {
-            Kind::Desktop(desktop) => desktop.open(now),
+            Kind::Desktop(desktop) => {
+                desktop.open(self.clock.shows(now)).map(|due| self.clock.host_time(due))
+            }
             _ => None,
         }
     }

@@ -32,6 +32,7 @@ use crate::policy_driver::page_checks::PageChecks;
 use crate::policy_driver::preferred::PreferredVcpus;
 use crate::price::Prices;
 use crate::program::Runner;
+use crate::program::clock::SkewedClock;
 use crate::queue::Ns;
 use crate::ticks::Ticks;
 use crate::world::World;
@@ -88,6 +89,7 @@ pub(crate) fn build(
         let mut work = work(
             task,
             Stream::host_task(seed, i),
+            SkewedClock::HOST,
             labels.of(&task.label),
             plan.host_tasks.iter().position(|t| t.label == task.label),
             &mut mail,
@@ -132,6 +134,7 @@ pub(crate) fn build(
             threads.push(thread);
             vcpus.push(vcpu(plan, m, c, e.0, home.0, track));
         }
+        let own_clock = SkewedClock::of_vm(vm.virt.timer.skew_ppm, seed, m);
         let mut level = Level::new(&vm.level)?;
         level.set_nohz_full(&nohz::set(&vm.virt.nohz_full));
         let mut tasks = Vec::new();
@@ -143,6 +146,7 @@ pub(crate) fn build(
             let mut work = work(
                 task,
                 Stream::guest_task(seed, m, i),
+                own_clock,
                 vm_labels[m],
                 vm.tasks.iter().position(|t| t.label == task.label),
                 &mut mail,
@@ -160,7 +164,7 @@ pub(crate) fn build(
             v.timers.set(TimerFor::Task(i as u32), task.start_ns);
         }
         let virt = VmVirt::new(&vm.virt, &plan.host);
-        let ticks = Ticks::new(vm.level.tick_ns, seed, m + 1);
+        let ticks = Ticks::new(own_clock.host_time(vm.level.tick_ns), seed, m + 1);
         let started = !in_storm.contains(&(m as u32));
         for v in (first..first + n).filter(|_| started) {
             if let Some(at) = lapic::boots(&mut vcpus[v as usize], &virt, &ticks, 0) {
@@ -300,6 +304,7 @@ fn blank(label: u16) -> Work {
 fn work(
     task: &TaskPlan,
     rng: Stream,
+    clock: SkewedClock,
     label: u16,
     peers: Option<usize>,
     mail: &mut Mailboxes,
@@ -307,7 +312,7 @@ fn work(
     let takes = task.program.takes_messages();
     Work {
         mail: if takes { mail.add() } else { NONE },
-        runner: Some(Runner::new(&task.program, rng)),
+        runner: Some(Runner::new(&task.program, rng).by(clock)),
         slack: task.timer_slack_ns,
         peers: peers.unwrap_or(0) as u32,
         ..blank(label)

@@ -36,6 +36,37 @@ fn is_near(value: f64, wanted: f64) {
 }
 
 #[test]
+fn guests_clocks_drift_apart_as_far_as_they_may() {
+    let samples = |skew_ppm| {
+        let mut p = plan(eevdf(8), free());
+        (p.duration_ns, p.warmup_ns) = (40 * S, 0);
+        p.vms = (0..8)
+            .map(|i| {
+                let tasks = vec![task("c", cyclictest(MS, 0), Policy::Fifo(1), &[])];
+                let mut vm = vm(&format!("g{i}"), eevdf(1), tasks);
+                vm.virt.timer.skew_ppm = skew_ppm;
+                vm
+            })
+            .collect();
+        probe_all(&mut p);
+        let r = run(&p);
+        let of = |i| {
+            let l = latency(&r, &format!("g{i}.c"));
+            assert_eq!((l.missed, l.max_ns), (0, 0), "by its own clock it is in time");
+            l.hist.len()
+        };
+        (0..8).map(of).collect::<Vec<u64>>()
+    };
+    let same = samples(0);
+    assert!(same.iter().all(|n| *n == same[0]), "{same:?}");
+    // 500 millionths of 40 s are 20 periods.
+    let apart = samples(500);
+    assert!(apart.iter().all(|n| n.abs_diff(same[0]) <= 20), "{apart:?}");
+    let (least, most) = (apart.iter().min().unwrap(), apart.iter().max().unwrap());
+    assert!(most - least > 10, "{apart:?}");
+}
+
+#[test]
 fn a_lone_vcpu_on_a_full_nohz_cpu_has_no_ticks_of_the_host() {
     // Of each vCPU: a tick of the host, one of its own that the host fires, and a write for that.
     let r = run(&busy(&[], &[]));

@@ -50,6 +50,9 @@ pub struct TimerVirt {
     pub arm_sw_on_preempt: bool,
     /// Cycles of the guest's TSC in a million of the host's (TSC scaling).
     pub tsc_ratio_ppm: u64,
+    /// The most by which the guest's clock runs from the host's.
+    #[serde(default)]
+    pub skew_ppm: u32,
 }
 
 /// A guest's TSC that is the host's.
@@ -63,6 +66,7 @@ impl Default for TimerVirt {
             advance: AdvanceConfig::None,
             arm_sw_on_preempt: false,
             tsc_ratio_ppm: TSC_UNSCALED,
+            skew_ppm: 0,
         }
     }
 }

@@ -91,6 +91,13 @@ pub(crate) fn expand(
     if !common.enabled.value {
         return;
     }
+    let policy = common.policy.as_ref().map_or(Policy::NORMAL, |p| p.value.0);
+    if let Some(slack) = common.slack.as_ref().filter(|slack| slack.value.0 > 0)
+        && (policy.is_rt() || policy.is_deadline())
+    {
+        let message = "Linux gives real-time and deadline threads no timer slack";
+        errors.error_help(slack.span, message, "take `slack` out");
+    }
     let stress_ng = match &workload.kind {
         Kind::Hog(keys) => stress_ng(keys, place, errors),
         _ => None,

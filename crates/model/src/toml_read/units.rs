@@ -113,6 +113,34 @@ impl<const MAX: u32> Text for Percent<MAX> {
     }
 }
 
+/// How far a clock runs from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Skew {
+    /// Millionths.
+    pub(crate) ppm: u32,
+}
+
+impl Skew {
+    /// `MAXFREQ` of Linux's `include/linux/timex.h`: no clock is steered further.
+    const MAX_PPM: u32 = 500;
+}
+
+impl Text for Skew {
+    const WHAT: &'static str = "parts per million, like \"20ppm\"";
+    const PATTERN: &'static str = r"^\s*[0-9]+\s*ppm\s*$";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let trimmed = text.trim();
+        let number =
+            trimmed.strip_suffix("ppm").ok_or_else(|| format!("`{trimmed}` lacks its `ppm`"))?;
+        let ppm = number.trim_end().parse().map_err(|_| format!("`{trimmed}` is no number"))?;
+        if ppm > Self::MAX_PPM {
+            return Err(format!("Linux steers no clock by more than {}ppm", Self::MAX_PPM));
+        }
+        Ok(Self { ppm })
+    }
+}
+
 /// A set of CPUs, ascending; empty means all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CpuList(pub(crate) Vec<u32>);

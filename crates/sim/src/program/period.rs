@@ -126,6 +126,10 @@ impl Audio {
         }
     }
 
+    pub(super) fn waits_for_device(&self) -> bool {
+        self.device
+    }
+
     pub(super) fn open(&self, begun: Ns, from: Ns, now: Ns) -> Open {
         open(self.at, (self.due, begun), self.period, from, now)
     }

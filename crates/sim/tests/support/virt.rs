@@ -26,13 +26,14 @@ fn timer() -> impl Strategy<Value = TimerVirt> {
     ];
     // Four seconds and less are out of the range of the second one.
     let ratio = prop_oneof![3 => Just(1_000_000u64), 1 => 1u64..5_000_000];
-    (source, mode, advance, any::<bool>(), ratio).prop_map(
-        |(source, mode, advance, sw, tsc_ratio_ppm)| TimerVirt {
+    (source, mode, advance, any::<bool>(), ratio, 0u32..500).prop_map(
+        |(source, mode, advance, sw, tsc_ratio_ppm, skew_ppm)| TimerVirt {
             source,
             mode: if source == Some(GuestTimer::Exitless) { TimerMode::TscDeadline } else { mode },
             advance,
             arm_sw_on_preempt: sw && source == Some(GuestTimer::HvTimer),
             tsc_ratio_ppm,
+            skew_ppm,
         },
     )
 }

@@ -54,6 +54,19 @@ fn interrupts_of_the_host() {
 }
 
 #[test]
+fn clocks_and_slack() {
+    let weight = "weight = 2048";
+    let skew = |text: &str| format!("{weight}\nclock_skew = \"{text}\"");
+    refused(weight, &skew("600ppm"), "\"600ppm\"", "by more than 500ppm", "");
+    refused(weight, &skew("20"), "\"20\"", "lacks its `ppm`", "");
+    let urgent = "policy = \"fifo 80\"";
+    let slack = format!("{urgent}\nslack = \"50us\"");
+    refused(urgent, &slack, "\"50us\"", "no timer slack", "take `slack` out");
+    let none = SMALL.replace(urgent, &format!("{urgent}\nslack = \"0us\""));
+    assert!(parse(&none).is_ok(), "that is what it has");
+}
+
+#[test]
 fn a_speed_beside_siblings() {
     let profile = "profile = \"celeron-n4500\"";
     let with = |more: &str| format!("{profile}\n{more}");

@@ -56,13 +56,14 @@ fn a_policy_says_it_over_the_vm_key_by_key() {
 
 #[test]
 fn every_key_arrives() {
-    let vm = "timer_mode = 'oneshot'\ntimer_advance = '2us'\ntsc_ratio = 0.5\napicv = false\n\
+    let vm = "timer_mode = 'oneshot'\ntimer_advance = '2us'\ntsc_ratio = 0.5\nclock_skew = '20ppm'\napicv = false\n\
         exit_fastpath = true\nguest_halt_poll_grow = 3\nguest_halt_poll_grow_start = '1us'\n\
         guest_halt_poll_shrink = 4\nguest_halt_poll_allow_shrink = false\nhalt_poll_grow = 5\n\
         halt_poll_grow_start = '6us'\nhalt_poll_shrink = 7\n";
     let virt = &virts(vm, "")[0].1;
     assert_eq!((virt.timer.mode, virt.timer.tsc_ratio_ppm), (TimerMode::Oneshot, 500_000));
     assert_eq!(virt.timer.advance, AdvanceConfig::Fixed(2_000));
+    assert_eq!(virt.timer.skew_ppm, 20);
     let apic = virt.apic;
     assert_eq!(
         (apic.posted, apic.eoi_exits, apic.window_exits, apic.fastpath),

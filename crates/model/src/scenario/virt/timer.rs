@@ -5,7 +5,7 @@ use vcoop_policy::config::AdvanceConfig;
 use super::{set, shared_keys};
 use crate::plan::virt::{GuestTimer, TimerMode, Virt};
 use crate::toml_read::Text;
-use crate::toml_read::units::{NohzCpus, Time};
+use crate::toml_read::units::{NohzCpus, Skew, Time};
 use crate::toml_read::value::{Factor, choice};
 
 choice! {
@@ -87,6 +87,10 @@ shared_keys! {
         nohz_full: NohzCpus,
         /// Cycles of the guest's TSC in one of the host's: with TSC scaling, other than 1. Default: 1.
         tsc_ratio: Factor,
+        /// How far the guest's clock may run from the host's (simulator): that of each VM is drawn once, evenly, and is at most so
+        /// much faster or slower. Its ticks and the sleeps of its tasks drift by that. Crystals are off by some 20ppm, and
+        /// a guest that has a clock of its own corrected by NTP is steered by at most 500ppm. Default: 0ppm.
+        clock_skew: Skew,
     }
 }
 
@@ -111,5 +115,6 @@ impl TimerKeys {
         set(&self.timer_advance, &mut timer.advance, |advance| advance.0);
         set(&self.arm_sw_on_preempt, &mut timer.arm_sw_on_preempt, |on| *on);
         set(&self.tsc_ratio, &mut timer.tsc_ratio_ppm, |ratio| ratio.ppm);
+        set(&self.clock_skew, &mut timer.skew_ppm, |skew| skew.ppm);
     }
 }
