@@ -2,6 +2,7 @@
 
 use vcoop_lab::{HostFacts, host_facts};
 use vcoop_model::plan::{GuestTimer, Plan, PolicyPlan, Preemption};
+use vcoop_model::profile::CostKey;
 use vcoop_model::scenario::fair_name;
 use vcoop_policy::config::AdvanceConfig;
 use vcoop_sched::config::{Fair, RtGuard, Topology};
@@ -118,7 +119,13 @@ impl ThisHost {
         level.rt_guard = facts.rt_guard.value;
         here.host.preemption = facts.preemption.value;
         // The lab holds cpu_dma_latency at 0.
-        here.host.costs.cstates.retain(|state| state.exit_ns == 0);
+        let costs = &mut here.host.costs;
+        costs.cstates.retain(|state| state.exit_ns == 0);
+        // Its guest is not Linux.
+        costs.guest_sleep_ns = costs.lab_sleep_ns;
+        let spread = costs.spread.remove(CostKey::LabSleep.key());
+        costs.spread.remove(CostKey::GuestSleep.key());
+        costs.spread.extend(spread.map(|spread| (CostKey::GuestSleep.key().to_owned(), spread)));
         if wanted < cpus {
             let first: Vec<u32> = (0..wanted).collect();
             let tasks = here.host_tasks.iter_mut().map(|task| &mut task.cpus);

@@ -134,6 +134,10 @@ pub struct Costs {
     pub guest_wakeup_ns: Ns,
     /// Guest context switch.
     pub guest_switch_ns: Ns,
+    /// What a task of a Linux guest pays to go to sleep and come back, besides the exit for its timer and the switch.
+    pub guest_sleep_ns: Ns,
+    /// The same of a task of the lab's guest.
+    pub lab_sleep_ns: Ns,
     /// Distance of voluntary preemption points in kernel sections.
     pub voluntary_point_ns: Ns,
     /// Idle states, shallowest first. The first is entered at once.

@@ -164,6 +164,12 @@ impl World<'_> {
                 }
                 continue;
             }
+            if std::mem::take(&mut self.vms[vm].tasks[current as usize].leaving) {
+                if self.guest_reschedule(v, Leave::Blocked) {
+                    return;
+                }
+                continue;
+            }
             if self.vms[vm].tasks[current as usize].left > 0 {
                 let spin = self.vms[vm].tasks[current as usize].spin;
                 let spell = match spin {
@@ -307,6 +313,9 @@ impl World<'_> {
         let work = &mut self.vms[vm].tasks[t as usize];
         work.wait = Wait::No;
         let sampler = work.sampler;
+        if std::mem::take(&mut work.leaving) {
+            return self.guest_stays(vm, t);
+        }
         let Some(to) = self.vms[vm].level.wake(self.clock.now(), EntId(t), Some(cpu)) else {
             return;
         };
@@ -640,7 +649,8 @@ impl World<'_> {
         }
     }
 
-    /// Blocks the current task, with a timer on this vCPU or without.
+    /// Blocks the current task, with a timer on this vCPU or without. It pays for its way to sleep and back first, as a
+    /// host thread does in [`block`](Self::block).
     pub(crate) fn guest_sleep(&mut self, v: u32, t: u32, until: Option<Ns>) -> bool {
         if let Some(at) = until {
             self.vcpus[v as usize].timers.set(TimerFor::Task(t), at);
@@ -649,7 +659,38 @@ impl World<'_> {
                 self.guest_program(v);
             }
         }
-        self.guest_reschedule(v, Leave::Blocked)
+        let ns = self.costs.of(CostKey::GuestSleep);
+        if ns == 0 {
+            return self.guest_reschedule(v, Leave::Blocked);
+        }
+        let vm = self.vcpus[v as usize].vm as usize;
+        self.vms[vm].tasks[t as usize].leaving = true;
+        self.server_is(v, t, false);
+        self.actor_is(v, t, false);
+        // An exit that the timer asked for comes first.
+        let vcpu = &mut self.vcpus[v as usize];
+        vcpu.segment = GuestSegment::Switch;
+        vcpu.left = ns;
+        if vcpu.exits.is_empty() {
+            self.guest_begin(v, GuestSegment::Switch, ns);
+            return true;
+        }
+        false
+    }
+
+    /// A wake-up has caught a task on its way to sleep: it goes on without having slept.
+    #[cold]
+    fn guest_stays(&mut self, vm: usize, t: u32) {
+        let home = self.home_of(vm, t);
+        let vcpu = &self.vcpus[home as usize];
+        let (runs, track) = (vcpu.current == t, vcpu.track);
+        let sampler = self.vms[vm].tasks[t as usize].sampler;
+        self.settle_wait(home);
+        self.tracks.event(sampler, track, self.clock.now());
+        self.server_is(home, t, runs);
+        if runs {
+            self.actor_is(home, t, true);
+        }
     }
 
     /// Books who ran so far while a vCPU waits for a pCPU, before a sample begins or ends there.

@@ -244,8 +244,10 @@ pub(crate) struct Work {
     pub(crate) mode: Mode,
     /// A peer woke it while it did not wait.
     pub(crate) woken: bool,
+    /// It is on its way to sleep: it pays for that before it leaves its (v)CPU.
+    pub(crate) leaving: bool,
     /// Spinlocks that it holds or spins for.
-    pub(crate) holds: u32,
+    pub(crate) holds: u16,
     /// What it keeps its CPU busy for without work of its own; `left` says nothing then.
     pub(crate) spin: Spin,
     pub(crate) wait: Wait,
@@ -270,8 +272,6 @@ pub(crate) struct Work {
     pub(crate) mail: u32,
     /// What the system call that it is in will send.
     pub(crate) outbox: Option<Message>,
-    /// A host thread on its way to sleep: it pays for that before it leaves its CPU.
-    pub(crate) leaving: bool,
     /// How long it has spun in this spell.
     pub(crate) spun: Ns,
     pub(crate) glitches: u64,

@@ -3,7 +3,7 @@
 mod support;
 
 use support::*;
-use vcoop_model::plan::{Dist, GuestTimer, Program};
+use vcoop_model::plan::{Dist, GuestTimer, Program, TaskPlan};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::Part;
 use vcoop_sched::config::{EevdfTunables, Fair, Policy, RtGuard};
@@ -148,28 +148,42 @@ fn an_idle_machine_has_the_latency_of_its_costs() {
 }
 
 #[test]
-fn a_light_thread_pays_for_its_wake_ups_by_waiting() {
+fn who_is_light_pays_for_its_wake_ups_by_waiting() {
     // While it waits beside n equal hogs its lag grows by 1/(n + 1), while it runs it falls by n/(n + 1): so it waits
-    // n times what it is billed. Half of that is work, the rest its way to sleep and back.
-    for (n, w) in [(2, 30), (3, 30), (3, 60)] {
+    // n times what it is billed. Half of that is work, the rest its way to sleep and back. A guest's task does as a
+    // host's thread.
+    for (n, w, guest) in
+        [(2, 30, false), (3, 30, false), (3, 60, false), (2, 30, true), (3, 60, true)]
+    {
+        let mut level = eevdf(1);
+        level.fair = Fair::Eevdf(EevdfTunables::for_cpus(2));
+        level.tick_ns = 4 * MS;
         let (sleep_ns, timer_program_ns) = (w * US / 3, w * US / 6);
-        let mut host = eevdf(1);
-        host.fair = Fair::Eevdf(EevdfTunables::for_cpus(2));
-        host.tick_ns = 4 * MS;
-        let mut p = plan(host, Costs { sleep_ns, timer_program_ns, ..free() });
+        let costs = match guest {
+            false => Costs { sleep_ns, timer_program_ns, ..free() },
+            true => Costs { guest_sleep_ns: w * US / 2, ..free() },
+        };
+        let mut p = plan(level.clone(), costs);
         p.duration_ns = 60 * S;
-        p.host_tasks = (0..n).map(|i| task(&format!("h{i}"), hog(), Policy::NORMAL, &[])).collect();
+        let mut tasks: Vec<TaskPlan> =
+            (0..n).map(|i| task(&format!("h{i}"), hog(), Policy::NORMAL, &[])).collect();
         let probe = cyclictest(1037 * US, w * US / 2);
-        p.host_tasks.push(task("probe", probe, Policy::NORMAL, &[]));
+        tasks.push(task("probe", probe, Policy::NORMAL, &[]));
+        let place = if guest { "guest" } else { "host" };
+        match guest {
+            false => p.host_tasks = tasks,
+            true => p.vms = vec![vm(place, level, tasks)],
+        }
         probe_all(&mut p);
         let r = run(&p);
-        let l = latency(&r, "host.probe");
+        let l = latency(&r, &format!("{place}.probe"));
         let mean = l.parts_sum.iter().sum::<u128>() as f64 / l.hist.len() as f64 / 1e3;
         let law = (n * w) as f64;
-        assert!((mean / law - 1.0).abs() < 0.15, "{n} hogs, {w} us: {mean} us for {law}");
-        let hogs: f64 = (0..n).map(|i| scalar(&r, &format!("host.h{i}"), "throughput")).sum();
+        assert!((mean / law - 1.0).abs() < 0.15, "{place}: {n} hogs, {w} us: {mean} us for {law}");
+        let throughput = |i| scalar(&r, &format!("{place}.h{i}"), "throughput");
+        let hogs: f64 = (0..n).map(throughput).sum();
         let billed = l.hist.len() as f64 * w as f64 / 60e6;
-        assert!((hogs - (1.0 - billed)).abs() < 0.003, "{hogs} beside {billed}");
+        assert!((hogs - (1.0 - billed)).abs() < 0.003, "{place}: {hogs} beside {billed}");
     }
 }
 

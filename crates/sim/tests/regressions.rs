@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use support::*;
 use vcoop_model::plan::{DevicePlan, Dist, Mode, Phase, PolicyPlan, Program, Step};
+use vcoop_model::profile::Costs;
 use vcoop_model::recording::Part;
 use vcoop_policy::config::{Budget, DynamicConfig, Means};
 use vcoop_sched::config::{Policy, RtGuard};
@@ -52,6 +53,24 @@ fn a_wait_that_ended_leaves_no_timer() {
         "{done}: it slept for {} ms, not 400",
         1000.0 * (1.0 - done) - 5.0
     );
+}
+
+#[test]
+fn a_guest_task_that_is_woken_on_its_way_to_sleep_does_not_sleep() {
+    let mut p = plan(eevdf(2), Costs { guest_sleep_ns: 100 * US, ..free() });
+    let script = |steps: Vec<Step>| Program::Script { steps: Arc::new(steps), repeat: false };
+    let steps = vec![Step::Run(MS), Step::Wait(400 * MS), Step::Run(700 * MS), Step::Exit];
+    let mut a = task("a", script(steps), Policy::NORMAL, &[0]);
+    let steps = vec![Step::Sleep(MS + 50 * US), Step::Wake(0), Step::Exit];
+    let mut b = task("b", script(steps), Policy::NORMAL, &[1]);
+    (a.label, b.label) = ("c".into(), "c".into());
+    p.vms = vec![vm("g", eevdf(2), vec![a, b])];
+    let r = run(&p);
+    let done = scalar(&r, "g.c", "throughput");
+    assert!((done - 0.701).abs() < 0.001, "{done}: it slept until its time was over");
+    // It has paid for the way nevertheless.
+    let cpu = scalar(&r, "g", "cpu");
+    assert!((cpu - 0.7012).abs() < 0.0005, "{cpu}");
 }
 
 #[test]

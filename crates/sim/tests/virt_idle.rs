@@ -177,10 +177,10 @@ fn a_polling_guest_is_woken_without_an_ipi() {
         let polls = pair(guest(idle));
         assert!(scalar(&polls, "g", "exits.msr_icr") < 1.0, "{idle:?}");
         assert!(scalar(&polls, "g", "exits.hlt") < 1.0, "{idle:?}");
-        // Two ways: notice, wake-up, switch; and one timer write.
+        // The answer catches the caller on its way to sleep, after it has woken the server.
         let round = mean(&polls, "g.ping");
         assert!(round < mean(&halts, "g.ping") / 2.0, "{round}");
-        assert!(round >= 2.0 * (120.0 + 700.0 + 1_000.0), "{round}");
+        assert!(round >= 700.0 + 1_600.0, "{round}");
         assert!(scalar(&polls, "g", "guest_polls.won") > 49_000.0);
     }
     let mut polled = guest(GuestIdle::Hlt);

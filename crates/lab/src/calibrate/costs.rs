@@ -20,6 +20,8 @@
 //! | `inject` | `msi-running` less its call, flight, `ipi_receive`, `exit`, `entry` | what is left of a delivery |
 //! | `guest_irq` | `self-interrupt - exit-icr - inject`, at most `guest-wake-switch` | the way back to what was interrupted can be longer than to a task that slept |
 //! | `guest_wakeup + guest_switch` | `guest-wake-switch - guest_irq` | handler to task; on one CPU from `self-wake` |
+//! | `lab_sleep` | `guest-sleep-switch - guest_switch` | from a woken task's first instruction until another one runs |
+//! | `guest_sleep` | `sleep` | a Linux guest runs the same code of the same kernel; there is none to measure in |
 //! | `vcpu_load` | `msi-halted - wake-polling - entry - inject` | what waking a vCPU takes more than waking a thread |
 //! | `handle_hlt` | `halt-cycle-cpu` less all else the cycle is charged | so that a simulated halt costs the CPU what a real one does |
 //! | first idle state | `wake-idle` less all else it is charged | |
@@ -179,7 +181,11 @@ impl At<'_> {
         if let (Some(cycle), Some(switch)) = (self.m("sleep-cycle-cpu"), switch) {
             let apart = switch + program.unwrap_or_else(|| self.base("timer_program"));
             let formula = "sleep-cycle-cpu - context_switch - timer_program";
-            v.derived("sleep", cycle.saturating_sub(apart), formula, Some("sleep-cycle-cpu"));
+            let ns = cycle.saturating_sub(apart);
+            v.derived("sleep", ns, formula, Some("sleep-cycle-cpu"));
+            let formula = "as sleep: a Linux guest runs the same code, and none of it exits; not \
+                           measured in one";
+            v.derived("guest_sleep", ns, formula, Some("sleep-cycle-cpu"));
         }
         v.measured("setattr", own("setattr-own", call), "setattr-own - syscall", "setattr-own");
         if let Some(travel) = own("ipi-travel", call / 2) {
@@ -276,6 +282,11 @@ impl At<'_> {
                            split as in xeon-server; the lab's guest, not Linux";
             v.derived("guest_wakeup", wakeup, formula, Some("guest-wake-switch"));
             v.derived("guest_switch", switch, formula, Some("guest-wake-switch"));
+            if let Some(slept) = self.m("guest-sleep-switch") {
+                let formula = "guest-sleep-switch less guest_switch; the lab's guest, not Linux";
+                let ns = slept.saturating_sub(switch);
+                v.derived("lab_sleep", ns, formula, Some("guest-sleep-switch"));
+            }
         }
     }
 
@@ -301,11 +312,12 @@ impl At<'_> {
                     "guest_irq",
                     "guest_wakeup",
                     "guest_switch",
+                    "lab_sleep",
                     "exit",
                 ],
             );
             let formula = "halt-cycle-cpu less context_switch, vcpu_load, entry, inject, \
-                           guest_irq, guest_wakeup, guest_switch and exit";
+                           guest_irq, guest_wakeup, guest_switch, lab_sleep and exit";
             v.derived("handle_hlt", cycle.saturating_sub(rest), formula, Some("halt-cycle-cpu"));
         }
         if let Some(wake) = self.m("wake-idle") {

@@ -377,6 +377,25 @@ fn own_interrupts(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
                 collect(guest, 1, &mut reader, BLOCK_NS, |s| out.push(s.taken - s.due));
                 Ok(())
             })
+        })?;
+        let (mut own, mut woken) = (Reader::new(), Reader::new());
+        let about =
+            "from that task's first instruction until it sleeps and who it interrupted goes on";
+        b.measure("guest-sleep-switch", about, |out| {
+            guest.block(|| {
+                let (from, until) = (tsc(), monotonic() + BLOCK_NS);
+                while monotonic() < until {
+                    sleep_until(monotonic() + 2_000_000);
+                    // Both are in the order of time, and of the same interrupts.
+                    let mut began = Vec::new();
+                    read(guest.ring(1), &mut woken, from, |s| began.push((s.due, s.taken)));
+                    read(guest.ring(0), &mut own, from, |s| {
+                        let same = began.binary_search_by_key(&s.due, |(due, _)| *due);
+                        out.extend(same.ok().and_then(|i| s.taken.checked_sub(began[i].1)));
+                    });
+                }
+                Ok(())
+            })
         })
     })
 }

@@ -428,6 +428,11 @@ costs! {
     GuestWakeup: guest_wakeup => guest_wakeup_ns,
     /// Guest context switch.
     GuestSwitch: guest_switch => guest_switch_ns,
+    /// What a task of a Linux guest pays of its own CPU time to go to sleep and come back, besides the exit for its timer
+    /// and `guest_switch`. Profiles from before 24 November 2026 have none.
+    GuestSleep: guest_sleep => guest_sleep_ns = "{ ns = 1500, source = \"assumed: this profile has none; as xeon-server\" }",
+    /// The same of a task of the lab's guest: a simulation beside the lab takes this one.
+    LabSleep: lab_sleep => lab_sleep_ns = "{ ns = 300, source = \"assumed: this profile has none; as xeon-server\" }",
     /// Distance of voluntary preemption points in kernel sections; a distance, so never 0.
     VoluntaryPoint: voluntary_point => voluntary_point_ns,
 }

@@ -60,6 +60,8 @@ pub(crate) fn free() -> Costs {
         guest_tick_ns: 0,
         guest_wakeup_ns: 0,
         guest_switch_ns: 0,
+        guest_sleep_ns: 0,
+        lab_sleep_ns: 0,
         voluntary_point_ns: 100 * US,
         cstates: vec![],
         spread: BTreeMap::new(),
@@ -101,6 +103,8 @@ pub(crate) fn dear() -> Costs {
         guest_tick_ns: 1_200,
         guest_wakeup_ns: 700,
         guest_switch_ns: 1_000,
+        guest_sleep_ns: 1_600,
+        lab_sleep_ns: 300,
         voluntary_point_ns: 100 * US,
         cstates: vec![
             CState { name: "C1".into(), exit_ns: 2 * US, residency_ns: 0 },

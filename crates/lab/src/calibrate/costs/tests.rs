@@ -24,7 +24,7 @@ fn measure(name: &'static str, ns: Ns) -> Measure {
 const CPU: Cpu = Cpu { tsc_khz: 2_000_000, signature: 0x606a6, preemption_timer_shift: Some(5) };
 
 /// A hardware KVM: an exit of 1 us behind a gate of 200 ns.
-const MEASURES: [(&str, Ns); 27] = [
+const MEASURES: [(&str, Ns); 28] = [
     ("syscall", 100),
     ("tick", 2_000),
     ("timer-interrupt", 1_000),
@@ -48,6 +48,7 @@ const MEASURES: [(&str, Ns); 27] = [
     ("exit-user-msr", 3_200),
     ("self-interrupt", 2_400),
     ("self-wake", 2_900),
+    ("guest-sleep-switch", 700),
     ("msi-call-running", 1_000),
     ("msi-running", 4_000),
     ("msi-halted", 4_500),
@@ -89,6 +90,8 @@ fn a_hardware_kvm_charges_exit_and_entry_once() {
         assert_eq!(of("handle_eoi"), 0, "never below zero");
         assert_eq!(of("context_switch"), 1_000);
         assert_eq!(of("sleep"), 3_000 - 1_000 - 300);
+        assert_eq!(of("guest_sleep"), of("sleep"));
+        assert_eq!(of("lab_sleep") + of("guest_switch"), 700);
         assert_eq!(of("wakeup"), 800);
         assert_eq!(of("ipi_send") + of("ipi_flight"), 550);
         // A whole delivery is charged what it took.
@@ -96,7 +99,7 @@ fn a_hardware_kvm_charges_exit_and_entry_once() {
         assert!(way <= 4_000 && of("inject") <= 900, "{way}");
         // And so is a whole halt.
         let keys = ["context_switch", "vcpu_load", "entry", "inject", "guest_irq"];
-        let more = ["guest_wakeup", "guest_switch", "exit", "handle_hlt"];
+        let more = ["guest_wakeup", "guest_switch", "lab_sleep", "exit", "handle_hlt"];
         let sum: Ns = keys.iter().chain(&more).map(|key| of(key)).sum();
         assert_eq!(sum, 9_000);
     });
