@@ -287,6 +287,10 @@ pub struct TaskPlan {
     /// Of a hog of a live host: the CPU method by which `stress-ng` does the work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stress_ng: Option<String>,
+    /// In a guest: its program is what the thread of its vCPU does in all. What exits, the guest's kernel and switches take of
+    /// that thread's CPU time is in its runs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_vcpu: bool,
 }
 
 /// What a task does: the workload nouns both levels share.

@@ -1,8 +1,8 @@
 //! A VM and the load beside it as a scenario: what they did in a window, to be run again under other
 //! policies.
 //!
-//! - A vCPU becomes a guest task that runs and sleeps as its thread did. What the thread waited for a
-//!   CPU is left out: the simulated host makes its own waits.
+//! - A vCPU becomes a guest task that runs and sleeps as its thread did: with `of_vcpu`, since exits and the guest's kernel
+//!   are in what the thread ran. What the thread waited for a CPU is left out: the simulated host makes its own waits.
 //! - A thread that never slept becomes a hog with its policy and CPUs.
 //! - All others become captures, one for each set of CPUs that threads may use, as a capture has no
 //!   affinity of its own.
@@ -130,6 +130,11 @@ impl Scene {
             "[[vm]]\nname = {vm:?}\nvcpus = {n}\npin = [{pins}]\nvcpu_policy = [{policies}]\n\
              tick_hz = {GUEST_TICK_HZ}\ncooperative = false\nwaits = true\n"
         );
+        let kept_off = |cpu: u32| self.vcpus.iter().all(|v| !v.cpus.contains(&cpu));
+        if self.is_woken_from_elsewhere() && self.events.iter().any(|event| kept_off(event.cpu)) {
+            text += "# Most wake-ups of its vCPUs came from CPUs where they did not run then: another thread has its timers.\n\
+                     timer = \"exitless\"\n";
+        }
         // Writing to a string does not fail.
         for (i, vcpu) in self.vcpus.iter().enumerate() {
             let runs = vcpu.steps.iter().any(|step| matches!(step, Step::Run(_)));
@@ -145,7 +150,7 @@ impl Scene {
                     text,
                     "\n[[vm.task]]\nname = \"vcpu{i}\"\nkind = \"capture\"\n\
                      file = \"{stem}-vcpu{i}.txt.gz\"\ncpus = \"{i}\"\npolicy = \"other\"\n\
-                     slack = \"0us\"\n"
+                     slack = \"0us\"\nof_vcpu = true\n"
                 ),
             };
         }
@@ -176,6 +181,28 @@ impl Scene {
             }
         }
         text
+    }
+
+    /// Whether most wake-ups of the vCPUs came from another CPU than the one where they ran then, as where a thread of the
+    /// VMM has their timers, and not from a timer of their CPU.
+    fn is_woken_from_elsewhere(&self) -> bool {
+        let is_vcpu = |tid: Tid| self.vcpus.iter().any(|v| v.tid == tid);
+        let mut woken_by: BTreeMap<Tid, u32> = BTreeMap::new();
+        let (mut here, mut elsewhere) = (0, 0);
+        for event in &self.events {
+            match event.did {
+                Did::Waking { tid, .. } if is_vcpu(tid) => {
+                    woken_by.insert(tid, event.cpu);
+                }
+                Did::Switch { next, .. } => match woken_by.remove(&next) {
+                    Some(cpu) if cpu == event.cpu => here += 1,
+                    Some(_) => elsewhere += 1,
+                    None => {}
+                },
+                Did::Waking { .. } | Did::Lost => {}
+            }
+        }
+        elsewhere > here
     }
 
     /// What the scenario leaves out.
@@ -412,6 +439,23 @@ mod tests {
             began: 4,
             session: Some("/autogroup-1".to_owned()),
         }
+    }
+
+    #[test]
+    fn a_thread_elsewhere_that_wakes_vcpus_has_their_timers() {
+        let mut scene = scene();
+        scene.vcpus.truncate(1);
+        assert!(!scene.tables("web", 2, &Some).contains("timer ="));
+        let at = |ms: u64, cpu, did| Kept { time: 1_000 * MS + ms * MS, cpu, did };
+        let wake = at(13, 1, Did::Waking { tid: 5, by: Some(8) });
+        let switch = at(14, 0, Did::Switch { prev: 0, runnable: true, next: 5 });
+        scene.events.extend([wake, switch]);
+        assert!(scene.tables("web", 2, &Some).contains("timer = \"exitless\"\n"));
+        scene.events.extend([(15, 0), (16, 0)].into_iter().flat_map(|(ms, cpu)| {
+            let wake = at(ms, cpu, Did::Waking { tid: 5, by: None });
+            [wake, at(ms, 0, Did::Switch { prev: 0, runnable: true, next: 5 })]
+        }));
+        assert!(!scene.is_woken_from_elsewhere(), "a timer of its own CPU does");
     }
 
     #[test]

@@ -55,6 +55,7 @@ fn vm(i: u32, run: Ns, sleep: Ns) -> VmPlan {
             timer_slack_ns: 0,
             process: None,
             stress_ng: None,
+            of_vcpu: false,
             after_login: false,
         }],
         devices: vec![],

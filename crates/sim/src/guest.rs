@@ -24,7 +24,7 @@ use vcoop_model::plan::Mode;
 use vcoop_model::plan::virt::IpiPath;
 use vcoop_model::profile::CostKey;
 use vcoop_policy::GuestEvent;
-use vcoop_sched::{EntId, Leave, Note};
+use vcoop_sched::{CpuId, EntId, Leave, Note};
 
 use crate::attribution::track::{NONE, State};
 use crate::guest::spin::Spin;
@@ -490,6 +490,10 @@ impl World<'_> {
             Op::Run { ns, mode } => {
                 let mode = if holds > 0 { Mode::PreemptOff } else { mode };
                 work.left = ns;
+                if work.thread_time.is_some() {
+                    self.runs_for_thread(v, t, ns);
+                }
+                let work = &mut self.vms[vm].tasks[t as usize];
                 work.mode = mode;
                 if mode == Mode::PreemptOff && was != mode {
                     self.guest_event(v, GuestEvent::PreemptOff);
@@ -691,6 +695,21 @@ impl World<'_> {
         if runs {
             self.actor_is(home, t, true);
         }
+    }
+
+    /// The program of a task is that of its vCPU's thread, which is to run for `ns`: what that thread has had of it already, for
+    /// exits and the guest's kernel since the last run, is taken off.
+    #[cold]
+    fn runs_for_thread(&mut self, v: u32, t: u32, ns: Ns) {
+        let vcpu = &self.vcpus[v as usize];
+        let (vm, thread) = (vcpu.vm as usize, EntId(vcpu.thread));
+        self.host.charge(self.clock.now(), CpuId(vcpu.pcpu));
+        self.host_notes();
+        let had = self.host.stats(thread).exec_ns;
+        let work = &mut self.vms[vm].tasks[t as usize];
+        let before = work.thread_time.filter(|time| *time > 0).unwrap_or(had);
+        work.left = (before + ns).saturating_sub(had);
+        work.thread_time = Some(before + ns);
     }
 
     /// Books who ran so far while a vCPU waits for a pCPU, before a sample begins or ends there.

@@ -258,6 +258,8 @@ pub(crate) struct Work {
     pub(crate) done: Ns,
     pub(crate) runner: Option<Runner>,
     pub(crate) slack: Ns,
+    /// If its program is what the thread of its vCPU does in all: CPU time of that thread up to the end of its last run.
+    pub(crate) thread_time: Option<Ns>,
     pub(crate) probe: u32,
     /// Sampler and probe of its timer's interrupts.
     pub(crate) irq_sampler: u32,

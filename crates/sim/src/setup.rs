@@ -283,6 +283,7 @@ fn blank(label: u16) -> Work {
         leaving: false,
         done: 0,
         slack: 0,
+        thread_time: None,
         peers: 0,
         space: 0,
         sampler: NONE,
@@ -314,6 +315,7 @@ fn work(
         mail: if takes { mail.add() } else { NONE },
         runner: Some(Runner::new(&task.program, rng).by(clock)),
         slack: task.timer_slack_ns,
+        thread_time: task.of_vcpu.then_some(0),
         peers: peers.unwrap_or(0) as u32,
         ..blank(label)
     }

@@ -2,8 +2,10 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use support::*;
-use vcoop_model::plan::Plan;
+use vcoop_model::plan::{Plan, Program, Step};
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
 use vcoop_model::run::Run;
 use vcoop_sched::config::Policy;
@@ -75,4 +77,25 @@ fn a_wait_that_the_end_cuts_off_counts() {
     let waits = of(&r, "g.vcpu0", "wait");
     assert_eq!(waits.hist.len(), 1);
     assert!(waits.max_ns > 900 * MS, "{}", waits.max_ns);
+}
+
+#[test]
+fn what_a_vcpus_thread_did_is_played_as_a_whole() {
+    let steps = Arc::new(vec![Step::Run(300 * US), Step::Sleep(MS)]);
+    let played = |of_vcpu| {
+        let mut costs = dear();
+        costs.cstates.truncate(1);
+        let mut p = plan(eevdf(2), costs);
+        p.duration_ns = 4 * S;
+        let program = Program::Script { steps: Arc::clone(&steps), repeat: true };
+        let mut vcpu = task("vcpu0", program, Policy::NORMAL, &[]);
+        vcpu.of_vcpu = of_vcpu;
+        p.vms = vec![vm("g", eevdf(1), vec![vcpu])];
+        scalar(&run(&p), "g", "cpu")
+    };
+    let (alone, whole) = (played(false), played(true));
+    // Exits and the guest's kernel are in the 300 us, and not beside them.
+    let share = 0.3 / 1.3;
+    assert!((whole / share - 1.0).abs() < 0.02, "{whole} of {share}");
+    assert!(alone > whole * 1.02, "{alone} and {whole}");
 }

@@ -147,6 +147,7 @@ fn task(name: String, program: Program, common: &CommonKeys) -> TaskPlan {
         timer_slack_ns: common.slack.as_ref().map_or(default_slack, |s| s.value.0),
         process: common.process.as_ref().map(|name| name.value.0.clone()),
         stress_ng: None,
+        of_vcpu: false,
     }
 }
 
@@ -523,6 +524,10 @@ fn capture(
     if !common.enabled.value {
         return;
     }
+    if keys.of_vcpu.value && !place.guest {
+        let message = "a thread of the host has no time of a vCPU";
+        errors.error_help(keys.of_vcpu.span, message, "take `of_vcpu` out");
+    }
     let total = threads.len() as u64;
     for (i, thread) in (0u64..).zip(threads.iter()) {
         let repeat = keys.r#loop.value && thread.repeat;
@@ -548,6 +553,7 @@ fn capture(
         }
         let spread = u128::from(keys.jitter.value.0) * u128::from(i) / u128::from(total.max(1));
         task.start_ns += Ns::try_from(spread).unwrap_or(0);
+        task.of_vcpu = keys.of_vcpu.value;
         push(out, task, common, errors);
     }
 }

@@ -48,6 +48,7 @@ pub(crate) fn with_noise(plan: &Plan) -> Cow<'_, Plan> {
                 timer_slack_ns: 0,
                 process: None,
                 stress_ng: None,
+                of_vcpu: false,
             })),
             NoiseBy::Threads => {}
         }

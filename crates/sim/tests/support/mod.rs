@@ -190,6 +190,7 @@ pub(crate) fn task(name: &str, program: Program, policy: Policy, cpus: &[u32]) -
         timer_slack_ns: 0,
         process: None,
         stress_ng: None,
+        of_vcpu: false,
     }
 }
 

@@ -219,6 +219,8 @@ fn workloads_that_cannot_be() {
     refused(from, to, "\"48 frames\"", "less than one burst", "");
     let tail = "[[load]]\nname = \"a\"\nkind = \"audio\"\nsource = \"device\"\n";
     refused_tail(tail, "\"device\"", "this is the host", "timer");
+    let whole = "file = \"a.txt\"\nof_vcpu = true";
+    refused("file = \"a.txt\"", whole, "true", "no time of a vCPU", "take `of_vcpu` out");
     refused("a.txt", "missing.txt", "\"missing.txt\"", "no such capture", "builtin:build-serve");
     let (from, to) = ("file = \"a.txt\"", "file = \"a.txt\"\ncount = 2");
     refused(from, to, "2", "a capture cannot have copies", "second table");
