@@ -46,6 +46,11 @@ impl FromGuest<u64> {
     pub fn decode<W: Word>(self) -> W {
         W::from_word(self.0)
     }
+
+    /// Whether it is a word that an honest guest of this version writes: nothing in it is ignored.
+    pub fn is_canonical<W: Word>(self) -> bool {
+        W::from_word(self.0).to_word() == self.0
+    }
 }
 
 impl<T> fmt::Debug for FromGuest<T> {

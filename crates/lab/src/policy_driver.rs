@@ -343,7 +343,7 @@ impl LabVm {
         }
         let words = self.words(&self.vcpus[n as usize]);
         let ticket = host.ticket.load(Ordering::Relaxed);
-        if words.ack.bounded(ticket) != ticket {
+        if words.ack.validate(|ack| if ack == ticket { Ok(()) } else { Err(()) }).is_err() {
             return false;
         }
         words.request.decode::<BoostRequest>() == BoostRequest::Unboost || self.is_idle(n)

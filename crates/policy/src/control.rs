@@ -42,7 +42,7 @@ use crate::repay::{LEARNING_NS, Repay};
 /// ever: within its budget, and still in everybody's way for milliseconds at a time. So each time the
 /// budget has to end a boost counts as a *strike*; after [`FREE_STRIKES`] in a row each further one makes
 /// the throttling last four times as long ([`PENALTY_NS`], at most [`MOST_STEPS`] times). A boost that
-/// ends because its reason is gone wipes the strikes out. So an honest guest that was overrun has a few
+/// ends because its reason is gone wipes the strikes out, if the guest says so in words that an honest one writes. So an honest guest that was overrun has a few
 /// bursts to work off what piled up meanwhile, and one that takes turns is bounded by its bucket alone. A
 /// boost that had to be ended because it was as long as it may be at once ([`stretch`](crate::stretch)) counts as well.
 ///
@@ -275,11 +275,14 @@ impl Control {
         true
     }
 
-    /// No reason left. True if the means were applied until now.
-    pub(crate) fn end(&mut self, vm: &mut VmShared, out: &mut Actions) -> bool {
+    /// No reason left. True if the means were applied until now. `given_back`: who was boosted can be
+    /// taken at its word, and the strikes are wiped out.
+    pub(crate) fn end(&mut self, given_back: bool, vm: &mut VmShared, out: &mut Actions) -> bool {
         let boosted = self.is_boosted();
         if boosted {
-            self.strikes = 0;
+            if given_back {
+                self.strikes = 0;
+            }
             self.restore(Status::Normal, vm, out);
         }
         boosted

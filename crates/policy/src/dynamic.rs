@@ -99,6 +99,8 @@ pub struct Dynamic {
     waking: bool,
     /// Boosted by a call that asked for a recheck, and not rechecked yet.
     fresh: bool,
+    /// The words that were read last are such as an honest guest writes.
+    canonical: bool,
 }
 
 /// A preempt-disabled section as the host sees it.
@@ -149,6 +151,7 @@ impl Dynamic {
             section_end: None,
             waking: false,
             fresh: false,
+            canonical: true,
         }
     }
 
@@ -291,12 +294,14 @@ impl Dynamic {
                 }
             }
             Need::LongSection => {
-                if self.control.end(vm, out) || self.control.status() == Status::Normal {
+                if self.control.end(self.canonical, vm, out)
+                    || self.control.status() == Status::Normal
+                {
                     self.control.deny_long_section(out);
                 }
             }
             Need::None => {
-                self.control.end(vm, out);
+                self.control.end(self.canonical, vm, out);
             }
         }
     }
@@ -324,7 +329,11 @@ impl Dynamic {
             return;
         }
         let needed = matches!(self.need(now, words), Need::Urgent);
-        if !needed && !self.control.is_halted() && self.control.end(vm, out) && self.fresh {
+        if !needed
+            && !self.control.is_halted()
+            && self.control.end(self.canonical, vm, out)
+            && self.fresh
+        {
             self.control.count_raced();
         }
         self.fresh = false;
@@ -342,7 +351,7 @@ impl Dynamic {
         if self.config.boost_across_idle || matches!(need, Need::Urgent) {
             self.control.boost(now, vm, out);
         } else {
-            self.control.end(vm, out);
+            self.control.end(self.canonical, vm, out);
         }
     }
 
@@ -364,6 +373,10 @@ impl Dynamic {
         // An ack beyond the last ticket is not an answer to anything: it is ignored, rather than
         // bounded, so that a wild guest gains nothing by it.
         let ack = words.ack.validate(|ack| if ack <= self.ticket { Ok(ack) } else { Err(()) });
+        self.canonical = ack.is_ok()
+            && words.intent.is_canonical::<Intent>()
+            && words.cs.is_canonical::<CsState>()
+            && words.request.is_canonical::<BoostRequest>();
         self.acked = self.acked.max(ack.unwrap_or(0));
         self.waking &= intent.idle;
         let age = self.section_age(now, cs);

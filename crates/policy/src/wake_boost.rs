@@ -103,7 +103,7 @@ impl WakeBoost {
 
     fn timer(&mut self, now: Ns, vm: &mut VmShared, out: &mut Actions) {
         if self.run_end.is_some_and(|end| end <= now) {
-            self.control.end(vm, out);
+            self.control.end(true, vm, out);
         }
         self.control.on_timer(now, vm, out);
     }

@@ -300,6 +300,23 @@ fn one_boost_given_back_wipes_the_strikes_out() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "seconds of a vCPU's life, minutes of the interpreter's")]
+fn nonsense_that_ends_a_boost_wipes_no_strike_out() {
+    // A reserved bit, a request that there is not, a ticket that was never given.
+    let nonsense = [(1 << 30, 0, 0), (0, 9, 0), (0, 0, u64::MAX)];
+    for words in nonsense.map(|(cs, request, ack)| GuestWords::from_raw(0, cs, request, ack)) {
+        let mut rig = Rig::new();
+        greedy(&mut rig, 0, 500_000_000);
+        let now = 2_000_000_000;
+        rig.on(now, Event::Timer);
+        assert_eq!(rig.status_after(now, Event::Exit(asks())), Status::Boosted);
+        assert_eq!(rig.status_after(now + 10_000, Event::Notify(words)), Status::Normal);
+        let boosts = greedy(&mut rig, now + 20_000, now + 1_000_000_000);
+        assert_eq!(boosts.len(), 1, "{boosts:?}");
+    }
+}
+
+#[test]
 fn the_vm_bucket_throttles_too() {
     let small = Budget { burst_ns: 1_000_000, refill_ppm: 100_000 };
     let mut rig = Rig::with(DynamicConfig { vm_budget: small, ..CONFIG });
