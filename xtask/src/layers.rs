@@ -1,6 +1,6 @@
 //! The layers of tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{BufRead, BufReader};
@@ -78,24 +78,10 @@ pub(crate) enum Outcome {
 pub(crate) struct Layer {
     pub(crate) name: String,
     needs: fn() -> Result<(), String>,
-    command: Vec<&'static str>,
+    command: Vec<String>,
     env: Vec<(&'static str, OsString)>,
     dir: &'static str,
 }
-
-/// Everything that reads foreign bytes.
-const FUZZ_TARGETS: [&str; 10] = [
-    "scenario",
-    "capture",
-    "rt_app",
-    "ring",
-    "words",
-    "trace_page",
-    "journal",
-    "vmm_proc",
-    "qmp",
-    "guest_stat",
-];
 
 /// Arguments of cargo that build what the layers need, once: the tests, the benches that are run as tests, and the
 /// Python package's native half.
@@ -150,12 +136,16 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
             "cargo test --workspace --features vcoop/bpf --test kvm_host -- --ignored interrupts",
         )
     });
-    layers.extend(FUZZ_TARGETS.map(|target| Layer {
-        name: format!("fuzz-{target}"),
-        needs: fuzz_tools,
-        command: ["cargo", "+nightly", "fuzz", "run", target, "--", "-max_total_time=20"].to_vec(),
-        dir: "fuzz",
-        ..Layer::new("", "")
+    layers.extend(fuzz_targets(root).into_iter().map(|target| {
+        Layer {
+            name: format!("fuzz-{target}"),
+            needs: fuzz_tools,
+            command: ["cargo", "+nightly", "fuzz", "run", &target, "--", "-max_total_time=20"]
+                .map(str::to_owned)
+                .to_vec(),
+            dir: "fuzz",
+            ..Layer::new("", "")
+        }
     }));
     layers.extend([
         // Only what lies in the crates themselves: the searches in their tests take the interpreter
@@ -186,11 +176,11 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
 
 impl Layer {
     /// A layer that needs nothing. `command` is split at its spaces.
-    fn new(name: &str, command: &'static str) -> Self {
+    fn new(name: &str, command: &str) -> Self {
         Self {
             name: name.to_owned(),
             needs: || Ok(()),
-            command: command.split(' ').collect(),
+            command: command.split(' ').map(str::to_owned).collect(),
             env: Vec::new(),
             dir: ".",
         }
@@ -219,7 +209,7 @@ impl Layer {
     }
 
     fn execute(&self) -> std::io::Result<Tally> {
-        let mut child = Command::new(self.command[0])
+        let mut child = Command::new(&self.command[0])
             .args(&self.command[1..])
             .envs(self.env.iter().map(|(key, value)| (key, value)))
             .current_dir(self.dir)
@@ -244,6 +234,13 @@ impl Layer {
         }
         Ok(tally)
     }
+}
+
+/// The fuzz targets: everything that reads foreign bytes, each a file of the folder.
+fn fuzz_targets(root: &Path) -> BTreeSet<String> {
+    let files = std::fs::read_dir(root.join("fuzz/fuzz_targets")).into_iter().flatten().flatten();
+    let name = |file: std::fs::DirEntry| Some(file.path().file_stem()?.to_str()?.to_owned());
+    files.filter_map(name).collect()
 }
 
 /// Fetches the kernel of stock guests, too. The tests that need one skip themselves without it.
@@ -331,7 +328,18 @@ fn tool(name: &str, args: &[&str], remedy: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::Tally;
+    use std::path::Path;
+
+    use super::{Tally, fuzz_targets};
+
+    #[test]
+    fn every_fuzz_target_is_built_and_run() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let built = std::fs::read_to_string(root.join("fuzz/Cargo.toml")).unwrap();
+        let built = built.split("[[bin]]").skip(1).count();
+        let targets = fuzz_targets(&root);
+        assert!(built > 0 && targets.len() == built, "{built} built, {targets:?} run");
+    }
 
     fn read(lines: &[&str]) -> Tally {
         let mut tally = Tally::default();
