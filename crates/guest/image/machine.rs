@@ -10,7 +10,7 @@ use vcoop_guest::layout::{
     CONTROL, Control, GATES, IdlePoll, MAX_TASKS, MAX_VCPUS, PORT_DOORBELL, PORT_MULTICAST, STATS,
     TaskStats, VECTOR_IPI, VECTOR_TIMER, VcpuWords, WORDS, Words, area, gate, task_stack_top,
 };
-use vcoop_guest::program::{Call, Kind};
+use vcoop_guest::program::{Call, flag};
 use vcoop_policy::config::GuestPollConfig;
 use vcoop_policy::{GuestEvent, GuestHalf, GuestHaltPoll, Idle};
 
@@ -138,7 +138,6 @@ struct Machine {
     number: u64,
     /// Set after registration.
     link: Option<Link>,
-    exitless: bool,
     /// A task of this vCPU writes the area itself: the hooks keep off.
     rogue: bool,
     /// Where the host says which vCPUs to keep off, if it does.
@@ -155,7 +154,7 @@ struct Link {
 static mut VCPUS: [Vcpu; MAX_VCPUS] = [const {
     Vcpu {
         kernel: Kernel::new(),
-        machine: Machine { number: 0, link: None, exitless: false, rogue: false, mask: None },
+        machine: Machine { number: 0, link: None, rogue: false, mask: None },
         idle: Idler::new(IdlePoll::NEVER),
     }
 }; MAX_VCPUS];
@@ -242,18 +241,7 @@ impl Port for Machine {
     }
 
     fn set_timer(&mut self, deadline: u64) {
-        if !self.exitless {
-            wrmsr(IA32_TSC_DEADLINE, deadline);
-            return;
-        }
-        guest_area(self.number).deadline_tsc.store(deadline, Ordering::Release);
-        // Pairs with the host's fence between storing its next look and reading the deadline: one
-        // of the two sees the other.
-        GuestArea::fence();
-        let next_look = words().vcpu[self.number as usize].next_look.load(Ordering::Acquire);
-        if deadline != 0 && deadline < next_look {
-            out(PORT_DOORBELL, 0);
-        }
+        set_timer(self.number, deadline);
     }
 
     fn woken(&mut self, task: usize, now: u64, idle: bool) {
@@ -332,6 +320,22 @@ impl Port for Machine {
     fn take_sent(&mut self) -> u64 {
         let sent = &words().vcpu[self.number as usize].sent;
         if sent.load(Ordering::Relaxed) == 0 { 0 } else { sent.swap(0, Ordering::AcqRel) }
+    }
+}
+
+/// Has this vCPU's timer fire at `deadline`; 0: not at all.
+pub(crate) fn set_timer(vcpu: u64, deadline: u64) {
+    if control().exitless == 0 {
+        wrmsr(IA32_TSC_DEADLINE, deadline);
+        return;
+    }
+    guest_area(vcpu).deadline_tsc.store(deadline, Ordering::Release);
+    // Pairs with the host's fence between storing its next look and reading the deadline: one
+    // of the two sees the other.
+    GuestArea::fence();
+    let next_look = words().vcpu[vcpu as usize].next_look.load(Ordering::Acquire);
+    if deadline != 0 && deadline < next_look {
+        out(PORT_DOORBELL, 0);
     }
 }
 
@@ -415,7 +419,6 @@ pub(crate) extern "sysv64" fn boot(number: u64) -> *const Context {
     let control = control();
     let vcpu = vcpu(number);
     vcpu.machine.number = number;
-    vcpu.machine.exitless = control.exitless != 0;
     let told = control.poll_if_hinted == 0 || is_dedicated();
     vcpu.idle = Idler::new(if told { control.idle_poll } else { IdlePoll::NEVER });
     let tasks = &control.task[..(control.tasks as usize).min(MAX_TASKS)];
@@ -428,7 +431,7 @@ pub(crate) extern "sysv64" fn boot(number: u64) -> *const Context {
             (*context).rsp = task_stack_top(i as u64) - 8;
             (*context).rdi = i as u64;
         }
-        vcpu.machine.rogue |= Kind::from_word(spec.kind).writes_own_area();
+        vcpu.machine.rogue |= spec.flags & flag::OWN_AREA != 0;
     }
     wrmsr(X2APIC_SPURIOUS, 0x1ff);
     const TSC_DEADLINE_MODE: u64 = 2 << 17;

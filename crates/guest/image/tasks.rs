@@ -25,12 +25,6 @@ pub(crate) extern "sysv64" fn main(task: usize) -> ! {
     match Kind::from_word(spec.kind) {
         Kind::Cyclictest => task.cyclictest(),
         Kind::Audio => task.audio(),
-        Kind::RogueForever
-        | Kind::RogueToggle
-        | Kind::RogueScribble
-        | Kind::RogueMsrFlood
-        | Kind::RogueHostileGpa
-        | Kind::RogueTripleFault => task.rogue(),
         Kind::Loop => task.follow(),
         Kind::Calibrate => calibrate::run(&task),
         Kind::Serve => task.serve(),
@@ -216,42 +210,34 @@ impl Task {
         loop {
             let Step { op, arg } = self.step(i);
             i += 1;
-            const RUN_PREEMPT_OFF: u64 = StepOp::RunPreemptOff as u64;
-            const SLEEP: u64 = StepOp::Sleep as u64;
-            const ALIGN: u64 = StepOp::Align as u64;
-            const CALL: u64 = StepOp::Call as u64;
-            const BEGIN: u64 = StepOp::Begin as u64;
-            const SAMPLE: u64 = StepOp::Sample as u64;
-            const TIMER: u64 = StepOp::Timer as u64;
-            const INTERRUPT: u64 = StepOp::Interrupt as u64;
-            const DONE: u64 = StepOp::Done as u64;
-            match op {
-                RUN_PREEMPT_OFF => {
+            match StepOp::from_word(op) {
+                StepOp::Run => self.work(if arg == 0 { u64::MAX } else { arg }),
+                StepOp::RunPreemptOff => {
                     self.call(Call::PreemptOff);
                     self.work(arg);
                     self.call(Call::PreemptOn);
                 }
-                SLEEP => self.sleep_until(tsc() + arg),
-                CALL => (begun, served) = self.request(arg),
-                ALIGN => {
+                StepOp::Sleep => self.sleep_until(tsc() + arg),
+                StepOp::Call => (begun, served) = self.request(arg),
+                StepOp::Align => {
                     let period = arg.max(1);
                     self.sleep_until(start + ((tsc() - start) / period + 1) * period);
                 }
-                BEGIN => (begun, served) = (tsc(), Served::default()),
-                SAMPLE => self.sample_trip(begun, tsc(), 0, served),
-                TIMER => {
+                StepOp::Begin => (begun, served) = (tsc(), Served::default()),
+                StepOp::Sample => self.sample_trip(begun, tsc(), 0, served),
+                StepOp::Timer => {
                     let now = tsc();
                     due = if due == 0 { now } else { due } + arg;
                     missed += skip_past(&mut due, arg, now);
                     self.sleep_until(due);
                     self.sample(due, tsc(), core::mem::take(&mut missed));
                 }
-                INTERRUPT => self.interrupt(arg),
-                DONE => {
+                StepOp::Interrupt => self.interrupt(arg),
+                StepOp::Done => {
                     let rounds = &stats(self.number).rounds;
                     rounds.store(rounds.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 }
-                _ => self.work(if arg == 0 { u64::MAX } else { arg }),
+                hostile => self.misbehave(hostile, arg),
             }
         }
     }

@@ -20,7 +20,7 @@ pub struct TaskSpec {
     pub flags: u64,
     /// Cycles after `Control::start_tsc` at which it starts.
     pub start_tsc: u64,
-    /// Period (cyclictest, audio), toggle time or time to the fault (rogue).
+    /// Period (cyclictest, audio).
     pub period_tsc: u64,
     /// Audio: how late a callback may be done. Calibrate: the least gap.
     pub buffer_tsc: u64,
@@ -48,6 +48,8 @@ pub mod flag {
     pub const ABSOLUTE: u64 = 1;
     /// Woken by a device, not by a timer.
     pub const DEVICE: u64 = 2;
+    /// It writes its own vCPU's area, so that the kernel's hooks must keep off.
+    pub const OWN_AREA: u64 = 4;
 }
 
 /// What a task is.
@@ -62,24 +64,12 @@ pub enum Kind {
     Loop = 2,
     /// Audio callback.
     Audio = 3,
-    /// Asks for a boost for ever.
-    RogueForever = 4,
-    /// Toggles its preempt-off flag.
-    RogueToggle = 5,
-    /// Scribbles over another vCPU's area.
-    RogueScribble = 6,
-    /// Floods the host with MSR writes and doorbells.
-    RogueMsrFlood = 7,
-    /// Registers what must be refused, and its own area anew.
-    RogueHostileGpa = 8,
-    /// Works for a period, then loses its interrupt descriptors and faults.
-    RogueTripleFault = 9,
     /// Does one [`Op`] again and again, and samples how long it took.
-    Calibrate = 10,
+    Calibrate = 4,
     /// Serves its lines.
-    Serve = 11,
+    Serve = 5,
     /// Calls at a period, samples the round trip, works.
-    Ping = 12,
+    Ping = 6,
 }
 
 impl Kind {
@@ -89,25 +79,11 @@ impl Kind {
             1 => Self::Cyclictest,
             2 => Self::Loop,
             3 => Self::Audio,
-            4 => Self::RogueForever,
-            5 => Self::RogueToggle,
-            6 => Self::RogueScribble,
-            7 => Self::RogueMsrFlood,
-            8 => Self::RogueHostileGpa,
-            9 => Self::RogueTripleFault,
-            10 => Self::Calibrate,
-            11 => Self::Serve,
-            12 => Self::Ping,
+            4 => Self::Calibrate,
+            5 => Self::Serve,
+            6 => Self::Ping,
             _ => Self::None,
         }
-    }
-
-    /// Whether it writes its own vCPU's area, so that the kernel's hooks must keep off.
-    pub fn writes_own_area(self) -> bool {
-        matches!(
-            self,
-            Self::RogueForever | Self::RogueToggle | Self::RogueMsrFlood | Self::RogueHostileGpa
-        )
     }
 }
 
@@ -209,6 +185,55 @@ pub enum StepOp {
     Interrupt = 8,
     /// A unit of work is done.
     Done = 9,
+    /// Of a hostile kernel, here and below: store this word as the request.
+    Request = 10,
+    /// Store this word as the intent, and claim to halt if it says idle.
+    Intent = 11,
+    /// Store this word as the state of critical sections; one with preemption off is a new section.
+    Section = 12,
+    /// Acknowledge the last interrupt.
+    Acknowledge = 13,
+    /// Write the notify MSR.
+    Notify = 14,
+    /// Ring the doorbell.
+    Doorbell = 15,
+    /// Write this to the registration MSR.
+    Register = 16,
+    /// Write nonsense over the next vCPU's area for so many cycles.
+    Scribble = 17,
+    /// Program the timer to fire in so many cycles.
+    Deadline = 18,
+    /// Lose the interrupt descriptors, and fault.
+    Fault = 19,
+}
+
+impl StepOp {
+    /// From [`Step::op`]; unknown numbers work.
+    pub fn from_word(word: u64) -> Self {
+        const ALL: [StepOp; 20] = [
+            StepOp::Run,
+            StepOp::RunPreemptOff,
+            StepOp::Sleep,
+            StepOp::Align,
+            StepOp::Call,
+            StepOp::Begin,
+            StepOp::Sample,
+            StepOp::Timer,
+            StepOp::Interrupt,
+            StepOp::Done,
+            StepOp::Request,
+            StepOp::Intent,
+            StepOp::Section,
+            StepOp::Acknowledge,
+            StepOp::Notify,
+            StepOp::Doorbell,
+            StepOp::Register,
+            StepOp::Scribble,
+            StepOp::Deadline,
+            StepOp::Fault,
+        ];
+        ALL.into_iter().find(|op| *op as u64 == word).unwrap_or(Self::Run)
+    }
 }
 
 /// A device.

@@ -92,6 +92,7 @@ mod linux {
     pub(crate) mod preferred_mask;
     pub(crate) mod probe;
     pub(crate) mod reservation;
+    pub(crate) mod rogue;
     pub(crate) mod round_trip;
     pub(crate) mod routine;
     pub(crate) mod run;

@@ -3,12 +3,13 @@
 
 use vcoop_guest::layout::{Control, MAX_DEVICES, MAX_RINGS, MAX_STEPS, MAX_TASKS, MAX_VCPUS};
 use vcoop_guest::program::{DeviceSpec, Kind, LineSpec, Step, StepOp, TaskSpec, flag};
-use vcoop_model::plan::{Act, Dist, Mode, Ns, Phase, Program, RogueMode, Target, TaskPlan, VmPlan};
+use vcoop_model::plan::{Act, Dist, Mode, Ns, Phase, Program, Target, TaskPlan, VmPlan};
 use vcoop_sched::config::Policy;
 use vcoop_threads::tsc::Clock;
 
 use crate::channels::GuestLines;
 use crate::error::Error;
+use crate::rogue;
 use crate::routine::{self, Seat};
 use vcoop_model::rng::Stream;
 
@@ -87,7 +88,7 @@ impl Guest {
             let interrupts = steps.iter().any(|step| step.op == StepOp::Interrupt as u64);
             spec.cpus = match crate::preferred_mask::bits(&task.cpus) & all {
                 // Made for this vCPU: it writes its area, or interrupts the others.
-                _ if interrupts || Kind::from_word(spec.kind).writes_own_area() => 1 << spec.vcpu,
+                _ if interrupts || spec.flags & flag::OWN_AREA != 0 => 1 << spec.vcpu,
                 0 => all,
                 own => own,
             };
@@ -157,26 +158,11 @@ impl Guest {
                     self.steps.extend(phases.iter().map(|p| step(p, stream, rates, line)));
                 }
             }
-            Program::Rogue { mode: RogueMode::Forever } => {
-                spec.kind = Kind::RogueForever as u64;
-                spec.period_tsc = cycles(10_000);
-            }
-            Program::Rogue { mode: RogueMode::Toggle { period_ns } } => {
-                spec.kind = Kind::RogueToggle as u64;
-                spec.period_tsc = cycles(*period_ns);
-            }
-            Program::Rogue { mode: RogueMode::Scribble } => {
-                spec.kind = Kind::RogueScribble as u64;
-            }
-            Program::Rogue { mode: RogueMode::MsrFlood } => {
-                spec.kind = Kind::RogueMsrFlood as u64;
-            }
-            Program::Rogue { mode: RogueMode::HostileGpa } => {
-                spec.kind = Kind::RogueHostileGpa as u64;
-            }
-            Program::Rogue { mode: RogueMode::TripleFault { after_ns } } => {
-                spec.kind = Kind::RogueTripleFault as u64;
-                spec.period_tsc = cycles(*after_ns);
+            Program::Rogue { steps } => {
+                spec.kind = Kind::Loop as u64;
+                let own = steps.iter().any(|step| step.takes_own_area());
+                spec.flags = if own { flag::OWN_AREA } else { 0 };
+                self.steps.extend(rogue::steps(steps, seat, rates));
             }
             Program::Script { .. } => {
                 return Err(Error::Unsupported {

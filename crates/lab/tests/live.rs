@@ -6,13 +6,14 @@
 #[macro_use]
 mod support;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use support::{
     BUSY, Outcome, Skip, latency, main, need, plan, run, run_with, scalar, scenario, twice, whole,
 };
 use vcoop_lab::{Error, Options};
-use vcoop_model::plan::{GuestTimer, Program, RogueMode};
+use vcoop_model::plan::{GuestTimer, Program, RogueStep};
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
 use vcoop_model::run::Run;
 
@@ -266,7 +267,7 @@ fn refuses_what_this_host_cannot_do() {
         other => panic!("{other:?}"),
     }
     let mut misplaced = plan(BUSY, "vanilla", &[]);
-    misplaced.host_tasks[0].program = Program::Rogue { mode: RogueMode::Forever };
+    misplaced.host_tasks[0].program = Program::Rogue { steps: Arc::new(vec![RogueStep::Ask]) };
     assert!(matches!(vcoop_lab::check(&misplaced), Err(Error::Unsupported { .. })));
     assert!(matches!(
         vcoop_lab::run(Run::new(&misplaced, 1), &Options::default()),

@@ -6,6 +6,7 @@ pub mod capture;
 pub mod diagnostic;
 mod dist;
 pub mod file;
+pub mod limits;
 pub mod plan;
 pub mod profile;
 pub mod quantiles;

@@ -6,6 +6,7 @@
 
 mod drivers;
 pub mod govern;
+mod rogue;
 mod routine;
 mod storm;
 pub mod virt;
@@ -21,6 +22,7 @@ use vcoop_sched::config::{LevelConfig, Policy, Topology};
 
 pub use crate::dist::{Dist, Ns};
 use crate::profile::{Costs, Cpu, Noise};
+pub use rogue::{Claim, Registers, RogueStep};
 pub use routine::{Act, IpiTo, LockKind, Section};
 pub use storm::{DensityPlan, Milestone, Score, StormPlan, ViewPlan, ViewStart};
 pub use virt::{GuestTimer, Virt};
@@ -339,8 +341,8 @@ pub enum Program {
     },
     /// A guest task that abuses the boost request of its vCPU.
     Rogue {
-        /// How.
-        mode: RogueMode,
+        /// What it does in a loop; some of it takes time.
+        steps: Arc<Vec<RogueStep>>,
     },
     /// Waits for calls, takes them in the order they come, uses the CPU for each and answers it.
     Serve {
@@ -584,31 +586,6 @@ pub enum Step {
     SetPolicy(Policy),
     /// Leave (only with `repeat = false`, or to mark the end of a short-lived thread's life).
     Exit,
-}
-
-/// How a rogue guest abuses the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RogueMode {
-    /// Ask for a boost for ever and never give it back.
-    Forever,
-    /// Toggle the preempt-off flag, so that no single section is ever too long.
-    Toggle {
-        /// Time between toggles.
-        period_ns: Ns,
-    },
-    /// Write nonsense into the guest area of the VM's next vCPU (its own, if it is alone), so that
-    /// the words change while the host reads them.
-    Scribble,
-    /// Write the notify MSR without end, and now and then the registration MSR.
-    MsrFlood,
-    /// Register guest areas that must be refused, and end and renew the own one, without end.
-    HostileGpa,
-    /// Compute, and end the VM by a triple fault.
-    TripleFault {
-        /// How long after its start.
-        after_ns: Ns,
-    },
 }
 
 /// A virtual machine.

@@ -26,15 +26,12 @@ use std::collections::BTreeMap;
 
 use vcoop_sched::config::Policy;
 
+use crate::limits::{MAX_RT_APP_ACTS, MAX_RT_APP_THREADS};
 use crate::plan::{Act, Dist, Mode, Ns, Phase};
 use json::Json;
 
 /// Memory written in a nanosecond.
 const BYTES_PER_NS: f64 = 10.0;
-/// Most threads of a file, instances counted.
-const MAX_THREADS: usize = 10_000;
-/// Most acts of all threads together.
-const MAX_ACTS: usize = 1_000_000;
 /// Longest time or count that is read.
 const MAX_NUMBER: f64 = 1e12;
 /// Least time that a round of a thread for ever may take.
@@ -79,8 +76,10 @@ pub fn parse(text: &str) -> Result<Vec<AppThread>, String> {
         let n = instances(task, name)?;
         first.insert(name.as_str(), count as u32);
         count += n;
-        if count > MAX_THREADS {
-            return Err(format!("more than {MAX_THREADS} threads, with those of `tasks.{name}`"));
+        if count > MAX_RT_APP_THREADS {
+            return Err(format!(
+                "more than {MAX_RT_APP_THREADS} threads, with those of `tasks.{name}`"
+            ));
         }
     }
     let mut locks = BTreeMap::new();
@@ -91,8 +90,10 @@ pub fn parse(text: &str) -> Result<Vec<AppThread>, String> {
         let thread = reader.thread(name, object(task, &format!("tasks.{name}"))?)?;
         let n = instances(task, name)?;
         acts += n * thread.acts.len();
-        if acts > MAX_ACTS {
-            return Err(format!("more than {MAX_ACTS} events, with those of `tasks.{name}`"));
+        if acts > MAX_RT_APP_ACTS {
+            return Err(format!(
+                "more than {MAX_RT_APP_ACTS} events, with those of `tasks.{name}`"
+            ));
         }
         for i in 0..n {
             let name = if n == 1 { name.clone() } else { format!("{name}-{i}") };

@@ -32,6 +32,7 @@ use std::collections::BTreeMap;
 
 use crate::capture::CaptureLoader;
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, Span, nearest};
+use crate::limits::MAX_MATRIX_TASKS;
 use crate::plan::{HostSched, Plan, PolicyPlan};
 use crate::profile::Profile;
 use crate::toml_read::Node;
@@ -62,9 +63,6 @@ use set::Path;
 pub fn duration(text: &str) -> Result<crate::plan::Ns, String> {
     crate::toml_read::units::duration(text)
 }
-
-/// Most tasks in all cells of a matrix: they are all kept, so that `plans` cannot fail on them.
-const MAX_MATRIX_TASKS: usize = 2_000_000;
 
 /// A scenario: checked, with every cell of its matrix resolved.
 #[derive(Clone, Debug)]

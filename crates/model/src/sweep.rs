@@ -20,9 +20,6 @@ pub use range::{Range, RangeKind};
 
 use keys::SweepKeys;
 
-/// Most points of a sweep.
-pub const MAX_POINTS: u64 = 1_000_000;
-
 /// A sweep, as its file says it.
 #[derive(Clone, Debug)]
 pub struct Sweep {

@@ -4,12 +4,10 @@ use schemars::{Schema, SchemaGenerator};
 use vcoop_sched::config::Topology;
 
 use crate::diagnostic::Collector;
+use crate::limits::MAX_PCPUS;
 use crate::toml_read::table::{read_table, table};
 use crate::toml_read::value::Int;
 use crate::toml_read::{At, Node, Value};
-
-/// Most pCPUs a host can have.
-pub(crate) const MAX_PCPUS: i64 = 1024;
 
 table! {
     /// Where CPUs sit. The product of the three is the number of CPUs.

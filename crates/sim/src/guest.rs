@@ -642,8 +642,8 @@ impl World<'_> {
                 to.is_some_and(|to| self.guest_post(v, t, to, u32::MAX))
             }
             Op::Receive { sample } => self.guest_receive(v, t, sample),
-            Op::Rogue(violation) => {
-                self.violate_protocol(v, violation);
+            Op::Rogue(step) => {
+                self.violate_protocol(v, t, step);
                 false
             }
             Op::Exit => {

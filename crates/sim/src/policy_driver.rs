@@ -9,7 +9,7 @@ pub(crate) mod preferred;
 
 use vcoop_abi::conformance::{Limits, Report, Watch, What};
 use vcoop_abi::{BoostRequest, CsState, GuestWords, Intent, Status, Word};
-use vcoop_model::plan::TimelineAction;
+use vcoop_model::plan::{Registers, RogueStep, TimelineAction};
 use vcoop_model::profile::CostKey;
 use vcoop_policy::driver::{self, Port, SetError, VcpuDriver};
 use vcoop_policy::guest::Stores;
@@ -21,9 +21,9 @@ use vcoop_sched::config::Policy;
 
 use crate::attribution::track::NONE;
 use crate::clock::Event;
+use crate::interrupts::guest_timer::TimerFor;
 use crate::machine::{Exit, Irq, Vcpu};
 use crate::policy_driver::page_checks::{PageChecks, PageReport};
-use crate::program::Violation;
 use crate::queue::Ns;
 use crate::world::World;
 
@@ -200,31 +200,52 @@ impl World<'_> {
         self.page_checks.reports(self.clock.now()).into_iter().map(of).collect()
     }
 
-    /// What a hostile kernel on vCPU `v` does.
-    pub(crate) fn violate_protocol(&mut self, v: u32, violation: Violation) {
-        let (first, vcpus) = {
-            let vm = self.vcpus[v as usize].vm as usize;
-            (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus())
-        };
+    /// What a hostile kernel on vCPU `v` does, in its task `t`.
+    pub(crate) fn violate_protocol(&mut self, v: u32, t: u32, step: RogueStep) {
         let vcpu = &mut self.vcpus[v as usize];
-        match violation {
-            Violation::Ask { preempt_off } => vcpu.page.ask(preempt_off),
-            Violation::Scribble => {
-                let next = first + (v - first + 1) % vcpus;
-                self.vcpus[next as usize].page.scribble(u64::from(next) + 1);
+        let page = &mut vcpu.page;
+        if step.takes_own_area() {
+            page.usurp();
+        }
+        match step {
+            RogueStep::Ask => page.request(BoostRequest::Boost),
+            RogueStep::End => page.request(BoostRequest::Unboost),
+            RogueStep::Claim(claim) => page.claim(claim),
+            RogueStep::Acknowledge => page.acknowledge(),
+            RogueStep::Notify => vcpu.exits.push_back(Exit::Notify),
+            RogueStep::Register(what) => vcpu.exits.push_back(Exit::Register(match what {
+                Registers::Own | Registers::Odd => Some(true),
+                Registers::Nothing => Some(false),
+                Registers::Refused => None,
+            })),
+            RogueStep::Scribble(_) => self.scribble(v),
+            RogueStep::Deadline(ns) => {
+                vcpu.timers.set(TimerFor::Task(t), self.clock.now() + ns);
+                self.guest_program(v);
             }
-            Violation::Notify(request) => {
-                vcpu.page.request(request);
-                vcpu.exits.push_back(Exit::Notify);
+            RogueStep::Fault => {
+                let vm = vcpu.vm as usize;
+                let (name, n) = (&self.plan.vms[vm].name, v - self.vms[vm].first);
+                self.fault = Some(format!("VM {name}, vCPU {n}: triple fault"));
             }
-            Violation::Register(what) => {
-                vcpu.page.request(BoostRequest::Boost);
-                vcpu.exits.push_back(Exit::Register(what));
-            }
-            Violation::TripleFault => {
-                let name = &self.plan.vms[self.vcpus[v as usize].vm as usize].name;
-                self.fault = Some(format!("VM {name}, vCPU {}: triple fault", v - first));
-            }
+            // The program's own, or of the lab.
+            RogueStep::Work(_) | RogueStep::Halt(_) | RogueStep::Doorbell => {}
+        }
+    }
+
+    /// Nonsense in the words of the VM's next vCPU, from now on; as in the lab, in its deadline only if that is one of
+    /// them.
+    fn scribble(&mut self, v: u32) {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let (first, vcpus) = (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus());
+        let next = first + (v - first + 1) % vcpus;
+        let exitless = self.vms[vm].virt.exitless();
+        let page = &mut self.vcpus[next as usize].page;
+        page.scribble(u64::from(next) + 1);
+        if exitless {
+            let late = page.nonsense() & 0x3f_ffff;
+            let at = (self.clock.now() + late).saturating_sub(0x10_0000);
+            self.arm_deadline(next, at);
         }
     }
 

@@ -19,11 +19,10 @@ use cycle::Cycle;
 use desktop::{Acting, Desktop};
 use message::{Ping, Serve};
 use period::{Audio, Cyclictest};
-use rogue::violation;
+use rogue::Rogue;
 use routine::Routine;
 use script::Script;
-use vcoop_abi::BoostRequest;
-use vcoop_model::plan::{IpiTo, Mode, Program, RogueMode, Target};
+use vcoop_model::plan::{IpiTo, Mode, Program, RogueStep, Target};
 use vcoop_sched::config::Policy;
 
 use crate::queue::Ns;
@@ -92,8 +91,8 @@ pub enum Op {
     },
     /// Change own policy.
     SetPolicy(Policy),
-    /// A hostile guest kernel does this.
-    Rogue(Violation),
+    /// A hostile guest kernel does this, which takes no time.
+    Rogue(RogueStep),
     /// The first instruction of an own part of an action: what it uses of the CPU from here on is work.
     Act,
     /// The action that was due at a time is done: take the sample.
@@ -154,24 +153,6 @@ pub enum Op {
     Exit,
 }
 
-/// What a hostile guest kernel does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Violation {
-    /// Ask for a boost, and claim to be in a preempt-disabled section (or not).
-    Ask {
-        /// The claimed preempt-off state.
-        preempt_off: bool,
-    },
-    /// From now on, the words of the VM's next vCPU are nonsense whenever the host reads them.
-    Scribble,
-    /// Write the notify MSR.
-    Notify(BoostRequest),
-    /// Write the registration MSR: the own area, none, or (`None`) what must be refused.
-    Register(Option<bool>),
-    /// End the VM by a triple fault.
-    TripleFault,
-}
-
 /// A program in execution.
 #[derive(Clone, Debug)]
 pub struct Runner {
@@ -189,11 +170,7 @@ enum Kind {
     Routine(Routine),
     Audio(Audio),
     Script(Script),
-    Rogue {
-        mode: RogueMode,
-        /// Operations so far.
-        done: u64,
-    },
+    Rogue(Rogue),
     Serve(Serve),
     Ping(Ping),
     Boot(Boot),
@@ -215,7 +192,7 @@ impl Runner {
             Program::Script { steps, repeat } => {
                 Kind::Script(Script::new(Arc::clone(steps), *repeat))
             }
-            &Program::Rogue { mode } => Kind::Rogue { mode, done: 0 },
+            Program::Rogue { steps } => Kind::Rogue(Rogue::new(Arc::clone(steps))),
             &Program::Serve { work, wait, section, .. } => {
                 Kind::Serve(Serve::new(work, wait, section))
             }
@@ -261,10 +238,7 @@ impl Runner {
             Kind::Ping(ping) => ping.next(now, rng),
             Kind::Boot(boot) => boot.next(rng),
             Kind::Desktop(desktop) => desktop.next(now, rng),
-            Kind::Rogue { mode, done } => {
-                *done += 1;
-                violation(*mode, *done - 1)
-            }
+            Kind::Rogue(rogue) => rogue.next(now),
         };
         self.clock.on_host(op)
     }
@@ -299,7 +273,7 @@ impl Runner {
             Kind::Cycle(_)
             | Kind::Routine(_)
             | Kind::Script(_)
-            | Kind::Rogue { .. }
+            | Kind::Rogue(_)
             | Kind::Serve(_)
             | Kind::Boot(_) => Open::default(),
         };

@@ -2,14 +2,16 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use support::virt::any_virt;
 use support::*;
 use vcoop_model::plan::virt::{Candidates, GuestIdle, IpiPath, IpiVirt, SpinVirt, TimerMode};
 use vcoop_model::plan::{
-    Act, CoreScheduling, DevicePlan, Dist, InterruptPlan, IpiTo, LockKind, Milestone, Mode, Phase,
-    Plan, PolicyPlan, Preemption, Program, RogueMode, Section, StormPlan, Target, TaskPlan,
-    TimelineAction, TimelineEvent, Virt,
+    Act, Claim, CoreScheduling, DevicePlan, Dist, InterruptPlan, IpiTo, LockKind, Milestone, Mode,
+    Phase, Plan, PolicyPlan, Preemption, Program, Registers, RogueStep, Section, StormPlan, Target,
+    TaskPlan, TimelineAction, TimelineEvent, Virt,
 };
 use vcoop_model::profile::{Noise, NoiseBy};
 use vcoop_model::quantiles::Quantiles;
@@ -187,12 +189,29 @@ fn program(guest: bool) -> impl Strategy<Value = Program> {
         } else {
             hog()
         }),
-        1 => (1u64..5).prop_map(move |p| if guest {
-            Program::Rogue { mode: RogueMode::Toggle { period_ns: p * MS } }
-        } else {
-            hog()
-        }),
+        1 => rogue().prop_map(move |rogue| if guest { rogue } else { hog() }),
     ]
+}
+
+fn rogue() -> impl Strategy<Value = Program> {
+    let claim = prop::sample::select(vec![Claim::Nothing, Claim::Section, Claim::Nmi, Claim::Idle]);
+    let page = prop::sample::select(vec![Registers::Own, Registers::Nothing, Registers::Refused]);
+    let step = prop_oneof![
+        Just(RogueStep::Ask),
+        Just(RogueStep::End),
+        claim.prop_map(RogueStep::Claim),
+        Just(RogueStep::Acknowledge),
+        Just(RogueStep::Notify),
+        page.prop_map(RogueStep::Register),
+        (50..500u64).prop_map(|us| RogueStep::Scribble(us * US)),
+        (10..1_000u64).prop_map(|us| RogueStep::Deadline(us * US)),
+        (10..3_000u64).prop_map(|us| RogueStep::Halt(us * US)),
+        (10..3_000u64).prop_map(|us| RogueStep::Work(us * US)),
+    ];
+    prop::collection::vec(step, 1..8).prop_map(|mut steps| {
+        steps.push(RogueStep::Work(100 * US));
+        Program::Rogue { steps: Arc::new(steps) }
+    })
 }
 
 fn tasks(cpus: u32, guest: bool) -> impl Strategy<Value = Vec<TaskPlan>> {

@@ -2,9 +2,11 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use support::*;
 use vcoop_model::plan::virt::IpiPath;
-use vcoop_model::plan::{Act, Dist, IpiTo, Mode, Ns, Phase, Plan, PolicyPlan, Program, RogueMode};
+use vcoop_model::plan::{Act, Dist, IpiTo, Mode, Ns, Phase, Plan, PolicyPlan, Program, RogueStep};
 use vcoop_model::recording::{Part, Recording};
 use vcoop_policy::config::{Budget, DynamicConfig, Means};
 use vcoop_sched::config::Policy;
@@ -116,7 +118,8 @@ fn a_caller_that_never_stops_takes_no_more_than_its_vms_budget() {
 fn a_receiver_that_never_answers_is_boosted_for_its_vms_budget_and_no_longer() {
     for path in [IpiPath::Icr, IpiPath::Posted] {
         let mut p = plan_of(sender(), path, US);
-        p.vms[0].tasks[1].program = Program::Rogue { mode: RogueMode::Forever };
+        p.vms[0].tasks[1].program =
+            Program::Rogue { steps: Arc::new(vec![RogueStep::Ask, RogueStep::Work(MS)]) };
         // Nobody waits for an answer: one request after the other.
         let acts = vec![
             Act::Do(Phase::Run { time: Dist::Const(50 * US), mode: Mode::User }),

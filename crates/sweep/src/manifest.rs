@@ -9,15 +9,13 @@ use vcoop_model::file;
 
 use crate::columns::AxisColumn;
 use crate::job::{Job, fnv};
+use vcoop_model::limits::MAX_POINTS;
 
 /// Name and version of the format.
 pub const SCHEMA: &str = "vcoop.sweep/1";
 
 /// Its file in the folder.
 pub(crate) const MANIFEST: &str = "manifest.json";
-
-/// Most points of a sweep.
-const MOST_POINTS: u32 = 1_000_000;
 
 /// Points of a part: enough for few files, few enough to hold in memory.
 const PART_POINTS: (u32, u32) = (16, 1024);
@@ -82,7 +80,9 @@ impl Manifest {
     pub(crate) fn wrong(&self) -> Option<&'static str> {
         match () {
             () if self.part_points == 0 => Some("its parts have no points"),
-            () if self.points == 0 || self.points > MOST_POINTS => Some("its number of points"),
+            () if self.points == 0 || u64::from(self.points) > MAX_POINTS => {
+                Some("its number of points")
+            }
             () if self.policies.is_empty() => Some("it has no policies"),
             () => None,
         }

@@ -2,6 +2,8 @@
 
 mod routine;
 
+use std::sync::Arc;
+
 use vcoop_sched::config::Policy;
 
 use super::calls::UNKNOWN;
@@ -9,12 +11,11 @@ use super::captures::{Captures, least_length};
 use super::workload::{
     Abuse, Audio, AudioSource, AudioTime, Boot, Browser, Bursty, Capture, CommonKeys, CpuMap,
     CyclicMode, Cyclictest, Desktop, Duty, Hog, IpiMode, Kind, LockWord, Ping, Rogue, SectionKeys,
-    Server, Stress, Then, Workload,
+    Server, Stress, Then, Workload, named,
 };
 use crate::diagnostic::{Collector, Span};
-use crate::plan::{
-    DevicePlan, Dist, LockKind, Mode, Ns, Phase, Program, RogueMode, Section, TaskPlan,
-};
+use crate::limits::{MAX_ROGUE_STEPS, MAX_TASKS};
+use crate::plan::{DevicePlan, Dist, LockKind, Mode, Ns, Phase, Program, Section, TaskPlan};
 use crate::toml_read::At;
 use crate::toml_read::units::Times;
 use crate::toml_read::value::Int;
@@ -23,8 +24,6 @@ use crate::toml_read::value::Int;
 const SLACK_NS: Ns = 50_000;
 /// A hog's run without kernel sections; its length is of no consequence.
 const SECOND_NS: Ns = 1_000_000_000;
-/// Most tasks the host, or all guests together, may have.
-pub(crate) const MAX_TASKS: usize = 100_000;
 /// Least time one round of a looped program may take: below, events would fill the run.
 const MIN_ROUND_NS: Ns = 1_000;
 
@@ -85,7 +84,7 @@ pub(crate) fn expand(
         Kind::CstateMonitor(keys) => copies(common, routine::cstate_monitor(keys, errors)),
         Kind::RtApp(keys) => return routine::rt_app(keys, common, place, captures, out, errors),
         Kind::Audio(keys) => return audio(keys, common, place, out, errors),
-        Kind::Rogue(keys) => copies(common, rogue(keys)),
+        Kind::Rogue(keys) => copies(common, rogue(keys, errors)),
         Kind::Capture(keys) => return capture(keys, common, place, captures, out, errors),
     };
     if !common.enabled.value {
@@ -432,16 +431,32 @@ fn browser(keys: &Browser, common: &CommonKeys, errors: &mut Collector<'_>) -> T
     threads
 }
 
-fn rogue(keys: &Rogue) -> Program {
-    let mode = match keys.mode.value {
-        Abuse::Forever => RogueMode::Forever,
-        Abuse::Toggle => RogueMode::Toggle { period_ns: keys.period.value.0 },
-        Abuse::Scribble => RogueMode::Scribble,
-        Abuse::MsrFlood => RogueMode::MsrFlood,
-        Abuse::HostileGpa => RogueMode::HostileGpa,
-        Abuse::TripleFault => RogueMode::TripleFault { after_ns: keys.period.value.0 },
-    };
-    Program::Rogue { mode }
+fn rogue(keys: &Rogue, errors: &mut Collector<'_>) -> Program {
+    let own = matches!(keys.mode.value, Abuse::Program);
+    let mut steps = named(keys.mode.value, keys.period.value.0);
+    match &keys.steps {
+        Some(told) if own => {
+            steps = told.value.iter().map(|step| step.value).collect();
+            if !steps.iter().any(|step| step.takes_time()) {
+                let help = "add a step like \"work 300us\" or \"halt 1ms\"";
+                errors.error_help(told.span, "these steps take no time", help.to_owned());
+            }
+            if steps.len() > MAX_ROGUE_STEPS {
+                let message = format!("these are {} steps", steps.len());
+                errors.error_help(told.span, message, format!("at most {MAX_ROGUE_STEPS}"));
+            }
+        }
+        Some(told) => {
+            let help = "write mode = \"program\" as well, or leave it out".to_owned();
+            errors.error_help(told.span, "this mode has steps of its own", help);
+        }
+        None if own => {
+            let help = "add `steps = [...]`, like [\"ask\", \"work 300us\", \"end\", \"halt 1ms\"]";
+            errors.error_help(keys.mode.span, "a program has steps", help.to_owned());
+        }
+        None => {}
+    }
+    Program::Rogue { steps: Arc::new(steps) }
 }
 
 fn audio(

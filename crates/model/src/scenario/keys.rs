@@ -11,15 +11,13 @@ use super::storm::{StormKeys, ViewKeys};
 use super::texts::{MeansText, PolicyText};
 use super::virt::VirtKeys;
 use super::workload::{GuestTask, HostLoad};
+use crate::limits::{MAX_PCPUS, MAX_VCPUS};
 use crate::plan::{CoreScheduling, Preemption};
 use crate::toml_read::At;
 use crate::toml_read::table::{Flat, Keyed, Sub, table};
 use crate::toml_read::units::{AtLeast, CpuList, NohzCpus, Percent, Span1, Time, Times};
 use crate::toml_read::value::{Int, Name, OneOrEach, Prose, Raw, choice};
-use crate::topology::{MAX_PCPUS, TopologyKeys};
-
-/// Most vCPUs a VM can have.
-pub(crate) const MAX_VCPUS: i64 = 256;
+use crate::topology::TopologyKeys;
 
 table! {
     /// A scenario: one experiment, run for each policy compared and each cell of the matrix.

@@ -2,10 +2,9 @@
 
 use super::set::Path;
 use crate::diagnostic::{Collector, Span};
+use crate::limits::MAX_CELLS;
 use crate::toml_read::{Node, NodeValue};
 
-/// Most cells a matrix may have.
-const MAX_CELLS: usize = 4096;
 /// Tables a matrix cannot vary: they say which experiment it is, not how it runs.
 const FIXED: [&str; 8] =
     ["name", "title", "about", "assumptions", "matrix", "compare", "probe", "repeats"];

@@ -8,7 +8,7 @@ use super::calls;
 use super::captures::Captures;
 use super::credit1;
 use super::deadline;
-use super::expand::{Expanded, MAX_TASKS, Place};
+use super::expand::{Expanded, Place};
 use super::host::{
     self, HostFacts, Shares, check_policy_slice, distinct, refuse_ext, refuse_slice,
 };
@@ -19,6 +19,7 @@ use super::storm;
 use super::virt;
 use super::workload::Workload;
 use crate::diagnostic::{Collector, nearest};
+use crate::limits::{MAX_TASKS, MAX_TOTAL_VCPUS, MAX_VMS};
 use crate::plan::{
     HostSched, Moment, Ns, Plan, PolicyPlan, ProbePlan, Program, Target, TaskPlan, TimelineAction,
     TimelineEvent, VmPlan,
@@ -27,11 +28,6 @@ use crate::profile::Profile;
 use crate::toml_read::At;
 use crate::toml_read::table::Keyed;
 use crate::toml_read::units::{CpuList, show};
-
-/// Most VMs, with their copies. To read and to show them takes time that grows with their square.
-const MAX_VMS: usize = 1024;
-/// Most vCPUs of all VMs together.
-const MAX_TOTAL_VCPUS: usize = 65_536;
 
 /// A cell, ready but for the policy.
 #[derive(Clone, Debug)]

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
+mod rogue;
 mod routine;
 
 use super::texts::PolicyText;
@@ -15,6 +16,7 @@ use crate::toml_read::units::{CpuList, Percent, Period, Span1, Time, Times};
 use crate::toml_read::value::{Factor, Int, Name, Prose, choice};
 use crate::toml_read::{At, Reader, Table, TableSchema, Text};
 
+pub(crate) use rogue::{Abuse, Rogue, named};
 pub(crate) use routine::{
     Client, CstateMonitor, Groups, IpiBench, IpiMode, LockWord, LockWorkers, Pipe, RtApp, Schbench,
     SectionKeys, TimerBench, TimerWait,
@@ -349,34 +351,6 @@ table! {
         /// The capture is of the thread of a vCPU (guests only): what exits, the guest's kernel and switches take of the simulated
         /// thread's time is in its runs, and is not added to them.
         of_vcpu: At<bool> = "false",
-    }
-}
-
-choice! {
-    /// How a rogue guest abuses the boost protocol.
-    pub(crate) enum Abuse {
-        /// Asks for a boost for ever.
-        Forever = "forever",
-        /// Toggles its preempt-disabled flag, so that no section is ever too long.
-        Toggle = "toggle",
-        /// Writes nonsense into the page of another vCPU of its VM, while the host reads it.
-        Scribble = "scribble",
-        /// Writes the notify and the registration MSR without end.
-        MsrFlood = "msr-flood",
-        /// Registers pages that must be refused, and its own anew, without end.
-        HostileGpa = "hostile-gpa",
-        /// Ends its VM by a triple fault, and with it the run, which fails.
-        TripleFault = "triple-fault",
-    }
-}
-
-table! {
-    /// A guest task that uses the CPU without end and abuses the boost protocol (guests only).
-    pub(crate) struct Rogue {
-        /// How.
-        mode: At<Abuse> = "forever",
-        /// Time between toggles; with `triple-fault`, from the task's start to the fault.
-        period: At<Period> = "1ms",
     }
 }
 

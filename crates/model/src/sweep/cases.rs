@@ -1,9 +1,9 @@
 //! Axes that are no field: named cases, and vCPUs a pCPU.
 
-use super::MAX_POINTS;
 use super::axes::{AxisValue, Values, assignments, list};
 use super::range::{End, RangeKeys, RangeKind, Scale, range};
 use crate::diagnostic::{Collector, Span};
+use crate::limits::MAX_POINTS;
 use crate::toml_read::table::{read_table, table};
 use crate::toml_read::value::{Int, Prose};
 use crate::toml_read::{At, Node, NodeValue, Value};

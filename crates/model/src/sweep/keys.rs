@@ -3,8 +3,9 @@
 use schemars::generate::SchemaSettings;
 
 use super::axes::{axes, sets};
-use super::{Keep, MAX_POINTS, Stop, Sweep};
+use super::{Keep, Stop, Sweep};
 use crate::diagnostic::{Collector, Sources, Span};
+use crate::limits::MAX_POINTS;
 use crate::toml_read::At;
 use crate::toml_read::table::{Sub, table};
 use crate::toml_read::units::Percent;

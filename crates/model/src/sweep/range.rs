@@ -1,8 +1,8 @@
 //! Ranges: anything between two ends.
 
-use super::MAX_POINTS;
 use super::axes::AxisValue;
 use crate::diagnostic::{Collector, Span};
+use crate::limits::MAX_POINTS;
 use crate::toml_read::table::table;
 use crate::toml_read::units::{Percent, Time, show};
 use crate::toml_read::value::{Int, choice};

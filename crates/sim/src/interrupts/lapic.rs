@@ -151,8 +151,12 @@ pub(crate) fn boots(vcpu: &mut Vcpu, virt: &VmVirt, ticks: &Ticks, now: Ns) -> O
 impl World<'_> {
     /// Starts, moves or stops the timer behind the guest's deadline.
     pub(crate) fn arm_lapic(&mut self, v: u32) {
+        self.arm_deadline(v, self.vcpus[v as usize].timers.next());
+    }
+
+    /// The same for a deadline that may be another one than the guest's kernel wants.
+    pub(crate) fn arm_deadline(&mut self, v: u32, at: Ns) {
         let vcpu = &mut self.vcpus[v as usize];
-        let at = vcpu.timers.next();
         vcpu.programmed = at;
         let event = Event::Lapic(v);
         let virt = &self.vms[vcpu.vm as usize].virt;

@@ -1,6 +1,7 @@
 //! The shared page of a vCPU.
 
 use vcoop_abi::{BoostRequest, Class, CsState, GuestWords, Status, TaskIntent, Word};
+use vcoop_model::plan::Claim;
 use vcoop_policy::guest::{HostView, Stores};
 use vcoop_sched::config::Policy;
 
@@ -21,22 +22,13 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// One reading by the host. Under a scribbler each word is nonsense, and another one the next
-    /// time; half of them are small, so that they hit the defined values or just miss them.
+    /// One reading by the host. Under a scribbler each word is nonsense, and another one the next time.
     pub(crate) fn words(&mut self) -> GuestWords {
         if self.scribbled == 0 {
             return GuestWords::from_raw(self.intent, self.cs, self.request, self.ack);
         }
-        let mut word = || {
-            // xorshift64 (Marsaglia, 2003): never 0, and one word of state in a `Copy` page.
-            self.scribbled ^= self.scribbled << 13;
-            self.scribbled ^= self.scribbled >> 7;
-            self.scribbled ^= self.scribbled << 17;
-            let word = self.scribbled;
-            if word & 1 << 40 == 0 { word } else { word >> 32 & 0xf }
-        };
-        let (intent, cs, request) = (word(), word(), word());
-        GuestWords::from_raw(intent, cs, request, word())
+        let [intent, cs, request, ack] = [(); 4].map(|()| self.nonsense());
+        GuestWords::from_raw(intent, cs, request, ack)
     }
 
     pub(crate) fn view(&self) -> HostView {
@@ -75,21 +67,44 @@ impl Page {
 
     /// Another vCPU scribbles here from now on; `seed` is not 0.
     pub(crate) fn scribble(&mut self, seed: u64) {
-        self.scribbled = seed;
+        if self.scribbled == 0 {
+            self.scribbled = seed;
+        }
     }
 
-    /// A hostile kernel requests this.
-    pub(crate) fn request(&mut self, request: BoostRequest) {
+    /// The next word of a scribbler: never the same, and half of them are small, so that they hit the defined
+    /// values or just miss them.
+    pub(crate) fn nonsense(&mut self) -> u64 {
+        // xorshift64 (Marsaglia, 2003): never 0, and one word of state in a `Copy` page.
+        self.scribbled ^= self.scribbled << 13;
+        self.scribbled ^= self.scribbled >> 7;
+        self.scribbled ^= self.scribbled << 17;
+        let word = self.scribbled;
+        if word & 1 << 40 == 0 { word } else { word >> 32 & 0xf }
+    }
+
+    /// A hostile kernel has these words from now on.
+    pub(crate) fn usurp(&mut self) {
         self.rogue = true;
+    }
+
+    /// It requests this.
+    pub(crate) fn request(&mut self, request: BoostRequest) {
         self.request = request.to_word();
     }
 
-    /// Asks for a boost, and claims to have begun another critical section.
-    pub(crate) fn ask(&mut self, preempt_off: bool) {
-        self.request(BoostRequest::Boost);
+    /// It acknowledges the last interrupt.
+    pub(crate) fn acknowledge(&mut self) {
+        self.ack = self.ticket;
+    }
+
+    /// It claims this of its vCPU.
+    pub(crate) fn claim(&mut self, claim: Claim) {
+        let (intent, cs) = claim.words();
         let last = CsState::from_word(self.cs).section;
-        let section = last.wrapping_add(u32::from(preempt_off));
-        self.cs = CsState { preempt_off, section, ..CsState::default() }.to_word();
+        let section = last.wrapping_add(cs.preempt_off.into());
+        self.cs = CsState { section, ..cs }.to_word();
+        self.intent = intent.to_word();
     }
 }
 

@@ -1,10 +1,11 @@
 //! Routines from their tables.
 
 use super::{
-    Captures, Expanded, MAX_TASKS, Place, SLACK_NS, Threads, check_cpus, copies, copy_name,
-    irq_vcpu, needs_time, push, section, task,
+    Captures, Expanded, Place, SLACK_NS, Threads, check_cpus, copies, copy_name, irq_vcpu,
+    needs_time, push, section, task,
 };
 use crate::diagnostic::Collector;
+use crate::limits::MAX_TASKS;
 use crate::plan::{Act, Dist, IpiTo, Mode, Phase, Program, Section};
 use crate::scenario::calls::UNKNOWN;
 use crate::scenario::workload::{

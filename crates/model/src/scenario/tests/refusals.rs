@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::plan::{Program, RogueStep};
 
 /// Replaces `from` in [`SMALL`] and expects one error, under `marked`, with these texts.
 #[track_caller]
@@ -120,6 +121,26 @@ fn unknown_keys_and_words() {
 fn the_host_has_no_rogues() {
     let tail = "[[load]]\nname = \"r\"\nkind = \"rogue\"\n";
     refused_tail(tail, "\"rogue\"", "there is no kind `rogue` on the host", "kinds: cyclictest");
+}
+
+#[test]
+fn programs_of_rogues() {
+    let tail = |keys: &str| format!("[[vm.task]]\nname = \"r\"\nkind = \"rogue\"\n{keys}");
+    let check = |keys: &str, marked: &str, message: &str, help: &str| {
+        refused_tail(&tail(keys), marked, message, help);
+    };
+    check("mode = \"program\"\n", "\"program\"", "a program has steps", "add `steps = [...]`");
+    let steps = "steps = [\"ask\", \"work 1ms\"]\n";
+    check(steps, "[\"ask\", \"work 1ms\"]", "steps of its own", "mode = \"program\"");
+    let program = |steps: &str| format!("mode = \"program\"\nsteps = {steps}\n");
+    check(&program("[\"ask\"]"), "[\"ask\"]", "take no time", "\"halt 1ms\"");
+    check(&program("[\"aks\"]"), "\"aks\"", "`aks` is no step", "a step like \"ask\"");
+    let many = format!("[{}]", ["\"work 1us\""; 1001].join(","));
+    check(&program(&many), &many, "these are 1001 steps", "at most 1000");
+    let plan = parse(&format!("{SMALL}{}", tail(&program("[\"ask\", \"halt 2ms\"]"))));
+    let plan = plan.unwrap().plans(None).unwrap().remove(0);
+    let Program::Rogue { steps } = &plan.vms[0].tasks.last().unwrap().program else { panic!() };
+    assert_eq!(**steps, [RogueStep::Ask, RogueStep::Halt(2_000_000)]);
 }
 
 #[test]

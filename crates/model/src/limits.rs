@@ -1,0 +1,35 @@
+//! How much is read at most, of files whose bytes are bounded by [`file`](crate::file). What is larger is refused,
+//! and the message says the limit.
+
+/// VMs of a scenario, with their copies. To read and to show them takes time that grows with their square.
+pub const MAX_VMS: usize = 1024;
+
+/// vCPUs of a VM.
+pub const MAX_VCPUS: i64 = 256;
+
+/// vCPUs of all VMs together.
+pub const MAX_TOTAL_VCPUS: usize = 65_536;
+
+/// pCPUs of a host.
+pub const MAX_PCPUS: i64 = 1024;
+
+/// Tasks of the host, and of all guests together.
+pub const MAX_TASKS: usize = 100_000;
+
+/// Cells of a matrix.
+pub const MAX_CELLS: usize = 4096;
+
+/// Tasks in all cells of a matrix: they are all kept, so that `plans` cannot fail on them.
+pub const MAX_MATRIX_TASKS: usize = 2_000_000;
+
+/// Steps of a rogue's program.
+pub const MAX_ROGUE_STEPS: usize = 1_000;
+
+/// Threads of an rt-app workload.
+pub const MAX_RT_APP_THREADS: usize = 10_000;
+
+/// Events of an rt-app workload, over all threads.
+pub const MAX_RT_APP_ACTS: usize = 1_000_000;
+
+/// Points of a sweep.
+pub const MAX_POINTS: u64 = 1_000_000;

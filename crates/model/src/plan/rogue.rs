@@ -1,0 +1,151 @@
+//! What a hostile guest kernel does, step by step.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use vcoop_abi::{CsState, Intent, TaskIntent};
+
+use super::Ns;
+use crate::toml_read::units::show;
+
+/// A step of a hostile kernel's program, which it follows in a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RogueStep {
+    /// Ask for a boost.
+    Ask,
+    /// Say that it is not needed any more.
+    End,
+    /// Claim to be in this state, and in no other.
+    Claim(Claim),
+    /// Acknowledge the last interrupt.
+    Acknowledge,
+    /// Write the notify MSR.
+    Notify,
+    /// Ring the lab's doorbell. The simulator has none.
+    Doorbell,
+    /// Write the registration MSR.
+    Register(Registers),
+    /// Write nonsense into the words of the VM's next vCPU (its own, if it is alone) for this long, so that
+    /// they change while the host reads them. Where the page holds the deadline, that lies around now.
+    Scribble(Ns),
+    /// Program the vCPU's timer to fire so long from now.
+    Deadline(Ns),
+    /// Sleep; a vCPU that has nothing else to do halts.
+    Halt(Ns),
+    /// Use the CPU.
+    Work(Ns),
+    /// End the VM by a triple fault.
+    Fault,
+}
+
+/// What a hostile kernel can claim of its vCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Claim {
+    /// To run a fair task.
+    Nothing,
+    /// To be in a preempt-disabled section: a new one each time.
+    Section,
+    /// To handle a softirq.
+    Softirq,
+    /// To handle an NMI.
+    Nmi,
+    /// To run a real-time task.
+    Urgent,
+    /// To be idle.
+    Idle,
+}
+
+/// What it registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Registers {
+    /// Its own area.
+    Own,
+    /// None.
+    Nothing,
+    /// What must be refused, another address at each such step.
+    Refused,
+    /// Memory of its own that is no area: code, descriptors. The simulator registers the own area anew.
+    Odd,
+}
+
+impl Registers {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Own, Self::Nothing, Self::Refused, Self::Odd];
+
+    /// As scenarios have it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Nothing => "nothing",
+            Self::Refused => "refused",
+            Self::Odd => "odd",
+        }
+    }
+}
+
+impl RogueStep {
+    /// Whether the words of its own vCPU are its own from then on: the kernel's hooks keep off.
+    pub fn takes_own_area(self) -> bool {
+        !matches!(self, Self::Scribble(_) | Self::Halt(_) | Self::Work(_) | Self::Fault)
+    }
+
+    /// Whether time passes while it is done.
+    pub fn takes_time(self) -> bool {
+        matches!(self, Self::Scribble(_) | Self::Halt(_) | Self::Work(_))
+    }
+}
+
+impl Claim {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Nothing, Self::Section, Self::Softirq, Self::Nmi, Self::Urgent, Self::Idle];
+
+    /// As scenarios have it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Section => "section",
+            Self::Softirq => "softirq",
+            Self::Nmi => "nmi",
+            Self::Urgent => "urgent",
+            Self::Idle => "idle",
+        }
+    }
+
+    /// The words that say so; the number of a section is left to who stores them.
+    pub fn words(self) -> (Intent, CsState) {
+        let running = if self == Self::Urgent { TaskIntent::fifo(99) } else { TaskIntent::FAIR };
+        let intent = Intent { running, pending: None, idle: self == Self::Idle };
+        let cs = CsState {
+            nmi: (self == Self::Nmi).into(),
+            softirq: (self == Self::Softirq).into(),
+            preempt_off: self == Self::Section,
+            ..CsState::default()
+        };
+        (intent, cs)
+    }
+}
+
+impl fmt::Display for RogueStep {
+    /// As scenarios have it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let timed = |f: &mut fmt::Formatter<'_>, word, ns| write!(f, "{word} {}", show(ns));
+        match *self {
+            Self::Ask => f.write_str("ask"),
+            Self::End => f.write_str("end"),
+            Self::Claim(claim) => write!(f, "claim {}", claim.word()),
+            Self::Acknowledge => f.write_str("acknowledge"),
+            Self::Notify => f.write_str("notify"),
+            Self::Doorbell => f.write_str("doorbell"),
+            Self::Register(what) => write!(f, "register {}", what.word()),
+            Self::Scribble(ns) => timed(f, "scribble", ns),
+            Self::Deadline(ns) => timed(f, "deadline", ns),
+            Self::Halt(ns) => timed(f, "halt", ns),
+            Self::Work(ns) => timed(f, "work", ns),
+            Self::Fault => f.write_str("fault"),
+        }
+    }
+}
