@@ -644,3 +644,52 @@ fn the_summary_has_every_page() {
         assert!(root().join("docs/src").join(name).exists(), "{name}");
     }
 }
+
+/// Every number in the page of limits is the code's.
+#[test]
+fn limits_are_what_the_code_has() {
+    use vcoop_model::{file, limits};
+    let text = page("limits.md");
+    let has = |what: &str, most: String| {
+        let row = format!("| {what} | {most} |");
+        assert!(text.contains(&row), "limits.md should have {row}");
+    };
+    let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
+    let capture = vcoop_capture::Limits::default();
+    has("a scenario or a sweep", mib(file::MOST_TEXT));
+    has("a profile, an rt-app workload, the daemon's configuration", mib(file::MOST_NAMED));
+    has("a capture, uncompressed", mib(capture.max_text_bytes));
+    has("`result.json`, `manifest.json`", mib(file::MOST_DOCUMENT));
+    let grouped = |n: u64| {
+        let digits = n.to_string();
+        let groups: Vec<&str> =
+            digits.as_bytes().rchunks(3).rev().map(|g| std::str::from_utf8(g).unwrap()).collect();
+        groups.join(" ")
+    };
+    for (what, most) in [
+        ("pCPUs of the host", limits::MAX_PCPUS as u64),
+        ("VMs, with their copies", limits::MAX_VMS as u64),
+        ("vCPUs of a VM", limits::MAX_VCPUS as u64),
+        ("vCPUs of all VMs", limits::MAX_TOTAL_VCPUS as u64),
+        ("tasks of the host, and of all guests", limits::MAX_TASKS as u64),
+        ("cells of a matrix", limits::MAX_CELLS as u64),
+        ("tasks in all cells of a matrix", limits::MAX_MATRIX_TASKS as u64),
+        ("steps of a rogue's program", limits::MAX_ROGUE_STEPS as u64),
+        ("threads of an rt-app workload", limits::MAX_RT_APP_THREADS as u64),
+        ("events of an rt-app workload", limits::MAX_RT_APP_ACTS as u64),
+        ("bytes of a line", capture.max_line_bytes as u64),
+        ("threads", capture.max_threads as u64),
+        ("steps of all threads", capture.max_steps as u64),
+        ("CPUs", capture.max_cpus.into()),
+        ("seconds", capture.max_span_ns / 1_000_000_000),
+        ("points", limits::MAX_POINTS),
+        ("points of a Sobol design", vcoop_sweep::design::MAX_SOBOL.into()),
+        ("vCPUs", vcoop_guest::layout::MAX_VCPUS as u64),
+        ("tasks", vcoop_guest::layout::MAX_TASKS as u64),
+        ("measuring tasks", vcoop_guest::layout::MAX_RINGS as u64),
+        ("devices", vcoop_guest::layout::MAX_DEVICES as u64),
+        ("steps of all tasks", vcoop_guest::layout::MAX_STEPS as u64),
+    ] {
+        has(what, grouped(most));
+    }
+}

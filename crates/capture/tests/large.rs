@@ -1,0 +1,88 @@
+//! Captures of a million lines and of a gigabyte: read within bounds, or refused by name.
+
+mod common;
+
+use std::io::{self, Read};
+
+use common::Trace;
+use vcoop_capture::{Capture, CaptureError, Limits};
+
+/// So many lines of a busy CPU, made as they are read: two threads that take turns, and beside each switch so many
+/// events of other kinds.
+struct Busy {
+    lines: u64,
+    others: u64,
+    made: u64,
+    block: Vec<u8>,
+    at: usize,
+}
+
+impl Busy {
+    fn new(lines: u64, others: u64) -> Self {
+        Self { lines, others, made: 0, block: Vec::new(), at: 0 }
+    }
+
+    /// The next thousand lines.
+    fn make(&mut self) {
+        let mut t = Trace::default();
+        let end = self.lines.min(self.made + 1_000);
+        for n in self.made..end {
+            if n.is_multiple_of(1 + self.others) {
+                let odd = (n / (1 + self.others) % 2) as i32;
+                t.switch(2 * n, 0, 1 + odd, "R", 2 - odd);
+            } else {
+                t.event(2 * n, 0, 1, "d.h..", "irq_handler_entry: irq=24 name=virtio0-input.0");
+            }
+        }
+        self.made = end;
+        (self.block, self.at) = (t.0.into_bytes(), 0);
+    }
+}
+
+impl Read for Busy {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.block.len() {
+            self.make();
+        }
+        let n = out.len().min(self.block.len() - self.at);
+        out[..n].copy_from_slice(&self.block[self.at..self.at + n]);
+        self.at += n;
+        Ok(n)
+    }
+}
+
+/// The most memory that this process has had, in MiB.
+fn peak_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() >> 10
+}
+
+#[test]
+fn a_million_lines_are_read() {
+    let lines = 1_000_000;
+    let capture = Capture::read(Busy::new(lines, 3), &Limits::default()).unwrap();
+    assert_eq!((capture.losses.lines, capture.losses.not_understood), (lines, 0));
+    assert_eq!(capture.threads.len(), 2);
+    // From the first switch to the last line, 2 us apart, of one CPU that is never idle.
+    let time = &capture.losses.cpus[&0];
+    assert_eq!(time.busy_ns + time.idle_ns + time.unattributed_ns, capture.span_ns);
+    assert!(time.busy_ns > capture.span_ns * 99 / 100);
+}
+
+/// `--ignored` for its time: a gigabyte of text takes some ten seconds.
+#[test]
+#[ignore = "a gigabyte"]
+fn a_gigabyte_is_read_or_refused_by_name_in_bounded_memory() {
+    // Mostly what nobody needs: it is read, up to the last line that fits.
+    let fits = 12_000_000;
+    let capture = Capture::read(Busy::new(fits, 9), &Limits::default()).unwrap();
+    assert_eq!(capture.losses.lines, fits);
+    let refused = |others| match Capture::read(Busy::new(u64::MAX, others), &Limits::default()) {
+        Err(CaptureError::Limit { name, .. }) => name,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((refused(9), refused(0)), ("max_text_bytes", "max_steps"));
+    let peak = peak_mib();
+    assert!(peak < 1024, "{peak} MiB");
+}
