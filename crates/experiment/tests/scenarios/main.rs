@@ -4,6 +4,7 @@
 //! test that fails here says that a mechanism broke, not that a number moved.
 
 mod pinning;
+mod rogues;
 
 use std::sync::atomic::AtomicBool;
 
@@ -202,52 +203,6 @@ fn audio_glitches_fall_on_a_busy_host() {
 }
 
 /// Over the scenario's own time: each of its rare boosts takes a neighbour's pCPU for milliseconds.
-#[test]
-fn rogue_guest_leaves_the_host_its_latency() {
-    let d = run("rogue-guest", &["repeats=3"], &["vanilla", "dynamic"]);
-    for probe in ["host.cyclictest", "host.cyclictest-rt"] {
-        let mean = |policy| latency(&d, probe, policy).mean.unwrap();
-        let (dynamic, vanilla) = (mean("dynamic"), mean("vanilla"));
-        assert!(dynamic < 1.1 * vanilla, "{probe}: {dynamic} beside {vanilla}");
-    }
-}
-
-#[test]
-fn rogue_guest_gains_no_more_than_its_budget() {
-    let sets = ["duration=5s", "warmup=3s", "repeats=3"];
-    for mode in ["forever", "toggle"] {
-        let mode = format!("vm.rogue.task.rogue.mode={mode}");
-        let d = run("rogue-guest", &[&sets[..], &[&mode]].concat(), &[]);
-        let cpu = |policy| scalar(&d, "rogue", "cpu", policy);
-        // 5 s at one CPU's worth of refill, and a burst of 12 ms.
-        assert!(cpu("dynamic") - cpu("vanilla") <= 1.0 + 0.012 / 5.0, "{mode}");
-        assert!(scalar(&d, "rogue", "boosted", "dynamic") <= 25.0 + 100.0 * 0.003 / 5.0, "{mode}");
-        let rt = |policy| latency(&d, "host.cyclictest-rt", policy).mean.unwrap();
-        assert!(rt("dynamic") < 1.1 * rt("vanilla"), "{mode}: {} {}", rt("dynamic"), rt("vanilla"));
-        // Without a budget the same guest takes what RT throttling leaves.
-        assert!(cpu("static") > 3.5, "{mode}: {}", cpu("static"));
-        let fair = |policy| latency(&d, "host.cyclictest", policy);
-        assert!(kept(fair("dynamic")) > 0.99 && kept(fair("static")) < 0.3, "{mode}");
-    }
-}
-
-/// Whatever a guest does, and with one hog on each pCPU as with two: on today's fair class.
-#[test]
-fn no_rogue_doubles_the_hosts_tail() {
-    let sets = ["duration=6s", "repeats=2", "host.sched.fair=eevdf"];
-    for mode in ["forever", "toggle", "scribble", "msr-flood", "hostile-gpa"] {
-        for hogs in [4, 8] {
-            let own =
-                [format!("vm.rogue.task.rogue.mode={mode}"), format!("load.hog.count={hogs}")];
-            let sets: Vec<&str> = sets.into_iter().chain(own.iter().map(String::as_str)).collect();
-            let d = run("rogue-guest", &sets, &["vanilla", "dynamic"]);
-            let p99 = |policy| latency(&d, "host.cyclictest", policy).p99.unwrap();
-            let (dynamic, vanilla) = (p99("dynamic"), p99("vanilla"));
-            assert!(dynamic < 2.0 * vanilla, "{mode}, {hogs} hogs: {dynamic} beside {vanilla}");
-        }
-    }
-}
-
 /// Two vCPUs, each on a pCPU of its own with a hog, each with a task that measures.
 const TWO: &str = r#"
 name = "two"
