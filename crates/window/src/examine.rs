@@ -157,6 +157,7 @@ fn ns(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
+    use std::sync::PoisonError;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
@@ -169,6 +170,7 @@ mod tests {
 
     /// A window whose guest has one vCPU, which does this all the time.
     fn examined(guest: impl Fn(&Window) + Sync) -> Examined {
+        let _one = crate::REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
         let file = tempfile::tempfile().unwrap();
         file.set_len(3 * 4096).unwrap();
         let own = Window::map(&file, 0).unwrap();

@@ -143,6 +143,7 @@ mod tests {
 
     #[test]
     fn a_window_is_found_once_a_driver_has_registered() {
+        let _one = crate::REGISTERED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 16).unwrap();
         let guest = Window::map(&file, 0).unwrap();

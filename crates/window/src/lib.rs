@@ -27,3 +27,7 @@ pub use find::find;
 pub use latency::Latencies;
 pub use map::Window;
 pub use server::{Offer, Server};
+
+/// Held by a test whose window a driver registers in: another test looks for such windows in the same process.
+#[cfg(test)]
+static REGISTERED: std::sync::Mutex<()> = std::sync::Mutex::new(());
