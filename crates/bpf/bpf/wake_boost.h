@@ -14,6 +14,12 @@
 
 #define RULE static inline __attribute__((always_inline))
 
+/*
+ * The kernel's verifier follows every path with what is known on it. After this only what memory holds is known, so that
+ * paths which have come to the same point are one again.
+ */
+#define JOIN __asm__ __volatile__("" ::: "memory")
+
 /* No time. */
 #define NEVER (~0ULL)
 
@@ -193,8 +199,11 @@ RULE void settle(struct wake_boost *v, struct bucket *vm, __u64 now)
 		charge(vm, beyond(ran, v->lease));
 		v->lease = beyond(v->lease, ran);
 	}
+	JOIN;
 	refill(&v->bucket, now);
+	JOIN;
 	refill(vm, now);
+	JOIN;
 }
 
 RULE __u64 can_start(const struct wake_boost *v, const struct bucket *vm)
@@ -209,6 +218,7 @@ RULE void extend(struct wake_boost *v, struct bucket *vm)
 	__u64 share = greater(level(vm) / LEASE_SHARE, least(vm));
 
 	v->lease += take(vm, lesser(share, time_to_empty(&v->bucket)));
+	JOIN;
 }
 
 RULE __u64 start_charging(struct wake_boost *v, struct bucket *vm, __u64 now)
@@ -231,6 +241,7 @@ RULE void stop_charging(struct wake_boost *v, struct bucket *vm)
 	v->charging = 0;
 	give_back(vm, v->lease);
 	v->lease = 0;
+	JOIN;
 }
 
 RULE __u64 renew(struct wake_boost *v, struct bucket *vm)
@@ -280,10 +291,12 @@ RULE __u64 halvings(const struct bucket *b)
 	return (left < b->burst / 2) + (left < b->burst / 4) + (left < b->burst / 8);
 }
 
-/* The run gets shorter as the budget runs out. */
-RULE __u64 end_of_run(const struct wake_boost *v, const struct bucket *vm, __u64 now)
+/* A run begins. It is shorter as the budget runs out. */
+RULE void start_run(struct wake_boost *v, const struct bucket *vm, __u64 now)
 {
-	return plus(now, v->run >> greater(halvings(&v->bucket), halvings(vm)));
+	v->run_end = v->run >> halvings(&v->bucket);
+	JOIN;
+	v->run_end = plus(now, lesser(v->run_end, v->run >> halvings(vm)));
 }
 
 /* A reason to boost. Whether it is boosted by this call. */
@@ -313,8 +326,10 @@ RULE void on_timer(struct wake_boost *v, struct bucket *vm, __u64 now)
 		v->strikes = 0;
 		restore(v, vm, NORMAL);
 	}
+	JOIN;
 	if (v->timer <= now)
 		v->timer = NEVER;
+	JOIN;
 	if (v->status == BOOSTED && !v->halted) {
 		denial = renew(v, vm);
 		if (!denial)
@@ -333,7 +348,8 @@ RULE void on_timer(struct wake_boost *v, struct bucket *vm, __u64 now)
 RULE struct timer_change on_event(struct wake_boost *v, struct bucket *vm, __u64 now, enum boost_event event)
 {
 	struct timer_change change = { NEVER, 0 };
-	__u64 own = NEVER, at;
+	__u64 own = NEVER, at, denial;
+	int boosts, lost;
 
 	settle(v, vm, now);
 	switch (event) {
@@ -361,35 +377,37 @@ RULE struct timer_change on_event(struct wake_boost *v, struct bucket *vm, __u64
 			v->timer = NEVER;
 		}
 		v->run_end = NEVER;
-		boost(v, vm, now);
 		break;
 	case WOKEN:
 		v->halted = 0;
-		if (v->status == BOOSTED) {
-			__u64 denial = start_charging(v, vm, now);
-
-			if (denial)
-				throttle(v, vm, denial);
-		}
-		v->run_end = end_of_run(v, vm, now);
+		if (v->status != BOOSTED)
+			break;
+		denial = start_charging(v, vm, now);
+		if (denial)
+			throttle(v, vm, denial);
 		break;
 	case INJECTED:
-		if (v->on_injection && boost(v, vm, now))
-			v->run_end = end_of_run(v, vm, now);
-		break;
 	case TIMER:
-		on_timer(v, vm, now);
 		break;
 	}
+	JOIN;
+	boosts = (event == HALTED || (event == INJECTED && v->on_injection)) && boost(v, vm, now);
+	if (event == WOKEN || (event == INJECTED && boosts))
+		start_run(v, vm, now);
+	JOIN;
 	/* A timer that is so late is lost, and any event does its work. */
-	if (v->timer != NEVER && plus(v->timer, LOST_TIMER) <= now) {
+	lost = event != TIMER && v->timer != NEVER && plus(v->timer, LOST_TIMER) <= now;
+	if (lost) {
 		v->timer = NEVER;
 		change.cancel = 1;
-		on_timer(v, vm, now);
 	}
+	JOIN;
+	if (lost || event == TIMER)
+		on_timer(v, vm, now);
+	JOIN;
 	if (v->status != BOOSTED)
 		v->run_end = NEVER;
-
+	JOIN;
 	if (v->status == BOOSTED && !v->halted)
 		own = lesser(time_to_empty(&v->bucket), v->lease);
 	else if (v->status == THROTTLED)
