@@ -1,8 +1,7 @@
 //! The programs of `bpf/injections.bpf.c` in the kernel.
-#![allow(unsafe_code, reason = "a descriptor of libbpf's is lent out")]
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libbpf_rs::{
@@ -32,6 +31,7 @@ pub struct Injections {
     threads: MapHandle,
     apics: MapHandle,
     lost: MapHandle,
+    events: MapHandle,
     ring: RingBuffer<'static>,
     heard: Arc<Mutex<Vec<Injected>>>,
     /// As long as they are there, the programs run.
@@ -87,7 +87,7 @@ impl Injections {
             .progs_mut()
             .filter(|program| programs.iter().any(|wanted| program.name() == *wanted));
         let links = attached.map(|program| program.attach()).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { name, threads, apics, lost, ring, heard, _links: links })
+        Ok(Self { name, threads, apics, lost, events, ring, heard, _links: links })
     }
 
     /// By what it hears.
@@ -97,8 +97,8 @@ impl Injections {
 
     /// What becomes readable when there is something to [`take`](Self::take).
     pub fn ready(&self) -> BorrowedFd<'_> {
-        // SAFETY: libbpf keeps the descriptor open as long as the ring is there.
-        unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) }
+        // Not libbpf's epoll for it, through which each event would have to go as well.
+        self.events.as_fd()
     }
 
     /// Hears of a vCPU from now on.
