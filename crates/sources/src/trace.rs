@@ -24,6 +24,8 @@ pub mod page;
 mod event;
 mod instance;
 mod timeline;
+#[cfg(test)]
+mod vmx_tests;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
