@@ -1,6 +1,7 @@
-//! How soon who watches a thread hears that it sleeps, and what hearing costs: by perf events of the
-//! thread, and by a tracefs instance with a filter. `cargo run --release -p vcoop-sources --example
-//! reaction`, as root; the last two CPUs are used, for some seconds.
+//! How soon who watches hears of something, and what hearing costs: that a thread sleeps, by perf events of the
+//! thread and by a tracefs instance with a filter; and interrupts of the VMs under KVM that run, by BPF.
+//! `cargo run --release -p vcoop-daemon --features bpf --example reaction`, as root; the last two CPUs are used, for
+//! some seconds.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -11,15 +12,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::time::Timespec;
+use vcoop_bpf::{Injections, OfVcpu};
 use vcoop_sources::{Perf, Source, What};
 use vcoop_threads::clock::{kernel_clock, monotonic};
 use vcoop_threads::{Attributes, allowed_cpus, gettid, pin};
+use vcoop_vmm::{Accel, Proc};
 
 /// Sleeps of the watched thread.
 const ROUNDS: u32 = 3_000;
+/// Time for which interrupts are heard.
+const LISTEN: Duration = Duration::from_secs(5);
+/// Longest time between two looks at whether it is over.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// `CLOCK_THREAD_CPUTIME_ID` of Linux.
 const OWN_TIME: i32 = 3;
 
@@ -69,10 +77,9 @@ fn watch(
 ) -> Result<Heard, Box<dyn Error>> {
     let (mut late, mut last) = (Vec::new(), 0);
     let cpu = kernel_clock(OWN_TIME);
-    let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
     while !sleeper.over.load(Ordering::Acquire) {
         let mut events = Vec::with_capacity(8);
-        epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout))?;
+        epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), Some(&LOOK))?;
         let now = monotonic();
         if events.is_empty() || !sleeps() {
             continue;
@@ -138,13 +145,58 @@ fn tracefs(cpu: u32) -> Result<Heard, Box<dyn Error>> {
     heard
 }
 
+/// Interrupts of the VMs that run. They are late since KVM's event, and the others since before the call that sleeps.
+fn interrupts() -> Result<(&'static str, Heard), Box<dyn Error>> {
+    let mut source = Injections::open()?;
+    for vm in Proc::default().scan()?.vms.iter().filter(|vm| vm.accel == Accel::Kvm) {
+        for vcpu in &vm.vcpus {
+            let (tid, apic) = (vcpu.thread.tid.cast_signed(), vcpu.kvm_id.unwrap_or(vcpu.index));
+            source.watch(OfVcpu { process: vm.pid, tid, apic })?;
+        }
+    }
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&epoll, source.ready(), EventData::new_u64(0), EventFlags::IN)?;
+    let (mut late, began) = (Vec::new(), Instant::now());
+    let cpu = kernel_clock(OWN_TIME);
+    while began.elapsed() < LISTEN {
+        let mut events = Vec::with_capacity(8);
+        epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&LOOK))?;
+        let now = monotonic();
+        late.extend(source.take().iter().map(|heard| now.saturating_sub(heard.at)));
+    }
+    if late.is_empty() {
+        return Err("no VM under KVM had an interrupt".into());
+    }
+    let heard = Heard { late, cpu: kernel_clock(OWN_TIME) - cpu };
+    if let (runs @ 1.., ns) = programs()? {
+        println!("its programs ran {runs} times, for {} ns each", ns / runs);
+    }
+    Ok((source.name(), heard))
+}
+
+/// Runs and nanoseconds of the BPF programs that this process holds. The kernel counts them with
+/// `sysctl kernel.bpf_stats_enabled=1`.
+fn programs() -> Result<(u64, u64), Box<dyn Error>> {
+    let mut sum = (0, 0);
+    for info in fs::read_dir("/proc/self/fdinfo")? {
+        // One that has been closed meanwhile is none of them.
+        let info = fs::read_to_string(info?.path()).unwrap_or_default();
+        let number = |key: &str| -> u64 {
+            let line = info.lines().find_map(|line| line.strip_prefix(key));
+            line.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+        };
+        sum.0 += number("run_cnt:");
+        sum.1 += number("run_time_ns:");
+    }
+    Ok(sum)
+}
+
 fn say(name: &str, heard: Heard) {
     let Heard { mut late, cpu } = heard;
     late.sort_unstable();
     let at = |part: f64| late[((late.len() - 1) as f64 * part) as usize] as f64 / 1e3;
     println!(
-        "{name:8} {:5} of {ROUNDS} heard, late by p50 {:.1} us, p99 {:.1} us, max {:.1} us; {:.1} us \
-         of CPU time each",
+        "{name:8} {:5} heard, late by p50 {:.1} us, p99 {:.1} us, max {:.1} us; {:.1} us of CPU time each",
         late.len(),
         at(0.5),
         at(0.99),
@@ -161,6 +213,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     for _ in 0..3 {
         say("perf", perf(watched)?);
         say("tracefs", tracefs(watched)?);
+        match interrupts() {
+            Ok((name, heard)) => say(name, heard),
+            Err(why) => println!("interrupts: {why}"),
+        }
     }
     Ok(())
 }
