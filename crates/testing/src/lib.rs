@@ -14,7 +14,6 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::thread;
-use std::time::Duration;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
@@ -105,8 +104,8 @@ pub fn need_kvm<E: Display>(available: Result<(), E>) -> Outcome {
     })
 }
 
-/// How long a test goes on: `usual`, or `whole` if the environment variable `VCOOP_LONG` is `1`.
-pub fn long(usual: Duration, whole: Duration) -> Duration {
+/// How long or how often a test does something: `usual`, or `whole` if the environment variable `VCOOP_LONG` is `1`.
+pub fn long<T>(usual: T, whole: T) -> T {
     if is_one(LONG) { whole } else { usual }
 }
 

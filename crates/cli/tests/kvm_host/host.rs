@@ -1,0 +1,98 @@
+//! An emulated KVM host with the program, and what it prints.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use vcoop_stock::{GuestImage, HostOptions, Kernel, KvmHost, Output, StockError, program};
+use vcoop_testing::Skip;
+
+pub(crate) const VCOOP: &str = env!("CARGO_BIN_EXE_vcoop");
+
+/// How long the host may take for a command.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What is missing is a reason to skip; everything else fails.
+pub(crate) fn have<T>(result: Result<T, StockError>) -> Result<T, Skip> {
+    result.map_err(|error| {
+        assert!(error.is_missing(), "{error}");
+        Skip::because(error)
+    })
+}
+
+/// A host that runs.
+pub(crate) struct Host(KvmHost);
+
+impl Host {
+    /// The usual one.
+    pub(crate) fn start(guest: Option<GuestImage>) -> Result<Self, Skip> {
+        Self::of("6.12", guest)
+    }
+
+    /// One with a kernel of this series.
+    pub(crate) fn of(series: &str, guest: Option<GuestImage>) -> Result<Self, Skip> {
+        let programs = vec![VCOOP.into(), have(program("taskset", "util-linux"))?];
+        let options = HostOptions { series: series.to_owned(), programs, guest };
+        have(KvmHost::start(&options)).map(Self)
+    }
+
+    /// Runs a command.
+    pub(crate) fn run(&self, command: &str) -> Output {
+        self.0
+            .run(command, LIMIT)
+            .unwrap_or_else(|e| panic!("{command}: {e}; {}", self.0.vm().console()))
+    }
+
+    /// What a command that succeeds prints.
+    pub(crate) fn sh(&self, command: &str) -> String {
+        let output = self.run(command);
+        assert_eq!(output.status, 0, "{command}: {}{}", output.stdout, output.stderr);
+        output.stdout
+    }
+
+    /// The document that it prints.
+    pub(crate) fn json(&self, command: &str) -> Value {
+        let told = self.sh(&format!("{command} --json"));
+        serde_json::from_str(&told).unwrap_or_else(|e| panic!("{command}: {e}: {told}"))
+    }
+}
+
+/// A series of a result, under a policy or the only one.
+pub(crate) fn series<'a>(
+    document: &'a Value,
+    policy: &str,
+    probe: &str,
+    metric: &str,
+) -> &'a Value {
+    let found = document["series"].as_array().unwrap().iter().find(|s| {
+        s["probe"] == probe && s["metric"] == metric && (s["policy"] == policy || policy.is_empty())
+    });
+    found.unwrap_or_else(|| panic!("no {probe} {metric} under {policy}: {document}"))
+}
+
+/// Its value, or its mean.
+pub(crate) fn value(document: &Value, policy: &str, probe: &str, metric: &str) -> f64 {
+    let series = series(document, policy, probe, metric);
+    series.get("value").or(series.get("mean")).unwrap().as_f64().unwrap()
+}
+
+/// Threads that share CPU 1.
+pub(crate) struct Threads {
+    /// The vCPU of the guest `a`.
+    pub(crate) vcpu: String,
+    pub(crate) hogs: [String; 2],
+}
+
+impl Host {
+    /// One with a guest `a` without a driver, whose vCPU shares its CPU with two hogs.
+    pub(crate) fn crowded(series: &str) -> Result<(Self, Threads), Skip> {
+        let (kernel, nothing) = (have(Kernel::get())?, Vec::new());
+        let guest = GuestImage { kernel, programs: nothing, modules: Vec::new() };
+        let host = Self::of(series, Some(guest))?;
+        host.sh("start-guest a");
+        let vcpu = host.json("vcoop vms")["vms"][0]["vcpus"][0]["tid"].to_string();
+        host.sh(&format!("taskset -pc 1 {vcpu}"));
+        let hog = "taskset 2 sh -c 'while :; do :; done' >/dev/null 2>&1 & echo $!";
+        let hogs = [(); 2].map(|()| host.sh(hog).trim().to_owned());
+        Ok((host, Threads { vcpu, hogs }))
+    }
+}

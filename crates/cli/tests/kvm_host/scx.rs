@@ -1,0 +1,161 @@
+//! A host that is scheduled by `scx_vcoop`.
+
+use serde_json::json;
+use vcoop_testing::{Outcome, Skip, Trouble, long, test, twice};
+
+use crate::host::{Host, Threads, series, value};
+
+/// Loads of the scheduler in one command.
+const LOADS: u32 = 5;
+
+/// What must not be in the kernel's log.
+const FAILURES: [&str; 6] = ["Oops", "BUG", "WARNING", "stall", "hung", "lockup"];
+
+/// Least part of their fair share that hogs keep beside a guest that asks all the time.
+const FAIR: f64 = 0.95;
+
+/// What a guest does to be boosted as often as it can.
+const ROGUES: [(&str, &str); 2] = [
+    (
+        "spins after each halt",
+        "while usleep 2000; do i=0; while [ $i -lt 2000 ]; do i=$((i+1)); done; done",
+    ),
+    ("has timers all the time", "cyclictest -q -m -p 80 -i 300 & while :; do :; done"),
+];
+
+fn state(host: &Host) -> String {
+    host.sh("cat /sys/kernel/sched_ext/state; cat /sys/kernel/sched_ext/root/ops 2>/dev/null; true")
+}
+
+/// Names of the kernel's threads, but for workers, which come and go.
+fn kernel_threads(host: &Host) -> String {
+    host.sh("for p in /proc/[0-9]*; do [ -e $p/exe ] || cat $p/comm; done 2>/dev/null | grep -v ^kworker | sort")
+}
+
+/// The scheduler comes and goes under load, and leaves nothing behind.
+fn comes_and_goes(host: &Host) {
+    // The kernel keeps a thread from the first time on.
+    host.sh("vcoop scx --for 1ms --quiet");
+    let before = kernel_threads(host);
+    let loads = |host: &Host| {
+        host.sh("cat /sys/kernel/sched_ext/enable_seq").trim().parse::<u32>().unwrap()
+    };
+    let rounds = long(1, 20);
+    let first = loads(host);
+    for _ in 0..rounds {
+        let load = "vcoop scx --for 100ms --quiet >/dev/null || exit; ";
+        host.sh(&load.repeat(LOADS as usize));
+        assert_eq!(state(host), "disabled\n");
+    }
+    assert_eq!(loads(host) - first, rounds * LOADS);
+    // Whoever is killed leaves nothing behind either.
+    host.sh("vcoop scx --quiet >/dev/null 2>&1 & pid=$!; until grep -q enabled /sys/kernel/sched_ext/state; \
+             do sleep 0.1; done; kill -9 $pid; wait $pid; \
+             until grep -q disabled /sys/kernel/sched_ext/state; do sleep 0.1; done");
+    assert_eq!(kernel_threads(host), before);
+}
+
+/// Nanoseconds that threads have had of a CPU.
+fn times(host: &Host, threads: &Threads) -> [f64; 3] {
+    let [one, other] = &threads.hogs;
+    let told = host.sh(&format!(
+        "cut -d ' ' -f 1 /proc/{}/schedstat /proc/{one}/schedstat /proc/{other}/schedstat",
+        threads.vcpu
+    ));
+    let times: Vec<f64> = told.lines().map(|line| line.parse().unwrap()).collect();
+    times.try_into().unwrap()
+}
+
+/// A guest that always asks has its budget, and no more than its share.
+fn bounds_a_rogue(host: &Host, threads: &Threads) -> Result<(), Trouble> {
+    for (what, command) in ROGUES {
+        let pid =
+            host.sh(&format!("guest a \"setsid sh -c '{command}' >/dev/null 2>&1 & echo \\$!\""));
+        host.sh("vcoop attach a --policy wake-boost --set policy.wake-boost.means=ext \
+             --set policy.wake-boost.boost_on_injection=true --for 8s --json >/tmp/attach.json & \
+             until grep -q enabled /sys/kernel/sched_ext/state; do sleep 0.1; done; sleep 1");
+        let before = times(host, threads);
+        host.sh("sleep 5");
+        let after = times(host, threads);
+        host.sh("while pidof vcoop >/dev/null; do sleep 0.1; done");
+        host.sh(&format!("guest a 'kill -KILL -{}'", pid.trim()));
+        let told: serde_json::Value =
+            serde_json::from_str(&host.sh("cat /tmp/attach.json")).unwrap();
+        let vcpu = &told["vcpus"][0];
+        let number = |key: &str| vcpu[key].as_f64().unwrap();
+        // The defaults; a run's timer may be late by a tick, which the next run pays for.
+        let budget = 3e6 + 0.25 * told["for_ns"].as_f64().unwrap() + 5e6;
+        let [ran, one, other] = [0, 1, 2].map(|i| after[i] - before[i]);
+        let kept = 1.5 * (one + other) / (ran + one + other);
+        let told = format!(
+            "a guest that {what}: {} boosts, {} throttles, boosted {:.0} of {:.0} ms; hogs keep {kept:.2} of their share",
+            number("boosts"),
+            number("throttles"),
+            number("boosted_ns") / 1e6,
+            budget / 1e6
+        );
+        eprintln!("{told}");
+        assert!(number("boosts") > 50.0 && number("boosted_ns") < budget, "{told}");
+        if kept < FAIR {
+            return Err(told.into());
+        }
+    }
+    Ok(())
+}
+
+test!("box", interrupts_and_wake_ups_are_answered_by_scx_vcoop, || -> Outcome {
+    if !cfg!(feature = "bpf") {
+        return Err(Skip::because("built without the feature `bpf`"));
+    }
+    let (host, threads) = Host::crowded("7")?;
+    assert_eq!(state(&host), "disabled\n");
+    host.sh("guest a 'cyclictest -q -m -p 80 -i 4300 >/dev/null 2>&1 &'");
+    comes_and_goes(&host);
+    let refused = host.run("vcoop attach a --policy static --set policy.static.means=ext --for 1s");
+    assert_eq!(refused.status, 1, "{}{}", refused.stdout, refused.stderr);
+    assert!(refused.stderr.contains("wake-boost only"), "{}", refused.stderr);
+
+    let sets = [
+        "means=ext",
+        "run=3ms",
+        "vcpu_refill=50%",
+        "vm_refill=80%",
+        "vcpu_burst=20ms",
+        "vm_burst=40ms",
+    ];
+    let sets = sets.map(|set| format!(" --set policy.wake-boost.{set}")).concat();
+    let injection = " --set policy.wake-boost.boost_on_injection=true";
+    let waits = twice(|| -> Result<(), Trouble> {
+        let compare = "vcoop compare a --policy vanilla,wake-boost --rounds 2 --each 2s";
+        let document = host.json(&format!("{compare}{sets}"));
+        let wait = |policy| value(&document, policy, "a.vcpu0", "wait");
+        let told = format!("waits: vanilla {} us, ext {} us", wait("vanilla"), wait("wake-boost"));
+        eprintln!("{told}");
+        if wait("wake-boost") < wait("vanilla") / 3.0 { Ok(()) } else { Err(told.into()) }
+    });
+    let shares = twice(|| bounds_a_rogue(&host, &threads));
+    // A guest that does not sleep is boosted for its timer, within its budget.
+    host.sh("guest a 'while :; do :; done >/dev/null 2>&1 &'");
+    let told = host.json(&format!("vcoop attach a --policy wake-boost{sets}{injection} --for 4s"));
+    assert_eq!(told["hears"], json!(["scx_vcoop", "fentry of KVM"]), "{told}");
+    let vcpu = &told["vcpus"][0];
+    let (boosts, boosted) =
+        (vcpu["boosts"].as_u64().unwrap(), vcpu["boosted_ns"].as_f64().unwrap());
+    let budget = 20e6 + 0.5 * told["for_ns"].as_f64().unwrap();
+    // A run's timer may be late by a tick, and is paid for by the next.
+    assert!(boosts > 50 && boosted < budget + 5e6, "{told}");
+    // Who was boosted does not wait for as long as it takes the others to have as much.
+    let compare = "vcoop compare a --policy vanilla,wake-boost --rounds 1 --each 4s";
+    let document = host.json(&format!("{compare}{sets}{injection}"));
+    let longest =
+        |policy| series(&document, policy, "a.vcpu0", "preempted")["max"].as_f64().unwrap();
+    let (without, with) = (longest("vanilla"), longest("wake-boost"));
+    eprintln!("longest waits after a preemption: vanilla {without} us, ext {with} us");
+    assert!(with < 15.0 * without, "{with} us, {without} us without");
+    assert_eq!(state(&host), "disabled\n");
+    let log = host.sh("dmesg");
+    for bad in FAILURES {
+        assert!(!log.contains(bad), "{bad}: {log}");
+    }
+    waits.and(shares)
+});
