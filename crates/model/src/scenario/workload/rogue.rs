@@ -76,7 +76,9 @@ impl Text for RogueStep {
 
 /// The program of a mode that has a name; none for [`Abuse::Program`].
 pub(crate) fn named(mode: Abuse, period: Ns) -> Vec<RogueStep> {
-    use RogueStep::{Ask, Claim as Says, Doorbell, End, Fault, Notify, Register, Scribble, Work};
+    use RogueStep::{
+        Ask, Claim as Says, Doorbell, End, Fault, Halt, Notify, Register, Scribble, Work,
+    };
     // Work between two misdeeds where those are the point.
     const PAUSE: RogueStep = Work(1_000);
     match mode {
@@ -104,7 +106,7 @@ pub(crate) fn named(mode: Abuse, period: Ns) -> Vec<RogueStep> {
             let steps = tries.concat().into_iter().flat_map(|what| [Register(what), PAUSE]);
             [Ask].into_iter().chain(steps).collect()
         }
-        Abuse::TripleFault => vec![Work(period), Fault],
+        Abuse::TripleFault => vec![Halt(period), Fault],
         Abuse::Program => Vec::new(),
     }
 }
