@@ -5,7 +5,7 @@ use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Applied, Applies, Backend, Column, Vm};
 use vcoop_experiment::runner::Experiment;
 use vcoop_model::capture::NoCaptures;
-use vcoop_model::plan::{Plan, PolicyPlan};
+use vcoop_model::plan::{Ns, Plan, PolicyPlan};
 use vcoop_model::scenario::Scenario;
 use vcoop_report::data::{self, Spools};
 use vcoop_report::{SLICES, Style, render};
@@ -50,7 +50,8 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
     let folder = args.out.as_deref();
     let folder = folder.map(|dir| Folder::new(dir, &scenario.name, args.force)).transpose()?;
     let owner = Owner::connect_or_be(args.quiet)?;
-    let applies = Applier { owner, vm: VmId::of(&found), sets: args.sets.clone(), in_force: false };
+    let (id, sets) = (VmId::of(&found), args.sets.clone());
+    let applies = Applier { owner, vm: id, sets, in_force: false, engine_ns: None };
     let vm = Vm::new(found, Box::new(applies), !args.no_probe, args.exec.clone());
     vm.available().map_err(|missing| Failure::Missing(missing.to_string()))?;
     if !args.quiet {
@@ -121,6 +122,18 @@ struct Applier {
     vm: VmId,
     sets: Vec<String>,
     in_force: bool,
+    /// CPU time of the owner's engine when the policy began.
+    engine_ns: Option<Ns>,
+}
+
+impl Applier {
+    /// CPU time that the owner's engine has taken.
+    fn engine(&mut self) -> Option<Ns> {
+        match self.owner.ask(&Request::Status) {
+            Ok(Response::Status(status)) => Some(status.engine_cpu_ns),
+            _ => None,
+        }
+    }
 }
 
 impl Applies for Applier {
@@ -129,6 +142,7 @@ impl Applies for Applier {
             return Ok(());
         }
         let (vm, policy, sets) = (self.vm.clone(), plan.policy_name.clone(), self.sets.clone());
+        self.engine_ns = self.engine();
         self.owner.ask(&Request::Attach { vm, policy, sets }).map_err(Failure::text)?;
         self.in_force = true;
         Ok(())
@@ -138,12 +152,14 @@ impl Applies for Applier {
         if !std::mem::take(&mut self.in_force) {
             return Ok(Applied::default());
         }
+        let before = self.engine_ns.take();
+        let engine_ns = self.engine().zip(before).map(|(now, then)| now.saturating_sub(then));
         let detached = self.owner.ask(&Request::Detach { vm: self.vm.clone() });
         let Response::Detached(last) = detached.map_err(Failure::text)? else {
             return Err("the policy was not taken back".to_owned());
         };
         let heard_by = last.hears.clone();
-        let mut applied = Applied { for_ns: last.for_ns, heard_by, ..Applied::default() };
+        let mut applied = Applied { for_ns: last.for_ns, engine_ns, heard_by, ..Applied::default() };
         for vcpu in &last.vcpus {
             applied.boosts += vcpu.boosts;
             applied.throttles += vcpu.throttles;

@@ -6,8 +6,8 @@
 //! * **The owner has died**, by whatever signal: the pipe between the two ends. Every thread gets back
 //!   what it had.
 //! * **The owner stalls.** Every [`LOOK`] the keeper looks at the boosted threads. One whose boost
-//!   should have ended [`GRACE_NS`] ago, or that has run for [`RAN_NS`] between two looks without
-//!   anything done about it, gets back what it had.
+//!   should have ended [`GRACE_NS`] ago, or that has run for [`RAN_NS`] since the owner has done anything
+//!   about it, gets back what it had.
 //!
 //! So a boost that nobody ends lasts for at most some 100 ms. A boost that is meant for life
 //! (`static`) ends when its owner dies, and not when it stalls.
@@ -26,6 +26,7 @@
 )]
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -48,9 +49,10 @@ use crate::place::Place;
 pub const LOOK: Duration = Duration::from_millis(40);
 /// An owner that is late by this much has stalled.
 pub const GRACE_NS: Ns = 45_000_000;
-/// A boosted thread that nothing was armed for may run for so long between two looks: it was asleep,
-/// and its owner has missed that it woke up.
-pub const RAN_NS: Ns = 5_000_000;
+/// A boosted thread that nothing was armed for may run for so long: it was asleep, and its owner has missed that it
+/// woke up. Owners hear of runs that are shorter than a boost when these add up, and the kernel's switches, which
+/// a thread pays for, do not count towards that: of a thread whose runs take some 10 us it is most of its time.
+pub const RAN_NS: Ns = 20_000_000;
 
 /// Real-time priority of the keeper. It sleeps, and must not wait for anybody when it does not.
 const PRIORITY: u8 = 99;
@@ -99,6 +101,38 @@ impl Slot {
     pub(crate) fn acts(&self) {
         // The only writer.
         self.acts.store(self.acts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// Whether the owner of a boosted thread, which has `ran` for so long in all, has missed something. `since`: what
+    /// this knows of its last look.
+    fn stall(&self, now: Ns, ran: Ns, since: &mut Option<(u64, Ns)>) -> Option<Stall> {
+        let acts = self.acts.load(Ordering::Acquire);
+        let due = self.due.load(Ordering::Acquire);
+        let (_, ran_then) = *since.insert(since.filter(|s| s.0 == acts).unwrap_or((acts, ran)));
+        if due != u64::MAX {
+            let late = now.saturating_sub(due);
+            return (late > GRACE_NS).then_some(Stall::Late(late));
+        }
+        let unheard = ran.saturating_sub(ran_then);
+        (unheard > RAN_NS).then_some(Stall::Unheard(unheard))
+    }
+}
+
+/// What a stalled owner has missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stall {
+    /// It had to act so long ago.
+    Late(Ns),
+    /// The thread has run for so long.
+    Unheard(Ns),
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Late(ns) => write!(f, "it is {} ms late", ns / 1_000_000),
+            Self::Unheard(ns) => write!(f, "it has missed a run of {} ms", ns / 1_000_000),
+        }
     }
 }
 
@@ -242,8 +276,8 @@ fn spawn(lock: &File, journal: &Path) -> io::Result<(Child, UnixStream)> {
 struct Held {
     captured: Captured,
     times: Option<RunTimes>,
-    /// `acts` and CPU time at the last look, if it was boosted then.
-    last: Option<(u64, Ns)>,
+    /// `acts`, and CPU time when these were first seen, if it has been boosted at each look since.
+    since: Option<(u64, Ns)>,
 }
 
 /// The keeper's own life: `vcoop keeper JOURNAL`, with a pipe as stdin and the lock as stdout.
@@ -313,7 +347,7 @@ fn listen(held: &mut BTreeMap<usize, Held>, line: &str) -> bool {
         ("hold", Ok(slot)) if slot < MOST_SLOTS => {
             if let Some(captured) = Baseline::parse(thread).and_then(Captured::again) {
                 let times = RunTimes::open(captured.baseline().tid).ok();
-                held.insert(slot, Held { captured, times, last: None });
+                held.insert(slot, Held { captured, times, since: None });
             }
         }
         _ => eprintln!("vcoop keeper: not understood: {line:?}"),
@@ -326,33 +360,22 @@ fn look(slots: &Slots, held: &mut BTreeMap<usize, Held>) {
     let now = monotonic();
     for (slot, thread) in held.iter_mut() {
         let words = slots.get(*slot);
-        let last = thread.last.take();
         // Mostly nobody is boosted, and then a look costs nothing but a few words.
         if words.state.load(Ordering::Acquire) != BOOSTED {
+            thread.since = None;
             continue;
         }
-        let acts = words.acts.load(Ordering::Acquire);
         let ran = thread.times.as_ref().map_or(0, |times| times.read().ran_ns);
-        thread.last = Some((acts, ran));
-        let due = words.due.load(Ordering::Acquire);
-        let late = due != u64::MAX && now > due.saturating_add(GRACE_NS);
-        let unheard = |(acts_then, ran_then)| acts == acts_then && ran > ran_then + RAN_NS;
-        let unheard = due == u64::MAX && last.is_some_and(unheard);
-        if late || unheard {
+        if let Some(stall) = words.stall(now, ran, &mut thread.since) {
             // The owner may have woken up: what it stores from now on stays.
             let _ =
                 words.state.compare_exchange(BOOSTED, REST, Ordering::AcqRel, Ordering::Relaxed);
             let tid = thread.captured.baseline().tid;
-            let what = if late {
-                format!("it is {} ms late to act on thread {tid}", (now - due) / 1_000_000)
-            } else {
-                format!("it has not heard that thread {tid} runs")
-            };
             let done = match thread.captured.restore() {
-                Ok(_) => "which is not boosted any more".to_owned(),
+                Ok(_) => "it is not boosted any more".to_owned(),
                 Err(why) => why.to_string(),
             };
-            eprintln!("vcoop keeper: the owner stalls: {what}, {done}");
+            eprintln!("vcoop keeper: the owner stalls: {stall}; thread {tid}: {done}");
         }
     }
 }
@@ -376,5 +399,50 @@ fn restore_all(held: &BTreeMap<usize, Held>, journal: &Path) {
             }
         }
         Err(why) => eprintln!("vcoop keeper: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::{BOOSTED, GRACE_NS, LOOK, Ns, RAN_NS, Slot, Stall};
+
+    const LOOK_NS: Ns = LOOK.as_nanos() as Ns;
+
+    fn boosted() -> Slot {
+        let [state, due, acts] = [BOOSTED, u64::MAX, 0].map(AtomicU64::new);
+        Slot { state, due, acts }
+    }
+
+    #[test]
+    fn an_owner_that_acts_late_stalls() {
+        let (slot, mut since) = (boosted(), None);
+        slot.due(Some(1_000));
+        assert_eq!(slot.stall(1_000 + GRACE_NS, 0, &mut since), None);
+        assert_eq!(slot.stall(1_001 + GRACE_NS, 0, &mut since), Some(Stall::Late(GRACE_NS + 1)));
+    }
+
+    #[test]
+    fn an_owner_that_misses_a_run_stalls_by_the_next_look() {
+        let (slot, mut since) = (boosted(), None);
+        // It sleeps, and runs from shortly before a look on.
+        assert_eq!(slot.stall(0, 0, &mut since), None);
+        assert_eq!(slot.stall(LOOK_NS, RAN_NS, &mut since), None);
+        let ran = RAN_NS + LOOK_NS;
+        assert_eq!(slot.stall(2 * LOOK_NS, ran, &mut since), Some(Stall::Unheard(ran)));
+    }
+
+    #[test]
+    fn short_runs_of_which_the_owner_hears_seldom_are_no_stall() {
+        let (slot, mut since) = (boosted(), None);
+        // An eighth of the time; the owner hears of it at each third look.
+        for look in 1..1_000 {
+            if look % 3 == 0 {
+                slot.acts();
+            }
+            assert_eq!(slot.stall(look * LOOK_NS, look * LOOK_NS / 8, &mut since), None);
+        }
+        assert!(slot.stall(0, 2_000 * LOOK_NS, &mut since).is_some(), "without a word");
     }
 }

@@ -125,6 +125,7 @@ pub(crate) fn rows(document: &Document, cell: &(String, Params)) -> Vec<Row> {
         scalar_row(document, cell, label.to_owned(), "host", metric, Better::Neutral)
     };
     rows.push(host("host CPU", "cpu"));
+    rows.push(host("vcoop's engine", "engine"));
     rows.push(host("host idle", "idle"));
     rows.push(host("host polling", "polling"));
     rows.push(host("host slowed by siblings", "slowed"));

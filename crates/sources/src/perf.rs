@@ -212,8 +212,14 @@ impl Ring {
     fn await_run(&mut self) {
         self.await_nothing();
         if !self.armed {
-            // SAFETY: a plain number.
-            self.armed = unsafe { sys::ioctls::REFRESH(self.runs.as_raw_fd(), 1) } == 0;
+            let runs = self.runs.as_raw_fd();
+            // A record is there to read before the kernel disables what has rung for the last time, on the
+            // thread's CPU. It must not do so after this, so it is done now, and waited for.
+            // SAFETY: no argument, and a plain number.
+            self.armed = unsafe {
+                sys::ioctls::DISABLE(runs, 0);
+                sys::ioctls::REFRESH(runs, 1)
+            } == 0;
         }
     }
 
@@ -433,6 +439,30 @@ mod tests {
         heard.clear();
         source.take(tid, &mut |h| heard.push(h.what));
         assert!(heard.contains(&What::Lost), "{heard:?}");
+    }
+
+    #[test]
+    fn what_is_asked_for_before_the_kernel_has_done_with_the_last_is_heard() {
+        const ENOUGH: usize = 2_000;
+        let (enough, had_enough) = mpsc::channel::<()>();
+        let work = move || while let Err(mpsc::TryRecvError::Empty) = had_enough.try_recv() {};
+        let (mut source, _poll, tid, thread) = match watched(0, work) {
+            Ok(watched) => watched,
+            Err(skip) => return skip.tell(),
+        };
+        // Nobody waits for the wake-up by the kernel: a record can be read before that.
+        let (mut heard, mut last) = (0, Instant::now());
+        while heard < ENOUGH && last.elapsed() < Duration::from_secs(5) {
+            let before = heard;
+            source.take(tid, &mut |h| heard += usize::from(h.what == What::Runs));
+            if heard > before {
+                source.await_run(tid);
+                last = Instant::now();
+            }
+        }
+        drop(enough);
+        thread.join().unwrap();
+        assert_eq!(heard, ENOUGH, "nothing was heard any more");
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub struct Applied {
     pub boosted_ns: Ns,
     /// How long it was in force.
     pub for_ns: Ns,
+    /// CPU time that the thread which drives it took meanwhile, if that is known.
+    pub engine_ns: Option<Ns>,
     /// What told it of sleeps, wake-ups and interrupts.
     pub heard_by: Vec<String>,
 }
@@ -209,6 +211,11 @@ impl Backend for Vm {
         put("boosts", "1/s", applied.boosts as f64 / for_s);
         put("throttles", "1/s", applied.throttles as f64 / for_s);
         put("boosted", "%", applied.boosted_ns as f64 / 1e7 / for_s / vcpus.max(1.0));
+        if let Some(engine_ns) = applied.engine_ns {
+            let value = engine_ns as f64 / 1e9 / for_s;
+            let key = ("host".to_owned(), "engine".to_owned());
+            recording.scalars.insert(key, Scalar { unit: "CPU", value });
+        }
         Ok((recording, None))
     }
 }
