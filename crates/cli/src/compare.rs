@@ -159,7 +159,8 @@ impl Applies for Applier {
             return Err("the policy was not taken back".to_owned());
         };
         let heard_by = last.hears.clone();
-        let mut applied = Applied { for_ns: last.for_ns, engine_ns, heard_by, ..Applied::default() };
+        let mut applied =
+            Applied { for_ns: last.for_ns, engine_ns, heard_by, ..Applied::default() };
         for vcpu in &last.vcpus {
             applied.boosts += vcpu.boosts;
             applied.throttles += vcpu.throttles;

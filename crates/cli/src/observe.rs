@@ -26,6 +26,7 @@ use vcoop_model::trace_event::Observer;
 use vcoop_observe::{Missing, Nobody, Observation, Observed, Scene, Slicing, Subject};
 use vcoop_report::perfetto::Trace;
 use vcoop_report::{SLICES, Style, render};
+use vcoop_threads::affinity;
 use vcoop_vmm::Vm;
 
 use crate::args::{Calibration, ObserveArgs};
@@ -55,6 +56,9 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     let missing = |missing: Missing| Failure::Missing(missing.to_string());
     let asked =
         args.scenario.as_deref().map(|file| Asked::new(file, &args.calibration)).transpose()?;
+    if asked.is_some() {
+        may_use_all(&subject)?;
+    }
     let start = if asked.is_some() { Observation::of_everybody } else { Observation::new };
     let mut observation = start(subject).map_err(missing)?;
     if !args.quiet {
@@ -83,6 +87,8 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
         there = observation.is_there();
     }
     let seen = observation.end(observer).map_err(Failure::run)?;
+    // This thread may use all its CPUs again: what follows looks at them.
+    drop(observation);
     if let Some(trace) = trace {
         trace.finish().map_err(|e| Failure::run(format!("cannot write {TRACE}: {e}")))?;
     }
@@ -209,6 +215,19 @@ fn length(text: &str) -> Result<Ns, Failure> {
     match time("--for", text)? {
         0 => Err(Failure::usage("--for: it is no time at all; write it like 500ms or 1.5s")),
         ns => Ok(ns),
+    }
+}
+
+/// A scenario has the CPUs that this process may use, so those of the vCPUs have to be among them.
+fn may_use_all(subject: &Subject) -> Result<(), Failure> {
+    let here = ThisHost::look();
+    let mut cpus = subject.vcpus.iter().flat_map(|v| affinity(v.tid).unwrap_or_default());
+    match cpus.find(|cpu| here.number_of(*cpu).is_none()) {
+        Some(cpu) => Err(Failure::usage(format!(
+            "--scenario: a vCPU of {} may use CPU {cpu}, which vcoop may not; start it without taskset",
+            subject.name
+        ))),
+        None => Ok(()),
     }
 }
 

@@ -46,7 +46,7 @@ pub use attributes::Attributes;
 #[cfg(target_os = "linux")]
 pub use captured::{Baseline, Captured, NotRestored, Restored};
 #[cfg(target_os = "linux")]
-pub use host_use::HostUse;
+pub use host_use::{HostUse, host_busy_ns};
 #[cfg(target_os = "linux")]
 pub use kick::Kick;
 #[cfg(target_os = "linux")]

@@ -620,7 +620,7 @@ fn pinning_costs_a_small_host() {
     let hosts = r#"matrix={"host.pcpus,vm.dom0.vcpus,vm.desktop.count,vm.dom0.task.backend.count"=[[8,4,20,20],[24,6,60,60],[48,8,120,120]],"host.dom0_pin"=["nopin","xpin"]}"#;
     let ratios = |more: &[&str]| {
         let d =
-            run("xen-pinning", &[&["duration=40s", "repeats=1", hosts][..], more].concat(), &[]);
+            run("xen-pinning", &[&["duration=40s", "repeats=4", hosts][..], more].concat(), &[]);
         ["8", "24", "48"].map(|pcpus| {
             let at = |pin| storm(&d, "login_total", "vanilla", &[("host.pcpus", pcpus), pin]);
             at(XPIN) / at(NOPIN)
@@ -701,7 +701,7 @@ fn yields_find_whom_they_are_for_release_by_release() {
     // The better the target, the less there is to yield for.
     let yields = |policy| scalar(&d, "guest", "yields.won", policy);
     assert!(yields("in-kernel") < 0.5 * yields("any"));
-    assert!(yields("interrupted") < 0.2 * yields("in-kernel"));
+    assert!(yields("interrupted") < 0.2 * yields("any"));
     assert!(yields("queue-heads") > yields("pv-lock"));
     // Both VMs together.
     for policy in ["any", "queue-heads"] {

@@ -217,7 +217,9 @@ impl World<'_> {
         self.pay_for(CostKey::IpiSend);
         let event = Event::Ipi(to);
         if !self.clock.is_pending(event) {
-            self.clock.set(event, self.clock.now() + self.costs.of(CostKey::IpiFlight));
+            // It leaves when what this pCPU still has to do before it is done, and the sending itself.
+            let sent = self.clock.now() + self.pcpus[self.cpu as usize].extra;
+            self.clock.set(event, sent + self.costs.of(CostKey::IpiFlight));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use vcoop_policy::config::Ns;
 use vcoop_policy::govern::{CpuTime, GovernorDriver, Host, Member};
 use vcoop_threads::clock::monotonic;
-use vcoop_threads::{HostUse, allowed_cpus, run_time};
+use vcoop_threads::{allowed_cpus, host_busy_ns, run_time};
 
 use super::{AttachedVm, Inside};
 use crate::port::Due;
@@ -23,7 +23,7 @@ pub(super) struct Own {
 impl Own {
     /// Takes in what came since the last look. CPU time of a VM that has come or gone meanwhile is nobody's.
     fn look(&mut self, vms: &BTreeMap<u64, AttachedVm>) {
-        let busy = HostUse::now().busy_ns();
+        let busy = host_busy_ns();
         let before = std::mem::take(&mut self.vms);
         let vms = vms.iter().filter(|(_, vm)| !vm.is_timers);
         self.vms = vms.map(|(number, vm)| (*number, vm.used().busy_ns)).collect();
