@@ -12,12 +12,15 @@
 //! guest interrupts off.
 
 pub(crate) mod counters;
+pub(crate) mod exit;
 mod halt_poll;
 pub(crate) mod halt_times;
 mod idle;
 mod lock;
-pub(crate) mod spin;
+mod spin;
+pub(crate) mod spin_vcpu;
 pub(crate) mod vcpu_virt;
+pub(crate) mod vm_sync;
 mod vmx;
 
 use vcoop_model::plan::Mode;
@@ -27,10 +30,11 @@ use vcoop_policy::GuestEvent;
 use vcoop_sched::{CpuId, EntId, Leave, Note};
 
 use crate::attribution::track::{NONE, State};
-use crate::guest::spin::Spin;
+use crate::guest::exit::Exit;
+use crate::guest::spin_vcpu::Spin;
 use crate::host::{FREE_OPS, FREE_RUN, preemptible};
-use crate::interrupts::guest_timer::TimerFor;
-use crate::machine::{Exit, GuestSegment, Segment, Wait, vector};
+use crate::interrupts::guest_timers::TimerFor;
+use crate::machine::{GuestSegment, Segment, Wait, vector};
 use crate::program::Op;
 use crate::queue::Ns;
 use crate::world::World;

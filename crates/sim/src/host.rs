@@ -11,11 +11,14 @@
 //! is taken at their end.
 
 pub(crate) mod devices;
-pub(crate) mod idle;
-pub(crate) mod nohz;
+pub(crate) mod host_ticks;
+mod idle;
+pub(crate) mod idle_times;
+mod nohz;
 pub(crate) mod noise;
 pub(crate) mod scheduler;
 pub(crate) mod smt;
+mod speed;
 mod wake;
 
 use vcoop_model::plan::{Mode, Preemption};
@@ -25,7 +28,8 @@ use vcoop_sched::{CpuId, EntId, Leave};
 
 use crate::attribution::track::{NONE, State};
 use crate::clock::Event;
-use crate::machine::{Exit, Irq, Segment, Wait, vector};
+use crate::guest::exit::Exit;
+use crate::machine::{Irq, Segment, Wait, vector};
 use crate::program::Op;
 use crate::queue::Ns;
 use crate::world::World;

@@ -1,8 +1,12 @@
 //! Interrupts of guests and the timers behind them.
 
+pub(crate) mod deadline;
 pub(crate) mod devices;
-pub(crate) mod guest_timer;
-pub(crate) mod hv_timer;
+mod guest_timer;
+pub(crate) mod guest_timers;
+mod hv_range;
+mod hv_timer;
 mod inject;
-pub(crate) mod ipi;
+mod ipi;
+pub(crate) mod ipi_vcpu;
 pub(crate) mod lapic;

@@ -28,44 +28,56 @@
 //!
 //! `examples/ratio_study.rs` of the repository is a study of some fifty lines.
 //!
-//! What the crate holds. Each part has its own state and unit tests that build it alone; what happens between parts is in
-//! `impl World` blocks: all of host, guest/vmx and guest/idle, interrupts/inject, messages/delivery, policy_driver and
-//! xen/toolstack, and at the end of other files.
+//! What the crate holds, from the ground up. A file knows only those of the paragraphs before its own, and of its own.
+//!
+//! Parts have their own state behind private fields, and unit tests that build them alone:
 //!
 //! ```text
 //! clock          what time it is, and what happens next
 //! queue          one pending event per timer-owning entity, in a timing wheel
 //! inline_queue   queues that mostly hold one item
-//! machine        what a machine is made of, and what its parts can be doing
 //! ticks          when scheduler ticks come
-//! setup          from a plan to a world at time zero
-//! world          the state of a run, and its loop
-//! host           pCPUs and host threads
-//!   wake, idle     sleeping and waking; pCPUs at rest
-//!   scheduler      which hypervisor schedules: Linux, or credit1 or PowerVM from crates of their own
-//!   smt, nohz      siblings of a core; CPUs without ticks
-//!   devices, noise interrupts of the host's devices; what takes its pCPUs though no plan asks for it
-//! guest          vCPUs and guest tasks
-//!   vmx            VM entries and exits
-//!   idle           idle vCPUs that do not sleep; halt_poll: polling; halt_times: how long halts and polls are
-//!   lock           who holds which lock; spin: spinning for it, and what the host does about that
-//!   vcpu_virt      how a VM is virtualised; counters: what KVM counts
-//! interrupts     interrupts of guests
-//!   inject, ipi    on their way into a guest; from vCPU to vCPU; devices: from devices of VMs
-//!   guest_timer    a guest's tick and sleeps
-//!   lapic          the timer behind a guest's deadline; hv_timer: the VMX preemption timer
-//! messages       call: who calls whom; mailbox: messages within a level; delivery: on their way
 //! price          what mechanisms cost, each time anew where it varies
 //! program        what a task does next, on either level
-//! policy_driver  drives vcoop-policy on simulated threads and a simulated page
-//!   page           the shared page; page_checks: holds it against the protocol; event_counts: by time
-//!   govern         drives governors; preferred: the vCPUs that a guest keeps off
+//! host           scheduler: which hypervisor schedules, Linux, or credit1 or PowerVM from crates of their own
+//!                smt: siblings of a core; host_ticks: when pCPUs tick; idle_times; devices: their interrupts
+//! guest          exit: why vCPUs leave guest mode; lock: who holds which lock; spin_vcpu, vm_sync: who spins for it
+//!                vcpu_virt: how a VM is virtualised; counters: what KVM counts
+//!                halt_poll: polling; halt_times: how long halts and polls are
+//! interrupts     guest_timers: what a guest waits for; deadline: of a vCPU; hv_range: what VMX' timer can hold
+//!                ipi_vcpu: IPIs under way; devices: of VMs
+//! messages       call: who calls whom; mailbox: messages within a level
+//! policy_driver  page: the shared page; page_checks: holds it against the protocol; event_counts: by time
+//!                preferred: the vCPUs that a guest keeps off
 //! attribution    track: where the time of a latency sample went; probe: samples into histograms
+//! observe        spans: who watches a run, and when
+//! xen            only for the Xen study. storm: VMs that come while the run goes on; fairness: of shares
+//!                intervals: who ran when on one pCPU; ratelimit_driver: on credit1
+//! ```
+//!
+//! The state of a run is made of them:
+//!
+//! ```text
+//! machine        what a machine is made of, and what its parts can be doing
+//! world          the state of a run
+//! ```
+//!
+//! What happens goes from part to part. These are methods of `World`, by subject:
+//!
+//! ```text
+//! host           what a pCPU does next. wake: sleeping and waking; idle: pCPUs at rest; nohz: CPUs without ticks
+//!                speed: siblings slow each other down
+//! guest          what a vCPU does next. vmx: VM entries and exits; idle: idle vCPUs that do not sleep
+//!                spin: spinning for a lock, and what the host does about that
+//! interrupts     inject: on their way into a guest; ipi: from vCPU to vCPU; guest_timer: a guest's tick and sleeps
+//!                lapic: the timer behind a guest's deadline; hv_timer: the VMX preemption timer
+//! messages       delivery: on their way
+//! policy_driver  drives vcoop-policy on simulated threads and a simulated page; govern: drives governors
+//! xen            toolstack: storms, views of intervals, ratelimits
 //! observe        tells an observer what happens
 //! result         counters into a recording
-//! xen            what only the Xen study needs
-//!   storm          VMs that come while the run goes on; toolstack: what a storm does to the world
-//!   intervals      who ran when on one pCPU; fairness: of shares; ratelimit_driver: on credit1
+//! run            the loop from event to event
+//! setup          from a plan to a world at time zero; host/noise: what takes pCPUs though no plan asks for it
 //! ```
 
 mod attribution;
@@ -82,6 +94,7 @@ mod price;
 pub mod program;
 pub mod queue;
 mod result;
+mod run;
 mod setup;
 #[cfg(test)]
 mod testing;
@@ -108,7 +121,7 @@ pub fn run(run: Run<'_>) -> Result<Recording, ConfigError> {
     let mut world = setup::build(&noisy, run.seed, run.plan.housekeeping())?;
     world.start()?;
     if let Some(observer) = run.observer {
-        world.spans = observe::Spans::new(observer);
+        world.spans = observe::spans::Spans::new(observer);
         world.span_cast();
     }
     let (start, end) = world.run(run.stop);

@@ -13,13 +13,15 @@ use vcoop_policy::driver::VcpuDriver;
 use vcoop_policy::{GuestHalf, VmShared};
 use vcoop_sched::{CpuId, Level};
 
+use crate::guest::exit::Exit;
 use crate::guest::halt_times::HaltTimes;
-use crate::guest::spin::{Shared, Spin, SpinVcpu};
+use crate::guest::spin_vcpu::{Spin, SpinVcpu};
 use crate::guest::vcpu_virt::{VcpuVirt, VmVirt};
-use crate::host::idle::IdleTimes;
+use crate::guest::vm_sync::VmSync;
+use crate::host::idle_times::IdleTimes;
 use crate::inline_queue::InlineQueue;
-use crate::interrupts::guest_timer::GuestTimers;
-use crate::interrupts::ipi::IpiVcpu;
+use crate::interrupts::guest_timers::GuestTimers;
+use crate::interrupts::ipi_vcpu::IpiVcpu;
 use crate::messages::call::Message;
 use crate::policy_driver::page::Page;
 use crate::program::Runner;
@@ -50,95 +52,6 @@ pub(crate) enum Segment {
     /// Polling for a halted vCPU, with interrupts on.
     Poll,
 }
-
-/// Why a vCPU left guest mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exit {
-    /// A host interrupt.
-    Interrupt,
-    /// HLT.
-    Halt,
-    /// A write of the TSC-deadline MSR.
-    Timer,
-    /// An ICR write to another vCPU of the VM (global index).
-    Ipi(u32),
-    /// The synchronous end of a boost.
-    Notify,
-    /// A write of the registration MSR: the guest area, none, or (`None`) refused.
-    Register(Option<bool>),
-    /// A doorbell or hypercall: a message to somebody outside of the VM.
-    Send(Message),
-    /// A hypercall of the toolstack: a VM of a storm may run.
-    Start(u32),
-    /// The VMX preemption timer.
-    HvTimer,
-    /// The end of an interrupt, where that is not virtualised.
-    Eoi,
-    /// The guest has become able to take an interrupt.
-    Window,
-    /// A PAUSE loop.
-    Pause,
-    /// One ICR write or hypercall for several vCPUs: the next so many of the sender's multicast.
-    Multicast {
-        /// How many.
-        targets: u32,
-        /// A hypercall.
-        hypercall: bool,
-    },
-    /// A hypercall: a halted vCPU (global index) is next at a lock.
-    Kick(u32),
-    /// A hypercall: yield to a vCPU (global index).
-    Yield(u32),
-    /// A message to another machine, for this client.
-    Remote(u32),
-    /// A hypercall: an IPI to a preempted vCPU (global index), which is to be boosted for it.
-    Ask(u32),
-    /// A read of a counter of C-state residency.
-    CstateRead,
-}
-
-impl Exit {
-    /// Index into the counters, in the order of [`EXIT_NAMES`].
-    pub(crate) fn index(self) -> usize {
-        match self {
-            Self::Interrupt => 0,
-            Self::Halt => 1,
-            Self::Timer => 2,
-            Self::Ipi(_) | Self::Multicast { hypercall: false, .. } => 3,
-            Self::Notify => 4,
-            Self::Register(Some(_)) => 5,
-            Self::Register(None) => 6,
-            Self::Send(_) | Self::Start(_) | Self::Remote(_) => 7,
-            Self::HvTimer => 8,
-            Self::Eoi => 9,
-            Self::Window => 10,
-            Self::Pause => 11,
-            Self::Multicast { hypercall: true, .. }
-            | Self::Kick(_)
-            | Self::Yield(_)
-            | Self::Ask(_) => 12,
-            Self::CstateRead => 13,
-        }
-    }
-}
-
-/// Exit reasons as reported.
-pub(crate) const EXIT_NAMES: [&str; 14] = [
-    "interrupt",
-    "hlt",
-    "msr_timer",
-    "msr_icr",
-    "notify",
-    "register",
-    "refused",
-    "send",
-    "preemption_timer",
-    "eoi",
-    "interrupt_window",
-    "pause",
-    "hypercall",
-    "msr_cstate",
-];
 
 /// An interrupt at a pCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -402,7 +315,7 @@ pub(crate) struct Vcpu {
     pub(crate) has_guest_half: bool,
     /// The interrupt that waits came while the guest could not take it: there will be an exit.
     pub(crate) window: bool,
-    /// Why it left guest mode: an index into [`EXIT_NAMES`].
+    /// Why it left guest mode: an index into [`EXIT_NAMES`](crate::guest::exit::EXIT_NAMES).
     pub(crate) exit_why: u8,
 
     /// When it left guest mode; `Ns::MAX`: it has entered it again.
@@ -444,7 +357,7 @@ pub(crate) struct Vm {
     pub(crate) nohz: bool,
     pub(crate) level: Level,
     /// Locks, IPIs, and how its vCPUs spin.
-    pub(crate) sync: Shared,
+    pub(crate) sync: VmSync,
     pub(crate) shared: VmShared,
     /// Its halts, if the host polls for it.
     pub(crate) halts: Option<HaltTimes>,

@@ -1,106 +1,18 @@
 //! Tells an observer what the engine does. A run that nobody watches pays a test of one flag where
 //! something changes, and nothing else.
 
-use vcoop_model::trace_event::{Event, GuestWork, Left, Observer, SampleEvent, ThreadNames, Work};
+pub(crate) mod spans;
+
+use vcoop_model::trace_event::{Event, GuestWork, Left, ThreadNames, Work};
 use vcoop_policy::Action;
 use vcoop_sched::{CpuId, EntId, Leave, Note};
 
-use crate::attribution::probe::Probe;
-use crate::attribution::track::{NONE, Sample};
-use crate::machine::{EXIT_NAMES, GuestSegment, Irq, Segment, vector};
+use crate::attribution::track::NONE;
+use crate::guest::exit::EXIT_NAMES;
+use crate::machine::{GuestSegment, Irq, Segment, vector};
+use crate::observe::spans::Turn;
 use crate::queue::Ns;
 use crate::world::World;
-
-/// Who watches, and when.
-#[derive(Debug)]
-pub(crate) struct Spans<'p> {
-    observer: Option<&'p mut dyn Observer>,
-    /// Windows that are not over, last one first.
-    windows: Vec<(Ns, Ns)>,
-    /// A window is open.
-    on: bool,
-    /// When the next window opens, or the open one ends.
-    turns: Ns,
-    ends: bool,
-}
-
-impl<'p> Spans<'p> {
-    /// Nobody watches.
-    pub(crate) fn off() -> Self {
-        Self { observer: None, windows: Vec::new(), on: false, turns: Ns::MAX, ends: false }
-    }
-
-    /// This one watches.
-    pub(crate) fn new(observer: &'p mut dyn Observer) -> Self {
-        let mut windows = observer.windows();
-        windows.reverse();
-        let turns = windows.last().map_or(Ns::MAX, |w| w.0);
-        let ends = observer.ends_with_windows();
-        Self { observer: Some(observer), windows, on: false, turns, ends }
-    }
-
-    /// Whether a window is open: what happens is to be told.
-    #[inline]
-    pub(crate) fn is_on(&self) -> bool {
-        self.on
-    }
-
-    /// Whether a window opens or ends by this time.
-    #[inline]
-    pub(crate) fn is_due(&self, at: Ns) -> bool {
-        at >= self.turns
-    }
-
-    /// The next window opens, or the open one ends.
-    fn turn(&mut self) -> (Ns, Turn) {
-        let at = self.turns;
-        let turn = if self.on {
-            self.close(at);
-            self.windows.pop();
-            self.turns = self.windows.last().map_or(Ns::MAX, |w| w.0);
-            if self.windows.is_empty() && self.ends { Turn::Over } else { Turn::Closed }
-        } else {
-            self.on = true;
-            self.turns = self.windows.last().map_or(Ns::MAX, |w| w.1);
-            if let Some(observer) = &mut self.observer {
-                observer.opens(at);
-            }
-            Turn::Opened
-        };
-        (at, turn)
-    }
-
-    fn close(&mut self, at: Ns) {
-        self.on = false;
-        if let Some(observer) = &mut self.observer {
-            observer.closes(at);
-        }
-    }
-
-    /// The run is over.
-    pub(crate) fn end(&mut self, at: Ns) {
-        if self.on {
-            self.close(at);
-        }
-        self.turns = Ns::MAX;
-    }
-
-    #[inline]
-    fn tell(&mut self, at: Ns, event: Event) {
-        if let Some(observer) = &mut self.observer {
-            observer.event(at, &event);
-        }
-    }
-}
-
-/// What has become of a window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    Opened,
-    Closed,
-    /// It was the last one, and the run ends with it.
-    Over,
-}
 
 fn who(number: u32) -> Option<u32> {
     (number != NONE).then_some(number)
@@ -109,11 +21,11 @@ fn who(number: u32) -> Option<u32> {
 impl World<'_> {
     /// Names everybody, if anybody asks.
     pub(crate) fn span_cast(&mut self) {
-        if let (Some(observer), false) = (&mut self.spans.observer, self.spans.windows.is_empty()) {
-            observer.thread_names(&ThreadNames::new(self.plan, self.probes.labels()));
-            if let Some(credit1) = self.host.credit1_mut() {
-                credit1.set_trace(true);
-            }
+        let names = || ThreadNames::new(self.plan, self.probes.labels());
+        if self.spans.thread_names(names)
+            && let Some(credit1) = self.host.credit1_mut()
+        {
+            credit1.set_trace(true);
         }
     }
 
@@ -287,39 +199,6 @@ impl World<'_> {
     }
 }
 
-impl Spans<'_> {
-    /// A sample is complete.
-    #[inline]
-    pub(crate) fn sample(
-        &mut self,
-        now: Ns,
-        probe: &Probe,
-        labels: &[String],
-        sample: &Sample<'_>,
-        open: bool,
-    ) {
-        let Some(observer) = &mut self.observer else { return };
-        // Of two that ran as long the first: labels are in the order of the plan.
-        let mut most = (0, 0);
-        for (i, &ns) in sample.ran_instead.iter().enumerate() {
-            if ns > most.1 {
-                most = (i, ns);
-            }
-        }
-        let label = labels.get(most.0).map_or("(idle)", String::as_str);
-        let told = SampleEvent {
-            probe: probe.name(),
-            due_ns: sample.due,
-            latency_ns: sample.latency,
-            parts: sample.parts,
-            behind: (most.1 > 0).then_some((label, most.1)),
-            counts: open || probe.counts(sample.due),
-            open,
-        };
-        observer.sample(now, &told);
-    }
-}
-
 fn left(leave: Leave) -> Left {
     match leave {
         Leave::Preempted | Leave::Yield => Left::Preempted,
@@ -355,59 +234,5 @@ fn vector_name(which: u8) -> &'static str {
         vector::DEVICE => "device",
         vector::MESSAGE => "message",
         _ => "interrupt",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Two windows, and what it was told: openings, ends and the times of events.
-    #[derive(Debug, Default)]
-    struct Windows(Vec<(char, Ns)>, bool);
-
-    impl Observer for Windows {
-        fn windows(&self) -> Vec<(Ns, Ns)> {
-            vec![(10, 20), (40, 50)]
-        }
-        fn ends_with_windows(&self) -> bool {
-            self.1
-        }
-        fn opens(&mut self, at: Ns) {
-            self.0.push(('(', at));
-        }
-        fn event(&mut self, at: Ns, _: &Event) {
-            self.0.push(('.', at));
-        }
-        fn closes(&mut self, at: Ns) {
-            self.0.push((')', at));
-        }
-    }
-
-    #[test]
-    fn events_are_told_while_a_window_is_open() {
-        let mut seen = Windows::default();
-        let mut spans = Spans::new(&mut seen);
-        for at in [5, 12, 25, 44] {
-            while spans.is_due(at) {
-                spans.turn();
-            }
-            if spans.is_on() {
-                spans.tell(at, Event::Mask { vm: 0, vcpus: 1 });
-            }
-        }
-        spans.end(45);
-        assert!(!spans.is_due(Ns::MAX - 1));
-        let all = [('(', 10), ('.', 12), (')', 20), ('(', 40), ('.', 44), (')', 45)];
-        assert_eq!(seen.0, all);
-    }
-
-    #[test]
-    fn a_run_can_end_with_the_last_window() {
-        let mut seen = Windows(Vec::new(), true);
-        let mut spans = Spans::new(&mut seen);
-        let turns: Vec<(Ns, Turn)> = (0..4).map(|_| spans.turn()).collect();
-        let [first, second] = [(20, Turn::Closed), (50, Turn::Over)];
-        assert_eq!(turns, [(10, Turn::Opened), first, (40, Turn::Opened), second]);
     }
 }

@@ -21,8 +21,9 @@ use vcoop_sched::config::Policy;
 
 use crate::attribution::track::NONE;
 use crate::clock::Event;
-use crate::interrupts::guest_timer::TimerFor;
-use crate::machine::{Exit, Irq, Vcpu};
+use crate::guest::exit::Exit;
+use crate::interrupts::guest_timers::TimerFor;
+use crate::machine::{Irq, Vcpu};
 use crate::policy_driver::page_checks::{PageChecks, PageReport};
 use crate::queue::Ns;
 use crate::world::World;

@@ -11,7 +11,7 @@ use vcoop_sched::EntId;
 use crate::attribution::track::{NONE, Sample};
 use crate::guest::counters::Counters;
 use crate::guest::halt_times::HaltTimes;
-use crate::guest::spin::{COUNT_NAMES, Counts};
+use crate::guest::vm_sync::{COUNT_NAMES, Counts};
 use crate::host::noise::is_noise;
 use crate::machine::Segment;
 use crate::queue::Ns;

@@ -10,22 +10,23 @@ use crate::attribution::probe::Probes;
 use crate::attribution::track::{NONE, Tracks};
 use crate::clock::{Clock, Entities, Event};
 use crate::guest::halt_times::HaltTimes;
-use crate::guest::spin::{Shared, Spin, SpinVcpu};
+use crate::guest::spin_vcpu::{Spin, SpinVcpu};
 use crate::guest::vcpu_virt::{VcpuVirt, VmVirt};
+use crate::guest::vm_sync::VmSync;
 use crate::host::devices::DeviceLines;
-use crate::host::idle::IdleTimes;
-use crate::host::nohz::{self, HostTicks};
+use crate::host::host_ticks::{HostTicks, cpu_set};
+use crate::host::idle_times::IdleTimes;
 use crate::host::scheduler::Scheduler;
 use crate::host::smt::Smt;
 use crate::inline_queue::InlineQueue;
 use crate::interrupts::devices::Devices;
-use crate::interrupts::guest_timer::{GuestTimers, TimerFor};
-use crate::interrupts::ipi::IpiVcpu;
+use crate::interrupts::guest_timers::{GuestTimers, TimerFor};
+use crate::interrupts::ipi_vcpu::IpiVcpu;
 use crate::interrupts::lapic;
 use crate::machine::{GuestSegment, Pcpu, Segment, Thread, Vcpu, Vm, Wait, Work};
 use crate::messages::call::{Calls, probed_servers};
 use crate::messages::mailbox::Mailboxes;
-use crate::observe::Spans;
+use crate::observe::spans::Spans;
 use crate::policy_driver::event_counts::EventCounts;
 use crate::policy_driver::page::Page;
 use crate::policy_driver::page_checks::PageChecks;
@@ -136,7 +137,7 @@ pub(crate) fn build(
         }
         let own_clock = SkewedClock::of_vm(vm.virt.timer.skew_ppm, seed, m);
         let mut level = Level::new(&vm.level)?;
-        level.set_nohz_full(&nohz::set(&vm.virt.nohz_full));
+        level.set_nohz_full(&cpu_set(&vm.virt.nohz_full));
         let mut tasks = Vec::new();
         for (i, task) in vm.tasks.iter().enumerate() {
             let home = home(&task.cpus, i as u32, n);
@@ -182,7 +183,7 @@ pub(crate) fn build(
             first,
             preemption: vm.preemption,
             ticks,
-            sync: Shared::new(vm),
+            sync: VmSync::new(vm),
             virt,
             shared: plan.policy.shared(0),
             started,
@@ -201,7 +202,7 @@ pub(crate) fn build(
     views.start(&mut clock);
     lines.start(&mut clock);
 
-    host.set_nohz_full(&nohz::set(&plan.host.nohz_full));
+    host.set_nohz_full(&cpu_set(&plan.host.nohz_full));
 
     calls.reserve();
     for vcpu in &mut vcpus {
@@ -226,7 +227,7 @@ pub(crate) fn build(
         probes,
         ticks: HostTicks::new(
             Ticks::new(plan.host.sched.tick_ns(), seed, 0),
-            nohz::set(&plan.host.nohz_full),
+            cpu_set(&plan.host.nohz_full),
             housekeeping,
         ),
         smt: Smt::new(&plan.host),
@@ -247,7 +248,7 @@ pub(crate) fn build(
         }
     }
     if let Some(driver) = &world.ratelimits {
-        world.clock.set(Event::Ratelimit, driver.first());
+        world.clock.set(Event::Ratelimit, driver.interval());
     }
     Ok(world)
 }

@@ -2,16 +2,17 @@
 
 use vcoop_model::plan::{Plan, ViewPlan};
 use vcoop_model::recording::{LatencyRecord, Parts, Scatter, WorstSample};
+use vcoop_model::trace_event::SampleEvent;
 
 use crate::attribution::track::{NONE, Sample};
-use crate::observe::Spans;
+use crate::observe::spans::Spans;
 use crate::queue::Ns;
 
 const WORST: usize = LatencyRecord::WORST;
 
 /// Collects the samples of one probe.
 #[derive(Debug)]
-pub(crate) struct Probe {
+struct Probe {
     /// Index into the plan's probes.
     index: usize,
     /// When the measurement starts; samples due earlier are warm-up.
@@ -66,18 +67,49 @@ impl Probe {
     }
 
     /// Its name in the plan.
-    pub(crate) fn name(&self) -> &str {
+    fn name(&self) -> &str {
         &self.record.probe
     }
 
     /// Whether a sample that was due then belongs to the measurement.
-    pub(crate) fn counts(&self, due: Ns) -> bool {
+    fn counts(&self, due: Ns) -> bool {
         due >= self.start
+    }
+
+    /// Tells a sample to who observes the run.
+    #[inline]
+    fn tell(
+        &self,
+        labels: &[String],
+        sample: &Sample<'_>,
+        open: bool,
+        now: Ns,
+        to: &mut Spans<'_>,
+    ) {
+        let Some(observer) = to.observer() else { return };
+        // Of two that ran as long the first: labels are in the order of the plan.
+        let mut most = (0, 0);
+        for (i, &ns) in sample.ran_instead.iter().enumerate() {
+            if ns > most.1 {
+                most = (i, ns);
+            }
+        }
+        let label = labels.get(most.0).map_or("(idle)", String::as_str);
+        let told = SampleEvent {
+            probe: self.name(),
+            due_ns: sample.due,
+            latency_ns: sample.latency,
+            parts: sample.parts,
+            behind: (most.1 > 0).then_some((label, most.1)),
+            counts: open || self.counts(sample.due),
+            open,
+        };
+        observer.sample(now, &told);
     }
 
     /// Takes a sample in, unless it belongs to the warm-up.
     fn record(&mut self, sample: &Sample<'_>) {
-        if sample.due >= self.start {
+        if self.counts(sample.due) {
             self.record_open(sample);
         }
     }
@@ -208,7 +240,7 @@ impl Probes {
     pub(crate) fn record(&mut self, probe: u32, sample: &Sample<'_>, now: Ns, to: &mut Spans<'_>) {
         if probe != NONE {
             let probe = &mut self.probes[probe as usize];
-            to.sample(now, probe, &self.labels, sample, false);
+            probe.tell(&self.labels, sample, false, now, to);
             probe.record(sample);
         }
     }
@@ -222,7 +254,7 @@ impl Probes {
         to: &mut Spans<'_>,
     ) {
         let probe = &mut self.probes[probe as usize];
-        to.sample(now, probe, &self.labels, sample, true);
+        probe.tell(&self.labels, sample, true, now, to);
         probe.record_open(sample);
     }
 

@@ -3,7 +3,7 @@
 use vcoop_model::plan::virt::{GuestIdle, GuestTimer, Virt};
 use vcoop_policy::config::AdvanceConfig;
 
-use crate::machine::EXIT_NAMES;
+use crate::guest::exit::EXIT_NAMES;
 use crate::queue::Ns;
 
 /// Exits for one reason.

@@ -16,9 +16,10 @@ use vcoop_sched::{CpuId, Leave};
 
 use crate::attribution::track::{NONE, State};
 use crate::clock::Event;
+use crate::guest::exit::Exit;
 use crate::guest::vcpu_virt::{IdleWay, wants};
-use crate::interrupts::guest_timer::TimerFor;
-use crate::machine::{Exit, GuestSegment, Segment};
+use crate::interrupts::guest_timers::TimerFor;
+use crate::machine::{GuestSegment, Segment};
 use crate::queue::Ns;
 use crate::world::World;
 

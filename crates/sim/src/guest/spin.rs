@@ -10,225 +10,20 @@
 //!   +--- pv: threshold used up: Halted --kicked, at the head of the queue, lock free--+
 //! ```
 
-use vcoop_model::plan::virt::{Candidates, IpiVirt, SpinVirt};
-use vcoop_model::plan::{Mode, VmPlan};
+use vcoop_model::plan::Mode;
 use vcoop_policy::GuestEvent;
 use vcoop_sched::{CpuId, DirectedYield, EntId, Leave};
 
 use crate::attribution::track::{NONE, State};
-use crate::guest::lock::Locks;
-use crate::machine::{Exit, GuestSegment, Segment, Vm, Wait};
+use crate::guest::exit::Exit;
+use crate::guest::spin_vcpu::{Spell, Spin, UNBOUNDED};
+use crate::guest::vm_sync::Count;
+use crate::machine::{GuestSegment, Segment, Vm, Wait};
 use crate::queue::Ns;
 use crate::world::World;
 
-/// What is left of a wait that somebody else ends.
-const UNBOUNDED: Ns = 1 << 50;
 /// `kvm_vcpu_on_spin` gives up after so many candidates that have nothing to gain.
 const TRIES: u32 = 3;
-
-/// What a task keeps its vCPU busy for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Spin {
-    /// Nothing: its own work.
-    #[default]
-    No,
-    /// A spinlock.
-    Lock(u32),
-    /// Other vCPUs that are to call a function.
-    Calls,
-    /// A timer's interrupt.
-    Timer,
-}
-
-/// What ends a spell of spinning that nobody else ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Spell {
-    #[default]
-    Open,
-    /// The hardware.
-    Window,
-    /// The threshold of a pv lock.
-    Threshold,
-}
-
-/// How a vCPU spins, and what the host knows of that.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SpinVcpu {
-    /// It halts, or will, at a pv lock.
-    parks: bool,
-    /// Kicked: it need not halt.
-    kicked: bool,
-    /// Who let its lock go has seen that it halts, and kicks it.
-    kick_sent: bool,
-    /// It was preempted, not woken.
-    preempted: bool,
-    /// It yielded when it spun, and has not run since.
-    in_loop: bool,
-    /// Such a one is yielded to every other time.
-    eligible: bool,
-    spell: Spell,
-    /// Time until the next PLE exit.
-    window: Ns,
-}
-
-impl SpinVcpu {
-    /// Whether it halts, or will, at a pv lock.
-    pub(crate) fn parks(&self) -> bool {
-        self.parks
-    }
-
-    /// Whether it has been kicked meanwhile: it need not halt.
-    pub(crate) fn take_kick(&mut self) -> bool {
-        std::mem::take(&mut self.kicked)
-    }
-
-    /// A halt at a pv lock is over, whatever ended it. True if there was one.
-    fn unparks(&mut self) -> bool {
-        let parks = std::mem::take(&mut self.parks);
-        if parks {
-            (self.kicked, self.kick_sent) = (false, false);
-        }
-        parks
-    }
-
-    /// Whether who lets its lock go has to kick it. One kick is enough for a halt: the word of the lock says that its
-    /// head halts, and who releases the lock clears it.
-    fn needs_kick(&mut self) -> bool {
-        !std::mem::replace(&mut self.kick_sent, true)
-    }
-
-    /// It has a pCPU: what its being away meant is over.
-    fn loaded(&mut self, window: Ns) {
-        self.window = window;
-        (self.preempted, self.in_loop, self.eligible) = (false, false, false);
-    }
-
-    /// A PAUSE loop has used up its window: the next one is longer.
-    fn widen(&mut self, by: Ns) {
-        self.window = (self.window * by).min(SpinVirt::PLE_MAX_NS);
-    }
-
-    /// Whether one who spins may yield to it by these rules, if it could run: `in_kernel` as KVM saw it last,
-    /// `interrupted` if an interrupt waits for it.
-    fn may_be_yielded_to(&self, rules: Candidates, in_kernel: bool, interrupted: bool) -> bool {
-        match self.preempted {
-            true => !rules.in_kernel || rules.interrupted && interrupted || in_kernel,
-            false => rules.interrupted,
-        }
-    }
-
-    /// Whether it is its turn, if it could be yielded to: one that spun itself is every other time.
-    fn takes_turn(&mut self) -> bool {
-        let eligible = !self.in_loop || self.eligible;
-        self.eligible ^= self.in_loop;
-        eligible
-    }
-
-    /// Spins for what ends first: the hardware's window, or the threshold of a pv lock, if that is what it
-    /// spins for; for how long.
-    fn spell(&mut self, threshold: Option<Ns>, exits: bool) -> Ns {
-        let mut ends = (UNBOUNDED, Spell::Open);
-        if let Some(left) = threshold {
-            ends = (left.max(1), Spell::Threshold);
-        }
-        if exits && self.window < ends.0 {
-            ends = (self.window, Spell::Window);
-        }
-        self.spell = ends.1;
-        ends.0
-    }
-}
-
-/// Counters of a VM, in the order of [`COUNT_NAMES`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub(crate) enum Count {
-    IpisIcr,
-    IpisCluster,
-    IpisPv,
-    IpisPosted,
-    IpisAsked,
-    Multicasts,
-    YieldsTried,
-    YieldsWon,
-    HolderPreempted,
-    WaiterPreempted,
-    PvHalts,
-    PvKicks,
-    Shootdowns,
-    ShootdownsDeferred,
-    LockSleeps,
-}
-
-/// As reported: events a second.
-pub(crate) const COUNT_NAMES: [&str; 15] = [
-    "ipis.icr",
-    "ipis.cluster",
-    "ipis.pv",
-    "ipis.posted",
-    "ipis.asked",
-    "multicasts",
-    "yields.tried",
-    "yields.won",
-    "lock_holder_preemptions",
-    "lock_waiter_preemptions",
-    "pv_halts",
-    "pv_kicks",
-    "shootdowns",
-    "shootdowns.deferred",
-    "lock_sleeps",
-];
-
-/// Counters of a VM.
-pub(crate) type Counts = [u64; COUNT_NAMES.len()];
-
-/// What a VM's vCPUs share.
-#[derive(Clone, Debug)]
-pub(crate) struct Shared {
-    locks: Locks,
-    pub(crate) ipi: IpiVirt,
-    spin: SpinVirt,
-    /// PAUSE loops exit.
-    ple: bool,
-    /// vCPU (of the VM) that was last yielded to.
-    last_boosted: u32,
-    counts: Counts,
-}
-
-impl Shared {
-    pub(crate) fn new(vm: &VmPlan) -> Self {
-        let locks = vm.tasks.iter().filter_map(|task| task.program.locks()).max().unwrap_or(0);
-        Self {
-            locks: Locks::new(locks),
-            ipi: vm.virt.ipi,
-            // KVM takes PV_UNHALT from a guest whose HLT does not exit.
-            spin: SpinVirt {
-                pv_locks: vm.virt.spin.pv_locks && !vm.virt.exits_off.hlt,
-                ..vm.virt.spin
-            },
-            ple: !vm.virt.exits_off.pause,
-            last_boosted: 0,
-            counts: Counts::default(),
-        }
-    }
-
-    /// What has been counted so far.
-    pub(crate) fn counts(&self) -> Counts {
-        self.counts
-    }
-
-    /// Counts events.
-    pub(crate) fn count(&mut self, what: Count, n: u64) {
-        self.counts[what as usize] += n;
-    }
-
-    /// Those to try as the target of a yield, by number in a VM of `n` vCPUs: the one after the last that was
-    /// yielded to first.
-    fn candidates(&self, n: u32) -> impl Iterator<Item = u32> + use<> {
-        let last = self.last_boosted;
-        (1..=n).map(move |i| (last + i) % n)
-    }
-}
 
 impl World<'_> {
     pub(crate) fn tally(&mut self, vm: usize, what: Count, n: u64) {
@@ -348,11 +143,10 @@ impl World<'_> {
     /// A spell of spinning is over.
     pub(crate) fn spell_ends(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
-        match vcpu.spin.spell {
+        match vcpu.spin.spell_ends() {
             Spell::Open => {}
             Spell::Window => vcpu.exits.push_back(Exit::Pause),
             Spell::Threshold => {
-                vcpu.spin.parks = true;
                 vcpu.exits.push_back(Exit::Halt);
                 let vm = vcpu.vm as usize;
                 self.tally(vm, Count::PvHalts, 1);
@@ -361,7 +155,7 @@ impl World<'_> {
     }
 
     fn kick(&mut self, v: u32) {
-        self.vcpus[v as usize].spin.kicked = true;
+        self.vcpus[v as usize].spin.kick();
         if self.vcpus[v as usize].halted {
             self.unhalt(v, self.waker());
         }
@@ -382,7 +176,7 @@ impl World<'_> {
         if !self.vms[vcpu.vm as usize].spins {
             return;
         }
-        vcpu.spin.preempted = true;
+        vcpu.spin.preempted();
         let (vm, t) = (vcpu.vm as usize, vcpu.current);
         if t == NONE || self.vms[vm].sync.locks.is_empty() {
             return;
@@ -416,8 +210,8 @@ impl World<'_> {
             }
             match self.yield_to(p, vm, c) {
                 DirectedYield::Done => {
-                    self.vms[vm].sync.last_boosted = c - first;
-                    self.vcpus[v as usize].spin.in_loop = true;
+                    self.vms[vm].sync.yielded_to(c - first);
+                    self.vcpus[v as usize].spin.yielded();
                     return true;
                 }
                 DirectedYield::Alone => {
@@ -490,59 +284,5 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         let woken = self.vms[vm].sync.locks.let_go(l, t);
         woken.into_iter().for_each(|t| self.guest_wake(v, t));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_spell_ends_at_what_comes_first() {
-        let mut spin = SpinVcpu::default();
-        spin.loaded(50);
-        assert_eq!((spin.spell(None, false), spin.spell), (UNBOUNDED, Spell::Open));
-        assert_eq!((spin.spell(Some(0), false), spin.spell), (1, Spell::Threshold));
-        assert_eq!((spin.spell(Some(40), true), spin.spell), (40, Spell::Threshold));
-        assert_eq!((spin.spell(Some(60), true), spin.spell), (50, Spell::Window));
-        spin.widen(2);
-        assert_eq!(spin.spell(None, true), 100);
-        spin.widen(Ns::from(u32::MAX));
-        assert_eq!(spin.spell(None, true), SpinVirt::PLE_MAX_NS);
-    }
-
-    #[test]
-    fn one_kick_is_enough_for_a_halt() {
-        let mut spin = SpinVcpu { parks: true, ..SpinVcpu::default() };
-        assert_eq!([spin.needs_kick(), spin.needs_kick()], [true, false]);
-        assert!(spin.unparks());
-        spin.parks = true;
-        assert!(spin.needs_kick(), "it halts again");
-    }
-
-    #[test]
-    fn one_that_spun_itself_is_yielded_to_every_other_time() {
-        let mut spin = SpinVcpu { in_loop: true, ..SpinVcpu::default() };
-        let turns: Vec<bool> = (0..4).map(|_| spin.takes_turn()).collect();
-        assert_eq!(turns, [false, true, false, true]);
-        spin.loaded(1);
-        assert!(spin.takes_turn() && spin.takes_turn());
-    }
-
-    #[test]
-    fn rules_say_to_whom_a_spinner_yields() {
-        let rules =
-            |in_kernel, interrupted| Candidates { in_kernel, interrupted, queue_heads: false };
-        let woken = SpinVcpu::default();
-        let preempted = SpinVcpu { preempted: true, ..woken };
-        let may = |spin: SpinVcpu, rules, state: (bool, bool)| {
-            spin.may_be_yielded_to(rules, state.0, state.1)
-        };
-        assert!(may(preempted, rules(false, false), (false, false)));
-        assert!(!may(preempted, rules(true, false), (false, true)));
-        assert!(may(preempted, rules(true, false), (true, false)));
-        assert!(may(preempted, rules(true, true), (false, true)), "as good as in its kernel");
-        assert!(!may(woken, rules(false, false), (true, true)));
-        assert!(may(woken, rules(false, true), (false, false)));
     }
 }

@@ -6,10 +6,10 @@ use vcoop_model::plan::{HostPlan, Plan, VmPlan};
 use vcoop_policy::config::AdvanceConfig;
 
 use crate::guest::counters::Counters;
+use crate::guest::exit::Exit;
 use crate::guest::halt_poll::{GuestPoll, HostPoll};
-use crate::host::idle::IdleTimes;
-use crate::interrupts::lapic::Deadline;
-use crate::machine::Exit;
+use crate::host::idle_times::IdleTimes;
+use crate::interrupts::deadline::Deadline;
 
 /// Why a vCPU has to be tended when it is switched to; bits of `Vcpu::wants`.
 pub(crate) mod wants {

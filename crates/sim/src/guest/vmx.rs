@@ -6,8 +6,9 @@ use vcoop_policy::Injection;
 
 use crate::attribution::track::State;
 use crate::clock::Event;
+use crate::guest::exit::Exit;
 use crate::guest::vcpu_virt::wants;
-use crate::machine::{Exit, GuestSegment, Segment, vector};
+use crate::machine::{GuestSegment, Segment, vector};
 use crate::queue::Ns;
 use crate::world::World;
 

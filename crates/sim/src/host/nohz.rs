@@ -6,89 +6,10 @@
 //! of them (`sched_tick_remote`) is left out, and so is what context tracking adds to system calls and exits.
 
 use vcoop_policy::Injection;
-use vcoop_sched::{CpuId, CpuSet};
 
-use crate::attribution::track::NONE;
-use crate::clock::{Clock, Event};
-use crate::host::scheduler::Scheduler;
-use crate::interrupts::guest_timer::TimerFor;
+use crate::interrupts::guest_timers::TimerFor;
 use crate::machine::vector;
-use crate::ticks::Ticks;
 use crate::world::World;
-
-/// A list of CPUs as a set.
-pub(crate) fn set(cpus: &[u32]) -> CpuSet {
-    cpus.iter().map(|&cpu| CpuId(cpu)).collect()
-}
-
-/// The ticks of the host's pCPUs, and where timers fire.
-#[derive(Debug)]
-pub(crate) struct HostTicks {
-    ticks: Ticks,
-    /// Full-nohz pCPUs, and whether there are any.
-    full: CpuSet,
-    has_full: bool,
-    /// pCPU that fires exitless and posted timers, and those of full-nohz pCPUs; [`NONE`]: the one where
-    /// they were set.
-    housekeeping: u32,
-}
-
-impl HostTicks {
-    pub(crate) fn new(ticks: Ticks, full: CpuSet, housekeeping: Option<u32>) -> Self {
-        let has_full = !full.is_empty();
-        Self { ticks, full, has_full, housekeeping: housekeeping.unwrap_or(NONE) }
-    }
-
-    /// The pCPU on which a timer fires that is set on `p`.
-    #[inline]
-    pub(crate) fn timer_cpu(&self, p: u32) -> u32 {
-        let full = self.has_full && self.full.contains(CpuId(p));
-        if full { self.away(p) } else { p }
-    }
-
-    /// The pCPU that fires timers for vCPUs on `p` that are not to be disturbed.
-    #[inline]
-    pub(crate) fn away(&self, p: u32) -> u32 {
-        if self.housekeeping == NONE { p } else { self.housekeeping }
-    }
-
-    /// The next tick of a pCPU comes a period after this one.
-    #[inline]
-    pub(crate) fn repeat(&self, p: u32, clock: &mut Clock) {
-        clock.set(Event::Tick(p), clock.now() + self.ticks.period());
-    }
-
-    /// A thread gets a pCPU: it ticks, if it has to. True if it did not tick before.
-    #[inline]
-    pub(crate) fn start(&self, p: u32, host: &Scheduler, clock: &mut Clock) -> bool {
-        let starts = !clock.is_pending(Event::Tick(p)) && host.tick_needed(CpuId(p));
-        if starts {
-            clock.set(Event::Tick(p), self.ticks.after(p, clock.now()));
-        }
-        starts
-    }
-
-    /// A pCPU goes idle.
-    #[inline]
-    pub(crate) fn stop(&self, p: u32, clock: &mut Clock) {
-        clock.cancel(Event::Tick(p));
-    }
-
-    /// The tick of a pCPU has been handled: a full-nohz one stops it that need not tick.
-    #[inline]
-    pub(crate) fn handled(&self, p: u32, host: &Scheduler, clock: &mut Clock) {
-        if self.has_full && !host.tick_needed(CpuId(p)) {
-            self.stop(p, clock);
-        }
-    }
-
-    /// Somebody has joined the queue of a pCPU, or is of another class: true if its tick comes back, which
-    /// an IPI has to tell it.
-    #[inline]
-    pub(crate) fn grew(&self, p: u32, host: &Scheduler, clock: &mut Clock) -> bool {
-        self.has_full && self.start(p, host, clock)
-    }
-}
 
 impl World<'_> {
     /// Somebody has joined the queue of a pCPU, or is of another class.
@@ -133,40 +54,5 @@ impl World<'_> {
         } else {
             self.resched_ipi(v, to);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use vcoop_sched::config::Policy;
-    use vcoop_sched::{Attr, Leave, Waker};
-
-    use super::*;
-    use crate::clock::Entities;
-    use crate::testing::plan;
-
-    #[test]
-    fn a_full_nohz_cpu_ticks_only_while_two_compete() {
-        let mut host = Scheduler::new(&plan("busy-host-1").host.sched).unwrap();
-        let attr =
-            || Attr { policy: Policy::NORMAL, cpus: [CpuId(0)].into_iter().collect(), group: None };
-        let [first, second] = [0, 0].map(|cpu| host.try_add(attr(), CpuId(cpu)).unwrap());
-        let full: CpuSet = set(&[0]);
-        host.set_nohz_full(&full);
-        let ticks = HostTicks::new(Ticks::new(1_000_000, 1, 0), full, Some(1));
-        let mut clock = Clock::new(&Entities { pcpus: 2, ..Entities::default() });
-        assert_eq!((ticks.timer_cpu(0), ticks.timer_cpu(1), ticks.away(1)), (1, 1, 1));
-
-        host.wake(0, first, Waker::default());
-        assert_eq!(host.schedule(0, CpuId(0), Leave::Blocked), Some(first));
-        assert!(!ticks.start(0, &host, &mut clock), "it is alone");
-        host.wake(10, second, Waker::default());
-        assert!(ticks.grew(0, &host, &mut clock) && clock.is_pending(Event::Tick(0)));
-        assert!(!ticks.grew(0, &host, &mut clock), "it ticks already");
-        ticks.handled(0, &host, &mut clock);
-        assert!(clock.is_pending(Event::Tick(0)), "they still compete");
-        assert_eq!(host.schedule(20, CpuId(0), Leave::Blocked), Some(second));
-        ticks.handled(0, &host, &mut clock);
-        assert!(!clock.is_pending(Event::Tick(0)));
     }
 }

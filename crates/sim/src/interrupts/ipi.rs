@@ -12,16 +12,16 @@
 //! A function call is put into the target's queue first. A target whose queue was not empty has an
 //! interrupt on its way already and gets none.
 
-use std::collections::VecDeque;
-
 use vcoop_model::plan::virt::IpiPath;
 use vcoop_model::plan::{IpiTo, Mode};
 use vcoop_model::profile::CostKey;
 use vcoop_policy::{GuestEvent, Injection};
 
 use crate::attribution::track::NONE;
-use crate::guest::spin::{Count, Spin};
-use crate::machine::{Exit, Irq, Segment, vector};
+use crate::guest::exit::Exit;
+use crate::guest::spin_vcpu::Spin;
+use crate::guest::vm_sync::Count;
+use crate::machine::{Irq, Segment, vector};
 use crate::world::World;
 
 /// vCPUs of a cluster in x2APIC's logical mode.
@@ -29,57 +29,13 @@ const CLUSTER: u32 = 16;
 /// vCPUs that one hypercall reaches: a bitmap of two words.
 const HYPERCALL: u32 = 128;
 
-/// IPIs of a vCPU under way.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct IpiVcpu {
-    /// Functions to call, each by the vCPU that waits for it; [`NONE`]: nobody does.
-    calls: VecDeque<u32>,
-    /// Targets of multicasts under way, in the order of its exits.
-    multicast: VecDeque<u32>,
-    /// Whom the last function call interrupted.
-    mask: Vec<u32>,
-    /// Calls that it waits for.
-    acks: u32,
-    /// It is to yield to one of `mask` when these have been sent.
-    yields: bool,
-}
-
-impl IpiVcpu {
-    /// Has it call a function; whether that takes an interrupt, because none is on its way.
-    fn call(&mut self, waiter: u32) -> bool {
-        self.calls.push_back(waiter);
-        self.calls.len() == 1
-    }
-
-    /// It has sent function calls to `mask`, and waits for so many.
-    fn sent(&mut self, mask: Vec<u32>, waits: u32, yields: bool) {
-        self.mask = mask;
-        if waits > 0 {
-            self.acks += waits;
-            self.yields = yields;
-        }
-    }
-
-    /// One of the functions that it waits for has been called; whether that was the last one.
-    fn acked(&mut self) -> bool {
-        self.acks -= 1;
-        self.acks == 0
-    }
-
-    /// Whether it is to yield to one of those that it has interrupted, which it is asked once.
-    pub(crate) fn takes_yield(&mut self) -> bool {
-        std::mem::take(&mut self.yields)
-    }
-}
-
 impl World<'_> {
     /// A task has other vCPUs call a function.
     pub(crate) fn call_function(&mut self, v: u32, t: u32, to: IpiTo, wait: bool) {
         let vm = self.vcpus[v as usize].vm as usize;
         let (first, n) = (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus());
         let next = first + (v - first + 1) % n;
-        let mut mask = std::mem::take(&mut self.vcpus[v as usize].ipis.mask);
-        mask.clear();
+        let mut mask = self.vcpus[v as usize].ipis.take_mask();
         match to {
             IpiTo::Own => mask.push(v),
             IpiTo::Next => mask.extend((next != v).then_some(next)),
@@ -92,8 +48,7 @@ impl World<'_> {
     pub(crate) fn shoot_down(&mut self, v: u32, t: u32) {
         let vm = self.vcpus[v as usize].vm as usize;
         let (first, n) = (self.vms[vm].first, self.plan.vms[vm].level.topology.cpus());
-        let mut mask = std::mem::take(&mut self.vcpus[v as usize].ipis.mask);
-        mask.clear();
+        let mut mask = self.vcpus[v as usize].ipis.take_mask();
         let tasks = &self.vms[vm].tasks;
         let space = tasks[t as usize].space;
         // An idle vCPU has it lazily, and needs no interrupt.
@@ -171,14 +126,14 @@ impl World<'_> {
 
     fn multicast(&mut self, v: u32, group: &[u32], hypercall: bool) {
         let vcpu = &mut self.vcpus[v as usize];
-        vcpu.ipis.multicast.extend(group);
+        vcpu.ipis.multicast(group);
         vcpu.exits.push_back(Exit::Multicast { targets: group.len() as u32, hypercall });
     }
 
     /// The host's work for a multicast.
     pub(crate) fn multicast_sent(&mut self, v: u32, targets: u32) {
         for _ in 0..targets {
-            let Some(to) = self.vcpus[v as usize].ipis.multicast.pop_front() else { return };
+            let Some(to) = self.vcpus[v as usize].ipis.next_target() else { return };
             self.inject(to, vector::IPI, Injection::Ipi);
         }
     }
@@ -238,7 +193,7 @@ impl World<'_> {
 
     /// A vCPU has taken an IPI: it calls the functions in its queue.
     pub(crate) fn calls_done(&mut self, v: u32) {
-        while let Some(waiter) = self.vcpus[v as usize].ipis.calls.pop_front() {
+        while let Some(waiter) = self.vcpus[v as usize].ipis.next_call() {
             if waiter == NONE {
                 continue;
             }
@@ -259,34 +214,10 @@ impl World<'_> {
             let vcpu = &self.vcpus[c as usize];
             vcpu.pcpu == NONE && vcpu.current != NONE
         };
-        let Some(&to) = self.vcpus[v as usize].ipis.mask.iter().find(preempted) else {
+        let Some(&to) = self.vcpus[v as usize].ipis.called().iter().find(preempted) else {
             return false;
         };
         self.vcpus[v as usize].exits.push_back(Exit::Yield(to));
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_vcpu_with_calls_in_its_queue_gets_no_second_interrupt() {
-        let mut target = IpiVcpu::default();
-        assert!(target.call(3) && !target.call(NONE));
-        assert_eq!(target.calls.pop_front(), Some(3));
-        assert_eq!(target.calls.pop_front(), Some(NONE));
-        assert!(target.call(4));
-    }
-
-    #[test]
-    fn a_sender_waits_for_all_that_it_called() {
-        let mut sender = IpiVcpu::default();
-        sender.sent(vec![1, 2], 2, true);
-        assert!(sender.takes_yield() && !sender.takes_yield());
-        assert!(!sender.acked() && sender.acked());
-        sender.sent(vec![1], 0, true);
-        assert!(!sender.takes_yield(), "it does not wait");
     }
 }

@@ -14,7 +14,8 @@ use vcoop_sched::EntId;
 
 use crate::attribution::track::{Leg, NONE};
 use crate::clock::Event;
-use crate::machine::{Exit, Irq, Wait, vector};
+use crate::guest::exit::Exit;
+use crate::machine::{Irq, Wait, vector};
 use crate::messages::call::{Calls, Message, Serving};
 use crate::messages::mailbox::{Found, Posted};
 use crate::program::Op;

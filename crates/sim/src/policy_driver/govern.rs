@@ -5,13 +5,15 @@
 //! One that goes by the host's word costs a pCPU a timer interrupt, and for each mask written what a
 //! change of a thread's policy costs, which is more work.
 
+use vcoop_model::plan::govern::HOTPLUG_STALL_NS;
 use vcoop_model::plan::{HostSched, TimelineAction};
 use vcoop_model::profile::CostKey;
+use vcoop_policy::Injection;
 use vcoop_policy::govern::{CpuTime, Host, Member};
-use vcoop_sched::{CpuId, EntId};
+use vcoop_sched::{CpuId, CpuSet, EntId};
 
 use crate::clock::Event;
-use crate::machine::Irq;
+use crate::machine::{Irq, vector};
 use crate::policy_driver::MASTER;
 use crate::queue::Ns;
 use crate::world::World;
@@ -98,5 +100,76 @@ impl World<'_> {
             let preferred = vcpus.iter().map(|&c| CpuId(c)).collect();
             self.set_mask(*vm, &preferred);
         }
+    }
+
+    /// A guest uses its first `width` vCPUs from now on, by whatever means it has.
+    pub(crate) fn fold(&mut self, vm: u32, width: u32) {
+        let means = &self.plan.vms[vm as usize].virt.govern.means;
+        if !means.hotplug {
+            let mask = CpuSet::first_n(width);
+            return self.set_mask(vm, &mask);
+        }
+        if let Some(ns) = self.preferred.plug(vm, width) {
+            self.clock.set(Event::Hotplug(vm), self.clock.now() + ns);
+        }
+    }
+
+    /// Sets the vCPUs a guest prefers; none of them: all.
+    pub(crate) fn set_mask(&mut self, vm: u32, preferred: &CpuSet) {
+        let m = vm as usize;
+        let vcpus = self.plan.vms[m].level.topology.cpus();
+        let all = CpuSet::first_n(vcpus);
+        let avoided = if preferred.is_empty() { CpuSet::EMPTY } else { all.without(preferred) };
+        if *self.vms[m].level.avoided() == avoided {
+            return;
+        }
+        // A guest that would be left without a CPU keeps what it has.
+        if self.vms[m].level.set_avoided(avoided).is_ok() {
+            self.preferred.set(vm, vcpus - avoided.len(), self.clock.now());
+            if self.vms[m].nohz {
+                self.mask_ticks(vm);
+            }
+            if self.spans.is_on() {
+                self.span_mask(vm);
+            }
+        }
+    }
+
+    /// The next vCPU of a batch goes or comes.
+    pub(crate) fn hotplug_step(&mut self, vm: u32) {
+        let m = vm as usize;
+        let (width, more) = self.preferred.step(vm, self.clock.now());
+        if self.spans.is_on() {
+            self.span_mask(vm);
+        }
+        let vcpus = self.plan.vms[m].level.topology.cpus();
+        // vCPU 0 is never among them.
+        let _ = self.vms[m].level.set_offline(self.clock.now(), CpuSet::range(width, vcpus));
+        let stall = self.plan.vms[m].virt.govern.means.stall_ns.unwrap_or(HOTPLUG_STALL_NS);
+        let first = self.vms[m].first;
+        for v in &mut self.vcpus[first as usize..(first + vcpus) as usize] {
+            if !v.halted {
+                v.extra += stall;
+            }
+        }
+        // vCPU 0 does it, and tells the others.
+        self.guest_notes(first);
+        self.cpu = self.vcpus[first as usize].home;
+        self.inject(first, vector::IPI, Injection::Ipi);
+        if let Some(ns) = more {
+            self.clock.set(Event::Hotplug(vm), self.clock.now() + ns);
+        }
+    }
+
+    /// What it costs to have pushed entities off a vCPU.
+    pub(crate) fn charge_pushes(&mut self, v: u32, before: u64) {
+        let vcpu = &mut self.vcpus[v as usize];
+        let pushed = self.vms[vcpu.vm as usize].level.pushed_off() - before;
+        vcpu.extra += 2 * pushed * self.costs.of(CostKey::GuestSwitch);
+    }
+
+    /// Entities pushed off vCPUs of a VM so far.
+    pub(crate) fn pushed_off(&self, vm: usize) -> u64 {
+        self.vms[vm].level.pushed_off()
     }
 }

@@ -8,17 +8,11 @@
 //! every vCPU of the guest for a while. A batch that has begun is finished before the next begins. (That
 //! `stop_machine` has to wait for vCPUs that are preempted is left out: it makes the real thing worse.)
 
-use vcoop_model::plan::govern::{HOTPLUG_BATCH_NS, HOTPLUG_STALL_NS};
+use vcoop_model::plan::govern::HOTPLUG_BATCH_NS;
 use vcoop_model::plan::{Plan, VmPlan};
-use vcoop_model::profile::CostKey;
 use vcoop_model::recording;
-use vcoop_policy::Injection;
-use vcoop_sched::CpuSet;
 
-use crate::clock::Event;
-use crate::machine::vector;
 use crate::queue::Ns;
-use crate::world::World;
 
 /// How many vCPUs a guest uses, and how that changed.
 #[derive(Clone, Copy, Debug)]
@@ -90,20 +84,20 @@ impl<'p> PreferredVcpus<'p> {
     }
 
     /// A VM has another mask, and uses so many vCPUs.
-    fn set(&mut self, vm: u32, width: u32, now: Ns) {
+    pub(crate) fn set(&mut self, vm: u32, width: u32, now: Ns) {
         self.uses(vm, width, now);
         self.vms[vm as usize].changes += 1;
     }
 
     /// A VM that is plugged is to use so many vCPUs; the time until the first step, if it begins now.
-    fn plug(&mut self, vm: u32, width: u32) -> Option<Ns> {
+    pub(crate) fn plug(&mut self, vm: u32, width: u32) -> Option<Ns> {
         let vm = &mut self.vms[vm as usize];
         vm.next = width;
         if vm.busy { None } else { vm.begin_batch() }
     }
 
     /// The next step of hotplug: how many vCPUs the VM uses now, and the time until the step after it.
-    fn step(&mut self, vm: u32, now: Ns) -> (u32, Option<Ns>) {
+    pub(crate) fn step(&mut self, vm: u32, now: Ns) -> (u32, Option<Ns>) {
         let InUse { width, target, step_ns, .. } = self.vms[vm as usize];
         let width = if target < width { width - 1 } else { width + 1 };
         self.uses(vm, width, now);
@@ -138,79 +132,6 @@ impl<'p> PreferredVcpus<'p> {
     pub(crate) fn finish(mut self, now: Ns) -> Vec<recording::InUse> {
         (0..self.vms.len() as u32).for_each(|vm| self.count(vm, now, false));
         self.by_time
-    }
-}
-
-impl World<'_> {
-    /// A guest uses its first `width` vCPUs from now on, by whatever means it has.
-    pub(crate) fn fold(&mut self, vm: u32, width: u32) {
-        let means = &self.plan.vms[vm as usize].virt.govern.means;
-        if !means.hotplug {
-            let mask = CpuSet::first_n(width);
-            return self.set_mask(vm, &mask);
-        }
-        if let Some(ns) = self.preferred.plug(vm, width) {
-            self.clock.set(Event::Hotplug(vm), self.clock.now() + ns);
-        }
-    }
-
-    /// Sets the vCPUs a guest prefers; none of them: all.
-    pub(crate) fn set_mask(&mut self, vm: u32, preferred: &CpuSet) {
-        let m = vm as usize;
-        let vcpus = self.plan.vms[m].level.topology.cpus();
-        let all = CpuSet::first_n(vcpus);
-        let avoided = if preferred.is_empty() { CpuSet::EMPTY } else { all.without(preferred) };
-        if *self.vms[m].level.avoided() == avoided {
-            return;
-        }
-        // A guest that would be left without a CPU keeps what it has.
-        if self.vms[m].level.set_avoided(avoided).is_ok() {
-            self.preferred.set(vm, vcpus - avoided.len(), self.clock.now());
-            if self.vms[m].nohz {
-                self.mask_ticks(vm);
-            }
-            if self.spans.is_on() {
-                self.span_mask(vm);
-            }
-        }
-    }
-
-    /// The next vCPU of a batch goes or comes.
-    pub(crate) fn hotplug_step(&mut self, vm: u32) {
-        let m = vm as usize;
-        let (width, more) = self.preferred.step(vm, self.clock.now());
-        if self.spans.is_on() {
-            self.span_mask(vm);
-        }
-        let vcpus = self.plan.vms[m].level.topology.cpus();
-        // vCPU 0 is never among them.
-        let _ = self.vms[m].level.set_offline(self.clock.now(), CpuSet::range(width, vcpus));
-        let stall = self.plan.vms[m].virt.govern.means.stall_ns.unwrap_or(HOTPLUG_STALL_NS);
-        let first = self.vms[m].first;
-        for v in &mut self.vcpus[first as usize..(first + vcpus) as usize] {
-            if !v.halted {
-                v.extra += stall;
-            }
-        }
-        // vCPU 0 does it, and tells the others.
-        self.guest_notes(first);
-        self.cpu = self.vcpus[first as usize].home;
-        self.inject(first, vector::IPI, Injection::Ipi);
-        if let Some(ns) = more {
-            self.clock.set(Event::Hotplug(vm), self.clock.now() + ns);
-        }
-    }
-
-    /// What it costs to have pushed entities off a vCPU.
-    pub(crate) fn charge_pushes(&mut self, v: u32, before: u64) {
-        let vcpu = &mut self.vcpus[v as usize];
-        let pushed = self.vms[vcpu.vm as usize].level.pushed_off() - before;
-        vcpu.extra += 2 * pushed * self.costs.of(CostKey::GuestSwitch);
-    }
-
-    /// Entities pushed off vCPUs of a VM so far.
-    pub(crate) fn pushed_off(&self, vm: usize) -> u64 {
-        self.vms[vm].level.pushed_off()
     }
 }
 

@@ -3,16 +3,12 @@
 //! Like the scheduler's own accounting it runs on one pCPU, which pays: a timer interrupt for each
 //! look, and for each ratelimit set what a change of a thread's policy costs, which is more work.
 
+use vcoop_credit1::Credit1;
 use vcoop_model::plan::{HostSched, Plan, PolicyPlan};
-use vcoop_model::profile::CostKey;
 use vcoop_policy::ratelimit::{Ratelimit, Seen};
-use vcoop_sched::{CpuId, EntId};
+use vcoop_sched::EntId;
 
-use crate::clock::Event;
-use crate::machine::Irq;
-use crate::policy_driver::MASTER;
 use crate::queue::Ns;
-use crate::world::World;
 
 /// One machine a VM.
 #[derive(Debug)]
@@ -33,8 +29,8 @@ impl RatelimitDriver {
         Some(Self { interval: config.interval_ns, domains: domains.collect() })
     }
 
-    /// When it looks for the first time.
-    pub(crate) fn first(&self) -> Ns {
+    /// Time between two looks, and before the first.
+    pub(crate) fn interval(&self) -> Ns {
         self.interval
     }
 
@@ -47,41 +43,21 @@ impl RatelimitDriver {
     pub(crate) fn limit(&self, vm: usize) -> Ns {
         self.domains[vm].limit_ns()
     }
-}
 
-impl World<'_> {
-    /// The interval is over.
-    pub(crate) fn ratelimit_due(&mut self) {
-        if let Some(driver) = &self.ratelimits {
-            self.clock.set(Event::Ratelimit, self.clock.now() + driver.interval);
-            self.interrupt(MASTER, Irq::Ratelimit);
+    /// Looks at a VM, which has these threads; the ratelimit to set, if it is to change.
+    pub(crate) fn look(
+        &mut self,
+        vm: usize,
+        now: Ns,
+        credit1: &Credit1,
+        threads: impl Iterator<Item = EntId>,
+    ) -> Option<Ns> {
+        let mut seen = Seen::default();
+        for one in threads.map(|thread| credit1.observed(thread)) {
+            seen.blocks += one.blocks;
+            seen.run_ns += one.run_ns;
+            seen.short_challenges += one.short_challenges;
         }
-    }
-
-    /// Looks at every domain.
-    pub(crate) fn set_ratelimits(&mut self) {
-        let (Some(driver), Some(credit1)) = (&mut self.ratelimits, self.host.credit1_mut()) else {
-            return;
-        };
-        for p in 0..self.pcpus.len() as u32 {
-            // What runs has run until now.
-            credit1.charge(self.clock.now(), CpuId(p));
-        }
-        for (m, (machine, vm)) in driver.domains.iter_mut().zip(&self.vms).enumerate() {
-            let mut seen = Seen::default();
-            let end = self.vms.get(m + 1).map_or(self.vcpus.len(), |next| next.first as usize);
-            for vcpu in &self.vcpus[vm.first as usize..end] {
-                let one = credit1.observed(EntId(vcpu.thread));
-                seen.blocks += one.blocks;
-                seen.run_ns += one.run_ns;
-                seen.short_challenges += one.short_challenges;
-            }
-            if let (Some(limit), Some(domain)) =
-                (machine.on(self.clock.now(), seen), self.plan.vms[m].group)
-            {
-                credit1.set_ratelimit(domain, Some(limit));
-                self.pcpus[MASTER as usize].extra += self.costs.of(CostKey::Setattr);
-            }
-        }
+        self.domains[vm].on(now, seen)
     }
 }

@@ -1,14 +1,18 @@
-//! What a storm does to the world: requests, calls for its VMs, their start and login.
+//! What the Xen study does to the world: requests of storms, calls for their VMs, their start and login; views of
+//! intervals; ratelimits.
 
 use vcoop_model::plan::Target;
+use vcoop_model::profile::CostKey;
 use vcoop_policy::Injection;
-use vcoop_sched::{EntId, Waker};
+use vcoop_sched::{CpuId, EntId, Waker};
 
 use crate::attribution::track::NONE;
 use crate::clock::Event;
-use crate::interrupts::guest_timer::TimerFor;
+use crate::guest::exit::Exit;
+use crate::interrupts::guest_timers::TimerFor;
 use crate::interrupts::lapic;
-use crate::machine::{Exit, Irq, vector};
+use crate::machine::{Irq, vector};
+use crate::policy_driver::MASTER;
 use crate::queue::Ns;
 use crate::world::World;
 use crate::xen::storm::{Reached, irq_vcpu};
@@ -136,6 +140,34 @@ impl World<'_> {
         match self.vcpus.get(vcpu as usize) {
             Some(v) => format!("{}/vcpu{}", self.plan.vms[v.vm as usize].name, v.cpu.0),
             None => format!("host.{}", self.plan.host_tasks[thread as usize].name),
+        }
+    }
+
+    /// `ratelimit-auto` is due.
+    pub(crate) fn ratelimit_due(&mut self) {
+        if let Some(driver) = &self.ratelimits {
+            self.clock.set(Event::Ratelimit, self.clock.now() + driver.interval());
+            self.interrupt(MASTER, Irq::Ratelimit);
+        }
+    }
+
+    /// It looks at every domain, and sets ratelimits.
+    pub(crate) fn set_ratelimits(&mut self) {
+        let (Some(driver), Some(credit1)) = (&mut self.ratelimits, self.host.credit1_mut()) else {
+            return;
+        };
+        let now = self.clock.now();
+        for p in 0..self.pcpus.len() as u32 {
+            // What runs has run until now.
+            credit1.charge(now, CpuId(p));
+        }
+        let mut threads = self.vcpus.iter().map(|vcpu| EntId(vcpu.thread));
+        for (m, vm) in self.plan.vms.iter().enumerate() {
+            let threads = threads.by_ref().take(vm.level.topology.cpus() as usize);
+            if let (Some(limit), Some(domain)) = (driver.look(m, now, credit1, threads), vm.group) {
+                credit1.set_ratelimit(domain, Some(limit));
+                self.pcpus[MASTER as usize].extra += self.costs.of(CostKey::Setattr);
+            }
         }
     }
 

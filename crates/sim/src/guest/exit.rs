@@ -1,0 +1,92 @@
+//! Why vCPUs leave guest mode.
+
+use crate::messages::call::Message;
+
+/// Why a vCPU left guest mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// A host interrupt.
+    Interrupt,
+    /// HLT.
+    Halt,
+    /// A write of the TSC-deadline MSR.
+    Timer,
+    /// An ICR write to another vCPU of the VM (global index).
+    Ipi(u32),
+    /// The synchronous end of a boost.
+    Notify,
+    /// A write of the registration MSR: the guest area, none, or (`None`) refused.
+    Register(Option<bool>),
+    /// A doorbell or hypercall: a message to somebody outside of the VM.
+    Send(Message),
+    /// A hypercall of the toolstack: a VM of a storm may run.
+    Start(u32),
+    /// The VMX preemption timer.
+    HvTimer,
+    /// The end of an interrupt, where that is not virtualised.
+    Eoi,
+    /// The guest has become able to take an interrupt.
+    Window,
+    /// A PAUSE loop.
+    Pause,
+    /// One ICR write or hypercall for several vCPUs: the next so many of the sender's multicast.
+    Multicast {
+        /// How many.
+        targets: u32,
+        /// A hypercall.
+        hypercall: bool,
+    },
+    /// A hypercall: a halted vCPU (global index) is next at a lock.
+    Kick(u32),
+    /// A hypercall: yield to a vCPU (global index).
+    Yield(u32),
+    /// A message to another machine, for this client.
+    Remote(u32),
+    /// A hypercall: an IPI to a preempted vCPU (global index), which is to be boosted for it.
+    Ask(u32),
+    /// A read of a counter of C-state residency.
+    CstateRead,
+}
+
+impl Exit {
+    /// Index into the counters, in the order of [`EXIT_NAMES`].
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Self::Interrupt => 0,
+            Self::Halt => 1,
+            Self::Timer => 2,
+            Self::Ipi(_) | Self::Multicast { hypercall: false, .. } => 3,
+            Self::Notify => 4,
+            Self::Register(Some(_)) => 5,
+            Self::Register(None) => 6,
+            Self::Send(_) | Self::Start(_) | Self::Remote(_) => 7,
+            Self::HvTimer => 8,
+            Self::Eoi => 9,
+            Self::Window => 10,
+            Self::Pause => 11,
+            Self::Multicast { hypercall: true, .. }
+            | Self::Kick(_)
+            | Self::Yield(_)
+            | Self::Ask(_) => 12,
+            Self::CstateRead => 13,
+        }
+    }
+}
+
+/// Exit reasons as reported.
+pub(crate) const EXIT_NAMES: [&str; 14] = [
+    "interrupt",
+    "hlt",
+    "msr_timer",
+    "msr_icr",
+    "notify",
+    "register",
+    "refused",
+    "send",
+    "preemption_timer",
+    "eoi",
+    "interrupt_window",
+    "pause",
+    "hypercall",
+    "msr_cstate",
+];

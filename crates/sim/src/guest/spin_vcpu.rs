@@ -1,0 +1,201 @@
+//! How a vCPU spins, and what the host knows of that.
+
+use vcoop_model::plan::virt::{Candidates, SpinVirt};
+
+use crate::queue::Ns;
+
+/// What is left of a wait that somebody else ends.
+pub(crate) const UNBOUNDED: Ns = 1 << 50;
+
+/// What a task keeps its vCPU busy for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Spin {
+    /// Nothing: its own work.
+    #[default]
+    No,
+    /// A spinlock.
+    Lock(u32),
+    /// Other vCPUs that are to call a function.
+    Calls,
+    /// A timer's interrupt.
+    Timer,
+}
+
+/// What ends a spell of spinning that nobody else ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Spell {
+    #[default]
+    Open,
+    /// The hardware.
+    Window,
+    /// The threshold of a pv lock.
+    Threshold,
+}
+
+/// How a vCPU spins, and what the host knows of that.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SpinVcpu {
+    /// It halts, or will, at a pv lock.
+    parks: bool,
+    /// Kicked: it need not halt.
+    kicked: bool,
+    /// Who let its lock go has seen that it halts, and kicks it.
+    kick_sent: bool,
+    /// It was preempted, not woken.
+    preempted: bool,
+    /// It yielded when it spun, and has not run since.
+    in_loop: bool,
+    /// Such a one is yielded to every other time.
+    eligible: bool,
+    spell: Spell,
+    /// Time until the next PLE exit.
+    window: Ns,
+}
+
+impl SpinVcpu {
+    /// Whether it halts, or will, at a pv lock.
+    pub(crate) fn parks(&self) -> bool {
+        self.parks
+    }
+
+    /// Whether it has been kicked meanwhile: it need not halt.
+    pub(crate) fn take_kick(&mut self) -> bool {
+        std::mem::take(&mut self.kicked)
+    }
+
+    /// A halt at a pv lock is over, whatever ended it. True if there was one.
+    pub(crate) fn unparks(&mut self) -> bool {
+        let parks = std::mem::take(&mut self.parks);
+        if parks {
+            (self.kicked, self.kick_sent) = (false, false);
+        }
+        parks
+    }
+
+    /// Whether who lets its lock go has to kick it. One kick is enough for a halt: the word of the lock says that its
+    /// head halts, and who releases the lock clears it.
+    pub(crate) fn needs_kick(&mut self) -> bool {
+        !std::mem::replace(&mut self.kick_sent, true)
+    }
+
+    /// It is kicked: it need not halt.
+    pub(crate) fn kick(&mut self) {
+        self.kicked = true;
+    }
+
+    /// It has lost its pCPU while it could have gone on.
+    pub(crate) fn preempted(&mut self) {
+        self.preempted = true;
+    }
+
+    /// It yielded its pCPU when it spun.
+    pub(crate) fn yielded(&mut self) {
+        self.in_loop = true;
+    }
+
+    /// It has a pCPU: what its being away meant is over.
+    pub(crate) fn loaded(&mut self, window: Ns) {
+        self.window = window;
+        (self.preempted, self.in_loop, self.eligible) = (false, false, false);
+    }
+
+    /// A PAUSE loop has used up its window: the next one is longer.
+    pub(crate) fn widen(&mut self, by: Ns) {
+        self.window = (self.window * by).min(SpinVirt::PLE_MAX_NS);
+    }
+
+    /// Whether one who spins may yield to it by these rules, if it could run: `in_kernel` as KVM saw it last,
+    /// `interrupted` if an interrupt waits for it.
+    pub(crate) fn may_be_yielded_to(
+        &self,
+        rules: Candidates,
+        in_kernel: bool,
+        interrupted: bool,
+    ) -> bool {
+        match self.preempted {
+            true => !rules.in_kernel || rules.interrupted && interrupted || in_kernel,
+            false => rules.interrupted,
+        }
+    }
+
+    /// Whether it is its turn, if it could be yielded to: one that spun itself is every other time.
+    pub(crate) fn takes_turn(&mut self) -> bool {
+        let eligible = !self.in_loop || self.eligible;
+        self.eligible ^= self.in_loop;
+        eligible
+    }
+
+    /// Spins for what ends first: the hardware's window, or the threshold of a pv lock, if that is what it
+    /// spins for; for how long.
+    pub(crate) fn spell(&mut self, threshold: Option<Ns>, exits: bool) -> Ns {
+        let mut ends = (UNBOUNDED, Spell::Open);
+        if let Some(left) = threshold {
+            ends = (left.max(1), Spell::Threshold);
+        }
+        if exits && self.window < ends.0 {
+            ends = (self.window, Spell::Window);
+        }
+        self.spell = ends.1;
+        ends.0
+    }
+
+    /// A spell is over, by what it was to end with. One that has used up its threshold halts.
+    pub(crate) fn spell_ends(&mut self) -> Spell {
+        self.parks |= self.spell == Spell::Threshold;
+        self.spell
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spell_ends_at_what_comes_first() {
+        let mut spin = SpinVcpu::default();
+        spin.loaded(50);
+        assert_eq!((spin.spell(None, false), spin.spell), (UNBOUNDED, Spell::Open));
+        assert_eq!((spin.spell(Some(0), false), spin.spell), (1, Spell::Threshold));
+        assert_eq!((spin.spell(Some(40), true), spin.spell), (40, Spell::Threshold));
+        assert_eq!((spin.spell(Some(60), true), spin.spell), (50, Spell::Window));
+        spin.widen(2);
+        assert_eq!(spin.spell(None, true), 100);
+        spin.widen(Ns::from(u32::MAX));
+        assert_eq!(spin.spell(None, true), SpinVirt::PLE_MAX_NS);
+    }
+
+    #[test]
+    fn one_kick_is_enough_for_a_halt() {
+        let mut spin = SpinVcpu { parks: true, ..SpinVcpu::default() };
+        assert_eq!([spin.needs_kick(), spin.needs_kick()], [true, false]);
+        assert!(spin.unparks());
+        spin.parks = true;
+        assert!(spin.needs_kick(), "it halts again");
+    }
+
+    #[test]
+    fn one_that_spun_itself_is_yielded_to_every_other_time() {
+        let mut spin = SpinVcpu { in_loop: true, ..SpinVcpu::default() };
+        let turns: Vec<bool> = (0..4).map(|_| spin.takes_turn()).collect();
+        assert_eq!(turns, [false, true, false, true]);
+        spin.loaded(1);
+        assert!(spin.takes_turn() && spin.takes_turn());
+    }
+
+    #[test]
+    fn rules_say_to_whom_a_spinner_yields() {
+        let rules =
+            |in_kernel, interrupted| Candidates { in_kernel, interrupted, queue_heads: false };
+        let woken = SpinVcpu::default();
+        let preempted = SpinVcpu { preempted: true, ..woken };
+        let may = |spin: SpinVcpu, rules, state: (bool, bool)| {
+            spin.may_be_yielded_to(rules, state.0, state.1)
+        };
+        assert!(may(preempted, rules(false, false), (false, false)));
+        assert!(!may(preempted, rules(true, false), (false, true)));
+        assert!(may(preempted, rules(true, false), (true, false)));
+        assert!(may(preempted, rules(true, true), (false, true)), "as good as in its kernel");
+        assert!(!may(woken, rules(false, false), (true, true)));
+        assert!(may(woken, rules(false, true), (false, false)));
+    }
+}

@@ -1,0 +1,102 @@
+//! What the vCPUs of a VM share when they wait for each other: locks, and how they spin and send IPIs.
+
+use vcoop_model::plan::VmPlan;
+use vcoop_model::plan::virt::{IpiVirt, SpinVirt};
+
+use crate::guest::lock::Locks;
+
+/// Counters of a VM, in the order of [`COUNT_NAMES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Count {
+    IpisIcr,
+    IpisCluster,
+    IpisPv,
+    IpisPosted,
+    IpisAsked,
+    Multicasts,
+    YieldsTried,
+    YieldsWon,
+    HolderPreempted,
+    WaiterPreempted,
+    PvHalts,
+    PvKicks,
+    Shootdowns,
+    ShootdownsDeferred,
+    LockSleeps,
+}
+
+/// As reported: events a second.
+pub(crate) const COUNT_NAMES: [&str; 15] = [
+    "ipis.icr",
+    "ipis.cluster",
+    "ipis.pv",
+    "ipis.posted",
+    "ipis.asked",
+    "multicasts",
+    "yields.tried",
+    "yields.won",
+    "lock_holder_preemptions",
+    "lock_waiter_preemptions",
+    "pv_halts",
+    "pv_kicks",
+    "shootdowns",
+    "shootdowns.deferred",
+    "lock_sleeps",
+];
+
+/// Counters of a VM.
+pub(crate) type Counts = [u64; COUNT_NAMES.len()];
+
+/// What the vCPUs of a VM share. See the [module](self).
+#[derive(Clone, Debug)]
+pub(crate) struct VmSync {
+    pub(crate) locks: Locks,
+    pub(crate) ipi: IpiVirt,
+    pub(crate) spin: SpinVirt,
+    /// PAUSE loops exit.
+    pub(crate) ple: bool,
+    /// vCPU (of the VM) that was last yielded to.
+    last_boosted: u32,
+    counts: Counts,
+}
+
+impl VmSync {
+    pub(crate) fn new(vm: &VmPlan) -> Self {
+        let locks = vm.tasks.iter().filter_map(|task| task.program.locks()).max().unwrap_or(0);
+        Self {
+            locks: Locks::new(locks),
+            ipi: vm.virt.ipi,
+            // KVM takes PV_UNHALT from a guest whose HLT does not exit.
+            spin: SpinVirt {
+                pv_locks: vm.virt.spin.pv_locks && !vm.virt.exits_off.hlt,
+                ..vm.virt.spin
+            },
+            ple: !vm.virt.exits_off.pause,
+            last_boosted: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// What has been counted so far.
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Counts events.
+    pub(crate) fn count(&mut self, what: Count, n: u64) {
+        self.counts[what as usize] += n;
+    }
+
+    /// A vCPU (of the VM) was yielded to.
+    pub(crate) fn yielded_to(&mut self, c: u32) {
+        self.last_boosted = c;
+    }
+
+    /// Those to try as the target of a yield, by number in a VM of `n` vCPUs: the one after the last that was
+    /// yielded to first.
+    pub(crate) fn candidates(&self, n: u32) -> impl Iterator<Item = u32> + use<> {
+        let last = self.last_boosted;
+        (1..=n).map(move |i| (last + i) % n)
+    }
+}

@@ -1,0 +1,87 @@
+//! Hardware threads of a core slow each other's work down.
+//!
+//! A pCPU is busy unless it is idle or on its way out of an idle state, or its vCPU rests in guest mode. When one of a core
+//! becomes busy or idle, the work of the others is stopped and goes on at its new speed, so that the speed of a segment of
+//! work is the same from its begin to its end. Only work has a speed: what the kernel and KVM do takes what it costs.
+
+use crate::attribution::track::NONE;
+use crate::guest::spin_vcpu::Spin;
+use crate::machine::{GuestSegment, Segment};
+use crate::queue::Ns;
+use crate::world::World;
+
+impl World<'_> {
+    fn is_busy(&self, p: u32) -> bool {
+        let pc = &self.pcpus[p as usize];
+        match pc.segment {
+            Segment::Idle | Segment::CState => false,
+            Segment::Guest => {
+                pc.vcpu == NONE || self.vcpus[pc.vcpu as usize].segment != GuestSegment::Rest
+            }
+            _ => true,
+        }
+    }
+
+    /// How long so much work takes on a pCPU from now on.
+    #[inline]
+    pub(crate) fn work_takes(&mut self, p: u32, ns: Ns) -> Ns {
+        if self.smt.is_on() { self.slowed_takes(p, ns) } else { ns }
+    }
+
+    #[cold]
+    fn slowed_takes(&mut self, p: u32, ns: Ns) -> Ns {
+        let slowed = self.smt.siblings(p).any(|q| self.is_busy(q));
+        self.pcpus[p as usize].slowed = slowed;
+        if slowed { self.smt.takes(ns) } else { ns }
+    }
+
+    /// How much work was done in a segment of work that ran for so long.
+    #[inline]
+    pub(crate) fn work_done(&mut self, p: u32, ran: Ns) -> Ns {
+        if self.pcpus[p as usize].slowed { self.slowed_done(p, ran) } else { ran }
+    }
+
+    #[cold]
+    fn slowed_done(&mut self, p: u32, ran: Ns) -> Ns {
+        let pc = &mut self.pcpus[p as usize];
+        pc.slowed = false;
+        pc.slowed_ns += ran;
+        self.smt.done(ran)
+    }
+
+    /// A pCPU has become busy or idle: its siblings' work goes on at another speed.
+    #[inline]
+    pub(crate) fn sibling_turns(&mut self, p: u32) {
+        if self.smt.is_on() {
+            self.respeed(p);
+        }
+    }
+
+    #[cold]
+    fn respeed(&mut self, p: u32) {
+        for q in self.smt.siblings(p) {
+            let pc = &self.pcpus[q as usize];
+            match pc.segment {
+                Segment::User => {
+                    let thread = pc.current;
+                    self.stop_user(q);
+                    self.run_user(q, thread);
+                }
+                Segment::Guest => {
+                    let v = pc.vcpu;
+                    let vcpu = &self.vcpus[v as usize];
+                    if vcpu.segment != GuestSegment::User {
+                        continue;
+                    }
+                    let (vm, t) = (vcpu.vm as usize, vcpu.current as usize);
+                    if self.vms[vm].tasks[t].spin == Spin::No {
+                        self.stop_guest(q);
+                        let ns = self.vms[vm].tasks[t].needs();
+                        self.guest_begin(v, GuestSegment::User, ns);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The deadline of a vCPU: in which mode the guest's timer runs, and how early the host's fires for it.
+
+use vcoop_model::plan::virt::{TimerMode, TimerVirt};
+use vcoop_model::profile::Cpu;
+use vcoop_policy::TimerAdvance;
+use vcoop_policy::config::AdvanceConfig;
+
+use crate::interrupts::hv_range::Range;
+use crate::queue::Ns;
+
+/// A count of the APIC timer in one-shot mode: 16 cycles of KVM's bus of 1 GHz, as Linux divides it.
+const COUNT_NS: Ns = 16;
+
+/// The deadline of a vCPU whose timer is not plain: what it stands for, and how early it fires. `Ns::MAX` is
+/// no time.
+#[derive(Debug)]
+pub(crate) struct Deadline {
+    mode: TimerMode,
+    advance: TimerAdvance,
+    /// Whether it fires early.
+    early: bool,
+    /// Of a periodic timer.
+    period: Ns,
+    /// What the preemption timer can hold.
+    range: Range,
+    /// The deadline.
+    due: Ns,
+    /// The deadline of the interrupt that is pending: it is not to come before.
+    expires: Ns,
+    /// The preemption timer's deadline while an hrtimer stands in.
+    parked: Ns,
+}
+
+impl Deadline {
+    pub(crate) fn new(timer: &TimerVirt, tick_ns: Ns, cpu: Option<Cpu>) -> Self {
+        Self {
+            mode: timer.mode,
+            advance: TimerAdvance::new(timer.advance, cpu.map_or(1_000_000, |cpu| cpu.tsc_khz)),
+            early: timer.advance != AdvanceConfig::None,
+            // KVM lets none be shorter (`min_timer_period_us`).
+            period: tick_ns.max(200_000),
+            range: Range::new(cpu, timer.tsc_ratio_ppm),
+            due: Ns::MAX,
+            expires: Ns::MAX,
+            parked: Ns::MAX,
+        }
+    }
+
+    /// How early it fires.
+    pub(crate) fn advance_ns(&self) -> Ns {
+        self.advance.ns()
+    }
+
+    /// When the host's timer is to fire for it.
+    pub(crate) fn fires(&self, now: Ns) -> Ns {
+        self.due.saturating_sub(self.advance.ns()).max(now)
+    }
+
+    /// It stands for this deadline from now on.
+    pub(crate) fn stand_for(&mut self, at: Ns) {
+        self.due = at;
+    }
+
+    /// The host has handled the guest's write of a deadline, which the guest began at `wrote`.
+    pub(crate) fn write(&mut self, at: Ns, wrote: Ns, now: Ns) {
+        self.parked = Ns::MAX;
+        self.due = at;
+        if self.mode == TimerMode::Oneshot && at != Ns::MAX {
+            // The guest wrote how long from then; the host counts from now.
+            let count = at.saturating_sub(wrote.min(now)).next_multiple_of(COUNT_NS);
+            self.due = now + count;
+        }
+    }
+
+    /// It has fired; a periodic one goes on by itself, to the deadline that is given back. Periods that have
+    /// passed are one interrupt.
+    pub(crate) fn fired(&mut self, now: Ns) -> Option<Ns> {
+        if self.early {
+            self.expires = self.due;
+        }
+        (self.mode == TimerMode::Periodic).then(|| {
+            let behind = now.saturating_sub(self.due) / self.period;
+            self.due += (behind + 1) * self.period;
+            self.due
+        })
+    }
+
+    /// How early its interrupt has come, if it has and nobody has waited yet.
+    pub(crate) fn is_early(&self, now: Ns) -> Option<Ns> {
+        let left = self.expires.saturating_sub(now);
+        (left > 0 && self.expires != Ns::MAX).then_some(left)
+    }
+
+    /// Its interrupt would reach the guest at `ready`: whoever brings it spins for this long, so that it does
+    /// not come early.
+    pub(crate) fn spin(&mut self, ready: Ns) -> Ns {
+        let due = std::mem::replace(&mut self.expires, Ns::MAX);
+        if due == Ns::MAX {
+            return 0;
+        }
+        self.advance.delivered(ready as i64 - due as i64);
+        due.saturating_sub(ready)
+    }
+
+    /// How long the preemption timer takes to count down from what is loaded for so long a time; `None`: it
+    /// cannot hold that.
+    pub(crate) fn counts(&self, ns: Ns) -> Option<Ns> {
+        self.range.counts(ns)
+    }
+
+    /// An hrtimer stands in for the preemption timer until this time.
+    pub(crate) fn park(&mut self, at: Ns) {
+        self.parked = at;
+    }
+
+    /// The preemption timer's deadline for which an hrtimer stood in.
+    pub(crate) fn unpark(&mut self) -> Ns {
+        std::mem::replace(&mut self.parked, Ns::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deadline(mode: TimerMode, advance: AdvanceConfig) -> Deadline {
+        let timer = TimerVirt { mode, advance, ..TimerVirt::default() };
+        Deadline::new(&timer, 1_000_000, None)
+    }
+
+    #[test]
+    fn a_oneshot_timer_is_late_by_the_exit() {
+        let mut plain = deadline(TimerMode::TscDeadline, AdvanceConfig::None);
+        plain.write(5_000, 1_000, 1_500);
+        assert_eq!(plain.fires(1_500), 5_000);
+        let mut oneshot = deadline(TimerMode::Oneshot, AdvanceConfig::None);
+        oneshot.write(5_000, 1_000, 1_500);
+        assert_eq!(oneshot.fires(1_500), 1_500 + 4_000);
+        oneshot.write(5_001, 1_000, 1_500);
+        assert_eq!(oneshot.fires(1_500), 1_500 + 4_016, "it counts 16 ns at a time");
+    }
+
+    #[test]
+    fn a_periodic_timer_goes_on_and_makes_one_interrupt_of_what_it_missed() {
+        let mut timer = deadline(TimerMode::Periodic, AdvanceConfig::None);
+        timer.stand_for(1_000_000);
+        assert_eq!(timer.fired(1_000_100), Some(2_000_000));
+        assert_eq!(timer.fired(4_500_000), Some(5_000_000));
+        assert_eq!(timer.is_early(4_500_000), None);
+    }
+
+    #[test]
+    fn who_brings_an_early_interrupt_waits_for_the_deadline_once() {
+        let mut timer = deadline(TimerMode::TscDeadline, AdvanceConfig::Fixed(700));
+        timer.write(10_000, 0, 0);
+        assert_eq!((timer.advance_ns(), timer.fires(0), timer.fires(9_500)), (700, 9_300, 9_500));
+        assert_eq!(timer.is_early(9_300), None, "nothing is pending");
+        assert_eq!(timer.fired(9_300), None);
+        assert_eq!(timer.is_early(9_300), Some(700));
+        assert_eq!(timer.spin(9_600), 400);
+        assert_eq!((timer.is_early(9_300), timer.spin(9_600)), (None, 0));
+    }
+}
