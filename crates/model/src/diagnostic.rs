@@ -191,6 +191,18 @@ impl<'s> Collector<'s> {
         self.found.push(self.sources.diagnose(span, message.into(), Some(help.into())));
     }
 
+    /// Refuses names given twice.
+    pub(crate) fn distinct<'n>(&mut self, names: impl Iterator<Item = (&'n str, Span)>) {
+        let mut seen: Vec<&str> = Vec::new();
+        for (name, span) in names {
+            if seen.contains(&name) {
+                let help = "give each a name of its own";
+                self.error_help(span, format!("the name `{name}` is used twice"), help);
+            }
+            seen.push(name);
+        }
+    }
+
     /// Notes what was found in another file.
     pub(crate) fn foreign(&mut self, diagnostic: Diagnostic) {
         self.found.push(diagnostic);
@@ -215,7 +227,7 @@ impl<'s> Collector<'s> {
 }
 
 /// `did you mean X? ` for the nearest candidate, or nothing; then all of them.
-pub(crate) fn nearest(word: &str, what: &str, candidates: &[&str]) -> String {
+pub fn nearest(word: &str, what: &str, candidates: &[&str]) -> String {
     let mut help = String::new();
     if let Some(best) = closest(word, candidates) {
         let _ = write!(help, "did you mean `{best}`? ");
@@ -229,7 +241,7 @@ pub(crate) fn nearest(word: &str, what: &str, candidates: &[&str]) -> String {
 }
 
 /// The candidate most like `word`, if any is like enough to be a typing slip.
-fn closest<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
+pub fn closest<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
     let word = word.to_lowercase();
     candidates
         .iter()

@@ -1,8 +1,8 @@
 //! Scenario files: reading, checking, and turning into plans.
 //!
 //! A text goes through four steps, each in its module: a tree with positions (`toml_read`),
-//! overrides and matrix cells on the tree (`set`, `matrix`), typed tables (`keys`, `workload`,
-//! `sched`, `policies`), and plans (`resolve`, `host`, `expand`). An error of any step names the
+//! overrides and matrix cells on the tree (`set`, `matrix`), typed tables (`keys`), and plans (`resolve`, `host`,
+//! `expand` and the others). An error of any step names the
 //! place in the text, or in the `--set`, it came from. Errors of one step are reported together;
 //! a step begins only if the one before found none, so that one slip does not cause ten messages.
 
@@ -18,15 +18,13 @@ mod pinning;
 mod policies;
 mod powervm;
 mod resolve;
-mod sched;
 mod schema;
 mod set;
 mod storm;
 #[cfg(test)]
 mod tests;
-mod texts;
+mod unfit;
 mod virt;
-mod workload;
 
 use std::collections::BTreeMap;
 
@@ -39,9 +37,9 @@ use crate::toml_read::Node;
 use crate::toml_read::node::parse_document;
 use crate::toml_read::table::{Keyed, read_table};
 
+pub use keys::sched::fair_name;
 /// Names of the built-in policies, in the order lists show them: governors come last.
 pub use policies::NAMES as POLICIES;
-pub use sched::fair_name;
 pub(crate) use schema::section;
 pub use schema::{reference, schema};
 pub use set::Set;
@@ -51,9 +49,9 @@ pub use vcoop_credit1::{NamedPatch, patches};
 use captures::Captures;
 use keys::{PolicyKeys, ScenarioKeys};
 use matrix::Axis;
-use policies::Unfit;
 use resolve::{Outside, Resolved};
 use set::Path;
+use unfit::Unfit;
 
 /// Nanoseconds of a duration as scenarios write them: `500us`, `2.5ms`, `10s`.
 ///

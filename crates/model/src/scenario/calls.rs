@@ -2,9 +2,8 @@
 //!
 //! Callers and servers can be anywhere, so this is done when the host and all VMs have their tasks.
 
-use super::host::runs;
 use super::keys::VmKeys;
-use super::workload::{Kind, Workload};
+use super::keys::workload::{Kind, Workload};
 use crate::diagnostic::{Collector, nearest};
 use crate::plan::{Act, Phase, Program, Target, TaskPlan, VmPlan};
 use crate::toml_read::At;
@@ -51,7 +50,7 @@ pub(crate) fn all<'k>(loads: &[&'k Workload], vm_keys: &'k [VmKeys]) -> Vec<Name
         vm.task.iter().map(|task| Named {
             level: &vm.name.value.0,
             workload: &task.0,
-            enabled: vm.enabled.value && runs(vm, &task.0),
+            enabled: vm.enabled.value && vm.runs(&task.0),
         })
     });
     on_host.chain(in_guests).collect()

@@ -8,8 +8,8 @@ use vcoop_sched::config::{LevelConfig, Policy};
 use vcoop_sched::{Attr, CpuId, CpuSet, Level, Refusal};
 
 use super::keys::ScenarioKeys;
+use super::keys::workload::Workload;
 use super::policies::{Named, Policies};
-use super::workload::Workload;
 use crate::diagnostic::{Collector, Span};
 use crate::plan::{Plan, PolicyPlan, TaskPlan, TimelineAction};
 

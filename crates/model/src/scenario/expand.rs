@@ -8,7 +8,7 @@ use vcoop_sched::config::Policy;
 
 use super::calls::UNKNOWN;
 use super::captures::{Captures, least_length};
-use super::workload::{
+use super::keys::workload::{
     Abuse, Audio, AudioSource, AudioTime, Boot, Browser, Bursty, Capture, CommonKeys, CpuMap,
     CyclicMode, Cyclictest, Desktop, Duty, Hog, IpiMode, Kind, LockWord, Ping, Rogue, SectionKeys,
     Server, Stress, Then, Workload, named,

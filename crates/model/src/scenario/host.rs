@@ -8,13 +8,12 @@ use vcoop_sched::config::{Policy, Topology};
 use super::captures::Captures;
 use super::credit1;
 use super::expand::{Expanded, Place, check_cpus, expand, lock_of};
+use super::keys::sched::{ClassKind, LevelShape, SchedKeys, tick_ns};
+use super::keys::texts::{MeansText, PolicyText};
+use super::keys::workload::{Kind, LockWord, Workload};
 use super::keys::{CoreKind, CostsKind, HostKeys, InterruptKeys, VmKeys};
 use super::powervm;
-use super::sched::{ClassKind, LevelShape, SchedKeys, tick_ns};
-use super::storm::never_logged_in;
-use super::texts::{MeansText, PolicyText};
 use super::virt;
-use super::workload::{Kind, LockWord, Workload};
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::limits::MAX_VCPUS;
 use crate::plan::{DevicePlan, Dist, HostPlan, HostSched, InterruptPlan, Ns, TaskPlan, VmPlan};
@@ -127,7 +126,7 @@ fn interrupts(
     costs: &Costs,
     errors: &mut Collector<'_>,
 ) -> Vec<InterruptPlan> {
-    distinct(all.iter().map(|device| (device.name.value.0.as_str(), device.name.span)), errors);
+    errors.distinct(all.iter().map(|device| (device.name.value.0.as_str(), device.name.span)));
     let mut plans = Vec::new();
     for device in all {
         check_cpus(&device.cpus.value.0, device.cpus.span, place, errors);
@@ -246,7 +245,7 @@ pub(crate) fn vm(
     };
     check_boot(keys, errors);
     let mut tasks: Vec<Workload> = keys.task.iter().map(|task| task.0.clone()).collect();
-    tasks.iter_mut().for_each(|task| task.common.enabled.value = runs(keys, task));
+    tasks.iter_mut().for_each(|task| task.common.enabled.value = keys.runs(task));
     let workloads: Vec<&Workload> = tasks.iter().collect();
     let Expanded { tasks, mut devices, .. } =
         workloads_of(&workloads, place, &keys.sched.value, captures, errors);
@@ -329,11 +328,6 @@ fn refuse_linux_keys(
     }
 }
 
-/// Whether a task of a VM runs, at some time, if the VM does.
-pub(crate) fn runs(vm: &VmKeys, task: &Workload) -> bool {
-    task.common.enabled.value && !(task.common.start.value.login && never_logged_in(vm))
-}
-
 /// One boot program a VM, and one where something waits for its end.
 fn check_boot(keys: &VmKeys, errors: &mut Collector<'_>) {
     let mut boots = keys.task.iter().filter(|t| matches!(t.0.kind, Kind::Boot(_)));
@@ -360,10 +354,7 @@ pub(crate) fn workloads_of(
     errors: &mut Collector<'_>,
 ) -> Expanded {
     let level = if place.guest { "guest" } else { "host" };
-    distinct(
-        workloads.iter().map(|w| &w.common.name).map(|n| (n.value.0.as_str(), n.span)),
-        errors,
-    );
+    errors.distinct(workloads.iter().map(|w| &w.common.name).map(|n| (n.value.0.as_str(), n.span)));
     let mut out = Expanded::default();
     let locks: Vec<_> = workloads.iter().filter_map(|workload| lock_of(workload)).collect();
     for (i, (lock, kind, span)) in locks.iter().enumerate() {
@@ -408,7 +399,7 @@ fn explicit_devices(
     let taken: Vec<(String, Span)> =
         devices.iter().map(|d| (d.name.clone(), keys.name.span)).collect();
     let own = keys.device.iter().map(|d| (d.name.value.0.as_str(), d.name.span));
-    distinct(taken.iter().map(|(name, span)| (name.as_str(), *span)).chain(own), errors);
+    errors.distinct(taken.iter().map(|(name, span)| (name.as_str(), *span)).chain(own));
     for device in &keys.device {
         let vcpu = device.vcpu.value.get32();
         check_cpus(&[vcpu], device.vcpu.span, place, errors);
@@ -450,21 +441,6 @@ fn each<T: Value + Clone>(
             }
             values.iter().map(|at| (at.value.clone(), at.span)).collect()
         }
-    }
-}
-
-/// Refuses names given twice.
-pub(crate) fn distinct<'n>(
-    names: impl Iterator<Item = (&'n str, Span)>,
-    errors: &mut Collector<'_>,
-) {
-    let mut seen: Vec<&str> = Vec::new();
-    for (name, span) in names {
-        if seen.contains(&name) {
-            let help = "give each a name of its own";
-            errors.error_help(span, format!("the name `{name}` is used twice"), help);
-        }
-        seen.push(name);
     }
 }
 

@@ -1,16 +1,17 @@
-//! The tables of a scenario file, except workloads.
+//! The tables of a scenario file.
 //!
-//! What is declared here is the file format: reader, `--set`, JSON schema and reference all come
-//! from it.
+//! What is declared here and below is the file format: reader, `--set`, JSON schema and reference all come
+//! from it. What becomes of the keys is beside: nothing here knows that.
 
-use super::credit1::{Credit1Keys, Dom0Pin, PresetKind};
-use super::pinning::{LoadCpus, Pin};
-use super::powervm::PowerVmKeys;
-use super::sched::SchedKeys;
-use super::storm::{StormKeys, ViewKeys};
-use super::texts::{MeansText, PolicyText};
-use super::virt::VirtKeys;
-use super::workload::{GuestTask, HostLoad};
+pub(crate) mod credit1;
+pub(crate) mod pinning;
+pub(crate) mod powervm;
+pub(crate) mod sched;
+pub(crate) mod storm;
+pub(crate) mod texts;
+pub(crate) mod virt;
+pub(crate) mod workload;
+
 use crate::limits::{MAX_PCPUS, MAX_VCPUS};
 use crate::plan::{CoreScheduling, Preemption};
 use crate::toml_read::At;
@@ -18,6 +19,14 @@ use crate::toml_read::table::{Flat, Keyed, Sub, table};
 use crate::toml_read::units::{AtLeast, CpuList, NohzCpus, Percent, Span1, Time, Times};
 use crate::toml_read::value::{Int, Name, OneOrEach, Prose, Raw, choice};
 use crate::topology::TopologyKeys;
+use credit1::{Credit1Keys, Dom0Pin, PresetKind};
+use pinning::{LoadCpus, Pin};
+use powervm::PowerVmKeys;
+use sched::SchedKeys;
+use storm::{StormKeys, ViewKeys};
+use texts::{MeansText, PolicyText};
+use virt::VirtKeys;
+use workload::{GuestTask, HostLoad, Kind, Then, Workload};
 
 table! {
     /// A scenario: one experiment, run for each policy compared and each cell of the matrix.
@@ -59,6 +68,22 @@ table! {
         storm: Vec<StormKeys>,
         /// Views of single runs.
         view: Vec<ViewKeys>,
+    }
+}
+
+impl ScenarioKeys {
+    /// Whether a probe names something that is there but switched off.
+    pub(crate) fn switches_off(&self, probe: &str) -> bool {
+        let Some((level, task)) = probe.split_once('.') else { return false };
+        let base = task.split('/').next().unwrap_or(task);
+        let is_named = |w: &Workload| w.common.name.value.0 == base;
+        if level == "host" {
+            return self.load.iter().any(|w| is_named(&w.0) && !w.0.common.enabled.value);
+        }
+        let label = level.split('/').next().unwrap_or(level);
+        self.vm.iter().filter(|vm| vm.name.value.0 == label).any(|vm| {
+            vm.task.iter().any(|t| is_named(&t.0) && !(vm.enabled.value && vm.runs(&t.0)))
+        })
     }
 }
 
@@ -232,6 +257,27 @@ table! {
         task: Vec<GuestTask>,
         /// Devices that interrupt it.
         device: Vec<DeviceKeys>,
+    }
+}
+
+impl VmKeys {
+    /// Whether it is dom0.
+    pub(crate) fn is_dom0(&self) -> bool {
+        self.dom0.as_ref().is_some_and(|k| k.value)
+    }
+
+    /// Whether a task of it runs, at some time, if it does.
+    pub(crate) fn runs(&self, task: &Workload) -> bool {
+        task.common.enabled.value && !(task.common.start.value.login && self.never_logs_in())
+    }
+
+    /// Whether tasks that start at login never do, because its boot program goes on with something else: they are
+    /// left out.
+    pub(crate) fn never_logs_in(&self) -> bool {
+        self.task.iter().any(|task| match &task.0.kind {
+            Kind::Boot(boot) => task.0.common.enabled.value && boot.then.value != Then::Tasks,
+            _ => false,
+        })
     }
 }
 

@@ -10,10 +10,11 @@ use vcoop_policy::config::{
 
 use super::credit1::policy_patches;
 use super::keys::PolicyKeys;
+use super::keys::sched::ClassKind;
+use super::keys::texts::SLICES;
+use super::keys::virt::VirtKeys;
 use super::pinning::Pinning;
-use super::sched::ClassKind;
-use super::texts::SLICES;
-use super::virt::VirtKeys;
+use super::unfit::Unfit;
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::PolicyPlan;
 use crate::toml_read::At;
@@ -157,15 +158,6 @@ impl Policies {
         };
         Some(Unfit { message, help: help.to_owned() })
     }
-}
-
-/// Why a policy cannot run on a host.
-#[derive(Clone, Debug)]
-pub(crate) struct Unfit {
-    /// What is wrong.
-    pub(crate) message: String,
-    /// What is allowed.
-    pub(crate) help: String,
 }
 
 /// The built-in policy at the end of the chain of bases, and all keys set along it.

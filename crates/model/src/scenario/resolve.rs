@@ -9,15 +9,14 @@ use super::captures::Captures;
 use super::credit1;
 use super::deadline;
 use super::expand::{Expanded, Place};
-use super::host::{
-    self, HostFacts, Shares, check_policy_slice, distinct, refuse_ext, refuse_slice,
-};
+use super::host::{self, HostFacts, Shares, check_policy_slice, refuse_ext, refuse_slice};
+use super::keys::sched::ClassKind;
+use super::keys::workload::Workload;
 use super::keys::{AtKeys, PolicyKeys, ScenarioKeys, Switch};
-use super::policies::{Named, Policies, Unfit};
-use super::sched::ClassKind;
+use super::policies::{Named, Policies};
 use super::storm;
+use super::unfit::Unfit;
 use super::virt;
-use super::workload::Workload;
 use crate::diagnostic::{Collector, nearest};
 use crate::limits::{MAX_TASKS, MAX_TOTAL_VCPUS, MAX_VMS};
 use crate::plan::{
@@ -198,7 +197,7 @@ pub(crate) fn resolve(
             let mut own = plan.clone();
             named.pinning.apply(name, &mut own).is_err() || own.housekeeping().is_some()
         };
-        let of_policies = policies.plans.iter().filter(|(_, named)| virt::is_posted(&named.virt));
+        let of_policies = policies.plans.iter().filter(|(_, named)| named.virt.is_posted());
         let of_policies = of_policies.filter(|named| !keeps(named));
         let of_policies = of_policies.map(|(_, named)| &named.virt);
         virt::refuse_posted(of_vms.chain(of_policies), errors);
@@ -270,7 +269,7 @@ fn vms(
             .enumerate()
             .any(|(i, vm)| keys.vm[..i].iter().any(|o| o.name.value == vm.name.value))
     {
-        distinct(names.map(|n| (n.value.0.as_str(), n.span)), errors);
+        errors.distinct(names.map(|n| (n.value.0.as_str(), n.span)));
     }
     let mut all = Vec::new();
     let mut complete = true;
@@ -466,7 +465,7 @@ fn probes(
         let copies = |c: &Candidate| c.pooled == value.0 || c.pooled_group == value.0;
         let named: Vec<&Candidate> = all.iter().filter(|c| one(c) || copies(c)).collect();
         if named.is_empty() {
-            if is_disabled(&value.0, keys) {
+            if keys.switches_off(&value.0) {
                 continue;
             }
             let mut names: Vec<&str> =
@@ -490,20 +489,6 @@ fn probes(
         }
     }
     chosen
-}
-
-/// Whether a probe names something that is there but switched off.
-pub(crate) fn is_disabled(probe: &str, keys: &ScenarioKeys) -> bool {
-    let Some((level, task)) = probe.split_once('.') else { return false };
-    let base = task.split('/').next().unwrap_or(task);
-    let is_named = |w: &Workload| w.common.name.value.0 == base;
-    if level == "host" {
-        return keys.load.iter().any(|w| is_named(&w.0) && !w.0.common.enabled.value);
-    }
-    let label = level.split('/').next().unwrap_or(level);
-    keys.vm.iter().filter(|vm| vm.name.value.0 == label).any(|vm| {
-        vm.task.iter().any(|t| is_named(&t.0) && !(vm.enabled.value && host::runs(vm, &t.0)))
-    })
 }
 
 fn timeline(

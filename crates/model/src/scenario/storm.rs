@@ -1,142 +1,17 @@
-//! The tables `[[storm]]` and `[[view]]`: VMs that come while the run goes on, and single runs seen closely.
+//! VMs that come while the run goes on, and single runs seen closely.
 
 use super::calls::{self, Named};
 use super::keys::ScenarioKeys;
-use super::workload::{Kind, Then};
+use super::keys::storm::{MilestoneKind, ScoreKind, StartText, StormKeys, ViewKeys, ViewKind};
+use super::keys::workload::Kind;
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::{
-    DensityPlan, Milestone, Ns, Plan, ProbePlan, Score, StormPlan, Target, TaskPlan, ViewPlan,
-    ViewStart, VmPlan,
+    DensityPlan, Ns, Plan, ProbePlan, Score, StormPlan, Target, TaskPlan, ViewPlan, ViewStart,
+    VmPlan,
 };
-use crate::toml_read::table::table;
-use crate::toml_read::units::{Period, Span1, Time, show};
-use crate::toml_read::value::{Int, Name, Prose, choice};
-use crate::toml_read::{At, Text};
-
-choice! {
-    /// What a VM of a storm reaches.
-    pub(crate) enum MilestoneKind {
-        /// Its vCPUs begin to run.
-        Start = "start",
-        /// Its boot program is done.
-        Login = "login",
-    }
-}
-
-impl MilestoneKind {
-    fn resolve(self) -> Milestone {
-        match self {
-            Self::Start => Milestone::Start,
-            Self::Login => Milestone::Login,
-        }
-    }
-}
-
-choice! {
-    /// A statistic of response times.
-    pub(crate) enum ScoreKind {
-        /// 95 % quantile.
-        P95 = "p95",
-        /// Mean.
-        Mean = "mean",
-    }
-}
-
-table! {
-    /// VMs created while the run goes on, batch by batch (a boot storm). For each, the toolstack is called
-    /// once and then the backends; with the last answer its vCPUs may run (VMStart). A task of
-    /// kind = "boot" in it ends with VMLogin.
-    pub(crate) struct StormKeys {
-        /// Name; `--set` and views refer to it.
-        name: At<Name>,
-        /// The VMs: all copies of this one.
-        vm: At<Prose>,
-        /// How many at a time.
-        batch: At<Int<1, 1024>> = "1",
-        /// What all VMs of a batch must have reached before the next batch begins.
-        next: At<MilestoneKind> = "login",
-        /// The next VM comes as soon as one has reached that, so that `batch` of them are on their way all
-        /// the time, rather than batch after batch.
-        rolling: At<bool> = "false",
-        /// When the first batch begins, from the start of the warm-up. Default: at its end.
-        start: Option<At<Time>>,
-        /// Time from a batch's end to the next one's begin.
-        gap: At<Time> = "0s",
-        /// Server that is called for each VM (domain build): `host.LOAD` or `VM.TASK`; of several copies
-        /// each in turn. Default: building takes no time.
-        toolstack: Option<At<Prose>>,
-        /// Calls of `backend` for each VM's devices, after the toolstack's.
-        devices: At<Int<0, 1024>> = "0",
-        /// Server that they call.
-        backend: Option<At<Prose>>,
-        /// Density: how many VMs are logged in before the response times of their tasks of kind =
-        /// "desktop" pass this limit. Default: it is not asked.
-        limit: Option<At<Span1>>,
-        /// What is held against the limit.
-        score: At<ScoreKind> = "p95",
-        /// Actions count that begin within this time of a login. Default: until the next login.
-        window: Option<At<Span1>>,
-    }
-}
-
-/// When a view begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StartText {
-    /// At a time.
-    Time(Ns),
-    /// With a VM of a storm.
-    Reached(Milestone, u32),
-}
-
-impl Text for StartText {
-    const WHAT: &'static str =
-        "a time (\"5s\"), or a VM of a storm: \"start 20\" or \"login 20\" for the twentieth";
-    const PATTERN: &'static str = r"^\s*((start|login)\s+[0-9]+|[0-9]+(\.[0-9]+)?\s*\S+)\s*$";
-
-    fn parse(text: &str) -> Result<Self, String> {
-        let mut words = text.split_whitespace();
-        let milestone = match words.next() {
-            Some("start") => Milestone::Start,
-            Some("login") => Milestone::Login,
-            _ => return Time::parse(text).map(|time| Self::Time(time.0)),
-        };
-        match (words.next().map(str::parse), words.next()) {
-            (Some(Ok(number @ 1..)), None) => Ok(Self::Reached(milestone, number)),
-            _ => Err(format!("`{}` does not say which VM, from 1", text.trim())),
-        }
-    }
-}
-
-choice! {
-    /// A view.
-    pub(crate) enum ViewKind {
-        /// Every sample of a probe.
-        Scatter = "scatter",
-        /// Who ran when on a pCPU.
-        Intervals = "intervals",
-    }
-}
-
-table! {
-    /// A view of single runs beside the series; in the result it is that of the first repeat.
-    pub(crate) struct ViewKeys {
-        /// What it shows.
-        kind: At<ViewKind>,
-        /// scatter: the series, as `[[probe]]` names it.
-        probe: Option<At<Prose>>,
-        /// scatter: most samples kept.
-        most: At<Int<1, 10_000_000>> = "100_000",
-        /// intervals: pCPU. Default: the first on which the VM of `at` runs from then on.
-        pcpu: Option<At<Int<0, 1023>>>,
-        /// intervals: when it begins: a time from the start of the warm-up, or "start 20", "login 20"
-        /// for the twentieth VM of a storm.
-        at: Option<At<StartText>>,
-        /// intervals: the storm of `at`. Default: the only one.
-        storm: Option<At<Prose>>,
-        /// intervals: how long it goes on.
-        length: At<Period> = "20ms",
-    }
-}
+use crate::toml_read::At;
+use crate::toml_read::units::show;
+use crate::toml_read::value::Prose;
 
 /// The storms of a plan, once its VMs are there.
 pub(crate) fn storms(
@@ -147,10 +22,7 @@ pub(crate) fn storms(
     errors: &mut Collector<'_>,
 ) -> Vec<StormPlan> {
     let mut storms: Vec<StormPlan> = Vec::new();
-    super::host::distinct(
-        keys.storm.iter().map(|s| (s.name.value.0.as_str(), s.name.span)),
-        errors,
-    );
+    errors.distinct(keys.storm.iter().map(|s| (s.name.value.0.as_str(), s.name.span)));
     for storm in &keys.storm {
         let At { value: Prose(label), span } = &storm.vm;
         let Some(vm) = keys.vm.iter().find(|vm| vm.name.value.0 == *label) else {
@@ -255,7 +127,7 @@ pub(crate) fn views(keys: &ScenarioKeys, plan: &Plan, errors: &mut Collector<'_>
             };
             let known: Vec<&str> = names(&plan.probes);
             // What is not enabled has no samples, but can be named.
-            if !known.contains(&probe.as_str()) && !super::resolve::is_disabled(probe, keys) {
+            if !known.contains(&probe.as_str()) && !keys.switches_off(probe) {
                 let message = format!("there is no series `{probe}`");
                 errors.error_help(*span, message, nearest(probe, "series", &known));
             }
@@ -332,13 +204,4 @@ fn names(probes: &[ProbePlan]) -> Vec<&str> {
     let mut names: Vec<&str> = probes.iter().map(|p| p.probe.as_str()).collect();
     names.dedup();
     names
-}
-
-/// Whether tasks that start at login never do in this VM, because its boot program goes on with
-/// something else: they are left out.
-pub(crate) fn never_logged_in(vm: &super::keys::VmKeys) -> bool {
-    vm.task.iter().any(|task| match &task.0.kind {
-        Kind::Boot(boot) => task.0.common.enabled.value && boot.then.value != Then::Tasks,
-        _ => false,
-    })
 }

@@ -1,181 +1,23 @@
-//! How VMs are virtualised: keys of `[[vm]]`, and of `[policy.NAME]` for all VMs.
+//! How VMs are virtualised.
 //!
 //! A VM's keys are put over the defaults, and a policy's over the VM's, key by key: a table of
 //! policies can so add mechanisms one by one. What the keys of both say together must be something
 //! that KVM can have.
 
-mod govern;
-mod idle;
-mod spin;
-mod timer;
-
 use std::collections::BTreeMap;
 
-use schemars::SchemaGenerator;
 use vcoop_policy::config::AdvanceConfig;
+use vcoop_policy::govern::{INTERVAL_MAX_NS, INTERVAL_MIN_NS};
 
 use super::expand::{Place, check_cpus};
 use super::keys::VmKeys;
-use super::sched::ClassKind;
+use super::keys::sched::ClassKind;
+use super::keys::virt::{TimerKind, VirtKeys};
 use crate::diagnostic::{Collector, Span};
 use crate::plan::VmPlan;
 use crate::plan::virt::{Candidates, GuestIdle, GuestTimer, TimerMode, Virt};
 use crate::profile::Cpu;
-use crate::toml_read::table::{Flat, Table};
-use crate::toml_read::value::choice;
-use crate::toml_read::{At, Reader, TableSchema};
-use govern::GovernKeys;
-pub(crate) use govern::check_capacity;
-use idle::IdleKeys;
-use spin::{HintKeys, SpinKeys};
-use timer::{TimerKeys, TimerKind};
-
-/// Declares keys that VMs and policies share, all optional.
-macro_rules! shared_keys {
-    (
-        $(#[doc = $about:literal])+
-        $vis:vis struct $name:ident {
-            $( $(#[doc = $doc:literal])+ $key:ident : $type:ty ),* $(,)?
-        }
-    ) => {
-        $crate::toml_read::table::table! {
-            $(#[doc = $about])+
-            $vis struct $name {
-                $( $(#[doc = $doc])+ $key: Option<$crate::toml_read::At<$type>>, )*
-            }
-        }
-
-        impl $name {
-            /// These keys, and what they lack from `under`.
-            pub(crate) fn over(self, under: Self) -> Self {
-                Self { $( $key: self.$key.or(under.$key), )* }
-            }
-
-            /// The keys that are written, and where.
-            pub(crate) fn given(&self) -> Vec<(&'static str, $crate::diagnostic::Span)> {
-                let all = [$( (stringify!($key), self.$key.as_ref().map(|at| at.span)) ),*];
-                all.into_iter().filter_map(|(key, span)| Some((key, span?))).collect()
-            }
-        }
-    };
-}
-use shared_keys;
-
-choice! {
-    /// An instruction that need not exit.
-    pub(crate) enum ExitKind {
-        /// HLT: an idle vCPU keeps its pCPU, which the host sees busy.
-        Hlt = "hlt",
-        /// MWAIT, which a guest has only so.
-        Mwait = "mwait",
-        /// PAUSE.
-        Pause = "pause",
-        /// Reads of the C-state residency counters.
-        Cstate = "cstate",
-    }
-}
-
-shared_keys! {
-    /// Exits of a VM.
-    pub(crate) struct ExitKeys {
-        /// APICv. True: posted interrupts, and an interrupt's end without an exit. False: neither, and
-        /// an exit each time a guest becomes able to take an interrupt that waits. Default: no posted
-        /// interrupts, and a paravirtual EOI, which does not exit.
-        apicv: bool,
-        /// Interrupts reach a running guest without an exit. Default: false, or as `apicv` says.
-        posted_interrupts: bool,
-        /// Writes of the TSC deadline and of the ICR take KVM's fast path. With ipi = "cluster" those of
-        /// the ICR do not: KVM's fast path leaves out the logical mode. Default: false.
-        exit_fastpath: bool,
-        /// Instructions that do not exit (`KVM_CAP_X86_DISABLE_EXITS`), of "hlt", "mwait", "pause",
-        /// "cstate". Default: none.
-        disable_exits: Vec<At<ExitKind>>,
-    }
-}
-
-/// Declares all groups of keys once.
-macro_rules! groups {
-    ($( $group:ident: $keys:ty ),+ $(,)?) => {
-        /// Everything about virtualisation that a VM or a policy can say.
-        #[derive(Clone, Debug)]
-        pub(crate) struct VirtKeys { $( pub(crate) $group: Flat<$keys>, )+ }
-
-        impl Table for VirtKeys {
-            const ABOUT: &'static str = "How a VM is virtualised.";
-
-            fn read_fields(reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
-                $( let $group = reader.field::<Flat<$keys>>(stringify!($group), ""); )+
-                Some(Self { $( $group: $group?, )+ })
-            }
-
-            fn describe(schema: &mut TableSchema<'_>) {
-                $( schema.field::<Flat<$keys>>(stringify!($group), "", ""); )+
-            }
-        }
-
-        impl schemars::JsonSchema for VirtKeys {
-            fn schema_name() -> std::borrow::Cow<'static, str> {
-                "VirtKeys".into()
-            }
-
-            fn json_schema(generator: &mut SchemaGenerator) -> schemars::Schema {
-                let mut schema = TableSchema::new(generator);
-                Self::describe(&mut schema);
-                schema.finish(Self::ABOUT)
-            }
-        }
-
-        impl VirtKeys {
-            /// These keys, and what they lack from `under`.
-            pub(crate) fn over(self, under: Self) -> Self {
-                Self { $( $group: Flat(self.$group.0.over(under.$group.0)), )+ }
-            }
-
-            /// The keys that are written, and where.
-            pub(crate) fn given(&self) -> Vec<(&'static str, Span)> {
-                let mut all = Vec::new();
-                $( all.extend(self.$group.0.given()); )+
-                all
-            }
-
-            /// Puts what is written over what there is.
-            pub(crate) fn apply(&self, virt: &mut Virt) {
-                $( self.$group.0.apply(virt); )+
-            }
-        }
-    };
-}
-// A hint says several things at once: keys of one of them are put over it.
-groups! {
-    timer: TimerKeys, exits: ExitKeys, hints: HintKeys, idle: IdleKeys, spin: SpinKeys,
-    govern: GovernKeys
-}
-
-/// Puts a value where it belongs, if it is written.
-fn set<T, U>(key: &Option<At<T>>, to: &mut U, value: impl Fn(&T) -> U) {
-    if let Some(key) = key {
-        *to = value(&key.value);
-    }
-}
-
-impl ExitKeys {
-    fn apply(&self, virt: &mut Virt) {
-        if let Some(apicv) = &self.apicv {
-            virt.apic.posted = apicv.value;
-            virt.apic.eoi_exits = !apicv.value;
-            virt.apic.window_exits = !apicv.value;
-        }
-        set(&self.posted_interrupts, &mut virt.apic.posted, |on| *on);
-        set(&self.exit_fastpath, &mut virt.apic.fastpath, |on| *on);
-        if let Some(list) = &self.disable_exits {
-            let off = |kind| list.value.iter().any(|at| at.value == kind);
-            virt.exits_off.hlt = off(ExitKind::Hlt);
-            virt.exits_off.mwait = off(ExitKind::Mwait);
-            virt.exits_off.pause = off(ExitKind::Pause);
-            virt.exits_off.cstate = off(ExitKind::Cstate);
-        }
-    }
-}
+use crate::toml_read::units::show;
 
 /// What cannot be together: the keys that say it (the first that is written is blamed), what is
 /// wrong, and what to do.
@@ -301,7 +143,7 @@ fn refuse(
     {
         check_nohz(&virt.nohz_full, *at, Place { cpus: vcpus, guest: true }, errors);
     }
-    govern::refuse(virt, vcpus, &written, errors);
+    refuse_governor(virt, vcpus, &written, errors);
 }
 
 /// Refuses full-nohz CPUs that the level does not have, and all of them.
@@ -343,17 +185,13 @@ pub(crate) fn check_policies<'p>(
     }
 }
 
-/// Whether a housekeeping CPU posts the timers.
-pub(crate) fn is_posted(keys: &VirtKeys) -> bool {
-    keys.timer.0.timer.as_ref().is_some_and(|timer| timer.value == TimerKind::Posted)
-}
-
 /// Refuses timers that a housekeeping CPU posts, on a host that has none.
 pub(crate) fn refuse_posted<'k>(
     all: impl Iterator<Item = &'k VirtKeys>,
     errors: &mut Collector<'_>,
 ) {
-    for timer in all.filter(|keys| is_posted(keys)).filter_map(|keys| keys.timer.0.timer.as_ref()) {
+    for timer in all.filter(|keys| keys.is_posted()).filter_map(|keys| keys.timer.0.timer.as_ref())
+    {
         let message = "no pCPU is kept for housekeeping, which would fire these timers";
         errors.error_help(timer.span, message, "pin vCPUs so that one pCPU has none");
     }
@@ -378,5 +216,64 @@ pub(crate) fn refuse_foreign(keys: &VirtKeys, has: ClassKind, errors: &mut Colle
             TimerKind::Lapic | TimerKind::Hrtimer | TimerKind::Exitless => return,
         };
         ClassKind::Linux.only(has, named, timer.span, errors);
+    }
+}
+
+/// Refuses a governor that cannot be, in a VM of `vcpus`. `written` are the keys and where they are.
+fn refuse_governor(
+    virt: &Virt,
+    vcpus: u32,
+    written: &BTreeMap<&str, Span>,
+    errors: &mut Collector<'_>,
+) {
+    let mut refuse = |keys: &[&str], message: String, help: String| {
+        // What nobody wrote is not wrong.
+        if let Some(at) = keys.iter().find_map(|key| written.get(key)) {
+            errors.error_help(*at, message, help);
+        }
+    };
+    let govern = &virt.govern;
+    if let Some(interval) = govern.interval_ns
+        && !(INTERVAL_MIN_NS..=INTERVAL_MAX_NS).contains(&interval)
+    {
+        let message = format!("a governor cannot look every {}", show(interval));
+        let help = format!("{} to {}", show(INTERVAL_MIN_NS), show(INTERVAL_MAX_NS));
+        refuse(&["governor_interval"], message, help);
+    }
+    if let Some(config) = govern.config(1)
+        && config.low_bp >= config.high_bp
+    {
+        let percent = |bp: u32| format!("{}.{:02}%", bp / 100, bp % 100);
+        let (low, high) = (percent(config.low_bp), percent(config.high_bp));
+        let message = format!("`steal_low` ({low}) is not below `steal_high` ({high})");
+        let help = "between them nothing changes: without a gap it would always".to_owned();
+        refuse(&["steal_low", "steal_high"], message, help);
+    }
+    if let Some(floor) = govern.floor.filter(|floor| *floor > vcpus) {
+        let message = format!("a floor of {floor} for {vcpus} vCPUs");
+        refuse(&["governor_floor"], message, format!("1 to {vcpus}"));
+    }
+    if let Some(entitled) = govern.entitled.filter(|entitled| *entitled > vcpus) {
+        let message = format!("entitled to {entitled} pCPUs with {vcpus} vCPUs");
+        refuse(&["entitled"], message, format!("1 to {vcpus}"));
+    }
+}
+
+/// Refuses to promise more than there is.
+pub(crate) fn check_capacity(
+    vms: &[VmKeys],
+    plans: &[VmPlan],
+    pcpus: u32,
+    errors: &mut Collector<'_>,
+) {
+    let entitled = |plan: &VmPlan| u64::from(plan.virt.govern.entitled.unwrap_or(0));
+    let all: u64 = plans.iter().map(entitled).sum();
+    if all > u64::from(pcpus) {
+        let last = vms.iter().rev().find_map(|vm| vm.virt.0.govern.0.entitled.as_ref());
+        if let Some(key) = last {
+            let message = format!("VMs are entitled to {all} pCPUs of {pcpus}");
+            let help = format!("all together at most {pcpus}");
+            errors.error_help(key.span, message, help);
+        }
     }
 }

@@ -19,6 +19,15 @@ pub(crate) struct Node {
     pub(crate) span: Span,
 }
 
+/// A value read from a file and where it stands (for a default: the table that lacks it).
+#[derive(Clone, Debug)]
+pub(crate) struct At<T> {
+    /// The value.
+    pub(crate) value: T,
+    /// Where.
+    pub(crate) span: Span,
+}
+
 /// The shapes TOML knows.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeValue {

@@ -3,18 +3,9 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value as Json, json};
 
-use super::node::{self, Node, NodeValue, TableNode};
+use super::node::{self, At, Node, NodeValue, TableNode};
 use super::value::Value;
 use crate::diagnostic::{Collector, Span, nearest};
-
-/// A value read from a file and where it stands (for a default: the table that lacks it).
-#[derive(Clone, Debug)]
-pub(crate) struct At<T> {
-    /// The value.
-    pub(crate) value: T,
-    /// Where.
-    pub(crate) span: Span,
-}
 
 /// A table type, as [`table!`] declares it.
 pub(crate) trait Table: Sized {

@@ -5,8 +5,7 @@
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
-use super::node::{Node, NodeValue};
-use super::table::At;
+use super::node::{At, Node, NodeValue};
 use crate::diagnostic::Collector;
 
 /// A type a key's value can have.

@@ -8,7 +8,7 @@ use crate::diagnostic::Collector;
 use crate::limits::MAX_TASKS;
 use crate::plan::{Act, Dist, IpiTo, Mode, Phase, Program, Section};
 use crate::scenario::calls::UNKNOWN;
-use crate::scenario::workload::{
+use crate::scenario::keys::workload::{
     Client, CommonKeys, CstateMonitor, Groups, IpiBench, IpiMode, LockWorkers, Pipe, RtApp,
     Schbench, SectionKeys, TimerBench, TimerWait,
 };

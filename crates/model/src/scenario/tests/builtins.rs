@@ -162,7 +162,7 @@ fn schema_carries_defaults_and_reference_names_every_key() {
             assert!(text.contains(&format!("- `{key}`:")), "{key} is not in the reference");
         }
     }
-    for word in workload::Kind::WORDS {
+    for word in keys::workload::Kind::WORDS {
         assert!(text.contains(&format!("### kind = \"{word}\"")));
     }
 }

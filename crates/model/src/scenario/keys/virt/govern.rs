@@ -1,15 +1,10 @@
 //! Keys of governors: how many of its vCPUs a guest uses.
 
-use std::collections::BTreeMap;
-
-use vcoop_policy::govern::{INTERVAL_MAX_NS, INTERVAL_MIN_NS, Kind};
+use vcoop_policy::govern::Kind;
 
 use super::{set, shared_keys};
-use crate::diagnostic::{Collector, Span};
-use crate::plan::VmPlan;
 use crate::plan::virt::Virt;
-use crate::scenario::keys::VmKeys;
-use crate::toml_read::units::{Percent, Time, show};
+use crate::toml_read::units::{Percent, Time};
 use crate::toml_read::value::{Int, choice};
 
 choice! {
@@ -86,64 +81,5 @@ impl GovernKeys {
         set(&self.hotplug_batch, &mut govern.means.batch_ns, |time| Some(time.0));
         set(&self.guest_balance, &mut govern.guest_balance, |on| *on);
         set(&self.hotplug_stall, &mut govern.means.stall_ns, |time| Some(time.0));
-    }
-}
-
-/// Refuses a governor that cannot be, in a VM of `vcpus`. `written` are the keys and where they are.
-pub(super) fn refuse(
-    virt: &Virt,
-    vcpus: u32,
-    written: &BTreeMap<&str, Span>,
-    errors: &mut Collector<'_>,
-) {
-    let mut refuse = |keys: &[&str], message: String, help: String| {
-        // What nobody wrote is not wrong.
-        if let Some(at) = keys.iter().find_map(|key| written.get(key)) {
-            errors.error_help(*at, message, help);
-        }
-    };
-    let govern = &virt.govern;
-    if let Some(interval) = govern.interval_ns
-        && !(INTERVAL_MIN_NS..=INTERVAL_MAX_NS).contains(&interval)
-    {
-        let message = format!("a governor cannot look every {}", show(interval));
-        let help = format!("{} to {}", show(INTERVAL_MIN_NS), show(INTERVAL_MAX_NS));
-        refuse(&["governor_interval"], message, help);
-    }
-    if let Some(config) = govern.config(1)
-        && config.low_bp >= config.high_bp
-    {
-        let percent = |bp: u32| format!("{}.{:02}%", bp / 100, bp % 100);
-        let (low, high) = (percent(config.low_bp), percent(config.high_bp));
-        let message = format!("`steal_low` ({low}) is not below `steal_high` ({high})");
-        let help = "between them nothing changes: without a gap it would always".to_owned();
-        refuse(&["steal_low", "steal_high"], message, help);
-    }
-    if let Some(floor) = govern.floor.filter(|floor| *floor > vcpus) {
-        let message = format!("a floor of {floor} for {vcpus} vCPUs");
-        refuse(&["governor_floor"], message, format!("1 to {vcpus}"));
-    }
-    if let Some(entitled) = govern.entitled.filter(|entitled| *entitled > vcpus) {
-        let message = format!("entitled to {entitled} pCPUs with {vcpus} vCPUs");
-        refuse(&["entitled"], message, format!("1 to {vcpus}"));
-    }
-}
-
-/// Refuses to promise more than there is.
-pub(crate) fn check_capacity(
-    vms: &[VmKeys],
-    plans: &[VmPlan],
-    pcpus: u32,
-    errors: &mut Collector<'_>,
-) {
-    let entitled = |plan: &VmPlan| u64::from(plan.virt.govern.entitled.unwrap_or(0));
-    let all: u64 = plans.iter().map(entitled).sum();
-    if all > u64::from(pcpus) {
-        let last = vms.iter().rev().find_map(|vm| vm.virt.0.govern.0.entitled.as_ref());
-        if let Some(key) = last {
-            let message = format!("VMs are entitled to {all} pCPUs of {pcpus}");
-            let help = format!("all together at most {pcpus}");
-            errors.error_help(key.span, message, help);
-        }
     }
 }

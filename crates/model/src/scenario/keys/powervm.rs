@@ -1,0 +1,34 @@
+//! `[host.powervm]`: a shared processor pool.
+
+use vcoop_powervm::PoolConfig;
+use vcoop_sched::config::Topology;
+
+use crate::diagnostic::Collector;
+use crate::plan::Ns;
+use crate::toml_read::At;
+use crate::toml_read::table::table;
+use crate::toml_read::units::{Time, show};
+
+table! {
+    /// A shared processor pool as PowerVM has it, with `class = "powervm"` in `[host.sched]`. Every VM
+    /// says to how much it is `entitled`; it has its part of that in every dispatch window, and, unless
+    /// it is `capped`, what others leave by its `weight`. What is dispatched are whole cores: a
+    /// VM's vCPUs are threads of as many as one of the host's has.
+    pub(crate) struct PowerVmKeys {
+        /// Dispatch window, 1ms to 1s.
+        window: At<Time> = "10ms",
+    }
+}
+
+impl PowerVmKeys {
+    /// The pool's configuration, without partitions.
+    pub(crate) fn resolve(&self, topology: Topology, errors: &mut Collector<'_>) -> PoolConfig {
+        const MS: Ns = 1_000_000;
+        let window_ns = self.window.value.0;
+        if !(MS..=1000 * MS).contains(&window_ns) {
+            let message = format!("`window` cannot be {}", show(window_ns));
+            errors.error_help(self.window.span, message, "1ms to 1s");
+        }
+        PoolConfig { window_ns, ..PoolConfig::new(topology, Vec::new()) }
+    }
+}
