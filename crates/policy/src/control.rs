@@ -6,9 +6,10 @@ use vcoop_abi::Status;
 use crate::action::{Action, Actions, Reason, Rest};
 use crate::config::{Budget, Means, Ns};
 use crate::govern::CpuTime;
-use crate::host::{PolicyStats, VmShared};
 use crate::meter::Meter;
 use crate::repay::{LEARNING_NS, Repay};
+use crate::stats::PolicyStats;
+use crate::vm_shared::VmShared;
 
 /// One vCPU's boost.
 ///

@@ -23,8 +23,10 @@ use crate::action::{Action, Actions};
 use crate::config::{Means, Ns};
 use crate::event::{Event, Injection};
 use crate::govern::CpuTime;
-use crate::host::{HostPolicy, PolicyStats, VmShared};
+use crate::host::HostPolicy;
+use crate::stats::PolicyStats;
 use crate::thread::{Policy, attributes};
+use crate::vm_shared::VmShared;
 
 /// One vCPU as its driver's core sees the world.
 pub trait Port {

@@ -65,7 +65,8 @@ use crate::action::{Action, Actions, Rest};
 use crate::config::{DynamicConfig, Ns};
 use crate::control::Control;
 use crate::event::Event;
-use crate::host::{PolicyStats, VmShared};
+use crate::stats::PolicyStats;
+use crate::vm_shared::VmShared;
 
 /// The machine of one vCPU. Its states and transitions are those of the status word:
 ///

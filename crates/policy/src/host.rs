@@ -1,73 +1,14 @@
-//! A driver's view of the host side: one policy a vCPU, one shared part a VM.
+//! A driver's view of the host side: one policy a vCPU.
 
 use vcoop_abi::Status;
 
 use crate::action::{Action, Actions, Reason, Rest};
-use crate::budget::Bucket;
-use crate::config::{Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
+use crate::config::{DynamicConfig, Means, Ns, WakeBoostConfig};
 use crate::dynamic::Dynamic;
 use crate::event::Event;
+use crate::stats::PolicyStats;
+use crate::vm_shared::VmShared;
 use crate::wake_boost::WakeBoost;
-
-/// What the vCPUs of one VM share.
-#[derive(Clone, Debug)]
-pub struct VmShared {
-    pub(crate) bucket: Bucket,
-    global_on: bool,
-    vm_on: bool,
-}
-
-impl VmShared {
-    /// Both switches on, bucket full at time `now`.
-    pub fn new(budget: Budget, now: Ns) -> Self {
-        Self { bucket: Bucket::new(budget, now), global_on: true, vm_on: true }
-    }
-
-    /// For policies without a VM budget (`vanilla`, `static`).
-    pub fn unbudgeted(now: Ns) -> Self {
-        Self::new(Budget { burst_ns: 0, refill_ppm: 0 }, now)
-    }
-
-    /// The host-wide switch. Feed [`Event::Enable`] to every vCPU afterwards.
-    pub fn set_global(&mut self, on: bool) {
-        self.global_on = on;
-    }
-
-    /// The VM's own switch. Feed [`Event::Enable`] to every vCPU of the VM afterwards.
-    pub fn set_vm(&mut self, on: bool) {
-        self.vm_on = on;
-    }
-
-    /// Level of the VM's bucket at its last use, in nanoseconds; what vCPUs have leased is not in
-    /// it.
-    pub fn budget_left(&self) -> Ns {
-        self.bucket.level()
-    }
-
-    /// Whether both switches are on.
-    pub fn is_on(&self) -> bool {
-        self.global_on && self.vm_on
-    }
-}
-
-/// Counters of one vCPU's policy, since its creation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PolicyStats {
-    /// Times the means were applied.
-    pub boosts: u64,
-    /// Times a boost was ended by the guest's synchronous notification.
-    pub notified: u64,
-    /// Times the budget ended or prevented a boost and the state became throttled.
-    pub throttles: u64,
-    /// Boosts that were due and not given.
-    pub denied: u64,
-    /// Boosts that a recheck found without a reason, and ended.
-    pub raced: u64,
-    /// Boosted and not halted, in nanoseconds: what the budgets were charged.
-    pub boosted_ns: Ns,
-    /// Time running or waiting at each level below the baseline, times the level, in nanoseconds.
-    pub lowered_ns: Ns,
-}
 
 /// The policy of one vCPU.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@
 //! * [`driver`]: what every backend does between a policy and a vCPU's thread; a backend brings a
 //!   [`driver::Port`].
 //! * [`host::HostPolicy`]: one a vCPU, the policy itself.
-//! * [`host::VmShared`]: what the vCPUs of one VM share: switches and the VM's budget.
+//! * [`VmShared`]: what the vCPUs of one VM share: switches and the VM's budget.
 //! * [`thread::attributes`]: what a boost makes of a thread's scheduling policy.
 //! * [`guest::GuestHalf`]: one a vCPU, inside the guest.
 //! * [`ratelimit::Ratelimit`]: one a domain of a Xen host; it boosts nobody.
@@ -97,8 +97,10 @@ mod meter;
 pub mod ratelimit;
 pub mod repay;
 pub mod sender;
+mod stats;
 mod stretch;
 pub mod thread;
+mod vm_shared;
 pub mod wake_boost;
 
 pub use action::{Action, Actions, Reason, Rest};
@@ -106,4 +108,6 @@ pub use advance::TimerAdvance;
 pub use event::{Event, Injection};
 pub use guest::{GuestEvent, GuestHalf};
 pub use halt_poll::{GuestHaltPoll, HostHaltPoll, Idle};
-pub use host::{HostPolicy, PolicyStats, VmShared};
+pub use host::HostPolicy;
+pub use stats::PolicyStats;
+pub use vm_shared::VmShared;

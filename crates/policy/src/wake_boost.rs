@@ -8,7 +8,8 @@ use crate::action::{Actions, Rest};
 use crate::config::{Ns, WakeBoostConfig};
 use crate::control::Control;
 use crate::event::Event;
-use crate::host::{PolicyStats, VmShared};
+use crate::stats::PolicyStats;
+use crate::vm_shared::VmShared;
 
 /// The machine of one vCPU.
 ///
@@ -149,8 +150,8 @@ mod tests {
     use crate::config::{Budget, Means, Ns, WakeBoostConfig};
     use crate::event::{Event, Injection};
     use crate::govern::CpuTime;
-    use crate::host::VmShared;
     use crate::repay::{ACCOUNT_NS, LEARNING_NS};
+    use crate::vm_shared::VmShared;
 
     const BUDGET: Budget = Budget { burst_ns: 3_000_000, refill_ppm: 250_000 };
     const HALT: Event = Event::Halted(GuestWords::SILENT);

@@ -8,7 +8,8 @@ use super::Dynamic;
 use crate::action::{Action, Actions, Reason, Rest};
 use crate::config::{Budget, DynamicConfig, Means, Ns};
 use crate::event::{Event, Injection};
-use crate::host::{PolicyStats, VmShared};
+use crate::stats::PolicyStats;
+use crate::vm_shared::VmShared;
 
 const MEANS: Means = Means::Rr(8);
 const BUDGET: Budget = Budget { burst_ns: 3_000_000, refill_ppm: 250_000 };
