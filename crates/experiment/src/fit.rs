@@ -207,10 +207,8 @@ fn smaller(vm: &VmPlan, cpus: u32, from: u32) -> (VmPlan, BTreeMap<usize, usize>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vcoop_model::builtin::builtin_scenario;
-    use vcoop_model::capture::NoCaptures;
     use vcoop_model::run::Run;
-    use vcoop_model::scenario::{Scenario, Set};
+    use vcoop_testing::rig::{builtin, plans};
 
     const TEXT: &str = r#"
 name = "big"
@@ -253,7 +251,7 @@ kind = "hog"
 "#;
 
     fn plan() -> Plan {
-        Scenario::parse("big", TEXT, &[], &NoCaptures).unwrap().plans(None).unwrap().remove(0)
+        plans(TEXT, &[], &[]).remove(0)
     }
 
     #[test]
@@ -331,7 +329,7 @@ name = "pong"
 kind = "server"
 work = "1us"
 "#;
-        let plans = Scenario::parse("calls", text, &[], &NoCaptures).unwrap().plans(None).unwrap();
+        let plans = plans(text, &[], &[]);
         let (small, _) = fit(&plans[0], 1).unwrap();
         let ping = small.host_tasks.iter().find(|task| task.name == "ping").unwrap();
         let servers: Vec<Target> = ping.program.servers().collect();
@@ -343,11 +341,7 @@ work = "1us"
     #[test]
     fn every_builtin_scenario_fits_somehow_and_can_be_simulated() {
         for name in ["busy-host-1", "pvsched-audio", "rogue-guest"] {
-            let set =
-                [Set::parse("duration=\"20ms\"").unwrap(), Set::parse("warmup=\"1ms\"").unwrap()];
-            let text = builtin_scenario(name).unwrap();
-            let plans =
-                Scenario::parse(name, text, &set, &NoCaptures).unwrap().plans(None).unwrap();
+            let plans = builtin(name, &[], &["duration=\"20ms\"", "warmup=\"1ms\""]);
             let (small, _) = fit(&plans[0], 1).unwrap();
             assert_eq!(small.probes.is_empty(), plans[0].probes.is_empty());
             vcoop_sim::run(Run::new(&small, 1)).unwrap();

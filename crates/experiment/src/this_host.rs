@@ -151,8 +151,6 @@ impl ThisHost {
 #[cfg(test)]
 mod tests {
     use super::ThisHost;
-    use vcoop_model::capture::NoCaptures;
-    use vcoop_model::scenario::Scenario;
 
     #[test]
     fn the_table_says_what_the_plan_says() {
@@ -161,8 +159,7 @@ mod tests {
         let text = format!(
             "name = \"h\"\ntitle = \"h\"\n{table}\n[[load]]\nname = \"l\"\nkind = \"hog\"\n"
         );
-        let scenario = Scenario::parse("h", &text, &[], &NoCaptures).unwrap();
-        let plan = scenario.plans(None).unwrap().swap_remove(0);
+        let plan = vcoop_testing::rig::plans(&text, &[], &[]).swap_remove(0);
         let own = here.plan(&plan);
         let (said, own) = (plan.host.sched.linux().unwrap(), own.host.sched.linux().unwrap());
         assert_eq!(said, own, "{table}");

@@ -117,20 +117,12 @@ fn linux(topology: Topology) -> LevelConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vcoop_model::builtin::builtin_scenario;
-    use vcoop_model::capture::NoCaptures;
     use vcoop_model::run::Run;
-    use vcoop_model::scenario::{Scenario, Set};
-
-    fn plans(name: &str, sets: &[&str]) -> Vec<Plan> {
-        let sets: Vec<Set> = sets.iter().map(|set| Set::parse(set).unwrap()).collect();
-        let text = builtin_scenario(name).unwrap();
-        Scenario::parse(name, text, &sets, &NoCaptures).unwrap().plans(None).unwrap()
-    }
+    use vcoop_testing::rig::builtin;
 
     #[test]
     fn the_host_pings_in_place_of_dom0() {
-        let plans = plans("xen-vmping", &[]);
+        let plans = builtin("xen-vmping", &[], &[]);
         let (nopin, how) = xen_on_linux(&plans[0]).unwrap();
         assert!(nopin.host.sched.linux().is_some());
         // dom0 is gone, its toolstack with it, and what pings is a thread of the host.
@@ -158,7 +150,8 @@ mod tests {
 
     #[test]
     fn what_stands_in_can_be_simulated() {
-        let plans = plans("xen-vmping", &["duration=\"700ms\"", "storm.starts.start=\"600ms\""]);
+        let plans =
+            builtin("xen-vmping", &[], &["duration=\"700ms\"", "storm.starts.start=\"600ms\""]);
         let (plan, _) = xen_on_linux(&plans[0]).unwrap();
         let recording = vcoop_sim::run(Run::new(&plan, 1)).unwrap();
         assert!(recording.latencies[0].hist.len() > 50);
@@ -166,8 +159,8 @@ mod tests {
 
     #[test]
     fn nothing_stands_in_for_patches_or_for_linux() {
-        assert!(xen_on_linux(&plans("busy-host-1", &[])[0]).is_none());
-        let patched = plans("xen-patches", &[]);
+        assert!(xen_on_linux(&builtin("busy-host-1", &[], &[])[0]).is_none());
+        let patched = builtin("xen-patches", &[], &[]);
         let named = |name: &str| patched.iter().find(|plan| plan.policy_name == name).unwrap();
         assert!(xen_on_linux(named("ratelimit-auto")).is_none());
         assert!(patched.iter().filter(|plan| xen_on_linux(plan).is_some()).count() < patched.len());

@@ -1,16 +1,10 @@
 //! What governors must show on scenarios that are shipped, some cut down to a size that a test has time
 //! for. `live.rs` has them on real vCPUs.
 
-use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
-use vcoop_testing::rig::{self, latency, scalar};
-
-/// The plans of a shipped scenario: of each cell of its matrix, under each of the policies.
-fn plans(name: &str, policies: &[&str], sets: &[&str]) -> Vec<Plan> {
-    rig::plans(builtin_scenario(name).unwrap(), policies, sets)
-}
+use vcoop_testing::rig::{builtin, latency, scalar};
 
 /// Runs the plan under a policy whose parameters include this one.
 fn run(plans: &[Plan], policy: &str, param: &str) -> Recording {
@@ -44,7 +38,7 @@ fn the_hosts_word_keeps_its_benefit_at_ten_seconds_and_step_has_none_on_kvm() {
     for class in ["powervm", "linux"] {
         let class_set = format!("host.sched.class={class}");
         let sets: Vec<&str> = THIRD.into_iter().chain([class_set.as_str()]).collect();
-        let plans = plans("paravirt-duty", &policies, &sets);
+        let plans = builtin("paravirt-duty", &policies, &sets);
         // What the mean wake-up latency falls by, as a share of that out of the box.
         let benefit = |policy: &str, period: &str| {
             let of = |policy: &str| mean_us(&run(&plans, policy, period), "lpar1.schbench");
@@ -64,7 +58,7 @@ fn the_hosts_word_keeps_its_benefit_at_ten_seconds_and_step_has_none_on_kvm() {
 #[test]
 fn cpu_work_without_locks_loses_nothing_and_nobody_folds_alone() {
     let policies = ["vanilla", "entitlement", "step", "proportional", "host-hint"];
-    let plans = plans("governor-compare", &policies, &[]);
+    let plans = builtin("governor-compare", &policies, &[]);
     for (class, beside) in
         [("linux", "true"), ("linux", "false"), ("powervm", "true"), ("powervm", "false")]
     {
@@ -99,7 +93,7 @@ fn cpu_work_without_locks_loses_nothing_and_nobody_folds_alone() {
 #[test]
 fn beside_a_vm_without_governor_ours_are_nearer_to_the_share_than_step() {
     let policies = ["step", "proportional", "host-hint"];
-    let plans = plans("governor-unfair", &policies, &["duration=30s", "warmup=10s"]);
+    let plans = builtin("governor-unfair", &policies, &["duration=30s", "warmup=10s"]);
     // Each is due four CPUs.
     let off = |policy: &str| {
         let r = run_any(&plans, policy);

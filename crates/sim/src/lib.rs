@@ -96,8 +96,6 @@ pub mod queue;
 mod result;
 mod run;
 mod setup;
-#[cfg(test)]
-mod testing;
 mod ticks;
 mod world;
 mod xen;

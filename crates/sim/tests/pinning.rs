@@ -4,11 +4,10 @@ mod support;
 
 use proptest::prelude::*;
 use support::{MS, scalar};
-use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::run::Run;
-use vcoop_model::scenario::Scenario;
 use vcoop_model::trace_event::{Event, Observer};
+use vcoop_testing::rig::plans;
 
 /// pCPUs on which each thread has run.
 #[derive(Debug)]
@@ -98,8 +97,7 @@ proptest! {
         hogs in 1u32..6, bound in 0u32..3, policy in policy(), seed in 0u64..1000,
     ) {
         let text = text(pcpus, vcpus, hogs, bound, &policy);
-        let scenario = Scenario::parse("--", &text, &[], &NoCaptures).unwrap_or_else(|e| panic!("{e}"));
-        let plan = scenario.plans(None).unwrap().remove(0);
+        let plan = plans(&text, &[], &[]).remove(0);
         let allowed = allowed(&plan);
         let mut places = Places(vec![vec![false; pcpus as usize]; allowed.len()]);
         let r = vcoop_sim::run(Run::new(&plan, seed).watched(&mut places)).unwrap();
@@ -133,8 +131,7 @@ proptest! {
 fn a_vcpu_of_its_own_pcpu_waits_for_nobody() {
     let wait = |policy: &str| {
         let text = text(6, 2, 8, 5, policy);
-        let scenario = Scenario::parse("--", &text, &[], &NoCaptures).unwrap();
-        let plan = scenario.plans(None).unwrap().remove(0);
+        let plan = plans(&text, &[], &[]).remove(0);
         let r = vcoop_sim::run(Run::new(&plan, 1)).unwrap();
         r.latencies.iter().find(|l| l.probe == "a.rt").unwrap().max_ns
     };

@@ -2,25 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use vcoop_model::builtin::builtin_scenario;
-use vcoop_model::capture::NoCaptures;
-use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
-use vcoop_model::scenario::{Scenario, Set};
-
-fn plans(name: &str, sets: &[&str]) -> Vec<Plan> {
-    let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).expect("a path and a value")).collect();
-    let text = builtin_scenario(name).expect("it is built in");
-    let scenario =
-        Scenario::parse(name, text, &sets, &NoCaptures).unwrap_or_else(|e| panic!("{e}"));
-    scenario.plans(None).unwrap_or_else(|e| panic!("{e}"))
-}
+use vcoop_testing::rig::builtin;
 
 /// One run under each policy of a scenario, cut short; by policy and cell.
 fn runs(name: &str, sets: &[&str]) -> BTreeMap<String, Recording> {
     let mut all = BTreeMap::new();
-    for plan in plans(name, sets) {
+    for plan in builtin(name, &[], sets) {
         let cell: Vec<&str> = plan.params.values().map(String::as_str).collect();
         let key = [&[plan.policy_name.as_str()], &cell[..]].concat().join(" ");
         let recording = vcoop_sim::run(Run::new(&plan, plan.seed)).expect("it can be built");

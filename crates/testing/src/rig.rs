@@ -1,5 +1,6 @@
 //! The host that most live tests run, plans of it, and what they read from a recording.
 
+use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::{LatencyRecord, Recording};
@@ -67,6 +68,15 @@ pub fn plans(text: &str, policies: &[&str], sets: &[&str]) -> Vec<Plan> {
     let policies: Vec<String> = policies.iter().map(|p| (*p).to_owned()).collect();
     let policies = (!policies.is_empty()).then_some(&policies[..]);
     scenario.plans(policies).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The same of a built-in scenario.
+///
+/// # Panics
+///
+/// There is none of this name, or an override is wrong.
+pub fn builtin(name: &str, policies: &[&str], sets: &[&str]) -> Vec<Plan> {
+    plans(builtin_scenario(name).expect("it is built in"), policies, sets)
 }
 
 /// A scenario: a guest with one busy vCPU, on a host with one CPU and no guard against real-time threads.

@@ -253,16 +253,12 @@ fn fitted(plans: Vec<Plan>) -> (Vec<Plan>, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vcoop_model::builtin::builtin_scenario;
-    use vcoop_model::capture::NoCaptures;
-    use vcoop_model::scenario::{Scenario, Set};
+    use vcoop_testing::rig::builtin;
     use vcoop_testing::{Skip, need_kvm};
 
     fn plans(cpus: u32) -> Vec<Plan> {
         let shape = format!("host.topology.cores_per_llc={cpus}");
-        let sets = [format!("host.pcpus={cpus}"), shape].map(|set| Set::parse(&set).unwrap());
-        let text = builtin_scenario("busy-host-1").unwrap();
-        Scenario::parse("busy-host-1", text, &sets, &NoCaptures).unwrap().plans(None).unwrap()
+        builtin("busy-host-1", &[], &[&format!("host.pcpus={cpus}"), &shape])
     }
 
     fn request(choice: Choice) -> Request {
@@ -314,10 +310,7 @@ mod tests {
     fn a_policy_that_a_sched_ext_scheduler_may_not_heed_is_named() {
         let said = |takes_fair, sets: &[&str]| {
             let loaded = SchedExt { ops: "scx_rusty".to_owned(), takes_fair };
-            let sets: Vec<Set> = sets.iter().map(|set| Set::parse(set).unwrap()).collect();
-            let text = builtin_scenario("busy-host-1").unwrap();
-            let scenario = Scenario::parse("busy-host-1", text, &sets, &NoCaptures).unwrap();
-            caution(&loaded, scenario.plans(None).unwrap().iter())
+            caution(&loaded, builtin("busy-host-1", &[], sets).iter())
         };
         let fifo = ["policy.dynamic.repay=false", "policy.dynamic.rest_slice=0us"];
         assert_eq!(said(true, &fifo), None, "FIFO is above it");
@@ -363,9 +356,7 @@ mod tests {
         if let Err(skip) = need_kvm(vcoop_lab::available()) {
             return skip.tell();
         }
-        let text = builtin_scenario("xen-vmping").unwrap();
-        let plans =
-            || Scenario::parse("xen-vmping", text, &[], &NoCaptures).unwrap().plans(None).unwrap();
+        let plans = || builtin("xen-vmping", &[], &[]);
         let refused = select(request(Choice::Kvm), plans()).unwrap_err();
         assert!(refused.remedy.contains("--fit"), "{refused}");
         let request = Request { fit: true, ..request(Choice::Kvm) };

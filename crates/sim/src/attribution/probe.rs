@@ -289,11 +289,15 @@ mod tests {
     use vcoop_model::recording::Part;
 
     use super::*;
-    use crate::testing::plan;
+    use vcoop_testing::rig::builtin;
 
     #[test]
     fn a_probe_takes_in_what_was_due_after_the_warm_up() {
-        let plan = Plan { warmup_ns: 100, duration_ns: 1_000, ..plan("busy-host-1") };
+        let plan = Plan {
+            warmup_ns: 100,
+            duration_ns: 1_000,
+            ..builtin("busy-host-1", &[], &[]).remove(0)
+        };
         let mut probes = Probes::new(&plan, vec!["load".into()]);
         let mut nobody = Spans::off();
         let probe = probes.of_waits(&plan, "vm.vcpu0");

@@ -82,11 +82,11 @@ mod tests {
 
     use super::*;
     use crate::clock::Entities;
-    use crate::testing::plan;
+    use vcoop_testing::rig::builtin;
 
     #[test]
     fn every_line_fires_on_its_pcpu_and_is_counted_for_its_device() {
-        let mut plan = plan("busy-host-1");
+        let mut plan = builtin("busy-host-1", &[], &[]).remove(0);
         let device = |name: &str, work, cpus: &[u32]| InterruptPlan {
             name: name.into(),
             period: Dist::Const(1_000),

@@ -88,11 +88,12 @@ mod tests {
 
     use super::*;
     use crate::clock::Entities;
-    use crate::testing::plan;
+    use vcoop_testing::rig::builtin;
 
     #[test]
     fn a_full_nohz_cpu_ticks_only_while_two_compete() {
-        let mut host = Scheduler::new(&plan("busy-host-1").host.sched).unwrap();
+        let mut host =
+            Scheduler::new(&builtin("busy-host-1", &[], &[]).remove(0).host.sched).unwrap();
         let attr =
             || Attr { policy: Policy::NORMAL, cpus: [CpuId(0)].into_iter().collect(), group: None };
         let [first, second] = [0, 0].map(|cpu| host.try_add(attr(), CpuId(cpu)).unwrap());

@@ -52,11 +52,16 @@ impl EventCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::plan;
+    use vcoop_testing::rig::builtin;
 
     #[test]
     fn what_happens_after_the_warm_up_is_counted_in_its_slice() {
-        let plan = Plan { slices: 2, warmup_ns: 100, duration_ns: 1_000, ..plan("busy-host-1") };
+        let plan = Plan {
+            slices: 2,
+            warmup_ns: 100,
+            duration_ns: 1_000,
+            ..builtin("busy-host-1", &[], &[]).remove(0)
+        };
         let label = &plan.vms[0].label;
         let mut counts = EventCounts::new(&plan);
         assert!(counts.is_on());

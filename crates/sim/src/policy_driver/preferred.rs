@@ -138,10 +138,10 @@ impl<'p> PreferredVcpus<'p> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::plan;
+    use vcoop_testing::rig::builtin;
 
     fn four() -> Plan {
-        let mut plan = Plan { slices: 0, ..plan("busy-host-1") };
+        let mut plan = Plan { slices: 0, ..builtin("busy-host-1", &[], &[]).remove(0) };
         plan.vms[0].level.topology.cores_per_llc = 4;
         plan.vms[0].virt.govern.means.batch_ns = Some(300);
         plan

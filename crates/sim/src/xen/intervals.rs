@@ -200,10 +200,10 @@ mod tests {
 
     use super::*;
     use crate::clock::Entities;
-    use crate::testing::plan;
+    use vcoop_testing::rig::builtin;
 
     fn views(pcpu: Option<u32>, at: ViewStart) -> (Views, Clock) {
-        let mut plan = plan("busy-host-1");
+        let mut plan = builtin("busy-host-1", &[], &[]).remove(0);
         plan.views = vec![ViewPlan::Intervals { pcpu, at, length_ns: 100 }];
         let clock = Clock::new(&Entities { pcpus: 2, intervals: 1, ..Entities::default() });
         (Views::new(&plan), clock)

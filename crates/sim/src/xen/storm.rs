@@ -369,7 +369,7 @@ impl Storm {
 mod tests {
     use super::*;
     use crate::clock::Entities;
-    use crate::testing::plan;
+    use vcoop_testing::rig::builtin;
 
     fn storm(responses: &[(u64, u64, u128)], logins: u32) -> Storm {
         let of = |&(count, over, sum_ns): &(u64, u64, u128)| Responses { count, over, sum_ns };
@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn a_batch_waits_for_the_one_before_it_and_a_rolling_storm_for_a_place() {
         for rolling in [false, true] {
-            let mut plan = plan("busy-host-1");
+            let mut plan = builtin("busy-host-1", &[], &[]).remove(0);
             let storm = StormPlan {
                 label: "vm".into(),
                 vms: vec![5, 6, 7, 8],
