@@ -215,17 +215,7 @@ fn blocks(records: &[&Latency]) -> Vec<Block> {
         let block = &mut blocks[i % MAX_BLOCKS];
         block.count += record.count;
         block.sum_ns += record.sum_ns;
-        block.bins.extend_from_slice(&record.bins);
-    }
-    if records.len() > MAX_BLOCKS {
-        for block in &mut blocks {
-            block.bins.sort_unstable();
-            block.bins.dedup_by(|bin, kept| {
-                let same = bin.0 == kept.0;
-                kept.1 += if same { bin.1 } else { 0 };
-                same
-            });
-        }
+        block.bins.merge(&record.bins);
     }
     blocks
 }

@@ -14,6 +14,7 @@
 
 pub mod analysis;
 pub mod backend;
+pub mod bins;
 pub mod deploy;
 pub mod diff;
 pub mod fit;

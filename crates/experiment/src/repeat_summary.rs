@@ -1,7 +1,7 @@
 //! One repeat of one plan, in the form it is kept until all repeats are there.
 //!
-//! A [`Recording`] holds dense histograms, about half a megabyte a probe. The digest keeps the
-//! buckets that have samples: some ten kilobytes, whatever the simulated time.
+//! A [`Recording`] holds dense histograms, about half a megabyte a probe. The digest keeps their [`Bins`]: some ten
+//! kilobytes, whatever the simulated time.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +10,8 @@ use vcoop_model::recording::{
     EngineStats, InUse, Intervals, LatencyRecord, Mark, Part, PolicyEvents, Recording, Scalar,
     Scatter, Slice, WorstSample,
 };
+
+use crate::bins::Bins;
 
 /// One repeat.
 #[derive(Clone, Debug)]
@@ -41,8 +43,8 @@ pub struct Latency {
     pub probe: String,
     /// Metric.
     pub metric: &'static str,
-    /// Buckets with samples: largest value of the bucket in nanoseconds, samples; ascending.
-    pub bins: Vec<(Ns, u64)>,
+    /// Its samples.
+    pub bins: Bins,
     /// Samples.
     pub count: u64,
     /// Periods without a sample.
@@ -103,17 +105,11 @@ impl RepeatSummary {
 
 impl Latency {
     fn new(record: LatencyRecord) -> Self {
-        let bins: Vec<(Ns, u64)> = record
-            .hist
-            .iter_recorded()
-            // The bucket's upper end, but never more than was seen.
-            .map(|bin| (bin.value_iterated_to().min(record.max_ns), bin.count_at_value()))
-            .collect();
         Self {
             probe: record.probe,
             metric: record.metric,
             count: record.hist.len(),
-            bins,
+            bins: Bins::of(&record.hist, record.max_ns),
             missed: record.missed,
             sum_ns: record.sum_ns,
             min_ns: record.min_ns,

@@ -29,6 +29,8 @@
 //! **Ratios** are paired: repeat `r` saw the same workload under both policies, so both are without
 //! the same repeat, and what they share cancels.
 
+use crate::bins::Bins;
+
 /// More repeats than this are put into so many blocks, and blocks are left out: the interval
 /// hardly changes, memory stays bounded.
 pub const MAX_BLOCKS: usize = 128;
@@ -149,8 +151,8 @@ pub struct Block {
     pub count: u64,
     /// Their sum, in nanoseconds.
     pub sum_ns: u128,
-    /// Largest value of a histogram bucket in nanoseconds, samples; ascending.
-    pub bins: Vec<(u64, u64)>,
+    /// Their sizes.
+    pub bins: Bins,
 }
 
 /// Pooled samples, as a sum over blocks with weights.
@@ -169,7 +171,7 @@ impl Pool {
     /// Pools blocks.
     pub fn new(blocks: &[Block]) -> Self {
         let mut values: Vec<u64> =
-            blocks.iter().flat_map(|b| b.bins.iter().map(|(value, _)| *value)).collect();
+            blocks.iter().flat_map(|b| b.bins.iter().map(|(value, _)| value)).collect();
         values.sort_unstable();
         values.dedup();
         let mut cumulative = vec![0; values.len() * blocks.len()];

@@ -165,7 +165,7 @@ pub struct LatencyRecord {
     /// first instruction after the answer; desktop: the response time, due to the end of the action);
     /// [`WAIT`](Self::WAIT) or [`PREEMPTED`](Self::PREEMPTED) of a vCPU.
     pub metric: &'static str,
-    /// Nanoseconds, 3 significant digits, to 60 s.
+    /// Nanoseconds, 3 significant digits, to 60 s: beyond it saturates. Sum, minimum and maximum stay exact.
     pub hist: Histogram<u64>,
     /// Periods that passed without a sample: the task was still late when they were due. Those
     /// that were still open when the run ended count too.
@@ -190,7 +190,7 @@ pub struct LatencyRecord {
     pub slices: Option<Box<Slices>>,
 }
 
-/// One minute: beyond it a histogram saturates (sum, min and max stay exact).
+/// One minute.
 const HIGHEST_NS: Ns = 60_000_000_000;
 
 impl LatencyRecord {
@@ -206,14 +206,18 @@ impl LatencyRecord {
     /// Last part of the name of the probe by which a guest's driver measures its urgent tasks.
     pub const URGENT: &str = "urgent";
 
+    /// One that counts latencies.
+    pub fn histogram() -> Histogram<u64> {
+        Histogram::new_with_max(HIGHEST_NS, 3)
+            .expect("one minute with three digits is a valid histogram")
+    }
+
     /// A series without samples.
     pub fn new(probe: &str) -> Self {
-        let hist = Histogram::new_with_max(HIGHEST_NS, 3)
-            .expect("one minute with three digits is a valid histogram");
         Self {
             probe: probe.to_owned(),
             metric: "latency",
-            hist,
+            hist: Self::histogram(),
             missed: 0,
             sum_ns: 0,
             min_ns: Ns::MAX,

@@ -52,7 +52,7 @@ pub fn write(
         let plan = &plans[run.plan];
         for (probe, repeats) in probes(run) {
             let name = format!("{}.{}.{probe}{}", run.backend, plan.policy_name, cell(plan));
-            let text = histograms::hgrm(&histograms::histogram(repeats.into_iter()));
+            let text = histograms::hgrm(&repeats);
             file(&folder.join("hgrm").join(plain(&name) + ".hgrm"), &text)?;
         }
     }

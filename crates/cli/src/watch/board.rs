@@ -2,52 +2,52 @@
 
 use std::collections::BTreeMap;
 
+use vcoop_experiment::bins::{Bins, bucket_top};
 use vcoop_experiment::repeat_summary::RepeatSummary;
 use vcoop_experiment::runner::{Progress, RunId};
+use vcoop_experiment::stats::carries;
 use vcoop_experiment::{format, params};
 use vcoop_model::plan::{Ns, Plan};
 
 /// Parts of the measured time that have a bar each.
 pub(super) const PARTS: u64 = 60;
 
-/// Bits of a latency that are kept: three digits, as the histograms of results have.
-const DIGITS: u32 = 11;
-
 /// What one probe has measured since the board was told last.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) probe: String,
-    pub(super) bins: BTreeMap<Ns, u64>,
+    pub(super) bins: Bins,
     pub(super) max: Ns,
     /// 99 % quantiles of parts of the measured time that are over.
     pub(super) bars: Vec<Ns>,
     /// The part that is not: its number, and its samples.
-    part: (u64, BTreeMap<Ns, u64>),
+    part: (u64, Bins),
 }
 
 impl Seen {
     pub(super) fn new(probe: &str) -> Self {
-        let part = (0, BTreeMap::new());
-        Self { probe: probe.to_owned(), bins: BTreeMap::new(), max: 0, bars: Vec::new(), part }
+        let (bins, part) = (Bins::default(), (0, Bins::default()));
+        Self { probe: probe.to_owned(), bins, max: 0, bars: Vec::new(), part }
     }
 
     /// Takes a sample in, which was due in this part of the measured time.
     pub(super) fn book(&mut self, part: u64, latency: Ns) {
         if part > self.part.0 {
             let bins = std::mem::take(&mut self.part.1);
-            let count = bins.values().sum();
-            if count > 0 {
-                self.bars.push(quantile(bins.into_iter(), count, 990));
+            if !bins.is_empty() {
+                self.bars.push(bins.quantile(P99));
             }
             self.part.0 = part;
         }
-        let low = (Ns::BITS - latency.leading_zeros()).saturating_sub(DIGITS);
-        let top = latency | ((1 << low) - 1);
-        *self.bins.entry(top).or_default() += 1;
-        *self.part.1.entry(top).or_default() += 1;
+        let top = bucket_top(latency, Bins::DIGITS);
+        self.bins.add(top, 1);
+        self.part.1.add(top, 1);
         self.max = self.max.max(latency);
     }
 }
+
+/// What bars stand for, in millionths.
+const P99: u64 = 990_000;
 
 /// Bars in a line at most.
 const MOST_BARS: usize = 200;
@@ -70,7 +70,7 @@ pub(super) struct Board {
 /// Samples by latency.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
-    bins: BTreeMap<Ns, u64>,
+    bins: Bins,
     max: Ns,
 }
 
@@ -132,9 +132,7 @@ impl Board {
             let entry = self.entry(run, p, &seen.probe);
             let tally = entry.running.entry(run.repeat).or_default();
             tally.max = tally.max.max(seen.max);
-            for (ns, n) in std::mem::take(&mut seen.bins) {
-                *tally.bins.entry(ns).or_default() += n;
-            }
+            tally.bins.merge(&std::mem::take(&mut seen.bins));
             if by_time {
                 let room = MOST_BARS.saturating_sub(entry.p99.len());
                 entry.p99.extend(seen.bars.drain(..).take(room));
@@ -176,12 +174,12 @@ impl Board {
             let entry = self.entry(run, p, &latency.probe);
             entry.running.remove(&run.repeat);
             let done = &mut entry.done;
-            latency.bins.iter().for_each(|(ns, n)| *done.bins.entry(*ns).or_default() += n);
+            done.bins.merge(&latency.bins);
             done.max = done.max.max(latency.max_ns);
             // Of the only repeat there are bars already.
             let bars = if by_time { 0 } else { MOST_BARS };
             if latency.count > 0 && entry.p99.len() < bars {
-                entry.p99.push(quantile(latency.bins.iter().copied(), latency.count, 990));
+                entry.p99.push(latency.bins.quantile(P99));
             }
             entry.repeats += 1;
             entry.boosted_pct += boosted;
@@ -229,18 +227,14 @@ impl Entry {
     /// it; what policies did is known when a repeat is over.
     pub(super) fn cells(&self) -> Vec<String> {
         let mut bins = self.done.bins.clone();
-        for (ns, n) in self.running.values().flat_map(|tally| &tally.bins) {
-            *bins.entry(*ns).or_default() += n;
-        }
+        self.running.values().for_each(|tally| bins.merge(&tally.bins));
         let max = self.running.values().map(|tally| tally.max).fold(self.done.max, Ns::max);
-        let count: u64 = bins.values().sum();
+        let count = bins.count();
         let time = |ns: Ns| format::time(ns as f64 / 1e3);
-        let at = |permille: u64| {
-            let beyond = count * (1000 - permille) / 1000;
-            let bins = bins.iter().map(|(ns, n)| (*ns, *n));
-            if beyond < 10 { "n/a".to_owned() } else { time(quantile(bins, count, permille)) }
+        let at = |ppm: u64| {
+            if carries(count, ppm) { time(bins.quantile(ppm)) } else { "n/a".to_owned() }
         };
-        let mut cells = vec![count.to_string(), at(500), at(990), at(999), time(max)];
+        let mut cells = vec![count.to_string(), at(500_000), at(P99), at(999_000), time(max)];
         if self.repeats == 0 {
             cells.extend(["n/a".to_owned(), "n/a".to_owned()]);
             return cells;
@@ -256,32 +250,11 @@ impl Entry {
     }
 }
 
-/// The value below which so many thousandths of the samples are.
-pub(super) fn quantile(bins: impl Iterator<Item = (Ns, u64)>, count: u64, permille: u64) -> Ns {
-    let wanted = (count * permille).div_ceil(1000).max(1);
-    let (mut sum, mut value) = (0, 0);
-    for (ns, n) in bins {
-        value = ns;
-        sum += n;
-        if sum >= wanted {
-            break;
-        }
-    }
-    value
-}
-
 #[cfg(test)]
 mod tests {
     use vcoop_experiment::runner::RunId;
 
-    use super::{Board, Seen, quantile};
-
-    #[test]
-    fn quantiles_of_bins() {
-        let bins = [(10, 98), (20, 1), (30, 1)];
-        let at = |permille| quantile(bins.into_iter(), 100, permille);
-        assert_eq!((at(500), at(980), at(990), at(1000)), (10, 10, 20, 30));
-    }
+    use super::{Board, Seen};
 
     #[test]
     fn a_run_that_goes_on_is_shown_and_counted_once() {

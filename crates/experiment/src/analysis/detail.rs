@@ -1,10 +1,9 @@
 //! What a report draws besides statistics: from digests to distributions, parts by size, and time.
 
-use std::collections::BTreeMap;
-
 use vcoop_model::plan::{Ns, Plan, TimelineAction};
 use vcoop_model::recording::{InUse, Part, PolicyEvent};
 
+use crate::bins::{Bins, bucket_top};
 use crate::repeat_summary::{Latency, RepeatSummary};
 use crate::result::{
     Detail, Distribution, InUseSeries, OverTime, Place, PolicyEventSeries, SizeBand, Switch,
@@ -12,8 +11,8 @@ use crate::result::{
 use crate::rounding::{mean_us, scalar, us};
 use crate::stats::carries;
 
-/// Buckets of a distribution by octave.
-const PER_OCTAVE: u64 = 16;
+/// Binary digits that tell buckets of a distribution apart: sixteen buckets an octave.
+const DIGITS: u32 = 5;
 
 /// Detail of a series from its repeats.
 pub(super) fn of(records: &[&Latency]) -> Detail {
@@ -24,27 +23,16 @@ pub(super) fn of(records: &[&Latency]) -> Detail {
     }
 }
 
-/// The top of the bucket that a value belongs to: five binary digits.
-fn bucket_top(ns: Ns) -> Ns {
-    if ns < 2 * PER_OCTAVE {
-        return ns;
-    }
-    let shift = ns.ilog2() - PER_OCTAVE.ilog2();
-    ns | ((1 << shift) - 1)
-}
-
 fn distribution(records: &[&Latency]) -> Distribution {
-    let mut bins: BTreeMap<Ns, u64> = BTreeMap::new();
-    for (ns, n) in records.iter().flat_map(|r| &r.bins) {
-        *bins.entry(bucket_top(*ns)).or_default() += n;
-    }
+    let all = records.iter().flat_map(|r| r.bins.iter());
+    let bins: Bins = all.map(|(ns, n)| (bucket_top(ns, DIGITS), n)).collect();
     let max = records.iter().map(|r| r.max_ns).max().unwrap_or(0);
     // A histogram saturates at a minute; the maximum does not.
     let top = |ns: Ns, last: bool| us(if last { ns.min(max) } else { ns });
-    let last = bins.len().saturating_sub(1);
+    let last = bins.iter().len().saturating_sub(1);
     Distribution {
-        le_us: bins.keys().enumerate().map(|(i, ns)| top(*ns, i == last)).collect(),
-        count: bins.into_values().collect(),
+        le_us: bins.iter().enumerate().map(|(i, (ns, _))| top(ns, i == last)).collect(),
+        count: bins.iter().map(|(_, n)| n).collect(),
     }
 }
 
@@ -73,41 +61,26 @@ fn by_size(records: &[&Latency]) -> Vec<SizeBand> {
 
 fn over_time(records: &[&Latency]) -> Option<OverTime> {
     let (width_ns, _) = records.iter().find_map(|r| r.slices.as_ref())?;
-    let mut slices: Vec<(Ns, BTreeMap<Ns, u64>)> = Vec::new();
+    let mut slices: Vec<(Ns, Bins)> = Vec::new();
     for (_, record) in records.iter().filter_map(|r| r.slices.as_ref()) {
         for (i, slice) in record.iter().enumerate() {
             if slices.len() == i {
-                slices.push((0, BTreeMap::new()));
+                slices.push((0, Bins::default()));
             }
             slices[i].0 = slices[i].0.max(slice.max_ns);
-            for (top, n) in &slice.bins {
-                *slices[i].1.entry(*top).or_default() += u64::from(*n);
-            }
+            slice.bins.iter().for_each(|&(top, n)| slices[i].1.add(top, n.into()));
         }
     }
     let mut out = OverTime { width_us: us(*width_ns), ..OverTime::default() };
     for (max, bins) in slices {
-        let count: u64 = bins.values().sum();
-        let quantile = |ppm: u64| carries(count, ppm).then(|| us(at(&bins, count, ppm)));
+        let count = bins.count();
+        let quantile = |ppm: u64| carries(count, ppm).then(|| us(bins.quantile(ppm)));
         out.count.push(count);
         out.p50.push(quantile(500_000));
         out.p99.push(quantile(990_000));
         out.max.push((count > 0).then(|| us(max)));
     }
     Some(out)
-}
-
-/// The smallest bucket's top that so many millionths of the samples do not exceed.
-fn at(bins: &BTreeMap<Ns, u64>, count: u64, ppm: u64) -> Ns {
-    let rank = u64::try_from((u128::from(count) * u128::from(ppm)).div_ceil(1_000_000));
-    let (rank, mut seen) = (rank.unwrap_or(count).max(1), 0);
-    for (top, n) in bins {
-        seen += n;
-        if seen >= rank {
-            return *top;
-        }
-    }
-    bins.last_key_value().map_or(0, |(top, _)| *top)
 }
 
 /// What the policy did by time, as means over the repeats.
@@ -184,28 +157,4 @@ pub(super) fn switches(plan: &Plan) -> Vec<Switch> {
         Switch { at_us: us(event.at_ns) - us(plan.warmup_ns), what }
     };
     plan.timeline.iter().map(one).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buckets_are_a_sixteenth_wide() {
-        for ns in [0, 1, 31, 32, 33, 1000, 123_456_789, u64::MAX] {
-            let top = bucket_top(ns);
-            assert!(top >= ns && top - ns <= ns / PER_OCTAVE, "{ns}: {top}");
-            assert_eq!(bucket_top(top), top);
-            assert!(top == u64::MAX || bucket_top(top + 1) > top);
-        }
-    }
-
-    #[test]
-    fn quantiles_count_samples() {
-        let bins = BTreeMap::from([(10, 98), (20, 1), (30, 1)]);
-        assert_eq!(
-            [500_000, 980_000, 990_000, 999_000].map(|p| at(&bins, 100, p)),
-            [10, 10, 20, 30]
-        );
-    }
 }

@@ -3,10 +3,13 @@
 //! Their distance is Wasserstein's: how far a sample has to be moved, on average, to make one of the
 //! other. A mean that agrees can hide two histograms that do not; this cannot.
 
+use std::collections::BTreeMap;
+
 use vcoop_model::plan::Plan;
 
 use super::compare::fits;
 use super::document::{Bucket, HistogramResult};
+use crate::bins::Bins;
 use crate::published::{Histogram, HistogramColumn};
 use crate::rounding::scalar;
 use crate::runner::PlanRuns;
@@ -27,80 +30,60 @@ fn one(
     runs: &[PlanRuns],
 ) -> HistogramResult {
     let simulated = simulated(histogram, column, plans, runs);
-    let mut published = Counts::default();
-    column.buckets.iter().for_each(|&(us, n)| published.add(us, n));
-    let total: u64 = simulated.0.iter().sum();
-    let mut buckets = Vec::new();
-    for us in 0..published.0.len().max(simulated.0.len()) {
-        let (theirs, ours) = (published.at(us), simulated.at(us));
-        if theirs > 0 || ours > 0 {
-            let share = |n: u64, of: &Counts| scalar(n as f64 / of.total().max(1) as f64);
-            buckets.push(Bucket {
-                us: us as u64,
-                published: theirs,
-                published_share: share(theirs, &published),
-                simulated: ours,
-                simulated_share: share(ours, &simulated),
-            });
-        }
-    }
+    let published: Bins = column.buckets.iter().map(|&(us, n)| (us.min(MOST_US), n)).collect();
+    let share = |n: u64, of: &Bins| scalar(n as f64 / of.count().max(1) as f64);
+    let bucket = |(us, (theirs, ours))| Bucket {
+        us,
+        published: theirs,
+        published_share: share(theirs, &published),
+        simulated: ours,
+        simulated_share: share(ours, &simulated),
+    };
+    let both = side_by_side(&published, &simulated).into_iter();
+    let buckets = both.filter(|(_, (theirs, ours))| theirs + ours > 0).map(bucket).collect();
     HistogramResult {
         histogram: histogram.id.clone(),
         column: column.name.clone(),
         unit: "us".to_owned(),
         published_samples: column.samples,
-        published_listed: published.total(),
-        simulated_samples: total,
-        published_mean: published.mean().map(scalar),
-        simulated_mean: simulated.mean().map(scalar),
+        published_listed: published.count(),
+        simulated_samples: simulated.count(),
+        published_mean: mean(&published).map(scalar),
+        simulated_mean: mean(&simulated).map(scalar),
         wasserstein_us: distance(&published, &simulated).map(scalar),
         buckets,
     }
 }
 
-/// Samples by whole microseconds, as cyclictest counts them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Counts(Vec<u64>);
-
-/// Beyond this samples fall into the last bucket.
+/// Beyond this, in microseconds, samples fall into the last bucket.
 const MOST_US: u64 = 100_000;
 
-impl Counts {
-    fn add(&mut self, us: u64, n: u64) {
-        let us = us.min(MOST_US) as usize;
-        if self.0.len() <= us {
-            self.0.resize(us + 1, 0);
-        }
-        self.0[us] += n;
-    }
+fn mean(bins: &Bins) -> Option<f64> {
+    let sum: u128 = bins.iter().map(|(us, n)| u128::from(us) * u128::from(n)).sum();
+    (!bins.is_empty()).then(|| sum as f64 / bins.count() as f64)
+}
 
-    fn at(&self, us: usize) -> u64 {
-        self.0.get(us).copied().unwrap_or(0)
-    }
-
-    fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-
-    fn mean(&self) -> Option<f64> {
-        let sum: u128 = (0u128..).zip(&self.0).map(|(us, n)| us * u128::from(*n)).sum();
-        let total = self.total();
-        (total > 0).then(|| sum as f64 / total as f64)
-    }
+/// Whole microseconds of both, and how many samples each has there.
+fn side_by_side<'a>(a: &'a Bins, b: &'a Bins) -> BTreeMap<u64, (u64, u64)> {
+    let mut both: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    a.iter().for_each(|(us, n)| both.entry(us).or_default().0 = n);
+    b.iter().for_each(|(us, n)| both.entry(us).or_default().1 = n);
+    both
 }
 
 /// Wasserstein's distance of two histograms, in buckets; `None` if one is empty. The area between their
 /// distribution functions, in integers: the same everywhere.
-fn distance(a: &Counts, b: &Counts) -> Option<f64> {
-    let (na, nb) = (u128::from(a.total()), u128::from(b.total()));
+fn distance(a: &Bins, b: &Bins) -> Option<f64> {
+    let (na, nb) = (u128::from(a.count()), u128::from(b.count()));
     if na == 0 || nb == 0 {
         return None;
     }
-    let (mut fa, mut fb, mut area) = (0u128, 0u128, 0u128);
-    for us in 0..a.0.len().max(b.0.len()) {
-        fa += u128::from(a.at(us));
-        fb += u128::from(b.at(us));
-        area += (fa * nb).abs_diff(fb * na);
+    let (mut fa, mut fb, mut area, mut from) = (0u128, 0u128, 0u128, 0);
+    for (us, (theirs, ours)) in side_by_side(a, b) {
+        area += (fa * nb).abs_diff(fb * na) * u128::from(us - from);
+        fa += u128::from(theirs);
+        fb += u128::from(ours);
+        from = us;
     }
     Some(area as f64 / (na * nb) as f64)
 }
@@ -110,8 +93,8 @@ fn simulated(
     column: &HistogramColumn,
     plans: &[Plan],
     runs: &[PlanRuns],
-) -> Counts {
-    let mut counts = Counts::default();
+) -> Bins {
+    let mut bins = Bins::default();
     for run in runs {
         let plan = &plans[run.plan];
         if plan.policy_name != column.policy || !fits(&plan.params, &column.cell) {
@@ -119,25 +102,23 @@ fn simulated(
         }
         let latencies = run.repeats.iter().flatten().flat_map(|digest| &digest.latencies);
         for latency in latencies.filter(|l| l.probe == histogram.probe) {
-            latency.bins.iter().for_each(|&(ns, n)| counts.add(ns / 1_000, n));
+            latency.bins.iter().for_each(|(ns, n)| bins.add((ns / 1_000).min(MOST_US), n));
         }
     }
-    counts
+    bins
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn counts(of: &[(u64, u64)]) -> Counts {
-        let mut counts = Counts::default();
-        of.iter().for_each(|&(us, n)| counts.add(us, n));
-        counts
+    fn bins(of: &[(u64, u64)]) -> Bins {
+        of.iter().copied().collect()
     }
 
     #[test]
     fn the_distance_is_how_far_samples_have_to_move() {
-        let d = |a: &[(u64, u64)], b: &[(u64, u64)]| distance(&counts(a), &counts(b));
+        let d = |a: &[(u64, u64)], b: &[(u64, u64)]| distance(&bins(a), &bins(b));
         assert_eq!(d(&[(5, 7)], &[(5, 900)]), Some(0.0), "shares count, not numbers");
         assert_eq!(d(&[(5, 7)], &[(9, 3)]), Some(4.0));
         assert_eq!(d(&[(4, 1), (6, 1)], &[(5, 1)]), Some(1.0), "equal means hide it");
@@ -147,8 +128,7 @@ mod tests {
 
     #[test]
     fn means_are_of_whole_microseconds() {
-        assert_eq!(counts(&[(5, 1), (6, 3)]).mean(), Some(5.75));
-        assert_eq!(counts(&[]).mean(), None);
-        assert_eq!(counts(&[(u64::MAX, 1)]).mean(), Some(MOST_US as f64), "bounded");
+        assert_eq!(mean(&bins(&[(5, 1), (6, 3)])), Some(5.75));
+        assert_eq!(mean(&bins(&[])), None);
     }
 }

@@ -3,15 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn block(values: &[u64]) -> Block {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable();
-    let mut bins: Vec<(u64, u64)> = Vec::new();
-    for v in sorted {
-        match bins.last_mut() {
-            Some((last, n)) if *last == v => *n += 1,
-            _ => bins.push((v, 1)),
-        }
-    }
+    let bins = values.iter().map(|v| (*v, 1)).collect();
     let sum_ns = values.iter().map(|v| u128::from(*v)).sum();
     Block { count: values.len() as u64, sum_ns, bins }
 }

@@ -4,20 +4,18 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-use hdrhistogram::Histogram;
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Backend, Column, Unavailable};
 use vcoop_experiment::result::Document;
 use vcoop_experiment::runner::{Control, Experiment};
-use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::plan::Plan;
-use vcoop_model::recording::{LatencyRecord, Part, Recording, Scalar};
+use vcoop_model::recording::{LatencyRecord, Part, Parts, Recording, Scalar};
 use vcoop_model::run::Run;
 use vcoop_testing::rig;
 
 /// Plans of a built-in scenario, with overrides.
 pub(crate) fn plans(name: &str, sets: &[&str], policies: &[&str]) -> Vec<Plan> {
-    rig::plans(builtin_scenario(name).unwrap(), policies, sets)
+    rig::builtin(name, policies, sets)
 }
 
 /// Runs plans and makes the document.
@@ -69,25 +67,13 @@ impl Backend for Fake {
 
 /// A record of given latencies; all of each is host wait.
 pub(crate) fn record(probe: &str, values: &[u64], missed: u64) -> LatencyRecord {
-    let mut hist = Histogram::new_with_max(60_000_000_000, 3).unwrap();
-    values.iter().for_each(|v| hist.saturating_record(*v));
-    let sum_ns: u128 = values.iter().map(|v| u128::from(*v)).sum();
-    let mut parts_sum = [0; Part::COUNT];
-    parts_sum[Part::WakeToRun as usize] = sum_ns / 4;
-    parts_sum[Part::PreemptedToRun as usize] = sum_ns - sum_ns / 4;
-    LatencyRecord {
-        probe: probe.to_owned(),
-        metric: "latency",
-        hist,
-        missed,
-        sum_ns,
-        min_ns: values.iter().copied().min().unwrap_or(u64::MAX),
-        max_ns: values.iter().copied().max().unwrap_or(0),
-        parts_sum,
-        parts_by_log2: Box::new([[0; Part::COUNT]; 64]),
-        count_by_log2: [0; 64],
-        ran_instead: BTreeMap::from([("hog".to_owned(), sum_ns)]),
-        worst: Vec::new(),
-        slices: None,
+    let mut record = LatencyRecord { missed, ..LatencyRecord::new(probe) };
+    for &ns in values {
+        let mut parts = Parts::default();
+        parts[Part::WakeToRun as usize] = ns / 4;
+        parts[Part::PreemptedToRun as usize] = ns - ns / 4;
+        record.book(ns, &parts);
     }
+    record.ran_instead = BTreeMap::from([("hog".to_owned(), record.sum_ns)]);
+    record
 }

@@ -3,26 +3,14 @@
 use std::fmt::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
-use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
+use vcoop_experiment::bins::Bins;
 use vcoop_experiment::repeat_summary::Latency;
 use vcoop_model::plan::Plan;
 
 /// Rows of a text histogram at most: later ones are overflows, as with `cyclictest -h`.
 const MOST_ROWS: u64 = 100_000;
-
-/// A histogram with the same buckets that the samples were counted in.
-pub(super) fn histogram<'l>(of: impl Iterator<Item = &'l Latency>) -> Histogram<u64> {
-    let mut histogram = Histogram::new_with_max(60_000_000_000, 3)
-        .expect("one minute with three digits is a valid histogram");
-    for latency in of {
-        for (ns, count) in &latency.bins {
-            histogram.saturating_record_n(*ns, *count);
-        }
-    }
-    histogram
-}
 
 /// What one interval of a log is about: one repeat of one series.
 #[derive(Clone, Copy, Debug)]
@@ -51,9 +39,8 @@ pub(super) fn log(intervals: &[Interval<'_>]) -> Result<String, String> {
     for i in intervals {
         let length = Duration::from_nanos(i.plan.duration_ns);
         let tag = tag(i);
-        let histogram = histogram([i.latency].into_iter());
         writer
-            .write_histogram(&histogram, length * i.repeat, length, Tag::new(&tag))
+            .write_histogram(&i.latency.bins.histogram(), length * i.repeat, length, Tag::new(&tag))
             .map_err(|e| format!("{e:?}"))?;
     }
     String::from_utf8(bytes).map_err(|e| e.to_string())
@@ -69,7 +56,10 @@ fn tag(i: &Interval<'_>) -> String {
 }
 
 /// A percentile distribution as HdrHistogram's tools print and plot it, in microseconds.
-pub(super) fn hgrm(histogram: &Histogram<u64>) -> String {
+pub(super) fn hgrm(repeats: &[&Latency]) -> String {
+    let mut all = Bins::default();
+    repeats.iter().for_each(|latency| all.merge(&latency.bins));
+    let histogram = all.histogram();
     let mut out = String::from("       Value     Percentile TotalCount 1/(1-Percentile)\n\n");
     let mut sum = 0;
     for step in histogram.iter_quantiles(5) {
@@ -103,8 +93,8 @@ pub(super) struct Column<'a> {
 /// above it.
 pub(super) fn cyclictest(columns: &[Column<'_>]) -> String {
     let rows = |column: &Column<'_>| -> Vec<(u64, u64)> {
-        let bins = column.repeats.iter().flat_map(|l| &l.bins);
-        bins.map(|(ns, count)| (ns / 1000, *count)).collect()
+        let bins = column.repeats.iter().flat_map(|l| l.bins.iter());
+        bins.map(|(ns, count)| (ns / 1000, count)).collect()
     };
     let columns: Vec<(&Column<'_>, Vec<(u64, u64)>)> =
         columns.iter().map(|c| (c, rows(c))).collect();
@@ -156,14 +146,14 @@ pub(super) fn cyclictest(columns: &[Column<'_>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Column, cyclictest, hgrm, histogram};
+    use super::{Column, cyclictest, hgrm};
     use vcoop_experiment::repeat_summary::Latency;
 
     fn latency(bins: &[(u64, u64)]) -> Latency {
         Latency {
             probe: "p".into(),
             metric: "latency",
-            bins: bins.to_vec(),
+            bins: bins.iter().copied().collect(),
             count: bins.iter().map(|b| b.1).sum(),
             missed: 0,
             sum_ns: bins.iter().map(|b| u128::from(b.0 * b.1)).sum(),
@@ -197,7 +187,7 @@ mod tests {
     #[test]
     fn a_distribution_ends_with_all_samples_and_the_largest() {
         let l = latency(&[(1_000, 99), (2_000_000, 1)]);
-        let text = hgrm(&histogram([&l].into_iter()));
+        let text = hgrm(&[&l]);
         let rows: Vec<&str> = text.lines().skip(2).filter(|l| !l.starts_with('#')).collect();
         let last: Vec<&str> = rows[rows.len() - 1].split_whitespace().collect();
         assert_eq!((last[1], last[2], last[3]), ("1.000000000000", "100", "inf"));
