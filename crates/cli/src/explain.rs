@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Backend, Choice, Request, Sim, select};
 use vcoop_experiment::runner::{Experiment, repeat_seed};
+use vcoop_model::diagnostic::closest;
 use vcoop_model::recording::LatencyRecord;
 use vcoop_model::run::Run;
 use vcoop_report::explain::explain;
@@ -14,7 +15,7 @@ use crate::failure::Failure;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::run::{Eyes, measured};
-use crate::scenario::{Overrides, jobs, nearest};
+use crate::scenario::{Overrides, jobs};
 use crate::single_run::plan;
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
@@ -29,7 +30,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let probe = args.probe.as_deref();
     let probes: Vec<&str> = plan.probes.iter().map(|p| p.probe.as_str()).collect();
     if let Some(probe) = probe.filter(|probe| !probes.contains(probe)) {
-        let guess = nearest(probe, &probes).map(|p| format!("did you mean {p}? "));
+        let guess = closest(probe, &probes).map(|p| format!("did you mean {p}? "));
         let guess = guess.unwrap_or_default();
         let mut known = probes.clone();
         known.dedup();

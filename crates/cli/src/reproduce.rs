@@ -4,6 +4,7 @@ use vcoop_capture::Loader;
 use vcoop_experiment::published::Publication;
 use vcoop_experiment::reproduce::{ReproduceError, Reproduction, Selection, Setup};
 use vcoop_experiment::runner::Control;
+use vcoop_model::diagnostic::closest;
 use vcoop_report::{Style, render_reproduction, render_reproduction_html};
 
 use crate::args::ReproduceArgs;
@@ -12,7 +13,7 @@ use crate::folder::{Folder, REPORT, REPRODUCTION, TEXT};
 use crate::interrupt::stop_flag;
 use crate::output::{print, style};
 use crate::progress::Progress;
-use crate::scenario::{Overrides, jobs, nearest, say_losses};
+use crate::scenario::{Overrides, jobs, say_losses};
 
 pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     let folder = args.out.as_deref();
@@ -66,7 +67,7 @@ fn unknown(name: &str, publications: &[Publication]) -> Failure {
         ids.extend(publication.tables.iter().map(|t| t.id.as_str()));
         ids.extend(publication.claims.iter().map(|c| c.id.as_str()));
     }
-    let guess = nearest(name, &ids).map(|n| format!("did you mean {n}? ")).unwrap_or_default();
+    let guess = closest(name, &ids).map(|n| format!("did you mean {n}? ")).unwrap_or_default();
     let known = style().wrap(&format!("  {guess}there are: {}", ids.join(", ")), 4);
     Failure::usage(format!("nothing published is called `{name}`\n{}", known.trim_end()))
 }

@@ -6,7 +6,7 @@ use std::thread;
 use vcoop_capture::Loader;
 use vcoop_experiment::params;
 use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
-use vcoop_model::diagnostic::Diagnostics;
+use vcoop_model::diagnostic::{Diagnostics, closest};
 use vcoop_model::file;
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::profile::Profile;
@@ -52,16 +52,9 @@ pub(crate) fn named_text(what: &str, path: &Path) -> Result<String, Failure> {
 
 fn unknown(name: &str) -> Failure {
     let names: Vec<&str> = builtin_scenarios().iter().map(|b| b.name).collect();
-    let guess = nearest(name, &names).map(|n| format!("did you mean {n}? ")).unwrap_or_default();
+    let guess = closest(name, &names).map(|n| format!("did you mean {n}? ")).unwrap_or_default();
     let known = style().wrap(&format!("  {guess}built-in scenarios: {}", names.join(", ")), 4);
     Failure::Usage(format!("no scenario and no file `{name}`\n{}", known.trim_end()))
-}
-
-/// The name most like what was typed, if it is like enough to be a slip.
-pub(crate) fn nearest<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str> {
-    let distance = |name: &str| strsim::damerau_levenshtein(typed, name);
-    let near = names.iter().map(|name| (distance(name), *name));
-    near.filter(|(d, name)| *d <= 1 + name.len() / 3).min().map(|(_, name)| name)
 }
 
 /// What `--set` is called in diagnostics.

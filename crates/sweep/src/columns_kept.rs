@@ -1,11 +1,10 @@
 //! What a dataset keeps of a point, by `[keep]`.
 
-use vcoop_model::diagnostic::Diagnostic;
+use vcoop_model::diagnostic::{Diagnostic, nearest};
 use vcoop_model::plan::Plan;
 use vcoop_model::sweep::{Keep, Place, Sweep};
 
 use crate::row::{NUMBERS, PointRows};
-use crate::slo::nearest;
 
 /// Names that kept probes and columns cannot have.
 pub(crate) fn wrong(sweep: &Sweep, base: &str, plans: &[Plan]) -> Vec<Diagnostic> {

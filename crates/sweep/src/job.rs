@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use vcoop_capture::Loader;
 use vcoop_model::builtin::{builtin_scenario, builtin_scenarios};
-use vcoop_model::diagnostic::{Diagnostic, Diagnostics};
+use vcoop_model::diagnostic::{Diagnostic, Diagnostics, nearest};
 use vcoop_model::file;
 use vcoop_model::plan::Plan;
 use vcoop_model::scenario::{Scenario, Set};
@@ -294,7 +294,7 @@ impl Job {
         wrong
             .map(|(i, probe)| {
                 let message = format!("{} has no latency probe `{probe}`", self.base_name);
-                let help = crate::slo::nearest(probe, "probes", &known);
+                let help = nearest(probe, "probes", &known);
                 self.sweep.place(Place::StopProbe(i), message, Some(help))
             })
             .collect()
@@ -405,8 +405,7 @@ fn base(sweep: &Sweep) -> Result<(String, String), Diagnostics> {
     }
     if !path_like {
         let names: Vec<&str> = builtin_scenarios().iter().map(|b| b.name).collect();
-        let help =
-            crate::slo::nearest(name, "built-in scenarios", &names) + "; or a path to a file";
+        let help = nearest(name, "built-in scenarios", &names) + "; or a path to a file";
         let message = format!("there is no scenario `{name}`");
         return Err(sweep.place(Place::Scenario, message, Some(help)).into());
     }

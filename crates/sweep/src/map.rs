@@ -12,6 +12,7 @@ use std::path::Path;
 use vcoop_experiment::judge::{Change, Effect, Judgement, LEAST_REPEATS, Whose};
 use vcoop_experiment::result::{Interval, Limits};
 use vcoop_experiment::verdict::LEAST_LOAD;
+use vcoop_model::diagnostic::nearest;
 
 use crate::columns::Kind;
 use crate::manifest::{Unreadable, manifest};
@@ -114,7 +115,7 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
     let names: Vec<&str> = manifest.axes.iter().map(|axis| axis.name.as_str()).collect();
     let axis = |name: &str| {
         names.iter().position(|n| *n == name).ok_or_else(|| {
-            Unreadable(format!("no axis `{name}`; {}", crate::slo::nearest(name, "axes", &names)))
+            Unreadable(format!("no axis `{name}`; {}", nearest(name, "axes", &names)))
         })
     };
     let (down, across) = (axis(&ask.rows)?, axis(&ask.columns)?);
@@ -130,12 +131,12 @@ pub fn map(dir: &Path, ask: &Ask) -> Result<Map, Unreadable> {
         Show::Best => [&JUDGED[..], &["value"]].concat(),
         Show::Number { column, policy, .. } => {
             if !NUMBERS.contains(&column.as_str()) {
-                let help = crate::slo::nearest(column, "columns", &NUMBERS);
+                let help = nearest(column, "columns", &NUMBERS);
                 return Err(Unreadable(format!("no column of numbers `{column}`; {help}")));
             }
             if !manifest.policies.contains(policy) {
                 let known: Vec<&str> = manifest.policies.iter().map(String::as_str).collect();
-                let help = crate::slo::nearest(policy, "policies", &known);
+                let help = nearest(policy, "policies", &known);
                 return Err(Unreadable(format!("no policy `{policy}`; {help}")));
             }
             vec![column.as_str()]
@@ -243,7 +244,7 @@ fn probe_of(all: &[Record], asked: Option<&str>) -> Result<String, Unreadable> {
         return Ok(asked.to_owned());
     }
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
-    let help = crate::slo::nearest(asked, "probes", &known);
+    let help = nearest(asked, "probes", &known);
     Err(Unreadable(format!("no probe `{asked}`; {help}")))
 }
 

@@ -301,15 +301,6 @@ fn near(word: &str, known: &[&str]) -> String {
     format!("nearest: {}", names.join(", "))
 }
 
-/// `did you mean X? `, if one is like enough; then all of them.
-pub(crate) fn nearest(word: &str, what: &str, known: &[&str]) -> String {
-    let distance = |name: &str| strsim::damerau_levenshtein(word, name);
-    let near = known.iter().map(|name| (distance(name), *name));
-    let near = near.filter(|(d, name)| *d <= 1 + name.len().max(word.len()) / 3).min();
-    let guess = near.map(|(_, name)| format!("did you mean `{name}`? ")).unwrap_or_default();
-    format!("{guess}{what}: {}", known.join(", "))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
