@@ -25,19 +25,11 @@ const PERIOD: Ns = 10 * MS;
 const NEIGHBOURS_SLICE: Ns = 3 * MS;
 
 /// Seed 0's bound: 3 ms at once; and a twentieth of the time in the long run.
-const DYNAMIC: DynamicConfig = DynamicConfig {
-    means: Means::Rr(8),
-    vcpu_budget: Budget { burst_ns: 3 * MS, refill_ppm: 50_000 },
-    vm_budget: Budget { burst_ns: 12 * MS, refill_ppm: 200_000 },
-    longest_boost_ns: None,
-    max_preempt_off_ns: 3 * MS,
-    boost_on_injection: true,
-    boost_receiver: false,
-    boost_on_request: true,
-    boost_across_idle: true,
-    repay: false,
-    rest_slice_ns: None,
-};
+const DYNAMIC: DynamicConfig = DynamicConfig::new(
+    Means::Rr(8),
+    Budget { burst_ns: 3 * MS, refill_ppm: 50_000 },
+    Budget { burst_ns: 12 * MS, refill_ppm: 200_000 },
+);
 
 /// Why the guest left guest mode.
 enum Exit {

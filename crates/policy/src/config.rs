@@ -74,6 +74,25 @@ pub struct DynamicConfig {
     pub rest_slice_ns: Option<Ns>,
 }
 
+impl DynamicConfig {
+    /// As seed 0 has it: boosts on injection, on request and across idle, and 3 ms of a preempt-disabled section.
+    pub const fn new(means: Means, vcpu_budget: Budget, vm_budget: Budget) -> Self {
+        Self {
+            means,
+            vcpu_budget,
+            vm_budget,
+            longest_boost_ns: None,
+            max_preempt_off_ns: 3_000_000,
+            boost_on_injection: true,
+            boost_receiver: false,
+            boost_on_request: true,
+            boost_across_idle: true,
+            repay: false,
+            rest_slice_ns: None,
+        }
+    }
+}
+
 /// Parameters of `wake-boost`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

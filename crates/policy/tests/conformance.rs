@@ -32,19 +32,8 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let config = DynamicConfig {
-            means: Means::Rr(8),
-            vcpu_budget: BUDGET,
-            vm_budget: Budget { burst_ns: 1 << 40, refill_ppm: 0 },
-            longest_boost_ns: None,
-            max_preempt_off_ns: 3_000_000,
-            boost_on_injection: true,
-            boost_receiver: false,
-            boost_on_request: true,
-            boost_across_idle: true,
-            repay: false,
-            rest_slice_ns: None,
-        };
+        let config =
+            DynamicConfig::new(Means::Rr(8), BUDGET, Budget { burst_ns: 1 << 40, refill_ppm: 0 });
         let mut pair = Self {
             now: 0,
             trace: Vec::new(),

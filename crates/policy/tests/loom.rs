@@ -103,19 +103,7 @@ impl World {
     /// A registered guest that is silent so far.
     fn new(rules: Rules) -> Self {
         let big = Budget { burst_ns: 1 << 40, refill_ppm: 0 };
-        let config = DynamicConfig {
-            means: Means::Rr(8),
-            vcpu_budget: big,
-            vm_budget: big,
-            longest_boost_ns: None,
-            max_preempt_off_ns: 3_000_000,
-            boost_on_injection: true,
-            boost_receiver: false,
-            boost_on_request: true,
-            boost_across_idle: true,
-            repay: false,
-            rest_slice_ns: None,
-        };
+        let config = DynamicConfig::new(Means::Rr(8), big, big);
         let host = Host { policy: HostPolicy::dynamic(config, 0), vm: VmShared::new(big, 0) };
         let world = Self { page: Page::default(), host: Mutex::new(host), rules };
         let mut host = world.lock();

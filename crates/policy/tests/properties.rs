@@ -442,17 +442,8 @@ proptest! {
 /// `dynamic` with all its reasons to boost, and a bound on the vCPU only.
 fn rig(vcpu_budget: Budget, repay: bool) -> Rig {
     let config = DynamicConfig {
-        means: MEANS[0],
-        vcpu_budget,
-        vm_budget: Budget { burst_ns: 1 << 40, refill_ppm: 0 },
-        longest_boost_ns: None,
-        max_preempt_off_ns: 3_000_000,
-        boost_on_injection: true,
-        boost_receiver: false,
-        boost_on_request: true,
-        boost_across_idle: true,
         repay,
-        rest_slice_ns: None,
+        ..DynamicConfig::new(MEANS[0], vcpu_budget, Budget { burst_ns: 1 << 40, refill_ppm: 0 })
     };
     Rig::new(|| HostPolicy::dynamic(config, 0), config.means, vcpu_budget, config.vm_budget)
 }

@@ -96,19 +96,7 @@ impl World {
     /// The vCPU runs a fair task and was just interrupted; the host did not see that interrupt.
     fn new(setup: &Setup) -> Self {
         let big = Budget { burst_ns: 1 << 40, refill_ppm: 0 };
-        let config = DynamicConfig {
-            means: Means::Rr(8),
-            vcpu_budget: big,
-            vm_budget: big,
-            longest_boost_ns: None,
-            max_preempt_off_ns: 3_000_000,
-            boost_on_injection: true,
-            boost_receiver: false,
-            boost_on_request: true,
-            boost_across_idle: true,
-            repay: false,
-            rest_slice_ns: None,
-        };
+        let config = DynamicConfig::new(Means::Rr(8), big, big);
         let mut w = Self {
             mem: [0; 6],
             guest_buf: VecDeque::new(),

@@ -13,19 +13,7 @@ const QUARTER: Means = Means::Deadline { runtime_ns: MS, deadline_ns: 4 * MS, pe
 
 fn dynamic(means: Means) -> PolicyPlan {
     let budget = Budget { burst_ns: 3 * MS, refill_ppm: 250_000 };
-    PolicyPlan::Dynamic(DynamicConfig {
-        means,
-        vcpu_budget: budget,
-        vm_budget: budget,
-        longest_boost_ns: None,
-        max_preempt_off_ns: 3 * MS,
-        boost_on_injection: true,
-        boost_receiver: false,
-        boost_on_request: true,
-        boost_across_idle: true,
-        repay: false,
-        rest_slice_ns: None,
-    })
+    PolicyPlan::Dynamic(DynamicConfig::new(means, budget, budget))
 }
 
 /// A vCPU with an RT task beside fair work of its own, sharing its pCPU with two hogs.

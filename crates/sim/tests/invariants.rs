@@ -245,17 +245,9 @@ fn policy() -> impl Strategy<Value = PolicyPlan> {
         means().prop_map(|means| PolicyPlan::Static { means }),
         (means(), any::<bool>(), any::<bool>()).prop_map(move |(means, receiver, repay)| {
             PolicyPlan::Dynamic(DynamicConfig {
-                means,
-                vcpu_budget: budget(3),
-                vm_budget: budget(6),
-                longest_boost_ns: None,
-                max_preempt_off_ns: 3 * MS,
-                boost_on_injection: true,
                 boost_receiver: receiver,
-                boost_on_request: true,
-                boost_across_idle: true,
                 repay,
-                rest_slice_ns: None,
+                ..DynamicConfig::new(means, budget(3), budget(6))
             })
         }),
         (means(), any::<bool>(), any::<bool>()).prop_map(

@@ -16,17 +16,11 @@ const REFILL_PPM: u32 = 100_000;
 fn sender() -> PolicyPlan {
     let budget = Budget { burst_ns: 3 * MS, refill_ppm: REFILL_PPM };
     PolicyPlan::Dynamic(DynamicConfig {
-        means: Means::Rr(8),
-        vcpu_budget: budget,
-        vm_budget: budget,
-        longest_boost_ns: None,
-        max_preempt_off_ns: 3 * MS,
         boost_on_injection: false,
         boost_receiver: true,
         boost_on_request: false,
         boost_across_idle: false,
-        repay: false,
-        rest_slice_ns: None,
+        ..DynamicConfig::new(Means::Rr(8), budget, budget)
     })
 }
 

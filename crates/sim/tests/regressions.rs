@@ -207,19 +207,7 @@ fn ran_instead_is_within_the_wait() {
 #[test]
 fn a_class_round_trip_costs_a_cfs_vcpu_its_lead() {
     let budget = Budget { burst_ns: 3 * MS, refill_ppm: 250_000 };
-    let dynamic = DynamicConfig {
-        means: Means::Rr(8),
-        vcpu_budget: budget,
-        vm_budget: budget,
-        longest_boost_ns: None,
-        max_preempt_off_ns: 3 * MS,
-        boost_on_injection: true,
-        boost_receiver: false,
-        boost_on_request: true,
-        boost_across_idle: true,
-        repay: false,
-        rest_slice_ns: None,
-    };
+    let dynamic = DynamicConfig::new(Means::Rr(8), budget, budget);
     let cpu = |host| {
         let mut p = plan(host, free());
         p.host_tasks = vec![task("hog", hog(), Policy::NORMAL, &[])];
@@ -239,17 +227,8 @@ fn a_class_round_trip_costs_a_cfs_vcpu_its_lead() {
 fn dynamic(means: Means) -> PolicyPlan {
     let budget = Budget { burst_ns: S, refill_ppm: 1_000_000 };
     PolicyPlan::Dynamic(DynamicConfig {
-        means,
-        vcpu_budget: budget,
-        vm_budget: budget,
-        longest_boost_ns: None,
-        max_preempt_off_ns: 3 * MS,
-        boost_on_injection: true,
-        boost_receiver: false,
-        boost_on_request: true,
         boost_across_idle: false,
-        repay: false,
-        rest_slice_ns: None,
+        ..DynamicConfig::new(means, budget, budget)
     })
 }
 

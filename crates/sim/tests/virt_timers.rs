@@ -152,19 +152,7 @@ fn it_is_blind_while_the_vcpu_is_preempted() {
 #[test]
 fn boosting_needs_somebody_who_sees_the_deadline() {
     let budget = Budget { burst_ns: 100 * MS, refill_ppm: 900_000 };
-    let boost = PolicyPlan::Dynamic(DynamicConfig {
-        means: Means::Rr(8),
-        vcpu_budget: budget,
-        vm_budget: budget,
-        longest_boost_ns: None,
-        max_preempt_off_ns: 3 * MS,
-        boost_on_injection: true,
-        boost_receiver: false,
-        boost_on_request: true,
-        boost_across_idle: true,
-        repay: false,
-        rest_slice_ns: None,
-    });
+    let boost = PolicyPlan::Dynamic(DynamicConfig::new(Means::Rr(8), budget, budget));
     let mean = |virt| {
         let r = contended(virt, boost.clone());
         let l = latency(&r, "g.t");

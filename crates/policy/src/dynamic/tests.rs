@@ -14,19 +14,7 @@ use crate::vm_shared::VmShared;
 const MEANS: Means = Means::Rr(8);
 const BUDGET: Budget = Budget { burst_ns: 3_000_000, refill_ppm: 250_000 };
 const VM: Budget = Budget { burst_ns: 1_000_000_000, refill_ppm: 0 };
-const CONFIG: DynamicConfig = DynamicConfig {
-    means: MEANS,
-    vcpu_budget: BUDGET,
-    vm_budget: VM,
-    longest_boost_ns: None,
-    max_preempt_off_ns: 3_000_000,
-    boost_on_injection: true,
-    boost_receiver: false,
-    boost_on_request: true,
-    boost_across_idle: true,
-    repay: false,
-    rest_slice_ns: None,
-};
+const CONFIG: DynamicConfig = DynamicConfig::new(MEANS, BUDGET, VM);
 const QUIET: GuestWords = GuestWords::SILENT;
 const INJECT: Event = Event::Injected(Injection::Timer);
 
