@@ -10,8 +10,8 @@ use super::calls::UNKNOWN;
 use super::captures::{Captures, least_length};
 use super::keys::workload::{
     Abuse, Audio, AudioSource, AudioTime, Boot, Browser, Bursty, Capture, CommonKeys, CpuMap,
-    CyclicMode, Cyclictest, Desktop, Duty, Hog, IpiMode, Kind, LockWord, Ping, Rogue, SectionKeys,
-    Server, Stress, Then, Workload, named,
+    CyclicMode, Cyclictest, Desktop, Duty, Hog, IpiMode, Kind, Ping, Rogue, SectionKeys, Server,
+    Stress, Then, Workload, named,
 };
 use crate::diagnostic::{Collector, Span};
 use crate::limits::{MAX_ROGUE_STEPS, MAX_TASKS};
@@ -315,7 +315,7 @@ fn section(keys: &SectionKeys, place: Place, errors: &mut Collector<'_>) -> Opti
     let time = keys.section.as_ref().map(|section| section.value.0);
     Some(Section {
         lock: lock.value.get32(),
-        kind: keys.lock_kind.as_ref().map_or(LockKind::Mutex, |kind| kind.value.resolve()),
+        kind: keys.lock_kind.as_ref().map_or(LockKind::Mutex, |kind| kind.value),
         time: time.unwrap_or(Dist::Exp { mean_ns: 2_000, max_ns: 20_000 }),
         flush_every: keys.flush_every.as_ref().map_or(0, |every| every.value.get32()),
     })
@@ -323,10 +323,10 @@ fn section(keys: &SectionKeys, place: Place, errors: &mut Collector<'_>) -> Opti
 
 /// The lock that a workload takes, whether it spins for it and whether it is one to read and write, and where that
 /// is written.
-pub(crate) fn lock_of(workload: &Workload) -> Option<(u64, LockWord, Span)> {
+pub(crate) fn lock_of(workload: &Workload) -> Option<(u64, LockKind, Span)> {
     let of = |keys: &SectionKeys| {
         let lock = keys.lock.as_ref()?;
-        let kind = keys.lock_kind.as_ref().map_or(LockWord::Mutex, |kind| kind.value);
+        let kind = keys.lock_kind.as_ref().map_or(LockKind::Mutex, |kind| kind.value);
         Some((lock.value.get(), kind, lock.span))
     };
     match &workload.kind {
@@ -338,20 +338,9 @@ pub(crate) fn lock_of(workload: &Workload) -> Option<(u64, LockWord, Span)> {
             Some((keys.lock.value.get(), keys.lock_kind.value, keys.lock.span))
         }
         Kind::IpiBench(keys) if keys.mode.value == IpiMode::BroadcastLock => {
-            Some((keys.lock.value.get(), LockWord::Spin, keys.lock.span))
+            Some((keys.lock.value.get(), LockKind::Spin, keys.lock.span))
         }
         _ => None,
-    }
-}
-
-impl LockWord {
-    fn resolve(self) -> LockKind {
-        match self {
-            Self::Spin => LockKind::Spin,
-            Self::Mutex => LockKind::Mutex,
-            Self::Read => LockKind::Read,
-            Self::Write => LockKind::Write,
-        }
     }
 }
 

@@ -10,13 +10,16 @@ use super::credit1;
 use super::expand::{Expanded, Place, check_cpus, expand, lock_of};
 use super::keys::sched::{ClassKind, LevelShape, SchedKeys, tick_ns};
 use super::keys::texts::{MeansText, PolicyText};
-use super::keys::workload::{Kind, LockWord, Workload};
-use super::keys::{CoreKind, CostsKind, HostKeys, InterruptKeys, VmKeys};
+use super::keys::workload::{Kind, Workload};
+use super::keys::{CostsKind, HostKeys, InterruptKeys, VmKeys};
 use super::powervm;
 use super::virt;
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::limits::MAX_VCPUS;
-use crate::plan::{DevicePlan, Dist, HostPlan, HostSched, InterruptPlan, Ns, TaskPlan, VmPlan};
+use crate::plan::{
+    CoreScheduling, DevicePlan, Dist, HostPlan, HostSched, InterruptPlan, LockKind, Ns, TaskPlan,
+    VmPlan,
+};
 use crate::profile::{CState, Costs, Cpu, Profile};
 use crate::toml_read::table::Sub;
 use crate::toml_read::units::Times;
@@ -69,7 +72,7 @@ pub(crate) fn host(
             errors.error_help(speed.span, "nothing would ever get done", "at least 10%");
         }
     }
-    if host.core_scheduling.value != CoreKind::Off {
+    if host.core_scheduling.value != CoreScheduling::Off {
         let span = host.core_scheduling.span;
         if class != ClassKind::Linux {
             ClassKind::Linux.only(class, "core_scheduling", span, errors);
@@ -81,7 +84,7 @@ pub(crate) fn host(
     let slower = |ppm: u32| (ppm < FULL_SPEED_PPM).then_some(ppm.max(LEAST_SPEED_PPM));
     Some(HostPlan {
         smt_ppm: host.smt_speed.as_ref().and_then(|speed| slower(speed.value.ppm)),
-        core_scheduling: host.core_scheduling.value.resolve(),
+        core_scheduling: host.core_scheduling.value,
         nohz_full: host.nohz_full.as_ref().map_or_else(Vec::new, |cpus| cpus.value.0.clone()),
         interrupts: interrupts(&host.interrupt, place, &costs, errors),
         noise: if host.noise.value { profile.noise.clone() } else { Vec::new() },
@@ -94,7 +97,7 @@ pub(crate) fn host(
             ClassKind::Credit1 => HostSched::Credit1(host.credit1.value.resolve(topology, errors)),
             ClassKind::PowerVm => HostSched::Pool(host.powervm.value.resolve(topology, errors)),
         },
-        preemption: host.preemption.value.resolve(),
+        preemption: host.preemption.value,
     })
 }
 
@@ -278,7 +281,7 @@ pub(crate) fn vm(
         name: keys.name.value.0.clone(),
         label: keys.name.value.0.clone(),
         level,
-        preemption: keys.preemption.value.resolve(),
+        preemption: keys.preemption.value,
         vcpu_cpus,
         vcpu_policy,
         vcpu_means,
@@ -358,11 +361,11 @@ pub(crate) fn workloads_of(
     let mut out = Expanded::default();
     let locks: Vec<_> = workloads.iter().filter_map(|workload| lock_of(workload)).collect();
     for (i, (lock, kind, span)) in locks.iter().enumerate() {
-        let class = |kind: LockWord| match kind {
-            LockWord::Write => LockWord::Read,
+        let class = |kind: LockKind| match kind {
+            LockKind::Write => LockKind::Read,
             other => other,
         };
-        let mixed = |(other, as_kind, _): &&(u64, LockWord, Span)| {
+        let mixed = |(other, as_kind, _): &&(u64, LockKind, Span)| {
             other == lock && class(*as_kind) != class(*kind)
         };
         if locks[..i].iter().any(|other| mixed(&other)) {

@@ -88,8 +88,7 @@ impl ScenarioKeys {
 }
 
 choice! {
-    /// When a kernel-mode section can be preempted.
-    pub(crate) enum PreemptionKind {
+    for Preemption {
         /// Not before its end.
         None = "none",
         /// At its next voluntary preemption point.
@@ -101,38 +100,14 @@ choice! {
     }
 }
 
-impl PreemptionKind {
-    /// As the plan says it.
-    pub(crate) fn resolve(self) -> Preemption {
-        match self {
-            Self::None => Preemption::None,
-            Self::Voluntary => Preemption::Voluntary,
-            Self::Lazy => Preemption::Lazy,
-            Self::Full => Preemption::Full,
-        }
-    }
-}
-
 choice! {
-    /// Who may share a core.
-    pub(crate) enum CoreKind {
+    for CoreScheduling {
         /// All threads.
         Off = "off",
         /// vCPUs of one VM, as if its process had a cookie (`PR_SCHED_CORE`).
         Vm = "vm",
         /// No two vCPUs: each has a cookie.
         Vcpu = "vcpu",
-    }
-}
-
-impl CoreKind {
-    /// As the plan says it.
-    pub(crate) fn resolve(self) -> CoreScheduling {
-        match self {
-            Self::Off => CoreScheduling::Off,
-            Self::Vm => CoreScheduling::Vm,
-            Self::Vcpu => CoreScheduling::Vcpu,
-        }
     }
 }
 
@@ -166,7 +141,7 @@ table! {
         /// Ticks a second.
         tick_hz: At<Int<10, 10_000>> = "250",
         /// Kernel preemption.
-        preemption: At<PreemptionKind> = "voluntary",
+        preemption: At<Preemption> = "voluntary",
         /// Longest wake-up latency an idle state may have, as `/dev/cpu_dma_latency` asks it;
         /// deeper states are not entered, "0us" means polling. Default: no limit.
         cpu_dma_latency: Option<At<Time>>,
@@ -178,7 +153,7 @@ table! {
         smt_speed: Option<At<Percent<100>>>,
         /// Linux: core scheduling. Which vCPUs may run on the hardware threads of a core at the same time; the host's other threads
         /// may be beside each other, and beside no vCPU. Simulated only.
-        core_scheduling: At<CoreKind> = "off",
+        core_scheduling: At<CoreScheduling> = "off",
         /// Devices that interrupt pCPUs.
         interrupt: Vec<InterruptKeys>,
         /// Scheduler.
@@ -242,7 +217,7 @@ table! {
         /// Ticks a second of the guest.
         tick_hz: At<Int<10, 10_000>> = "250",
         /// Preemption of the guest's kernel.
-        preemption: At<PreemptionKind> = "voluntary",
+        preemption: At<Preemption> = "voluntary",
         /// The guest takes part in the boost protocol.
         cooperative: At<bool> = "true",
         /// Simulated only: each vCPU has a series of its waits, VM.vcpuN with the metric `wait`: from a

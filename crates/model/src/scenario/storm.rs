@@ -2,11 +2,11 @@
 
 use super::calls::{self, Named};
 use super::keys::ScenarioKeys;
-use super::keys::storm::{MilestoneKind, ScoreKind, StartText, StormKeys, ViewKeys, ViewKind};
+use super::keys::storm::{StartText, StormKeys, ViewKeys, ViewKind};
 use super::keys::workload::Kind;
 use crate::diagnostic::{Collector, Span, nearest};
 use crate::plan::{
-    DensityPlan, Ns, Plan, ProbePlan, Score, StormPlan, Target, TaskPlan, ViewPlan, ViewStart,
+    DensityPlan, Milestone, Ns, Plan, ProbePlan, StormPlan, Target, TaskPlan, ViewPlan, ViewStart,
     VmPlan,
 };
 use crate::toml_read::At;
@@ -35,7 +35,7 @@ pub(crate) fn storms(
             |f: fn(&Kind) -> bool| vm.task.iter().any(|t| f(&t.0.kind) && t.0.common.enabled.value);
         let boots = of_kind(|kind| matches!(kind, Kind::Boot(_)));
         let desktops = vm.task.iter().any(|t| matches!(t.0.kind, Kind::Desktop(_)));
-        if storm.next.value == MilestoneKind::Login && !boots {
+        if storm.next.value == Milestone::Login && !boots {
             let help = "add a [[vm.task]] of kind = \"boot\", or write next = \"start\"";
             let message = format!("no VM `{label}` will ever log in: it has no boot program");
             errors.error_help(storm.next.span, message, help);
@@ -49,10 +49,7 @@ pub(crate) fn storms(
             }
             DensityPlan {
                 limit_ns: limit.value.0,
-                score: match storm.score.value {
-                    ScoreKind::P95 => Score::P95,
-                    ScoreKind::Mean => Score::Mean,
-                },
+                score: storm.score.value,
                 window_ns: storm.window.as_ref().map(|window| window.value.0),
             }
         });
@@ -90,7 +87,7 @@ pub(crate) fn storms(
                 label: label.clone(),
                 vms,
                 batch: storm.batch.value.get32(),
-                next: storm.next.value.resolve(),
+                next: storm.next.value,
                 rolling: storm.rolling.value,
                 begin_ns,
                 gap_ns: storm.gap.value.0,

@@ -12,7 +12,7 @@ use vcoop_policy::govern::{INTERVAL_MAX_NS, INTERVAL_MIN_NS};
 use super::expand::{Place, check_cpus};
 use super::keys::VmKeys;
 use super::keys::sched::ClassKind;
-use super::keys::virt::{TimerKind, VirtKeys};
+use super::keys::virt::VirtKeys;
 use crate::diagnostic::{Collector, Span};
 use crate::plan::VmPlan;
 use crate::plan::virt::{Candidates, GuestIdle, GuestTimer, TimerMode, Virt};
@@ -211,9 +211,9 @@ pub(crate) fn refuse_foreign(keys: &VirtKeys, has: ClassKind, errors: &mut Colle
     }
     if let Some(timer) = &keys.timer.0.timer {
         let named = match timer.value {
-            TimerKind::HvTimer => "timer = \"hv-timer\"",
-            TimerKind::Posted => "timer = \"posted\"",
-            TimerKind::Lapic | TimerKind::Hrtimer | TimerKind::Exitless => return,
+            GuestTimer::HvTimer => "timer = \"hv-timer\"",
+            GuestTimer::Posted => "timer = \"posted\"",
+            GuestTimer::Lapic | GuestTimer::Hrtimer | GuestTimer::Exitless => return,
         };
         ClassKind::Linux.only(has, named, timer.span, errors);
     }

@@ -280,7 +280,7 @@ impl Value for Raw {
     }
 }
 
-/// Declares an enum whose variants are written as words.
+/// Declares an enum whose variants are written as words; with `for`, the words of an enum that is there.
 macro_rules! choice {
     (
         $(#[doc = $about:literal])+
@@ -292,15 +292,21 @@ macro_rules! choice {
 
         impl $name {
             /// Every word, in order.
+            #[allow(dead_code, reason = "few are listed")]
             pub(crate) const WORDS: &'static [&'static str] = &[$($word),+];
             /// Every value, in the same order.
             #[allow(dead_code, reason = "few are listed")]
             pub(crate) const ALL: &'static [Self] = &[$(Self::$variant),+];
         }
 
+        $crate::toml_read::value::choice! {
+            for $name { $( $(#[doc = $doc])+ $variant = $word ),+ }
+        }
+    };
+    (for $name:ident { $( $(#[doc = $doc:literal])+ $variant:ident = $word:literal ),+ $(,)? }) => {
         impl $crate::toml_read::Value for $name {
             fn what() -> String {
-                let words: Vec<String> = Self::WORDS.iter().map(|w| format!("\"{w}\"")).collect();
+                let words = [$( concat!("\"", $word, "\"") ),+];
                 format!("one of {}", words.join(", "))
             }
 
@@ -309,9 +315,9 @@ macro_rules! choice {
                 errors: &mut $crate::diagnostic::Collector<'_>,
             ) -> Option<Self> {
                 match node.as_str() {
-                    $( Some($word) => Some(Self::$variant), )+
+                    $( Some($word) => Some($name::$variant), )+
                     Some(other) => {
-                        let help = $crate::diagnostic::nearest(other, "allowed", Self::WORDS);
+                        let help = $crate::diagnostic::nearest(other, "allowed", &[$($word),+]);
                         let message = format!("`{other}` is not known here");
                         errors.error_help(node.span, message, help);
                         None
@@ -325,7 +331,7 @@ macro_rules! choice {
             }
 
             fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                let words = Self::WORDS;
+                let words = [$($word),+];
                 let abouts = [$(concat!($($doc),+).trim()),+];
                 schemars::json_schema!({ "enum": words, "markdownEnumDescriptions": abouts })
             }

@@ -183,7 +183,7 @@ pub(super) fn lock_workers(keys: &LockWorkers, errors: &mut Collector<'_>) -> Pr
     }
     let section = Section {
         lock: keys.lock.value.get32(),
-        kind: keys.lock_kind.value.resolve(),
+        kind: keys.lock_kind.value,
         time: keys.section.value.0,
         flush_every: if locked { flush_every } else { 0 },
     };

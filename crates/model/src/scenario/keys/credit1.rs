@@ -11,18 +11,16 @@ use crate::toml_read::units::{Time, show};
 use crate::toml_read::value::choice;
 
 choice! {
-    /// Whose rules hold where they differ.
-    pub(crate) enum VersionKind {
+    for XenVersion {
         /// Xen 4.2.
-        V42 = "4.2",
+        V4_2 = "4.2",
         /// Today's.
         Current = "current",
     }
 }
 
 choice! {
-    /// How running is charged.
-    pub(crate) enum BurnKind {
+    for Burn {
         /// By the nanosecond.
         Exact = "exact",
         /// To whoever a tick finds running, as before 2010.
@@ -31,8 +29,7 @@ choice! {
 }
 
 choice! {
-    /// A patch whose posted lines do something else than they are meant to.
-    pub(crate) enum PatchKind {
+    for Patch {
         /// Not applied.
         Off = "off",
         /// What the posted lines do.
@@ -42,19 +39,8 @@ choice! {
     }
 }
 
-impl PatchKind {
-    fn resolve(self) -> Patch {
-        match self {
-            Self::Off => Patch::Off,
-            Self::AsPosted => Patch::AsPosted,
-            Self::AsMeant => Patch::AsMeant,
-        }
-    }
-}
-
 choice! {
-    /// Which version of the patch that lets BOOST preempt the ratelimit.
-    pub(crate) enum BoostKind {
+    for BoostPreempts {
         /// Not applied.
         Off = "off",
         /// Whenever a boosted vCPU waits first.
@@ -91,19 +77,19 @@ table! {
         /// protected by a ratelimit of 100 ms of their own.
         preset: Option<At<PresetKind>>,
         /// dom0 preempts within the ratelimit.
-        dom0_preempts_ratelimit: Option<At<PatchKind>>,
+        dom0_preempts_ratelimit: Option<At<Patch>>,
         /// A vCPU that blocked may be stolen while cache-hot. As posted: no effect.
-        migrate_if_blocked: Option<At<PatchKind>>,
+        migrate_if_blocked: Option<At<Patch>>,
         /// A vCPU woken by dom0 goes to dom0's pCPU.
         waker_local: Option<At<bool>>,
         /// A boosted vCPU preempts within the ratelimit.
-        boost_preempts_ratelimit: Option<At<BoostKind>>,
+        boost_preempts_ratelimit: Option<At<BoostPreempts>>,
         /// An I/O completion ends the ratelimit. As posted: only a VM's first wake-up does.
-        io_wake_ignores_ratelimit: Option<At<PatchKind>>,
+        io_wake_ignores_ratelimit: Option<At<Patch>>,
         /// dom0 keeps its boost. As posted: only until the next accounting.
-        keep_dom0_boost: Option<At<PatchKind>>,
+        keep_dom0_boost: Option<At<Patch>>,
         /// Ten times the timeslice for a vCPU alone. As posted: the credit tick stays as it is.
-        long_slice_alone: Option<At<PatchKind>>,
+        long_slice_alone: Option<At<Patch>>,
         /// dom0's vCPUs do not move to a pCPU that has another of them.
         spread_dom0: Option<At<bool>>,
         /// dom0's vCPUs go to the front of run queues.
@@ -115,7 +101,7 @@ table! {
     /// Xen's credit1, with `class = "credit1"` in `[host.sched]`.
     pub(crate) struct Credit1Keys {
         /// Whose rules, where they differ.
-        version: At<VersionKind> = "current",
+        version: At<XenVersion> = "current",
         /// Timeslice and accounting period, 1ms to 1s; a third of it is the credit tick.
         timeslice: At<Time> = "30ms",
         /// How long a vCPU runs before it can be preempted: 0us (off), or 100us to 500ms and at
@@ -130,7 +116,7 @@ table! {
         /// Fill cores rather than spread over them.
         smt_power_savings: At<bool> = "false",
         /// How running is charged.
-        burn: At<BurnKind> = "exact",
+        burn: At<Burn> = "exact",
         /// Patches.
         patches: Sub<PatchKeys>,
     }
@@ -154,20 +140,14 @@ impl Credit1Keys {
         range("migration_delay", &self.migration_delay, 0, 100 * MS, errors);
         range("load_balance_ratelimit", &self.load_balance_ratelimit, 0, 1000 * MS, errors);
         Credit1Config {
-            version: match self.version.value {
-                VersionKind::V42 => XenVersion::V4_2,
-                VersionKind::Current => XenVersion::Current,
-            },
+            version: self.version.value,
             tslice_ns: slice,
             ratelimit_ns: ratelimit,
             migration_delay_ns: self.migration_delay.value.0,
             load_balance_ratelimit_ns: self.load_balance_ratelimit.value.0,
             tickle_one_idle: self.tickle_one_idle.value,
             smt_power_savings: self.smt_power_savings.value,
-            burn: match self.burn.value {
-                BurnKind::Exact => Burn::Exact,
-                BurnKind::TickSampled => Burn::TickSampled,
-            },
+            burn: self.burn.value,
             patches: self.patches.value.resolve(),
             ..Credit1Config::new(topology, Vec::new())
         }
@@ -187,19 +167,16 @@ impl PatchKeys {
             None => Patches::default(),
             Some(At { value: PresetKind::XpinLike, .. }) => Patches::xpin_like(),
         };
-        let patch =
-            |key: &Option<At<PatchKind>>| key.as_ref().map_or(Patch::Off, |k| k.value.resolve());
+        let patch = |key: &Option<At<Patch>>| key.as_ref().map_or(Patch::Off, |k| k.value);
         let flag = |key: &Option<At<bool>>, base| key.as_ref().map_or(base, |k| k.value);
         Patches {
             dom0_preempts_ratelimit: patch(&self.dom0_preempts_ratelimit),
             migrate_if_blocked: patch(&self.migrate_if_blocked),
             waker_local: flag(&self.waker_local, base.waker_local),
-            boost_preempts_ratelimit: match self.boost_preempts_ratelimit.as_ref().map(|k| k.value)
-            {
-                None | Some(BoostKind::Off) => BoostPreempts::Off,
-                Some(BoostKind::V1) => BoostPreempts::V1,
-                Some(BoostKind::V2) => BoostPreempts::V2,
-            },
+            boost_preempts_ratelimit: self
+                .boost_preempts_ratelimit
+                .as_ref()
+                .map_or(BoostPreempts::Off, |k| k.value),
             io_wake_ignores_ratelimit: patch(&self.io_wake_ignores_ratelimit),
             keep_dom0_boost: patch(&self.keep_dom0_boost),
             long_slice_alone: patch(&self.long_slice_alone),

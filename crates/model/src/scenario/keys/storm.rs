@@ -1,14 +1,13 @@
 //! The tables `[[storm]]` and `[[view]]`.
 
-use crate::plan::{Milestone, Ns};
+use crate::plan::{Milestone, Ns, Score};
 use crate::toml_read::table::table;
 use crate::toml_read::units::{Period, Span1, Time};
 use crate::toml_read::value::{Int, Name, Prose, choice};
 use crate::toml_read::{At, Text};
 
 choice! {
-    /// What a VM of a storm reaches.
-    pub(crate) enum MilestoneKind {
+    for Milestone {
         /// Its vCPUs begin to run.
         Start = "start",
         /// Its boot program is done.
@@ -16,18 +15,8 @@ choice! {
     }
 }
 
-impl MilestoneKind {
-    pub(crate) fn resolve(self) -> Milestone {
-        match self {
-            Self::Start => Milestone::Start,
-            Self::Login => Milestone::Login,
-        }
-    }
-}
-
 choice! {
-    /// A statistic of response times.
-    pub(crate) enum ScoreKind {
+    for Score {
         /// 95 % quantile.
         P95 = "p95",
         /// Mean.
@@ -47,7 +36,7 @@ table! {
         /// How many at a time.
         batch: At<Int<1, 1024>> = "1",
         /// What all VMs of a batch must have reached before the next batch begins.
-        next: At<MilestoneKind> = "login",
+        next: At<Milestone> = "login",
         /// The next VM comes as soon as one has reached that, so that `batch` of them are on their way all
         /// the time, rather than batch after batch.
         rolling: At<bool> = "false",
@@ -66,7 +55,7 @@ table! {
         /// "desktop" pass this limit. Default: it is not asked.
         limit: Option<At<Span1>>,
         /// What is held against the limit.
-        score: At<ScoreKind> = "p95",
+        score: At<Score> = "p95",
         /// Actions count that begin within this time of a login. Default: until the next login.
         window: Option<At<Span1>>,
     }

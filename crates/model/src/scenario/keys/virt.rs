@@ -8,7 +8,7 @@ mod timer;
 use schemars::SchemaGenerator;
 
 use crate::diagnostic::Span;
-use crate::plan::virt::Virt;
+use crate::plan::virt::{GuestTimer, Virt};
 use crate::toml_read::table::{Flat, Table};
 use crate::toml_read::value::choice;
 use crate::toml_read::{At, Reader, TableSchema};
@@ -16,7 +16,6 @@ use govern::GovernKeys;
 use idle::IdleKeys;
 use spin::{HintKeys, SpinKeys};
 use timer::TimerKeys;
-pub(crate) use timer::TimerKind;
 
 /// Declares keys that VMs and policies share, all optional.
 macro_rules! shared_keys {
@@ -168,6 +167,6 @@ impl ExitKeys {
 impl VirtKeys {
     /// Whether a housekeeping CPU posts the timers.
     pub(crate) fn is_posted(&self) -> bool {
-        self.timer.0.timer.as_ref().is_some_and(|timer| timer.value == TimerKind::Posted)
+        self.timer.0.timer.as_ref().is_some_and(|timer| timer.value == GuestTimer::Posted)
     }
 }

@@ -8,8 +8,7 @@ use crate::toml_read::units::{Percent, Time};
 use crate::toml_read::value::{Int, choice};
 
 choice! {
-    /// What decides how many vCPUs a guest uses.
-    pub(crate) enum GovernorKind {
+    for Kind {
         /// Its entitlement, while the host's pool is contended.
         Entitlement = "entitlement",
         /// One core at a time, by steal.
@@ -26,7 +25,7 @@ shared_keys! {
     pub(crate) struct GovernKeys {
         /// What decides how many of its vCPUs the guest uses: `entitlement`, `step` (as merged in
         /// Linux), `proportional` or `host-hint`. Default: nothing does, it uses all.
-        governor: GovernorKind,
+        governor: Kind,
         /// False: this VM has no governor, whatever a policy says. Default: true.
         takes_part: bool,
         /// Governor: time between two looks, 100ms to 100s. Default: 1s for `step`, else 250ms.
@@ -61,14 +60,7 @@ shared_keys! {
 impl GovernKeys {
     pub(super) fn apply(&self, virt: &mut Virt) {
         let govern = &mut virt.govern;
-        set(&self.governor, &mut govern.kind, |kind| {
-            Some(match kind {
-                GovernorKind::Entitlement => Kind::Entitlement,
-                GovernorKind::Step => Kind::Step,
-                GovernorKind::Proportional => Kind::Proportional,
-                GovernorKind::HostHint => Kind::HostHint,
-            })
-        });
+        set(&self.governor, &mut govern.kind, |kind| Some(*kind));
         set(&self.takes_part, &mut govern.takes_part, |on| *on);
         set(&self.governor_interval, &mut govern.interval_ns, |time| Some(time.0));
         set(&self.steal_high, &mut govern.high_bp, |share| Some(share.ppm / 100));

@@ -6,8 +6,7 @@ use crate::toml_read::units::Time;
 use crate::toml_read::value::{Int, choice};
 
 choice! {
-    /// A guest's idle loop.
-    pub(crate) enum IdleKind {
+    for GuestIdle {
         /// HLT.
         Hlt = "hlt",
         /// Polls for ever.
@@ -25,7 +24,7 @@ shared_keys! {
         /// What a vCPU without work does: `hlt`, `poll` (for ever, `idle=poll`), `haltpoll` (for a
         /// while, then HLT: Linux's governor) or `mwait` (needs disable_exits = ["mwait"]).
         /// Default: hlt.
-        guest_idle: IdleKind,
+        guest_idle: GuestIdle,
         /// haltpoll: longest poll (`guest_halt_poll_ns`). Default: 200us.
         guest_halt_poll: Time,
         /// haltpoll: factor by which it grows. Default: 2.
@@ -54,12 +53,7 @@ shared_keys! {
 impl IdleKeys {
     pub(super) fn apply(&self, virt: &mut Virt) {
         let idle = &mut virt.idle;
-        set(&self.guest_idle, &mut idle.guest, |kind| match kind {
-            IdleKind::Hlt => GuestIdle::Hlt,
-            IdleKind::Poll => GuestIdle::Poll,
-            IdleKind::Haltpoll => GuestIdle::Haltpoll,
-            IdleKind::Mwait => GuestIdle::Mwait,
-        });
+        set(&self.guest_idle, &mut idle.guest, |idle| *idle);
         let guest = &mut idle.guest_poll;
         set(&self.guest_halt_poll, &mut guest.max_ns, |time| time.0);
         set(&self.guest_halt_poll_grow, &mut guest.grow, |n| n.get32());

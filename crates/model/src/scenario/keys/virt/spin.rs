@@ -18,8 +18,7 @@ choice! {
 }
 
 choice! {
-    /// By what an IPI is sent.
-    pub(crate) enum PathKind {
+    for IpiPath {
         /// x2APIC, physical: an exit a target.
         Icr = "icr",
         /// x2APIC, cluster: an exit for up to 16 targets.
@@ -68,7 +67,7 @@ shared_keys! {
     pub(crate) struct SpinKeys {
         /// How IPIs are sent: `icr`, `cluster`, `pv` (to several targets; to one as `icr`) or `posted`.
         /// Default: icr.
-        ipi: PathKind,
+        ipi: IpiPath,
         /// Spinlocks: a waiter spins to the end, or (`pv`) halts after a while and is kicked. Default:
         /// native, or as `hints` says.
         spinlocks: Way,
@@ -102,12 +101,7 @@ shared_keys! {
 
 impl SpinKeys {
     pub(super) fn apply(&self, virt: &mut Virt) {
-        set(&self.ipi, &mut virt.ipi.path, |path| match path {
-            PathKind::Icr => IpiPath::Icr,
-            PathKind::Cluster => IpiPath::Cluster,
-            PathKind::Pv => IpiPath::Pv,
-            PathKind::Posted => IpiPath::Posted,
-        });
+        set(&self.ipi, &mut virt.ipi.path, |path| *path);
         set(&self.spinlocks, &mut virt.spin.pv_locks, |way| *way == Way::Pv);
         set(&self.spin_threshold, &mut virt.spin.threshold_ns, |time| time.0);
         set(&self.tlb_shootdown, &mut virt.ipi.pv_tlb, |way| *way == Way::Pv);

@@ -9,8 +9,7 @@ use crate::toml_read::units::{NohzCpus, Skew, Time};
 use crate::toml_read::value::{Factor, choice};
 
 choice! {
-    /// Who fires a guest's timer deadlines.
-    pub(crate) enum TimerKind {
+    for GuestTimer {
         /// KVM's in-kernel LAPIC timer, by what the host's KVM has.
         Lapic = "lapic",
         /// An hrtimer of the host.
@@ -25,8 +24,7 @@ choice! {
 }
 
 choice! {
-    /// How a guest programs its LAPIC timer.
-    pub(crate) enum ModeKind {
+    for TimerMode {
         /// A point of the TSC.
         TscDeadline = "tsc-deadline",
         /// A count for one event.
@@ -72,10 +70,10 @@ shared_keys! {
         /// kept off; it differs from `exitless` in that writing a deadline exits. Default: the policy's, else `lapic`;
         /// on real vCPUs `exitless` under policies that boost, as nothing else brings a boost with the
         /// interrupt.
-        timer: TimerKind,
+        timer: GuestTimer,
         /// How the guest programs it. A guest with `periodic` has no other timer than its tick, which
         /// never stops. Default: tsc-deadline.
-        timer_mode: ModeKind,
+        timer_mode: TimerMode,
         /// How early it is fired, so that the guest has the interrupt when it is due: "none", a
         /// duration, or "adaptive" (KVM's `lapic_timer_advance`). Default: none.
         timer_advance: AdvanceText,
@@ -98,20 +96,8 @@ impl TimerKeys {
     pub(super) fn apply(&self, virt: &mut Virt) {
         set(&self.nohz_full, &mut virt.nohz_full, |cpus| cpus.0.clone());
         let timer = &mut virt.timer;
-        set(&self.timer, &mut timer.source, |kind| {
-            Some(match kind {
-                TimerKind::Lapic => GuestTimer::Lapic,
-                TimerKind::Hrtimer => GuestTimer::Hrtimer,
-                TimerKind::HvTimer => GuestTimer::HvTimer,
-                TimerKind::Posted => GuestTimer::Posted,
-                TimerKind::Exitless => GuestTimer::Exitless,
-            })
-        });
-        set(&self.timer_mode, &mut timer.mode, |mode| match mode {
-            ModeKind::TscDeadline => TimerMode::TscDeadline,
-            ModeKind::Oneshot => TimerMode::Oneshot,
-            ModeKind::Periodic => TimerMode::Periodic,
-        });
+        set(&self.timer, &mut timer.source, |kind| Some(*kind));
+        set(&self.timer_mode, &mut timer.mode, |mode| *mode);
         set(&self.timer_advance, &mut timer.advance, |advance| advance.0);
         set(&self.arm_sw_on_preempt, &mut timer.arm_sw_on_preempt, |on| *on);
         set(&self.tsc_ratio, &mut timer.tsc_ratio_ppm, |ratio| ratio.ppm);

@@ -1,13 +1,13 @@
 //! Kinds whose tasks talk to each other, or keep each other waiting.
 
+use crate::plan::LockKind;
 use crate::toml_read::At;
 use crate::toml_read::table::{Flat, table};
 use crate::toml_read::units::{Period, Times};
 use crate::toml_read::value::{Int, Prose, choice};
 
 choice! {
-    /// How a lock is taken.
-    pub(crate) enum LockWord {
+    for LockKind {
         /// A spinlock.
         Spin = "spin",
         /// A sleeping lock with one holder.
@@ -27,7 +27,7 @@ table! {
         lock: Option<At<Int<0, 63>>>,
         /// How it is taken: a spinlock, a mutex, or a read-write semaphore like Linux's `mmap_lock` to read or to
         /// write. Waiters of the last three sleep. Default: mutex.
-        lock_kind: Option<At<LockWord>>,
+        lock_kind: Option<At<LockKind>>,
         /// CPU time under the lock, besides the other work. Default: exp 2us.
         section: Option<At<Times>>,
         /// Every so many times the TLBs of all vCPUs that run tasks of this process are flushed under the lock, as
@@ -123,7 +123,7 @@ table! {
         lock: At<Int<0, 63>> = "0",
         /// How it is taken: a spinlock, a mutex, or a read-write semaphore to read or to write. Waiters of the last three
         /// sleep, and their holders can be preempted.
-        lock_kind: At<LockWord> = "spin",
+        lock_kind: At<LockKind> = "spin",
         /// The TLBs are flushed under the lock, not after it.
         flush_locked: At<bool> = "false",
         /// Rounds from one munmap, which flushes the TLBs of all vCPUs that run tasks of this process, to the
