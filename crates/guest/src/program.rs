@@ -52,101 +52,85 @@ pub mod flag {
     pub const OWN_AREA: u64 = 4;
 }
 
-/// What a task is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Kind {
-    /// Nothing.
-    None = 0,
-    /// Sleeps to due times, samples, works.
-    Cyclictest = 1,
-    /// Follows its steps in a loop.
-    Loop = 2,
-    /// Audio callback.
-    Audio = 3,
-    /// Does one [`Op`] again and again, and samples how long it took.
-    Calibrate = 4,
-    /// Serves its lines.
-    Serve = 5,
-    /// Calls at a period, samples the round trip, works.
-    Ping = 6,
+/// Declares an enum that is a number in shared memory, and what other numbers stand for.
+macro_rules! numbered {
+    (
+        $(#[$about:meta])+
+        pub enum $name:ident, else $unknown:ident { $( $(#[$doc:meta])+ $variant:ident = $number:literal ),+ $(,)? }
+    ) => {
+        $(#[$about])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u64)]
+        pub enum $name { $( $(#[$doc])+ $variant = $number, )+ }
+
+        impl $name {
+            /// From its number.
+            pub fn from_word(word: u64) -> Self {
+                match word {
+                    $( $number => Self::$variant, )+
+                    _ => Self::$unknown,
+                }
+            }
+        }
+    };
 }
 
-impl Kind {
-    /// From [`TaskSpec::kind`]; unknown numbers are nothing.
-    pub fn from_word(word: u64) -> Self {
-        match word {
-            1 => Self::Cyclictest,
-            2 => Self::Loop,
-            3 => Self::Audio,
-            4 => Self::Calibrate,
-            5 => Self::Serve,
-            6 => Self::Ping,
-            _ => Self::None,
-        }
+numbered! {
+    /// What a task is.
+    pub enum Kind, else None {
+        /// Nothing.
+        None = 0,
+        /// Sleeps to due times, samples, works.
+        Cyclictest = 1,
+        /// Follows its steps in a loop.
+        Loop = 2,
+        /// Audio callback.
+        Audio = 3,
+        /// Does one [`Op`] again and again, and samples how long it took.
+        Calibrate = 4,
+        /// Serves its lines.
+        Serve = 5,
+        /// Calls at a period, samples the round trip, works.
+        Ping = 6,
     }
 }
 
-/// What a calibrating task times. A sample's `due` is the time before the operation, its `taken`
-/// the time after, unless the operation says otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Op {
-    /// Nothing: what reading the clock twice costs.
-    Clock = 0,
-    /// Into ring 0 and back: what all the following have in common.
-    Gate = 1,
-    /// CPUID: an exit that the kernel handles.
-    Cpuid = 2,
-    /// The local timer's deadline set, far away, and never reached.
-    TimerMsr = 3,
-    /// An interrupt sent to a vCPU that does not exist.
-    IcrNobody = 4,
-    /// The end of an interrupt that is not in service.
-    Eoi = 5,
-    /// A byte written to a port that only user space knows.
-    Port = 6,
-    /// An MSR written that only user space knows.
-    NotifyMsr = 7,
-    /// A store to the read-only host area: an exit to user space.
-    Store = 8,
-    /// An interrupt to itself, of device 1, which wakes nobody.
-    SelfInterrupt = 9,
-    /// An interrupt to itself, of device 0, which wakes an [`Echo`](Self::Echo) task.
-    SelfWake = 10,
-    /// Each period, device 0's interrupt sent to vCPU 1. The time is noted in that vCPU's
-    /// [`fired`](crate::layout::VcpuWords::fired).
-    Interrupt = 11,
-    /// Waits for its device, for ever; `due` is the time of its vCPU's `fired`.
-    Echo = 12,
-    /// Reads the clock for ever; a sample is a gap of more than [`TaskSpec::buffer_tsc`].
-    Gaps = 13,
-    /// Holds a value in every register, the flags and the red zone, for some microseconds. A
-    /// sample's `missed` is 1 if any of them has changed: then an interrupt was not transparent.
-    Registers = 14,
-}
-
-impl Op {
-    /// From [`TaskSpec::op`]; unknown numbers do nothing.
-    pub fn from_word(word: u64) -> Self {
-        const ALL: [Op; 15] = [
-            Op::Clock,
-            Op::Gate,
-            Op::Cpuid,
-            Op::TimerMsr,
-            Op::IcrNobody,
-            Op::Eoi,
-            Op::Port,
-            Op::NotifyMsr,
-            Op::Store,
-            Op::SelfInterrupt,
-            Op::SelfWake,
-            Op::Interrupt,
-            Op::Echo,
-            Op::Gaps,
-            Op::Registers,
-        ];
-        ALL.into_iter().find(|op| *op as u64 == word).unwrap_or(Self::Clock)
+numbered! {
+    /// What a calibrating task times. A sample's `due` is the time before the operation, its `taken`
+    /// the time after, unless the operation says otherwise.
+    pub enum Op, else Clock {
+        /// Nothing: what reading the clock twice costs.
+        Clock = 0,
+        /// Into ring 0 and back: what all the following have in common.
+        Gate = 1,
+        /// CPUID: an exit that the kernel handles.
+        Cpuid = 2,
+        /// The local timer's deadline set, far away, and never reached.
+        TimerMsr = 3,
+        /// An interrupt sent to a vCPU that does not exist.
+        IcrNobody = 4,
+        /// The end of an interrupt that is not in service.
+        Eoi = 5,
+        /// A byte written to a port that only user space knows.
+        Port = 6,
+        /// An MSR written that only user space knows.
+        NotifyMsr = 7,
+        /// A store to the read-only host area: an exit to user space.
+        Store = 8,
+        /// An interrupt to itself, of device 1, which wakes nobody.
+        SelfInterrupt = 9,
+        /// An interrupt to itself, of device 0, which wakes an [`Echo`](Self::Echo) task.
+        SelfWake = 10,
+        /// Each period, device 0's interrupt sent to vCPU 1. The time is noted in that vCPU's
+        /// [`fired`](crate::layout::VcpuWords::fired).
+        Interrupt = 11,
+        /// Waits for its device, for ever; `due` is the time of its vCPU's `fired`.
+        Echo = 12,
+        /// Reads the clock for ever; a sample is a gap of more than [`TaskSpec::buffer_tsc`].
+        Gaps = 13,
+        /// Holds a value in every register, the flags and the red zone, for some microseconds. A
+        /// sample's `missed` is 1 if any of them has changed: then an interrupt was not transparent.
+        Registers = 14,
     }
 }
 
@@ -160,79 +144,50 @@ pub struct Step {
     pub arg: u64,
 }
 
-/// What a step does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum StepOp {
-    /// Work for so many iterations; 0 = for ever.
-    Run = 0,
-    /// The same with preemption off.
-    RunPreemptOff = 1,
-    /// Sleep for so many cycles.
-    Sleep = 2,
-    /// Sleep to the next multiple of so many cycles after the start.
-    Align = 3,
-    /// Call on the line of this number, and wait for the answer; a sample begins with it.
-    Call = 4,
-    /// A sample begins.
-    Begin = 5,
-    /// It ends.
-    Sample = 6,
-    /// Sleep to the next point of a grid of so many cycles, which begins when it is first reached; how
-    /// late that is is a sample.
-    Timer = 7,
-    /// Have the vCPUs in this mask call a function, and spin until all have.
-    Interrupt = 8,
-    /// A unit of work is done.
-    Done = 9,
-    /// Of a hostile kernel, here and below: store this word as the request.
-    Request = 10,
-    /// Store this word as the intent, and claim to halt if it says idle.
-    Intent = 11,
-    /// Store this word as the state of critical sections; one with preemption off is a new section.
-    Section = 12,
-    /// Acknowledge the last interrupt.
-    Acknowledge = 13,
-    /// Write the notify MSR.
-    Notify = 14,
-    /// Ring the doorbell.
-    Doorbell = 15,
-    /// Write this to the registration MSR.
-    Register = 16,
-    /// Write nonsense over the next vCPU's area for so many cycles.
-    Scribble = 17,
-    /// Program the timer to fire in so many cycles.
-    Deadline = 18,
-    /// Lose the interrupt descriptors, and fault.
-    Fault = 19,
-}
-
-impl StepOp {
-    /// From [`Step::op`]; unknown numbers work.
-    pub fn from_word(word: u64) -> Self {
-        const ALL: [StepOp; 20] = [
-            StepOp::Run,
-            StepOp::RunPreemptOff,
-            StepOp::Sleep,
-            StepOp::Align,
-            StepOp::Call,
-            StepOp::Begin,
-            StepOp::Sample,
-            StepOp::Timer,
-            StepOp::Interrupt,
-            StepOp::Done,
-            StepOp::Request,
-            StepOp::Intent,
-            StepOp::Section,
-            StepOp::Acknowledge,
-            StepOp::Notify,
-            StepOp::Doorbell,
-            StepOp::Register,
-            StepOp::Scribble,
-            StepOp::Deadline,
-            StepOp::Fault,
-        ];
-        ALL.into_iter().find(|op| *op as u64 == word).unwrap_or(Self::Run)
+numbered! {
+    /// What a step does.
+    pub enum StepOp, else Run {
+        /// Work for so many iterations; 0 = for ever.
+        Run = 0,
+        /// The same with preemption off.
+        RunPreemptOff = 1,
+        /// Sleep for so many cycles.
+        Sleep = 2,
+        /// Sleep to the next multiple of so many cycles after the start.
+        Align = 3,
+        /// Call on the line of this number, and wait for the answer; a sample begins with it.
+        Call = 4,
+        /// A sample begins.
+        Begin = 5,
+        /// It ends.
+        Sample = 6,
+        /// Sleep to the next point of a grid of so many cycles, which begins when it is first reached; how
+        /// late that is is a sample.
+        Timer = 7,
+        /// Have the vCPUs in this mask call a function, and spin until all have.
+        Interrupt = 8,
+        /// A unit of work is done.
+        Done = 9,
+        /// Of a hostile kernel, here and below: store this word as the request.
+        Request = 10,
+        /// Store this word as the intent, and claim to halt if it says idle.
+        Intent = 11,
+        /// Store this word as the state of critical sections; one with preemption off is a new section.
+        Section = 12,
+        /// Acknowledge the last interrupt.
+        Acknowledge = 13,
+        /// Write the notify MSR.
+        Notify = 14,
+        /// Ring the doorbell.
+        Doorbell = 15,
+        /// Write this to the registration MSR.
+        Register = 16,
+        /// Write nonsense over the next vCPU's area for so many cycles.
+        Scribble = 17,
+        /// Program the timer to fire in so many cycles.
+        Deadline = 18,
+        /// Lose the interrupt descriptors, and fault.
+        Fault = 19,
     }
 }
 

@@ -7,6 +7,7 @@ pub mod diagnostic;
 mod dist;
 pub mod file;
 pub mod limits;
+mod named;
 pub mod plan;
 pub mod profile;
 pub mod quantiles;

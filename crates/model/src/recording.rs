@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
+use crate::named;
 use crate::plan::Ns;
 pub use in_use::InUse;
 pub use slices::{PolicyEvent, PolicyEvents, Slice, Slices};
@@ -58,95 +59,48 @@ pub struct EngineStats {
     pub sim_ns: u64,
 }
 
-/// Where the time of a sample went. The parts of a sample add up to it exactly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Part {
-    /// Deliberate timer lateness (slack).
-    TimerSlack,
-    /// Leaving an idle state of the pCPU, incl. the IPI that wakes it.
-    CState,
-    /// Host interrupt handling, and waiting for a host CPU that has interrupts off.
-    HostIrq,
-    /// vCPU (or host thread) on a run queue since its wake-up.
-    WakeToRun,
-    /// vCPU (or host thread) on a run queue since it was preempted.
-    PreemptedToRun,
-    /// Held back by RT throttling or a bandwidth limit.
-    Throttled,
-    /// Host scheduler, context switch, priority changes, signals to other threads.
-    HostSwitch,
-    /// VM exits and entries, and the work done for them.
-    EntryExit,
-    /// Interrupt pending but not taken: posted while the guest runs something else or has
-    /// interrupts off. Of a round trip also the flight of IPIs.
-    Delivery,
-    /// Guest interrupt and softirq handlers.
-    GuestIrq,
-    /// Guest run queue: another guest task had the vCPU.
-    GuestWait,
-    /// Guest scheduler and context switch.
-    GuestSwitch,
-    /// Of a round trip: the server worked on calls that came before.
-    ServiceQueue,
-    /// Of a round trip: the server's work on this call, cold caches included, and what it waits for in
-    /// it. Of a desktop's response time also the desktop's own work.
-    Service,
-    /// The task itself was still busy with an earlier period, or held up in it.
-    Overrun,
-    /// In guest mode: spinning for a spinlock, or halted for it; the task itself, or one that kept it from
-    /// its vCPU by that.
-    LockWait,
-    /// In guest mode: spinning until other vCPUs have called a function (a TLB shootdown), likewise.
-    CallWait,
-}
-
-impl Part {
-    /// How many there are.
-    pub const COUNT: usize = 17;
-
-    /// All, in order.
-    pub const ALL: [Self; Self::COUNT] = [
-        Self::TimerSlack,
-        Self::CState,
-        Self::HostIrq,
-        Self::WakeToRun,
-        Self::PreemptedToRun,
-        Self::Throttled,
-        Self::HostSwitch,
-        Self::EntryExit,
-        Self::Delivery,
-        Self::GuestIrq,
-        Self::GuestWait,
-        Self::GuestSwitch,
-        Self::ServiceQueue,
-        Self::Service,
-        Self::Overrun,
-        Self::LockWait,
-        Self::CallWait,
-    ];
-
-    /// Name in files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::TimerSlack => "timer_slack",
-            Self::CState => "cstate",
-            Self::HostIrq => "host_irq",
-            Self::WakeToRun => "wake_to_run",
-            Self::PreemptedToRun => "preempted_to_run",
-            Self::Throttled => "throttled",
-            Self::HostSwitch => "host_switch",
-            Self::EntryExit => "entry_exit",
-            Self::Delivery => "delivery",
-            Self::GuestIrq => "guest_irq",
-            Self::GuestWait => "guest_wait",
-            Self::GuestSwitch => "guest_switch",
-            Self::ServiceQueue => "service_queue",
-            Self::Service => "service",
-            Self::Overrun => "overrun",
-            Self::LockWait => "lock_wait",
-            Self::CallWait => "call_wait",
-        }
+named! {
+    /// Where the time of a sample went. The parts of a sample add up to it exactly.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[repr(u8)]
+    pub enum Part {
+        /// Deliberate timer lateness (slack).
+        TimerSlack = "timer_slack",
+        /// Leaving an idle state of the pCPU, incl. the IPI that wakes it.
+        CState = "cstate",
+        /// Host interrupt handling, and waiting for a host CPU that has interrupts off.
+        HostIrq = "host_irq",
+        /// vCPU (or host thread) on a run queue since its wake-up.
+        WakeToRun = "wake_to_run",
+        /// vCPU (or host thread) on a run queue since it was preempted.
+        PreemptedToRun = "preempted_to_run",
+        /// Held back by RT throttling or a bandwidth limit.
+        Throttled = "throttled",
+        /// Host scheduler, context switch, priority changes, signals to other threads.
+        HostSwitch = "host_switch",
+        /// VM exits and entries, and the work done for them.
+        EntryExit = "entry_exit",
+        /// Interrupt pending but not taken: posted while the guest runs something else or has
+        /// interrupts off. Of a round trip also the flight of IPIs.
+        Delivery = "delivery",
+        /// Guest interrupt and softirq handlers.
+        GuestIrq = "guest_irq",
+        /// Guest run queue: another guest task had the vCPU.
+        GuestWait = "guest_wait",
+        /// Guest scheduler and context switch.
+        GuestSwitch = "guest_switch",
+        /// Of a round trip: the server worked on calls that came before.
+        ServiceQueue = "service_queue",
+        /// Of a round trip: the server's work on this call, cold caches included, and what it waits for in
+        /// it. Of a desktop's response time also the desktop's own work.
+        Service = "service",
+        /// The task itself was still busy with an earlier period, or held up in it.
+        Overrun = "overrun",
+        /// In guest mode: spinning for a spinlock, or halted for it; the task itself, or one that kept it from
+        /// its vCPU by that.
+        LockWait = "lock_wait",
+        /// In guest mode: spinning until other vCPUs have called a function (a TLB shootdown), likewise.
+        CallWait = "call_wait",
     }
 }
 

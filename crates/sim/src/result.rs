@@ -11,7 +11,7 @@ use vcoop_sched::EntId;
 use crate::attribution::track::{NONE, Sample};
 use crate::guest::counters::Counters;
 use crate::guest::halt_times::HaltTimes;
-use crate::guest::vm_sync::{COUNT_NAMES, Counts};
+use crate::guest::vm_sync::{Count, Counts};
 use crate::host::noise::is_noise;
 use crate::machine::Segment;
 use crate::queue::Ns;
@@ -294,10 +294,10 @@ impl World<'_> {
             if virt.timer.advance != AdvanceConfig::None {
                 put(name, "timer.advance", "us", b.advance_ns as f64 / 1e3 / vcpus);
             }
-            for (count, (a, b)) in COUNT_NAMES.iter().zip(a.counts.iter().zip(b.counts)) {
+            for (count, (a, b)) in Count::ALL.iter().zip(a.counts.iter().zip(b.counts)) {
                 // Only guests that call functions or take locks have these.
                 if b > *a {
-                    put(name, count, "1/s", (b - a) as f64 / seconds);
+                    put(name, count.name(), "1/s", (b - a) as f64 / seconds);
                 }
             }
             put(name, "boosts", "1/s", (b.boosts - a.boosts) as f64 / seconds);

@@ -1,5 +1,6 @@
 //! How latencies and policy events spread over the measured time, in slices of equal length.
 
+use crate::named;
 use crate::plan::Ns;
 
 /// Octaves are divided into this many buckets: a value is known to an eighth.
@@ -60,28 +61,16 @@ impl Slices {
     }
 }
 
-/// What a policy did, by time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PolicyEvent {
-    /// A vCPU was given its means.
-    Boost,
-    /// A vCPU lost them, for its budget was used up.
-    Throttle,
-    /// A boost was due and not given.
-    Denied,
-}
-
-impl PolicyEvent {
-    /// All, in order.
-    pub const ALL: [Self; 3] = [Self::Boost, Self::Throttle, Self::Denied];
-
-    /// Name in files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Boost => "boost",
-            Self::Throttle => "throttle",
-            Self::Denied => "denied",
-        }
+named! {
+    /// What a policy did, by time.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum PolicyEvent {
+        /// A vCPU was given its means.
+        Boost = "boost",
+        /// A vCPU lost them, for its budget was used up.
+        Throttle = "throttle",
+        /// A boost was due and not given.
+        Denied = "denied",
     }
 }
 

@@ -1,52 +1,36 @@
 //! What the vCPUs of a VM share when they wait for each other: locks, and how they spin and send IPIs.
 
+use vcoop_model::named;
 use vcoop_model::plan::VmPlan;
 use vcoop_model::plan::virt::{IpiVirt, SpinVirt};
 
 use crate::guest::lock::Locks;
 
-/// Counters of a VM, in the order of [`COUNT_NAMES`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub(crate) enum Count {
-    IpisIcr,
-    IpisCluster,
-    IpisPv,
-    IpisPosted,
-    IpisAsked,
-    Multicasts,
-    YieldsTried,
-    YieldsWon,
-    HolderPreempted,
-    WaiterPreempted,
-    PvHalts,
-    PvKicks,
-    Shootdowns,
-    ShootdownsDeferred,
-    LockSleeps,
+named! {
+    /// Counters of a VM, reported as events a second.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(usize)]
+    pub(crate) enum Count {
+        IpisIcr = "ipis.icr",
+        IpisCluster = "ipis.cluster",
+        IpisPv = "ipis.pv",
+        IpisPosted = "ipis.posted",
+        IpisAsked = "ipis.asked",
+        Multicasts = "multicasts",
+        YieldsTried = "yields.tried",
+        YieldsWon = "yields.won",
+        HolderPreempted = "lock_holder_preemptions",
+        WaiterPreempted = "lock_waiter_preemptions",
+        PvHalts = "pv_halts",
+        PvKicks = "pv_kicks",
+        Shootdowns = "shootdowns",
+        ShootdownsDeferred = "shootdowns.deferred",
+        LockSleeps = "lock_sleeps",
+    }
 }
 
-/// As reported: events a second.
-pub(crate) const COUNT_NAMES: [&str; 15] = [
-    "ipis.icr",
-    "ipis.cluster",
-    "ipis.pv",
-    "ipis.posted",
-    "ipis.asked",
-    "multicasts",
-    "yields.tried",
-    "yields.won",
-    "lock_holder_preemptions",
-    "lock_waiter_preemptions",
-    "pv_halts",
-    "pv_kicks",
-    "shootdowns",
-    "shootdowns.deferred",
-    "lock_sleeps",
-];
-
 /// Counters of a VM.
-pub(crate) type Counts = [u64; COUNT_NAMES.len()];
+pub(crate) type Counts = [u64; Count::COUNT];
 
 /// What the vCPUs of a VM share. See the [module](self).
 #[derive(Clone, Debug)]

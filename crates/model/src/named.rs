@@ -1,0 +1,28 @@
+//! Enums whose variants have a name in files.
+
+/// Declares an enum with `COUNT`, `ALL` and `name` of its variants.
+#[macro_export]
+macro_rules! named {
+    (
+        $(#[$about:meta])+
+        $vis:vis enum $name:ident { $( $(#[$doc:meta])* $variant:ident = $word:literal ),+ $(,)? }
+    ) => {
+        $(#[$about])+
+        $vis enum $name { $( $(#[$doc])* $variant, )+ }
+
+        impl $name {
+            /// All, in order.
+            $vis const ALL: [Self; Self::COUNT] = [$( Self::$variant ),+];
+
+            /// How many there are.
+            $vis const COUNT: usize = [$( $word ),+].len();
+
+            /// Name in files.
+            $vis fn name(self) -> &'static str {
+                match self {
+                    $( Self::$variant => $word, )+
+                }
+            }
+        }
+    };
+}
