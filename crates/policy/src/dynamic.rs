@@ -61,11 +61,10 @@
 
 use vcoop_abi::{BoostRequest, CsState, GuestWords, Intent, Status};
 
-use crate::action::{Action, Actions, Rest};
+use crate::action::{Action, Actions};
 use crate::config::{DynamicConfig, Ns};
 use crate::control::Control;
 use crate::event::Event;
-use crate::stats::PolicyStats;
 use crate::vm_shared::VmShared;
 
 /// The machine of one vCPU. Its states and transitions are those of the status word:
@@ -205,9 +204,9 @@ impl Dynamic {
         self.control.arm(now, self.section_end, vm, out);
     }
 
-    /// The status the guest should see.
-    pub fn status(&self) -> Status {
-        self.control.status()
+    /// Its boost.
+    pub(crate) fn control(&self) -> &Control {
+        &self.control
     }
 
     /// Whether another vCPU that sends an IPI can ask for a boost.
@@ -218,26 +217,6 @@ impl Dynamic {
     /// Last ticket published.
     pub fn ticket(&self) -> u64 {
         self.ticket
-    }
-
-    /// Level of the vCPU's bucket as of `now`.
-    pub fn budget_left(&self, now: Ns) -> Ns {
-        self.control.budget_left(now)
-    }
-
-    /// Whether it wants [`Event::Ran`].
-    pub fn repays(&self) -> bool {
-        self.control.repays()
-    }
-
-    /// What its thread has while it is not boosted.
-    pub fn rest(&self) -> Rest {
-        self.control.rest()
-    }
-
-    /// Counters.
-    pub fn stats(&self) -> PolicyStats {
-        self.control.stats()
     }
 
     fn is_disabled(&self) -> bool {

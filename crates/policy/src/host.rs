@@ -4,6 +4,7 @@ use vcoop_abi::Status;
 
 use crate::action::{Action, Actions, Reason, Rest};
 use crate::config::{DynamicConfig, Means, Ns, WakeBoostConfig};
+use crate::control::Control;
 use crate::dynamic::Dynamic;
 use crate::event::Event;
 use crate::stats::PolicyStats;
@@ -83,10 +84,19 @@ impl HostPolicy {
         }
     }
 
+    /// The boost of a vCPU that can have one.
+    fn control(&self) -> Option<&Control> {
+        match self {
+            Self::Vanilla | Self::Static { .. } => None,
+            Self::Dynamic(machine) => Some(machine.control()),
+            Self::WakeBoost(machine) => Some(machine.control()),
+        }
+    }
+
     /// The status the guest should see. Only `dynamic` cooperates.
     pub fn status(&self) -> Status {
         match self {
-            Self::Dynamic(machine) => machine.status(),
+            Self::Dynamic(machine) => machine.control().status(),
             Self::Vanilla | Self::Static { .. } | Self::WakeBoost(_) => Status::Disabled,
         }
     }
@@ -94,20 +104,14 @@ impl HostPolicy {
     /// Whether the means are applied to the thread.
     pub fn is_boosted(&self) -> bool {
         match self {
-            Self::Vanilla => false,
             Self::Static { applied, .. } => *applied,
-            Self::Dynamic(machine) => machine.status() == Status::Boosted,
-            Self::WakeBoost(machine) => machine.status() == Status::Boosted,
+            _ => self.control().is_some_and(|control| control.status() == Status::Boosted),
         }
     }
 
     /// Whether the budget keeps boosts off.
     pub fn is_throttled(&self) -> bool {
-        match self {
-            Self::Vanilla | Self::Static { .. } => false,
-            Self::Dynamic(machine) => machine.status() == Status::Throttled,
-            Self::WakeBoost(machine) => machine.status() == Status::Throttled,
-        }
+        self.control().is_some_and(|control| control.status() == Status::Throttled)
     }
 
     /// Whether the policy wants the guest's words: events that carry them may come without (as
@@ -118,20 +122,12 @@ impl HostPolicy {
 
     /// Whether it gives boosted time back, and so wants [`Event::Ran`].
     pub fn repays(&self) -> bool {
-        match self {
-            Self::Vanilla | Self::Static { .. } => false,
-            Self::Dynamic(machine) => machine.repays(),
-            Self::WakeBoost(machine) => machine.repays(),
-        }
+        self.control().is_some_and(Control::repays)
     }
 
     /// What the thread has while it is not boosted: what the last [`Action::Rest`] said.
     pub fn rest(&self) -> Rest {
-        match self {
-            Self::Vanilla | Self::Static { .. } => Rest::default(),
-            Self::Dynamic(machine) => machine.rest(),
-            Self::WakeBoost(machine) => machine.rest(),
-        }
+        self.control().map(Control::rest).unwrap_or_default()
     }
 
     /// Whether it does anything about [`Event::Asked`]: senders of IPIs need not ask where it does not.
@@ -142,20 +138,12 @@ impl HostPolicy {
     /// Boosted time left in the vCPU's own bucket as of `now`; what the host publishes as
     /// `budget_left_ns`. Zero for policies without a budget.
     pub fn budget_left(&self, now: Ns) -> Ns {
-        match self {
-            Self::Vanilla | Self::Static { .. } => 0,
-            Self::Dynamic(machine) => machine.budget_left(now),
-            Self::WakeBoost(machine) => machine.budget_left(now),
-        }
+        self.control().map_or(0, |control| control.budget_left(now))
     }
 
     /// Counters. All zero for `vanilla` and `static`.
     pub fn stats(&self) -> PolicyStats {
-        match self {
-            Self::Vanilla | Self::Static { .. } => PolicyStats::default(),
-            Self::Dynamic(machine) => machine.stats(),
-            Self::WakeBoost(machine) => machine.stats(),
-        }
+        self.control().map(Control::stats).unwrap_or_default()
     }
 }
 

@@ -2,13 +2,10 @@
 //! take part, so this works with any guest; what it cannot know is whether the wake-up is for
 //! something urgent.
 
-use vcoop_abi::Status;
-
-use crate::action::{Actions, Rest};
+use crate::action::Actions;
 use crate::config::{Ns, WakeBoostConfig};
 use crate::control::Control;
 use crate::event::Event;
-use crate::stats::PolicyStats;
 use crate::vm_shared::VmShared;
 
 /// The machine of one vCPU.
@@ -113,29 +110,9 @@ impl WakeBoost {
         self.control.set_enabled(now, self.attached && vm.is_on(), vm, out);
     }
 
-    /// The state. No guest is told: its own status word stays `Disabled`.
-    pub fn status(&self) -> Status {
-        self.control.status()
-    }
-
-    /// Level of the vCPU's bucket as of `now`.
-    pub fn budget_left(&self, now: Ns) -> Ns {
-        self.control.budget_left(now)
-    }
-
-    /// Whether it wants [`Event::Ran`].
-    pub fn repays(&self) -> bool {
-        self.control.repays()
-    }
-
-    /// What its thread has while it is not boosted.
-    pub fn rest(&self) -> Rest {
-        self.control.rest()
-    }
-
-    /// Counters.
-    pub fn stats(&self) -> PolicyStats {
-        self.control.stats()
+    /// Its boost.
+    pub(crate) fn control(&self) -> &Control {
+        &self.control
     }
 }
 
@@ -187,7 +164,7 @@ mod tests {
         assert_eq!(*out, [Action::ArmTimer(5_200_000)]);
         let out = w.on(5_200_000, Event::Timer, &mut vm);
         assert_eq!(*out, [Action::Restore]);
-        assert_eq!(w.stats().boosted_ns, 200_000);
+        assert_eq!(w.control.stats().boosted_ns, 200_000);
     }
 
     #[test]
@@ -200,9 +177,9 @@ mod tests {
         assert_eq!(*w.on(250_000, Event::Woken, &mut vm), [Action::ArmTimer(450_000)]);
         // A timer that was on its way all the same must not end the second run.
         assert_eq!(*w.on(300_000, Event::Timer, &mut vm), []);
-        assert_eq!(w.status(), Status::Boosted);
+        assert_eq!(w.control.status(), Status::Boosted);
         w.on(450_000, Event::Timer, &mut vm);
-        assert_eq!((w.status(), w.stats().boosted_ns), (Status::Normal, 250_000));
+        assert_eq!((w.control.status(), w.control.stats().boosted_ns), (Status::Normal, 250_000));
     }
 
     #[test]
@@ -212,11 +189,11 @@ mod tests {
         w.on(0, HALT, &mut vm);
         let mut now = 0;
         w.on(now, Event::Woken, &mut vm);
-        while w.status() == Status::Boosted {
+        while w.control.status() == Status::Boosted {
             now += 1_000;
             w.on(now, Event::Timer, &mut vm);
         }
-        assert_eq!(w.status(), Status::Throttled);
+        assert_eq!(w.control.status(), Status::Throttled);
         assert!(now <= 4_000_000, "{now}");
         assert!(w.on(now, HALT, &mut vm).iter().all(|a| !matches!(a, Action::Boost(_))));
     }
@@ -232,7 +209,7 @@ mod tests {
         let out = w.on(900_000, timer, &mut vm);
         assert_eq!(*out, [Action::Boost(Means::Fifo(1)), Action::ArmTimer(1_100_000)]);
         assert_eq!(*w.on(1_100_000, Event::Timer, &mut vm), [Action::Restore]);
-        assert_eq!(w.stats().boosted_ns, 400_000);
+        assert_eq!(w.control.stats().boosted_ns, 400_000);
         w.config.boost_on_injection = false;
         assert!(w.on(1_200_000, timer, &mut vm).is_empty());
     }
@@ -244,7 +221,7 @@ mod tests {
         loop {
             let [Action::ArmTimer(at)] = *out else { panic!("{out:?}") };
             out = w.on(at, Event::Timer, vm);
-            if w.status() == Status::Normal {
+            if w.control.status() == Status::Normal {
                 return at;
             }
         }
@@ -262,7 +239,7 @@ mod tests {
         // A quarter of the time is what the budget refills.
         let mean = runs[100..].iter().sum::<Ns>() / 99;
         assert!((240_000..=260_000).contains(&mean), "{mean}");
-        assert_eq!(w.stats().throttles, 0);
+        assert_eq!(w.control.stats().throttles, 0);
     }
 
     /// It first sees what the vCPU has beside an equal. Later the vCPU has much more than its due.
@@ -283,7 +260,7 @@ mod tests {
             now += ACCOUNT_NS;
             w.on(now, Event::Ran(most), &mut vm);
         }
-        assert!(w.rest().levels > 0);
+        assert!(w.control.rest().levels > 0);
         (w, now, vm)
     }
 
@@ -303,17 +280,17 @@ mod tests {
     #[test]
     fn a_throttled_vcpu_is_not_lowered() {
         let (mut w, mut now, mut vm) = indebted();
-        let lowered = w.rest();
-        while w.status() != Status::Throttled {
+        let lowered = w.control.rest();
+        while w.control.status() != Status::Throttled {
             w.on(now, Event::Injected(Injection::Timer), &mut vm);
             now += 125_000;
             w.on(now, Event::Timer, &mut vm);
         }
-        assert_eq!(w.rest(), Rest::default());
-        while w.status() == Status::Throttled {
+        assert_eq!(w.control.rest(), Rest::default());
+        while w.control.status() == Status::Throttled {
             now += 1_000_000;
             let out = w.on(now, Event::Timer, &mut vm);
-            let is_normal = w.status() == Status::Normal;
+            let is_normal = w.control.status() == Status::Normal;
             assert_eq!(out.contains(&Action::Rest(lowered)), is_normal, "{out:?}");
         }
     }

@@ -54,7 +54,7 @@ impl Rig {
 
     fn status_after(&mut self, now: Ns, event: Event) -> Status {
         self.on(now, event);
-        self.d.status()
+        self.d.control.status()
     }
 }
 
@@ -93,7 +93,7 @@ fn unanswered_interrupt_outlasts_exits_and_an_early_notification() {
     assert_eq!(rig.status_after(40, Event::Notify(acks(1))), Status::Boosted);
     let out = rig.on(50, Event::Notify(acks(2)));
     assert_eq!(*out, [Action::Restore, Action::Status(Status::Normal)]);
-    assert_eq!(rig.d.stats().notified, 1);
+    assert_eq!(rig.d.control.stats().notified, 1);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_notification_counts_whoever_reads_the_words() {
     let mut rig = Rig::new();
     rig.on(10, INJECT);
     assert_eq!(rig.status_after(20, Event::NotifySampled(acks(1))), Status::Normal);
-    assert_eq!(rig.d.stats().notified, 1);
+    assert_eq!(rig.d.control.stats().notified, 1);
     // Read while the vCPU may run, a section is no reason to begin a boost.
     let cs = CsState { preempt_off: true, ..CsState::default() };
     let words = GuestWords::new(Intent::default(), cs, BoostRequest::None, 1);
@@ -114,7 +114,7 @@ fn recheck_ends_a_boost_that_nobody_will_end() {
     let mut rig = Rig::new();
     rig.on(10, INJECT);
     assert_eq!(rig.status_after(11, Event::Recheck(acks(1))), Status::Normal);
-    assert_eq!(rig.d.stats().raced, 1);
+    assert_eq!(rig.d.control.stats().raced, 1);
     // A section does not save it: the guest may have left it without looking.
     rig.on(20, INJECT);
     let cs = CsState { preempt_off: true, ..CsState::default() };
@@ -162,7 +162,7 @@ fn sections_boost_until_they_are_too_long_and_new_ones_start_anew() {
     assert!(
         rig.on(3_000_000, Event::Exit(section(1))).contains(&Action::Denied(Reason::LongSection))
     );
-    assert_eq!(rig.d.status(), Status::Normal);
+    assert_eq!(rig.d.control.status(), Status::Normal);
     // Another one: seen as such although the host saw no gap.
     assert_eq!(rig.status_after(3_000_001, Event::Exit(section(2))), Status::Boosted);
 }
@@ -184,7 +184,7 @@ fn a_section_is_bounded_without_any_exit() {
     assert!(out.contains(&Action::ArmTimer(3_000_000)), "{:?}", &*out);
     assert!(rig.on(3_000_000, Event::Timer).contains(&Action::Recheck));
     assert_eq!(rig.status_after(3_000_000, Event::Recheck(section(1))), Status::Normal);
-    assert_eq!(rig.d.stats().raced, 0);
+    assert_eq!(rig.d.control.stats().raced, 0);
 }
 
 #[test]
@@ -201,13 +201,13 @@ fn halted_time_is_free_and_the_wake_is_urgent() {
     let out = rig.on(0, Event::Halted(QUIET));
     assert_eq!(*out, [Action::Status(Status::Boosted), Action::Boost(MEANS)], "and no timer");
     rig.on(1_000_000_000, Event::Woken);
-    assert_eq!(rig.d.budget_left(1_000_000_000), BUDGET.burst_ns);
+    assert_eq!(rig.d.control.budget_left(1_000_000_000), BUDGET.burst_ns);
     // Still in the idle loop: the reason for the wake-up is on its way.
     let idle = Intent { idle: true, ..Intent::default() };
     let words = GuestWords::new(idle, CsState::default(), BoostRequest::None, 0);
     assert_eq!(rig.status_after(1_000_001_000, Event::Exit(words)), Status::Boosted);
     assert_eq!(rig.status_after(1_000_002_000, Event::Exit(QUIET)), Status::Normal);
-    assert_eq!(rig.d.stats().boosted_ns, 2_000);
+    assert_eq!(rig.d.control.stats().boosted_ns, 2_000);
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn without_boosting_across_idle_a_halt_ends_the_boost() {
     rig.on(0, Event::Exit(asks()));
     assert_eq!(rig.status_after(10, Event::Halted(QUIET)), Status::Normal);
     assert_eq!(rig.status_after(20, INJECT), Status::Boosted);
-    assert_eq!(rig.d.budget_left(1_000_000), BUDGET.burst_ns, "not awake yet");
+    assert_eq!(rig.d.control.budget_left(1_000_000), BUDGET.burst_ns, "not awake yet");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn greedy(rig: &mut Rig, mut now: Ns, until: Ns) -> Vec<(Ns, Ns)> {
     while now < until {
         rig.on(now, Event::Timer);
         rig.on(now, Event::Exit(asks()));
-        match (rig.d.status() == Status::Boosted, since) {
+        match (rig.d.control.status() == Status::Boosted, since) {
             (true, None) => since = Some(now),
             (false, Some(start)) => {
                 boosts.push((start, now - start));
@@ -311,7 +311,7 @@ fn the_vm_bucket_throttles_too() {
     let mut rig = Rig::with(DynamicConfig { vm_budget: small, ..CONFIG });
     rig.on(0, Event::Exit(asks()));
     let mut now = 0;
-    while rig.d.status() == Status::Boosted {
+    while rig.d.control.status() == Status::Boosted {
         now += 1_000;
         rig.on(now, Event::Timer);
     }
@@ -331,7 +331,7 @@ fn disabling_restores_and_registering_again_does_not_end_throttling() {
     assert_eq!(rig.status_after(40, Event::Enable), Status::Normal);
     rig.on(40, Event::Exit(asks()));
     rig.on(4_100_000, Event::Timer);
-    assert_eq!(rig.d.status(), Status::Throttled);
+    assert_eq!(rig.d.control.status(), Status::Throttled);
     rig.on(4_200_000, Event::Registered(false));
     assert_eq!(rig.status_after(4_300_000, Event::Registered(true)), Status::Throttled);
 }
@@ -344,10 +344,10 @@ fn a_thread_rests_with_its_slice_for_as_long_as_the_policy_is_on() {
     assert_eq!(*out, [Action::Status(Status::Normal), Action::Rest(rest)]);
     rig.on(0, INJECT);
     rig.on(10, Event::Notify(acks(1)));
-    assert_eq!((rig.d.status(), rig.d.rest()), (Status::Normal, rest));
+    assert_eq!((rig.d.control.status(), rig.d.control.rest()), (Status::Normal, rest));
     let out = rig.on(20, Event::Registered(false));
     assert!(out.contains(&Action::Rest(Rest::default())), "{out:?}");
-    assert_eq!(rig.d.rest(), Rest::default());
+    assert_eq!(rig.d.control.rest(), Rest::default());
 }
 
 #[test]
@@ -369,9 +369,9 @@ fn refused_means_cost_no_budget_and_are_asked_for_again() {
     // The recheck that the injection asked for finds nothing to end.
     assert!(rig.on(0, Event::Recheck(QUIET)).is_empty());
     assert!(rig.on(0, Event::Refused).is_empty(), "nothing was asked for");
-    let left = rig.d.budget_left(1_000_000);
-    assert_eq!(left, rig.d.budget_left(0));
-    assert_eq!(rig.d.stats(), PolicyStats { denied: 1, ..PolicyStats::default() });
+    let left = rig.d.control.budget_left(1_000_000);
+    assert_eq!(left, rig.d.control.budget_left(0));
+    assert_eq!(rig.d.control.stats(), PolicyStats { denied: 1, ..PolicyStats::default() });
     assert!(rig.on(2_000_000, INJECT).contains(&Action::Boost(MEANS)));
 }
 
@@ -407,14 +407,14 @@ fn a_sender_has_its_receiver_boosted_until_that_has_answered() {
     assert!(rig.on(11, INJECT).is_empty());
     assert_eq!(rig.status_after(20, Event::Exit(QUIET)), Status::Boosted);
     assert_eq!(rig.status_after(30, Event::Notify(acks(1))), Status::Normal);
-    assert_eq!(rig.d.stats().boosted_ns, 20);
+    assert_eq!(rig.d.control.stats().boosted_ns, 20);
 }
 
 #[test]
 fn senders_are_not_heard_unless_asked_for() {
     let mut rig = Rig::new();
     assert!(rig.on(10, Event::Asked).is_empty());
-    assert_eq!(rig.d.status(), Status::Normal);
+    assert_eq!(rig.d.control.status(), Status::Normal);
 }
 
 #[test]
@@ -434,10 +434,10 @@ fn who_asks_without_end_spends_its_own_vms_budget() {
             d.on(now, Event::Asked, &mut shared);
         }
     }
-    let boosted: Ns = receivers.iter().map(|d| d.stats().boosted_ns).sum();
+    let boosted: Ns = receivers.iter().map(|d| d.control.stats().boosted_ns).sum();
     // A timer comes late by 10 us at most, once a boost.
-    let late: Ns = receivers.iter().map(|d| d.stats().boosts * 10_000).sum();
+    let late: Ns = receivers.iter().map(|d| d.control.stats().boosts * 10_000).sum();
     assert!(boosted <= 2_000_000 + 100_000_000 + late, "{boosted}");
     assert!(boosted >= 2_000_000, "{boosted}");
-    assert!(receivers.iter().all(|d| d.stats().denied > 1_000));
+    assert!(receivers.iter().all(|d| d.control.stats().denied > 1_000));
 }
