@@ -38,14 +38,14 @@ pub struct Progress {
 
 /// Control over a run, from another thread or a signal handler.
 #[derive(Clone, Copy)]
-pub struct Control<'a> {
+pub struct Control<'a, P = Progress> {
     /// Set it to end early: what runs is cut short, what was measured stays.
     pub stop: &'a AtomicBool,
     /// Called after each repeat, on the thread that ran it.
-    pub progress: &'a (dyn Fn(Progress) + Sync),
+    pub progress: &'a (dyn Fn(P) + Sync),
 }
 
-impl fmt::Debug for Control<'_> {
+impl<P> fmt::Debug for Control<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Control").field("stop", &self.stop).finish_non_exhaustive()
     }

@@ -28,20 +28,8 @@ pub struct Progress {
     pub failed: u32,
 }
 
-/// Control over a sweep.
-#[derive(Clone, Copy)]
-pub struct Control<'a> {
-    /// Set it to end early: points that run are dropped, those that ended are kept.
-    pub stop: &'a AtomicBool,
-    /// Called after each point.
-    pub progress: &'a (dyn Fn(Progress) + Sync),
-}
-
-impl std::fmt::Debug for Control<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Control").field("stop", &self.stop).finish_non_exhaustive()
-    }
-}
+/// Control over a sweep: when it is ended early, points that run are dropped. `progress` is called after each point.
+pub type Control<'a> = vcoop_experiment::runner::Control<'a, Progress>;
 
 /// How a sweep ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
