@@ -34,3 +34,24 @@ pub mod validate;
 pub mod verdict;
 pub mod vm;
 pub mod xen_on_linux;
+
+use std::sync::atomic::AtomicBool;
+
+use vcoop_model::plan::Plan;
+
+use analysis::About;
+use backend::{Column, Sim};
+use result::Document;
+use runner::{Control, Experiment, RunError};
+
+/// Simulates plans, and makes the document of what they gave.
+///
+/// # Errors
+///
+/// Why a run failed.
+pub fn simulate(plans: &[Plan], jobs: usize, about: About) -> Result<Document, RunError> {
+    let control = Control { stop: &AtomicBool::new(false), progress: &|_| () };
+    let columns = [Column::all(&Sim, plans.len())];
+    let measured = Experiment { plans, columns: &columns, jobs }.run(control)?;
+    Ok(analysis::document(plans, &measured, about))
+}

@@ -1,13 +1,9 @@
 //! Boot storms from the file to the document: curves, views, and what is left out.
 
-use std::sync::atomic::AtomicBool;
-
-use vcoop_capture::Loader;
-use vcoop_experiment::analysis::{About, document};
-use vcoop_experiment::backend::{Column, Sim};
+use vcoop_experiment::analysis::About;
 use vcoop_experiment::result::{Curve, Document};
-use vcoop_experiment::runner::{Control, Experiment};
-use vcoop_model::scenario::{Scenario, Set};
+use vcoop_experiment::simulate;
+use vcoop_testing::rig::plans;
 
 /// Four VMs come one by one and boot in some 20 ms; the host pings the first one.
 const STORM: &str = r#"name = "storm"
@@ -71,15 +67,8 @@ length = "5ms"
 "#;
 
 fn run(text: &str, sets: &[&str], jobs: usize) -> Document {
-    let sets: Vec<Set> = sets.iter().map(|s| Set::parse(s).unwrap()).collect();
-    let scenario = Scenario::parse("test", text, &sets, &Loader::default())
-        .unwrap_or_else(|errors| panic!("{errors}"));
-    let plans = scenario.plans(None).unwrap();
-    let stop = AtomicBool::new(false);
-    let control = Control { stop: &stop, progress: &|_| () };
-    let columns = [Column::all(&Sim, plans.len())];
-    let measured = Experiment { plans: &plans, columns: &columns, jobs }.run(control).unwrap();
-    document(&plans, &measured, About { baseline: "vanilla".to_owned(), ..About::default() })
+    let about = About { baseline: "vanilla".to_owned(), ..About::default() };
+    simulate(&plans(text, &[], sets), jobs, about).unwrap()
 }
 
 fn curve<'d>(d: &'d Document, policy: &str, event: &str) -> &'d Curve {

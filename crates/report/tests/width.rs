@@ -1,14 +1,10 @@
 //! A report fits its 100 columns whatever people name things, and says what it must.
 
-use std::fmt::Write as _;
-use std::sync::atomic::AtomicBool;
+mod support;
 
-use vcoop_experiment::analysis::{About, document};
-use vcoop_experiment::backend::{Column, Sim};
+use std::fmt::Write as _;
+
 use vcoop_experiment::result::Document;
-use vcoop_experiment::runner::{Control, Experiment};
-use vcoop_model::capture::NoCaptures;
-use vcoop_model::scenario::Scenario;
 use vcoop_report::{Style, render};
 
 /// A scenario with long names and more policies than fit side by side.
@@ -67,19 +63,7 @@ means = "fifo 50"
 }
 
 fn measured() -> Document {
-    let scenario = Scenario::parse("names", &scenario(), &[], &NoCaptures).unwrap();
-    let plans = scenario.plans(None).unwrap();
-    let stop = AtomicBool::new(false);
-    let columns = [Column::all(&Sim, plans.len())];
-    let experiment = Experiment { plans: &plans, columns: &columns, jobs: 2 };
-    let runs = experiment.run(Control { stop: &stop, progress: &|_| () }).unwrap();
-    let about = About {
-        title: scenario.title,
-        command: "vcoop run names".to_owned(),
-        baseline: scenario.baseline,
-        ..About::default()
-    };
-    document(&plans, &runs, about)
+    support::simulated("names", &scenario(), 0)
 }
 
 #[test]

@@ -6,13 +6,10 @@
 mod pinning;
 mod rogues;
 
-use std::sync::atomic::AtomicBool;
-
 use vcoop_capture::Loader;
-use vcoop_experiment::analysis::{About, document};
-use vcoop_experiment::backend::{Column, Sim};
+use vcoop_experiment::analysis::About;
 use vcoop_experiment::result::{Document, LatencySeries};
-use vcoop_experiment::runner::{Control, Experiment};
+use vcoop_experiment::simulate;
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::scenario::{Scenario, Set};
 
@@ -22,12 +19,8 @@ fn run_text(text: &str, sets: &[&str], policies: &[&str], jobs: usize) -> Docume
     let scenario = Scenario::parse("test", text, &sets, &Loader::default()).unwrap();
     let policies: Vec<String> = policies.iter().map(|p| (*p).to_owned()).collect();
     let plans = scenario.plans((!policies.is_empty()).then_some(&policies)).unwrap();
-    let stop = AtomicBool::new(false);
-    let control = Control { stop: &stop, progress: &|_| () };
-    let columns = [Column::all(&Sim, plans.len())];
-    let measured = Experiment { plans: &plans, columns: &columns, jobs }.run(control).unwrap();
     let about = About { baseline: "vanilla".to_owned(), ..About::default() };
-    document(&plans, &measured, about)
+    simulate(&plans, jobs, about).unwrap()
 }
 
 /// The same for a built-in one, with as many jobs as these tests can expect to have.

@@ -1,11 +1,9 @@
 //! A small result with everything in it.
+#![allow(dead_code, reason = "each test binary uses its part")]
 
-use std::sync::atomic::AtomicBool;
-
-use vcoop_experiment::analysis::{About, document};
-use vcoop_experiment::backend::{Column, Sim};
+use vcoop_experiment::analysis::About;
 use vcoop_experiment::result::Document;
-use vcoop_experiment::runner::{Control, Experiment};
+use vcoop_experiment::simulate;
 use vcoop_model::capture::NoCaptures;
 use vcoop_model::scenario::Scenario;
 
@@ -63,19 +61,19 @@ policy = ["vanilla", "dynamic"]
 
 /// Its result, with more lines at its end.
 pub(crate) fn measured(extra: &str) -> Document {
-    let text = format!("{SCENARIO}{extra}");
-    let scenario = Scenario::parse("small", &text, &[], &NoCaptures).unwrap();
+    simulated("small", &format!("{SCENARIO}{extra}"), 10)
+}
+
+/// The result of a scenario, with so many slices.
+pub(crate) fn simulated(name: &str, text: &str, slices: u32) -> Document {
+    let scenario = Scenario::parse(name, text, &[], &NoCaptures).unwrap();
     let mut plans = scenario.plans(None).unwrap();
-    plans.iter_mut().for_each(|plan| plan.slices = 10);
-    let stop = AtomicBool::new(false);
-    let columns = [Column::all(&Sim, plans.len())];
-    let experiment = Experiment { plans: &plans, columns: &columns, jobs: 2 };
-    let runs = experiment.run(Control { stop: &stop, progress: &|_| () }).unwrap();
+    plans.iter_mut().for_each(|plan| plan.slices = slices);
     let about = About {
         title: scenario.title,
-        command: "vcoop run small".to_owned(),
+        command: format!("vcoop run {name}"),
         baseline: scenario.baseline,
         ..About::default()
     };
-    document(&plans, &runs, about)
+    simulate(&plans, 2, about).unwrap()
 }
