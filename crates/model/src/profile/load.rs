@@ -8,9 +8,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use schemars::{Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
 use vcoop_sched::config::Topology;
 
-use super::{CState, Costs, Cpu, Noise, NoiseBy, Profile};
+use super::{CState, Cpu, Noise, NoiseBy, Profile};
 use crate::diagnostic::{Collector, Diagnostic, Diagnostics, Sources, nearest};
 use crate::dist::Ns;
 use crate::file;
@@ -319,6 +320,20 @@ macro_rules! costs {
             struct CostsKeys { $( $(#[doc = $doc])+ $key: At<Cost> $(= $default)?, )+ }
         }
 
+        /// Costs of one machine, in nanoseconds of the CPU that pays for them: a constant for each, and of those that vary
+        /// the distribution.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct Costs {
+            $( $(#[doc = $doc])+ pub $field: Ns, )+
+            /// Idle states, shallowest first. The first is entered at once.
+            pub cstates: Vec<CState>,
+            /// Costs that vary, by their keys in profiles (`exit`, `cstate.C6`): the simulator draws each anew. The constant
+            /// stands for it where nothing is drawn.
+            #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+            pub spread: BTreeMap<String, Quantiles>,
+        }
+
         impl CostsKeys {
             /// The constants; the rest goes to `about`.
             fn resolve(self, about: &mut About) -> Costs {
@@ -438,8 +453,7 @@ costs! {
 }
 
 choice! {
-    /// What noise is made of.
-    enum ByKind {
+    for NoiseBy {
         /// Interrupts, softirqs, and stalls that the kernel does not see.
         Interrupts = "interrupts",
         /// Fair threads of nice 0.
@@ -453,7 +467,7 @@ table! {
         /// Name.
         name: At<Name>,
         /// What it is made of.
-        by: At<ByKind>,
+        by: At<NoiseBy>,
         /// Mean time from one to the next, on each CPU.
         period: At<Time>,
         /// How long it takes the CPU.
@@ -477,11 +491,7 @@ fn noise(all: Vec<NoiseKeys>, about: &mut About, errors: &mut Collector<'_>) -> 
             let message = "this noise takes all of the CPU";
             errors.error_help(keys.period.span, message, "its mean has to be less than `period`");
         }
-        let by = match keys.by.value {
-            ByKind::Interrupts => NoiseBy::Interrupts,
-            ByKind::Threads => NoiseBy::Threads,
-        };
-        Noise { name, by, period_ns: period_ns.max(LEAST_PERIOD_NS), takes }
+        Noise { name, by: keys.by.value, period_ns: period_ns.max(LEAST_PERIOD_NS), takes }
     };
     all.into_iter().map(one).collect()
 }
