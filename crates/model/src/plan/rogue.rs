@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use vcoop_abi::{CsState, Intent, TaskIntent};
 
 use super::Ns;
+use crate::named;
 use crate::toml_read::units::show;
 
 /// A step of a hostile kernel's program, which it follows in a loop.
@@ -39,50 +40,39 @@ pub enum RogueStep {
     Fault,
 }
 
-/// What a hostile kernel can claim of its vCPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Claim {
-    /// To run a fair task.
-    Nothing,
-    /// To be in a preempt-disabled section: a new one each time.
-    Section,
-    /// To handle a softirq.
-    Softirq,
-    /// To handle an NMI.
-    Nmi,
-    /// To run a real-time task.
-    Urgent,
-    /// To be idle.
-    Idle,
+named! {
+    /// What a hostile kernel can claim of its vCPU.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Claim {
+        /// To run a fair task.
+        Nothing = "nothing",
+        /// To be in a preempt-disabled section: a new one each time.
+        Section = "section",
+        /// To handle a softirq.
+        Softirq = "softirq",
+        /// To handle an NMI.
+        Nmi = "nmi",
+        /// To run a real-time task.
+        Urgent = "urgent",
+        /// To be idle.
+        Idle = "idle",
+    }
 }
 
-/// What it registers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Registers {
-    /// Its own area.
-    Own,
-    /// None.
-    Nothing,
-    /// What must be refused, another address at each such step.
-    Refused,
-    /// Memory of its own that is no area: code, descriptors. The simulator registers the own area anew.
-    Odd,
-}
-
-impl Registers {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Own, Self::Nothing, Self::Refused, Self::Odd];
-
-    /// As scenarios have it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Own => "own",
-            Self::Nothing => "nothing",
-            Self::Refused => "refused",
-            Self::Odd => "odd",
-        }
+named! {
+    /// What it registers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Registers {
+        /// Its own area.
+        Own = "own",
+        /// None.
+        Nothing = "nothing",
+        /// What must be refused, another address at each such step.
+        Refused = "refused",
+        /// Memory of its own that is no area: code, descriptors. The simulator registers the own area anew.
+        Odd = "odd",
     }
 }
 
@@ -99,22 +89,6 @@ impl RogueStep {
 }
 
 impl Claim {
-    /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Nothing, Self::Section, Self::Softirq, Self::Nmi, Self::Urgent, Self::Idle];
-
-    /// As scenarios have it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Nothing => "nothing",
-            Self::Section => "section",
-            Self::Softirq => "softirq",
-            Self::Nmi => "nmi",
-            Self::Urgent => "urgent",
-            Self::Idle => "idle",
-        }
-    }
-
     /// The words that say so; the number of a section is left to who stores them.
     pub fn words(self) -> (Intent, CsState) {
         let running = if self == Self::Urgent { TaskIntent::fifo(99) } else { TaskIntent::FAIR };
@@ -136,11 +110,11 @@ impl fmt::Display for RogueStep {
         match *self {
             Self::Ask => f.write_str("ask"),
             Self::End => f.write_str("end"),
-            Self::Claim(claim) => write!(f, "claim {}", claim.word()),
+            Self::Claim(claim) => write!(f, "claim {}", claim.name()),
             Self::Acknowledge => f.write_str("acknowledge"),
             Self::Notify => f.write_str("notify"),
             Self::Doorbell => f.write_str("doorbell"),
-            Self::Register(what) => write!(f, "register {}", what.word()),
+            Self::Register(what) => write!(f, "register {}", what.name()),
             Self::Scribble(ns) => timed(f, "scribble", ns),
             Self::Deadline(ns) => timed(f, "deadline", ns),
             Self::Halt(ns) => timed(f, "halt", ns),

@@ -129,3 +129,18 @@ fn small_plans(sets: &[&str]) -> Vec<Plan> {
     let scenario = parse_set(SMALL, sets).unwrap_or_else(|e| panic!("{e}"));
     scenario.plans(None).unwrap_or_else(|e| panic!("{e}"))
 }
+
+/// The small scenario with these keys of its VM and these tables.
+fn with(vm: &str, rest: &str) -> Result<Scenario, Diagnostics> {
+    let text = SMALL.replace("weight = 2048\n", vm);
+    parse(&format!("{text}{rest}"))
+}
+
+fn refused(vm: &str, rest: &str, line: &str, message: &str) {
+    let error = match with(vm, rest) {
+        Ok(_) => panic!("this should be refused: {vm}{rest}"),
+        Err(error) => error.to_string(),
+    };
+    assert!(error.contains(message), "{error}");
+    assert!(error.contains(line), "the line that is wrong: {error}");
+}

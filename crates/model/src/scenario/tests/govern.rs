@@ -5,24 +5,10 @@ use vcoop_policy::govern::{GovernorConfig, Kind};
 use super::*;
 use crate::plan::{Plan, TimelineAction};
 
-fn with(vm: &str, rest: &str) -> Result<Scenario, Diagnostics> {
-    let text = SMALL.replace("weight = 2048\n", vm);
-    parse(&format!("{text}{rest}"))
-}
-
 fn plans(vm: &str, policies: &[&str], rest: &str) -> Vec<Plan> {
     let scenario = with(vm, rest).unwrap_or_else(|e| panic!("{e}"));
     let names: Vec<String> = policies.iter().map(|p| (*p).to_owned()).collect();
     scenario.plans(Some(&names)).unwrap_or_else(|e| panic!("{e}"))
-}
-
-fn refused(vm: &str, rest: &str, line: &str, message: &str) {
-    let error = match with(vm, rest) {
-        Ok(_) => panic!("this should be refused: {vm}{rest}"),
-        Err(error) => error.to_string(),
-    };
-    assert!(error.contains(message), "{error}");
-    assert!(error.contains(line), "the line that is wrong: {error}");
 }
 
 #[test]

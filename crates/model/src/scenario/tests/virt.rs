@@ -5,25 +5,11 @@ use vcoop_policy::config::AdvanceConfig;
 use super::*;
 use crate::plan::virt::{GuestIdle, GuestTimer, TimerMode, Virt};
 
-fn with(vm: &str, rest: &str) -> Result<Scenario, Diagnostics> {
-    let text = SMALL.replace("weight = 2048\n", vm);
-    parse(&format!("{text}{rest}"))
-}
-
 /// The VM under each policy compared, by name.
 fn virts(vm: &str, rest: &str) -> Vec<(String, Virt)> {
     let scenario = with(vm, rest).unwrap_or_else(|e| panic!("{e}"));
     let plans = scenario.plans(None).unwrap_or_else(|e| panic!("{e}"));
     plans.into_iter().map(|plan| (plan.policy_name, plan.vms[0].virt.clone())).collect()
-}
-
-fn refused(vm: &str, rest: &str, line: &str, message: &str) {
-    let error = match with(vm, rest) {
-        Ok(_) => panic!("this should be refused: {vm}{rest}"),
-        Err(error) => error.to_string(),
-    };
-    assert!(error.contains(message), "{error}");
-    assert!(error.contains(line), "the line that is wrong: {error}");
 }
 
 #[test]

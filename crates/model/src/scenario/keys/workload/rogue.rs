@@ -57,11 +57,11 @@ impl Text for RogueStep {
             ("notify", "") => Self::Notify,
             ("doorbell", "") => Self::Doorbell,
             ("fault", "") => Self::Fault,
-            ("claim", what) => match Claim::ALL.into_iter().find(|claim| claim.word() == what) {
+            ("claim", what) => match Claim::ALL.into_iter().find(|claim| claim.name() == what) {
                 Some(claim) => Self::Claim(claim),
                 None => return Err(format!("a rogue cannot claim `{what}`")),
             },
-            ("register", what) => match Registers::ALL.into_iter().find(|r| r.word() == what) {
+            ("register", what) => match Registers::ALL.into_iter().find(|r| r.name() == what) {
                 Some(registers) => Self::Register(registers),
                 None => return Err(format!("a rogue cannot register `{what}`")),
             },
