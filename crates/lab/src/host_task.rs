@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 
-use vcoop_model::plan::{Dist, Mode, Ns, Phase, Program, TaskPlan};
+use vcoop_model::plan::{Dist, Mode, Ns, Phase, Program, Step, TaskPlan};
 use vcoop_threads::clock::{monotonic, sleep_until};
 use vcoop_threads::{Attributes, gettid, pin, set_timer_slack, tsc};
 
 use crate::channels::Channels;
 use crate::error::{Error, Whom};
-use crate::playback::Inbox;
+use crate::inbox::Inbox;
 use crate::policy_driver::{Common, LabVm};
 use crate::samples::HostSample;
 use crate::stress_ng::{self, Stressor};
@@ -220,6 +220,42 @@ impl HostTask<'_> {
                 return;
             }
             sleep_until(until.min(now + STEP));
+        }
+    }
+
+    /// Plays steps until the run is over or the thread leaves.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`]: a policy that the captured thread had is refused here.
+    fn play(&mut self, common: &Common, steps: &[Step], repeat: bool) -> Result<(), Error> {
+        loop {
+            for step in steps {
+                if common.is_over() {
+                    return Ok(());
+                }
+                match *step {
+                    Step::Run(ns) => self.work(common, self.rates.iterations(ns)),
+                    Step::Sleep(ns) => self.sleep(common, monotonic() + ns),
+                    Step::Wait(timeout) => {
+                        let until = monotonic() + timeout;
+                        self.progress.inbox.wait_until(until, monotonic, || common.is_over());
+                    }
+                    Step::Wake(peer) => {
+                        if let Some(peer) = self.capture.get(peer as usize) {
+                            peer.inbox.wake();
+                        }
+                    }
+                    Step::SetPolicy(policy) => {
+                        let whom = Whom::Thread(self.plan.name.clone());
+                        Attributes::from_policy(&policy).set(0).map_err(Error::refused(&whom))?;
+                    }
+                    Step::Exit => return Ok(()),
+                }
+            }
+            if !repeat || steps.is_empty() {
+                return Ok(());
+            }
         }
     }
 }

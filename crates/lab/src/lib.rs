@@ -81,11 +81,11 @@ mod linux {
     pub(crate) mod govern;
     pub(crate) mod host_call;
     pub(crate) mod host_task;
+    pub(crate) mod inbox;
     pub(crate) mod injector;
     pub(crate) mod machine;
     pub(crate) mod memory;
     pub(crate) mod page_check;
-    pub(crate) mod playback;
     pub(crate) mod policy_driver;
     pub(crate) mod policy_log;
     pub(crate) mod port;

@@ -1,15 +1,9 @@
-//! Captured threads, played back on the host: their CPU demand, sleeps and wake-ups.
+//! Wake-ups between threads of a capture that is played back.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use vcoop_model::plan::{Ns, Step};
-use vcoop_threads::Attributes;
-use vcoop_threads::clock::monotonic;
-
-use crate::error::{Error, Whom};
-use crate::host_task::HostTask;
-use crate::policy_driver::Common;
+use vcoop_model::plan::Ns;
 
 /// Wake-ups a thread has been sent: one that it does not wait for stays until it does, and no more
 /// than one, as with a task that is woken while it runs.
@@ -36,7 +30,12 @@ impl Inbox {
     /// Sleeps until it is woken, until a time of the clock, or until the run is over. True: it was
     /// woken. What the clock shows afterwards cannot tell: a thread that was woken in time may get a CPU
     /// late.
-    fn wait_until(&self, until: Ns, clock: impl Fn() -> Ns, is_over: impl Fn() -> bool) -> bool {
+    pub(crate) fn wait_until(
+        &self,
+        until: Ns,
+        clock: impl Fn() -> Ns,
+        is_over: impl Fn() -> bool,
+    ) -> bool {
         /// Longest wait without a look at whether the run is over.
         const LOOK: Ns = 20_000_000;
         loop {
@@ -46,49 +45,6 @@ impl Inbox {
             }
             if self.wait(Duration::from_nanos(left.min(LOOK))) {
                 return true;
-            }
-        }
-    }
-}
-
-impl HostTask<'_> {
-    /// Plays steps until the run is over or the thread leaves.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Kernel`]: a policy that the captured thread had is refused here.
-    pub(crate) fn play(
-        &mut self,
-        common: &Common,
-        steps: &[Step],
-        repeat: bool,
-    ) -> Result<(), Error> {
-        loop {
-            for step in steps {
-                if common.is_over() {
-                    return Ok(());
-                }
-                match *step {
-                    Step::Run(ns) => self.work(common, self.rates.iterations(ns)),
-                    Step::Sleep(ns) => self.sleep(common, monotonic() + ns),
-                    Step::Wait(timeout) => {
-                        let until = monotonic() + timeout;
-                        self.progress.inbox.wait_until(until, monotonic, || common.is_over());
-                    }
-                    Step::Wake(peer) => {
-                        if let Some(peer) = self.capture.get(peer as usize) {
-                            peer.inbox.wake();
-                        }
-                    }
-                    Step::SetPolicy(policy) => {
-                        let whom = Whom::Thread(self.plan.name.clone());
-                        Attributes::from_policy(&policy).set(0).map_err(Error::refused(&whom))?;
-                    }
-                    Step::Exit => return Ok(()),
-                }
-            }
-            if !repeat || steps.is_empty() {
-                return Ok(());
             }
         }
     }
