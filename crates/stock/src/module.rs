@@ -68,18 +68,23 @@ impl Headers {
     }
 
     /// Builds vcoop's driver for the kernel of these headers, in a copy of its folder, in which links are files.
-    /// The result is `vcoop.ko` under `target/stock`.
+    /// The result is `vcoop.ko` under `target/stock`, which is kept until a source changes.
     ///
     /// # Errors
     ///
     /// [`StockError::Missing`] without make and a compiler; or what make says.
     pub fn build_driver(&self) -> Result<PathBuf, StockError> {
+        let kept = Path::new(KEPT).join(format!("modules-{}", self.release));
+        let module = kept.join("vcoop.ko");
+        let sources = debian::files(Path::new(DRIVER))?;
+        if is_newer(&module, &sources) {
+            return Ok(module);
+        }
         let make = program("make", "make")?;
         program("gcc", "gcc")?;
-        let kept = Path::new(KEPT).join(format!("modules-{}", self.release));
         fs::create_dir_all(&kept).map_err(StockError::file(&kept))?;
         let work = tempfile::tempdir_in(KEPT).map_err(StockError::file(&kept))?;
-        for file in debian::files(Path::new(DRIVER))?.iter().filter(|file| file.is_file()) {
+        for file in sources.iter().filter(|file| file.is_file()) {
             let copy = work.path().join(file.file_name().unwrap_or_default());
             fs::copy(file, copy).map_err(StockError::file(file))?;
         }
@@ -93,10 +98,16 @@ impl Headers {
             &format!("building the driver for Linux {}", self.release),
         )?;
         // Renamed, because another process may read the one before.
-        let module = kept.join("vcoop.ko");
         fs::rename(work.path().join("vcoop.ko"), &module).map_err(StockError::file(&module))?;
         Ok(module)
     }
+}
+
+/// Whether a file was written after the last change of each of its sources.
+fn is_newer(built: &Path, sources: &[PathBuf]) -> bool {
+    let changed = |path: &Path| path.metadata().and_then(|file| file.modified()).ok();
+    let built = changed(built);
+    built.is_some() && sources.iter().all(|source| changed(source) < built)
 }
 
 /// The makefile of the headers includes another one by its path where it would be installed.
@@ -108,7 +119,7 @@ fn relocate(makefile: &Path, root: &Path) -> Result<(), StockError> {
 }
 
 /// Builds a program of one C file, without shared libraries, for the guest's /bin. It has the file's
-/// name and is kept under `target/stock`.
+/// name and is kept under `target/stock` until a file beside it or one folder up changes.
 ///
 /// # Errors
 ///
@@ -119,6 +130,11 @@ pub fn guest_program(source: &Path) -> Result<PathBuf, StockError> {
     let folder = Path::new(KEPT).join("programs");
     fs::create_dir_all(&folder).map_err(StockError::file(&folder))?;
     let built = folder.join(source.file_stem().unwrap_or_default());
+    let beside = source.parent().unwrap_or(source);
+    let sources = [debian::files(beside)?, debian::files(&beside.join(".."))?].concat();
+    if is_newer(&built, &sources) {
+        return Ok(built);
+    }
     output(
         Command::new(compiler)
             .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-o"])
@@ -127,4 +143,28 @@ pub fn guest_program(source: &Path) -> Result<PathBuf, StockError> {
         &format!("building {}", source.display()),
     )?;
     Ok(built)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::time::{Duration, SystemTime};
+
+    use super::is_newer;
+
+    #[test]
+    fn what_is_older_than_a_source_is_built_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, age: u64| {
+            let path = folder.path().join(name);
+            let time = SystemTime::now() - Duration::from_secs(age);
+            File::create(&path).unwrap().set_modified(time).unwrap();
+            path
+        };
+        let (old, built, new) = (file("old", 3), file("built", 2), file("new", 1));
+        assert!(is_newer(&built, std::slice::from_ref(&old)));
+        assert!(!is_newer(&built, &[old.clone(), new]));
+        assert!(!is_newer(&built, std::slice::from_ref(&built)));
+        assert!(!is_newer(&folder.path().join("none"), &[old]));
+    }
 }
