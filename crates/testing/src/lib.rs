@@ -3,6 +3,7 @@
 //! - A harness whose tests can skip themselves at run time, for a test file with `harness = false`:
 //!   [`test!`] above a function registers it, [`main`] runs what is registered.
 //! - [`Skip`], the reason why a test does not run here. Tests of Rust's own harness use it, too.
+//! - [`Kept`], what is dear to make and serves one test after the other.
 //! - [`Terminal`], to look at what a program draws and to press its keys.
 //! - [`Tree`], files such as those of `/proc` and `/sys`.
 //! - [`Native`], a C program that has to agree with Rust, and [`random`], what both are fed.
@@ -17,6 +18,7 @@ use std::thread;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
+mod kept;
 mod load;
 mod metrics;
 mod native;
@@ -27,6 +29,7 @@ mod terminal;
 mod tree;
 
 pub use inventory;
+pub use kept::Kept;
 pub use load::{Trouble, twice};
 pub use metrics::metric_names;
 pub use native::Native;

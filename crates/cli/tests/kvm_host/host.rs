@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 use vcoop_stock::{GuestImage, HostOptions, Kernel, KvmHost, Output, StockError, program};
-use vcoop_testing::Skip;
+use vcoop_testing::{Kept, Outcome, Skip};
 
 pub(crate) const VCOOP: &str = env!("CARGO_BIN_EXE_vcoop");
+
+/// Why tests of interrupts are skipped.
+pub(crate) const NO_BPF: &str =
+    "built without the feature `bpf`; apt-get install clang libelf-dev zlib1g-dev pkg-config";
 
 /// How long the host may take for a command.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -22,17 +26,30 @@ pub(crate) fn have<T>(result: Result<T, StockError>) -> Result<T, Skip> {
 /// A host that runs.
 pub(crate) struct Host(KvmHost);
 
-impl Host {
-    /// The usual one.
-    pub(crate) fn start(guest: Option<GuestImage>) -> Result<Self, Skip> {
-        Self::of("6.12", guest)
-    }
+/// The usual host while no test has it.
+static USUAL: Kept<Host> = Kept::new();
 
-    /// One with a kernel of this series.
-    pub(crate) fn of(series: &str, guest: Option<GuestImage>) -> Result<Self, Skip> {
+impl Host {
+    /// One with a kernel of this series. Its guests have the program and the driver, which is not loaded.
+    pub(crate) fn start(series: &str) -> Result<Self, Skip> {
+        let kernel = have(Kernel::get())?;
+        let modules = vec![have(kernel.driver())?];
+        let guest = Some(GuestImage { kernel, programs: vec![VCOOP.into()], modules });
         let programs = vec![VCOOP.into(), have(program("taskset", "util-linux"))?];
         let options = HostOptions { series: series.to_owned(), programs, guest };
         have(KvmHost::start(&options)).map(Self)
+    }
+
+    /// Runs a test on the usual host, which is booted once.
+    pub(crate) fn usual(test: impl FnOnce(&Self) -> Outcome) -> Outcome {
+        let host = USUAL.take_or(|| Self::start("6.12"))?;
+        let outcome = test(&host);
+        // Programs, guests and hogs that are left.
+        host.sh(
+            "killall -KILL vcoop qemu-system-x86_64 2>/dev/null; pkill -KILL -f 'while [:]'; true",
+        );
+        USUAL.keep(host);
+        outcome
     }
 
     /// Runs a command.
@@ -83,16 +100,13 @@ pub(crate) struct Threads {
 }
 
 impl Host {
-    /// One with a guest `a` without a driver, whose vCPU shares its CPU with two hogs.
-    pub(crate) fn crowded(series: &str) -> Result<(Self, Threads), Skip> {
-        let (kernel, nothing) = (have(Kernel::get())?, Vec::new());
-        let guest = GuestImage { kernel, programs: nothing, modules: Vec::new() };
-        let host = Self::of(series, Some(guest))?;
-        host.sh("start-guest a");
-        let vcpu = host.json("vcoop vms")["vms"][0]["vcpus"][0]["tid"].to_string();
-        host.sh(&format!("taskset -pc 1 {vcpu}"));
+    /// Starts a guest `a`, whose vCPU shares its CPU with two hogs.
+    pub(crate) fn crowd(&self) -> Threads {
+        self.sh("start-guest a");
+        let vcpu = self.json("vcoop vms")["vms"][0]["vcpus"][0]["tid"].to_string();
+        self.sh(&format!("taskset -pc 1 {vcpu}"));
         let hog = "taskset 2 sh -c 'while :; do :; done' >/dev/null 2>&1 & echo $!";
-        let hogs = [(); 2].map(|()| host.sh(hog).trim().to_owned());
-        Ok((host, Threads { vcpu, hogs }))
+        let hogs = [(); 2].map(|()| self.sh(hog).trim().to_owned());
+        Threads { vcpu, hogs }
     }
 }

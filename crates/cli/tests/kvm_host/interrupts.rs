@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use vcoop_testing::{Outcome, Skip, Trouble, long, test, twice};
 
-use crate::host::{Host, Threads};
+use crate::host::{Host, NO_BPF, Threads};
 
 /// Part of the timers that expire while a vCPU is preempted which have it boosted before it runs again; and of the
 /// wake-ups that find it boosted.
@@ -136,21 +136,25 @@ fn in_time(boosted: u32, all: u32, told: &str) -> Result<(), Trouble> {
     }
 }
 
-test!("box", interrupts_of_a_guest_without_a_driver_are_heard, || -> Outcome {
+test!("box", interrupts_of_a_guest_without_a_driver_are_heard, || {
     if !cfg!(feature = "bpf") {
-        return Err(Skip::because("built without the feature `bpf`"));
+        return Err(Skip::because(NO_BPF));
     }
-    let (host, threads) = Host::crowded("6.12")?;
+    Host::usual(heard)
+});
+
+fn heard(host: &Host) -> Outcome {
+    let threads = host.crowd();
     let doctor = host.sh("vcoop doctor");
     assert!(doctor.contains("interrupts of VMs: heard by fentry of KVM"), "{doctor}");
     // A period that is not in step with the ticks of host and guest.
     host.sh("guest a 'cyclictest -q -m -p 80 -i 2300 >/dev/null 2>&1 &'");
-    let woken = twice(|| wakeups_are_boosted(&host, &threads));
+    let woken = twice(|| wakeups_are_boosted(host, &threads));
     host.sh("guest a 'while :; do :; done >/dev/null 2>&1 &'");
     let interrupted = twice(|| -> Result<(), Trouble> {
         let events = "sched/sched_switch timer/hrtimer_expire_entry";
         let select = "grep -E 'CPU.0/KVM|apic_timer_fn'";
-        let (told, trace) = traced(&host, "60%", events, 4, select);
+        let (told, trace) = traced(host, "60%", events, 4, select);
         let interrupts = &told["interrupts"];
         let count = |key: &str| interrupts[key].as_u64().unwrap();
         let was = preempted(&trace, &threads.vcpu);
@@ -161,7 +165,7 @@ test!("box", interrupts_of_a_guest_without_a_driver_are_heard, || -> Outcome {
         in_time(was.boosted, was.expired, &told)
     });
     woken.and(interrupted)
-});
+}
 
 #[cfg(test)]
 const TRACE: &str = "\

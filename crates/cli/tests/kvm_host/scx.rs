@@ -3,7 +3,7 @@
 use serde_json::json;
 use vcoop_testing::{Outcome, Skip, Trouble, long, test, twice};
 
-use crate::host::{Host, Threads, series, value};
+use crate::host::{Host, NO_BPF, Threads, series, value};
 
 /// Loads of the scheduler in one command.
 const LOADS: u32 = 5;
@@ -105,9 +105,10 @@ fn bounds_a_rogue(host: &Host, threads: &Threads) -> Result<(), Trouble> {
 
 test!("box", interrupts_and_wake_ups_are_answered_by_scx_vcoop, || -> Outcome {
     if !cfg!(feature = "bpf") {
-        return Err(Skip::because("built without the feature `bpf`"));
+        return Err(Skip::because(NO_BPF));
     }
-    let (host, threads) = Host::crowded("7")?;
+    let host = Host::start("7")?;
+    let threads = host.crowd();
     assert_eq!(state(&host), "disabled\n");
     host.sh("guest a 'cyclictest -q -m -p 80 -i 4300 >/dev/null 2>&1 &'");
     comes_and_goes(&host);

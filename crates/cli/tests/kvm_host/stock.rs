@@ -1,10 +1,9 @@
 //! The lab, and stock guests with the driver.
 
 use serde_json::Value;
-use vcoop_stock::{GuestImage, Kernel};
 use vcoop_testing::{Outcome, Trouble, test, twice};
 
-use crate::host::{Host, VCOOP, have, series, value};
+use crate::host::{Host, series, value};
 
 /// Budgets for a host whose exits take 30 us and interrupts 100 us.
 const BUDGETS: [&str; 5] =
@@ -14,8 +13,9 @@ fn budgets() -> String {
     BUDGETS.map(|budget| format!(" --set policy.dynamic.{budget}")).concat()
 }
 
-test!("box", the_lab_runs_on_a_real_kvm_host, || -> Outcome {
-    let host = Host::start(None)?;
+test!("box", the_lab_runs_on_a_real_kvm_host, || Host::usual(the_lab_runs));
+
+fn the_lab_runs(host: &Host) -> Outcome {
     let told = host.sh("vcoop doctor");
     for line in ["KVM flavour: svm", "kvm/kvm_entry, kvm/kvm_exit", "micro-VM lab: runs here"] {
         assert!(told.contains(line), "{line}: {told}");
@@ -64,13 +64,13 @@ test!("box", the_lab_runs_on_a_real_kvm_host, || -> Outcome {
             mean("dynamic") < mean("vanilla") / 2.0 && mean("static") < mean("vanilla") / 2.0;
         if holds { Ok(()) } else { Err(told.into()) }
     })
-});
+}
 
-test!("box", stock_guests_of_a_real_kvm_host_are_seen_and_helped, || -> Outcome {
-    let kernel = have(Kernel::get())?;
-    let module = have(kernel.driver())?;
-    let image = GuestImage { kernel, programs: vec![VCOOP.into()], modules: vec![module] };
-    let host = Host::start(Some(image))?;
+test!("box", stock_guests_of_a_real_kvm_host_are_seen_and_helped, || Host::usual(
+    guests_are_helped
+));
+
+fn guests_are_helped(host: &Host) -> Outcome {
     host.sh("mkdir -p /etc/vcoop; : >/etc/vcoop/vcoop.toml; \
              vcoop daemon --config /etc/vcoop/vcoop.toml >/tmp/daemon.log 2>&1 & \
              until [ -e /run/vcoop/window.sock ]; do sleep 0.1; done");
@@ -146,4 +146,4 @@ test!("box", stock_guests_of_a_real_kvm_host_are_seen_and_helped, || -> Outcome 
     host.sh("killall -TERM vcoop; while pidof vcoop >/dev/null; do sleep 0.1; done");
     assert_eq!(host.sh("vcoop restore"), "nothing was left changed\n");
     outcome
-});
+}

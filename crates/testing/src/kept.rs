@@ -1,0 +1,68 @@
+//! What is dear to make and serves one test after the other.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// Something, while no test has it. A test that panics does not give it back, and the next one makes another.
+#[derive(Debug)]
+pub struct Kept<T>(Mutex<Option<T>>);
+
+impl<T> Kept<T> {
+    /// Nothing yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// What was kept, or a new one.
+    ///
+    /// # Errors
+    ///
+    /// There was none, and none can be made.
+    pub fn take_or<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let kept = self.lock().take();
+        kept.map_or_else(make, Ok)
+    }
+
+    /// Keeps it for the next test, if this one has not panicked.
+    pub fn keep(&self, it: T) {
+        if !thread::panicking() {
+            *self.lock() = Some(it);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kept;
+
+    #[test]
+    fn a_panic_keeps_nothing() {
+        let kept = Kept::new();
+        let next = |with| kept.take_or(|| Ok::<_, ()>(with)).unwrap();
+        kept.keep(next(1));
+        assert_eq!(next(2), 1);
+        struct Test<'a>(&'a Kept<i32>);
+        impl Drop for Test<'_> {
+            fn drop(&mut self) {
+                self.0.keep(3);
+            }
+        }
+        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _test = Test(&kept);
+            panic!("on purpose");
+        }));
+        assert!(failed.is_err());
+        assert_eq!(next(4), 4);
+    }
+}
