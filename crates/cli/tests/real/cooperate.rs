@@ -57,39 +57,28 @@ impl Daemon {
         command
     }
 
-    /// `vcoop attach --policy dynamic`, and what it says in the end.
-    fn dynamic(&self, vm: &StockVm, time: &str, during: impl FnOnce()) -> Value {
-        self.dynamic_with(vm, &[], time, during)
+    /// What `vcoop vms` says of a VM.
+    fn shown(&self, vm: &StockVm) -> Value {
+        let mut shown = json(&self.vcoop(&["vms", "--json"]).output().unwrap());
+        let mut vms = shown["vms"].as_array_mut().unwrap().iter_mut();
+        vms.find(|of| of["pid"] == vm.pid()).map(Value::take).unwrap_or_default()
     }
 
-    fn dynamic_with(
-        &self,
-        vm: &StockVm,
-        sets: &[&str],
-        time: &str,
-        during: impl FnOnce(),
-    ) -> Value {
-        let attach = self.attach(vm, sets, &["--for", time]);
-        during();
-        json(&attach.wait_with_output().unwrap())
-    }
-
-    /// The same for as long as something takes.
-    fn dynamic_while(&self, vm: &StockVm, during: impl FnOnce()) -> Value {
-        let attach = self.attach(vm, &[], &[]);
-        during();
-        let pid = attach.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-        json(&attach.wait_with_output().unwrap())
-    }
-
-    fn attach(&self, vm: &StockVm, sets: &[&str], options: &[&str]) -> Child {
-        let mut attach = self.vcoop(&["attach", &vm.pid().to_string(), "--policy", "dynamic"]);
+    /// What `vcoop attach --policy dynamic` says in the end, of a policy in force while something happens.
+    fn dynamic(&self, vm: &StockVm, sets: &[&str], during: impl FnOnce()) -> Value {
+        let pid = vm.pid().to_string();
+        let mut attach = self.vcoop(&["attach", &pid, "--policy", "dynamic", "--json"]);
         for set in sets {
             attach.args(["--set", &format!("policy.dynamic.{set}")]);
         }
-        attach.args(options).arg("--json").stdout(Stdio::piped()).stderr(Stdio::piped());
-        attach.spawn().unwrap()
+        let mut attach = attach.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait("it is in force", || {
+            // Or refused, as it says in the end.
+            attach.try_wait().unwrap().is_some() || self.shown(vm)["policy"] == "dynamic"
+        });
+        during();
+        let _ = Command::new("kill").args(["-INT", &attach.id().to_string()]).status();
+        json(&attach.wait_with_output().unwrap())
     }
 
     pub(crate) fn kill(&mut self) {
@@ -251,15 +240,13 @@ test!(
         assert_eq!(refused.status.code(), Some(3), "{}", String::from_utf8_lossy(&refused.stderr));
 
         run(&vm, LOAD);
-        let shown = json(&daemon.vcoop(&["vms", "--json"]).output().unwrap());
-        let shown = shown["vms"].as_array().unwrap().iter().find(|v| v["pid"] == vm.pid()).unwrap();
+        let shown = daemon.shown(&vm);
         assert_eq!(shown["guest_driver"]["vcpus"], 2, "{shown}");
 
         run(&vm, URGENT);
         let _hog = Hogs::start(1, *allowed_cpus().unwrap().last().unwrap()).unwrap();
         let mut urgent = Value::Null;
-        let attached = daemon.dynamic(&vm, "4s", || {
-            thread::sleep(SECOND);
+        let attached = daemon.dynamic(&vm, &[], || {
             let observe =
                 daemon.vcoop(&["observe", &pid, "--for", "2s", "--json"]).output().unwrap();
             let series = json(&observe)["series"].take();
@@ -277,22 +264,22 @@ test!(
         at_rest(&vm);
 
         // The driver goes, and comes again, while the policy is in force.
-        let attached = daemon.dynamic(&vm, "6s", || {
-            thread::sleep(SECOND);
+        let attached = daemon.dynamic(&vm, &[], || {
             run(&vm, "rmmod vcoop");
             thread::sleep(Duration::from_millis(1500));
             run(&vm, LOAD);
+            thread::sleep(2 * SECOND);
         });
         let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
         assert!(heard && sum(&attached, "deadlines") > 100, "{attached}");
         at_rest(&vm);
 
         // One vCPU goes, and comes again.
-        let attached = daemon.dynamic(&vm, "6s", || {
-            thread::sleep(SECOND);
+        let attached = daemon.dynamic(&vm, &[], || {
             run(&vm, "echo 0 >/sys/devices/system/cpu/cpu1/online");
             thread::sleep(Duration::from_millis(1500));
             run(&vm, "echo 1 >/sys/devices/system/cpu/cpu1/online");
+            thread::sleep(2 * SECOND);
         });
         let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
         assert!(heard, "{attached}");
@@ -304,7 +291,7 @@ test!(
             set_affinity(tid, &[*cpu]).unwrap();
         }
         let other = Hogs::start(1, cpus[0]).unwrap();
-        let attached = daemon.dynamic(&vm, "2s", || {});
+        let attached = daemon.dynamic(&vm, &[], || thread::sleep(2 * SECOND));
         for vcpu in attached["vcpus"].as_array().unwrap() {
             let count = |key: &str| vcpu[key].as_u64().unwrap();
             assert!(count("deadlines") > 50 && count("notified") > 50, "{attached}");
@@ -313,7 +300,7 @@ test!(
         at_rest(&vm);
 
         // Suspended to idle, it takes no part and keeps no boost. It comes back when it wakes up.
-        let attached = daemon.dynamic_while(&vm, || {
+        let attached = daemon.dynamic(&vm, &[], || {
             let wakes = "echo enabled >/sys/class/tty/ttyS1/power/wakeup";
             leaves(&vm, &format!("{wakes}; echo freeze >/sys/power/state"));
             // Lines on its second serial port wake it up once it sleeps.
@@ -334,7 +321,7 @@ test!(
         let root = "mkdir /mnt && mount --bind / /mnt && cd /mnt && find . ! -path ./boot/vmlinuz | \
              cpio -o -H newc >/tmp/initrd";
         run(&vm, root);
-        let attached = daemon.dynamic_while(&vm, || {
+        let attached = daemon.dynamic(&vm, &[], || {
             leaves(&vm, "kexec /boot/vmlinuz /tmp/initrd \"$(cat /proc/cmdline)\"");
             wait("the next kernel is up", || vm.boots() == 2);
             run(&vm, LOAD);
@@ -347,8 +334,7 @@ test!(
         assert!(!run(&vm, "dmesg").contains("Oops"));
 
         // Reset without a word, it keeps no boost either.
-        daemon.dynamic_while(&vm, || {
-            thread::sleep(SECOND / 2);
+        daemon.dynamic(&vm, &[], || {
             reset(&vm);
             rests(&vm);
         });
@@ -381,10 +367,7 @@ test!("qemu", an_audio_callback_that_is_boosted_misses_few_deadlines, || -> Outc
         "vm_burst=12ms",
         "longest_boost=2ms",
     ];
-    let attached = daemon.dynamic_with(&vm, &budgets, "10s", || {
-        thread::sleep(SECOND);
-        boosted = play();
-    });
+    let attached = daemon.dynamic(&vm, &budgets, || boosted = play());
     eprintln!("glitches: {alone:.3} of the callbacks, boosted {boosted:.3}");
     assert!(alone > 0.1 && boosted < alone / 4.0, "{alone} and {boosted}: {attached}");
     at_rest(&vm);
@@ -396,11 +379,12 @@ test!("qemu", a_guest_that_writes_anything_anywhere_has_no_more_than_its_budget,
     let vm = with_driver("scribbles", 2, &doorbell(&daemon))?;
     // It maps the window before the driver does, and begins to write when a policy is in force.
     let device = "$(dirname $(grep -l 0x1110 /sys/bus/pci/devices/*/device))";
-    let time = long(12 * SECOND, 60 * SECOND).as_secs();
-    run(&vm, &format!("(scribble {device}/resource2 4 {} >/dev/null 2>&1 &)", time + 8));
+    let time = long(10 * SECOND, 60 * SECOND);
+    let seconds = time.as_secs() + 8;
+    run(&vm, &format!("(scribble {device}/resource2 4 {seconds} >/dev/null 2>&1 &)"));
     run(&vm, LOAD);
     run(&vm, URGENT);
-    let attached = daemon.dynamic(&vm, &format!("{time}s"), || {});
+    let attached = daemon.dynamic(&vm, &[], || thread::sleep(time));
     let ns = attached["for_ns"].as_u64().unwrap();
     for vcpu in attached["vcpus"].as_array().unwrap() {
         let boosted = vcpu["boosted_ns"].as_u64().unwrap();
@@ -420,7 +404,7 @@ test!("qemu", a_window_outlives_the_daemon_that_served_it, || -> Outcome {
     let vm = with_driver("orphaned", 2, &doorbell(&daemon))?;
     run(&vm, LOAD);
     run(&vm, URGENT);
-    let before = daemon.dynamic(&vm, "2s", || {});
+    let before = daemon.dynamic(&vm, &[], || thread::sleep(2 * SECOND));
     assert!(sum(&before, "deadlines") > 100, "{before}");
     daemon.kill();
     daemon.process = Daemon::process(daemon.dir.path());
@@ -428,7 +412,7 @@ test!("qemu", a_window_outlives_the_daemon_that_served_it, || -> Outcome {
         daemon.vcoop(&["top", "--once"]).output().unwrap().status.success()
     });
     // The doorbell is gone with the one before; the words are looked at now and then.
-    let after = daemon.dynamic(&vm, "3s", || {});
+    let after = daemon.dynamic(&vm, &[], || thread::sleep(3 * SECOND));
     assert!(sum(&after, "deadlines") > 100, "{after}");
     at_rest(&vm);
     Ok(())
@@ -464,7 +448,7 @@ test!("qemu", a_guest_without_a_doorbell_is_looked_at, || -> Outcome {
 
     let region = "/sys/bus/nd/devices/region0";
     run(&vm, &format!("{LOAD} phys=$(cat {region}/resource),$(cat {region}/size)"));
-    let attached = daemon.dynamic(&vm, "2s", || {});
+    let attached = daemon.dynamic(&vm, &[], || thread::sleep(2 * SECOND));
     assert!(sum(&attached, "deadlines") > 100, "{attached}");
     assert!(run(&vm, "cat /sys/kernel/debug/vcoop/state").starts_with("window: phys at "));
     run(&vm, "rmmod vcoop");
@@ -479,17 +463,18 @@ test!("qemu", a_guest_without_a_doorbell_is_looked_at, || -> Outcome {
     assert!(vcpus.iter().all(|vcpu| vcpu["changes"].as_u64() > Some(100)), "{held}");
     assert!(vcpus.iter().map(|vcpu| vcpu["answers"].as_u64().unwrap()).sum::<u64>() > 5, "{held}");
 
-    let attached = daemon.dynamic(&vm, "3s", || {
+    let attached = daemon.dynamic(&vm, &[], || {
         let refused = daemon.vcoop(&["conformance", &pid]).output().unwrap();
         assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        thread::sleep(2 * SECOND);
     });
     assert!(sum(&attached, "deadlines") > 100, "{attached}");
     let file = daemon.dir.path().join("window");
     // The window is torn away while the policy is in force.
     let tids = vm.vcpu_tids().unwrap();
-    let torn = daemon.dynamic(&vm, "3s", || {
-        thread::sleep(SECOND);
+    let torn = daemon.dynamic(&vm, &[], || {
         fs::File::options().write(true).open(&file).unwrap().set_len(0).unwrap();
+        thread::sleep(2 * SECOND);
     });
     // Its own VMM may not survive that; the daemon does, and what is left of the VM is at rest.
     let speaks = |vcpu: &Value| vcpu["heard"] == true && vcpu["left_alone"].is_null();

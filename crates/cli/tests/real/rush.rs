@@ -90,7 +90,7 @@ test!("qemu", twenty_vms_come_and_go_while_they_are_shown, || {
                 started.insert(name, qemu.0.id());
                 qemu
             };
-            let until = Instant::now() + Duration::from_millis(dice.below(4000));
+            let until = Instant::now() + Duration::from_millis(dice.below(2500));
             while Instant::now() < until && !stop.load(Ordering::Relaxed) {
                 thread::sleep(Duration::from_millis(20));
             }
@@ -103,7 +103,7 @@ test!("qemu", twenty_vms_come_and_go_while_they_are_shown, || {
         for slot in 0..VMS {
             scope.spawn(move || come_and_go(slot));
         }
-        let end = Instant::now() + long(Duration::from_secs(15), Duration::from_secs(120));
+        let end = Instant::now() + long(Duration::from_secs(10), Duration::from_secs(120));
         while Instant::now() < end {
             let shown = vms(&[]);
             let mut ours = 0;
