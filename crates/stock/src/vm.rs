@@ -23,6 +23,9 @@ const READY: &str = "stock guest ready: ";
 /// How long the threads of the vCPUs may take to appear.
 const THREADS: Duration = Duration::from_secs(10);
 
+/// Time to end what runs in a guest.
+const END: Duration = Duration::from_secs(10);
+
 /// How often something is looked at that is waited for.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -204,6 +207,18 @@ impl StockVm {
     /// As there.
     pub fn run(&self, command: &str, timeout: Duration) -> Result<Output, StockError> {
         self.control.run(command, timeout)
+    }
+
+    /// Ends all loops of shell that begin with `while :`, which it was made busy with.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::run`].
+    pub fn end_loops(&self) -> Result<(), StockError> {
+        // The one who looks does not find itself.
+        let end = "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline | grep -q 'while [:]' && \
+                   kill -KILL ${p#/proc/}; done 2>/dev/null; true";
+        self.run(end, END).map(drop)
     }
 
     /// What its console said.

@@ -45,9 +45,8 @@ impl Host {
         let host = USUAL.take_or(|| Self::start("6.12"))?;
         let outcome = test(&host);
         // Programs, guests and hogs that are left.
-        host.sh(
-            "killall -KILL vcoop qemu-system-x86_64 2>/dev/null; pkill -KILL -f 'while [:]'; true",
-        );
+        host.sh("killall -KILL vcoop qemu-system-x86_64 2>/dev/null; true");
+        host.0.vm().end_loops().unwrap();
         USUAL.keep(host);
         outcome
     }

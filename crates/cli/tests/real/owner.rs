@@ -23,6 +23,11 @@ const BEFORE: Policy = Policy::Normal { nice: 3, slice_ns: None };
 /// The guest of the tests here while none of them has it.
 static OWNED: Kept<StockVm> = Kept::new();
 
+/// Its name, which no VM of another run on this host has. `vcoop top` shows it first.
+fn name_of_vm() -> String {
+    format!("applied{}", std::process::id())
+}
+
 /// A guest whose vCPU sleeps a hundred times a second and runs for long enough in between to outlast a
 /// boost, and a folder for its owner.
 struct Rig {
@@ -34,7 +39,7 @@ struct Rig {
 
 impl Rig {
     fn new(name: &str) -> Result<Self, Skip> {
-        let options = Options { name: "owned".to_owned(), ..Options::default() };
+        let options = Options { name: name_of_vm(), ..Options::default() };
         needs_tracefs()?;
         let vm = OWNED.take_or(|| guest(&options))?;
         let tid = vm.vcpu_tids().unwrap()[0];
@@ -42,6 +47,10 @@ impl Rig {
         let dir = std::env::temp_dir().join(format!("vcoop-attach-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         Ok(Self { vm: Some(vm), tid, dir })
+    }
+
+    fn name(&self) -> &str {
+        self.vm().name()
     }
 
     fn vm(&self) -> &StockVm {
@@ -56,7 +65,7 @@ impl Rig {
 
     /// It ends with the thread of its test, whatever becomes of that.
     fn attach(&self, more: &[&str]) -> Child {
-        let mut command = self.vcoop(&["attach", self.vm().name(), "--json"]);
+        let mut command = self.vcoop(&["attach", self.name(), "--json"]);
         command.args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().unwrap()
     }
@@ -92,7 +101,7 @@ impl Drop for Rig {
         let _ = fs::remove_dir_all(&self.dir);
         // What keeps it busy ends. One that has ended does not answer.
         if let Some(vm) = self.vm.take()
-            && vm.run("pkill -KILL -f 'while [:]'; true", 5 * SECOND).is_ok()
+            && vm.end_loops().is_ok()
         {
             OWNED.keep(vm);
         }
@@ -148,25 +157,33 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
         (vcpu["boosted_ns"].as_u64().unwrap(), document["for_ns"].as_u64().unwrap());
     // A quarter of the time is its budget, and 3 ms are its burst.
     assert!(boosted > 0 && boosted < all / 4 + 3_500_000, "{boosted} of {all}");
-    assert!(stderr.contains("wake-boost on 1 vCPU of owned for 2.00 s"), "{stderr}");
+    let said = format!("wake-boost on 1 vCPU of {} for 2.00 s", rig.name());
+    assert!(stderr.contains(&said), "{stderr}");
     assert_eq!(rig.has(), BEFORE);
 
     // What is none is refused.
-    let refused = rig.vcoop(&["attach", "owned", "--policy", "vanilla"]).output().unwrap();
+    let refused = rig.vcoop(&["attach", rig.name(), "--policy", "vanilla"]).output().unwrap();
     let why = String::from_utf8(refused.stderr).unwrap();
-    assert!(refused.status.code() == Some(1) && why.contains("vcoop detach owned"), "{why}");
+    let remedy = format!("vcoop detach {}", rig.name());
+    assert!(refused.status.code() == Some(1) && why.contains(&remedy), "{why}");
 
     // What this host lacks has an exit code of its own, and so has what this user may not do.
     let blind =
-        "umount -a -t tracefs,debugfs && exec \"$0\" attach owned --policy wake-boost --for 1s";
+        "umount -a -t tracefs,debugfs && exec \"$0\" attach \"$1\" --policy wake-boost --for 1s";
     let mut blind_vcoop = Command::new("unshare");
-    blind_vcoop.args(["-m", "sh", "-c", blind, VCOOP]).env("VCOOP_RUN_DIR", &rig.dir);
+    blind_vcoop.args(["-m", "sh", "-c", blind, VCOOP, rig.name()]).env("VCOOP_RUN_DIR", &rig.dir);
     let lacking = blind_vcoop.output().unwrap();
     let why = String::from_utf8(lacking.stderr).unwrap();
     assert!(lacking.status.code() == Some(3) && why.contains("remedy: mount -t tracefs"), "{why}");
     for policy in ["static", "wake-boost"] {
         let mut meek = Command::new("setpriv");
-        meek.args(["--bounding-set=-sys_nice", "--inh-caps=-sys_nice", VCOOP, "attach", "owned"]);
+        meek.args([
+            "--bounding-set=-sys_nice",
+            "--inh-caps=-sys_nice",
+            VCOOP,
+            "attach",
+            rig.name(),
+        ]);
         meek.args(["--policy", policy, "--for", "1s"]).env("VCOOP_RUN_DIR", &rig.dir);
         let lacking = meek.output().unwrap();
         let why = String::from_utf8(lacking.stderr).unwrap();
@@ -181,7 +198,7 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     rig.wait("static", 5 * SECOND, || rig.is_boosted());
     let vms = rig.vcoop(&["vms", "--json"]).output().unwrap();
     let vms: Value = serde_json::from_slice(&vms.stdout).unwrap();
-    let mine = vms["vms"].as_array().unwrap().iter().find(|vm| vm["name"] == "owned").unwrap();
+    let mine = vms["vms"].as_array().unwrap().iter().find(|vm| vm["name"] == rig.name()).unwrap();
     assert_eq!((&mine["policy"], &mine["vcpus"][0]["boosted"]), (&"static".into(), &true.into()));
     assert_eq!(mine["vcpus"][0]["realtime_by"], "vcoop");
     let refused = rig.vcoop(&["restore"]).output().unwrap();
@@ -198,7 +215,7 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     // Until somebody detaches it.
     let child = rig.attach(&["--policy", "static"]);
     rig.wait("static", 5 * SECOND, || rig.is_boosted());
-    let detached = rig.vcoop(&["detach", "owned"]).output().unwrap();
+    let detached = rig.vcoop(&["detach", rig.name()]).output().unwrap();
     assert!(detached.status.success(), "{detached:?}");
     assert_eq!(rig.has(), BEFORE);
     assert_eq!(end(child).0["end"], "detached");
@@ -206,16 +223,17 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     // By keys.
     if let Ok(terminal) = Terminal::new("top").inspect_err(Skip::tell) {
         let dir = rig.dir.display();
+        let told = |what: &str| format!("{}: {what}", rig.name());
         terminal.types(&format!("VCOOP_RUN_DIR={dir} {VCOOP} top --every 200ms; echo ENDED $?"));
         terminal.waits_for("d: detach");
         terminal.presses("s");
-        terminal.waits_for("owned: static");
+        terminal.waits_for(&told("static"));
         assert!(rig.is_boosted());
         terminal.presses("d");
-        terminal.waits_for("owned: detached");
+        terminal.waits_for(&told("detached"));
         assert_eq!(rig.has(), BEFORE);
         terminal.presses("w");
-        terminal.waits_for("owned: wake-boost");
+        terminal.waits_for(&told("wake-boost"));
         rig.wait("boosted", 5 * SECOND, || rig.is_boosted());
         terminal.presses("q");
         terminal.waits_for("ENDED 0");
@@ -225,7 +243,7 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
         terminal.types(&format!("VCOOP_RUN_DIR={dir} {VCOOP} top --every 200ms"));
         terminal.waits_for("d: detach");
         terminal.presses("s");
-        terminal.waits_for("owned: static");
+        terminal.waits_for(&told("static"));
         drop(terminal);
         rig.wait("taken back", 5 * SECOND, || rig.has() == BEFORE);
     }
@@ -256,10 +274,12 @@ test!("qemu", policies_rest_while_nobody_waits_for_a_cpu, || -> Outcome {
     }
     let rig = Rig::new("rests")?;
     let more = 1..long(SECOND, 20 * SECOND).as_secs();
-    let more = more.map(|i| guest(&Options { name: format!("owned-{i}"), ..Options::default() }));
+    let more = more
+        .map(|i| guest(&Options { name: format!("{}-{i}", name_of_vm()), ..Options::default() }));
     let _more = more.collect::<Result<Vec<_>, _>>()?;
-    let daemon = Daemon::start(&rig.dir, "[[rule]]\nname = \"owned*\"\npolicy = \"wake-boost\"\n");
-    daemon.says("owned: wake-boost on 1 vCPU, by rule 1");
+    let rule = format!("[[rule]]\nname = \"{}*\"\npolicy = \"wake-boost\"\n", rig.name());
+    let daemon = Daemon::start(&rig.dir, &rule);
+    daemon.says(&format!("{}: wake-boost on 1 vCPU, by rule 1", rig.name()));
     rig.wait("boosted", 5 * SECOND, || rig.is_boosted());
     let both = [daemon.child.id(), keeper_of(daemon.child.id())];
     let cost = |of: Duration| {
@@ -273,7 +293,7 @@ test!("qemu", policies_rest_while_nobody_waits_for_a_cpu, || -> Outcome {
     let rests = || {
         let vms = rig.vcoop(&["vms", "--json"]).output().unwrap();
         let vms: Value = serde_json::from_slice(&vms.stdout).unwrap();
-        let mine = vms["vms"].as_array().unwrap().iter().find(|vm| vm["name"] == "owned");
+        let mine = vms["vms"].as_array().unwrap().iter().find(|vm| vm["name"] == rig.name());
         mine.unwrap()["rests"] == true
     };
     let began = Instant::now();
@@ -497,12 +517,13 @@ test!("qemu", a_daemon_follows_vms_by_rules, || -> Outcome {
     let config = |run: &str| {
         let metrics = metrics.display();
         format!(
-            "[metrics]\nlisten = \"unix:{metrics}\"\n[[rule]]\nname = \"own*\"\n\
-             policy = \"wake-boost\"\nsettings = {{ run = \"{run}\" }}\n"
+            "[metrics]\nlisten = \"unix:{metrics}\"\n[[rule]]\nname = \"{}*\"\n\
+             policy = \"wake-boost\"\nsettings = {{ run = \"{run}\" }}\n",
+            rig.name()
         )
     };
     let daemon = Daemon::start(&rig.dir, &config("300us"));
-    daemon.says("owned: wake-boost on 1 vCPU, by rule 1");
+    daemon.says(&format!("{}: wake-boost on 1 vCPU, by rule 1", rig.name()));
     rig.wait("boosted", 5 * SECOND, || rig.is_boosted());
     let page = {
         use std::io::{Read, Write};
@@ -512,7 +533,8 @@ test!("qemu", a_daemon_follows_vms_by_rules, || -> Outcome {
         stream.read_to_string(&mut page).unwrap();
         page
     };
-    assert!(page.contains("vcoop_vcpu_boosts_total{vm=\"owned\""), "{page}");
+    let counted = format!("vcoop_vcpu_boosts_total{{vm=\"{}\"", rig.name());
+    assert!(page.contains(&counted), "{page}");
     assert!(page.ends_with("# EOF\n"), "{page}");
 
     // Another daemon is refused, and says who is there.
