@@ -93,7 +93,7 @@ fn from_host_to_guest_and_back_every_cost_on_the_way_is_paid_once() {
         ipi_send_ns: 0,
         ipi_flight_ns: 800,       // to the vCPU's pCPU; to the caller's
         ipi_receive_ns: 500,      // there; here
-        wakeup_ns: 600,           // the caller's thread, by the vCPU; the other's is off the path
+        wakeup_ns: 600,           // the vCPU's thread, by the caller; the caller's, by the vCPU
         context_switch_ns: 1_100, // to the vCPU; to the caller
         entry_ns: 600,
         inject_ns: 150,
@@ -108,8 +108,8 @@ fn from_host_to_guest_and_back_every_cost_on_the_way_is_paid_once() {
     let l = only(&mut p, "host.ping");
     // A guest that leaves idle starts its tick: a write of the deadline MSR, before the switch.
     let tick = 400 + 300 + 600;
-    let there = 450 + 800 + 500 + 1_100 + 600 + 150 + 1_000 + 700 + tick + 1_000;
-    let back = 400 + 450 + 800 + 500 + 1_100;
+    let there = 450 + 600 + 800 + 500 + 1_100 + 600 + 150 + 1_000 + 700 + tick + 1_000;
+    let back = 400 + 450 + 600 + 800 + 500 + 1_100;
     assert_eq!((l.min_ns, l.max_ns), (there + 7_000 + back, there + 7_000 + back));
     assert_eq!(part(&l, Part::Service), 7_000);
     assert_eq!(part(&l, Part::EntryExit), 600 + 150 + tick + 400 + 450);
