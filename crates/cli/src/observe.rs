@@ -29,7 +29,7 @@ use vcoop_report::{SLICES, Style, render};
 use vcoop_threads::affinity;
 use vcoop_vmm::Vm;
 
-use crate::args::{Calibration, ObserveArgs};
+use crate::args::ObserveArgs;
 use crate::failure::Failure;
 use crate::folder::Folder;
 use crate::interrupt::stop_flag;
@@ -55,10 +55,7 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
     let mut trace = folder.as_ref().map(|f| trace(f.path(), length)).transpose()?;
     let missing = |missing: Missing| Failure::Missing(missing.to_string());
     let asked =
-        args.scenario.as_deref().map(|file| Asked::new(file, &args.calibration)).transpose()?;
-    if asked.is_some() {
-        may_use_all(&subject)?;
-    }
+        args.scenario.as_deref().map(|file| Asked::new(file, args, &subject)).transpose()?;
     let start = if asked.is_some() { Observation::of_everybody } else { Observation::new };
     let mut observation = start(subject).map_err(missing)?;
     if !args.quiet {
@@ -131,6 +128,8 @@ pub(crate) fn run(args: &ObserveArgs) -> Result<(), Failure> {
 /// A scenario that is to be written.
 struct Asked {
     file: PathBuf,
+    /// As it was before this thread went off the vCPUs' CPUs.
+    here: ThisHost,
     /// Beginning of its captures' names.
     stem: String,
     /// The host's costs: a line of `[host]`; none for those of the default profile.
@@ -138,8 +137,10 @@ struct Asked {
 }
 
 impl Asked {
-    /// Sees before the observation that the file can be written.
-    fn new(file: &Path, calibration: &Calibration) -> Result<Self, Failure> {
+    /// Sees before the observation that there can be a scenario, and that the file can be written.
+    fn new(file: &Path, args: &ObserveArgs, subject: &Subject) -> Result<Self, Failure> {
+        let (calibration, here) = (&args.calibration, ThisHost::look());
+        may_use_all(&here, subject)?;
         let why =
             |why: &dyn Display| Failure::usage(format!("--scenario {}: {why}", file.display()));
         let stem = file.file_stem().and_then(|stem| stem.to_str());
@@ -157,12 +158,12 @@ impl Asked {
             }
             _ => String::new(),
         };
-        Ok(Self { file: file.to_owned(), stem, profile })
+        Ok(Self { file: file.to_owned(), here, stem, profile })
     }
 
     /// Writes the scenario and its captures; what to say about it.
     fn write(&self, scene: &Scene, plan: &Plan) -> Result<String, Failure> {
-        let (here, vm) = (ThisHost::look(), &plan.vms[0].name);
+        let (here, vm) = (&self.here, &plan.vms[0].name);
         let dir = self.file.parent().unwrap_or(Path::new(""));
         let failed = |path: &Path, e: &dyn Display| {
             Failure::run(format!("cannot write {}: {e}", path.display()))
@@ -219,8 +220,7 @@ fn length(text: &str) -> Result<Ns, Failure> {
 }
 
 /// A scenario has the CPUs that this process may use, so those of the vCPUs have to be among them.
-fn may_use_all(subject: &Subject) -> Result<(), Failure> {
-    let here = ThisHost::look();
+fn may_use_all(here: &ThisHost, subject: &Subject) -> Result<(), Failure> {
     let mut cpus = subject.vcpus.iter().flat_map(|v| affinity(v.tid).unwrap_or_default());
     match cpus.find(|cpu| here.number_of(*cpu).is_none()) {
         Some(cpu) => Err(Failure::usage(format!(

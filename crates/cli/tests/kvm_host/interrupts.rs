@@ -110,7 +110,7 @@ fn traced(host: &Host, refill: &str, events: &str, seconds: u32, select: &str) -
     (told, host.sh("cat /tmp/trace"))
 }
 
-/// Wake-ups find the vCPU boosted, but after sleeps that end before the engine has heard of them.
+/// Wake-ups find the vCPU boosted, except after sleeps that end before the engine has heard of them.
 fn wakeups_are_boosted(host: &Host, threads: &Threads) -> Result<(), Trouble> {
     let (seconds, least) = long((4, 200), (30, 10_000));
     let tid = &threads.vcpu;

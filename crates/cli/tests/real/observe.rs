@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use vcoop_stock::{Hogs, Options};
 use vcoop_testing::{Outcome, Skip, Trouble, test, twice};
-use vcoop_threads::allowed_cpus;
+use vcoop_threads::{Stay, allowed_cpus};
 
 use crate::vcoop::{VCOOP, guest, vcoop};
 
@@ -97,6 +97,14 @@ test!("qemu", a_scenario_of_a_guest_predicts_what_compare_measures, || -> Outcom
         assert!(output.status.success(), "{error}");
         Ok(serde_json::from_slice(&output.stdout).unwrap())
     };
+    if !others.is_empty() {
+        let _elsewhere = Stay::on(others);
+        let output = vcoop(&["observe", "asked", "--for", "1s", "--scenario", file]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        let refused = format!("may use CPU {cpu}, which vcoop may not");
+        assert!(output.status.code() == Some(2) && error.contains(&refused), "{error}");
+        assert!(!fs::exists(file).unwrap(), "nothing was written");
+    }
     let policies = "vanilla,wake-boost";
     let costs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/epyc-pvm.toml");
     let outcome = twice(|| -> Result<(), Trouble> {
