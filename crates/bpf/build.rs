@@ -4,7 +4,7 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-const PROGRAMS: [&str; 2] = ["injections", "scx_vcoop"];
+const PROGRAMS: [&str; 2] = ["events", "scx_vcoop"];
 
 /// What Debian calls it: without a version, and with.
 const CLANGS: [&str; 8] =

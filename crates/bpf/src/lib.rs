@@ -1,21 +1,21 @@
 //! What vcoop runs in the kernel, as BPF programs (feature `bpf`).
 //!
-//! - [`Injections`] tells of interrupts for vCPUs before these take them.
+//! - [`Events`] tells of threads that go to sleep, and of interrupts for vCPUs before these take them.
 //! - [`Scheduler`] is `scx_vcoop`: a sched_ext scheduler in which `wake-boost` is decided where it happens.
 //!
 //! Without the feature both are there and say that this build has none.
 #![cfg(target_os = "linux")]
 
-mod injections;
+mod events;
 #[cfg(feature = "bpf")]
 mod object;
 mod scheduler;
 
-pub use injections::{Injected, Injections, Kind, OfVcpu};
+pub use events::{Event, Events, Interrupt, OfVcpu, What};
 pub use scheduler::{Admission, Scheduler, SchedulerTotals, VcpuState};
 
 /// Why a program cannot run in this kernel.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[error("{what}\n  remedy: {remedy}")]
 pub struct Missing {
     /// What is missing.

@@ -62,23 +62,30 @@ fn show(finding: &Finding) -> String {
     text
 }
 
-/// Whether the policies of VMs hear of interrupts. Wake-ups are heard of through tracefs, which has a finding.
+/// By what policies hear of a VM's interrupts, and of its sleeps.
 #[cfg(target_os = "linux")]
 fn interrupts() -> Finding {
-    use vcoop_bpf::{Injections, Missing};
+    use vcoop_bpf::{Events, Missing};
 
     let facility = "interrupts of VMs".to_owned();
-    match Injections::open() {
-        Ok(source) => {
-            let evidence = format!("heard by {} (boost_on_injection)", source.name());
-            Finding { facility, state: State::Ok, evidence, remedy: None }
+    let limited = |Missing { what, remedy }, sleeps| Finding {
+        facility: facility.clone(),
+        state: State::Limited,
+        evidence: format!(
+            "{what}; boosts on wake-ups, of which {sleeps} tells, and by a guest's driver need none"
+        ),
+        remedy: Some(remedy.to_owned()),
+    };
+    let events = match Events::open() {
+        Ok(events) => events,
+        Err(why) => return limited(why, "perf"),
+    };
+    match events.interrupts() {
+        Ok(name) => {
+            let evidence = format!("heard by {name} (boost_on_injection); sleeps of vCPUs by BPF");
+            Finding { facility: facility.clone(), state: State::Ok, evidence, remedy: None }
         }
-        Err(Missing { what, remedy }) => Finding {
-            facility,
-            state: State::Limited,
-            evidence: format!("{what}; boosts on wake-ups and by a guest's driver need none"),
-            remedy: Some(remedy.to_owned()),
-        },
+        Err(why) => limited(why.clone(), "BPF"),
     }
 }
 

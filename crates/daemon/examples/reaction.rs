@@ -1,5 +1,5 @@
 //! How soon who watches hears of something, and what hearing costs: that a thread sleeps, by perf events of the
-//! thread and by a tracefs instance with a filter; and interrupts of the VMs under KVM that run, by BPF.
+//! thread, by BPF, and by a tracefs instance with a filter; and interrupts of the VMs under KVM that run, by BPF.
 //! `cargo run --release -p vcoop-daemon --features bpf --example reaction`, as root; the last two CPUs are used, for
 //! some seconds.
 
@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::Timespec;
-use vcoop_bpf::{Injections, OfVcpu};
-use vcoop_sources::{Perf, Source, What};
+use vcoop_bpf::{Events, Missing, OfVcpu};
+use vcoop_sources::{Source, What};
 use vcoop_threads::clock::{kernel_clock, monotonic};
 use vcoop_threads::{Attributes, allowed_cpus, gettid, pin};
 use vcoop_vmm::{Accel, Proc};
@@ -93,19 +93,20 @@ fn watch(
     Ok(Heard { late, cpu: kernel_clock(OWN_TIME) - cpu })
 }
 
-fn perf(cpu: u32) -> Result<Heard, Box<dyn Error>> {
+fn source(mut source: Source, cpu: u32) -> Result<Heard, Box<dyn Error>> {
     let sleeper = Sleeper::start(cpu);
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let mut source = Perf::new()?;
     source.watch(sleeper.tid, 0, epoll.as_fd())?;
     source.await_run(sleeper.tid);
     let heard = watch(&sleeper, &epoll, || {
         let mut slept = false;
         let mut ran = false;
-        source.take(sleeper.tid, &mut |happened| match happened.what {
-            What::Sleeps => slept = true,
-            What::Runs | What::Lost => ran = true,
-        });
+        for token in [sleeper.tid, 0] {
+            source.take(token, &mut |_, happened| match happened.what {
+                What::Sleeps => slept = true,
+                _ => ran = true,
+            });
+        }
         slept |= ran && source.await_sleep(sleeper.tid);
         if slept {
             source.await_run(sleeper.tid);
@@ -147,11 +148,12 @@ fn tracefs(cpu: u32) -> Result<Heard, Box<dyn Error>> {
 
 /// Interrupts of the VMs that run. They are late since KVM's event, and the others since before the call that sleeps.
 fn interrupts() -> Result<(&'static str, Heard), Box<dyn Error>> {
-    let mut source = Injections::open()?;
+    let mut source = Events::open()?;
     for vm in Proc::default().scan()?.vms.iter().filter(|vm| vm.accel == Accel::Kvm) {
         for vcpu in &vm.vcpus {
             let (tid, apic) = (vcpu.thread.tid.cast_signed(), vcpu.kvm_id.unwrap_or(vcpu.index));
-            source.watch(OfVcpu { process: vm.pid, tid, apic })?;
+            source.watch(tid, || false)?;
+            source.hear_interrupts(OfVcpu { process: vm.pid, tid, apic })?;
         }
     }
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -165,13 +167,13 @@ fn interrupts() -> Result<(&'static str, Heard), Box<dyn Error>> {
         late.extend(source.take().iter().map(|heard| now.saturating_sub(heard.at)));
     }
     if late.is_empty() {
-        return Err("no VM under KVM had an interrupt".into());
+        return Err("no VM under KVM had one".into());
     }
     let heard = Heard { late, cpu: kernel_clock(OWN_TIME) - cpu };
     if let (runs @ 1.., ns) = programs()? {
         println!("its programs ran {runs} times, for {} ns each", ns / runs);
     }
-    Ok((source.name(), heard))
+    Ok((source.interrupts().map_err(Missing::clone)?, heard))
 }
 
 /// Runs and nanoseconds of the BPF programs that this process holds. The kernel counts them with
@@ -211,7 +213,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     pin(&[watcher])?;
     Attributes::from_policy(&vcoop_policy::thread::Policy::Fifo(90)).set(0)?;
     for _ in 0..3 {
-        say("perf", perf(watched)?);
+        let unwanted = Missing { what: "not wanted here".to_owned(), remedy: "" };
+        say("perf", source(Source::without_bpf(unwanted)?, watched)?);
+        let best = Source::open()?;
+        if best.name() == "perf" {
+            println!("BPF: this build has none, or this kernel");
+        } else {
+            say("BPF", source(best, watched)?);
+        }
         say("tracefs", tracefs(watched)?);
         match interrupts() {
             Ok((name, heard)) => say(name, heard),

@@ -26,12 +26,11 @@ use crate::place::Place;
 use crate::protocol::{Refusal, Status, VmId, VmStatus};
 use inside::Inside;
 
-/// What woke the engine, beside threads, whose tokens are their numbers.
+/// What woke the engine, beside the source of what threads do, whose tokens are numbers of threads or 0.
 const WAKE: u64 = 1 << 32;
 const TIMER: u64 = WAKE + 1;
 const KEEPER: u64 = WAKE + 2;
-const INTERRUPTS: u64 = WAKE + 3;
-const PRESSURE: u64 = WAKE + 4;
+const PRESSURE: u64 = WAKE + 3;
 /// A thread has ended: its number is added.
 const ENDS: u64 = 1 << 33;
 /// A guest has rung: the number of its VM is added.

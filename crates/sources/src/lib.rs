@@ -9,15 +9,13 @@ mod perf;
 #[cfg(target_os = "linux")]
 mod pressure;
 #[cfg(target_os = "linux")]
-mod react;
+mod source;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod trace;
 #[cfg(target_os = "linux")]
 mod tracefs;
 
 #[cfg(target_os = "linux")]
-pub use perf::Perf;
-#[cfg(target_os = "linux")]
 pub use pressure::Pressure;
 #[cfg(target_os = "linux")]
-pub use react::{Error, Happened, Source, What};
+pub use source::{Error, Happened, Source, What};

@@ -1,4 +1,5 @@
-//! Single threads by perf events (`perf_event_open(2)`), two for each:
+//! Single threads by perf events (`perf_event_open(2)`), two for each; what each function does is said at
+//! [`Source`](crate::Source):
 //!
 //! * to hear that the thread runs, its own CPU clock, which rings once when it has run for some time;
 //! * to hear that it sleeps, the tracepoint `sched_switch`, filtered to those in which it goes to sleep.
@@ -26,7 +27,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::{Ns, Stat};
 
-use crate::react::{Error, Happened, Source, What};
+use crate::source::{Error, Happened, What};
 use crate::tracefs::mount_point;
 
 /// Shortest time that a thread has run before it is heard of: a wake-up of who listens takes about as
@@ -45,7 +46,7 @@ const RECORD: u64 = 24;
 
 /// Threads by perf events.
 #[derive(Debug)]
-pub struct Perf {
+pub(crate) struct Perf {
     /// Number of `sched_switch`.
     switch: u64,
     rings: BTreeMap<i32, Ring>,
@@ -57,26 +58,20 @@ impl Perf {
     /// # Errors
     ///
     /// tracefs is not mounted, or may not be read.
-    pub fn new() -> Result<Self, Error> {
+    pub(crate) fn new() -> Result<Self, Error> {
         let missing = || Error::of("tracefs", io::Error::from_raw_os_error(libc::ENOENT));
         let id = mount_point().ok_or_else(missing)?.join("events/sched/sched_switch/id");
         let text = fs::read_to_string(id).map_err(|e| Error::of("tracefs", e))?;
         let odd = |_| Error::of("tracefs", io::Error::other("an event without a number"));
         Ok(Self { switch: text.trim().parse().map_err(odd)?, rings: BTreeMap::new() })
     }
-}
 
-impl Source for Perf {
-    fn name(&self) -> &'static str {
-        "perf"
-    }
-
-    fn hears(&self) -> &'static str {
-        "that a thread has run for some time since it slept, and that it sleeps after that; neither \
-         wake-ups nor shorter runs are heard, but what these add up to"
-    }
-
-    fn watch(&mut self, tid: i32, after: Ns, epoll: BorrowedFd<'_>) -> Result<(), Error> {
+    pub(crate) fn watch(
+        &mut self,
+        tid: i32,
+        after: Ns,
+        epoll: BorrowedFd<'_>,
+    ) -> Result<(), Error> {
         let ring = Ring::new(tid, self.switch, after.max(LEAST_NS))?;
         // That the thread has ended is reported again and again, unless edges count.
         let flags = EventFlags::IN | EventFlags::ET;
@@ -86,28 +81,28 @@ impl Source for Perf {
         Ok(())
     }
 
-    fn forget(&mut self, tid: i32) {
+    pub(crate) fn forget(&mut self, tid: i32) {
         // Closing the descriptor takes it out of the epoll.
         self.rings.remove(&tid);
     }
 
-    fn await_run(&mut self, tid: i32) {
+    pub(crate) fn await_run(&mut self, tid: i32) {
         if let Some(ring) = self.rings.get_mut(&tid) {
             ring.await_run();
         }
     }
 
-    fn await_nothing(&mut self, tid: i32) {
+    pub(crate) fn await_nothing(&mut self, tid: i32) {
         if let Some(ring) = self.rings.get_mut(&tid) {
             ring.await_nothing();
         }
     }
 
-    fn await_sleep(&mut self, tid: i32) -> bool {
+    pub(crate) fn await_sleep(&mut self, tid: i32) -> bool {
         self.rings.get_mut(&tid).is_some_and(Ring::await_sleep)
     }
 
-    fn take(&mut self, tid: i32, each: &mut dyn FnMut(Happened)) {
+    pub(crate) fn take(&mut self, tid: i32, each: &mut dyn FnMut(Happened)) {
         if let Some(ring) = self.rings.get_mut(&tid) {
             ring.take(each);
         }
@@ -306,189 +301,5 @@ impl Drop for Ring {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, with this length, and used by nobody else.
         unsafe { libc::munmap(self.map.as_ptr().cast(), PAGE + RING) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Perf;
-    use crate::react::{Happened, Source, What};
-    use rustix::event::epoll;
-    use std::os::fd::{AsFd, OwnedFd};
-    use std::sync::mpsc;
-    use std::thread::{self, JoinHandle};
-    use std::time::{Duration, Instant};
-    use vcoop_testing::Skip;
-    use vcoop_threads::clock::monotonic;
-    use vcoop_threads::{Ns, gettid};
-
-    /// A thread that begins its work when it is watched.
-    fn watched(
-        after: Ns,
-        work: impl FnOnce() + Send + 'static,
-    ) -> Result<(Perf, OwnedFd, i32, JoinHandle<()>), Skip> {
-        let (tell, told) = mpsc::channel();
-        let (go, gone) = mpsc::channel::<()>();
-        let thread = thread::spawn(move || {
-            tell.send(gettid()).unwrap();
-            let _ = gone.recv();
-            work();
-        });
-        let tid = told.recv().unwrap();
-        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        let mut source = Perf::new().map_err(Skip::because)?;
-        source.watch(tid, after, poll.as_fd()).map_err(Skip::because)?;
-        source.await_run(tid);
-        go.send(()).unwrap();
-        Ok((source, poll, tid, thread))
-    }
-
-    /// Takes what was heard, and awaits the opposite of the last.
-    fn follow(source: &mut Perf, tid: i32, mut each: impl FnMut(Happened)) {
-        let mut runs = None;
-        source.take(tid, &mut |h| {
-            runs = Some(h.what != What::Sleeps);
-            each(h);
-        });
-        if runs == Some(true) && source.await_sleep(tid) {
-            each(Happened { at: monotonic(), what: What::Sleeps });
-            runs = Some(false);
-        }
-        if runs == Some(false) {
-            source.await_run(tid);
-        }
-    }
-
-    fn spin(time: Duration) {
-        let began = Instant::now();
-        while began.elapsed() < time {}
-    }
-
-    #[test]
-    fn sleeps_and_runs_are_heard_in_their_order_and_preemptions_are_not() {
-        let work = || {
-            for _ in 0..10 {
-                spin(Duration::from_micros(500));
-                thread::sleep(Duration::from_millis(2));
-            }
-            // Gives its CPU away, and wants it back.
-            (0..1_000).for_each(|_| thread::yield_now());
-        };
-        let (mut source, poll, tid, thread) = match watched(0, work) {
-            Ok(watched) => watched,
-            Err(skip) => return skip.tell(),
-        };
-        let mut heard = Vec::new();
-        let mut wakes = 0;
-        let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-        while !thread.is_finished() {
-            let mut events = Vec::with_capacity(4);
-            let _ = epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout));
-            assert!(events.iter().all(|e| e.data.u64() == tid as u64));
-            wakes += 1;
-            follow(&mut source, tid, |h| heard.push((h.at, h.what)));
-        }
-        thread.join().unwrap();
-        source.take(tid, &mut |h| heard.push((h.at, h.what)));
-        let count = |what| heard.iter().filter(|h| h.1 == what).count();
-        assert!(count(What::Sleeps) >= 10 && count(What::Sleeps) < 20, "{heard:?}");
-        assert!(count(What::Runs) >= 10 && count(What::Runs) < 20, "{heard:?}");
-        assert!(heard.is_sorted_by_key(|h| h.0), "{heard:?}");
-        assert!(wakes < 60, "{wakes}");
-        source.forget(tid);
-        source.take(tid, &mut |_| panic!("it is forgotten"));
-    }
-
-    #[test]
-    fn a_thread_that_is_gone_cannot_be_watched_and_the_reason_is_said() {
-        let mut source = match Perf::new() {
-            Ok(source) => source,
-            Err(why) => return Skip::because(why).tell(),
-        };
-        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        let why = source.watch(i32::MAX, 0, poll.as_fd()).unwrap_err();
-        assert!(why.to_string().starts_with("perf_event_open: "), "{why}");
-    }
-
-    #[test]
-    fn records_that_are_not_fetched_are_bounded_and_it_goes_on_after_them() {
-        let (listen, listens) = mpsc::channel::<()>();
-        let (more, again) = mpsc::channel::<()>();
-        let work = move || {
-            spin(Duration::from_millis(5));
-            while listens.try_recv().is_err() {}
-            (0..400).for_each(|_| thread::sleep(Duration::from_nanos(1)));
-            let _ = again.recv();
-            spin(Duration::from_millis(2));
-        };
-        let (mut source, _poll, tid, thread) = match watched(0, work) {
-            Ok(watched) => watched,
-            Err(skip) => return skip.tell(),
-        };
-        thread::sleep(Duration::from_millis(50));
-        let mut heard = Vec::new();
-        follow(&mut source, tid, |h| heard.push(h.what));
-        assert_eq!(heard, [What::Runs], "from here on its sleeps are heard");
-        listen.send(()).unwrap();
-        thread::sleep(Duration::from_millis(200));
-        heard.clear();
-        follow(&mut source, tid, |h| heard.push(h.what));
-        assert!(heard.len() > 100 && heard.len() <= 171, "{}", heard.len());
-        more.send(()).unwrap();
-        thread.join().unwrap();
-        heard.clear();
-        source.take(tid, &mut |h| heard.push(h.what));
-        assert!(heard.contains(&What::Lost), "{heard:?}");
-    }
-
-    #[test]
-    fn what_is_asked_for_before_the_kernel_has_done_with_the_last_is_heard() {
-        const ENOUGH: usize = 2_000;
-        let (enough, had_enough) = mpsc::channel::<()>();
-        let work = move || while let Err(mpsc::TryRecvError::Empty) = had_enough.try_recv() {};
-        let (mut source, _poll, tid, thread) = match watched(0, work) {
-            Ok(watched) => watched,
-            Err(skip) => return skip.tell(),
-        };
-        // Nobody waits for the wake-up by the kernel: a record can be read before that.
-        let (mut heard, mut last) = (0, Instant::now());
-        while heard < ENOUGH && last.elapsed() < Duration::from_secs(5) {
-            let before = heard;
-            source.take(tid, &mut |h| heard += usize::from(h.what == What::Runs));
-            if heard > before {
-                source.await_run(tid);
-                last = Instant::now();
-            }
-        }
-        drop(enough);
-        thread.join().unwrap();
-        assert_eq!(heard, ENOUGH, "nothing was heard any more");
-    }
-
-    #[test]
-    fn short_runs_wake_nobody_until_they_add_up() {
-        let work = || {
-            for _ in 0..200 {
-                spin(Duration::from_micros(50));
-                thread::sleep(Duration::from_millis(1));
-            }
-        };
-        let (mut source, poll, tid, thread) = match watched(2_000_000, work) {
-            Ok(watched) => watched,
-            Err(skip) => return skip.tell(),
-        };
-        let (mut heard, mut wakes) = (Vec::new(), 0);
-        let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-        while !thread.is_finished() {
-            let mut events = Vec::with_capacity(4);
-            let _ = epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout));
-            wakes += usize::from(!events.is_empty());
-            follow(&mut source, tid, |h| heard.push(h.what));
-        }
-        thread.join().unwrap();
-        // It woke up 200 times, and ran for 10 ms in all.
-        assert!(wakes < 190, "{wakes} {heard:?}");
-        let runs = heard.iter().filter(|what| **what == What::Runs).count();
-        assert!(runs >= 1, "{heard:?}");
     }
 }

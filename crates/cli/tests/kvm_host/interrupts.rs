@@ -105,7 +105,7 @@ fn traced(host: &Host, refill: &str, events: &str, seconds: u32, select: &str) -
     ));
     let told: Value = serde_json::from_str(&host.sh("cat /tmp/attach.json")).unwrap();
     let vms: Value = serde_json::from_str(&host.sh("cat /tmp/vms.json")).unwrap();
-    assert_eq!(told["hears"], json!(["perf", "fentry of KVM"]), "{told}");
+    assert_eq!(told["hears"], json!(["BPF", "fentry of KVM"]), "{told}");
     assert_eq!(vms["vms"][0]["heard_by"], told["hears"], "{vms}");
     (told, host.sh("cat /tmp/trace"))
 }

@@ -49,5 +49,5 @@ pub(crate) fn guest(options: &Options) -> Result<StockVm, Skip> {
 ///
 /// tracefs is not mounted.
 pub(crate) fn needs_tracefs() -> Result<(), Skip> {
-    vcoop_sources::Perf::new().map(drop).map_err(Skip::because)
+    vcoop_sources::Source::open().map(drop).map_err(Skip::because)
 }

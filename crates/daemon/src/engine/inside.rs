@@ -28,7 +28,7 @@ use vcoop_threads::{Attributes, RunTimes, affinity, apart_from, pin, set_timer_s
 use vcoop_vmm::{Accel, VcpuThread};
 
 use super::link::Link;
-use super::{BELL, Command, ENDS, INTERRUPTS, KEEPER, PRESSURE, TIMER, WAKE};
+use super::{BELL, Command, ENDS, KEEPER, PRESSURE, TIMER, WAKE};
 use crate::keeper::Keeper;
 use crate::place::Place;
 use crate::policy::{ENGINE_PRIORITY, listens};
@@ -36,7 +36,7 @@ use crate::port::{Due, Dues, Stop, Vcpu, VcpuPort};
 use crate::protocol::{Status, VcpuStatus, VmId, VmStatus};
 pub(super) use ext::decided_there;
 use govern::Own;
-use interrupts::{Interrupted, Interrupts};
+use interrupts::Interrupted;
 
 /// Time between two looks at whether somebody else has changed a thread.
 const CHECK_NS: Ns = 1_000_000_000;
@@ -102,9 +102,7 @@ pub(super) struct Inside {
     /// When `timer` rings next; 0: never.
     rings_at: Ns,
     /// From the first policy on that wants to hear of threads.
-    source: Option<Box<dyn Source>>,
-    /// From the first policy on that boosts for interrupts.
-    interrupts: Option<Interrupts>,
+    source: Option<Source>,
     /// From the first policy on that rests; `None` also where the kernel does not tell: then none rests.
     pressure: Option<Pressure>,
     /// When policies rest unless somebody waits for a CPU until then; 0: they do.
@@ -142,7 +140,6 @@ impl Inside {
             timer,
             rings_at: 0,
             source: None,
-            interrupts: None,
             pressure: None,
             rests_at: 0,
             scheduler: None,
@@ -180,7 +177,6 @@ impl Inside {
                     WAKE => ends |= self.obey(),
                     TIMER => self.rings_at = 0,
                     KEEPER => self.keeper_ended(),
-                    INTERRUPTS => self.interrupted(),
                     PRESSURE => self.pressed(),
                     token if token >= BELL => self.rung(token - BELL),
                     token if token >= ENDS => self.ended((token - ENDS) as i32),
@@ -338,27 +334,34 @@ impl Inside {
         self.await_deadline(number, place);
     }
 
+    /// What threads did, as the source tells for a token.
+    fn listen(&mut self, token: i32) {
+        let Some(source) = &mut self.source else { return };
+        let mut heard = BTreeMap::from([(token, Vec::new())]);
+        source.take(token, &mut |tid, happened| heard.entry(tid).or_default().push(happened));
+        heard.iter().for_each(|(tid, happened)| self.listen_to(*tid, happened));
+    }
+
     /// What a thread did.
-    fn listen(&mut self, tid: i32) {
+    fn listen_to(&mut self, tid: i32, happened: &[Happened]) {
         let Some(&(number, place)) = self.threads.get(&tid) else { return };
         let now = monotonic();
         let (mut events, mut lost) = (Vec::new(), false);
-        let heard = &mut self.heard;
-        let Some(source) = &mut self.source else { return };
-        source.take(tid, &mut |Happened { at, what }| {
+        for &Happened { at, what } in happened {
             match what {
                 What::Sleeps => {
                     let late = now.saturating_sub(at);
-                    heard.events += 1;
-                    heard.sum_ns += late;
-                    heard.max_ns = heard.max_ns.max(late);
+                    self.heard.events += 1;
+                    self.heard.sum_ns += late;
+                    self.heard.max_ns = self.heard.max_ns.max(late);
                     events.push((now, true));
                 }
                 // Its run began before it was heard of, and is charged from there.
                 What::Runs => events.push((at, false)),
+                What::Interrupt(kind) => self.interrupted(number, place, at, kind),
                 What::Lost => lost = true,
             }
-        });
+        }
         if self.vms.get(&number).is_none_or(|vm| vm.rests) {
             return;
         }

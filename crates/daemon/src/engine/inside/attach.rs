@@ -7,7 +7,7 @@ use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_policy::HostPolicy;
 use vcoop_policy::config::{AdvanceConfig, Ns};
 use vcoop_policy::driver::{self, VcpuDriver};
-use vcoop_sources::Perf;
+use vcoop_sources::Source;
 use vcoop_threads::clock::monotonic;
 use vcoop_threads::{Attributes, Captured, RunTimes};
 use vcoop_vmm::{Accel, VcpuThread};
@@ -203,7 +203,7 @@ impl Inside {
         if vm.plan.policy.boosts() && !elsewhere {
             let source = match &mut self.source {
                 Some(source) => source,
-                None => self.source.insert(Box::new(Perf::new().map_err(Refusal::missing)?)),
+                None => self.source.insert(Source::open().map_err(Refusal::missing)?),
             };
             source
                 .watch(tid, heard_after(&vm.plan.policy), self.poll.as_fd())
@@ -245,7 +245,6 @@ impl Inside {
     fn let_go(&mut self, vcpu: Vcpu, due: Due) {
         self.dismiss(&vcpu);
         self.source.iter_mut().for_each(|source| source.forget(vcpu.tid()));
-        self.interrupts.iter_mut().for_each(|interrupts| interrupts.forget(vcpu.tid()));
         self.threads.remove(&vcpu.tid());
         if let Some(at) = vcpu.armed {
             self.dues.remove(&(at, due));

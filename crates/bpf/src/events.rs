@@ -1,9 +1,13 @@
-//! Interrupts for vCPUs, heard before these take them: KVM's own events, by BPF.
+//! What happens to threads, and interrupts for vCPUs before they take them, heard by BPF.
+//!
+//! That a thread goes to sleep is heard in the raw tracepoint `sched_switch`, filtered in the kernel. Interrupts are heard
+//! by the first way that the running kernel has:
 //!
 //! | heard by | where | of | misses |
 //! | --- | --- | --- | --- |
 //! | fentry of `apic_timer_expired` and `__apic_accept_irq` | kernels with BTF and ftrace's direct calls, and KVM's local APIC in the kernel | a vCPU that was preempted, or is before it has taken the interrupt: its timer, devices, other vCPUs, NMIs | what hardware posts to a vCPU itself (AVIC, posted interrupts); emulated guests |
 //! | the tracepoint `kvm_apic_accept_irq` | other kernels with KVM's tracepoints | any vCPU: devices and other vCPUs of its own process | the vCPU's own timer, which comes there when the vCPU runs again; who runs already is told of, too |
+//! | none | kernels without KVM | no interrupts | all |
 
 use vcoop_threads::Ns;
 
@@ -14,22 +18,31 @@ use crate::Missing;
 mod bpf;
 
 #[cfg(feature = "bpf")]
-pub use bpf::Injections;
+pub use bpf::Events;
 
-/// An interrupt for a vCPU.
+/// Something that happened to a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Injected {
+pub struct Event {
     /// When, by CLOCK_MONOTONIC.
     pub at: Ns,
-    /// The vCPU's thread.
+    /// The thread.
     pub tid: i32,
-    /// What kind it is.
-    pub kind: Kind,
+    /// What.
+    pub what: What,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// It goes to sleep.
+    Sleeps,
+    /// It is a vCPU, and has an interrupt.
+    Interrupt(Interrupt),
 }
 
 /// What kind of interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Interrupt {
     /// The vCPU's own timer.
     Timer,
     /// A device, or a thread of the VMM.
@@ -40,7 +53,7 @@ pub enum Kind {
     Nmi,
 }
 
-/// A vCPU to hear of.
+/// A vCPU whose interrupts are to be heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OfVcpu {
     /// The VMM's process.
@@ -54,10 +67,10 @@ pub struct OfVcpu {
 /// Nothing: this build has no BPF.
 #[cfg(not(feature = "bpf"))]
 #[derive(Debug)]
-pub enum Injections {}
+pub enum Events {}
 
 #[cfg(not(feature = "bpf"))]
-impl Injections {
+impl Events {
     /// Loads the BPF programs, if this build has them.
     ///
     /// # Errors
@@ -67,8 +80,12 @@ impl Injections {
         Err(Missing::feature("hears no interrupts of VMs"))
     }
 
-    /// By what it hears.
-    pub fn name(&self) -> &'static str {
+    /// By what it hears interrupts.
+    ///
+    /// # Errors
+    ///
+    /// It hears none, because of this.
+    pub fn interrupts(&self) -> Result<&'static str, &Missing> {
         match *self {}
     }
 
@@ -77,26 +94,50 @@ impl Injections {
         match *self {}
     }
 
-    /// Hears of a vCPU from now on.
+    /// Looks at a thread from now on, and knows whether it sleeps. `asleep`: whether it does, as of after this was called.
     ///
     /// # Errors
     ///
     /// There are too many.
-    pub fn watch(&mut self, _: OfVcpu) -> Result<(), Missing> {
+    pub fn watch(&mut self, _: i32, _: impl FnOnce() -> bool) -> Result<(), Missing> {
         match *self {}
     }
 
-    /// Hears of it no longer.
-    pub fn forget(&mut self, _: OfVcpu) {
+    /// Hears of a vCPU's interrupts from now on. Its thread is watched.
+    ///
+    /// # Errors
+    ///
+    /// They are not heard here, or there are too many.
+    pub fn hear_interrupts(&mut self, _: OfVcpu) -> Result<&'static str, Missing> {
         match *self {}
+    }
+
+    /// Looks at a thread no longer.
+    pub fn forget(&mut self, _: i32) {
+        match *self {}
+    }
+
+    /// Whether a watched thread sleeps.
+    pub fn is_asleep(&self, _: i32) -> bool {
+        match *self {}
+    }
+
+    /// Hears of a watched thread's sleeps from now on, or does so no longer.
+    pub fn hear_sleeps(&mut self, _: i32, _: bool) {
+        match *self {}
+    }
+
+    /// Threads that are watched.
+    pub fn watched(&self) -> impl Iterator<Item = i32> {
+        std::iter::empty()
     }
 
     /// What happened since the last call, in order.
-    pub fn take(&mut self) -> Vec<Injected> {
+    pub fn take(&mut self) -> Vec<Event> {
         match *self {}
     }
 
-    /// Interrupts that could not be told, because too many were at once.
+    /// Events that could not be told, because too many were at once.
     pub fn lost(&self) -> u64 {
         match *self {}
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Tells of interrupts for vCPUs before these run again: whom for, what kind, when. Only vCPUs that are in the maps
- * are told of.
+ * Tells of threads that go to sleep, and of interrupts for vCPUs before these run again: whom it is of, what, when. Only
+ * threads that are in the map are told of, and of these what is wanted.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -9,30 +9,47 @@
 #include <bpf/bpf_tracing.h>
 #include "kvm.h"
 
+struct task_struct { int pid; } READ;
+
 char _license[] SEC("license") = "GPL";
 
-/* As in events.rs of this crate. */
-enum kind { TIMER, DEVICE, IPI, NMI };
-struct event { __u64 at; __u32 tid; __u32 kind; };
+/* As in events/bpf.rs of this crate. */
+enum what { TIMER, DEVICE, IPI, NMI, SLEEPS };
+struct event { __u64 at; __u32 tid; __u32 what; };
+
+/* What is wanted of a thread, as there. */
+#define WANTS_SLEEPS 1
+#define WANTS_INTERRUPTS 2
 
 /* Of the APIC's delivery modes. */
 #define DELIVERS_NMI 4
 
-#define MOST_VCPUS 8192
+/* TASK_INTERRUPTIBLE, whatever else: an idle vCPU, or a thread that waits for one. */
+#define ASLEEP 1
 
-/* vCPUs by the number of their thread. */
+#define MOST_THREADS 8192
+
+/* What is wanted of a thread, by its number. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MOST_VCPUS);
+	__uint(max_entries, MOST_THREADS);
 	__type(key, __u32);
 	__type(value, __u32);
 } threads SEC(".maps");
 
-/* Threads of vCPUs by process and APIC id: all that the tracepoint knows. */
+/* Whether a thread sleeps, by its number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MOST_THREADS);
+	__type(key, __u32);
+	__type(value, __u32);
+} asleep SEC(".maps");
+
+/* Threads of vCPUs by process and APIC id: all that KVM's tracepoint knows. */
 struct apic { __u32 process, id; };
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MOST_VCPUS);
+	__uint(max_entries, MOST_THREADS);
 	__type(key, struct apic);
 	__type(value, __u32);
 } apics SEC(".maps");
@@ -40,7 +57,7 @@ struct {
 /* Interrupts that a vCPU which runs was given and has not taken, by its thread: the kind of the last. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MOST_VCPUS);
+	__uint(max_entries, MOST_THREADS);
 	__type(key, __u32);
 	__type(value, __u32);
 } untaken SEC(".maps");
@@ -53,7 +70,7 @@ struct {
 /* Events for which the ring had no room. */
 __u64 lost = 0;
 
-static void tell(__u32 tid, __u32 kind)
+static void tell(__u32 tid, __u32 what)
 {
 	struct event *event = bpf_ringbuf_reserve(&ring, sizeof(*event), 0);
 
@@ -63,8 +80,15 @@ static void tell(__u32 tid, __u32 kind)
 	}
 	event->at = bpf_ktime_get_ns();
 	event->tid = tid;
-	event->kind = kind;
+	event->what = what;
 	bpf_ringbuf_submit(event, 0);
+}
+
+static __u32 wanted(__u32 tid)
+{
+	__u32 *wants = bpf_map_lookup_elem(&threads, &tid);
+
+	return wants ? *wants : 0;
 }
 
 /* Who sends it: a vCPU, or else a device. */
@@ -72,18 +96,18 @@ static __u32 sender(void)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
 
-	return bpf_map_lookup_elem(&threads, &tid) ? IPI : DEVICE;
+	return wanted(tid) & WANTS_INTERRUPTS ? IPI : DEVICE;
 }
 
 /*
  * One that was preempted waits for its CPU. One that runs takes the interrupt when it next enters the guest, unless it
- * is preempted before. One that is halted is woken: its wake-up is heard otherwise.
+ * is preempted before. One that is halted is woken: that it sleeps is told otherwise.
  */
 static void of_vcpu(struct kvm_vcpu *vcpu, __u32 kind)
 {
 	__u32 tid = vcpu->pid->numbers[0].nr;
 
-	if (!bpf_map_lookup_elem(&threads, &tid))
+	if (!(wanted(tid) & WANTS_INTERRUPTS))
 		return;
 	if (vcpu->preempted)
 		tell(tid, kind);
@@ -100,18 +124,30 @@ int entered(void *context)
 	return 0;
 }
 
-/* A vCPU is preempted with an interrupt that it has not taken. */
+/* A thread leaves its CPU to another one: preempted, maybe with an interrupt that it has not taken, or to sleep. */
 SEC("raw_tp/sched_switch")
 int switched(struct bpf_raw_tracepoint_args *context)
 {
-	__u32 tid = bpf_get_current_pid_tgid();
-	__u32 *kind = bpf_map_lookup_elem(&untaken, &tid);
+	struct task_struct *next = (void *)context->args[2];
+	__u32 in = BPF_CORE_READ(next, pid), out = bpf_get_current_pid_tgid();
+	__u32 yes = 1, no = 0, *kind;
 
-	if (!kind)
+	if (bpf_map_lookup_elem(&threads, &in))
+		bpf_map_update_elem(&asleep, &in, &no, BPF_ANY);
+	if (!bpf_map_lookup_elem(&threads, &out))
 		return 0;
-	if (context->args[0])
-		tell(tid, *kind);
-	bpf_map_delete_elem(&untaken, &tid);
+	kind = bpf_map_lookup_elem(&untaken, &out);
+	if (kind) {
+		if (context->args[0])
+			tell(out, *kind);
+		bpf_map_delete_elem(&untaken, &out);
+	}
+	if (!context->args[0] && context->args[3] & ASLEEP) {
+		bpf_map_update_elem(&asleep, &out, &yes, BPF_ANY);
+		/* Looked up after: who has just asked finds one or the other. */
+		if (wanted(out) & WANTS_SLEEPS)
+			tell(out, SLEEPS);
+	}
 	return 0;
 }
 

@@ -1,0 +1,274 @@
+//! The programs of `bpf/events.bpf.c` in the kernel.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use libbpf_rs::{
+    Link, MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder, RingBuffer, RingBufferBuilder,
+};
+use vcoop_threads::Ns;
+
+use super::{Event, Interrupt, OfVcpu, What};
+use crate::Missing;
+use crate::object::map;
+
+/// The programs, compiled by the build script.
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/events.bpf.o"));
+
+/// Ways to hear interrupts, the best first: the programs that each takes.
+const WAYS: [(&str, &[&str]); 2] = [
+    ("fentry of KVM", &["timer_expired", "accept_irq", "entered"]),
+    ("kvm_apic_accept_irq", &["accepted"]),
+];
+
+/// The program that tells of sleeps.
+const SWITCHED: &str = "switched";
+
+/// What is wanted of a thread, as in the programs.
+const SLEEPS: u32 = 1;
+const INTERRUPTS: u32 = 2;
+
+/// Bytes of an event.
+const EVENT: usize = 16;
+
+/// A thread that is watched.
+#[derive(Debug, Default)]
+struct Watched {
+    wants: u32,
+    /// Its key among vCPUs.
+    apic: Option<[u8; 8]>,
+}
+
+/// What happens to threads, by BPF.
+pub struct Events {
+    /// By what interrupts are heard.
+    interrupts: Result<(&'static str, &'static [&'static str]), Missing>,
+    watched: BTreeMap<i32, Watched>,
+    object: Object,
+    threads: MapHandle,
+    asleep: MapHandle,
+    apics: MapHandle,
+    lost: MapHandle,
+    events: MapHandle,
+    ring: RingBuffer<'static>,
+    heard: Arc<Mutex<Vec<Event>>>,
+    /// As long as they are there, the programs run.
+    links: Vec<Link>,
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (interrupts, watched) = (&self.interrupts, &self.watched);
+        f.debug_struct("Events")
+            .field("interrupts", interrupts)
+            .field("watched", watched)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Events {
+    /// Loads the programs, with the best way to hear interrupts that this kernel has.
+    ///
+    /// # Errors
+    ///
+    /// It has none for sleeps either, or this process may not.
+    pub fn open() -> Result<Self, Missing> {
+        libbpf_rs::set_print(None);
+        let mut why = Vec::new();
+        for way in WAYS {
+            match Self::load(Ok(way)) {
+                Ok(loaded) => return Ok(loaded),
+                Err(error) => why.push(format!("{}: {error}", way.0)),
+            }
+        }
+        let without = Missing {
+            what: format!("KVM's events cannot be heard by BPF: {}", why.join("; ")),
+            remedy: "run as root on a kernel with BTF, after kvm is loaded",
+        };
+        Self::load(Err(without)).map_err(|error| Missing {
+            what: format!("{}; {SWITCHED}: {error}", why.join("; ")),
+            remedy: "run as root on a kernel with BTF, after kvm is loaded",
+        })
+    }
+
+    fn load(
+        interrupts: Result<(&'static str, &'static [&'static str]), Missing>,
+    ) -> Result<Self, libbpf_rs::Error> {
+        let mut object = ObjectBuilder::default().open_memory(OBJECT)?;
+        let programs = interrupts.as_ref().map_or(&[][..], |way| way.1);
+        for mut program in object.progs_mut() {
+            let name = program.name();
+            let wanted = name == SWITCHED || programs.iter().any(|wanted| name == *wanted);
+            program.set_autoload(wanted);
+        }
+        let object = object.load()?;
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let mut builder = RingBufferBuilder::new();
+        let into = heard.clone();
+        let events = map(&object, "ring")?;
+        builder.add(&events, move |bytes| {
+            into.lock().unwrap_or_else(PoisonError::into_inner).extend(event(bytes));
+            0
+        })?;
+        let ring = builder.build()?;
+        let [threads, asleep, apics, lost] =
+            ["threads", "asleep", "apics", ".bss"].map(|name| map(&object, name));
+        let mut loaded = Self {
+            interrupts,
+            watched: BTreeMap::new(),
+            object,
+            threads: threads?,
+            asleep: asleep?,
+            apics: apics?,
+            lost: lost?,
+            events,
+            ring,
+            heard,
+            links: Vec::new(),
+        };
+        loaded.attach(&[SWITCHED])?;
+        Ok(loaded)
+    }
+
+    fn attach(&mut self, programs: &[&str]) -> Result<(), libbpf_rs::Error> {
+        for program in self.object.progs_mut() {
+            if programs.iter().any(|wanted| program.name() == *wanted) {
+                self.links.push(program.attach()?);
+            }
+        }
+        Ok(())
+    }
+
+    /// By what it hears interrupts.
+    ///
+    /// # Errors
+    ///
+    /// It hears none, because of this.
+    pub fn interrupts(&self) -> Result<&'static str, &Missing> {
+        self.interrupts.as_ref().map(|way| way.0)
+    }
+
+    /// What becomes readable when there is something to [`take`](Self::take).
+    pub fn ready(&self) -> BorrowedFd<'_> {
+        // Not libbpf's epoll for it, through which each event would have to go as well.
+        self.events.as_fd()
+    }
+
+    /// Looks at a thread from now on, and knows whether it sleeps. `asleep`: whether it does, as of after this was called.
+    ///
+    /// # Errors
+    ///
+    /// There are too many.
+    pub fn watch(&mut self, tid: i32, asleep: impl FnOnce() -> bool) -> Result<(), Missing> {
+        let too_many = |error| Missing {
+            what: format!("thread {tid} is not watched: {error}"),
+            remedy: "apply policies to fewer vCPUs at a time",
+        };
+        self.watched.insert(tid, Watched::default());
+        // Of an earlier thread of this number, from a switch while that was forgotten.
+        let _ = self.asleep.delete(&tid.to_ne_bytes());
+        self.say(tid).map_err(too_many)?;
+        let asleep = u32::from(asleep()).to_ne_bytes();
+        // What the program has said since is newer.
+        match self.asleep.update(&tid.to_ne_bytes(), &asleep, MapFlags::NO_EXIST) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::AlreadyExists => {
+                Err(too_many(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells the programs what is wanted of a thread.
+    fn say(&self, tid: i32) -> Result<(), libbpf_rs::Error> {
+        let Some(watched) = self.watched.get(&tid) else { return Ok(()) };
+        self.threads.update(&tid.to_ne_bytes(), &watched.wants.to_ne_bytes(), MapFlags::ANY)
+    }
+
+    /// Hears of a vCPU's interrupts from now on. Its thread is watched.
+    ///
+    /// # Errors
+    ///
+    /// They are not heard here, or there are too many.
+    pub fn hear_interrupts(&mut self, vcpu: OfVcpu) -> Result<&'static str, Missing> {
+        let (name, programs) = self.interrupts.clone()?;
+        let failed = |error| Missing {
+            what: format!("interrupts of thread {} are not heard: {error}", vcpu.tid),
+            remedy: "apply policies to fewer vCPUs at a time",
+        };
+        // The programs run for each interrupt of the host, so they are not there before somebody wants them.
+        if self.links.len() == 1 {
+            self.attach(programs).map_err(failed)?;
+        }
+        let mut apic = [0; 8];
+        apic[..4].copy_from_slice(&vcpu.process.to_ne_bytes());
+        apic[4..].copy_from_slice(&vcpu.apic.to_ne_bytes());
+        self.apics.update(&apic, &vcpu.tid.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
+        let watched = self.watched.entry(vcpu.tid).or_default();
+        watched.wants |= INTERRUPTS;
+        watched.apic = Some(apic);
+        self.say(vcpu.tid).map_err(failed)?;
+        Ok(name)
+    }
+
+    /// Looks at a thread no longer.
+    pub fn forget(&mut self, tid: i32) {
+        let Some(watched) = self.watched.remove(&tid) else { return };
+        // What is not there is as it should be.
+        let _ = self.threads.delete(&tid.to_ne_bytes());
+        let _ = self.asleep.delete(&tid.to_ne_bytes());
+        let _ = watched.apic.map(|apic| self.apics.delete(&apic));
+    }
+
+    /// Whether a watched thread sleeps.
+    pub fn is_asleep(&self, tid: i32) -> bool {
+        let known = self.asleep.lookup(&tid.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        known.is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0))
+    }
+
+    /// Hears of a watched thread's sleeps from now on, or does so no longer.
+    pub fn hear_sleeps(&mut self, tid: i32, wanted: bool) {
+        let Some(watched) = self.watched.get_mut(&tid) else { return };
+        let wants = watched.wants & !SLEEPS | if wanted { SLEEPS } else { 0 };
+        if std::mem::replace(&mut watched.wants, wants) != wants {
+            // Its entry is there, so there is room for it.
+            let _ = self.say(tid);
+        }
+    }
+
+    /// Threads that are watched.
+    pub fn watched(&self) -> impl Iterator<Item = i32> {
+        self.watched.keys().copied()
+    }
+
+    /// What happened since the last call, in order.
+    pub fn take(&mut self) -> Vec<Event> {
+        // Negative if the kernel's words make no sense, which `event` judges for itself.
+        let _ = self.ring.consume_raw();
+        std::mem::take(&mut self.heard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Events that could not be told, because too many were at once.
+    pub fn lost(&self) -> u64 {
+        let value = self.lost.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        value.and_then(|bytes| Some(u64::from_ne_bytes(*bytes.first_chunk()?))).unwrap_or(0)
+    }
+}
+
+/// An event of the ring: time, thread, what.
+fn event(bytes: &[u8]) -> Option<Event> {
+    let bytes: &[u8; EVENT] = bytes.first_chunk()?;
+    let word =
+        |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let what = match word(12) {
+        0 => What::Interrupt(Interrupt::Timer),
+        1 => What::Interrupt(Interrupt::Device),
+        2 => What::Interrupt(Interrupt::Ipi),
+        3 => What::Interrupt(Interrupt::Nmi),
+        4 => What::Sleeps,
+        _ => return None,
+    };
+    let at = Ns::from_ne_bytes(*bytes.first_chunk()?);
+    Some(Event { at, tid: word(8) as i32, what })
+}

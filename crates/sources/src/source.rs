@@ -1,0 +1,434 @@
+//! Hearing of what threads do while they do it.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use vcoop_bpf::{Event, Events, Interrupt, Missing, OfVcpu};
+use vcoop_threads::clock::monotonic;
+use vcoop_threads::{Ns, Stat};
+
+use crate::perf::Perf;
+
+/// The token by which whoever waits is woken for several threads: the number of none.
+const SEVERAL: i32 = 0;
+
+/// Something that a watched thread did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Happened {
+    /// When, by CLOCK_MONOTONIC.
+    pub at: Ns,
+    /// What.
+    pub what: What,
+}
+
+/// What a thread did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// It runs, after a sleep.
+    Runs,
+    /// It sleeps.
+    Sleeps,
+    /// It is a vCPU, and has an interrupt.
+    Interrupt(Interrupt),
+    /// Events were lost: whether it sleeps is not known until the next one.
+    Lost,
+}
+
+/// Hears of what threads do.
+///
+/// That a thread runs is heard by perf events, once it has run for some time since it slept. That it sleeps is heard by BPF
+/// where this build and this kernel have it, and else by perf events. Interrupts for vCPUs are heard by BPF only.
+#[derive(Debug)]
+pub struct Source {
+    perf: Perf,
+    events: Result<Events, Missing>,
+    /// Events that were lost until the last look.
+    lost: u64,
+}
+
+impl Source {
+    /// Watches nobody yet.
+    ///
+    /// # Errors
+    ///
+    /// tracefs is not mounted, or may not be read.
+    pub fn open() -> Result<Self, Error> {
+        Self::new(Events::open())
+    }
+
+    /// The same without BPF, because of `why`.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn without_bpf(why: Missing) -> Result<Self, Error> {
+        Self::new(Err(why))
+    }
+
+    fn new(events: Result<Events, Missing>) -> Result<Self, Error> {
+        Ok(Self { perf: Perf::new()?, events, lost: 0 })
+    }
+
+    /// By what sleeps are heard.
+    pub fn name(&self) -> &'static str {
+        if self.events.is_ok() { "BPF" } else { "perf" }
+    }
+
+    /// Watches a thread; what it does is heard from [`await_run`](Self::await_run) or
+    /// [`await_sleep`](Self::await_sleep) on. Whoever waits on `epoll` is woken with a token when there is something to
+    /// [`take`](Self::take): the thread's number, or 0. `after`: it need not be heard that the thread runs before it
+    /// has run for so long since it was last heard of; the less is heard the less it costs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]: the thread is not watched.
+    pub fn watch(&mut self, tid: i32, after: Ns, epoll: BorrowedFd<'_>) -> Result<(), Error> {
+        self.perf.watch(tid, after, epoll)?;
+        let Ok(events) = &mut self.events else { return Ok(()) };
+        let stat = Stat::open(tid).map_err(|e| Error::of("open /proc/TID/stat", e))?;
+        let full = |why: Missing| Error::of("bpf", io::Error::other(why));
+        events.watch(tid, || stat.is_asleep()).map_err(full)?;
+        let token = EventData::new_u64(SEVERAL as u64);
+        match epoll::add(epoll, events.ready(), token, EventFlags::IN) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+            Err(e) => Err(Error::of("epoll_ctl", e.into())),
+        }
+    }
+
+    /// Hears of a vCPU's interrupts, before it takes them. Its thread is watched. By what they are heard.
+    ///
+    /// # Errors
+    ///
+    /// Not in this build, or not in this kernel.
+    pub fn hear_interrupts(&mut self, vcpu: OfVcpu) -> Result<&'static str, Missing> {
+        self.events.as_mut().map_err(|why| Missing::clone(why))?.hear_interrupts(vcpu)
+    }
+
+    /// Watches it no longer. One that is not watched is passed over.
+    pub fn forget(&mut self, tid: i32) {
+        self.perf.forget(tid);
+        if let Ok(events) = &mut self.events {
+            events.forget(tid);
+        }
+    }
+
+    /// The thread sleeps, or is about to: that it runs is heard, once, and no sleep is from now on.
+    pub fn await_run(&mut self, tid: i32) {
+        if let Ok(events) = &mut self.events {
+            events.hear_sleeps(tid, false);
+        }
+        self.perf.await_run(tid);
+    }
+
+    /// The thread runs: that it sleeps is heard from now on. If it sleeps already, which is the result,
+    /// nothing need be heard.
+    pub fn await_sleep(&mut self, tid: i32) -> bool {
+        match &mut self.events {
+            Ok(events) => {
+                // Asked after: a sleep that begins later is heard.
+                events.hear_sleeps(tid, true);
+                events.is_asleep(tid)
+            }
+            Err(_) => self.perf.await_sleep(tid),
+        }
+    }
+
+    /// No sleep is heard from now on. That it runs is, once, if it was awaited.
+    pub fn await_nothing(&mut self, tid: i32) {
+        match &mut self.events {
+            Ok(events) => events.hear_sleeps(tid, false),
+            Err(_) => self.perf.await_nothing(tid),
+        }
+    }
+
+    /// What threads did since the last call, for a `token` of the epoll: of each thread in order. It does not wait.
+    pub fn take(&mut self, token: i32, each: &mut dyn FnMut(i32, Happened)) {
+        let events = match &mut self.events {
+            Ok(events) if token == SEVERAL => events,
+            _ => return self.perf.take(token, &mut |happened| each(token, happened)),
+        };
+        for Event { at, tid, what } in events.take() {
+            let what = match what {
+                vcoop_bpf::What::Sleeps => What::Sleeps,
+                vcoop_bpf::What::Interrupt(kind) => What::Interrupt(kind),
+            };
+            each(tid, Happened { at, what });
+        }
+        let lost = events.lost();
+        if std::mem::replace(&mut self.lost, lost) != lost {
+            let at = monotonic();
+            events.watched().for_each(|tid| each(tid, Happened { at, what: What::Lost }));
+        }
+    }
+
+    /// Events that were lost so far, as of the last [`take`](Self::take), because too many were at once.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+/// Why a thread cannot be watched.
+#[derive(Debug, thiserror::Error)]
+#[error("{call}: {source}{}", hint(call, source))]
+pub struct Error {
+    /// The system call.
+    pub call: &'static str,
+    /// errno.
+    pub source: io::Error,
+}
+
+impl Error {
+    pub(crate) fn of(call: &'static str, source: io::Error) -> Self {
+        Self { call, source }
+    }
+}
+
+fn hint(call: &str, e: &io::Error) -> &'static str {
+    match (call, e.raw_os_error()) {
+        ("perf_event_open", Some(libc::EACCES | libc::EPERM)) => {
+            " (needs CAP_PERFMON or CAP_SYS_ADMIN, and in a container also a seccomp profile that \
+              allows it)"
+        }
+        ("tracefs", Some(libc::ENOENT)) => {
+            " (it is not mounted)\n  remedy: mount -t tracefs nodev /sys/kernel/tracing"
+        }
+        ("tracefs", _) => "\n  remedy: run it as root",
+        ("perf_event_open", Some(libc::ESRCH)) => " (the thread has ended)",
+        ("perf_event_open", Some(libc::EMFILE)) => " (raise the limit of open files: ulimit -n)",
+        ("mmap", Some(libc::EPERM)) => {
+            " (raise the limit of locked memory: ulimit -l, or kernel.perf_event_mlock_kb)"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Happened, Source, What};
+    use rustix::event::epoll;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::sync::mpsc;
+    use std::thread::{self, JoinHandle};
+    use std::time::{Duration, Instant};
+    use vcoop_bpf::Missing;
+    use vcoop_testing::Skip;
+    use vcoop_threads::clock::monotonic;
+    use vcoop_threads::{Ns, gettid};
+
+    /// How a test gets its source.
+    type Get = fn() -> Result<Source, Skip>;
+
+    /// The same tests for sleeps that perf hears and for those that BPF hears.
+    macro_rules! by_each {
+        ($($test:ident),* $(,)?) => {
+            mod perf {
+                $(#[test]
+                fn $test() {
+                    super::$test(super::by_perf).unwrap_or_else(|skip| skip.tell());
+                })*
+            }
+            mod bpf {
+                $(#[test]
+                fn $test() {
+                    super::$test(super::by_bpf).unwrap_or_else(|skip| skip.tell());
+                })*
+            }
+        };
+    }
+
+    by_each!(
+        sleeps_and_runs_are_heard_in_their_order_and_preemptions_are_not,
+        a_thread_that_is_gone_cannot_be_watched_and_the_reason_is_said,
+        what_is_not_fetched_is_bounded_and_it_goes_on_after_that,
+        what_is_asked_for_before_the_kernel_has_done_with_the_last_is_heard,
+        short_runs_wake_nobody_until_they_add_up,
+    );
+
+    fn by_perf() -> Result<Source, Skip> {
+        let why = Missing { what: "this test wants none".to_owned(), remedy: "" };
+        Source::without_bpf(why).map_err(Skip::because)
+    }
+
+    fn by_bpf() -> Result<Source, Skip> {
+        let source = Source::open().map_err(Skip::because)?;
+        source.events.as_ref().map_err(Skip::because)?;
+        Ok(source)
+    }
+
+    /// A source, and a thread that begins its work when it is watched.
+    fn watched(
+        get: Get,
+        after: Ns,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<(Source, OwnedFd, i32, JoinHandle<()>), Skip> {
+        let mut source = get()?;
+        let (tell, told) = mpsc::channel();
+        let (go, gone) = mpsc::channel::<()>();
+        let thread = thread::spawn(move || {
+            tell.send(gettid()).unwrap();
+            let _ = gone.recv();
+            work();
+        });
+        let tid = told.recv().unwrap();
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        source.watch(tid, after, poll.as_fd()).map_err(Skip::because)?;
+        source.await_run(tid);
+        go.send(()).unwrap();
+        Ok((source, poll, tid, thread))
+    }
+
+    /// Takes what was heard.
+    fn take(source: &mut Source, tid: i32, mut each: impl FnMut(Happened)) {
+        let mut heard = Vec::new();
+        for token in [tid, 0] {
+            source.take(token, &mut |of, happened| {
+                assert_eq!(of, tid);
+                heard.push(happened);
+            });
+        }
+        // They come by two ways, where BPF tells of sleeps.
+        heard.sort_by_key(|happened| happened.at);
+        heard.into_iter().for_each(&mut each);
+    }
+
+    /// Takes what was heard, and awaits the opposite of the last.
+    fn follow(source: &mut Source, tid: i32, mut each: impl FnMut(Happened)) {
+        let mut runs = None;
+        take(source, tid, |h| {
+            runs = Some(h.what != What::Sleeps);
+            each(h);
+        });
+        if runs == Some(true) && source.await_sleep(tid) {
+            each(Happened { at: monotonic(), what: What::Sleeps });
+            runs = Some(false);
+        }
+        if runs == Some(false) {
+            source.await_run(tid);
+        }
+    }
+
+    fn spin(time: Duration) {
+        let began = Instant::now();
+        while began.elapsed() < time {}
+    }
+
+    fn sleeps_and_runs_are_heard_in_their_order_and_preemptions_are_not(
+        get: Get,
+    ) -> Result<(), Skip> {
+        let work = || {
+            for _ in 0..10 {
+                spin(Duration::from_micros(500));
+                thread::sleep(Duration::from_millis(2));
+            }
+            // Gives its CPU away, and wants it back.
+            (0..1_000).for_each(|_| thread::yield_now());
+        };
+        let (mut source, poll, tid, thread) = watched(get, 0, work)?;
+        let mut heard = Vec::new();
+        let mut wakes = 0;
+        let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        while !thread.is_finished() {
+            let mut events = Vec::with_capacity(4);
+            let _ = epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout));
+            assert!(events.iter().all(|e| [0, tid as u64].contains(&e.data.u64())));
+            wakes += 1;
+            follow(&mut source, tid, |h| heard.push((h.at, h.what)));
+        }
+        thread.join().unwrap();
+        take(&mut source, tid, |h| heard.push((h.at, h.what)));
+        let count = |what| heard.iter().filter(|h| h.1 == what).count();
+        assert!(count(What::Sleeps) >= 10 && count(What::Sleeps) < 20, "{heard:?}");
+        assert!(count(What::Runs) >= 10 && count(What::Runs) < 20, "{heard:?}");
+        assert!(heard.is_sorted_by_key(|h| h.0), "{heard:?}");
+        assert!(wakes < 60, "{wakes}");
+        source.forget(tid);
+        take(&mut source, tid, |_| panic!("it is forgotten"));
+        Ok(())
+    }
+
+    fn a_thread_that_is_gone_cannot_be_watched_and_the_reason_is_said(
+        get: Get,
+    ) -> Result<(), Skip> {
+        let mut source = get()?;
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let why = source.watch(i32::MAX, 0, poll.as_fd()).unwrap_err();
+        assert!(why.to_string().starts_with("perf_event_open: "), "{why}");
+        Ok(())
+    }
+
+    fn what_is_not_fetched_is_bounded_and_it_goes_on_after_that(get: Get) -> Result<(), Skip> {
+        const SLEEPS: usize = 3_000;
+        let (listen, listens) = mpsc::channel::<()>();
+        let (more, again) = mpsc::channel::<()>();
+        let work = move || {
+            spin(Duration::from_millis(5));
+            while listens.try_recv().is_err() {}
+            (0..SLEEPS).for_each(|_| thread::sleep(Duration::from_nanos(1)));
+            let _ = again.recv();
+            spin(Duration::from_millis(2));
+        };
+        let (mut source, _poll, tid, thread) = watched(get, 0, work)?;
+        thread::sleep(Duration::from_millis(50));
+        let mut heard = Vec::new();
+        follow(&mut source, tid, |h| heard.push(h.what));
+        assert_eq!(heard, [What::Runs], "from here on its sleeps are heard");
+        listen.send(()).unwrap();
+        thread::sleep(Duration::from_millis(500));
+        heard.clear();
+        follow(&mut source, tid, |h| heard.push(h.what));
+        assert!(heard.len() > 100 && heard.len() < SLEEPS, "{}", heard.len());
+        more.send(()).unwrap();
+        thread.join().unwrap();
+        take(&mut source, tid, |h| heard.push(h.what));
+        assert!(heard.contains(&What::Lost), "{heard:?}");
+        Ok(())
+    }
+
+    fn what_is_asked_for_before_the_kernel_has_done_with_the_last_is_heard(
+        get: Get,
+    ) -> Result<(), Skip> {
+        const ENOUGH: usize = 2_000;
+        let (enough, had_enough) = mpsc::channel::<()>();
+        let work = move || while let Err(mpsc::TryRecvError::Empty) = had_enough.try_recv() {};
+        let (mut source, _poll, tid, thread) = watched(get, 0, work)?;
+        // Nobody waits for the wake-up by the kernel: a record can be read before that.
+        let (mut heard, mut last) = (0, Instant::now());
+        while heard < ENOUGH && last.elapsed() < Duration::from_secs(5) {
+            let before = heard;
+            take(&mut source, tid, |h| heard += usize::from(h.what == What::Runs));
+            if heard > before {
+                source.await_run(tid);
+                last = Instant::now();
+            }
+        }
+        drop(enough);
+        thread.join().unwrap();
+        assert_eq!(heard, ENOUGH, "nothing was heard any more");
+        Ok(())
+    }
+
+    fn short_runs_wake_nobody_until_they_add_up(get: Get) -> Result<(), Skip> {
+        let work = || {
+            for _ in 0..200 {
+                spin(Duration::from_micros(50));
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let (mut source, poll, tid, thread) = watched(get, 2_000_000, work)?;
+        let (mut heard, mut wakes) = (Vec::new(), 0);
+        let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        while !thread.is_finished() {
+            let mut events = Vec::with_capacity(4);
+            let _ = epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout));
+            wakes += usize::from(!events.is_empty());
+            follow(&mut source, tid, |h| heard.push(h.what));
+        }
+        thread.join().unwrap();
+        // It woke up 200 times, and ran for 10 ms in all.
+        assert!(wakes < 190, "{wakes} {heard:?}");
+        let runs = heard.iter().filter(|what| **what == What::Runs).count();
+        assert!(runs >= 1, "{heard:?}");
+        Ok(())
+    }
+}
