@@ -15,7 +15,8 @@ char _license[] SEC("license") = "GPL";
 
 /* As in events/bpf.rs of this crate. */
 enum what { TIMER, DEVICE, IPI, NMI, SLEEPS };
-struct event { __u64 at; __u32 tid; __u32 what; };
+/* `lost`: events so far for which the ring had no room. */
+struct event { __u64 at; __u32 tid; __u32 what; __u64 lost; };
 
 /* What is wanted of a thread, as there. */
 #define WANTS_SLEEPS 1
@@ -67,7 +68,6 @@ struct {
 	__uint(max_entries, 1 << 16);
 } ring SEC(".maps");
 
-/* Events for which the ring had no room. */
 __u64 lost = 0;
 
 static void tell(__u32 tid, __u32 what)
@@ -81,6 +81,7 @@ static void tell(__u32 tid, __u32 what)
 	event->at = bpf_ktime_get_ns();
 	event->tid = tid;
 	event->what = what;
+	event->lost = lost;
 	bpf_ringbuf_submit(event, 0);
 }
 

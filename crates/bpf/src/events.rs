@@ -29,6 +29,8 @@ pub struct Event {
     pub tid: i32,
     /// What.
     pub what: What,
+    /// Events that could not be told until then, because too many were at once.
+    pub lost: u64,
 }
 
 /// What happened.
@@ -134,11 +136,6 @@ impl Events {
 
     /// What happened since the last call, in order.
     pub fn take(&mut self) -> Vec<Event> {
-        match *self {}
-    }
-
-    /// Events that could not be told, because too many were at once.
-    pub fn lost(&self) -> u64 {
         match *self {}
     }
 }

@@ -5,7 +5,6 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use vcoop_bpf::{Event, Events, Interrupt, Missing, OfVcpu};
-use vcoop_threads::clock::monotonic;
 use vcoop_threads::{Ns, Stat};
 
 use crate::perf::Perf;
@@ -148,21 +147,19 @@ impl Source {
             Ok(events) if token == SEVERAL => events,
             _ => return self.perf.take(token, &mut |happened| each(token, happened)),
         };
-        for Event { at, tid, what } in events.take() {
+        for Event { at, tid, what, lost } in events.take() {
+            if std::mem::replace(&mut self.lost, lost) != lost {
+                events.watched().for_each(|tid| each(tid, Happened { at, what: What::Lost }));
+            }
             let what = match what {
                 vcoop_bpf::What::Sleeps => What::Sleeps,
                 vcoop_bpf::What::Interrupt(kind) => What::Interrupt(kind),
             };
             each(tid, Happened { at, what });
         }
-        let lost = events.lost();
-        if std::mem::replace(&mut self.lost, lost) != lost {
-            let at = monotonic();
-            events.watched().for_each(|tid| each(tid, Happened { at, what: What::Lost }));
-        }
     }
 
-    /// Events that were lost so far, as of the last [`take`](Self::take), because too many were at once.
+    /// Sleeps and interrupts that could not be told until the last one that was, because too many were at once.
     pub fn lost(&self) -> u64 {
         self.lost
     }

@@ -31,7 +31,7 @@ const SLEEPS: u32 = 1;
 const INTERRUPTS: u32 = 2;
 
 /// Bytes of an event.
-const EVENT: usize = 16;
+const EVENT: usize = 24;
 
 /// A thread that is watched.
 #[derive(Debug, Default)]
@@ -50,7 +50,6 @@ pub struct Events {
     threads: MapHandle,
     asleep: MapHandle,
     apics: MapHandle,
-    lost: MapHandle,
     events: MapHandle,
     ring: RingBuffer<'static>,
     heard: Arc<Mutex<Vec<Event>>>,
@@ -113,8 +112,8 @@ impl Events {
             0
         })?;
         let ring = builder.build()?;
-        let [threads, asleep, apics, lost] =
-            ["threads", "asleep", "apics", ".bss"].map(|name| map(&object, name));
+        let [threads, asleep, apics] =
+            ["threads", "asleep", "apics"].map(|name| map(&object, name));
         let mut loaded = Self {
             interrupts,
             watched: BTreeMap::new(),
@@ -122,7 +121,6 @@ impl Events {
             threads: threads?,
             asleep: asleep?,
             apics: apics?,
-            lost: lost?,
             events,
             ring,
             heard,
@@ -248,19 +246,14 @@ impl Events {
         let _ = self.ring.consume_raw();
         std::mem::take(&mut self.heard.lock().unwrap_or_else(PoisonError::into_inner))
     }
-
-    /// Events that could not be told, because too many were at once.
-    pub fn lost(&self) -> u64 {
-        let value = self.lost.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
-        value.and_then(|bytes| Some(u64::from_ne_bytes(*bytes.first_chunk()?))).unwrap_or(0)
-    }
 }
 
-/// An event of the ring: time, thread, what.
+/// An event of the ring: time, thread, what, lost ones.
 fn event(bytes: &[u8]) -> Option<Event> {
     let bytes: &[u8; EVENT] = bytes.first_chunk()?;
     let word =
         |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let lost = u64::from_ne_bytes(*bytes.last_chunk()?);
     let what = match word(12) {
         0 => What::Interrupt(Interrupt::Timer),
         1 => What::Interrupt(Interrupt::Device),
@@ -270,5 +263,5 @@ fn event(bytes: &[u8]) -> Option<Event> {
         _ => return None,
     };
     let at = Ns::from_ne_bytes(*bytes.first_chunk()?);
-    Some(Event { at, tid: word(8) as i32, what })
+    Some(Event { at, tid: word(8) as i32, what, lost })
 }

@@ -362,7 +362,9 @@ impl Inside {
                 What::Lost => lost = true,
             }
         }
-        if self.vms.get(&number).is_none_or(|vm| vm.rests) {
+        // An interrupt does not change whether it sleeps.
+        let only_interrupts = !happened.is_empty() && events.is_empty() && !lost;
+        if only_interrupts || self.vms.get(&number).is_none_or(|vm| vm.rests) {
             return;
         }
         // A thread that has slept and run since is not told of each: only how it is now matters, and
