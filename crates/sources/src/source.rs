@@ -316,7 +316,8 @@ mod tests {
         let work = || {
             for _ in 0..10 {
                 spin(Duration::from_micros(500));
-                thread::sleep(Duration::from_millis(2));
+                // For long enough that a watcher on a busy machine comes in time.
+                thread::sleep(Duration::from_millis(10));
             }
             // Gives its CPU away, and wants it back.
             (0..1_000).for_each(|_| thread::yield_now());
@@ -329,7 +330,7 @@ mod tests {
             let mut events = Vec::with_capacity(4);
             let _ = epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout));
             assert!(events.iter().all(|e| [0, tid as u64].contains(&e.data.u64())));
-            wakes += 1;
+            wakes += usize::from(!events.is_empty());
             follow(&mut source, tid, |h| heard.push((h.at, h.what)));
         }
         thread.join().unwrap();
@@ -358,12 +359,15 @@ mod tests {
         const SLEEPS: usize = 3_000;
         let (listen, listens) = mpsc::channel::<()>();
         let (more, again) = mpsc::channel::<()>();
+        let (done, slept) = mpsc::channel::<()>();
         let work = move || {
             spin(Duration::from_millis(5));
             while listens.try_recv().is_err() {}
             (0..SLEEPS).for_each(|_| thread::sleep(Duration::from_nanos(1)));
+            done.send(()).unwrap();
             let _ = again.recv();
             spin(Duration::from_millis(2));
+            thread::sleep(Duration::from_nanos(1));
         };
         let (mut source, _poll, tid, thread) = watched(get, 0, work)?;
         thread::sleep(Duration::from_millis(50));
@@ -371,9 +375,9 @@ mod tests {
         follow(&mut source, tid, |h| heard.push(h.what));
         assert_eq!(heard, [What::Runs], "from here on its sleeps are heard");
         listen.send(()).unwrap();
-        thread::sleep(Duration::from_millis(500));
+        slept.recv().unwrap();
         heard.clear();
-        follow(&mut source, tid, |h| heard.push(h.what));
+        take(&mut source, tid, |h| heard.push(h.what));
         assert!(heard.len() > 100 && heard.len() < SLEEPS, "{}", heard.len());
         more.send(()).unwrap();
         thread.join().unwrap();
