@@ -290,7 +290,7 @@ pub struct TaskPlan {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stress_ng: Option<String>,
     /// In a guest: its program is what the thread of its vCPU does in all. What exits, the guest's kernel and switches take of
-    /// that thread's CPU time is in its runs.
+    /// that thread's CPU time is in its runs, and it wakes up when that thread did, however long it was held up.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub of_vcpu: bool,
 }

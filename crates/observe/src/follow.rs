@@ -58,12 +58,13 @@ pub(crate) struct Shares {
     pub(crate) unknown: u64,
 }
 
-/// What a thread does by itself, its waits for a CPU left out.
+/// What a thread does by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// It runs for so long, in nanoseconds.
     Run(Ns),
-    /// It sleeps for so long.
+    /// It wakes up so long after it would have gone to sleep if it had not waited for a CPU since it last woke up. A
+    /// guest's timers are set for times, so who waits for long sleeps less.
     Sleep(Ns),
 }
 
@@ -99,6 +100,8 @@ pub(crate) struct Follower {
     pub(crate) preempted: LatencyRecord,
     /// What it does by itself, if that is to be kept.
     pub(crate) steps: Option<Vec<Step>>,
+    /// How long it has waited since it last woke up.
+    held_up: Ns,
 }
 
 impl Follower {
@@ -120,6 +123,7 @@ impl Follower {
             woken: series(Wait::Woken),
             preempted: series(Wait::Preempted),
             steps: None,
+            held_up: 0,
         }
     }
 
@@ -199,7 +203,10 @@ impl Follower {
         match (state, steps.last_mut()) {
             (State::Asleep, Some(Step::Sleep(last))) => *last += ns,
             (State::Running | State::Guest | State::Polling, Some(Step::Run(last))) => *last += ns,
-            (State::Asleep, _) if room => steps.push(Step::Sleep(ns)),
+            (State::Asleep, _) if room => {
+                steps.push(Step::Sleep(ns + std::mem::take(&mut self.held_up)));
+            }
+            (State::Waking | State::Preempted, _) => self.held_up += ns,
             (State::Running | State::Guest | State::Polling, _) if room => {
                 steps.push(Step::Run(ns));
             }

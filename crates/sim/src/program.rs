@@ -220,6 +220,15 @@ impl Runner {
         if of_device { self } else { Self { clock, ..self } }
     }
 
+    /// The same with the wake-up times of its capture instead of the sleeps, if it has one.
+    #[must_use]
+    pub(crate) fn of_vcpu(mut self) -> Self {
+        if let Kind::Script(script) = &mut self.kind {
+            script.keep_time();
+        }
+        self
+    }
+
     /// Whether it takes latency samples.
     pub fn measures(program: &Program) -> bool {
         program.measures()

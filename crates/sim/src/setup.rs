@@ -312,9 +312,10 @@ fn work(
     mail: &mut Mailboxes,
 ) -> Work {
     let takes = task.program.takes_messages();
+    let runner = Runner::new(&task.program, rng).by(clock);
     Work {
         mail: if takes { mail.add() } else { NONE },
-        runner: Some(Runner::new(&task.program, rng).by(clock)),
+        runner: Some(if task.of_vcpu { runner.of_vcpu() } else { runner }),
         slack: task.timer_slack_ns,
         thread_time: task.of_vcpu.then_some(0),
         peers: peers.unwrap_or(0) as u32,

@@ -99,3 +99,25 @@ fn what_a_vcpus_thread_did_is_played_as_a_whole() {
     assert!((whole / share - 1.0).abs() < 0.02, "{whole} of {share}");
     assert!(alone > whole * 1.02, "{alone} and {whole}");
 }
+
+#[test]
+fn what_a_vcpus_thread_did_begins_when_it_did() {
+    let mut p = plan(eevdf(1), free());
+    p.duration_ns = 4 * S;
+    p.host_tasks.push(task("rt", cyclictest(4_700 * US, 300 * US), Policy::Fifo(80), &[]));
+    let steps = Arc::new(vec![Step::Run(300 * US), Step::Sleep(700 * US)]);
+    let program = Program::Script { steps, repeat: true };
+    let wakeups = |of_vcpu| {
+        let mut p = p.clone();
+        let mut vcpu = task("vcpu0", program.clone(), Policy::NORMAL, &[]);
+        vcpu.of_vcpu = of_vcpu;
+        let mut guest = vm("g", eevdf(1), vec![vcpu]);
+        guest.waits = true;
+        p.vms = vec![guest];
+        of(&run(&p), "g.vcpu0", "wait").hist.len()
+    };
+    let (thread, task) = (wakeups(true), wakeups(false));
+    // The host's task holds it up some 500 times, and the guest's timers ring all the same.
+    assert!((3_990..=4_001).contains(&thread), "{thread}");
+    assert!(task < 3_980, "{task}");
+}
