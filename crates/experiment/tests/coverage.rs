@@ -2,8 +2,6 @@
 //!
 //! `UPDATE_DOCS=1 cargo test --workspace --test coverage` writes the table of `docs/src/statistics.md` anew.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;

@@ -1,11 +1,9 @@
 //! Running: determinism, interruption, failure, and the shape of the document.
 
-mod common;
-
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{plans, record, run};
+use crate::common::{plans, record, run};
 use serde_json::Value;
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Backend, Column, Sim, Unavailable};

@@ -1,8 +1,6 @@
 //! What is said of results that are known.
 
-mod common;
-
-use common::{Fake, plans, run};
+use crate::common::{Fake, plans, run};
 use vcoop_experiment::backend::{Backend, Unavailable};
 use vcoop_experiment::result::Document;
 use vcoop_model::recording::{Recording, Scalar};

@@ -1,10 +1,7 @@
 //! Microbenchmarks of timers, IPIs and calls as payloads of the lab's guest, and what it is told. Without
 //! a `/dev/kvm`, every test is skipped.
 
-#[macro_use]
-mod support;
-
-use support::{Outcome, latency, main, plan, run, scalar, scalar_if, scenario, twice};
+use crate::support::{Outcome, latency, plan, run, scalar, scalar_if, scenario, twice};
 use vcoop_lab::Error;
 use vcoop_model::plan::Plan;
 use vcoop_model::plan::virt::{GuestIdle, IpiPath};

@@ -2,12 +2,9 @@
 //!
 //! The host may be busy with anything: no test asserts a time, only what must be larger than what.
 
-#[macro_use]
-mod support;
-
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use support::{Outcome, Skip, Trouble, main, twice};
+use crate::support::{Outcome, Skip, Trouble, twice};
 use vcoop_lab::{CalibrateOptions, Calibration, Distribution, Error, calibrate};
 use vcoop_model::profile::Profile;
 use vcoop_testing::test;

@@ -1,10 +1,7 @@
 //! Calls between tasks on this host's `/dev/kvm`. Without one, every test is skipped. As in
 //! `live.rs`, no test asserts a time: ratios have wide margins and get a second chance.
 
-#[macro_use]
-mod support;
-
-use support::{Outcome, Skip, Trouble, latency, main, plan, run, scalar, scenario, twice};
+use crate::support::{Outcome, Skip, Trouble, latency, plan, run, scalar, scenario, twice};
 use vcoop_lab::Error;
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::recording::{LatencyRecord, Part, Recording};

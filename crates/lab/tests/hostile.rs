@@ -1,10 +1,7 @@
 //! Hostile guests on real vCPUs: what they ask for without end, what their neighbours keep. Without
 //! KVM, every test is skipped. Times are compared within one run only, and once more.
 
-#[macro_use]
-mod support;
-
-use support::{Outcome, latency, main, run, scalar, scenario, twice};
+use crate::support::{Outcome, latency, run, scalar, scenario, twice};
 use vcoop_lab::Error;
 use vcoop_model::plan::Plan;
 use vcoop_model::recording::Recording;
@@ -57,7 +54,7 @@ cpus = "1"
 fn plan(mode: &str, policy: &str, sets: &[&str]) -> Plan {
     let mode = format!("vm.guest.task.rogue.mode={mode}");
     let sets: Vec<&str> = sets.iter().copied().chain([mode.as_str()]).collect();
-    support::plan(ROGUE, policy, &sets)
+    crate::support::plan(ROGUE, policy, &sets)
 }
 
 fn guest(r: &Recording, metric: &str) -> f64 {

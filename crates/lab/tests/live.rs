@@ -3,14 +3,11 @@
 //! The host may be busy with anything: no test asserts a time. Ratios have wide margins, are taken
 //! from runs next to each other, and get a second chance.
 
-#[macro_use]
-mod support;
-
 use std::sync::Arc;
 use std::time::Instant;
 
-use support::{
-    BUSY, Outcome, Skip, latency, main, need, plan, run, run_with, scalar, scenario, twice, whole,
+use crate::support::{
+    BUSY, Outcome, Skip, latency, need, plan, run, run_with, scalar, scenario, twice, whole,
 };
 use vcoop_lab::{Error, Options};
 use vcoop_model::plan::{GuestTimer, Program, RogueStep};

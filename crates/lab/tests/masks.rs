@@ -1,9 +1,6 @@
 //! Masks of vCPUs to keep off, and governors, on real vCPUs. Without KVM, every test is skipped.
 
-#[macro_use]
-mod support;
-
-use support::{Outcome, main, plan, run, scalar, scalar_if, scenario, twice};
+use crate::support::{Outcome, latency, plan, run, scalar, scalar_if, scenario, twice};
 
 /// Two vCPUs with work for both, a device whose interrupts one of them takes, and a task that must
 /// stay on vCPU 1. From 600 ms on the guest is asked to use vCPU 0 only, from 1.2 s on both again.
@@ -69,7 +66,7 @@ fn a_guest_keeps_off_the_vcpus_that_its_page_says() -> Outcome {
         }
         // Nobody is lost on the way, and who is pinned stays and runs.
         for probe in ["guest.worker/0", "guest.pinned"] {
-            let n = support::latency(&r, probe).hist.len();
+            let n = latency(&r, probe).hist.len();
             // Few where others use this host as well: a fair task waits for its turn behind hogs.
             if n < 30 {
                 return Err(format!("{probe}: {n} samples of 750"));
@@ -112,7 +109,7 @@ fn without_a_mask_nobody_is_told_and_nobody_moves() {
     // A guest that moves its tasks without a mask does not push any off.
     plan.vms[0].virt.govern.guest_balance = true;
     let r = run(&plan);
-    assert!(support::latency(&r, "guest.worker/0").hist.len() > 5);
+    assert!(latency(&r, "guest.worker/0").hist.len() > 5);
 }
 
 /// A second guest that computes as well: twice as many vCPUs as pCPUs.

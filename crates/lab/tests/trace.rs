@@ -1,13 +1,10 @@
 //! The recorder of the host's scheduler, on this host's `/dev/kvm` and tracefs. Without one of them,
 //! every test that needs it is skipped.
 
-#[macro_use]
-mod support;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use support::{BUSY, Outcome, Skip, latency, main, plan, run, run_with, scalar_if, twice, whole};
+use crate::support::{BUSY, Outcome, Skip, latency, plan, run, run_with, scalar_if, twice, whole};
 use vcoop_lab::Options;
 use vcoop_model::plan::GuestTimer;
 use vcoop_model::recording::{LatencyRecord, Part};

@@ -1,9 +1,6 @@
 //! How a VM is virtualised, on this host's `/dev/kvm`. Without one, every test is skipped.
 
-#[macro_use]
-mod support;
-
-use support::{Outcome, Skip, latency, main, need, plan, run, scalar, scalar_if, scenario, twice};
+use crate::support::{Outcome, Skip, latency, need, plan, run, scalar, scalar_if, scenario, twice};
 use vcoop_lab::Error;
 use vcoop_model::plan::virt::{ExitsOff, GuestIdle};
 use vcoop_model::plan::{GuestTimer, Plan};

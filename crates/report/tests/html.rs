@@ -1,8 +1,6 @@
 //! The HTML report: whole, self-contained, and deaf to what people call their things.
 
-mod support;
-
-use support::measured;
+use crate::support::measured;
 use vcoop_experiment::result::Document;
 use vcoop_report::chart::{Chart, Layer, Scale, Slot, colours};
 use vcoop_report::{charts_of, pictures, render_html, render_validation_html};

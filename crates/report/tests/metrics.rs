@@ -1,8 +1,6 @@
 //! A result for a monitoring system.
 
-mod support;
-
-use support::measured;
+use crate::support::measured;
 use vcoop_report::open_metrics;
 
 /// Values of a family under a policy, with their labels.

@@ -1,7 +1,5 @@
 //! A report fits its 100 columns whatever people name things, and says what it must.
 
-mod support;
-
 use std::fmt::Write as _;
 
 use vcoop_experiment::result::Document;
@@ -63,7 +61,7 @@ means = "fifo 50"
 }
 
 fn measured() -> Document {
-    support::simulated("names", &scenario(), 0)
+    crate::support::simulated("names", &scenario(), 0)
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! CPUs to keep off: who goes, when, and who stays. And CPU hotplug beside it.
 
-mod driver;
-
-use driver::{HOG, MS, Machine, US, Work, eevdf, fairs, nice};
+use crate::driver::{HOG, MS, Machine, US, Work, eevdf, fairs, nice};
 use proptest::prelude::*;
 use vcoop_sched::config::Policy;
 use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, MaskError};

@@ -1,8 +1,6 @@
 //! Core scheduling: who runs on the hardware threads of a core.
 
-mod driver;
-
-use driver::{HOG, MS, Machine, eevdf};
+use crate::driver::{HOG, MS, Machine, eevdf};
 use vcoop_sched::Attr;
 use vcoop_sched::config::{LevelConfig, Policy, Topology};
 

@@ -1,8 +1,6 @@
 //! Deadline entities: order, bandwidth, moving between CPUs, admission, and who is ahead of whom.
 
-mod driver;
-
-use driver::{HOG, MS, Machine, US, Work, assert_ratio, eevdf, nice};
+use crate::driver::{HOG, MS, Machine, US, Work, assert_ratio, eevdf, nice};
 use proptest::prelude::*;
 use vcoop_sched::config::{DlConfig, LevelConfig, Policy, RtGuard};
 use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, Level, Refusal};

@@ -1,8 +1,6 @@
 //! EEVDF as a level drives it: what depends on the order in which a call charges, queues and compares.
 
-mod driver;
-
-use driver::{HOG, MS, Machine, US, Work, config, nice};
+use crate::driver::{HOG, MS, Machine, US, Work, config, nice};
 use vcoop_sched::config::EevdfRelease::{self, V6_6, V6_15, V6_18};
 use vcoop_sched::config::{EevdfTunables, Fair, Policy};
 use vcoop_sched::{EntId, Leave};

@@ -1,8 +1,6 @@
 //! Fair entities share CPUs in proportion to their weights.
 
-mod driver;
-
-use driver::{HOG, MS, Machine, US, Work, assert_ratio, eevdf, fairs, nice};
+use crate::driver::{HOG, MS, Machine, US, Work, assert_ratio, eevdf, fairs, nice};
 use vcoop_sched::config::Policy;
 use vcoop_sched::{Attr, CpuId, CpuSet};
 

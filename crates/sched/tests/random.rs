@@ -1,8 +1,6 @@
 //! Random lives: whatever happens, nothing gets lost and the invariants hold.
 
-mod driver;
-
-use driver::{HOG, MS, Machine, US, Work, cfs, eevdf, fairs, nice};
+use crate::driver::{HOG, MS, Machine, US, Work, cfs, eevdf, fairs, nice};
 use proptest::prelude::*;
 use vcoop_sched::config::{DlConfig, Fair, LevelConfig, Policy, RtGuard, Topology};
 use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave};

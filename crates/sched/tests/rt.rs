@@ -1,8 +1,6 @@
 //! Real-time entities: order, rotation, moving between CPUs, and what guards the others.
 
-mod driver;
-
-use driver::{HOG, MS, Machine, US, Work, assert_ratio, cfs, eevdf, nice};
+use crate::driver::{HOG, MS, Machine, US, Work, assert_ratio, cfs, eevdf, nice};
 use vcoop_sched::config::{Policy, RtGuard};
 use vcoop_sched::{Attr, CpuId, CpuSet, EntId, Leave, Note};
 

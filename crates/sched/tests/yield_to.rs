@@ -1,8 +1,6 @@
 //! Directed yield.
 
-mod driver;
-
-use driver::{HOG, MS, Machine, Work, cfs, eevdf};
+use crate::driver::{HOG, MS, Machine, Work, cfs, eevdf};
 use vcoop_sched::config::Policy;
 use vcoop_sched::{CpuId, DirectedYield, Leave};
 

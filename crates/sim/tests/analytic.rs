@@ -1,8 +1,6 @@
 //! Small cases whose answers are known without a simulator.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 use vcoop_model::plan::{Dist, GuestTimer, Program, TaskPlan};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::Part;

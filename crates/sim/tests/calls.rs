@@ -1,8 +1,6 @@
 //! Round trips whose lengths are known without a simulator.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 use vcoop_model::plan::{Dist, Ns, Phase, Plan, Program, Target, TaskPlan};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::{LatencyRecord, Part};

@@ -1,8 +1,6 @@
 //! Xen's credit1 as the host's scheduler.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 use vcoop_credit1::{Credit1Config, Domain, XenVersion};
 use vcoop_model::plan::{Dist, HostSched, Plan, Program, Target, VmPlan};
 use vcoop_sched::config::{Policy, Topology};

@@ -1,8 +1,6 @@
 //! Boosting by reservation: what it gives, what it costs, and what a host refuses.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::recording::Part;
 use vcoop_model::run::Run;

@@ -1,8 +1,6 @@
 //! Masks, hotplug and governors in a whole simulated host.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 use vcoop_model::plan::{Plan, TimelineAction, TimelineEvent, VmPlan};
 use vcoop_model::recording::Recording;
 use vcoop_policy::govern::Kind;

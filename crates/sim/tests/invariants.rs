@@ -1,12 +1,10 @@
 //! What must hold in any scenario: random machines, loads, guests and policies.
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::virt::any_virt;
+use crate::support::*;
 use proptest::prelude::*;
-use support::virt::any_virt;
-use support::*;
 use vcoop_model::plan::virt::{Candidates, GuestIdle, IpiPath, IpiVirt, SpinVirt, TimerMode};
 use vcoop_model::plan::{
     Act, Claim, CoreScheduling, DevicePlan, Dist, InterruptPlan, IpiTo, LockKind, Milestone, Mode,

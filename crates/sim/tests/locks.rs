@@ -1,8 +1,6 @@
 //! Locks, IPIs and spinning: known answers.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 use vcoop_model::plan::virt::{Candidates, IpiPath};
 use vcoop_model::plan::{Act, Dist, IpiTo, LockKind, Mode, Ns, Phase, Plan, Program, Section};
 use vcoop_model::profile::Costs;

@@ -1,9 +1,7 @@
 //! Policies that pin vCPUs and move the host's loads: who runs where.
 
-mod support;
-
+use crate::support::{MS, scalar};
 use proptest::prelude::*;
-use support::{MS, scalar};
 use vcoop_model::plan::{Ns, Plan};
 use vcoop_model::run::Run;
 use vcoop_model::trace_event::{Event, Observer};

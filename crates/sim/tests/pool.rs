@@ -1,9 +1,7 @@
 //! A shared processor pool as the host's scheduler.
 
-mod support;
-
+use crate::support::*;
 use proptest::prelude::*;
-use support::*;
 use vcoop_model::plan::{Dist, HostSched, Plan, VmPlan};
 use vcoop_model::recording::Recording;
 use vcoop_powervm::{Partition, PoolConfig};

@@ -1,8 +1,6 @@
 //! `ratelimit-auto` on a simulated Xen host.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 use vcoop_credit1::{Credit1Config, Domain};
 use vcoop_model::plan::{HostSched, Plan, PolicyPlan, VmPlan};
 use vcoop_model::recording::Recording;

@@ -1,10 +1,8 @@
 //! The sender of an IPI has its receiver boosted: what that is worth, when it asks, and who pays.
 
-mod support;
-
 use std::sync::Arc;
 
-use support::*;
+use crate::support::*;
 use vcoop_model::plan::virt::IpiPath;
 use vcoop_model::plan::{Act, Dist, IpiTo, Mode, Ns, Phase, Plan, PolicyPlan, Program, RogueStep};
 use vcoop_model::recording::{Part, Recording};

@@ -1,10 +1,8 @@
 //! One test for each defect of the model that was found by reading its output.
 
-mod support;
-
 use std::sync::Arc;
 
-use support::*;
+use crate::support::*;
 use vcoop_model::plan::{DevicePlan, Dist, Mode, Phase, PolicyPlan, Program, Step};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::Part;

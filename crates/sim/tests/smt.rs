@@ -1,8 +1,6 @@
 //! Known answers of siblings: whose work is slowed, and for how long.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 use vcoop_model::plan::{CoreScheduling, Dist, Mode, Phase, Plan, Program};
 use vcoop_sched::config::{Policy, RtGuard, Topology};
 

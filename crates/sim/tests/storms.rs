@@ -1,8 +1,6 @@
 //! Boot storms whose times are known without a simulator: a machine where everything is free.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 use vcoop_model::plan::{
     DensityPlan, Dist, Milestone, Moment, Ns, Plan, ProbePlan, Program, Score, StormPlan, Target,
     TaskPlan, ViewPlan, ViewStart,

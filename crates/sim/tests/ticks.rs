@@ -1,8 +1,6 @@
 //! Known answers of full-nohz CPUs and of the host's own interrupts.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 use vcoop_model::plan::virt::{GuestTimer, Virt};
 use vcoop_model::plan::{Dist, InterruptPlan, Plan};
 use vcoop_model::recording::{Part, Recording};

@@ -1,10 +1,8 @@
 //! Costs that are distributions.
 
-mod support;
-
 use std::slice::from_ref;
 
-use support::*;
+use crate::support::*;
 use vcoop_model::plan::Plan;
 use vcoop_model::profile::{Costs, Noise, NoiseBy};
 use vcoop_model::quantiles::{LEVELS, Quantiles};

@@ -1,8 +1,6 @@
 //! Known answers of idle vCPUs: who polls, for how long, who is woken how, and who pays for it.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 use vcoop_model::plan::virt::{GuestIdle, GuestTimer, Virt};
 use vcoop_model::plan::{Dist, Mode, Phase, Plan, Program, Target};
 use vcoop_model::profile::Costs;

@@ -1,8 +1,6 @@
 //! Known answers of a guest's timers: who fires them, in which mode, how early, and what that costs.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 use vcoop_model::plan::virt::{GuestIdle, GuestTimer, TimerMode, Virt};
 use vcoop_model::plan::{Plan, PolicyPlan};
 use vcoop_model::recording::{Part, Recording};

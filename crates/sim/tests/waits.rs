@@ -1,10 +1,8 @@
 //! Waits of vCPUs for a pCPU after wake-ups, as `vcoop observe` measures them.
 
-mod support;
-
 use std::sync::Arc;
 
-use support::*;
+use crate::support::*;
 use vcoop_model::plan::{Plan, Program, Step};
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
 use vcoop_model::run::Run;

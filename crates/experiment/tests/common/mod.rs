@@ -1,5 +1,4 @@
 //! A backend whose answers are known, and plans to give it.
-#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;

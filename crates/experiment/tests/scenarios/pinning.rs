@@ -1,6 +1,6 @@
 //! Where vCPUs and the host's loads may run.
 
-use crate::{latencies, run, scalars};
+use super::{latencies, run, scalars};
 
 /// pCPUs for vCPUs alone pay where the guest uses them, and boosts where it does not.
 #[test]

@@ -1,6 +1,6 @@
 //! What hostile guests gain, and what they take from their host.
 
-use crate::{kept, latency, run, scalar};
+use super::{kept, latency, run, scalar};
 
 #[test]
 fn rogue_guest_leaves_the_host_its_latency() {

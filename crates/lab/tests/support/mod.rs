@@ -1,5 +1,4 @@
 //! What all tests on this host's `/dev/kvm` need.
-#![allow(dead_code, unused_imports, reason = "each test file uses its own part")]
 
 use vcoop_lab::{Error, Options};
 use vcoop_model::plan::Plan;
@@ -7,13 +6,13 @@ use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
 
 pub(crate) use vcoop_testing::rig::{BUSY, latency, plan, scalar, scalar_if};
-pub(crate) use vcoop_testing::{Outcome, Skip, Trouble, main, need_kvm, scenario, twice};
+pub(crate) use vcoop_testing::{Outcome, Skip, Trouble, need_kvm, scenario, twice};
 
 /// Registers a test that needs the lab.
 macro_rules! live {
     ($name:ident) => {
         vcoop_testing::test!("kvm", $name, || {
-            support::need_kvm(vcoop_lab::available())?;
+            crate::support::need_kvm(vcoop_lab::available())?;
             vcoop_testing::IntoOutcome::into_outcome($name())
         });
     };

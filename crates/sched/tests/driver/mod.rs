@@ -1,7 +1,7 @@
 //! The smallest driver that follows the level's contract: kicks are served at once, ticks come on
 //! time, nothing costs anything.
 
-#![allow(dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 use vcoop_sched::config::{
     Balance, CfsTunables, DlConfig, EevdfRelease, EevdfTunables, Fair, LevelConfig, Ns, Policy,

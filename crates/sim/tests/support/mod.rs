@@ -1,5 +1,4 @@
 //! Plans for tests: a machine where everything is free, to be made dearer where a test wants it.
-#![allow(dead_code)] // each test file uses its own part
 
 pub(crate) mod virt;
 

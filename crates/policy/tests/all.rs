@@ -1,0 +1,10 @@
+//! The policies from outside.
+
+mod c_half;
+mod conformance;
+mod govern;
+mod loom;
+mod polling;
+mod properties;
+mod race;
+mod ratelimit;

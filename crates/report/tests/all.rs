@@ -1,0 +1,8 @@
+//! Views of results, but for what only a browser shows.
+
+mod html;
+mod metrics;
+mod proto;
+mod support;
+mod vm;
+mod width;

@@ -1,0 +1,11 @@
+//! The run queues from outside.
+
+mod avoid;
+mod cores;
+mod deadline;
+mod driver;
+mod eevdf;
+mod fair_share;
+mod random;
+mod rt;
+mod yield_to;

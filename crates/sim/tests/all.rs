@@ -1,0 +1,23 @@
+//! The simulator from outside. One program, because each links all that it tests.
+
+mod analytic;
+mod calls;
+mod credit1;
+mod deadline;
+mod govern;
+mod invariants;
+mod locks;
+mod pinning;
+mod pool;
+mod ratelimit;
+mod receivers;
+mod regressions;
+mod smt;
+mod spinning;
+mod storms;
+mod support;
+mod ticks;
+mod varying;
+mod virt_idle;
+mod virt_timers;
+mod waits;
