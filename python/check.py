@@ -54,7 +54,9 @@ def install() -> int:
     time. It makes the metadata, which holds pyproject.toml against its rules. The command comes along, for it
     hands sweeps over to the package.
     """
-    build = ["cargo", "build", "--quiet", "--workspace", "--lib", "--test", "foreign"]
+    # As `cargo xtask test` has built it.
+    workspace = os.environ.get("VCOOP_BUILD", "--workspace").split()
+    build = ["cargo", "build", "--quiet", *workspace, "--lib", "--test", "foreign"]
     if run(*build, cwd=HERE.parent) != 0:
         return 1
     site = next(VENV.glob("lib/python*/site-packages"))

@@ -83,50 +83,38 @@ pub(crate) struct Layer {
     dir: &'static str,
 }
 
+/// What cargo builds: the whole workspace, because one package alone is built with other features. With BPF, where that
+/// can be built: the daemon chooses at run time by whom it hears, so that one build has all ways. Clippy checks the
+/// build without.
+fn workspace() -> String {
+    let features = if bpf_tools().is_ok() { " --features vcoop/bpf" } else { "" };
+    format!("--workspace{features}")
+}
+
 /// Arguments of cargo that build what the layers need, once: the tests, the benches that are run as tests, and the
 /// Python package's native half.
-pub(crate) const BUILD: [&str; 10] = [
-    "build",
-    "--workspace",
-    "--lib",
-    "--bins",
-    "--tests",
-    "--examples",
-    "--bench",
-    "bare",
-    "--bench",
-    "credit1",
-];
+pub(crate) fn build() -> String {
+    format!("build {} --lib --bins --tests --examples --bench bare --bench credit1", workspace())
+}
 
 /// Every layer there is, fastest feedback first. `root` is the workspace's folder.
 pub(crate) fn all(root: &Path) -> Vec<Layer> {
+    let test = |name, args| Layer::new(name, &format!("cargo test {} {args}", workspace()));
     let mut layers = vec![
-        Layer::new("workspace", "cargo test --workspace --no-fail-fast"),
-        // Of the whole workspace, here and below: one package alone is built with other features.
-        Layer::new("benches", "cargo test --workspace --bench bare --bench credit1"),
+        test("workspace", "--no-fail-fast"),
+        test("benches", "--bench bare --bench credit1"),
         Layer {
             needs: foreign_readers,
             env: vec![("VCOOP_PYTHON", root.join(READERS).into())],
-            ..Layer::new(
-                "foreign",
-                "cargo test --workspace --test foreign -- --ignored --nocapture",
-            )
+            ..test("foreign", "--test foreign -- --ignored --nocapture")
         },
+        Layer {
+            needs: real_vms,
+            ..test("real-vm", "--test qemu --test vms --test real --test driver -- --ignored")
+        },
+        // A real KVM host, emulated, and stock guests under KVM in it.
+        Layer { needs: kvm_host, ..test("box", "--test kvm_host -- --ignored") },
     ];
-    layers.push(Layer {
-        needs: real_vms,
-        ..Layer::new(
-            "real-vm",
-            "cargo test --workspace --test qemu --test vms --test real --test driver -- --ignored --test-threads=1",
-        )
-    });
-    // A real KVM host, emulated, and stock guests under KVM in it. With BPF, which is another build.
-    let features = if bpf_tools().is_ok() { " --features vcoop/bpf" } else { "" };
-    let box_tests = "--test kvm_host -- --ignored --test-threads=1";
-    layers.push(Layer {
-        needs: kvm_host,
-        ..Layer::new("box", &format!("cargo test --workspace{features} {box_tests}"))
-    });
     layers.extend(fuzz_targets(root).into_iter().map(|target| {
         Layer {
             name: format!("fuzz-{target}"),
@@ -151,12 +139,20 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
         // The report in a browser; its screenshots are left in target/screenshots.
         Layer {
             needs: || tool("chromium", &["--version"], "apt-get install chromium"),
-            ..Layer::new("browser", "cargo test --workspace --test browser -- --ignored")
+            ..test("browser", "--test browser -- --ignored")
         },
-        Layer { needs: python_tools, ..Layer::new("python", "python3 python/check.py test") },
+        Layer {
+            needs: python_tools,
+            env: vec![("VCOOP_BUILD", workspace().into())],
+            ..Layer::new("python", "python3 python/check.py test")
+        },
         // Two nodes on this machine. Ray is large: where it cannot be had in five minutes, the layer says
         // that it is skipped.
-        Layer { needs: ray_tools, ..Layer::new("python-ray", "python3 python/check.py test ray") },
+        Layer {
+            needs: ray_tools,
+            env: vec![("VCOOP_BUILD", workspace().into())],
+            ..Layer::new("python-ray", "python3 python/check.py test ray")
+        },
         Layer {
             needs: || tool("mdbook", &["--version"], "cargo install mdbook"),
             ..Layer::new("book", "mdbook build docs")

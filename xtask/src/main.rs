@@ -63,7 +63,8 @@ fn test() -> anyhow::Result<()> {
     // beside the tests, of which some measure time.
     let prepared = thread::scope(|s| {
         let prepared = s.spawn(|| layers.iter().map(Layer::prepare).collect::<Vec<_>>());
-        if let Err(error) = cargo(&layers::BUILD, &[]) {
+        let build = layers::build();
+        if let Err(error) = cargo(&build.split(' ').collect::<Vec<_>>(), &[]) {
             // The first layer fails of it, and is counted.
             eprintln!("xtask: {error}");
         }
@@ -116,11 +117,11 @@ fn cargo(args: &[&str], env: &[(&str, &str)]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// No file longer than a reader wants to scroll through.
+/// No file longer than a reader wants to scroll through, and no file of tests that is in no program.
 fn house_rules(root: &Path) -> anyhow::Result<()> {
     const MOST_LINES: usize = 900;
     let mut stack = vec![root.join("crates"), root.join("xtask")];
-    let mut long = Vec::new();
+    let (mut long, mut forgotten) = (Vec::new(), Vec::new());
     while let Some(dir) = stack.pop() {
         for entry in std::fs::read_dir(&dir)? {
             let path = entry?.path();
@@ -131,10 +132,29 @@ fn house_rules(root: &Path) -> anyhow::Result<()> {
                 if lines > MOST_LINES {
                     long.push(format!("{} has {lines} lines", path.display()));
                 }
+                if is_forgotten(&path) {
+                    forgotten.push(path.display().to_string());
+                }
             }
         }
     }
     anyhow::ensure!(long.is_empty(), "over {MOST_LINES} lines: {}", long.join(", "));
-    println!("+ house rules: no file over {MOST_LINES} lines");
+    anyhow::ensure!(forgotten.is_empty(), "not in tests/all.rs: {}", forgotten.join(", "));
+    println!("+ house rules: no file over {MOST_LINES} lines, every file of tests is in a program");
     Ok(())
+}
+
+/// Whether a file is beside an `all.rs` that does not name it, and is no program of its own either.
+fn is_forgotten(path: &Path) -> bool {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_stem().and_then(|n| n.to_str()))
+    else {
+        return false;
+    };
+    let says = |file: &str, line: String| {
+        std::fs::read_to_string(folder.join(file)).is_ok_and(|text| text.contains(&line))
+    };
+    folder.join("all.rs").exists()
+        && name != "all"
+        && !says("all.rs", format!("mod {name};"))
+        && !says("../Cargo.toml", format!("name = \"{name}\""))
 }

@@ -1,6 +1,6 @@
 //! How often the 95 % intervals hold the truth, over many experiments on a host where chance decides.
 //!
-//! `UPDATE_DOCS=1 cargo test --workspace --test coverage` writes the table of `docs/src/statistics.md` anew.
+//! `UPDATE_DOCS=1 cargo test -p vcoop-experiment --test all coverage` writes the table of `docs/src/statistics.md` anew.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -251,7 +251,7 @@ fn intervals_hold_the_truth_as_often_as_they_say() {
     assert!(wrong.is_empty(), "{wrong:?}\n{table}");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/statistics.md");
     let page = std::fs::read_to_string(&path).unwrap();
-    let (from, to) = ("--test coverage -->\n", "<!-- /coverage -->");
+    let (from, to) = ("--test all coverage -->\n", "<!-- /coverage -->");
     let start = page.find(from).unwrap() + from.len();
     let end = page.find(to).unwrap();
     if std::env::var_os("UPDATE_DOCS").is_some_and(|value| value == "1") {

@@ -179,29 +179,6 @@ fn eight_vcpus_run() {
     }
 }
 
-live!(a_rogue_gets_what_its_budget_grants);
-fn a_rogue_gets_what_its_budget_grants() {
-    for mode in ["forever", "toggle"] {
-        let text = BUSY
-            .replace("name = \"background\"\nkind = \"hog\"", "name = \"rogue\"\nkind = \"rogue\"");
-        let mode_is = format!("vm.guest.task.rogue.mode={mode}");
-        // Alone, so that nothing but itself ever gives its boost back.
-        let alone = "vm.guest.task.cyclictest.enabled=false";
-        let refill = "policy.dynamic.vcpu_refill=10%";
-        let r = run(&plan(&text, "dynamic", &[&mode_is, alone, refill]));
-        let boosted = scalar(&r, "guest", "boosted");
-        // What it took by lies would be missing here: the hogs' share is two thirds without a boost
-        // and some hundredths beside a real-time loop.
-        let hogs = scalar(&r, "host.hog", "throughput");
-        assert!(hogs > 0.2, "{mode}: the hogs got {hogs} CPUs");
-        // Burst and refill of a second, and a timer that may be late.
-        assert!(boosted <= 10.0 + 0.3 + 1.5, "{mode}: boosted {boosted} %");
-        if mode == "forever" {
-            assert!(scalar(&r, "guest", "throttles") > 0.0);
-        }
-    }
-}
-
 live!(static_keeps_its_means_and_nothing_else_is_changed);
 fn static_keeps_its_means_and_nothing_else_is_changed() -> Outcome {
     // Other tests' threads come and go: only a run's own count.

@@ -127,22 +127,20 @@ count = 2
 live!(every_governor_runs_live_and_folds_only_under_contention);
 fn every_governor_runs_live_and_folds_only_under_contention() -> Outcome {
     let text = MASKED.split("[[at]]").next().unwrap();
-    let text = format!("{text}{NEIGHBOUR}");
-    let off = "vm.other.enabled=false";
-    for policy in ["step", "proportional", "entitlement", "host-hint"] {
-        // `step` needs a second for one core.
+    // The others are held to fold by an experiment of `vcoop-experiment`. This one gives back what it loses against
+    // others on this host, and tries again.
+    twice(|| {
         let sets = ["duration=3s", "warmup=1500ms"];
+        let r = run(&plan(&format!("{text}{NEIGHBOUR}"), "proportional", &sets));
+        let used = scalar(&r, "guest", "vcpus_used") + scalar(&r, "other", "vcpus_used");
+        let changes = scalar(&r, "guest", "mask_changes");
+        eprintln!("{used:.2} of 4 vCPUs used, {changes} changes a minute");
+        if used > 3.95 { Err(format!("{used} vCPUs used")) } else { Ok(()) }
+    })?;
+    for policy in ["step", "proportional", "entitlement", "host-hint"] {
         twice(|| {
-            let r = run(&plan(&text, policy, &sets));
-            let used = scalar(&r, "guest", "vcpus_used") + scalar(&r, "other", "vcpus_used");
-            let changes = scalar(&r, "guest", "mask_changes");
-            eprintln!("{policy}: {used:.2} of 4 vCPUs used, {changes} changes a minute");
-            // `proportional` gives back what it loses against others on this host, and tries again.
-            let most = if policy == "proportional" { 3.95 } else { 3.4 };
-            if used > most { Err(format!("{policy}: {used} vCPUs used")) } else { Ok(()) }
-        })?;
-        twice(|| {
-            let r = run(&plan(&text, policy, &[&sets[..], &[off]].concat()));
+            // `step` looks once a second.
+            let r = run(&plan(text, policy, &["duration=3s", "warmup=100ms"]));
             let used = scalar(&r, "guest", "vcpus_used");
             let steal = scalar(&r, "guest", "steal");
             // A host that steals from us is contention, whoever it is.

@@ -1,5 +1,5 @@
 //! The types of the trace format are made from its trimmed schema. They are committed: a build needs no
-//! compiler for it. `UPDATE_PROTO=1 cargo test --workspace --test proto` writes them.
+//! compiler for it. `UPDATE_PROTO=1 cargo test -p vcoop-report --test all proto` writes them.
 
 use std::fs;
 use std::path::Path;

@@ -24,6 +24,8 @@ use vcoop_stock::{
 };
 use vcoop_testing::{Outcome, Skip, test};
 
+vcoop_testing::beside_others!();
+
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../guest/linux");
 const WAKE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/guest/wake.c");
 const SERIES: [&str; 2] = ["6.1", "6.12"];

@@ -1,7 +1,8 @@
 //! What tests of several crates share.
 //!
 //! - A harness whose tests can skip themselves at run time, for a test file with `harness = false`:
-//!   [`test!`] above a function registers it, [`main`] runs what is registered.
+//!   [`test!`] above a function registers it, [`beside_others!`] lets those of a module run at once, [`main`] runs what is
+//!   registered.
 //! - [`Skip`], the reason why a test does not run here. Tests of Rust's own harness use it, too.
 //! - [`Kept`], what is dear to make and serves one test after the other.
 //! - [`Terminal`], to look at what a program draws and to press its keys.
@@ -11,6 +12,7 @@
 //! - [`metric_names`], the metrics that a text names.
 //! - [`rig`], the busy host that most live tests run, and what they read from a recording.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -124,11 +126,27 @@ pub struct Test {
     pub kind: &'static str,
     /// The function's name.
     pub name: &'static str,
+    /// The function's module.
+    pub module: &'static str,
     /// The test.
     pub run: fn() -> Outcome,
 }
 
 inventory::collect!(Test);
+
+/// A module whose tests may run beside each other; [`beside_others!`] makes it.
+#[derive(Debug)]
+pub struct BesideOthers(pub &'static str);
+
+inventory::collect!(BesideOthers);
+
+/// Says that the tests of a module may run beside each other: they measure nothing, and what they wait for may be late.
+#[macro_export]
+macro_rules! beside_others {
+    () => {
+        $crate::inventory::submit! { $crate::BesideOthers(module_path!()) }
+    };
+}
 
 /// Registers a function as a test of this harness: `test!("kvm", name, || ...)` runs the closure under
 /// the function's name. A function that nobody registers is dead code, of which the compiler warns.
@@ -136,13 +154,18 @@ inventory::collect!(Test);
 macro_rules! test {
     ($kind:expr, $name:ident, $run:expr) => {
         $crate::inventory::submit! {
-            $crate::Test { kind: $kind, name: stringify!($name), run: || $crate::IntoOutcome::into_outcome(($run)()) }
+            $crate::Test {
+                kind: $kind,
+                name: stringify!($name),
+                module: module_path!(),
+                run: || $crate::IntoOutcome::into_outcome(($run)()),
+            }
         }
     };
 }
 
 /// Runs the tests that are registered in this program, as its arguments say; they are those of Rust's own
-/// harness. One test at a time, if not told otherwise: tests that measure must not run beside each other.
+/// harness. If not told otherwise, a test for each CPU at a time of those that may run beside others, then one at a time.
 #[must_use]
 pub fn main() -> ExitCode {
     run(false)
@@ -156,8 +179,7 @@ pub fn layer_main() -> ExitCode {
 }
 
 fn run(ignored: bool) -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(1);
+    let arguments = Arguments::from_args();
     let mut tests: Vec<&Test> = inventory::iter::<Test>.into_iter().collect();
     tests.sort_by_key(|test| (test.name, test.kind));
     let trial = |test: &Test| {
@@ -170,7 +192,16 @@ fn run(ignored: bool) -> ExitCode {
         };
         Trial::ignorable_test(test.name, done).with_kind(test.kind).with_ignored_flag(ignored)
     };
-    libtest_mimic::run(&arguments, tests.into_iter().map(trial).collect()).exit_code()
+    let beside: BTreeSet<&str> = inventory::iter::<BesideOthers>.into_iter().map(|m| m.0).collect();
+    let (beside, alone): (Vec<_>, Vec<_>) =
+        tests.into_iter().partition(|test| beside.contains(test.module));
+    let failed = [(beside, None), (alone, Some(1))].map(|(tests, threads)| {
+        let mut arguments = arguments.clone();
+        arguments.test_threads = arguments.test_threads.or(threads);
+        let none = tests.is_empty();
+        !none && libtest_mimic::run(&arguments, tests.into_iter().map(trial).collect()).has_failed()
+    });
+    ExitCode::from(u8::from(failed.contains(&true)))
 }
 
 #[cfg(test)]

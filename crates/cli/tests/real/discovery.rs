@@ -10,6 +10,8 @@ use vcoop_testing::{Skip, test};
 
 use crate::vcoop::{VCOOP, guest, vm_of};
 
+vcoop_testing::beside_others!();
+
 const SECOND: Duration = Duration::from_secs(1);
 
 fn ran(vm: &Value) -> Vec<u64> {

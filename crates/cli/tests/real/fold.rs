@@ -13,10 +13,13 @@ use vcoop_threads::allowed_cpus;
 use crate::cooperate::{Daemon, doorbell, driver};
 use crate::vcoop::{VCOOP, guest};
 
+vcoop_testing::beside_others!();
+
 const SECOND: Duration = Duration::from_secs(1);
 const CPUS: u32 = 4;
 
-/// A guest with the program, two slices with a busy loop in each, and a `/proc/stat` of the test's.
+/// A guest with the program, two slices with a loop in each, and a `/proc/stat` of the test's. The loops are busy from
+/// [`Self::is_busy`] on: all else takes several times as long beside them.
 struct Rig {
     vm: StockVm,
     /// Lines of shell so far.
@@ -43,7 +46,7 @@ impl Rig {
         for slice in ["system.slice", "user.slice"] {
             rig.sh(&format!("mkdir /sys/fs/cgroup/{slice}"));
             rig.sh(&format!(
-                "(echo 0 >/sys/fs/cgroup/{slice}/cgroup.procs; while :; do :; done) \
+                "(echo 0 >/sys/fs/cgroup/{slice}/cgroup.procs; while :; do [ -e /tmp/busy ] || sleep 1; done) \
                  >/dev/null 2>&1 & echo $! >/tmp/{slice}"
             ));
         }
@@ -71,6 +74,11 @@ impl Rig {
         let output = output.unwrap_or_else(|| panic!("{line}: no answer"));
         assert_eq!(output.status, 0, "{line}\n{}{}", output.stdout, output.stderr);
         output.stdout
+    }
+
+    /// Makes the loops busy.
+    fn is_busy(&self) {
+        self.sh("touch /tmp/busy");
     }
 
     /// Has the guest see so much steal on each CPU, in ticks a fifth of a second.
@@ -111,7 +119,7 @@ impl Rig {
              [ ! -f $f ] || { echo $f; od -c $f; }; done")
     }
 
-    /// Waits until each busy loop may use these CPUs: what the program does is told before it is done.
+    /// Waits until each loop may use these CPUs: what the program does is told before it is done.
     fn loops_are(&self, cpus: &str) {
         let began = Instant::now();
         while self.loops() != cpus {
@@ -119,7 +127,7 @@ impl Rig {
         }
     }
 
-    /// CPUs that each busy loop may use.
+    /// CPUs that each loop may use.
     fn loops(&self) -> String {
         self.sh("for p in $(cat /tmp/system.slice /tmp/user.slice); do grep Cpus_allowed_list \
              /proc/$p/status | cut -f 2; done")
@@ -248,6 +256,7 @@ test!("qemu", a_stock_guest_folds_by_hotplug_or_for_its_host_and_has_all_back, |
         return Ok(());
     }
     // Two busy tasks want more than two CPUs, with room for others, and the host says so.
+    rig.is_busy();
     rig.stat(0);
     let said = rig.sh("vcoop guest --governor host-hint --for 1s 2>&1; echo $?");
     assert!(said.contains("is not loaded") && said.ends_with("\n3\n"), "{said}");

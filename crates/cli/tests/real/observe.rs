@@ -10,6 +10,7 @@ use vcoop_stock::{Hogs, Options};
 use vcoop_testing::{Outcome, Skip, Trouble, test, twice};
 use vcoop_threads::{Stay, allowed_cpus};
 
+use crate::rush::Qemu;
 use crate::vcoop::{VCOOP, guest, vcoop};
 
 const SHORT: Duration = Duration::from_secs(10);
@@ -174,7 +175,7 @@ test!("qemu", an_interrupt_ends_an_observation_with_what_there_is, || -> Outcome
     for name in ["report.html", "report.txt", "result.json", "scenario.toml", "trace.perfetto"] {
         assert!(fs::metadata(out.join(name)).unwrap().len() > 100, "{name}");
     }
-    let twin = guest(&Options { name: "left".to_owned(), ..Options::default() })?;
+    let twin = Qemu::start("left", &[]);
     let output = vcoop(&["observe", "left"]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{error}");

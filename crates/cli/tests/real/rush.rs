@@ -14,20 +14,26 @@ use vcoop_testing::{Skip, long, test};
 
 use crate::vcoop::{vcoop, vm_of, vms};
 
+vcoop_testing::beside_others!();
+
 /// How many VMs there may be at once.
 const VMS: usize = 20;
 
 /// A QEMU that is stopped before its first instruction, with two vCPUs.
-struct Qemu(Child);
+pub(crate) struct Qemu(Child);
 
 impl Qemu {
-    fn start(name: &str, args: &[&str]) -> Self {
+    pub(crate) fn start(name: &str, args: &[&str]) -> Self {
         let mut command = dies_with_caller("KILL", "qemu-system-x86_64");
         command
             .args("-S -display none -nodefaults -smp 2 -m 16 -accel tcg,thread=multi".split(' '))
             .args(["-name", &format!("{name},debug-threads=on")])
             .args(args);
         Self(command.spawn().unwrap())
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
     }
 }
 
@@ -87,7 +93,7 @@ test!("qemu", twenty_vms_come_and_go_while_they_are_shown, || {
             let qemu = {
                 let mut started = started.lock().unwrap();
                 let qemu = Qemu::start(&name, &[]);
-                started.insert(name, qemu.0.id());
+                started.insert(name, qemu.pid());
                 qemu
             };
             let until = Instant::now() + Duration::from_millis(dice.below(2500));
@@ -148,7 +154,7 @@ test!("qemu", a_vm_that_is_killed_while_it_is_asked_is_no_surprise, || {
     for round in 0..20 {
         let qmp = format!("unix:{socket},server=on,wait=off");
         let mut qemu = Qemu::start("killed", &["-qmp", &qmp]);
-        let pid = qemu.0.id();
+        let pid = qemu.pid();
         let whole = |vm: &Value| vm["pid"] == pid && vm["vcpus"].as_array().unwrap().len() == 2;
         while !dir.exists() || !vms(&[]).iter().any(whole) {
             assert!(qemu.0.try_wait().unwrap().is_none());
@@ -194,7 +200,7 @@ test!("qemu", a_vm_that_hangs_is_waited_for_a_second, || {
     let dir = std::env::temp_dir().join(format!("vcoop-hangs-{}", std::process::id()));
     let socket = dir.to_str().unwrap();
     let mut qemu = Qemu::start("hangs", &["-qmp", &format!("unix:{socket},server=on,wait=off")]);
-    let pid = qemu.0.id();
+    let pid = qemu.pid();
     let whole = |vm: &Value| vm["pid"] == pid && vm["vcpus"].as_array().unwrap().len() == 2;
     while !dir.exists() || !vms(&[]).iter().any(whole) {
         assert!(qemu.0.try_wait().unwrap().is_none());
