@@ -122,7 +122,7 @@ impl<R: BufRead> Zstd<R> {
                 let mut skipped = self.source.by_ref().take(u64::from(length));
                 io::copy(&mut skipped, &mut io::sink())?;
             }
-            Err(e) => return Err(io::Error::other(e)),
+            Err(e) => return Err(damaged(e)),
         }
         Ok(())
     }
@@ -152,10 +152,22 @@ impl<R: BufRead> Read for Zstd<R> {
                 self.end()?;
             } else {
                 let strategy = BlockDecodingStrategy::UptoBytes(1 << 17);
-                self.decoder.decode_blocks(&mut self.source, strategy).map_err(io::Error::other)?;
+                self.decoder.decode_blocks(&mut self.source, strategy).map_err(damaged)?;
             }
         }
     }
+}
+
+/// What the decoder says, or where the file merely ends too soon, that.
+fn damaged(error: FrameDecoderError) -> io::Error {
+    let mut cause: Option<&dyn std::error::Error> = Some(&error);
+    while let Some(e) = cause {
+        if let Some(e) = e.downcast_ref::<io::Error>() {
+            return e.kind().into();
+        }
+        cause = e.source();
+    }
+    io::Error::other(error)
 }
 
 /// Text that is so many times as large as the file was is none of a trace's, whose time stamps alone
@@ -286,6 +298,19 @@ mod tests {
         let file = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xf8, 0, 0, 0, 0, 0];
         let mut lines = Lines::new(text(&file[..]).unwrap(), Limits::default());
         assert!(lines.next().is_err_and(|e| e.to_string().to_lowercase().contains("window")));
+    }
+
+    #[test]
+    fn a_zstd_file_that_ends_too_soon_is_said_to() {
+        let level = ruzstd::encoding::CompressionLevel::Fastest;
+        let file = ruzstd::encoding::compress_to_vec(&b"some text of a line\n"[..], level);
+        for end in [4, 8, file.len() - 1] {
+            let mut lines = Lines::new(text(&file[..end]).unwrap(), Limits::default());
+            let error = std::iter::repeat_with(|| lines.next().map(|text| text.is_some()))
+                .find_map(Result::err)
+                .unwrap();
+            assert!(error.to_string().contains("unexpected end of file"), "{end}: {error}");
+        }
     }
 
     /// A zstd file of so many blocks of 128 KiB, each one byte over and over.

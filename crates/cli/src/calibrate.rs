@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
@@ -14,6 +13,7 @@ use vcoop_model::profile::NoiseBy;
 
 use crate::args::CalibrateArgs;
 use crate::failure::Failure;
+use crate::folder::place;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print};
 use crate::scenario::time;
@@ -34,7 +34,11 @@ struct Document<'a> {
 
 pub(crate) fn run(args: &CalibrateArgs) -> Result<(), Failure> {
     if let Some(path) = &args.output {
-        check(path)?;
+        place(path)?;
+        if path.extension().is_none_or(|e| e != "toml") {
+            let path = path.display();
+            return Err(Failure::usage(format!("-o {path}: a profile's name ends in .toml")));
+        }
     }
     let stop = stop_flag();
     let options = CalibrateOptions {
@@ -93,21 +97,6 @@ pub(crate) fn run(args: &CalibrateArgs) -> Result<(), Failure> {
         notes(&found, args);
     }
     Ok(())
-}
-
-/// Before a minute is spent: whether there is a place for the file.
-fn check(path: &Path) -> Result<(), Failure> {
-    let refuse = |why: &str| Err(Failure::usage(format!("-o {}: {why}", path.display())));
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-    if path.is_dir() {
-        refuse("it is a folder; name a file")
-    } else if path.extension().is_none_or(|e| e != "toml") {
-        refuse("a profile's name ends in .toml")
-    } else if parent.is_some_and(|p| !p.is_dir()) {
-        refuse("there is no such folder")
-    } else {
-        Ok(())
-    }
 }
 
 fn failure(error: Error) -> Failure {

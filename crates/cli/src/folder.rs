@@ -83,7 +83,7 @@ impl Folder {
         let failed = |what: &str, e: &io::Error| {
             Failure::run(format!("--out {}: cannot {what} it: {e}", dir.display()))
         };
-        fs::create_dir_all(dir).map_err(|e| failed("make", &e))?;
+        make("--out ", dir)?;
         let lock = file::lock_folder(dir).map_err(|e| failed("lock", &e))?;
         let Some(lock) = lock else {
             return Err(Failure::usage(format!(
@@ -154,6 +154,30 @@ impl Folder {
     /// Writes a file, which replaces what was there.
     pub(crate) fn put(&self, name: &str, text: &str) -> Result<(), Failure> {
         put(&self.dir, name, text)
+    }
+}
+
+/// Makes a folder that a user has named after `option`.
+pub(crate) fn make(option: &str, dir: &Path) -> Result<(), Failure> {
+    let dir_is = |what: &str| format!("{option}{}: {what}", dir.display());
+    fs::create_dir_all(dir).map_err(|e| match e.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+            Failure::usage(dir_is("it is no folder; name one"))
+        }
+        _ => Failure::run(dir_is(&format!("cannot make it: {e}"))),
+    })
+}
+
+/// Whether there is a place for a file that `-o` names: asked before time is spent on what it is to hold.
+pub(crate) fn place(path: &Path) -> Result<(), Failure> {
+    let refuse = |why: &str| Err(Failure::usage(format!("-o {}: {why}", path.display())));
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+    if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+        refuse("it is a folder; name a file")
+    } else if parent.is_some_and(|p| !p.is_dir()) {
+        refuse("there is no such folder")
+    } else {
+        Ok(())
     }
 }
 

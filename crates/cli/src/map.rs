@@ -10,6 +10,7 @@ use vcoop_sweep::map::{AS_GOOD, Ask, BETWEEN, Cell, Map, Show, map};
 
 use crate::args::MapArgs;
 use crate::failure::Failure;
+use crate::folder::place;
 use crate::output::{note, print};
 
 /// What is shown where nothing else is asked for.
@@ -19,11 +20,16 @@ const BEST: &str = "best";
 const FULL: f64 = 20.0;
 
 pub(crate) fn run(args: &MapArgs) -> Result<(), Failure> {
+    if let Some(path) = &args.out {
+        place(path)?;
+    }
     let only = args.only.iter().map(|text| pair(text)).collect::<Result<Vec<_>, _>>()?;
     let show = match (args.show.as_str(), &args.policy) {
-        (BEST, None) => Show::Best,
-        (BEST, Some(_)) => {
-            return Err(Failure::usage("--policy goes with a column: --show ratio_p99"));
+        (BEST, None) if args.probe.is_none() => Show::Best,
+        (BEST, policy) => {
+            let option = if policy.is_some() { "--policy" } else { "--probe" };
+            let message = format!("{option} goes with a column: --show ratio_p99");
+            return Err(Failure::usage(message));
         }
         (column, Some(policy)) => Show::Number {
             column: column.to_owned(),

@@ -1,6 +1,5 @@
 //! `vcoop report`.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -14,11 +13,18 @@ use vcoop_report::{pictures, render_html, render_reproduction_html, render_valid
 
 use crate::args::ReportArgs;
 use crate::failure::Failure;
-use crate::folder::{REPORT, REPRODUCTION, RESULT, VALIDATION, put};
+use crate::folder::{REPORT, REPRODUCTION, RESULT, VALIDATION, make, put};
 use crate::output::note;
 
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let dir = &args.dir;
+    if dir.exists() && !dir.is_dir() {
+        let dir = dir.display();
+        return Err(Failure::usage(format!("{dir}: it is no folder; name one that --out wrote")));
+    }
+    if let Some(pictures) = &args.svg {
+        make("--svg ", pictures)?;
+    }
     let mut charts = Vec::new();
     let page = match read(dir, RESULT)? {
         Some(value) => {
@@ -39,8 +45,6 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     };
     put(dir, REPORT, &page)?;
     if let Some(pictures) = &args.svg {
-        fs::create_dir_all(pictures)
-            .map_err(|e| Failure::run(format!("cannot make {}: {e}", pictures.display())))?;
         for (name, picture) in &charts {
             put(pictures, name, picture)?;
         }
@@ -87,7 +91,9 @@ pub(crate) fn read(dir: &Path, name: &str) -> Result<Option<Value>, Failure> {
             .map(Some)
             .map_err(|e| Failure::usage(format!("{} is no JSON: {e}", path.display()))),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(Failure::run(format!("cannot read {}: {}", path.display(), file::said(&e)))),
+        Err(e) => {
+            Err(Failure::usage(format!("cannot read {}: {}", path.display(), file::said(&e))))
+        }
     }
 }
 

@@ -291,6 +291,11 @@ impl Observer for Both<'_> {
 }
 
 pub(crate) fn refuse_twice(policies: &[String]) -> Result<(), Failure> {
+    if policies.iter().any(String::is_empty) {
+        return Err(Failure::usage(
+            "--policy has an empty name; write names with one comma between",
+        ));
+    }
     let twice = policies.iter().enumerate().find(|(i, p)| policies[..*i].contains(p));
     twice.map_or(Ok(()), |(_, policy)| {
         Err(Failure::usage(format!("--policy names `{policy}` twice")))

@@ -4,6 +4,7 @@ use clap::CommandFactory;
 
 use crate::args::{Args, CompletionsArgs, ManArgs};
 use crate::failure::Failure;
+use crate::folder::make;
 use crate::output::{note, print};
 
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
@@ -19,8 +20,8 @@ pub(crate) fn man(args: &ManArgs) -> Result<(), Failure> {
         clap_mangen::Man::new(command).render(&mut page).map_err(Failure::run)?;
         return print(&String::from_utf8_lossy(&page));
     };
-    std::fs::create_dir_all(dir)
-        .and_then(|()| clap_mangen::generate_to(command, dir))
+    make("", dir)?;
+    clap_mangen::generate_to(command, dir)
         .map_err(|e| Failure::run(format!("cannot write man pages to {}: {e}", dir.display())))?;
     note(&format!("man pages are in {}", dir.display()));
     Ok(())

@@ -16,6 +16,7 @@ use vcoop_report::text_trace::TextTrace;
 
 use crate::args::{BackendArg, TraceArgs};
 use crate::failure::Failure;
+use crate::folder::place;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print};
 use crate::scenario::{self, Overrides};
@@ -40,6 +41,9 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     }
     if let (Some(host), false) = (backend.host(&plan), args.quiet) {
         note(&format!("simulating {host}"));
+    }
+    if let Some(path) = &args.output {
+        place(path)?;
     }
     let stopped = || stop.load(Ordering::Relaxed);
     let run = Run::new(&plan, plan.seed).until(&stopped);

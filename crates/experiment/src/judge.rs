@@ -70,9 +70,11 @@ impl Limits {
             let number = value.strip_suffix(end).unwrap_or(value).trim_end().parse::<f64>().ok();
             number.filter(|x| x.is_finite() && *x >= 0.0).ok_or_else(wrong)
         };
+        // No latency is 0 times another.
+        let times = || number('x').and_then(|x| if x > 0.0 { Ok(x) } else { Err(wrong()) });
         match name {
-            "mean" => self.mean = number('x')?,
-            "p99" => self.p99 = number('x')?,
+            "mean" => self.mean = times()?,
+            "p99" => self.p99 = times()?,
             "work" => self.work = number('x')?,
             "missed" if value.ends_with('%') => self.missed = number('%')? / 100.0,
             _ => return Err(wrong()),

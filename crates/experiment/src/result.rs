@@ -135,13 +135,28 @@ pub struct Engine {
 }
 
 /// A series: latencies, or a single number.
+///
+/// What has a count is latencies. To try one form after the other would take a series of latencies with a damaged
+/// field for a number that nobody has measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, try_from = "Value")]
 pub enum Series {
     /// A distribution.
     Latency(Box<LatencySeries>),
     /// A number.
     Scalar(Box<ScalarSeries>),
+}
+
+impl TryFrom<Value> for Series {
+    type Error = serde_json::Error;
+
+    fn try_from(value: Value) -> Result<Self, Self::Error> {
+        if value.get("count").is_some() {
+            serde_json::from_value(value).map(Self::Latency)
+        } else {
+            serde_json::from_value(value).map(Self::Scalar)
+        }
+    }
 }
 
 /// What a series is about.
@@ -304,7 +319,8 @@ pub struct ScalarSeries {
     /// What it is about.
     #[serde(flatten)]
     pub key: Key,
-    /// Mean over repeats; null where all were interrupted before their warm-up was over.
+    /// Mean over repeats; null where all were interrupted before their warm-up was over. It is there.
+    #[serde(deserialize_with = "Option::deserialize")]
     pub value: Option<f64>,
     /// Its interval over repeats.
     pub value_ci95: Option<Interval>,

@@ -90,7 +90,12 @@ impl Dataset {
     /// or written.
     pub fn open(dir: &Path, job: &Job, build: &str) -> Result<Self, DatasetError> {
         let manifest = Manifest::new(job, build);
-        fs::create_dir_all(dir).map_err(|e| failed("make", dir, &e))?;
+        fs::create_dir_all(dir).map_err(|e| match e.kind() {
+            io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+                refused(dir, "is no folder".to_owned(), "Name one")
+            }
+            _ => failed("make", dir, &e),
+        })?;
         let Some(lock) = file::lock_folder(dir).map_err(|e| failed("lock", dir, &e))? else {
             let why = "is being written by another process".to_owned();
             return Err(refused(dir, why, "Wait for its end, or name another folder"));

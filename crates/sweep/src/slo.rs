@@ -219,8 +219,10 @@ impl Slo {
             let message = format!("`{rest}` is no limit");
             return Err(wrong(option, text, rest, message, shape.to_owned()));
         };
-        if number < 0.0 && quantity.statistic.is_some() {
-            let message = format!("{} is never below zero", quantity.name);
+        // Counts can be 0, times cannot.
+        let zero = side == Side::Above || quantity.unit == "count";
+        if quantity.statistic.is_some() && (number < 0.0 || number == 0.0 && !zero) {
+            let message = format!("{} is never below that", quantity.name);
             return Err(wrong(option, text, rest, message, "give a limit above zero".to_owned()));
         }
         let fits: Vec<&str> =
@@ -343,7 +345,9 @@ mod tests {
             ("host.cpu < 5ms", "units of it: %"),
             ("guest.cyclictest.missed < 3us", "without a unit"),
             ("host.cpu < x", "is no limit"),
-            ("guest.cyclictest.p99 < -1us", "never below zero"),
+            ("guest.cyclictest.p99 < -1us", "never below that"),
+            ("guest.cyclictest.p99 < 0us", "never below that"),
+            ("guest.cyclictest.missed < -1", "never below that"),
         ] {
             let found = Slo::parse("--slo", text, &known()).unwrap_err().to_string();
             assert!(found.contains(message) && found.starts_with("--slo:1:"), "{text}: {found}");
