@@ -3,9 +3,13 @@
 use std::sync::Arc;
 
 use crate::support::*;
+use vcoop_abi::conformance::Rule;
+use vcoop_model::builtin::builtin_scenario;
+use vcoop_model::capture::NoCaptures;
 use vcoop_model::plan::{DevicePlan, Dist, Mode, Phase, PolicyPlan, Program, Step};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::Part;
+use vcoop_model::scenario::{Scenario, Set};
 use vcoop_policy::config::{Budget, DynamicConfig, Means};
 use vcoop_sched::config::{Policy, RtGuard};
 
@@ -275,5 +279,30 @@ fn a_boost_never_lowers_a_thread() {
     for policy in [dynamic(Means::Fifo(1)), PolicyPlan::Static { means: Means::Fifo(1) }] {
         let p99 = steal(policy);
         assert!(p99 <= 2 * vanilla, "{p99} ns, {vanilla} ns without a policy");
+    }
+}
+
+/// Words that no honest guest writes end a boost without wiping strikes out. The guests of the scenarios about latency
+/// write none, so that rule cannot cost them anything.
+#[test]
+fn honest_guests_write_no_nonsense() {
+    for name in ["busy-host-1", "audio-host-1", "two-guests-1"] {
+        let sets = ["duration=500ms", "warmup=100ms"].map(|set| Set::parse(set).unwrap());
+        let text = builtin_scenario(name).unwrap();
+        let scenario = Scenario::parse(name, text, &sets, &NoCaptures).unwrap();
+        let plans = scenario.plans(None).unwrap();
+        let boosting = plans.iter().filter(|plan| plan.policy.boosts_on_injection());
+        let mut checked = 0;
+        for plan in boosting {
+            let (_, pages) = vcoop_sim::check_pages(plan, 1, LIMITS).unwrap();
+            for guest in pages.iter().filter_map(|page| page.guest) {
+                let nonsense = guest.violations().find(|broken| {
+                    matches!(broken.rule, Rule::DefinedEncoding | Rule::AckWithinTicket)
+                });
+                assert_eq!(nonsense, None, "{name}, {}", plan.policy_name);
+                checked += 1;
+            }
+        }
+        assert!(checked > 0, "{name}");
     }
 }

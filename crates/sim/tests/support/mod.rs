@@ -268,7 +268,7 @@ pub(crate) fn run(plan: &Plan) -> Recording {
 }
 
 /// A vCPU that has lost its pCPU answers late.
-const LIMITS: Limits = Limits { grace_ns: 5 * MS, burst_ns: None, refill_ppm: 0 };
+pub(crate) const LIMITS: Limits = Limits { grace_ns: 5 * MS, burst_ns: None, refill_ppm: 0 };
 
 pub(crate) fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
     r.scalars
