@@ -181,15 +181,17 @@ fn table(entries: &[Entry]) -> String {
 fn live(looker: &mut Looker, screen: &mut Screen, every: Duration) -> Result<(), Failure> {
     let stop = end_flag();
     let mut owner: Option<Owner> = None;
-    let (mut chosen, mut said) = (0_usize, String::new());
+    let (mut chosen, mut said) = (None::<VmId>, String::new());
     let mut entries = looker.look()?;
     let mut looked = Instant::now();
     while !stop.load(Ordering::Relaxed) && screen.is_there() {
         let mut vms: Vec<VmId> = entries.iter().map(|entry| entry.vm.clone()).collect();
         vms.dedup();
-        chosen = chosen.min(vms.len().saturating_sub(1));
+        // It stays with its VM when others come and go.
+        let at = vms.iter().position(|vm| Some(vm) == chosen.as_ref()).unwrap_or(0);
+        chosen = vms.get(at).cloned();
         screen
-            .paint(|frame| draw(frame, &entries, vms.get(chosen), &said))
+            .paint(|frame| draw(frame, &entries, chosen.as_ref(), &said))
             .map_err(Failure::run)?;
         let left = every.saturating_sub(looked.elapsed());
         let Some(event) = screen.next(left).map_err(Failure::run)? else {
@@ -205,11 +207,11 @@ fn live(looker: &mut Looker, screen: &mut Screen, every: Duration) -> Result<(),
             KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),
             KeyCode::Up => {
-                chosen = chosen.saturating_sub(1);
+                chosen = vms.get(at.saturating_sub(1)).cloned();
                 continue;
             }
             KeyCode::Down => {
-                chosen += 1;
+                chosen = vms.get(at + 1).cloned().or(chosen);
                 continue;
             }
             KeyCode::Char('w') => Some("wake-boost"),
@@ -217,7 +219,7 @@ fn live(looker: &mut Looker, screen: &mut Screen, every: Duration) -> Result<(),
             KeyCode::Char('d') => None,
             _ => continue,
         };
-        if let Some(vm) = vms.get(chosen) {
+        if let Some(vm) = &chosen {
             said = change(&mut owner, vm, policy).unwrap_or_else(Failure::text);
         }
     }

@@ -2,7 +2,8 @@
 //! every test that needs it is skipped.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::Path;
 
 use crate::support::{BUSY, Outcome, Skip, latency, plan, run, run_with, scalar_if, twice, whole};
 use vcoop_lab::Options;
@@ -26,14 +27,12 @@ fn part(l: &LatencyRecord, parts: &[Part]) -> u128 {
     parts.iter().map(|p| l.parts_sum[*p as usize]).sum()
 }
 
-/// Our instances in tracefs, of this process or not.
-fn instances() -> BTreeSet<PathBuf> {
+/// Names of this process's instances in tracefs, which may be mounted at both places.
+fn instances() -> BTreeSet<OsString> {
     let roots = ["/sys/kernel/tracing/instances", "/sys/kernel/debug/tracing/instances"];
     let list = roots.iter().filter_map(|r| std::fs::read_dir(r).ok()).flatten().flatten();
     let ours = format!("vcoop-{}", std::process::id());
-    list.map(|e| e.path())
-        .filter(|p: &PathBuf| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&ours)))
-        .collect()
+    list.map(|e| e.file_name()).filter(|n| n.to_string_lossy().starts_with(&ours)).collect()
 }
 
 fn assert_sums(l: &LatencyRecord) {
