@@ -53,7 +53,7 @@ pub struct Events {
     events: MapHandle,
     ring: RingBuffer<'static>,
     heard: Arc<Mutex<Vec<Event>>>,
-    /// As long as they are there, the programs run.
+    /// As long as they are there, the programs run: none while nobody is watched, since they run for the whole host.
     links: Vec<Link>,
 }
 
@@ -126,16 +126,18 @@ impl Events {
             heard,
             links: Vec::new(),
         };
-        loaded.attach(&[SWITCHED])?;
+        // Tried now: what cannot be attached is no way to hear.
+        loaded.attach(&[&[SWITCHED], programs].concat())?;
+        loaded.links.clear();
         Ok(loaded)
     }
 
+    /// Attaches some programs, or none of them.
     fn attach(&mut self, programs: &[&str]) -> Result<(), libbpf_rs::Error> {
-        for program in self.object.progs_mut() {
-            if programs.iter().any(|wanted| program.name() == *wanted) {
-                self.links.push(program.attach()?);
-            }
-        }
+        let wanted =
+            self.object.progs_mut().filter(|p| programs.iter().any(|name| p.name() == *name));
+        let links = wanted.map(|program| program.attach()).collect::<Result<Vec<_>, _>>()?;
+        self.links.extend(links);
         Ok(())
     }
 
@@ -160,20 +162,21 @@ impl Events {
     ///
     /// There are too many.
     pub fn watch(&mut self, tid: i32, asleep: impl FnOnce() -> bool) -> Result<(), Missing> {
-        let too_many = |error| Missing {
+        let failed = |error| Missing {
             what: format!("thread {tid} is not watched: {error}"),
             remedy: "apply policies to fewer vCPUs at a time",
         };
+        if self.links.is_empty() {
+            self.attach(&[SWITCHED]).map_err(failed)?;
+        }
         self.watched.insert(tid, Watched::default());
         // Of an earlier thread of this number, from a switch while that was forgotten.
         let _ = self.asleep.delete(&tid.to_ne_bytes());
-        self.say(tid).map_err(too_many)?;
+        self.say(tid).map_err(failed)?;
         let asleep = u32::from(asleep()).to_ne_bytes();
         // What the program has said since is newer.
         match self.asleep.update(&tid.to_ne_bytes(), &asleep, MapFlags::NO_EXIST) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::AlreadyExists => {
-                Err(too_many(error))
-            }
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::AlreadyExists => Err(failed(error)),
             _ => Ok(()),
         }
     }
@@ -195,7 +198,7 @@ impl Events {
             what: format!("interrupts of thread {} are not heard: {error}", vcpu.tid),
             remedy: "apply policies to fewer vCPUs at a time",
         };
-        // The programs run for each interrupt of the host, so they are not there before somebody wants them.
+        // Beside that for sleeps.
         if self.links.len() == 1 {
             self.attach(programs).map_err(failed)?;
         }
@@ -217,6 +220,9 @@ impl Events {
         let _ = self.threads.delete(&tid.to_ne_bytes());
         let _ = self.asleep.delete(&tid.to_ne_bytes());
         let _ = watched.apic.map(|apic| self.apics.delete(&apic));
+        if self.watched.is_empty() {
+            self.links.clear();
+        }
     }
 
     /// Whether a watched thread sleeps.

@@ -51,10 +51,11 @@ impl Inside {
             match source.hear_interrupts(OfVcpu { process: vm.id.pid, tid: vcpu.tid(), apic }) {
                 Ok(name) => by = Some(name),
                 Err(why) if needs => return Err(Refusal::missing(why)),
-                Err(_) => return Ok(()),
+                Err(_) => break,
             }
         }
-        vm.hears.extend(by);
+        let Some(by) = by else { return Ok(()) };
+        vm.hears.push(by);
         vm.interrupted = Some(Interrupted::new());
         Ok(())
     }
