@@ -99,7 +99,8 @@ pub(crate) fn build() -> String {
 
 /// Every layer there is, fastest feedback first. `root` is the workspace's folder.
 pub(crate) fn all(root: &Path) -> Vec<Layer> {
-    let test = |name, args| Layer::new(name, &format!("cargo test {} {args}", workspace()));
+    let workspace = workspace();
+    let test = |name, args| Layer::new(name, &format!("cargo test {workspace} {args}"));
     let mut layers = vec![
         test("workspace", "--no-fail-fast"),
         test("benches", "--bench bare --bench credit1"),
@@ -143,14 +144,14 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
         },
         Layer {
             needs: python_tools,
-            env: vec![("VCOOP_BUILD", workspace().into())],
+            env: vec![("VCOOP_BUILD", workspace.clone().into())],
             ..Layer::new("python", "python3 python/check.py test")
         },
         // Two nodes on this machine. Ray is large: where it cannot be had in five minutes, the layer says
         // that it is skipped.
         Layer {
             needs: ray_tools,
-            env: vec![("VCOOP_BUILD", workspace().into())],
+            env: vec![("VCOOP_BUILD", workspace.clone().into())],
             ..Layer::new("python-ray", "python3 python/check.py test ray")
         },
         Layer {
