@@ -553,6 +553,22 @@ fn links_lead_somewhere() {
     assert!(inside > 50, "only {inside} links to headings were found");
 }
 
+/// No part of a page is there twice, as happens when changes of two people are brought together.
+#[test]
+fn no_part_of_a_page_is_there_twice() {
+    for (path, text) in pages() {
+        let mut parts = BTreeMap::new();
+        let mut part = "";
+        for heading in prose(&text).filter(|line| line.starts_with('#')) {
+            if heading.starts_with("# ") {
+                part = heading;
+            }
+            let twice = parts.insert((part, heading), ()).is_some();
+            assert!(!twice, "{}: {heading} is there twice", path.display());
+        }
+    }
+}
+
 /// Numbers of a text, as they are written: `5.12`, `0.019`, `99`.
 fn numbers(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_ascii_digit() && c != '.')
