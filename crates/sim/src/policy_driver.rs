@@ -38,23 +38,27 @@ impl Vcpu {
     }
 }
 
+/// How often a call of a policy programmed its timer. The pCPU that called pays for it after it has woken or told the
+/// vCPU, for which nobody waits for a timer.
+#[must_use]
+pub(crate) struct TimersSet(u32);
+
 /// A vCPU as the driver of its policy sees the simulated world.
 struct VcpuPort<'w, 'p> {
     world: &'w mut World<'p>,
     v: u32,
     /// The interrupt that is to be injected.
     vector: u8,
+    timers_set: TimersSet,
 }
 
-impl VcpuPort<'_, '_> {
-    fn vcpu(&mut self) -> &mut Vcpu {
-        &mut self.world.vcpus[self.v as usize]
+impl<'w, 'p> VcpuPort<'w, 'p> {
+    fn new(world: &'w mut World<'p>, v: u32, vector: u8) -> Self {
+        Self { world, v, vector, timers_set: TimersSet(0) }
     }
 
-    /// What a timer costs the pCPU that programs it.
-    fn pays_timer(&mut self) {
-        let world = &mut *self.world;
-        world.pay_for(CostKey::TimerProgram);
+    fn vcpu(&mut self) -> &mut Vcpu {
+        &mut self.world.vcpus[self.v as usize]
     }
 }
 
@@ -111,7 +115,7 @@ impl Port for VcpuPort<'_, '_> {
     }
 
     fn arm(&mut self, at: Option<Ns>) {
-        self.pays_timer();
+        self.timers_set.0 += 1;
         let world = &mut *self.world;
         let event = Event::Policy(self.v);
         match at {
@@ -159,15 +163,26 @@ impl World<'_> {
     #[inline(always)]
     fn drive(&mut self, v: u32, what: impl FnOnce(&mut VcpuPort<'_, '_>) -> Result<(), Refusal>) {
         if self.vcpus[v as usize].has_policy {
-            self.driven(v, what);
+            let set = self.driven(v, what);
+            self.pay_timers(set);
         }
     }
 
     /// Has a vCPU's policy driven.
     #[inline(always)]
-    fn driven(&mut self, v: u32, what: impl FnOnce(&mut VcpuPort<'_, '_>) -> Result<(), Refusal>) {
-        let done = what(&mut VcpuPort { world: self, v, vector: 0 });
+    fn driven(
+        &mut self,
+        v: u32,
+        what: impl FnOnce(&mut VcpuPort<'_, '_>) -> Result<(), Refusal>,
+    ) -> TimersSet {
+        let mut port = VcpuPort::new(self, v, 0);
+        let done = what(&mut port);
         debug_assert!(done.is_ok(), "a refusal is the policy's to answer");
+        port.timers_set
+    }
+
+    pub(crate) fn pay_timers(&mut self, set: TimersSet) {
+        (0..set.0).for_each(|_| self.pay_for(CostKey::TimerProgram));
     }
 
     /// Shows the checker of a vCPU's page, where there is one, what happens.
@@ -257,15 +272,16 @@ impl World<'_> {
 
     /// Makes an interrupt pending for a vCPU, with the boost that its policy gives. The sender of an IPI
     /// asks for its receiver, if that does not run.
-    pub(crate) fn boost_injects(&mut self, v: u32, vector: u8, kind: Injection) {
+    pub(crate) fn boost_injects(&mut self, v: u32, vector: u8, kind: Injection) -> TimersSet {
         let asked = kind == Injection::Ipi && self.vcpus[v as usize].pcpu == NONE;
-        let mut port = VcpuPort { world: self, v, vector };
+        let mut port = VcpuPort::new(self, v, vector);
         let done = if port.vcpu().has_policy {
             driver::inject(&mut port, kind, asked)
         } else {
             port.fire()
         };
         debug_assert!(done.is_ok(), "a refusal is the policy's to answer");
+        port.timers_set
     }
 
     /// A vCPU has lost its pCPU with an IPI pending: the sender asks for it.
@@ -301,9 +317,13 @@ impl World<'_> {
         self.drive(v, |port| driver::halt(port, true));
     }
 
-    pub(crate) fn boost_woken(&mut self, v: u32) {
+    pub(crate) fn boost_woken(&mut self, v: u32) -> TimersSet {
         self.watch(v, |page, now| page.event(now, What::Halted(false)));
-        self.drive(v, |port| driver::halt(port, false));
+        if self.vcpus[v as usize].has_policy {
+            self.driven(v, |port| driver::halt(port, false))
+        } else {
+            TimersSet(0)
+        }
     }
 
     pub(crate) fn boost_timer(&mut self, v: u32) {
@@ -337,7 +357,10 @@ impl World<'_> {
             if registered {
                 self.watch(v, |page, now| page.event(now, What::Registered(true)));
             }
-            driver::start(&mut VcpuPort { world: self, v, vector: 0 }, registered)?;
+            let mut port = VcpuPort::new(self, v, 0);
+            driver::start(&mut port, registered)?;
+            let set = port.timers_set;
+            self.pay_timers(set);
         }
         if self.vcpus.iter().any(|v| v.driver.policy().repays()) {
             self.clock.set(Event::Accounts, self.clock.now());
@@ -399,7 +422,8 @@ impl World<'_> {
             }
             TimelineAction::VcpuPolicy { vm, vcpu, policy } => {
                 let v = self.vms[vm as usize].first + vcpu;
-                self.driven(v, |port| driver::rebase(port, policy));
+                let set = self.driven(v, |port| driver::rebase(port, policy));
+                self.pay_timers(set);
             }
             TimelineAction::Prefer { .. } => self.prefer(action),
         }

@@ -95,11 +95,12 @@ impl World<'_> {
         }
     }
 
-    /// Something for a pCPU that polls: a wake-up, or somebody else who wants it.
+    /// Something for a pCPU that polls: a wake-up, or somebody else who wants it. It is there to be seen once the pCPU that
+    /// executes has done what it has to do before.
     pub(crate) fn poll_sees(&mut self, p: u32) {
         if self.pcpus[p as usize].segment == Segment::Poll {
-            self.clock
-                .hasten(Event::Segment(p), self.clock.now() + self.costs.of(CostKey::PollNotice));
+            let there = self.clock.now() + self.pcpus[self.cpu as usize].extra;
+            self.clock.hasten(Event::Segment(p), there + self.costs.of(CostKey::PollNotice));
         }
     }
 

@@ -38,16 +38,23 @@ impl World<'_> {
         let vcpu = &mut self.vcpus[v as usize];
         vcpu.halted = false;
         let thread = vcpu.thread;
-        self.boost_woken(v);
+        let timers = self.boost_woken(v);
         self.wake_thread(thread, by);
+        self.pay_timers(timers);
     }
 
-    /// Makes an interrupt pending for a vCPU and sees to it that the vCPU takes it.
+    /// Makes an interrupt pending for a vCPU, with the boost that its policy gives, and sees to it that the vCPU takes it.
     pub(crate) fn inject(&mut self, v: u32, which: u8, kind: Injection) {
         if self.spans.is_on() {
             self.span_inject(v, which);
         }
-        self.boost_injects(v, which, kind);
+        let timers = self.boost_injects(v, which, kind);
+        self.injected(v, which, kind);
+        self.pay_timers(timers);
+    }
+
+    /// Sees to it that a vCPU takes an interrupt that is pending now.
+    fn injected(&mut self, v: u32, which: u8, kind: Injection) {
         let vcpu = &self.vcpus[v as usize];
         if vcpu.halted {
             if self.vms[vcpu.vm as usize].started {
