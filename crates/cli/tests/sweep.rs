@@ -276,10 +276,14 @@ fn a_part_that_is_not_what_it_should_be_is_named_refused_and_computed_anew() {
     assert_eq!(code(&output), 0, "{}", text(&output.stderr));
     let foreign = fs::read(other.join("part-000000.parquet")).unwrap();
     let cut = whole[0][..whole[0].len() - 4].to_vec();
+    // Of the first column: another number, and a file that every reader of Parquet reads.
+    let mut flipped = whole[0].clone();
+    flipped[40] ^= 1;
     for (bytes, says) in [
         (whole[1].clone(), "is part 1 of this sweep"),
         (foreign, "is part 0 of another sweep"),
         (cut, "is damaged"),
+        (flipped, "its rows have changed"),
         (Vec::new(), "is damaged"),
     ] {
         fs::write(part(0), bytes).unwrap();

@@ -24,7 +24,7 @@ use vcoop_model::file;
 use crate::job::Job;
 use crate::journal::Journal;
 use crate::manifest::{MANIFEST, Manifest, Unreadable, part_name};
-use crate::parquet_writer::{Located, write};
+use crate::parquet_writer::{self, Located};
 use crate::part;
 use crate::row::PointRows;
 
@@ -195,7 +195,7 @@ impl Dataset {
             .collect();
         let path = self.dir.join(part_name(part));
         let mark = part::mark(&self.manifest, part);
-        let bytes = write(Vec::new(), &self.manifest.axes, mark, &points)
+        let bytes = parquet_writer::bytes(&self.manifest.axes, mark, &points)
             .map_err(|e| failed("write", &path, &io::Error::other(e)))?;
         place(&self.dir, &part_name(part), &bytes)?;
         self.complete[part as usize] = true;

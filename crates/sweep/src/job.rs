@@ -382,7 +382,7 @@ pub fn fnv(bytes: &[u8]) -> String {
 }
 
 /// The same of a file.
-fn fnv_of(mut input: impl BufRead) -> io::Result<String> {
+pub(crate) fn fnv_of(mut input: impl BufRead) -> io::Result<String> {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let mut hash = 0xcbf2_9ce4_8422_2325;
     loop {

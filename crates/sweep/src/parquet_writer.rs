@@ -13,6 +13,7 @@ use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::TypePtr;
 
 use crate::columns::{AxisColumn, Cell, Kind};
+use crate::part::digest;
 use crate::row::{NUMBERS, PointRows, Row};
 
 type Result<T> = std::result::Result<T, ParquetError>;
@@ -50,20 +51,22 @@ fn schema(axes: &[AxisColumn]) -> Result<TypePtr> {
     parse_message_type(&text).map(Arc::new)
 }
 
-/// Writes a part, which says by `mark` which it is.
-pub(crate) fn write<W: Write + Send>(
-    out: W,
+/// The bytes of a part, which says by `mark` which it is, and by a digest what is in it.
+pub(crate) fn bytes(
     axes: &[AxisColumn],
     mark: KeyValue,
     points: &[Located<'_>],
-) -> Result<W> {
+) -> Result<Vec<u8>> {
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_created_by(format!("vcoop {}", env!("CARGO_PKG_VERSION")))
         .set_key_value_metadata(Some(vec![mark]))
         .build();
-    let mut file = SerializedFileWriter::new(out, schema(axes)?, Arc::new(properties))?;
+    let mut file = SerializedFileWriter::new(Vec::new(), schema(axes)?, Arc::new(properties))?;
     fill(file.next_row_group()?, axes, points)?;
+    file.flush()?;
+    let digest = digest(file.inner());
+    file.append_key_value_metadata(digest);
     file.into_inner()
 }
 

@@ -1,18 +1,22 @@
-//! The files of complete parts: each says which part of which sweep it is, and is held against that
-//! before it is read.
+//! The files of complete parts: each says which part of which sweep it is, and what its rows' bytes are. It is held
+//! against both before it is read.
 
 use std::fs::File;
+use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
 use parquet::file::metadata::KeyValue;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use vcoop_model::file;
 
-use crate::job::fnv;
+use crate::job::{fnv, fnv_of};
 use crate::manifest::{Manifest, Unreadable, cannot_read, part_name};
 
 /// Key of the file's own metadata.
 const KEY: &str = "vcoop.part";
+
+/// Key of the digest of its rows' bytes: Parquet's readers take a changed number for a number.
+const DATA: &str = "vcoop.data";
 
 /// What to do about a part that cannot be used.
 pub(crate) const AGAIN: &str =
@@ -27,22 +31,37 @@ pub(crate) fn mark(manifest: &Manifest, part: u32) -> KeyValue {
     KeyValue::new(KEY.to_owned(), format!("{part} of {}", fnv(&manifest)))
 }
 
-/// Opens a part; `None` where it is not there. Parts of before there were marks have none.
+/// What is written into a part whose file begins with these bytes, all its rows: how many, and their digest.
+pub(crate) fn digest(rows: &[u8]) -> KeyValue {
+    KeyValue::new(DATA.to_owned(), format!("{} {}", rows.len(), fnv(rows)))
+}
+
+/// Opens a part; `None` where it is not there. Parts of before there were marks and digests have none.
 ///
 /// # Errors
 ///
-/// It cannot be read, or is another part, or of another sweep.
+/// It cannot be read, is another part, or of another sweep, or has other bytes than it was written with.
 pub(crate) fn open(dir: &Path, manifest: &Manifest, part: u32) -> Result<Option<Part>, Unreadable> {
     let path = dir.join(part_name(part));
     // A link to nothing is there, too.
     if path.symlink_metadata().is_err() {
         return Ok(None);
     }
-    let found = file::open(&path).map_err(|e| cannot_read(&path, &e))?;
-    let reader = SerializedFileReader::new(found).map_err(|e| damaged(&path, &e))?;
+    let cannot = |e: std::io::Error| cannot_read(&path, &e);
+    let mut found = file::open(&path).map_err(cannot)?;
+    let reader = SerializedFileReader::new(found.try_clone().map_err(cannot)?)
+        .map_err(|e| damaged(&path, &e))?;
     let own = mark(manifest, part).value.unwrap_or_default();
     let marks = reader.metadata().file_metadata().key_value_metadata();
-    let found = marks.and_then(|all| all.iter().find(|mark| mark.key == KEY)?.value.as_ref());
+    let value = |key| marks.and_then(|all| all.iter().find(|mark| mark.key == key)?.value.as_ref());
+    if let Some((length, is)) = value(DATA).and_then(|digest| digest.split_once(' ')) {
+        found.rewind().map_err(cannot)?;
+        let rows = BufReader::new(found.take(length.parse().unwrap_or(0)));
+        if fnv_of(rows).map_err(cannot)? != is {
+            return Err(damaged(&path, &"its rows have changed"));
+        }
+    }
+    let found = value(KEY);
     match found.and_then(|mark| Some((mark, mark.split_once(" of ")?))) {
         Some((mark, (number, _))) if *mark != own => {
             let same = own.ends_with(mark.strip_prefix(number).unwrap_or(mark));
