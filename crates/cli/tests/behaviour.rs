@@ -482,6 +482,10 @@ fn a_series_with_a_damaged_number_is_refused() {
         refused(&["diff", path, path], "invalid");
     }
     let mut damaged = whole.clone();
+    damaged["series"][first]["p90"] = Value::from(-1.5);
+    fs::write(&file, damaged.to_string()).unwrap();
+    refused(&["report", path], "a latency below zero");
+    let mut damaged = whole.clone();
     damaged["series"][first].as_object_mut().unwrap().remove("count");
     fs::write(&file, damaged.to_string()).unwrap();
     refused(&["report", path], "missing field `value`");

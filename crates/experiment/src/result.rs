@@ -152,7 +152,14 @@ impl TryFrom<Value> for Series {
 
     fn try_from(value: Value) -> Result<Self, Self::Error> {
         if value.get("count").is_some() {
-            serde_json::from_value(value).map(Self::Latency)
+            let latencies: Box<LatencySeries> = serde_json::from_value(value)?;
+            let l = &latencies;
+            let all =
+                [l.min, l.mean, l.p50, l.p90, l.p99, l.p999, l.p9999, l.max, l.max_per_repeat];
+            if all.into_iter().flatten().any(|us| us < 0.0) {
+                return Err(serde::de::Error::custom("a latency below zero"));
+            }
+            Ok(Self::Latency(latencies))
         } else {
             serde_json::from_value(value).map(Self::Scalar)
         }
