@@ -189,7 +189,7 @@ impl Asked {
              duration = \"{}ms\"\nrepeats = 5\n\
              assumptions = [\n\
              \x20   \"Costs are those of the profile; host.profile = FILE takes this host's, of vcoop calibrate\",\n\
-             \x20   \"A sleep stays as long as it was, whatever ended it\",\n\
+             \x20   \"A vCPU wakes up when it did; a sleep of another thread stays as long as it was\",\n\
              \x20   \"Control groups and sessions (sched_autogroup) do not count\",\n\
              ]\n\n[compare]\npolicy = [{policies}]\n\n{}\n{tables}",
                 (plan.duration_ns / 1_000_000).max(1),

@@ -132,7 +132,7 @@ test!("qemu", a_scenario_of_a_guest_predicts_what_compare_measures, || -> Outcom
         eprintln!("{told}");
         let within = |ratio: f64, most: f64| ratio < most && ratio > 1.0 / most;
         // The load beside it is another one while it is compared than it was while it was observed.
-        let gains = boosted.0 < 0.5 * sim.0 && really.0 < 0.5 * real.0 && within(gain, 2.5);
+        let gains = boosted.0 < 0.5 * sim.0 && really.0 < 0.5 * real.0 && within(gain, 2.0);
         if within(mean, 2.0) && within(p99, 2.0) && gains { Ok(()) } else { Err(told.into()) }
     });
     if outcome.is_ok() {
