@@ -17,6 +17,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
@@ -114,6 +115,9 @@ pub fn long<T>(usual: T, whole: T) -> T {
     if is_one(LONG) { whole } else { usual }
 }
 
+/// A test that takes so long says so.
+const LONG_TEST: Duration = Duration::from_secs(5);
+
 /// Whether an environment variable is `1`.
 fn is_one(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| value == "1")
@@ -183,9 +187,15 @@ fn run(ignored: bool) -> ExitCode {
     let mut tests: Vec<&Test> = inventory::iter::<Test>.into_iter().collect();
     tests.sort_by_key(|test| (test.name, test.kind));
     let trial = |test: &Test| {
-        let run = test.run;
+        let (name, run) = (test.name, test.run);
         let done = move || {
-            Ok(match run() {
+            let began = Instant::now();
+            let outcome = run();
+            let took = began.elapsed();
+            if took >= LONG_TEST {
+                eprintln!("{name}: {} s", took.as_secs());
+            }
+            Ok(match outcome {
                 Ok(()) => Completion::Completed,
                 Err(Skip(reason)) => Completion::ignored_with(reason),
             })
