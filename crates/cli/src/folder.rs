@@ -118,7 +118,7 @@ impl Folder {
             None => Ok(self),
             Some(name) => {
                 let name = shown(name);
-                Err(self.refuse(&format!("has a {name} that vcoop did not write, and no {mark}")))
+                Err(self.refuse(&format!("has `{name}`, which vcoop did not write, and no {mark}")))
             }
         }
     }

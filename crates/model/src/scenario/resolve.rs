@@ -119,7 +119,7 @@ pub(crate) fn resolve(
     if warmup_ns >= duration_ns {
         let (warmup, duration) = (show(warmup_ns), show(duration_ns));
         let message = format!("the warm-up ({warmup}) is not shorter than what is measured");
-        let help = format!("less than the duration, {duration}");
+        let help = format!("less than the duration, {duration}; --warmup gives another");
         errors.error_help(keys.warmup.span, message, help);
     }
     if host_tasks.is_empty() && vms.as_ref().is_none_or(Vec::is_empty) {
