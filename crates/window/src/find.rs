@@ -27,20 +27,39 @@ const GUEST_HEADER: u64 = 64;
 ///
 /// The process's mappings cannot be read: it has ended, or this user may not.
 pub fn find(pid: u32) -> io::Result<Option<Window>> {
-    let maps = BufReader::new(File::open(format!("/proc/{pid}/maps"))?.take(MOST_MAPS));
     let mut seen = Vec::new();
-    for line in maps.split(b'\n') {
-        let line = line?;
-        let Some(mapping) = std::str::from_utf8(&line).ok().and_then(Mapping::parse) else {
-            continue;
-        };
+    first(pid, |mapping| {
         // A file may be mapped in parts.
         if seen.contains(&mapping.file) {
-            continue;
+            return None;
         }
         seen.push(mapping.file);
-        if let Some(window) = look(pid, &mapping) {
-            return Ok(Some(window));
+        look(pid, mapping)
+    })
+}
+
+/// Where a process has a window in its own memory; `None`: nowhere in one piece.
+///
+/// # Errors
+///
+/// As above.
+pub fn address(pid: u32, window: &Window) -> io::Result<Option<u64>> {
+    let (file, bytes) = window.place();
+    first(pid, |mapping| {
+        let has = mapping.offset..mapping.offset + (mapping.end - mapping.start);
+        let all = mapping.file == file && has.start <= bytes.start && bytes.end <= has.end;
+        all.then(|| mapping.start + (bytes.start - has.start))
+    })
+}
+
+/// What is found first in the mappings of a process.
+fn first<T>(pid: u32, mut find: impl FnMut(&Mapping<'_>) -> Option<T>) -> io::Result<Option<T>> {
+    let maps = BufReader::new(File::open(format!("/proc/{pid}/maps"))?.take(MOST_MAPS));
+    for line in maps.split(b'\n') {
+        let line = line?;
+        let mapping = std::str::from_utf8(&line).ok().and_then(Mapping::parse);
+        if let Some(found) = mapping.and_then(|mapping| find(&mapping)) {
+            return Ok(Some(found));
         }
     }
     Ok(None)
@@ -76,36 +95,49 @@ fn look(pid: u32, mapping: &Mapping<'_>) -> Option<Window> {
 struct Mapping<'a> {
     /// Its addresses, as `map_files` names them.
     range: &'a str,
+    start: u64,
+    end: u64,
     /// Device and inode.
     file: (u64, u64),
+    /// Where in the file it begins.
+    offset: u64,
 }
 
 impl<'a> Mapping<'a> {
     fn parse(line: &'a str) -> Option<Self> {
         let mut fields = line.split_ascii_whitespace();
         let (range, rights) = (fields.next()?, fields.next()?);
-        let (device, inode) = (fields.nth(1)?, fields.next()?.parse().ok()?);
         let number = |text| u64::from_str_radix(text, 16).ok();
+        let offset = number(fields.next()?)?;
+        let (device, inode) = (fields.next()?, fields.next()?.parse().ok()?);
         let (from, to) = range.split_once('-')?;
         let (major, minor) = device.split_once(':')?;
         let file = (number(major)? << 32 | number(minor)?, inode);
-        let long = number(to)?.checked_sub(number(from)?)? >= LEAST_BYTES;
-        (rights.starts_with("rw") && rights.ends_with('s') && inode != 0 && long)
-            .then_some(Self { range, file })
+        let (start, end) = (number(from)?, number(to)?);
+        let long = end.checked_sub(start)? >= LEAST_BYTES;
+        let fits = long && offset.checked_add(end - start).is_some();
+        (rights.starts_with("rw") && rights.ends_with('s') && inode != 0 && fits).then_some(Self {
+            range,
+            start,
+            end,
+            file,
+            offset,
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Mapping, find};
+    use super::{Mapping, address, find};
     use crate::map::Window;
     use std::sync::atomic::Ordering;
     use vcoop_abi::{Header, Word};
 
     #[test]
     fn only_shared_writable_files_are_looked_at() {
-        let line = "7f00-ffff00 rw-s 00000000 00:19 42  /dev/shm/a b (deleted)";
-        let found = Mapping { range: "7f00-ffff00", file: (0x19, 42) };
+        let line = "7f00-ffff00 rw-s 00001000 00:19 42  /dev/shm/a b (deleted)";
+        let (start, end, offset) = (0x7f00, 0xff_ff00, 0x1000);
+        let found = Mapping { range: "7f00-ffff00", start, end, file: (0x19, 42), offset };
         assert_eq!(Mapping::parse(line), Some(found));
         for line in [
             "7f00-ffff00 rw-p 00000000 00:19 42 /x",
@@ -139,6 +171,21 @@ mod tests {
                 assert!(find(std::process::id()).is_ok());
             }
         });
+    }
+
+    #[test]
+    fn a_window_is_found_in_the_memory_of_who_has_mapped_it() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 16).unwrap();
+        let window = Window::map(&file, 1 << 12).unwrap();
+        let own = address(std::process::id(), &window).unwrap().unwrap();
+        let page: *const vcoop_abi::window::GuestPage = window.guest(2).unwrap();
+        assert_eq!(own + vcoop_abi::window::guest_page(2), page as u64);
+        let other = tempfile::tempfile().unwrap();
+        other.set_len(1 << 16).unwrap();
+        let other = Window::map(&other, 0).unwrap();
+        assert_ne!(address(std::process::id(), &other).unwrap(), Some(own));
+        assert_eq!(address(1, &window).unwrap_or(None), None);
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod server;
 
 pub use clock::Clock;
 pub use examine::{Examined, examine};
-pub use find::find;
+pub use find::{address, find};
 pub use latency::Latencies;
 pub use map::Window;
 pub use server::{Offer, Server};

@@ -3,7 +3,9 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,6 +23,9 @@ pub struct Window {
     map: NonNull<u8>,
     bytes: usize,
     slots: u64,
+    /// The file as `/proc/PID/maps` names it, and where in it the window begins.
+    file: (u64, u64),
+    offset: u64,
     guard: Guard,
     /// This side has said that it is there.
     offered: AtomicBool,
@@ -49,7 +54,11 @@ impl Window {
             return Err(short());
         }
         let bytes = window::guest_page(slots) as usize;
-        let (protection, offset) = (libc::PROT_READ | libc::PROT_WRITE, offset.cast_signed());
+        let file_id = (
+            u64::from(libc::major(meta.dev())) << 32 | u64::from(libc::minor(meta.dev())),
+            meta.ino(),
+        );
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let map = unsafe {
             libc::mmap(
@@ -58,7 +67,7 @@ impl Window {
                 protection,
                 libc::MAP_SHARED,
                 file.as_raw_fd(),
-                offset,
+                offset.cast_signed(),
             )
         };
         if map == libc::MAP_FAILED {
@@ -71,12 +80,18 @@ impl Window {
             unsafe { libc::munmap(map, bytes) };
             return Err(io::Error::other("too many windows"));
         };
-        Ok(Self { map, bytes, slots, guard, offered: AtomicBool::new(false) })
+        let offered = AtomicBool::new(false);
+        Ok(Self { map, bytes, slots, file: file_id, offset, guard, offered })
     }
 
     /// How many vCPUs it has room for.
     pub fn slots(&self) -> u64 {
         self.slots
+    }
+
+    /// The file as `/proc/PID/maps` names it, and which bytes of it the window is.
+    pub(crate) fn place(&self) -> ((u64, u64), Range<u64>) {
+        (self.file, self.offset..self.offset + self.bytes as u64)
     }
 
     /// Its file became shorter: it reads as zeroes from then on, and nobody sees what is written.
