@@ -19,7 +19,7 @@ usage: cargo xtask box [--kernel SERIES] [--with PROGRAM]... [--guest] [--limit 
             `start-guest NAME [QEMU'S ARGUMENTS]` starts one in the background, `guest NAME COMMAND`
             runs a line of shell in it
   --limit   time for the command (300)
-  --vcoop   this program instead of building one
+  --vcoop   this program instead of building one, with BPF where that can be built
   exit code: that of the command; 2 for bad usage, 3 if something is missing on this machine";
 
 /// Where files are brought to.
@@ -84,7 +84,10 @@ fn parse(args: &[String]) -> Option<Args> {
 fn in_box(args: &Args) -> anyhow::Result<ExitCode> {
     let vcoop = match &args.vcoop {
         Some(vcoop) => vcoop.clone(),
-        None => crate::demo::build(&[])?,
+        None => {
+            let bpf = crate::layers::bpf_tools().is_ok();
+            crate::demo::build(if bpf { &["--features", "bpf"] } else { &[] })?
+        }
     };
     let work = tempfile::tempdir()?;
     let mut programs = vec![called_vcoop(&vcoop, work.path())?];
