@@ -10,7 +10,8 @@ typedef _Bool bool;
 #define READ __attribute__((preserve_access_index))
 struct upid { int nr; } READ;
 struct pid { struct upid numbers[1]; } READ;
-struct kvm_vcpu { struct pid *pid; bool preempted; } READ;
+struct kvm_vcpu_arch { unsigned long long last_guest_tsc; unsigned int virtual_tsc_khz; } READ;
+struct kvm_vcpu { struct pid *pid; bool preempted; struct kvm_vcpu_arch arch; } READ;
 struct kvm_lapic { struct kvm_vcpu *vcpu; } READ;
 
 #endif

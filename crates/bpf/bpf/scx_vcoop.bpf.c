@@ -4,12 +4,14 @@
  *
  * For everybody it is weighted-fair: a queue for each last-level cache, ordered by virtual time (time on a CPU, divided
  * by weight), slices, and preemption at a wake-up by whoever is behind by more than half a slice. A vCPU thread that is
- * admitted has the policy `wake-boost` (wake_boost.h). While it is boosted it goes first: in front of its CPU's local
- * queue, preempting. Boosted time counts as virtual time like any other, so that a boost changes when a vCPU runs, and
- * not how much.
+ * admitted has the policy `wake-boost` or `dynamic` (policy.h). While it is boosted it goes first: in front of its CPU's
+ * local queue, preempting. Boosted time counts as virtual time like any other, so that a boost changes when a vCPU runs,
+ * and not how much.
  *
  * What a boost begins and ends with comes from the scheduler's own calls (it sleeps, it wakes up), from KVM (an
- * interrupt for a vCPU that was preempted, or is before it has taken it), and from a timer of each vCPU.
+ * interrupt for a vCPU that was preempted, or is before it has taken it), from a timer of each vCPU, and under `dynamic`
+ * from the page that its guest shares with this host. That page is mapped in the VMM, whose thread the vCPU is: so it is
+ * read and written by the vCPU's own thread, between its exits from the guest and its entries.
  *
  * Not kept: weights and limits of cgroups, core scheduling, and the placement of new tasks by load. Idle CPUs are
  * chosen by the kernel's default rule.
@@ -19,7 +21,7 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 #include "kvm.h"
-#include "wake_boost.h"
+#include "policy.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -73,6 +75,7 @@ extern bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it__iter, struct task_stru
 extern s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle) __ksym;
 extern s32 scx_bpf_pick_idle_cpu(const struct cpumask *cpus_allowed, u64 flags) __ksym;
 extern void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
+extern s32 scx_bpf_dsq_nr_queued(u64 dsq_id) __ksym;
 extern s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
 extern int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq_id, u64 flags) __ksym;
 extern struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym;
@@ -132,9 +135,26 @@ struct {
 	char reason[128];
 } totals SEC(".data.totals") = {};
 
+/*
+ * The page of a vCPU, as in layout.rs of the ABI: where the guest's words and the host's begin in their pages, and those
+ * that are read and written at once.
+ */
+#define PAGE_BYTES 4096
+#define GUEST_WORDS 64
+#define HOST_WORDS 64
+struct guest_words { u64 intent, cs, request, ack, deadline_tsc; };
+struct host_words { u64 status, ticket, budget_left; };
+
+/* As in link.rs of the daemon: a deadline that has passed for so long is forgotten, or its timer was canceled. */
+#define STALE_DEADLINE 3000000
+/* A deadline that is farther away than so many bits of ticks, some minutes, is none. */
+#define MOST_TICKS 40
+
 /* An admitted vCPU. Reading it from outside wants the part that comes first. */
 struct vcpu {
-	struct wake_boost policy;
+	/* Deadlines that its guest had announced, for which it was boosted. */
+	u64 deadlines;
+	struct policy policy;
 	/* Its place in the map. */
 	u64 place;
 	/* Its thread; 0: none. */
@@ -148,6 +168,23 @@ struct vcpu {
 	u64 debt;
 	/* It was given an interrupt while it ran, and has not entered the guest since. */
 	u64 untaken;
+	/* Where its VMM has the guest's page of it, which the host's follows; 0: nowhere. */
+	u64 page;
+	/* What its guest said last, and was told last. */
+	struct words words;
+	struct host_words shown;
+	/* The guest's clock: its TSC at a time, and ticks in a millisecond; 0: not known. */
+	u64 left_at;
+	u64 clock_ns;
+	u64 clock_tsc;
+	u64 khz;
+	/* What the guest announced last, and the last one for which it was boosted. */
+	u64 deadline_tsc;
+	u64 served_tsc;
+	/* When the deadline of one that was preempted has come; or NEVER. */
+	u64 due;
+	/* The words are to be looked at again. */
+	u64 rechecks;
 	/* When its timer rings; NEVER: it has none. */
 	u64 rings;
 	/* Something has happened to it since that last rang. */
@@ -253,6 +290,44 @@ static bool is_boosted(const struct vcpu *v)
 }
 
 /*
+ * Reads what the guest of the current thread says. One that cannot be read says nothing. Its VMM is in nobody's way but
+ * its own if it has something else there.
+ */
+static void listen(struct vcpu *v)
+{
+	struct guest_words words = {};
+
+	if (!v->page || (u32)bpf_get_current_pid_tgid() != v->tid)
+		return;
+	if (bpf_probe_read_user(&words, sizeof(words), (void *)(v->page + GUEST_WORDS)))
+		__builtin_memset(&words, 0, sizeof(words));
+	v->words = (struct words){ words.intent, words.cs, words.request, words.ack };
+	v->deadline_tsc = words.deadline_tsc;
+}
+
+/* Tells the guest of the current thread what it has not been told. */
+static void show(struct vcpu *v)
+{
+	struct host_words words = { v->policy.status, v->policy.ticket, level(&v->policy.bucket) };
+
+	if (v->shown.status == words.status && v->shown.ticket == words.ticket)
+		return;
+	if (!bpf_probe_write_user((void *)(v->page + PAGE_BYTES + HOST_WORDS), &words, sizeof(words)))
+		v->shown = words;
+}
+
+/* When the guest's deadline comes; NEVER: there is none that matters. */
+static u64 deadline(const struct vcpu *v, u64 now)
+{
+	u64 ahead = beyond(v->deadline_tsc, v->clock_tsc), behind = beyond(v->clock_tsc, v->deadline_tsc), at;
+
+	if (!v->deadline_tsc || v->deadline_tsc == v->served_tsc || !v->khz || (ahead | behind) >> MOST_TICKS)
+		return NEVER;
+	at = v->clock_ns + ahead * PER_MILLION / v->khz - behind * PER_MILLION / v->khz;
+	return at + STALE_DEADLINE < now ? NEVER : at;
+}
+
+/*
  * The policy of a place is told. Whether the vCPU is boosted then. Not static, and of numbers only: so the kernel
  * verifies the rules once, and not anew for each call.
  *
@@ -265,6 +340,7 @@ __attribute__((noinline)) int tell(u32 place, u32 event)
 	u64 now = bpf_ktime_get_ns();
 	struct vm *vm;
 	bool starts;
+	struct outcome outcome;
 	u32 key;
 	u64 at;
 
@@ -276,13 +352,14 @@ __attribute__((noinline)) int tell(u32 place, u32 event)
 		return 0;
 	bpf_spin_lock(&vm->lock);
 	vm->called = greater(vm->called, now);
-	on_event(&v->policy, &vm->bucket, vm->called, event);
-	at = v->policy.timer;
+	outcome = on_event(&v->policy, &vm->bucket, vm->called, event, &v->words);
+	v->rechecks = event == TIMER && outcome.rechecks;
+	at = lesser(v->policy.timer, v->due);
 	if (event == TIMER) {
 		v->rings = NEVER;
-		/* Who is busy will want it again. */
-		if (v->told)
-			at = lesser(at, plus(vm->called, v->policy.run));
+		/* Who is busy will want it again. `dynamic` itself leaves its timer as it is. */
+		if (v->told && !v->policy.rules.is_dynamic)
+			at = lesser(at, plus(vm->called, v->policy.rules.run));
 		v->told = 0;
 	} else {
 		v->told = 1;
@@ -297,21 +374,73 @@ __attribute__((noinline)) int tell(u32 place, u32 event)
 	return is_boosted(v);
 }
 
-/* The timer of a vCPU: a run, a budget or a throttling ends. */
-static int timer_rings(void *map, u32 *key, struct vcpu *v)
+/* A reason for a vCPU that may wait for a CPU: it is fetched if that boosts it. Whether it is boosted. */
+static bool call(struct vcpu *v, u32 event)
 {
 	bool was = is_boosted(v);
+	struct cpu *state = cpu_state(v->cpu);
 
-	if (was && !tell(v->place, TIMER) && v->runs) {
-		struct cpu *cpu = cpu_state(v->cpu);
-
-		if (cpu)
-			cpu->boosted = 0;
-		/* Whose turn is it now? */
+	if (!tell(v->place, event))
+		return 0;
+	if (!was && !v->runs && state) {
+		state->fetches = 1;
 		scx_bpf_kick_cpu(v->cpu, SCX_KICK_PREEMPT);
-	} else if (!was) {
-		tell(v->place, TIMER);
 	}
+	return 1;
+}
+
+/*
+ * A vCPU loses its CPU, or is about to: its guest may have become busy with something urgent since it entered, have a
+ * deadline that has passed, or not have taken an interrupt. Whether it is boosted.
+ */
+static bool look_at_guest(struct vcpu *v, bool leaves)
+{
+	u64 now = bpf_ktime_get_ns(), at;
+	bool passed;
+
+	listen(v);
+	at = deadline(v, now);
+	passed = at <= now;
+	if (passed) {
+		v->served_tsc = v->deadline_tsc;
+		at = NEVER;
+	}
+	v->due = leaves ? at : NEVER;
+	tell(v->place, EXIT);
+	if (passed && tell(v->place, INJECTED))
+		v->deadlines++;
+	return is_boosted(v);
+}
+
+/* The boost of a vCPU that runs may have ended: whose turn is it now? */
+static void yields(struct vcpu *v)
+{
+	struct cpu *state = cpu_state(v->cpu);
+
+	if (!state)
+		return;
+	state->boosted = 0;
+	if (v->rechecks || scx_bpf_dsq_nr_queued(queue(v->cpu)) > 0)
+		scx_bpf_kick_cpu(v->cpu, SCX_KICK_PREEMPT);
+}
+
+/* The timer of a vCPU: a run, a budget or a throttling ends, or the guest's deadline has come. */
+static int timer_rings(void *map, u32 *key, struct vcpu *v)
+{
+	bool was = is_boosted(v), boosted;
+
+	if (!v->runs && v->due <= bpf_ktime_get_ns()) {
+		v->due = NEVER;
+		v->served_tsc = v->deadline_tsc;
+		if (call(v, INJECTED))
+			v->deadlines++;
+	}
+	boosted = tell(v->place, TIMER);
+	/* It preempted: what it last said is all that it has to say. Else it is made to exit, and looked at. */
+	if (v->rechecks && !v->runs)
+		tell(v->place, RECHECK);
+	else if (v->runs && was && (v->rechecks || !boosted))
+		yields(v);
 	return 0;
 }
 
@@ -427,16 +556,20 @@ void BPF_PROG(vcoop_dispatch, s32 cpu, struct task_struct *prev)
 {
 	struct cpu *state = cpu_state(cpu);
 	u32 of = queue(cpu), other;
+	struct vcpu *v;
 
 	if (!state)
 		return;
+	v = prev && prev->scx.flags & SCX_TASK_QUEUED ? vcpu_of(prev->pid) : 0;
+	if (v && v->page)
+		state->boosted = look_at_guest(v, 0);
 	if (state->fetches) {
 		state->fetches = 0;
 		if (fetch(cpu, of))
 			return;
 	}
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED) {
-		if (is_boosted(vcpu_of(prev->pid)) || !has_earlier(cpu, of, current_vtime(state))) {
+		if (is_boosted(v) || !has_earlier(cpu, of, current_vtime(state))) {
 			prev->scx.slice = SLICE;
 			return;
 		}
@@ -465,8 +598,10 @@ void BPF_PROG(vcoop_quiescent, struct task_struct *p, u64 deq_flags)
 {
 	struct vcpu *v = vcpu_of(p->pid);
 
-	if (v && deq_flags & SCX_DEQ_SLEEP)
+	if (v && deq_flags & SCX_DEQ_SLEEP) {
+		listen(v);
 		tell(v->place, HALTED);
+	}
 }
 
 SEC("struct_ops/vcoop_running")
@@ -490,6 +625,7 @@ void BPF_PROG(vcoop_running, struct task_struct *p)
 	if (v) {
 		v->cpu = cpu;
 		v->runs = 1;
+		v->due = NEVER;
 	}
 }
 
@@ -513,6 +649,8 @@ void BPF_PROG(vcoop_stopping, struct task_struct *p, bool runnable)
 	if (!v)
 		return;
 	v->runs = 0;
+	if (v->page && runnable)
+		look_at_guest(v, 1);
 	/* Preempted with an interrupt that it has not taken: it comes back for it. */
 	if (v->untaken && runnable && tell(v->place, INJECTED))
 		__sync_fetch_and_add(&totals.boosted, 1);
@@ -583,25 +721,14 @@ struct sched_ext_ops vcoop_ops = {
 static void injected(struct kvm_vcpu *kvm)
 {
 	struct vcpu *v = vcpu_of(kvm->pid->numbers[0].nr);
-	struct cpu *state;
-	bool was;
 
-	if (!v || !v->policy.on_injection)
+	if (!v || !v->policy.rules.on_injection)
 		return;
 	__sync_fetch_and_add(&totals.interrupts, 1);
-	if (!kvm->preempted) {
+	if (!kvm->preempted)
 		v->untaken = 1;
-		return;
-	}
-	was = is_boosted(v);
-	if (!tell(v->place, INJECTED))
-		return;
-	__sync_fetch_and_add(&totals.boosted, 1);
-	state = cpu_state(v->cpu);
-	if (was || v->runs || !state)
-		return;
-	state->fetches = 1;
-	scx_bpf_kick_cpu(v->cpu, SCX_KICK_PREEMPT);
+	else if (call(v, INJECTED))
+		__sync_fetch_and_add(&totals.boosted, 1);
 }
 
 /* KVM's own timer expires, in the host's timer interrupt. */
@@ -620,14 +747,46 @@ int BPF_PROG(accept_irq, struct kvm_lapic *apic)
 	return 0;
 }
 
-/* The vCPU enters the guest, with what it was given. */
-SEC("tp_btf/kvm_entry")
-int BPF_PROG(entered)
+/* The vCPU leaves the guest. KVM reads the guest's clock next. */
+SEC("tp_btf/kvm_exit")
+int BPF_PROG(left)
 {
 	struct vcpu *v = vcpu_of((u32)bpf_get_current_pid_tgid());
 
 	if (v)
-		v->untaken = 0;
+		v->left_at = bpf_ktime_get_ns();
+	return 0;
+}
+
+/*
+ * The vCPU enters the guest, with what it was given. What its guest said before it left is looked at here and not
+ * when it leaves, because one that halts does not come here.
+ */
+SEC("tp_btf/kvm_entry")
+int BPF_PROG(entered, struct kvm_vcpu *kvm)
+{
+	struct vcpu *v = vcpu_of((u32)bpf_get_current_pid_tgid());
+	struct cpu *state;
+	bool was;
+
+	if (!v)
+		return 0;
+	v->untaken = 0;
+	if (!v->page || !kvm)
+		return 0;
+	v->clock_ns = v->left_at;
+	v->clock_tsc = kvm->arch.last_guest_tsc;
+	v->khz = kvm->arch.virtual_tsc_khz;
+	was = is_boosted(v);
+	listen(v);
+	if (tell(v->place, EXIT)) {
+		state = cpu_state(v->cpu);
+		if (state)
+			state->boosted = 1;
+	} else if (was) {
+		yields(v);
+	}
+	show(v);
 	return 0;
 }
 
@@ -651,22 +810,22 @@ int begin_vm(struct begin_vm *args)
 }
 
 /* A vCPU is admitted: its policy begins. It is taken to be awake. */
-struct admit { u64 place, tid, vm, run, on_injection, burst, refill_ppm; };
+struct admit { u64 place, tid, vm, burst, refill_ppm; struct rules rules; };
 
 SEC("syscall")
 int admit(struct admit *args)
 {
 	u32 place = args->place, tid = args->tid;
 	int failed;
+	struct rules rules;
 	u64 now = bpf_ktime_get_ns();
 	struct vcpu *v = bpf_map_lookup_elem(&vcpus, &place);
 
 	if (!v)
 		return -1;
-	v->policy = (struct wake_boost){ .timer = NEVER, .run_end = NEVER };
-	v->policy.run = args->run;
-	v->policy.on_injection = args->on_injection;
-	v->policy.bucket = full_bucket(args->burst, args->refill_ppm, now);
+	rules = args->rules;
+	begin_policy(&v->policy, &rules, args->burst, args->refill_ppm, now);
+	v->deadlines = 0;
 	v->place = place;
 	v->tid = tid;
 	v->vm = args->vm;
@@ -674,6 +833,10 @@ int admit(struct admit *args)
 	v->runs = 0;
 	v->debt = 0;
 	v->untaken = 0;
+	v->page = 0;
+	v->khz = 0;
+	v->due = NEVER;
+	v->rechecks = 0;
 	v->rings = NEVER;
 	v->told = 0;
 	failed = bpf_timer_init(&v->timer, &vcpus, CLOCK_MONOTONIC);
@@ -687,8 +850,8 @@ int admit(struct admit *args)
 	return bpf_map_update_elem(&threads, &tid, &place, BPF_ANY);
 }
 
-/* Whether a vCPU sleeps was found out from outside, or its policy ends. */
-struct note { u64 place, event; };
+/* Whether a vCPU sleeps was found out from outside, its guest has a driver, or none any more, or its policy ends. */
+struct note { u64 place, event, page; };
 
 SEC("syscall")
 int note(struct note *args)
@@ -702,6 +865,13 @@ int note(struct note *args)
 	switch (args->event) {
 	case HALTED:
 		tell(v->place, HALTED);
+		break;
+	case REGISTERED:
+	case UNREGISTERED:
+		tell(v->place, args->event);
+		v->shown = (struct host_words){ NEVER };
+		v->served_tsc = 0;
+		v->page = args->page;
 		break;
 	case LEFT:
 		bpf_map_delete_elem(&threads, &tid);

@@ -1,7 +1,7 @@
 //! What vcoop runs in the kernel, as BPF programs (feature `bpf`).
 //!
 //! - [`Events`] tells of threads that go to sleep, and of interrupts for vCPUs before these take them.
-//! - [`Scheduler`] is `scx_vcoop`: a sched_ext scheduler in which `wake-boost` is decided where it happens.
+//! - [`Scheduler`] is `scx_vcoop`: a sched_ext scheduler in which `wake-boost` and `dynamic` are decided where it happens.
 //!
 //! Without the feature both are there and say that this build has none.
 #![cfg(target_os = "linux")]
@@ -12,7 +12,7 @@ mod object;
 mod scheduler;
 
 pub use events::{Event, Events, Interrupt, OfVcpu, What};
-pub use scheduler::{Admission, Scheduler, SchedulerTotals, VcpuState};
+pub use scheduler::{Admission, Rules, Scheduler, SchedulerTotals, VcpuState};
 
 /// Why a program cannot run in this kernel.
 #[derive(Clone, Debug, thiserror::Error)]

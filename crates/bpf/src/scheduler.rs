@@ -1,24 +1,25 @@
-//! `scx_vcoop`: a sched_ext scheduler for a whole host, in which `wake-boost` is decided in the kernel.
+//! `scx_vcoop`: a sched_ext scheduler for a whole host, in which `wake-boost` and `dynamic` are decided in the kernel.
 //!
 //! Loading it takes all fair threads of the host away from EEVDF; dropping [`Scheduler`], or the death of its process,
 //! gives them back, and so does the kernel where a thread has waited for five seconds. It is weighted-fair for
 //! everybody. A vCPU that is [admitted](Scheduler::admit) is boosted as
-//! [`wake-boost`](vcoop_policy::WakeBoost) has it, with no system call and no wake-up of a daemon on the way: what
-//! begins and ends a boost is heard in the kernel.
+//! [`WakeBoost`](vcoop_policy::WakeBoost) or [`Dynamic`](vcoop_policy::Dynamic) has it, with no system call and no wake-up of
+//! a daemon on the way: what begins and ends a boost is heard in the kernel.
 //!
 //! | what | heard by | misses |
 //! | --- | --- | --- |
 //! | a vCPU sleeps, or wakes up | the scheduler's own calls | nothing |
 //! | an interrupt for a vCPU that was preempted, or is before it has taken the interrupt | fentry of `apic_timer_expired` and `__apic_accept_irq` | what hardware posts to a vCPU itself; emulated guests |
-//! | a run or a budget ends | a timer of each vCPU | nothing |
+//! | what its guest says | the vCPU's own thread reads the guest's page, before it enters the guest and when it loses its CPU | what changes until the next exit |
+//! | a deadline that its guest has announced, of a vCPU that was preempted | a timer of each vCPU | nothing |
+//! | a run or a budget ends | the same | nothing |
 //!
-//! The rules are those of `vcoop_policy` in C (`bpf/wake_boost.h`); a test holds one against the other. A boost here
+//! The rules are those of `vcoop_policy` in C (`bpf/policy.h`); a test holds one against the other. A boost here
 //! needs no account of what it took: virtual time counts it like any other time on a CPU.
 //!
 //! Experimental. Weights and limits of cgroups are not kept while it is loaded.
 
-#[cfg(not(feature = "bpf"))]
-use vcoop_policy::config::{Budget, WakeBoostConfig};
+use vcoop_policy::config::{Budget, DynamicConfig, WakeBoostConfig};
 use vcoop_threads::Ns;
 
 #[cfg(not(feature = "bpf"))]
@@ -29,6 +30,39 @@ mod loaded;
 
 #[cfg(feature = "bpf")]
 pub use loaded::Scheduler;
+
+/// A policy that can be decided there. What needs an account of boosted time (`repay`, `rest_slice`), and
+/// `boost_receiver`, have no meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rules {
+    /// Boosts without the guest's help.
+    WakeBoost(WakeBoostConfig),
+    /// Boosts with it.
+    Dynamic(DynamicConfig),
+}
+
+impl Rules {
+    /// The budget of a VM.
+    pub fn vm_budget(&self) -> Budget {
+        match self {
+            Self::WakeBoost(config) => config.vm_budget,
+            Self::Dynamic(config) => config.vm_budget,
+        }
+    }
+
+    /// Whether it boosts for interrupts.
+    pub fn boosts_on_injection(&self) -> bool {
+        match self {
+            Self::WakeBoost(config) => config.boost_on_injection,
+            Self::Dynamic(config) => config.boost_on_injection,
+        }
+    }
+
+    /// Whether it goes by what KVM's own events tell: interrupts, and entries into the guest.
+    pub fn needs_kvm(&self) -> bool {
+        matches!(self, Self::Dynamic(_)) || self.boosts_on_injection()
+    }
+}
 
 /// A vCPU to be admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +90,8 @@ pub struct VcpuState {
     pub boosted_ns: Ns,
     /// Boosted time left when something last happened to it, in nanoseconds.
     pub budget_left_ns: Ns,
+    /// Deadlines that its guest had announced, for which it was boosted.
+    pub deadlines: u64,
 }
 
 /// Counters since the scheduler was loaded.
@@ -112,7 +148,13 @@ impl Scheduler {
     /// # Errors
     ///
     /// There are too many.
-    pub fn admit(&mut self, _: Admission, _: &WakeBoostConfig) -> Result<u32, Missing> {
+    pub fn admit(&mut self, _: Admission, _: &Rules) -> Result<u32, Missing> {
+        match *self {}
+    }
+
+    /// A vCPU's guest speaks for it, in the page that its VMM has at this address, which is followed by the host's; or it
+    /// does no more.
+    pub fn listen(&mut self, _: u32, _: Option<u64>) {
         match *self {}
     }
 

@@ -1,36 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Feeds the rules of ../bpf/wake_boost.h from standard input, and writes the state after each step. A step is five
- * words of 64 bits: what, of which vCPU, when, and two that depend on it.
+ * Feeds the rules of ../bpf/policy.h from standard input, and writes the state after each step. A step is words of
+ * 64 bits: what, of which vCPU, when, and what depends on it.
  */
 #include <stdio.h>
-#include "../bpf/wake_boost.h"
+#include "../bpf/policy.h"
 
 #define VCPUS 2
 
+enum { VM = 100, VCPU };
+
 int main(void)
 {
-	static struct wake_boost vcpus[VCPUS];
+	static struct policy vcpus[VCPUS];
 	static struct bucket vm;
-	__u64 step[5];
+	struct { __u64 what, vcpu, at, burst, refill_ppm; struct rules rules; struct words words; } step;
 
-	while (fread(step, sizeof(step), 1, stdin) == 1) {
-		struct wake_boost *v = &vcpus[step[1] % VCPUS];
-		struct timer_change change = { NEVER, 0 };
+	while (fread(&step, sizeof(step), 1, stdin) == 1) {
+		struct policy *v = &vcpus[step.vcpu % VCPUS];
+		struct outcome outcome = { NEVER, 0, 0 };
 
-		if (step[0] == 100) {
-			vm = full_bucket(step[3], step[4], step[2]);
-		} else if (step[0] == 101) {
-			*v = (struct wake_boost){ .timer = NEVER, .run_end = NEVER };
-			v->bucket = full_bucket(step[3], step[4], step[2]);
-		} else if (step[0] == 102) {
-			v->run = step[3];
-			v->on_injection = step[4];
-		} else {
-			change = on_event(v, &vm, step[2], (enum boost_event)step[0]);
-		}
-		__u64 told[] = { v->status, change.at, change.cancel, v->boosted_ns, v->boosts, v->throttles,
-				 v->denied, level(&v->bucket), level(&vm) };
+		if (step.what == VM)
+			vm = full_bucket(step.burst, step.refill_ppm, step.at);
+		else if (step.what == VCPU)
+			begin_policy(v, &step.rules, step.burst, step.refill_ppm, step.at);
+		else
+			outcome = on_event(v, &vm, step.at, (enum boost_event)step.what, &step.words);
+		__u64 told[] = { v->status, outcome.at, outcome.cancel, outcome.rechecks, v->ticket, v->boosted_ns,
+				 v->boosts, v->throttles, v->denied, level(&v->bucket), level(&vm) };
 
 		if (fwrite(told, sizeof(told), 1, stdout) != 1)
 			return 1;

@@ -65,6 +65,8 @@ impl Target {
 #[derive(Clone, Debug)]
 pub(crate) struct Shares {
     pub(crate) window: Arc<Window>,
+    /// Where the VMM has it in its memory.
+    pub(crate) address: Option<u64>,
     /// What the guest rings; `None`: its words are looked at now and then.
     pub(crate) bell: Option<Arc<OwnedFd>>,
     /// Ticks of this host's TSC in a millisecond.

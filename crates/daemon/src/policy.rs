@@ -94,9 +94,9 @@ pub fn fits(plan: &Plan) -> Result<(), Refused> {
         PolicyPlan::RatelimitAuto(_) => return Err(Refused(format!("{name} is for credit1"))),
     };
     match means {
-        Means::Ext if !matches!(plan.policy, PolicyPlan::WakeBoost(_)) => Err(Refused(format!(
-            "{name} is not decided in the kernel: the means `ext` is for wake-boost only\n  remedy: \
-             another means, or wake-boost"
+        Means::Ext if matches!(plan.policy, PolicyPlan::Static { .. }) => Err(Refused(format!(
+            "{name} is not decided in the kernel: the means `ext` is for wake-boost and dynamic\n  remedy: \
+             another means, or one of these"
         ))),
         Means::Fifo(priority) | Means::Rr(priority) if priority > MOST_PRIORITY => {
             Err(Refused(format!(

@@ -359,6 +359,7 @@ impl Shared {
             }
         };
         let host_khz = *HOST_KHZ.get_or_init(measured_khz);
-        window.guest_side().is_registered().then_some(Shares { window, bell, host_khz })
+        let address = vcoop_window::address(pid, &window).ok().flatten();
+        window.guest_side().is_registered().then_some(Shares { window, address, bell, host_khz })
     }
 }

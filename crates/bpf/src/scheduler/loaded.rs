@@ -8,18 +8,18 @@ use std::{fmt, io};
 use libbpf_rs::{
     Link, MapCore as _, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, ProgramInput,
 };
-use vcoop_policy::config::{Budget, WakeBoostConfig};
+use vcoop_policy::config::{Budget, DynamicConfig, WakeBoostConfig};
 use vcoop_threads::parse_cpu_list;
 
-use super::{Admission, SchedulerTotals, VcpuState};
+use super::{Admission, Rules, SchedulerTotals, VcpuState};
 use crate::Missing;
 use crate::object::map;
 
 /// The programs, compiled by the build script.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/scx_vcoop.bpf.o"));
 
-/// Programs that hear of interrupts. They need KVM.
-const HEARING: [&str; 3] = ["timer_expired", "accept_irq", "entered"];
+/// Programs that hear of interrupts, and of vCPUs that enter and leave their guests. They need KVM.
+const HEARING: [&str; 4] = ["timer_expired", "accept_irq", "entered", "left"];
 
 /// As in the program.
 const MOST_CPUS: usize = 1024;
@@ -28,6 +28,8 @@ const MOST_VMS: usize = 256;
 /// Of `enum boost_event`.
 const LEFT: u64 = 1;
 const HALTED: u64 = 2;
+const REGISTERED: u64 = 8;
+const UNREGISTERED: u64 = 9;
 /// Of `enum boost_status`.
 const BOOSTED: u64 = 2;
 /// Tokens of a balance in a nanosecond.
@@ -152,18 +154,11 @@ impl Scheduler {
     /// # Errors
     ///
     /// There are too many.
-    pub fn admit(&mut self, vcpu: Admission, policy: &WakeBoostConfig) -> Result<u32, Missing> {
+    pub fn admit(&mut self, vcpu: Admission, policy: &Rules) -> Result<u32, Missing> {
         let place = free(&self.places)?;
-        let Budget { burst_ns, refill_ppm } = policy.vcpu_budget;
-        let args = [
-            place.into(),
-            vcpu.tid as u64,
-            vcpu.vm.into(),
-            policy.run_ns,
-            policy.boost_on_injection.into(),
-            burst_ns,
-            refill_ppm.into(),
-        ];
+        let (Budget { burst_ns, refill_ppm }, rules) = in_words(policy);
+        let budget = [burst_ns, refill_ppm.into()];
+        let args = [&[place.into(), vcpu.tid as u64, vcpu.vm.into()], &budget[..], &rules].concat();
         // The memory for its timer is taken without waiting, and may not be there at once.
         let mut tries = 0..10;
         while let Err(why) = self.call("admit", &args) {
@@ -172,30 +167,39 @@ impl Scheduler {
         }
         self.places[place as usize] = true;
         if vcpu.asleep {
-            self.call("note", &[place.into(), HALTED])?;
+            self.call("note", &[place.into(), HALTED, 0])?;
         }
         Ok(place)
     }
 
+    /// A vCPU's guest speaks for it, in the page that its VMM has at this address, which is followed by the host's; or it
+    /// does no more.
+    pub fn listen(&mut self, place: u32, page: Option<u64>) {
+        let event = if page.is_some() { REGISTERED } else { UNREGISTERED };
+        // The program fails for no place that there is.
+        let _ = self.call("note", &[place.into(), event, page.unwrap_or(0)]);
+    }
+
     /// A vCPU is a thread like any other again.
     pub fn leave(&mut self, place: u32) {
-        // The program fails for no place that there is.
-        let _ = self.call("note", &[place.into(), LEFT]);
+        // As above.
+        let _ = self.call("note", &[place.into(), LEFT, 0]);
         self.places[place as usize] = false;
     }
 
     /// What became of a vCPU.
     pub fn state(&self, place: u32) -> VcpuState {
-        // In the order of `struct wake_boost`.
+        // In the order of `struct vcpu` and `struct policy`.
         let words = self.words(&self.vcpus, place);
         let word = |at: usize| words.get(at).copied().unwrap_or(0);
         VcpuState {
-            boosted: word(9) == BOOSTED,
-            boosts: word(17),
-            throttles: word(18),
-            denied: word(19),
-            boosted_ns: word(16),
-            budget_left_ns: (word(4).cast_signed().max(0) / MILLION).unsigned_abs(),
+            deadlines: word(0),
+            boosted: word(1) == BOOSTED,
+            boosted_ns: word(2),
+            boosts: word(3),
+            throttles: word(4),
+            denied: word(5),
+            budget_left_ns: (word(8).cast_signed().max(0) / MILLION).unsigned_abs(),
         }
     }
 
@@ -231,6 +235,35 @@ impl Scheduler {
                 Err(failed(format!("{name}: {error}")))
             }
             Err(error) => Err(failed(format!("{name}: {error}"))),
+        }
+    }
+}
+
+/// The budget of a vCPU, and `struct rules`.
+fn in_words(policy: &Rules) -> (Budget, [u64; 7]) {
+    match *policy {
+        Rules::WakeBoost(WakeBoostConfig { vcpu_budget, run_ns, boost_on_injection, .. }) => {
+            (vcpu_budget, [0, run_ns, boost_on_injection.into(), 0, 1, 0, 0])
+        }
+        Rules::Dynamic(DynamicConfig {
+            vcpu_budget,
+            boost_on_injection,
+            boost_on_request,
+            boost_across_idle,
+            max_preempt_off_ns,
+            longest_boost_ns,
+            ..
+        }) => {
+            let rules = [
+                1,
+                0,
+                boost_on_injection.into(),
+                boost_on_request.into(),
+                boost_across_idle.into(),
+                max_preempt_off_ns,
+                longest_boost_ns.unwrap_or(0),
+            ];
+            (vcpu_budget, rules)
         }
     }
 }

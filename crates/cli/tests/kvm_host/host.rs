@@ -99,9 +99,17 @@ pub(crate) struct Threads {
 }
 
 impl Host {
-    /// Starts a guest `a`, whose vCPU shares its CPU with two hogs.
-    pub(crate) fn crowd(&self) -> Threads {
-        self.sh("start-guest a");
+    /// Starts the daemon. What QEMU is told so that its guest shares memory with it.
+    pub(crate) fn daemon(&self) -> &'static str {
+        self.sh("mkdir -p /etc/vcoop; : >/etc/vcoop/vcoop.toml; \
+                 vcoop daemon --config /etc/vcoop/vcoop.toml >/tmp/daemon.log 2>&1 & \
+                 until [ -e /run/vcoop/window.sock ]; do sleep 0.1; done");
+        "-chardev socket,id=vcoop,path=/run/vcoop/window.sock -device ivshmem-doorbell,chardev=vcoop,vectors=1"
+    }
+
+    /// Starts a guest `a` with these arguments of QEMU's. Its vCPU shares its CPU with two hogs.
+    pub(crate) fn crowd(&self, qemu: &str) -> Threads {
+        self.sh(&format!("start-guest a {qemu}"));
         let vcpu = self.json("vcoop vms")["vms"][0]["vcpus"][0]["tid"].to_string();
         self.sh(&format!("taskset -pc 1 {vcpu}"));
         let hog = "taskset 2 sh -c 'while :; do :; done' >/dev/null 2>&1 & echo $!";

@@ -162,7 +162,7 @@ test!("box", interrupts_of_a_guest_without_a_driver_are_heard, || {
 });
 
 fn heard(host: &Host) -> Outcome {
-    let threads = host.crowd();
+    let threads = host.crowd("");
     let doctor = host.sh("vcoop doctor");
     assert!(doctor.contains("interrupts of VMs: heard by fentry of KVM"), "{doctor}");
     // A period that is not in step with the ticks of host and guest.

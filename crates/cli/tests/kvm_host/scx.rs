@@ -71,13 +71,14 @@ fn bounds_a_rogue(host: &Host, threads: &Threads) -> Result<(), Trouble> {
     for (what, command) in ROGUES {
         let pid =
             host.sh(&format!("guest a \"setsid sh -c '{command}' >/dev/null 2>&1 & echo \\$!\""));
-        host.sh("vcoop attach a --policy wake-boost --set policy.wake-boost.means=ext \
+        host.sh("rm -f /tmp/attach.json; \
+             vcoop attach a --policy wake-boost --set policy.wake-boost.means=ext \
              --set policy.wake-boost.boost_on_injection=true --for 8s --json >/tmp/attach.json & \
              until grep -q enabled /sys/kernel/sched_ext/state; do sleep 0.1; done; sleep 1");
         let before = times(host, threads);
         host.sh("sleep 5");
         let after = times(host, threads);
-        host.sh("while pidof vcoop >/dev/null; do sleep 0.1; done");
+        host.sh("until [ -s /tmp/attach.json ]; do sleep 0.1; done");
         host.sh(&format!("guest a 'kill -KILL -{}'", pid.trim()));
         let told: serde_json::Value =
             serde_json::from_str(&host.sh("cat /tmp/attach.json")).unwrap();
@@ -103,18 +104,42 @@ fn bounds_a_rogue(host: &Host, threads: &Threads) -> Result<(), Trouble> {
     Ok(())
 }
 
+/// A guest that never sleeps says what is urgent, and when: it is boosted for that within its budget, and the urgent task
+/// waits less than under the same scheduler without.
+fn listens_to_the_guest(host: &Host) -> Result<(), Trouble> {
+    let sets =
+        ["means=ext", "vcpu_refill=50%", "vm_refill=80%", "vcpu_burst=20ms", "vm_burst=40ms"];
+    let sets = sets.map(|set| format!(" --set policy.dynamic.{set}")).concat();
+    // A guest that never sleeps is never boosted by `wake-boost`.
+    let compare = "vcoop compare a --policy wake-boost,dynamic --set policy.wake-boost.means=ext \
+                   --rounds 1 --each 3s --set policy.dynamic.longest_boost=0s";
+    let document = host.json(&format!("{compare}{sets}"));
+    let boosts = |policy| value(&document, policy, "a", "boosts");
+    assert_eq!(boosts("wake-boost"), 0.0);
+    let urgent = |policy| value(&document, policy, "a.urgent", "latency");
+    let (without, with) = (urgent("wake-boost"), urgent("dynamic"));
+    let told = format!(
+        "urgent: scx_vcoop {without} us, with dynamic {with} us; {} boosts/s",
+        boosts("dynamic")
+    );
+    eprintln!("{told}");
+    assert!(boosts("dynamic") > 20.0, "{told}");
+    if with < without / 2.0 { Ok(()) } else { Err(told.into()) }
+}
+
 test!("box", interrupts_and_wake_ups_are_answered_by_scx_vcoop, || -> Outcome {
     if !cfg!(feature = "bpf") {
         return Err(Skip::because(NO_BPF));
     }
     let host = Host::start("7")?;
-    let threads = host.crowd();
+    let threads = host.crowd(host.daemon());
+    host.sh("guest a insmod /lib/modules/vcoop.ko");
     assert_eq!(state(&host), "disabled\n");
     host.sh("guest a 'cyclictest -q -m -p 80 -i 4300 >/dev/null 2>&1 &'");
     comes_and_goes(&host);
     let refused = host.run("vcoop attach a --policy static --set policy.static.means=ext --for 1s");
     assert_eq!(refused.status, 1, "{}{}", refused.stdout, refused.stderr);
-    assert!(refused.stderr.contains("wake-boost only"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("wake-boost and dynamic"), "{}", refused.stderr);
 
     let sets = [
         "means=ext",
@@ -153,10 +178,11 @@ test!("box", interrupts_and_wake_ups_are_answered_by_scx_vcoop, || -> Outcome {
     let (without, with) = (longest("vanilla"), longest("wake-boost"));
     eprintln!("longest waits after a preemption: vanilla {without} us, ext {with} us");
     assert!(with < 15.0 * without, "{with} us, {without} us without");
+    let urgent = twice(|| listens_to_the_guest(&host));
     assert_eq!(state(&host), "disabled\n");
     let log = host.sh("dmesg");
     for bad in FAILURES {
         assert!(!log.contains(bad), "{bad}: {log}");
     }
-    waits.and(shares)
+    waits.and(shares).and(urgent)
 });

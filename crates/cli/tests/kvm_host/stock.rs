@@ -71,14 +71,13 @@ test!("box", stock_guests_of_a_real_kvm_host_are_seen_and_helped, || Host::usual
 ));
 
 fn guests_are_helped(host: &Host) -> Outcome {
-    host.sh("mkdir -p /etc/vcoop; : >/etc/vcoop/vcoop.toml; \
-             vcoop daemon --config /etc/vcoop/vcoop.toml >/tmp/daemon.log 2>&1 & \
-             until [ -e /run/vcoop/window.sock ]; do sleep 0.1; done");
+    let window = host.daemon();
     // One as libvirt's are, with a window, and one of two vCPUs on a smaller machine without.
-    host.sh("start-guest told -chardev socket,id=vcoop,path=/run/vcoop/window.sock \
-             -device ivshmem-doorbell,chardev=vcoop,vectors=1 >/tmp/told.log 2>&1 & \
-             start-guest plain -smp 2 -machine microvm,rtc=on -device isa-serial,chardev=control; \
-             wait $! || { cat /tmp/told.log >&2; exit 1; }");
+    host.sh(&format!(
+        "start-guest told {window} >/tmp/told.log 2>&1 & \
+         start-guest plain -smp 2 -machine microvm,rtc=on -device isa-serial,chardev=control; \
+         wait $! || {{ cat /tmp/told.log >&2; exit 1; }}"
+    ));
     host.sh("guest told insmod /lib/modules/vcoop.ko");
 
     let vms = host.json("vcoop vms");

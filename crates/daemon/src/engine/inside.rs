@@ -87,6 +87,11 @@ struct AttachedVm {
 }
 
 impl AttachedVm {
+    /// Whether the policy goes by what its guest says, and is decided here.
+    fn listens(&self) -> bool {
+        listens(&self.plan) && decided_there(&self.plan.policy).is_none()
+    }
+
     /// Whether its guest speaks for a vCPU.
     fn hears(&self, place: usize) -> bool {
         self.link.as_ref().is_some_and(|link| link.pages(place).is_some())
@@ -393,7 +398,7 @@ impl Inside {
             return source.await_nothing(vcpu.tid());
         }
         let (tid, halted) = (vcpu.tid(), vcpu.driver.is_halted());
-        let link = vm.link.as_ref().filter(|_| listens(&vm.plan));
+        let link = vm.link.as_ref().filter(|_| vm.listens());
         let tells = link.is_some_and(|link| link.ask_idle(place, !halted));
         if halted {
             source.await_run(tid);

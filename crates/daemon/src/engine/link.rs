@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use vcoop_abi::{GuestArea, Hints, Intent, Remote, Word};
+use vcoop_abi::{GuestArea, Hints, Intent, Remote, Status, Word, window};
 use vcoop_policy::config::{AdvanceConfig, Ns};
 use vcoop_vmm::VcpuThread;
 use vcoop_window::{Clock, Window};
@@ -36,6 +36,8 @@ pub(super) const DEAF_NS: Ns = 5_000_000;
 #[derive(Debug)]
 pub(super) struct Link {
     window: Arc<Window>,
+    /// Where the VMM has it in its memory.
+    address: Option<u64>,
     /// What the guest rings; `None`: its words are looked at now and then.
     pub(super) bell: Option<Arc<OwnedFd>>,
     /// Ticks of this host's TSC in a millisecond.
@@ -74,13 +76,14 @@ pub(super) enum Deadline {
 
 impl Link {
     pub(super) fn new(shares: Shares, advance: AdvanceConfig, vcpus: usize, now: Ns) -> Self {
-        let Shares { window, bell, host_khz } = shares;
+        let Shares { window, address, bell, host_khz } = shares;
         let lead = match advance {
             AdvanceConfig::Fixed(ns) => ns,
             _ => LEAD_NS,
         };
         Self {
             window,
+            address,
             bell,
             host_khz,
             registration: None,
@@ -134,6 +137,23 @@ impl Link {
     pub(super) fn pages(&self, place: usize) -> Option<Page<'_>> {
         let slot = self.slot(place)?;
         Some(Page { guest: &self.window.guest(slot)?.area, host: self.window.host(slot)? })
+    }
+
+    /// Where the VMM has the guest's page of a vCPU in its memory, if its guest speaks for it.
+    pub(super) fn address(&self, place: usize) -> Option<u64> {
+        Some(self.address? + window::guest_page(self.slot(place)?))
+    }
+
+    /// Whether that is known.
+    pub(super) fn has_address(&self) -> bool {
+        self.address.is_some()
+    }
+
+    /// No policy is in force.
+    pub(super) fn end(&self) {
+        for host in (0..self.window.slots()).filter_map(|slot| self.window.host(slot)) {
+            host.status.store(Status::Disabled.to_word(), Ordering::Release);
+        }
     }
 
     /// Asks a vCPU to ring when it goes idle, or does so no more. Whether it will.
@@ -299,7 +319,8 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(3 * 4096).unwrap();
         let window = Arc::new(Window::map(&file, 0).unwrap());
-        let shares = Shares { window: window.clone(), bell: None, host_khz: 1_000_000 };
+        let shares =
+            Shares { window: window.clone(), address: None, bell: None, host_khz: 1_000_000 };
         let mut link = Link::new(shares, AdvanceConfig::None, 1, 0);
         assert!(!link.changed(&[thread(0, None)]), "no driver");
         let page = window.guest(0).unwrap();

@@ -16,7 +16,6 @@ use super::ext::decided_there;
 use super::{AttachedVm, Inside, next_check};
 use crate::engine::link::Link;
 use crate::engine::{ENDS, Shares, Target};
-use crate::policy::listens;
 use crate::port::{Due, Stop, Vcpu};
 use crate::protocol::{Refusal, VcpuStatus, VmId, VmStatus};
 
@@ -139,7 +138,7 @@ impl Inside {
         if let Some(link) = &mut vm.link {
             link.ask_clock();
         }
-        if listens(&vm.plan) {
+        if vm.listens() {
             self.dues.insert((now, Due::Look(number)));
             self.hear_bell(number, true);
         }

@@ -3,18 +3,23 @@
 //! Their threads keep what they have: nothing is set here, and nothing is heard of them. The scheduler is loaded for
 //! the first such VM, and the host gets its own one back with the last.
 
-use vcoop_bpf::Admission;
+use vcoop_bpf::{Admission, Rules};
 use vcoop_model::plan::PolicyPlan;
-use vcoop_policy::config::{Means, WakeBoostConfig};
+use vcoop_policy::config::Means;
+use vcoop_vmm::Accel;
 
 use super::{AttachedVm, Inside, vcpu_status};
+use crate::engine::link::Link;
 use crate::port::Vcpu;
 use crate::protocol::{InterruptStatus, Refusal, VcpuStatus};
 
 /// What `scx_vcoop` is told of a policy that is its own.
-pub(in crate::engine) fn decided_there(policy: &PolicyPlan) -> Option<WakeBoostConfig> {
+pub(in crate::engine) fn decided_there(policy: &PolicyPlan) -> Option<Rules> {
     match policy {
-        PolicyPlan::WakeBoost(config) if config.means == Means::Ext => Some(*config),
+        PolicyPlan::WakeBoost(config) if config.means == Means::Ext => {
+            Some(Rules::WakeBoost(*config))
+        }
+        PolicyPlan::Dynamic(config) if config.means == Means::Ext => Some(Rules::Dynamic(*config)),
         _ => None,
     }
 }
@@ -27,12 +32,24 @@ impl Inside {
         let Some(scheduler) = &mut self.scheduler else {
             return Err("scx_vcoop has been unloaded meanwhile; try again".to_owned().into());
         };
-        if policy.boost_on_injection && scheduler.hears().is_none() {
-            let why = "interrupts cannot be heard of in this kernel: KVM is not loaded, or it has no fentry\n  \
-                       remedy: leave boost_on_injection false";
+        if policy.needs_kvm() && scheduler.hears().is_none() {
+            let why = "KVM's events cannot be heard of in this kernel: KVM is not loaded, or it has no fentry\n  \
+                       remedy: wake-boost with boost_on_injection false";
             return Err(Refusal::missing(why));
         }
-        let of = scheduler.begin_vm(policy.vm_budget).map_err(|e| e.to_string())?;
+        if matches!(policy, Rules::Dynamic(_)) {
+            if vm.accel != Accel::Kvm {
+                let why = "an emulated VM's guest is listened to where its vCPUs enter it under KVM only\n  remedy: \
+                           another means than `ext`";
+                return Err(Refusal::from(why.to_owned()));
+            }
+            if vm.link.as_ref().is_none_or(|link| !link.has_address()) {
+                let why = "the VMM has the memory that it shares with its guest nowhere in one piece\n  remedy: \
+                           another means than `ext`";
+                return Err(Refusal::from(why.to_owned()));
+            }
+        }
+        let of = scheduler.begin_vm(policy.vm_budget()).map_err(|e| e.to_string())?;
         vm.ext = Some(of);
         for vcpu in vm.vcpus.iter_mut().flatten() {
             let asleep = vcpu.captured.is_asleep();
@@ -41,8 +58,21 @@ impl Inside {
             vcpu.ext = Some(place);
         }
         vm.hears = vec!["scx_vcoop"];
-        vm.hears.extend(scheduler.hears().filter(|_| policy.boost_on_injection));
+        vm.hears.extend(scheduler.hears().filter(|_| policy.boosts_on_injection()));
+        let places = vm.vcpus.len();
+        (0..places).for_each(|place| self.listen_there(number, place));
         Ok(())
+    }
+
+    /// Whether a vCPU's guest speaks for it has changed.
+    pub(super) fn listen_there(&mut self, number: u64, place: usize) {
+        let Some(vm) = self.vms.get(&number) else { return };
+        let Some(Rules::Dynamic(_)) = decided_there(&vm.plan.policy) else { return };
+        let Some(Ok(vcpu)) = vm.vcpus.get(place) else { return };
+        let page = vm.link.as_ref().and_then(|link| link.address(place));
+        if let (Some(scheduler), Some(place)) = (&mut self.scheduler, vcpu.ext) {
+            scheduler.listen(place, page);
+        }
     }
 
     /// A vCPU is scheduled like any other thread again.
@@ -56,6 +86,8 @@ impl Inside {
     pub(super) fn dismiss_vm(&mut self, vm: &AttachedVm) {
         if let (Some(scheduler), Some(of)) = (&mut self.scheduler, vm.ext) {
             scheduler.end_vm(of);
+            // The guest's vCPUs tell it nothing any more.
+            vm.link.iter().for_each(Link::end);
         }
         if !self.vms.values().any(|vm| vm.ext.is_some()) {
             self.scheduler = None;
@@ -84,6 +116,7 @@ impl Inside {
             denied: of.denied,
             throttles: of.throttles,
             boosted_ns: of.boosted_ns,
+            deadlines: of.deadlines,
             budget_left_ns: Some(of.budget_left_ns),
             ..status
         }

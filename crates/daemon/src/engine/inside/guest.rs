@@ -10,7 +10,6 @@ use vcoop_threads::clock::monotonic;
 use super::Inside;
 use crate::engine::BELL;
 use crate::engine::link::{DEAF_NS, Deadline, Link};
-use crate::policy::listens;
 use crate::port::Due;
 
 /// Time between two looks at the words of a guest that cannot ring: while one of its vCPUs is boosted,
@@ -145,12 +144,14 @@ impl Inside {
                     self.run(number, place, |port| driver::register(port, true));
                 }
                 self.attend(number, place);
+                self.listen_there(number, place);
             }
         }
         let Some(vm) = self.vms.get_mut(&number) else { return };
+        let listens = vm.listens();
         if let Some(link) = &mut vm.link {
             link.ask_clock();
-            if listens(&vm.plan) && !link.has_clock() {
+            if listens && !link.has_clock() {
                 self.look_at(number, monotonic());
             }
         }

@@ -1,0 +1,661 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The policies `wake-boost` and `dynamic`, for where Rust does not go: the same events give the same state as in
+ * crates/policy (wake_boost.rs, dynamic.rs, control.rs, meter.rs, stretch.rs, budget.rs), which say why it is as it is. A
+ * test drives both with the same events. What is left out is what a scheduler of its own does not need: means that
+ * are refused, accounts of time to pay back, IPIs whose sender asks, and words of a vCPU that may be running.
+ *
+ * Times are in nanoseconds. Nothing here calls anything, so that it may be used under a lock of BPF.
+ */
+#ifndef VCOOP_POLICY_H
+#define VCOOP_POLICY_H
+
+#include <linux/types.h>
+
+#define RULE static inline __attribute__((always_inline))
+
+/*
+ * The kernel's verifier follows every path with what is known on it. After this only what memory holds is known, so that
+ * paths which have come to the same point are one again.
+ */
+#define JOIN __asm__ __volatile__("" ::: "memory")
+
+/* No time. */
+#define NEVER (~0ULL)
+
+#define PER_MILLION 1000000
+
+/*
+ * The longest time that is taken at once, 73 minutes, so that a balance in millionths of a nanosecond fits into 64 bits.
+ * A vCPU that nothing happened to for longer gains as much as in this time: its burst, for any budget of use. A debt that is
+ * larger counts as this.
+ */
+#define LONGEST_STEP (1ULL << 42)
+
+/* Largest burst, 18 minutes, for the same reason. */
+#define MOST_BURST (1ULL << 40)
+
+/* As in meter.rs, stretch.rs and control.rs. */
+#define MIN_BOOST 20000
+#define LEASE_SHARE 8
+#define EXCESS_PPM 5000
+#define FREE_STRIKES 4
+#define PENALTY 20000000ULL
+#define MOST_STEPS 5
+#define LOST_TIMER 1000000
+
+enum boost_status { DISABLED, NORMAL, BOOSTED, THROTTLED };
+enum boost_denial { GRANTED, BY_VCPU, BY_VM, BY_LONGEST };
+/* As reported by whoever knows. EXIT and what follows are for `dynamic` only. */
+enum boost_event { ATTACHED, LEFT, HALTED, WOKEN, INJECTED, TIMER, EXIT, RECHECK, REGISTERED, UNREGISTERED };
+/* What a guest's words amount to. */
+enum boost_need { NOTHING, LONG_SECTION, SECTION, URGENT };
+
+/* A token bucket. The balance is in millionths of a nanosecond; below zero it is debt. */
+struct bucket {
+	__u64 burst;
+	__u64 refill_ppm;
+	__s64 balance;
+	__u64 at;
+};
+
+/* What a guest says, each word read once. Anything may be in them. */
+struct words { __u64 intent, cs, request, ack; };
+
+/* What it is told in the beginning. `wake-boost` boosts across idle, and listens to no guest. */
+struct rules {
+	__u64 is_dynamic;
+	/* `wake-boost`: how long a run is. */
+	__u64 run;
+	__u64 on_injection;
+	__u64 on_request;
+	__u64 across_idle;
+	__u64 max_preempt_off;
+	/* Longest boost at once; 0: as the budget allows. */
+	__u64 longest;
+};
+
+struct policy {
+	/* What came of it, first, to be found from outside. */
+	__u64 status;
+	__u64 boosted_ns;
+	__u64 boosts;
+	__u64 throttles;
+	__u64 denied;
+	struct bucket bucket;
+	struct rules rules;
+	/* Tokens taken from the VM's bucket and not used yet. */
+	__u64 lease;
+	/* Charged up to here, where `charging`. */
+	__u64 since;
+	__u64 charging;
+	/* How long it was boosted at once, when that ended, and what may be taken beyond `longest`. */
+	__u64 used;
+	__u64 ended;
+	struct bucket excess;
+	__u64 halted;
+	/* Why it is throttled. */
+	__u64 latched;
+	__u64 strikes;
+	__u64 held_until;
+	/* When it wants TIMER, and when the current run ends; or NEVER. */
+	__u64 timer;
+	__u64 run_end;
+	/* The vCPU has a thread, and its guest speaks for it. */
+	__u64 attached;
+	__u64 registered;
+	/* The last interrupt that was a reason, and the last one that the guest has acknowledged. */
+	__u64 ticket;
+	__u64 acked;
+	/* The guest's section with preemption off: its number, and when it was first seen. */
+	__u64 in_section;
+	__u64 section;
+	__u64 section_since;
+	/* When the section that alone holds the boost becomes too long; or NEVER. */
+	__u64 section_end;
+	/* Woken while boosted, and not seen outside its idle loop. */
+	__u64 waking;
+	/* The words were such as an honest guest writes. */
+	__u64 canonical;
+};
+
+/* What a driver does: `at`, unless NEVER, replaces the time of its timer. `rechecks`: it looks at the words again. */
+struct outcome {
+	__u64 at;
+	__u64 cancel;
+	__u64 rechecks;
+};
+
+RULE __u64 lesser(__u64 a, __u64 b)
+{
+	return a < b ? a : b;
+}
+
+RULE __u64 greater(__u64 a, __u64 b)
+{
+	return a > b ? a : b;
+}
+
+RULE __u64 beyond(__u64 a, __u64 b)
+{
+	return a > b ? a - b : 0;
+}
+
+/* Saturating, as no time is larger than NEVER. */
+RULE __u64 plus(__u64 a, __u64 b)
+{
+	return a + b < a ? NEVER : a + b;
+}
+
+RULE struct bucket full_bucket(__u64 burst, __u64 refill_ppm, __u64 now)
+{
+	struct bucket b = { lesser(burst, MOST_BURST), lesser(refill_ppm, PER_MILLION), 0, now };
+
+	b.balance = (__s64)(b.burst * PER_MILLION);
+	return b;
+}
+
+RULE void refill(struct bucket *b, __u64 now)
+{
+	__u64 elapsed = lesser(beyond(now, b->at), LONGEST_STEP);
+	__s64 full = (__s64)(b->burst * PER_MILLION);
+
+	b->at = greater(b->at, now);
+	b->balance += (__s64)(elapsed * b->refill_ppm);
+	if (b->balance > full)
+		b->balance = full;
+}
+
+RULE void charge(struct bucket *b, __u64 ns)
+{
+	__s64 floor = -(__s64)(LONGEST_STEP * PER_MILLION);
+
+	b->balance -= (__s64)(lesser(ns, LONGEST_STEP) * PER_MILLION);
+	if (b->balance < floor)
+		b->balance = floor;
+}
+
+RULE int has(const struct bucket *b, __u64 ns)
+{
+	return b->balance >= (__s64)(lesser(ns, LONGEST_STEP) * PER_MILLION);
+}
+
+RULE __u64 level(const struct bucket *b)
+{
+	return b->balance > 0 ? (__u64)b->balance / PER_MILLION : 0;
+}
+
+RULE void give_back(struct bucket *b, __u64 ns)
+{
+	__s64 full = (__s64)(b->burst * PER_MILLION);
+
+	b->balance += (__s64)(lesser(ns, MOST_BURST) * PER_MILLION);
+	if (b->balance > full)
+		b->balance = full;
+}
+
+RULE __u64 take(struct bucket *b, __u64 ns)
+{
+	__u64 taken = has(b, ns) ? ns : level(b);
+
+	charge(b, taken);
+	return taken;
+}
+
+RULE __u64 time_to_empty(const struct bucket *b)
+{
+	if (b->balance <= 0)
+		return 0;
+	if (b->refill_ppm >= PER_MILLION)
+		return NEVER;
+	return (__u64)b->balance / (PER_MILLION - b->refill_ppm);
+}
+
+RULE __u64 time_until(const struct bucket *b, __u64 level)
+{
+	__s64 missing = (__s64)(lesser(level, MOST_BURST) * PER_MILLION) - b->balance;
+
+	if (missing <= 0)
+		return 0;
+	if (!b->refill_ppm || level > b->burst)
+		return NEVER;
+	return ((__u64)missing + b->refill_ppm - 1) / b->refill_ppm;
+}
+
+RULE __u64 least(const struct bucket *b)
+{
+	return greater(lesser(MIN_BOOST, b->burst / 4), 1);
+}
+
+RULE void charge_stretch(struct policy *v, __u64 ran, __u64 now)
+{
+	__u64 fits = lesser(ran, beyond(v->rules.longest, v->used));
+
+	if (!v->rules.longest)
+		return;
+	v->used += fits;
+	JOIN;
+	charge(&v->excess, ran - fits);
+	refill(&v->excess, now);
+}
+
+/* How long a boost that begins now, or goes on, can last. */
+RULE __u64 left_at_once(const struct policy *v)
+{
+	return v->rules.longest ? plus(beyond(v->rules.longest, v->used), level(&v->excess)) : NEVER;
+}
+
+RULE void begin_stretch(struct policy *v, __u64 now)
+{
+	if (!v->rules.longest)
+		return;
+	v->used = beyond(v->used, beyond(now, v->ended));
+	v->ended = now;
+	refill(&v->excess, now);
+	JOIN;
+}
+
+RULE void settle(struct policy *v, struct bucket *vm, __u64 now)
+{
+	if (v->charging) {
+		__u64 ran = beyond(now, v->since);
+
+		v->since = greater(v->since, now);
+		v->boosted_ns += ran;
+		charge(&v->bucket, ran);
+		charge(vm, beyond(ran, v->lease));
+		v->lease = beyond(v->lease, ran);
+		charge_stretch(v, ran, now);
+	}
+	JOIN;
+	refill(&v->bucket, now);
+	JOIN;
+	refill(vm, now);
+	JOIN;
+}
+
+RULE __u64 can_start(struct policy *v, const struct bucket *vm, __u64 now)
+{
+	if (!has(&v->bucket, least(&v->bucket)))
+		return BY_VCPU;
+	if (!has(vm, least(vm)))
+		return BY_VM;
+	begin_stretch(v, now);
+	return left_at_once(v) < least(&v->bucket) ? BY_LONGEST : GRANTED;
+}
+
+RULE void extend(struct policy *v, struct bucket *vm)
+{
+	__u64 share = greater(level(vm) / LEASE_SHARE, least(vm));
+
+	v->lease += take(vm, lesser(share, time_to_empty(&v->bucket)));
+	JOIN;
+}
+
+RULE __u64 start_charging(struct policy *v, struct bucket *vm, __u64 now)
+{
+	__u64 denial;
+
+	if (v->charging)
+		return GRANTED;
+	denial = can_start(v, vm, now);
+	if (denial)
+		return denial;
+	extend(v, vm);
+	v->since = now;
+	v->charging = 1;
+	return GRANTED;
+}
+
+RULE void stop_charging(struct policy *v, struct bucket *vm)
+{
+	if (v->charging)
+		v->ended = v->since;
+	v->charging = 0;
+	give_back(vm, v->lease);
+	v->lease = 0;
+	JOIN;
+}
+
+RULE __u64 renew(struct policy *v, struct bucket *vm)
+{
+	if (!time_to_empty(&v->bucket))
+		return BY_VCPU;
+	if (left_at_once(v) < least(&v->bucket))
+		return BY_LONGEST;
+	if (!v->lease) {
+		if (!has(vm, least(vm)))
+			return BY_VM;
+		extend(v, vm);
+	}
+	return GRANTED;
+}
+
+RULE __u64 half_full(const struct bucket *b)
+{
+	return time_until(b, greater(b->burst / 2, least(b)));
+}
+
+/* How long until a throttling is over. */
+RULE __u64 recovery(const struct policy *v, const struct bucket *vm, __u64 now)
+{
+	__u64 until;
+
+	if (v->latched == BY_LONGEST)
+		until = beyond(beyond(v->used, beyond(now, v->ended)), v->rules.longest / 2);
+	else
+		until = greater(half_full(&v->bucket), half_full(vm));
+	return greater(until, beyond(v->held_until, now));
+}
+
+RULE void restore(struct policy *v, struct bucket *vm, __u64 status)
+{
+	if (v->status == BOOSTED)
+		stop_charging(v, vm);
+	v->status = status;
+}
+
+RULE void throttle(struct policy *v, struct bucket *vm, __u64 denial)
+{
+	v->throttles++;
+	v->latched = denial;
+	restore(v, vm, THROTTLED);
+	v->denied++;
+}
+
+RULE __u64 halvings(const struct bucket *b)
+{
+	__u64 left = level(b);
+
+	return (left < b->burst / 2) + (left < b->burst / 4) + (left < b->burst / 8);
+}
+
+/* A run begins. It is shorter as the budget runs out. */
+RULE void start_run(struct policy *v, const struct bucket *vm, __u64 now)
+{
+	v->run_end = v->rules.run >> halvings(&v->bucket);
+	JOIN;
+	v->run_end = plus(now, lesser(v->run_end, v->rules.run >> halvings(vm)));
+}
+
+/* A reason to boost. Whether it is boosted by this call. */
+RULE int boost(struct policy *v, struct bucket *vm, __u64 now)
+{
+	__u64 denial;
+
+	if (v->status == THROTTLED)
+		v->denied++;
+	if (v->status != NORMAL)
+		return 0;
+	denial = v->halted ? can_start(v, vm, now) : start_charging(v, vm, now);
+	if (denial) {
+		throttle(v, vm, denial);
+		return 0;
+	}
+	v->boosts++;
+	v->status = BOOSTED;
+	return 1;
+}
+
+/* Nothing is left to boost for. `given_back`: its guest says so in words that can be taken for its own. */
+RULE void end_boost(struct policy *v, struct bucket *vm, __u64 given_back)
+{
+	if (v->status != BOOSTED)
+		return;
+	if (given_back)
+		v->strikes = 0;
+	restore(v, vm, NORMAL);
+}
+
+RULE __u64 on_timer(struct policy *v, struct bucket *vm, __u64 now)
+{
+	__u64 denial;
+
+	if (v->run_end <= now)
+		end_boost(v, vm, 1);
+	JOIN;
+	if (v->timer <= now)
+		v->timer = NEVER;
+	JOIN;
+	if (v->status == BOOSTED && !v->halted) {
+		denial = renew(v, vm);
+		if (denial) {
+			if (v->strikes >= FREE_STRIKES)
+				v->held_until = plus(now, PENALTY << 2 * lesser(v->strikes - FREE_STRIKES, MOST_STEPS));
+			v->strikes++;
+			throttle(v, vm, denial);
+		}
+	} else if (v->status == THROTTLED && !recovery(v, vm, now)) {
+		v->latched = GRANTED;
+		v->status = NORMAL;
+	}
+	JOIN;
+	if (v->status != BOOSTED || v->section_end > now)
+		return 0;
+	v->section_end = NEVER;
+	return 1;
+}
+
+/*
+ * Classes of tasks, as in words.rs of the ABI: which of them are urgent, and the bit that declares any task so. The other
+ * bits of a class byte that is larger mean none.
+ */
+#define CLASSES 7
+#define FAIR 1
+#define URGENT_CLASSES 0x5c
+#define RT_CLASSES 0x0c
+#define DECLARED_TASK 0x80
+
+/* Bits of the words, as there. */
+#define PENDING_VALID (1ULL << 32)
+#define IDLE_LOOP (1ULL << 33)
+#define MOST_INTENT (IDLE_LOOP | (IDLE_LOOP - 1))
+#define IN_INTERRUPT 0xffffffULL
+#define PREEMPT_OFF (1ULL << 24)
+#define CS_RESERVED 0xfe000000ULL
+#define SECTION_SHIFT 32
+#define REQUEST_BOOST 2
+
+RULE __u64 class_of(__u64 task)
+{
+	__u64 class = task & 0x7f;
+
+	return class < CLASSES ? class : 0;
+}
+
+RULE __u64 is_urgent(__u64 task)
+{
+	return (task & DECLARED_TASK) | (URGENT_CLASSES >> class_of(task) & 1);
+}
+
+/* Whether a class byte and a priority are such as an honest guest writes. */
+RULE __u64 is_task(__u64 task)
+{
+	__u64 class = task & 0x7f, prio = task >> 8 & 0xff, rt = RT_CLASSES >> class_of(task) & 1;
+	__u64 most = rt ? 99 : class == FAIR ? 39 : 0;
+
+	return class < CLASSES && prio >= rt && prio <= most;
+}
+
+RULE __u64 is_canonical(const struct words *words)
+{
+	__u64 intent = words->intent, pending = intent >> 16 & 0xffff;
+
+	if (intent > MOST_INTENT || words->cs & CS_RESERVED || words->request > REQUEST_BOOST)
+		return 0;
+	return is_task(intent & 0xffff) && (intent & PENDING_VALID ? is_task(pending) : !pending);
+}
+
+/* Whether the words ask for a boost. */
+RULE __u64 asks(const struct words *words)
+{
+	__u64 intent = words->intent;
+	__u64 runs = intent & IDLE_LOOP ? 0 : is_urgent(intent);
+	__u64 pends = intent & PENDING_VALID ? is_urgent(intent >> 16) : 0;
+
+	return words->request == REQUEST_BOOST || words->cs & IN_INTERRUPT || runs || pends;
+}
+
+/* Judges the words, and remembers what they say of tickets, sections and idle. */
+RULE __u64 judge(struct policy *v, const struct words *words, __u64 now)
+{
+	__u64 answers = words->ack <= v->ticket, number = words->cs >> SECTION_SHIFT;
+
+	v->canonical = answers && is_canonical(words);
+	JOIN;
+	if (answers)
+		v->acked = greater(v->acked, words->ack);
+	if (!(words->intent & IDLE_LOOP))
+		v->waking = 0;
+	JOIN;
+	if (!(words->cs & PREEMPT_OFF)) {
+		v->in_section = 0;
+	} else if (!v->in_section || v->section != number) {
+		v->in_section = 1;
+		v->section = number;
+		v->section_since = now;
+	}
+	JOIN;
+	if (v->acked < v->ticket || v->waking || (v->rules.on_request && asks(words)))
+		return URGENT;
+	if (!v->in_section || !v->rules.on_request)
+		return NOTHING;
+	return beyond(now, v->section_since) < v->rules.max_preempt_off ? SECTION : LONG_SECTION;
+}
+
+/* The vCPU has come or gone, or its guest has. */
+RULE void enable(struct policy *v, struct bucket *vm, __u64 now, struct outcome *outcome)
+{
+	__u64 on = v->attached && (v->registered || !v->rules.is_dynamic);
+
+	if (on && v->status == DISABLED) {
+		/* What was injected while the guest's hooks were off will never be acknowledged. */
+		v->acked = v->ticket;
+		if (!recovery(v, vm, now))
+			v->latched = GRANTED;
+		v->status = v->latched ? THROTTLED : NORMAL;
+	} else if (!on && v->status != DISABLED) {
+		restore(v, vm, DISABLED);
+		outcome->cancel = v->timer != NEVER;
+		v->timer = NEVER;
+	}
+}
+
+/* The state changes by what has happened, before it is known whether there is a reason for a boost. */
+RULE void note_event(struct policy *v, struct bucket *vm, __u64 now, enum boost_event event, struct outcome *outcome)
+{
+	__u64 denial;
+
+	switch (event) {
+	case ATTACHED:
+	case LEFT:
+		v->attached = event == ATTACHED;
+		v->halted = 0;
+		enable(v, vm, now, outcome);
+		break;
+	case REGISTERED:
+	case UNREGISTERED:
+		v->registered = event == REGISTERED;
+		v->acked = v->ticket;
+		v->in_section = 0;
+		enable(v, vm, now, outcome);
+		break;
+	case HALTED:
+		v->halted = 1;
+		stop_charging(v, vm);
+		if (v->status != THROTTLED) {
+			outcome->cancel = v->timer != NEVER;
+			v->timer = NEVER;
+		}
+		v->run_end = NEVER;
+		v->waking = 0;
+		break;
+	case WOKEN:
+		v->halted = 0;
+		v->waking = v->status == BOOSTED;
+		if (v->status != BOOSTED)
+			break;
+		denial = start_charging(v, vm, now);
+		if (denial)
+			throttle(v, vm, denial);
+		break;
+	case INJECTED:
+		v->ticket += v->status != DISABLED && v->rules.on_injection;
+		break;
+	default:
+		break;
+	}
+	JOIN;
+}
+
+/* What happened at a time that never goes back for one VM, and what to do about it. */
+RULE struct outcome on_event(struct policy *v, struct bucket *vm, __u64 now, enum boost_event event,
+			     const struct words *words)
+{
+	struct outcome outcome = { NEVER, 0, 0 };
+	__u64 own = NEVER, at, is_look, need = NOTHING;
+	int boosts = 0, lost;
+
+	settle(v, vm, now);
+	note_event(v, vm, now, event, &outcome);
+	is_look = event == HALTED || event == EXIT || event == RECHECK;
+	if (is_look && v->rules.is_dynamic && v->status != DISABLED) {
+		need = judge(v, words, now);
+		v->section_end = NEVER;
+		if (event == EXIT && need == SECTION)
+			v->section_end = plus(v->section_since, v->rules.max_preempt_off);
+	}
+	JOIN;
+	if (event == INJECTED && v->rules.on_injection) {
+		v->section_end = NEVER;
+		boosts = boost(v, vm, now);
+		outcome.rechecks = boosts && v->rules.is_dynamic;
+	} else if ((event == HALTED && (v->rules.across_idle || need == URGENT)) || (event == EXIT && need >= SECTION)) {
+		boost(v, vm, now);
+	} else if (is_look && v->rules.is_dynamic && !(event == RECHECK && (need == URGENT || v->halted))) {
+		end_boost(v, vm, v->canonical);
+		v->denied += event == EXIT && need == LONG_SECTION && v->status == NORMAL;
+	}
+	JOIN;
+	if (!v->rules.is_dynamic && (event == WOKEN || boosts))
+		start_run(v, vm, now);
+	JOIN;
+	/* A timer that is so late is lost, and any event does its work. */
+	lost = event != TIMER && v->timer != NEVER && plus(v->timer, LOST_TIMER) <= now;
+	if (lost) {
+		v->timer = NEVER;
+		outcome.cancel = 1;
+	}
+	JOIN;
+	if (lost || event == TIMER)
+		outcome.rechecks |= on_timer(v, vm, now);
+	JOIN;
+	if (v->status != BOOSTED) {
+		v->run_end = NEVER;
+		v->section_end = NEVER;
+		v->waking = 0;
+	}
+	JOIN;
+	if (v->status == BOOSTED && !v->halted)
+		own = lesser(lesser(time_to_empty(&v->bucket), v->lease), left_at_once(v));
+	else if (v->status == THROTTLED)
+		own = greater(recovery(v, vm, now), 1);
+	at = lesser(own == NEVER ? NEVER : plus(now, own), lesser(v->run_end, v->section_end));
+	if (at != NEVER && (v->timer == NEVER || at < v->timer)) {
+		v->timer = at;
+		outcome.at = at;
+		outcome.cancel = 0;
+	}
+	return outcome;
+}
+
+/* A policy that begins. It is taken to be awake. */
+RULE void begin_policy(struct policy *v, const struct rules *rules, __u64 burst, __u64 refill_ppm, __u64 now)
+{
+	*v = (struct policy){ .timer = NEVER, .run_end = NEVER, .section_end = NEVER, .canonical = 1 };
+	v->rules = *rules;
+	v->bucket = full_bucket(burst, refill_ppm, now);
+	v->excess = full_bucket(burst, EXCESS_PPM, now);
+}
+
+#endif
