@@ -179,16 +179,21 @@ fn rests(vm: &StockVm) {
     wait("no boost is left", || tids.iter().all(rests));
 }
 
-/// Resets a guest from outside: nothing in it is told.
-fn reset(vm: &StockVm) {
+/// Asks QEMU for something; what it says of this word.
+fn ask(vm: &StockVm, commands: &[&str], word: &str) -> String {
     let mut qmp = UnixStream::connect(vm.qmp()).unwrap();
-    // It is started so that it would end instead.
-    let stay = r#"{"execute":"set-action","arguments":{"reboot":"reset"}}"#;
-    for command in [r#"{"execute":"qmp_capabilities"}"#, stay, r#"{"execute":"system_reset"}"#] {
+    for command in [&[r#"{"execute":"qmp_capabilities"}"#], commands].concat() {
         qmp.write_all(command.as_bytes()).unwrap();
     }
     let mut answers = BufReader::new(qmp).lines().map(Result::unwrap);
-    assert!(answers.any(|line| line.contains("\"RESET\"")));
+    answers.find(|line| line.contains(&format!("\"{word}\""))).unwrap()
+}
+
+/// Resets a guest from outside: nothing in it is told.
+fn reset(vm: &StockVm) {
+    // It is started so that it would end instead.
+    let stay = r#"{"execute":"set-action","arguments":{"reboot":"reset"}}"#;
+    ask(vm, &[stay, r#"{"execute":"system_reset"}"#], "RESET");
 }
 
 const LOAD: &str = "insmod /lib/modules/vcoop.ko";
@@ -315,7 +320,24 @@ test!(
         let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
         assert!(heard && sum(&attached, "deadlines") > 50, "{attached}");
         at_rest(&vm);
-        assert!(run(&vm, "dmesg").contains("suspend exit"));
+
+        // Suspended to memory, it has no power meanwhile.
+        let attached = daemon.dynamic(&vm, &[], || {
+            // A port that may wake it up is not set up again.
+            let stays = "echo disabled >/sys/class/tty/ttyS1/power/wakeup";
+            let deep = "echo deep >/sys/power/mem_sleep; echo mem >/sys/power/state";
+            leaves(&vm, &format!("{stays}; {deep}"));
+            wait("it sleeps", || {
+                ask(&vm, &[r#"{"execute":"query-status"}"#], "status").contains("suspended")
+            });
+            ask(&vm, &[r#"{"execute":"system_wakeup"}"#], "WAKEUP");
+            wait("it is up", || vcoop_window::find(vm.pid()).unwrap().is_some());
+            thread::sleep(SECOND);
+        });
+        let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
+        assert!(heard && sum(&attached, "deadlines") > 50, "{attached}");
+        at_rest(&vm);
+        assert_eq!(run(&vm, "dmesg").matches("suspend exit").count(), 2);
 
         // The next kernel's driver is another one.
         let root = "mkdir /mnt && mount --bind / /mnt && cd /mnt && find . ! -path ./boot/vmlinuz | \
