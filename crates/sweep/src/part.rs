@@ -54,7 +54,8 @@ pub(crate) fn open(dir: &Path, manifest: &Manifest, part: u32) -> Result<Option<
     let own = mark(manifest, part).value.unwrap_or_default();
     let marks = reader.metadata().file_metadata().key_value_metadata();
     let value = |key| marks.and_then(|all| all.iter().find(|mark| mark.key == key)?.value.as_ref());
-    if let Some((length, is)) = value(DATA).and_then(|digest| digest.split_once(' ')) {
+    if let Some(digest) = value(DATA) {
+        let (length, is) = digest.split_once(' ').unwrap_or_default();
         found.rewind().map_err(cannot)?;
         let rows = BufReader::new(found.take(length.parse().unwrap_or(0)));
         if fnv_of(rows).map_err(cannot)? != is {
