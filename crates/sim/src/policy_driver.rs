@@ -41,6 +41,7 @@ impl Vcpu {
 /// How often a call of a policy programmed its timer. The pCPU that called pays for it after it has woken or told the
 /// vCPU, for which nobody waits for a timer.
 #[must_use]
+#[derive(Default)]
 pub(crate) struct TimersSet(u32);
 
 /// A vCPU as the driver of its policy sees the simulated world.
@@ -54,7 +55,7 @@ struct VcpuPort<'w, 'p> {
 
 impl<'w, 'p> VcpuPort<'w, 'p> {
     fn new(world: &'w mut World<'p>, v: u32, vector: u8) -> Self {
-        Self { world, v, vector, timers_set: TimersSet(0) }
+        Self { world, v, vector, timers_set: TimersSet::default() }
     }
 
     fn vcpu(&mut self) -> &mut Vcpu {
@@ -162,10 +163,18 @@ impl World<'_> {
     /// Has a vCPU's policy driven, if it is one that does anything.
     #[inline(always)]
     fn drive(&mut self, v: u32, what: impl FnOnce(&mut VcpuPort<'_, '_>) -> Result<(), Refusal>) {
-        if self.vcpus[v as usize].has_policy {
-            let set = self.driven(v, what);
-            self.pay_timers(set);
-        }
+        let set = self.drive_unpaid(v, what);
+        self.pay_timers(set);
+    }
+
+    /// The same for who pays for the timers later.
+    #[inline(always)]
+    fn drive_unpaid(
+        &mut self,
+        v: u32,
+        what: impl FnOnce(&mut VcpuPort<'_, '_>) -> Result<(), Refusal>,
+    ) -> TimersSet {
+        if self.vcpus[v as usize].has_policy { self.driven(v, what) } else { TimersSet::default() }
     }
 
     /// Has a vCPU's policy driven.
@@ -319,11 +328,7 @@ impl World<'_> {
 
     pub(crate) fn boost_woken(&mut self, v: u32) -> TimersSet {
         self.watch(v, |page, now| page.event(now, What::Halted(false)));
-        if self.vcpus[v as usize].has_policy {
-            self.driven(v, |port| driver::halt(port, false))
-        } else {
-            TimersSet(0)
-        }
+        self.drive_unpaid(v, |port| driver::halt(port, false))
     }
 
     pub(crate) fn boost_timer(&mut self, v: u32) {
