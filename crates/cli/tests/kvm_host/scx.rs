@@ -113,7 +113,7 @@ fn listens_to_the_guest(host: &Host) -> Result<(), Trouble> {
     let sets = sets.map(|set| format!(" --set policy.dynamic.{set}")).concat();
     // A guest that never sleeps is never boosted by `wake-boost`.
     let compare = "vcoop compare a --policy wake-boost,dynamic --set policy.wake-boost.means=ext \
-                   --rounds 1 --each 3s --set policy.dynamic.longest_boost=0s";
+                   --rounds 2 --each 3s --set policy.dynamic.longest_boost=0s";
     let document = host.json(&format!("{compare}{sets}"));
     let boosts = |policy| value(&document, policy, "a", "boosts");
     assert_eq!(boosts("wake-boost"), 0.0);
