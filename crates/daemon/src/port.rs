@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 
 use vcoop_abi::{GuestArea, GuestWords, HostArea, Status, Word};
 use vcoop_policy::VmShared;
+use vcoop_policy::action::Rest;
 use vcoop_policy::config::Ns;
 use vcoop_policy::driver::{Port, SetError, VcpuDriver};
-use vcoop_policy::thread::Policy;
+use vcoop_policy::thread::{Policy, attributes};
 use vcoop_threads::{Attributes, Captured, Error};
 
 use crate::keeper::Keeper;
@@ -93,6 +94,28 @@ pub(crate) struct VcpuPort<'a> {
     /// What the policy is told about began at this time, and it may be told so: no policy of this VM
     /// was called since.
     pub(crate) since: Ns,
+}
+
+impl VcpuPort<'_> {
+    /// Gives the thread what a boost gives it, and takes it back: what the kernel does not allow is known before the
+    /// first boost, which may be long after the policy has begun.
+    ///
+    /// # Errors
+    ///
+    /// The thread has ended, somebody else has changed it, or the kernel refuses. That there is no room for a reservation
+    /// now is none.
+    pub(crate) fn try_means(&mut self) -> Result<(), Stop> {
+        let baseline = self.vcpu.driver.baseline();
+        let Some(means) = self.vcpu.driver.means().filter(|means| !baseline.outranks(*means))
+        else {
+            return Ok(());
+        };
+        let boosted = attributes(baseline, Some(means), Rest::default());
+        [boosted, baseline].into_iter().try_for_each(|policy| match self.set_thread(policy) {
+            Ok(()) | Err(SetError::Refused(_)) => Ok(()),
+            Err(SetError::Failed(stop)) => Err(stop),
+        })
+    }
 }
 
 impl Port for VcpuPort<'_> {

@@ -175,6 +175,9 @@ test!("qemu", a_policy_is_applied_and_taken_back, || -> Outcome {
     let lacking = blind_vcoop.output().unwrap();
     let why = String::from_utf8(lacking.stderr).unwrap();
     assert!(lacking.status.code() == Some(3) && why.contains("remedy: mount -t tracefs"), "{why}");
+    // Also where no vCPU sleeps, and the first boost is far.
+    let busy = "(timeout 3 sh -c 'while :; do :; done' >/dev/null 2>&1 &)";
+    rig.vm().run(busy, 5 * SECOND).unwrap();
     for policy in ["static", "wake-boost"] {
         let mut meek = Command::new("setpriv");
         meek.args([

@@ -106,8 +106,9 @@ impl Inside {
         for place in 0..places {
             let Some(vm) = self.vms.get(&number) else { break };
             let (registered, index) = (vm.hears(place), vm.threads[place].index);
-            let mut begun = self.drive(number, place, |port| driver::start(port, registered));
-            // What the kernel does not allow is said now, and not by the first boost of a vCPU that sleeps.
+            let mut begun = self.drive(number, place, |port| {
+                port.try_means().and_then(|()| driver::start(port, registered))
+            });
             if let (None | Some(Ok(())), Some(asleep)) = (&begun, self.unknown_halt(number, place))
             {
                 begun = self.drive(number, place, |port| driver::halt(port, asleep));
