@@ -307,7 +307,7 @@ fn wait(command: &mut Command, stop: &AtomicBool) -> anyhow::Result<ExitStatus> 
 
 /// The program, built for speed: what it costs is part of what is measured.
 pub(crate) fn build(features: &[&str]) -> anyhow::Result<PathBuf> {
-    let status = Command::new(env!("CARGO"))
+    let status = Command::new("cargo")
         .args(["build", "--release", "--package", "vcoop"])
         .args(features)
         .stdout(Stdio::null())

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, BufRead, BufReader, PipeReader};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// A Python with other people's readers of our files.
 const READERS: &str = "target/foreign/bin/python";
@@ -81,8 +81,6 @@ pub(crate) struct Layer {
     command: Vec<String>,
     env: Vec<(&'static str, OsString)>,
     dir: &'static str,
-    /// It measures nothing, and may run at low priority while the emulated host does.
-    pub(crate) idle: bool,
 }
 
 /// What cargo builds: the whole workspace, because one package alone is built with other features. With BPF, where that
@@ -99,10 +97,7 @@ pub(crate) fn build() -> String {
     format!("build {} --lib --bins --tests --examples --bench bare --bench credit1", workspace())
 }
 
-/// The layer beside which those run that are idle: an emulated host has no use for all of this one.
-pub(crate) const BOX: &str = "box";
-
-/// Every layer of tests there is, fastest feedback first. `root` is the workspace's folder.
+/// Every layer there is, fastest feedback first. `root` is the workspace's folder.
 pub(crate) fn all(root: &Path) -> Vec<Layer> {
     let workspace = workspace();
     let test = |name, args| Layer::new(name, &format!("cargo test {workspace} {args}"));
@@ -119,7 +114,7 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
             ..test("real-vm", "--test qemu --test vms --test real --test driver -- --ignored")
         },
         // A real KVM host, emulated, and stock guests under KVM in it.
-        Layer { needs: kvm_host, ..test(BOX, "--test kvm_host -- --ignored") },
+        Layer { needs: kvm_host, ..test("box", "--test kvm_host -- --ignored") },
     ];
     layers.extend(fuzz_targets(root).into_iter().map(|target| {
         Layer {
@@ -145,13 +140,11 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
         // The report in a browser; its screenshots are left in target/screenshots.
         Layer {
             needs: || tool("chromium", &["--version"], "apt-get install chromium"),
-            idle: true,
             ..test("browser", "--test browser -- --ignored")
         },
         Layer {
             needs: python_tools,
             env: vec![("VCOOP_BUILD", workspace.clone().into())],
-            idle: true,
             ..Layer::new("python", "python3 python/check.py test")
         },
         // Two nodes on this machine. Ray is large: where it cannot be had in five minutes, the layer says
@@ -159,7 +152,6 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
         Layer {
             needs: ray_tools,
             env: vec![("VCOOP_BUILD", workspace.clone().into())],
-            idle: true,
             ..Layer::new("python-ray", "python3 python/check.py test ray")
         },
         Layer {
@@ -168,15 +160,6 @@ pub(crate) fn all(root: &Path) -> Vec<Layer> {
         },
     ]);
     layers
-}
-
-/// What clippy and rustdoc say. They keep a folder of their own, as cargo lets only one build at a time use one.
-pub(crate) fn lint(root: &Path) -> Layer {
-    Layer {
-        env: vec![("CARGO_TARGET_DIR", root.join("target/lint").into())],
-        idle: true,
-        ..Layer::new("lint", "cargo xtask lint")
-    }
 }
 
 impl Layer {
@@ -188,7 +171,6 @@ impl Layer {
             command: command.split(' ').map(str::to_owned).collect(),
             env: Vec::new(),
             dir: ".",
-            idle: false,
         }
     }
 
@@ -201,41 +183,34 @@ impl Layer {
         (self.needs)()
     }
 
-    /// Runs the layer if it is `prepared`. Each line of its output is given to `say` as it comes.
-    pub(crate) fn run(&self, prepared: Result<(), String>, say: &mut dyn FnMut(&str)) -> Outcome {
-        say(&format!("\n== {}: {}", self.name, self.command.join(" ")));
+    /// Runs the layer if it is `prepared`; its output goes through as it comes.
+    pub(crate) fn run(&self, prepared: Result<(), String>) -> Outcome {
+        println!("\n== {}: {}", self.name, self.command.join(" "));
         if let Err(why) = prepared {
-            say(&format!("skipped: {why}"));
+            println!("skipped: {why}");
             return Outcome::Skipped(why);
         }
-        Outcome::Ran(self.execute(say).unwrap_or_else(|error| {
-            say(&format!("{}: {error}", self.name));
+        Outcome::Ran(self.execute().unwrap_or_else(|error| {
+            eprintln!("{}: {error}", self.name);
             Tally { failed: 1, ..Tally::default() }
         }))
     }
 
-    fn start(&self) -> io::Result<(Child, PipeReader)> {
-        let (lines, output) = io::pipe()?;
-        let nice = ["nice", "-n", "19"].iter().take(if self.idle { 3 } else { 0 });
-        let mut words = nice.copied().chain(self.command.iter().map(String::as_str));
-        let child = Command::new(words.next().expect("a layer has a command"))
-            .args(words)
+    fn execute(&self) -> std::io::Result<Tally> {
+        let mut child = Command::new(&self.command[0])
+            .args(&self.command[1..])
             .envs(self.env.iter().map(|(key, value)| (key, value)))
             .current_dir(self.dir)
             .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
+            .stdout(Stdio::piped())
             .spawn()?;
-        Ok((child, lines))
-    }
-
-    fn execute(&self, say: &mut dyn FnMut(&str)) -> io::Result<Tally> {
-        let (mut child, lines) = self.start()?;
         let mut tally = Tally::default();
-        for line in BufReader::new(lines).lines() {
-            let line = line?;
-            say(&line);
-            tally.read(&line);
+        if let Some(stdout) = child.stdout.take() {
+            for line in BufReader::new(stdout).lines() {
+                let line = line?;
+                println!("{line}");
+                tally.read(&line);
+            }
         }
         let ok = child.wait()?.success();
         if tally == Tally::default() {
