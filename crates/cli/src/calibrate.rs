@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
@@ -11,12 +12,36 @@ use vcoop_lab::{
 };
 use vcoop_model::profile::NoiseBy;
 
-use crate::args::CalibrateArgs;
 use crate::failure::Failure;
 use crate::folder::place;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print};
 use crate::scenario::time;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CalibrateArgs {
+    /// Write the profile into this file, for `--set host.profile=FILE`
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Watch for so long what takes the CPUs of the idle host [default: 1min, 2s with --quick]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) noise: Option<String>,
+    /// Write constants only: no cost of the profile varies, and there is no noise
+    #[arg(long)]
+    pub(crate) constant: bool,
+    /// Take some ten seconds instead of up to two minutes; fewer measures become stable
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Leave guests out: the host's own costs only, without KVM
+    #[arg(long)]
+    pub(crate) host_only: bool,
+    /// Print one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress and no notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
 
 /// An idle host's threads take less than this of its CPUs.
 const BUSY_PERMILLE: u64 = 20;

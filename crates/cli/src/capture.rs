@@ -3,9 +3,15 @@
 use vcoop_capture::{Capture, Limits, Replay, Shape};
 use vcoop_experiment::format;
 
-use crate::args::CaptureArgs;
 use crate::failure::Failure;
 use crate::output::print;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CaptureArgs {
+    /// A capture file (`perf script`, `trace-cmd report` or ftrace text, plain or compressed), or
+    /// builtin:NAME
+    pub(crate) file: String,
+}
 
 /// Threads shown, those with the most demand.
 const SHOWN: usize = 10;

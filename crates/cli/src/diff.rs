@@ -1,18 +1,36 @@
 //! `vcoop diff`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use vcoop_experiment::diff::{Diff, Row, diff};
 use vcoop_experiment::format;
 use vcoop_experiment::result::{self, Document};
 use vcoop_sweep::slo::{Held, Reading, quantities};
 
-use crate::args::DiffArgs;
 use crate::fail_if::conditions;
 use crate::failure::Failure;
 use crate::folder::RESULT;
 use crate::output::{print, style};
 use crate::report::{known, read};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DiffArgs {
+    /// A result.json, or a folder that --out of `vcoop run` or `vcoop compare` wrote
+    #[arg(value_name = "A")]
+    pub(crate) first: PathBuf,
+    /// The other result, likewise
+    #[arg(value_name = "B")]
+    pub(crate) second: PathBuf,
+    /// Also show what does not differ beyond noise, or has no interval to tell by
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// End with exit code 4 if this holds for B over A under any policy: 'guest.cyclictest.p99 > 1.1x'
+    #[arg(long, value_name = "NAME > RATIO")]
+    pub(crate) fail_if: Vec<String>,
+    /// Print one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
     let (first, second) = (document(&args.first)?, document(&args.second)?);

@@ -6,9 +6,25 @@ use serde::Serialize;
 use vcoop_experiment::backend::{Backend, Kvm};
 use vcoop_lab::{Finding, HostFacts, State, host_facts, survey};
 
-use crate::args::{DoctorArgs, Requirement};
 use crate::failure::Failure;
 use crate::output::{print, style};
+
+/// What must work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Requirement {
+    /// The micro-VM lab on /dev/kvm
+    Kvm,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DoctorArgs {
+    /// Exit with 3 if this does not work
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) require: Option<Requirement>,
+    /// Print one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// The document of `--json`.
 #[derive(Serialize)]

@@ -10,13 +10,30 @@ use vcoop_model::recording::LatencyRecord;
 use vcoop_model::run::Run;
 use vcoop_report::explain::explain;
 
-use crate::args::{BackendArg, ExplainArgs};
+use crate::args::{BackendArg, Common, Single};
 use crate::failure::Failure;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::run::{Eyes, measured};
 use crate::scenario::{Overrides, jobs};
 use crate::single_run::plan;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    pub(crate) single: Single,
+    /// Where to run; auto is the simulator, because only it can show what happened around a sample
+    #[arg(long, value_enum, default_value_t = BackendArg::Sim)]
+    pub(crate) backend: BackendArg,
+    /// Samples of each probe, at most 16
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) worst: usize,
+    /// Only this probe
+    #[arg(long, value_name = "NAME")]
+    pub(crate) probe: Option<String>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let stop = stop_flag();

@@ -7,10 +7,29 @@ use vcoop_model::builtin::builtin_scenarios;
 use vcoop_model::profile::Profile;
 use vcoop_model::scenario::{self, NamedPatch, Scenario};
 
-use crate::args::{ListArgs, ListWhat};
 use crate::failure::Failure;
 use crate::output::{print, style};
 use crate::scenario::refuse;
+
+/// What to list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ListWhat {
+    /// Built-in scenarios
+    Scenarios,
+    /// Built-in machine profiles
+    Profiles,
+    /// Policies
+    Policies,
+    /// Published tables and claims
+    Published,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// What to list. Default: everything
+    #[arg(value_enum)]
+    pub(crate) what: Option<ListWhat>,
+}
 
 /// The policies of this version, and where they run.
 const POLICIES: [(&str, &str); 7] = [

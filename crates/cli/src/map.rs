@@ -2,16 +2,51 @@
 
 use std::fs;
 
+use std::path::PathBuf;
+
 use serde_json::Value;
 use vcoop_experiment::judge::LEAST_REPEATS;
 use vcoop_experiment::{format, params};
 use vcoop_report::heat::{Heat, Tile};
 use vcoop_sweep::map::{AS_GOOD, Ask, BETWEEN, Cell, Map, Show, map};
 
-use crate::args::MapArgs;
+use crate::args::MayCost;
 use crate::failure::Failure;
 use crate::folder::place;
 use crate::output::{note, print};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct MapArgs {
+    /// A folder that `vcoop sweep --out` wrote
+    pub(crate) dir: PathBuf,
+    /// Axis down, by its column in the dataset
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) rows: String,
+    /// Axis across
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) columns: String,
+    /// What is in a cell: `best`, or a column of numbers of one policy, like ratio_p99
+    #[arg(long, value_name = "WHAT", default_value = "best")]
+    pub(crate) show: String,
+    /// Whose numbers
+    #[arg(long, value_name = "NAME")]
+    pub(crate) policy: Option<String>,
+    /// Of which probe, and of which metric where it is no latency: host.cpu. Default: the guests'
+    /// latency, where there is one only
+    #[arg(long, value_name = "NAME")]
+    pub(crate) probe: Option<String>,
+    /// Only points with this value of an axis; several: all of them
+    #[arg(long, value_name = "COLUMN=VALUE")]
+    pub(crate) only: Vec<String>,
+    #[command(flatten)]
+    pub(crate) may_cost: MayCost,
+    /// Title of the map
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) title: Option<String>,
+    /// Write it as an SVG picture into this file, instead of text on stdout
+    #[arg(long, short, value_name = "FILE.svg")]
+    pub(crate) out: Option<PathBuf>,
+}
 
 /// What is shown where nothing else is asked for.
 const BEST: &str = "best";

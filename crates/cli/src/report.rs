@@ -1,7 +1,7 @@
 //! `vcoop report`.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -11,10 +11,19 @@ use vcoop_experiment::validate::{self, Validation};
 use vcoop_model::file;
 use vcoop_report::{pictures, render_html, render_reproduction_html, render_validation_html};
 
-use crate::args::ReportArgs;
 use crate::failure::Failure;
 use crate::folder::{REPORT, REPRODUCTION, RESULT, VALIDATION, make, put};
 use crate::output::note;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReportArgs {
+    /// A folder that --out of `vcoop run`, `vcoop reproduce` or `vcoop validate` wrote, or one with a
+    /// result.json that `vcoop run --json --detail` printed
+    pub(crate) dir: PathBuf,
+    /// Write every chart as a picture of its own into this folder, too
+    #[arg(long, value_name = "DIR")]
+    pub(crate) svg: Option<PathBuf>,
+}
 
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let dir = &args.dir;

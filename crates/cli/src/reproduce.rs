@@ -1,5 +1,7 @@
 //! `vcoop reproduce`.
 
+use std::path::PathBuf;
+
 use vcoop_capture::Loader;
 use vcoop_experiment::published::Publication;
 use vcoop_experiment::reproduce::{ReproduceError, Reproduction, Selection, Setup};
@@ -7,13 +9,28 @@ use vcoop_experiment::runner::Control;
 use vcoop_model::diagnostic::closest;
 use vcoop_report::{Style, render_reproduction, render_reproduction_html};
 
-use crate::args::ReproduceArgs;
+use crate::args::Common;
 use crate::failure::Failure;
 use crate::folder::{Folder, REPORT, REPRODUCTION, TEXT};
 use crate::interrupt::stop_flag;
 use crate::output::{print, style};
 use crate::progress::Progress;
 use crate::scenario::{Overrides, jobs, say_losses};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReproduceArgs {
+    /// Publications, tables or claims (see `vcoop list published`). Default: all
+    #[arg(value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Write report.html, report.txt and reproduce.json into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Write also into a folder that holds other files or another result
+    #[arg(long, requires = "out")]
+    pub(crate) force: bool,
+}
 
 pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     let folder = args.out.as_deref();

@@ -1,5 +1,6 @@
 //! `vcoop run`.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::ValueEnum;
@@ -18,7 +19,7 @@ use vcoop_report::data::{self, Spool, Spools};
 use vcoop_report::{SLICES, Style, render};
 use vcoop_sweep::slo::quantities;
 
-use crate::args::{BackendArg, RunArgs};
+use crate::args::{BackendArg, Common, MayCost};
 use crate::fail_if::{conditions, fail_if};
 use crate::failure::Failure;
 use crate::folder::{Folder, MetricsFile};
@@ -27,6 +28,57 @@ use crate::output::{note, print, style};
 use crate::progress::Progress;
 use crate::scenario::{Overrides, choose, jobs, parse, refuse, say_losses, source};
 use crate::watch::Dashboard;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    /// A scenario file, or the name of a built-in scenario (see `vcoop list scenarios`)
+    pub(crate) scenario: String,
+    /// Where to run
+    #[arg(long, value_enum, env = "VCOOP_BACKEND", hide_env_values = true, default_value_t = BackendArg::Sim)]
+    pub(crate) backend: BackendArg,
+    /// Scale a scenario that needs more CPUs than this host has down to it, in proportion
+    #[arg(long)]
+    pub(crate) fit: bool,
+    /// Policies to compare instead of the scenario's, with commas between
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) policy: Vec<String>,
+    /// Change a field: host.pcpus=8, vm.guest.vcpus=2, load.build.file=my.txt.gz
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub(crate) sets: Vec<String>,
+    /// Of a matrix only the cells with this value: interval=1ms, vcpus=4; several choose among these
+    #[arg(long = "cell", value_name = "NAME=VALUE")]
+    pub(crate) cells: Vec<String>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Write report.html, report.txt, result.json, plan.json, scenario.toml and the data files into
+    /// this folder: samples.parquet, latency.hlog, histograms, compare.txt
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Write also into a folder that holds other files or another result
+    #[arg(long, requires = "out")]
+    pub(crate) force: bool,
+    /// With --json: also what charts are drawn from (distributions, latency by time), as --out has it
+    #[arg(long, requires = "json")]
+    pub(crate) detail: bool,
+    /// Write the result as OpenMetrics text
+    #[arg(long, value_name = "FILE")]
+    pub(crate) metrics: Option<PathBuf>,
+    /// End with exit code 4 if this holds for any policy that was run: 'guest.cyclictest.p99 > 1ms'.
+    /// A number that is n/a counts as true
+    #[arg(long, value_name = "NAME > LIMIT")]
+    pub(crate) fail_if: Vec<String>,
+    #[command(flatten)]
+    pub(crate) may_cost: MayCost,
+    /// Check everything, say what would run, where, and for how long
+    #[arg(long, conflicts_with_all = ["json", "watch", "out"])]
+    pub(crate) dry_run: bool,
+    /// Show a dashboard on the terminal while it runs
+    #[arg(long, conflicts_with = "quiet")]
+    pub(crate) watch: bool,
+    /// Run twice, with different numbers of jobs, and compare the results byte by byte
+    #[arg(long)]
+    pub(crate) check_determinism: bool,
+}
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     // From here on an interrupt ends the run, not the process.

@@ -17,11 +17,108 @@ use vcoop_sweep::space::{Parts, TUNED};
 use vcoop_sweep::trial::{BASELINE, Bench, Objective, Score, SearchError};
 use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
 
-use crate::args::{AlsoArg, CapacityArgs, SearchArgs, TuneArgs};
+use crate::args::{Calibration, MayCost};
 use crate::failure::Failure;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::scenario::{refuse, source, threads};
+
+/// What `tune` and `capacity` share.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SearchArgs {
+    /// A scenario file, or the name of a built-in scenario (see `vcoop list scenarios`)
+    pub(crate) scenario: String,
+    /// A limit that must hold, like 'guest.cyclictest.p999 < 100us'; several: all of them
+    #[arg(long, value_name = "LIMIT", required = true)]
+    pub(crate) slo: Vec<String>,
+    /// Policies to look at, with commas between
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) policy: Vec<String>,
+    /// Change a field: host.pcpus=8, vm.guest.vcpus=2
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub(crate) sets: Vec<String>,
+    #[command(flatten)]
+    pub(crate) calibration: Calibration,
+    #[command(flatten)]
+    pub(crate) may_cost: MayCost,
+    /// Measured time of a repeat, with a unit: 500ms, 10s
+    #[arg(long, value_name = "TIME")]
+    pub(crate) duration: Option<String>,
+    /// Repeats of each setting, each with a seed of its own
+    #[arg(long, value_name = "N")]
+    pub(crate) repeats: Option<String>,
+    /// Seed of the first repeat
+    #[arg(long, value_name = "SEED")]
+    pub(crate) seed: Option<String>,
+    /// Runs at the same time; results do not depend on it. Default: one for each CPU
+    #[arg(long, value_name = "N")]
+    pub(crate) jobs: Option<usize>,
+    /// Print one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress and no notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+/// What a search can vary besides policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum AlsoArg {
+    /// Who fires guests' timers, and how early
+    Timers,
+    /// What idle vCPUs do, and how long the host polls for them
+    Idle,
+    /// How many of its vCPUs a guest uses
+    Governors,
+    /// Patches of Xen's scheduler
+    Patches,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TuneArgs {
+    #[command(flatten)]
+    pub(crate) search: SearchArgs,
+    /// What to minimize among settings that hold every limit: gain, which is what guests wait over what
+    /// they wait under vanilla, as in every verdict; or a number of the result, like host.cpu
+    #[arg(long, value_name = "NAME", default_value = "gain")]
+    pub(crate) minimize: String,
+    /// Vary these, too. Default: those that the scenario sets (a timer, an idle loop, a governor), and
+    /// patches on a host with Xen's scheduler
+    #[arg(long, value_enum, value_name = "A,B", value_delimiter = ',')]
+    pub(crate) also: Vec<AlsoArg>,
+    /// Settings to try
+    #[arg(long, value_name = "N", default_value = "64", value_parser = least::<1>)]
+    pub(crate) trials: u32,
+    /// Repeats, with seeds that the search has not seen, of the best; 2 at least. Default: twice the
+    /// scenario's
+    #[arg(long, value_name = "N", value_parser = least::<2>)]
+    pub(crate) confirm: Option<u32>,
+    /// Seed of the search itself
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub(crate) search_seed: u64,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CapacityArgs {
+    #[command(flatten)]
+    pub(crate) search: SearchArgs,
+    /// What gets harder: host.pcpus=16..1, or vcpus_per_pcpu=0.5..4. Default: the first VM's count,
+    /// 1 to 64
+    #[arg(long, value_name = "PATH=EASY..HARD")]
+    pub(crate) vary: Option<String>,
+    /// The field that changes for vcpus_per_pcpu: the host's pCPUs, or a VM's count or vCPUs
+    #[arg(long, value_name = "PATH", requires = "vary", default_value = "host.pcpus")]
+    pub(crate) by: String,
+}
+
+/// A number of things that must be done: `LEAST` or more.
+fn least<const LEAST: u32>(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(n) if n >= LEAST => Ok(n),
+        Ok(_) => Err(format!("too few; give {LEAST} or more")),
+        Err(e) => Err(e.to_string()),
+    }
+}
 
 fn failure(error: SearchError) -> Failure {
     match error {

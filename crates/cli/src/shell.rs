@@ -1,11 +1,26 @@
 //! `vcoop completions` and `vcoop man`.
 
+use std::path::PathBuf;
+
 use clap::CommandFactory;
 
-use crate::args::{Args, CompletionsArgs, ManArgs};
+use crate::args::Args;
 use crate::failure::Failure;
 use crate::folder::make;
 use crate::output::{note, print};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompletionsArgs {
+    /// Shell
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ManArgs {
+    /// Folder for one page a command; without it the first page is printed
+    pub(crate) dir: Option<PathBuf>,
+}
 
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
     let mut text = Vec::new();

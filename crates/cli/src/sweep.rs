@@ -1,7 +1,7 @@
 //! `vcoop sweep`.
 
 use std::io::{self, ErrorKind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
@@ -17,12 +17,51 @@ use vcoop_sweep::job::Job;
 use vcoop_sweep::manifest::Manifest;
 use vcoop_sweep::tally::Tally;
 
-use crate::args::{EngineArg, SweepArgs};
+use crate::args::Calibration;
 use crate::failure::Failure;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print};
 use crate::progress::Progress;
 use crate::scenario::{named_text, refuse, threads};
+
+/// Where a sweep's points run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum EngineArg {
+    /// All cores of this machine
+    Local,
+    /// An existing Ray cluster, by way of the Python package
+    Ray,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SweepArgs {
+    /// A sweep file
+    #[arg(value_name = "SWEEP.toml")]
+    pub(crate) file: PathBuf,
+    /// Folder of the results. A sweep that was stopped resumes in its folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Points at the same time; results do not depend on it. Default: one for each CPU
+    #[arg(long, value_name = "N")]
+    pub(crate) jobs: Option<usize>,
+    /// Where points run; results do not depend on it
+    #[arg(long, value_enum, default_value_t = EngineArg::Local)]
+    pub(crate) engine: EngineArg,
+    /// Address of the Ray cluster. Default: what Ray finds
+    #[arg(long, value_name = "ADDRESS", env = "RAY_ADDRESS", hide_env_values = true)]
+    pub(crate) ray_address: Option<String>,
+    #[command(flatten)]
+    pub(crate) calibration: Calibration,
+    /// Check everything and say what would run
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print a summary as one JSON document on stdout, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress and no notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
 
 /// What `--json` prints.
 #[derive(Serialize)]

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use vcoop_experiment::backend::{Backend, Kvm, Sim, Unavailable};
@@ -14,13 +14,48 @@ use vcoop_model::run::Run;
 use vcoop_report::perfetto::Trace;
 use vcoop_report::text_trace::TextTrace;
 
-use crate::args::{BackendArg, TraceArgs};
+use crate::args::{BackendArg, Calibration, Single};
 use crate::failure::Failure;
 use crate::folder::place;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print};
 use crate::scenario::{self, Overrides};
 use crate::single_run::plan;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TraceArgs {
+    #[command(flatten)]
+    pub(crate) single: Single,
+    /// Where to run; auto is the simulator. A live run shows what tracefs records of the host
+    #[arg(long, value_enum, default_value_t = BackendArg::Sim)]
+    pub(crate) backend: BackendArg,
+    /// Where to write the trace; <https://ui.perfetto.dev> opens it
+    #[arg(long, short, value_name = "FILE", required_unless_present = "text")]
+    pub(crate) output: Option<PathBuf>,
+    /// Write it as text, a line an event; without --output to stdout
+    #[arg(long)]
+    pub(crate) text: bool,
+    /// Begin of the window, from the start of the measurement, with a unit: 500ms
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) from: Option<String>,
+    /// End of the window; default: that of the run
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) to: Option<String>,
+    #[command(flatten)]
+    pub(crate) calibration: Calibration,
+    /// Measured time of the run, with a unit: 500ms, 10s
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) duration: Option<String>,
+    /// Time dropped before it; it must be shorter
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) warmup: Option<String>,
+    /// Seed of the run
+    #[arg(long, value_name = "SEED", allow_hyphen_values = true)]
+    pub(crate) seed: Option<String>,
+    /// No notes on stderr
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
 
 pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     let stop = stop_flag();

@@ -1,5 +1,7 @@
 //! `vcoop validate`.
 
+use std::path::PathBuf;
+
 use vcoop_capture::Loader;
 use vcoop_experiment::analysis::{About, document};
 use vcoop_experiment::backend::{Choice, Request, select};
@@ -8,13 +10,31 @@ use vcoop_experiment::runner::{Control, Experiment};
 use vcoop_experiment::validate::{SCENARIOS, validation};
 use vcoop_report::{Style, render_validation, render_validation_html};
 
-use crate::args::ValidateArgs;
+use crate::args::Common;
 use crate::failure::Failure;
 use crate::folder::{Folder, REPORT, TEXT, VALIDATION};
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
 use crate::progress::Progress;
 use crate::scenario::{Overrides, jobs, parse, source};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ValidateArgs {
+    /// Scenarios. Default: those that two CPUs can run
+    #[arg(value_name = "SCENARIO")]
+    pub(crate) scenarios: Vec<String>,
+    /// Scale scenarios that need more CPUs than this host has down to it, in proportion
+    #[arg(long)]
+    pub(crate) fit: bool,
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Write report.html, report.txt and validation.json into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Write also into a folder that holds other files or another result
+    #[arg(long, requires = "out")]
+    pub(crate) force: bool,
+}
 
 pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
     let stop = stop_flag();

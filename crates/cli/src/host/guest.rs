@@ -16,7 +16,7 @@ use vcoop_guest_governor::{
 use vcoop_service::metrics::{self, Listen};
 use vcoop_service::{FolderError, usual};
 
-use crate::args::{ByArg, GovernorArg, GuestArgs};
+use crate::args::host::{ByArg, GovernorArg, GuestArgs};
 use crate::failure::Failure;
 use crate::interrupt::end_flag;
 use crate::output::{note, print};

@@ -17,9 +17,9 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 use vcoop_daemon::{Config, Follower, Place, Service, config};
 
-use crate::args::DaemonArgs;
+use crate::args::host::DaemonArgs;
 use crate::failure::Failure;
-use crate::living;
+use crate::host::living;
 
 /// Time between two looks at signals and VMs.
 const LOOK: Duration = Duration::from_millis(250);

@@ -9,10 +9,10 @@ use serde::Serialize;
 use vcoop_daemon::{Place, Request, Response, VcpuStatus, VmId, VmStatus};
 use vcoop_experiment::format;
 
-use crate::args::{AttachArgs, DetachArgs, RestoreArgs};
+use crate::args::host::{AttachArgs, DetachArgs, RestoreArgs};
 use crate::failure::Failure;
+use crate::host::living::{self, Owner};
 use crate::interrupt::end_flag;
-use crate::living::{self, Owner};
 use crate::output::{note, print};
 use crate::scenario::time;
 

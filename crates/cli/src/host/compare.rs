@@ -10,11 +10,12 @@ use vcoop_model::scenario::Scenario;
 use vcoop_report::data::{self, Spools};
 use vcoop_report::{SLICES, Style, render};
 
-use crate::args::{Calibration, CompareArgs};
+use crate::args::Calibration;
+use crate::args::host::CompareArgs;
 use crate::failure::Failure;
 use crate::folder::Folder;
+use crate::host::living::{self, Owner};
 use crate::interrupt::stop_flag;
-use crate::living::{self, Owner};
 use crate::output::{note, print, style};
 use crate::run::{Eyes, command_line, measured, refuse_twice};
 use crate::scenario::{Overrides, refuse};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use vcoop_bpf::Scheduler;
 
-use crate::args::ScxArgs;
+use crate::args::host::ScxArgs;
 use crate::failure::Failure;
 use crate::interrupt::end_flag;
 use crate::output::{note, print};

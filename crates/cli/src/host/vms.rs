@@ -14,9 +14,9 @@ use vcoop_threads::{Captured, RunTimes, cpu_list};
 use vcoop_vmm::qmp::{QmpError, TIMEOUT};
 use vcoop_vmm::{self as vmm, Accel, Proc, Vmm};
 
-use crate::args::VmsArgs;
+use crate::args::host::VmsArgs;
 use crate::failure::Failure;
-use crate::living;
+use crate::host::living;
 use crate::output::{print, style};
 
 /// Where the host is looked at.

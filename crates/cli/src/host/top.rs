@@ -16,10 +16,10 @@ use vcoop_experiment::format;
 use vcoop_threads::RunTimes;
 use vcoop_vmm::Proc;
 
-use crate::args::TopArgs;
+use crate::args::host::TopArgs;
 use crate::failure::Failure;
+use crate::host::living::{self, Owner};
 use crate::interrupt::end_flag;
-use crate::living::{self, Owner};
 use crate::output::print;
 use crate::scenario::time;
 use crate::watch::{Screen, restore};

@@ -29,11 +29,11 @@ use vcoop_report::{SLICES, Style, render};
 use vcoop_threads::affinity;
 use vcoop_vmm::Vm;
 
-use crate::args::ObserveArgs;
+use crate::args::host::ObserveArgs;
 use crate::failure::Failure;
 use crate::folder::Folder;
+use crate::host::living;
 use crate::interrupt::stop_flag;
-use crate::living;
 use crate::output::{note, print, style};
 use crate::scenario::{refuse, time};
 

@@ -10,10 +10,10 @@ use vcoop_abi::window::Doorbell;
 use vcoop_experiment::format;
 use vcoop_window::{Examined, Window, examine};
 
-use crate::args::ConformanceArgs;
+use crate::args::host::ConformanceArgs;
 use crate::failure::Failure;
+use crate::host::living;
 use crate::interrupt::stop_flag;
-use crate::living;
 use crate::output::{note, print};
 use crate::scenario::time;
 
