@@ -220,7 +220,8 @@ impl World<'_> {
     pub(crate) fn rest_exit(&mut self, v: u32) -> Ns {
         let vcpu = &self.vcpus[v as usize];
         let deep = self.vms[vcpu.vm as usize].virt.mwait;
-        self.costs.idle_exit(if deep { vcpu.virt.rests.typical() } else { 0 })
+        let rested = FOR_EVER - vcpu.left;
+        self.costs.idle_exit(if deep { vcpu.virt.rests.typical_or(rested) } else { 0 })
     }
 
     /// A rest in guest mode has been stopped.

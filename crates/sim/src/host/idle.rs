@@ -20,9 +20,9 @@ impl World<'_> {
 
     /// An interrupt finds the pCPU idle: it leaves the idle state its governor had chosen.
     pub(crate) fn leave_idle(&mut self, p: u32) {
-        let expected = self.pcpus[p as usize].idle_times.typical();
         let pc = &mut self.pcpus[p as usize];
         let slept = self.clock.now() - pc.since;
+        let expected = pc.idle_times.typical_or(slept);
         pc.idle_ns += slept;
         pc.idle_times.add(slept);
         let ns = self.costs.idle_exit(expected);

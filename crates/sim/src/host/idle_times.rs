@@ -6,20 +6,25 @@ use crate::queue::Ns;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct IdleTimes {
     times: [Ns; 8],
-    next: usize,
+    /// How many there were, since the start.
+    seen: usize,
 }
 
 impl IdleTimes {
     pub(crate) fn add(&mut self, ns: Ns) {
-        self.times[self.next] = ns;
-        self.next = (self.next + 1) % self.times.len();
+        self.times[self.seen % self.times.len()] = ns;
+        self.seen += 1;
     }
 
     /// What the idle governor expects: the mean of the recent idle times, leaving out, one by one,
     /// the longest ones while they spread too far (the idea of the menu governor's typical
-    /// interval).
-    pub(crate) fn typical(self) -> Ns {
-        let mut times = self.times;
+    /// interval). Before the first there is only `now`, the time until the next timer, which the governor knows.
+    pub(crate) fn typical_or(mut self, now: Ns) -> Ns {
+        if self.seen == 0 {
+            return now;
+        }
+        let known = self.seen.min(self.times.len());
+        let times = &mut self.times[..known];
         times.sort_unstable();
         let mut n = times.len();
         loop {
@@ -30,5 +35,30 @@ impl IdleTimes {
             }
             n -= 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::IdleTimes;
+
+    #[test]
+    fn long_times_are_expected_from_the_first_on() {
+        let mut times = IdleTimes::default();
+        assert_eq!(times.typical_or(7), 7);
+        times.add(1_000);
+        assert_eq!(times.typical_or(7), 1_000);
+        times.add(2_000);
+        assert_eq!(times.typical_or(7), 1_500);
+    }
+
+    #[test]
+    fn what_is_far_longer_than_the_others_is_left_out_and_what_is_old_forgotten() {
+        let mut times = IdleTimes::default();
+        (0..7).for_each(|_| times.add(100));
+        times.add(100_000);
+        assert_eq!(times.typical_or(0), 100);
+        (0..8).for_each(|_| times.add(5_000));
+        assert_eq!(times.typical_or(0), 5_000);
     }
 }
