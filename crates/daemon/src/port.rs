@@ -5,10 +5,9 @@ use std::sync::atomic::Ordering;
 
 use vcoop_abi::{GuestArea, GuestWords, HostArea, Status, Word};
 use vcoop_policy::VmShared;
-use vcoop_policy::action::Rest;
 use vcoop_policy::config::Ns;
 use vcoop_policy::driver::{Port, SetError, VcpuDriver};
-use vcoop_policy::thread::{Policy, attributes};
+use vcoop_policy::thread::Policy;
 use vcoop_threads::{Attributes, Captured, Error};
 
 use crate::keeper::Keeper;
@@ -105,12 +104,8 @@ impl VcpuPort<'_> {
     /// The thread has ended, somebody else has changed it, or the kernel refuses. That there is no room for a reservation
     /// now is none.
     pub(crate) fn try_means(&mut self) -> Result<(), Stop> {
+        let Some(boosted) = self.vcpu.driver.boosted() else { return Ok(()) };
         let baseline = self.vcpu.driver.baseline();
-        let Some(means) = self.vcpu.driver.means().filter(|means| !baseline.outranks(*means))
-        else {
-            return Ok(());
-        };
-        let boosted = attributes(baseline, Some(means), Rest::default());
         [boosted, baseline].into_iter().try_for_each(|policy| match self.set_thread(policy) {
             Ok(()) | Err(SetError::Refused(_)) => Ok(()),
             Err(SetError::Failed(stop)) => Err(stop),

@@ -169,6 +169,13 @@ impl VcpuDriver {
         self.means.is_some_and(|means| self.baseline.outranks(means))
     }
 
+    /// What a boost gives the thread; `None` where the policy boosts nobody, or a boost would lower the thread or change
+    /// nothing.
+    pub fn boosted(&self) -> Option<Policy> {
+        let means = self.means.filter(|_| !self.outranks())?;
+        Some(self.attributes(Some(means)))
+    }
+
     /// What the thread has boosted by `means`, or at rest.
     fn attributes(&self, means: Option<Means>) -> Policy {
         attributes(self.baseline, means, self.policy.rest())

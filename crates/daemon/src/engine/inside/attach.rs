@@ -106,9 +106,7 @@ impl Inside {
         for place in 0..places {
             let Some(vm) = self.vms.get(&number) else { break };
             let (registered, index) = (vm.hears(place), vm.threads[place].index);
-            let mut begun = self.drive(number, place, |port| {
-                port.try_means().and_then(|()| driver::start(port, registered))
-            });
+            let mut begun = self.drive(number, place, |port| driver::start(port, registered));
             if let (None | Some(Ok(())), Some(asleep)) = (&begun, self.unknown_halt(number, place))
             {
                 begun = self.drive(number, place, |port| driver::halt(port, asleep));
@@ -210,7 +208,11 @@ impl Inside {
                 .map_err(Refusal::missing)?;
             vm.hears = vec![source.name()];
         }
-        Ok(())
+        match self.drive(number, place, |port| port.try_means()) {
+            Some(Err(Stop::Refused(why))) => Err(Refusal::from(why)),
+            // A thread that has ended, or is somebody else's, is found when the policy begins.
+            _ => Ok(()),
+        }
     }
 
     /// A vCPU is driven no longer. `why`: it is left as it is; else its thread has ended. A VM without
