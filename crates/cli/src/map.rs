@@ -1,7 +1,6 @@
 //! `vcoop map`.
 
 use std::fs;
-
 use std::path::PathBuf;
 
 use serde_json::Value;

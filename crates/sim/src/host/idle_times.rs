@@ -18,10 +18,11 @@ impl IdleTimes {
 
     /// What the idle governor expects: the mean of the recent idle times, leaving out, one by one,
     /// the longest ones while they spread too far (the idea of the menu governor's typical
-    /// interval). Before the first there is only `now`, the time until the next timer, which the governor knows.
-    pub(crate) fn typical_or(mut self, now: Ns) -> Ns {
+    /// interval). Before the first it is `this`, the idle time in question, as
+    /// the governor knows the next timer.
+    pub(crate) fn typical_or(mut self, this: Ns) -> Ns {
         if self.seen == 0 {
-            return now;
+            return this;
         }
         let known = self.seen.min(self.times.len());
         let times = &mut self.times[..known];
