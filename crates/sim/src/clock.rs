@@ -204,10 +204,16 @@ impl Clock {
         self.queue.cancel(self.slot(event));
     }
 
+    /// When an event is to happen, if it is.
+    #[inline(always)]
+    pub(crate) fn due(&self, event: Event) -> Option<Ns> {
+        self.queue.time(self.slot(event))
+    }
+
     /// Whether an event is to happen.
     #[inline(always)]
     pub(crate) fn is_pending(&self, event: Event) -> bool {
-        self.queue.time(self.slot(event)).is_some()
+        self.due(event).is_some()
     }
 
     /// Takes the next event out, and its time; [`advance`](Self::advance) goes there.

@@ -13,7 +13,7 @@
 pub(crate) mod devices;
 pub(crate) mod host_ticks;
 mod idle;
-pub(crate) mod idle_times;
+pub(crate) mod idle_governor;
 mod nohz;
 pub(crate) mod noise;
 pub(crate) mod scheduler;
@@ -58,7 +58,7 @@ impl World<'_> {
         }
         self.pcpus[p as usize].irqs.push_back(irq);
         match self.pcpus[p as usize].segment {
-            Segment::Idle => self.leave_idle(p),
+            Segment::Idle => self.leave_idle(p, irq),
             Segment::User => {
                 let thread = self.pcpus[p as usize].current;
                 if self.threads[thread as usize].work.mode != Mode::IrqOff {

@@ -40,7 +40,7 @@
 //! price          what mechanisms cost, each time anew where it varies
 //! program        what a task does next, on either level
 //! host           scheduler: which hypervisor schedules, Linux, or credit1 or PowerVM from crates of their own
-//!                smt: siblings of a core; host_ticks: when pCPUs tick; idle_times; devices: their interrupts
+//!                smt: siblings of a core; host_ticks: when pCPUs tick; idle_governor; devices: their interrupts
 //! guest          exit: why vCPUs leave guest mode; lock: who holds which lock; spin_vcpu, vm_sync: who spins for it
 //!                vcpu_virt: how a VM is virtualised; counters: what KVM counts
 //!                halt_poll: polling; halt_times: how long halts and polls are

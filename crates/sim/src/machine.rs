@@ -18,7 +18,7 @@ use crate::guest::halt_times::HaltTimes;
 use crate::guest::spin_vcpu::{Spin, SpinVcpu};
 use crate::guest::vcpu_virt::{VcpuVirt, VmVirt};
 use crate::guest::vm_sync::VmSync;
-use crate::host::idle_times::IdleTimes;
+use crate::host::idle_governor::IdleGovernor;
 use crate::inline_queue::InlineQueue;
 use crate::interrupts::guest_timers::GuestTimers;
 use crate::interrupts::ipi_vcpu::IpiVcpu;
@@ -86,6 +86,28 @@ pub(crate) enum Irq {
     Host(u32),
 }
 
+impl Irq {
+    /// Whether it is a timer of the pCPU itself, which knew when it would fire.
+    pub(crate) fn is_timer(self) -> bool {
+        match self {
+            Self::Tick
+            | Self::Sched
+            | Self::Lapic(_)
+            | Self::Sleep(_)
+            | Self::Boost(_)
+            | Self::Ratelimit
+            | Self::Accounts
+            | Self::Govern(_) => true,
+            Self::Ipi
+            | Self::Device(_)
+            | Self::Storm(_)
+            | Self::Posted(_)
+            | Self::Remote(_)
+            | Self::Host(_) => false,
+        }
+    }
+}
+
 /// A physical CPU. What every event looks at is in the first cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -116,7 +138,7 @@ pub(crate) struct Pcpu {
     /// segment adds is not in it yet.
     pub(crate) idle_ns: Ns,
     /// Recent idle times, for the idle governor.
-    pub(crate) idle_times: IdleTimes,
+    pub(crate) idle_governor: IdleGovernor,
     /// Time of work that was slowed.
     pub(crate) slowed_ns: Ns,
 }

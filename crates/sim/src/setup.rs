@@ -15,7 +15,7 @@ use crate::guest::vcpu_virt::{VcpuVirt, VmVirt};
 use crate::guest::vm_sync::VmSync;
 use crate::host::devices::DeviceLines;
 use crate::host::host_ticks::{HostTicks, cpu_set};
-use crate::host::idle_times::IdleTimes;
+use crate::host::idle_governor::IdleGovernor;
 use crate::host::scheduler::Scheduler;
 use crate::host::smt::Smt;
 use crate::inline_queue::InlineQueue;
@@ -398,7 +398,7 @@ fn pcpu() -> Pcpu {
         extra: 0,
         last: NONE,
         waking: NONE,
-        idle_times: IdleTimes::default(),
+        idle_governor: IdleGovernor::default(),
         idle_ns: 0,
         slowed: false,
         slowed_ns: 0,

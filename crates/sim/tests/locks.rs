@@ -355,6 +355,33 @@ fn a_pv_waiter_halts_after_its_threshold_and_is_kicked() {
     assert!(!r.scalars.contains_key(&("guest".into(), "pv_kicks".into())));
 }
 
+#[test]
+fn a_pv_waiter_behind_a_halted_one_halts_at_once() {
+    let mut p = machine(6, &[0, 1, 2, 3, 4, 5], vec![locker(MS); 6]);
+    p.vms[0].virt.spin.pv_locks = true;
+    p.vms[0].virt.spin.threshold_ns = 300 * US;
+    p.vms[0].virt.exits_off.pause = true;
+    let r = run(&p);
+    // Ticks wake each of five waiters every millisecond. If each of them spun for its threshold then, this was 2.5.
+    let cpu = scalar(&r, "guest", "cpu");
+    assert!(cpu < 2.0, "{cpu}");
+}
+
+#[test]
+fn a_pv_lock_does_not_wait_for_one_who_was_preempted_before_being_next() {
+    let rounds = |pv_locks| {
+        let mut p = machine(4, &[0, 1, 2, 3], vec![locker(20 * US); 4]);
+        p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[3]));
+        p.vms[0].virt.spin.pv_locks = pv_locks;
+        p.vms[0].virt.spin.threshold_ns = S;
+        p.vms[0].virt.exits_off.pause = true;
+        let r = run(&p);
+        scalar(&r, "guest.t", "rate")
+    };
+    let (native, pv) = (rounds(false), rounds(true));
+    assert!(pv > 1.3 * native, "{pv} of {native}");
+}
+
 fn broadcast(gap_us: Ns) -> Program {
     let ipi = Act::Ipi { to: IpiTo::Others, wait: true };
     routine(vec![user(gap_us), Act::Begin, ipi, Act::Sample, Act::Done])

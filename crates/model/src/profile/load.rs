@@ -24,10 +24,11 @@ use crate::toml_read::{At, Node, Text, Value};
 use crate::topology::{TopologyKeys, topology};
 
 /// Profiles that ship with the program: name and text.
-const BUILTIN: [(&str, &str); 5] = [
+const BUILTIN: [(&str, &str); 6] = [
     ("celeron-n4500", include_str!("../../../../profiles/celeron-n4500.toml")),
     ("epyc-pvm", include_str!("../../../../profiles/epyc-pvm.toml")),
     ("haswell-ep", include_str!("../../../../profiles/haswell-ep.toml")),
+    ("power-pool", include_str!("../../../../profiles/power-pool.toml")),
     ("xeon-server", include_str!("../../../../profiles/xeon-server.toml")),
     ("zero", include_str!("../../../../profiles/zero.toml")),
 ];

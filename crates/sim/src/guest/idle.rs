@@ -10,7 +10,6 @@
 //! ```
 
 use vcoop_model::profile::CostKey;
-
 use vcoop_policy::{GuestEvent, Idle};
 use vcoop_sched::{CpuId, Leave};
 
@@ -18,6 +17,7 @@ use crate::attribution::track::{NONE, State};
 use crate::clock::Event;
 use crate::guest::exit::Exit;
 use crate::guest::vcpu_virt::{IdleWay, wants};
+use crate::host::idle_governor::IdleGovernor;
 use crate::interrupts::guest_timers::TimerFor;
 use crate::machine::{GuestSegment, Segment};
 use crate::queue::Ns;
@@ -219,17 +219,32 @@ impl World<'_> {
     /// for MWAIT the one that the guest's governor has chosen.
     pub(crate) fn rest_exit(&mut self, v: u32) -> Ns {
         let vcpu = &self.vcpus[v as usize];
-        let deep = self.vms[vcpu.vm as usize].virt.mwait;
-        let rested = FOR_EVER - vcpu.left;
-        self.costs.idle_exit(if deep { vcpu.virt.rests.typical_or(rested) } else { 0 })
+        let expected = match self.vms[vcpu.vm as usize].virt.mwait {
+            true => self.rests(v).1,
+            false => 0,
+        };
+        self.costs.idle_exit(expected)
     }
 
     /// A rest in guest mode has been stopped.
     pub(crate) fn rested(&mut self, v: u32) {
-        let vcpu = &mut self.vcpus[v as usize];
-        let ns = FOR_EVER - vcpu.left;
-        vcpu.virt.rests.add(ns);
-        vcpu.virt.counters.rest_ns += ns;
+        let (ns, _, governor) = self.rests(v);
+        let virt = &mut self.vcpus[v as usize].virt;
+        virt.idle_governor = governor;
+        virt.counters.rest_ns += ns;
+    }
+
+    /// How long a vCPU has rested in guest mode until now, how long its guest expected that, and the governor after it.
+    fn rests(&self, v: u32) -> (Ns, Ns, IdleGovernor) {
+        let vcpu = &self.vcpus[v as usize];
+        // What was left of it when it was last stopped, or began.
+        let since = vcpu.since - (FOR_EVER - vcpu.left);
+        let ns = self.clock.now() - since;
+        let mut governor = vcpu.virt.idle_governor;
+        let next = vcpu.timers.next();
+        let until = (next != Ns::MAX).then(|| next.saturating_sub(since));
+        let expected = governor.was_idle(ns, || until);
+        (ns, expected, governor)
     }
 
     /// Whether an interrupt finds a vCPU idle without being asleep: polled for by the host, or idle in

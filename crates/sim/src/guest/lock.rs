@@ -1,8 +1,9 @@
 //! Locks of a guest: who holds which, and who waits for it.
 //!
-//! A spinlock is queued: waiters get it in the order in which they came (MCS). At a paravirtual lock whose
-//! head of the queue is halted, who comes first takes it (Linux's hybrid pv qspinlock); else it is handed
-//! over in order. A sleeping lock is held by one, or by any number to read.
+//! A spinlock is queued: waiters get it in the order in which they came (MCS). The head of a paravirtual lock's queue
+//! *claims* the lock while it spins (the pending bit of Linux's hybrid pv qspinlock). A head that is halted, or that has
+//! not run since it became the head, does not: then who comes first takes the lock. A sleeping lock is held by one, or by
+//! any number to read.
 
 use std::collections::VecDeque;
 
@@ -20,6 +21,8 @@ struct Lock {
     readers: u32,
     /// Those who want it, in their order; with [`READS`] to read.
     queue: VecDeque<u32>,
+    /// The first of them keeps it from others.
+    claimed: bool,
 }
 
 /// The locks of a guest.
@@ -29,7 +32,7 @@ pub(crate) struct Locks(Vec<Lock>);
 impl Locks {
     /// So many, all free.
     pub(crate) fn new(n: u32) -> Self {
-        let free = Lock { holder: NONE, readers: 0, queue: VecDeque::new() };
+        let free = Lock { holder: NONE, readers: 0, queue: VecDeque::new(), claimed: false };
         Self(vec![free; n as usize])
     }
 
@@ -38,17 +41,38 @@ impl Locks {
         self.0.is_empty()
     }
 
-    /// A task takes a spinlock: true if it has it, else it is in line. `is_halted` says of who is at the head
-    /// of the queue whether its vCPU halts for the lock.
-    pub(crate) fn take(&mut self, l: u32, t: u32, is_halted: impl Fn(u32) -> bool) -> bool {
+    /// A task takes a spinlock: true if it has it, else it is in line. `steals`: before those in line, unless their head
+    /// claims it.
+    pub(crate) fn take(&mut self, l: u32, t: u32, steals: bool) -> bool {
         let lock = &mut self.0[l as usize];
-        let free = lock.holder == NONE && lock.queue.front().is_none_or(|&head| is_halted(head));
+        let free = lock.holder == NONE && (lock.queue.is_empty() || steals && !lock.claimed);
         if free {
             lock.holder = t;
         } else {
             lock.queue.push_back(t);
         }
         free
+    }
+
+    /// A task spins for a spinlock: it claims it if it is next in line.
+    pub(crate) fn spins(&mut self, l: u32, t: u32) {
+        let lock = &mut self.0[l as usize];
+        lock.claimed |= lock.queue.front() == Some(&t);
+    }
+
+    /// A task halts for a spinlock: it claims it no more. Who is behind it in line.
+    pub(crate) fn halts(&mut self, l: u32, t: u32) -> Option<u32> {
+        let lock = &mut self.0[l as usize];
+        lock.claimed &= lock.queue.front() != Some(&t);
+        let at = lock.queue.iter().position(|&other| other == t)?;
+        lock.queue.get(at + 1).copied()
+    }
+
+    /// Who is in line for a spinlock before this task, unless that is the first.
+    pub(crate) fn before(&self, l: u32, t: u32) -> Option<u32> {
+        let queue = &self.0[l as usize].queue;
+        let at = queue.iter().position(|&other| other == t)?;
+        queue.get(at.checked_sub(1)?).copied()
     }
 
     /// A task releases a spinlock, which is free until it is handed over; who is next in line.
@@ -61,12 +85,19 @@ impl Locks {
         lock.queue.front().copied()
     }
 
-    /// Who is next in line has a spinlock now.
-    pub(crate) fn hand_over(&mut self, l: u32) {
+    /// Whether who is next in line claims a spinlock.
+    pub(crate) fn is_claimed(&self, l: u32) -> bool {
+        self.0[l as usize].claimed
+    }
+
+    /// Who is next in line has a spinlock now; who is next in line after it.
+    pub(crate) fn hand_over(&mut self, l: u32) -> Option<u32> {
         let lock = &mut self.0[l as usize];
         if let Some(head) = lock.queue.pop_front() {
             lock.holder = head;
         }
+        lock.claimed = false;
+        lock.queue.front().copied()
     }
 
     /// Whether a spinlock is free, and this task is next in line.
@@ -125,17 +156,36 @@ mod tests {
     #[test]
     fn a_spinlock_goes_from_one_to_the_next_in_line() {
         let mut locks = Locks::new(1);
-        let runs = |_| false;
-        assert!(locks.take(0, 7, runs));
-        assert!(!locks.take(0, 8, runs) && !locks.take(0, 9, runs));
+        assert!(locks.take(0, 7, false));
+        assert!(!locks.take(0, 8, false) && !locks.take(0, 9, false));
+        assert_eq!((locks.before(0, 8), locks.before(0, 9)), (None, Some(8)));
         assert_eq!(locks.release(0, 8), None, "it does not hold it");
         assert_eq!(locks.release(0, 7), Some(8));
         assert!(locks.is_next(0, 8) && !locks.is_next(0, 9));
-        assert!(!locks.take(0, 6, runs), "who comes now waits behind those in line");
-        locks.hand_over(0);
+        assert!(!locks.take(0, 6, false), "who comes now waits behind those in line");
+        assert_eq!(locks.hand_over(0), Some(9));
         assert!(!locks.is_next(0, 8), "it has it");
         assert_eq!(locks.release(0, 8), Some(9));
-        assert!(locks.take(0, 5, |head| head == 9), "a halted head does not hold others up");
+    }
+
+    #[test]
+    fn only_a_head_that_spins_keeps_a_spinlock_from_others() {
+        let mut locks = Locks::new(1);
+        assert!(locks.take(0, 1, true));
+        assert!(!locks.take(0, 2, true) && !locks.take(0, 3, true));
+        locks.spins(0, 2);
+        locks.spins(0, 3);
+        assert_eq!(locks.release(0, 1), Some(2));
+        assert!(!locks.take(0, 4, true), "the head claims it");
+        assert_eq!(locks.hand_over(0), Some(3));
+        assert!(!locks.is_claimed(0), "the new head has not run since");
+        locks.release(0, 2);
+        assert!(locks.take(0, 5, true), "stolen");
+        locks.spins(0, 3);
+        assert!(locks.is_claimed(0));
+        assert_eq!((locks.halts(0, 3), locks.halts(0, 4)), (Some(4), None));
+        locks.release(0, 5);
+        assert!(locks.take(0, 6, true), "a halted head does not hold others up");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! ```
 
 use vcoop_model::plan::Mode;
+use vcoop_model::plan::virt::SpinVirt;
 use vcoop_policy::GuestEvent;
 use vcoop_sched::{CpuId, DirectedYield, EntId, Leave};
 
@@ -39,10 +40,8 @@ impl World<'_> {
         if was != Mode::PreemptOff {
             self.guest_event(v, GuestEvent::PreemptOff);
         }
-        let Vm { level, first, sync, .. } = &mut self.vms[vm];
-        let vcpus = &self.vcpus;
-        let parks = |head| vcpus[(*first + level.cpu_of(EntId(head)).0) as usize].spin.parks();
-        if sync.locks.take(l, t, parks) {
+        let Vm { sync, .. } = &mut self.vms[vm];
+        if sync.locks.take(l, t, sync.spin.pv_locks) {
             return;
         }
         self.spin(vm, t, Spin::Lock(l));
@@ -71,7 +70,21 @@ impl World<'_> {
             }
             return;
         }
-        self.vms[vm].sync.locks.hand_over(l);
+        let sync = &self.vms[vm].sync;
+        // A head that has not run since it became that finds the lock free when it does, if nobody was faster.
+        if !sync.spin.pv_locks || sync.locks.is_claimed(l) {
+            self.hand_over(vm, l, head);
+        }
+    }
+
+    /// Who is next in line for a spinlock has it. The one after it claims it, if it spins now.
+    fn hand_over(&mut self, vm: usize, l: u32, head: u32) {
+        let next = self.vms[vm].sync.locks.hand_over(l);
+        if let Some(next) = next
+            && self.spins_now(vm, next)
+        {
+            self.vms[vm].sync.locks.spins(l, next);
+        }
         self.spin_ends(vm, head);
     }
 
@@ -80,17 +93,21 @@ impl World<'_> {
         self.vms[vm].first + self.vms[vm].level.cpu_of(EntId(t)).0
     }
 
+    /// Whether the vCPU of a task that spins does so at this moment: in guest mode, and in no handler.
+    fn spins_now(&self, vm: usize, t: u32) -> bool {
+        let vcpu = &self.vcpus[self.home_of(vm, t) as usize];
+        vcpu.current == t
+            && vcpu.segment == GuestSegment::User
+            && vcpu.pcpu != NONE
+            && self.pcpus[vcpu.pcpu as usize].segment == Segment::Guest
+    }
+
     /// What a task spins for is there: it goes on, when its vCPU runs.
     pub(crate) fn spin_ends(&mut self, vm: usize, t: u32) {
         let v = self.home_of(vm, t);
-        let vcpu = &self.vcpus[v as usize];
-        let p = vcpu.pcpu;
-        let spins = vcpu.current == t
-            && vcpu.segment == GuestSegment::User
-            && p != NONE
-            && self.pcpus[p as usize].segment == Segment::Guest;
+        let spins = self.spins_now(vm, t);
         if spins {
-            self.stop_guest(p);
+            self.stop_guest(self.vcpus[v as usize].pcpu);
         }
         let handoff = self.vms[vm].sync.spin.handoff_ns;
         let work = &mut self.vms[vm].tasks[t as usize];
@@ -111,23 +128,43 @@ impl World<'_> {
             // The threshold counts anew.
             self.vms[vm].tasks[t as usize].spun = 0;
         }
-        if let Spin::Lock(l) = spin
-            && self.vms[vm].sync.locks.is_next(l, t)
-        {
-            self.vms[vm].sync.locks.hand_over(l);
-            self.spin_ends(vm, t);
-            return None;
+        if let Spin::Lock(l) = spin {
+            if self.vms[vm].sync.locks.is_next(l, t) {
+                self.hand_over(vm, l, t);
+                return None;
+            }
+            self.vms[vm].sync.locks.spins(l, t);
         }
         if self.vcpus[v as usize].ipis.takes_yield() && self.wants_yield(v) {
             return None;
         }
-        let work = &self.vms[vm].tasks[t as usize];
+        Some(self.spell_begins(v, t))
+    }
+
+    /// For how long the current task of a vCPU spins, if nobody ends that.
+    fn spell_begins(&mut self, v: u32, t: u32) -> Ns {
+        let vm = self.vcpus[v as usize].vm as usize;
         let sync = &self.vms[vm].sync;
-        let parks = sync.spin.pv_locks && matches!(spin, Spin::Lock(_));
-        let threshold = parks.then(|| sync.spin.threshold_ns.saturating_sub(work.spun));
+        let work = &self.vms[vm].tasks[t as usize];
+        let threshold = match work.spin {
+            Spin::Lock(l) if sync.spin.pv_locks => Some(self.pv_threshold(vm, t, l, work.spun)),
+            _ => None,
+        };
         // PAUSE loops exit in the kernel only.
-        let exits = sync.ple && spin != Spin::Timer;
-        Some(self.vcpus[v as usize].spin.spell(threshold, exits))
+        let exits = sync.ple && work.spin != Spin::Timer;
+        self.vcpus[v as usize].spin.spell(threshold, exits)
+    }
+
+    /// How much longer a task that has spun this long for a pv lock does so before its vCPU halts: not longer than until
+    /// it looks whether the vCPU before it in line has halted (`pv_wait_early`), if that has.
+    fn pv_threshold(&self, vm: usize, t: u32, l: u32, spun: Ns) -> Ns {
+        let sync = &self.vms[vm].sync;
+        let halted = |before| self.vcpus[self.home_of(vm, before) as usize].spin.parks();
+        let look = match sync.locks.before(l, t).is_some_and(halted) {
+            true => spun.next_multiple_of(SpinVirt::PV_LOOK_NS),
+            false => Ns::MAX,
+        };
+        sync.spin.threshold_ns.min(look).saturating_sub(spun)
     }
 
     /// Books what a task that spins keeps its vCPU busy for.
@@ -143,15 +180,32 @@ impl World<'_> {
     /// A spell of spinning is over.
     pub(crate) fn spell_ends(&mut self, v: u32) {
         let vcpu = &mut self.vcpus[v as usize];
+        let (vm, t) = (vcpu.vm as usize, vcpu.current);
         match vcpu.spin.spell_ends() {
             Spell::Open => {}
             Spell::Window => vcpu.exits.push_back(Exit::Pause),
             Spell::Threshold => {
                 vcpu.exits.push_back(Exit::Halt);
-                let vm = vcpu.vm as usize;
                 self.tally(vm, Count::PvHalts, 1);
+                self.halts_in_line(vm, t);
             }
         }
+    }
+
+    /// The vCPU of a task halts for a lock: that of the next one in line, if it spins now, will see that.
+    fn halts_in_line(&mut self, vm: usize, t: u32) {
+        let Vm { tasks, sync, .. } = &mut self.vms[vm];
+        let spin = tasks[t as usize].spin;
+        let Spin::Lock(l) = spin else { return };
+        let Some(next) = sync.locks.halts(l, t) else { return };
+        if !self.spins_now(vm, next) {
+            return;
+        }
+        let v = self.home_of(vm, next);
+        self.stop_guest(self.vcpus[v as usize].pcpu);
+        let ns = self.spell_begins(v, next);
+        self.guest_begin(v, GuestSegment::User, ns);
+        self.spin_state(v, spin);
     }
 
     fn kick(&mut self, v: u32) {

@@ -8,7 +8,7 @@ use vcoop_policy::config::AdvanceConfig;
 use crate::guest::counters::Counters;
 use crate::guest::exit::Exit;
 use crate::guest::halt_poll::{GuestPoll, HostPoll};
-use crate::host::idle_times::IdleTimes;
+use crate::host::idle_governor::IdleGovernor;
 use crate::interrupts::deadline::Deadline;
 
 /// Why a vCPU has to be tended when it is switched to; bits of `Vcpu::wants`.
@@ -168,8 +168,8 @@ pub(crate) struct VcpuVirt {
     pub(crate) deadline: Deadline,
     pub(crate) host_poll: HostPoll,
     pub(crate) guest_poll: GuestPoll,
-    /// How long it rested in guest mode.
-    pub(crate) rests: IdleTimes,
+    /// Of its guest, when it rests in guest mode.
+    pub(crate) idle_governor: IdleGovernor,
 }
 
 impl VcpuVirt {
@@ -180,7 +180,7 @@ impl VcpuVirt {
             deadline: Deadline::new(&virt.timer, level.tick_ns, plan.host.cpu),
             host_poll: HostPoll::new(virt.idle.host_poll),
             guest_poll: GuestPoll::new(virt.idle.guest_poll),
-            rests: IdleTimes::default(),
+            idle_governor: IdleGovernor::default(),
         })
     }
 }

@@ -1,7 +1,9 @@
 //! The pCPU at rest: idle states and their governor.
 
 use crate::attribution::track::State;
+use crate::clock::Event;
 use crate::machine::{Irq, Segment};
+use crate::queue::Ns;
 use crate::world::World;
 
 impl World<'_> {
@@ -19,14 +21,32 @@ impl World<'_> {
     }
 
     /// An interrupt finds the pCPU idle: it leaves the idle state its governor had chosen.
-    pub(crate) fn leave_idle(&mut self, p: u32) {
+    pub(crate) fn leave_idle(&mut self, p: u32, irq: Irq) {
+        let since = self.pcpus[p as usize].since;
+        let slept = self.clock.now() - since;
+        let mut governor = self.pcpus[p as usize].idle_governor;
+        let expected = governor.was_idle(slept, || match irq.is_timer() {
+            true => Some(slept),
+            false => self.next_timer(p).map(|at| at - since),
+        });
         let pc = &mut self.pcpus[p as usize];
-        let slept = self.clock.now() - pc.since;
-        let expected = pc.idle_times.typical_or(slept);
         pc.idle_ns += slept;
-        pc.idle_times.add(slept);
+        pc.idle_governor = governor;
         let ns = self.costs.idle_exit(expected);
         self.begin(p, Segment::CState, ns);
+    }
+
+    /// When the next timer of a pCPU fires, of those that its threads, vCPUs and their policies have set.
+    fn next_timer(&self, p: u32) -> Option<Ns> {
+        let threads = (0..).zip(&self.threads).filter(|(_, thread)| thread.last_cpu == p);
+        let vcpus = (0..).zip(&self.vcpus).filter(|(_, vcpu)| vcpu.home == p);
+        let sleeps = threads.filter_map(|(t, _)| self.clock.due(Event::Sleep(t)));
+        let of_vcpus = vcpus.flat_map(|(v, vcpu)| {
+            let away = self.vms[vcpu.vm as usize].virt.away();
+            let lapic = if away { None } else { self.clock.due(Event::Lapic(v)) };
+            [lapic, self.clock.due(Event::Policy(v))]
+        });
+        sleeps.chain(of_vcpus.flatten()).min()
     }
 
     /// Out of the idle state: what waited for that now waits for the handler.

@@ -81,6 +81,10 @@ impl Default for Candidates {
 impl SpinVirt {
     /// A window never grows beyond this: 2^32 - 1 cycles at 3 GHz.
     pub const PLE_MAX_NS: Ns = 1_431_655_765;
+
+    /// A waiter at a paravirtual lock looks this often whether the one before it in line has halted, and halts then, too
+    /// (`pv_wait_early` of `kernel/locking/qspinlock_paravirt.h`): every 256 of the turns that `threshold_ns` counts.
+    pub const PV_LOOK_NS: Ns = 1_529_000 / 128;
 }
 
 impl Default for SpinVirt {

@@ -1,0 +1,143 @@
+//! How long an idle CPU expects to be idle: the kernel's menu governor (`drivers/cpuidle/governors/menu.c`, Linux 6.15).
+
+use crate::queue::Ns;
+
+/// Up to this standard deviation idle times are alike, however short they are.
+const ALIKE_NS: Ns = 20_000;
+/// With a typical idle time as short as this nobody looks for the next timer.
+const SHORT_NS: Ns = 15_000;
+/// An idle time as long as this counts as one that the timer ended.
+const LONG_NS: Ns = 50_000_000;
+/// A new idle time's weight in the average of its bucket.
+const WEIGHT: f64 = 1.0 / 8.0;
+/// Until how long before a timer each bucket goes; the last one has no end.
+const BUCKETS: [Ns; 5] = [10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IdleGovernor {
+    /// The last idle times.
+    times: [Ns; 8],
+    /// How many there were, since the start.
+    seen: usize,
+    /// Which part of the time until the next timer idle times lasted, on average, by how long that was.
+    parts: [f64; BUCKETS.len() + 1],
+}
+
+impl Default for IdleGovernor {
+    fn default() -> Self {
+        Self { times: [0; 8], seen: 0, parts: [1.0; BUCKETS.len() + 1] }
+    }
+}
+
+impl IdleGovernor {
+    /// An idle time is over. `next_timer`: how long it was until the CPU's next timer when it began, if there was one.
+    /// What had been expected.
+    pub(crate) fn was_idle(&mut self, ns: Ns, next_timer: impl FnOnce() -> Option<Ns>) -> Ns {
+        let mut expected = self.typical();
+        if expected > SHORT_NS
+            && let Some(until) = next_timer()
+        {
+            let part = &mut self.parts[BUCKETS.partition_point(|&end| end <= until)];
+            expected = expected.min((until as f64 * *part) as Ns);
+            let lasted =
+                if ns < LONG_NS { ns.min(until) as f64 / until.max(1) as f64 } else { 1.0 };
+            *part += (lasted - *part) * WEIGHT;
+        }
+        self.times[self.seen % self.times.len()] = ns;
+        self.seen += 1;
+        expected
+    }
+
+    /// The typical idle time: the mean of the last eight, without those that are farthest from it, as soon as the others
+    /// are alike. If six or fewer are left and are not, it is the longest of these. It is not known (`Ns::MAX`) before
+    /// there were eight.
+    fn typical(&self) -> Ns {
+        let mut times = self.times;
+        if self.seen < times.len() {
+            return Ns::MAX;
+        }
+        times.sort_unstable();
+        let mut times = &times[..];
+        loop {
+            let (n, min, max) = (times.len(), times[0], times[times.len() - 1]);
+            let mean = times.iter().sum::<Ns>() / n as Ns;
+            let square = |ns: Ns| (ns as f64).powi(2);
+            let variance =
+                times.iter().map(|&ns| square(ns.abs_diff(mean))).sum::<f64>() / n as f64;
+            if variance <= square(ALIKE_NS) || n >= 6 && square(mean) > 36.0 * variance {
+                return mean;
+            }
+            if n <= 6 {
+                return max;
+            }
+            // All that are as far off as the farthest go at once: never more than half.
+            times = if mean - min > max - mean {
+                &times[times.partition_point(|&ns| ns == min)..]
+            } else {
+                &times[..times.partition_point(|&ns| ns < max)]
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::IdleGovernor;
+    use crate::queue::Ns;
+
+    /// After idle times in us that no timer could have ended.
+    fn after(times: &[Ns]) -> IdleGovernor {
+        let mut after = IdleGovernor::default();
+        times.iter().for_each(|&us| _ = after.was_idle(us * 1_000, || None));
+        after
+    }
+
+    #[test]
+    fn the_next_timer_bounds_what_is_expected() {
+        assert_eq!(after(&[]).was_idle(7, || None), Ns::MAX);
+        assert_eq!(after(&[]).was_idle(7, || Some(7)), 7);
+        assert_eq!(after(&[1_000; 8]).was_idle(7, || Some(7)), 7);
+        assert_eq!(after(&[1_000; 8]).was_idle(7, || Some(2_000_000)), 1_000_000);
+        let short = || unreachable!("nobody looks for it");
+        assert_eq!(after(&[9; 8]).was_idle(7, short), 9_000);
+    }
+
+    #[test]
+    fn a_timer_is_believed_as_far_as_those_like_it_were() {
+        let mut governor = IdleGovernor::default();
+        let mut idle = |us: Ns, until: Ns| governor.was_idle(us * 1_000, || Some(until * 1_000));
+        // Idle times of all lengths, so that none is typical.
+        let expected: Vec<Ns> = (0..80).map(|i| idle(50 + 97 * i % 300, 4_000)).collect();
+        assert!(expected[0] == 4_000_000 && expected[79] < 400_000, "{expected:?}");
+        // In another bucket it is believed, and the longest of the last times is shorter.
+        assert!((200_000..400_000).contains(&idle(20_000, 20_000)));
+    }
+
+    #[test]
+    fn times_that_are_alike_are_expected_again_without_those_that_are_far_off() {
+        assert_eq!(after(&[1_000; 7]).typical(), Ns::MAX, "too few to know");
+        assert_eq!(after(&[10, 20, 30, 40, 10, 20, 30, 40]).typical(), 25_000, "within 20 us");
+        assert_eq!(after(&[100, 100, 100, 100, 100, 100, 100, 90_000]).typical(), 100_000);
+        let one_short = [4_000, 4_000, 4_100, 4_000, 10, 4_000, 4_000, 3_900];
+        assert_eq!(after(&one_short).typical(), 4_000_000);
+        assert_eq!(after(&[5, 5, 5, 5, 9_000, 9_000, 9_000, 9_000]).typical(), 5_000);
+    }
+
+    #[test]
+    fn times_that_are_not_alike_have_the_longest_of_most_as_a_bound() {
+        let even = [100, 300, 500, 700, 900, 1_100, 1_300, 9_000];
+        assert_eq!(after(&even).typical(), 1_100_000);
+        assert_eq!(
+            after(&[100, 100, 5_000, 5_000, 5_000, 9_000, 9_000, 9_000]).typical(),
+            9_000_000
+        );
+    }
+
+    #[test]
+    fn what_is_old_is_forgotten() {
+        let mut governor = after(&[1; 8]);
+        (0..8).for_each(|_| _ = governor.was_idle(5_000_000, || None));
+        assert_eq!(governor.typical(), 5_000_000);
+    }
+}
