@@ -14,6 +14,7 @@ use vcoop_model::plan::Plan;
 use vcoop_model::quantiles::{LEVELS, Quantiles};
 use vcoop_model::run::Run;
 use vcoop_model::scenario::{Scenario, Set};
+use vcoop_policy::config::HostPollConfig;
 
 fn plan(scenario: &str, policy: &str, sets: &[&str]) -> Plan {
     let text = builtin_scenario(scenario).expect("a built-in scenario");
@@ -78,7 +79,7 @@ fn flagship_with_unused() -> Plan {
         // It halts, and the host does not poll.
         virt.idle.guest_poll.max_ns = 1_000_000;
         virt.idle.guest_poll.grow_start_ns = 100_000;
-        virt.idle.host_poll.grow = 4;
+        virt.idle.host_poll = Some(HostPollConfig { grow: 4, ..HostPollConfig::OFF });
     }
     plan
 }

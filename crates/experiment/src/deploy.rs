@@ -296,7 +296,7 @@ fn virtualise(own: &Virt, before: &Virt, found: &mut Deployment) {
         }
     }
     if own.idle.host_poll != before.idle.host_poll {
-        let ns = own.idle.host_poll.max_ns;
+        let ns = own.idle.host_polls().max_ns;
         line(&format!("echo {ns} > /sys/module/kvm/parameters/halt_poll_ns # of all VMs"));
     }
     if own.dedicated && !before.dedicated {
@@ -310,7 +310,7 @@ fn virtualise(own: &Virt, before: &Virt, found: &mut Deployment) {
             IpiPath::Cluster => line("-cpu host,kvm-pv-ipi=off,+x2apic # of QEMU"),
         }
     }
-    if own.idle.host_poll.fixed {
+    if own.idle.host_polls().fixed {
         let why = "halt_poll_fixed: KVM's polling adapts since Linux 4.3";
         found.simulation_only.push(why.to_owned());
     }

@@ -36,9 +36,10 @@ impl ThisHost {
             Preemption::Lazy => "lazy",
             Preemption::Full => "full",
         };
-        let (cpus, hz) = (self.cpus(), facts.hz());
+        let (cpus, hz, poll) = (self.cpus(), facts.hz(), facts.halt_poll.value.max_ns / 1_000);
         format!(
-            "{cpus} CPUs, fair = \"{fair}\" (Linux {release}), {hz} Hz, preemption {preemption}"
+            "{cpus} CPUs, fair = \"{fair}\" (Linux {release}), {hz} Hz, preemption {preemption}, \
+             KVM polls for at most {poll} us"
         )
     }
 
@@ -133,6 +134,9 @@ impl ThisHost {
             tasks.chain(vcpus).filter(|list| list.is_empty()).for_each(|list| {
                 list.clone_from(&first);
             });
+        }
+        for vm in &mut here.vms {
+            vm.virt.idle.host_poll.get_or_insert(facts.halt_poll.value);
         }
         let boosts = matches!(plan.policy, PolicyPlan::Dynamic(_) | PolicyPlan::WakeBoost(_));
         for timer in here.vms.iter_mut().map(|vm| &mut vm.virt.timer) {

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use vcoop_model::plan::{Ns, Preemption};
+use vcoop_policy::config::HostPollConfig;
 use vcoop_sched::config::{Fair, RtGuard, Topology};
 
 pub use idle::{IdleFacts, IdleState};
@@ -74,6 +75,8 @@ pub struct HostFacts {
     /// `sched_rt_runtime_us` and `sched_rt_period_us` in nanoseconds; `None` = no limit. On 6.12 and
     /// later they bound groups and admission only.
     pub rt_limit: Option<(Ns, Ns)>,
+    /// How long KVM polls for a halted vCPU.
+    pub halt_poll: Fact<HostPollConfig>,
     /// Idle states.
     pub idle: IdleFacts,
 }
@@ -102,6 +105,7 @@ impl HostFacts {
             rr_slice_ns: kernel::rr_slice(&root),
             rt_guard: kernel::rt_guard(&root, version),
             rt_limit: kernel::rt_limit(&root),
+            halt_poll: kernel::halt_poll(&root),
             idle: idle::read(&root),
             release,
         }

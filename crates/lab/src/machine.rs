@@ -117,15 +117,12 @@ impl Machine {
         self.vm.enable_cap(&cap).is_ok()
     }
 
-    /// Has KVM poll for at most so long for a halted vCPU's wake-up; 0 leaves it as the host has it.
+    /// Has KVM poll for at most so long for a halted vCPU's wake-up.
     ///
     /// # Errors
     ///
     /// [`Error::Kernel`].
     pub(crate) fn poll_halts(&self, max_ns: u64) -> Result<(), Error> {
-        if max_ns == 0 {
-            return Ok(());
-        }
         self.enable(KVM_CAP_HALT_POLL, "KVM_CAP_HALT_POLL", max_ns)
     }
 

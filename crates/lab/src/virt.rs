@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | who fires deadlines, how early | KVM, or the injector with an advance that is fixed or learned |
 //! | exits off | `KVM_CAP_X86_DISABLE_EXITS`, what this KVM offers of them |
-//! | host halt polling | its cap, by `KVM_CAP_HALT_POLL`; how it adapts is the module's |
+//! | host halt polling | its cap, by `KVM_CAP_HALT_POLL`, if the plan has one; how it adapts is the module's |
 //! | guest's idle loop | HLT, polling, haltpoll |
 //! | hint `dedicated` | `KVM_HINTS_REALTIME` in CPUID: the guest polls because it finds it there |
 //! | IPIs | one ICR write each, or (`pv`) one exit to user space for several, which injects them |
@@ -77,12 +77,12 @@ pub(crate) fn check(kvm: &Kvm, plan: &Plan, vm: &VmPlan) -> Result<(), Error> {
         let missing = Missing { what, remedy: remedy.to_owned() };
         Err(Error::PolicyMissing { policy: plan.policy_name.clone(), missing })
     };
-    let host = vm.virt.idle.host_poll;
+    let host = vm.virt.idle.host_polls();
     if (HostPollConfig { max_ns: 0, ..host }) != HostPollConfig::OFF {
         let why = "how KVM's polling adapts is told to its module: halt_poll_ns_grow and others";
         return refuse(format!("halt polling of VM {}", vm.name), why);
     }
-    if host.max_ns > 0 && kvm.check_extension_raw(KVM_CAP_HALT_POLL.into()) == 0 {
+    if vm.virt.idle.host_poll.is_some() && kvm.check_extension_raw(KVM_CAP_HALT_POLL.into()) == 0 {
         return missing("a VM's own halt polling".to_owned(), "use Linux 5.10 or later");
     }
     let offered = kvm.check_extension_raw(KVM_CAP_X86_DISABLE_EXITS.into());

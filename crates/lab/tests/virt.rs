@@ -92,7 +92,7 @@ fn a_guest_polls_as_its_governor_learns() -> Outcome {
 live!(the_hosts_polling_is_capped_for_each_vm);
 fn the_hosts_polling_is_capped_for_each_vm() -> Outcome {
     let mut plan = idle();
-    plan.vms[0].virt.idle.host_poll = HostPollConfig::KVM;
+    plan.vms[0].virt.idle.host_poll = Some(HostPollConfig::KVM);
     need(&plan)?;
     assert_complete(&run(&plan));
     Ok(())
@@ -101,7 +101,7 @@ fn the_hosts_polling_is_capped_for_each_vm() -> Outcome {
 live!(which_way_the_host_adapts_its_polling_is_not_for_a_vm_to_say);
 fn which_way_the_host_adapts_its_polling_is_not_for_a_vm_to_say() {
     let mut plan = idle();
-    plan.vms[0].virt.idle.host_poll = HostPollConfig { grow: 7, ..HostPollConfig::KVM };
+    plan.vms[0].virt.idle.host_poll = Some(HostPollConfig { grow: 7, ..HostPollConfig::KVM });
     assert!(matches!(vcoop_lab::check(&plan), Err(Error::Unsupported { .. })));
 }
 

@@ -204,7 +204,7 @@ impl World<'_> {
             let of = |vm: &VmTotals| vm.counters.poll_won_ns + vm.counters.poll_lost_ns;
             totals.vms.iter().map(of).sum::<Ns>()
         };
-        if self.plan.vms.iter().any(|vm| vm.virt.idle.host_poll.max_ns > 0) {
+        if self.plan.vms.iter().any(|vm| vm.virt.idle.host_polls().max_ns > 0) {
             let ran = polled(end) - polled(start);
             put("host", "polling", "%", 100.0 * ran as f64 / (ns * pcpus));
         }

@@ -191,7 +191,7 @@ pub(crate) fn build(
             times_interrupts,
             nohz: !vm.virt.nohz_full.is_empty(),
             birth: NONE,
-            halts: (vm.virt.idle.host_poll.max_ns > 0).then(HaltTimes::new),
+            halts: (vm.virt.idle.host_polls().max_ns > 0).then(HaltTimes::new),
         });
     }
     let storms = Storms::new(plan, &mut calls, |vm| vms[vm as usize].first);

@@ -31,7 +31,7 @@ fn mean(r: &Recording, probe: &str) -> f64 {
 
 fn host_polls() -> Virt {
     let mut virt = Virt::default();
-    virt.idle.host_poll = HostPollConfig::KVM;
+    virt.idle.host_poll = Some(HostPollConfig::KVM);
     virt
 }
 
@@ -61,7 +61,7 @@ fn a_fixed_poll_burns_its_time_at_every_halt() {
     let adaptive = run(&alone(MS, host_polls()));
     assert_eq!(scalar(&adaptive, "g", "halt_poll"), 0.0);
     let mut virt = host_polls();
-    virt.idle.host_poll.fixed = true;
+    virt.idle.host_poll = Some(HostPollConfig { fixed: true, ..HostPollConfig::KVM });
     let fixed = run(&alone(MS, virt.clone()));
     assert!((scalar(&fixed, "g", "halt_polls.lost") - 1_000.0).abs() < 2.0);
     let polled = scalar(&fixed, "g", "halt_poll");
@@ -74,7 +74,7 @@ fn a_fixed_poll_burns_its_time_at_every_halt() {
 #[test]
 fn halts_and_polls_have_their_quantiles() {
     let mut virt = host_polls();
-    virt.idle.host_poll.fixed = true;
+    virt.idle.host_poll = Some(HostPollConfig { fixed: true, ..HostPollConfig::KVM });
     let mut p = alone(150 * US, virt);
     p.duration_ns = 10 * S;
     // A second task with a longer period: some halts end early.
@@ -182,7 +182,7 @@ fn a_polling_guest_is_woken_without_an_ipi() {
         assert!(scalar(&polls, "g", "guest_polls.won") > 49_000.0);
     }
     let mut polled = guest(GuestIdle::Hlt);
-    polled.idle.host_poll = HostPollConfig::KVM;
+    polled.idle.host_poll = Some(HostPollConfig::KVM);
     let (host, plain) = (mean(&pair(polled), "g.ping"), mean(&halts, "g.ping"));
     let in_guest = mean(&pair(guest(GuestIdle::Haltpoll)), "g.ping");
     assert!(in_guest < host && host < plain, "{in_guest} {host} {plain}");
@@ -262,7 +262,7 @@ fn idle_poll_never_leaves_guest_mode() {
 fn an_idle_vcpus_work_is_not_lost() {
     // Everything at once, under a load that preempts it all the time.
     let mut virt = guest(GuestIdle::Haltpoll);
-    virt.idle.host_poll = HostPollConfig::KVM;
+    virt.idle.host_poll = Some(HostPollConfig::KVM);
     virt.timer.source = Some(GuestTimer::HvTimer);
     virt.timer.arm_sw_on_preempt = true;
     let mut p = alone(200 * US, virt);

@@ -6,6 +6,7 @@ use std::io::Read;
 use flate2::read::GzDecoder;
 use serde::Serialize;
 use vcoop_model::plan::{Ns, Preemption};
+use vcoop_policy::config::HostPollConfig;
 use vcoop_sched::config::{CfsTunables, EevdfRelease, EevdfTunables, Fair, RtGuard};
 
 use super::{Fact, Root};
@@ -172,6 +173,26 @@ pub(super) fn rr_slice(root: &Root) -> Fact<Ns> {
             Fact::read(ms * 1_000_000, "/proc/sys/kernel/sched_rr_timeslice_ms")
         }
         _ => Fact::inferred(100_000_000, "the kernel's default"),
+    }
+}
+
+/// How KVM polls for halted vCPUs: `halt_poll_ns` and how it adapts.
+pub(super) fn halt_poll(root: &Root) -> Fact<HostPollConfig> {
+    const MODULE: &str = "sys/module/kvm/parameters";
+    let ns = |name: &str| root.number::<Ns>(&format!("{MODULE}/halt_poll_ns{name}"));
+    let factor = |name: &str| root.number::<u32>(&format!("{MODULE}/halt_poll_ns{name}"));
+    let read = || {
+        Some(HostPollConfig {
+            max_ns: ns("")?,
+            grow: factor("_grow")?,
+            grow_start_ns: ns("_grow_start")?,
+            shrink: factor("_shrink")?,
+            fixed: false,
+        })
+    };
+    match read() {
+        Some(poll) => Fact::read(poll, "/sys/module/kvm/parameters"),
+        None => Fact::inferred(HostPollConfig::KVM, "KVM's default: its module is not here"),
     }
 }
 

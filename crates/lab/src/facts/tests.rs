@@ -166,6 +166,24 @@ fn a_sched_ext_scheduler_is_known_by_what_it_takes() {
 }
 
 #[test]
+fn how_kvm_polls_is_its_modules_word() {
+    let files = |shrink| {
+        Tree::with(&[
+            ("sys/module/kvm/parameters/halt_poll_ns", "50000\n"),
+            ("sys/module/kvm/parameters/halt_poll_ns_grow", "3\n"),
+            ("sys/module/kvm/parameters/halt_poll_ns_grow_start", "20000\n"),
+            ("sys/module/kvm/parameters/halt_poll_ns_shrink", shrink),
+        ])
+    };
+    let own =
+        HostPollConfig { max_ns: 50_000, grow: 3, grow_start_ns: 20_000, shrink: 0, fixed: false };
+    let facts = read(&files("0\n"), &[], None);
+    assert_eq!((facts.halt_poll.value, facts.halt_poll.read), (own, true));
+    let facts = read(&files("?\n"), &[], None);
+    assert_eq!((facts.halt_poll.value, facts.halt_poll.read), (HostPollConfig::KVM, false));
+}
+
+#[test]
 fn cpu_lists() {
     assert_eq!(topology::list("0-2,5,8-9"), [0, 1, 2, 5, 8, 9]);
     assert_eq!(topology::list("x,7-,0-99999999"), Vec::<u32>::new());

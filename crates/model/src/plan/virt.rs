@@ -142,17 +142,22 @@ pub struct IdleVirt {
     pub guest: GuestIdle,
     /// With [`GuestIdle::Haltpoll`]: for how long.
     pub guest_poll: GuestPollConfig,
-    /// How long the host polls for a halted vCPU.
-    pub host_poll: HostPollConfig,
+    /// How long the host polls for a halted vCPU, if somebody says so: else never in the simulator, and as its KVM does on
+    /// a real host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_poll: Option<HostPollConfig>,
+}
+
+impl IdleVirt {
+    /// How long a simulated host polls for a halted vCPU.
+    pub fn host_polls(&self) -> HostPollConfig {
+        self.host_poll.unwrap_or(HostPollConfig::OFF)
+    }
 }
 
 impl Default for IdleVirt {
     fn default() -> Self {
-        Self {
-            guest: GuestIdle::Hlt,
-            guest_poll: GuestPollConfig::LINUX,
-            host_poll: HostPollConfig::OFF,
-        }
+        Self { guest: GuestIdle::Hlt, guest_poll: GuestPollConfig::LINUX, host_poll: None }
     }
 }
 

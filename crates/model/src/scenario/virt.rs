@@ -63,7 +63,7 @@ fn conflicts(virt: &Virt, cpu: Option<Cpu>) -> Vec<Conflict> {
         "take \"pause\" out of `disable_exits`",
     );
     refuse(
-        virt.idle.host_poll.fixed && virt.idle.host_poll.max_ns == 0,
+        virt.idle.host_polls().fixed && virt.idle.host_polls().max_ns == 0,
         &["halt_poll_fixed"],
         "how long it polls is not said",
         "set `halt_poll`",
@@ -129,7 +129,7 @@ fn refuse(
         let place = keys.iter().find_map(|key| written.get(key)).copied().unwrap_or(vm.name.span);
         errors.error_help(place, message, help);
     }
-    if virt.idle.host_poll.fixed {
+    if virt.idle.host_polls().fixed {
         let adapts = ["halt_poll_grow", "halt_poll_grow_start", "halt_poll_shrink"];
         for (key, at) in adapts.iter().filter_map(|key| Some((key, written.get(key)?))) {
             let message = format!("a fixed poll does not adapt: `{key}` has no effect");

@@ -56,7 +56,7 @@ fn idle() -> impl Strategy<Value = IdleVirt> {
     (guest, guest_poll, host).prop_map(|(guest, guest_poll, host_poll)| IdleVirt {
         guest,
         guest_poll,
-        host_poll,
+        host_poll: Some(host_poll),
     })
 }
 

@@ -29,7 +29,7 @@ fn a_policy_says_it_over_the_vm_key_by_key() {
     let virts = virts(vm, rest);
     let [vanilla, base, more] = [0, 1, 2].map(|i| &virts[i].1);
     assert_eq!(vanilla.timer.source, Some(GuestTimer::HvTimer));
-    assert_eq!(vanilla.idle.host_poll.max_ns, 100_000);
+    assert_eq!(vanilla.idle.host_polls().max_ns, 100_000);
     assert_eq!((vanilla.timer.advance, vanilla.apic.posted), (AdvanceConfig::None, false));
     assert_eq!(base.timer.source, Some(GuestTimer::HvTimer), "as the VM has it");
     assert_eq!((base.timer.advance, base.apic.posted), (AdvanceConfig::Adaptive, true));
@@ -57,7 +57,7 @@ fn every_key_arrives() {
     );
     let g = virt.idle.guest_poll;
     assert_eq!((g.grow, g.grow_start_ns, g.shrink, g.allow_shrink), (3, 1_000, 4, false));
-    let h = virt.idle.host_poll;
+    let h = virt.idle.host_polls();
     assert_eq!((h.max_ns, h.grow, h.grow_start_ns, h.shrink), (0, 5, 6_000, 7));
 }
 
@@ -113,7 +113,7 @@ fn rules_of_yielding_and_polling_need_what_they_are_about() {
     refused("halt_poll_fixed = true\n", "", "halt_poll_fixed", "how long it polls");
     let vm = "halt_poll = '50us'\nhalt_poll_fixed = true\nhalt_poll_grow = 3\n";
     refused(vm, "", "halt_poll_grow = 3", "does not adapt");
-    assert!(virts(&vm.replace("halt_poll_grow = 3\n", ""), "")[0].1.idle.host_poll.fixed);
+    assert!(virts(&vm.replace("halt_poll_grow = 3\n", ""), "")[0].1.idle.host_polls().fixed);
 }
 
 #[test]

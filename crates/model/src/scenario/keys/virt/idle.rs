@@ -36,7 +36,8 @@ shared_keys! {
         /// haltpoll: whether it shrinks. Default: true.
         guest_halt_poll_allow_shrink: bool,
         /// Longest that the host polls for a halted vCPU (`KVM_CAP_HALT_POLL`, else
-        /// `halt_poll_ns`; Linux has 200us on x86). Default: 0us, which is never.
+        /// `halt_poll_ns`; Linux has 200us on x86). 0us is never. Default: never in the simulator; on real
+        /// vCPUs as this host's KVM does, and so in the simulation beside them.
         halt_poll: Time,
         /// Host polling: for the whole of `halt_poll` at every halt, as until Linux 4.2, instead of a time that
         /// adapts to how long halts are. Simulated only. Default: false.
@@ -60,11 +61,14 @@ impl IdleKeys {
         set(&self.guest_halt_poll_grow_start, &mut guest.grow_start_ns, |time| time.0);
         set(&self.guest_halt_poll_shrink, &mut guest.shrink, |n| n.get32());
         set(&self.guest_halt_poll_allow_shrink, &mut guest.allow_shrink, |on| *on);
-        let host = &mut idle.host_poll;
+        let mut host = idle.host_polls();
         set(&self.halt_poll, &mut host.max_ns, |time| time.0);
         set(&self.halt_poll_fixed, &mut host.fixed, |on| *on);
         set(&self.halt_poll_grow, &mut host.grow, |n| n.get32());
         set(&self.halt_poll_grow_start, &mut host.grow_start_ns, |time| time.0);
         set(&self.halt_poll_shrink, &mut host.shrink, |n| n.get32());
+        if self.halt_poll.is_some() || host != idle.host_polls() {
+            idle.host_poll = Some(host);
+        }
     }
 }
