@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * The policies `wake-boost` and `dynamic`, for where Rust does not go: the same events give the same state as in
- * crates/policy (wake_boost.rs, dynamic.rs, control.rs, meter.rs, stretch.rs, budget.rs), which say why it is as it is. A
- * test drives both with the same events. What is left out is what a scheduler of its own does not need: means that
- * are refused, accounts of time to pay back, IPIs whose sender asks, and words of a vCPU that may be running.
+ * crates/policy (wake_boost.rs, dynamic.rs, deadline.rs, control.rs, meter.rs, stretch.rs, budget.rs), which say why it is
+ * as it is. A test drives both with the same events. What is left out is what a scheduler of its own does not need: means
+ * that are refused, accounts of time to pay back, and words of a vCPU that may be running.
  *
  * Times are in nanoseconds. Nothing here calls anything, so that it may be used under a lock of BPF.
  */
@@ -35,7 +35,7 @@
 /* Largest burst, 18 minutes, for the same reason. */
 #define MOST_BURST (1ULL << 40)
 
-/* As in meter.rs, stretch.rs and control.rs. */
+/* As in meter.rs, stretch.rs, control.rs and deadline.rs. */
 #define MIN_BOOST 20000
 #define LEASE_SHARE 8
 #define EXCESS_PPM 5000
@@ -43,11 +43,14 @@
 #define PENALTY 20000000ULL
 #define MOST_STEPS 5
 #define LOST_TIMER 1000000
+#define STALE_DEADLINE 3000000
+#define SERVED_DEADLINE 500000
+#define DEADLINE_RESERVE 200000
 
 enum boost_status { DISABLED, NORMAL, BOOSTED, THROTTLED };
 enum boost_denial { GRANTED, BY_VCPU, BY_VM, BY_LONGEST };
 /* As reported by whoever knows. EXIT and what follows are for `dynamic` only. */
-enum boost_event { ATTACHED, LEFT, HALTED, WOKEN, INJECTED, TIMER, EXIT, RECHECK, REGISTERED, UNREGISTERED };
+enum boost_event { ATTACHED, LEFT, HALTED, WOKEN, INJECTED, TIMER, EXIT, RECHECK, REGISTERED, UNREGISTERED, ASKED };
 /* What a guest's words amount to. */
 enum boost_need { NOTHING, LONG_SECTION, SECTION, URGENT };
 
@@ -68,6 +71,8 @@ struct rules {
 	/* `wake-boost`: how long a run is. */
 	__u64 run;
 	__u64 on_injection;
+	/* For an IPI of another vCPU of its VM, also where it is not boosted for other interrupts. */
+	__u64 on_asking;
 	__u64 on_request;
 	__u64 across_idle;
 	__u64 max_preempt_off;
@@ -225,6 +230,25 @@ RULE __u64 time_until(const struct bucket *b, __u64 level)
 RULE __u64 least(const struct bucket *b)
 {
 	return greater(lesser(MIN_BOOST, b->burst / 4), 1);
+}
+
+/* The level of the vCPU's bucket at a time, as if settled. */
+RULE __u64 budget_left(const struct policy *v, __u64 now)
+{
+	struct bucket b = v->bucket;
+
+	if (v->charging)
+		charge(&b, beyond(now, v->since));
+	refill(&b, now);
+	return level(&b);
+}
+
+/* From when on a vCPU is boosted for its guest's deadline `at`; NEVER: not at all any more. */
+RULE __u64 boost_from(__u64 at, __u64 served, __u64 now, __u64 left, __u64 lead)
+{
+	if (plus(at, served ? SERVED_DEADLINE : STALE_DEADLINE) < now)
+		return NEVER;
+	return beyond(at, left < plus(lead, DEADLINE_RESERVE) ? 0 : lead);
 }
 
 RULE void charge_stretch(struct policy *v, __u64 ran, __u64 now)
@@ -541,6 +565,12 @@ RULE void enable(struct policy *v, struct bucket *vm, __u64 now, struct outcome 
 	}
 }
 
+/* Whether an interrupt is a reason for a boost. */
+RULE int is_reason(const struct policy *v, enum boost_event event)
+{
+	return (event == INJECTED && v->rules.on_injection) || (event == ASKED && v->rules.on_asking);
+}
+
 /* The state changes by what has happened, before it is known whether there is a reason for a boost. */
 RULE void note_event(struct policy *v, struct bucket *vm, __u64 now, enum boost_event event, struct outcome *outcome)
 {
@@ -580,7 +610,8 @@ RULE void note_event(struct policy *v, struct bucket *vm, __u64 now, enum boost_
 			throttle(v, vm, denial);
 		break;
 	case INJECTED:
-		v->ticket += v->status != DISABLED && v->rules.on_injection;
+	case ASKED:
+		v->ticket += v->status != DISABLED && is_reason(v, event);
 		break;
 	default:
 		break;
@@ -606,7 +637,7 @@ RULE struct outcome on_event(struct policy *v, struct bucket *vm, __u64 now, enu
 			v->section_end = plus(v->section_since, v->rules.max_preempt_off);
 	}
 	JOIN;
-	if (event == INJECTED && v->rules.on_injection) {
+	if (is_reason(v, event)) {
 		v->section_end = NEVER;
 		boosts = boost(v, vm, now);
 		outcome.rechecks = boosts && v->rules.is_dynamic;

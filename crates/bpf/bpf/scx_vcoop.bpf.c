@@ -145,8 +145,6 @@ struct {
 struct guest_words { u64 intent, cs, request, ack, deadline_tsc; };
 struct host_words { u64 status, ticket, budget_left; };
 
-/* As in link.rs of the daemon: a deadline that has passed for so long is forgotten, or its timer was canceled. */
-#define STALE_DEADLINE 3000000
 /* A deadline that is farther away than so many bits of ticks, some minutes, is none. */
 #define MOST_TICKS 40
 
@@ -166,7 +164,7 @@ struct vcpu {
 	u64 runs;
 	/* Virtual time that it owes. */
 	u64 debt;
-	/* It was given an interrupt while it ran, and has not entered the guest since. */
+	/* The event of an interrupt that it was given while it ran, if it has not entered the guest since; or 0. */
 	u64 untaken;
 	/* Where its VMM has the guest's page of it, which the host's follows; 0: nowhere. */
 	u64 page;
@@ -181,7 +179,8 @@ struct vcpu {
 	/* What the guest announced last, and the last one for which it was boosted. */
 	u64 deadline_tsc;
 	u64 served_tsc;
-	/* When the deadline of one that was preempted has come; or NEVER. */
+	/* How early it is boosted for a deadline, and when for that of one that does not run; or NEVER. */
+	u64 lead;
 	u64 due;
 	/* The words are to be looked at again. */
 	u64 rechecks;
@@ -316,15 +315,15 @@ static void show(struct vcpu *v)
 		v->shown = words;
 }
 
-/* When the guest's deadline comes; NEVER: there is none that matters. */
+/* From when on the guest's deadline is a reason for a boost; NEVER: there is none that matters. */
 static u64 deadline(const struct vcpu *v, u64 now)
 {
 	u64 ahead = beyond(v->deadline_tsc, v->clock_tsc), behind = beyond(v->clock_tsc, v->deadline_tsc), at;
 
-	if (!v->deadline_tsc || v->deadline_tsc == v->served_tsc || !v->khz || (ahead | behind) >> MOST_TICKS)
+	if (!v->page || !v->deadline_tsc || !v->khz || (ahead | behind) >> MOST_TICKS)
 		return NEVER;
 	at = v->clock_ns + ahead * PER_MILLION / v->khz - behind * PER_MILLION / v->khz;
-	return at + STALE_DEADLINE < now ? NEVER : at;
+	return boost_from(at, v->deadline_tsc == v->served_tsc, now, budget_left(&v->policy, now), v->lead);
 }
 
 /*
@@ -354,7 +353,8 @@ __attribute__((noinline)) int tell(u32 place, u32 event)
 	vm->called = greater(vm->called, now);
 	outcome = on_event(&v->policy, &vm->bucket, vm->called, event, &v->words);
 	v->rechecks = event == TIMER && outcome.rechecks;
-	at = lesser(v->policy.timer, v->due);
+	/* One that sleeps boosted has what it needs. */
+	at = lesser(v->policy.timer, v->policy.halted && is_boosted(v) ? NEVER : v->due);
 	if (event == TIMER) {
 		v->rings = NEVER;
 		/* Who is busy will want it again. `dynamic` itself leaves its timer as it is. */
@@ -382,7 +382,7 @@ static bool call(struct vcpu *v, u32 event)
 
 	if (!tell(v->place, event))
 		return 0;
-	if (!was && !v->runs && state) {
+	if (!was && !v->runs && !v->policy.halted && state) {
 		state->fetches = 1;
 		scx_bpf_kick_cpu(v->cpu, SCX_KICK_PREEMPT);
 	}
@@ -390,25 +390,34 @@ static bool call(struct vcpu *v, u32 event)
 }
 
 /*
- * A vCPU loses its CPU, or is about to: its guest may have become busy with something urgent since it entered, have a
- * deadline that has passed, or not have taken an interrupt. Whether it is boosted.
+ * The guest's deadline is near: that is an interrupt to its policy. It is one again if something else has ended the boost
+ * that was given for it.
  */
-static bool look_at_guest(struct vcpu *v, bool leaves)
+static void serve(struct vcpu *v, bool waits)
 {
-	u64 now = bpf_ktime_get_ns(), at;
-	bool passed;
+	bool again = v->served_tsc == v->deadline_tsc;
+
+	v->served_tsc = v->deadline_tsc;
+	if (again && is_boosted(v))
+		return;
+	if (waits ? call(v, INJECTED) : tell(v->place, INJECTED))
+		v->deadlines += !again;
+}
+
+/*
+ * A vCPU loses its CPU, is about to, or sleeps: its guest may have become busy with something urgent since it entered,
+ * have a deadline that is near, or not have taken an interrupt. Whether it is boosted.
+ */
+static bool look_at_guest(struct vcpu *v, u32 event)
+{
+	u64 now = bpf_ktime_get_ns(), from;
 
 	listen(v);
-	at = deadline(v, now);
-	passed = at <= now;
-	if (passed) {
-		v->served_tsc = v->deadline_tsc;
-		at = NEVER;
-	}
-	v->due = leaves ? at : NEVER;
-	tell(v->place, EXIT);
-	if (passed && tell(v->place, INJECTED))
-		v->deadlines++;
+	from = deadline(v, now);
+	v->due = from > now && !v->runs ? from : NEVER;
+	tell(v->place, event);
+	if (from <= now && !(v->policy.halted && is_boosted(v)))
+		serve(v, 0);
 	return is_boosted(v);
 }
 
@@ -424,16 +433,15 @@ static void yields(struct vcpu *v)
 		scx_bpf_kick_cpu(v->cpu, SCX_KICK_PREEMPT);
 }
 
-/* The timer of a vCPU: a run, a budget or a throttling ends, or the guest's deadline has come. */
+/* The timer of a vCPU: a run, a budget or a throttling ends, or the guest's deadline is near. */
 static int timer_rings(void *map, u32 *key, struct vcpu *v)
 {
 	bool was = is_boosted(v), boosted;
 
 	if (!v->runs && v->due <= bpf_ktime_get_ns()) {
 		v->due = NEVER;
-		v->served_tsc = v->deadline_tsc;
-		if (call(v, INJECTED))
-			v->deadlines++;
+		if (!(v->policy.halted && was))
+			serve(v, 1);
 	}
 	boosted = tell(v->place, TIMER);
 	/* It preempted: what it last said is all that it has to say. Else it is made to exit, and looked at. */
@@ -562,7 +570,7 @@ void BPF_PROG(vcoop_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	v = prev && prev->scx.flags & SCX_TASK_QUEUED ? vcpu_of(prev->pid) : 0;
 	if (v && v->page)
-		state->boosted = look_at_guest(v, 0);
+		state->boosted = look_at_guest(v, EXIT);
 	if (state->fetches) {
 		state->fetches = 0;
 		if (fetch(cpu, of))
@@ -598,10 +606,8 @@ void BPF_PROG(vcoop_quiescent, struct task_struct *p, u64 deq_flags)
 {
 	struct vcpu *v = vcpu_of(p->pid);
 
-	if (v && deq_flags & SCX_DEQ_SLEEP) {
-		listen(v);
-		tell(v->place, HALTED);
-	}
+	if (v && deq_flags & SCX_DEQ_SLEEP)
+		look_at_guest(v, HALTED);
 }
 
 SEC("struct_ops/vcoop_running")
@@ -650,9 +656,9 @@ void BPF_PROG(vcoop_stopping, struct task_struct *p, bool runnable)
 		return;
 	v->runs = 0;
 	if (v->page && runnable)
-		look_at_guest(v, 1);
+		look_at_guest(v, EXIT);
 	/* Preempted with an interrupt that it has not taken: it comes back for it. */
-	if (v->untaken && runnable && tell(v->place, INJECTED))
+	if (v->untaken && runnable && tell(v->place, v->untaken))
 		__sync_fetch_and_add(&totals.boosted, 1);
 	v->untaken = 0;
 }
@@ -717,17 +723,25 @@ struct sched_ext_ops vcoop_ops = {
 	.name = "vcoop",
 };
 
-/* An interrupt for a vCPU. One that was preempted is fetched; one that runs takes it when it next enters the guest. */
-static void injected(struct kvm_vcpu *kvm)
+/*
+ * An interrupt for a vCPU. One that was preempted is fetched; one that runs takes it when it next enters the guest. An IPI
+ * that comes here is one whose sender asks: it has made an exit for it.
+ */
+static void injected(struct kvm_vcpu *kvm, const struct vcpu *sender)
 {
 	struct vcpu *v = vcpu_of(kvm->pid->numbers[0].nr);
+	u32 event = INJECTED;
 
-	if (!v || !v->policy.rules.on_injection)
+	if (!v)
+		return;
+	if (v->policy.rules.on_asking && sender && sender != v && sender->vm == v->vm)
+		event = ASKED;
+	else if (!v->policy.rules.on_injection)
 		return;
 	__sync_fetch_and_add(&totals.interrupts, 1);
 	if (!kvm->preempted)
-		v->untaken = 1;
-	else if (call(v, INJECTED))
+		v->untaken = event;
+	else if (call(v, event))
 		__sync_fetch_and_add(&totals.boosted, 1);
 }
 
@@ -735,7 +749,7 @@ static void injected(struct kvm_vcpu *kvm)
 SEC("fentry/apic_timer_expired")
 int BPF_PROG(timer_expired, struct kvm_lapic *apic)
 {
-	injected(apic->vcpu);
+	injected(apic->vcpu, 0);
 	return 0;
 }
 
@@ -743,7 +757,7 @@ int BPF_PROG(timer_expired, struct kvm_lapic *apic)
 SEC("fentry/__apic_accept_irq")
 int BPF_PROG(accept_irq, struct kvm_lapic *apic)
 {
-	injected(apic->vcpu);
+	injected(apic->vcpu, vcpu_of((u32)bpf_get_current_pid_tgid()));
 	return 0;
 }
 
@@ -810,7 +824,7 @@ int begin_vm(struct begin_vm *args)
 }
 
 /* A vCPU is admitted: its policy begins. It is taken to be awake. */
-struct admit { u64 place, tid, vm, burst, refill_ppm; struct rules rules; };
+struct admit { u64 place, tid, vm, lead, burst, refill_ppm; struct rules rules; };
 
 SEC("syscall")
 int admit(struct admit *args)
@@ -835,6 +849,7 @@ int admit(struct admit *args)
 	v->untaken = 0;
 	v->page = 0;
 	v->khz = 0;
+	v->lead = args->lead;
 	v->due = NEVER;
 	v->rechecks = 0;
 	v->rings = NEVER;

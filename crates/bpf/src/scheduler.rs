@@ -11,7 +11,8 @@
 //! | a vCPU sleeps, or wakes up | the scheduler's own calls | nothing |
 //! | an interrupt for a vCPU that was preempted, or is before it has taken the interrupt | fentry of `apic_timer_expired` and `__apic_accept_irq` | what hardware posts to a vCPU itself; emulated guests |
 //! | what its guest says | the vCPU's own thread reads the guest's page, before it enters the guest and when it loses its CPU | what changes until the next exit |
-//! | a deadline that its guest has announced, of a vCPU that was preempted | a timer of each vCPU | nothing |
+//! | another vCPU of its VM sends it an IPI | the same | IPIs that the sender makes no exit for |
+//! | a deadline that its guest has announced, of a vCPU that does not run | a timer of each vCPU, ahead of it | nothing |
 //! | a run or a budget ends | the same | nothing |
 //!
 //! The rules are those of `vcoop_policy` in C (`bpf/policy.h`); a test holds one against the other. A boost here
@@ -31,8 +32,7 @@ mod loaded;
 #[cfg(feature = "bpf")]
 pub use loaded::Scheduler;
 
-/// A policy that can be decided there. What needs an account of boosted time (`repay`, `rest_slice`), and
-/// `boost_receiver`, have no meaning.
+/// A policy that can be decided there. What needs an account of boosted time (`repay`, `rest_slice`) has no meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rules {
     /// Boosts without the guest's help.
@@ -50,17 +50,17 @@ impl Rules {
         }
     }
 
-    /// Whether it boosts for interrupts.
-    pub fn boosts_on_injection(&self) -> bool {
+    /// Whether it boosts for interrupts, if only those of other vCPUs.
+    pub fn hears_interrupts(&self) -> bool {
         match self {
             Self::WakeBoost(config) => config.boost_on_injection,
-            Self::Dynamic(config) => config.boost_on_injection,
+            Self::Dynamic(config) => config.boost_on_injection || config.boost_receiver,
         }
     }
 
     /// Whether it goes by what KVM's own events tell: interrupts, and entries into the guest.
     pub fn needs_kvm(&self) -> bool {
-        matches!(self, Self::Dynamic(_)) || self.boosts_on_injection()
+        matches!(self, Self::Dynamic(_)) || self.hears_interrupts()
     }
 }
 
@@ -73,6 +73,8 @@ pub struct Admission {
     pub tid: i32,
     /// Whether that sleeps.
     pub asleep: bool,
+    /// How early it is boosted for a deadline that its guest announces.
+    pub lead_ns: Ns,
 }
 
 /// What became of an admitted vCPU. Counters are since its admission.

@@ -9,6 +9,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use vcoop_abi::{BoostRequest, Class, CsState, GuestWords, Intent, TaskIntent, Word};
 use vcoop_policy::config::{Budget, DynamicConfig, Means, Ns, WakeBoostConfig};
+use vcoop_policy::deadline::boost_from;
 use vcoop_policy::{Action, Event, HostPolicy, Injection, VmShared};
 use vcoop_testing::{Native, random};
 
@@ -18,14 +19,17 @@ const VCPUS: usize = 2;
 /// No time.
 const NEVER: u64 = u64::MAX;
 
+/// After each step the budget is asked for so much later as well, as a deadline does.
+const LATER_NS: Ns = 50_000;
+
 /// Less than what C takes at once.
 const HOUR_NS: Ns = 3_600_000_000_000;
 
 /// Words of a step: what, which vCPU, when, a budget, the rules, and the guest's words.
-const STEP: usize = 5 + 7 + 4;
+const STEP: usize = 5 + 8 + 4;
 
 /// Words of an answer.
-const ANSWER: usize = 11;
+const ANSWER: usize = 12;
 
 /// The guest's words: intent, section and interrupts, request. The ack is that of the last ticket and this.
 type Words = (u64, u64, u64, u64);
@@ -58,6 +62,7 @@ enum What {
     Recheck,
     Registered,
     Unregistered,
+    Asked,
 }
 
 #[derive(Debug)]
@@ -78,13 +83,14 @@ impl Policy {
     }
 
     /// `struct rules`.
-    fn rules(self) -> [u64; 7] {
+    fn rules(self) -> [u64; 8] {
         match self {
-            Self::WakeBoost(c) => [0, c.run_ns, c.boost_on_injection.into(), 0, 1, 0, 0],
+            Self::WakeBoost(c) => [0, c.run_ns, c.boost_on_injection.into(), 0, 0, 1, 0, 0],
             Self::Dynamic(c) => [
                 1,
                 0,
                 c.boost_on_injection.into(),
+                c.boost_receiver.into(),
                 c.boost_on_request.into(),
                 c.boost_across_idle.into(),
                 c.max_preempt_off_ns,
@@ -112,7 +118,7 @@ impl Policy {
         let step = |what, of, budget: Budget| {
             let mut step = [0; STEP];
             step[..5].copy_from_slice(&[what, of, 0, budget.burst_ns, budget.refill_ppm.into()]);
-            step[5..12].copy_from_slice(&self.rules());
+            step[5..13].copy_from_slice(&self.rules());
             step
         };
         let vcpus = (0..VCPUS as u64).map(|of| step(101, of, vcpu));
@@ -150,6 +156,7 @@ impl Rust {
             What::Recheck => Event::Recheck(words),
             What::Registered => Event::Registered(true),
             What::Unregistered => Event::Registered(false),
+            What::Asked => Event::Asked,
         };
         let policy = &mut self.vcpus[of];
         let (mut at, mut cancel, mut rechecks) = (NEVER, 0, 0);
@@ -183,10 +190,11 @@ impl Rust {
             stats.denied,
             policy.budget_left(self.now),
             self.vm.budget_left(),
+            policy.budget_left(self.now + LATER_NS),
         ];
         let mut step = [0; STEP];
         step[..3].copy_from_slice(&[what as u64, of as u64, self.now]);
-        step[12..].copy_from_slice(&[intent, cs, request, ack]);
+        step[13..].copy_from_slice(&[intent, cs, request, ack]);
         (step, answer)
     }
 }
@@ -213,12 +221,8 @@ fn compare(ops: &[Op]) {
             }
         }
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/replay.c");
-    let words = Native::build("-O1", &[&source]).answers(steps.iter().flatten().copied());
-    assert_eq!(words.len(), answers.len() * ANSWER);
-    for (at, (c, rust)) in words.chunks_exact(ANSWER).zip(&answers).enumerate() {
+    for (at, (mut c, rust)) in replay(&steps).into_iter().zip(&answers).enumerate() {
         let Some((op, rust, is_dynamic)) = rust else { continue };
-        let mut c: [u64; ANSWER] = c.try_into().unwrap();
         c[0] = if c[0] == 1 { 0 } else { c[0] };
         c[4] = if *is_dynamic { c[4] } else { 0 };
         if *rust != c {
@@ -258,12 +262,14 @@ fn dynamic() -> impl Strategy<Value = Policy> {
     let longest = prop_oneof![Just(None), (1_u64..3_000_000).prop_map(Some)];
     let section = prop_oneof![Just(0_u64), 1_u64..5_000_000, Just(NEVER)];
     let mostly = || prop::bool::weighted(0.8);
-    (longest, section, (mostly(), mostly(), mostly()), budget(), budget()).prop_map(
-        |(longest_boost_ns, max_preempt_off_ns, (injection, request, idle), vcpu, vm)| {
+    let flags = (mostly(), any::<bool>(), mostly(), mostly());
+    (longest, section, flags, budget(), budget()).prop_map(
+        |(longest_boost_ns, max_preempt_off_ns, (injection, receiver, request, idle), vcpu, vm)| {
             Policy::Dynamic(DynamicConfig {
                 longest_boost_ns,
                 max_preempt_off_ns,
                 boost_on_injection: injection,
+                boost_receiver: receiver,
                 boost_on_request: request,
                 boost_across_idle: idle,
                 ..DynamicConfig::new(Means::Ext, vcpu, vm)
@@ -321,6 +327,7 @@ fn what_with_guest() -> impl Strategy<Value = Option<What>> {
         45 => what(),
         30 => Just(Some(What::Exit)),
         4 => Just(Some(What::Recheck)),
+        6 => Just(Some(What::Asked)),
         3 => Just(Some(What::Registered)),
         1 => Just(Some(What::Unregistered)),
     ]
@@ -354,6 +361,38 @@ fn steps(
 }
 
 const SILENT: Words = (0, 0, 0, 0);
+
+/// Steps of C, and its answers.
+fn replay(steps: &[[u64; STEP]]) -> Vec<[u64; ANSWER]> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/replay.c");
+    let words = Native::build("-O1", &[&source]).answers(steps.iter().flatten().copied());
+    assert_eq!(words.len(), steps.len() * ANSWER);
+    words.chunks_exact(ANSWER).map(|answer| answer.try_into().unwrap()).collect()
+}
+
+#[test]
+fn a_deadline_is_a_reason_from_the_same_time_on() {
+    let time = || {
+        let near = 0..10_000_000_u64;
+        prop_oneof![8 => near.clone(), 1 => near.prop_map(|ns| NEVER - ns), 1 => any::<u64>()]
+    };
+    let small = || prop_oneof![4 => 0..500_000_u64, 1 => any::<u64>()];
+    let cases = random((time(), any::<bool>(), time(), small(), small()), 20_000);
+    let steps: Vec<_> = cases
+        .iter()
+        .map(|&(at, served, now, left, lead)| {
+            let mut step = [0; STEP];
+            step[..3].copy_from_slice(&[102, 0, now]);
+            step[13..].copy_from_slice(&[at, served.into(), left, lead]);
+            step
+        })
+        .collect();
+    for (case, answer) in cases.iter().zip(replay(&steps)) {
+        let &(at, served, now, left, lead) = case;
+        let rust = boost_from(at, served, now, left, lead).unwrap_or(NEVER);
+        assert_eq!(rust, answer[1], "{case:?}");
+    }
+}
 
 #[test]
 fn random_events_have_the_same_outcome() {

@@ -8,7 +8,10 @@
 
 #define VCPUS 2
 
-enum { VM = 100, VCPU };
+/* After each step the budget is asked for so much later as well. */
+#define LATER 50000
+
+enum { VM = 100, VCPU, DEADLINE };
 
 int main(void)
 {
@@ -24,10 +27,13 @@ int main(void)
 			vm = full_bucket(step.burst, step.refill_ppm, step.at);
 		else if (step.what == VCPU)
 			begin_policy(v, &step.rules, step.burst, step.refill_ppm, step.at);
+		else if (step.what == DEADLINE)
+			outcome.at = boost_from(step.words.intent, step.words.cs, step.at, step.words.request, step.words.ack);
 		else
 			outcome = on_event(v, &vm, step.at, (enum boost_event)step.what, &step.words);
 		__u64 told[] = { v->status, outcome.at, outcome.cancel, outcome.rechecks, v->ticket, v->boosted_ns,
-				 v->boosts, v->throttles, v->denied, level(&v->bucket), level(&vm) };
+				 v->boosts, v->throttles, v->denied, level(&v->bucket), level(&vm),
+				 budget_left(v, step.at + LATER) };
 
 		if (fwrite(told, sizeof(told), 1, stdout) != 1)
 			return 1;

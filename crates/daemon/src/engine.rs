@@ -25,6 +25,7 @@ use crate::keeper::Keeper;
 use crate::place::Place;
 use crate::protocol::{Refusal, Status, VmId, VmStatus};
 use inside::Inside;
+pub(crate) use inside::decided_there;
 
 /// What woke the engine, beside the source of what threads do, whose tokens are numbers of threads or 0.
 const WAKE: u64 = 1 << 32;
@@ -57,7 +58,7 @@ pub(crate) struct Target {
 impl Target {
     /// Whether `scx_vcoop` decides its policy.
     fn is_decided_in_kernel(&self) -> bool {
-        inside::decided_there(&self.plan.policy).is_some()
+        decided_there(&self.plan.policy).is_some()
     }
 }
 

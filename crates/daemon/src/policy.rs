@@ -9,6 +9,8 @@ use vcoop_policy::govern::Kind;
 use vcoop_threads::{allowed_cpus, cpu_list};
 use vcoop_vmm::{Accel, Role, Source, VcpuThread, Vm, Vmm};
 
+use crate::engine::decided_there;
+
 /// Highest real-time priority of a boosted thread. The engine's thread has to be above it, or a boosted
 /// vCPU keeps it from ending the boost.
 pub(crate) const MOST_PRIORITY: u8 = ENGINE_PRIORITY - 1;
@@ -85,6 +87,14 @@ pub fn fits(plan: &Plan) -> Result<(), Refused> {
              --governor {governor}` in the guest, or host-hint here"
         )));
     }
+    if decided_there(&plan.policy).is_some()
+        && let Some(key) = account_of(&plan.policy)
+    {
+        return Err(Refused(format!(
+            "{name} has `{key}`, which does nothing with the means `ext`: boosted time counts there like any other\n  \
+             remedy: leave {key} out, or another means"
+        )));
+    }
     let means = match &plan.policy {
         PolicyPlan::Vanilla => return Ok(()),
         PolicyPlan::Static { means } => *means,
@@ -106,6 +116,16 @@ pub fn fits(plan: &Plan) -> Result<(), Refused> {
         }
         _ => Ok(()),
     }
+}
+
+/// The key by which a policy keeps account of what boosts took from others, if it has one.
+fn account_of(policy: &PolicyPlan) -> Option<&'static str> {
+    let (repay, rest_slice) = match policy {
+        PolicyPlan::WakeBoost(config) => (config.repay, config.rest_slice_ns),
+        PolicyPlan::Dynamic(config) => (config.repay, config.rest_slice_ns),
+        _ => return None,
+    };
+    if repay { Some("repay") } else { rest_slice.map(|_| "rest_slice") }
 }
 
 /// The thread of an emulated VM that delivers its timers, and its policy, where the VM's vCPUs are boosted:
@@ -185,6 +205,24 @@ mod tests {
         assert!(why.contains("Linux's scheduler has none"), "{why}");
         let why = policy(&vm(), "wakeboost", &[]).unwrap_err().to_string();
         assert!(why.contains("wake-boost"), "{why}");
+    }
+
+    #[test]
+    fn a_key_that_does_nothing_in_the_kernel_is_refused() {
+        let with = |name: &str, keys: &[&str]| {
+            let sets: Vec<String> = keys.iter().map(|key| format!("policy.{name}.{key}")).collect();
+            policy(&vm(), name, &sets).map_err(|why| why.to_string())
+        };
+        for name in ["wake-boost", "dynamic"] {
+            assert!(with(name, &["means=ext"]).is_ok(), "{name}");
+            for key in ["repay=true", "rest_slice=700us"] {
+                assert!(with(name, &[key]).is_ok(), "{name} {key}");
+                let why = with(name, &["means=ext", key]).unwrap_err();
+                let key = key.split('=').next().unwrap();
+                assert!(why.contains(&format!("leave {key} out")), "{why}");
+            }
+        }
+        assert!(with("dynamic", &["means=ext", "boost_receiver=true"]).is_ok());
     }
 
     #[test]

@@ -86,6 +86,7 @@ pub mod budget;
 pub mod catalogue;
 pub mod config;
 mod control;
+pub mod deadline;
 pub mod driver;
 pub mod dynamic;
 pub mod event;

@@ -158,7 +158,8 @@ impl Scheduler {
         let place = free(&self.places)?;
         let (Budget { burst_ns, refill_ppm }, rules) = in_words(policy);
         let budget = [burst_ns, refill_ppm.into()];
-        let args = [&[place.into(), vcpu.tid as u64, vcpu.vm.into()], &budget[..], &rules].concat();
+        let of = [place.into(), vcpu.tid as u64, vcpu.vm.into(), vcpu.lead_ns];
+        let args = [&of, &budget[..], &rules].concat();
         // The memory for its timer is taken without waiting, and may not be there at once.
         let mut tries = 0..10;
         while let Err(why) = self.call("admit", &args) {
@@ -240,14 +241,15 @@ impl Scheduler {
 }
 
 /// The budget of a vCPU, and `struct rules`.
-fn in_words(policy: &Rules) -> (Budget, [u64; 7]) {
+fn in_words(policy: &Rules) -> (Budget, [u64; 8]) {
     match *policy {
         Rules::WakeBoost(WakeBoostConfig { vcpu_budget, run_ns, boost_on_injection, .. }) => {
-            (vcpu_budget, [0, run_ns, boost_on_injection.into(), 0, 1, 0, 0])
+            (vcpu_budget, [0, run_ns, boost_on_injection.into(), 0, 0, 1, 0, 0])
         }
         Rules::Dynamic(DynamicConfig {
             vcpu_budget,
             boost_on_injection,
+            boost_receiver,
             boost_on_request,
             boost_across_idle,
             max_preempt_off_ns,
@@ -258,6 +260,7 @@ fn in_words(policy: &Rules) -> (Budget, [u64; 7]) {
                 1,
                 0,
                 boost_on_injection.into(),
+                boost_receiver.into(),
                 boost_on_request.into(),
                 boost_across_idle.into(),
                 max_preempt_off_ns,

@@ -105,12 +105,17 @@ fn bounds_a_rogue(host: &Host, threads: &Threads) -> Result<(), Trouble> {
     Ok(())
 }
 
+/// How `dynamic` is set, with budgets for a host whose exits take 30 us.
+fn of_guest() -> String {
+    let sets =
+        ["means=ext", "vcpu_refill=50%", "vm_refill=80%", "vcpu_burst=20ms", "vm_burst=40ms"];
+    sets.map(|set| format!(" --set policy.dynamic.{set}")).concat()
+}
+
 /// A guest that never sleeps says what is urgent, and when: it is boosted for that within its budget, and the urgent task
 /// waits less than under the same scheduler without.
 fn listens_to_the_guest(host: &Host) -> Result<(), Trouble> {
-    let sets =
-        ["means=ext", "vcpu_refill=50%", "vm_refill=80%", "vcpu_burst=20ms", "vm_burst=40ms"];
-    let sets = sets.map(|set| format!(" --set policy.dynamic.{set}")).concat();
+    let sets = of_guest();
     // A guest that never sleeps is never boosted by `wake-boost`.
     let compare = "vcoop compare a --policy wake-boost,dynamic --set policy.wake-boost.means=ext \
                    --rounds 2 --each 3s --set policy.dynamic.longest_boost=0s";
@@ -126,6 +131,18 @@ fn listens_to_the_guest(host: &Host) -> Result<(), Trouble> {
     eprintln!("{told}");
     assert!(boosts("dynamic") > 20.0, "{told}");
     if with < without / 2.0 { Ok(()) } else { Err(told.into()) }
+}
+
+/// A guest whose urgent task sleeps, and which is not boosted across idle, wakes up boosted for the deadline that it has
+/// announced.
+fn sleeps_until_its_deadline(host: &Host) -> Result<(), Trouble> {
+    let alone = ["boost_across_idle=false", "boost_on_request=false", "longest_boost=0s"];
+    let alone = alone.map(|set| format!(" --set policy.dynamic.{set}")).concat();
+    let told = host.json(&format!("vcoop attach a --policy dynamic{}{alone} --for 3s", of_guest()));
+    eprintln!("asleep until a deadline: {}", told["vcpus"][0]);
+    let count = |key: &str| told["vcpus"][0][key].as_u64().unwrap();
+    let holds = count("deadlines") > 100 && count("boosts") > 100;
+    if holds { Ok(()) } else { Err(told.to_string().into()) }
 }
 
 test!("box", interrupts_and_wake_ups_are_answered_by_scx_vcoop, || -> Outcome {
@@ -152,6 +169,7 @@ test!("box", interrupts_and_wake_ups_are_answered_by_scx_vcoop, || -> Outcome {
     ];
     let sets = sets.map(|set| format!(" --set policy.wake-boost.{set}")).concat();
     let injection = " --set policy.wake-boost.boost_on_injection=true";
+    let deadlines = twice(|| sleeps_until_its_deadline(&host));
     let waits = twice(|| -> Result<(), Trouble> {
         let compare = "vcoop compare a --policy vanilla,wake-boost --rounds 2 --each 2s";
         let document = host.json(&format!("{compare}{sets}"));
@@ -185,5 +203,5 @@ test!("box", interrupts_and_wake_ups_are_answered_by_scx_vcoop, || -> Outcome {
     for bad in FAILURES {
         assert!(!log.contains(bad), "{bad}: {log}");
     }
-    waits.and(shares).and(urgent)
+    waits.and(shares).and(urgent).and(deadlines)
 });

@@ -34,7 +34,7 @@ use crate::place::Place;
 use crate::policy::{ENGINE_PRIORITY, listens};
 use crate::port::{Due, Dues, Stop, Vcpu, VcpuPort};
 use crate::protocol::{Status, VcpuStatus, VmId, VmStatus};
-pub(super) use ext::decided_there;
+pub(crate) use ext::decided_there;
 use govern::Own;
 use interrupts::Interrupted;
 

@@ -6,24 +6,12 @@ use std::sync::atomic::Ordering;
 
 use vcoop_abi::{GuestArea, Hints, Intent, Remote, Status, Word, window};
 use vcoop_policy::config::{AdvanceConfig, Ns};
+use vcoop_policy::deadline;
 use vcoop_vmm::VcpuThread;
 use vcoop_window::{Clock, Window};
 
 use super::Shares;
 use crate::port::Page;
-
-/// How early a vCPU is boosted for a deadline, unless its policy says otherwise: what a wake-up of the
-/// engine and the change of the thread's class take on a host on which that takes long.
-const LEAD_NS: Ns = 50_000;
-
-/// A deadline that has passed for so long is forgotten by now, or its timer was canceled.
-const STALE_NS: Ns = 3_000_000;
-
-/// ... or that has passed for so long since a boost was given for it: its timer is on its way no more.
-const SERVED_NS: Ns = 500_000;
-
-/// What must be left of the budget beside the lead, or the boost begins at the deadline only.
-const RESERVE_NS: Ns = 200_000;
 
 /// How often a guest may ring: at once, and on average.
 const BELL_BURST: f64 = 50.0;
@@ -77,10 +65,6 @@ pub(super) enum Deadline {
 impl Link {
     pub(super) fn new(shares: Shares, advance: AdvanceConfig, vcpus: usize, now: Ns) -> Self {
         let Shares { window, address, bell, host_khz } = shares;
-        let lead = match advance {
-            AdvanceConfig::Fixed(ns) => ns,
-            _ => LEAD_NS,
-        };
         Self {
             window,
             address,
@@ -89,7 +73,7 @@ impl Link {
             registration: None,
             clock: Clock::new(1, 1),
             ping: 0,
-            lead,
+            lead: deadline::lead(advance),
             vcpus: vec![Of::default(); vcpus],
             bells: BELL_BURST,
             counted: now,
@@ -142,6 +126,11 @@ impl Link {
     /// Where the VMM has the guest's page of a vCPU in its memory, if its guest speaks for it.
     pub(super) fn address(&self, place: usize) -> Option<u64> {
         Some(self.address? + window::guest_page(self.slot(place)?))
+    }
+
+    /// How early a vCPU is boosted for a deadline.
+    pub(super) fn lead(&self) -> Ns {
+        self.lead
     }
 
     /// Whether that is known.
@@ -229,17 +218,11 @@ impl Link {
         let Some(at) = (tsc != 0).then(|| self.clock.time_of(tsc)).flatten() else {
             return Deadline::None;
         };
-        // A guest takes a deadline away when its timer expires. Until then a boost that was given for it,
-        // and that something else has ended, is given again.
         let served = self.vcpus[place].served == tsc;
-        let late = if served { SERVED_NS } else { STALE_NS };
-        if at.saturating_add(late) < now {
-            return Deadline::None;
-        }
-        let lead = if budget_left < self.lead + RESERVE_NS { 0 } else { self.lead };
-        match at.saturating_sub(lead) {
-            from if from > now => Deadline::Later(from),
-            _ => Deadline::Now,
+        match deadline::boost_from(at, served, now, budget_left, self.lead) {
+            None => Deadline::None,
+            Some(from) if from > now => Deadline::Later(from),
+            Some(_) => Deadline::Now,
         }
     }
 
@@ -287,13 +270,14 @@ fn slots(threads: &[VcpuThread], online: &[(u64, u32)]) -> Vec<Option<u64>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Deadline, LEAD_NS, Link, RESERVE_NS, slots};
+    use super::{Deadline, Link, slots};
     use std::os::unix::fs::FileExt;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
     use vcoop_abi::window::Identity;
     use vcoop_abi::{Header, Remote, TaskIntent, Word};
     use vcoop_policy::config::AdvanceConfig;
+    use vcoop_policy::deadline::{LEAD_NS, RESERVE_NS};
     use vcoop_vmm::{Source, Thread, VcpuThread};
     use vcoop_window::Window;
 

@@ -14,7 +14,7 @@ use crate::port::Vcpu;
 use crate::protocol::{InterruptStatus, Refusal, VcpuStatus};
 
 /// What `scx_vcoop` is told of a policy that is its own.
-pub(in crate::engine) fn decided_there(policy: &PolicyPlan) -> Option<Rules> {
+pub(crate) fn decided_there(policy: &PolicyPlan) -> Option<Rules> {
     match policy {
         PolicyPlan::WakeBoost(config) if config.means == Means::Ext => {
             Some(Rules::WakeBoost(*config))
@@ -51,14 +51,15 @@ impl Inside {
         }
         let of = scheduler.begin_vm(policy.vm_budget()).map_err(|e| e.to_string())?;
         vm.ext = Some(of);
+        let lead_ns = vm.link.as_ref().map_or(0, Link::lead);
         for vcpu in vm.vcpus.iter_mut().flatten() {
             let asleep = vcpu.captured.is_asleep();
-            let admission = Admission { vm: of, tid: vcpu.tid(), asleep };
+            let admission = Admission { vm: of, tid: vcpu.tid(), asleep, lead_ns };
             let place = scheduler.admit(admission, &policy).map_err(|e| e.to_string())?;
             vcpu.ext = Some(place);
         }
         vm.hears = vec!["scx_vcoop"];
-        vm.hears.extend(scheduler.hears().filter(|_| policy.boosts_on_injection()));
+        vm.hears.extend(scheduler.hears().filter(|_| policy.hears_interrupts()));
         let places = vm.vcpus.len();
         (0..places).for_each(|place| self.listen_there(number, place));
         Ok(())
