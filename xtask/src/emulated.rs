@@ -9,11 +9,12 @@ use anyhow::Context as _;
 use vcoop_stock::{GuestImage, HostOptions, Kernel, KernelTree, KvmHost, StockError, program};
 
 const USAGE: &str = "\
-usage: cargo xtask box [--kernel SERIES] [--with PROGRAM]... [--guest] [--limit SECONDS] [--vcoop PROGRAM]
-                       [--] [COMMAND...]
+usage: cargo xtask box [--kernel SERIES] [--append WORDS] [--with PROGRAM]... [--guest] [--limit SECONDS]
+                       [--vcoop PROGRAM] [--] [COMMAND...]
   boots a real KVM host, emulated by QEMU (SVM, Debian's kernel, kvm-amd), runs a line of shell in it
   (`vcoop doctor`), and brings the files that it leaves in /out back to target/box
   --kernel  the host's kernel: 6.12, or 7 for one with sched_ext (6.12)
+  --append  further arguments for the host's kernel, as lockdown=integrity
   --with    also this program of this machine, by name or path, with its libraries
   --guest   also QEMU, a kernel and vcoop's driver (/lib/modules/vcoop.ko) for guests:
             `start-guest NAME [QEMU'S ARGUMENTS]` starts one in the background, `guest NAME COMMAND`
@@ -28,6 +29,7 @@ const OUT: &str = "target/box";
 #[derive(Debug)]
 struct Args {
     series: String,
+    append: String,
     with: Vec<String>,
     guest: bool,
     limit: Duration,
@@ -53,6 +55,7 @@ pub(crate) fn run(args: &[String]) -> anyhow::Result<ExitCode> {
 fn parse(args: &[String]) -> Option<Args> {
     let mut parsed = Args {
         series: "6.12".to_owned(),
+        append: String::new(),
         with: Vec::new(),
         guest: false,
         limit: Duration::from_secs(300),
@@ -63,6 +66,7 @@ fn parse(args: &[String]) -> Option<Args> {
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--kernel" => parsed.series.clone_from(args.next()?),
+            "--append" => parsed.append.clone_from(args.next()?),
             "--with" => parsed.with.push(args.next()?.clone()),
             "--guest" => parsed.guest = true,
             "--limit" => parsed.limit = Duration::from_secs(args.next()?.parse().ok()?),
@@ -100,7 +104,8 @@ fn in_box(args: &Args) -> anyhow::Result<ExitCode> {
         });
     }
     let guest = args.guest.then(guest_image).transpose()?;
-    let options = HostOptions { series: args.series.clone(), programs, guest };
+    let (series, append) = (args.series.clone(), args.append.clone());
+    let options = HostOptions { series, append, programs, guest };
     run_in(&options, &args.command, args.limit, Path::new(OUT))
 }
 
@@ -139,6 +144,7 @@ pub(crate) fn compare(
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("box/demo-box");
     let options = HostOptions {
         series: if scx { "7" } else { "6.12" }.to_owned(),
+        append: String::new(),
         programs: vec![
             called_vcoop(&vcoop, work.path())?,
             program("taskset", "util-linux")?,

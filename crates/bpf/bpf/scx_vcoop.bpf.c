@@ -120,9 +120,12 @@ extern bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
 #define MOST_VCPUS 1024
 #define MOST_VMS 256
 
-/* Set before it is loaded: how many CPUs and queues there are, and the queue of each CPU. */
+/*
+ * Set before it is loaded: how many CPUs and queues there are, whether it may write into a process's memory, and the queue
+ * of each CPU. The kernel does not look at what cannot be reached by these.
+ */
 const volatile struct {
-	u32 cpus, queues;
+	u32 cpus, queues, writes;
 	u32 queue_of[MOST_CPUS];
 } host SEC(".rodata.host") = {};
 
@@ -309,6 +312,8 @@ static void show(struct vcpu *v)
 {
 	struct host_words words = { v->policy.status, v->policy.ticket, level(&v->policy.bucket) };
 
+	if (!host.writes)
+		return;
 	if (v->shown.status == words.status && v->shown.ticket == words.ticket)
 		return;
 	if (!bpf_probe_write_user((void *)(v->page + PAGE_BYTES + HOST_WORDS), &words, sizeof(words)))

@@ -1,6 +1,9 @@
 //! What the programs' loaders share.
 
-use libbpf_rs::{Error, MapCore as _, MapHandle, Object};
+use libbpf_rs::{Error, MapCore as _, MapHandle, Object, ProgramType};
+use libbpf_sys::{BPF_FUNC_probe_read_kernel, BPF_FUNC_probe_write_user, bpf_func_id};
+
+use crate::Missing;
 
 /// A map of a loaded object.
 ///
@@ -14,4 +17,30 @@ pub(crate) fn map(object: &Object, name: &str) -> Result<MapHandle, Error> {
         || Err(Error::from_raw_os_error(libc::ENOENT)),
         |map| MapHandle::try_from(&map),
     )
+}
+
+/// What a locked-down kernel refuses to programs that look into its own memory, if it does.
+pub(crate) fn may_read() -> Result<(), Missing> {
+    may(BPF_FUNC_probe_read_kernel).map_err(|()| Missing {
+        what: "the kernel is locked down, and lets no BPF program read its memory".to_owned(),
+        remedy: "boot with lockdown=integrity, or without lockdown=",
+    })
+}
+
+/// The same of programs that write into a process's memory.
+pub(crate) fn may_write() -> Result<(), Missing> {
+    may(BPF_FUNC_probe_write_user).map_err(|()| Missing {
+        what: "the kernel is locked down, and lets no BPF program write into a VMM's memory, where a guest is \
+               answered"
+            .to_owned(),
+        remedy: "boot without lockdown=, or another means than `ext`",
+    })
+}
+
+/// Whether programs may call this helper of the kernel. Where that cannot be told, they are tried.
+fn may(helper: bpf_func_id) -> Result<(), ()> {
+    match ProgramType::Kprobe.is_helper_supported(helper) {
+        Ok(false) => Err(()),
+        _ => Ok(()),
+    }
 }

@@ -112,6 +112,24 @@ pub enum Scheduler {}
 
 #[cfg(not(feature = "bpf"))]
 impl Scheduler {
+    /// Whether it can be loaded.
+    ///
+    /// # Errors
+    ///
+    /// This build does not have it.
+    pub fn available() -> Result<(), Missing> {
+        Err(Missing::feature("has no scheduler to load"))
+    }
+
+    /// Whether `dynamic` can be decided there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::available`].
+    pub fn answers_guests() -> Result<(), Missing> {
+        Self::available()
+    }
+
     /// Loads it, if this build has it.
     ///
     /// # Errors

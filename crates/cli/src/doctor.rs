@@ -40,7 +40,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let mut findings = vec![simulator()];
     findings.extend(survey(&host));
     #[cfg(target_os = "linux")]
-    findings.push(interrupts());
+    findings.extend([interrupts()].into_iter().chain(boosts_in_kernel()));
     if args.json {
         let (schema, version) = ("vcoop.doctor/1", env!("CARGO_PKG_VERSION"));
         let document = Document { schema, version, findings: &findings, host: &host };
@@ -103,6 +103,33 @@ fn interrupts() -> Finding {
         }
         Err(why) => limited(why.clone(), "BPF"),
     }
+}
+
+/// Which policies can be decided in the kernel, where this build and the kernel have a scheduler for them and none is loaded.
+#[cfg(target_os = "linux")]
+fn boosts_in_kernel() -> Option<Finding> {
+    use vcoop_bpf::Scheduler;
+
+    let state = std::fs::read_to_string("/sys/kernel/sched_ext/state").unwrap_or_default();
+    if !cfg!(feature = "bpf") || state.trim() != "disabled" {
+        return None;
+    }
+    let facility = "boosts in the kernel".to_owned();
+    let (what, refused) = match (Scheduler::available(), Scheduler::answers_guests()) {
+        (Err(why), _) => ("none (means ext)", why),
+        (_, Err(why)) => ("wake-boost (means ext), and dynamic is refused", why),
+        _ => {
+            let evidence = "wake-boost and dynamic (means ext)".to_owned();
+            return Some(Finding { facility, state: State::Ok, evidence, remedy: None });
+        }
+    };
+    let evidence = format!("{what}: {}", refused.what);
+    Some(Finding {
+        facility,
+        state: State::Limited,
+        evidence,
+        remedy: Some(refused.remedy.to_owned()),
+    })
 }
 
 fn simulator() -> Finding {

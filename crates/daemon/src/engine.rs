@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
-use vcoop_bpf::Scheduler;
+use vcoop_bpf::{Rules, Scheduler};
 use vcoop_model::plan::Plan;
 use vcoop_threads::journal::Journal;
 use vcoop_vmm::{Accel, VcpuThread};
@@ -158,6 +158,9 @@ impl Engine {
         let _one = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         // Or the scheduler would go with the policy that is replaced.
         self.detach(target.vm.clone());
+        if matches!(decided_there(&target.plan.policy), Some(Rules::Dynamic(_))) {
+            Scheduler::answers_guests().map_err(Refusal::missing)?;
+        }
         let loaded = self.ask(Command::Schedules).ok_or_else(dead)?;
         // The kernel takes its time to look through the scheduler, and the thread has other VMs to drive.
         let scheduler = (!loaded).then(Scheduler::load).transpose();

@@ -188,7 +188,8 @@ fn hint(call: &str, e: &io::Error) -> &'static str {
               allows it)"
         }
         ("tracefs", Some(libc::ENOENT)) => {
-            " (it is not mounted)\n  remedy: mount -t tracefs nodev /sys/kernel/tracing"
+            " (it is not mounted)\n  remedy: mount -t tracefs nodev /sys/kernel/tracing; a kernel with \
+             lockdown=confidentiality has none"
         }
         ("tracefs", _) => "\n  remedy: run it as root",
         ("perf_event_open", Some(libc::ESRCH)) => " (the thread has ended)",

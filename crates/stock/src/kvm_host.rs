@@ -44,6 +44,8 @@ const LOOK: Duration = Duration::from_millis(500);
 pub struct HostOptions {
     /// Its kernel, one of [`KernelTree::series`].
     pub series: String,
+    /// Further arguments for it.
+    pub append: String,
     /// Programs of this host for its /bin.
     pub programs: Vec<PathBuf>,
     /// What its guests boot; none, if it has none.
@@ -90,6 +92,7 @@ impl KvmHost {
             memory_mib: 3072,
             cpu: if needs_cx16 { CPU.to_owned() } else { format!("{CPU},-cx16") },
             kernel: Some(tree.kernel.clone()),
+            append: options.append.clone(),
             programs: options.programs.iter().map(strip).collect(),
             loaded: tree.modules(&["kvm-amd"], files.path())?,
             ..Options::default()

@@ -66,6 +66,8 @@ pub struct Options {
     pub programs: Vec<PathBuf>,
     /// The kernel; [`Kernel::get`] if there is none.
     pub kernel: Option<Kernel>,
+    /// Further arguments for the kernel.
+    pub append: String,
     /// Kernel modules for the guest's /lib/modules, in which they keep their names.
     pub modules: Vec<PathBuf>,
     /// Kernel modules that the guest loads before it is up, in this order.
@@ -93,6 +95,7 @@ impl Default for Options {
             vcpu_cpus: Vec::new(),
             programs: Vec::new(),
             kernel: None,
+            append: String::new(),
             modules: Vec::new(),
             loaded: Vec::new(),
             files: Vec::new(),
@@ -133,7 +136,7 @@ impl Options {
         add("-m", self.memory_mib.to_string());
         add("-kernel", paths.kernel.display().to_string());
         add("-initrd", paths.initrd.display().to_string());
-        add("-append", APPEND.to_owned());
+        add("-append", format!("{APPEND} {}", self.append).trim_end().to_owned());
         add("-serial", format!("file:{}", paths.console.display()));
         add("-chardev", paths.control.clone());
         add("-serial", "chardev:control".to_owned());

@@ -12,7 +12,7 @@ use vcoop_threads::Ns;
 
 use super::{Event, Interrupt, OfVcpu, What};
 use crate::Missing;
-use crate::object::map;
+use crate::object::{map, may_read};
 
 /// The programs, compiled by the build script.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/events.bpf.o"));
@@ -75,6 +75,7 @@ impl Events {
     /// It has none for sleeps either, or this process may not.
     pub fn open() -> Result<Self, Missing> {
         libbpf_rs::set_print(None);
+        may_read()?;
         let mut why = Vec::new();
         for way in WAYS {
             match Self::load(Ok(way)) {

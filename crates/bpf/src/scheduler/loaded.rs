@@ -13,7 +13,7 @@ use vcoop_threads::parse_cpu_list;
 
 use super::{Admission, Rules, SchedulerTotals, VcpuState};
 use crate::Missing;
-use crate::object::map;
+use crate::object::{map, may_read, may_write};
 
 /// The programs, compiled by the build script.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/scx_vcoop.bpf.o"));
@@ -55,12 +55,12 @@ impl fmt::Debug for Scheduler {
 }
 
 impl Scheduler {
-    /// Loads it. Every fair thread of the host is its own from here on.
+    /// Whether it can be loaded, as far as can be told without that.
     ///
     /// # Errors
     ///
-    /// The kernel has no sched_ext, another such scheduler is loaded, or this process may not.
-    pub fn load() -> Result<Self, Missing> {
+    /// The kernel has no sched_ext, another such scheduler is loaded, or the kernel is locked down.
+    pub fn available() -> Result<(), Missing> {
         let state = std::fs::read_to_string("/sys/kernel/sched_ext/state");
         let state = state.map_err(|_| Missing {
             what: "this host's kernel has no sched_ext".to_owned(),
@@ -75,6 +75,26 @@ impl Scheduler {
             });
         }
         libbpf_rs::set_print(None);
+        may_read()
+    }
+
+    /// Whether `dynamic` can be decided there: it writes into the page that a guest shares.
+    ///
+    /// # Errors
+    ///
+    /// The kernel is locked down.
+    pub fn answers_guests() -> Result<(), Missing> {
+        libbpf_rs::set_print(None);
+        may_write()
+    }
+
+    /// Loads it. Every fair thread of the host is its own from here on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::available`], or this process may not.
+    pub fn load() -> Result<Self, Missing> {
+        Self::available()?;
         // Without KVM there is nobody to hear of.
         Self::with(true).or_else(|_| Self::with(false)).map_err(|error| Missing {
             what: format!("scx_vcoop cannot be loaded: {error}"),
@@ -290,7 +310,7 @@ fn describe_host(open: &mut OpenObject) -> Result<(), libbpf_rs::Error> {
         as usize
         + 1;
     let mut queues: Vec<BTreeSet<u32>> = Vec::new();
-    let mut words = vec![0_u32; 2 + MOST_CPUS];
+    let mut words = vec![0_u32; 3 + MOST_CPUS];
     for cpu in 0..cpus.min(MOST_CPUS) {
         let cache = root.join(format!("cpu{cpu}/cache"));
         // Without caches to know, all CPUs share one queue.
@@ -303,10 +323,11 @@ fn describe_host(open: &mut OpenObject) -> Result<(), libbpf_rs::Error> {
             queues.push(shared);
             queues.len() - 1
         });
-        words[2 + cpu] = queue as u32;
+        words[3 + cpu] = queue as u32;
     }
     words[0] = cpus.min(MOST_CPUS) as u32;
     words[1] = queues.len() as u32;
+    words[2] = may_write().is_ok().into();
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     for mut host in open.maps_mut() {
         if host.name().to_string_lossy().ends_with(".rodata.host") {

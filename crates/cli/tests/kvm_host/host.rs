@@ -36,7 +36,8 @@ impl Host {
         let modules = vec![have(kernel.driver())?];
         let guest = Some(GuestImage { kernel, programs: vec![VCOOP.into()], modules });
         let programs = vec![VCOOP.into(), have(program("taskset", "util-linux"))?];
-        let options = HostOptions { series: series.to_owned(), programs, guest };
+        let append = String::new();
+        let options = HostOptions { series: series.to_owned(), append, programs, guest };
         have(KvmHost::start(&options)).map(Self)
     }
 

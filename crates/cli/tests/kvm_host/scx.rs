@@ -145,6 +145,27 @@ fn sleeps_until_its_deadline(host: &Host) -> Result<(), Trouble> {
     if holds { Ok(()) } else { Err(told.to_string().into()) }
 }
 
+/// A kernel that is locked down, which it can be made at any time, has no boosts that write into a VMM's memory, and says so.
+fn is_refused_where_the_kernel_is_locked_down(host: &Host) {
+    host.sh("mount -t securityfs none /sys/kernel/security 2>/dev/null; \
+             echo integrity >/sys/kernel/security/lockdown");
+    let attach = |policy: &str, set: &str| {
+        host.run(&format!(
+            "vcoop attach a --policy {policy} --set policy.{policy}.means=ext {set} --for 1s --json"
+        ))
+    };
+    let refused = attach("dynamic", "");
+    assert_eq!(refused.status, 3, "{}{}", refused.stdout, refused.stderr);
+    assert!(refused.stderr.contains("kernel is locked down"), "{}", refused.stderr);
+    let heard = attach("wake-boost", "--set policy.wake-boost.boost_on_injection=true");
+    assert_eq!(heard.status, 0, "{}{}", heard.stdout, heard.stderr);
+    assert!(heard.stdout.contains("fentry of KVM"), "{}", heard.stdout);
+    let doctor = host.json("vcoop doctor").to_string();
+    for line in ["heard by fentry of KVM", "dynamic is refused"] {
+        assert!(doctor.contains(line), "{line}: {doctor}");
+    }
+}
+
 test!("box", interrupts_and_wake_ups_are_answered_by_scx_vcoop, || -> Outcome {
     if !cfg!(feature = "bpf") {
         return Err(Skip::because(NO_BPF));
@@ -203,5 +224,6 @@ test!("box", interrupts_and_wake_ups_are_answered_by_scx_vcoop, || -> Outcome {
     for bad in FAILURES {
         assert!(!log.contains(bad), "{bad}: {log}");
     }
+    is_refused_where_the_kernel_is_locked_down(&host);
     waits.and(shares).and(urgent).and(deadlines)
 });
