@@ -116,12 +116,23 @@ static void of_vcpu(struct kvm_vcpu *vcpu, __u32 kind)
 		bpf_map_update_elem(&untaken, &tid, &kind, BPF_ANY);
 }
 
+/* Whether a vCPU that enters its guest has interrupts that this cannot take now: it has disabled them. */
+static bool is_owed(const struct kvm_vcpu *vcpu)
+{
+	const struct kvm_lapic *apic = BPF_CORE_READ(vcpu, arch.apic);
+
+	/* Where hardware has the APIC, it delivers them, and the flag says nothing. */
+	return apic && bpf_core_field_exists(apic->apicv_active) && !BPF_CORE_READ(apic, apicv_active) &&
+	       BPF_CORE_READ(apic, irr_pending);
+}
+
 SEC("raw_tp/kvm_entry")
-int entered(void *context)
+int entered(struct bpf_raw_tracepoint_args *context)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
 
-	bpf_map_delete_elem(&untaken, &tid);
+	if (bpf_map_lookup_elem(&untaken, &tid) && !is_owed((void *)context->args[0]))
+		bpf_map_delete_elem(&untaken, &tid);
 	return 0;
 }
 
@@ -132,18 +143,19 @@ int switched(struct bpf_raw_tracepoint_args *context)
 	struct task_struct *next = (void *)context->args[2];
 	__u32 in = BPF_CORE_READ(next, pid), out = bpf_get_current_pid_tgid();
 	__u32 yes = 1, no = 0, *kind;
+	/* It goes on later: it was preempted, or has called the scheduler because somebody else is to run. */
+	bool goes_on = context->args[0] || !context->args[3];
 
 	if (bpf_map_lookup_elem(&threads, &in))
 		bpf_map_update_elem(&asleep, &in, &no, BPF_ANY);
 	if (!bpf_map_lookup_elem(&threads, &out))
 		return 0;
 	kind = bpf_map_lookup_elem(&untaken, &out);
-	if (kind) {
-		if (context->args[0])
-			tell(out, *kind);
+	if (kind && goes_on)
+		tell(out, *kind);
+	else if (kind)
 		bpf_map_delete_elem(&untaken, &out);
-	}
-	if (!context->args[0] && context->args[3] & ASLEEP) {
+	if (!goes_on && context->args[3] & ASLEEP) {
 		bpf_map_update_elem(&asleep, &out, &yes, BPF_ANY);
 		/* Looked up after: who has just asked finds one or the other. */
 		if (wanted(out) & WANTS_SLEEPS)

@@ -10,8 +10,9 @@ typedef _Bool bool;
 #define READ __attribute__((preserve_access_index))
 struct upid { int nr; } READ;
 struct pid { struct upid numbers[1]; } READ;
-struct kvm_vcpu_arch { unsigned long long last_guest_tsc; unsigned int virtual_tsc_khz; } READ;
+struct kvm_lapic;
+struct kvm_vcpu_arch { struct kvm_lapic *apic; unsigned long long last_guest_tsc; unsigned int virtual_tsc_khz; } READ;
 struct kvm_vcpu { struct pid *pid; bool preempted; struct kvm_vcpu_arch arch; } READ;
-struct kvm_lapic { struct kvm_vcpu *vcpu; } READ;
+struct kvm_lapic { struct kvm_vcpu *vcpu; bool irr_pending; bool apicv_active; } READ;
 
 #endif

@@ -167,7 +167,7 @@ struct vcpu {
 	u64 runs;
 	/* Virtual time that it owes. */
 	u64 debt;
-	/* The event of an interrupt that it was given while it ran, if it has not entered the guest since; or 0. */
+	/* The event of an interrupt that it was given while it ran, if it has not entered the guest with all since; or 0. */
 	u64 untaken;
 	/* Where its VMM has the guest's page of it, which the host's follows; 0: nowhere. */
 	u64 page;
@@ -665,7 +665,8 @@ void BPF_PROG(vcoop_stopping, struct task_struct *p, bool runnable)
 	/* Preempted with an interrupt that it has not taken: it comes back for it. */
 	if (v->untaken && runnable && tell(v->place, v->untaken))
 		__sync_fetch_and_add(&totals.boosted, 1);
-	v->untaken = 0;
+	if (!runnable)
+		v->untaken = 0;
 }
 
 SEC("struct_ops/vcoop_enable")
@@ -777,6 +778,15 @@ int BPF_PROG(left)
 	return 0;
 }
 
+/* Whether a vCPU that enters its guest has interrupts that this cannot take now: it has disabled them. */
+static bool is_owed(const struct kvm_vcpu *kvm)
+{
+	const struct kvm_lapic *apic = kvm->arch.apic;
+
+	/* Where hardware has the APIC, it delivers them, and the flag says nothing. */
+	return apic && bpf_core_field_exists(apic->apicv_active) && !apic->apicv_active && apic->irr_pending;
+}
+
 /*
  * The vCPU enters the guest, with what it was given. What its guest said before it left is looked at here and not
  * when it leaves, because one that halts does not come here.
@@ -790,8 +800,11 @@ int BPF_PROG(entered, struct kvm_vcpu *kvm)
 
 	if (!v)
 		return 0;
-	v->untaken = 0;
-	if (!v->page || !kvm)
+	if (!kvm)
+		return 0;
+	if (v->untaken && !is_owed(kvm))
+		v->untaken = 0;
+	if (!v->page)
 		return 0;
 	v->clock_ns = v->left_at;
 	v->clock_tsc = kvm->arch.last_guest_tsc;
