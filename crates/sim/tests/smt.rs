@@ -53,6 +53,19 @@ fn work_is_slow_for_as_long_as_the_sibling_is_busy() {
 }
 
 #[test]
+fn a_core_is_in_no_deep_idle_state_while_one_of_its_threads_is_busy() {
+    let longest = |cpu: u32| {
+        let mut p = machine();
+        p.host.costs.cstates = dear().cstates;
+        p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[0]));
+        p.host_tasks.push(task("probe", cyclictest(10 * MS, 0), Policy::Fifo(1), &[cpu]));
+        probe_all(&mut p);
+        latency(&run(&p), "host.probe").max_ns
+    };
+    assert_eq!((longest(1), longest(2)), (2 * US, 60 * US));
+}
+
+#[test]
 fn a_guests_work_is_slowed_and_one_that_rests_slows_nobody() {
     let of = |rests: bool| {
         let mut p = machine();

@@ -119,3 +119,14 @@ fn what_a_vcpus_thread_did_begins_when_it_did() {
     assert!((3_990..=4_001).contains(&thread), "{thread}");
     assert!(task < 3_980, "{task}");
 }
+
+#[test]
+fn the_way_out_of_an_idle_state_is_no_steal() {
+    let mut p = sleeper(Policy::NORMAL);
+    p.host_tasks.clear();
+    p.host.costs.cstates = dear().cstates;
+    let r = run(&p);
+    let sample = latency(&r, "g.rt");
+    assert!(sample.parts_sum[Part::CState as usize] > 60_000 * 700, "it takes C6");
+    assert!(scalar(&r, "g", "steal") < 0.01, "{}", scalar(&r, "g", "steal"));
+}

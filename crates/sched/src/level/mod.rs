@@ -88,6 +88,8 @@ struct Cpu {
     offload_failed: bool,
     /// Up to when the current entity is charged.
     charged_to: Ns,
+    /// When it last left an idle state.
+    up_at: Ns,
     /// Reported stolen, not yet seen by a charge.
     stolen: Ns,
     /// Runnable entities, the running one included.
@@ -175,6 +177,7 @@ impl Level {
             curr: NONE,
             kicked: Kicked::No,
             charged_to: 0,
+            up_at: 0,
             stolen: 0,
             nr_rt: 0,
             nr_dl: 0,
@@ -384,6 +387,12 @@ impl Level {
     pub fn reservation(&self, e: EntId) -> Option<(Ns, i64)> {
         let own = self.class(e) == ClassId::Dl;
         own.then(|| (self.dl.due(e), self.dl.runtime_left(e)))
+    }
+
+    /// `cpu` has left an idle state. Those that wait there count as waiting from now on: an idle CPU puts wake-ups on its
+    /// queue itself, when it is up (`ttwu_queue_wakelist` of `kernel/sched/core.c`, Linux 6.0).
+    pub fn left_idle(&mut self, now: Ns, cpu: CpuId) {
+        self.cpus[cpu.index()].up_at = now;
     }
 
     /// Runnable entities of `cpu`: the running one and those that wait. Sleepers that EEVDF keeps

@@ -400,7 +400,7 @@ impl Level {
             let ent = &mut self.ents[n.index()];
             ent.state = State::Running;
             ent.stats.switches_in += 1;
-            ent.stats.wait_ns += now - ent.queued_at;
+            ent.stats.wait_ns += now - ent.queued_at.max(c.up_at);
             match ent.class {
                 ClassId::Fair => self.fair.set_next(cpu, n),
                 ClassId::Rt => self.rt.set_next(cpu, n),

@@ -24,18 +24,17 @@ impl World<'_> {
         }
         let vcpu = &self.vcpus[v as usize];
         let (irr, track) = (vcpu.irr, vcpu.track);
-        let mut ns = self.costs.of(CostKey::Entry);
-        if vcpu.hv_at != Ns::MAX {
-            ns += self.costs.of(CostKey::ArmHvTimer);
-        }
+        let arms = if vcpu.hv_at == Ns::MAX { 0 } else { self.costs.of(CostKey::ArmHvTimer) };
+        let mut ns = arms + self.costs.of(CostKey::Entry);
         if irr != 0 {
-            ns += self.entry_injects(v, ns);
+            ns += self.entry_injects(v, arms);
         }
         self.state(track, State::ExitEntry);
         self.begin(p, Segment::Entry, ns);
     }
 
-    /// What an entry that brings an interrupt takes longer, of which `host` comes before.
+    /// What an entry that brings an interrupt takes longer. `host`: what KVM does before it waits for the deadline; the
+    /// way into the guest comes after that (`kvm_wait_lapic_expire` of `arch/x86/kvm/lapic.c`).
     fn entry_injects(&mut self, v: u32, host: Ns) -> Ns {
         let vcpu = &self.vcpus[v as usize];
         let virt = &self.vms[vcpu.vm as usize].virt;

@@ -1,5 +1,7 @@
 //! The pCPU at rest: idle states and their governor.
 
+use vcoop_sched::CpuId;
+
 use crate::attribution::track::State;
 use crate::clock::Event;
 use crate::machine::{Irq, Segment};
@@ -25,13 +27,17 @@ impl World<'_> {
         let since = self.pcpus[p as usize].since;
         let slept = self.clock.now() - since;
         let mut governor = self.pcpus[p as usize].idle_governor;
-        let expected = governor.was_idle(slept, || match irq.is_timer() {
+        let mut expected = governor.was_idle(slept, || match irq.is_timer() {
             true => Some(slept),
             false => self.next_timer(p).map(|at| at - since),
         });
         let pc = &mut self.pcpus[p as usize];
         pc.idle_ns += slept;
         pc.idle_governor = governor;
+        // A core is in no deeper state than any of its threads.
+        if self.smt.siblings(p).any(|q| self.is_busy(q)) {
+            expected = 0;
+        }
         let ns = self.costs.idle_exit(expected);
         self.begin(p, Segment::CState, ns);
     }
@@ -53,6 +59,7 @@ impl World<'_> {
     pub(crate) fn awake(&mut self, p: u32) {
         let pc = &mut self.pcpus[p as usize];
         pc.idle_ns += self.clock.now() - pc.since;
+        self.host.left_idle(self.clock.now(), CpuId(p));
         let waking = self.pcpus[p as usize].waking;
         if self.tracks.is(waking, State::IdleExit) {
             self.tracks.set(waking, State::HostIrq, self.clock.now());

@@ -96,6 +96,13 @@ impl Scheduler {
         }
     }
 
+    /// [`Level::left_idle`]; the others count from the wake-up.
+    pub(crate) fn left_idle(&mut self, now: Ns, cpu: CpuId) {
+        if let Self::Linux(s) = self {
+            s.left_idle(now, cpu);
+        }
+    }
+
     /// [`Level::tick`]; the others have timers of their own.
     #[inline]
     pub(crate) fn tick(&mut self, now: Ns, cpu: CpuId) {

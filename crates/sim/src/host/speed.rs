@@ -11,7 +11,7 @@ use crate::queue::Ns;
 use crate::world::World;
 
 impl World<'_> {
-    fn is_busy(&self, p: u32) -> bool {
+    pub(crate) fn is_busy(&self, p: u32) -> bool {
         let pc = &self.pcpus[p as usize];
         match pc.segment {
             Segment::Idle | Segment::CState => false,
