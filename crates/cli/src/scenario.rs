@@ -177,7 +177,7 @@ pub(crate) fn threads(jobs: Option<usize>) -> Result<usize, Failure> {
 }
 
 /// Of the plans of a matrix those of the cells that are asked for: each of `cells` is a field's name, whole or its
-/// end, and its value.
+/// end or as results call it, and its value.
 pub(crate) fn choose(mut plans: Vec<Plan>, cells: &[String]) -> Result<Vec<Plan>, Failure> {
     for text in cells {
         let usage = |why: String| Failure::usage(format!("--cell {text}: {why}"));
@@ -188,10 +188,15 @@ pub(crate) fn choose(mut plans: Vec<Plan>, cells: &[String]) -> Result<Vec<Plan>
         let mut paths: Vec<&String> = plans.iter().flat_map(|plan| plan.params.keys()).collect();
         paths.sort_unstable();
         paths.dedup();
-        let is_named = |path: &&&String| **path == name || path.ends_with(&format!(".{name}"));
+        let all: Vec<&str> = paths.iter().map(|path| path.as_str()).collect();
+        let is_named = |path: &&&String| {
+            **path == name
+                || path.ends_with(&format!(".{name}"))
+                || params::unique_end(path, &all) == name
+        };
         let found: Vec<&String> = paths.iter().filter(is_named).copied().collect();
         let [path] = found[..] else {
-            let all = paths.iter().map(|path| path.as_str()).collect::<Vec<_>>().join(", ");
+            let all = all.join(", ");
             return Err(usage(match (paths.is_empty(), found.is_empty()) {
                 (true, _) => "the scenario has no matrix".to_owned(),
                 (_, true) => format!("the matrix varies {all}"),

@@ -53,7 +53,10 @@ pub fn verdicts(document: &Document) -> Vec<Verdict> {
         if own.len() > 1 && document.policies.len() > 1 {
             let mut over = verdict(document, &own);
             let (n, none) = (own.len(), each.iter().filter(|v| v.best.is_none()).count());
-            if let Some(best) = &over.best {
+            // With few repeats only all cells together say something.
+            if let Some(best) = &over.best
+                && none < n
+            {
                 let same = each.iter().filter(|v| v.best.as_ref() == Some(best)).count();
                 over.text += &format!(". It is best in {same} of {n} cells, and none is in {none}");
             }
