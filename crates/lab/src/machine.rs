@@ -110,13 +110,6 @@ impl Machine {
             .map_err(Error::kvm("KVM_X86_SET_MSR_FILTER", &whom))
     }
 
-    /// Has halted vCPUs sleep at once. False if this KVM cannot be told; then they poll as the host
-    /// has it set.
-    pub(crate) fn no_halt_polling(&self) -> bool {
-        let cap = kvm_enable_cap { cap: KVM_CAP_HALT_POLL, ..kvm_enable_cap::default() };
-        self.vm.enable_cap(&cap).is_ok()
-    }
-
     /// Has KVM poll for at most so long for a halted vCPU's wake-up.
     ///
     /// # Errors

@@ -137,7 +137,7 @@ pub(crate) struct Pcpu {
     /// Time in idle states and on the way out of them, as `/proc/stat` counts it; what the current
     /// segment adds is not in it yet.
     pub(crate) idle_ns: Ns,
-    /// Recent idle times, for the idle governor.
+    /// Which idle state it takes.
     pub(crate) idle_governor: IdleGovernor,
     /// Time of work that was slowed.
     pub(crate) slowed_ns: Ns,

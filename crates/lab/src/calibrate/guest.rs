@@ -227,7 +227,7 @@ fn with_guest(
     let vcpus = setup.vcpus();
     let machine = Machine::new(kvm, "calibration", vcpus)?;
     if !setup.polling {
-        b.halt_polling_off &= machine.no_halt_polling();
+        b.halt_polling_off &= machine.poll_halts(0).is_ok();
     }
     machine.ram.control(|control| setup.fill(control, b));
     machine.ram.write_words(layout::STEPS, &[Step { op: StepOp::Run as u64, arg: 0 }.op, 0]);

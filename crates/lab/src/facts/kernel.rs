@@ -178,15 +178,15 @@ pub(super) fn rr_slice(root: &Root) -> Fact<Ns> {
 
 /// How KVM polls for halted vCPUs: `halt_poll_ns` and how it adapts.
 pub(super) fn halt_poll(root: &Root) -> Fact<HostPollConfig> {
-    const MODULE: &str = "sys/module/kvm/parameters";
-    let ns = |name: &str| root.number::<Ns>(&format!("{MODULE}/halt_poll_ns{name}"));
-    let factor = |name: &str| root.number::<u32>(&format!("{MODULE}/halt_poll_ns{name}"));
+    fn parameter<T: std::str::FromStr>(root: &Root, name: &str) -> Option<T> {
+        root.number(&format!("sys/module/kvm/parameters/halt_poll_ns{name}"))
+    }
     let read = || {
         Some(HostPollConfig {
-            max_ns: ns("")?,
-            grow: factor("_grow")?,
-            grow_start_ns: ns("_grow_start")?,
-            shrink: factor("_shrink")?,
+            max_ns: parameter(root, "")?,
+            grow: parameter(root, "_grow")?,
+            grow_start_ns: parameter(root, "_grow_start")?,
+            shrink: parameter(root, "_shrink")?,
             fixed: false,
         })
     };

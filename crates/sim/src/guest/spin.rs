@@ -7,7 +7,7 @@
 //!   |  ^                ^
 //!   |  +--- window used up (PLE exit): the host yields to a preempted vCPU of the VM
 //!   |                   |
-//!   +--- pv: threshold used up: Halted --kicked, at the head of the queue, lock free--+
+//!   +--- pv: threshold used up, or who is before it halts: Halted --kicked, at the head of the queue, lock free--+
 //! ```
 
 use vcoop_model::plan::Mode;
@@ -40,7 +40,7 @@ impl World<'_> {
         if was != Mode::PreemptOff {
             self.guest_event(v, GuestEvent::PreemptOff);
         }
-        let Vm { sync, .. } = &mut self.vms[vm];
+        let sync = &mut self.vms[vm].sync;
         if sync.locks.take(l, t, sync.spin.pv_locks) {
             return;
         }
