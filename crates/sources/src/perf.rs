@@ -140,6 +140,8 @@ struct Ring {
     after: Ns,
     /// `runs` will ring.
     armed: bool,
+    /// When it was made to.
+    since: Ns,
     /// `sleeps` is enabled.
     hears_sleeps: bool,
     stat: Stat,
@@ -181,6 +183,7 @@ impl Ring {
             runs_id: 0,
             after,
             armed: false,
+            since: 0,
             hears_sleeps: false,
             stat,
             map,
@@ -208,6 +211,7 @@ impl Ring {
         self.await_nothing();
         if !self.armed {
             let runs = self.runs.as_raw_fd();
+            self.since = monotonic();
             // A record is there to read before the kernel disables what has rung for the last time, on the
             // thread's CPU. It must not do so after this, so it is done now, and waited for.
             // SAFETY: no argument, and a plain number.
@@ -276,8 +280,9 @@ impl Ring {
             match kind {
                 perf::PERF_RECORD_SAMPLE if size == RECORD && id == self.runs_id => {
                     self.armed = false;
-                    // It began to, at the latest.
-                    each(Happened { at: at.saturating_sub(self.after), what: What::Runs });
+                    // It began to, at the latest. The kernel counts what it ran before the last sleep, too.
+                    let at = at.saturating_sub(self.after).max(self.since);
+                    each(Happened { at, what: What::Runs });
                 }
                 perf::PERF_RECORD_SAMPLE if size == RECORD => {
                     each(Happened { at, what: What::Sleeps });

@@ -297,8 +297,10 @@ mod tests {
             runs = Some(h.what != What::Sleeps);
             each(h);
         });
+        // Before it is asked: the thread may run again before its answer is looked at.
+        let at = monotonic();
         if runs == Some(true) && source.await_sleep(tid) {
-            each(Happened { at: monotonic(), what: What::Sleeps });
+            each(Happened { at, what: What::Sleeps });
             runs = Some(false);
         }
         if runs == Some(false) {
@@ -314,11 +316,16 @@ mod tests {
     fn sleeps_and_runs_are_heard_in_their_order_and_preemptions_are_not(
         get: Get,
     ) -> Result<(), Skip> {
-        let work = || {
-            for _ in 0..10 {
+        const ROUNDS: usize = 10;
+        const PATIENCE: Duration = Duration::from_secs(5);
+        // It goes on when the watcher has asked for what comes next, however late that is.
+        let (asked, goes_on) = mpsc::channel();
+        let work = move || {
+            for _ in 0..ROUNDS {
                 spin(Duration::from_micros(500));
-                // For long enough that a watcher on a busy machine comes in time.
-                thread::sleep(Duration::from_millis(10));
+                let began = Instant::now();
+                while goes_on.try_recv().is_err() && began.elapsed() < PATIENCE {}
+                let _ = goes_on.recv_timeout(PATIENCE);
             }
             // Gives its CPU away, and wants it back.
             (0..1_000).for_each(|_| thread::yield_now());
@@ -332,13 +339,16 @@ mod tests {
             let _ = epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout));
             assert!(events.iter().all(|e| [0, tid as u64].contains(&e.data.u64())));
             wakes += usize::from(!events.is_empty());
+            let before = heard.len();
             follow(&mut source, tid, |h| heard.push((h.at, h.what)));
+            heard[before..].iter().for_each(|_| _ = asked.send(()));
         }
         thread.join().unwrap();
         take(&mut source, tid, |h| heard.push((h.at, h.what)));
         let count = |what| heard.iter().filter(|h| h.1 == what).count();
-        assert!(count(What::Sleeps) >= 10 && count(What::Sleeps) < 20, "{heard:?}");
-        assert!(count(What::Runs) >= 10 && count(What::Runs) < 20, "{heard:?}");
+        // The kernel may let it sleep besides, as for memory.
+        assert!((ROUNDS..2 * ROUNDS).contains(&count(What::Sleeps)), "{heard:?}");
+        assert!((ROUNDS..2 * ROUNDS).contains(&count(What::Runs)), "{heard:?}");
         assert!(heard.is_sorted_by_key(|h| h.0), "{heard:?}");
         assert!(wakes < 60, "{wakes}");
         source.forget(tid);
