@@ -24,7 +24,7 @@ pub enum EevdfRelease {
     V6_18,
 }
 
-/// What differs between releases. docs/src/simulator.md says where each rule comes from.
+/// What differs between releases. docs/src/simulator-host.md says where each rule comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     /// Base slice of one CPU.
