@@ -24,7 +24,7 @@ const PERIOD: Ns = 10 * MS;
 /// How long a vCPU thread without a boost waits for the host's other threads.
 const NEIGHBOURS_SLICE: Ns = 3 * MS;
 
-/// Seed 0's bound: 3 ms at once; and a twentieth of the time in the long run.
+/// 3 ms at once, as in the first dynamic-priority patches, and a twentieth of the time in the long run.
 const DYNAMIC: DynamicConfig = DynamicConfig::new(
     Means::Rr(8),
     Budget { burst_ns: 3 * MS, refill_ppm: 50_000 },

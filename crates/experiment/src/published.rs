@@ -339,10 +339,10 @@ mod tests {
         ids.dedup();
         assert_eq!(ids.len(), count);
         let cells: usize = all[0].tables.iter().map(|t| t.rows.len() * t.columns.len()).sum();
-        assert_eq!(cells, 60, "seed 0 has five tables: 4 of 12 latencies, and 12 glitch counts");
+        assert_eq!(cells, 60, "pvsched has five tables: 4 of 12 latencies, and 12 glitch counts");
         let hv = all[2].histograms[0].columns.iter();
         let listed = hv.map(|c| c.buckets.iter().map(|b| b.1).sum::<u64>()).collect::<Vec<_>>();
-        assert_eq!(listed, [598_909, 599_928], "seed 2: 1085 and 65 are elided");
+        assert_eq!(listed, [598_909, 599_928], "hv-timer: 1085 and 65 are elided");
     }
 
     #[test]

@@ -661,11 +661,11 @@ pub enum PolicyPlan {
         /// The means.
         means: Means,
     },
-    /// Seed 0: boost with the guest's help.
+    /// `dynamic`: boost with the guest's help.
     Dynamic(DynamicConfig),
     /// Boost on wake-up without the guest's help.
     WakeBoost(WakeBoostConfig),
-    /// Seed 1: a ratelimit for each domain of credit1, from what it does.
+    /// `ratelimit-auto`: a ratelimit for each domain of credit1, from what it does.
     RatelimitAuto(RatelimitConfig),
 }
 

@@ -10,7 +10,7 @@ pub type Ns = u64;
 pub enum Means {
     /// SCHED_FIFO at this priority.
     Fifo(u8),
-    /// SCHED_RR at this priority (seed 0: 8).
+    /// SCHED_RR at this priority (the first dynamic-priority patches: 8).
     Rr(u8),
     /// SCHED_OTHER at this nice value.
     Nice(i8),
@@ -37,7 +37,7 @@ pub enum Means {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Budget {
-    /// Capacity (seed 0's bound: 3 ms).
+    /// Capacity (the bound of the first dynamic-priority patches: 3 ms).
     pub burst_ns: Ns,
     /// Refill in parts per million of wall time (250 000 = a quarter of a CPU).
     pub refill_ppm: u32,
@@ -55,7 +55,7 @@ pub struct DynamicConfig {
     pub vm_budget: Budget,
     /// Longest boost at once, but for a two-hundredth of the time; `None`: as the budget allows.
     pub longest_boost_ns: Option<Ns>,
-    /// Longest that a preempt-disabled section may hold a boost (seed 0: 3 ms).
+    /// Longest that a preempt-disabled section may hold a boost (the first dynamic-priority patches: 3 ms).
     pub max_preempt_off_ns: Ns,
     /// Boost when an interrupt is injected.
     pub boost_on_injection: bool,
@@ -75,7 +75,7 @@ pub struct DynamicConfig {
 }
 
 impl DynamicConfig {
-    /// As seed 0 has it: boosts on injection, on request and across idle, and 3 ms of a preempt-disabled section.
+    /// As in the first dynamic-priority patches: boosts on injection, on request and across idle, and 3 ms of a preempt-disabled section.
     pub const fn new(means: Means, vcpu_budget: Budget, vm_budget: Budget) -> Self {
         Self {
             means,

@@ -39,10 +39,10 @@
 //! handler; nothing stays behind. `tests/race.rs` walks through every interleaving of the two sides,
 //! store buffers included.
 //!
-//! # Where seed 0's code differs
+//! # Where the posted v1 patches differ
 //!
-//! What is implemented is what its cover letter means; the code it came with does otherwise in
-//! these places.
+//! What is implemented is what the cover letter of the first dynamic-priority series (December 2023)
+//! means. The code of that series does otherwise in these places.
 //!
 //! * Critical sections were announced as a reason. The posted series adds them in its third patch,
 //!   and in its fifth makes them a veto only. Here they are a reason until they are too long.

@@ -237,7 +237,7 @@ fn shares_go_by_entitlement_then_weight_and_leave_nothing() {
         let contended = share(capacity, &mut claims);
         (contended, claims.iter().map(|c| c.given_ns).collect::<Vec<_>>())
     };
-    // Seed 3's machine, in cores: 94, of which 60 and 32 are guaranteed; both want all they can.
+    // The machine of paravirt-cpus, in cores: 94, of which 60 and 32 are guaranteed; both want all they can.
     assert_eq!(given(94, vec![claim(90, 1, 60), claim(64, 1, 32)]), (true, vec![61, 33]));
     assert_eq!(given(94, vec![claim(90, 1, 60), claim(0, 1, 32)]), (false, vec![90, 0]));
     assert_eq!(given(100, vec![claim(90, 3, 0), claim(90, 1, 0)]), (true, vec![75, 25]));

@@ -225,7 +225,7 @@ fn a_class_round_trip_costs_a_cfs_vcpu_its_lead() {
     assert!(eevdf > 0.4, "EEVDF: {eevdf} of one CPU shared with one hog");
 }
 
-/// Seed 0's policy at these means, with a budget that is never used up.
+/// The policy of the dynamic-priority patches at these means, with a budget that is never used up.
 fn dynamic(means: Means) -> PolicyPlan {
     let budget = Budget { burst_ns: S, refill_ppm: 1_000_000 };
     PolicyPlan::Dynamic(DynamicConfig {

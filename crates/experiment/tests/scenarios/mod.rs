@@ -451,7 +451,7 @@ fn a_ratelimit_bounds_the_wait_by_the_rules_of_its_version() {
     }
 }
 
-/// Seed 1's puzzle, and its answer. A booting VM and its backend in an unpinned dom0 come to share a
+/// The Xen study's puzzle, and its answer. A booting VM and its backend in an unpinned dom0 come to share a
 /// pCPU: each runs where the other blocks. With dom0 on pCPUs of its own a CPU loop runs in between,
 /// for a ratelimit each time; without ratelimits the difference is gone.
 #[test]
@@ -501,7 +501,7 @@ fn storm(d: &Document, metric: &str, policy: &str, at: &[(&str, &str)]) -> f64 {
 const NOPIN: (&str, &str) = ("host.dom0_pin", "nopin");
 const XPIN: (&str, &str) = ("host.dom0_pin", "xpin");
 
-/// Seed 1's second cluster: a dom0 that shares its pCPUs meets the ratelimit of a loop that it let in.
+/// The Xen study's second cluster: a dom0 that shares its pCPUs meets the ratelimit of a loop that it let in.
 #[test]
 fn a_ping_from_dom0_meets_a_ratelimit_only_without_exclusive_pinning() {
     let d = run("xen-vmping", &["repeats=2"], &[]);

@@ -63,7 +63,7 @@ pub struct FoldMeans {
     pub stall_ns: Option<Ns>,
 }
 
-/// Seed 3: "the hotplug operation itself takes close to 20+ seconds".
+/// The paravirt-CPU patches: "the hotplug operation itself takes close to 20+ seconds".
 pub const HOTPLUG_BATCH_NS: Ns = 20_000_000_000;
 /// Assumed: what `stop_machine` and the rebuilding of scheduler domains take of every CPU.
 pub const HOTPLUG_STALL_NS: Ns = 5_000_000;

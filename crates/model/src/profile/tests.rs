@@ -34,7 +34,7 @@ fn a_cpu_is_described_in_full_or_not_at_all() {
     let unsourced = text.replace("tsc_khz = 1000000\n", "");
     assert!(Profile::parse("zero", &unsourced).unwrap_err().to_string().contains("tsc_khz"));
     let haswell = Profile::load("haswell-ep").unwrap();
-    let cpu = haswell.cpu.expect("seed 2's machine is known");
+    let cpu = haswell.cpu.expect("the machine of hv-timer is known");
     assert_eq!((cpu.signature, cpu.preemption_timer_shift), (0x306f2, Some(5)));
     assert!(!cpu.shuns_preemption_timer());
 }

@@ -4,7 +4,7 @@ use super::{Cores, GovernorConfig, Kind, Seen};
 
 /// `Entitlement` and `HostHint`.
 ///
-/// `Entitlement` is the seed's experiment: while the pool is contended a guest keeps off every vCPU
+/// `Entitlement` is the policy of the published experiment: while the pool is contended a guest keeps off every vCPU
 /// that it is not entitled to, else it uses all. `HostHint` is what reviewers asked for: the host, that
 /// knows who wants what ([`share`](super::share)), says what it can give right now.
 ///

@@ -50,7 +50,7 @@ pub const ROOM_PCT: u64 = 60;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Kind {
-    /// Entitled vCPUs while the host says that its pool is contended, else all: the seed's experiment.
+    /// Entitled vCPUs while the host says that its pool is contended, else all, as in the published experiment.
     Entitlement,
     /// One core an interval by thresholds of steal, as merged in Linux.
     Step,
