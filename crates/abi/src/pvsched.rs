@@ -1,8 +1,8 @@
 //! Conversion to and from the page shape of the public pvsched v3 work.
 //!
 //! That page has the same three parts (negotiation at 0, guest facts at 64, host feedback at 128)
-//! in one page, and the same rule: one aligned little-endian word a fact, one writer a word. Its
-//! words say partly less and partly other things than ours:
+//! in one page, and the same rule: each fact is one aligned little-endian word, and each word has one
+//! writer. Its words say partly less and partly other things than ours:
 //!
 //! | ours | theirs | what is lost |
 //! | --- | --- | --- |

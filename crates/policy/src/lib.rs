@@ -1,22 +1,22 @@
-//! vCPU-scheduling policies as sans-I/O state machines, shared by simulator and lab.
+//! vCPU-scheduling policies as sans-I/O state machines, shared by simulator, lab and daemon.
 //!
 //! A policy owns no clock, makes no system call and allocates nothing: a driver tells it what
 //! happened and when ([`Event`], with the time in nanoseconds), and it answers what to do
-//! ([`Actions`]). The simulator's port carries the actions out on simulated threads, the lab's on
-//! real ones.
+//! ([`Actions`]). The simulator's port carries the actions out on simulated threads, the lab's and
+//! the daemon's on real ones.
 //!
 //! * [`driver`]: what every backend does between a policy and a vCPU's thread; a backend brings a
 //!   [`driver::Port`].
-//! * [`host::HostPolicy`]: one a vCPU, the policy itself.
+//! * [`host::HostPolicy`]: the policy itself, one for each vCPU.
 //! * [`VmShared`]: what the vCPUs of one VM share: switches and the VM's budget.
 //! * [`thread::attributes`]: what a boost makes of a thread's scheduling policy.
-//! * [`guest::GuestHalf`]: one a vCPU, inside the guest.
-//! * [`ratelimit::Ratelimit`]: one a domain of a Xen host; it boosts nobody.
-//! * [`advance::TimerAdvance`]: one a timer, how early to fire it.
-//! * [`halt_poll::HostHaltPoll`], [`halt_poll::GuestHaltPoll`]: one a vCPU, how long to poll instead of
+//! * [`guest::GuestHalf`]: the part of a policy inside the guest, one for each vCPU.
+//! * [`ratelimit::Ratelimit`]: a ratelimit for each domain of a Xen host; it boosts nobody.
+//! * [`advance::TimerAdvance`]: how early to fire a timer.
+//! * [`halt_poll::HostHaltPoll`], [`halt_poll::GuestHaltPoll`]: how long to poll for a vCPU instead of
 //!   sleeping.
-//! * [`govern::Governor`]: one a VM: how many of its vCPUs its guest should use.
-//! * [`repay::Repay`]: one a vCPU that is boosted, what it gives back as fair time.
+//! * [`govern::Governor`]: how many of its vCPUs a guest should use.
+//! * [`repay::Repay`]: what a boosted vCPU gives back as fair time.
 //! * [`sender`]: inside the guest, whether an IPI's sender asks the host to boost its receiver.
 //! * [`budget::Bucket`]: the token bucket behind every bound.
 //! * [`catalogue`]: which policies there are, and who can run them.
@@ -60,9 +60,9 @@
 //! A program that has vCPU threads does not call policies itself: it brings a [`driver::Port`] and calls
 //! the functions of [`driver`]. `examples/vmm_loop.rs` of the repository is such a program.
 //!
-//! # What a policy is owed
+//! # Duties of a driver
 //!
-//! The [`driver`] sees to all of this but the first two, which are its port's:
+//! The [`driver`] does all of this but the first two, which are its port's:
 //!
 //! 1. One thread at a time calls a vCPU's policy, and the actions of a call have taken effect, in
 //!    their order, before the next call for that vCPU. With several threads: a lock held over both.

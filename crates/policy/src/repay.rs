@@ -1,8 +1,8 @@
 //! Boosted time as a loan: what a vCPU got by its boosts it gives back as fair time.
 //!
 //! A fair scheduler does not count real-time running against a thread. So a vCPU that is boosted for a
-//! tenth of the time has that tenth *and* its fair share of the rest, and who pays is everybody else on
-//! its pCPU. A boost should change when a vCPU runs, not how much. [`Repay`] sees to that: once in
+//! tenth of the time has that tenth *and* its fair share of the rest, and everybody else on its pCPU
+//! pays. A boost should change when a vCPU runs, not how much. [`Repay`] sees to that: once in
 //! [`ACCOUNT_NS`] it is told how long the thread ran and waited, works out what it would have had without
 //! boosts, and says by how many nice levels to lower the thread while it is not boosted.
 //!
