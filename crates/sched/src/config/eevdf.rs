@@ -38,14 +38,15 @@ pub(crate) struct Rules {
     /// Run-to-parity protects the current entity for the shortest slice on the queue only, and an entity
     /// that is not protected is asked to give way at every update, eligible or not. A waking one with a shorter
     /// slice competes as if there were no protection; if it loses, protection is cut to the shortest slice.
-    /// Else protection lasts to the deadline, and a shorter slice that has a case ends it for good.
+    /// Else protection lasts to the deadline, and a waking entity with a shorter slice ends it for good if it is
+    /// eligible, and has the earlier deadline or the current one is not eligible.
     pub(crate) quantum: bool,
     /// Any waking entity that loses cuts protection to the shortest slice on the queue.
     pub(crate) always_cuts: bool,
     /// Only who is picked is protected. Who runs while its class, nice value or slice changes is taken off its
     /// queue and put back, and goes on unprotected.
     pub(crate) picked_only: bool,
-    /// A wake-up that finds a delayed sleeper to be the best sends it off and looks again; else that sleeper
+    /// If a delayed sleeper would be chosen at a wake-up, it leaves and the choice is made again; else that sleeper
     /// keeps the waking one from preempting.
     pub(crate) looks_again: bool,
     /// Lag is bounded by the longest slice on the queue and a tick; else by two slices of its own, or a tick.
