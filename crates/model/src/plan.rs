@@ -446,9 +446,7 @@ impl Program {
     /// One more than the largest number of a lock that it takes, if it takes any.
     pub fn locks(&self) -> Option<u32> {
         let locks = self.acts().iter().filter_map(|act| match act {
-            Act::Lock { lock } | Act::Acquire { lock } | Act::AcquireShared { lock } => {
-                Some(lock + 1)
-            }
+            Act::Lock { lock } | Act::Acquire { lock, .. } => Some(lock + 1),
             _ => None,
         });
         let served = match self {

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use vcoop_sched::config::Policy;
 
 use crate::limits::{MAX_RT_APP_ACTS, MAX_RT_APP_THREADS};
-use crate::plan::{Act, Dist, Mode, Ns, Phase};
+use crate::plan::{Act, Dist, LockKind, Mode, Ns, Phase};
 use json::Json;
 
 /// Memory written in a nanosecond.
@@ -328,7 +328,9 @@ impl Reader<'_> {
         } else if is_event(key, "timer") {
             self.timer(value, path)?
         } else if is_event(key, "lock") {
-            Act::Acquire { lock: self.lock(text(value, path)?) }
+            let lock = self.lock(text(value, path)?);
+            // What rt-app has is a mutex of pthreads.
+            Act::Acquire { lock, kind: LockKind::Futex }
         } else if is_event(key, "unlock") {
             Act::Release { lock: self.lock(text(value, path)?) }
         } else if is_event(key, "suspend") {

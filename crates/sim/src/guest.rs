@@ -11,12 +11,14 @@
 //! A host interrupt stops any of these with what is left of it. Guest kernel segments run with
 //! guest interrupts off.
 
+mod acquire;
 pub(crate) mod counters;
 pub(crate) mod exit;
 mod halt_poll;
 pub(crate) mod halt_times;
 mod idle;
 mod lock;
+mod sleeping_lock;
 mod spin;
 pub(crate) mod spin_vcpu;
 pub(crate) mod vcpu_virt;
@@ -218,7 +220,8 @@ impl World<'_> {
         let vcpu = &self.vcpus[v as usize];
         let vm = &self.vms[vcpu.vm as usize];
         let work = &vm.tasks[task as usize];
-        if work.holds > 0 {
+        // Who spins for a sleeping lock stops that, and goes to sleep.
+        if work.holds > 0 || matches!(work.spin, Spin::Sleeping(_)) {
             return false;
         }
         // A guest kernel section has its scheduling points no denser than the guest can see: it is
@@ -436,6 +439,7 @@ impl World<'_> {
         if prev != NONE {
             self.server_is(v, prev, false);
             self.actor_is(v, prev, false);
+            self.holder_stops(vm, prev);
         }
         if next == NONE {
             return false;
@@ -616,7 +620,7 @@ impl World<'_> {
                 }
                 false
             }
-            Op::Acquire { lock, reads } => self.acquire(v, t, lock, reads),
+            Op::Acquire { lock, kind } => self.acquire(v, t, lock, kind),
             Op::Release(lock) => {
                 self.release(v, t, lock);
                 false

@@ -22,7 +22,7 @@ use period::{Audio, Cyclictest};
 use rogue::Rogue;
 use routine::Routine;
 use script::Script;
-use vcoop_model::plan::{IpiTo, Mode, Program, RogueStep, Target};
+use vcoop_model::plan::{IpiTo, LockKind, Mode, Program, RogueStep, Target};
 use vcoop_sched::config::Policy;
 
 use crate::queue::Ns;
@@ -121,8 +121,8 @@ pub enum Op {
     Acquire {
         /// Its number.
         lock: u32,
-        /// Others may read at the same time.
-        reads: bool,
+        /// How.
+        kind: LockKind,
     },
     /// Release it.
     Release(u32),

@@ -60,9 +60,10 @@ fn block() -> impl Strategy<Value = Vec<Act>> {
         2 => (0u32..3, 0u64..2_000, mode()).prop_map(move |(lock, us, mode)| vec![
             Act::Lock { lock }, run(us, mode), Act::Unlock { lock },
         ]),
-        1 => (3u32..5, 0u64..2_000).prop_map(move |(lock, us)| vec![
-            Act::Acquire { lock }, run(us, Mode::User), Act::Release { lock },
-        ]),
+        1 => (3u32..5, 0u64..2_000).prop_map(move |(lock, us)| {
+            let kind = [LockKind::Mutex, LockKind::Futex][lock as usize - 3];
+            vec![Act::Acquire { lock, kind }, run(us, Mode::User), Act::Release { lock }]
+        }),
         1 => (any::<bool>(), 0u64..2_000, 0u32..3).prop_map(|(reads, us, flush_every)| Section {
             lock: 5,
             kind: if reads { LockKind::Read } else { LockKind::Write },

@@ -191,6 +191,53 @@ fn readers_share_a_lock_and_writers_do_not() {
 }
 
 #[test]
+fn a_mutex_is_spun_for_while_its_holder_runs() {
+    // Four who want it all the time: on a CPU each nobody sleeps; with two tasks to a CPU, or a holder that sleeps, they do.
+    let of = |kind, vcpus: &[u32], holder_naps: bool| {
+        let mut program = sections(kind, 10, 0, 0);
+        if let (Program::Routine { acts }, true) = (&mut program, holder_naps) {
+            let at = acts.iter().position(|act| matches!(act, Act::Release { .. })).unwrap();
+            acts.insert(at, nap(50));
+        }
+        let mut p = machine(4, &[0, 1, 2, 3], vec![program; 4]);
+        for (task, &vcpu) in p.vms[0].tasks.iter_mut().zip(vcpus) {
+            task.cpus = vec![vcpu];
+        }
+        let r = run(&p);
+        let sleeps = r.scalars.get(&("guest".to_owned(), "lock_sleeps".to_owned()));
+        (scalar(&r, "guest.t", "rate"), sleeps.map_or(0.0, |sleeps| sleeps.value))
+    };
+    for kind in [LockKind::Mutex, LockKind::Write] {
+        let (rate, sleeps) = of(kind, &[0, 1, 2, 3], false);
+        assert!((rate - 1e5).abs() < 100.0 && sleeps == 0.0, "{rate}, {sleeps} sleeps");
+        let (rate, sleeps) = of(kind, &[0, 0, 1, 1], false);
+        assert!((rate - 1e5).abs() < 1_000.0 && sleeps > 0.0, "{rate}, {sleeps} sleeps");
+        let (rate, sleeps) = of(kind, &[0, 1, 2, 3], true);
+        assert!(rate < 1.7e4 && sleeps > 10_000.0, "{rate}, {sleeps} sleeps");
+    }
+    // Nobody spins for a futex; who releases it takes it again before anybody is there.
+    let (rate, sleeps) = of(LockKind::Futex, &[0, 1, 2, 3], false);
+    assert!((rate - 1e5).abs() < 100.0 && sleeps > 1e4, "{rate}, {sleeps} sleeps");
+}
+
+#[test]
+fn a_paravirtual_guest_does_not_spin_for_a_mutex_whose_holder_is_preempted() {
+    // A hog shares the pCPU of one of them.
+    let of = |pv_locks| {
+        let mut p = machine(2, &[0, 1], vec![sections(LockKind::Mutex, 500, 100, 0); 2]);
+        p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[0]));
+        p.vms[0].virt.exits_off.pause = true;
+        p.vms[0].virt.spin.pv_locks = pv_locks;
+        let r = run(&p);
+        let l = latency(&r, "guest.t1");
+        l.parts_sum[Part::LockWait as usize] as f64 / l.hist.len() as f64
+    };
+    let (native, pv) = (of(false), of(true));
+    assert!(native > 500_000.0, "{native}");
+    assert!(pv < 0.6 * native, "{pv} spun, {native} where nobody knows");
+}
+
+#[test]
 fn a_writer_is_not_passed_by_readers_who_come_later() {
     // Two readers whose turns overlap would keep a writer out for ever.
     let programs = vec![

@@ -52,12 +52,8 @@ pub enum Act {
     Acquire {
         /// Its number; spinlocks and sleeping locks are numbered together.
         lock: u32,
-    },
-    /// Guests only: take a sleeping lock to read: others may read at the same time. Who comes while somebody
-    /// waits to write waits behind that one (Linux's rwsem).
-    AcquireShared {
-        /// Its number.
-        lock: u32,
+        /// How it is taken; not [`LockKind::Spin`].
+        kind: LockKind,
     },
     /// Guests only: release it.
     Release {
@@ -146,9 +142,11 @@ impl Act {
 pub enum LockKind {
     /// A spinlock, with preemption off.
     Spin,
-    /// A sleeping lock with one holder.
+    /// A kernel's mutex (`kernel/locking/mutex.c`): waiters spin while the holder runs, and sleep else.
     Mutex,
-    /// A sleeping lock, to read.
+    /// A mutex of user space over a futex: waiters sleep at once.
+    Futex,
+    /// A read-write semaphore (`kernel/locking/rwsem.c`), to read.
     Read,
     /// The same, to write.
     Write,
@@ -170,7 +168,11 @@ pub struct Section {
 impl Section {
     /// The mode in which its time is spent.
     pub fn mode(&self) -> Mode {
-        if self.kind == LockKind::Spin { Mode::PreemptOff } else { Mode::Kernel }
+        match self.kind {
+            LockKind::Spin => Mode::PreemptOff,
+            LockKind::Futex => Mode::User,
+            LockKind::Mutex | LockKind::Read | LockKind::Write => Mode::Kernel,
+        }
     }
 
     /// It as acts of a routine.
@@ -178,8 +180,7 @@ impl Section {
         let lock = self.lock;
         let (take, release) = match self.kind {
             LockKind::Spin => (Act::Lock { lock }, Act::Unlock { lock }),
-            LockKind::Mutex | LockKind::Write => (Act::Acquire { lock }, Act::Release { lock }),
-            LockKind::Read => (Act::AcquireShared { lock }, Act::Release { lock }),
+            kind => (Act::Acquire { lock, kind }, Act::Release { lock }),
         };
         let mut acts = vec![take, Act::Do(Phase::Run { time: self.time, mode: self.mode() })];
         if self.flush_every > 0 {

@@ -33,7 +33,7 @@ fn threads_phases_and_loops() {
         run(300),
         Act::Loop { to: 0, times: 5 },
         Act::SetPolicy(Policy::Normal { nice: 5, slice_ns: None }),
-        Act::Acquire { lock: 0 },
+        Act::Acquire { lock: 0, kind: LockKind::Futex },
         run(10),
         Act::Release { lock: 0 },
         Act::Resume { peer: 2 },

@@ -1,38 +1,32 @@
-//! Locks of a guest: who holds which, and who waits for it.
+//! Spinlocks of a guest: who holds which, and who waits for it.
 //!
-//! A spinlock is queued: waiters get it in the order in which they came (MCS). The head of a paravirtual lock's queue
+//! They are queued: waiters get one in the order in which they came (MCS). The head of a paravirtual lock's queue
 //! *claims* the lock while it spins (the pending bit of Linux's hybrid pv qspinlock). A head that is halted, or that has
-//! not run since it became the head, does not: then who comes first takes the lock. A sleeping lock is held by one, or by
-//! any number to read.
+//! not run since it became the head, does not: then who comes first takes the lock.
 
 use std::collections::VecDeque;
 
 use crate::attribution::track::NONE;
 
-/// Marks who waits to read.
-const READS: u32 = 1 << 31;
-
-/// A lock.
+/// A spinlock.
 #[derive(Clone, Debug)]
 struct Lock {
     /// The task that has it.
     holder: u32,
-    /// How many have it to read.
-    readers: u32,
-    /// Those who want it, in their order; with [`READS`] to read.
+    /// Those who want it, in their order.
     queue: VecDeque<u32>,
     /// The first of them keeps it from others.
     claimed: bool,
 }
 
-/// The locks of a guest.
+/// The spinlocks of a guest.
 #[derive(Clone, Debug)]
 pub(crate) struct Locks(Vec<Lock>);
 
 impl Locks {
     /// So many, all free.
     pub(crate) fn new(n: u32) -> Self {
-        let free = Lock { holder: NONE, readers: 0, queue: VecDeque::new(), claimed: false };
+        let free = Lock { holder: NONE, queue: VecDeque::new(), claimed: false };
         Self(vec![free; n as usize])
     }
 
@@ -105,48 +99,6 @@ impl Locks {
         let lock = &self.0[l as usize];
         lock.holder == NONE && lock.queue.front() == Some(&t)
     }
-
-    /// A task acquires a sleeping lock, alone or to read: true if it has it, else it is in line.
-    pub(crate) fn acquire(&mut self, l: u32, t: u32, reads: bool) -> bool {
-        let lock = &mut self.0[l as usize];
-        let free = lock.holder == NONE && lock.queue.is_empty() && (reads || lock.readers == 0);
-        match (free, reads) {
-            (true, true) => lock.readers += 1,
-            (true, false) => lock.holder = t,
-            (false, _) => lock.queue.push_back(if reads { t | READS } else { t }),
-        }
-        free
-    }
-
-    /// A task releases a sleeping lock; those who have it instead. If nobody has it any more, the next in line
-    /// has; if that one reads, all who wait to read, as with Linux's rwsem.
-    pub(crate) fn let_go(&mut self, l: u32, t: u32) -> Vec<u32> {
-        let lock = &mut self.0[l as usize];
-        if lock.holder == t {
-            lock.holder = NONE;
-        } else if lock.readers > 0 {
-            lock.readers -= 1;
-        } else {
-            return Vec::new();
-        }
-        if lock.readers > 0 {
-            return Vec::new();
-        }
-        let Some(&next) = lock.queue.front() else { return Vec::new() };
-        if next & READS == 0 {
-            lock.queue.pop_front();
-            lock.holder = next;
-            return vec![next];
-        }
-        let mut readers = Vec::new();
-        lock.queue.retain(|waiter| {
-            let reads = waiter & READS != 0;
-            readers.extend(reads.then_some(waiter & !READS));
-            !reads
-        });
-        lock.readers = readers.len() as u32;
-        readers
-    }
 }
 
 #[cfg(test)]
@@ -186,20 +138,5 @@ mod tests {
         assert_eq!((locks.halts(0, 3), locks.halts(0, 4)), (Some(4), None));
         locks.release(0, 5);
         assert!(locks.take(0, 6, true), "a halted head does not hold others up");
-    }
-
-    #[test]
-    fn readers_share_a_sleeping_lock_and_wait_behind_a_writer() {
-        let mut locks = Locks::new(1);
-        assert!(locks.acquire(0, 1, true) && locks.acquire(0, 2, true));
-        assert!(!locks.acquire(0, 3, false), "it wants it alone");
-        assert!(!locks.acquire(0, 4, true) && !locks.acquire(0, 5, true), "behind the writer");
-        assert!(locks.let_go(0, 1).is_empty());
-        assert_eq!(locks.let_go(0, 2), [3]);
-        assert_eq!(locks.let_go(0, 3), [4, 5]);
-        assert!(locks.let_go(0, 4).is_empty());
-        assert!(locks.let_go(0, 5).is_empty());
-        assert!(locks.let_go(0, 9).is_empty(), "nobody holds it");
-        assert!(locks.acquire(0, 3, false));
     }
 }

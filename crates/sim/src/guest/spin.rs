@@ -19,7 +19,7 @@ use crate::attribution::track::{NONE, State};
 use crate::guest::exit::Exit;
 use crate::guest::spin_vcpu::{Spell, Spin, UNBOUNDED};
 use crate::guest::vm_sync::Count;
-use crate::machine::{GuestSegment, Segment, Vm, Wait};
+use crate::machine::{GuestSegment, Segment, Vm};
 use crate::queue::Ns;
 use crate::world::World;
 
@@ -94,7 +94,7 @@ impl World<'_> {
     }
 
     /// Whether the vCPU of a task that spins does so at this moment: in guest mode, and in no handler.
-    fn spins_now(&self, vm: usize, t: u32) -> bool {
+    pub(crate) fn spins_now(&self, vm: usize, t: u32) -> bool {
         let vcpu = &self.vcpus[self.home_of(vm, t) as usize];
         vcpu.current == t
             && vcpu.segment == GuestSegment::User
@@ -135,6 +135,11 @@ impl World<'_> {
             }
             self.vms[vm].sync.locks.spins(l, t);
         }
+        if let Spin::Sleeping(l) = spin
+            && !self.spins_on(v, t, l)
+        {
+            return None;
+        }
         if self.vcpus[v as usize].ipis.takes_yield() && self.wants_yield(v) {
             return None;
         }
@@ -146,13 +151,18 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         let sync = &self.vms[vm].sync;
         let work = &self.vms[vm].tasks[t as usize];
-        let threshold = match work.spin {
-            Spin::Lock(l) if sync.spin.pv_locks => Some(self.pv_threshold(vm, t, l, work.spun)),
+        let limit = match work.spin {
+            Spin::Lock(l) if sync.spin.pv_locks => {
+                Some((self.pv_threshold(vm, t, l, work.spun), Spell::Threshold))
+            }
+            Spin::Sleeping(l) => {
+                sync.sleeping.patience(l, t, work.spun).map(|ns| (ns, Spell::Patience))
+            }
             _ => None,
         };
         // PAUSE loops exit in the kernel only.
         let exits = sync.ple && work.spin != Spin::Timer;
-        self.vcpus[v as usize].spin.spell(threshold, exits)
+        self.vcpus[v as usize].spin.spell(limit, exits)
     }
 
     /// How much longer a task that has spun this long for a pv lock does so before its vCPU halts: not longer than until
@@ -171,7 +181,7 @@ impl World<'_> {
     pub(crate) fn spin_state(&mut self, v: u32, spin: Spin) {
         let state = match spin {
             Spin::No | Spin::Timer => State::Run,
-            Spin::Lock(_) => State::Spin,
+            Spin::Lock(_) | Spin::Sleeping(_) => State::Spin,
             Spin::Calls => State::CallWait,
         };
         self.state(self.vcpus[v as usize].track, state);
@@ -189,6 +199,7 @@ impl World<'_> {
                 self.tally(vm, Count::PvHalts, 1);
                 self.halts_in_line(vm, t);
             }
+            Spell::Patience => self.stops_spinning(vm, t, true),
         }
     }
 
@@ -201,11 +212,17 @@ impl World<'_> {
         if !self.spins_now(vm, next) {
             return;
         }
-        let v = self.home_of(vm, next);
-        self.stop_guest(self.vcpus[v as usize].pcpu);
-        let ns = self.spell_begins(v, next);
+        self.spell_again(self.home_of(vm, next), next);
+    }
+
+    /// What ends the spell of a task that spins now has changed.
+    pub(crate) fn spell_again(&mut self, v: u32, t: u32) {
+        let vcpu = &self.vcpus[v as usize];
+        let (vm, p) = (vcpu.vm as usize, vcpu.pcpu);
+        self.stop_guest(p);
+        let ns = self.spell_begins(v, t);
         self.guest_begin(v, GuestSegment::User, ns);
-        self.spin_state(v, spin);
+        self.spin_state(v, self.vms[vm].tasks[t as usize].spin);
     }
 
     fn kick(&mut self, v: u32) {
@@ -234,6 +251,9 @@ impl World<'_> {
         let (vm, t) = (vcpu.vm as usize, vcpu.current);
         if t == NONE || self.vms[vm].sync.locks.is_empty() {
             return;
+        }
+        if self.vms[vm].sync.spin.pv_locks {
+            self.is_preempted(vm, t);
         }
         let work = &self.vms[vm].tasks[t as usize];
         match work.spin {
@@ -320,23 +340,5 @@ impl World<'_> {
             return true;
         }
         self.vms[vcpu.vm as usize].tasks[vcpu.current as usize].mode != Mode::User
-    }
-
-    /// A task takes a sleeping lock, alone or to read; true when it went to sleep for it.
-    pub(crate) fn acquire(&mut self, v: u32, t: u32, l: u32, reads: bool) -> bool {
-        let vm = self.vcpus[v as usize].vm as usize;
-        if self.vms[vm].sync.locks.acquire(l, t, reads) {
-            return false;
-        }
-        self.vms[vm].tasks[t as usize].wait = Wait::Lock;
-        self.tally(vm, Count::LockSleeps, 1);
-        self.guest_sleep(v, t, None)
-    }
-
-    /// A task releases a sleeping lock: those are woken who have it now.
-    pub(crate) fn release(&mut self, v: u32, t: u32, l: u32) {
-        let vm = self.vcpus[v as usize].vm as usize;
-        let woken = self.vms[vm].sync.locks.let_go(l, t);
-        woken.into_iter().for_each(|t| self.guest_wake(v, t));
     }
 }

@@ -15,6 +15,8 @@ pub(crate) enum Spin {
     No,
     /// A spinlock.
     Lock(u32),
+    /// A sleeping lock.
+    Sleeping(u32),
     /// Other vCPUs that are to call a function.
     Calls,
     /// A timer's interrupt.
@@ -30,6 +32,8 @@ pub(crate) enum Spell {
     Window,
     /// The threshold of a pv lock.
     Threshold,
+    /// How long one spins for a lock that others read.
+    Patience,
 }
 
 /// How a vCPU spins, and what the host knows of that.
@@ -125,12 +129,12 @@ impl SpinVcpu {
         eligible
     }
 
-    /// Spins for what ends first: the hardware's window, or the threshold of a pv lock, if that is what it
-    /// spins for; for how long.
-    pub(crate) fn spell(&mut self, threshold: Option<Ns>, exits: bool) -> Ns {
+    /// Spins for what ends first: the hardware's window, or what the guest's kernel ends it with after a time; for how
+    /// long.
+    pub(crate) fn spell(&mut self, limit: Option<(Ns, Spell)>, exits: bool) -> Ns {
         let mut ends = (UNBOUNDED, Spell::Open);
-        if let Some(left) = threshold {
-            ends = (left.max(1), Spell::Threshold);
+        if let Some((left, by)) = limit {
+            ends = (left.max(1), by);
         }
         if exits && self.window < ends.0 {
             ends = (self.window, Spell::Window);
@@ -152,12 +156,13 @@ mod tests {
 
     #[test]
     fn a_spell_ends_at_what_comes_first() {
+        let halts = |left| Some((left, Spell::Threshold));
         let mut spin = SpinVcpu::default();
         spin.loaded(50);
         assert_eq!((spin.spell(None, false), spin.spell), (UNBOUNDED, Spell::Open));
-        assert_eq!((spin.spell(Some(0), false), spin.spell), (1, Spell::Threshold));
-        assert_eq!((spin.spell(Some(40), true), spin.spell), (40, Spell::Threshold));
-        assert_eq!((spin.spell(Some(60), true), spin.spell), (50, Spell::Window));
+        assert_eq!((spin.spell(halts(0), false), spin.spell), (1, Spell::Threshold));
+        assert_eq!((spin.spell(halts(40), true), spin.spell), (40, Spell::Threshold));
+        assert_eq!((spin.spell(halts(60), true), spin.spell), (50, Spell::Window));
         spin.widen(2);
         assert_eq!(spin.spell(None, true), 100);
         spin.widen(Ns::from(u32::MAX));

@@ -5,6 +5,7 @@ use vcoop_model::plan::VmPlan;
 use vcoop_model::plan::virt::{IpiVirt, SpinVirt};
 
 use crate::guest::lock::Locks;
+use crate::guest::sleeping_lock::SleepingLocks;
 
 named! {
     /// Counters of a VM, reported as events a second.
@@ -36,6 +37,7 @@ pub(crate) type Counts = [u64; Count::COUNT];
 #[derive(Clone, Debug)]
 pub(crate) struct VmSync {
     pub(crate) locks: Locks,
+    pub(crate) sleeping: SleepingLocks,
     pub(crate) ipi: IpiVirt,
     pub(crate) spin: SpinVirt,
     /// PAUSE loops exit.
@@ -50,6 +52,7 @@ impl VmSync {
         let locks = vm.tasks.iter().filter_map(|task| task.program.locks()).max().unwrap_or(0);
         Self {
             locks: Locks::new(locks),
+            sleeping: SleepingLocks::new(locks),
             ipi: vm.virt.ipi,
             // KVM takes PV_UNHALT from a guest whose HLT does not exit.
             spin: SpinVirt {

@@ -46,8 +46,7 @@ impl Serve {
                 self.at = Service::Holds;
                 match kind {
                     LockKind::Spin => Op::Lock(lock),
-                    LockKind::Mutex | LockKind::Write => Op::Acquire { lock, reads: false },
-                    LockKind::Read => Op::Acquire { lock, reads: true },
+                    kind => Op::Acquire { lock, kind },
                 }
             }
             (Service::Holds, Some(section)) => {

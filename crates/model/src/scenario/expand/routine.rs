@@ -259,7 +259,7 @@ pub(super) fn rt_app(
     let first = FIRST_SLEEPING_LOCK + out.locks;
     for mut thread in threads {
         for act in &mut thread.acts {
-            if let Act::Acquire { lock } | Act::Release { lock } = act {
+            if let Act::Acquire { lock, .. } | Act::Release { lock } = act {
                 out.locks = out.locks.max(*lock + 1 + first - FIRST_SLEEPING_LOCK);
                 *lock += first;
             }

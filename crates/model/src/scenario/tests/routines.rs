@@ -65,7 +65,7 @@ fn work_under_a_lock_is_a_section_of_each_kind() {
     let section =
         Section { lock: 3, kind: LockKind::Read, time: Dist::Const(4_000), flush_every: 2 };
     let want = section.acts();
-    assert_eq!(want[0], Act::AcquireShared { lock: 3 });
+    assert_eq!(want[0], Act::Acquire { lock: 3, kind: LockKind::Read });
     assert_eq!(want[1], run(4_000, Mode::Kernel));
     assert_eq!(want[4], Act::Release { lock: 3 });
     let has = |program: &Program| acts(program).windows(want.len()).any(|acts| acts == want);
@@ -230,7 +230,7 @@ fn an_rt_app_file_is_the_tasks_of_a_guest() {
     let tasks = &plan.vms[0].tasks;
     let names: Vec<&str> = tasks.iter().map(|t| t.name.as_str()).collect();
     assert_eq!(names, ["x/a", "x/b"]);
-    assert_eq!(acts(&tasks[0].program)[0], Act::Acquire { lock: 64 });
+    assert_eq!(acts(&tasks[0].program)[0], Act::Acquire { lock: 64, kind: LockKind::Futex });
     assert_eq!((tasks[0].policy, tasks[0].timer_slack_ns), (Policy::Fifo(9), 0));
     assert_eq!((tasks[1].cpus.as_slice(), tasks[1].start_ns), ([3].as_slice(), 5_000));
     let vm = "[[vm]]\nname = 'g'\nvcpus = 3\n[[vm.task]]\nname = 'x'\nkind = 'rt-app'\n";

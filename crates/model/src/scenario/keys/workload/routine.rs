@@ -10,9 +10,11 @@ choice! {
     for LockKind {
         /// A spinlock.
         Spin = "spin",
-        /// A sleeping lock with one holder.
+        /// A kernel's mutex.
         Mutex = "mutex",
-        /// A sleeping lock, to read: others may, too.
+        /// A mutex of user space.
+        Futex = "futex",
+        /// A read-write semaphore, to read: others may, too.
         Read = "read",
         /// The same, to write.
         Write = "write",
@@ -25,8 +27,9 @@ table! {
         /// Lock of the VM that it takes for a part of each call, message or request (guests only): workloads of a VM
         /// that give the same number share it. Default: none.
         lock: Option<At<Int<0, 63>>>,
-        /// How it is taken: a spinlock, a mutex, or a read-write semaphore like Linux's `mmap_lock` to read or to
-        /// write. Waiters of the last three sleep. Default: mutex.
+        /// How it is taken: a spinlock, a kernel's mutex, a mutex of user space over a futex, or a read-write semaphore
+        /// like Linux's `mmap_lock` to read or to write. Waiters for a mutex, and those who want to write, spin while
+        /// the holder runs, and sleep else; those for a futex and to read sleep. Default: mutex.
         lock_kind: Option<At<LockKind>>,
         /// CPU time under the lock, besides the other work. Default: exp 2us.
         section: Option<At<Times>>,
@@ -121,8 +124,9 @@ table! {
         section: At<Times> = "exp 2us",
         /// The lock: workloads of a VM that give the same number share it.
         lock: At<Int<0, 63>> = "0",
-        /// How it is taken: a spinlock, a mutex, or a read-write semaphore to read or to write. Waiters of the last three
-        /// sleep, and their holders can be preempted.
+        /// How it is taken: a spinlock, a kernel's mutex, a mutex of user space over a futex, or a read-write semaphore to
+        /// read or to write. Waiters for a mutex, and those who want to write, spin while the holder runs, and sleep
+        /// else; those for a futex and to read sleep. Holders of all but a spinlock can be preempted.
         lock_kind: At<LockKind> = "spin",
         /// The TLBs are flushed under the lock, not after it.
         flush_locked: At<bool> = "false",

@@ -1,0 +1,132 @@
+//! How a guest's tasks take sleeping locks: they spin while that looks worth it, and sleep else.
+//!
+//! Who spins gives up when the holder is not on its vCPU any more, when its own vCPU is to run another task, or when a
+//! lock is read for too long. With paravirtual locks the guest knows of a vCPU without a pCPU, too
+//! (`vcpu_is_preempted`). Whatever ends a wait, the task asks for the lock once more when it runs.
+
+use vcoop_model::plan::{LockKind, Mode};
+
+use crate::attribution::track::NONE;
+use crate::guest::sleeping_lock::{Owner, Sees, Turn};
+use crate::guest::spin_vcpu::Spin;
+use crate::guest::vm_sync::Count;
+use crate::machine::Wait;
+use crate::program::Op;
+use crate::world::World;
+
+impl World<'_> {
+    /// A task takes a sleeping lock, or waits for it; true when the vCPU is busy with its way to sleep.
+    pub(crate) fn acquire(&mut self, v: u32, t: u32, l: u32, kind: LockKind) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        let (vm, now) = (vcpu.vm as usize, self.clock.now());
+        let may_spin = !vcpu.resched && self.is_worth_a_spin(vm, l);
+        let turn = self.vms[vm].sync.sleeping.acquire(l, t, kind, now, may_spin);
+        if turn == Turn::Has {
+            return false;
+        }
+        let work = &mut self.vms[vm].tasks[t as usize];
+        let again = Op::Acquire { lock: l, kind };
+        work.runner.iter_mut().for_each(|runner| runner.hold(again));
+        if turn == Turn::Spins {
+            work.mode = Mode::Kernel;
+            self.spin(vm, t, Spin::Sleeping(l));
+            return false;
+        }
+        work.wait = Wait::Lock;
+        self.tally(vm, Count::LockSleeps, 1);
+        self.guest_sleep(v, t, None)
+    }
+
+    /// A task releases a sleeping lock.
+    pub(crate) fn release(&mut self, v: u32, t: u32, l: u32) {
+        let (vm, now) = (self.vcpus[v as usize].vm as usize, self.clock.now());
+        let mut locks = std::mem::take(&mut self.vms[vm].sync.sleeping);
+        let told = locks.release(l, t, now, |other| self.spins_now(vm, other));
+        self.vms[vm].sync.sleeping = locks;
+        for other in told {
+            let work = &self.vms[vm].tasks[other as usize];
+            if work.spin != Spin::No {
+                self.spin_ends(vm, other);
+            } else if work.wait == Wait::Lock {
+                self.guest_wake(v, other);
+            }
+        }
+    }
+
+    /// Whether the holder of a sleeping lock looks as if it would release it soon.
+    fn is_worth_a_spin(&self, vm: usize, l: u32) -> bool {
+        match self.vms[vm].sync.sleeping.owner(l) {
+            Owner::Nobody | Owner::Readers => true,
+            Owner::SlowReaders => false,
+            Owner::Task(owner) => {
+                let home = self.home_of(vm, owner);
+                self.vcpus[home as usize].current == owner && !self.is_known_to_be_away(vm, owner)
+            }
+        }
+    }
+
+    /// Whether the guest knows that the vCPU of a task has no pCPU.
+    fn is_known_to_be_away(&self, vm: usize, t: u32) -> bool {
+        let away = || self.vcpus[self.home_of(vm, t) as usize].pcpu == NONE;
+        self.vms[vm].sync.spin.pv_locks && away()
+    }
+
+    /// The current task of a vCPU spins for a sleeping lock: whether it goes on with that. Else it asks once more.
+    pub(crate) fn spins_on(&mut self, v: u32, t: u32, l: u32) -> bool {
+        let vcpu = &self.vcpus[v as usize];
+        let (vm, resched) = (vcpu.vm as usize, vcpu.resched);
+        let goes_on = match self.vms[vm].sync.sleeping.sees(l, t) {
+            Some(Sees::Lock) => self.is_worth_a_spin(vm, l),
+            Some(Sees::Before(other)) => !self.is_known_to_be_away(vm, other),
+            None => false,
+        };
+        if goes_on && !resched {
+            return true;
+        }
+        self.stops_spinning(vm, t, false);
+        false
+    }
+
+    /// A task spins for a sleeping lock no more. `slow`: those who read kept it waiting for too long.
+    pub(crate) fn stops_spinning(&mut self, vm: usize, t: u32, slow: bool) {
+        let Spin::Sleeping(l) = self.vms[vm].tasks[t as usize].spin else { return };
+        let now = self.clock.now();
+        let locks = &mut self.vms[vm].sync.sleeping;
+        let behind = locks.behind(l, t);
+        locks.stops_spinning(l, t, now, slow);
+        self.spin_ends(vm, t);
+        if let Some(behind) = behind {
+            self.looks_again(vm, behind, l);
+        }
+    }
+
+    /// What a task that spins for a sleeping lock looks at has changed.
+    fn looks_again(&mut self, vm: usize, t: u32, l: u32) {
+        if !self.spins_now(vm, t) {
+            return;
+        }
+        let v = self.home_of(vm, t);
+        if self.spins_on(v, t, l) {
+            self.spell_again(v, t);
+        }
+    }
+
+    /// A task is not on its vCPU any more, or that is known to have no pCPU: who spins for a lock of it stops that.
+    pub(crate) fn holder_stops(&mut self, vm: usize, t: u32) {
+        for other in self.vms[vm].sync.sleeping.watchers(t) {
+            if self.spins_now(vm, other) {
+                self.stops_spinning(vm, other, false);
+            }
+        }
+    }
+
+    /// The guest knows that the vCPU of its current task has lost its pCPU.
+    pub(crate) fn is_preempted(&mut self, vm: usize, t: u32) {
+        self.holder_stops(vm, t);
+        if let Spin::Sleeping(l) = self.vms[vm].tasks[t as usize].spin
+            && let Some(behind) = self.vms[vm].sync.sleeping.behind(l, t)
+        {
+            self.looks_again(vm, behind, l);
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! Sleeping locks of a guest: who holds which, who spins for it, and who sleeps.
+//!
+//! The rules are those of Linux's mutex and read-write semaphore (`kernel/locking/mutex.c`, `rwsem.c`, `osq_lock.c`; 5.12
+//! and later). A lock that is released is free until somebody takes it. Who spins for it is quicker than the first of
+//! those who sleep, which is woken at each release. That one asks for a *handoff* when it was woken in vain (mutex) or has
+//! waited for 4 ms (semaphore): then nobody is before it any more. Readers do not spin. Those who sleep get the lock
+//! from who releases it, all at once.
+//!
+//! A mutex of user space (futex) has neither: waiters sleep, each release wakes the one that has slept for longest, and
+//! if somebody else was quicker, it sleeps again behind all others.
+
+use std::collections::VecDeque;
+
+use vcoop_model::plan::LockKind;
+
+use crate::attribution::track::NONE;
+use crate::queue::Ns;
+
+/// How long the first waiter of a semaphore lets others be before it (`RWSEM_WAIT_TIMEOUT`).
+const HANDOFF_AFTER_NS: Ns = 4_000_000;
+
+/// More readers do not make who wants to write spin for longer (`rwsem_rspin_threshold`).
+const MAX_READERS: Ns = 30;
+
+/// What comes of asking for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Has,
+    Spins,
+    Sleeps,
+}
+
+/// Who has a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Nobody,
+    Task(u32),
+    /// Those who read. Nobody knows whether they run.
+    Readers,
+    /// The same, and they have had it for too long to spin for it.
+    SlowReaders,
+}
+
+/// What a task that spins looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sees {
+    /// The lock.
+    Lock,
+    /// The one before it in line.
+    Before(u32),
+}
+
+/// Who sleeps for a lock, or is about to.
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    task: u32,
+    reads: bool,
+    since: Ns,
+    /// Woken to try once more.
+    woken: bool,
+    /// It spins, for a handoff.
+    spins: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Lock {
+    kind: LockKind,
+    owner: u32,
+    readers: u32,
+    /// The owner is one of several readers who have had it for too long.
+    slow: bool,
+    /// Only the first waiter may take it.
+    handoff: bool,
+    /// Those who have got it, and do not know yet.
+    given: Vec<u32>,
+    /// Those who spin; the first of them looks at the lock, each other one at the one before it.
+    spinners: VecDeque<u32>,
+    waiters: VecDeque<Waiter>,
+}
+
+impl Lock {
+    const FREE: Self = Self {
+        kind: LockKind::Mutex,
+        owner: NONE,
+        readers: 0,
+        slow: false,
+        handoff: false,
+        given: Vec::new(),
+        spinners: VecDeque::new(),
+        waiters: VecDeque::new(),
+    };
+
+    /// Whether who wants it this way can have it now, `first` of the waiters or not.
+    fn admits(&self, kind: LockKind, first: bool) -> bool {
+        let free = self.owner == NONE;
+        match kind {
+            LockKind::Read => {
+                let before = self.waiters.is_empty() || self.readers == 0;
+                free && before && !self.handoff
+            }
+            _ => free && self.readers == 0 && (first || !self.handoff),
+        }
+    }
+
+    fn place(&self, t: u32) -> Option<usize> {
+        self.waiters.iter().position(|waiter| waiter.task == t)
+    }
+
+    /// A task has it to itself, and does not know yet.
+    fn give(&mut self, t: u32) {
+        self.owner = t;
+        self.slow = false;
+        self.given.push(t);
+    }
+
+    /// All who sleep to read have it.
+    fn give_to_readers(&mut self) -> impl Iterator<Item = u32> {
+        let given = self.given.len();
+        let Self { waiters, given: to, .. } = self;
+        waiters.retain(|waiter| {
+            to.extend(waiter.reads.then_some(waiter.task));
+            !waiter.reads
+        });
+        self.readers = (self.given.len() - given) as u32;
+        self.handoff = false;
+        self.given[given..].to_vec().into_iter()
+    }
+}
+
+/// The sleeping locks of a guest.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SleepingLocks {
+    locks: Vec<Lock>,
+    /// How many tasks spin for them.
+    spinning: u32,
+}
+
+impl SleepingLocks {
+    /// So many, all free.
+    pub(crate) fn new(n: u32) -> Self {
+        Self { locks: vec![Lock::FREE; n as usize], spinning: 0 }
+    }
+
+    pub(crate) fn owner(&self, l: u32) -> Owner {
+        let lock = &self.locks[l as usize];
+        match lock {
+            _ if lock.owner != NONE => Owner::Task(lock.owner),
+            Lock { readers: 0, .. } => Owner::Nobody,
+            Lock { slow: true, .. } => Owner::SlowReaders,
+            _ => Owner::Readers,
+        }
+    }
+
+    /// A task asks for a lock, for the first time or again after it has spun or slept. `may_spin`: what Linux wants to
+    /// be so if it is to spin is so.
+    pub(crate) fn acquire(
+        &mut self,
+        l: u32,
+        t: u32,
+        kind: LockKind,
+        now: Ns,
+        may_spin: bool,
+    ) -> Turn {
+        let lock = &mut self.locks[l as usize];
+        lock.kind = kind;
+        if let Some(at) = lock.given.iter().position(|&given| given == t) {
+            lock.given.swap_remove(at);
+            return Turn::Has;
+        }
+        let place = lock.place(t);
+        let reads = kind == LockKind::Read;
+        if lock.admits(kind, place == Some(0)) {
+            if let Some(at) = place {
+                lock.waiters.remove(at);
+                lock.handoff &= at != 0;
+            }
+            match reads {
+                true => lock.readers += 1,
+                false => (lock.owner, lock.slow) = (t, false),
+            }
+            return Turn::Has;
+        }
+        let spins = match place {
+            None => may_spin && matches!(kind, LockKind::Mutex | LockKind::Write),
+            Some(at) => {
+                let waiter = &mut lock.waiters[at];
+                let in_vain = std::mem::take(&mut waiter.woken) && at == 0;
+                lock.handoff |= match kind {
+                    LockKind::Mutex => in_vain,
+                    LockKind::Write => in_vain && now - waiter.since >= HANDOFF_AFTER_NS,
+                    _ => false,
+                };
+                // Only a writer can be worth to spin for.
+                waiter.spins = in_vain && lock.handoff && may_spin && lock.readers == 0;
+                waiter.spins
+            }
+        };
+        match (spins, place) {
+            (true, None) => lock.spinners.push_back(t),
+            (false, None) => {
+                let waiter = Waiter { task: t, reads, since: now, woken: false, spins: false };
+                lock.waiters.push_back(waiter);
+            }
+            (_, Some(_)) => {}
+        }
+        self.spinning += u32::from(spins);
+        if spins { Turn::Spins } else { Turn::Sleeps }
+    }
+
+    /// What a task that spins for a lock looks at; `None`: it can have it.
+    pub(crate) fn sees(&self, l: u32, t: u32) -> Option<Sees> {
+        let lock = &self.locks[l as usize];
+        match lock.spinners.iter().position(|&other| other == t) {
+            Some(at) if at > 0 => Some(Sees::Before(lock.spinners[at - 1])),
+            at => (!lock.admits(LockKind::Write, at.is_none())).then_some(Sees::Lock),
+        }
+    }
+
+    /// Who is behind a task that spins in line.
+    pub(crate) fn behind(&self, l: u32, t: u32) -> Option<u32> {
+        let spinners = &self.locks[l as usize].spinners;
+        let at = spinners.iter().position(|&other| other == t)?;
+        spinners.get(at + 1).copied()
+    }
+
+    /// How much longer a task that has spun this long does so: without limit while one holds the lock, and for a short
+    /// time while several read (`rwsem_rspin_threshold`).
+    pub(crate) fn patience(&self, l: u32, t: u32, spun: Ns) -> Option<Ns> {
+        let lock = &self.locks[l as usize];
+        let limit = 500 * (20 + MAX_READERS.min(lock.readers.into()));
+        (lock.readers > 0 && lock.spinners.front() == Some(&t)).then(|| limit.saturating_sub(spun))
+    }
+
+    /// A task spins no more: it asks once more, and then sleeps. `slow`: those who read kept it waiting for too long.
+    pub(crate) fn stops_spinning(&mut self, l: u32, t: u32, now: Ns, slow: bool) {
+        let lock = &mut self.locks[l as usize];
+        lock.slow |= slow;
+        match lock.place(t) {
+            Some(at) => lock.waiters[at].spins = false,
+            None => {
+                lock.spinners.retain(|&other| other != t);
+                let waiter =
+                    Waiter { task: t, reads: false, since: now, woken: false, spins: false };
+                lock.waiters.push_back(waiter);
+            }
+        }
+        self.spinning -= 1;
+    }
+
+    /// Those who spin and look at a lock that a task has.
+    pub(crate) fn watchers(&self, t: u32) -> Vec<u32> {
+        if self.spinning == 0 {
+            return Vec::new();
+        }
+        let held = self.locks.iter().filter(|lock| lock.owner == t);
+        let watch = |lock: &Lock| {
+            let first = lock.waiters.front().filter(|waiter| waiter.spins);
+            [lock.spinners.front().copied(), first.map(|waiter| waiter.task)]
+        };
+        held.flat_map(watch).flatten().collect()
+    }
+
+    /// A task releases a lock. Those to be told: they have it, or may try once more. `spins_now`: whether a task that
+    /// spins does so at this moment.
+    pub(crate) fn release(
+        &mut self,
+        l: u32,
+        t: u32,
+        now: Ns,
+        spins_now: impl Fn(u32) -> bool,
+    ) -> Vec<u32> {
+        let lock = &mut self.locks[l as usize];
+        if lock.owner == t {
+            lock.owner = NONE;
+        } else if lock.readers > 0 {
+            lock.readers -= 1;
+        } else {
+            return Vec::new();
+        }
+        if lock.readers > 0 {
+            return Vec::new();
+        }
+        if lock.kind == LockKind::Futex {
+            return lock.waiters.pop_front().map(|waiter| waiter.task).into_iter().collect();
+        }
+        let mut told = Vec::new();
+        let first = lock.waiters.front().filter(|waiter| !waiter.reads).copied();
+        let handed = first.filter(|first| {
+            lock.handoff && (lock.kind == LockKind::Mutex || first.spins && spins_now(first.task))
+        });
+        if let Some(first) = handed {
+            lock.waiters.pop_front();
+            lock.handoff = false;
+            self.spinning -= u32::from(first.spins);
+            lock.give(first.task);
+            return vec![first.task];
+        }
+        let quick = lock.spinners.front().copied().filter(|&task| !lock.handoff && spins_now(task));
+        if let Some(task) = quick {
+            lock.spinners.pop_front();
+            self.spinning -= 1;
+            lock.give(task);
+            told.push(task);
+        }
+        match lock.waiters.front_mut() {
+            Some(waiter) if !waiter.reads => {
+                waiter.woken = true;
+                // One that spins sees that the lock is free when it runs.
+                told.extend((!waiter.spins).then_some(waiter.task));
+            }
+            Some(waiter) if quick.is_some() => {
+                lock.handoff |= now - waiter.since >= HANDOFF_AFTER_NS;
+            }
+            Some(_) => told.extend(lock.give_to_readers()),
+            None => {}
+        }
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Ns = 1_000_000;
+
+    /// One lock, taken one way, at a time.
+    struct One(SleepingLocks, Ns);
+
+    impl One {
+        fn new() -> Self {
+            Self(SleepingLocks::new(1), 0)
+        }
+
+        fn asks(&mut self, t: u32, kind: LockKind, may_spin: bool) -> Turn {
+            self.0.acquire(0, t, kind, self.1, may_spin)
+        }
+
+        /// Released, where all who spin do so now.
+        fn released(&mut self, t: u32) -> Vec<u32> {
+            self.0.release(0, t, self.1, |_| true)
+        }
+
+        /// Released, where nobody who spins has a pCPU.
+        fn released_alone(&mut self, t: u32) -> Vec<u32> {
+            self.0.release(0, t, self.1, |_| false)
+        }
+    }
+
+    #[test]
+    fn who_spins_has_a_mutex_before_who_sleeps() {
+        let kind = LockKind::Mutex;
+        let mut one = One::new();
+        assert_eq!(one.asks(1, kind, true), Turn::Has);
+        assert_eq!(one.asks(2, kind, false), Turn::Sleeps);
+        assert_eq!((one.asks(3, kind, true), one.asks(4, kind, true)), (Turn::Spins, Turn::Spins));
+        let sees = |one: &One, t| one.0.sees(0, t);
+        assert_eq!((sees(&one, 3), sees(&one, 4)), (Some(Sees::Lock), Some(Sees::Before(3))));
+        assert_eq!((one.0.behind(0, 3), one.0.watchers(1)), (Some(4), vec![3]));
+        assert_eq!(one.released(1), [3, 2], "the sleeper is woken all the same");
+        assert_eq!((one.0.owner(0), one.0.watchers(3)), (Owner::Task(3), vec![4]));
+        assert_eq!(one.asks(3, kind, false), Turn::Has, "it knows now");
+        // Woken in vain: nobody is before it any more.
+        assert_eq!(one.asks(2, kind, false), Turn::Sleeps);
+        assert_eq!(one.released(3), [2]);
+        assert_eq!(one.0.owner(0), Owner::Task(2), "though another spins");
+        assert_eq!(one.asks(2, kind, false), Turn::Has);
+        assert_eq!((one.released(2), one.asks(4, kind, false)), (vec![4], Turn::Has));
+        assert_eq!((one.released(4), one.0.owner(0)), (vec![], Owner::Nobody));
+        assert_eq!(one.0.spinning, 0);
+    }
+
+    #[test]
+    fn a_mutex_is_free_until_somebody_takes_it() {
+        let kind = LockKind::Mutex;
+        let mut one = One::new();
+        one.asks(1, kind, false);
+        assert_eq!(
+            (one.asks(2, kind, true), one.asks(3, kind, false)),
+            (Turn::Spins, Turn::Sleeps)
+        );
+        assert_eq!(one.released_alone(1), [3], "who spins has no pCPU");
+        assert_eq!((one.0.owner(0), one.0.sees(0, 2)), (Owner::Nobody, None));
+        assert_eq!(one.asks(4, kind, false), Turn::Has, "before all who wait");
+        one.0.stops_spinning(0, 2, 0, false);
+        assert_eq!(one.asks(2, kind, true), Turn::Sleeps, "it has given spinning up");
+        // The first waiter spins, as the holder runs. Then that one does not any more.
+        assert_eq!((one.asks(3, kind, true), one.0.watchers(4)), (Turn::Spins, vec![3]));
+        one.0.stops_spinning(0, 3, 0, false);
+        assert_eq!((one.asks(3, kind, true), one.0.spinning), (Turn::Sleeps, 0));
+        assert_eq!((one.released(4), one.0.owner(0)), (vec![3], Owner::Task(3)));
+    }
+
+    #[test]
+    fn readers_share_a_semaphore_and_wait_behind_a_writer() {
+        let (read, write) = (LockKind::Read, LockKind::Write);
+        let mut one = One::new();
+        assert_eq!((one.asks(1, read, false), one.asks(2, read, false)), (Turn::Has, Turn::Has));
+        assert_eq!((one.0.owner(0), one.asks(3, write, false)), (Owner::Readers, Turn::Sleeps));
+        assert_eq!(
+            (one.asks(4, read, true), one.asks(5, read, true)),
+            (Turn::Sleeps, Turn::Sleeps)
+        );
+        assert!(one.released(1).is_empty());
+        assert_eq!((one.released(2), one.asks(3, write, false)), (vec![3], Turn::Has));
+        assert_eq!(one.asks(6, write, false), Turn::Sleeps);
+        assert_eq!(one.released(3), [4, 5], "all who wait to read, before the next writer");
+        assert_eq!((one.asks(4, read, false), one.asks(5, read, false)), (Turn::Has, Turn::Has));
+        assert!(one.released(4).is_empty());
+        assert_eq!(one.released(5), [6]);
+        assert_eq!(one.asks(7, read, false), Turn::Has, "the writer was not there yet");
+        assert_eq!(one.asks(6, write, false), Turn::Sleeps);
+        assert!(one.released(9) == [6] && one.released(9).is_empty(), "nobody holds it");
+    }
+
+    #[test]
+    fn the_first_writer_waits_4_ms_before_nobody_may_be_before_it() {
+        let (read, write) = (LockKind::Read, LockKind::Write);
+        let mut one = One::new();
+        one.asks(1, write, false);
+        assert_eq!(
+            (one.asks(2, write, false), one.asks(3, read, false)),
+            (Turn::Sleeps, Turn::Sleeps)
+        );
+        for at in [MS, 3 * MS] {
+            one.1 = at;
+            assert_eq!((one.released(1), one.asks(1, write, false)), (vec![2], Turn::Has));
+            assert_eq!(one.asks(2, write, false), Turn::Sleeps);
+        }
+        one.1 = 4 * MS;
+        assert_eq!((one.released(1), one.asks(1, write, false)), (vec![2], Turn::Has));
+        assert_eq!(one.asks(2, write, true), Turn::Spins);
+        assert!(one.released_alone(1).is_empty(), "it will see that it may have it");
+        assert_eq!(one.asks(1, write, true), Turn::Spins);
+        assert_eq!((one.0.sees(0, 1), one.0.sees(0, 2)), (Some(Sees::Lock), None));
+        one.0.stops_spinning(0, 2, one.1, false);
+        assert_eq!(one.asks(2, write, true), Turn::Has);
+        assert_eq!(one.released(2), [1], "who spins is faster than readers");
+        assert_eq!(one.asks(1, write, true), Turn::Has);
+        assert_eq!(one.asks(6, write, true), Turn::Spins);
+        assert_eq!(one.released(1), [3], "the reader has waited for long enough");
+        assert_eq!(one.0.patience(0, 6, 4_000), Some(6_500));
+        one.0.stops_spinning(0, 6, one.1, true);
+        assert_eq!(one.0.owner(0), Owner::SlowReaders);
+    }
+
+    #[test]
+    fn a_futex_lets_who_comes_be_faster() {
+        let kind = LockKind::Futex;
+        let mut one = One::new();
+        one.asks(1, kind, true);
+        assert_eq!(
+            (one.asks(2, kind, true), one.asks(3, kind, true)),
+            (Turn::Sleeps, Turn::Sleeps)
+        );
+        assert_eq!((one.released(1), one.asks(1, kind, true)), (vec![2], Turn::Has));
+        assert_eq!(one.asks(2, kind, true), Turn::Sleeps);
+        assert_eq!((one.released(1), one.asks(3, kind, true)), (vec![3], Turn::Has));
+        assert_eq!((one.released(3), one.asks(2, kind, true)), (vec![2], Turn::Has));
+        assert!(one.released(2).is_empty());
+    }
+}
