@@ -121,7 +121,7 @@ impl ThisHost {
         here.host.preemption = facts.preemption.value;
         // The lab holds cpu_dma_latency at 0.
         let costs = &mut here.host.costs;
-        costs.cstates.retain(|state| state.exit_ns == 0);
+        costs.limit_idle(0);
         // Its guest is not Linux.
         costs.guest_sleep_ns = costs.lab_sleep_ns;
         let spread = costs.spread.remove(CostKey::LabSleep.key());

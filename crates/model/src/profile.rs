@@ -91,6 +91,18 @@ pub enum NoiseBy {
     Threads,
 }
 
+impl Costs {
+    /// Leaves out the idle states that take longer than this to leave, as `/dev/cpu_dma_latency` does. If none is left, or at
+    /// 0, the CPU polls.
+    pub fn limit_idle(&mut self, limit: Ns) {
+        self.cstates.retain(|state| limit > 0 && state.exit_ns <= limit);
+        if self.cstates.is_empty() {
+            let name = "POLL".to_owned();
+            self.cstates.push(CState { name, exit_ns: 0, residency_ns: 0, monitor: true });
+        }
+    }
+}
+
 /// A host idle state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -101,4 +113,8 @@ pub struct CState {
     pub exit_ns: Ns,
     /// Predicted idle time from which the governor chooses it.
     pub residency_ns: Ns,
+    /// The CPU watches its flags in it (MWAIT, or a loop): where all states of a machine are such, a wake-up of an idle
+    /// CPU is a write, and no IPI.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub monitor: bool,
 }

@@ -58,7 +58,7 @@ impl World<'_> {
         }
         self.pcpus[p as usize].irqs.push_back(irq);
         match self.pcpus[p as usize].segment {
-            Segment::Idle => self.leave_idle(p, irq),
+            Segment::Idle => self.leave_idle(p, irq.is_timer()),
             Segment::User => {
                 let thread = self.pcpus[p as usize].current;
                 if self.threads[thread as usize].work.mode != Mode::IrqOff {

@@ -132,6 +132,8 @@ pub(crate) struct Pcpu {
     pub(crate) at_point: bool,
     /// Thread that ran here last.
     pub(crate) last: u32,
+    /// The IPI on its way is none: it sees a write.
+    pub(crate) sees_write: bool,
     /// Track of the thread that an idle exit is for.
     pub(crate) waking: u32,
     /// Time in idle states and on the way out of them, as `/proc/stat` counts it; what the current

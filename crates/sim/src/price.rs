@@ -44,6 +44,8 @@ pub(crate) struct Prices {
     varies: u64,
     varying: Box<[Option<Varying>]>,
     idle: Box<[IdleState]>,
+    /// Idle CPUs watch their flags in all of these states.
+    idle_watches: bool,
 }
 
 impl Prices {
@@ -62,7 +64,14 @@ impl Prices {
             residency_ns: state.residency_ns,
             varying: Varying::of(costs, seed, &format!("cstate.{}", state.name)),
         });
-        Self { constants, varies: bits.sum(), idle: idle.collect(), varying }
+        let states = &costs.cstates;
+        let idle_watches = !states.is_empty() && states.iter().all(|state| state.monitor);
+        Self { constants, varies: bits.sum(), idle: idle.collect(), idle_watches, varying }
+    }
+
+    /// Whether an idle CPU sees a write to its flags, so that its wake-up takes no IPI.
+    pub(crate) fn idle_watches(&self) -> bool {
+        self.idle_watches
     }
 
     /// What it costs this time.
@@ -72,6 +81,11 @@ impl Prices {
             return self.constants[key as usize];
         }
         self.draw(key)
+    }
+
+    /// What it costs typically.
+    pub(crate) fn constant(&self, key: CostKey) -> Ns {
+        self.constants[key as usize]
     }
 
     fn draw(&mut self, key: CostKey) -> Ns {

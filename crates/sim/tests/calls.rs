@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use vcoop_model::plan::{Dist, Ns, Phase, Plan, Program, Target, TaskPlan};
-use vcoop_model::profile::Costs;
+use vcoop_model::profile::{CState, Costs};
 use vcoop_model::recording::{LatencyRecord, Part};
 use vcoop_sched::config::Policy;
 
@@ -87,7 +87,9 @@ fn on_a_free_machine_the_round_trip_is_the_work() {
 fn from_host_to_guest_and_back_every_cost_on_the_way_is_paid_once() {
     // Both ends sleep; pCPU 0 has the caller, pCPU 1 the vCPU. There and back:
     let costs = Costs {
-        handle_hypercall_ns: 450, // the signal; the answer's exit
+        device_irq_ns: 650, // less the timer's, the signal
+        timer_irq_ns: 200,
+        handle_hypercall_ns: 450, // half of it, until the answer is out
         ipi_send_ns: 0,
         ipi_flight_ns: 800,       // to the vCPU's pCPU; to the caller's
         ipi_receive_ns: 500,      // there; here
@@ -107,12 +109,25 @@ fn from_host_to_guest_and_back_every_cost_on_the_way_is_paid_once() {
     // A guest that leaves idle starts its tick: a write of the deadline MSR, before the switch.
     let tick = 400 + 300 + 600;
     let there = 450 + 600 + 800 + 500 + 1_100 + 600 + 150 + 1_000 + 700 + tick + 1_000;
-    let back = 400 + 450 + 600 + 800 + 500 + 1_100;
+    let back = 400 + 225 + 600 + 800 + 500 + 1_100;
     assert_eq!((l.min_ns, l.max_ns), (there + 7_000 + back, there + 7_000 + back));
     assert_eq!(part(&l, Part::Service), 7_000);
-    assert_eq!(part(&l, Part::EntryExit), 600 + 150 + tick + 400 + 450);
+    assert_eq!(part(&l, Part::EntryExit), 600 + 150 + tick + 400 + 225);
     assert_eq!(part(&l, Part::GuestIrq), 1_700);
     assert_eq!(part(&l, Part::GuestSwitch), 1_000);
+}
+
+#[test]
+fn an_idle_cpu_that_watches_its_flags_is_woken_without_an_ipi() {
+    // A host thread calls a guest on the other pCPU, and both sleep between: two wake-ups of an idle pCPU a round.
+    let of = |monitor| {
+        let cstates = vec![CState { name: "C1".into(), exit_ns: 2_000, residency_ns: 0, monitor }];
+        let ipi = Costs { ipi_send_ns: 50, ipi_flight_ns: 800, ipi_receive_ns: 500, ..free() };
+        let (_, mut p) =
+            layouts(Costs { poll_notice_ns: 100, cstates, ..ipi }, 7 * US).swap_remove(2);
+        only(&mut p, "host.ping").min_ns
+    };
+    assert_eq!((of(false), of(true)), (7_000 + 2 * 3_350, 7_000 + 2 * 2_100));
 }
 
 #[test]

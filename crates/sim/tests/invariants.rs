@@ -121,7 +121,7 @@ fn spinning() -> impl Strategy<Value = (IpiVirt, SpinVirt, bool)> {
             let spin = SpinVirt {
                 pv_locks,
                 threshold_ns: threshold * US,
-                ple_window_ns: window * US,
+                ple_window_ns: Some(window * US),
                 ple_grow,
                 handoff_ns: window,
                 candidates: Candidates {

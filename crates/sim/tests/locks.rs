@@ -130,7 +130,7 @@ fn a_vcpu_that_was_woken_is_a_candidate_since_interrupts_count() {
         for i in 0..2 {
             p.host_tasks.push(task(&format!("hog{i}"), hog(), Policy::NORMAL, &[1]));
         }
-        p.vms[0].virt.spin.ple_grow = 1;
+        (p.vms[0].virt.spin.ple_grow, p.vms[0].virt.spin.ple_window_ns) = (1, Some(US));
         let rules = &mut p.vms[0].virt.spin.candidates;
         (rules.in_kernel, rules.interrupted) = (false, interrupted);
         let r = run(&p);
@@ -468,6 +468,40 @@ fn each_path_has_its_own_number_of_exits_for_a_broadcast() {
         // A round may be cut off at the end; nothing else sends IPIs.
         assert!((of("msr_icr") - icr).abs() < 0.5 + icr / 50.0, "{path:?}: {}", of("msr_icr"));
         assert!((of("hypercall") - hypercall).abs() < 0.1, "{path:?}: {}", of("hypercall"));
+    }
+}
+
+#[test]
+fn each_target_costs_its_cache_lines_and_the_own_cpu_none() {
+    // Two lines of each target for the sender's kernel, and two for KVM where one exit reaches several.
+    let took = |path, targets: u32, handoff_ns| {
+        let pins: Vec<u32> = (0..=targets).collect();
+        let mut tasks = vec![hog(); pins.len()];
+        let ipi = Act::Ipi { to: IpiTo::Others, wait: false };
+        tasks[0] = routine(vec![user(1_000), Act::Begin, ipi, user(1), Act::Sample, Act::Done]);
+        let mut p = machine(targets + 1, &pins, tasks);
+        p.vms[0].virt.ipi.path = path;
+        p.vms[0].virt.spin.handoff_ns = handoff_ns;
+        latency(&run(&p), "guest.t0").min_ns
+    };
+    for (path, targets, lines) in [
+        (IpiPath::Icr, 1, 2),
+        (IpiPath::Icr, 5, 10),
+        (IpiPath::Pv, 5, 20),
+        (IpiPath::Posted, 5, 10),
+    ] {
+        let more = took(path, targets, 100) - took(path, targets, 0);
+        assert_eq!(more, lines * 100, "{path:?}, {targets} targets");
+    }
+    // An IPI to the own vCPU is delivered by the CPU where it virtualises interrupts.
+    for (posted, exits) in [(false, 1.0), (true, 0.0)] {
+        let ipi = Act::Ipi { to: IpiTo::Own, wait: true };
+        let mut p = machine(1, &[0], vec![routine(vec![user(100), ipi, Act::Done])]);
+        p.vms[0].virt.apic.posted = posted;
+        let r = run(&p);
+        let sent = r.scalars.get(&("guest".to_owned(), "exits.msr_icr".to_owned()));
+        let a_round = sent.map_or(0.0, |sent| sent.value) / scalar(&r, "guest.t", "rate");
+        assert!((a_round - exits).abs() < 0.01, "{a_round} with posted {posted}");
     }
 }
 

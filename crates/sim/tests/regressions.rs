@@ -78,8 +78,12 @@ fn a_guest_task_that_is_woken_on_its_way_to_sleep_does_not_sleep() {
 #[test]
 fn an_idle_exit_under_way_is_no_interrupt_handler() {
     let mut c = free();
-    c.cstates =
-        vec![vcoop_model::profile::CState { name: "C6".into(), exit_ns: 60 * US, residency_ns: 0 }];
+    c.cstates = vec![vcoop_model::profile::CState {
+        name: "C6".into(),
+        exit_ns: 60 * US,
+        residency_ns: 0,
+        monitor: false,
+    }];
     let mut p = plan(cfs(1), c);
     let first = Program::Cycle {
         phases: vec![

@@ -38,7 +38,7 @@ use vcoop_model::profile::{CState, Costs, Cpu, Profile};
 use vcoop_model::quantiles::{LEVELS, Quantiles};
 
 use super::{Measure, SeenNoise, settle::Distribution};
-use crate::facts::HostFacts;
+use crate::facts::{HostFacts, IdleState};
 
 /// Where a cost that cannot be measured comes from.
 pub const BASE_PROFILE: &str = "xeon-server";
@@ -321,10 +321,17 @@ impl At<'_> {
             v.derived("handle_hlt", cycle.saturating_sub(rest), formula, Some("halt-cycle-cpu"));
         }
         if let Some(wake) = self.m("wake-idle") {
-            let keys = ["wakeup", "ipi_send", "ipi_flight", "ipi_receive", "context_switch"];
-            let ns = wake.saturating_sub(sum(v, &keys) + self.m("syscall").unwrap_or(0));
-            let formula = "wake-idle less syscall, wakeup, ipi_send, ipi_flight, ipi_receive and \
-                           context_switch";
+            let halts = |state: &&IdleState| !state.is_poll() && !state.disabled;
+            let first = self.known.facts.idle.states.iter().find(halts);
+            let (less, formula): (&[_], _) = if first.is_some_and(IdleState::is_mwait) {
+                let formula = "wake-idle less syscall, wakeup, poll_notice and context_switch";
+                (&["wakeup", "poll_notice", "context_switch"], formula)
+            } else {
+                let formula = "wake-idle less syscall, wakeup, ipi_send, ipi_flight, ipi_receive \
+                               and context_switch";
+                (&["wakeup", "ipi_send", "ipi_flight", "ipi_receive", "context_switch"], formula)
+            };
+            let ns = wake.saturating_sub(sum(v, less) + self.m("syscall").unwrap_or(0));
             v.derived(IDLE_EXIT, ns, formula, Some("wake-idle"));
         }
     }
@@ -402,12 +409,14 @@ impl Known<'_> {
                 name,
                 exit_ns: state.exit_ns.max(last.0).min(MAX_NS),
                 residency_ns: state.residency_ns.max(last.1).min(MAX_NS),
+                monitor: state.is_mwait(),
             });
         }
         let driver = idle.driver.as_deref().unwrap_or("none");
         let stated = format!("published: by this host's idle driver ({driver}), the worst case");
         if states.is_empty() {
-            states.push(CState { name: "HLT".to_owned(), exit_ns: 0, residency_ns: 0 });
+            let name = "HLT".to_owned();
+            states.push(CState { name, exit_ns: 0, residency_ns: 0, monitor: false });
         }
         let mut sources: Vec<(String, Origin)> =
             states.iter().map(|_| (stated.clone(), Origin::Assumed)).collect();

@@ -37,6 +37,11 @@ impl IdleState {
     pub fn is_poll(&self) -> bool {
         self.name == "POLL"
     }
+
+    /// Whether the CPU waits in it by MWAIT, and so sees a write to its flags.
+    pub fn is_mwait(&self) -> bool {
+        self.description.contains("MWAIT")
+    }
 }
 
 pub(super) fn read(root: &Root) -> IdleFacts {

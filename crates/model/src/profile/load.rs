@@ -145,6 +145,9 @@ impl Profile {
                 let _ = writeln!(out, "spread = {text}");
             }
             let _ = writeln!(out, "residency = \"{}\"", show(state.residency_ns));
+            if state.monitor {
+                out.push_str("monitor = true\n");
+            }
             let _ = writeln!(out, "source = {}", source(&key));
         }
         for noise in &self.noise {
@@ -294,6 +297,9 @@ table! {
         spread: Option<At<Spread>>,
         /// Predicted idle time from which the governor chooses it.
         residency: At<Time>,
+        /// The CPU watches its flags in it (MWAIT): where that is so of all states, a wake-up of an idle CPU is a write, and
+        /// no IPI. Default: false.
+        monitor: Option<At<bool>>,
         /// Where the numbers are from.
         source: At<SourceText>,
     }
@@ -610,6 +616,7 @@ impl ProfileKeys {
                 name: name.clone(),
                 exit_ns: state.exit.value.0,
                 residency_ns: state.residency.value.0,
+                monitor: state.monitor.is_some_and(|monitor| monitor.value),
             };
             if let Some(last) = cstates.last()
                 && (this.exit_ns < last.exit_ns || this.residency_ns < last.residency_ns)

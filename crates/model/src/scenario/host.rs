@@ -20,7 +20,7 @@ use crate::plan::{
     CoreScheduling, DevicePlan, Dist, HostPlan, HostSched, InterruptPlan, LockKind, Ns, TaskPlan,
     VmPlan,
 };
-use crate::profile::{CState, Costs, Cpu, Profile};
+use crate::profile::{Costs, Cpu, Profile};
 use crate::toml_read::table::Sub;
 use crate::toml_read::units::Times;
 use crate::toml_read::value::OneOrEach;
@@ -52,10 +52,7 @@ pub(crate) fn host(
         costs.spread.clear();
     }
     if let Some(limit) = &host.cpu_dma_latency {
-        costs.cstates.retain(|state| state.exit_ns <= limit.value.0);
-        if costs.cstates.is_empty() {
-            costs.cstates.push(CState { name: "POLL".to_owned(), exit_ns: 0, residency_ns: 0 });
-        }
+        costs.limit_idle(limit.value.0);
     }
     let place = Place { cpus: topology.cpus(), guest: false };
     if let Some(cpus) = &host.nohz_full {

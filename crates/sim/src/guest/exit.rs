@@ -49,6 +49,14 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
+    /// Whether user space handles it: what it does there is done half-way.
+    pub(crate) fn goes_to_user(self) -> bool {
+        matches!(
+            self,
+            Self::Notify | Self::Register(_) | Self::Send(_) | Self::Start(_) | Self::Remote(_)
+        )
+    }
+
     /// Index into the counters, in the order of [`EXIT_NAMES`].
     pub(crate) fn index(self) -> usize {
         match self {

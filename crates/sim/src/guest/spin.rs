@@ -238,7 +238,7 @@ impl World<'_> {
         if !self.vms[vcpu.vm as usize].spins {
             return;
         }
-        vcpu.spin.loaded(self.vms[vcpu.vm as usize].sync.spin.ple_window_ns);
+        vcpu.spin.loaded(self.vms[vcpu.vm as usize].sync.ple_window_ns);
     }
 
     /// The vCPU has lost its pCPU while it could have gone on.

@@ -1,11 +1,12 @@
 //! What the vCPUs of a VM share when they wait for each other: locks, and how they spin and send IPIs.
 
 use vcoop_model::named;
-use vcoop_model::plan::VmPlan;
 use vcoop_model::plan::virt::{IpiVirt, SpinVirt};
+use vcoop_model::plan::{HostPlan, VmPlan};
 
 use crate::guest::lock::Locks;
 use crate::guest::sleeping_lock::SleepingLocks;
+use crate::queue::Ns;
 
 named! {
     /// Counters of a VM, reported as events a second.
@@ -42,13 +43,18 @@ pub(crate) struct VmSync {
     pub(crate) spin: SpinVirt,
     /// PAUSE loops exit.
     pub(crate) ple: bool,
+    /// ... the first time after so long.
+    pub(crate) ple_window_ns: Ns,
     /// vCPU (of the VM) that was last yielded to.
     last_boosted: u32,
     counts: Counts,
 }
 
 impl VmSync {
-    pub(crate) fn new(vm: &VmPlan) -> Self {
+    pub(crate) fn new(vm: &VmPlan, host: &HostPlan) -> Self {
+        // Without a frequency, 3 GHz.
+        let tsc_khz = host.cpu.map_or(3_000_000, |cpu| u64::from(cpu.tsc_khz));
+        let usual = SpinVirt::PLE_WINDOW_CYCLES * 1_000_000 / tsc_khz;
         let locks = vm.tasks.iter().filter_map(|task| task.program.locks()).max().unwrap_or(0);
         Self {
             locks: Locks::new(locks),
@@ -60,6 +66,7 @@ impl VmSync {
                 ..vm.virt.spin
             },
             ple: !vm.virt.exits_off.pause,
+            ple_window_ns: vm.virt.spin.ple_window_ns.unwrap_or(usual),
             last_boosted: 0,
             counts: Counts::default(),
         }

@@ -120,10 +120,13 @@ impl World<'_> {
         vcpu.virt.counters.exits[why].n += 1;
         vcpu.exit_at = self.clock.now();
         vcpu.exit_why = why as u8;
+        let handling = handling.map_or(0, |key| self.costs.of(key));
         let mut ns = if virt.is_fast(reason) {
             self.costs.of(CostKey::Fastpath)
+        } else if reason.goes_to_user() {
+            self.costs.of(CostKey::Exit) + handling / 2
         } else {
-            self.costs.of(CostKey::Exit) + handling.map_or(0, |key| self.costs.of(key))
+            self.costs.of(CostKey::Exit) + handling
         };
         if hv_timer && vcpu.hv_at != Ns::MAX {
             self.clock.cancel(Event::Lapic(v));
@@ -142,6 +145,16 @@ impl World<'_> {
 
     /// The host's work for an exit is done: its effects. True when the thread went to sleep.
     pub(crate) fn handle_exit(&mut self, p: u32, reason: Exit) -> bool {
+        let sleeps = self.exit_takes_effect(p, reason);
+        if reason.goes_to_user() {
+            // The way back.
+            let ns = self.costs.of(CostKey::HandleHypercall) / 2;
+            self.pay(ns);
+        }
+        sleeps
+    }
+
+    fn exit_takes_effect(&mut self, p: u32, reason: Exit) -> bool {
         let v = self.pcpus[p as usize].vcpu;
         match reason {
             Exit::Interrupt | Exit::Eoi | Exit::Window | Exit::CstateRead => self.boost_exit(v),

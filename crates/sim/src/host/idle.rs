@@ -22,12 +22,12 @@ impl World<'_> {
         }
     }
 
-    /// An interrupt finds the pCPU idle: it leaves the idle state its governor had chosen.
-    pub(crate) fn leave_idle(&mut self, p: u32, irq: Irq) {
+    /// An interrupt finds the pCPU idle, or it sees a write: it leaves the idle state its governor had chosen.
+    pub(crate) fn leave_idle(&mut self, p: u32, by_timer: bool) {
         let since = self.pcpus[p as usize].since;
         let slept = self.clock.now() - since;
         let mut governor = self.pcpus[p as usize].idle_governor;
-        let mut expected = governor.was_idle(slept, || match irq.is_timer() {
+        let mut expected = governor.was_idle(slept, || match by_timer {
             true => Some(slept),
             false => self.next_timer(p).map(|at| at - since),
         });

@@ -209,17 +209,39 @@ impl World<'_> {
         }
     }
 
-    /// Interrupts another pCPU; several requests in flight are one interrupt.
+    /// Has another pCPU look at its run queue: by an interrupt, or where it is idle and watches for that
+    /// (`TIF_POLLING_NRFLAG`) by a write. Several requests in flight are one.
     pub(crate) fn send_ipi(&mut self, to: u32) {
         if to == self.cpu {
             return;
         }
-        self.pay_for(CostKey::IpiSend);
+        let watches = self.costs.idle_watches() && self.pcpus[to as usize].segment == Segment::Idle;
+        if !watches {
+            self.pay_for(CostKey::IpiSend);
+        }
         let event = Event::Ipi(to);
         if !self.clock.is_pending(event) {
             // It leaves when what this pCPU still has to do before it is done, and the sending itself.
             let sent = self.clock.now() + self.pcpus[self.cpu as usize].extra;
-            self.clock.set(event, sent + self.costs.of(CostKey::IpiFlight));
+            let way = if watches { CostKey::PollNotice } else { CostKey::IpiFlight };
+            self.pcpus[to as usize].sees_write = watches;
+            self.clock.set(event, sent + self.costs.of(way));
+        }
+    }
+
+    /// What [`send_ipi`](Self::send_ipi) sent is there.
+    pub(crate) fn ipi_arrives(&mut self, p: u32) {
+        let pc = &mut self.pcpus[p as usize];
+        if !std::mem::take(&mut pc.sees_write) {
+            return self.interrupt(p, Irq::Ipi);
+        }
+        match pc.segment {
+            Segment::Idle => self.leave_idle(p, false),
+            // An interrupt was first, and its way back was too early for the write.
+            Segment::User | Segment::Guest | Segment::Poll if pc.resched => {
+                self.interrupt(p, Irq::Ipi);
+            }
+            _ => {}
         }
     }
 }

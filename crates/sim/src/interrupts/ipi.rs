@@ -11,6 +11,10 @@
 //!
 //! A function call is put into the target's queue first. A target whose queue was not empty has an
 //! interrupt on its way already and gets none.
+//!
+//! Each target is several cache lines that another CPU wrote last. The sender's kernel waits for two: the target's call data
+//! and its queue (`smp_call_function_many_cond` of `kernel/smp.c`). KVM waits for two in a multicast: the target's posted
+//! interrupts and its mode (`__apic_accept_irq`). Where an exit has one target they are part of its handling.
 
 use vcoop_model::plan::virt::IpiPath;
 use vcoop_model::plan::{IpiTo, Mode};
@@ -22,12 +26,15 @@ use crate::guest::exit::Exit;
 use crate::guest::spin_vcpu::Spin;
 use crate::guest::vm_sync::Count;
 use crate::machine::{Irq, Segment, vector};
+use crate::queue::Ns;
 use crate::world::World;
 
 /// vCPUs of a cluster in x2APIC's logical mode.
 const CLUSTER: u32 = 16;
 /// vCPUs that one hypercall reaches: a bitmap of two words.
 const HYPERCALL: u32 = 128;
+/// Cache lines of a target that the sender's kernel touches, and as many that KVM does.
+const LINES: Ns = 2;
 
 impl World<'_> {
     /// A task has other vCPUs call a function.
@@ -71,10 +78,12 @@ impl World<'_> {
         let vm = self.vcpus[v as usize].vm as usize;
         let waiter = if wait { v } else { NONE };
         let called = mask.len() as u32;
+        let others = mask.iter().filter(|&&c| c != v).count() as u64;
         mask.retain(|&c| self.vcpus[c as usize].ipis.call(waiter));
         if mask.len() > 1 {
             self.tally(vm, Count::Multicasts, 1);
         }
+        self.vcpus[v as usize].extra += others * LINES * self.vms[vm].sync.spin.handoff_ns;
         self.send_to(v, &mask);
         let yields = self.vms[vm].sync.ipi.pv_yield && called > 1;
         let waits = if wait { called } else { 0 };
@@ -95,6 +104,11 @@ impl World<'_> {
         let (path, first) = (self.vms[vm].sync.ipi.path, self.vms[vm].first);
         let n = targets.len() as u64;
         match (path, targets) {
+            // The CPU delivers one to itself, where it virtualises interrupts.
+            _ if targets == [v] && self.vms[vm].virt.posted => {
+                self.tally(vm, Count::IpisPosted, n);
+                self.post_ipi(v, v);
+            }
             (IpiPath::Posted, _) => {
                 self.tally(vm, Count::IpisPosted, n);
                 targets.iter().for_each(|&to| self.post_ipi(v, to));
@@ -132,8 +146,11 @@ impl World<'_> {
 
     /// The host's work for a multicast.
     pub(crate) fn multicast_sent(&mut self, v: u32, targets: u32) {
+        let vm = self.vcpus[v as usize].vm as usize;
+        let lines = LINES * self.vms[vm].sync.spin.handoff_ns;
         for _ in 0..targets {
             let Some(to) = self.vcpus[v as usize].ipis.next_target() else { return };
+            self.pay(lines);
             self.inject(to, vector::IPI, Injection::Ipi);
         }
     }

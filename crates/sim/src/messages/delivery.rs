@@ -46,7 +46,10 @@ impl World<'_> {
             self.deliver_to_host(message);
             return false;
         }
-        let handling = self.costs.of(CostKey::HandleHypercall);
+        // What irqfd does for a device's interrupt, without that interrupt.
+        let [device, timer] =
+            [CostKey::DeviceIrq, CostKey::TimerIrq].map(|key| self.costs.constant(key));
+        let handling = device.saturating_sub(timer);
         if handling == 0 {
             self.signal(message);
             return false;

@@ -106,8 +106,8 @@ pub(crate) fn dear() -> Costs {
         lab_sleep_ns: 300,
         voluntary_point_ns: 100 * US,
         cstates: vec![
-            CState { name: "C1".into(), exit_ns: 2 * US, residency_ns: 0 },
-            CState { name: "C6".into(), exit_ns: 60 * US, residency_ns: 200 * US },
+            CState { name: "C1".into(), exit_ns: 2 * US, residency_ns: 0, monitor: false },
+            CState { name: "C6".into(), exit_ns: 60 * US, residency_ns: 200 * US, monitor: false },
         ],
         spread: BTreeMap::new(),
     }

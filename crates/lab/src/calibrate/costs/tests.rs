@@ -158,6 +158,18 @@ fn the_way_out_of_idle_is_what_waking_takes_more() {
         assert_eq!(profile.costs.cstates[0].name, "HLT", "this machine names none");
         // 5000 less the call and 800 + 550 + 700 + 1000.
         assert_eq!(cost(&costs, "cstate.HLT"), 1_850);
+        // A CPU that waits by MWAIT gets no IPI: less the call and 800 + 100 + 1000.
+        let mut facts = known.facts.clone();
+        facts.idle.states.push(IdleState {
+            name: "C1".to_owned(),
+            description: "MWAIT 0x00".to_owned(),
+            exit_ns: 1_000,
+            residency_ns: 1_000,
+            disabled: false,
+        });
+        let (costs, profile) = Known { facts: &facts, ..known }.profile();
+        assert!(profile.costs.cstates[0].monitor);
+        assert_eq!(cost(&costs, "cstate.C1"), 3_000);
     });
 }
 

@@ -42,8 +42,9 @@ pub struct SpinVirt {
     /// How long such a waiter spins.
     pub threshold_ns: Ns,
     /// How long a vCPU spins until the hardware ends it by an exit (PAUSE-loop exiting), the first
-    /// time since it was loaded; unless PAUSE does not exit.
-    pub ple_window_ns: Ns,
+    /// time since it was loaded; unless PAUSE does not exit. `None`: as KVM has it,
+    /// [`PLE_WINDOW_CYCLES`](Self::PLE_WINDOW_CYCLES).
+    pub ple_window_ns: Option<Ns>,
     /// Each such exit makes the window so many times as long.
     pub ple_grow: u32,
     /// Time until a vCPU that spins sees what another one wrote: a cache line's way from core to core.
@@ -79,6 +80,9 @@ impl Default for Candidates {
 }
 
 impl SpinVirt {
+    /// Cycles of the time-stamp counter that a window has without more (`KVM_VMX_DEFAULT_PLE_WINDOW`).
+    pub const PLE_WINDOW_CYCLES: u64 = 4096;
+
     /// A window never grows beyond this: 2^32 - 1 cycles at 3 GHz.
     pub const PLE_MAX_NS: Ns = 1_431_655_765;
 
@@ -90,12 +94,12 @@ impl SpinVirt {
 impl Default for SpinVirt {
     fn default() -> Self {
         // Linux: 32768 turns of a loop around PAUSE (SPIN_THRESHOLD), 140 cycles each on Skylake and
-        // later; KVM: 4096 cycles (KVM_VMX_DEFAULT_PLE_WINDOW), doubled. At 3 GHz.
+        // later, at 3 GHz; KVM: doubles its window.
         // 100 ns is a cache line from another core of the same package.
         Self {
             pv_locks: false,
             threshold_ns: 1_529_000,
-            ple_window_ns: 1_365,
+            ple_window_ns: None,
             ple_grow: 2,
             handoff_ns: 100,
             candidates: Candidates::default(),

@@ -80,7 +80,8 @@ shared_keys! {
         /// false, or as `hints` says.
         pv_sched_yield: bool,
         /// How long a vCPU spins before it exits, to yield to another of the VM; see
-        /// `disable_exits = ["pause"]`. Default: 1365ns, 4096 cycles at 3 GHz.
+        /// `disable_exits = ["pause"]`. Default: 4096 cycles of the
+        /// profile's time-stamp counter.
         ple_window: Span1,
         /// Each such exit makes the window so many times as long, until the vCPU is loaded anew.
         /// Default: 2.
@@ -106,7 +107,7 @@ impl SpinKeys {
         set(&self.spin_threshold, &mut virt.spin.threshold_ns, |time| time.0);
         set(&self.tlb_shootdown, &mut virt.ipi.pv_tlb, |way| *way == Way::Pv);
         set(&self.pv_sched_yield, &mut virt.ipi.pv_yield, |on| *on);
-        set(&self.ple_window, &mut virt.spin.ple_window_ns, |time| time.0);
+        set(&self.ple_window, &mut virt.spin.ple_window_ns, |time| Some(time.0));
         set(&self.ple_grow, &mut virt.spin.ple_grow, |times| times.get32());
         let to = &mut virt.spin.candidates;
         set(&self.yield_in_kernel, &mut to.in_kernel, |on| *on);
