@@ -11,6 +11,7 @@ use criterion::{Criterion, Throughput, criterion_group};
 use vcoop_capture::Loader;
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::plan::Plan;
+use vcoop_model::plan::virt::SpinLocks;
 use vcoop_model::quantiles::{LEVELS, Quantiles};
 use vcoop_model::run::Run;
 use vcoop_model::scenario::{Scenario, Set};
@@ -68,7 +69,7 @@ fn flagship_with_unused() -> Plan {
     for vm in &mut plan.vms {
         let virt = &mut vm.virt;
         // No task of it takes a lock, sends a function call, unmaps or reads a counter.
-        virt.spin.pv_locks = true;
+        virt.spin.locks = SpinLocks::Pv;
         virt.spin.threshold_ns = 100_000;
         virt.spin.ple_window_ns = Some(10_000);
         virt.ipi.pv_tlb = true;

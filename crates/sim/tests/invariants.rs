@@ -5,7 +5,9 @@ use std::sync::Arc;
 use crate::support::virt::any_virt;
 use crate::support::*;
 use proptest::prelude::*;
-use vcoop_model::plan::virt::{Candidates, GuestIdle, IpiPath, IpiVirt, SpinVirt, TimerMode};
+use vcoop_model::plan::virt::{
+    Candidates, GuestIdle, IpiPath, IpiVirt, SpinLocks, SpinVirt, TimerMode,
+};
 use vcoop_model::plan::{
     Act, Claim, CoreScheduling, DevicePlan, Dist, InterruptPlan, IpiTo, LockKind, Milestone, Mode,
     Phase, Plan, PolicyPlan, Preemption, Program, Registers, RogueStep, Section, StormPlan, Target,
@@ -116,10 +118,11 @@ fn spinning() -> impl Strategy<Value = (IpiVirt, SpinVirt, bool)> {
         Just(IpiPath::Pv),
         Just(IpiPath::Posted),
     ];
-    (path, any::<[bool; 4]>(), 0u64..300, 1u64..50, 1u32..4).prop_map(
-        |(path, [pv_tlb, pv_yield, pv_locks, pause], threshold, window, ple_grow)| {
+    (path, any::<[bool; 3]>(), 0u64..300, 1u64..50, 1u32..4).prop_map(
+        |(path, [pv_tlb, pv_yield, pause], threshold, window, ple_grow)| {
             let spin = SpinVirt {
-                pv_locks,
+                locks: [SpinLocks::Queued, SpinLocks::TestAndSet, SpinLocks::Pv]
+                    [ple_grow as usize - 1],
                 threshold_ns: threshold * US,
                 ple_window_ns: Some(window * US),
                 ple_grow,

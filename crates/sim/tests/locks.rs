@@ -1,7 +1,7 @@
 //! Locks, IPIs and spinning: known answers.
 
 use crate::support::*;
-use vcoop_model::plan::virt::{Candidates, IpiPath};
+use vcoop_model::plan::virt::{Candidates, IpiPath, SpinLocks};
 use vcoop_model::plan::{Act, Dist, IpiTo, LockKind, Mode, Ns, Phase, Plan, Program, Section};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::{Part, Recording};
@@ -150,7 +150,7 @@ fn a_kick_yields_to_the_head_of_the_queue_if_that_is_asked_for() {
             p.host_tasks.push(task(&format!("hog{cpu}"), hog(), Policy::NORMAL, &[cpu]));
         }
         p.vms[0].virt.exits_off.pause = true;
-        p.vms[0].virt.spin.pv_locks = true;
+        p.vms[0].virt.spin.locks = SpinLocks::Pv;
         p.vms[0].virt.spin.threshold_ns = 5 * US;
         p.vms[0].virt.spin.candidates.queue_heads = queue_heads;
         let r = run(&p);
@@ -227,7 +227,7 @@ fn a_paravirtual_guest_does_not_spin_for_a_mutex_whose_holder_is_preempted() {
         let mut p = machine(2, &[0, 1], vec![sections(LockKind::Mutex, 500, 100, 0); 2]);
         p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[0]));
         p.vms[0].virt.exits_off.pause = true;
-        p.vms[0].virt.spin.pv_locks = pv_locks;
+        p.vms[0].virt.spin.locks = if pv_locks { SpinLocks::Pv } else { SpinLocks::Queued };
         let r = run(&p);
         let l = latency(&r, "guest.t1");
         l.parts_sum[Part::LockWait as usize] as f64 / l.hist.len() as f64
@@ -387,7 +387,7 @@ fn ple_does_not_yield_to_idle_vcpus() {
 #[test]
 fn a_pv_waiter_halts_after_its_threshold_and_is_kicked() {
     let mut p = machine(2, &[0, 1], vec![locker(MS), locker(MS)]);
-    p.vms[0].virt.spin.pv_locks = true;
+    p.vms[0].virt.spin.locks = SpinLocks::Pv;
     p.vms[0].virt.spin.threshold_ns = 100 * US;
     p.vms[0].virt.exits_off.pause = true;
     let r = run(&p);
@@ -405,7 +405,7 @@ fn a_pv_waiter_halts_after_its_threshold_and_is_kicked() {
 #[test]
 fn a_pv_waiter_behind_a_halted_one_halts_at_once() {
     let mut p = machine(6, &[0, 1, 2, 3, 4, 5], vec![locker(MS); 6]);
-    p.vms[0].virt.spin.pv_locks = true;
+    p.vms[0].virt.spin.locks = SpinLocks::Pv;
     p.vms[0].virt.spin.threshold_ns = 300 * US;
     p.vms[0].virt.exits_off.pause = true;
     let r = run(&p);
@@ -419,7 +419,7 @@ fn a_pv_lock_does_not_wait_for_one_who_was_preempted_before_being_next() {
     let rounds = |pv_locks| {
         let mut p = machine(4, &[0, 1, 2, 3], vec![locker(20 * US); 4]);
         p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[3]));
-        p.vms[0].virt.spin.pv_locks = pv_locks;
+        p.vms[0].virt.spin.locks = if pv_locks { SpinLocks::Pv } else { SpinLocks::Queued };
         p.vms[0].virt.spin.threshold_ns = S;
         p.vms[0].virt.exits_off.pause = true;
         let r = run(&p);
@@ -427,6 +427,29 @@ fn a_pv_lock_does_not_wait_for_one_who_was_preempted_before_being_next() {
     };
     let (native, pv) = (rounds(false), rounds(true));
     assert!(pv > 1.3 * native, "{pv} of {native}");
+}
+
+#[test]
+fn a_test_and_set_lock_goes_to_whoever_has_a_pcpu() {
+    // Four share a lock all the time, and a hog takes the pCPU of one now and then: in order, all wait for that one.
+    let of = |locks| {
+        let mut p = machine(4, &[0, 1, 2, 3], vec![locker(20 * US); 4]);
+        p.host_tasks.push(task("hog", hog(), Policy::NORMAL, &[3]));
+        p.vms[0].virt.spin.locks = locks;
+        p.vms[0].virt.exits_off.pause = true;
+        let r = run(&p);
+        (scalar(&r, "guest.t", "rate"), scalar(&r, "guest", "lock_waiter_preemptions"))
+    };
+    let (queued, free) = (of(SpinLocks::Queued), of(SpinLocks::TestAndSet));
+    assert!(free.0 > 1.3 * queued.0, "{free:?}, {queued:?}");
+    assert!(free.1 > 10.0, "waiters are preempted, and nobody waits for them");
+    // Nobody else wants a pCPU: who waits first has it first, here.
+    let mut p = machine(3, &[0, 1, 2], vec![locker(10 * US); 3]);
+    p.vms[0].virt.spin.locks = SpinLocks::TestAndSet;
+    let r = run(&p);
+    for t in ["guest.t0", "guest.t1", "guest.t2"] {
+        assert!((mean(&r, t) - 30_000.0).abs() < 100.0, "{t}: {}", mean(&r, t));
+    }
 }
 
 fn broadcast(gap_us: Ns) -> Program {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use vcoop_policy::config::{AdvanceConfig, GuestPollConfig, HostPollConfig};
 
 use super::govern::Govern;
-pub use spin::{Candidates, IpiPath, IpiVirt, SpinVirt};
+pub use spin::{Candidates, IpiPath, IpiVirt, SpinLocks, SpinVirt};
 
 /// Everything by which one VM is virtualised.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

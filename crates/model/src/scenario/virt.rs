@@ -15,7 +15,7 @@ use super::keys::sched::ClassKind;
 use super::keys::virt::VirtKeys;
 use crate::diagnostic::{Collector, Span};
 use crate::plan::VmPlan;
-use crate::plan::virt::{Candidates, GuestIdle, GuestTimer, TimerMode, Virt};
+use crate::plan::virt::{Candidates, GuestIdle, GuestTimer, SpinLocks, TimerMode, Virt};
 use crate::profile::Cpu;
 use crate::toml_read::units::show;
 
@@ -49,7 +49,7 @@ fn conflicts(virt: &Virt, cpu: Option<Cpu>) -> Vec<Conflict> {
         "add disable_exits = [\"mwait\"]",
     );
     refuse(
-        virt.spin.candidates.queue_heads && !virt.spin.pv_locks,
+        virt.spin.candidates.queue_heads && virt.spin.locks != SpinLocks::Pv,
         &["yield_queue_heads"],
         "only paravirtual spinlocks tell the host who is next in line",
         "set spinlocks = \"pv\"",

@@ -94,6 +94,23 @@ impl Locks {
         lock.queue.front().copied()
     }
 
+    /// Whether nobody has a spinlock.
+    pub(crate) fn is_free(&self, l: u32) -> bool {
+        self.0[l as usize].holder == NONE
+    }
+
+    /// Those who want a spinlock, in the order in which they came.
+    pub(crate) fn line(&self, l: u32) -> impl Iterator<Item = u32> {
+        self.0[l as usize].queue.iter().copied()
+    }
+
+    /// A task has a free spinlock, wherever in line it was.
+    pub(crate) fn hand_to(&mut self, l: u32, t: u32) {
+        let lock = &mut self.0[l as usize];
+        lock.queue.retain(|&other| other != t);
+        lock.holder = t;
+    }
+
     /// Whether a spinlock is free, and this task is next in line.
     pub(crate) fn is_next(&self, l: u32, t: u32) -> bool {
         let lock = &self.0[l as usize];

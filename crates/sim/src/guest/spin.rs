@@ -11,7 +11,7 @@
 //! ```
 
 use vcoop_model::plan::Mode;
-use vcoop_model::plan::virt::SpinVirt;
+use vcoop_model::plan::virt::{SpinLocks, SpinVirt};
 use vcoop_policy::GuestEvent;
 use vcoop_sched::{CpuId, DirectedYield, EntId, Leave};
 
@@ -41,7 +41,7 @@ impl World<'_> {
             self.guest_event(v, GuestEvent::PreemptOff);
         }
         let sync = &mut self.vms[vm].sync;
-        if sync.locks.take(l, t, sync.spin.pv_locks) {
+        if sync.locks.take(l, t, sync.spin.locks != SpinLocks::Queued) {
             return;
         }
         self.spin(vm, t, Spin::Lock(l));
@@ -62,6 +62,15 @@ impl World<'_> {
         let work = &mut self.vms[vm].tasks[t as usize];
         work.holds = work.holds.saturating_sub(1);
         let Some(head) = self.vms[vm].sync.locks.release(l, t) else { return };
+        if self.vms[vm].sync.spin.locks == SpinLocks::TestAndSet {
+            // Who has no pCPU finds it free later, if nobody was faster.
+            let next = self.vms[vm].sync.locks.line(l).find(|&other| self.spins_now(vm, other));
+            if let Some(next) = next {
+                self.vms[vm].sync.locks.hand_to(l, next);
+                self.spin_ends(vm, next);
+            }
+            return;
+        }
         let home = self.home_of(vm, head);
         if self.vcpus[home as usize].spin.parks() {
             if self.vcpus[home as usize].spin.needs_kick() {
@@ -72,7 +81,7 @@ impl World<'_> {
         }
         let sync = &self.vms[vm].sync;
         // A head that has not run since it became that finds the lock free when it does, if nobody was faster.
-        if !sync.spin.pv_locks || sync.locks.is_claimed(l) {
+        if sync.spin.locks == SpinLocks::Queued || sync.locks.is_claimed(l) {
             self.hand_over(vm, l, head);
         }
     }
@@ -129,11 +138,20 @@ impl World<'_> {
             self.vms[vm].tasks[t as usize].spun = 0;
         }
         if let Spin::Lock(l) = spin {
-            if self.vms[vm].sync.locks.is_next(l, t) {
+            let Vm { sync, .. } = &mut self.vms[vm];
+            let in_order = sync.spin.locks != SpinLocks::TestAndSet;
+            if sync.locks.is_next(l, t) {
                 self.hand_over(vm, l, t);
                 return None;
             }
-            self.vms[vm].sync.locks.spins(l, t);
+            if !in_order && sync.locks.is_free(l) {
+                sync.locks.hand_to(l, t);
+                self.spin_ends(vm, t);
+                return None;
+            }
+            if in_order {
+                sync.locks.spins(l, t);
+            }
         }
         if let Spin::Sleeping(l) = spin
             && !self.spins_on(v, t, l)
@@ -152,7 +170,7 @@ impl World<'_> {
         let sync = &self.vms[vm].sync;
         let work = &self.vms[vm].tasks[t as usize];
         let limit = match work.spin {
-            Spin::Lock(l) if sync.spin.pv_locks => {
+            Spin::Lock(l) if sync.spin.locks == SpinLocks::Pv => {
                 Some((self.pv_threshold(vm, t, l, work.spun), Spell::Threshold))
             }
             Spin::Sleeping(l) => {
@@ -252,7 +270,7 @@ impl World<'_> {
         if t == NONE || self.vms[vm].sync.locks.is_empty() {
             return;
         }
-        if self.vms[vm].sync.spin.pv_locks {
+        if self.vms[vm].sync.spin.locks == SpinLocks::Pv {
             self.is_preempted(vm, t);
         }
         let work = &self.vms[vm].tasks[t as usize];

@@ -1,7 +1,7 @@
 //! What the vCPUs of a VM share when they wait for each other: locks, and how they spin and send IPIs.
 
 use vcoop_model::named;
-use vcoop_model::plan::virt::{IpiVirt, SpinVirt};
+use vcoop_model::plan::virt::{IpiVirt, SpinLocks, SpinVirt};
 use vcoop_model::plan::{HostPlan, VmPlan};
 
 use crate::guest::lock::Locks;
@@ -62,7 +62,10 @@ impl VmSync {
             ipi: vm.virt.ipi,
             // KVM takes PV_UNHALT from a guest whose HLT does not exit.
             spin: SpinVirt {
-                pv_locks: vm.virt.spin.pv_locks && !vm.virt.exits_off.hlt,
+                locks: match vm.virt.spin.locks {
+                    SpinLocks::Pv if vm.virt.exits_off.hlt => SpinLocks::TestAndSet,
+                    locks => locks,
+                },
                 ..vm.virt.spin
             },
             ple: !vm.virt.exits_off.pause,

@@ -36,10 +36,9 @@ pub enum IpiPath {
 /// How a guest's vCPUs spin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpinVirt {
-    /// Spinlocks are paravirtual: a waiter halts after `threshold_ns`, and the next in line is kicked
-    /// by a hypercall (`KVM_FEATURE_PV_UNHALT`).
-    pub pv_locks: bool,
-    /// How long such a waiter spins.
+    /// What its spinlocks are.
+    pub locks: SpinLocks,
+    /// How long a waiter spins for a paravirtual one.
     pub threshold_ns: Ns,
     /// How long a vCPU spins until the hardware ends it by an exit (PAUSE-loop exiting), the first
     /// time since it was loaded; unless PAUSE does not exit. `None`: as KVM has it,
@@ -52,6 +51,19 @@ pub struct SpinVirt {
     /// Whom the host yields to.
     #[serde(default, skip_serializing_if = "Candidates::are_usual")]
     pub candidates: Candidates,
+}
+
+/// What a guest's spinlocks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SpinLocks {
+    /// As on bare metal (`kernel/locking/qspinlock.c`): waiters get them in the order in which they came.
+    Queued,
+    /// As in a VM without paravirtual ones (`virt_spin_lock` of `arch/x86/include/asm/qspinlock.h`): whoever sees first that
+    /// one is free takes it.
+    TestAndSet,
+    /// Paravirtual: a waiter halts after a while, and the next in line is kicked by a hypercall (`KVM_FEATURE_PV_UNHALT`).
+    Pv,
 }
 
 /// To which vCPUs of its VM a spinning one is made to yield (`kvm_vcpu_on_spin`), of those that could run if
@@ -97,7 +109,7 @@ impl Default for SpinVirt {
         // later, at 3 GHz; KVM: doubles its window.
         // 100 ns is a cache line from another core of the same package.
         Self {
-            pv_locks: false,
+            locks: SpinLocks::Queued,
             threshold_ns: 1_529_000,
             ple_window_ns: None,
             ple_grow: 2,

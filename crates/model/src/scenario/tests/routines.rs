@@ -1,7 +1,7 @@
 //! Kinds whose tasks talk to each other, and how their guests spin.
 
 use super::*;
-use crate::plan::virt::{GuestIdle, IpiPath, Virt};
+use crate::plan::virt::{GuestIdle, IpiPath, SpinLocks, Virt};
 use crate::plan::{Act, Dist, IpiTo, LockKind, Mode, Moment, Phase, Program, Section, Target};
 
 const HEAD: &str = "name = 'r'\ntitle = 't'\n[host]\nprofile = 'zero'\npcpus = 4\n";
@@ -201,7 +201,7 @@ fn a_hint_is_several_switches_and_each_can_be_set_alone() {
     };
     let effects = |virt: Virt| {
         let haltpoll = virt.idle.guest == GuestIdle::Haltpoll;
-        (virt.spin.pv_locks, virt.ipi.pv_tlb, virt.ipi.pv_yield, haltpoll)
+        (virt.spin.locks == SpinLocks::Pv, virt.ipi.pv_tlb, virt.ipi.pv_yield, haltpoll)
     };
     assert_eq!(effects(virt("")), (false, false, false, false));
     assert_eq!(effects(virt("hints = 'shared'")), (true, true, true, false));

@@ -1,7 +1,7 @@
 //! Keys of a guest's IPIs and of its spinning.
 
 use super::{set, shared_keys};
-use crate::plan::virt::{GuestIdle, IpiPath, Virt};
+use crate::plan::virt::{GuestIdle, IpiPath, SpinLocks, Virt};
 use crate::toml_read::units::{Span1, Time};
 use crate::toml_read::value::{Int, choice};
 
@@ -31,6 +31,17 @@ choice! {
 }
 
 choice! {
+    for SpinLocks {
+        /// As on bare metal: in the order in which waiters came.
+        Queued = "native",
+        /// Whoever sees first that it is free, as in a VM without paravirtual locks.
+        TestAndSet = "test-and-set",
+        /// Paravirtual.
+        Pv = "pv",
+    }
+}
+
+choice! {
     /// The bare-metal way, or the paravirtual one.
     pub(crate) enum Way {
         /// As on bare metal.
@@ -55,7 +66,7 @@ impl HintKeys {
         let Some(hint) = &self.hints else { return };
         let shared = hint.value == HintKind::Shared;
         virt.dedicated = !shared;
-        virt.spin.pv_locks = shared;
+        virt.spin.locks = if shared { SpinLocks::Pv } else { SpinLocks::Queued };
         virt.ipi.pv_tlb = shared;
         virt.ipi.pv_yield = shared;
         virt.idle.guest = if shared { GuestIdle::Hlt } else { GuestIdle::Haltpoll };
@@ -68,9 +79,10 @@ shared_keys! {
         /// How IPIs are sent: `icr`, `cluster`, `pv` (to several targets; to one as `icr`) or `posted`.
         /// Default: icr.
         ipi: IpiPath,
-        /// Spinlocks: a waiter spins to the end, or (`pv`) halts after a while and is kicked. Default:
-        /// native, or as `hints` says.
-        spinlocks: Way,
+        /// Spinlocks: waiters spin to the end and get them in their order (`native`), or as they see that they are free
+        /// (`test-and-set`, what Linux uses in a VM without `pv` and without the dedicated hint), or (`pv`) halt
+        /// after a while and are kicked. Default: native, or as `hints` says.
+        spinlocks: SpinLocks,
         /// Longest that a waiter spins at a pv spinlock. Default: 1529us.
         spin_threshold: Span1,
         /// TLB shootdown: an IPI to every vCPU concerned, or (`pv`) to those that are loaded. Default:
@@ -103,7 +115,7 @@ shared_keys! {
 impl SpinKeys {
     pub(super) fn apply(&self, virt: &mut Virt) {
         set(&self.ipi, &mut virt.ipi.path, |path| *path);
-        set(&self.spinlocks, &mut virt.spin.pv_locks, |way| *way == Way::Pv);
+        set(&self.spinlocks, &mut virt.spin.locks, |locks| *locks);
         set(&self.spin_threshold, &mut virt.spin.threshold_ns, |time| time.0);
         set(&self.tlb_shootdown, &mut virt.ipi.pv_tlb, |way| *way == Way::Pv);
         set(&self.pv_sched_yield, &mut virt.ipi.pv_yield, |on| *on);
