@@ -169,7 +169,7 @@ pub(crate) struct Common {
     /// Measured time of a repeat, with a unit: 500ms, 10s
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) duration: Option<String>,
-    /// Time dropped before it; it must be shorter
+    /// Time at the start that is not measured; shorter than --duration
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) warmup: Option<String>,
     /// Repeats, each with a seed of its own; a verdict needs 5, and 10 are better
@@ -187,7 +187,7 @@ pub(crate) struct Common {
     /// No progress and no notes on stderr
     #[arg(long, short)]
     pub(crate) quiet: bool,
-    /// Say on stderr how fast it was, and what captures lost
+    /// Say on stderr how long it took, and what captures lost
     #[arg(long, short, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
 }

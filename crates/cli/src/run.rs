@@ -36,7 +36,7 @@ pub(crate) struct RunArgs {
     /// Where to run
     #[arg(long, value_enum, env = "VCOOP_BACKEND", hide_env_values = true, default_value_t = BackendArg::Sim)]
     pub(crate) backend: BackendArg,
-    /// Scale a scenario that needs more CPUs than this host has down to it, in proportion
+    /// If the scenario needs more CPUs than this host has, scale it down in proportion
     #[arg(long)]
     pub(crate) fit: bool,
     /// Policies to compare instead of the scenario's, with commas between

@@ -32,7 +32,7 @@ pub(crate) struct TraceArgs {
     /// Where to write the trace; <https://ui.perfetto.dev> opens it
     #[arg(long, short, value_name = "FILE", required_unless_present = "text")]
     pub(crate) output: Option<PathBuf>,
-    /// Write it as text, a line an event; without --output to stdout
+    /// Write it as text, one line for each event; without --output to stdout
     #[arg(long)]
     pub(crate) text: bool,
     /// Begin of the window, from the start of the measurement, with a unit: 500ms
@@ -46,7 +46,7 @@ pub(crate) struct TraceArgs {
     /// Measured time of the run, with a unit: 500ms, 10s
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) duration: Option<String>,
-    /// Time dropped before it; it must be shorter
+    /// Time at the start that is not measured; shorter than --duration
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) warmup: Option<String>,
     /// Seed of the run

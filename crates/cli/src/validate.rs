@@ -23,7 +23,7 @@ pub(crate) struct ValidateArgs {
     /// Scenarios. Default: those that two CPUs can run
     #[arg(value_name = "SCENARIO")]
     pub(crate) scenarios: Vec<String>,
-    /// Scale scenarios that need more CPUs than this host has down to it, in proportion
+    /// If a scenario needs more CPUs than this host has, scale it down in proportion
     #[arg(long)]
     pub(crate) fit: bool,
     #[command(flatten)]

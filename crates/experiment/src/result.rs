@@ -69,7 +69,7 @@ pub struct Document {
     pub repeats: u32,
     /// Measured time of a repeat, in seconds.
     pub duration_s: f64,
-    /// Time dropped before it, in seconds.
+    /// Time at the start that is not measured, in seconds.
     pub warmup_s: f64,
     /// Ended early: some series have fewer repeats than planned, or none.
     pub interrupted: bool,

@@ -1,4 +1,4 @@
-//! A trace as text: a line an event, as ftrace prints one.
+//! A trace as text: one line for each event, as ftrace prints one.
 //!
 //! ```text
 //!     0.000012345 [003] switch   guest/vcpu0 -> build/2 (preempted)

@@ -77,7 +77,7 @@ pub(crate) struct ConformanceArgs {
 pub(crate) struct AttachArgs {
     /// The VM: its name or the process id of its VMM, as `vcoop vms` shows them
     pub(crate) vm: String,
-    /// The policy: static, wake-boost or dynamic, or one that --set makes of them
+    /// The policy: static, wake-boost, dynamic, host-hint or entitlement, with what --set changes
     #[arg(long)]
     pub(crate) policy: String,
     /// Change a setting of the policy: policy.wake-boost.run=1ms, policy.static.means="nice -10"
@@ -236,7 +236,7 @@ pub(crate) struct GuestArgs {
     /// Also show the decisions to change nothing
     #[arg(long, short)]
     pub(crate) verbose: bool,
-    /// Print one JSON object a decision on stdout, and nothing else there
+    /// Print one JSON object for each decision on stdout, and nothing else there
     #[arg(long)]
     pub(crate) json: bool,
     /// No notes on stderr
