@@ -54,6 +54,21 @@ pub fn examine(
     stop: impl Fn() -> bool,
 ) -> Vec<Examined> {
     let began = Instant::now();
+    let next = || {
+        thread::sleep(LOOK);
+        began.elapsed()
+    };
+    examine_by(next, window, time, grace, stop)
+}
+
+/// The same by another clock: `next` lets some time pass, and says how much has since the beginning.
+fn examine_by(
+    mut next: impl FnMut() -> Duration,
+    window: &Window,
+    time: Duration,
+    grace: Duration,
+    stop: impl Fn() -> bool,
+) -> Vec<Examined> {
     let grace_ns = grace.as_nanos().try_into().unwrap_or(u64::MAX);
     let limits = Limits { grace_ns, ..Limits::default() };
     let vcpu = |(slot, _): (u64, u32)| {
@@ -79,7 +94,7 @@ pub fn examine(
     // Nothing may be said before, nor at the end, but for what was about to be.
     let quiet = (time / 10).max(2 * grace);
     loop {
-        let now = began.elapsed();
+        let now = next();
         if now >= time || stop() || vcpus.iter().all(|vcpu| vcpu.found.gone) {
             break;
         }
@@ -88,9 +103,9 @@ pub fn examine(
             vcpu.look(window, now);
             vcpu.turn(now, talks, grace);
         }
-        thread::sleep(LOOK);
     }
-    vcpus.into_iter().map(|vcpu| vcpu.end(began.elapsed())).collect()
+    let now = next();
+    vcpus.into_iter().map(|vcpu| vcpu.end(now)).collect()
 }
 
 impl Vcpu<'_> {
@@ -158,18 +173,19 @@ fn ns(time: Duration) -> u64 {
 mod tests {
     use std::os::unix::fs::FileExt;
     use std::sync::PoisonError;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::Ordering;
     use std::time::Duration;
 
     use vcoop_abi::conformance::Rule;
     use vcoop_abi::window::{Doorbell, Identity};
     use vcoop_abi::{BoostRequest, Header, Status, Word};
 
-    use super::{Examined, examine};
+    use super::{Examined, LOOK, examine_by};
     use crate::map::Window;
 
-    /// A window whose guest has one vCPU, which does this all the time.
-    fn examined(guest: impl Fn(&Window) + Sync) -> Examined {
+    /// A window whose guest has one vCPU, which does this between any two looks. The clock is the test's: by this host's,
+    /// a guest would break a rule that did not get its CPU in time.
+    fn examined(guest: impl Fn(&Window)) -> Examined {
         let _one = crate::REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
         let file = tempfile::tempfile().unwrap();
         file.set_len(3 * 4096).unwrap();
@@ -183,19 +199,14 @@ mod tests {
         let window = Window::map(&file, 0).unwrap();
         window.offer(Doorbell::default());
         assert!(!window.is_in_use());
-        let ends = AtomicBool::new(false);
-        let mut found = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !ends.load(Ordering::Relaxed) {
-                    guest(&own);
-                    std::thread::yield_now();
-                }
-            });
-            let time = Duration::from_millis(600);
-            let found = examine(&window, time, Duration::from_millis(50), || false);
-            ends.store(true, Ordering::Relaxed);
-            found
-        });
+        let mut now = Duration::ZERO;
+        let next = || {
+            guest(&own);
+            now += LOOK;
+            now
+        };
+        let (time, grace) = (Duration::from_millis(600), Duration::from_millis(50));
+        let mut found = examine_by(next, &window, time, grace, || false);
         assert!(!window.is_in_use());
         found.remove(0)
     }
