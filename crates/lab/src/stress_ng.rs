@@ -133,7 +133,7 @@ mod tests {
         drop(stressor);
         assert!(!Path::new(&parent).exists());
         // Init reaps it, soon.
-        for _ in 0..200 {
+        for _ in 0..3_000 {
             let state = std::fs::read_to_string(format!("{worker}/stat")).unwrap_or_default();
             if state.is_empty() || state.contains(") Z ") {
                 return;

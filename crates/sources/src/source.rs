@@ -214,6 +214,9 @@ mod tests {
     use vcoop_threads::clock::monotonic;
     use vcoop_threads::{Ns, gettid};
 
+    /// So long a test waits for what has to come.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
     /// How a test gets its source.
     type Get = fn() -> Result<Source, Skip>;
 
@@ -317,7 +320,6 @@ mod tests {
         get: Get,
     ) -> Result<(), Skip> {
         const ROUNDS: usize = 10;
-        const PATIENCE: Duration = Duration::from_secs(5);
         // It goes on when the watcher has asked for what comes next, however late that is.
         let (asked, goes_on) = mpsc::channel();
         let work = move || {
@@ -381,9 +383,11 @@ mod tests {
             thread::sleep(Duration::from_nanos(1));
         };
         let (mut source, _poll, tid, thread) = watched(get, 0, work)?;
-        thread::sleep(Duration::from_millis(50));
         let mut heard = Vec::new();
-        follow(&mut source, tid, |h| heard.push(h.what));
+        let began = Instant::now();
+        while heard.is_empty() && began.elapsed() < PATIENCE {
+            follow(&mut source, tid, |h| heard.push(h.what));
+        }
         assert_eq!(heard, [What::Runs], "from here on its sleeps are heard");
         listen.send(()).unwrap();
         slept.recv().unwrap();
@@ -406,7 +410,7 @@ mod tests {
         let (mut source, _poll, tid, thread) = watched(get, 0, work)?;
         // Nobody waits for the wake-up by the kernel: a record can be read before that.
         let (mut heard, mut last) = (0, Instant::now());
-        while heard < ENOUGH && last.elapsed() < Duration::from_secs(5) {
+        while heard < ENOUGH && last.elapsed() < PATIENCE {
             let before = heard;
             take(&mut source, tid, |h| heard += usize::from(h.what == What::Runs));
             if heard > before {

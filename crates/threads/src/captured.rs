@@ -305,7 +305,7 @@ mod tests {
         assert!(Captured::again(captured.baseline().clone()).is_some());
         drop(leave);
         thread.join().unwrap();
-        assert!((0..200).any(|_| {
+        assert!((0..6_000).any(|_| {
             thread::sleep(std::time::Duration::from_millis(5));
             !captured.is_alive()
         }));

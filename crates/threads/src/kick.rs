@@ -79,7 +79,7 @@ mod tests {
         let armed = kick.arm();
         kick.kick();
         let start = monotonic();
-        kick.wait_until(armed, start + 2_000_000_000);
-        assert!(monotonic() - start < 1_000_000_000);
+        kick.wait_until(armed, start + 60_000_000_000);
+        assert!(monotonic() - start < 30_000_000_000);
     }
 }

@@ -70,7 +70,7 @@ mod tests {
         assert!(fd.is_alive());
         drop(leave);
         other.join().unwrap();
-        assert!((0..200).any(|_| {
+        assert!((0..6_000).any(|_| {
             thread::sleep(std::time::Duration::from_millis(5));
             !fd.is_alive()
         }));

@@ -116,7 +116,7 @@ mod tests {
         });
         let tid = tids.recv().unwrap();
         let (stat, times) = (Stat::open(tid).unwrap(), RunTimes::open(tid).unwrap());
-        assert!((0..200).any(|_| {
+        assert!((0..6_000).any(|_| {
             thread::sleep(Duration::from_millis(5));
             stat.is_asleep()
         }));
@@ -125,7 +125,7 @@ mod tests {
         drop(wake);
         sleeper.join().unwrap();
         // The thread may be joined a moment before the kernel has let go of it.
-        assert!((0..200).any(|_| {
+        assert!((0..6_000).any(|_| {
             thread::sleep(Duration::from_millis(5));
             times.read() == RunTime::default()
         }));

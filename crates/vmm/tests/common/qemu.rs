@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use vcoop_vmm::qmp::{QmpError, TIMEOUT};
+use vcoop_vmm::qmp::QmpError;
 use vcoop_vmm::{Proc, Vm};
 
 /// It is killed when dropped.
@@ -31,7 +31,7 @@ impl Qemu {
 
     /// Asks it over QMP. A thread that was started after the scan is no reason to fail.
     pub(crate) fn ask(&self, vm: &mut Vm) -> bool {
-        match Proc::default().ask(vm, &self.socket, TIMEOUT) {
+        match Proc::default().ask(vm, &self.socket, Duration::from_secs(30)) {
             Ok(()) => true,
             Err(QmpError::Connect(_) | QmpError::ForeignThread { .. }) => false,
             Err(error) => panic!("{error}"),
