@@ -1,6 +1,7 @@
 //! The capture that ships with the program.
 
-use std::time::Instant;
+#[cfg(target_os = "linux")]
+use std::time::Duration;
 
 use vcoop_capture::{Capture, Limits, Loader, Shape};
 use vcoop_model::capture::CaptureLoader as _;
@@ -25,13 +26,15 @@ fn build_serve_holds_what_its_readme_says() {
     assert_eq!(busy, c.demand_ns());
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn build_serve_loads_in_well_under_a_second() {
-    // The best of three: a busy test machine is no news.
+    // Of CPU time: that the CPU has others to do is no news.
+    let used = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     let load = || {
-        let start = Instant::now();
+        let before = used();
         Capture::builtin("build-serve").unwrap();
-        start.elapsed()
+        Duration::try_from(used() - before).unwrap()
     };
     let best = (0..3).map(|_| load()).min().unwrap();
     assert!(best.as_millis() < 500, "{best:?}");
