@@ -15,11 +15,15 @@ use vcoop_model::recording::{LatencyRecord, Part, Recording};
 use vcoop_model::trace_event::{Event, Observer, SampleEvent, ThreadNames};
 use vcoop_observe::{Nobody, Observation, Observed, Slicing, Subject, Vcpu};
 use vcoop_testing::{Outcome, Skip, test, twice};
+use vcoop_threads::clock::kernel_clock;
 use vcoop_threads::{Stat, allowed_cpus, gettid, run_time, set_affinity};
 
 fn main() -> ExitCode {
     vcoop_testing::main()
 }
+
+/// So long is waited for what has to come.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A thread that ends with this.
 struct Worker {
@@ -62,11 +66,11 @@ impl Drop for Worker {
     }
 }
 
+/// Computes for so long: what others take of its CPU meanwhile does not count.
 fn spin(time: Duration) {
-    let begun = Instant::now();
-    while begun.elapsed() < time {
-        std::hint::spin_loop();
-    }
+    let used = || kernel_clock(libc::CLOCK_THREAD_CPUTIME_ID);
+    let end = used() + time.as_nanos() as Ns;
+    while used() < end {}
 }
 
 fn subject(vcpus: &[&Worker]) -> Subject {
@@ -191,7 +195,12 @@ test!("live", a_vcpu_alone_or_asleep_is_told_without_any_event_of_it, || {
     });
     // Dropped before the worker, also where the test skips itself: the worker's drop waits for its end.
     let held = held;
-    thread::sleep(Duration::from_millis(20));
+    let stat = Stat::open(asleep.tid).unwrap();
+    let began = Instant::now();
+    while !stat.is_asleep() {
+        assert!(began.elapsed() < PATIENCE, "it does not sleep");
+        thread::sleep(Duration::from_millis(5));
+    }
     let mut observation = observation(&[&asleep])?;
     let observed = window(&mut observation, Duration::from_millis(300), &mut Nobody);
     assert_sums(&observed, "web.vcpu0");
@@ -275,7 +284,14 @@ test!("live", an_observer_is_told_what_happens_in_the_window, || {
     });
     let mut observation = observation(&[&vcpu])?;
     let mut heard = Heard::default();
-    let observed = window(&mut observation, Duration::from_millis(500), &mut heard);
+    observation.begin(Slicing { slices: 10, duration_ns: 500_000_000 });
+    let begun = Instant::now();
+    // Until enough has happened, however much else this host does.
+    while (heard.switches <= 50 || heard.behind <= 10) && begun.elapsed() < PATIENCE {
+        thread::sleep(Observation::LOOK);
+        observation.poll(&mut heard);
+    }
+    let observed = observation.end(&mut heard).unwrap();
     assert!(heard.times.is_sorted(), "time goes back");
     assert_eq!(heard.times.last(), Some(&observed.window_ns));
     assert!(heard.switches > 50 && heard.behind > 10, "{heard:?}");
@@ -314,9 +330,17 @@ test!("live", what_others_did_becomes_captures_and_hogs, || {
             .find(|(t, _)| t.name == name)
     };
     // A third of the time that it was not kept from its CPU.
+    let time = |metric| scalar(&observed.recording, "web.vcpu0", metric);
+    let (running, halted) = (time("running"), time("halted"));
+    assert!((0.2..0.45).contains(&(running / (running + halted))), "{running} {halted}");
+    // It has as much to do as it did, in as much time.
     let (vcpu, span) = of("vcpu0").expect("the vCPU sleeps");
-    let share = vcpu.demand_ns as f64 / span as f64;
-    assert!((0.2..0.45).contains(&share), "{share}");
+    let ran = running / 100.0 * observed.window_ns as f64;
+    assert!((vcpu.demand_ns as f64 / ran - 1.0).abs() < 0.001, "{} {ran}", vcpu.demand_ns);
+    // Waits after its last sleep are none of it.
+    let waited = ["wait", "preempted"].map(|m| series(&observed.recording, "web.vcpu0", m).sum_ns);
+    let least = observed.window_ns - waited.iter().sum::<u128>() as Ns - 1_000_000;
+    assert!((least..=observed.window_ns).contains(&span), "{span}, at least {least}");
     let (worker, _) = of("worker").expect("a thread that sleeps is in a capture");
     assert!(worker.demand_ns > 20_000_000, "{worker:?}");
     assert!(of("hog").is_none() && of("vcpu").is_none());
