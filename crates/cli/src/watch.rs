@@ -107,7 +107,8 @@ mod tests {
     #[ignore = "run by the test below, on a terminal of its own"]
     fn panics_on_a_screen() {
         let _dashboard = Dashboard::show("a run that breaks", &[], 1).expect("a terminal");
-        sleep(Duration::from_millis(500));
+        // Until who looks has seen it.
+        let _ = std::io::stdin().read_line(&mut String::new());
         panic!("as planned");
     }
 
@@ -132,7 +133,10 @@ mod tests {
         for _ in 0..600 {
             sleep(Duration::from_millis(50));
             let modes = tmux(&["display", "-p", "#{alternate_on} #{cursor_flag}"]);
-            seen |= modes.as_deref().map(str::trim) == Some("1 0");
+            if !seen && modes.as_deref().map(str::trim) == Some("1 0") {
+                seen = true;
+                tmux(&["send-keys", "Enter"]);
+            }
             let shown = tmux(&["capture-pane", "-p"]).unwrap_or_default();
             if shown.contains("as planned") && shown.lines().any(|l| l.trim() == "ENDED") {
                 break;

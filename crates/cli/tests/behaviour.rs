@@ -381,14 +381,12 @@ fn endless_files_are_refused_by_every_reader() {
             &["run", "busy-host-1", "--calibration", file],
         ];
         for args in cases {
-            let began = Instant::now();
             let (code, said) = bounded(args);
             assert_eq!(code, Some(2), "{args:?}: {said}");
             // Diagnostics are laid out in lines.
             let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(said.contains(file), "{args:?}: {said}");
             assert!(said.contains("not a regular file"), "{args:?}: {said}");
-            assert!(began.elapsed() < Duration::from_secs(5), "{args:?}");
         }
     }
     // A result, and a folder of a sweep.

@@ -3,8 +3,6 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::thread;
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -90,7 +88,7 @@ fn an_interrupted_calibration_writes_no_profile() {
     let _ = fs::remove_file(&path);
     let args = ["calibrate", "--host-only", "--json", "-o", path.to_str().unwrap()];
     let child = vcoop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    thread::sleep(Duration::from_millis(1500));
+    vcoop_testing::awaits_interrupt_handler(child.id());
     let pid = child.id().to_string();
     let _ = Command::new("kill").args(["-INT", &pid]).status();
     let output = child.wait_with_output().unwrap();

@@ -6,6 +6,7 @@
 //! - [`Skip`], the reason why a test does not run here. Tests of Rust's own harness use it, too.
 //! - [`Kept`], what is dear to make and serves one test after the other.
 //! - [`Terminal`], to look at what a program draws and to press its keys.
+//! - [`awaits_interrupt_handler`], before a program is sent a signal.
 //! - [`Tree`], files such as those of `/proc` and `/sys`.
 //! - [`Native`], a C program that has to agree with Rust, and [`random`], what both are fed.
 //! - [`tasks`], what entities of a scheduler do, for drivers of schedulers in tests.
@@ -27,6 +28,7 @@ mod metrics;
 mod native;
 mod random;
 pub mod rig;
+mod signal;
 pub mod tasks;
 mod terminal;
 mod tree;
@@ -37,6 +39,7 @@ pub use load::{Trouble, twice};
 pub use metrics::metric_names;
 pub use native::Native;
 pub use random::random;
+pub use signal::awaits_interrupt_handler;
 pub use terminal::Terminal;
 pub use tree::Tree;
 

@@ -1,0 +1,28 @@
+//! Signals to programs under test.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// `SIGINT`, of a mask of signals.
+const INT: u64 = 1 << (2 - 1);
+
+/// Waits until a program has a handler for Ctrl-C: sent before, the signal would end it without a word. One that has
+/// ended has none any more, and is not waited for.
+///
+/// # Panics
+///
+/// It has none within a minute.
+pub fn awaits_interrupt_handler(pid: u32) {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let of = |key| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        let ended = of("State:").is_none_or(|state| state.starts_with('Z'));
+        let caught = of("SigCgt:").and_then(|mask| u64::from_str_radix(mask, 16).ok());
+        if ended || caught.is_some_and(|mask| mask & INT != 0) {
+            return;
+        }
+        assert!(Instant::now() < end, "process {pid} has no handler for SIGINT");
+        sleep(Duration::from_millis(5));
+    }
+}
