@@ -36,24 +36,26 @@ cpus = "0"
 "#;
 
 live!(a_timer_bench_takes_a_sample_each_period);
-fn a_timer_bench_takes_a_sample_each_period() {
+fn a_timer_bench_takes_a_sample_each_period() -> Outcome {
     let text = "[[vm.task]]\nname = 'timer'\nkind = 'timer-bench'\ninterval = '1ms'\ncpus = '0'";
-    let r = run(&guest(text));
-    let l = latency(&r, "guest.timer");
-    let seen = l.hist.len() + l.missed;
-    assert!((530..=670).contains(&seen), "{seen} of 600 periods");
-    assert!(l.hist.len() > 100, "{} samples", l.hist.len());
-    let interrupt = latency(&r, "guest.timer.interrupt");
-    assert_eq!(interrupt.hist.len(), l.hist.len());
-    assert!(interrupt.min_ns < l.min_ns && interrupt.sum_ns < l.sum_ns);
-    let rate = scalar(&r, "guest.timer", "rate") * 0.6;
-    assert!((rate - l.hist.len() as f64).abs() < 30.0, "{rate} rounds, {} samples", l.hist.len());
+    twice(|| {
+        let r = run(&guest(text));
+        let (l, interrupt) = (latency(&r, "guest.timer"), latency(&r, "guest.timer.interrupt"));
+        let taken = l.hist.len();
+        assert_eq!(interrupt.hist.len(), taken);
+        assert!(interrupt.min_ns < l.min_ns && interrupt.sum_ns < l.sum_ns);
+        let (seen, rate) = (taken + l.missed, scalar(&r, "guest.timer", "rate") * 0.6);
+        let near = (rate - taken as f64).abs() < 30.0;
+        let told = format!("{taken} samples, {} missed of 600 periods, {rate} rounds", l.missed);
+        if (530..=670).contains(&seen) && taken > 100 && near { Ok(()) } else { Err(told) }
+    })?;
     // A wait that keeps the vCPU busy is another program.
     let busy = guest(&text.replace("cpus", "wait = 'busy'\ncpus"));
     match vcoop_lab::check(&busy) {
         Err(Error::Unsupported { why, .. }) => assert!(why.contains("guest_idle"), "{why}"),
         other => panic!("{other:?}"),
     }
+    Ok(())
 }
 
 live!(an_ipi_reaches_all_and_a_multicast_takes_one_exit);

@@ -56,10 +56,11 @@ fn a_guest_keeps_off_the_vcpus_that_its_page_says() -> Outcome {
     twice(|| {
         let r = run(&plan(MASKED, "vanilla", &[]));
         let used = scalar(&r, "guest", "vcpus_used");
-        // 600 of 1500 ms on one vCPU.
-        assert!((1.55..1.65).contains(&used), "{used}");
         let changes = scalar(&r, "guest", "mask_changes");
-        assert!((70.0..85.0).contains(&changes), "2 in 1.5 s: {changes}");
+        // 600 of 1500 ms on one vCPU, and two changes in that time: more or less by how late the host makes one.
+        if !(1.55..1.65).contains(&used) || !(70.0..85.0).contains(&changes) {
+            return Err(format!("{used} vCPUs used, {changes} changes a minute"));
+        }
         let pushed = scalar(&r, "guest", "pushed_off");
         if pushed <= 0.0 {
             return Err("nobody was pushed off".to_owned());

@@ -37,6 +37,11 @@ policy = ["dynamic"]
 "#
 );
 
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Longer than the warm-up.
+const SHORT: Duration = Duration::from_millis(200);
+
 /// A run in a folder and a process group of its own.
 struct Run {
     child: Child,
@@ -142,9 +147,8 @@ impl Run {
         self.child.id()
     }
 
-    /// Lets it measure, and sees that there is something to leave behind: otherwise the checks
-    /// after its end would say nothing.
-    fn measures(&self) {
+    /// Sees that there is something to leave behind: otherwise the checks after its end would say nothing.
+    fn is_at_work(&self) {
         let pid = self.pid();
         wait_for("a boosted or real-time thread", || {
             threads(pid).iter().any(|(_, priority)| *priority > 0).then_some(())
@@ -152,7 +156,12 @@ impl Run {
         if fs::metadata("/dev/cpu_dma_latency").is_ok() {
             assert!(holds(pid, "/dev/cpu_dma_latency"), "it keeps CPUs from deep sleep");
         }
-        thread::sleep(Duration::from_millis(900));
+    }
+
+    /// The same, and lets it measure.
+    fn measures(&self, time: Duration) {
+        self.is_at_work();
+        thread::sleep(time);
     }
 
     fn signal(&self, name: &str) {
@@ -203,7 +212,7 @@ fn document(out: &str) -> Value {
 test!("kvm", killed, killed);
 fn killed() -> Outcome {
     let run = start("kill", &[])?;
-    run.measures();
+    run.measures(SHORT);
     run.signal("-KILL");
     assert_eq!(run.ends_at_once().status.signal(), Some(9));
     Ok(())
@@ -213,7 +222,7 @@ test!("kvm", interrupted_or_asked_to_end, interrupted_or_asked_to_end);
 fn interrupted_or_asked_to_end() -> Outcome {
     for signal in ["-INT", "-TERM"] {
         let run = start(&signal[1..], &[])?;
-        run.measures();
+        run.measures(SECOND);
         run.signal(signal);
         let ended = run.ends();
         assert_eq!(ended.status.code(), Some(130), "{signal}: {}", ended.err);
@@ -225,7 +234,7 @@ fn interrupted_or_asked_to_end() -> Outcome {
 test!("kvm", interrupted_twice, interrupted_twice);
 fn interrupted_twice() -> Outcome {
     let run = start("twice", &["--policy", "static"])?;
-    run.measures();
+    run.measures(SHORT);
     run.signal("-INT");
     run.signal("-INT");
     assert_eq!(run.ends_at_once().status.code(), Some(130));
@@ -236,7 +245,7 @@ test!("kvm", the_guest_faults, the_guest_faults);
 fn the_guest_faults() -> Outcome {
     let sets = ["vm.left.task.rogue.mode=triple-fault", "vm.left.task.rogue.period=2s"];
     let run = start("fault", &["--set", sets[0], "--set", sets[1]])?;
-    run.measures();
+    run.is_at_work();
     let ended = run.ends();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
     assert!(ended.err.contains("VM left, vCPU 0: triple fault"), "{}", ended.err);
@@ -247,7 +256,7 @@ fn the_guest_faults() -> Outcome {
 test!("kvm", it_comes_to_its_end, it_comes_to_its_end);
 fn it_comes_to_its_end() -> Outcome {
     let run = start("end", &["--duration", "1500ms", "--repeats", "1"])?;
-    run.measures();
+    run.is_at_work();
     let ended = run.ends();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.err);
     Ok(())
