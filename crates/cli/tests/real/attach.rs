@@ -22,7 +22,7 @@ impl Attached {
         command.args(["-c", &cpu_list(cpus), VCOOP, "attach", &pid.to_string()]);
         command.args(["--policy", policy]).stdin(Stdio::null()).stderr(Stdio::piped());
         let mut this = Self(command.spawn().unwrap());
-        let give_up = Instant::now() + 10 * SECOND;
+        let give_up = Instant::now() + 30 * SECOND;
         loop {
             let said = vcoop(&["vms", "--json"]).stdout;
             let said: serde_json::Value = serde_json::from_slice(&said).unwrap();
@@ -72,7 +72,7 @@ test!("qemu", who_watches_a_vcpu_does_not_keep_it_from_running, || -> Outcome {
     // Not alone on its CPU.
     let _hog = Hogs::start(1, own[0]).unwrap();
     let tid = vm.vcpu_tids().unwrap()[0];
-    let busy = vm.run("timeout 30 sh -c 'while :; do :; done' >/dev/null 2>&1 &", 5 * SECOND);
+    let busy = vm.run("timeout 30 sh -c 'while :; do :; done' >/dev/null 2>&1 &", 30 * SECOND);
     assert_eq!(busy.unwrap().status, 0);
     // Also where vcoop has no other CPU than the vCPU's.
     for cpus in [&cpus[..], own] {

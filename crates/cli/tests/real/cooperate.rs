@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use vcoop_abi::Status;
+use vcoop_daemon::{Client, Request, Response, VmStatus};
 use vcoop_stock::{
     Headers, Hogs, Kernel, KernelTree, Options, StockError, StockVm, dies_with_caller,
     guest_program,
@@ -64,6 +65,28 @@ impl Daemon {
         vms.find(|of| of["pid"] == vm.pid()).map(Value::take).unwrap_or_default()
     }
 
+    /// The policy in force on a VM.
+    fn status(&self, vm: &StockVm) -> Option<VmStatus> {
+        match Client::connect(self.dir.path()).unwrap()?.ask(&Request::Status).unwrap() {
+            Response::Status(status) => status.vms.into_iter().find(|of| of.vm.pid == vm.pid()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits until it has come to this.
+    fn until(&self, vm: &StockVm, what: &str, is: impl Fn(&VmStatus) -> bool) {
+        wait(what, || self.status(vm).as_ref().is_some_and(&is));
+    }
+
+    /// Waits until every vCPU is heard, and so many more deadlines have been met.
+    fn until_met(&self, vm: &StockVm, more: u64) {
+        let before = self.status(vm).as_ref().map_or(0, deadlines);
+        let what = format!("{more} deadlines more than {before}");
+        self.until(vm, &what, |of| {
+            of.vcpus.iter().all(|v| v.heard == Some(true)) && deadlines(of) > before + more
+        });
+    }
+
     /// What `vcoop attach --policy dynamic` says in the end, of a policy in force while something happens.
     fn dynamic(&self, vm: &StockVm, sets: &[&str], during: impl FnOnce()) -> Value {
         let pid = vm.pid().to_string();
@@ -74,7 +97,8 @@ impl Daemon {
         let mut attach = attach.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         wait("it is in force", || {
             // Or refused, as it says in the end.
-            attach.try_wait().unwrap().is_some() || self.shown(vm)["policy"] == "dynamic"
+            attach.try_wait().unwrap().is_some()
+                || self.status(vm).is_some_and(|of| of.policy == "dynamic")
         });
         during();
         let _ = Command::new("kill").args(["-INT", &attach.id().to_string()]).status();
@@ -203,6 +227,11 @@ fn sum(attached: &Value, key: &str) -> u64 {
     vcpus.iter().map(|vcpu| vcpu[key].as_u64().unwrap()).sum()
 }
 
+/// Those that all vCPUs have met.
+fn deadlines(of: &VmStatus) -> u64 {
+    of.vcpus.iter().map(|vcpu| vcpu.deadlines).sum()
+}
+
 /// Every vCPU's thread has what it had.
 fn threads_are_at_rest(vm: &StockVm) {
     for tid in vm.vcpu_tids().unwrap() {
@@ -258,6 +287,10 @@ test!(
             let of = |s: &&Value| s["probe"] == "cooperates.urgent";
             urgent =
                 series.as_array().unwrap().iter().find(of).expect("the guest's latency").clone();
+            daemon.until_met(&vm, 100);
+            daemon.until(&vm, "boosts that the guest has ended", |of| {
+                of.vcpus.iter().map(|vcpu| vcpu.notified).sum::<u64>() > 100
+            });
         });
         let (deadlines, notified) = (sum(&attached, "deadlines"), sum(&attached, "notified"));
         let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
@@ -271,9 +304,11 @@ test!(
         // The driver goes, and comes again, while the policy is in force.
         let attached = daemon.dynamic(&vm, &[], || {
             run(&vm, "rmmod vcoop");
-            thread::sleep(Duration::from_millis(1500));
+            daemon.until(&vm, "nobody is heard", |of| {
+                of.vcpus.iter().all(|vcpu| vcpu.heard == Some(false))
+            });
             run(&vm, LOAD);
-            thread::sleep(2 * SECOND);
+            daemon.until_met(&vm, 100);
         });
         let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
         assert!(heard && sum(&attached, "deadlines") > 100, "{attached}");
@@ -282,9 +317,11 @@ test!(
         // One vCPU goes, and comes again.
         let attached = daemon.dynamic(&vm, &[], || {
             run(&vm, "echo 0 >/sys/devices/system/cpu/cpu1/online");
-            thread::sleep(Duration::from_millis(1500));
+            daemon.until(&vm, "one is heard", |of| {
+                of.vcpus.iter().map(|vcpu| vcpu.heard).eq([Some(true), Some(false)])
+            });
             run(&vm, "echo 1 >/sys/devices/system/cpu/cpu1/online");
-            thread::sleep(2 * SECOND);
+            daemon.until_met(&vm, 0);
         });
         let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
         assert!(heard, "{attached}");
@@ -296,7 +333,11 @@ test!(
             set_affinity(tid, &[*cpu]).unwrap();
         }
         let other = Hogs::start(1, cpus[0]).unwrap();
-        let attached = daemon.dynamic(&vm, &[], || thread::sleep(2 * SECOND));
+        let attached = daemon.dynamic(&vm, &[], || {
+            daemon.until(&vm, "both are boosted", |of| {
+                of.vcpus.iter().all(|vcpu| vcpu.deadlines > 50 && vcpu.notified > 50)
+            });
+        });
         for vcpu in attached["vcpus"].as_array().unwrap() {
             let count = |key: &str| vcpu[key].as_u64().unwrap();
             assert!(count("deadlines") > 50 && count("notified") > 50, "{attached}");
@@ -315,7 +356,7 @@ test!(
                 line.write_all(b"\n").unwrap();
                 vcoop_window::find(vm.pid()).unwrap().is_some()
             });
-            thread::sleep(SECOND);
+            daemon.until_met(&vm, 50);
         });
         let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
         assert!(heard && sum(&attached, "deadlines") > 50, "{attached}");
@@ -332,7 +373,7 @@ test!(
             });
             ask(&vm, &[r#"{"execute":"system_wakeup"}"#], "WAKEUP");
             wait("it is up", || vcoop_window::find(vm.pid()).unwrap().is_some());
-            thread::sleep(SECOND);
+            daemon.until_met(&vm, 50);
         });
         let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
         assert!(heard && sum(&attached, "deadlines") > 50, "{attached}");
@@ -348,7 +389,7 @@ test!(
             wait("the next kernel is up", || vm.boots() == 2);
             run(&vm, LOAD);
             run(&vm, URGENT);
-            thread::sleep(SECOND);
+            daemon.until_met(&vm, 50);
         });
         let heard = attached["vcpus"].as_array().unwrap().iter().all(|v| v["heard"] == true);
         assert!(heard && sum(&attached, "deadlines") > 50, "{attached}");
@@ -426,7 +467,7 @@ test!("qemu", a_window_outlives_the_daemon_that_served_it, || -> Outcome {
     let vm = with_driver("orphaned", 2, &doorbell(&daemon))?;
     run(&vm, LOAD);
     run(&vm, URGENT);
-    let before = daemon.dynamic(&vm, &[], || thread::sleep(2 * SECOND));
+    let before = daemon.dynamic(&vm, &[], || daemon.until_met(&vm, 100));
     assert!(sum(&before, "deadlines") > 100, "{before}");
     daemon.kill();
     daemon.process = Daemon::process(daemon.dir.path());
@@ -434,7 +475,7 @@ test!("qemu", a_window_outlives_the_daemon_that_served_it, || -> Outcome {
         daemon.vcoop(&["top", "--once"]).output().unwrap().status.success()
     });
     // The doorbell is gone with the one before; the words are looked at now and then.
-    let after = daemon.dynamic(&vm, &[], || thread::sleep(3 * SECOND));
+    let after = daemon.dynamic(&vm, &[], || daemon.until_met(&vm, 100));
     assert!(sum(&after, "deadlines") > 100, "{after}");
     at_rest(&vm);
     Ok(())
@@ -470,7 +511,7 @@ test!("qemu", a_guest_without_a_doorbell_is_looked_at, || -> Outcome {
 
     let region = "/sys/bus/nd/devices/region0";
     run(&vm, &format!("{LOAD} phys=$(cat {region}/resource),$(cat {region}/size)"));
-    let attached = daemon.dynamic(&vm, &[], || thread::sleep(2 * SECOND));
+    let attached = daemon.dynamic(&vm, &[], || daemon.until_met(&vm, 100));
     assert!(sum(&attached, "deadlines") > 100, "{attached}");
     assert!(run(&vm, "cat /sys/kernel/debug/vcoop/state").starts_with("window: phys at "));
     run(&vm, "rmmod vcoop");
@@ -488,7 +529,7 @@ test!("qemu", a_guest_without_a_doorbell_is_looked_at, || -> Outcome {
     let attached = daemon.dynamic(&vm, &[], || {
         let refused = daemon.vcoop(&["conformance", &pid]).output().unwrap();
         assert_eq!(refused.status.code(), Some(1), "{refused:?}");
-        thread::sleep(2 * SECOND);
+        daemon.until_met(&vm, 100);
     });
     assert!(sum(&attached, "deadlines") > 100, "{attached}");
     let file = daemon.dir.path().join("window");
@@ -496,7 +537,10 @@ test!("qemu", a_guest_without_a_doorbell_is_looked_at, || -> Outcome {
     let tids = vm.vcpu_tids().unwrap();
     let torn = daemon.dynamic(&vm, &[], || {
         fs::File::options().write(true).open(&file).unwrap().set_len(0).unwrap();
-        thread::sleep(2 * SECOND);
+        wait("nobody speaks", || {
+            let speaks = |of: VmStatus| of.driven().any(|vcpu| vcpu.heard == Some(true));
+            !daemon.status(&vm).is_some_and(speaks)
+        });
     });
     // Its own VMM may not survive that; the daemon does, and what is left of the VM is at rest.
     let speaks = |vcpu: &Value| vcpu["heard"] == true && vcpu["left_alone"].is_null();

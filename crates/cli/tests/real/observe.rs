@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use vcoop_stock::{Hogs, Options};
-use vcoop_testing::{Outcome, Skip, Trouble, test, twice};
+use vcoop_testing::{Outcome, Skip, Trouble, awaits_interrupt_handler, test, twice};
 use vcoop_threads::{Stay, allowed_cpus};
 
 use crate::rush::Qemu;
@@ -162,7 +162,9 @@ test!("qemu", an_interrupt_ends_an_observation_with_what_there_is, || -> Outcome
     command.args(["observe", &vm.pid().to_string(), "--for", "1h", "--out"]).arg(&out);
     let child =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
-    thread::sleep(Duration::from_millis(1500));
+    awaits_interrupt_handler(child.id());
+    // It has something to show then.
+    thread::sleep(Duration::from_secs(1));
     let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     let output = child.wait_with_output().unwrap();
     let (text, error) =
