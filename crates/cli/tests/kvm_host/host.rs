@@ -12,8 +12,8 @@ pub(crate) const VCOOP: &str = env!("CARGO_BIN_EXE_vcoop");
 pub(crate) const NO_BPF: &str =
     "built without the feature `bpf`; apt-get install clang libelf-dev zlib1g-dev pkg-config";
 
-/// How long the host may take for a command.
-const LIMIT: Duration = Duration::from_secs(120);
+/// How long the host may take for a command: several times what one takes beside other work on this machine.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// What is missing is a reason to skip; everything else fails.
 pub(crate) fn have<T>(result: Result<T, StockError>) -> Result<T, Skip> {

@@ -120,7 +120,8 @@ fn guests_are_helped(host: &Host) -> Outcome {
     assert!(folds.contains("would use 1"), "{folds}");
 
     let policy = || host.sh(&format!("vcoop vms | grep ' {} '", tids("told")[0]));
-    host.sh("vcoop attach told --policy static >/tmp/attach.log 2>&1 & sleep 3");
+    host.sh("vcoop attach told --policy static >/tmp/attach.log 2>&1 & attach=$!; \
+             until vcoop vms | grep -q 'policy static'; do kill -0 $attach || exit; sleep 0.1; done");
     assert!(policy().contains("SCHED_RR"), "{}", policy());
     assert_eq!(host.sh("vcoop vms | grep -c 'policy static'"), "1\n");
     host.sh("vcoop detach told >&2; wait $!");
