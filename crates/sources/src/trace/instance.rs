@@ -226,6 +226,7 @@ mod tests {
         instance.write("tracing_on", "1").unwrap();
         // Some hundred pages of wake-ups.
         std::thread::spawn(|| {
+            vcoop_threads::set_timer_slack(1);
             for _ in 0..20_000 {
                 std::thread::sleep(std::time::Duration::from_nanos(1));
             }
