@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -313,14 +313,8 @@ fn two_runs_do_not_share_a_folder_and_what_a_killed_one_left_is_removed() {
     let path = dir.to_str().unwrap();
     let long = ["run", "busy-host-1", "--backend", "sim", "--quiet", "--duration", "3600s"];
     let mut first = vcoop(&long).args(["--out", path]).spawn().unwrap();
-    let begun = || {
-        let names = fs::read_dir(&dir).into_iter().flatten().flatten();
-        names.filter(|e| e.file_name().to_string_lossy().starts_with(".samples-")).count() > 0
-    };
-    let limit = Instant::now() + Duration::from_secs(30);
-    while !begun() && Instant::now() < limit {
-        thread::sleep(Duration::from_millis(10));
-    }
+    let begun = || begun(&dir) > 0;
+    await_runs(&dir, 1);
     let second = short(&["--out", path]);
     first.kill().unwrap();
     first.wait().unwrap();
@@ -331,6 +325,20 @@ fn two_runs_do_not_share_a_folder_and_what_a_killed_one_left_is_removed() {
     let output = short(&["--out", path]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(!begun());
+}
+
+/// How many runs that write into a folder have begun.
+fn begun(dir: &Path) -> usize {
+    let names = fs::read_dir(dir).into_iter().flatten().flatten();
+    names.filter(|e| e.file_name().to_string_lossy().starts_with(".samples-")).count()
+}
+
+/// Waits until so many have, but not for ever.
+fn await_runs(dir: &Path, runs: usize) {
+    let limit = Instant::now() + Duration::from_secs(60);
+    while begun(dir) < runs && Instant::now() < limit {
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Runs with so much memory that what reads without a bound fails, and for so long at most.
@@ -551,19 +559,17 @@ fn end_of(child: &mut std::process::Child) -> Option<i32> {
     panic!("it did not end");
 }
 
-/// Standard output of a run that is interrupted after a while, which begins when its handler is in
-/// place: with its first note, that its host is not this one.
-fn interrupted(args: &[&str], after: Duration) -> String {
-    let args = [args, &["--backend", "auto"], &TOO_BIG].concat();
+/// Standard output of a command that is interrupted in the last of so many runs, one after the other.
+fn interrupted(args: &[&str], dir: &Path, runs: usize) -> String {
+    let out = ["--json", "--jobs", "1", "--out", dir.to_str().unwrap()];
+    let args = [args, &out].concat();
     let mut child = vcoop(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdout = child.stdout.take().unwrap();
     let reader = thread::spawn(move || {
         let mut text = String::new();
         stdout.read_to_string(&mut text).map(|_| text)
     });
-    let mut first = [0];
-    child.stderr.as_mut().unwrap().read_exact(&mut first).unwrap();
-    thread::sleep(after);
+    await_runs(dir, runs);
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     assert_eq!(end_of(&mut child), Some(130));
@@ -572,8 +578,8 @@ fn interrupted(args: &[&str], after: Duration) -> String {
 
 #[test]
 fn an_interrupt_shows_what_was_measured() {
-    let long = ["run", "busy-host-1", "--repeats", "10000", "--duration", "1s", "--json"];
-    let json = interrupted(&long, Duration::from_millis(500));
+    let long = ["run", "busy-host-1", "--repeats", "10000", "--duration", "1s"];
+    let json = interrupted(&long, &folder("interrupted"), 2);
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["interrupted"], true);
     assert!(json["series"].as_array().is_some_and(|series| !series.is_empty()));
@@ -583,8 +589,7 @@ fn an_interrupt_shows_what_was_measured() {
 fn an_interrupted_warm_up_is_no_measurement_of_zero() {
     let long = ["run", "busy-host-1", "--warmup", "10000s", "--duration", "20000s"];
     let dir = folder("warm-up");
-    let out = ["--json", "--out", dir.to_str().unwrap()];
-    let json = interrupted(&[&long[..], &out].concat(), Duration::from_millis(300));
+    let json = interrupted(&long, &dir, 1);
     let json: Value = serde_json::from_str(&json).unwrap();
     let series = json["series"].as_array().unwrap();
     let cpu = series.iter().find(|s| s["probe"] == "host" && s["metric"] == "cpu").unwrap();

@@ -15,11 +15,11 @@ fn the_dashboard_shows_percentiles_and_gives_the_terminal_back() -> Outcome {
     let terminal = Terminal::new("end")?;
     let run = "run busy-host --backend sim --duration 1s --repeats 40 --watch";
     terminal.types(&format!("{VCOOP} {run} > /dev/null; echo ENDED $?"));
-    let shown = terminal.waits_for("sim dynamic");
+    // The alternate screen, without a cursor.
+    let shown = terminal.waits_for_in("1 0", "sim dynamic");
     for text in ["p99.9", "boosted", "budget", "host.cyclictest", "of 160 runs", "p99 by repeat"] {
         assert!(shown.contains(text), "no {text:?} in:\n{shown}");
     }
-    assert_eq!(terminal.modes(), "1 0", "the alternate screen, without a cursor");
     let shown = terminal.waits_for("ENDED 0");
     assert!(!shown.contains("p99 by repeat"), "the picture is gone:\n{shown}");
     assert_eq!(terminal.modes(), "0 1");

@@ -57,10 +57,19 @@ impl Terminal {
 
     /// What is shown when a text is there, within a minute.
     pub fn waits_for(&self, text: &str) -> String {
+        self.waits(text, || true)
+    }
+
+    /// The same, once it has these [`modes`](Self::modes): asked afterwards, the program may have ended.
+    pub fn waits_for_in(&self, modes: &str, text: &str) -> String {
+        self.waits(text, || self.modes() == modes)
+    }
+
+    fn waits(&self, text: &str, before: impl Fn() -> bool) -> String {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
-            let shown = self.shows();
-            if shown.contains(text) {
+            let (ready, shown) = (before(), self.shows());
+            if ready && shown.contains(text) {
                 return shown;
             }
             assert!(Instant::now() < end, "no {text:?} in:\n{shown}");
