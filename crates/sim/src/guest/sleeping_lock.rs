@@ -123,7 +123,7 @@ impl Lock {
         });
         self.readers = (self.given.len() - given) as u32;
         self.handoff = false;
-        self.given[given..].to_vec().into_iter()
+        self.given[given..].iter().copied()
     }
 }
 
