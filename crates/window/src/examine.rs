@@ -172,7 +172,6 @@ fn ns(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
-    use std::sync::PoisonError;
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
@@ -186,7 +185,7 @@ mod tests {
     /// A window whose guest has one vCPU, which does this between any two looks. The clock is the test's: by this host's,
     /// a guest would break a rule that did not get its CPU in time.
     fn examined(guest: impl Fn(&Window)) -> Examined {
-        let _one = crate::REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = crate::registered();
         let file = tempfile::tempfile().unwrap();
         file.set_len(3 * 4096).unwrap();
         let own = Window::map(&file, 0).unwrap();

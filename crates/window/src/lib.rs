@@ -28,6 +28,10 @@ pub use latency::Latencies;
 pub use map::Window;
 pub use server::{Offer, Server};
 
-/// Held by a test whose window a driver registers in: another test looks for such windows in the same process.
+/// Held by a test whose window a driver registers in, or that looks for such windows: it would find those of others in the
+/// same process.
 #[cfg(test)]
-static REGISTERED: std::sync::Mutex<()> = std::sync::Mutex::new(());
+fn registered() -> std::sync::MutexGuard<'static, ()> {
+    static REGISTERED: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    REGISTERED.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

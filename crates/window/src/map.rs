@@ -209,6 +209,7 @@ mod tests {
 
     #[test]
     fn each_side_finds_what_the_other_wrote() {
+        let _one = crate::registered();
         let (file, host) = window(1 << 16);
         assert_eq!(host.slots(), 7);
         assert!(host.host(7).is_none() && host.guest(u64::MAX).is_none());
