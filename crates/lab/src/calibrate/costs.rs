@@ -321,8 +321,7 @@ impl At<'_> {
             v.derived("handle_hlt", cycle.saturating_sub(rest), formula, Some("halt-cycle-cpu"));
         }
         if let Some(wake) = self.m("wake-idle") {
-            let halts = |state: &&IdleState| !state.is_poll() && !state.disabled;
-            let first = self.known.facts.idle.states.iter().find(halts);
+            let first = self.known.facts.idle.halting().next();
             let (less, formula): (&[_], _) = if first.is_some_and(IdleState::is_mwait) {
                 let formula = "wake-idle less syscall, wakeup, poll_notice and context_switch";
                 (&["wakeup", "poll_notice", "context_switch"], formula)
@@ -393,7 +392,7 @@ impl Known<'_> {
     ) -> (Vec<CState>, Vec<Cost>) {
         let idle = &self.facts.idle;
         let mut states: Vec<CState> = Vec::new();
-        for state in idle.states.iter().filter(|s| !s.is_poll() && !s.disabled) {
+        for state in idle.halting() {
             let name: String = state
                 .name
                 .chars()

@@ -32,6 +32,13 @@ pub struct IdleState {
     pub disabled: bool,
 }
 
+impl IdleFacts {
+    /// The states that halt and may be chosen.
+    pub fn halting(&self) -> impl Iterator<Item = &IdleState> {
+        self.states.iter().filter(|state| !state.is_poll() && !state.disabled)
+    }
+}
+
 impl IdleState {
     /// Whether the CPU spins in it rather than halts.
     pub fn is_poll(&self) -> bool {

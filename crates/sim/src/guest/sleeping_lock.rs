@@ -67,7 +67,7 @@ struct Lock {
     kind: LockKind,
     owner: u32,
     readers: u32,
-    /// The owner is one of several readers who have had it for too long.
+    /// Those who read have had it for so long that nobody spins for it.
     slow: bool,
     /// Only the first waiter may take it.
     handoff: bool,
@@ -104,6 +104,11 @@ impl Lock {
 
     fn place(&self, t: u32) -> Option<usize> {
         self.waiters.iter().position(|waiter| waiter.task == t)
+    }
+
+    /// A task is to sleep for it, behind all others.
+    fn queue(&mut self, task: u32, reads: bool, since: Ns) {
+        self.waiters.push_back(Waiter { task, reads, since, woken: false, spins: false });
     }
 
     /// A task has it to itself, and does not know yet.
@@ -181,7 +186,14 @@ impl SleepingLocks {
             return Turn::Has;
         }
         let spins = match place {
-            None => may_spin && matches!(kind, LockKind::Mutex | LockKind::Write),
+            None if may_spin && matches!(kind, LockKind::Mutex | LockKind::Write) => {
+                lock.spinners.push_back(t);
+                true
+            }
+            None => {
+                lock.queue(t, reads, now);
+                false
+            }
             Some(at) => {
                 let waiter = &mut lock.waiters[at];
                 let in_vain = std::mem::take(&mut waiter.woken) && at == 0;
@@ -195,14 +207,6 @@ impl SleepingLocks {
                 waiter.spins
             }
         };
-        match (spins, place) {
-            (true, None) => lock.spinners.push_back(t),
-            (false, None) => {
-                let waiter = Waiter { task: t, reads, since: now, woken: false, spins: false };
-                lock.waiters.push_back(waiter);
-            }
-            (_, Some(_)) => {}
-        }
         self.spinning += u32::from(spins);
         if spins { Turn::Spins } else { Turn::Sleeps }
     }
@@ -239,9 +243,7 @@ impl SleepingLocks {
             Some(at) => lock.waiters[at].spins = false,
             None => {
                 lock.spinners.retain(|&other| other != t);
-                let waiter =
-                    Waiter { task: t, reads: false, since: now, woken: false, spins: false };
-                lock.waiters.push_back(waiter);
+                lock.queue(t, false, now);
             }
         }
         self.spinning -= 1;

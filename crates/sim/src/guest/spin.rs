@@ -66,8 +66,7 @@ impl World<'_> {
             // Who has no pCPU finds it free later, if nobody was faster.
             let next = self.vms[vm].sync.locks.line(l).find(|&other| self.spins_now(vm, other));
             if let Some(next) = next {
-                self.vms[vm].sync.locks.hand_to(l, next);
-                self.spin_ends(vm, next);
+                self.takes_free(vm, l, next);
             }
             return;
         }
@@ -95,6 +94,12 @@ impl World<'_> {
             self.vms[vm].sync.locks.spins(l, next);
         }
         self.spin_ends(vm, head);
+    }
+
+    /// A task that spins for a test-and-set lock has it, wherever in line it was.
+    fn takes_free(&mut self, vm: usize, l: u32, t: u32) {
+        self.vms[vm].sync.locks.hand_to(l, t);
+        self.spin_ends(vm, t);
     }
 
     /// The vCPU on whose queue a task is.
@@ -138,19 +143,19 @@ impl World<'_> {
             self.vms[vm].tasks[t as usize].spun = 0;
         }
         if let Spin::Lock(l) = spin {
-            let Vm { sync, .. } = &mut self.vms[vm];
-            let in_order = sync.spin.locks != SpinLocks::TestAndSet;
-            if sync.locks.is_next(l, t) {
-                self.hand_over(vm, l, t);
-                return None;
-            }
-            if !in_order && sync.locks.is_free(l) {
-                sync.locks.hand_to(l, t);
-                self.spin_ends(vm, t);
-                return None;
-            }
-            if in_order {
-                sync.locks.spins(l, t);
+            let sync = &mut self.vms[vm].sync;
+            match sync.spin.locks {
+                SpinLocks::TestAndSet if sync.locks.is_free(l) => {
+                    self.takes_free(vm, l, t);
+                    return None;
+                }
+                // Nobody keeps it from others.
+                SpinLocks::TestAndSet => {}
+                _ if sync.locks.is_next(l, t) => {
+                    self.hand_over(vm, l, t);
+                    return None;
+                }
+                _ => sync.locks.spins(l, t),
             }
         }
         if let Spin::Sleeping(l) = spin
