@@ -92,6 +92,7 @@ impl ThisHost {
             RtGuard::FairServer { runtime_ns, period_ns } => {
                 guard("fair-server", runtime_ns, period_ns)
             }
+            RtGuard::Both { runtime_ns, period_ns } => guard("both", runtime_ns, period_ns),
         };
         let (cpus, hz, rr) = (self.cpus(), facts.hz(), facts.rr_slice_ns.value);
         format!(

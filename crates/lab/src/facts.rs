@@ -73,7 +73,7 @@ pub struct HostFacts {
     /// What keeps real-time threads from starving the rest.
     pub rt_guard: Fact<RtGuard>,
     /// `sched_rt_runtime_us` and `sched_rt_period_us` in nanoseconds; `None` = no limit. On 6.12 and
-    /// later they bound groups and admission only.
+    /// later without `CONFIG_RT_GROUP_SCHED` they bound admission only.
     pub rt_limit: Option<(Ns, Ns)>,
     /// How long KVM polls for a halted vCPU.
     pub halt_poll: Fact<HostPollConfig>,
@@ -103,7 +103,7 @@ impl HostFacts {
             fair: kernel::fair(&root, version, n),
             sched_ext: sched_ext::read(&root),
             rr_slice_ns: kernel::rr_slice(&root),
-            rt_guard: kernel::rt_guard(&root, version),
+            rt_guard: kernel::rt_guard(&root, version, &config),
             rt_limit: kernel::rt_limit(&root),
             halt_poll: kernel::halt_poll(&root),
             idle: idle::read(&root),

@@ -79,6 +79,47 @@ pub enum RtGuard {
         /// The period.
         period_ns: Ns,
     },
+    /// Both (6.12 and later with `CONFIG_RT_GROUP_SCHED`): RT throttling, and a fair server with
+    /// what throttling leaves of the period.
+    Both {
+        /// RT time allowed in a period; the rest is the fair server's runtime.
+        runtime_ns: Ns,
+        /// The period of both.
+        period_ns: Ns,
+    },
+}
+
+impl RtGuard {
+    /// RT time allowed in a period, if RT is throttled.
+    pub fn throttle(self) -> Option<Bandwidth> {
+        match self {
+            Self::Throttle { runtime_ns, period_ns } | Self::Both { runtime_ns, period_ns } => {
+                Some(Bandwidth { runtime_ns, period_ns })
+            }
+            Self::Off | Self::FairServer { .. } => None,
+        }
+    }
+
+    /// Fair time granted in a period, if there is a fair server.
+    pub fn fair_server(self) -> Option<Bandwidth> {
+        match self {
+            Self::FairServer { runtime_ns, period_ns } => Some(Bandwidth { runtime_ns, period_ns }),
+            Self::Both { runtime_ns, period_ns } => {
+                let left = period_ns.saturating_sub(runtime_ns);
+                (left > 0).then_some(Bandwidth { runtime_ns: left, period_ns })
+            }
+            Self::Off | Self::Throttle { .. } => None,
+        }
+    }
+}
+
+/// So much time in each period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bandwidth {
+    /// The time.
+    pub runtime_ns: Ns,
+    /// The period.
+    pub period_ns: Ns,
 }
 
 /// What `sched_setattr` and the scheduler know about SCHED_DEADLINE besides its entities.

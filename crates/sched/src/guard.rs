@@ -1,6 +1,6 @@
-//! What keeps RT entities from starving the fair ones.
+//! What keeps RT entities from starving the fair ones: one of two mechanisms, or both.
 //!
-//! # Throttling (kernels before 6.12)
+//! # Throttling (kernels before 6.12, and later ones with `CONFIG_RT_GROUP_SCHED`)
 //!
 //! On each CPU, RT entities may run for `runtime` in each `period`. Time is checked where it is
 //! charged, so an overrun lasts until the next tick at most; it is carried into the next period.
@@ -9,86 +9,119 @@
 //! # Fair server (6.12 and later)
 //!
 //! Fair entities are entitled to `runtime` in each `period`. The server does nothing as long as
-//! they get it by themselves; when so little of the period is left that they would miss it
-//! otherwise (the zero-laxity point), they go ahead of RT until they have had it.
+//! they get it by themselves, or the CPU is idle that long; when so little of the period is left
+//! that they would miss it otherwise (the zero-laxity point), they go ahead of RT until they have
+//! had it. The states are those of `kernel/sched/deadline.c` as of 6.18 with the stable backports
+//! of 2026; the letters are those of the comment there.
 //!
 //! ```text
-//! state     event                                   next      effect
-//! Off       a fair entity becomes runnable          Deferred  new period, full runtime
-//! Deferred  fair ran its runtime by itself          Deferred  new period, full runtime
-//! Deferred  zero-laxity point, fair waits           Active    fair goes first
-//! Deferred  timer, no fair entity                   Off
-//! Active    runtime used up                         Depleted  RT goes first again
-//! Active    period ends, fair waits                 Active    next period, full runtime
-//! Depleted  fair runs by itself (RT is gone)        Deferred  new period, full runtime
-//! Depleted  period ends, fair waits                 Active    next period, full runtime
-//! Active or Depleted  period ends, no fair entity   Off
+//! state            event                                 next          effect
+//! Off          (A) a fair entity becomes runnable        Waiting       new period if the old one ended,
+//!                                                                      or too much is left for it
+//!                  ... in the period of a service        Running       no more left than fits into it
+//! Waiting      (B) fair or idle time uses up runtime     Waiting       new period
+//! Waiting      (B) zero-laxity point, fair waits         Running       new period; fair goes first
+//! Waiting      (B) timer, no fair entity                 Off
+//! Running      (D) no fair entity left                   Off
+//! Running      (D) runtime used up                       Replenishing  RT goes first again
+//! Replenishing (E) fair runs by itself                   Waiting       new period
+//! Replenishing (E) period ends                           Running       next period, less an overrun
 //! ```
 //!
-//! The timer is only ever moved lazily: what fair entities consume by themselves postpones the
-//! zero-laxity point, and the timer finds that out when it fires. A CPU whose fair entities are
-//! not starved therefore pays for about one timer a period.
+//! A fair entity that has to make way runs until the switch, after the tick that found the runtime
+//! used up. To the kernel this is fair time of its own, and the server waits for a whole new period
+//! (E to B). It goes on at the end of its period only if who was served went to sleep. Kernels 6.12
+//! and 7.3 show both: hogs get 51 to 54 ms and then wait 950 ms, and a light sleeper is served at
+//! each wake-up for one or more periods of a second, and then waits 950 ms.
+//!
+//! The kernel tells a CPU that is idle while it waits (C) apart, to stop its timer; here the timer
+//! of `Waiting` looks for fair entities. The timer is only ever moved lazily: what fair entities
+//! consume by themselves postpones the zero-laxity point, and the timer finds that out when it
+//! fires. A CPU whose fair entities are not starved therefore pays for about one timer a period.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::CpuId;
-use crate::config::{Ns, RtGuard};
+use crate::config::{Bandwidth, Ns, RtGuard};
+use crate::dl::NEVER;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Server {
     Off,
-    Deferred,
-    Active,
-    Depleted,
+    Waiting,
+    Running,
+    Replenishing,
 }
+
+/// The kernel does not put the zero-laxity point off by less.
+const MIN_DEFERRAL: Ns = 1_000_000;
 
 #[derive(Clone, Debug)]
 struct GuardCpu {
-    /// When the timer fires.
-    timer: Option<Ns>,
+    /// Throttling: when its timer fires, or [`NEVER`].
+    rt_timer: Ns,
+    /// Server: likewise.
+    timer: Ns,
     /// Throttling: RT time charged and not yet forgiven.
     rt_time: Ns,
     /// Throttling: RT entities are held back.
     throttled: bool,
     server: Server,
-    /// Server: runtime left in this period.
-    left: Ns,
+    /// Server: fair entities starved in the period before, so that it is not deferred.
+    starved: bool,
+    /// Server: runtime left in this period; negative after an overrun.
+    left: i64,
     /// Server: end of this period.
     due: Ns,
 }
 
-/// What the level has to do after a timer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
-    Nothing,
-    Unthrottle,
-    FairFirst,
+impl GuardCpu {
+    fn new_period(&mut self, now: Ns, of: Bandwidth) {
+        self.left = of.runtime_ns as i64;
+        self.due = now + of.period_ns;
+    }
+
+    /// When what is left of the runtime just fits into what is left of the period.
+    fn zero_laxity(&self) -> Ns {
+        self.due - self.left.max(0) as Ns
+    }
+
+    /// When the timer has something to do.
+    fn look_at(&self) -> Ns {
+        if self.server == Server::Waiting { self.zero_laxity() } else { self.due }
+    }
 }
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
-    kind: RtGuard,
+    throttle: Option<Bandwidth>,
+    server: Option<Bandwidth>,
     cpus: Vec<GuardCpu>,
 }
 
 impl Guard {
     pub(crate) fn new(kind: RtGuard, cpus: u32) -> Self {
         let cpu = GuardCpu {
-            timer: None,
+            rt_timer: NEVER,
+            timer: NEVER,
             rt_time: 0,
             throttled: false,
             server: Server::Off,
+            starved: false,
             left: 0,
             due: 0,
         };
-        Self { kind, cpus: vec![cpu; cpus as usize] }
+        let (throttle, server) = (kind.throttle(), kind.fair_server());
+        Self { throttle, server, cpus: vec![cpu; cpus as usize] }
     }
 
+    /// When a timer of the CPU fires, or [`NEVER`].
     #[inline]
-    pub(crate) fn deadline(&self, cpu: CpuId) -> Option<Ns> {
-        self.cpus[cpu.index()].timer
+    pub(crate) fn deadline(&self, cpu: CpuId) -> Ns {
+        let c = &self.cpus[cpu.index()];
+        c.rt_timer.min(c.timer)
     }
 
     /// RT entities of the CPU are held back.
@@ -100,64 +133,64 @@ impl Guard {
     /// Fair entities of the CPU go ahead of RT.
     #[inline]
     pub(crate) fn fair_first(&self, cpu: CpuId) -> bool {
-        self.cpus[cpu.index()].server == Server::Active
+        self.cpus[cpu.index()].server == Server::Running
     }
 
     /// An RT entity became runnable. True if the timer was set.
     #[inline]
     pub(crate) fn rt_started(&mut self, now: Ns, cpu: CpuId) -> bool {
-        let RtGuard::Throttle { period_ns, .. } = self.kind else {
-            return false;
-        };
+        let Some(throttle) = self.throttle else { return false };
         let c = &mut self.cpus[cpu.index()];
-        if c.timer.is_some() {
+        if c.rt_timer != NEVER {
             return false;
         }
-        c.timer = Some(now + period_ns);
+        c.rt_timer = now + throttle.period_ns;
         true
     }
 
     /// The CPU's first fair entity became runnable. True if the timer was set.
     #[inline]
     pub(crate) fn fair_started(&mut self, now: Ns, cpu: CpuId) -> bool {
-        let RtGuard::FairServer { runtime_ns, period_ns } = self.kind else {
-            return false;
-        };
+        let Some(server) = self.server else { return false };
         let c = &mut self.cpus[cpu.index()];
-        // Within its period the server goes on where it was: sleeping earns no second runtime. But a
-        // runtime that no longer fits into what is left of the period (the wake-up rule of constant
-        // bandwidth servers) begins a new one: who slept through the period was not starved in it.
-        let overflows = || {
-            u128::from(c.left) * u128::from(period_ns)
-                > u128::from(c.due - now) * u128::from(runtime_ns)
-        };
-        let deferred = c.server == Server::Deferred;
-        if c.server == Server::Off || now >= c.due || (deferred && overflows()) {
-            c.server = Server::Deferred;
-            c.left = runtime_ns;
-            c.due = now + period_ns;
-        }
-        let at = match c.server {
-            Server::Deferred => c.due - c.left,
-            _ => c.due,
-        };
-        // A timer that is set too early costs one look when it fires.
-        if c.timer.is_some_and(|t| t <= at) {
+        if c.server != Server::Off {
             return false;
         }
-        c.timer = Some(at);
-        true
+        // The wake-up rule of constant bandwidth servers: within its period the server goes on where
+        // it was, with its share of the rest at most; one that serves nobody yet begins anew instead.
+        let rest = i128::from(c.due.saturating_sub(now)) * i128::from(server.runtime_ns);
+        let overflows = i128::from(c.left) * i128::from(server.period_ns) > rest;
+        if now >= c.due || (overflows && !c.starved) {
+            c.starved = false;
+            c.new_period(now, server);
+        } else if overflows {
+            c.left = (rest / i128::from(server.period_ns)) as i64;
+        }
+        c.server = if c.starved { Server::Running } else { Server::Waiting };
+        let at = c.look_at();
+        // A timer that is set too early costs one look when it fires.
+        let earlier = at < c.timer;
+        c.timer = c.timer.min(at);
+        earlier
+    }
+
+    /// The CPU's last fair entity left.
+    #[inline]
+    pub(crate) fn fair_ended(&mut self, cpu: CpuId) {
+        let c = &mut self.cpus[cpu.index()];
+        if c.server == Server::Running {
+            c.server = Server::Off;
+        }
     }
 
     /// RT time was charged. True if the CPU is throttled from now on.
     #[inline]
     pub(crate) fn charge_rt(&mut self, cpu: CpuId, ran: Ns) -> bool {
-        let RtGuard::Throttle { runtime_ns, period_ns } = self.kind else {
-            return false;
-        };
+        let Some(throttle) = self.throttle else { return false };
         let c = &mut self.cpus[cpu.index()];
         c.rt_time += ran;
-        if c.throttled || c.rt_time <= runtime_ns || runtime_ns == period_ns {
+        let allowed = throttle.runtime_ns;
+        if c.throttled || c.rt_time <= allowed || allowed == throttle.period_ns {
             return false;
         }
         c.throttled = true;
@@ -168,7 +201,7 @@ impl Guard {
     /// holds RT back for it, never the deadline class itself. True if RT is throttled from now on.
     #[inline]
     pub(crate) fn charge_dl(&mut self, cpu: CpuId, ran: Ns) -> bool {
-        self.cpus[cpu.index()].timer.is_some() && self.charge_rt(cpu, ran)
+        self.cpus[cpu.index()].rt_timer != NEVER && self.charge_rt(cpu, ran)
     }
 
     /// Until when the server has its precedence: its place among deadlines.
@@ -180,76 +213,101 @@ impl Guard {
     /// Fair time was charged. True if the server just lost its precedence.
     #[inline]
     pub(crate) fn charge_fair(&mut self, now: Ns, cpu: CpuId, ran: Ns) -> bool {
-        let RtGuard::FairServer { runtime_ns, period_ns } = self.kind else {
-            return false;
-        };
+        let Some(server) = self.server else { return false };
         let c = &mut self.cpus[cpu.index()];
-        c.left = c.left.saturating_sub(ran);
-        if c.left > 0 || c.server == Server::Off {
+        if c.server == Server::Off {
             return false;
         }
-        if c.server == Server::Active {
-            c.server = Server::Depleted;
+        c.left -= ran as i64;
+        if c.left > 0 {
+            return false;
+        }
+        if c.server == Server::Running {
+            c.server = Server::Replenishing;
+            if now >= c.due {
+                c.new_period(now, server);
+            }
             return true;
         }
         // Fair entities ran without the server's help: nobody starves.
-        c.server = Server::Deferred;
-        c.left = runtime_ns;
-        c.due = now + period_ns;
+        c.server = Server::Waiting;
+        c.starved = false;
+        c.new_period(now, server);
         false
     }
 
-    /// The timer of the CPU is due, or past due: `rt` and `fair` tell whether it has runnable
-    /// entities of these classes.
-    pub(crate) fn on_timer(&mut self, now: Ns, cpu: CpuId, rt: bool, fair: bool) -> Effect {
+    /// The current fair entity has to make way, and ran until now.
+    #[inline]
+    pub(crate) fn fair_preempted(&mut self, now: Ns, cpu: CpuId) {
+        if self.cpus[cpu.index()].server == Server::Replenishing {
+            self.charge_fair(now, cpu, 0);
+        }
+    }
+
+    /// The CPU was idle: fair entities could have run, so it counts as if they had.
+    #[inline]
+    pub(crate) fn charge_idle(&mut self, now: Ns, cpu: CpuId, idle: Ns) {
+        if self.cpus[cpu.index()].server == Server::Waiting {
+            self.charge_fair(now, cpu, idle);
+        }
+    }
+
+    /// Throttling's timer, if it is due: `rt` tells whether the CPU has runnable RT entities. True if
+    /// they are no longer held back.
+    pub(crate) fn on_rt_timer(&mut self, now: Ns, cpu: CpuId, rt: bool) -> bool {
         let c = &mut self.cpus[cpu.index()];
-        let Some(at) = c.timer.filter(|&t| t <= now) else {
-            return Effect::Nothing;
-        };
-        c.timer = None;
-        match self.kind {
-            RtGuard::Off => Effect::Nothing,
-            RtGuard::Throttle { runtime_ns, period_ns } => {
-                let periods = 1 + (now - at) / period_ns;
-                c.rt_time = c.rt_time.saturating_sub(periods.saturating_mul(runtime_ns));
-                if rt || c.rt_time > 0 {
-                    c.timer = Some(at + periods * period_ns);
-                }
-                if c.throttled && c.rt_time < runtime_ns {
-                    c.throttled = false;
-                    return Effect::Unthrottle;
-                }
-                Effect::Nothing
+        let Some(throttle) = self.throttle.filter(|_| c.rt_timer <= now) else { return false };
+        let periods = 1 + (now - c.rt_timer) / throttle.period_ns;
+        c.rt_time = c.rt_time.saturating_sub(periods.saturating_mul(throttle.runtime_ns));
+        let goes_on = rt || c.rt_time > 0;
+        c.rt_timer = if goes_on { c.rt_timer + periods * throttle.period_ns } else { NEVER };
+        let ends = c.throttled && c.rt_time < throttle.runtime_ns;
+        c.throttled &= !ends;
+        ends
+    }
+
+    /// The server's timer, if it is due: `fair` tells whether the CPU has runnable fair entities. True
+    /// if they go ahead of RT from now on.
+    pub(crate) fn on_timer(&mut self, now: Ns, cpu: CpuId, fair: bool) -> bool {
+        let c = &mut self.cpus[cpu.index()];
+        let Some(server) = self.server.filter(|_| c.timer <= now) else { return false };
+        c.timer = NEVER;
+        match c.server {
+            Server::Off => return false,
+            Server::Waiting if !fair => {
+                c.server = Server::Off;
+                c.due = now;
+                return false;
             }
-            RtGuard::FairServer { runtime_ns, period_ns } => {
-                if !fair {
-                    // A period that has not ended is remembered: see `fair_started`.
-                    if c.server == Server::Deferred || now >= c.due {
-                        c.server = Server::Off;
-                    }
-                    return Effect::Nothing;
+            Server::Waiting if now + MIN_DEFERRAL < c.zero_laxity() => {
+                c.timer = c.zero_laxity();
+                return false;
+            }
+            Server::Waiting => {
+                c.starved = true;
+                c.new_period(now, server);
+            }
+            Server::Running => {
+                c.timer = now.max(c.due) + server.period_ns;
+                return false;
+            }
+            Server::Replenishing if now < c.due => {
+                c.timer = c.due;
+                return false;
+            }
+            Server::Replenishing => {
+                while c.left <= 0 {
+                    c.left += server.runtime_ns as i64;
+                    c.due += server.period_ns;
                 }
-                match c.server {
-                    Server::Off => return Effect::Nothing,
-                    Server::Deferred if now < c.due - c.left => {
-                        c.timer = Some(c.due - c.left);
-                        return Effect::Nothing;
-                    }
-                    Server::Deferred => {}
-                    Server::Active | Server::Depleted if now < c.due => {
-                        c.timer = Some(c.due);
-                        return Effect::Nothing;
-                    }
-                    Server::Active | Server::Depleted => {
-                        c.left = runtime_ns;
-                        c.due = now.max(c.due) + period_ns;
-                    }
+                if c.due <= now {
+                    c.new_period(now, server);
                 }
-                c.server = Server::Active;
-                c.timer = Some(c.due);
-                Effect::FairFirst
             }
         }
+        c.server = if fair { Server::Running } else { Server::Off };
+        c.timer = if fair { c.due } else { NEVER };
+        fair
     }
 
     #[cfg(test)]
@@ -270,23 +328,46 @@ mod tests {
     }
 
     #[test]
-    fn background_running_keeps_the_server_deferred() {
+    fn background_running_puts_the_server_off() {
         let mut g = server();
         assert!(g.fair_started(0, C));
-        assert_eq!(g.deadline(C), Some(950 * MS));
+        assert_eq!(g.deadline(C), 950 * MS);
         // 60 ms in the background: one period renewed at 60 ms, 10 ms of the next not yet used.
         assert!(!g.charge_fair(50 * MS, C, 50 * MS));
         assert!(!g.charge_fair(60 * MS, C, 10 * MS));
-        assert_eq!(g.on_timer(950 * MS, C, true, true), Effect::Nothing);
-        assert_eq!(g.server(C), Server::Deferred);
+        assert!(!g.on_timer(950 * MS, C, true));
+        assert_eq!(g.server(C), Server::Waiting);
         // Deadline 1050 ms, 40 ms left.
-        assert_eq!(g.deadline(C), Some(1010 * MS));
-        assert_eq!(g.on_timer(1010 * MS, C, true, true), Effect::FairFirst);
-        assert!(g.fair_first(C));
-        assert!(g.charge_fair(1050 * MS, C, 40 * MS));
-        assert_eq!(g.server(C), Server::Depleted);
-        // Still starving at the next period: no second deferral.
-        assert_eq!(g.on_timer(1050 * MS, C, true, true), Effect::FairFirst);
+        assert_eq!(g.deadline(C), 1010 * MS);
+        assert!(g.on_timer(1010 * MS, C, true));
+        // A period begins at the zero-laxity point, with a whole runtime.
+        assert!(!g.charge_fair(1059 * MS, C, 49 * MS));
+        assert!(g.charge_fair(1060 * MS, C, MS));
+        assert_eq!(g.server(C), Server::Replenishing);
+        // Still starving when it ends: not deferred again.
+        assert!(!g.on_timer(2009 * MS, C, true));
+        assert!(g.on_timer(2010 * MS, C, true));
+    }
+
+    #[test]
+    fn a_server_overruns_until_a_tick_and_pays_it_back() {
+        let mut g = server();
+        g.fair_started(0, C);
+        assert!(g.on_timer(950 * MS, C, true));
+        assert!(g.charge_fair(1003 * MS, C, 53 * MS));
+        assert!(g.on_timer(1950 * MS, C, true));
+        assert!(!g.charge_fair(1996 * MS, C, 46 * MS));
+        assert!(g.charge_fair(1997 * MS, C, MS));
+    }
+
+    #[test]
+    fn an_idle_cpu_starves_nobody() {
+        let mut g = server();
+        g.fair_started(0, C);
+        g.charge_idle(100 * MS, C, 30 * MS);
+        g.charge_idle(600 * MS, C, 20 * MS);
+        assert!(!g.on_timer(950 * MS, C, true));
+        assert_eq!(g.deadline(C), 1550 * MS);
     }
 
     #[test]
@@ -294,28 +375,50 @@ mod tests {
         let mut g = server();
         assert!(g.fair_started(0, C));
         assert!(!g.charge_fair(10 * MS, C, 10 * MS));
-        // Asleep from 10 ms to 900 ms: 40 ms of runtime do not fit 100 ms at a twentieth.
-        g.fair_started(900 * MS, C);
-        assert_eq!(g.on_timer(960 * MS, C, true, true), Effect::Nothing);
-        assert_eq!(g.deadline(C), Some(1850 * MS));
-        assert_eq!(g.on_timer(1850 * MS, C, true, true), Effect::FairFirst);
+        g.fair_ended(C);
+        assert!(!g.on_timer(950 * MS, C, false));
+        assert_eq!((g.server(C), g.deadline(C)), (Server::Off, NEVER));
+        g.fair_started(960 * MS, C);
+        assert_eq!(g.deadline(C), 1910 * MS);
+        assert!(g.on_timer(1910 * MS, C, true));
     }
 
     #[test]
-    fn sleeping_earns_no_second_runtime() {
+    fn who_sleeps_while_served_is_served_until_the_period_ends() {
         let mut g = server();
         g.fair_started(0, C);
-        assert_eq!(g.on_timer(950 * MS, C, true, true), Effect::FairFirst);
-        assert!(g.charge_fair(1000 * MS, C, 50 * MS));
-        assert_eq!(g.server(C), Server::Depleted);
-        assert_eq!(g.on_timer(1000 * MS, C, true, true), Effect::FairFirst);
-        assert!(g.charge_fair(1050 * MS, C, 50 * MS));
-        g.fair_started(1060 * MS, C);
+        assert!(g.on_timer(950 * MS, C, true));
+        // 1 ms of 50 in 2 ms of 1000: what is left is less than its share of the rest.
+        g.charge_fair(951 * MS, C, MS);
+        g.fair_ended(C);
         assert!(!g.fair_first(C));
-        assert_eq!(g.deadline(C), Some(2000 * MS));
-        // Nobody fair at the end of the period: the server goes to sleep.
-        assert_eq!(g.on_timer(2000 * MS, C, true, false), Effect::Nothing);
-        assert_eq!((g.server(C), g.deadline(C)), (Server::Off, None));
+        g.fair_started(952 * MS, C);
+        assert!(g.fair_first(C), "it goes on");
+        // Asleep for half of the period: half of the runtime fits into the rest.
+        g.fair_ended(C);
+        g.fair_started(1450 * MS, C);
+        assert!(g.charge_fair(1475 * MS, C, 25 * MS));
+        // It slept when its runtime was used up: its next period is a service as well.
+        g.fair_ended(C);
+        assert!(!g.on_timer(1950 * MS, C, false));
+        g.fair_started(2000 * MS, C);
+        assert!(g.fair_first(C));
+        g.fair_ended(C);
+        g.fair_started(2960 * MS, C);
+        assert_eq!(g.server(C), Server::Waiting, "the period of the service is over");
+    }
+
+    #[test]
+    fn who_is_preempted_when_the_runtime_is_used_up_waits_for_a_whole_period() {
+        let mut g = server();
+        g.fair_started(0, C);
+        assert!(g.on_timer(950 * MS, C, true));
+        assert!(g.charge_fair(1000 * MS, C, 50 * MS));
+        assert_eq!(g.server(C), Server::Replenishing);
+        g.fair_preempted(1000 * MS, C);
+        assert_eq!(g.server(C), Server::Waiting);
+        assert!(!g.on_timer(1900 * MS, C, true));
+        assert!(g.on_timer(1950 * MS, C, true));
     }
 
     #[test]
@@ -325,11 +428,28 @@ mod tests {
         assert!(g.rt_started(0, C));
         assert!(!g.charge_rt(C, 950 * MS));
         assert!(g.charge_rt(C, 4 * MS));
-        assert_eq!(g.on_timer(1000 * MS, C, true, false), Effect::Unthrottle);
+        assert!(g.on_rt_timer(1000 * MS, C, true));
         assert!(!g.charge_rt(C, 946 * MS));
         assert!(g.charge_rt(C, MS), "4 ms of the first period count in the second");
-        assert_eq!(g.on_timer(2000 * MS, C, false, false), Effect::Unthrottle);
-        assert_eq!(g.on_timer(3000 * MS, C, false, false), Effect::Nothing);
-        assert_eq!(g.deadline(C), None);
+        assert!(g.on_rt_timer(2000 * MS, C, false));
+        assert!(!g.on_rt_timer(3000 * MS, C, false));
+        assert_eq!(g.deadline(C), NEVER);
+    }
+
+    #[test]
+    fn throttling_serves_fair_work_before_the_server_has_to() {
+        let kind = RtGuard::Both { runtime_ns: 950 * MS, period_ns: 1000 * MS };
+        let mut g = Guard::new(kind, 1);
+        assert!(g.rt_started(0, C));
+        assert!(g.fair_started(0, C));
+        assert_eq!(g.deadline(C), 950 * MS);
+        assert!(g.charge_rt(C, 951 * MS), "RT is held back at the tick after its time is up");
+        assert!(g.holds_rt(C));
+        assert!(g.on_timer(951 * MS, C, true), "fair has the CPU anyway");
+        assert!(!g.charge_fair(1000 * MS, C, 49 * MS));
+        assert!(g.on_rt_timer(1000 * MS, C, true));
+        // The server's own millisecond is left.
+        assert!(g.fair_first(C));
+        assert!(g.charge_fair(1001 * MS, C, MS));
     }
 }

@@ -413,7 +413,7 @@ fn virt() -> impl Strategy<Value = Virt> {
 }
 
 fn scenario() -> impl Strategy<Value = Plan> {
-    (1u32..5, any::<bool>(), 0usize..4, 0usize..3, any::<bool>()).prop_flat_map(
+    (1u32..5, any::<bool>(), 0usize..4, 0usize..4, any::<bool>()).prop_flat_map(
         |(cpus, modern, preemption, guard, costly)| {
             let guests = prop::collection::vec(
                 (1u32..4).prop_flat_map(|n| (Just(n), tasks(n, true), virt())),
@@ -427,6 +427,7 @@ fn scenario() -> impl Strategy<Value = Plan> {
                         RtGuard::Off,
                         RtGuard::Throttle { runtime_ns: 95 * MS, period_ns: 100 * MS },
                         RtGuard::FairServer { runtime_ns: 5 * MS, period_ns: 100 * MS },
+                        RtGuard::Both { runtime_ns: 95 * MS, period_ns: 100 * MS },
                     ][guard];
                     host.groups = vec![1024, 512];
                     let mut p = plan(host, if costly { dear() } else { free() });

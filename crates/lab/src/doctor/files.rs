@@ -77,6 +77,14 @@ fn guard(facts: &HostFacts) -> Finding {
             "starvation guard",
             format!("fair server, {} of {} ms ({source})", ms(runtime_ns), ms(period_ns)),
         ),
+        RtGuard::Both { runtime_ns, period_ns } => Finding::ok(
+            "starvation guard",
+            format!(
+                "RT throttling, {} of {} ms, and the fair server ({source})",
+                ms(runtime_ns),
+                ms(period_ns)
+            ),
+        ),
     }
 }
 

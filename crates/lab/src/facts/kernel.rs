@@ -204,10 +204,12 @@ pub(super) fn rt_limit(root: &Root) -> Option<(Ns, Ns)> {
     Some((runtime.checked_mul(1000)?, period.checked_mul(1000)?))
 }
 
-/// RT throttling until 6.11, the fair server from 6.12 on.
-pub(super) fn rt_guard(root: &Root, release: Release) -> Fact<RtGuard> {
+/// RT throttling until 6.11, the fair server from 6.12 on, and both where 6.12 and later are built
+/// with `CONFIG_RT_GROUP_SCHED`.
+pub(super) fn rt_guard(root: &Root, release: Release, config: &Config) -> Fact<RtGuard> {
+    let from = "/proc/sys/kernel/sched_rt_{runtime,period}_us";
+    let groups = config.is_on("CONFIG_RT_GROUP_SCHED");
     if release < Release::new(6, 12) {
-        let from = "/proc/sys/kernel/sched_rt_{runtime,period}_us";
         return match rt_limit(root) {
             Some((runtime, period)) if runtime >= period => Fact::read(RtGuard::Off, from),
             Some((runtime_ns, period_ns)) => {
@@ -225,7 +227,15 @@ pub(super) fn rt_guard(root: &Root, release: Release) -> Fact<RtGuard> {
     }
     let of =
         |file: &str| root.number::<Ns>(&format!("sys/kernel/debug/sched/fair_server/cpu0/{file}"));
-    match (of("runtime"), of("period")) {
+    let server = of("runtime");
+    if let Some((runtime_ns, period_ns)) = rt_limit(root).filter(|&(r, p)| groups && r < p) {
+        let (guard, server) = match server {
+            Some(0) => (RtGuard::Throttle { runtime_ns, period_ns }, "no fair server"),
+            _ => (RtGuard::Both { runtime_ns, period_ns }, "fair server since 6.12"),
+        };
+        return Fact::read(guard, &format!("{from}, CONFIG_RT_GROUP_SCHED; {server}"));
+    }
+    match (server, of("period")) {
         (Some(0), _) => Fact::read(RtGuard::Off, "/sys/kernel/debug/sched/fair_server"),
         (Some(runtime_ns), Some(period_ns)) if period_ns > 0 => Fact::read(
             RtGuard::FairServer { runtime_ns, period_ns },

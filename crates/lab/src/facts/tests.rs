@@ -84,6 +84,24 @@ fn debugfs_wins_where_it_can_be_read() {
 }
 
 #[test]
+fn a_kernel_with_rt_groups_throttles_beside_its_fair_server() {
+    let files = [
+        ("proc/sys/kernel/osrelease", "6.18.44\n"),
+        ("proc/sys/kernel/sched_rt_runtime_us", "950000\n"),
+        ("proc/sys/kernel/sched_rt_period_us", "1000000\n"),
+        ("boot/config-6.18.44", "CONFIG_RT_GROUP_SCHED=y\n"),
+    ];
+    let of = |files: &[(&str, &str)]| read(&Tree::with(files), &[0], None).rt_guard.value;
+    let (runtime_ns, period_ns) = (950_000_000, 1_000_000_000);
+    assert_eq!(of(&files), RtGuard::Both { runtime_ns, period_ns });
+    let server = ("sys/kernel/debug/sched/fair_server/cpu0/runtime", "0\n");
+    let without = [&files[..], &[server]].concat();
+    assert_eq!(of(&without), RtGuard::Throttle { runtime_ns, period_ns });
+    let fair = RtGuard::FairServer { runtime_ns: 50_000_000, period_ns };
+    assert_eq!(of(&files[..3]), fair, "without groups the sysctl does not throttle");
+}
+
+#[test]
 fn slices_and_features_follow_the_release() {
     let of = |release: &str| {
         let dir = Tree::with(&[("proc/sys/kernel/osrelease", release)]);

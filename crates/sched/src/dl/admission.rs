@@ -61,10 +61,7 @@ pub(crate) struct Admission {
 
 impl Admission {
     pub(crate) fn new(on: bool, guard: RtGuard, cpus: u32) -> Self {
-        let server = match guard {
-            RtGuard::FairServer { runtime_ns, period_ns } => bandwidth(runtime_ns, period_ns),
-            RtGuard::Off | RtGuard::Throttle { .. } => 0,
-        };
+        let server = guard.fair_server().map_or(0, |s| bandwidth(s.runtime_ns, s.period_ns));
         let limit = bandwidth(SHARE.0, SHARE.1).saturating_sub(server) * u64::from(cpus);
         Self { on, limit, cpus, used: 0, shares: Vec::new(), leaving: Vec::new() }
     }

@@ -318,7 +318,7 @@ impl Level {
     /// When [`Level::on_deadline`] is due on `cpu`. [`Note::DeadlineChanged`] tells of changes.
     #[inline]
     pub fn deadline(&self, cpu: CpuId) -> Option<Ns> {
-        let at = self.guard.deadline(cpu).unwrap_or(NEVER).min(self.dl.timer(cpu));
+        let at = self.guard.deadline(cpu).min(self.dl.timer(cpu));
         (at != NEVER).then_some(at)
     }
 
@@ -466,7 +466,8 @@ fn validate(cfg: &LevelConfig) -> Result<(), ConfigError> {
     let guard = match cfg.rt_guard {
         RtGuard::Off => (1, 1),
         RtGuard::Throttle { runtime_ns, period_ns }
-        | RtGuard::FairServer { runtime_ns, period_ns } => (runtime_ns, period_ns),
+        | RtGuard::FairServer { runtime_ns, period_ns }
+        | RtGuard::Both { runtime_ns, period_ns } => (runtime_ns, period_ns),
     };
     let (min_gran, latency) = match cfg.fair {
         crate::config::Fair::Cfs(c) => (c.min_granularity_ns, c.sched_latency_ns),

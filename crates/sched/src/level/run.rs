@@ -4,7 +4,6 @@ use super::{Kicked, Level, State};
 use crate::class::{Class, Dequeue, Enqueue};
 use crate::config::{ClassId, Ns};
 use crate::dl::NEVER;
-use crate::guard::Effect;
 use crate::heap::NONE;
 use crate::rt::DEADLINE;
 use crate::{CpuId, EntId, Leave, Note};
@@ -107,6 +106,9 @@ impl Level {
             if prev_rank > self.rt.highest(cpu) && self.dl.earliest(cpu) == NEVER {
                 self.pull_rt(now, cpu);
             }
+        }
+        if stays && prev_rank == 0 {
+            self.guard.fair_preempted(now, cpu);
         }
         let mut next = self.pick(cpu);
         let pulls = next.is_none() && !self.is_single() && self.cfg.balance.newidle;
@@ -281,27 +283,24 @@ impl Level {
         }
         let c = &self.cpus[cpu.index()];
         let (rt, fair) = (c.nr_rt > 0, c.nr_fair > 0);
-        match self.guard.on_timer(now, cpu, rt, fair) {
-            Effect::Nothing => {}
-            Effect::Unthrottle => {
-                self.notes.push_back(Note::Unthrottled { cpu });
-                self.refresh(cpu);
-                if rt {
-                    self.kick(cpu, true);
-                }
+        if self.guard.on_rt_timer(now, cpu, rt) {
+            self.notes.push_back(Note::Unthrottled { cpu });
+            self.refresh(cpu);
+            if rt {
+                self.kick(cpu, true);
             }
-            Effect::FairFirst => {
-                let behind = match self.current(cpu) {
-                    None => self.is_forced_idle(cpu),
-                    Some(e) => match self.class(e) {
-                        ClassId::Fair => false,
-                        ClassId::Rt => true,
-                        ClassId::Dl => self.fair_before(cpu, self.dl.due(e)),
-                    },
-                };
-                if behind {
-                    self.kick(cpu, true);
-                }
+        }
+        if self.guard.on_timer(now, cpu, fair) {
+            let behind = match self.current(cpu) {
+                None => self.is_forced_idle(cpu),
+                Some(e) => match self.class(e) {
+                    ClassId::Fair => false,
+                    ClassId::Rt => true,
+                    ClassId::Dl => self.fair_before(cpu, self.dl.due(e)),
+                },
+            };
+            if behind {
+                self.kick(cpu, true);
             }
         }
         self.announce(cpu, before);
@@ -393,6 +392,9 @@ impl Level {
             }
         }
         let c = &mut self.cpus[cpu.index()];
+        if prev.is_none() {
+            self.guard.charge_idle(now, cpu, now - c.charged_to);
+        }
         c.curr = next.map_or(NONE, |n| n.0);
         c.charged_to = now;
         c.stolen = 0;
@@ -541,6 +543,9 @@ impl Level {
         c.nr_fair = c.nr_fair.wrapping_add(d);
         if self.ents[e.index()].idle {
             c.nr_idle = c.nr_idle.wrapping_add(d);
+        }
+        if !on && c.nr_fair == 0 {
+            self.guard.fair_ended(cpu);
         }
         if on && c.nr_fair == 1 && self.guard.fair_started(now, cpu) {
             self.notes.push_back(Note::DeadlineChanged { cpu });

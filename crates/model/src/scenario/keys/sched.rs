@@ -119,6 +119,8 @@ choice! {
         Throttle = "throttle",
         /// The fair server (Linux 6.12 and later).
         FairServer = "fair-server",
+        /// Both (Linux 6.12 and later with CONFIG_RT_GROUP_SCHED).
+        Both = "both",
     }
 }
 
@@ -155,8 +157,8 @@ table! {
         /// Starvation guard. Default: what kernels with this fair class have, `throttle` with cfs
         /// and eevdf-6.6, else `fair-server`.
         rt_guard: Option<At<GuardKind>>,
-        /// RT time allowed in a period (throttle: 950ms), or fair time granted in one
-        /// (fair-server: 50ms).
+        /// RT time allowed in a period (throttle, both: 950ms), or fair time granted in one
+        /// (fair-server: 50ms). With `both` the fair server grants what is left of the period.
         rt_runtime: Option<At<Span1>>,
         /// The period. Default: 1s.
         rt_period: Option<At<Span1>>,
@@ -275,6 +277,10 @@ impl SchedKeys {
             GuardKind::Throttle => {
                 let runtime_ns = runtime(share(950));
                 (runtime_ns, RtGuard::Throttle { runtime_ns, period_ns })
+            }
+            GuardKind::Both => {
+                let runtime_ns = runtime(share(950));
+                (runtime_ns, RtGuard::Both { runtime_ns, period_ns })
             }
             GuardKind::FairServer => {
                 let runtime_ns = runtime(share(50));
