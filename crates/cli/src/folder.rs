@@ -206,6 +206,13 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
     Failure::run(format!("cannot write {}: {error}", path.display()))
 }
 
+/// Whether the file can be written. What is in it stays; where there was none, there is none.
+pub(crate) fn can_write(path: &Path) -> std::io::Result<()> {
+    let is_new = fs::symlink_metadata(path).is_err();
+    fs::OpenOptions::new().append(true).create(true).open(path)?;
+    if is_new { fs::remove_file(path) } else { Ok(()) }
+}
+
 /// `--metrics FILE`.
 #[derive(Debug)]
 pub(crate) struct MetricsFile(PathBuf);
@@ -213,8 +220,7 @@ pub(crate) struct MetricsFile(PathBuf);
 impl MetricsFile {
     /// Sees before the run that the file can be written. What is in it stays until there is more.
     pub(crate) fn new(path: &Path) -> Result<Self, Failure> {
-        let opened = fs::OpenOptions::new().append(true).create(true).open(path);
-        opened.map_err(|e| cannot_write(path, &e))?;
+        can_write(path).map_err(|e| cannot_write(path, &e))?;
         Ok(Self(path.to_owned()))
     }
 
@@ -222,7 +228,7 @@ impl MetricsFile {
     /// link to one) is written as it is: it must not be replaced by one.
     pub(crate) fn write(&self, result: &Document) -> Result<(), Failure> {
         let (path, text) = (&self.0, open_metrics(result));
-        if fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+        if fs::symlink_metadata(path).map_or(true, |found| found.is_file()) {
             return replace(path, &text);
         }
         fs::write(path, text).map_err(|e| cannot_write(path, &e))

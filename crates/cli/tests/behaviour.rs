@@ -752,6 +752,8 @@ fn metrics_replace_a_file_whole_and_go_through_what_is_none() {
     let written = fs::read_to_string(&file).unwrap();
     assert!(written.ends_with("# EOF\n") && !written.starts_with("old"));
     assert_eq!(fs::read_to_string(&neighbour).unwrap(), "somebody else's");
+    let new = dir.join("new.prom");
+    assert!(!short(&["--metrics", new.to_str().unwrap(), "--policy", "none"]).status.success());
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 2, "nothing half-written is left");
     // Standard output, a pipe here.
     let output = short(&["--quiet", "--metrics", "/proc/self/fd/1"]);

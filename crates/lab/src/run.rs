@@ -160,7 +160,10 @@ pub fn check(plan: &Plan) -> Result<(), Error> {
         );
     }
     if let Some(vm) = plan.vms.iter().find(|vm| vm.group.is_some()) {
-        return refuse(&format!("weight of VM {}", vm.name), "the lab makes no cgroups");
+        return refuse(&format!("the control group of VM {}", vm.name), "the lab makes none");
+    }
+    if let Some(task) = plan.host_tasks.iter().find(|task| task.group.is_some()) {
+        return refuse(&format!("the control group of load {}", task.name), "the lab makes none");
     }
     let kvm = Kvm::new().map_err(Error::kvm("open /dev/kvm", &Whom::Host))?;
     plan.vms.iter().try_for_each(|vm| virt::check(&kvm, plan, vm))?;

@@ -282,6 +282,9 @@ pub struct TaskPlan {
     pub after_login: bool,
     /// Timer slack of its sleeps (0 for RT; 50 us is Linux's default for the rest).
     pub timer_slack_ns: Ns,
+    /// On a Linux host: index into its groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u16>,
     /// In a guest: the process that it is a thread of, whose address space TLB flushes are about; `None`: all tasks of
     /// its label are one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

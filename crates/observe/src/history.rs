@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use vcoop_policy::thread::Policy;
 use vcoop_sources::trace::{Comm, Event, Tid, What};
 use vcoop_threads::{Attributes, Stat, affinity};
+
+use crate::group::Group;
 
 /// Events kept: some ten seconds of a busy host with a few CPUs.
 const MOST_EVENTS: usize = 1 << 20;
@@ -40,15 +43,7 @@ pub(crate) struct Person {
     pub(crate) policy: Option<Policy>,
     /// When it started, in clock ticks since boot.
     pub(crate) start: Option<u64>,
-    /// Its group of sched_autogroup, where there is one.
-    pub(crate) session: Option<String>,
-}
-
-/// The group of sched_autogroup of a thread.
-pub(crate) fn session(tid: Tid) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{tid}/autogroup")).ok()?;
-    // `/autogroup-79 nice 0`.
-    text.split(' ').next().map(str::to_owned)
+    pub(crate) group: Option<Group>,
 }
 
 /// The events of a window.
@@ -112,7 +107,7 @@ impl History {
                 cpus: affinity(tid).ok(),
                 policy: Attributes::get(tid).ok().map(|attributes| attributes.to_policy()),
                 start: Stat::open(tid).ok().and_then(|stat| stat.start()),
-                session: session(tid),
+                group: Group::of(Path::new("/"), tid),
             };
             self.people.insert(tid, person);
         }

@@ -35,6 +35,7 @@
 mod caveats;
 mod cpu_use;
 mod follow;
+mod group;
 mod history;
 mod observation;
 mod scenario_writer;

@@ -18,7 +18,8 @@ use vcoop_threads::{
 use crate::caveats::{self, Note, Throttled};
 use crate::cpu_use::{CpuUse, Used};
 use crate::follow::{Follower, Sample, Shares};
-use crate::history::{History, session};
+use crate::group::Group;
+use crate::history::History;
 use crate::scenario_writer::{Scene, SceneVcpu};
 use crate::subject::{Missing, Subject, Vcpu};
 use crate::told::Names;
@@ -347,7 +348,6 @@ impl Observation {
             let value = 100.0 * delay as f64 / ns as f64;
             observed.recording.scalars.insert(key, Scalar { unit: "%", value });
         }
-        observed.notes.extend(scene.iter().flat_map(Scene::notes));
         observed.scene = scene;
         if let Some(full) = self.history.as_ref().and_then(|history| history.full) {
             let seconds = self.clock.to_ns(full.saturating_sub(from)) as f64 / 1e9;
@@ -380,7 +380,7 @@ impl Observation {
             window: (window.from, to),
             clock: window.clock,
             began: window.ticks,
-            session: self.subject.vcpus.first().and_then(|vcpu| session(vcpu.tid)),
+            group: self.subject.vcpus.first().and_then(|v| Group::of(Path::new("/"), v.tid)),
         })
     }
 

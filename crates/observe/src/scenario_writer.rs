@@ -4,8 +4,8 @@
 //! - A vCPU becomes a guest task that runs and sleeps as its thread did: with `of_vcpu`, since exits and the guest's kernel
 //!   are in what the thread ran. What the thread waited for a CPU is left out: the simulated host makes its own waits.
 //! - A thread that never slept becomes a hog with its policy and CPUs.
-//! - All others become captures, one for each set of CPUs that threads may use, as a capture has no
-//!   affinity of its own.
+//! - All others become captures, one for each group and each set of CPUs that threads may use, as a
+//!   capture has none of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,8 +16,8 @@ use vcoop_sources::trace::Tid;
 use vcoop_threads::cpu_list;
 use vcoop_threads::tsc::Clock;
 
-use crate::caveats::Note;
 use crate::follow::Step;
+use crate::group::Group;
 use crate::history::{Did, Kept, Person};
 
 /// A thread that used less than this share of the window is no hog.
@@ -53,8 +53,8 @@ pub struct Scene {
     pub(crate) clock: Clock,
     /// The beginning in clock ticks since boot.
     pub(crate) began: u64,
-    /// Group of sched_autogroup that the VM is in.
-    pub(crate) session: Option<String>,
+    /// That of the VM.
+    pub(crate) group: Option<Group>,
 }
 
 /// Threads that are alike.
@@ -62,17 +62,30 @@ pub struct Scene {
 struct Hogs {
     name: String,
     policy: String,
-    cpus: Option<Vec<u32>>,
+    place: Place,
 }
+
+/// CPUs that threads may use (`None`: not known), and their group.
+type Place = (Option<Vec<u32>>, Option<Group>);
 
 /// Everybody but the vCPUs.
 #[derive(Debug, Default)]
 struct Others {
     hogs: BTreeMap<Hogs, u32>,
-    /// Who may use these CPUs; `None`: not known.
-    groups: BTreeMap<Option<Vec<u32>>, BTreeSet<Tid>>,
-    /// Hogs that are in other sessions than the VM.
-    apart: u32,
+    captured: BTreeMap<Place, BTreeSet<Tid>>,
+}
+
+impl Others {
+    /// The groups by the names that a scenario takes; none, if all that runs is in one, or outside.
+    fn groups<'g>(&'g self, vm: Option<&'g Group>) -> BTreeMap<&'g Group, String> {
+        let places = self.hogs.keys().map(|hogs| &hogs.place).chain(self.captured.keys());
+        let of_all: BTreeSet<_> = places.map(|(_, group)| group.as_ref()).chain([vm]).collect();
+        if of_all.len() < 2 {
+            return BTreeMap::new();
+        }
+        let names = of_all.into_iter().flatten().map(|group| (group, plain(&group.name)));
+        names.collect()
+    }
 }
 
 /// A policy as a scenario writes it.
@@ -126,10 +139,17 @@ impl Scene {
         let policies = self.vcpus.iter().map(|v| policy_text(v.policy));
         let (pins, policies) = (quoted(pins.collect()), quoted(policies.collect()));
         let (vm, n) = (&self.vm, self.vcpus.len());
+        let others = self.others();
+        let groups = others.groups(self.group.as_ref());
+        let in_group = |group: &Option<Group>| {
+            let name = group.as_ref().and_then(|group| groups.get(group));
+            name.map_or_else(String::new, |name| format!("group = \"{name}\"\n"))
+        };
         let mut text = format!(
             "[[vm]]\nname = {vm:?}\nvcpus = {n}\npin = [{pins}]\nvcpu_policy = [{policies}]\n\
              tick_hz = {GUEST_TICK_HZ}\ncooperative = false\nwaits = true\n"
         );
+        text += &in_group(&self.group);
         let kept_off = |cpu: u32| self.vcpus.iter().all(|v| !v.cpus.contains(&cpu));
         if self.is_woken_from_elsewhere() && self.events.iter().any(|event| kept_off(event.cpu)) {
             text += "# Most wake-ups of its vCPUs came from CPUs where they did not run then: another thread has its timers.\n\
@@ -154,7 +174,10 @@ impl Scene {
                 ),
             };
         }
-        let others = self.others();
+        for (group, name) in &groups {
+            let weight = group.weight.clamp(2, 262_144);
+            let _ = write!(text, "\n[[group]]\nname = \"{name}\"\nweight = {weight}\n");
+        }
         let mut names = BTreeSet::new();
         for (hogs, count) in &others.hogs {
             let mut name = plain(&hogs.name);
@@ -166,11 +189,13 @@ impl Scene {
                 text,
                 "\n[[load]]\nname = \"{name}\"\nkind = \"hog\"\ncount = {count}\npolicy = \"{policy}\"\n"
             );
-            if let Some(cpus) = hogs.cpus.as_deref().and_then(list) {
+            let (cpus, group) = &hogs.place;
+            if let Some(cpus) = cpus.as_deref().and_then(list) {
                 let _ = writeln!(text, "cpus = \"{cpus}\"");
             }
+            text += &in_group(group);
         }
-        for (i, cpus) in others.groups.keys().enumerate() {
+        for (i, (cpus, group)) in others.captured.keys().enumerate() {
             let _ = write!(
                 text,
                 "\n[[load]]\nname = \"others-{i}-\"\nkind = \"capture\"\n\
@@ -179,6 +204,7 @@ impl Scene {
             if let Some(cpus) = cpus.as_deref().and_then(list) {
                 let _ = writeln!(text, "cpus = \"{cpus}\"");
             }
+            text += &in_group(group);
         }
         text
     }
@@ -205,17 +231,6 @@ impl Scene {
         elsewhere > here
     }
 
-    /// What the scenario leaves out.
-    pub fn notes(&self) -> Vec<Note> {
-        let apart = self.others().apart;
-        let evidence = format!(
-            "{apart} threads that never slept are in other sessions (sched_autogroup) than the VM: \
-             they share what their session gets, and in the scenario each counts for itself"
-        );
-        let note = Note::new(evidence, Some("sysctl kernel.sched_autogroup_enabled=0"));
-        (apart > 0).then_some(note).into_iter().collect()
-    }
-
     /// The captures that the tables name: what comes after the stem, and the text.
     pub fn captures(&self) -> Vec<(String, String)> {
         let mut files = Vec::new();
@@ -226,7 +241,7 @@ impl Scene {
                 files.push((format!("-vcpu{i}.txt.gz"), script(i, &vcpu.steps)));
             }
         }
-        for (i, members) in self.others().groups.values().enumerate() {
+        for (i, members) in self.others().captured.values().enumerate() {
             files.push((format!("-others{i}.txt.gz"), self.trace(members)));
         }
         files
@@ -265,11 +280,11 @@ impl Scene {
             let before = person.start.is_some_and(|start| start <= self.began);
             if !seen.slept && before && seen.ran as f64 >= LEAST_HOG * length {
                 let policy = policy_text(person.policy.unwrap_or(Policy::NORMAL));
-                let hogs = Hogs { name: person.name, policy, cpus: person.cpus };
+                let place = (person.cpus, person.group);
+                let hogs = Hogs { name: person.name, policy, place };
                 *others.hogs.entry(hogs).or_default() += 1;
-                others.apart += u32::from(person.session != self.session);
             } else {
-                others.groups.entry(person.cpus).or_default().insert(tid);
+                others.captured.entry((person.cpus, person.group)).or_default().insert(tid);
             }
         }
         others
@@ -377,6 +392,7 @@ fn script(vcpu: usize, steps: &[Step]) -> String {
 mod tests {
     use super::{Scene, SceneVcpu, policy_text, priority};
     use crate::follow::Step;
+    use crate::group::Group;
     use crate::history::{Did, Kept, Person};
     use vcoop_capture::{Capture, Limits, Shape};
     use vcoop_model::plan::Step as Replayed;
@@ -396,7 +412,7 @@ mod tests {
             cpus: Some(cpus.to_vec()),
             policy: Some(Policy::Normal { nice: 5, slice_ns: None }),
             start: Some(start),
-            session: Some("/autogroup-1".to_owned()),
+            group: Some(Group { name: "user.slice".to_owned(), weight: 1024 }),
         };
         Scene {
             vm: "web".to_owned(),
@@ -437,7 +453,7 @@ mod tests {
             window: (1_000 * MS, 1_020 * MS),
             clock: Clock::new(1_000 * MS, 1_000_000),
             began: 4,
-            session: Some("/autogroup-1".to_owned()),
+            group: Some(Group { name: "user.slice".to_owned(), weight: 1024 }),
         }
     }
 
@@ -479,15 +495,23 @@ mod tests {
     }
 
     #[test]
-    fn hogs_of_another_session_are_said() {
+    fn groups_count_where_there_is_more_than_one() {
         let mut scene = scene();
-        assert!(scene.notes().is_empty());
-        scene.session = Some("/autogroup-2".to_owned());
-        assert!(scene.notes()[0].evidence.starts_with("1 threads"));
-        // Without the feature nobody has one.
-        scene.session = None;
-        scene.people.values_mut().for_each(|person| person.session = None);
-        assert!(scene.notes().is_empty());
+        assert!(!scene.tables("web", 2, &Some).contains("group"), "all are in one");
+        scene.group = Some(Group { name: "machine.slice".to_owned(), weight: 512 });
+        let text = scene.tables("web", 2, &Some);
+        for line in [
+            "waits = true\ngroup = \"machine_slice\"\n",
+            "[[group]]\nname = \"machine_slice\"\nweight = 512\n",
+            "[[group]]\nname = \"user_slice\"\nweight = 1024\n",
+            "cpus = \"1\"\ngroup = \"user_slice\"\n",
+            "slack = \"0us\"\ngroup = \"user_slice\"\n",
+        ] {
+            assert!(text.contains(line), "{line} in\n{text}");
+        }
+        scene.group = None;
+        let text = scene.tables("web", 2, &Some);
+        assert!(!text.contains("machine_slice") && text.contains("user_slice"), "{text}");
     }
 
     #[test]

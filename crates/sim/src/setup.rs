@@ -85,7 +85,7 @@ pub(crate) fn build(
     for (i, task) in plan.host_tasks.iter().enumerate() {
         let home = home(&task.cpus, i as u32, pcpus);
         let cpus = task.cpus.iter().map(|&c| CpuId(c)).collect();
-        host.try_add(Attr { policy: task.policy, cpus, group: None }, home)?;
+        host.try_add(Attr { policy: task.policy, cpus, group: task.group }, home)?;
         let target = Target::Host(i as u32);
         let mut work = work(
             task,

@@ -99,6 +99,27 @@ fn fair_classes_share_by_weight_on_both_levels() {
     }
 }
 
+/// A group has its weight together, whichever of its threads run, and divides it between CPUs.
+#[test]
+fn loads_of_a_group_share_what_its_weight_gives_it() {
+    let mut p = plan(eevdf(2), free());
+    p.host.sched.linux_mut().expect("Linux").groups = vec![1024, 2048];
+    for (name, group, cpu) in
+        [("a", Some(0), 0), ("b", Some(0), 0), ("c", Some(0), 1), ("d", Some(1), 0), ("e", None, 1)]
+    {
+        p.host_tasks.push(TaskPlan { group, ..task(name, hog(), Policy::NORMAL, &[cpu]) });
+    }
+    p.duration_ns = 10 * S;
+    let r = run(&p);
+    // Group 0 has two of its three hogs on CPU 0, and so two thirds of its weight: 683 of 2731 there,
+    // 341 of 1365 on CPU 1.
+    let expect = [("a", 0.125), ("b", 0.125), ("c", 0.25), ("d", 0.75), ("e", 0.75)];
+    for (name, share) in expect {
+        let got = scalar(&r, &format!("host.{name}"), "throughput");
+        assert!((got - share).abs() < 0.01, "{name}: {got}, want {share}");
+    }
+}
+
 #[test]
 fn rt_throttling_leaves_fair_work_its_twentieth() {
     let mut p = plan(cfs(1), free());

@@ -31,7 +31,7 @@ use vcoop_vmm::Vm;
 
 use crate::args::host::ObserveArgs;
 use crate::failure::Failure;
-use crate::folder::Folder;
+use crate::folder::{Folder, can_write};
 use crate::host::living;
 use crate::interrupt::stop_flag;
 use crate::output::{note, print, style};
@@ -148,8 +148,7 @@ impl Asked {
         if stem.contains(|c: char| c == '"' || c == '\\' || c.is_control()) {
             return Err(why(&"its name has quotes in it; name another"));
         }
-        let opened = File::options().append(true).create(true).open(file);
-        opened.map_err(|e| why(&e))?;
+        can_write(file).map_err(|e| why(&e))?;
         // Named in a scenario, it is found from there.
         let profile = match (calibration.set()?, &calibration.file) {
             (Some(_), Some(profile)) => {
@@ -190,7 +189,7 @@ impl Asked {
              assumptions = [\n\
              \x20   \"Costs are those of the profile; host.profile = FILE takes this host's, of vcoop calibrate\",\n\
              \x20   \"A vCPU wakes up when it did; a sleep of another thread stays as long as it was\",\n\
-             \x20   \"Control groups and sessions (sched_autogroup) do not count\",\n\
+             \x20   \"Of a thread's control groups only the top one counts, or its session (sched_autogroup)\",\n\
              ]\n\n[compare]\npolicy = [{policies}]\n\n{}\n{tables}",
                 (plan.duration_ns / 1_000_000).max(1),
                 here.table().replacen("[host]\n", &format!("[host]\n{}", self.profile), 1),

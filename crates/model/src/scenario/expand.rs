@@ -144,6 +144,7 @@ fn task(name: String, program: Program, common: &CommonKeys) -> TaskPlan {
         start_ns: common.start.value.ns,
         after_login: common.start.value.login,
         timer_slack_ns: common.slack.as_ref().map_or(default_slack, |s| s.value.0),
+        group: None,
         process: common.process.as_ref().map(|name| name.value.0.clone()),
         stress_ng: None,
         of_vcpu: false,

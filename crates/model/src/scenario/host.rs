@@ -23,7 +23,7 @@ use crate::plan::{
 use crate::profile::{Costs, Cpu, Profile};
 use crate::toml_read::table::Sub;
 use crate::toml_read::units::Times;
-use crate::toml_read::value::OneOrEach;
+use crate::toml_read::value::{Name, OneOrEach};
 use crate::toml_read::{At, Value};
 use crate::topology::topology;
 
@@ -186,7 +186,9 @@ pub(crate) struct HostFacts {
 /// What VMs weigh on their host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shares {
-    /// Linux: weights of those that have a cgroup.
+    /// Linux: names of the groups that are declared.
+    pub(crate) named: Vec<String>,
+    /// Linux: weights of the groups, first of those that are declared, then of VMs that have their own.
     pub(crate) groups: Vec<u64>,
     /// credit1: every VM's domain.
     pub(crate) domains: Vec<Domain>,
@@ -248,7 +250,7 @@ pub(crate) fn vm(
     tasks.iter_mut().for_each(|task| task.common.enabled.value = keys.runs(task));
     let workloads: Vec<&Workload> = tasks.iter().collect();
     let Expanded { tasks, mut devices, .. } =
-        workloads_of(&workloads, place, &keys.sched.value, captures, errors);
+        workloads_of(&workloads, place, &keys.sched.value, &[], captures, errors);
     explicit_devices(keys, place, &workloads, &tasks, &mut devices, errors);
     if keys.sched.value.class.value != ClassKind::Linux {
         let message = "a guest's scheduler is Linux's";
@@ -258,11 +260,14 @@ pub(crate) fn vm(
         refuse_linux_keys(keys, &vcpu_policy, host.class, errors);
         virt::refuse_foreign(&keys.virt.0, host.class, errors);
     }
+    if let Some(group) = keys.group.as_ref().filter(|_| host.class != ClassKind::Linux) {
+        ClassKind::Linux.only(host.class, "group", group.span, errors);
+    }
     if let Some(capped) = keys.capped.as_ref().filter(|_| host.class != ClassKind::PowerVm) {
         ClassKind::PowerVm.only(host.class, "capped", capped.span, errors);
     }
     let group = match host.class {
-        ClassKind::Linux => linux_group(keys, &mut shares.groups, errors),
+        ClassKind::Linux => linux_group(keys, shares, errors),
         ClassKind::Credit1 => {
             shares.domains.push(credit1::domain(keys, errors));
             u16::try_from(shares.domains.len() - 1).ok()
@@ -292,12 +297,20 @@ pub(crate) fn vm(
 }
 
 /// The cgroup of a VM on Linux, if it has one.
-fn linux_group(keys: &VmKeys, groups: &mut Vec<u64>, errors: &mut Collector<'_>) -> Option<u16> {
+fn linux_group(keys: &VmKeys, shares: &mut Shares, errors: &mut Collector<'_>) -> Option<u16> {
     let cap = keys.cap.as_ref().map(|k| ("cap", k.span));
     let dom0 = keys.dom0.as_ref().map(|k| ("dom0", k.span));
     for (key, span) in [cap, dom0].into_iter().flatten() {
         ClassKind::Credit1.only(ClassKind::Linux, key, span, errors);
     }
+    if let Some(group) = &keys.group {
+        if let Some(weight) = &keys.weight {
+            let help = "the weight is the group's: take this one out";
+            errors.error_help(weight.span, "this VM is in a group that others may be in", help);
+        }
+        return group_of(group, &shares.named, errors);
+    }
+    let groups = &mut shares.groups;
     let entitled = &keys.virt.0.govern.0.entitled;
     if let (None, Some(entitled)) = (&keys.weight, entitled) {
         // A pool keeps its promises by weights in proportion to them.
@@ -311,6 +324,17 @@ fn linux_group(keys: &VmKeys, groups: &mut Vec<u64>, errors: &mut Collector<'_>)
     }
     groups.push(weight.value.get());
     u16::try_from(groups.len() - 1).ok()
+}
+
+/// The number of a group that is declared.
+fn group_of(name: &At<Name>, named: &[String], errors: &mut Collector<'_>) -> Option<u16> {
+    let found = named.iter().position(|group| *group == name.value.0);
+    if found.is_none() {
+        let message = format!("there is no [[group]] named `{}`", name.value.0);
+        let names: Vec<&str> = named.iter().map(String::as_str).collect();
+        errors.error_help(name.span, message, nearest(&name.value.0, "groups", &names));
+    }
+    found.and_then(|i| u16::try_from(i).ok())
 }
 
 /// Xen and PowerVM know neither policies of vCPU threads nor boosts.
@@ -350,6 +374,7 @@ pub(crate) fn workloads_of(
     workloads: &[&Workload],
     place: Place,
     sched: &SchedKeys,
+    groups: &[String],
     captures: &mut Captures<'_>,
     errors: &mut Collector<'_>,
 ) -> Expanded {
@@ -383,7 +408,19 @@ pub(crate) fn workloads_of(
             let slices = sched.fair.value.has_slices();
             check_policy_slice(policy.value.0, policy.span, slices, level, errors);
         }
+        let first = out.tasks.len();
         expand(workload, place, captures, &mut out, errors);
+        match &workload.common.group {
+            None => {}
+            Some(group) if place.guest => {
+                let help = "take it out: guests have no control groups here";
+                errors.error_help(group.span, "groups are those of the host's threads", help);
+            }
+            Some(group) => {
+                let group = group_of(group, groups, errors);
+                out.tasks[first..].iter_mut().for_each(|task| task.group = group);
+            }
+        }
     }
     out
 }

@@ -49,6 +49,8 @@ table! {
         seed: At<Int<0, { i64::MAX }>> = "1",
         /// The machine and its kernel.
         host: Sub<HostKeys>,
+        /// Control groups of a Linux host, which loads and VMs name.
+        group: Vec<GroupKeys>,
         /// Threads of the host that are not vCPUs: loads and probes.
         load: Vec<HostLoad>,
         /// Virtual machines.
@@ -185,6 +187,17 @@ table! {
 }
 
 table! {
+    /// A control group of a Linux host, with the CPU controller. Groups do not contain groups.
+    pub(crate) struct GroupKeys {
+        /// Name.
+        name: At<Name>,
+        /// What all its threads on all CPUs weigh together, beside threads without a group (1024: as a
+        /// thread of nice 0, and `cpu.weight` 100). It is divided between CPUs as the group's load is.
+        weight: At<Int<2, 262_144>> = "1024",
+    }
+}
+
+table! {
     /// A virtual machine.
     pub(crate) struct VmKeys {
         /// Name.
@@ -198,10 +211,12 @@ table! {
         vcpus: At<Int<1, MAX_VCPUS>>,
         /// pCPUs the vCPUs may use: one list for all, or one each.
         pin: At<OneOrEach<CpuList>> = "all",
-        /// Linux: cgroup weight of the VM, 2 to 262144 (1024: a nice-0 thread's worth on each CPU);
-        /// default: no cgroup. credit1: weight of each of its active vCPUs, 1 to 65535; default: 256.
+        /// Linux: weight of a control group for this VM alone, 2 to 262144, as that of a `[[group]]`;
+        /// default: no group. credit1: weight of each of its active vCPUs, 1 to 65535; default: 256.
         /// powervm: weight in what others leave, 0 (capped) to 255; default: 128.
         weight: Option<At<Int<0, 262_144>>>,
+        /// Linux: the `[[group]]` that its vCPU threads are in, instead of one of its own.
+        group: Option<At<Name>>,
         /// credit1: most CPU it gets, in percent of one pCPU; 0: no cap.
         cap: Option<At<Int<0, 25_600>>>,
         /// powervm: it never has more than it is entitled to. Default: false.

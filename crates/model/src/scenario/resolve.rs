@@ -12,7 +12,7 @@ use super::expand::{Expanded, Place};
 use super::host::{self, HostFacts, Shares, check_policy_slice, refuse_ext, refuse_slice};
 use super::keys::sched::ClassKind;
 use super::keys::workload::Workload;
-use super::keys::{AtKeys, PolicyKeys, ScenarioKeys, Switch};
+use super::keys::{AtKeys, GroupKeys, PolicyKeys, ScenarioKeys, Switch};
 use super::policies::{Named, Policies};
 use super::storm;
 use super::unfit::Unfit;
@@ -76,9 +76,10 @@ pub(crate) fn resolve(
         cpu: profile.cpu,
     };
 
+    let mut shares = groups(&keys.group, facts.class, errors);
     let loads: Vec<&Workload> = keys.load.iter().map(|load| &load.0).collect();
     let Expanded { tasks: mut host_tasks, .. } =
-        host::workloads_of(&loads, place, sched, outside.captures, errors);
+        host::workloads_of(&loads, place, sched, &shares.named, outside.captures, errors);
     if let Some(load) = loads.first() {
         let (message, help) = match facts.class {
             ClassKind::Linux => ("", ""),
@@ -101,7 +102,6 @@ pub(crate) fn resolve(
             errors.error_help(device.span, "a load has this name", help);
         }
     }
-    let mut shares = Shares::default();
     let mut vms = vms(keys, &loads, &facts, &mut shares, outside, errors);
     match &mut host_plan.sched {
         HostSched::Linux(level) => level.groups = shares.groups,
@@ -286,7 +286,7 @@ fn vms(
             errors.error_help(vm.name.span, "a VM cannot be named `host`", help);
         }
         // A VM that is left out is checked all the same, against groups that are not kept.
-        let mut unused = Shares::default();
+        let mut unused = Shares { named: shares.named.clone(), ..Shares::default() };
         let shares = if vm.enabled.value { &mut *shares } else { &mut unused };
         let plan = host::vm(vm, facts, shares, outside.captures, errors);
         complete &= plan.is_some();
@@ -309,6 +309,19 @@ fn vms(
     complete.then_some(all)
 }
 
+/// The control groups that are declared.
+fn groups(keys: &[GroupKeys], class: ClassKind, errors: &mut Collector<'_>) -> Shares {
+    if let Some(group) = keys.first().filter(|_| class != ClassKind::Linux) {
+        ClassKind::Linux.only(class, "group", group.name.span, errors);
+    }
+    errors.distinct(keys.iter().map(|group| (group.name.value.0.as_str(), group.name.span)));
+    Shares {
+        named: keys.iter().map(|group| group.name.value.0.clone()).collect(),
+        groups: keys.iter().map(|group| group.weight.value.get()).collect(),
+        ..Shares::default()
+    }
+}
+
 /// The copies of a VM, each with a cgroup, a domain or a partition of its own where it has one.
 fn copy(plan: VmPlan, copies: usize, shares: &mut Shares) -> Vec<VmPlan> {
     if copies == 1 {
@@ -316,7 +329,8 @@ fn copy(plan: VmPlan, copies: usize, shares: &mut Shares) -> Vec<VmPlan> {
     }
     let one = |i: usize| {
         let mut copy = VmPlan { name: format!("{}/{i}", plan.label), ..plan.clone() };
-        if let (Some(group), 1..) = (plan.group, i) {
+        let own = plan.group.filter(|group| usize::from(*group) >= shares.named.len());
+        if let (Some(group), 1..) = (own, i) {
             let group = usize::from(group);
             let len = if let Some(domain) = shares.domains.get(group).copied() {
                 shares.domains.push(domain);

@@ -46,6 +46,7 @@ pub(crate) fn with_noise(plan: &Plan) -> Cow<'_, Plan> {
                 start_ns: 0,
                 after_login: false,
                 timer_slack_ns: 0,
+                group: None,
                 process: None,
                 stress_ng: None,
                 of_vcpu: false,

@@ -187,6 +187,7 @@ pub(crate) fn task(name: &str, program: Program, policy: Policy, cpus: &[u32]) -
         start_ns: 0,
         after_login: false,
         timer_slack_ns: 0,
+        group: None,
         process: None,
         stress_ng: None,
         of_vcpu: false,

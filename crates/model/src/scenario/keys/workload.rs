@@ -65,6 +65,8 @@ table! {
         /// When it starts, from the start of the warm-up; in a VM of a storm from its VMStart; "login" or
         /// "login + 5s": from the end of its VM's boot program.
         start: At<StartTime> = "0s",
+        /// The `[[group]]` that its threads are in (loads only). Default: none.
+        group: Option<At<Name>>,
         /// Process that it is a thread of (guests only): tasks of one process share an address space, which is what
         /// TLB flushes are about. Default: each name is a process.
         process: Option<At<Name>>,

@@ -25,6 +25,18 @@ fn the_small_scenario_becomes_what_it_says() {
 }
 
 #[test]
+fn loads_and_vms_are_in_groups() {
+    let text = SMALL.replacen("weight = 2048\n", "group = \"vms\"\ncount = 2\n", 1);
+    let text = text.replacen("file = \"a.txt\"", "file = \"a.txt\"\ngroup = \"user\"", 1);
+    let groups = "[[group]]\nname = \"user\"\n\n[[group]]\nname = \"vms\"\nweight = 512\n";
+    let plans = parse(&format!("{text}\n{groups}")).unwrap().plans(None).unwrap();
+    assert_eq!(plans[0].host.sched.linux().unwrap().groups, [1024, 512]);
+    assert!(plans[0].vms.iter().all(|vm| vm.group == Some(1)));
+    let grouped = plans[0].host_tasks.iter().filter(|task| task.group == Some(0)).count();
+    assert!((1..plans[0].host_tasks.len()).contains(&grouped), "{grouped}");
+}
+
+#[test]
 fn user_policies_inherit() {
     let scenario = parse(SMALL).unwrap();
     let plans = scenario.plans(Some(&["dynamic-nice".to_owned()])).unwrap();

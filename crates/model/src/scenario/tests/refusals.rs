@@ -55,6 +55,21 @@ fn interrupts_of_the_host() {
 }
 
 #[test]
+fn groups_of_the_host() {
+    let weight = "weight = 2048";
+    let both = format!("{weight}\ngroup = \"a\"");
+    let group = "\n[[group]]\nname = \"a\"\n";
+    let with = |from: &str, to: &str| format!("{}{group}", SMALL.replacen(from, to, 1));
+    check(&with(weight, &both), "2048", "in a group that others may be in", "take this one out");
+    check(&with(weight, "group = \"b\""), "\"b\"", "there is no [[group]] named `b`", "groups: a");
+    let task = "name = \"background\"";
+    let inside = format!("{task}\ngroup = \"a\"");
+    check(&with(task, &inside), "\"a\"", "those of the host's threads", "take it out");
+    let twice = format!("{SMALL}{group}{group}");
+    check(&twice, "\"a\"", "name `a`", "");
+}
+
+#[test]
 fn clocks_and_slack() {
     let weight = "weight = 2048";
     let skew = |text: &str| format!("{weight}\nclock_skew = \"{text}\"");
