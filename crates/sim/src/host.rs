@@ -283,7 +283,8 @@ impl World<'_> {
             self.tracks.wait_ends(track, p, self.clock.now());
         }
         if vcpu == NONE {
-            return 0;
+            let after_vcpu = last != NONE && self.threads[last as usize].vcpu != NONE;
+            return if after_vcpu { self.costs.of(CostKey::VcpuPut) } else { 0 };
         }
         let work = &self.threads[next as usize].work;
         self.sample(work.sampler, work.probe);

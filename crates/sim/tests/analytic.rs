@@ -168,6 +168,21 @@ fn an_idle_machine_has_the_latency_of_its_costs() {
 }
 
 #[test]
+fn who_takes_a_cpu_from_a_vcpu_waits_until_it_is_put_away() {
+    let costs = dear();
+    let c = costs.clone();
+    let mut p = plan(cfs(1), costs);
+    p.vms = vec![vm("guest", cfs(1), vec![task("hog", hog(), Policy::NORMAL, &[])])];
+    p.host_tasks.push(task("rt", cyclictest(MS, 0), RT, &[]));
+    probe_all(&mut p);
+    let r = run(&p);
+    let l = latency(&r, "host.rt");
+    let thread = c.timer_irq_ns + c.wakeup_ns + c.context_switch_ns;
+    assert_eq!(l.min_ns, c.exit_ns + thread + c.vcpu_put_ns);
+    assert!(c.vcpu_put_ns > 0);
+}
+
+#[test]
 fn who_is_light_pays_for_its_wake_ups_by_waiting() {
     // While it waits beside n equal hogs its lag grows by 1/(n + 1), while it runs it falls by n/(n + 1): so it waits
     // n times what it is billed. Half of that is work, the rest its way to sleep and back. A guest's task does as a

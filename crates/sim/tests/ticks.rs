@@ -101,7 +101,8 @@ fn the_tick_comes_back_with_company_and_goes_with_it() {
     p.host.nohz_full.clear();
     let ticking = run(&p);
     let (a, b) = (done(&shared), done(&ticking));
-    assert!((a / b - 1.0).abs() < 0.03, "it has its share by the tick: {a} and {b}");
+    // A tick of 4 ms in a cycle of about 120 ms.
+    assert!((a / b - 1.0).abs() < 0.035, "it has its share to the tick: {a} and {b}");
     // While it is there: 40 ms of each 120 ms.
     let with = exits(&shared, "interrupt");
     assert!((2_150.0..2_600.0).contains(&with), "{with}");

@@ -23,6 +23,7 @@
 //! | `lab_sleep` | `guest-sleep-switch - guest_switch` | from a woken task's first instruction until another one runs |
 //! | `guest_sleep` | `sleep` | a Linux guest runs the same code of the same kernel; there is none to measure in |
 //! | `vcpu_load` | `msi-halted - wake-polling - entry - inject` | what waking a vCPU takes more than waking a thread |
+//! | `vcpu_put` | `sleep-late-guest - sleep-late-busy - exit` | what switching from a running vCPU takes more than from a thread |
 //! | `handle_hlt` | `halt-cycle-cpu` less all else the cycle is charged | so that a simulated halt costs the CPU what a real one does |
 //! | first idle state | `wake-idle` less all else it is charged | |
 //!
@@ -230,6 +231,13 @@ impl At<'_> {
         let (exit, entry) = self.split(bare, "exit", "entry");
         v.derived("exit", exit, formula, Some(of));
         v.derived("entry", entry, formula, Some(of));
+        if let (Some(vcpu), Some(thread)) = (self.m("sleep-late-guest"), self.m("sleep-late-busy"))
+        {
+            let formula = "sleep-late-guest - sleep-late-busy - exit: what switching from a running \
+                           vCPU takes more than from a thread";
+            let ns = vcpu.saturating_sub(thread + exit);
+            v.derived("vcpu_put", ns, formula, Some("sleep-late-guest"));
+        }
         // Where ring 0 is emulated, the way there is part of what an exit costs.
         let software = self.known.software;
         let round = if software { bare } else { gate + bare };

@@ -23,7 +23,7 @@ use vcoop_threads::{gettid, run_time};
 
 use super::bench::{BLOCK_NS, Bench, Finally};
 use super::gaps::{can_interrupt_others, interrupt_others, least};
-use super::host::prepare;
+use super::host::{Late, prepare};
 use crate::error::{Error, Whom};
 use crate::machine::Machine;
 use crate::vcpu::{install_handler, interrupt};
@@ -271,6 +271,7 @@ pub(crate) fn measure(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
     install_handler();
     operations(b, kvm)?;
     host_interrupts(b, kvm)?;
+    switched_from(b, kvm)?;
     own_interrupts(b, kvm)?;
     timers(b, kvm)?;
     messages(b, kvm)?;
@@ -349,6 +350,25 @@ fn host_interrupts(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
                         out.push(s.taken - s.due);
                     }
                 });
+                Ok(())
+            })
+        })
+    })
+}
+
+/// A thread of the host that takes the CPU from a vCPU in guest mode.
+fn switched_from(b: &mut Bench<'_>, kvm: &Kvm) -> Result<(), Error> {
+    const NAME: &str = "sleep-late-guest";
+    if !b.fifo {
+        b.skip(NAME, "real-time scheduling is not permitted");
+        return Ok(());
+    }
+    let (cpu, late) = ([b.cpu], Late::of(b));
+    with_guest(b, kvm, Setup::of(Op::Gaps), &cpu, |b, guest| {
+        let about = "sleep-late where a vCPU runs in guest mode meanwhile";
+        b.measure(NAME, about, |out| {
+            guest.block(|| {
+                late.measure(out);
                 Ok(())
             })
         })

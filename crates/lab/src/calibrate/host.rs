@@ -440,19 +440,48 @@ impl EventFd {
     }
 }
 
-/// How late a thread that slept to a time runs.
-fn sleep(b: &mut Bench<'_>) -> Result<(), Error> {
-    const AHEAD_NS: Ns = 200_000;
-    let (block, ahead) = (Timer::of(b).block, b.clock.to_cycles(AHEAD_NS));
-    b.measure("sleep-late", "clock_nanosleep to a time: how late the thread runs", |out| {
-        let until = tsc() + block;
+/// How long a sleep is.
+const AHEAD_NS: Ns = 200_000;
+
+/// How late the calling thread runs that sleeps to a time, again and again for a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Late {
+    block: u64,
+    ahead: u64,
+}
+
+impl Late {
+    pub(crate) fn of(b: &Bench<'_>) -> Self {
+        Self { block: Timer::of(b).block, ahead: b.clock.to_cycles(AHEAD_NS) }
+    }
+
+    pub(crate) fn measure(self, out: &mut Vec<u64>) {
+        let until = tsc() + self.block;
         while tsc() < until {
-            let (due, at) = (tsc() + ahead, monotonic() + AHEAD_NS);
+            let (due, at) = (tsc() + self.ahead, monotonic() + AHEAD_NS);
             sleep_until(at);
             out.push(tsc().saturating_sub(due));
         }
+    }
+}
+
+/// How late a thread that slept to a time runs, and what such a cycle costs it.
+fn sleep(b: &mut Bench<'_>) -> Result<(), Error> {
+    let (block, late) = (Timer::of(b).block, Late::of(b));
+    b.measure("sleep-late", "clock_nanosleep to a time: how late the thread runs", |out| {
+        late.measure(out);
         Ok(())
     })?;
+    if b.fifo {
+        Helper::spinning(b.cpu).with(|_| {
+            b.measure("sleep-late-busy", "the same where a fair thread runs meanwhile", |out| {
+                late.measure(out);
+                Ok(())
+            })
+        })?;
+    } else {
+        b.skip("sleep-late-busy", "real-time scheduling is not permitted");
+    }
     // As the scheduler bills it: from one return of the clock to the next lies exactly one cycle.
     let own = || kernel_clock(libc::CLOCK_THREAD_CPUTIME_ID);
     let (clock, floor) = (b.clock, b.floor);

@@ -442,6 +442,9 @@ costs! {
     PollNotice: poll_notice => poll_notice_ns,
     /// Load a vCPU on the pCPU it was just switched to.
     VcpuLoad: vcpu_load => vcpu_load_ns,
+    /// Come to a thread of the host where a vCPU was the last to run: KVM saves the vCPU's state (`kvm_arch_vcpu_put`), and
+    /// restores the host's own MSRs before user mode (`kvm_on_user_return`). Profiles from before 26 November 2026 have none.
+    VcpuPut: vcpu_put => vcpu_put_ns = "{ ns = 0, source = \"assumed: this profile has none; in vcpu_load\" }",
     /// Guest interrupt handler for a timer or IPI (entry, handler, exit).
     GuestIrq: guest_irq => guest_irq_ns,
     /// Guest tick work on top of the interrupt.

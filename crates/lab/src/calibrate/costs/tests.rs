@@ -24,7 +24,7 @@ fn measure(name: &'static str, ns: Ns) -> Measure {
 const CPU: Cpu = Cpu { tsc_khz: 2_000_000, signature: 0x606a6, preemption_timer_shift: Some(5) };
 
 /// A hardware KVM: an exit of 1 us behind a gate of 200 ns.
-const MEASURES: [(&str, Ns); 28] = [
+const MEASURES: [(&str, Ns); 30] = [
     ("syscall", 100),
     ("tick", 2_000),
     ("timer-interrupt", 1_000),
@@ -41,6 +41,8 @@ const MEASURES: [(&str, Ns); 28] = [
     ("guest-gate", 200),
     ("exit-cpuid", 1_200),
     ("exit-interrupt", 1_900),
+    ("sleep-late-busy", 3_000),
+    ("sleep-late-guest", 4_500),
     ("guest-wake-switch", 900),
     ("exit-timer-msr", 1_700),
     ("exit-icr", 1_500),
@@ -86,6 +88,7 @@ fn a_hardware_kvm_charges_exit_and_entry_once() {
         let (costs, _) = known.profile();
         let of = |key: &str| cost(&costs, key);
         assert_eq!(of("exit") + of("entry"), 1_000);
+        assert_eq!(of("exit") + of("vcpu_put"), 1_500, "what a vCPU takes more than a thread");
         assert_eq!(of("handle_timer_msr"), 500);
         assert_eq!(of("handle_eoi"), 0, "never below zero");
         assert_eq!(of("context_switch"), 1_000);
