@@ -141,7 +141,7 @@ mod tests {
     use crate::conformance::{Limits, Rule};
     use crate::layout::GuestArea;
     use crate::words::{BoostRequest, Class, CsState, Header, Intent, Status, TaskIntent, Word};
-    use core::sync::atomic::Ordering;
+    use core::sync::atomic::{AtomicU64, Ordering};
 
     const LIMITS: Limits = Limits { grace_ns: 100, burst_ns: None, refill_ppm: 0 };
 
@@ -178,70 +178,39 @@ mod tests {
 
     #[test]
     fn what_can_be_seen_is_found() {
-        let wrong = |what: &dyn Fn(&mut Looks, &GuestArea), rule| {
-            let (mut looks, area) = boosted();
-            what(&mut looks, &area);
+        let assert_found = |looks: &Looks, rule| {
             assert!(looks.report().broke(rule), "{rule:?}");
             assert!(Looks::RULES.contains(&rule));
         };
-        let store = |area: &GuestArea, request: BoostRequest| {
-            area.request.store(request.to_word(), Ordering::Relaxed);
-        };
-        wrong(
-            &|looks, area| {
-                area.header.store(1, Ordering::Relaxed);
-                looks.look(1001, area);
-            },
-            Rule::HeaderFirst,
-        );
-        wrong(
-            &|looks, area| {
-                area.request.store(7, Ordering::Relaxed);
-                looks.look(1001, area);
-            },
-            Rule::DefinedEncoding,
-        );
-        wrong(
-            &|looks, area| {
-                area.ack.store(2, Ordering::Relaxed);
-                looks.look(1001, area);
-            },
-            Rule::AckWithinTicket,
-        );
-        wrong(
-            &|looks, area| {
-                looks.status(1001, Status::Disabled);
-                store(area, BoostRequest::Boost);
-                looks.look(1102, area);
-            },
-            Rule::StatusGates,
-        );
-        wrong(
-            &|looks, area| {
-                area.ack.store(1, Ordering::Relaxed);
-                looks.look(1001, area);
-                area.ack.store(0, Ordering::Relaxed);
-                looks.look(1002, area);
-            },
-            Rule::AckMonotone,
-        );
-        wrong(
-            &|looks, area| {
-                looks.status(1001, Status::Normal);
-                store(area, BoostRequest::Unboost);
-                looks.look(1102, area);
-            },
-            Rule::UnboostWhenBoosted,
-        );
-        wrong(
-            &|looks, area| {
-                area.ack.store(1, Ordering::Relaxed);
-                looks.look(1001, area);
-                looks.look(1101, area);
-                assert!(!looks.report().broke(Rule::BoostIsAnswered));
-                looks.look(1102, area);
-            },
-            Rule::BoostIsAnswered,
-        );
+        let (asks, ends) = (BoostRequest::Boost.to_word(), BoostRequest::Unboost.to_word());
+        // A status of the host, what the guest stores after it and where, and when that is looked at.
+        type Word = fn(&GuestArea) -> &AtomicU64;
+        let cases: [(Option<Status>, Word, u64, u64, Rule); 5] = [
+            (None, |area| &area.header, 1, 1001, Rule::HeaderFirst),
+            (None, |area| &area.request, 7, 1001, Rule::DefinedEncoding),
+            (None, |area| &area.ack, 2, 1001, Rule::AckWithinTicket),
+            (Some(Status::Disabled), |area| &area.request, asks, 1102, Rule::StatusGates),
+            (Some(Status::Normal), |area| &area.request, ends, 1102, Rule::UnboostWhenBoosted),
+        ];
+        for (status, word, value, at, rule) in cases {
+            let (mut looks, area) = boosted();
+            status.into_iter().for_each(|status| looks.status(1001, status));
+            word(&area).store(value, Ordering::Relaxed);
+            looks.look(at, &area);
+            assert_found(&looks, rule);
+        }
+        let (mut looks, area) = boosted();
+        for (at, ack) in [(1001, 1), (1002, 0)] {
+            area.ack.store(ack, Ordering::Relaxed);
+            looks.look(at, &area);
+        }
+        assert_found(&looks, Rule::AckMonotone);
+        let (mut looks, area) = boosted();
+        area.ack.store(1, Ordering::Relaxed);
+        looks.look(1001, &area);
+        looks.look(1101, &area);
+        assert!(!looks.report().broke(Rule::BoostIsAnswered));
+        looks.look(1102, &area);
+        assert_found(&looks, Rule::BoostIsAnswered);
     }
 }
