@@ -15,7 +15,7 @@ use vcoop_model::profile::NoiseBy;
 use crate::failure::Failure;
 use crate::folder::place;
 use crate::interrupt::stop_flag;
-use crate::output::{note, print};
+use crate::output::{json, note, print};
 use crate::scenario::time;
 
 #[derive(Debug, clap::Args)]
@@ -96,12 +96,7 @@ pub(crate) fn run(args: &CalibrateArgs) -> Result<(), Failure> {
             calibration: &found,
             profile_toml: toml.clone(),
         };
-        let text = serde_json::to_string_pretty(&document).map_err(Failure::run)?;
-        print(
-            &(text
-                + "
-"),
-        )?;
+        print(&json(&document)?)?;
     } else {
         print(&table(&found))?;
     }

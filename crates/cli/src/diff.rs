@@ -10,7 +10,7 @@ use vcoop_sweep::slo::{Held, Reading, quantities};
 use crate::fail_if::conditions;
 use crate::failure::Failure;
 use crate::folder::RESULT;
-use crate::output::{print, style};
+use crate::output::{json, print, style};
 use crate::report::{known, read};
 
 #[derive(Debug, clap::Args)]
@@ -39,11 +39,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<(), Failure> {
     let mut known = quantities(&second);
     known.iter_mut().for_each(|quantity| "ratio".clone_into(&mut quantity.unit));
     let conditions = conditions(&args.fail_if, &known)?;
-    print(&if args.json {
-        serde_json::to_string_pretty(&found).map_err(Failure::run)? + "\n"
-    } else {
-        words(&found, args.all)
-    })?;
+    print(&if args.json { json(&found)? } else { words(&found, args.all) })?;
     let mut broken = Vec::new();
     for condition in &conditions {
         for row in found.rows.iter().filter(|row| row.name == condition.quantity.name) {

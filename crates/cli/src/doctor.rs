@@ -7,7 +7,7 @@ use vcoop_experiment::backend::{Backend, Kvm};
 use vcoop_lab::{Finding, HostFacts, State, host_facts, survey};
 
 use crate::failure::Failure;
-use crate::output::{print, style};
+use crate::output::{json, print, style};
 
 /// What must work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -44,12 +44,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     if args.json {
         let (schema, version) = ("vcoop.doctor/1", env!("CARGO_PKG_VERSION"));
         let document = Document { schema, version, findings: &findings, host: &host };
-        let text = serde_json::to_string_pretty(&document).map_err(Failure::run)?;
-        print(
-            &(text
-                + "
-"),
-        )?;
+        print(&json(&document)?)?;
     } else {
         print(&findings.iter().map(show).collect::<String>())?;
     }

@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
+use serde::Serialize;
 use vcoop_report::{Style, WIDTH};
 
 use crate::failure::Failure;
@@ -59,6 +60,11 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
         ErrorKind::BrokenPipe => Failure::ClosedPipe,
         _ => Failure::Run(format!("cannot write to stdout: {e}")),
     })
+}
+
+/// A document of `--json`.
+pub(crate) fn json(document: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string_pretty(document).map(|text| text + "\n").map_err(Failure::run)
 }
 
 /// Writes a line to stderr, if anybody listens.

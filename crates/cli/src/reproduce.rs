@@ -13,7 +13,7 @@ use crate::args::Common;
 use crate::failure::Failure;
 use crate::folder::{Folder, REPORT, REPRODUCTION, TEXT};
 use crate::interrupt::stop_flag;
-use crate::output::{print, style};
+use crate::output::{json, print, style};
 use crate::progress::Progress;
 use crate::scenario::{Overrides, jobs, say_losses};
 
@@ -57,11 +57,6 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<(), Failure> {
         if args.common.json { json(&result)? } else { render_reproduction(&result, style()) };
     print(&text)?;
     if result.interrupted { Err(Failure::Interrupted) } else { Ok(()) }
-}
-
-fn json(result: &Reproduction) -> Result<String, Failure> {
-    let json = serde_json::to_string_pretty(result).map_err(Failure::run)?;
-    Ok(format!("{json}\n"))
 }
 
 fn write(folder: &Folder, result: &Reproduction) -> Result<(), Failure> {

@@ -2,7 +2,6 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use serde::Serialize;
 use serde_json::{Value, json};
 use vcoop_capture::Loader;
 use vcoop_experiment::deploy::{Deployment, deploy};
@@ -20,7 +19,7 @@ use vcoop_sweep::tune::{Confirmed, Goal, Tuned, tune};
 use crate::args::{Calibration, MayCost};
 use crate::failure::Failure;
 use crate::interrupt::stop_flag;
-use crate::output::{note, print, style};
+use crate::output::{self, note, print, style};
 use crate::scenario::{refuse, source, threads};
 
 /// What `tune` and `capacity` share.
@@ -325,10 +324,6 @@ fn tuned_words(goal: &Goal, found: &Tuned, look: &Document, apply: Option<&Deplo
     text
 }
 
-fn pretty(value: &impl Serialize) -> Result<String, Failure> {
-    serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(Failure::run)
-}
-
 fn score_json(slos: &[Slo], cost: Option<&Objective>, score: &Score) -> Value {
     let reading = |r: &Option<vcoop_sweep::slo::Reading>| {
         r.map_or(Value::Null, |r| json!({ "value": r.value, "ci95": r.interval }))
@@ -375,7 +370,7 @@ fn tuned_json(
     let parts = found.contributions.iter().map(
         |part| json!({ "what": part.what, "value": part.value, "without": score(&part.without) }),
     );
-    pretty(&json!({
+    output::json(&json!({
         "schema": "vcoop.tune/1",
         "version": env!("CARGO_PKG_VERSION"),
         "limits": look.limits,
@@ -625,7 +620,7 @@ fn capacity_json(
             "tried": tried.collect::<Vec<_>>(),
         })
     });
-    pretty(&json!({
+    output::json(&json!({
         "schema": "vcoop.capacity/1",
         "version": env!("CARGO_PKG_VERSION"),
         "limits": look.limits,

@@ -20,7 +20,7 @@ use vcoop_sweep::tally::Tally;
 use crate::args::Calibration;
 use crate::failure::Failure;
 use crate::interrupt::stop_flag;
-use crate::output::{note, print};
+use crate::output::{self, note, print};
 use crate::progress::Progress;
 use crate::scenario::{named_text, refuse, threads};
 
@@ -248,7 +248,7 @@ fn json(job: &Job, out: &Path, outcome: &Outcome, tally: Tally) -> Result<String
         best: tally.best,
         interrupted: outcome.interrupted,
     };
-    serde_json::to_string_pretty(&summary).map(|text| text + "\n").map_err(Failure::run)
+    output::json(&summary)
 }
 
 /// The interpreter that has the `vcoop` package, unless `VCOOP_PYTHON` names another.

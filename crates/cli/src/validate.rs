@@ -14,7 +14,7 @@ use crate::args::Common;
 use crate::failure::Failure;
 use crate::folder::{Folder, REPORT, TEXT, VALIDATION};
 use crate::interrupt::stop_flag;
-use crate::output::{note, print, style};
+use crate::output::{json, note, print, style};
 use crate::progress::Progress;
 use crate::scenario::{Overrides, jobs, parse, source};
 
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<(), Failure> {
         }
     }
     let result = validation(&documents);
-    let json = serde_json::to_string_pretty(&result).map_err(Failure::run)? + "\n";
+    let json = json(&result)?;
     if let Some(folder) = &folder {
         folder.put(TEXT, &render_validation(&result, Style::default()))?;
         folder.put(REPORT, &render_validation_html(&result))?;

@@ -13,7 +13,7 @@ use crate::args::host::{AttachArgs, DetachArgs, RestoreArgs};
 use crate::failure::Failure;
 use crate::host::living::{self, Owner};
 use crate::interrupt::end_flag;
-use crate::output::{note, print};
+use crate::output::{json, note, print};
 use crate::scenario::time;
 
 /// Time between two looks at whether the policy is still in force.
@@ -69,8 +69,7 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<(), Failure> {
     if args.json {
         let (schema, version) = ("vcoop.attach/1", env!("CARGO_PKG_VERSION"));
         let document = Document { schema, version, end, vm: *last };
-        let text = serde_json::to_string_pretty(&document).map_err(Failure::run)?;
-        return print(&(text + "\n"));
+        return print(&json(&document)?);
     }
     print(&summary(&last, end))
 }

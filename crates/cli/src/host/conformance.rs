@@ -14,7 +14,7 @@ use crate::args::host::ConformanceArgs;
 use crate::failure::Failure;
 use crate::host::living;
 use crate::interrupt::stop_flag;
-use crate::output::{note, print};
+use crate::output::{json, note, print};
 use crate::scenario::time;
 
 #[derive(Debug, Serialize)]
@@ -75,11 +75,7 @@ pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
         vcpus: found.iter().map(vcpu).collect(),
         rules: Looks::RULES.iter().map(|rule| format!("{rule:?}")).collect(),
     };
-    print(&if args.json {
-        serde_json::to_string_pretty(&document).map_err(Failure::run)? + "\n"
-    } else {
-        document.render(&name)
-    })?;
+    print(&if args.json { json(&document)? } else { document.render(&name) })?;
     verdict(&name, &found)
 }
 
