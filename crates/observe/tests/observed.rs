@@ -14,6 +14,7 @@ use vcoop_model::plan::Ns;
 use vcoop_model::recording::{LatencyRecord, Part, Recording};
 use vcoop_model::trace_event::{Event, Observer, SampleEvent, ThreadNames};
 use vcoop_observe::{Nobody, Observation, Observed, Slicing, Subject, Vcpu};
+use vcoop_testing::rig::scalar_or_zero as scalar;
 use vcoop_testing::{Outcome, Skip, test, twice};
 use vcoop_threads::clock::kernel_clock;
 use vcoop_threads::{Stat, allowed_cpus, gettid, run_time, set_affinity};
@@ -103,10 +104,6 @@ fn window(observation: &mut Observation, time: Duration, observer: &mut dyn Obse
         observation.poll(observer);
     }
     observation.end(observer).unwrap()
-}
-
-fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
-    r.scalars.get(&(probe.to_owned(), metric.to_owned())).map_or(0.0, |scalar| scalar.value)
 }
 
 fn series<'r>(r: &'r Recording, probe: &str, metric: &str) -> &'r LatencyRecord {

@@ -46,16 +46,13 @@ fn mean(r: &Recording, probe: &str) -> f64 {
     l.sum_ns as f64 / l.hist.len() as f64
 }
 
+/// A section under the spinlock.
+fn locked(section: Ns) -> [Act; 3] {
+    [Act::Lock { lock: 0 }, run_for(section, Mode::PreemptOff), Act::Unlock { lock: 0 }]
+}
+
 fn locker(section: Ns) -> Program {
-    let lock = 0;
-    routine(vec![
-        Act::Begin,
-        Act::Lock { lock },
-        run_for(section, Mode::PreemptOff),
-        Act::Unlock { lock },
-        Act::Sample,
-        Act::Done,
-    ])
+    routine([&[Act::Begin], &locked(section)[..], &[Act::Sample, Act::Done]].concat())
 }
 
 #[test]
@@ -112,9 +109,8 @@ fn rules_say_to_whom_a_spinning_vcpu_yields() {
         // A vCPU that is never switched keeps its window.
         p.vms[0].virt.spin.ple_grow = 1;
         let r = run(&p);
-        let tried = ("guest".to_owned(), "yields.tried".to_owned());
         assert!(scalar(&r, "guest", "exits.pause") > 10.0);
-        r.scalars.get(&tried).map_or(0.0, |tried| tried.value)
+        scalar_or_zero(&r, "guest", "yields.tried")
     };
     assert!(of(false, false) > 10.0, "any that was preempted");
     assert_eq!(of(true, false), 0.0, "it was in user mode");
@@ -133,9 +129,7 @@ fn a_vcpu_that_was_woken_is_a_candidate_since_interrupts_count() {
         (p.vms[0].virt.spin.ple_grow, p.vms[0].virt.spin.ple_window_ns) = (1, Some(US));
         let rules = &mut p.vms[0].virt.spin.candidates;
         (rules.in_kernel, rules.interrupted) = (false, interrupted);
-        let r = run(&p);
-        let tried = ("guest".to_owned(), "yields.tried".to_owned());
-        r.scalars.get(&tried).map_or(0.0, |tried| tried.value)
+        scalar_or_zero(&run(&p), "guest", "yields.tried")
     };
     assert_eq!(of(false), 0.0);
     assert!(of(true) > 10.0);
@@ -155,8 +149,7 @@ fn a_kick_yields_to_the_head_of_the_queue_if_that_is_asked_for() {
         p.vms[0].virt.spin.candidates.queue_heads = queue_heads;
         let r = run(&p);
         assert!(scalar(&r, "guest", "pv_kicks") > 100.0);
-        let won = ("guest".to_owned(), "yields.won".to_owned());
-        r.scalars.get(&won).map_or(0.0, |won| won.value)
+        scalar_or_zero(&r, "guest", "yields.won")
     };
     assert_eq!(yields(false, true), 0.0);
     assert!(yields(true, true) > 10.0);
@@ -204,8 +197,7 @@ fn a_mutex_is_spun_for_while_its_holder_runs() {
             task.cpus = vec![vcpu];
         }
         let r = run(&p);
-        let sleeps = r.scalars.get(&("guest".to_owned(), "lock_sleeps".to_owned()));
-        (scalar(&r, "guest.t", "rate"), sleeps.map_or(0.0, |sleeps| sleeps.value))
+        (scalar(&r, "guest.t", "rate"), scalar_or_zero(&r, "guest", "lock_sleeps"))
     };
     for kind in [LockKind::Mutex, LockKind::Write] {
         let (rate, sleeps) = of(kind, &[0, 1, 2, 3], false);
@@ -312,13 +304,7 @@ fn a_server_serves_one_call_at_a_time_under_its_lock() {
 fn equal_vms_lose_pcpus_with_locks_held() {
     // Two VMs of 16 vCPUs, one of each on each of 16 pCPUs, and nobody ever sleeps. Did all pCPUs switch at once, each VM
     // would have all of them or none: nobody would wait for a holder that is away, and be preempted while it waits.
-    let worker = routine(vec![
-        run_for(50 * US, Mode::User),
-        Act::Lock { lock: 0 },
-        run_for(3 * US, Mode::PreemptOff),
-        Act::Unlock { lock: 0 },
-        Act::Done,
-    ]);
+    let worker = routine([&[user(50)], &locked(3 * US)[..], &[Act::Done]].concat());
     let pins: Vec<u32> = (0..16).collect();
     let mut p = machine(16, &pins, vec![worker; 16]);
     p.vms[0].virt.exits_off.pause = true;
@@ -335,15 +321,8 @@ fn equal_vms_lose_pcpus_with_locks_held() {
 
 /// Two VMs, in each of which eight vCPUs share a spinlock, on six pCPUs: waiters yield all the time.
 fn contended(switch_refill_ns: Ns, migration_refill_ns: Ns) -> Recording {
-    let worker = routine(vec![
-        run_for(50 * US, Mode::User),
-        Act::Begin,
-        Act::Lock { lock: 0 },
-        run_for(5 * US, Mode::PreemptOff),
-        Act::Unlock { lock: 0 },
-        Act::Sample,
-        Act::Done,
-    ]);
+    let worker = [&[user(50), Act::Begin], &locked(5 * US)[..], &[Act::Sample, Act::Done]].concat();
+    let worker = routine(worker);
     let costs = Costs { switch_refill_ns, migration_refill_ns, ..dear() };
     let mut p = plan(eevdf(6), costs);
     for name in ["a", "b"] {
@@ -371,14 +350,8 @@ fn who_spins_owes_one_refill_however_often_it_is_switched() {
 fn ple_does_not_yield_to_idle_vcpus() {
     // Both of the others sleep; the waiter has nobody to yield to.
     let sleeper = routine(vec![user(1), nap(10_000)]);
-    let ipi = routine(vec![
-        Act::Begin,
-        Act::Lock { lock: 0 },
-        run_for(MS, Mode::PreemptOff),
-        Act::Unlock { lock: 0 },
-        Act::Sample,
-    ]);
-    let p = machine(4, &[0, 1, 2, 3], vec![ipi.clone(), ipi, sleeper.clone(), sleeper]);
+    let spins = routine([&[Act::Begin], &locked(MS)[..], &[Act::Sample]].concat());
+    let p = machine(4, &[0, 1, 2, 3], vec![spins.clone(), spins, sleeper.clone(), sleeper]);
     let r = run(&p);
     assert!(scalar(&r, "guest", "exits.pause") > 10.0);
     assert!(!r.scalars.contains_key(&("guest".into(), "yields.tried".into())));
@@ -484,10 +457,7 @@ fn each_path_has_its_own_number_of_exits_for_a_broadcast() {
         let r = run(&p);
         let rounds = scalar(&r, "guest.t", "rate");
         assert!(rounds > 400.0, "{path:?}: {rounds}");
-        let of = |reason: &str| {
-            let key = ("guest".to_owned(), format!("exits.{reason}"));
-            r.scalars.get(&key).map_or(0.0, |s| s.value) / rounds
-        };
+        let of = |reason| scalar_or_zero(&r, "guest", &format!("exits.{reason}")) / rounds;
         // A round may be cut off at the end; nothing else sends IPIs.
         assert!((of("msr_icr") - icr).abs() < 0.5 + icr / 50.0, "{path:?}: {}", of("msr_icr"));
         assert!((of("hypercall") - hypercall).abs() < 0.1, "{path:?}: {}", of("hypercall"));
@@ -522,8 +492,8 @@ fn each_target_costs_its_cache_lines_and_the_own_cpu_none() {
         let mut p = machine(1, &[0], vec![routine(vec![user(100), ipi, Act::Done])]);
         p.vms[0].virt.apic.posted = posted;
         let r = run(&p);
-        let sent = r.scalars.get(&("guest".to_owned(), "exits.msr_icr".to_owned()));
-        let a_round = sent.map_or(0.0, |sent| sent.value) / scalar(&r, "guest.t", "rate");
+        let sent = scalar_or_zero(&r, "guest", "exits.msr_icr");
+        let a_round = sent / scalar(&r, "guest.t", "rate");
         assert!((a_round - exits).abs() < 0.01, "{a_round} with posted {posted}");
     }
 }

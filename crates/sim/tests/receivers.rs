@@ -53,7 +53,7 @@ fn measure(policy: PolicyPlan, path: IpiPath, gap: Ns) -> Recording {
 }
 
 fn count(r: &Recording, metric: &str) -> f64 {
-    r.scalars.get(&("guest".to_owned(), metric.to_owned())).map_or(0.0, |s| s.value)
+    scalar_or_zero(r, "guest", metric)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::support::*;
 use vcoop_abi::conformance::Rule;
 use vcoop_model::builtin::builtin_scenario;
 use vcoop_model::capture::NoCaptures;
-use vcoop_model::plan::{DevicePlan, Dist, Mode, Phase, PolicyPlan, Program, Step};
+use vcoop_model::plan::{Dist, Mode, Ns, Phase, PolicyPlan, Program, Step};
 use vcoop_model::profile::Costs;
 use vcoop_model::recording::Part;
 use vcoop_model::scenario::{Scenario, Set};
@@ -27,24 +27,18 @@ fn a_starved_probe_is_not_silent() {
     assert!(l.hist.len() + l.missed >= 990, "{} samples, {} missed", l.hist.len(), l.missed);
 }
 
+fn script(steps: Vec<Step>) -> Program {
+    Program::Script { steps: Arc::new(steps), repeat: false }
+}
+
 #[test]
 fn a_wait_that_ended_leaves_no_timer() {
     let mut p = plan(eevdf(3), free());
-    let script = |steps: Vec<Step>| Program::Script { steps: Arc::new(steps), repeat: false };
-    let mut a = task(
-        "a",
-        script(vec![Step::Wait(20 * MS), Step::Sleep(400 * MS), Step::Run(700 * MS), Step::Exit]),
-        Policy::NORMAL,
-        &[],
-    );
-    let mut b = task(
-        "b",
-        script(vec![Step::Sleep(5 * MS), Step::Wake(0), Step::Exit]),
-        Policy::NORMAL,
-        &[1],
-    );
-    a.label = "c".into();
-    b.label = "c".into();
+    let steps = vec![Step::Wait(20 * MS), Step::Sleep(400 * MS), Step::Run(700 * MS), Step::Exit];
+    let mut a = task("a", script(steps), Policy::NORMAL, &[]);
+    let steps = vec![Step::Sleep(5 * MS), Step::Wake(0), Step::Exit];
+    let mut b = task("b", script(steps), Policy::NORMAL, &[1]);
+    (a.label, b.label) = ("c".into(), "c".into());
     let mut h = task("hog", hog(), Policy::Fifo(1), &[0]);
     h.start_ns = 2 * MS;
     p.vms = vec![vm("g", eevdf(3), vec![a, b, h])];
@@ -60,7 +54,6 @@ fn a_wait_that_ended_leaves_no_timer() {
 #[test]
 fn a_guest_task_that_is_woken_on_its_way_to_sleep_does_not_sleep() {
     let mut p = plan(eevdf(2), Costs { guest_sleep_ns: 100 * US, ..free() });
-    let script = |steps: Vec<Step>| Program::Script { steps: Arc::new(steps), repeat: false };
     let steps = vec![Step::Run(MS), Step::Wait(400 * MS), Step::Run(700 * MS), Step::Exit];
     let mut a = task("a", script(steps), Policy::NORMAL, &[0]);
     let steps = vec![Step::Sleep(MS + 50 * US), Step::Wake(0), Step::Exit];
@@ -143,53 +136,15 @@ fn ran_instead_is_within_the_wait() {
         let mut p = plan(cfs(2), free());
         p.seed = seed;
         p.duration_ns = 4 * S;
-        p.host_tasks = (0..3)
-            .map(|i| {
-                task(
-                    &format!("h{i}"),
-                    cycle(
-                        Dist::Exp { mean_ns: 5 * MS, max_ns: S },
-                        Dist::Exp { mean_ns: 2 * MS, max_ns: S },
-                    ),
-                    Policy::NORMAL,
-                    &[],
-                )
-            })
-            .collect();
-        p.vms = vec![vm(
-            "g",
-            eevdf(3),
-            vec![
-                task("probe", cyclictest(3 * MS, 100 * US), Policy::Fifo(80), &[]),
-                task(
-                    "b0",
-                    cycle(
-                        Dist::Exp { mean_ns: 4 * MS, max_ns: S },
-                        Dist::Exp { mean_ns: 3 * MS, max_ns: S },
-                    ),
-                    Policy::NORMAL,
-                    &[],
-                ),
-                task(
-                    "b1",
-                    cycle(
-                        Dist::Exp { mean_ns: 4 * MS, max_ns: S },
-                        Dist::Exp { mean_ns: 3 * MS, max_ns: S },
-                    ),
-                    Policy::NORMAL,
-                    &[],
-                ),
-                task(
-                    "b2",
-                    cycle(
-                        Dist::Exp { mean_ns: 4 * MS, max_ns: S },
-                        Dist::Exp { mean_ns: 3 * MS, max_ns: S },
-                    ),
-                    Policy::Fifo(81),
-                    &[],
-                ),
-            ],
-        )];
+        let bursty = |name: &str, run: Ns, sleep: Ns, policy| {
+            let [run, sleep] = [run, sleep].map(|ms| Dist::Exp { mean_ns: ms * MS, max_ns: S });
+            task(name, cycle(run, sleep), policy, &[])
+        };
+        p.host_tasks = (0..3).map(|i| bursty(&format!("h{i}"), 5, 2, Policy::NORMAL)).collect();
+        let probe = task("probe", cyclictest(3 * MS, 100 * US), Policy::Fifo(80), &[]);
+        let others = [("b0", Policy::NORMAL), ("b1", Policy::NORMAL), ("b2", Policy::Fifo(81))];
+        let others = others.into_iter().map(|(name, policy)| bursty(name, 4, 3, policy));
+        p.vms = vec![vm("g", eevdf(3), [probe].into_iter().chain(others).collect())];
         probe_all(&mut p);
         let r = run(&p);
         let l = latency(&r, "g.probe");
@@ -246,14 +201,7 @@ fn a_softirq_ends_the_boost_that_it_asked_for() {
         p.host_tasks = vec![task("hog", hog(), Policy::NORMAL, &[])];
         let mut g = vm("g", eevdf(1), vec![task("hog", hog(), Policy::NORMAL, &[])]);
         g.level.tick_ns = 10 * MS;
-        g.devices.push(DevicePlan {
-            name: "net".into(),
-            period: Dist::Const(23 * MS),
-            vcpu: 0,
-            nmi: false,
-            softirq: Dist::Const(softirq),
-            wakes: None,
-        });
+        g.devices.push(device("net", 23 * MS, softirq));
         p.vms = vec![g];
         scalar(&run(&p), "g", "boosted")
     };

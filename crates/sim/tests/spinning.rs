@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use vcoop_model::recording::Recording;
 use vcoop_model::run::Run;
-use vcoop_testing::rig::builtin;
+use vcoop_testing::rig::{builtin, latency, scalar_or_zero as scalar};
 
 /// One run under each policy of a scenario, cut short; by policy and cell.
 fn runs(name: &str, sets: &[&str]) -> BTreeMap<String, Recording> {
@@ -21,12 +21,8 @@ fn runs(name: &str, sets: &[&str]) -> BTreeMap<String, Recording> {
     all
 }
 
-fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
-    r.scalars.get(&(probe.to_owned(), metric.to_owned())).map_or(0.0, |s| s.value)
-}
-
 fn mean_us(r: &Recording, probe: &str) -> f64 {
-    let l = r.latencies.iter().find(|l| l.probe == probe).expect("it is probed");
+    let l = latency(r, probe);
     assert!(!l.hist.is_empty(), "{probe} has no samples");
     l.sum_ns as f64 / l.hist.len() as f64 / 1e3
 }

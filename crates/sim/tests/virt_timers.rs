@@ -2,7 +2,8 @@
 
 use crate::support::*;
 use vcoop_model::plan::virt::{GuestIdle, GuestTimer, TimerMode, Virt};
-use vcoop_model::plan::{Plan, PolicyPlan};
+use vcoop_model::plan::{Dist, Mode, Phase, Plan, PolicyPlan, Program};
+use vcoop_model::profile::Cpu;
 use vcoop_model::recording::{Part, Recording};
 use vcoop_policy::config::{AdvanceConfig, Budget, DynamicConfig, Means};
 use vcoop_sched::config::{Policy, RtGuard};
@@ -74,14 +75,7 @@ fn the_preemption_timer_is_switched_on_hlt_and_back() {
     assert_eq!(scalar(&hv, "g", "timer.sw_to_hv"), 0.0, "that one has fired when it wakes");
     // Woken by something else it goes back, and at the next halt away again.
     let mut p = alone(timer(GuestTimer::HvTimer, GuestIdle::Hlt));
-    p.vms[0].devices.push(vcoop_model::plan::DevicePlan {
-        name: "d".into(),
-        period: vcoop_model::plan::Dist::Const(MS + 7 * US),
-        vcpu: 0,
-        nmi: false,
-        softirq: vcoop_model::plan::Dist::Const(0),
-        wakes: None,
-    });
+    p.vms[0].devices.push(device("d", MS + 7 * US, 0));
     let r = run(&p);
     assert!(scalar(&r, "g", "timer.sw_to_hv") > 900.0);
     assert!(scalar(&r, "g", "timer.hv_to_sw") > 1_900.0);
@@ -92,13 +86,11 @@ fn the_preemption_timer_is_switched_on_hlt_and_back() {
 fn where_kvm_cannot_use_it_it_is_an_hrtimer() {
     let plain = run(&alone(timer(GuestTimer::Hrtimer, GuestIdle::Poll)));
     let cases: [&dyn Fn(&mut Plan); 4] = [
-        &|p| p.host.cpu = Some(vcoop_model::profile::Cpu { signature: 0x306a8, ..CPU }),
+        &|p| p.host.cpu = Some(Cpu { signature: 0x306a8, ..CPU }),
         &|p| p.host.cpu = None,
         &|p| p.vms[0].virt.exits_off.mwait = true,
         // Its 32 bits last 4 s.
-        &|p| {
-            p.host.cpu = Some(vcoop_model::profile::Cpu { preemption_timer_shift: Some(0), ..CPU })
-        },
+        &|p| p.host.cpu = Some(Cpu { preemption_timer_shift: Some(0), ..CPU }),
     ];
     for (i, change) in cases.iter().enumerate() {
         let mut p = alone(timer(GuestTimer::HvTimer, GuestIdle::Poll));
@@ -292,15 +284,9 @@ fn an_interrupt_that_waits_for_the_guest_costs_another_exit() {
     virt.apic.window_exits = true;
     let mut p = alone(virt);
     // Half of the time with interrupts off, on the same vCPU.
-    let off = vcoop_model::plan::Phase::Run {
-        time: vcoop_model::plan::Dist::Const(300 * US),
-        mode: vcoop_model::plan::Mode::IrqOff,
-    };
-    let on = vcoop_model::plan::Phase::Run {
-        time: vcoop_model::plan::Dist::Const(317 * US),
-        mode: vcoop_model::plan::Mode::User,
-    };
-    let program = vcoop_model::plan::Program::Cycle { phases: vec![off, on] };
+    let run_for = |us, mode| Phase::Run { time: Dist::Const(us * US), mode };
+    let phases = vec![run_for(300, Mode::IrqOff), run_for(317, Mode::User)];
+    let program = Program::Cycle { phases };
     p.vms[0].tasks.push(task("off", program, Policy::NORMAL, &[]));
     let r = run(&p);
     let windows = scalar(&r, "g", "exits.interrupt_window");

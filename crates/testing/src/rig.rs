@@ -161,5 +161,11 @@ pub fn scalar_if(r: &Recording, probe: &str, metric: &str) -> Option<f64> {
 ///
 /// There is no such scalar.
 pub fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
-    scalar_if(r, probe, metric).unwrap_or_else(|| panic!("no scalar {probe} {metric}"))
+    scalar_if(r, probe, metric)
+        .unwrap_or_else(|| panic!("no {probe} {metric} in {:?}", r.scalars.keys()))
+}
+
+/// A scalar that is zero where it is not there, as the counters are that nothing has moved.
+pub fn scalar_or_zero(r: &Recording, probe: &str, metric: &str) -> f64 {
+    scalar_if(r, probe, metric).unwrap_or(0.0)
 }

@@ -6,15 +6,16 @@ use std::collections::BTreeMap;
 
 use vcoop_abi::conformance::Limits;
 use vcoop_model::plan::{
-    CoreScheduling, Dist, HostPlan, HostSched, Mode, Moment, Ns, Phase, Plan, PolicyPlan,
-    Preemption, ProbePlan, Program, Target, TaskPlan, Virt, VmPlan,
+    CoreScheduling, DevicePlan, Dist, HostPlan, HostSched, Mode, Moment, Ns, Phase, Plan,
+    PolicyPlan, Preemption, ProbePlan, Program, Target, TaskPlan, Virt, VmPlan,
 };
-use vcoop_model::profile::{CState, Costs, Cpu};
+use vcoop_model::profile::{CState, Costs, Cpu, Profile};
 use vcoop_model::quantiles::{LEVELS, Quantiles};
-use vcoop_model::recording::{LatencyRecord, Recording};
+use vcoop_model::recording::Recording;
 use vcoop_sched::config::{
     Balance, CfsTunables, DlConfig, EevdfTunables, Fair, LevelConfig, Policy, RtGuard, Topology,
 };
+pub(crate) use vcoop_testing::rig::{latency, scalar, scalar_or_zero};
 
 pub(crate) const US: Ns = 1_000;
 pub(crate) const MS: Ns = 1_000_000;
@@ -26,46 +27,9 @@ pub(crate) const CPU: Cpu =
 
 /// Everything free, no idle states.
 pub(crate) fn free() -> Costs {
-    Costs {
-        tick_ns: 0,
-        timer_irq_ns: 0,
-        timer_program_ns: 0,
-        ipi_send_ns: 0,
-        ipi_flight_ns: 0,
-        ipi_receive_ns: 0,
-        device_irq_ns: 0,
-        wakeup_ns: 0,
-        context_switch_ns: 0,
-        sleep_ns: 0,
-        migration_refill_ns: 0,
-        switch_refill_ns: 0,
-        setattr_ns: 0,
-        exit_ns: 0,
-        entry_ns: 0,
-        inject_ns: 0,
-        handle_timer_msr_ns: 0,
-        handle_icr_ns: 0,
-        handle_eoi_ns: 0,
-        handle_hypercall_ns: 0,
-        handle_hlt_ns: 0,
-        handle_window_ns: 0,
-        handle_hv_timer_ns: 0,
-        set_hv_timer_ns: 0,
-        arm_hv_timer_ns: 0,
-        fastpath_ns: 0,
-        poll_notice_ns: 0,
-        vcpu_load_ns: 0,
-        vcpu_put_ns: 0,
-        guest_irq_ns: 0,
-        guest_tick_ns: 0,
-        guest_wakeup_ns: 0,
-        guest_switch_ns: 0,
-        guest_sleep_ns: 0,
-        lab_sleep_ns: 0,
-        voluntary_point_ns: 100 * US,
-        cstates: vec![],
-        spread: BTreeMap::new(),
-    }
+    let zero = Profile::load("zero").expect("it is built in");
+    let costs = zero.costs.with(|_| 0);
+    Costs { voluntary_point_ns: 100 * US, cstates: vec![], ..costs }
 }
 
 /// Round numbers for every mechanism.
@@ -196,6 +160,18 @@ pub(crate) fn task(name: &str, program: Program, policy: Policy, cpus: &[u32]) -
     }
 }
 
+/// A device whose interrupts come one by one, to vCPU 0.
+pub(crate) fn device(name: &str, period_ns: Ns, softirq_ns: Ns) -> DevicePlan {
+    DevicePlan {
+        name: name.into(),
+        period: Dist::Const(period_ns),
+        vcpu: 0,
+        nmi: false,
+        softirq: Dist::Const(softirq_ns),
+        wakes: None,
+    }
+}
+
 pub(crate) fn hog() -> Program {
     Program::Cycle { phases: vec![Phase::Run { time: Dist::Const(S), mode: Mode::User }] }
 }
@@ -272,14 +248,3 @@ pub(crate) fn run(plan: &Plan) -> Recording {
 
 /// A vCPU that has lost its pCPU answers late.
 pub(crate) const LIMITS: Limits = Limits { grace_ns: 5 * MS, burst_ns: None, refill_ppm: 0 };
-
-pub(crate) fn scalar(r: &Recording, probe: &str, metric: &str) -> f64 {
-    r.scalars
-        .get(&(probe.to_owned(), metric.to_owned()))
-        .unwrap_or_else(|| panic!("no {probe} {metric} in {:?}", r.scalars.keys()))
-        .value
-}
-
-pub(crate) fn latency<'r>(r: &'r Recording, probe: &str) -> &'r LatencyRecord {
-    r.latencies.iter().find(|l| l.probe == probe).expect("the probe exists")
-}
