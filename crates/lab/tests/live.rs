@@ -181,13 +181,6 @@ fn eight_vcpus_run() {
 
 live!(static_keeps_its_means_and_nothing_else_is_changed);
 fn static_keeps_its_means_and_nothing_else_is_changed() -> Outcome {
-    // Other tests' threads come and go: only a run's own count.
-    let left = || -> Vec<String> {
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-        let names = tasks.filter_map(|t| std::fs::read_to_string(t.path().join("comm")).ok());
-        let ours = ["vcpu", "injector", "hog", "cyclictest"];
-        names.filter(|n| ours.iter().any(|o| n.starts_with(o))).collect()
-    };
     for means in ["nice -20", "fifo 8", "rr 8", "slice 1ms"] {
         let set = format!("policy.static.means=\"{means}\"");
         twice(|| {
@@ -196,12 +189,9 @@ fn static_keeps_its_means_and_nothing_else_is_changed() -> Outcome {
             if kept > 50 { Ok(()) } else { Err(format!("{means}: {kept} samples of some 300")) }
         })?;
     }
-    // The kernel takes a moment to forget a thread that has ended.
-    let forgotten = (0..2_000).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        left().is_empty()
-    });
-    assert!(forgotten, "{:?}", left());
+    // Other tests' threads come and go: only a run's own count.
+    let ours = ["vcpu", "injector", "hog", "cyclictest"];
+    vcoop_testing::assert_no_thread(|name| ours.iter().any(|own| name.starts_with(own)));
     Ok(())
 }
 

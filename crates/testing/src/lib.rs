@@ -6,6 +6,7 @@
 //! - [`Skip`], the reason why a test does not run here. Tests of Rust's own harness use it, too.
 //! - [`Kept`], what is dear to make and serves one test after the other.
 //! - [`Terminal`], to look at what a program draws and to press its keys.
+//! - [`assert_no_thread`], after a run that must leave none behind.
 //! - [`awaits_interrupt_handler`], before a program is sent a signal.
 //! - [`Tree`], files such as those of `/proc` and `/sys`.
 //! - [`Native`], a C program that has to agree with Rust, and [`random`], what both are fed.
@@ -31,6 +32,7 @@ pub mod rig;
 mod signal;
 pub mod tasks;
 mod terminal;
+mod threads;
 mod tree;
 
 pub use inventory;
@@ -41,6 +43,7 @@ pub use native::Native;
 pub use random::random;
 pub use signal::awaits_interrupt_handler;
 pub use terminal::Terminal;
+pub use threads::assert_no_thread;
 pub use tree::Tree;
 
 /// Makes a missing KVM a failure of the tests that need it, where it is `1`.

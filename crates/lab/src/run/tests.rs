@@ -1,12 +1,8 @@
 //! A defect of ours in the middle of a run: threads, and what was measured until then.
 
-use std::fs;
-use std::thread;
-use std::time::Duration;
-
 use vcoop_model::run::Run;
 use vcoop_testing::rig::plan;
-use vcoop_testing::{need_kvm, scenario};
+use vcoop_testing::{assert_no_thread, need_kvm, scenario};
 
 use super::run;
 use crate::error::{Error, Whom};
@@ -34,12 +30,6 @@ policy = "fifo 80"
 "#
 );
 
-/// Names of this process's threads.
-fn threads() -> Vec<String> {
-    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    tasks.filter_map(|t| fs::read_to_string(t.path().join("comm")).ok()).collect()
-}
-
 #[test]
 fn a_panic_in_a_vcpu_thread_ends_the_run_and_leaves_nothing() {
     if let Err(skip) = need_kvm(crate::available()) {
@@ -52,11 +42,5 @@ fn a_panic_in_a_vcpu_thread_ends_the_run_and_leaves_nothing() {
     // What the other VM measured until then is there.
     let samples: u64 = recording.latencies.iter().map(|l| l.hist.len()).sum();
     assert!((1..15_000).contains(&samples), "{samples} samples of a run cut short");
-    let left = || threads().into_iter().filter(|t| t.contains("panics")).collect::<Vec<_>>();
-    // The kernel takes a moment to forget a thread that has been joined.
-    let forgotten = (0..2_000).any(|_| {
-        thread::sleep(Duration::from_millis(5));
-        left().is_empty()
-    });
-    assert!(forgotten, "threads left behind: {:?}", left());
+    assert_no_thread(|name| name.contains("panics"));
 }
