@@ -68,6 +68,13 @@ impl Tree {
         self.get(&format!("sys/fs/cgroup/{name}/cpuset.cpus"))
     }
 
+    #[track_caller]
+    fn assert_cpus(&self, of: [(&str, &str); 2]) {
+        for (name, cpus) in of {
+            assert_eq!(self.cpus_of(name), format!("{cpus}\n"), "{name}");
+        }
+    }
+
     fn stat(&self) {
         let online = cpus::parse(&self.get("sys/devices/system/cpu/online")).unwrap();
         let line = |cpu: u32| {
@@ -143,19 +150,14 @@ fn a_guest_folds_by_steal_and_has_all_back_at_the_end() {
     assert_eq!(tree.files(), before);
     // One core less, of two CPUs.
     let decision = tree.decide(&mut fold, 50, 20);
-    assert_eq!(
-        (cpus::show(&decision.before), cpus::show(&decision.after)),
-        ("0-7".into(), "0-5".into())
-    );
+    let shown = [&decision.before, &decision.after].map(cpus::show);
+    assert_eq!(shown, ["0-7", "0-5"]);
     assert_eq!(
         (decision.steal_bp, decision.why.as_str()),
         (2000, "steal is above 5 %: one core less")
     );
     assert_eq!(decision.time.busy_ns, 8 * 500_000_000);
-    assert_eq!(
-        (tree.cpus_of("system.slice"), tree.cpus_of("own.slice")),
-        ("0-5\n".into(), "4-5\n".into())
-    );
+    tree.assert_cpus([("system.slice", "0-5"), ("own.slice", "4-5")]);
     // Between the thresholds all stays; a cgroup that is new follows.
     tree.cgroup("machine.slice", "");
     assert!(!tree.decide(&mut fold, 50, 3).is_change());
@@ -168,10 +170,7 @@ fn a_guest_folds_by_steal_and_has_all_back_at_the_end() {
             .any(|n| n.contains("own.slice/cpuset.cpus is left alone: it was given CPUs 4-7")),
         "{look:?}"
     );
-    assert_eq!(
-        (tree.cpus_of("system.slice"), tree.cpus_of("own.slice")),
-        ("0-3\n".into(), "4-7\n".into())
-    );
+    tree.assert_cpus([("system.slice", "0-3"), ("own.slice", "4-7")]);
     // Wider again, to the full width: then nothing of ours is left, nor a journal.
     for _ in 0..2 {
         assert!(tree.decide(&mut fold, 50, 0).is_change());
@@ -212,10 +211,7 @@ fn what_others_set_meanwhile_stays() {
     assert_eq!(tree.cpus_of("user.slice"), "0-2\n");
     let undone = fold.undo().unwrap();
     assert_eq!((undone.restored.len(), undone.failed.len()), (0, 0));
-    assert_eq!(
-        (tree.cpus_of("system.slice"), tree.cpus_of("user.slice")),
-        ("1\n".into(), "0-2\n".into())
-    );
+    tree.assert_cpus([("system.slice", "1"), ("user.slice", "0-2")]);
 }
 
 #[test]
@@ -228,18 +224,13 @@ fn partitions_and_isolated_cpus_are_not_touched() {
     let mut fold = tree.fold(By::Cpuset, step());
     let look = tree.look(&mut fold, 50, 20);
     let decision = look.decision.unwrap();
-    assert_eq!(
-        (cpus::show(&decision.before), cpus::show(&decision.after)),
-        ("0-5".into(), "0-4".into())
-    );
+    let shown = [&decision.before, &decision.after].map(cpus::show);
+    assert_eq!(shown, ["0-5", "0-4"]);
     assert!(look.notes.contains(
         &"rt.slice/cpuset.cpus is left alone: it is a partition with CPUs of its own".to_owned()
     ));
     // Who is pinned to the isolated one still may be.
-    assert_eq!(
-        (tree.cpus_of("rt.slice"), tree.cpus_of("user.slice")),
-        ("7\n".into(), "0-4,6\n".into())
-    );
+    tree.assert_cpus([("rt.slice", "7"), ("user.slice", "0-4,6")]);
 }
 
 #[test]
@@ -295,10 +286,7 @@ fn what_a_killed_process_left_is_undone_once() {
     assert_eq!(undone.restored, ["system.slice/cpuset.cpus"]);
     assert_eq!(undone.gone, ["gone.slice/cpuset.cpus"]);
     assert_eq!(undone.foreign, ["user.slice/cpuset.cpus has \"0-1\", which is not ours"]);
-    assert_eq!(
-        (tree.cpus_of("system.slice"), tree.cpus_of("user.slice")),
-        ("\n".into(), "0-1\n".into())
-    );
+    tree.assert_cpus([("system.slice", ""), ("user.slice", "0-1")]);
     assert_eq!(restore(&tree.run_dir(), &tree.roots()).unwrap(), Default::default());
     assert_eq!(restore(&tree.path("none"), &tree.roots()).unwrap(), Default::default());
 }
@@ -425,10 +413,7 @@ fn a_controller_that_somebody_disables_is_enabled_again() {
     tree.cgroup("own.slice", "0-2");
     let mut fold = tree.fold(By::Cpuset, step());
     tree.decide(&mut fold, 50, 20);
-    assert_eq!(
-        (tree.cpus_of("user.slice"), tree.cpus_of("own.slice")),
-        ("0-2\n".into(), "0-2\n".into())
-    );
+    tree.assert_cpus([("user.slice", "0-2"), ("own.slice", "0-2")]);
     // No file is left; those of the tree are what is there once it is enabled again.
     tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpu");
     for slice in ["own.slice", "system.slice", "user.slice"] {
@@ -437,10 +422,7 @@ fn a_controller_that_somebody_disables_is_enabled_again() {
     let said = |look: Look| look.notes.iter().filter(|n| n.contains("enabled again")).count();
     assert_eq!(said(tree.look(&mut fold, 50, 3)), 1);
     assert_eq!(tree.get("sys/fs/cgroup/cgroup.subtree_control"), "+cpuset\n");
-    assert_eq!(
-        (tree.cpus_of("user.slice"), tree.cpus_of("own.slice")),
-        ("0-2\n".into(), "0-2\n".into())
-    );
+    tree.assert_cpus([("user.slice", "0-2"), ("own.slice", "0-2")]);
     tree.put("sys/fs/cgroup/cgroup.subtree_control", "cpuset cpu");
     assert_eq!(said(tree.look(&mut fold, 50, 3)), 0);
     // Nothing of what was there before is believed any more: the controller is ours now.
